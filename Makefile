@@ -1,0 +1,76 @@
+# Every target sets up what it needs. A machine has Python 3.11, Java 17 and make; the rest is installed here.
+
+SHELL := /bin/bash
+.DEFAULT_GOAL := help
+PYTHON ?= $(shell command -v python3.11 || command -v python3)
+VENV := .venv
+BIN := $(VENV)/bin
+READY := $(VENV)/.ready
+
+.PHONY: help
+help: ## Show what there is
+	@awk 'BEGIN {FS = ":.*## "} /^[a-z-]+:.*## / {printf "  \033[1m%-14s\033[0m %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+.PHONY: machine
+machine:
+	@"$(PYTHON)" -c 'import sys; sys.exit(sys.version_info[:2] != (3, 11))' 2>/dev/null \
+	  || { echo "missing: Python 3.11 (set PYTHON=/path/to/python3.11)"; exit 1; }
+	@java -version 2>&1 | grep -Eq 'version "(17|21)' \
+	  || { echo "missing: Java 17 (java -version must say 17)"; exit 1; }
+
+.PHONY: setup
+setup: machine $(READY) ## Make the virtual environment (.venv) with everything pinned
+
+$(READY): pyproject.toml constraints.txt
+	@echo "installing into $(VENV) (a few minutes the first time)"
+	@test -x $(BIN)/python || "$(PYTHON)" -m venv $(VENV)
+	@$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[sandbox,dev]'
+	@touch $(READY)
+
+.PHONY: demo
+demo: setup ## Run the main job on a real cluster, from leak to proof (about three minutes)
+	@$(BIN)/python -m streaming.sandbox.demo
+
+.PHONY: test
+test: setup ## Run the tests, the embedded cluster included (about a quarter of an hour)
+	@$(BIN)/python -m pytest -m "not long"
+
+.PHONY: test-fast
+test-fast: setup ## Run the tests that need no cluster (under two minutes)
+	@$(BIN)/python -m pytest -m "not cluster and not slow and not long"
+
+.PHONY: test-long
+test-long: setup ## Run the tests that take many minutes each
+	@$(BIN)/python -m pytest -m long --timeout 7200
+
+.PHONY: test-model
+test-model: setup ## Run the model test for long (LEDGER_REAPER_MODEL_EXAMPLES=2000)
+	@LEDGER_REAPER_MODEL_EXAMPLES=$${LEDGER_REAPER_MODEL_EXAMPLES:-2000} $(BIN)/python -m pytest tests/model --timeout 7200
+
+.PHONY: test-mutations
+test-mutations: setup ## Break each safety line once and see which tests notice (an hour)
+	@$(BIN)/python -m tests.mutation
+
+.PHONY: soak
+soak: setup ## Load, and something dies every minute, for 20 minutes; prints the account (MINUTES=20)
+	@$(BIN)/python -m bench.soak --minutes $${MINUTES:-20}
+
+.PHONY: check
+check: setup ## Lint, format, types, import rules
+	@$(BIN)/ruff check .
+	@$(BIN)/ruff format --check .
+	@$(BIN)/mypy
+	@$(BIN)/lint-imports
+
+.PHONY: format
+format: setup ## Format the code
+	@$(BIN)/ruff check --fix --quiet . || true
+	@$(BIN)/ruff format .
+
+.PHONY: proto
+proto: setup ## Generate udfs/proto/*_pb2.py anew
+	@$(BIN)/python -m grpc_tools.protoc --proto_path=. --python_out=. --pyi_out=. udfs/proto/*.proto
+
+.PHONY: clean
+clean: ## Remove the virtual environment and everything that was built or left behind
+	rm -rf $(VENV) build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache artifacts .demo spark-warehouse
