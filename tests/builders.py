@@ -1,0 +1,213 @@
+"""What tests are made of, with readable defaults: requests, ledgers, owners' znodes, references, views."""
+
+from array import array
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+
+from streaming.adapters.memory_tree import MemoryTree, NoNodeError, parent_of
+from udfs.formats.managed_ledger import (
+    LedgerInfo,
+    ManagedCursorInfo,
+    ManagedLedgerInfo,
+    OffloadState,
+    serialize_cursor,
+    serialize_managed_ledger,
+)
+from udfs.formats.schema_locator import serialize_schema_locator
+from udfs.paths import Layout, ledger_path
+from udfs.records import (
+    BrokerView,
+    LedgerComponent,
+    LedgerFacts,
+    LedgerMetadata,
+    LedgerState,
+    LedgerType,
+    PendingDelete,
+    Presence,
+    Reference,
+)
+
+TOPIC = "public/default/persistent/orders"
+OTHER_TOPIC = "public/default/persistent/payments"
+SCHEMA = "public/default/orders"
+CURSOR = "billing"
+
+NOW_MS = 1_700_000_000_000
+SECOND_MS = 1_000
+MINUTE_MS = 60 * SECOND_MS
+HOUR_MS = 60 * MINUTE_MS
+DAY_MS = 24 * HOUR_MS
+
+ROOT = "/ledgers"
+UUID = "01234567-89ab-cdef-0123-456789abcdef"
+
+
+def data_request(ledger_id: int = 5, topic: str = TOPIC) -> PendingDelete:
+    return PendingDelete(topic, LedgerComponent.MANAGED_LEDGER, LedgerType.LEDGER, ledger_id)
+
+
+def cursor_request(ledger_id: int = 5, topic: str = TOPIC, cursor: str = CURSOR) -> PendingDelete:
+    return PendingDelete(topic, LedgerComponent.MANAGED_CURSOR, LedgerType.LEDGER, ledger_id, cursor_name=cursor)
+
+
+def schema_request(ledger_id: int = 5, schema: str = SCHEMA, topic: str = TOPIC) -> PendingDelete:
+    return PendingDelete(topic, LedgerComponent.SCHEMA_STORAGE, LedgerType.LEDGER, ledger_id, schema_id=schema)
+
+
+def compacted_request(ledger_id: int = 5, topic: str = TOPIC) -> PendingDelete:
+    return PendingDelete(topic, LedgerComponent.COMPACTED_LEDGER, LedgerType.LEDGER, ledger_id)
+
+
+def bucket_request(ledger_id: int = 5, topic: str = TOPIC) -> PendingDelete:
+    return PendingDelete(topic, LedgerComponent.DELAYED_INDEX_BUCKET, LedgerType.LEDGER, ledger_id)
+
+
+def data_custom(topic: str = TOPIC) -> dict[str, bytes]:
+    """customMetadata of a data ledger, as LedgerMetadataUtils writes it."""
+    return {"application": b"pulsar", "component": b"managed-ledger", "pulsar/managed-ledger": topic.encode()}
+
+
+def cursor_custom(topic: str = TOPIC, cursor: str = CURSOR) -> dict[str, bytes]:
+    return data_custom(topic) | {"pulsar/cursor": cursor.encode()}
+
+
+def schema_custom(schema: str = SCHEMA) -> dict[str, bytes]:
+    return {"application": b"pulsar", "component": b"schema", "pulsar/schemaId": schema.encode()}
+
+
+def compacted_custom(topic: str = "persistent://public/default/orders") -> dict[str, bytes]:
+    return {
+        "application": b"pulsar",
+        "component": b"compacted-ledger",
+        "pulsar/compactedTopic": topic.encode(),
+        "pulsar/compactedTo": b"\x08\x07\x10\xff\x01",
+    }
+
+
+def bucket_custom(topic: str = "persistent://public/default/orders", cursor: str = CURSOR) -> dict[str, bytes]:
+    return {
+        "application": b"pulsar",
+        "component": b"delayed-index-bucket",
+        "pulsar/delayedIndexBucketKey": b"#pulsar.internal.delayed.bucket_1_9",
+        "pulsar/delayedIndexTopic": topic.encode(),
+        "pulsar/delayedIndexCursor": cursor.encode(),
+    }
+
+
+def custom_of(request: PendingDelete) -> dict[str, bytes]:
+    """customMetadata of the ledger that the request rightly asks for."""
+    topic = request.managed_ledger.replace("/persistent/", "/")
+    match request.component:
+        case LedgerComponent.MANAGED_LEDGER:
+            return data_custom(request.managed_ledger)
+        case LedgerComponent.MANAGED_CURSOR:
+            return cursor_custom(request.managed_ledger, str(request.cursor_name))
+        case LedgerComponent.SCHEMA_STORAGE:
+            return schema_custom(str(request.schema_id))
+        case LedgerComponent.COMPACTED_LEDGER:
+            return compacted_custom(f"persistent://{topic}")
+        case LedgerComponent.DELAYED_INDEX_BUCKET:
+            return bucket_custom(f"persistent://{topic}")
+
+
+def metadata(
+    custom: Mapping[str, bytes] | None = None,
+    *,
+    state: LedgerState = LedgerState.CLOSED,
+    ctime_ms: int | None = None,
+    length_bytes: int = 1_000,
+) -> LedgerMetadata:
+    closed = state is LedgerState.CLOSED
+    return LedgerMetadata(
+        state=state,
+        length_bytes=length_bytes if closed else 0,
+        last_entry_id=9 if closed else -1,
+        ctime_ms=ctime_ms,
+        custom_metadata=data_custom() if custom is None else custom,
+    )
+
+
+def facts(request: PendingDelete | None = None, *, last_change_ms: int = 0, **changes: object) -> LedgerFacts:
+    """The ledger that the request asks for: CLOSED, its own, changed last at last_change_ms; changes: of metadata."""
+    wanted = request or data_request()
+    about = replace(metadata(custom_of(wanted)), **changes)  # type: ignore[arg-type]
+    path = ledger_path(Layout.HIERARCHICAL, ROOT, wanted.ledger_id)
+    return LedgerFacts(wanted.ledger_id, path, 1, about, last_change_ms)
+
+
+def reference(
+    key: str = f"data:{TOPIC}",
+    *,
+    in_use: Iterable[int] = (8, 9),
+    newest_id: int | None = None,
+    presence: Presence = Presence.PRESENT,
+    checks: tuple[tuple[str, int], ...] = (),
+) -> Reference:
+    ids = array("q", sorted(in_use))
+    newest = max(ids, default=-1) if newest_id is None else newest_id
+    return Reference(key, presence, NOW_MS, checks, ids, newest, detail="no answer")
+
+
+def gone(key: str = f"data:{TOPIC}") -> Reference:
+    return Reference(key, Presence.GONE, NOW_MS)
+
+
+def list_znode(*entries: int | LedgerInfo) -> bytes:
+    """ManagedLedgerInfo naming these ledgers; the last one is being written."""
+    infos = [LedgerInfo(e, entries=10, timestamp_ms=1) if isinstance(e, int) else e for e in entries]
+    if infos and isinstance(entries[-1], int):
+        infos[-1] = LedgerInfo(entries[-1])
+    return serialize_managed_ledger(ManagedLedgerInfo(tuple(infos)))
+
+
+def offloaded(
+    ledger_id: int, *, complete: bool = True, bookkeeper_deleted: bool = True, uuid: str = UUID
+) -> LedgerInfo:
+    state = OffloadState(uuid, complete=complete, bookkeeper_deleted=bookkeeper_deleted, driver_name="S3")
+    return LedgerInfo(ledger_id, entries=10, timestamp_ms=1, offload=state)
+
+
+def cursor_znode(
+    ledger_id: int = -1, *, properties: Mapping[str, int] | None = None, buckets: Iterable[int] = ()
+) -> bytes:
+    """ManagedCursorInfo. ledger_id -1: closed cleanly. buckets: delayed-delivery buckets it names."""
+    named = {f"#pulsar.internal.delayed.bucket_{n}_{n + 9}": str(id_) for n, id_ in enumerate(buckets)}
+    return serialize_cursor(ManagedCursorInfo(ledger_id, properties=properties or {}, cursor_properties=named))
+
+
+def locator_znode(*ledger_ids: int) -> bytes:
+    """SchemaLocator with one version per ledger, oldest first."""
+    return serialize_schema_locator([(ledger_id, 0) for ledger_id in ledger_ids])
+
+
+def view(
+    *ledgers: int,
+    presence: Presence = Presence.PRESENT,
+    cursors: Mapping[str, int] | None = None,
+    schema_ledgers: tuple[int, ...] = (),
+    compacted_ledger: int = -1,
+) -> BrokerView:
+    return BrokerView(presence, ledgers, cursors or {}, schema_ledgers, compacted_ledger, detail="503")
+
+
+def exists(tree: MemoryTree, path: str) -> bool:
+    try:
+        tree.read(path)
+    except NoNodeError:
+        return False
+    return True
+
+
+def put(tree: MemoryTree, path: str, data: bytes = b"") -> None:
+    """Make or overwrite a znode, ancestors included."""
+    if exists(tree, path):
+        tree.write(path, data)
+        return
+    missing = []
+    parent = parent_of(path)
+    while not exists(tree, parent):
+        missing.append(parent)
+        parent = parent_of(parent)
+    for each in reversed(missing):
+        tree.create(each, b"")
+    tree.create(path, data)

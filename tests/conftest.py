@@ -1,0 +1,63 @@
+"""What tests of every folder share: the embedded cluster, and a closed network where none is needed."""
+
+import ipaddress
+import os
+import socket
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, settings
+
+from streaming.sandbox.cluster import Cluster, down, up
+
+REUSED_HOME = "LEDGER_REAPER_TEST_HOME"
+_WITHOUT_NETWORK = {"unit", "spark", "model"}
+
+# A commit passes or fails by what is in it, not by luck; `make test-model` looks for new examples.
+# Nor by how busy the machine is.
+settings.register_profile(
+    "repeatable",
+    derandomize="LEDGER_REAPER_MODEL_EXAMPLES" not in os.environ,
+    deadline=None,
+    suppress_health_check=[HealthCheck.too_slow],
+)
+settings.load_profile("repeatable")
+
+
+@pytest.fixture(scope="session")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    """A real cluster, started once per run; LEDGER_REAPER_TEST_HOME=<home> uses (and leaves) one that is up."""
+    reused = os.environ.get(REUSED_HOME)
+    if reused:
+        yield up(Path(reused))
+        return
+    home = tmp_path_factory.mktemp("cluster")
+    made = up(home)
+    try:
+        yield made
+    finally:
+        down(home)
+
+
+@pytest.fixture(autouse=True)
+def _closed_network(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = request.node.path.relative_to(Path(__file__).parent).parts[0]
+    if folder not in _WITHOUT_NETWORK:
+        return
+    connect = socket.socket.connect
+
+    def loopback_only(self: socket.socket, address: Any) -> None:
+        if self.family != socket.AF_UNIX and not _is_loopback(address[0]):
+            raise AssertionError(f"a test in tests/{folder} opens a connection to {address[0]}")
+        connect(self, address)
+
+    monkeypatch.setattr(socket.socket, "connect", loopback_only)
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"

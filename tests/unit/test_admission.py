@@ -1,0 +1,72 @@
+"""Who may ask for what: by the topic that a request first came to, and by what the operator allows."""
+
+from dataclasses import replace
+
+import pytest
+
+from tests.builders import TOPIC, cursor_request, data_request
+from udfs.admission import Admission, admit, first_topic
+from udfs.records import LedgerComponent, Reason, Rejection
+from udfs.retry import ORIGIN_MESSAGE_ID, REAL_TOPIC, RECONSUMETIMES, as_original
+
+SYSTEM = "persistent://pulsar/system/__ledger_deletion"
+OURS, THEIRS = "persistent://public/reaper/requests", "persistent://rival/reaper/requests"
+RULES = Admission(frozenset({SYSTEM, OURS, THEIRS}), frozenset({"pulsar"}))
+
+
+@pytest.mark.parametrize(
+    ("requester", "rules", "reason"),
+    [
+        pytest.param(SYSTEM, RULES, None, id="a trusted tenant's topic names any owner"),
+        pytest.param(OURS, RULES, None, id="a tenant's own topic names its own"),
+        pytest.param(THEIRS, RULES, Reason.OTHER_TENANT, id="and nobody else's"),
+        pytest.param(THEIRS, replace(RULES, trusted_tenants=frozenset({"rival"})), None, id="unless it is trusted"),
+        pytest.param(SYSTEM, replace(RULES, namespaces=frozenset({"public/default"})), None, id="namespace allowed"),
+        pytest.param(SYSTEM, replace(RULES, namespaces=frozenset({"public"})), None, id="its tenant allowed"),
+        pytest.param(
+            SYSTEM,
+            replace(RULES, namespaces=frozenset({"public/other"})),
+            Reason.REQUESTER_NOT_ALLOWED,
+            id="another namespace allowed",
+        ),
+        pytest.param(
+            SYSTEM,
+            replace(RULES, components=frozenset({LedgerComponent.SCHEMA_STORAGE})),
+            Reason.REQUESTER_NOT_ALLOWED,
+            id="another component allowed",
+        ),
+    ],
+)
+def test_a_request_is_refused_unless_its_sender_may_ask_for_that(
+    requester: str, rules: Admission, reason: Reason | None
+) -> None:
+    answer = admit(data_request(5), requester, rules)
+    assert answer == data_request(5) if reason is None else isinstance(answer, Rejection) and answer.reason is reason
+
+
+@pytest.mark.parametrize("topic", ["pulsar/x/persistent/t", "publicx/y/persistent/t"])
+def test_a_tenant_is_not_another_one_whose_name_begins_alike(topic: str) -> None:
+    assert isinstance(admit(cursor_request(5, topic), OURS, RULES), Rejection)
+
+
+@pytest.mark.parametrize(
+    ("source", "said", "first"),
+    [
+        pytest.param(f"{THEIRS}-partition-3", SYSTEM, THEIRS, id="a request topic speaks for itself, whatever is said"),
+        pytest.param(f"{SYSTEM}-RETRY-partition-0", THEIRS, THEIRS, id="a retry speaks for its first topic"),
+        pytest.param(f"{SYSTEM}-RETRY", None, f"{SYSTEM}-RETRY", id="a retry that says nothing"),
+        pytest.param(
+            "persistent://rival/reaper/requests-RETRY",
+            "persistent://pulsar/system/anything",
+            "persistent://rival/reaper/requests-RETRY",
+            id="a topic that is none of ours is no authority",
+        ),
+    ],
+)
+def test_a_request_speaks_for_the_topic_it_first_came_to(source: str, said: str | None, first: str) -> None:
+    assert first_topic(source, {REAL_TOPIC: said}, RULES) == first
+
+
+def test_a_request_topics_message_counts_as_published_for_the_first_time() -> None:
+    forged = {RECONSUMETIMES: "9", REAL_TOPIC: SYSTEM, ORIGIN_MESSAGE_ID: "1:1:1", "a": TOPIC}
+    assert as_original(forged) == {"a": TOPIC}

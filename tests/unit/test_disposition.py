@@ -1,0 +1,75 @@
+"""What follows from a verdict; attempts are counted as the Java client counts them."""
+
+import pytest
+
+from udfs.disposition import Delays, Disposition, delay_ms, dispose
+from udfs.records import Outcome, Reason, Verdict
+
+KEPT = Verdict(Outcome.RETRY, Reason.IN_USE)
+
+
+@pytest.mark.parametrize(
+    ("verdict", "attempt", "expected"),
+    [
+        pytest.param(Verdict(Outcome.DELETED, Reason.UNREFERENCED), 3, (Outcome.DELETED, 3), id="deleted is final"),
+        pytest.param(Verdict(Outcome.ALREADY_GONE, Reason.NOT_FOUND), 3, (Outcome.ALREADY_GONE, 3), id="gone is final"),
+        pytest.param(
+            Verdict(Outcome.DEAD_LETTER, Reason.OTHER_OWNER), 0, (Outcome.DEAD_LETTER, 0), id="refused at once"
+        ),
+        pytest.param(KEPT, 0, (Outcome.RETRY, 1), id="the first retry carries 1"),
+        pytest.param(KEPT, 9, (Outcome.RETRY, 10), id="the last retry carries the maximum"),
+        pytest.param(KEPT, 10, (Outcome.DEAD_LETTER, 11), id="the dead letter carries one more"),
+        pytest.param(KEPT, 99, (Outcome.DEAD_LETTER, 100), id="a forged count ends sooner, not later"),
+    ],
+)
+def test_a_verdict_becomes(verdict: Verdict, attempt: int, expected: tuple[Outcome, int]) -> None:
+    assert dispose(verdict, attempt=attempt, max_retry_delete_count=10) == Disposition(*expected)
+
+
+def test_without_retries_the_first_no_is_the_last() -> None:
+    assert dispose(KEPT, attempt=0, max_retry_delete_count=0) == Disposition(Outcome.DEAD_LETTER, 1)
+
+
+FREE = {
+    Reason.SOURCE_SHRANK,
+    Reason.TOO_YOUNG,
+    Reason.ABOVE_NEWEST,
+    Reason.OFFLOAD_IN_PROGRESS,
+    Reason.STORE_UNAVAILABLE,
+}
+
+
+@pytest.mark.parametrize("reason", Reason)
+def test_only_waiting_for_a_person_for_time_to_pass_or_for_a_store_costs_no_try(reason: Reason) -> None:
+    disposed = dispose(Verdict(Outcome.RETRY, reason), attempt=10, max_retry_delete_count=10)
+    assert disposed == (Disposition(Outcome.RETRY, 10) if reason in FREE else Disposition(Outcome.DEAD_LETTER, 11))
+
+
+CONSTANT = Delays(base_ms=600_000, not_closed_ms=86_400_000)
+DOUBLING = Delays(base_ms=600_000, cap_ms=3_600_000)
+
+
+@pytest.mark.parametrize(
+    ("reason", "delays", "attempt", "shortest", "longest"),
+    [
+        pytest.param(Reason.IN_USE, CONSTANT, 1, 600_000, 600_000, id="PIP-186's delay is constant"),
+        pytest.param(Reason.IN_USE, CONSTANT, 10, 600_000, 600_000, id="and stays so"),
+        pytest.param(Reason.NOT_CLOSED, CONSTANT, 1, 86_400_000, 86_400_000, id="what nobody closed: once a day"),
+        pytest.param(Reason.NOT_CLOSED, DOUBLING, 9, 600_000, 600_000, id="never more often than anything else"),
+        pytest.param(Reason.IN_USE, DOUBLING, 0, 600_000, 600_000, id="a look that was free doubles nothing"),
+        pytest.param(Reason.IN_USE, DOUBLING, 1, 600_000, 600_000, id="the first delay is not doubled"),
+        pytest.param(Reason.IN_USE, DOUBLING, 2, 900_000, 1_200_000, id="the second may be a quarter shorter"),
+        pytest.param(Reason.IN_USE, DOUBLING, 9, 2_700_000, 3_600_000, id="the cap is never exceeded"),
+    ],
+)
+def test_the_next_look_comes_after(reason: Reason, delays: Delays, attempt: int, shortest: int, longest: int) -> None:
+    waits = {delay_ms(reason, delays, attempt=attempt, seed=f"{n}:1:0") for n in range(50)}
+    assert shortest <= min(waits) <= max(waits) <= longest
+    assert (len(waits) > 1) == (shortest < longest)
+
+
+def test_t3_a_ledger_in_use_is_asked_for_again_and_in_the_end_told_never_dropped() -> None:
+    """The request is published before the list is written: who takes "in use" for an answer leaks the ledger."""
+    verdict = Verdict(Outcome.RETRY, Reason.IN_USE)
+    ends = [dispose(verdict, attempt=n, max_retry_delete_count=10).outcome for n in range(11)]
+    assert ends == [Outcome.RETRY] * 10 + [Outcome.DEAD_LETTER]

@@ -1,0 +1,384 @@
+"""The judge's rules, each on both sides of its boundary, each starting from a request that nothing speaks against."""
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.builders import (
+    DAY_MS,
+    HOUR_MS,
+    MINUTE_MS,
+    NOW_MS,
+    TOPIC,
+    bucket_request,
+    compacted_request,
+    cursor_request,
+    data_request,
+    facts,
+    gone,
+    reference,
+    schema_request,
+)
+from udfs.judge import Case, Policy, is_above_newest, judge, refers_to
+from udfs.records import LedgerState, LedgerType, Outcome, PendingDelete, Presence, Reason
+
+POLICY = Policy(
+    min_age_ms=5 * MINUTE_MS,
+    above_newest_quarantine_ms=DAY_MS,
+    absence_interval_ms=10 * MINUTE_MS,
+    absence_expires_ms=2 * DAY_MS,
+)
+LONG_AGO = NOW_MS - 30 * DAY_MS
+DELETABLE = Case(data_request(5), facts(data_request(5), last_change_ms=LONG_AGO), reference(in_use=(8, 9)))
+
+CLOSED_BEFORE_REFERENCED = [
+    pytest.param(schema_request(5), id="schema"),
+    pytest.param(compacted_request(5), id="compacted ledger"),
+    pytest.param(bucket_request(5), id="delayed bucket"),
+]
+EVERY_COMPONENT = [
+    *CLOSED_BEFORE_REFERENCED,
+    pytest.param(data_request(5), id="data"),
+    pytest.param(cursor_request(5), id="cursor"),
+]
+
+
+def case_of(request: PendingDelete, *, last_change_ms: int = LONG_AGO, **changes: object) -> Case:
+    """A deletable case for any component, changed as asked."""
+    built = Case(request, facts(request, last_change_ms=last_change_ms), reference(in_use=(8, 9)))
+    return replace(built, **changes)  # type: ignore[arg-type]
+
+
+def why(case: Case, policy: Policy = POLICY, now_ms: int = NOW_MS) -> tuple[Outcome, Reason]:
+    verdict = judge(case, policy, now_ms=now_ms)
+    return verdict.outcome, verdict.reason
+
+
+@pytest.mark.parametrize("request_", [data_request(5), cursor_request(5), schema_request(5), bucket_request(5)])
+def test_a_ledger_is_deleted_when_nothing_speaks_for_it(request_: PendingDelete) -> None:
+    assert why(case_of(request_)) == (Outcome.DELETED, Reason.UNREFERENCED)
+
+
+@pytest.mark.parametrize(
+    ("case", "reason"),
+    [
+        pytest.param(
+            replace(DELETABLE, reference=reference(presence=Presence.UNREADABLE)),
+            Reason.OWNER_UNREADABLE,
+            id="its owner could not be read",
+        ),
+        pytest.param(
+            replace(DELETABLE, reference=reference(presence=Presence.UNREADABLE), ledger=None),
+            Reason.OWNER_UNREADABLE,
+            id="its owner could not be read, though the ledger is not there",
+        ),
+        pytest.param(replace(DELETABLE, reference=reference(in_use=(4, 5, 6))), Reason.IN_USE, id="its owner names it"),
+        pytest.param(
+            replace(DELETABLE, reference=reference(in_use=(5,)), ledger=None),
+            Reason.IN_USE,
+            id="its owner names it, though it is lost",
+        ),
+        pytest.param(
+            replace(DELETABLE, ledger=replace(facts(), metadata=None)),
+            Reason.LEDGER_UNREADABLE,
+            id="its metadata can't be parsed",
+        ),
+        pytest.param(
+            replace(DELETABLE, ledger=facts(state=LedgerState.OPEN)), Reason.NOT_CLOSED, id="somebody may be writing"
+        ),
+        pytest.param(
+            replace(DELETABLE, ledger=facts(state=LedgerState.IN_RECOVERY)),
+            Reason.NOT_CLOSED,
+            id="somebody is recovering it",
+        ),
+    ],
+)
+def test_a_ledger_is_kept_when(case: Case, reason: Reason) -> None:
+    assert why(case) == (Outcome.RETRY, reason)
+
+
+def test_a_ledger_that_does_not_exist_is_already_gone() -> None:
+    assert why(replace(DELETABLE, ledger=None)) == (Outcome.ALREADY_GONE, Reason.NOT_FOUND)
+
+
+@pytest.mark.parametrize(
+    ("custom", "reason"),
+    [
+        pytest.param({}, Reason.NOT_PULSARS, id="another application's"),
+        pytest.param(
+            {"application": b"pulsar", "component": b"schema", "pulsar/schemaId": b"t/ns/x"},
+            Reason.OTHER_COMPONENT,
+            id="a schema's",
+        ),
+        pytest.param(
+            {"application": b"pulsar", "component": b"managed-ledger", "pulsar/managed-ledger": b"t/ns/persistent/x"},
+            Reason.OTHER_OWNER,
+            id="another topic's",
+        ),
+    ],
+)
+def test_a_ledger_is_refused_for_good_when_it_says_it_is(custom: dict[str, bytes], reason: Reason) -> None:
+    case = replace(DELETABLE, ledger=facts(last_change_ms=LONG_AGO, custom_metadata=custom))
+    assert why(case) == (Outcome.DEAD_LETTER, reason)
+
+
+def test_a_foreign_ledger_is_refused_even_while_it_is_young_and_open() -> None:
+    ledger = facts(last_change_ms=NOW_MS, custom_metadata={}, state=LedgerState.OPEN)
+    assert why(replace(DELETABLE, ledger=ledger)) == (Outcome.DEAD_LETTER, Reason.NOT_PULSARS)
+
+
+@pytest.mark.parametrize(
+    ("age_ms", "expected"),
+    [
+        pytest.param(5 * MINUTE_MS, Outcome.DELETED, id="old enough to the millisecond"),
+        pytest.param(5 * MINUTE_MS - 1, Outcome.RETRY, id="one millisecond too young"),
+        pytest.param(0, Outcome.RETRY, id="just changed"),
+        pytest.param(-HOUR_MS, Outcome.RETRY, id="from the future: clocks disagree"),
+    ],
+)
+@pytest.mark.parametrize("request_", [data_request(5), cursor_request(5)])
+def test_min_age_counts_from_the_last_change(request_: PendingDelete, age_ms: int, expected: Outcome) -> None:
+    verdict = judge(case_of(request_, last_change_ms=NOW_MS - age_ms), POLICY, now_ms=NOW_MS)
+    assert verdict.outcome is expected
+    assert expected is Outcome.DELETED or verdict.reason is Reason.TOO_YOUNG
+
+
+@pytest.mark.parametrize(
+    ("age_ms", "expected"),
+    [
+        pytest.param(DAY_MS, Outcome.DELETED, id="quarantine is over"),
+        pytest.param(DAY_MS - 1, Outcome.RETRY, id="one millisecond early"),
+    ],
+)
+@pytest.mark.parametrize("request_", CLOSED_BEFORE_REFERENCED)
+@pytest.mark.parametrize("newest", [3, 9])
+def test_what_is_closed_before_it_is_referred_to_stays_for_the_quarantine_even_below_the_newest(
+    request_: PendingDelete, age_ms: int, expected: Outcome, newest: int
+) -> None:
+    """A stalled broker publishes late; "create if absent" succeeds again once a newer locator was deleted."""
+    case = case_of(
+        request_,
+        last_change_ms=NOW_MS - age_ms,
+        reference=reference(in_use=(newest,)),
+        absent_since_ms=NOW_MS - HOUR_MS,
+    )
+    verdict = judge(case, POLICY, now_ms=NOW_MS)
+    assert verdict.outcome is expected
+    assert expected is Outcome.DELETED or verdict.reason in (Reason.TOO_YOUNG, Reason.ABOVE_NEWEST)
+
+
+@pytest.mark.parametrize("request_", [*CLOSED_BEFORE_REFERENCED, pytest.param(cursor_request(5), id="cursor")])
+@pytest.mark.parametrize(
+    ("age_ms", "expected"),
+    [pytest.param(DAY_MS, Outcome.DELETED, id="after"), pytest.param(DAY_MS - 1, Outcome.RETRY, id="before")],
+)
+def test_of_a_gone_owner_what_could_still_be_published_anew_stays_for_the_quarantine(
+    request_: PendingDelete, age_ms: int, expected: Outcome
+) -> None:
+    case = case_of(request_, last_change_ms=NOW_MS - age_ms, reference=gone(), absent_since_ms=NOW_MS - 10 * MINUTE_MS)
+    assert judge(case, POLICY, now_ms=NOW_MS).outcome is expected
+
+
+@pytest.mark.parametrize(
+    ("newest", "expected"),
+    [
+        pytest.param(6, (Outcome.DELETED, Reason.UNREFERENCED), id="a newer one was published"),
+        pytest.param(5, (Outcome.DELETED, Reason.UNREFERENCED), id="it was the newest itself, and is free now"),
+        pytest.param(4, (Outcome.RETRY, Reason.ABOVE_NEWEST), id="newer than all that is published"),
+        pytest.param(-1, (Outcome.RETRY, Reason.ABOVE_NEWEST), id="nothing is published"),
+    ],
+)
+@pytest.mark.parametrize("request_", [data_request(5), cursor_request(5)])
+def test_a_ledger_above_the_newest_that_its_owner_names_is_kept(
+    request_: PendingDelete, newest: int, expected: tuple[Outcome, Reason]
+) -> None:
+    case = case_of(request_, last_change_ms=NOW_MS - DAY_MS + 1, reference=reference(in_use=(), newest_id=newest))
+    assert why(case) == expected
+
+
+@pytest.mark.parametrize(
+    ("age_ms", "expected"),
+    [pytest.param(DAY_MS, Outcome.DELETED, id="after"), pytest.param(DAY_MS - 1, Outcome.RETRY, id="before")],
+)
+@pytest.mark.parametrize("newest", [-1, 4])
+def test_above_newest_ends_with_the_quarantine(age_ms: int, expected: Outcome, newest: int) -> None:
+    case = case_of(data_request(5), last_change_ms=NOW_MS - age_ms, reference=reference(in_use=(), newest_id=newest))
+    assert judge(case, POLICY, now_ms=NOW_MS).outcome is expected
+
+
+@pytest.mark.parametrize(
+    ("since_ms", "expected"),
+    [
+        pytest.param(None, (Outcome.RETRY, Reason.OWNER_ABSENT_ONCE), id="never before"),
+        pytest.param(NOW_MS - 10 * MINUTE_MS, (Outcome.DELETED, Reason.OWNER_GONE), id="the interval ago"),
+        pytest.param(NOW_MS - 10 * MINUTE_MS + 1, (Outcome.RETRY, Reason.OWNER_ABSENT_ONCE), id="too lately"),
+        pytest.param(NOW_MS - 2 * DAY_MS, (Outcome.DELETED, Reason.OWNER_GONE), id="as long ago as counts"),
+        pytest.param(
+            NOW_MS - 2 * DAY_MS - 1, (Outcome.RETRY, Reason.OWNER_ABSENT_ONCE), id="so long ago that it may have lived"
+        ),
+        pytest.param(NOW_MS + 1, (Outcome.RETRY, Reason.OWNER_ABSENT_ONCE), id="in the future: clocks disagree"),
+    ],
+)
+def test_an_owner_is_gone_when_it_was_seen_gone_before(since_ms: int | None, expected: tuple[Outcome, Reason]) -> None:
+    assert why(replace(DELETABLE, reference=gone(), absent_since_ms=since_ms)) == expected
+
+
+@pytest.mark.parametrize(("intervals", "expected"), [(1, Outcome.DELETED), (10, Outcome.DELETED), (11, Outcome.RETRY)])
+def test_a_sighting_lives_for_ten_intervals_however_long_they_are(intervals: int, expected: Outcome) -> None:
+    patient = replace(POLICY, absence_interval_ms=7 * DAY_MS)
+    case = replace(DELETABLE, reference=gone(), absent_since_ms=NOW_MS - intervals * 7 * DAY_MS)
+    assert judge(case, patient, now_ms=NOW_MS).outcome is expected
+
+
+@pytest.mark.parametrize(
+    ("since_ms", "expected"),
+    [
+        pytest.param(None, (Outcome.RETRY, Reason.UNREFERENCED_ONCE), id="never before"),
+        pytest.param(NOW_MS - 10 * MINUTE_MS + 1, (Outcome.RETRY, Reason.UNREFERENCED_ONCE), id="too lately"),
+        pytest.param(NOW_MS - 10 * MINUTE_MS, (Outcome.DELETED, Reason.UNREFERENCED), id="the interval ago"),
+    ],
+)
+def test_a_compacted_ledger_must_be_seen_unreferenced_twice_because_no_znode_version_guards_it(
+    since_ms: int | None, expected: tuple[Outcome, Reason]
+) -> None:
+    assert why(case_of(compacted_request(5), absent_since_ms=since_ms)) == expected
+
+
+def test_a_sighting_of_absence_counts_for_nothing_while_the_owner_is_there() -> None:
+    case = replace(DELETABLE, reference=reference(in_use=(5,)), absent_since_ms=NOW_MS - DAY_MS)
+    assert why(case) == (Outcome.RETRY, Reason.IN_USE)
+
+
+class TestOpenLedgers:
+    QUARANTINED = replace(POLICY, open_quarantine_ms=7 * DAY_MS)
+    OPEN = facts(last_change_ms=NOW_MS - 7 * DAY_MS, state=LedgerState.OPEN)
+
+    def test_are_never_deleted_unless_a_quarantine_is_configured(self) -> None:
+        case = replace(DELETABLE, ledger=replace(self.OPEN, last_change_ms=0))
+        assert why(case) == (Outcome.RETRY, Reason.NOT_CLOSED)
+
+    def test_are_deleted_after_the_quarantine_when_their_owner_names_newer_ones(self) -> None:
+        case = replace(DELETABLE, ledger=self.OPEN)
+        assert why(case, self.QUARANTINED) == (Outcome.DELETED, Reason.UNREFERENCED)
+
+    def test_are_deleted_after_the_quarantine_when_their_owner_is_gone_twice(self) -> None:
+        case = replace(DELETABLE, ledger=self.OPEN, reference=gone(), absent_since_ms=NOW_MS - HOUR_MS)
+        assert why(case, self.QUARANTINED) == (Outcome.DELETED, Reason.OWNER_GONE)
+        assert why(replace(case, absent_since_ms=None), self.QUARANTINED)[1] is Reason.OWNER_ABSENT_ONCE
+
+    @pytest.mark.parametrize(
+        "case",
+        [
+            pytest.param(
+                replace(DELETABLE, ledger=replace(OPEN, last_change_ms=NOW_MS - 7 * DAY_MS + 1)), id="one ms early"
+            ),
+            pytest.param(
+                replace(DELETABLE, ledger=OPEN, reference=reference(in_use=(), newest_id=4)), id="it is the newest"
+            ),
+            pytest.param(
+                replace(DELETABLE, ledger=OPEN, reference=reference(in_use=(), newest_id=5)),
+                id="the newest is it itself",
+            ),
+            pytest.param(replace(DELETABLE, ledger=facts(state=LedgerState.IN_RECOVERY)), id="somebody recovers it"),
+        ],
+    )
+    def test_are_kept_when(self, case: Case) -> None:
+        assert why(case, self.QUARANTINED) == (Outcome.RETRY, Reason.NOT_CLOSED)
+
+
+EVERY_REASON = {
+    Reason.UNREFERENCED: DELETABLE,
+    Reason.NOT_FOUND: replace(DELETABLE, ledger=None),
+    Reason.IN_USE: replace(DELETABLE, reference=reference(in_use=(5,))),
+    Reason.OWNER_UNREADABLE: replace(DELETABLE, reference=reference(presence=Presence.UNREADABLE)),
+    Reason.LEDGER_UNREADABLE: replace(DELETABLE, ledger=replace(facts(), metadata=None)),
+    Reason.NOT_PULSARS: replace(DELETABLE, ledger=facts(custom_metadata={})),
+    Reason.OTHER_COMPONENT: replace(DELETABLE, request=cursor_request(5)),
+    Reason.OTHER_OWNER: replace(DELETABLE, request=data_request(5, "a/b/persistent/c")),
+    Reason.NOT_CLOSED: replace(DELETABLE, ledger=facts(state=LedgerState.OPEN)),
+    Reason.TOO_YOUNG: replace(DELETABLE, ledger=facts(last_change_ms=NOW_MS)),
+    Reason.ABOVE_NEWEST: replace(
+        DELETABLE, ledger=facts(last_change_ms=NOW_MS - HOUR_MS), reference=reference(in_use=(4,))
+    ),
+    Reason.OWNER_ABSENT_ONCE: replace(DELETABLE, reference=gone()),
+    Reason.OWNER_GONE: replace(DELETABLE, reference=gone(), absent_since_ms=NOW_MS - HOUR_MS),
+    Reason.UNREFERENCED_ONCE: case_of(compacted_request(5)),
+}
+
+
+@pytest.mark.parametrize("reason", EVERY_REASON)
+def test_every_reason_the_judge_can_give(reason: Reason) -> None:
+    assert why(EVERY_REASON[reason])[1] is reason
+
+
+def test_a_request_for_tiered_storage_is_not_for_this_judge() -> None:
+    request = replace(data_request(5), ledger_type=LedgerType.OFFLOAD_LEDGER)
+    with pytest.raises(ValueError, match="OFFLOAD_LEDGER"):
+        judge(replace(DELETABLE, request=request), POLICY, now_ms=NOW_MS)
+
+
+ids = st.integers(0, 12)
+
+
+@given(in_use=st.sets(ids), wanted=ids)
+def test_refers_to_is_membership(in_use: set[int], wanted: int) -> None:
+    assert refers_to(reference(in_use=in_use), wanted) == (wanted in in_use)
+
+
+@pytest.mark.parametrize("request_", EVERY_COMPONENT)
+@pytest.mark.parametrize(
+    ("newest", "presence", "expected"),
+    [
+        pytest.param(4, Presence.PRESENT, True, id="newer than all"),
+        pytest.param(5, Presence.PRESENT, False, id="the newest"),
+        pytest.param(6, Presence.PRESENT, False, id="older"),
+        pytest.param(-1, Presence.PRESENT, True, id="the owner names none"),
+        pytest.param(4, Presence.GONE, False, id="no list to be newer than"),
+        pytest.param(4, Presence.UNREADABLE, False, id="the list is not known"),
+    ],
+)
+def test_is_above_newest(request_: PendingDelete, newest: int, presence: Presence, *, expected: bool) -> None:
+    assert is_above_newest(request_, reference(in_use=(), newest_id=newest, presence=presence)) is expected
+
+
+cases = st.builds(
+    Case,
+    st.sampled_from([data_request(5), cursor_request(5), schema_request(5), compacted_request(5), bucket_request(5)]),
+    st.builds(
+        lambda age_ms, state: facts(last_change_ms=NOW_MS - age_ms, state=state),
+        st.sampled_from([0, 5 * MINUTE_MS, DAY_MS, 30 * DAY_MS]),
+        st.sampled_from(LedgerState),
+    ),
+    st.builds(
+        lambda in_use, newest, presence: reference(in_use=in_use, newest_id=newest, presence=presence),
+        st.sets(ids),
+        st.integers(-1, 12),
+        st.sampled_from(Presence),
+    ),
+    st.sampled_from([None, NOW_MS, NOW_MS - 10 * MINUTE_MS]),
+)
+
+
+@given(case=cases, open_quarantine_ms=st.sampled_from([0, 7 * DAY_MS]))
+def test_whatever_the_facts_deletion_needs_all_of_them(case: Case, open_quarantine_ms: int) -> None:
+    assert case.ledger is not None
+    about = replace(facts(case.request), last_change_ms=case.ledger.last_change_ms)
+    state = case.ledger.metadata.state if case.ledger.metadata else LedgerState.CLOSED
+    about = replace(about, metadata=replace(about.metadata, state=state))  # type: ignore[type-var]
+    policy = replace(POLICY, open_quarantine_ms=open_quarantine_ms)
+    if judge(replace(case, ledger=about), policy, now_ms=NOW_MS).outcome is not Outcome.DELETED:
+        return
+    told, age_ms = case.reference, NOW_MS - about.last_change_ms
+    assert told.presence is not Presence.UNREADABLE
+    assert 5 not in told.in_use
+    assert age_ms >= 5 * MINUTE_MS
+    assert state is LedgerState.CLOSED or (state is LedgerState.OPEN and 0 < open_quarantine_ms <= age_ms)
+    assert told.presence is Presence.PRESENT or case.absent_since_ms == NOW_MS - 10 * MINUTE_MS
+    assert told.newest_id >= 5 or told.presence is Presence.GONE or age_ms >= DAY_MS
+
+
+def test_the_text_names_the_owner_so_that_an_operator_can_look() -> None:
+    verdict = judge(replace(DELETABLE, reference=reference(in_use=(5,))), POLICY, now_ms=NOW_MS)
+    assert TOPIC in verdict.detail

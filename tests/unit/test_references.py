@@ -1,0 +1,312 @@
+"""What an owner refers to: two witnesses united, unreadable never empty; the traps of Pulsar's metadata by number."""
+
+import pytest
+
+from tests.builders import (
+    CURSOR,
+    NOW_MS,
+    SCHEMA,
+    TOPIC,
+    UUID,
+    bucket_request,
+    compacted_request,
+    cursor_request,
+    cursor_znode,
+    data_request,
+    list_znode,
+    locator_znode,
+    offloaded,
+    schema_request,
+    view,
+)
+from udfs.judge import refers_to
+from udfs.paths import cursor_path, managed_ledger_path, schema_path
+from udfs.records import BrokerView, LedgerComponent, PendingDelete, Presence, Reference
+from udfs.references import Owner, Seen, fixed_paths, key_of, owner_of, reference_of
+
+DATA, CURSOR_KEY, SCHEMA_KEY, COMPACTED, BUCKETS = (
+    f"data:{TOPIC}",
+    f"cursor:{TOPIC}/{CURSOR}",
+    f"schema:{SCHEMA}",
+    f"compacted:{TOPIC}",
+    f"buckets:{TOPIC}",
+)
+LIST_PATH, CURSOR_PATH, LOCATOR_PATH = managed_ledger_path(TOPIC), cursor_path(TOPIC, CURSOR), schema_path(SCHEMA)
+COMPACTION_PATH = cursor_path(TOPIC, "__compaction")
+FIRST_PATH = {DATA: LIST_PATH, CURSOR_KEY: CURSOR_PATH, SCHEMA_KEY: LOCATOR_PATH, COMPACTED: LIST_PATH}
+FIRST_PATH[BUCKETS] = LIST_PATH
+EVERY_KEY = sorted(FIRST_PATH)
+
+GONE, PRESENT, UNREADABLE = (
+    view(presence=presence) for presence in (Presence.GONE, Presence.PRESENT, Presence.UNREADABLE)
+)
+
+
+def refer(key: str, *seen: Seen, broker: BrokerView | None = PRESENT) -> Reference:
+    return reference_of(key, seen, broker, read_at_ms=NOW_MS)
+
+
+def seen(path: str, data: bytes | None, version: int = 7) -> Seen:
+    return Seen(path, data, version) if data is not None else Seen(path)
+
+
+def with_list(data: bytes, broker: BrokerView | None = PRESENT) -> Reference:
+    return refer(DATA, seen(LIST_PATH, data), broker=broker)
+
+
+class TestKeys:
+    @pytest.mark.parametrize(
+        ("request_", "key", "owner"),
+        [
+            pytest.param(data_request(), DATA, Owner("data", TOPIC), id="data"),
+            pytest.param(cursor_request(), CURSOR_KEY, Owner("cursor", TOPIC, CURSOR), id="cursor"),
+            pytest.param(
+                cursor_request(cursor="a%2Fb"), f"cursor:{TOPIC}/a%2Fb", Owner("cursor", TOPIC, "a%2Fb"), id="slash"
+            ),
+            pytest.param(schema_request(), SCHEMA_KEY, Owner("schema", SCHEMA), id="schema"),
+            pytest.param(compacted_request(), COMPACTED, Owner("compacted", TOPIC), id="compacted"),
+            pytest.param(bucket_request(), BUCKETS, Owner("buckets", TOPIC), id="buckets"),
+        ],
+    )
+    def test_a_request_has_one_key_and_the_key_leads_to_its_owner(
+        self, request_: PendingDelete, key: str, owner: Owner
+    ) -> None:
+        assert key_of(request_) == key
+        assert owner_of(key) == owner
+
+    def test_every_component_has_a_key_of_its_own(self) -> None:
+        made = {key_of(r) for r in (data_request(), cursor_request(), schema_request(), compacted_request())}
+        assert len(made | {key_of(bucket_request())}) == len(LedgerComponent)
+
+    @pytest.mark.parametrize("text", ["", "data:", "data", "nothing:x", "Data:x", ":x"])
+    def test_what_is_no_key_is_refused(self, text: str) -> None:
+        with pytest.raises(ValueError, match="not a reference key"):
+            owner_of(text)
+
+    @pytest.mark.parametrize(
+        ("key", "paths"),
+        [
+            pytest.param(DATA, (LIST_PATH,), id="data"),
+            pytest.param(CURSOR_KEY, (CURSOR_PATH,), id="cursor"),
+            pytest.param(SCHEMA_KEY, (LOCATOR_PATH,), id="schema"),
+            pytest.param(COMPACTED, (LIST_PATH, COMPACTION_PATH), id="compacted"),
+            pytest.param(BUCKETS, (LIST_PATH,), id="buckets"),
+        ],
+    )
+    def test_the_znodes_of_an_owner(self, key: str, paths: tuple[str, ...]) -> None:
+        assert fixed_paths(owner_of(key)) == paths
+
+    def test_a_v1_topic_is_another_owner_than_the_v2_topic_of_the_same_name(self) -> None:
+        v1 = "public/cluster-a/default/persistent/orders"
+        assert fixed_paths(owner_of(key_of(data_request(topic=v1)))) == (f"/managed-ledgers/{v1}",)
+
+
+class TestUnreadable:
+    @pytest.mark.parametrize("key", EVERY_KEY)
+    def test_a_znode_that_could_not_be_read(self, key: str) -> None:
+        reference = refer(key, Seen(FIRST_PATH[key], error="too large"))
+        assert reference.presence is Presence.UNREADABLE
+        assert "too large" in reference.detail
+
+    @pytest.mark.parametrize("key", EVERY_KEY)
+    def test_a_second_znode_that_could_not_be_read(self, key: str) -> None:
+        first, second = seen(FIRST_PATH[key], list_znode(1)), Seen(CURSOR_PATH, error="no right to read it")
+        assert refer(key, first, second).presence is Presence.UNREADABLE
+
+    @pytest.mark.parametrize("key", EVERY_KEY)
+    @pytest.mark.parametrize("data", [None, b"", list_znode(1, 2)])
+    def test_a_broker_that_did_not_answer(self, key: str, data: bytes | None) -> None:
+        reference = refer(key, seen(FIRST_PATH[key], data), broker=UNREADABLE)
+        assert reference.presence is Presence.UNREADABLE
+        assert "503" in reference.detail
+
+    @pytest.mark.parametrize("key", [DATA, CURSOR_KEY, SCHEMA_KEY])
+    @pytest.mark.parametrize("data", [b"\xff", b"\x0a\xff", b"\x47\x78\x00", b"junk"])
+    def test_a_znode_that_can_not_be_parsed(self, key: str, data: bytes) -> None:
+        assert refer(key, seen(FIRST_PATH[key], data)).presence is Presence.UNREADABLE
+
+    def test_a_cursor_of_the_topic_that_can_not_be_parsed_hides_its_buckets(self) -> None:
+        listed, broken = seen(LIST_PATH, list_znode(1)), seen(CURSOR_PATH, b"\xff")
+        assert refer(BUCKETS, listed, broken).presence is Presence.UNREADABLE
+
+    def test_a_bucket_property_that_names_no_ledger(self) -> None:
+        from udfs.formats.managed_ledger import ManagedCursorInfo, serialize_cursor
+
+        info = ManagedCursorInfo(-1, cursor_properties={"#pulsar.internal.delayed.bucket_1_2": "many"})
+        reference = refer(BUCKETS, seen(LIST_PATH, b""), seen(CURSOR_PATH, serialize_cursor(info)))
+        assert reference.presence is Presence.UNREADABLE
+
+    @pytest.mark.parametrize("broker", [None, GONE], ids=["not asked", "says gone"])
+    def test_the_compacted_ledger_of_a_topic_whose_broker_does_not_tell(self, broker: BrokerView | None) -> None:
+        reference = refer(COMPACTED, seen(LIST_PATH, list_znode(1)), seen(COMPACTION_PATH, None), broker=broker)
+        assert reference.presence is Presence.UNREADABLE
+
+    def test_names_no_ids_at_all_so_nobody_can_take_it_for_an_empty_list(self) -> None:
+        reference = refer(DATA, Seen(LIST_PATH, error="too large"))
+        assert not reference.in_use
+        assert reference.checks == ()
+
+
+class TestAbsent:
+    @pytest.mark.parametrize("key", EVERY_KEY)
+    def test_is_gone_when_znode_and_broker_agree(self, key: str) -> None:
+        assert refer(key, seen(FIRST_PATH[key], None), broker=GONE).presence is Presence.GONE
+
+    @pytest.mark.parametrize("key", EVERY_KEY)
+    def test_is_unreadable_while_the_broker_was_not_asked(self, key: str) -> None:
+        assert refer(key, seen(FIRST_PATH[key], None), broker=None).presence is Presence.UNREADABLE
+
+    @pytest.mark.parametrize("key", [DATA, SCHEMA_KEY, COMPACTED, BUCKETS])
+    def test_is_unreadable_while_the_broker_knows_the_owner(self, key: str) -> None:
+        assert refer(key, seen(FIRST_PATH[key], None), broker=PRESENT).presence is Presence.UNREADABLE
+
+    def test_a_cursor_is_gone_when_the_broker_knows_the_topic_but_not_the_cursor(self) -> None:
+        topic = view(1, 2, cursors={"audit": 4})
+        assert refer(CURSOR_KEY, seen(CURSOR_PATH, None), broker=topic).presence is Presence.GONE
+
+    @pytest.mark.parametrize("ledger_id", [-1, 4])
+    def test_a_cursor_is_unreadable_while_the_broker_knows_it(self, ledger_id: int) -> None:
+        topic = view(1, 2, cursors={CURSOR: ledger_id})
+        assert refer(CURSOR_KEY, seen(CURSOR_PATH, None), broker=topic).presence is Presence.UNREADABLE
+
+    def test_a_gone_owner_has_no_version_that_a_delete_could_check(self) -> None:
+        assert refer(DATA, seen(LIST_PATH, None), broker=GONE).checks == ()
+
+
+class TestData:
+    def test_both_witnesses_are_united(self) -> None:
+        reference = with_list(list_znode(1, 2, 3), view(2, 3, 4))
+        assert list(reference.in_use) == [1, 2, 3, 4]
+        assert reference.checks == ((LIST_PATH, 7),)
+
+    @pytest.mark.parametrize("broker", [None, GONE, PRESENT], ids=["not asked", "gone", "present"])
+    def test_the_list_speaks_whatever_the_broker_says(self, broker: BrokerView | None) -> None:
+        assert list(with_list(list_znode(1, 2), broker).in_use) == [1, 2]
+
+    def test_an_empty_znode_is_a_topic_that_names_nothing_yet(self) -> None:
+        reference = with_list(b"")
+        assert (reference.presence, list(reference.in_use), reference.newest_id) == (Presence.PRESENT, [], -1)
+
+    def test_only_the_list_says_what_is_published(self) -> None:
+        """The broker's memory runs ahead of the list; what it names there may yet fail to be written."""
+        assert with_list(list_znode(1, 2), view(1, 2, 9)).newest_id == 2
+
+    def test_t1_a_listed_ledger_is_free_in_bookkeeper_once_offloaded_and_given_up_there(self) -> None:
+        reference = with_list(list_znode(offloaded(1), offloaded(2), 3), view(1, 2, 3))
+        assert list(reference.in_use) == [3]
+        assert reference.offloads == {(1, UUID), (2, UUID)}
+
+    @pytest.mark.parametrize(
+        ("complete", "bookkeeper_deleted", "free"),
+        [
+            pytest.param(True, True, True, id="both"),
+            pytest.param(True, False, False, id="still read from BookKeeper"),
+            pytest.param(False, True, False, id="upload incomplete"),
+            pytest.param(False, False, False, id="upload begun"),
+        ],
+    )
+    def test_t1_needs_both_marks(self, *, complete: bool, bookkeeper_deleted: bool, free: bool) -> None:
+        entry = offloaded(1, complete=complete, bookkeeper_deleted=bookkeeper_deleted)
+        assert refers_to(with_list(list_znode(entry, 2)), 1) is not free
+
+    def test_t1_the_newest_id_counts_given_up_ledgers_too(self) -> None:
+        assert with_list(list_znode(offloaded(5))).newest_id == 5
+
+    def test_t2_an_object_is_in_use_by_its_uuid_not_by_its_ledger(self) -> None:
+        reference = with_list(list_znode(offloaded(1), 2))
+        assert (1, UUID) in reference.offloads
+        assert (1, "00000000-0000-0000-0000-000000000000") not in reference.offloads
+
+    def test_t5_a_partition_whose_own_broker_did_not_answer_is_unreadable_not_empty(self) -> None:
+        reference = with_list(list_znode(1, 2), UNREADABLE)
+        assert reference.presence is Presence.UNREADABLE
+        assert reference.newest_id == -1
+
+    def test_t6_a_404_hides_no_list(self) -> None:
+        reference = with_list(list_znode(1, 2), GONE)
+        assert reference.presence is Presence.PRESENT
+        assert refers_to(reference, 1)
+
+    def test_t12_a_broker_that_dropped_a_ledger_from_memory_only_has_not_freed_it(self) -> None:
+        """W2: the write of the list failed, or nobody knows whether it did; the znode still names the ledger."""
+        assert refers_to(with_list(list_znode(1, 2, 3), view(2, 3)), 1)
+
+
+class TestCursor:
+    def test_refers_to_its_one_ledger(self) -> None:
+        reference = refer(CURSOR_KEY, seen(CURSOR_PATH, cursor_znode(6)), broker=view(cursors={CURSOR: 6}))
+        assert (list(reference.in_use), reference.newest_id) == ([6], 6)
+        assert reference.checks == ((CURSOR_PATH, 7),)
+
+    def test_unites_both_witnesses_but_only_the_znode_is_published(self) -> None:
+        reference = refer(CURSOR_KEY, seen(CURSOR_PATH, cursor_znode(6)), broker=view(cursors={CURSOR: 8}))
+        assert (list(reference.in_use), reference.newest_id) == ([6, 8], 6)
+
+    def test_closed_cleanly_it_refers_to_none(self) -> None:
+        reference = refer(CURSOR_KEY, seen(CURSOR_PATH, cursor_znode(-1)), broker=view(cursors={CURSOR: -1}))
+        assert (list(reference.in_use), reference.newest_id) == ([], -1)
+
+    def test_other_cursors_do_not_speak_for_it(self) -> None:
+        reference = refer(CURSOR_KEY, seen(CURSOR_PATH, cursor_znode(6)), broker=view(cursors={"audit": 9}))
+        assert list(reference.in_use) == [6]
+
+    def test_without_broker_the_znode_speaks_alone(self) -> None:
+        assert list(refer(CURSOR_KEY, seen(CURSOR_PATH, cursor_znode(6)), broker=None).in_use) == [6]
+
+
+class TestSchema:
+    def test_t7_refers_to_one_ledger_per_version_under_a_name_that_all_partitions_share(self) -> None:
+        reference = refer(SCHEMA_KEY, seen(LOCATOR_PATH, locator_znode(3, 5, 9)), broker=None)
+        assert (list(reference.in_use), reference.newest_id) == ([3, 5, 9], 9)
+        assert "partition" not in LOCATOR_PATH
+        assert "persistent" not in LOCATOR_PATH
+
+    def test_unites_both_witnesses_but_only_the_locator_is_published(self) -> None:
+        broker = view(schema_ledgers=(9, 12))
+        reference = refer(SCHEMA_KEY, seen(LOCATOR_PATH, locator_znode(3, 9)), broker=broker)
+        assert (list(reference.in_use), reference.newest_id) == ([3, 9, 12], 9)
+
+    def test_an_empty_locator_is_unreadable_not_empty(self) -> None:
+        assert refer(SCHEMA_KEY, seen(LOCATOR_PATH, b""), broker=None).presence is Presence.UNREADABLE
+
+
+class TestCompacted:
+    def test_is_known_by_the_broker(self) -> None:
+        reference = refer(
+            COMPACTED, seen(LIST_PATH, list_znode(1)), seen(COMPACTION_PATH, None), broker=view(compacted_ledger=4)
+        )
+        assert list(reference.in_use) == [4]
+        assert reference.checks == ((LIST_PATH, 7),)
+
+    def test_is_known_by_the_cursors_property_after_a_clean_close(self) -> None:
+        cursor = seen(COMPACTION_PATH, cursor_znode(-1, properties={"CompactedTopicLedger": 3}), 2)
+        reference = refer(COMPACTED, seen(LIST_PATH, list_znode(1)), cursor, broker=view(compacted_ledger=4))
+        assert list(reference.in_use) == [3, 4]
+        assert reference.checks == ((LIST_PATH, 7), (COMPACTION_PATH, 2))
+
+    def test_a_topic_never_compacted_refers_to_none(self) -> None:
+        reference = refer(COMPACTED, seen(LIST_PATH, list_znode(1)), seen(COMPACTION_PATH, None))
+        assert (list(reference.in_use), reference.newest_id) == ([], -1)
+
+
+class TestBuckets:
+    def test_t4_are_named_in_cursor_properties_only_which_the_broker_does_not_show(self) -> None:
+        other = cursor_path(TOPIC, "audit")
+        reference = refer(
+            BUCKETS,
+            seen(LIST_PATH, list_znode(1)),
+            seen(CURSOR_PATH, cursor_znode(6, buckets=[21, 23]), 2),
+            seen(other, cursor_znode(7, buckets=[22]), 4),
+            broker=view(1, cursors={CURSOR: 6, "audit": 7}),
+        )
+        assert list(reference.in_use) == [21, 22, 23]
+        assert reference.checks == ((LIST_PATH, 7), (CURSOR_PATH, 2), (other, 4))
+
+    def test_are_published_in_any_order_so_none_is_the_newest(self) -> None:
+        reference = refer(BUCKETS, seen(LIST_PATH, list_znode(1)), seen(CURSOR_PATH, cursor_znode(6, buckets=[21])))
+        assert reference.newest_id == -1
+
+    def test_a_cursor_that_was_listed_and_not_found_makes_them_unreadable(self) -> None:
+        reference = refer(BUCKETS, seen(LIST_PATH, list_znode(1)), seen(CURSOR_PATH, None))
+        assert reference.presence is Presence.UNREADABLE
+        assert CURSOR_PATH in reference.detail

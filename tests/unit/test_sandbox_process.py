@@ -1,0 +1,119 @@
+import json
+import os
+import signal
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+
+from streaming.sandbox import process
+
+SLEEPS = [sys.executable, "-c", "import time; time.sleep(60)"]
+DEAF = [
+    sys.executable,
+    "-c",
+    "import pathlib, signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); "
+    "pathlib.Path('deaf').touch(); time.sleep(60)",
+]
+HAS_A_CHILD = ["/bin/sh", "-c", "sleep 60 & echo $! > child; wait"]
+
+
+@pytest.fixture
+def record(tmp_path: Path) -> Iterator[Path]:
+    path = tmp_path / "part.json"
+    yield path
+    process.kill(path)
+
+
+def start(command: list[str], record: Path) -> process.Record:
+    folder = record.parent
+    return process.start(command, env=os.environ, log=folder / "part.log", record=record, cwd=folder)
+
+
+def wait_for(path: Path) -> None:
+    for _ in range(3000):  # a machine that is full takes its time
+        if path.exists() and (path.stat().st_size or path.name == "deaf"):
+            return
+        time.sleep(0.01)
+    raise AssertionError(f"{path} never appeared")
+
+
+def test_a_started_process_is_found_again_and_has_a_session_of_its_own(record: Path) -> None:
+    made = start(SLEEPS, record)
+
+    found = process.find(record)
+
+    assert found is not None
+    assert found.pid == made.pid == os.getsid(made.pid)
+
+
+def test_a_killed_process_is_gone_when_kill_returns(record: Path) -> None:
+    made = start(SLEEPS, record)
+
+    assert process.kill(record)
+
+    assert not psutil.pid_exists(made.pid)
+    assert process.find(record) is None
+    assert not process.kill(record)
+
+
+def test_a_stop_ends_the_processes_that_the_part_started_too(record: Path) -> None:
+    start(HAS_A_CHILD, record)
+    wait_for(record.parent / "child")
+    child = psutil.Process(int((record.parent / "child").read_text()))
+
+    assert process.stop(record, grace_seconds=5)
+
+    assert child.wait(timeout=5) is None
+    assert not record.exists()
+
+
+def test_a_process_that_ignores_sigterm_is_killed_after_its_grace(record: Path) -> None:
+    made = start(DEAF, record)
+    wait_for(record.parent / "deaf")
+
+    assert process.stop(record, grace_seconds=0.2)
+
+    assert not psutil.pid_exists(made.pid)
+
+
+def test_a_frozen_process_is_stopped_gently(record: Path) -> None:
+    made = start(SLEEPS, record)
+    process.send(record, signal.SIGSTOP)
+
+    assert process.stop(record, grace_seconds=5)
+
+    assert not psutil.pid_exists(made.pid)
+
+
+def test_a_process_that_got_the_recorded_pid_later_is_never_signalled(record: Path) -> None:
+    made = start(SLEEPS, record)
+    forged = {"pid": made.pid, "token": "0" * 32, "started_at": "", "command": ""}
+    other = record.with_name("other.json")
+    other.write_text(json.dumps(forged))
+
+    assert process.find(other) is None
+    assert not process.send(other, signal.SIGKILL)
+    assert not process.stop(other, grace_seconds=0.1)
+
+    assert process.find(record) is not None
+
+
+def test_a_process_whose_starter_died_before_it_noted_the_pid_is_found(record: Path) -> None:
+    made = start(SLEEPS, record)
+    record.write_text(json.dumps({**json.loads(record.read_text()), "pid": process.NOT_YET}))
+
+    found = process.find(record)
+
+    assert found is not None
+    assert found.pid == made.pid
+    assert process.stop(record, grace_seconds=5)
+    assert not psutil.pid_exists(made.pid)
+
+
+def test_what_was_never_started_is_not_running(record: Path) -> None:
+    assert process.find(record) is None
+    assert not process.stop(record, grace_seconds=0.1)

@@ -1,0 +1,208 @@
+"""What an audit says of a ledger: whose it claims to be, and which class of finding a judge's verdict makes it.
+
+Rules:
+1. A ledger's own metadata names the only owner that is asked; what names none is FOREIGN or UNKNOWN, never ORPHAN.
+2. ORPHAN is said only of what the judge would let the sweep delete, in two looks one after the other.
+3. Whatever could not be read makes a finding UNKNOWN; an unreadable tree makes all below it UNKNOWN.
+4. MISSING is said only of what an owner's list named before and after the ledger was looked for and not found.
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from enum import StrEnum
+from functools import lru_cache
+
+from udfs.judge_offload import MANAGED_LEDGER_KEY
+from udfs.ownership import (
+    APPLICATION,
+    BUCKET_TOPIC,
+    COMPACTED_TOPIC,
+    COMPONENT,
+    CURSOR,
+    MANAGED_LEDGER,
+    SCHEMA_ID,
+)
+from udfs.paths import checked_schema_id, managed_ledger_name
+from udfs.records import LedgerComponent, LedgerType, OffloadContext, Outcome, PendingDelete, Reason, Verdict
+from udfs.references import fixed_paths, key_of, owner_of
+
+
+class FindingClass(StrEnum):
+    """What an audit says of a ledger or object. The last two are no findings: they are counted only."""
+
+    ORPHAN = "ORPHAN"  # belongs to no one: the sweep would delete it
+    MISSING = "MISSING"  # an owner refers to it and it does not exist: data was lost
+    UNKNOWN = "UNKNOWN"  # something that decides could not be read
+    FOREIGN = "FOREIGN"  # does not say application=pulsar: another application's
+    TOO_YOUNG = "TOO_YOUNG"  # unreferenced, but so new that its owner may still write it into a list
+    OPEN = "OPEN"  # unreferenced, but somebody may be writing to it
+    IN_USE = "IN_USE"
+    GONE = "GONE"  # deleted while the audit ran
+
+
+# the judge wants to see these twice; the time of the first look is what it asks for at the second
+SEEN_ONCE = frozenset({Reason.OWNER_ABSENT_ONCE, Reason.UNREFERENCED_ONCE})
+NOT_FINDINGS = frozenset({FindingClass.IN_USE, FindingClass.GONE})
+
+_CLASS_OF_REASON = {
+    Reason.IN_USE: FindingClass.IN_USE,
+    Reason.NOT_CLOSED: FindingClass.OPEN,
+    Reason.TOO_YOUNG: FindingClass.TOO_YOUNG,
+    Reason.ABOVE_NEWEST: FindingClass.TOO_YOUNG,
+    Reason.OFFLOAD_IN_PROGRESS: FindingClass.TOO_YOUNG,
+    Reason.NOT_PULSARS: FindingClass.FOREIGN,
+    Reason.OTHER_CLUSTER: FindingClass.FOREIGN,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Unclaimed:
+    """A ledger whose metadata names no owner that could be asked: class, and why."""
+
+    finding_class: FindingClass
+    reason: Reason
+    detail: str
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    """One look at a suspect. is_candidate: a second look may make it an ORPHAN (or, for a reference, MISSING)."""
+
+    finding_class: FindingClass
+    reason: Reason
+    detail: str = ""
+    is_candidate: bool = False
+
+
+def claim_of(ledger_id: int, custom: Mapping[str, bytes]) -> PendingDelete | Unclaimed:
+    """Return the request that would delete the ledger, made from nothing but its own custom metadata."""
+    if custom.get(APPLICATION) != b"pulsar":
+        named = "another application's" if custom else "it has no custom metadata (before Pulsar 2.6, or not Pulsar's)"
+        return Unclaimed(FindingClass.FOREIGN, Reason.NOT_PULSARS, named)
+    component = _component(custom)
+    if component is None:
+        return _unknown(Reason.UNKNOWN_COMPONENT, f"component {custom.get(COMPONENT, b'')!r} is not known")
+    try:
+        return _claimed(ledger_id, component, custom)
+    except KeyError as error:
+        return _unknown(Reason.MISSING_FIELD, f"its metadata has no {error.args[0]}")
+    except ValueError as error:
+        return _unknown(Reason.BAD_TOPIC_NAME, str(error))
+
+
+def claim_of_objects(
+    ledger_id: int, uuid: str, custom: Mapping[str, bytes] | None, user_metadata: Mapping[str, str]
+) -> PendingDelete | Unclaimed:
+    """Return the request that would delete an offload attempt's objects.
+
+    custom: the ledger's custom metadata as the index embeds it; None where there is no readable index. Then what
+    newer brokers write beside the objects (user_metadata, keys in lower case) names the owner.
+    """
+    context = OffloadContext(uuid)
+    if custom:
+        claim = claim_of(ledger_id, custom)
+        if isinstance(claim, Unclaimed):
+            return claim
+        if claim.component is not LedgerComponent.MANAGED_LEDGER:
+            return _unknown(Reason.OTHER_COMPONENT, f"it says that it is a {claim.component}, which is never offloaded")
+        return replace(claim, ledger_type=LedgerType.OFFLOAD_LEDGER, offload_context=context)
+    named = user_metadata.get(MANAGED_LEDGER_KEY)
+    if not named:
+        return _unknown(Reason.PROOF_MISSING, "nothing says whose ledger it was")
+    try:
+        owner = managed_ledger_name(named)
+    except ValueError as error:
+        return _unknown(Reason.BAD_TOPIC_NAME, str(error))
+    return PendingDelete(
+        owner, LedgerComponent.MANAGED_LEDGER, LedgerType.OFFLOAD_LEDGER, ledger_id, offload_context=context
+    )
+
+
+def looked(verdict: Verdict) -> Look:
+    """Translate a judge's verdict on a suspect."""
+    if verdict.outcome is Outcome.DELETED or verdict.reason in SEEN_ONCE:
+        return Look(FindingClass.ORPHAN, verdict.reason, verdict.detail, is_candidate=True)
+    if verdict.outcome is Outcome.ALREADY_GONE:
+        return Look(FindingClass.GONE, verdict.reason)
+    found = _CLASS_OF_REASON.get(verdict.reason, FindingClass.UNKNOWN)
+    return Look(found, verdict.reason, verdict.detail)
+
+
+def concluded(second: Look) -> Look:
+    """What stands after the second look at a candidate; what was seen only once is not known."""
+    if second.reason in SEEN_ONCE:
+        return Look(FindingClass.UNKNOWN, second.reason, second.detail)
+    return second
+
+
+def missing_look(*, is_referenced: bool | None, is_there: bool | None) -> Look:
+    """One look at a reference whose ledger was not listed; None: could not be read. Read the ledger first.
+
+    A ledger exists before a list names it and until after a list forgot it, so: named (first look), not there,
+    still named (second look) is a loss, and nothing else is.
+    """
+    if is_there:
+        return Look(FindingClass.IN_USE, Reason.IN_USE)
+    if is_there is None:
+        return Look(FindingClass.UNKNOWN, Reason.LEDGER_UNREADABLE, "referenced; whether it exists can't be told")
+    if is_referenced is None:
+        return Look(FindingClass.UNKNOWN, Reason.OWNER_UNREADABLE, "not there; whether it is referenced can't be told")
+    if not is_referenced:
+        return Look(FindingClass.GONE, Reason.NOT_FOUND)
+    return Look(FindingClass.MISSING, Reason.NOT_FOUND, "referenced, and it does not exist", is_candidate=True)
+
+
+def owner_paths(key: str) -> tuple[str, ...]:
+    """Znodes that decide for a reference key (udfs.references)."""
+    return fixed_paths(owner_of(key))
+
+
+def affected_by(paths: Iterable[str], unreadable: Iterable[str]) -> str | None:
+    """Return the unreadable path at or above one of the owner's paths, if there is one."""
+    blocked = frozenset(unreadable)
+    for path in paths:
+        at = path
+        while at:
+            if at in blocked:
+                return at
+            at = at.rpartition("/")[0]
+    return "/" if "/" in blocked else None
+
+
+def _component(custom: Mapping[str, bytes]) -> LedgerComponent | None:
+    named = custom.get(COMPONENT, b"")
+    if named == b"managed-ledger":
+        return LedgerComponent.MANAGED_CURSOR if CURSOR in custom else LedgerComponent.MANAGED_LEDGER
+    return {
+        b"schema": LedgerComponent.SCHEMA_STORAGE,
+        b"compacted-ledger": LedgerComponent.COMPACTED_LEDGER,
+        b"compacted-topic": LedgerComponent.COMPACTED_LEDGER,
+        b"delayed-index-bucket": LedgerComponent.DELAYED_INDEX_BUCKET,
+    }.get(named)
+
+
+def _claimed(ledger_id: int, component: LedgerComponent, custom: Mapping[str, bytes]) -> PendingDelete:
+    """Raises KeyError for a key that should be there, ValueError for a name that Pulsar would not write."""
+    if component is LedgerComponent.SCHEMA_STORAGE:
+        schema_id = checked_schema_id(custom[SCHEMA_ID].decode())
+        tenant, namespace, encoded = schema_id.split("/")
+        owner = managed_ledger_name(f"{tenant}/{namespace}/persistent/{encoded}")
+        return PendingDelete(owner, component, LedgerType.LEDGER, ledger_id, schema_id=schema_id)
+    names = {
+        LedgerComponent.COMPACTED_LEDGER: COMPACTED_TOPIC,
+        LedgerComponent.DELAYED_INDEX_BUCKET: BUCKET_TOPIC,
+    }
+    owner = _owner(custom[names.get(component, MANAGED_LEDGER)].decode())
+    if component is not LedgerComponent.MANAGED_CURSOR:
+        return PendingDelete(owner, component, LedgerType.LEDGER, ledger_id)
+    request = PendingDelete(owner, component, LedgerType.LEDGER, ledger_id, cursor_name=custom[CURSOR].decode())
+    owner_paths(key_of(request))  # a cursor name that can't be a znode's raises here
+    return request
+
+
+# a topic has many ledgers, and checking its name costs more than reading its ledger
+_owner = lru_cache(maxsize=10_000)(managed_ledger_name)
+
+
+def _unknown(reason: Reason, detail: str) -> Unclaimed:
+    return Unclaimed(FindingClass.UNKNOWN, reason, detail)

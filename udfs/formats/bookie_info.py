@@ -1,0 +1,20 @@
+"""Where a bookie says it can be reached by HTTP: BookieServiceInfo, in its znode below `available`."""
+
+from google.protobuf.message import DecodeError
+
+from udfs.proto.bookie_info_pb2 import BookieServiceInfoFormat
+
+_HTTP_SERVER = "httpserver"
+
+
+def http_address(data: bytes) -> str | None:
+    """Return "http://host:port"; None where the bookie serves none, or wrote something that is not known."""
+    try:
+        info = BookieServiceInfoFormat.FromString(data)
+    except DecodeError:
+        return None
+    for endpoint in info.endpoints:
+        if endpoint.id == _HTTP_SERVER and endpoint.protocol in ("http", "https") and endpoint.host and endpoint.port:
+            host = f"[{endpoint.host}]" if ":" in endpoint.host else endpoint.host
+            return f"{endpoint.protocol}://{host}:{endpoint.port}"
+    return None

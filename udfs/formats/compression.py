@@ -1,0 +1,124 @@
+"""The wrapper brokers put around the znodes of managed ledgers and cursors when compression is configured.
+
+`[magic u16 0x4778][header size i32][ManagedInfoMetadata][compressed message]`, big-endian; no magic, no wrapper.
+A broker that fails to unwrap parses the whole as a bare message. That can't succeed: 0x47 would be field 8
+with wire type 7, which does not exist. So here a failure is an error.
+"""
+
+import struct
+import zlib
+from collections.abc import Callable
+from enum import StrEnum
+
+import cramjam
+from google.protobuf.message import DecodeError
+
+from udfs.formats.errors import FormatError
+from udfs.proto.managed_ledger_pb2 import CompressionType, ManagedInfoMetadata
+
+_MAGIC = b"\x47\x78"
+_PREFIX = struct.Struct(">2si")
+
+# A list of a million ledgers with offload contexts is about 150 MiB; a damaged header can claim 2 GiB.
+MAX_UNCOMPRESSED_BYTES = 256 * 1024 * 1024
+
+
+class Compression(StrEnum):
+    """managedLedgerInfoCompressionType and managedCursorInfoCompressionType."""
+
+    NONE = "NONE"
+    LZ4 = "LZ4"
+    ZLIB = "ZLIB"
+    ZSTD = "ZSTD"
+    SNAPPY = "SNAPPY"
+
+
+def unwrap(data: bytes) -> bytes:
+    """Return the bare message. Raises FormatError when a wrapper is there and does not hold what it says."""
+    if not data.startswith(_MAGIC):
+        return data
+    metadata, payload = _split(data)
+    size = metadata.uncompressedSize
+    if not 0 <= size <= MAX_UNCOMPRESSED_BYTES:
+        raise FormatError(f"compressed znode claims {size} bytes; at most {MAX_UNCOMPRESSED_BYTES} are read")
+    compression = CompressionType.Name(metadata.compressionType)
+    try:
+        message = _DECODERS[compression](payload, size)
+    except (cramjam.DecompressionError, zlib.error, ValueError) as error:
+        raise FormatError(f"znode does not decompress with {compression}: {str(error)[:200]!a}") from None
+    if len(message) != size:
+        raise FormatError(f"znode decompresses to {len(message)} bytes, its header says {size}")
+    return message
+
+
+def wrap(message: bytes, compression: Compression) -> bytes:
+    """Write as a broker with that compression type configured does: NONE adds no wrapper."""
+    if compression is Compression.NONE:
+        return message
+    metadata = ManagedInfoMetadata(compressionType=compression.value, uncompressedSize=len(message)).SerializeToString()
+    return _PREFIX.pack(_MAGIC, len(metadata)) + metadata + _ENCODERS[compression](message)
+
+
+def _split(data: bytes) -> tuple[ManagedInfoMetadata, bytes]:
+    if len(data) < _PREFIX.size:
+        raise FormatError("compressed znode ends within its header")
+    _magic, header_size = _PREFIX.unpack_from(data)
+    end = _PREFIX.size + header_size
+    if not _PREFIX.size <= end <= len(data):
+        raise FormatError(f"compressed znode of {len(data)} bytes claims a header of {header_size}")
+    try:
+        metadata = ManagedInfoMetadata.FromString(data[_PREFIX.size : end])
+    except DecodeError as error:
+        raise FormatError(f"header of a compressed znode is damaged: {error}") from None
+    # Parsing checks no required fields; a compression type unknown here counts as missing.
+    if not metadata.IsInitialized():
+        raise FormatError("header of a compressed znode names no size or no known compression type")
+    return metadata, data[end:]
+
+
+def _lz4_block(payload: bytes, size: int) -> bytes:
+    """Undo a bare LZ4 block. The library fills up to the size asked for, so a short one shows by a second look.
+
+    (Its decompress_block_into guesses whether a size stands in front, and guesses wrong for some blocks.)
+    """
+    message = bytes(cramjam.lz4.decompress_block(payload, output_len=size))
+    try:
+        cramjam.lz4.decompress_block(payload, output_len=size - 1)
+    except (cramjam.DecompressionError, ValueError, OverflowError):
+        return message
+    raise FormatError(f"LZ4 block is shorter than the {size} bytes its header says")
+
+
+def _zlib(payload: bytes, size: int) -> bytes:
+    """Undo what brokers write: a stream that is flushed but never finished, which one-shot decoders refuse."""
+    return zlib.decompressobj().decompress(payload, size + 1)
+
+
+def _zlib_like_pulsar(message: bytes) -> bytes:
+    deflater = zlib.compressobj()
+    return deflater.compress(message) + deflater.flush(zlib.Z_SYNC_FLUSH)
+
+
+def _into(decompress: Callable[[bytes, bytearray], int]) -> Callable[[bytes, int], bytes]:
+    """Decompress into a buffer of the claimed size, so that a bomb ends as an error."""
+
+    def decode(payload: bytes, size: int) -> bytes:
+        buffer = bytearray(size)
+        return bytes(memoryview(buffer)[: decompress(payload, buffer)])
+
+    return decode
+
+
+_DECODERS: dict[str, Callable[[bytes, int], bytes]] = {
+    "NONE": lambda payload, _size: payload,
+    "LZ4": _lz4_block,
+    "ZLIB": _zlib,
+    "ZSTD": _into(cramjam.zstd.decompress_into),
+    "SNAPPY": _into(cramjam.snappy.decompress_raw_into),
+}
+_ENCODERS: dict[str, Callable[[bytes], bytes]] = {
+    "LZ4": lambda message: bytes(cramjam.lz4.compress_block(message, store_size=False)),
+    "ZLIB": _zlib_like_pulsar,
+    "ZSTD": lambda message: bytes(cramjam.zstd.compress(message)),
+    "SNAPPY": lambda message: bytes(cramjam.snappy.compress_raw(message)),
+}

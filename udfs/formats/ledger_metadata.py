@@ -1,0 +1,171 @@
+"""A ledger's znode as BookKeeper writes it: an ASCII header with a version, then one of three bodies.
+
+Version 3 (since 4.9) is a length-delimited protobuf, 2 its text form, 1 lines of text. lastEntryId and length
+mean something only once the ledger is CLOSED. Passwords are never taken over into records.
+"""
+
+from collections.abc import Sequence
+
+from google.protobuf import text_format
+from google.protobuf.message import DecodeError
+
+from udfs.formats.errors import FormatError
+from udfs.proto.bookkeeper_pb2 import LedgerMetadataFormat
+from udfs.records import LedgerMetadata, LedgerState
+
+_HEADER = b"BookieMetadataFormatVersion\t"
+_HEADER_V3 = _HEADER + b"3\n"
+_MAX_VERSION_DIGITS = 10
+_V1_CLOSED = "CLOSED"
+_V1_IN_RECOVERY_ENTRY_ID = -102
+
+_STATE_OF = {
+    LedgerMetadataFormat.OPEN: LedgerState.OPEN,
+    LedgerMetadataFormat.IN_RECOVERY: LedgerState.IN_RECOVERY,
+    LedgerMetadataFormat.CLOSED: LedgerState.CLOSED,
+}
+_NUMBER_OF = {state: number for number, state in _STATE_OF.items()}
+
+
+def parse_ledger_metadata(data: bytes) -> LedgerMetadata:
+    """Parse a ledger znode of any version. Raises FormatError, also for empty data."""
+    if data.startswith(_HEADER_V3):
+        return _parse_v3(data)
+    version, body = _split_header(data)
+    if version == b"2":
+        return _parse_v2(body)
+    if version == b"1":
+        return _parse_v1(body)
+    raise FormatError(f"ledger metadata has version {version.decode('latin-1')!a}; known are 1, 2 and 3")
+
+
+def parse_message(data: bytes) -> LedgerMetadata:
+    """Parse a bare LedgerMetadataFormat message, as an offload index embeds it. Raises FormatError."""
+    try:
+        message = LedgerMetadataFormat.FromString(data)
+    except DecodeError as error:
+        raise FormatError(f"ledger metadata is no LedgerMetadataFormat: {error}") from None
+    return _to_record(message)
+
+
+def serialize_v3(metadata: LedgerMetadata, *, bookies: Sequence[str] = ("127.0.0.1:3181",)) -> bytes:
+    """Write a ledger znode as BookKeeper 4.9 and later do, for tests and made-up ledgers.
+
+    The ledger has one ensemble from entry 0 on, made of `bookies`, and an empty password as Pulsar's have.
+    """
+    message = to_message(metadata, bookies=bookies)
+    return _HEADER_V3 + _varint32(len(message)) + message
+
+
+def to_message(metadata: LedgerMetadata, *, bookies: Sequence[str] = ("127.0.0.1:3181",)) -> bytes:
+    """Write the bare LedgerMetadataFormat message."""
+    message = LedgerMetadataFormat(
+        quorumSize=len(bookies),
+        ensembleSize=len(bookies),
+        ackQuorumSize=len(bookies),
+        length=metadata.length_bytes,
+        lastEntryId=metadata.last_entry_id,
+        state=_NUMBER_OF[metadata.state],
+        segment=[LedgerMetadataFormat.Segment(ensembleMember=bookies, firstEntryId=0)],
+        digestType=LedgerMetadataFormat.CRC32C,
+        password=b"",
+    )
+    if metadata.ctime_ms is not None:
+        message.ctime = metadata.ctime_ms
+    for key, value in metadata.custom_metadata.items():
+        message.customMetadata.add(key=key, value=value)
+    return message.SerializeToString()
+
+
+def _split_header(data: bytes) -> tuple[bytes, bytes]:
+    if not data.startswith(_HEADER):
+        raise FormatError("ledger metadata does not start with BookieMetadataFormatVersion" if data else "empty")
+    version, newline, body = data[len(_HEADER) :].partition(b"\n")
+    if not newline or len(version) > _MAX_VERSION_DIGITS:
+        raise FormatError("ledger metadata has no end of its version number")
+    return version, body
+
+
+def _parse_v3(data: bytes) -> LedgerMetadata:
+    size, start = _read_varint32(data, len(_HEADER_V3))
+    if start + size != len(data):
+        raise FormatError(f"ledger metadata says {size} bytes follow, {len(data) - start} do")
+    return parse_message(data[start:])
+
+
+def _parse_v2(body: bytes) -> LedgerMetadata:
+    try:
+        return _to_record(text_format.Parse(body.decode("utf-8"), LedgerMetadataFormat()))
+    except (text_format.ParseError, UnicodeDecodeError) as error:
+        raise FormatError(f"ledger metadata of version 2 is not text format: {str(error)!a}") from None
+
+
+def _parse_v1(body: bytes) -> LedgerMetadata:
+    try:
+        quorum, ensemble, length, *lines = body.decode("utf-8").split("\n")
+        _quorum_size, _ensemble_size, length_bytes = int(quorum), int(ensemble), int(length)
+        return _v1_record(length_bytes, [line.split("\t") for line in lines if line])
+    except FormatError:
+        raise
+    except ValueError as error:
+        raise FormatError(f"ledger metadata of version 1 is damaged: {str(error)!a}") from None
+
+
+def _v1_record(length_bytes: int, lines: list[list[str]]) -> LedgerMetadata:
+    closing = lines.pop() if lines and lines[-1][1:] == [_V1_CLOSED] else None
+    if not lines:
+        raise FormatError("ledger metadata of version 1 has no ensemble")
+    for number, *bookies in lines:
+        first_entry_id = int(number)
+        if not bookies or bookies == [_V1_CLOSED]:
+            raise FormatError(f"ensemble from {first_entry_id} on of ledger metadata of version 1 has no bookies")
+    if closing is None:
+        return LedgerMetadata(LedgerState.OPEN, 0, -1, None, {})
+    last_entry_id = int(closing[0])
+    if last_entry_id == _V1_IN_RECOVERY_ENTRY_ID:
+        return LedgerMetadata(LedgerState.IN_RECOVERY, 0, -1, None, {})
+    return LedgerMetadata(LedgerState.CLOSED, length_bytes, last_entry_id, None, {})
+
+
+def _to_record(message: LedgerMetadataFormat) -> LedgerMetadata:
+    # Parsing checks no required fields, and drops an unknown state among the unknown fields.
+    if not message.IsInitialized():
+        raise FormatError("ledger metadata lacks a required field, or has a state unknown to this version")
+    state = _STATE_OF[message.state]
+    ctime_ms = message.ctime if message.HasField("ctime") and message.ctime > 0 else None
+    custom = _custom_metadata(message)
+    if state is not LedgerState.CLOSED:
+        return LedgerMetadata(state, 0, -1, ctime_ms, custom)
+    if not message.HasField("lastEntryId"):
+        raise FormatError("ledger is CLOSED but its metadata names no last entry")
+    return LedgerMetadata(state, message.length, message.lastEntryId, ctime_ms, custom)
+
+
+def _custom_metadata(message: LedgerMetadataFormat) -> dict[str, bytes]:
+    custom = {entry.key: entry.value for entry in message.customMetadata}
+    # A string field that is not UTF-8 comes out of the parser as bytes.
+    if not all(isinstance(key, str) for key in custom):
+        raise FormatError("a custom metadata key is not UTF-8")
+    # Whom would the ledger belong to, if two entries say two things? A map has one.
+    if len(custom) != len(message.customMetadata):
+        raise FormatError("a custom metadata key stands twice")
+    return custom
+
+
+def _read_varint32(data: bytes, start: int) -> tuple[int, int]:
+    """Return (value, index after it)."""
+    value = 0
+    for index in range(start, min(start + 5, len(data))):
+        value |= (data[index] & 0x7F) << (7 * (index - start))
+        if data[index] < 0x80:
+            return value, index + 1
+    raise FormatError("ledger metadata has no length")
+
+
+def _varint32(value: int) -> bytes:
+    encoded = bytearray()
+    while value >= 0x80:
+        encoded.append(value & 0x7F | 0x80)
+        value >>= 7
+    encoded.append(value)
+    return bytes(encoded)

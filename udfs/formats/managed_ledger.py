@@ -1,0 +1,289 @@
+"""The znodes that say what a topic refers to: its list of ledgers, and one znode per durable cursor.
+
+1. An empty list is believed only where nothing else stands in its place; anything doubtful is a FormatError.
+2. Fields of newer Pulsar versions are passed over, except where they could refer to storage (offload contexts).
+3. Two entries for one ledger count as in use if either does.
+"""
+
+from array import array
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import TypeVar
+
+from google.protobuf.message import DecodeError, Message
+from google.protobuf.unknown_fields import UnknownFieldSet
+
+from udfs.formats.compression import Compression, unwrap, wrap
+from udfs.formats.errors import FormatError
+from udfs.formats.java_uuid import uuid_halves, uuid_text
+from udfs.proto import managed_ledger_pb2 as pb
+
+_Info = TypeVar("_Info", pb.ManagedLedgerInfo, pb.ManagedCursorInfo)
+
+
+@dataclass(frozen=True, slots=True)
+class OffloadState:
+    """Where a ledger was offloaded to. uuid is None if only segments (streaming offload) name objects."""
+
+    uuid: str | None
+    complete: bool = False
+    bookkeeper_deleted: bool = False
+    timestamp_ms: int = 0
+    driver_name: str = ""
+    driver_properties: Mapping[str, str] = field(default_factory=dict)
+    segment_uuids: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class LedgerInfo:
+    """One entry of a topic's list. entries is None for the ledger being written."""
+
+    ledger_id: int
+    entries: int | None = None
+    size_bytes: int = 0
+    timestamp_ms: int = 0
+    offload: OffloadState | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ManagedLedgerInfo:
+    """A topic's list of ledgers, in its order, and its properties."""
+
+    ledgers: tuple[LedgerInfo, ...] = ()
+    properties: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class ManagedCursorInfo:
+    """A cursor's znode. cursors_ledger_id -1: no ledger. A mark-delete position of -1:-1 was not written."""
+
+    cursors_ledger_id: int
+    mark_delete_ledger_id: int = -1
+    mark_delete_entry_id: int = -1
+    last_active_ms: int = 0
+    properties: Mapping[str, int] = field(default_factory=dict)
+    cursor_properties: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class ListedLedgers:
+    """What a topic's list keeps alive; both arrays are array('q'), ascending, without duplicates.
+
+    ids: in use in BookKeeper. bookkeeper_free: listed, but offloaded and given up in BookKeeper.
+    offloads: (ledger id, uuid) in use in tiered storage, incomplete ones too. newest_id: -1 for an empty list.
+    """
+
+    ids: "array[int]"
+    bookkeeper_free: "array[int]"
+    offloads: tuple[tuple[int, str], ...]
+    newest_id: int
+
+
+def in_use_ids(data: bytes) -> ListedLedgers:
+    """Return only what a topic's znode refers to. Raises FormatError. No bytes at all are an empty list."""
+    info = _ledger_message(data)
+    kept: list[int] = []
+    free: set[int] = set()
+    offloads: list[tuple[int, str]] = []
+    for ledger in info.ledgerInfo:  # may run a hundred thousand times: each field is read once
+        ledger_id = ledger.ledgerId
+        if not ledger.HasField("offloadContext"):
+            kept.append(ledger_id)
+            continue
+        context = ledger.offloadContext
+        offloads += [(ledger_id, uuid) for uuid in _uuids(context)]
+        if context.complete and context.bookkeeperDeleted:
+            free.add(ledger_id)
+        else:
+            kept.append(ledger_id)
+    ids = array("q", sorted(set(kept)))
+    bookkeeper_free = array("q", sorted(free.difference(kept)))
+    if min(ids[:1] + bookkeeper_free[:1], default=0) < 0:
+        raise FormatError("a list of ledgers names a negative ledger id")
+    newest_id = max(ids[-1:] + bookkeeper_free[-1:], default=-1)
+    return ListedLedgers(ids, bookkeeper_free, tuple(offloads), newest_id)
+
+
+def parse_managed_ledger(data: bytes) -> ManagedLedgerInfo:
+    """Parse a topic's znode in full. Raises FormatError. No bytes at all are an empty list."""
+    info = _ledger_message(data)
+    ledgers = tuple(_ledger_info(ledger) for ledger in info.ledgerInfo)
+    return ManagedLedgerInfo(ledgers, _texts((entry.key, entry.value) for entry in info.properties))
+
+
+def parse_cursor(data: bytes) -> ManagedCursorInfo:
+    """Parse a cursor's znode. Raises FormatError, also for empty data."""
+    info = _message(pb.ManagedCursorInfo, unwrap(data))
+    _unknown_numbers(info)
+    if info.cursorsLedgerId < -1:
+        raise FormatError(f"cursor names ledger {info.cursorsLedgerId}")
+    marked = info.HasField("markDeleteLedgerId") and info.HasField("markDeleteEntryId")
+    return ManagedCursorInfo(
+        cursors_ledger_id=info.cursorsLedgerId,
+        mark_delete_ledger_id=info.markDeleteLedgerId if marked else -1,
+        mark_delete_entry_id=info.markDeleteEntryId if marked else -1,
+        last_active_ms=info.lastActive,
+        properties=_unique((_text(entry.name), entry.value) for entry in info.properties),
+        cursor_properties=_texts((entry.name, entry.value) for entry in info.cursorProperties),
+    )
+
+
+def serialize_managed_ledger(info: ManagedLedgerInfo, compression: Compression = Compression.NONE) -> bytes:
+    """Write a topic's znode as a broker does."""
+    message = pb.ManagedLedgerInfo(
+        ledgerInfo=[_ledger_pb(ledger) for ledger in info.ledgers], properties=_key_values(info.properties)
+    )
+    return wrap(message.SerializeToString(), compression)
+
+
+def serialize_cursor(info: ManagedCursorInfo, compression: Compression = Compression.NONE) -> bytes:
+    """Write a cursor's znode as a broker does."""
+    message = pb.ManagedCursorInfo(
+        cursorsLedgerId=info.cursors_ledger_id,
+        markDeleteLedgerId=info.mark_delete_ledger_id,
+        markDeleteEntryId=info.mark_delete_entry_id,
+        lastActive=info.last_active_ms,
+        properties=[pb.LongProperty(name=name, value=value) for name, value in info.properties.items()],
+        cursorProperties=[pb.StringProperty(name=name, value=value) for name, value in info.cursor_properties.items()],
+    )
+    return wrap(message.SerializeToString(), compression)
+
+
+def _message(kind: type[_Info], raw: bytes) -> _Info:
+    try:
+        message = kind.FromString(raw)
+    except DecodeError as error:
+        raise FormatError(f"znode is no {kind.DESCRIPTOR.name}: {error}") from None
+    # Parsing checks no required fields.
+    if not message.IsInitialized():
+        raise FormatError(f"{kind.DESCRIPTOR.name} lacks a required field")
+    return message
+
+
+def _ledger_message(data: bytes) -> pb.ManagedLedgerInfo:
+    raw = unwrap(data)
+    info = _message(pb.ManagedLedgerInfo, raw)
+    info.DiscardUnknownFields()
+    # Nearly always nothing was discarded, at any depth; finding that out takes no loop in Python.
+    if info.ByteSize() != len(raw):
+        _refuse_unknown_references(_message(pb.ManagedLedgerInfo, raw))
+    return info
+
+
+def _unknown_numbers(message: Message) -> set[int]:
+    """Return the numbers of fields this version does not know.
+
+    A known field of the wrong type is passed over by the parser as if it were unknown: FormatError.
+    """
+    unknown = UnknownFieldSet(message)
+    numbers = {unknown[index].field_number for index in range(len(unknown))}
+    misread = numbers.intersection(message.DESCRIPTOR.fields_by_number)
+    if misread:
+        raise FormatError(f"field {min(misread)} of {message.DESCRIPTOR.name} has another type than it should")
+    return numbers
+
+
+def _refuse_unknown_references(info: pb.ManagedLedgerInfo) -> None:
+    if _unknown_numbers(info) and not info.ledgerInfo:
+        raise FormatError("ManagedLedgerInfo has no ledgers, but fields unknown to this version")
+    for ledger in info.ledgerInfo:
+        _unknown_numbers(ledger)
+        if ledger.HasField("offloadContext"):
+            for part in (ledger.offloadContext, *ledger.offloadContext.offloadSegment):
+                if _unknown_numbers(part):
+                    raise FormatError(
+                        f"ledger {ledger.ledgerId} has an offload context of a newer Pulsar version: "
+                        "what it refers to can't be told"
+                    )
+
+
+def _uuids(context: pb.OffloadContext) -> list[str]:
+    uuids = [_uuid(context), *map(_uuid, context.offloadSegment)]
+    return [uuid for uuid in uuids if uuid is not None]
+
+
+def _uuid(part: pb.OffloadContext | pb.OffloadSegment) -> str | None:
+    has_msb, has_lsb = part.HasField("uidMsb"), part.HasField("uidLsb")
+    if has_msb != has_lsb:
+        raise FormatError("an offload context holds half of a UUID")
+    return uuid_text(part.uidMsb, part.uidLsb) if has_msb else None
+
+
+def _ledger_info(ledger: pb.ManagedLedgerInfo.LedgerInfo) -> LedgerInfo:
+    if ledger.ledgerId < 0:
+        raise FormatError("a list of ledgers names a negative ledger id")
+    return LedgerInfo(
+        ledger_id=ledger.ledgerId,
+        entries=ledger.entries if ledger.HasField("entries") else None,
+        size_bytes=ledger.size,
+        timestamp_ms=ledger.timestamp,
+        offload=_offload_state(ledger.offloadContext) if ledger.HasField("offloadContext") else None,
+    )
+
+
+def _offload_state(context: pb.OffloadContext) -> OffloadState:
+    driver = context.driverMetadata
+    segment_uuids = map(_uuid, context.offloadSegment)
+    return OffloadState(
+        uuid=_uuid(context),
+        complete=context.complete,
+        bookkeeper_deleted=context.bookkeeperDeleted,
+        timestamp_ms=context.timestamp,
+        driver_name=_text(driver.name),
+        driver_properties=_texts((entry.key, entry.value) for entry in driver.properties),
+        segment_uuids=tuple(uuid for uuid in segment_uuids if uuid is not None),
+    )
+
+
+def _texts(pairs: Iterable[tuple[str, str]]) -> dict[str, str]:
+    return _unique((_text(name), _text(value)) for name, value in pairs)
+
+
+_Value = TypeVar("_Value")
+
+
+def _unique(pairs: Iterable[tuple[str, _Value]]) -> dict[str, _Value]:
+    """Make a map, refusing a second value for a name: one of the two would be a reference that nobody sees."""
+    unique: dict[str, _Value] = {}
+    for name, value in pairs:
+        if name in unique:
+            raise FormatError(f"property {name[:100]!a} stands twice")
+        unique[name] = value
+    return unique
+
+
+def _text(value: str) -> str:
+    # A string field that is not UTF-8 comes out of the parser as bytes.
+    if not isinstance(value, str):
+        raise FormatError("a text is not UTF-8")
+    return value
+
+
+def _ledger_pb(ledger: LedgerInfo) -> pb.ManagedLedgerInfo.LedgerInfo:
+    message = pb.ManagedLedgerInfo.LedgerInfo(
+        ledgerId=ledger.ledger_id, entries=ledger.entries, size=ledger.size_bytes or None, timestamp=ledger.timestamp_ms
+    )
+    if ledger.offload is not None:
+        message.offloadContext.CopyFrom(_offload_pb(ledger.offload))
+    return message
+
+
+def _offload_pb(state: OffloadState) -> pb.OffloadContext:
+    message = pb.OffloadContext(
+        complete=state.complete,
+        bookkeeperDeleted=state.bookkeeper_deleted,
+        timestamp=state.timestamp_ms,
+        driverMetadata=pb.OffloadDriverMetadata(
+            name=state.driver_name, properties=_key_values(state.driver_properties)
+        ),
+    )
+    if state.uuid is not None:
+        message.uidMsb, message.uidLsb = uuid_halves(state.uuid)
+    for segment_uuid in state.segment_uuids:
+        msb, lsb = uuid_halves(segment_uuid)
+        message.offloadSegment.add(uidMsb=msb, uidLsb=lsb)
+    return message
+
+
+def _key_values(properties: Mapping[str, str]) -> list[pb.KeyValue]:
+    return [pb.KeyValue(key=key, value=value) for key, value in properties.items()]

@@ -1,0 +1,55 @@
+"""The connector's `__messageId` column: Pulsar's MessageIdData, which is a message's place in its topic."""
+
+from dataclasses import dataclass
+
+from google.protobuf.message import DecodeError
+
+from udfs.formats.errors import FormatError
+from udfs.proto.message_id_pb2 import MessageIdData
+
+_MAX_LONG = (1 << 63) - 1
+
+
+@dataclass(frozen=True, slots=True)
+class MessagePosition:
+    """Where a message stands. partition -1: topic has none; batch_index -1: it was not sent in a batch."""
+
+    ledger_id: int
+    entry_id: int
+    partition: int = -1
+    batch_index: int = -1
+
+    def __str__(self) -> str:
+        """Return the text form of Java's MessageId, as ORIGIN_MESSAGE_ID holds it."""
+        return message_id_text(self.ledger_id, self.entry_id, self.partition, self.batch_index)
+
+
+def parse_message_id(data: bytes) -> MessagePosition:
+    """Parse what the connector delivers. Raises FormatError."""
+    try:
+        message = MessageIdData.FromString(data)
+    except DecodeError as error:
+        raise FormatError(f"message id is no MessageIdData: {error}") from None
+    # Parsing checks no required fields.
+    if not message.IsInitialized():
+        raise FormatError("message id lacks its ledger or entry")
+    # Java's longs are signed: what is above is negative, as in the id of "earliest", and no message has it.
+    if message.ledgerId > _MAX_LONG or message.entryId > _MAX_LONG:
+        raise FormatError("message id is no message's")
+    return MessagePosition(message.ledgerId, message.entryId, message.partition, message.batch_index)
+
+
+def message_id_text(ledger_id: int, entry_id: int, partition: int = -1, batch_index: int = -1) -> str:
+    """Return `ledger:entry:partition`, and `:batchIndex` after it for a message of a batch."""
+    text = f"{ledger_id}:{entry_id}:{partition}"
+    return text if batch_index < 0 else f"{text}:{batch_index}"
+
+
+def serialize_message_id(position: MessagePosition) -> bytes:
+    """Write what parse_message_id reads, for tests and positions made up by them."""
+    message = MessageIdData(ledgerId=position.ledger_id, entryId=position.entry_id)
+    if position.partition >= 0:
+        message.partition = position.partition
+    if position.batch_index >= 0:
+        message.batch_index = position.batch_index
+    return message.SerializeToString()

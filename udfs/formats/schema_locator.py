@@ -1,0 +1,47 @@
+"""A schema's locator znode: one BookKeeper ledger per schema version, every one of them needed to read old messages.
+
+Brokers look versions below the lowest listed one up in the ledger of the lowest; no known version of Pulsar drops
+any from the list, but a list that does not begin at version 0 would not be all that is in use.
+"""
+
+from collections.abc import Iterable
+
+from google.protobuf.message import DecodeError
+
+from udfs.formats.errors import FormatError
+from udfs.proto.schema_storage_pb2 import IndexEntry, PositionInfo, SchemaLocator
+
+
+def ledger_ids(data: bytes) -> frozenset[int]:
+    """Return the ledgers of all versions, and the one `info` names. Raises FormatError, also for empty data."""
+    try:
+        locator = SchemaLocator.FromString(data)
+    except DecodeError as error:
+        raise FormatError(f"znode is no SchemaLocator: {error}") from None
+    # Parsing checks no required fields, and passes over a field of the wrong type.
+    if not locator.IsInitialized():
+        raise FormatError("SchemaLocator lacks a required field")
+    entries = (locator.info, *locator.index)
+    ids = frozenset(entry.position.ledgerId for entry in entries)
+    first_version = min(entry.version for entry in entries)
+    if _size_without_unknown_fields(locator) != len(data):
+        raise FormatError("SchemaLocator has fields unknown to this version: what it refers to can't be told")
+    if min(ids) < 0:
+        raise FormatError(f"SchemaLocator names ledger {min(ids)}")
+    if first_version != 0:
+        raise FormatError("SchemaLocator does not list version 0: older versions are known to their ledgers only")
+    return ids
+
+
+def serialize_schema_locator(versions: Iterable[tuple[int, int]]) -> bytes:
+    """Write the locator of a schema, given (ledger id, entry id) of each version, oldest first; at least one."""
+    index = [
+        IndexEntry(version=version, position=PositionInfo(ledgerId=ledger_id, entryId=entry_id), hash=b"\x00" * 32)
+        for version, (ledger_id, entry_id) in enumerate(versions)
+    ]
+    return SchemaLocator(info=index[-1], index=index).SerializeToString()
+
+
+def _size_without_unknown_fields(locator: SchemaLocator) -> int:
+    locator.DiscardUnknownFields()
+    return locator.ByteSize()

@@ -1,0 +1,182 @@
+"""The one place that says whether the objects of an offload attempt may be deleted.
+
+An attempt's UUID is random, stands in the owner's list before its first object is stored, and never comes back to
+a list. So, where objects were seen first and the list was read after that, a UUID it does not name is garbage for
+ever, even while the ledger itself is listed with another UUID. Reasons to keep come first:
+1. an owner that could not be read, or that names the UUID (an incomplete offload's too), keeps the objects;
+2. nothing under the name: already gone;
+3. objects that say they belong to something or somebody else are refused for good, unproven ones kept;
+4. what is too young, or an upload that may still go on, is kept for now;
+5. an owner that seems gone must be seen gone twice, far enough apart;
+6. then, and only then, they are deleted.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from udfs.judge import Policy, is_above_newest, kept_by_shrinkage, seen_before
+from udfs.ownership import mismatch
+from udfs.records import (
+    Counts,
+    LedgerComponent,
+    OffloadFacts,
+    Outcome,
+    PendingDelete,
+    Presence,
+    Reason,
+    Reference,
+    StoredObject,
+    Verdict,
+)
+
+# User metadata that brokers give to both objects (older ones: to neither); S3 makes names lower-case.
+CLUSTER_KEY = "pulsarclustername"
+MANAGED_LEDGER_KEY = "managedledgername"
+
+
+@dataclass(frozen=True, slots=True)
+class OffloadPolicy:
+    """How patient to be, and who we are. cluster: name of our own Pulsar cluster, "" where it is not known.
+
+    offload_grace_ms: an upload that was begun less than this ago may still be completed.
+    """
+
+    patience: Policy
+    offload_grace_ms: int
+    cluster: str
+
+
+@dataclass(frozen=True, slots=True)
+class OffloadCase:
+    """One request with all that is known of it; the reference must have been read after the objects.
+
+    exclusive: no other cluster uses the bucket, so objects that name no cluster are ours.
+    absent_since_ms: when we ourselves first saw the owner gone (None: never), as we signed it then.
+    believed: how much the owner's sources named when they were last believed; None: not known.
+    """
+
+    request: PendingDelete
+    objects: OffloadFacts
+    reference: Reference
+    exclusive: bool = False
+    absent_since_ms: int | None = None
+    believed: Counts | None = None
+
+
+def refuse_request(request: PendingDelete) -> Verdict | None:
+    """Refuse what no broker offloads, before anything is looked at."""
+    if request.component is not LedgerComponent.MANAGED_LEDGER:
+        return Verdict(
+            Outcome.DEAD_LETTER, Reason.OTHER_COMPONENT, f"only data ledgers are offloaded, no {request.component}"
+        )
+    if request.offload_context is None:
+        return Verdict(Outcome.DEAD_LETTER, Reason.BAD_OFFLOAD_CONTEXT, "the request has no offloadContext")
+    return None
+
+
+def judge_offload(case: OffloadCase, policy: OffloadPolicy, *, now_ms: int) -> Verdict:
+    """Say DELETED only when every reason to keep the objects is ruled out. The request has passed refuse_request."""
+    kept = _kept_by_owner(case)
+    if kept is not None:
+        return kept
+    if not _stored(case.objects) and not case.objects.uploads:
+        return Verdict(Outcome.ALREADY_GONE, Reason.NOT_FOUND)
+    return (
+        _refused(case, policy)
+        or _unproven(case)
+        or _kept_by_age(case, policy, now_ms)
+        or kept_by_shrinkage(case.reference, case.believed, policy.patience)
+        or _by_absence(case, policy, now_ms)
+        or Verdict(Outcome.DELETED, Reason.UNREFERENCED)
+    )
+
+
+def _kept_by_owner(case: OffloadCase) -> Verdict | None:
+    if case.reference.presence is Presence.UNREADABLE:
+        return _later(Reason.OWNER_UNREADABLE, case.reference.detail)
+    context = case.request.offload_context
+    if context is None:
+        raise ValueError(f"ledger {case.request.ledger_id}: which upload is meant was never said")
+    if (case.request.ledger_id, context.uuid) in case.reference.offloads:
+        return _later(Reason.IN_USE, f"{case.reference.key} refers to it")
+    return None
+
+
+def _refused(case: OffloadCase, policy: OffloadPolicy) -> Verdict | None:
+    """Whatever names an owner must name the right one; a second claim that contradicts the first is no proof."""
+    for cluster in _said(case.objects, CLUSTER_KEY):
+        if policy.cluster and cluster != policy.cluster:
+            return _never(Reason.OTHER_CLUSTER, f"it belongs to Pulsar cluster {cluster!r}, ours is {policy.cluster!r}")
+    metadata = case.objects.metadata
+    if metadata is not None and metadata.custom_metadata:
+        why = mismatch(case.request, metadata.custom_metadata)
+        if why is not None:
+            return _never(*why)
+    for name in _said(case.objects, MANAGED_LEDGER_KEY):
+        if name != case.request.managed_ledger:
+            return _never(
+                Reason.OTHER_OWNER, f"it belongs to {name!r}, the request says {case.request.managed_ledger!r}"
+            )
+    if _said(case.objects, CLUSTER_KEY) and not policy.cluster:
+        return _later(Reason.PROOF_MISSING, "our own cluster's name is not known: set tiered_storage.pulsar_cluster")
+    return None
+
+
+def _unproven(case: OffloadCase) -> Verdict | None:
+    if not _said(case.objects, CLUSTER_KEY) and not case.exclusive:
+        what = "objects name" if _stored(case.objects) else "unfinished upload names"
+        return _later(
+            Reason.PROOF_MISSING,
+            f"the {what} no Pulsar cluster; if no other cluster offloads there, say exclusive = true for the bucket",
+        )
+    if not _stored(case.objects):
+        return None  # parts have no metadata at all; in a bucket of our own the name is enough
+    metadata = case.objects.metadata
+    if (metadata is not None and metadata.custom_metadata) or _said(case.objects, MANAGED_LEDGER_KEY):
+        return None
+    return _later(
+        Reason.PROOF_MISSING, f"nothing says whose ledger it was: {case.objects.index_detail or 'old broker'}"
+    )
+
+
+def _kept_by_age(case: OffloadCase, policy: OffloadPolicy, now_ms: int) -> Verdict | None:
+    objects = case.objects
+    begun_ms = [upload.initiated_ms for upload in objects.uploads]
+    if objects.data is not None and objects.index is None:
+        begun_ms.append(objects.data.last_modified_ms)  # its index may be on the way
+    if any(now_ms - each < policy.offload_grace_ms for each in begun_ms):
+        return _later(Reason.OFFLOAD_IN_PROGRESS, f"an upload was begun {now_ms - max(begun_ms)} ms ago")
+    unchanged_ms = now_ms - max([stored.last_modified_ms for stored in _stored(objects)] + begun_ms)
+    # longer than a ZooKeeper server may lag behind: an older list could lack a UUID that is in use
+    if unchanged_ms < policy.patience.min_age_ms:
+        return _later(Reason.TOO_YOUNG, f"stored {unchanged_ms} ms ago")
+    if is_above_newest(case.request, case.reference) and unchanged_ms < policy.patience.above_newest_quarantine_ms:
+        newest = case.reference.newest_id
+        return _later(Reason.ABOVE_NEWEST, f"the newest ledger that {case.reference.key} names is {newest}")
+    return None
+
+
+def _by_absence(case: OffloadCase, policy: OffloadPolicy, now_ms: int) -> Verdict | None:
+    if case.reference.presence is not Presence.GONE:
+        return None
+    since_ms = case.absent_since_ms
+    is_seen = since_ms is not None and seen_before(since_ms, policy.patience, now_ms=now_ms)
+    if not is_seen or now_ms - (since_ms or 0) < policy.patience.absence_interval_ms:
+        return _later(Reason.OWNER_ABSENT_ONCE, f"{case.reference.key} seems gone; looking again later")
+    return Verdict(Outcome.DELETED, Reason.OWNER_GONE)
+
+
+def _stored(objects: OffloadFacts) -> Sequence[StoredObject]:
+    return [each for each in (objects.data, objects.index) if each is not None]
+
+
+def _said(objects: OffloadFacts, key: str) -> set[str]:
+    return {each.user_metadata[key] for each in _stored(objects) if each.user_metadata.get(key)}
+
+
+def _later(reason: Reason, detail: str) -> Verdict:
+    return Verdict(Outcome.RETRY, reason, detail)
+
+
+def _never(reason: Reason, detail: str) -> Verdict:
+    return Verdict(Outcome.DEAD_LETTER, reason, detail)

@@ -1,0 +1,80 @@
+"""Whether a ledger says of itself that it belonged to the owner a request names.
+
+BookKeeper keeps customMetadata with each ledger; Pulsar fills it at creation (LedgerMetadataUtils).
+The message can be forged, the ledger's own metadata cannot; so the ledger has the word.
+"""
+
+from collections.abc import Mapping
+
+from udfs.paths import managed_ledger_name
+from udfs.records import LedgerComponent, PendingDelete, Reason
+
+APPLICATION = "application"
+COMPONENT = "component"
+MANAGED_LEDGER = "pulsar/managed-ledger"
+CURSOR = "pulsar/cursor"
+SCHEMA_ID = "pulsar/schemaId"
+COMPACTED_TOPIC = "pulsar/compactedTopic"
+BUCKET_TOPIC = "pulsar/delayedIndexTopic"
+BUCKET_CURSOR = "pulsar/delayedIndexCursor"
+
+_COMPONENT_NAMES = {
+    LedgerComponent.MANAGED_LEDGER: (b"managed-ledger",),
+    LedgerComponent.MANAGED_CURSOR: (b"managed-ledger",),
+    LedgerComponent.SCHEMA_STORAGE: (b"schema",),
+    # the documentation says compacted-topic, the code writes compacted-ledger
+    LedgerComponent.COMPACTED_LEDGER: (b"compacted-ledger", b"compacted-topic"),
+    LedgerComponent.DELAYED_INDEX_BUCKET: (b"delayed-index-bucket",),
+}
+
+
+def mismatch(request: PendingDelete, custom: Mapping[str, bytes]) -> tuple[Reason, str] | None:
+    """None when the ledger's metadata names the request's owner; else why not, in a name and in words."""
+    if custom.get(APPLICATION) != b"pulsar":
+        return Reason.NOT_PULSARS, "the ledger's metadata does not say application=pulsar"
+    component = custom.get(COMPONENT, b"")
+    if component not in _COMPONENT_NAMES[request.component]:
+        return Reason.OTHER_COMPONENT, f"the ledger's component is {_text(component)}"
+    if CURSOR in custom and request.component is LedgerComponent.MANAGED_LEDGER:
+        return Reason.OTHER_COMPONENT, f"it is a ledger of cursor {_text(custom[CURSOR])}"
+    if CURSOR not in custom and request.component is LedgerComponent.MANAGED_CURSOR:
+        return Reason.OTHER_COMPONENT, "it is no cursor ledger"
+    for key, wanted, found in _owner_names(request, custom):
+        if wanted is None or wanted != found:
+            return Reason.OTHER_OWNER, f"{key} is {found!r}, the request says {wanted!r}"
+    return None
+
+
+def _owner_names(request: PendingDelete, custom: Mapping[str, bytes]) -> list[tuple[str, str | None, str | None]]:
+    """(key, what the request says, what the ledger says) for each key that names the owner."""
+    if request.component is LedgerComponent.SCHEMA_STORAGE:
+        return [(SCHEMA_ID, request.schema_id, _utf8(custom, SCHEMA_ID))]
+    if request.component is LedgerComponent.COMPACTED_LEDGER:
+        return [(COMPACTED_TOPIC, request.managed_ledger, _topic(custom, COMPACTED_TOPIC))]
+    if request.component is LedgerComponent.DELAYED_INDEX_BUCKET:
+        return [(BUCKET_TOPIC, request.managed_ledger, _topic(custom, BUCKET_TOPIC))]
+    names: list[tuple[str, str | None, str | None]]
+    names = [(MANAGED_LEDGER, request.managed_ledger, _utf8(custom, MANAGED_LEDGER))]
+    if request.component is LedgerComponent.MANAGED_CURSOR:
+        names.append((CURSOR, request.cursor_name, _utf8(custom, CURSOR)))
+    return names
+
+
+def _utf8(custom: Mapping[str, bytes], key: str) -> str | None:
+    try:
+        return custom[key].decode("utf-8")
+    except (KeyError, UnicodeDecodeError):
+        return None
+
+
+def _topic(custom: Mapping[str, bytes], key: str) -> str | None:
+    """The managed ledger's name, from whichever form of the topic's name the broker wrote."""
+    name = _utf8(custom, key)
+    try:
+        return managed_ledger_name(name) if name else None
+    except ValueError:
+        return None
+
+
+def _text(value: bytes) -> str:
+    return value.decode("utf-8", "replace") or "(none)"

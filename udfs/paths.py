@@ -1,0 +1,315 @@
+"""Where Pulsar and BookKeeper keep things: topic names, their encoded forms, and znode paths.
+
+A managed ledger is named `tenant/ns/persistent/<encoded local name>` (V1: `tenant/cluster/ns/persistent/...`).
+Every function that takes a topic takes that form or `persistent://...`, and raises ValueError for anything
+that Pulsar would not have written, because a path made from a wrong name looks like an absent owner.
+"""
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+from enum import StrEnum
+from urllib.parse import quote_plus, unquote_to_bytes
+
+MANAGED_LEDGERS_ROOT = "/managed-ledgers"
+SCHEMAS_ROOT = "/schemas"
+LEDGERS_ROOT = "/ledgers"
+
+# Longer names are no accident of an operator; they are refused before they are copied into logs and paths.
+MAX_NAME_LENGTH = 4096
+
+# Ids from here on don't fit the short form of hierarchical layouts (Integer.MAX_VALUE itself is already long).
+FIRST_LONG_ID = 2_147_483_647
+MAX_LEDGER_ID = (1 << 63) - 1
+
+_SCHEME = "persistent://"
+_DOMAIN = "persistent"
+_PARTITION_SUFFIX = "-partition-"
+_NAMED_ENTITY = re.compile(r"[-=:.A-Za-z0-9_]+")
+_BROKEN_ESCAPE = re.compile(r"%(?![0-9A-Fa-f]{2})")
+_CONTROL_CHARACTER = re.compile(r"[\x00-\x1f\x7f-\x9f]")  # Unicode's category Cc
+_NEEDS_ENCODING = re.compile(r"[^A-Za-z0-9._*-]")
+
+
+@dataclass(frozen=True, slots=True)
+class _Topic:
+    """A topic name taken apart; local_name is decoded, cluster is None except in V1 names."""
+
+    tenant: str
+    cluster: str | None
+    namespace: str
+    local_name: str
+
+    @property
+    def full_namespace(self) -> str:
+        parts = (self.tenant, self.cluster, self.namespace)
+        return "/".join(part for part in parts if part is not None)
+
+
+def encode_name(name: str) -> str:
+    """Encode as Pulsar's Codec (Java's URLEncoder, UTF-8) does: space is +, * stays, ~ does not."""
+    if not _NEEDS_ENCODING.search(name):
+        return name
+    try:
+        return quote_plus(name, safe="*").replace("~", "%7E")
+    except UnicodeEncodeError:
+        raise ValueError("name holds half of a surrogate pair, which has no UTF-8 form") from None
+
+
+def decode_name(encoded: str) -> str:
+    """Undo encode_name; ValueError unless `encoded` is exactly what encode_name writes for the result."""
+    if not _NEEDS_ENCODING.search(encoded):
+        return encoded
+    if _BROKEN_ESCAPE.search(encoded):
+        raise ValueError(f"{_shown(encoded)}: % is not followed by two hex digits")
+    try:
+        name = unquote_to_bytes(encoded.replace("+", " ")).decode("utf-8")
+    except UnicodeError:
+        raise ValueError(f"{_shown(encoded)}: percent escapes are not UTF-8") from None
+    if encode_name(name) != encoded:
+        raise ValueError(f"{_shown(encoded)}: not encoded as Pulsar encodes it, which is {_shown(encode_name(name))}")
+    return name
+
+
+def encode_cursor(name: str) -> str:
+    """Return the cursor's encoded name, given the subscription or that encoded name.
+
+    What is a valid encoded form is taken as one, since the cursor's znode and BookKeeper's `pulsar/cursor`
+    hold that: "a+b" is the cursor of subscription "a b". So a second call changes nothing.
+    """
+    _check_length(name)
+    try:
+        decode_name(name)
+        encoded = name
+    except ValueError:
+        _refuse_control_characters(name)
+        encoded = encode_name(name)
+    _check_segment(encoded)
+    return encoded
+
+
+def managed_ledger_name(topic: str) -> str:
+    """Return `tenant/ns/persistent/encoded`."""
+    parsed = _parse(topic)
+    return f"{parsed.full_namespace}/{_DOMAIN}/{encode_name(parsed.local_name)}"
+
+
+def topic_of(managed_ledger: str) -> str:
+    """Return `persistent://tenant/ns/name`, with the name as users write it."""
+    parsed = _parse(managed_ledger)
+    return f"{_SCHEME}{parsed.full_namespace}/{parsed.local_name}"
+
+
+def base_topic(topic: str) -> str:
+    """Return the partitioned topic a partition belongs to, or the topic itself, as `persistent://...`."""
+    parsed = _parse(topic)
+    return f"{_SCHEME}{parsed.full_namespace}/{_base_name(parsed.local_name)}"
+
+
+def partition_index(topic: str) -> int:
+    """Return N of `...-partition-N`, -1 where there is none."""
+    return _partition_index(_parse(topic).local_name)
+
+
+def tenant_of(topic: str) -> str:
+    """Return the tenant."""
+    return _parse(topic).tenant
+
+
+def namespace_of(topic: str) -> str:
+    """Return `tenant/ns` (V1: `tenant/cluster/ns`)."""
+    return _parse(topic).full_namespace
+
+
+def schema_id_of(topic: str) -> str:
+    """Return `tenant/ns/encoded`: shared by all partitions, and without the cluster of V1 names."""
+    parsed = _parse(topic)
+    return f"{parsed.tenant}/{parsed.namespace}/{encode_name(_base_name(parsed.local_name))}"
+
+
+def managed_ledger_path(managed_ledger: str, root: str = MANAGED_LEDGERS_ROOT) -> str:
+    """Return the znode that holds the topic's ledger list; its children are the durable cursors."""
+    return f"{_checked_root(root)}/{managed_ledger_name(managed_ledger)}"
+
+
+def cursor_path(managed_ledger: str, cursor: str, root: str = MANAGED_LEDGERS_ROOT) -> str:
+    """Return the znode of a cursor, given its encoded name (as listed under the managed ledger)."""
+    _check_segment(cursor)
+    return f"{managed_ledger_path(managed_ledger, root)}/{cursor}"
+
+
+def checked_schema_id(schema_id: str) -> str:
+    """Return schema_id, which must be `tenant/ns/encoded`."""
+    _check_length(schema_id)
+    parts = schema_id.split("/")
+    if len(parts) != 3:
+        raise ValueError(f"{_shown(schema_id)} is no schema id: expected tenant/namespace/encoded-topic")
+    _check_entity(parts[0], "tenant")
+    _check_entity(parts[1], "namespace")
+    _check_local_name(decode_name(parts[2]))
+    return schema_id
+
+
+def schema_path(schema_id: str, root: str = SCHEMAS_ROOT) -> str:
+    """Return the znode of the schema's locator."""
+    return f"{_checked_root(root)}/{checked_schema_id(schema_id)}"
+
+
+class Layout(StrEnum):
+    """How ledger ids become znode paths; what BookKeeper's LAYOUT znode names."""
+
+    HIERARCHICAL = "HIERARCHICAL"
+    LONG_HIERARCHICAL = "LONG_HIERARCHICAL"
+
+
+_LAYOUT_BY_CLASS = {
+    "org.apache.bookkeeper.meta.HierarchicalLedgerManagerFactory": Layout.HIERARCHICAL,
+    "org.apache.bookkeeper.meta.LongHierarchicalLedgerManagerFactory": Layout.LONG_HIERARCHICAL,
+    # the metadata-store: driver of Pulsar's bookies and brokers; same hybrid paths
+    "org.apache.pulsar.metadata.bookkeeper.PulsarLedgerManagerFactory": Layout.HIERARCHICAL,
+}
+# LAYOUT of format 1 held a type name in place of a class
+_LAYOUT_BY_TYPE = {"hierarchical": Layout.HIERARCHICAL, "longhierarchical": Layout.LONG_HIERARCHICAL}
+
+
+def parse_layout(data: bytes) -> Layout:
+    """Parse the LAYOUT znode; ValueError names what is not supported, so that nobody guesses paths."""
+    try:
+        lines = data.decode("utf-8").split("\n")
+    except UnicodeDecodeError:
+        raise ValueError("LAYOUT is not text; is this BookKeeper's ledgers root?") from None
+    known = {"1": _LAYOUT_BY_TYPE, "2": _LAYOUT_BY_CLASS}.get(lines[0])
+    if known is None or len(lines) < 2:
+        raise ValueError(f"LAYOUT {_shown(data.decode())} is not of format 1 or 2; is this BookKeeper's ledgers root?")
+    name, colon, version = lines[1].partition(":")
+    if name not in known:
+        raise ValueError(
+            f"ledger manager {_shown(name)} is not supported: only hierarchical and long-hierarchical layouts are"
+        )
+    if not colon or version != "1":
+        raise ValueError(f"ledger manager {_shown(name)} has version {_shown(version)}; only version 1 is known")
+    return known[name]
+
+
+def ledger_path(layout: Layout, root: str, ledger_id: int) -> str:
+    """Return the znode of a ledger's metadata; ValueError for ids that BookKeeper does not give out."""
+    parent, leaf = _ledger_place(layout, ledger_id)
+    return f"{_checked_root(root)}/{parent}/{leaf}"
+
+
+def ledger_id_of(layout: Layout, root: str, path: str) -> int | None:
+    """Return the ledger whose metadata is at path, None where the layout keeps no ledger there."""
+    prefix = f"{_checked_root(root)}/"
+    digits = path.removeprefix(prefix).replace("/L", "/").replace("/", "")
+    if not path.startswith(prefix) or not (digits.isascii() and digits.isdecimal()) or len(digits) > 19:
+        return None
+    ledger_id = int(digits)
+    # The path must be the one the id has, not merely spell its digits: an id has one place only.
+    return ledger_id if ledger_id <= MAX_LEDGER_ID and ledger_path(layout, root, ledger_id) == path else None
+
+
+def parent_paths(layout: Layout, root: str, ledger_ids: Iterable[int]) -> dict[str, dict[str, int]]:
+    """Return {parent path: {child name: ledger id}}: what to list to see which of the ledgers exist."""
+    checked_root = _checked_root(root)
+    parents: dict[str, dict[str, int]] = {}
+    for ledger_id in ledger_ids:
+        parent, leaf = _ledger_place(layout, ledger_id)
+        parents.setdefault(f"{checked_root}/{parent}", {})[leaf] = ledger_id
+    return parents
+
+
+def _ledger_place(layout: Layout, ledger_id: int) -> tuple[str, str]:
+    """Return (parent below the root, child name)."""
+    if not 0 <= ledger_id <= MAX_LEDGER_ID:
+        raise ValueError(f"{ledger_id} is no ledger id: expected 0 to {MAX_LEDGER_ID}")
+    if layout is Layout.HIERARCHICAL and ledger_id < FIRST_LONG_ID:
+        digits = f"{ledger_id:010d}"
+        return f"{digits[:2]}/{digits[2:6]}", f"L{digits[6:]}"
+    digits = f"{ledger_id:019d}"
+    return f"{digits[:3]}/{digits[3:7]}/{digits[7:11]}/{digits[11:15]}", f"L{digits[15:]}"
+
+
+def _parse(name: str) -> _Topic:
+    _check_length(name)
+    scheme, separator, rest = name.partition("://")
+    if separator:
+        if scheme != _DOMAIN:
+            raise ValueError(f"{_shown(name)}: only persistent:// topics have ledgers")
+        *namespace, local_name = rest.split("/")
+    else:
+        *namespace, domain, encoded = name.split("/") if "/" in name else ("", name)
+        if domain != _DOMAIN:
+            raise ValueError(
+                f"{_shown(name)} is no topic: expected persistent://tenant/namespace/name "
+                "or tenant/namespace/persistent/encoded-name"
+            )
+        local_name = decode_name(encoded)
+    if len(namespace) not in (2, 3):
+        raise ValueError(f"{_shown(name)} is no topic: {len(namespace)} parts before its local name, expected 2 or 3")
+    for part in namespace:
+        _check_entity(part, "tenant, cluster or namespace")
+    _check_local_name(local_name)
+    cluster = namespace[1] if len(namespace) == 3 else None
+    return _Topic(namespace[0], cluster, namespace[-1], local_name)
+
+
+def _check_entity(part: str, what: str) -> None:
+    if not _NAMED_ENTITY.fullmatch(part) or part in (".", ".."):
+        raise ValueError(f"{_shown(part)} is no {what}: letters, digits and -=:._ only")
+
+
+def _check_local_name(local_name: str) -> None:
+    if "/" in local_name:
+        raise ValueError(f"topic name {_shown(local_name)} holds a slash")
+    _refuse_control_characters(local_name)
+    _check_segment(encode_name(local_name))
+
+
+def _check_segment(segment: str) -> None:
+    """Refuse what ZooKeeper would not take as one path segment, or would take as another."""
+    if not segment or segment in (".", ".."):
+        raise ValueError(f"{_shown(segment)} cannot be the name of a znode")
+    if "/" in segment:
+        raise ValueError(f"{_shown(segment)} holds a slash, so it is not one encoded name")
+    _check_length(segment)
+    _refuse_control_characters(segment)
+
+
+def _check_length(name: str) -> None:
+    if len(name) > MAX_NAME_LENGTH:
+        raise ValueError(f"name of {len(name)} characters ({_shown(name)}); at most {MAX_NAME_LENGTH} are allowed")
+
+
+def _refuse_control_characters(name: str) -> None:
+    if _CONTROL_CHARACTER.search(name):
+        raise ValueError(f"{_shown(name)} holds a control character")
+
+
+def _checked_root(root: str) -> str:
+    if not root.startswith("/") or "//" in root:
+        raise ValueError(f"{_shown(root)} is no znode path: it must start with one slash")
+    return root.rstrip("/")
+
+
+def _base_name(local_name: str) -> str:
+    if _partition_index(local_name) < 0:
+        return local_name
+    base = local_name.rpartition(_PARTITION_SUFFIX)[0]
+    if not base:
+        raise ValueError(f"{_shown(local_name)} is a partition of a topic without a name")
+    return base
+
+
+def _partition_index(local_name: str) -> int:
+    """Read the suffix as TopicName.getPartitionIndex: `-partition-01` and `-partition--1` are no partitions."""
+    _before, separator, digits = local_name.rpartition(_PARTITION_SUFFIX)
+    # Integer.parseInt takes the decimal digits of any script, but sees UTF-16 units, so only those of the BMP
+    if not separator or not digits.isdecimal() or max(digits) > "\uffff" or len(digits) > 10:
+        return -1
+    index = int(digits)
+    return index if index <= 2**31 - 1 and len(str(index)) == len(digits) else -1
+
+
+def _shown(text: str) -> str:
+    """Quote untrusted text for a message: escaped, and short enough for a log line."""
+    return ascii(text if len(text) <= 120 else f"{text[:117]}...")

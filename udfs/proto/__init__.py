@@ -1,0 +1,4 @@
+"""Protobuf messages that Pulsar and BookKeeper store; the generated modules are committed. To make them anew:
+
+python -m grpc_tools.protoc -I. --python_out=. --pyi_out=. udfs/proto/*.proto
+"""

@@ -1,0 +1,186 @@
+"""Which znode could refer to a ledger, and what that znode and the broker's memory say together.
+
+Rules:
+1. The metadata store's view and the broker's view are united; either may say "in use".
+2. What could not be read or parsed makes the whole reference UNREADABLE, never empty.
+3. An owner is GONE only when its znode is absent and the broker was asked and says so too.
+4. A BookKeeper copy whose list entry says "offload complete, bookkeeperDeleted" is not in use although it
+   is listed, and although the broker lists it too (facts: the broker does not show bookkeeperDeleted).
+5. newest_id counts what a znode names, never the broker's memory, which runs ahead of what gets written. Buckets
+   have none: a cursor's are written in any order, and every cursor writes its own.
+"""
+
+from array import array
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from udfs.formats.errors import FormatError
+from udfs.formats.managed_ledger import in_use_ids, parse_cursor
+from udfs.formats.schema_locator import ledger_ids
+from udfs.paths import cursor_path, managed_ledger_path, schema_path
+from udfs.records import BrokerView, Counts, LedgerComponent, PendingDelete, Presence, Reference
+
+COMPACTION_CURSOR = "__compaction"
+COMPACTED_LEDGER_PROPERTY = "CompactedTopicLedger"
+DELAYED_BUCKET_PREFIX = "#pulsar.internal.delayed.bucket"
+
+_KIND_OF = {
+    LedgerComponent.MANAGED_LEDGER: "data",
+    LedgerComponent.MANAGED_CURSOR: "cursor",
+    LedgerComponent.SCHEMA_STORAGE: "schema",
+    LedgerComponent.COMPACTED_LEDGER: "compacted",
+    LedgerComponent.DELAYED_INDEX_BUCKET: "buckets",
+}
+
+
+_Named = tuple[set[int], set[int], int]  # ids that znodes name, ids that the broker names (-1: none), newest id
+
+
+@dataclass(frozen=True, slots=True)
+class Owner:
+    """A key taken apart. kind: data, cursor, schema, compacted or buckets."""
+
+    kind: str
+    name: str
+    cursor: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """A znode as it was seen. data is None where it does not exist; error says why it could not be read."""
+
+    path: str
+    data: bytes | None = None
+    version: int = -1
+    error: str = ""
+
+
+def key_of(request: PendingDelete) -> str:
+    """Name what could refer to the ledger: `<kind>:<owner>`; equal for all requests that one read answers."""
+    kind = _KIND_OF[request.component]
+    if kind == "schema":
+        return f"schema:{request.schema_id}"
+    if kind == "cursor":
+        return f"cursor:{request.managed_ledger}/{request.cursor_name}"
+    return f"{kind}:{request.managed_ledger}"
+
+
+def owner_of(key: str) -> Owner:
+    """Take a key apart. Raises ValueError for what key_of never made."""
+    kind, _, name = key.partition(":")
+    if kind not in _KIND_OF.values() or not name:
+        raise ValueError(f"not a reference key: {key!r}")
+    if kind == "cursor":
+        name, _, cursor = name.rpartition("/")
+        return Owner(kind, name, cursor)
+    return Owner(kind, name)
+
+
+def fixed_paths(owner: Owner) -> tuple[str, ...]:
+    """Znodes to read for this owner; buckets need every cursor (children of the first path) as well."""
+    if owner.kind == "schema":
+        return (schema_path(owner.name),)
+    if owner.kind == "cursor":
+        return (cursor_path(owner.name, owner.cursor),)
+    if owner.kind == "compacted":
+        return (managed_ledger_path(owner.name), cursor_path(owner.name, COMPACTION_CURSOR))
+    return (managed_ledger_path(owner.name),)
+
+
+def reference_of(key: str, seen: Sequence[Seen], broker: BrokerView | None, *, read_at_ms: int) -> Reference:
+    """Unite what was seen under `key`. The first of `seen` decides whether the owner exists.
+
+    broker is None only where asking it was switched off; then an absent owner stays UNREADABLE.
+    """
+    unreadable = [s for s in seen if s.error]
+    if unreadable:
+        return _unreadable(key, read_at_ms, f"{unreadable[0].path}: {unreadable[0].error}")
+    if broker is not None and broker.presence is Presence.UNREADABLE:
+        return _unreadable(key, read_at_ms, f"broker: {broker.detail}")
+    if seen[0].data is None:
+        return _absent(key, broker, read_at_ms)
+    try:
+        return _present(key, seen, broker, read_at_ms)
+    except FormatError as error:
+        return _unreadable(key, read_at_ms, f"{seen[0].path}: {error}")
+
+
+def _absent(key: str, broker: BrokerView | None, read_at_ms: int) -> Reference:
+    if broker is None:
+        return _unreadable(key, read_at_ms, "znode absent, and the broker was not asked")
+    owner = owner_of(key)
+    if broker.presence is Presence.PRESENT and not (owner.kind == "cursor" and owner.cursor not in broker.cursors):
+        return _unreadable(key, read_at_ms, "znode absent, but the broker knows the owner")
+    return Reference(key, Presence.GONE, read_at_ms)
+
+
+def _present(key: str, seen: Sequence[Seen], broker: BrokerView | None, read_at_ms: int) -> Reference:
+    owner = owner_of(key)
+    checks = tuple((s.path, s.version) for s in seen if s.data is not None)
+    if owner.kind == "data":
+        return _data(key, seen[0], broker, read_at_ms)
+    written, remembered, newest_id = _ids_of[owner.kind](owner, seen, broker)
+    ids = array("q", sorted({*written, *remembered} - {-1}))
+    counts = Counts(len(written - {-1}), -1 if broker is None else len(remembered - {-1}))
+    return Reference(key, Presence.PRESENT, read_at_ms, checks, ids, newest_id, counts=counts)
+
+
+def _data(key: str, seen: Seen, broker: BrokerView | None, read_at_ms: int) -> Reference:
+    listed = in_use_ids(seen.data or b"")
+    in_use = listed.ids
+    if broker is not None:
+        extra = set(broker.ledgers).difference(listed.ids, listed.bookkeeper_free)
+        if extra:
+            in_use = array("q", sorted([*listed.ids, *extra]))
+    checks = ((seen.path, seen.version),)
+    counts = Counts(len(listed.ids) + len(listed.bookkeeper_free), -1 if broker is None else len(broker.ledgers))
+    offloads = frozenset(listed.offloads)
+    return Reference(key, Presence.PRESENT, read_at_ms, checks, in_use, listed.newest_id, offloads, counts=counts)
+
+
+def _cursor_ids(owner: Owner, seen: Sequence[Seen], broker: BrokerView | None) -> _Named:
+    written = parse_cursor(seen[0].data or b"").cursors_ledger_id
+    remembered = broker.cursors.get(owner.cursor, -1) if broker is not None else -1
+    return {written}, {remembered}, written
+
+
+def _schema_ids(_owner: Owner, seen: Sequence[Seen], broker: BrokerView | None) -> _Named:
+    written = ledger_ids(seen[0].data or b"")
+    return set(written), set(broker.schema_ledgers if broker else ()), max(written)
+
+
+def _compacted_ids(owner: Owner, seen: Sequence[Seen], broker: BrokerView | None) -> _Named:
+    """The znodes alone never tell (the property may sit in the cursor ledger's last entry): no broker, no answer."""
+    if broker is None or broker.presence is not Presence.PRESENT:
+        raise FormatError(f"the compacted ledger of {owner.name} is known to its broker only, which did not tell")
+    remembered = broker.compacted_ledger
+    written = {-1}
+    for cursor in seen[1:]:
+        if cursor.data is not None:
+            written.add(parse_cursor(cursor.data).properties.get(COMPACTED_LEDGER_PROPERTY, -1))
+    return written, {remembered}, max({*written, remembered})
+
+
+def _bucket_ids(_owner: Owner, seen: Sequence[Seen], _broker: BrokerView | None) -> _Named:
+    ids: set[int] = set()
+    for cursor in seen[1:]:
+        if cursor.data is None:
+            raise FormatError(f"{cursor.path} was listed, and not found a moment later")
+        ids.update(_buckets_in(parse_cursor(cursor.data).cursor_properties.items()))
+    return ids, set(), -1
+
+
+def _buckets_in(properties: Iterable[tuple[str, str]]) -> Iterable[int]:
+    for name, value in properties:
+        if name.startswith(DELAYED_BUCKET_PREFIX):
+            try:
+                yield int(value)
+            except ValueError as error:
+                raise FormatError(f"delayed bucket {name} names no ledger id") from error
+
+
+def _unreadable(key: str, read_at_ms: int, detail: str) -> Reference:
+    return Reference(key, Presence.UNREADABLE, read_at_ms, detail=detail)
+
+
+_ids_of = {"cursor": _cursor_ids, "schema": _schema_ids, "compacted": _compacted_ids, "buckets": _bucket_ids}

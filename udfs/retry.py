@@ -1,0 +1,94 @@
+"""Retry-letter properties as the Java client writes and reads them, so that either side can go on with the other's.
+
+Anybody who can publish can write these properties. So nonsense in them counts as absent, and the largest number
+believed is one that can't hold a query up or overflow a counter.
+"""
+
+from collections.abc import Mapping
+from hashlib import sha256
+
+RECONSUMETIMES = "RECONSUMETIMES"
+DELAY_TIME = "DELAY_TIME"
+REAL_TOPIC = "REAL_TOPIC"
+RETRY_TOPIC = "RETRY_TOPIC"
+ORIGIN_MESSAGE_ID = "ORIGIN_MESSAGE_ID"
+# deprecated in the Java client, which still writes it beside ORIGIN_MESSAGE_ID, and old consumers read it
+ORIGIN_MESSAGE_IDY_TIME = "ORIGIN_MESSAGE_IDY_TIME"
+REASON = "REASON"
+
+# Beyond any max_retry_delete_count, so the request goes to the dead letters at its next failure.
+MAX_ATTEMPT = 1_000_000
+# Longer than any sensible reconsume_later; a copy that claims more would lie in the retry topic for ever.
+MAX_DELAY_MS = 7 * 24 * 3600 * 1000
+MAX_REASON_LENGTH = 1000
+
+_RETRY_PROPERTIES = frozenset(
+    {RECONSUMETIMES, DELAY_TIME, REAL_TOPIC, RETRY_TOPIC, ORIGIN_MESSAGE_ID, ORIGIN_MESSAGE_IDY_TIME, REASON}
+)
+
+
+def attempt_of(properties: Mapping[str, str | None]) -> int:
+    """Return how often the message was put off: 0 for an original and for nonsense, at most MAX_ATTEMPT."""
+    return _number(properties.get(RECONSUMETIMES), MAX_ATTEMPT)
+
+
+def delay_ms_of(properties: Mapping[str, str | None]) -> int:
+    """Return how long after its publication the message is due; 0 for nonsense, at most MAX_DELAY_MS."""
+    return _number(properties.get(DELAY_TIME), MAX_DELAY_MS)
+
+
+def due_ms(publish_time_ms: int, properties: Mapping[str, str | None]) -> int:
+    """Return the time from which on the message may be worked off. Readers get delayed messages at once."""
+    return publish_time_ms + delay_ms_of(properties)
+
+
+def as_original(properties: Mapping[str, str]) -> dict[str, str]:
+    """Drop every retry property, so that a message counts as published for the first time."""
+    return {name: value for name, value in properties.items() if name not in _RETRY_PROPERTIES}
+
+
+def retry_properties(
+    properties: Mapping[str, str], *, real_topic: str, origin_id: str, attempt: int, delay_ms: int
+) -> dict[str, str]:
+    """Return the properties of a copy for the retry topic, sorted by name as Java's are.
+
+    The message's own are kept, REAL_TOPIC too (a copy of a copy belongs to the first topic). origin_id is the
+    caller's word and replaces what stands there, so that receipts of one request are found together.
+    """
+    return _copied(properties, real_topic, origin_id, {RECONSUMETIMES: str(attempt), DELAY_TIME: str(delay_ms)})
+
+
+def dead_letter_properties(
+    properties: Mapping[str, str], *, real_topic: str, origin_id: str, attempt: int, reason: str
+) -> dict[str, str]:
+    """Return the properties of a copy for the dead-letter topic: those of a retry, and REASON."""
+    return _copied(
+        properties, real_topic, origin_id, {RECONSUMETIMES: str(attempt), REASON: reason[:MAX_REASON_LENGTH]}
+    )
+
+
+def backoff_ms(attempt: int, *, base_ms: int, cap_ms: int, seed: str) -> int:
+    """Return base_ms for the first attempt, then about twice as long each time, up to cap_ms.
+
+    From the second attempt on up to a quarter is taken off, so that messages put off together don't come back
+    together. The same seed (a message id) and attempt give the same answer: a replayed batch writes the same copy.
+    """
+    longest = min(max(cap_ms, base_ms), base_ms << min(max(attempt - 1, 0), 62))
+    shortest = max(base_ms, longest - longest // 4)
+    fraction = int.from_bytes(sha256(f"{seed}/{attempt}".encode("utf-8", "backslashreplace")).digest()[:4], "big")
+    return shortest + (longest - shortest) * fraction // 0xFFFFFFFF
+
+
+def _copied(
+    properties: Mapping[str, str], real_topic: str, origin_id: str, replaced: Mapping[str, str]
+) -> dict[str, str]:
+    origin = {ORIGIN_MESSAGE_ID: origin_id, ORIGIN_MESSAGE_IDY_TIME: origin_id}
+    return dict(sorted(({REAL_TOPIC: real_topic} | dict(properties) | origin | dict(replaced)).items()))
+
+
+def _number(text: str | None, largest: int) -> int:
+    if text is None or not (text.isascii() and text.isdecimal()):
+        return 0
+    # Comparing lengths first: int() of a megabyte of digits is an error.
+    digits = text.lstrip("0")
+    return largest if len(digits) > len(str(largest)) else min(int(digits or "0"), largest)

@@ -1,0 +1,53 @@
+"""The core's only door to Spark: functions over Arrow record batches for mapInArrow.
+
+They run in Spark's Python workers; the plain functions they call are the code.
+"""
+
+from collections.abc import Iterable, Iterator
+
+import pyarrow as pa
+
+from udfs.formats.message_id import parse_message_id
+from udfs.paths import tenant_of, topic_of
+from udfs.records import Rejection
+from udfs.references import key_of
+from udfs.retry import due_ms
+from udfs.wire import decode
+
+# names are streaming.columns'; the core can't import them, tests/unit/test_columns.py holds both together
+RAW = ("topic", "message_id", "publish_ms", "message_key", "payload", "message_properties")
+
+
+def annotate(batches: Iterable[pa.RecordBatch], schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+    """Add position, due time, row number and reference key to raw messages (columns RAW, in that order)."""
+    row = 0
+    for batch in batches:
+        columns = [column.to_pylist() for column in batch.columns]
+        rows = []
+        for topic, message_id, publish_ms, key, payload, properties in zip(*columns, strict=True):
+            rows.append(_annotated(topic, message_id, publish_ms, (key, payload, properties), row))
+            row += 1
+        yield pa.RecordBatch.from_pylist(rows, schema=schema)
+
+
+def _annotated(
+    topic: str, message_id: bytes, publish_ms: int, content: tuple[bytes | None, bytes | None, object], row: int
+) -> dict[str, object]:
+    key, payload, properties = content
+    position = parse_message_id(message_id)
+    named = dict(properties or ())  # type: ignore[call-overload]
+    request = decode(payload)
+    return {
+        "source": topic,
+        "position_ledger": position.ledger_id,
+        "position_entry": position.entry_id,
+        "position_batch": position.batch_index,
+        "publish_ms": publish_ms,
+        "due_ms": due_ms(publish_ms, named),
+        "row": row,
+        "message_key": key,
+        "payload": payload,
+        "message_properties": list(named.items()),
+        "reference_key": None if isinstance(request, Rejection) else key_of(request),
+        "tenant": None if isinstance(request, Rejection) else tenant_of(topic_of(request.managed_ledger)),
+    }

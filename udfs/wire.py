@@ -1,0 +1,281 @@
+"""Requests as they travel: PIP-186's PendingDeleteLedgerInfo in JSON, and nothing that merely looks like it.
+
+1. Unknown fields are passed over, null is absent, a wrong type is refused: guessing would delete something else.
+2. Whatever the bytes, the answer is a value; a message must never end the query.
+3. Untrusted text goes into details escaped and cut short, since they end up in logs and properties.
+"""
+
+import json
+from collections.abc import Mapping
+from typing import Any, NoReturn
+
+from udfs.formats.java_uuid import uuid_halves, uuid_text
+from udfs.paths import MAX_LEDGER_ID, encode_cursor, managed_ledger_name, schema_id_of
+from udfs.records import LedgerComponent, LedgerType, OffloadContext, PendingDelete, Reason, Rejection
+
+# A request is a few hundred bytes; one that is larger than this is not worth parsing.
+MAX_PAYLOAD_BYTES = 1024 * 1024
+
+_MAX_DETAIL_LENGTH = 300
+_JSON_TYPES = {
+    type(None): "null",
+    bool: "true or false",
+    int: "a whole number",
+    float: "a number with a fraction",
+    str: "a string",
+    list: "an array",
+    dict: "an object",
+}
+
+
+class _RefusedError(Exception):
+    """Carries a Rejection out of the depth of a payload; never leaves this module."""
+
+    def __init__(self, reason: Reason, detail: str) -> None:
+        super().__init__(detail)
+        self.rejection = Rejection(reason, detail[:_MAX_DETAIL_LENGTH])
+
+
+def decode(payload: bytes | None) -> PendingDelete | Rejection:
+    """Read a message's payload. Never raises: what is no request is a Rejection that says why."""
+    try:
+        return _request(_json_object(payload))
+    except _RefusedError as refused:
+        return refused.rejection
+
+
+def encode(request: PendingDelete) -> bytes:
+    """Write a request with its Java field names; decode gives it back."""
+    fields: dict[str, Any] = {"topicName": request.managed_ledger, "ledgerComponent": request.component}
+    if request.cursor_name is not None:
+        fields["cursorName"] = request.cursor_name
+    if request.schema_id is not None:
+        fields["schemaId"] = request.schema_id
+    fields |= {"ledgerType": request.ledger_type, "ledgerId": request.ledger_id}
+    if request.offload_context is not None:
+        fields["offloadContext"] = _offload_fields(request.offload_context)
+    return json.dumps(fields, separators=(",", ":")).encode("ascii")
+
+
+def _json_object(payload: bytes | None) -> dict[str, Any]:
+    if not payload:
+        _refuse(Reason.EMPTY_PAYLOAD, "message has no payload: publish requests as JSON")
+    if len(payload) > MAX_PAYLOAD_BYTES:
+        _refuse(Reason.NOT_JSON, f"payload of {len(payload)} bytes; a request has at most {MAX_PAYLOAD_BYTES}")
+    try:
+        parsed = json.loads(
+            bytes(payload).decode("utf-8"), object_pairs_hook=_object_of, parse_constant=_refuse_constant
+        )
+    except (ValueError, RecursionError) as error:
+        _refuse(Reason.NOT_JSON, f"payload is no JSON: {_shown(str(error))}")
+    if not isinstance(parsed, dict):
+        _refuse(Reason.WRONG_TYPE, f"payload is {_JSON_TYPES[type(parsed)]}, expected an object")
+    return parsed
+
+
+def _object_of(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """Refuse a field that stands twice: readers differ on which of the two counts."""
+    fields = dict(pairs)
+    if len(fields) != len(pairs):
+        names = [name for name, _ in pairs]
+        twice = next(name for name in names if names.count(name) > 1)
+        _refuse(Reason.NOT_JSON, f"field {_shown(twice)} stands twice")
+    return fields
+
+
+def _refuse_constant(name: str) -> NoReturn:
+    _refuse(Reason.NOT_JSON, f"{name} is no JSON")
+
+
+def _request(fields: dict[str, Any]) -> PendingDelete:
+    component = _component(fields)
+    ledger_type = _ledger_type(fields)
+    managed_ledger = _managed_ledger(fields)
+    return PendingDelete(
+        managed_ledger=managed_ledger,
+        component=component,
+        ledger_type=ledger_type,
+        ledger_id=_ledger_id(fields),
+        cursor_name=_cursor_name(fields, component),
+        schema_id=_schema_id(fields, component, managed_ledger),
+        offload_context=_offload_context(fields, ledger_type),
+    )
+
+
+def _component(fields: Mapping[str, Any]) -> LedgerComponent:
+    name = _required_text(fields, "ledgerComponent")
+    if name not in LedgerComponent.__members__:
+        known = ", ".join(LedgerComponent)
+        _refuse(Reason.UNKNOWN_COMPONENT, f"ledgerComponent is {_shown(name)}, expected one of {known}")
+    return LedgerComponent(name)
+
+
+def _ledger_type(fields: Mapping[str, Any]) -> LedgerType:
+    name = _required_text(fields, "ledgerType")
+    if name not in LedgerType.__members__:
+        _refuse(Reason.UNKNOWN_LEDGER_TYPE, f"ledgerType is {_shown(name)}, expected one of {', '.join(LedgerType)}")
+    return LedgerType(name)
+
+
+def _managed_ledger(fields: Mapping[str, Any]) -> str:
+    try:
+        return managed_ledger_name(_required_text(fields, "topicName"))
+    except ValueError as error:
+        _refuse(Reason.BAD_TOPIC_NAME, f"topicName: {error}")
+
+
+def _ledger_id(fields: Mapping[str, Any]) -> int:
+    ledger_id = _required(fields, "ledgerId")
+    if type(ledger_id) is not int:
+        _refuse_type("ledgerId", ledger_id, "a whole number")
+    if not 0 <= ledger_id <= MAX_LEDGER_ID:
+        _refuse(Reason.BAD_LEDGER_ID, f"ledgerId is {str(ledger_id)[:40]}, expected 0 to {MAX_LEDGER_ID}")
+    return ledger_id
+
+
+def _cursor_name(fields: Mapping[str, Any], component: LedgerComponent) -> str | None:
+    name = fields.get("cursorName")
+    if name is not None and not isinstance(name, str):
+        _refuse_type("cursorName", name, "a string")
+    if component is not LedgerComponent.MANAGED_CURSOR:
+        return None
+    try:
+        return encode_cursor(_required_text(fields, "cursorName"))
+    except ValueError as error:
+        _refuse(Reason.BAD_TOPIC_NAME, f"cursorName: {error}")
+
+
+def _schema_id(fields: Mapping[str, Any], component: LedgerComponent, managed_ledger: str) -> str | None:
+    """A schema is its topic's: a request may not name one topic and delete the schema of another."""
+    schema_id = fields.get("schemaId")
+    if schema_id is not None and type(schema_id) not in (str, int):
+        _refuse_type("schemaId", schema_id, "a string")
+    if component is not LedgerComponent.SCHEMA_STORAGE:
+        return None
+    given = str(_required(fields, "schemaId"))
+    try:
+        expected = schema_id_of(managed_ledger)
+    except ValueError as error:
+        _refuse(Reason.BAD_TOPIC_NAME, f"topicName: {error}")
+    if given != expected:
+        _refuse(Reason.BAD_TOPIC_NAME, f"schemaId is {_shown(given)}, but the topic's schema is {_shown(expected)}")
+    return given
+
+
+def _offload_context(fields: Mapping[str, Any], ledger_type: LedgerType) -> OffloadContext | None:
+    context = fields.get("offloadContext")
+    if context is not None and not isinstance(context, dict):
+        _refuse_type("offloadContext", context, "an object")
+    if ledger_type is not LedgerType.OFFLOAD_LEDGER:
+        return None
+    context = _required(fields, "offloadContext")
+    flat = "msb" in context or "lsb" in context
+    if flat and ("uidMsb" in context or "uidLsb" in context):
+        _refuse(Reason.BAD_OFFLOAD_CONTEXT, "offloadContext has uidMsb/uidLsb and msb/lsb: send one form")
+    return _flat_context(context) if flat else _nested_context(context)
+
+
+def _nested_context(context: Mapping[str, Any]) -> OffloadContext:
+    """Read the form of MLDataFormats.OffloadContext; what is absent has protobuf's default, as in Java."""
+    driver = _context_field(context, "driverMetadata", dict, {})
+    return OffloadContext(
+        uuid=_context_uuid(context, "uidMsb", "uidLsb"),
+        complete=_context_field(context, "complete", bool, False),
+        bookkeeper_deleted=_context_field(context, "bookkeeperDeleted", bool, False),
+        timestamp_ms=_context_long(context, "timestamp", 0),
+        driver_name=_checked_text(_context_field(driver, "name", str, "")),
+        driver_properties=_properties(_context_field(driver, "properties", list, [])),
+    )
+
+
+def _flat_context(context: Mapping[str, Any]) -> OffloadContext:
+    """Read the form of DeleteLedgerPayload.OffloadContext, which describes complete offloads only."""
+    return OffloadContext(
+        uuid=_context_uuid(context, "msb", "lsb"),
+        driver_name=_checked_text(_context_field(context, "driverName", str, "")),
+        driver_properties=_text_map(list(_context_field(context, "metadata", dict, {}).items())),
+    )
+
+
+def _context_uuid(context: Mapping[str, Any], msb_name: str, lsb_name: str) -> str:
+    halves = [_context_long(context, name, None) for name in (msb_name, lsb_name)]
+    return uuid_text(*halves)
+
+
+def _context_long(context: Mapping[str, Any], name: str, default: int | None) -> int:
+    number: int | None = _context_field(context, name, int, default)
+    if number is None:
+        _refuse(Reason.BAD_OFFLOAD_CONTEXT, f"offloadContext lacks {name}: which upload is meant can't be told")
+    if not -(1 << 63) <= number < 1 << 63:
+        _refuse(Reason.BAD_OFFLOAD_CONTEXT, f"{name} of offloadContext does not fit 64 bits")
+    return number
+
+
+def _context_field(context: Mapping[str, Any], name: str, kind: type, default: Any) -> Any:
+    value = context.get(name)
+    if value is None:
+        return default
+    if type(value) is not kind:
+        _refuse(Reason.BAD_OFFLOAD_CONTEXT, f"{name} is {_JSON_TYPES[type(value)]}, expected {_JSON_TYPES[kind]}")
+    return value
+
+
+def _properties(entries: list[Any]) -> dict[str, str]:
+    if not all(isinstance(entry, dict) for entry in entries):
+        _refuse(Reason.BAD_OFFLOAD_CONTEXT, "properties of driverMetadata are not objects of key and value")
+    return _text_map([(entry.get("key"), entry.get("value")) for entry in entries])
+
+
+def _text_map(pairs: list[tuple[Any, Any]]) -> dict[str, str]:
+    if not all(isinstance(text, str) for pair in pairs for text in pair):
+        _refuse(Reason.BAD_OFFLOAD_CONTEXT, "a property of the offload driver is not a string")
+    texts = {_checked_text(key): _checked_text(value) for key, value in pairs}
+    if len(texts) != len(pairs):
+        _refuse(Reason.BAD_OFFLOAD_CONTEXT, "a property of the offload driver stands twice")
+    return texts
+
+
+def _checked_text(text: str) -> str:
+    """Refuse half a surrogate pair: JSON can carry it, but no store that receipts are kept in."""
+    if not text.isascii() and any("\ud800" <= character <= "\udfff" for character in text):
+        _refuse(Reason.BAD_OFFLOAD_CONTEXT, f"{_shown(text)} holds half of a surrogate pair")
+    return text
+
+
+def _offload_fields(context: OffloadContext) -> dict[str, Any]:
+    msb, lsb = uuid_halves(context.uuid)
+    properties = [{"key": key, "value": value} for key, value in context.driver_properties.items()]
+    return {
+        "uidMsb": msb,
+        "uidLsb": lsb,
+        "complete": context.complete,
+        "bookkeeperDeleted": context.bookkeeper_deleted,
+        "timestamp": context.timestamp_ms,
+        "driverMetadata": {"name": context.driver_name, "properties": properties},
+    }
+
+
+def _required(fields: Mapping[str, Any], name: str) -> Any:
+    value = fields.get(name)
+    if value is None:
+        _refuse(Reason.MISSING_FIELD, f"{name} is missing: see PendingDeleteLedgerInfo")
+    return value
+
+
+def _required_text(fields: Mapping[str, Any], name: str) -> str:
+    value = _required(fields, name)
+    if not isinstance(value, str):
+        _refuse_type(name, value, "a string")
+    return value
+
+
+def _refuse_type(name: str, value: object, expected: str) -> NoReturn:
+    _refuse(Reason.WRONG_TYPE, f"{name} is {_JSON_TYPES[type(value)]}, expected {expected}")
+
+
+def _refuse(reason: Reason, detail: str) -> NoReturn:
+    raise _RefusedError(reason, detail)
+
+
+def _shown(text: str) -> str:
+    return ascii(text if len(text) <= 80 else f"{text[:77]}...")
