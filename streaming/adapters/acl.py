@@ -1,0 +1,30 @@
+"""ACLs as bytes that can be kept in a journal: a JSON list of perms (READ 1, WRITE 2, CREATE 4, DELETE 8, ADMIN 16)."""
+
+import json
+from collections.abc import Iterable
+from typing import NamedTuple
+
+
+class AclEntry(NamedTuple):
+    """What one identity may do."""
+
+    perms: int
+    scheme: str
+    id: str
+
+
+READ, WRITE, CREATE, DELETE, ADMIN, ALL = 1, 2, 4, 8, 16, 31
+OPEN = (AclEntry(ALL, "world", "anyone"),)
+
+
+def acl_bytes(entries: Iterable[AclEntry]) -> bytes:
+    """Serialise; equal ACLs give equal bytes."""
+    return json.dumps([entry._asdict() for entry in entries], separators=(",", ":")).encode()
+
+
+def acl_entries(acl: bytes) -> list[AclEntry]:
+    """Read what acl_bytes wrote. Raises ValueError for anything else."""
+    try:
+        return [AclEntry(int(entry["perms"]), str(entry["scheme"]), str(entry["id"])) for entry in json.loads(acl)]
+    except (KeyError, TypeError, ValueError) as error:
+        raise ValueError(f"not an ACL: {acl!r}") from error

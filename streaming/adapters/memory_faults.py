@@ -1,0 +1,64 @@
+"""What goes wrong in the fakes, and when: counted by effects, so that a test can let each one in turn fail."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from streaming.errors import UnavailableError
+
+Hook = Callable[[str, Sequence[str]], None]
+
+
+class CrashError(BaseException):
+    """The process died here: nothing may catch this and go on."""
+
+
+@dataclass(slots=True)
+class _Fault:
+    effects_left: int
+    applied: bool
+    crash: bool
+
+
+class Faults:
+    """Counts effects and decides which one fails."""
+
+    def __init__(self) -> None:
+        self.effects = 0
+        self.away = False
+        self._fault: _Fault | None = None
+        self._hooks: list[Hook] = []
+
+    def fail_at(self, effect: int, *, applied: bool = False, crash: bool = False) -> None:
+        """Let the n-th effect from now (1: the next) fail once, after it took place if applied."""
+        self._fault = _Fault(effect, applied, crash)
+
+    def before(self, hook: Hook) -> None:
+        """Call hook(operation, paths) before each operation; delete_guarded: before each of its batches."""
+        self._hooks.append(hook)
+
+    def step(self, operation: str, paths: Sequence[str]) -> None:
+        """Run the hooks. Raises UnavailableError while the service is away."""
+        for hook in self._hooks:
+            hook(operation, paths)
+        if self.away:
+            raise UnavailableError("the service is away")
+
+    def effect(self, apply: Callable[[], object]) -> None:
+        """Apply, or fail as was asked for."""
+        fault = self._due()
+        if fault is None or fault.applied:
+            apply()
+            self.effects += 1
+        if fault is not None and fault.crash:
+            raise CrashError
+        if fault is not None:
+            raise UnavailableError("the connection broke")
+
+    def _due(self) -> _Fault | None:
+        if self._fault is None:
+            return None
+        self._fault.effects_left -= 1
+        if self._fault.effects_left > 0:
+            return None
+        due, self._fault = self._fault, None
+        return due

@@ -1,0 +1,173 @@
+"""HTTP to Pulsar's admin API: redirects followed by hand with the token kept, faults told apart, every call bounded.
+
+1. A broker that does not own a topic answers 307; HTTP clients drop Authorization when the host changes, so
+   redirects are followed here. The token never goes from https to http.
+2. No connection, a timeout, 429 and 5xx are tried again for a while; then the outcome is unknown (UnavailableError).
+"""
+
+import ssl
+from collections.abc import Mapping
+from dataclasses import dataclass
+from http import HTTPStatus
+from pathlib import Path
+from typing import Any, Self
+from urllib.parse import quote, urljoin, urlsplit
+
+import httpx
+from tenacity import Retrying, retry_if_exception_type, stop_after_attempt, stop_after_delay, wait_random_exponential
+
+from streaming.errors import ConfigError, UnavailableError
+from udfs.paths import topic_of
+
+_REDIRECTS = 5  # a bundle that is being moved answers with one or two
+_ATTEMPTS = 4
+_CONNECT_SECONDS = 5.0
+_TRY_AGAIN = {HTTPStatus.TOO_MANY_REQUESTS, *(status for status in HTTPStatus if status >= 500)}
+_REDIRECTING = {HTTPStatus.MOVED_PERMANENTLY, HTTPStatus.FOUND, HTTPStatus.TEMPORARY_REDIRECT, 308}
+
+
+@dataclass(frozen=True, slots=True)
+class PulsarAdminSettings:
+    """How to reach the admin API of any broker. Picklable, hashable, holds no secret.
+
+    token_file: read for every request, so that a rotated token is seen. timeout_seconds: after this time nothing
+    is tried again; a try that has begun by then may take as long once more. concurrency: requests at once.
+    """
+
+    admin_url: str
+    token_file: str = ""
+    tls_ca_file: str = ""
+    timeout_seconds: float = 30.0
+    concurrency: int = 8
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What a broker said. body: parsed JSON, None where there is none or it is no JSON. reason: its own words."""
+
+    status: int
+    body: Any
+    reason: str
+
+    @property
+    def ok(self) -> bool:
+        """Whether the status is 2xx."""
+        return HTTPStatus.OK <= self.status < HTTPStatus.MULTIPLE_CHOICES
+
+
+class _TransientError(UnavailableError):
+    pass
+
+
+class PulsarHttp:
+    """The admin API as paths, statuses and JSON. Thread-safe."""
+
+    def __init__(self, settings: PulsarAdminSettings) -> None:
+        self._settings = settings
+        self._url = settings.admin_url.rstrip("/")
+        if urlsplit(self._url).scheme not in ("http", "https"):
+            raise ConfigError(f"pulsar.admin_url = {settings.admin_url!r} must begin with http:// or https://")
+        self._client = httpx.Client(
+            timeout=httpx.Timeout(settings.timeout_seconds, connect=min(_CONNECT_SECONDS, settings.timeout_seconds)),
+            limits=httpx.Limits(max_connections=settings.concurrency + 2),
+            verify=_tls_context(settings.tls_ca_file),
+            trust_env=False,  # a proxy from the environment would see the token
+        )
+
+    def get(self, path: str, **params: str) -> Answer:
+        """GET /admin/<path>. Raises UnavailableError."""
+        return self.ask("GET", path, params=params)
+
+    def ask(self, method: str, path: str, *, params: Mapping[str, str] | None = None, body: Any = None) -> Answer:
+        """Ask /admin/<path>, repeatedly while the answer is a passing fault. Raises UnavailableError.
+
+        A method that changes something may have done so on an earlier try: 409 then means "done".
+        """
+        trying = Retrying(
+            retry=retry_if_exception_type(_TransientError),
+            stop=stop_after_attempt(_ATTEMPTS) | stop_after_delay(self._settings.timeout_seconds),
+            wait=wait_random_exponential(multiplier=0.2, max=2.0),
+            reraise=True,
+        )
+        return trying(self._once, method, f"{self._url}/admin/{path}", dict(params or {}), body)
+
+    def close(self) -> None:
+        """Close the connections."""
+        self._client.close()
+
+    def __enter__(self) -> Self:
+        """Return itself; `with` closes it."""
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Close the connections."""
+        self.close()
+
+    def _once(self, method: str, url: str, params: dict[str, str], body: Any) -> Answer:
+        location = url
+        for _ in range(_REDIRECTS):
+            answer = self._send(method, location, params, body)
+            if answer.status_code in _TRY_AGAIN:
+                raise _TransientError(f"{url} answered {answer.status_code}: {_reason(answer)}")
+            if answer.status_code not in _REDIRECTING:
+                return Answer(answer.status_code, _json(answer), _reason(answer))
+            location = self._next_location(location, answer)
+            params = {}  # the Location carries them
+        raise _TransientError(f"{url} is redirected again and again; are its brokers advertised rightly?")
+
+    def _send(self, method: str, url: str, params: dict[str, str], body: Any) -> httpx.Response:
+        try:
+            return self._client.request(method, url, params=params or None, json=body, headers=self._headers())
+        except httpx.HTTPError as error:
+            what = f"{self._url} does not answer ({type(error).__name__}: {error})"
+            raise _TransientError(f"{what}. Check that the broker runs and pulsar.admin_url") from error
+
+    def _next_location(self, url: str, answer: httpx.Response) -> str:
+        location = urljoin(url, str(answer.headers.get("location", "")))
+        if urlsplit(url).scheme == "https" and urlsplit(location).scheme != "https" and self._settings.token_file:
+            raise UnavailableError(f"{url} redirects to {location} without TLS; the token is not sent there")
+        return location
+
+    def _headers(self) -> dict[str, str]:
+        name = self._settings.token_file
+        if not name:
+            return {}
+        try:
+            return {"Authorization": f"Bearer {Path(name).read_text().strip()}"}
+        except OSError as error:
+            raise ConfigError(f"pulsar.token_file {name} can't be read: {error.strerror}") from error
+
+
+def topic_path(topic: str) -> str:
+    """Return the path of a topic below /admin/: `v2/persistent/t/ns/name`, or `persistent/t/c/ns/name` (V1 names).
+
+    Accepts all forms that udfs.paths does. Raises ValueError for what is no topic name.
+    """
+    scheme, _, rest = topic_of(topic).partition("://")
+    *namespace, name = rest.split("/")
+    version = "v2/" if len(namespace) == 2 else ""
+    # BookKeeper's and ZooKeeper's form writes a space as +, which in a URL's path is a plus
+    return f"{version}{scheme}/{'/'.join(namespace)}/{quote(name, safe='')}"
+
+
+def _json(answer: httpx.Response) -> Any:
+    try:
+        return answer.json()
+    except ValueError:
+        return None
+
+
+def _reason(answer: httpx.Response) -> str:
+    body = _json(answer)
+    if isinstance(body, dict) and isinstance(body.get("reason"), str):
+        return str(body["reason"])
+    return f"{answer.reason_phrase} ({len(answer.content)} bytes, {answer.headers.get('content-type', 'no type')})"
+
+
+def _tls_context(ca_file: str) -> ssl.SSLContext | bool:
+    if not ca_file:
+        return True
+    try:
+        return ssl.create_default_context(cafile=ca_file)
+    except (OSError, ssl.SSLError) as error:
+        raise ConfigError(f"pulsar.tls_trust_certs_file {ca_file} can't be used: {error}") from error

@@ -1,0 +1,353 @@
+"""Clients of the embedded cluster's parts, for what the service itself never does: make, break and look."""
+
+import contextlib
+import logging
+import socket
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import httpx
+from kazoo.client import KazooClient
+from kazoo.exceptions import NoNodeError
+from kazoo.security import ACL, OPEN_ACL_UNSAFE, Id, Permissions
+
+# The embedded S3 takes any key; these are no secrets.
+_ANY_KEY = "sandbox"
+_PRODUCER_QUEUE = 5_000
+_PIPELINE = 1_000
+_LEDGER_LEVELS = 2  # /ledgers/00/0000/L0001, as the sandbox's layout has it
+_ALL_BUT_DELETE = [ACL(Permissions.ALL & ~Permissions.DELETE, Id("world", "anyone"))]
+
+
+@dataclass(frozen=True, slots=True)
+class Reply:
+    """Answer of an HTTP request; status 0: no answer."""
+
+    status: int
+    text: str
+
+    @property
+    def ok(self) -> bool:
+        """Whether the service did what was asked."""
+        return 200 <= self.status < 300
+
+
+def http(method: str, url: str, *, body: Any = None, timeout_seconds: float = 30.0) -> Reply:
+    """Ask once, JSON in and text out; follows redirects. Never raises: no answer is status 0."""
+    try:
+        with httpx.Client(timeout=timeout_seconds, follow_redirects=True, trust_env=False) as client:
+            answer = client.request(method, url, json=body)
+    except httpx.HTTPError as error:
+        return Reply(0, f"{type(error).__name__}: {error}")
+    return Reply(answer.status_code, answer.text)
+
+
+def zookeeper_answers(hosts: str) -> bool:
+    """Whether the server at host:port serves (four-letter word `ruok`)."""
+    host, port = hosts.rsplit(":", 1)
+    try:
+        with socket.create_connection((host, int(port)), timeout=2) as connection:
+            connection.sendall(b"ruok")
+            return connection.recv(4) == b"imok"
+    except OSError:
+        return False
+
+
+@contextlib.contextmanager
+def zookeeper(hosts: str) -> Iterator[KazooClient]:
+    """A kazoo client, connected, closed at the end."""
+    client = KazooClient(hosts=hosts, timeout=10.0, logger=_quiet("ledger_reaper.sandbox.kazoo"))
+    client.start(timeout=30)
+    try:
+        yield client
+    finally:
+        client.stop()
+        client.close()
+
+
+def znode_exists(hosts: str, path: str) -> bool:
+    """Whether the znode exists."""
+    with zookeeper(hosts) as client:
+        return client.exists(path) is not None
+
+
+def ledger_znodes(hosts: str, root: str, is_leaf: Callable[[str], bool]) -> dict[str, bytes]:
+    """Path and bytes of every ledger znode below the root, whatever the depth of its layout."""
+    found: dict[str, bytes] = {}
+    with zookeeper(hosts) as client:
+        for parent in _ledger_parents(client, root):
+            paths = [f"{parent}/{child}" for child in client.get_children(parent) if is_leaf(f"{parent}/{child}")]
+            for path, answer in [(path, client.get_async(path)) for path in paths]:
+                with contextlib.suppress(NoNodeError):
+                    found[path] = answer.get()[0]
+    return found
+
+
+def read_znodes(hosts: str, paths: Sequence[str]) -> dict[str, bytes]:
+    """Bytes of those of the znodes that exist."""
+    found: dict[str, bytes] = {}
+    with zookeeper(hosts) as client:
+        for path, answer in [(path, client.get_async(path)) for path in paths]:
+            with contextlib.suppress(NoNodeError):
+                found[path] = answer.get()[0]
+    return found
+
+
+@contextlib.contextmanager
+def without_delete_right(hosts: str, root: str) -> Iterator[None]:
+    """Nobody may delete a ledger below the root until the end; creating, reading and writing go on.
+
+    ZooKeeper asks the parent for the right to delete a child, and children don't inherit: parents that appear
+    meanwhile are denied too, as soon as the watch tells of them.
+    """
+    with zookeeper(hosts) as client:
+        client.ensure_path(f"{root}/00/0000")
+        _deny_below(client, root, levels=_LEDGER_LEVELS)
+        try:
+            yield
+        finally:
+            for parent in _ledger_parents(client, root):
+                with contextlib.suppress(NoNodeError):
+                    client.set_acls(parent, OPEN_ACL_UNSAFE)
+
+
+@contextlib.contextmanager
+def without_write_right(hosts: str, path: str) -> Iterator[None]:
+    """Nobody may write this one znode until the end; reading it goes on."""
+    with zookeeper(hosts) as client:
+        client.set_acls(path, [ACL(Permissions.ALL & ~Permissions.WRITE, Id("world", "anyone"))])
+        try:
+            yield
+        finally:
+            client.set_acls(path, OPEN_ACL_UNSAFE)
+
+
+def may_delete(hosts: str, path: str) -> bool:
+    """Whether everyone has the right to delete this znode: its parent's ACL decides."""
+    with zookeeper(hosts) as client:
+        acls, _stat = client.get_acls(path.rsplit("/", 1)[0])
+        return any(acl.perms & Permissions.DELETE for acl in acls)
+
+
+def create_znodes(hosts: str, znodes: Iterable[tuple[str, bytes]], *, per_transaction: int = 200) -> int:
+    """Create znodes (their parents too) in transactions; returns how many. Raises where one exists."""
+    made = 0
+    with zookeeper(hosts) as client:
+        known: set[str] = set()
+        pending: list[Any] = []
+        batch: list[tuple[str, bytes]] = []
+        for path, data in znodes:
+            parent = path.rsplit("/", 1)[0]
+            if parent not in known:
+                client.ensure_path(parent)
+                known.add(parent)
+            batch.append((path, data))
+            if len(batch) == per_transaction:
+                pending.append(_create_together(client, batch))
+                batch = []
+        pending.append(_create_together(client, batch))
+        for answer in pending:
+            for result in answer.get():
+                if isinstance(result, Exception):
+                    raise result
+                made += 1
+    return made
+
+
+def delete_znodes(hosts: str, paths: Sequence[str]) -> None:
+    """Delete znodes, pipelined; those that do not exist are no error."""
+    with zookeeper(hosts) as client:
+        for start in range(0, len(paths), _PIPELINE):
+            for answer in [client.delete_async(path) for path in paths[start : start + _PIPELINE]]:
+                with contextlib.suppress(NoNodeError):
+                    answer.get()
+
+
+def delete_znode(hosts: str, path: str) -> None:
+    """Delete a znode and all below it, as an operator's accident would."""
+    with zookeeper(hosts) as client:
+        client.delete(path, recursive=True)
+
+
+def s3(endpoint: str, region: str) -> Any:
+    """A boto3 S3 client that tries once and addresses buckets by path."""
+    import boto3
+    from botocore.config import Config
+
+    return boto3.client(
+        "s3",
+        endpoint_url=endpoint,
+        region_name=region,
+        aws_access_key_id=_ANY_KEY,
+        aws_secret_access_key=_ANY_KEY,
+        config=Config(retries={"max_attempts": 1}, s3={"addressing_style": "path"}),
+    )
+
+
+def make_bucket(endpoint: str, bucket: str, region: str) -> None:
+    """Create the bucket unless it exists."""
+    client = s3(endpoint, region)
+    if bucket not in {found["Name"] for found in client.list_buckets()["Buckets"]}:
+        client.create_bucket(Bucket=bucket)
+
+
+def bucket_keys(endpoint: str, bucket: str, region: str) -> list[str]:
+    """Every key in the bucket."""
+    pages = s3(endpoint, region).get_paginator("list_objects_v2").paginate(Bucket=bucket)
+    return [found["Key"] for page in pages for found in page.get("Contents", [])]
+
+
+@contextlib.contextmanager
+def pulsar_client(service_url: str) -> Iterator[Any]:
+    """A Pulsar client that logs errors only, closed at the end."""
+    import pulsar
+
+    client = pulsar.Client(service_url, logger=_quiet("ledger_reaper.sandbox.pulsar"), operation_timeout_seconds=60)
+    try:
+        yield client
+    finally:
+        client.close()
+
+
+def subscribe(service_url: str, topic: str, subscriptions: Sequence[str]) -> None:
+    """Make durable subscriptions at the topic's start."""
+    import pulsar
+
+    with pulsar_client(service_url) as client:
+        for name in subscriptions:
+            client.subscribe(topic, name, initial_position=pulsar.InitialPosition.Earliest).close()
+
+
+def publish(service_url: str, topic: str, payloads: Iterable[bytes]) -> int:
+    """Publish each payload as an entry of its own, pipelined; returns how many once all are stored."""
+    sent = 0
+    failures: list[Any] = []
+    with pulsar_client(service_url) as client:
+        producer = client.create_producer(
+            topic, batching_enabled=False, max_pending_messages=_PRODUCER_QUEUE, block_if_queue_full=True
+        )
+        for payload in payloads:
+            producer.send_async(payload, lambda result, _id: _note(failures, result))
+            sent += 1
+        producer.flush()
+    if failures:
+        raise RuntimeError(f"{len(failures)} of {sent} messages were not stored: {failures[0]}")
+    return sent
+
+
+def publish_delayed(service_url: str, topic: str, entries: int, delay_seconds: int) -> None:
+    """Publish messages that are due only after the delay, to a shared subscription that must have a consumer."""
+    from datetime import timedelta
+
+    with pulsar_client(service_url) as client:
+        producer = client.create_producer(topic, batching_enabled=False)
+        for number in range(entries):
+            due = timedelta(seconds=delay_seconds + number)
+            producer.send_async(b"delayed", lambda _result, _id: None, deliver_after=due)
+        producer.flush()
+
+
+@contextlib.contextmanager
+def shared_consumer(service_url: str, topic: str, subscription: str) -> Iterator[Any]:
+    """A consumer of a shared subscription, as delayed delivery needs it."""
+    import pulsar
+
+    with pulsar_client(service_url) as client:
+        yield client.subscribe(topic, subscription, consumer_type=pulsar.ConsumerType.Shared)
+
+
+def publish_keyed(service_url: str, topic: str, messages: Iterable[tuple[str, bytes]]) -> None:
+    """Publish (key, payload) pairs, one entry each, as compaction needs them."""
+    with pulsar_client(service_url) as client:
+        producer = client.create_producer(topic, batching_enabled=False)
+        for key, payload in messages:
+            producer.send_async(payload, lambda _result, _id: None, partition_key=key)
+        producer.flush()
+
+
+def consume(service_url: str, topic: str, subscription: str, count: int) -> tuple[list[bytes], tuple[int, int]]:
+    """Receive `count` messages and acknowledge them; returns payloads and the last one's (ledger, entry).
+
+    The acknowledgement was sent; whether the broker has stored it is another question.
+    """
+    payloads: list[bytes] = []
+    with pulsar_client(service_url) as client:
+        consumer = client.subscribe(topic, subscription)
+        last = None
+        for _ in range(count):
+            last = consumer.receive(timeout_millis=30_000)
+            payloads.append(last.data())
+        if last is None:
+            return payloads, (-1, -1)
+        consumer.acknowledge_cumulative(last)
+        return payloads, (last.message_id().ledger_id(), last.message_id().entry_id())
+
+
+def read_all(service_url: str, topic: str) -> list[bytes]:
+    """Every message that the topic still holds, from the first, read by a reader that leaves no trace."""
+    import pulsar
+
+    payloads: list[bytes] = []
+    with pulsar_client(service_url) as client:
+        reader = client.create_reader(topic, pulsar.MessageId.earliest)
+        while reader.has_message_available():
+            payloads.append(reader.read_next(timeout_millis=30_000).data())
+    return payloads
+
+
+def _numeric(client: KazooClient, path: str) -> list[str]:
+    return sorted(child for child in client.get_children(path) if child.isdigit())
+
+
+def _ledger_parents(client: KazooClient, root: str) -> list[str]:
+    """Nodes whose names are all digits and that have no such children: those that hold ledgers."""
+    parents: list[str] = []
+    below = [f"{root}/{child}" for child in _numeric(client, root)]
+    while below:
+        path = below.pop()
+        try:
+            deeper = _numeric(client, path)
+        except NoNodeError:  # containers go when they are empty
+            continue
+        if deeper:
+            below += [f"{path}/{child}" for child in deeper]
+        else:
+            parents.append(path)
+    return parents
+
+
+def _deny_below(client: KazooClient, path: str, levels: int) -> None:
+    """Deny in the parents of ledgers `levels` below the path, and keep denying in those that appear."""
+    seen: set[str] = set()
+
+    @client.ChildrenWatch(path)  # type: ignore[untyped-decorator]
+    def _watch(children: list[str]) -> None:
+        fresh = {child for child in children if child.isdigit()} - seen
+        seen.update(fresh)
+        for child in fresh:
+            with contextlib.suppress(NoNodeError):
+                if levels > 1:
+                    _deny_below(client, f"{path}/{child}", levels - 1)
+                else:
+                    client.set_acls(f"{path}/{child}", _ALL_BUT_DELETE)
+
+
+def _create_together(client: KazooClient, batch: Sequence[tuple[str, bytes]]) -> Any:
+    transaction = client.transaction()
+    for path, data in batch:
+        transaction.create(path, data)
+    return transaction.commit_async()
+
+
+def _note(failures: list[Any], result: Any) -> None:
+    import pulsar
+
+    if result != pulsar.Result.Ok:
+        failures.append(result)
+
+
+def _quiet(name: str) -> logging.Logger:
+    logger = logging.getLogger(name)
+    logger.setLevel(logging.CRITICAL)
+    return logger

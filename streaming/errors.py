@@ -1,0 +1,43 @@
+"""Errors, grouped by what the caller does about them.
+
+ReaperError                exit 1: a fault of ours
+├── ConfigError            exit 2: fix the configuration and start again
+├── UnavailableError       exit 3: the outcome is unknown or a service is away: look again, then retry
+├── RefusedError           exit 1: the service said no (rights, quota); a retry would say no again
+└── SafetyError            exit 4: going on could delete live data; a person looks first
+    └── FencedError        another instance took over; this one must stop at once
+
+A verdict is not an error: "still in use" is a value (udfs.records.Verdict).
+"""
+
+
+class ReaperError(Exception):
+    """Anything this program raises on purpose. exit_code is what the command line ends with."""
+
+    exit_code = 1
+
+
+class ConfigError(ReaperError):
+    """The configuration can't work; the text names every fault and what to do."""
+
+    exit_code = 2
+
+
+class UnavailableError(ReaperError):
+    """A service did not answer; what was asked may or may not have happened."""
+
+    exit_code = 3
+
+
+class RefusedError(ReaperError):
+    """A service answered no."""
+
+
+class SafetyError(ReaperError):
+    """Going on could delete what is in use."""
+
+    exit_code = 4
+
+
+class FencedError(SafetyError):
+    """Another instance has the epoch; nothing may be deleted, published or committed any more."""

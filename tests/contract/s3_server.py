@@ -1,0 +1,233 @@
+"""moto's S3 in a thread of this process, and the ways in which a real one fails."""
+
+import re
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+from xml.sax.saxutils import escape
+
+import boto3
+from moto.moto_server.werkzeug_app import DomainDispatcherApplication, create_backend_app
+from moto.s3.models import s3_backends
+from werkzeug.serving import BaseWSGIServer, WSGIRequestHandler, make_server
+
+HOST = "127.0.0.1"
+BREAK = "break"  # as a fault's status: the connection ends without an answer
+_KEY = re.compile(rb"<Key>([^<]*)</Key>")
+
+StartResponse = Callable[..., Any]
+Match = Callable[[dict[str, Any]], bool]
+
+
+def anything(_environ: dict[str, Any]) -> bool:
+    return True
+
+
+def bulk_delete(environ: dict[str, Any]) -> bool:
+    return environ["REQUEST_METHOD"] == "POST" and environ["QUERY_STRING"].startswith("delete")
+
+
+def reads(environ: dict[str, Any]) -> bool:
+    return environ["REQUEST_METHOD"] in ("GET", "HEAD")
+
+
+@dataclass
+class Fault:
+    """Answers the next `times` matching requests with an error."""
+
+    status: str
+    code: str
+    times: int
+    match: Match
+
+
+class _Quiet(WSGIRequestHandler):
+    def log_request(self, *_: object, **__: object) -> None:
+        return
+
+
+@dataclass
+class S3Server:
+    """A server and its faults. lies: bulk deletes do nothing and say OK. stop_after: requests until it goes away."""
+
+    port: int
+    delay_s: float = 0.0
+    lies: bool = False
+    refused: dict[str, str] = field(default_factory=dict)
+    keys_per_s: float = 0.0
+    stop_after: int = -1
+    requests: list[str] = field(default_factory=list)
+    _faults: list[Fault] = field(default_factory=list)
+    _server: BaseWSGIServer | None = None
+    _app: Any = None
+    _outsider: Any = None
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+    _budget: tuple[float, float] = (0.0, 0.0)
+
+    @property
+    def endpoint(self) -> str:
+        return f"http://{HOST}:{self.port}"
+
+    @property
+    def throttled(self) -> int:
+        return self.requests.count("throttled")
+
+    def client(self) -> Any:
+        """An outsider's client, for what the store under test never does."""
+        self._outsider = self._outsider or boto3.client(
+            "s3",
+            endpoint_url=self.endpoint,
+            region_name="us-east-1",
+            aws_access_key_id="outsider",
+            aws_secret_access_key="any",
+        )
+        return self._outsider
+
+    def answer(self, code: str, *, status: str = "503 Slow Down", times: int = 1, match: Match = anything) -> None:
+        self._faults.append(Fault(status, code, times, match))
+
+    def fill(self, bucket: str, objects: Mapping[str, bytes], metadata: Mapping[str, str] | None = None) -> None:
+        """Put objects past HTTP: a hundred times as fast."""
+        backend = _backend_of(bucket)
+        for key, content in objects.items():
+            stored = backend.put_object(bucket, key, content)
+            if metadata:
+                stored.set_metadata({f"x-amz-meta-{name}": value for name, value in metadata.items()})
+
+    def keys(self, bucket: str) -> list[str]:
+        """Every key, sorted; for assertions, faults or not."""
+        return sorted(_backend_of(bucket).buckets[bucket].keys.keys())
+
+    def start(self) -> None:
+        self._app = self._app or DomainDispatcherApplication(create_backend_app)
+        self._server = make_server(HOST, self.port, self, threaded=True, request_handler=_Quiet)
+        threading.Thread(target=self._server.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True).start()
+
+    def stop(self) -> None:
+        server, self._server = self._server, None
+        if server is not None:
+            server.shutdown()
+            server.server_close()
+
+    def heal(self) -> None:
+        self.delay_s, self.lies, self.keys_per_s, self.stop_after = 0.0, False, 0.0, -1
+        self.refused.clear()
+        self._faults.clear()
+        self.requests.clear()
+
+    def __call__(self, environ: dict[str, Any], start_response: StartResponse) -> Iterable[bytes]:
+        self.requests.append(environ["REQUEST_METHOD"])
+        time.sleep(self.delay_s)
+        if self._went_away():
+            raise ConnectionAbortedError  # the connection breaks without an answer
+        fault = self._fault(environ)
+        if fault is not None and fault.status == BREAK:
+            raise ConnectionAbortedError
+        if fault is not None:
+            return _error(start_response, fault.status, fault.code)
+        if bulk_delete(environ):
+            return self._bulk_delete(environ, start_response)
+        with self._lock:
+            return list(self._app(environ, start_response))
+
+    def _went_away(self) -> bool:
+        if self.stop_after < 0:
+            return False
+        self.stop_after -= 1
+        if self.stop_after >= 0:
+            return False
+        self.stop_after = 0
+        threading.Thread(target=self.stop).start()
+        return True
+
+    def _fault(self, environ: dict[str, Any]) -> Fault | None:
+        for fault in self._faults:
+            if fault.times > 0 and fault.match(environ):
+                fault.times -= 1
+                return fault
+        return None
+
+    def _bulk_delete(self, environ: dict[str, Any], start_response: StartResponse) -> Iterable[bytes]:
+        body = environ["wsgi.input"].read(int(environ["CONTENT_LENGTH"]))
+        keys = [key.decode() for key in _KEY.findall(body)]
+        if self.keys_per_s and not self._affords(len(keys)):
+            self.requests.append("throttled")
+            return _error(start_response, "503 Slow Down", "SlowDown")
+        refused = {key: self.refused[key] for key in keys if key in self.refused}
+        if self.lies or refused:
+            # the bucket's name is the path; keys that are not refused go one by one
+            bucket = environ["PATH_INFO"].strip("/")
+            if not self.lies:
+                for key in set(keys) - set(refused):
+                    self._delete(bucket, key)
+            return _deleted(start_response, refused)
+        environ["wsgi.input"] = _Body(body)
+        with self._lock:
+            return list(self._app(environ, start_response))
+
+    def _delete(self, bucket: str, key: str) -> None:
+        with self._lock:
+            _backend_of(bucket).delete_object(bucket, key)
+
+    def _affords(self, keys: int) -> bool:
+        with self._lock:
+            left, at_s = self._budget
+            now_s = time.monotonic()
+            left = min(self.keys_per_s, left + (now_s - at_s) * self.keys_per_s)
+            affords = left >= keys
+            self._budget = (left - keys if affords else left, now_s)
+            return affords
+
+
+class _Body:
+    def __init__(self, data: bytes) -> None:
+        self._data = data
+
+    def read(self, size: int = -1) -> bytes:
+        cut = len(self._data) if size < 0 else size
+        data, self._data = self._data[:cut], self._data[cut:]
+        return data
+
+
+@contextmanager
+def s3_running() -> Iterator[S3Server]:
+    with socket.socket() as free:
+        free.bind((HOST, 0))
+        port = free.getsockname()[1]
+    server = S3Server(port)
+    server.start()
+    try:
+        yield server
+    finally:
+        server.stop()
+
+
+def _backend_of(bucket: str) -> Any:
+    for partitions in s3_backends.values():
+        for backend in partitions.values():
+            if bucket in backend.buckets:
+                return backend
+    raise KeyError(bucket)
+
+
+def _error(start_response: StartResponse, status: str, code: str) -> Iterable[bytes]:
+    text = f"<?xml version='1.0'?><Error><Code>{code}</Code><Message>made by the test</Message></Error>"
+    return _xml(start_response, status, text)
+
+
+def _deleted(start_response: StartResponse, refused: dict[str, str]) -> Iterable[bytes]:
+    errors = "".join(
+        f"<Error><Key>{escape(key)}</Key><Code>{code}</Code><Message>made by the test</Message></Error>"
+        for key, code in refused.items()
+    )
+    return _xml(start_response, "200 OK", f"<?xml version='1.0'?><DeleteResult>{errors}</DeleteResult>")
+
+
+def _xml(start_response: StartResponse, status: str, text: str) -> Iterable[bytes]:
+    body = text.encode()
+    start_response(status, [("Content-Type", "application/xml"), ("Content-Length", str(len(body)))])
+    return [body]

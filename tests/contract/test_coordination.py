@@ -1,0 +1,153 @@
+"""Lock, epoch and pause on the fake and on the real store alike."""
+
+import json
+import os
+import socket
+from uuid import uuid4
+
+import psutil
+import pytest
+
+from streaming.adapters.coordination import AgreedClock, Epoch, InstanceLock, Pause
+from streaming.clock import ManualClock, StartedClock, SystemClock
+from streaming.errors import SafetyError
+from streaming.ports import GuardedDelete, GuardResult, GuardStatus, MetadataStore
+from tests.contract.conftest import Stores
+
+
+@pytest.fixture
+def root() -> str:
+    return f"/reaper-{uuid4().hex}"
+
+
+def _never() -> None:
+    raise AssertionError("the lock was not lost")
+
+
+def test_a_second_instance_is_refused_and_told_who_holds_the_lock(
+    store: MetadataStore, new_store: Stores, root: str
+) -> None:
+    with InstanceLock(store, root, "main", on_lost=_never):
+        with pytest.raises(
+            SafetyError, match=rf"'main' already runs: pid {os.getpid()} on {socket.gethostname()} since"
+        ):
+            InstanceLock(new_store(), root, "main", on_lost=_never).__enter__()
+        with InstanceLock(new_store(), root, "other", on_lost=_never):
+            pass
+
+
+def test_the_lock_can_be_taken_again_once_it_was_given_back(store: MetadataStore, new_store: Stores, root: str) -> None:
+    for session in (store, new_store(), store):
+        with InstanceLock(session, root, "main", on_lost=_never):
+            pass
+
+
+def test_a_holder_whose_lock_was_lost_does_not_take_away_its_successors(
+    store: MetadataStore, new_store: Stores, root: str
+) -> None:
+    successor_store = new_store()
+    first = InstanceLock(store, root, "main", on_lost=_never)
+    with first:
+        successor_store.delete(first.path)
+        successor = InstanceLock(successor_store, root, "main", on_lost=_never)
+        successor.__enter__()
+
+    with pytest.raises(SafetyError):
+        InstanceLock(new_store(), root, "main", on_lost=_never).__enter__()
+
+
+def test_the_lock_of_a_crashed_process_of_this_host_is_waited_for_and_then_refused(
+    store: MetadataStore, root: str
+) -> None:
+    gone_pid = max(psutil.pids()) + 1_000_000
+    left = {"host": socket.gethostname(), "pid": gone_pid, "since": "then", "token": "x"}
+    store.create(f"{root}/instances/main/lock", json.dumps(left).encode(), parents=True)
+
+    with pytest.raises(SafetyError, match=f"pid {gone_pid}"):
+        InstanceLock(store, root, "main", on_lost=_never, patience_seconds=0.3).__enter__()
+
+
+def test_a_lock_whose_data_say_nothing_still_locks(store: MetadataStore, root: str) -> None:
+    store.create(f"{root}/instances/main/lock", b"?", parents=True)
+
+    with pytest.raises(SafetyError, match="on unknown"):
+        InstanceLock(store, root, "main", on_lost=_never).__enter__()
+
+
+def test_a_later_epoch_ends_the_earlier_one(store: MetadataStore, new_store: Stores, root: str) -> None:
+    first = Epoch.bump(store, root, "main")
+    other = Epoch.bump(store, root, "other")
+    assert first.still_mine()
+
+    second = Epoch.bump(new_store(), root, "main")
+
+    assert not first.still_mine()
+    assert second.still_mine()
+    assert other.still_mine()
+    assert second.version > first.version
+
+
+def test_an_epoch_whose_znode_was_deleted_is_not_mine(store: MetadataStore, root: str) -> None:
+    epoch = Epoch.bump(store, root, "main")
+    store.delete(epoch.path)
+
+    assert not epoch.still_mine()
+
+
+def test_an_outdated_epoch_deletes_nothing(store: MetadataStore, root: str) -> None:
+    old = Epoch.bump(store, root, "main")
+    new = Epoch.bump(store, root, "main")
+    ledger = f"{root}/0000/L0001"
+    store.create(ledger, b"", parents=True)
+
+    results = store.delete_guarded(
+        [GuardedDelete(((epoch.path, epoch.version),), ((ledger, 0),)) for epoch in (old, new)]
+    )
+
+    assert results == [GuardResult(GuardStatus.CHECK_FAILED, old.path), GuardResult(GuardStatus.DELETED)]
+
+
+def test_pause_says_why_who_and_since_when_until_it_is_cleared(
+    store: MetadataStore, new_store: Stores, root: str
+) -> None:
+    pause, elsewhere = Pause(store, root, clock=ManualClock(1_700_000_000_000)), Pause(new_store(), root)
+    assert elsewhere.reason() == ""
+
+    pause.set("looking into INC-1")
+    pause.set("looking into INC-2")
+
+    assert elsewhere.reason().startswith("looking into INC-2 (by ")
+    assert "since 2023-11-14T22:13:20+00:00" in elsewhere.reason()
+    assert elsewhere.clear()
+    assert not pause.clear()
+    assert pause.reason() == ""
+
+
+def test_a_pause_znode_made_by_hand_pauses(store: MetadataStore, root: str) -> None:
+    store.create(f"{root}/pause", b"", parents=True)
+
+    assert Pause(store, root).reason() == f"{root}/pause exists"
+
+
+@pytest.mark.parametrize("ahead_ms", [86_400_000, -86_400_000], ids=["a day ahead", "a day behind"])
+def test_of_our_clock_and_the_stores_the_earlier_counts(
+    store: MetadataStore, root: str, caplog: pytest.LogCaptureFixture, ahead_ms: int
+) -> None:
+    real_ms = SystemClock().now_ms()
+    agreed = AgreedClock(store, root, "main", clock=ManualClock(real_ms + ahead_ms))
+    assert min(0, ahead_ms) - 10_000 < agreed.now_ms() - real_ms < min(0, ahead_ms) + 10_000
+    agreed.now_ms()
+    assert caplog.text.count("the earlier counts") == 1
+
+
+def test_a_clock_that_agrees_is_told_nothing_about(
+    store: MetadataStore, root: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    AgreedClock(store, root, "main").now_ms()
+    assert caplog.text == ""
+
+
+def test_a_started_clock_goes_on_from_where_it_was_told() -> None:
+    clock = StartedClock(1_000)
+    first_ms = clock.now_ms()
+    assert 1_000 <= first_ms <= clock.now_ms() < 11_000

@@ -1,0 +1,220 @@
+"""What every ObjectStore does; the fake is held to the behaviour of an S3 server here."""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+import pytest
+
+from streaming.adapters.memory_objects import MemoryObjects
+from streaming.adapters.s3 import S3Objects, S3Settings
+from streaming.errors import RefusedError
+from streaming.ports import ObjectStore
+from tests.contract.s3_server import S3Server, s3_running
+from udfs.records import StoredObject
+
+
+@dataclass
+class Bucket:
+    """The store under test, and what offloaders, people and clusters do to the bucket behind its back."""
+
+    store: ObjectStore
+    put: Callable[[str, bytes, dict[str, str]], object]
+    begin_upload: Callable[[str], object]
+    remove: Callable[[], object]
+    fill: Callable[[dict[str, bytes]], object]
+
+
+@pytest.fixture(scope="module")
+def s3_server() -> Iterator[S3Server]:
+    with s3_running() as server:
+        yield server
+
+
+@pytest.fixture(scope="module")
+def credentials_file(tmp_path_factory: pytest.TempPathFactory) -> str:
+    path: Path = tmp_path_factory.mktemp("s3") / "credentials"
+    path.write_text("[default]\naws_access_key_id = any\naws_secret_access_key = any\n")
+    return str(path)
+
+
+def memory_bucket(*, versioned: bool) -> Bucket:
+    store = MemoryObjects(versioned=versioned)
+
+    def remove() -> None:
+        store.gone = True
+
+    def fill(objects: dict[str, bytes]) -> None:
+        for key, content in objects.items():
+            store.put(key, content)
+
+    return Bucket(store, store.put, store.begin_upload, remove, fill)
+
+
+def s3_bucket(server: S3Server, credentials_file: str, *, versioned: bool) -> Bucket:
+    client: Any = server.client()
+    name = f"contract-{uuid4().hex[:20]}"
+    client.create_bucket(Bucket=name)
+    if versioned:
+        client.put_bucket_versioning(Bucket=name, VersioningConfiguration={"Status": "Enabled"})
+
+    def put(key: str, content: bytes, metadata: dict[str, str]) -> None:
+        client.put_object(Bucket=name, Key=key, Body=content, Metadata=metadata)
+
+    def begin_upload(key: str) -> None:
+        upload = client.create_multipart_upload(Bucket=name, Key=key)["UploadId"]
+        client.upload_part(Bucket=name, Key=key, UploadId=upload, PartNumber=1, Body=b"part")
+
+    return Bucket(
+        S3Objects(S3Settings(server.endpoint, name, credentials_file=credentials_file)),
+        put,
+        begin_upload,
+        lambda: client.delete_bucket(Bucket=name),
+        lambda objects: server.fill(name, objects),
+    )
+
+
+@pytest.fixture(params=["memory", "s3"])
+def new_bucket(request: pytest.FixtureRequest) -> Callable[..., Bucket]:
+    def make(*, versioned: bool = False) -> Bucket:
+        if request.param == "memory":
+            return memory_bucket(versioned=versioned)
+        server, credentials = (request.getfixturevalue(name) for name in ("s3_server", "credentials_file"))
+        return s3_bucket(server, credentials, versioned=versioned)
+
+    return make
+
+
+@pytest.fixture
+def bucket(new_bucket: Callable[..., Bucket]) -> Bucket:
+    return new_bucket()
+
+
+def test_reads_come_in_order_with_content_and_metadata_and_absent_is_none(bucket: Bucket) -> None:
+    bucket.put("b", b"second", {"Role": "index", "PulsarClusterName": "sandbox"})
+    bucket.put("a", b"", {})
+
+    first, missing, second = bucket.store.read_many(["a", "nothing", "b"])
+
+    assert missing is None
+    assert isinstance(first, StoredObject)
+    assert isinstance(second, StoredObject)
+    assert (first.content, first.size_bytes, first.version_id) == (b"", 0, "")
+    assert (second.content, second.size_bytes) == (b"second", 6)
+    assert second.user_metadata == {"role": "index", "pulsarclustername": "sandbox"}
+    assert second.last_modified_ms > 1_600_000_000_000
+
+
+def test_heads_tell_the_same_without_the_content(bucket: Bucket) -> None:
+    bucket.put("a", b"content", {"role": "data"})
+
+    there, missing = bucket.store.head_many(["a", "b"])
+    (read,) = bucket.store.read_many(["a"])
+
+    assert missing is None
+    assert isinstance(there, StoredObject)
+    assert isinstance(read, StoredObject)
+    assert there.content is None
+    assert (there.size_bytes, there.user_metadata) == (7, {"role": "data"})
+    assert there.last_modified_ms == read.last_modified_ms
+
+
+def test_nothing_may_be_asked_for(bucket: Bucket) -> None:
+    assert bucket.store.read_many([]) == []
+    assert bucket.store.head_many([]) == []
+    assert bucket.store.existing([]) == set()
+    assert bucket.store.delete([]) == {}
+    assert bucket.store.unfinished_uploads([]) == []
+    assert bucket.store.abort_uploads([]) == {}
+
+
+def test_a_deleted_key_is_gone_and_deleting_it_again_is_no_error(bucket: Bucket) -> None:
+    bucket.put("a", b"1", {})
+    bucket.put("b", b"2", {})
+
+    assert bucket.store.delete(["a", "never there"]) == {}
+    assert bucket.store.delete(["a"]) == {}
+
+    assert bucket.store.existing(["a", "b", "never there"]) == {"b"}
+    assert bucket.store.read_many(["a"]) == [None]
+
+
+def test_keys_are_listed_in_order_by_prefix(bucket: Bucket) -> None:
+    for key in ("b-2", "a-1", "b-1"):
+        bucket.put(key, key.encode(), {})
+
+    assert [(key, size) for key, size, _ in bucket.store.list_keys("b-")] == [("b-1", 3), ("b-2", 3)]
+    assert [key for key, _, _ in bucket.store.list_keys()] == ["a-1", "b-1", "b-2"]
+
+
+def test_existing_keys_are_told_from_their_neighbours(bucket: Bucket) -> None:
+    """Enough keys for listings instead of HEAD; one key is another's prefix."""
+    there = [f"{number:04d}-ledger-{number % 7}" for number in range(0, 300, 2)]
+    bucket.fill(dict.fromkeys([*there, *(key + "1" for key in there)], b"x"))
+    asked = [f"{number:04d}-ledger-{number % 7}" for number in range(300)]
+
+    assert bucket.store.existing(asked) == set(there)
+
+
+def test_unfinished_uploads_are_found_and_aborted(bucket: Bucket) -> None:
+    bucket.begin_upload("crashed")
+    bucket.begin_upload("crashed")
+    bucket.begin_upload("crashed-2")
+    bucket.put("whole", b"x", {})
+
+    uploads = bucket.store.unfinished_uploads(["crashed", "whole"])
+
+    assert [upload.key for upload in uploads] == ["crashed", "crashed"]
+    assert all(upload.initiated_ms > 0 for upload in uploads)  # moto dates every upload to 2010
+    assert bucket.store.existing(["crashed"]) == set()
+    assert bucket.store.abort_uploads(uploads) == {}
+    assert bucket.store.abort_uploads(uploads) == {}
+    assert bucket.store.unfinished_uploads(["crashed", "whole"]) == []
+    assert len(bucket.store.unfinished_uploads(["a", "b", "c", "d", "e", "crashed-2"])) == 1
+
+
+def test_a_bucket_with_versions_hides_what_is_deleted_and_can_show_it_again(
+    new_bucket: Callable[..., Bucket],
+) -> None:
+    bucket = new_bucket(versioned=True)
+    bucket.put("a", b"content", {})
+    (before,) = bucket.store.read_many(["a"])
+
+    assert bucket.store.delete(["a"]) == {}
+    assert bucket.store.existing(["a"]) == set()
+    assert bucket.store.head_many(["a"]) == [None]
+    assert bucket.store.undelete(["a", "never there"]) == {"a"}
+
+    assert bucket.store.read_many(["a"]) == [before]
+    assert isinstance(before, StoredObject)
+    assert before.version_id
+
+
+def test_undeleting_without_versions_brings_nothing_back(bucket: Bucket) -> None:
+    bucket.put("a", b"x", {})
+    bucket.store.delete(["a"])
+
+    assert bucket.store.undelete(["a"]) == set()
+
+
+@pytest.mark.parametrize(
+    "ask",
+    [
+        pytest.param(lambda store: store.read_many(["a"]), id="read"),
+        pytest.param(lambda store: store.head_many(["a"]), id="head"),
+        pytest.param(lambda store: store.existing(["a"]), id="existing, few"),
+        pytest.param(lambda store: store.existing([str(n) for n in range(100)]), id="existing, many"),
+        pytest.param(lambda store: store.delete(["a"]), id="delete"),
+        pytest.param(lambda store: list(store.list_keys()), id="list"),
+        pytest.param(lambda store: store.unfinished_uploads(["a"]), id="uploads"),
+    ],
+)
+def test_a_bucket_that_is_gone_is_refused_and_never_an_absent_object(
+    bucket: Bucket, ask: Callable[[ObjectStore], object]
+) -> None:
+    bucket.remove()
+
+    with pytest.raises(RefusedError, match="bucket"):
+        ask(bucket.store)

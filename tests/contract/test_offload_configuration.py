@@ -1,0 +1,141 @@
+"""What brokers tell of how they offload: our cluster's name, and namespaces' policies."""
+
+import json
+from collections.abc import Iterator
+from typing import Any
+from uuid import uuid4
+
+import pytest
+
+from streaming.adapters.pulsar_http import PulsarAdminSettings
+from streaming.adapters.pulsar_offload import BrokerOffload
+from streaming.errors import RefusedError, UnavailableError
+from streaming.sandbox import topics
+from streaming.sandbox.cluster import Cluster
+from tests.contract.http_stub import HttpStub, Told, http_stub
+from udfs.offload_target import Target, target_of
+
+RUNTIME = "/admin/v2/brokers/configuration/runtime"
+CLUSTERS = "/admin/v2/clusters"
+POLICIES = "/admin/v2/namespaces/tenant/ns/offloadPolicies"
+
+
+@pytest.fixture
+def stub() -> Iterator[HttpStub]:
+    with http_stub() as running:
+        yield running
+
+
+@pytest.fixture
+def brokers(stub: HttpStub) -> Iterator[BrokerOffload]:
+    made = BrokerOffload(PulsarAdminSettings(stub.url, timeout_seconds=1))
+    yield made
+    made.close()
+
+
+def said(body: Any) -> Told:
+    return Told(200, json.dumps(body).encode())
+
+
+@pytest.mark.parametrize(
+    ("runtime", "clusters", "expected"),
+    [
+        pytest.param(said({"clusterName": "east"}), said(["east", "west"]), "east", id="the broker's configuration"),
+        pytest.param(Told(403), said(["east"]), "east", id="no super user, one cluster"),
+        pytest.param(Told(403), said(["east", "global"]), "east", id="the global one is none"),
+        pytest.param(Told(403), said(["east", "west"]), "", id="no super user, two clusters"),
+        pytest.param(Told(403), Told(401), "", id="nothing is told"),
+        pytest.param(said({}), said([]), "", id="nothing is said"),
+        pytest.param(Told(200, b"<html>"), said(["east"]), "east", id="no JSON"),
+    ],
+)
+def test_our_clusters_name_is_told_or_not_known(
+    stub: HttpStub, brokers: BrokerOffload, runtime: Told, clusters: Told, expected: str
+) -> None:
+    stub.tell(RUNTIME, runtime)
+    stub.tell(CLUSTERS, clusters)
+
+    assert brokers.cluster_name() == expected
+
+
+def test_the_name_that_the_operator_has_said_is_not_asked_for(stub: HttpStub) -> None:
+    assert BrokerOffload(PulsarAdminSettings(stub.url), "named").cluster_name() == "named"
+    assert stub.asked == []
+
+
+def test_a_name_once_known_is_not_asked_for_again_and_an_unknown_one_is(stub: HttpStub, brokers: BrokerOffload) -> None:
+    stub.tell(RUNTIME, Told(403), said({"clusterName": "east"}))
+    stub.tell(CLUSTERS, said(["east", "west"]))
+
+    assert [brokers.cluster_name() for _ in range(3)] == ["", "east", "east"]
+    assert [asked.path for asked in stub.asked].count(RUNTIME) == 2
+
+
+@pytest.mark.parametrize(
+    ("told", "expected"),
+    [
+        pytest.param(
+            said(
+                {
+                    "managedLedgerOffloadBucket": "b",
+                    "s3Driver": True,
+                    "managedLedgerOffloadMaxThreads": 2,
+                    "managedLedgerOffloadDriver": "S3",
+                }
+            ),
+            {"managedLedgerOffloadBucket": "b", "managedLedgerOffloadDriver": "S3"},
+            id="texts only",
+        ),
+        pytest.param(Told(200), {}, id="none are set"),
+        pytest.param(Told(404, b'{"reason":"Namespace does not exist"}'), {}, id="the namespace is gone"),
+    ],
+)
+def test_policies_are_told(stub: HttpStub, brokers: BrokerOffload, told: Told, expected: dict[str, str]) -> None:
+    stub.tell(POLICIES, told)
+
+    assert brokers.offload_policies("tenant/ns") == expected
+
+
+def test_policies_that_may_not_be_read_are_refused_and_not_none(stub: HttpStub, brokers: BrokerOffload) -> None:
+    stub.tell(POLICIES, Told(403, b'{"reason":"Unauthorized"}'))
+
+    with pytest.raises(RefusedError, match="tenant/ns"):
+        brokers.offload_policies("tenant/ns")
+
+
+def test_a_broker_that_does_not_answer_is_unknown(stub: HttpStub, brokers: BrokerOffload) -> None:
+    stub.tell(POLICIES, Told(503))
+    stub.tell(RUNTIME, Told(503))
+
+    with pytest.raises(UnavailableError):
+        brokers.offload_policies("tenant/ns")
+    with pytest.raises(UnavailableError):
+        brokers.cluster_name()
+
+
+def test_namespaces_with_a_cluster_in_their_name_have_no_policies(stub: HttpStub, brokers: BrokerOffload) -> None:
+    assert brokers.offload_policies("tenant/cluster/ns") == {}
+    assert stub.asked == []
+
+
+@pytest.mark.cluster
+def test_a_real_broker_tells_both(cluster: Cluster) -> None:
+    brokers = BrokerOffload(PulsarAdminSettings(cluster.addresses.admin))
+    namespace = f"public/contract-{uuid4().hex[:12]}"
+    topics.admin(cluster, "PUT", f"namespaces/{namespace}")
+    try:
+        assert brokers.cluster_name() == "sandbox"
+        assert brokers.offload_policies(namespace) == {}
+        assert brokers.offload_policies("public/never-made") == {}
+        body = {
+            "managedLedgerOffloadDriver": "S3",
+            "managedLedgerOffloadBucket": cluster.bucket,
+            "managedLedgerOffloadRegion": cluster.region,
+            "managedLedgerOffloadServiceEndpoint": cluster.addresses.s3,
+        }
+        topics.admin(cluster, "POST", f"namespaces/{namespace}/offloadPolicies", body)
+        told = brokers.offload_policies(namespace)
+        assert target_of("", told) == Target("S3", cluster.addresses.s3, cluster.bucket)
+    finally:
+        topics.admin(cluster, "DELETE", f"namespaces/{namespace}?force=true")
+        brokers.close()

@@ -1,0 +1,140 @@
+"""Showing deleted objects again: what a bucket with versions gives back, and what one without can't."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+import pytest
+
+from streaming.clock import SystemClock
+from streaming.config import Settings, load
+from streaming.errors import ConfigError
+from streaming.journal import ParquetJournal
+from streaming.offload_jobs import ObjectEntry
+from streaming.undo import Undone, Wanted
+from streaming.undo_objects import undo_objects
+from tests.builders import TOPIC, UUID, gone
+from tests.contract.s3_server import S3Server, s3_running
+from udfs.formats.offload_index import index_name, object_name
+from udfs.offload_target import Bucket
+
+KEYS = (object_name(UUID, 5), index_name(UUID, 5))
+FIVE = Wanted(ledger_id=5)
+
+
+class World:
+    """A bucket with a pair in it, a configuration that allows the bucket, and a journal."""
+
+    def __init__(self, server: S3Server, folder: Path, *, versioned: bool) -> None:
+        self.client: Any = server.client()
+        self.bucket = Bucket(server.endpoint, f"undo-{uuid4().hex[:20]}", "us-east-1")
+        self.client.create_bucket(Bucket=self.bucket.name)
+        if versioned:
+            on = {"Status": "Enabled"}
+            self.client.put_bucket_versioning(Bucket=self.bucket.name, VersioningConfiguration=on)
+        self.versions = {key: self.put(key) for key in KEYS}
+        self.folder = folder
+        self.settings = self.configured(self.bucket.name)
+        self.journal()
+
+    def put(self, key: str) -> str:
+        answer = self.client.put_object(Bucket=self.bucket.name, Key=key, Body=key.encode())
+        return str(answer.get("VersionId", ""))
+
+    def configured(self, allowed: str) -> Settings:
+        credentials = self.folder / "credentials"
+        credentials.write_text("[default]\naws_access_key_id = a\naws_secret_access_key = b\n")
+        config = self.folder / "config.toml"
+        config.write_text(
+            f'[state]\ndir = "{self.folder}/state"\n[tiered_storage]\ncredentials_file = "{credentials}"\n'
+            f'allowed = [{{ endpoint = "{self.bucket.endpoint}/", bucket = "{allowed}" }}]\n'
+        )
+        return load(config)
+
+    def journal(self) -> None:
+        entry = ObjectEntry(5, UUID, self.bucket, tuple(self.versions.items()), b"index", {}, gone())
+        ParquetJournal(str(self.folder / "state"), "requests", 1, SystemClock()).write_objects([entry])
+
+    def delete(self) -> None:
+        for key in KEYS:
+            self.client.delete_object(Bucket=self.bucket.name, Key=key)
+
+    def stored(self) -> list[str]:
+        return [each["Key"] for each in self.client.list_objects_v2(Bucket=self.bucket.name).get("Contents", ())]
+
+    def undo(self, wanted: Wanted = FIVE, *, dry_run: bool = False) -> list[Undone]:
+        return [each.status for each in undo_objects(self.settings, wanted, dry_run=dry_run)]
+
+
+@pytest.fixture(scope="module")
+def s3_server() -> Iterator[S3Server]:
+    with s3_running() as server:
+        yield server
+
+
+@pytest.fixture
+def world(s3_server: S3Server, tmp_path: Path) -> World:
+    made = World(s3_server, tmp_path, versioned=True)
+    made.delete()
+    return made
+
+
+def test_what_was_deleted_comes_back_once(world: World) -> None:
+    assert world.undo(dry_run=True) == [Undone.WOULD_PUT_BACK] * 2
+    assert world.stored() == []
+
+    assert world.undo() == [Undone.PUT_BACK] * 2
+    assert world.undo() == [Undone.EXISTS] * 2
+
+    assert world.stored() == sorted(KEYS)
+    content = world.client.get_object(Bucket=world.bucket.name, Key=KEYS[0])["Body"].read()
+    assert content == KEYS[0].encode()
+
+
+@pytest.mark.parametrize(
+    "wanted",
+    [
+        pytest.param(Wanted(topic=TOPIC), id="by the managed ledger's name"),
+        pytest.param(Wanted(topic="persistent://public/default/orders"), id="by the topic's name"),
+        pytest.param(Wanted(ledger_id=5, since_ms=1), id="by id and time"),
+    ],
+)
+def test_deletes_are_chosen_by_what_the_operator_knows(world: World, wanted: Wanted) -> None:
+    assert world.undo(wanted) == [Undone.PUT_BACK] * 2
+
+
+@pytest.mark.parametrize(
+    "wanted", [Wanted(ledger_id=6), Wanted(topic="persistent://public/default/payments"), Wanted(since_ms=2**50)]
+)
+def test_what_the_journal_does_not_have_is_told(world: World, wanted: Wanted) -> None:
+    with pytest.raises(ConfigError, match="journal"):
+        world.undo(wanted)
+
+
+def test_an_object_that_was_stored_anew_is_left_as_it_is(world: World) -> None:
+    newer = world.put(KEYS[0])
+
+    assert world.undo() == [Undone.EXISTS, Undone.PUT_BACK]
+    assert world.client.head_object(Bucket=world.bucket.name, Key=KEYS[0])["VersionId"] == newer
+
+
+def test_a_version_that_a_lifecycle_rule_took_does_not_come_back(world: World) -> None:
+    world.client.delete_object(Bucket=world.bucket.name, Key=KEYS[0], VersionId=world.versions[KEYS[0]])
+
+    assert world.undo() == [Undone.FAILED, Undone.PUT_BACK]
+
+
+def test_a_bucket_without_versions_says_that_it_is_lost(s3_server: S3Server, tmp_path: Path) -> None:
+    world = World(s3_server, tmp_path, versioned=False)
+    world.delete()
+
+    assert world.undo() == [Undone.FAILED] * 2
+    assert all("lost" in each.detail for each in undo_objects(world.settings, FIVE))
+
+
+def test_a_bucket_that_is_not_allowed_any_more_is_not_touched(world: World) -> None:
+    world.settings = world.configured("another-bucket")
+
+    assert world.undo() == [Undone.FAILED] * 2
+    assert world.stored() == []
