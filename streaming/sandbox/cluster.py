@@ -1,0 +1,252 @@
+"""The embedded real cluster: one ZooKeeper, one bookie, one broker and an S3 server, each a process of its own.
+
+Separate processes, so that one of them can be killed as a crash would.
+"""
+
+import json
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import Path
+
+import psutil
+
+from streaming.adapters import sandbox_clients as clients
+from streaming.artifacts import Progress, java, locked, pulsar_home
+from streaming.errors import ConfigError, ReaperError, UnavailableError
+from streaming.sandbox import launch, process
+from streaming.sandbox.home import (
+    BUCKET,
+    CLUSTER_NAME,
+    PORTS,
+    REGION,
+    Addresses,
+    Home,
+    Part,
+    Spec,
+    addresses,
+    is_free,
+    pick_ports,
+)
+from streaming.sandbox.local_config import write_local_files
+
+READY_SECONDS = 120.0
+GRACE_SECONDS = 20.0
+PORT_TRIES = 5
+PORT_WAIT_SECONDS = 3.0
+
+# Told what is being done, for people.
+Say = Callable[[str], None]
+
+
+def _silent(_text: str) -> None:
+    """Tell nobody."""
+
+
+class State(StrEnum):
+    """State of a part. STUCK: it runs but does not answer (stopped, starting, or broken)."""
+
+    RUNNING = "running"
+    STUCK = "stuck"
+    DOWN = "down"
+
+
+@dataclass(frozen=True, slots=True)
+class Cluster:
+    """A cluster made in `home`; its parts may run or not."""
+
+    home: Home
+
+    @property
+    def pulsar(self) -> Path:
+        """The unpacked distribution, fetched if it is not there (any more)."""
+        return pulsar_home()
+
+    @property
+    def spec(self) -> Spec:
+        """Ports and settings, read anew: a restart may have moved a port."""
+        spec = self.home.load()
+        if spec is None:
+            raise UnavailableError(f"no cluster in {self.home.root}: run `ledger-reaper cluster up`")
+        return spec
+
+    @property
+    def addresses(self) -> Addresses:
+        """Where clients reach the parts."""
+        return addresses(self.spec)
+
+    @property
+    def bucket(self) -> str:
+        """The bucket that the broker offloads to."""
+        return BUCKET
+
+    @property
+    def region(self) -> str:
+        """The bucket's region."""
+        return REGION
+
+    def state(self, part: Part) -> State:
+        """Whether the part runs and answers."""
+        if process.find(self.home.record(part)) is None:
+            return State.DOWN
+        return State.RUNNING if launch.is_ready(part, self.spec) else State.STUCK
+
+    def process(self, part: Part) -> psutil.Process | None:
+        """The part's process, None if it does not run."""
+        return process.find(self.home.record(part))
+
+    def start(self, *parts: Part) -> None:
+        """Start the parts, together, on their ports or on others when those are taken; returns when all serve.
+
+        Raises ReaperError with the last lines of its log when one ends instead, UnavailableError when it takes
+        too long. A part that runs is left as it is.
+        """
+        for part in parts:
+            self._launch(part)
+        for part in parts:
+            for _attempt in range(PORT_TRIES):
+                if self._serves_or_lost_its_port(part):
+                    break
+                self._launch(part)
+            else:
+                raise ReaperError(f"{part} found no free port in {PORT_TRIES} tries")
+
+    def stop(self, part: Part) -> None:
+        """End the part gently (SIGTERM, then SIGKILL); nothing happens if it does not run."""
+        process.stop(self.home.record(part), grace_seconds=GRACE_SECONDS)
+
+    def wait_ready(self, part: Part, seconds: float = READY_SECONDS) -> None:
+        """Return when the part serves; raise as start() does."""
+        deadline = time.monotonic() + seconds
+        while not launch.is_ready(part, self.spec):
+            if process.find(self.home.record(part)) is None:
+                raise ReaperError(self._explain(part, "ended before it served"))
+            if time.monotonic() > deadline:
+                raise UnavailableError(self._explain(part, f"did not serve within {seconds:.0f} s"))
+            time.sleep(0.1)
+
+    def _launch(self, part: Part) -> None:
+        if process.find(self.home.record(part)) is None:
+            self._settle_ports(part)
+            launch.start(self.home, part, self.spec, self.pulsar)
+
+    def _serves_or_lost_its_port(self, part: Part) -> bool:
+        try:
+            self.wait_ready(part)
+        except ReaperError:
+            # Another process may have taken the port between our look and the part's bind.
+            alive = process.find(self.home.record(part)) is not None
+            if alive or all(is_free(self.spec.ports[name]) for name in PORTS[part]):
+                raise
+            return False
+        return True
+
+    def _settle_ports(self, part: Part) -> None:
+        spec = self.spec
+        deadline = time.monotonic() + PORT_WAIT_SECONDS
+        while (taken := [name for name in PORTS[part] if not is_free(spec.ports[name])]) and self._waits(deadline):
+            time.sleep(0.1)
+        if taken:
+            others = {name: port for name, port in spec.ports.items() if name not in taken}
+            fresh = pick_ports({})
+            self.home.save(Spec({**others, **{name: fresh[name] for name in taken}}, spec.broker_settings))
+            write_local_files(self.home, self.spec)
+
+    def _waits(self, deadline: float) -> bool:
+        """Clients know the ports of a cluster that was up before, so these are worth waiting for."""
+        return self.home.config.is_file() and time.monotonic() < deadline
+
+    def _explain(self, part: Part, what: str) -> str:
+        log = self.home.log(part)
+        return f"{part} {what}; read {log}\n{launch.tail(log)}"
+
+
+def up(
+    root: Path,
+    *,
+    broker_settings: Mapping[str, str] | None = None,
+    say: Say = _silent,
+    progress: Progress | None = None,
+) -> Cluster:
+    """Start what does not run of the cluster in `root`, making it if there is none; returns when it works.
+
+    On failure every part that this call started is stopped again. broker_settings (added to the remembered
+    ones) take effect when the broker starts. Raises ReaperError or UnavailableError, naming the log to read.
+    """
+    home = Home(root.resolve())
+    if any(character.isspace() for character in str(home.root)):
+        raise ConfigError(f"Pulsar's scripts can't work in a folder with blanks in its name: {home.root}")
+    java()
+    pulsar_home(progress=progress)
+    home.make_folders()
+    with locked(home.root / "run" / "up.lock"):
+        cluster = Cluster(home)
+        known = home.load() or Spec(pick_ports({}))
+        home.save(Spec(known.ports, {**known.broker_settings, **(broker_settings or {})}))
+        running = [part for part in Part if process.find(home.record(part)) is not None]
+        try:
+            _start_parts(cluster, say)
+        except BaseException:
+            home.save(Spec(cluster.spec.ports, known.broker_settings))
+            for part in reversed(Part):
+                if part not in running:
+                    cluster.stop(part)
+            raise
+        write_local_files(home, cluster.spec)
+    return cluster
+
+
+def down(root: Path, say: Say = _silent) -> bool:
+    """Stop the cluster's processes and no others; what it stored stays. False if none ran."""
+    home = Home(root.resolve())
+    ran = False
+    for part in reversed(Part):
+        if process.find(home.record(part)) is not None:
+            say(f"Stopping {part}")
+        ran |= process.stop(home.record(part), grace_seconds=GRACE_SECONDS)
+    return ran
+
+
+def attach(root: Path) -> Cluster:
+    """The cluster in `root`, running or not; raises UnavailableError where none was made."""
+    home = Home(root.resolve())
+    if home.load() is None:
+        raise UnavailableError(f"no cluster in {home.root}: run `ledger-reaper cluster up --home {root}`")
+    return Cluster(home)
+
+
+def _start_parts(cluster: Cluster, say: Say) -> None:
+    _start(cluster, say, "Starting ZooKeeper and S3", Part.ZOOKEEPER, Part.S3)
+    if not clients.znode_exists(cluster.addresses.zookeeper, f"/admin/clusters/{CLUSTER_NAME}"):
+        say("Writing Pulsar's metadata")
+        launch.initialize_metadata(cluster.home, cluster.spec, cluster.pulsar)
+    _start(cluster, say, "Starting bookie and broker", Part.BOOKIE, Part.BROKER)
+    _make_bucket_and_namespaces(cluster)
+    _announce_addresses(cluster)
+
+
+def _start(cluster: Cluster, say: Say, text: str, *parts: Part) -> None:
+    if any(cluster.process(part) is None for part in parts):
+        say(text)
+    cluster.start(*parts)
+
+
+def _make_bucket_and_namespaces(cluster: Cluster) -> None:
+    where = cluster.addresses
+    clients.make_bucket(where.s3, BUCKET, REGION)
+    for namespace in ("public/default", "pulsar/system"):
+        url = f"{where.admin}/admin/v2/namespaces/{namespace}"
+        if clients.http("GET", url).status == 404:
+            clients.http("PUT", url, body={})
+        if not (reply := clients.http("GET", url)).ok:
+            raise UnavailableError(f"namespace {namespace} could not be made: {reply.status} {reply.text[:200]}")
+
+
+def _announce_addresses(cluster: Cluster) -> None:
+    """Correct the addresses in the cluster's own record: they were written when it was made, and ports may move."""
+    where = cluster.addresses
+    url = f"{where.admin}/admin/v2/clusters/{CLUSTER_NAME}"
+    known = json.loads(clients.http("GET", url).text)
+    if (known["serviceUrl"], known["brokerServiceUrl"]) != (where.admin, where.pulsar):
+        clients.http("POST", url, body={**known, "serviceUrl": where.admin, "brokerServiceUrl": where.pulsar})

@@ -1,0 +1,1 @@
+"""The main job from leak to proof, on a real cluster: what `make demo` runs."""

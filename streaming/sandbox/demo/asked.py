@@ -1,0 +1,135 @@
+"""What is asked of the service, and what has to come of it: the audit's findings, and requests that mean harm."""
+
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import pyarrow.parquet as pq
+
+from streaming import columns as c
+from streaming.audit import columns as a
+from streaming.audit.place import FINDINGS
+from streaming.sandbox import topics
+from streaming.sandbox.cluster import Cluster
+from streaming.sandbox.demo.leaks import CLICKS, INVOICES, Leaks
+from streaming.sandbox.demo.screen import Checks
+from streaming.sandbox.offloads import Attempt
+from udfs.audit import FindingClass
+from udfs.paths import managed_ledger_name
+from udfs.records import LedgerComponent, LedgerType, OffloadContext, PendingDelete
+from udfs.wire import encode
+
+NEVER_EXISTED = 987_654_321
+Row = dict[str, Any]
+# ledger id, topic and type; no id: bytes that name nothing
+Named = tuple[int | None, str | None, str | None]
+NOTHING: Named = (None, None, None)
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """One thing that was asked: what names it in the receipts, and the final outcomes that are right."""
+
+    title: str
+    named: frozenset[Named]
+    expected: Counter[str]
+
+
+def findings(folder: Path) -> list[Row]:
+    """What the audit wrote for machines."""
+    rows: list[Row] = pq.read_table(folder / FINDINGS).to_pylist()
+    return rows
+
+
+def claim_findings(found: list[Row], leaks: Leaks, in_use: set[int], checks: Checks) -> None:
+    """Compare the audit's findings with what was leaked, and with what the broker refers to."""
+    orphans = [row for row in found if row[a.CLASS] == FindingClass.ORPHAN]
+    ids = {row[c.LEDGER_ID] for row in orphans if row[c.LEDGER_TYPE] == LedgerType.LEDGER}
+    uploads = {(row[c.UUID], row[c.LEDGER_ID]) for row in orphans if row[c.LEDGER_TYPE] == LedgerType.OFFLOAD_LEDGER}
+    garbage = {(each.uuid, each.ledger_id) for each in (*leaks.offloads.leaked, *leaks.offloads.stale)}
+    used = {(each.uuid, each.ledger_id) for each in leaks.offloads.in_use}
+    checks.claim(
+        "the audit found everything that leaked",
+        holds=leaks.leaked.keys() <= ids and garbage <= uploads,
+        seen=f"{len(leaks.leaked)} ledgers and {len(garbage)} offloaded ones leaked, {len(orphans)} orphans found",
+    )
+    checks.claim(
+        "the audit called nothing in use an orphan",
+        holds=not ids & in_use and not uploads & used,
+        seen=f"{len(in_use)} ledgers and {len(used)} offloaded ones are in use",
+    )
+    if leaks.still_open:
+        opened = {row[c.LEDGER_ID] for row in found if row[a.CLASS] == FindingClass.OPEN}
+        checks.claim(
+            "what is still OPEN was found, and is not asked for",
+            holds=leaks.still_open <= opened,
+            seen=f"{len(leaks.still_open)} ledgers",
+        )
+
+
+def asked_by_audit(found: Iterable[Row]) -> list[Asked]:
+    """The orphans that the audit publishes, by kind."""
+    kinds: dict[str, set[Named]] = {}
+    for row in found:
+        if row[a.CLASS] == FindingClass.ORPHAN:
+            where = "in S3" if row[c.LEDGER_TYPE] == LedgerType.OFFLOAD_LEDGER else "in BookKeeper"
+            kind = f"{row[c.COMPONENT]} {where}"
+            kinds.setdefault(kind, set()).add((row[c.LEDGER_ID], row[c.TOPIC_NAME], row[c.LEDGER_TYPE]))
+    return [
+        Asked(f"orphans of the audit: {kind}", frozenset(named), Counter(DELETED=len(named)))
+        for kind, named in sorted(kinds.items())
+    ]
+
+
+def hostile(cluster: Cluster, leaks: Leaks) -> tuple[list[Asked], list[bytes]]:
+    """Requests that mean harm or nothing, and what has to come of each."""
+    mine, theirs = topics.data_ledgers(cluster, INVOICES)[:2]
+    kept, gone = leaks.offloads.in_use[0], leaks.offloads.leaked[0]
+    elsewhere = {"bucket": "victims-bucket", "serviceEndpoint": cluster.addresses.s3}
+    requests = [
+        ("a ledger in use", _request(INVOICES, mine), "DEAD_LETTER"),
+        ("another topic's ledger", _request(CLICKS, theirs), "DEAD_LETTER"),
+        ("an id that never existed", _request(CLICKS, NEVER_EXISTED), "ALREADY_GONE"),
+        ("an offloaded ledger in use", _offloaded(cluster, kept), "DEAD_LETTER"),
+        ("a bucket that is not ours", _offloaded(cluster, gone, ledger_id=NEVER_EXISTED, **elsewhere), "DEAD_LETTER"),
+    ]
+    asked = [Asked(f"hostile: {title}", frozenset([_named(each)]), Counter([end])) for title, each, end in requests]
+    asked.append(Asked("hostile: bytes that are no JSON", frozenset([NOTHING]), Counter(DEAD_LETTER=1)))
+    return asked, [*(encode(each) for _title, each, _end in requests), b"\x00\xffdrop table"]
+
+
+def repeated(asked: list[Asked], found: list[Row], times: int) -> tuple[list[Asked], list[bytes]]:
+    """Ask for one of the audit's orphans again and again; takes it out of its group."""
+    row = next(row for row in found if row[a.CLASS] == FindingClass.ORPHAN and _is_data_of(row, CLICKS))
+    request = _request(CLICKS, row[c.LEDGER_ID])
+    named = _named(request)
+    rest = [
+        replace(each, named=each.named - {named}, expected=Counter(DELETED=len(each.named - {named}))) for each in asked
+    ]
+    expected = Counter(DELETED=1, ALREADY_GONE=times)
+    return [*rest, Asked(f"one of them {times} times more", frozenset([named]), expected)], [encode(request)] * times
+
+
+def _is_data_of(row: Row, topic: str) -> bool:
+    of = (row[c.COMPONENT], row[c.LEDGER_TYPE], row[c.TOPIC_NAME])
+    return of == (LedgerComponent.MANAGED_LEDGER, LedgerType.LEDGER, topic)
+
+
+def _request(topic: str, ledger_id: int) -> PendingDelete:
+    return PendingDelete(managed_ledger_name(topic), LedgerComponent.MANAGED_LEDGER, LedgerType.LEDGER, ledger_id)
+
+
+def _offloaded(cluster: Cluster, attempt: Attempt, *, ledger_id: int = -1, **elsewhere: str) -> PendingDelete:
+    place = {"bucket": cluster.bucket, "serviceEndpoint": cluster.addresses.s3, "region": cluster.region} | elsewhere
+    return replace(
+        _request(attempt.topic, attempt.ledger_id if ledger_id < 0 else ledger_id),
+        ledger_type=LedgerType.OFFLOAD_LEDGER,
+        offload_context=OffloadContext(attempt.uuid, driver_name="S3", driver_properties=place),
+    )
+
+
+def _named(request: PendingDelete) -> Named:
+    tenant, namespace, _domain, name = request.managed_ledger.split("/")
+    return request.ledger_id, f"persistent://{tenant}/{namespace}/{name}", str(request.ledger_type)

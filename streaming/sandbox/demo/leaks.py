@@ -1,0 +1,86 @@
+"""What the demo leaks, by faults of a real cluster alone, and what it must find in use afterwards."""
+
+from dataclasses import dataclass
+
+from streaming.adapters import sandbox_clients as clients
+from streaming.sandbox import ledgers, offloads, topics
+from streaming.sandbox.cluster import Cluster
+from streaming.sandbox.demo.screen import console, short, step
+from streaming.sandbox.demo.traffic import LIVE
+from streaming.sandbox.offloads import Offloads
+from streaming.sandbox.orphans import orphan_everything
+from udfs.paths import managed_ledger_name, managed_ledger_path
+from udfs.records import LedgerState
+
+CLICKS = "persistent://public/default/clicks"
+ORDERS = "persistent://public/default/orders"
+INVOICES = "persistent://public/default/invoices"
+FORGOTTEN = "persistent://public/default/forgotten"
+ARCHIVE = "persistent://public/default/archive"
+REPORTS = "persistent://public/default/old-reports"
+SENSORS = "persistent://public/default/sensors"
+_WITH_MESSAGES = (INVOICES, ARCHIVE, SENSORS)
+_LISTED = (CLICKS, ORDERS, INVOICES, ARCHIVE, SENSORS, LIVE)
+
+
+@dataclass(frozen=True, slots=True)
+class Leaks:
+    """leaked: id -> topic of what nobody refers to and is CLOSED; still_open: the same, but OPEN.
+
+    messages: topic -> all that can be read of it, before anything was deleted.
+    """
+
+    leaked: dict[int, str]
+    still_open: frozenset[int]
+    offloads: Offloads
+    messages: dict[str, list[bytes]]
+
+
+def leak(cluster: Cluster) -> Leaks:
+    """Make topics, and let every kind of thing leak; about a minute and a half."""
+    with step("topics with small ledgers, cursors and schemas, beside live traffic"):
+        topics.fill(cluster, INVOICES, 12, ["archive"], entry_bytes=500)
+        topics.post_schema_versions(cluster, INVOICES, 2)
+        topics.fill(cluster, FORGOTTEN, 8, ["nobody"], entry_bytes=2000)
+    with step("the unmodified broker trims, can't delete, and is killed with -9: leaked ledgers"):
+        found = orphan_everything(cluster, [CLICKS, ORDERS], ledgers=30, entry_bytes=2000)
+    with step("an operator deletes a topic's metadata by hand"):
+        topics.unload(cluster, FORGOTTEN)
+        found[FORGOTTEN] = ledgers.owned(cluster, FORGOTTEN)
+        clients.delete_znode(cluster.addresses.zookeeper, managed_ledger_path(managed_ledger_name(FORGOTTEN)))
+    with step("S3 is away while a topic is deleted, an offload fails at its last step: leaked objects"):
+        offloaded = offloads.leak_offloads(cluster, kept=ARCHIVE, deleted=REPORTS, retried=SENSORS)
+    for topic, some in found.items():
+        console.print(
+            f"    {short(topic)}: leaked [bold]{len(some.data)}[/] data, {len(some.cursors)} cursor "
+            f"and {len(some.schemas)} schema ledgers"
+        )
+    console.print(
+        f"    {short(ARCHIVE)}: the BookKeeper copies of [bold]{len(offloaded.copies)}[/] offloaded ledgers; "
+        f"{short(REPORTS)}: [bold]{len(offloaded.leaked)}[/] offloaded ledgers; "
+        f"{short(SENSORS)}: [bold]{len(offloaded.stale)}[/] of a failed upload"
+    )
+    owners = {ledger_id: topic for topic, some in found.items() for ledger_id in some.every}
+    owners |= dict.fromkeys(offloaded.copies, ARCHIVE)
+    metadata = ledgers.every_ledger(cluster)
+    still_open = frozenset(i for i in owners if metadata[i].state is not LedgerState.CLOSED)
+    leaked = {ledger_id: topic for ledger_id, topic in owners.items() if ledger_id not in still_open}
+    return Leaks(leaked, still_open, offloaded, {topic: topics.read_all(cluster, topic) for topic in _WITH_MESSAGES})
+
+
+def ledgers_in_use(cluster: Cluster, leaks: Leaks) -> set[int]:
+    """What the broker itself refers to in BookKeeper, at this moment."""
+    found: set[int] = set()
+    for topic in _LISTED:
+        found |= {*topics.data_ledgers(cluster, topic), *topics.schema_ledgers(cluster, topic)}
+        found |= {ledger_id for ledger_id in topics.cursor_ledgers(cluster, topic).values() if ledger_id >= 0}
+    return found - set(leaks.offloads.copies) - _only_in_s3(leaks)
+
+
+def objects_in_use(leaks: Leaks) -> set[str]:
+    """Keys of the objects that the broker's lists name."""
+    return {key for attempt in leaks.offloads.in_use for key in attempt.keys}
+
+
+def _only_in_s3(leaks: Leaks) -> set[int]:
+    return {attempt.ledger_id for attempt in leaks.offloads.in_use}

@@ -1,0 +1,82 @@
+"""The play: leak, audit, publish, delete, prove. Nothing here is told what the service will do.
+
+Every claim at the end is read back from the cluster. Ends with 1 if any of them is not so.
+"""
+
+import shutil
+import time
+from pathlib import Path
+
+from rich.rule import Rule
+
+from streaming.sandbox import cluster as clusters
+from streaming.sandbox import disk
+from streaming.sandbox.cluster import Cluster
+from streaming.sandbox.demo.asked import Asked, Row, asked_by_audit, claim_findings, findings, hostile, repeated
+from streaming.sandbox.demo.leaks import Leaks, leak, ledgers_in_use
+from streaming.sandbox.demo.proofs import prove, show_receipts
+from streaming.sandbox.demo.screen import Checks, console, reaper, step
+from streaming.sandbox.demo.traffic import Traffic
+
+_REPEATS = 5
+
+
+def main() -> int:
+    """Run the demo in a cluster of its own; returns the exit code."""
+    started_s = time.monotonic()
+    home = Path(".demo").absolute() / f"{int(time.time())}"
+    console.print(Rule("[bold]Ledger Reaper[/]: what Pulsar leaks, found and deleted, on a real cluster"))
+    try:
+        with step("Pulsar 4.0.8, ZooKeeper, a bookie and an S3 server on free ports"):
+            cluster = clusters.up(home)
+        checks = Checks()
+        with Traffic(cluster) as traffic:
+            _play(cluster, checks)
+            sent, received = traffic.stop()
+        checks.claim(
+            "the live producer and consumer never lost a message",
+            holds=sent == received and sent > 0,
+            seen=f"{sent} sent and {received} received meanwhile",
+        )
+        console.print(Rule())
+        verdict = "[green]all of it is so[/]" if not checks.failed else f"[bold red]{checks.failed} claims failed[/]"
+        console.print(f"{verdict}, in {time.monotonic() - started_s:.0f} s")
+        return 1 if checks.failed else 0
+    finally:
+        clusters.down(home)
+        shutil.rmtree(home, ignore_errors=True)
+
+
+def _play(cluster: Cluster, checks: Checks) -> None:
+    leaks = leak(cluster)
+    found = _audit(cluster, leaks, checks)
+    asked = _ask_more(cluster, leaks, found)
+    bytes_before = disk.entry_log_bytes(cluster)
+    started_s = time.monotonic()
+    with step("the stream works until idle: ledger-reaper run --until-idle"):
+        reaper("run", "--config", str(cluster.home.config), "--until-idle")
+    show_receipts(cluster, asked, time.monotonic() - started_s, checks)
+    prove(cluster, asked, leaks, bytes_before, checks)
+    with step("nothing is missing that anybody refers to: ledger-reaper audit --verify-only"):
+        reaper("audit", "--config", str(cluster.home.config), "--out", str(_out(cluster)), "--verify-only")
+
+
+def _audit(cluster: Cluster, leaks: Leaks, checks: Checks) -> list[Row]:
+    with step("what has leaked? ledger-reaper audit --publish: its findings become requests"):
+        reaper("audit", "--config", str(cluster.home.config), "--out", str(_out(cluster)), "--publish")
+    found = findings(_out(cluster))
+    claim_findings(found, leaks, ledgers_in_use(cluster, leaks), checks)
+    return found
+
+
+def _ask_more(cluster: Cluster, leaks: Leaks, found: list[Row]) -> list[Asked]:
+    asked, again = repeated(asked_by_audit(found), found, _REPEATS)
+    harmful, payloads = hostile(cluster, leaks)
+    with step(f"{len(again) + len(payloads)} more, repeated or hostile: ledger-reaper request"):
+        stdin = b"\n".join([*again, *payloads])
+        reaper("request", "--config", str(cluster.home.config), "--unchecked", stdin=stdin)
+    return [*asked, *harmful]
+
+
+def _out(cluster: Cluster) -> Path:
+    return cluster.home.root / "audit"

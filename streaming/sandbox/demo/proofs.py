@@ -1,0 +1,90 @@
+"""Claims at the end, each read back from the cluster: BookKeeper's shell, the bucket, a plain consumer."""
+
+import contextlib
+from collections import Counter
+from collections.abc import Sequence
+from typing import Any
+
+from rich.table import Table
+
+from streaming.config import load
+from streaming.errors import UnavailableError
+from streaming.report import receipts_of
+from streaming.sandbox import disk, shell, topics
+from streaming.sandbox.cluster import Cluster
+from streaming.sandbox.demo.asked import Asked
+from streaming.sandbox.demo.leaks import Leaks, ledgers_in_use, objects_in_use
+from streaming.sandbox.demo.screen import Checks, console, short, step
+from udfs.records import LedgerType
+
+_COLLECTED_SHARE = 0.7
+_COLLECTION_SECONDS = 40
+
+
+def show_receipts(cluster: Cluster, asked: Sequence[Asked], took_s: float, checks: Checks) -> None:
+    """Print what was asked and what happened; claim one final receipt for each request."""
+    final: dict[str, list[dict[str, Any]]] = {}
+    for row in receipts_of(load(cluster.home.config)):
+        if row["outcome"] != "RETRY":
+            final.setdefault(row["message_id"], []).append(row)
+    title = f"What was asked and what happened ({took_s:.0f} s, Spark's start included)"
+    table = Table(title=title, title_justify="left")
+    for name in ("asked", "requests", "what happened", "why"):
+        table.add_column(name, justify="right" if name == "requests" else "left")
+    rows = [row for some in final.values() for row in some]
+    for each in asked:
+        mine = [row for row in rows if (row["ledger_id"], row["topic"], row["ledger_type"]) in each.named]
+        seen = Counter(row["outcome"] for row in mine)
+        reasons = Counter(row["reason"] for row in mine)
+        table.add_row(each.title, str(each.expected.total()), _counted(seen), _counted(reasons))
+        if seen != +each.expected:
+            checks.claim(f"{each.title}: expected {_counted(each.expected)}", holds=False, seen=_counted(seen))
+    console.print()
+    console.print(table)
+    total = sum(each.expected.total() for each in asked)
+    exactly_one = len(final) == total and all(len(some) == 1 for some in final.values())
+    checks.claim(f"each of the {total} requests has exactly one final receipt", holds=exactly_one)
+
+
+def prove(cluster: Cluster, asked: Sequence[Asked], leaks: Leaks, bytes_before: int, checks: Checks) -> None:
+    """Look for what had to go, and for what had to stay."""
+    gone = {
+        named[0] for each in asked if each.expected["DELETED"] for named in each.named if named[2] == LedgerType.LEDGER
+    }
+    with step("BookKeeper's own shell lists what is left: bin/bookkeeper shell listledgers"):
+        in_use = ledgers_in_use(cluster, leaks)
+        left = shell.list_ledgers(cluster)
+        in_use &= ledgers_in_use(cluster, leaks)  # live traffic goes on: the broker trims what was read meanwhile
+    checks.claim("none of the leaked ledgers is left", holds=not left & gone, seen=f"{len(gone)} were asked for")
+    checks.claim("every ledger that the broker refers to is there", holds=in_use <= left, seen=f"{len(in_use)} ledgers")
+    keys = set(topics.objects(cluster))
+    garbage = {key for each in (*leaks.offloads.leaked, *leaks.offloads.stale) for key in each.keys}
+    checks.claim(
+        "in S3 the leaked objects are gone, and exactly those in use are left",
+        holds=not keys & garbage and keys == objects_in_use(leaks),
+        seen=f"{len(garbage)} gone, {len(keys)} left",
+    )
+    _prove_space(cluster, bytes_before, checks)
+    for topic, messages in leaks.messages.items():
+        with step(f"a consumer reads {short(topic)} from the start"):
+            topics.unload(cluster, topic)
+            found = topics.read_all(cluster, topic)
+        checks.claim(f"all {len(messages)} messages of {short(topic)} are read back", holds=found == messages != [])
+
+
+def _prove_space(cluster: Cluster, before: int, checks: Checks) -> None:
+    with step("the bookie collects its garbage"):
+        disk.trigger_gc(cluster)
+        with contextlib.suppress(UnavailableError):
+            topics.wait_for(
+                lambda: disk.entry_log_bytes(cluster) < before * _COLLECTED_SHARE,
+                "disk space",
+                seconds=_COLLECTION_SECONDS,
+            )
+    after = disk.entry_log_bytes(cluster)
+    seen = f"{before / 1e6:.2f} MB before, {after / 1e6:.2f} MB after"
+    checks.claim("the bookie's disk got its space back", holds=after < before, seen=seen)
+
+
+def _counted(counter: Counter[str]) -> str:
+    return ", ".join(f"{n} {name}" for name, n in sorted((+counter).items())) or "nothing"

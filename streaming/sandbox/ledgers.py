@@ -1,0 +1,129 @@
+"""Which ledgers BookKeeper's metadata holds, whom they say they belong to, and made-up ones by the thousand."""
+
+from collections import defaultdict
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+
+from streaming.adapters import sandbox_clients as clients
+from streaming.sandbox import topics
+from streaming.sandbox.cluster import Cluster
+from streaming.sandbox.home import LEDGERS_ROOT
+from udfs.formats.ledger_metadata import parse_ledger_metadata, serialize_v3
+from udfs.formats.managed_ledger import parse_cursor
+from udfs.paths import Layout, cursor_path, ledger_id_of, ledger_path, managed_ledger_name, schema_id_of, topic_of
+from udfs.records import LedgerMetadata, LedgerState
+
+BUCKET_PREFIX = "#pulsar.internal.delayed.bucket_"
+LAYOUT = Layout.HIERARCHICAL  # settings.py: zk+hierarchical
+
+
+@dataclass(frozen=True, slots=True)
+class Orphans:
+    """Ledger ids that say they belong to a topic which does not refer to them, by what wrote them."""
+
+    data: tuple[int, ...] = ()
+    cursors: tuple[int, ...] = ()
+    schemas: tuple[int, ...] = ()
+    compacted: tuple[int, ...] = ()
+    buckets: tuple[int, ...] = ()
+
+    @property
+    def every(self) -> tuple[int, ...]:
+        """All of them."""
+        return tuple(sorted((*self.data, *self.cursors, *self.schemas, *self.compacted, *self.buckets)))
+
+
+def every_ledger(cluster: Cluster) -> dict[int, LedgerMetadata]:
+    """All ledgers in BookKeeper's metadata now."""
+    raw = clients.ledger_znodes(cluster.addresses.zookeeper, LEDGERS_ROOT, lambda path: _id(path) is not None)
+    return {
+        ledger_id: parse_ledger_metadata(data) for path, data in raw.items() if (ledger_id := _id(path)) is not None
+    }
+
+
+def orphans(cluster: Cluster, topic: str) -> Orphans:
+    """Ledgers that name the topic as owner but are in none of the broker's lists of it.
+
+    Only for a topic that exists and that nobody uses at the moment: a ledger made between the two looks would
+    be taken for an orphan.
+    """
+    stats = topics.internal_stats(cluster, topic)
+    live = {
+        *(ledger["ledgerId"] for ledger in [*stats["ledgers"], *stats.get("schemaLedgers", [])]),
+        *(cursor["cursorLedger"] for cursor in stats["cursors"].values()),
+        (stats.get("compactedLedger") or {}).get("ledgerId", -1),
+        *bucket_ledgers(cluster, topic, stats["cursors"]),
+    }
+    return owned(cluster, topic, without=frozenset(live))
+
+
+def bucket_ledgers(cluster: Cluster, topic: str, cursors: Iterable[str]) -> list[int]:
+    """Ids of the delayed-delivery buckets that the cursors refer to; internalStats does not tell them."""
+    managed_ledger = managed_ledger_name(topic)
+    paths = [cursor_path(managed_ledger, cursor) for cursor in cursors]
+    znodes = clients.read_znodes(cluster.addresses.zookeeper, paths)
+    return [
+        int(value)
+        for data in znodes.values()
+        for name, value in parse_cursor(data).cursor_properties.items()
+        if name.startswith(BUCKET_PREFIX)
+    ]
+
+
+def owned(cluster: Cluster, topic: str, *, without: frozenset[int] = frozenset()) -> Orphans:
+    """Ledgers that name the topic as owner, except those of `without`."""
+    kinds = _kinds(topic)
+    found: dict[str, list[int]] = defaultdict(list)
+    for ledger_id, metadata in sorted(every_ledger(cluster).items()):
+        named = [kind for key, value, kind in kinds if metadata.custom_metadata.get(key) == value]
+        if named and ledger_id not in without:
+            is_cursor = named == ["data"] and "pulsar/cursor" in metadata.custom_metadata
+            found["cursors" if is_cursor else named[0]].append(ledger_id)
+    return Orphans(**{kind: tuple(ids) for kind, ids in found.items()})
+
+
+def _kinds(topic: str) -> list[tuple[str, bytes, str]]:
+    """Custom metadata (key, value) that name the topic, and the field of Orphans that each means."""
+    managed_ledger = managed_ledger_name(topic)
+    full_name = topic_of(managed_ledger).encode()
+    return [
+        ("pulsar/managed-ledger", managed_ledger.encode(), "data"),
+        ("pulsar/schemaId", schema_id_of(topic).encode(), "schemas"),
+        ("pulsar/compactedTopic", full_name, "compacted"),
+        ("pulsar/delayedIndexTopic", full_name, "buckets"),
+    ]
+
+
+def make_synthetic(cluster: Cluster, topic: str, *, count: int, first_id: int) -> range:
+    """Create made-up ledgers: CLOSED metadata that names `topic`, no entry on any bookie. Returns their ids.
+
+    For measuring only. Choose first_id far above the cluster's own ids, which come from a counter.
+    """
+    ids = range(first_id, first_id + count)
+    clients.create_znodes(cluster.addresses.zookeeper, _synthetic(topic, ids))
+    return ids
+
+
+def remove_synthetic(cluster: Cluster, ids: Iterable[int]) -> None:
+    """Delete what is left of made-up ledgers; those that are gone already are no error."""
+    clients.delete_znodes(cluster.addresses.zookeeper, [path_of(ledger_id) for ledger_id in ids])
+
+
+def path_of(ledger_id: int) -> str:
+    """The ledger's znode."""
+    return ledger_path(LAYOUT, LEDGERS_ROOT, ledger_id)
+
+
+def _synthetic(topic: str, ids: range) -> Iterator[tuple[str, bytes]]:
+    custom = {
+        "application": b"pulsar",
+        "component": b"managed-ledger",
+        "pulsar/managed-ledger": managed_ledger_name(topic).encode(),
+    }
+    metadata = LedgerMetadata(LedgerState.CLOSED, 640, topics.ENTRIES_PER_LEDGER - 1, 1, custom)
+    data = serialize_v3(metadata, bookies=("bookie-0",))
+    return ((path_of(ledger_id), data) for ledger_id in ids)
+
+
+def _id(path: str) -> int | None:
+    return ledger_id_of(LAYOUT, LEDGERS_ROOT, path)

@@ -1,0 +1,73 @@
+"""The files by which other commands find the cluster: configuration tuned for a laptop, and S3 credentials."""
+
+from streaming.sandbox.home import BUCKET, REGION, Home, Spec, addresses
+from streaming.sandbox.launch import s3_environment
+
+TEMPLATE = """\
+# Written by `ledger-reaper cluster up`, anew at each start. Waits are cut to seconds: never use this in production.
+
+[pulsar]
+service_url = "{pulsar}"
+admin_url = "{admin}"
+
+[zookeeper]
+hosts = "{zookeeper}"
+
+[two_phase]
+reconsume_later_seconds = 5
+not_closed_later_seconds = 5
+max_retry_delete_count = 3
+send_delay_seconds = 0
+
+[service]
+trigger_seconds = 1
+
+[safety]
+min_age_seconds = 5
+above_newest_quarantine_seconds = 5
+
+[state]
+dir = "{home}/state"
+
+[checkpoints]
+dir = "{home}/checkpoints"
+
+[tiered_storage]
+allowed = [{{ endpoint = "{s3}", bucket = "{bucket}", region = "{region}" }}]
+credentials_file = "{home}/aws-credentials"
+offload_grace_seconds = 5
+
+[limits]
+deletes_per_second = 0
+max_share_per_hour = 1.0
+
+[spark]
+ui_port = 0
+java_options = "-XX:TieredStopAtLevel=1"
+
+[metrics]
+port = 0
+"""
+
+
+def write_local_files(home: Home, spec: Spec) -> None:
+    """Write local.toml and env.sh for the spec's ports, atomically."""
+    where = addresses(spec)
+    text = TEMPLATE.format(
+        pulsar=where.pulsar,
+        admin=where.admin,
+        zookeeper=where.zookeeper,
+        s3=where.s3,
+        bucket=BUCKET,
+        region=REGION,
+        home=home.root,
+    )
+    exports = "".join(f"export {name}={value}\n" for name, value in s3_environment().items())
+    credentials = "[default]\n" + "".join(
+        f"{name.lower()} = {value}\n" for name, value in s3_environment().items() if name.startswith("AWS_")
+    )
+    files = ((home.config, text), (home.root / "env.sh", exports), (home.root / "aws-credentials", credentials))
+    for path, content in files:
+        partial = path.with_suffix(".part")
+        partial.write_text(content, encoding="utf-8")
+        partial.replace(path)

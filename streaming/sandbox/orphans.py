@@ -1,0 +1,55 @@
+"""Real orphans of every kind, made by the unmodified broker: what it drops from its lists while it can't delete.
+
+A cursor's ledger is CLOSED only after a broker died and the next one recovered it; one that is replaced or
+deleted by the broker that wrote it stays OPEN for ever. So closed cursor orphans take two crashes.
+"""
+
+from collections.abc import Sequence
+
+from streaming.sandbox import faults, topics
+from streaming.sandbox.cluster import Cluster
+from streaming.sandbox.home import Part
+from streaming.sandbox.ledgers import Orphans, orphans
+
+WORKER = "worker"
+KEPT_LEDGERS = 5
+
+
+def orphan_by_crash(cluster: Cluster, topic: str, subscription: str, entries: int) -> Orphans:
+    """Consume `entries` messages, have the topic trimmed under the metadata fault, and crash the broker.
+
+    Returns what the topic lost; the data ledgers are CLOSED. About 15 s.
+    """
+    with faults.crash_with_metadata_fault(cluster):
+        consume_and_trim(cluster, topic, subscription, entries)
+    return orphans(cluster, topic)
+
+
+def orphan_everything(
+    cluster: Cluster, names: Sequence[str], *, ledgers: int = 30, schema_versions: int = 3, entry_bytes: int = 64
+) -> dict[str, Orphans]:
+    """Make topics that lose all but their newest ledgers, their cursor's ledger and their schemas, all CLOSED.
+
+    Each keeps KEPT_LEDGERS ledgers of unread messages for subscription WORKER. Two crashes, about 40 s in all.
+    """
+    entries = ledgers * topics.ENTRIES_PER_LEDGER
+    for topic in names:
+        topics.post_schema_versions(cluster, topic, schema_versions)
+        topics.fill(cluster, topic, ledgers + KEPT_LEDGERS, [WORKER], entry_bytes=entry_bytes)
+        topics.consume(cluster, topic, WORKER, 1)
+    faults.kill(cluster, Part.BROKER)
+    faults.restart(cluster, Part.BROKER)
+    with faults.crash_with_metadata_fault(cluster):
+        for topic in names:
+            consume_and_trim(cluster, topic, WORKER, entries - 1)
+            topics.delete_schema(cluster, topic)
+    return {topic: orphans(cluster, topic) for topic in names}
+
+
+def consume_and_trim(cluster: Cluster, topic: str, subscription: str, entries: int) -> None:
+    """Consume, ask for a trim, and return once the broker's list is shorter by as many full ledgers."""
+    before = len(topics.data_ledgers(cluster, topic))
+    topics.consume(cluster, topic, subscription, entries)
+    topics.trim(cluster, topic)
+    least = max(1, entries // topics.ENTRIES_PER_LEDGER)
+    topics.wait_for(lambda: len(topics.data_ledgers(cluster, topic)) <= before - least, f"trim of {topic}")

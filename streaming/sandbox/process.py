@@ -1,0 +1,149 @@
+"""Processes that outlive the command that started them, and are found again without being mistaken for others.
+
+A pid alone can be another process by now, and start times move with the clock: each process carries a random
+token in its environment, and only a process with that token is ever signalled.
+"""
+
+import contextlib
+import json
+import os
+import secrets
+import signal
+import subprocess
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import psutil
+
+TOKEN_VARIABLE = "LEDGER_REAPER_PROCESS_TOKEN"  # noqa: S105 (an identity, not a secret)
+KILLED_SECONDS = 30.0
+NOT_YET = 0  # pid of a process that is being started
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """What is written down of a started process; started_at is for people, the token identifies."""
+
+    pid: int
+    token: str
+    started_at: str
+    command: str
+
+
+def start(command: Sequence[str], *, env: Mapping[str, str], log: Path, record: Path, cwd: Path) -> Record:
+    """Start a process in a session of its own, its output appended to `log`, and write its record."""
+    token = secrets.token_hex(16)
+    started_at = time.strftime("%Y-%m-%dT%H:%M:%S%z")
+    # The token first: if we are ended between the start and the pid, the process can still be found.
+    _write(record, Record(NOT_YET, token, started_at, command[0]))
+    with log.open("ab") as output:
+        process = subprocess.Popen(
+            command,
+            env={**env, TOKEN_VARIABLE: token},
+            cwd=cwd,
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
+    # The handle is dropped on purpose: the process belongs to nobody but its record.
+    process.returncode = 0
+    made = Record(process.pid, token, started_at, command[0])
+    _write(record, made)
+    return made
+
+
+def find(record: Path) -> psutil.Process | None:
+    """The recorded process if it still runs; None if there is no record, or it ended, or the pid is another's."""
+    try:
+        known = Record(**json.loads(record.read_text(encoding="utf-8")))
+    except FileNotFoundError:
+        return None
+    pids = psutil.pids() if known.pid == NOT_YET else [known.pid]
+    for pid in pids:
+        try:
+            process = psutil.Process(pid)
+            if process.environ().get(TOKEN_VARIABLE) == known.token:
+                return process
+        except psutil.Error:
+            continue
+    _reap(known)
+    return None
+
+
+def send(record: Path, number: signal.Signals) -> bool:
+    """Send a signal to the process group of the recorded process; False if it does not run."""
+    process = find(record)
+    if process is None:
+        return False
+    try:
+        # Session leader, so its pid is the group's id: children of the part get the signal too.
+        os.killpg(process.pid, number)
+    except ProcessLookupError:
+        return False
+    return True
+
+
+def stop(record: Path, *, grace_seconds: float) -> bool:
+    """End the recorded process, gently and then by SIGKILL; returns when it is gone. False if it did not run.
+
+    A stopped (SIGSTOP) process is resumed, else it could not end gently.
+    """
+    process = find(record)
+    if process is not None:
+        send(record, signal.SIGTERM)
+        send(record, signal.SIGCONT)
+        if not _ended(process, grace_seconds):
+            kill(record)
+    record.unlink(missing_ok=True)
+    return process is not None
+
+
+def kill(record: Path) -> bool:
+    """End the recorded process at once, as a crash would; returns when it is gone. False if it did not run."""
+    process = find(record)
+    if process is None:
+        return False
+    send(record, signal.SIGKILL)
+    return _ended(process, KILLED_SECONDS)
+
+
+def _ended(process: psutil.Process, seconds: float) -> bool:
+    deadline = time.monotonic() + seconds
+    while _holds_anything(process):
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(0.02)
+    return True
+
+
+def _holds_anything(process: psutil.Process) -> bool:
+    """False once nothing of the process is left, but perhaps an exit status that its parent does not collect.
+
+    Its environment is unreadable before its sockets are closed, and its first thread ends before the others,
+    so neither says that its ports are free.
+    """
+    try:
+        if not process.is_running():
+            return False
+        if process.status() != psutil.STATUS_ZOMBIE or process.num_threads() > 1:
+            return True
+        os.waitpid(process.pid, os.WNOHANG)
+    except (psutil.Error, ChildProcessError):
+        return False
+    return False
+
+
+def _reap(known: Record) -> None:
+    """Collect the exit status where the process is a child of ours: a zombie has no environment."""
+    if known.pid != NOT_YET:
+        with contextlib.suppress(ChildProcessError):
+            os.waitpid(known.pid, os.WNOHANG)
+
+
+def _write(record: Path, content: Record) -> None:
+    partial = record.with_suffix(".part")
+    partial.write_text(json.dumps(asdict(content)), encoding="utf-8")
+    partial.replace(record)

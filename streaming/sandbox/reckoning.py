@@ -1,0 +1,82 @@
+"""The reckoning after a run in which anything may have crashed: what the topics hold beside what the receipts say.
+
+Read from the topics themselves, message by message, and not by anything that the service uses to work.
+"""
+
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import TypeVar
+
+from streaming import columns as c
+from streaming import receipts
+from streaming.adapters.clients import admin_for
+from streaming.adapters.pulsar_read import StoredMessage, read
+from streaming.config import Settings
+from udfs.records import Outcome
+from udfs.retry import ORIGIN_MESSAGE_ID, attempt_of
+
+T = TypeVar("T")
+
+
+@dataclass(slots=True)
+class Reckoning:
+    """Messages in the topics, final outcomes by request, and in words what does not fit; wrong is empty when all does.
+
+    open: requests without a final receipt yet; after `run --until-idle` there may be none.
+    """
+
+    requests: int
+    retries: int
+    dead_letters: int
+    outcomes: Counter[str] = field(default_factory=Counter)
+    open: int = 0
+    wrong: list[str] = field(default_factory=list)
+
+
+def reckon(settings: Settings) -> Reckoning:
+    """Count everything. Only while no service runs and no message of the topics has expired."""
+    topics = settings.topics
+    requests = {message.id for topic in topics.requests for message in _messages(settings, topic)}
+    retried = Counter((_origin(each), attempt_of(each.properties)) for each in _messages(settings, topics.retry))
+    dead = Counter(_origin(each) for each in _messages(settings, topics.dead_letter))
+    rows = list(receipts.rows(settings.state.dir))
+    final = [row for row in rows if row[c.OUTCOME] != Outcome.RETRY]
+    ends = Counter(row[c.ORIGIN_MESSAGE_ID] for row in final)
+    result = Reckoning(len(requests), retried.total(), dead.total(), Counter(row[c.OUTCOME] for row in final))
+    result.open = len(requests - ends.keys())
+    positions = Counter(tuple(row[name] for name in c.POSITION) for row in rows)
+    for what, wrong in (
+        ("requests have several final receipts", (each for each, n in ends.items() if n > 1)),
+        ("final receipts belong to no request", ends.keys() - requests),
+        ("messages were worked off twice", (each for each, n in positions.items() if n > 1)),
+        ("retries differ from what receipts say", _differences(retried, _put_off(rows))),
+        ("dead letters differ from what receipts say", _differences(dead, _dead(final))),
+    ):
+        named = [str(each) for each in wrong]
+        if named:
+            result.wrong.append(f"{len(named)} {what}, such as {', '.join(named[:3])}")
+    return result
+
+
+def _messages(settings: Settings, topic: str) -> Iterable[StoredMessage]:
+    with admin_for(settings) as admin:
+        last = admin.last_positions(topic) if admin.partitions(topic) else {}
+    return read(settings.pulsar, last)
+
+
+def _origin(message: StoredMessage) -> str:
+    return message.properties.get(ORIGIN_MESSAGE_ID) or message.id
+
+
+def _put_off(rows: list[dict[str, object]]) -> Counter[tuple[str, int]]:
+    kept = (row for row in rows if row[c.OUTCOME] == Outcome.RETRY)
+    return Counter((str(row[c.ORIGIN_MESSAGE_ID]), int(str(row[c.ATTEMPT]))) for row in kept)
+
+
+def _dead(final: list[dict[str, object]]) -> Counter[str]:
+    return Counter(str(row[c.ORIGIN_MESSAGE_ID]) for row in final if row[c.OUTCOME] == Outcome.DEAD_LETTER)
+
+
+def _differences(stored: Counter[T], receipted: Counter[T]) -> list[T]:
+    return [*(stored - receipted).elements(), *(receipted - stored).elements()]

@@ -1,0 +1,196 @@
+"""Configuration of each part: small, on loopback only, and with the delays cut that hide garbage from a watcher.
+
+Rendered from nothing but the values here: what is not named keeps the default of Pulsar's code.
+"""
+
+import socket
+from collections.abc import Mapping
+from pathlib import Path
+
+import psutil
+
+from streaming.sandbox.home import BUCKET, CLUSTER_NAME, HOST, LEDGERS_ROOT, REGION, Home, Part, Spec, addresses
+
+# 10 s: a killed broker's or bookie's znodes go soon, yet a busy two-core machine does not lose its sessions.
+SESSION_MS = 10_000
+GC_WAIT_MS = 3_000
+_BROKER = "org.apache.pulsar.broker"
+
+
+def render(values: Mapping[str, object]) -> str:
+    """Java properties, one a line."""
+    return "".join(f"{key}={_text(value)}\n" for key, value in values.items())
+
+
+def settings(home: Home, part: Part, spec: Spec, pulsar: Path) -> dict[str, object]:
+    """The part's configuration file as key and value."""
+    match part:
+        case Part.ZOOKEEPER:
+            return zookeeper(home, spec)
+        case Part.BOOKIE:
+            return bookie(home, spec)
+        case Part.BROKER:
+            return {**broker(home, spec, pulsar), **spec.broker_settings}
+        case Part.S3:
+            return {}
+
+
+def zookeeper(home: Home, spec: Spec) -> dict[str, object]:
+    """A single server, durable as in production (forceSync)."""
+    return {
+        "tickTime": 2000,
+        "dataDir": home.data(Part.ZOOKEEPER),
+        "clientPort": spec.ports["zookeeper"],
+        "clientPortAddress": HOST,
+        "admin.enableServer": False,
+        "autopurge.snapRetainCount": 3,
+        "autopurge.purgeInterval": 1,
+        "forceSync": "yes",
+        "maxClientCnxns": 0,
+        "maxSessionTimeout": 40_000,
+    }
+
+
+def bookie(home: Home, spec: Spec) -> dict[str, object]:
+    """One bookie whose entry logs are small enough to be given back within seconds."""
+    data = home.data(Part.BOOKIE)
+    return {
+        "bookieId": "bookie-0",  # by default the id is host:port, and cookies would refuse another port
+        "bookiePort": spec.ports["bookie"],
+        "advertisedAddress": HOST,
+        "listeningInterface": loopback_interface(),
+        "allowLoopback": True,
+        "journalDirectories": data / "journal",
+        "ledgerDirectories": data / "ledgers",
+        "metadataServiceUri": metadata_service_uri(spec),
+        "zkTimeout": SESSION_MS,
+        "httpServerEnabled": True,
+        "httpServerHost": HOST,
+        "httpServerPort": spec.ports["bookie_http"],
+        "httpServerClass": "org.apache.bookkeeper.http.vertx.VertxHttpServer",
+        "statsProviderClass": "org.apache.bookkeeper.stats.prometheus.PrometheusMetricsProvider",
+        "ledgerStorageClass": "org.apache.bookkeeper.bookie.storage.ldb.DbLedgerStorage",
+        "dbStorage_writeCacheMaxSizeMb": 16,
+        "dbStorage_readAheadCacheMaxSizeMb": 16,
+        "dbStorage_rocksDB_blockCacheSize": 8 * 1024 * 1024,
+        "dbStorage_rocksDB_writeBufferSizeMB": 4,
+        "dbStorage_rocksDB_sstSizeInMB": 4,
+        "flushInterval": 1_000,
+        "journalMaxSizeMB": 16,
+        "journalMaxBackups": 1,
+        "journalPreAllocSizeMB": 4,
+        "journalSyncData": False,
+        "logSizeLimit": 1024 * 1024,
+        "entryLogFilePreallocationEnabled": False,
+        "gcWaitTime": GC_WAIT_MS,
+        "gcOverreplicatedLedgerWaitTime": 3_600_000,
+        "minorCompactionInterval": 6,
+        "minorCompactionThreshold": 0.5,
+        "majorCompactionInterval": 12,
+        "majorCompactionThreshold": 0.9,
+        "forceAllowCompaction": True,
+        "isForceGCAllowWhenNoSpace": True,
+        "diskUsageThreshold": 0.99,
+        "diskUsageWarnThreshold": 0.985,
+        "minUsableSizeForEntryLogCreation": 4 * 1024 * 1024,
+        "autoRecoveryDaemonEnabled": False,
+        "nettyMaxFrameSizeBytes": 5_253_120,
+        "numReadWorkerThreads": 2,
+        "numHighPriorityWorkerThreads": 2,
+        "numJournalCallbackThreads": 2,
+    }
+
+
+def broker(home: Home, spec: Spec, pulsar: Path) -> dict[str, object]:
+    """A broker with ledgers of ten entries that trims at once and can offload to the S3 part."""
+    return {
+        "metadataStoreUrl": f"zk:{HOST}:{spec.ports['zookeeper']}",
+        "configurationMetadataStoreUrl": f"zk:{HOST}:{spec.ports['zookeeper']}",
+        "metadataStoreSessionTimeoutMillis": SESSION_MS,
+        "clusterName": CLUSTER_NAME,
+        "brokerServicePort": spec.ports["broker"],
+        "webServicePort": spec.ports["broker_http"],
+        "bindAddress": HOST,
+        "advertisedAddress": HOST,
+        **_ledgers(),
+        **_topics(),
+        **_offload(home, spec, pulsar),
+        "brokerShutdownTimeoutMs": 10_000,
+        "functionsWorkerEnabled": False,
+        "enablePackagesManagement": False,
+        "transactionCoordinatorEnabled": False,
+        "loadBalancerSheddingEnabled": False,
+        "loadBalancerAutoBundleSplitEnabled": False,
+        "defaultNumberOfNamespaceBundles": 1,
+        "numIOThreads": 4,
+        "numHttpServerThreads": 16,
+        "numOrderedExecutorThreads": 2,
+    }
+
+
+def _ledgers() -> dict[str, object]:
+    return {
+        "managedLedgerDefaultEnsembleSize": 1,
+        "managedLedgerDefaultWriteQuorum": 1,
+        "managedLedgerDefaultAckQuorum": 1,
+        "managedLedgerMaxEntriesPerLedger": 10,
+        "managedLedgerMinLedgerRolloverTimeMinutes": 0,
+        "managedLedgerCursorMaxEntriesPerLedger": 50,
+        "managedLedgerDefaultMarkDeleteRateLimit": 100,  # an acknowledgement is in the cursor's ledger at once
+        "managedLedgerCacheSizeMB": 32,
+        "managedLedgerNumSchedulerThreads": 2,
+        "bookkeeperClientNumWorkerThreads": 2,
+        "bookkeeperNumberOfChannelsPerBookie": 2,
+        "retentionCheckIntervalInSeconds": 2,
+        "defaultRetentionTimeInMinutes": 0,
+        "defaultRetentionSizeInMB": 0,
+    }
+
+
+def _topics() -> dict[str, object]:
+    return {
+        "allowAutoTopicCreation": True,
+        "brokerDeleteInactiveTopicsEnabled": False,
+        "forceDeleteNamespaceAllowed": True,
+        "forceDeleteTenantAllowed": True,
+        "brokerDeduplicationEnabled": False,
+        "systemTopicEnabled": True,
+        "topicLevelPoliciesEnabled": True,
+        # Delayed messages in bucket ledgers (PIP-195), in production only from 50,000 messages on.
+        "delayedDeliveryTrackerFactoryClassName": f"{_BROKER}.delayed.BucketDelayedDeliveryTrackerFactory",
+        "delayedDeliveryMinIndexCountPerBucket": 50,
+        "delayedDeliveryMaxIndexesPerBucketSnapshotSegment": 20,
+        "delayedDeliveryMaxTimeStepPerBucketSnapshotSegmentSeconds": 60,
+        "delayedDeliveryFixedDelayDetectionLookahead": 0,
+    }
+
+
+def _offload(home: Home, spec: Spec, pulsar: Path) -> dict[str, object]:
+    # Driver aws-s3 would first ask the public S3 for the bucket's region and wait for that to fail.
+    return {
+        "managedLedgerOffloadDriver": "S3",
+        "managedLedgerOffloadBucket": BUCKET,
+        "managedLedgerOffloadRegion": REGION,
+        "managedLedgerOffloadServiceEndpoint": addresses(spec).s3,
+        "managedLedgerOffloadDeletionLagMs": 0,
+        "managedLedgerOffloadAutoTriggerSizeThresholdBytes": -1,
+        "offloadersDirectory": pulsar / "offloaders",
+        "narExtractionDirectory": home.root / "tmp" / "nar",
+    }
+
+
+def metadata_service_uri(spec: Spec) -> str:
+    """Where BookKeeper's own tools find the metadata."""
+    return f"zk+hierarchical://{HOST}:{spec.ports['zookeeper']}{LEDGERS_ROOT}"
+
+
+def loopback_interface() -> str:
+    """Name of the interface that has 127.0.0.1; a bookie without it listens on every address."""
+    for name, held in psutil.net_if_addrs().items():
+        if any(address.family == socket.AF_INET and address.address == HOST for address in held):
+            return name
+    return "lo"
+
+
+def _text(value: object) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)

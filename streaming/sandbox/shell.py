@@ -1,0 +1,63 @@
+"""BookKeeper's own shell against the embedded cluster: the witness that is not ours."""
+
+import re
+import subprocess
+from collections.abc import Sequence
+
+from streaming.errors import ReaperError
+from streaming.sandbox.cluster import Cluster
+from streaming.sandbox.home import HOST, LEDGERS_ROOT
+from streaming.sandbox.launch import java_environment
+from streaming.sandbox.settings import metadata_service_uri
+
+SHELL_SECONDS = 120
+_MEMORY = "-Xms64m -Xmx256m -XX:MaxDirectMemorySize=128m"
+# The shell prints results as log lines: "<time> [main] INFO  ...ListLedgersCommand - ledgerID: 12"
+_LISTED = re.compile(r"ledgerID: (\d+)")
+_ENTRY = re.compile(r"Entry Id: (\d+)|Lost Entry|No such entry")
+
+
+def run(cluster: Cluster, arguments: Sequence[str], *, check: bool = True) -> str:
+    """Run `bookkeeper shell <arguments>`; returns what it printed. About 2 s: a JVM starts.
+
+    Raises ReaperError with the output when it fails and check is set.
+    """
+    conf = cluster.home.root / "conf" / "shell.conf"
+    spec = cluster.spec
+    conf.write_text(
+        f"zkServers={HOST}:{spec.ports['zookeeper']}\n"
+        f"metadataServiceUri={metadata_service_uri(spec)}\n"
+        f"zkLedgersRootPath={LEDGERS_ROOT}\n",
+        encoding="utf-8",
+    )
+    scratch = cluster.home.root / "tmp" / "shell"
+    scratch.mkdir(parents=True, exist_ok=True)
+    done = subprocess.run(
+        [str(cluster.pulsar / "bin" / "bookkeeper"), "shell", *arguments],
+        env={**java_environment(cluster.home, scratch, _MEMORY), "BOOKIE_CONF": str(conf)},
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        timeout=SHELL_SECONDS,
+        check=False,
+    )
+    text = done.stdout.decode("utf-8", errors="replace")
+    if check and done.returncode != 0:
+        raise ReaperError(f"bookkeeper shell {' '.join(arguments)} ended with {done.returncode}:\n{text[-2000:]}")
+    return text
+
+
+def list_ledgers(cluster: Cluster) -> set[int]:
+    """Ids that `listledgers` prints."""
+    return {int(found) for found in _LISTED.findall(run(cluster, ["listledgers"]))}
+
+
+def ledger_metadata(cluster: Cluster, ledger_id: int) -> str:
+    """What `ledgermetadata` prints; ReaperError when the ledger does not exist."""
+    return run(cluster, ["ledgermetadata", "-ledgerid", str(ledger_id)])
+
+
+def read_ledger(cluster: Cluster, ledger_id: int, first_entry: int, last_entry: int) -> str:
+    """What `readledger` prints of the entries, read from the bookie; ReaperError when it can't."""
+    span = ["-fe", str(first_entry), "-le", str(last_entry)]
+    return run(cluster, ["readledger", "-l", str(ledger_id), *span])

@@ -1,0 +1,215 @@
+"""Topics of the embedded cluster: made with many small ledgers, used, trimmed, offloaded and read back.
+
+Everything goes through the broker, by its admin API or the Pulsar client, as users and operators do it.
+"""
+
+import json
+import time
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+from streaming.adapters import sandbox_clients as clients
+from streaming.errors import RefusedError, UnavailableError
+from streaming.sandbox.cluster import Cluster
+from streaming.sandbox.home import Part
+from udfs.paths import encode_cursor, managed_ledger_name
+
+ENTRIES_PER_LEDGER = 10  # settings.py: managedLedgerMaxEntriesPerLedger
+SETTLE_SECONDS = 30.0
+
+
+def fill(cluster: Cluster, topic: str, ledgers: int, subscriptions: Sequence[str], *, entry_bytes: int = 64) -> int:
+    """Make the subscriptions and publish so much that the topic fills `ledgers` ledgers; returns entries sent.
+
+    Without a subscription the broker would trim what is published at once.
+    """
+    clients.subscribe(cluster.addresses.pulsar, topic, subscriptions)
+    return publish(cluster, topic, ledgers * ENTRIES_PER_LEDGER, entry_bytes=entry_bytes)
+
+
+def publish(cluster: Cluster, topic: str, entries: int, *, entry_bytes: int = 64) -> int:
+    """Publish numbered payloads of the given size, one entry each; returns how many were stored."""
+    return clients.publish(cluster.addresses.pulsar, topic, payloads(entries, entry_bytes))
+
+
+def payloads(entries: int, entry_bytes: int) -> Iterable[bytes]:
+    """Payloads that tell their number, padded to the size."""
+    return (f"{number:08d}".encode().ljust(entry_bytes, b".") for number in range(entries))
+
+
+def consume(cluster: Cluster, topic: str, subscription: str, count: int) -> list[bytes]:
+    """Receive and acknowledge `count` messages; returns once the cursor's position is stored in its ledger.
+
+    For a topic without partitions; each partition is such a topic.
+    """
+    payloads, (ledger_id, entry_id) = clients.consume(cluster.addresses.pulsar, topic, subscription, count)
+    if payloads:
+        cursor = encode_cursor(subscription)
+        wait_for(lambda: _is_stored(cluster, topic, cursor, (ledger_id, entry_id)), f"acknowledgement on {topic}")
+    return payloads
+
+
+def read_all(cluster: Cluster, topic: str) -> list[bytes]:
+    """Every message that the topic still holds, from the first."""
+    return clients.read_all(cluster.addresses.pulsar, topic)
+
+
+def internal_stats(cluster: Cluster, topic: str) -> dict[str, Any]:
+    """The owner broker's internalStats."""
+    found: dict[str, Any] = json.loads(admin(cluster, "GET", f"{resource(topic)}/internalStats"))
+    return found
+
+
+def data_ledgers(cluster: Cluster, topic: str) -> list[int]:
+    """Ids in the topic's ledger list, as the broker has it."""
+    return [ledger["ledgerId"] for ledger in internal_stats(cluster, topic)["ledgers"]]
+
+
+def cursor_ledgers(cluster: Cluster, topic: str) -> dict[str, int]:
+    """Cursor name -> id of its ledger (-1: none), as the broker has it."""
+    return {name: cursor["cursorLedger"] for name, cursor in internal_stats(cluster, topic)["cursors"].items()}
+
+
+def schema_ledgers(cluster: Cluster, topic: str) -> list[int]:
+    """Ids of the topic's schema ledgers, one per version, as the broker has it."""
+    return [ledger["ledgerId"] for ledger in internal_stats(cluster, topic).get("schemaLedgers", [])]
+
+
+def post_schema_versions(cluster: Cluster, topic: str, versions: int) -> None:
+    """Give the topic `versions` compatible Avro schemas: each becomes a ledger of its own."""
+    for version in range(1, versions + 1):
+        fields = [{"name": f"field_{n}", "type": ["null", "string"], "default": None} for n in range(version)]
+        schema = json.dumps({"type": "record", "name": "Sample", "fields": fields})
+        body = {"type": "AVRO", "schema": schema, "properties": {}}
+        admin(cluster, "POST", f"schemas/{_path(topic)}/schema", body)
+
+
+def delete_schema(cluster: Cluster, topic: str) -> None:
+    """Delete every schema version of the topic."""
+    admin(cluster, "DELETE", f"schemas/{_path(topic)}/schema?force=true")
+
+
+def delete_subscription(cluster: Cluster, topic: str, subscription: str) -> bool:
+    """Delete a subscription, consumers or not; False when the broker failed halfway (a metadata fault)."""
+    return _done(cluster, "DELETE", f"{resource(topic)}/subscription/{subscription}?force=true")
+
+
+def delete_topic(cluster: Cluster, topic: str) -> bool:
+    """Delete a topic whatever uses it; False when the broker failed halfway (a metadata fault)."""
+    return _done(cluster, "DELETE", f"{resource(topic)}?force=true")
+
+
+def trim(cluster: Cluster, topic: str) -> None:
+    """Ask the broker to drop the ledgers that every subscription is past; it does so soon after."""
+    admin(cluster, "POST", f"{resource(topic)}/trim")
+
+
+def unload(cluster: Cluster, topic: str) -> None:
+    """Close the topic in the broker; the next use loads it again from the metadata."""
+    admin(cluster, "PUT", f"{resource(topic)}/unload")
+
+
+def compact(cluster: Cluster, topic: str) -> None:
+    """Compact the topic and wait until the broker is done."""
+    admin(cluster, "PUT", f"{resource(topic)}/compaction")
+    wait_for(lambda: "RUNNING" not in admin(cluster, "GET", f"{resource(topic)}/compaction"), f"compaction of {topic}")
+
+
+def publish_keyed(cluster: Cluster, topic: str, entries: int, keys: int) -> None:
+    """Publish numbered messages over so many keys; compaction keeps the last of each key."""
+    messages = ((f"key-{number % keys}", f"{number:08d}".encode()) for number in range(entries))
+    clients.publish_keyed(cluster.addresses.pulsar, topic, messages)
+
+
+def fill_buckets(cluster: Cluster, topic: str, subscription: str, entries: int, *, delay_seconds: int = 3600) -> None:
+    """Publish delayed messages so that the broker writes bucket ledgers (one per 50); returns when it has begun to."""
+    url = cluster.addresses.pulsar
+    cursor = encode_cursor(subscription)
+    with clients.shared_consumer(url, topic, subscription):
+        clients.publish_delayed(url, topic, entries, delay_seconds)
+        wait_for(lambda: _seen_by(cluster, topic, cursor) >= entries, f"dispatch of {topic}")
+
+
+def enable_deduplication(cluster: Cluster, topic: str) -> None:
+    """Have the broker drop what a producer of the same name sends twice."""
+    admin(cluster, "POST", f"{resource(topic)}/deduplicationEnabled", True)
+
+
+def create_partitioned(cluster: Cluster, topic: str, partitions: int) -> None:
+    """Create a partitioned topic; each `<topic>-partition-<n>` is then a topic for the other functions."""
+    admin(cluster, "PUT", f"{resource(topic)}/partitions", partitions)
+
+
+def offload(cluster: Cluster, topic: str) -> None:
+    """Move all closed ledgers of the topic to S3 and wait until the broker says that they are there.
+
+    With the sandbox's deletion lag of 0 the broker drops the BookKeeper copies a moment later. Raises RefusedError
+    when the broker gives up.
+    """
+    last = json.loads(admin(cluster, "GET", f"{resource(topic)}/lastMessageId"))
+    admin(cluster, "PUT", f"{resource(topic)}/offload", last)
+    wait_for(lambda: _offload_status(cluster, topic) != "RUNNING", f"offload of {topic}")
+    if (status := _offload_status(cluster, topic)) != "SUCCESS":
+        raise RefusedError(f"offload of {topic} ended as {status}: read {cluster.home.log(Part.BROKER)}")
+
+
+def objects(cluster: Cluster) -> list[str]:
+    """Keys in the offload bucket."""
+    return clients.bucket_keys(cluster.addresses.s3, cluster.bucket, cluster.region)
+
+
+def resource(topic: str) -> str:
+    """The topic's place in the admin API, below /admin/v2/."""
+    return f"persistent/{_path(topic)}"
+
+
+def admin(cluster: Cluster, method: str, path: str, body: Any = None) -> str:
+    """Call the admin API; returns the answer's text. Raises RefusedError on an error, UnavailableError on silence."""
+    reply = clients.http(method, f"{cluster.addresses.admin}/admin/v2/{path}", body=body)
+    deadline = time.monotonic() + SETTLE_SECONDS
+    while method == "GET" and reply.status >= 500 and time.monotonic() < deadline:
+        # a broker that has just started after a crash may still find its predecessor's bundles in the metadata
+        time.sleep(0.5)
+        reply = clients.http(method, f"{cluster.addresses.admin}/admin/v2/{path}", body=body)
+    if reply.status == 0:
+        raise UnavailableError(f"{method} {path}: {reply.text}")
+    if not reply.ok:
+        raise RefusedError(f"{method} {path}: {reply.status} {reply.text[:300]}")
+    return reply.text
+
+
+def wait_for(condition: Callable[[], bool], what: str, *, seconds: float = SETTLE_SECONDS) -> None:
+    """Return when the condition holds, looked at every 0.2 s; UnavailableError after `seconds`."""
+    deadline = time.monotonic() + seconds
+    while not condition():
+        if time.monotonic() > deadline:
+            raise UnavailableError(f"{what}: not within {seconds:.0f} s")
+        time.sleep(0.2)
+
+
+def _done(cluster: Cluster, method: str, path: str) -> bool:
+    try:
+        admin(cluster, method, path)
+    except RefusedError:
+        return False
+    return True
+
+
+def _seen_by(cluster: Cluster, topic: str, cursor: str) -> int:
+    return int(internal_stats(cluster, topic)["cursors"][cursor]["numberOfEntriesSinceFirstNotAckedMessage"])
+
+
+def _offload_status(cluster: Cluster, topic: str) -> str:
+    return str(json.loads(admin(cluster, "GET", f"{resource(topic)}/offload"))["status"])
+
+
+def _is_stored(cluster: Cluster, topic: str, cursor: str, position: tuple[int, int]) -> bool:
+    found = internal_stats(cluster, topic)["cursors"][cursor]
+    ledger_id, entry_id = found["markDeletePosition"].split(":")
+    # A cursor's first ledger is made on demand; until then a crash would forget the position.
+    return (int(ledger_id), int(entry_id)) >= position and found["cursorLedger"] >= 0
+
+
+def _path(topic: str) -> str:
+    tenant, namespace, _domain, name = managed_ledger_name(topic).split("/")
+    return f"{tenant}/{namespace}/{name}"
