@@ -1,0 +1,89 @@
+"""What an audit came to, and how it is remembered beside its findings (summary.json)."""
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from streaming.adapters.clients import clients_for
+from streaming.audit.certificate import Certificate
+from streaming.audit.options import Filters
+from streaming.audit.place import Place
+from streaming.config import Settings
+from streaming.errors import ConfigError, UnavailableError
+from streaming.ports import Unreadable
+
+FILE = "summary.json"
+
+
+@dataclass(frozen=True, slots=True)
+class Share:
+    """How much is in use of a namespace, by component; bytes as the owners' lists tell them."""
+
+    namespace: str
+    component: str
+    ledger_type: str
+    count: int
+    size_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Audited:
+    """What an audit came to. totals: how much was listed and is in use, and class -> count and bytes.
+
+    instance_id: BookKeeper's own name for the cluster that was audited.
+    """
+
+    audit_id: str
+    instance_id: str
+    started_ms: int
+    ended_ms: int
+    certificate: Certificate
+    totals: Mapping[str, Any]
+    in_use: tuple[Share, ...]
+
+
+def remember(place: Place, audited: Audited, filters: Filters) -> None:
+    """Write it down. filters: what the report beside it shows; the findings are all there. Raises UnavailableError."""
+    content = {
+        "audit_id": audited.audit_id,
+        "instance_id": audited.instance_id,
+        "started_ms": audited.started_ms,
+        "ended_ms": audited.ended_ms,
+        "filters": asdict(filters),
+        "certificate": audited.certificate.as_json(),
+        "totals": audited.totals,
+        "in_use": [asdict(share) for share in audited.in_use],
+    }
+    place.write(FILE, json.dumps(content, indent=2).encode())
+
+
+def instance_id_of(settings: Settings) -> str:
+    """BookKeeper's INSTANCEID, now. Raises ConfigError, UnavailableError."""
+    path = f"{settings.zookeeper.ledgers_root}/INSTANCEID"
+    (node,) = clients_for(settings).store.read_many([path])
+    if node is None:
+        raise ConfigError(f"ZooKeeper has no {path}: check zookeeper.hosts (chroot?) and zookeeper.ledgers_root")
+    if isinstance(node, Unreadable):
+        raise UnavailableError(f"{path} can't be read: {node.detail}")
+    return node.data.decode("utf-8", "replace")
+
+
+def remembered(place: Place) -> Audited:
+    """The last audit there. Raises ConfigError where there is none, UnavailableError."""
+    content = place.read(FILE)
+    if content is None:
+        raise ConfigError(f"no audit in {place.location}: run `ledger-reaper audit` without --last first")
+    try:
+        fields = json.loads(content)
+        return Audited(
+            fields["audit_id"],
+            fields["instance_id"],
+            fields["started_ms"],
+            fields["ended_ms"],
+            Certificate.from_json(fields["certificate"]),
+            fields["totals"],
+            tuple(Share(**share) for share in fields["in_use"]),
+        )
+    except (ValueError, KeyError, TypeError) as error:
+        raise ConfigError(f"{place.location}/{FILE} is damaged ({error}): run `ledger-reaper audit` anew") from error

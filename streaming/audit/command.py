@@ -1,0 +1,218 @@
+"""`ledger-reaper audit`, from settings to output; the CLI's functions only parse and call this."""
+
+import json
+import logging
+import shlex
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+from rich.console import Console
+
+from streaming import columns as c
+from streaming.audit import columns as a
+from streaming.audit import history, html, join, terminal
+from streaming.audit import publish as publishing
+from streaming.audit.audited import Audited, instance_id_of, remember, remembered
+from streaming.audit.html import Beside
+from streaming.audit.options import AuditOptions, Filters
+from streaming.audit.place import FINDINGS, Place, place_of
+from streaming.audit.progress import Phases
+from streaming.audit.run import Audit
+from streaming.audit.space import Space, account
+from streaming.audit.summary import Summary, matching, summarize
+from streaming.audit.text import age_text, size_text
+from streaming.audit.turns import Turns
+from streaming.bookies import announced
+from streaming.clock import SystemClock
+from streaming.config import Settings
+from streaming.errors import ReaperError, SafetyError
+from streaming.service import translated
+from streaming.session import start
+from udfs.audit import FindingClass
+
+log = logging.getLogger("ledger-reaper")
+
+REPORT = "report.html"
+_JSON_FIELDS = (
+    a.CLASS,
+    c.LEDGER_ID,
+    c.LEDGER_TYPE,
+    c.COMPONENT,
+    c.TOPIC_NAME,
+    c.UUID,
+    c.BYTES,
+    a.AGE_SECONDS,
+    c.REASON,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """What to do with what an audit finds. last: with what the last audit there found, instead of looking anew.
+
+    config: the configuration file as the operator named it, for the commands that are proposed. is_quiet: one line to
+    the log, nothing to the terminal.
+    """
+
+    options: AuditOptions
+    config: str
+    out: Path | None = None
+    as_json: bool = False
+    publish: bool = False
+    last: bool = False
+    is_quiet: bool = False
+
+
+def audit(settings: Settings, wanted: Wanted, *, watch_seconds: int = 0) -> None:
+    """Run one audit, or one after another. Raises SafetyError for a loss found, or a publication refused."""
+    place = place_of(settings, wanted.out)
+    if wanted.last:
+        _refuse_other_cluster(settings, remembered(place))
+    spark = start(settings, [], with_delta=False)
+    command = AuditCommand(spark, settings, wanted, place)
+    try:
+        if watch_seconds:
+            Turns(command.run, watch_seconds, 0).repeat()
+        else:
+            command.run()
+    except KeyboardInterrupt:
+        log.info("stopped")
+    finally:
+        spark.stop()
+
+
+@dataclass(frozen=True, slots=True)
+class AuditCommand:
+    """One audit, as often as it is run."""
+
+    spark: SparkSession
+    settings: Settings
+    wanted: Wanted
+    place: Place
+
+    def run(self) -> None:
+        """Audit, show, and do what was asked for. Raises ReaperError's family."""
+        try:
+            self._run()
+        except ReaperError:
+            raise
+        except Exception as error:
+            ours = translated(error)  # what executors raise comes back inside a Java exception
+            if ours is error:
+                raise
+            raise ours from error
+
+    def _run(self) -> None:
+        filters = self.wanted.options.filters
+        with self._phases() as phases:
+            audited = self._audited(phases)
+            selected = matching(self.spark.read.parquet(self.place.spark_path(FINDINGS)), filters)
+            with phases.phase("Adding up"):
+                summary = summarize(selected)
+            bookies = self.wanted.options.bookies or announced(self.settings)
+            space = account(self.settings, self.place, bookies, SystemClock().now_ms())
+            report = self._write(audited, summary, space)
+        self._show(audited, selected, summary, space, report)
+        missing = summary.of(FindingClass.MISSING).count
+        if self.wanted.options.verify_only and missing:
+            raise SafetyError(f"{missing} ledgers or objects are referred to and do not exist: data was lost")
+        if self.wanted.publish:
+            self._publish(audited, selected)
+
+    def _show(self, audited: Audited, selected: DataFrame, summary: Summary, space: Space, report: str) -> None:
+        if self.wanted.is_quiet:
+            log.info("audit %s: %s; report: %s", audited.audit_id, terminal.in_short(audited, summary), report)
+        elif self.wanted.as_json:
+            _print_json(selected, audited)
+        else:
+            terminal.show(Console(), audited, summary, space)
+            Console().print(f"Report: {report}", soft_wrap=True)
+            terminal.propose(Console(), summary, self._again("--last --publish"), publishes=self.wanted.publish)
+        if missing := summary.of(FindingClass.MISSING).count:
+            log.error("%s ledgers or objects are referred to and do not exist: see %s", missing, report)
+
+    def _again(self, more: str) -> str:
+        """This audit's command line, with other wishes."""
+        out = f" --out {shlex.quote(str(self.wanted.out))}" if self.wanted.out else ""
+        chosen = self.wanted.options.filters.arguments()
+        return f"ledger-reaper audit --config {shlex.quote(self.wanted.config)}{out}{chosen} {more}"
+
+    def _phases(self) -> Phases:
+        return Phases(self.spark, Console(stderr=True, quiet=self.wanted.is_quiet))
+
+    def _audited(self, phases: Phases) -> Audited:
+        if self.wanted.last:
+            return remembered(self.place)
+        return Audit(self.spark, self.settings, self.wanted.options, self.place, phases, SystemClock()).run()
+
+    def _write(self, audited: Audited, summary: Summary, space: Space) -> str:
+        filters = self.wanted.options.filters
+        newest = history.Past(
+            audited.started_ms,
+            audited.certificate.is_complete,
+            summary.orphans.count,
+            summary.orphans.size_bytes,
+            summary.of(FindingClass.MISSING).count,
+            audited.totals["ledgers"],
+        )
+        counts = filters.are_empty and not self.wanted.last and not self.wanted.options.verify_only
+        past = history.add(self.place, newest) if counts else history.read(self.place)
+        remember(self.place, audited, filters)
+        self.place.write(REPORT, html.page(audited, summary, Beside(tuple(past), space, _scope(filters))).encode())
+        return f"{self.place.location}/{REPORT}"
+
+    def _publish(self, audited: Audited, selected: DataFrame) -> None:
+        """Send the orphans; what lies within reach of something unreadable is UNKNOWN, so it is not among them."""
+        options, topic = self.wanted.options, self.settings.topics.requests[0]
+        if audited.certificate.errors:
+            raise SafetyError(f"nothing was published: {audited.certificate.errors[0]}")
+        orphans = selected.where(join.is_class(FindingClass.ORPHAN))
+        with self._phases() as phases, phases.phase("Publishing") as phase:
+            totals = orphans.agg(F.count(F.lit(1)).alias("n"), F.sum(c.BYTES).alias("total")).first()
+            count, size = (totals["n"], totals["total"] or 0) if totals else (0, 0)
+            name = publishing.plan_name(audited.audit_id, options.filters)
+            plan = publishing.Plan(name, audited.audit_id, SystemClock().now_ms(), count, size, {})
+            plan, is_fresh = publishing.prepare(self.settings, self.place, plan)
+            if not plan.is_done:
+                rate = options.publish_per_second
+                publishing.send(self.settings, orphans, plan, is_fresh=is_fresh, per_second=rate)
+                publishing.finish(self.place, plan)
+            phase.came_to(count, "requests")
+        log.info("%s requests %s %s", count, "were already in" if plan.is_done else "published to", topic)
+        faults = audited.certificate.faults_within(options.filters)
+        if faults:
+            raise SafetyError(
+                f"not everything was published: {len(faults)} parts could not be read, and what belongs to them was "
+                f"left out (class UNKNOWN). First: {faults[0]}. Repair them, or choose by --tenant or --namespace"
+            )
+
+
+def _refuse_other_cluster(settings: Settings, audited: Audited) -> None:
+    found = instance_id_of(settings)
+    if found != audited.instance_id:
+        raise SafetyError(
+            f"audit {audited.audit_id} was made of cluster {audited.instance_id}; this one is {found}: "
+            "use the configuration that the audit was made with"
+        )
+
+
+def _print_json(selected: DataFrame, audited: Audited) -> None:
+    lines = selected.select(F.to_json(F.struct(*_JSON_FIELDS), {"ignoreNullFields": "false"}))
+    for row in lines.toLocalIterator(prefetchPartitions=True):
+        sys.stdout.write(row[0] + "\n")
+    sys.stdout.write(json.dumps({"complete": audited.certificate.is_complete, "totals": audited.totals}) + "\n")
+    sys.stdout.flush()
+
+
+def _scope(filters: Filters) -> str:
+    chosen = {
+        "tenant": filters.tenant,
+        "namespace": filters.namespace,
+        "component": str(filters.component or ""),
+        "older than": age_text(filters.older_than_seconds) if filters.older_than_seconds else "",
+        "the oldest orphans within": size_text(filters.max_bytes) if filters.max_bytes else "",
+    }
+    return ", ".join(f"{name} {value}" for name, value in chosen.items() if value)

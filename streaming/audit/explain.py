@@ -1,0 +1,188 @@
+"""`ledger-reaper explain`: one ledger, its owner, and what the judge would say of a request for it, without Spark."""
+
+import json
+import sys
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any
+
+import pyarrow.dataset as ds
+from rich.console import Console
+
+from streaming import columns as c
+from streaming import receipts
+from streaming.adapters.clients import clients_for
+from streaming.app import policy_of
+from streaming.audit import columns as a
+from streaming.audit.place import FINDINGS, Place, place_of
+from streaming.audit.suspects import LedgerReader
+from streaming.audit.text import age_text, size_text
+from streaming.audit.words import meaning_of
+from streaming.clock import Clock, SystemClock
+from streaming.config import Settings
+from streaming.identity import read_layout
+from streaming.in_use import InUseLoader
+from streaming.pace import Pace
+from streaming.ports import Unreadable
+from udfs.audit import Unclaimed, claim_of
+from udfs.judge import Case, judge, refers_to
+from udfs.paths import ledger_path, topic_of
+from udfs.records import LedgerFacts, Outcome, PendingDelete, Reason, Reference, Verdict
+from udfs.references import key_of
+
+_AUDITED = (a.CLASS, c.LEDGER_TYPE, c.REASON, c.TOPIC_NAME, c.UUID, c.DETAIL)
+
+
+@dataclass(frozen=True, slots=True)
+class Explained:
+    """All that is known of one ledger now. facts None: it does not exist."""
+
+    ledger_id: int
+    path: str
+    facts: LedgerFacts | Unreadable | None
+    claim: PendingDelete | Unclaimed | None
+    reference: Reference | None
+    verdict: Verdict
+    now_ms: int
+
+
+def explain(settings: Settings, ledger_id: int, *, as_json: bool) -> None:
+    """Print what is known. Raises UnavailableError, ConfigError."""
+    known = look(settings, ledger_id, SystemClock())
+    past = past_of(settings, ledger_id)
+    audited = audited_as(place_of(settings, None), ledger_id)
+    if as_json:
+        sys.stdout.write(json.dumps(as_fields(known) | {"receipts": past, "last_audit": audited}) + "\n")
+    else:
+        _print(known, past)
+        for row in audited:
+            said = " ".join(str(row[name]) for name in _AUDITED if row[name])
+            Console(soft_wrap=True).print(f"  last audit  {said}", markup=False, highlight=False)
+
+
+def look(settings: Settings, ledger_id: int, clock: Clock) -> Explained:
+    """Read the ledger, then its owner, and judge."""
+    clients = clients_for(settings)
+    root = settings.zookeeper.ledgers_root
+    layout = read_layout(clients.store, root)
+    (facts,) = LedgerReader(clients.store, layout, root, Pace(0)).facts([ledger_id])
+    path = ledger_path(layout, root, ledger_id)
+    if not isinstance(facts, LedgerFacts) or facts.metadata is None:
+        gone = Verdict(Outcome.ALREADY_GONE, Reason.NOT_FOUND)
+        unread = Verdict(Outcome.RETRY, Reason.LEDGER_UNREADABLE, facts.detail if isinstance(facts, Unreadable) else "")
+        return Explained(ledger_id, path, facts, None, None, gone if facts is None else unread, clock.now_ms())
+    claim = claim_of(ledger_id, facts.metadata.custom_metadata)
+    if isinstance(claim, Unclaimed):
+        refused = Verdict(Outcome.DEAD_LETTER, claim.reason, claim.detail)
+        return Explained(ledger_id, path, facts, claim, None, refused, clock.now_ms())
+    loader = InUseLoader(clients.store, clients.broker if settings.safety.ask_broker else None, clock)
+    key = key_of(claim)
+    reference = loader.load([key])[key]
+    now_ms = clock.now_ms()
+    verdict = judge(Case(claim, facts, reference), policy_of(settings), now_ms=now_ms)
+    return Explained(ledger_id, path, facts, claim, reference, verdict, now_ms)
+
+
+def past_of(settings: Settings, ledger_id: int) -> list[dict[str, Any]]:
+    """Receipts of requests for it, oldest first. Raises UnavailableError."""
+    wanted = [c.AT_MS, c.LEDGER_TYPE, c.OUTCOME, c.REASON, c.DETAIL]
+    found = receipts.rows(settings.state.dir, ds.field(c.LEDGER_ID) == ledger_id, columns=wanted)
+    return sorted(found, key=lambda row: int(row[c.AT_MS]))
+
+
+def audited_as(place: Place, ledger_id: int) -> list[dict[str, Any]]:
+    """What the last audit said of the ledger and its offloaded objects: it knows whose a lost ledger was."""
+    if not place.names(FINDINGS):
+        return []
+    files = ds.dataset(f"{place.root}/{FINDINGS}", filesystem=place.filesystem, format="parquet")
+    found: list[dict[str, Any]] = files.to_table(
+        columns=list(_AUDITED), filter=ds.field(c.LEDGER_ID) == ledger_id
+    ).to_pylist()
+    return found
+
+
+def as_fields(known: Explained) -> dict[str, Any]:
+    """For machines."""
+    fields: dict[str, Any] = {
+        c.LEDGER_ID: known.ledger_id,
+        "path": known.path,
+        "exists": known.facts is not None,
+    }
+    if isinstance(known.facts, LedgerFacts):
+        fields |= _ledger_fields(known.facts, known.now_ms)
+    if isinstance(known.claim, PendingDelete):
+        fields |= {
+            c.COMPONENT: str(known.claim.component),
+            c.TOPIC_NAME: topic_of(known.claim.managed_ledger),
+            "cursor": known.claim.cursor_name,
+            "schema_id": known.claim.schema_id,
+        }
+    if known.reference is not None:
+        fields["owner"] = {
+            "key": known.reference.key,
+            "presence": str(known.reference.presence),
+            "refers_to_it": refers_to(known.reference, known.ledger_id),
+            "ledgers_in_use": len(known.reference.in_use),
+            "newest_ledger": known.reference.newest_id,
+            "read_from": [{"path": path, "version": version} for path, version in known.reference.checks],
+            "detail": known.reference.detail,
+        }
+    verdict = known.verdict
+    said = {c.OUTCOME: str(verdict.outcome), c.REASON: str(verdict.reason), c.DETAIL: verdict.detail}
+    return fields | {"request": said | {"meaning": meaning_of(verdict.reason)}}
+
+
+def _ledger_fields(facts: LedgerFacts, now_ms: int) -> dict[str, Any]:
+    fields: dict[str, Any] = {
+        "version": facts.version,
+        "last_change_ms": facts.last_change_ms,
+        "age_seconds": (now_ms - facts.last_change_ms) // 1000,
+    }
+    if facts.metadata is not None:
+        fields |= {
+            "state": str(facts.metadata.state),
+            c.BYTES: facts.metadata.length_bytes,
+            "entries": facts.metadata.last_entry_id + 1,
+            "custom_metadata": {
+                key: value.decode("utf-8", "backslashreplace") for key, value in facts.metadata.custom_metadata.items()
+            },
+        }
+    return fields
+
+
+def _print(known: Explained, past: list[dict[str, Any]]) -> None:
+    console = Console(highlight=False, soft_wrap=True)
+    fields = as_fields(known)
+    console.print(f"[bold]Ledger {known.ledger_id}[/]  {known.path}")
+    if known.facts is None:
+        console.print("  It does not exist (any more).")
+    for label, text in _lines(fields):
+        console.print(f"  {label:<12}", text, markup=False)
+    colour = {Outcome.DELETED: "yellow", Outcome.RETRY: "green", Outcome.ALREADY_GONE: "dim"}.get(
+        known.verdict.outcome, "magenta"
+    )
+    console.print(f"\n[bold {colour}]{known.verdict.outcome} {known.verdict.reason}[/]")
+    console.print(meaning_of(known.verdict.reason), markup=False)
+    if known.verdict.detail:
+        console.print(f"({known.verdict.detail})", markup=False, style="dim")
+    for row in past:
+        at = datetime.fromtimestamp(row[c.AT_MS] / 1000, UTC).strftime("%Y-%m-%d %H:%M:%S")
+        console.print(f"  receipt {at}  {row[c.OUTCOME]} {row[c.REASON]} {row[c.DETAIL] or ''}", markup=False)
+
+
+def _lines(fields: dict[str, Any]) -> list[tuple[str, str]]:
+    lines: list[tuple[str, str]] = []
+    if "state" in fields:
+        size, age = size_text(fields[c.BYTES]), age_text(fields["age_seconds"])
+        lines.append(("state", f"{fields['state']}, {size}, {fields['entries']} entries, last changed {age} ago"))
+    if c.TOPIC_NAME in fields:
+        more = fields["cursor"] or fields["schema_id"]
+        lines.append(("belongs to", fields[c.TOPIC_NAME] + (f" ({more})" if more else "")))
+        lines.append(("written by", fields[c.COMPONENT]))
+    if "owner" in fields:
+        owner = fields["owner"]
+        refers = "refers to it" if owner["refers_to_it"] else "does not refer to it"
+        text = {"PRESENT": f"exists and {refers}", "GONE": "does not exist"}.get(owner["presence"], "can't be read")
+        lines.append(("owner", f"{text} ({owner['ledgers_in_use']} ledgers in use, newest {owner['newest_ledger']})"))
+        lines += [("read from", f"{read['path']} version {read['version']}") for read in owner["read_from"]]
+    return lines

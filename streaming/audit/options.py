@@ -1,0 +1,86 @@
+"""What the operator can choose for one audit, apart from the configuration."""
+
+import re
+import shlex
+from dataclasses import dataclass, field
+
+from streaming.errors import ConfigError
+from udfs.records import LedgerComponent
+
+_SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86_400, "w": 604_800}
+_BYTES = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
+_DURATION = re.compile(r"([0-9]{1,9})([smhdw])")
+_SIZE = re.compile(r"([0-9]{1,12})([KMGT]?)(i?B)?")
+
+
+@dataclass(frozen=True, slots=True)
+class Filters:
+    """Which findings are shown and published; empty or 0: all. MISSING is shown whatever they say.
+
+    older_than_seconds: by the ledger's last change. max_bytes: the oldest orphans that fit into so many bytes.
+    """
+
+    tenant: str = ""
+    namespace: str = ""
+    component: LedgerComponent | None = None
+    older_than_seconds: int = 0
+    max_bytes: int = 0
+
+    def arguments(self) -> str:
+        """The options that choose the same, each with a space before it."""
+        age = f"{self.older_than_seconds}s" if self.older_than_seconds else ""
+        chosen = {
+            "--tenant": self.tenant,
+            "--namespace": self.namespace,
+            "--component": str(self.component or ""),
+            "--older-than": age,
+            "--max-bytes": str(self.max_bytes or ""),
+        }
+        return "".join(f" {option} {shlex.quote(value)}" for option, value in chosen.items() if value)
+
+    @property
+    def are_empty(self) -> bool:
+        """Whether nothing is left out."""
+        return self == Filters()
+
+
+@dataclass(frozen=True, slots=True)
+class AuditOptions:
+    """Rates are over all executors; 0: as fast as it goes. recheck_seconds: pause between the two looks.
+
+    verify_only: look for what is missing, and for nothing else. bookies: HTTP addresses to ask for their disk space.
+    """
+
+    recheck_seconds: int
+    reads_per_second: int = 50_000
+    publish_per_second: int = 500
+    tasks: int = 32
+    verify_only: bool = False
+    bookies: tuple[str, ...] = ()
+    filters: Filters = field(default_factory=Filters)
+
+
+def seconds_of(text: str, option: str) -> int:
+    """Read "90s", "30m", "6h", "7d" or "2w". Raises ConfigError."""
+    match = _DURATION.fullmatch(text.strip().lower())
+    if match is None:
+        raise ConfigError(f"{option} {text}: expected a number and s, m, h, d or w, as in 6h")
+    return int(match[1]) * _SECONDS[match[2]]
+
+
+def bytes_of(text: str, option: str) -> int:
+    """Read "500", "10M", "2GiB" (all powers of two). Raises ConfigError."""
+    match = _SIZE.fullmatch(text.strip().replace(" ", ""))
+    if match is None:
+        raise ConfigError(f"{option} {text}: expected a number of bytes, or one with K, M, G or T, as in 10G")
+    return int(match[1]) * _BYTES[match[2]]
+
+
+def component_of(text: str) -> LedgerComponent | None:
+    """Read --component; "" is all. Raises ConfigError."""
+    if not text:
+        return None
+    try:
+        return LedgerComponent(text.upper())
+    except ValueError:
+        raise ConfigError(f"--component {text}: one of {', '.join(LedgerComponent)}") from None

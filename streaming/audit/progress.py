@@ -1,0 +1,115 @@
+"""How far the audit's phases are: Spark's own task counts, and the rows that the tasks say they have done."""
+
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from pyspark.sql import SparkSession
+from rich.console import Console
+from rich.progress import (
+    BarColumn,
+    Progress,
+    SpinnerColumn,
+    TaskID,
+    TextColumn,
+    TimeElapsedColumn,
+    TimeRemainingColumn,
+)
+
+_TICK_SECONDS = 0.4
+_RATE_FROM_ROWS = 1_000
+
+
+class Phases:
+    """One phase after another, on stderr; a line each where nobody watches."""
+
+    def __init__(self, spark: SparkSession, console: Console) -> None:
+        self._spark = spark
+        self._console = console
+        self._shown = Progress(
+            SpinnerColumn(finished_text="[green]✓[/]"),
+            TextColumn("{task.description}"),
+            BarColumn(bar_width=24),
+            TextColumn("{task.fields[rate]}", style="dim"),
+            TimeElapsedColumn(),
+            TextColumn("left", style="dim"),
+            TimeRemainingColumn(compact=True),
+            console=console,
+            disable=not console.is_terminal,
+        )
+        self._started_s = time.monotonic()
+
+    def __enter__(self) -> "Phases":
+        self._shown.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._shown.stop()
+
+    @contextmanager
+    def phase(self, name: str) -> Iterator["Phase"]:
+        """Run Spark jobs inside; set rows on what is given to have them told."""
+        task = self._shown.add_task(name, total=None, rate="")
+        phase = Phase()
+        group = f"audit-{name}"
+        self._spark.sparkContext.setJobGroup(group, name)
+        done = threading.Event()
+        ticker = threading.Thread(target=self._tick, args=(task, group, done), daemon=True)
+        ticker.start()
+        started_s = time.monotonic()
+        try:
+            yield phase
+        finally:
+            done.set()
+            ticker.join()
+        seconds = time.monotonic() - started_s
+        text = phase.told(seconds)
+        self._shown.update(task, total=1, completed=1, rate=text)
+        if not self._console.is_terminal:
+            self._console.print(f"{name}: {text} in {seconds:.1f} s" if text else f"{name}: {seconds:.1f} s")
+
+    def wait(self, name: str, seconds: float) -> None:
+        """Let time pass, visibly."""
+        if seconds <= 0:
+            return
+        task = self._shown.add_task(name, total=seconds, rate="")
+        if not self._console.is_terminal:
+            self._console.print(f"{name}: {seconds:.0f} s")
+        started_s = time.monotonic()
+        while (passed := time.monotonic() - started_s) < seconds:
+            self._shown.update(task, completed=passed)
+            time.sleep(min(_TICK_SECONDS, seconds - passed))
+        self._shown.update(task, completed=seconds)
+
+    def _tick(self, task: TaskID, group: str, done: threading.Event) -> None:
+        tracker = self._spark.sparkContext.statusTracker()
+        while not done.wait(_TICK_SECONDS):
+            total = finished = 0
+            for job in tracker.getJobIdsForGroup(group):
+                info = tracker.getJobInfo(job)
+                for stage in (tracker.getStageInfo(each) for each in (info.stageIds if info else ())):
+                    total += stage.numTasks if stage else 0
+                    finished += stage.numCompletedTasks if stage else 0
+            if total:
+                self._shown.update(task, total=total, completed=min(finished, total - 1))
+
+
+class Phase:
+    """What a phase came to."""
+
+    def __init__(self) -> None:
+        self.rows: int | None = None
+        self.unit = "rows"
+
+    def came_to(self, rows: int, unit: str) -> None:
+        """Say how much was done."""
+        self.rows, self.unit = rows, unit
+
+    def told(self, seconds: float) -> str:
+        """Amount and rate, for people."""
+        if self.rows is None:
+            return ""
+        amount = f"{self.rows:,} {self.unit}"
+        # of a few rows the rate tells how long Spark took to wake up, and nothing of the rows
+        return amount if self.rows < _RATE_FROM_ROWS else f"{amount}, {self.rows / max(seconds, 0.001):,.0f}/s"

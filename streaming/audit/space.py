@@ -1,0 +1,163 @@
+"""Space: what audits asked for, what the service deleted, what bookies gave back, and why the rest is on disk still.
+
+A deleted ledger's bytes stay in entry logs, among other ledgers' bytes, until the bookie rewrites or drops those.
+"""
+
+import json
+from collections.abc import Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
+from functools import reduce
+from operator import and_
+
+import pyarrow.dataset as ds
+
+from streaming import columns as c
+from streaming import receipts
+from streaming.adapters.bookie_http import BookieDisk, look
+from streaming.audit.place import Place
+from streaming.audit.publish import plans
+from streaming.config import Settings
+from streaming.errors import UnavailableError
+from udfs.records import LedgerType, Outcome
+
+FILE = "bookies.json"
+_BOOKIE_SECONDS = 5.0  # a bookie that is slower has other worries than our report
+_BOOKIES_AT_ONCE = 16
+
+
+@dataclass(frozen=True, slots=True)
+class Space:
+    """Bytes. Deleted: as the ledgers' own metadata said, one copy each. reclaimed: on all bookies, all copies.
+
+    reclaimed and deleted_since are counted since the last audit that asked the bookies; since_ms 0: this is the first.
+    reclaimed_ever: since each bookie was started. bookies: how many answered; unasked: what those said that did not.
+    why: what keeps the rest on disk, in words.
+    """
+
+    requested: int
+    deleted_ledgers: int
+    deleted_objects: int
+    since_ms: int
+    deleted_since: int
+    reclaimed: int
+    entry_logs: int
+    reclaimed_ever: int = 0
+    bookies: int = 0
+    why: tuple[str, ...] = ()
+    unasked: tuple[str, ...] = ()
+
+    @property
+    def is_known(self) -> bool:
+        """Whether there is anything to tell."""
+        return any((self.requested, self.deleted_ledgers, self.deleted_objects, self.bookies))
+
+    def lines(self) -> list[tuple[str, int]]:
+        """What to show: (what, bytes)."""
+        shown = [
+            ("asked for by audits", self.requested),
+            ("deleted in BookKeeper (one copy each)", self.deleted_ledgers),
+            ("deleted in tiered storage", self.deleted_objects),
+        ]
+        if self.since_ms and self.bookies:
+            since = datetime.fromtimestamp(self.since_ms / 1000, UTC).strftime("%Y-%m-%d %H:%M UTC")
+            shown.append((f"deleted in BookKeeper since {since} (one copy each)", self.deleted_since))
+            shown.append((f"given back by bookies since {since} (all copies)", self.reclaimed))
+        if self.bookies:
+            shown.append(("given back by bookies since each was started (all copies)", self.reclaimed_ever))
+            shown.append(("in entry logs now, those being written left out (all copies)", self.entry_logs))
+        return shown
+
+
+def account(settings: Settings, place: Place, bookies: Sequence[str], now_ms: int) -> Space:
+    """Add up, ask the bookies, and remember their answers for the next time. Raises UnavailableError."""
+    before = _read(place)
+    since_ms = before.at_ms if before else 0
+    deleted = [_deleted(settings, kind, 0) for kind in (LedgerType.LEDGER, LedgerType.OFFLOAD_LEDGER)]
+    disks, unasked = _ask(bookies)
+    if disks:
+        place.write(FILE, json.dumps({"at_ms": now_ms, "disks": [asdict(disk) for disk in disks]}, indent=2).encode())
+    return Space(
+        requested=sum(plan.size_bytes for plan in plans(place)),
+        deleted_ledgers=deleted[0],
+        deleted_objects=deleted[1],
+        since_ms=since_ms,
+        deleted_since=_deleted(settings, LedgerType.LEDGER, since_ms) if since_ms else 0,
+        reclaimed=reclaimed_between(before.disks if before else (), disks),
+        entry_logs=sum(disk.entry_log_bytes for disk in disks),
+        reclaimed_ever=sum(disk.reclaimed_bytes for disk in disks),
+        bookies=len(disks),
+        why=tuple(reasons(disks)),
+        unasked=tuple(unasked),
+    )
+
+
+def reclaimed_between(before: Iterable[BookieDisk], now: Iterable[BookieDisk]) -> int:
+    """Bytes given back between two looks; a bookie that was started anew counts from nothing."""
+    known = {disk.url: disk.reclaimed_bytes for disk in before}
+    return sum(
+        disk.reclaimed_bytes - known[disk.url] if disk.reclaimed_bytes >= known[disk.url] else disk.reclaimed_bytes
+        for disk in now
+        if disk.url in known
+    )
+
+
+def reasons(disks: Sequence[BookieDisk]) -> list[str]:
+    """Why deleted bytes may be on disk still, as these bookies are configured."""
+    said = []
+    waits = [disk.gc_wait_seconds for disk in disks if disk.gc_wait_seconds]
+    if waits:
+        said.append(f"Bookies look for deleted ledgers every {max(waits)} s (gcWaitTime): the newest are not seen yet.")
+    majors = [disk.major_threshold for disk in disks if disk.major_threshold]
+    if majors:
+        share = min(majors)
+        said.append(
+            f"An entry log is rewritten when less than {share:.0%} of it is in use (majorCompactionThreshold): "
+            f"garbage up to {1 - share:.0%} of a log stays until more of it is deleted. A log without any live "
+            "ledger goes at once."
+        )
+    if disks:
+        said.append("The entry log that a bookie is writing to is never touched.")
+    return said
+
+
+@dataclass(frozen=True, slots=True)
+class _Seen:
+    at_ms: int
+    disks: tuple[BookieDisk, ...]
+
+
+def _read(place: Place) -> _Seen | None:
+    content = place.read(FILE)
+    if content is None:
+        return None
+    try:
+        fields = json.loads(content)
+        return _Seen(fields["at_ms"], tuple(BookieDisk(**disk) for disk in fields["disks"]))
+    except (ValueError, KeyError, TypeError):
+        return None  # of another version: counting begins anew
+
+
+def _ask(bookies: Sequence[str]) -> tuple[list[BookieDisk], list[str]]:
+    def ask(url: str) -> BookieDisk | str:
+        try:
+            return look(url, _BOOKIE_SECONDS)
+        except UnavailableError as error:
+            return str(error)
+
+    with ThreadPoolExecutor(_BOOKIES_AT_ONCE) as pool:
+        answers = list(pool.map(ask, bookies))
+    return [each for each in answers if isinstance(each, BookieDisk)], [
+        each for each in answers if isinstance(each, str)
+    ]
+
+
+def _deleted(settings: Settings, kind: LedgerType, since_ms: int) -> int:
+    conditions = (
+        ds.field(c.OUTCOME) == str(Outcome.DELETED),
+        ds.field(c.LEDGER_TYPE) == str(kind),
+        ds.field(c.AT_MS) >= since_ms,
+    )
+    rows = receipts.rows(settings.state.dir, reduce(and_, conditions), columns=[c.BYTES])
+    return sum(int(row[c.BYTES] or 0) for row in rows)
