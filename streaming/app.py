@@ -1,0 +1,303 @@
+"""Puts the parts together, starts the queries, watches them, and stops them without losing a request.
+
+Only this module starts, stops and awaits anything.
+"""
+
+import contextlib
+import logging
+import signal
+import threading
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from secrets import token_hex
+
+import pyarrow.dataset as ds
+from pyspark.sql import SparkSession
+from pyspark.sql.streaming.query import StreamingQuery
+
+from streaming import columns as c
+from streaming import identity, receipts
+from streaming.accounts import accounts_of
+from streaming.adapters.clients import Clients, admin_for, clients_for
+from streaming.adapters.coordination import AgreedClock, Epoch, InstanceLock, Pause
+from streaming.adapters.pulsar_admin import PulsarAdmin
+from streaming.believed import Accepted, Believed, accepted_path
+from streaming.breaker import BlastRadius, Breaker, breaker_path, limits_of
+from streaming.care import Care
+from streaming.census import count_ledgers
+from streaming.checkpoints import is_unfinished, refuse_changes
+from streaming.clock import Clock, SystemClock
+from streaming.config import Settings
+from streaming.dead_letter_care import expire
+from streaming.due import DueLoop
+from streaming.errors import ReaperError, UnavailableError
+from streaming.idle import is_idle
+from streaming.in_use import InUseCache, InUseLoader
+from streaming.metrics import Metrics
+from streaming.ports import MetadataStore, Znode
+from streaming.queries import checkpoint_of, queries_of, stream
+from streaming.receipts import Receipts
+from streaming.service import Guards, Identity, LedgerDeletionService, StopRequestedError, translated
+from streaming.session import start
+from streaming.source_watch import SourceWatch
+from streaming.sweep import SweepRules
+from streaming.topics import ensure_topics
+from streaming.waiting import Waiting
+from udfs.blast_radius import HOUR_MS
+from udfs.judge import Policy
+from udfs.records import Outcome
+
+log = logging.getLogger("ledger-reaper")
+
+_DAY_MS = 24 * 3600 * 1000
+_POLL_S = 0.5
+_LAST_WORDS_S = 2.0
+
+
+@dataclass(slots=True)
+class Instance:
+    """What makes this process the one that may delete: lock, epoch, and the clients behind them."""
+
+    clients: Clients
+    admin: PulsarAdmin
+    epoch: Epoch
+    pause: Pause
+    rules: SweepRules
+    secret: bytes
+
+
+def run(settings: Settings, jars: Callable[[], list[Path]], *, until_idle: bool = False) -> None:
+    """Run the service until it is told to stop, or, with until_idle, until no request is waiting.
+
+    Raises ReaperError's family; returns normally after a clean stop.
+    """
+    stop = threading.Event()
+    with _signals(stop), _instance(settings, stop) as instance:
+        retry_partitions, dead_letter_partitions = ensure_topics(instance.admin, settings)
+        refuse_changes(settings, instance.admin.partitions)
+        spark = start(settings, jars())
+        try:
+            who = Identity(instance.rules, instance.secret, retry_partitions, dead_letter_partitions)
+            service = _service(spark, settings, instance, who, stop)
+            service.publish_again()
+            _work(spark, settings, service, instance.admin, until_idle=until_idle)
+        finally:
+            spark.stop()
+
+
+@contextlib.contextmanager
+def _instance(settings: Settings, stop: threading.Event) -> Iterator[Instance]:
+    clients = clients_for(settings)
+    admin = admin_for(settings)
+    store, root, name = clients.store, settings.zookeeper.own_root, settings.service.name
+    cluster = identity.read_identity(store, settings.zookeeper.ledgers_root, ",".join(sorted(admin.clusters())), name)
+    with InstanceLock(store, root, name, on_lost=stop.set):
+        for directory in (settings.checkpoints.dir, settings.state.dir):
+            identity.hold(cluster, directory)
+        epoch = Epoch.bump(store, root, name)
+        log.info("epoch %s of instance %s on cluster %s", epoch.version, name, cluster.instance_id)
+        rules = SweepRules(
+            layout=identity.read_layout(store, settings.zookeeper.ledgers_root),
+            ledgers_root=settings.zookeeper.ledgers_root,
+            epoch=(epoch.path, epoch.version),
+            policy=policy_of(settings),
+        )
+        yield Instance(clients, admin, epoch, Pause(store, root), rules, _secret(store, f"{root}/secret"))
+
+
+def policy_of(settings: Settings) -> Policy:
+    """[safety] and [two_phase] as the judge takes them."""
+    safety = settings.safety
+    return Policy(
+        min_age_ms=safety.min_age_seconds * 1000,
+        above_newest_quarantine_ms=safety.above_newest_quarantine_seconds * 1000,
+        absence_interval_ms=settings.two_phase.reconsume_later_seconds * 1000,
+        open_quarantine_ms=safety.open_quarantine_days * _DAY_MS,
+        max_shrink=safety.max_shrink,
+        shrink_applies_above=safety.shrink_applies_above_ledgers,
+    )
+
+
+def _service(
+    spark: SparkSession, settings: Settings, instance: Instance, who: Identity, stop: threading.Event
+) -> LedgerDeletionService:
+    clock = SystemClock()
+    store = instance.clients.store
+    loader = InUseLoader(store, instance.clients.broker if settings.safety.ask_broker else None, clock)
+    cache = InUseCache(
+        loader, clock, settings.in_use.refresh_seconds * 1000, settings.in_use.max_cache_mib * 1024 * 1024
+    )
+    receipts_table = Receipts(spark, settings.state.dir)
+    identity.hold_state(receipts_table.table_id, settings.checkpoints.dir)
+    metrics = Metrics()
+    if settings.metrics.port >= 0:
+        log.info("metrics: http://127.0.0.1:%s/metrics", metrics.serve(settings.metrics.port))
+    log.info("Spark UI: %s", spark.sparkContext.uiWebUrl)
+    published = f"{settings.zookeeper.own_root}/instances/{settings.service.name}/published"
+    store.create(published, b"", parents=True)
+
+    def mark(text: str) -> None:
+        store.set_data(published, text.encode())
+
+    def known() -> str:
+        (node,) = store.read_many([published])
+        return node.data.decode() if isinstance(node, Znode) else ""
+
+    guards = Guards(
+        still_mine=instance.epoch.still_mine,
+        paused=instance.pause.reason,
+        published=known,
+        mark_published=mark,
+        agreed_ms=AgreedClock(store, settings.zookeeper.own_root, settings.service.name).now_ms,
+    )
+    watch = _source_watch(settings, instance, loader)
+    watch.recall(now_ms=clock.now_ms())
+    return LedgerDeletionService(
+        spark,
+        settings,
+        who,
+        guards,
+        cache,
+        _blast_radius(settings, store, clock),
+        receipts_table,
+        watch,
+        Waiting(spark, settings.state.dir),
+        metrics,
+        clock,
+        log=lambda text: log.info("%s", text),
+        stop=stop,
+    )
+
+
+def _source_watch(settings: Settings, instance: Instance, loader: InUseLoader) -> SourceWatch:
+    zookeeper = settings.zookeeper
+    accepted = Accepted(instance.clients.store, accepted_path(zookeeper.own_root, settings.service.name))
+    return SourceWatch(
+        Believed(instance.rules.policy),
+        accepted.read,
+        loader,
+        settings.state.dir,
+        instance.rules.layout,
+        zookeeper.ledgers_root,
+        log=lambda text: log.info("%s", text),
+    )
+
+
+def _blast_radius(settings: Settings, store: MetadataStore, clock: Clock) -> BlastRadius:
+    zookeeper = settings.zookeeper
+    breaker = Breaker(store, breaker_path(zookeeper.own_root, settings.service.name))
+    radius = BlastRadius(
+        limits_of(settings.limits), breaker, lambda: count_ledgers(store, zookeeper.ledgers_root), clock
+    )
+    recent = (ds.field(c.OUTCOME) == str(Outcome.DELETED)) & (ds.field(c.AT_MS) > clock.now_ms() - HOUR_MS)
+    rows = receipts.rows(settings.state.dir, recent, columns=[c.AT_MS, c.TENANT, c.REFERENCE_KEY])
+    radius.recall((row[c.AT_MS], row[c.TENANT], row[c.REFERENCE_KEY]) for row in rows)
+    return radius
+
+
+def _work(
+    spark: SparkSession, settings: Settings, service: LedgerDeletionService, admin: PulsarAdmin, *, until_idle: bool
+) -> None:
+    due = DueLoop(service.waiting, service.work_off_due, service.prune_waiting, service.clock, service.stop)
+    service.on_kept = due.wake
+    due.start()
+    queries = {each.name: stream(spark, settings, each, service.process).start() for each in queries_of(settings)}
+    log.info("reading %s", ", ".join((*settings.topics.requests, settings.topics.retry)))
+    failed: list[str] = []
+    broken: Exception | None = None
+    care = Care(
+        partial(_tidy, settings, service, admin),
+        lambda: accounts_of(settings, admin, service.clock.now_ms(), remembers=True),
+        service.metrics,
+    )
+    gaps: list[str] = []
+    try:
+        with _audits(spark, settings) as is_auditing:
+            while not service.stop.wait(_POLL_S):
+                failed = [lane for lane, each in queries.items() if not each.isActive]
+                if failed or not due.is_alive:
+                    broken = due.failure
+                    break
+                if until_idle and not is_auditing() and is_idle(settings, admin, queries, due):
+                    log.info("idle: no request is waiting")
+                    gaps = care.account()
+                    break
+                care.turn()
+    finally:
+        service.stop.set()
+        _stop(spark, queries, due)
+        unfinished = [name for name in queries if is_unfinished(checkpoint_of(settings, name))]
+        log.info("stopped; %s", f"abandoned, to run again: {', '.join(unfinished)}" if unfinished else "all finished")
+    if service.fatal:
+        raise service.fatal[0]
+    for lane in failed:
+        _raise_failure(lane, queries[lane].exception())
+    _raise_failure("of waiting retries", broken)
+    if gaps:
+        raise ReaperError(f"not accounted for: {'; '.join(gaps)}")
+
+
+@contextlib.contextmanager
+def _audits(spark: SparkSession, settings: Settings) -> Iterator[Callable[[], bool]]:
+    """Run the audits that [audit] asks for; yields whether one is running or due."""
+    if not settings.audit.every_seconds:
+        yield lambda: False
+        return
+    from streaming.audit.watch import auditing  # which takes the sweep's policy from this module
+
+    with auditing(spark, settings) as turns:
+        yield lambda: turns.is_busy
+
+
+def _tidy(settings: Settings, service: LedgerDeletionService, admin: PulsarAdmin) -> None:
+    service.maintain()
+    try:
+        expire(settings, admin, service.clock.now_ms())
+    except ReaperError as error:
+        log.warning("dead letters not expired, again later: %s", error)
+
+
+def _stop(spark: SparkSession, queries: dict[str, StreamingQuery], due: DueLoop) -> None:
+    """What is under way has a moment to finish; then it is cut short, is not committed, and runs again."""
+    if not due.join(_LAST_WORDS_S):
+        spark.sparkContext.cancelAllJobs()  # a query that waits for its turn after this one could not be stopped
+    for each in queries.values():
+        with contextlib.suppress(Exception):
+            each.stop()
+    due.join(_LAST_WORDS_S)
+
+
+def _raise_failure(lane: str, failure: Exception | None) -> None:
+    if failure and not isinstance(failure, StopRequestedError) and "StopRequestedError" not in str(failure):
+        ours = translated(failure)
+        raise ours if isinstance(ours, ReaperError) else ReaperError(f"query {lane} failed: {failure}")
+
+
+def _secret(store: MetadataStore, path: str) -> bytes:
+    """The key that signs sightings; made once per cluster."""
+    store.create(path, token_hex(32).encode(), parents=True)
+    node = store.read_many([path])[0]
+    if not isinstance(node, Znode):
+        raise UnavailableError(f"{path} can't be read")
+    return node.data
+
+
+@contextlib.contextmanager
+def _signals(stop: threading.Event) -> Iterator[None]:
+    """SIGTERM and SIGINT ask for a stop between two effects; a second one is not needed."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+
+    def handle(number: int, _frame: object) -> None:
+        log.info("%s: stopping; an unfinished batch runs again at the next start", signal.Signals(number).name)
+        stop.set()
+
+    before = {number: signal.signal(number, handle) for number in (signal.SIGTERM, signal.SIGINT)}
+    try:
+        yield
+    finally:
+        for number, old in before.items():
+            signal.signal(number, old)

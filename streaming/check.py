@@ -1,0 +1,216 @@
+"""Preflight: everything the service needs, looked at before it is needed, each with what to do about it.
+
+Nothing is changed, except for a znode below our own root and a file in each directory that are gone again at once.
+"""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from enum import StrEnum
+from itertools import chain
+
+from streaming import identity, preflight
+from streaming.accounts import accounts_of
+from streaming.adapters.clients import admin_for, zookeeper_settings
+from streaming.adapters.coordination import Pause
+from streaming.adapters.pulsar_admin import PulsarAdmin
+from streaming.adapters.zookeeper import ZooKeeperStore
+from streaming.breaker import Breaker, breaker_path
+from streaming.checkpoints import refuse_changes
+from streaming.clock import Clock, SystemClock
+from streaming.config import Settings
+from streaming.errors import ConfigError, ReaperError, RefusedError, SafetyError, UnavailableError
+from streaming.ports import MetadataStore
+from streaming.topics import faults_of
+from udfs.paths import tenant_of
+
+
+class Status(StrEnum):
+    """How a line counts."""
+
+    OK = "OK"
+    NOTE = "NOTE"  # works, but somebody should know
+    PROBLEM = "PROBLEM"
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """One thing looked at. do: what to do about it. exit_code: what this alone would end the command with."""
+
+    what: str
+    status: Status
+    says: str
+    do: str = ""
+    exit_code: int = 0
+
+
+def check(settings: Settings) -> Iterator[Line]:
+    """Look at everything, each thing as it comes. Raises ConfigError only for settings no client can be made of."""
+    store = ZooKeeperStore(zookeeper_settings(settings))
+    answered = True
+    try:
+        with admin_for(settings) as admin:
+            for line in chain(_metadata_store(settings, store, SystemClock()), _brokers(settings, admin)):
+                answered &= line.exit_code != UnavailableError.exit_code
+                yield line
+            yield from _directories(settings, store if answered else None, admin)
+            if answered:
+                yield _look(
+                    "checkpoints as configured",
+                    lambda: _checkpoints(settings, admin),
+                    "name the topics as before, or retire the checkpoint (checkpoints/README.md)",
+                )
+                yield _look(
+                    "accounts",
+                    lambda: _accounts(settings, admin, SystemClock()),
+                    "stop the service, keep state.dir, checkpoints.dir and the topics as they are, and report it; a "
+                    "request that was lost can be sent again at any time (`ledger-reaper audit --publish` does)",
+                )
+        yield from _buckets(settings)
+        yield from _here()
+    finally:
+        store.close()
+
+
+def worst(lines: list[Line]) -> int:
+    """Exit code of the whole: 4 before 3 before 2."""
+    return max((line.exit_code for line in lines), default=0)
+
+
+def _metadata_store(settings: Settings, store: MetadataStore, clock: Clock) -> Iterator[Line]:
+    zookeeper = settings.zookeeper
+    layout = _look(
+        "ZooKeeper and ledger layout",
+        lambda: f"{zookeeper.hosts}: {identity.read_layout(store, zookeeper.ledgers_root)}",
+        "see zookeeper.hosts (chroot?), ledgers_root and the credentials; other layouts than these are not supported",
+    )
+    yield layout
+    if layout.status is Status.PROBLEM:
+        return
+    yield _look(
+        "right to delete ledgers",
+        lambda: preflight.delete_right(store, zookeeper.ledgers_root, preflight.identities(settings)),
+        "give the identity of zookeeper.digest_file (or SASL) the DELETE right on the ledgers' parent znodes",
+    )
+    yield _look(
+        "own root writable, clocks agree",
+        lambda: preflight.own_root_and_clock(store, settings, clock),
+        f"let this service create znodes below {zookeeper.own_root}; let NTP set the clocks",
+    )
+    yield _look("instance", lambda: preflight.instance(store, settings), "stop it, or choose another service.name")
+    yield _look("pause", lambda: _paused(store, settings), "`ledger-reaper resume` when whoever paused it agrees")
+    yield _look(
+        "blast radius",
+        lambda: _tripped(store, settings),
+        "look at `ledger-reaper receipts` and at who sends the requests; then `ledger-reaper resume`",
+    )
+
+
+def _paused(store: MetadataStore, settings: Settings) -> str:
+    why = Pause(store, settings.zookeeper.own_root).reason()
+    if why:
+        raise preflight.Notice(f"paused: {why}")
+    return "not paused"
+
+
+def _tripped(store: MetadataStore, settings: Settings) -> str:
+    why = Breaker(store, breaker_path(settings.zookeeper.own_root, settings.service.name)).reason()
+    if why:
+        raise SafetyError(f"LIMIT REACHED, nothing more is deleted: {why}")
+    return "within the limits"
+
+
+def _brokers(settings: Settings, admin: PulsarAdmin) -> Iterator[Line]:
+    pulsar = settings.pulsar
+
+    def healthy() -> str:
+        admin.check_health()
+        return f"{pulsar.admin_url}: clusters {', '.join(sorted(admin.clusters()))}"
+
+    answers = _look("Pulsar admin", healthy, "see pulsar.admin_url, token_file and tls_trust_certs_file")
+    yield answers
+    if answers.status is Status.PROBLEM:
+        return
+    topics = (*settings.topics.requests, settings.topics.retry, settings.topics.dead_letter)
+    for topic in topics:
+        yield _look(
+            f"topic {topic}",
+            lambda topic=topic: _topic(settings, admin, topic),  # type: ignore[misc]
+            "change the topic's policies as said (bin/pulsar-admin topicPolicies), or name another topic in [topics]",
+        )
+    yield _look(
+        "Pulsar service",
+        lambda: preflight.service_url(settings, admin, topics),
+        "see pulsar.service_url, token_file, and the role's right to consume from and produce to the topics",
+    )
+
+
+def _topic(settings: Settings, admin: PulsarAdmin, topic: str) -> str:
+    faults = faults_of(admin, settings, topic)
+    if faults is None:
+        raise preflight.Notice("does not exist yet; the first start makes it, and its subscription with it", do="")
+    if faults:
+        raise ConfigError("; ".join(faults))
+    tenant = tenant_of(topic)
+    is_bound = topic in settings.topics.requests and tenant not in settings.topics.trusted_tenants
+    speaks_for = f", speaks for tenant {tenant} only (topics.trusted_tenants)" if is_bound else ""
+    partitions, subscription = admin.partitions(topic), settings.topics.subscription
+    return f"{partitions} partitions, subscription {subscription}, policies as needed{speaks_for}"
+
+
+def _directories(settings: Settings, store: MetadataStore | None, admin: PulsarAdmin) -> Iterator[Line]:
+    """store None: whose directories they are can't be told while something does not answer."""
+    for name, directory in (("state", settings.state.dir), ("checkpoints", settings.checkpoints.dir)):
+        yield _look(
+            f"{name} directory",
+            lambda directory=directory: preflight.directory(directory),  # type: ignore[misc]
+            f"let this user create and remove files in {directory}, and see that there is room",
+        )
+        if store is not None:
+            yield _look(
+                f"{name} of this cluster",
+                lambda directory=directory: _of_cluster(settings, store, admin, directory),  # type: ignore[misc]
+                f"point {name}.dir at this cluster's directory, or the addresses at the directory's cluster",
+            )
+
+
+def _of_cluster(settings: Settings, store: MetadataStore, admin: PulsarAdmin, directory: str) -> str:
+    is_known = identity.compare(identity.of_cluster(settings, store, admin), directory)
+    return "the cluster it was begun with" if is_known else "not used yet"
+
+
+def _checkpoints(settings: Settings, admin: PulsarAdmin) -> str:
+    refuse_changes(settings, admin.partitions)
+    return "they can be gone on with"
+
+
+def _accounts(settings: Settings, admin: PulsarAdmin, clock: Clock) -> str:
+    accounts = accounts_of(settings, admin, clock.now_ms())
+    if accounts.gaps:
+        raise ReaperError("; ".join(accounts.gaps))
+    return accounts.text
+
+
+def _buckets(settings: Settings) -> Iterator[Line]:
+    for bucket in settings.tiered_storage.allowed:
+        yield _look(
+            f"bucket {bucket.bucket}",
+            lambda bucket=bucket: preflight.bucket(settings, bucket),  # type: ignore[misc]
+            "see tiered_storage.allowed and credentials_file; rights needed: list, get, delete, abort uploads",
+        )
+
+
+def _here() -> Iterator[Line]:
+    yield _look("Java", preflight.java_version, "install Java 17; put it on PATH or set JAVA_HOME")
+    yield _look("jars", preflight.jars, "`ledger-reaper jars` fetches them; on a machine without network copy them")
+
+
+def _look(what: str, question: Callable[[], str], do: str) -> Line:
+    try:
+        return Line(what, Status.OK, question())
+    except preflight.Notice as notice:
+        return Line(what, Status.NOTE, str(notice), do if notice.do is None else notice.do)
+    except RefusedError as error:
+        # no fault of ours: whoever configures this service has to ask for rights
+        return Line(what, Status.PROBLEM, str(error), do, ConfigError.exit_code)
+    except ReaperError as error:
+        return Line(what, Status.PROBLEM, str(error), do, error.exit_code)

@@ -1,0 +1,193 @@
+"""The undo journal: Parquet files that are written before a delete and never changed afterwards.
+
+`<state>/journal/day=YYYY-MM-DD/<query>-<batch>-<random>.parquet`; each run of a batch writes files of its own.
+What is kept of objects in tiered storage lies beside it in `<state>/object-journal`, in the same way.
+On a local disk file and folder are fsynced; elsewhere the store's own close() is the promise.
+"""
+
+import os
+from collections.abc import Iterator, Sequence
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from uuid import uuid4
+
+import pyarrow as pa
+import pyarrow.dataset as ds
+import pyarrow.fs as pafs
+import pyarrow.parquet as pq
+
+from streaming.clock import Clock
+from streaming.errors import UnavailableError
+from streaming.offload_jobs import ObjectEntry
+from streaming.sweep import JournalEntry
+from udfs.records import Reference
+
+SCHEMA = pa.schema(
+    [
+        pa.field("at_ms", pa.int64()),
+        pa.field("query", pa.string()),
+        pa.field("batch_id", pa.int64()),
+        pa.field("ledger_id", pa.int64()),
+        pa.field("path", pa.string()),
+        pa.field("version", pa.int32()),
+        pa.field("data", pa.binary()),
+        pa.field("acl", pa.binary()),
+        pa.field("reference_key", pa.string()),
+        pa.field("presence", pa.string()),
+        pa.field("checks", pa.list_(pa.string())),
+    ]
+)
+# objects: "<key>@<version id>", nothing after the last @ in a bucket without versions
+OBJECT_SCHEMA = pa.schema(
+    [
+        pa.field("at_ms", pa.int64()),
+        pa.field("query", pa.string()),
+        pa.field("batch_id", pa.int64()),
+        pa.field("ledger_id", pa.int64()),
+        pa.field("uuid", pa.string()),
+        pa.field("endpoint", pa.string()),
+        pa.field("bucket", pa.string()),
+        pa.field("objects", pa.list_(pa.string())),
+        pa.field("index", pa.binary()),
+        pa.field("user_metadata", pa.map_(pa.string(), pa.string())),
+        pa.field("reference_key", pa.string()),
+        pa.field("presence", pa.string()),
+        pa.field("checks", pa.list_(pa.string())),
+    ]
+)
+_LEDGERS, _OBJECTS = "journal", "object-journal"
+
+
+def open_filesystem(location: str) -> tuple[pafs.FileSystem, str]:
+    """Filesystem and path of a local path or a URI (file://, hdfs://, s3://). Raises UnavailableError."""
+    try:
+        if "://" in location:
+            filesystem, path = pafs.FileSystem.from_uri(location)
+            return filesystem, path
+        return pafs.LocalFileSystem(), str(Path(location).absolute())
+    except (OSError, ValueError) as error:
+        raise UnavailableError(f"state directory {location} can't be opened: {error}") from error
+
+
+class ParquetJournal:
+    """Writes entries of one task; safe to use from many tasks at once, each file has one writer."""
+
+    def __init__(self, state_dir: str, query: str, batch_id: int, clock: Clock) -> None:
+        self._filesystem, self._root = open_filesystem(state_dir)
+        self._query = query
+        self._batch_id = batch_id
+        self._clock = clock
+
+    def write(self, entries: Sequence[JournalEntry]) -> None:
+        """Make entries durable; returns only then. Raises UnavailableError: then nothing may be deleted."""
+        self._write(_LEDGERS, [_ledger_row(entry) for entry in entries], SCHEMA)
+
+    def write_objects(self, entries: Sequence[ObjectEntry]) -> None:
+        """Make entries of objects durable, as write does."""
+        self._write(_OBJECTS, [_object_row(entry) for entry in entries], OBJECT_SCHEMA)
+
+    def _write(self, kind: str, rows: Sequence[dict[str, object]], schema: pa.Schema) -> None:
+        if not rows:
+            return
+        now_ms = self._clock.now_ms()
+        day = datetime.fromtimestamp(now_ms / 1000, UTC).strftime("%Y-%m-%d")
+        folder = f"{self._root}/{kind}/day={day}"
+        name = f"{self._query}-{self._batch_id}-{uuid4().hex}.parquet"
+        run = {"at_ms": now_ms, "query": self._query, "batch_id": self._batch_id}
+        table = pa.Table.from_pylist([run | row for row in rows], schema=schema)
+        try:
+            self._filesystem.create_dir(folder, recursive=True)
+            self._store(table, folder, name)
+        except OSError as error:
+            raise UnavailableError(f"the journal in {folder} can't be written, nothing is deleted: {error}") from error
+
+    def _store(self, table: pa.Table, folder: str, name: str) -> None:
+        if not isinstance(self._filesystem, pafs.LocalFileSystem):
+            pq.write_table(table, f"{folder}/{name}", filesystem=self._filesystem, compression="zstd")
+            return
+        unfinished = Path(folder, f".{name}.unfinished")
+        try:
+            with unfinished.open("wb") as file:
+                pq.write_table(table, file, compression="zstd")
+                file.flush()
+                os.fsync(file.fileno())
+            unfinished.rename(Path(folder, name))
+        except OSError:
+            unfinished.unlink(missing_ok=True)  # a full disk is tried again and again
+            raise
+        for changed in (folder, str(Path(folder).parent), self._root):  # a new day's folder is an entry of its parent
+            _sync_folder(changed)
+
+
+def _ledger_row(entry: JournalEntry) -> dict[str, object]:
+    return {
+        "ledger_id": entry.ledger_id,
+        "path": entry.path,
+        "version": entry.version,
+        "data": entry.data,
+        "acl": entry.acl,
+        **_basis(entry.reference),
+    }
+
+
+def _object_row(entry: ObjectEntry) -> dict[str, object]:
+    return {
+        "ledger_id": entry.ledger_id,
+        "uuid": entry.uuid,
+        "endpoint": entry.bucket.endpoint,
+        "bucket": entry.bucket.name,
+        "objects": [f"{key}@{version}" for key, version in entry.objects],
+        "index": entry.index,
+        "user_metadata": list(entry.user_metadata.items()),
+        **_basis(entry.reference),
+    }
+
+
+def _basis(reference: Reference) -> dict[str, object]:
+    return {
+        "reference_key": reference.key,
+        "presence": str(reference.presence),
+        "checks": [f"{path}@{version}" for path, version in reference.checks],
+    }
+
+
+def _sync_folder(folder: str) -> None:
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def entries(state_dir: str, condition: ds.Expression | None = None) -> Iterator[dict[str, object]]:
+    """Journal rows (SCHEMA's columns) that meet the condition, oldest file first; none where nothing was journaled."""
+    return _rows(state_dir, _LEDGERS, SCHEMA, condition)
+
+
+def object_entries(state_dir: str, condition: ds.Expression | None = None) -> Iterator[dict[str, object]]:
+    """Rows of the objects' journal (OBJECT_SCHEMA's columns), as entries does."""
+    return _rows(state_dir, _OBJECTS, OBJECT_SCHEMA, condition)
+
+
+def _rows(state_dir: str, kind: str, schema: pa.Schema, condition: ds.Expression | None) -> Iterator[dict[str, object]]:
+    filesystem, root = open_filesystem(state_dir)
+    found = filesystem.get_file_info(pafs.FileSelector(f"{root}/{kind}", recursive=True, allow_not_found=True))
+    files = sorted(info.path for info in found if info.path.endswith(".parquet"))
+    if not files:
+        return
+    dataset = ds.dataset(files, schema=schema, format="parquet", filesystem=filesystem)
+    for batch in dataset.to_batches(filter=condition):
+        yield from batch.to_pylist()
+
+
+def expire(state_dir: str, *, now_ms: int, keep_days: int) -> int:
+    """Remove whole days older than keep_days; returns how many days' folders went."""
+    filesystem, root = open_filesystem(state_dir)
+    oldest = (datetime.fromtimestamp(now_ms / 1000, UTC) - timedelta(days=keep_days)).strftime("%Y-%m-%d")
+    old = []
+    for kind in (_LEDGERS, _OBJECTS):
+        days = filesystem.get_file_info(pafs.FileSelector(f"{root}/{kind}", allow_not_found=True))
+        old += [info.path for info in days if info.base_name.startswith("day=") and info.base_name[4:] < oldest]
+    for path in old:
+        filesystem.delete_dir(path)
+    return len(old)

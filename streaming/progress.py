@@ -1,0 +1,68 @@
+"""Long steps made bearable: a spinner with time and bytes; plain lines where nobody watches."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from rich.console import Console
+from rich.progress import Progress, SpinnerColumn, TaskID, TextColumn, TimeElapsedColumn
+
+MB = 1_000_000
+
+
+class Steps:
+    """One step after another, on stderr. A step ends when the next begins or when all is over."""
+
+    def __init__(self, console: Console) -> None:
+        self._console = console
+        self._live = Progress(
+            SpinnerColumn(finished_text="[green]✓[/]"),
+            TextColumn("{task.description}"),
+            TextColumn("{task.fields[amount]}", style="dim"),
+            TimeElapsedColumn(),
+            console=console,
+            disable=not console.is_terminal,
+        )
+        self._task: TaskID | None = None
+        self._text = ""
+
+    def say(self, text: str) -> None:
+        """Begin a step whose length is not known."""
+        self.advance(text, 0, 0)
+
+    def advance(self, text: str, done: int, total: int) -> None:
+        """Begin a step, or tell how many of its bytes are done."""
+        if text != self._text:
+            self.finish()
+            self._text = text
+            self._task = self._live.add_task(text, total=total or None, amount="")
+            if not self._console.is_terminal:
+                self._console.print(text)
+        if self._task is not None and total:
+            self._live.update(self._task, completed=done, amount=f"{done / MB:.0f} of {total / MB:.0f} MB")
+
+    def finish(self) -> None:
+        """End the step that runs."""
+        if self._task is not None:
+            self._live.update(self._task, total=1, completed=1)
+            self._live.stop_task(self._task)
+        self._task, self._text = None, ""
+
+    def start(self) -> None:
+        """Show."""
+        self._live.start()
+
+    def stop(self) -> None:
+        """Leave what was shown on the screen."""
+        self._live.stop()
+
+
+@contextmanager
+def steps() -> Iterator[Steps]:
+    """Show steps until the end; the last one is ticked off only when nothing was raised."""
+    shown = Steps(Console(stderr=True))
+    shown.start()
+    try:
+        yield shown
+        shown.finish()
+    finally:
+        shown.stop()

@@ -1,0 +1,373 @@
+"""LedgerDeletionService: works off batches of requests, chunk by chunk, so that none is lost and none is done twice.
+
+A chunk is: look who is in use, sweep in the executors, one Delta commit of receipts, publish the copies that the
+receipts name. Chunks of all queries run one after the other: their numbers are the order of what is published.
+"""
+
+import re
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from importlib import import_module
+from itertools import count
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+
+from streaming import columns as c
+from streaming import held, journal, receipts
+from streaming.believed import ALL
+from streaming.breaker import BlastRadius, Plan
+from streaming.clock import Clock
+from streaming.config import Settings
+from streaming.errors import FencedError, SafetyError, UnavailableError
+from streaming.in_use import InUseCache
+from streaming.metrics import Metrics
+from streaming.outbox import publish_copies
+from streaming.receipts import ChunkSummary, Receipts
+from streaming.source_watch import SourceWatch
+from streaming.sweep import SweepRules
+from streaming.transforms import grouped_by_owner, messages, slice_of, tasks_for
+from streaming.turn import Turn
+from streaming.waiting import Waiting
+from streaming.worker import REQUESTS, RETRY, SweepTask, planned
+from udfs.blast_radius import Planned
+from udfs.records import Reason
+
+_KEYS_PER_CHUNK = 100_000  # owners whose sets travel with a broadcast; executors read the rest themselves
+_OUTAGE_WAITS_S = (1, 2, 5, 10, 30)
+_FORGET_AT_ONCE = 10_000
+_DAY_MS = 24 * 3600 * 1000
+_OURS = re.compile(r"\b(streaming(?:\.\w+)+)\.(\w+Error): (.*)")
+
+
+class StopRequestedError(Exception):
+    """The service was asked to stop; the batch is not committed and runs again at the next start."""
+
+
+@dataclass(frozen=True, slots=True)
+class Identity:
+    """Who we are on this cluster: the epoch that proves it, and how many partitions the targets have."""
+
+    rules: SweepRules
+    secret: bytes
+    retry_partitions: int
+    dead_letter_partitions: int
+
+
+@dataclass(frozen=True, slots=True)
+class Guards:
+    """Questions to ZooKeeper around each chunk; each raises what should stop or delay the work.
+
+    published tells which chunk of which table was published last, as mark_published was told. agreed_ms tells the
+    time that ages are judged by.
+    """
+
+    still_mine: Callable[[], bool]
+    paused: Callable[[], str]
+    published: Callable[[], str]
+    mark_published: Callable[[str], None]
+    agreed_ms: Callable[[], int]
+
+
+@dataclass(slots=True)
+class LedgerDeletionService:
+    """One per application. process() is what foreachBatch calls."""
+
+    spark: SparkSession
+    settings: Settings
+    identity: Identity
+    guards: Guards
+    cache: InUseCache
+    blast_radius: BlastRadius
+    receipts: Receipts
+    watch: SourceWatch
+    waiting: Waiting
+    metrics: Metrics
+    clock: Clock
+    log: Callable[[str], None]
+    stop: threading.Event = field(default_factory=threading.Event)
+    fatal: list[Exception] = field(default_factory=list)
+    on_kept: Callable[[], None] = lambda: None
+    _turn: Turn = field(default_factory=Turn)
+    _started: set[str] = field(default_factory=set)
+    _passes: int = 0
+
+    def process(self, query: str, source: DataFrame, batch_id: int) -> None:
+        """Work off one batch of one query. Raises StopRequestedError to keep Spark from committing it."""
+        self._check_stop()
+        self._describe(query, batch_id, "reading messages")
+        if query == RETRY:
+            self._keep(messages(source), batch_id)
+            return
+        kept = [messages(source).persist()]
+        try:
+            if query not in self._started:
+                kept.append(self.receipts.without_done(kept[0]).persist())
+            self._work_off(query, batch_id, kept[-1])
+            self._started.add(query)
+        finally:
+            for rows in kept:
+                rows.unpersist()
+
+    def work_off_due(self) -> None:
+        """One pass over the waiting retries that are due now."""
+        with self._turn:
+            due = self.waiting.begin(self.clock.now_ms())
+        self._passes += 1
+        if self._passes == 1:  # an earlier run may have got further than the table shows
+            due = self.receipts.without_done(due)
+        rows = due.persist()
+        try:
+            self._work_off(RETRY, self._passes, rows)
+        finally:
+            rows.unpersist()
+        self.waiting.end()
+        self.metrics.waiting(self.waiting.count())
+
+    def prune_waiting(self) -> None:
+        """Remove from the waiting retries what is done."""
+        with self._turn:
+            self.waiting.prune()
+
+    def _keep(self, rows: DataFrame, batch_id: int) -> None:
+        """Write a batch of RETRY down; each message is worked off when it is due. A batch may come twice."""
+        is_known = RETRY in self._started
+
+        def append() -> None:
+            nonlocal is_known
+            fresh = rows if is_known else self.waiting.without_held(self.receipts.without_done(rows))
+            is_known = False  # should it be tried again: this try may have been stored, and only its answer lost
+            self.waiting.append(fresh)
+
+        with self._turn:
+            self._describe(RETRY, batch_id, "keeping messages until they are due")
+            self._through_outages(append)
+        self._started.add(RETRY)
+        self.metrics.waiting(self.waiting.count())
+        self.on_kept()
+
+    def publish_again(self) -> None:
+        """At start: what the newest chunk was to publish may not have gone out; the broker drops what did.
+
+        Where it is known to have gone out nothing is sent: the broker forgets a producer after hours of silence.
+        """
+        chunk = self.receipts.newest_chunk
+        mark = f"{self.receipts.table_id}:{chunk}"
+        if chunk and self.guards.published() != mark:
+            publish_copies(self.receipts.of_chunk(chunk), self.settings.pulsar, self._producer_prefix())
+            self.guards.mark_published(mark)
+
+    def maintain(self) -> None:
+        """Merge the receipts' small files; drop what is older than [state] keeps. Between two chunks."""
+        state, now_ms = self.settings.state, self.clock.now_ms()
+        with self._turn:
+            try:
+                receipts.expire(state.dir, now_ms - state.receipts_days * _DAY_MS)
+                receipts.compact(state.dir)
+                days = journal.expire(state.dir, now_ms=now_ms, keep_days=state.journal_days)
+            except Exception as error:  # tidying up must never stop the work
+                self.log(f"maintenance of {state.dir} failed and is tried again later: {error}")
+            else:
+                self.log(f"maintenance: receipts compacted, {days} days of journal expired")
+
+    def _work_off(self, query: str, batch_id: int, part: DataFrame) -> None:
+        counted = part.agg(F.count(F.lit(1)), F.min(c.ROW), F.max(c.ROW)).first()
+        if counted is None or not counted[0]:
+            return
+        total, first, last = counted
+        if total <= self.settings.service.chunk_rows:
+            self._chunk(query, batch_id, part, total)
+            return
+        sources = part.select(c.SOURCE).distinct().count()
+        step = max(1, self.settings.service.chunk_rows // sources)
+        for start in range(first, last + 1, step):
+            piece = slice_of(part, start, start + step)
+            self._chunk(query, batch_id, piece, piece.count())
+
+    def _chunk(self, query: str, batch_id: int, rows: DataFrame, total: int) -> None:
+        """One chunk, through outages: what can't be reached is waited for; nothing counts as a try meanwhile."""
+        if not total:
+            return
+        with self._turn:
+            started_ms = self.clock.now_ms()
+            chunk = self.receipts.newest_chunk + 1
+            tries = count()
+            self._through_outages(
+                # an earlier try may have committed, and only its answer was lost
+                lambda: (
+                    None
+                    if next(tries) and self.receipts.has(chunk)
+                    else self._sweep(query, batch_id, rows, total, chunk)
+                )
+            )
+            swept_ms = self.clock.now_ms()
+            summary = self._own(chunk)
+            if summary.copies:
+                self._describe(query, batch_id, f"publishing {sum(summary.copies.values())} copies")
+                self._through_outages(
+                    lambda: publish_copies(self.receipts.of_chunk(chunk), self.settings.pulsar, self._producer_prefix())
+                )
+            self._through_outages(lambda: self.guards.mark_published(f"{self.receipts.table_id}:{chunk}"))
+        took = (
+            f"swept in {(swept_ms - started_ms) / 1000:.1f} s, in all {(self.clock.now_ms() - started_ms) / 1000:.1f} s"
+        )
+        self._account(query, chunk, summary, took)
+
+    def _own(self, chunk: int) -> ChunkSummary:
+        """What we committed; a chunk of this number that another run wrote means that one of us is outdated."""
+        summary = self.receipts.summary(chunk)
+        if summary.epochs != {self.identity.rules.epoch[1]}:
+            failure = FencedError(f"chunk {chunk} of the receipts was written by another run; this one stops")
+            self._fail(failure)
+            raise failure
+        return summary
+
+    def _sweep(self, query: str, batch_id: int, rows: DataFrame, total: int, chunk: int) -> None:
+        self._check_go()
+        self._describe(query, batch_id, f"in-use sets for {total} requests")
+        named = rows.where(F.col(c.REFERENCE_KEY).isNotNull())
+        owners = named.groupBy(c.TENANT, c.REFERENCE_KEY).count().collect()
+        keys = [row[c.REFERENCE_KEY] for row in owners[:_KEYS_PER_CHUNK]]
+        references = self.cache.references(keys)
+        believed, doubt = self.watch.before(references, keys)
+        if doubt:
+            self._hold(doubt)
+            self.watch.believed.forget([ALL])
+        broadcast = self.spark.sparkContext.broadcast((references, believed))
+        parallelism = self.settings.two_phase.ledger_deletion_parallelism
+        task = SweepTask(
+            query=RETRY if query == RETRY else REQUESTS,
+            batch_id=batch_id,
+            chunk=chunk,
+            settings=self.settings,
+            rules=self.identity.rules,
+            secret=self.identity.secret,
+            owners=broadcast,
+            retry_partitions=self.identity.retry_partitions,
+            dead_letter_partitions=self.identity.dead_letter_partitions,
+            tasks=tasks_for(total, parallelism),
+            now_ms=self.guards.agreed_ms(),
+        )
+        try:
+            grouped = grouped_by_owner(rows, total=total, parallelism=parallelism)
+            most = self._within_limits(task, grouped, {(r[c.TENANT], r[c.REFERENCE_KEY]): r["count"] for r in owners})
+            self._describe(query, batch_id, f"sweeping {total} requests of {len(references)} owners")
+            task = replace(task, most_deletes=most)
+            self.receipts.append(grouped.mapInArrow(task, self.receipts.schema), chunk)
+        finally:
+            broadcast.destroy()
+
+    def _within_limits(self, task: SweepTask, grouped: DataFrame, most: Planned) -> tuple[int, ...] | None:
+        """Hold the chunk while it would break the blast radius; returns most deletes by task (None: no need)."""
+
+        def plan() -> Plan:
+            self._describe(task.query, task.batch_id, "dry run: how much would be deleted")
+            return planned(grouped, task)
+
+        why, by_task = self.blast_radius.judge((task.query, task.batch_id), most, plan)
+        if why is None:
+            return by_task
+        self._hold(why)
+        return by_task
+
+    def _hold(self, why: str) -> None:
+        """Delete nothing until a person has looked and resumed. Raises what _check_go does."""
+        self.blast_radius.breaker.trip(why)
+        self.metrics.tripped(True)
+        self._check_go()
+        self.metrics.tripped(False)
+        self.blast_radius.grant()
+
+    def _stop_if_lost(self, chunk: int) -> None:
+        """What was kept as in use and is gone all the same was deleted by somebody, us perhaps: nobody goes on."""
+        missing = self.watch.missing(chunk, self.stop)
+        if missing:
+            why = f"{len(missing)} kept and in use, and yet gone, for example {missing[0]} (chunk {chunk})"
+            self.blast_radius.breaker.trip(why)
+            failure = SafetyError(f"{why}. Find out who deletes; `ledger-reaper undo` puts back what we did")
+            self._fail(failure)
+            raise failure
+
+    def _account(self, query: str, chunk: int, summary: ChunkSummary, took: str) -> None:
+        if summary.has_refreshed:
+            self.cache.forget(self.receipts.refreshed_keys(chunk, _FORGET_AT_ONCE))
+        self.metrics.count(query, summary)
+        self.blast_radius.count(self.receipts.deleted_by_owner(chunk))
+        self.metrics.cache(self.cache)
+        parts = ", ".join(f"{n} {outcome}/{reason}" for (outcome, reason), n in sorted(summary.outcomes.items()))
+        self.log(f"{query}: chunk {chunk}: {summary.total} requests, {took}: {parts}")
+        self.watch.after(chunk)
+        if any(reason == Reason.KEPT_AND_GONE for _outcome, reason in summary.outcomes):
+            self._through_outages(lambda: self._stop_if_lost(chunk))
+
+    def _through_outages(self, step: Callable[[], None]) -> None:
+        waits = iter(_OUTAGE_WAITS_S)
+        wait_s = 0
+        while True:
+            try:
+                step()
+                return
+            except Exception as error:
+                failure = translated(error)
+                if not isinstance(failure, UnavailableError):
+                    self._fail(failure)
+                    raise failure from error
+                wait_s = next(waits, wait_s)
+                self.log(f"waiting {wait_s} s: {failure}")
+                self.metrics.outage()
+                if self.stop.wait(wait_s):
+                    raise StopRequestedError from error
+
+    def _fail(self, failure: Exception) -> None:
+        if isinstance(failure, SafetyError):
+            self.fatal.append(failure)
+            self.stop.set()
+
+    def _check_go(self) -> None:
+        self._check_stop()
+        told = ""
+        while why := self._held():
+            if why != told:
+                self.log(why)
+                held.note(self.settings.state.dir, why, now_ms=self.clock.now_ms())
+            told = why
+            if self.stop.wait(self.settings.service.trigger_seconds):
+                raise StopRequestedError
+        if told:
+            self.log("resumed")
+        if told or not self._started:
+            held.note(self.settings.state.dir, "", now_ms=self.clock.now_ms())
+        if not self.guards.still_mine():
+            raise FencedError("another instance of this service has taken over; this one stops")
+
+    def _held(self) -> str:
+        """Why nothing is deleted now, for the log; "" where it may go on."""
+        if why := self.guards.paused():
+            return f"paused: {why}"
+        if why := self.blast_radius.breaker.reason():
+            return f"LIMIT REACHED, nothing more is deleted: {why}. Look, then `ledger-reaper resume`."
+        return ""
+
+    def _check_stop(self) -> None:
+        if self.stop.is_set():
+            raise StopRequestedError
+
+    def _describe(self, query: str, batch_id: int, what: str) -> None:
+        """What the Spark UI shows beside a job."""
+        self.spark.sparkContext.setJobDescription(f"{query}, batch {batch_id}: {what}")
+
+    def _producer_prefix(self) -> str:
+        return f"ledger-reaper-{self.settings.service.name}-{self.receipts.table_id}"
+
+
+def translated(error: Exception) -> Exception:
+    """An executor's or a query's error comes back as text in a Java exception: find ours in it."""
+    if isinstance(error, UnavailableError | SafetyError | StopRequestedError):
+        return error
+    for module, name, text in _OURS.findall(str(error)):
+        kind = getattr(import_module(module), name, None)
+        for known in (FencedError, SafetyError, UnavailableError):
+            if isinstance(kind, type) and issubclass(kind, known):
+                return known(text)
+    return error
