@@ -1,0 +1,167 @@
+"""A cluster in which brokers leaked in every window that can be produced for real, beside topics that are well.
+
+W1 to W10 are the windows of DESIGN.md's section on the audit. Two crashes make them all: the first leaves cursors'
+ledgers for the next broker to recover, the second happens while nobody may delete a ledger's metadata.
+"""
+
+import contextlib
+import uuid
+from dataclasses import dataclass
+
+from streaming.adapters import sandbox_clients as clients
+from streaming.sandbox import faults, ledgers, topics
+from streaming.sandbox.cluster import Cluster
+from streaming.sandbox.home import Part
+from streaming.sandbox.ledgers import Orphans
+from streaming.sandbox.offloads import attempts
+from streaming.sandbox.orphans import WORKER, consume_and_trim
+from udfs.formats.ledger_metadata import serialize_v3
+from udfs.formats.managed_ledger import in_use_ids
+from udfs.formats.offload_index import index_name, object_name
+from udfs.paths import cursor_path, managed_ledger_name, managed_ledger_path
+from udfs.records import LedgerMetadata, LedgerState
+
+NAMESPACE = f"public/audit-{uuid.uuid4().hex[:6]}"
+FOREIGN_ID = 1_900_000_000 + uuid.uuid4().int % 90_000_000
+FULL = 4  # ledgers that a topic gets
+
+
+def _topic(name: str) -> str:
+    return f"persistent://{NAMESPACE}/{name}"
+
+
+LEAKY, UNWRITTEN, HALF_MADE = _topic("leaky"), _topic("unwritten list"), _topic("half-made")
+COMPACTED, DELAYED, VANISHED, LIVE = _topic("compacted"), _topic("delayed"), _topic("vanished"), _topic("live")
+COPIED, OFFLOADED, OFFLOAD_GONE = _topic("copied"), _topic("offloaded"), _topic("offload-gone")
+LOST, LOST_OBJECT = _topic("lost"), _topic("lost-object")
+EVERY = (LEAKY, UNWRITTEN, HALF_MADE, COMPACTED, VANISHED, LIVE, COPIED, OFFLOADED, OFFLOAD_GONE, LOST, LOST_OBJECT)
+
+
+@dataclass(frozen=True)
+class Made:
+    """Ids by what became of them."""
+
+    leaked: dict[str, Orphans]
+    copies: set[int]
+    gone_attempts: set[str]
+    bad_attempt: str
+    lost: int
+    lost_attempt: str
+    messages: dict[str, list[bytes]]
+
+
+def make(cluster: Cluster) -> Made:
+    """Leak, lose and leave alone. A minute."""
+    topics.admin(cluster, "PUT", f"namespaces/{NAMESPACE}")
+    _fill(cluster)
+    gone_attempts = {attempt.uuid for attempt in attempts(cluster, OFFLOAD_GONE)}
+    faults.kill(cluster, Part.BROKER)
+    bucket_s_cursor = cursor_path(managed_ledger_name(DELAYED), WORKER)
+    for path in (_path(VANISHED), _path(OFFLOAD_GONE), bucket_s_cursor):  # W10: by an operator
+        clients.delete_znode(cluster.addresses.zookeeper, path)
+    faults.restart(cluster, Part.BROKER)
+    _let_a_list_go_unwritten(cluster)
+    _compact(cluster)
+    with faults.crash_with_metadata_fault(cluster):
+        _leak(cluster)
+        _leave_copies(cluster)
+        half_made = _leave_half_made(cluster)
+    lost = topics.data_ledgers(cluster, LOST)[1]
+    clients.delete_znode(cluster.addresses.zookeeper, ledgers.path_of(lost))
+    clients.create_znodes(cluster.addresses.zookeeper, [(ledgers.path_of(FOREIGN_ID), _foreign())])
+    leaked = {topic: ledgers.orphans(cluster, topic) for topic in (LEAKY, UNWRITTEN, COMPACTED, DELAYED, COPIED)}
+    leaked |= {VANISHED: ledgers.owned(cluster, VANISHED), HALF_MADE: Orphans(data=half_made)}
+    return Made(
+        leaked,
+        _given_up(cluster),
+        gone_attempts,
+        _copy_under_another_uuid(cluster),
+        lost,
+        _lose_an_object(cluster),
+        {topic: topics.read_all(cluster, topic) for topic in (LIVE, OFFLOADED)},
+    )
+
+
+def _fill(cluster: Cluster) -> None:
+    topics.post_schema_versions(cluster, LEAKY, 2)
+    for topic in EVERY:
+        # two entry logs of the bookie's, so that it has something to give back
+        topics.fill(cluster, topic, FULL, [WORKER], entry_bytes=60_000 if topic == VANISHED else 64)
+    topics.consume(cluster, LEAKY, WORKER, 1)
+    topics.fill_buckets(cluster, DELAYED, WORKER, 120)
+    for topic in (OFFLOADED, OFFLOAD_GONE, LOST_OBJECT):
+        topics.offload(cluster, topic)
+
+
+def _let_a_list_go_unwritten(cluster: Cluster) -> None:
+    """W2: the broker forgets ledgers, can't write that down, and drops them with the next list it can write."""
+    before = len(topics.data_ledgers(cluster, UNWRITTEN))
+    with clients.without_write_right(cluster.addresses.zookeeper, _path(UNWRITTEN)):
+        topics.consume(cluster, UNWRITTEN, WORKER, 2 * topics.ENTRIES_PER_LEDGER)
+        topics.wait_for(lambda: len(topics.data_ledgers(cluster, UNWRITTEN)) < before, "a trim in memory")
+    topics.publish(cluster, UNWRITTEN, 2 * topics.ENTRIES_PER_LEDGER)
+
+
+def _leak(cluster: Cluster) -> None:
+    """W1 and W3, W6, W7, W8: lists are written, what they dropped can't be deleted, and the broker dies."""
+    consume_and_trim(cluster, LEAKY, WORKER, 2 * topics.ENTRIES_PER_LEDGER - 1)
+    topics.delete_schema(cluster, LEAKY)
+    _compact(cluster)
+
+
+def _compact(cluster: Cluster) -> None:
+    # not across a crash: the cursor's znode would go on naming the ledger of before, which is in use then
+    topics.publish_keyed(cluster, COMPACTED, 20, keys=4)
+    topics.compact(cluster, COMPACTED)
+
+
+def _leave_copies(cluster: Cluster) -> None:
+    """W9: offloaded ledgers whose BookKeeper copies the list gave up and the broker can't delete."""
+    topics.offload(cluster, COPIED)
+    topics.trim(cluster, COPIED)
+    topics.wait_for(lambda: len(_given_up(cluster)) >= FULL - 1, "the broker to give the copies up")
+
+
+def _given_up(cluster: Cluster) -> set[int]:
+    (data,) = clients.read_znodes(cluster.addresses.zookeeper, [_path(COPIED)]).values()
+    return set(in_use_ids(data).bookkeeper_free)
+
+
+def _leave_half_made(cluster: Cluster) -> tuple[int, ...]:
+    """W4 and W5: a ledger is made for a list that can't be written, and can't be deleted again."""
+    before = set(ledgers.owned(cluster, HALF_MADE).data)
+    with clients.without_write_right(cluster.addresses.zookeeper, _path(HALF_MADE)):
+        url = f"{cluster.addresses.admin}/admin/v2/{topics.resource(HALF_MADE)}/internalStats"
+        clients.http("GET", url)  # the broker that has just started loads the topic, in vain
+        topics.wait_for(lambda: set(ledgers.owned(cluster, HALF_MADE).data) > before, "a ledger without a list")
+    return tuple(set(ledgers.owned(cluster, HALF_MADE).data) - before)
+
+
+def _foreign() -> bytes:
+    return serialize_v3(LedgerMetadata(LedgerState.CLOSED, 5, 0, 1, {"application": b"distributedlog"}))
+
+
+def _copy_under_another_uuid(cluster: Cluster) -> str:
+    """What a failed offload leaves: a listed ledger's objects under a UUID that no list names."""
+    s3, attempt = clients.s3(cluster.addresses.s3, cluster.region), str(uuid.uuid4())
+    first = attempts(cluster, OFFLOADED)[0]
+    copies = object_name(attempt, first.ledger_id), index_name(attempt, first.ledger_id)
+    for key, copy in zip(first.keys, copies, strict=True):
+        s3.copy_object(Bucket=cluster.bucket, Key=copy, CopySource={"Bucket": cluster.bucket, "Key": key})
+    return attempt
+
+
+def _lose_an_object(cluster: Cluster) -> str:
+    first = attempts(cluster, LOST_OBJECT)[0]
+    clients.s3(cluster.addresses.s3, cluster.region).delete_object(Bucket=cluster.bucket, Key=first.keys[1])
+    return first.uuid
+
+
+def _path(topic: str) -> str:
+    return managed_ledger_path(managed_ledger_name(topic))
+
+
+def unmake(cluster: Cluster) -> None:
+    """Take away what no service ever deletes, so that other tests' audits are theirs."""
+    with contextlib.suppress(Exception):
+        ledgers.remove_synthetic(cluster, [FOREIGN_ID])

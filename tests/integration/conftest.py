@@ -1,0 +1,168 @@
+"""A service of its own for each test, on the shared cluster: its own topics, name, state and checkpoints."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+import uuid
+from collections import Counter
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from streaming import artifacts
+from streaming.config import CONF, Settings, load
+from streaming.report import receipts_of
+from streaming.sandbox.cluster import Cluster
+
+CONFIG = """
+[service]
+name = "{name}"
+trigger_seconds = 1
+chunk_rows = {chunk_rows}
+[pulsar]
+service_url = "{pulsar}"
+admin_url = "{admin}"
+[zookeeper]
+hosts = "{zookeeper}"
+session_timeout_seconds = 6
+[topics]
+requests = ["persistent://pulsar/system/{name}"]
+[two_phase]
+reconsume_later_seconds = 2
+not_closed_later_seconds = 2
+max_retry_delete_count = 2
+send_delay_seconds = 0
+[safety]
+min_age_seconds = 1
+above_newest_quarantine_seconds = 1
+[limits]
+deletes_per_second = 0
+max_share_per_hour = 1.0
+{limits}
+[tiered_storage]
+allowed = [{{ endpoint = "{s3}", bucket = "{bucket}" }}]
+credentials_file = "{home}/aws-credentials"
+offload_grace_seconds = 1
+[state]
+dir = "{here}/state"
+[checkpoints]
+dir = "{here}/checkpoints"
+[spark]
+ui_port = 0
+java_options = "-XX:TieredStopAtLevel=1"
+[metrics]
+port = 0
+"""
+
+
+@dataclass(frozen=True)
+class Deployment:
+    """A configuration and the command line over it."""
+
+    config: Path
+
+    @property
+    def settings(self) -> Settings:
+        return load(self.config)
+
+    def command(self, *arguments: str) -> list[str]:
+        return [sys.executable, "-m", "streaming", *arguments, "--config", str(self.config)]
+
+    def run(self, *arguments: str, stdin: bytes = b"", code: int = 0, seconds: float = 240) -> str:
+        """Run a command to its end; returns what it printed on both streams. Fails unless it ends with `code`."""
+        return _run(self.command(*arguments), code, seconds, input=stdin)
+
+    def submit(self, *arguments: str, code: int = 0, seconds: float = 240) -> str:
+        """The same by spark-submit, as the README has it."""
+        submit = [str(Path(sys.executable).parent / "spark-submit"), "--properties-file", "conf/spark-defaults.conf"]
+        jars = ",".join(str(jar) for jar in artifacts.jars())
+        program = ["--jars", jars, "streaming/__main__.py", *arguments, "--config", str(self.config)]
+        environment = os.environ | {"PYSPARK_PYTHON": sys.executable}
+        return _run([*submit, *program], code, seconds, cwd=CONF.parent, env=environment)
+
+    def start(self, *arguments: str, log: Path) -> subprocess.Popen[bytes]:
+        """Start a command in a process group of its own."""
+        with log.open("ab") as out:
+            return subprocess.Popen(
+                self.command(*arguments), stdout=out, stderr=subprocess.STDOUT, start_new_session=True
+            )
+
+    def request(self, payloads: Iterable[bytes]) -> None:
+        self.run("request", "--unchecked", stdin=b"\n".join(payloads) + b"\n")
+
+    def receipts(self) -> list[dict[str, Any]]:
+        return list(receipts_of(self.settings))
+
+    def final(self) -> dict[str, list[dict[str, Any]]]:
+        """Final receipts by original message."""
+        by_message: dict[str, list[dict[str, Any]]] = {}
+        for row in self.receipts():
+            if row["outcome"] != "RETRY":
+                by_message.setdefault(row["message_id"], []).append(row)
+        return by_message
+
+    def outcomes(self) -> Counter[tuple[str, str]]:
+        return Counter((row["outcome"], row["reason"]) for some in self.final().values() for row in some)
+
+
+def _run(command: list[str], code: int, seconds: float, **how: Any) -> str:
+    done = subprocess.run(
+        command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=seconds, check=False, **how
+    )
+    text: str = done.stdout.decode(errors="replace")
+    assert done.returncode == code, text[-4000:]
+    return text
+
+
+def deployment(
+    cluster: Cluster, here: Path, *, chunk_rows: int = 50_000, extra: str = "", limits: str = ""
+) -> Deployment:
+    """A service of its own on the cluster, with everything it keeps in `here`."""
+    where = cluster.addresses
+    text = CONFIG.format(
+        name=f"t{uuid.uuid4().hex[:10]}",
+        chunk_rows=chunk_rows,
+        pulsar=where.pulsar,
+        admin=where.admin,
+        zookeeper=where.zookeeper,
+        s3=where.s3,
+        bucket=cluster.bucket,
+        home=cluster.home.root,
+        here=here,
+        limits=limits,
+    )
+    config = here / "config.toml"
+    config.write_text(text + extra)
+    return Deployment(config)
+
+
+@pytest.fixture
+def deploy(cluster: Cluster, tmp_path: Path) -> Callable[..., Deployment]:
+    """Factory of deployments; chunk_rows and extra TOML can be given."""
+
+    def make(*, chunk_rows: int = 50_000, extra: str = "", folder: str = "service", limits: str = "") -> Deployment:
+        here = tmp_path / folder
+        here.mkdir()
+        return deployment(cluster, here, chunk_rows=chunk_rows, extra=extra, limits=limits)
+
+    return make
+
+
+def stopped_s(running: subprocess.Popen[bytes]) -> float:
+    """Ask a service to stop (SIGTERM); returns how long it took to end well."""
+    started_s = time.monotonic()
+    running.send_signal(signal.SIGTERM)
+    assert running.wait(60) == 0
+    return time.monotonic() - started_s
+
+
+def payload(topic: str, ledger_id: int, **fields: Any) -> bytes:
+    """A request as JSON, as a broker would write it."""
+    named = {"topicName": topic, "ledgerComponent": "MANAGED_LEDGER", "ledgerType": "LEDGER", "ledgerId": ledger_id}
+    return json.dumps(named | fields).encode()

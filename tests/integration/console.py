@@ -1,0 +1,52 @@
+"""The command line in one process of its own, call after call: what a Spark start costs is paid once."""
+
+import contextlib
+import io
+import json
+import multiprocessing
+import sys
+from collections.abc import Iterator
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass
+from typing import Any
+
+from streaming.__main__ import main
+
+_SECONDS = 300
+
+
+@dataclass(frozen=True)
+class Console:
+    """Runs commands of one deployment, one at a time."""
+
+    pool: ProcessPoolExecutor
+    config: str
+
+    def run(self, *arguments: str, code: int = 0) -> str:
+        """Return what the command printed on both streams. Fails unless it ends with `code`."""
+        ended, text = self.pool.submit(_call, [*arguments, "--config", self.config]).result(_SECONDS)
+        assert ended == code, text[-4000:]
+        return text
+
+    def json(self, *arguments: str, code: int = 0) -> list[dict[str, Any]]:
+        """Return the JSON lines that the command printed."""
+        text = self.run(*arguments, "--json", code=code)
+        return [json.loads(line) for line in text.splitlines() if line.startswith("{")]
+
+
+@contextlib.contextmanager
+def console(config: str) -> Iterator[Console]:
+    """A console over a configuration file."""
+    with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as pool:
+        yield Console(pool, config)
+
+
+def _call(arguments: list[str]) -> tuple[int, str]:
+    sys.argv = ["ledger-reaper", *arguments]
+    out = io.StringIO()
+    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(out):
+        try:
+            main()
+        except SystemExit as ended:
+            return int(ended.code or 0), out.getvalue()
+    return 0, out.getvalue()

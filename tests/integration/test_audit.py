@@ -1,0 +1,257 @@
+"""The audit on the real cluster: what brokers leaked in every window that can be produced, and what it must not touch.
+
+One world is made and audited once; the tests read the answer, then publish it and let the service work it off.
+"""
+
+import json
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import pyarrow.dataset as ds
+import pytest
+from kazoo.security import ACL, Id, Permissions
+
+from streaming.adapters import sandbox_clients as clients
+from streaming.adapters.bookie_http import look
+from streaming.sandbox import ledgers, shell, topics
+from streaming.sandbox.cluster import Cluster
+from tests.integration import audit_world as world_of
+from tests.integration.audit_world import (
+    COMPACTED,
+    COPIED,
+    DELAYED,
+    FOREIGN_ID,
+    HALF_MADE,
+    LEAKY,
+    LIVE,
+    LOST,
+    LOST_OBJECT,
+    NAMESPACE,
+    OFFLOAD_GONE,
+    OFFLOADED,
+    UNWRITTEN,
+    VANISHED,
+    Made,
+)
+from tests.integration.conftest import Deployment, deployment
+from tests.integration.console import Console, console
+from udfs.paths import managed_ledger_name, managed_ledger_path
+from udfs.records import LedgerState
+
+pytestmark = [pytest.mark.cluster, pytest.mark.slow]
+
+NO_READ = [ACL(Permissions.ALL & ~Permissions.READ, Id("world", "anyone"))]
+ALL_RIGHTS = [ACL(Permissions.ALL, Id("world", "anyone"))]
+RECHECK = ("--recheck-seconds", "1")
+
+
+@dataclass
+class World:
+    """What was made, and what the audit said of it. before, after: every ledger, by two witnesses, around the audit."""
+
+    service: Deployment
+    console: Console
+    cluster: Cluster
+    made: Made
+    states: dict[int, LedgerState]
+    findings: list[dict[str, Any]] = field(default_factory=list)
+    last: dict[str, Any] = field(default_factory=dict)
+    after: set[int] = field(default_factory=set)
+
+    def ids(self, finding_class: str, topic: str) -> set[int]:
+        """Ledgers (not objects) of that class."""
+        return {
+            row["ledger_id"]
+            for row in self.findings
+            if (row["class"], row["topic"], row["ledger_type"]) == (finding_class, topic, "LEDGER")
+        }
+
+    def attempts(self, finding_class: str, topic: str) -> set[str]:
+        """UUIDs of offload attempts of that class."""
+        return {row["uuid"] for row in self.findings if (row["class"], row["topic"]) == (finding_class, topic)}
+
+
+@pytest.fixture(scope="module")
+def world(cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
+    service = deployment(cluster, tmp_path_factory.mktemp("audit"), extra="\n[audit]\nevery_seconds = 20\n")
+    made = world_of.make(cluster)
+    with console(str(service.config)) as commands:
+        states = {ledger_id: each.state for ledger_id, each in ledgers.every_ledger(cluster).items()}
+        one = World(service, commands, cluster, made, states)
+        *one.findings, one.last = commands.json("audit", *RECHECK)
+        one.after = shell.list_ledgers(cluster)
+        yield one
+    world_of.unmake(cluster)
+
+
+@pytest.mark.parametrize(
+    ("topic", "kinds"),
+    [
+        pytest.param(LEAKY, {"data", "cursors", "schemas"}, id="W1, W6, W7: dropped from lists before a crash"),
+        pytest.param(UNWRITTEN, {"data"}, id="W2: a list that could not be written"),
+        pytest.param(HALF_MADE, {"data"}, id="W4, W5: made for a list that could not be written"),
+        pytest.param(COMPACTED, {"compacted"}, id="W8: an old compacted ledger"),
+        pytest.param(DELAYED, {"buckets"}, id="W8, W10: buckets of a cursor that an operator deleted"),
+        pytest.param(VANISHED, {"data"}, id="W10: a topic that an operator deleted"),
+    ],
+)
+def test_what_leaked_is_an_orphan_and_nothing_else_of_the_topic(world: World, topic: str, kinds: set[str]) -> None:
+    leaked = world.made.leaked[topic]
+    closed = {ledger_id for ledger_id in leaked.every if world.states[ledger_id] is LedgerState.CLOSED}
+    kinds_found = {kind for kind in ("data", "cursors", "schemas", "compacted", "buckets") if getattr(leaked, kind)}
+
+    assert kinds <= kinds_found
+    assert closed
+    assert world.ids("ORPHAN", topic) == closed
+    assert world.ids("OPEN", topic) == set(leaked.every) - closed
+
+
+def test_each_kind_of_ledger_has_its_component(world: World) -> None:
+    components = {row["ledger_id"]: row["component"] for row in world.findings}
+    kinds = {
+        "cursors": "MANAGED_CURSOR",
+        "schemas": "SCHEMA_STORAGE",
+        "compacted": "COMPACTED_LEDGER",
+        "buckets": "DELAYED_INDEX_BUCKET",
+    }
+    for leaked in world.made.leaked.values():
+        for kind, component in kinds.items():
+            assert {components[i] for i in getattr(leaked, kind)} <= {component}
+
+
+def test_bookkeeper_copies_that_a_list_gave_up_are_orphans_though_the_list_names_them(world: World) -> None:
+    assert world.made.copies
+    # beside the copies: the empty ledger that a broker drops when it recovers a topic, and could not delete
+    assert world.ids("ORPHAN", COPIED) == world.made.copies | set(world.made.leaked[COPIED].data)
+
+
+def test_objects_of_a_topic_without_a_list_are_orphans(world: World) -> None:
+    assert world.made.gone_attempts
+    assert world.attempts("ORPHAN", OFFLOAD_GONE) >= world.made.gone_attempts
+
+
+def test_objects_of_another_attempt_than_the_listed_one_are_orphans(world: World) -> None:
+    assert world.attempts("ORPHAN", OFFLOADED) == {world.made.bad_attempt}
+
+
+def test_what_is_referred_to_and_gone_is_missing(world: World) -> None:
+    assert world.ids("MISSING", LOST) == {world.made.lost}
+    assert world.attempts("MISSING", LOST_OBJECT) == {world.made.lost_attempt}
+
+
+def test_a_live_topic_has_no_finding(world: World) -> None:
+    assert [row for row in world.findings if row["topic"] == LIVE] == []
+    assert {row["class"] for row in world.findings if row["topic"] in (LOST, LOST_OBJECT)} == {"MISSING"}
+
+
+def test_the_last_line_says_how_complete_it_was_and_what_it_came_to(world: World) -> None:
+    assert world.last["complete"] is True
+    assert world.last["totals"]["ORPHAN"]["count"] >= sum(len(each.every) for each in world.made.leaked.values()) - 2
+    fields = ("class", "ledger_id", "ledger_type", "component", "topic", "uuid", "bytes", "age_seconds", "reason")
+    assert tuple(world.findings[0]) == fields
+
+
+def test_bookkeeper_s_own_shell_counts_the_same_ledgers(world: World) -> None:
+    before, after = set(world.states), world.after
+    listed = {row["ledger_id"] for row in world.findings if (row["class"], row["ledger_type"]) == ("ORPHAN", "LEDGER")}
+
+    assert len(before & after) <= world.last["totals"]["ledgers"] <= len(before | after)
+    assert listed <= after
+    assert FOREIGN_ID in {row["ledger_id"] for row in world.findings if row["class"] == "FOREIGN"}
+
+
+def test_pulsar_s_own_scan_finds_the_same_objects_in_order_and_out_of_order(world: World) -> None:
+    # it scans the whole bucket, whatever the namespace, and what it prints is not quite JSON
+    text = topics.admin(world.cluster, "GET", f"namespaces/{NAMESPACE}/scanOffloadedLedgers")
+    scanned = re.findall(r'"uuid":"([0-9a-f-]+)".*?"status":"([A-Z-]+)"', text)
+    wrong = {attempt for attempt, status in scanned if status != "OK"}
+
+    ours = {row["uuid"] for row in world.findings if row["class"] == "ORPHAN" and row["uuid"]}
+    assert ours == wrong
+
+
+def test_report_and_findings_are_written_for_people_and_machines(world: World) -> None:
+    out = world.service.config.parent / "state" / "audit"
+    rows = ds.dataset(out / "findings").to_table().to_pylist()
+
+    assert {row["ledger_id"] for row in rows} >= set(world.made.leaked[LEAKY].every)
+    assert VANISHED in (out / "report.html").read_text()
+    assert json.loads((out / "summary.json").read_text())["certificate"]["zxid_start"].startswith("0x")
+    assert not list(out.glob(".work-*"))
+
+
+@pytest.mark.parametrize(
+    ("ledger", "outcome", "reason"),
+    [
+        ("leaked", "DELETED", "UNREFERENCED"),
+        ("vanished", "RETRY", "OWNER_ABSENT_ONCE"),
+        ("live", "RETRY", "IN_USE"),
+        # a list names it still, but its own metadata, which would tell which, is what was lost
+        ("lost", "ALREADY_GONE", "NOT_FOUND"),
+        ("foreign", "DEAD_LETTER", "NOT_PULSARS"),
+    ],
+)
+def test_explain_says_what_would_become_of_a_request(world: World, ledger: str, outcome: str, reason: str) -> None:
+    ids = {
+        "leaked": world.made.leaked[LEAKY].data[0],
+        "vanished": min(world.made.leaked[VANISHED].data),
+        "live": topics.data_ledgers(world.cluster, LIVE)[0],
+        "lost": world.made.lost,
+        "foreign": FOREIGN_ID,
+    }
+    (said,) = world.console.json("explain", "--ledger", str(ids[ledger]))
+
+    assert (said["request"]["outcome"], said["request"]["reason"]) == (outcome, reason)
+    assert said["exists"] is (ledger != "lost")
+    expected = {"leaked": ["ORPHAN"], "vanished": ["ORPHAN"], "live": [], "lost": ["MISSING"], "foreign": ["FOREIGN"]}
+    assert [row["class"] for row in said["last_audit"]] == expected[ledger]
+
+
+def test_what_lies_behind_something_unreadable_is_unknown_and_the_rest_is_published(world: World) -> None:
+    path = managed_ledger_path(managed_ledger_name(LEAKY))
+    leaked = set(world.made.leaked[LEAKY].data)
+    with clients.zookeeper(world.cluster.addresses.zookeeper) as zookeeper:
+        zookeeper.set_acls(path, NO_READ)
+        try:
+            *findings, last = world.console.json("audit", *RECHECK, "--publish", "--namespace", NAMESPACE, code=4)
+        finally:
+            zookeeper.set_acls(path, ALL_RIGHTS)
+
+    assert last["complete"] is False
+    assert {row["class"] for row in findings if row["ledger_id"] in leaked} == {"UNKNOWN"}
+    assert VANISHED in {row["topic"] for row in findings if row["class"] == "ORPHAN"}
+
+
+def test_published_orphans_are_worked_off_and_nothing_else_changes(world: World) -> None:
+    world.console.run("audit", *RECHECK, "--publish", "--namespace", NAMESPACE)
+    published = world.console.json("backlog")
+    world.console.run("audit", "--last", "--publish", "--namespace", NAMESPACE)  # the same again: no doubles
+    assert world.console.json("backlog") == published
+    bookie = world.cluster.addresses.bookie_http
+    before = look(bookie, 5).reclaimed_bytes
+    said = world.service.run("run", "--until-idle")
+    topics.fill(world.cluster, LIVE, 1, [], entry_bytes=60_000)  # the log that a bookie writes to stays as it is
+    topics.wait_for(lambda: look(bookie, 5).reclaimed_bytes > before + (1 << 20), "space to return", seconds=60)
+
+    assert re.search(r"audit \d{8}T\d{9}Z: complete, \d+ ledgers, ", said)  # [audit] every_seconds
+    made, there = world.made, ledgers.every_ledger(world.cluster).keys()
+    assert {outcome for outcome, _reason in world.service.outcomes()} <= {"DELETED", "ALREADY_GONE"}
+    leaked = {ledger_id for each in made.leaked.values() for ledger_id in each.every}
+    assert {i for i in leaked if world.states[i] is LedgerState.CLOSED} & there == set()
+    assert made.copies & there == set()
+    assert not {*made.gone_attempts, made.bad_attempt} & {key[:36] for key in topics.objects(world.cluster)}
+    kept = {topic: topics.read_all(world.cluster, topic)[: len(some)] for topic, some in made.messages.items()}
+    assert kept == made.messages
+    *findings, last = world.console.json("audit", *RECHECK, "--verify-only", "--namespace", NAMESPACE, code=4)
+    assert {row["class"] for row in findings} == {"MISSING"}
+    assert {row["ledger_id"] for row in findings if not row["uuid"]} >= {made.lost}
+    report = (world.service.config.parent / "state" / "audit" / "report.html").read_text()
+    for line in (
+        "asked for by audits",
+        "deleted in BookKeeper (one copy each)",
+        "given back by bookies since each was",
+    ):
+        assert re.search(rf"{re.escape(line)}[^<]*</td><td class=n>[\d.]+ MiB", report), line
+    assert last["complete"] is True

@@ -1,0 +1,279 @@
+"""The embedded cluster itself: it serves, it can be broken, and what breaks is what breaks in production."""
+
+import json
+import secrets
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+
+from streaming.adapters import sandbox_clients as clients
+from streaming.errors import ReaperError
+from streaming.sandbox import disk, faults, ledgers, offloads, orphans, shell, topics
+from streaming.sandbox.cluster import Cluster, State, down, up
+from streaming.sandbox.home import HOST, LEDGERS_ROOT, Part
+from udfs.records import LedgerState
+
+pytestmark = pytest.mark.cluster
+
+# Ids come from a counter that starts at 0: no ledger of the cluster ever gets here.
+SYNTHETIC_FROM = 1_000_000_000
+
+
+@pytest.fixture
+def topic(cluster: Cluster, request: pytest.FixtureRequest) -> Iterator[str]:
+    """A topic of the test's own, deleted at the end."""
+    name = f"persistent://public/default/{request.node.originalname}-{secrets.token_hex(3)}"
+    yield name
+    topics.delete_topic(cluster, name)
+
+
+def command(*arguments: str) -> "subprocess.CompletedProcess[str]":
+    return subprocess.run(
+        [sys.executable, "-m", "streaming", "cluster", *arguments], capture_output=True, text=True, check=False
+    )
+
+
+def pids(cluster: Cluster) -> dict[Part, int]:
+    return {part: process.pid for part in Part if (process := cluster.process(part)) is not None}
+
+
+def test_status_says_where_everything_is(cluster: Cluster) -> None:
+    done = command("status", "--home", str(cluster.home.root), "--json")
+
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout)
+    assert {"pulsar", "admin", "zookeeper", "s3", "bucket", "config", "home"} <= found.keys()
+    assert found["running"] is True
+    assert set(found["parts"].values()) == {"running"}
+    assert Path(found["config"]).is_file()
+
+
+def test_status_of_a_cluster_that_is_down_ends_with_3(tmp_path: Path) -> None:
+    assert command("status", "--home", str(tmp_path / "nothing"), "--json").returncode == 3
+
+
+def test_up_leaves_a_running_cluster_as_it_is(cluster: Cluster) -> None:
+    before = pids(cluster)
+
+    up(cluster.home.root)
+
+    assert pids(cluster) == before
+    assert set(before) == set(Part)
+
+
+def test_nothing_listens_beyond_this_machine(cluster: Cluster) -> None:
+    listening = [
+        connection.laddr.ip
+        for pid in pids(cluster).values()
+        for connection in psutil.Process(pid).net_connections(kind="tcp")
+        if connection.status == psutil.CONN_LISTEN
+    ]
+
+    assert len(listening) >= len(cluster.spec.ports)
+    assert set(listening) <= {HOST, f"::ffff:{HOST}"}
+
+
+def test_what_is_published_is_read_back(cluster: Cluster, topic: str) -> None:
+    sent = topics.fill(cluster, topic, 5, ["reader"])
+
+    assert topics.read_all(cluster, topic) == list(topics.payloads(sent, 64))
+    assert len(topics.data_ledgers(cluster, topic)) >= 5
+    assert ledgers.orphans(cluster, topic).every == ()
+
+
+def test_a_crash_under_the_metadata_fault_leaves_closed_orphans_of_every_kind(cluster: Cluster, topic: str) -> None:
+    found = orphans.orphan_everything(cluster, [topic], ledgers=20, schema_versions=3)[topic]
+
+    assert len(found.data) >= 20
+    assert len(found.cursors) == 1
+    assert len(found.schemas) == 3
+    metadata = ledgers.every_ledger(cluster)
+    assert {metadata[ledger_id].state for ledger_id in found.every} == {LedgerState.CLOSED}
+    assert set(found.every) <= shell.list_ledgers(cluster)
+    assert len(topics.read_all(cluster, topic)) == orphans.KEPT_LEDGERS * topics.ENTRIES_PER_LEDGER
+
+
+def test_a_subscription_deleted_under_the_fault_leaves_an_open_orphan(cluster: Cluster, topic: str) -> None:
+    topics.fill(cluster, topic, 2, ["keeper", "leaver"])
+    topics.consume(cluster, topic, "leaver", 5)
+    cursor = topics.cursor_ledgers(cluster, topic)["leaver"]
+
+    with faults.metadata_fault(cluster):
+        topics.delete_subscription(cluster, topic, "leaver")
+        found = ledgers.orphans(cluster, topic)
+        state = ledgers.every_ledger(cluster)[cursor].state
+
+    assert found.cursors == (cursor,)
+    assert state is LedgerState.OPEN
+
+
+def test_a_compaction_under_the_fault_leaves_the_old_compacted_ledger(cluster: Cluster, topic: str) -> None:
+    topics.fill(cluster, topic, 1, ["reader"])
+    topics.publish_keyed(cluster, topic, 40, keys=4)
+    topics.compact(cluster, topic)
+    old = ledgers.owned(cluster, topic).compacted
+    assert len(old) == 1
+    assert ledgers.orphans(cluster, topic).every == ()
+
+    with faults.metadata_fault(cluster):
+        topics.publish_keyed(cluster, topic, 40, keys=4)
+        topics.compact(cluster, topic)
+        found = ledgers.orphans(cluster, topic)
+
+    assert found.every == found.compacted == old
+
+
+def test_delayed_messages_make_bucket_ledgers_that_only_cursor_properties_name(cluster: Cluster, topic: str) -> None:
+    topics.fill_buckets(cluster, topic, "later", 120)
+
+    owned = ledgers.owned(cluster, topic)
+
+    assert owned.buckets
+    assert set(owned.buckets) == set(ledgers.bucket_ledgers(cluster, topic, ["later"]))
+    assert ledgers.orphans(cluster, topic).every == ()
+
+
+def test_after_the_fault_the_broker_deletes_again(cluster: Cluster, topic: str) -> None:
+    topics.fill(cluster, topic, 5, ["reader"])
+    with faults.metadata_fault(cluster):
+        pass
+
+    assert topics.delete_topic(cluster, topic)
+
+    topics.wait_for(lambda: ledgers.owned(cluster, topic).every == (), "deletion")
+
+
+def test_parents_that_appear_during_the_fault_are_denied_too(cluster: Cluster) -> None:
+    first = SYNTHETIC_FROM + 50_000
+    with faults.metadata_fault(cluster):
+        ids = ledgers.make_synthetic(cluster, "persistent://public/default/new-parent", count=1, first_id=first)
+        path = ledgers.path_of(ids[0])
+        topics.wait_for(lambda: not clients.may_delete(cluster.addresses.zookeeper, path), "fault on new parent")
+
+    assert clients.may_delete(cluster.addresses.zookeeper, path)
+    clients.delete_znode(cluster.addresses.zookeeper, f"{LEDGERS_ROOT}/10")
+
+
+def test_made_up_ledgers_read_as_real_ones(cluster: Cluster) -> None:
+    name = "persistent://public/default/made-up"
+
+    ids = ledgers.make_synthetic(cluster, name, count=1_000, first_id=SYNTHETIC_FROM)
+
+    try:
+        assert ledgers.owned(cluster, name).data == tuple(ids)
+        assert "state=CLOSED" in shell.ledger_metadata(cluster, ids[0])
+    finally:
+        ledgers.remove_synthetic(cluster, ids)
+    assert ledgers.owned(cluster, name).every == ()
+
+
+def test_offloaded_ledgers_are_in_the_bucket_and_survive_a_restart_of_s3(cluster: Cluster, topic: str) -> None:
+    sent = topics.fill(cluster, topic, 3, ["reader"])
+
+    topics.offload(cluster, topic)
+    mine = {key for attempt in offloads.attempts(cluster, topic) for key in attempt.keys}
+    keys = topics.objects(cluster)
+    cluster.stop(Part.S3)
+    cluster.start(Part.S3)
+
+    assert len([key for key in mine if key.endswith("-index")]) * 2 == len(mine) > 0
+    assert mine <= set(keys)
+    assert topics.objects(cluster) == keys
+    assert len(topics.read_all(cluster, topic)) == sent
+
+
+def test_the_bookies_disk_shrinks_after_ledgers_are_gone(cluster: Cluster, topic: str) -> None:
+    topics.fill(cluster, topic, 50, ["reader"], entry_bytes=10_000)
+    written = 50 * topics.ENTRIES_PER_LEDGER * 10_000
+    topics.wait_for(lambda: disk.entry_log_bytes(cluster) >= written, "flush of the entry logs")
+    before = disk.entry_log_bytes(cluster)
+
+    topics.delete_topic(cluster, topic)
+    disk.collect_garbage(cluster)
+
+    topics.wait_for(lambda: disk.entry_log_bytes(cluster) < before - written / 2, "collection", seconds=60)
+
+
+def test_the_shell_reads_entries_from_the_bookie(cluster: Cluster, topic: str) -> None:
+    topics.fill(cluster, topic, 2, ["reader"])
+
+    text = shell.read_ledger(cluster, topics.data_ledgers(cluster, topic)[0], 0, 1)
+
+    assert "Eid=0" in text
+    assert "Eid=1" in text
+
+
+def test_the_shell_fails_loudly_on_a_ledger_that_does_not_exist(cluster: Cluster) -> None:
+    with pytest.raises(ReaperError, match="ledgermetadata"):
+        shell.ledger_metadata(cluster, SYNTHETIC_FROM - 1)
+
+
+@pytest.mark.parametrize("part", [Part.S3, Part.ZOOKEEPER, Part.BOOKIE])
+def test_a_killed_part_is_down_and_comes_back_on_its_port(cluster: Cluster, part: Part, topic: str) -> None:
+    before = cluster.addresses
+
+    faults.kill(cluster, part)
+    assert cluster.state(part) is State.DOWN
+    faults.restart(cluster, part)
+
+    assert cluster.state(part) is State.RUNNING
+    assert cluster.addresses == before
+    assert topics.fill(cluster, topic, 2, ["reader"]) == len(topics.read_all(cluster, topic))
+
+
+def test_a_frozen_part_is_stuck_until_it_is_resumed(cluster: Cluster) -> None:
+    with faults.paused(cluster, Part.S3):
+        assert cluster.state(Part.S3) is State.STUCK
+
+    cluster.wait_ready(Part.S3)
+
+
+@pytest.mark.slow
+def test_a_second_cluster_lives_beside_the_first_and_its_state_survives(cluster: Cluster, tmp_path: Path) -> None:
+    home = tmp_path / "second"
+    others = pids(cluster)
+    with pytest.raises(ReaperError, match=r"broker ended before it served; read .*broker\.log"):
+        up(home, broker_settings={"webServicePort": "no port"})
+    assert not [process for process in psutil.process_iter() if str(home) in " ".join(_command_line(process))]
+
+    second = up(home)
+    try:
+        assert not set(second.spec.ports.values()) & set(cluster.spec.ports.values())
+        topic = "persistent://public/default/kept"
+        sent = topics.fill(second, topic, 3, ["reader"])
+        topics.offload(second, topic)
+        down(home)
+        assert pids(second) == {}
+        assert pids(cluster) == others
+        with socket.create_server((HOST, second.spec.ports["broker"])):
+            again = up(home)
+        assert again.addresses.pulsar in again.home.config.read_text()
+        assert again.addresses.pulsar in topics.admin(again, "GET", "clusters/sandbox")
+        assert len(topics.read_all(again, topic)) == sent
+    finally:
+        down(home)
+
+
+@pytest.mark.slow
+def test_up_that_is_ended_early_leaves_no_process(cluster: Cluster, tmp_path: Path) -> None:
+    home = tmp_path / "ended"
+    starting = subprocess.Popen([sys.executable, "-m", "streaming", "cluster", "up", "--home", str(home)])
+    topics.wait_for((home / "run" / "bookie.json").exists, "start of the bookie", seconds=60)
+
+    starting.send_signal(signal.SIGTERM)
+
+    assert starting.wait(timeout=60) != 0
+    assert not [process for process in psutil.process_iter() if str(home) in " ".join(_command_line(process))]
+
+
+def _command_line(process: psutil.Process) -> list[str]:
+    try:
+        return process.cmdline()
+    except psutil.Error:
+        return []

@@ -1,0 +1,287 @@
+"""Traps of the pulsar-spark connector, each sprung on the real jar, and a real Java consumer on our topics."""
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import psutil
+import pytest
+
+from streaming.accounts import accounts_of
+from streaming.adapters.clients import admin_for
+from streaming.adapters.pulsar_publish import client
+from streaming.adapters.pulsar_read import StoredMessage, read
+from streaming.artifacts import java, pulsar_home
+from streaming.checkpoints import committed_positions
+from streaming.clock import SystemClock
+from streaming.sandbox import ledgers, topics
+from streaming.sandbox.cluster import Cluster
+from streaming.sandbox.reckoning import reckon
+from streaming.topics import ensure_topics
+from tests.integration.conftest import Deployment, payload, stopped_s
+from udfs.formats.message_id import MessagePosition, serialize_message_id
+from udfs.paths import partition_index
+
+pytestmark = [pytest.mark.cluster, pytest.mark.long]
+
+Deploy = Callable[..., Deployment]
+NOWHERE = "public/default/persistent/nowhere"
+FIRST = 4 * 10**15  # no cluster gets that far
+INTEROP = Path(__file__).parent.parent / "data" / "java" / "Interop.java"
+KEPT = Path(__file__).parent.parent / "data" / "checkpoint-v1"
+BULK = 200_000
+
+
+@pytest.fixture
+def service(deploy: Deploy) -> Deployment:
+    """Two request topics, one for each tenant; made, and nothing in them."""
+    made = deploy()
+    first = made.settings.topics.requests[0]
+    text = made.config.read_text()
+    made.config.write_text(text.replace(f'requests = ["{first}"]', f'requests = ["{first}", "{first}-other"]'))
+    with admin_for(made.settings) as admin:
+        ensure_topics(admin, made.settings)
+    return made
+
+
+def _java(service: Deployment, *arguments: str) -> list[list[str]]:
+    """Run the Java application; returns the fields of each line that it printed for us."""
+    command = [java(), "-cp", f"{pulsar_home()}/lib/*", str(INTEROP), arguments[0], service.settings.pulsar.service_url]
+    done = subprocess.run([*command, *arguments[1:]], capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-2000:]
+    return [line.split("\t") for line in done.stdout.splitlines() if line.count("\t") == 4]
+
+
+def _send(service: Deployment, topic: str, ledger_ids: range, *, batched: bool = False) -> None:
+    with client(service.settings.pulsar) as opened:
+        producer = opened.create_producer(
+            topic, batching_enabled=batched, block_if_queue_full=True, batching_max_messages=1000
+        )
+        for ledger_id in ledger_ids:
+            producer.send_async(payload(NOWHERE, ledger_id), lambda *_: None)
+        producer.flush()
+
+
+def _wait(holds: Callable[[], bool], running: subprocess.Popen[bytes], log: Path) -> None:
+    deadline = time.monotonic() + 150
+    while not holds():
+        assert running.poll() is None, log.read_text()[-4000:]
+        assert time.monotonic() < deadline, log.read_text()[-4000:]
+        time.sleep(0.3)
+
+
+def _kill(running: subprocess.Popen[bytes]) -> None:
+    if running.poll() is None:
+        os.killpg(running.pid, signal.SIGKILL)
+        running.wait()
+
+
+def test_null_payloads_producers_batches_and_new_partitions_are_read_once_across_restarts(
+    cluster: Cluster, service: Deployment, tmp_path: Path
+) -> None:
+    log, (first, other) = tmp_path / "run.log", service.settings.topics.requests
+    _send(service, first, range(FIRST, FIRST + 30), batched=True)
+    _java(service, "null", first)
+    _send(service, first, range(FIRST + 30, FIRST + 31))
+    running = service.start("run", log=log)
+    try:
+        _wait(lambda: len(service.receipts()) >= 32, running, log)
+        topics.admin(cluster, "POST", f"{topics.resource(first)}/partitions", body=6)
+        _send(service, f"{first}-partition-5", range(FIRST + 31, FIRST + 34))
+        _send(service, other, range(FIRST + 34, FIRST + 36))
+        _wait(lambda: len(service.receipts()) >= 37, running, log)
+        assert stopped_s(running) < 10
+    finally:
+        _kill(running)
+    service.run("run", "--until-idle")
+
+    assert service.outcomes() == {("ALREADY_GONE", "NOT_FOUND"): 36, ("DEAD_LETTER", "EMPTY_PAYLOAD"): 1}
+    found = reckon(service.settings)
+    assert (found.requests, found.open, found.wrong) == (37, 0, [])
+    assert "PROBLEM" not in service.run("check")
+
+
+def test_a_million_requests_of_one_topic_do_not_keep_anothers_ten_waiting_and_a_kill_loses_nothing(
+    service: Deployment, tmp_path: Path
+) -> None:
+    """A tenth of a million twice: what the machine of the tests can bear."""
+    service.config.write_text(service.config.read_text().replace("chunk_rows = 50000", "chunk_rows = 10000"))
+    log, (first, other) = tmp_path / "run.log", service.settings.topics.requests
+    _send(service, first, range(FIRST, FIRST + BULK), batched=True)
+    running = service.start("run", log=log)
+    try:
+        _wait(lambda: len(service.receipts()) >= 20_000, running, log)
+        _kill(running)
+        running = service.start("run", log=log)
+        before = len(service.receipts())
+        _wait(lambda: len(service.receipts()) > before, running, log)
+        _send(service, other, range(FIRST - 10, FIRST))
+        _wait(lambda: sum(row["ledger_id"] < FIRST for row in service.receipts()) == 10, running, log)
+        done_before = len(service.receipts())
+        memory = sum(
+            each.memory_info().rss
+            for each in (psutil.Process(running.pid), *psutil.Process(running.pid).children(recursive=True))
+        )
+        assert stopped_s(running) < 10
+    finally:
+        _kill(running)
+    assert done_before < BULK, "the ten came before the rest of the bulk"
+    assert memory < 4 << 30
+    service.run("run", "--until-idle", seconds=500)
+    found = reckon(service.settings)
+    assert (found.requests, found.open, found.wrong) == (BULK + 10, 0, [])
+
+
+def test_a_pause_stops_a_chunk_in_the_middle_and_resume_goes_on(
+    cluster: Cluster, deploy: Deploy, tmp_path: Path
+) -> None:
+    topic = f"persistent://public/default/paused-{time.time_ns()}"
+    topics.fill(cluster, topic, 2, ["s"])
+    leaked = list(ledgers.make_synthetic(cluster, topic, count=200, first_id=time.time_ns() // 1000 % 10**9 + 10**9))
+    service, log = deploy(), tmp_path / "run.log"
+    service.config.write_text(service.config.read_text().replace("deletes_per_second = 0", "deletes_per_second = 8"))
+    service.request(payload(topic, each) for each in leaked)
+    running = service.start("run", "--until-idle", log=log)
+    try:
+        _wait(lambda: len(set(leaked) & ledgers.every_ledger(cluster).keys()) < len(leaked), running, log)
+        service.run("pause")
+        time.sleep(2)
+        left = set(leaked) & ledgers.every_ledger(cluster).keys()
+        time.sleep(3)
+        assert set(leaked) & ledgers.every_ledger(cluster).keys() == left != set()
+        service.run("resume")
+        assert running.wait(150) == 0
+    finally:
+        _kill(running)
+        service.run("resume")
+    assert not set(leaked) & ledgers.every_ledger(cluster).keys()
+    found = reckon(service.settings)
+    assert (found.requests, found.open, found.wrong) == (200, 0, [])
+
+
+def _stored(service: Deployment, topic: str) -> list[StoredMessage]:
+    with admin_for(service.settings) as admin:
+        last = admin.last_positions(topic)
+    return list(read(service.settings.pulsar, last))
+
+
+def test_a_java_consumer_and_the_service_go_on_with_each_others_retries(service: Deployment) -> None:
+    named = service.settings.topics
+    java_retry, java_dlq = f"{named.retry}-JAVA", f"{named.dead_letter}-JAVA"
+    _send(service, f"{named.requests[0]}-partition-0", range(FIRST, FIRST + 2))
+    # Java puts ours off, into our retry topic: the service works them off, as the same requests
+    put_off = _java(service, "put-off", named.requests[0], named.retry, java_dlq, "2", "5")
+    assert {line[1] for line in put_off} == {"0"}
+    assert len(_stored(service, named.retry)) == 2
+    service.run("run", "--until-idle")
+    retried = [row for row in service.receipts() if row["attempt"] == 1]
+    assert len(retried) == 2
+    origins = {row["message_id"] for row in retried}
+    assert origins == {row["message_id"] for row in service.receipts() if row["attempt"] == 0}
+
+    # a request that the service keeps putting off: Java reads our retries, counts on, and buries it in the end
+    live = f"persistent://public/default/live-{FIRST % 997}-{time.time_ns()}"
+    with client(service.settings.pulsar) as opened:
+        opened.subscribe(live, "s").close()
+        opened.create_producer(live).send(b"live")
+    with admin_for(service.settings) as admin:
+        ledger_id = admin.internal_stats(live)["ledgers"][0]["ledgerId"]
+    service.request([payload(live, ledger_id)])
+    service.run("run", "--until-idle")
+    ours = [each for each in _stored(service, named.retry) if str(ledger_id).encode() in each.payload]
+    assert [each.properties["RECONSUMETIMES"] for each in ours] == ["1", "2"]
+    read_by_java = _java(service, "put-off", named.retry, java_retry, java_dlq, "7", "2")
+    mine = [line for line in read_by_java if line[2] == ours[0].properties["ORIGIN_MESSAGE_ID"]]
+    assert sorted(line[1] for line in mine) == ["1", "2", "2"]
+    buried = _stored(service, java_dlq)
+    assert {each.properties["ORIGIN_MESSAGE_ID"] for each in buried} >= {ours[0].properties["ORIGIN_MESSAGE_ID"]}
+
+
+def test_a_checkpoint_of_v1_is_gone_on_with_a_lost_one_begun_anew_and_a_lost_state_refused(
+    deploy: Deploy,
+) -> None:
+    service = deploy()
+    first = service.settings.topics.requests[0]
+    with admin_for(service.settings) as admin:
+        ensure_topics(admin, service.settings)
+    checkpoints = Path(service.settings.checkpoints.dir)
+
+    _send(service, f"{first}-partition-3", range(FIRST, FIRST + 2))
+    service.run("run", "--until-idle")
+    positions = committed_positions(str(checkpoints / "requests" / "v1"))
+    _put_kept(checkpoints / "requests" / "v1", first, positions)
+    _send(service, f"{first}-partition-3", range(FIRST + 2, FIRST + 5))
+    _send(service, f"{first}-partition-0", range(FIRST + 5, FIRST + 6))
+    service.run("run", "--until-idle")
+    found = reckon(service.settings)
+    assert (found.requests, found.open, found.wrong) == (6, 0, [])
+    assert (checkpoints / "requests" / "v1" / "commits" / "1").exists(), "went on behind the kept batch 0"
+
+    shutil.rmtree(checkpoints)
+    _send(service, f"{first}-partition-3", range(FIRST + 6, FIRST + 7))
+    service.run("run", "--until-idle")
+    found = reckon(service.settings)
+    assert (found.requests, found.open, found.wrong) == (7, 0, [])
+
+    shutil.rmtree(service.settings.state.dir)
+    assert "retries that waited there would be lost" in service.run("run", "--until-idle", code=4)
+    shutil.rmtree(checkpoints)  # the way out that it names
+    service.run("run", "--until-idle")
+    assert len(service.final()) == 7
+
+
+def _put_kept(checkpoint: Path, topic: str, positions: dict[str, tuple[int, int]]) -> None:
+    """The kept checkpoint in place of the one that was written, with this run's names and positions."""
+    shutil.rmtree(checkpoint)
+    shutil.copytree(KEPT / "requests" / "v1", checkpoint)
+    for file in (checkpoint / "offsets" / "0", checkpoint / "sources" / "0" / "0"):
+        *head, last = file.read_text().replace("persistent://pulsar/system/kept", topic).splitlines()
+        offsets = json.loads(last)
+        for partition, (ledger, entry) in positions.items():
+            written = serialize_message_id(MessagePosition(ledger, entry, partition_index(partition), -1))
+            offsets[partition] = [byte - 256 if byte > 127 else byte for byte in written]
+        file.write_text("\n".join([*head, json.dumps(offsets)]))
+
+
+def test_messages_that_go_unread_and_topics_that_vanish_are_alarms(cluster: Cluster, service: Deployment) -> None:
+    """TTL and eviction by whoever owns a tenant's topic, and a topic deleted under the service."""
+    first, other = service.settings.topics.requests
+    partition = f"{other}-partition-1"
+    service.run("run", "--until-idle")
+    service.run("pause")
+    log = service.config.with_name("paused.log")
+    running = service.start("run", log=log)
+    try:
+        _send(service, partition, range(FIRST, FIRST + 30))  # a ledger of the sandbox holds ten
+        accounts = Path(service.settings.state.dir, "accounts.json")
+        accounts.unlink(missing_ok=True)
+        _wait(lambda: "paused" in log.read_text(), running, log)
+        assert stopped_s(running) < 10
+    finally:
+        _kill(running)
+        service.run("resume")
+    with admin_for(service.settings) as admin:
+        accounts_of(service.settings, admin, SystemClock().now_ms(), remembers=True)
+        admin.set_message_ttl(other, seconds=3600)
+        assert "message TTL" in service.run("run", "--until-idle", code=2)
+        admin.set_message_ttl(other, seconds=0)
+        admin.set_retention(other, minutes=0, megabytes=0)
+    subscription = service.settings.topics.subscription
+    topics.admin(cluster, "POST", f"{topics.resource(partition)}/subscription/{subscription}/skip_all")
+    with admin_for(service.settings) as admin:
+        admin.trim(other)
+        deadline = time.monotonic() + 60
+        while len(admin.internal_stats(partition)["ledgers"]) > 1 and time.monotonic() < deadline:
+            time.sleep(0.5)
+    said = " ".join(service.run("check", code=1).split())
+    assert "vanished with unread messages in them" in said
+
+    with admin_for(service.settings) as admin:
+        admin.delete_topic(first, force=True)
+        admin.create_partitioned_topic(first, 1)
+    assert "was deleted and made anew" in service.run("run", "--until-idle", code=2)

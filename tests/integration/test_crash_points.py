@@ -1,0 +1,91 @@
+"""Kill -9 at each effect of the service in turn, on the real cluster: the end is as if nothing had happened."""
+
+import os
+import signal
+import time
+import uuid
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from streaming.sandbox import ledgers, shell, topics
+from streaming.sandbox.cluster import Cluster
+from streaming.sandbox.reckoning import reckon
+from tests.integration.conftest import Deployment, payload
+
+pytestmark = [pytest.mark.cluster, pytest.mark.long]
+
+HOOK = Path(__file__).parent.parent / "data" / "crash"
+STARTING_AND_SWEEPING = (
+    "before:streaming.adapters.coordination:Epoch.bump",
+    "after:streaming.adapters.coordination:Epoch.bump",
+    "after:streaming.identity:hold_state",
+    "before:streaming.journal:ParquetJournal.write",
+    "after:streaming.journal:ParquetJournal.write",
+    "after:streaming.adapters.zookeeper:ZooKeeperStore.delete_guarded",
+    "after:streaming.adapters.pulsar_publish:_send",
+    "before:streaming.adapters.pulsar_publish:_Answers.check",
+    "after:streaming.adapters.pulsar_publish:_Answers.check",
+)
+RECORDING_AND_PUBLISHING = (
+    "before:streaming.receipts:Receipts.append",
+    "after:streaming.receipts:Receipts.append",
+    "after:streaming.receipts:Receipts.append#1",
+    "after:streaming.outbox:publish_copies",
+    "after:streaming.service:LedgerDeletionService._chunk",
+    "after:streaming.service:LedgerDeletionService.process",
+)
+WAITING = (
+    "before:streaming.waiting:Waiting.append",
+    "after:streaming.waiting:Waiting.append",
+    "after:streaming.waiting:Waiting.begin",
+    "before:streaming.waiting:Waiting.end",
+    "after:streaming.waiting:Waiting.end",
+)
+LOT = 12
+
+
+@pytest.mark.parametrize(
+    "effects",
+    [
+        pytest.param(STARTING_AND_SWEEPING, id="starting, sweeping, publishing"),
+        pytest.param(RECORDING_AND_PUBLISHING, id="recording, and committing the batch"),
+        pytest.param(WAITING, id="keeping retries until they are due"),
+    ],
+)
+def test_a_kill_at_any_effect_loses_nothing_and_does_nothing_twice(
+    cluster: Cluster,
+    deploy: Callable[..., Deployment],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    effects: tuple[str, ...],
+) -> None:
+    topic = f"persistent://public/default/crash-{uuid.uuid4().hex[:8]}"
+    topics.fill(cluster, topic, 3, ["s"])
+    listed = topics.data_ledgers(cluster, topic)
+    service = deploy(chunk_rows=100)
+    first = int(time.time() * 1000) % 1_000_000_000 + 1_000_000
+    leaked: list[int] = []
+    unreached = []
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(HOOK), os.environ.get("PYTHONPATH", "")]))
+    monkeypatch.setenv("CRASH_PIDS", str(tmp_path / "pid"))
+    for number, effect in enumerate(effects):
+        made = ledgers.make_synthetic(cluster, topic, count=LOT, first_id=first + number * LOT)
+        leaked += made
+        service.request([*(payload(topic, each) for each in made), payload(topic, listed[0]), b"\xff no request"])
+        monkeypatch.setenv("CRASH_AT", effect)
+        running = service.start("run", "--until-idle", log=tmp_path / "run.log")
+        if running.wait(200) != -signal.SIGKILL:
+            unreached.append((effect, running.returncode))
+        monkeypatch.delenv("CRASH_AT")
+        found = reckon(service.settings)
+        assert found.wrong == [] or all("differ from what receipts say" in each for each in found.wrong), effect
+    service.run("run", "--until-idle")
+
+    found = reckon(service.settings)
+    assert (found.requests, found.open, found.wrong) == (len(effects) * (LOT + 2), 0, [])
+    assert unreached == []
+    left = shell.list_ledgers(cluster)
+    assert not left & set(leaked)
+    assert set(listed) <= left

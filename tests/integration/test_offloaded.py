@@ -1,0 +1,151 @@
+"""Tiered storage end to end: what an unmodified broker stored, leaked and kept, and what the service makes of it."""
+
+import time
+import uuid
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from streaming.adapters.s3 import S3Objects
+from streaming.adapters.s3_calls import S3Settings
+from streaming.clock import SystemClock
+from streaming.journal import object_entries
+from streaming.sandbox import ledgers, offloads, topics
+from streaming.sandbox.cluster import Cluster
+from streaming.sandbox.home import Part
+from streaming.sandbox.offloads import Attempt, Offloads
+from tests.integration.conftest import Deployment
+from udfs.formats.offload_index import parse_offload_index
+from udfs.ownership import mismatch
+from udfs.paths import managed_ledger_name
+from udfs.records import LedgerComponent, LedgerType, OffloadContext, PendingDelete, StoredObject
+from udfs.wire import encode
+
+pytestmark = pytest.mark.cluster
+
+Deploy = Callable[..., Deployment]
+
+
+@dataclass(frozen=True)
+class Leaks:
+    """Topics in every state of tiered storage, and what they held before."""
+
+    made: Offloads
+    kept: str
+    retried: str
+    messages: dict[str, list[bytes]]
+
+
+@pytest.fixture(scope="module")
+def leaks(cluster: Cluster) -> Leaks:
+    names = [f"persistent://public/default/{kind}-{uuid.uuid4().hex[:8]}" for kind in ("kept ü", "deleted", "retried")]
+    kept, deleted, retried = names
+    made = offloads.leak_offloads(cluster, kept=kept, deleted=deleted, retried=retried)
+    assert {key for each in (*made.in_use, *made.leaked, *made.stale) for key in each.keys} <= set(
+        topics.objects(cluster)
+    )
+    assert set(made.copies) <= ledgers.every_ledger(cluster).keys()
+    return Leaks(made, kept, retried, {topic: topics.read_all(cluster, topic) for topic in (kept, retried)})
+
+
+def request(cluster: Cluster, attempt: Attempt, **driver: Any) -> PendingDelete:
+    named = {"bucket": cluster.bucket, "serviceEndpoint": cluster.addresses.s3, "region": cluster.region}
+    context = OffloadContext(attempt.uuid, driver_name="S3", driver_properties=named)
+    return PendingDelete(
+        managed_ledger_name(attempt.topic),
+        LedgerComponent.MANAGED_LEDGER,
+        LedgerType.OFFLOAD_LEDGER,
+        attempt.ledger_id,
+        offload_context=replace(context, **driver),
+    )
+
+
+def copy_request(topic: str, ledger_id: int) -> PendingDelete:
+    component = LedgerComponent.MANAGED_LEDGER
+    return PendingDelete(managed_ledger_name(topic), component, LedgerType.LEDGER, ledger_id)
+
+
+def store(cluster: Cluster) -> S3Objects:
+    return S3Objects(
+        S3Settings(cluster.addresses.s3, cluster.bucket, credentials_file=str(cluster.home.root / "aws-credentials"))
+    )
+
+
+def test_objects_written_by_a_broker_say_whose_they_are(cluster: Cluster, leaks: Leaks) -> None:
+    for attempt in (*leaks.made.in_use, *leaks.made.leaked, *leaks.made.stale):
+        data, index = store(cluster).read_many(attempt.keys)
+
+        assert isinstance(data, StoredObject)
+        assert isinstance(index, StoredObject)
+        parsed = parse_offload_index(index.content or b"")
+        assert mismatch(request(cluster, attempt), parsed.metadata.custom_metadata) is None
+        assert (parsed.data_bytes, parsed.metadata.last_entry_id) == (data.size_bytes, topics.ENTRIES_PER_LEDGER - 1)
+        for stored, role in ((data, "data"), (index, "index")):
+            assert stored.user_metadata["pulsarclustername"] == "sandbox"
+            assert stored.user_metadata["managedledgername"] == managed_ledger_name(attempt.topic)
+            assert stored.user_metadata["role"] == role
+            assert abs(SystemClock().now_ms() - stored.last_modified_ms) < 3_600_000
+
+
+def test_leaked_objects_go_and_offloaded_topics_are_read_from_the_start(
+    cluster: Cluster, deploy: Deploy, leaks: Leaks, tmp_path: Path
+) -> None:
+    made = leaks.made
+    foreign = {"bucket": "victims-bucket", "serviceEndpoint": cluster.addresses.s3}
+    service = deploy()
+    service.request(
+        encode(each)
+        for each in (
+            *(request(cluster, attempt) for attempt in (*made.leaked, *made.in_use[:-1])),
+            # the owner's list says where: the request does not
+            *(request(cluster, attempt, driver_name="", driver_properties={}) for attempt in made.stale),
+            request(cluster, Attempt(leaks.kept, made.in_use[0].ledger_id, str(uuid.uuid4()))),
+            request(cluster, replace(made.in_use[-1], topic=leaks.kept)),
+            request(cluster, made.leaked[0], driver_properties=foreign),
+            request(cluster, made.leaked[0], driver_name="azureblob"),
+            *(copy_request(leaks.kept, ledger_id) for ledger_id in made.copies),
+        )
+    )
+    _run_while_s3_is_away_at_first(cluster, service, tmp_path / "service.log")
+
+    assert service.outcomes() == Counter(
+        {
+            ("DELETED", "OWNER_GONE"): len(made.leaked),
+            ("DELETED", "UNREFERENCED"): len(made.stale) + len(made.copies),
+            ("DEAD_LETTER", "IN_USE"): len(made.in_use) - 1,
+            ("ALREADY_GONE", "NOT_FOUND"): 1,
+            ("DEAD_LETTER", "OTHER_OWNER"): 1,
+            ("DEAD_LETTER", "STORE_NOT_ALLOWED"): 1,
+            ("DEAD_LETTER", "DRIVER_NOT_SUPPORTED"): 1,
+        }
+    )
+    left = set(topics.objects(cluster))
+    gone = {key for each in (*made.leaked, *made.stale) for key in each.keys}
+    assert not gone & left
+    assert {key for each in made.in_use for key in each.keys} <= left
+    deleted = [row for some in service.final().values() for row in some if row["outcome"] == "DELETED"]
+    assert {row["ledger_id"] for row in deleted if row["ledger_type"] == "LEDGER"} == set(made.copies)
+    journaled = list(object_entries(service.settings.state.dir))
+    assert {key.rpartition("@")[0] for row in journaled for key in row["objects"]} >= gone  # type: ignore[attr-defined]
+    assert all(parse_offload_index(row["index"]).metadata.custom_metadata for row in journaled)  # type: ignore[arg-type]
+
+    assert not set(made.copies) & ledgers.every_ledger(cluster).keys()  # only S3 has the kept topic's messages
+    for topic in (leaks.kept, leaks.retried):
+        topics.unload(cluster, topic)
+        assert topics.read_all(cluster, topic) == leaks.messages[topic]
+
+
+def _run_while_s3_is_away_at_first(cluster: Cluster, service: Deployment, log: Path) -> None:
+    cluster.stop(Part.S3)
+    running = service.start("run", "--until-idle", log=log)
+    try:
+        topics.wait_for(lambda: "reading" in log.read_text(), "the service's start", seconds=120)
+        time.sleep(15)  # the first sweep has met a store that does not answer
+        assert not service.final()
+    finally:
+        cluster.start(Part.S3)
+    assert running.wait(240) == 0, log.read_text()

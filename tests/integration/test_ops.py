@@ -1,0 +1,262 @@
+"""What operators do, against the real cluster: dead letters worked off, deletes undone, the preflight."""
+
+import json
+import os
+import signal
+import time
+import uuid
+from collections import Counter
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any
+
+import pulsar
+import pytest
+from typer.testing import CliRunner
+
+from streaming import backlog, bookies
+from streaming.__main__ import app
+from streaming.adapters import sandbox_clients as clients
+from streaming.adapters.acl import OPEN, acl_bytes
+from streaming.adapters.clients import admin_for
+from streaming.adapters.pulsar_publish import client
+from streaming.adapters.pulsar_read import StoredMessage, read
+from streaming.clock import SystemClock
+from streaming.config import Settings
+from streaming.dead_letter_care import expire
+from streaming.errors import ConfigError, ReaperError
+from streaming.jobs import JournalEntry
+from streaming.journal import ParquetJournal
+from streaming.replay import REPLAY_ID, REPLAY_OF, REPLAY_ORIGIN
+from streaming.requests import publish_lines
+from streaming.sandbox import disk, faults, ledgers, shell, topics
+from streaming.sandbox.cluster import Cluster
+from streaming.sandbox.home import Part
+from streaming.settled import Folder
+from streaming.topics import ensure_topics
+from tests.builders import reference
+from tests.integration.conftest import Deployment, payload
+
+pytestmark = pytest.mark.cluster
+
+Deploy = Callable[..., Deployment]
+NOWHERE = 10**15  # no cluster gets that far
+
+
+def _topic() -> str:
+    return f"persistent://public/default/ops-{uuid.uuid4().hex[:8]}"
+
+
+def _cli(service: Deployment, *arguments: str, code: int = 0) -> str:
+    """Run a command in this process: it is as real, and saves seconds of start-up; returns what it printed."""
+    result = CliRunner().invoke(app, [*arguments, "--config", str(service.config)])
+    error = result.exception
+    found = error.exit_code if isinstance(error, ReaperError) else result.exit_code
+    assert found == code, f"{result.output} {error!r}"
+    return f"{result.output}{error if isinstance(error, ReaperError) else ''}"
+
+
+def _made(service: Deployment) -> Deployment:
+    """With its topics, and nothing in them."""
+    with admin_for(service.settings) as admin:
+        ensure_topics(admin, service.settings)
+    return service
+
+
+def _bury(settings: Settings, payloads: Iterable[bytes], **properties: str) -> list[str]:
+    """Put dead letters into the topic, as the service would; returns their ids."""
+    stored: list[Any] = []
+    about = {"REASON": "IN_USE: listed", "RECONSUMETIMES": "3", "ORIGIN_MESSAGE_ID": "1:2:3"} | properties
+    with client(settings.pulsar) as opened:
+        producer = opened.create_producer(
+            settings.topics.dead_letter, max_pending_messages=1000, block_if_queue_full=True
+        )
+        for each in payloads:
+            producer.send_async(
+                each, lambda result, at: stored.append((result, at)), properties=about, partition_key="k"
+            )
+        producer.flush()
+    assert {result for result, _ in stored} <= {pulsar.Result.Ok}
+    return [f"{at.ledger_id()}:{at.entry_id()}:{at.partition()}" for _, at in stored]
+
+
+def _requests(settings: Settings) -> list[StoredMessage]:
+    with admin_for(settings) as admin:
+        last = admin.last_positions(settings.topics.requests[0])
+    return list(read(settings.pulsar, last))
+
+
+def _states(service: Deployment) -> Counter[str]:
+    counted: Counter[str] = Counter()
+    for line in _cli(service, "dlq", "list", "--json").splitlines():
+        group = json.loads(line)
+        counted[group["state"]] += group["messages"]
+    return counted
+
+
+def test_dead_letters_are_worked_off_and_deletes_undone(cluster: Cluster, deploy: Deploy) -> None:
+    topic = _topic()
+    topics.fill(cluster, topic, 2, ["s"])
+    leaked = list(ledgers.make_synthetic(cluster, topic, count=3, first_id=int(time.time()) % 10**9 + 10**9))
+    before = clients.read_znodes(cluster.addresses.zookeeper, [ledgers.path_of(each) for each in leaked])
+    service = _made(deploy())
+    forged = {"REAL_TOPIC": "persistent://public/default/elsewhere", "DELAY_TIME": "604800000", "mine": "kept"}
+    first, second = _bury(service.settings, [payload(topic, leaked[0])], **forged), _bury(service.settings, [b"\xff"])
+    publish_lines(service.settings, [payload(topic, ledger_id) for ledger_id in leaked[1:]])
+    assert backlog.backlog_of(service.settings)["messages"] == 2
+
+    assert "1 dead letters would be replayed" in _cli(service, "dlq", "replay", first[0], "--dry-run")
+    assert "nothing was done" in _cli(service, "dlq", "replay", first[0], "9:9:9", code=2)
+    assert _states(service) == {"WAITING": 2}
+    assert json.loads(_cli(service, "dlq", "replay", first[0], "--json"))["settled"] == 1
+    assert json.loads(_cli(service, "dlq", "write-off", "--all", "--reason", "not ours", "--json"))["settled"] == 1
+    assert _states(service) == {"REPLAYED": 1, "WRITTEN_OFF": 1}
+
+    (sent,) = [each for each in _requests(service.settings) if REPLAY_OF in each.properties]
+    assert sent.payload == payload(topic, leaked[0])
+    assert {name: sent.properties.get(name) for name in (REPLAY_OF, REPLAY_ORIGIN, "mine")} == {
+        REPLAY_OF: first[0],
+        REPLAY_ORIGIN: "1:2:3",
+        "mine": "kept",
+    }
+    assert not {"REAL_TOPIC", "DELAY_TIME", "RECONSUMETIMES", "ORIGIN_MESSAGE_ID", "REASON"} & set(sent.properties)
+
+    service.run("run", "--until-idle")
+
+    assert backlog.backlog_of(service.settings)["messages"] == 0
+    (replayed,) = service.final()[sent.id]
+    assert (replayed["outcome"], replayed["attempt"]) == ("DELETED", 0)
+    (written_off,) = [row for row in service.receipts() if row["reason"] == "WRITTEN_OFF"]
+    assert (written_off["outcome"], written_off["message_id"]) == ("DEAD_LETTER", "1:2:3")
+    assert "not ours" in written_off["detail"]
+    shown = json.loads(_cli(service, "dlq", "show", first[0], "--json"))
+    assert (shown["state"], shown["replayed_as"][0]["message_id"]) == ("REPLAYED", sent.id)
+    assert json.loads(_cli(service, "dlq", "show", second[0], "--json"))["payload_hex"] == "ff"
+
+    assert "WOULD_PUT_BACK" in _cli(service, "undo", "--topic", topic, "--dry-run")
+    assert not any(_exists(cluster, each) for each in leaked)
+    # made-up ledgers: their metadata is back, and no bookie ever had their entries
+    assert "3 TOO_LATE" in _cli(service, "undo", "--topic", topic, "--since", "1h", code=1)
+    assert clients.read_znodes(cluster.addresses.zookeeper, list(before)) == before
+    assert "exists" in _cli(service, "undo", "--ledger", str(leaked[0]), code=4)
+    assert "has nothing of the kind" in _cli(service, "undo", "--ledger", "5", "--since", "1s", code=2)
+
+
+def _exists(cluster: Cluster, ledger_id: int) -> bool:
+    return clients.znode_exists(cluster.addresses.zookeeper, ledgers.path_of(ledger_id))
+
+
+def test_a_replay_that_is_killed_is_finished_and_sends_each_once(
+    cluster: Cluster, deploy: Deploy, tmp_path: Path
+) -> None:
+    count = 4000
+    service = _made(deploy())
+    _bury(service.settings, (payload("public/default/persistent/gone", NOWHERE + each) for each in range(count)))
+    running = service.start("dlq", "replay", "--all", log=tmp_path / "replay.log")
+    while len(_requests(service.settings)) < count // 20:
+        assert running.poll() is None, (tmp_path / "replay.log").read_text()
+    os.killpg(running.pid, signal.SIGKILL)
+    running.wait()
+    sent_before = len(_requests(service.settings))
+    assert _states(service) == {"REPLAYING": count}
+
+    report = json.loads(_cli(service, "dlq", "replay", "--json").splitlines()[-1])
+
+    requests = _requests(service.settings)
+    assert len(requests) == count
+    assert len({each.payload for each in requests}) == count
+    assert len({each.properties[REPLAY_ID] for each in requests}) == count
+    assert sent_before < count
+    # the broker goes on storing what it had received when the process died: that is what the resumed run waits for
+    assert report["resumed"] <= count - sent_before
+    assert _states(service) == {"REPLAYED": count}
+
+
+def test_an_undo_in_time_makes_a_ledger_readable_again_and_a_late_one_does_not(
+    cluster: Cluster, deploy: Deploy
+) -> None:
+    topic = _topic()
+    topics.fill(cluster, topic, 3, ["s"])
+    ledger_id = topics.data_ledgers(cluster, topic)[0]
+    service = _made(deploy())
+    with faults.paused(cluster, Part.BOOKIE):  # it can't collect meanwhile, nor answer
+        _delete_journaled(cluster, service.settings, ledger_id)
+        assert "readledger" in _cli(service, "undo", "--ledger", str(ledger_id))
+    assert _is_readable(cluster, ledger_id)
+
+    urls = bookies.announced(service.settings)
+    assert bookies.readable(urls, [(ledger_id, 9), (NOWHERE, 0)], timeout_seconds=10) == [True, False]
+
+    _delete_journaled(cluster, service.settings, ledger_id)
+    disk.collect_garbage(cluster)
+    time.sleep(4)  # the collection that was triggered, and the periodic one
+    assert "1 TOO_LATE" in _cli(service, "undo", "--ledger", str(ledger_id), code=1)
+    assert not _is_readable(cluster, ledger_id)
+
+
+def _delete_journaled(cluster: Cluster, settings: Settings, ledger_id: int) -> None:
+    """What the service does to a ledger, without asking whether it may."""
+    path = ledgers.path_of(ledger_id)
+    data = clients.read_znodes(cluster.addresses.zookeeper, [path])[path]
+    entry = JournalEntry(ledger_id, path, data, 0, acl_bytes(OPEN), reference())
+    ParquetJournal(settings.state.dir, "requests", 1, SystemClock()).write([entry])
+    clients.delete_znode(cluster.addresses.zookeeper, path)
+
+
+def _is_readable(cluster: Cluster, ledger_id: int) -> bool:
+    try:
+        return f"Lid={ledger_id}, Eid=0, EntrySize=" in shell.read_ledger(cluster, ledger_id, 0, 0)
+    except ReaperError:
+        return False
+
+
+def test_dead_letters_that_nobody_worked_off_are_given_up_when_they_are_old(deploy: Deploy) -> None:
+    service = _made(deploy())
+    settings = service.settings
+    _bury(settings, [b"x", b"y"])
+    Folder(settings.state.dir).write_off(1_000, [])
+    with admin_for(settings) as admin:
+        subscription, topic = settings.topics.subscription, settings.topics.dead_letter
+        expire(settings, admin, SystemClock().now_ms())
+        assert admin.backlog(topic, subscription) == 2
+        assert list(Path(settings.state.dir, "dead-letters").iterdir()) == []
+        time.sleep(2.1)
+        admin.expire_messages(topic, subscription, older_than_seconds=1)
+        topics.wait_for(lambda: admin.backlog(topic, subscription) == 0, "expiry")
+
+
+def test_topics_whose_making_was_cut_short_are_finished_unless_somebody_has_published(deploy: Deploy) -> None:
+    empty, used = deploy(folder="empty").settings, deploy(folder="used").settings
+    with admin_for(empty) as admin:
+        for settings in (empty, used):
+            admin.ensure_namespace(settings.topics.retry)
+            admin.create_partitioned_topic(settings.topics.retry, 4)
+        with client(used.pulsar) as opened:
+            opened.create_producer(used.topics.retry).send(b"may be doubled")
+
+        ensure_topics(admin, empty)
+        with pytest.raises(ConfigError, match="no deduplication"):
+            ensure_topics(admin, used)
+
+        assert admin.deduplication(empty.topics.retry)
+
+
+def test_the_preflight_names_what_is_wrong_and_ends_with_the_worst(deploy: Deploy) -> None:
+    service = deploy()
+    assert "does not exist yet" in _cli(service, "check")
+    _made(service)
+    _cli(service, "pause")
+    try:
+        said = _cli(service, "check")
+    finally:
+        _cli(service, "resume")
+    assert "PROBLEM" not in said
+    assert "paused" in said
+
+    Path(service.settings.state.dir, "cluster.json").write_text(json.dumps({"instance_id": "another"}))
+    text = service.config.read_text()
+    service.config.write_text(text.replace('bucket = "', 'bucket = "no-such-'))
+    lines = [json.loads(line) for line in _cli(service, "check", "--json", code=4).splitlines()]
+    wrong = {line["what"]: line["exit_code"] for line in lines if line["status"] == "PROBLEM"}
+    assert sorted(wrong.values()) == [2, 4]
+    assert all(line["do"] for line in lines if line["status"] != "OK")

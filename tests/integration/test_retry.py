@@ -1,0 +1,101 @@
+"""The RETRY lane on the real cluster: due times across restarts, mixed delays, and what a long wait costs."""
+
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import psutil
+import pytest
+
+from streaming.adapters.clients import admin_for
+from streaming.adapters.pulsar_publish import client
+from streaming.backlog import backlog_of
+from streaming.topics import ensure_topics
+from tests.integration.conftest import Deployment, payload, stopped_s
+
+pytestmark = [pytest.mark.cluster, pytest.mark.slow]
+
+Deploy = Callable[..., Deployment]
+NOWHERE = "public/default/persistent/nowhere"
+FIRST = 3 * 10**15  # no cluster gets that far
+WEEK_MS = 7 * 24 * 3600 * 1000
+BULK = 100_000
+
+
+def _retry(service: Deployment, ledger_ids: range, delay_ms: int, *, tries: int = 1) -> int:
+    """Publish retries as a Java consumer's reconsumeLater would; returns when (ms), at the latest, they are due."""
+    properties = {"RECONSUMETIMES": str(tries), "DELAY_TIME": str(delay_ms)}
+    with client(service.settings.pulsar) as opened:
+        producer = opened.create_producer(
+            service.settings.topics.retry, batching_enabled=True, block_if_queue_full=True, batching_max_messages=1000
+        )
+        for ledger_id in ledger_ids:
+            producer.send_async(payload(NOWHERE, ledger_id), lambda *_: None, properties=properties)
+        producer.flush()
+    return time.time_ns() // 1_000_000 + delay_ms
+
+
+@contextmanager
+def _running(service: Deployment, log: Path) -> Iterator[subprocess.Popen[bytes]]:
+    running = service.start("run", log=log)
+    try:
+        yield running
+    finally:
+        if running.poll() is None:
+            os.killpg(running.pid, signal.SIGKILL)
+            running.wait()
+
+
+def _worked_off(service: Deployment, running: subprocess.Popen[bytes], ledger_id: int, log: Path) -> int:
+    """Wait for the receipt of a ledger; returns when it was written (ms)."""
+    deadline = time.monotonic() + 150
+    while time.monotonic() < deadline:
+        assert running.poll() is None, log.read_text()[-3000:]
+        found = [row["at_ms"] for row in service.receipts() if row["ledger_id"] == ledger_id]
+        if found:
+            return int(found[0])
+        time.sleep(0.2)
+    raise AssertionError(log.read_text()[-3000:])
+
+
+def _cpu_s(running: subprocess.Popen[bytes]) -> float:
+    processes = [psutil.Process(running.pid), *psutil.Process(running.pid).children(recursive=True)]
+    return sum(process.cpu_times().user + process.cpu_times().system for process in processes)
+
+
+def test_retries_are_worked_off_when_due_across_restarts_whatever_waits_before_them(
+    deploy: Deploy, tmp_path: Path
+) -> None:
+    service, log = deploy(), tmp_path / "run.log"
+    with admin_for(service.settings) as admin:
+        ensure_topics(admin, service.settings)
+    _retry(service, range(FIRST, FIRST + BULK), WEEK_MS)  # came first, and is due last
+    with _running(service, log) as running:
+        _retry(service, range(FIRST - 1, FIRST), 500)
+        _worked_off(service, running, FIRST - 1, log)
+        spread_s = (12, 2, 8, 4, 20)
+        due = {FIRST - 10 - s: _retry(service, range(FIRST - 10 - s, FIRST - 9 - s), s * 1000) for s in spread_s}
+        for s in (2, 4, 8):
+            late_ms = _worked_off(service, running, FIRST - 10 - s, log) - due[FIRST - 10 - s]
+            assert -100 < late_ms < 6_000, (s, late_ms)
+        took_s = stopped_s(running)
+    assert took_s < 10
+    with _running(service, log) as running:  # 12 s came due meanwhile; 20 s is due now or soon
+        for s in (12, 20):
+            assert _worked_off(service, running, FIRST - 10 - s, log) >= due[FIRST - 10 - s] - 100
+        time.sleep(3)  # what is measured is the cost of waiting
+        before_s = _cpu_s(running)
+        time.sleep(10)
+        used = (_cpu_s(running) - before_s) / 10
+        took_s = stopped_s(running)
+    (tmp_path / "measured").write_text(f"stopped in {took_s:.1f} s; {BULK} waiting cost {used:.2f} cores")
+    assert took_s < 10
+    assert used < 0.6
+    finals = service.final()
+    assert len(finals) == 6
+    assert all(len(some) == 1 and some[0]["outcome"] == "ALREADY_GONE" for some in finals.values())
+    assert backlog_of(service.settings)["topics"][service.settings.topics.retry] == BULK

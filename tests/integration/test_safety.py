@@ -1,0 +1,110 @@
+"""What is answered to forgers, to tenants that ask for others' ledgers, and for owners that name far too little."""
+
+import json
+import re
+import signal
+import time
+import uuid
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from streaming.adapters import sandbox_clients as clients
+from streaming.adapters.clients import admin_for
+from streaming.errors import ConfigError
+from streaming.sandbox import ledgers, shell, topics
+from streaming.sandbox.cluster import Cluster
+from streaming.sandbox.orphans import consume_and_trim
+from streaming.topics import ensure_topics, faults_of
+from tests.integration.conftest import Deployment, payload
+
+pytestmark = [pytest.mark.cluster, pytest.mark.slow]
+
+Deploy = Callable[..., Deployment]
+LEDGERS = 12
+
+
+def _wait(what: Callable[[], Any], log: Path, *, seconds: float = 120) -> None:
+    deadline = time.monotonic() + seconds
+    while not what():
+        assert time.monotonic() < deadline, log.read_text()[-4000:]
+        time.sleep(0.3)
+
+
+@pytest.mark.long
+def test_what_is_forged_foreign_or_doubtful_is_kept_and_told_by_name(
+    cluster: Cluster, deploy: Deploy, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    topic = f"persistent://public/default/safe-{uuid.uuid4().hex[:8]}"
+    topics.fill(cluster, topic, LEDGERS, ["s"])
+    first = int(time.time() * 1000) % 1_000_000_000 + 1_000_000
+    leaked, held, foreign = ledgers.make_synthetic(cluster, topic, count=3, first_id=first)
+    in_use = topics.data_ledgers(cluster, topic)[-2]
+    service = deploy()
+    own = service.settings.topics.requests[0]
+    tenants_own = f"persistent://rival/reaper/{own.rpartition('/')[2]}"
+    monkeypatch.setenv("LEDGER_REAPER__TOPICS__REQUESTS", json.dumps([own, tenants_own]))
+    monkeypatch.setenv("LEDGER_REAPER__SAFETY__MAX_SHRINK", "0.5")
+    monkeypatch.setenv("LEDGER_REAPER__SAFETY__SHRINK_APPLIES_ABOVE_LEDGERS", "5")
+    service.request([payload(topic, leaked)])
+    _publish(cluster, own, payload(topic, in_use), _FORGED)
+    _publish(cluster, tenants_own, payload(topic, foreign), {})
+
+    def told(ledger_id: int) -> list[tuple[str, str]]:
+        return [(r["outcome"], r["reason"]) for r in service.receipts() if r["ledger_id"] == ledger_id]
+
+    log = tmp_path / "run.log"
+    running = service.start("run", log=log)
+    try:
+        _wait(lambda: len(told(in_use)) == 3 and told(leaked) and told(foreign), log)
+        consume_and_trim(cluster, topic, "s", (LEDGERS - 3) * topics.ENTRIES_PER_LEDGER)
+        service.request([payload(topic, held)])
+        _wait(lambda: len(told(held)) > 3, log)
+        assert set(told(held)) == {("RETRY", "SOURCE_SHRANK")}
+        assert held in shell.list_ledgers(cluster)
+        assert "accepted" in service.run("accept", "--topic", topic)
+        _wait(lambda: told(held)[-1][0] == "DELETED", log)
+    finally:
+        running.send_signal(signal.SIGTERM)
+        running.wait(60)
+
+    assert told(leaked) == [("DELETED", "UNREFERENCED")]
+    assert told(foreign) == [("DEAD_LETTER", "OTHER_TENANT")]
+    assert told(in_use) == [("RETRY", "IN_USE"), ("RETRY", "IN_USE"), ("DEAD_LETTER", "IN_USE")]
+    rows = {row["ledger_id"]: row for row in service.receipts()}
+    assert re.match(rf"zookeeper=({LEDGERS}|{LEDGERS + 1})@\d+ broker=\d+ at=\d{{13}}$", rows[leaked]["sources"])
+    assert rows[in_use]["message_id"] != _FORGED["ORIGIN_MESSAGE_ID"]
+    assert rows[in_use]["topic"] == topic
+    assert "1 shrank" in log.read_text()
+    assert {in_use, foreign} <= shell.list_ledgers(cluster)
+
+
+def test_t10_a_request_topic_whose_messages_would_expire_is_refused(cluster: Cluster, deploy: Deploy) -> None:
+    settings = deploy().settings
+    topic = settings.topics.requests[0]
+    with admin_for(settings) as admin:
+        ensure_topics(admin, settings)
+        assert faults_of(admin, settings, topic) == []
+        _publish(cluster, topic, b"a request", {})
+        admin.set_message_ttl(topic, seconds=60)
+        topics.wait_for(lambda: bool(faults_of(admin, settings, topic)), "policy")
+        with pytest.raises(ConfigError, match="message TTL"):
+            ensure_topics(admin, settings)
+
+
+_FORGED = {
+    "RECONSUMETIMES": "1000000",
+    "DELAY_TIME": "600000000",
+    "REAL_TOPIC": "persistent://rival/reaper/other",
+    "ORIGIN_MESSAGE_ID": "9:9:9",
+    "OWNER_ABSENT_SINCE": f"1:{'0' * 64}",
+}
+
+
+def _publish(cluster: Cluster, topic: str, content: bytes, properties: dict[str, str]) -> None:
+    with clients.pulsar_client(cluster.addresses.pulsar) as client:
+        producer = client.create_producer(topic)
+        producer.send(content, properties=properties)
+        producer.close()

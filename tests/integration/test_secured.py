@@ -1,0 +1,185 @@
+"""The whole service on a cluster that asks for tokens over TLS; a cluster of its own, so it takes minutes."""
+
+import base64
+import hmac
+import json
+import subprocess
+import time
+import uuid
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from hashlib import sha256
+from ipaddress import ip_address
+from pathlib import Path
+
+import pytest
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import rsa
+from cryptography.x509.oid import NameOID
+
+from streaming.adapters.pulsar_admin import PulsarAdmin, PulsarAdminSettings
+from streaming.errors import ReaperError
+from streaming.sandbox import cluster as sandbox
+from streaming.sandbox import ledgers, process, shell, topics
+from streaming.sandbox.cluster import Cluster
+from streaming.sandbox.home import Part, Spec
+from tests.contract.zookeeper_server import free_port
+from tests.integration.conftest import CONFIG, Deployment, payload
+
+pytestmark = [pytest.mark.cluster, pytest.mark.long]
+
+KEY = b"a signing key of thirty-two bytes"
+
+
+def _token(role: str) -> str:
+    def part(content: dict[str, str]) -> bytes:
+        return base64.urlsafe_b64encode(json.dumps(content).encode()).rstrip(b"=")
+
+    signed = part({"alg": "HS256"}) + b"." + part({"sub": role})
+    mac = base64.urlsafe_b64encode(hmac.new(KEY, signed, sha256).digest()).rstrip(b"=")
+    return (signed + b"." + mac).decode()
+
+
+def _certificate(folder: Path) -> tuple[Path, Path]:
+    """(certificate, key) as PEM, self-signed for 127.0.0.1."""
+    key = rsa.generate_private_key(65537, 2048)
+    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "127.0.0.1")])
+    now = datetime.now(UTC)
+    certificate = (
+        x509.CertificateBuilder(name, name, key.public_key(), x509.random_serial_number())
+        .not_valid_before(now - timedelta(hours=1))
+        .not_valid_after(now + timedelta(days=1))
+        .add_extension(x509.SubjectAlternativeName([x509.IPAddress(ip_address("127.0.0.1"))]), critical=False)
+        .add_extension(x509.BasicConstraints(ca=True, path_length=None), critical=True)
+        .sign(key, hashes.SHA256())
+    )
+    pem, key_pem = folder / "cert.pem", folder / "key.pem"
+    pem.write_bytes(certificate.public_bytes(serialization.Encoding.PEM))
+    key_pem.write_bytes(
+        key.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
+    )
+    return pem, key_pem
+
+
+@dataclass(frozen=True)
+class Secured:
+    """A cluster whose broker asks for a token, and where it answers over TLS. topic has leaked ledgers."""
+
+    cluster: Cluster
+    service_url: str
+    admin_url: str
+    ca: Path
+    folder: Path
+    topic: str
+    leaked: list[int]
+
+    def deployment(self, role: str) -> Deployment:
+        here = self.folder / f"service-{role}"
+        here.mkdir()
+        (here / "token").write_text(_token(role))
+        text = CONFIG.format(
+            name=f"t{uuid.uuid4().hex[:10]}",
+            chunk_rows=1_000,
+            pulsar=self.service_url,
+            admin=self.admin_url,
+            zookeeper=self.cluster.addresses.zookeeper,
+            s3=self.cluster.addresses.s3,
+            bucket=self.cluster.bucket,
+            home=self.cluster.home.root,
+            here=here,
+            limits="",
+        )
+        secrets = f'token_file = "{here}/token"\ntls_trust_certs_file = "{self.ca}"\n'
+        (here / "config.toml").write_text(text.replace("[zookeeper]", f"{secrets}[zookeeper]"))
+        return Deployment(here / "config.toml")
+
+
+@pytest.fixture(scope="module")
+def secured(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Secured]:
+    folder = tmp_path_factory.mktemp("secured")
+    running = sandbox.up(folder / "home")
+    try:
+        topic = "persistent://public/default/secured"
+        topics.fill(running, topic, 3, ["s"])
+        leaked = list(ledgers.make_synthetic(running, topic, count=20, first_id=5_000_000))
+        yield _with_tokens(running, folder, topic, leaked)
+    finally:
+        sandbox.down(folder / "home")
+
+
+def _with_tokens(running: Cluster, folder: Path, topic: str, leaked: list[int]) -> Secured:
+    """Start the broker anew with authentication, authorization and TLS."""
+    ca, key = _certificate(folder)
+    port, web_port = free_port(), free_port()
+    settings = {
+        **running.spec.broker_settings,
+        "authenticationEnabled": True,
+        "authorizationEnabled": True,
+        "authenticationProviders": "org.apache.pulsar.broker.authentication.AuthenticationProviderToken",
+        "tokenSecretKey": f"data:;base64,{base64.b64encode(KEY).decode()}",
+        "superUserRoles": "broker,reaper",
+        "brokerClientAuthenticationPlugin": "org.apache.pulsar.client.impl.auth.AuthenticationToken",
+        "brokerClientAuthenticationParameters": f"token:{_token('broker')}",
+        "brokerServicePortTls": port,
+        "webServicePortTls": web_port,
+        "tlsCertificateFilePath": ca,
+        "tlsKeyFilePath": key,
+        "tlsTrustCertsFilePath": ca,
+    }
+    running.stop(Part.BROKER)
+    running.home.save(Spec(running.spec.ports, {name: str(value) for name, value in settings.items()}))
+    running._launch(Part.BROKER)
+    token = folder / "token"
+    token.write_text(_token("reaper"))
+    admin_url = f"https://127.0.0.1:{web_port}"
+    _wait_healthy(running, PulsarAdminSettings(admin_url, str(token), str(ca)))
+    return Secured(running, f"pulsar+ssl://127.0.0.1:{port}", admin_url, ca, folder, topic, leaked)
+
+
+def _wait_healthy(running: Cluster, settings: PulsarAdminSettings) -> None:
+    deadline = time.monotonic() + 120
+    while True:
+        try:
+            with PulsarAdmin(settings) as admin:
+                admin.check_health()
+                return
+        except ReaperError:
+            assert process.find(running.home.record(Part.BROKER)), running.home.log(Part.BROKER).read_text()[-3000:]
+            if time.monotonic() > deadline:
+                raise
+            time.sleep(0.5)
+
+
+def test_the_service_works_with_a_token_over_tls_and_tells_nobody_the_token(secured: Secured) -> None:
+    service = secured.deployment("reaper")
+    said = service.run("request", stdin=b"\n".join(payload(secured.topic, each) for each in secured.leaked[:10]))
+    said += service.run("check")
+    said += service.run("run", "--until-idle")
+    assert service.outcomes() == {("DELETED", "UNREFERENCED"): 10}
+    assert _token("reaper") not in said
+    assert KEY.decode() not in said
+
+
+@pytest.mark.parametrize("role", ["nobody"])
+def test_a_role_without_rights_deletes_nothing_and_is_told_what_to_look_at(secured: Secured, role: str) -> None:
+    service = secured.deployment(role)
+    done = subprocess.run(
+        service.command("run", "--until-idle"), capture_output=True, text=True, timeout=240, check=False
+    )
+    assert done.returncode in (1, 2)
+    assert "rights" in done.stderr
+    assert "pulsar.token_file" in service.run("check", code=2)
+    assert set(secured.leaked[10:]) <= shell.list_ledgers(secured.cluster)
+
+
+def test_a_token_that_somebody_else_signed_is_refused(secured: Secured) -> None:
+    service = secured.deployment("stranger")
+    token = Path(service.settings.pulsar.token_file)
+    token.write_text(token.read_text()[:-6] + "AAAAAA")
+    done = subprocess.run(
+        service.command("run", "--until-idle"), capture_output=True, text=True, timeout=240, check=False
+    )
+    assert done.returncode in (1, 2)
+    assert "check pulsar.token_file" in done.stderr

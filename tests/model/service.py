@@ -1,0 +1,252 @@
+"""The service around the sweep, in few words: queues, batches, instances that come and go; and its observer."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+from streaming.adapters.memory import CrashError, MemoryStore
+from streaming.clock import ManualClock
+from streaming.errors import FencedError, UnavailableError
+from streaming.in_use import InUseCache, InUseLoader
+from streaming.pace import Capped, Pace
+from streaming.ports import Unreadable, Znode
+from streaming.sweep import Job, Sweeper, SweepRules, Swept
+from tests.builders import DAY_MS, MINUTE_MS, NOW_MS, ROOT, exists, put
+from tests.invariants import Deletion, Final
+from tests.model.pulsar import Pulsar
+from tests.world import EPOCH, MemoryJournal, ObservedTree, Removal, path_of
+from udfs.disposition import dispose
+from udfs.judge import Policy
+from udfs.paths import Layout, cursor_path, managed_ledger_path, schema_path
+from udfs.records import Outcome, PendingDelete, Reference
+from udfs.references import Owner, key_of, owner_of
+from udfs.sightings import OWNER_ABSENT_SINCE, absent_since_ms, signed, subject_of
+
+POLICY = Policy(min_age_ms=5 * MINUTE_MS, above_newest_quarantine_ms=DAY_MS, absence_interval_ms=10 * MINUTE_MS)
+SECRET = b"secret of the cluster"
+RECONSUME_MS = 10 * MINUTE_MS
+MAX_RETRIES = 60  # enough that quarantine and outages of a run do not end in the dead-letter topic
+REFRESH_MS = 10 * MINUTE_MS
+
+
+@dataclass
+class Message:
+    """A request in a topic. forged sightings travel in properties like true ones."""
+
+    number: int
+    request: PendingDelete
+    due_ms: int
+    attempt: int = 0
+    properties: dict[str, str | None] = field(default_factory=dict)
+
+
+def _nobody(_operation: str) -> None:
+    """Nobody acts in between."""
+
+
+@dataclass(frozen=True)
+class Way:
+    """How a sweep goes. hook(operation): what others do before each of its steps. allowance: most deletes.
+
+    is_lied_to: the store says DELETED and does nothing.
+    """
+
+    uses_cache: bool = True
+    commits: bool = True
+    is_lied_to: bool = False
+    allowance: int = 1_000
+    hook: Callable[[str], None] = _nobody
+
+
+CALMLY = Way()
+WITHOUT_TRACE = Way(uses_cache=False, commits=False)
+
+
+class HidingStore(MemoryStore):
+    """A session that sees some znodes absent which are there: what a hiccup looks like, whatever its cause."""
+
+    hidden: frozenset[str] = frozenset()
+
+    def read_many(self, paths: Sequence[str]) -> list[Znode | Unreadable | None]:
+        """Read in order."""
+        nodes = super().read_many(paths)
+        return [None if path in self.hidden else node for path, node in zip(paths, nodes, strict=True)]
+
+
+class Instance:
+    """One running service: its own session, cache and epoch; what it journals is durable."""
+
+    def __init__(self, cluster: "Cluster") -> None:
+        tree = cluster.tree
+        self.epoch_version = tree.write(EPOCH, b"")
+        self.store = HidingStore(tree)
+        self.journal = MemoryJournal(self.store.faults)
+        self.journal.entries = cluster.journaled
+        loader = InUseLoader(self.store, cluster.pulsar, cluster.clock)
+        self.cache = InUseCache(loader, cluster.clock, REFRESH_MS, max_bytes=1_000_000)
+        rules = SweepRules(Layout.HIERARCHICAL, ROOT, (EPOCH, self.epoch_version), POLICY)
+        self.sweeper = Sweeper(self.store, loader, self.journal, cluster.clock, rules)
+
+
+class Cluster:
+    """Pulsar, the deletion topics, two instances of the service, and all that there is to see of them."""
+
+    def __init__(self) -> None:
+        self.clock = ManualClock(NOW_MS)
+        self.tree = ObservedTree(self.clock)
+        put(self.tree, EPOCH)
+        put(self.tree, ROOT)
+        self.pulsar = Pulsar(self.tree)
+        self.tree.on_removal = self._observe
+        self.pulsar.on_leak = lambda ledger_id: self.publish(self.pulsar.ledgers[ledger_id].request)
+        self.journaled: list[object] = []
+        self.queue: dict[int, Message] = {}
+        self.requests: list[PendingDelete] = []
+        self.deletions: list[Deletion] = []
+        self.finals: list[Final] = []
+        self.replays: list[tuple[frozenset[str], frozenset[str]]] = []
+        self.allowances: dict[int, int] = {}
+        self.unreadable: set[str] = set()
+        self.instances = [Instance(self), Instance(self)]
+        self._cached: frozenset[str] = frozenset()
+        self._sweeping: list[tuple[Instance, int]] = []
+
+    def references(self) -> dict[int, frozenset[str]]:
+        """Who refers to which ledger now."""
+        return self.pulsar.references()
+
+    def accepted(self) -> frozenset[int]:
+        """All messages that ever came in."""
+        return frozenset(range(len(self.requests)))
+
+    def waiting(self) -> Sequence[int]:
+        """Messages that will be delivered again."""
+        return list(self.queue)
+
+    def publish(self, request: PendingDelete, properties: dict[str, str | None] | None = None) -> None:
+        """A request comes in."""
+        number = len(self.requests)
+        self.requests.append(request)
+        self.queue[number] = Message(number, request, self.clock.now_ms(), properties=dict(properties or {}))
+
+    def due(self) -> list[Message]:
+        """Messages that may be worked off now."""
+        return [message for message in self.queue.values() if message.due_ms <= self.clock.now_ms()]
+
+    def sweep(self, number: int, batch: Sequence[Message], way: "Way" = CALMLY) -> None:
+        """One instance works off a batch; what ends badly is not committed and stays where it was."""
+        instance = self.instances[number]
+        instance.store.unreadable = set(self.unreadable)
+        instance.store.hidden = frozenset(_paths_of(self.pulsar.hidden) if self.pulsar.hidden else ())
+        before = self._cached
+        self._sweeping.append((instance, len(self.allowances)))
+        self.allowances[len(self.allowances)] = way.allowance
+        instance.store.faults._hooks[:] = [lambda operation, _paths: way.hook(operation)]
+        try:
+            keys = [key_of(message.request) for message in batch]
+            cached = instance.cache.references(keys) if way.uses_cache else {}
+            self._cached = frozenset(cached)
+            limiter = Capped(Pace(0), way.allowance)
+            self.tree.deaf = way.is_lied_to
+            swept = instance.sweeper.sweep([_job(message) for message in batch], cached, limiter=limiter)
+        except UnavailableError:
+            return
+        except (FencedError, CrashError):
+            self.instances[number] = Instance(self)
+            return
+        finally:
+            self._sweeping.pop()
+            self._cached = before
+            self.tree.deaf = False
+            instance.store.faults._hooks.clear()
+        if way.commits and instance.epoch_version == self.tree.read(EPOCH).version:
+            self._commit(instance, batch, swept)
+
+    def take_over(self, number: int) -> None:
+        """A new process starts in place of an instance: the other one becomes a zombie."""
+        self.instances[number] = Instance(self)
+
+    def fork(self) -> "Cluster":
+        """The same cluster again, for asking what would have been; brokers stand still in it."""
+        other = Cluster.__new__(Cluster)
+        other.__dict__.update(self.__dict__)
+        other.tree = self.tree.fork()
+        other.tree.on_removal = lambda _removal: None
+        other.journaled = []
+        other.allowances = {}
+        other.instances = [Instance(other)]
+        return other
+
+    def _commit(self, instance: Instance, batch: Sequence[Message], swept: Sequence[Swept]) -> None:
+        stale = []
+        for message, result in zip(batch, swept, strict=True):
+            if message.number not in self.queue:
+                continue  # committed by another batch of this very run, while this one was under way
+            ended = dispose(result.verdict, attempt=message.attempt, max_retry_delete_count=MAX_RETRIES)
+            key = key_of(message.request)
+            if result.refreshed:
+                stale.append(key)
+            if ended.outcome is not Outcome.RETRY:
+                ledger_id = message.request.ledger_id
+                is_absent = not exists(self.tree, path_of(ledger_id))
+                self.finals.append(Final(message.number, ledger_id, ended.outcome, is_absent))
+                del self.queue[message.number]
+                continue
+            message.attempt = ended.attempt
+            message.due_ms = self.clock.now_ms() + RECONSUME_MS
+            message.properties.pop(OWNER_ABSENT_SINCE, None)
+            if result.absent_since_ms is not None:
+                message.properties[OWNER_ABSENT_SINCE] = signed(
+                    SECRET, subject_of(message.request), result.absent_since_ms
+                )
+        instance.cache.forget(stale)
+
+    def _observe(self, removal: Removal) -> None:
+        instance, sweep = self._sweeping[-1]
+        ledger_id = next(i for i in self.pulsar.ledgers if path_of(i) == removal.path)
+        key = key_of(self.pulsar.ledgers[ledger_id].request)
+        asked_for = frozenset(key_of(request) for request in self.requests if request.ledger_id == ledger_id)
+        self.deletions.append(
+            Deletion(
+                ledger_id=ledger_id,
+                owner=key,
+                referred_by=self.references().get(ledger_id, frozenset()),
+                asked_for=asked_for,
+                unknown=self._unknown(removal.path, key),
+                journaled=self._is_journaled(removal),
+                is_current=instance.epoch_version == self.tree.read(EPOCH).version,
+                sweep=sweep,
+            )
+        )
+
+    def _unknown(self, path: str, key: str) -> tuple[str, ...]:
+        """Facts about it that can't be read now, nor could be when this sweep began."""
+        hidden = [path] if path in self.unreadable else []
+        if key in self._cached:
+            return tuple(hidden)
+        owner = owner_of(key)
+        hidden += [each for each in _paths_of(owner) if each in self.unreadable]
+        hidden += [owner.name] if owner.name in self.pulsar.silent and owner.kind != "schema" else []
+        return tuple(hidden)
+
+    def _is_journaled(self, removal: Removal) -> bool:
+        wanted = (removal.path, removal.znode.data, removal.znode.version)
+        return any((e.path, e.data, e.version) == wanted for e in self.journaled)  # type: ignore[attr-defined]
+
+
+def _job(message: Message) -> Job:
+    subject = subject_of(message.request)
+    return Job(message.request, absent_since_ms(SECRET, subject, message.properties))
+
+
+def _paths_of(owner: Owner) -> list[str]:
+    if owner.kind == "schema":
+        return [schema_path(owner.name)]
+    if owner.kind == "cursor":
+        return [cursor_path(owner.name, owner.cursor)]
+    return [managed_ledger_path(owner.name)]
+
+
+def references_of(cluster: Cluster, requests: Sequence[PendingDelete]) -> dict[str, Reference]:
+    """What a sweep of these requests would read now."""
+    loader = InUseLoader(MemoryStore(cluster.tree), cluster.pulsar, cluster.clock)
+    return loader.load([key_of(request) for request in requests])

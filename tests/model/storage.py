@@ -1,0 +1,103 @@
+"""What the model's brokers and bookies keep: ledgers, znodes, and beside each znode whom it refers to."""
+
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from tests.builders import custom_of, exists, metadata, put
+from tests.world import ObservedTree, path_of
+from udfs.formats.ledger_metadata import serialize_v3
+from udfs.records import LedgerState, PendingDelete
+
+
+@dataclass
+class Ledger:
+    """A ledger in BookKeeper. request: what would rightly ask for its deletion."""
+
+    request: PendingDelete
+    is_open: bool
+
+
+class Storage:
+    """Metadata and ledgers. written: for each znode the ledgers it refers to, as its writer knows them."""
+
+    def __init__(self, tree: ObservedTree) -> None:
+        self.tree = tree
+        self.ledgers: dict[int, Ledger] = {}
+        self.leaked: list[int] = []
+        self.on_leak: Callable[[int], None] = lambda _ledger_id: None
+        self.written: dict[str, frozenset[int]] = {}
+        self._births: Counter[str] = Counter()
+        self._next_id = 1
+
+    def recover_open_ledgers(self) -> None:
+        """A bookie dies: its ledgers are re-replicated, open ones are fenced and closed on the way."""
+        for ledger_id in self.ledgers:
+            self.close(ledger_id)
+
+    def replicate(self, ledger_id: int) -> None:
+        """A bookie's copy is made anew: the ledger's metadata gets another version."""
+        if exists(self.tree, path_of(ledger_id)):
+            self.tree.write(path_of(ledger_id), self._znode(ledger_id))
+
+    def seen(self, path: str) -> tuple[int, int] | None:
+        """Version and birth of a znode, None where it is absent: what a later compare-and-set expects."""
+        return (self.tree.read(path).version, self._births[path]) if exists(self.tree, path) else None
+
+    def cas(self, path: str, seen: tuple[int, int] | None, data: bytes, ids: set[int]) -> bool:
+        """Write if the znode is still as it was seen."""
+        if self.seen(path) != seen:
+            return False
+        self.write(path, data)
+        self.written[path] = frozenset(ids)
+        return True
+
+    def create(self, path: str, data: bytes, ids: Sequence[int]) -> None:
+        self.write(path, data)
+        self.written[path] = frozenset(ids)
+
+    def write(self, path: str, data: bytes) -> None:
+        """Write, with missing ancestors, as Pulsar's metadata store does."""
+        if not exists(self.tree, path):
+            self._births[path] += 1
+        put(self.tree, path, data)
+
+    def remove(self, path: str) -> None:
+        if not exists(self.tree, path):
+            return
+        for child in self.tree.children(path):
+            self.remove(f"{path}/{child}")
+        self.tree.remove(path)
+        self.written.pop(path, None)
+
+    def make(self, request_for: Callable[[int], PendingDelete], *, is_open: bool) -> int:
+        ledger_id, self._next_id = self._next_id, self._next_id + 1
+        self.ledgers[ledger_id] = Ledger(request_for(ledger_id), is_open)
+        put(self.tree, path_of(ledger_id), self._znode(ledger_id))
+        return ledger_id
+
+    def close(self, ledger_id: int) -> None:
+        ledger = self.ledgers.get(ledger_id)
+        if ledger is not None and ledger.is_open:
+            ledger.is_open = False
+            if exists(self.tree, path_of(ledger_id)):
+                self.tree.write(path_of(ledger_id), self._znode(ledger_id))
+
+    def _znode(self, ledger_id: int) -> bytes:
+        ledger = self.ledgers[ledger_id]
+        state = LedgerState.OPEN if ledger.is_open else LedgerState.CLOSED
+        return serialize_v3(metadata(custom_of(ledger.request), state=state))
+
+    def delete(self, ledger_id: int, *, lost: bool) -> None:
+        if ledger_id < 0:
+            return
+        if lost:
+            self.leak({ledger_id})
+        elif exists(self.tree, path_of(ledger_id)):
+            self.tree.remove(path_of(ledger_id))
+
+    def leak(self, ledger_ids: set[int]) -> None:
+        for ledger_id in sorted(ledger_ids - {-1}):
+            self.close(ledger_id)
+            self.leaked.append(ledger_id)
+            self.on_leak(ledger_id)

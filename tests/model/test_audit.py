@@ -1,0 +1,188 @@
+"""The audit while brokers, operators and crashes go on at any of its reads: an orphan is garbage, for ever.
+
+The phases are the audit's own functions in the audit's own order; only Spark is left out.
+LEDGER_REAPER_MODEL_EXAMPLES sets how many runs are tried.
+"""
+
+import os
+from collections.abc import Callable, Mapping
+from typing import Any, cast
+
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from streaming import columns as c
+from streaming.adapters.memory import MemoryStore
+from streaming.audit import columns as a
+from streaming.audit.listing import find_folders, ids_in
+from streaming.audit.looks import Looker
+from streaming.audit.object_looks import ObjectLooker
+from streaming.audit.owners import find_namespaces
+from streaming.audit.references import ReferenceReader
+from streaming.audit.suspects import LedgerReader, suspect_row
+from streaming.in_use import InUseLoader
+from streaming.pace import Pace
+from tests.builders import DAY_MS, HOUR_MS, ROOT, exists
+from tests.model.pulsar import CURSORS, TOPICS, Pulsar
+from tests.model.service import POLICY, Cluster
+from tests.model.test_safety import ACTS, acts, times
+from tests.world import path_of
+from udfs.audit import FindingClass
+from udfs.paths import Layout
+
+EXAMPLES = int(os.environ.get("LEDGER_REAPER_MODEL_EXAMPLES", "60"))
+MODEL = settings(
+    max_examples=EXAMPLES,
+    deadline=None,
+    suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.filter_too_much],
+    print_blob=True,
+)
+Row = dict[str, Any]
+broker_acts = st.sampled_from(sorted(ACTS.keys() - {"restore list"}))
+
+
+def _audit(cluster: Cluster, hook: Callable[[], None]) -> dict[int, FindingClass]:
+    """List ledgers, read references, look at suspects twice; hook runs before each read. Ledger -> class."""
+    store = MemoryStore(cluster.tree)
+    store.faults.before(lambda _operation, _paths: hook())
+    folders = find_folders(store, ROOT, Layout.HIERARCHICAL)
+    listed = ids_in(ROOT, folders.paths, store.children_many(folders.paths), [])
+    references = _references(store)
+    reader = LedgerReader(store, Layout.HIERARCHICAL, ROOT, Pace(0))
+    suspects = _suspects(reader, sorted(set(listed) - references.keys()), cluster)
+    missing = [_missing(row) for ledger_id, row in references.items() if ledger_id not in set(listed)]
+    loader = InUseLoader(store, cluster.pulsar, cluster.clock)
+    no_objects = cast(ObjectLooker, None)
+    looker = Looker(reader, no_objects, loader, cluster.clock, POLICY, frozenset())
+    first = looker.look([row for row in suspects if not row.get(a.CLASS)] + missing, is_second=False)
+    cluster.pulsar.pass_time(POLICY.absence_interval_ms)
+    second = looker.look([row for row in first if row[a.CANDIDATE]], is_second=True)
+    final = [row for row in suspects if row.get(a.CLASS)] + [row for row in first if not row[a.CANDIDATE]] + second
+    return {row[c.LEDGER_ID]: FindingClass(row[a.CLASS]) for row in final}
+
+
+def _references(store: MemoryStore) -> dict[int, Row]:
+    paths = []
+    namespaces = find_namespaces(store).paths
+    for namespace, children in zip(namespaces, store.children_many(namespaces), strict=True):
+        paths += [f"{namespace}/{name}" for name in cast(list[str], children or [])]
+    rows = ReferenceReader(store, Pace(0)).rows(paths)
+    return {row[c.LEDGER_ID]: row for row in rows if row.get(a.IN_BOOKKEEPER)}
+
+
+def _suspects(reader: LedgerReader, ids: list[int], cluster: Cluster) -> list[Row]:
+    facts = zip(ids, reader.facts(ids), strict=True)
+    now_ms = cluster.clock.now_ms()
+    nothing: Mapping[str, None] = dict.fromkeys(field.name for field in a.SUSPECT)
+    return [nothing | suspect_row(ledger_id, one, now_ms) for ledger_id, one in facts if one is not None]
+
+
+def _missing(reference: Row) -> Row:
+    nothing: Row = dict.fromkeys(field.name for field in a.SUSPECT)
+    return nothing | reference | {c.LEDGER_TYPE: "LEDGER", a.IS_REFERENCE: True}
+
+
+def _history(pulsar: Pulsar) -> None:
+    """Something of every kind is in use, and something of every kind has leaked, old and new."""
+    name, cursor = TOPICS[0], CURSORS[0]
+    for _ in range(2):
+        pulsar.put_schema(stalls=False, lost=True)
+        pulsar.create_topic(name, stalls=False)
+        pulsar.open_cursor(name, cursor)
+        for _ in range(3):
+            pulsar.roll_over(name, stalls=False)
+            pulsar.switch_cursor(name, cursor, stalls=False, lost=True)
+            pulsar.compact(name, durable=True, lost=True)
+            pulsar.seal_bucket(name, cursor, stalls=False)
+        pulsar.drop_bucket(name, cursor, lost=True)
+        pulsar.trim(name, written=True, lost=True)
+        pulsar.trim(name, written=False, lost=True)
+        pulsar.offload(name, lost=True)
+        pulsar.delete_schema(lost=True)
+        pulsar.pass_time(DAY_MS - HOUR_MS)
+
+
+def _stall(pulsar: Pulsar, data: st.DataObject) -> None:
+    """Brokers stop between making something and publishing it; bookies may recover what they left open."""
+    name, cursor = TOPICS[0], CURSORS[0]
+    stalls: list[Callable[[], None]] = [
+        lambda: pulsar.roll_over(name, stalls=True),
+        lambda: pulsar.switch_cursor(name, cursor, stalls=True, lost=False),
+        lambda: pulsar.seal_bucket(name, cursor, stalls=True),
+        lambda: pulsar.put_schema(stalls=True, lost=False),
+    ]
+    for stall in data.draw(st.lists(st.sampled_from(stalls), max_size=2)):
+        stall()
+    if data.draw(st.booleans(), label="bookies recover"):
+        pulsar.recover_open_ledgers()
+    pulsar.pass_time(data.draw(times))
+
+
+def _orphans(found: dict[int, FindingClass]) -> set[int]:
+    return {ledger_id for ledger_id, each in found.items() if each is FindingClass.ORPHAN}
+
+
+@MODEL
+@given(st.data())
+def test_what_an_audit_calls_an_orphan_no_broker_refers_to_again(data: st.DataObject) -> None:
+    """A person who lists garbage again is another matter: the sweep judges anew (tests/model/test_safety.py)."""
+    cluster = Cluster()
+    pulsar = cluster.pulsar
+    _history(pulsar)
+    _stall(pulsar, data)
+    for name in data.draw(st.lists(acts, max_size=4)):
+        ACTS[name](pulsar, data)
+    left = [data.draw(st.integers(0, 8))]
+
+    def hook() -> None:
+        if left[0] and data.draw(st.booleans(), label="somebody acts"):
+            left[0] -= 1
+            ACTS[data.draw(broker_acts)](pulsar, data)
+
+    orphans = _orphans(_audit(cluster, hook))
+
+    assert not orphans & pulsar.references().keys()
+    for name in data.draw(st.lists(broker_acts, max_size=4)):
+        ACTS[name](pulsar, data)
+        assert not orphans & pulsar.references().keys()
+    while pulsar.stalled:
+        pulsar.wake(0)
+        assert not orphans & pulsar.references().keys()
+
+
+@MODEL
+@given(st.data())
+def test_nothing_is_called_missing_that_is_there_or_that_nobody_needs(data: st.DataObject) -> None:
+    cluster = Cluster()
+    pulsar = cluster.pulsar
+    _history(pulsar)
+
+    def hook() -> None:
+        if data.draw(st.booleans(), label="somebody acts"):
+            ACTS[data.draw(acts)](pulsar, data)
+
+    missing = {i for i, each in _audit(cluster, hook).items() if each is FindingClass.MISSING}
+
+    for ledger_id in missing:
+        assert ledger_id in pulsar.references()
+        assert not exists(cluster.tree, path_of(ledger_id))
+
+
+@MODEL
+@given(st.data())
+def test_when_all_is_calm_every_piece_of_garbage_is_found(data: st.DataObject) -> None:
+    cluster = Cluster()
+    pulsar = cluster.pulsar
+    _history(pulsar)
+    for name in data.draw(st.lists(acts, max_size=10)):
+        ACTS[name](pulsar, data)
+    pulsar.crash()
+    pulsar.recover_open_ledgers()
+    pulsar.pass_time(2 * DAY_MS)
+
+    orphans = _orphans(_audit(cluster, lambda: None))
+
+    remembered = {ledger_id for topic in pulsar.topics.values() for ledger_id in topic.ledgers}
+    garbage = {ledger_id for ledger_id in pulsar.ledgers if pulsar.is_garbage(ledger_id)}
+    # a broker that lists a ledger keeps it, even one whose BookKeeper copy was given up
+    assert orphans | (garbage & remembered) == garbage

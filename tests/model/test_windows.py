@@ -1,0 +1,115 @@
+"""Each window in which a broker leaks (the sheet's W1 to W10), one by one: what leaked goes, and nothing else.
+
+The model test runs into all of them in any order; here each has a name of its own.
+"""
+
+from collections.abc import Callable
+
+import pytest
+
+from tests.builders import DAY_MS, exists
+from tests.invariants import PROMISES
+from tests.model.pulsar import CURSORS, TOPICS, Pulsar
+from tests.model.service import Cluster
+from tests.world import path_of
+
+NAME, CURSOR = TOPICS[0], CURSORS[0]
+
+
+def _roll(pulsar: Pulsar, times: int = 3) -> None:
+    for _ in range(times):
+        pulsar.roll_over(NAME, stalls=False)
+
+
+def _w1(pulsar: Pulsar) -> None:
+    pulsar.trim(NAME, written=True, lost=True)
+
+
+def _w2(pulsar: Pulsar) -> None:
+    pulsar.trim(NAME, written=False, lost=True)
+    _roll(pulsar, 1)
+
+
+def _w3(pulsar: Pulsar) -> None:
+    """Each of them was tried for minutes."""
+    for _ in range(2):
+        pulsar.trim(NAME, written=True, lost=True)
+
+
+def _w4(pulsar: Pulsar) -> None:
+    pulsar.roll_over(NAME, stalls=True)
+    _roll(pulsar, 1)
+    pulsar.wake(0)
+
+
+def _w5(pulsar: Pulsar) -> None:
+    """Its creation was taken for failed; nobody ever names it, and nobody closes it."""
+    pulsar.roll_over(NAME, stalls=True)
+    pulsar.pass_time(DAY_MS)
+    _roll(pulsar, 1)
+
+
+def _w6(pulsar: Pulsar) -> None:
+    pulsar.switch_cursor(NAME, CURSOR, stalls=False, lost=True)
+    pulsar.delete_cursor(NAME, CURSOR, lost=True)
+
+
+def _w7(pulsar: Pulsar) -> None:
+    pulsar.put_schema(stalls=False, lost=True)
+    pulsar.delete_schema(lost=True)
+
+
+def _w8(pulsar: Pulsar) -> None:
+    pulsar.compact(NAME, durable=True, lost=True)
+    pulsar.compact(NAME, durable=True, lost=True)
+    pulsar.seal_bucket(NAME, CURSOR, stalls=False)
+    pulsar.drop_bucket(NAME, CURSOR, lost=True)
+
+
+def _w9(pulsar: Pulsar) -> None:
+    """The BookKeeper copy; objects of failed uploads are tests/unit/test_sweep_offload.py's."""
+    pulsar.offload(NAME, lost=True)
+
+
+def _w10(pulsar: Pulsar) -> None:
+    pulsar.lose_metadata(NAME, loaded=False)
+
+
+@pytest.mark.parametrize(
+    "leak",
+    [
+        pytest.param(_w1, id="W1 crash between the list and the delete"),
+        pytest.param(_w2, id="W2 the list was written later, without a delete"),
+        pytest.param(_w3, id="W3 BookKeeper was away for longer than the tries"),
+        pytest.param(_w4, id="W4 created, and another broker wrote the list first"),
+        pytest.param(_w5, id="W5 created after the broker had given up waiting"),
+        pytest.param(_w6, id="W6 cursor switched and deleted"),
+        pytest.param(_w7, id="W7 schema deleted"),
+        pytest.param(_w8, id="W8 compaction and delayed-delivery buckets"),
+        pytest.param(_w9, id="W9 offloaded"),
+        pytest.param(_w10, id="W10 metadata deleted by hand"),
+    ],
+)
+def test_what_leaks_in_a_window_goes_and_nothing_else(leak: Callable[[Pulsar], None]) -> None:
+    cluster = Cluster()
+    pulsar = cluster.pulsar
+    pulsar.create_topic(NAME, stalls=False)
+    pulsar.open_cursor(NAME, CURSOR)
+    pulsar.switch_cursor(NAME, CURSOR, stalls=False, lost=False)
+    _roll(pulsar)
+    before = len(cluster.requests)
+    cluster.take_over(0)  # of two instances the one that began last is the one that may delete
+    leak(pulsar)
+    pulsar.recover_open_ledgers()
+    asked = cluster.requests[before:]
+    leaked = {each.ledger_id for each in asked if each.ledger_id not in pulsar.references()}
+    assert leaked, "the window leaked nothing"
+
+    for _ in range(12):
+        pulsar.pass_time(DAY_MS // 2)
+        cluster.sweep(0, cluster.due())
+        for promise in PROMISES:
+            promise(cluster)
+
+    assert {deletion.ledger_id for deletion in cluster.deletions} == leaked
+    assert all(exists(cluster.tree, path_of(ledger_id)) for ledger_id in pulsar.references())

@@ -1,0 +1,369 @@
+"""Break each safety line once, in a copy of the tree, and see which tests notice: `python -m tests.mutation [words]`.
+
+Not collected by pytest. Prints the table of tests/BROKEN_ON_PURPOSE.md; ends with 1 if a mutation survives.
+"""
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).parent.parent
+COPIED = ("udfs", "streaming", "tests", "conf", "pyproject.toml")
+UNIT_TESTS = tuple(
+    f"tests/unit/test_{name}.py"
+    for name in (
+        "judge",
+        "ownership",
+        "references",
+        "sightings",
+        "disposition",
+        "in_use",
+        "sweep",
+        "journal",
+        "pace",
+        "precedents",
+        "completeness",
+        "source_watch",
+        "admission",
+        "blast_radius",
+        "judge_offload",
+        "sweep_offload",
+        "worker",
+    )
+)
+UNIT = (*UNIT_TESTS, "tests/contract/test_coordination.py", "-m", "not cluster")
+MODEL = "tests/model/test_safety.py"
+MODEL_EXAMPLES = "250"
+RUNS = "model-runs"
+
+
+@dataclass(frozen=True, slots=True)
+class Mutation:
+    """One line of defence taken away. before must occur exactly once in the file."""
+
+    line: str
+    file: str
+    before: str
+    after: str
+
+
+JUDGE, REFERENCES, OWNERSHIP, SIGHTINGS = (
+    f"udfs/{name}.py" for name in ("judge", "references", "ownership", "sightings")
+)
+SWEEP, GUARDS, KNOWN, IN_USE, JOURNAL, BELIEVED, WORKER, COORDINATION = (
+    f"streaming/{name}.py"
+    for name in ("sweep", "guards", "known", "in_use", "journal", "believed", "worker", "adapters/coordination")
+)
+
+MUTATIONS = (
+    Mutation(
+        "what is in use is kept", JUDGE, "    if refers_to(case.reference, case.request.ledger_id):", "    if False:"
+    ),
+    Mutation("an unreadable owner is in use", JUDGE, "if case.reference.presence is Presence.UNREADABLE:", "if False:"),
+    Mutation(
+        "the ledger itself names the owner",
+        JUDGE,
+        "_refused(case.request, case.ledger.metadata)\n        or _kept_by_state",
+        "_kept_by_state",
+    ),
+    Mutation(
+        "only CLOSED ledgers",
+        JUDGE,
+        "if metadata.state is not LedgerState.CLOSED and not",
+        "if metadata.state is LedgerState.IN_RECOVERY and not",
+    ),
+    Mutation("never a ledger in recovery", JUDGE, "if metadata.state is not LedgerState.OPEN or policy", "if policy"),
+    Mutation("min_age", JUDGE, "if unchanged_ms < policy.min_age_ms:", "if False:"),
+    Mutation(
+        "quarantine above the newest published",
+        JUDGE,
+        "    if is_above_newest(case.request, case.reference):",
+        "    if False:",
+    ),
+    Mutation(
+        "quarantine of what is closed before it is referred to",
+        JUDGE,
+        "    if case.request.component in _CLOSED_BEFORE_REFERENCED:",
+        "    if False:",
+    ),
+    Mutation(
+        "quarantine of a gone cursor's ledger",
+        JUDGE,
+        "    if case.reference.presence is Presence.GONE and case.request",
+        "    if False and case.request",
+    ),
+    Mutation("absence seen twice", JUDGE, "    if is_gone:\n", "    if False:\n"),
+    Mutation("the interval between two sightings", JUDGE, ">= policy.absence_interval_ms:", ">= 0:"),
+    Mutation(
+        "an OPEN ledger's owner has moved on",
+        JUDGE,
+        "return moved_on and unchanged_ms",
+        "return unchanged_ms",
+    ),
+    Mutation("the quarantine of OPEN ledgers", JUDGE, "unchanged_ms >= policy.open_quarantine_ms", "True"),
+    Mutation(
+        "an owner that shrank keeps all",
+        JUDGE,
+        "        or kept_by_shrinkage(case.reference, case.believed, policy)\n",
+        "",
+    ),
+    Mutation("what shrank is not learnt", BELIEVED, "and not self._is_less(key, now)", ""),
+    Mutation("most owners gone at once is doubted", BELIEVED, "or len(gone) <= most:", "or gone:"),
+    Mutation(
+        "a tenant's topic names its own only",
+        "udfs/admission.py",
+        "if tenant not in admission.trusted_tenants and",
+        "if False and",
+    ),
+    Mutation(
+        "a request topic speaks for itself",
+        "udfs/admission.py",
+        "if read_from in admission.request_topics:",
+        "if False:",
+    ),
+    Mutation(
+        "properties of a request topic count for nothing",
+        WORKER,
+        "            properties = as_original(properties)\n            properties.pop(OWNER_ABSENT_SINCE, None)\n",
+        "            pass\n",
+    ),
+    Mutation(
+        "the sender is asked after",
+        WORKER,
+        "return admit(request, first_topic(row[c.SOURCE], _properties(row), self._admission), self._admission)",
+        "return request",
+    ),
+    Mutation(
+        "limits of an owner",
+        "udfs/blast_radius.py",
+        "if in_all > limits.per_hour_per_owner:",
+        "if False:",
+    ),
+    Mutation("limits of a batch", "udfs/blast_radius.py", "if batch + coming > limits.per_batch:", "if False:"),
+    Mutation("of two clocks the earlier", COORDINATION, "return min(ours_ms, node.mtime_ms)", "return ours_ms"),
+    Mutation("a sighting expires", JUDGE, "<= expires_ms", "<= 1 << 60"),
+    Mutation(
+        "compacted ledgers seen unreferenced twice",
+        JUDGE,
+        "if case.request.component is LedgerComponent.COMPACTED_LEDGER:",
+        "if False:",
+    ),
+    Mutation("a sighting is signed", SIGHTINGS, "if hmac.compare_digest(", "if True or hmac.compare_digest("),
+    Mutation("no name is no wildcard", OWNERSHIP, "if wanted is None or wanted != found:", "if wanted != found:"),
+    Mutation("a cursor's ledger is no data ledger", OWNERSHIP, "if CURSOR in custom and", "if False and"),
+    Mutation("an unreadable znode spoils the reference", REFERENCES, "[s for s in seen if s.error]", "[]"),
+    Mutation(
+        "a silent broker spoils the reference",
+        REFERENCES,
+        "if broker is not None and broker.presence is Presence.UNREADABLE:",
+        "if False:",
+    ),
+    Mutation(
+        "absent needs the broker's word",
+        REFERENCES,
+        "    if broker.presence is Presence.PRESENT and not (",
+        "    if False and not (",
+    ),
+    Mutation(
+        "a broker not asked says nothing",
+        REFERENCES,
+        "    if broker is None:\n        return _unreadable(",
+        "    broker = broker or BrokerView(Presence.GONE)\n    if not key:\n        return _unreadable(",
+    ),
+    Mutation("both witnesses are united (data)", REFERENCES, "        if extra:", "        if False:"),
+    Mutation("both witnesses are united (others)", REFERENCES, "{*written, *remembered} - {-1}", "{*written} - {-1}"),
+    Mutation(
+        "the newest is what znodes name",
+        REFERENCES,
+        "in_use, listed.newest_id,",
+        "in_use, max(listed.newest_id, *(broker.ledgers if broker else ()), -1),",
+    ),
+    Mutation("buckets have no newest", REFERENCES, "return ids, set(), -1", "return ids, set(), max(ids, default=-1)"),
+    Mutation(
+        "an offloaded ledger needs both marks (T1)",
+        "udfs/formats/managed_ledger.py",
+        "context.complete and context.bookkeeperDeleted",
+        "context.bookkeeperDeleted",
+    ),
+    Mutation(
+        "the delete checks the owner's version",
+        GUARDS,
+        "GuardedDelete((epoch, *checks), deletes)",
+        "GuardedDelete((epoch,), deletes)",
+    ),
+    Mutation(
+        "the delete checks the epoch",
+        GUARDS,
+        "GuardedDelete((epoch, *checks), deletes)",
+        "GuardedDelete(checks, deletes)",
+    ),
+    Mutation("the delete checks the ledger's version", GUARDS, "read_node(nodes, one.path).version)", "-1)"),
+    Mutation(
+        "guards carry the versions that were judged",
+        SWEEP,
+        "for portion in portions(guards_of(deletable, nodes, self._rules.epoch), limiter):",
+        "for portion in ([guards_of([o], nodes, self._rules.epoch)[0]] for o in deletable"
+        " if [setattr(o, 'judged_on', known[o.key])]):",
+    ),
+    Mutation("journal before delete", SWEEP, "            self._journal.write(entries)", "            del entries"),
+    Mutation(
+        "deleted means looked for and not found",
+        SWEEP,
+        "            if node is not None:\n                one.later",
+        "            if False:\n                one.later",
+    ),
+    Mutation(
+        "a lost answer is looked up",
+        SWEEP,
+        "if result.status is GuardStatus.DELETED:",
+        "if result.status in (GuardStatus.DELETED, GuardStatus.UNKNOWN):",
+    ),
+    Mutation(
+        "duplicates are done once",
+        SWEEP,
+        "leads.setdefault(one.path, one)",
+        "leads.setdefault(one.path + str(id(one)), one)",
+    ),
+    Mutation("a replaced instance stops", SWEEP, "if result.path == self._rules.epoch[0]:", "if False:"),
+    Mutation(
+        "another's request does not answer for mine", SWEEP, "if one.job.request != lead.job.request:", "if False:"
+    ),
+    Mutation(
+        "a cached reference answers only when PRESENT",
+        KNOWN,
+        "if reference is None or reference.presence is not Presence.PRESENT:",
+        "if reference is None:",
+    ),
+    Mutation(
+        "a cached reference does not answer for newer ledgers",
+        KNOWN,
+        "return not is_above_newest(one.job.request, reference)",
+        "return True",
+    ),
+    Mutation(
+        "a cached reference does not answer for compacted ledgers",
+        KNOWN,
+        "if one.job.request.component is LedgerComponent.COMPACTED_LEDGER:",
+        "if False:",
+    ),
+    Mutation(
+        "unlisted cursors spoil the reference",
+        IN_USE,
+        'error="" if is_absent else "its cursors could not be listed"',
+        'error=""',
+    ),
+    Mutation("the cache keeps only what is PRESENT", IN_USE, " or entry.presence is not Presence.PRESENT", ""),
+    Mutation("ages are never understated", IN_USE, "read_at_ms=now_ms)", "read_at_ms=self._clock.now_ms())"),
+    Mutation(
+        "what was kept is looked for",
+        SWEEP,
+        "        self._confirm_kept([one for one in leads.values() if one.is_kept], known)\n",
+        "",
+    ),
+    Mutation(
+        "what is missed is missed by its owner",
+        SWEEP,
+        "            if refers_to(known[one.key], one.job.request.ledger_id):\n",
+        "            if one:\n",
+    ),
+    Mutation(
+        "an upload that is listed is in use (T2)",
+        "udfs/judge_offload.py",
+        "if (case.request.ledger_id, context.uuid) in case.reference.offloads:",
+        "if False:",
+    ),
+    Mutation(
+        "owners of objects are looked at once more",
+        "streaming/sweep_offload.py",
+        "        self._judge_changed(deletable, references)\n",
+        "",
+    ),
+    Mutation(
+        "the journal goes before objects",
+        "streaming/sweep_offload.py",
+        "        self._journal.write_objects([_entry(one, references[one.key]) for one in deletable])\n",
+        "",
+    ),
+    Mutation("the journal is on disk", JOURNAL, "                os.fsync(file.fileno())\n", ""),
+    Mutation(
+        "the journal's folders are on disk", JOURNAL, "            _sync_folder(changed)", "            del changed"
+    ),
+    Mutation("a replay overwrites nothing", JOURNAL, "-{uuid4().hex}.parquet", ".parquet"),
+)
+
+
+def main(words: list[str]) -> int:
+    """Run the mutations whose line holds one of the words (all without words)."""
+    chosen = [m for m in MUTATIONS if not words or any(word in m.line for word in words)]
+    _say("| safety line | file | unit tests that fail | the model notices after |")
+    _say("|---|---|---|---|")
+    survivors = 0
+    for mutation in chosen:
+        with tempfile.TemporaryDirectory() as folder:
+            where = Path(folder)
+            _copy_mutated(mutation, where)
+            failed, _ = _failures(where, UNIT)
+            noticed, took_s = _failures(where, (MODEL, "-x"))
+            runs = where / RUNS
+            after = runs.read_text() if runs.exists() else "?"
+        survivors += not failed and not noticed
+        model = f"{after} runs, {took_s:.0f} s" if noticed else "-"
+        _say(f"| {mutation.line} | `{mutation.file}` | {_summary(failed)} | {model} |")
+    return 1 if survivors else 0
+
+
+def _say(line: str) -> None:
+    sys.stdout.write(f"{line}\n")
+    sys.stdout.flush()
+
+
+def _copy_mutated(mutation: Mutation, where: Path) -> None:
+    for name in COPIED:
+        source = ROOT / name
+        if source.is_dir():
+            shutil.copytree(source, where / name, ignore=shutil.ignore_patterns("__pycache__"))
+        else:
+            shutil.copy(source, where / name)
+    file = where / mutation.file
+    text = file.read_text()
+    if text.count(mutation.before) != 1:
+        raise SystemExit(f"{mutation.line}: occurs {text.count(mutation.before)} times in {mutation.file}")
+    file.write_text(text.replace(mutation.before, mutation.after))
+
+
+def _failures(where: Path, what: tuple[str, ...]) -> tuple[list[str], float]:
+    started = time.monotonic()
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", "-q", "--no-header", "-p", "no:cacheprovider", "--timeout=900", *what],
+        cwd=where,
+        env={
+            **os.environ,
+            "LEDGER_REAPER_MODEL_RUNS": str(where / RUNS),
+            "LEDGER_REAPER_MODEL_EXAMPLES": MODEL_EXAMPLES,
+            "LEDGER_REAPER_MODEL_SHRINK": "no",
+        },
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    if done.returncode not in (0, 1):
+        return [f"pytest ended with {done.returncode}"], time.monotonic() - started
+    return re.findall(r"^FAILED \S+?::(.+?)(?: - .*)?$", done.stdout, re.MULTILINE), time.monotonic() - started
+
+
+def _summary(failed: list[str]) -> str:
+    names = list(dict.fromkeys(re.sub(r"\[.*", "", name) for name in failed))
+    if not names:
+        return "-"
+    more = f" and {len(names) - 1} more" if len(names) > 1 else ""
+    return f"{len(failed)}: `{names[0].rpartition('::')[2]}`{more}"
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

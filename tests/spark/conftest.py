@@ -1,0 +1,36 @@
+"""One local Spark for all Spark tests: small, quiet, without UI."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+
+from streaming.artifacts import jars
+from streaming.session import NEEDED
+
+
+@pytest.fixture(scope="session")
+def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
+    import os
+    import sys
+
+    os.environ["PYSPARK_PYTHON"] = sys.executable
+    scratch: Path = tmp_path_factory.mktemp("spark")
+    builder = SparkSession.builder.appName("tests").master("local[2]")
+    conf = NEEDED | {
+        "spark.jars": ",".join(str(jar) for jar in jars() if "delta" in jar.name),
+        "spark.ui.enabled": "false",
+        "spark.driver.host": "127.0.0.1",
+        "spark.driver.bindAddress": "127.0.0.1",
+        "spark.sql.shuffle.partitions": "2",
+        "spark.sql.warehouse.dir": str(scratch / "warehouse"),
+        "spark.local.dir": str(scratch / "local"),
+        "spark.driver.extraJavaOptions": "-Xss8m -XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
+    }
+    for key, value in conf.items():
+        builder = builder.config(key, value)
+    session = builder.getOrCreate()
+    session.sparkContext.setLogLevel("ERROR")
+    yield session
+    session.stop()

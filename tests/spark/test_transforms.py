@@ -1,0 +1,96 @@
+"""Transforms: what rows become, on inline data."""
+
+import json
+from datetime import UTC, datetime
+
+import pytest
+from chispa import assert_df_equality
+from pyspark.sql import SparkSession
+from pyspark.sql.pandas.types import from_arrow_schema
+
+from streaming import columns as c
+from streaming.transforms import grouped_by_owner, messages, slice_of, tasks_for
+from udfs.formats.message_id import MessagePosition, serialize_message_id
+
+pytestmark = pytest.mark.spark
+
+TOPIC = "persistent://pulsar/system/__ledger_deletion-partition-1"
+SOURCE_SCHEMA = (
+    "value binary, __key binary, __topic string, __messageId binary, "
+    "__publishTime timestamp, __messageProperties map<string,string>"
+)
+REQUEST = json.dumps(
+    {
+        "topicName": "shop/orders/persistent/paid",
+        "ledgerComponent": "MANAGED_LEDGER",
+        "ledgerType": "LEDGER",
+        "ledgerId": 7,
+    }
+).encode()
+AT = datetime(2026, 11, 21, 12, 0, 0, 500_000, tzinfo=UTC)
+AT_MS = int(AT.timestamp() * 1000)
+
+
+def _message_id(entry: int, batch: int = -1) -> bytes:
+    return serialize_message_id(MessagePosition(5, entry, 1, batch))
+
+
+def test_a_message_becomes_its_position_its_due_time_and_what_could_refer_to_its_ledger(spark: SparkSession) -> None:
+    source = spark.createDataFrame(
+        [
+            (REQUEST, b"k", TOPIC, _message_id(3), AT, {"RECONSUMETIMES": "1", "DELAY_TIME": "5000"}),
+            (b"no json", None, TOPIC, _message_id(4, 2), AT, {}),
+            (b"", None, TOPIC, _message_id(5), AT, None),
+        ],
+        SOURCE_SCHEMA,
+    ).coalesce(1)
+
+    expected = spark.createDataFrame(
+        [
+            (
+                TOPIC,
+                5,
+                3,
+                -1,
+                AT_MS,
+                AT_MS + 5000,
+                0,
+                b"k",
+                REQUEST,
+                {"RECONSUMETIMES": "1", "DELAY_TIME": "5000"},
+                "data:shop/orders/persistent/paid",
+                "shop",
+            ),
+            (TOPIC, 5, 4, 2, AT_MS, AT_MS, 1, None, b"no json", {}, None, None),
+            (TOPIC, 5, 5, -1, AT_MS, AT_MS, 2, None, b"", {}, None, None),
+        ],
+        from_arrow_schema(c.MESSAGE),
+    )
+    assert_df_equality(messages(source), expected, ignore_nullable=True)
+
+
+def test_slices_of_a_batch_leave_nothing_out_and_take_nothing_twice(spark: SparkSession) -> None:
+    rows = spark.createDataFrame([(n,) for n in range(10)], f"{c.ROW} long")
+    slices = [[row[0] for row in slice_of(rows, start, start + 3).collect()] for start in range(0, 10, 3)]
+    assert slices == [[0, 1, 2], [3, 4, 5], [6, 7, 8], [9]]
+
+
+def test_one_owners_requests_are_neighbours_in_one_partition(spark: SparkSession) -> None:
+    rows = spark.createDataFrame(
+        [(f"data:{n % 7}", "t", 1, n, -1) for n in range(2100)],
+        f"{c.REFERENCE_KEY} string, {c.SOURCE} string, {c.POSITION_LEDGER} long, {c.POSITION_ENTRY} long, "
+        f"{c.POSITION_BATCH} int",
+    )
+    parts = grouped_by_owner(rows, total=2100, parallelism=4).rdd.glom().collect()
+    seen: set[str] = set()
+    for part in parts:
+        keys = [row[c.REFERENCE_KEY] for row in part]
+        assert keys == sorted(keys)
+        assert not seen & set(keys)
+        seen |= set(keys)
+    assert len(seen) == 7
+
+
+@pytest.mark.parametrize(("total", "tasks"), [(0, 1), (500, 1), (501, 2), (2000, 4), (10**6, 4)])
+def test_small_work_gets_few_tasks(total: int, tasks: int) -> None:
+    assert tasks_for(total, 4) == tasks

@@ -1,0 +1,147 @@
+"""A cluster in memory to sweep in, and everything an observer of it can see: who deleted what, when, on what proof."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+
+from streaming.adapters.memory import Faults, MemoryStore
+from streaming.adapters.memory_tree import ANYONE, Identities, MemoryTree
+from streaming.clock import ManualClock
+from streaming.in_use import InUseLoader
+from streaming.ports import GuardedDelete, GuardResult, GuardStatus, Znode
+from streaming.sweep import Job, JournalEntry, Sweeper, SweepRules, Swept
+from tests.builders import DAY_MS, MINUTE_MS, NOW_MS, ROOT, custom_of, metadata, put
+from udfs.formats.ledger_metadata import serialize_v3
+from udfs.judge import Policy
+from udfs.paths import Layout, ledger_path
+from udfs.records import BrokerView, LedgerState, PendingDelete, Presence, Reference
+
+EPOCH = "/ledger-reaper/epoch"
+POLICY = Policy(min_age_ms=5 * MINUTE_MS, above_newest_quarantine_ms=DAY_MS, absence_interval_ms=10 * MINUTE_MS)
+
+
+def path_of(ledger_id: int) -> str:
+    return ledger_path(Layout.HIERARCHICAL, ROOT, ledger_id)
+
+
+@dataclass(frozen=True, slots=True)
+class Removal:
+    """A ledger znode that went by a guarded delete: as it was, and the batch that took it."""
+
+    path: str
+    znode: Znode
+    batch: GuardedDelete
+    at_ms: int
+
+
+class ObservedTree(MemoryTree):
+    """Tells of every guarded delete, at its moment, before it takes place. Brokers delete by remove()."""
+
+    def __init__(self, clock: ManualClock) -> None:
+        super().__init__(clock)
+        self.clock = clock
+        self.removals: list[Removal] = []
+        self.on_removal: Callable[[Removal], None] = lambda _removal: None
+        self.deaf = False
+
+    def remove_guarded(self, batch: GuardedDelete, who: Identities = ANYONE) -> GuardResult:
+        """Run the batch. deaf: answer DELETED and do nothing, as T11's stores do."""
+        with self.lock:
+            if self.deaf:
+                return GuardResult(GuardStatus.DELETED)
+            before = {path: self._nodes[path].znode for path, _version in batch.deletes if path in self._nodes}
+            result = super().remove_guarded(batch, who)
+            if result.status is GuardStatus.DELETED:
+                for path, znode in before.items():
+                    removal = Removal(path, znode, batch, self.clock.now_ms())
+                    self.removals.append(removal)
+                    self.on_removal(removal)
+            return result
+
+    def fork(self) -> "ObservedTree":
+        """The same znodes in a tree of their own, with a clock of its own."""
+        with self.lock:
+            other = ObservedTree(ManualClock(self.clock.now_ms()))
+            other._nodes = {path: replace(node, children=set(node.children)) for path, node in self._nodes.items()}
+            return other
+
+
+class MemoryJournal:
+    """Journal in memory. Its writes are effects, counted and failed by the same Faults as the store's."""
+
+    def __init__(self, faults: Faults) -> None:
+        self.entries: list[JournalEntry] = []
+        self.faults = faults
+
+    def write(self, entries: Sequence[JournalEntry]) -> None:
+        """Make entries durable. Raises UnavailableError."""
+        self.faults.step("journal", [entry.path for entry in entries])
+        self.faults.effect(lambda: self.entries.extend(entries))
+
+
+class ToldBroker:
+    """Broker that answers what it was told to; it knows nothing of any other topic."""
+
+    def __init__(self) -> None:
+        self.topics: dict[str, BrokerView] = {}
+        self.schemas: dict[str, BrokerView] = {}
+        self.asked: list[str] = []
+
+    def views(self, managed_ledgers: Sequence[str]) -> list[BrokerView]:
+        """Answer in order."""
+        self.asked += managed_ledgers
+        return [self.topics.get(name, BrokerView(Presence.GONE)) for name in managed_ledgers]
+
+    def schema_views(self, schema_ids: Sequence[str]) -> list[BrokerView]:
+        """Answer in order."""
+        self.asked += schema_ids
+        return [self.schemas.get(name, BrokerView(Presence.GONE)) for name in schema_ids]
+
+
+@dataclass
+class Bench:
+    """One cluster and one instance of the service on it."""
+
+    clock: ManualClock = field(default_factory=lambda: ManualClock(NOW_MS - 30 * DAY_MS))
+    policy: Policy = POLICY
+
+    def __post_init__(self) -> None:
+        self.tree = ObservedTree(self.clock)
+        self.store = MemoryStore(self.tree)
+        self.broker = ToldBroker()
+        self.journal = MemoryJournal(self.store.faults)
+        put(self.tree, EPOCH)
+        put(self.tree, ROOT)
+        self.epoch_version = self.tree.read(EPOCH).version
+
+    def ledger(
+        self, request: PendingDelete, *, state: LedgerState = LedgerState.CLOSED, data: bytes | None = None
+    ) -> str:
+        """Make the ledger that the request asks for; returns its path."""
+        path = path_of(request.ledger_id)
+        put(self.tree, path, serialize_v3(metadata(custom_of(request), state=state)) if data is None else data)
+        return path
+
+    def owner(self, path: str, data: bytes) -> None:
+        """Write an owner's znode."""
+        put(self.tree, path, data)
+
+    def age(self, milliseconds: int = 30 * DAY_MS) -> None:
+        """Let time pass; without argument, until all is old enough."""
+        self.clock.advance(milliseconds)
+
+    def loader(self, *, ask_broker: bool = True) -> InUseLoader:
+        return InUseLoader(self.store, self.broker if ask_broker else None, self.clock)
+
+    def rules(self) -> SweepRules:
+        return SweepRules(Layout.HIERARCHICAL, ROOT, (EPOCH, self.epoch_version), self.policy)
+
+    def sweeper(self) -> Sweeper:
+        return Sweeper(self.store, self.loader(), self.journal, self.clock, self.rules())
+
+    def sweep(self, *requests: PendingDelete, cached: dict[str, Reference] | None = None) -> list[Swept]:
+        """Sweep requests that nobody saw before."""
+        return self.sweeper().sweep([Job(request) for request in requests], cached or {})
+
+    def left(self) -> set[str]:
+        """Paths of all ledgers that exist."""
+        return {path for path in self.tree.paths() if "/L" in path}
