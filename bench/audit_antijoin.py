@@ -1,0 +1,123 @@
+"""Seconds to compare a listing with the references, both ways, as the audit does: ids as longs, Parquet to Parquet.
+
+    .venv/bin/python -m bench.audit_antijoin [--listed 11000000] [--referenced 10000000] [--runs 5]
+
+Generated once: ids of the listing in the order of a walk over folders, references in the order of owners (shuffled),
+5 % of the references without a ledger. Each run is the audit's own comparison (streaming.audit.join) on local[2] and
+writes what it found; two warm-ups, then medians with their range. Memory is the JVM's and the workers' peak.
+"""
+
+import argparse
+import json
+import statistics
+import tempfile
+import time
+from pathlib import Path
+
+import psutil
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+
+from streaming import columns as c
+from streaming.audit import columns as a
+from streaming.audit import join
+from streaming.session import NEEDED
+
+WARM_UPS = 2
+TOPICS = 100_000
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--listed", type=int, default=11_000_000)
+    parser.add_argument("--referenced", type=int, default=10_000_000)
+    parser.add_argument("--runs", type=int, default=5)
+    options = parser.parse_args()
+    spark = _spark()
+    with tempfile.TemporaryDirectory() as folder:
+        here = Path(folder)
+        listed, references = generate(spark, here, options.listed, options.referenced)
+        seconds = []
+        for _ in range(WARM_UPS + options.runs):
+            seconds.append(compare(listed, references, here))
+            print(f"{seconds[-1]:.2f} s", flush=True)
+        del seconds[:WARM_UPS]
+        found = _found(spark, here)
+    result = {
+        "listed": options.listed,
+        "referenced": options.referenced,
+        **found,
+        "seconds_median": round(statistics.median(seconds), 2),
+        "seconds_range": [round(min(seconds), 2), round(max(seconds), 2)],
+        "peak_rss_mb": _peak_rss_mb(),
+    }
+    print(json.dumps(result, indent=2))
+    spark.stop()
+
+
+def _spark() -> SparkSession:
+    builder = SparkSession.builder.appName("bench").master("local[2]")
+    own = {"spark.ui.enabled": "false", "spark.driver.memory": "2g", "spark.driver.host": "127.0.0.1"}
+    for key, value in ({k: v for k, v in NEEDED.items() if "delta" not in v.lower()} | own).items():
+        builder = builder.config(key, value)
+    spark = builder.getOrCreate()
+    spark.sparkContext.setLogLevel("ERROR")
+    return spark
+
+
+def generate(spark: SparkSession, here: Path, listed: int, referenced: int) -> tuple[DataFrame, DataFrame]:
+    nothing = F.lit(None).cast("string")
+    ledgers = spark.range(listed).select(F.col("id").alias(c.LEDGER_ID), nothing.alias(a.PATH), nothing.alias(c.DETAIL))
+    # every 20th reference names a ledger that was not listed
+    missing = F.col("id") % 20 == 0
+    ids = F.when(missing, F.col("id") + listed).otherwise(F.col("id"))
+    topic = F.concat(F.lit("public/ns"), F.pmod(F.xxhash64("id"), F.lit(50)), F.lit("/persistent/t"))
+    owner = F.concat(topic, F.pmod(F.xxhash64("id"), F.lit(TOPICS)))
+    owned = spark.range(referenced).select(ids.alias(c.LEDGER_ID), owner.alias(a.MANAGED_LEDGER), F.col("id"))
+    rows = owned.select(
+        c.LEDGER_ID,
+        F.lit(True).alias(a.IN_BOOKKEEPER),
+        nothing.alias(c.UUID),
+        nothing.alias(a.STORE),
+        F.lit(None).cast("boolean").alias(a.IS_COMPLETE),
+        F.lit(1_000).cast("bigint").alias(c.BYTES),
+        F.concat(F.lit("data:"), F.col(a.MANAGED_LEDGER)).alias(c.REFERENCE_KEY),
+        F.lit("MANAGED_LEDGER").alias(c.COMPONENT),
+        a.MANAGED_LEDGER,
+        F.substring_index(a.MANAGED_LEDGER, "/", 2).alias(a.NAMESPACE),
+        nothing.alias(a.PATH),
+        nothing.alias(c.DETAIL),
+    )
+    shuffled = rows.repartition(32, c.REFERENCE_KEY)
+    ledgers.repartitionByRange(32, c.LEDGER_ID).write.parquet(str(here / "ledgers"))
+    shuffled.write.parquet(str(here / "references"))
+    return spark.read.parquet(str(here / "ledgers")), spark.read.parquet(str(here / "references"))
+
+
+def compare(listed: DataFrame, references: DataFrame, here: Path) -> float:
+    started = time.perf_counter()
+    join.one_sided(listed, references).write.mode("overwrite").parquet(str(here / "compared"))
+    compared = listed.sparkSession.read.parquet(str(here / "compared"))
+    join.unreferenced(compared).write.mode("overwrite").parquet(str(here / "unreferenced"))
+    join.unlisted(references, compared).write.mode("overwrite").parquet(str(here / "unlisted"))
+    return time.perf_counter() - started
+
+
+def _found(spark: SparkSession, here: Path) -> dict[str, int]:
+    return {name: spark.read.parquet(str(here / name)).count() for name in ("unreferenced", "unlisted")}
+
+
+def _peak_rss_mb() -> int:
+    processes = [psutil.Process(), *psutil.Process().children(recursive=True)]
+    return sum(_peak_kb(each.pid) for each in processes) // 1024
+
+
+def _peak_kb(pid: int) -> int:
+    for line in Path(f"/proc/{pid}/status").read_text().splitlines():
+        if line.startswith("VmHWM"):
+            return int(line.split()[1])
+    return 0
+
+
+if __name__ == "__main__":
+    main()

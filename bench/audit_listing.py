@@ -1,0 +1,78 @@
+"""Seconds to list and read many ledgers of a real ZooKeeper, as one executor of the audit does: one connection.
+
+    .venv/bin/python -m bench.audit_listing --home DIR [--ledgers 100000] [--runs 5]
+
+DIR is a cluster that `ledger-reaper cluster up --home DIR` keeps running. Made-up ledgers are put below /ledgers first
+and taken away again. Listing is what every ledger costs an audit; reading is what a suspect costs besides.
+"""
+
+import argparse
+import json
+import statistics
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import TypeVar
+
+from streaming.adapters.clients import clients_for
+from streaming.audit.listing import find_folders, ids_in
+from streaming.audit.suspects import LedgerReader, suspect_row
+from streaming.config import load
+from streaming.identity import read_layout
+from streaming.pace import Pace
+from streaming.sandbox import ledgers
+from streaming.sandbox.cluster import attach
+from udfs.paths import Layout
+
+T = TypeVar("T")
+
+FIRST_ID = 1_400_000_000
+TOPIC = "persistent://public/default/made-up"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--home", type=Path, required=True)
+    parser.add_argument("--ledgers", type=int, default=100_000)
+    parser.add_argument("--runs", type=int, default=5)
+    options = parser.parse_args()
+    cluster = attach(options.home)
+    made = ledgers.make_synthetic(cluster, TOPIC, count=options.ledgers, first_id=FIRST_ID)
+    try:
+        settings = load(options.home / "local.toml")
+        store, root = clients_for(settings).store, settings.zookeeper.ledgers_root
+        layout = read_layout(store, root)
+        reader = LedgerReader(store, layout, root, Pace(0))
+        both = [_run(reader, layout) for _ in range(1 + options.runs)][1:]
+    finally:
+        ledgers.remove_synthetic(cluster, made)
+    print(json.dumps({"ledgers": both[0][2], "list_s": _spread(both, 0), "read_s": _spread(both, 1)}, indent=2))
+
+
+def _run(reader: LedgerReader, layout: Layout) -> tuple[float, float, int]:
+    def listed() -> list[int]:
+        folders = find_folders(reader.store, reader.root, layout).paths
+        return ids_in(reader.root, folders, reader.store.children_many(folders), [])
+
+    def read() -> list[object]:
+        answers = zip(ids, reader.facts(ids), strict=True)
+        return [suspect_row(ledger_id, facts, 0) for ledger_id, facts in answers if facts is not None]
+
+    seconds_list, ids = _timed(listed)
+    seconds_read, rows = _timed(read)
+    return seconds_list, seconds_read, len(rows)
+
+
+def _timed(work: Callable[[], T]) -> tuple[float, T]:
+    started = time.perf_counter()
+    found = work()
+    return time.perf_counter() - started, found
+
+
+def _spread(both: list[tuple[float, float, int]], part: int) -> dict[str, float]:
+    seconds = [float(each[part]) for each in both]
+    return {name: round(of(seconds), 2) for name, of in (("median", statistics.median), ("min", min), ("max", max))}
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,181 @@
+"""Seconds to tell orphans from what is referred to, given a listing, beside two tools that do the same for files.
+
+    .venv/bin/python -m bench.audit_peers [--listed 1100000] [--referenced 1000000] [--runs 3]
+
+Ours are the audit's joins, theirs Iceberg's remove_orphan_files and Delta's vacuum. Each gets its listing ready-made
+(file_list_view, USING INVENTORY) and reads what is referred to from its own metadata; none deletes (dry run), no file
+exists. Every 20th reference names a file that was not listed. One warm-up each, then the median with its range, all on
+local[2] with a heap of 2 GiB.
+"""
+
+import argparse
+import json
+import statistics
+import subprocess
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+
+from bench.audit_antijoin import compare, generate
+from streaming.artifacts import DELTA, Artifact, fetch
+from streaming.session import NEEDED
+
+ICEBERG = Artifact(
+    "org.apache.iceberg",
+    "iceberg-spark-runtime-3.5_2.12",
+    "1.9.2",
+    "jar",
+    "",
+    45_381_197,
+    "687e3ddb0e47cd5e1a5c15e13b3d94f63208219610fe0847786cb55ae8800a26d2d713626a9758157500e8468fdbd891533924236cfdd5119c4e7b81ae0249b8",
+)
+MISSING_EVERY = 20
+# names files that do not exist in a table's metadata: through Python it would take an hour
+APPEND = """
+import java.util.stream.*;
+import org.apache.hadoop.conf.Configuration;
+import org.apache.iceberg.*;
+import org.apache.iceberg.hadoop.HadoopTables;
+
+public class Append {
+  public static void main(String[] a) {
+    Table table = new HadoopTables(new Configuration()).load(a[0]);
+    long files = Long.parseLong(a[1]), listed = Long.parseLong(a[2]);
+    for (long start = 0; start < files; start += 200_000) {
+      AppendFiles append = table.newFastAppend();
+      LongStream.range(start, Math.min(files, start + 200_000)).forEach(n -> append.appendFile(
+          DataFiles.builder(table.spec()).withPath(a[0] + "/data/" + (n % 20 == 0 ? n + listed : n) + ".parquet")
+              .withFileSizeInBytes(1000).withRecordCount(10).withFormat(FileFormat.PARQUET).build()));
+      append.commit();
+    }
+  }
+}
+"""
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--listed", type=int, default=1_100_000)
+    parser.add_argument("--referenced", type=int, default=1_000_000)
+    parser.add_argument("--runs", type=int, default=3)
+    options = parser.parse_args()
+    jars = fetch([ICEBERG, *DELTA])
+    with tempfile.TemporaryDirectory() as folder:
+        here = Path(folder)
+        spark = _spark(jars, here)
+        makers = {"ledger-reaper": _ours, "iceberg remove_orphan_files": _iceberg, "delta vacuum": _delta}
+        for name, maker in makers.items():
+            run = maker(spark, here, options.listed, options.referenced)
+            run()
+            seconds, found = zip(*(_timed(run) for _ in range(options.runs)), strict=True)
+            result = {
+                "median_s": statistics.median(seconds),
+                "range_s": [min(seconds), max(seconds)],
+                "found": found[0],
+            }
+            print(json.dumps({name: result}), flush=True)
+        spark.stop()
+
+
+def _timed(run: Callable[[], int]) -> tuple[float, int]:
+    started = time.perf_counter()
+    found = run()
+    return round(time.perf_counter() - started, 2), found
+
+
+def _spark(jars: list[Path], here: Path) -> SparkSession:
+    builder = SparkSession.builder.appName("bench").master("local[2]")
+    extensions = f"{NEEDED['spark.sql.extensions']},org.apache.iceberg.spark.extensions.IcebergSparkSessionExtensions"
+    own = {
+        "spark.jars": ",".join(map(str, jars)),
+        "spark.ui.enabled": "false",
+        "spark.driver.memory": "2g",
+        "spark.driver.host": "127.0.0.1",
+        "spark.sql.extensions": extensions,
+        "spark.sql.catalog.ice": "org.apache.iceberg.spark.SparkCatalog",
+        "spark.sql.catalog.ice.type": "hadoop",
+        "spark.sql.catalog.ice.warehouse": f"{here}/ice",
+        "spark.databricks.delta.retentionDurationCheck.enabled": "false",
+    }
+    for key, value in (NEEDED | own).items():
+        builder = builder.config(key, value)
+    spark = builder.getOrCreate()
+    spark.sparkContext.setLogLevel("ERROR")
+    return spark
+
+
+def _ours(spark: SparkSession, here: Path, listed: int, referenced: int) -> Callable[[], int]:
+    ledgers, references = generate(spark, here, listed, referenced)
+
+    def run() -> int:
+        compare(ledgers, references, here)
+        return spark.read.parquet(str(here / "unreferenced")).count()
+
+    return run
+
+
+def _listing(spark: SparkSession, here: Path, listed: int, location: str) -> DataFrame:
+    path = here / f"listing-{Path(location).parent.name}"
+    names = F.concat(F.lit(f"{location}/data/"), F.col("id").cast("string"), F.lit(".parquet"))
+    spark.range(listed).select(names.alias("path")).write.parquet(str(path))
+    return spark.read.parquet(str(path))
+
+
+def _iceberg(spark: SparkSession, here: Path, listed: int, referenced: int) -> Callable[[], int]:
+    location = f"{here}/ice/db/t"
+    spark.sql("CREATE TABLE ice.db.t (id bigint) USING iceberg")
+    (here / "Append.java").write_text(APPEND)
+    pyspark_jars = Path(__import__("pyspark").__file__).parent / "jars"
+    path = f"{fetch([ICEBERG])[0]}:{pyspark_jars}/*"
+    command = ["java", "-Xmx2g", "-cp", path, str(here / "Append.java"), location, str(referenced), str(listed)]
+    subprocess.run(command, check=True, capture_output=True)
+    spark.sql("REFRESH TABLE ice.db.t")
+    files = _listing(spark, here, listed, location)
+    then = F.lit("2020-01-01 00:00:00").cast("timestamp")
+    files.select(F.col("path").alias("file_path"), then.alias("last_modified")).createOrReplaceTempView("listing")
+
+    def run() -> int:
+        call = "CALL ice.system.remove_orphan_files(table => 'db.t', file_list_view => 'listing', dry_run => true)"
+        return spark.sql(call).count()
+
+    return run
+
+
+def _delta(spark: SparkSession, here: Path, listed: int, referenced: int) -> Callable[[], int]:
+    location = f"{here}/delta/t"
+    log = Path(location) / "_delta_log"
+    log.mkdir(parents=True)
+    schema = {"type": "struct", "fields": [{"name": "id", "type": "long", "nullable": True, "metadata": {}}]}
+    head = {"id": "t", "format": {"provider": "parquet", "options": {}}, "schemaString": json.dumps(schema)}
+    with (log / f"{0:020d}.json").open("w") as out:
+        out.write(json.dumps({"protocol": {"minReaderVersion": 1, "minWriterVersion": 2}}) + "\n")
+        out.write(json.dumps({"metaData": head | {"partitionColumns": [], "configuration": {}}}) + "\n")
+        for number in range(referenced):
+            name = number + listed if number % MISSING_EVERY == 0 else number
+            add = {"path": f"data/{name}.parquet", "partitionValues": {}, "size": 1000, "modificationTime": 1}
+            out.write(json.dumps({"add": add | {"dataChange": True}}) + "\n")
+    files = _listing(spark, here, listed, location)
+    inventory = files.select(
+        "path",
+        F.lit(1000).cast("bigint").alias("length"),
+        F.lit(False).alias("isDir"),
+        F.lit(1).cast("bigint").alias("modificationTime"),
+    )
+    # through files: Delta takes only columns that may be null
+    inventory.write.parquet(f"{here}/inventory")
+    spark.read.parquet(f"{here}/inventory").createOrReplaceTempView("inventory")
+
+    def run() -> int:
+        # it names a thousand files and says on the console how many there are
+        sql = f"VACUUM delta.`{location}` USING INVENTORY (SELECT * FROM inventory) RETAIN 0 HOURS DRY RUN"
+        return spark.sql(sql).count()
+
+    return run
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,261 @@
+"""A soak: load, and every minute something dies; at the end nothing may be lost and nothing in use may be gone.
+
+    .venv/bin/python -m bench.soak [--minutes 20] [--every 60] [--home DIR] [--seed N]
+
+A cluster of its own, a service that a supervisor restarts whenever it ends, and requests of four kinds: leaked
+ledgers, ledgers in use, ledgers that never were, and bytes that are no request. Every --every seconds one of these, at
+random: kill -9 the service, the broker or the bookie, freeze ZooKeeper for some seconds, stop the service politely.
+Then all is left to come to rest, and the account is printed from the topics, the receipts and BookKeeper's metadata.
+Exit code 1 if anything is lost, doubled or wrong.
+"""
+
+import argparse
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from streaming.accounts import accounts_of
+from streaming.adapters.clients import admin_for
+from streaming.clock import SystemClock
+from streaming.config import Settings, load
+from streaming.errors import ReaperError
+from streaming.requests import publish_lines
+from streaming.sandbox import cluster as clusters
+from streaming.sandbox import faults, ledgers, shell, topics
+from streaming.sandbox.cluster import Cluster
+from streaming.sandbox.home import Part
+from streaming.sandbox.reckoning import reckon
+
+TOPICS = [f"persistent://public/default/soak-{number}" for number in range(4)]
+LOT = 40
+NOWHERE = 5 * 10**15
+CONFIG = """
+[service]
+name = "soak"
+chunk_rows = 2000
+[topics]
+requests = ["persistent://pulsar/system/soak"]
+[two_phase]
+reconsume_later_seconds = 3
+reconsume_later_max_seconds = 20
+max_retry_delete_count = 4
+"""
+
+
+@dataclass
+class Supervisor:
+    """Starts the service again whenever it ends, as whatever restarts services would."""
+
+    config: Path
+    log: Path
+    process: "subprocess.Popen[bytes] | None" = None
+    wanted: bool = True
+    ends: Counter[int] = field(default_factory=Counter)
+
+    def start(self, *arguments: str) -> "subprocess.Popen[bytes]":
+        command = [sys.executable, "-m", "streaming", "run", *arguments, "--config", str(self.config)]
+        with self.log.open("ab") as out:
+            return subprocess.Popen(command, stdout=out, stderr=subprocess.STDOUT, start_new_session=True)
+
+    def run(self, stop: threading.Event) -> None:
+        while not stop.wait(0.5):
+            if self.wanted and (self.process is None or self.process.poll() is not None):
+                if self.process is not None:
+                    self.ends[self.process.returncode] += 1
+                self.process = self.start()
+
+    def end(self, number: int) -> None:
+        if self.process is not None and self.process.poll() is None:
+            os.killpg(self.process.pid, number) if number == signal.SIGKILL else self.process.send_signal(number)
+            self.process.wait(90)
+
+
+@dataclass
+class Load:
+    """Publishes lots of requests and remembers what must go and what must stay."""
+
+    cluster: Cluster
+    settings: Settings
+    listed: dict[str, list[int]]
+    random: random.Random
+    leaked: list[int] = field(default_factory=list)
+    sent: Counter[str] = field(default_factory=Counter)
+    refused: int = 0
+
+    def run(self, stop: threading.Event) -> None:
+        first = 1_000_000 + int(time.time()) % 1_000_000 * 1000
+        while not stop.wait(1.0):
+            topic = self.random.choice(TOPICS)
+            try:
+                made = ledgers.make_synthetic(self.cluster, topic, count=LOT, first_id=first)
+            except Exception:  # ZooKeeper is frozen or the lot was half made: the next one has other numbers
+                first += LOT
+                continue
+            first += LOT
+            self._send(topic, list(made))
+
+    def _send(self, topic: str, made: list[int]) -> None:
+        lines = [payload(topic, each) for each in made]
+        lines += [payload(topic, self.random.choice(self.listed[topic])), payload(topic, NOWHERE), b"\xff no request"]
+        # what was not acknowledged may be stored all the same, and is sent again: requests may come twice
+        while True:
+            try:
+                publish_lines(self.settings, lines, unchecked=True)
+                break
+            except ReaperError:
+                self.refused += 1
+                time.sleep(2)
+        self.leaked += made
+        self.sent.update({"leaked": len(made), "in use": 1, "never was": 1, "no request": 1})
+
+
+def payload(topic: str, ledger_id: int) -> bytes:
+    named = {"topicName": topic, "ledgerComponent": "MANAGED_LEDGER", "ledgerType": "LEDGER", "ledgerId": ledger_id}
+    return json.dumps(named).encode()
+
+
+def chaos(cluster: Cluster, service: Supervisor, chance: random.Random) -> str:
+    """Break one thing; returns what."""
+
+    def broken(part: Part) -> Callable[[], None]:
+        def act() -> None:
+            faults.kill(cluster, part)
+            time.sleep(chance.uniform(0, 6))
+            faults.restart(cluster, part)
+
+        return act
+
+    def frozen() -> None:
+        with faults.paused(cluster, Part.ZOOKEEPER):
+            time.sleep(chance.uniform(1, 8))
+
+    acts: dict[str, Callable[[], None]] = {
+        "kill -9 service": lambda: service.end(signal.SIGKILL),
+        "kill -9 service, again": lambda: service.end(signal.SIGKILL),
+        "kill -9 broker": broken(Part.BROKER),
+        "kill -9 bookie": broken(Part.BOOKIE),
+        "ZooKeeper frozen": frozen,
+        "stop and start": lambda: service.end(signal.SIGTERM),
+    }
+    what = chance.choice(sorted(acts))
+    acts[what]()
+    return what
+
+
+def soak(home: Path, *, minutes: float, every_s: float, seed: int) -> int:
+    chance = random.Random(seed)
+    cluster = clusters.up(home)
+    for topic in TOPICS:
+        topics.fill(cluster, topic, 3, ["s"])
+    before = {topic: topics.read_all(cluster, topic) for topic in TOPICS}
+    # without the one being written: a broker that starts again replaces it
+    listed = {topic: topics.data_ledgers(cluster, topic)[:-1] for topic in TOPICS}
+    config = home / "soak.toml"
+    config.write_text(_merged(cluster.home.config.read_text()))
+    service = Supervisor(config, home / "soak.log")
+    load_thread = Load(cluster, load(config), listed, random.Random(seed + 1))
+    stop, broke = threading.Event(), Counter[str]()
+    threads = [threading.Thread(target=each.run, args=(stop,)) for each in (service, load_thread)]
+    for thread in threads:
+        thread.start()
+    began_s = time.monotonic()
+    print(f"seed {seed}, {minutes:g} minutes, cluster {home}", flush=True)
+    while time.monotonic() - began_s < minutes * 60:
+        time.sleep(every_s * chance.uniform(0.6, 1.4))
+        broke[chaos(cluster, service, chance)] += 1
+        print(
+            f"{time.monotonic() - began_s:6.0f} s  {load_thread.sent.total()} sent, broken: {dict(broke)}", flush=True
+        )
+    stop.set()
+    for thread in threads:
+        thread.join(120)
+    service.end(signal.SIGTERM)
+    ended = _rest(service)
+    wrong = account(cluster, load_thread, before)
+    wrong += [f"the last run ended with {ended}"] * (ended != 0)
+    print(
+        f"{'service ended by itself':42} {dict(service.ends)}\n{'broken':42} {dict(broke)}\n{'WRONG':42} {wrong}",
+        flush=True,
+    )
+    return 1 if wrong else 0
+
+
+def _merged(local: str) -> str:
+    """The cluster's own configuration with the soak's parts in place of its own."""
+    mine = {line for line in CONFIG.splitlines() if line.startswith("[")}
+    kept, keeps = [], True
+    for line in local.splitlines():
+        keeps = line not in mine if line.startswith("[") else keeps
+        kept += [line] if keeps else []
+    trigger = 'name = "soak"\ntrigger_seconds = 1'
+    return "\n".join(kept) + CONFIG.replace('name = "soak"', trigger).replace(
+        "max_retry", "send_delay_seconds = 0\nnot_closed_later_seconds = 5\nmax_retry"
+    )
+
+
+def _rest(service: Supervisor) -> int:
+    """Let everything that waits be worked off; the exit code of the last run."""
+    ended = 1
+    for _ in range(5):
+        ended = service.start("--until-idle").wait(900)
+        if ended == 0:
+            break
+    return ended
+
+
+def account(cluster: Cluster, load_thread: Load, before: dict[str, list[bytes]]) -> list[str]:
+    """Print the account; returns what is wrong."""
+    settings = load_thread.settings
+    found = reckon(settings)
+    left = shell.list_ledgers(cluster)
+    in_use = {each for some in load_thread.listed.values() for each in some}
+    with admin_for(settings) as admin:
+        accounts = accounts_of(settings, admin, SystemClock().now_ms())
+    wrong = [*found.wrong, *accounts.gaps]
+    wrong += [f"{found.open} requests have no final receipt"] * bool(found.open)
+    wrong += [f"{len(in_use - left)} ledgers in use are gone: {sorted(in_use - left)[:5]}"] * bool(in_use - left)
+    undeleted = set(load_thread.leaked) & left
+    wrong += [f"{len(undeleted)} leaked ledgers are still there: {sorted(undeleted)[:5]}"] * bool(undeleted)
+    wrong += [f"{topic} reads otherwise" for topic in TOPICS if topics.read_all(cluster, topic) != before[topic]]
+    for name, value in (
+        ("sent (acknowledged)", dict(load_thread.sent)),
+        ("times a lot had to be sent again", load_thread.refused),
+        ("requests stored", found.requests),
+        ("final receipts", dict(found.outcomes)),
+        ("retries, dead letters stored", (found.retries, found.dead_letters)),
+        ("leaked ledgers gone", len(load_thread.leaked) - len(undeleted)),
+        ("ledgers in use kept", len(in_use & left)),
+        ("accounts by position", accounts.text),
+        ("LOST", found.open),
+    ):
+        print(f"{name:42} {value}", flush=True)
+    return wrong
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--minutes", type=float, default=20)
+    parser.add_argument("--every", type=float, default=60)
+    parser.add_argument("--home", type=Path)
+    parser.add_argument("--seed", type=int, default=int(time.time()))
+    options = parser.parse_args()
+    with tempfile.TemporaryDirectory(prefix="soak-") as scratch:
+        home = (options.home or Path(scratch)).absolute()
+        try:
+            return soak(home, minutes=options.minutes, every_s=options.every, seed=options.seed)
+        finally:
+            clusters.down(home)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
