@@ -40,7 +40,7 @@ from streaming.ports import MetadataStore, Znode
 from streaming.queries import checkpoint_of, queries_of, stream
 from streaming.receipts import Receipts
 from streaming.service import Guards, Identity, LedgerDeletionService, StopRequestedError, translated
-from streaming.session import start
+from streaming.session import jvm_signals, start
 from streaming.source_watch import SourceWatch
 from streaming.sweep import SweepRules
 from streaming.topics import ensure_topics
@@ -81,8 +81,9 @@ def run(settings: Settings, jars: Callable[[], list[Path]], *, until_idle: bool 
         try:
             who = Identity(instance.rules, instance.secret, retry_partitions, dead_letter_partitions)
             service = _service(spark, settings, instance, who, stop)
-            service.publish_again()
-            _work(spark, settings, service, instance.admin, until_idle=until_idle)
+            with jvm_signals(partial(_told, stop)):
+                service.publish_again()
+                _work(spark, settings, service, instance.admin, until_idle=until_idle)
         finally:
             spark.stop()
 
@@ -292,8 +293,7 @@ def _signals(stop: threading.Event) -> Iterator[None]:
         return
 
     def handle(number: int, _frame: object) -> None:
-        log.info("%s: stopping; an unfinished batch runs again at the next start", signal.Signals(number).name)
-        stop.set()
+        _told(stop, number)
 
     before = {number: signal.signal(number, handle) for number in (signal.SIGTERM, signal.SIGINT)}
     try:
@@ -301,3 +301,9 @@ def _signals(stop: threading.Event) -> Iterator[None]:
     finally:
         for number, old in before.items():
             signal.signal(number, old)
+
+
+def _told(stop: threading.Event, number: int) -> None:
+    if not stop.is_set():
+        log.info("%s: stopping; an unfinished batch runs again at the next start", signal.Signals(number).name)
+        stop.set()

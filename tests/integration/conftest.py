@@ -80,18 +80,19 @@ class Deployment:
 
     def submit(self, *arguments: str, code: int = 0, seconds: float = 240) -> str:
         """The same by spark-submit, as the README has it."""
+        return _run(self._submitted(*arguments), code, seconds, **_submitting())
+
+    def start(self, *arguments: str, log: Path, submitted: bool = False) -> subprocess.Popen[bytes]:
+        """Start a command, or spark-submit with it, in a process group of its own."""
+        command = self._submitted(*arguments) if submitted else self.command(*arguments)
+        with log.open("ab") as out:
+            how = _submitting() if submitted else {}
+            return subprocess.Popen(command, stdout=out, stderr=subprocess.STDOUT, start_new_session=True, **how)
+
+    def _submitted(self, *arguments: str) -> list[str]:
         submit = [str(Path(sys.executable).parent / "spark-submit"), "--properties-file", "conf/spark-defaults.conf"]
         jars = ",".join(str(jar) for jar in artifacts.jars())
-        program = ["--jars", jars, "streaming/__main__.py", *arguments, "--config", str(self.config)]
-        environment = os.environ | {"PYSPARK_PYTHON": sys.executable}
-        return _run([*submit, *program], code, seconds, cwd=CONF.parent, env=environment)
-
-    def start(self, *arguments: str, log: Path) -> subprocess.Popen[bytes]:
-        """Start a command in a process group of its own."""
-        with log.open("ab") as out:
-            return subprocess.Popen(
-                self.command(*arguments), stdout=out, stderr=subprocess.STDOUT, start_new_session=True
-            )
+        return [*submit, "--jars", jars, "streaming/__main__.py", *arguments, "--config", str(self.config)]
 
     def request(self, payloads: Iterable[bytes]) -> None:
         self.run("request", "--unchecked", stdin=b"\n".join(payloads) + b"\n")
@@ -109,6 +110,10 @@ class Deployment:
 
     def outcomes(self) -> Counter[tuple[str, str]]:
         return Counter((row["outcome"], row["reason"]) for some in self.final().values() for row in some)
+
+
+def _submitting() -> dict[str, Any]:
+    return {"cwd": CONF.parent, "env": os.environ | {"PYSPARK_PYTHON": sys.executable}}
 
 
 def _run(command: list[str], code: int, seconds: float, **how: Any) -> str:

@@ -44,6 +44,7 @@ WAITING = (
     "after:streaming.waiting:Waiting.end",
 )
 LOT = 12
+ROUNDS = int(os.environ.get("LEDGER_REAPER_CRASH_ROUNDS", "1"))  # 10 make two hundred kills, in an hour and a half
 
 
 @pytest.mark.parametrize(
@@ -70,6 +71,7 @@ def test_a_kill_at_any_effect_loses_nothing_and_does_nothing_twice(
     unreached = []
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(HOOK), os.environ.get("PYTHONPATH", "")]))
     monkeypatch.setenv("CRASH_PIDS", str(tmp_path / "pid"))
+    effects *= ROUNDS
     for number, effect in enumerate(effects):
         made = ledgers.make_synthetic(cluster, topic, count=LOT, first_id=first + number * LOT)
         leaked += made

@@ -1,0 +1,78 @@
+"""SIGTERM and SIGINT end a batch between two effects, say which, and the next start goes on, however it was started."""
+
+import os
+import signal
+import time
+import uuid
+from collections.abc import Callable
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+from streaming.sandbox import ledgers, topics
+from streaming.sandbox.cluster import Cluster
+from streaming.sandbox.reckoning import reckon
+from tests.integration.conftest import Deployment, payload
+
+pytestmark = [pytest.mark.cluster]
+
+LEDGERS = 400
+
+
+class Way(NamedTuple):
+    """How the service was started, and who gets which signal: its first process, or all of them."""
+
+    submitted: bool
+    number: signal.Signals
+    to_all: bool
+
+
+@pytest.mark.parametrize(
+    "way",
+    [
+        pytest.param(Way(True, signal.SIGTERM, False), id="spark-submit told to stop"),
+        pytest.param(Way(True, signal.SIGTERM, True), id="spark-submit by systemd", marks=pytest.mark.long),
+        pytest.param(Way(False, signal.SIGTERM, True), id="run by systemd", marks=pytest.mark.long),
+        pytest.param(Way(True, signal.SIGINT, True), id="spark-submit by Ctrl-C", marks=pytest.mark.long),
+        pytest.param(Way(False, signal.SIGINT, True), id="run by Ctrl-C", marks=pytest.mark.long),
+    ],
+)
+def test_a_signal_in_mid_batch_stops_within_seconds_and_says_what_runs_again(
+    cluster: Cluster, deploy: Callable[..., Deployment], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, way: Way
+) -> None:
+    topic = f"persistent://public/default/stop-{uuid.uuid4().hex[:8]}"
+    topics.fill(cluster, topic, 3, ["s"])
+    first = int(time.time() * 1000) % 1_000_000_000 + 1_000_000
+    leaked = ledgers.make_synthetic(cluster, topic, count=LEDGERS, first_id=first)
+    service, log = deploy(chunk_rows=100), tmp_path / "run.log"
+    service.request(payload(topic, each) for each in leaked)
+
+    monkeypatch.setenv("LEDGER_REAPER__LIMITS__DELETES_PER_SECOND", "20")
+    running = service.start("run", log=log, submitted=way.submitted)
+    deadline = time.monotonic() + 240
+    while not service.receipts():  # the first of four chunks
+        assert running.poll() is None, log.read_text()[-3000:]
+        assert time.monotonic() < deadline, log.read_text()[-3000:]
+        time.sleep(0.5)
+    asked_s = time.monotonic()
+    if way.to_all:
+        os.killpg(running.pid, way.number)
+    else:
+        running.send_signal(way.number)
+    code = running.wait(60)
+    took_s = time.monotonic() - asked_s
+
+    said = log.read_text()
+    assert code == 0, said[-4000:]
+    assert took_s < 10, said[-4000:]
+    assert f"{way.number.name}: stopping" in said
+    assert "stopped; abandoned, to run again: requests" in said
+    assert "Traceback" not in said, said[-6000:]
+    assert 0 < len(service.final()) < LEDGERS
+
+    monkeypatch.delenv("LEDGER_REAPER__LIMITS__DELETES_PER_SECOND")
+    service.run("run", "--until-idle")
+    assert len(service.final()) == LEDGERS
+    found = reckon(service.settings)
+    assert (found.open, found.wrong) == (0, [])
