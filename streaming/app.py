@@ -13,12 +13,10 @@ from functools import partial
 from pathlib import Path
 from secrets import token_hex
 
-import pyarrow.dataset as ds
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
-from streaming import columns as c
-from streaming import identity, receipts
+from streaming import identity, journal
 from streaming.accounts import accounts_of
 from streaming.adapters.clients import Clients, admin_for, clients_for
 from streaming.adapters.coordination import AgreedClock, Epoch, InstanceLock, Pause
@@ -38,6 +36,7 @@ from streaming.in_use import InUseCache, InUseLoader
 from streaming.metrics import Metrics
 from streaming.ports import MetadataStore, Znode
 from streaming.queries import checkpoint_of, queries_of, stream
+from streaming.recall import deletes_since
 from streaming.receipts import Receipts
 from streaming.service import Guards, Identity, LedgerDeletionService, StopRequestedError, translated
 from streaming.session import jvm_signals, start
@@ -45,9 +44,9 @@ from streaming.source_watch import SourceWatch
 from streaming.sweep import SweepRules
 from streaming.topics import ensure_topics
 from streaming.waiting import Waiting
-from udfs.blast_radius import HOUR_MS
+from streaming.worker import REQUESTS, RETRY
+from udfs.blast_radius import HOUR_MS, Planned
 from udfs.judge import Policy
-from udfs.records import Outcome
 
 log = logging.getLogger("ledger-reaper")
 
@@ -189,12 +188,16 @@ def _source_watch(settings: Settings, instance: Instance, loader: InUseLoader) -
 def _blast_radius(settings: Settings, store: MetadataStore, clock: Clock) -> BlastRadius:
     zookeeper = settings.zookeeper
     breaker = Breaker(store, breaker_path(zookeeper.own_root, settings.service.name))
-    radius = BlastRadius(
-        limits_of(settings.limits), breaker, lambda: count_ledgers(store, zookeeper.ledgers_root), clock
-    )
-    recent = (ds.field(c.OUTCOME) == str(Outcome.DELETED)) & (ds.field(c.AT_MS) > clock.now_ms() - HOUR_MS)
-    rows = receipts.rows(settings.state.dir, recent, columns=[c.AT_MS, c.TENANT, c.REFERENCE_KEY])
-    radius.recall((row[c.AT_MS], row[c.TENANT], row[c.REFERENCE_KEY]) for row in rows)
+    state_dir = settings.state.dir
+
+    def journaled(query: str, batch_id: int, since_ms: int) -> Planned:
+        return journal.begun(state_dir, RETRY if query == RETRY else REQUESTS, batch_id, since_ms=since_ms)
+
+    def census() -> int:
+        return count_ledgers(store, zookeeper.ledgers_root)
+
+    radius = BlastRadius(limits_of(settings.limits), breaker, census, clock, journaled)
+    radius.recall(deletes_since(state_dir, store, clock.now_ms() - HOUR_MS))
     return radius
 
 

@@ -67,55 +67,99 @@ class Breaker:
         self.store.set_data(self.path, json.dumps(state).encode())
 
 
+@dataclass(frozen=True, slots=True)
+class Chunk:
+    """A part of a query's batch that is about to be swept, and since when (agreed time)."""
+
+    query: str
+    batch_id: int
+    since_ms: int
+
+
 @dataclass(slots=True)
 class BlastRadius:
-    """Limits, what was deleted within the last hour, and the breaker."""
+    """Limits, what was deleted within the last hour, and the breaker.
+
+    journaled(query, batch id, since ms): what that batch has written down since then to delete it, by owner; each once.
+    """
 
     limits: Limits
     breaker: Breaker
     census: Callable[[], int]
     clock: Clock
+    journaled: Callable[[str, int, int], Planned]
     _usage: Usage = field(default_factory=Usage)
-    _batch: tuple[str, int] = ("", -1)
-    _batch_deletes: int = 0
+    _batches: dict[str, tuple[int, int]] = field(default_factory=dict)
+    _chunk: Chunk = Chunk("", -1, 0)
+    _most: Planned = field(default_factory=dict)
+    _since_ms: int = 0
+    _has_begun: bool = False
     _existing: int = 0
     _counted_ms: int = -_CENSUS_EVERY_MS
 
     def recall(self, deleted: Iterable[tuple[int, str, str]]) -> None:
-        """At start: deletes of the last hour as (at ms, tenant, owner), from the receipts; granted ones don't count."""
+        """At start: deletes of the last hour as (at ms, tenant, owner); granted ones don't count."""
         since_ms = max(self.clock.now_ms() - HOUR_MS, self.breaker.granted_ms())
         for at_ms, tenant, owner in deleted:
             if at_ms > since_ms:
                 self._usage.add({(tenant, owner): 1}, at_ms=at_ms)
 
-    def judge(
-        self, batch: tuple[str, int], most: Planned, plan: Callable[[], Plan]
-    ) -> tuple[str | None, tuple[int, ...] | None]:
+    def judge(self, chunk: Chunk, most: Planned, plan: Callable[[], Plan]) -> tuple[str | None, tuple[int, ...] | None]:
         """(why it must not go on, or None; most deletes by task, or None where the requests themselves bound it)."""
-        if batch != self._batch:
-            self._batch, self._batch_deletes = batch, 0
+        self._chunk, self._most = chunk, most
+        if not self._has_begun:  # else the first of its tries counts
+            self._since_ms = chunk.since_ms
         why = self._exceeded(most)
         if why is None:
             return None, None
         exact = plan()
-        return self._exceeded(exact.by_owner), exact.by_task
+        return self._exceeded(self._with_begun(exact.by_owner)), exact.by_task
 
-    def count(self, deleted: Planned) -> None:
-        """Remember what a chunk deleted."""
-        self._usage.add(deleted, at_ms=self.clock.now_ms())
-        self._batch_deletes += sum(deleted.values())
+    def interrupted(self) -> None:
+        """The chunk that was judged last broke off, and will be judged again: what it has deleted is not known."""
+        self._has_begun = True
+
+    def count(self, deleted: Planned, *, is_doubtful: bool) -> None:
+        """Remember what the chunk that was judged last deleted. Raises UnavailableError: nothing was remembered.
+
+        is_doubtful: more may have been deleted than that, by a task that was run twice.
+        """
+        counted = Counter(dict(deleted))
+        if is_doubtful or self._has_begun:
+            counted |= Counter(self._at_most(self._journaled()))
+        self._usage.add(counted, at_ms=self.clock.now_ms())
+        query, batch_id = self._chunk.query, self._chunk.batch_id
+        self._batches[query] = (batch_id, self._deleted_of_batch() + counted.total())
+        self._has_begun = False
 
     def grant(self) -> None:
         """A person resumed: what was deleted up to now is looked at."""
         self._usage.clear()
-        self._batch_deletes = 0
+        self._batches.clear()
+        self._has_begun, self._since_ms = False, self._chunk.since_ms
+
+    def _with_begun(self, planned: Planned) -> Planned:
+        """What an earlier try of this chunk may have deleted, and what this one would; no more than was asked for."""
+        if not self._has_begun or not sum(planned.values()):
+            return planned
+        return self._at_most(Counter(dict(planned)) + Counter(dict(self._journaled())))
+
+    def _journaled(self) -> Planned:
+        return self.journaled(self._chunk.query, self._chunk.batch_id, self._since_ms)
+
+    def _at_most(self, deletes: Planned) -> Planned:
+        return {owner: min(n, self._most.get(owner, n)) for owner, n in deletes.items()}
+
+    def _deleted_of_batch(self) -> int:
+        batch_id, deletes = self._batches.get(self._chunk.query, (-1, 0))
+        return deletes if batch_id == self._chunk.batch_id else 0
 
     def _exceeded(self, planned: Planned) -> str | None:
         now_ms = self.clock.now_ms()
         if now_ms - self._counted_ms >= _CENSUS_EVERY_MS:
             self._existing, self._counted_ms = self.census(), now_ms
         hour: Counter[tuple[str, str]] = self._usage.last_hour(now_ms=now_ms)
-        return exceeded(self.limits, planned, hour, batch=self._batch_deletes, existing=self._existing)
+        return exceeded(self.limits, planned, hour, batch=self._deleted_of_batch(), existing=self._existing)
 
 
 def limits_of(settings: LimitSettings) -> Limits:

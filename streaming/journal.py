@@ -6,9 +6,12 @@ On a local disk file and folder are fsynced; elsewhere the store's own close() i
 """
 
 import os
+from collections import Counter
 from collections.abc import Iterator, Sequence
-from datetime import UTC, datetime, timedelta
+from dataclasses import dataclass
+from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 from uuid import uuid4
 
 import pyarrow as pa
@@ -21,6 +24,7 @@ from streaming.errors import UnavailableError
 from streaming.offload_jobs import ObjectEntry
 from streaming.sweep import JournalEntry
 from udfs.records import Reference
+from udfs.references import tenant_of_key
 
 SCHEMA = pa.schema(
     [
@@ -56,6 +60,7 @@ OBJECT_SCHEMA = pa.schema(
     ]
 )
 _LEDGERS, _OBJECTS = "journal", "object-journal"
+_DAY_MS = 24 * 3600 * 1000
 
 
 def open_filesystem(location: str) -> tuple[pafs.FileSystem, str]:
@@ -90,8 +95,7 @@ class ParquetJournal:
         if not rows:
             return
         now_ms = self._clock.now_ms()
-        day = datetime.fromtimestamp(now_ms / 1000, UTC).strftime("%Y-%m-%d")
-        folder = f"{self._root}/{kind}/day={day}"
+        folder = f"{self._root}/{kind}/day={_day(now_ms)}"
         name = f"{self._query}-{self._batch_id}-{uuid4().hex}.parquet"
         run = {"at_ms": now_ms, "query": self._query, "batch_id": self._batch_id}
         table = pa.Table.from_pylist([run | row for row in rows], schema=schema)
@@ -159,31 +163,86 @@ def _sync_folder(folder: str) -> None:
         os.close(descriptor)
 
 
-def entries(state_dir: str, condition: ds.Expression | None = None) -> Iterator[dict[str, object]]:
-    """Journal rows (SCHEMA's columns) that meet the condition, oldest file first; none where nothing was journaled."""
-    return _rows(state_dir, _LEDGERS, SCHEMA, condition)
+@dataclass(frozen=True, slots=True)
+class Look:
+    """Which rows of the journal: since when (days before are not even listed), what meets `where`, which columns.
+
+    batch: (query, batch id) whose files alone are read.
+    """
+
+    since_ms: int = 0
+    where: ds.Expression | None = None
+    columns: tuple[str, ...] | None = None
+    batch: tuple[str, int] | None = None
 
 
-def object_entries(state_dir: str, condition: ds.Expression | None = None) -> Iterator[dict[str, object]]:
-    """Rows of the objects' journal (OBJECT_SCHEMA's columns), as entries does."""
-    return _rows(state_dir, _OBJECTS, OBJECT_SCHEMA, condition)
+_ALL = Look()
 
 
-def _rows(state_dir: str, kind: str, schema: pa.Schema, condition: ds.Expression | None) -> Iterator[dict[str, object]]:
-    filesystem, root = open_filesystem(state_dir)
-    found = filesystem.get_file_info(pafs.FileSelector(f"{root}/{kind}", recursive=True, allow_not_found=True))
-    files = sorted(info.path for info in found if info.path.endswith(".parquet"))
-    if not files:
-        return
-    dataset = ds.dataset(files, schema=schema, format="parquet", filesystem=filesystem)
-    for batch in dataset.to_batches(filter=condition):
+def entries(state_dir: str, wanted: Look = _ALL) -> Iterator[dict[str, Any]]:
+    """Journal rows (SCHEMA's columns), oldest file first; none where nothing was journaled. Raises UnavailableError."""
+    for batch in _batches(state_dir, _LEDGERS, wanted):
         yield from batch.to_pylist()
+
+
+def object_entries(state_dir: str, wanted: Look = _ALL) -> Iterator[dict[str, Any]]:
+    """Rows of the objects' journal (OBJECT_SCHEMA's columns), as entries does."""
+    for batch in _batches(state_dir, _OBJECTS, wanted):
+        yield from batch.to_pylist()
+
+
+def begun(state_dir: str, query: str, batch_id: int, *, since_ms: int) -> Counter[tuple[str, str]]:
+    """What a batch has written down since then to delete it, by (tenant, reference key); each ledger or upload once.
+
+    Raises UnavailableError.
+    """
+    counted: Counter[tuple[str, str]] = Counter()
+    for kind, identity in ((_LEDGERS, ("path",)), (_OBJECTS, ("ledger_id", "uuid"))):
+        columns = ("reference_key", *identity)
+        batches = list(_batches(state_dir, kind, Look(since_ms, columns=columns, batch=(query, batch_id))))
+        if batches:
+            each = pa.Table.from_batches(batches).group_by(list(columns)).aggregate([])
+            counted.update((tenant_of_key(key), key) for key in each["reference_key"].to_pylist())
+    return counted
+
+
+def _batches(state_dir: str, kind: str, wanted: Look) -> Iterator[pa.RecordBatch]:
+    filesystem, root = open_filesystem(state_dir)
+    where = ds.field("at_ms") >= wanted.since_ms
+    if wanted.where is not None:
+        where &= wanted.where
+    columns = None if wanted.columns is None else list(wanted.columns)
+    try:
+        files = _files(filesystem, f"{root}/{kind}", wanted)
+        if files:
+            schema = SCHEMA if kind == _LEDGERS else OBJECT_SCHEMA
+            dataset = ds.dataset(files, schema=schema, format="parquet", filesystem=filesystem)
+            yield from (batch for batch in dataset.to_batches(filter=where, columns=columns) if batch.num_rows)
+    except (OSError, pa.ArrowInvalid) as error:
+        raise UnavailableError(f"the journal in {root}/{kind} can't be read: {error}") from error
+
+
+def _files(filesystem: pafs.FileSystem, folder: str, wanted: Look) -> list[str]:
+    prefix = "" if wanted.batch is None else f"{wanted.batch[0]}-{wanted.batch[1]}-"
+    oldest = f"day={_day(wanted.since_ms)}"
+    days = filesystem.get_file_info(pafs.FileSelector(folder, allow_not_found=True))
+    return sorted(
+        info.path
+        for day in days
+        if day.base_name.startswith("day=") and day.base_name >= oldest
+        for info in filesystem.get_file_info(pafs.FileSelector(day.path, allow_not_found=True))
+        if info.base_name.startswith(prefix) and info.path.endswith(".parquet")
+    )
+
+
+def _day(at_ms: int) -> str:
+    return datetime.fromtimestamp(at_ms / 1000, UTC).strftime("%Y-%m-%d")
 
 
 def expire(state_dir: str, *, now_ms: int, keep_days: int) -> int:
     """Remove whole days older than keep_days; returns how many days' folders went."""
     filesystem, root = open_filesystem(state_dir)
-    oldest = (datetime.fromtimestamp(now_ms / 1000, UTC) - timedelta(days=keep_days)).strftime("%Y-%m-%d")
+    oldest = _day(now_ms - keep_days * _DAY_MS)
     old = []
     for kind in (_LEDGERS, _OBJECTS):
         days = filesystem.get_file_info(pafs.FileSelector(f"{root}/{kind}", allow_not_found=True))

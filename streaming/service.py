@@ -17,7 +17,7 @@ from pyspark.sql import functions as F
 from streaming import columns as c
 from streaming import held, journal, receipts
 from streaming.believed import ALL
-from streaming.breaker import BlastRadius, Plan
+from streaming.breaker import BlastRadius, Chunk, Plan
 from streaming.clock import Clock
 from streaming.config import Settings
 from streaming.errors import FencedError, SafetyError, UnavailableError
@@ -32,7 +32,7 @@ from streaming.turn import Turn
 from streaming.waiting import Waiting
 from streaming.worker import REQUESTS, RETRY, SweepTask, planned
 from udfs.blast_radius import Planned
-from udfs.records import Reason
+from udfs.records import Outcome, Reason
 
 _KEYS_PER_CHUNK = 100_000  # owners whose sets travel with a broadcast; executors read the rest themselves
 _OUTAGE_WAITS_S = (1, 2, 5, 10, 30)
@@ -203,6 +203,7 @@ class LedgerDeletionService:
             )
             swept_ms = self.clock.now_ms()
             summary = self._own(chunk)
+            self._through_outages(lambda: self._count(chunk, summary))
             if summary.copies:
                 self._describe(query, batch_id, f"publishing {sum(summary.copies.values())} copies")
                 self._through_outages(
@@ -222,6 +223,11 @@ class LedgerDeletionService:
             self._fail(failure)
             raise failure
         return summary
+
+    def _count(self, chunk: int, summary: ChunkSummary) -> None:
+        """Into the blast radius, before another chunk is judged. What was gone may be a task's that was run twice."""
+        is_doubtful = any(outcome == Outcome.ALREADY_GONE for outcome, _ in summary.outcomes)
+        self.blast_radius.count(self.receipts.deleted_by_owner(chunk), is_doubtful=is_doubtful)
 
     def _sweep(self, query: str, batch_id: int, rows: DataFrame, total: int, chunk: int) -> None:
         self._check_go()
@@ -251,21 +257,28 @@ class LedgerDeletionService:
         )
         try:
             grouped = grouped_by_owner(rows, total=total, parallelism=parallelism)
-            most = self._within_limits(task, grouped, {(r[c.TENANT], r[c.REFERENCE_KEY]): r["count"] for r in owners})
+            asked = {(row[c.TENANT], row[c.REFERENCE_KEY]): row["count"] for row in owners}
+            most = self._within_limits(task, Chunk(query, batch_id, task.now_ms), grouped, asked)
             self._describe(query, batch_id, f"sweeping {total} requests of {len(references)} owners")
             task = replace(task, most_deletes=most)
-            self.receipts.append(grouped.mapInArrow(task, self.receipts.schema), chunk)
+            try:
+                self.receipts.append(grouped.mapInArrow(task, self.receipts.schema), chunk)
+            except Exception:
+                self.blast_radius.interrupted()
+                raise
         finally:
             broadcast.destroy()
 
-    def _within_limits(self, task: SweepTask, grouped: DataFrame, most: Planned) -> tuple[int, ...] | None:
+    def _within_limits(
+        self, task: SweepTask, chunk: Chunk, grouped: DataFrame, most: Planned
+    ) -> tuple[int, ...] | None:
         """Hold the chunk while it would break the blast radius; returns most deletes by task (None: no need)."""
 
         def plan() -> Plan:
             self._describe(task.query, task.batch_id, "dry run: how much would be deleted")
             return planned(grouped, task)
 
-        why, by_task = self.blast_radius.judge((task.query, task.batch_id), most, plan)
+        why, by_task = self.blast_radius.judge(chunk, most, plan)
         if why is None:
             return by_task
         self._hold(why)
@@ -293,7 +306,6 @@ class LedgerDeletionService:
         if summary.has_refreshed:
             self.cache.forget(self.receipts.refreshed_keys(chunk, _FORGET_AT_ONCE))
         self.metrics.count(query, summary)
-        self.blast_radius.count(self.receipts.deleted_by_owner(chunk))
         self.metrics.cache(self.cache)
         parts = ", ".join(f"{n} {outcome}/{reason}" for (outcome, reason), n in sorted(summary.outcomes.items()))
         self.log(f"{query}: chunk {chunk}: {summary.total} requests, {took}: {parts}")

@@ -91,7 +91,7 @@ def undo(settings: Settings, wanted: Wanted, *, dry_run: bool = False) -> Report
         with admin_for(settings) as admin:
             identity.compare(identity.of_cluster(settings, store, admin), settings.state.dir)
         layout = identity.read_layout(store, settings.zookeeper.ledgers_root)
-        entries = newest_of(journal.entries(settings.state.dir, condition_of(wanted)), wanted.topic)
+        entries = newest_of(journal.entries(settings.state.dir, journal.Look(where=condition_of(wanted))), wanted.topic)
         if not entries:
             raise ConfigError(
                 f"the journal in {settings.state.dir} has nothing of the kind: it keeps {settings.state.journal_days} "

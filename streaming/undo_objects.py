@@ -27,7 +27,7 @@ def undo_objects(settings: Settings, wanted: Wanted, *, dry_run: bool = False) -
     """
     entries = [
         entry
-        for entry in journal.object_entries(settings.state.dir, condition_of(wanted))
+        for entry in journal.object_entries(settings.state.dir, journal.Look(where=condition_of(wanted)))
         if not wanted.topic or _is_of(entry, wanted.topic)
     ]
     if not entries:

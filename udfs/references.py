@@ -76,6 +76,11 @@ def owner_of(key: str) -> Owner:
     return Owner(kind, name)
 
 
+def tenant_of_key(key: str) -> str:
+    """Return the tenant of a key's owner. Raises ValueError for what key_of never made."""
+    return owner_of(key).name.partition("/")[0]
+
+
 def fixed_paths(owner: Owner) -> tuple[str, ...]:
     """Znodes to read for this owner; buckets need every cursor (children of the first path) as well."""
     if owner.kind == "schema":

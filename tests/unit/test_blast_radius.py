@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 
 from streaming.adapters.memory import MemoryStore
-from streaming.breaker import BlastRadius, Breaker, Plan
+from streaming.breaker import BlastRadius, Breaker, Chunk, Plan
 from streaming.clock import ManualClock
 from udfs.blast_radius import HOUR_MS, Limits, Usage, exceeded
 
@@ -18,6 +18,7 @@ WIDE = Limits(
     share_per_hour=1.0,
     share_applies_above=0,
 )
+CHUNK = Chunk("requests", 1, since_ms=500)
 A, B, OTHER = ("shop", "data:a"), ("shop", "data:b"), ("bank", "data:c")
 
 
@@ -63,8 +64,9 @@ def test_deletes_are_remembered_for_an_hour() -> None:
     assert not usage.last_hour(now_ms=HOUR_MS)
 
 
-def _radius(limits: Limits, clock: ManualClock) -> BlastRadius:
-    return BlastRadius(limits, Breaker(MemoryStore(), "/lr/breaker"), lambda: 100, clock)
+def _radius(limits: Limits, clock: ManualClock, journaled: dict[tuple[str, str], int] | None = None) -> BlastRadius:
+    begun = journaled or {}
+    return BlastRadius(limits, Breaker(MemoryStore(), "/lr/breaker"), lambda: 100, clock, lambda *_: begun)
 
 
 def test_requests_that_can_do_no_harm_need_no_dry_run() -> None:
@@ -73,24 +75,23 @@ def test_requests_that_can_do_no_harm_need_no_dry_run() -> None:
     def never() -> Plan:
         raise AssertionError("a dry run was made")
 
-    assert radius.judge(("requests", 1), {A: 10}, never) == (None, None)
+    assert radius.judge(CHUNK, {A: 10}, never) == (None, None)
 
 
 def test_a_flood_of_requests_is_judged_by_what_it_would_delete_and_bound_to_that() -> None:
     radius = _radius(replace(WIDE, per_batch=10), ManualClock(HOUR_MS))
-    assert radius.judge(("requests", 1), {A: 10**6}, lambda: Plan({A: 2}, (2, 0))) == (None, (2, 0))
-    why, _ = radius.judge(("requests", 1), {A: 10**6}, lambda: Plan({A: 11}, (11, 0)))
+    assert radius.judge(CHUNK, {A: 10**6}, lambda: Plan({A: 2}, (2, 0))) == (None, (2, 0))
+    why, _ = radius.judge(CHUNK, {A: 10**6}, lambda: Plan({A: 11}, (11, 0)))
     assert why is not None
 
 
 def test_chunks_of_one_batch_add_up_until_a_person_grants_more() -> None:
     radius = _radius(replace(WIDE, per_batch=10), ManualClock(HOUR_MS))
-    batch = ("requests", 1)
-    assert radius.judge(batch, {A: 6}, lambda: Plan({A: 6}, (6,)))[0] is None
-    radius.count({A: 6})
-    assert radius.judge(batch, {A: 6}, lambda: Plan({A: 6}, (6,)))[0] is not None
+    assert radius.judge(CHUNK, {A: 6}, lambda: Plan({A: 6}, (6,)))[0] is None
+    radius.count({A: 6}, is_doubtful=False)
+    assert radius.judge(CHUNK, {A: 6}, lambda: Plan({A: 6}, (6,)))[0] is not None
     radius.grant()
-    assert radius.judge(batch, {A: 6}, lambda: Plan({A: 6}, (6,)))[0] is None
+    assert radius.judge(CHUNK, {A: 6}, lambda: Plan({A: 6}, (6,)))[0] is None
 
 
 def test_what_was_deleted_before_a_restart_still_counts_unless_it_was_granted() -> None:
@@ -98,12 +99,78 @@ def test_what_was_deleted_before_a_restart_still_counts_unless_it_was_granted() 
     limits = replace(WIDE, per_hour=10)
     radius = _radius(limits, clock)
     radius.recall([(clock.now_ms() - 1000, *A)] * 8)
-    assert radius.judge(("requests", 1), {A: 3}, lambda: Plan({A: 3}, (3,)))[0] is not None
+    assert radius.judge(CHUNK, {A: 3}, lambda: Plan({A: 3}, (3,)))[0] is not None
 
     radius.breaker.trip("too much")
     assert radius.breaker.reason() == "too much"
     assert radius.breaker.clear(now_ms=clock.now_ms())
     assert radius.breaker.reason() == ""
-    again = BlastRadius(limits, radius.breaker, lambda: 100, clock)
+    again = BlastRadius(limits, radius.breaker, lambda: 100, clock, lambda *_: {})
     again.recall([(clock.now_ms() - 1000, *A)] * 8)
-    assert again.judge(("requests", 1), {A: 3}, lambda: Plan({A: 3}, (3,)))[0] is None
+    assert again.judge(CHUNK, {A: 3}, lambda: Plan({A: 3}, (3,)))[0] is None
+
+
+def _allows(radius: BlastRadius, more: int, *, chunk: Chunk = CHUNK, asked: int = 10**6) -> bool:
+    return radius.judge(chunk, {A: asked}, lambda: Plan({A: more}, (more,)))[0] is None
+
+
+def test_what_a_chunk_deleted_before_it_broke_off_counts_when_it_is_tried_again_and_afterwards() -> None:
+    journaled = {A: 8}
+    radius = _radius(replace(WIDE, per_hour=10), ManualClock(HOUR_MS), journaled)
+    assert _allows(radius, 8)
+    radius.interrupted()
+    assert _allows(radius, 2)
+    assert not _allows(radius, 3)
+    radius.count({A: 0}, is_doubtful=True)  # what went before is gone when it is looked for
+    assert _allows(radius, 2)
+    assert not _allows(radius, 3)
+
+
+def test_a_chunk_that_broke_off_counts_no_more_than_it_was_asked_for() -> None:
+    radius = _radius(replace(WIDE, per_hour=10), ManualClock(HOUR_MS), {A: 10})
+    assert _allows(radius, 10, asked=10)
+    radius.interrupted()
+    assert _allows(radius, 9, asked=10)
+    radius.count({A: 9}, is_doubtful=False)
+    assert not _allows(radius, 1)
+    assert radius._usage.last_hour(now_ms=HOUR_MS) == {A: 10}
+
+
+def test_a_task_that_was_run_twice_counts_as_journaled_and_an_orderly_chunk_as_its_receipts_say() -> None:
+    radius = _radius(replace(WIDE, per_hour=10), ManualClock(HOUR_MS), {A: 8})
+    assert _allows(radius, 8)
+    radius.count({A: 5}, is_doubtful=False)
+    assert radius._usage.last_hour(now_ms=HOUR_MS) == {A: 5}
+    assert _allows(radius, 5)
+    radius.count({A: 1}, is_doubtful=True)
+    assert radius._usage.last_hour(now_ms=HOUR_MS) == {A: 13}
+
+
+def test_the_journal_is_asked_since_the_first_try_of_a_chunk_or_the_one_that_was_granted() -> None:
+    asked: list[tuple[str, int, int]] = []
+
+    def journaled(query: str, batch_id: int, since_ms: int) -> dict[tuple[str, str], int]:
+        asked.append((query, batch_id, since_ms))
+        return {}
+
+    breaker = Breaker(MemoryStore(), "/lr/breaker")
+    radius = BlastRadius(replace(WIDE, per_hour=1), breaker, lambda: 100, ManualClock(HOUR_MS), journaled)
+    for since_ms in (500, 700, 900):
+        _allows(radius, 2, chunk=replace(CHUNK, since_ms=since_ms))
+        radius.interrupted()
+    assert asked == [("requests", 1, 500)] * 2
+    radius.grant()
+    radius.interrupted()
+    _allows(radius, 2, chunk=replace(CHUNK, since_ms=1_100))
+    assert asked[2:] == [("requests", 1, 900)]
+
+
+def test_batches_of_several_queries_that_take_turns_each_add_up() -> None:
+    radius = _radius(replace(WIDE, per_batch=10), ManualClock(HOUR_MS))
+    other = Chunk("requests-1a2b3c4d", 1, since_ms=500)
+    for chunk in (CHUNK, other):
+        assert _allows(radius, 6, chunk=chunk)
+        radius.count({A: 6}, is_doubtful=False)
+    assert not _allows(radius, 6)
+    assert not _allows(radius, 6, chunk=other)
+    assert _allows(radius, 6, chunk=replace(CHUNK, batch_id=2))

@@ -11,7 +11,7 @@ import pytest
 
 from streaming.clock import ManualClock
 from streaming.errors import UnavailableError
-from streaming.journal import ParquetJournal, entries, expire, open_filesystem
+from streaming.journal import Look, ParquetJournal, entries, expire, open_filesystem
 from streaming.sweep import JournalEntry
 from tests.builders import DAY_MS, HOUR_MS, reference
 
@@ -58,7 +58,7 @@ def test_what_was_written_is_read_back_whole(tmp_path: Path, clock: ManualClock)
 def test_a_ledger_is_found_among_many(tmp_path: Path, clock: ManualClock) -> None:
     journal_in(tmp_path, clock).write([entry(n) for n in range(500)])
     journal_in(tmp_path, clock).write([entry(7)])
-    found = list(entries(str(tmp_path), ds.field("ledger_id") == 7))
+    found = list(entries(str(tmp_path), Look(where=ds.field("ledger_id") == 7)))
     assert [row["ledger_id"] for row in found] == [7, 7]
 
 
