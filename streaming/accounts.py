@@ -5,12 +5,12 @@
 2. By request: whose newest receipt says RETRY has a copy in the retry topic or among the waiting. Only the newest
    chunk's copies may still be on their way.
 3. By ledger: one that held unread messages at the last look and is gone from the topic took them with it (TTL, backlog
-   eviction, a topic deleted and made anew).
+   eviction, a topic deleted, or deleted and made anew).
 What changes while it is looked at is read in the order in which messages move, so that a gap found is one.
 """
 
 import json
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import pyarrow.dataset as ds
@@ -27,6 +27,7 @@ from streaming.journal import open_filesystem
 from streaming.queries import checkpoint_of, queries_of
 from streaming.tables import opened
 from streaming.worker import RETRY
+from udfs.paths import base_topic
 from udfs.records import Outcome
 from udfs.retry import MAX_DELAY_MS, ORIGIN_MESSAGE_ID
 
@@ -123,15 +124,17 @@ def vanished(before: Mapping[int, int], seen: Look, known: Mapping[int, set[int]
     ]
 
 
-def accounts_of(settings: Settings, admin: PulsarAdmin, now_ms: int, *, remembers: bool = False) -> Accounts:
+def accounts_of(
+    settings: Settings, admin: PulsarAdmin, now_ms: int, *, matched: Sequence[str] = (), remembers: bool = False
+) -> Accounts:
     """Look at everything that is still stored. remembers: keep what is unread now for the next look (the service does).
 
-    Raises UnavailableError.
+    matched: request topics beside the listed ones. Raises UnavailableError.
     """
     put_off = _put_off(settings, now_ms)
     committed: dict[str, Position] = {}
     last: dict[str, Position] = {}
-    for query in queries_of(settings):
+    for query in queries_of(settings, matched):
         committed |= committed_positions(checkpoint_of(settings, query.name))
         for topic in query.topics:
             last |= admin.last_positions(topic) if admin.partitions(topic) else {}
@@ -142,6 +145,12 @@ def accounts_of(settings: Settings, admin: PulsarAdmin, now_ms: int, *, remember
         seen = look(_ledgers(admin, partition), committed.get(partition, _NOTHING))
         unread[partition] = seen.unread
         found.append(_account(settings, partition, seen, before.get(partition, {}), oldest_ms))
+    for partition in before.keys() - last.keys():
+        if admin.partitions(base_topic(partition)) is not None:
+            unread[partition] = before[partition]  # nobody reads it now, but it is there
+        elif before[partition]:
+            gone = vanished(before[partition], Look(), Accounted(settings.state.dir, partition).entries())
+            found.append(Account(partition, 0, 0, trimmed=tuple(gone)))
     if remembers:
         _remember(settings, unread)
     return Accounts(tuple(found), len(put_off), tuple(sorted(lost)))

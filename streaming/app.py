@@ -1,20 +1,19 @@
 """Puts the parts together, starts the queries, watches them, and stops them without losing a request.
 
-Only this module starts, stops and awaits anything.
+Only this module and streaming.lanes, on its word, start, stop and await anything.
 """
 
 import contextlib
 import logging
 import signal
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from secrets import token_hex
 
 from pyspark.sql import SparkSession
-from pyspark.sql.streaming.query import StreamingQuery
 
 from streaming import identity, journal
 from streaming.accounts import accounts_of
@@ -33,9 +32,10 @@ from streaming.due import DueLoop
 from streaming.errors import ReaperError, UnavailableError
 from streaming.idle import is_idle
 from streaming.in_use import InUseCache, InUseLoader
+from streaming.lanes import Lanes
 from streaming.metrics import Metrics
 from streaming.ports import MetadataStore, Znode
-from streaming.queries import checkpoint_of, queries_of, stream
+from streaming.queries import Query, checkpoint_of, stream
 from streaming.recall import deletes_since
 from streaming.receipts import Receipts
 from streaming.service import Guards, Identity, LedgerDeletionService, StopRequestedError, translated
@@ -207,37 +207,42 @@ def _work(
     due = DueLoop(service.waiting, service.work_off_due, service.prune_waiting, service.clock, service.stop)
     service.on_kept = due.wake
     due.start()
-    queries = {each.name: stream(spark, settings, each, service.process).start() for each in queries_of(settings)}
-    log.info("reading %s", ", ".join((*settings.topics.requests, settings.topics.retry)))
-    failed: list[str] = []
+    lanes = Lanes(
+        settings, admin, lambda query: stream(spark, settings, query, service.process).start(), service.begin_again
+    )
+    failed: Mapping[Query, Exception | None] = {}
     broken: Exception | None = None
     care = Care(
         partial(_tidy, settings, service, admin),
-        lambda: accounts_of(settings, admin, service.clock.now_ms(), remembers=True),
+        lambda: accounts_of(settings, admin, service.clock.now_ms(), matched=lanes.matched, remembers=True),
         service.metrics,
     )
     gaps: list[str] = []
     try:
+        lanes.start()
+        log.info("reading %s", ", ".join((*settings.topics.requests, settings.topics.retry)))
         with _audits(spark, settings) as is_auditing:
             while not service.stop.wait(_POLL_S):
-                failed = [lane for lane, each in queries.items() if not each.isActive]
+                failed = lanes.turn()
                 if failed or not due.is_alive:
                     broken = due.failure
                     break
-                if until_idle and not is_auditing() and is_idle(settings, admin, queries, due):
+                if until_idle and not is_auditing() and is_idle(settings, admin, lanes.running, due):
+                    if lanes.look_up():
+                        continue
                     log.info("idle: no request is waiting")
                     gaps = care.account()
                     break
                 care.turn()
     finally:
         service.stop.set()
-        _stop(spark, queries, due)
-        unfinished = [name for name in queries if is_unfinished(checkpoint_of(settings, name))]
+        _stop(spark, lanes, due)
+        unfinished = [each.name for each in lanes.running if is_unfinished(checkpoint_of(settings, each.name))]
         log.info("stopped; %s", f"abandoned, to run again: {', '.join(unfinished)}" if unfinished else "all finished")
     if service.fatal:
         raise service.fatal[0]
-    for lane in failed:
-        _raise_failure(lane, queries[lane].exception())
+    for query, failure in failed.items():
+        _raise_failure(query.name, failure)
     _raise_failure("of waiting retries", broken)
     if gaps:
         raise ReaperError(f"not accounted for: {'; '.join(gaps)}")
@@ -263,13 +268,11 @@ def _tidy(settings: Settings, service: LedgerDeletionService, admin: PulsarAdmin
         log.warning("dead letters not expired, again later: %s", error)
 
 
-def _stop(spark: SparkSession, queries: dict[str, StreamingQuery], due: DueLoop) -> None:
+def _stop(spark: SparkSession, lanes: Lanes, due: DueLoop) -> None:
     """What is under way has a moment to finish; then it is cut short, is not committed, and runs again."""
     if not due.join(_LAST_WORDS_S):
         spark.sparkContext.cancelAllJobs()  # a query that waits for its turn after this one could not be stopped
-    for each in queries.values():
-        with contextlib.suppress(Exception):
-            each.stop()
+    lanes.stop()
     due.join(_LAST_WORDS_S)
 
 

@@ -17,6 +17,7 @@ from streaming.adapters.pulsar_read import read
 from streaming.checkpoints import committed_positions
 from streaming.config import Settings
 from streaming.errors import UnavailableError
+from streaming.matched import matched_topics
 from streaming.queries import checkpoint_of, queries_of
 
 Position = tuple[int, int]
@@ -28,7 +29,7 @@ def backlog_of(settings: Settings) -> dict[str, Any]:
     """Messages in no committed batch yet: {"messages": total, "topics": {topic: messages}}. Raises UnavailableError."""
     counted: dict[str, int] = {}
     with admin_for(settings) as admin:
-        for query in queries_of(settings):
+        for query in queries_of(settings, matched_topics(admin, settings)):
             done = committed_positions(checkpoint_of(settings, query.name))
             for topic in query.topics:
                 counted[topic] = _waiting(settings, admin, topic, done)

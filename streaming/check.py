@@ -15,11 +15,13 @@ from streaming.adapters.coordination import Pause
 from streaming.adapters.pulsar_admin import PulsarAdmin
 from streaming.adapters.zookeeper import ZooKeeperStore
 from streaming.breaker import Breaker, breaker_path
-from streaming.checkpoints import refuse_changes
+from streaming.checkpoints import changes_of, left_behind, refuse_changes
 from streaming.clock import Clock, SystemClock
 from streaming.config import Settings
 from streaming.errors import ConfigError, ReaperError, RefusedError, SafetyError, UnavailableError
+from streaming.matched import matched_topics
 from streaming.ports import MetadataStore
+from streaming.queries import FURTHER, queries_of
 from streaming.topics import faults_of
 from udfs.paths import tenant_of
 
@@ -58,6 +60,11 @@ def check(settings: Settings) -> Iterator[Line]:
                     "checkpoints as configured",
                     lambda: _checkpoints(settings, admin),
                     "name the topics as before, or retire the checkpoint (checkpoints/README.md)",
+                )
+                yield _look(
+                    "no topic left behind",
+                    lambda: _left_behind(settings, admin),
+                    "name the topics again, or retire their checkpoints (checkpoints/README.md)",
                 )
                 yield _look(
                     "accounts",
@@ -131,6 +138,15 @@ def _brokers(settings: Settings, admin: PulsarAdmin) -> Iterator[Line]:
     if answers.status is Status.PROBLEM:
         return
     topics = (*settings.topics.requests, settings.topics.retry, settings.topics.dead_letter)
+    if settings.topics.requests_pattern:
+        matched: list[str] = []
+
+        def look_up() -> str:
+            matched.extend(matched_topics(admin, settings))
+            return f"{len(matched)} topics match {settings.topics.requests_pattern}"
+
+        yield _look("topics.requests_pattern", look_up, "let this service list tenants, namespaces and topics there")
+        topics = (*topics, *matched)
     for topic in topics:
         yield _look(
             f"topic {topic}",
@@ -151,7 +167,7 @@ def _topic(settings: Settings, admin: PulsarAdmin, topic: str) -> str:
     if faults:
         raise ConfigError("; ".join(faults))
     tenant = tenant_of(topic)
-    is_bound = topic in settings.topics.requests and tenant not in settings.topics.trusted_tenants
+    is_bound = settings.topics.takes(topic) and tenant not in settings.topics.trusted_tenants
     speaks_for = f", speaks for tenant {tenant} only (topics.trusted_tenants)" if is_bound else ""
     partitions, subscription = admin.partitions(topic), settings.topics.subscription
     return f"{partitions} partitions, subscription {subscription}, policies as needed{speaks_for}"
@@ -180,11 +196,21 @@ def _of_cluster(settings: Settings, store: MetadataStore, admin: PulsarAdmin, di
 
 def _checkpoints(settings: Settings, admin: PulsarAdmin) -> str:
     refuse_changes(settings, admin.partitions)
+    matched = [each for each in queries_of(settings, matched_topics(admin, settings)) if each.name.startswith(FURTHER)]
+    if faults := [fault for query in matched for fault in changes_of(settings, query, admin.partitions)]:
+        raise ConfigError("; ".join(faults))
     return "they can be gone on with"
 
 
+def _left_behind(settings: Settings, admin: PulsarAdmin) -> str:
+    said = left_behind(settings, queries_of(settings, matched_topics(admin, settings)), admin.partitions)
+    if said:
+        raise preflight.Notice("; ".join(said.values()))
+    return "each topic that was read is read"
+
+
 def _accounts(settings: Settings, admin: PulsarAdmin, clock: Clock) -> str:
-    accounts = accounts_of(settings, admin, clock.now_ms())
+    accounts = accounts_of(settings, admin, clock.now_ms(), matched=matched_topics(admin, settings))
     if accounts.gaps:
         raise ReaperError("; ".join(accounts.gaps))
     return accounts.text

@@ -13,7 +13,7 @@ import pyarrow.fs as pafs
 from streaming.config import Settings
 from streaming.errors import ConfigError, UnavailableError
 from streaming.journal import open_filesystem
-from streaming.queries import checkpoint_of, queries_of
+from streaming.queries import FURTHER, Query, checkpoint_of, queries_of
 from udfs.formats.errors import FormatError
 from udfs.formats.message_id import parse_message_id
 from udfs.paths import base_topic, partition_index
@@ -45,22 +45,45 @@ def is_unfinished(checkpoint: str) -> bool:
 
 def changes(settings: Settings, partitions: Callable[[str], int | None]) -> list[str]:
     """What is not as it was when a checkpoint was written, with the way out. partitions: how many a topic has."""
-    faults = []
-    for query in queries_of(settings):
-        checkpoint = checkpoint_of(settings, query.name)
-        read = partitions_of(checkpoint)
-        faults += [
-            f"{checkpoint} has read {topic}, which is not its topic now ({', '.join(query.topics)}): what is unread "
-            f"there would stay unread. Name it in [topics] as before, or begin a new checkpoint: {_WAY_OUT}."
-            for topic in sorted({base_topic(each) for each in read} - set(query.topics))
-        ]
-        faults += [
-            f"{checkpoint} has read partition {number} of {topic}, which has {found or 'no'} partitions now: the topic "
-            f"was deleted and made anew. Begin a new checkpoint: {_WAY_OUT}."
-            for topic, number in _highest(read).items()
-            if topic in query.topics and (found := partitions(topic) or 0) <= number
-        ]
-    return faults
+    return [fault for query in queries_of(settings) for fault in changes_of(settings, query, partitions)]
+
+
+def changes_of(settings: Settings, query: Query, partitions: Callable[[str], int | None]) -> list[str]:
+    """The same of one query's checkpoint."""
+    checkpoint = checkpoint_of(settings, query.name)
+    read = partitions_of(checkpoint)
+    faults = [
+        f"{checkpoint} has read {topic}, which is not its topic now ({', '.join(query.topics)}): what is unread "
+        f"there would stay unread. Name it in [topics] as before, or begin a new checkpoint: {_WAY_OUT}."
+        for topic in sorted({base_topic(each) for each in read} - set(query.topics))
+    ]
+    return faults + [
+        f"{checkpoint} has read partition {number} of {topic}, which has {found or 'no'} partitions now: the topic "
+        f"was deleted and made anew. Begin a new checkpoint: {_WAY_OUT}."
+        for topic, number in _highest(read).items()
+        if topic in query.topics and (found := partitions(topic) or 0) <= number
+    ]
+
+
+def left_behind(
+    settings: Settings, queries: Iterable[Query], partitions: Callable[[str], int | None]
+) -> dict[str, str]:
+    """Topic -> what is to be said of it, of those that a checkpoint has read and no query reads now."""
+    used = {query.name for query in queries}
+    filesystem, root = open_filesystem(settings.checkpoints.dir)
+    folders = filesystem.get_file_info(pafs.FileSelector(root, allow_not_found=True))
+    said = {}
+    for name in sorted(each.base_name for each in folders if each.base_name.startswith(FURTHER)):
+        checkpoint = checkpoint_of(settings, name)
+        for topic in sorted({base_topic(each) for each in partitions_of(checkpoint)}) if name not in used else ():
+            what = (
+                "does not exist any more, and what was unread there is gone with it"
+                if partitions(topic) is None
+                else "is not read now: it is neither in topics.requests nor taken up by topics.requests_pattern, and "
+                "what is unread there waits until it is"
+            )
+            said[topic] = f"{topic}, which {checkpoint} has read, {what}. If that is meant: {_WAY_OUT}."
+    return said
 
 
 def refuse_changes(settings: Settings, partitions: Callable[[str], int | None]) -> None:

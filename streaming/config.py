@@ -19,6 +19,7 @@ from streaming.errors import ConfigError
 from udfs.paths import managed_ledger_name, tenant_of, topic_of
 from udfs.records import LedgerComponent
 from udfs.retry import MAX_DELAY_MS
+from udfs.topic_pattern import TopicPattern, parse_pattern
 
 CONF = Path(__file__).parent.parent / "conf"  # beside the packages, in a checkout and in a wheel alike
 _POSITION_PARTITIONS_MAX = 64
@@ -70,6 +71,7 @@ class TopicSettings(_Part):
     """[topics]. After loading, retry and dead_letter are filled in and all names are `persistent://…`."""
 
     requests: Annotated[tuple[str, ...], Field(min_length=1)]
+    requests_pattern: str
     trusted_tenants: tuple[str, ...]
     retry: str
     dead_letter: str
@@ -89,6 +91,8 @@ class TopicSettings(_Part):
 
     @model_validator(mode="after")
     def _distinct(self) -> "TopicSettings":
+        if self.requests_pattern:
+            parse_pattern(self.requests_pattern)
         names = [*self.requests, self.retry, self.dead_letter]
         if len(set(names)) != len(names):
             raise ValueError(f"the request, retry and dead-letter topics must all differ: {', '.join(names)}")
@@ -99,6 +103,18 @@ class TopicSettings(_Part):
                     "Name topics.retry and topics.dead_letter in another namespace"
                 )
         return self
+
+    @property
+    def pattern(self) -> TopicPattern | None:
+        """requests_pattern taken apart; None where there is none."""
+        return parse_pattern(self.requests_pattern) if self.requests_pattern else None
+
+    def takes(self, topic: str) -> bool:
+        """Whether a topic (full name) is listed in requests, or is what requests_pattern matches, were it there."""
+        pattern = self.pattern
+        return topic in self.requests or (
+            pattern is not None and topic not in (self.retry, self.dead_letter) and pattern.matches(topic)
+        )
 
 
 def _beside(request_topic: str) -> str:
@@ -268,6 +284,8 @@ def _tenant_faults(topics: TopicSettings) -> list[str]:
     """Where a tenant speaks for itself only, it must not be able to write what we wrote about others."""
     trusted = set(topics.trusted_tenants)
     tenants = {tenant_of(topic) for topic in topics.requests}
+    if topics.pattern is not None:
+        tenants.add(topics.pattern.tenant)
     if len(tenants) == 1 or tenants <= trusted:
         return []
     return [

@@ -3,6 +3,7 @@
 ReaperError                exit 1: a fault of ours
 ├── ConfigError            exit 2: fix the configuration and start again
 ├── UnavailableError       exit 3: the outcome is unknown or a service is away: look again, then retry
+│   └── BusyError          somebody else holds it at the moment: wait, but not for ever
 ├── RefusedError           exit 1: the service said no (rights, quota); a retry would say no again
 └── SafetyError            exit 4: going on could delete live data; a person looks first
     └── FencedError        another instance took over; this one must stop at once
@@ -27,6 +28,10 @@ class UnavailableError(ReaperError):
     """A service did not answer; what was asked may or may not have happened."""
 
     exit_code = 3
+
+
+class BusyError(UnavailableError):
+    """Something is held by another, a run that was killed perhaps; it lets go, or somebody has to see to that."""
 
 
 class RefusedError(ReaperError):

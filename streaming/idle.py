@@ -8,16 +8,16 @@ from streaming.adapters.pulsar_admin import PulsarAdmin
 from streaming.checkpoints import NOTHING_READ, committed_positions
 from streaming.config import Settings
 from streaming.due import DueLoop
-from streaming.queries import Query, checkpoint_of, queries_of
+from streaming.queries import Query, checkpoint_of
 
 
-def is_idle(settings: Settings, admin: PulsarAdmin, queries: Mapping[str, StreamingQuery], due: DueLoop) -> bool:
+def is_idle(settings: Settings, admin: PulsarAdmin, running: Mapping[Query, StreamingQuery], due: DueLoop) -> bool:
     """True when no query is working, every message of every partition is in a committed batch, and no retry waits."""
     passes = due.passes
-    if any(each.status["isTriggerActive"] for each in queries.values()) or not due.is_empty():
+    if any(each.status["isTriggerActive"] for each in running.values()) or not due.is_empty():
         return False
     # RETRY is looked at last: what requests are still to send there was sent before their batch was committed
-    if not all(_is_worked_off(settings, admin, query) for query in queries_of(settings)):
+    if not all(_is_worked_off(settings, admin, query) for query in running):
         return False
     return due.is_empty() and due.passes == passes  # a pass meanwhile may have sent to RETRY again
 
@@ -25,7 +25,8 @@ def is_idle(settings: Settings, admin: PulsarAdmin, queries: Mapping[str, Stream
 def _is_worked_off(settings: Settings, admin: PulsarAdmin, query: Query) -> bool:
     done = committed_positions(checkpoint_of(settings, query.name))
     for topic in query.topics:
-        for partition, newest in admin.last_positions(topic).items():
+        newest_of = admin.last_positions(topic) if admin.partitions(topic) else {}  # nothing waits in what is gone
+        for partition, newest in newest_of.items():
             if newest[1] >= 0 and done.get(partition, NOTHING_READ) < newest:
                 return False
     return True

@@ -4,7 +4,7 @@ A query of its own keeps topics fair to each other: a batch of a million request
 on another topic meanwhile, but the other's query takes every second turn.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from hashlib import sha256
@@ -17,6 +17,7 @@ from streaming.sources import read_stream
 from streaming.worker import REQUESTS, RETRY
 
 VERSION = "v1"  # of what a checkpoint means; checkpoints/README.md says when it must change
+FURTHER = f"{REQUESTS}-"
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,12 +28,16 @@ class Query:
     topics: tuple[str, ...]
 
 
-def queries_of(settings: Settings) -> tuple[Query, ...]:
-    """The first request topic's query is `requests`, a further one's carries a digest of its topic; RETRY is last."""
+def queries_of(settings: Settings, matched: Sequence[str] = ()) -> tuple[Query, ...]:
+    """The first request topic's query is `requests`, a further one's carries a digest of its topic; RETRY is last.
+
+    matched: topics that match topics.requests_pattern; their queries are named as those of further listed ones, so a
+    topic may move from one to the other.
+    """
     first, *further = settings.topics.requests
     return (
         Query(REQUESTS, (first,)),
-        *(Query(f"{REQUESTS}-{sha256(topic.encode()).hexdigest()[:8]}", (topic,)) for topic in further),
+        *(Query(f"{FURTHER}{sha256(topic.encode()).hexdigest()[:8]}", (topic,)) for topic in (*further, *matched)),
         Query(RETRY, (settings.topics.retry,)),
     )
 

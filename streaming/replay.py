@@ -154,7 +154,7 @@ class _Work:
 
     def finish_interrupted(self, admin: PulsarAdmin, stop: threading.Event) -> None:
         for plan in self._folder.unfinished():
-            if plan.target not in self._settings.topics.requests:
+            if not self._settings.topics.takes(plan.target):
                 raise ConfigError(f"{plan.run} was interrupted and goes to {plan.target}: add it to topics.requests")
             log.info("finishing %s, which was interrupted", plan.run)
             self.report.resumed += self.publish(plan, admin, stop, is_fresh=False)
@@ -191,14 +191,14 @@ class _Work:
         return stored
 
     def _targets(self, lot: list[DeadLetter]) -> Iterator[tuple[str, DeadLetter]]:
-        requests = self._settings.topics.requests
-        if self._target or len(requests) == 1:
-            yield from ((self._target or requests[0], letter) for letter in lot)
+        topics = self._settings.topics
+        if self._target or (len(topics.requests) == 1 and not topics.requests_pattern):
+            yield from ((self._target or topics.requests[0], letter) for letter in lot)
             return
         known = self._sources({letter.origin for letter in lot})
         for letter in lot:
             target = known.get(letter.origin, "")
-            if target not in requests:
+            if not topics.takes(target):
                 raise ConfigError(
                     f"no receipt tells which request topic {letter.id} came from, and several are configured: "
                     "choose with --to TOPIC"
@@ -246,7 +246,7 @@ def _checked_target(settings: Settings, to: str) -> str:
         topic = topic_of(managed_ledger_name(to))
     except ValueError as error:
         raise ConfigError(f"--to: {error}") from error
-    if topic not in settings.topics.requests:
+    if not settings.topics.takes(topic):
         raise ConfigError(f"--to {topic} is none of topics.requests: {', '.join(settings.topics.requests)}")
     return topic
 

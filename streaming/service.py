@@ -110,6 +110,10 @@ class LedgerDeletionService:
             for rows in kept:
                 rows.unpersist()
 
+    def begin_again(self, query: str) -> None:
+        """A query starts once more: where its last run got to is in the receipts, as at a start."""
+        self._started.discard(query)
+
     def work_off_due(self) -> None:
         """One pass over the waiting retries that are due now."""
         with self._turn:

@@ -10,10 +10,13 @@ from typing import Any
 
 from streaming.adapters.pulsar_admin import PulsarAdmin
 from streaming.config import Settings
-from streaming.errors import ConfigError
+from streaming.errors import BusyError, ConfigError
 
 log = logging.getLogger("ledger-reaper")
 
+PATIENCE_SECONDS = (
+    90  # brokers notice within 30 to 60 s that a client is gone without a word (keepAliveIntervalSeconds)
+)
 _LOOK_SECONDS = 0.2
 
 
@@ -35,7 +38,7 @@ def _ensure(admin: PulsarAdmin, settings: Settings, topic: str, faults: list[str
     found = admin.partitions(topic)
     if found is None:
         admin.create_partitioned_topic(topic, wanted)
-        admin.ensure_subscription(topic, settings.topics.subscription)
+        _subscribe(admin, settings, topic)
         _set_policies(admin, settings, topic)
         log.info("made %s with %s partitions", topic, wanted)
         faults += _deviations(admin, settings, topic)
@@ -47,7 +50,7 @@ def _ensure(admin: PulsarAdmin, settings: Settings, topic: str, faults: list[str
         log.warning(
             "%s has %s partitions, two_phase.ledger_deletion_parallelism says %s; left as it is", topic, found, wanted
         )
-    admin.ensure_subscription(topic, settings.topics.subscription)
+    _subscribe(admin, settings, topic)
     deviations = _deviations(admin, settings, topic)
     if deviations and all(entry < 0 for _, entry in admin.last_positions(topic).values()):
         # nobody has published yet: a start that was killed after it made the topic, and before this
@@ -56,6 +59,31 @@ def _ensure(admin: PulsarAdmin, settings: Settings, topic: str, faults: list[str
         deviations = _deviations(admin, settings, topic)
     faults += deviations + _evictions(admin, topic)
     return found
+
+
+def _subscribe(admin: PulsarAdmin, settings: Settings, topic: str) -> None:
+    """Make the subscription; a run that was killed may have its hand on it still. Raises BusyError in the end."""
+    give_up_s = time.monotonic() + PATIENCE_SECONDS
+    is_told = False
+    while True:
+        try:
+            return admin.ensure_subscription(topic, settings.topics.subscription)
+        except BusyError as error:
+            if time.monotonic() > give_up_s:
+                raise
+            if not is_told:
+                log.info("waiting for it, %s s at most: %s", PATIENCE_SECONDS, error)
+            is_told = True
+            time.sleep(_LOOK_SECONDS)
+
+
+def take_up(admin: PulsarAdmin, settings: Settings, topic: str) -> list[str]:
+    """Give an existing topic that matches the pattern its subscription; returns what keeps it from being read."""
+    found = admin.partitions(topic)
+    if not found:
+        return [f"{topic} is gone" if found is None else f"{topic} is not partitioned"]
+    admin.ensure_subscription(topic, settings.topics.subscription)
+    return _deviations(admin, settings, topic) + _evictions(admin, topic)
 
 
 def _needs_deduplication(settings: Settings, topic: str) -> bool:

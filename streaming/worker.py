@@ -281,6 +281,7 @@ def _admission(settings: Settings) -> Admission:
         trusted_tenants=frozenset(settings.topics.trusted_tenants),
         namespaces=frozenset(settings.safety.allowed_namespaces),
         components=frozenset(settings.safety.allowed_components),
+        requests_pattern=settings.topics.pattern,
     )
 
 

@@ -32,6 +32,8 @@ UNIT_TESTS = tuple(
         "source_watch",
         "admission",
         "blast_radius",
+        "recall",
+        "topic_pattern",
         "judge_offload",
         "sweep_offload",
         "worker",
@@ -56,6 +58,7 @@ class Mutation:
 JUDGE, REFERENCES, OWNERSHIP, SIGHTINGS = (
     f"udfs/{name}.py" for name in ("judge", "references", "ownership", "sightings")
 )
+BREAKER, RECALL = "streaming/breaker.py", "streaming/recall.py"
 SWEEP, GUARDS, KNOWN, IN_USE, JOURNAL, BELIEVED, WORKER, COORDINATION = (
     f"streaming/{name}.py"
     for name in ("sweep", "guards", "known", "in_use", "journal", "believed", "worker", "adapters/coordination")
@@ -124,7 +127,7 @@ MUTATIONS = (
     Mutation(
         "a request topic speaks for itself",
         "udfs/admission.py",
-        "if read_from in admission.request_topics:",
+        "if admission.is_request_topic(read_from):",
         "if False:",
     ),
     Mutation(
@@ -146,6 +149,9 @@ MUTATIONS = (
         "if False:",
     ),
     Mutation("limits of a batch", "udfs/blast_radius.py", "if batch + coming > limits.per_batch:", "if False:"),
+    Mutation("deletes of a chunk that broke off", BREAKER, "        self._has_begun = True", "        pass"),
+    Mutation("deletes before a kill", RECALL, "if not isinstance(node, Znode))", "if False)"),
+    Mutation("topics of Pulsar's own", "udfs/topic_pattern.py", "tenant not in _PULSARS_TENANTS and ", ""),
     Mutation("of two clocks the earlier", COORDINATION, "return min(ours_ms, node.mtime_ms)", "return ours_ms"),
     Mutation("a sighting expires", JUDGE, "<= expires_ms", "<= 1 << 60"),
     Mutation(

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from udfs.paths import base_topic, namespace_of, tenant_of, topic_of
 from udfs.records import LedgerComponent, PendingDelete, Reason, Rejection
 from udfs.retry import REAL_TOPIC
+from udfs.topic_pattern import TopicPattern
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,15 +22,22 @@ class Admission:
     trusted_tenants: frozenset[str]
     namespaces: frozenset[str] = frozenset()
     components: frozenset[LedgerComponent] = frozenset()
+    requests_pattern: TopicPattern | None = None
+
+    def is_request_topic(self, topic: str) -> bool:
+        """Whether it is listed, or matches the pattern (whether or not there is such a topic now)."""
+        return topic in self.request_topics or (
+            self.requests_pattern is not None and self.requests_pattern.matches(topic)
+        )
 
 
 def first_topic(source: str, properties: Mapping[str, str | None], admission: Admission) -> str:
     """The topic a message first came to; source: full name of the topic (or partition) it was read from."""
     read_from = base_topic(source)
-    if read_from in admission.request_topics:
+    if admission.is_request_topic(read_from):
         return read_from
     said = properties.get(REAL_TOPIC) or ""
-    return said if said in admission.request_topics else read_from
+    return said if admission.is_request_topic(said) else read_from
 
 
 def admit(request: PendingDelete, requester: str, admission: Admission) -> PendingDelete | Rejection:

@@ -3,6 +3,7 @@
 Repeating any call is harmless: what exists already is not an error.
 """
 
+import re
 from collections.abc import Mapping
 from http import HTTPStatus
 from typing import Any, Self
@@ -10,10 +11,16 @@ from urllib.parse import quote
 
 from streaming.adapters.pulsar_broker import AdminBroker
 from streaming.adapters.pulsar_http import Answer, PulsarAdminSettings, PulsarHttp, topic_path
-from streaming.errors import RefusedError, UnavailableError
+from streaming.errors import BusyError, RefusedError, UnavailableError
 from udfs.paths import namespace_of, tenant_of, topic_of
 
 __all__ = ["AdminBroker", "PulsarAdmin", "PulsarAdminSettings"]
+
+# the broker's words for a cursor that is being moved, and the Java client's for a consumer that is still connected
+_BUSY = re.compile(
+    r"412 Precondition Failed|PreconditionFailedException|Subscription ?Busy|ConsumerBusy"
+    r"|Exclusive consumer is already connected|Failed to fence subscription"
+)
 
 Position = tuple[int, int]  # (ledger id, entry id); the entry is -1 where the ledger is empty
 
@@ -49,6 +56,19 @@ class PulsarAdmin:
         # includeSystemTopic: without it nothing in pulsar/system is listed
         answer = self._http.get(f"v2/persistent/{namespace}", includeSystemTopic="true")
         return [str(name) for name in self._done(answer, f"list topics of {namespace}").body or ()]
+
+    def tenants(self) -> list[str]:
+        """Names of all tenants."""
+        return [str(name) for name in self._get("v2/tenants", "list tenants")]
+
+    def namespaces(self, tenant: str) -> list[str]:
+        """Namespaces of a tenant as `tenant/ns`; none where there is no such tenant."""
+        return self._listed(f"v2/namespaces/{tenant}", f"list namespaces of {tenant}")
+
+    def partitioned_topics(self, namespace: str) -> list[str]:
+        """Partitioned topics of `tenant/ns` by their full names; none where there is no such namespace."""
+        path = f"v2/persistent/{namespace}/partitioned"
+        return self._listed(path, f"list partitioned topics of {namespace}", includeSystemTopic="true")
 
     def ensure_namespace(self, topic: str) -> None:
         """Make the topic's tenant and namespace where missing."""
@@ -94,11 +114,15 @@ class PulsarAdmin:
     def ensure_subscription(self, topic: str, subscription: str) -> None:
         """Make the durable subscription on every partition, at the earliest message; an existing one stays as it is.
 
-        Raises RefusedError where there is no such topic: Pulsar itself would make one, without partitions.
+        Raises RefusedError where there is no such topic: Pulsar itself would make one, without partitions. Raises
+        BusyError while its cursor is being moved.
         """
         for partition in self._partition_topics(topic):
             path = f"{topic_path(partition)}/subscription/{quote(subscription, safe='')}"
-            self._made(self._http.ask("PUT", path, body=_EARLIEST), f"make subscription {subscription} on {partition}")
+            answer = self._http.ask("PUT", path, body=_EARLIEST)
+            if is_busy(f"{answer.status} {answer.reason}"):
+                raise BusyError(f"subscription {subscription} on {partition}: {answer.status} {answer.reason}")
+            self._made(answer, f"make subscription {subscription} on {partition}")
 
     def expire_messages(self, topic: str, subscription: str, *, older_than_seconds: int) -> None:
         """Give up what the subscription has not read and is older than that; retention decides how long it stays."""
@@ -227,6 +251,12 @@ class PulsarAdmin:
             raise RefusedError(f"there is no topic {topic}: check the name")
         return partitions
 
+    def _listed(self, path: str, what: str, **params: str) -> list[str]:
+        answer = self._http.get(path, **params)
+        if answer.status == HTTPStatus.NOT_FOUND:
+            return []
+        return [str(name) for name in self._done(answer, what).body or ()]
+
     def _policy(self, topic: str, name: str) -> Any:
         what = f"read {name} of {topic}"
         return self._done(self._http.get(f"{topic_path(topic)}/{name}", applied="true"), what).body
@@ -252,6 +282,14 @@ class PulsarAdmin:
             advice = _ADVICE.get(answer.status, "see the broker's log")
             raise RefusedError(f"Pulsar would not {what}: {answer.status} {answer.reason}; {advice}")
         return answer
+
+
+def is_busy(text: str) -> bool:
+    """Whether Pulsar's words, or its client's, say that a subscription is held or moved by somebody at the moment.
+
+    Spark passes them on as text. 412 is also what a position that can't be found is answered with.
+    """
+    return _BUSY.search(text) is not None
 
 
 def _number(body: Any, name: str) -> int:

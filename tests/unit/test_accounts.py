@@ -1,6 +1,8 @@
 """Accounts by position: what was read has a receipt or waits, to the entry, and a gap is found wherever it is."""
 
+import json
 from pathlib import Path
+from typing import cast
 
 import pyarrow as pa
 import pytest
@@ -8,8 +10,10 @@ from deltalake import write_deltalake
 
 from streaming import columns as c
 from streaming.accounted import Accounted
-from streaming.accounts import Account, Accounts, Look, look, missing_of, vanished
+from streaming.accounts import Account, Accounts, Look, accounts_of, look, missing_of, vanished
+from streaming.adapters.pulsar_admin import PulsarAdmin
 from streaming.care import Care
+from streaming.config import load
 from streaming.errors import UnavailableError
 from streaming.metrics import Metrics
 from streaming.tables import table_path
@@ -91,6 +95,38 @@ def test_every_kind_of_gap_is_said_and_shown() -> None:
     assert "5:1" in accounts.gaps[0]
     assert Accounts((whole,), 7).gaps == []
     assert "10 entries read" in Accounts((whole,), 7).text
+
+
+class _Topics:
+    def __init__(self, *existing: str) -> None:
+        self.existing = existing
+
+    def partitions(self, topic: str) -> int | None:
+        return 4 if topic in self.existing else None
+
+
+@pytest.mark.parametrize(
+    ("existing", "trimmed", "remembered"),
+    [
+        pytest.param((), (5,), {}, id="gone, with what was unread"),
+        pytest.param(("persistent://acme/reaper/d",), (), {5: 3}, id="there, and nobody reads it now"),
+    ],
+)
+def test_what_was_unread_in_a_topic_that_is_read_no_more_is_not_forgotten(
+    tmp_path: Path, existing: tuple[str, ...], trimmed: tuple[int, ...], remembered: dict[int, int]
+) -> None:
+    settings = load(None).model_copy(
+        update={
+            "state": load(None).state.model_copy(update={"dir": str(tmp_path)}),
+            "checkpoints": load(None).checkpoints.model_copy(update={"dir": str(tmp_path / "checkpoints")}),
+        }
+    )
+    partition = "persistent://acme/reaper/d-partition-2"
+    (tmp_path / "accounts.json").write_text(json.dumps({partition: {"5": 3}}))
+    accounts = accounts_of(settings, cast("PulsarAdmin", _Topics(*existing)), 0, remembers=True)
+    assert [(one.partition, one.trimmed) for one in accounts.partitions] == ([(partition, trimmed)] if trimmed else [])
+    known = json.loads((tmp_path / "accounts.json").read_text())
+    assert known == ({partition: {"5": 3}} if remembered else {})
 
 
 class _Look:

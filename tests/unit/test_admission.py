@@ -8,6 +8,7 @@ from tests.builders import TOPIC, cursor_request, data_request
 from udfs.admission import Admission, admit, first_topic
 from udfs.records import LedgerComponent, Reason, Rejection
 from udfs.retry import ORIGIN_MESSAGE_ID, REAL_TOPIC, RECONSUMETIMES, as_original
+from udfs.topic_pattern import parse_pattern
 
 SYSTEM = "persistent://pulsar/system/__ledger_deletion"
 OURS, THEIRS = "persistent://public/reaper/requests", "persistent://rival/reaper/requests"
@@ -70,3 +71,15 @@ def test_a_request_speaks_for_the_topic_it_first_came_to(source: str, said: str 
 def test_a_request_topics_message_counts_as_published_for_the_first_time() -> None:
     forged = {RECONSUMETIMES: "9", REAL_TOPIC: SYSTEM, ORIGIN_MESSAGE_ID: "1:1:1", "a": TOPIC}
     assert as_original(forged) == {"a": TOPIC}
+
+
+def test_a_topic_of_the_pattern_speaks_for_its_own_tenant_also_by_a_copy_and_when_it_is_gone() -> None:
+    rules = Admission(frozenset({SYSTEM}), frozenset({"pulsar"}), requests_pattern=parse_pattern("persistent://.*/r/d"))
+    theirs = "persistent://rival/r/d"
+    retry = "persistent://pulsar/ledger-deletion/r-RETRY-partition-1"
+    assert first_topic(f"{theirs}-partition-2", {REAL_TOPIC: SYSTEM}, rules) == theirs
+    assert first_topic(retry, {REAL_TOPIC: theirs}, rules) == theirs
+    assert first_topic(retry, {REAL_TOPIC: "persistent://]/r/d"}, rules) == retry.removesuffix("-partition-1")
+    refused = admit(data_request(), theirs, rules)
+    assert isinstance(refused, Rejection)
+    assert refused.reason is Reason.OTHER_TENANT

@@ -136,6 +136,16 @@ def test_a_chunk_that_broke_off_counts_no_more_than_it_was_asked_for() -> None:
     assert radius._usage.last_hour(now_ms=HOUR_MS) == {A: 10}
 
 
+def test_owners_that_were_worked_off_before_a_chunk_broke_off_are_not_counted_twice_when_it_is_tried_again() -> None:
+    radius = _radius(replace(WIDE, per_hour=9), ManualClock(HOUR_MS), {A: 5})
+    asked = {A: 5, B: 10}
+    for _ in range(2):
+        assert radius.judge(CHUNK, asked, lambda: Plan({A: 5}, (5,)))[0] is None
+        radius.interrupted()
+    radius.count({A: 5}, is_doubtful=False)
+    assert radius._usage.last_hour(now_ms=HOUR_MS) == {A: 5}
+
+
 def test_a_task_that_was_run_twice_counts_as_journaled_and_an_orderly_chunk_as_its_receipts_say() -> None:
     radius = _radius(replace(WIDE, per_hour=10), ManualClock(HOUR_MS), {A: 8})
     assert _allows(radius, 8)

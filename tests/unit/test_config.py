@@ -51,6 +51,14 @@ def test_the_defaults_are_safe() -> None:
         ),
         pytest.param(f'[topics]\nretry = "{SYSTEM}-RETRY"', "never deduplicate", id="retries could be doubled"),
         pytest.param(f'[topics]\ndead_letter = "{SYSTEM}-DLQ"', "never deduplicate", id="dead letters could be"),
+        pytest.param(
+            '[topics]\nrequests_pattern = "persistent://acme/.*"', "a pattern is persistent://", id="half a name"
+        ),
+        pytest.param(
+            f'[topics]\nrequests = ["{MINE}"]\nrequests_pattern = "persistent://.*/reaper/d"',
+            "topics.retry persistent://acme/reaper/requests-RETRY belongs to tenant acme",
+            id="a pattern over tenants, and one of them could write the retries of the others",
+        ),
         pytest.param("[safety]\nmax_shrink = 0.0", "safety.max_shrink", id="a limit that nothing meets"),
         pytest.param("[safety]\nmax_shrnk = 0.5", "unknown key", id="a key with a typing error"),
     ],
@@ -66,6 +74,9 @@ def test_what_can_not_be_safe_is_refused(tmp_path: Path, text: str, says: str) -
     [
         pytest.param("[zookeeper]\nsession_timeout_seconds = 30\ntimeout_seconds = 30", id="as long as the session"),
         pytest.param(f'[topics]\nrequests = ["{MINE}"]', id="one tenant alone"),
+        pytest.param(
+            f'[topics]\nrequests = ["{MINE}"]\nrequests_pattern = "persistent://acme/.*/d"', id="one tenant by pattern"
+        ),
         pytest.param(f'[topics]\nrequests = ["{SYSTEM}", "{MINE}", "{THEIRS}"]', id="the system's first"),
         pytest.param(
             f'[topics]\nrequests = ["{MINE}", "{THEIRS}"]\ntrusted_tenants = ["acme", "rival"]', id="both are trusted"

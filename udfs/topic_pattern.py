@@ -1,0 +1,84 @@
+"""Request topics by pattern: which names it takes, and which are never a request topic whatever it says.
+
+1. `persistent://tenant/namespace/topic`, where each of the three is a regular expression for the whole of that part. So
+   where to look for matches is known from the pattern, and none reaches over a slash.
+2. Never: retry-letter and dead-letter topics, single partitions, and all that Pulsar made for itself.
+"""
+
+import re
+from dataclasses import dataclass
+
+from udfs.paths import base_topic
+
+_SCHEME = "persistent://"
+_PART = re.compile(
+    r"(?:\\.|\[\^?\]?(?:\\.|[^\]\\])*\]|[^/\\\[])+"
+)  # an escape, a character class, anything but a slash
+_SPECIAL = frozenset(".^$*+?{}[]\\|()")
+_PULSARS_TENANTS = frozenset({"pulsar", "sla-monitor"})
+_PULSARS_TOPICS = re.compile(
+    r"__change_events|__consumer_offsets|__transaction_.*|.*__transaction_pending_ack|transaction_coordinator_assign"
+    r"|healthcheck|resource-usage|loadbalancer-.*"
+)
+_LETTERS = ("-RETRY", "-DLQ")
+
+
+@dataclass(frozen=True, slots=True)
+class TopicPattern:
+    """Regular expressions for tenant, namespace and topic."""
+
+    tenant: str
+    namespace: str
+    topic: str
+
+    @property
+    def only_tenant(self) -> str | None:
+        """The one tenant it can match, None where it is a matter of looking."""
+        return None if _SPECIAL & set(self.tenant) else self.tenant
+
+    @property
+    def only_namespace(self) -> str | None:
+        """The one namespace (without its tenant) it can match, None where it is a matter of looking."""
+        return None if _SPECIAL & set(self.namespace) else self.namespace
+
+    def takes_tenant(self, tenant: str) -> bool:
+        """Whether topics of this tenant can match."""
+        return tenant not in _PULSARS_TENANTS and re.fullmatch(self.tenant, tenant) is not None
+
+    def takes_namespace(self, namespace: str) -> bool:
+        """Whether topics of `tenant/ns` can match; never those of V1 names (`tenant/cluster/ns`)."""
+        tenant, _, name = namespace.partition("/")
+        return "/" not in name and self.takes_tenant(tenant) and re.fullmatch(self.namespace, name) is not None
+
+    def matches(self, topic: str) -> bool:
+        """Whether a topic, by its full name `persistent://tenant/ns/name`, is a request topic. Never raises."""
+        namespace, _, name = topic.removeprefix(_SCHEME).rpartition("/")
+        return (
+            topic.startswith(_SCHEME)
+            and self.takes_namespace(namespace)
+            and re.fullmatch(self.topic, name) is not None
+            and not name.endswith(_LETTERS)
+            and not _PULSARS_TOPICS.fullmatch(name)
+            and _is_whole(topic)
+        )
+
+
+def _is_whole(topic: str) -> bool:
+    try:
+        return base_topic(topic) == topic
+    except ValueError:
+        return False
+
+
+def parse_pattern(text: str) -> TopicPattern:
+    """Read a pattern. Raises ValueError, with what is wrong."""
+    rest = text.removeprefix(_SCHEME)
+    parts = _PART.findall(rest)
+    if rest == text or len(parts) != 3 or "/".join(parts) != rest:
+        raise ValueError(f"{text}: a pattern is {_SCHEME}tenant/namespace/topic, each a regular expression of its own")
+    for part in parts:
+        try:
+            re.compile(part)
+        except re.error as error:
+            raise ValueError(f"{text}: {part} is no regular expression: {error}") from error
+    return TopicPattern(*parts)
