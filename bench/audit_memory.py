@@ -1,0 +1,119 @@
+"""Memory of a whole audit, by how many ledgers there are: the product's own code from listing to report.
+
+    .venv/bin/python -m bench.audit_memory [--ledgers 1000000 5000000 11000000] [--heap 2g]
+
+Only ZooKeeper is made up (bench.made_up), so that millions of ledgers need no znodes; brokers are not asked. Each size
+runs in a process of its own, on local[2]. Memory is sampled twice a second: resident bytes of the driver's JVM
+(executors run inside), of the Python workers together, and of the driver's Python. It fails unless the audit finds
+exactly what there is to find.
+"""
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from pathlib import Path
+
+import psutil
+
+from bench import made_up
+
+CONFIG = """
+[zookeeper]
+hosts = "made-up:2181"
+[safety]
+ask_broker = false
+[spark]
+ui_port = 0
+driver_memory = "{heap}"
+[state]
+dir = "{here}/state"
+[checkpoints]
+dir = "{here}/checkpoints"
+"""
+_SAMPLE_SECONDS = 0.5
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--ledgers", type=int, nargs="+", default=[1_000_000, 5_000_000, 11_000_000])
+    parser.add_argument("--heap", default="2g")
+    parser.add_argument("--single", action="store_true", help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if options.single:
+        run(options.ledgers[0] // made_up.LEDGERS, options.heap)
+        return
+    for ledgers in options.ledgers:
+        command = [sys.executable, "-m", "bench.audit_memory", "--single", "--heap", options.heap]
+        environment = os.environ | {made_up.TOPICS: str(ledgers // made_up.LEDGERS)}
+        subprocess.run([*command, "--ledgers", str(ledgers)], check=True, env=environment)
+
+
+def run(topics: int, heap: str) -> None:
+    """One audit in this process; prints a line."""
+    from streaming.audit import command
+    from streaming.audit import run as phases
+    from streaming.audit.options import AuditOptions
+    from streaming.config import load
+    from streaming.session import WITHOUT_DELTA
+
+    made_up.install()
+    phases.newest_zxid = lambda _settings: 1
+    # the daemon of the Python workers: ours shows them the same ZooKeeper
+    WITHOUT_DELTA["spark.python.daemon.module"] = "bench.made_up"
+    with tempfile.TemporaryDirectory() as folder, Sampler() as sampler:
+        config = Path(folder) / "config.toml"
+        config.write_text(CONFIG.format(heap=heap, here=folder))
+        started_s = time.monotonic()
+        options = AuditOptions(recheck_seconds=0, reads_per_second=0)
+        command.audit(load(config), command.Wanted(options, str(config), is_quiet=True))
+        seconds = time.monotonic() - started_s
+        totals = json.loads((Path(folder) / "state" / "audit" / "summary.json").read_text())["totals"]
+    found = {each: totals[each]["count"] for each in ("ORPHAN", "MISSING")}
+    result = {"ledgers": totals["ledgers"], "heap": heap, **found, "seconds": round(seconds), **sampler.peak_mb()}
+    print(json.dumps(result), flush=True)
+    there_is = {"ORPHAN": topics, "MISSING": -(-topics // made_up.LOST_EVERY)}
+    if found != there_is or totals["ledgers"] != topics * made_up.LEDGERS:
+        sys.exit(f"it should have found {there_is} among {topics * made_up.LEDGERS} ledgers")
+
+
+class Sampler:
+    """Highest resident bytes seen, by kind of process, and of all together at one moment."""
+
+    def __init__(self) -> None:
+        self._peaks: dict[str, int] = {}
+        self._done = threading.Event()
+        self._thread = threading.Thread(target=self._sample, daemon=True)
+
+    def __enter__(self) -> "Sampler":
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._done.set()
+        self._thread.join()
+
+    def peak_mb(self) -> dict[str, int]:
+        """Peaks in MB."""
+        return {f"{kind}_mb": peak // 1_000_000 for kind, peak in sorted(self._peaks.items())}
+
+    def _sample(self) -> None:
+        me = psutil.Process()
+        while not self._done.wait(_SAMPLE_SECONDS):
+            seen = {"driver_python": me.memory_info().rss, "jvm": 0, "workers": 0}
+            for child in me.children(recursive=True):
+                try:
+                    seen["jvm" if child.name() == "java" else "workers"] += child.memory_info().rss
+                except psutil.NoSuchProcess:
+                    continue
+            seen["all"] = sum(seen.values())
+            for kind, size in seen.items():
+                self._peaks[kind] = max(size, self._peaks.get(kind, 0))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,113 @@
+"""A ZooKeeper that is made up as it is asked, of any size: what an audit reads of it takes no memory and no network.
+
+Topics of LEDGERS ledgers each: one is its cursor's, one leaked (its list does not name it), and every 1000th topic
+names a ledger that does not exist. `python -m bench.made_up` is Spark's daemon of Python workers that see it, too.
+"""
+
+import os
+import runpy
+from collections.abc import Iterator, Sequence
+from functools import cached_property
+
+from streaming.adapters import clients
+from streaming.ports import Unreadable, Znode
+from udfs.formats.ledger_metadata import serialize_v3
+from udfs.formats.managed_ledger import (
+    LedgerInfo,
+    ManagedCursorInfo,
+    ManagedLedgerInfo,
+    serialize_cursor,
+    serialize_managed_ledger,
+)
+from udfs.records import LedgerMetadata, LedgerState
+
+TOPICS = "LEDGER_REAPER_BENCH_TOPICS"  # how many there are; workers inherit it
+LEDGERS = 100
+NAMESPACES = 50
+LOST_EVERY = 1_000
+BORN_MS = 1_700_000_000_000
+_LEAKED, _CURSOR = 2, LEDGERS - 2  # the list names a newer one: a leaked ledger above its newest would be too young
+_FIXED = {
+    "/ledgers/LAYOUT": b"2\norg.apache.bookkeeper.meta.HierarchicalLedgerManagerFactory:1",
+    "/ledgers/INSTANCEID": b"made-up",
+}
+
+
+class MadeUpStore:
+    """As much of MetadataStore as an audit asks for."""
+
+    @cached_property
+    def topics(self) -> int:
+        return int(os.environ[TOPICS])
+
+    def read_many(self, paths: Sequence[str]) -> list[Znode | Unreadable | None]:
+        return [None if (data := self._data(path)) is None else Znode(data, 1, BORN_MS, BORN_MS) for path in paths]
+
+    def children_many(self, paths: Sequence[str]) -> list[list[str] | Unreadable | None]:
+        return [self._children(path) for path in paths]
+
+    def _data(self, path: str) -> bytes | None:
+        if path in _FIXED or not path.startswith(("/ledgers/", "/managed-ledgers/")):
+            return _FIXED.get(path)
+        if path.startswith("/ledgers/"):
+            digits = path.removeprefix("/ledgers/").replace("/", "").replace("L", "")
+            return self._ledger(int(digits)) if digits.isdecimal() else None
+        topic, _, cursor = path.rpartition("/t")[2].partition("/")
+        return self._cursor(int(topic)) if cursor else self._list(int(topic))
+
+    def _children(self, path: str) -> list[str] | None:
+        parts = path.strip("/").split("/")
+        if parts[0] == "ledgers":
+            return list(self._folders(parts[1:]))
+        if parts[0] != "managed-ledgers":
+            return None
+        below: list[list[str]] = [["public"], [f"ns{n}" for n in range(NAMESPACES)], ["persistent"]]
+        if len(parts) <= len(below):
+            return below[len(parts) - 1]
+        if len(parts) == len(below) + 1:
+            return [f"t{topic}" for topic in range(int(parts[2][2:]), self.topics, NAMESPACES)]
+        return ["reader"] if len(parts) == len(below) + 2 else []
+
+    def _folders(self, parts: Sequence[str]) -> Iterator[str]:
+        """Children in the tree of ledgers: 2, 4 and 4 digits of the id."""
+        if parts and parts[0] == "available":
+            return
+        digits, wide = "".join(parts), 4 if parts else 2
+        unit = 10 ** (10 - len(digits) - wide)
+        first = int(digits or 0) * 10**wide * unit
+        for number in range(10**wide):
+            if first + number * unit >= self.topics * LEDGERS:
+                return
+            yield f"{'L' if unit == 1 else ''}{number:0{wide}d}"
+
+    def _list(self, topic: int) -> bytes:
+        places = (place for place in range(LEDGERS) if place not in (_LEAKED, _CURSOR))
+        ledgers = [LedgerInfo(topic + place * self.topics, 1_000, 1 << 20, BORN_MS) for place in places]
+        if topic % LOST_EVERY == 0:
+            ledgers.append(LedgerInfo(topic + LEDGERS * self.topics, 1_000, 1 << 20, BORN_MS))
+        return serialize_managed_ledger(ManagedLedgerInfo(tuple(ledgers)))
+
+    def _cursor(self, topic: int) -> bytes:
+        return serialize_cursor(ManagedCursorInfo(topic + _CURSOR * self.topics))
+
+    def _ledger(self, ledger_id: int) -> bytes | None:
+        topic, place = ledger_id % self.topics, ledger_id // self.topics
+        if place >= LEDGERS:
+            return None
+        custom = {
+            "application": b"pulsar",
+            "component": b"managed-ledger",
+            "pulsar/managed-ledger": f"public/ns{topic % NAMESPACES}/persistent/t{topic}".encode(),
+        }
+        return serialize_v3(LedgerMetadata(LedgerState.CLOSED, 1 << 20, 999, BORN_MS, custom))
+
+
+def install() -> None:
+    """Let every client of this process, and of those that fork from it, see the made-up ZooKeeper."""
+    store = MadeUpStore()
+    clients.store_for = lambda _settings: store  # type: ignore[assignment,return-value]
+
+
+if __name__ == "__main__":
+    install()
+    runpy.run_module("streaming.worker_daemon", run_name="__main__")
