@@ -6,6 +6,7 @@ from typing import Annotated
 import typer
 
 from streaming.config import load
+from udfs.records import LedgerComponent
 
 Config = Annotated[Path, typer.Option("--config", help="Configuration file (TOML)", show_default=False)]
 Json = Annotated[bool, typer.Option("--json", help="One JSON object a line, for machines")]
@@ -33,12 +34,15 @@ def audit(  # noqa: PLR0913  one parameter an option: that is what typer reads
     ] = False,
     tenant: Annotated[str, typer.Option("--tenant", help="Only this tenant's")] = "",
     namespace: Annotated[str, typer.Option("--namespace", help="Only this namespace's (tenant/ns)")] = "",
-    component: Annotated[str, typer.Option("--component", help="Only this component, e.g. SCHEMA_STORAGE")] = "",
+    component: Annotated[
+        str, typer.Option("--component", help=f"Only this component: {', '.join(LedgerComponent)}")
+    ] = "",
     older_than: Annotated[str, typer.Option("--older-than", help="Only what did not change for so long, e.g. 7d")] = "",
     max_bytes: Annotated[str, typer.Option("--max-bytes", help="Only the oldest orphans that fit, e.g. 500G")] = "",
     recheck_seconds: Annotated[
-        int, typer.Option("--recheck-seconds", help="Pause between the two looks (default: safety.min_age_seconds)")
-    ] = -1,
+        int | None,
+        typer.Option("--recheck-seconds", min=0, help="Pause between the two looks (default: safety.min_age_seconds)"),
+    ] = None,
     reads_per_second: Annotated[
         int, typer.Option("--reads-per-second", help="Znodes read a second over all executors; 0: no limit")
     ] = 50_000,
@@ -52,7 +56,9 @@ def audit(  # noqa: PLR0913  one parameter an option: that is what typer reads
             help="Bookie to ask for its disk (http://…); repeatable (default: all)",
         ),
     ] = None,
-    watch: Annotated[str, typer.Option("--watch", help="Repeat for ever, e.g. every 6h")] = "",
+    watch: Annotated[
+        str, typer.Option("--watch", help="Repeat until stopped, e.g. every 6h; asks once for each orphan")
+    ] = "",
 ) -> None:
     """Find what belongs to no one, and what is missing. A dry run unless --publish."""
     settings = load(config)
@@ -68,15 +74,16 @@ def audit(  # noqa: PLR0913  one parameter an option: that is what typer reads
         max_bytes=options.bytes_of(max_bytes, "--max-bytes") if max_bytes else 0,
     )
     chosen = options.AuditOptions(
-        recheck_seconds=recheck_seconds if recheck_seconds >= 0 else settings.safety.min_age_seconds,
+        recheck_seconds=settings.safety.min_age_seconds if recheck_seconds is None else recheck_seconds,
         reads_per_second=reads_per_second,
         publish_per_second=publish_per_second,
         verify_only=verify_only,
         bookies=tuple(bookie or ()),
         filters=filters,
     )
-    wanted = Wanted(chosen, str(config), out, as_json=json_lines, publish=publish, last=last)
-    run_audit(settings, wanted, watch_seconds=options.seconds_of(watch, "--watch") if watch else 0)
+    every_seconds = options.every_seconds_of(watch, last=last)
+    wanted = Wanted(chosen, str(config), out, as_json=json_lines, publish=publish, last=last, repeats=every_seconds > 0)
+    run_audit(settings, wanted, watch_seconds=every_seconds)
 
 
 def explain(

@@ -185,6 +185,15 @@ def rows(state_dir: str, condition: Any = None, *, columns: list[str] | None = N
         yield from ({**row, **lacking} for row in batch.to_pylist()) if lacking else batch.to_pylist()
 
 
+def total(state_dir: str, condition: Any, column: str) -> int:
+    """Sum of a column over the rows that meet the condition, without Spark; nothing is 0. Raises UnavailableError."""
+    table = opened(state_dir, TABLE)
+    if table is None:
+        return 0
+    batches = table.to_pyarrow_dataset().to_batches(filter=condition, columns=[column])
+    return sum(pc.sum(batch.column(0)).as_py() or 0 for batch in batches)
+
+
 def compact(state_dir: str) -> None:
     """Merge small files and drop those that no reader of the last two days can need."""
     table = opened(state_dir, TABLE)

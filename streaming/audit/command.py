@@ -4,6 +4,7 @@ import json
 import logging
 import shlex
 import sys
+import threading
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -12,16 +13,17 @@ from pyspark.sql import functions as F
 from rich.console import Console
 
 from streaming import columns as c
+from streaming.audit import asked, history, html, join, terminal
 from streaming.audit import columns as a
-from streaming.audit import history, html, join, terminal
-from streaming.audit import publish as publishing
 from streaming.audit.audited import Audited, instance_id_of, remember, remembered
 from streaming.audit.html import Beside
 from streaming.audit.options import AuditOptions, Filters
 from streaming.audit.place import FINDINGS, Place, place_of
 from streaming.audit.progress import Phases
+from streaming.audit.publication import Publication
 from streaming.audit.run import Audit
 from streaming.audit.space import Space, account
+from streaming.audit.stopping import run_until_signal
 from streaming.audit.summary import Summary, matching, summarize
 from streaming.audit.text import age_text, size_text
 from streaming.audit.turns import Turns
@@ -54,7 +56,7 @@ class Wanted:
     """What to do with what an audit finds. last: with what the last audit there found, instead of looking anew.
 
     config: the configuration file as the operator named it, for the commands that are proposed. is_quiet: one line to
-    the log, nothing to the terminal.
+    the log, nothing to the terminal. repeats: one audit of many, which asks once for what it finds.
     """
 
     options: AuditOptions
@@ -64,34 +66,38 @@ class Wanted:
     publish: bool = False
     last: bool = False
     is_quiet: bool = False
+    repeats: bool = False
 
 
 def audit(settings: Settings, wanted: Wanted, *, watch_seconds: int = 0) -> None:
-    """Run one audit, or one after another. Raises SafetyError for a loss found, or a publication refused."""
+    """Run one audit, or one after another until SIGTERM or SIGINT; a single one cut short raises KeyboardInterrupt.
+
+    Raises SafetyError for a loss found, or a publication refused.
+    """
     place = place_of(settings, wanted.out)
     if wanted.last:
         _refuse_other_cluster(settings, remembered(place))
     spark = start(settings, [], with_delta=False)
-    command = AuditCommand(spark, settings, wanted, place)
+    stop = threading.Event()
+    command = AuditCommand(spark, settings, wanted, place, stop)
+    work = Turns(command.run, watch_seconds, 0, stop).repeat if watch_seconds else command.run
     try:
-        if watch_seconds:
-            Turns(command.run, watch_seconds, 0).repeat()
-        else:
-            command.run()
-    except KeyboardInterrupt:
-        log.info("stopped")
+        is_whole = run_until_signal(spark, work, stop)
     finally:
         spark.stop()
+    if not is_whole and not watch_seconds:
+        raise KeyboardInterrupt
 
 
 @dataclass(frozen=True, slots=True)
 class AuditCommand:
-    """One audit, as often as it is run."""
+    """One audit, as often as it is run. stop: set, it ends where it would wait."""
 
     spark: SparkSession
     settings: Settings
     wanted: Wanted
     place: Place
+    stop: threading.Event
 
     def run(self) -> None:
         """Audit, show, and do what was asked for. Raises ReaperError's family."""
@@ -109,7 +115,7 @@ class AuditCommand:
         filters = self.wanted.options.filters
         with self._phases() as phases:
             audited = self._audited(phases)
-            selected = matching(self.spark.read.parquet(self.place.spark_path(FINDINGS)), filters)
+            selected = matching(self._findings(), filters)
             with phases.phase("Adding up"):
                 summary = summarize(selected)
             bookies = self.wanted.options.bookies or announced(self.settings)
@@ -128,20 +134,26 @@ class AuditCommand:
         elif self.wanted.as_json:
             _print_json(selected, audited)
         else:
-            terminal.show(Console(), audited, summary, space)
+            terminal.show(Console(), audited, summary, space, _scope(self.wanted.options.filters))
             Console().print(f"Report: {report}", soft_wrap=True)
-            terminal.propose(Console(), summary, self._again("--last --publish"), publishes=self.wanted.publish)
+            terminal.propose(Console(), summary, self._commands(), publishes=self.wanted.publish)
         if missing := summary.of(FindingClass.MISSING).count:
             log.error("%s ledgers or objects are referred to and do not exist: see %s", missing, report)
 
-    def _again(self, more: str) -> str:
-        """This audit's command line, with other wishes."""
+    def _commands(self) -> terminal.Commands:
+        config = shlex.quote(self.wanted.config)
         out = f" --out {shlex.quote(str(self.wanted.out))}" if self.wanted.out else ""
         chosen = self.wanted.options.filters.arguments()
-        return f"ledger-reaper audit --config {shlex.quote(self.wanted.config)}{out}{chosen} {more}"
+        return terminal.Commands(
+            publish=f"ledger-reaper audit --config {config}{out}{chosen} --last --publish",
+            explain=f"ledger-reaper explain --config {config} --ledger N",
+        )
+
+    def _findings(self) -> DataFrame:
+        return self.spark.read.parquet(self.place.spark_path(FINDINGS))
 
     def _phases(self) -> Phases:
-        return Phases(self.spark, Console(stderr=True, quiet=self.wanted.is_quiet))
+        return Phases(self.spark, Console(stderr=True, quiet=self.wanted.is_quiet), self.stop)
 
     def _audited(self, phases: Phases) -> Audited:
         if self.wanted.last:
@@ -169,19 +181,13 @@ class AuditCommand:
         options, topic = self.wanted.options, self.settings.topics.requests[0]
         if audited.certificate.errors:
             raise SafetyError(f"nothing was published: {audited.certificate.errors[0]}")
-        orphans = selected.where(join.is_class(FindingClass.ORPHAN))
+        publication = Publication(self.settings, self.place, options, SystemClock(), self.wanted.repeats)
         with self._phases() as phases, phases.phase("Publishing") as phase:
-            totals = orphans.agg(F.count(F.lit(1)).alias("n"), F.sum(c.BYTES).alias("total")).first()
-            count, size = (totals["n"], totals["total"] or 0) if totals else (0, 0)
-            name = publishing.plan_name(audited.audit_id, options.filters)
-            plan = publishing.Plan(name, audited.audit_id, SystemClock().now_ms(), count, size, {})
-            plan, is_fresh = publishing.prepare(self.settings, self.place, plan)
-            if not plan.is_done:
-                rate = options.publish_per_second
-                publishing.send(self.settings, orphans, plan, is_fresh=is_fresh, per_second=rate)
-                publishing.finish(self.place, plan)
-            phase.came_to(count, "requests")
-        log.info("%s requests %s %s", count, "were already in" if plan.is_done else "published to", topic)
+            published = publication.publish(audited.audit_id, selected.where(join.is_class(FindingClass.ORPHAN)))
+            phase.came_to(published.requests, "requests")
+            if self.wanted.repeats and audited.certificate.is_complete:
+                asked.forget(self.place, self._findings())
+        log.info("%s", published.told(topic))
         faults = audited.certificate.faults_within(options.filters)
         if faults:
             raise SafetyError(

@@ -27,7 +27,7 @@ from streaming.ports import Unreadable
 from udfs.audit import Unclaimed, claim_of
 from udfs.judge import Case, judge, refers_to
 from udfs.paths import ledger_path, topic_of
-from udfs.records import LedgerFacts, Outcome, PendingDelete, Reason, Reference, Verdict
+from udfs.records import LedgerFacts, LedgerState, Outcome, PendingDelete, Reason, Reference, Verdict
 from udfs.references import key_of
 
 _AUDITED = (a.CLASS, c.LEDGER_TYPE, c.REASON, c.TOPIC_NAME, c.UUID, c.DETAIL)
@@ -161,7 +161,7 @@ def _print(known: Explained, past: list[dict[str, Any]]) -> None:
     colour = {Outcome.DELETED: "yellow", Outcome.RETRY: "green", Outcome.ALREADY_GONE: "dim"}.get(
         known.verdict.outcome, "magenta"
     )
-    console.print(f"\n[bold {colour}]{known.verdict.outcome} {known.verdict.reason}[/]")
+    console.print(f"\nA request to delete it now: [bold {colour}]{known.verdict.outcome} {known.verdict.reason}[/]")
     console.print(meaning_of(known.verdict.reason), markup=False)
     if known.verdict.detail:
         console.print(f"({known.verdict.detail})", markup=False, style="dim")
@@ -173,8 +173,9 @@ def _print(known: Explained, past: list[dict[str, Any]]) -> None:
 def _lines(fields: dict[str, Any]) -> list[tuple[str, str]]:
     lines: list[tuple[str, str]] = []
     if "state" in fields:
-        size, age = size_text(fields[c.BYTES]), age_text(fields["age_seconds"])
-        lines.append(("state", f"{fields['state']}, {size}, {fields['entries']} entries, last changed {age} ago"))
+        is_closed = fields["state"] == LedgerState.CLOSED
+        holds = f"{size_text(fields[c.BYTES])}, {fields['entries']} entries" if is_closed else "length not known yet"
+        lines.append(("state", f"{fields['state']}, {holds}, last changed {age_text(fields['age_seconds'])} ago"))
     if c.TOPIC_NAME in fields:
         more = fields["cursor"] or fields["schema_id"]
         lines.append(("belongs to", fields[c.TOPIC_NAME] + (f" ({more})" if more else "")))
@@ -182,7 +183,8 @@ def _lines(fields: dict[str, Any]) -> list[tuple[str, str]]:
     if "owner" in fields:
         owner = fields["owner"]
         refers = "refers to it" if owner["refers_to_it"] else "does not refer to it"
-        text = {"PRESENT": f"exists and {refers}", "GONE": "does not exist"}.get(owner["presence"], "can't be read")
-        lines.append(("owner", f"{text} ({owner['ledgers_in_use']} ledgers in use, newest {owner['newest_ledger']})"))
+        names = f"{owner['ledgers_in_use']} ledgers in use, newest {owner['newest_ledger']}"
+        text = {"PRESENT": f"exists and {refers} ({names})", "GONE": "does not exist"}
+        lines.append(("owner", text.get(owner["presence"], "can't be read, or is not known for certain")))
         lines += [("read from", f"{read['path']} version {read['version']}") for read in owner["read_from"]]
     return lines

@@ -12,8 +12,8 @@ from streaming.audit.history import Past
 from streaming.audit.space import Space
 from streaming.audit.style import STYLE
 from streaming.audit.summary import Sample, Summary
-from streaming.audit.text import age_text, size_text
-from streaming.audit.words import CLASS_MEANING
+from streaming.audit.text import age_text, amount_text, size_text
+from streaming.audit.words import CLASS_MEANING, CLASS_NEXT
 from udfs.audit import FindingClass
 from udfs.records import LedgerComponent, LedgerType
 
@@ -183,10 +183,17 @@ def _topics(summary: Summary) -> str:
 
 def _classes(summary: Summary) -> str:
     rows = [
-        (each.label, CLASS_MEANING[FindingClass(each.label)], each.part, f"{each.count:,}", size_text(each.size_bytes))
+        (
+            each.label,
+            CLASS_MEANING[FindingClass(each.label)],
+            each.part,
+            f"{each.count:,}",
+            amount_text(each.label, each.size_bytes),
+            CLASS_NEXT[FindingClass(each.label)],
+        )
         for each in sorted(summary.by_class, key=lambda each: list(FindingClass).index(FindingClass(each.label)))
     ]
-    return _table(("class", "meaning", "reason", "count", "bytes"), rows, numbers={3, 4}, codes={0, 2})
+    return _table(("class", "meaning", "reason", "count", "bytes", "what to do"), rows, numbers={3, 4}, codes={0, 2})
 
 
 def _samples(title: str, samples: Sequence[Sample]) -> str:

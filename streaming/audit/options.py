@@ -68,6 +68,18 @@ def seconds_of(text: str, option: str) -> int:
     return int(match[1]) * _SECONDS[match[2]]
 
 
+def every_seconds_of(text: str, *, last: bool) -> int:
+    """Read --watch; "" is 0, no repetition. Raises ConfigError for no time at all, and beside --last."""
+    if not text:
+        return 0
+    if last:
+        raise ConfigError("--watch looks anew at each turn: leave out --last")
+    seconds = seconds_of(text, "--watch")
+    if not seconds:
+        raise ConfigError(f"--watch {text}: expected more than nothing")
+    return seconds
+
+
 def bytes_of(text: str, option: str) -> int:
     """Read "500", "10M", "2GiB" (all powers of two). Raises ConfigError."""
     match = _SIZE.fullmatch(text.strip().replace(" ", ""))

@@ -51,9 +51,9 @@ class Place:
         """Names of the files in a folder; none where there is no folder. Raises UnavailableError."""
         return self._names(f"{self.root}/{folder}", pafs.FileType.File)
 
-    def folders(self) -> list[str]:
-        """Names of the directories here. Raises UnavailableError."""
-        return self._names(self.root, pafs.FileType.Directory)
+    def folders(self, folder: str = "") -> list[str]:
+        """Names of the directories in a folder, or here. Raises UnavailableError."""
+        return self._names(f"{self.root}/{folder}".rstrip("/"), pafs.FileType.Directory)
 
     def _names(self, path: str, kind: pafs.FileType) -> list[str]:
         try:

@@ -17,6 +17,8 @@ from rich.progress import (
     TimeRemainingColumn,
 )
 
+from streaming.audit.stopping import StoppedError
+
 _TICK_SECONDS = 0.4
 _RATE_FROM_ROWS = 1_000
 
@@ -24,8 +26,9 @@ _RATE_FROM_ROWS = 1_000
 class Phases:
     """One phase after another, on stderr; a line each where nobody watches."""
 
-    def __init__(self, spark: SparkSession, console: Console) -> None:
+    def __init__(self, spark: SparkSession, console: Console, stop: threading.Event) -> None:
         self._spark = spark
+        self._stop = stop
         self._console = console
         self._shown = Progress(
             SpinnerColumn(finished_text="[green]✓[/]"),
@@ -70,7 +73,7 @@ class Phases:
             self._console.print(f"{name}: {text} in {seconds:.1f} s" if text else f"{name}: {seconds:.1f} s")
 
     def wait(self, name: str, seconds: float) -> None:
-        """Let time pass, visibly."""
+        """Let time pass, visibly. Raises StoppedError when asked to stop."""
         if seconds <= 0:
             return
         task = self._shown.add_task(name, total=seconds, rate="")
@@ -79,7 +82,8 @@ class Phases:
         started_s = time.monotonic()
         while (passed := time.monotonic() - started_s) < seconds:
             self._shown.update(task, completed=passed)
-            time.sleep(min(_TICK_SECONDS, seconds - passed))
+            if self._stop.wait(min(_TICK_SECONDS, seconds - passed)):
+                raise StoppedError
         self._shown.update(task, completed=seconds)
 
     def _tick(self, task: TaskID, group: str, done: threading.Event) -> None:

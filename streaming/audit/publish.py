@@ -1,6 +1,6 @@
 """Sends orphans to the request topic, so that the sweep judges each of them again; each exactly once.
 
-1. A plan is durable before the first request is sent: which audit and filters, and where the partitions ended.
+1. A plan is durable before the first request is sent: which orphans, and where the partitions ended.
 2. Findings are numbered; a partition's requests go out in that order, under a producer name that the broker gives
    to one at a time. So what a run that was cut short got stored is a prefix, and its last number tells all.
 3. A second run looks that number up in the topic and goes on behind it. The broker's deduplication is not relied
@@ -23,8 +23,8 @@ from streaming.adapters.clients import admin_for
 from streaming.adapters.pulsar_admin import PulsarAdmin
 from streaming.adapters.pulsar_publish import Copy, publish
 from streaming.adapters.pulsar_read import read
+from streaming.audit import asked, join
 from streaming.audit import columns as a
-from streaming.audit import join
 from streaming.audit.options import Filters
 from streaming.audit.place import Place
 from streaming.audit.suspects import request_of
@@ -54,8 +54,8 @@ class Plan:
     is_done: bool = False
 
 
-def prepare(settings: Settings, place: Place, plan: Plan) -> tuple[Plan, bool]:
-    """Write the plan down, or find the one that an earlier run wrote; True if this is the first run of it.
+def prepare(settings: Settings, place: Place, plan: Plan, orphans: DataFrame) -> tuple[Plan, bool]:
+    """Write the plan and its orphans down, or find what an earlier run wrote; True if this is the first run of it.
 
     Makes or checks the topics. Raises ConfigError, UnavailableError.
     """
@@ -68,12 +68,13 @@ def prepare(settings: Settings, place: Place, plan: Plan) -> tuple[Plan, bool]:
         if not admin.partitions(topic):
             raise ConfigError(f"{topic} is not partitioned: requests are written to fixed partitions")
         fresh = replace(plan, after=admin.last_positions(topic))
+    asked.keep(place, plan.name, orphans)
     _write(place, fresh)
     return fresh, True
 
 
 def send(settings: Settings, orphans: DataFrame, plan: Plan, *, is_fresh: bool, per_second: float) -> None:
-    """Send what is not stored yet. Raises what the executors raise; then call again."""
+    """Send what of a prepared plan's orphans is not stored yet. Raises what the executors raise; then call again."""
     partitions = len(plan.after)
     target = (F.crc32(F.col(c.REFERENCE_KEY).cast("binary")) % partitions).cast("int")
     running = max(1, min(partitions, orphans.sparkSession.sparkContext.defaultParallelism))
@@ -93,8 +94,16 @@ def finish(place: Place, plan: Plan) -> None:
 
 def plan_name(audit_id: str, filters: Filters) -> str:
     """Equal for every try of the same publication, and for no other."""
-    chosen = sha256(json.dumps(asdict(filters), sort_keys=True, default=str).encode()).hexdigest()[:12]
-    return f"audit-{audit_id}-{chosen}"
+    return f"audit-{audit_id}-{_chosen(filters)}"
+
+
+def unfinished(place: Place, filters: Filters) -> list[Plan]:
+    """Publications with the same filters that were cut short. Raises UnavailableError."""
+    return [plan for plan in plans(place) if not plan.is_done and plan.name.endswith(f"-{_chosen(filters)}")]
+
+
+def _chosen(filters: Filters) -> str:
+    return sha256(json.dumps(asdict(filters), sort_keys=True, default=str).encode()).hexdigest()[:12]
 
 
 def plans(place: Place) -> list[Plan]:

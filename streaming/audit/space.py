@@ -31,7 +31,7 @@ _BOOKIES_AT_ONCE = 16
 class Space:
     """Bytes. Deleted: as the ledgers' own metadata said, one copy each. reclaimed: on all bookies, all copies.
 
-    reclaimed and deleted_since are counted since the last audit that asked the bookies; since_ms 0: this is the first.
+    reclaimed and deleted_since are counted since the first audit that asked the bookies; since_ms 0: this is the first.
     reclaimed_ever: since each bookie was started. bookies: how many answered; unasked: what those said that did not.
     why: what keeps the rest on disk, in words.
     """
@@ -53,6 +53,11 @@ class Space:
         """Whether there is anything to tell."""
         return any((self.requested, self.deleted_ledgers, self.deleted_objects, self.bookies))
 
+    @property
+    def held(self) -> int:
+        """What bookies did not give back yet; more, where there are several copies or brokers deleted as well."""
+        return max(0, self.deleted_since - self.reclaimed)
+
     def lines(self) -> list[tuple[str, int]]:
         """What to show: (what, bytes)."""
         shown = [
@@ -64,6 +69,7 @@ class Space:
             since = datetime.fromtimestamp(self.since_ms / 1000, UTC).strftime("%Y-%m-%d %H:%M UTC")
             shown.append((f"deleted in BookKeeper since {since} (one copy each)", self.deleted_since))
             shown.append((f"given back by bookies since {since} (all copies)", self.reclaimed))
+            shown.append(("deleted since then and still on disk, at least", self.held))
         if self.bookies:
             shown.append(("given back by bookies since each was started (all copies)", self.reclaimed_ever))
             shown.append(("in entry logs now, those being written left out (all copies)", self.entry_logs))
@@ -73,18 +79,19 @@ class Space:
 def account(settings: Settings, place: Place, bookies: Sequence[str], now_ms: int) -> Space:
     """Add up, ask the bookies, and remember their answers for the next time. Raises UnavailableError."""
     before = _read(place)
-    since_ms = before.at_ms if before else 0
+    since_ms = before.since_ms if before else 0
     deleted = [_deleted(settings, kind, 0) for kind in (LedgerType.LEDGER, LedgerType.OFFLOAD_LEDGER)]
     disks, unasked = _ask(bookies)
+    seen = seen_now(before, disks, now_ms)
     if disks:
-        place.write(FILE, json.dumps({"at_ms": now_ms, "disks": [asdict(disk) for disk in disks]}, indent=2).encode())
+        place.write(FILE, json.dumps(asdict(seen), indent=2).encode())
     return Space(
         requested=sum(plan.size_bytes for plan in plans(place)),
         deleted_ledgers=deleted[0],
         deleted_objects=deleted[1],
         since_ms=since_ms,
         deleted_since=_deleted(settings, LedgerType.LEDGER, since_ms) if since_ms else 0,
-        reclaimed=reclaimed_between(before.disks if before else (), disks),
+        reclaimed=seen.reclaimed,
         entry_logs=sum(disk.entry_log_bytes for disk in disks),
         reclaimed_ever=sum(disk.reclaimed_bytes for disk in disks),
         bookies=len(disks),
@@ -123,18 +130,30 @@ def reasons(disks: Sequence[BookieDisk]) -> list[str]:
 
 
 @dataclass(frozen=True, slots=True)
-class _Seen:
-    at_ms: int
+class Seen:
+    """What audits saw of the bookies. reclaimed: bytes given back since the first; disks: each one's last answer."""
+
+    since_ms: int
+    reclaimed: int
     disks: tuple[BookieDisk, ...]
 
 
-def _read(place: Place) -> _Seen | None:
+def seen_now(before: Seen | None, disks: Sequence[BookieDisk], now_ms: int) -> Seen:
+    """Add what bookies answer now; one that does not answer is counted on when it does again."""
+    if before is None:
+        return Seen(now_ms, 0, tuple(disks))
+    known = {disk.url: disk for disk in (*before.disks, *disks)}
+    return Seen(before.since_ms, before.reclaimed + reclaimed_between(before.disks, disks), tuple(known.values()))
+
+
+def _read(place: Place) -> Seen | None:
     content = place.read(FILE)
     if content is None:
         return None
     try:
         fields = json.loads(content)
-        return _Seen(fields["at_ms"], tuple(BookieDisk(**disk) for disk in fields["disks"]))
+        disks = tuple(BookieDisk(**disk) for disk in fields["disks"])
+        return Seen(fields["since_ms"], fields["reclaimed"], disks)
     except (ValueError, KeyError, TypeError):
         return None  # of another version: counting begins anew
 
@@ -159,5 +178,4 @@ def _deleted(settings: Settings, kind: LedgerType, since_ms: int) -> int:
         ds.field(c.LEDGER_TYPE) == str(kind),
         ds.field(c.AT_MS) >= since_ms,
     )
-    rows = receipts.rows(settings.state.dir, reduce(and_, conditions), columns=[c.BYTES])
-    return sum(int(row[c.BYTES] or 0) for row in rows)
+    return receipts.total(settings.state.dir, reduce(and_, conditions), c.BYTES)

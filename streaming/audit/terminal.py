@@ -1,7 +1,11 @@
 """The audit on the terminal: what belongs to no one, by tenant, namespace and topic, and how sure that is."""
 
+from dataclasses import dataclass
+from datetime import UTC, datetime
+
 from rich.console import Console
 from rich.markup import escape
+from rich.padding import Padding
 from rich.panel import Panel
 from rich.table import Table
 from rich.text import Text
@@ -9,7 +13,7 @@ from rich.text import Text
 from streaming.audit.audited import Audited
 from streaming.audit.space import Space
 from streaming.audit.summary import Sample, Summary
-from streaming.audit.text import age_text, size_text
+from streaming.audit.text import age_text, amount_text, size_text
 from streaming.audit.words import CLASS_MEANING
 from udfs.audit import FindingClass
 
@@ -18,8 +22,17 @@ _SAMPLES = 10
 _STYLES = {FindingClass.ORPHAN: "yellow", FindingClass.MISSING: "bold red", FindingClass.UNKNOWN: "magenta"}
 
 
-def show(console: Console, audited: Audited, summary: Summary, space: Space) -> None:
-    """Print tables."""
+@dataclass(frozen=True, slots=True)
+class Commands:
+    """What the operator may want to run next, as it has to be typed."""
+
+    publish: str
+    explain: str
+
+
+def show(console: Console, audited: Audited, summary: Summary, space: Space, scope: str = "") -> None:
+    """Print tables. scope: the filters in words, "" for everything."""
+    _head(console, audited, scope)
     _missing(console, summary)
     if summary.by_topic:
         console.print(_topics(summary))
@@ -29,7 +42,7 @@ def show(console: Console, audited: Audited, summary: Summary, space: Space) -> 
     if space.is_known:
         console.print(_space(space))
         for reason in space.why:
-            console.print(f"  {reason}", style="dim")
+            console.print(Padding(Text(reason, style="dim"), (0, 0, 0, 2)))
     if space.unasked:
         more = f" (and {len(space.unasked) - 1} more)" if len(space.unasked) > 1 else ""
         console.print(f"[yellow]No answer[/]: {space.unasked[0]}{more}", soft_wrap=True)
@@ -44,20 +57,35 @@ def in_short(audited: Audited, summary: Summary) -> str:
     return f"{complete}, {audited.totals['ledgers']} ledgers, {found}, {size_text(summary.orphans.size_bytes)} orphaned"
 
 
-def propose(console: Console, summary: Summary, publish: str, *, publishes: bool) -> None:
-    """Say what to do next. publish: the command that sends what is shown to the service."""
+def propose(console: Console, summary: Summary, commands: Commands, *, publishes: bool) -> None:
+    """Say what to do next."""
     if summary.orphans.count and not publishes:
         console.print("Nothing was changed. To have the service judge these orphans again and delete them:")
-        console.print(f"  {publish}", soft_wrap=True, markup=False, highlight=False)
+        console.print(f"  {commands.publish}", soft_wrap=True, markup=False, highlight=False)
+    if summary.of(FindingClass.OPEN).count:
+        console.print("OPEN ledgers stay until safety.open_quarantine_days says after how many days they may go.")
     if any(summary.of(each).count for each in FindingClass):
-        console.print("About a single ledger: `ledger-reaper explain --config F --ledger N`.", highlight=False)
+        console.print("To know more about one ledger:")
+        console.print(f"  {commands.explain}", soft_wrap=True, markup=False, highlight=False)
+
+
+def _head(console: Console, audited: Audited, scope: str) -> None:
+    started = datetime.fromtimestamp(audited.started_ms / 1000, UTC).strftime("%Y-%m-%d %H:%M:%S")
+    took = age_text((audited.ended_ms - audited.started_ms) / 1000)
+    console.print(f"[bold]Ledger audit[/] of {started} UTC, took {took}", highlight=False)
+    if scope:
+        only = f"Only {scope}; MISSING, in use and listed are the whole cluster's."
+        console.print(only, markup=False, highlight=False)
 
 
 def _missing(console: Console, summary: Summary) -> None:
     missing = summary.of(FindingClass.MISSING)
     if missing.count:
+        size = size_text(missing.size_bytes)
         text = Text(
-            f"{missing.count:,} ledgers or objects ({size_text(missing.size_bytes)}) are referred to and do not exist."
+            f"{missing.count:,} ledgers or objects ({size}) are referred to and do not exist.\n"
+            "`ledger-reaper receipts --ledger N` tells whether the service deleted one; then `ledger-reaper undo` "
+            "puts it back, while the bookies still hold its data."
         )
         console.print(Panel(text, title="DATA LOSS", border_style="bold red", expand=False))
         console.print(_samples("Missing (the largest)", summary.missing))
@@ -65,7 +93,7 @@ def _missing(console: Console, summary: Summary) -> None:
 
 def _topics(summary: Summary) -> Table:
     shown = summary.by_topic[:_TOPICS]
-    more = " (those with the most bytes)" if len(summary.by_topic) > _TOPICS else ""
+    more = f" (the {_TOPICS} with the most bytes; the report has more)" if len(summary.by_topic) > _TOPICS else ""
     table = Table(title=f"Orphans by topic{more}", title_justify="left")
     for name in ("tenant", "namespace", "topic"):
         table.add_column(name, overflow="fold")
@@ -88,7 +116,7 @@ def _classes(audited: Audited, summary: Summary) -> Table:
     for each in FindingClass:
         amount = summary.of(each)
         if amount.count:
-            cells = (str(each), f"{amount.count:,}", size_text(amount.size_bytes), CLASS_MEANING[each])
+            cells = (str(each), f"{amount.count:,}", amount_text(each, amount.size_bytes), CLASS_MEANING[each])
             table.add_row(*cells, style=_STYLES.get(each, ""))
     table.add_row("in use", f"{audited.totals['in_use']:,}", "", "ledgers that an owner refers to", style="green")
     table.add_row("listed", f"{audited.totals['ledgers']:,}", "", "ledgers in BookKeeper's metadata", style="dim")

@@ -1,5 +1,7 @@
 """Amounts in words, the same on the terminal and in the report."""
 
+from udfs.audit import FindingClass
+
 _UNITS = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
 _STEP = 1024
 
@@ -12,6 +14,11 @@ def size_text(size_bytes: float) -> str:
             return f"{amount:.0f} {unit}" if unit == "B" else f"{amount:.1f} {unit}"
         amount /= _STEP
     raise AssertionError("unreachable")
+
+
+def amount_text(finding_class: str, size_bytes: int) -> str:
+    """Bytes of a class of findings; an open ledger's are known once it is closed."""
+    return "not known" if finding_class == FindingClass.OPEN and not size_bytes else size_text(size_bytes)
 
 
 def age_text(seconds: float) -> str:

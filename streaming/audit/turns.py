@@ -10,13 +10,15 @@ log = logging.getLogger("ledger-reaper")
 
 
 class Turns:
-    """Runs something every so often until it is stopped. first_after_seconds: when the first turn is due."""
+    """Runs something every so often until stop is set. first_after_seconds: when the first turn is due."""
 
-    def __init__(self, run: Callable[[], None], every_seconds: float, first_after_seconds: float) -> None:
+    def __init__(
+        self, run: Callable[[], None], every_seconds: float, first_after_seconds: float, stop: threading.Event
+    ) -> None:
         self._run = run
         self._every_seconds = every_seconds
         self._first_after_seconds = first_after_seconds
-        self._stop = threading.Event()
+        self._stop = stop
         self._is_busy = first_after_seconds <= 0
 
     @property
@@ -35,11 +37,16 @@ class Turns:
             self._is_busy = True
             try:
                 self._run()
-            except ReaperError as error:
-                log.error("audit: %s", error)
-            except Exception:
-                if not self._stop.is_set():  # a Spark that is being stopped fails in its own words
-                    log.exception("audit failed; the next one is in %s s", self._every_seconds)
+            except Exception as error:
+                self._tell(error)
             finally:
                 self._is_busy = False
             wait_seconds = self._every_seconds
+
+    def _tell(self, error: Exception) -> None:
+        if self._stop.is_set():
+            return  # what is being stopped fails in its own words
+        if isinstance(error, ReaperError):
+            log.error("audit: %s", error)
+        else:
+            log.error("audit failed; the next one is in %s s", self._every_seconds, exc_info=error)

@@ -23,10 +23,16 @@ def auditing(spark: SparkSession, settings: Settings) -> Iterator[Turns]:
     """Audit as [audit] says until the block is left, on the service's own Spark session."""
     place = place_of(settings, None)
     wanted = Wanted(
-        AuditOptions(settings.safety.min_age_seconds), config="F", publish=settings.audit.publish, is_quiet=True
+        AuditOptions(settings.safety.min_age_seconds),
+        config="F",
+        publish=settings.audit.publish,
+        is_quiet=True,
+        repeats=True,
     )
     first_after_seconds = due_in_seconds(place, settings.audit.every_seconds, SystemClock())
-    turns = Turns(AuditCommand(spark, settings, wanted, place).run, settings.audit.every_seconds, first_after_seconds)
+    stop = threading.Event()
+    command = AuditCommand(spark, settings, wanted, place, stop)
+    turns = Turns(command.run, settings.audit.every_seconds, first_after_seconds, stop)
 
     def repeat() -> None:
         # in the service's own pool its chunks would wait behind an audit's jobs

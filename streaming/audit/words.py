@@ -4,12 +4,20 @@ from udfs.audit import FindingClass
 from udfs.records import Reason
 
 CLASS_MEANING = {
-    FindingClass.ORPHAN: "belongs to no one; the sweep would delete it",
+    FindingClass.ORPHAN: "belongs to no one; the service would delete it",
     FindingClass.MISSING: "an owner refers to it, and it does not exist",
     FindingClass.UNKNOWN: "something that decides could not be read",
     FindingClass.FOREIGN: "another application's; never touched",
     FindingClass.TOO_YOUNG: "unreferenced, but its owner may still write it into a list",
-    FindingClass.OPEN: "unreferenced, but perhaps being written to (safety.open_quarantine_days)",
+    FindingClass.OPEN: "unreferenced, but perhaps being written to",
+}
+CLASS_NEXT = {
+    FindingClass.ORPHAN: "`ledger-reaper audit --last --publish`: the service judges each again, then deletes it",
+    FindingClass.MISSING: "find out who deleted it; `ledger-reaper undo`, if `ledger-reaper receipts` says the service",
+    FindingClass.UNKNOWN: "repair what the certificate names, then audit again",
+    FindingClass.FOREIGN: "nothing",
+    FindingClass.TOO_YOUNG: "wait, then audit again",
+    FindingClass.OPEN: "choose after how many days such ledgers may go: safety.open_quarantine_days",
 }
 MEANING = {
     Reason.UNREFERENCED: "It is closed, old enough, and its owner does not name it: it would be deleted.",

@@ -1,8 +1,9 @@
 """What the operator chooses and sees: options, completeness, plots, the report, and what is remembered of it."""
 
 import io
+import json
 import re
-from dataclasses import replace
+from dataclasses import asdict, replace
 from html.parser import HTMLParser
 from pathlib import Path
 from xml.etree import ElementTree
@@ -17,11 +18,12 @@ from streaming.audit.audited import Audited, Share, remember, remembered
 from streaming.audit.certificate import MAX_PROBLEMS, Certificate, blocked_paths, whole_errors
 from streaming.audit.history import Past
 from streaming.audit.html import Beside, page
-from streaming.audit.options import Filters, bytes_of, component_of, seconds_of
+from streaming.audit.options import Filters, bytes_of, component_of, every_seconds_of, seconds_of
 from streaming.audit.place import Place
-from streaming.audit.publish import Plan, finish, plan_name, plans
+from streaming.audit.publication import Published
+from streaming.audit.publish import Plan, finish, plan_name, plans, unfinished
 from streaming.audit.run import audit_id_at, left_behind
-from streaming.audit.space import Space, reasons, reclaimed_between
+from streaming.audit.space import Seen, Space, reasons, reclaimed_between, seen_now
 from streaming.audit.summary import AGES, Amount, Sample, Summary, TopicRow
 from streaming.audit.text import age_text, size_text
 from streaming.audit.words import meaning_of
@@ -280,6 +282,44 @@ def test_plans_are_remembered_until_all_is_stored(tmp_path: Path) -> None:
     assert plans(place) == [replace(plan, is_done=True)]
 
 
+def test_a_turn_goes_on_with_what_was_cut_short_under_its_own_filters_only(tmp_path: Path) -> None:
+    place = _place(tmp_path)
+    mine, others = Filters(tenant="a"), Filters(tenant="b")
+    for number, filters in enumerate((mine, others, mine)):
+        plan = Plan(plan_name(str(number), filters), str(number), number, 3, 30, {}, is_done=number == 2)
+        place.write(f"published/{plan.name}.json", json.dumps(asdict(plan)).encode())
+
+    assert [plan.audit_id for plan in unfinished(place, mine)] == ["0"]
+
+
+@pytest.mark.parametrize(
+    ("published", "line"),
+    [
+        pytest.param(Published(2), "2 requests published to T", id="all new"),
+        pytest.param(Published(2, is_repetition=True), "2 requests were already in T", id="the same again"),
+        pytest.param(
+            Published(0, 5),
+            "0 requests published to T; 5 orphans left out that were asked for before",
+            id="nothing new",
+        ),
+    ],
+)
+def test_a_log_says_what_was_asked_for_and_what_was_left_out(published: Published, line: str) -> None:
+    assert published.told("T") == line
+
+
+@pytest.mark.parametrize("text", ["0s", "soon"])
+def test_a_watch_needs_time_between_its_turns(text: str) -> None:
+    with pytest.raises(ConfigError, match="--watch"):
+        every_seconds_of(text, last=False)
+
+
+def test_a_watch_looks_anew_and_so_refuses_the_last_audit() -> None:
+    assert (every_seconds_of("", last=True), every_seconds_of("2m", last=False)) == (0, 120)
+    with pytest.raises(ConfigError, match="--last"):
+        every_seconds_of("2m", last=True)
+
+
 METRICS = """# TYPE bookie_ACTIVE_ENTRY_LOG_SPACE_BYTES gauge
 bookie_ACTIVE_ENTRY_LOG_SPACE_BYTES{indexDir="/a",ledgerDir="/a"} 700
 bookie_ACTIVE_ENTRY_LOG_SPACE_BYTES{indexDir="/b",ledgerDir="/b"} 300.0
@@ -319,6 +359,36 @@ def test_given_back_is_what_bookies_counted_between_two_looks(
     assert reclaimed_between(before, now) == reclaimed
 
 
+def test_what_bookies_gave_back_adds_up_over_audits_also_where_one_is_silent_for_a_while() -> None:
+    other = replace(DISK, url="http://b2:8000")
+    seen = seen_now(None, [DISK, other], 1_000)
+    for number, answers in enumerate(
+        ([replace(DISK, reclaimed_bytes=60)], [replace(other, reclaimed_bytes=90), replace(DISK, reclaimed_bytes=5)])
+    ):
+        seen = seen_now(seen, answers, 2_000 + number)
+
+    assert (seen.since_ms, seen.reclaimed) == (1_000, 10 + 40 + 5)
+    assert seen_now(Seen(1_000, 5, (DISK,)), [], 3_000) == Seen(1_000, 5, (DISK,))
+
+
+@pytest.mark.parametrize(("deleted", "reclaimed", "held"), [(10, 4, 6), (10, 10, 0), (10, 30, 0)])
+def test_still_on_disk_is_what_was_deleted_and_not_given_back(deleted: int, reclaimed: int, held: int) -> None:
+    space = replace(ALONE.space, since_ms=1, bookies=1, deleted_since=deleted, reclaimed=reclaimed)
+
+    assert ("deleted since then and still on disk, at least", held) in space.lines()
+
+
+def test_an_open_ledgers_bytes_are_not_shown_as_none() -> None:
+    out = io.StringIO()
+    summary = replace(SUMMARY, by_class=(Amount("OPEN", "NOT_CLOSED", 3, 0), Amount("FOREIGN", "NOT_PULSARS", 1, 0)))
+
+    terminal.show(Console(file=out, width=120), AUDITED, summary, ALONE.space, "namespace a/b")
+
+    assert re.search(r"OPEN\s*│\s*3 │ not known", out.getvalue())
+    assert re.search(r"FOREIGN\s*│\s*1 │\s*0 B", out.getvalue())
+    assert "Only namespace a/b" in out.getvalue()
+
+
 def test_why_the_rest_is_on_disk_names_the_bookies_own_settings() -> None:
     text = " ".join(reasons([DISK, replace(DISK, major_threshold=0.5, gc_wait_seconds=60)]))
 
@@ -356,7 +426,8 @@ def test_publishing_is_proposed_only_where_there_is_something_to_publish(
 ) -> None:
     out = io.StringIO()
 
-    terminal.propose(Console(file=out), summary, "ledger-reaper audit --publish", publishes=publishes)
+    commands = terminal.Commands("ledger-reaper audit --publish", "ledger-reaper explain")
+    terminal.propose(Console(file=out), summary, commands, publishes=publishes)
 
     assert ("  ledger-reaper audit --publish" in out.getvalue()) is is_proposed
 

@@ -23,7 +23,7 @@ class Work:
     def __init__(self, *errors: Exception | None) -> None:
         self.errors = list(errors)
         self.taken = 0
-        self.turns = Turns(self, 0, 0)
+        self.turns = Turns(self, 0, 0, threading.Event())
         self.was_busy: list[bool] = []
 
     def __call__(self) -> None:
@@ -60,7 +60,7 @@ def test_after_a_stop_no_turn_begins() -> None:
 
 def test_a_stop_ends_the_pause_between_two_turns() -> None:
     begun = threading.Event()
-    turns = Turns(begun.set, 3_600, 0)
+    turns = Turns(begun.set, 3_600, 0, threading.Event())
     thread = threading.Thread(target=turns.repeat)
     thread.start()
     assert begun.wait(10)
