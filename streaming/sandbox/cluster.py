@@ -106,11 +106,11 @@ class Cluster:
             self._launch(part)
         for part in parts:
             for _attempt in range(PORT_TRIES):
-                if self._serves_or_lost_its_port(part):
+                if self._serves_or_is_to_be_tried_again(part):
                     break
                 self._launch(part)
             else:
-                raise ReaperError(f"{part} found no free port in {PORT_TRIES} tries")
+                raise ReaperError(self._explain(part, f"did not start in {PORT_TRIES} tries"))
 
     def stop(self, part: Part) -> None:
         """End the part gently (SIGTERM, then SIGKILL); nothing happens if it does not run."""
@@ -131,13 +131,18 @@ class Cluster:
             self._settle_ports(part)
             launch.start(self.home, part, self.spec, self.pulsar)
 
-    def _serves_or_lost_its_port(self, part: Part) -> bool:
+    def _serves_or_is_to_be_tried_again(self, part: Part) -> bool:
         try:
             self.wait_ready(part)
         except ReaperError:
+            if process.find(self.home.record(part)) is not None:
+                raise
             # Another process may have taken the port between our look and the part's bind.
-            alive = process.find(self.home.record(part)) is not None
-            if alive or all(is_free(self.spec.ports[name]) for name in PORTS[part]):
+            lost_its_port = not all(is_free(self.spec.ports[name]) for name in PORTS[part])
+            # A broker ends when what a killed one owned expires between its look and its read.
+            said = launch.tail(self.home.log(part), lines=100)
+            met_an_expiring_session = part is Part.BROKER and "NoNode for /namespace/" in said
+            if not (lost_its_port or met_an_expiring_session):
                 raise
             return False
         return True
