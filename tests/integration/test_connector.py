@@ -137,31 +137,43 @@ def test_a_million_requests_of_one_topic_do_not_keep_anothers_ten_waiting_and_a_
     assert (found.requests, found.open, found.wrong) == (BULK + 10, 0, [])
 
 
-def test_a_pause_stops_a_chunk_in_the_middle_and_resume_goes_on(
+def test_a_pause_stops_a_chunk_in_the_middle_and_what_it_had_deleted_counts_in_the_hour(
     cluster: Cluster, deploy: Deploy, tmp_path: Path
 ) -> None:
     topic = f"persistent://public/default/paused-{time.time_ns()}"
     topics.fill(cluster, topic, 2, ["s"])
-    leaked = list(ledgers.make_synthetic(cluster, topic, count=200, first_id=time.time_ns() // 1000 % 10**9 + 10**9))
-    service, log = deploy(), tmp_path / "run.log"
-    service.config.write_text(service.config.read_text().replace("deletes_per_second = 0", "deletes_per_second = 8"))
+    first_id = time.time_ns() // 1000 % 10**9 + 10**9
+    leaked = list(ledgers.make_synthetic(cluster, topic, count=120, first_id=first_id))
+    service, log = deploy(limits="max_deletes_per_hour = 120"), tmp_path / "run.log"
+    service.config.write_text(service.config.read_text().replace("deletes_per_second = 0", "deletes_per_second = 3"))
     service.request(payload(topic, each) for each in leaked)
-    running = service.start("run", "--until-idle", log=log)
+    running = service.start("run", log=log)
     try:
-        _wait(lambda: len(set(leaked) & ledgers.every_ledger(cluster).keys()) < len(leaked), running, log)
-        service.run("pause")
-        time.sleep(2)
+        _wait(lambda: len(set(leaked) & ledgers.every_ledger(cluster).keys()) < len(leaked) - 10, running, log)
+        service.run("pause")  # a hundred went in one transaction; the next waits half a minute for its turn
+        _wait(lambda: "paused in the middle of a chunk" in log.read_text(), running, log)
         left = set(leaked) & ledgers.every_ledger(cluster).keys()
         time.sleep(3)
         assert set(leaked) & ledgers.every_ledger(cluster).keys() == left != set()
         service.run("resume")
-        assert running.wait(150) == 0
+        _wait(lambda: len(service.receipts()) == 120, running, log)
+        assert {row["outcome"] for row in service.receipts()} == {"DELETED", "ALREADY_GONE"}
+        more = list(ledgers.make_synthetic(cluster, topic, count=20, first_id=first_id + 120))
+        service.request(payload(topic, each) for each in more)
+        _wait(lambda: "LIMIT REACHED" in log.read_text(), running, log)
+        assert "limits.max_deletes_per_hour is 120" in log.read_text()
+        assert set(more) <= ledgers.every_ledger(cluster).keys()
     finally:
         _kill(running)
         service.run("resume")
-    assert not set(leaked) & ledgers.every_ledger(cluster).keys()
+    running = service.start("run", "--until-idle", log=log)
+    try:
+        assert running.wait(150) == 0
+    finally:
+        _kill(running)
+    assert not {*leaked, *more} & ledgers.every_ledger(cluster).keys()
     found = reckon(service.settings)
-    assert (found.requests, found.open, found.wrong) == (200, 0, [])
+    assert (found.requests, found.open, found.wrong) == (140, 0, [])
 
 
 def _stored(service: Deployment, topic: str) -> list[StoredMessage]:
@@ -174,13 +186,14 @@ def test_a_java_consumer_and_the_service_go_on_with_each_others_retries(service:
     named = service.settings.topics
     java_retry, java_dlq = f"{named.retry}-JAVA", f"{named.dead_letter}-JAVA"
     _send(service, f"{named.requests[0]}-partition-0", range(FIRST, FIRST + 2))
+    _send(service, f"{named.requests[0]}-partition-0", range(FIRST + 2, FIRST + 5), batched=True)
     # Java puts ours off, into our retry topic: the service works them off, as the same requests
-    put_off = _java(service, "put-off", named.requests[0], named.retry, java_dlq, "2", "5")
+    put_off = _java(service, "put-off", named.requests[0], named.retry, java_dlq, "5", "5")
     assert {line[1] for line in put_off} == {"0"}
-    assert len(_stored(service, named.retry)) == 2
+    assert len(_stored(service, named.retry)) == 5
     service.run("run", "--until-idle")
     retried = [row for row in service.receipts() if row["attempt"] == 1]
-    assert len(retried) == 2
+    assert len(retried) == 5
     origins = {row["message_id"] for row in retried}
     assert origins == {row["message_id"] for row in service.receipts() if row["attempt"] == 0}
 
@@ -195,7 +208,7 @@ def test_a_java_consumer_and_the_service_go_on_with_each_others_retries(service:
     service.run("run", "--until-idle")
     ours = [each for each in _stored(service, named.retry) if str(ledger_id).encode() in each.payload]
     assert [each.properties["RECONSUMETIMES"] for each in ours] == ["1", "2"]
-    read_by_java = _java(service, "put-off", named.retry, java_retry, java_dlq, "7", "2")
+    read_by_java = _java(service, "put-off", named.retry, java_retry, java_dlq, "13", "2")
     mine = [line for line in read_by_java if line[2] == ours[0].properties["ORIGIN_MESSAGE_ID"]]
     assert sorted(line[1] for line in mine) == ["1", "2", "2"]
     buried = _stored(service, java_dlq)
