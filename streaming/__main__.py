@@ -132,11 +132,16 @@ def resume(config: Config) -> None:
 
 
 @app.command()
-def jars() -> None:
+def jars(
+    config: Annotated[
+        Path | None, typer.Option("--config", help="Configuration file (TOML): S3A too, if its checkpoints need it")
+    ] = None,
+) -> None:
     """Print the jars that spark-submit needs, for --jars; fetches them if they are not in the cache."""
-    from streaming.artifacts import jars as fetched
+    from streaming.session import fetched_jars
 
-    typer.echo(",".join(str(jar) for jar in fetched()))
+    found = fetched_jars(load(config))
+    typer.echo(",".join(str(jar) for jar in (*found.everywhere, *found.driver)))
 
 
 _SUBMITTED = "PYSPARK_GATEWAY_PORT"  # set by spark-submit, whose JVM is then our parent

@@ -20,11 +20,11 @@ from streaming.accounted import Accounted
 from streaming.adapters.pulsar_admin import PulsarAdmin
 from streaming.adapters.pulsar_read import Position, read
 from streaming.backlog import ledgers_of
-from streaming.checkpoints import committed_positions
+from streaming.checkpoints import committed_positions, location_of
 from streaming.config import Settings
 from streaming.errors import UnavailableError
 from streaming.journal import open_filesystem
-from streaming.queries import checkpoint_of, queries_of
+from streaming.queries import queries_of
 from streaming.tables import opened
 from streaming.worker import RETRY
 from udfs.paths import base_topic
@@ -135,7 +135,7 @@ def accounts_of(
     committed: dict[str, Position] = {}
     last: dict[str, Position] = {}
     for query in queries_of(settings, matched):
-        committed |= committed_positions(checkpoint_of(settings, query.name))
+        committed |= committed_positions(location_of(settings, query.name))
         for topic in query.topics:
             last |= admin.last_positions(topic) if admin.partitions(topic) else {}
     lost = _not_waiting(settings, put_off, committed, last, now_ms)

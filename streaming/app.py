@@ -7,10 +7,9 @@ import contextlib
 import logging
 import signal
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
 from secrets import token_hex
 
 from pyspark.sql import SparkSession
@@ -24,7 +23,7 @@ from streaming.believed import Accepted, Believed, accepted_path
 from streaming.breaker import BlastRadius, Breaker, breaker_path, limits_of
 from streaming.care import Care
 from streaming.census import count_ledgers
-from streaming.checkpoints import is_unfinished, refuse_changes
+from streaming.checkpoints import is_unfinished, location_of, refuse_changes, root_of
 from streaming.clock import Clock, SystemClock
 from streaming.config import Settings
 from streaming.dead_letter_care import expire
@@ -35,11 +34,12 @@ from streaming.in_use import InUseCache, InUseLoader
 from streaming.lanes import Lanes
 from streaming.metrics import Metrics
 from streaming.ports import MetadataStore, Znode
-from streaming.queries import Query, checkpoint_of, stream
+from streaming.queries import Query, stream
 from streaming.recall import deletes_since
 from streaming.receipts import Receipts
+from streaming.s3a import faults_named
 from streaming.service import Guards, Identity, LedgerDeletionService, StopRequestedError, translated
-from streaming.session import jvm_signals, start
+from streaming.session import Jars, jvm_signals, start
 from streaming.source_watch import SourceWatch
 from streaming.sweep import SweepRules
 from streaming.topics import ensure_topics
@@ -67,13 +67,13 @@ class Instance:
     secret: bytes
 
 
-def run(settings: Settings, jars: Callable[[], list[Path]], *, until_idle: bool = False) -> None:
+def run(settings: Settings, jars: Callable[[], Jars], *, until_idle: bool = False) -> None:
     """Run the service until it is told to stop, or, with until_idle, until no request is waiting.
 
     Raises ReaperError's family; returns normally after a clean stop.
     """
     stop = threading.Event()
-    with _signals(stop), _instance(settings, stop) as instance:
+    with _signals(stop), faults_named(settings.checkpoints), _instance(settings, stop) as instance:
         retry_partitions, dead_letter_partitions = ensure_topics(instance.admin, settings)
         refuse_changes(settings, instance.admin.partitions)
         spark = start(settings, jars())
@@ -94,7 +94,7 @@ def _instance(settings: Settings, stop: threading.Event) -> Iterator[Instance]:
     store, root, name = clients.store, settings.zookeeper.own_root, settings.service.name
     cluster = identity.read_identity(store, settings.zookeeper.ledgers_root, ",".join(sorted(admin.clusters())), name)
     with InstanceLock(store, root, name, on_lost=stop.set):
-        for directory in (settings.checkpoints.dir, settings.state.dir):
+        for directory in (root_of(settings), settings.state.dir):
             identity.hold(cluster, directory)
         epoch = Epoch.bump(store, root, name)
         log.info("epoch %s of instance %s on cluster %s", epoch.version, name, cluster.instance_id)
@@ -130,7 +130,7 @@ def _service(
         loader, clock, settings.in_use.refresh_seconds * 1000, settings.in_use.max_cache_mib * 1024 * 1024
     )
     receipts_table = Receipts(spark, settings.state.dir)
-    identity.hold_state(receipts_table.table_id, settings.checkpoints.dir)
+    identity.hold_state(receipts_table.table_id, root_of(settings))
     metrics = Metrics()
     if settings.metrics.port >= 0:
         log.info("metrics: http://127.0.0.1:%s/metrics", metrics.serve(settings.metrics.port))
@@ -237,8 +237,7 @@ def _work(
     finally:
         service.stop.set()
         _stop(spark, lanes, due)
-        unfinished = [each.name for each in lanes.running if is_unfinished(checkpoint_of(settings, each.name))]
-        log.info("stopped; %s", f"abandoned, to run again: {', '.join(unfinished)}" if unfinished else "all finished")
+        log.info("stopped; %s", _what_is_left(settings, lanes.running))
     if service.fatal:
         raise service.fatal[0]
     for query, failure in failed.items():
@@ -246,6 +245,14 @@ def _work(
     _raise_failure("of waiting retries", broken)
     if gaps:
         raise ReaperError(f"not accounted for: {'; '.join(gaps)}")
+
+
+def _what_is_left(settings: Settings, queries: Iterable[Query]) -> str:
+    try:
+        unfinished = [each.name for each in queries if is_unfinished(location_of(settings, each.name))]
+    except UnavailableError as error:  # must not hide why it stopped
+        return f"whether all was finished could not be read: {error}"
+    return f"abandoned, to run again: {', '.join(unfinished)}" if unfinished else "all finished"
 
 
 @contextlib.contextmanager

@@ -103,6 +103,27 @@ CONNECTORS = {
         "04622a3f1ef2c81ce4cfa6b230806bf1a1c1199fa13a6fbe8831fcdb3aa5addd0a3502d8e853f6d4552c2cd0f9f411e30d6b36a02c8ccc726f8854c03de37a9e",
     ),
 }
+# Hadoop's S3 client of the Hadoop that PySpark 3.5 ships, and the SDK it was built with.
+S3A = (
+    Artifact(
+        "org.apache.hadoop",
+        "hadoop-aws",
+        "3.3.4",
+        "jar",
+        "",
+        962_685,
+        "b48a67a6af0b9885c05459b81d97ec07c30e30f889f6730966771d6a6d70cb3e856c29661b17c16a62a07044a4655467d682147b52a89651a137d146181fc284",
+    ),
+    Artifact(
+        "com.amazonaws",
+        "aws-java-sdk-bundle",
+        "1.12.262",
+        "jar",
+        "",
+        280_645_251,
+        "4231e69dfc4b952575579d5310e97abfc931f44f2184a71ce2072970d12623200f3adb346fea131c75c515188f665ae7912d2516becc14307cda144acb52e3f6",
+    ),
+)
 
 
 def default_cache() -> Path:

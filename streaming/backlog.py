@@ -14,11 +14,11 @@ from streaming import waiting
 from streaming.adapters.clients import admin_for
 from streaming.adapters.pulsar_admin import PulsarAdmin
 from streaming.adapters.pulsar_read import read
-from streaming.checkpoints import committed_positions
+from streaming.checkpoints import committed_positions, location_of
 from streaming.config import Settings
 from streaming.errors import UnavailableError
 from streaming.matched import matched_topics
-from streaming.queries import checkpoint_of, queries_of
+from streaming.queries import queries_of
 
 Position = tuple[int, int]
 
@@ -30,7 +30,7 @@ def backlog_of(settings: Settings) -> dict[str, Any]:
     counted: dict[str, int] = {}
     with admin_for(settings) as admin:
         for query in queries_of(settings, matched_topics(admin, settings)):
-            done = committed_positions(checkpoint_of(settings, query.name))
+            done = committed_positions(location_of(settings, query.name))
             for topic in query.topics:
                 counted[topic] = _waiting(settings, admin, topic, done)
     counted[settings.topics.retry] += sum(1 for _ in waiting.outstanding(settings.state.dir))

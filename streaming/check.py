@@ -15,10 +15,11 @@ from streaming.adapters.coordination import Pause
 from streaming.adapters.pulsar_admin import PulsarAdmin
 from streaming.adapters.zookeeper import ZooKeeperStore
 from streaming.breaker import Breaker, breaker_path
-from streaming.checkpoints import changes_of, left_behind, refuse_changes
+from streaming.checkpoints import changes_of, left_behind, refuse_changes, root_of
 from streaming.clock import Clock, SystemClock
 from streaming.config import Settings
 from streaming.errors import ConfigError, ReaperError, RefusedError, SafetyError, UnavailableError
+from streaming.journal import shown
 from streaming.matched import matched_topics
 from streaming.ports import MetadataStore
 from streaming.queries import FURTHER, queries_of
@@ -73,7 +74,7 @@ def check(settings: Settings) -> Iterator[Line]:
                     "request that was lost can be sent again at any time (`ledger-reaper audit --publish` does)",
                 )
         yield from _buckets(settings)
-        yield from _here()
+        yield from _here(settings)
     finally:
         store.close()
 
@@ -175,11 +176,11 @@ def _topic(settings: Settings, admin: PulsarAdmin, topic: str) -> str:
 
 def _directories(settings: Settings, store: MetadataStore | None, admin: PulsarAdmin) -> Iterator[Line]:
     """store None: whose directories they are can't be told while something does not answer."""
-    for name, directory in (("state", settings.state.dir), ("checkpoints", settings.checkpoints.dir)):
+    for name, directory in (("state", settings.state.dir), ("checkpoints", root_of(settings))):
         yield _look(
             f"{name} directory",
             lambda directory=directory: preflight.directory(directory),  # type: ignore[misc]
-            f"let this user create and remove files in {directory}, and see that there is room",
+            f"let this user create and remove files in {shown(directory)}, and see that there is room",
         )
         if store is not None:
             yield _look(
@@ -225,9 +226,13 @@ def _buckets(settings: Settings) -> Iterator[Line]:
         )
 
 
-def _here() -> Iterator[Line]:
+def _here(settings: Settings) -> Iterator[Line]:
     yield _look("Java", preflight.java_version, "install Java 17; put it on PATH or set JAVA_HOME")
-    yield _look("jars", preflight.jars, "`ledger-reaper jars` fetches them; on a machine without network copy them")
+    yield _look(
+        "jars",
+        lambda: preflight.jars(settings),
+        "`ledger-reaper jars --config F` fetches them; on a machine without network copy them",
+    )
 
 
 def _look(what: str, question: Callable[[], str], do: str) -> Line:

@@ -14,6 +14,7 @@ from streaming.config import Settings
 from streaming.errors import ConfigError, UnavailableError
 from streaming.journal import open_filesystem
 from streaming.queries import FURTHER, Query, checkpoint_of, queries_of
+from streaming.s3a import readable
 from udfs.formats.errors import FormatError
 from udfs.formats.message_id import parse_message_id
 from udfs.paths import base_topic, partition_index
@@ -21,6 +22,16 @@ from udfs.paths import base_topic, partition_index
 Position = tuple[int, int]
 NOTHING_READ: Position = (-1, -1)
 _WAY_OUT = "checkpoints/README.md, `How to retire one`, has the way"
+
+
+def root_of(settings: Settings) -> str:
+    """checkpoints.dir as open_filesystem takes it."""
+    return readable(settings.checkpoints, settings.checkpoints.dir)
+
+
+def location_of(settings: Settings, query: str) -> str:
+    """A query's checkpoint as the functions here take it; queries.checkpoint_of is Spark's name for it."""
+    return readable(settings.checkpoints, checkpoint_of(settings, query))
 
 
 def committed_positions(checkpoint: str) -> dict[str, Position]:
@@ -51,7 +62,7 @@ def changes(settings: Settings, partitions: Callable[[str], int | None]) -> list
 def changes_of(settings: Settings, query: Query, partitions: Callable[[str], int | None]) -> list[str]:
     """The same of one query's checkpoint."""
     checkpoint = checkpoint_of(settings, query.name)
-    read = partitions_of(checkpoint)
+    read = partitions_of(location_of(settings, query.name))
     faults = [
         f"{checkpoint} has read {topic}, which is not its topic now ({', '.join(query.topics)}): what is unread "
         f"there would stay unread. Name it in [topics] as before, or begin a new checkpoint: {_WAY_OUT}."
@@ -70,12 +81,14 @@ def left_behind(
 ) -> dict[str, str]:
     """Topic -> what is to be said of it, of those that a checkpoint has read and no query reads now."""
     used = {query.name for query in queries}
-    filesystem, root = open_filesystem(settings.checkpoints.dir)
-    folders = filesystem.get_file_info(pafs.FileSelector(root, allow_not_found=True))
     said = {}
-    for name in sorted(each.base_name for each in folders if each.base_name.startswith(FURTHER)):
+    for name in sorted(each for each in _names(root_of(settings)) if each.startswith(FURTHER)):
         checkpoint = checkpoint_of(settings, name)
-        for topic in sorted({base_topic(each) for each in partitions_of(checkpoint)}) if name not in used else ():
+        for topic in (
+            sorted({base_topic(each) for each in partitions_of(location_of(settings, name))})
+            if name not in used
+            else ()
+        ):
             what = (
                 "does not exist any more, and what was unread there is gone with it"
                 if partitions(topic) is None
@@ -117,6 +130,14 @@ def _newest(checkpoint: str, kind: str) -> dict[str, list[int]]:
 
 
 def _number(checkpoint: str, kind: str) -> int:
-    filesystem, root = open_filesystem(checkpoint)
-    infos = filesystem.get_file_info(pafs.FileSelector(f"{root}/{kind}", allow_not_found=True))
-    return max((int(info.base_name) for info in infos if info.base_name.isdigit()), default=-1)
+    return max((int(name) for name in _names(checkpoint, kind) if name.isdigit()), default=-1)
+
+
+def _names(location: str, *below: str) -> list[str]:
+    filesystem, root = open_filesystem(location)
+    folder = "/".join((root, *below))
+    try:
+        infos = filesystem.get_file_info(pafs.FileSelector(folder, allow_not_found=True))
+    except OSError as error:
+        raise UnavailableError(f"{folder} can't be listed: {error}") from error
+    return [info.base_name for info in infos]

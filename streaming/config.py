@@ -3,6 +3,7 @@
 Secrets are files or the environment's business: nothing here holds one.
 """
 
+import re
 from pathlib import Path
 from typing import Annotated, Any
 from urllib.parse import urlsplit
@@ -23,6 +24,8 @@ from udfs.topic_pattern import TopicPattern, parse_pattern
 
 CONF = Path(__file__).parent.parent / "conf"  # beside the packages, in a checkout and in a wheel alike
 _POSITION_PARTITIONS_MAX = 64
+_OBJECT_STORES = ("s3://", "s3a://", "s3n://")
+_S3A_DIRECTORY = re.compile(r"s3a://[a-z0-9][a-z0-9.-]{1,61}[a-z0-9](/[A-Za-z0-9_][A-Za-z0-9._-]*)+/?")
 
 
 class _Part(BaseModel):
@@ -200,9 +203,11 @@ class StateSettings(_Part):
 
 
 class CheckpointSettings(_Part):
-    """[checkpoints]."""
+    """[checkpoints]. endpoint "": AWS's own."""
 
     dir: Annotated[str, Field(min_length=1)]
+    endpoint: Annotated[str, Field(pattern=r"^(https?://[^/@?#]+)?$")]
+    region: Annotated[str, Field(pattern=r"^[a-z0-9-]+$")]
 
 
 class SparkSettings(_Part):
@@ -262,8 +267,7 @@ def _faults(settings: Settings) -> list[str]:
     roots = (zookeeper.ledgers_root, "/managed-ledgers", "/schemas", "/admin", "/loadbalance", "/namespace")
     if any(zookeeper.own_root == root or zookeeper.own_root.startswith(root + "/") for root in roots):
         faults.append(f"zookeeper.own_root {zookeeper.own_root} lies below a root of Pulsar or BookKeeper")
-    if settings.state.dir.rstrip("/") == settings.checkpoints.dir.rstrip("/"):
-        faults.append("state.dir and checkpoints.dir must be two directories")
+    faults += _directory_faults(settings.state.dir, settings.checkpoints.dir)
     if zookeeper.timeout_seconds < zookeeper.session_timeout_seconds:
         faults.append(
             f"zookeeper.timeout_seconds ({zookeeper.timeout_seconds}) is less than session_timeout_seconds "
@@ -277,6 +281,28 @@ def _faults(settings: Settings) -> list[str]:
         host = urlsplit(settings.pulsar.admin_url).hostname or ""
         if not host.startswith("127.") and host != "localhost":
             faults.append("pulsar.token_file would send the token unencrypted: use an https:// admin_url")
+    return faults
+
+
+def is_s3a(location: str) -> bool:
+    """Whether a location is on an object store, as Hadoop names one."""
+    return location.startswith("s3a://")
+
+
+def _directory_faults(state: str, checkpoints: str) -> list[str]:
+    faults = []
+    if state.rstrip("/") == checkpoints.rstrip("/"):
+        faults.append("state.dir and checkpoints.dir must be two directories")
+    if state.startswith(_OBJECT_STORES):
+        faults.append(
+            f"state.dir {state}: receipts and journal can't be on an object store, only checkpoints.dir can. Name a "
+            "local or mounted directory"
+        )
+    if checkpoints.startswith(_OBJECT_STORES) and not _S3A_DIRECTORY.fullmatch(checkpoints):
+        faults.append(
+            f"checkpoints.dir {checkpoints}: on an object store it must be s3a://bucket/folder, of letters, digits, "
+            "dots, dashes, underlines and slashes; credentials come from AWS's standard chain, never from here"
+        )
     return faults
 
 

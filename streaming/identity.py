@@ -12,7 +12,7 @@ import pyarrow.fs as pafs
 from streaming.adapters.pulsar_admin import PulsarAdmin
 from streaming.config import Settings
 from streaming.errors import ConfigError, SafetyError, UnavailableError
-from streaming.journal import open_filesystem
+from streaming.journal import open_filesystem, shown
 from streaming.ports import MetadataStore, Unreadable, Znode
 from udfs.paths import Layout, parse_layout
 
@@ -79,7 +79,7 @@ def compare(identity: ClusterIdentity, directory: str) -> bool:
     ]
     if differences:
         raise SafetyError(
-            f"{directory} belongs to another cluster or instance: {'; '.join(differences)}. "
+            f"{shown(directory)} belongs to another cluster or instance: {'; '.join(differences)}. "
             "If that is intended, start with empty state and checkpoint directories; nothing was deleted."
         )
     return True
@@ -99,9 +99,9 @@ def hold_state(receipts_id: str, checkpoints: str) -> None:
         raise UnavailableError(f"{path} can't be read or written: {error}") from error
     if known.get("receipts") != receipts_id:
         raise SafetyError(
-            f"the receipts in state.dir are not those that {checkpoints} was made with: retries that waited there "
-            "would be lost. Restore state.dir; if it is gone, move the checkpoints away and start again: all that "
-            "the topics still hold is then looked at anew (checkpoints/README.md)"
+            f"the receipts in state.dir are not those that {shown(checkpoints)} was made with: retries that waited "
+            "there would be lost. Restore state.dir; if it is gone, move the checkpoints away and start again: all "
+            "that the topics still hold is then looked at anew (checkpoints/README.md)"
         )
 
 

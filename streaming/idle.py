@@ -5,10 +5,10 @@ from collections.abc import Mapping
 from pyspark.sql.streaming.query import StreamingQuery
 
 from streaming.adapters.pulsar_admin import PulsarAdmin
-from streaming.checkpoints import NOTHING_READ, committed_positions
+from streaming.checkpoints import NOTHING_READ, committed_positions, location_of
 from streaming.config import Settings
 from streaming.due import DueLoop
-from streaming.queries import Query, checkpoint_of
+from streaming.queries import Query
 
 
 def is_idle(settings: Settings, admin: PulsarAdmin, running: Mapping[Query, StreamingQuery], due: DueLoop) -> bool:
@@ -23,7 +23,7 @@ def is_idle(settings: Settings, admin: PulsarAdmin, running: Mapping[Query, Stre
 
 
 def _is_worked_off(settings: Settings, admin: PulsarAdmin, query: Query) -> bool:
-    done = committed_positions(checkpoint_of(settings, query.name))
+    done = committed_positions(location_of(settings, query.name))
     for topic in query.topics:
         newest_of = admin.last_positions(topic) if admin.partitions(topic) else {}  # nothing waits in what is gone
         for partition, newest in newest_of.items():

@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -67,11 +68,21 @@ def open_filesystem(location: str) -> tuple[pafs.FileSystem, str]:
     """Filesystem and path of a local path or a URI (file://, hdfs://, s3://). Raises UnavailableError."""
     try:
         if "://" in location:
-            filesystem, path = pafs.FileSystem.from_uri(location)
-            return filesystem, path
+            return _of_uri(location)
         return pafs.LocalFileSystem(), str(Path(location).absolute())
     except (OSError, ValueError) as error:
-        raise UnavailableError(f"state directory {location} can't be opened: {error}") from error
+        raise UnavailableError(f"{shown(location)} can't be opened: {error}") from error
+
+
+def shown(location: str) -> str:
+    """A location for people: without the options of a URI."""
+    return location.partition("?")[0] if "://" in location else location
+
+
+@lru_cache(maxsize=32)  # a client of an object store is worth keeping: the positions are asked for twice a second
+def _of_uri(location: str) -> tuple[pafs.FileSystem, str]:
+    filesystem, path = pafs.FileSystem.from_uri(location)
+    return filesystem, path
 
 
 class ParquetJournal:

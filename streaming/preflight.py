@@ -20,9 +20,9 @@ from streaming.adapters.pulsar_read import check_service
 from streaming.adapters.s3 import S3Objects
 from streaming.adapters.s3_calls import S3Settings
 from streaming.clock import Clock
-from streaming.config import BucketSettings, Settings
+from streaming.config import BucketSettings, Settings, is_s3a
 from streaming.errors import ConfigError, RefusedError, SafetyError, UnavailableError
-from streaming.journal import open_filesystem
+from streaming.journal import open_filesystem, shown
 from streaming.ports import MetadataStore, Unreadable, Znode
 
 _FREE_BYTES = 1 << 30
@@ -165,12 +165,12 @@ def directory(location: str) -> str:
             out.write(b"check")
         filesystem.delete_file(path)
     except OSError as error:
-        raise ConfigError(f"{location} can't be written: {error}") from error
+        raise ConfigError(f"{shown(location)} can't be written: {error}") from error
     if isinstance(filesystem, pafs.LocalFileSystem):
         free = shutil.disk_usage(root).free
         if free < _FREE_BYTES:
             raise Notice(f"{location} can be written, but has only {free >> 20} MiB left")
-    return f"{location} can be written"
+    return f"{shown(location)} can be written"
 
 
 def java_version() -> str:
@@ -183,9 +183,10 @@ def java_version() -> str:
     return first
 
 
-def jars() -> str:
-    """Whether connector and Delta are there, without fetching them."""
+def jars(settings: Settings) -> str:
+    """Whether connector, Delta and, for checkpoints on S3, S3A are there, without fetching them."""
     wanted = [artifacts.connector(version("pyspark")), *artifacts.DELTA]
+    wanted += artifacts.S3A if is_s3a(settings.checkpoints.dir) else ()
     folder = artifacts.default_cache()
     missing = [each for each in wanted if not (folder / each.file_name).is_file()]
     if missing:

@@ -1,19 +1,24 @@
 """The Spark session of `ledger-reaper run`; under spark-submit the session is there already and is taken as it is."""
 
 import contextlib
+import logging
 import os
 import signal
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from py4j.protocol import Py4JError
 from pyspark import SparkContext
 from pyspark.java_gateway import ensure_callback_server_started
 from pyspark.sql import SparkSession
 
-from streaming.config import CONF, Settings
+from streaming import s3a
+from streaming.config import CONF, Settings, is_s3a
+from streaming.errors import ConfigError
+
+log = logging.getLogger("ledger-reaper")
 
 # What our jobs rely on wherever they run; conf/spark-defaults.conf says the same for spark-submit.
 WITHOUT_DELTA = {
@@ -34,8 +39,18 @@ NEEDED = WITHOUT_DELTA | {
 }
 
 
-def start(settings: Settings, jars: list[Path], *, with_delta: bool = True) -> SparkSession:
-    """Start Spark in this process; jars: connector and Delta. A job that needs neither starts two seconds sooner."""
+class Jars(NamedTuple):
+    """everywhere: what executors need too. driver: what only the driver does, so that it is not copied to each task."""
+
+    everywhere: Sequence[Path] = ()
+    driver: Sequence[Path] = ()
+
+
+def start(settings: Settings, jars: Jars, *, with_delta: bool = True) -> SparkSession:
+    """Start Spark in this process, with jars_for(settings). A job that needs none of them starts two seconds sooner.
+
+    Raises ConfigError where spark-submit did not bring what a checkpoint on S3 takes.
+    """
     # workers must run what runs here, not whatever python3 the PATH has
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     builder = SparkSession.builder.appName(f"ledger-reaper {settings.service.name}")
@@ -43,9 +58,12 @@ def start(settings: Settings, jars: list[Path], *, with_delta: bool = True) -> S
         builder = builder.master(settings.spark.master)
         # not for spark-submit: workers elsewhere may get this package only with their first task
         builder = builder.config("spark.python.daemon.module", "streaming.worker_daemon")
-    if jars:
-        builder = builder.config("spark.jars", ",".join(str(jar) for jar in jars))
-    conf = (NEEDED if with_delta else WITHOUT_DELTA) | {
+    if jars.everywhere:
+        builder = builder.config("spark.jars", ",".join(str(jar) for jar in jars.everywhere))
+    if jars.driver:
+        builder = builder.config("spark.driver.extraClassPath", ":".join(str(jar) for jar in jars.driver))
+        s3a.name_profiles_for_java()
+    conf = (NEEDED | s3a.spark_conf(settings.checkpoints) if with_delta else WITHOUT_DELTA) | {
         "spark.driver.memory": settings.spark.driver_memory,
         "spark.driver.extraJavaOptions": " ".join(
             ("-Xss8m", f"-Dlog4j2.configurationFile={_log_configuration()}", settings.spark.java_options)
@@ -58,7 +76,19 @@ def start(settings: Settings, jars: list[Path], *, with_delta: bool = True) -> S
         builder = builder.config(key, value)
     spark = builder.getOrCreate()
     spark.sparkContext.setLogLevel("WARN")
+    if with_delta and is_s3a(settings.checkpoints.dir):
+        _require_s3a(spark)
     return spark
+
+
+def _require_s3a(spark: SparkSession) -> None:
+    jvm = SparkContext._jvm
+    if jvm is not None and not jvm.org.apache.spark.util.Utils.classIsLoadable(s3a.FILESYSTEM):
+        spark.stop()
+        raise ConfigError(
+            "checkpoints.dir is on s3a://, but Spark was started without Hadoop's S3A: give spark-submit "
+            '--jars "$(ledger-reaper jars --config F)"'
+        )
 
 
 class _SignalHandler:
@@ -104,14 +134,24 @@ def end_jvm(exit_code: int) -> None:
             gateway.jvm.java.lang.System.exit(exit_code)
 
 
-def jars_for(settings: Settings) -> list[Path]:
-    """Connector and Delta, fetched into the user's cache if missing; none where spark-submit brought them."""
-    if "SPARK_ENV_LOADED" in os.environ:
-        return []
-    from streaming.artifacts import jars
+def jars_for(settings: Settings) -> Jars:
+    """What the service needs, fetched if missing; none where spark-submit brought them."""
+    return Jars() if "SPARK_ENV_LOADED" in os.environ else fetched_jars(settings)
 
-    del settings
-    return jars()
+
+def fetched_jars(settings: Settings) -> Jars:
+    """Connector and Delta, and S3A for checkpoints on S3; fetched into the user's cache if missing."""
+    from streaming import artifacts
+
+    told: set[str] = set()
+
+    def tell(what: str, _done: int, total: int) -> None:
+        if what not in told:
+            told.add(what)
+            log.info("%s (%s MB, once)", what, total // 1_000_000)
+
+    driver = artifacts.fetch(artifacts.S3A, progress=tell) if is_s3a(settings.checkpoints.dir) else ()
+    return Jars(artifacts.jars(progress=tell), driver)
 
 
 def _log_configuration() -> str:

@@ -32,7 +32,7 @@ from streaming.clock import SystemClock
 from streaming.config import Settings
 from streaming.errors import ReaperError, SafetyError
 from streaming.service import translated
-from streaming.session import start
+from streaming.session import Jars, start
 from udfs.audit import FindingClass
 
 log = logging.getLogger("ledger-reaper")
@@ -77,7 +77,7 @@ def audit(settings: Settings, wanted: Wanted, *, watch_seconds: int = 0) -> None
     place = place_of(settings, wanted.out)
     if wanted.last:
         _refuse_other_cluster(settings, remembered(place))
-    spark = start(settings, [], with_delta=False)
+    spark = start(settings, Jars(), with_delta=False)
     stop = threading.Event()
     command = AuditCommand(spark, settings, wanted, place, stop)
     work = Turns(command.run, watch_seconds, 0, stop).repeat if watch_seconds else command.run

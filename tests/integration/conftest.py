@@ -78,9 +78,9 @@ class Deployment:
         """Run a command to its end; returns what it printed on both streams. Fails unless it ends with `code`."""
         return _run(self.command(*arguments), code, seconds, input=stdin)
 
-    def submit(self, *arguments: str, code: int = 0, seconds: float = 240) -> str:
-        """The same by spark-submit, as the README has it."""
-        return _run(self._submitted(*arguments), code, seconds, **_submitting())
+    def submit(self, *arguments: str, code: int = 0, seconds: float = 240, jars: str = "") -> str:
+        """The same by spark-submit, as the README has it; jars: what `ledger-reaper jars` says, if more is needed."""
+        return _run(self._submitted(*arguments, jars=jars), code, seconds, **_submitting())
 
     def start(self, *arguments: str, log: Path, submitted: bool = False) -> subprocess.Popen[bytes]:
         """Start a command, or spark-submit with it, in a process group of its own."""
@@ -89,9 +89,9 @@ class Deployment:
             how = _submitting() if submitted else {}
             return subprocess.Popen(command, stdout=out, stderr=subprocess.STDOUT, start_new_session=True, **how)
 
-    def _submitted(self, *arguments: str) -> list[str]:
+    def _submitted(self, *arguments: str, jars: str = "") -> list[str]:
         submit = [str(Path(sys.executable).parent / "spark-submit"), "--properties-file", "conf/spark-defaults.conf"]
-        jars = ",".join(str(jar) for jar in artifacts.jars())
+        jars = jars or ",".join(str(jar) for jar in artifacts.jars())
         return [*submit, "--jars", jars, "streaming/__main__.py", *arguments, "--config", str(self.config)]
 
     def request(self, payloads: Iterable[bytes]) -> None:

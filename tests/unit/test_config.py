@@ -60,6 +60,14 @@ def test_the_defaults_are_safe() -> None:
             id="a pattern over tenants, and one of them could write the retries of the others",
         ),
         pytest.param("[safety]\nmax_shrink = 0.0", "safety.max_shrink", id="a limit that nothing meets"),
+        pytest.param('[state]\ndir = "s3://bucket/state"', "can't be on an object store", id="receipts on S3"),
+        pytest.param('[state]\ndir = "s3a://bucket/state"', "can't be on an object store", id="receipts on s3a"),
+        pytest.param('[checkpoints]\ndir = "s3://bucket/c"', "must be s3a://bucket/folder", id="not Hadoop's name"),
+        pytest.param('[checkpoints]\ndir = "s3a://bucket"', "must be s3a://bucket/folder", id="a whole bucket"),
+        pytest.param('[checkpoints]\ndir = "s3a://key:word@bucket/c"', "never from here", id="a secret in a URI"),
+        pytest.param('[checkpoints]\ndir = "s3a://bucket/c?x=y"', "s3a://bucket/folder", id="options in a URI"),
+        pytest.param('[checkpoints]\ndir = "s3a://bucket/../c"', "s3a://bucket/folder", id="a way up"),
+        pytest.param('[checkpoints]\nendpoint = "minio:9000"', "checkpoints.endpoint", id="an endpoint that is no URL"),
         pytest.param("[safety]\nmax_shrnk = 0.5", "unknown key", id="a key with a typing error"),
     ],
 )
@@ -81,6 +89,7 @@ def test_what_can_not_be_safe_is_refused(tmp_path: Path, text: str, says: str) -
         pytest.param(
             f'[topics]\nrequests = ["{MINE}", "{THEIRS}"]\ntrusted_tenants = ["acme", "rival"]', id="both are trusted"
         ),
+        pytest.param('[checkpoints]\ndir = "s3a://my.bucket-1/a/b_c/"', id="checkpoints on an object store"),
     ],
 )
 def test_what_can_be_safe_is_taken(tmp_path: Path, text: str) -> None:

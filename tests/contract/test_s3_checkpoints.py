@@ -1,0 +1,111 @@
+"""What the service reads and writes of checkpoints itself, on a store that speaks S3."""
+
+import shutil
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from uuid import uuid4
+
+import pytest
+
+from streaming import identity, preflight
+from streaming.checkpoints import committed_positions, is_unfinished, left_behind, location_of, refuse_changes, root_of
+from streaming.config import Settings, load
+from streaming.errors import ConfigError, SafetyError, UnavailableError
+from streaming.identity import ClusterIdentity
+from tests.contract.s3_server import S3Server, s3_running
+
+KEPT = Path(__file__).parent.parent / "data" / "checkpoint-v1"
+TOPIC = "persistent://pulsar/system/kept"
+HERE = ClusterIdentity("instance", "/ledgers", "hierarchical", "pulsar", "main")
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[S3Server]:
+    with s3_running() as running:
+        yield running
+
+
+@pytest.fixture
+def settings(server: S3Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Settings:
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "any")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "any")
+    bucket = f"checkpoints-{uuid4().hex[:20]}"
+    server.client().create_bucket(Bucket=bucket)
+    config = tmp_path / "config.toml"
+    config.write_text(
+        f'[topics]\nrequests = ["{TOPIC}"]\n'
+        f'[checkpoints]\ndir = "s3a://{bucket}/mine"\nendpoint = "{server.endpoint}"\n'
+    )
+    return load(config)
+
+
+@pytest.fixture
+def kept(server: S3Server, settings: Settings) -> Settings:
+    """With a checkpoint in it as Spark wrote it."""
+    bucket, _, folder = settings.checkpoints.dir.removeprefix("s3a://").partition("/")
+    files = (path for path in KEPT.rglob("*") if path.is_file())
+    server.fill(bucket, {f"{folder}/{path.relative_to(KEPT)}": path.read_bytes() for path in files})
+    return settings
+
+
+def test_positions_are_read_as_from_a_disk(kept: Settings, tmp_path: Path) -> None:
+    on_disk = Path(shutil.copytree(KEPT, tmp_path / "checkpoints"))
+
+    for query in ("requests", "retry"):
+        local = str(on_disk / query / "v1")
+        assert committed_positions(location_of(kept, query)) == committed_positions(local)
+        assert is_unfinished(location_of(kept, query)) == is_unfinished(local)
+    assert committed_positions(location_of(kept, "requests")) == {f"{TOPIC}-partition-3": (1356, 4)}
+    assert committed_positions(location_of(kept, "never-begun")) == {}
+    assert left_behind(kept, [], lambda _topic: 4) == {}
+
+
+def test_another_topic_than_was_read_is_refused(kept: Settings) -> None:
+    refuse_changes(kept, lambda _topic: 4)
+    with pytest.raises(ConfigError, match=r"s3a://checkpoints-.*/mine/requests/v1 has read partition 3"):
+        refuse_changes(kept, lambda _topic: 3)
+
+
+def test_a_cluster_and_its_receipts_are_remembered(settings: Settings) -> None:
+    root = root_of(settings)
+    assert not identity.compare(HERE, root)
+
+    identity.hold(HERE, root)
+    identity.hold(HERE, root)
+    identity.hold_state("receipts-1", root)
+    identity.hold_state("receipts-1", root)
+
+    assert identity.compare(HERE, root)
+    with pytest.raises(SafetyError, match=r"^s3://checkpoints-\w+/mine belongs to another cluster"):
+        identity.hold(replace(HERE, instance_id="another"), root)
+    with pytest.raises(SafetyError, match=r"that s3://checkpoints-\w+/mine was made with"):
+        identity.hold_state("receipts-2", root)
+
+
+def test_the_preflight_leaves_nothing_behind(server: S3Server, settings: Settings) -> None:
+    assert "mine can be written" in preflight.directory(root_of(settings))
+    bucket = settings.checkpoints.dir.split("/")[2]
+    assert [key for key in server.keys(bucket) if not key.endswith("/")] == []
+
+
+def test_no_service_begins_in_a_bucket_that_is_not_there(server: S3Server, settings: Settings) -> None:
+    server.client().delete_bucket(Bucket=settings.checkpoints.dir.split("/")[2])
+
+    with pytest.raises(UnavailableError):
+        identity.hold(HERE, root_of(settings))
+    with pytest.raises(ConfigError):
+        preflight.directory(root_of(settings))
+
+
+def test_a_store_that_does_not_let_us_read_is_no_empty_checkpoint(server: S3Server, kept: Settings) -> None:
+    server.answer("AccessDenied", status="403 Forbidden", times=1000)
+    try:
+        with pytest.raises(UnavailableError):
+            committed_positions(location_of(kept, "requests"))
+        with pytest.raises(UnavailableError):
+            left_behind(kept, [], lambda _topic: 4)
+        with pytest.raises(UnavailableError):
+            identity.compare(HERE, root_of(kept))
+    finally:
+        server.heal()

@@ -1,0 +1,222 @@
+"""Checkpoints on an object store: the embedded cluster's S3, reached by Spark as s3a:// and by the service itself."""
+
+import json
+import os
+import re
+import signal
+import subprocess
+import time
+import uuid
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import httpx
+import psutil
+import pytest
+
+from streaming.adapters import sandbox_clients as clients
+from streaming.checkpoints import committed_positions, location_of
+from streaming.sandbox import ledgers, shell, topics
+from streaming.sandbox.cluster import Cluster
+from streaming.sandbox.home import REGION, Part
+from streaming.sandbox.reckoning import reckon
+from tests.contract.s3_server import s3_running
+from tests.integration.conftest import Deployment, payload, stopped_s
+
+pytestmark = [pytest.mark.cluster, pytest.mark.long]
+
+Deploy = Callable[..., Deployment]
+SECRET = f"secret{uuid.uuid4().hex}"  # looked for where it must not be
+
+
+@pytest.fixture
+def to_s3(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
+    """From now on checkpoints are in a bucket of their own, by default on the cluster's S3."""
+
+    def move(endpoint: str = cluster.addresses.s3) -> None:
+        bucket = f"checkpoints-{uuid.uuid4().hex[:12]}"
+        clients.make_bucket(endpoint, bucket, REGION)
+        monkeypatch.setenv("LEDGER_REAPER__CHECKPOINTS__DIR", f"s3a://{bucket}/of/this-service")
+        monkeypatch.setenv("LEDGER_REAPER__CHECKPOINTS__ENDPOINT", endpoint)
+        monkeypatch.setenv("AWS_ACCESS_KEY_ID", f"id{SECRET}")
+        monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", SECRET)
+
+    return move
+
+
+@pytest.fixture
+def deploy_on_s3(deploy: Deploy, to_s3: Callable[..., None]) -> Deploy:
+    """Factory of one deployment with its checkpoints on S3."""
+
+    def make(*, endpoint: str = "", chunk_rows: int = 50_000) -> Deployment:
+        to_s3(*[endpoint] * bool(endpoint))
+        return deploy(chunk_rows=chunk_rows)
+
+    return make
+
+
+def _leaked(cluster: Cluster, count: int) -> tuple[str, list[int]]:
+    topic = f"persistent://public/default/s3-{uuid.uuid4().hex[:8]}"
+    topics.fill(cluster, topic, 3, ["s"])
+    first = int(time.time() * 1000) % 1_000_000_000 + 1_000_000
+    return topic, list(ledgers.make_synthetic(cluster, topic, count=count, first_id=first))
+
+
+def _wait_for(what: Callable[[], bool], running: subprocess.Popen[bytes], log: Path, seconds: float = 120) -> None:
+    deadline = time.monotonic() + seconds
+    while not what():
+        assert running.poll() is None, log.read_text()[-4000:]
+        assert time.monotonic() < deadline, log.read_text()[-4000:]
+        time.sleep(0.1)
+
+
+@contextmanager
+def _killed_at_the_end(running: subprocess.Popen[bytes]) -> Iterator[subprocess.Popen[bytes]]:
+    try:
+        yield running
+    finally:
+        if running.poll() is None:
+            os.killpg(running.pid, signal.SIGKILL)
+            running.wait()
+
+
+def _keys(service: Deployment) -> list[str]:
+    checkpoints = service.settings.checkpoints
+    bucket = checkpoints.dir.split("/")[2]
+    return clients.bucket_keys(checkpoints.endpoint, bucket, REGION)
+
+
+def test_kill_9_and_a_restart_from_s3_lose_and_double_nothing(
+    cluster: Cluster, deploy_on_s3: Deploy, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    topic, leaked = _leaked(cluster, 600)
+    listed = topics.data_ledgers(cluster, topic)
+    service = deploy_on_s3(chunk_rows=100)
+    service.request([payload(topic, ledger_id) for ledger_id in leaked] + [payload(topic, listed[0])] * 5)
+
+    log = tmp_path / "run.log"
+    for _ in range(3):
+        before = len(service.receipts())
+        with _killed_at_the_end(service.start("run", log=log)) as running:
+            _wait_for(lambda before=before: len(service.receipts()) > before, running, log)  # type: ignore[misc]
+    service.run("run", "--until-idle")
+
+    outcomes = Counter(row["outcome"] for some in service.final().values() for row in some)
+    assert outcomes["DELETED"] + outcomes["ALREADY_GONE"] == len(leaked)
+    assert outcomes["DEAD_LETTER"] == 5
+    found = reckon(service.settings)
+    assert (found.requests, found.open, found.wrong) == (605, 0, [])
+    left = shell.list_ledgers(cluster)
+    assert not left & set(leaked)
+    assert set(listed) <= left
+
+    said = " ".join(service.run("check").split())
+    assert "checkpoints directory: s3://checkpoints-" in said
+    assert "checkpoints as configured: they can be gone on with" in said
+    assert "checkpoints of this cluster: the cluster it was begun with" in said
+    assert "entries read and accounted for" in said
+    assert json.loads(service.run("backlog", "--json").splitlines()[-1])["messages"] == 0
+    assert {"cluster.json", "state.json"} <= {Path(key).name for key in _keys(service)}
+    assert committed_positions(location_of(service.settings, "requests"))
+
+    first = service.settings.topics.requests[0]
+    monkeypatch.setenv("LEDGER_REAPER__TOPICS__REQUESTS", json.dumps([f"{first}-other"]))
+    assert "the checkpoints can't be gone on with" in service.run("run", "--until-idle", code=2)
+
+
+def test_no_key_is_seen_in_the_spark_ui_the_log_or_a_command_line(
+    cluster: Cluster, deploy_on_s3: Deploy, tmp_path: Path
+) -> None:
+    service = deploy_on_s3()
+    log = tmp_path / "run.log"
+    with _killed_at_the_end(service.start("run", log=log)) as running:
+        _wait_for(lambda: "reading persistent" in log.read_text(), running, log)
+        (ui,) = re.findall(r"Spark UI: (\S+)", log.read_text())
+        with httpx.Client(base_url=ui, timeout=60) as http:
+            application = http.get("/api/v1/applications").json()[0]["id"]
+            environment = http.get(f"/api/v1/applications/{application}/environment").text
+            page = http.get("/environment/").text
+        commands = str([each.cmdline() for each in psutil.Process(running.pid).children(recursive=True)])
+
+    assert service.settings.checkpoints.endpoint in environment, "these are the options it runs with"
+    assert "aws-java-sdk-bundle" in commands, "this is Spark's command line"
+    for where, text in (("REST", environment), ("UI", page), ("commands", commands), ("log", log.read_text())):
+        assert SECRET not in text, where
+
+
+def test_while_s3_is_away_nothing_is_lost_or_worked_off_twice(
+    cluster: Cluster, deploy_on_s3: Deploy, tmp_path: Path
+) -> None:
+    topic, leaked = _leaked(cluster, 60)
+    service = deploy_on_s3()
+    log = tmp_path / "run.log"
+    service.request(payload(topic, ledger_id) for ledger_id in leaked[:20])
+    with _killed_at_the_end(service.start("run", log=log)) as running:
+        _wait_for(lambda: len(service.final()) == 20, running, log)
+        cluster.stop(Part.S3)
+        try:
+            service.request(payload(topic, ledger_id) for ledger_id in leaked[20:40])
+            time.sleep(10)
+        finally:
+            cluster.start(Part.S3)
+        service.request(payload(topic, ledger_id) for ledger_id in leaked[40:])
+        _wait_for(lambda: len(service.final()) == 60, running, log)
+        stopped_s(running)
+
+    assert service.outcomes() == Counter({("DELETED", "UNREFERENCED"): 60})
+    found = reckon(service.settings)
+    assert (found.requests, found.open, found.wrong) == (60, 0, [])
+
+
+@pytest.mark.parametrize("log_of", ["offsets", "commits"])
+def test_a_batch_whose_file_could_not_be_written_does_not_go_on_as_if_it_had(
+    cluster: Cluster, deploy_on_s3: Deploy, log_of: str
+) -> None:
+    topic, leaked = _leaked(cluster, 20)
+
+    def writes(environ: dict[str, Any]) -> bool:
+        return environ["REQUEST_METHOD"] == "PUT" and f"/requests/v1/{log_of}/0" in environ["PATH_INFO"]
+
+    with s3_running() as server:
+        service = deploy_on_s3(endpoint=server.endpoint)
+        server.answer("AccessDenied", status="403 Forbidden", match=writes)
+        service.request(payload(topic, ledger_id) for ledger_id in leaked)
+
+        assert "AccessDenied" in service.run("run", "--until-idle", code=3)
+        service.run("run", "--until-idle")
+
+        assert service.outcomes() == Counter({("DELETED", "UNREFERENCED"): 20})
+        found = reckon(service.settings)
+        assert (found.requests, found.open, found.wrong) == (20, 0, [])
+
+
+def test_a_checkpoint_moves_from_a_disk_to_s3_and_spark_submit_takes_the_jars_that_the_command_names(
+    cluster: Cluster, deploy: Deploy, to_s3: Callable[..., None]
+) -> None:
+    topic, leaked = _leaked(cluster, 10)
+    service = deploy()
+    service.request(payload(topic, ledger_id) for ledger_id in leaked[:5])
+    service.run("run", "--until-idle")
+    on_disk = Path(service.settings.checkpoints.dir)
+
+    to_s3()
+    _copy(on_disk, service)
+    service.request(payload(topic, ledger_id) for ledger_id in leaked[5:])
+    assert "without Hadoop's S3A" in service.submit("run", "--until-idle", code=2)
+    service.submit("run", "--until-idle", jars=service.run("jars").strip().splitlines()[-1])
+
+    assert service.outcomes() == Counter({("DELETED", "UNREFERENCED"): 10})
+    found = reckon(service.settings)
+    assert (found.requests, found.open, found.wrong) == (10, 0, [])
+    assert any(key.endswith("requests/v1/commits/1") for key in _keys(service)), "went on behind batch 0"
+
+
+def _copy(folder: Path, service: Deployment) -> None:
+    checkpoints = service.settings.checkpoints
+    bucket, _, prefix = checkpoints.dir.removeprefix("s3a://").partition("/")
+    for path in (each for each in folder.rglob("*") if each.is_file()):
+        key = f"{prefix}/{path.relative_to(folder)}"
+        clients.s3(checkpoints.endpoint, REGION).put_object(Bucket=bucket, Key=key, Body=path.read_bytes())
