@@ -40,6 +40,7 @@ from streaming.receipts import Receipts
 from streaming.s3a import faults_named
 from streaming.service import Guards, Identity, LedgerDeletionService, StopRequestedError, translated
 from streaming.session import Jars, jvm_signals, start
+from streaming.signals import signals_told
 from streaming.source_watch import SourceWatch
 from streaming.sweep import SweepRules
 from streaming.topics import ensure_topics
@@ -73,7 +74,7 @@ def run(settings: Settings, jars: Callable[[], Jars], *, until_idle: bool = Fals
     Raises ReaperError's family; returns normally after a clean stop.
     """
     stop = threading.Event()
-    with _signals(stop), faults_named(settings.checkpoints), _instance(settings, stop) as instance:
+    with signals_told(partial(_told, stop)), faults_named(settings.checkpoints), _instance(settings, stop) as instance:
         retry_partitions, dead_letter_partitions = ensure_topics(instance.admin, settings)
         refuse_changes(settings, instance.admin.partitions)
         spark = start(settings, jars())
@@ -298,25 +299,8 @@ def _secret(store: MetadataStore, path: str) -> bytes:
     return node.data
 
 
-@contextlib.contextmanager
-def _signals(stop: threading.Event) -> Iterator[None]:
-    """SIGTERM and SIGINT ask for a stop between two effects; a second one is not needed."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-
-    def handle(number: int, _frame: object) -> None:
-        _told(stop, number)
-
-    before = {number: signal.signal(number, handle) for number in (signal.SIGTERM, signal.SIGINT)}
-    try:
-        yield
-    finally:
-        for number, old in before.items():
-            signal.signal(number, old)
-
-
 def _told(stop: threading.Event, number: int) -> None:
+    """SIGTERM and SIGINT ask for a stop between two effects; a second one is not needed."""
     if not stop.is_set():
         log.info("%s: stopping; an unfinished batch runs again at the next start", signal.Signals(number).name)
         stop.set()

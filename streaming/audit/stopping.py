@@ -1,14 +1,15 @@
 """Lets a signal end an audit cleanly: PySpark's calls to the JVM can't be interrupted, so the work has a thread."""
 
-import contextlib
 import logging
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 from pyspark import inheritable_thread_target
 from pyspark.sql import SparkSession
+
+from streaming.signals import signals_told
 
 log = logging.getLogger("ledger-reaper")
 
@@ -33,8 +34,12 @@ def run_until_signal(spark: SparkSession, work: Callable[[], None], stop: thread
         except Exception as failure:
             failures.append(failure)
 
+    def told(number: int) -> None:
+        log.info("%s: stopping", signal.Signals(number).name)
+        stop.set()
+
     thread = threading.Thread(target=inheritable_thread_target(run), name="audit", daemon=True)
-    with _signals(stop):
+    with signals_told(told):
         thread.start()
         while thread.is_alive() and not stop.is_set():
             thread.join(_POLL_SECONDS)
@@ -45,17 +50,3 @@ def run_until_signal(spark: SparkSession, work: Callable[[], None], stop: thread
     if failures and not stop.is_set():
         raise failures[0]
     return not failures and not thread.is_alive()
-
-
-@contextlib.contextmanager
-def _signals(stop: threading.Event) -> Iterator[None]:
-    def handle(number: int, _frame: object) -> None:
-        log.info("%s: stopping", signal.Signals(number).name)
-        stop.set()
-
-    before = {number: signal.signal(number, handle) for number in (signal.SIGTERM, signal.SIGINT)}
-    try:
-        yield
-    finally:
-        for number, old in before.items():
-            signal.signal(number, old)

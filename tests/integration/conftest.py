@@ -8,7 +8,8 @@ import sys
 import time
 import uuid
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -165,6 +166,31 @@ def stopped_s(running: subprocess.Popen[bytes]) -> float:
     running.send_signal(signal.SIGTERM)
     assert running.wait(60) == 0
     return time.monotonic() - started_s
+
+
+@contextmanager
+def killed_at_the_end(running: subprocess.Popen[bytes]) -> Iterator[subprocess.Popen[bytes]]:
+    """Leave no process of a command behind, however the test ends."""
+    try:
+        yield running
+    finally:
+        kill(running)
+
+
+def kill(running: subprocess.Popen[bytes]) -> None:
+    """kill -9 a command and its children, unless it has ended."""
+    if running.poll() is None:
+        os.killpg(running.pid, signal.SIGKILL)
+        running.wait()
+
+
+def wait_until(holds: Callable[[], bool], running: subprocess.Popen[bytes], log: Path, *, seconds: float = 150) -> None:
+    """Wait for something that a running command brings about; fails with the end of its log."""
+    deadline = time.monotonic() + seconds
+    while not holds():
+        assert running.poll() is None, log.read_text()[-4000:]
+        assert time.monotonic() < deadline, log.read_text()[-4000:]
+        time.sleep(0.3)
 
 
 def payload(topic: str, ledger_id: int, **fields: Any) -> bytes:

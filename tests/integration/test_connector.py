@@ -1,9 +1,7 @@
 """Traps of the pulsar-spark connector, each sprung on the real jar, and a real Java consumer on our topics."""
 
 import json
-import os
 import shutil
-import signal
 import subprocess
 import time
 from collections.abc import Callable
@@ -23,7 +21,7 @@ from streaming.sandbox import ledgers, topics
 from streaming.sandbox.cluster import Cluster
 from streaming.sandbox.reckoning import reckon
 from streaming.topics import ensure_topics
-from tests.integration.conftest import Deployment, payload, stopped_s
+from tests.integration.conftest import Deployment, kill, payload, stopped_s, wait_until
 from udfs.formats.message_id import MessagePosition, serialize_message_id
 from udfs.paths import partition_index
 
@@ -67,20 +65,6 @@ def _send(service: Deployment, topic: str, ledger_ids: range, *, batched: bool =
         producer.flush()
 
 
-def _wait(holds: Callable[[], bool], running: subprocess.Popen[bytes], log: Path) -> None:
-    deadline = time.monotonic() + 150
-    while not holds():
-        assert running.poll() is None, log.read_text()[-4000:]
-        assert time.monotonic() < deadline, log.read_text()[-4000:]
-        time.sleep(0.3)
-
-
-def _kill(running: subprocess.Popen[bytes]) -> None:
-    if running.poll() is None:
-        os.killpg(running.pid, signal.SIGKILL)
-        running.wait()
-
-
 def test_null_payloads_producers_batches_and_new_partitions_are_read_once_across_restarts(
     cluster: Cluster, service: Deployment, tmp_path: Path
 ) -> None:
@@ -90,14 +74,14 @@ def test_null_payloads_producers_batches_and_new_partitions_are_read_once_across
     _send(service, first, range(FIRST + 30, FIRST + 31))
     running = service.start("run", log=log)
     try:
-        _wait(lambda: len(service.receipts()) >= 32, running, log)
+        wait_until(lambda: len(service.receipts()) >= 32, running, log)
         topics.admin(cluster, "POST", f"{topics.resource(first)}/partitions", body=6)
         _send(service, f"{first}-partition-5", range(FIRST + 31, FIRST + 34))
         _send(service, other, range(FIRST + 34, FIRST + 36))
-        _wait(lambda: len(service.receipts()) >= 37, running, log)
+        wait_until(lambda: len(service.receipts()) >= 37, running, log)
         assert stopped_s(running) < 10
     finally:
-        _kill(running)
+        kill(running)
     service.run("run", "--until-idle")
 
     assert service.outcomes() == {("ALREADY_GONE", "NOT_FOUND"): 36, ("DEAD_LETTER", "EMPTY_PAYLOAD"): 1}
@@ -115,13 +99,13 @@ def test_a_million_requests_of_one_topic_do_not_keep_anothers_ten_waiting_and_a_
     _send(service, first, range(FIRST, FIRST + BULK), batched=True)
     running = service.start("run", log=log)
     try:
-        _wait(lambda: len(service.receipts()) >= 20_000, running, log)
-        _kill(running)
+        wait_until(lambda: len(service.receipts()) >= 20_000, running, log)
+        kill(running)
         running = service.start("run", log=log)
         before = len(service.receipts())
-        _wait(lambda: len(service.receipts()) > before, running, log)
+        wait_until(lambda: len(service.receipts()) > before, running, log)
         _send(service, other, range(FIRST - 10, FIRST))
-        _wait(lambda: sum(row["ledger_id"] < FIRST for row in service.receipts()) == 10, running, log)
+        wait_until(lambda: sum(row["ledger_id"] < FIRST for row in service.receipts()) == 10, running, log)
         done_before = len(service.receipts())
         memory = sum(
             each.memory_info().rss
@@ -129,7 +113,7 @@ def test_a_million_requests_of_one_topic_do_not_keep_anothers_ten_waiting_and_a_
         )
         assert stopped_s(running) < 10
     finally:
-        _kill(running)
+        kill(running)
     assert done_before < BULK, "the ten came before the rest of the bulk"
     assert memory < 4 << 30
     service.run("run", "--until-idle", seconds=500)
@@ -149,28 +133,28 @@ def test_a_pause_stops_a_chunk_in_the_middle_and_what_it_had_deleted_counts_in_t
     service.request(payload(topic, each) for each in leaked)
     running = service.start("run", log=log)
     try:
-        _wait(lambda: len(set(leaked) & ledgers.every_ledger(cluster).keys()) < len(leaked) - 10, running, log)
+        wait_until(lambda: len(set(leaked) & ledgers.every_ledger(cluster).keys()) < len(leaked) - 10, running, log)
         service.run("pause")  # a hundred went in one transaction; the next waits half a minute for its turn
-        _wait(lambda: "paused in the middle of a chunk" in log.read_text(), running, log)
+        wait_until(lambda: "paused in the middle of a chunk" in log.read_text(), running, log)
         left = set(leaked) & ledgers.every_ledger(cluster).keys()
         time.sleep(3)
         assert set(leaked) & ledgers.every_ledger(cluster).keys() == left != set()
         service.run("resume")
-        _wait(lambda: len(service.receipts()) == 120, running, log)
+        wait_until(lambda: len(service.receipts()) == 120, running, log)
         assert {row["outcome"] for row in service.receipts()} == {"DELETED", "ALREADY_GONE"}
         more = list(ledgers.make_synthetic(cluster, topic, count=20, first_id=first_id + 120))
         service.request(payload(topic, each) for each in more)
-        _wait(lambda: "LIMIT REACHED" in log.read_text(), running, log)
+        wait_until(lambda: "LIMIT REACHED" in log.read_text(), running, log)
         assert "limits.max_deletes_per_hour is 120" in log.read_text()
         assert set(more) <= ledgers.every_ledger(cluster).keys()
     finally:
-        _kill(running)
+        kill(running)
         service.run("resume")
     running = service.start("run", "--until-idle", log=log)
     try:
         assert running.wait(150) == 0
     finally:
-        _kill(running)
+        kill(running)
     assert not {*leaked, *more} & ledgers.every_ledger(cluster).keys()
     found = reckon(service.settings)
     assert (found.requests, found.open, found.wrong) == (140, 0, [])
@@ -273,10 +257,10 @@ def test_messages_that_go_unread_and_topics_that_vanish_are_alarms(cluster: Clus
         _send(service, partition, range(FIRST, FIRST + 30))  # a ledger of the sandbox holds ten
         accounts = Path(service.settings.state.dir, "accounts.json")
         accounts.unlink(missing_ok=True)
-        _wait(lambda: "paused" in log.read_text(), running, log)
+        wait_until(lambda: "paused" in log.read_text(), running, log)
         assert stopped_s(running) < 10
     finally:
-        _kill(running)
+        kill(running)
         service.run("resume")
     with admin_for(service.settings) as admin:
         accounts_of(service.settings, admin, SystemClock().now_ms(), remembers=True)

@@ -1,11 +1,7 @@
 """Queries that begin, wait and end while the service runs: request topics by pattern, subscriptions that are held."""
 
 import json
-import os
-import signal
-import subprocess
 import threading
-import time
 import uuid
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -19,7 +15,7 @@ from streaming.adapters.clients import admin_for
 from streaming.adapters.pulsar_publish import client
 from streaming.sandbox import topics
 from streaming.sandbox.cluster import Cluster
-from tests.integration.conftest import Deployment, payload, stopped_s
+from tests.integration.conftest import Deployment, kill, payload, stopped_s, wait_until
 
 pytestmark = [pytest.mark.cluster, pytest.mark.long]
 
@@ -33,20 +29,6 @@ def _send(service: Deployment, topic: str, *payloads: bytes) -> None:
         producer = opened.create_producer(topic)
         for each in payloads:
             producer.send(each)
-
-
-def _wait(holds: Callable[[], bool], running: subprocess.Popen[bytes], log: Path, seconds: float = 150) -> None:
-    deadline = time.monotonic() + seconds
-    while not holds():
-        assert running.poll() is None, log.read_text()[-4000:]
-        assert time.monotonic() < deadline, log.read_text()[-4000:]
-        time.sleep(0.3)
-
-
-def _kill(running: subprocess.Popen[bytes]) -> None:
-    if running.poll() is None:
-        os.killpg(running.pid, signal.SIGKILL)
-        running.wait()
 
 
 @contextmanager
@@ -129,28 +111,28 @@ def test_request_topics_by_pattern_come_and_go_while_the_service_runs(
         admin.create_partitioned_topic(f"{acmes}-RETRY", 2)
         running = service.start("run", log=log)
         try:
-            _wait(lambda: f"reading {acmes}, which matches" in log.read_text(), running, log)
+            wait_until(lambda: f"reading {acmes}, which matches" in log.read_text(), running, log)
             theirs = f"{rival}/reaper/persistent/t"
             _send(service, acmes, payload(f"{acme}/reaper/persistent/t", FIRST), payload(theirs, FIRST + 1))
             _send(service, first, payload(NOWHERE, FIRST + 2))
-            _wait(lambda: len(service.receipts()) == 3, running, log)
+            wait_until(lambda: len(service.receipts()) == 3, running, log)
             admin.create_partitioned_topic(later, 2)
-            _wait(lambda: f"reading {later}, which matches" in log.read_text(), running, log)
+            wait_until(lambda: f"reading {later}, which matches" in log.read_text(), running, log)
             _send(service, later, payload(theirs, FIRST + 3))
-            _wait(lambda: len(service.receipts()) == 4, running, log)
+            wait_until(lambda: len(service.receipts()) == 4, running, log)
             assert service.outcomes() == {("ALREADY_GONE", "NOT_FOUND"): 3, ("DEAD_LETTER", "OTHER_TENANT"): 1}
-            _kill(running)
+            kill(running)
             _send(service, acmes, payload(f"{acme}/reaper/persistent/t", FIRST + 4))
 
             running = service.start("run", log=log)  # from its checkpoint: nothing twice, nothing lost
-            _wait(lambda: len(service.receipts()) == 5, running, log)
+            wait_until(lambda: len(service.receipts()) == 5, running, log)
             admin.delete_topic(later, force=True)
-            _wait(lambda: f"{later} is gone" in log.read_text(), running, log)
+            wait_until(lambda: f"{later} is gone" in log.read_text(), running, log)
             _send(service, acmes, payload(f"{acme}/reaper/persistent/t", FIRST + 5))
-            _wait(lambda: len(service.receipts()) == 6, running, log)
+            wait_until(lambda: len(service.receipts()) == 6, running, log)
             assert stopped_s(running) < 15
         finally:
-            _kill(running)
+            kill(running)
         said = " ".join(service.run("check").split())
         assert "PROBLEM" not in said
         assert f"1 topics match {pattern}" in said

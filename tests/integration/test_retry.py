@@ -1,11 +1,8 @@
 """The RETRY lane on the real cluster: due times across restarts, mixed delays, and what a long wait costs."""
 
-import os
-import signal
 import subprocess
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
 
 import psutil
@@ -15,7 +12,7 @@ from streaming.adapters.clients import admin_for
 from streaming.adapters.pulsar_publish import client
 from streaming.backlog import backlog_of
 from streaming.topics import ensure_topics
-from tests.integration.conftest import Deployment, payload, stopped_s
+from tests.integration.conftest import Deployment, killed_at_the_end, payload, stopped_s
 
 pytestmark = [pytest.mark.cluster, pytest.mark.slow]
 
@@ -37,17 +34,6 @@ def _retry(service: Deployment, ledger_ids: range, delay_ms: int, *, tries: int 
             producer.send_async(payload(NOWHERE, ledger_id), lambda *_: None, properties=properties)
         producer.flush()
     return time.time_ns() // 1_000_000 + delay_ms
-
-
-@contextmanager
-def _running(service: Deployment, log: Path) -> Iterator[subprocess.Popen[bytes]]:
-    running = service.start("run", log=log)
-    try:
-        yield running
-    finally:
-        if running.poll() is None:
-            os.killpg(running.pid, signal.SIGKILL)
-            running.wait()
 
 
 def _worked_off(service: Deployment, running: subprocess.Popen[bytes], ledger_id: int, log: Path) -> int:
@@ -74,7 +60,7 @@ def test_retries_are_worked_off_when_due_across_restarts_whatever_waits_before_t
     with admin_for(service.settings) as admin:
         ensure_topics(admin, service.settings)
     _retry(service, range(FIRST, FIRST + BULK), WEEK_MS)  # came first, and is due last
-    with _running(service, log) as running:
+    with killed_at_the_end(service.start("run", log=log)) as running:
         _retry(service, range(FIRST - 1, FIRST), 500)
         _worked_off(service, running, FIRST - 1, log)
         spread_s = (12, 2, 8, 4, 20)
@@ -84,7 +70,9 @@ def test_retries_are_worked_off_when_due_across_restarts_whatever_waits_before_t
             assert -100 < late_ms < 6_000, (s, late_ms)
         took_s = stopped_s(running)
     assert took_s < 10
-    with _running(service, log) as running:  # 12 s came due meanwhile; 20 s is due now or soon
+    with killed_at_the_end(
+        service.start("run", log=log)
+    ) as running:  # 12 s came due meanwhile; 20 s is due now or soon
         for s in (12, 20):
             assert _worked_off(service, running, FIRST - 10 - s, log) >= due[FIRST - 10 - s] - 100
         time.sleep(3)  # what is measured is the cost of waiting

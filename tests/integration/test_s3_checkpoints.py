@@ -1,15 +1,11 @@
 """Checkpoints on an object store: the embedded cluster's S3, reached by Spark as s3a:// and by the service itself."""
 
 import json
-import os
 import re
-import signal
-import subprocess
 import time
 import uuid
 from collections import Counter
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +20,7 @@ from streaming.sandbox.cluster import Cluster
 from streaming.sandbox.home import REGION, Part
 from streaming.sandbox.reckoning import reckon
 from tests.contract.s3_server import s3_running
-from tests.integration.conftest import Deployment, payload, stopped_s
+from tests.integration.conftest import Deployment, killed_at_the_end, payload, stopped_s, wait_until
 
 pytestmark = [pytest.mark.cluster, pytest.mark.long]
 
@@ -65,24 +61,6 @@ def _leaked(cluster: Cluster, count: int) -> tuple[str, list[int]]:
     return topic, list(ledgers.make_synthetic(cluster, topic, count=count, first_id=first))
 
 
-def _wait_for(what: Callable[[], bool], running: subprocess.Popen[bytes], log: Path, seconds: float = 120) -> None:
-    deadline = time.monotonic() + seconds
-    while not what():
-        assert running.poll() is None, log.read_text()[-4000:]
-        assert time.monotonic() < deadline, log.read_text()[-4000:]
-        time.sleep(0.1)
-
-
-@contextmanager
-def _killed_at_the_end(running: subprocess.Popen[bytes]) -> Iterator[subprocess.Popen[bytes]]:
-    try:
-        yield running
-    finally:
-        if running.poll() is None:
-            os.killpg(running.pid, signal.SIGKILL)
-            running.wait()
-
-
 def _keys(service: Deployment) -> list[str]:
     checkpoints = service.settings.checkpoints
     bucket = checkpoints.dir.split("/")[2]
@@ -100,8 +78,8 @@ def test_kill_9_and_a_restart_from_s3_lose_and_double_nothing(
     log = tmp_path / "run.log"
     for _ in range(3):
         before = len(service.receipts())
-        with _killed_at_the_end(service.start("run", log=log)) as running:
-            _wait_for(lambda before=before: len(service.receipts()) > before, running, log)  # type: ignore[misc]
+        with killed_at_the_end(service.start("run", log=log)) as running:
+            wait_until(lambda before=before: len(service.receipts()) > before, running, log)  # type: ignore[misc]
     service.run("run", "--until-idle")
 
     outcomes = Counter(row["outcome"] for some in service.final().values() for row in some)
@@ -132,8 +110,8 @@ def test_no_key_is_seen_in_the_spark_ui_the_log_or_a_command_line(
 ) -> None:
     service = deploy_on_s3()
     log = tmp_path / "run.log"
-    with _killed_at_the_end(service.start("run", log=log)) as running:
-        _wait_for(lambda: "reading persistent" in log.read_text(), running, log)
+    with killed_at_the_end(service.start("run", log=log)) as running:
+        wait_until(lambda: "reading persistent" in log.read_text(), running, log)
         (ui,) = re.findall(r"Spark UI: (\S+)", log.read_text())
         with httpx.Client(base_url=ui, timeout=60) as http:
             application = http.get("/api/v1/applications").json()[0]["id"]
@@ -154,8 +132,8 @@ def test_while_s3_is_away_nothing_is_lost_or_worked_off_twice(
     service = deploy_on_s3()
     log = tmp_path / "run.log"
     service.request(payload(topic, ledger_id) for ledger_id in leaked[:20])
-    with _killed_at_the_end(service.start("run", log=log)) as running:
-        _wait_for(lambda: len(service.final()) == 20, running, log)
+    with killed_at_the_end(service.start("run", log=log)) as running:
+        wait_until(lambda: len(service.final()) == 20, running, log)
         cluster.stop(Part.S3)
         try:
             service.request(payload(topic, ledger_id) for ledger_id in leaked[20:40])
@@ -163,7 +141,7 @@ def test_while_s3_is_away_nothing_is_lost_or_worked_off_twice(
         finally:
             cluster.start(Part.S3)
         service.request(payload(topic, ledger_id) for ledger_id in leaked[40:])
-        _wait_for(lambda: len(service.final()) == 60, running, log)
+        wait_until(lambda: len(service.final()) == 60, running, log)
         stopped_s(running)
 
     assert service.outcomes() == Counter({("DELETED", "UNREFERENCED"): 60})

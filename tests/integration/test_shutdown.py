@@ -13,7 +13,7 @@ import pytest
 from streaming.sandbox import ledgers, topics
 from streaming.sandbox.cluster import Cluster
 from streaming.sandbox.reckoning import reckon
-from tests.integration.conftest import Deployment, payload
+from tests.integration.conftest import Deployment, killed_at_the_end, payload, wait_until
 
 pytestmark = [pytest.mark.cluster]
 
@@ -49,19 +49,15 @@ def test_a_signal_in_mid_batch_stops_within_seconds_and_says_what_runs_again(
     service.request(payload(topic, each) for each in leaked)
 
     monkeypatch.setenv("LEDGER_REAPER__LIMITS__DELETES_PER_SECOND", "20")
-    running = service.start("run", log=log, submitted=way.submitted)
-    deadline = time.monotonic() + 240
-    while not service.receipts():  # the first of four chunks
-        assert running.poll() is None, log.read_text()[-3000:]
-        assert time.monotonic() < deadline, log.read_text()[-3000:]
-        time.sleep(0.5)
-    asked_s = time.monotonic()
-    if way.to_all:
-        os.killpg(running.pid, way.number)
-    else:
-        running.send_signal(way.number)
-    code = running.wait(60)
-    took_s = time.monotonic() - asked_s
+    with killed_at_the_end(service.start("run", log=log, submitted=way.submitted)) as running:
+        wait_until(lambda: bool(service.receipts()), running, log, seconds=240)  # the first of four chunks
+        asked_s = time.monotonic()
+        if way.to_all:
+            os.killpg(running.pid, way.number)
+        else:
+            running.send_signal(way.number)
+        code = running.wait(60)
+        took_s = time.monotonic() - asked_s
 
     said = log.read_text()
     assert code == 0, said[-4000:]
