@@ -67,7 +67,7 @@ def test_retries_are_worked_off_when_due_across_restarts_whatever_waits_before_t
         due = {FIRST - 10 - s: _retry(service, range(FIRST - 10 - s, FIRST - 9 - s), s * 1000) for s in spread_s}
         for s in (2, 4, 8):
             late_ms = _worked_off(service, running, FIRST - 10 - s, log) - due[FIRST - 10 - s]
-            assert -100 < late_ms < 6_000, (s, late_ms)
+            assert -100 < late_ms < 30_000, (s, late_ms)  # seconds on a quiet machine; a week stands before them
         took_s = stopped_s(running)
     assert took_s < 10
     with killed_at_the_end(

@@ -17,7 +17,7 @@ from tests.integration.conftest import Deployment, killed_at_the_end, payload, w
 
 pytestmark = [pytest.mark.cluster]
 
-LEDGERS = 400
+LEDGERS = 300
 
 
 class Way(NamedTuple):
@@ -50,7 +50,7 @@ def test_a_signal_in_mid_batch_stops_within_seconds_and_says_what_runs_again(
 
     monkeypatch.setenv("LEDGER_REAPER__LIMITS__DELETES_PER_SECOND", "20")
     with killed_at_the_end(service.start("run", log=log, submitted=way.submitted)) as running:
-        wait_until(lambda: bool(service.receipts()), running, log, seconds=240)  # the first of four chunks
+        wait_until(lambda: bool(service.receipts()), running, log, seconds=240)  # the first of three chunks
         asked_s = time.monotonic()
         if way.to_all:
             os.killpg(running.pid, way.number)
