@@ -1,6 +1,8 @@
 """What the bookie has on disk, and how to make its garbage collector look now."""
 
+import json
 import time
+from functools import partial
 
 from streaming.adapters import sandbox_clients as clients
 from streaming.errors import UnavailableError
@@ -25,15 +27,30 @@ def entry_log_bytes(cluster: Cluster) -> int:
 
 
 def collect_garbage(cluster: Cluster) -> None:
-    """Close the entry log being written, which is never collected, and trigger a collection; returns in 3 s.
+    """Close the entry log being written, which is never collected, and wait for a whole collection after that.
 
     A log is closed by the first write after it was flushed beyond its size: in a quiet cluster that never comes,
-    so a throw-away topic writes here.
+    so a throw-away topic writes here. Ledgers without metadata when this was called can't be read when it returns.
     """
     for _ in range(2):
         topics.publish(cluster, ROLLER, 1)
         time.sleep(FLUSH_SECONDS)
-    trigger_gc(cluster)
+    before = _collections(cluster)
+    for ended in (1, 2):  # the first may have begun, and read the metadata, before this was called
+        trigger_gc(cluster)
+        topics.wait_for(partial(_has_collected, cluster, before + ended), "collection", seconds=60)
+
+
+def _has_collected(cluster: Cluster, times: int) -> bool:
+    return _collections(cluster) >= times
+
+
+def _collections(cluster: Cluster) -> int:
+    """How many forced collections have ended since the bookie's start (its majorCompactionCounter)."""
+    reply = clients.http("GET", f"{cluster.addresses.bookie_http}/api/v1/bookie/gc_details")
+    if not reply.ok:
+        raise UnavailableError(f"the bookie did not tell its collections: {reply.status} {reply.text[:200]}")
+    return sum(int(each["majorCompactionCounter"]) for each in json.loads(reply.text))
 
 
 def trigger_gc(cluster: Cluster, *, major: bool = True) -> None:

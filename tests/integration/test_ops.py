@@ -189,7 +189,6 @@ def test_an_undo_in_time_makes_a_ledger_readable_again_and_a_late_one_does_not(
 
     _delete_journaled(cluster, service.settings, ledger_id)
     disk.collect_garbage(cluster)
-    time.sleep(4)  # the collection that was triggered, and the periodic one
     assert "1 TOO_LATE" in _cli(service, "undo", "--ledger", str(ledger_id), code=1)
     assert not _is_readable(cluster, ledger_id)
 
