@@ -29,12 +29,13 @@ def advice(report: Report) -> str:
     """What only the operator can do now."""
     lines = _counted(report)
     late = [each for each in report.results if each.status is Undone.TOO_LATE]
-    unread = [each for each in report.results if each.status is Undone.PUT_BACK and each.detail == NOT_READ]
-    for each in (late or unread)[:1]:
+    back = [each for each in report.results if each.status is Undone.PUT_BACK]
+    unread = [each for each in back if each.detail == NOT_READ]
+    for each in (late or unread or back)[:1]:
         last = f" -le {each.last_entry_id}" if each.last_entry_id >= 0 else ""
         lines += [
             "Bookies drop a ledger's entries at their first garbage collection after its delete (gcWaitTime; 15",
-            "minutes by default). Read it to be sure:",
+            "minutes by default); one that had begun before this undo may still do so. Read it then, to be sure:",
             f"  bin/bookkeeper shell readledger -ledgerid {each.ledger_id} -fe 0{last}",
             "Lost or no such entries: it is too late, and the metadata points to nothing; an audit will find it.",
         ]

@@ -140,4 +140,4 @@ def test_an_undo_says_what_is_known_of_the_data(is_there: bool | None, status: U
     found = judged(Result(5, f"{ROOT}/00/0000/L0005", "orders", 1, Undone.PUT_BACK, last_entry_id=9), is_there)
     assert found.status is status
     assert told in found.detail
-    assert ("readledger" in advice(Report([found]))) == (is_there is not True)
+    assert "readledger" in advice(Report([found]))  # even in time: a collection that had begun may still take it
