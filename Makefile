@@ -6,6 +6,9 @@ PYTHON ?= $(shell command -v python3.11 || command -v python3)
 VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
+# what everything started from here writes for a while
+export TMPDIR := $(CURDIR)/.tmp
+$(shell mkdir -p .tmp)
 
 .PHONY: help
 help: ## Show what there is
@@ -73,4 +76,4 @@ proto: setup ## Generate udfs/proto/*_pb2.py anew
 
 .PHONY: clean
 clean: ## Remove the virtual environment and everything that was built or left behind
-	rm -rf $(VENV) build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache artifacts .demo spark-warehouse
+	rm -rf $(VENV) build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache artifacts .demo .tmp spark-warehouse

@@ -30,6 +30,7 @@ ask_broker = false
 [spark]
 ui_port = 0
 driver_memory = "{heap}"
+local_dir = "{here}/spark"
 [state]
 dir = "{here}/state"
 [checkpoints]

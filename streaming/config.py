@@ -218,6 +218,7 @@ class SparkSettings(_Part):
     ui_port: NonNegativeInt
     driver_memory: str
     java_options: str
+    local_dir: str
 
 
 class MetricsSettings(_Part):

@@ -9,12 +9,13 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from platformdirs import user_cache_path
 from py4j.protocol import Py4JError
 from pyspark import SparkContext
 from pyspark.java_gateway import ensure_callback_server_started
 from pyspark.sql import SparkSession
 
-from streaming import s3a
+from streaming import s3a, scratch
 from streaming.config import CONF, Settings, is_s3a
 from streaming.errors import ConfigError
 
@@ -54,10 +55,13 @@ def start(settings: Settings, jars: Jars, *, with_delta: bool = True) -> SparkSe
     # workers must run what runs here, not whatever python3 the PATH has
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     builder = SparkSession.builder.appName(f"ledger-reaper {settings.service.name}")
+    options = settings.spark.java_options
     if "SPARK_ENV_LOADED" not in os.environ:
         builder = builder.master(settings.spark.master)
         # not for spark-submit: workers elsewhere may get this package only with their first task
         builder = builder.config("spark.python.daemon.module", "streaming.worker_daemon")
+        builder = builder.config("spark.local.dir", str(local_dir := _local_dir(settings)))
+        options = f'"-Djava.io.tmpdir={local_dir}" -XX:-UsePerfData {settings.spark.java_options}'
     if jars.everywhere:
         builder = builder.config("spark.jars", ",".join(str(jar) for jar in jars.everywhere))
     if jars.driver:
@@ -66,7 +70,7 @@ def start(settings: Settings, jars: Jars, *, with_delta: bool = True) -> SparkSe
     conf = (NEEDED | s3a.spark_conf(settings.checkpoints) if with_delta else WITHOUT_DELTA) | {
         "spark.driver.memory": settings.spark.driver_memory,
         "spark.driver.extraJavaOptions": " ".join(
-            ("-Xss8m", f"-Dlog4j2.configurationFile={_log_configuration()}", settings.spark.java_options)
+            ("-Xss8m", f'"-Dlog4j2.configurationFile={_log_configuration()}"', options)
         ),
         "spark.ui.port": str(settings.spark.ui_port),
         "spark.driver.host": "127.0.0.1",
@@ -79,6 +83,11 @@ def start(settings: Settings, jars: Jars, *, with_delta: bool = True) -> SparkSe
     if with_delta and is_s3a(settings.checkpoints.dir):
         _require_s3a(spark)
     return spark
+
+
+def _local_dir(settings: Settings) -> Path:
+    root = Path(settings.spark.local_dir) if settings.spark.local_dir else user_cache_path("ledger-reaper") / "spark"
+    return scratch.claim(root.absolute())
 
 
 def _require_s3a(spark: SparkSession) -> None:

@@ -3,6 +3,7 @@
 import ipaddress
 import os
 import socket
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,12 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 from streaming.sandbox.cluster import Cluster, down, up
+
+# pytest's folders too: nothing is written outside the project
+if "TMPDIR" not in os.environ:
+    os.environ["TMPDIR"] = str(Path(__file__).parents[1] / ".tmp")
+    Path(os.environ["TMPDIR"]).mkdir(exist_ok=True)
+    tempfile.tempdir = None
 
 REUSED_HOME = "LEDGER_REAPER_TEST_HOME"
 _WITHOUT_NETWORK = {"unit", "spark", "model"}

@@ -44,6 +44,7 @@ max_share_per_hour = 1.0
 [spark]
 ui_port = 0
 java_options = "-XX:TieredStopAtLevel=1"
+local_dir = "{home}/spark"
 
 [metrics]
 port = 0

@@ -109,7 +109,7 @@ def test_a_frozen_server_makes_waits_end_and_its_outcome_unknown(
 def test_what_waited_behind_a_frozen_server_is_taken_back_and_never_happens(
     own_zookeeper_server: ZooKeeperServer, opened: Opening
 ) -> None:
-    store = opened(own_zookeeper_server.hosts, replace(IMPATIENT, session_timeout_seconds=10.0))
+    store = opened(own_zookeeper_server.hosts, replace(IMPATIENT, session_timeout_seconds=60.0))
     paths = _make(store, "", 32)
     # more than the sockets' buffers hold, so that the last ones are still with us when the wait ends
     long = "/" + "x" * 1_000
@@ -124,7 +124,7 @@ def test_what_waited_behind_a_frozen_server_is_taken_back_and_never_happens(
     own_zookeeper_server.thaw()
 
     assert results == [UNKNOWN] * 32
-    assert took_seconds < 8.0  # one wait; kazoo itself gives up after the session's ten seconds
+    assert took_seconds < 30  # one wait of a second or two; kazoo itself gives up after the session's minute
     store.close()
     after = opened(own_zookeeper_server.hosts)
     assert isinstance(after.read_many(paths[-1:])[0], Znode)

@@ -36,6 +36,7 @@ class ZooKeeperServer:
         config = self.home / "zoo.cfg"
         config.write_text(
             f"clientPort={self.port}\nclientPortAddress=127.0.0.1\ndataDir={self.home / 'data'}\ntickTime=500\n"
+            "maxSessionTimeout=60000\n"
             "maxClientCnxns=0\nadmin.enableServer=false\n4lw.commands.whitelist=srvr\n"
             f"{self.config}"
         )

@@ -57,6 +57,7 @@ dir = "{here}/checkpoints"
 [spark]
 ui_port = 0
 java_options = "-XX:TieredStopAtLevel=1"
+local_dir = "{here}/spark"
 [metrics]
 port = 0
 """
@@ -93,6 +94,7 @@ class Deployment:
     def _submitted(self, *arguments: str, jars: str = "") -> list[str]:
         submit = [str(Path(sys.executable).parent / "spark-submit"), "--properties-file", "conf/spark-defaults.conf"]
         jars = jars or ",".join(str(jar) for jar in artifacts.jars())
+        submit += ["--conf", f"spark.local.dir={self.config.parent / 'spark'}"]
         return [*submit, "--jars", jars, "streaming/__main__.py", *arguments, "--config", str(self.config)]
 
     def request(self, payloads: Iterable[bytes]) -> None:
@@ -160,12 +162,10 @@ def deploy(cluster: Cluster, tmp_path: Path) -> Callable[..., Deployment]:
     return make
 
 
-def stopped_s(running: subprocess.Popen[bytes]) -> float:
-    """Ask a service to stop (SIGTERM); returns how long it took to end well."""
-    started_s = time.monotonic()
+def stop(running: subprocess.Popen[bytes]) -> None:
+    """Ask a service to stop (SIGTERM), and wait until it has ended well."""
     running.send_signal(signal.SIGTERM)
     assert running.wait(60) == 0
-    return time.monotonic() - started_s
 
 
 @contextmanager

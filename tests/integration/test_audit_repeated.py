@@ -15,7 +15,7 @@ from streaming.adapters.pulsar_read import read
 from streaming.sandbox import ledgers, topics
 from streaming.sandbox.cluster import Cluster
 from streaming.sandbox.orphans import WORKER, orphan_by_crash
-from tests.integration.conftest import Deployment, stopped_s
+from tests.integration.conftest import Deployment, stop
 from udfs.records import LedgerState
 from udfs.wire import decode
 
@@ -80,7 +80,7 @@ def test_the_service_asks_once_for_what_it_finds_and_sweeps_it(
         _wait(running, log, lambda: not leaked & ledgers.every_ledger(cluster).keys(), "the sweep")
         turns = _turns(log, turn)
         _wait(running, log, lambda: _turns(log, turn) >= turns + 2, "two audits after the sweep")
-        stopped_s(running)
+        stop(running)
     finally:
         service.run("resume")
         running.kill()
@@ -110,7 +110,7 @@ def test_a_watch_that_is_stopped_while_it_publishes_goes_on_where_it_was(
     running = service.start(*watch, *slowly, log=log)
     try:
         _wait(running, log, lambda: len(_asked_for(service)) >= 2, "the first requests")
-        stopped_s(running)
+        stop(running)
     finally:
         running.kill()
     before = _asked_for(service)

@@ -21,7 +21,7 @@ from streaming.sandbox import ledgers, topics
 from streaming.sandbox.cluster import Cluster
 from streaming.sandbox.reckoning import reckon
 from streaming.topics import ensure_topics
-from tests.integration.conftest import Deployment, kill, payload, stopped_s, wait_until
+from tests.integration.conftest import Deployment, kill, payload, stop, wait_until
 from udfs.formats.message_id import MessagePosition, serialize_message_id
 from udfs.paths import partition_index
 
@@ -79,7 +79,7 @@ def test_null_payloads_producers_batches_and_new_partitions_are_read_once_across
         _send(service, f"{first}-partition-5", range(FIRST + 31, FIRST + 34))
         _send(service, other, range(FIRST + 34, FIRST + 36))
         wait_until(lambda: len(service.receipts()) >= 37, running, log)
-        assert stopped_s(running) < 10
+        stop(running)
     finally:
         kill(running)
     service.run("run", "--until-idle")
@@ -111,7 +111,7 @@ def test_a_million_requests_of_one_topic_do_not_keep_anothers_ten_waiting_and_a_
             each.memory_info().rss
             for each in (psutil.Process(running.pid), *psutil.Process(running.pid).children(recursive=True))
         )
-        assert stopped_s(running) < 10
+        stop(running)
     finally:
         kill(running)
     assert done_before < BULK, "the ten came before the rest of the bulk"
@@ -258,7 +258,7 @@ def test_messages_that_go_unread_and_topics_that_vanish_are_alarms(cluster: Clus
         accounts = Path(service.settings.state.dir, "accounts.json")
         accounts.unlink(missing_ok=True)
         wait_until(lambda: "paused" in log.read_text(), running, log)
-        assert stopped_s(running) < 10
+        stop(running)
     finally:
         kill(running)
         service.run("resume")

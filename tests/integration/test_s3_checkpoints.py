@@ -20,7 +20,7 @@ from streaming.sandbox.cluster import Cluster
 from streaming.sandbox.home import REGION, Part
 from streaming.sandbox.reckoning import reckon
 from tests.contract.s3_server import s3_running
-from tests.integration.conftest import Deployment, killed_at_the_end, payload, stopped_s, wait_until
+from tests.integration.conftest import Deployment, killed_at_the_end, payload, stop, wait_until
 
 pytestmark = [pytest.mark.cluster, pytest.mark.long]
 
@@ -142,7 +142,7 @@ def test_while_s3_is_away_nothing_is_lost_or_worked_off_twice(
             cluster.start(Part.S3)
         service.request(payload(topic, ledger_id) for ledger_id in leaked[40:])
         wait_until(lambda: len(service.final()) == 60, running, log)
-        stopped_s(running)
+        stop(running)
 
     assert service.outcomes() == Counter({("DELETED", "UNREFERENCED"): 60})
     found = reckon(service.settings)

