@@ -5,6 +5,7 @@ Only this module and streaming.lanes, on its word, start, stop and await anythin
 
 import contextlib
 import logging
+import re
 import signal
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -54,6 +55,9 @@ log = logging.getLogger("ledger-reaper")
 _DAY_MS = 24 * 3600 * 1000
 _POLL_S = 0.5
 _LAST_WORDS_S = 2.0
+# what Spark's text of a failed query begins with, after the cause: positions and plan
+_QUERY_AND_PLAN = "=== Streaming Query ==="
+_PULSAR_AWAY = re.compile(r"\S*\b(ConnectException|PulsarClientException|PulsarAdminException|TimeoutException)\b")
 
 
 @dataclass(slots=True)
@@ -287,7 +291,12 @@ def _stop(spark: SparkSession, lanes: Lanes, due: DueLoop) -> None:
 def _raise_failure(lane: str, failure: Exception | None) -> None:
     if failure and not isinstance(failure, StopRequestedError) and "StopRequestedError" not in str(failure):
         ours = translated(failure)
-        raise ours if isinstance(ours, ReaperError) else ReaperError(f"query {lane} failed: {failure}")
+        if isinstance(ours, ReaperError):
+            raise ours
+        cause = str(failure).partition(_QUERY_AND_PLAN)[0].strip()
+        if _PULSAR_AWAY.match(cause):
+            raise UnavailableError(f"query {lane}: Pulsar can't be reached, start again when it can: {cause}")
+        raise ReaperError(f"query {lane} failed: {cause}")
 
 
 def _secret(store: MetadataStore, path: str) -> bytes:

@@ -60,7 +60,8 @@ def start(settings: Settings, jars: Jars, *, with_delta: bool = True) -> SparkSe
         builder = builder.master(settings.spark.master)
         # not for spark-submit: workers elsewhere may get this package only with their first task
         builder = builder.config("spark.python.daemon.module", "streaming.worker_daemon")
-        builder = builder.config("spark.local.dir", str(local_dir := _local_dir(settings)))
+        # the variable, not spark.local.dir: Spark warns of that at each start
+        os.environ["SPARK_LOCAL_DIRS"] = str(local_dir := _local_dir(settings))
         options = f'"-Djava.io.tmpdir={local_dir}" -XX:-UsePerfData {settings.spark.java_options}'
     if jars.everywhere:
         builder = builder.config("spark.jars", ",".join(str(jar) for jar in jars.everywhere))

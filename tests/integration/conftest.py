@@ -20,6 +20,7 @@ from streaming import artifacts
 from streaming.config import CONF, Settings, load
 from streaming.report import receipts_of
 from streaming.sandbox.cluster import Cluster
+from tests import shared_classes
 
 CONFIG = """
 [service]
@@ -56,7 +57,7 @@ dir = "{here}/state"
 dir = "{here}/checkpoints"
 [spark]
 ui_port = 0
-java_options = "-XX:TieredStopAtLevel=1"
+java_options = "-XX:TieredStopAtLevel=1 {classes}"
 local_dir = "{here}/spark"
 [metrics]
 port = 0
@@ -144,6 +145,7 @@ def deployment(
         home=cluster.home.root,
         here=here,
         limits=limits,
+        classes=shared_classes.java_options(),
     )
     config = here / "config.toml"
     config.write_text(text + extra)

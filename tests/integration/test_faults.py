@@ -36,7 +36,7 @@ from udfs.records import LedgerComponent, LedgerState, LedgerType, Outcome, Pend
 pytestmark = [pytest.mark.cluster, pytest.mark.slow]
 
 Deploy = Callable[..., Deployment]
-LEAKED = 400
+LEAKED = 300
 
 
 class Scene:

@@ -110,7 +110,7 @@ def test_kill_9_in_the_middle_of_a_batch_loses_and_doubles_nothing(
     topic = _topic()
     topics.fill(cluster, topic, 3, ["s"])
     listed = topics.data_ledgers(cluster, topic)
-    leaked = _synthetic(cluster, topic, 600)
+    leaked = _synthetic(cluster, topic, 450)
     service = deploy(chunk_rows=100)
     payloads = [payload(topic, ledger_id) for ledger_id in leaked] + [payload(topic, listed[0])] * 5
     service.request(payloads)
