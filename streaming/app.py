@@ -223,6 +223,7 @@ def _work(
         service.metrics,
     )
     gaps: list[str] = []
+    was_idle = False
     try:
         lanes.start()
         log.info("reading %s", ", ".join((*settings.topics.requests, settings.topics.retry)))
@@ -236,13 +237,14 @@ def _work(
                     if lanes.look_up():
                         continue
                     log.info("idle: no request is waiting")
+                    was_idle = True
                     gaps = care.account()
                     break
                 care.turn()
     finally:
         service.stop.set()
         _stop(spark, lanes, due)
-        log.info("stopped; %s", _what_is_left(settings, lanes.running))
+        log.info("stopped; %s", _what_is_left(settings, lanes.running, was_idle=was_idle))
     if service.fatal:
         raise service.fatal[0]
     for query, failure in failed.items():
@@ -252,12 +254,16 @@ def _work(
         raise ReaperError(f"not accounted for: {'; '.join(gaps)}")
 
 
-def _what_is_left(settings: Settings, queries: Iterable[Query]) -> str:
+def _what_is_left(settings: Settings, queries: Iterable[Query], *, was_idle: bool) -> str:
     try:
         unfinished = [each.name for each in queries if is_unfinished(location_of(settings, each.name))]
     except UnavailableError as error:  # must not hide why it stopped
         return f"whether all was finished could not be read: {error}"
-    return f"abandoned, to run again: {', '.join(unfinished)}" if unfinished else "all finished"
+    if not unfinished:
+        return "all finished"
+    names = ", ".join(unfinished)
+    # an empty first batch, mostly
+    return f"all finished; a batch begun since runs again: {names}" if was_idle else f"abandoned, to run again: {names}"
 
 
 @contextlib.contextmanager
