@@ -115,6 +115,7 @@ def test_zookeeper_stalling_in_the_middle_is_waited_for_and_uses_up_no_tries(sce
     scene.check()
 
 
+@pytest.mark.long
 def test_a_broker_that_dies_in_the_middle_is_waited_for(scene: Scene) -> None:
     running = scene.start("--until-idle")
     try:

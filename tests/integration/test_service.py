@@ -110,12 +110,12 @@ def test_kill_9_in_the_middle_of_a_batch_loses_and_doubles_nothing(
     topic = _topic()
     topics.fill(cluster, topic, 3, ["s"])
     listed = topics.data_ledgers(cluster, topic)
-    leaked = _synthetic(cluster, topic, 450)
+    leaked = _synthetic(cluster, topic, 300)
     service = deploy(chunk_rows=100)
     payloads = [payload(topic, ledger_id) for ledger_id in leaked] + [payload(topic, listed[0])] * 5
     service.request(payloads)
 
-    for _ in range(3):
+    for _ in range(2):
         running = service.start("run", "--until-idle", log=tmp_path / "run.log")
         _wait_for_progress(service, running, more_than=len(service.receipts()))
         os.killpg(running.pid, signal.SIGKILL)

@@ -17,7 +17,7 @@ from tests.integration.conftest import Deployment, killed_at_the_end, payload, w
 
 pytestmark = [pytest.mark.cluster]
 
-LEDGERS = 300
+LEDGERS = 250
 
 
 class Way(NamedTuple):
