@@ -5,6 +5,7 @@ import logging
 import os
 import signal
 import sys
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -79,11 +80,21 @@ def start(settings: Settings, jars: Jars, *, with_delta: bool = True) -> SparkSe
     }
     for key, value in conf.items():
         builder = builder.config(key, value)
-    spark = builder.getOrCreate()
+    with _sigint_left_alone():
+        spark = builder.getOrCreate()
     spark.sparkContext.setLogLevel("WARN")
     if with_delta and is_s3a(settings.checkpoints.dir):
         _require_s3a(spark)
     return spark
+
+
+@contextlib.contextmanager
+def _sigint_left_alone() -> Iterator[None]:
+    """A new SparkContext takes SIGINT, to raise KeyboardInterrupt wherever the main thread is."""
+    handler = signal.getsignal(signal.SIGINT)
+    yield
+    if threading.current_thread() is threading.main_thread():
+        signal.signal(signal.SIGINT, handler)
 
 
 def _local_dir(settings: Settings) -> Path:

@@ -172,7 +172,7 @@ def test_a_worker_and_a_bookie_that_are_killed_in_the_middle_lose_nothing(scene:
 
 def _is_python_worker(process: psutil.Process) -> bool:
     try:
-        return "pyspark.daemon" in " ".join(process.cmdline())
+        return "streaming.worker_daemon" in process.cmdline()
     except psutil.NoSuchProcess:
         return False
 
