@@ -14,13 +14,11 @@ import os
 import subprocess
 import sys
 import tempfile
-import threading
 import time
 from pathlib import Path
 
-import psutil
-
 from bench import made_up
+from bench.sampler import Sampler
 
 CONFIG = """
 [zookeeper]
@@ -36,7 +34,6 @@ dir = "{here}/state"
 [checkpoints]
 dir = "{here}/checkpoints"
 """
-_SAMPLE_SECONDS = 0.5
 
 
 def main() -> None:
@@ -63,7 +60,7 @@ def run(topics: int, heap: str) -> None:
     from streaming.session import WITHOUT_DELTA
 
     made_up.install()
-    phases.newest_zxid = lambda _settings: 1
+    phases.newest_zxid = lambda _settings: 1  # type: ignore[attr-defined, assignment]
     # the daemon of the Python workers: ours shows them the same ZooKeeper
     WITHOUT_DELTA["spark.python.daemon.module"] = "bench.made_up"
     with tempfile.TemporaryDirectory() as folder, Sampler() as sampler:
@@ -80,40 +77,6 @@ def run(topics: int, heap: str) -> None:
     there_is = {"ORPHAN": topics, "MISSING": -(-topics // made_up.LOST_EVERY)}
     if found != there_is or totals["ledgers"] != topics * made_up.LEDGERS:
         sys.exit(f"it should have found {there_is} among {topics * made_up.LEDGERS} ledgers")
-
-
-class Sampler:
-    """Highest resident bytes seen, by kind of process, and of all together at one moment."""
-
-    def __init__(self) -> None:
-        self._peaks: dict[str, int] = {}
-        self._done = threading.Event()
-        self._thread = threading.Thread(target=self._sample, daemon=True)
-
-    def __enter__(self) -> "Sampler":
-        self._thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._done.set()
-        self._thread.join()
-
-    def peak_mb(self) -> dict[str, int]:
-        """Peaks in MB."""
-        return {f"{kind}_mb": peak // 1_000_000 for kind, peak in sorted(self._peaks.items())}
-
-    def _sample(self) -> None:
-        me = psutil.Process()
-        while not self._done.wait(_SAMPLE_SECONDS):
-            seen = {"driver_python": me.memory_info().rss, "jvm": 0, "workers": 0}
-            for child in me.children(recursive=True):
-                try:
-                    seen["jvm" if child.name() == "java" else "workers"] += child.memory_info().rss
-                except psutil.NoSuchProcess:
-                    continue
-            seen["all"] = sum(seen.values())
-            for kind, size in seen.items():
-                self._peaks[kind] = max(size, self._peaks.get(kind, 0))
 
 
 if __name__ == "__main__":

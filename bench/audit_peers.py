@@ -19,6 +19,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+import pyspark
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
@@ -152,7 +153,7 @@ def _iceberg(spark: SparkSession, here: Path, listed: int, referenced: int) -> C
     location = f"{here}/ice/db/t"
     spark.sql("CREATE TABLE ice.db.t (id bigint) USING iceberg")
     (here / "Append.java").write_text(APPEND)
-    pyspark_jars = Path(__import__("pyspark").__file__).parent / "jars"
+    pyspark_jars = Path(pyspark.__path__[0]) / "jars"
     path = f"{fetch([ICEBERG])[0]}:{pyspark_jars}/*"
     command = ["java", "-Xmx2g", "-cp", path, str(here / "Append.java"), location, str(referenced), str(listed)]
     subprocess.run(command, check=True, capture_output=True)

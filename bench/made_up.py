@@ -105,7 +105,7 @@ class MadeUpStore:
 def install() -> None:
     """Let every client of this process, and of those that fork from it, see the made-up ZooKeeper."""
     store = MadeUpStore()
-    clients.store_for = lambda _settings: store  # type: ignore[assignment,return-value]
+    clients.store_for = lambda _settings: store  # type: ignore[attr-defined, assignment, return-value]
 
 
 if __name__ == "__main__":

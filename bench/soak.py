@@ -221,7 +221,7 @@ def account(cluster: Cluster, load_thread: Load, before: dict[str, list[bytes]])
     in_use = {each for some in load_thread.listed.values() for each in some}
     with admin_for(settings) as admin:
         accounts = accounts_of(settings, admin, SystemClock().now_ms())
-    wrong = [*found.wrong, *accounts.gaps]
+    wrong = [*found.wrong, *accounts.gaps, *filter(None, [accounts.doubt])]
     wrong += [f"{found.open} requests have no final receipt"] * bool(found.open)
     wrong += [f"{len(in_use - left)} ledgers in use are gone: {sorted(in_use - left)[:5]}"] * bool(in_use - left)
     undeleted = set(load_thread.leaked) & left

@@ -88,8 +88,9 @@ def main() -> None:
 
 
 def run(endpoint: str, options: argparse.Namespace) -> None:
-    credentials = {"aws_access_key_id": "bench", "aws_secret_access_key": "bench"}
-    client = boto3.client("s3", endpoint_url=endpoint, region_name="us-east-1", **credentials)
+    client = boto3.client(
+        "s3", endpoint_url=endpoint, region_name="us-east-1", aws_access_key_id="bench", aws_secret_access_key="bench"
+    )
     ways: dict[str, tuple[int, Callable[[], None]]] = {
         "loop": (options.loop_pairs, lambda: plain_loop(client, options.loop_pairs)),
         "proof": (options.loop_pairs, lambda: loop_with_proof(client, options.loop_pairs)),

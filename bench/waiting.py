@@ -3,26 +3,26 @@
     .venv/bin/python -m bench.waiting [--retries 100000] [--seconds 60]
 
 A cluster of its own. Once the service has come to the end of the retries, the CPU time of its processes (driver, JVM,
-Python workers) is taken over --seconds and printed in cores, with their resident bytes at the end.
+Python workers) is taken over --seconds and printed in cores, with their resident bytes at the end. Then it is
+stopped, and that is timed.
 """
 
 import argparse
-import json
-import subprocess
-import sys
 import tempfile
 import time
 from pathlib import Path
 
 import psutil
 
+from bench.backlog import rows_in
+from bench.soak import Supervisor, payload
 from streaming.adapters.clients import admin_for
 from streaming.adapters.pulsar_publish import client
 from streaming.config import Settings, load
 from streaming.sandbox import cluster as clusters
 from streaming.sandbox import topics
-from streaming.tables import opened
 from streaming.topics import ensure_topics
+from streaming.waiting import TABLE
 
 NOWHERE = "public/default/persistent/nowhere"
 FIRST = 3 * 10**15  # no cluster gets that far
@@ -31,14 +31,13 @@ WEEK_MS = 7 * 24 * 3600 * 1000
 
 def publish(settings: Settings, count: int) -> None:
     """Put retries into the topic as a consumer's reconsumeLater would."""
-    with client(settings.pulsar) as opened:
-        producer = opened.create_producer(
+    with client(settings.pulsar) as connected:
+        producer = connected.create_producer(
             settings.topics.retry, batching_enabled=True, block_if_queue_full=True, batching_max_messages=1000
         )
         for ledger_id in range(FIRST, FIRST + count):
-            about = {"topicName": NOWHERE, "ledgerComponent": "MANAGED_LEDGER", "ledgerType": "LEDGER"}
             producer.send_async(
-                json.dumps(about | {"ledgerId": ledger_id}).encode(),
+                payload(NOWHERE, ledger_id),
                 lambda *_: None,
                 properties={"RECONSUMETIMES": "1", "DELAY_TIME": str(WEEK_MS)},
             )
@@ -55,34 +54,29 @@ def used(process: psutil.Process) -> tuple[float, int]:
     return seconds, resident
 
 
-def _kept(settings: Settings) -> int:
-    table = opened(settings.state.dir, "waiting")
-    return 0 if table is None else table.to_pyarrow_dataset().count_rows()
-
-
 def run(home: Path, retries: int, seconds: float) -> None:
     """Start everything, wait for rest, measure, print."""
     clusters.up(home)
-    config, log = home / "local.toml", home / "service.log"
+    config = home / "local.toml"
     settings = load(config)
     with admin_for(settings) as admin:
         ensure_topics(admin, settings)
     publish(settings, retries)
-    with log.open("wb") as out:
-        running = subprocess.Popen(
-            [sys.executable, "-m", "streaming", "run", "--config", str(config)], stdout=out, stderr=subprocess.STDOUT
-        )
+    running = Supervisor(config, home / "service.log").start()
     try:
-        topics.wait_for(lambda: _kept(settings) >= retries, "the end of the retries", seconds=600)
+        topics.wait_for(lambda: rows_in(settings, TABLE) >= retries, "the end of the retries", seconds=600)
         process = psutil.Process(running.pid)
         before_s, _ = used(process)
         time.sleep(seconds)
         after_s, resident = used(process)
         cores = (after_s - before_s) / seconds
         print(f"{retries} retries waiting: {cores:.2f} cores over {seconds:g} s, {resident // 1_000_000} MB resident")
-    finally:
+        began_s = time.monotonic()
         running.terminate()
-        running.wait(60)
+        ended = running.wait(60)
+        print(f"stopped by SIGTERM in {time.monotonic() - began_s:.1f} s, exit code {ended}")
+    finally:
+        running.kill()
 
 
 def main() -> None:

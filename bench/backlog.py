@@ -1,0 +1,122 @@
+"""How long a backlog takes: requests that lie in the topic when the service starts, all of them in one batch.
+
+    .venv/bin/python -m bench.backlog [--requests 200000] [--leaked 50000] [--chunk-rows 50000]
+
+A cluster of its own. --leaked of the requests name ledgers that are there and belong to nobody (metadata in
+ZooKeeper, no entries on a bookie); the others name ledgers that never were. The connector has no admission control:
+the first batch holds all of them. Printed: the seconds from the start of the process to the first receipts and to the
+last, and the highest resident memory. Fails unless each request has one final receipt and each leaked ledger is gone.
+"""
+
+import argparse
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+from bench.sampler import Sampler
+from bench.soak import NOWHERE, Supervisor, payload
+from streaming.adapters.clients import admin_for
+from streaming.adapters.pulsar_publish import Message, send_all
+from streaming.config import Settings, load
+from streaming.receipts import TABLE
+from streaming.sandbox import cluster as clusters
+from streaming.sandbox import ledgers, topics
+from streaming.sandbox.cluster import Cluster
+from streaming.sandbox.reckoning import reckon
+from streaming.tables import opened
+from streaming.topics import ensure_topics
+
+TOPIC = "persistent://public/default/backlog"
+FIRST = 1_000_000
+LIMITS = ("batch", "hour", "hour_per_tenant", "hour_per_owner")
+_LOT = 10_000
+_LOOK_S = 0.5
+
+
+def messages(leaked: range, count: int) -> Iterator[Message]:
+    """The requests, leaked ones evenly among the others."""
+    every = max(1, count // max(1, len(leaked)))
+    gone = iter(leaked)
+    for number in range(count):
+        ledger_id = next(gone, None) if number % every == 0 else None
+        yield Message(None, payload(TOPIC, NOWHERE + number if ledger_id is None else ledger_id))
+
+
+def rows_in(settings: Settings, name: str) -> int:
+    """How many rows a table of the state directory has; 0 where there is none yet."""
+    table = opened(settings.state.dir, name)
+    return 0 if table is None else table.to_pyarrow_dataset().count_rows()
+
+
+def drain(settings: Settings, service: Supervisor) -> None:
+    """Work the backlog off and print how long it took."""
+    began_s = time.monotonic()
+    running = service.start("--until-idle")
+    seen: list[tuple[float, int]] = []  # seconds since the start, receipts
+    with Sampler(running.pid) as sampler:
+        while running.poll() is None:
+            rows = rows_in(settings, TABLE)
+            if rows > (seen[-1][1] if seen else 0):
+                seen.append((time.monotonic() - began_s, rows))
+            time.sleep(_LOOK_S)
+    if running.returncode != 0 or not seen:
+        sys.exit(f"the service ended with {running.returncode}: {service.log.read_text()[-2000:]}")
+    (first_s, first_rows), (last_s, last_rows) = seen[0], seen[-1]
+    between = f", {(last_rows - first_rows) / (last_s - first_s):.0f} a second since then" if len(seen) > 1 else ""
+    print(f"first {first_rows} receipts after {first_s:.1f} s, all {last_rows} after {last_s:.1f} s{between}")
+    print(f"from start to end {time.monotonic() - began_s:.1f} s; resident at most {sampler.peak_mb()}", flush=True)
+
+
+def account(cluster: Cluster, settings: Settings, leaked: range, count: int) -> None:
+    """Exit with what is wrong, if anything is."""
+    found = reckon(settings)
+    left = set(leaked) & ledgers.every_ledger(cluster).keys()
+    if (found.requests, found.open, found.wrong, left) != (count, 0, [], set()):
+        sys.exit(f"{found}, {len(left)} leaked ledgers are still there")
+    print(f"{dict(found.outcomes)}, nothing open, nothing wrong")
+
+
+def configured(text: str, chunk_rows: int) -> str:
+    """The sandbox's configuration with production's JVM, and no limit in the way."""
+    without_limits = "".join(f"max_deletes_per_{each} = {1 << 40}\n" for each in LIMITS)
+    return (
+        text.replace("[service]\n", f"[service]\nchunk_rows = {chunk_rows}\n")
+        .replace("[limits]\n", f"[limits]\n{without_limits}")
+        .replace('java_options = "-XX:TieredStopAtLevel=1"\n', "")
+    )
+
+
+def run(home: Path, requests: int, leaked: int, chunk_rows: int) -> None:
+    """Make the backlog, drain it, check it."""
+    cluster = clusters.up(home)
+    config = home / "local.toml"
+    config.write_text(configured(config.read_text(), chunk_rows))
+    settings = load(config)
+    topics.fill(cluster, TOPIC, 3, ["s"])
+    ids = range(FIRST, FIRST + leaked)
+    for lot in range(0, leaked, _LOT):
+        ledgers.make_synthetic(cluster, TOPIC, count=len(ids[lot : lot + _LOT]), first_id=ids[lot])
+    with admin_for(settings) as admin:
+        ensure_topics(admin, settings)
+    send_all(settings.pulsar, settings.topics.requests[0], messages(ids, requests))
+    drain(settings, Supervisor(config, home / "service.log"))
+    account(cluster, settings, ids, requests)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--requests", type=int, default=200_000)
+    parser.add_argument("--leaked", type=int, default=50_000)
+    parser.add_argument("--chunk-rows", type=int, default=50_000)
+    options = parser.parse_args()
+    with tempfile.TemporaryDirectory(prefix="backlog-") as scratch:
+        try:
+            run(Path(scratch), options.requests, options.leaked, options.chunk_rows)
+        finally:
+            clusters.down(Path(scratch))
+
+
+if __name__ == "__main__":
+    main()

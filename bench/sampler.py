@@ -1,0 +1,44 @@
+"""Memory of a running service or audit, from outside: driver, JVM and Python workers, twice a second."""
+
+import contextlib
+import threading
+
+import psutil
+
+_SAMPLE_SECONDS = 0.5
+
+
+class Sampler:
+    """Highest resident bytes seen, by kind of process, and of all together at one moment. pid: the driver's Python."""
+
+    def __init__(self, pid: int | None = None) -> None:
+        self._driver = psutil.Process(pid)
+        self._peaks: dict[str, int] = {}
+        self._done = threading.Event()
+        self._thread = threading.Thread(target=self._sample, daemon=True)
+
+    def __enter__(self) -> "Sampler":
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._done.set()
+        self._thread.join()
+
+    def peak_mb(self) -> dict[str, int]:
+        """Peaks in MB."""
+        return {f"{kind}_mb": peak // 1_000_000 for kind, peak in sorted(self._peaks.items())}
+
+    def _sample(self) -> None:
+        while not self._done.wait(_SAMPLE_SECONDS):
+            with contextlib.suppress(psutil.NoSuchProcess):  # it has ended
+                self._look()
+
+    def _look(self) -> None:
+        seen = {"driver_python": self._driver.memory_info().rss, "jvm": 0, "workers": 0}
+        for child in self._driver.children(recursive=True):
+            with contextlib.suppress(psutil.NoSuchProcess):
+                seen["jvm" if child.name() == "java" else "workers"] += child.memory_info().rss
+        seen["all"] = sum(seen.values())
+        for kind, size in seen.items():
+            self._peaks[kind] = max(size, self._peaks.get(kind, 0))
