@@ -5,33 +5,37 @@
 2. By request: whose newest receipt says RETRY has a copy in the retry topic or among the waiting. Only the newest
    chunk's copies may still be on their way.
 3. By ledger: one that held unread messages at the last look and is gone from the topic took them with it (TTL, backlog
-   eviction, a topic deleted, or deleted and made anew).
-What changes while it is looked at is read in the order in which messages move, so that a gap found is one.
+   eviction, a topic deleted, or deleted and made anew). It is remembered until a person accepts that (`accept --gaps`).
+What changes while it is looked at is read in the order in which messages move, so that a gap found is one. A topic that
+can't be looked at is named, and hides no other's gaps.
 """
 
+import contextlib
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import pyarrow.dataset as ds
 
 from streaming import columns as c
-from streaming.accounted import Accounted
+from streaming.accounted import Accounted, Known
 from streaming.adapters.pulsar_admin import PulsarAdmin
 from streaming.adapters.pulsar_read import Position, read
 from streaming.backlog import ledgers_of
 from streaming.checkpoints import committed_positions, location_of
 from streaming.config import Settings
-from streaming.errors import UnavailableError
+from streaming.errors import ReaperError, RefusedError, UnavailableError
 from streaming.journal import open_filesystem
 from streaming.queries import queries_of
 from streaming.tables import opened
 from streaming.worker import RETRY
-from udfs.paths import base_topic
+from udfs.paths import base_topic, topic_of
 from udfs.records import Outcome
 from udfs.retry import MAX_DELAY_MS, ORIGIN_MESSAGE_ID
 
 _FILE = "accounts.json"
+_ACCEPTED = "accounts-accepted.json"  # partition -> ledgers; only `accept --gaps` writes it
 _DAY_MS = 24 * 3600 * 1000
 _SHOWN = 3
 _NOTHING: Position = (-1, -1)
@@ -41,7 +45,8 @@ _NOTHING: Position = (-1, -1)
 class Account:
     """One source partition, in entries: read (up to the committed position), unread, and read but unaccounted for.
 
-    missing: (ledger, entry) of each. trimmed: ledgers that went with unread messages in them.
+    missing: (ledger, entry) of each. trimmed: ledgers that went with such messages, or unread ones, and which nobody
+    has accepted.
     """
 
     partition: str
@@ -53,28 +58,46 @@ class Account:
 
 @dataclass(frozen=True, slots=True)
 class Accounts:
-    """Of all partitions. put_off: requests that wait for another try; lost: those of them that wait nowhere."""
+    """Of all partitions. put_off: requests that wait for another try; lost: those of them that wait nowhere.
+
+    unseen: topic or partition -> why it could not be looked at; is_refused: for want of rights, some of it.
+    """
 
     partitions: tuple[Account, ...]
     put_off: int
     lost: tuple[str, ...] = ()
+    unseen: Mapping[str, str] = field(default_factory=dict)
+    is_refused: bool = False
 
     @property
     def gaps(self) -> list[str]:
-        """What is not accounted for, in words; empty: all is."""
-        said = [
-            f"{one.partition}: {len(one.missing)} messages were read and have no receipt, such as {_some(one.missing)}"
+        """What is not accounted for, in words; empty: all that was looked at is."""
+        return list(self.gaps_by_kind.values())
+
+    @property
+    def gaps_by_kind(self) -> dict[tuple[str, str], str]:
+        """(partition, kind) -> in words."""
+        said = {
+            (one.partition, "missing"): f"{one.partition}: {len(one.missing)} messages were read and have no receipt, "
+            f"such as {_some(one.missing)}"
             for one in self.partitions
             if one.missing
-        ]
-        said += [
-            f"{one.partition}: ledgers {_some(one.trimmed)} vanished with unread messages in them (TTL, eviction?)"
+        }
+        said |= {
+            (one.partition, "trimmed"): f"{one.partition}: ledgers {_some(one.trimmed)} vanished with unread messages "
+            "in them (TTL, eviction?)"
             for one in self.partitions
             if one.trimmed
-        ]
+        }
         if self.lost:
-            said.append(f"{len(self.lost)} requests were put off and wait nowhere, such as {_some(self.lost)}")
+            words = f"{len(self.lost)} requests were put off and wait nowhere, such as {_some(self.lost)}"
+            said["", "lost"] = words
         return said
+
+    @property
+    def doubt(self) -> str:
+        """What could not be looked at, in words; "": all was."""
+        return "; ".join(f"{what} could not be looked at: {why}" for what, why in sorted(self.unseen.items()))
 
     @property
     def text(self) -> str:
@@ -104,18 +127,22 @@ def look(ledgers: Iterable[tuple[int, int]], committed: Position) -> Look:
     return seen
 
 
-def missing_of(seen: Look, known: Mapping[int, set[int]]) -> list[Position]:
+def missing_of(seen: Look, known: Known) -> list[Position]:
     """Entries that were read and are not known, in order."""
     return [
         (ledger, entry)
         for ledger, upto in sorted(seen.read.items())
-        if len(known.get(ledger, ())) < upto or not known[ledger].issuperset(range(upto))
-        for entry in range(upto)
-        if entry not in known.get(ledger, ())
+        for entry in _lacking(known.get(ledger, range(0)), upto)
     ]
 
 
-def vanished(before: Mapping[int, int], seen: Look, known: Mapping[int, set[int]]) -> list[int]:
+def _lacking(known: range | set[int], upto: int) -> Iterable[int]:
+    if isinstance(known, range):
+        return range(len(known), upto)
+    return (entry for entry in range(upto) if entry not in known)
+
+
+def vanished(before: Mapping[int, int], seen: Look, known: Known) -> list[int]:
     """Ledgers that held unread entries at the last look, are gone now, and were not read meanwhile."""
     return [
         ledger
@@ -129,35 +156,89 @@ def accounts_of(
 ) -> Accounts:
     """Look at everything that is still stored. remembers: keep what is unread now for the next look (the service does).
 
-    matched: request topics beside the listed ones. Raises UnavailableError.
+    matched: request topics beside the listed ones. Raises UnavailableError where nothing can be looked at.
     """
+    unseen = _Unseen(admin)
     put_off = _put_off(settings, now_ms)
     committed: dict[str, Position] = {}
     last: dict[str, Position] = {}
     for query in queries_of(settings, matched):
-        committed |= committed_positions(location_of(settings, query.name))
-        for topic in query.topics:
-            last |= admin.last_positions(topic) if admin.partitions(topic) else {}
-    lost = _not_waiting(settings, put_off, committed, last, now_ms)
-    before, unread, found = _recall(settings), {}, []
+        with unseen.looking(*map(topic_of, query.topics)):
+            done = committed_positions(location_of(settings, query.name))
+            ends = [admin.last_positions(topic) for topic in query.topics if admin.partitions(topic)]
+            committed |= done
+            last |= {partition: end for each in ends for partition, end in each.items()}
+    lost: set[str] = set()
+    retry = topic_of(settings.topics.retry)
+    if retry not in unseen.why:
+        with unseen.looking(retry):
+            lost = _not_waiting(settings, put_off, committed, last, now_ms)
+    before, found = _recall(settings), []
+    unread = {partition: dict(each) for partition, each in before.items()}  # of what is not seen now
     oldest_ms = now_ms - settings.state.receipts_days * _DAY_MS
     for partition in last:
-        seen = look(_ledgers(admin, partition), committed.get(partition, _NOTHING))
-        unread[partition] = seen.unread
-        found.append(_account(settings, partition, seen, before.get(partition, {}), oldest_ms))
+        with unseen.looking(partition):
+            seen = look(_ledgers(admin, partition), committed.get(partition, _NOTHING))
+            old = before.get(partition, {})
+            account = _account(settings, partition, seen, old, oldest_ms)
+            found.append(account)
+            unread[partition] = _worth_remembering(account, seen, old)
     for partition in before.keys() - last.keys():
-        if admin.partitions(base_topic(partition)) is not None:
-            unread[partition] = before[partition]  # nobody reads it now, but it is there
-        elif before[partition]:
-            gone = vanished(before[partition], Look(), Accounted(settings.state.dir, partition).entries())
-            found.append(Account(partition, 0, 0, trimmed=tuple(gone)))
+        topic = base_topic(partition)
+        with unseen.looking(topic):
+            # where there is such a topic, nobody reads it now, but it is there
+            if topic not in unseen.why and admin.partitions(topic) is None:
+                old = before[partition]
+                known = Accounted(settings.state.dir, partition, old).entries()
+                unread[partition] = {ledger: old[ledger] for ledger in vanished(old, Look(), known)}
+                if unread[partition]:
+                    found.append(Account(partition, 0, 0, trimmed=tuple(unread[partition])))
     if remembers:
-        _remember(settings, unread)
-    return Accounts(tuple(found), len(put_off), tuple(sorted(lost)))
+        _write(settings, _FILE, {partition: each for partition, each in unread.items() if each})
+    return Accounts(tuple(found), len(put_off), tuple(sorted(lost)), unseen.why, unseen.is_refused)
+
+
+def accept_gaps(settings: Settings, admin: PulsarAdmin, now_ms: int, *, matched: Sequence[str] = ()) -> list[str]:
+    """A person has seen to the messages that went with their ledgers: no alarm for those any more; says which."""
+    accounts = accounts_of(settings, admin, now_ms, matched=matched)
+    gaps = {one.partition: one.trimmed for one in accounts.partitions if one.trimmed}
+    accepted = _accepted(settings)
+    added = {partition: sorted({*accepted.get(partition, ()), *ledgers}) for partition, ledgers in gaps.items()}
+    _write(settings, _ACCEPTED, {**accepted, **added})
+    return [f"{partition}: ledgers {', '.join(map(str, ledgers))}" for partition, ledgers in gaps.items()]
+
+
+class _Unseen:
+    """Notes what could not be looked at, as long as the cluster answers at all."""
+
+    def __init__(self, admin: PulsarAdmin) -> None:
+        self._admin = admin
+        self.why: dict[str, str] = {}
+        self.is_refused = False
+
+    @contextlib.contextmanager
+    def looking(self, *what: str) -> Iterator[None]:
+        """Go on behind the block where it fails. Raises what it raised where no broker answers."""
+        try:
+            yield
+        except ReaperError as error:
+            try:
+                self._admin.clusters()
+            except ReaperError:
+                raise error from None
+            self.why |= dict.fromkeys(what, str(error))
+            self.is_refused |= isinstance(error, RefusedError)
+
+
+def _worth_remembering(account: Account, seen: Look, before: Mapping[int, int]) -> dict[int, int]:
+    """Ledger -> entries: those with unread entries, and those with a gap, which must not go with the ledger."""
+    gaps = {ledger: seen.read[ledger] for ledger, _ in account.missing}
+    return gaps | seen.unread | {ledger: before[ledger] for ledger in account.trimmed}
 
 
 def _account(settings: Settings, partition: str, seen: Look, before: Mapping[int, int], oldest_ms: int) -> Account:
-    accounted = Accounted(settings.state.dir, partition)
+    read = {ledger for ledger, entries in seen.read.items() if entries}
+    accounted = Accounted(settings.state.dir, partition, read | (before.keys() - seen.stored.keys()))
     known = accounted.entries()
     missing = missing_of(seen, known)
     return Account(
@@ -175,7 +256,7 @@ def _confirmed(
     """Those of the entries that do hold messages without a receipt, as young as receipts are kept."""
     if not missing:
         return
-    messages, wanted = accounted.messages(), set(missing)
+    messages, wanted = accounted.messages({ledger for ledger, _ in missing}), set(missing)
     first, last = missing[0], missing[-1]
     for message in read(settings.pulsar, {partition: last}, after={partition: (first[0], first[1] - 1)}):
         here = (message.ledger_id, message.entry_id)
@@ -245,25 +326,39 @@ def _held_origins(settings: Settings) -> Iterator[str]:
 
 
 def _recall(settings: Settings) -> dict[str, dict[int, int]]:
+    """Partition -> ledger -> entries, of the last look; without what a person has accepted since."""
+    known: Mapping[str, Mapping[str, int]] = _read_json(settings, _FILE)
+    accepted = _accepted(settings)
+    return {
+        partition: {int(ledger): n for ledger, n in each.items() if int(ledger) not in accepted.get(partition, ())}
+        for partition, each in known.items()
+    }
+
+
+def _accepted(settings: Settings) -> Mapping[str, Sequence[int]]:
+    known: Mapping[str, Sequence[int]] = _read_json(settings, _ACCEPTED)
+    return known
+
+
+def _read_json(settings: Settings, name: str) -> Any:
     filesystem, root = open_filesystem(settings.state.dir)
     try:
-        with filesystem.open_input_stream(f"{root}/{_FILE}") as stream:
-            known: dict[str, dict[str, int]] = json.loads(stream.read())
+        with filesystem.open_input_stream(f"{root}/{name}") as stream:
+            return json.loads(stream.read())
     except FileNotFoundError:
         return {}
     except (OSError, ValueError) as error:
-        raise UnavailableError(f"{root}/{_FILE} can't be read: {error}; remove it to begin anew") from error
-    return {partition: {int(ledger): n for ledger, n in each.items()} for partition, each in known.items()}
+        raise UnavailableError(f"{root}/{name} can't be read: {error}; remove it to begin anew") from error
 
 
-def _remember(settings: Settings, unread: Mapping[str, Mapping[int, int]]) -> None:
+def _write(settings: Settings, name: str, known: Mapping[str, Any]) -> None:
     filesystem, root = open_filesystem(settings.state.dir)
     try:
-        with filesystem.open_output_stream(f"{root}/.{_FILE}") as out:
-            out.write(json.dumps(unread).encode())
-        filesystem.move(f"{root}/.{_FILE}", f"{root}/{_FILE}")
+        with filesystem.open_output_stream(f"{root}/.{name}") as out:
+            out.write(json.dumps(known).encode())
+        filesystem.move(f"{root}/.{name}", f"{root}/{name}")
     except OSError as error:
-        raise UnavailableError(f"{root}/{_FILE} can't be written: {error}") from error
+        raise UnavailableError(f"{root}/{name} can't be written: {error}") from error
 
 
 def _some(things: Iterable[object]) -> str:

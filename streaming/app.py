@@ -15,31 +15,32 @@ from secrets import token_hex
 
 from pyspark.sql import SparkSession
 
-from streaming import identity, journal
+from streaming import identity, journal, own_znodes
 from streaming.accounts import accounts_of
 from streaming.adapters.clients import Clients, admin_for, clients_for
-from streaming.adapters.coordination import AgreedClock, Epoch, InstanceLock, Pause
+from streaming.adapters.coordination import AgreedClock, Epoch, InstanceLock, Pause, read_own
 from streaming.adapters.pulsar_admin import PulsarAdmin
 from streaming.believed import Accepted, Believed, accepted_path
 from streaming.breaker import BlastRadius, Breaker, breaker_path, limits_of
-from streaming.care import Care
+from streaming.care import Beside, Care
 from streaming.census import count_ledgers
 from streaming.checkpoints import is_unfinished, location_of, refuse_changes, root_of
 from streaming.clock import Clock, SystemClock
 from streaming.config import Settings
 from streaming.dead_letter_care import expire
 from streaming.due import DueLoop
-from streaming.errors import ReaperError, UnavailableError
+from streaming.errors import ReaperError, StopRequestedError, UnavailableError
 from streaming.idle import is_idle
 from streaming.in_use import InUseCache, InUseLoader
 from streaming.lanes import Lanes
 from streaming.metrics import Metrics
+from streaming.one_cluster import require_brokers_store, require_exclusive_bookkeeper
 from streaming.ports import MetadataStore, Znode
 from streaming.queries import Query, stream
 from streaming.recall import deletes_since
 from streaming.receipts import Receipts
 from streaming.s3a import faults_named
-from streaming.service import Guards, Identity, LedgerDeletionService, StopRequestedError, translated
+from streaming.service import Guards, Identity, LedgerDeletionService, translated
 from streaming.session import Jars, jvm_signals, start
 from streaming.signals import signals_told
 from streaming.source_watch import SourceWatch
@@ -57,7 +58,10 @@ _POLL_S = 0.5
 _LAST_WORDS_S = 2.0
 # what Spark's text of a failed query begins with, after the cause: positions and plan
 _QUERY_AND_PLAN = "=== Streaming Query ==="
-_PULSAR_AWAY = re.compile(r"\S*\b(ConnectException|PulsarClientException|PulsarAdminException|TimeoutException)\b")
+# Scala's own timeout, "Futures timed out after", is Spark's waiting for itself
+_PULSAR_AWAY = re.compile(
+    r"\S*\b(ConnectException|PulsarClientException|PulsarAdminException|TimeoutException)\b(?!: Futures timed out)"
+)
 
 
 @dataclass(slots=True)
@@ -78,15 +82,28 @@ def run(settings: Settings, jars: Callable[[], Jars], *, until_idle: bool = Fals
     Raises ReaperError's family; returns normally after a clean stop.
     """
     stop = threading.Event()
+    try:
+        _run(settings, jars, stop, until_idle=until_idle)
+    except StopRequestedError:
+        log.info("stopped before anything was begun")
+
+
+def _run(settings: Settings, jars: Callable[[], Jars], stop: threading.Event, *, until_idle: bool) -> None:
     with signals_told(partial(_told, stop)), faults_named(settings.checkpoints), _instance(settings, stop) as instance:
-        retry_partitions, dead_letter_partitions = ensure_topics(instance.admin, settings)
+        retry_partitions, dead_letter_partitions = ensure_topics(instance.admin, settings, stop)
+        require_brokers_store(instance.clients.store, instance.clients.broker, f"{settings.topics.retry}-partition-0")
         refuse_changes(settings, instance.admin.partitions)
         spark = start(settings, jars())
         try:
             who = Identity(instance.rules, instance.secret, retry_partitions, dead_letter_partitions)
             service = _service(spark, settings, instance, who, stop)
             with jvm_signals(partial(_told, stop)):
-                service.publish_again()
+                try:
+                    service.publish_again()
+                except StopRequestedError:
+                    raise
+                except Exception as error:
+                    _raise_failure("of what was left to publish", error)
                 _work(spark, settings, service, instance.admin, until_idle=until_idle)
         finally:
             spark.stop()
@@ -94,13 +111,16 @@ def run(settings: Settings, jars: Callable[[], Jars], *, until_idle: bool = Fals
 
 @contextlib.contextmanager
 def _instance(settings: Settings, stop: threading.Event) -> Iterator[Instance]:
+    require_exclusive_bookkeeper(settings)
     clients = clients_for(settings)
     admin = admin_for(settings)
     store, root, name = clients.store, settings.zookeeper.own_root, settings.service.name
     cluster = identity.read_identity(store, settings.zookeeper.ledgers_root, ",".join(sorted(admin.clusters())), name)
-    with InstanceLock(store, root, name, on_lost=stop.set):
+    with _alone(store, root, name, stop):
         for directory in (root_of(settings), settings.state.dir):
             identity.hold(cluster, directory)
+        if opened := own_znodes.close(store, root):
+            log.warning("closed to others, who could have changed them until now: %s", ", ".join(opened))
         epoch = Epoch.bump(store, root, name)
         log.info("epoch %s of instance %s on cluster %s", epoch.version, name, cluster.instance_id)
         rules = SweepRules(
@@ -109,7 +129,31 @@ def _instance(settings: Settings, stop: threading.Event) -> Iterator[Instance]:
             epoch=(epoch.path, epoch.version),
             policy=policy_of(settings),
         )
-        yield Instance(clients, admin, epoch, Pause(store, root), rules, _secret(store, f"{root}/secret"))
+        yield Instance(clients, admin, epoch, Pause(store, root), rules, _secret(store, f"{root}/{own_znodes.SECRET}"))
+
+
+@contextlib.contextmanager
+def _alone(store: MetadataStore, root: str, name: str, stop: threading.Event) -> Iterator[None]:
+    """Hold the instance's lock; what ends its session sets stop. Raises UnavailableError where no one else had set it.
+
+    What the block itself raises comes first, unless it only stops.
+    """
+    lost: list[UnavailableError] = []
+
+    def end() -> None:
+        if not stop.is_set():
+            lost.append(UnavailableError("the ZooKeeper session that the lock lives by is over; start again"))
+            log.error("stopping: %s", lost[0])
+            stop.set()
+
+    try:
+        with InstanceLock(store, root, name, on_lost=end, stop=stop):
+            yield
+    except StopRequestedError:
+        if not lost:
+            raise
+    if lost:
+        raise lost[0]
 
 
 def policy_of(settings: Settings) -> Policy:
@@ -147,8 +191,8 @@ def _service(
         store.set_data(published, text.encode())
 
     def known() -> str:
-        (node,) = store.read_many([published])
-        return node.data.decode() if isinstance(node, Znode) else ""
+        node = read_own(store, published)
+        return node.data.decode("utf-8", "replace") if node is not None else ""
 
     guards = Guards(
         still_mine=instance.epoch.still_mine,
@@ -222,6 +266,7 @@ def _work(
         lambda: accounts_of(settings, admin, service.clock.now_ms(), matched=lanes.matched, remembers=True),
         service.metrics,
     )
+    beside = Beside(service.stop)
     gaps: list[str] = []
     was_idle = False
     try:
@@ -238,18 +283,20 @@ def _work(
                         continue
                     log.info("idle: no request is waiting")
                     was_idle = True
-                    gaps = care.account()
+                    beside.finish(lambda: gaps.extend(care.account()))
                     break
-                care.turn()
+                beside.begin(care.turn)
     finally:
         service.stop.set()
         _stop(spark, lanes, due)
+        beside.join(_LAST_WORDS_S)
         log.info("stopped; %s", _what_is_left(settings, lanes.running, was_idle=was_idle))
     if service.fatal:
         raise service.fatal[0]
     for query, failure in failed.items():
         _raise_failure(query.name, failure)
     _raise_failure("of waiting retries", broken)
+    beside.check()
     if gaps:
         raise ReaperError(f"not accounted for: {'; '.join(gaps)}")
 
@@ -279,19 +326,23 @@ def _audits(spark: SparkSession, settings: Settings) -> Iterator[Callable[[], bo
 
 
 def _tidy(settings: Settings, service: LedgerDeletionService, admin: PulsarAdmin) -> None:
-    service.maintain()
     try:
+        service.maintain()
         expire(settings, admin, service.clock.now_ms())
     except ReaperError as error:
         log.warning("dead letters not expired, again later: %s", error)
+    except StopRequestedError:
+        return
 
 
 def _stop(spark: SparkSession, lanes: Lanes, due: DueLoop) -> None:
     """What is under way has a moment to finish; then it is cut short, is not committed, and runs again."""
-    if not due.join(_LAST_WORDS_S):
-        spark.sparkContext.cancelAllJobs()  # a query that waits for its turn after this one could not be stopped
+    is_over = due.join(_LAST_WORDS_S)
     lanes.stop()
-    due.join(_LAST_WORDS_S)
+    if not (lanes.join(_LAST_WORDS_S) and is_over):
+        spark.sparkContext.cancelAllJobs()
+        lanes.join()
+        due.join(_LAST_WORDS_S)
 
 
 def _raise_failure(lane: str, failure: Exception | None) -> None:

@@ -4,6 +4,7 @@ What a chunk could delete at most is its requests; only where that is too much i
 The breaker's state lies in ZooKeeper: it survives restarts, and `ledger-reaper resume` clears it.
 """
 
+import hashlib
 import json
 from collections import Counter
 from collections.abc import Callable, Iterable
@@ -42,16 +43,24 @@ class Breaker:
         """When a person last let it go on; 0: never."""
         return int(self._read().get("granted_ms", 0))
 
-    def trip(self, why: str) -> None:
-        """Stop deleting until a person resumes."""
-        self._write({"why": why, "granted_ms": self.granted_ms()})
+    def trip(self, why: str, about: str = "") -> None:
+        """Stop deleting until a person resumes. about: what that lets go on, by a name that a later run knows it by."""
+        self._write({"why": why, "about": about, "granted_ms": self.granted_ms()})
 
     def clear(self, *, now_ms: int) -> bool:
         """A person has looked; False if it had not tripped."""
-        had_tripped = bool(self.reason())
+        state = self._read()
+        had_tripped = bool(state.get("why"))
         if had_tripped:
-            self._write({"granted_ms": now_ms})
+            self._write({"granted_ms": now_ms, "granted": state.get("about", "")})
         return had_tripped
+
+    def take_granted(self) -> str:
+        """What a person let go on, to whoever asks first; "" where there is nothing (left)."""
+        granted = str(self._read().get("granted", ""))
+        if granted:
+            self._write({"granted_ms": self.granted_ms()})
+        return granted
 
     def _read(self) -> dict[str, Any]:
         node = read_own(self.store, self.path)
@@ -94,11 +103,18 @@ class BlastRadius:
     _most: Planned = field(default_factory=dict)
     _since_ms: int = 0
     _has_begun: bool = False
+    _has_tripped: bool = False
+    _let_go: str = ""
+    _planned: str = ""
     _existing: int = 0
     _counted_ms: int = -_CENSUS_EVERY_MS
 
     def recall(self, deleted: Iterable[tuple[int, str, str]]) -> None:
-        """At start: deletes of the last hour as (at ms, tenant, owner); granted ones don't count."""
+        """At start: deletes of the last hour as (at ms, tenant, owner); granted ones don't count.
+
+        What an earlier run was held with, and a person has let go on since, is let go on.
+        """
+        self._let_go = self.breaker.take_granted()
         since_ms = max(self.clock.now_ms() - HOUR_MS, self.breaker.granted_ms())
         for at_ms, tenant, owner in deleted:
             if at_ms > since_ms:
@@ -113,7 +129,34 @@ class BlastRadius:
         if why is None:
             return None, None
         exact = plan()
-        return self._exceeded(self._with_begun(exact.by_owner)), exact.by_task
+        self._planned = _digest(exact.by_owner)
+        why = self._exceeded(self._with_begun(exact.by_owner))
+        return None if why and self.lets(chunk.query, self._planned) else why, exact.by_task
+
+    def trip(self, why: str, query: str, what: str = "") -> None:
+        """Stop deleting until a person has looked at what a chunk of a query is about to do ("": at its plan)."""
+        self.breaker.trip(why, _about(query, what or self._planned))
+        self._has_tripped = True
+
+    def held(self) -> str:
+        """Why a person has to look before anything more is deleted; "": nobody has to. Raises UnavailableError."""
+        why = self.breaker.reason()
+        self._has_tripped = self._has_tripped or bool(why)
+        return why
+
+    def go_on(self) -> None:
+        """Nothing holds it. Where something did, a person has looked: at this run's chunk, or at an earlier one's."""
+        if self._has_tripped:
+            self._let_go = self.breaker.take_granted()
+            self.grant()
+            self._has_tripped = False
+
+    def lets(self, query: str, what: str) -> bool:
+        """Whether a person has let exactly this go on; once, and only before anything else was deleted."""
+        is_let_go = self._let_go == _about(query, what)
+        if is_let_go:
+            self._let_go = ""
+        return is_let_go
 
     def interrupted(self) -> None:
         """The chunk that was judged last broke off, and will be judged again: what it has deleted is not known."""
@@ -129,6 +172,8 @@ class BlastRadius:
             counted |= Counter(self._at_most(self._journaled()))
         self._usage.add(counted, at_ms=self.clock.now_ms())
         query, batch_id = self._chunk.query, self._chunk.batch_id
+        if counted.total() or self._let_go.startswith(_about(query, "")):
+            self._let_go = ""
         self._batches[query] = (batch_id, self._deleted_of_batch() + counted.total())
         self._has_begun = False
 
@@ -160,6 +205,16 @@ class BlastRadius:
             self._existing, self._counted_ms = self.census(), now_ms
         hour: Counter[tuple[str, str]] = self._usage.last_hour(now_ms=now_ms)
         return exceeded(self.limits, planned, hour, batch=self._deleted_of_batch(), existing=self._existing)
+
+
+def _about(query: str, what: str) -> str:
+    return f"{query} {what}"
+
+
+def _digest(planned: Planned) -> str:
+    """The same for the same deletes of the same owners."""
+    rows = sorted([*owner, n] for owner, n in planned.items() if n)
+    return hashlib.sha256(json.dumps(rows).encode()).hexdigest()
 
 
 def limits_of(settings: LimitSettings) -> Limits:

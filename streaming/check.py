@@ -10,7 +10,7 @@ from itertools import chain
 
 from streaming import identity, preflight
 from streaming.accounts import accounts_of
-from streaming.adapters.clients import admin_for, zookeeper_settings
+from streaming.adapters.clients import admin_for, broker_for, zookeeper_settings
 from streaming.adapters.coordination import Pause
 from streaming.adapters.pulsar_admin import PulsarAdmin
 from streaming.adapters.zookeeper import ZooKeeperStore
@@ -21,6 +21,7 @@ from streaming.config import Settings
 from streaming.errors import ConfigError, ReaperError, RefusedError, SafetyError, UnavailableError
 from streaming.journal import shown
 from streaming.matched import matched_topics
+from streaming.one_cluster import require_brokers_store, require_exclusive_bookkeeper
 from streaming.ports import MetadataStore
 from streaming.queries import FURTHER, queries_of
 from streaming.topics import faults_of
@@ -58,6 +59,11 @@ def check(settings: Settings) -> Iterator[Line]:
             yield from _directories(settings, store if answered else None, admin)
             if answered:
                 yield _look(
+                    "the brokers' metadata store",
+                    lambda: _brokers_store(settings, store, admin),
+                    "see zookeeper.hosts (chroot?) and pulsar.admin_url: both must be of one cluster",
+                )
+                yield _look(
                     "checkpoints as configured",
                     lambda: _checkpoints(settings, admin),
                     "name the topics as before, or retire the checkpoint (checkpoints/README.md)",
@@ -71,7 +77,8 @@ def check(settings: Settings) -> Iterator[Line]:
                     "accounts",
                     lambda: _accounts(settings, admin, SystemClock()),
                     "stop the service, keep state.dir, checkpoints.dir and the topics as they are, and report it; a "
-                    "request that was lost can be sent again at any time (`ledger-reaper audit --publish` does)",
+                    "request that was lost can be sent again at any time (`ledger-reaper audit --publish` does); then "
+                    "`ledger-reaper accept --gaps` ends the alarm for ledgers that vanished",
                 )
         yield from _buckets(settings)
         yield from _here(settings)
@@ -95,6 +102,11 @@ def _metadata_store(settings: Settings, store: MetadataStore, clock: Clock) -> I
     if layout.status is Status.PROBLEM:
         return
     yield _look(
+        "whose BookKeeper it is",
+        lambda: _exclusive(settings),
+        "ask who runs the other Pulsar clusters here; see conf/default.toml",
+    )
+    yield _look(
         "right to delete ledgers",
         lambda: preflight.delete_right(store, zookeeper.ledgers_root, preflight.identities(settings)),
         "give the identity of zookeeper.digest_file (or SASL) the DELETE right on the ledgers' parent znodes",
@@ -103,6 +115,11 @@ def _metadata_store(settings: Settings, store: MetadataStore, clock: Clock) -> I
         "own root writable, clocks agree",
         lambda: preflight.own_root_and_clock(store, settings, clock),
         f"let this service create znodes below {zookeeper.own_root}; let NTP set the clocks",
+    )
+    yield _look(
+        "own znodes",
+        lambda: preflight.own_znodes(store, zookeeper.own_root),
+        "the service's next start closes them; look at what `accept`, `pause` and `resume` have set until then",
     )
     yield _look("instance", lambda: preflight.instance(store, settings), "stop it, or choose another service.name")
     yield _look("pause", lambda: _paused(store, settings), "`ledger-reaper resume` when whoever paused it agrees")
@@ -161,6 +178,17 @@ def _brokers(settings: Settings, admin: PulsarAdmin) -> Iterator[Line]:
     )
 
 
+def _exclusive(settings: Settings) -> str:
+    require_exclusive_bookkeeper(settings)
+    return "safety.exclusive_bookkeeper: this cluster's alone"
+
+
+def _brokers_store(settings: Settings, store: MetadataStore, admin: PulsarAdmin) -> str:
+    if not admin.partitions(settings.topics.retry):
+        raise preflight.Notice("not compared: there is no topic of ours yet; the first start compares", do="")
+    return require_brokers_store(store, broker_for(settings), f"{settings.topics.retry}-partition-0")
+
+
 def _topic(settings: Settings, admin: PulsarAdmin, topic: str) -> str:
     faults = faults_of(admin, settings, topic)
     if faults is None:
@@ -213,7 +241,9 @@ def _left_behind(settings: Settings, admin: PulsarAdmin) -> str:
 def _accounts(settings: Settings, admin: PulsarAdmin, clock: Clock) -> str:
     accounts = accounts_of(settings, admin, clock.now_ms(), matched=matched_topics(admin, settings))
     if accounts.gaps:
-        raise ReaperError("; ".join(accounts.gaps))
+        raise ReaperError("; ".join([*accounts.gaps, *filter(None, [accounts.doubt])]))
+    if accounts.doubt:
+        raise (RefusedError if accounts.is_refused else UnavailableError)(accounts.doubt)
     return accounts.text
 
 

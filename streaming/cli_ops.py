@@ -94,10 +94,15 @@ def accept(
     topic: Annotated[list[str] | None, typer.Option("--topic", help="This topic (any form of its name)")] = None,
     *,
     all_owners: Annotated[bool, typer.Option("--all", help="Every owner")] = False,
+    gaps: Annotated[bool, typer.Option("--gaps", help="Ledgers that vanished with unread messages")] = False,
 ) -> None:
-    """Say that what an owner names now is right, though it is far less than before (reason SOURCE_SHRANK)."""
-    from streaming.control import accept as accept_owners
+    """Say that what an owner names now is right, though it is far less than before (reason SOURCE_SHRANK).
 
-    if bool(topic) == all_owners:
-        raise ConfigError("say which: --topic T (several times, if need be), or --all")
-    typer.echo(accept_owners(load(config), topic or []))
+    With --gaps: say that messages which went unread are seen to (sent again, or not needed); ends their alarm.
+    """
+    from streaming.control import accept as accept_owners
+    from streaming.control import accept_vanished
+
+    if bool(topic) + all_owners + gaps != 1:
+        raise ConfigError("say which: --topic T (several times, if need be), --all, or --gaps")
+    typer.echo(accept_vanished(load(config)) if gaps else accept_owners(load(config), topic or []))

@@ -8,7 +8,16 @@ from pathlib import Path
 from typing import Annotated, Any
 from urllib.parse import urlsplit
 
-from pydantic import BaseModel, ConfigDict, Field, NonNegativeInt, PositiveInt, ValidationError, model_validator
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    ConfigDict,
+    Field,
+    NonNegativeInt,
+    PositiveInt,
+    ValidationError,
+    model_validator,
+)
 from pydantic_settings import (
     BaseSettings,
     PydanticBaseSettingsSource,
@@ -26,10 +35,30 @@ CONF = Path(__file__).parent.parent / "conf"  # beside the packages, in a checko
 _POSITION_PARTITIONS_MAX = 64
 _OBJECT_STORES = ("s3://", "s3a://", "s3n://")
 _S3A_DIRECTORY = re.compile(r"s3a://[a-z0-9][a-z0-9.-]{1,61}[a-z0-9](/[A-Za-z0-9_][A-Za-z0-9._-]*)+/?")
+_PASSWORD = re.compile(r"://[^/]*:[^/]*@")
+
+
+def _holds_no_secret(credentials: str) -> AfterValidator:
+    """For a URL: what it holds reaches log, receipts and dead letters. credentials: where such things go instead."""
+
+    def checked(url: str) -> str:
+        if any(sign in url for sign in "@?#"):
+            raise ValueError(
+                "a URL with a user, password, query or fragment (@, ?, #) would be told to logs and receipts: give "
+                f"scheme, host, port and path only; credentials go into {credentials}"
+            )
+        return url
+
+    return AfterValidator(checked)
+
+
+_PULSAR = _holds_no_secret("the file of pulsar.token_file")
+_BUCKET = _holds_no_secret("the file of tiered_storage.credentials_file")
+_AWS = _holds_no_secret("AWS's standard chain (environment, profile or role)")
 
 
 class _Part(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True)
 
 
 class ServiceSettings(_Part):
@@ -43,8 +72,8 @@ class ServiceSettings(_Part):
 class PulsarSettings(_Part):
     """[pulsar]."""
 
-    service_url: Annotated[str, Field(pattern=r"^pulsar(\+ssl)?://")]
-    admin_url: Annotated[str, Field(pattern=r"^https?://")]
+    service_url: Annotated[str, _PULSAR, Field(pattern=r"^pulsar(\+ssl)?://")]
+    admin_url: Annotated[str, _PULSAR, Field(pattern=r"^https?://")]
     token_file: str
     tls_trust_certs_file: str
     timeout_seconds: PositiveInt
@@ -139,6 +168,7 @@ class TwoPhaseSettings(_Part):
 class SafetySettings(_Part):
     """[safety]."""
 
+    exclusive_bookkeeper: bool
     min_age_seconds: PositiveInt
     above_newest_quarantine_seconds: PositiveInt
     open_quarantine_days: NonNegativeInt
@@ -171,7 +201,7 @@ class InUseSettings(_Part):
 class BucketSettings(_Part):
     """One entry of tiered_storage.allowed."""
 
-    endpoint: Annotated[str, Field(pattern=r"^(https?://[^/@?#]+(/[^@?#]*)?)?$")] = ""
+    endpoint: Annotated[str, _BUCKET, Field(pattern=r"^(https?://[^/@?#]+(/[^@?#]*)?)?$")] = ""
     bucket: Annotated[str, Field(min_length=3, max_length=63)]
     region: str = "us-east-1"
     exclusive: bool = False
@@ -206,7 +236,7 @@ class CheckpointSettings(_Part):
     """[checkpoints]. endpoint "": AWS's own."""
 
     dir: Annotated[str, Field(min_length=1)]
-    endpoint: Annotated[str, Field(pattern=r"^(https?://[^/@?#]+)?$")]
+    endpoint: Annotated[str, _AWS, Field(pattern=r"^(https?://[^/@?#]+)?$")]
     region: Annotated[str, Field(pattern=r"^[a-z0-9-]+$")]
 
 
@@ -233,6 +263,7 @@ class Settings(BaseSettings):
     model_config = SettingsConfigDict(
         frozen=True,
         extra="forbid",
+        hide_input_in_errors=True,
         env_prefix="LEDGER_REAPER__",
         env_nested_delimiter="__",
         nested_model_default_partial_update=True,
@@ -290,19 +321,30 @@ def is_s3a(location: str) -> bool:
     return location.startswith("s3a://")
 
 
+def _bare(location: str) -> str:
+    """A location for people, without what could be a secret, wherever in a URI it stands."""
+    return re.split(r"[?#]", re.sub(r"://.*@", "://…@", location))[0] if "://" in location else location
+
+
 def _directory_faults(state: str, checkpoints: str) -> list[str]:
     faults = []
     if state.rstrip("/") == checkpoints.rstrip("/"):
         faults.append("state.dir and checkpoints.dir must be two directories")
+    for key, location in (("state.dir", state), ("checkpoints.dir", checkpoints)):
+        if _PASSWORD.search(location) or ("://" in location and any(sign in location for sign in "?#")):
+            faults.append(
+                f"{key} {_bare(location)}: a password, query or fragment (…:…@, ?, #) would be told to logs: name the "
+                "place only; credentials come from the store's own configuration"
+            )
     if state.startswith(_OBJECT_STORES):
         faults.append(
-            f"state.dir {state}: receipts and journal can't be on an object store, only checkpoints.dir can. Name a "
-            "local or mounted directory"
+            f"state.dir {_bare(state)}: receipts and journal can't be on an object store, only checkpoints.dir can. "
+            "Name a local or mounted directory"
         )
     if checkpoints.startswith(_OBJECT_STORES) and not _S3A_DIRECTORY.fullmatch(checkpoints):
         faults.append(
-            f"checkpoints.dir {checkpoints}: on an object store it must be s3a://bucket/folder, of letters, digits, "
-            "dots, dashes, underlines and slashes; credentials come from AWS's standard chain, never from here"
+            f"checkpoints.dir {_bare(checkpoints)}: on an object store it must be s3a://bucket/folder, of letters, "
+            "digits, dots, dashes, underlines and slashes; credentials come from AWS's standard chain, never from here"
         )
     return faults
 

@@ -1,8 +1,9 @@
-"""Pause and resume: one flag in ZooKeeper for every instance of the cluster."""
+"""What a person says to the service: pause and resume (one flag in ZooKeeper for every instance), and accept."""
 
 from collections.abc import Sequence
 
-from streaming.adapters.clients import zookeeper_settings
+from streaming.accounts import accept_gaps
+from streaming.adapters.clients import admin_for, zookeeper_settings
 from streaming.adapters.coordination import Pause
 from streaming.adapters.zookeeper import ZooKeeperStore
 from streaming.believed import ALL, Accepted, accepted_path
@@ -10,6 +11,7 @@ from streaming.breaker import Breaker, breaker_path
 from streaming.clock import SystemClock
 from streaming.config import Settings
 from streaming.errors import ConfigError
+from streaming.matched import matched_topics
 from udfs.paths import managed_ledger_name
 
 
@@ -40,6 +42,14 @@ def accept(settings: Settings, topics: Sequence[str]) -> str:
     finally:
         store.close()
     return f"accepted: {', '.join(topics) or 'every owner'} as it is now; the next retry goes by that"
+
+
+def accept_vanished(settings: Settings) -> str:
+    """No alarm any more for ledgers that vanished with unread messages; says for which. Raises UnavailableError."""
+    with admin_for(settings) as admin:
+        matched = matched_topics(admin, settings)
+        accepted = accept_gaps(settings, admin, SystemClock().now_ms(), matched=matched)
+    return f"accepted: {'; '.join(accepted)}" if accepted else "no ledger vanished with unread messages"
 
 
 def resume(settings: Settings) -> str:

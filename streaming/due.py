@@ -71,15 +71,15 @@ class DueLoop:
     def _turn(self, next_ms: int | None) -> None:
         now_ms = self._clock.now_ms()
         prune_ms = self._pruned_ms + _PRUNE_MS if self._done_since else _NEVER_MS
-        if next_ms is not None and next_ms <= now_ms:
+        if prune_ms <= now_ms:  # first: under a steady load something is always due
+            self._prune()
+            self._pruned_ms, self._done_since = now_ms, False
+        elif next_ms is not None and next_ms <= now_ms:
             self._is_busy = True
             self.passes += 1
             self._work_off()
             self._done_since = True
             self._is_busy = False
-        elif prune_ms <= now_ms:
-            self._prune()
-            self._pruned_ms, self._done_since = now_ms, False
         else:
             self._sleep_until(min(prune_ms, _NEVER_MS if next_ms is None else next_ms))
 

@@ -8,6 +8,8 @@ ReaperError                exit 1: a fault of ours
 └── SafetyError            exit 4: going on could delete live data; a person looks first
     └── FencedError        another instance took over; this one must stop at once
 
+StopRequestedError     no error: the service was asked to stop
+
 A verdict is not an error: "still in use" is a value (udfs.records.Verdict).
 """
 
@@ -46,3 +48,7 @@ class SafetyError(ReaperError):
 
 class FencedError(SafetyError):
     """Another instance has the epoch; nothing may be deleted, published or committed any more."""
+
+
+class StopRequestedError(Exception):
+    """The service was asked to stop; the batch is not committed and runs again at the next start."""

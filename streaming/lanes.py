@@ -57,6 +57,7 @@ class Lanes:
         self._again_s: dict[Query, float] = {}
         self._looked_up_s = monotonic()
         self._told: dict[str, str] = {}
+        self._stopping: list[threading.Thread] = []
 
     @property
     def running(self) -> Mapping[Query, StreamingQuery]:
@@ -107,10 +108,19 @@ class Lanes:
         return bool(news)
 
     def stop(self) -> None:
-        """Stop all of them, and wait for that."""
-        for stream in self._running.values():
-            with contextlib.suppress(Exception):
-                stream.stop()
+        """Tell all of them to stop; none waits until another has."""
+        self._stopping = [
+            threading.Thread(target=_stopped, args=(stream,), daemon=True) for stream in self._running.values()
+        ]
+        for thread in self._stopping:
+            thread.start()
+
+    def join(self, timeout_s: float | None = None) -> bool:
+        """Wait until those that were told to have stopped; False where one has not."""
+        until_s = None if timeout_s is None else time.monotonic() + timeout_s
+        for thread in self._stopping:
+            thread.join(None if until_s is None else max(until_s - time.monotonic(), 0))
+        return not any(thread.is_alive() for thread in self._stopping)
 
     def _take_up(self, topic: str) -> bool:
         (query,) = _queries(self._settings, (topic,))

@@ -37,6 +37,12 @@ class Metrics:
             ["what"],
             registry=self.registry,
         )
+        self._gaps: dict[str, int] = {}
+        self._looked = Gauge(
+            "ledger_deletion_accounts_looked_at_seconds",
+            "When all accounts were looked at last, in seconds since 1970; 0: never since the start",
+            registry=self.registry,
+        )
         self._tripped = Gauge(
             "ledger_deletion_limit_reached",
             "1 while a person has to look before more is deleted",
@@ -81,10 +87,19 @@ class Metrics:
         self._waiting.set(retries)
 
     def unaccounted(self, accounts: Accounts) -> None:
-        """Show the gaps in the accounts."""
-        self._unaccounted.labels("messages").set(sum(len(one.missing) for one in accounts.partitions))
-        self._unaccounted.labels("ledgers").set(sum(len(one.trimmed) for one in accounts.partitions))
-        self._unaccounted.labels("requests").set(len(accounts.lost))
+        """Show the gaps in the accounts; a look that was not whole takes none away."""
+        gaps = {
+            "messages": sum(len(one.missing) for one in accounts.partitions),
+            "ledgers": sum(len(one.trimmed) for one in accounts.partitions),
+            "requests": len(accounts.lost),
+        }
+        if accounts.unseen:
+            gaps = {what: max(n, self._gaps.get(what, 0)) for what, n in gaps.items()}
+        else:
+            self._looked.set_to_current_time()
+        self._gaps = gaps
+        for what, n in gaps.items():
+            self._unaccounted.labels(what).set(n)
 
     def tripped(self, is_tripped: bool) -> None:
         """Show whether the blast radius holds the work."""

@@ -82,7 +82,12 @@ class SweepStore(Protocol):
 
 
 class MetadataStore(SweepStore, Protocol):
-    """ZooKeeper, as seen by the rest of the service: the sweep's part, and znodes of our own."""
+    """ZooKeeper, as seen by the rest of the service: the sweep's part, and znodes of our own.
+
+    is_identified: we have credentials, so what create() makes is closed to all others unless an ACL is given.
+    """
+
+    is_identified: bool
 
     def create(
         self, path: str, data: bytes, *, acl: bytes | None = None, parents: bool = False, ephemeral: bool = False
@@ -91,6 +96,10 @@ class MetadataStore(SweepStore, Protocol):
 
         parents: missing ancestors are created with the same ACL and no data. ephemeral: it goes with the session.
         """
+        ...
+
+    def close_to_others(self, path: str) -> bool:
+        """Give one of our own znodes the ACL that create() gives; False if it is gone. Raises as delete."""
         ...
 
     def set_data(self, path: str, data: bytes, *, version: int = -1) -> int | None:

@@ -23,6 +23,7 @@ from streaming.clock import Clock
 from streaming.config import BucketSettings, Settings, is_s3a
 from streaming.errors import ConfigError, RefusedError, SafetyError, UnavailableError
 from streaming.journal import open_filesystem, shown
+from streaming.own_znodes import CHECK, open_to_all
 from streaming.ports import MetadataStore, Unreadable, Znode
 
 _FREE_BYTES = 1 << 30
@@ -87,7 +88,7 @@ def _parent_of_a_ledger(store: MetadataStore, path: str) -> str | None:
 
 def own_root_and_clock(store: MetadataStore, settings: Settings, clock: Clock) -> str:
     """Make a znode of our own: that shows the right to, and ZooKeeper's time."""
-    path = f"{settings.zookeeper.own_root}/check-{uuid4().hex}"
+    path = f"{settings.zookeeper.own_root}/{CHECK}{uuid4().hex}"
     before_ms = clock.now_ms()
     store.create(path, b"", parents=True, ephemeral=True)
     try:
@@ -99,6 +100,15 @@ def own_root_and_clock(store: MetadataStore, settings: Settings, clock: Clock) -
     ahead_ms = before_ms - node.ctime_ms
     behind_ms = node.ctime_ms - clock.now_ms()
     return judged_clock(max(ahead_ms, 0) or -max(behind_ms, 0), settings.safety.min_age_seconds * 1000)
+
+
+def own_znodes(store: MetadataStore, root: str) -> str:
+    """Whether our znodes are ours alone."""
+    if not store.is_identified:
+        return "no credentials are configured: whoever reaches ZooKeeper may change them"
+    if opened := open_to_all(store, root):
+        raise Notice(f"{len(opened)} can be changed, or the key read, by anyone: {', '.join(opened[:3])}")
+    return "closed to others"
 
 
 def judged_clock(ahead_ms: int, min_age_ms: int) -> str:

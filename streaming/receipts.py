@@ -19,7 +19,7 @@ from pyspark.sql.pandas.types import from_arrow_schema
 
 from streaming import columns as c
 from streaming.errors import SafetyError
-from streaming.tables import opened, table_path
+from streaming.tables import Durable, append_once, opened, table_path
 from udfs.records import Outcome
 
 TABLE = "receipts"
@@ -53,6 +53,8 @@ class Receipts:
         _complete(table)
         self.table_id = str(table.metadata().id)
         self.newest_chunk = _newest_chunk(table)
+        self._is_in_doubt = False
+        self.sync = Durable(self.path).sync
 
     def read(self) -> DataFrame:
         """All receipts, as of now."""
@@ -65,16 +67,19 @@ class Receipts:
     def append(self, rows: DataFrame, chunk: int) -> None:
         """Write a chunk; a second call with the same number adds nothing (Delta's transaction ids).
 
-        Runs the work that rows stands for. Raises what that work raises.
+        Runs the work that rows stands for. Raises what that work raises; it may be stored all the same: catch_up.
         """
-        (
-            rows.write.format("delta")
-            .mode("append")
-            .option("txnAppId", f"ledger-reaper-{self.table_id}")
-            .option("txnVersion", chunk)
-            .save(self.path)
-        )
+        self._is_in_doubt = True
+        append_once(rows, self.path, f"ledger-reaper-{self.table_id}", chunk)
         self.newest_chunk = max(self.newest_chunk, chunk)
+        self._is_in_doubt = False
+
+    def catch_up(self) -> None:
+        """After an append that failed: have newest_chunk say whether it was stored, and only the answer was lost."""
+        if self._is_in_doubt:
+            if self.has(self.newest_chunk + 1):
+                self.newest_chunk += 1
+            self._is_in_doubt = False
 
     def has(self, chunk: int) -> bool:
         """Whether the chunk was committed."""

@@ -68,7 +68,8 @@ def replay(settings: Settings, chosen: Filters | None, *, to: str = "", dry_run:
     """
     work = _Work(settings, _checked_target(settings, to), SystemClock())
     if dry_run:
-        return work.dry_run(chosen)
+        with admin_for(settings) as admin:
+            return work.would_replay(chosen, admin)
     with _alone(settings) as stop, admin_for(settings) as admin:
         work.finish_interrupted(admin, stop)
         if chosen is not None:
@@ -83,7 +84,8 @@ def write_off(settings: Settings, chosen: Filters, why: str, *, dry_run: bool = 
         raise ConfigError("--reason: say why; it is what the receipt will tell")
     work = _Work(settings, "", SystemClock())
     if dry_run:
-        return work.dry_run(chosen)
+        work.report.settled = sum(len(lot) for lot in work.lots(chosen))
+        return work.report
     with _alone(settings):
         lots = work.lots(chosen)
         first = next(lots, None)
@@ -105,9 +107,13 @@ class _Work:
         self._folder = Folder(settings.state.dir)
         self.report = Report()
 
-    def dry_run(self, chosen: Filters | None) -> Report:
-        for plan in self._folder.unfinished():
-            self.report.resumed += sum(1 for _ in self._folder.rows(plan))
+    def would_replay(self, chosen: Filters | None, admin: PulsarAdmin) -> Report:
+        """Count what replay would publish; of an interrupted one, what its topic does not hold yet."""
+        for plan in self._interrupted():
+            stored = self._stored(plan, admin)
+            missing = sum(number not in stored for number, _row in enumerate(self._folder.rows(plan)))
+            self.report.resumed += missing
+            _add(self.report.to, plan.target, missing)
         for lot in self.lots(chosen) if chosen is not None else ():
             self.report.settled += len(lot)
             for target, _letter in self._targets(lot):
@@ -153,11 +159,15 @@ class _Work:
         return [writer.plan for writer in writers.values()]
 
     def finish_interrupted(self, admin: PulsarAdmin, stop: threading.Event) -> None:
+        for plan in self._interrupted():
+            log.info("finishing %s, which was interrupted", plan.run)
+            self.report.resumed += self.publish(plan, admin, stop, is_fresh=False)
+
+    def _interrupted(self) -> Iterator[Plan]:
         for plan in self._folder.unfinished():
             if not self._settings.topics.takes(plan.target):
                 raise ConfigError(f"{plan.run} was interrupted and goes to {plan.target}: add it to topics.requests")
-            log.info("finishing %s, which was interrupted", plan.run)
-            self.report.resumed += self.publish(plan, admin, stop, is_fresh=False)
+            yield plan
 
     def publish(self, plan: Plan, admin: PulsarAdmin, stop: threading.Event, *, is_fresh: bool) -> int:
         """Publish what is not published of a plan; returns how many that were. Raises UnavailableError."""

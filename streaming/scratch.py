@@ -29,10 +29,10 @@ def claim(root: Path) -> Path:
     """
     try:
         root.mkdir(parents=True, exist_ok=True)
-        with _locked(root):  # nobody removes a folder between its making and its locking
+        with _locked(root, wait=True):  # nobody removes a folder between its making and its locking
             folder = root / f"ledger-reaper-{os.getpid()}-{secrets.token_hex(4)}"
             folder.mkdir()
-            _lock(folder)  # kept open until the process ends
+            _lock(folder, wait=False)  # kept open until the process ends
             for other in root.iterdir():
                 if _OURS.fullmatch(other.name) and other != folder:
                     _remove_unless_held(other)
@@ -43,15 +43,15 @@ def claim(root: Path) -> Path:
 
 
 @contextlib.contextmanager
-def _locked(folder: Path) -> Iterator[None]:
-    handle = _lock(folder, wait=True)
+def _locked(folder: Path, *, wait: bool) -> Iterator[None]:
+    handle = _lock(folder, wait=wait)
     try:
         yield
     finally:
         os.close(handle)
 
 
-def _lock(folder: Path, *, wait: bool = False) -> int:
+def _lock(folder: Path, *, wait: bool) -> int:
     """Lock the folder and return what holds it; BlockingIOError if somebody else does and wait is not asked for."""
     handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
     try:
@@ -63,12 +63,6 @@ def _lock(folder: Path, *, wait: bool = False) -> int:
 
 
 def _remove_unless_held(folder: Path) -> None:
-    try:
-        handle = _lock(folder)
-    except (BlockingIOError, NotADirectoryError):
-        return
-    try:
+    with contextlib.suppress(BlockingIOError, NotADirectoryError), _locked(folder, wait=False):
         shutil.rmtree(folder, ignore_errors=True)
         log.debug("%s: left by a process that was killed, removed", folder)
-    finally:
-        os.close(handle)

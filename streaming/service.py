@@ -9,7 +9,6 @@ import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from importlib import import_module
-from itertools import count
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
@@ -20,10 +19,10 @@ from streaming.believed import ALL
 from streaming.breaker import BlastRadius, Chunk, Plan
 from streaming.clock import Clock
 from streaming.config import Settings
-from streaming.errors import FencedError, SafetyError, UnavailableError
+from streaming.errors import FencedError, SafetyError, StopRequestedError, UnavailableError
 from streaming.in_use import InUseCache
 from streaming.metrics import Metrics
-from streaming.outbox import publish_copies
+from streaming.outbox import Mark, publish_copies, refuse_outdated
 from streaming.receipts import ChunkSummary, Receipts
 from streaming.source_watch import SourceWatch
 from streaming.sweep import SweepRules
@@ -41,10 +40,6 @@ _DAY_MS = 24 * 3600 * 1000
 _OURS = re.compile(r"\b(streaming(?:\.\w+)+)\.(\w+Error): (.*)")
 
 
-class StopRequestedError(Exception):
-    """The service was asked to stop; the batch is not committed and runs again at the next start."""
-
-
 @dataclass(frozen=True, slots=True)
 class Identity:
     """Who we are on this cluster: the epoch that proves it, and how many partitions the targets have."""
@@ -59,8 +54,8 @@ class Identity:
 class Guards:
     """Questions to ZooKeeper around each chunk; each raises what should stop or delay the work.
 
-    published tells which chunk of which table was published last, as mark_published was told. agreed_ms tells the
-    time that ages are judged by.
+    published tells how far publishing got (an outbox.Mark), as mark_published was told. agreed_ms tells the time that
+    ages are judged by.
     """
 
     still_mine: Callable[[], bool]
@@ -89,9 +84,15 @@ class LedgerDeletionService:
     stop: threading.Event = field(default_factory=threading.Event)
     fatal: list[Exception] = field(default_factory=list)
     on_kept: Callable[[], None] = lambda: None
-    _turn: Turn = field(default_factory=Turn)
+    _turn: Turn = field(init=False)
     _started: set[str] = field(default_factory=set)
     _passes: int = 0
+    _counted: int = 0
+    _published: int = -1  # not known before publish_again
+
+    def __post_init__(self) -> None:
+        """Who waits for a turn stops with the service."""
+        self._turn = Turn(self.stop)
 
     def process(self, query: str, source: DataFrame, batch_id: int) -> None:
         """Work off one batch of one query. Raises StopRequestedError to keep Spark from committing it."""
@@ -117,11 +118,11 @@ class LedgerDeletionService:
     def work_off_due(self) -> None:
         """One pass over the waiting retries that are due now."""
         with self._turn:
+            self._through_outages(self._take_over)
+            is_doubtful = self.waiting.may_have_receipts
             due = self.waiting.begin(self.clock.now_ms())
         self._passes += 1
-        if self._passes == 1:  # an earlier run may have got further than the table shows
-            due = self.receipts.without_done(due)
-        rows = due.persist()
+        rows = (self.receipts.without_done(due) if is_doubtful else due).persist()
         try:
             self._work_off(RETRY, self._passes, rows)
         finally:
@@ -134,12 +135,18 @@ class LedgerDeletionService:
         with self._turn:
             self.waiting.prune()
 
+    def _take_over(self) -> None:
+        self.waiting.take_over(self.guards.still_mine, self.receipts.without_done)
+
     def _keep(self, rows: DataFrame, batch_id: int) -> None:
         """Write a batch of RETRY down; each message is worked off when it is due. A batch may come twice."""
         is_known = RETRY in self._started
 
         def append() -> None:
             nonlocal is_known
+            self._check_stop()
+            self._refuse_if_outdated()
+            self._take_over()
             fresh = rows if is_known else self.waiting.without_held(self.receipts.without_done(rows))
             is_known = False  # should it be tried again: this try may have been stored, and only its answer lost
             self.waiting.append(fresh)
@@ -152,15 +159,30 @@ class LedgerDeletionService:
         self.on_kept()
 
     def publish_again(self) -> None:
-        """At start: what the newest chunk was to publish may not have gone out; the broker drops what did.
+        """At start: what is not known to have gone out may not have; the broker drops what did.
 
         Where it is known to have gone out nothing is sent: the broker forgets a producer after hours of silence.
+        Raises SafetyError where more has gone out than the receipts know, StopRequestedError.
         """
-        chunk = self.receipts.newest_chunk
-        mark = f"{self.receipts.table_id}:{chunk}"
-        if chunk and self.guards.published() != mark:
-            publish_copies(self.receipts.of_chunk(chunk), self.settings.pulsar, self._producer_prefix())
-            self.guards.mark_published(mark)
+        self._through_outages(self.receipts.sync)
+        self._through_outages(self._look_what_is_published)
+        while self._published < self.receipts.newest_chunk:
+            self._publish(self._published + 1)
+
+    def _look_what_is_published(self) -> None:
+        newest = self.receipts.newest_chunk
+        mark = Mark.parse(self.guards.published(), self.receipts.table_id)
+        if mark is not None:
+            mark.check(newest)
+        topics = self.settings.topics
+        targets = {
+            topics.retry: self.identity.retry_partitions,
+            topics.dead_letter: self.identity.dead_letter_partitions,
+        }
+        refuse_outdated(targets, self.settings.pulsar, self._producer_prefix(), newest)
+        # no chunk is begun before the one before it has gone out
+        self._published = max(0, newest - 1) if mark is None else mark.done
+        self._counted = newest  # the journal has told what earlier runs deleted
 
     def maintain(self) -> None:
         """Merge the receipts' small files; drop what is older than [state] keeps. Between two chunks."""
@@ -169,6 +191,7 @@ class LedgerDeletionService:
             try:
                 receipts.expire(state.dir, now_ms - state.receipts_days * _DAY_MS)
                 receipts.compact(state.dir)
+                self.receipts.sync()
                 days = journal.expire(state.dir, now_ms=now_ms, keep_days=state.journal_days)
             except Exception as error:  # tidying up must never stop the work
                 self.log(f"maintenance of {state.dir} failed and is tried again later: {error}")
@@ -194,30 +217,59 @@ class LedgerDeletionService:
         if not total:
             return
         with self._turn:
+            self._settle()
             started_ms = self.clock.now_ms()
             chunk = self.receipts.newest_chunk + 1
-            tries = count()
-            self._through_outages(
-                # an earlier try may have committed, and only its answer was lost
-                lambda: (
-                    None
-                    if next(tries) and self.receipts.has(chunk)
-                    else self._sweep(query, batch_id, rows, total, chunk)
-                )
-            )
+
+            def commit() -> None:
+                self.receipts.catch_up()  # an earlier try may have committed, and only its answer was lost
+                if self.receipts.newest_chunk < chunk:
+                    self._sweep(query, batch_id, rows, total, chunk)
+
+            self._through_outages(commit)
             swept_ms = self.clock.now_ms()
-            summary = self._own(chunk)
-            self._through_outages(lambda: self._count(chunk, summary))
-            if summary.copies:
-                self._describe(query, batch_id, f"publishing {sum(summary.copies.values())} copies")
-                self._through_outages(
-                    lambda: publish_copies(self.receipts.of_chunk(chunk), self.settings.pulsar, self._producer_prefix())
-                )
-            self._through_outages(lambda: self.guards.mark_published(f"{self.receipts.table_id}:{chunk}"))
+            self._describe(query, batch_id, "publishing copies")
+            summary = self._finish(chunk)
         took = (
             f"swept in {(swept_ms - started_ms) / 1000:.1f} s, in all {(self.clock.now_ms() - started_ms) / 1000:.1f} s"
         )
         self._account(query, chunk, summary, took)
+
+    def _settle(self) -> None:
+        """What a query left behind that broke off between its commit and the end: no chunk overtakes another."""
+        self._check_stop()
+        if self._published < 0:
+            raise AssertionError("a chunk before publish_again")
+        self._through_outages(self.receipts.catch_up)
+        while self._published < self.receipts.newest_chunk:
+            chunk = self._published + 1
+            self._look_after(chunk, self._finish(chunk))
+
+    def _finish(self, chunk: int) -> ChunkSummary:
+        """What belongs to a chunk that is committed; where it breaks off, whoever has the next turn goes on."""
+        summary = self._own(chunk)
+        self._through_outages(self.receipts.sync)
+        if self._counted < chunk:
+            self._through_outages(lambda: self._count(chunk, summary))
+            self._counted = chunk
+        if summary.copies:
+            self._publish(chunk)
+        else:
+            self._mark(chunk)
+        return summary
+
+    def _publish(self, chunk: int) -> None:
+        def send() -> None:
+            self._refuse_if_outdated()  # else a second try would take the producers from the other
+            self.guards.mark_published(str(Mark(self.receipts.table_id, self._published, chunk)))
+            publish_copies(self.receipts.of_chunk(chunk), self.settings.pulsar, self._producer_prefix())
+
+        self._through_outages(send)
+        self._mark(chunk)
+
+    def _mark(self, chunk: int) -> None:
+        self._through_outages(lambda: self.guards.mark_published(str(Mark(self.receipts.table_id, chunk, chunk))))
+        self._published = chunk
 
     def _own(self, chunk: int) -> ChunkSummary:
         """What we committed; a chunk of this number that another run wrote means that one of us is outdated."""
@@ -242,7 +294,8 @@ class LedgerDeletionService:
         references = self.cache.references(keys)
         believed, doubt = self.watch.before(references, keys)
         if doubt:
-            self._hold(doubt)
+            if not self.blast_radius.lets(query, doubt):
+                self._hold(doubt, query, doubt)
             self.watch.believed.forget([ALL])
         broadcast = self.spark.sparkContext.broadcast((references, believed))
         parallelism = self.settings.two_phase.ledger_deletion_parallelism
@@ -285,16 +338,14 @@ class LedgerDeletionService:
         why, by_task = self.blast_radius.judge(chunk, most, plan)
         if why is None:
             return by_task
-        self._hold(why)
+        self._hold(why, chunk.query)
         return by_task
 
-    def _hold(self, why: str) -> None:
+    def _hold(self, why: str, query: str, what: str = "") -> None:
         """Delete nothing until a person has looked and resumed. Raises what _check_go does."""
-        self.blast_radius.breaker.trip(why)
+        self.blast_radius.trip(why, query, what)
         self.metrics.tripped(True)
         self._check_go()
-        self.metrics.tripped(False)
-        self.blast_radius.grant()
 
     def _stop_if_lost(self, chunk: int) -> None:
         """What was kept as in use and is gone all the same was deleted by somebody, us perhaps: nobody goes on."""
@@ -307,12 +358,15 @@ class LedgerDeletionService:
             raise failure
 
     def _account(self, query: str, chunk: int, summary: ChunkSummary, took: str) -> None:
-        if summary.has_refreshed:
-            self.cache.forget(self.receipts.refreshed_keys(chunk, _FORGET_AT_ONCE))
         self.metrics.count(query, summary)
         self.metrics.cache(self.cache)
         parts = ", ".join(f"{n} {outcome}/{reason}" for (outcome, reason), n in sorted(summary.outcomes.items()))
         self.log(f"{query}: chunk {chunk}: {summary.total} requests, {took}: {parts}")
+        self._look_after(chunk, summary)
+
+    def _look_after(self, chunk: int, summary: ChunkSummary) -> None:
+        if summary.has_refreshed:
+            self.cache.forget(self.receipts.refreshed_keys(chunk, _FORGET_AT_ONCE))
         self.watch.after(chunk)
         if any(reason == Reason.KEPT_AND_GONE for _outcome, reason in summary.outcomes):
             self._through_outages(lambda: self._stop_if_lost(chunk))
@@ -354,16 +408,20 @@ class LedgerDeletionService:
             self.log("resumed")
         if told or not self._started:
             held.note(self.settings.state.dir, "", now_ms=self.clock.now_ms())
-        if not self.guards.still_mine():
-            raise FencedError("another instance of this service has taken over; this one stops")
+        self._refuse_if_outdated()
+        self.blast_radius.go_on()
 
     def _held(self) -> str:
         """Why nothing is deleted now, for the log; "" where it may go on."""
+        limit = self.blast_radius.held()
+        self.metrics.tripped(bool(limit))
         if why := self.guards.paused():
             return f"paused: {why}"
-        if why := self.blast_radius.breaker.reason():
-            return f"LIMIT REACHED, nothing more is deleted: {why}. Look, then `ledger-reaper resume`."
-        return ""
+        return f"LIMIT REACHED, nothing more is deleted: {limit}. Look, then `ledger-reaper resume`." if limit else ""
+
+    def _refuse_if_outdated(self) -> None:
+        if not self.guards.still_mine():
+            raise FencedError("another instance of this service has taken over; this one stops")
 
     def _check_stop(self) -> None:
         if self.stop.is_set():

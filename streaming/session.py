@@ -10,7 +10,6 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from platformdirs import user_cache_path
 from py4j.protocol import Py4JError
 from pyspark import SparkContext
 from pyspark.java_gateway import ensure_callback_server_started
@@ -63,7 +62,7 @@ def start(settings: Settings, jars: Jars, *, with_delta: bool = True) -> SparkSe
         builder = builder.config("spark.python.daemon.module", "streaming.worker_daemon")
         # the variable, not spark.local.dir: Spark warns of that at each start
         os.environ["SPARK_LOCAL_DIRS"] = str(local_dir := _local_dir(settings))
-        options = f'"-Djava.io.tmpdir={local_dir}" -XX:-UsePerfData {settings.spark.java_options}'
+        options = f'"-Djava.io.tmpdir={local_dir}" -XX:-UsePerfData {options}'
     if jars.everywhere:
         builder = builder.config("spark.jars", ",".join(str(jar) for jar in jars.everywhere))
     if jars.driver:
@@ -92,14 +91,18 @@ def start(settings: Settings, jars: Jars, *, with_delta: bool = True) -> SparkSe
 def _sigint_left_alone() -> Iterator[None]:
     """A new SparkContext takes SIGINT, to raise KeyboardInterrupt wherever the main thread is."""
     handler = signal.getsignal(signal.SIGINT)
-    yield
-    if threading.current_thread() is threading.main_thread():
-        signal.signal(signal.SIGINT, handler)
+    try:
+        yield
+    finally:
+        if threading.current_thread() is threading.main_thread():
+            signal.signal(signal.SIGINT, handler)
 
 
 def _local_dir(settings: Settings) -> Path:
-    root = Path(settings.spark.local_dir) if settings.spark.local_dir else user_cache_path("ledger-reaper") / "spark"
-    return scratch.claim(root.absolute())
+    from streaming.artifacts import default_cache
+
+    chosen = settings.spark.local_dir
+    return scratch.claim((Path(chosen) if chosen else default_cache() / "spark").absolute())
 
 
 def _require_s3a(spark: SparkSession) -> None:

@@ -6,11 +6,12 @@ The subscription is made before anything can be published, or unread messages co
 import logging
 import time
 from collections.abc import Mapping
+from threading import Event
 from typing import Any
 
 from streaming.adapters.pulsar_admin import PulsarAdmin
 from streaming.config import Settings
-from streaming.errors import BusyError, ConfigError
+from streaming.errors import BusyError, ConfigError, StopRequestedError
 
 log = logging.getLogger("ledger-reaper")
 
@@ -20,25 +21,28 @@ PATIENCE_SECONDS = (
 _LOOK_SECONDS = 0.2
 
 
-def ensure_topics(admin: PulsarAdmin, settings: Settings) -> tuple[int, int]:
-    """Make or check all topics; returns the partitions of RETRY and of the DLQ. Raises ConfigError with all faults."""
-    topics = settings.topics
+def ensure_topics(admin: PulsarAdmin, settings: Settings, stop: Event | None = None) -> tuple[int, int]:
+    """Make or check all topics; returns the partitions of RETRY and of the DLQ. Raises ConfigError with all faults.
+
+    Raises StopRequestedError where stop is set while a subscription is waited for.
+    """
+    topics, stop = settings.topics, stop or Event()
     faults: list[str] = []
     partitions: dict[str, int] = {}
     for topic in (*topics.requests, topics.retry, topics.dead_letter):
         admin.ensure_namespace(topic)
-        partitions[topic] = _ensure(admin, settings, topic, faults)
+        partitions[topic] = _ensure(admin, settings, topic, faults, stop)
     if faults:
         raise ConfigError("the deletion topics can't be used as they are:\n  " + "\n  ".join(faults))
     return partitions[topics.retry], partitions[topics.dead_letter]
 
 
-def _ensure(admin: PulsarAdmin, settings: Settings, topic: str, faults: list[str]) -> int:
+def _ensure(admin: PulsarAdmin, settings: Settings, topic: str, faults: list[str], stop: Event) -> int:
     wanted = settings.two_phase.ledger_deletion_parallelism
     found = admin.partitions(topic)
     if found is None:
         admin.create_partitioned_topic(topic, wanted)
-        _subscribe(admin, settings, topic)
+        _subscribe(admin, settings, topic, stop)
         _set_policies(admin, settings, topic)
         log.info("made %s with %s partitions", topic, wanted)
         faults += _deviations(admin, settings, topic)
@@ -50,7 +54,7 @@ def _ensure(admin: PulsarAdmin, settings: Settings, topic: str, faults: list[str
         log.warning(
             "%s has %s partitions, two_phase.ledger_deletion_parallelism says %s; left as it is", topic, found, wanted
         )
-    _subscribe(admin, settings, topic)
+    _subscribe(admin, settings, topic, stop)
     deviations = _deviations(admin, settings, topic)
     if deviations and all(entry < 0 for _, entry in admin.last_positions(topic).values()):
         # nobody has published yet: a start that was killed after it made the topic, and before this
@@ -61,7 +65,7 @@ def _ensure(admin: PulsarAdmin, settings: Settings, topic: str, faults: list[str
     return found
 
 
-def _subscribe(admin: PulsarAdmin, settings: Settings, topic: str) -> None:
+def _subscribe(admin: PulsarAdmin, settings: Settings, topic: str, stop: Event) -> None:
     """Make the subscription; a run that was killed may have its hand on it still. Raises BusyError in the end."""
     give_up_s = time.monotonic() + PATIENCE_SECONDS
     is_told = False
@@ -74,7 +78,8 @@ def _subscribe(admin: PulsarAdmin, settings: Settings, topic: str) -> None:
             if not is_told:
                 log.info("waiting for it, %s s at most: %s", PATIENCE_SECONDS, error)
             is_told = True
-            time.sleep(_LOOK_SECONDS)
+            if stop.wait(_LOOK_SECONDS):
+                raise StopRequestedError from error
 
 
 def take_up(admin: PulsarAdmin, settings: Settings, topic: str) -> list[str]:

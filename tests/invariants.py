@@ -48,10 +48,14 @@ class World(Protocol):
     how many deletes a person, or the limits, allowed it.
     """
 
-    deletions: Sequence[Deletion]
-    finals: Sequence[Final]
-    replays: Sequence[tuple[frozenset[str], frozenset[str]]]
-    allowances: Mapping[int, int]
+    @property
+    def deletions(self) -> Sequence[Deletion]: ...
+    @property
+    def finals(self) -> Sequence[Final]: ...
+    @property
+    def replays(self) -> Sequence[tuple[frozenset[str], frozenset[str]]]: ...
+    @property
+    def allowances(self) -> Mapping[int, int]: ...
 
     def references(self) -> Mapping[int, frozenset[str]]:
         """Who refers to which ledger now."""

@@ -37,6 +37,7 @@ UNIT_TESTS = tuple(
         "judge_offload",
         "sweep_offload",
         "worker",
+        "one_cluster",
     )
 )
 UNIT = (*UNIT_TESTS, "tests/contract/test_coordination.py", "-m", "not cluster")
@@ -55,6 +56,7 @@ class Mutation:
     after: str
 
 
+ONE_CLUSTER = "streaming/one_cluster.py"
 JUDGE, REFERENCES, OWNERSHIP, SIGHTINGS = (
     f"udfs/{name}.py" for name in ("judge", "references", "ownership", "sightings")
 )
@@ -163,6 +165,19 @@ MUTATIONS = (
     Mutation("a sighting is signed", SIGHTINGS, "if hmac.compare_digest(", "if True or hmac.compare_digest("),
     Mutation("no name is no wildcard", OWNERSHIP, "if wanted is None or wanted != found:", "if wanted != found:"),
     Mutation("a cursor's ledger is no data ledger", OWNERSHIP, "if CURSOR in custom and", "if False and"),
+    Mutation(
+        "somebody said whose BookKeeper it is",
+        ONE_CLUSTER,
+        "if not settings.safety.exclusive_bookkeeper:",
+        "if False:",
+    ),
+    Mutation("the brokers write to this ZooKeeper", ONE_CLUSTER, "_newest(view) in listed", "listed"),
+    Mutation(
+        "a compaction's cursor that is not open tells nothing",
+        REFERENCES,
+        "if cursors and COMPACTION_CURSOR not in broker.cursors:",
+        "if False:",
+    ),
     Mutation("an unreadable znode spoils the reference", REFERENCES, "[s for s in seen if s.error]", "[]"),
     Mutation(
         "a silent broker spoils the reference",

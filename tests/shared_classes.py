@@ -11,8 +11,21 @@ import time
 from functools import cache
 from pathlib import Path
 
+import psutil
+
 ARCHIVE = Path(sys.prefix) / "spark-classes.jsa"  # fits what is installed there
 _LATEST_SECONDS = 240
+_QUIET = "-Xlog:cds=off -Xlog:cds+dynamic=off"
+CONFIG = f"""
+[spark]
+ui_port = 0
+java_options = "-XX:TieredStopAtLevel=1 -XX:ArchiveClassesAtExit={{archive}} {_QUIET}"
+local_dir = "{{folder}}/spark"
+[state]
+dir = "{{folder}}/state"
+[checkpoints]
+dir = "{{folder}}/checkpoints"
+"""
 
 
 @cache
@@ -20,15 +33,14 @@ def java_options() -> str:
     """Options of a driver's JVM that use the archive; makes it if there is none, in a minute."""
     if not ARCHIVE.exists():
         _make()
-    return f"-XX:SharedArchiveFile={ARCHIVE} -Xlog:cds=off -Xlog:cds+dynamic=off" if ARCHIVE.exists() else ""
+    return f"-XX:SharedArchiveFile={ARCHIVE} {_QUIET}" if ARCHIVE.exists() else ""
 
 
 def _make() -> None:
     with tempfile.TemporaryDirectory(dir=sys.prefix, prefix="spark-classes-") as folder:
         made = Path(folder) / "classes.jsa"
         command = [sys.executable, "-m", "tests.shared_classes", folder, str(made)]
-        environment = os.environ | {"PYSPARK_PYTHON": sys.executable}
-        done = subprocess.run(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, check=False)
+        done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, check=False)
         assert done.returncode == 0, done.stdout.decode()
         deadline = time.monotonic() + _LATEST_SECONDS
         while time.monotonic() < deadline and _jvm_of(folder):  # it writes the archive when it ends, after Python
@@ -38,8 +50,6 @@ def _make() -> None:
 
 
 def _jvm_of(folder: str) -> bool:
-    import psutil
-
     for process in psutil.process_iter(["cmdline"]):
         if any(folder in each for each in process.info["cmdline"] or ()) and process.pid != os.getpid():
             return True
@@ -48,23 +58,15 @@ def _jvm_of(folder: str) -> bool:
 
 def _use_spark(folder: str, archive: str) -> None:
     """Do a little of what the service does, so that its classes are loaded."""
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import DataFrame
 
-    from streaming.artifacts import jars
-    from streaming.session import NEEDED
+    from streaming.config import load
+    from streaming.session import fetched_jars, start
 
-    builder = SparkSession.builder.master("local[2]")
-    conf = NEEDED | {
-        "spark.jars": ",".join(str(jar) for jar in jars()),
-        "spark.driver.host": "127.0.0.1",
-        "spark.ui.port": "0",
-        "spark.local.dir": folder,
-        "spark.driver.extraJavaOptions": f"-Xss8m -XX:TieredStopAtLevel=1 -XX:ArchiveClassesAtExit={archive} "
-        "-Xlog:cds=off -Xlog:cds+dynamic=off",
-    }
-    for key, value in conf.items():
-        builder = builder.config(key, value)
-    spark = builder.getOrCreate()
+    config = Path(folder, "config.toml")
+    config.write_text(CONFIG.format(folder=folder, archive=archive))
+    settings = load(config)
+    spark = start(settings, fetched_jars(settings))
     spark.sparkContext.setLogLevel("OFF")
     table = f"{folder}/table"
 

@@ -9,6 +9,7 @@ import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import StrEnum
+from functools import lru_cache
 from urllib.parse import quote_plus, unquote_to_bytes
 
 MANAGED_LEDGERS_ROOT = "/managed-ledgers"
@@ -33,17 +34,12 @@ _NEEDS_ENCODING = re.compile(r"[^A-Za-z0-9._*-]")
 
 @dataclass(frozen=True, slots=True)
 class _Topic:
-    """A topic name taken apart; local_name is decoded, cluster is None except in V1 names."""
+    """A topic name taken apart; local_name is decoded, full_namespace holds the cluster of V1 names."""
 
     tenant: str
-    cluster: str | None
     namespace: str
+    full_namespace: str
     local_name: str
-
-    @property
-    def full_namespace(self) -> str:
-        parts = (self.tenant, self.cluster, self.namespace)
-        return "/".join(part for part in parts if part is not None)
 
 
 def encode_name(name: str) -> str:
@@ -229,6 +225,7 @@ def _ledger_place(layout: Layout, ledger_id: int) -> tuple[str, str]:
     return f"{digits[:3]}/{digits[3:7]}/{digits[7:11]}/{digits[11:15]}", f"L{digits[15:]}"
 
 
+@lru_cache(maxsize=1024)  # an owner's requests lie next to each other, and each names it several times
 def _parse(name: str) -> _Topic:
     _check_length(name)
     scheme, separator, rest = name.partition("://")
@@ -249,8 +246,7 @@ def _parse(name: str) -> _Topic:
     for part in namespace:
         _check_entity(part, "tenant, cluster or namespace")
     _check_local_name(local_name)
-    cluster = namespace[1] if len(namespace) == 3 else None
-    return _Topic(namespace[0], cluster, namespace[-1], local_name)
+    return _Topic(namespace[0], namespace[-1], "/".join(namespace), local_name)
 
 
 def _check_entity(part: str, what: str) -> None:

@@ -212,7 +212,8 @@ class Presence(StrEnum):
 class BrokerView:
     """What the owner broker's memory says of one topic (admin API, internalStats).
 
-    cursors: encoded cursor name -> cursor ledger id (-1: none). compacted_ledger: -1 where there is none.
+    cursors: encoded cursor name -> cursor ledger id (-1: none). compacted_ledger: what it reads from, -1 where there is
+    none; compacted_by_cursor: what its cursor __compaction names, which is what a crash falls back to.
     A broker that was not asked (by configuration) is None in its callers, never a view.
     """
 
@@ -221,6 +222,7 @@ class BrokerView:
     cursors: Mapping[str, int] = field(default_factory=dict)
     schema_ledgers: tuple[int, ...] = ()
     compacted_ledger: int = -1
+    compacted_by_cursor: int = -1
     detail: str = ""
 
 

@@ -155,15 +155,18 @@ def _schema_ids(_owner: Owner, seen: Sequence[Seen], broker: BrokerView | None) 
 
 
 def _compacted_ids(owner: Owner, seen: Sequence[Seen], broker: BrokerView | None) -> _Named:
-    """The znodes alone never tell (the property may sit in the cursor ledger's last entry): no broker, no answer."""
+    """The znodes alone never tell (the property may sit in the cursor ledger's last entry): no broker, no answer.
+
+    A broker may answer before it has opened the cursor (lazyCursorRecovery), and then knows of no compacted ledger.
+    """
     if broker is None or broker.presence is not Presence.PRESENT:
         raise FormatError(f"the compacted ledger of {owner.name} is known to its broker only, which did not tell")
-    remembered = broker.compacted_ledger
-    written = {-1}
-    for cursor in seen[1:]:
-        if cursor.data is not None:
-            written.add(parse_cursor(cursor.data).properties.get(COMPACTED_LEDGER_PROPERTY, -1))
-    return written, {remembered}, max({*written, remembered})
+    cursors = [cursor.data for cursor in seen[1:] if cursor.data is not None]
+    if cursors and COMPACTION_CURSOR not in broker.cursors:
+        raise FormatError(f"the broker of {owner.name} has not opened its cursor {COMPACTION_CURSOR} yet")
+    remembered = {broker.compacted_ledger, broker.compacted_by_cursor}
+    written = {-1, *(parse_cursor(data).properties.get(COMPACTED_LEDGER_PROPERTY, -1) for data in cursors)}
+    return written, remembered, max(written | remembered)
 
 
 def _bucket_ids(_owner: Owner, seen: Sequence[Seen], _broker: BrokerView | None) -> _Named:

@@ -7,6 +7,9 @@ believed is one that can't hold a query up or overflow a counter.
 from collections.abc import Mapping
 from hashlib import sha256
 
+from udfs.sightings import OWNER_ABSENT_SINCE
+from udfs.wire import MAX_PAYLOAD_BYTES
+
 RECONSUMETIMES = "RECONSUMETIMES"
 DELAY_TIME = "DELAY_TIME"
 REAL_TOPIC = "REAL_TOPIC"
@@ -15,12 +18,18 @@ ORIGIN_MESSAGE_ID = "ORIGIN_MESSAGE_ID"
 # deprecated in the Java client, which still writes it beside ORIGIN_MESSAGE_ID, and old consumers read it
 ORIGIN_MESSAGE_IDY_TIME = "ORIGIN_MESSAGE_IDY_TIME"
 REASON = "REASON"
+# on a dead letter whose payload is only the beginning of the original's: how many bytes that had
+CUT_FROM = "CUT_FROM"
 
 # Beyond any max_retry_delete_count, so the request goes to the dead letters at its next failure.
 MAX_ATTEMPT = 1_000_000
 # Longer than any sensible reconsume_later; a copy that claims more would lie in the retry topic for ever.
 MAX_DELAY_MS = 7 * 24 * 3600 * 1000
 MAX_REASON_LENGTH = 1000
+# Of a copy; brokers take 5 MiB in all (maxMessageSize), unless they are set to less.
+MAX_ABOUT_BYTES = 256 * 1024
+MAX_PROPERTY_BYTES = 4096
+CUT_BYTES = 64 * 1024
 
 _RETRY_PROPERTIES = frozenset(
     {RECONSUMETIMES, DELAY_TIME, REAL_TOPIC, RETRY_TOPIC, ORIGIN_MESSAGE_ID, ORIGIN_MESSAGE_IDY_TIME, REASON}
@@ -65,6 +74,27 @@ def dead_letter_properties(
     return _copied(
         properties, real_topic, origin_id, {RECONSUMETIMES: str(attempt), REASON: reason[:MAX_REASON_LENGTH]}
     )
+
+
+def fitting(payload: bytes, key: bytes, properties: Mapping[str, str]) -> tuple[bytes, bytes, dict[str, str]]:
+    """Return of a copy what every broker will store: a compressed message may be larger than what they take.
+
+    No request has so long a payload, so it is no loss to cut it; CUT_FROM tells how many bytes there were. Key and
+    others' properties go as a whole: half a property would say something else.
+    """
+    kept = dict(properties)
+    if len(key) + sum(_size(name) + _size(value) for name, value in kept.items()) > MAX_ABOUT_BYTES:
+        key = b""
+        ours = _RETRY_PROPERTIES | {OWNER_ABSENT_SINCE}
+        kept = {name: value for name, value in kept.items() if name in ours and _size(value) <= MAX_PROPERTY_BYTES}
+    if len(payload) > MAX_PAYLOAD_BYTES:
+        kept[CUT_FROM] = str(len(payload))
+        payload = payload[:CUT_BYTES]
+    return payload, key, kept
+
+
+def _size(text: str) -> int:
+    return len(text.encode("utf-8", "surrogatepass"))
 
 
 def backoff_ms(attempt: int, *, base_ms: int, cap_ms: int, seed: str) -> int:

@@ -27,7 +27,7 @@ _lock = Lock()
 
 def clients_for(settings: Settings) -> Clients:
     """The clients of this process for these settings; a forked child makes its own."""
-    return Clients(store_for(zookeeper_settings(settings)), _broker_for(admin_settings(settings)))
+    return Clients(store_for(zookeeper_settings(settings)), broker_for(settings))
 
 
 def zookeeper_settings(settings: Settings) -> ZooKeeperSettings:
@@ -62,9 +62,10 @@ def admin_for(settings: Settings) -> PulsarAdmin:
     return PulsarAdmin(admin_settings(settings))
 
 
-def _broker_for(settings: PulsarAdminSettings) -> Broker:
-    key = (os.getpid(), settings)
+def broker_for(settings: Settings) -> Broker:
+    """The brokers as a witness, for this process; a forked child makes its own."""
+    key = (os.getpid(), admin_settings(settings))
     with _lock:
         if key not in _made:
-            _made[key] = AdminBroker(settings)
+            _made[key] = AdminBroker(key[1])
         return _made[key]

@@ -21,7 +21,7 @@ from typing import Self
 import psutil
 
 from streaming.clock import Clock, SystemClock
-from streaming.errors import SafetyError, UnavailableError
+from streaming.errors import SafetyError, StopRequestedError, UnavailableError
 from streaming.ports import MetadataStore, Unreadable, Znode
 
 log = logging.getLogger("ledger-reaper")
@@ -58,19 +58,20 @@ class InstanceLock:
         name: str,
         *,
         on_lost: Callable[[], None],
-        patience_seconds: float = _CRASHED_PATIENCE_SECONDS,
+        stop: Event | None = None,
     ) -> None:
         self.path = f"{root}/instances/{name}/lock"
         self._store = store
         self._name = name
         self._on_lost = on_lost
-        self._patience_seconds = patience_seconds
+        self._stop = stop or Event()
         self._mine: Holder | None = None
 
     def __enter__(self) -> Self:
         """Take the lock. Raises SafetyError, which names the holder, or UnavailableError.
 
-        Another instance's lock is refused at once; one that a crash on this host left behind is waited for.
+        Another instance's lock is refused at once; one that a crash on this host left behind is waited for, unless
+        stop is set: StopRequestedError.
         """
         mine = Holder(socket.gethostname(), os.getpid(), _iso(SystemClock()), secrets.token_hex(8))
         data = json.dumps(asdict(mine)).encode()
@@ -82,11 +83,12 @@ class InstanceLock:
                 continue
             if holder.token == mine.token:  # a create whose answer was lost had worked
                 break
-            if not holder.is_crashed() or waited >= self._patience_seconds:
+            if not holder.is_crashed() or waited >= _CRASHED_PATIENCE_SECONDS:
                 raise SafetyError(self._refusal(holder))
             if not waited:
                 log.info("waiting for the session of crashed pid %s to end", holder.pid)
-            Event().wait(_POLL_SECONDS)
+            if self._stop.wait(_POLL_SECONDS):
+                raise StopRequestedError
             waited += _POLL_SECONDS
         self._mine = mine
         self._store.when_session_ends(self._lost)

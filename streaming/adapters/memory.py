@@ -7,7 +7,7 @@ and they let another actor run between any two steps. tests/contract holds them 
 from collections.abc import Callable, Sequence
 from typing import TypeVar
 
-from streaming.adapters.acl import OPEN, acl_bytes, acl_entries
+from streaming.adapters.acl import ALL, OPEN, AclEntry, acl_bytes, acl_entries
 from streaming.adapters.memory_faults import CrashError, Faults
 from streaming.adapters.memory_tree import (
     ANYONE,
@@ -43,6 +43,8 @@ class MemoryStore:
         self.faults = Faults()
         self.unreadable: set[str] = set()
         self._who = identities | ANYONE
+        self.is_identified = bool(identities - ANYONE)
+        self._own_acl = tuple(AclEntry(ALL, *each) for each in sorted(identities - ANYONE)) or OPEN
         self._session = self.tree.new_session()
         self._closed = False
         self._on_end: list[Callable[[], None]] = []
@@ -66,7 +68,7 @@ class MemoryStore:
     ) -> bool:
         """Create a znode; False if it exists. Raises UnavailableError, RefusedError."""
         self._step("create", [path])
-        entries = acl_entries(acl) if acl is not None else OPEN
+        entries = self._acl(acl)
         if parents and parent_of(path) != "/":
             self._create_ancestors(parent_of(path), acl)
         owner = self._session if ephemeral else 0
@@ -87,6 +89,18 @@ class MemoryStore:
             return None
         except NoAuthError as error:
             raise RefusedError(f"no right to read the ACL of {path}") from error
+
+    def close_to_others(self, path: str) -> bool:
+        """Give one of our own znodes the ACL that create() gives; False if it is gone. Raises as delete does."""
+        refuse_ledgers(path)
+        self._step("close_to_others", [path])
+        try:
+            self.faults.effect(lambda: self.tree.set_acl(path, self._own_acl, self._who))
+        except NoNodeError:
+            return False
+        except NoAuthError as error:
+            raise RefusedError(f"no right to change the ACL of {path}") from error
+        return True
 
     def set_data(self, path: str, data: bytes, *, version: int = -1) -> int | None:
         """Write data, return the new version; None when version does not match or there is no such znode."""
@@ -154,11 +168,14 @@ class MemoryStore:
             return GuardResult(GuardStatus.UNKNOWN)
         return results[0]
 
+    def _acl(self, given: bytes | None) -> Sequence[AclEntry]:
+        return self._own_acl if given is None else acl_entries(given)
+
     def _create_ancestors(self, path: str, acl: bytes | None) -> None:
         if parent_of(path) != "/":
             self._create_ancestors(parent_of(path), acl)
         try:
-            self.tree.create(path, b"", acl=acl_entries(acl) if acl is not None else OPEN, who=self._who)
+            self.tree.create(path, b"", acl=self._acl(acl), who=self._who)
         except NodeExistsError:
             return
         except NoAuthError as error:

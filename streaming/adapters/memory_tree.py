@@ -92,10 +92,12 @@ class MemoryTree:
             _require(node, READ | ADMIN, who)
             return node.acl
 
-    def set_acl(self, path: str, acl: Sequence[AclEntry]) -> None:
-        """Change the ACL, as an operator with all rights."""
+    def set_acl(self, path: str, acl: Sequence[AclEntry], who: Identities | None = None) -> None:
+        """Change the ACL; who None: as an operator with all rights. Raises NoNodeError, NoAuthError."""
         with self.lock:
             node = self._node(path)
+            if who is not None:
+                _require(node, ADMIN, who)
             node.acl = tuple(acl)
             node.znode = replace(node.znode, acl_version=node.znode.acl_version + 1)
 

@@ -13,6 +13,7 @@ from streaming.adapters.pulsar_http import Answer, PulsarAdminSettings, PulsarHt
 from streaming.errors import ReaperError
 from udfs.paths import checked_schema_id, decode_name, topic_of
 from udfs.records import BrokerView, Presence
+from udfs.references import COMPACTED_LEDGER_PROPERTY, COMPACTION_CURSOR
 
 # Pulsar 4.0.8 says these with 404, measured; a 404 in other words may come from a proxy or mean another thing.
 _NO_PARTITION = "Topic partitions were not yet created"
@@ -75,6 +76,7 @@ def view_of(stats: Any) -> BrokerView:
             cursors={str(name): _id(cursor["cursorLedger"]) for name, cursor in stats["cursors"].items()},
             schema_ledgers=_ids(stats["schemaLedgers"]),
             compacted_ledger=_id(stats["compactedLedger"]["ledgerId"]),
+            compacted_by_cursor=_compacted_by_cursor(stats["cursors"].get(COMPACTION_CURSOR)),
         )
     except (KeyError, TypeError, AttributeError) as error:
         return BrokerView(Presence.UNREADABLE, detail=f"internalStats of a form not known: {error!r}")
@@ -101,6 +103,11 @@ def _witness(ask: Callable[[], BrokerView]) -> BrokerView:
 
 def _unreadable(answer: Answer) -> BrokerView:
     return BrokerView(Presence.UNREADABLE, detail=f"HTTP {answer.status}: {answer.reason}")
+
+
+def _compacted_by_cursor(cursor: Mapping[str, Any] | None) -> int:
+    properties = cursor["properties"] if cursor is not None else {}
+    return _id(properties.get(COMPACTED_LEDGER_PROPERTY, -1))
 
 
 def _ids(ledgers: Sequence[Mapping[str, Any]]) -> tuple[int, ...]:

@@ -5,7 +5,7 @@ ignores sequence id 0: ours start at 1.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import timedelta
 from itertools import chain, islice
@@ -14,12 +14,14 @@ from threading import Lock
 from typing import Any
 
 import pulsar
+from pulsar.exceptions import ProducerFenced
 
 from streaming.config import PulsarSettings
 from streaming.errors import FencedError, UnavailableError
 
 _BULK = 1000
 _WINDOW = 1000  # unacknowledged sends; more only costs memory
+_FENCED = "another instance publishes to {}; this one stops"
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +59,8 @@ def client(settings: PulsarSettings) -> Iterator[Any]:
     try:
         yield opened
     finally:
-        opened.close()
+        with suppress(pulsar.PulsarException):  # what was sent has its answers, or is sent again
+            opened.close()
 
 
 def publish(
@@ -68,30 +71,31 @@ def publish(
     Raises UnavailableError when any was not acknowledged (send all again), FencedError when another
     instance took the producer away.
     """
-    with client(settings) as opened:
-        try:
-            producer = opened.create_producer(
-                topic,
-                producer_name=producer_name,
-                access_mode=pulsar.ProducerAccessMode.ExclusiveWithFencing
-                if is_exclusive
-                else pulsar.ProducerAccessMode.Shared,
-                batching_enabled=False,
-                block_if_queue_full=True,
-                max_pending_messages=_WINDOW,
-                send_timeout_millis=settings.timeout_seconds * 1000,
-            )
-        except pulsar.PulsarException as error:
-            raise UnavailableError(f"no producer on {topic}: {error}; is the broker up?") from error
-        answers = _Answers()
-        sent = 0
+    answers = _Answers()
+    sent = 0
+    with _translated(topic, answers), client(settings) as opened:
+        producer = _producer(opened, settings, topic, producer_name, is_exclusive=is_exclusive)
         for copy in copies:
             _send(producer, copy, answers)
             sent += 1
         producer.flush()
-        answers.check(topic, sent)
-        producer.close()
-        return sent
+    answers.check(topic, sent)
+    return sent
+
+
+def last_sequence_ids(settings: PulsarSettings, producers: Mapping[str, str]) -> dict[str, int]:
+    """What the broker has of each producer (topic -> name), -1: nothing. Takes them from any other instance.
+
+    Raises UnavailableError, FencedError.
+    """
+    found = {}
+    with client(settings) as opened:
+        for topic, name in producers.items():
+            with _translated(topic, _Answers()):
+                producer = _producer(opened, settings, topic, name, is_exclusive=True)
+                found[topic] = producer.last_sequence_id()
+                producer.close()
+    return found
 
 
 def send_all(settings: PulsarSettings, topic: str, messages: Iterable[Message]) -> int:
@@ -101,28 +105,49 @@ def send_all(settings: PulsarSettings, topic: str, messages: Iterable[Message]) 
     """
     rest = iter(messages)
     first = list(islice(rest, _BULK))
-    with client(settings) as opened:
-        try:
-            producer = opened.create_producer(
-                topic,
-                block_if_queue_full=True,
-                batching_enabled=len(first) == _BULK,
-                batching_type=pulsar.BatchingType.KeyBased,
-                batching_max_publish_delay_ms=5,
-                max_pending_messages=_WINDOW,
-                send_timeout_millis=settings.timeout_seconds * 1000,
-            )
-        except pulsar.PulsarException as error:
-            raise UnavailableError(f"no producer on {topic}: {error}; run `ledger-reaper check`") from error
-        answers = _Answers()
-        sent = 0
+    answers = _Answers()
+    sent = 0
+    with _translated(topic, answers), client(settings) as opened:
+        producer = opened.create_producer(
+            topic,
+            block_if_queue_full=True,
+            batching_enabled=len(first) == _BULK,
+            batching_type=pulsar.BatchingType.KeyBased,
+            batching_max_publish_delay_ms=5,
+            max_pending_messages=_WINDOW,
+            send_timeout_millis=settings.timeout_seconds * 1000,
+        )
         for message in chain(first, rest):
             key = {"partition_key": message.key.decode("utf-8", "replace")} if message.key else {}
             producer.send_async(message.payload, answers.take, **key)
             sent += 1
         producer.flush()
-        answers.check(topic, sent)
-        return sent
+    answers.check(topic, sent)
+    return sent
+
+
+@contextmanager
+def _translated(topic: str, answers: "_Answers") -> Iterator[None]:
+    """Raise Pulsar's errors as ours."""
+    try:
+        yield
+    except pulsar.PulsarException as error:
+        if isinstance(error, ProducerFenced) or answers.has_been_fenced:
+            raise FencedError(_FENCED.format(topic)) from error
+        raise UnavailableError(f"publishing to {topic}: {error}; `ledger-reaper check` says more") from error
+
+
+def _producer(opened: Any, settings: PulsarSettings, topic: str, name: str, *, is_exclusive: bool) -> Any:
+    modes = pulsar.ProducerAccessMode
+    return opened.create_producer(
+        topic,
+        producer_name=name,
+        access_mode=modes.ExclusiveWithFencing if is_exclusive else modes.Shared,
+        batching_enabled=False,
+        block_if_queue_full=True,
+        max_pending_messages=_WINDOW,
+        send_timeout_millis=settings.timeout_seconds * 1000,
+    )
 
 
 def _send(producer: Any, copy: Copy, answers: "_Answers") -> None:
@@ -156,10 +181,15 @@ class _Answers:
             elif self._failure is None:
                 self._failure = result
 
-    def check(self, topic: str, sent: int) -> None:
+    @property
+    def has_been_fenced(self) -> bool:
         with self._lock:
-            if self._failure == pulsar.Result.ProducerFenced:
-                raise FencedError(f"another instance publishes to {topic}; this one stops")
+            return bool(self._failure == pulsar.Result.ProducerFenced)
+
+    def check(self, topic: str, sent: int) -> None:
+        if self.has_been_fenced:
+            raise FencedError(_FENCED.format(topic))
+        with self._lock:
             if self._failure is not None or self._acknowledged != sent:
                 failure = self._failure or "no answer"
                 missing = sent - self._acknowledged

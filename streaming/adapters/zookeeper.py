@@ -1,20 +1,21 @@
 """The metadata store on a real ZooKeeper: bulk reads by multiRead, deletes by transactions that carry their proof."""
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from threading import Lock
 from typing import Any, cast
 
 from kazoo.exceptions import (
     BadVersionError,
+    InvalidACLError,
     NoAuthError,
     NodeExistsError,
     NoNodeError,
 )
-from kazoo.protocol.serialization import Create, Delete, GetACL, SetData
+from kazoo.protocol.serialization import Create, Delete, GetACL, SetACL, SetData
 from kazoo.security import ACL, Id
 
-from streaming.adapters.acl import OPEN, AclEntry, acl_bytes, acl_entries
+from streaming.adapters.acl import CREATOR, OPEN, AclEntry, acl_bytes, acl_entries
 from streaming.adapters.unguarded import refuse_ledgers
 from streaming.adapters.zookeeper_deletes import delete_guarded
 from streaming.adapters.zookeeper_reads import CHILDREN, DATA, BulkRead, Sizes
@@ -37,6 +38,8 @@ class ZooKeeperStore:
     def __init__(self, settings: ZooKeeperSettings) -> None:
         self._session = ZooKeeperSession(settings)
         self._sizes = Sizes()
+        self._own_acl = _wire(CREATOR if settings.has_credentials else OPEN)
+        self.is_identified = settings.has_credentials
 
     def read_many(self, paths: Sequence[str]) -> list[Znode | Unreadable | None]:
         """Read paths in order; None: does not exist. Raises UnavailableError when not all could be asked."""
@@ -55,10 +58,10 @@ class ZooKeeperStore:
     ) -> bool:
         """Create a znode; False if it exists. Raises UnavailableError (it may exist now), RefusedError.
 
+        acl None: all rights to us alone, or to everybody where we have no credentials.
         parents: missing ancestors are created with the same ACL and no data. ephemeral: it goes with the session.
         """
-        entries = acl_entries(acl) if acl is not None else list(OPEN)
-        wire_acl = [ACL(entry.perms, Id(entry.scheme, entry.id)) for entry in entries]
+        wire_acl = _wire(acl_entries(acl)) if acl is not None else self._own_acl
         request = Create(self._session.absolute(path), data, wire_acl, _EPHEMERAL_FLAG if ephemeral else 0)
         try:
             self._session.call(request)
@@ -80,6 +83,20 @@ class ZooKeeperStore:
                 return None
             raise _refused("read the ACL of", path, error) from error
         return acl_bytes(AclEntry(entry.perms, entry.id.scheme, entry.id.id) for entry in entries)
+
+    def close_to_others(self, path: str) -> bool:
+        """Give one of our own znodes the ACL that create() gives; False if it is gone.
+
+        Raises SafetyError for a ledger's znode, UnavailableError (it may be closed now), RefusedError.
+        """
+        refuse_ledgers(path)
+        try:
+            self._session.call(SetACL(self._session.absolute(path), self._own_acl, -1))
+        except AnsweredError as error:
+            if error.code == NoNodeError.code:
+                return False
+            raise _refused("change the ACL of", path, error) from error
+        return True
 
     def set_data(self, path: str, data: bytes, *, version: int = -1) -> int | None:
         """Write data, return the new version; None when version does not match or there is no such znode.
@@ -150,10 +167,16 @@ def _forget_parent() -> None:
 os.register_at_fork(after_in_child=_forget_parent)
 
 
+def _wire(entries: Iterable[AclEntry]) -> list[ACL]:
+    return [ACL(entry.perms, Id(entry.scheme, entry.id)) for entry in entries]
+
+
 def _refused(what: str, path: str, error: AnsweredError) -> RefusedError:
     reasons = {
         NoAuthError.code: "no right to; check zookeeper.digest_file and the ACL of the znode and of its parent",
         NoNodeError.code: "its parent does not exist",
+        InvalidACLError.code: "it takes none of our credentials for an identity; check zookeeper.digest_file, "
+        "sasl_mechanism and tls_cert_file (a certificate counts only where the server asks for one)",
     }
     reason = reasons.get(error.code, f"error {error.code}")
     return RefusedError(f"ZooKeeper would not {what} {path}: {reason}")

@@ -41,6 +41,11 @@ class ZooKeeperSettings:
     tls_key_file: str = ""
     tls_check_hostname: bool = True
 
+    @property
+    def has_credentials(self) -> bool:
+        """Whether a server can tell us from others: by digest, SASL or a client's certificate."""
+        return bool(self.digest_file or self.sasl_mechanism or (self.use_tls and self.tls_cert_file))
+
 
 def client_for(settings: ZooKeeperSettings) -> KazooClient:
     """Return a client that is not started yet. Raises ConfigError for settings that can't work."""

@@ -31,6 +31,7 @@ from streaming.bookies import announced
 from streaming.clock import SystemClock
 from streaming.config import Settings
 from streaming.errors import ReaperError, SafetyError
+from streaming.one_cluster import require_exclusive_bookkeeper
 from streaming.service import translated
 from streaming.session import Jars, start
 from udfs.audit import FindingClass
@@ -72,8 +73,11 @@ class Wanted:
 def audit(settings: Settings, wanted: Wanted, *, watch_seconds: int = 0) -> None:
     """Run one audit, or one after another until SIGTERM or SIGINT; a single one cut short raises KeyboardInterrupt.
 
-    Raises SafetyError for a loss found, or a publication refused.
+    Raises SafetyError for a loss found, or a publication refused; ConfigError to publish where nobody has said whose
+    BookKeeper it is.
     """
+    if wanted.publish:
+        require_exclusive_bookkeeper(settings)
     place = place_of(settings, wanted.out)
     if wanted.last:
         _refuse_other_cluster(settings, remembered(place))

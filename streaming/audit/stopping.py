@@ -24,7 +24,7 @@ class StoppedError(Exception):
 def run_until_signal(spark: SparkSession, work: Callable[[], None], stop: threading.Event) -> bool:
     """Run the work; SIGTERM and SIGINT set stop, and Spark's jobs are cancelled. False if it was cut short.
 
-    Raises what the work raised, unless it was stopped. Call it in the main thread, once Spark has set its handlers.
+    Raises what the work raised, unless it was stopped. Call it in the main thread.
     """
     failures: list[Exception] = []
 

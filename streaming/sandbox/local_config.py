@@ -23,6 +23,7 @@ send_delay_seconds = 0
 trigger_seconds = 1
 
 [safety]
+exclusive_bookkeeper = true
 min_age_seconds = 5
 above_newest_quarantine_seconds = 5
 

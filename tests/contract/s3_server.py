@@ -28,7 +28,7 @@ def anything(_environ: dict[str, Any]) -> bool:
 
 
 def bulk_delete(environ: dict[str, Any]) -> bool:
-    return environ["REQUEST_METHOD"] == "POST" and environ["QUERY_STRING"].startswith("delete")
+    return environ["REQUEST_METHOD"] == "POST" and str(environ["QUERY_STRING"]).startswith("delete")
 
 
 def reads(environ: dict[str, Any]) -> bool:

@@ -3,14 +3,16 @@
 import json
 import os
 import socket
+from threading import Event
 from uuid import uuid4
 
 import psutil
 import pytest
 
+from streaming.adapters import coordination
 from streaming.adapters.coordination import AgreedClock, Epoch, InstanceLock, Pause
 from streaming.clock import ManualClock, StartedClock, SystemClock
-from streaming.errors import SafetyError
+from streaming.errors import SafetyError, StopRequestedError
 from streaming.ports import GuardedDelete, GuardResult, GuardStatus, MetadataStore
 from tests.contract.conftest import Stores
 
@@ -57,14 +59,15 @@ def test_a_holder_whose_lock_was_lost_does_not_take_away_its_successors(
 
 
 def test_the_lock_of_a_crashed_process_of_this_host_is_waited_for_and_then_refused(
-    store: MetadataStore, root: str
+    store: MetadataStore, root: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(coordination, "_CRASHED_PATIENCE_SECONDS", 0.3)
     gone_pid = max(psutil.pids()) + 1_000_000
     left = {"host": socket.gethostname(), "pid": gone_pid, "since": "then", "token": "x"}
     store.create(f"{root}/instances/main/lock", json.dumps(left).encode(), parents=True)
 
     with pytest.raises(SafetyError, match=f"pid {gone_pid}"):
-        InstanceLock(store, root, "main", on_lost=_never, patience_seconds=0.3).__enter__()
+        InstanceLock(store, root, "main", on_lost=_never).__enter__()
 
 
 def test_a_lock_whose_data_say_nothing_still_locks(store: MetadataStore, root: str) -> None:
@@ -151,3 +154,15 @@ def test_a_started_clock_goes_on_from_where_it_was_told() -> None:
     clock = StartedClock(1_000)
     first_ms = clock.now_ms()
     assert 1_000 <= first_ms <= clock.now_ms() < 11_000
+
+
+def test_who_waits_for_the_lock_of_a_crashed_process_gives_up_when_told_to_stop(
+    store: MetadataStore, root: str
+) -> None:
+    left = {"host": socket.gethostname(), "pid": max(psutil.pids()) + 1_000_000, "since": "then", "token": "x"}
+    store.create(f"{root}/instances/main/lock", json.dumps(left).encode(), parents=True)
+    stop = Event()
+    stop.set()
+
+    with pytest.raises(StopRequestedError):
+        InstanceLock(store, root, "main", on_lost=_never, stop=stop).__enter__()

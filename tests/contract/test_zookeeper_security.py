@@ -7,10 +7,11 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pytest
+from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat, pkcs12
 
 from streaming.adapters.acl import ALL, AclEntry, acl_bytes
 from streaming.adapters.zookeeper import ZooKeeperSettings, ZooKeeperStore
-from streaming.errors import UnavailableError
+from streaming.errors import RefusedError, UnavailableError
 from streaming.ports import GuardedDelete, GuardStatus, Unreadable, Znode
 from tests.contract.zookeeper_server import free_port, zookeeper_running
 
@@ -94,6 +95,36 @@ def test_sasl_opens_what_is_closed_to_others_and_never_reaches_a_log(
     assert deleted.status is GuardStatus.DELETED
     assert SECRET not in caplog.text
     assert SECRET not in repr(ours._session._settings)
+
+
+def test_what_sasl_creates_is_closed_to_other_users(secured: Secured, tmp_path: Path) -> None:
+    ours = ZooKeeperStore(_settings(tmp_path, secured.plain))
+    other = ZooKeeperStore(_settings(tmp_path, secured.plain, "somebody", "other-secret"))
+
+    ours.create("/ours", b"data")
+    acl, (foreign,) = ours.acl_of("/ours"), other.read_many(["/ours"])
+    with pytest.raises(RefusedError):
+        other.set_data("/ours", b"")
+    ours.close()
+    other.close()
+
+    assert acl == acl_bytes([AclEntry(ALL, "sasl", "reaper")])
+    assert isinstance(foreign, Unreadable)
+
+
+def test_a_certificate_that_the_server_does_not_ask_for_is_no_identity(secured: Secured, tmp_path: Path) -> None:
+    private, _certificate, _chain = pkcs12.load_key_and_certificates(
+        secured.ca.with_name("other.p12").read_bytes(), b"changeit"
+    )
+    assert private is not None
+    key = tmp_path / "key.pem"
+    key.write_bytes(private.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()))
+    settings = replace(PATIENT, hosts=secured.tls, tls_cert_file=str(secured.other_ca), tls_key_file=str(key))
+    store = ZooKeeperStore(_over_tls(settings, secured.ca))
+
+    with pytest.raises(RefusedError, match="none of our credentials"):
+        store.create("/nobodys", b"")
+    store.close()
 
 
 def test_a_wrong_password_is_named_and_nothing_is_read(secured: Secured, tmp_path: Path) -> None:

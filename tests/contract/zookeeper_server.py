@@ -13,8 +13,9 @@ from importlib.util import find_spec
 from pathlib import Path
 
 NETTY = ("buffer", "codec", "common", "handler", "resolver", "transport")  # what a server with TLS needs
-NETTY += ("transport-classes-epoll", "transport-native-unix-common")
-JARS = ("zookeeper", "zookeeper-jute", "slf4j-api", "metrics-core", "snappy-java", *(f"netty-{each}" for each in NETTY))
+NATIVE = ("transport-classes-epoll", "transport-native-unix-common")
+PLAIN = ("zookeeper", "zookeeper-jute", "slf4j-api", "metrics-core", "snappy-java")
+JARS = (*PLAIN, *(f"netty-{each}" for each in (*NETTY, *NATIVE)))
 START_SECONDS = 20.0
 
 

@@ -9,7 +9,7 @@ import time
 import uuid
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -41,6 +41,7 @@ not_closed_later_seconds = 2
 max_retry_delete_count = 2
 send_delay_seconds = 0
 [safety]
+exclusive_bookkeeper = true
 min_age_seconds = 1
 above_newest_quarantine_seconds = 1
 [limits]
@@ -180,13 +181,15 @@ def killed_at_the_end(running: subprocess.Popen[bytes]) -> Iterator[subprocess.P
 
 
 def kill(running: subprocess.Popen[bytes]) -> None:
-    """kill -9 a command and its children, unless it has ended."""
-    if running.poll() is None:
+    """kill -9 a command and its children, also those that it left behind."""
+    with suppress(ProcessLookupError):
         os.killpg(running.pid, signal.SIGKILL)
-        running.wait()
+    running.wait()
 
 
-def wait_until(holds: Callable[[], bool], running: subprocess.Popen[bytes], log: Path, *, seconds: float = 150) -> None:
+def wait_until(
+    holds: Callable[[], object], running: subprocess.Popen[bytes], log: Path, *, seconds: float = 150
+) -> None:
     """Wait for something that a running command brings about; fails with the end of its log."""
     deadline = time.monotonic() + seconds
     while not holds():

@@ -2,7 +2,6 @@
 
 import re
 import signal
-import subprocess
 import uuid
 from collections import Counter
 from collections.abc import Callable
@@ -15,8 +14,8 @@ from streaming.adapters.pulsar_read import read
 from streaming.sandbox import ledgers, topics
 from streaming.sandbox.cluster import Cluster
 from streaming.sandbox.orphans import WORKER, orphan_by_crash
-from tests.integration.conftest import Deployment, stop
-from udfs.records import LedgerState
+from tests.integration.conftest import Deployment, kill, stop, wait_until
+from udfs.records import LedgerState, PendingDelete
 from udfs.wire import decode
 
 pytestmark = [pytest.mark.cluster, pytest.mark.long, pytest.mark.timeout(2400)]
@@ -48,19 +47,12 @@ def _asked_for(service: Deployment) -> Counter[int]:
         if not admin.partitions(settings.topics.requests[0]):
             return Counter()
         last = admin.last_positions(settings.topics.requests[0])
-    return Counter(decode(message.payload).ledger_id for message in read(settings.pulsar, last))
+    asked = [decode(message.payload) for message in read(settings.pulsar, last)]
+    return Counter(each.ledger_id for each in asked if isinstance(each, PendingDelete))
 
 
 def _turns(log: Path, line: str) -> int:
     return len(re.findall(line, log.read_text()))
-
-
-def _wait(running: subprocess.Popen[bytes], log: Path, condition: Callable[[], bool], what: str) -> None:
-    def holds() -> bool:
-        assert running.poll() is None, log.read_text()[-4000:]
-        return condition()
-
-    topics.wait_for(holds, what, seconds=SECONDS)
 
 
 def test_the_service_asks_once_for_what_it_finds_and_sweeps_it(
@@ -74,16 +66,16 @@ def test_the_service_asks_once_for_what_it_finds_and_sweeps_it(
     running = service.start("run", log=log)
     try:
         # requests wait while the service pauses: what is found again is not asked for again
-        _wait(running, log, lambda: _turns(log, turn) >= 3, "three audits")
+        wait_until(lambda: _turns(log, turn) >= 3, running, log, seconds=SECONDS)
         while_paused = _asked_for(service)
         service.run("resume")
-        _wait(running, log, lambda: not leaked & ledgers.every_ledger(cluster).keys(), "the sweep")
+        wait_until(lambda: not leaked & ledgers.every_ledger(cluster).keys(), running, log, seconds=SECONDS)
         turns = _turns(log, turn)
-        _wait(running, log, lambda: _turns(log, turn) >= turns + 2, "two audits after the sweep")
+        wait_until(lambda: _turns(log, turn) >= turns + 2, running, log, seconds=SECONDS)
         stop(running)
     finally:
         service.run("resume")
-        running.kill()
+        kill(running)
     asked_for = _asked_for(service)
 
     assert leaked <= while_paused.keys()
@@ -109,18 +101,18 @@ def test_a_watch_that_is_stopped_while_it_publishes_goes_on_where_it_was(
 
     running = service.start(*watch, *slowly, log=log)
     try:
-        _wait(running, log, lambda: len(_asked_for(service)) >= 2, "the first requests")
+        wait_until(lambda: len(_asked_for(service)) >= 2, running, log, seconds=SECONDS)
         stop(running)
     finally:
-        running.kill()
+        kill(running)
     before = _asked_for(service)
     running = service.start(*watch, log=log)
     try:
-        _wait(running, log, lambda: _turns(log, "Report: ") >= 4, "three turns")
+        wait_until(lambda: _turns(log, "Report: ") >= 4, running, log, seconds=SECONDS)
         running.send_signal(signal.SIGINT)
         assert running.wait(60) == 0, log.read_text()[-4000:]
     finally:
-        running.kill()
+        kill(running)
     after = _asked_for(service)
 
     assert 0 < len(before) < len(leaked)
@@ -138,11 +130,11 @@ def test_a_single_audit_that_is_interrupted_says_so_and_leaves_nothing_behind(
     service, log = deploy(), tmp_path / "audit.log"
     running = service.start("audit", "--recheck-seconds", "600", log=log)
     try:
-        _wait(running, log, lambda: "Asking owners" in log.read_text(), "the first look")
+        wait_until(lambda: "Asking owners" in log.read_text(), running, log, seconds=SECONDS)
         running.send_signal(number)
         code = running.wait(60)
     finally:
-        running.kill()
+        kill(running)
 
     assert code == 130
     assert "Traceback" not in log.read_text()

@@ -144,17 +144,16 @@ class _Load:
 
     def _operate(self) -> None:
         topic = self._random.choice(BUSY)
-        name, act = self._random.choice(
-            [
-                ("offload", lambda: topics.offload(self.cluster, topic)),
-                ("unload", lambda: topics.unload(self.cluster, topic)),
-                ("delete", lambda: topics.delete_topic(self.cluster, topic)),
-                ("schema", lambda: topics.post_schema_versions(self.cluster, topic, 2)),
-                ("unsubscribe", lambda: topics.delete_subscription(self.cluster, topic, "s")),
-                ("compact", lambda: topics.compact(self.cluster, topic)),
-            ]
-        )
-        act()
+        acts: dict[str, Callable[[], object]] = {
+            "offload": lambda: topics.offload(self.cluster, topic),
+            "unload": lambda: topics.unload(self.cluster, topic),
+            "delete": lambda: topics.delete_topic(self.cluster, topic),
+            "schema": lambda: topics.post_schema_versions(self.cluster, topic, 2),
+            "unsubscribe": lambda: topics.delete_subscription(self.cluster, topic, "s"),
+            "compact": lambda: topics.compact(self.cluster, topic),
+        }
+        name = self._random.choice(list(acts))
+        acts[name]()
         self._count(name)
 
     def _count(self, name: str) -> None:

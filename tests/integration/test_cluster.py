@@ -13,10 +13,12 @@ import psutil
 import pytest
 
 from streaming.adapters import sandbox_clients as clients
+from streaming.adapters.pulsar_admin import AdminBroker, PulsarAdminSettings
 from streaming.errors import ReaperError
 from streaming.sandbox import disk, faults, ledgers, offloads, orphans, shell, topics
 from streaming.sandbox.cluster import Cluster, State, down, up
 from streaming.sandbox.home import HOST, LEDGERS_ROOT, Part
+from udfs.paths import managed_ledger_name
 from udfs.records import LedgerState
 
 pytestmark = pytest.mark.cluster
@@ -127,6 +129,11 @@ def test_a_compaction_under_the_fault_leaves_the_old_compacted_ledger(cluster: C
         found = ledgers.orphans(cluster, topic)
 
     assert found.every == found.compacted == old
+    broker = AdminBroker(PulsarAdminSettings(cluster.addresses.admin))
+    (view,) = broker.views([managed_ledger_name(topic)])
+    broker.close()
+    new = set(ledgers.owned(cluster, topic).compacted) - set(old)
+    assert {view.compacted_ledger} == {view.compacted_by_cursor} == new
 
 
 def test_delayed_messages_make_bucket_ledgers_that_only_cursor_properties_name(cluster: Cluster, topic: str) -> None:

@@ -27,7 +27,7 @@ from streaming.sandbox.home import Part
 from streaming.sandbox.orphans import consume_and_trim
 from streaming.sweep import Job, Sweeper, SweepRules
 from tests.builders import DAY_MS, data_custom, metadata
-from tests.integration.conftest import Deployment, payload
+from tests.integration.conftest import Deployment, kill, payload, wait_until
 from tests.world import MemoryJournal
 from udfs.formats.ledger_metadata import serialize_v3
 from udfs.paths import managed_ledger_name
@@ -61,11 +61,7 @@ class Scene:
         return self.service.start("run", *arguments, log=self.log)
 
     def wait_for_receipts(self, running: subprocess.Popen[bytes]) -> None:
-        deadline = time.monotonic() + 120
-        while not self.service.receipts():
-            assert running.poll() is None, self.log.read_text()[-3000:]
-            assert time.monotonic() < deadline, self.log.read_text()[-3000:]
-            time.sleep(0.1)
+        wait_until(self.service.receipts, running, self.log)
 
     def check(self) -> None:
         """Every request has exactly one final receipt, every leak is gone, every live message is read."""
@@ -96,7 +92,7 @@ def test_a_zombie_that_slept_through_its_session_can_neither_delete_nor_commit(s
         os.killpg(zombie.pid, signal.SIGCONT)
         assert zombie.wait(120) in (0, 3, 4), scene.log.read_text()[-3000:]
     finally:
-        with_group_killed(zombie)
+        kill(zombie)
     scene.check()
 
 
@@ -108,7 +104,7 @@ def test_zookeeper_stalling_in_the_middle_is_waited_for_and_uses_up_no_tries(sce
             time.sleep(4)
         ended = running.wait(240)
     finally:
-        with_group_killed(running)
+        kill(running)
     if ended != 0:  # the session was lost: the service stopped by itself, and starts again
         assert ended in (3, 4), scene.log.read_text()[-3000:]
         scene.service.run("run", "--until-idle")
@@ -125,7 +121,7 @@ def test_a_broker_that_dies_in_the_middle_is_waited_for(scene: Scene) -> None:
         faults.restart(scene.cluster, Part.BROKER)
         ended = running.wait(240)
     finally:
-        with_group_killed(running)
+        kill(running)
     if ended != 0:  # the connector may give up its query; nothing was committed, so it starts again
         scene.service.run("run", "--until-idle")
     scene.check()
@@ -140,9 +136,9 @@ def test_without_the_right_to_delete_requests_are_kept_with_that_reason(
         try:
             scene.wait_for_receipts(running)
         finally:
-            running.send_signal(signal.SIGTERM)
+            running.terminate()
             running.wait(60)
-            with_group_killed(running)
+            kill(running)
     first = scene.service.receipts()
     assert {row["reason"] for row in first if row["ledger_id"] in set(scene.leaked)} == {"STORE_REFUSED"}
     assert set(scene.leaked) <= shell.list_ledgers(cluster)
@@ -164,7 +160,7 @@ def test_a_worker_and_a_bookie_that_are_killed_in_the_middle_lose_nothing(scene:
         faults.restart(scene.cluster, Part.BOOKIE)
         ended = running.wait(240)
     finally:
-        with_group_killed(running)
+        kill(running)
     if ended != 0:  # a single executor gives up with its worker; nothing was committed, so it starts again
         scene.service.run("run", "--until-idle")
     scene.check()
@@ -203,7 +199,7 @@ def test_a_full_disk_for_the_state_stops_deleting_until_there_is_room(
             filler.unlink()
             ended = running.wait(240)
         finally:
-            with_group_killed(running)
+            kill(running)
         if ended != 0:
             scene.service.run("run", "--until-idle")
         scene.check()
@@ -312,12 +308,3 @@ def _sweeper(settings: Settings, clock: Clock) -> tuple[Sweeper, InUseLoader]:
         policy_of(settings),
     )
     return Sweeper(clients.store, loader, MemoryJournal(Faults()), clock, rules), loader
-
-
-def with_group_killed(process: subprocess.Popen[bytes]) -> None:
-    """No process of the group stays, whatever happened."""
-    try:
-        os.killpg(process.pid, signal.SIGKILL)
-    except ProcessLookupError:
-        return
-    process.wait(30)

@@ -130,8 +130,8 @@ def test_leaked_objects_go_and_offloaded_topics_are_read_from_the_start(
     deleted = [row for some in service.final().values() for row in some if row["outcome"] == "DELETED"]
     assert {row["ledger_id"] for row in deleted if row["ledger_type"] == "LEDGER"} == set(made.copies)
     journaled = list(object_entries(service.settings.state.dir))
-    assert {key.rpartition("@")[0] for row in journaled for key in row["objects"]} >= gone  # type: ignore[attr-defined]
-    assert all(parse_offload_index(row["index"]).metadata.custom_metadata for row in journaled)  # type: ignore[arg-type]
+    assert {key.rpartition("@")[0] for row in journaled for key in row["objects"]} >= gone
+    assert all(parse_offload_index(row["index"]).metadata.custom_metadata for row in journaled)
 
     assert not set(made.copies) & ledgers.every_ledger(cluster).keys()  # only S3 has the kept topic's messages
     for topic in (leaks.kept, leaks.retried):

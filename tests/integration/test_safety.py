@@ -2,12 +2,10 @@
 
 import json
 import re
-import signal
 import time
 import uuid
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -18,19 +16,12 @@ from streaming.sandbox import ledgers, shell, topics
 from streaming.sandbox.cluster import Cluster
 from streaming.sandbox.orphans import consume_and_trim
 from streaming.topics import ensure_topics, faults_of
-from tests.integration.conftest import Deployment, payload
+from tests.integration.conftest import Deployment, kill, payload, stop, wait_until
 
 pytestmark = [pytest.mark.cluster, pytest.mark.slow]
 
 Deploy = Callable[..., Deployment]
 LEDGERS = 12
-
-
-def _wait(what: Callable[[], Any], log: Path, *, seconds: float = 120) -> None:
-    deadline = time.monotonic() + seconds
-    while not what():
-        assert time.monotonic() < deadline, log.read_text()[-4000:]
-        time.sleep(0.3)
 
 
 @pytest.mark.long
@@ -58,17 +49,17 @@ def test_what_is_forged_foreign_or_doubtful_is_kept_and_told_by_name(
     log = tmp_path / "run.log"
     running = service.start("run", log=log)
     try:
-        _wait(lambda: len(told(in_use)) == 3 and told(leaked) and told(foreign), log)
+        wait_until(lambda: len(told(in_use)) == 3 and told(leaked) and told(foreign), running, log)
         consume_and_trim(cluster, topic, "s", (LEDGERS - 3) * topics.ENTRIES_PER_LEDGER)
         service.request([payload(topic, held)])
-        _wait(lambda: len(told(held)) > 3, log)
+        wait_until(lambda: len(told(held)) > 3, running, log)
         assert set(told(held)) == {("RETRY", "SOURCE_SHRANK")}
         assert held in shell.list_ledgers(cluster)
         assert "accepted" in service.run("accept", "--topic", topic)
-        _wait(lambda: told(held)[-1][0] == "DELETED", log)
+        wait_until(lambda: told(held)[-1][0] == "DELETED", running, log)
+        stop(running)
     finally:
-        running.send_signal(signal.SIGTERM)
-        running.wait(60)
+        kill(running)
 
     assert told(leaked) == [("DELETED", "UNREFERENCED")]
     assert told(foreign) == [("DEAD_LETTER", "OTHER_TENANT")]

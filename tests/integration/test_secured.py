@@ -90,6 +90,7 @@ class Secured:
             home=self.cluster.home.root,
             here=here,
             limits="",
+            classes="",
         )
         secrets = f'token_file = "{here}/token"\ntls_trust_certs_file = "{self.ca}"\n'
         (here / "config.toml").write_text(text.replace("[zookeeper]", f"{secrets}[zookeeper]"))

@@ -1,8 +1,5 @@
 """The whole service against the real cluster: what it deletes, what it refuses, and what a crash can't change."""
 
-import os
-import signal
-import subprocess
 import time
 import uuid
 from collections import Counter
@@ -16,7 +13,7 @@ from streaming.sandbox import ledgers, shell, topics
 from streaming.sandbox.cluster import Cluster
 from streaming.sandbox.reckoning import reckon
 from streaming.tables import opened
-from tests.integration.conftest import Deployment, payload
+from tests.integration.conftest import Deployment, kill, payload, stop, wait_until
 from udfs.paths import managed_ledger_name, managed_ledger_path
 
 pytestmark = pytest.mark.cluster
@@ -116,10 +113,7 @@ def test_kill_9_in_the_middle_of_a_batch_loses_and_doubles_nothing(
     service.request(payloads)
 
     for _ in range(2):
-        running = service.start("run", "--until-idle", log=tmp_path / "run.log")
-        _wait_for_progress(service, running, more_than=len(service.receipts()))
-        os.killpg(running.pid, signal.SIGKILL)
-        running.wait()
+        _kill_once_it_has_got_on(service, tmp_path / "run.log")
     service.run("run", "--until-idle")
 
     final = service.final()
@@ -136,6 +130,15 @@ def test_kill_9_in_the_middle_of_a_batch_loses_and_doubles_nothing(
     _assert_a_lost_receipt_is_an_alarm(service)
 
 
+def _kill_once_it_has_got_on(service: Deployment, log: Path) -> None:
+    before = len(service.receipts())
+    running = service.start("run", "--until-idle", log=log)
+    try:
+        wait_until(lambda: len(service.receipts()) > before, running, log)
+    finally:
+        kill(running)
+
+
 def _assert_a_lost_receipt_is_an_alarm(service: Deployment) -> None:
     assert "entries read and accounted for" in service.run("check")
     table = opened(service.settings.state.dir, "receipts")
@@ -148,33 +151,17 @@ def _assert_a_lost_receipt_is_an_alarm(service: Deployment) -> None:
     assert "ALARM" in service.run("run", "--until-idle", code=1)
 
 
-def _wait_for_progress(service: Deployment, running: subprocess.Popen[bytes], *, more_than: int) -> None:
-    deadline = time.monotonic() + 120
-    while running.poll() is None and time.monotonic() < deadline:
-        if len(service.receipts()) > more_than:
-            return
-        time.sleep(0.1)
-
-
 def test_a_second_instance_is_refused_and_names_the_first(cluster: Cluster, deploy: Deploy, tmp_path: Path) -> None:
     service = deploy()
     log = tmp_path / "first.log"
     first = service.start("run", log=log)
     try:
-        _wait_for_text(log, "reading persistent")
+        wait_until(lambda: "reading persistent" in log.read_text(), first, log)
         said = service.run("run", "--until-idle", code=4)
         assert f"pid {first.pid}" in said
+        stop(first)
     finally:
-        first.send_signal(signal.SIGTERM)
-        first.wait(120)
-    assert first.returncode == 0
-
-
-def _wait_for_text(log: Path, text: str) -> None:
-    deadline = time.monotonic() + 120
-    while text not in log.read_text():
-        assert time.monotonic() < deadline, log.read_text()[-3000:]
-        time.sleep(0.2)
+        kill(first)
 
 
 def test_another_cluster_behind_the_same_checkpoint_is_refused(deploy: Deploy) -> None:
@@ -206,7 +193,7 @@ def test_a_flood_above_the_limit_deletes_nothing_more_until_a_person_resumes(
     log = tmp_path / "run.log"
     running = service.start("run", "--until-idle", log=log)
     try:
-        _wait_for_text(log, "LIMIT REACHED")
+        wait_until(lambda: "LIMIT REACHED" in log.read_text(), running, log)
         assert "max_deletes_per_hour_per_owner is 40" in log.read_text()
         assert set(leaked) <= shell.list_ledgers(cluster)
         assert "LIMIT REACHED, nothing more is deleted: 60 deletes" in service.run("check", code=4)
@@ -214,5 +201,5 @@ def test_a_flood_above_the_limit_deletes_nothing_more_until_a_person_resumes(
         assert "limit that held it: 60 deletes" in service.run("resume")
         assert running.wait(120) == 0, log.read_text()[-3000:]
     finally:
-        running.kill()
+        kill(running)
     assert service.outcomes() == Counter({("DELETED", "UNREFERENCED"): 60})

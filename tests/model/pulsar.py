@@ -24,13 +24,14 @@ from tests.builders import (
     list_znode,
     locator_znode,
     offloaded,
+    put,
     schema_request,
 )
 from tests.model.storage import Storage
 from tests.world import ObservedTree, path_of
 from udfs.paths import cursor_path, managed_ledger_path, schema_path
 from udfs.records import BrokerView, Presence
-from udfs.references import Owner, key_of
+from udfs.references import COMPACTION_CURSOR, Owner, key_of
 
 TOPICS = (TOPIC, f"{TOPIC}-partition-0")
 CURSORS = ("billing", "audit")
@@ -79,6 +80,7 @@ class Pulsar(Storage):
         self.schemas: dict[str, list[int]] = {}
         self.stalled: list[Stalled] = []
         self.silent: set[str] = set()
+        self.lazy: set[str] = set()  # topics whose broker has not opened the cursor of their compaction yet
         self.hidden: Owner | None = None
 
     def references(self) -> dict[int, frozenset[str]]:
@@ -177,6 +179,7 @@ class Pulsar(Storage):
         listed = self.written.get(managed_ledger_path(name), frozenset())
         self.remove(managed_ledger_path(name))
         del self.topics[name]
+        self.lazy.discard(name)
         mine = {*topic.ledgers, topic.compacted, topic.durable} - topic.given_up - {-1}
         for ledger_id in mine:
             self.close(ledger_id)
@@ -209,8 +212,12 @@ class Pulsar(Storage):
             del self.topics[name]
         self.leak(before - self._held(name))
 
-    def crash(self) -> None:
-        """kill -9 of all brokers: memory is what was written. Ledgers are recovered (closed) by who comes next."""
+    def crash(self, *, is_lazy: bool = False) -> None:
+        """kill -9 of all brokers: memory is what was written. Ledgers are recovered (closed) by who comes next.
+
+        is_lazy: who comes next opens the cursors of compactions when the next one runs (lazyCursorRecovery).
+        """
+        self.lazy = set(self.topics) if is_lazy else set()
         for name, topic in list(self.topics.items()):
             path = managed_ledger_path(name)
             before = self._held(name)
@@ -321,6 +328,9 @@ class Pulsar(Storage):
         if topic is None or not exists(self.tree, managed_ledger_path(name)):
             return
         made = self.make(lambda ledger_id: compacted_request(ledger_id, name), is_open=False)
+        self.lazy.discard(name)
+        if not exists(self.tree, cursor_path(name, COMPACTION_CURSOR)):
+            put(self.tree, cursor_path(name, COMPACTION_CURSOR), cursor_znode())
         before, topic.compacted = topic.compacted, made
         if before != topic.durable:
             self.leak({before})
@@ -375,6 +385,10 @@ class Pulsar(Storage):
             found = exists(self.tree, managed_ledger_path(name))
             return BrokerView(Presence.PRESENT if found else Presence.GONE)
         cursors = {cursor: held.ledger_id for cursor, held in topic.cursors.items()}
+        if name in self.lazy:
+            return BrokerView(Presence.PRESENT, tuple(topic.ledgers), cursors)
+        if exists(self.tree, cursor_path(name, COMPACTION_CURSOR)):
+            cursors[COMPACTION_CURSOR] = -1
         return BrokerView(Presence.PRESENT, tuple(topic.ledgers), cursors, compacted_ledger=topic.compacted)
 
     def _schema_view(self, name: str) -> BrokerView:

@@ -1,12 +1,13 @@
 """The service around the sweep, in few words: queues, batches, instances that come and go; and its observer."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from streaming.adapters.memory import CrashError, MemoryStore
 from streaming.clock import ManualClock
 from streaming.errors import FencedError, UnavailableError
 from streaming.in_use import InUseCache, InUseLoader
+from streaming.jobs import JournalEntry
 from streaming.pace import Capped, Pace
 from streaming.ports import Unreadable, Znode
 from streaming.sweep import Job, Sweeper, SweepRules, Swept
@@ -98,7 +99,7 @@ class Cluster:
         self.pulsar = Pulsar(self.tree)
         self.tree.on_removal = self._observe
         self.pulsar.on_leak = lambda ledger_id: self.publish(self.pulsar.ledgers[ledger_id].request)
-        self.journaled: list[object] = []
+        self.journaled: list[JournalEntry] = []
         self.queue: dict[int, Message] = {}
         self.requests: list[PendingDelete] = []
         self.deletions: list[Deletion] = []
@@ -122,7 +123,7 @@ class Cluster:
         """Messages that will be delivered again."""
         return list(self.queue)
 
-    def publish(self, request: PendingDelete, properties: dict[str, str | None] | None = None) -> None:
+    def publish(self, request: PendingDelete, properties: Mapping[str, str | None] | None = None) -> None:
         """A request comes in."""
         number = len(self.requests)
         self.requests.append(request)
@@ -230,7 +231,7 @@ class Cluster:
 
     def _is_journaled(self, removal: Removal) -> bool:
         wanted = (removal.path, removal.znode.data, removal.znode.version)
-        return any((e.path, e.data, e.version) == wanted for e in self.journaled)  # type: ignore[attr-defined]
+        return any((e.path, e.data, e.version) == wanted for e in self.journaled)
 
 
 def _job(message: Message) -> Job:

@@ -1,7 +1,7 @@
 """What the model's brokers and bookies keep: ledgers, znodes, and beside each znode whom it refers to."""
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Sequence, Set
 from dataclasses import dataclass
 
 from tests.builders import custom_of, exists, metadata, put
@@ -96,7 +96,7 @@ class Storage:
         elif exists(self.tree, path_of(ledger_id)):
             self.tree.remove(path_of(ledger_id))
 
-    def leak(self, ledger_ids: set[int]) -> None:
+    def leak(self, ledger_ids: Set[int]) -> None:
         for ledger_id in sorted(ledger_ids - {-1}):
             self.close(ledger_id)
             self.leaked.append(ledger_id)

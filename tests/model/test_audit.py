@@ -5,7 +5,7 @@ LEDGER_REAPER_MODEL_EXAMPLES sets how many runs are tried.
 """
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any, cast
 
 from hypothesis import HealthCheck, given, settings
@@ -73,7 +73,7 @@ def _references(store: MemoryStore) -> dict[int, Row]:
 def _suspects(reader: LedgerReader, ids: list[int], cluster: Cluster) -> list[Row]:
     facts = zip(ids, reader.facts(ids), strict=True)
     now_ms = cluster.clock.now_ms()
-    nothing: Mapping[str, None] = dict.fromkeys(field.name for field in a.SUSPECT)
+    nothing: dict[str, object] = dict.fromkeys(field.name for field in a.SUSPECT)
     return [nothing | suspect_row(ledger_id, one, now_ms) for ledger_id, one in facts if one is not None]
 
 

@@ -45,7 +45,7 @@ ACTS: dict[str, Act] = {
     "delete topic": lambda p, d: p.delete_topic(d.draw(topics), lost=d.draw(flags)),
     "restore list": lambda p, d: p.restore_list(d.draw(topics)),
     "lose metadata": lambda p, d: p.lose_metadata(d.draw(topics), loaded=d.draw(flags)),
-    "crash brokers": lambda p, _d: p.crash(),
+    "crash brokers": lambda p, d: p.crash(is_lazy=d.draw(flags)),
     "open cursor": lambda p, d: p.open_cursor(d.draw(topics), d.draw(cursors)),
     "switch cursor": lambda p, d: p.switch_cursor(
         d.draw(topics), d.draw(cursors), stalls=d.draw(flags), lost=d.draw(flags)

@@ -47,8 +47,8 @@ def _reference(ledger_id: int, **more: Any) -> dict[str, Any]:
     return row | more
 
 
-def _offload(ledger_id: int, uuid: str = UUID, **more: Any) -> dict[str, Any]:
-    offload = {a.IN_BOOKKEEPER: False, c.UUID: uuid, a.STORE: STORE, a.IS_COMPLETE: True}
+def _offload(ledger_id: int, **more: Any) -> dict[str, Any]:
+    offload = {a.IN_BOOKKEEPER: False, c.UUID: UUID, a.STORE: STORE, a.IS_COMPLETE: True}
     return _reference(ledger_id, **offload) | more
 
 

@@ -2,12 +2,14 @@
 
 from collections.abc import Iterable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.pandas.types import from_arrow_schema
 
 from streaming import columns as c
+from streaming.errors import FencedError, UnavailableError
 from streaming.receipts import Receipts
 from streaming.waiting import Waiting, outstanding
 
@@ -16,18 +18,37 @@ SOURCE = "persistent://pulsar/system/d-RETRY-partition-0"
 
 def _messages(spark: SparkSession, due: dict[int, int]) -> DataFrame:
     """Entry -> due ms."""
-    rows = [(SOURCE, 1, entry, -1, 0, ms, 0, None, b"{}", {}, None, None) for entry, ms in due.items()]
+    rows: list[tuple[object, ...]] = [
+        (SOURCE, 1, entry, -1, 0, ms, 0, None, b"{}", {}, None, None) for entry, ms in due.items()
+    ]
     return spark.createDataFrame(rows, from_arrow_schema(c.MESSAGE))
 
 
-def _entries(rows: DataFrame | Iterable[dict[str, object]]) -> list[object]:
+def _entries(rows: DataFrame | Iterable[dict[str, Any]]) -> list[int]:
     found = rows.collect() if isinstance(rows, DataFrame) else rows
     return sorted(row[c.POSITION_ENTRY] for row in found)
 
 
+def _run(spark: SparkSession, state: Path, *, is_newest: bool = True) -> Waiting:
+    """A run that has begun to work with the table."""
+    waiting = Waiting(spark, str(state))
+    waiting.take_over(lambda: is_newest, Receipts(spark, str(state)).without_done)
+    return waiting
+
+
 @pytest.fixture
 def waiting(spark: SparkSession, tmp_path: Path) -> Waiting:
-    return Waiting(spark, str(tmp_path))
+    return _run(spark, tmp_path)
+
+
+def _receipts(spark: SparkSession, state: Path, *entries: int) -> Receipts:
+    """Write a chunk of receipts for these entries."""
+    receipts = Receipts(spark, str(state))
+    chunk = receipts.newest_chunk + 1
+    blank = dict.fromkeys(c.RECEIPT.names) | {c.CHUNK: chunk, c.SOURCE: SOURCE, c.POSITION_LEDGER: 1}
+    rows = [tuple((blank | {c.POSITION_ENTRY: entry, c.POSITION_BATCH: -1}).values()) for entry in entries]
+    receipts.append(spark.createDataFrame(rows, receipts.schema), chunk)
+    return receipts
 
 
 def test_a_shorter_delay_that_came_later_is_due_first(spark: SparkSession, waiting: Waiting) -> None:
@@ -95,16 +116,95 @@ def test_after_a_restart_what_has_a_receipt_waits_no_more(
     spark: SparkSession, waiting: Waiting, tmp_path: Path
 ) -> None:
     waiting.append(_messages(spark, {1: 10, 2: 20}))
-    receipts = Receipts(spark, str(tmp_path))
-    blank = dict.fromkeys(c.RECEIPT.names) | {c.CHUNK: 1, c.SOURCE: SOURCE, c.POSITION_LEDGER: 1}
-    receipt = blank | {c.POSITION_ENTRY: 1, c.POSITION_BATCH: -1}
-    receipts.append(spark.createDataFrame([tuple(receipt.values())], receipts.schema), 1)
+    receipts = _receipts(spark, tmp_path, 1)
 
-    again = Waiting(spark, str(tmp_path))
+    again = _run(spark, tmp_path)
 
+    assert again.may_have_receipts
     assert _entries(receipts.without_done(again.begin(100))) == [2]
     assert _entries(outstanding(str(tmp_path))) == [2]
 
 
 def test_nothing_waits_where_nothing_was_ever_written(tmp_path: Path) -> None:
     assert list(outstanding(str(tmp_path))) == []
+
+
+def test_receipts_ahead_of_a_clock_that_is_behind_count_until_passes_are_behind_them(
+    spark: SparkSession, waiting: Waiting, tmp_path: Path
+) -> None:
+    """Killed before it had pruned, and started again where the clock is behind."""
+    waiting.append(_messages(spark, {1: 10, 2: 5_000, 3: 9_000}))
+    receipts = _receipts(spark, tmp_path, 1, 2)
+    again = _run(spark, tmp_path)
+    taken = []
+    for now_ms in (100, 4_999, 5_000, 9_000):
+        is_doubtful = again.may_have_receipts
+        due = again.begin(now_ms)
+        taken.append((is_doubtful, _entries(receipts.without_done(due) if is_doubtful else due)))
+        again.end()
+
+    assert taken == [(True, []), (True, []), (True, []), (False, [3])]
+
+
+def test_a_run_that_stalled_can_not_add_rows_behind_a_newer_ones_passes(
+    spark: SparkSession, waiting: Waiting, tmp_path: Path
+) -> None:
+    waiting.append(_messages(spark, {0: 10}))
+    new = _run(spark, tmp_path)
+    assert _entries(new.begin(1_000)) == [0]
+    new.end()
+
+    with pytest.raises(FencedError):
+        waiting.append(_messages(spark, {1: 500, 2: 600}))
+
+    new.append(new.without_held(_messages(spark, {1: 500, 2: 600})))
+    assert new.count() == 2
+    assert _entries(new.begin(2_000)) == [1, 2]
+
+
+def test_a_run_that_stalled_removes_nothing_of_a_newer_ones(
+    spark: SparkSession, waiting: Waiting, tmp_path: Path
+) -> None:
+    waiting.append(_messages(spark, {0: 10}))
+    waiting.begin(1_000)
+    waiting.end()
+    new = _run(spark, tmp_path)
+    new.append(_messages(spark, {1: 500}))
+
+    with pytest.raises(FencedError):
+        waiting.prune()
+
+    assert _entries(outstanding(str(tmp_path))) == [0, 1]
+
+
+def test_of_two_runs_that_take_over_only_the_newer_goes_on(
+    spark: SparkSession, waiting: Waiting, tmp_path: Path
+) -> None:
+    with pytest.raises(FencedError):
+        _run(spark, tmp_path, is_newest=False)
+    new = _run(spark, tmp_path)
+    new.append(_messages(spark, {1: 10}))
+    new.begin(10)
+    new.end()
+    new.prune()  # which writes a checkpoint of the table
+
+    with pytest.raises(FencedError):
+        waiting.append(_messages(spark, {2: 20}))
+    assert _entries(_run(spark, tmp_path).begin(100)) == []
+
+
+def test_an_append_whose_answer_was_lost_is_stored_once(
+    spark: SparkSession, waiting: Waiting, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as broken:
+        broken.setattr("streaming.waiting.opened", _away)
+        with pytest.raises(UnavailableError):
+            waiting.append(_messages(spark, {1: 10}))
+    waiting.append(_messages(spark, {1: 10}))
+    waiting.append(_messages(spark, {2: 10}))
+
+    assert waiting.count() == 2
+
+
+def _away(*_: object) -> None:
+    raise UnavailableError("the disk is away")

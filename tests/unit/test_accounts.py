@@ -1,7 +1,9 @@
 """Accounts by position: what was read has a receipt or waits, to the entry, and a gap is found wherever it is."""
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import cast
 
 import pyarrow as pa
@@ -10,10 +12,11 @@ from deltalake import write_deltalake
 
 from streaming import columns as c
 from streaming.accounted import Accounted
-from streaming.accounts import Account, Accounts, Look, accounts_of, look, missing_of, vanished
+from streaming.accounts import Account, Accounts, Look, accept_gaps, accounts_of, look, missing_of, vanished
 from streaming.adapters.pulsar_admin import PulsarAdmin
+from streaming.adapters.pulsar_read import StoredMessage
 from streaming.care import Care
-from streaming.config import load
+from streaming.config import Settings, load
 from streaming.errors import UnavailableError
 from streaming.metrics import Metrics
 from streaming.tables import table_path
@@ -77,15 +80,28 @@ def test_receipts_and_waiting_retries_account_for_a_message_and_holes_in_a_batch
     _write(tmp_path, "receipts", [(5, 4, -1)], source="another")
     _write(tmp_path, "waiting", [(5, 3, -1), (6, 3, -1)])
 
-    accounted = Accounted(str(tmp_path), SOURCE)
+    accounted = Accounted(str(tmp_path), SOURCE, [5, 6])
 
     assert accounted.entries() == {5: {0, 1, 3}, 6: {3}}
-    assert (5, 2, 1) in accounted.messages()
-    assert (5, 2, 0) not in accounted.messages()
+    assert (5, 2, 1) in accounted.messages([5])
+    assert (5, 2, 0) not in accounted.messages([5])
+    assert accounted.messages([6]) == {(6, 3, -1)}
+
+
+def test_only_ledgers_that_are_compared_are_read_and_one_without_a_hole_is_a_range(tmp_path: Path) -> None:
+    _write(tmp_path, "receipts", [(ledger, entry, -1) for ledger in (4, 5, 6, 8, 9) for entry in range(3)])
+    _write(tmp_path, "receipts", [(8, 5, -1)])
+
+    accounted = Accounted(str(tmp_path), SOURCE, {5, 8})
+
+    assert accounted.entries() == {5: range(3), 8: {0, 1, 2, 5}}
+    assert accounted.messages([4, 5]) == {(5, entry, -1) for entry in range(3)}
+    assert missing_of(look([(5, 4), (8, 6)], (8, 5)), accounted.entries()) == [(5, 3), (8, 3), (8, 4)]
 
 
 def test_nothing_is_accounted_for_where_nothing_was_done(tmp_path: Path) -> None:
-    assert Accounted(str(tmp_path), SOURCE).entries() == {}
+    assert Accounted(str(tmp_path), SOURCE, [5]).entries() == {}
+    assert Accounted(str(tmp_path), SOURCE, []).entries() == {}
 
 
 def test_every_kind_of_gap_is_said_and_shown() -> None:
@@ -98,35 +114,140 @@ def test_every_kind_of_gap_is_said_and_shown() -> None:
 
 
 class _Topics:
-    def __init__(self, *existing: str) -> None:
-        self.existing = existing
+    """Topics of one partition each: name -> (ledger, entries) of it, or why it can't be looked at."""
+
+    def __init__(self, stored: Mapping[str, list[tuple[int, int]] | str] = MappingProxyType({})) -> None:
+        self.stored = {f"{topic}-partition-0": each for topic, each in stored.items()}
+        self.is_away = False
+
+    def clusters(self) -> list[str]:
+        if self.is_away:
+            raise UnavailableError("no broker answers")
+        return ["here"]
 
     def partitions(self, topic: str) -> int | None:
-        return 4 if topic in self.existing else None
+        self.clusters()
+        return 1 if f"{topic}-partition-0" in self.stored else None
+
+    def last_positions(self, topic: str) -> dict[str, tuple[int, int]]:
+        return {f"{topic}-partition-0": (99, -1)}
+
+    def internal_stats(self, partition: str) -> dict[str, object]:
+        stored = self.stored[partition]
+        if isinstance(stored, str):
+            raise UnavailableError(stored)
+        ledgers = [{"ledgerId": ledger, "entries": entries} for ledger, entries in stored]
+        return {"ledgers": ledgers, "currentLedgerEntries": 0}
+
+
+@pytest.fixture
+def settings(tmp_path: Path) -> Settings:
+    base = load(None)
+    dirs = {"state": tmp_path, "checkpoints": tmp_path / "checkpoints"}
+    return base.model_copy(
+        update={name: getattr(base, name).model_copy(update={"dir": str(path)}) for name, path in dirs.items()}
+    )
+
+
+def _looked_at(settings: Settings, topics: _Topics, *, remembers: bool = True) -> Accounts:
+    return accounts_of(settings, cast("PulsarAdmin", topics), 0, remembers=remembers)
+
+
+def _remembered(settings: Settings) -> object:
+    return json.loads(Path(settings.state.dir, "accounts.json").read_text())
+
+
+def _remember(settings: Settings, partition: str, unread: dict[str, int]) -> None:
+    Path(settings.state.dir, "accounts.json").write_text(json.dumps({partition: unread}))
 
 
 @pytest.mark.parametrize(
-    ("existing", "trimmed", "remembered"),
+    ("existing", "trimmed"),
     [
-        pytest.param((), (5,), {}, id="gone, with what was unread"),
-        pytest.param(("persistent://acme/reaper/d",), (), {5: 3}, id="there, and nobody reads it now"),
+        pytest.param((), (5,), id="gone, with what was unread"),
+        pytest.param(("persistent://acme/reaper/d",), (), id="there, and nobody reads it now"),
     ],
 )
 def test_what_was_unread_in_a_topic_that_is_read_no_more_is_not_forgotten(
-    tmp_path: Path, existing: tuple[str, ...], trimmed: tuple[int, ...], remembered: dict[int, int]
+    settings: Settings, existing: tuple[str, ...], trimmed: tuple[int, ...]
 ) -> None:
-    settings = load(None).model_copy(
-        update={
-            "state": load(None).state.model_copy(update={"dir": str(tmp_path)}),
-            "checkpoints": load(None).checkpoints.model_copy(update={"dir": str(tmp_path / "checkpoints")}),
-        }
-    )
     partition = "persistent://acme/reaper/d-partition-2"
-    (tmp_path / "accounts.json").write_text(json.dumps({partition: {"5": 3}}))
-    accounts = accounts_of(settings, cast("PulsarAdmin", _Topics(*existing)), 0, remembers=True)
-    assert [(one.partition, one.trimmed) for one in accounts.partitions] == ([(partition, trimmed)] if trimmed else [])
-    known = json.loads((tmp_path / "accounts.json").read_text())
-    assert known == ({partition: {"5": 3}} if remembered else {})
+    _remember(settings, partition, {"5": 3})
+    for _ in range(2):
+        accounts = _looked_at(settings, _Topics(dict.fromkeys(existing, "not asked")))
+        assert [one.trimmed for one in accounts.partitions] == ([trimmed] if trimmed else [])
+        assert _remembered(settings) == {partition: {"5": 3}}
+
+
+def test_a_ledger_that_vanished_unread_is_an_alarm_until_somebody_accepts_it(settings: Settings) -> None:
+    topic = settings.topics.requests[0]
+    partition = f"{topic}-partition-0"
+    _remember(settings, partition, {"5": 3})
+    topics = _Topics({topic: [(6, 2)]})
+    for remembers in (True, True, False):
+        assert len(_looked_at(settings, topics, remembers=remembers).gaps) == 1
+    assert _remembered(settings) == {partition: {"5": 3, "6": 2}}
+
+    assert accept_gaps(settings, cast("PulsarAdmin", topics), 0) == [f"{partition}: ledgers 5"]
+
+    assert _looked_at(settings, topics).gaps == []
+    assert _remembered(settings) == {partition: {"6": 2}}
+    topics.stored[partition] = [(7, 0)]  # the next one goes, too
+    assert [one.trimmed for one in _looked_at(settings, topics).partitions] == [(6,)]
+    assert accept_gaps(settings, cast("PulsarAdmin", topics), 0) == [f"{partition}: ledgers 6"]
+    assert _looked_at(settings, topics).gaps == []
+
+
+def test_a_gap_does_not_go_with_the_ledger_that_has_it(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
+    topic = settings.topics.requests[0]
+    partition = f"{topic}-partition-0"
+    _write(Path(settings.state.dir), "receipts", [(5, 0, -1), (5, 2, -1)], source=partition)
+    monkeypatch.setattr("streaming.accounts.committed_positions", lambda _: {partition: (5, 2)})
+    message = StoredMessage(partition, 5, 1, -1, settings.state.receipts_days * 86_400_000, "", b"", {})
+    monkeypatch.setattr("streaming.accounts.read", lambda *_, **__: iter([message]))
+    topics = _Topics({topic: [(5, 3), (6, 0)]})
+    assert [one.missing for one in _looked_at(settings, topics).partitions] == [((5, 1),)]
+
+    topics.stored[partition] = [(6, 0)]
+
+    for _ in range(2):
+        assert [one.trimmed for one in _looked_at(settings, topics).partitions] == [(5,)]
+
+
+def test_a_topic_that_can_not_be_looked_at_hides_no_gap_of_another(settings: Settings) -> None:
+    good, bad = settings.topics.requests[0], settings.topics.retry
+    before = {f"{good}-partition-0": {"5": 3}, f"{bad}-partition-0": {"7": 1}}
+    Path(settings.state.dir, "accounts.json").write_text(json.dumps(before))
+
+    accounts = _looked_at(settings, _Topics({good: [(6, 0)], bad: "the bundle is being moved"}))
+
+    assert [(one.partition, one.trimmed) for one in accounts.partitions] == [(f"{good}-partition-0", (5,))]
+    assert list(accounts.unseen) == [f"{bad}-partition-0"]
+    assert "the bundle is being moved" in accounts.doubt
+    assert _remembered(settings) == before
+
+
+def test_checkpoints_that_can_not_be_read_are_no_gap_and_nothing_is_forgotten(
+    settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    topic = settings.topics.requests[0]
+    _remember(settings, f"{topic}-partition-0", {"5": 3})
+
+    def away(location: str) -> dict[str, tuple[int, int]]:
+        raise UnavailableError(f"{location} can't be read")
+
+    monkeypatch.setattr("streaming.accounts.committed_positions", away)
+    accounts = _looked_at(settings, _Topics({topic: [(6, 0)]}))
+    assert set(accounts.unseen) == {*settings.topics.requests, settings.topics.retry}
+    assert accounts.gaps == []
+    assert _remembered(settings) == {f"{topic}-partition-0": {"5": 3}}
+
+
+def test_where_no_broker_answers_there_is_no_look(settings: Settings) -> None:
+    topics = _Topics()
+    topics.is_away = True
+    with pytest.raises(UnavailableError):
+        _looked_at(settings, topics)
 
 
 class _Look:
@@ -171,3 +292,31 @@ def test_a_gap_is_an_alarm_and_a_look_that_fails_is_none(caplog: pytest.LogCaptu
     seen.answer = Accounts((), 0)
     care.account()
     assert metrics.registry.get_sample_value("ledger_deletion_unaccounted", {"what": "messages"}) == 0
+
+
+def test_a_run_ends_with_every_gap_that_it_saw() -> None:
+    seen = _Look()
+    care = Care(seen.tidy, seen.accounts, Metrics(), monotonic=lambda: seen.now_s)
+    seen.answer = Accounts((Account(SOURCE, 3, 0, missing=((5, 1),)),), 0)
+    care.turn()
+    seen.answer = Accounts((Account(SOURCE, 3, 0, missing=((5, 1), (5, 2))),), 0)
+    care.account()
+    seen.answer = Accounts((), 0, ("1:2:3",))
+    assert len(care.account()) == 2
+    seen.answer = UnavailableError("the broker is away")
+    assert len(care.account()) == 2
+
+
+def test_a_look_that_was_not_whole_takes_no_alarm_away_and_does_not_count_as_one() -> None:
+    metrics = Metrics()
+
+    def shown(name: str, **labels: str) -> float | None:
+        return metrics.registry.get_sample_value(name, labels)
+
+    metrics.unaccounted(Accounts((Account(SOURCE, 3, 0, trimmed=(5,)),), 0, unseen={"another": "away"}))
+    metrics.unaccounted(Accounts((), 0, unseen={SOURCE: "away"}))
+    assert shown("ledger_deletion_unaccounted", what="ledgers") == 1
+    assert shown("ledger_deletion_accounts_looked_at_seconds") == 0
+    metrics.unaccounted(Accounts((), 0))
+    assert shown("ledger_deletion_unaccounted", what="ledgers") == 0
+    assert shown("ledger_deletion_accounts_looked_at_seconds")

@@ -1,5 +1,6 @@
 """Settings that can't be safe are refused together, before anything is touched, in words that say what to do."""
 
+import traceback
 from pathlib import Path
 
 import pytest
@@ -78,6 +79,46 @@ def test_what_can_not_be_safe_is_refused(tmp_path: Path, text: str, says: str) -
 
 
 @pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        pytest.param('[pulsar]\nadmin_url = "https://ops:hunter2@h:8443"', "pulsar.token_file", id="admin_url"),
+        pytest.param('[pulsar]\nadmin_url = "https://hunter2@h"', "pulsar.admin_url", id="only a user"),
+        pytest.param('[pulsar]\nadmin_url = "https://h/?token=hunter2"', "pulsar.admin_url", id="a query"),
+        pytest.param('[pulsar]\nadmin_url = "https://h/#hunter2"', "pulsar.admin_url", id="a fragment"),
+        pytest.param('[pulsar]\nadmin_url = "ops:hunter2@h"', "pulsar.admin_url", id="no URL"),
+        pytest.param('[pulsar]\nadmin_url = ["hunter2"]', "pulsar.admin_url", id="no text"),
+        pytest.param('[pulsar]\nservice_url = "pulsar://a,o:hunter2@h:6650"', "pulsar.token_file", id="service_url"),
+        pytest.param(
+            '[tiered_storage]\nallowed = [{ endpoint = "https://k:hunter2@h", bucket = "abc" }]',
+            "tiered_storage.credentials_file",
+            id="a bucket's endpoint",
+        ),
+        pytest.param('[checkpoints]\nendpoint = "https://k:hunter2@h"', "AWS's standard chain", id="their endpoint"),
+        pytest.param('[checkpoints]\ndir = "s3a://k:hunt/hunter2@b/c"', "checkpoints.dir", id="a key with a slash"),
+        pytest.param(
+            '[checkpoints]\ndir = "s3a://b/c?secret_key=hunter2"', "checkpoints.dir", id="a directory's query"
+        ),
+        pytest.param('[checkpoints]\ndir = "abfs://c:hunter2@a/c"', "checkpoints.dir", id="another store's password"),
+        pytest.param('[state]\ndir = "s3://k:hunter2@b/c"', "state.dir", id="receipts on S3"),
+        pytest.param('[state]\ndir = "hdfs://n/c?user=u&x=hunter2"', "state.dir", id="receipts' query"),
+        pytest.param('[state]\ndir = "hdfs://u:hunter2@n/c"', "state.dir", id="receipts' password"),
+    ],
+)
+def test_a_secret_in_an_address_is_refused_and_not_repeated(tmp_path: Path, text: str, says: str) -> None:
+    with pytest.raises(ConfigError) as refused:
+        load(write(tmp_path, text))
+    assert says in str(refused.value)
+    assert "hunter2" not in "".join(traceback.format_exception(refused.value))
+
+
+def test_a_secret_in_the_environment_is_not_repeated_either(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LEDGER_REAPER__PULSAR__ADMIN_URL", "https://ops:hunter2@h")
+    with pytest.raises(ConfigError) as refused:
+        load(None)
+    assert "hunter2" not in "".join(traceback.format_exception(refused.value))
+
+
+@pytest.mark.parametrize(
     "text",
     [
         pytest.param("[zookeeper]\nsession_timeout_seconds = 30\ntimeout_seconds = 30", id="as long as the session"),
@@ -90,6 +131,10 @@ def test_what_can_not_be_safe_is_refused(tmp_path: Path, text: str, says: str) -
             f'[topics]\nrequests = ["{MINE}", "{THEIRS}"]\ntrusted_tenants = ["acme", "rival"]', id="both are trusted"
         ),
         pytest.param('[checkpoints]\ndir = "s3a://my.bucket-1/a/b_c/"', id="checkpoints on an object store"),
+        pytest.param('[pulsar]\nadmin_url = "https://h:8443/below"', id="an address with a path"),
+        pytest.param('[pulsar]\nservice_url = "pulsar+ssl://a:6651,b:6651"', id="several brokers"),
+        pytest.param('[checkpoints]\ndir = "abfss://container@account/c"', id="a container is no secret"),
+        pytest.param('[state]\ndir = "/var/what?@home#1:2"', id="a local path may hold anything"),
     ],
 )
 def test_what_can_be_safe_is_taken(tmp_path: Path, text: str) -> None:

@@ -1,14 +1,19 @@
 """Dead letters: what is read off one, which are meant, how they are added up, and what is kept about them on disk."""
 
+import contextlib
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from streaming import columns as c
+from streaming import replay as work
 from streaming.adapters.pulsar_read import StoredMessage
+from streaming.config import Settings, load
 from streaming.dlq import AGES, NO_OWNER, OTHER_OWNERS, DeadLetter, Filters, Groups, age_of, filters
 from streaming.errors import ConfigError
+from streaming.replay import REPLAY_ID, Report
 from streaming.settled import REPLAYED, REPLAYING, WAITING, WRITTEN_OFF, Folder, Plan, PlanWriter
 from tests.builders import DAY_MS, HOUR_MS, NOW_MS, data_request
 from udfs.records import Reason
@@ -179,3 +184,41 @@ def test_what_was_done_is_forgotten_with_age_but_never_a_replay_that_is_not_fini
     assert folder.expire(3_000) == 0
     assert folder.expire(3_001) == 2
     assert len(list((tmp_path / "dead-letters").iterdir())) == 1
+
+
+@pytest.fixture
+def settings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Settings:
+    """Two request topics, three dead letters without receipts; the newest is being replayed."""
+    file = tmp_path / "config.toml"
+    file.write_text(
+        f'[topics]\nrequests = ["{REQUESTS}", "{REQUESTS}-too"]\ntrusted_tenants = ["pulsar"]\n'
+        f'[state]\ndir = "{tmp_path}"\n'
+    )
+    letters = [_letter(entry) for entry in range(3)]
+    _plan(Folder(str(tmp_path)), 2, 7, 8)
+    monkeypatch.setattr(
+        work, "selected", lambda _s, _c, _now, known: ((each, known.of(each.place)) for each in letters)
+    )
+    return load(file)
+
+
+def test_a_dry_write_off_counts_what_would_be_written_off_and_publishes_nothing(settings: Settings) -> None:
+    report = work.write_off(settings, Filters(), "junk", dry_run=True)
+    assert report == Report(settled=2, skipped={REPLAYING: 1})
+    assert work.is_interrupted(settings)
+
+
+def test_a_dry_replay_counts_what_its_topic_does_not_hold_yet(
+    settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (plan,) = Folder(settings.state.dir).unfinished()
+    ids = (f"{plan.run}/0", f"{plan.run}/2", f"{plan.run}/99", "replay-1-another/1")
+    stored = [
+        StoredMessage(REQUESTS, 5, entry, -1, NOW_MS, "", b"", {REPLAY_ID: each}) for entry, each in enumerate(ids)
+    ]
+    monkeypatch.setattr(work, "read", lambda *_args, **_named: iter(stored))
+    admin = SimpleNamespace(last_positions=lambda _topic: {}, internal_stats=lambda _topic: {"ledgers": []})
+    monkeypatch.setattr(work, "admin_for", lambda _settings: contextlib.nullcontext(admin))
+
+    report = work.replay(settings, Filters(), to=f"{REQUESTS}-too", dry_run=True)
+    assert report == Report(settled=2, resumed=1, to={REQUESTS: 1, f"{REQUESTS}-too": 2}, skipped={REPLAYING: 1})

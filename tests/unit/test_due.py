@@ -3,9 +3,11 @@
 import threading
 import time
 from collections.abc import Callable
+from typing import cast
 
-from streaming.clock import SystemClock
+from streaming.clock import ManualClock, SystemClock
 from streaming.due import DueLoop
+from streaming.waiting import Waiting
 
 
 class Table:
@@ -26,7 +28,7 @@ class Table:
 
 def _loop(table: Table, work_off: Callable[[], None] | None = None) -> tuple[DueLoop, threading.Event]:
     stop = threading.Event()
-    return DueLoop(table, work_off or table.pass_over, lambda: None, SystemClock(), stop), stop
+    return DueLoop(cast("Waiting", table), work_off or table.pass_over, lambda: None, SystemClock(), stop), stop
 
 
 def _wait(holds: Callable[[], bool]) -> None:
@@ -82,3 +84,20 @@ def test_a_pass_that_fails_ends_the_loop_and_is_not_forgotten() -> None:
     _wait(lambda: not loop.is_alive)
     assert isinstance(loop.failure, ValueError)
     assert not loop.is_empty()
+
+
+def test_pruning_is_not_put_off_by_a_load_that_never_ends() -> None:
+    clock, stop, pruned_ms = ManualClock(), threading.Event(), []
+
+    def work_off() -> None:
+        clock.advance(1_000)
+        if clock.now_ms() - began_ms > 3_600_000:
+            stop.set()
+
+    began_ms = clock.now_ms()
+    table = Table(0)  # which stays due
+    loop = DueLoop(cast("Waiting", table), work_off, lambda: pruned_ms.append(clock.now_ms()), clock, stop)
+    loop.start()
+    assert loop.join(10)
+    assert loop.failure is None
+    assert len(pruned_ms) in (5, 6)

@@ -26,12 +26,19 @@ def test_pulsar_away_is_told_as_such_and_may_be_tried_again(cause: str) -> None:
     assert "Plan" not in str(raised.value)
 
 
-def test_another_failure_is_a_fault_of_ours_with_its_whole_cause() -> None:
+@pytest.mark.parametrize(
+    "cause",
+    [
+        "java.lang.IllegalStateException: no\nTraceback: the row",
+        "java.util.concurrent.TimeoutException: Futures timed out after [300 seconds]",
+    ],
+)
+def test_another_failure_is_a_fault_of_ours_with_its_whole_cause(cause: str) -> None:
     with pytest.raises(ReaperError) as raised:
-        _raise_failure("requests", RuntimeError("java.lang.IllegalStateException: no\nTraceback: the row" + PLAN))
+        _raise_failure("requests", RuntimeError(cause + PLAN))
 
     assert type(raised.value) is ReaperError
-    assert str(raised.value) == "query requests failed: java.lang.IllegalStateException: no\nTraceback: the row"
+    assert str(raised.value) == f"query requests failed: {cause}"
 
 
 def test_what_executors_raised_comes_first() -> None:

@@ -2,7 +2,6 @@
 
 import os
 import stat
-from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -88,7 +87,7 @@ def test_files_are_named_by_day_query_and_batch(tmp_path: Path, clock: ManualClo
 
 
 @pytest.fixture
-def synced(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[tuple[str, bool]]]:
+def synced(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, bool]]:
     """(path, is a directory) of everything that was fsynced, in order."""
     seen: list[tuple[str, bool]] = []
     fsync = os.fsync

@@ -17,6 +17,7 @@ from udfs.records import (
     PendingDelete,
     Presence,
     Reason,
+    Reference,
     StoredObject,
     UnfinishedUpload,
     Verdict,
@@ -89,7 +90,7 @@ def test_an_old_attempt_of_a_ledger_that_is_listed_with_another_uuid_is_garbage(
         ),
     ],
 )
-def test_the_owner_decides_by_uuid(reference: object, expected: tuple[Outcome, Reason]) -> None:
+def test_the_owner_decides_by_uuid(reference: Reference, expected: tuple[Outcome, Reason]) -> None:
     assert verdict_of(replace(DELETABLE, reference=reference)) == expected
 
 

@@ -218,7 +218,7 @@ def test_a_topic_that_has_gone_is_said_to_be_and_ends_nothing_else(
     world.streams[ACMES][-1].fail(Exception("Failed to get last messageId"))
     assert world.turn() == {}  # noticed by its query
     assert world.turn(60) == {}  # and by looking
-    assert world.lanes.matched == ()
+    assert not world.lanes.matched
     assert [query.topics[0] for query in world.lanes.running] == [FIRST, settings.topics.retry]
     for topic in (ACMES, RIVALS):
         assert f"{topic} is gone, and with it what was unread there" in caplog.text

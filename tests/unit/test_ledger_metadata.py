@@ -114,7 +114,7 @@ def test_anything_else_is_an_error_and_never_a_ledger(data: bytes) -> None:
 @pytest.mark.parametrize("field", ["quorumSize", "ensembleSize", "length", "state", "lastEntryId"])
 def test_a_closed_ledger_must_say_how_it_was_closed(field: str) -> None:
     message = LedgerMetadataFormat.FromString(to_message(CLOSED))
-    message.ClearField(field)  # type: ignore[arg-type]
+    message.ClearField(field)
     with pytest.raises(FormatError):
         parse_message(message.SerializePartialToString())
 

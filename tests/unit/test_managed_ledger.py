@@ -239,7 +239,7 @@ def test_a_damaged_cursor_is_an_error(data: bytes) -> None:
         parse_cursor(data)
 
 
-def header(compression: pb.CompressionType, size: int) -> bytes:
+def header(compression: Compression, size: int) -> bytes:
     metadata = pb.ManagedInfoMetadata(compressionType=compression, uncompressedSize=size).SerializeToString()
     return b"\x47\x78" + len(metadata).to_bytes(4, "big") + metadata
 
@@ -248,9 +248,9 @@ def header(compression: pb.CompressionType, size: int) -> bytes:
 @pytest.mark.parametrize("difference", [-1, 1])
 def test_a_size_that_is_not_the_real_one_is_an_error(compression: Compression, difference: int) -> None:
     message = serialize_managed_ledger(LEDGERS)
-    payload = wrap(message, compression).removeprefix(header(pb.CompressionType.Value(compression), len(message)))
+    payload = wrap(message, compression).removeprefix(header(compression, len(message)))
     with pytest.raises(FormatError):
-        in_use_ids(header(pb.CompressionType.Value(compression), len(message) + difference) + payload)
+        in_use_ids(header(compression, len(message) + difference) + payload)
 
 
 @pytest.mark.parametrize("compression", [c for c in Compression if c is not Compression.NONE])
@@ -268,15 +268,15 @@ def test_a_wrapped_znode_that_was_cut_never_loses_a_ledger(compression: Compress
 @pytest.mark.parametrize(
     "data",
     [
-        pytest.param(header(pb.NONE, 5) + b"\x0a\x02\x08\x07", id="NONE with another size"),
-        pytest.param(header(pb.ZSTD, -1), id="a negative size"),
+        pytest.param(header(Compression.NONE, 5) + b"\x0a\x02\x08\x07", id="NONE with another size"),
+        pytest.param(header(Compression.ZSTD, -1), id="a negative size"),
         pytest.param(b"\x47\x78\x00\x00\x00\x00", id="no header fields"),
         pytest.param(b"\x47\x78\x00\x00\x00\x02\x08\x09", id="no size"),
         pytest.param(b"\x47\x78\x00\x00\x00\x04\x08\x09\x10\x00", id="unknown compression type"),
         pytest.param(b"\x47\x78\xff\xff\xff\xff\x08\x00\x10\x00", id="negative header size"),
         pytest.param(b"\x47\x78\x7f\xff\xff\xff\x08\x00\x10\x00", id="header larger than the znode"),
         pytest.param(b"\x47\x78\x00\x00\x00\x02\xff\xff", id="header is no protobuf"),
-        pytest.param(header(pb.LZ4, 0), id="LZ4 of nothing at all"),
+        pytest.param(header(Compression.LZ4, 0), id="LZ4 of nothing at all"),
     ],
 )
 def test_a_damaged_wrapper_is_an_error_and_never_an_empty_list(data: bytes) -> None:
@@ -288,7 +288,7 @@ def test_a_damaged_wrapper_is_an_error_and_never_an_empty_list(data: bytes) -> N
 @pytest.mark.parametrize("size", [MAX_UNCOMPRESSED_BYTES + 1, 2**31 - 1])
 def test_no_memory_is_taken_for_a_size_beyond_the_limit(size: int) -> None:
     with pytest.raises(FormatError, match="at most"):
-        in_use_ids(header(pb.ZSTD, size))
+        in_use_ids(header(Compression.ZSTD, size))
 
 
 @pytest.mark.parametrize("compression", list(Compression))
@@ -296,7 +296,7 @@ def test_a_bomb_ends_as_an_error(compression: Compression) -> None:
     bomb = wrap(b"\x00" * 10_000_000, compression)
     metadata_size = int.from_bytes(bomb[2:6], "big") if compression is not Compression.NONE else -6
     with pytest.raises(FormatError):
-        in_use_ids(header(pb.CompressionType.Value(compression), 1000) + bomb[6 + metadata_size :])
+        in_use_ids(header(compression, 1000) + bomb[6 + metadata_size :])
 
 
 @pytest.mark.parametrize("compression", list(Compression))
@@ -308,9 +308,9 @@ def test_an_lz4_block_that_looks_like_it_had_a_size_in_front_is_read_as_a_block(
     # five literals 00 00 00 10 41; some decoders take the first four bytes for a size and find one literal
     block = bytes.fromhex("500000001041")
     with pytest.raises(FormatError, match="no ManagedLedgerInfo"):
-        in_use_ids(header(pb.LZ4, 5) + block)
+        in_use_ids(header(Compression.LZ4, 5) + block)
     with pytest.raises(FormatError, match="shorter"):
-        in_use_ids(header(pb.LZ4, 6) + block)
+        in_use_ids(header(Compression.LZ4, 6) + block)
 
 
 UUIDS = st.uuids().map(str)

@@ -11,7 +11,7 @@ from streaming import scratch
 from streaming.errors import ConfigError
 
 CLAIM = """
-import sys, time
+import sys
 from pathlib import Path
 from streaming import scratch
 folder = scratch.claim(Path(sys.argv[1]))

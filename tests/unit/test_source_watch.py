@@ -14,8 +14,8 @@ from streaming.believed import ALL, Accepted, Believed, is_accepted, told
 from streaming.receipts import TABLE, _complete, certificates, rows
 from streaming.source_watch import SourceWatch
 from streaming.tables import opened, table_path
-from tests.builders import NOW_MS, OTHER_TOPIC, TOPIC, data_request, gone, list_znode, view
-from tests.world import ROOT, Bench
+from tests.builders import NOW_MS, OTHER_TOPIC, ROOT, TOPIC, data_request, gone, list_znode, view
+from tests.world import Bench
 from tests.world import path_of as ledger_path_of
 from udfs.completeness import certificate
 from udfs.judge import Policy

@@ -474,6 +474,13 @@ class TestCompactedLedgers:
         second = bench.sweeper().sweep([Job(compacted_request(5), first.absent_since_ms)], {})
         assert why(second) == DELETED
 
+    def test_are_kept_while_the_broker_has_not_opened_the_cursor_that_names_them(self, bench: Bench) -> None:
+        bench.owner(cursor_path(TOPIC, "__compaction"), cursor_znode(11))
+        bench.broker.topics[TOPIC] = view(8, 9)
+        long_ago = Job(compacted_request(5), absent_since_ms=bench.clock.now_ms() - 10 * MINUTE_MS)
+        assert why(bench.sweeper().sweep([long_ago], {})) == (Outcome.RETRY, Reason.OWNER_UNREADABLE)
+        assert path_of(5) in bench.left()
+
     def test_are_kept_when_the_broker_falls_back_to_them_meanwhile(self, bench: Bench) -> None:
         """Its memory ran ahead of what was durable; after a crash the old one is the compacted ledger again."""
         (first,) = bench.sweep(compacted_request(5))
@@ -769,7 +776,7 @@ class TestKept:
 
     def test_an_old_compacted_ledger_that_the_cursor_still_names_may_go_at_any_time(self, bench: Bench) -> None:
         bench.owner(cursor_path(TOPIC, "__compaction"), cursor_znode(properties={"CompactedTopicLedger": 7}))
-        bench.broker.topics[TOPIC] = view(8, 9, compacted_ledger=10)
+        bench.broker.topics[TOPIC] = view(8, 9, cursors={"__compaction": -1}, compacted_ledger=10)
         bench.ledger(compacted_request(7))
         bench.age()
         when(bench, "read_many", lambda: bench.tree.remove(path_of(7)), nth=3)

@@ -98,7 +98,7 @@ class World:
         self.bench = Bench()
         self.objects = MemoryObjects(versioned=versioned, clock=self.bench.clock)
         self.second = MemoryObjects(clock=self.bench.clock)
-        self.allowed = (replace(OURS, exclusive=exclusive), SECOND)
+        self.allowed: tuple[Bucket, ...] = (replace(OURS, exclusive=exclusive), SECOND)
         self.configuration = ToldConfiguration()
         self.journal = ObjectsJournal(self.objects)
         self.opened: list[str] = []

@@ -2,8 +2,8 @@
 
 import pytest
 
-from streaming.errors import FencedError, ReaperError, UnavailableError
-from streaming.service import StopRequestedError, translated
+from streaming.errors import FencedError, ReaperError, StopRequestedError, UnavailableError
+from streaming.service import translated
 
 
 @pytest.mark.parametrize(

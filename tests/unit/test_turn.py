@@ -2,6 +2,9 @@
 
 import threading
 
+import pytest
+
+from streaming.errors import StopRequestedError
 from streaming.turn import Turn
 
 
@@ -54,3 +57,49 @@ def test_an_error_gives_the_turn_back() -> None:
         pass
     with turn:
         assert not turn.is_asked_for
+
+
+def test_who_waits_gives_up_when_the_service_stops_and_leaves_the_turn_to_whoever_has_it() -> None:
+    stop = threading.Event()
+    turn, ended = Turn(stop), []
+
+    def wait() -> None:
+        try:
+            with turn:
+                ended.append("had a turn")
+        except StopRequestedError:
+            ended.append("gave up")
+
+    threads = [threading.Thread(target=wait, daemon=True) for _ in range(3)]
+    with turn:
+        for thread in threads:
+            thread.start()
+        while len(turn._waiting) < 3:
+            pass
+        stop.set()
+        for thread in threads:
+            thread.join(10)
+        assert ended == ["gave up"] * 3
+        assert not turn.is_asked_for
+    assert not turn._taken
+
+
+def test_a_turn_that_is_handed_to_one_who_gives_up_goes_to_the_next() -> None:
+    turn, late, next_one = Turn(), threading.Event(), threading.Event()
+    turn.__enter__()
+    turn._waiting.extend([late, next_one])
+    turn.__exit__()
+    assert late.is_set()
+    turn._leave(late)
+    assert next_one.is_set()
+    turn.__exit__()
+    assert not turn._taken
+
+
+def test_nobody_begins_after_a_stop() -> None:
+    stop = threading.Event()
+    turn = Turn(stop)
+    stop.set()
+    with pytest.raises(StopRequestedError), turn:
+        pass
+    assert not turn._taken

@@ -5,11 +5,15 @@ is a file: the service's own process writes its id there, and its executors, whi
 """
 
 import importlib
+import importlib.util
 import os
 import signal
 import sys
 from functools import reduce
+from importlib.machinery import ModuleSpec
 from pathlib import Path
+from types import ModuleType
+from typing import Any
 
 AT = os.environ.get("CRASH_AT", "")
 PIDS = Path(os.environ.get("CRASH_PIDS", "/dev/null"))
@@ -26,7 +30,7 @@ def _install(when: str, module: str, function: str, spared: int) -> None:
     original = getattr(owner, name)
     left = [spared]
 
-    def wrapped(*args, **kwargs):
+    def wrapped(*args: Any, **kwargs: Any) -> Any:
         is_time = left[0] == 0
         left[0] -= 1
         if is_time and when == "before":
@@ -45,26 +49,27 @@ class _Finder:
     def __init__(self, when: str, module: str, function: str, spared: int) -> None:
         self.trap = (when, module, function, spared)
 
-    def find_spec(self, name, path=None, target=None):
+    def find_spec(self, name: str, path: object = None, target: object = None) -> ModuleSpec | None:
         if name != self.trap[1]:
             return None
         sys.meta_path.remove(self)
         spec = importlib.util.find_spec(name)
+        assert spec is not None
+        assert spec.loader is not None
         execute = spec.loader.exec_module
 
-        def exec_module(loaded):
+        def exec_module(loaded: ModuleType) -> None:
             execute(loaded)
             sys.modules[name] = loaded
             _install(*self.trap)
 
-        spec.loader.exec_module = exec_module
+        spec.loader.exec_module = exec_module  # type: ignore[method-assign, assignment]
         return spec
 
 
 if AT:
-    import importlib.util
-
     if "run" in sys.orig_argv and "streaming" in sys.orig_argv:
         PIDS.write_text(str(os.getpid()))
     place, _, number = AT.partition("#")
-    sys.meta_path.insert(0, _Finder(*place.split(":"), int(number or 0)))
+    when, module, function = place.split(":")
+    sys.meta_path.insert(0, _Finder(when, module, function, int(number or 0)))

@@ -1,0 +1,130 @@
+"""So much of a broker that the native client publishes to it; what it answers is the test's choice."""
+
+import contextlib
+import socket
+import struct
+import threading
+from collections.abc import Callable, Iterator
+from typing import Any
+
+CONNECT, PRODUCER, SEND, SEND_RECEIPT, CLOSE_PRODUCER, ERROR, PING = 2, 5, 6, 7, 15, 14, 18
+CONNECTED, SUCCESS, PRODUCER_SUCCESS, PONG, PARTITIONED, LOOKUP = 3, 13, 17, 19, 21, 23
+PRODUCER_FENCED = 25
+MAX_MESSAGE_BYTES = 5 * 1024 * 1024
+
+Fields = dict[int, Any]
+
+
+class PublishBroker:
+    """One broker of one topic, on a port of its own.
+
+    on_send(sequence id) -> whether to answer it; False: silence, None: close the producer, as fencing does.
+    """
+
+    def __init__(self, on_send: Callable[[int], bool | None] = lambda _id: True, last_sequence_id: int = -1) -> None:
+        self.sent: list[tuple[int, bytes]] = []
+        self.producers: list[str] = []
+        self._on_send = on_send
+        self._last = last_sequence_id
+        self._fenced = False
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self.url = f"pulsar://127.0.0.1:{self._listener.getsockname()[1]}"
+        threading.Thread(target=self._accept, daemon=True).start()
+
+    def close(self) -> None:
+        """Take no further connection."""
+        self._listener.close()
+
+    def _accept(self) -> None:
+        with contextlib.suppress(OSError):
+            while True:
+                connection, _ = self._listener.accept()
+                threading.Thread(target=self._serve, args=(connection,), daemon=True).start()
+
+    def _serve(self, connection: socket.socket) -> None:
+        stream = connection.makefile("rb")
+        with contextlib.suppress(OSError):
+            while len(head := stream.read(4)) == 4:
+                frame = stream.read(struct.unpack(">I", head)[0])
+                size = struct.unpack(">I", frame[:4])[0]
+                command = _fields(frame[4 : 4 + size])
+                kind = command[1]
+                answer = self._answer(kind, _fields(command.get(kind, b"")), frame[4 + size :])
+                if answer:
+                    connection.sendall(answer)
+
+    def _answer(self, kind: int, asked: Fields, rest: bytes) -> bytes:
+        answers: dict[int, Callable[[], bytes]] = {
+            CONNECT: lambda: _command(CONNECTED, _text(1, b"test") + _number(2, 19) + _number(3, MAX_MESSAGE_BYTES)),
+            PARTITIONED: lambda: _command(PARTITIONED + 1, _number(1, 0) + _number(2, asked[2]) + _number(3, 0)),
+            LOOKUP: lambda: _command(
+                LOOKUP + 1, _text(1, self.url.encode()) + _number(3, 1) + _number(4, asked[2]) + _number(5, 1)
+            ),
+            PRODUCER: lambda: self._producer(asked),
+            SEND: lambda: self._stored(asked, rest),
+            CLOSE_PRODUCER: lambda: _command(SUCCESS, _number(1, asked[2])),
+            PING: lambda: _command(PONG, b""),
+        }
+        return answers[kind]() if kind in answers else b""
+
+    def _producer(self, asked: Fields) -> bytes:
+        if self._fenced:
+            return _command(ERROR, _number(1, asked[3]) + _number(2, PRODUCER_FENCED) + _text(3, b"fenced"))
+        self.producers.append(asked[4].decode())
+        return _command(PRODUCER_SUCCESS, _number(1, asked[3]) + _text(2, asked[4]) + _number(3, self._last))
+
+    def _stored(self, asked: Fields, rest: bytes) -> bytes:
+        self.sent.append((asked[2], rest))
+        verdict = self._on_send(asked[2])
+        if verdict is None:
+            self._fenced = True
+            return _command(CLOSE_PRODUCER, _number(1, asked[1]) + _number(2, 99))
+        place = _number(1, 5) + _number(2, len(self.sent))
+        return _command(SEND_RECEIPT, _number(1, asked[1]) + _number(2, asked[2]) + _text(3, place)) if verdict else b""
+
+
+def _varint(number: int) -> bytes:
+    number &= (1 << 64) - 1
+    octets = []
+    while number > 127:
+        octets.append(number & 127 | 128)
+        number >>= 7
+    return bytes((*octets, number))
+
+
+def _number(field: int, value: int) -> bytes:
+    return _varint(field << 3) + _varint(value)
+
+
+def _text(field: int, value: bytes) -> bytes:
+    return _varint(field << 3 | 2) + _varint(len(value)) + value
+
+
+def _command(kind: int, body: bytes) -> bytes:
+    command = _number(1, kind) + _text(kind, body)
+    return struct.pack(">II", len(command) + 4, len(command)) + command
+
+
+def _fields(message: bytes) -> Fields:
+    """Protobuf fields by number; the first of each."""
+    octets = iter(message)
+    found: Fields = {}
+    for octet in octets:
+        key = _read_varint(octets, octet)
+        kind = key & 7
+        if kind == 0:
+            value: Any = _read_varint(octets, next(octets))
+        else:
+            size = {1: 8, 5: 4}.get(kind) or _read_varint(octets, next(octets))
+            value = bytes(next(octets) for _ in range(size))
+        found.setdefault(key >> 3, value)
+    return found
+
+
+def _read_varint(octets: Iterator[int], octet: int) -> int:
+    number, shift = octet & 127, 7
+    while octet & 128:
+        octet = next(octets)
+        number |= (octet & 127) << shift
+        shift += 7
+    return number

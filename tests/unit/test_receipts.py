@@ -1,0 +1,118 @@
+"""The receipts' own count of chunks, with a writer that stands in for Spark."""
+
+import errno
+import os
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from deltalake import write_deltalake
+
+from streaming import columns as c
+from streaming.errors import SafetyError
+from streaming.receipts import Receipts
+from streaming.tables import Durable
+
+
+class Rows:
+    """Writes one receipt as Spark would; then the answer may get lost."""
+
+    def __init__(self, chunk: int, *, is_stored: bool = True, failure: Exception | None = None) -> None:
+        self._row = dict.fromkeys(c.RECEIPT.names) | {c.CHUNK: chunk}
+        self._is_stored = is_stored
+        self._failure = failure
+
+    @property
+    def write(self) -> Any:
+        return self
+
+    def format(self, _name: str) -> Any:
+        return self
+
+    mode = format
+
+    def option(self, _name: str, _value: object) -> Any:
+        return self
+
+    def save(self, path: str) -> None:
+        if self._is_stored:
+            write_deltalake(path, pa.Table.from_pylist([self._row], schema=c.RECEIPT), mode="append")
+        if self._failure:
+            raise self._failure
+
+
+@pytest.fixture
+def receipts(tmp_path: Path) -> Receipts:
+    spark: Any = None
+    return Receipts(spark, str(tmp_path))
+
+
+def append(receipts: Receipts, rows: Any, chunk: int) -> None:
+    receipts.append(rows, chunk)
+
+
+@pytest.mark.parametrize("is_stored", [True, False])
+def test_an_append_that_failed_counts_if_it_was_stored(receipts: Receipts, is_stored: bool) -> None:
+    append(receipts, Rows(1), 1)
+    with pytest.raises(OSError, match="answer lost"):
+        append(receipts, Rows(2, is_stored=is_stored, failure=OSError("answer lost")), 2)
+    receipts.catch_up()
+    assert receipts.newest_chunk == (2 if is_stored else 1)
+
+
+def test_the_first_append_may_fail_with_nothing_stored(receipts: Receipts) -> None:
+    with pytest.raises(OSError, match="disk full"):
+        append(receipts, Rows(1, is_stored=False, failure=OSError("disk full")), 1)
+    receipts.catch_up()
+    assert receipts.newest_chunk == 0
+
+
+@pytest.fixture
+def flushed(monkeypatch: pytest.MonkeyPatch) -> list[Path]:
+    paths: list[Path] = []
+
+    def fsync(file: int) -> None:
+        paths.append(Path(f"/proc/self/fd/{file}").readlink())
+
+    monkeypatch.setattr(os, "fsync", fsync)
+    return paths
+
+
+def test_a_commit_is_on_the_disk_with_its_data_before_it_and_its_folders(
+    receipts: Receipts, tmp_path: Path, flushed: list[Path]
+) -> None:
+    receipts.sync()
+    flushed.clear()
+    append(receipts, Rows(1), 1)
+    append(receipts, Rows(2), 2)
+    table, log = tmp_path / "receipts", tmp_path / "receipts" / "_delta_log"
+    checksum = log / f".{2:020}.json.crc"
+    checksum.touch()
+    receipts.sync()
+    commits = [log / f"{version:020}.json" for version in (1, 2)]
+    first, second = (flushed.index(commit) for commit in commits)
+    assert flushed[0].suffix == flushed[second - 1].suffix == ".parquet"
+    assert (first, second) == (1, 3)
+    assert flushed[4:] == [checksum, log, table, tmp_path]
+    assert set(table.glob("*.parquet")) <= set(flushed)
+    flushed.clear()
+    receipts.sync()
+    assert flushed == [log, table, tmp_path]
+
+
+def test_the_newest_commit_of_an_earlier_run_is_flushed_too(
+    receipts: Receipts, tmp_path: Path, flushed: list[Path]
+) -> None:
+    append(receipts, Rows(1), 1)
+    Durable(str(tmp_path / "receipts")).sync()
+    assert set((tmp_path / "receipts").glob("*.parquet")) <= set(flushed)
+
+
+def test_a_disk_that_refuses_stops_the_service(receipts: Receipts, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(_file: int) -> None:
+        raise OSError(errno.EIO, "Input/output error")
+
+    monkeypatch.setattr(os, "fsync", refuse)
+    with pytest.raises(SafetyError, match="may be lost, the disk says"):
+        receipts.sync()
