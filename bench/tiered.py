@@ -191,8 +191,10 @@ class NoConfiguration:
 
 def serve(options: argparse.Namespace) -> None:
     """moto's S3, filled past HTTP, with a count of requests and an optional limit."""
-    from moto.moto_server.werkzeug_app import DomainDispatcherApplication, MotoRequestHandler, create_backend_app
+    from moto.moto_server.werkzeug_app import MotoRequestHandler
     from werkzeug.serving import run_simple
+
+    from streaming.sandbox.s3_server import s3_app
 
     class Quiet(MotoRequestHandler):
         def log_request(self, *_: object, **__: object) -> None:
@@ -200,7 +202,7 @@ def serve(options: argparse.Namespace) -> None:
 
     for way in WAYS:
         fill(way, options.pairs if way == "sweep" else options.loop_pairs)
-    app = Throttled(DomainDispatcherApplication(create_backend_app), options.latency_ms / 1000, options.keys_per_second)
+    app = Throttled(s3_app(), options.latency_ms / 1000, options.keys_per_second)
     run_simple(HOST, options.serve, app, threaded=True, request_handler=Quiet)
 
 

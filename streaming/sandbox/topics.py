@@ -148,9 +148,10 @@ def offload(cluster: Cluster, topic: str) -> None:
     """
     last = json.loads(admin(cluster, "GET", f"{resource(topic)}/lastMessageId"))
     admin(cluster, "PUT", f"{resource(topic)}/offload", last)
-    wait_for(lambda: _offload_status(cluster, topic) != "RUNNING", f"offload of {topic}")
-    if (status := _offload_status(cluster, topic)) != "SUCCESS":
-        raise RefusedError(f"offload of {topic} ended as {status}: read {cluster.home.log(Part.BROKER)}")
+    wait_for(lambda: _offload_status(cluster, topic)["status"] != "RUNNING", f"offload of {topic}")
+    if (ended := _offload_status(cluster, topic))["status"] != "SUCCESS":
+        log = cluster.home.log(Part.BROKER)
+        raise RefusedError(f"offload of {topic} ended as {ended['status']}: {ended['lastError']}; read {log}")
 
 
 def objects(cluster: Cluster) -> list[str]:
@@ -199,8 +200,9 @@ def _seen_by(cluster: Cluster, topic: str, cursor: str) -> int:
     return int(internal_stats(cluster, topic)["cursors"][cursor]["numberOfEntriesSinceFirstNotAckedMessage"])
 
 
-def _offload_status(cluster: Cluster, topic: str) -> str:
-    return str(json.loads(admin(cluster, "GET", f"{resource(topic)}/offload"))["status"])
+def _offload_status(cluster: Cluster, topic: str) -> dict[str, Any]:
+    status: dict[str, Any] = json.loads(admin(cluster, "GET", f"{resource(topic)}/offload"))
+    return status
 
 
 def _is_stored(cluster: Cluster, topic: str, cursor: str, position: tuple[int, int]) -> bool:

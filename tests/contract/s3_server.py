@@ -11,9 +11,10 @@ from typing import Any
 from xml.sax.saxutils import escape
 
 import boto3
-from moto.moto_server.werkzeug_app import DomainDispatcherApplication, create_backend_app
 from moto.s3.models import s3_backends
 from werkzeug.serving import BaseWSGIServer, WSGIRequestHandler, make_server
+
+from streaming.sandbox.s3_server import s3_app
 
 HOST = "127.0.0.1"
 BREAK = "break"  # as a fault's status: the connection ends without an answer
@@ -103,7 +104,7 @@ class S3Server:
         return sorted(_backend_of(bucket).buckets[bucket].keys.keys())
 
     def start(self) -> None:
-        self._app = self._app or DomainDispatcherApplication(create_backend_app)
+        self._app = self._app or s3_app()
         self._server = make_server(HOST, self.port, self, threaded=True, request_handler=_Quiet)
         threading.Thread(target=self._server.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True).start()
 
