@@ -4,6 +4,7 @@ Sequence id = chunk number * 2^20 + place in the chunk: chunks ascend over the l
 rows have one order, so a second try sends the same ids and the broker drops what it has (DESIGN.md: why not the
 source position). The producer's name carries the table's id: another table starts another count.
 How far this got is marked outside the table: a table that knows less than the mark has lost commits.
+A broker forgets a producer after hours of silence; each copy then tells by its COPY_ID that it is there.
 """
 
 import re
@@ -16,10 +17,12 @@ from pyspark.sql import DataFrame, Row
 from pyspark.sql import functions as F
 
 from streaming import columns as c
+from streaming.adapters.clients import admin_for
 from streaming.adapters.pulsar_publish import Copy, last_sequence_ids, publish
-from streaming.config import PulsarSettings
+from streaming.adapters.pulsar_read import read
+from streaming.config import PulsarSettings, Settings
 from streaming.errors import ReaperError, SafetyError
-from udfs.retry import fitting
+from udfs.retry import COPY_ID, fitting
 
 MAX_ROWS_PER_CHUNK = 1 << 20
 MAX_CHUNK = (1 << 63) // MAX_ROWS_PER_CHUNK - 1
@@ -68,20 +71,23 @@ def sequence_id(chunk: int, place: int) -> int:
     return chunk * MAX_ROWS_PER_CHUNK + place
 
 
-def publish_copies(receipts: DataFrame, settings: PulsarSettings, producer_prefix: str) -> None:
-    """Send every receipt's copy to its target partition. Raises what the executors raise."""
+def publish_copies(
+    receipts: DataFrame, settings: PulsarSettings, table_id: str, producer_prefix: str, stored: Mapping[str, int]
+) -> None:
+    """Send every receipt's copy to its target partition, but for what is stored: up to which sequence id, by partition.
+
+    Raises what the executors raise.
+    """
     (
         receipts.where(F.col(c.TARGET).isNotNull())
         .repartition(c.TARGET, c.TARGET_PARTITION)
         .sortWithinPartitions(c.TARGET, c.TARGET_PARTITION, *c.POSITION)
-        .foreachPartition(_Publisher(settings, producer_prefix))
+        .foreachPartition(_Publisher(settings, table_id, producer_prefix, dict(stored)))
     )
 
 
-def refuse_outdated(
-    targets: Mapping[str, int], settings: PulsarSettings, producer_prefix: str, newest_chunk: int
-) -> None:
-    """Raise SafetyError where a broker has copies of chunks that the table does not know.
+def remembered_copies(targets: Mapping[str, int], settings: PulsarSettings, producer_prefix: str) -> dict[str, int]:
+    """Sequence id of the newest copy that a broker remembers, by partition (full name); -1: of none.
 
     targets: topic -> how many partitions, 0: none. Takes the producers from any other instance. Asked before the first
     publication: while one goes on the client sends again by itself what it has no answer to, and is told of duplicates.
@@ -91,12 +97,34 @@ def refuse_outdated(
         for topic, partitions in targets.items()
         for number in (range(partitions) if partitions else (-1,))
     ]
-    for name, last in last_sequence_ids(settings, dict(names)).items():
+    return last_sequence_ids(settings, dict(names))
+
+
+def refuse_outdated(remembered: Mapping[str, int], newest_chunk: int) -> None:
+    """Raise SafetyError where a broker has copies of chunks that the table does not know."""
+    for name, last in remembered.items():
         if last >= sequence_id(newest_chunk + 1, 0):
             raise SafetyError(
                 f"the receipts in state.dir end with chunk {newest_chunk}, and {name} has copies of chunk "
                 f"{last // MAX_ROWS_PER_CHUNK}. {_OUTDATED}"
             )
+
+
+def stored_copies(settings: Settings, partitions: Iterable[str], table_id: str, since_ms: int) -> dict[str, int]:
+    """Sequence id of the newest of a table's copies that was published since then, by partition; without: left out.
+
+    Copies are stored in the order of their sequence ids. Raises UnavailableError, RefusedError.
+    """
+    found: dict[str, int] = {}
+    with admin_for(settings) as admin:
+        for partition in partitions:
+            ledger_id, entry_id = admin.position_at(partition, since_ms)
+            after = {partition: (ledger_id, entry_id - 1)}
+            for message in read(settings.pulsar, admin.last_positions(partition), after=after):
+                table, _, number = message.properties.get(COPY_ID, "").rpartition("/")
+                if table == table_id and number.isdecimal():
+                    found[partition] = max(found.get(partition, 0), int(number))
+    return found
 
 
 def _partition(topic: str, number: int) -> str:
@@ -106,18 +134,22 @@ def _partition(topic: str, number: int) -> str:
 @dataclass(frozen=True, slots=True)
 class _Publisher:
     settings: PulsarSettings
+    table_id: str
     producer_prefix: str
+    stored: Mapping[str, int]
 
     def __call__(self, rows: Iterable[Row]) -> None:
-        for (topic, partition), group in groupby(rows, key=lambda row: (row[c.TARGET], row[c.TARGET_PARTITION])):
-            publish(
-                self.settings, _partition(topic, partition), f"{self.producer_prefix}-{partition}", self._copies(group)
-            )
+        for (topic, number), group in groupby(rows, key=lambda row: (row[c.TARGET], row[c.TARGET_PARTITION])):
+            partition = _partition(topic, number)
+            publish(self.settings, partition, f"{self.producer_prefix}-{number}", self._copies(partition, group))
 
-    @staticmethod
-    def _copies(rows: Iterator[Any]) -> Iterator[Copy]:
+    def _copies(self, partition: str, rows: Iterator[Any]) -> Iterator[Copy]:
+        last = self.stored.get(partition, 0)
         for place, row in enumerate(rows):
+            this = sequence_id(row[c.CHUNK], place)
+            if this <= last:
+                continue
             payload, key, properties = fitting(
                 bytes(row[c.PAYLOAD] or b""), bytes(row[c.MESSAGE_KEY] or b""), row[c.MESSAGE_PROPERTIES] or {}
             )
-            yield Copy(sequence_id(row[c.CHUNK], place), key, payload, properties, row[c.DELAY_MS] or 0)
+            yield Copy(this, key, payload, properties | {COPY_ID: f"{self.table_id}/{this}"}, row[c.DELAY_MS] or 0)

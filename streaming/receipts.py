@@ -110,6 +110,10 @@ class Receipts:
             if batch.num_rows:
                 yield batch
 
+    def begun_ms(self, chunk: int) -> int:
+        """When a committed chunk was begun, in ms since 1970."""
+        return int(min(pc.min(batch.column(0)).as_py() for batch in self._batches(chunk, [c.AT_MS])))
+
     def refreshed_keys(self, chunk: int, limit: int) -> list[str]:
         """Reference keys whose cached set an executor found stale; at most `limit`."""
         keys: dict[str, None] = {}

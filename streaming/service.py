@@ -22,7 +22,7 @@ from streaming.config import Settings
 from streaming.errors import FencedError, SafetyError, StopRequestedError, UnavailableError
 from streaming.in_use import InUseCache
 from streaming.metrics import Metrics
-from streaming.outbox import Mark, publish_copies, refuse_outdated
+from streaming.outbox import Mark, publish_copies, refuse_outdated, remembered_copies, stored_copies
 from streaming.receipts import ChunkSummary, Receipts
 from streaming.source_watch import SourceWatch
 from streaming.sweep import SweepRules
@@ -37,6 +37,7 @@ _KEYS_PER_CHUNK = 100_000  # owners whose sets travel with a broadcast; executor
 _OUTAGE_WAITS_S = (1, 2, 5, 10, 30)
 _FORGET_AT_ONCE = 10_000
 _DAY_MS = 24 * 3600 * 1000
+_CLOCKS_DIFFER_MS = 3600 * 1000  # of the machine of a killed run and of ZooKeeper
 _OURS = re.compile(r"\b(streaming(?:\.\w+)+)\.(\w+Error): (.*)")
 
 
@@ -89,6 +90,7 @@ class LedgerDeletionService:
     _passes: int = 0
     _counted: int = 0
     _published: int = -1  # not known before publish_again
+    _stored: dict[str, int] = field(default_factory=dict)  # copies that brokers have, and have forgotten that they do
 
     def __post_init__(self) -> None:
         """Who waits for a turn stops with the service."""
@@ -179,9 +181,16 @@ class LedgerDeletionService:
             topics.retry: self.identity.retry_partitions,
             topics.dead_letter: self.identity.dead_letter_partitions,
         }
-        refuse_outdated(targets, self.settings.pulsar, self._producer_prefix(), newest)
+        remembered = remembered_copies(targets, self.settings.pulsar, self._producer_prefix())
+        refuse_outdated(remembered, newest)
         # no chunk is begun before the one before it has gone out
-        self._published = max(0, newest - 1) if mark is None else mark.done
+        published = max(0, newest - 1) if mark is None else mark.done
+        if published < newest and (mark is None or mark.begun > mark.done):
+            forgotten = [partition for partition, last in remembered.items() if last < 0]
+            since_ms = self.receipts.begun_ms(published + 1) - _CLOCKS_DIFFER_MS
+            self._stored = stored_copies(self.settings, forgotten, self.receipts.table_id, since_ms)
+            refuse_outdated(self._stored, newest)
+        self._published = published
         self._counted = newest  # the journal has told what earlier runs deleted
 
     def maintain(self) -> None:
@@ -262,7 +271,8 @@ class LedgerDeletionService:
         def send() -> None:
             self._refuse_if_outdated()  # else a second try would take the producers from the other
             self.guards.mark_published(str(Mark(self.receipts.table_id, self._published, chunk)))
-            publish_copies(self.receipts.of_chunk(chunk), self.settings.pulsar, self._producer_prefix())
+            receipts_of_chunk, table_id = self.receipts.of_chunk(chunk), self.receipts.table_id
+            publish_copies(receipts_of_chunk, self.settings.pulsar, table_id, self._producer_prefix(), self._stored)
 
         self._through_outages(send)
         self._mark(chunk)

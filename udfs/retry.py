@@ -18,6 +18,8 @@ ORIGIN_MESSAGE_ID = "ORIGIN_MESSAGE_ID"
 # deprecated in the Java client, which still writes it beside ORIGIN_MESSAGE_ID, and old consumers read it
 ORIGIN_MESSAGE_IDY_TIME = "ORIGIN_MESSAGE_IDY_TIME"
 REASON = "REASON"
+# our own: <receipts table>/<sequence id>, by which a copy is known again once the broker has forgotten its producer
+COPY_ID = "COPY_ID"
 # on a dead letter whose payload is only the beginning of the original's: how many bytes that had
 CUT_FROM = "CUT_FROM"
 
@@ -32,7 +34,7 @@ MAX_PROPERTY_BYTES = 4096
 CUT_BYTES = 64 * 1024
 
 _RETRY_PROPERTIES = frozenset(
-    {RECONSUMETIMES, DELAY_TIME, REAL_TOPIC, RETRY_TOPIC, ORIGIN_MESSAGE_ID, ORIGIN_MESSAGE_IDY_TIME, REASON}
+    {RECONSUMETIMES, DELAY_TIME, REAL_TOPIC, RETRY_TOPIC, ORIGIN_MESSAGE_ID, ORIGIN_MESSAGE_IDY_TIME, REASON, COPY_ID}
 )
 
 

@@ -140,6 +140,11 @@ class PulsarAdmin:
             positions[partition] = (_number(body, "ledgerId"), _number(body, "entryId"))
         return positions
 
+    def position_at(self, partition: str, publish_ms: int) -> Position:
+        """Position of the first message of a partition that was published then or later, or of one before that."""
+        body = self._get(f"{topic_path(partition)}/messageid/{publish_ms}", f"find a message id of {partition} by time")
+        return (_number(body, "ledgerId"), _number(body, "entryId"))
+
     def stats(self, topic: str) -> Mapping[str, Any]:
         """Stats of the topic, summed over its partitions where it has some."""
         kind = "partitioned-stats" if self._partitions_or_refuse(topic) else "stats"

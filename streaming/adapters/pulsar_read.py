@@ -49,8 +49,10 @@ def read(
     """
     with client(settings) as opened:
         for partition, end in last.items():
-            if end[1] >= 0:
-                yield from _read_partition(opened, settings, partition, end, (after or {}).get(partition))
+            begin = (after or {}).get(partition)
+            # asked beyond the end, a reader says that there is a message, and none comes
+            if end[1] >= 0 and (begin is None or begin < end):
+                yield from _read_partition(opened, settings, partition, end, begin)
 
 
 def check_service(settings: PulsarSettings, partition: str) -> None:

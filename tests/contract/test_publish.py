@@ -8,7 +8,7 @@ import pytest
 from streaming.adapters.pulsar_publish import Copy, publish
 from streaming.config import PulsarSettings, load
 from streaming.errors import FencedError, ReaperError, SafetyError, UnavailableError
-from streaming.outbox import refuse_outdated, sequence_id
+from streaming.outbox import refuse_outdated, remembered_copies, sequence_id
 from streaming.service import translated
 from tests.contract.publish_broker import PublishBroker
 
@@ -57,7 +57,8 @@ def test_a_failed_publication_has_our_name(opened: Opened, verdict: bool | None,
 def test_copies_that_a_broker_has_of_chunks_that_the_receipts_lack_stop_the_start(opened: Opened) -> None:
     broker, settings = opened(last_sequence_id=sequence_id(7, 3))
     targets = {TOPIC.removesuffix("-partition-0"): 2, "persistent://pulsar/ledger-deletion/d-DLQ": 0}
-    refuse_outdated(targets, settings, "p", 7)
+    remembered = remembered_copies(targets, settings, "p")
+    refuse_outdated(remembered, 7)
     assert broker.producers == ["p-0", "p-1", "p--1"]
     with pytest.raises(SafetyError, match=r"end with chunk 6, and \S+-partition-0 has copies of chunk 7.*Restore"):
-        refuse_outdated(targets, settings, "p", 6)
+        refuse_outdated(remembered, 6)

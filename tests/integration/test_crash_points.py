@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from streaming.adapters.clients import admin_for
 from streaming.sandbox import ledgers, shell, topics
 from streaming.sandbox.cluster import Cluster
 from streaming.sandbox.reckoning import reckon
@@ -91,3 +92,45 @@ def test_a_kill_at_any_effect_loses_nothing_and_does_nothing_twice(
     left = shell.list_ledgers(cluster)
     assert not left & set(leaked)
     assert set(listed) <= left
+
+
+@pytest.mark.parametrize(
+    "effect",
+    [
+        pytest.param("after:streaming.adapters.pulsar_publish:_send#5", id="some copies are sent"),
+        pytest.param("before:streaming.adapters.pulsar_publish:_Answers.check", id="a partition's copies are stored"),
+    ],
+)
+def test_a_broker_that_has_forgotten_a_killed_publisher_stores_no_copy_twice(
+    cluster: Cluster,
+    deploy: Callable[..., Deployment],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    effect: str,
+) -> None:
+    topic = f"persistent://public/default/crash-{uuid.uuid4().hex[:8]}"
+    topics.fill(cluster, topic, 3, ["s"])
+    listed = topics.data_ledgers(cluster, topic)
+    service = deploy()
+    service.run("run", "--until-idle")
+    service.request([*(payload(topic, each) for each in listed * 20), b"\xff no request"])
+    with monkeypatch.context() as killing:
+        killing.setenv("PYTHONPATH", os.pathsep.join([str(HOOK), os.environ.get("PYTHONPATH", "")]))
+        killing.setenv("CRASH_PIDS", str(tmp_path / "pid"))
+        killing.setenv("CRASH_AT", effect)
+        assert service.start("run", "--until-idle", log=tmp_path / "run.log").wait(200) == -signal.SIGKILL
+    before = reckon(service.settings)
+    assert before.retries + before.dead_letters > 0
+
+    # as after hours of silence: without deduplication the broker drops all that it knows of producers
+    forgetting = (service.settings.topics.retry, service.settings.topics.dead_letter)
+    with admin_for(service.settings) as admin:
+        for enabled in (False, True):
+            for each in forgetting:
+                admin.set_deduplication(each, enabled=enabled)
+            topics.wait_for(lambda: all(admin.deduplicates(each) == enabled for each in forgetting), "deduplication")  # noqa: B023
+    service.run("run", "--until-idle")
+
+    found = reckon(service.settings)
+    assert (found.open, found.wrong) == (0, [])
+    assert found.retries > before.retries

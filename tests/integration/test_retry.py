@@ -1,4 +1,4 @@
-"""The RETRY lane on the real cluster: due times across restarts, and mixed delays."""
+"""The RETRY lane on the real cluster: due times across restarts, mixed delays, and copies that are there already."""
 
 import subprocess
 import time
@@ -8,10 +8,12 @@ from pathlib import Path
 import pytest
 
 from streaming.adapters.clients import admin_for
-from streaming.adapters.pulsar_publish import client
+from streaming.adapters.pulsar_publish import Copy, client, publish
 from streaming.backlog import backlog_of
+from streaming.outbox import stored_copies
 from streaming.topics import ensure_topics
 from tests.integration.conftest import Deployment, killed_at_the_end, payload, stop
+from udfs.retry import COPY_ID
 
 pytestmark = [pytest.mark.cluster, pytest.mark.slow]
 
@@ -72,3 +74,26 @@ def test_retries_are_worked_off_when_due_across_restarts_whatever_waits_before_t
     assert len(finals) == 6
     assert all(len(some) == 1 and some[0]["outcome"] == "ALREADY_GONE" for some in finals.values())
     assert backlog_of(service.settings)["topics"][service.settings.topics.retry] == BULK
+
+
+def test_copies_are_known_again_by_their_table_and_from_their_time_on(deploy: Deploy) -> None:
+    settings = deploy().settings
+    with admin_for(settings) as admin:
+        ensure_topics(admin, settings)
+        first, second, *_ = sorted(admin.last_positions(settings.topics.retry))
+
+    def send(partition: str, table: str, *numbers: int) -> int:
+        copies = [Copy(number, None, b"{}", {COPY_ID: f"{table}/{number}"}) for number in numbers]
+        publish(settings.pulsar, partition, f"test-{table}", copies)
+        time.sleep(0.1)
+        return time.time_ns() // 1_000_000
+
+    begun_ms = time.time_ns() // 1_000_000
+    send(first, "ours", 5, 6)
+    after_ms = send(first, "another's", 7)
+    both = (first, second)
+    assert stored_copies(settings, both, "ours", begun_ms) == {first: 6}
+    assert stored_copies(settings, both, "ours", after_ms) == {}
+    send(second, "ours", 8, 9)
+    assert stored_copies(settings, both, "ours", begun_ms) == {first: 6, second: 9}
+    assert stored_copies(settings, both, "ours", after_ms) == {second: 9}

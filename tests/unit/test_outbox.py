@@ -9,16 +9,19 @@ import pytest
 from streaming import columns as c
 from streaming import service as module
 from streaming.adapters.pulsar_publish import Copy
+from streaming.config import load
 from streaming.errors import FencedError, SafetyError, StopRequestedError, UnavailableError
 from streaming.outbox import Mark, _Publisher, sequence_id
 from streaming.service import LedgerDeletionService
 from tests.services import service_of
 from udfs.records import Outcome, Reason
-from udfs.retry import CUT_BYTES, CUT_FROM, REAL_TOPIC, REASON
+from udfs.retry import COPY_ID, CUT_BYTES, CUT_FROM, REAL_TOPIC, REASON
 
 COPY = {(Outcome.RETRY, Reason.IN_USE): 1}
 AWAY = UnavailableError("broker away")
 BROKEN = RuntimeError("Job 7 cancelled")
+SETTINGS = load(None).pulsar
+PUBLISHER = _Publisher(SETTINGS, "T", "p", {})
 
 
 class World:
@@ -37,6 +40,10 @@ class World:
         self.looked_after: list[int] = []
         self.in_doubt = False
         self.synced = 0
+        self.remembered: dict[str, int] = {}
+        self.stored: dict[str, int] = {}
+        self.asked: list[Any] = []
+        self.left_out: list[dict[str, int]] = []
 
     def append(self, rows: str, chunk: int) -> None:
         self.in_doubt = True
@@ -64,7 +71,16 @@ class World:
     def deleted_by_owner(self, chunk: int) -> int:
         return chunk
 
-    def publish(self, chunk: int, *_: object) -> None:
+    def begun_ms(self, chunk: int) -> int:
+        return 100_000_000 * chunk
+
+    def look(self, _settings: Any, partitions: list[str], table_id: str, since_ms: int) -> dict[str, int]:
+        self.asked.append((partitions, table_id, since_ms))
+        return self.stored
+
+    def publish(self, chunk: int, _settings: Any, table_id: str, _prefix: str, stored: dict[str, int]) -> None:
+        assert table_id == self.table_id
+        self.left_out.append(stored)
         if chunk in self.fails_to_publish:
             raise self.fails_to_publish.pop(chunk)
         self.events.append(chunk)
@@ -89,7 +105,8 @@ def start(monkeypatch: pytest.MonkeyPatch) -> Start:
 
     def make(world: World) -> LedgerDeletionService:
         monkeypatch.setattr(module, "publish_copies", world.publish)
-        monkeypatch.setattr(module, "refuse_outdated", lambda *_: None)
+        monkeypatch.setattr(module, "remembered_copies", lambda *_: world.remembered)
+        monkeypatch.setattr(module, "stored_copies", world.look)
 
         def sweep(self: LedgerDeletionService, _query: str, _batch: int, rows: Any, _total: int, chunk: int) -> None:
             self._check_stop()
@@ -225,6 +242,51 @@ def test_receipts_that_know_less_than_was_published_stop_the_start(start: Start,
     assert world.events == []
 
 
+@pytest.mark.parametrize("mark", ["T:6:7", "", "S:9"])
+def test_what_brokers_have_and_have_forgotten_is_looked_for_and_left_out(start: Start, mark: str) -> None:
+    world = World((mark,), (5, 6, 7))
+    world.remembered = {"RETRY-0": -1, "RETRY-1": sequence_id(6, 9), "DLQ-0": -1}
+    world.stored = {"RETRY-0": sequence_id(7, 2)}
+    start(world).publish_again()
+    assert world.asked == [(["RETRY-0", "DLQ-0"], "T", 700_000_000 - 3_600_000)]
+    assert world.left_out == [world.stored]
+
+
+@pytest.mark.parametrize("mark", ["T:7", "T:6"])
+def test_where_no_copy_can_have_gone_out_unknown_none_is_looked_for(start: Start, mark: str) -> None:
+    world = World((mark,), (5, 6, 7))
+    world.remembered = {"RETRY-0": -1}
+    start(world).publish_again()
+    assert world.asked == []
+
+
+@pytest.mark.parametrize(
+    ("remembered", "stored"),
+    [
+        pytest.param(sequence_id(8, 0), 0, id="the broker remembers them"),
+        pytest.param(-1, sequence_id(8, 0), id="the topic holds them"),
+    ],
+)
+def test_copies_of_chunks_that_the_receipts_lack_stop_the_start(start: Start, remembered: int, stored: int) -> None:
+    world = World(("T:6:7",), (5, 6, 7))
+    world.remembered = {"RETRY-0": remembered}
+    world.stored = {"RETRY-0": stored}
+    with pytest.raises(SafetyError, match="with chunk 7, and RETRY-0 has copies of chunk 8"):
+        start(world).publish_again()
+    assert world.events == []
+
+
+def test_what_is_stored_is_not_sent_and_the_others_keep_their_places() -> None:
+    rows = [
+        {c.CHUNK: 3, c.MESSAGE_KEY: b"", c.PAYLOAD: b"%d" % place, c.MESSAGE_PROPERTIES: None, c.DELAY_MS: 0}
+        for place in range(4)
+    ]
+    publisher = _Publisher(SETTINGS, "T", "p", {"RETRY-0": sequence_id(3, 1)})
+    sent = [(copy.sequence_id, copy.payload, copy.properties) for copy in publisher._copies("RETRY-0", iter(rows))]
+    assert sent == [(sequence_id(3, place), b"%d" % place, {COPY_ID: f"T/{sequence_id(3, place)}"}) for place in (2, 3)]
+    assert len(list(publisher._copies("RETRY-1", iter(rows)))) == 4
+
+
 def test_a_copy_that_no_broker_would_store_is_made_to_fit() -> None:
     row = {
         c.CHUNK: 3,
@@ -233,15 +295,17 @@ def test_a_copy_that_no_broker_would_store_is_made_to_fit() -> None:
         c.MESSAGE_PROPERTIES: {"foreign": "x" * 5_000_000, REASON: "NOT_JSON", REAL_TOPIC: "y" * 5_000_000},
         c.DELAY_MS: 0,
     }
-    (copy,) = _Publisher._copies(iter([row]))
-    assert copy.properties == {REASON: "NOT_JSON", CUT_FROM: str(8 << 20)}
+    (copy,) = PUBLISHER._copies("p", iter([row]))
+    assert copy.properties == {REASON: "NOT_JSON", CUT_FROM: str(8 << 20), COPY_ID: f"T/{copy.sequence_id}"}
     assert (copy.key, copy.payload) == (b"", bytes(CUT_BYTES))
 
 
 def test_a_copy_that_fits_goes_as_it_is() -> None:
-    row = {c.CHUNK: 3, c.MESSAGE_KEY: b"k", c.PAYLOAD: bytes(1 << 20), c.MESSAGE_PROPERTIES: {"a": "b"}, c.DELAY_MS: 7}
-    (copy,) = _Publisher._copies(iter([row]))
-    assert copy == Copy(sequence_id(3, 0), b"k", bytes(1 << 20), {"a": "b"}, 7)
+    this = sequence_id(3, 0)
+    properties = {"a": "b", COPY_ID: "of the message that it is a copy of"}
+    row = {c.CHUNK: 3, c.MESSAGE_KEY: b"k", c.PAYLOAD: bytes(1 << 20), c.MESSAGE_PROPERTIES: properties, c.DELAY_MS: 7}
+    (copy,) = PUBLISHER._copies("p", iter([row]))
+    assert copy == Copy(this, b"k", bytes(1 << 20), {"a": "b", COPY_ID: f"T/{this}"}, 7)
 
 
 def test_a_mark_is_read_as_it_was_written() -> None:
