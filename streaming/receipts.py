@@ -19,7 +19,7 @@ from pyspark.sql.pandas.types import from_arrow_schema
 
 from streaming import columns as c
 from streaming.errors import SafetyError
-from streaming.tables import Durable, append_once, opened, table_path
+from streaming.tables import Durable, append_once, opened, refuse_torn, table_path
 from udfs.records import Outcome
 
 TABLE = "receipts"
@@ -49,6 +49,7 @@ class Receipts:
         self._state_dir = state_dir
         self.path = table_path(state_dir, TABLE)
         self.schema = from_arrow_schema(c.RECEIPT)
+        refuse_torn(self.path)
         table = opened(state_dir, TABLE) or DeltaTable.create(self.path, c.RECEIPT, name="ledger-reaper receipts")
         _complete(table)
         self.table_id = str(table.metadata().id)

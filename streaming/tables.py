@@ -4,6 +4,7 @@ import errno
 import json
 import os
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import unquote
@@ -17,25 +18,72 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 
+_PARQUET = b"PAR1"
+_NOT_FLUSHED = 3  # so many commits may come between two flushes, when a table is tidied up
+
+
 def table_path(state_dir: str, table: str) -> str:
     """Path or URI of a table."""
     return f"{state_dir.rstrip('/')}/{table}" if "://" in state_dir else str(Path(state_dir, table).absolute())
 
 
 def opened(state_dir: str, table: str) -> DeltaTable | None:
-    """The table as of now; None where there is none. Raises UnavailableError."""
+    """The table as of now; None where there is none. Raises UnavailableError, and SafetyError where it is torn."""
     path = table_path(state_dir, table)
     try:
         return DeltaTable(path)
     except TableNotFoundError:
         return None
     except Exception as error:
+        refuse_torn(path)
         raise UnavailableError(f"the {table} at {path} can't be read: {error}") from error
 
 
 def append_once(rows: "DataFrame", path: str, app: str, version: int) -> None:
     """Append in one transaction of an application; Delta skips one whose version is not above all before."""
     rows.write.format("delta").mode("append").option("txnAppId", app).option("txnVersion", version).save(path)
+
+
+def refuse_torn(path: str) -> None:
+    """Raise SafetyError where one of a table's newest commits, or what was added, is not whole; asked at a start.
+
+    A power loss takes what is not on the disk yet (Durable); it leaves files empty, cut short or full of zeros.
+    """
+    commits = sorted((Path(path) / "_delta_log").glob(f"{'[0-9]' * 20}.json"))[-_NOT_FLUSHED:]
+    torn = next((number for number, commit in enumerate(commits) if not _is_text(commit)), None)
+    if torn is None:
+        if not commits or all(_is_parquet(file, size) for file, size in _added(commits[-1])):
+            return
+        torn = len(commits) - 1
+    files = [str(file) for commit in commits[torn:] for file in (commit, _checksum(commit)) if file.exists()]
+    raise SafetyError(
+        f"the newest commit of {path} is cut short, most likely by a power loss. It was not on the disk yet, so "
+        f"nothing of it is published and its messages will be read again. Move {', '.join(files)} away and start again"
+    )
+
+
+def _is_text(commit: Path) -> bool:
+    try:
+        list(_added(commit))
+    except ValueError:
+        return False
+    return commit.stat().st_size > 0
+
+
+def _is_parquet(file: Path, size: int) -> bool:
+    with suppress(FileNotFoundError), file.open("rb") as opened_file:
+        if opened_file.seek(0, os.SEEK_END) == size >= len(_PARQUET):
+            opened_file.seek(-len(_PARQUET), os.SEEK_END)
+            return opened_file.read() == _PARQUET
+    return False
+
+
+def _added(commit: Path) -> Iterator[tuple[Path, int]]:
+    """The data files that a commit added, and their sizes in bytes. Raises ValueError where it can't be read."""
+    for line in commit.read_text().splitlines():
+        added = json.loads(line).get("add")
+        if added:
+            yield commit.parents[1] / unquote(added["path"]), int(added["size"])
 
 
 class Durable:
@@ -50,18 +98,18 @@ class Durable:
         """Return when a power loss can't take what is committed by now. Raises SafetyError where the disk refuses."""
         log = self._path / "_delta_log"
         while (commit := log / f"{self._next:020}.json").exists():
-            for file in (*self._added(commit), log / f"{self._next:020}.checkpoint.parquet", commit):
+            added = (file for file, _size in _added(commit))
+            for file in (*added, log / f"{self._next:020}.checkpoint.parquet", commit):
                 _flush(file)
-                _flush(file.with_name(f".{file.name}.crc"))  # Hadoop's; it believes no file without
+                _flush(_checksum(file))
             self._next += 1
         for folder in (log, self._path, self._path.parent):
             _flush(folder)
 
-    def _added(self, commit: Path) -> Iterator[Path]:
-        for line in commit.read_text().splitlines():
-            added = json.loads(line).get("add")
-            if added:
-                yield self._path / unquote(added["path"])
+
+def _checksum(file: Path) -> Path:
+    """Hadoop's; where there is one it must be right."""
+    return file.with_name(f".{file.name}.crc")
 
 
 def _flush(path: Path) -> None:

@@ -22,7 +22,7 @@ from pyspark.sql import functions as F
 from streaming import columns as c
 from streaming import receipts
 from streaming.errors import FencedError
-from streaming.tables import Durable, append_once, opened, table_path
+from streaming.tables import Durable, append_once, opened, refuse_torn, table_path
 
 TABLE = "waiting"
 _BEFORE_ALL = -1
@@ -37,6 +37,7 @@ class Waiting:
         self._spark = spark
         self._state_dir = state_dir
         self.path = table_path(state_dir, TABLE)
+        refuse_torn(self.path)
         if opened(state_dir, TABLE) is None:
             DeltaTable.create(self.path, c.WAITING, name="ledger-reaper waiting retries")
         self._begun_ms = self.done_ms = self._receipts_until_ms = _BEFORE_ALL

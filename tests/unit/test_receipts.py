@@ -2,6 +2,7 @@
 
 import errno
 import os
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ from streaming import columns as c
 from streaming.errors import SafetyError
 from streaming.receipts import Receipts
 from streaming.tables import Durable
+from streaming.waiting import Waiting
 
 
 class Rows:
@@ -107,6 +109,57 @@ def test_the_newest_commit_of_an_earlier_run_is_flushed_too(
     append(receipts, Rows(1), 1)
     Durable(str(tmp_path / "receipts")).sync()
     assert set((tmp_path / "receipts").glob("*.parquet")) <= set(flushed)
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        pytest.param(lambda whole: b"", id="empty"),
+        pytest.param(lambda whole: whole[: len(whole) // 2], id="cut short"),
+        pytest.param(lambda whole: bytes(len(whole)), id="zeros"),
+    ],
+)
+@pytest.mark.parametrize("of", ["commit", "commit before", "data"])
+def test_a_commit_that_a_power_loss_tore_is_named_and_the_others_stay(
+    receipts: Receipts, tmp_path: Path, damage: Callable[[bytes], bytes], of: str
+) -> None:
+    append(receipts, Rows(1), 1)
+    log = tmp_path / "receipts" / "_delta_log"
+    before = set(log.parent.glob("*.parquet"))
+    append(receipts, Rows(2), 2)
+    newest = log / f"{2:020}.json"
+    checksum = log / f".{newest.name}.crc"
+    checksum.touch()
+    (data,) = set(log.parent.glob("*.parquet")) - before
+    torn = {"commit": newest, "commit before": log / f"{1:020}.json", "data": data}[of]
+    torn.write_bytes(damage(torn.read_bytes()))
+
+    with pytest.raises(SafetyError, match="cut short, most likely by a power loss") as refused:
+        Receipts(None, str(tmp_path))  # type: ignore[arg-type]
+
+    named = [newest, checksum] if of != "commit before" else [torn, newest, checksum]
+    assert f"Move {', '.join(map(str, named))} away" in str(refused.value)
+    for file in named:
+        file.unlink()
+    assert Receipts(None, str(tmp_path)).newest_chunk == (0 if of == "commit before" else 1)  # type: ignore[arg-type]
+
+
+def test_data_that_a_power_loss_took_is_missed_at_the_start(receipts: Receipts, tmp_path: Path) -> None:
+    append(receipts, Rows(1), 1)
+    (data,) = (tmp_path / "receipts").glob("*.parquet")
+    data.unlink()
+    with pytest.raises(SafetyError, match="cut short"):
+        Receipts(None, str(tmp_path))  # type: ignore[arg-type]
+
+
+def test_waiting_retries_that_a_power_loss_tore_are_missed_at_the_start(tmp_path: Path) -> None:
+    table = Path(Waiting(None, str(tmp_path)).path)  # type: ignore[arg-type]
+    row = dict.fromkeys(c.WAITING.names)
+    write_deltalake(table, pa.Table.from_pylist([row], schema=c.WAITING), mode="append")
+    (data,) = table.glob("*.parquet")
+    data.write_bytes(bytes(data.stat().st_size))
+    with pytest.raises(SafetyError, match="cut short"):
+        Waiting(None, str(tmp_path))  # type: ignore[arg-type]
 
 
 def test_a_disk_that_refuses_stops_the_service(receipts: Receipts, monkeypatch: pytest.MonkeyPatch) -> None:
