@@ -1,12 +1,12 @@
 """A soak: load, and every minute something dies; at the end nothing may be lost and nothing in use may be gone.
 
-    .venv/bin/python -m bench.soak [--minutes 20] [--every 60] [--home DIR] [--seed N]
+    .venv/bin/python -m bench.soak [--minutes 20] [--every 60] [--home DIR] [--seed N] [--only FAULT]
 
 A cluster of its own, a service that a supervisor restarts whenever it ends, and requests of four kinds: leaked
 ledgers, ledgers in use, ledgers that never were, and bytes that are no request. Every --every seconds one of these, at
 random: kill -9 the service, the broker or the bookie, freeze ZooKeeper for some seconds, stop the service politely.
 Then all is left to come to rest, and the account is printed from the topics, the receipts and BookKeeper's metadata.
-Exit code 1 if anything is lost, doubled or wrong.
+Exit code 1 if anything is lost, doubled or wrong, or the service ended in a way that it does not announce.
 """
 
 import argparse
@@ -39,6 +39,7 @@ from streaming.sandbox.reckoning import reckon
 TOPICS = [f"persistent://public/default/soak-{number}" for number in range(4)]
 LOT = 40
 NOWHERE = 5 * 10**15
+EXPECTED_ENDS = (0, 3, -signal.SIGKILL)  # stopped; ZooKeeper or Pulsar away for longer than it waits; killed
 CONFIG = """
 [service]
 name = "soak"
@@ -61,6 +62,7 @@ class Supervisor:
     process: "subprocess.Popen[bytes] | None" = None
     wanted: bool = True
     ends: Counter[int] = field(default_factory=Counter)
+    unexpected: list[str] = field(default_factory=list)
 
     def start(self, *arguments: str) -> "subprocess.Popen[bytes]":
         command = [sys.executable, "-m", "streaming", "run", *arguments, "--config", str(self.config)]
@@ -71,8 +73,13 @@ class Supervisor:
         while not stop.wait(0.5):
             if self.wanted and (self.process is None or self.process.poll() is not None):
                 if self.process is not None:
-                    self.ends[self.process.returncode] += 1
+                    self._ended(self.process.returncode)
                 self.process = self.start()
+
+    def _ended(self, code: int) -> None:
+        self.ends[code] += 1
+        if code not in EXPECTED_ENDS:
+            self.unexpected.append(f"the service ended with {code}: {self.log.read_text()[-3000:]}")
 
     def end(self, number: int) -> None:
         if self.process is not None and self.process.poll() is None:
@@ -124,8 +131,8 @@ def payload(topic: str, ledger_id: int) -> bytes:
     return json.dumps(named).encode()
 
 
-def chaos(cluster: Cluster, service: Supervisor, chance: random.Random) -> str:
-    """Break one thing; returns what."""
+def chaos(cluster: Cluster, service: Supervisor, chance: random.Random, only: str) -> str:
+    """Break one thing, of those whose name begins with `only`; returns what."""
 
     def broken(part: Part) -> Callable[[], None]:
         def act() -> None:
@@ -147,12 +154,12 @@ def chaos(cluster: Cluster, service: Supervisor, chance: random.Random) -> str:
         "ZooKeeper frozen": frozen,
         "stop and start": lambda: service.end(signal.SIGTERM),
     }
-    what = chance.choice(sorted(acts))
+    what = chance.choice(sorted(name for name in acts if name.startswith(only)))
     acts[what]()
     return what
 
 
-def soak(home: Path, *, minutes: float, every_s: float, seed: int) -> int:
+def soak(home: Path, *, minutes: float, every_s: float, seed: int, only: str) -> int:
     chance = random.Random(seed)
     cluster = clusters.up(home)
     for topic in TOPICS:
@@ -172,7 +179,7 @@ def soak(home: Path, *, minutes: float, every_s: float, seed: int) -> int:
     print(f"seed {seed}, {minutes:g} minutes, cluster {home}", flush=True)
     while time.monotonic() - began_s < minutes * 60:
         time.sleep(every_s * chance.uniform(0.6, 1.4))
-        broke[chaos(cluster, service, chance)] += 1
+        broke[chaos(cluster, service, chance, only)] += 1
         print(
             f"{time.monotonic() - began_s:6.0f} s  {load_thread.sent.total()} sent, broken: {dict(broke)}", flush=True
         )
@@ -182,7 +189,7 @@ def soak(home: Path, *, minutes: float, every_s: float, seed: int) -> int:
     service.end(signal.SIGTERM)
     ended = _rest(service)
     wrong = account(cluster, load_thread, before)
-    wrong += [f"the last run ended with {ended}"] * (ended != 0)
+    wrong += [f"the last run ended with {ended}"] * (ended != 0) + service.unexpected
     print(
         f"{'service ended by itself':42} {dict(service.ends)}\n{'broken':42} {dict(broke)}\n{'WRONG':42} {wrong}",
         flush=True,
@@ -248,11 +255,12 @@ def main() -> int:
     parser.add_argument("--every", type=float, default=60)
     parser.add_argument("--home", type=Path)
     parser.add_argument("--seed", type=int, default=int(time.time()))
+    parser.add_argument("--only", default="", help="how the faults' names begin, such as 'kill -9'")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="soak-") as scratch:
         home = (options.home or Path(scratch)).absolute()
         try:
-            return soak(home, minutes=options.minutes, every_s=options.every, seed=options.seed)
+            return soak(home, minutes=options.minutes, every_s=options.every, seed=options.seed, only=options.only)
         finally:
             clusters.down(home)
 

@@ -58,6 +58,7 @@ _POLL_S = 0.5
 _LAST_WORDS_S = 2.0
 # what Spark's text of a failed query begins with, after the cause: positions and plan
 _QUERY_AND_PLAN = "=== Streaming Query ==="
+_LOST_TASK = re.compile(r"Lost task \S+ in stage \S+ \(TID \d+\) \([^)]*\): (.*)")
 # Scala's own timeout, "Futures timed out after", is Spark's waiting for itself
 _PULSAR_AWAY = re.compile(
     r"\S*\b(ConnectException|PulsarClientException|PulsarAdminException|TimeoutException)\b(?!: Futures timed out)"
@@ -351,8 +352,10 @@ def _raise_failure(lane: str, failure: Exception | None) -> None:
         if isinstance(ours, ReaperError):
             raise ours
         cause = str(failure).partition(_QUERY_AND_PLAN)[0].strip()
-        if _PULSAR_AWAY.match(cause):
-            raise UnavailableError(f"query {lane}: Pulsar can't be reached, start again when it can: {cause}")
+        task = _LOST_TASK.search(cause)
+        first = task[1] if task else cause
+        if _PULSAR_AWAY.match(first):
+            raise UnavailableError(f"query {lane}: Pulsar can't be reached, start again when it can: {first}")
         raise ReaperError(f"query {lane} failed: {cause}")
 
 

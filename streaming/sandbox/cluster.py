@@ -34,6 +34,8 @@ from streaming.sandbox.local_config import write_local_files
 READY_SECONDS = 120.0
 GRACE_SECONDS = 20.0
 PORT_TRIES = 5
+# what a broker says that ends because what a killed one owned expires between its look and its read
+_EXPIRING = ("NoNode for /namespace/", "NoNode for /loadbalance/")
 PORT_WAIT_SECONDS = 3.0
 
 # Told what is being done, for people.
@@ -139,9 +141,8 @@ class Cluster:
                 raise
             # Another process may have taken the port between our look and the part's bind.
             lost_its_port = not all(is_free(self.spec.ports[name]) for name in PORTS[part])
-            # A broker ends when what a killed one owned expires between its look and its read.
             said = launch.tail(self.home.log(part), lines=100)
-            met_an_expiring_session = part is Part.BROKER and "NoNode for /namespace/" in said
+            met_an_expiring_session = part is Part.BROKER and any(node in said for node in _EXPIRING)
             if not (lost_its_port or met_an_expiring_session):
                 raise
             return False

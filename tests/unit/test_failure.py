@@ -26,9 +26,27 @@ def test_pulsar_away_is_told_as_such_and_may_be_tried_again(cause: str) -> None:
     assert "Plan" not in str(raised.value)
 
 
+REFUSED = f"{PULSAR}: java.util.concurrent.ExecutionException: {PULSAR}: Connection refused: /127.0.0.1:42417"
+IN_A_TASK = """An exception was raised by the Python Proxy. Return Message: Traceback (most recent call last):
+  File "streaming/tables.py", line 44, in append_once
+py4j.protocol.Py4JJavaError: An error occurred while calling o483.save.
+: org.apache.spark.SparkException: Job aborted due to stage failure: Task 0 in stage 73.0 failed 1 times, \
+most recent failure: Lost task 0.0 in stage 73.0 (TID 100) (192.0.2.2 executor driver): {0}
+	at org.apache.pulsar.client.api.PulsarClientException.unwrap(PulsarClientException.java:1034)
+"""
+
+
+def test_pulsar_away_while_a_task_reads_is_told_in_one_line() -> None:
+    with pytest.raises(UnavailableError) as raised:
+        _raise_failure("retry", RuntimeError(IN_A_TASK.format(REFUSED) + PLAN))
+
+    assert str(raised.value) == f"query retry: Pulsar can't be reached, start again when it can: {REFUSED}"
+
+
 @pytest.mark.parametrize(
     "cause",
     [
+        IN_A_TASK.format("java.lang.OutOfMemoryError: Java heap space").strip(),
         "java.lang.IllegalStateException: no\nTraceback: the row",
         "java.util.concurrent.TimeoutException: Futures timed out after [300 seconds]",
     ],
