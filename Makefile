@@ -35,7 +35,7 @@ demo: setup ## Run the main job on a real cluster, from leak to proof (about thr
 	@$(BIN)/python -m streaming.sandbox.demo
 
 .PHONY: test
-test: setup ## Run the tests, the embedded cluster included (about a quarter of an hour)
+test: setup ## Run the tests, the embedded cluster included (half an hour on two cores)
 	@$(BIN)/python -m pytest -m "not long"
 
 .PHONY: test-fast
