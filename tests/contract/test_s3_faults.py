@@ -16,6 +16,8 @@ from streaming.ports import Unreadable
 from tests.contract.s3_server import BREAK, HOST, S3Server, bulk_delete, reads, s3_running
 from udfs.records import StoredObject
 
+pytestmark = pytest.mark.slow  # waits for a server that answers late, or not at all
+
 SECRET = "do-not-tell-anyone"
 
 

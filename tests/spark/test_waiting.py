@@ -13,6 +13,8 @@ from streaming.errors import FencedError, UnavailableError
 from streaming.receipts import Receipts
 from streaming.waiting import Waiting, outstanding
 
+pytestmark = [pytest.mark.spark, pytest.mark.slow]
+
 SOURCE = "persistent://pulsar/system/d-RETRY-partition-0"
 
 
