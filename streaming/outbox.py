@@ -19,7 +19,7 @@ from pyspark.sql import functions as F
 from streaming import columns as c
 from streaming.adapters.clients import admin_for
 from streaming.adapters.pulsar_publish import Copy, last_sequence_ids, publish
-from streaming.adapters.pulsar_read import read
+from streaming.adapters.pulsar_read import numbered, read
 from streaming.config import PulsarSettings, Settings
 from streaming.errors import ReaperError, SafetyError
 from udfs.retry import COPY_ID, fitting
@@ -120,10 +120,9 @@ def stored_copies(settings: Settings, partitions: Iterable[str], table_id: str, 
         for partition in partitions:
             ledger_id, entry_id = admin.position_at(partition, since_ms)
             after = {partition: (ledger_id, entry_id - 1)}
-            for message in read(settings.pulsar, admin.last_positions(partition), after=after):
-                table, _, number = message.properties.get(COPY_ID, "").rpartition("/")
-                if table == table_id and number.isdecimal():
-                    found[partition] = max(found.get(partition, 0), int(number))
+            messages = read(settings.pulsar, admin.last_positions(partition), after=after)
+            for number, _message in numbered(messages, COPY_ID, table_id):
+                found[partition] = max(found.get(partition, 0), number)
     return found
 
 

@@ -24,7 +24,7 @@ from streaming import identity, receipts
 from streaming.adapters.clients import admin_for, zookeeper_settings
 from streaming.adapters.coordination import InstanceLock
 from streaming.adapters.pulsar_admin import PulsarAdmin
-from streaming.adapters.pulsar_read import read
+from streaming.adapters.pulsar_read import numbered, read
 from streaming.adapters.pulsar_replay import NamedProducer
 from streaming.adapters.zookeeper import ZooKeeperStore
 from streaming.clock import Clock, SystemClock
@@ -193,12 +193,8 @@ class _Work:
     def _stored(self, plan: Plan, admin: PulsarAdmin) -> dict[int, str]:
         """What an interrupted run got published: number in the plan -> message id."""
         _warn_if_trimmed(plan, admin)
-        stored = {}
-        for message in read(self._settings.pulsar, admin.last_positions(plan.target), after=plan.after):
-            run, _, number = message.properties.get(REPLAY_ID, "").rpartition("/")
-            if run == plan.run and number.isdecimal():
-                stored[int(number)] = message.id
-        return stored
+        messages = read(self._settings.pulsar, admin.last_positions(plan.target), after=plan.after)
+        return {number: message.id for number, message in numbered(messages, REPLAY_ID, plan.run)}
 
     def _targets(self, lot: list[DeadLetter]) -> Iterator[tuple[str, DeadLetter]]:
         topics = self._settings.topics

@@ -3,7 +3,7 @@
 A reader's own subscription goes with its connection; messages arrive in the order of the partition's log.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -53,6 +53,14 @@ def read(
             # asked beyond the end, a reader says that there is a message, and none comes
             if end[1] >= 0 and (begin is None or begin < end):
                 yield from _read_partition(opened, settings, partition, end, begin)
+
+
+def numbered(messages: Iterable[StoredMessage], name: str, of: str) -> Iterator[tuple[int, StoredMessage]]:
+    """Of messages that carry `<of>/<number>` in the property of that name, the number and the message."""
+    for message in messages:
+        what, _, number = message.properties.get(name, "").rpartition("/")
+        if what == of and number.isdecimal():
+            yield int(number), message
 
 
 def check_service(settings: PulsarSettings, partition: str) -> None:

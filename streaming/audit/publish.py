@@ -22,7 +22,7 @@ from streaming import columns as c
 from streaming.adapters.clients import admin_for
 from streaming.adapters.pulsar_admin import PulsarAdmin
 from streaming.adapters.pulsar_publish import Copy, publish
-from streaming.adapters.pulsar_read import read
+from streaming.adapters.pulsar_read import numbered, read
 from streaming.audit import asked, join
 from streaming.audit import columns as a
 from streaming.audit.options import Filters
@@ -157,12 +157,8 @@ class _Publisher:
             _settle(admin, topic, self.settings.pulsar.timeout_seconds)
             last = admin.last_positions(topic)
         after = {topic: self.plan.after[topic]} if self.plan.after[topic][1] >= 0 else None
-        highest = -1
-        for message in read(self.settings.pulsar, last, after=after):
-            name, _, number = message.properties.get(AUDIT_ID, "").rpartition("/")
-            if name == self.plan.name and number.isdecimal():
-                highest = max(highest, int(number))
-        return highest
+        messages = read(self.settings.pulsar, last, after=after)
+        return max((number for number, _message in numbered(messages, AUDIT_ID, self.plan.name)), default=-1)
 
 
 def _settle(admin: PulsarAdmin, topic: str, timeout_seconds: float) -> None:
