@@ -18,10 +18,10 @@ import psutil
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from streaming import columns as c
 from streaming.audit import columns as a
 from streaming.audit import join
-from streaming.session import NEEDED
+from streaming.spark.session import NEEDED
+from udfs import columns as c
 
 WARM_UPS = 2
 TOPICS = 100_000

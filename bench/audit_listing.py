@@ -14,14 +14,14 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TypeVar
 
-from streaming.adapters.clients import clients_for
-from streaming.audit.listing import find_folders, ids_in
-from streaming.audit.suspects import LedgerReader, suspect_row
-from streaming.config import load
-from streaming.identity import read_layout
-from streaming.pace import Pace
+from streaming.audit.walk.listing import find_folders, ids_in
+from streaming.audit.walk.suspects import LedgerReader, suspect_row
+from streaming.clients import clients_for
+from streaming.config.load import load
+from streaming.coordination.identity import read_layout
 from streaming.sandbox import ledgers
 from streaming.sandbox.cluster import attach
+from streaming.sweep.pace import Pace
 from udfs.paths import Layout
 
 T = TypeVar("T")

@@ -56,8 +56,8 @@ def run(topics: int, heap: str) -> None:
     from streaming.audit import command
     from streaming.audit import run as phases
     from streaming.audit.options import AuditOptions
-    from streaming.config import load
-    from streaming.session import WITHOUT_DELTA
+    from streaming.config.load import load
+    from streaming.spark.session import WITHOUT_DELTA
 
     made_up.install()
     phases.newest_zxid = lambda _settings: 1  # type: ignore[attr-defined, assignment]
@@ -68,7 +68,7 @@ def run(topics: int, heap: str) -> None:
         config.write_text(CONFIG.format(heap=heap, here=folder))
         started_s = time.monotonic()
         options = AuditOptions(recheck_seconds=0, reads_per_second=0)
-        command.audit(load(config), command.Wanted(options, str(config), is_quiet=True))
+        command.audit(load(config), command.AuditRequest(options, str(config), is_quiet=True))
         seconds = time.monotonic() - started_s
         totals = json.loads((Path(folder) / "state" / "audit" / "summary.json").read_text())["totals"]
     found = {each: totals[each]["count"] for each in ("ORPHAN", "MISSING")}

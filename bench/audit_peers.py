@@ -24,9 +24,10 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from bench.audit_antijoin import compare, generate
-from streaming import columns as c
-from streaming.artifacts import DELTA, Artifact, fetch
-from streaming.session import NEEDED
+from streaming.spark.ivy import Artifact, fetch
+from streaming.spark.jars import DELTA
+from streaming.spark.session import NEEDED
+from udfs import columns as c
 
 ICEBERG = Artifact(
     "org.apache.iceberg",

@@ -17,16 +17,17 @@ from pathlib import Path
 
 from bench.sampler import Sampler
 from bench.soak import NOWHERE, Supervisor, payload
-from streaming.adapters.clients import admin_for
-from streaming.adapters.pulsar_publish import Message, send_all
-from streaming.config import Settings, load
-from streaming.receipts import TABLE
+from streaming.adapters.pulsar.publish import Message, send_all
+from streaming.clients import admin_for
+from streaming.config.load import load
+from streaming.config.settings import Settings
 from streaming.sandbox import cluster as clusters
 from streaming.sandbox import ledgers, topics
 from streaming.sandbox.cluster import Cluster
 from streaming.sandbox.reckoning import reckon
-from streaming.tables import opened
-from streaming.topics import ensure_topics
+from streaming.state.receipts import TABLE
+from streaming.state.tables import opened
+from streaming.topics.setup import ensure_topics
 
 TOPIC = "persistent://public/default/backlog"
 FIRST = 1_000_000

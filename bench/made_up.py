@@ -9,7 +9,7 @@ import runpy
 from collections.abc import Iterator, Sequence
 from functools import cached_property
 
-from streaming.adapters import clients
+from streaming import clients
 from streaming.ports import Unreadable, Znode
 from udfs.formats.ledger_metadata import serialize_v3
 from udfs.formats.managed_ledger import (
@@ -110,4 +110,4 @@ def install() -> None:
 
 if __name__ == "__main__":
     install()
-    runpy.run_module("streaming.worker_daemon", run_name="__main__")
+    runpy.run_module("streaming.spark.worker_daemon", run_name="__main__")

@@ -24,17 +24,18 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from streaming.accounts import accounts_of
-from streaming.adapters.clients import admin_for
+from streaming.clients import admin_for
 from streaming.clock import SystemClock
-from streaming.config import Settings, load
+from streaming.config.load import load
+from streaming.config.settings import Settings
 from streaming.errors import ReaperError
-from streaming.requests import publish_lines
+from streaming.reconcile.messages import reconcile
 from streaming.sandbox import cluster as clusters
 from streaming.sandbox import faults, ledgers, shell, topics
 from streaming.sandbox.cluster import Cluster
 from streaming.sandbox.home import Part
 from streaming.sandbox.reckoning import reckon
+from streaming.topics.requests import publish_lines
 
 TOPICS = [f"persistent://public/default/soak-{number}" for number in range(4)]
 LOT = 40
@@ -227,7 +228,7 @@ def account(cluster: Cluster, load_thread: Load, before: dict[str, list[bytes]])
     left = shell.list_ledgers(cluster)
     in_use = {each for some in load_thread.listed.values() for each in some}
     with admin_for(settings) as admin:
-        accounts = accounts_of(settings, admin, SystemClock().now_ms())
+        accounts = reconcile(settings, admin, SystemClock().now_ms())
     wrong = [*found.wrong, *accounts.gaps, *filter(None, [accounts.doubt])]
     wrong += [f"{found.open} requests have no final receipt"] * bool(found.open)
     wrong += [f"{len(in_use - left)} ledgers in use are gone: {sorted(in_use - left)[:5]}"] * bool(in_use - left)

@@ -24,17 +24,17 @@ from uuid import UUID
 
 import boto3
 
-from streaming.adapters.memory import MemoryStore
-from streaming.adapters.memory_tree import MemoryTree
-from streaming.adapters.s3 import S3Objects
-from streaming.adapters.s3_calls import S3Settings
+from streaming.adapters.memory.store import MemoryStore
+from streaming.adapters.memory.tree import MemoryTree
+from streaming.adapters.s3.calls import S3Settings
+from streaming.adapters.s3.objects import S3Objects
 from streaming.clock import SystemClock
-from streaming.in_use import InUseLoader
-from streaming.journal import ParquetJournal
-from streaming.offload_jobs import OffloadRules
-from streaming.offload_places import OffloadPlaces
-from streaming.sweep import Job
-from streaming.sweep_offload import OffloadSweeper
+from streaming.in_use.loader import InUseLoader
+from streaming.state.journal import ParquetJournal
+from streaming.sweep.buckets import OffloadPlaces
+from streaming.sweep.jobs import Job
+from streaming.sweep.offload_jobs import OffloadRules
+from streaming.sweep.offloads import OffloadSweeper
 from udfs.formats.managed_ledger import LedgerInfo, ManagedLedgerInfo, serialize_managed_ledger
 from udfs.formats.offload_index import IndexEntry, index_name, object_name, parse_offload_index, serialize_offload_index
 from udfs.judge import Policy

@@ -16,13 +16,14 @@ import psutil
 
 from bench.backlog import rows_in
 from bench.soak import Supervisor, payload
-from streaming.adapters.clients import admin_for
-from streaming.adapters.pulsar_publish import client
-from streaming.config import Settings, load
+from streaming.adapters.pulsar.publish import client
+from streaming.clients import admin_for
+from streaming.config.load import load
+from streaming.config.settings import Settings
 from streaming.sandbox import cluster as clusters
 from streaming.sandbox import topics
-from streaming.topics import ensure_topics
-from streaming.waiting import TABLE
+from streaming.state.waiting import TABLE
+from streaming.topics.setup import ensure_topics
 
 NOWHERE = "public/default/persistent/nowhere"
 FIRST = 3 * 10**15  # no cluster gets that far

@@ -18,8 +18,10 @@ from typing import Annotated, NoReturn
 
 import typer
 
-from streaming import cli_audit, cli_cluster, cli_ops
-from streaming.config import load
+from streaming.cli import audit as cli_audit
+from streaming.cli import check as cli_ops
+from streaming.cli import sandbox as cli_cluster
+from streaming.config.load import load
 from streaming.errors import ConfigError, ReaperError
 
 app = typer.Typer(
@@ -47,7 +49,7 @@ def run(
     """Run the service until SIGTERM or SIGINT."""
     settings = load(config)
     from streaming import app as application
-    from streaming.session import jars_for
+    from streaming.spark.session import jars_for
 
     application.run(settings, lambda: jars_for(settings), until_idle=until_idle)
 
@@ -59,7 +61,7 @@ def request(
     unchecked: Annotated[bool, typer.Option("--unchecked", help="Send lines as they are, valid or not")] = False,
 ) -> None:
     """Publish deletion requests. Invalid lines are named and not sent (exit 2); the valid ones are."""
-    from streaming.requests import publish_lines
+    from streaming.topics.requests import publish_lines
 
     settings = load(config)
     if file != "-" and not Path(file).is_file():
@@ -84,8 +86,9 @@ def receipts(
     ] = None,
 ) -> None:
     """Show what became of requests, oldest first."""
-    from streaming.held import noted
-    from streaming.report import print_receipts, receipts_of
+    from streaming.cli.receipts import print_receipts
+    from streaming.state.hold import noted
+    from streaming.state.outcomes import receipts_of
 
     settings = load(config)
     found = receipts_of(settings, ledger=ledger, topic=topic, outcome=outcome)
@@ -102,8 +105,8 @@ def receipts(
 @app.command()
 def backlog(config: Config, json_lines: Json = False) -> None:
     """Show how many requests wait, per topic, RETRY included (PIP-186's estimated in-flight count)."""
-    from streaming.backlog import backlog_of
-    from streaming.report import print_backlog
+    from streaming.cli.receipts import print_backlog
+    from streaming.reconcile.backlog import backlog_of
 
     counted = backlog_of(load(config))
     if json_lines:
@@ -118,7 +121,7 @@ def pause(
     why: Annotated[str, typer.Option("--why", help="Shown to whoever asks why nothing is deleted")] = "by an operator",
 ) -> None:
     """Stop deleting, in every instance of the cluster, before the next group of deletes (a second's worth)."""
-    from streaming.control import pause as set_pause
+    from streaming.cli.control import pause as set_pause
 
     typer.echo(set_pause(load(config), why))
 
@@ -126,7 +129,7 @@ def pause(
 @app.command()
 def resume(config: Config) -> None:
     """Let every instance of the cluster delete again."""
-    from streaming.control import resume as clear_pause
+    from streaming.cli.control import resume as clear_pause
 
     typer.echo(clear_pause(load(config)))
 
@@ -138,7 +141,7 @@ def jars(
     ] = None,
 ) -> None:
     """Print the jars that spark-submit needs, for --jars; fetches them if they are not in the cache."""
-    from streaming.session import fetched_jars
+    from streaming.spark.session import fetched_jars
 
     found = fetched_jars(load(config))
     typer.echo(",".join(str(jar) for jar in (*found.everywhere, *found.driver)))
@@ -170,7 +173,7 @@ def main() -> None:
 
 def _leave(code: str | int | None) -> NoReturn:
     if _SUBMITTED in os.environ and "pyspark" in sys.modules:
-        from streaming.session import end_jvm
+        from streaming.spark.session import end_jvm
 
         end_jvm(code if isinstance(code, int) else int(code is not None))
     sys.exit(code)

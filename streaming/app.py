@@ -1,80 +1,63 @@
 """Puts the parts together, starts the queries, watches them, and stops them without losing a request.
 
-Only this module and streaming.lanes, on its word, start, stop and await anything.
+Only this module and streaming.queries.running, on its word, start, stop and await anything.
 """
 
 import contextlib
 import logging
-import re
 import signal
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
 from functools import partial
-from secrets import token_hex
 
 from pyspark.sql import SparkSession
 
-from streaming import identity, journal, own_znodes
-from streaming.accounts import accounts_of
-from streaming.adapters.clients import Clients, admin_for, clients_for
-from streaming.adapters.coordination import AgreedClock, Epoch, InstanceLock, Pause, read_own
-from streaming.adapters.pulsar_admin import PulsarAdmin
-from streaming.believed import Accepted, Believed, accepted_path
-from streaming.breaker import BlastRadius, Breaker, breaker_path, limits_of
-from streaming.care import Beside, Care
-from streaming.census import count_ledgers
-from streaming.checkpoints import is_unfinished, location_of, refuse_changes, root_of
+from streaming.adapters.pulsar.admin import PulsarAdmin
 from streaming.clock import Clock, SystemClock
-from streaming.config import Settings
-from streaming.dead_letter_care import expire
-from streaming.due import DueLoop
+from streaming.config.policies import limits_of
+from streaming.config.settings import Settings
+from streaming.coordination import identity
+from streaming.coordination.agreed_clock import AgreedClock
+from streaming.coordination.exclusive import require_brokers_store
+from streaming.coordination.own_znodes import read_own
+from streaming.deletion.idle import is_idle
+from streaming.deletion.instance import Instance, begin_instance
+from streaming.deletion.retries import DueLoop
+from streaming.deletion.service import Coordination, Identity, LedgerDeletionService
+from streaming.deletion.upkeep import BackgroundCall, Upkeep
+from streaming.dlq.expiry import expire
 from streaming.errors import ReaperError, StopRequestedError, UnavailableError
-from streaming.idle import is_idle
-from streaming.in_use import InUseCache, InUseLoader
-from streaming.lanes import Lanes
+from streaming.in_use.baseline import Accepted, Baseline, accepted_path
+from streaming.in_use.cache import InUseCache
+from streaming.in_use.loader import InUseLoader
+from streaming.in_use.watch import SourceWatch
+from streaming.limits.blast_radius import BlastRadius
+from streaming.limits.breaker import Breaker, breaker_path
+from streaming.limits.census import count_ledgers
+from streaming.limits.last_hour import deletes_since
 from streaming.metrics import Metrics
-from streaming.one_cluster import require_brokers_store, require_exclusive_bookkeeper
-from streaming.ports import MetadataStore, Znode
-from streaming.queries import Query, stream
-from streaming.recall import deletes_since
-from streaming.receipts import Receipts
-from streaming.s3a import faults_named
-from streaming.service import Guards, Identity, LedgerDeletionService, translated
-from streaming.session import Jars, jvm_signals, start
-from streaming.signals import signals_told
-from streaming.source_watch import SourceWatch
-from streaming.sweep import SweepRules
-from streaming.topics import ensure_topics
-from streaming.waiting import Waiting
-from streaming.worker import REQUESTS, RETRY
-from udfs.blast_radius import HOUR_MS, Planned
-from udfs.judge import Policy
+from streaming.ports import MetadataStore
+from streaming.queries.checkpoints import is_unfinished, location_of, refuse_changes, root_of
+from streaming.queries.names import Query
+from streaming.queries.running import RunningQueries
+from streaming.queries.streams import stream
+from streaming.reconcile.messages import reconcile
+from streaming.schemas import REQUESTS, RETRY
+from streaming.spark.failures import raise_failure
+from streaming.spark.s3a import faults_named
+from streaming.spark.session import Jars, start
+from streaming.spark.signals import jvm_signals, on_signals
+from streaming.state import journal
+from streaming.state.receipts import Receipts
+from streaming.state.waiting import Waiting
+from streaming.topics.setup import ensure_topics
+from udfs.blast_radius import Planned
+from udfs.units import HOUR_MS
 
 log = logging.getLogger("ledger-reaper")
 
-_DAY_MS = 24 * 3600 * 1000
 _POLL_S = 0.5
 _LAST_WORDS_S = 2.0
-# what Spark's text of a failed query begins with, after the cause: positions and plan
-_QUERY_AND_PLAN = "=== Streaming Query ==="
-_LOST_TASK = re.compile(r"Lost task \S+ in stage \S+ \(TID \d+\) \([^)]*\): (.*)")
-# Scala's own timeout, "Futures timed out after", is Spark's waiting for itself
-_PULSAR_AWAY = re.compile(
-    r"\S*\b(ConnectException|PulsarClientException|PulsarAdminException|TimeoutException)\b(?!: Futures timed out)"
-)
-
-
-@dataclass(slots=True)
-class Instance:
-    """What makes this process the one that may delete: lock, epoch, and the clients behind them."""
-
-    clients: Clients
-    admin: PulsarAdmin
-    epoch: Epoch
-    pause: Pause
-    rules: SweepRules
-    secret: bytes
 
 
 def run(settings: Settings, jars: Callable[[], Jars], *, until_idle: bool = False) -> None:
@@ -90,7 +73,11 @@ def run(settings: Settings, jars: Callable[[], Jars], *, until_idle: bool = Fals
 
 
 def _run(settings: Settings, jars: Callable[[], Jars], stop: threading.Event, *, until_idle: bool) -> None:
-    with signals_told(partial(_told, stop)), faults_named(settings.checkpoints), _instance(settings, stop) as instance:
+    with (
+        on_signals(partial(_told, stop)),
+        faults_named(settings.checkpoints),
+        begin_instance(settings, stop) as instance,
+    ):
         retry_partitions, dead_letter_partitions = ensure_topics(instance.admin, settings, stop)
         require_brokers_store(instance.clients.store, instance.clients.broker, f"{settings.topics.retry}-partition-0")
         refuse_changes(settings, instance.admin.partitions)
@@ -104,70 +91,10 @@ def _run(settings: Settings, jars: Callable[[], Jars], stop: threading.Event, *,
                 except StopRequestedError:
                     raise
                 except Exception as error:
-                    _raise_failure("of what was left to publish", error)
+                    raise_failure("of what was left to publish", error)
                 _work(spark, settings, service, instance.admin, until_idle=until_idle)
         finally:
             spark.stop()
-
-
-@contextlib.contextmanager
-def _instance(settings: Settings, stop: threading.Event) -> Iterator[Instance]:
-    require_exclusive_bookkeeper(settings)
-    clients = clients_for(settings)
-    admin = admin_for(settings)
-    store, root, name = clients.store, settings.zookeeper.own_root, settings.service.name
-    cluster = identity.read_identity(store, settings.zookeeper.ledgers_root, ",".join(sorted(admin.clusters())), name)
-    with _alone(store, root, name, stop):
-        for directory in (root_of(settings), settings.state.dir):
-            identity.hold(cluster, directory)
-        if opened := own_znodes.close(store, root):
-            log.warning("closed to others, who could have changed them until now: %s", ", ".join(opened))
-        epoch = Epoch.bump(store, root, name)
-        log.info("epoch %s of instance %s on cluster %s", epoch.version, name, cluster.instance_id)
-        rules = SweepRules(
-            layout=identity.read_layout(store, settings.zookeeper.ledgers_root),
-            ledgers_root=settings.zookeeper.ledgers_root,
-            epoch=(epoch.path, epoch.version),
-            policy=policy_of(settings),
-        )
-        yield Instance(clients, admin, epoch, Pause(store, root), rules, _secret(store, f"{root}/{own_znodes.SECRET}"))
-
-
-@contextlib.contextmanager
-def _alone(store: MetadataStore, root: str, name: str, stop: threading.Event) -> Iterator[None]:
-    """Hold the instance's lock; what ends its session sets stop. Raises UnavailableError where no one else had set it.
-
-    What the block itself raises comes first, unless it only stops.
-    """
-    lost: list[UnavailableError] = []
-
-    def end() -> None:
-        if not stop.is_set():
-            lost.append(UnavailableError("the ZooKeeper session that the lock lives by is over; start again"))
-            log.error("stopping: %s", lost[0])
-            stop.set()
-
-    try:
-        with InstanceLock(store, root, name, on_lost=end, stop=stop):
-            yield
-    except StopRequestedError:
-        if not lost:
-            raise
-    if lost:
-        raise lost[0]
-
-
-def policy_of(settings: Settings) -> Policy:
-    """[safety] and [two_phase] as the judge takes them."""
-    safety = settings.safety
-    return Policy(
-        min_age_ms=safety.min_age_seconds * 1000,
-        above_newest_quarantine_ms=safety.above_newest_quarantine_seconds * 1000,
-        absence_interval_ms=settings.two_phase.reconsume_later_seconds * 1000,
-        open_quarantine_ms=safety.open_quarantine_days * _DAY_MS,
-        max_shrink=safety.max_shrink,
-        shrink_applies_above=safety.shrink_applies_above_ledgers,
-    )
 
 
 def _service(
@@ -195,7 +122,7 @@ def _service(
         node = read_own(store, published)
         return node.data.decode("utf-8", "replace") if node is not None else ""
 
-    guards = Guards(
+    guards = Coordination(
         still_mine=instance.epoch.still_mine,
         paused=instance.pause.reason,
         published=known,
@@ -225,7 +152,7 @@ def _source_watch(settings: Settings, instance: Instance, loader: InUseLoader) -
     zookeeper = settings.zookeeper
     accepted = Accepted(instance.clients.store, accepted_path(zookeeper.own_root, settings.service.name))
     return SourceWatch(
-        Believed(instance.rules.policy),
+        Baseline(instance.rules.policy),
         accepted.read,
         loader,
         settings.state.dir,
@@ -257,17 +184,17 @@ def _work(
     due = DueLoop(service.waiting, service.work_off_due, service.prune_waiting, service.clock, service.stop)
     service.on_kept = due.wake
     due.start()
-    lanes = Lanes(
+    lanes = RunningQueries(
         settings, admin, lambda query: stream(spark, settings, query, service.process).start(), service.begin_again
     )
     failed: Mapping[Query, Exception | None] = {}
     broken: Exception | None = None
-    care = Care(
+    care = Upkeep(
         partial(_tidy, settings, service, admin),
-        lambda: accounts_of(settings, admin, service.clock.now_ms(), matched=lanes.matched, remembers=True),
+        lambda: reconcile(settings, admin, service.clock.now_ms(), matched=lanes.matched, remembers=True),
         service.metrics,
     )
-    beside = Beside(service.stop)
+    beside = BackgroundCall(service.stop)
     gaps: list[str] = []
     was_idle = False
     try:
@@ -295,8 +222,8 @@ def _work(
     if service.fatal:
         raise service.fatal[0]
     for query, failure in failed.items():
-        _raise_failure(query.name, failure)
-    _raise_failure("of waiting retries", broken)
+        raise_failure(query.name, failure)
+    raise_failure("of waiting retries", broken)
     beside.check()
     if gaps:
         raise ReaperError(f"not accounted for: {'; '.join(gaps)}")
@@ -320,7 +247,7 @@ def _audits(spark: SparkSession, settings: Settings) -> Iterator[Callable[[], bo
     if not settings.audit.every_seconds:
         yield lambda: False
         return
-    from streaming.audit.watch import auditing  # which takes the sweep's policy from this module
+    from streaming.audit.repeat.beside_service import auditing
 
     with auditing(spark, settings) as turns:
         yield lambda: turns.is_busy
@@ -336,7 +263,7 @@ def _tidy(settings: Settings, service: LedgerDeletionService, admin: PulsarAdmin
         return
 
 
-def _stop(spark: SparkSession, lanes: Lanes, due: DueLoop) -> None:
+def _stop(spark: SparkSession, lanes: RunningQueries, due: DueLoop) -> None:
     """What is under way has a moment to finish; then it is cut short, is not committed, and runs again."""
     is_over = due.join(_LAST_WORDS_S)
     lanes.stop()
@@ -344,28 +271,6 @@ def _stop(spark: SparkSession, lanes: Lanes, due: DueLoop) -> None:
         spark.sparkContext.cancelAllJobs()
         lanes.join()
         due.join(_LAST_WORDS_S)
-
-
-def _raise_failure(lane: str, failure: Exception | None) -> None:
-    if failure and not isinstance(failure, StopRequestedError) and "StopRequestedError" not in str(failure):
-        ours = translated(failure)
-        if isinstance(ours, ReaperError):
-            raise ours
-        cause = str(failure).partition(_QUERY_AND_PLAN)[0].strip()
-        task = _LOST_TASK.search(cause)
-        first = task[1] if task else cause
-        if _PULSAR_AWAY.match(first):
-            raise UnavailableError(f"query {lane}: Pulsar can't be reached, start again when it can: {first}")
-        raise ReaperError(f"query {lane} failed: {cause}")
-
-
-def _secret(store: MetadataStore, path: str) -> bytes:
-    """The key that signs sightings; made once per cluster."""
-    store.create(path, token_hex(32).encode(), parents=True)
-    node = store.read_many([path])[0]
-    if not isinstance(node, Znode):
-        raise UnavailableError(f"{path} can't be read")
-    return node.data
 
 
 def _told(stop: threading.Event, number: int) -> None:

@@ -2,9 +2,9 @@
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, start_http_server
 
-from streaming.accounts import Accounts
-from streaming.in_use import InUseCache
-from streaming.receipts import ChunkSummary
+from streaming.in_use.cache import InUseCache
+from streaming.reconcile.messages import Reconciliation
+from streaming.state.receipts import ChunkSummary
 
 
 class Metrics:
@@ -86,7 +86,7 @@ class Metrics:
         """Show how many retries wait."""
         self._waiting.set(retries)
 
-    def unaccounted(self, accounts: Accounts) -> None:
+    def unaccounted(self, accounts: Reconciliation) -> None:
         """Show the gaps in the accounts; a look that was not whole takes none away."""
         gaps = {
             "messages": sum(len(one.missing) for one in accounts.partitions),

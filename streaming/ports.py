@@ -1,6 +1,6 @@
 """What the program needs of the outside, in its own words; adapters translate, fakes imitate.
 
-Every port has an adapter named by technology and a fake in streaming.adapters.memory; both pass
+Every port has an adapter named by technology and a fake in streaming.adapters.memory.store; both pass
 the same tests (tests/contract). "Unknown" is an exception (UnavailableError), never a default.
 """
 

@@ -4,7 +4,7 @@ from array import array
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
-from streaming.adapters.memory_tree import MemoryTree, NoNodeError, parent_of
+from streaming.adapters.memory.tree import MemoryTree, NoNodeError, parent_of
 from udfs.formats.managed_ledger import (
     LedgerInfo,
     ManagedCursorInfo,

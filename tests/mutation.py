@@ -56,11 +56,11 @@ class Mutation:
     after: str
 
 
-ONE_CLUSTER = "streaming/one_cluster.py"
+ONE_CLUSTER = "streaming/coordination/exclusive.py"
 JUDGE, REFERENCES, OWNERSHIP, SIGHTINGS = (
     f"udfs/{name}.py" for name in ("judge", "references", "ownership", "sightings")
 )
-BREAKER, RECALL = "streaming/breaker.py", "streaming/recall.py"
+BREAKER, RECALL = "streaming/limits/blast_radius.py", "streaming/limits/last_hour.py"
 SWEEP, GUARDS, KNOWN, IN_USE, JOURNAL, BELIEVED, WORKER, COORDINATION = (
     f"streaming/{name}.py"
     for name in ("sweep", "guards", "known", "in_use", "journal", "believed", "worker", "adapters/coordination")
@@ -301,13 +301,13 @@ MUTATIONS = (
     ),
     Mutation(
         "owners of objects are looked at once more",
-        "streaming/sweep_offload.py",
+        "streaming/sweep/offloads.py",
         "        self._judge_changed(deletable, references)\n",
         "",
     ),
     Mutation(
         "the journal goes before objects",
-        "streaming/sweep_offload.py",
+        "streaming/sweep/offloads.py",
         "        self._journal.write_objects([_entry(one, references[one.key]) for one in deletable])\n",
         "",
     ),

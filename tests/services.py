@@ -5,8 +5,8 @@ from types import SimpleNamespace
 from typing import Any, TypeVar
 
 from streaming.clock import ManualClock
-from streaming.config import load
-from streaming.service import LedgerDeletionService
+from streaming.config.load import load
+from streaming.deletion.service import LedgerDeletionService
 
 S = TypeVar("S", bound=LedgerDeletionService)
 

@@ -60,8 +60,8 @@ def _use_spark(folder: str, archive: str) -> None:
     """Do a little of what the service does, so that its classes are loaded."""
     from pyspark.sql import DataFrame
 
-    from streaming.config import load
-    from streaming.session import fetched_jars, start
+    from streaming.config.load import load
+    from streaming.spark.session import fetched_jars, start
 
     config = Path(folder, "config.toml")
     config.write_text(CONFIG.format(folder=folder, archive=archive))

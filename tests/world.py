@@ -3,12 +3,14 @@
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 
-from streaming.adapters.memory import Faults, MemoryStore
-from streaming.adapters.memory_tree import ANYONE, Identities, MemoryTree
+from streaming.adapters.memory.store import Faults, MemoryStore
+from streaming.adapters.memory.tree import ANYONE, Identities, MemoryTree
 from streaming.clock import ManualClock
-from streaming.in_use import InUseLoader
+from streaming.in_use.loader import InUseLoader
 from streaming.ports import GuardedDelete, GuardResult, GuardStatus, Znode
-from streaming.sweep import Job, JournalEntry, Sweeper, SweepRules, Swept
+from streaming.state.journal import JournalEntry
+from streaming.sweep.jobs import Job, SweepRules, Swept
+from streaming.sweep.ledgers import Sweeper
 from tests.builders import DAY_MS, MINUTE_MS, NOW_MS, ROOT, custom_of, metadata, put
 from udfs.formats.ledger_metadata import serialize_v3
 from udfs.judge import Policy

@@ -13,15 +13,7 @@ from enum import StrEnum
 from functools import lru_cache
 
 from udfs.judge_offload import MANAGED_LEDGER_KEY
-from udfs.ownership import (
-    APPLICATION,
-    BUCKET_TOPIC,
-    COMPACTED_TOPIC,
-    COMPONENT,
-    CURSOR,
-    MANAGED_LEDGER,
-    SCHEMA_ID,
-)
+from udfs.ownership import APPLICATION, BUCKET_TOPIC, COMPACTED_TOPIC, COMPONENT, CURSOR, MANAGED_LEDGER, SCHEMA_ID
 from udfs.paths import checked_schema_id, managed_ledger_name
 from udfs.records import LedgerComponent, LedgerType, OffloadContext, Outcome, PendingDelete, Reason, Verdict
 from udfs.references import fixed_paths, key_of, owner_of

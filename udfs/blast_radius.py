@@ -7,7 +7,7 @@ from collections import Counter, deque
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-HOUR_MS = 3_600_000
+from udfs.units import HOUR_MS
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,3 +87,11 @@ def _crowded(limits: Limits, planned: Planned, hour: Mapping[tuple[str, str], in
             most = limits.per_hour_per_owner
             return f"{in_all} deletes of {owner} within an hour; limits.max_deletes_per_hour_per_owner is {most}"
     return None
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What a dry run found deletable: by (tenant, owner), and by task, in the order of Spark's partitions."""
+
+    by_owner: Planned
+    by_task: tuple[int, ...]

@@ -1,9 +1,9 @@
 """What follows from a verdict: a final receipt, another try and when, or the dead-letter topic."""
 
 from dataclasses import dataclass
+from hashlib import sha256
 
 from udfs.records import Outcome, Reason, Verdict
-from udfs.retry import backoff_ms
 
 # These say nothing about the request itself. Waiting for a person must not use up its tries, nor a wait that ends
 # by itself (a day's quarantine is longer than ten tries ten minutes apart), nor an object store that is away.
@@ -62,3 +62,15 @@ def dispose(verdict: Verdict, *, attempt: int, max_retry_delete_count: int) -> D
         return Disposition(Outcome.RETRY, attempt)
     tried = attempt + 1
     return Disposition(Outcome.DEAD_LETTER if tried > max_retry_delete_count else Outcome.RETRY, tried)
+
+
+def backoff_ms(attempt: int, *, base_ms: int, cap_ms: int, seed: str) -> int:
+    """Return base_ms for the first attempt, then about twice as long each time, up to cap_ms.
+
+    From the second attempt on up to a quarter is taken off, so that messages put off together don't come back
+    together. The same seed (a message id) and attempt give the same answer: a replayed batch writes the same copy.
+    """
+    longest = min(max(cap_ms, base_ms), base_ms << min(max(attempt - 1, 0), 62))
+    shortest = max(base_ms, longest - longest // 4)
+    fraction = int.from_bytes(sha256(f"{seed}/{attempt}".encode("utf-8", "backslashreplace")).digest()[:4], "big")
+    return shortest + (longest - shortest) * fraction // 0xFFFFFFFF

@@ -31,8 +31,6 @@ _KIND_OF = {
     LedgerComponent.COMPACTED_LEDGER: "compacted",
     LedgerComponent.DELAYED_INDEX_BUCKET: "buckets",
 }
-
-
 _Named = tuple[set[int], set[int], int]  # ids that znodes name, ids that the broker names (-1: none), newest id
 
 

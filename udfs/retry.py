@@ -5,7 +5,6 @@ believed is one that can't hold a query up or overflow a counter.
 """
 
 from collections.abc import Mapping
-from hashlib import sha256
 
 from udfs.sightings import OWNER_ABSENT_SINCE
 from udfs.wire import MAX_PAYLOAD_BYTES
@@ -97,18 +96,6 @@ def fitting(payload: bytes, key: bytes, properties: Mapping[str, str]) -> tuple[
 
 def _size(text: str) -> int:
     return len(text.encode("utf-8", "surrogatepass"))
-
-
-def backoff_ms(attempt: int, *, base_ms: int, cap_ms: int, seed: str) -> int:
-    """Return base_ms for the first attempt, then about twice as long each time, up to cap_ms.
-
-    From the second attempt on up to a quarter is taken off, so that messages put off together don't come back
-    together. The same seed (a message id) and attempt give the same answer: a replayed batch writes the same copy.
-    """
-    longest = min(max(cap_ms, base_ms), base_ms << min(max(attempt - 1, 0), 62))
-    shortest = max(base_ms, longest - longest // 4)
-    fraction = int.from_bytes(sha256(f"{seed}/{attempt}".encode("utf-8", "backslashreplace")).digest()[:4], "big")
-    return shortest + (longest - shortest) * fraction // 0xFFFFFFFF
 
 
 def _copied(

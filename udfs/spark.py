@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator
 
 import pyarrow as pa
 
+from udfs import columns as c
 from udfs.formats.message_id import parse_message_id
 from udfs.paths import tenant_of, topic_of
 from udfs.records import Rejection
@@ -14,8 +15,8 @@ from udfs.references import key_of
 from udfs.retry import due_ms
 from udfs.wire import decode
 
-# names are streaming.columns'; the core can't import them, tests/unit/test_columns.py holds both together
-RAW = ("topic", "message_id", "publish_ms", "message_key", "payload", "message_properties")
+# as queries/transforms.py selects them from the connector's rows, in this order
+RAW = ("topic", "message_id", c.PUBLISH_MS, c.MESSAGE_KEY, c.PAYLOAD, c.MESSAGE_PROPERTIES)
 
 
 def annotate(batches: Iterable[pa.RecordBatch], schema: pa.Schema) -> Iterator[pa.RecordBatch]:
@@ -38,16 +39,16 @@ def _annotated(
     named = dict(properties or ())  # type: ignore[call-overload]
     request = decode(payload)
     return {
-        "source": topic,
-        "position_ledger": position.ledger_id,
-        "position_entry": position.entry_id,
-        "position_batch": position.batch_index,
-        "publish_ms": publish_ms,
-        "due_ms": due_ms(publish_ms, named),
-        "row": row,
-        "message_key": key,
-        "payload": payload,
-        "message_properties": list(named.items()),
-        "reference_key": None if isinstance(request, Rejection) else key_of(request),
-        "tenant": None if isinstance(request, Rejection) else tenant_of(topic_of(request.managed_ledger)),
+        c.SOURCE: topic,
+        c.POSITION_LEDGER: position.ledger_id,
+        c.POSITION_ENTRY: position.entry_id,
+        c.POSITION_BATCH: position.batch_index,
+        c.PUBLISH_MS: publish_ms,
+        c.DUE_MS: due_ms(publish_ms, named),
+        c.ROW: row,
+        c.MESSAGE_KEY: key,
+        c.PAYLOAD: payload,
+        c.MESSAGE_PROPERTIES: list(named.items()),
+        c.REFERENCE_KEY: None if isinstance(request, Rejection) else key_of(request),
+        c.TENANT: None if isinstance(request, Rejection) else tenant_of(topic_of(request.managed_ledger)),
     }

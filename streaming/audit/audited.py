@@ -5,11 +5,11 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from streaming.adapters.clients import clients_for
 from streaming.audit.certificate import Certificate
-from streaming.audit.options import Filters
+from streaming.audit.options import FindingFilters
 from streaming.audit.place import Place
-from streaming.config import Settings
+from streaming.clients import clients_for
+from streaming.config.settings import Settings
 from streaming.errors import ConfigError, UnavailableError
 from streaming.ports import Unreadable
 
@@ -43,7 +43,7 @@ class Audited:
     in_use: tuple[Share, ...]
 
 
-def remember(place: Place, audited: Audited, filters: Filters) -> None:
+def remember(place: Place, audited: Audited, filters: FindingFilters) -> None:
     """Write it down. filters: what the report beside it shows; the findings are all there. Raises UnavailableError."""
     content = {
         "audit_id": audited.audit_id,

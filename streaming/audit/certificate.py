@@ -4,8 +4,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from streaming.audit.listing import Problem
-from streaming.audit.options import Filters
+from streaming.audit.options import FindingFilters
+from streaming.audit.walk.listing import Problem
 from udfs.paths import MANAGED_LEDGERS_ROOT, SCHEMAS_ROOT
 
 MAX_PROBLEMS = 10_000  # more than that is no longer a list of exceptions: then nothing is believed
@@ -50,7 +50,7 @@ class Certificate:
             tuple(fields["errors"]),
         )
 
-    def faults_within(self, filters: Filters) -> tuple[str, ...]:
+    def faults_within(self, filters: FindingFilters) -> tuple[str, ...]:
         """What could not be read of what the filters choose; a path outside topics and schemas concerns all."""
         wanted = filters.namespace or filters.tenant
         paths = [f"{path}: {detail}" for path, detail in self.unreadable if _concerns(path, wanted)]

@@ -1,11 +1,11 @@
 """Column names and row shapes of the audit's stages; a bare column string elsewhere is a defect.
 
-Names that receipts have too are streaming.columns'.
+Names that receipts have too are streaming.schemas'.
 """
 
 import pyarrow as pa
 
-from streaming.columns import (
+from udfs.columns import (
     BYTES,
     COMPONENT,
     DETAIL,

@@ -12,28 +12,31 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from rich.console import Console
 
-from streaming import columns as c
-from streaming.audit import asked, history, html, join, terminal
+from streaming.adapters.bookkeeper.bookies import announced
 from streaming.audit import columns as a
+from streaming.audit import history, join
 from streaming.audit.audited import Audited, instance_id_of, remember, remembered
-from streaming.audit.html import Beside
-from streaming.audit.options import AuditOptions, Filters
+from streaming.audit.options import AuditOptions, FindingFilters
 from streaming.audit.place import FINDINGS, Place, place_of
 from streaming.audit.progress import Phases
-from streaming.audit.publication import Publication
+from streaming.audit.publication import asked
+from streaming.audit.publication.publish import Publication
+from streaming.audit.repeat.schedule import Turns
+from streaming.audit.repeat.stopping import run_until_signal
+from streaming.audit.report import html, terminal
+from streaming.audit.report.html import Beside
+from streaming.audit.report.summary import Summary, matching, summarize
+from streaming.audit.report.text import age_text, size_text
 from streaming.audit.run import Audit
 from streaming.audit.space import Space, account
-from streaming.audit.stopping import run_until_signal
-from streaming.audit.summary import Summary, matching, summarize
-from streaming.audit.text import age_text, size_text
-from streaming.audit.turns import Turns
-from streaming.bookies import announced
+from streaming.clients import clients_for
 from streaming.clock import SystemClock
-from streaming.config import Settings
+from streaming.config.settings import Settings
+from streaming.coordination.exclusive import require_exclusive_bookkeeper
 from streaming.errors import ReaperError, SafetyError
-from streaming.one_cluster import require_exclusive_bookkeeper
-from streaming.service import translated
-from streaming.session import Jars, start
+from streaming.spark.failures import translated
+from streaming.spark.session import Jars, start
+from udfs import columns as c
 from udfs.audit import FindingClass
 
 log = logging.getLogger("ledger-reaper")
@@ -53,7 +56,7 @@ _JSON_FIELDS = (
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class AuditRequest:
     """What to do with what an audit finds. last: with what the last audit there found, instead of looking anew.
 
     config: the configuration file as the operator named it, for the commands that are proposed. is_quiet: one line to
@@ -70,7 +73,7 @@ class Wanted:
     repeats: bool = False
 
 
-def audit(settings: Settings, wanted: Wanted, *, watch_seconds: int = 0) -> None:
+def audit(settings: Settings, wanted: AuditRequest, *, watch_seconds: int = 0) -> None:
     """Run one audit, or one after another until SIGTERM or SIGINT; a single one cut short raises KeyboardInterrupt.
 
     Raises SafetyError for a loss found, or a publication refused; ConfigError to publish where nobody has said whose
@@ -99,7 +102,7 @@ class AuditCommand:
 
     spark: SparkSession
     settings: Settings
-    wanted: Wanted
+    wanted: AuditRequest
     place: Place
     stop: threading.Event
 
@@ -122,7 +125,9 @@ class AuditCommand:
             selected = matching(self._findings(), filters)
             with phases.phase("Adding up"):
                 summary = summarize(selected)
-            bookies = self.wanted.options.bookies or announced(self.settings)
+            bookies = self.wanted.options.bookies or announced(
+                clients_for(self.settings).store, self.settings.zookeeper.ledgers_root
+            )
             space = account(self.settings, self.place, bookies, SystemClock().now_ms())
             report = self._write(audited, summary, space)
         self._show(audited, selected, summary, space, report)
@@ -217,7 +222,7 @@ def _print_json(selected: DataFrame, audited: Audited) -> None:
     sys.stdout.flush()
 
 
-def _scope(filters: Filters) -> str:
+def _scope(filters: FindingFilters) -> str:
     chosen = {
         "tenant": filters.tenant,
         "namespace": filters.namespace,

@@ -9,21 +9,21 @@ from typing import Any
 import pyarrow.dataset as ds
 from rich.console import Console
 
-from streaming import columns as c
-from streaming import receipts
-from streaming.adapters.clients import clients_for
-from streaming.app import policy_of
 from streaming.audit import columns as a
 from streaming.audit.place import FINDINGS, Place, place_of
-from streaming.audit.suspects import LedgerReader
-from streaming.audit.text import age_text, size_text
-from streaming.audit.words import meaning_of
+from streaming.audit.report.text import age_text, size_text
+from streaming.audit.report.words import meaning_of
+from streaming.audit.walk.suspects import LedgerReader
+from streaming.clients import clients_for
 from streaming.clock import Clock, SystemClock
-from streaming.config import Settings
-from streaming.identity import read_layout
-from streaming.in_use import InUseLoader
-from streaming.pace import Pace
+from streaming.config.policies import policy_of
+from streaming.config.settings import Settings
+from streaming.coordination.identity import read_layout
+from streaming.in_use.loader import InUseLoader
 from streaming.ports import Unreadable
+from streaming.state import receipts
+from streaming.sweep.pace import Pace
+from udfs import columns as c
 from udfs.audit import Unclaimed, claim_of
 from udfs.judge import Case, judge, refers_to
 from udfs.paths import ledger_path, topic_of

@@ -5,8 +5,8 @@ from collections.abc import Sequence
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
-from streaming import columns as c
 from streaming.audit import columns as a
+from udfs import columns as c
 from udfs.audit import NOT_FINDINGS, FindingClass
 from udfs.records import LedgerType
 

@@ -1,20 +1,15 @@
 """What the operator can choose for one audit, apart from the configuration."""
 
-import re
 import shlex
 from dataclasses import dataclass, field
 
+from streaming.config.amounts import seconds_of
 from streaming.errors import ConfigError
 from udfs.records import LedgerComponent
 
-_SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86_400, "w": 604_800}
-_BYTES = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
-_DURATION = re.compile(r"([0-9]{1,9})([smhdw])")
-_SIZE = re.compile(r"([0-9]{1,12})([KMGT]?)(i?B)?")
-
 
 @dataclass(frozen=True, slots=True)
-class Filters:
+class FindingFilters:
     """Which findings are shown and published; empty or 0: all. MISSING is shown whatever they say.
 
     older_than_seconds: by the ledger's last change. max_bytes: the oldest orphans that fit into so many bytes.
@@ -41,7 +36,7 @@ class Filters:
     @property
     def are_empty(self) -> bool:
         """Whether nothing is left out."""
-        return self == Filters()
+        return self == FindingFilters()
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,15 +52,7 @@ class AuditOptions:
     tasks: int = 32
     verify_only: bool = False
     bookies: tuple[str, ...] = ()
-    filters: Filters = field(default_factory=Filters)
-
-
-def seconds_of(text: str, option: str) -> int:
-    """Read "90s", "30m", "6h", "7d" or "2w". Raises ConfigError."""
-    match = _DURATION.fullmatch(text.strip().lower())
-    if match is None:
-        raise ConfigError(f"{option} {text}: expected a number and s, m, h, d or w, as in 6h")
-    return int(match[1]) * _SECONDS[match[2]]
+    filters: FindingFilters = field(default_factory=FindingFilters)
 
 
 def every_seconds_of(text: str, *, last: bool) -> int:
@@ -78,14 +65,6 @@ def every_seconds_of(text: str, *, last: bool) -> int:
     if not seconds:
         raise ConfigError(f"--watch {text}: expected more than nothing")
     return seconds
-
-
-def bytes_of(text: str, option: str) -> int:
-    """Read "500", "10M", "2GiB" (all powers of two). Raises ConfigError."""
-    match = _SIZE.fullmatch(text.strip().replace(" ", ""))
-    if match is None:
-        raise ConfigError(f"{option} {text}: expected a number of bytes, or one with K, M, G or T, as in 10G")
-    return int(match[1]) * _BYTES[match[2]]
 
 
 def component_of(text: str) -> LedgerComponent | None:

@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pyarrow.fs as pafs
 
-from streaming.config import Settings
+from streaming.config.settings import Settings
 from streaming.errors import UnavailableError
-from streaming.journal import open_filesystem
+from streaming.state.filesystem import open_filesystem
 
 FINDINGS = "findings"
 

@@ -17,7 +17,7 @@ from rich.progress import (
     TimeRemainingColumn,
 )
 
-from streaming.audit.stopping import StoppedError
+from streaming.audit.repeat.stopping import StoppedError
 
 _TICK_SECONDS = 0.4
 _RATE_FROM_ROWS = 1_000

@@ -16,37 +16,37 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.pandas.types import from_arrow_schema
 
-from streaming import columns as c
-from streaming.adapters.clients import clients_for, zookeeper_settings
-from streaming.adapters.zookeeper_zxid import newest_zxid
-from streaming.app import policy_of
+from streaming.adapters.zookeeper.zxid import newest_zxid
 from streaming.audit import columns as a
 from streaming.audit import join
 from streaming.audit.audited import Audited, Share, instance_id_of
 from streaming.audit.certificate import MAX_PROBLEMS, Certificate, blocked_paths, whole_errors
-from streaming.audit.listing import ListTask, Problem, find_folders
-from streaming.audit.looks import LookTask
-from streaming.audit.objects import PREFIXES, ClaimObjectsTask, ListObjectsTask, bucket_path, buckets_by_label
+from streaming.audit.looks.ledgers import LookTask
 from streaming.audit.options import AuditOptions
-from streaming.audit.owners import OwnersTask, find_namespaces
 from streaming.audit.place import FINDINGS, Place
 from streaming.audit.progress import Phases
-from streaming.audit.references import ReferenceTask
 from streaming.audit.stages import Kept, Stages
-from streaming.audit.suspects import ClaimTask
+from streaming.audit.walk.listing import ListTask, Problem, find_folders
+from streaming.audit.walk.objects import PREFIXES, ClaimObjectsTask, ListObjectsTask, bucket_path, buckets_by_label
+from streaming.audit.walk.owners import OwnersTask, find_namespaces
+from streaming.audit.walk.references import ReferenceTask
+from streaming.audit.walk.suspects import ClaimTask
+from streaming.clients import clients_for, zookeeper_settings
 from streaming.clock import Clock
-from streaming.config import Settings
-from streaming.identity import read_layout
+from streaming.config.policies import policy_of
+from streaming.config.settings import Settings
+from streaming.coordination.identity import read_layout
+from streaming.queries.transforms import tasks_for
+from udfs import columns as c
 from udfs.audit import NOT_FINDINGS, FindingClass
 from udfs.judge import Policy
 from udfs.records import LedgerType
+from udfs.units import DAY_MS
 
 _DRIVER_ROWS = MAX_PROBLEMS  # one more is no longer believed
 _SHARES = 500
 _WORK = ".work-"
-_DAY_MS = 24 * 3600 * 1000
 SECOND_LOOK_WAITS = "Waiting before the second look (--recheck-seconds)"
-_ROWS_PER_TASK = 500  # below that, a second Python worker costs more than it brings
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +80,7 @@ def audit_id_at(now_ms: int) -> str:
 
 def left_behind(folders: Sequence[str], now_ms: int) -> list[str]:
     """Stages of audits that were killed; after a day none is still at work."""
-    oldest = f"{_WORK}{audit_id_at(now_ms - _DAY_MS)}"
+    oldest = f"{_WORK}{audit_id_at(now_ms - DAY_MS)}"
     return [folder for folder in folders if folder.startswith(_WORK) and folder < oldest]
 
 
@@ -288,8 +288,3 @@ def shares(references: DataFrame) -> tuple[Share, ...]:
 def audit_policy(settings: Settings, options: AuditOptions) -> Policy:
     """The sweep's patience, except that the two looks are as far apart as this audit's pause."""
     return replace(policy_of(settings), absence_interval_ms=options.recheck_seconds * 1000)
-
-
-def tasks_for(rows: int, most: int) -> int:
-    """How many tasks so many rows are worth."""
-    return max(1, min(most, -(-rows // _ROWS_PER_TASK)))

@@ -13,13 +13,13 @@ from operator import and_
 
 import pyarrow.dataset as ds
 
-from streaming import columns as c
-from streaming import receipts
-from streaming.adapters.bookie_http import BookieDisk, look
+from streaming.adapters.bookkeeper.http import BookieDisk, look
 from streaming.audit.place import Place
-from streaming.audit.publish import plans
-from streaming.config import Settings
+from streaming.audit.publication.send import plans
+from streaming.config.settings import Settings
 from streaming.errors import UnavailableError
+from streaming.state import receipts
+from udfs import columns as c
 from udfs.records import LedgerType, Outcome
 
 FILE = "bookies.json"

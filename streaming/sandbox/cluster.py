@@ -12,10 +12,9 @@ from pathlib import Path
 
 import psutil
 
-from streaming.adapters import sandbox_clients as clients
-from streaming.artifacts import Progress, java, locked, pulsar_home
 from streaming.errors import ConfigError, ReaperError, UnavailableError
-from streaming.sandbox import launch, process
+from streaming.sandbox import clients, launch, process
+from streaming.sandbox.distribution import pulsar_home
 from streaming.sandbox.home import (
     BUCKET,
     CLUSTER_NAME,
@@ -30,6 +29,7 @@ from streaming.sandbox.home import (
     pick_ports,
 )
 from streaming.sandbox.local_config import write_local_files
+from streaming.spark.ivy import Progress, java, locked
 
 READY_SECONDS = 120.0
 GRACE_SECONDS = 20.0

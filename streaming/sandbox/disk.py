@@ -4,9 +4,8 @@ import json
 import time
 from functools import partial
 
-from streaming.adapters import sandbox_clients as clients
 from streaming.errors import UnavailableError
-from streaming.sandbox import topics
+from streaming.sandbox import clients, topics
 from streaming.sandbox.cluster import Cluster
 from streaming.sandbox.home import Part
 

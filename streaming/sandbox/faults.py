@@ -4,8 +4,7 @@ import contextlib
 import signal
 from collections.abc import Iterator
 
-from streaming.adapters import sandbox_clients as clients
-from streaming.sandbox import process
+from streaming.sandbox import clients, process
 from streaming.sandbox.cluster import Cluster
 from streaming.sandbox.home import LEDGERS_ROOT, Part
 

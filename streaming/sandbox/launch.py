@@ -7,9 +7,8 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path
 
-from streaming.adapters import sandbox_clients as clients
 from streaming.errors import ReaperError
-from streaming.sandbox import process
+from streaming.sandbox import clients, process
 from streaming.sandbox.home import ACCESS_KEY, BUCKET, CLUSTER_NAME, HOST, Home, Part, Spec, addresses
 from streaming.sandbox.settings import render, settings
 

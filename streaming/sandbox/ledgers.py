@@ -4,8 +4,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
-from streaming.adapters import sandbox_clients as clients
-from streaming.sandbox import topics
+from streaming.sandbox import clients, topics
 from streaming.sandbox.cluster import Cluster
 from streaming.sandbox.home import LEDGERS_ROOT
 from udfs.formats.ledger_metadata import parse_ledger_metadata, serialize_v3

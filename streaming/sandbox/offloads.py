@@ -9,8 +9,7 @@ import contextlib
 import json
 from dataclasses import dataclass
 
-from streaming.adapters import sandbox_clients as clients
-from streaming.sandbox import faults, topics
+from streaming.sandbox import clients, faults, topics
 from streaming.sandbox.cluster import Cluster
 from streaming.sandbox.home import Part
 from udfs.formats.managed_ledger import LedgerInfo, parse_managed_ledger

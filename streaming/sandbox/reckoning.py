@@ -8,11 +8,11 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import TypeVar
 
-from streaming import columns as c
-from streaming import receipts
-from streaming.adapters.clients import admin_for
-from streaming.adapters.pulsar_read import StoredMessage, read
-from streaming.config import Settings
+from streaming.adapters.pulsar.read import StoredMessage, read
+from streaming.clients import admin_for
+from streaming.config.settings import Settings
+from streaming.state import receipts
+from udfs import columns as c
 from udfs.records import Outcome
 from udfs.retry import ORIGIN_MESSAGE_ID, attempt_of
 

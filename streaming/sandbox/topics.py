@@ -8,8 +8,8 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
-from streaming.adapters import sandbox_clients as clients
 from streaming.errors import RefusedError, UnavailableError
+from streaming.sandbox import clients
 from streaming.sandbox.cluster import Cluster
 from streaming.sandbox.home import Part
 from udfs.paths import encode_cursor, managed_ledger_name

@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from streaming.adapters.memory import MemoryStore
-from streaming.adapters.memory_tree import MemoryTree
-from streaming.adapters.zookeeper import ZooKeeperSettings, ZooKeeperStore
+from streaming.adapters.memory.store import MemoryStore
+from streaming.adapters.memory.tree import MemoryTree
+from streaming.adapters.zookeeper.store import ZooKeeperSettings, ZooKeeperStore
 from streaming.clock import SystemClock
 from streaming.ports import MetadataStore
 from tests.contract.zookeeper_server import ZooKeeperServer, zookeeper_running

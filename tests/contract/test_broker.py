@@ -8,8 +8,8 @@ from uuid import uuid4
 
 import pytest
 
-from streaming.adapters.memory import MemoryBroker
-from streaming.adapters.pulsar_admin import AdminBroker, PulsarAdmin, PulsarAdminSettings
+from streaming.adapters.memory.store import MemoryBroker
+from streaming.adapters.pulsar.admin import AdminBroker, PulsarAdmin, PulsarAdminSettings
 from streaming.errors import RefusedError
 from streaming.ports import Broker
 from udfs.paths import encode_cursor, managed_ledger_name, namespace_of

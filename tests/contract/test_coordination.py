@@ -9,9 +9,12 @@ from uuid import uuid4
 import psutil
 import pytest
 
-from streaming.adapters import coordination
-from streaming.adapters.coordination import AgreedClock, Epoch, InstanceLock, Pause
 from streaming.clock import ManualClock, StartedClock, SystemClock
+from streaming.coordination import lock as coordination
+from streaming.coordination.agreed_clock import AgreedClock
+from streaming.coordination.epoch import Epoch
+from streaming.coordination.lock import InstanceLock
+from streaming.coordination.pause import Pause
 from streaming.errors import SafetyError, StopRequestedError
 from streaming.ports import GuardedDelete, GuardResult, GuardStatus, MetadataStore
 from tests.contract.conftest import Stores

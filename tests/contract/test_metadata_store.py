@@ -4,10 +4,10 @@ from uuid import uuid4
 
 import pytest
 
-from streaming.adapters.acl import ALL, CREATE, DELETE, READ, AclEntry, acl_bytes, acl_entries
 from streaming.errors import RefusedError, SafetyError, UnavailableError
 from streaming.ports import GuardedDelete, GuardResult, GuardStatus, MetadataStore, Unreadable, Znode
 from tests.contract.conftest import Stores
+from udfs.formats.acl import ALL, CREATE, DELETE, READ, AclEntry, acl_bytes, acl_entries
 
 
 def _world(perms: int) -> bytes:

@@ -8,9 +8,9 @@ from uuid import uuid4
 
 import pytest
 
-from streaming.adapters.memory_objects import MemoryObjects
-from streaming.adapters.s3 import S3Objects
-from streaming.adapters.s3_calls import S3Settings
+from streaming.adapters.memory.objects import MemoryObjects
+from streaming.adapters.s3.calls import S3Settings
+from streaming.adapters.s3.objects import S3Objects
 from streaming.errors import RefusedError
 from streaming.ports import ObjectStore
 from tests.contract.s3_server import S3Server, s3_running

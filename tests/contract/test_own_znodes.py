@@ -10,19 +10,21 @@ from uuid import uuid4
 
 import pytest
 
-from streaming import app, own_znodes
-from streaming.adapters.acl import ALL, OPEN, READ, AclEntry, acl_bytes, acl_entries
-from streaming.adapters.coordination import InstanceLock, Pause
-from streaming.adapters.memory import MemoryStore
-from streaming.adapters.memory_tree import MemoryTree
-from streaming.adapters.zookeeper import ZooKeeperSettings, ZooKeeperStore
-from streaming.breaker import Breaker, breaker_path
+from streaming.adapters.memory.store import MemoryStore
+from streaming.adapters.memory.tree import MemoryTree
+from streaming.adapters.zookeeper.store import ZooKeeperSettings, ZooKeeperStore
+from streaming.check.questions import Notice
+from streaming.check.questions import own_znodes as own_znodes_question
 from streaming.clock import SystemClock
-from streaming.config import load
+from streaming.config.load import load
+from streaming.coordination import own_znodes
+from streaming.coordination.lock import InstanceLock
+from streaming.coordination.pause import Pause
+from streaming.deletion import instance
 from streaming.errors import ConfigError, RefusedError, SafetyError, UnavailableError
+from streaming.limits.breaker import Breaker, breaker_path
 from streaming.ports import MetadataStore, Unreadable, Znode
-from streaming.preflight import Notice
-from streaming.preflight import own_znodes as own_znodes_question
+from udfs.formats.acl import ALL, OPEN, READ, AclEntry, acl_bytes, acl_entries
 
 Sessions = Callable[[str], MetadataStore]
 
@@ -206,12 +208,12 @@ def test_a_start_closes_what_is_open_before_anything_is_done(
         "[safety]\nexclusive_bookkeeper = true\n"
         f'[state]\ndir = "{tmp_path}/state"\n[checkpoints]\ndir = "{tmp_path}/checkpoints"\n'
     )
-    monkeypatch.setattr(app, "clients_for", lambda _settings: SimpleNamespace(store=ours))
-    monkeypatch.setattr(app, "admin_for", lambda _settings: SimpleNamespace(clusters=lambda: ["c"]))
+    monkeypatch.setattr(instance, "clients_for", lambda _settings: SimpleNamespace(store=ours))
+    monkeypatch.setattr(instance, "admin_for", lambda _settings: SimpleNamespace(clusters=lambda: ["c"]))
 
     with contextlib.ExitStack() as stack:
-        instance = stack.enter_context(app._instance(load(file), threading.Event()))
-        assert instance.secret != b"known to everybody"
+        begun = stack.enter_context(instance.begin_instance(load(file), threading.Event()))
+        assert begun.secret != b"known to everybody"
         assert own_znodes.open_to_all(ours, root) == []
 
 

@@ -5,11 +5,12 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from streaming.adapters.pulsar_publish import Copy, publish
-from streaming.config import PulsarSettings, load
+from streaming.adapters.pulsar.publish import Copy, publish
+from streaming.config.load import load
+from streaming.config.sections import PulsarSettings
+from streaming.deletion.outbox import refuse_outdated, remembered_copies, sequence_id
 from streaming.errors import FencedError, ReaperError, SafetyError, UnavailableError
-from streaming.outbox import refuse_outdated, remembered_copies, sequence_id
-from streaming.service import translated
+from streaming.spark.failures import translated
 from tests.contract.publish_broker import PublishBroker
 
 TOPIC = "persistent://pulsar/ledger-deletion/d-RETRY-partition-0"

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from streaming.adapters.pulsar_admin import AdminBroker, PulsarAdmin, PulsarAdminSettings
-from streaming.adapters.pulsar_http import PulsarHttp, topic_path
+from streaming.adapters.pulsar.admin import AdminBroker, PulsarAdmin, PulsarAdminSettings
+from streaming.adapters.pulsar.http import PulsarHttp, topic_path
 from streaming.errors import ConfigError, RefusedError, UnavailableError
 from tests.contract.http_stub import HttpStub, Told, http_stub
 from udfs.records import BrokerView, Presence

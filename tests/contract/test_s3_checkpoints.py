@@ -8,11 +8,20 @@ from uuid import uuid4
 
 import pytest
 
-from streaming import identity, preflight
-from streaming.checkpoints import committed_positions, is_unfinished, left_behind, location_of, refuse_changes, root_of
-from streaming.config import Settings, load
+from streaming.check import questions as preflight
+from streaming.config.load import load
+from streaming.config.settings import Settings
+from streaming.coordination import identity
+from streaming.coordination.identity import ClusterIdentity
 from streaming.errors import ConfigError, SafetyError, UnavailableError
-from streaming.identity import ClusterIdentity
+from streaming.queries.checkpoints import (
+    committed_positions,
+    is_unfinished,
+    left_behind,
+    location_of,
+    refuse_changes,
+    root_of,
+)
 from tests.contract.s3_server import S3Server, s3_running
 
 KEPT = Path(__file__).parent.parent / "data" / "checkpoint-v1"

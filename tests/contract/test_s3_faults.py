@@ -9,8 +9,8 @@ from uuid import uuid4
 
 import pytest
 
-from streaming.adapters.s3 import MAX_CONTENT_BYTES, S3Objects
-from streaming.adapters.s3_calls import S3Settings
+from streaming.adapters.s3.calls import S3Settings
+from streaming.adapters.s3.objects import MAX_CONTENT_BYTES, S3Objects
 from streaming.errors import RefusedError, UnavailableError
 from streaming.ports import Unreadable
 from tests.contract.s3_server import BREAK, HOST, S3Server, bulk_delete, reads, s3_running

@@ -6,9 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from streaming.adapters.pulsar_admin import PulsarAdmin, PulsarAdminSettings
-from streaming.config import Settings, load
-from streaming.topics import faults_of
+from streaming.adapters.pulsar.admin import PulsarAdmin, PulsarAdminSettings
+from streaming.config.load import load
+from streaming.config.settings import Settings
+from streaming.topics.setup import faults_of
 from tests.contract.http_stub import HttpStub, Told, http_stub
 
 TOPIC = "/admin/v2/persistent/acme/reaper/r-RETRY"

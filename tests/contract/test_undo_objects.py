@@ -8,19 +8,19 @@ from uuid import uuid4
 import pytest
 
 from streaming.clock import SystemClock
-from streaming.config import Settings, load
+from streaming.config.load import load
+from streaming.config.settings import Settings
 from streaming.errors import ConfigError
-from streaming.journal import ParquetJournal
-from streaming.offload_jobs import ObjectEntry
-from streaming.undo import Undone, Wanted
-from streaming.undo_objects import undo_objects
+from streaming.state.journal import ObjectEntry, ParquetJournal
+from streaming.undo.ledgers import Undone, UndoSelection
+from streaming.undo.objects import undo_objects
 from tests.builders import TOPIC, UUID, gone
 from tests.contract.s3_server import S3Server, s3_running
 from udfs.formats.offload_index import index_name, object_name
 from udfs.offload_target import Bucket
 
 KEYS = (object_name(UUID, 5), index_name(UUID, 5))
-FIVE = Wanted(ledger_id=5)
+FIVE = UndoSelection(ledger_id=5)
 
 
 class World:
@@ -63,7 +63,7 @@ class World:
     def stored(self) -> list[str]:
         return [each["Key"] for each in self.client.list_objects_v2(Bucket=self.bucket.name).get("Contents", ())]
 
-    def undo(self, wanted: Wanted = FIVE, *, dry_run: bool = False) -> list[Undone]:
+    def undo(self, wanted: UndoSelection = FIVE, *, dry_run: bool = False) -> list[Undone]:
         return [each.status for each in undo_objects(self.settings, wanted, dry_run=dry_run)]
 
 
@@ -95,19 +95,24 @@ def test_what_was_deleted_comes_back_once(world: World) -> None:
 @pytest.mark.parametrize(
     "wanted",
     [
-        pytest.param(Wanted(topic=TOPIC), id="by the managed ledger's name"),
-        pytest.param(Wanted(topic="persistent://public/default/orders"), id="by the topic's name"),
-        pytest.param(Wanted(ledger_id=5, since_ms=1), id="by id and time"),
+        pytest.param(UndoSelection(topic=TOPIC), id="by the managed ledger's name"),
+        pytest.param(UndoSelection(topic="persistent://public/default/orders"), id="by the topic's name"),
+        pytest.param(UndoSelection(ledger_id=5, since_ms=1), id="by id and time"),
     ],
 )
-def test_deletes_are_chosen_by_what_the_operator_knows(world: World, wanted: Wanted) -> None:
+def test_deletes_are_chosen_by_what_the_operator_knows(world: World, wanted: UndoSelection) -> None:
     assert world.undo(wanted) == [Undone.PUT_BACK] * 2
 
 
 @pytest.mark.parametrize(
-    "wanted", [Wanted(ledger_id=6), Wanted(topic="persistent://public/default/payments"), Wanted(since_ms=2**50)]
+    "wanted",
+    [
+        UndoSelection(ledger_id=6),
+        UndoSelection(topic="persistent://public/default/payments"),
+        UndoSelection(since_ms=2**50),
+    ],
 )
-def test_what_the_journal_does_not_have_is_told(world: World, wanted: Wanted) -> None:
+def test_what_the_journal_does_not_have_is_told(world: World, wanted: UndoSelection) -> None:
     with pytest.raises(ConfigError, match="journal"):
         world.undo(wanted)
 

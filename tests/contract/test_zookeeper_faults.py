@@ -15,14 +15,14 @@ from kazoo.client import KazooClient
 from kazoo.protocol.serialization import Create, Transaction
 from kazoo.security import OPEN_ACL_UNSAFE, make_digest_acl_credential
 
-from streaming.adapters import multi_read
-from streaming.adapters.acl import ALL, AclEntry, acl_bytes
-from streaming.adapters.coordination import InstanceLock
-from streaming.adapters.zookeeper import ZooKeeperSettings, ZooKeeperStore, close_all, store_for
+from streaming.adapters.zookeeper import multi_read
+from streaming.adapters.zookeeper.store import ZooKeeperSettings, ZooKeeperStore, close_all, store_for
+from streaming.coordination.lock import InstanceLock
 from streaming.errors import ConfigError, UnavailableError
 from streaming.ports import GuardedDelete, GuardResult, GuardStatus, Unreadable, Znode
 from tests.contract.cutting_proxy import CuttingProxy, cutting_proxy
 from tests.contract.zookeeper_server import ZooKeeperServer, zookeeper_running
+from udfs.formats.acl import ALL, AclEntry, acl_bytes
 
 PATIENT = ZooKeeperSettings("", session_timeout_seconds=5.0)
 IMPATIENT = ZooKeeperSettings(

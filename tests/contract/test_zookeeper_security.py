@@ -9,11 +9,11 @@ from pathlib import Path
 import pytest
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat, pkcs12
 
-from streaming.adapters.acl import ALL, AclEntry, acl_bytes
-from streaming.adapters.zookeeper import ZooKeeperSettings, ZooKeeperStore
+from streaming.adapters.zookeeper.store import ZooKeeperSettings, ZooKeeperStore
 from streaming.errors import RefusedError, UnavailableError
 from streaming.ports import GuardedDelete, GuardStatus, Unreadable, Znode
 from tests.contract.zookeeper_server import free_port, zookeeper_running
+from udfs.formats.acl import ALL, AclEntry, acl_bytes
 
 pytestmark = pytest.mark.slow  # a server with TLS takes its time to start
 

@@ -8,8 +8,7 @@ import contextlib
 import uuid
 from dataclasses import dataclass
 
-from streaming.adapters import sandbox_clients as clients
-from streaming.sandbox import faults, ledgers, topics
+from streaming.sandbox import clients, faults, ledgers, topics
 from streaming.sandbox.cluster import Cluster
 from streaming.sandbox.home import Part
 from streaming.sandbox.ledgers import Orphans

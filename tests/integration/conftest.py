@@ -16,10 +16,11 @@ from typing import Any
 
 import pytest
 
-from streaming import artifacts
-from streaming.config import CONF, Settings, load
-from streaming.report import receipts_of
+from streaming.config.load import CONF, load
+from streaming.config.settings import Settings
 from streaming.sandbox.cluster import Cluster
+from streaming.spark import jars as artifacts
+from streaming.state.outcomes import receipts_of
 from tests import shared_classes
 
 CONFIG = """

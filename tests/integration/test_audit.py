@@ -13,9 +13,8 @@ import pyarrow.dataset as ds
 import pytest
 from kazoo.security import ACL, Id, Permissions
 
-from streaming.adapters import sandbox_clients as clients
-from streaming.adapters.bookie_http import look
-from streaming.sandbox import ledgers, shell, topics
+from streaming.adapters.bookkeeper.http import look
+from streaming.sandbox import clients, ledgers, shell, topics
 from streaming.sandbox.cluster import Cluster
 from tests.integration import audit_world as world_of
 from tests.integration.audit_world import (

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from streaming.adapters.clients import admin_for
-from streaming.adapters.pulsar_read import read
+from streaming.adapters.pulsar.read import read
+from streaming.clients import admin_for
 from streaming.sandbox import ledgers, topics
 from streaming.sandbox.cluster import Cluster
 from streaming.sandbox.orphans import WORKER, orphan_by_crash

@@ -18,9 +18,8 @@ from typing import Any
 
 import pytest
 
-from streaming.adapters import sandbox_clients as clients
 from streaming.errors import ReaperError
-from streaming.sandbox import faults, ledgers, topics
+from streaming.sandbox import clients, faults, ledgers, topics
 from streaming.sandbox.cluster import Cluster
 from streaming.sandbox.offloads import attempts, give_up_bookkeeper_copies
 from streaming.sandbox.orphans import WORKER, consume_and_trim

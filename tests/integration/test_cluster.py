@@ -12,10 +12,9 @@ from pathlib import Path
 import psutil
 import pytest
 
-from streaming.adapters import sandbox_clients as clients
-from streaming.adapters.pulsar_admin import AdminBroker, PulsarAdminSettings
+from streaming.adapters.pulsar.admin import AdminBroker, PulsarAdminSettings
 from streaming.errors import ReaperError
-from streaming.sandbox import disk, faults, ledgers, offloads, orphans, shell, topics
+from streaming.sandbox import clients, disk, faults, ledgers, offloads, orphans, shell, topics
 from streaming.sandbox.cluster import Cluster, State, down, up
 from streaming.sandbox.home import HOST, LEDGERS_ROOT, Part
 from udfs.paths import managed_ledger_name

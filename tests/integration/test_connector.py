@@ -10,17 +10,18 @@ from pathlib import Path
 import psutil
 import pytest
 
-from streaming.accounts import accounts_of
-from streaming.adapters.clients import admin_for
-from streaming.adapters.pulsar_publish import client
-from streaming.adapters.pulsar_read import StoredMessage, read
-from streaming.artifacts import java, pulsar_home
-from streaming.checkpoints import committed_positions
+from streaming.adapters.pulsar.publish import client
+from streaming.adapters.pulsar.read import StoredMessage, read
+from streaming.clients import admin_for
 from streaming.clock import SystemClock
+from streaming.queries.checkpoints import committed_positions
+from streaming.reconcile.messages import reconcile
 from streaming.sandbox import ledgers, topics
 from streaming.sandbox.cluster import Cluster
+from streaming.sandbox.distribution import pulsar_home
 from streaming.sandbox.reckoning import reckon
-from streaming.topics import ensure_topics
+from streaming.spark.ivy import java
+from streaming.topics.setup import ensure_topics
 from tests.integration.conftest import Deployment, kill, payload, stop, wait_until
 from udfs.formats.message_id import MessagePosition, serialize_message_id
 from udfs.paths import partition_index
@@ -263,7 +264,7 @@ def test_messages_that_go_unread_and_topics_that_vanish_are_alarms(cluster: Clus
         kill(running)
         service.run("resume")
     with admin_for(service.settings) as admin:
-        accounts_of(service.settings, admin, SystemClock().now_ms(), remembers=True)
+        reconcile(service.settings, admin, SystemClock().now_ms(), remembers=True)
         admin.set_message_ttl(other, seconds=3600)
         assert "message TTL" in service.run("run", "--until-idle", code=2)
         admin.set_message_ttl(other, seconds=0)

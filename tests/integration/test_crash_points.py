@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from streaming.adapters.clients import admin_for
+from streaming.clients import admin_for
 from streaming.sandbox import ledgers, shell, topics
 from streaming.sandbox.cluster import Cluster
 from streaming.sandbox.reckoning import reckon
@@ -19,30 +19,30 @@ pytestmark = [pytest.mark.cluster, pytest.mark.long]
 
 HOOK = Path(__file__).parent.parent / "data" / "crash"
 STARTING_AND_SWEEPING = (
-    "before:streaming.adapters.coordination:Epoch.bump",
-    "after:streaming.adapters.coordination:Epoch.bump",
-    "after:streaming.identity:hold_state",
-    "before:streaming.journal:ParquetJournal.write",
-    "after:streaming.journal:ParquetJournal.write",
-    "after:streaming.adapters.zookeeper:ZooKeeperStore.delete_guarded",
-    "after:streaming.adapters.pulsar_publish:_send",
-    "before:streaming.adapters.pulsar_publish:_Answers.check",
-    "after:streaming.adapters.pulsar_publish:_Answers.check",
+    "before:streaming.coordination.lock:Epoch.bump",
+    "after:streaming.coordination.lock:Epoch.bump",
+    "after:streaming.coordination.identity:hold_state",
+    "before:streaming.state.journal:ParquetJournal.write",
+    "after:streaming.state.journal:ParquetJournal.write",
+    "after:streaming.adapters.zookeeper.store:ZooKeeperStore.delete_guarded",
+    "after:streaming.adapters.pulsar.publish:_send",
+    "before:streaming.adapters.pulsar.publish:_Answers.check",
+    "after:streaming.adapters.pulsar.publish:_Answers.check",
 )
 RECORDING_AND_PUBLISHING = (
-    "before:streaming.receipts:Receipts.append",
-    "after:streaming.receipts:Receipts.append",
-    "after:streaming.receipts:Receipts.append#1",
-    "after:streaming.outbox:publish_copies",
-    "after:streaming.service:LedgerDeletionService._chunk",
-    "after:streaming.service:LedgerDeletionService.process",
+    "before:streaming.state.receipts:Receipts.append",
+    "after:streaming.state.receipts:Receipts.append",
+    "after:streaming.state.receipts:Receipts.append#1",
+    "after:streaming.deletion.outbox:publish_copies",
+    "after:streaming.deletion.service:LedgerDeletionService._chunk",
+    "after:streaming.deletion.service:LedgerDeletionService.process",
 )
 WAITING = (
-    "before:streaming.waiting:Waiting.append",
-    "after:streaming.waiting:Waiting.append",
-    "after:streaming.waiting:Waiting.begin",
-    "before:streaming.waiting:Waiting.end",
-    "after:streaming.waiting:Waiting.end",
+    "before:streaming.state.waiting:Waiting.append",
+    "after:streaming.state.waiting:Waiting.append",
+    "after:streaming.state.waiting:Waiting.begin",
+    "before:streaming.state.waiting:Waiting.end",
+    "after:streaming.state.waiting:Waiting.end",
 )
 LOT = 12
 ROUNDS = int(os.environ.get("LEDGER_REAPER_CRASH_ROUNDS", "1"))  # 10 make two hundred kills, in an hour and a half
@@ -97,8 +97,8 @@ def test_a_kill_at_any_effect_loses_nothing_and_does_nothing_twice(
 @pytest.mark.parametrize(
     "effect",
     [
-        pytest.param("after:streaming.adapters.pulsar_publish:_send#5", id="some copies are sent"),
-        pytest.param("before:streaming.adapters.pulsar_publish:_Answers.check", id="a partition's copies are stored"),
+        pytest.param("after:streaming.adapters.pulsar.publish:_send#5", id="some copies are sent"),
+        pytest.param("before:streaming.adapters.pulsar.publish:_Answers.check", id="a partition's copies are stored"),
     ],
 )
 def test_a_broker_that_has_forgotten_a_killed_publisher_stores_no_copy_twice(

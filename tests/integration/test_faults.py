@@ -12,20 +12,21 @@ from pathlib import Path
 import psutil
 import pytest
 
-from streaming import identity
-from streaming.adapters import sandbox_clients
-from streaming.adapters.clients import clients_for
-from streaming.adapters.coordination import Epoch
-from streaming.adapters.memory import Faults
-from streaming.app import policy_of
+from streaming.adapters.memory.store import Faults
+from streaming.clients import clients_for
 from streaming.clock import Clock, ManualClock, SystemClock
-from streaming.config import Settings
-from streaming.in_use import InUseLoader
+from streaming.config.policies import policy_of
+from streaming.config.settings import Settings
+from streaming.coordination import identity
+from streaming.coordination.epoch import Epoch
+from streaming.in_use.loader import InUseLoader
+from streaming.sandbox import clients as sandbox_clients
 from streaming.sandbox import faults, ledgers, shell, topics
 from streaming.sandbox.cluster import Cluster
 from streaming.sandbox.home import Part
 from streaming.sandbox.orphans import consume_and_trim
-from streaming.sweep import Job, Sweeper, SweepRules
+from streaming.sweep.jobs import Job, SweepRules
+from streaming.sweep.ledgers import Sweeper
 from tests.builders import DAY_MS, data_custom, metadata
 from tests.integration.conftest import Deployment, kill, payload, wait_until
 from tests.world import MemoryJournal
@@ -168,7 +169,7 @@ def test_a_worker_and_a_bookie_that_are_killed_in_the_middle_lose_nothing(scene:
 
 def _is_python_worker(process: psutil.Process) -> bool:
     try:
-        return "streaming.worker_daemon" in process.cmdline()
+        return "streaming.spark.worker_daemon" in process.cmdline()
     except psutil.NoSuchProcess:
         return False
 

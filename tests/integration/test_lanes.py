@@ -11,8 +11,8 @@ from pathlib import Path
 import httpx
 import pytest
 
-from streaming.adapters.clients import admin_for
-from streaming.adapters.pulsar_publish import client
+from streaming.adapters.pulsar.publish import client
+from streaming.clients import admin_for
 from streaming.sandbox import topics
 from streaming.sandbox.cluster import Cluster
 from tests.integration.conftest import Deployment, kill, payload, stop, wait_until

@@ -10,14 +10,14 @@ from typing import Any
 
 import pytest
 
-from streaming.adapters.s3 import S3Objects
-from streaming.adapters.s3_calls import S3Settings
+from streaming.adapters.s3.calls import S3Settings
+from streaming.adapters.s3.objects import S3Objects
 from streaming.clock import SystemClock
-from streaming.journal import object_entries
 from streaming.sandbox import ledgers, offloads, topics
 from streaming.sandbox.cluster import Cluster
 from streaming.sandbox.home import Part
 from streaming.sandbox.offloads import Attempt, Offloads
+from streaming.state.journal import object_entries
 from tests.integration.conftest import Deployment
 from udfs.formats.offload_index import parse_offload_index
 from udfs.ownership import mismatch

@@ -14,28 +14,27 @@ import pulsar
 import pytest
 from typer.testing import CliRunner
 
-from streaming import backlog, bookies
 from streaming.__main__ import app
-from streaming.adapters import sandbox_clients as clients
-from streaming.adapters.acl import OPEN, acl_bytes
-from streaming.adapters.clients import admin_for
-from streaming.adapters.pulsar_publish import client
-from streaming.adapters.pulsar_read import StoredMessage, read
+from streaming.adapters.bookkeeper import bookies
+from streaming.adapters.pulsar.publish import client
+from streaming.adapters.pulsar.read import StoredMessage, read
+from streaming.clients import admin_for, clients_for
 from streaming.clock import SystemClock
-from streaming.config import Settings
-from streaming.dead_letter_care import expire
+from streaming.config.settings import Settings
+from streaming.dlq.expiry import expire
+from streaming.dlq.replay import REPLAY_ID, REPLAY_OF, REPLAY_ORIGIN
 from streaming.errors import ConfigError, ReaperError
-from streaming.jobs import JournalEntry
-from streaming.journal import ParquetJournal
-from streaming.replay import REPLAY_ID, REPLAY_OF, REPLAY_ORIGIN
-from streaming.requests import publish_lines
-from streaming.sandbox import disk, faults, ledgers, shell, topics
+from streaming.reconcile import backlog
+from streaming.sandbox import clients, disk, faults, ledgers, shell, topics
 from streaming.sandbox.cluster import Cluster
 from streaming.sandbox.home import Part
-from streaming.settled import Folder
-from streaming.topics import ensure_topics
+from streaming.state.journal import JournalEntry, ParquetJournal
+from streaming.state.settlements import SettlementFolder
+from streaming.topics.requests import publish_lines
+from streaming.topics.setup import ensure_topics
 from tests.builders import reference
 from tests.integration.conftest import Deployment, payload
+from udfs.formats.acl import OPEN, acl_bytes
 
 pytestmark = pytest.mark.cluster
 
@@ -184,7 +183,7 @@ def test_an_undo_in_time_makes_a_ledger_readable_again_and_a_late_one_does_not(
         assert "readledger" in _cli(service, "undo", "--ledger", str(ledger_id))
     assert _is_readable(cluster, ledger_id)
 
-    urls = bookies.announced(service.settings)
+    urls = bookies.announced(clients_for(service.settings).store, service.settings.zookeeper.ledgers_root)
     assert bookies.readable(urls, [(ledger_id, 9), (NOWHERE, 0)], timeout_seconds=10) == [True, False]
 
     _delete_journaled(cluster, service.settings, ledger_id)
@@ -213,7 +212,7 @@ def test_dead_letters_that_nobody_worked_off_are_given_up_when_they_are_old(depl
     service = _made(deploy())
     settings = service.settings
     _bury(settings, [b"x", b"y"])
-    Folder(settings.state.dir).write_off(1_000, [])
+    SettlementFolder(settings.state.dir).write_off(1_000, [])
     with admin_for(settings) as admin:
         subscription, topic = settings.topics.subscription, settings.topics.dead_letter
         expire(settings, admin, SystemClock().now_ms())

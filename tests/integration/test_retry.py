@@ -8,12 +8,12 @@ from pathlib import Path
 import pytest
 from pulsar import CompressionType
 
-from streaming.adapters.clients import admin_for
-from streaming.adapters.pulsar_publish import Copy, client, publish
-from streaming.adapters.pulsar_read import read
-from streaming.backlog import backlog_of
-from streaming.outbox import stored_copies
-from streaming.topics import ensure_topics
+from streaming.adapters.pulsar.publish import Copy, client, publish
+from streaming.adapters.pulsar.read import read
+from streaming.clients import admin_for
+from streaming.deletion.outbox import stored_copies
+from streaming.reconcile.backlog import backlog_of
+from streaming.topics.setup import ensure_topics
 from tests.integration.conftest import Deployment, killed_at_the_end, payload, stop
 from udfs.retry import COPY_ID, CUT_BYTES, CUT_FROM
 

@@ -13,9 +13,8 @@ import httpx
 import psutil
 import pytest
 
-from streaming.adapters import sandbox_clients as clients
-from streaming.checkpoints import committed_positions, location_of
-from streaming.sandbox import ledgers, shell, topics
+from streaming.queries.checkpoints import committed_positions, location_of
+from streaming.sandbox import clients, ledgers, shell, topics
 from streaming.sandbox.cluster import Cluster
 from streaming.sandbox.home import REGION, Part
 from streaming.sandbox.reckoning import reckon

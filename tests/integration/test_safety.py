@@ -9,13 +9,12 @@ from pathlib import Path
 
 import pytest
 
-from streaming.adapters import sandbox_clients as clients
-from streaming.adapters.clients import admin_for
+from streaming.clients import admin_for
 from streaming.errors import ConfigError
-from streaming.sandbox import ledgers, shell, topics
+from streaming.sandbox import clients, ledgers, shell, topics
 from streaming.sandbox.cluster import Cluster
 from streaming.sandbox.orphans import consume_and_trim
-from streaming.topics import ensure_topics, faults_of
+from streaming.topics.setup import ensure_topics, faults_of
 from tests.integration.conftest import Deployment, kill, payload, stop, wait_until
 
 pytestmark = [pytest.mark.cluster, pytest.mark.slow]

@@ -19,7 +19,7 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import rsa
 from cryptography.x509.oid import NameOID
 
-from streaming.adapters.pulsar_admin import PulsarAdmin, PulsarAdminSettings
+from streaming.adapters.pulsar.admin import PulsarAdmin, PulsarAdminSettings
 from streaming.errors import ReaperError
 from streaming.sandbox import cluster as sandbox
 from streaming.sandbox import ledgers, process, shell, topics

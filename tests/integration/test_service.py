@@ -8,11 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from streaming.adapters import sandbox_clients as clients
-from streaming.sandbox import ledgers, shell, topics
+from streaming.sandbox import clients, ledgers, shell, topics
 from streaming.sandbox.cluster import Cluster
 from streaming.sandbox.reckoning import reckon
-from streaming.tables import opened
+from streaming.state.tables import opened
 from tests.integration.conftest import Deployment, kill, payload, stop, wait_until
 from udfs.paths import managed_ledger_name, managed_ledger_path
 

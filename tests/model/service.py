@@ -3,14 +3,16 @@
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from streaming.adapters.memory import CrashError, MemoryStore
+from streaming.adapters.memory.store import CrashError, MemoryStore
 from streaming.clock import ManualClock
 from streaming.errors import FencedError, UnavailableError
-from streaming.in_use import InUseCache, InUseLoader
-from streaming.jobs import JournalEntry
-from streaming.pace import Capped, Pace
+from streaming.in_use.cache import InUseCache
+from streaming.in_use.loader import InUseLoader
 from streaming.ports import Unreadable, Znode
-from streaming.sweep import Job, Sweeper, SweepRules, Swept
+from streaming.state.journal import JournalEntry
+from streaming.sweep.jobs import Job, SweepRules, Swept
+from streaming.sweep.ledgers import Sweeper
+from streaming.sweep.pace import Capped, Pace
 from tests.builders import DAY_MS, MINUTE_MS, NOW_MS, ROOT, exists, put
 from tests.invariants import Deletion, Final
 from tests.model.pulsar import Pulsar

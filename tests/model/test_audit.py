@@ -11,22 +11,22 @@ from typing import Any, cast
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from streaming import columns as c
-from streaming.adapters.memory import MemoryStore
+from streaming.adapters.memory.store import MemoryStore
 from streaming.audit import columns as a
-from streaming.audit.listing import find_folders, ids_in
-from streaming.audit.looks import Looker
-from streaming.audit.object_looks import ObjectLooker
-from streaming.audit.owners import find_namespaces
-from streaming.audit.references import ReferenceReader
-from streaming.audit.suspects import LedgerReader, suspect_row
-from streaming.in_use import InUseLoader
-from streaming.pace import Pace
+from streaming.audit.looks.ledgers import Looker
+from streaming.audit.looks.objects import ObjectLooker
+from streaming.audit.walk.listing import find_folders, ids_in
+from streaming.audit.walk.owners import find_namespaces
+from streaming.audit.walk.references import ReferenceReader
+from streaming.audit.walk.suspects import LedgerReader, suspect_row
+from streaming.in_use.loader import InUseLoader
+from streaming.sweep.pace import Pace
 from tests.builders import DAY_MS, HOUR_MS, ROOT, exists
 from tests.model.pulsar import CURSORS, TOPICS, Pulsar
 from tests.model.service import POLICY, Cluster
 from tests.model.test_safety import ACTS, acts, times
 from tests.world import path_of
+from udfs import columns as c
 from udfs.audit import FindingClass
 from udfs.paths import Layout
 

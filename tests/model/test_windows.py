@@ -67,7 +67,7 @@ def _w8(pulsar: Pulsar) -> None:
 
 
 def _w9(pulsar: Pulsar) -> None:
-    """The BookKeeper copy; objects of failed uploads are tests/unit/test_sweep_offload.py's."""
+    """The BookKeeper copy; objects of failed uploads are tests/unit/sweep/test_offloads.py's."""
     pulsar.offload(NAME, lost=True)
 
 

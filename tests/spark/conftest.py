@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from streaming.artifacts import jars
-from streaming.session import NEEDED
+from streaming.spark.jars import jars
+from streaming.spark.session import NEEDED
 
 JVM = ("-Xss8m", "-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-XX:-UsePerfData")
 

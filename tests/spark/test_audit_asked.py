@@ -7,10 +7,10 @@ import pyarrow.fs as pafs
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 
-from streaming import columns as c
-from streaming.audit import asked
 from streaming.audit.place import Place
+from streaming.audit.publication import asked
 from tests.builders import UUID
+from udfs import columns as c
 
 pytestmark = pytest.mark.spark
 

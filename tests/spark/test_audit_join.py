@@ -8,14 +8,14 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.pandas.types import from_arrow_schema
 
-from streaming import columns as c
 from streaming.audit import columns as a
 from streaming.audit import join
-from streaming.audit.options import Filters
+from streaming.audit.options import FindingFilters
 from streaming.audit.place import Place
+from streaming.audit.report.summary import matching, summarize
 from streaming.audit.stages import Stages
-from streaming.audit.summary import matching, summarize
 from tests.builders import TOPIC, UUID
+from udfs import columns as c
 from udfs.audit import FindingClass
 from udfs.records import LedgerComponent
 
@@ -162,17 +162,17 @@ def test_findings_are_numbered_upwards_without_doubles(spark: SparkSession) -> N
 @pytest.mark.parametrize(
     ("filters", "expected"),
     [
-        pytest.param(Filters(), [1, 2, 3, 4, 5], id="none"),
-        pytest.param(Filters(tenant="public"), [1, 2, 3, 5], id="tenant"),
-        pytest.param(Filters(namespace="other/ns"), [4, 5], id="namespace"),
-        pytest.param(Filters(component=LedgerComponent.SCHEMA_STORAGE), [3, 5], id="component"),
-        pytest.param(Filters(older_than_seconds=3), [3, 4, 5], id="as old as asked for"),
-        pytest.param(Filters(max_bytes=250), [3, 4, 5], id="the oldest that fit"),
-        pytest.param(Filters(max_bytes=99), [5], id="none fits"),
+        pytest.param(FindingFilters(), [1, 2, 3, 4, 5], id="none"),
+        pytest.param(FindingFilters(tenant="public"), [1, 2, 3, 5], id="tenant"),
+        pytest.param(FindingFilters(namespace="other/ns"), [4, 5], id="namespace"),
+        pytest.param(FindingFilters(component=LedgerComponent.SCHEMA_STORAGE), [3, 5], id="component"),
+        pytest.param(FindingFilters(older_than_seconds=3), [3, 4, 5], id="as old as asked for"),
+        pytest.param(FindingFilters(max_bytes=250), [3, 4, 5], id="the oldest that fit"),
+        pytest.param(FindingFilters(max_bytes=99), [5], id="none fits"),
     ],
 )
 def test_filters_narrow_everything_but_what_is_missing(
-    spark: SparkSession, filters: Filters, expected: list[int]
+    spark: SparkSession, filters: FindingFilters, expected: list[int]
 ) -> None:
     rows = [
         _finding(1),

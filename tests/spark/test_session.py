@@ -7,8 +7,8 @@ from pathlib import Path
 START = """
 import signal, sys
 from pathlib import Path
-from streaming.config import load
-from streaming.session import Jars, start
+from streaming.config.load import load
+from streaming.spark.session import Jars, start
 
 def ours(number, frame):
     print("told", number)

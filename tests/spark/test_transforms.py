@@ -8,8 +8,9 @@ from chispa import assert_df_equality
 from pyspark.sql import SparkSession
 from pyspark.sql.pandas.types import from_arrow_schema
 
-from streaming import columns as c
-from streaming.transforms import grouped_by_owner, messages, slice_of, tasks_for
+from streaming import schemas
+from streaming.queries.transforms import grouped_by_owner, messages, slice_of, tasks_for
+from udfs import columns as c
 from udfs.formats.message_id import MessagePosition, serialize_message_id
 
 pytestmark = pytest.mark.spark
@@ -64,7 +65,7 @@ def test_a_message_becomes_its_position_its_due_time_and_what_could_refer_to_its
             (TOPIC, 5, 4, 2, AT_MS, AT_MS, 1, None, b"no json", {}, None, None),
             (TOPIC, 5, 5, -1, AT_MS, AT_MS, 2, None, b"", {}, None, None),
         ],
-        from_arrow_schema(c.MESSAGE),
+        from_arrow_schema(schemas.MESSAGE),
     )
     assert_df_equality(messages(source), expected, ignore_nullable=True)
 

@@ -8,10 +8,11 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.pandas.types import from_arrow_schema
 
-from streaming import columns as c
+from streaming import schemas
 from streaming.errors import FencedError, UnavailableError
-from streaming.receipts import Receipts
-from streaming.waiting import Waiting, outstanding
+from streaming.state.receipts import Receipts
+from streaming.state.waiting import Waiting, outstanding
+from udfs import columns as c
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
 
@@ -23,7 +24,7 @@ def _messages(spark: SparkSession, due: dict[int, int]) -> DataFrame:
     rows: list[tuple[object, ...]] = [
         (SOURCE, 1, entry, -1, 0, ms, 0, None, b"{}", {}, None, None) for entry, ms in due.items()
     ]
-    return spark.createDataFrame(rows, from_arrow_schema(c.MESSAGE))
+    return spark.createDataFrame(rows, from_arrow_schema(schemas.MESSAGE))
 
 
 def _entries(rows: DataFrame | Iterable[dict[str, Any]]) -> list[int]:
@@ -47,7 +48,7 @@ def _receipts(spark: SparkSession, state: Path, *entries: int) -> Receipts:
     """Write a chunk of receipts for these entries."""
     receipts = Receipts(spark, str(state))
     chunk = receipts.newest_chunk + 1
-    blank = dict.fromkeys(c.RECEIPT.names) | {c.CHUNK: chunk, c.SOURCE: SOURCE, c.POSITION_LEDGER: 1}
+    blank = dict.fromkeys(schemas.RECEIPT.names) | {c.CHUNK: chunk, c.SOURCE: SOURCE, c.POSITION_LEDGER: 1}
     rows = [tuple((blank | {c.POSITION_ENTRY: entry, c.POSITION_BATCH: -1}).values()) for entry in entries]
     receipts.append(spark.createDataFrame(rows, receipts.schema), chunk)
     return receipts
@@ -199,7 +200,7 @@ def test_an_append_whose_answer_was_lost_is_stored_once(
     spark: SparkSession, waiting: Waiting, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with monkeypatch.context() as broken:
-        broken.setattr("streaming.waiting.opened", _away)
+        broken.setattr("streaming.state.waiting.opened", _away)
         with pytest.raises(UnavailableError):
             waiting.append(_messages(spark, {1: 10}))
     waiting.append(_messages(spark, {1: 10}))

@@ -8,7 +8,6 @@ from typing import Any
 
 import pyarrow.parquet as pq
 
-from streaming import columns as c
 from streaming.audit import columns as a
 from streaming.audit.place import FINDINGS
 from streaming.sandbox import topics
@@ -16,6 +15,7 @@ from streaming.sandbox.cluster import Cluster
 from streaming.sandbox.demo.leaks import CLICKS, INVOICES, Leaks
 from streaming.sandbox.demo.screen import Checks
 from streaming.sandbox.offloads import Attempt
+from udfs import columns as c
 from udfs.audit import FindingClass
 from udfs.paths import managed_ledger_name
 from udfs.records import LedgerComponent, LedgerType, OffloadContext, PendingDelete

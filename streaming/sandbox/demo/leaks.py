@@ -2,8 +2,7 @@
 
 from dataclasses import dataclass
 
-from streaming.adapters import sandbox_clients as clients
-from streaming.sandbox import ledgers, offloads, topics
+from streaming.sandbox import clients, ledgers, offloads, topics
 from streaming.sandbox.cluster import Cluster
 from streaming.sandbox.demo.screen import console, short, step
 from streaming.sandbox.demo.traffic import LIVE

@@ -7,14 +7,14 @@ from typing import Any
 
 from rich.table import Table
 
-from streaming.config import load
+from streaming.config.load import load
 from streaming.errors import UnavailableError
-from streaming.report import receipts_of
 from streaming.sandbox import disk, shell, topics
 from streaming.sandbox.cluster import Cluster
 from streaming.sandbox.demo.asked import Asked
 from streaming.sandbox.demo.leaks import Leaks, ledgers_in_use, objects_in_use
 from streaming.sandbox.demo.screen import Checks, console, short, step
+from streaming.state.outcomes import receipts_of
 from udfs.records import LedgerType
 
 _COLLECTED_SHARE = 0.7

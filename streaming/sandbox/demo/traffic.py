@@ -3,8 +3,7 @@
 import contextlib
 import threading
 
-from streaming.adapters import sandbox_clients as clients
-from streaming.sandbox import topics
+from streaming.sandbox import clients, topics
 from streaming.sandbox.cluster import Cluster
 
 LIVE = "persistent://public/default/live"

@@ -1,0 +1,49 @@
+"""What bookies say of themselves in ZooKeeper, and whether they still hold what a ledger's metadata promises."""
+
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+
+from streaming.adapters.bookkeeper.http import can_read
+from streaming.errors import UnavailableError
+from streaming.ports import MetadataStore, Znode
+from udfs.formats.bookie_info import http_address
+
+_READS_AT_ONCE = 8
+
+
+def announced(store: MetadataStore, ledgers_root: str) -> tuple[str, ...]:
+    """HTTP addresses that bookies wrote into ZooKeeper, read-only ones included; none where that can't be read."""
+    root = f"{ledgers_root}/available"
+    folders = (root, f"{root}/readonly")
+    children = store.children_many(folders)
+    paths = [
+        f"{folder}/{name}"
+        for folder, names in zip(folders, children, strict=True)
+        if isinstance(names, list)
+        for name in sorted(names)
+        if name != "readonly"
+    ]
+    nodes = store.read_many(paths)
+    found = (http_address(node.data) for node in nodes if isinstance(node, Znode))
+    return tuple(dict.fromkeys(address for address in found if address))
+
+
+def readable(bookies: Sequence[str], entries: Sequence[tuple[int, int]], timeout_seconds: float) -> list[bool | None]:
+    """Whether each (ledger id, entry id) can be read, by any of the bookies' HTTP servers; None: nobody answered.
+
+    False is "could not be read now": most likely gone, but no proof of it.
+    """
+    with ThreadPoolExecutor(_READS_AT_ONCE, thread_name_prefix="bookie-read") as pool:
+        return list(pool.map(lambda entry: _by_any(bookies, entry, timeout_seconds), entries))
+
+
+def _by_any(bookies: Sequence[str], entry: tuple[int, int], timeout_seconds: float) -> bool | None:
+    answers = []
+    for url in bookies:
+        try:
+            answers.append(can_read(url, *entry, timeout_seconds=timeout_seconds))
+        except UnavailableError:
+            continue
+        if answers[-1]:
+            return True
+    return False if answers else None

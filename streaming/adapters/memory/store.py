@@ -1,0 +1,208 @@
+"""Fakes of the ports that keep the services' habits, so that tests of promises need no service.
+
+They fail on request: at the n-th effect (before or after it took place, or as a crash), for one path, or altogether;
+and they let another actor run between any two steps. tests/contract holds them to the real services' behaviour.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import TypeVar
+
+from streaming.adapters.memory.faults import CrashError, Faults
+from streaming.adapters.memory.tree import (
+    ANYONE,
+    BadVersionError,
+    Identities,
+    MemoryTree,
+    NoAuthError,
+    NoChildrenForEphemeralsError,
+    NodeExistsError,
+    NoNodeError,
+    NotEmptyError,
+    parent_of,
+)
+from streaming.adapters.zookeeper.unguarded import refuse_ledgers
+from streaming.errors import RefusedError, UnavailableError
+from streaming.ports import GuardedDelete, GuardResult, GuardStatus, Unreadable, Znode
+from udfs.formats.acl import ALL, OPEN, AclEntry, acl_bytes, acl_entries
+from udfs.paths import checked_schema_id, managed_ledger_name
+from udfs.records import BrokerView, Presence
+
+__all__ = ["CrashError", "Faults", "MemoryBroker", "MemoryStore"]
+
+_T = TypeVar("_T")
+
+
+class MemoryStore:
+    """MetadataStore in memory: one session on a MemoryTree, which other sessions may share.
+
+    unreadable: paths that can't be read (too large). faults: what shall go wrong.
+    """
+
+    def __init__(self, tree: MemoryTree | None = None, *, identities: Identities = ANYONE) -> None:
+        self.tree = tree or MemoryTree()
+        self.faults = Faults()
+        self.unreadable: set[str] = set()
+        self._who = identities | ANYONE
+        self.is_identified = bool(identities - ANYONE)
+        self._own_acl = tuple(AclEntry(ALL, *each) for each in sorted(identities - ANYONE)) or OPEN
+        self._session = self.tree.new_session()
+        self._closed = False
+        self._on_end: list[Callable[[], None]] = []
+
+    def read_many(self, paths: Sequence[str]) -> list[Znode | Unreadable | None]:
+        """Read paths in order; None: does not exist. Raises UnavailableError."""
+        self._step("read_many", paths)
+        return [self._one(path, lambda path: self.tree.read(path, self._who)) for path in paths]
+
+    def children_many(self, paths: Sequence[str]) -> list[list[str] | Unreadable | None]:
+        """List children of each path in order; None: does not exist. Raises UnavailableError."""
+        self._step("children_many", paths)
+        return [self._one(path, lambda path: self.tree.children(path, self._who)) for path in paths]
+
+    def delete_guarded(self, batches: Sequence[GuardedDelete]) -> list[GuardResult]:
+        """Run each batch as one transaction, in order; one result per batch."""
+        return [self._guarded(batch) for batch in batches]
+
+    def create(
+        self, path: str, data: bytes, *, acl: bytes | None = None, parents: bool = False, ephemeral: bool = False
+    ) -> bool:
+        """Create a znode; False if it exists. Raises UnavailableError, RefusedError."""
+        self._step("create", [path])
+        entries = self._acl(acl)
+        if parents and parent_of(path) != "/":
+            self._create_ancestors(parent_of(path), acl)
+        owner = self._session if ephemeral else 0
+        try:
+            self.faults.effect(lambda: self.tree.create(path, data, acl=entries, owner=owner, who=self._who))
+        except NodeExistsError:
+            return False
+        except (NoNodeError, NoAuthError, NoChildrenForEphemeralsError) as error:
+            raise RefusedError(f"can't create {path}: {type(error).__name__}") from error
+        return True
+
+    def acl_of(self, path: str) -> bytes | None:
+        """Return the znode's ACL in a form create() takes; None if it does not exist. Raises RefusedError too."""
+        self._step("acl_of", [path])
+        try:
+            return acl_bytes(self.tree.acl(path, self._who))
+        except NoNodeError:
+            return None
+        except NoAuthError as error:
+            raise RefusedError(f"no right to read the ACL of {path}") from error
+
+    def close_to_others(self, path: str) -> bool:
+        """Give one of our own znodes the ACL that create() gives; False if it is gone. Raises as delete does."""
+        refuse_ledgers(path)
+        self._step("close_to_others", [path])
+        try:
+            self.faults.effect(lambda: self.tree.set_acl(path, self._own_acl, self._who))
+        except NoNodeError:
+            return False
+        except NoAuthError as error:
+            raise RefusedError(f"no right to change the ACL of {path}") from error
+        return True
+
+    def set_data(self, path: str, data: bytes, *, version: int = -1) -> int | None:
+        """Write data, return the new version; None when version does not match or there is no such znode."""
+        self._step("set_data", [path])
+        versions: list[int] = []
+        try:
+            self.faults.effect(lambda: versions.append(self.tree.write(path, data, version, who=self._who)))
+        except (NoNodeError, BadVersionError):
+            return None
+        except NoAuthError as error:
+            raise RefusedError(f"no right to write {path}") from error
+        return versions[0]
+
+    def delete(self, path: str) -> bool:
+        """Delete one of our own znodes; False if it was gone. Raises SafetyError, RefusedError, UnavailableError."""
+        refuse_ledgers(path)
+        self._step("delete", [path])
+        try:
+            self.faults.effect(lambda: self.tree.remove(path, who=self._who))
+        except NoNodeError:
+            return False
+        except (NoAuthError, NotEmptyError) as error:
+            raise RefusedError(f"can't delete {path}: {type(error).__name__}") from error
+        return True
+
+    def when_session_ends(self, callback: Callable[[], None]) -> None:
+        """Call back once when the session is over."""
+        self._on_end.append(callback)
+
+    def expire_session(self) -> None:
+        """Let the session run out: its ephemeral znodes go, a new one begins, callbacks are called."""
+        self.tree.end_session(self._session)
+        self._session = self.tree.new_session()
+        callbacks, self._on_end = self._on_end, []
+        for callback in callbacks:
+            callback()
+
+    def close(self) -> None:
+        """End the session; every later call raises UnavailableError."""
+        self.tree.end_session(self._session)
+        self._closed = True
+        self._on_end.clear()
+
+    def _step(self, operation: str, paths: Sequence[str]) -> None:
+        if self._closed:
+            raise UnavailableError("this session was closed")
+        self.faults.step(operation, paths)
+
+    def _one(self, path: str, read: Callable[[str], _T]) -> _T | Unreadable | None:
+        if path in self.unreadable:
+            return Unreadable("too large")
+        try:
+            return read(path)
+        except NoNodeError:
+            return None
+        except NoAuthError:
+            return Unreadable("no right to read it")
+
+    def _guarded(self, batch: GuardedDelete) -> GuardResult:
+        results: list[GuardResult] = []
+        try:
+            self._step("delete_guarded", [path for path, _version in batch.deletes])
+            self.faults.effect(lambda: results.append(self.tree.remove_guarded(batch, self._who)))
+        except UnavailableError:
+            return GuardResult(GuardStatus.UNKNOWN)
+        return results[0]
+
+    def _acl(self, given: bytes | None) -> Sequence[AclEntry]:
+        return self._own_acl if given is None else acl_entries(given)
+
+    def _create_ancestors(self, path: str, acl: bytes | None) -> None:
+        if parent_of(path) != "/":
+            self._create_ancestors(parent_of(path), acl)
+        try:
+            self.tree.create(path, b"", acl=self._acl(acl), who=self._who)
+        except NodeExistsError:
+            return
+        except NoAuthError as error:
+            raise RefusedError(f"can't create {path}: no right to") from error
+
+
+class MemoryBroker:
+    """Broker in memory: what is not in `topics` or `schemas` is GONE. faults: what shall go wrong."""
+
+    def __init__(self) -> None:
+        self.topics: dict[str, BrokerView] = {}
+        self.schemas: dict[str, BrokerView] = {}
+        self.faults = Faults()
+
+    def views(self, managed_ledgers: Sequence[str]) -> list[BrokerView]:
+        """Look up each `tenant/ns/persistent/encoded`, in order. Never raises."""
+        return [self._view("views", self.topics, managed_ledger_name, name) for name in managed_ledgers]
+
+    def schema_views(self, schema_ids: Sequence[str]) -> list[BrokerView]:
+        """Look up each `tenant/ns/encoded`, in order. Never raises."""
+        return [self._view("schema_views", self.schemas, checked_schema_id, name) for name in schema_ids]
+
+    def _view(
+        self, operation: str, known: dict[str, BrokerView], checked: Callable[[str], str], name: str
+    ) -> BrokerView:
+        try:
+            self.faults.step(operation, [name])
+            return known.get(checked(name), BrokerView(Presence.GONE, detail=f"{name} not found"))
+        except (UnavailableError, ValueError) as error:
+            return BrokerView(Presence.UNREADABLE, detail=str(error))

@@ -1,0 +1,56 @@
+"""What brokers offload with, as far as they tell: the name they sign objects with, and namespaces' policies."""
+
+from collections.abc import Mapping
+from http import HTTPStatus
+from typing import Any
+
+from streaming.adapters.pulsar.http import PulsarAdminSettings, PulsarHttp
+from streaming.errors import RefusedError
+
+_SPACE_OF_V2 = 2  # tenant/namespace; V1 names, with a cluster between the two, have no such policies
+_NOT_LOCAL = "global"
+
+
+class BrokerOffload:
+    """OffloadConfiguration from the admin API. pulsar_cluster: the name, where the operator has said it."""
+
+    def __init__(self, settings: PulsarAdminSettings, pulsar_cluster: str = "") -> None:
+        self._http = PulsarHttp(settings)
+        self._cluster = pulsar_cluster
+
+    def cluster_name(self) -> str:
+        """Ask: the broker's own configuration, or else the one cluster there is. Kept once it is known.
+
+        Raises UnavailableError.
+        """
+        if not self._cluster:
+            self._cluster = self._configured_name() or self._only_cluster()
+        return self._cluster
+
+    def offload_policies(self, namespace: str) -> Mapping[str, str]:
+        """Offload policies of `tenant/ns`; empty where it has none or does not exist. Raises as the port says."""
+        if len(namespace.split("/")) != _SPACE_OF_V2:
+            return {}
+        answer = self._http.get(f"v2/namespaces/{namespace}/offloadPolicies")
+        if answer.status == HTTPStatus.NOT_FOUND:
+            return {}
+        if not answer.ok:
+            raise RefusedError(f"Pulsar would not tell the offload policies of {namespace}: {answer.reason}")
+        policies: Any = answer.body or {}
+        return {str(key): str(value) for key, value in policies.items() if isinstance(value, str)}
+
+    def close(self) -> None:
+        """Close the connections."""
+        self._http.close()
+
+    def _configured_name(self) -> str:
+        """Needs the rights of a super user; "" without."""
+        answer = self._http.get("v2/brokers/configuration/runtime")
+        body: Any = answer.body if answer.ok else None
+        return str(body.get("clusterName") or "") if isinstance(body, dict) else ""
+
+    def _only_cluster(self) -> str:
+        answer = self._http.get("v2/clusters")
+        names = answer.body if answer.ok and isinstance(answer.body, list) else []
+        local = [str(name) for name in names if name != _NOT_LOCAL]
+        return local[0] if len(local) == 1 else ""

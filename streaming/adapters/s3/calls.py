@@ -1,0 +1,229 @@
+"""One bucket's client: made once, shared by threads, with every answer sorted into absent, refused or unknown.
+
+1. SlowDown, 5xx, timeouts and broken connections are tried again until `patience_seconds` are over; then the
+   outcome is unknown (UnavailableError). boto3's own retries are off, so that there is one place that waits.
+2. A missing bucket is a refusal, never a missing object. Refused credentials are read again if their file changed.
+3. Errors carry the store's code and message; neither holds a secret.
+"""
+
+import base64
+import hashlib
+import random
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from threading import Lock
+from typing import Any, TypeVar
+
+import boto3
+from botocore.config import Config
+from botocore.credentials import SharedCredentialProvider
+from botocore.exceptions import (
+    BotoCoreError,
+    ClientError,
+    ConnectionError,
+    HTTPClientError,
+    IncompleteReadError,
+    NoCredentialsError,
+    PartialCredentialsError,
+)
+from botocore.parsers import ResponseParserError
+
+from streaming.adapters.s3.pace import AdaptivePace
+from streaming.errors import RefusedError, UnavailableError
+
+_T = TypeVar("_T")
+
+_CONNECT_SECONDS = 5
+_FIRST_WAIT_S, _LONGEST_WAIT_S = 0.05, 5.0
+
+THROTTLED = frozenset(
+    {"SlowDown", "ServiceUnavailable", "RequestLimitExceeded", "Throttling", "ThrottlingException", "TooManyRequests"}
+)
+TRANSIENT = THROTTLED | {"InternalError", "RequestTimeout", "OperationAborted"}
+ABSENT = frozenset({"NoSuchKey", "NoSuchUpload", "NoSuchVersion", "NotFound", "404"})
+_UNSUPPORTED = frozenset({"NotImplemented", "MethodNotAllowed", "501", "405"})
+_DENIED = frozenset({"AccessDenied", "AllAccessDisabled", "InvalidObjectState", "403"})
+_BROKEN = (ConnectionError, HTTPClientError, IncompleteReadError, ResponseParserError)
+_CREDENTIALS = frozenset(
+    {
+        "ExpiredToken",
+        "InvalidToken",
+        "TokenRefreshRequired",
+        "InvalidAccessKeyId",
+        "SignatureDoesNotMatch",
+        "RequestTimeTooSkewed",
+    }
+)
+
+
+class AbsentError(Exception):
+    """There is no such object or upload."""
+
+
+class UnsupportedError(RefusedError):
+    """The store does not know this kind of request."""
+
+
+class DeniedError(RefusedError):
+    """No right to this one object, or it is archived; others may be allowed."""
+
+
+@dataclass(frozen=True, slots=True)
+class S3Settings:
+    """How to reach one bucket. Picklable, hashable, holds no secret.
+
+    endpoint "": AWS's own. credentials_file "": boto3's standard chain. patience_seconds: how long one request is
+    tried again. timeout_seconds: of one try.
+    """
+
+    endpoint: str
+    bucket: str
+    region: str = "us-east-1"
+    credentials_file: str = ""
+    timeout_seconds: float = 30.0
+    patience_seconds: float = 60.0
+    concurrency: int = 16
+
+
+class S3Calls:
+    """Runs actions on the client. Thread-safe. retries: tries beyond the first, of all calls together."""
+
+    def __init__(self, settings: S3Settings) -> None:
+        self.settings = settings
+        self.requests = 0
+        self.retries = 0
+        self._lock = Lock()
+        self._client: Any = None
+        self._credentials_mtime_ns = 0
+
+    def call(self, action: Callable[[Any], _T], *, pace: AdaptivePace, units: int = 1) -> _T:
+        """Run the action, again and again while the fault may pass.
+
+        Raises AbsentError, UnavailableError, RefusedError (UnsupportedError, DeniedError).
+        """
+        give_up_s = time.monotonic() + self.settings.patience_seconds
+        wait_s, is_renewed = _FIRST_WAIT_S, False
+        while True:
+            pace.take(units)
+            try:
+                return self._once(action)
+            except (ClientError, BotoCoreError, ResponseParserError) as error:
+                if not is_renewed and _code(error) in _CREDENTIALS and self._renew():
+                    is_renewed = True
+                    continue
+                self._judge(error, pace)
+                if time.monotonic() + wait_s >= give_up_s:
+                    raise UnavailableError(f"{self._place()} does not answer: {_text(error)}") from error
+            self.retries += 1
+            time.sleep(wait_s * random.uniform(0.5, 1.0))  # noqa: S311
+            wait_s = min(_LONGEST_WAIT_S, wait_s * 2)
+
+    def _once(self, action: Callable[[Any], _T]) -> _T:
+        self.requests += 1
+        return action(self._connected())
+
+    def _judge(self, error: Exception, pace: AdaptivePace) -> None:
+        """Return where another try may help; raise what else it is."""
+        code, status = _code(error), _status(error)
+        if code in THROTTLED or status in (429, 503):
+            pace.slow_down()
+            return
+        if code in TRANSIENT or status >= 500 or isinstance(error, _BROKEN):
+            if code in _UNSUPPORTED or status == 501:
+                raise UnsupportedError(f"{self._place()} does not know this request: {_text(error)}") from error
+            return
+        if code in ABSENT:
+            raise AbsentError from error
+        if code == "NoSuchBucket":
+            raise RefusedError(f"there is no {self._place()}: check tiered_storage.allowed") from error
+        if code in _UNSUPPORTED:
+            raise UnsupportedError(f"{self._place()} does not know this request: {_text(error)}") from error
+        if code in _CREDENTIALS or isinstance(error, NoCredentialsError | PartialCredentialsError):
+            raise RefusedError(f"{self._place()} refuses our credentials: {_text(error)}; renew them") from error
+        kind = DeniedError if code in _DENIED else RefusedError
+        raise kind(f"{self._place()} refuses: {_text(error)}") from error
+
+    def _connected(self) -> Any:
+        with self._lock:
+            if self._client is None:
+                self._client = self._connect()
+            return self._client
+
+    def _connect(self) -> Any:
+        settings = self.settings
+        options: dict[str, Any] = {
+            "connect_timeout": min(_CONNECT_SECONDS, settings.timeout_seconds),
+            "read_timeout": settings.timeout_seconds,
+            "max_pool_connections": settings.concurrency + 8,
+            "retries": {"total_max_attempts": 1, "mode": "standard"},
+            # hosts that are no AWS have no DNS name for each bucket, and know fewer checksums
+            "s3": {"addressing_style": "path" if settings.endpoint else "auto"},
+            "request_checksum_calculation": "when_required",
+            "response_checksum_validation": "when_required",
+            "ignore_configured_endpoint_urls": True,  # the allow-list names the endpoint, not the environment
+            "user_agent_extra": "ledger-reaper",
+        }
+        client = boto3.Session(**self._credentials()).client(
+            "s3", region_name=settings.region, endpoint_url=settings.endpoint or None, config=Config(**options)
+        )
+        client.meta.events.register("before-call.s3.DeleteObjects", _with_md5)
+        return client
+
+    def _credentials(self) -> dict[str, Any]:
+        name = self.settings.credentials_file
+        if not name:
+            return {}
+        try:
+            self._credentials_mtime_ns = Path(name).stat().st_mtime_ns
+        except OSError as error:
+            raise RefusedError(f"tiered_storage.credentials_file {name} can't be read: {error.strerror}") from error
+        found = SharedCredentialProvider(creds_filename=name, profile_name="default").load()
+        if found is None:
+            raise RefusedError(f"tiered_storage.credentials_file {name} has no profile [default] with keys")
+        keys = {
+            "aws_access_key_id": found.access_key,
+            "aws_secret_access_key": found.secret_key,
+            "aws_session_token": found.token,
+        }
+        return {key: value for key, value in keys.items() if value}
+
+    def _renew(self) -> bool:
+        """Forget the client if its credentials file has changed since; another thread may have done so already."""
+        name = self.settings.credentials_file
+        with self._lock:
+            if self._client is None:
+                return True
+            try:
+                is_newer = bool(name) and Path(name).stat().st_mtime_ns != self._credentials_mtime_ns
+            except OSError:
+                return False
+            if is_newer:
+                self._client = None
+            return is_newer
+
+    def _place(self) -> str:
+        return f"bucket {self.settings.bucket} at {self.settings.endpoint or 'AWS'}"
+
+
+def _with_md5(params: dict[str, Any], **_: Any) -> None:
+    """Many stores that are no AWS still want the checksum that boto3 no longer sends for this one request."""
+    params["headers"]["Content-MD5"] = base64.b64encode(
+        hashlib.md5(params["body"], usedforsecurity=False).digest()
+    ).decode()
+
+
+def _code(error: Exception) -> str:
+    return str(error.response.get("Error", {}).get("Code", "")) if isinstance(error, ClientError) else ""
+
+
+def _status(error: Exception) -> int:
+    if not isinstance(error, ClientError):
+        return 0
+    return int(error.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0))
+
+
+def _text(error: Exception) -> str:
+    """Code and message, in one short line."""
+    return " ".join(f"{type(error).__name__}: {error}".split())[:300]

@@ -1,0 +1,282 @@
+"""One bucket behind the S3 API, in bulk: a thousand keys a delete, and absence told by whatever asks for less.
+
+"Absent" is said only where the store said so of a bucket that it still has: HEAD's bare 404 is followed by a
+question for the bucket itself.
+"""
+
+from bisect import bisect_right
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from threading import Lock
+from typing import Any, TypeVar
+
+from streaming.adapters.s3.calls import (
+    ABSENT,
+    TRANSIENT,
+    AbsentError,
+    DeniedError,
+    S3Calls,
+    S3Settings,
+    UnsupportedError,
+)
+from streaming.adapters.s3.pace import AdaptivePace
+from streaming.errors import RefusedError, UnavailableError
+from streaming.ports import Unreadable
+from udfs.records import StoredObject, UnfinishedUpload
+
+MAX_CONTENT_BYTES = 16 * 1024 * 1024  # an index of 800,000 blocks; more is no index and would fill the memory
+_KEYS_PER_DELETE = 1000  # S3's own limit
+_DELETES_AT_ONCE = 4  # facts: 4 batches in flight were best, more only met the store's limit
+_DELETE_ROUNDS = 8  # of keys that the store itself called transient, each round paced
+_WORTH_A_PAGE = 8  # keys that one listing must settle to be cheaper than asking for each
+_UPLOADS_ASKED_ONE_BY_ONE = 4
+
+_T = TypeVar("_T")
+_R = TypeVar("_R")
+
+
+class S3Objects:
+    """ObjectStore on one bucket. Thread-safe; one per process and bucket is enough."""
+
+    def __init__(self, settings: S3Settings) -> None:
+        self.settings = settings
+        self.calls = S3Calls(settings)
+        self.writes = AdaptivePace()
+        self.reads = AdaptivePace()
+        self._readers = ThreadPoolExecutor(settings.concurrency, thread_name_prefix="s3-read")
+        self._deleters = ThreadPoolExecutor(_DELETES_AT_ONCE, thread_name_prefix="s3-delete")
+        self._deletes_in_bulk = True
+        self._lock = Lock()
+
+    def read_many(self, keys: Sequence[str]) -> list[StoredObject | Unreadable | None]:
+        """Read small objects with their content, in order; None: does not exist."""
+        return _gather(self._readers, self._read, keys)
+
+    def head_many(self, keys: Sequence[str]) -> list[StoredObject | Unreadable | None]:
+        """Describe objects, in order; None: does not exist."""
+        found = _gather(self._readers, self._head, keys)
+        if None in found:
+            self._require_bucket()
+        return found
+
+    def delete(self, keys: Sequence[str]) -> dict[str, str]:
+        """Delete any number of keys; returns key -> error for those refused."""
+        batches = [keys[at : at + _KEYS_PER_DELETE] for at in range(0, len(keys), _KEYS_PER_DELETE)]
+        errors: dict[str, str] = {}
+        for refused in _gather(self._deleters, self._delete_batch, batches):
+            errors |= refused
+        return errors
+
+    def existing(self, keys: Sequence[str]) -> set[str]:
+        """Which of the keys exist now: pages that begin at the next key in question, or HEAD for keys far apart."""
+        ordered = sorted(set(keys))
+        share = max(_WORTH_A_PAGE, -(-len(ordered) // self.settings.concurrency))
+        parts = [ordered[at : at + share] for at in range(0, len(ordered), share)]
+        results = _gather(self._readers, self._settle_by_pages, parts)
+        found = {key for there, _ in results for key in there}
+        open_keys = [key for _, rest in results for key in rest]
+        heads = self.head_many(open_keys) if open_keys else []
+        return found | {key for key, head in zip(open_keys, heads, strict=True) if head is not None}
+
+    def list_keys(self, prefix: str = "") -> Iterator[tuple[str, int, int]]:
+        """Every (key, size in bytes, last modified ms), by key."""
+        token: dict[str, str] = {}
+        while True:
+            page = self._page(Prefix=prefix, **token)
+            for entry in page.get("Contents", ()):
+                yield entry["Key"], entry["Size"], _ms(entry["LastModified"])
+            if not page.get("IsTruncated"):
+                return
+            token = {"ContinuationToken": page["NextContinuationToken"]}
+
+    def unfinished_uploads(self, keys: Sequence[str]) -> list[UnfinishedUpload]:
+        """Uploads to any of the keys that are neither completed nor aborted; none where the store has no uploads."""
+        wanted = set(keys)
+        few = len(wanted) <= _UPLOADS_ASKED_ONE_BY_ONE
+        try:
+            lists = _gather(self._readers, self._uploads, sorted(wanted) if few else [""])
+        except UnsupportedError:
+            return []
+        return [upload for uploads in lists for upload in uploads if upload.key in wanted]
+
+    def abort_uploads(self, uploads: Sequence[UnfinishedUpload]) -> dict[str, str]:
+        """Give up the parts of uploads; returns key -> error for those refused."""
+        errors = _gather(self._readers, self._abort, uploads)
+        return {upload.key: error for upload, error in zip(uploads, errors, strict=True) if error}
+
+    def undelete(self, keys: Sequence[str]) -> set[str]:
+        """Take away the delete markers that hide the keys; returns those that exist afterwards."""
+        _gather(self._readers, self._unhide, keys)
+        return self.existing(keys)
+
+    def close(self) -> None:
+        """End the threads."""
+        self._readers.shutdown(cancel_futures=True)
+        self._deleters.shutdown(cancel_futures=True)
+
+    def _read(self, key: str) -> StoredObject | Unreadable | None:
+        def get(client: Any) -> StoredObject | Unreadable:
+            answer = client.get_object(Bucket=self.settings.bucket, Key=key)
+            with answer["Body"] as body:
+                content = body.read(MAX_CONTENT_BYTES + 1)
+            if len(content) > MAX_CONTENT_BYTES:
+                return Unreadable(f"{key} has {answer['ContentLength']} bytes: no index is so large")
+            return _stored(answer, content)
+
+        try:
+            return self.calls.call(get, pace=self.reads)
+        except AbsentError:
+            return None
+        except DeniedError:
+            return self._head(key)  # an archived object can't be read, but its head can
+
+    def _head(self, key: str) -> StoredObject | Unreadable | None:
+        try:
+            return self.calls.call(
+                lambda client: _stored(client.head_object(Bucket=self.settings.bucket, Key=key)), pace=self.reads
+            )
+        except AbsentError:
+            return None
+        except DeniedError as error:
+            return Unreadable(f"{key}: {error} (without s3:ListBucket, that is the answer for absent objects too)")
+
+    def _require_bucket(self) -> None:
+        try:
+            self.calls.call(lambda client: client.head_bucket(Bucket=self.settings.bucket), pace=self.reads)
+        except AbsentError as error:
+            where = self.settings.endpoint or "AWS"
+            raise RefusedError(
+                f"there is no bucket {self.settings.bucket} at {where}: check tiered_storage.allowed"
+            ) from error
+
+    def _delete_batch(self, keys: Sequence[str]) -> dict[str, str]:
+        if not self._deletes_in_bulk:
+            return self._delete_one_by_one(keys)
+        errors: dict[str, str] = {}
+        left = list(keys)
+        for _round in range(_DELETE_ROUNDS):
+            try:
+                refused = self._delete_together(left)
+            except UnsupportedError:
+                self._deletes_in_bulk = False
+                return errors | self._delete_one_by_one(left)
+            errors |= {key: text for key, (code, text) in refused.items() if code not in TRANSIENT}
+            left = [key for key, (code, _) in refused.items() if code in TRANSIENT]
+            if not left:
+                return errors
+            self.writes.slow_down()
+        raise UnavailableError(f"bucket {self.settings.bucket}: {len(left)} keys could not be deleted: too much load")
+
+    def _delete_together(self, keys: Sequence[str]) -> dict[str, tuple[str, str]]:
+        """Key -> (code, text) of those not deleted."""
+
+        def delete(client: Any) -> Any:
+            named = {"Objects": [{"Key": key} for key in keys], "Quiet": True}
+            return client.delete_objects(Bucket=self.settings.bucket, Delete=named)
+
+        answer = self.calls.call(delete, pace=self.writes, units=len(keys))
+        codes = {error["Key"]: (error.get("Code", ""), error.get("Message", "")) for error in answer.get("Errors", ())}
+        return {key: (code, f"{code}: {text}") for key, (code, text) in codes.items() if code not in ABSENT}
+
+    def _delete_one_by_one(self, keys: Sequence[str]) -> dict[str, str]:
+        """For stores without DeleteObjects, such as Google's."""
+        errors = _gather(self._readers, self._delete_one, keys)
+        return {key: error for key, error in zip(keys, errors, strict=True) if error}
+
+    def _delete_one(self, key: str) -> str:
+        try:
+            self.calls.call(lambda client: client.delete_object(Bucket=self.settings.bucket, Key=key), pace=self.writes)
+        except AbsentError:
+            return ""
+        except DeniedError as error:
+            return str(error)
+        return ""
+
+    def _settle_by_pages(self, ordered: Sequence[str]) -> tuple[set[str], Sequence[str]]:
+        """(those that exist, those still to be asked for one by one); each page settles every key it reaches."""
+        found: set[str] = set()
+        at = 0
+        while len(ordered) - at >= _WORTH_A_PAGE:
+            start = ordered[at][:-1]  # the page begins after it
+            page = self._page(StartAfter=start)
+            names = [entry["Key"] for entry in page.get("Contents", ())]
+            if names and names[0] <= start:
+                break  # this store can't begin a listing in the middle
+            end = bisect_right(ordered, names[-1], at) if page.get("IsTruncated") else len(ordered)
+            found.update(set(names).intersection(ordered[at:end]))
+            settled, at = end - at, end
+            if settled < _WORTH_A_PAGE:
+                break
+        return found, ordered[at:]
+
+    def _page(self, **parameters: Any) -> Any:
+        return self.calls.call(
+            lambda client: client.list_objects_v2(Bucket=self.settings.bucket, **parameters), pace=self.reads
+        )
+
+    def _uploads(self, prefix: str) -> list[UnfinishedUpload]:
+        uploads: list[UnfinishedUpload] = []
+        marker: dict[str, str] = {}
+        while True:
+            page = self._uploads_page(prefix, marker)
+            uploads += [
+                UnfinishedUpload(entry["Key"], entry["UploadId"], _ms(entry["Initiated"]))
+                for entry in page.get("Uploads", ())
+            ]
+            if not page.get("IsTruncated"):
+                return uploads
+            marker = {"KeyMarker": page["NextKeyMarker"], "UploadIdMarker": page["NextUploadIdMarker"]}
+
+    def _uploads_page(self, prefix: str, marker: Mapping[str, str]) -> Any:
+        named: dict[str, Any] = {"Bucket": self.settings.bucket, "Prefix": prefix, **marker}
+        return self.calls.call(lambda client: client.list_multipart_uploads(**named), pace=self.reads)
+
+    def _abort(self, upload: UnfinishedUpload) -> str:
+        named = {"Bucket": self.settings.bucket, "Key": upload.key, "UploadId": upload.upload_id}
+        try:
+            self.calls.call(lambda client: client.abort_multipart_upload(**named), pace=self.writes)
+        except AbsentError:
+            return ""
+        except DeniedError as error:
+            return str(error)
+        return ""
+
+    def _unhide(self, key: str) -> None:
+        bucket = self.settings.bucket
+        page = self.calls.call(lambda client: client.list_object_versions(Bucket=bucket, Prefix=key), pace=self.reads)
+        markers = [entry for entry in page.get("DeleteMarkers", ()) if entry["Key"] == key and entry["IsLatest"]]
+        for marker in markers:
+            # Allowed here: what goes is the marker that an earlier delete left, never a version with data.
+            self._delete_version(key, marker["VersionId"])
+
+    def _delete_version(self, key: str, version: str) -> None:
+        self.calls.call(
+            lambda client: client.delete_object(Bucket=self.settings.bucket, Key=key, VersionId=version),
+            pace=self.writes,
+        )
+
+
+def _gather(pool: ThreadPoolExecutor, work: Callable[[_T], _R], items: Sequence[_T]) -> list[_R]:
+    """Results in order; the first failure cancels what has not begun, and is raised once all else has ended."""
+    if len(items) <= 1:
+        return [work(item) for item in items]
+    futures = [pool.submit(work, item) for item in items]
+    try:
+        return [future.result() for future in futures]
+    finally:
+        for future in futures:
+            future.cancel()
+        for future in futures:
+            if not future.cancelled():
+                future.exception()
+
+
+def _stored(answer: Any, content: bytes | None = None) -> StoredObject:
+    metadata = {name.lower(): value for name, value in answer.get("Metadata", {}).items()}
+    return StoredObject(
+        answer["ContentLength"], _ms(answer["LastModified"]), metadata, answer.get("VersionId", ""), content
+    )
+
+
+def _ms(moment: Any) -> int:
+    return int(moment.timestamp() * 1000)

@@ -1,0 +1,201 @@
+"""Bulk reads over one connection: as large as is quick, as small as the server can bear.
+
+1. Requests carry many paths; several are under way. Their size follows the size of what comes back, so that
+   a thousand big znodes are never asked for at once (the server would build that answer in its memory).
+2. A connection that breaks under several requests tells nothing about either; each is tried again alone. One
+   that breaks alone is halved, down to a single ordinary read; when that breaks it too, the path is Unreadable.
+3. Every read sees at least what had been written, anywhere in the ensemble, when the call began (sync).
+"""
+
+from collections import deque
+from collections.abc import Sequence
+
+from kazoo.exceptions import NoAuthError, NoNodeError
+from kazoo.protocol.serialization import GetChildren, GetData, Sync
+
+from streaming.adapters.zookeeper.multi_read import Answer, MultiRead, SingleRead
+from streaming.adapters.zookeeper.session import (
+    AnsweredError,
+    ConnectionLostError,
+    NotImplementedByServerError,
+    Pending,
+    Request,
+    ZooKeeperSession,
+)
+from streaming.errors import UnavailableError
+from streaming.ports import Unreadable, Znode
+
+DATA: int = GetData.type
+CHILDREN: int = GetChildren.type
+
+_PATHS_PER_REQUEST = 200  # more is hardly faster (200: 276,000 reads/s, 500: 313,000) and dearer to lose
+_FIRST_PATHS_PER_REQUEST = 16  # nothing is known yet of how large the znodes are
+_ANSWER_BYTES = 512 * 1024  # aimed at; half of jute.maxbuffer's default
+_REQUEST_BYTES = 256 * 1024  # kept; the server drops connections that send more than its jute.maxbuffer (1 MB)
+_WINDOW = 4
+_WINDOW_OF_SINGLES = 100  # kazoo's wake-up pipe blocks its caller near 278 requests
+_LOSSES = 64  # what halving needs for a few bad paths among thousands; more is a connection that keeps breaking
+
+
+class Sizes:
+    """How many paths a request may carry, learnt per operation and tree (`/ledgers`, `/managed-ledgers`).
+
+    Lives as long as the session.
+    """
+
+    def __init__(self) -> None:
+        self.multi_read = True
+        self._is_probed = False
+        self._paths: dict[tuple[int, str], int] = {}
+
+    def probe(self, session: ZooKeeperSession) -> None:
+        """Find out, once, whether the server knows multiRead.
+
+        "Not implemented" overtakes the answers to earlier requests, which kazoo's connection does not survive:
+        so the first multiRead is sent when nothing else is under way.
+        """
+        if self._is_probed:
+            return
+        try:
+            session.call(MultiRead(DATA, [session.absolute("/")]))
+        except NotImplementedByServerError:
+            self.multi_read = False
+        self._is_probed = True
+
+    def paths_per_request(self, operation: int, path: str) -> int:
+        """Return the size for a request that begins with this path."""
+        return self._paths.get((operation, _tree(path)), _FIRST_PATHS_PER_REQUEST)
+
+    def learn(self, operation: int, paths: Sequence[str], answers: Sequence[Answer]) -> None:
+        """Aim at _ANSWER_BYTES; grow by half at most, so that one small answer does not promise much."""
+        size = max(1, sum(map(_size, answers)))
+        key = (operation, _tree(paths[0]))
+        now = self._paths.get(key, _FIRST_PATHS_PER_REQUEST)
+        fitting = _ANSWER_BYTES * len(paths) // size
+        self._paths[key] = max(1, min(fitting, now + now // 2 + 1, _PATHS_PER_REQUEST))
+
+
+class BulkRead:
+    """One read_many or children_many call."""
+
+    def __init__(self, session: ZooKeeperSession, sizes: Sizes, operation: int, paths: Sequence[str]) -> None:
+        self._session = session
+        self._sizes = sizes
+        self._operation = operation
+        self._paths = [session.absolute(path) for path in paths]
+        self._answers: list[Answer | Unreadable | None] = [None] * len(paths)
+        self._next = 0
+        self._again: deque[range] = deque()  # lost together with others: to be tried alone
+        self._under_way: deque[tuple[range, Pending]] = deque()
+        self._broke_as_single: set[int] = set()
+        self._losses = 0
+
+    def run(self) -> list[Answer | Unreadable | None]:
+        """Return one answer a path: what was read, Unreadable, or None where there is no such znode."""
+        if not self._paths:
+            return self._answers
+        self._sizes.probe(self._session)
+        self._session.send(Sync("/"))
+        while self._fill():
+            span, pending = self._under_way.popleft()
+            try:
+                self._store(span, self._session.wait(pending))
+            except AnsweredError as error:
+                self._store(span, [self._single_code(span, error)])
+            except NotImplementedByServerError:
+                self._sizes.multi_read = False
+                self._again.append(span)
+            except ConnectionLostError as error:
+                self._lost(span, error)
+        return self._answers
+
+    def _fill(self) -> bool:
+        """Put requests under way as far as the window allows; False when all is done."""
+        if self._again and self._sizes.multi_read:
+            self._send(self._again.popleft())  # alone: whatever else was under way is in _again too
+            return True
+        while len(self._under_way) < self._window():
+            span = self._next_span()
+            if not span:
+                break
+            self._send(span)
+        return bool(self._under_way)
+
+    def _window(self) -> int:
+        return _WINDOW if self._sizes.multi_read else _WINDOW_OF_SINGLES
+
+    def _next_span(self) -> range:
+        if self._again:
+            span = self._again.popleft()
+            if len(span) > 1:
+                self._again.appendleft(span[1:])
+            return span[:1]
+        start = self._next
+        self._next = self._end_from(start)
+        return range(start, self._next)
+
+    def _send(self, span: range) -> None:
+        if not self._sizes.multi_read or span.start in self._broke_as_single:
+            request: Request = SingleRead(self._operation, self._paths[span.start])
+        else:
+            request = MultiRead(self._operation, self._paths[span.start : span.stop])
+        self._under_way.append((span, self._session.send(request)))
+
+    def _end_from(self, start: int) -> int:
+        if start >= len(self._paths) or not self._sizes.multi_read:
+            return min(start + 1, len(self._paths))
+        most = self._sizes.paths_per_request(self._operation, self._paths[start])
+        end, size = start, 0
+        while end < min(start + most, len(self._paths)) and size < _REQUEST_BYTES:
+            size += len(self._paths[end]) + 14
+            end += 1
+        return end
+
+    def _store(self, span: range, answers: Sequence[Answer]) -> None:
+        self._sizes.learn(self._operation, self._paths[span.start : span.stop], answers)
+        for index, answer in zip(span, answers, strict=True):
+            self._answers[index] = _translated(answer) if isinstance(answer, int) else answer
+
+    def _single_code(self, span: range, error: AnsweredError) -> int:
+        if len(span) > 1 or self._sizes.multi_read:  # a multiRead has an error a path; this one is about all of it
+            raise UnavailableError(f"ZooKeeper refused a read with error {error.code}; try again later") from error
+        return error.code
+
+    def _lost(self, span: range, error: ConnectionLostError) -> None:
+        self._losses += 1
+        if self._losses > _LOSSES:
+            raise UnavailableError(f"{error}; the connection broke {self._losses} times during one read") from error
+        if self._under_way:
+            self._again.extend([span, *(other for other, _pending in self._under_way)])
+            self._under_way.clear()
+        else:
+            self._broke_alone(span)
+        self._session.connect()
+
+    def _broke_alone(self, span: range) -> None:
+        if len(span) > 1:
+            middle = span.start + len(span) // 2
+            self._again.extendleft([range(middle, span.stop), range(span.start, middle)])
+        elif span.start in self._broke_as_single:
+            self._answers[span.start] = Unreadable("the connection breaks whenever this znode is read: too large?")
+        else:
+            self._broke_as_single.add(span.start)
+            self._again.appendleft(span)
+
+
+def _tree(path: str) -> str:
+    return path[: path.find("/", 1) + 1]
+
+
+def _size(answer: Answer) -> int:
+    if isinstance(answer, Znode):
+        return len(answer.data)
+    return sum(map(len, answer)) if isinstance(answer, list) else 0
+
+
+def _translated(code: int) -> Unreadable | None:
+    if code == NoNodeError.code:
+        return None
+    if code == NoAuthError.code:
+        return Unreadable("no right to read it")
+    return Unreadable(f"ZooKeeper error {code}")

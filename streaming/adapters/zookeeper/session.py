@@ -1,0 +1,236 @@
+"""One ZooKeeper session through kazoo, with a deadline on every wait and nothing queued behind the caller's back.
+
+1. kazoo queues requests silently while it has no connection, so a request is refused when there is none.
+2. A request whose answer did not come in time may still be in kazoo's queue; it must not be sent later, so
+   the whole client is abandoned and the next call opens a new session.
+3. kazoo's thread dies of an error code that it does not know; a dead client is replaced.
+4. A client does not survive a fork; in a child process a new one is opened and the parent's left alone.
+"""
+
+import contextlib
+import os
+import socket
+from collections.abc import Callable
+from dataclasses import dataclass
+from threading import Event, Lock, Thread, Timer
+from typing import Any, Protocol
+
+from kazoo.client import KazooClient
+from kazoo.exceptions import AuthFailedError, ConnectionLoss, KazooException, ZookeeperError
+from kazoo.exceptions import UnimplementedError as KazooUnimplementedError
+from kazoo.protocol.states import KazooState
+
+from streaming.adapters.zookeeper.settings import ZooKeeperSettings, client_for, what_is_wrong
+from streaming.errors import UnavailableError
+
+_DEAD_CODES = {-4, -7, -112, -115, -118}  # connection loss, timeout, session expired, auth failed, session moved
+_CLOSE_SECONDS = 5.0
+_CONNECT_TRIES = 2
+_BAD_CREDENTIALS = ": it refused our credentials. Check zookeeper.digest_file and zookeeper.sasl_mechanism"
+
+
+class ConnectionLostError(UnavailableError):
+    """The connection broke, or the answer did not come in time, while a request was under way."""
+
+
+class NotImplementedByServerError(Exception):
+    """The server does not know this operation; nothing happened."""
+
+
+class AnsweredError(Exception):
+    """The server answered with an error: code is ZooKeeper's own."""
+
+    def __init__(self, code: int) -> None:
+        super().__init__(f"ZooKeeper error {code}")
+        self.code = code
+
+
+class Request(Protocol):
+    """What kazoo can send: an operation number and both directions of the wire format."""
+
+    type: Any
+
+    def serialize(self) -> Any:
+        """Return the request's bytes."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Pending:
+    """A request under way, and the client that it was given to."""
+
+    client: KazooClient
+    reply: Any
+
+
+class ZooKeeperSession:
+    """A kazoo client that is opened when first needed and replaced when it can't be used any more. Thread-safe."""
+
+    def __init__(self, settings: ZooKeeperSettings) -> None:
+        self._settings = settings
+        chroot = settings.hosts.partition("/")[2].strip("/")
+        self._chroot = f"/{chroot}" if chroot else ""
+        self._lock = Lock()
+        self._pid = os.getpid()
+        self._client: KazooClient | None = None
+        self._live: Event | None = None
+        self._closed = False
+        self._on_end: list[Callable[[], None]] = []
+        self._suspended: Timer | None = None
+
+    def connect(self) -> None:
+        """Return when there is a connection; waits connect_timeout_seconds at most, then raises UnavailableError."""
+        self._connected()
+
+    def absolute(self, path: str) -> str:
+        """Return the path as the server knows it, chroot included."""
+        if not self._chroot:
+            return path
+        return self._chroot if path == "/" else self._chroot + path
+
+    def send(self, request: Request) -> Pending:
+        """Put a request (absolute paths) under way. Raises UnavailableError; then it was not sent."""
+        client = self._connected()
+        reply = client.handler.async_result()
+        client._call(request, reply)
+        return Pending(client, reply)
+
+    def wait(self, pending: Pending) -> Any:
+        """Return the answer. Raises ConnectionLostError, NotImplementedByServerError, AnsweredError."""
+        try:
+            return pending.reply.get(timeout=self._settings.operation_timeout_seconds)
+        except KazooUnimplementedError as error:
+            raise NotImplementedByServerError from error
+        except AuthFailedError as error:
+            raise ConnectionLostError(self._text("can't be used") + _BAD_CREDENTIALS) from error
+        except ZookeeperError as error:
+            code = getattr(error, "code", None)
+            if code is None or code in _DEAD_CODES:
+                raise ConnectionLostError(self._text(f"lost the connection ({type(error).__name__})")) from error
+            raise AnsweredError(code) from error
+        except KazooException as error:
+            raise ConnectionLostError(self._text(f"lost the connection ({type(error).__name__})")) from error
+        except RuntimeError as error:  # an error code that kazoo does not know, inside a multi's answer
+            raise ConnectionLostError(self._text(f"gave an answer that could not be read ({error})")) from error
+        except pending.client.handler.timeout_exception:
+            self._abandon(pending.client)
+            seconds = self._settings.operation_timeout_seconds
+            raise ConnectionLostError(self._text(f"did not answer within {seconds:g} s")) from None
+
+    def call(self, request: Request) -> Any:
+        """Send and wait."""
+        return self.wait(self.send(request))
+
+    def when_ended(self, callback: Callable[[], None]) -> None:
+        """Call back once, from a thread of the session's, when the session may be over."""
+        with self._lock:
+            self._on_end.append(callback)
+
+    def close(self) -> None:
+        """End the session; every later call raises UnavailableError. A second call does nothing."""
+        with self._lock:
+            client, self._client, self._closed = self._client, None, True
+            self._on_end.clear()
+        if client is not None and self._pid == os.getpid():
+            _stop(client)
+
+    def _connected(self) -> KazooClient:
+        for _ in range(_CONNECT_TRIES):
+            client, live = self._usable()
+            if live.wait(self._settings.connect_timeout_seconds / _CONNECT_TRIES):
+                return client
+            if client._session_id is None:
+                # A server that is just starting may swallow the first request, and kazoo waits for its answer as
+                # long as a session lasts. There is no session to lose yet: begin again.
+                self._abandon(client)
+        reason = what_is_wrong(self._settings)
+        what = f"can't be reached ({reason})" if reason else "can't be reached"
+        raise UnavailableError(self._text(what) + _advice(client))
+
+    def _usable(self) -> tuple[KazooClient, Event]:
+        if self._pid != os.getpid():
+            self._forget_parent()
+        with self._lock:
+            if self._closed:
+                raise UnavailableError(self._text("is not in use any more: this session was closed"))
+            if self._client is None or self._live is None or _is_dead(self._client):
+                self._client = client_for(self._settings)
+                self._client.add_listener(self._state_listener(self._client))
+                self._live = self._client.start_async()
+            return self._client, self._live
+
+    def _forget_parent(self) -> None:
+        # The parent's threads are not here and its socket is still the parent's: closing it would end its session.
+        self._lock = Lock()
+        self._pid = os.getpid()
+        self._client = None
+        self._on_end = []
+        self._suspended = None
+
+    def _abandon(self, client: KazooClient) -> None:
+        with self._lock:
+            if self._client is client:
+                self._client = None
+        _empty_queue(client)  # what was not sent must never be sent: its caller is told "unknown"
+        raw = client._connection._socket
+        if raw is not None:
+            with contextlib.suppress(OSError):
+                socket.socket.shutdown(raw, socket.SHUT_RDWR)
+        self._ended()
+        Thread(target=_stop, args=(client,), daemon=True).start()
+
+    def _state_listener(self, client: KazooClient) -> Callable[[str], None]:
+        def on_state(state: str) -> None:
+            if self._client is not client:
+                return
+            if self._suspended is not None:
+                self._suspended.cancel()
+                self._suspended = None
+            if state == KazooState.LOST:
+                self._ended()
+            elif state == KazooState.SUSPENDED and self._on_end:
+                # Without a connection nobody tells us that the session is over; after its timeout it may be.
+                self._suspended = Timer(self._settings.session_timeout_seconds, self._ended)
+                self._suspended.daemon = True
+                self._suspended.start()
+
+        return on_state
+
+    def _ended(self) -> None:
+        with self._lock:
+            callbacks, self._on_end = self._on_end, []
+        for callback in callbacks:
+            callback()
+
+    def _text(self, what: str) -> str:
+        return f"ZooKeeper at {self._settings.hosts} {what}"
+
+
+def _advice(client: KazooClient) -> str:
+    if client.client_state == "AUTH_FAILED":
+        return _BAD_CREDENTIALS
+    return ". Check that it runs, that zookeeper.hosts is right and that TLS is on at both ends or at none"
+
+
+def _empty_queue(client: KazooClient) -> None:
+    with contextlib.suppress(IndexError):
+        while True:
+            _request, reply = client._queue.popleft()
+            if reply is not None:
+                reply.set_exception(ConnectionLoss())
+
+
+def _is_dead(client: KazooClient) -> bool:
+    routine = client._connection._connection_routine
+    return routine is None or not routine.is_alive()
+
+
+def _stop(client: KazooClient) -> None:
+    def stop() -> None:
+        with contextlib.suppress(Exception):  # its socket is in any state; there is nobody to tell
+            client.stop()
+            client.close()
+
+    stopper = Thread(target=stop, daemon=True)
+    stopper.start()
+    stopper.join(_CLOSE_SECONDS)

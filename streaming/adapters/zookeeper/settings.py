@@ -1,0 +1,127 @@
+"""How ZooKeeper is reached: settings that can travel to a Spark worker, and the kazoo client made of them there."""
+
+import logging
+import socket
+import ssl
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from kazoo.client import KazooClient
+from kazoo.hosts import collect_hosts
+
+from streaming.errors import ConfigError
+
+# kazoo writes requests (auth data among them) to its log at DEBUG: it gets a logger of its own that never says so.
+_quiet = logging.getLogger("streaming.adapters.zookeeper.store.kazoo")
+_quiet.setLevel(logging.CRITICAL)
+
+_TRY_SECONDS = 2.0
+
+
+@dataclass(frozen=True, slots=True)
+class ZooKeeperSettings:
+    """How to reach ZooKeeper. Picklable, hashable, holds no secret: files are read where the session is opened.
+
+    hosts: `host:port,host:port/chroot`. operation_timeout_seconds: the longest wait for any one answer; at least
+    the session timeout, or a slow server costs the session. connect_timeout_seconds: how long a call waits for a
+    lost connection to come back before it is refused. digest_file: one line `user:password`; used by scheme
+    `digest`, or by SASL when sasl_mechanism is DIGEST-MD5 (GSSAPI takes the process's ticket cache).
+    """
+
+    hosts: str
+    session_timeout_seconds: float = 30.0
+    operation_timeout_seconds: float = 30.0
+    connect_timeout_seconds: float = 10.0
+    digest_file: str = ""
+    sasl_mechanism: str = ""
+    use_tls: bool = False
+    tls_ca_file: str = ""
+    tls_cert_file: str = ""
+    tls_key_file: str = ""
+    tls_check_hostname: bool = True
+
+    @property
+    def has_credentials(self) -> bool:
+        """Whether a server can tell us from others: by digest, SASL or a client's certificate."""
+        return bool(self.digest_file or self.sasl_mechanism or (self.use_tls and self.tls_cert_file))
+
+
+def client_for(settings: ZooKeeperSettings) -> KazooClient:
+    """Return a client that is not started yet. Raises ConfigError for settings that can't work."""
+    try:
+        return KazooClient(
+            hosts=settings.hosts,
+            timeout=settings.session_timeout_seconds,
+            connection_retry={"max_tries": -1, "delay": 0.05, "max_delay": 1.0},
+            logger=_quiet,
+            auth_data=[("digest", _credentials(settings))] if _uses_digest(settings) else None,
+            sasl_options=_sasl_options(settings),
+            **_tls_options(settings),
+        )
+    except ValueError as error:
+        raise ConfigError(f"zookeeper.hosts = {settings.hosts!r} is no list of host:port: {error}") from error
+
+
+def what_is_wrong(settings: ZooKeeperSettings) -> str:
+    """Try the first host once and say why it can't be connected to; "" where it can. For the operator, after a failure.
+
+    kazoo tells its log only.
+    """
+    (host, port), *_others = collect_hosts(settings.hosts)[0]
+    try:
+        with socket.create_connection((host, port), _TRY_SECONDS) as plain:
+            if settings.use_tls:
+                options = _tls_options(settings)
+                context = ssl.create_default_context(cafile=options.get("ca"))
+                context.check_hostname = settings.tls_check_hostname
+                if "certfile" in options:
+                    context.load_cert_chain(options["certfile"], options.get("keyfile"))
+                context.wrap_socket(plain, server_hostname=host).close()
+    except OSError as error:
+        return f"{host}:{port}: {error.strerror or error}"
+    return ""
+
+
+def _uses_digest(settings: ZooKeeperSettings) -> bool:
+    return bool(settings.digest_file) and not settings.sasl_mechanism
+
+
+def _credentials(settings: ZooKeeperSettings) -> str:
+    text = _file(settings.digest_file, "zookeeper.digest_file").read_text().strip()
+    if ":" not in text:
+        raise ConfigError(f"zookeeper.digest_file {settings.digest_file} must hold one line `user:password`")
+    return text
+
+
+def _sasl_options(settings: ZooKeeperSettings) -> dict[str, str] | None:
+    if not settings.sasl_mechanism:
+        return None
+    if settings.sasl_mechanism != "DIGEST-MD5":
+        return {"mechanism": settings.sasl_mechanism, "service": "zookeeper"}
+    user, _colon, password = _credentials(settings).partition(":")
+    return {"mechanism": "DIGEST-MD5", "service": "zookeeper", "username": user, "password": password}
+
+
+def _tls_options(settings: ZooKeeperSettings) -> dict[str, Any]:
+    if not settings.use_tls:
+        return {}
+    files = {
+        "ca": (settings.tls_ca_file, "zookeeper.tls_ca_file"),
+        "certfile": (settings.tls_cert_file, "zookeeper.tls_cert_file"),
+        "keyfile": (settings.tls_key_file, "zookeeper.tls_key_file"),
+    }
+    present = {option: str(_file(name, key)) for option, (name, key) in files.items() if name}
+    if "ca" in present:
+        try:
+            ssl.create_default_context(cafile=present["ca"])
+        except ssl.SSLError as error:
+            raise ConfigError(f"zookeeper.tls_ca_file {present['ca']} holds no PEM certificate: {error}") from error
+    return {"use_ssl": True, "check_hostname": settings.tls_check_hostname, **present}
+
+
+def _file(name: str, key: str) -> Path:
+    path = Path(name)
+    if not path.is_file():
+        raise ConfigError(f"{key}: there is no file {name}")
+    return path

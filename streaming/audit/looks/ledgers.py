@@ -1,0 +1,151 @@
+"""A look at suspects: their ledgers are read, then their owners, then the sweep's own judge is asked.
+
+In that order, because a ledger that is CLOSED and that its owner's later list does not name is garbage for ever,
+while a list that was read first might have been extended before the ledger was looked at.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+
+from streaming.audit import columns as a
+from streaming.audit.looks.objects import ObjectLooker
+from streaming.audit.walk.suspects import LedgerReader, reader_for, request_of
+from streaming.clients import clients_for
+from streaming.clock import Clock, SystemClock
+from streaming.config.settings import Settings
+from streaming.in_use.loader import InUseLoader
+from streaming.ports import Unreadable
+from streaming.sweep.stores import places_for
+from udfs import columns as c
+from udfs.audit import SEEN_ONCE, FindingClass, Look, affected_by, concluded, looked, missing_look, owner_paths
+from udfs.judge import Case, Policy, judge, refers_to
+from udfs.paths import Layout
+from udfs.records import LedgerComponent, LedgerFacts, LedgerType, Outcome, Presence, Reason, Reference, Verdict
+
+_SUSPECTS_PER_LOOK = 2_000
+
+
+@dataclass(frozen=True, slots=True)
+class LookTask:
+    """Looks at suspects (columns.SUSPECT) that have an owner; one owner's rows should be neighbours.
+
+    is_second: the rows were candidates of a first look, at their SEEN_MS. unreadable: paths below which nothing
+    is believed.
+    """
+
+    settings: Settings
+    layout: Layout
+    policy: Policy
+    unreadable: tuple[str, ...]
+    reads_per_second: float
+    is_second: bool
+
+    def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """Look at every row of every batch. Raises UnavailableError."""
+        clients = clients_for(self.settings)
+        clock: Clock = SystemClock()
+        loader = InUseLoader(clients.store, clients.broker if self.settings.safety.ask_broker else None, clock)
+        grace_ms = self.settings.tiered_storage.offload_grace_seconds * 1000
+        looker = Looker(
+            reader_for(self.settings, self.layout, self.reads_per_second),
+            ObjectLooker(places_for(self.settings, loader), loader, clock, self.policy, grace_ms),
+            loader,
+            clock,
+            self.policy,
+            frozenset(self.unreadable),
+        )
+        for batch in batches:
+            rows = batch.to_pylist()
+            for start in range(0, len(rows), _SUSPECTS_PER_LOOK):
+                part = rows[start : start + _SUSPECTS_PER_LOOK]
+                yield pa.RecordBatch.from_pylist(looker.look(part, is_second=self.is_second), schema=a.SUSPECT)
+
+
+@dataclass(frozen=True, slots=True)
+class Looker:
+    """Takes looks; holds no state between them."""
+
+    reader: LedgerReader
+    objects: ObjectLooker
+    loader: InUseLoader
+    clock: Clock
+    policy: Policy
+    unreadable: frozenset[str]
+
+    def look(self, rows: Sequence[dict[str, Any]], *, is_second: bool) -> list[dict[str, Any]]:
+        """Return the rows with class, reason and time of this look. Raises UnavailableError."""
+        ledgers = [row for row in rows if row[c.LEDGER_TYPE] == LedgerType.LEDGER]
+        stored = [row for row in rows if row[c.LEDGER_TYPE] != LedgerType.LEDGER]
+        facts = self.reader.facts([row[c.LEDGER_ID] for row in ledgers])
+        references = self.loader.load(row[c.REFERENCE_KEY] for row in ledgers)
+        compacted = self.loader.compacted(row[c.REFERENCE_KEY] for row in ledgers if _is_compacted_reference(row))
+        now_ms = self.clock.now_ms()
+        looks = [
+            (row, _missing_compacted(row, one, compacted[row[c.REFERENCE_KEY]]), one)
+            if _is_compacted_reference(row)
+            else (row, self._one(row, one, references[row[c.REFERENCE_KEY]], now_ms), one)
+            for row, one in zip(ledgers, facts, strict=True)
+        ]
+        if stored:
+            looks += [(row, look, None) for row, look in zip(stored, self.objects.look(stored), strict=True)]
+        return [
+            _marked(row, self._believed(row, concluded(look) if is_second else look), one, now_ms)
+            for row, look, one in looks
+        ]
+
+    def _one(
+        self, row: dict[str, Any], facts: LedgerFacts | Unreadable | None, reference: Reference, now_ms: int
+    ) -> Look:
+        if row[a.IS_REFERENCE]:
+            return _missing(row, facts, reference)
+        if isinstance(facts, Unreadable):
+            return looked(Verdict(Outcome.RETRY, Reason.LEDGER_UNREADABLE, facts.detail))
+        absent_since_ms = row[a.SEEN_MS] if row[c.REASON] in SEEN_ONCE else None
+        case = Case(request_of(row), facts, reference, absent_since_ms)
+        return looked(judge(case, self.policy, now_ms=now_ms))
+
+    def _believed(self, row: Mapping[str, Any], look: Look) -> Look:
+        """What lies below a path that could not be read is UNKNOWN, whatever a single read said."""
+        if not look.is_candidate or not self.unreadable:
+            return look
+        blocking = affected_by(owner_paths(row[c.REFERENCE_KEY]), self.unreadable)
+        if blocking is None:
+            return look
+        return Look(FindingClass.UNKNOWN, Reason.OWNER_UNREADABLE, f"{blocking} could not be read")
+
+
+def _is_compacted_reference(row: Mapping[str, Any]) -> bool:
+    return bool(row[a.IS_REFERENCE]) and row[c.COMPONENT] == LedgerComponent.COMPACTED_LEDGER
+
+
+def _missing_compacted(row: Mapping[str, Any], facts: LedgerFacts | Unreadable | None, broker_s: int | None) -> Look:
+    """Its broker alone tells whether it is needed: the cursor's znode goes on naming ledgers long gone."""
+    return missing_look(
+        is_referenced=None if broker_s is None else broker_s == row[c.LEDGER_ID],
+        is_there=None if isinstance(facts, Unreadable) else facts is not None,
+    )
+
+
+def _missing(row: Mapping[str, Any], facts: LedgerFacts | Unreadable | None, reference: Reference) -> Look:
+    is_referenced = None
+    if reference.presence is not Presence.UNREADABLE:
+        is_referenced = refers_to(reference, row[c.LEDGER_ID])
+    return missing_look(
+        is_referenced=is_referenced, is_there=None if isinstance(facts, Unreadable) else facts is not None
+    )
+
+
+def _marked(row: Mapping[str, Any], look: Look, facts: LedgerFacts | Unreadable | None, now_ms: int) -> dict[str, Any]:
+    changed = {a.LAST_CHANGE_MS: facts.last_change_ms} if isinstance(facts, LedgerFacts) else {}
+    return {
+        **row,
+        **changed,
+        a.CLASS: str(look.finding_class),
+        c.REASON: str(look.reason),
+        c.DETAIL: look.detail,
+        a.CANDIDATE: look.is_candidate,
+        a.SEEN_MS: now_ms,
+    }

@@ -1,0 +1,115 @@
+"""A look at suspects in tiered storage: their objects first, then their owners, then the sweep's own judge.
+
+The order is the judge's: an offload's UUID stands in its owner's list before the first object is stored, and never
+comes back to it.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from streaming.audit import columns as a
+from streaming.audit.walk.references import store_label
+from streaming.audit.walk.suspects import request_of
+from streaming.clock import Clock
+from streaming.errors import RefusedError, UnavailableError
+from streaming.in_use.loader import InUseLoader
+from streaming.ports import ObjectStore
+from streaming.sweep.buckets import OffloadPlaces
+from streaming.sweep.jobs import Job
+from streaming.sweep.offload_jobs import OffloadJob, opened
+from streaming.sweep.offload_steps import look as look_at_objects
+from udfs import columns as c
+from udfs.audit import SEEN_ONCE, FindingClass, Look, looked, missing_look
+from udfs.formats.offload_index import index_name, object_name
+from udfs.judge import Policy
+from udfs.judge_offload import OffloadCase, OffloadPolicy, judge_offload
+from udfs.offload_target import Bucket
+from udfs.records import Outcome, Presence, Reason, Reference, Verdict
+
+_Row = Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class ObjectLooker:
+    """Takes looks; holds no state between them. places: the allowed buckets, and how to reach them and the brokers."""
+
+    places: OffloadPlaces
+    loader: InUseLoader
+    clock: Clock
+    policy: Policy
+    offload_grace_ms: int
+
+    def look(self, rows: Sequence[_Row]) -> list[Look]:
+        """Return one look a row, in order. Raises UnavailableError (ZooKeeper); a store's failure is UNKNOWN."""
+        looks: dict[int, Look] = {}
+        for label in dict.fromkeys(str(row[a.STORE]) for row in rows):
+            places = [place for place, row in enumerate(rows) if row[a.STORE] == label]
+            found = self._of_bucket(label, [rows[place] for place in places])
+            looks |= dict(zip(places, found, strict=True))
+        return [looks[place] for place in range(len(rows))]
+
+    def _of_bucket(self, label: str, rows: Sequence[_Row]) -> list[Look]:
+        bucket = next((each for each in self.places.allowed if store_label(each.endpoint, each.name) == label), None)
+        if bucket is None:
+            return [_unknown(Reason.STORE_NOT_ALLOWED, f"{label} is not in tiered_storage.allowed")] * len(rows)
+        try:
+            store = self.places.store(bucket)
+            there = _existing(store, [row for row in rows if row[a.IS_REFERENCE]])
+            jobs = {_name(row): _job(row) for row in rows if not row[a.IS_REFERENCE]}
+            look_at_objects(store, list(jobs.values()))
+        except (UnavailableError, RefusedError) as error:
+            return [_unknown(Reason.STORE_UNAVAILABLE, str(error))] * len(rows)
+        references = self.loader.load(row[c.REFERENCE_KEY] for row in rows)
+        policy = self._offload_policy()
+        return [
+            _missing(row, references[row[c.REFERENCE_KEY]], is_there=_name(row) in there)
+            if row[a.IS_REFERENCE]
+            else self._judged(jobs[_name(row)], references[row[c.REFERENCE_KEY]], bucket, policy)
+            for row in rows
+        ]
+
+    def _judged(self, job: OffloadJob, reference: Reference, bucket: Bucket, policy: OffloadPolicy) -> Look:
+        if job.objects is None:
+            return looked(job.verdict or Verdict(Outcome.RETRY, Reason.LEDGER_UNREADABLE, f"{job.name} was not seen"))
+        since_ms = job.job.absent_since_ms
+        case = OffloadCase(job.job.request, job.objects, reference, bucket.exclusive, since_ms)
+        return looked(judge_offload(case, policy, now_ms=self.clock.now_ms()))
+
+    def _offload_policy(self) -> OffloadPolicy:
+        """Without our own cluster's name objects that name one can't be told to be ours: they stay UNKNOWN."""
+        try:
+            cluster = self.places.configuration.cluster_name()
+        except (UnavailableError, RefusedError):
+            cluster = ""
+        return OffloadPolicy(self.policy, self.offload_grace_ms, cluster)
+
+
+def _existing(store: ObjectStore, rows: Sequence[_Row]) -> set[tuple[str, int]]:
+    """Attempts of which both objects are there: one without the other can't be read."""
+    keys = [key(*_name(row)) for row in rows for key in (object_name, index_name)]
+    there = store.existing(keys) if keys else set()
+    return {_name(row) for row in rows if {object_name(*_name(row)), index_name(*_name(row))} <= there}
+
+
+def _missing(row: _Row, reference: Reference, *, is_there: bool) -> Look:
+    is_referenced = None
+    if reference.presence is not Presence.UNREADABLE:
+        is_referenced = (row[c.LEDGER_ID], row[c.UUID]) in reference.offloads
+    look = missing_look(is_referenced=is_referenced, is_there=is_there)
+    if look.finding_class is not FindingClass.MISSING:
+        return look
+    return replace(look, detail=f"{object_name(*_name(row))} or its index is not in {row[a.STORE]}")
+
+
+def _job(row: _Row) -> OffloadJob:
+    absent_since_ms = row[a.SEEN_MS] if row[c.REASON] in SEEN_ONCE else None
+    return opened(Job(request_of(row), absent_since_ms))
+
+
+def _name(row: _Row) -> tuple[str, int]:
+    return row[c.UUID], row[c.LEDGER_ID]
+
+
+def _unknown(reason: Reason, detail: str) -> Look:
+    return looked(Verdict(Outcome.RETRY, reason, detail))

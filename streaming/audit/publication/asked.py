@@ -1,0 +1,63 @@
+"""What audits have asked the service for: the rows of each publication, durable before the first of them is sent.
+
+A publication that was cut short goes on from them, and an audit that repeats itself leaves out what they name: its
+request may still wait, or lie with the dead letters, where asking again would only pile up.
+"""
+
+from collections.abc import Collection
+
+from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import functions as F
+
+from streaming.audit.place import Place
+from udfs import columns as c
+
+_FOLDER = "asked"
+_PUBLICATION = "publication"
+_LEDGER_ID, _UUID = "asked_ledger_id", "asked_uuid"
+
+
+def keep(place: Place, publication: str, orphans: DataFrame) -> None:
+    """Write down what is going to be asked for. A second call replaces the first's rows. Raises UnavailableError."""
+    part = f"{_FOLDER}/_{publication}"
+    orphans.write.mode("overwrite").parquet(place.spark_path(part))
+    place.replace(_folder(publication), part)
+
+
+def rows(spark: SparkSession, place: Place, publication: str) -> DataFrame:
+    """What keep wrote."""
+    return spark.read.parquet(place.spark_path(_folder(publication)))
+
+
+def without_asked(orphans: DataFrame, place: Place, publications: Collection[str]) -> DataFrame:
+    """Orphans that none of the publications asked for. Raises UnavailableError."""
+    asked = _asked(orphans.sparkSession, place)
+    if asked is None:
+        return orphans
+    return orphans.join(asked.where(F.col(_PUBLICATION).isin([*publications])), _is_same(), "left_anti")
+
+
+def forget(place: Place, findings: DataFrame) -> None:
+    """Drop publications nothing of which is a finding any more: ids never come again. Raises UnavailableError."""
+    asked = _asked(findings.sparkSession, place)
+    if asked is None:
+        return
+    still = {row[0] for row in asked.join(findings, _is_same(), "left_semi").select(_PUBLICATION).distinct().collect()}
+    for name in place.folders(_FOLDER):
+        if name.removeprefix(f"{_PUBLICATION}=") not in still:
+            place.remove(f"{_FOLDER}/{name}")
+
+
+def _asked(spark: SparkSession, place: Place) -> DataFrame | None:
+    if not any(name.startswith(_PUBLICATION) for name in place.folders(_FOLDER)):
+        return None
+    read = spark.read.parquet(place.spark_path(_FOLDER))
+    return read.select(F.col(c.LEDGER_ID).alias(_LEDGER_ID), F.col(c.UUID).alias(_UUID), _PUBLICATION)
+
+
+def _is_same() -> Column:
+    return (F.col(c.LEDGER_ID) == F.col(_LEDGER_ID)) & F.col(c.UUID).eqNullSafe(F.col(_UUID))
+
+
+def _folder(publication: str) -> str:
+    return f"{_FOLDER}/{_PUBLICATION}={publication}"

@@ -1,0 +1,252 @@
+"""The report: one file that needs nothing else, to be opened, mailed or archived."""
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence, Set
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from html import escape
+
+from streaming.audit.audited import Audited
+from streaming.audit.history import Past
+from streaming.audit.report import plots
+from streaming.audit.report.style import STYLE
+from streaming.audit.report.summary import Sample, Summary
+from streaming.audit.report.text import age_text, amount_text, size_text
+from streaming.audit.report.words import CLASS_MEANING, CLASS_NEXT
+from streaming.audit.space import Space
+from udfs.audit import FindingClass
+from udfs.records import LedgerComponent, LedgerType
+
+_COMPONENT_CLASSES: Mapping[str, str] = {
+    str(LedgerComponent.MANAGED_LEDGER): "c1",
+    str(LedgerComponent.MANAGED_CURSOR): "c2",
+    str(LedgerComponent.SCHEMA_STORAGE): "c3",
+    str(LedgerComponent.COMPACTED_LEDGER): "c4",
+    str(LedgerComponent.DELAYED_INDEX_BUCKET): "c5",
+}
+_STANDING_CLASSES = {"in use, BookKeeper": "use", "in use, tiered storage": "tier", "orphans": "bad"}
+_SAMPLE_HEADS = ("ledger", "what", "owner", "bytes", "reason", "detail")
+_LISTED = {
+    "ledgers": "ledgers listed",
+    "owners": "topics and schemas listed",
+    "references": "references read",
+    "unreferenced": "ledgers that no reference names, looked at",
+    "objects": "tiered-storage objects listed",
+    "objects elsewhere": "offloads to places that tiered_storage.allowed does not name, not looked at",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Beside:
+    """What the report shows beside the findings. scope: the filters in words, "" for everything."""
+
+    past: tuple[Past, ...]
+    space: Space
+    scope: str = ""
+
+
+def page(audited: Audited, summary: Summary, beside: Beside) -> str:
+    """The whole report."""
+    body = "".join(
+        (
+            _head(audited, beside.scope),
+            _alarm(summary),
+            _incomplete(audited),
+            _cards(audited, summary),
+            _section("Orphan bytes by namespace and component", _by_namespace(summary)),
+            _section("What each namespace holds", _standing(audited, summary)),
+            _section("Age of the orphans (since their last change)", _ages(summary)),
+            _section("Orphan bytes over the last audits", _trend(beside.past)),
+            _space(beside.space),
+            _section("Topics with the most orphan bytes", _topics(summary)),
+            _section("All findings", _classes(summary)),
+            _samples("Missing: data that owners refer to and that does not exist", summary.missing),
+            _samples("Unknown: what could not be judged", summary.unknown),
+            _section("Completeness certificate", _certificate(audited)),
+        )
+    )
+    return (
+        '<!doctype html><html lang="en"><head><meta charset="utf-8">'
+        '<meta name="viewport" content="width=device-width, initial-scale=1">'
+        f"<title>Ledger audit {escape(audited.audit_id)}</title><style>{STYLE}</style></head>"
+        f"<body><main>{body}</main></body></html>"
+    )
+
+
+def _head(audited: Audited, scope: str) -> str:
+    complete = audited.certificate.is_complete
+    stamp = '<span class="stamp ok">complete</span>' if complete else '<span class="stamp no">incomplete</span>'
+    took = (audited.ended_ms - audited.started_ms) / 1000
+    only = f" · only {escape(scope)}" if scope else ""
+    return (
+        f"<header><h1>Ledger audit {stamp}</h1>"
+        f"<p class='dim'>{_time(audited.started_ms)} UTC · {took:.0f} s · {escape(audited.audit_id)}{only}</p></header>"
+    )
+
+
+def _alarm(summary: Summary) -> str:
+    missing = summary.of(FindingClass.MISSING)
+    if not missing.count:
+        return ""
+    return (
+        f'<p class="alarm"><b>{missing.count:,} missing: data loss.</b> Owners refer to ledgers or objects of '
+        f"{size_text(missing.size_bytes)} that do not exist. They are listed below.</p>"
+    )
+
+
+def _incomplete(audited: Audited) -> str:
+    certificate = audited.certificate
+    if certificate.is_complete:
+        return ""
+    unread = len(certificate.unreadable)
+    what = certificate.errors[0] if certificate.errors else f"{unread:,} path{'s' * (unread != 1)} could not be read"
+    return (
+        f'<p class="note"><b>Not everything is known:</b> {escape(what)}. What belongs to it is UNKNOWN and is not '
+        "published; what exists below it and was not listed is not in this report. The certificate at the end says "
+        "which parts.</p>"
+    )
+
+
+def _cards(audited: Audited, summary: Summary) -> str:
+    orphans, unknown = summary.orphans, summary.of(FindingClass.UNKNOWN)
+    waiting = [summary.of(FindingClass.OPEN), summary.of(FindingClass.TOO_YOUNG)]
+    missing = summary.of(FindingClass.MISSING)
+    cards = (
+        ("orphans", f"{orphans.count:,}", size_text(orphans.size_bytes), "bad" if orphans.count else ""),
+        ("missing", f"{missing.count:,}", size_text(missing.size_bytes), "loss" if missing.count else ""),
+        ("unknown", f"{unknown.count:,}", "not judged", ""),
+        ("open, young", f"{sum(w.count for w in waiting):,}", "kept for now", ""),
+        ("foreign", f"{summary.of(FindingClass.FOREIGN).count:,}", "never touched", ""),
+        ("in use", f"{audited.totals['in_use']:,}", f"of {audited.totals['ledgers']:,} ledgers", ""),
+    )
+    shown = "".join(
+        f'<div class="card {css}"><span class="name">{name}</span><span class="number">{number}</span>'
+        f'<span class="dim">{note}</span></div>'
+        for name, number, note, css in cards
+    )
+    return f'<section class="cards">{shown}</section>'
+
+
+def _by_namespace(summary: Summary) -> str:
+    rows: defaultdict[str, dict[str, int]] = defaultdict(dict)
+    for each in summary.by_namespace:
+        rows[each.label or "(no owner)"][each.part] = each.size_bytes
+    present = {each.part for each in summary.by_namespace}
+    shown = {part: css for part, css in _COMPONENT_CLASSES.items() if part in present}
+    named = {_words(part): css for part, css in shown.items()}
+    return (plots.legend(named) if shown else "") + plots.stacked_bars(rows, shown)
+
+
+def _standing(audited: Audited, summary: Summary) -> str:
+    rows: defaultdict[str, defaultdict[str, int]] = defaultdict(lambda: defaultdict(int))
+    for share in audited.in_use:
+        where = "in use, BookKeeper" if share.ledger_type == LedgerType.LEDGER else "in use, tiered storage"
+        rows[share.namespace][where] += share.size_bytes
+    for each in summary.by_namespace:
+        rows[each.label or "(no owner)"]["orphans"] += each.size_bytes
+    note = "<p class='dim'>In use: sizes that the owners' lists tell; a ledger that is being written has none yet.</p>"
+    return plots.legend(_STANDING_CLASSES) + plots.stacked_bars(rows, _STANDING_CLASSES) + note
+
+
+def _ages(summary: Summary) -> str:
+    drawn = plots.columns([(each.label, each.count, each.size_bytes) for each in summary.by_age], "bad")
+    return drawn + ("<p class='dim'>Height: bytes. Number: ledgers and objects.</p>" if summary.orphans.count else "")
+
+
+def _trend(past: Sequence[Past]) -> str:
+    shown = [(each, "" if each.complete else " (incomplete)") for each in past[-60:]]
+    return plots.line([plots.Point(f"{_time(each.at_ms)}{note}", each.orphan_bytes) for each, note in shown], "bad")
+
+
+def _space(space: Space) -> str:
+    if not space.is_known:
+        return ""
+    rows = [(what, size_text(size)) for what, size in space.lines()]
+    why = "".join(f"<li>{escape(reason)}</li>" for reason in space.why)
+    reasons = f"<p class='dim'>Why deleted bytes may be on disk still:</p><ul class='dim'>{why}</ul>" if why else ""
+    return _section("Space returned", _table(("what", "bytes"), rows, numbers={1}) + reasons)
+
+
+def _topics(summary: Summary) -> str:
+    rows = [
+        (
+            row.topic,
+            _words(row.components),
+            f"{row.orphans:,}",
+            size_text(row.size_bytes),
+            age_text(row.oldest_seconds),
+        )
+        for row in summary.by_topic
+    ]
+    return _table(("topic", "components", "orphans", "bytes", "oldest"), rows, numbers={2, 3, 4})
+
+
+def _classes(summary: Summary) -> str:
+    rows = [
+        (
+            each.label,
+            CLASS_MEANING[FindingClass(each.label)],
+            each.part,
+            f"{each.count:,}",
+            amount_text(each.label, each.size_bytes),
+            CLASS_NEXT[FindingClass(each.label)],
+        )
+        for each in sorted(summary.by_class, key=lambda each: list(FindingClass).index(FindingClass(each.label)))
+    ]
+    return _table(("class", "meaning", "reason", "count", "bytes", "what to do"), rows, numbers={3, 4}, codes={0, 2})
+
+
+def _samples(title: str, samples: Sequence[Sample]) -> str:
+    if not samples:
+        return ""
+    rows = [
+        (str(each.ledger_id), _kind(each), each.topic, size_text(each.size_bytes), each.reason, each.detail)
+        for each in samples
+    ]
+    note = "<p class='dim'>The 100 largest; all of them are in findings/.</p>" if len(samples) >= 100 else ""
+    return _section(title, _table(_SAMPLE_HEADS, rows, numbers={0, 3}, codes={4}) + note)
+
+
+def _kind(sample: Sample) -> str:
+    return f"{_words(sample.component) or 'component not known'}, {sample.kind}"
+
+
+def _words(component: str) -> str:
+    return component.lower().replace("_", " ")
+
+
+def _certificate(audited: Audited) -> str:
+    certificate = audited.certificate
+    facts = [(_LISTED.get(name, name), f"{count:,}") for name, count in certificate.listed.items()]
+    facts.append(("ZooKeeper transactions", f"{certificate.zxid_start:#x} to {certificate.zxid_end:#x}"))
+    facts += [("error", error) for error in certificate.errors]
+    facts.append(("unreadable paths", f"{len(certificate.unreadable):,}"))
+    shown = _table(("source", "result"), facts, numbers=set())
+    if certificate.unreadable:
+        shown += _table(("could not be read", "why"), certificate.unreadable[:100], numbers=set())
+    return shown
+
+
+def _section(title: str, content: str) -> str:
+    return f"<section><h2>{escape(title)}</h2>{content}</section>"
+
+
+def _table(
+    heads: Sequence[str], rows: Iterable[Sequence[str]], *, numbers: set[int], codes: Set[int] = frozenset()
+) -> str:
+    """numbers: columns to align right; codes: columns of words that must not be broken."""
+
+    def cells(tag: str, texts: Sequence[str]) -> str:
+        return "".join(
+            f"<{tag}{' class=n' if number in numbers else ' class=k' if number in codes else ''}>{escape(text)}</{tag}>"
+            for number, text in enumerate(texts)
+        )
+
+    body = "".join(f"<tr>{cells('td', row)}</tr>" for row in rows)
+    if not body:
+        return '<p class="nothing">None.</p>'
+    return f'<div class="scroll"><table><thead><tr>{cells("th", heads)}</tr></thead><tbody>{body}</tbody></table></div>'
+
+
+def _time(at_ms: int) -> str:
+    return datetime.fromtimestamp(at_ms / 1000, UTC).strftime("%Y-%m-%d %H:%M")

@@ -1,0 +1,179 @@
+"""Findings, filtered and added up for people: by topic, by namespace and component, by age."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F
+from pyspark.sql.window import Window
+
+from streaming.audit import columns as a
+from streaming.audit import join
+from streaming.audit.options import FindingFilters
+from udfs import columns as c
+from udfs.audit import FindingClass
+from udfs.records import LedgerType
+
+_TOPICS = 200
+_SHARES = 500
+_SAMPLES = 100
+
+# upper bounds in seconds; the last class has none
+AGES: tuple[tuple[str, int], ...] = (
+    ("< 1 h", 3600),
+    ("1-6 h", 6 * 3600),
+    ("6-24 h", 24 * 3600),
+    ("1-7 d", 7 * 86_400),
+    ("7-30 d", 30 * 86_400),
+    ("30-90 d", 90 * 86_400),
+    ("90 d - 1 y", 365 * 86_400),
+    ("> 1 y", 1 << 62),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class TopicRow:
+    """One topic's orphans. oldest_seconds: age of the oldest."""
+
+    tenant: str
+    namespace: str
+    topic: str
+    components: str
+    orphans: int
+    size_bytes: int
+    oldest_seconds: int
+
+
+@dataclass(frozen=True, slots=True)
+class Amount:
+    """How many, and how many bytes, under a label and a sub-label."""
+
+    label: str
+    part: str
+    count: int
+    size_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """One finding in words. kind: what there is, or should be, of the ledger."""
+
+    finding_class: str
+    ledger_id: int
+    kind: str
+    component: str
+    topic: str
+    size_bytes: int
+    reason: str
+    detail: str
+
+
+@dataclass(frozen=True, slots=True)
+class Summary:
+    """What is shown. by_class: (class, reason); by_namespace: (namespace, component) of orphans; by_age: (age, "")."""
+
+    by_class: tuple[Amount, ...]
+    by_topic: tuple[TopicRow, ...]
+    by_namespace: tuple[Amount, ...]
+    by_age: tuple[Amount, ...]
+    missing: tuple[Sample, ...]
+    unknown: tuple[Sample, ...]
+
+    @property
+    def orphans(self) -> Amount:
+        """All orphans together."""
+        return self.of(FindingClass.ORPHAN)
+
+    def of(self, finding_class: FindingClass) -> Amount:
+        """All findings of a class together."""
+        rows = [each for each in self.by_class if each.label == finding_class]
+        return Amount(finding_class, "", sum(r.count for r in rows), sum(r.size_bytes for r in rows))
+
+
+def matching(findings: DataFrame, filters: FindingFilters) -> DataFrame:
+    """Findings that the filters let through; of the orphans with max_bytes, the oldest that fit."""
+    passes = F.lit(True)
+    for name, value in (
+        (c.TENANT, filters.tenant),
+        (a.NAMESPACE, filters.namespace),
+        (c.COMPONENT, str(filters.component) if filters.component else ""),
+    ):
+        if value:
+            passes = passes & F.col(name).eqNullSafe(value)
+    if filters.older_than_seconds:
+        passes = passes & (F.coalesce(F.col(a.AGE_SECONDS), F.lit(-1)) >= filters.older_than_seconds)
+    kept = findings.where(passes | join.is_class(FindingClass.MISSING))
+    return _within(kept, filters.max_bytes) if filters.max_bytes else kept
+
+
+def _within(findings: DataFrame, max_bytes: int) -> DataFrame:
+    oldest_first = Window.partitionBy(a.CLASS).orderBy(F.desc(a.AGE_SECONDS), c.LEDGER_ID, c.UUID)
+    running = F.sum(c.BYTES).over(oldest_first.rowsBetween(Window.unboundedPreceding, Window.currentRow))
+    fits = ~join.is_class(FindingClass.ORPHAN) | (F.col("running") <= max_bytes)
+    return findings.withColumn("running", running).where(fits).drop("running")
+
+
+def summarize(findings: DataFrame) -> Summary:
+    """Add up. The driver gets a few hundred rows, however many findings there are."""
+    orphans = findings.where(join.is_class(FindingClass.ORPHAN))
+    return Summary(
+        by_class=_amounts(findings, F.col(a.CLASS), F.col(c.REASON)),
+        by_topic=_topics(orphans),
+        by_namespace=_amounts(orphans, F.col(a.NAMESPACE), F.col(c.COMPONENT)),
+        by_age=_ages(orphans),
+        missing=_samples(findings, FindingClass.MISSING),
+        unknown=_samples(findings, FindingClass.UNKNOWN),
+    )
+
+
+def _amounts(rows: DataFrame, label: Column, part: Column) -> tuple[Amount, ...]:
+    grouped = rows.groupBy(label.alias("label"), part.alias("part")).agg(
+        F.count(F.lit(1)).alias("n"), F.sum(c.BYTES).alias("total")
+    )
+    largest = grouped.orderBy(F.desc("total"), F.desc("n"), "label", "part").limit(_SHARES).collect()
+    return tuple(Amount(row["label"] or "", row["part"] or "", row["n"], row["total"] or 0) for row in largest)
+
+
+def _topics(orphans: DataFrame) -> tuple[TopicRow, ...]:
+    grouped = orphans.groupBy(c.TENANT, a.NAMESPACE, c.TOPIC_NAME).agg(
+        F.count(F.lit(1)).alias("n"),
+        F.sum(c.BYTES).alias("total"),
+        F.max(a.AGE_SECONDS).alias("oldest"),
+        F.array_join(F.array_sort(F.collect_set(c.COMPONENT)), ", ").alias("components"),
+    )
+    rows = grouped.orderBy(F.desc("total"), F.desc("n"), c.TOPIC_NAME).limit(_TOPICS).collect()
+    return tuple(
+        TopicRow(
+            r[c.TENANT], r[a.NAMESPACE], r[c.TOPIC_NAME], r["components"], r["n"], r["total"] or 0, r["oldest"] or 0
+        )
+        for r in rows
+    )
+
+
+def _ages(orphans: DataFrame) -> tuple[Amount, ...]:
+    bucket = F.lit(AGES[-1][0])
+    for label, below in reversed(AGES[:-1]):
+        bucket = F.when(F.col(a.AGE_SECONDS) < below, label).otherwise(bucket)
+    found = {amount.label: amount for amount in _amounts(orphans, bucket, F.lit(""))}
+    return tuple(found.get(label, Amount(label, "", 0, 0)) for label, _below in AGES)
+
+
+def _samples(findings: DataFrame, finding_class: FindingClass) -> tuple[Sample, ...]:
+    rows = findings.where(join.is_class(finding_class)).orderBy(F.desc(c.BYTES), c.LEDGER_ID).limit(_SAMPLES).collect()
+    return tuple(_sample(row.asDict()) for row in rows)
+
+
+def _sample(row: dict[str, object]) -> Sample:
+    texts: Sequence[str] = [str(row[name] or "") for name in (c.COMPONENT, c.TOPIC_NAME, c.REASON, c.DETAIL)]
+    component, topic, reason, detail = texts
+    size = row[c.BYTES]
+    return Sample(
+        str(row[a.CLASS]),
+        int(str(row[c.LEDGER_ID])),
+        "offloaded" if row[c.LEDGER_TYPE] == LedgerType.OFFLOAD_LEDGER else "ledger",
+        component,
+        topic,
+        int(str(size)) if size is not None else 0,
+        reason,
+        detail,
+    )

@@ -1,0 +1,159 @@
+"""Tiered storage: what the allowed buckets hold, and whose the objects say they are.
+
+A bucket that can't be listed makes the audit incomplete; it never makes a ledger an orphan.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+
+from streaming.audit import columns as a
+from streaming.audit.walk.references import store_label
+from streaming.clock import Clock, SystemClock
+from streaming.config.policies import allowed_buckets
+from streaming.config.settings import Settings
+from streaming.errors import RefusedError, UnavailableError
+from streaming.ports import ObjectStore, Unreadable
+from streaming.sweep.stores import objects_for
+from udfs import columns as c
+from udfs.audit import Unclaimed, claim_of_objects
+from udfs.formats.errors import FormatError
+from udfs.formats.offload_index import index_name, object_name, parse_object_name, parse_offload_index
+from udfs.offload_target import Bucket
+from udfs.records import LedgerType, StoredObject
+from udfs.references import key_of
+
+# Names begin with a random UUID: sixteen listings of equal length, side by side.
+PREFIXES = "0123456789abcdef"
+_ROWS_PER_BATCH = 5_000
+_NAMES_PER_READ = 1_000
+
+
+def buckets_by_label(settings: Settings) -> dict[str, Bucket]:
+    """Allowed buckets by columns.STORE."""
+    return {store_label(bucket.endpoint, bucket.name): bucket for bucket in allowed_buckets(settings)}
+
+
+def bucket_path(label: str) -> str:
+    """How a bucket stands among unreadable paths."""
+    return f"s3 {label}"
+
+
+@dataclass(frozen=True, slots=True)
+class ListObjectsTask:
+    """Turns (store label + prefix in columns.PLACE's path and detail) into objects (columns.OBJECT)."""
+
+    settings: Settings
+
+    def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """List every prefix; what a store refuses or does not answer becomes a problem row."""
+        buckets = buckets_by_label(self.settings)
+        for batch in batches:
+            for place in batch.to_pylist():
+                label = place[a.PATH]
+                try:
+                    rows: list[dict[str, Any]] = []
+                    for row in _objects(objects_for(self.settings, buckets[label]), label, place[c.DETAIL]):
+                        rows.append(row)
+                        if len(rows) == _ROWS_PER_BATCH:
+                            yield pa.RecordBatch.from_pylist(rows, schema=a.OBJECT)
+                            rows = []
+                    yield pa.RecordBatch.from_pylist(rows, schema=a.OBJECT)
+                except (UnavailableError, RefusedError) as error:
+                    problem = {a.PATH: bucket_path(label), c.DETAIL: str(error)}
+                    yield pa.RecordBatch.from_pylist([problem], schema=a.OBJECT)
+
+
+def _objects(store: ObjectStore, label: str, prefix: str) -> Iterator[dict[str, Any]]:
+    for key, size, modified_ms in store.list_keys(prefix):
+        name = parse_object_name(key)
+        if name is not None:  # other applications' objects are none of ours
+            yield {
+                a.STORE: label,
+                c.UUID: name.uuid,
+                c.LEDGER_ID: name.ledger_id,
+                a.IS_INDEX: name.is_index,
+                c.BYTES: size,
+                a.LAST_CHANGE_MS: modified_ms,
+            }
+
+
+@dataclass(frozen=True, slots=True)
+class ClaimObjectsTask:
+    """Turns pairs of objects that no reference names (columns.PAIR) into suspects (columns.SUSPECT)."""
+
+    settings: Settings
+
+    def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """Read the index of every pair, or the data object's head where there is none."""
+        buckets = buckets_by_label(self.settings)
+        clock: Clock = SystemClock()
+        for batch in batches:
+            by_store: dict[str, list[dict[str, Any]]] = {}
+            for row in batch.to_pylist():
+                by_store.setdefault(row[a.STORE], []).append(row)
+            for label, rows in by_store.items():
+                for start in range(0, len(rows), _NAMES_PER_READ):
+                    part = rows[start : start + _NAMES_PER_READ]
+                    said = _read(self.settings, buckets[label], part)
+                    now_ms = clock.now_ms()
+                    claimed = [_suspect(row, *one, now_ms=now_ms) for row, one in zip(part, said, strict=True)]
+                    yield pa.RecordBatch.from_pylist(claimed, schema=a.SUSPECT)
+
+
+_Said = tuple[Mapping[str, bytes] | None, Mapping[str, str], str]  # custom metadata, user metadata, what was wrong
+
+
+def _read(settings: Settings, bucket: Bucket, rows: Sequence[Mapping[str, Any]]) -> list[_Said]:
+    store = objects_for(settings, bucket)
+    names = [(row[c.UUID], row[c.LEDGER_ID]) for row in rows]
+    try:
+        indexes = store.read_many([index_name(*name) for name in names])
+        heads = iter(store.head_many([object_name(*n) for n, i in zip(names, indexes, strict=True) if i is None]))
+        return [_said(index if index is not None else next(heads)) for index in indexes]
+    except (UnavailableError, RefusedError) as error:
+        return [(None, {}, str(error))] * len(rows)
+
+
+def _said(stored: StoredObject | Unreadable | None) -> _Said:
+    if isinstance(stored, Unreadable):
+        return None, {}, stored.detail
+    if stored is None:
+        return None, {}, "gone meanwhile"
+    if stored.content is None:
+        return None, stored.user_metadata, "there is no readable index object"
+    try:
+        return parse_offload_index(stored.content).metadata.custom_metadata, stored.user_metadata, ""
+    except FormatError as error:
+        return None, stored.user_metadata, str(error)
+
+
+def _suspect(
+    row: Mapping[str, Any], custom: Mapping[str, bytes] | None, user: Mapping[str, str], wrong: str, *, now_ms: int
+) -> dict[str, Any]:
+    suspect = {
+        c.LEDGER_ID: row[c.LEDGER_ID],
+        c.LEDGER_TYPE: str(LedgerType.OFFLOAD_LEDGER),
+        c.UUID: row[c.UUID],
+        a.STORE: row[a.STORE],
+        c.BYTES: row[c.BYTES],
+        a.LAST_CHANGE_MS: row[a.LAST_CHANGE_MS],
+        a.IS_REFERENCE: False,
+        a.SEEN_MS: now_ms,
+    }
+    claim = claim_of_objects(row[c.LEDGER_ID], row[c.UUID], custom, user)
+    if isinstance(claim, Unclaimed):
+        detail = f"{claim.detail}: {wrong}" if wrong else claim.detail
+        return suspect | {
+            a.CLASS: str(claim.finding_class),
+            c.REASON: str(claim.reason),
+            c.DETAIL: detail,
+            a.CANDIDATE: False,
+        }
+    return suspect | {
+        c.COMPONENT: str(claim.component),
+        a.MANAGED_LEDGER: claim.managed_ledger,
+        c.REFERENCE_KEY: key_of(claim),
+    }

@@ -1,0 +1,77 @@
+"""Where the owners are: the driver finds namespaces, executors list the topics and schemas of each."""
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+
+import pyarrow as pa
+
+from streaming.audit import columns as a
+from streaming.audit.walk.listing import Problem
+from streaming.clients import clients_for
+from streaming.config.settings import Settings
+from streaming.ports import MetadataStore, Unreadable
+from udfs.columns import DETAIL
+from udfs.paths import MANAGED_LEDGERS_ROOT, SCHEMAS_ROOT
+
+_DOMAIN = "persistent"
+_NAMES_PER_BATCH = 10_000
+
+
+@dataclass(frozen=True, slots=True)
+class Namespaces:
+    """Znodes whose children are topics or schemas, and what could not be listed on the way."""
+
+    paths: tuple[str, ...]
+    problems: tuple[Problem, ...]
+
+
+def find_namespaces(store: MetadataStore) -> Namespaces:
+    """Walk down to what holds topics (`tenant[/cluster]/ns/persistent`) and schemas. Raises UnavailableError."""
+    problems: list[Problem] = []
+    walk = _Walk(store, problems)
+    second = walk.below(walk.below([MANAGED_LEDGERS_ROOT]))  # tenant/namespace, or tenant/cluster of V1 names
+    third = walk.below(second)
+    domains = [path for path in third if path.endswith(f"/{_DOMAIN}")]
+    fourth = walk.below([path for path in third if not path.endswith(f"/{_DOMAIN}")])
+    domains += [path for path in fourth if path.endswith(f"/{_DOMAIN}")]
+    schemas = walk.below(walk.below([SCHEMAS_ROOT]))
+    return Namespaces((*domains, *schemas), tuple(problems))
+
+
+@dataclass(frozen=True, slots=True)
+class OwnersTask:
+    """Turns namespaces into the topics and schemas below them; both are columns.PLACE."""
+
+    settings: Settings
+
+    def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """List every namespace of every batch. Raises UnavailableError."""
+        store = clients_for(self.settings).store
+        for batch in batches:
+            for namespace in batch.column(0).to_pylist():  # one may hold a million topics: one at a time
+                (children,) = store.children_many([namespace])
+                if isinstance(children, Unreadable):
+                    yield _places([namespace], children.detail)
+                elif children:
+                    for start in range(0, len(children), _NAMES_PER_BATCH):
+                        names = children[start : start + _NAMES_PER_BATCH]
+                        yield _places([f"{namespace}/{name}" for name in names], None)
+
+
+def _places(paths: list[str], detail: str | None) -> pa.RecordBatch:
+    return pa.RecordBatch.from_pylist([{a.PATH: path, DETAIL: detail} for path in paths], schema=a.PLACE)
+
+
+@dataclass(frozen=True, slots=True)
+class _Walk:
+    store: MetadataStore
+    problems: list[Problem]
+
+    def below(self, folders: Sequence[str]) -> list[str]:
+        found: list[str] = []
+        for folder, children in zip(folders, self.store.children_many(folders), strict=True):
+            if isinstance(children, Unreadable):
+                self.problems.append((folder, children.detail))
+            elif children:
+                found += [f"{folder}/{name}" for name in children]
+        return sorted(found)

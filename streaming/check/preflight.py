@@ -1,0 +1,278 @@
+"""Preflight: everything the service needs, looked at before it is needed, each with what to do about it.
+
+Nothing is changed, except for a znode below our own root and a file in each directory that are gone again at once.
+"""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from enum import StrEnum
+from itertools import chain
+
+from streaming.adapters.pulsar.admin import PulsarAdmin
+from streaming.adapters.zookeeper.store import ZooKeeperStore
+from streaming.check import questions as preflight
+from streaming.clients import admin_for, broker_for, zookeeper_settings
+from streaming.clock import Clock, SystemClock
+from streaming.config.settings import Settings
+from streaming.coordination import identity
+from streaming.coordination.exclusive import require_brokers_store, require_exclusive_bookkeeper
+from streaming.coordination.pause import Pause
+from streaming.errors import ConfigError, ReaperError, RefusedError, SafetyError, UnavailableError
+from streaming.limits.breaker import Breaker, breaker_path
+from streaming.ports import MetadataStore
+from streaming.queries.checkpoints import changes_of, left_behind, refuse_changes, root_of
+from streaming.queries.names import FURTHER, queries_of
+from streaming.reconcile.messages import reconcile
+from streaming.state.filesystem import shown
+from streaming.topics.matching import matched_topics
+from streaming.topics.setup import faults_of
+from udfs.paths import tenant_of
+
+
+class Status(StrEnum):
+    """How a line counts."""
+
+    OK = "OK"
+    NOTE = "NOTE"  # works, but somebody should know
+    PROBLEM = "PROBLEM"
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """One thing looked at. do: what to do about it. exit_code: what this alone would end the command with."""
+
+    what: str
+    status: Status
+    says: str
+    do: str = ""
+    exit_code: int = 0
+
+
+def check(settings: Settings) -> Iterator[Line]:
+    """Look at everything, each thing as it comes. Raises ConfigError only for settings no client can be made of."""
+    store = ZooKeeperStore(zookeeper_settings(settings))
+    answered = True
+    try:
+        with admin_for(settings) as admin:
+            for line in chain(_metadata_store(settings, store, SystemClock()), _brokers(settings, admin)):
+                answered &= line.exit_code != UnavailableError.exit_code
+                yield line
+            yield from _directories(settings, store if answered else None, admin)
+            if answered:
+                yield _look(
+                    "the brokers' metadata store",
+                    lambda: _brokers_store(settings, store, admin),
+                    "see zookeeper.hosts (chroot?) and pulsar.admin_url: both must be of one cluster",
+                )
+                yield _look(
+                    "checkpoints as configured",
+                    lambda: _checkpoints(settings, admin),
+                    "name the topics as before, or retire the checkpoint (checkpoints/README.md)",
+                )
+                yield _look(
+                    "no topic left behind",
+                    lambda: _left_behind(settings, admin),
+                    "name the topics again, or retire their checkpoints (checkpoints/README.md)",
+                )
+                yield _look(
+                    "accounts",
+                    lambda: _accounts(settings, admin, SystemClock()),
+                    "stop the service, keep state.dir, checkpoints.dir and the topics as they are, and report it; a "
+                    "request that was lost can be sent again at any time (`ledger-reaper audit --publish` does); then "
+                    "`ledger-reaper accept --gaps` ends the alarm for ledgers that vanished",
+                )
+        yield from _buckets(settings)
+        yield from _here(settings)
+    finally:
+        store.close()
+
+
+def worst(lines: list[Line]) -> int:
+    """Exit code of the whole: 4 before 3 before 2."""
+    return max((line.exit_code for line in lines), default=0)
+
+
+def _metadata_store(settings: Settings, store: MetadataStore, clock: Clock) -> Iterator[Line]:
+    zookeeper = settings.zookeeper
+    layout = _look(
+        "ZooKeeper and ledger layout",
+        lambda: f"{zookeeper.hosts}: {identity.read_layout(store, zookeeper.ledgers_root)}",
+        "see zookeeper.hosts (chroot?), ledgers_root and the credentials; other layouts than these are not supported",
+    )
+    yield layout
+    if layout.status is Status.PROBLEM:
+        return
+    yield _look(
+        "whose BookKeeper it is",
+        lambda: _exclusive(settings),
+        "ask who runs the other Pulsar clusters here; see conf/default.toml",
+    )
+    yield _look(
+        "right to delete ledgers",
+        lambda: preflight.delete_right(store, zookeeper.ledgers_root, preflight.identities(settings)),
+        "give the identity of zookeeper.digest_file (or SASL) the DELETE right on the ledgers' parent znodes",
+    )
+    yield _look(
+        "own root writable, clocks agree",
+        lambda: preflight.own_root_and_clock(store, settings, clock),
+        f"let this service create znodes below {zookeeper.own_root}; let NTP set the clocks",
+    )
+    yield _look(
+        "own znodes",
+        lambda: preflight.own_znodes(store, zookeeper.own_root),
+        "the service's next start closes them; look at what `accept`, `pause` and `resume` have set until then",
+    )
+    yield _look("instance", lambda: preflight.instance(store, settings), "stop it, or choose another service.name")
+    yield _look("pause", lambda: _paused(store, settings), "`ledger-reaper resume` when whoever paused it agrees")
+    yield _look(
+        "blast radius",
+        lambda: _tripped(store, settings),
+        "look at `ledger-reaper receipts` and at who sends the requests; then `ledger-reaper resume`",
+    )
+
+
+def _paused(store: MetadataStore, settings: Settings) -> str:
+    why = Pause(store, settings.zookeeper.own_root).reason()
+    if why:
+        raise preflight.Notice(f"paused: {why}")
+    return "not paused"
+
+
+def _tripped(store: MetadataStore, settings: Settings) -> str:
+    why = Breaker(store, breaker_path(settings.zookeeper.own_root, settings.service.name)).reason()
+    if why:
+        raise SafetyError(f"LIMIT REACHED, nothing more is deleted: {why}")
+    return "within the limits"
+
+
+def _brokers(settings: Settings, admin: PulsarAdmin) -> Iterator[Line]:
+    pulsar = settings.pulsar
+
+    def healthy() -> str:
+        admin.check_health()
+        return f"{pulsar.admin_url}: clusters {', '.join(sorted(admin.clusters()))}"
+
+    answers = _look("Pulsar admin", healthy, "see pulsar.admin_url, token_file and tls_trust_certs_file")
+    yield answers
+    if answers.status is Status.PROBLEM:
+        return
+    topics = (*settings.topics.requests, settings.topics.retry, settings.topics.dead_letter)
+    if settings.topics.requests_pattern:
+        matched: list[str] = []
+
+        def look_up() -> str:
+            matched.extend(matched_topics(admin, settings))
+            return f"{len(matched)} topics match {settings.topics.requests_pattern}"
+
+        yield _look("topics.requests_pattern", look_up, "let this service list tenants, namespaces and topics there")
+        topics = (*topics, *matched)
+    for topic in topics:
+        yield _look(
+            f"topic {topic}",
+            lambda topic=topic: _topic(settings, admin, topic),  # type: ignore[misc]
+            "change the topic's policies as said (bin/pulsar-admin topicPolicies), or name another topic in [topics]",
+        )
+    yield _look(
+        "Pulsar service",
+        lambda: preflight.service_url(settings, admin, topics),
+        "see pulsar.service_url, token_file, and the role's right to consume from and produce to the topics",
+    )
+
+
+def _exclusive(settings: Settings) -> str:
+    require_exclusive_bookkeeper(settings)
+    return "safety.exclusive_bookkeeper: this cluster's alone"
+
+
+def _brokers_store(settings: Settings, store: MetadataStore, admin: PulsarAdmin) -> str:
+    if not admin.partitions(settings.topics.retry):
+        raise preflight.Notice("not compared: there is no topic of ours yet; the first start compares", do="")
+    return require_brokers_store(store, broker_for(settings), f"{settings.topics.retry}-partition-0")
+
+
+def _topic(settings: Settings, admin: PulsarAdmin, topic: str) -> str:
+    faults = faults_of(admin, settings, topic)
+    if faults is None:
+        raise preflight.Notice("does not exist yet; the first start makes it, and its subscription with it", do="")
+    if faults:
+        raise ConfigError("; ".join(faults))
+    tenant = tenant_of(topic)
+    is_bound = settings.topics.takes(topic) and tenant not in settings.topics.trusted_tenants
+    speaks_for = f", speaks for tenant {tenant} only (topics.trusted_tenants)" if is_bound else ""
+    partitions, subscription = admin.partitions(topic), settings.topics.subscription
+    return f"{partitions} partitions, subscription {subscription}, policies as needed{speaks_for}"
+
+
+def _directories(settings: Settings, store: MetadataStore | None, admin: PulsarAdmin) -> Iterator[Line]:
+    """store None: whose directories they are can't be told while something does not answer."""
+    for name, directory in (("state", settings.state.dir), ("checkpoints", root_of(settings))):
+        yield _look(
+            f"{name} directory",
+            lambda directory=directory: preflight.directory(directory),  # type: ignore[misc]
+            f"let this user create and remove files in {shown(directory)}, and see that there is room",
+        )
+        if store is not None:
+            yield _look(
+                f"{name} of this cluster",
+                lambda directory=directory: _of_cluster(settings, store, admin, directory),  # type: ignore[misc]
+                f"point {name}.dir at this cluster's directory, or the addresses at the directory's cluster",
+            )
+
+
+def _of_cluster(settings: Settings, store: MetadataStore, admin: PulsarAdmin, directory: str) -> str:
+    is_known = identity.compare(identity.of_cluster(settings, store, admin), directory)
+    return "the cluster it was begun with" if is_known else "not used yet"
+
+
+def _checkpoints(settings: Settings, admin: PulsarAdmin) -> str:
+    refuse_changes(settings, admin.partitions)
+    matched = [each for each in queries_of(settings, matched_topics(admin, settings)) if each.name.startswith(FURTHER)]
+    if faults := [fault for query in matched for fault in changes_of(settings, query, admin.partitions)]:
+        raise ConfigError("; ".join(faults))
+    return "they can be gone on with"
+
+
+def _left_behind(settings: Settings, admin: PulsarAdmin) -> str:
+    said = left_behind(settings, queries_of(settings, matched_topics(admin, settings)), admin.partitions)
+    if said:
+        raise preflight.Notice("; ".join(said.values()))
+    return "each topic that was read is read"
+
+
+def _accounts(settings: Settings, admin: PulsarAdmin, clock: Clock) -> str:
+    accounts = reconcile(settings, admin, clock.now_ms(), matched=matched_topics(admin, settings))
+    if accounts.gaps:
+        raise ReaperError("; ".join([*accounts.gaps, *filter(None, [accounts.doubt])]))
+    if accounts.doubt:
+        raise (RefusedError if accounts.is_refused else UnavailableError)(accounts.doubt)
+    return accounts.text
+
+
+def _buckets(settings: Settings) -> Iterator[Line]:
+    for bucket in settings.tiered_storage.allowed:
+        yield _look(
+            f"bucket {bucket.bucket}",
+            lambda bucket=bucket: preflight.bucket(settings, bucket),  # type: ignore[misc]
+            "see tiered_storage.allowed and credentials_file; rights needed: list, get, delete, abort uploads",
+        )
+
+
+def _here(settings: Settings) -> Iterator[Line]:
+    yield _look("Java", preflight.java_version, "install Java 17; put it on PATH or set JAVA_HOME")
+    yield _look(
+        "jars",
+        lambda: preflight.jars(settings),
+        "`ledger-reaper jars --config F` fetches them; on a machine without network copy them",
+    )
+
+
+def _look(what: str, question: Callable[[], str], do: str) -> Line:
+    try:
+        return Line(what, Status.OK, question())
+    except preflight.Notice as notice:
+        return Line(what, Status.NOTE, str(notice), do if notice.do is None else notice.do)
+    except RefusedError as error:
+        # no fault of ours: whoever configures this service has to ask for rights
+        return Line(what, Status.PROBLEM, str(error), do, ConfigError.exit_code)
+    except ReaperError as error:
+        return Line(what, Status.PROBLEM, str(error), do, error.exit_code)

@@ -1,0 +1,208 @@
+"""The single questions of `check`. Each returns what is well, raises Notice for what is worth knowing, or an error."""
+
+import json
+import shutil
+import subprocess
+from base64 import b64encode
+from collections.abc import Sequence
+from hashlib import sha1
+from importlib.metadata import version
+from pathlib import Path
+from uuid import uuid4
+
+import pyarrow.fs as pafs
+
+from streaming.adapters.pulsar.admin import PulsarAdmin
+from streaming.adapters.pulsar.read import check_service
+from streaming.adapters.s3.calls import S3Settings
+from streaming.adapters.s3.objects import S3Objects
+from streaming.clock import Clock
+from streaming.config.sections import BucketSettings, is_s3a
+from streaming.config.settings import Settings
+from streaming.coordination.lock import InstanceLock
+from streaming.coordination.own_znodes import CHECK, open_to_all
+from streaming.errors import ConfigError, RefusedError, SafetyError, UnavailableError
+from streaming.ports import MetadataStore, Unreadable, Znode
+from streaming.spark import ivy
+from streaming.spark import jars as artifacts
+from streaming.state.filesystem import open_filesystem, shown
+from udfs.formats.acl import DELETE, acl_entries
+
+_FREE_BYTES = 1 << 30
+_SKEW_MS = 5_000  # NTP keeps clocks within milliseconds; the rest is what an answer takes
+_DEEPEST = 6  # levels of the long-hierarchical layout, and one
+
+
+class Notice(Exception):  # noqa: N818  not an error: the answer is yes, but somebody should know something
+    """What the operator should know, though nothing is wrong. do: replaces the question's own advice ("": none)."""
+
+    def __init__(self, text: str, *, do: str | None = None) -> None:
+        super().__init__(text)
+        self.do = do
+
+
+def identities(settings: Settings) -> set[tuple[str, str]]:
+    """As whom ZooKeeper may know us: (scheme, id)."""
+    known = {("world", "anyone")}
+    name = settings.zookeeper.digest_file
+    if name:
+        try:
+            credentials = Path(name).read_text().strip()
+        except OSError as error:
+            raise ConfigError(f"zookeeper.digest_file {name} can't be read: {error.strerror}") from error
+        user = credentials.partition(":")[0]
+        hashed = b64encode(sha1(credentials.encode(), usedforsecurity=False).digest()).decode()
+        known |= {("sasl", user)} if settings.zookeeper.sasl_mechanism else {("digest", f"{user}:{hashed}")}
+    return known
+
+
+def delete_right(store: MetadataStore, ledgers_root: str, known: set[tuple[str, str]]) -> str:
+    """Whether the ACL of a ledger's parent lets us delete; BookKeeper gives all of them the cluster's one ACL."""
+    parent = _parent_of_a_ledger(store, ledgers_root)
+    if parent is None:
+        raise Notice(f"no ledger below {ledgers_root} yet, so no right to look at")
+    acl = store.acl_of(parent)
+    if acl is None:
+        raise Notice(f"{parent} has just gone; ask again")
+    entries = acl_entries(acl)
+    if any(entry.perms & DELETE and (entry.scheme, entry.id) in known for entry in entries):
+        return f"granted by the ACL of {parent}"
+    others = sorted({entry.scheme for entry in entries if entry.perms & DELETE} - {"world", "digest"})
+    if others:
+        raise Notice(f"the ACL of {parent} grants it by {', '.join(others)}, which can't be compared from here")
+    raise RefusedError(f"the ACL of {parent} does not let us delete: every delete would be STORE_REFUSED")
+
+
+def _parent_of_a_ledger(store: MetadataStore, path: str) -> str | None:
+    for _level in range(_DEEPEST):
+        children = store.children_many([path])[0]
+        if isinstance(children, Unreadable):
+            raise RefusedError(f"{path} can't be listed: {children.detail}")
+        names = sorted(children or ())
+        if any(name.startswith("L") and name[1:].isdigit() for name in names):
+            return path
+        below = [name for name in names if name.isdigit()]
+        if not below:
+            return None
+        path = f"{path}/{below[0]}"
+    return None
+
+
+def own_root_and_clock(store: MetadataStore, settings: Settings, clock: Clock) -> str:
+    """Make a znode of our own: that shows the right to, and ZooKeeper's time."""
+    path = f"{settings.zookeeper.own_root}/{CHECK}{uuid4().hex}"
+    before_ms = clock.now_ms()
+    store.create(path, b"", parents=True, ephemeral=True)
+    try:
+        node = store.read_many([path])[0]
+    finally:
+        store.delete(path)
+    if not isinstance(node, Znode):
+        raise UnavailableError(f"{path} could not be read back")
+    ahead_ms = before_ms - node.ctime_ms
+    behind_ms = node.ctime_ms - clock.now_ms()
+    return judged_clock(max(ahead_ms, 0) or -max(behind_ms, 0), settings.safety.min_age_seconds * 1000)
+
+
+def own_znodes(store: MetadataStore, root: str) -> str:
+    """Whether our znodes are ours alone."""
+    if not store.is_identified:
+        return "no credentials are configured: whoever reaches ZooKeeper may change them"
+    if opened := open_to_all(store, root):
+        raise Notice(f"{len(opened)} can be changed, or the key read, by anyone: {', '.join(opened[:3])}")
+    return "closed to others"
+
+
+def judged_clock(ahead_ms: int, min_age_ms: int) -> str:
+    """Say what a clock so far ahead of ZooKeeper's (negative: behind) means."""
+    if ahead_ms >= min_age_ms:
+        raise SafetyError(
+            f"this machine's clock is {ahead_ms / 1000:g} s ahead of ZooKeeper's: ledgers would look older than "
+            "safety.min_age_seconds that are not"
+        )
+    if abs(ahead_ms) > _SKEW_MS:
+        raise ConfigError(f"this machine's clock and ZooKeeper's differ by {abs(ahead_ms) / 1000:g} s")
+    return f"znodes can be made; clocks differ by less than {_SKEW_MS // 1000} s"
+
+
+def instance(store: MetadataStore, settings: Settings) -> str:
+    """Whether the service runs; that is well, but this name is taken."""
+    lock = InstanceLock(store, settings.zookeeper.own_root, settings.service.name, on_lost=lambda: None)
+    node = store.read_many([lock.path])[0]
+    if not isinstance(node, Znode):
+        return f"no instance {settings.service.name} runs"
+    try:
+        holder = json.loads(node.data)
+        raise Notice(f"runs already: pid {holder['pid']} on {holder['host']} since {holder['since']}")
+    except (ValueError, KeyError, TypeError):
+        raise Notice(f"{lock.path} exists") from None
+
+
+def service_url(settings: Settings, admin: PulsarAdmin, topics: Sequence[str]) -> str:
+    """Whether the binary protocol works, by opening a reader on the first topic there is."""
+    for topic in topics:
+        if admin.partitions(topic):
+            partition = next(iter(admin.last_positions(topic)))
+            check_service(settings.pulsar, partition)
+            return f"{settings.pulsar.service_url}: a reader on {partition} could be opened"
+    raise Notice(f"{settings.pulsar.service_url} not tried: it takes a topic, and there is none yet")
+
+
+def bucket(settings: Settings, wanted: BucketSettings) -> str:
+    """Whether the bucket answers our credentials. Deleting is not tried: it would change a bucket with versions."""
+    reached = S3Settings(
+        wanted.endpoint,
+        wanted.bucket,
+        wanted.region,
+        settings.tiered_storage.credentials_file,
+        timeout_seconds=10,
+        patience_seconds=10,
+    )
+    objects = S3Objects(reached)
+    try:
+        first = next(iter(objects.list_keys()), None)
+    finally:
+        objects.close()
+    found = "it is empty" if first is None else "objects can be listed"
+    return f"{wanted.endpoint or 'AWS'}: {found} (the right to delete was not tried)"
+
+
+def directory(location: str) -> str:
+    """Whether a file can be made there and removed, and whether there is room."""
+    filesystem, root = open_filesystem(location)
+    path = f"{root}/.check-{uuid4().hex}"
+    try:
+        filesystem.create_dir(root, recursive=True)
+        with filesystem.open_output_stream(path) as out:
+            out.write(b"check")
+        filesystem.delete_file(path)
+    except OSError as error:
+        raise ConfigError(f"{shown(location)} can't be written: {error}") from error
+    if isinstance(filesystem, pafs.LocalFileSystem):
+        free = shutil.disk_usage(root).free
+        if free < _FREE_BYTES:
+            raise Notice(f"{location} can be written, but has only {free >> 20} MiB left")
+    return f"{shown(location)} can be written"
+
+
+def java_version() -> str:
+    """Which Java Spark would run on."""
+    command = ivy.java()
+    done = subprocess.run([command, "-version"], capture_output=True, text=True, timeout=30, check=False)
+    first = (done.stderr or done.stdout).strip().partition("\n")[0]
+    if done.returncode or '"17.' not in first:
+        raise Notice(f"{command}: {first or 'does not run'}; Java 17 is what was tested")
+    return first
+
+
+def jars(settings: Settings) -> str:
+    """Whether connector, Delta and, for checkpoints on S3, S3A are there, without fetching them."""
+    wanted = [artifacts.connector(version("pyspark")), *artifacts.DELTA]
+    wanted += artifacts.S3A if is_s3a(settings.checkpoints.dir) else ()
+    folder = ivy.default_cache()
+    missing = [each for each in wanted if not (folder / each.file_name).is_file()]
+    if missing:
+        names = ", ".join(each.file_name for each in missing)
+        size = sum(each.size_bytes for each in missing) >> 20
+        raise Notice(f"{names} ({size} MiB) will be fetched into {folder} at the first start")
+    return f"{len(wanted)} in {folder}"

@@ -1,0 +1,185 @@
+"""`ledger-reaper dlq`: work off the dead letters."""
+
+import json
+from collections.abc import Iterable
+from dataclasses import asdict
+from datetime import UTC, datetime
+from itertools import islice
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from streaming.clock import SystemClock
+from streaming.config.amounts import seconds_of
+from streaming.config.load import load
+from streaming.errors import ConfigError
+
+app = typer.Typer(no_args_is_help=True, help="Dead letters: see them, send them again, or write them off.")
+
+Config = Annotated[Path, typer.Option("--config", help="Configuration file (TOML)", show_default=False)]
+Json = Annotated[bool, typer.Option("--json", help="JSON, for machines")]
+Ids = Annotated[list[str] | None, typer.Argument(help="Message ids: a dead letter's own, or its original request's")]
+Reason = Annotated[str, typer.Option("--reason", "--dead-reason", help="Only those that died of this reason")]
+DeadReason = Annotated[str, typer.Option("--dead-reason", help="Only those that died of this reason")]
+Owner = Annotated[str, typer.Option("--owner", help="Only this topic, namespace (tenant/ns) or tenant")]
+OlderThan = Annotated[str, typer.Option("--older-than", help="Only those that died longer ago, as in 30m, 6h, 2d")]
+Every = Annotated[bool, typer.Option("--all", help="All that wait; needed where nothing else chooses")]
+DryRun = Annotated[bool, typer.Option("--dry-run", help="Say what would be done, and do nothing")]
+
+
+@app.command("list")
+def list_groups(
+    config: Config, json_lines: Json = False, reason: Reason = "", owner: Owner = "", older_than: OlderThan = ""
+) -> None:
+    """Count dead letters by what was done about them, reason, owner and age. JSON: one group a line."""
+    from streaming.dlq.letters import filters, groups
+
+    chosen = filters((), reason, owner, _older_than_ms(older_than))
+    found = groups(load(config), chosen, SystemClock().now_ms())
+    if json_lines:
+        for group in found:
+            typer.echo(json.dumps(asdict(group)))
+        return
+    if not found:
+        typer.echo("no dead letters")
+        return
+    table = Table()
+    for name in ("state", "reason", "messages", "age", "owner"):
+        table.add_column(name, justify="right" if name == "messages" else "left", overflow="fold")
+    for group in found:
+        owner = group.owner.removeprefix("persistent://")
+        table.add_row(group.state, group.reason, str(group.messages), group.age, owner)
+    Console().print(table)
+
+
+@app.command()
+def show(  # noqa: PLR0913  one parameter an option: that is what typer reads
+    config: Config,
+    *,
+    ids: Ids = None,
+    json_lines: Json = False,
+    reason: Reason = "",
+    owner: Owner = "",
+    older_than: OlderThan = "",
+    limit: Annotated[int, typer.Option("--limit", min=1, help="Show so many at most")] = 20,
+) -> None:
+    """Show single dead letters: decoded, raw, and what their receipts tell. JSON: one a line."""
+    from streaming.dlq.letters import described, filters, selected
+    from streaming.state.settlements import SettlementFolder
+
+    settings = load(config)
+    chosen = filters(ids or (), reason, owner, _older_than_ms(older_than))
+    known = SettlementFolder(settings.state.dir).settled()
+    letters = selected(settings, chosen, SystemClock().now_ms(), known)
+    shown = 0
+    for letter, state in islice(letters, limit):
+        facts = described(settings, letter, state)
+        typer.echo(json.dumps(facts) if json_lines else _text(facts))
+        shown += 1
+    if not shown and ids:
+        raise ConfigError(f"no dead letter has the id {', '.join(ids)}; `dlq show` without ids shows what there is")
+
+
+@app.command()
+def replay(  # noqa: PLR0913  one parameter an option: that is what typer reads
+    config: Config,
+    *,
+    ids: Ids = None,
+    reason: Reason = "",
+    owner: Owner = "",
+    older_than: OlderThan = "",
+    every: Every = False,
+    to: Annotated[str, typer.Option("--to", help="One of topics.requests; needed where receipts don't tell")] = "",
+    dry_run: DryRun = False,
+    as_json: Json = False,
+) -> None:
+    """Publish dead letters as new requests, each exactly once; first finishes what was interrupted."""
+    from streaming.dlq import replay as work
+    from streaming.dlq.letters import filters
+
+    settings = load(config)
+    chosen = filters(ids or (), reason, owner, _older_than_ms(older_than))
+    if chosen.are_empty and not every:
+        if not work.is_interrupted(settings):
+            raise ConfigError(_CHOOSE)
+        report = work.replay(settings, None, to=to, dry_run=dry_run)
+    else:
+        report = work.replay(settings, chosen, to=to, dry_run=dry_run)
+    _say("replayed", report, dry_run=dry_run, as_json=as_json)
+
+
+@app.command("write-off")
+def write_off(  # noqa: PLR0913  one parameter an option: that is what typer reads
+    config: Config,
+    *,
+    why: Annotated[str, typer.Option("--reason", help="Why; goes into the receipt", show_default=False)],
+    ids: Ids = None,
+    dead_reason: DeadReason = "",
+    owner: Owner = "",
+    older_than: OlderThan = "",
+    every: Every = False,
+    dry_run: DryRun = False,
+    as_json: Json = False,
+) -> None:
+    """Close dead letters by hand: each gets a receipt DEAD_LETTER / WRITTEN_OFF that says why."""
+    from streaming.dlq import replay as work
+    from streaming.dlq.letters import filters
+
+    settings = load(config)
+    chosen = filters(ids or (), dead_reason, owner, _older_than_ms(older_than))
+    if chosen.are_empty and not every:
+        raise ConfigError(_CHOOSE)
+    report = work.write_off(settings, chosen, why, dry_run=dry_run)
+    _say("written off", report, dry_run=dry_run, as_json=as_json)
+
+
+def _older_than_ms(text: str) -> int:
+    return seconds_of(text, "--older-than") * 1000 if text else 0
+
+
+_CHOOSE = "nothing chosen: give message ids, --reason (--dead-reason), --owner, --older-than, or --all"
+
+
+def _say(done: str, report: Any, *, dry_run: bool, as_json: bool) -> None:
+    facts = {"done": done, "dry_run": dry_run, **asdict(report)}
+    if as_json:
+        typer.echo(json.dumps(facts))
+    else:
+        typer.echo("\n".join(_summary(done, report, dry_run=dry_run)))
+
+
+def _summary(done: str, report: Any, *, dry_run: bool) -> Iterable[str]:
+    would = "would be " if dry_run else ""
+    if report.resumed:
+        yield f"{report.resumed} messages of an interrupted replay {would}published"
+    yield f"{report.settled} dead letters {would}{done}"
+    for topic, messages in report.to.items():
+        yield f"  {messages} to {topic}"
+    for state, letters in report.skipped.items():
+        yield f"{letters} left alone: {state}"
+
+
+def _text(facts: dict[str, Any]) -> str:
+    lines = [f"{facts['id']}  {facts['state']}  {facts['reason_text'] or facts['reason']}"]
+    lines.append(f"  died {_time(facts['publish_ms'])} after {facts['attempt']} tries, in {facts['partition']}")
+    decoded = facts["request"] or facts["rejection"]
+    lines += [f"  {name}: {value}" for name, value in decoded.items() if value is not None]
+    lines.append(f"  payload: {facts['payload_utf8'][:_SHOWN]!r}")
+    lines.append(f"  payload (hex): {facts['payload_hex'][: 2 * _SHOWN]}")
+    lines += [f"  property {name}: {value!r}" for name, value in sorted(facts["properties"].items())]
+    lines += [
+        f"  {_time(row['at_ms'])}  {row['outcome']} {row['reason']} (try {row['attempt']}) {row['detail'] or ''}"
+        for row in facts["history"]
+    ]
+    lines += [f"  replayed as {each['message_id']} ({each['run']})" for each in facts["replayed_as"]]
+    return "\n".join(lines)
+
+
+_SHOWN = 2000
+
+
+def _time(milliseconds: int) -> str:
+    return datetime.fromtimestamp(milliseconds / 1000, UTC).strftime("%Y-%m-%d %H:%M:%S")

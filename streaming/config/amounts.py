@@ -1,0 +1,26 @@
+"""Durations (30m, 6h, 7d) and sizes (500G) as operators write them on the command line."""
+
+import re
+
+from streaming.errors import ConfigError
+
+_SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86_400, "w": 604_800}
+_BYTES = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
+_DURATION = re.compile(r"([0-9]{1,9})([smhdw])")
+_SIZE = re.compile(r"([0-9]{1,12})([KMGT]?)(i?B)?")
+
+
+def seconds_of(text: str, option: str) -> int:
+    """Read "90s", "30m", "6h", "7d" or "2w". Raises ConfigError."""
+    match = _DURATION.fullmatch(text.strip().lower())
+    if match is None:
+        raise ConfigError(f"{option} {text}: expected a number and s, m, h, d or w, as in 6h")
+    return int(match[1]) * _SECONDS[match[2]]
+
+
+def bytes_of(text: str, option: str) -> int:
+    """Read "500", "10M", "2GiB" (all powers of two). Raises ConfigError."""
+    match = _SIZE.fullmatch(text.strip().replace(" ", ""))
+    if match is None:
+        raise ConfigError(f"{option} {text}: expected a number of bytes, or one with K, M, G or T, as in 10G")
+    return int(match[1]) * _BYTES[match[2]]

@@ -1,0 +1,235 @@
+"""The sections of the configuration, each frozen and checked by itself; conf/default.toml explains every key."""
+
+from typing import Annotated, Any
+
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, NonNegativeInt, PositiveInt, model_validator
+
+from udfs.paths import managed_ledger_name, topic_of
+from udfs.records import LedgerComponent
+from udfs.topic_pattern import TopicPattern, parse_pattern
+
+_POSITION_PARTITIONS_MAX = 64
+
+
+def _holds_no_secret(credentials: str) -> AfterValidator:
+    """For a URL: what it holds reaches log, receipts and dead letters. credentials: where such things go instead."""
+
+    def checked(url: str) -> str:
+        if any(sign in url for sign in "@?#"):
+            raise ValueError(
+                "a URL with a user, password, query or fragment (@, ?, #) would be told to logs and receipts: give "
+                f"scheme, host, port and path only; credentials go into {credentials}"
+            )
+        return url
+
+    return AfterValidator(checked)
+
+
+_PULSAR = _holds_no_secret("the file of pulsar.token_file")
+_BUCKET = _holds_no_secret("the file of tiered_storage.credentials_file")
+_AWS = _holds_no_secret("AWS's standard chain (environment, profile or role)")
+
+
+class _Part(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True)
+
+
+class ServiceSettings(_Part):
+    """[service]."""
+
+    name: Annotated[str, Field(pattern=r"^[A-Za-z0-9_-]{1,64}$")]
+    trigger_seconds: PositiveInt
+    chunk_rows: Annotated[int, Field(ge=100, le=1_000_000)]
+
+
+class PulsarSettings(_Part):
+    """[pulsar]."""
+
+    service_url: Annotated[str, _PULSAR, Field(pattern=r"^pulsar(\+ssl)?://")]
+    admin_url: Annotated[str, _PULSAR, Field(pattern=r"^https?://")]
+    token_file: str
+    tls_trust_certs_file: str
+    timeout_seconds: PositiveInt
+
+
+class ZooKeeperSettings(_Part):
+    """[zookeeper]."""
+
+    hosts: Annotated[str, Field(min_length=1)]
+    ledgers_root: Annotated[str, Field(pattern=r"^(/[^/]+)+$")]
+    own_root: Annotated[str, Field(pattern=r"^(/[^/]+)+$")]
+    session_timeout_seconds: PositiveInt
+    timeout_seconds: PositiveInt
+    digest_file: str
+    sasl_mechanism: str
+    use_tls: bool
+    tls_ca_file: str
+    tls_cert_file: str
+    tls_key_file: str
+
+
+SYSTEM_NAMESPACE = "pulsar/system"
+OWN_NAMESPACE = "pulsar/ledger-deletion"
+
+
+class TopicSettings(_Part):
+    """[topics]. After loading, retry and dead_letter are filled in and all names are `persistent://…`."""
+
+    requests: Annotated[tuple[str, ...], Field(min_length=1)]
+    requests_pattern: str
+    trusted_tenants: tuple[str, ...]
+    retry: str
+    dead_letter: str
+    subscription: Annotated[str, Field(min_length=1)]
+    retention_minutes: PositiveInt
+
+    @model_validator(mode="before")
+    @classmethod
+    def _full_names(cls, values: dict[str, Any]) -> dict[str, Any]:
+        named = dict(values)
+        requests = [topic_of(managed_ledger_name(topic)) for topic in named.get("requests") or ()]
+        named["requests"] = tuple(requests)
+        for key, suffix in (("retry", "-RETRY"), ("dead_letter", "-DLQ")):
+            topic = named.get(key) or (_beside(requests[0]) + suffix if requests else "")
+            named[key] = topic_of(managed_ledger_name(topic)) if topic else ""
+        return named
+
+    @model_validator(mode="after")
+    def _distinct(self) -> "TopicSettings":
+        if self.requests_pattern:
+            parse_pattern(self.requests_pattern)
+        names = [*self.requests, self.retry, self.dead_letter]
+        if len(set(names)) != len(names):
+            raise ValueError(f"the request, retry and dead-letter topics must all differ: {', '.join(names)}")
+        for topic in (self.retry, self.dead_letter):
+            if topic.startswith(f"persistent://{SYSTEM_NAMESPACE}/"):
+                raise ValueError(
+                    f"{topic}: brokers never deduplicate topics of {SYSTEM_NAMESPACE}, so copies could be doubled. "
+                    "Name topics.retry and topics.dead_letter in another namespace"
+                )
+        return self
+
+    @property
+    def pattern(self) -> TopicPattern | None:
+        """requests_pattern taken apart; None where there is none."""
+        return parse_pattern(self.requests_pattern) if self.requests_pattern else None
+
+    def takes(self, topic: str) -> bool:
+        """Whether a topic (full name) is listed in requests, or is what requests_pattern matches, were it there."""
+        pattern = self.pattern
+        return topic in self.requests or (
+            pattern is not None and topic not in (self.retry, self.dead_letter) and pattern.matches(topic)
+        )
+
+
+def _beside(request_topic: str) -> str:
+    """Brokers take every topic of pulsar/system for one of their own, and never deduplicate it."""
+    return request_topic.replace(f"://{SYSTEM_NAMESPACE}/", f"://{OWN_NAMESPACE}/", 1)
+
+
+class TwoPhaseSettings(_Part):
+    """[two_phase]: PIP-186's keys."""
+
+    ledger_deletion_parallelism: Annotated[int, Field(ge=1, le=_POSITION_PARTITIONS_MAX)]
+    reconsume_later_seconds: PositiveInt
+    reconsume_later_max_seconds: NonNegativeInt
+    not_closed_later_seconds: PositiveInt
+    max_retry_delete_count: NonNegativeInt
+    send_delay_seconds: NonNegativeInt
+
+
+class SafetySettings(_Part):
+    """[safety]."""
+
+    exclusive_bookkeeper: bool
+    min_age_seconds: PositiveInt
+    above_newest_quarantine_seconds: PositiveInt
+    open_quarantine_days: NonNegativeInt
+    max_shrink: Annotated[float, Field(gt=0, le=1)]
+    shrink_applies_above_ledgers: NonNegativeInt
+    ask_broker: bool
+    allowed_namespaces: tuple[str, ...]
+    allowed_components: tuple[LedgerComponent, ...]
+
+
+class LimitSettings(_Part):
+    """[limits]."""
+
+    max_deletes_per_batch: PositiveInt
+    max_deletes_per_hour: PositiveInt
+    max_deletes_per_hour_per_tenant: PositiveInt
+    max_deletes_per_hour_per_owner: PositiveInt
+    max_share_per_hour: Annotated[float, Field(gt=0, le=1)]
+    share_applies_above_ledgers: NonNegativeInt
+    deletes_per_second: NonNegativeInt
+
+
+class InUseSettings(_Part):
+    """[in_use]."""
+
+    refresh_seconds: PositiveInt
+    max_cache_mib: PositiveInt
+
+
+class BucketSettings(_Part):
+    """One entry of tiered_storage.allowed."""
+
+    endpoint: Annotated[str, _BUCKET, Field(pattern=r"^(https?://[^/@?#]+(/[^@?#]*)?)?$")] = ""
+    bucket: Annotated[str, Field(min_length=3, max_length=63)]
+    region: str = "us-east-1"
+    exclusive: bool = False
+
+
+class TieredStorageSettings(_Part):
+    """[tiered_storage]."""
+
+    allowed: tuple[BucketSettings, ...]
+    credentials_file: str
+    offload_grace_seconds: NonNegativeInt
+    pulsar_cluster: str
+
+
+class AuditSettings(_Part):
+    """[audit]."""
+
+    every_seconds: NonNegativeInt
+    publish: bool
+
+
+class StateSettings(_Part):
+    """[state]."""
+
+    dir: Annotated[str, Field(min_length=1)]
+    journal_days: PositiveInt
+    receipts_days: PositiveInt
+    dead_letters_days: PositiveInt
+
+
+class CheckpointSettings(_Part):
+    """[checkpoints]. endpoint "": AWS's own."""
+
+    dir: Annotated[str, Field(min_length=1)]
+    endpoint: Annotated[str, _AWS, Field(pattern=r"^(https?://[^/@?#]+)?$")]
+    region: Annotated[str, Field(pattern=r"^[a-z0-9-]+$")]
+
+
+class SparkSettings(_Part):
+    """[spark]."""
+
+    master: str
+    connector: str
+    ui_port: NonNegativeInt
+    driver_memory: str
+    java_options: str
+    local_dir: str
+
+
+class MetricsSettings(_Part):
+    """[metrics]."""
+
+    port: Annotated[int, Field(ge=-1, le=65_535)]
+
+
+def is_s3a(location: str) -> bool:
+    """Whether a location is on an object store, as Hadoop names one."""
+    return location.startswith("s3a://")

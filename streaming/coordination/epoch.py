@@ -1,0 +1,39 @@
+"""The epoch: a znode whose version every delete checks, so that an earlier run of an instance can delete nothing."""
+
+import json
+import os
+from dataclasses import dataclass
+from typing import Self
+
+from streaming.clock import Clock, SystemClock
+from streaming.coordination.identity import iso_time, operator_name
+from streaming.coordination.own_znodes import read_own
+from streaming.errors import SafetyError
+from streaming.ports import MetadataStore
+
+
+@dataclass(frozen=True, slots=True)
+class Epoch:
+    """What proves that no later run of this instance has begun: (path, version) belong into every GuardedDelete."""
+
+    store: MetadataStore
+    path: str
+    version: int
+
+    @classmethod
+    def bump(cls, store: MetadataStore, root: str, name: str, *, clock: Clock | None = None) -> Self:
+        """Begin a new epoch; from now on no guarded delete of an earlier one can happen. Raises UnavailableError."""
+        path = f"{root}/instances/{name}/epoch"
+        data = json.dumps(
+            {"who": operator_name(), "pid": os.getpid(), "since": iso_time(clock or SystemClock())}
+        ).encode()
+        store.create(path, b"", parents=True)
+        version = store.set_data(path, data)
+        if version is None:
+            raise SafetyError(f"{path} was deleted while this instance started: someone cleans up below {root}")
+        return cls(store, path, version)
+
+    def still_mine(self) -> bool:
+        """Whether no later run has begun. Raises UnavailableError: not knowing is not "yes"."""
+        node = read_own(self.store, self.path)
+        return node is not None and node.version == self.version

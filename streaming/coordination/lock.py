@@ -1,0 +1,125 @@
+"""Who may delete: one lock an instance, one epoch that outdates every earlier run, one pause flag for all.
+
+The lock keeps honest instances apart, but a stalled process can think it holds it. The epoch is what deletes
+are really guarded by: its version is checked inside each transaction, so an outdated run's deletes do nothing.
+"""
+
+import contextlib
+import json
+import logging
+import os
+import secrets
+import socket
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from threading import Event
+from types import TracebackType
+from typing import Self
+
+import psutil
+
+from streaming.clock import SystemClock
+from streaming.coordination.identity import iso_time
+from streaming.coordination.own_znodes import read_own
+from streaming.errors import SafetyError, StopRequestedError, UnavailableError
+from streaming.ports import MetadataStore
+
+log = logging.getLogger("ledger-reaper")
+
+_POLL_SECONDS = 0.25
+_CRASHED_PATIENCE_SECONDS = 60.0  # a crashed holder's session ends after its timeout; 40 s is ZooKeeper's usual limit
+
+
+@dataclass(frozen=True, slots=True)
+class Holder:
+    """Who holds a lock, as its znode says. since: ISO 8601, UTC."""
+
+    host: str
+    pid: int
+    since: str
+    token: str
+
+    def is_crashed(self) -> bool:
+        """Whether it ran on this host and does not any more."""
+        return self.host == socket.gethostname() and not psutil.pid_exists(self.pid)
+
+
+class InstanceLock:
+    """Held while the `with` block runs; an ephemeral znode at <root>/instances/<name>/lock.
+
+    on_lost is called, from another thread, when the session that the lock lives by may be over: stop at once.
+    """
+
+    def __init__(
+        self,
+        store: MetadataStore,
+        root: str,
+        name: str,
+        *,
+        on_lost: Callable[[], None],
+        stop: Event | None = None,
+    ) -> None:
+        self.path = f"{root}/instances/{name}/lock"
+        self._store = store
+        self._name = name
+        self._on_lost = on_lost
+        self._stop = stop or Event()
+        self._mine: Holder | None = None
+
+    def __enter__(self) -> Self:
+        """Take the lock. Raises SafetyError, which names the holder, or UnavailableError.
+
+        Another instance's lock is refused at once; one that a crash on this host left behind is waited for, unless
+        stop is set: StopRequestedError.
+        """
+        mine = Holder(socket.gethostname(), os.getpid(), iso_time(SystemClock()), secrets.token_hex(8))
+        data = json.dumps(asdict(mine)).encode()
+        self._store.create(self.path.rpartition("/")[0], b"", parents=True)
+        waited = 0.0
+        while not self._store.create(self.path, data, ephemeral=True):
+            holder = self._holder()
+            if holder is None:
+                continue
+            if holder.token == mine.token:  # a create whose answer was lost had worked
+                break
+            if not holder.is_crashed() or waited >= _CRASHED_PATIENCE_SECONDS:
+                raise SafetyError(self._refusal(holder))
+            if not waited:
+                log.info("waiting for the session of crashed pid %s to end", holder.pid)
+            if self._stop.wait(_POLL_SECONDS):
+                raise StopRequestedError
+            waited += _POLL_SECONDS
+        self._mine = mine
+        self._store.when_session_ends(self._lost)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        """Give the lock back, if it is still ours; where ZooKeeper is away it goes with the session."""
+        mine, self._mine = self._mine, None
+        with contextlib.suppress(UnavailableError):
+            holder = self._holder()
+            if mine is not None and holder is not None and holder.token == mine.token:
+                self._store.delete(self.path)
+
+    def _lost(self) -> None:
+        if self._mine is not None:
+            self._on_lost()
+
+    def _holder(self) -> Holder | None:
+        node = read_own(self._store, self.path)
+        if node is None:
+            return None
+        try:
+            known = json.loads(node.data)
+            return Holder(str(known["host"]), int(known["pid"]), str(known["since"]), str(known["token"]))
+        except (ValueError, KeyError, TypeError):
+            return Holder("unknown", -1, "unknown", "")
+
+    def _refusal(self, holder: Holder) -> str:
+        return (
+            f"instance {self._name!r} already runs: pid {holder.pid} on {holder.host} since {holder.since} "
+            f"holds {self.path}. Stop it, or give this one another service.name and checkpoint directory. "
+            "If it has just crashed, its lock goes when its ZooKeeper session times out: start again in a minute."
+        )

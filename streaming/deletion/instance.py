@@ -1,0 +1,93 @@
+"""Becoming the one instance that may delete: lock, epoch, identity of the cluster, and the clients behind them."""
+
+import contextlib
+import logging
+import threading
+from collections.abc import Iterator
+from dataclasses import dataclass
+from secrets import token_hex
+
+from streaming.adapters.pulsar.admin import PulsarAdmin
+from streaming.clients import Clients, admin_for, clients_for
+from streaming.config.policies import policy_of
+from streaming.config.settings import Settings
+from streaming.coordination import identity, own_znodes
+from streaming.coordination.epoch import Epoch
+from streaming.coordination.exclusive import require_exclusive_bookkeeper
+from streaming.coordination.lock import InstanceLock
+from streaming.coordination.pause import Pause
+from streaming.errors import StopRequestedError, UnavailableError
+from streaming.ports import MetadataStore, Znode
+from streaming.queries.checkpoints import root_of
+from streaming.sweep.jobs import SweepRules
+
+log = logging.getLogger("ledger-reaper")
+
+
+@dataclass(slots=True)
+class Instance:
+    """What makes this process the one that may delete: lock, epoch, and the clients behind them."""
+
+    clients: Clients
+    admin: PulsarAdmin
+    epoch: Epoch
+    pause: Pause
+    rules: SweepRules
+    secret: bytes
+
+
+@contextlib.contextmanager
+def begin_instance(settings: Settings, stop: threading.Event) -> Iterator[Instance]:
+    """Become the one instance of this name until the block ends. Raises SafetyError, ConfigError, UnavailableError."""
+    require_exclusive_bookkeeper(settings)
+    clients = clients_for(settings)
+    admin = admin_for(settings)
+    store, root, name = clients.store, settings.zookeeper.own_root, settings.service.name
+    cluster = identity.read_identity(store, settings.zookeeper.ledgers_root, ",".join(sorted(admin.clusters())), name)
+    with _alone(store, root, name, stop):
+        for directory in (root_of(settings), settings.state.dir):
+            identity.hold(cluster, directory)
+        if opened := own_znodes.close(store, root):
+            log.warning("closed to others, who could have changed them until now: %s", ", ".join(opened))
+        epoch = Epoch.bump(store, root, name)
+        log.info("epoch %s of instance %s on cluster %s", epoch.version, name, cluster.instance_id)
+        rules = SweepRules(
+            layout=identity.read_layout(store, settings.zookeeper.ledgers_root),
+            ledgers_root=settings.zookeeper.ledgers_root,
+            epoch=(epoch.path, epoch.version),
+            policy=policy_of(settings),
+        )
+        yield Instance(clients, admin, epoch, Pause(store, root), rules, _secret(store, f"{root}/{own_znodes.SECRET}"))
+
+
+@contextlib.contextmanager
+def _alone(store: MetadataStore, root: str, name: str, stop: threading.Event) -> Iterator[None]:
+    """Hold the instance's lock; what ends its session sets stop. Raises UnavailableError where no one else had set it.
+
+    What the block itself raises comes first, unless it only stops.
+    """
+    lost: list[UnavailableError] = []
+
+    def end() -> None:
+        if not stop.is_set():
+            lost.append(UnavailableError("the ZooKeeper session that the lock lives by is over; start again"))
+            log.error("stopping: %s", lost[0])
+            stop.set()
+
+    try:
+        with InstanceLock(store, root, name, on_lost=end, stop=stop):
+            yield
+    except StopRequestedError:
+        if not lost:
+            raise
+    if lost:
+        raise lost[0]
+
+
+def _secret(store: MetadataStore, path: str) -> bytes:
+    """The key that signs sightings; made once per cluster."""
+    store.create(path, token_hex(32).encode(), parents=True)
+    node = store.read_many([path])[0]
+    if not isinstance(node, Znode):
+        raise UnavailableError(f"{path} can't be read")
+    return node.data

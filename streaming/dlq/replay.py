@@ -1,0 +1,311 @@
+"""Dead letters made requests again, each exactly once, or written off, each with a reason.
+
+1. A plan is durable before the first message is sent, with every message in it and where the topics ended then.
+2. A message carries its plan and number (REPLAY_ID). A run that was cut short is gone through again: under the
+   producer's name, with nothing under way to the topic any more, what was stored since is looked up, the rest sent.
+   The broker's deduplication is not relied on: it is off on request topics, and forgets producers after hours.
+3. Where to: a configured request topic, never what a property says. With several, the one our own receipts name.
+4. Attempts, delay, origin and sightings start anew; REPLAY_OF and REPLAY_ORIGIN tell where it came from.
+"""
+
+import contextlib
+import getpass
+import logging
+import threading
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from itertools import islice
+from typing import Any
+
+import pyarrow.dataset as ds
+
+from streaming.adapters.pulsar.admin import PulsarAdmin
+from streaming.adapters.pulsar.read import numbered, read
+from streaming.adapters.pulsar.replay import NamedProducer
+from streaming.adapters.zookeeper.store import ZooKeeperStore
+from streaming.clients import admin_for, zookeeper_settings
+from streaming.clock import Clock, SystemClock
+from streaming.config.settings import Settings
+from streaming.coordination import identity
+from streaming.coordination.lock import InstanceLock
+from streaming.dlq.letters import DeadLetter, DeadLetterFilters, selected
+from streaming.errors import ConfigError, SafetyError
+from streaming.state import receipts
+from streaming.state.settlements import WAITING, PlanWriter, ReplayPlan, SettlementFolder
+from udfs import columns as c
+from udfs.paths import base_topic, managed_ledger_name, tenant_of, topic_of
+from udfs.records import Outcome, PendingDelete, Reason
+from udfs.references import key_of
+from udfs.retry import as_original
+from udfs.sightings import OWNER_ABSENT_SINCE
+
+log = logging.getLogger("ledger-reaper")
+
+REPLAY_ID = "REPLAY_ID"  # <plan>/<number in it>
+REPLAY_OF = "REPLAY_OF"  # message id of the dead letter
+REPLAY_ORIGIN = "REPLAY_ORIGIN"  # message id of the request that became the dead letter
+
+_LOT = 200  # dead letters at once; each may hold up to a message's largest size
+
+
+@dataclass(slots=True)
+class ReplayReport:
+    """What was done, or would be. to: request topic -> messages. skipped: state -> letters that were left alone.
+
+    resumed: of an interrupted replay, how many were published now.
+    """
+
+    settled: int = 0
+    resumed: int = 0
+    to: dict[str, int] = field(default_factory=dict)
+    skipped: dict[str, int] = field(default_factory=dict)
+
+
+def replay(
+    settings: Settings, chosen: DeadLetterFilters | None, *, to: str = "", dry_run: bool = False
+) -> ReplayReport:
+    """Publish the chosen dead letters that wait as new requests; chosen None: only finish what was interrupted.
+
+    Raises SafetyError when another run is under way or the state belongs to another cluster, UnavailableError
+    when not all were acknowledged: a second call goes on where this one ended.
+    """
+    work = _Work(settings, _checked_target(settings, to), SystemClock())
+    if dry_run:
+        with admin_for(settings) as admin:
+            return work.would_replay(chosen, admin)
+    with _alone(settings) as stop, admin_for(settings) as admin:
+        work.finish_interrupted(admin, stop)
+        if chosen is not None:
+            for plan in work.plans(chosen, admin):
+                work.publish(plan, admin, stop, is_fresh=True)
+        return work.report
+
+
+def write_off(settings: Settings, chosen: DeadLetterFilters, why: str, *, dry_run: bool = False) -> ReplayReport:
+    """Close the chosen dead letters that wait, all or none of them, with a receipt each. Raises as replay does."""
+    if not why.strip():
+        raise ConfigError("--reason: say why; it is what the receipt will tell")
+    work = _Work(settings, "", SystemClock())
+    if dry_run:
+        work.report.settled = sum(len(lot) for lot in work.lots(chosen))
+        return work.report
+    with _alone(settings):
+        lots = work.lots(chosen)
+        first = next(lots, None)
+        if first is not None:
+            work.write_off(first, lots, f"{why.strip()} (by {getpass.getuser()})")
+        return work.report
+
+
+def is_interrupted(settings: Settings) -> bool:
+    """Whether a replay was begun and not finished."""
+    return bool(SettlementFolder(settings.state.dir).unfinished())
+
+
+class _Work:
+    def __init__(self, settings: Settings, target: str, clock: Clock) -> None:
+        self._settings = settings
+        self._target = target
+        self._clock = clock
+        self._folder = SettlementFolder(settings.state.dir)
+        self.report = ReplayReport()
+
+    def would_replay(self, chosen: DeadLetterFilters | None, admin: PulsarAdmin) -> ReplayReport:
+        """Count what replay would publish; of an interrupted one, what its topic does not hold yet."""
+        for plan in self._interrupted():
+            stored = self._stored(plan, admin)
+            missing = sum(number not in stored for number, _row in enumerate(self._folder.rows(plan)))
+            self.report.resumed += missing
+            _add(self.report.to, plan.target, missing)
+        for lot in self.lots(chosen) if chosen is not None else ():
+            self.report.settled += len(lot)
+            for target, _letter in self._targets(lot):
+                _add(self.report.to, target, 1)
+        return self.report
+
+    def lots(self, chosen: DeadLetterFilters) -> Iterator[list[DeadLetter]]:
+        """The chosen letters that wait, some at a time; counts the others in the report.
+
+        Raises ConfigError in the end if an id is no dead letter's: what is made of the lots must not stand then.
+        """
+        missing = set(chosen.ids)
+        known = self._folder.settled()
+        waiting = self._waiting(selected(self._settings, chosen, self._clock.now_ms(), known), missing)
+        while lot := list(islice(waiting, _LOT)):
+            yield lot
+        if missing:
+            raise ConfigError(f"no dead letter has the id {', '.join(sorted(missing))}; nothing was done")
+
+    def _waiting(self, letters: Iterator[tuple[DeadLetter, str]], missing: set[str]) -> Iterator[DeadLetter]:
+        for letter, state in letters:
+            missing -= {letter.id, letter.origin}
+            if state == WAITING:
+                yield letter
+            else:
+                _add(self.report.skipped, state, 1)
+
+    def plans(self, chosen: DeadLetterFilters, admin: PulsarAdmin) -> list[ReplayPlan]:
+        """Write a durable plan for each request topic that is published to."""
+        now_ms = self._clock.now_ms()
+        with contextlib.ExitStack() as stack:
+            writers: dict[str, PlanWriter] = {}
+            for lot in self.lots(chosen):
+                rows: dict[str, list[dict[str, Any]]] = {}
+                for target, letter in self._targets(lot):
+                    if target not in writers:
+                        writer = self._folder.plan(now_ms, target, admin.last_positions(target))
+                        writers[target] = stack.enter_context(writer)
+                    number = writers[target].count + len(rows.setdefault(target, []))
+                    rows[target].append(_plan_row(letter, f"{writers[target].plan.run}/{number}"))
+                for target, some in rows.items():
+                    writers[target].add(some)
+        return [writer.plan for writer in writers.values()]
+
+    def finish_interrupted(self, admin: PulsarAdmin, stop: threading.Event) -> None:
+        for plan in self._interrupted():
+            log.info("finishing %s, which was interrupted", plan.run)
+            self.report.resumed += self.publish(plan, admin, stop, is_fresh=False)
+
+    def _interrupted(self) -> Iterator[ReplayPlan]:
+        for plan in self._folder.unfinished():
+            if not self._settings.topics.takes(plan.target):
+                raise ConfigError(f"{plan.run} was interrupted and goes to {plan.target}: add it to topics.requests")
+            yield plan
+
+    def publish(self, plan: ReplayPlan, admin: PulsarAdmin, stop: threading.Event, *, is_fresh: bool) -> int:
+        """Publish what is not published of a plan; returns how many that were. Raises UnavailableError."""
+        name = f"ledger-reaper-{self._settings.service.name}-replay"
+        with NamedProducer(self._settings.pulsar, plan.target, name) as producer:
+            stored: dict[int, str] = {}
+            if not is_fresh:
+                producer.settle(lambda: _pending_adds(admin, plan.target))
+                stored = self._stored(plan, admin)
+            for number, row in enumerate(self._folder.rows(plan)):
+                if stop.is_set():
+                    raise SafetyError("the lock was lost while replaying; run the command again, it goes on from here")
+                if number not in stored:
+                    properties = dict(row[c.MESSAGE_PROPERTIES])
+                    producer.send(number, row[c.MESSAGE_KEY] or "", row[c.PAYLOAD] or b"", properties)
+            sent = producer.finish()
+        self._folder.finish(plan, stored | sent)
+        if is_fresh:
+            self.report.settled += len(sent)
+        _add(self.report.to, plan.target, len(sent))
+        return len(sent)
+
+    def _stored(self, plan: ReplayPlan, admin: PulsarAdmin) -> dict[int, str]:
+        """What an interrupted run got published: number in the plan -> message id."""
+        _warn_if_trimmed(plan, admin)
+        messages = read(self._settings.pulsar, admin.last_positions(plan.target), after=plan.after)
+        return {number: message.id for number, message in numbered(messages, REPLAY_ID, plan.run)}
+
+    def _targets(self, lot: list[DeadLetter]) -> Iterator[tuple[str, DeadLetter]]:
+        topics = self._settings.topics
+        if self._target or (len(topics.requests) == 1 and not topics.requests_pattern):
+            yield from ((self._target or topics.requests[0], letter) for letter in lot)
+            return
+        known = self._sources({letter.origin for letter in lot})
+        for letter in lot:
+            target = known.get(letter.origin, "")
+            if not topics.takes(target):
+                raise ConfigError(
+                    f"no receipt tells which request topic {letter.id} came from, and several are configured: "
+                    "choose with --to TOPIC"
+                )
+            yield target, letter
+
+    def _sources(self, origins: set[str]) -> Mapping[str, str]:
+        condition = (ds.field(c.QUERY) == "requests") & ds.field(c.ORIGIN_MESSAGE_ID).isin(sorted(origins))
+        rows = receipts.rows(self._settings.state.dir, condition, columns=[c.ORIGIN_MESSAGE_ID, c.SOURCE])
+        return {row[c.ORIGIN_MESSAGE_ID]: base_topic(row[c.SOURCE]) for row in rows}
+
+    def write_off(self, first: list[DeadLetter], rest: Iterator[list[DeadLetter]], why: str) -> None:
+        now_ms = self._clock.now_ms()
+
+        def rows() -> Iterator[list[dict[str, Any]]]:
+            yield [_receipt(letter, why, now_ms) for letter in first]
+            for lot in rest:
+                yield [_receipt(letter, why, now_ms) for letter in lot]
+
+        self.report.settled = self._folder.write_off(now_ms, rows())
+
+
+@contextlib.contextmanager
+def _alone(settings: Settings) -> Iterator[threading.Event]:
+    """One replay or write-off at a time for a service; the event is set when that is no longer sure."""
+    stop = threading.Event()
+    store = ZooKeeperStore(zookeeper_settings(settings))
+    try:
+        with InstanceLock(store, settings.zookeeper.own_root, f"{settings.service.name}.dlq", on_lost=stop.set):
+            with admin_for(settings) as admin:
+                identity.compare(identity.of_cluster(settings, store, admin), settings.state.dir)
+            yield stop
+    finally:
+        store.close()
+
+
+def _add(counted: dict[str, int], name: str, count: int) -> None:
+    counted[name] = counted.get(name, 0) + count
+
+
+def _checked_target(settings: Settings, to: str) -> str:
+    if not to:
+        return ""
+    try:
+        topic = topic_of(managed_ledger_name(to))
+    except ValueError as error:
+        raise ConfigError(f"--to: {error}") from error
+    if not settings.topics.takes(topic):
+        raise ConfigError(f"--to {topic} is none of topics.requests: {', '.join(settings.topics.requests)}")
+    return topic
+
+
+def _plan_row(letter: DeadLetter, replay_id: str) -> dict[str, Any]:
+    kept = as_original({name: value for name, value in letter.message.properties.items() if name != OWNER_ABSENT_SINCE})
+    kept |= {REPLAY_ID: replay_id, REPLAY_OF: letter.id, REPLAY_ORIGIN: letter.origin}
+    return {
+        **dict(zip(c.POSITION, letter.place, strict=True)),
+        c.MESSAGE_KEY: letter.message.key,
+        c.PAYLOAD: letter.message.payload,
+        c.MESSAGE_PROPERTIES: list(kept.items()),
+    }
+
+
+def _receipt(letter: DeadLetter, why: str, now_ms: int) -> dict[str, Any]:
+    request = letter.request
+    receipt: dict[str, Any] = {
+        c.CHUNK: 0,  # the service counts its chunks from 1
+        c.AT_MS: now_ms,
+        c.QUERY: "dlq",
+        **dict(zip(c.POSITION, letter.place, strict=True)),
+        c.ORIGIN_MESSAGE_ID: letter.origin,
+        c.OUTCOME: str(Outcome.DEAD_LETTER),
+        c.REASON: str(Reason.WRITTEN_OFF),
+        c.DETAIL: f"{letter.reason}; {why}",
+        c.ATTEMPT: letter.attempt,
+        c.BYTES: 0,
+    }
+    if isinstance(request, PendingDelete):
+        context = request.offload_context
+        receipt |= {
+            c.LEDGER_ID: request.ledger_id,
+            c.LEDGER_TYPE: str(request.ledger_type),
+            c.COMPONENT: str(request.component),
+            c.TOPIC_NAME: letter.owner,
+            c.UUID: context.uuid if context else None,
+            c.REFERENCE_KEY: key_of(request),
+            c.TENANT: tenant_of(letter.owner),
+        }
+    return receipt
+
+
+def _pending_adds(admin: PulsarAdmin, topic: str) -> int:
+    return sum(int(admin.internal_stats(each)["pendingAddEntriesCount"]) for each in admin.last_positions(topic))
+
+
+def _warn_if_trimmed(plan: ReplayPlan, admin: PulsarAdmin) -> None:
+    """What was worked off and then trimmed can't be looked up: it is sent again, which does no harm to a request."""
+    for partition, (ledger_id, _entry) in plan.after.items():
+        ledgers = [int(each["ledgerId"]) for each in admin.internal_stats(partition)["ledgers"]]
+        if ledgers and min(ledgers) > ledger_id:
+            log.warning("%s no longer holds all that %s may have published: some may come twice", partition, plan.run)

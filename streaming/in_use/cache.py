@@ -1,0 +1,97 @@
+"""In-use sets kept for a while and handed out by key, least recently used out first."""
+
+from collections import OrderedDict
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from threading import Lock
+
+from streaming.clock import Clock
+from streaming.in_use.loader import InUseLoader
+from udfs.records import Presence, Reference
+
+_ENTRY_OVERHEAD_BYTES = 600  # key, checks and object headers of one Reference, measured with sys.getsizeof
+_OFFLOAD_BYTES = 200
+
+
+@dataclass(slots=True)
+class CacheCounts:
+    """Since the start: keys answered from the cache, read for the first time, read again, found stale."""
+
+    hits: int = 0
+    misses: int = 0
+    refreshes: int = 0
+    stale: int = 0
+
+
+@dataclass(slots=True)
+class InUseCache:
+    """References by key, refreshed when older than refresh_ms, least recently used out first above max_bytes."""
+
+    loader: InUseLoader
+    clock: Clock
+    refresh_ms: int
+    max_bytes: int
+    counts: CacheCounts = field(default_factory=CacheCounts)
+    _entries: OrderedDict[str, Reference] = field(default_factory=OrderedDict)
+    _bytes: int = 0
+    _lock: Lock = field(default_factory=Lock)
+
+    def references(self, keys: Iterable[str]) -> dict[str, Reference]:
+        """Return what the cache can hold of `keys`, loading what is missing or old. Raises UnavailableError.
+
+        Keys that do not fit are left out: the executors read those for themselves.
+        """
+        with self._lock:
+            wanted = list(dict.fromkeys(keys))
+            oldest_ms = self.clock.now_ms() - self.refresh_ms
+            due = [key for key in wanted if not self._is_fresh(key, oldest_ms)]
+            self.counts.hits += len(wanted) - len(due)
+            for key, reference in self.loader.load(due).items() if due else ():
+                self._put(key, reference)
+            return {key: self._touch(key) for key in wanted if key in self._entries}
+
+    def forget(self, keys: Iterable[str]) -> None:
+        """Drop keys that an executor found stale."""
+        with self._lock:
+            for key in keys:
+                if key in self._entries:
+                    self.counts.stale += 1
+                    self._drop(key)
+
+    @property
+    def size_bytes(self) -> int:
+        """Estimated memory of all entries."""
+        return self._bytes
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+    def _is_fresh(self, key: str, oldest_ms: int) -> bool:
+        entry = self._entries.get(key)
+        if entry is None:
+            self.counts.misses += 1
+            return False
+        if entry.read_at_ms < oldest_ms or entry.presence is not Presence.PRESENT:
+            self.counts.refreshes += 1
+            return False
+        return True
+
+    def _put(self, key: str, reference: Reference) -> None:
+        self._drop(key)
+        self._entries[key] = reference
+        self._bytes += _bytes_of(reference)
+        while self._bytes > self.max_bytes and self._entries:
+            self._drop(next(iter(self._entries)))
+
+    def _touch(self, key: str) -> Reference:
+        self._entries.move_to_end(key)
+        return self._entries[key]
+
+    def _drop(self, key: str) -> None:
+        gone = self._entries.pop(key, None)
+        if gone is not None:
+            self._bytes -= _bytes_of(gone)
+
+
+def _bytes_of(reference: Reference) -> int:
+    return _ENTRY_OVERHEAD_BYTES + 8 * len(reference.in_use) + _OFFLOAD_BYTES * len(reference.offloads)

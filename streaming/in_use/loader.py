@@ -1,0 +1,131 @@
+"""In-use sets: read in bulk from ZooKeeper and the brokers, kept for a while, handed out by key.
+
+A cached set is trusted only where a version check stands behind it at the moment of deletion
+(streaming.sweep.ledgers): so an old one is slow, never wrong.
+"""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+
+from streaming.clock import Clock
+from streaming.ports import Broker, MetadataStore, Unreadable, Znode
+from udfs.formats.errors import FormatError
+from udfs.formats.managed_ledger import ManagedLedgerInfo, parse_managed_ledger
+from udfs.paths import cursor_path, managed_ledger_path
+from udfs.records import BrokerView, Presence, Reference
+from udfs.references import Owner, Seen, fixed_paths, owner_of, reference_of
+
+_UNLISTED = "/*"  # stands for the cursors of a topic that were not seen: an error unless the topic is absent, too
+
+
+class InUseLoader:
+    """Reads references, many at a time. broker None: not asked (safety.ask_broker = false)."""
+
+    def __init__(self, store: MetadataStore, broker: Broker | None, clock: Clock) -> None:
+        self._store = store
+        self._broker = broker
+        self._clock = clock
+
+    def load(self, keys: Iterable[str]) -> dict[str, Reference]:
+        """Read all keys now; what can't be read is an UNREADABLE reference. Raises UnavailableError (all of it)."""
+        owners = {key: owner_of(key) for key in dict.fromkeys(keys)}
+        now_ms = self._clock.now_ms()  # before the reads: an age must never be understated
+        paths = self._paths(owners)
+        seen = self._seen(paths)
+        views = self._views(owners, paths, seen)
+        return {
+            key: reference_of(key, [seen[path] for path in paths[key]], views.get(key), read_at_ms=now_ms)
+            for key in owners
+        }
+
+    def holding(self, checks: Iterable[tuple[str, int]]) -> set[tuple[str, int]]:
+        """Which of the (path, version) hold now; version -1: there is no such znode. Raises UnavailableError."""
+        asked = list(dict.fromkeys(checks))
+        nodes = self._store.read_many([path for path, _version in asked])
+        return {check for check, node in zip(asked, nodes, strict=True) if _version_of(node) == check[1]}
+
+    def lists(self, managed_ledgers: Iterable[str]) -> dict[str, ManagedLedgerInfo]:
+        """Read the lists of those that have a readable one, in full. Raises UnavailableError."""
+        names = list(dict.fromkeys(managed_ledgers))
+        nodes = self._store.read_many([managed_ledger_path(name) for name in names])
+        found = {name: _list_of(node) for name, node in zip(names, nodes, strict=True)}
+        return {name: info for name, info in found.items() if info is not None}
+
+    def compacted(self, keys: Iterable[str]) -> dict[str, int | None]:
+        """Return the compacted ledger that each topic's broker reads from now, -1: none; None where no broker tells.
+
+        A cursor's znode may still name one that the broker has replaced and deleted: it is in use only for want of
+        proof, and not missing.
+        """
+        names = {key: owner_of(key).name for key in dict.fromkeys(keys)}
+        if self._broker is None:
+            return dict.fromkeys(names)
+        views = _asked(names, self._broker.views)
+        return {
+            key: view.compacted_ledger if view.presence is Presence.PRESENT else None for key, view in views.items()
+        }
+
+    def _paths(self, owners: Mapping[str, Owner]) -> dict[str, list[str]]:
+        paths = {key: list(fixed_paths(owner)) for key, owner in owners.items()}
+        many = [key for key, owner in owners.items() if owner.kind == "buckets"]
+        roots = [managed_ledger_path(owners[key].name) for key in many]
+        for key, children in zip(many, self._store.children_many(roots) if many else [], strict=True):
+            if isinstance(children, list):
+                paths[key] += [cursor_path(owners[key].name, name) for name in sorted(children)]
+            else:
+                paths[key].append(f"{managed_ledger_path(owners[key].name)}{_UNLISTED}")
+        return paths
+
+    def _seen(self, paths: Mapping[str, Sequence[str]]) -> dict[str, Seen]:
+        wanted = list(dict.fromkeys(path for some in paths.values() for path in some))
+        unlisted = [path for path in wanted if path.endswith(_UNLISTED)]
+        asked = [path for path in wanted if not path.endswith(_UNLISTED)]
+        seen = {path: _seen(path, node) for path, node in zip(asked, self._store.read_many(asked), strict=True)}
+        for path in unlisted:
+            topic = seen[path.removesuffix(_UNLISTED)]
+            is_absent = topic.data is None and not topic.error
+            seen[path] = Seen(path, error="" if is_absent else "its cursors could not be listed")
+        return seen
+
+    def _views(
+        self, owners: Mapping[str, Owner], paths: Mapping[str, Sequence[str]], seen: Mapping[str, Seen]
+    ) -> dict[str, BrokerView]:
+        """Brokers know topics; a schema is asked for only where its locator is absent."""
+        if self._broker is None:
+            return {}
+        topics = {key: owner.name for key, owner in owners.items() if owner.kind != "schema"}
+        schemas = {
+            key: owner.name
+            for key, owner in owners.items()
+            if owner.kind == "schema" and seen[paths[key][0]].data is None
+        }
+        return _asked(topics, self._broker.views) | _asked(schemas, self._broker.schema_views)
+
+
+def _asked(names: Mapping[str, str], ask: Callable[[Sequence[str]], list[BrokerView]]) -> dict[str, BrokerView]:
+    distinct = list(dict.fromkeys(names.values()))
+    views = dict(zip(distinct, ask(distinct) if distinct else [], strict=True))
+    return {key: views[name] for key, name in names.items()}
+
+
+def _seen(path: str, node: Znode | Unreadable | None) -> Seen:
+    if node is None:
+        return Seen(path)
+    if isinstance(node, Unreadable):
+        return Seen(path, error=node.detail)
+    return Seen(path, node.data, node.version)
+
+
+def _version_of(node: Znode | Unreadable | None) -> int | None:
+    """-1 where there is none; None where it can't be told."""
+    if node is None:
+        return -1
+    return node.version if isinstance(node, Znode) else None
+
+
+def _list_of(node: Znode | Unreadable | None) -> ManagedLedgerInfo | None:
+    if not isinstance(node, Znode):
+        return None
+    try:
+        return parse_managed_ledger(node.data)
+    except FormatError:
+        return None

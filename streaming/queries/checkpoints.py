@@ -1,0 +1,143 @@
+"""What Spark's checkpoints say of our queries: how far each partition was read, and whether that still makes sense.
+
+`<folder>/offsets/N` is a version line, a line of Spark's own, and one JSON object a source: partition -> the bytes of
+a MessageIdData, signed. `commits/N` exists once batch N is done.
+"""
+
+import contextlib
+import json
+from collections.abc import Callable, Iterable
+
+import pyarrow.fs as pafs
+
+from streaming.config.settings import Settings
+from streaming.errors import ConfigError, UnavailableError
+from streaming.queries.names import FURTHER, Query, checkpoint_of, queries_of
+from streaming.spark.s3a import readable
+from streaming.state.filesystem import open_filesystem
+from udfs.formats.errors import FormatError
+from udfs.formats.internal_stats import Position
+from udfs.formats.message_id import parse_message_id
+from udfs.paths import base_topic, partition_index
+
+NOTHING_READ: Position = (-1, -1)
+_WAY_OUT = "checkpoints/README.md, `How to retire one`, has the way"
+
+
+def root_of(settings: Settings) -> str:
+    """checkpoints.dir as open_filesystem takes it."""
+    return readable(settings.checkpoints, settings.checkpoints.dir)
+
+
+def location_of(settings: Settings, query: str) -> str:
+    """A query's checkpoint as the functions here take it; queries.checkpoint_of is Spark's name for it."""
+    return readable(settings.checkpoints, checkpoint_of(settings, query))
+
+
+def committed_positions(checkpoint: str) -> dict[str, Position]:
+    """Partition -> (ledger, entry) up to which the newest committed batch read; empty before the first."""
+    positions: dict[str, Position] = {}
+    for partition, signed in _newest(checkpoint, "commits").items():
+        with contextlib.suppress(FormatError):  # "earliest": nothing was read of this partition yet
+            message_id = parse_message_id(bytes(byte & 0xFF for byte in signed))
+            positions[partition] = (message_id.ledger_id, message_id.entry_id)
+    return positions
+
+
+def partitions_of(checkpoint: str) -> set[str]:
+    """Partitions that the newest batch looked at, done or not."""
+    return set(_newest(checkpoint, "offsets"))
+
+
+def is_unfinished(checkpoint: str) -> bool:
+    """Whether the newest batch was begun and not committed: it runs again at the next start."""
+    return _number(checkpoint, "offsets") > _number(checkpoint, "commits")
+
+
+def changes(settings: Settings, partitions: Callable[[str], int | None]) -> list[str]:
+    """What is not as it was when a checkpoint was written, with the way out. partitions: how many a topic has."""
+    return [fault for query in queries_of(settings) for fault in changes_of(settings, query, partitions)]
+
+
+def changes_of(settings: Settings, query: Query, partitions: Callable[[str], int | None]) -> list[str]:
+    """The same of one query's checkpoint."""
+    checkpoint = checkpoint_of(settings, query.name)
+    read = partitions_of(location_of(settings, query.name))
+    faults = [
+        f"{checkpoint} has read {topic}, which is not its topic now ({', '.join(query.topics)}): what is unread "
+        f"there would stay unread. Name it in [topics] as before, or begin a new checkpoint: {_WAY_OUT}."
+        for topic in sorted({base_topic(each) for each in read} - set(query.topics))
+    ]
+    return faults + [
+        f"{checkpoint} has read partition {number} of {topic}, which has {found or 'no'} partitions now: the topic "
+        f"was deleted and made anew. Begin a new checkpoint: {_WAY_OUT}."
+        for topic, number in _highest(read).items()
+        if topic in query.topics and (found := partitions(topic) or 0) <= number
+    ]
+
+
+def left_behind(
+    settings: Settings, queries: Iterable[Query], partitions: Callable[[str], int | None]
+) -> dict[str, str]:
+    """Topic -> what is to be said of it, of those that a checkpoint has read and no query reads now."""
+    used = {query.name for query in queries}
+    said = {}
+    for name in sorted(each for each in _names(root_of(settings)) if each.startswith(FURTHER)):
+        checkpoint = checkpoint_of(settings, name)
+        for topic in (
+            sorted({base_topic(each) for each in partitions_of(location_of(settings, name))})
+            if name not in used
+            else ()
+        ):
+            what = (
+                "does not exist any more, and what was unread there is gone with it"
+                if partitions(topic) is None
+                else "is not read now: it is neither in topics.requests nor taken up by topics.requests_pattern, and "
+                "what is unread there waits until it is"
+            )
+            said[topic] = f"{topic}, which {checkpoint} has read, {what}. If that is meant: {_WAY_OUT}."
+    return said
+
+
+def refuse_changes(settings: Settings, partitions: Callable[[str], int | None]) -> None:
+    """Raise ConfigError where a checkpoint can not be gone on with. More partitions are fine: they are read whole."""
+    faults = changes(settings, partitions)
+    if faults:
+        raise ConfigError("the checkpoints can't be gone on with:\n  " + "\n  ".join(faults))
+
+
+def _highest(partitions: Iterable[str]) -> dict[str, int]:
+    highest: dict[str, int] = {}
+    for partition in partitions:
+        topic = base_topic(partition)
+        highest[topic] = max(highest.get(topic, -1), partition_index(partition))
+    return highest
+
+
+def _newest(checkpoint: str, kind: str) -> dict[str, list[int]]:
+    """Offsets of the newest batch of which there is a file of that kind."""
+    newest = _number(checkpoint, kind)
+    if newest < 0:
+        return {}
+    filesystem, root = open_filesystem(checkpoint)
+    path = f"{root}/offsets/{newest}"
+    try:
+        with filesystem.open_input_stream(path) as stream:
+            lines = stream.read().decode().splitlines()
+        return {partition: signed for line in lines[2:] for partition, signed in json.loads(line).items()}
+    except (OSError, ValueError) as error:
+        raise UnavailableError(f"{path} can't be read: {error}; checkpoints/README.md, `Damaged?`") from error
+
+
+def _number(checkpoint: str, kind: str) -> int:
+    return max((int(name) for name in _names(checkpoint, kind) if name.isdigit()), default=-1)
+
+
+def _names(location: str, *below: str) -> list[str]:
+    filesystem, root = open_filesystem(location)
+    folder = "/".join((root, *below))
+    try:
+        infos = filesystem.get_file_info(pafs.FileSelector(folder, allow_not_found=True))
+    except OSError as error:
+        raise UnavailableError(f"{folder} can't be listed: {error}") from error
+    return [info.base_name for info in infos]

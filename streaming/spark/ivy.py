@@ -1,0 +1,205 @@
+"""Files of a Maven-style repository, fetched by the Ivy that PySpark ships and trusted only by their SHA-512.
+
+Ivy brings its own default repository, so no host is named here. Everything lands in one cache folder that
+runs share: a file is visible under its final name only after its checksum was right.
+"""
+
+import fcntl
+import hashlib
+import os
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from xml.sax.saxutils import quoteattr
+
+from platformdirs import user_cache_path
+
+from streaming.errors import ConfigError, ReaperError, UnavailableError
+
+FETCH_TIMEOUT_SECONDS = 1800
+# Names a file of Ivy settings, for sites that fetch through a mirror.
+IVY_SETTINGS_VARIABLE = "LEDGER_REAPER_IVY_SETTINGS"
+# No POMs: reading the parents of Pulsar's takes longer than fetching 300 MB, and no dependency is wanted.
+IVY_SETTINGS = """<ivysettings><settings defaultResolver="public"/><resolvers>
+<ibiblio name="public" m2compatible="true" usepoms="false"/>
+</resolvers></ivysettings>"""
+# Called while something long runs: what is being done, bytes so far, bytes in all (0: not known).
+Progress = Callable[[str, int, int], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Artifact:
+    """A file of a Maven-style repository: coordinate, file type, classifier ("" for none), size and SHA-512."""
+
+    organisation: str
+    name: str
+    revision: str
+    extension: str
+    classifier: str
+    size_bytes: int
+    sha512: str
+
+    @property
+    def file_name(self) -> str:
+        """Name in the cache."""
+        suffix = f"-{self.classifier}" if self.classifier else ""
+        return f"{self.name}-{self.revision}{suffix}.{self.extension}"
+
+
+def default_cache() -> Path:
+    """The user's cache folder for this program (XDG_CACHE_HOME is honoured); not created here."""
+    return user_cache_path("ledger-reaper")
+
+
+def fetch(artifacts: Sequence[Artifact], *, cache: Path | None = None, progress: Progress | None = None) -> list[Path]:
+    """Return the artifacts' paths in the cache, in order, fetching what is missing.
+
+    Safe to call from several processes at once: one fetches, the others wait. Raises UnavailableError when
+    Ivy gets nothing, ReaperError when a file has the wrong checksum (it is removed).
+    """
+    folder = cache or default_cache()
+    if missing := _missing(artifacts, folder):
+        with locked(folder / "fetch.lock"):
+            missing = _missing(artifacts, folder)
+            if missing:
+                _fetch(missing, folder, progress)
+    return [folder / artifact.file_name for artifact in artifacts]
+
+
+@contextmanager
+def locked(path: Path) -> Iterator[None]:
+    """Hold an exclusive lock on a file; waits. The lock ends with the process, however it ends."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("w") as handle:
+        fcntl.flock(handle, fcntl.LOCK_EX)
+        yield
+
+
+def verify(path: Path, artifact: Artifact) -> None:
+    """Raise ReaperError, and remove the file, unless its SHA-512 is the recorded one."""
+    with path.open("rb") as handle:
+        found = hashlib.file_digest(handle, "sha512").hexdigest()
+    if found != artifact.sha512:
+        path.unlink()
+        raise ReaperError(
+            f"{artifact.file_name} has SHA-512 {found[:16]}..., expected {artifact.sha512[:16]}...; it was removed. "
+            "Try again; if it happens twice, the repository serves something else than was tested."
+        )
+
+
+def _missing(artifacts: Sequence[Artifact], folder: Path) -> list[Artifact]:
+    return [artifact for artifact in artifacts if not (folder / artifact.file_name).is_file()]
+
+
+def _fetch(artifacts: Sequence[Artifact], folder: Path, progress: Progress | None) -> None:
+    with tempfile.TemporaryDirectory(dir=folder, prefix="fetch-") as scratch:
+        work = Path(scratch)
+        (work / "ivy.xml").write_text(ivy_file(artifacts), encoding="utf-8")
+        (work / "settings.xml").write_text(IVY_SETTINGS, encoding="utf-8")
+        _run_ivy(work, artifacts, progress)
+        for artifact in artifacts:
+            got = work / "out" / artifact.file_name
+            if not got.is_file():
+                raise UnavailableError(f"{artifact.file_name} could not be fetched:\n{_last_lines(work / 'ivy.log')}")
+            verify(got, artifact)
+            got.replace(folder / artifact.file_name)
+
+
+def _run_ivy(work: Path, artifacts: Sequence[Artifact], progress: Progress | None) -> None:
+    types = sorted({artifact.extension for artifact in artifacts})
+    command = [java(), f"-Duser.home={work}", f"-Divy.home={work}", f"-Djava.io.tmpdir={work}", "-XX:-UsePerfData"]
+    settings = os.environ.get(IVY_SETTINGS_VARIABLE) or str(work / "settings.xml")
+    command += ["-jar", str(_ivy_jar()), "-settings", settings, "-ivy", str(work / "ivy.xml"), "-types", *types]
+    command += ["-cache", str(work / "ivy"), "-retrieve", f"{work}/out/[artifact]-[revision](-[classifier]).[ext]"]
+    total = sum(artifact.size_bytes for artifact in artifacts)
+    what = "Fetching " + ", ".join(artifact.name for artifact in artifacts)
+    with (work / "ivy.log").open("wb") as log:
+        process = subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL, cwd=work)
+        try:
+            _watch(process, lambda: report_progress(progress, what, _size(work / "ivy"), total))
+        finally:
+            process.kill()
+            process.wait()
+
+
+def _watch(process: subprocess.Popen[bytes], tick: Callable[[], None]) -> None:
+    for _ in range(FETCH_TIMEOUT_SECONDS * 4):
+        try:
+            process.wait(timeout=0.25)
+        except subprocess.TimeoutExpired:
+            tick()
+        else:
+            return
+    raise UnavailableError(
+        f"the archives did not arrive within {FETCH_TIMEOUT_SECONDS} s; what came is lost, try again"
+    )
+
+
+def ivy_file(artifacts: Sequence[Artifact]) -> str:
+    """An ivy.xml that asks for exactly these files and none of their dependencies."""
+    return "\n".join(
+        [
+            '<ivy-module version="2.0" xmlns:m="http://ant.apache.org/ivy/maven">',
+            '<info organisation="ledger-reaper" module="artifacts"/>',
+            "<dependencies>",
+            *(_dependency(artifact) for artifact in artifacts),
+            "</dependencies></ivy-module>",
+        ]
+    )
+
+
+def _dependency(artifact: Artifact) -> str:
+    classifier = f" m:classifier={quoteattr(artifact.classifier)}" if artifact.classifier else ""
+    extension = quoteattr(artifact.extension)
+    return (
+        f"<dependency org={quoteattr(artifact.organisation)} name={quoteattr(artifact.name)} "
+        f'rev={quoteattr(artifact.revision)} transitive="false" conf="default->default">'
+        f"<artifact name={quoteattr(artifact.name)} type={extension} ext={extension}{classifier}/></dependency>"
+    )
+
+
+def report_progress(progress: Progress | None, what: str, done: int, total: int) -> None:
+    """Tell how far something long has got, where somebody wants to know."""
+    if progress is not None:
+        progress(what, min(done, total), total)
+
+
+def _size(folder: Path) -> int:
+    total = 0
+    for root, _folders, names in os.walk(folder):
+        for name in names:
+            try:
+                total += (Path(root) / name).stat().st_size
+            except FileNotFoundError:  # Ivy renames its part files while we look
+                continue
+    return total
+
+
+def _last_lines(path: Path, lines: int = 12) -> str:
+    text = path.read_text(encoding="utf-8", errors="replace")
+    return "\n".join(line[:200] for line in text.splitlines()[-lines:])
+
+
+def _ivy_jar() -> Path:
+    from importlib.util import find_spec
+
+    spec = find_spec("pyspark")
+    if spec is None or spec.origin is None:
+        raise ConfigError("PySpark is not installed in this environment: run `make setup`")
+    found = sorted((Path(spec.origin).parent / "jars").glob("ivy-*.jar"))
+    if not found:
+        raise ConfigError(f"PySpark at {Path(spec.origin).parent} ships no Ivy jar: install the tested version")
+    return found[0]
+
+
+def java() -> str:
+    """Path of the Java to use; raises ConfigError where there is none."""
+    home = os.environ.get("JAVA_HOME")
+    found = str(Path(home) / "bin" / "java") if home else shutil.which("java")
+    if not found or not Path(found).exists():
+        raise ConfigError("no Java found: install Java 17 and put `java` on PATH or set JAVA_HOME")
+    return found

@@ -1,0 +1,71 @@
+"""Checkpoints on an object store: the one place that tells Spark (Hadoop's S3A) and us (pyarrow) how to reach it.
+
+1. Both are given the same endpoint and region, whatever the environment says, and look for credentials where AWS's
+   own tools do: variables, profile files, the machine's role. None stands in a configuration.
+2. Spark writes each file aside and renames it, which S3A does by a copy of one object: it is there whole or not at
+   all, and a write that failed fails the batch. AbortableStreamBasedCheckpointFileManager, made for S3, only logs
+   that a file could not be written, and the batch goes on as if it had been.
+"""
+
+import os
+import re
+from collections.abc import Iterator, MutableMapping
+from contextlib import contextmanager
+from urllib.parse import urlencode, urlsplit
+
+from streaming.config.sections import CheckpointSettings, is_s3a
+from streaming.errors import ConfigError, SafetyError, UnavailableError
+
+FILESYSTEM = "org.apache.hadoop.fs.s3a.S3AFileSystem"
+_HADOOP = "spark.hadoop.fs.s3a."
+_OF_SDK = re.compile(r"[^\n]*com\.amazonaws\.[^\n]{0,300}")
+# AWS's Java SDK 1, which S3A uses, has a name of its own for what everybody else calls AWS_SHARED_CREDENTIALS_FILE.
+_PROFILES, _JAVA_PROFILES = "AWS_SHARED_CREDENTIALS_FILE", "AWS_CREDENTIAL_PROFILES_FILE"
+
+
+def endpoint_of(checkpoints: CheckpointSettings) -> str:
+    """URL of the store; AWS's own of the region where none is configured."""
+    return checkpoints.endpoint or f"https://s3.{checkpoints.region}.amazonaws.com"
+
+
+def readable(checkpoints: CheckpointSettings, location: str) -> str:
+    """What journal.open_filesystem takes for a location below checkpoints.dir."""
+    if not is_s3a(location):
+        return location
+    scheme, host, *_ = urlsplit(endpoint_of(checkpoints))
+    options = {"scheme": scheme, "endpoint_override": host, "region": checkpoints.region}
+    return f"s3://{location.removeprefix('s3a://').rstrip('/')}?{urlencode(options)}"
+
+
+def spark_conf(checkpoints: CheckpointSettings) -> dict[str, str]:
+    """Spark's options for the checkpoints; none where they are on a disk. No secret is among them."""
+    if not is_s3a(checkpoints.dir):
+        return {}
+    manager = "org.apache.spark.sql.execution.streaming.FileSystemBasedCheckpointFileManager"
+    return {
+        "spark.sql.streaming.checkpointFileManagerClass": manager,
+        f"{_HADOOP}endpoint": endpoint_of(checkpoints),
+        f"{_HADOOP}endpoint.region": checkpoints.region,
+        f"{_HADOOP}path.style.access": "true",  # as pyarrow does where it is given an endpoint
+        f"{_HADOOP}aws.credentials.provider": "com.amazonaws.auth.DefaultAWSCredentialsProviderChain",
+        f"{_HADOOP}fast.upload.buffer": "bytebuffer",  # files of a kilobyte need no scratch file each
+        f"{_HADOOP}directory.marker.retention": "keep",  # else each write asks to delete the markers above it
+    }
+
+
+@contextmanager
+def faults_named(checkpoints: CheckpointSettings) -> Iterator[None]:
+    """Raise UnavailableError for what the store did to Spark's side, which is told as text in a Java exception."""
+    try:
+        yield
+    except Exception as error:
+        found = _OF_SDK.search(str(error)) if is_s3a(checkpoints.dir) else None
+        if found is None or isinstance(error, UnavailableError | SafetyError | ConfigError):
+            raise
+        raise UnavailableError(f"the checkpoints at {checkpoints.dir} can't be read or written: {found[0]}") from error
+
+
+def name_profiles_for_java(environment: MutableMapping[str, str] = os.environ) -> None:
+    """Let a JVM that is started next find the profile file that pyarrow and boto3 find."""
+    if _PROFILES in environment:
+        environment.setdefault(_JAVA_PROFILES, environment[_PROFILES])

@@ -1,0 +1,148 @@
+"""The Spark session of `ledger-reaper run`; under spark-submit the session is there already and is taken as it is."""
+
+import contextlib
+import logging
+import os
+import signal
+import sys
+import threading
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from py4j.protocol import Py4JError
+from pyspark import SparkContext
+from pyspark.sql import SparkSession
+
+from streaming.config.load import CONF
+from streaming.config.sections import is_s3a
+from streaming.config.settings import Settings
+from streaming.errors import ConfigError
+from streaming.spark import ivy, s3a, scratch
+
+log = logging.getLogger("ledger-reaper")
+
+# What our jobs rely on wherever they run; conf/spark-defaults.conf says the same for spark-submit.
+WITHOUT_DELTA = {
+    "spark.sql.session.timeZone": "UTC",
+    "spark.sql.shuffle.partitions": "4",
+    "spark.sql.execution.arrow.maxRecordsPerBatch": "5000",
+    "spark.scheduler.mode": "FAIR",
+    "spark.speculation": "false",  # a second copy of a deleting task would only get in its own way
+    "spark.pulsar.client.cache.timeout": "87600h",  # the connector closes cached clients that are in use
+    "spark.sql.streaming.metricsEnabled": "true",
+    "spark.metrics.namespace": "ledger_reaper",
+    "spark.ui.showConsoleProgress": "false",
+}
+NEEDED = WITHOUT_DELTA | {
+    "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
+    "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
+    "spark.databricks.delta.snapshotPartitions": "2",
+}
+
+
+class Jars(NamedTuple):
+    """everywhere: what executors need too. driver: what only the driver does, so that it is not copied to each task."""
+
+    everywhere: Sequence[Path] = ()
+    driver: Sequence[Path] = ()
+
+
+def start(settings: Settings, jars: Jars, *, with_delta: bool = True) -> SparkSession:
+    """Start Spark in this process, with jars_for(settings). A job that needs none of them starts two seconds sooner.
+
+    Raises ConfigError where spark-submit did not bring what a checkpoint on S3 takes.
+    """
+    # workers must run what runs here, not whatever python3 the PATH has
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    builder = SparkSession.builder.appName(f"ledger-reaper {settings.service.name}")
+    options = settings.spark.java_options
+    if "SPARK_ENV_LOADED" not in os.environ:
+        builder = builder.master(settings.spark.master)
+        # not for spark-submit: workers elsewhere may get this package only with their first task
+        builder = builder.config("spark.python.daemon.module", "streaming.spark.worker_daemon")
+        # the variable, not spark.local.dir: Spark warns of that at each start
+        os.environ["SPARK_LOCAL_DIRS"] = str(local_dir := _local_dir(settings))
+        options = f'"-Djava.io.tmpdir={local_dir}" -XX:-UsePerfData {options}'
+    if jars.everywhere:
+        builder = builder.config("spark.jars", ",".join(str(jar) for jar in jars.everywhere))
+    if jars.driver:
+        builder = builder.config("spark.driver.extraClassPath", ":".join(str(jar) for jar in jars.driver))
+        s3a.name_profiles_for_java()
+    conf = (NEEDED | s3a.spark_conf(settings.checkpoints) if with_delta else WITHOUT_DELTA) | {
+        "spark.driver.memory": settings.spark.driver_memory,
+        "spark.driver.extraJavaOptions": " ".join(
+            ("-Xss8m", f'"-Dlog4j2.configurationFile={_log_configuration()}"', options)
+        ),
+        "spark.ui.port": str(settings.spark.ui_port),
+        "spark.driver.host": "127.0.0.1",
+        "spark.driver.bindAddress": "127.0.0.1",
+    }
+    for key, value in conf.items():
+        builder = builder.config(key, value)
+    with _sigint_left_alone():
+        spark = builder.getOrCreate()
+    spark.sparkContext.setLogLevel("WARN")
+    if with_delta and is_s3a(settings.checkpoints.dir):
+        _require_s3a(spark)
+    return spark
+
+
+@contextlib.contextmanager
+def _sigint_left_alone() -> Iterator[None]:
+    """A new SparkContext takes SIGINT, to raise KeyboardInterrupt wherever the main thread is."""
+    handler = signal.getsignal(signal.SIGINT)
+    try:
+        yield
+    finally:
+        if threading.current_thread() is threading.main_thread():
+            signal.signal(signal.SIGINT, handler)
+
+
+def _local_dir(settings: Settings) -> Path:
+    from streaming.spark.ivy import default_cache
+
+    chosen = settings.spark.local_dir
+    return scratch.claim((Path(chosen) if chosen else default_cache() / "spark").absolute())
+
+
+def _require_s3a(spark: SparkSession) -> None:
+    jvm = SparkContext._jvm
+    if jvm is not None and not jvm.org.apache.spark.util.Utils.classIsLoadable(s3a.FILESYSTEM):
+        spark.stop()
+        raise ConfigError(
+            "checkpoints.dir is on s3a://, but Spark was started without Hadoop's S3A: give spark-submit "
+            '--jars "$(ledger-reaper jars --config F)"'
+        )
+
+
+def end_jvm(exit_code: int) -> None:
+    """End spark-submit's JVM with us: the connector's threads would keep it alive for ever."""
+    gateway = SparkContext._gateway
+    if gateway is not None:
+        with contextlib.suppress(Py4JError, OSError):  # it goes while it answers
+            gateway.jvm.java.lang.System.exit(exit_code)
+
+
+def jars_for(settings: Settings) -> Jars:
+    """What the service needs, fetched if missing; none where spark-submit brought them."""
+    return Jars() if "SPARK_ENV_LOADED" in os.environ else fetched_jars(settings)
+
+
+def fetched_jars(settings: Settings) -> Jars:
+    """Connector and Delta, and S3A for checkpoints on S3; fetched into the user's cache if missing."""
+    from streaming.spark import jars as artifacts
+
+    told: set[str] = set()
+
+    def tell(what: str, _done: int, total: int) -> None:
+        if what not in told:
+            told.add(what)
+            log.info("%s (%s MB, once)", what, total // 1_000_000)
+
+    driver = ivy.fetch(artifacts.S3A, progress=tell) if is_s3a(settings.checkpoints.dir) else ()
+    return Jars(artifacts.jars(progress=tell), driver)
+
+
+def _log_configuration() -> str:
+    return str(CONF / "log4j2.properties")

@@ -1,0 +1,61 @@
+"""What became of requests: receipts and write-offs together, as rows for the command line."""
+
+import math
+from collections.abc import Iterator
+from functools import reduce
+from itertools import chain
+from operator import and_
+from typing import Any
+
+import pyarrow.dataset as ds
+
+from streaming.config.settings import Settings
+from streaming.errors import ConfigError
+from streaming.state import receipts
+from streaming.state.settlements import SettlementFolder
+from udfs import columns as c
+from udfs.paths import managed_ledger_name, topic_of
+from udfs.records import Outcome
+
+_SHOWN = (
+    c.LEDGER_ID,
+    c.LEDGER_TYPE,
+    c.COMPONENT,
+    c.TOPIC_NAME,
+    c.OUTCOME,
+    c.REASON,
+    c.ATTEMPT,
+    c.AT_MS,
+    c.ORIGIN_MESSAGE_ID,
+    c.DETAIL,
+    c.UUID,
+    c.BYTES,
+    c.SOURCES,
+)
+
+
+def receipts_of(
+    settings: Settings, *, ledger: int | None = None, topic: str | None = None, outcome: str | None = None
+) -> Iterator[dict[str, Any]]:
+    """Receipts that meet all that was asked, oldest chunk first, write-offs last.
+
+    Raises ConfigError for an unknown outcome or name.
+    """
+    conditions = []
+    if ledger is not None:
+        conditions.append(ds.field(c.LEDGER_ID) == ledger)
+    if topic is not None:
+        try:
+            conditions.append(ds.field(c.TOPIC_NAME) == topic_of(managed_ledger_name(topic)))
+        except ValueError as error:
+            raise ConfigError(f"--topic: {error}") from error
+    if outcome is not None:
+        if outcome not in set(Outcome):
+            raise ConfigError(f"--outcome {outcome}: one of {', '.join(Outcome)}")
+        conditions.append(ds.field(c.OUTCOME) == outcome)
+    condition = reduce(and_, conditions) if conditions else None
+    columns = [*_SHOWN, c.CHUNK]
+    found = receipts.rows(settings.state.dir, condition, columns=columns)
+    by_hand = SettlementFolder(settings.state.dir).written_off(condition, columns=columns)
+    for row in sorted(chain(found, by_hand), key=lambda row: (row[c.CHUNK] or math.inf, row[c.AT_MS])):
+        yield {name: row[name] for name in _SHOWN}

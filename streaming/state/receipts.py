@@ -1,0 +1,221 @@
+"""The receipts: a Delta table that says what became of every request, and is the outbox of what is to be published.
+
+One chunk of work is one Delta commit, numbered by us, ascending over the life of the table. What RETRY and DLQ
+are sent is read back from the commit, never from the computation: a copy exists only if its receipt does.
+"""
+
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.dataset as ds
+from deltalake import DeltaTable, Schema
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+from pyspark.sql.pandas.types import from_arrow_schema
+
+from streaming import schemas
+from streaming.errors import SafetyError
+from streaming.state.tables import Durable, append_once, opened, refuse_torn, table_path
+from udfs import columns as c
+from udfs.records import Outcome
+
+TABLE = "receipts"
+
+
+@dataclass(frozen=True, slots=True)
+class ChunkSummary:
+    """What a chunk came to: (outcome, reason) -> how many; copies by target topic; bytes of deleted ledgers."""
+
+    outcomes: Mapping[tuple[str, str], int]
+    copies: Mapping[str, int]
+    deleted_bytes: int
+    has_refreshed: bool
+    epochs: frozenset[int]
+
+    @property
+    def total(self) -> int:
+        """Requests in the chunk."""
+        return sum(self.outcomes.values())
+
+
+class Receipts:
+    """Writer's side of the table. One per service; not shared between services."""
+
+    def __init__(self, spark: SparkSession, state_dir: str) -> None:
+        self._spark = spark
+        self._state_dir = state_dir
+        self.path = table_path(state_dir, TABLE)
+        self.schema = from_arrow_schema(schemas.RECEIPT)
+        refuse_torn(self.path)
+        table = opened(state_dir, TABLE) or DeltaTable.create(self.path, schemas.RECEIPT, name="ledger-reaper receipts")
+        _complete(table)
+        self.table_id = str(table.metadata().id)
+        self.newest_chunk = _newest_chunk(table)
+        self._is_in_doubt = False
+        self.sync = Durable(self.path).sync
+
+    def read(self) -> DataFrame:
+        """All receipts, as of now."""
+        return self._spark.read.format("delta").load(self.path)
+
+    def of_chunk(self, chunk: int) -> DataFrame:
+        """The receipts of one chunk."""
+        return self.read().where(F.col(c.CHUNK) == chunk)
+
+    def append(self, rows: DataFrame, chunk: int) -> None:
+        """Write a chunk; a second call with the same number adds nothing (Delta's transaction ids).
+
+        Runs the work that rows stands for. Raises what that work raises; it may be stored all the same: catch_up.
+        """
+        self._is_in_doubt = True
+        append_once(rows, self.path, f"ledger-reaper-{self.table_id}", chunk)
+        self.newest_chunk = max(self.newest_chunk, chunk)
+        self._is_in_doubt = False
+
+    def catch_up(self) -> None:
+        """After an append that failed: have newest_chunk say whether it was stored, and only the answer was lost."""
+        if self._is_in_doubt:
+            if self.has(self.newest_chunk + 1):
+                self.newest_chunk += 1
+            self._is_in_doubt = False
+
+    def has(self, chunk: int) -> bool:
+        """Whether the chunk was committed."""
+        return any(True for _ in self._batches(chunk, [c.CHUNK]))
+
+    def summary(self, chunk: int) -> ChunkSummary:
+        """Count a chunk by outcome and reason, record batch by record batch."""
+        outcomes: Counter[tuple[str, str]] = Counter()
+        copies: Counter[str] = Counter()
+        deleted_bytes = 0
+        has_refreshed = False
+        epochs: set[int] = set()
+        for batch in self._batches(chunk, [c.OUTCOME, c.REASON, c.REFRESHED, c.TARGET, c.BYTES, c.EPOCH]):
+            for row in batch.to_pylist():
+                epochs.add(row[c.EPOCH])
+                outcomes[row[c.OUTCOME], row[c.REASON]] += 1
+                has_refreshed = has_refreshed or bool(row[c.REFRESHED])
+                if row[c.TARGET]:
+                    copies[row[c.TARGET]] += 1
+                if row[c.OUTCOME] == Outcome.DELETED:
+                    deleted_bytes += row[c.BYTES] or 0
+        return ChunkSummary(outcomes, copies, deleted_bytes, has_refreshed, frozenset(epochs))
+
+    def _batches(self, chunk: int, columns: list[str]) -> Iterator[pa.RecordBatch]:
+        """One chunk's rows; Delta's statistics name the few files that hold them, so no Spark job is needed."""
+        dataset = _existing(self._state_dir).to_pyarrow_dataset()
+        for batch in dataset.to_batches(filter=ds.field(c.CHUNK) == chunk, columns=columns):
+            if batch.num_rows:
+                yield batch
+
+    def begun_ms(self, chunk: int) -> int:
+        """When a committed chunk was begun, in ms since 1970."""
+        return int(min(pc.min(batch.column(0)).as_py() for batch in self._batches(chunk, [c.AT_MS])))
+
+    def refreshed_keys(self, chunk: int, limit: int) -> list[str]:
+        """Reference keys whose cached set an executor found stale; at most `limit`."""
+        keys: dict[str, None] = {}
+        for batch in self._batches(chunk, [c.REFERENCE_KEY, c.REFRESHED]):
+            keys |= dict.fromkeys(row[c.REFERENCE_KEY] for row in batch.to_pylist() if row[c.REFRESHED])
+        return list(keys)[:limit]
+
+    def deleted_by_owner(self, chunk: int) -> Counter[tuple[str, str]]:
+        """How many a chunk deleted, by (tenant, owner)."""
+        counted: Counter[tuple[str, str]] = Counter()
+        for batch in self._batches(chunk, [c.OUTCOME, c.TENANT, c.REFERENCE_KEY]):
+            for row in batch.to_pylist():
+                if row[c.OUTCOME] == Outcome.DELETED:
+                    counted[row[c.TENANT], row[c.REFERENCE_KEY]] += 1
+        return counted
+
+    def without_done(self, messages: DataFrame) -> DataFrame:
+        """Leave out messages that have a receipt: after a crash, part of a batch may be worked off already."""
+        oldest = messages.agg(F.min(c.POSITION_LEDGER)).first()
+        if oldest is None or oldest[0] is None:
+            return messages
+        newer = ds.field(c.POSITION_LEDGER) >= oldest[0]
+        if not any(True for _ in rows(self._state_dir, newer, columns=[c.POSITION_LEDGER])):
+            return messages
+        done = self.read().where(F.col(c.POSITION_LEDGER) >= oldest[0]).select(*c.POSITION).distinct()
+        return messages.join(done, list(c.POSITION), "left_anti")
+
+
+def _existing(state_dir: str) -> DeltaTable:
+    table = opened(state_dir, TABLE)
+    if table is None:
+        raise SafetyError(
+            f"the receipts at {table_path(state_dir, TABLE)} vanished while the service runs; restore them first"
+        )
+    return table
+
+
+def _complete(table: DeltaTable) -> None:
+    """Give a table of an older version the columns that it lacks; its old rows have null there."""
+    known = {field.name for field in table.schema().fields}
+    if lacking := [field for field in Schema.from_arrow(schemas.RECEIPT).fields if field.name not in known]:
+        table.alter.add_columns(lacking)
+
+
+def certificates(state_dir: str, condition: Any) -> Iterator[tuple[str, str, int]]:
+    """(reference key, certificate of its sources, newest at_ms) of receipts that meet a condition; some come twice."""
+    table = opened(state_dir, TABLE)
+    if table is None or c.SOURCES not in {field.name for field in table.schema().fields}:
+        return
+    dataset = table.to_pyarrow_dataset()
+    for batch in dataset.to_batches(filter=condition, columns=[c.REFERENCE_KEY, c.SOURCES, c.AT_MS]):
+        counted = pa.Table.from_batches([batch]).group_by([c.REFERENCE_KEY, c.SOURCES]).aggregate([(c.AT_MS, "max")])
+        for row in counted.to_pylist():
+            if row[c.REFERENCE_KEY] and row[c.SOURCES]:
+                yield row[c.REFERENCE_KEY], row[c.SOURCES], row[f"{c.AT_MS}_max"]
+
+
+def _newest_chunk(table: DeltaTable) -> int:
+    """From the statistics of the table's files; 0 where there is none."""
+    if not table.file_uris():
+        return 0
+    column = table.to_pyarrow_dataset().scanner(columns=[c.CHUNK]).to_reader()
+    return max((pc.max(batch.column(0)).as_py() or 0 for batch in column), default=0)
+
+
+def rows(state_dir: str, condition: Any = None, *, columns: list[str] | None = None) -> Iterator[dict[str, Any]]:
+    """Reader's side, without Spark: rows that meet a pyarrow.dataset expression. Raises UnavailableError.
+
+    A column that the table of an older version lacks is None.
+    """
+    table = opened(state_dir, TABLE)
+    if table is None:
+        return
+    dataset = table.to_pyarrow_dataset()
+    lacking = dict.fromkeys(set(columns or ()).difference(dataset.schema.names))
+    present = [name for name in columns if name not in lacking] if columns is not None else None
+    for batch in dataset.to_batches(filter=condition, columns=present):
+        yield from ({**row, **lacking} for row in batch.to_pylist()) if lacking else batch.to_pylist()
+
+
+def total(state_dir: str, condition: Any, column: str) -> int:
+    """Sum of a column over the rows that meet the condition, without Spark; nothing is 0. Raises UnavailableError."""
+    table = opened(state_dir, TABLE)
+    if table is None:
+        return 0
+    batches = table.to_pyarrow_dataset().to_batches(filter=condition, columns=[column])
+    return sum(pc.sum(batch.column(0)).as_py() or 0 for batch in batches)
+
+
+def compact(state_dir: str) -> None:
+    """Merge small files and drop those that no reader of the last two days can need."""
+    table = opened(state_dir, TABLE)
+    if table is not None:
+        table.optimize.compact()
+        table.vacuum(retention_hours=48, dry_run=False, enforce_retention_duration=False)
+        table.create_checkpoint()
+
+
+def expire(state_dir: str, before_ms: int) -> None:
+    """Remove receipts older than that, but for the newest chunk: its number is what the next one goes on from."""
+    table = opened(state_dir, TABLE)
+    if table is not None:
+        table.delete(f"{c.AT_MS} < {int(before_ms)} and {c.CHUNK} < {_newest_chunk(table)}")

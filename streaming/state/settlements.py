@@ -1,0 +1,236 @@
+"""What was done about dead letters, on disk beside the receipts: write-offs, and replays as plans that get finished.
+
+Folder `<state>/dead-letters`; a file appears whole under its final name, or not at all, and is never changed.
+1. `write-off-<ms>-<random>.parquet`: receipts (columns.RECEIPT). That it exists is the write-off.
+2. `replay-<ms>-<random>.parquet`: every message of one replay as it will be published, and where its topic ended
+   before the first was sent. From here on the replay goes through, if need be in a later run.
+3. `replay-<ms>-<random>.done.parquet`: as what each was published. Its absence is an interrupted replay.
+Not in the receipts' own table: that has one writer, the service, and counting on it must stay simple.
+"""
+
+import contextlib
+import json
+import os
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+from uuid import uuid4
+
+import pyarrow as pa
+import pyarrow.dataset as ds
+import pyarrow.fs as pafs
+import pyarrow.parquet as pq
+
+from streaming import schemas
+from streaming.errors import UnavailableError
+from streaming.state.filesystem import open_filesystem
+from udfs import columns as c
+
+FOLDER = "dead-letters"
+WAITING, REPLAYING, REPLAYED, WRITTEN_OFF = "WAITING", "REPLAYING", "REPLAYED", "WRITTEN_OFF"
+
+Place = tuple[str, int, int, int]  # columns.POSITION
+
+_AFTER = b"after"
+_TARGET = b"target"
+_DONE = ".done.parquet"
+_PLAN = pa.schema(
+    [
+        pa.field(c.SOURCE, pa.string()),
+        pa.field(c.POSITION_LEDGER, pa.int64()),
+        pa.field(c.POSITION_ENTRY, pa.int64()),
+        pa.field(c.POSITION_BATCH, pa.int32()),
+        pa.field(c.MESSAGE_KEY, pa.string()),
+        pa.field(c.PAYLOAD, pa.binary()),
+        pa.field(c.MESSAGE_PROPERTIES, pa.map_(pa.string(), pa.string())),
+    ]
+)
+_PUBLISHED = pa.schema([pa.field(c.ROW, pa.int64()), pa.field(c.ORIGIN_MESSAGE_ID, pa.string())])
+
+
+@dataclass(frozen=True, slots=True)
+class ReplayPlan:
+    """A replay to `target`. after: partition of it -> (ledger, entry) that was its newest before the first send."""
+
+    run: str
+    target: str
+    after: Mapping[str, tuple[int, int]]
+
+
+@dataclass(slots=True)
+class Settlements:
+    """State of every dead letter that something was done about; about 300 bytes each."""
+
+    states: dict[Place, str] = field(default_factory=dict)
+
+    def of(self, place: Place) -> str:
+        """WAITING, REPLAYING (interrupted), REPLAYED or WRITTEN_OFF."""
+        return self.states.get(place, WAITING)
+
+
+class SettlementFolder:
+    """The folder of one state directory. Every method raises UnavailableError when it can't be read or written."""
+
+    def __init__(self, state_dir: str) -> None:
+        self._filesystem, root = open_filesystem(state_dir)
+        self._path = f"{root}/{FOLDER}"
+
+    @contextlib.contextmanager
+    def plan(self, at_ms: int, target: str, after: Mapping[str, tuple[int, int]]) -> Iterator["PlanWriter"]:
+        """Write a plan; it takes effect when the block ends without an error."""
+        run = f"replay-{at_ms}-{uuid4().hex}"
+        schema = _PLAN.with_metadata({_TARGET: target.encode(), _AFTER: json.dumps(dict(after)).encode()})
+        with self._new(f"{run}.parquet", schema) as writer:
+            yield PlanWriter(ReplayPlan(run, target, dict(after)), writer)
+
+    def unfinished(self) -> list[ReplayPlan]:
+        """Plans that were begun and not finished, oldest first."""
+        names = self._names()
+        plans = [name for name in names if name.startswith("replay-") and not name.endswith(_DONE)]
+        return [self._read_plan(name) for name in plans if name.replace(".parquet", _DONE) not in names]
+
+    def rows(self, plan: ReplayPlan) -> Iterator[dict[str, Any]]:
+        """The plan's messages, in order."""
+        with (
+            _translated(self._path),
+            pq.ParquetFile(f"{self._path}/{plan.run}.parquet", filesystem=self._filesystem) as f,
+        ):
+            for batch in f.iter_batches(batch_size=500):
+                yield from batch.to_pylist()
+
+    def finish(self, plan: ReplayPlan, published: Mapping[int, str]) -> None:
+        """Note that row number -> message id were published, which is all of the plan."""
+        rows = sorted(published.items())
+        table = pa.table([[row for row, _ in rows], [text for _, text in rows]], schema=_PUBLISHED)
+        with self._new(f"{plan.run}{_DONE}", _PUBLISHED) as writer:
+            writer.write_table(table)
+
+    def write_off(self, at_ms: int, receipts: Iterable[list[dict[str, Any]]]) -> int:
+        """Write lots of receipts as one file, all or none; returns how many there were."""
+        count = 0
+        with self._new(f"write-off-{at_ms}-{uuid4().hex}.parquet", schemas.RECEIPT) as writer:
+            for lot in receipts:
+                writer.write_table(pa.Table.from_pylist(lot, schema=schemas.RECEIPT))
+                count += len(lot)
+        return count
+
+    def written_off(self, condition: Any = None, *, columns: list[str] | None = None) -> Iterator[dict[str, Any]]:
+        """Receipts of write-offs that meet a pyarrow.dataset expression."""
+        files = [f"{self._path}/{name}" for name in self._names() if name.startswith("write-off-")]
+        if files:
+            with _translated(self._path):
+                dataset = ds.dataset(files, schema=schemas.RECEIPT, format="parquet", filesystem=self._filesystem)
+                for batch in dataset.to_batches(filter=condition, columns=columns):
+                    yield from batch.to_pylist()
+
+    def expire(self, before_ms: int) -> int:
+        """Remove write-offs and finished replays older than that; returns how many. The plan goes before its .done."""
+        names = set(self._names())
+        old = [
+            name
+            for name in sorted(names)
+            if _at_ms(name) < before_ms
+            and (name.startswith("write-off-") or name.endswith(_DONE) or name.replace(".parquet", _DONE) in names)
+        ]
+        with _translated(self._path):
+            for name in sorted(old, key=lambda name: name.endswith(_DONE)):
+                self._filesystem.delete_file(f"{self._path}/{name}")
+        return sum(not name.endswith(_DONE) for name in old)
+
+    def settled(self) -> Settlements:
+        """What was done about each dead letter."""
+        known = Settlements()
+        for name in self._names():
+            if not name.endswith(_DONE):
+                known.states |= dict.fromkeys(self._places(name), self._state(name))
+        return known
+
+    def published_as(self, place: Place) -> list[tuple[str, str]]:
+        """(run, message id in the request topic) of each finished replay of a dead letter."""
+        found = []
+        for name in self._names():
+            if name.endswith(_DONE):
+                plan = name.replace(_DONE, ".parquet")
+                rows = [number for number, each in enumerate(self._places(plan)) if each == place]
+                for row in rows:
+                    found.append((plan.removesuffix(".parquet"), self._published(name)[row]))
+        return found
+
+    def _published(self, name: str) -> dict[int, str]:
+        with _translated(self._path):
+            table = pq.read_table(f"{self._path}/{name}", filesystem=self._filesystem)
+        return {row[c.ROW]: row[c.ORIGIN_MESSAGE_ID] for row in table.to_pylist()}
+
+    def _state(self, name: str) -> str:
+        if name.startswith("write-off-"):
+            return WRITTEN_OFF
+        return REPLAYED if name.replace(".parquet", _DONE) in self._names() else REPLAYING
+
+    def _places(self, name: str) -> Iterator[Place]:
+        with _translated(self._path), pq.ParquetFile(f"{self._path}/{name}", filesystem=self._filesystem) as f:
+            for batch in f.iter_batches(columns=list(c.POSITION)):
+                yield from zip(*(batch.column(name).to_pylist() for name in c.POSITION), strict=True)
+
+    def _read_plan(self, name: str) -> ReplayPlan:
+        with _translated(self._path):
+            about = pq.read_schema(f"{self._path}/{name}", filesystem=self._filesystem).metadata
+        after = {partition: (int(at[0]), int(at[1])) for partition, at in json.loads(about[_AFTER]).items()}
+        return ReplayPlan(name.removesuffix(".parquet"), about[_TARGET].decode(), after)
+
+    def _names(self) -> list[str]:
+        with _translated(self._path):
+            found = self._filesystem.get_file_info(pafs.FileSelector(self._path, allow_not_found=True))
+        return sorted(info.base_name for info in found if info.base_name.endswith(".parquet"))
+
+    @contextlib.contextmanager
+    def _new(self, name: str, schema: pa.Schema) -> Iterator[pq.ParquetWriter]:
+        unfinished = f"{self._path}/.{name}.unfinished"
+        with _translated(self._path):
+            self._filesystem.create_dir(self._path, recursive=True)
+        try:
+            with _translated(self._path):
+                with pq.ParquetWriter(unfinished, schema, filesystem=self._filesystem, compression="zstd") as writer:
+                    yield writer
+                self._sync(unfinished)
+                self._filesystem.move(unfinished, f"{self._path}/{name}")
+                self._sync(self._path)
+        except BaseException:
+            with contextlib.suppress(OSError):
+                self._filesystem.delete_file(unfinished)
+            raise
+
+    def _sync(self, path: str) -> None:
+        if not isinstance(self._filesystem, pafs.LocalFileSystem):
+            return  # the store's own close() is the promise
+        descriptor = os.open(path, os.O_RDONLY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+
+
+@dataclass(slots=True)
+class PlanWriter:
+    """Takes the messages of a plan, in the order in which they will be published."""
+
+    plan: ReplayPlan
+    _writer: pq.ParquetWriter
+    count: int = 0
+
+    def add(self, rows: list[dict[str, Any]]) -> None:
+        """Add a lot. Keys: columns.POSITION, message_key, payload, message_properties (pairs)."""
+        self._writer.write_table(pa.Table.from_pylist(rows, schema=self._writer.schema))
+        self.count += len(rows)
+
+
+def _at_ms(name: str) -> int:
+    """When the file was begun, by its name."""
+    return int(name.removeprefix("write-off-").removeprefix("replay-").partition("-")[0])
+
+
+@contextlib.contextmanager
+def _translated(path: str) -> Iterator[None]:
+    try:
+        yield
+    except (OSError, pa.ArrowInvalid) as error:
+        raise UnavailableError(f"{path} can't be read or written: {error}") from error

@@ -1,0 +1,162 @@
+"""Retries that are not due yet: a Delta table beside the receipts, so that none waits for another's delay.
+
+1. A batch of RETRY is written here as it comes and committed at once; what happens to it is decided here.
+2. Passes ascend in time: each takes the rows whose ready_ms lies behind the last pass and up to now. What arrives
+   later than its due time is made ready behind the last pass, so a pass never looks back.
+3. A row leaves only after its pass has its receipts. How far passes of earlier runs came is where rows have receipts:
+   passes of a run leave such rows out until they are behind the last of them, whatever its clock says.
+4. Each run begins a generation, as a Delta transaction, before it reads. Every append is a later transaction of its
+   generation, so that a run which stalled can neither add rows behind a newer one's passes nor remove that one's.
+"""
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.dataset as ds
+from deltalake import DeltaTable
+from pyspark.sql import DataFrame, SparkSession, Window
+from pyspark.sql import functions as F
+
+from streaming import schemas
+from streaming.errors import FencedError
+from streaming.state import receipts
+from streaming.state.tables import Durable, append_once, opened, refuse_torn, table_path
+from udfs import columns as c
+
+TABLE = "waiting"
+_BEFORE_ALL = -1
+_APP = "ledger-reaper-waiting"
+_APPENDS = 1 << 32  # of one generation; the transaction's version is generation * that + number
+
+
+class Waiting:
+    """Writer's side of the table. One per service; append, begin and prune must not overlap (the service's turn)."""
+
+    def __init__(self, spark: SparkSession, state_dir: str) -> None:
+        self._spark = spark
+        self._state_dir = state_dir
+        self.path = table_path(state_dir, TABLE)
+        refuse_torn(self.path)
+        if opened(state_dir, TABLE) is None:
+            DeltaTable.create(self.path, schemas.WAITING, name="ledger-reaper waiting retries")
+        self._begun_ms = self.done_ms = self._receipts_until_ms = _BEFORE_ALL
+        self._version = 0
+        self._durable = Durable(self.path)
+
+    def take_over(self, still_mine: Callable[[], bool], without_done: Callable[[DataFrame], DataFrame]) -> None:
+        """Begin a generation; once a run, before anything else. Raises FencedError where a newer run has.
+
+        still_mine: whether this is the newest run. without_done: leaves out messages that have a receipt.
+        """
+        if self._version:
+            return
+        begun = _version_of(opened(self._state_dir, TABLE)) // _APPENDS + 1
+        self._write(self._read().where(F.lit(False)), begun * _APPENDS)
+        if not still_mine():  # after the write: of two that began the same generation, only the newer one goes on
+            raise FencedError("another instance of this service has taken over the waiting retries; this one stops")
+        if self.next_ms() is not None:
+            rows = self._read().select(c.READY_MS, *c.POSITION)
+            done = rows.join(without_done(rows), list(c.POSITION), "left_anti").agg(F.max(c.READY_MS)).first()
+            self._receipts_until_ms = _BEFORE_ALL if done is None or done[0] is None else int(done[0])
+        self._version = begun * _APPENDS
+
+    @property
+    def may_have_receipts(self) -> bool:
+        """Whether earlier runs may have worked off rows of the next pass."""
+        return self._begun_ms < self._receipts_until_ms
+
+    def append(self, messages: DataFrame) -> None:
+        """Keep messages (columns.MESSAGE) until they are due; all, or none. Raises FencedError."""
+        self._require_taken_over()
+        ready = F.greatest(F.col(c.DUE_MS), F.lit(self._begun_ms + 1))
+        self._write(messages.select(ready.alias(c.READY_MS), *schemas.MESSAGE.names), self._version + 1)
+        self._version += 1
+
+    def without_held(self, messages: DataFrame) -> DataFrame:
+        """Leave out messages that wait here already, or did so: a batch may come twice."""
+        held = self._read().select(*c.POSITION).distinct()
+        return messages.join(held, list(c.POSITION), "left_anti")
+
+    def begin(self, now_ms: int) -> DataFrame:
+        """Begin a pass: what is due and in no earlier pass of this run, each source's rows numbered by due time."""
+        self._require_taken_over()
+        until_ms = max(now_ms, self._begun_ms)
+        rows = self._read().where((F.col(c.READY_MS) > self._begun_ms) & (F.col(c.READY_MS) <= until_ms))
+        self._begun_ms = until_ms
+        order = Window.partitionBy(c.SOURCE).orderBy(c.READY_MS, *c.POSITION)
+        # row numbers of many batches repeat; chunks are cut by them
+        return rows.withColumn(c.ROW, F.row_number().over(order) - F.lit(1)).drop(c.READY_MS)
+
+    def end(self) -> None:
+        """The pass that was begun last has its receipts."""
+        self.done_ms = self._begun_ms
+
+    def next_ms(self) -> int | None:
+        """When the next pass is worth while; None: nothing waits. Raises UnavailableError."""
+        table = opened(self._state_dir, TABLE)
+        times = _scan(table, ds.field(c.READY_MS) > self.done_ms, [c.READY_MS])
+        return min((least for batch in times if (least := pc.min(batch.column(0)).as_py()) is not None), default=None)
+
+    def count(self) -> int:
+        """How many wait."""
+        table = opened(self._state_dir, TABLE)
+        waiting = ds.field(c.READY_MS) > self.done_ms
+        return sum(batch.num_rows for batch in _scan(table, waiting, [c.READY_MS]))
+
+    def prune(self) -> None:
+        """Remove what passes have done, and merge small files. Raises FencedError."""
+        table = opened(self._state_dir, TABLE)
+        if table is not None and self.done_ms > _BEFORE_ALL:
+            self._refuse_other(table, self._version)  # only what is in this very snapshot is removed
+            table.delete(f"{c.READY_MS} <= {int(self.done_ms)}")
+            table.optimize.compact()
+            table.vacuum(retention_hours=1, dry_run=False, enforce_retention_duration=False)
+            table.create_checkpoint()
+            self._durable.sync()
+
+    def _require_taken_over(self) -> None:
+        if not self._version:
+            raise AssertionError("take_over comes first")
+
+    def _write(self, rows: DataFrame, version: int) -> None:
+        append_once(rows, self.path, _APP, version)
+        self._refuse_other(opened(self._state_dir, TABLE), version)
+        self._durable.sync()
+
+    def _refuse_other(self, table: DeltaTable | None, version: int) -> None:
+        if (found := _version_of(table)) != version:
+            raise FencedError(f"{self.path} is at transaction {found} of another run, not at {version}; this one stops")
+
+    def _read(self) -> DataFrame:
+        return self._spark.read.format("delta").load(self.path)
+
+
+def outstanding(state_dir: str) -> Iterator[dict[str, Any]]:
+    """Reader's side, without Spark: rows (columns.WAITING) that have no receipt yet. Raises UnavailableError."""
+    table = opened(state_dir, TABLE)
+    held = {_position(row) for batch in _scan(table, None, list(c.POSITION)) for row in batch.to_pylist()}
+    if not held:
+        return
+    since = ds.field(c.POSITION_LEDGER) >= min(position[1] for position in held)
+    for row in receipts.rows(state_dir, since, columns=list(c.POSITION)):
+        held.discard(_position(row))
+    for batch in _scan(table, None, None):
+        for row in batch.to_pylist():
+            if _position(row) in held:
+                held.discard(_position(row))
+                yield row
+
+
+def _version_of(table: DeltaTable | None) -> int:
+    return (table.transaction_version(_APP) or 0) if table is not None else 0
+
+
+def _position(row: dict[str, Any]) -> tuple[Any, ...]:
+    return tuple(row[name] for name in c.POSITION)
+
+
+def _scan(table: DeltaTable | None, condition: Any, columns: list[str] | None) -> Iterator[pa.RecordBatch]:
+    if table is not None:
+        yield from table.to_pyarrow_dataset().to_batches(filter=condition, columns=columns)

@@ -1,0 +1,107 @@
+"""Which bucket an offload request means: what it says itself, else its owner's list, else its namespace's policies.
+
+1. The operator's allow-list has the last word, before anything is sent to any store.
+2. A driver that does not speak S3 is refused by its name.
+3. Where nobody names a bucket and the operator allowed exactly one, that is where the brokers offload to.
+"""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from streaming.errors import RefusedError
+from streaming.in_use.loader import InUseLoader
+from streaming.ports import ObjectStore, OffloadConfiguration
+from udfs.formats.managed_ledger import ManagedLedgerInfo
+from udfs.offload_target import Bucket, Target, allowed_bucket, target_of
+from udfs.paths import namespace_of, topic_of
+from udfs.records import Outcome, PendingDelete, Reason, Verdict
+
+
+@dataclass(frozen=True, slots=True)
+class OffloadPlaces:
+    """Stores of a worker process. open_store: the client of an allowed bucket, made once and kept."""
+
+    loader: InUseLoader
+    configuration: OffloadConfiguration
+    allowed: tuple[Bucket, ...]
+    open_store: Callable[[Bucket], ObjectStore]
+
+    def places(self, requests: Sequence[PendingDelete]) -> list[Bucket | Verdict]:
+        """Find each request's bucket, in order, or say why there is none. Raises UnavailableError."""
+        named = [_named_by(request) for request in requests]
+        vague = [request for request, target in zip(requests, named, strict=True) if _is_vague(target)]
+        lists = self.loader.lists({request.managed_ledger for request in vague}) if vague else {}
+        from_lists = {_owner(request): _listed(request, lists) for request in vague}
+        namespaces = {_namespace(request) for request in vague if _is_vague(from_lists[_owner(request)])}
+        policies = {each: self._policies(each) for each in sorted(namespaces)}
+        return [
+            self._judge(_first_named((target, from_lists.get(_owner(request)), policies.get(_namespace(request)))))
+            for request, target in zip(requests, named, strict=True)
+        ]
+
+    def store(self, bucket: Bucket) -> ObjectStore:
+        """Return the store of an allowed bucket."""
+        return self.open_store(bucket)
+
+    def _policies(self, namespace: str) -> Target | Verdict:
+        try:
+            return target_of("", self.configuration.offload_policies(namespace))
+        except RefusedError as error:
+            return Verdict(Outcome.RETRY, Reason.OWNER_UNREADABLE, str(error))
+
+    def _judge(self, target: Target | Verdict) -> Bucket | Verdict:
+        if isinstance(target, Verdict):
+            return target
+        if not target.is_supported:
+            return _never(
+                Reason.DRIVER_NOT_SUPPORTED,
+                f"driver {target.driver} is not supported: aws-s3, S3 and google-cloud-storage are",
+            )
+        if not target.bucket:
+            if len(self.allowed) == 1:
+                return self.allowed[0]
+            return _never(
+                Reason.BAD_OFFLOAD_CONTEXT,
+                "neither the request nor its owner's list nor its namespace's offload policies name a bucket",
+            )
+        bucket = allowed_bucket(target, self.allowed)
+        if bucket is None:
+            where = f"bucket {target.bucket!a} at {target.endpoint or 'AWS'!a}"
+            return _never(Reason.STORE_NOT_ALLOWED, f"{where} is not in tiered_storage.allowed")
+        return bucket
+
+
+def _named_by(request: PendingDelete) -> Target:
+    context = request.offload_context
+    return target_of(context.driver_name, context.driver_properties) if context else Target("", "", "")
+
+
+def _listed(request: PendingDelete, lists: Mapping[str, ManagedLedgerInfo]) -> Target:
+    """What the owner's list says of that ledger; another attempt's UUID most likely went to the same bucket."""
+    info = lists.get(request.managed_ledger)
+    for ledger in info.ledgers if info else ():
+        if ledger.ledger_id == request.ledger_id and ledger.offload is not None:
+            return target_of(ledger.offload.driver_name, ledger.offload.driver_properties)
+    return Target("", "", "")
+
+
+def _is_vague(target: Target) -> bool:
+    return target.is_supported and not target.bucket
+
+
+def _first_named(targets: Iterable[Target | Verdict | None]) -> Target | Verdict:
+    """The first that settles it: a bucket, a driver that has none for us, or that it can't be told now."""
+    known = [target for target in targets if target is not None]
+    return next((target for target in known if isinstance(target, Verdict) or not _is_vague(target)), known[0])
+
+
+def _owner(request: PendingDelete) -> tuple[str, int]:
+    return request.managed_ledger, request.ledger_id
+
+
+def _namespace(request: PendingDelete) -> str:
+    return namespace_of(topic_of(request.managed_ledger))
+
+
+def _never(reason: Reason, detail: str) -> Verdict:
+    return Verdict(Outcome.DEAD_LETTER, reason, detail)

@@ -1,0 +1,109 @@
+"""What a sweep does to a bucket, step by step; every function talks to that one store and to nothing else."""
+
+from collections import defaultdict
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+from streaming.ports import ObjectStore, Unreadable
+from streaming.sweep.offload_jobs import OffloadJob
+from udfs.formats.errors import FormatError
+from udfs.formats.offload_index import parse_offload_index
+from udfs.judge_offload import CLUSTER_KEY
+from udfs.records import OffloadFacts, Reason, StoredObject, UnfinishedUpload
+
+_NO_VERSIONS = frozenset({"", "null"})  # "null": what a bucket stored before versions, or while they are suspended
+
+
+def look(store: ObjectStore, jobs: Sequence[OffloadJob]) -> None:
+    """Set what is stored under each job's name; its verdict where that can't be seen.
+
+    One request a job: the index. The data object is asked for only where the index can't stand for it.
+    """
+    indexes = store.read_many([one.index_key for one in jobs])
+    facts = [_by_index(index) for index in indexes]
+    asked = [one.name for one, known in zip(jobs, facts, strict=True) if not known.index_only]
+    heads = dict(zip(asked, store.head_many(asked), strict=True))
+    uploads: defaultdict[str, list[UnfinishedUpload]] = defaultdict(list)
+    for upload in store.unfinished_uploads([one.name for one in jobs]):
+        uploads[upload.key].append(upload)
+    for one, index, known in zip(jobs, indexes, facts, strict=True):
+        head = heads.get(one.name)
+        blind = next((each for each in (index, head) if isinstance(each, Unreadable)), None)
+        if blind is not None:
+            one.later(Reason.LEDGER_UNREADABLE, blind.detail)
+            continue
+        data = head if isinstance(head, StoredObject) else None
+        one.objects = replace(known, data=data, uploads=tuple(uploads[one.name]))
+        one.length_bytes = _bytes_of(one.objects)
+
+
+def abort_uploads(store: ObjectStore, jobs: Sequence[OffloadJob]) -> list[OffloadJob]:
+    """Give up what was never completed; returns the jobs that may go on."""
+    mine = {one.name: one for one in jobs if one.facts.uploads}
+    if not mine:
+        return list(jobs)
+    # Allowed here: judged deletable, and begun so long ago that nobody completes it.
+    errors = store.abort_uploads([upload for one in mine.values() for upload in one.facts.uploads])
+    left = {upload.upload_id for upload in store.unfinished_uploads(list(mine))}
+    for name, one in mine.items():
+        if name in errors:
+            one.later(Reason.STORE_REFUSED, f"parts of {name}: {errors[name]}")
+        elif any(upload.upload_id in left for upload in one.facts.uploads):
+            one.later(Reason.STILL_THERE, f"parts of {name} were found after they were given up")
+    return _going_on(jobs)
+
+
+def delete_data(store: ObjectStore, jobs: Sequence[OffloadJob]) -> list[OffloadJob]:
+    """Delete data objects and look for them; returns the jobs that may go on."""
+    return _delete(store, jobs, lambda one: one.name if one.facts.data or one.facts.index_only else "")
+
+
+def delete_indexes(store: ObjectStore, jobs: Sequence[OffloadJob]) -> list[OffloadJob]:
+    """Delete the index objects, the proof, last; returns the jobs that are done."""
+    return _delete(store, jobs, lambda one: one.index_key if one.facts.index else "")
+
+
+def kept_versions(facts: OffloadFacts) -> str:
+    """Say what a deletion means in a bucket with versions; "" in others."""
+    stored = [each for each in (facts.data, facts.index) if each is not None]
+    if all(each.version_id in _NO_VERSIONS for each in stored):
+        return ""
+    return (
+        "the bucket has versions: delete markers hide the objects, their bytes stay until a lifecycle rule takes them"
+    )
+
+
+def _delete(store: ObjectStore, jobs: Sequence[OffloadJob], key_of: Callable[[OffloadJob], str]) -> list[OffloadJob]:
+    mine = {key_of(one): one for one in jobs if key_of(one)}
+    # Allowed here: judged deletable, durable in the journal, owners and epoch unchanged a moment ago.
+    errors = store.delete(list(mine))
+    there = store.existing([key for key in mine if key not in errors])
+    for key, one in mine.items():
+        if key in errors:
+            one.later(Reason.STORE_REFUSED, f"{key}: {errors[key]}")
+        elif key in there:
+            one.later(Reason.STILL_THERE, f"{key} was found after its deletion")
+    return _going_on(jobs)
+
+
+def _going_on(jobs: Sequence[OffloadJob]) -> list[OffloadJob]:
+    return [one for one in jobs if one.verdict is None]
+
+
+def _by_index(index: StoredObject | Unreadable | None) -> OffloadFacts:
+    if not isinstance(index, StoredObject):
+        return OffloadFacts(None, None, index_detail="there is no index object")
+    if index.content is None:
+        return OffloadFacts(None, index, index_detail="the index object is archived and can't be read")
+    try:
+        parsed = parse_offload_index(index.content)
+    except FormatError as error:
+        return OffloadFacts(None, index, index_detail=str(error))
+    # It names ledger and cluster, and no version of the data object is needed for an undo: the pair is proven.
+    is_proof = bool(parsed.metadata.custom_metadata) and CLUSTER_KEY in index.user_metadata and not index.version_id
+    return OffloadFacts(None, index, parsed.metadata, data_bytes=parsed.data_bytes, index_only=is_proof)
+
+
+def _bytes_of(facts: OffloadFacts) -> int:
+    data_bytes = facts.data.size_bytes if facts.data else facts.data_bytes if facts.index_only else 0
+    return data_bytes + (facts.index.size_bytes if facts.index else 0)

@@ -1,0 +1,110 @@
+"""How fast one task may delete: an even share of the cluster-wide rate, less while ZooKeeper answers slowly."""
+
+import time
+from collections.abc import Callable
+
+from streaming.errors import UnavailableError
+from streaming.sweep.jobs import Limiter
+
+# Measured on a laptop: 38,000 deletes a second. A ZooKeeper that takes longer than this has something better to do.
+_SLOW_S_PER_DELETE = 0.001
+_SLOW_S = 0.25
+_SLOWEST_SHARE = 1 / 16
+_RECOVERY = 1 / 8  # of the full rate, per good answer: back at full speed after eight
+_UNLIMITED_AT_ONCE = 100_000
+_LOOK_S = 1.0
+
+
+class Pace:
+    """Spends an allowance that grows with time. rate 0: no limit, whatever ZooKeeper's answers."""
+
+    def __init__(
+        self,
+        deletes_per_second: float,
+        *,
+        monotonic: Callable[[], float] = time.monotonic,
+        sleep: Callable[[float], None] = time.sleep,
+    ) -> None:
+        self._rate = deletes_per_second
+        self._share = 1.0
+        self._monotonic = monotonic
+        self._sleep = sleep
+        self._next_s = self._sent_s = monotonic()
+        self._sent = 0
+
+    @property
+    def at_once(self) -> int:
+        """How many deletes may be sent together: a second's allowance."""
+        return max(1, int(self._rate * self._share)) if self._rate > 0 else _UNLIMITED_AT_ONCE
+
+    def wait_for(self, deletes: int) -> None:
+        """Block until so many deletes may be sent; a group pays after it went, so the first goes at once."""
+        now_s = self._monotonic()
+        if self._rate > 0:
+            if self._next_s > now_s:
+                self._sleep(self._next_s - now_s)
+            self._next_s = max(self._next_s, now_s) + deletes / (self._rate * self._share)
+        self._sent_s, self._sent = self._monotonic(), deletes
+
+    def done(self) -> None:
+        """Those waited for last were answered: half the rate after a slow answer, a little more after a good one."""
+        took_s = self._monotonic() - self._sent_s
+        is_slow = took_s > _SLOW_S + self._sent * _SLOW_S_PER_DELETE
+        self._share = max(_SLOWEST_SHARE, self._share / 2) if is_slow else min(1.0, self._share + _RECOVERY)
+
+
+class Capped:
+    """A pace that ends: what was planned to be deleted, and no more."""
+
+    def __init__(self, pace: Limiter, most: int) -> None:
+        self._pace = pace
+        self._left = most
+
+    @property
+    def at_once(self) -> int:
+        """How many deletes may be sent together."""
+        return self._pace.at_once
+
+    def wait_for(self, deletes: int) -> None:
+        """Block until so many may be sent. Raises UnavailableError above what was planned: plan again."""
+        if deletes > self._left:
+            raise UnavailableError("more became deletable than was planned within the limits; planning again")
+        self._left -= deletes
+        self._pace.wait_for(deletes)
+
+    def done(self) -> None:
+        """Those waited for last were answered."""
+        self._pace.done()
+
+
+class Pausable:
+    """A pace that a person can end: looks at the flag right before deletes are sent, a second apart at most."""
+
+    def __init__(
+        self, pace: Limiter, paused: Callable[[], str], *, monotonic: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._pace = pace
+        self._paused = paused
+        self._monotonic = monotonic
+        self._look_s = monotonic()
+
+    @property
+    def at_once(self) -> int:
+        """How many deletes may be sent together."""
+        return self._pace.at_once
+
+    def wait_for(self, deletes: int) -> None:
+        """Block until so many may be sent. Raises UnavailableError when paused: what was looked at grows old meanwhile.
+
+        Nothing is waited for here: after a pause of hours everything is to be looked at again.
+        """
+        self._pace.wait_for(deletes)
+        if self._monotonic() < self._look_s:
+            return
+        if why := self._paused():
+            raise UnavailableError(f"paused in the middle of a chunk, to be begun again: {why}")
+        self._look_s = self._monotonic() + _LOOK_S
+
+    def done(self) -> None:
+        """Those waited for last were answered."""
+        self._pace.done()

@@ -1,0 +1,34 @@
+"""Which topics match topics.requests_pattern now: asked of the admin API, in the namespaces that can hold any."""
+
+from streaming.adapters.pulsar.admin import PulsarAdmin
+from streaming.config.settings import Settings
+from udfs.topic_pattern import TopicPattern
+
+
+def matched_topics(admin: PulsarAdmin, settings: Settings) -> tuple[str, ...]:
+    """Partitioned topics that match and are not listed in topics.requests, by name. Raises what PulsarAdmin does."""
+    pattern = settings.topics.pattern
+    if pattern is None:
+        return ()
+    return tuple(
+        sorted(
+            topic
+            for namespace in _namespaces(admin, pattern)
+            for topic in admin.partitioned_topics(namespace)
+            if settings.topics.takes(topic) and topic not in settings.topics.requests
+        )
+    )
+
+
+def _namespaces(admin: PulsarAdmin, pattern: TopicPattern) -> list[str]:
+    """Without asking where the pattern names the one namespace: that also takes less rights."""
+    tenants = admin.tenants() if pattern.only_tenant is None else [pattern.only_tenant]
+    return [
+        namespace
+        for tenant in tenants
+        if pattern.takes_tenant(tenant)
+        for namespace in (
+            admin.namespaces(tenant) if pattern.only_namespace is None else [f"{tenant}/{pattern.only_namespace}"]
+        )
+        if pattern.takes_namespace(namespace)
+    ]

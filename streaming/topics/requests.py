@@ -1,0 +1,53 @@
+"""Publishing requests: checked before they are sent, one owner's requests always to one partition."""
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+
+from streaming.adapters.pulsar.publish import Message, send_all
+from streaming.clients import admin_for
+from streaming.config.settings import Settings
+from streaming.topics.setup import ensure_topics
+from udfs.records import PendingDelete, Rejection
+from udfs.references import key_of
+from udfs.wire import decode
+
+
+@dataclass(slots=True)
+class PublishReport:
+    """How many were published, and which lines were not: (line number from 1, why)."""
+
+    published: int = 0
+    invalid: list[tuple[int, str]] = field(default_factory=list)
+
+
+def publish_lines(settings: Settings, lines: Iterable[bytes], *, unchecked: bool = False) -> PublishReport:
+    """Publish one request per non-empty line, making the topics if they are missing.
+
+    Raises UnavailableError when any was not acknowledged, ConfigError where the topics can't be used.
+    """
+    with admin_for(settings) as admin:
+        ensure_topics(admin, settings)  # or the broker would make an unpartitioned one at the first message
+    report = PublishReport()
+    report.published = send_all(
+        settings.pulsar, settings.topics.requests[0], _messages(lines, report, unchecked=unchecked)
+    )
+    return report
+
+
+def owner_key(request: PendingDelete) -> bytes:
+    """The message key: keeps one owner's requests in one partition, and so in one task."""
+    return key_of(request).encode()
+
+
+def _messages(lines: Iterable[bytes], report: PublishReport, *, unchecked: bool) -> Iterator[Message]:
+    for number, line in enumerate(lines, start=1):
+        payload = line.rstrip(b"\r\n")
+        if not payload.strip():
+            continue
+        request = decode(payload)
+        if isinstance(request, PendingDelete):
+            yield Message(owner_key(request), payload)
+        elif unchecked:
+            yield Message(None, payload)
+        elif isinstance(request, Rejection):
+            report.invalid.append((number, f"{request.reason}: {request.detail}"))

@@ -1,0 +1,160 @@
+"""The deletion topics: made where missing, looked at where not, never changed silently.
+
+The subscription is made before anything can be published, or unread messages could be trimmed.
+"""
+
+import logging
+import time
+from collections.abc import Mapping
+from threading import Event
+from typing import Any
+
+from streaming.adapters.pulsar.admin import PulsarAdmin
+from streaming.config.settings import Settings
+from streaming.errors import BusyError, ConfigError, StopRequestedError
+
+log = logging.getLogger("ledger-reaper")
+
+PATIENCE_SECONDS = (
+    90  # brokers notice within 30 to 60 s that a client is gone without a word (keepAliveIntervalSeconds)
+)
+_LOOK_SECONDS = 0.2
+
+
+def ensure_topics(admin: PulsarAdmin, settings: Settings, stop: Event | None = None) -> tuple[int, int]:
+    """Make or check all topics; returns the partitions of RETRY and of the DLQ. Raises ConfigError with all faults.
+
+    Raises StopRequestedError where stop is set while a subscription is waited for.
+    """
+    topics, stop = settings.topics, stop or Event()
+    faults: list[str] = []
+    partitions: dict[str, int] = {}
+    for topic in (*topics.requests, topics.retry, topics.dead_letter):
+        admin.ensure_namespace(topic)
+        partitions[topic] = _ensure(admin, settings, topic, faults, stop)
+    if faults:
+        raise ConfigError("the deletion topics can't be used as they are:\n  " + "\n  ".join(faults))
+    return partitions[topics.retry], partitions[topics.dead_letter]
+
+
+def _ensure(admin: PulsarAdmin, settings: Settings, topic: str, faults: list[str], stop: Event) -> int:
+    wanted = settings.two_phase.ledger_deletion_parallelism
+    found = admin.partitions(topic)
+    if found is None:
+        admin.create_partitioned_topic(topic, wanted)
+        _subscribe(admin, settings, topic, stop)
+        _set_policies(admin, settings, topic)
+        log.info("made %s with %s partitions", topic, wanted)
+        faults += _deviations(admin, settings, topic)
+        return wanted
+    if found == 0:
+        faults.append(f"{topic} is not partitioned; this service writes to fixed partitions. Use another topic name.")
+        return 0
+    if found != wanted:
+        log.warning(
+            "%s has %s partitions, two_phase.ledger_deletion_parallelism says %s; left as it is", topic, found, wanted
+        )
+    _subscribe(admin, settings, topic, stop)
+    deviations = _deviations(admin, settings, topic)
+    if deviations and all(entry < 0 for _, entry in admin.last_positions(topic).values()):
+        # nobody has published yet: a start that was killed after it made the topic, and before this
+        _set_policies(admin, settings, topic)
+        log.info("set the policies of %s, which is empty", topic)
+        deviations = _deviations(admin, settings, topic)
+    faults += deviations + _evictions(admin, topic)
+    return found
+
+
+def _subscribe(admin: PulsarAdmin, settings: Settings, topic: str, stop: Event) -> None:
+    """Make the subscription; a run that was killed may have its hand on it still. Raises BusyError in the end."""
+    give_up_s = time.monotonic() + PATIENCE_SECONDS
+    is_told = False
+    while True:
+        try:
+            return admin.ensure_subscription(topic, settings.topics.subscription)
+        except BusyError as error:
+            if time.monotonic() > give_up_s:
+                raise
+            if not is_told:
+                log.info("waiting for it, %s s at most: %s", PATIENCE_SECONDS, error)
+            is_told = True
+            if stop.wait(_LOOK_SECONDS):
+                raise StopRequestedError from error
+
+
+def take_up(admin: PulsarAdmin, settings: Settings, topic: str) -> list[str]:
+    """Give an existing topic that matches the pattern its subscription; returns what keeps it from being read."""
+    found = admin.partitions(topic)
+    if not found:
+        return [f"{topic} is gone" if found is None else f"{topic} is not partitioned"]
+    admin.ensure_subscription(topic, settings.topics.subscription)
+    return _deviations(admin, settings, topic) + _evictions(admin, topic)
+
+
+def _needs_deduplication(settings: Settings, topic: str) -> bool:
+    return topic in (settings.topics.retry, settings.topics.dead_letter)
+
+
+def _set_policies(admin: PulsarAdmin, settings: Settings, topic: str) -> None:
+    admin.set_retention(topic, minutes=settings.topics.retention_minutes, megabytes=-1)
+    admin.set_message_ttl(topic, seconds=0)
+    if _needs_deduplication(settings, topic):
+        admin.set_deduplication(topic, enabled=True)
+
+
+def _deviations(admin: PulsarAdmin, settings: Settings, topic: str) -> list[str]:
+    """What an existing topic lacks of what _set_policies gives, so that messages would be lost or doubled."""
+    faults = []
+    if admin.message_ttl(topic):
+        faults.append(f"{topic} has a message TTL: unread requests would expire. Remove the TTL.")
+    if _needs_deduplication(settings, topic):
+        if not admin.deduplication(topic):
+            faults.append(f"{topic} has no deduplication: copies could be doubled. Enable it (deduplicationEnabled).")
+        elif not _deduplicates_soon(admin, settings, topic):
+            faults.append(
+                f"{topic} is not deduplicated, though its policy says so: copies could be doubled. "
+                "Look at deduplicationStatus of its partitions' stats, or name another topic."
+            )
+    return faults
+
+
+def _deduplicates_soon(admin: PulsarAdmin, settings: Settings, topic: str) -> bool:
+    """A policy that was just set, or a topic that was just loaded, takes a moment."""
+    give_up_s = time.monotonic() + settings.pulsar.timeout_seconds
+    while not admin.deduplicates(topic):
+        if time.monotonic() > give_up_s:
+            return False
+        time.sleep(_LOOK_SECONDS)
+    return True
+
+
+def _evictions(admin: PulsarAdmin, topic: str) -> list[str]:
+    if _evicts(admin.backlog_quota(topic)):
+        return [f"{topic} has a backlog quota that evicts: unread requests would be lost. Use another policy."]
+    return []
+
+
+def _evicts(quotas: Mapping[str, Any]) -> bool:
+    """Whether a quota that has a limit throws away what is over it."""
+    return any(
+        quota.get("policy") == "consumer_backlog_eviction"
+        and (int(quota.get("limitSize", -1)) > 0 or int(quota.get("limitTime", -1)) > 0)
+        for quota in quotas.values()
+    )
+
+
+def faults_of(admin: PulsarAdmin, settings: Settings, topic: str) -> list[str] | None:
+    """What is wrong with a topic, without changing anything; None where it is missing: the first start makes it."""
+    found = admin.partitions(topic)
+    if found is None:
+        return None
+    if found == 0:
+        return [f"{topic} is not partitioned; this service writes to fixed partitions. Use another topic name."]
+    subscription = settings.topics.subscription
+    without = [
+        partition
+        for partition in admin.last_positions(topic)
+        if subscription not in admin.internal_stats(partition)["cursors"]
+    ]
+    faults = [f"{each} has no subscription {subscription}: `run` makes it; publish nothing before" for each in without]
+    return faults + _deviations(admin, settings, topic) + _evictions(admin, topic)

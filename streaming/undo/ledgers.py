@@ -1,0 +1,246 @@
+"""Puts the metadata of deleted ledgers back, byte by byte as the journal has it, and never over one that exists.
+
+Metadata is all that a delete takes; the bookies find out at their next garbage collection and then drop the
+entries. Nothing in ZooKeeper tells whether that has happened: a bookie is asked to read each ledger's last entry,
+and where none answers, whoever undoes is told how to look.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from enum import StrEnum
+from functools import reduce
+from operator import and_
+from typing import Any
+
+import pyarrow.dataset as ds
+
+from streaming.adapters.bookkeeper import bookies
+from streaming.adapters.zookeeper.store import ZooKeeperStore
+from streaming.clients import admin_for, zookeeper_settings
+from streaming.config.settings import Settings
+from streaming.coordination import identity
+from streaming.errors import ConfigError, ReaperError, UnavailableError
+from streaming.ports import MetadataStore, Unreadable, Znode
+from streaming.state import journal, receipts
+from udfs import columns as c
+from udfs.formats.errors import FormatError
+from udfs.formats.ledger_metadata import parse_ledger_metadata
+from udfs.ownership import BUCKET_TOPIC, COMPACTED_TOPIC, MANAGED_LEDGER, SCHEMA_ID
+from udfs.paths import Layout, base_topic, ledger_id_of, managed_ledger_name, schema_id_of, topic_of
+from udfs.records import Outcome
+
+NOT_READ = "no bookie answered whether its data are there"
+_READ_AT_ONCE = 500
+_BOOKIE_SECONDS = 5.0
+
+
+class Undone(StrEnum):
+    """What became of one ledger's metadata."""
+
+    PUT_BACK = "PUT_BACK"  # and read back: same bytes, same ACL; detail says what is known of the data
+    TOO_LATE = "TOO_LATE"  # the metadata is back, its last entry can't be read
+    WOULD_PUT_BACK = "WOULD_PUT_BACK"  # dry run
+    EXISTS = "EXISTS"  # never deleted, put back already, or there again: left as it is
+    FAILED = "FAILED"  # detail says why
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """One ledger. deleted_ms: when the journal was written, just before the delete."""
+
+    ledger_id: int
+    path: str
+    owner: str
+    deleted_ms: int
+    status: Undone
+    last_entry_id: int = -1
+    detail: str = ""
+
+
+@dataclass(slots=True)
+class UndoReport:
+    """What was done. waiting: ledger ids that a waiting request still asks to be deleted."""
+
+    results: list[Result] = field(default_factory=list)
+    waiting: list[int] = field(default_factory=list)
+
+    def count(self, status: Undone) -> int:
+        """How many ended so."""
+        return sum(1 for each in self.results if each.status is status)
+
+
+@dataclass(frozen=True, slots=True)
+class UndoSelection:
+    """Which deletes to undo; all of what is set. topic: any form of its name; a partitioned topic means them all."""
+
+    ledger_id: int | None = None
+    topic: str = ""
+    since_ms: int = 0
+
+    @property
+    def is_nothing(self) -> bool:
+        """Whether nothing was chosen."""
+        return self == UndoSelection()
+
+
+def undo(settings: Settings, wanted: UndoSelection, *, dry_run: bool = False) -> UndoReport:
+    """Put back what is wanted. Raises ConfigError when the journal has none of it, UnavailableError, SafetyError.
+
+    What exists is left alone, so a second call does nothing more.
+    """
+    store = ZooKeeperStore(zookeeper_settings(settings))
+    try:
+        with admin_for(settings) as admin:
+            identity.compare(identity.of_cluster(settings, store, admin), settings.state.dir)
+        layout = identity.read_layout(store, settings.zookeeper.ledgers_root)
+        entries = newest_of(
+            journal.entries(settings.state.dir, journal.JournalQuery(where=condition_of(wanted))), wanted.topic
+        )
+        if not entries:
+            raise ConfigError(
+                f"the journal in {settings.state.dir} has nothing of the kind: it keeps {settings.state.journal_days} "
+                "days, and only what this service deleted"
+            )
+        results = list(_put_back_all(store, settings, layout, entries, dry_run=dry_run))
+        report = UndoReport(_with_data(store, settings, results))
+        report.waiting = _still_asked_for(settings, report)
+        return report
+    finally:
+        store.close()
+
+
+def newest_of(entries: Iterable[Mapping[str, Any]], topic: str = "") -> list[Mapping[str, Any]]:
+    """One journal entry a path, the newest, of the topic if one is named; by ledger id."""
+    newest: dict[str, Mapping[str, Any]] = {}
+    names = _names_of(topic) if topic else None
+    for entry in entries:
+        if names is not None and not names & set(_owner_names(entry)):
+            continue
+        known = newest.get(entry["path"])
+        if known is None or entry["at_ms"] >= known["at_ms"]:
+            newest[entry["path"]] = entry
+    return sorted(newest.values(), key=lambda entry: int(entry["ledger_id"]))
+
+
+def condition_of(wanted: UndoSelection) -> ds.Expression | None:
+    """What the journal is asked for; its topic is told by what it holds, not by a column."""
+    conditions = []
+    if wanted.ledger_id is not None:
+        conditions.append(ds.field("ledger_id") == wanted.ledger_id)
+    if wanted.since_ms:
+        conditions.append(ds.field("at_ms") >= wanted.since_ms)
+    return reduce(and_, conditions) if conditions else None
+
+
+def _names_of(topic: str) -> set[str]:
+    try:
+        full = topic_of(managed_ledger_name(topic))
+        return {full, schema_id_of(full)}
+    except ValueError as error:
+        raise ConfigError(f"--topic: {error}") from error
+
+
+def _owner_names(entry: Mapping[str, Any]) -> Iterator[str]:
+    """Names of the owner, as the ledger itself gives them: topic, its base topic, or schema id."""
+    try:
+        custom = parse_ledger_metadata(bytes(entry["data"])).custom_metadata
+    except FormatError:
+        return
+    if SCHEMA_ID in custom:
+        yield custom[SCHEMA_ID].decode("utf-8", "replace")
+    for key in (MANAGED_LEDGER, COMPACTED_TOPIC, BUCKET_TOPIC):
+        if key in custom:
+            try:
+                full = topic_of(managed_ledger_name(custom[key].decode("utf-8", "replace")))
+            except ValueError:
+                continue
+            yield full
+            yield base_topic(full)
+
+
+def _put_back_all(
+    store: MetadataStore, settings: Settings, layout: Layout, entries: list[Mapping[str, Any]], *, dry_run: bool
+) -> Iterator[Result]:
+    for start in range(0, len(entries), _READ_AT_ONCE):
+        some = entries[start : start + _READ_AT_ONCE]
+        nodes = store.read_many([entry["path"] for entry in some])
+        for entry, node in zip(some, nodes, strict=True):
+            status, detail = _fault(entry, node, settings.zookeeper.ledgers_root, layout)
+            if status is Undone.PUT_BACK:
+                status, detail = (Undone.WOULD_PUT_BACK, "") if dry_run else _put_back(store, entry)
+            yield _result(entry, status, detail)
+
+
+def _fault(entry: Mapping[str, Any], node: Znode | Unreadable | None, root: str, layout: Layout) -> tuple[Undone, str]:
+    """PUT_BACK where nothing stands against it."""
+    if isinstance(node, Unreadable):
+        return Undone.FAILED, f"{entry['path']} can't be read: {node.detail}"
+    if node is not None:
+        same = "as it was" if node.data == entry["data"] else "with other metadata than the journal's"
+        return Undone.EXISTS, f"the ledger exists, {same}; nothing to put back"
+    if ledger_id_of(layout, root, str(entry["path"])) != entry["ledger_id"]:
+        return Undone.FAILED, f"{entry['path']} is not where this cluster keeps ledger {entry['ledger_id']}"
+    try:
+        parse_ledger_metadata(bytes(entry["data"]))
+    except FormatError as error:
+        return Undone.FAILED, f"the journal's bytes are no ledger metadata: {error}"
+    return Undone.PUT_BACK, ""
+
+
+def _put_back(store: MetadataStore, entry: Mapping[str, Any]) -> tuple[Undone, str]:
+    """Create (never overwrite) and read back."""
+    path, data, acl = str(entry["path"]), bytes(entry["data"]), bytes(entry["acl"])
+    try:
+        made = store.create(path, data, acl=acl, parents=True)
+        node = store.read_many([path])[0]
+        found_acl = store.acl_of(path)
+    except UnavailableError:
+        raise
+    except (ReaperError, ValueError) as error:
+        return Undone.FAILED, str(error)
+    if not isinstance(node, Znode) or node.data != data or found_acl != acl:
+        return Undone.FAILED, f"{path} does not read back as the journal has it: look at it before anything else"
+    return (Undone.PUT_BACK, "") if made else (Undone.EXISTS, "somebody else put it back meanwhile")
+
+
+def _result(entry: Mapping[str, Any], status: Undone, detail: str) -> Result:
+    try:
+        last_entry_id = parse_ledger_metadata(bytes(entry["data"])).last_entry_id
+    except FormatError:
+        last_entry_id = -1
+    owner = next(_owner_names(entry), "")
+    return Result(
+        int(entry["ledger_id"]), str(entry["path"]), owner, int(entry["at_ms"]), status, last_entry_id, detail
+    )
+
+
+def _with_data(store: MetadataStore, settings: Settings, results: Sequence[Result]) -> list[Result]:
+    """Look for the data of what was put back. Metadata stays in any case: what can't be read now is no proof."""
+    back = [each for each in results if each.status is Undone.PUT_BACK and each.last_entry_id >= 0]
+    if not back:
+        return list(results)
+    entries = [(each.ledger_id, each.last_entry_id) for each in back]
+    found = bookies.readable(bookies.announced(store, settings.zookeeper.ledgers_root), entries, _BOOKIE_SECONDS)
+    known = {each.path: judged(each, is_there) for each, is_there in zip(back, found, strict=True)}
+    return [known.get(each.path, each) for each in results]
+
+
+def judged(result: Result, is_there: bool | None) -> Result:
+    """Say what is known of the data; None: nobody answered."""
+    if is_there is None:
+        return replace(result, detail=NOT_READ)
+    if is_there:
+        return replace(result, detail="its last entry was read from the bookies")
+    return replace(result, status=Undone.TOO_LATE, detail="no bookie can read its last entry")
+
+
+def _still_asked_for(settings: Settings, report: UndoReport) -> list[int]:
+    """Ledgers with a request whose newest receipt is RETRY: it would delete them again."""
+    ids = [each.ledger_id for each in report.results]
+    columns = [c.LEDGER_ID, c.ORIGIN_MESSAGE_ID, c.OUTCOME]
+    open_requests: set[tuple[int, str]] = set()
+    final: set[tuple[int, str]] = set()
+    for row in receipts.rows(settings.state.dir, ds.field(c.LEDGER_ID).isin(ids), columns=columns):
+        key = (row[c.LEDGER_ID], row[c.ORIGIN_MESSAGE_ID])
+        (open_requests if row[c.OUTCOME] == Outcome.RETRY else final).add(key)
+    return sorted({ledger_id for ledger_id, _ in open_requests - final})

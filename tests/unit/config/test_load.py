@@ -1,0 +1,141 @@
+"""Settings that can't be safe are refused together, before anything is touched, in words that say what to do."""
+
+import traceback
+from pathlib import Path
+
+import pytest
+
+from streaming.config.load import load
+from streaming.errors import ConfigError
+
+SYSTEM = "persistent://pulsar/system/__ledger_deletion"
+BESIDE = "persistent://pulsar/ledger-deletion/__ledger_deletion"
+MINE, THEIRS = "persistent://acme/reaper/requests", "persistent://rival/reaper/requests"
+
+
+def write(folder: Path, text: str) -> Path:
+    file = folder / "config.toml"
+    file.write_text(text)
+    return file
+
+
+def test_the_defaults_are_safe() -> None:
+    safety = load(None).safety
+    assert (safety.open_quarantine_days, safety.ask_broker, safety.max_shrink) == (0, True, 0.8)
+    topics = load(None).topics
+    assert topics.requests == (SYSTEM,)
+    assert (topics.retry, topics.dead_letter) == (f"{BESIDE}-RETRY", f"{BESIDE}-DLQ")
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        pytest.param(
+            "[zookeeper]\nsession_timeout_seconds = 31\ntimeout_seconds = 30",
+            "would cost the session",
+            id="an answer may take longer than the session lives",
+        ),
+        pytest.param('[zookeeper]\nown_root = "/ledgers/x"', "lies below a root", id="our znodes among ledgers"),
+        pytest.param('[zookeeper]\nsasl_mechanism = "DIGEST-MD5"', "needs zookeeper.digest_file", id="sasl, no secret"),
+        pytest.param(
+            '[pulsar]\ntoken_file = "t"\nadmin_url = "http://pulsar.example.com"', "unencrypted", id="token in clear"
+        ),
+        pytest.param(
+            f'[topics]\nrequests = ["{MINE}", "{THEIRS}"]',
+            "topics.retry persistent://acme/reaper/requests-RETRY belongs to tenant acme",
+            id="two tenants, and one of them could write the retries of the other",
+        ),
+        pytest.param(
+            f'[topics]\nrequests = ["{SYSTEM}", "{MINE}"]\ndead_letter = "{MINE}-DLQ"',
+            "topics.dead_letter",
+            id="a tenant could write dead letters of others",
+        ),
+        pytest.param(f'[topics]\nretry = "{SYSTEM}-RETRY"', "never deduplicate", id="retries could be doubled"),
+        pytest.param(f'[topics]\ndead_letter = "{SYSTEM}-DLQ"', "never deduplicate", id="dead letters could be"),
+        pytest.param(
+            '[topics]\nrequests_pattern = "persistent://acme/.*"', "a pattern is persistent://", id="half a name"
+        ),
+        pytest.param(
+            f'[topics]\nrequests = ["{MINE}"]\nrequests_pattern = "persistent://.*/reaper/d"',
+            "topics.retry persistent://acme/reaper/requests-RETRY belongs to tenant acme",
+            id="a pattern over tenants, and one of them could write the retries of the others",
+        ),
+        pytest.param("[safety]\nmax_shrink = 0.0", "safety.max_shrink", id="a limit that nothing meets"),
+        pytest.param('[state]\ndir = "s3://bucket/state"', "can't be on an object store", id="receipts on S3"),
+        pytest.param('[state]\ndir = "s3a://bucket/state"', "can't be on an object store", id="receipts on s3a"),
+        pytest.param('[checkpoints]\ndir = "s3://bucket/c"', "must be s3a://bucket/folder", id="not Hadoop's name"),
+        pytest.param('[checkpoints]\ndir = "s3a://bucket"', "must be s3a://bucket/folder", id="a whole bucket"),
+        pytest.param('[checkpoints]\ndir = "s3a://key:word@bucket/c"', "never from here", id="a secret in a URI"),
+        pytest.param('[checkpoints]\ndir = "s3a://bucket/c?x=y"', "s3a://bucket/folder", id="options in a URI"),
+        pytest.param('[checkpoints]\ndir = "s3a://bucket/../c"', "s3a://bucket/folder", id="a way up"),
+        pytest.param('[checkpoints]\nendpoint = "minio:9000"', "checkpoints.endpoint", id="an endpoint that is no URL"),
+        pytest.param("[safety]\nmax_shrnk = 0.5", "unknown key", id="a key with a typing error"),
+    ],
+)
+def test_what_can_not_be_safe_is_refused(tmp_path: Path, text: str, says: str) -> None:
+    with pytest.raises(ConfigError) as refused:
+        load(write(tmp_path, text))
+    assert says in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        pytest.param('[pulsar]\nadmin_url = "https://ops:hunter2@h:8443"', "pulsar.token_file", id="admin_url"),
+        pytest.param('[pulsar]\nadmin_url = "https://hunter2@h"', "pulsar.admin_url", id="only a user"),
+        pytest.param('[pulsar]\nadmin_url = "https://h/?token=hunter2"', "pulsar.admin_url", id="a query"),
+        pytest.param('[pulsar]\nadmin_url = "https://h/#hunter2"', "pulsar.admin_url", id="a fragment"),
+        pytest.param('[pulsar]\nadmin_url = "ops:hunter2@h"', "pulsar.admin_url", id="no URL"),
+        pytest.param('[pulsar]\nadmin_url = ["hunter2"]', "pulsar.admin_url", id="no text"),
+        pytest.param('[pulsar]\nservice_url = "pulsar://a,o:hunter2@h:6650"', "pulsar.token_file", id="service_url"),
+        pytest.param(
+            '[tiered_storage]\nallowed = [{ endpoint = "https://k:hunter2@h", bucket = "abc" }]',
+            "tiered_storage.credentials_file",
+            id="a bucket's endpoint",
+        ),
+        pytest.param('[checkpoints]\nendpoint = "https://k:hunter2@h"', "AWS's standard chain", id="their endpoint"),
+        pytest.param('[checkpoints]\ndir = "s3a://k:hunt/hunter2@b/c"', "checkpoints.dir", id="a key with a slash"),
+        pytest.param(
+            '[checkpoints]\ndir = "s3a://b/c?secret_key=hunter2"', "checkpoints.dir", id="a directory's query"
+        ),
+        pytest.param('[checkpoints]\ndir = "abfs://c:hunter2@a/c"', "checkpoints.dir", id="another store's password"),
+        pytest.param('[state]\ndir = "s3://k:hunter2@b/c"', "state.dir", id="receipts on S3"),
+        pytest.param('[state]\ndir = "hdfs://n/c?user=u&x=hunter2"', "state.dir", id="receipts' query"),
+        pytest.param('[state]\ndir = "hdfs://u:hunter2@n/c"', "state.dir", id="receipts' password"),
+    ],
+)
+def test_a_secret_in_an_address_is_refused_and_not_repeated(tmp_path: Path, text: str, says: str) -> None:
+    with pytest.raises(ConfigError) as refused:
+        load(write(tmp_path, text))
+    assert says in str(refused.value)
+    assert "hunter2" not in "".join(traceback.format_exception(refused.value))
+
+
+def test_a_secret_in_the_environment_is_not_repeated_either(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LEDGER_REAPER__PULSAR__ADMIN_URL", "https://ops:hunter2@h")
+    with pytest.raises(ConfigError) as refused:
+        load(None)
+    assert "hunter2" not in "".join(traceback.format_exception(refused.value))
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        pytest.param("[zookeeper]\nsession_timeout_seconds = 30\ntimeout_seconds = 30", id="as long as the session"),
+        pytest.param(f'[topics]\nrequests = ["{MINE}"]', id="one tenant alone"),
+        pytest.param(
+            f'[topics]\nrequests = ["{MINE}"]\nrequests_pattern = "persistent://acme/.*/d"', id="one tenant by pattern"
+        ),
+        pytest.param(f'[topics]\nrequests = ["{SYSTEM}", "{MINE}", "{THEIRS}"]', id="the system's first"),
+        pytest.param(
+            f'[topics]\nrequests = ["{MINE}", "{THEIRS}"]\ntrusted_tenants = ["acme", "rival"]', id="both are trusted"
+        ),
+        pytest.param('[checkpoints]\ndir = "s3a://my.bucket-1/a/b_c/"', id="checkpoints on an object store"),
+        pytest.param('[pulsar]\nadmin_url = "https://h:8443/below"', id="an address with a path"),
+        pytest.param('[pulsar]\nservice_url = "pulsar+ssl://a:6651,b:6651"', id="several brokers"),
+        pytest.param('[checkpoints]\ndir = "abfss://container@account/c"', id="a container is no secret"),
+        pytest.param('[state]\ndir = "/var/what?@home#1:2"', id="a local path may hold anything"),
+    ],
+)
+def test_what_can_be_safe_is_taken(tmp_path: Path, text: str) -> None:
+    load(write(tmp_path, text))

@@ -1,0 +1,77 @@
+"""Nothing is deleted before somebody has said whose BookKeeper it is, nor by lists that no broker writes."""
+
+from pathlib import Path
+
+import pytest
+
+from streaming.config.load import load
+from streaming.coordination.exclusive import require_brokers_store, require_exclusive_bookkeeper
+from streaming.errors import ConfigError, SafetyError, UnavailableError
+from tests.builders import TOPIC, list_znode, view
+from tests.world import Bench
+from udfs.paths import managed_ledger_path, topic_of
+from udfs.records import Presence
+
+PARTITION = topic_of(TOPIC)
+
+
+def told(bench: Bench) -> str:
+    return require_brokers_store(bench.store, bench.broker, PARTITION, pause_s=0)
+
+
+@pytest.fixture
+def bench() -> Bench:
+    bench = Bench()
+    bench.owner(managed_ledger_path(TOPIC), list_znode(8, 9))
+    bench.broker.topics[TOPIC] = view(8, 9)
+    return bench
+
+
+def test_by_default_nobody_has_said_whose_bookkeeper_it_is(tmp_path: Path) -> None:
+    config = tmp_path / "config.toml"
+    config.write_text("")
+    with pytest.raises(ConfigError, match=r"safety\.exclusive_bookkeeper"):
+        require_exclusive_bookkeeper(load(config))
+    config.write_text("[safety]\nexclusive_bookkeeper = true\n")
+    require_exclusive_bookkeeper(load(config))
+
+
+def test_the_ledger_that_the_broker_writes_to_stands_in_the_list(bench: Bench) -> None:
+    assert "ledger 9 of persistent://" in told(bench)
+
+
+def test_lists_that_are_left_over_are_refused(bench: Bench) -> None:
+    bench.broker.topics[TOPIC] = view(8, 9, 12)
+    with pytest.raises(SafetyError, match="does not name it"):
+        told(bench)
+
+
+def test_another_clusters_lists_are_refused(bench: Bench) -> None:
+    bench.tree.remove(managed_ledger_path(TOPIC))
+    with pytest.raises(SafetyError, match="does not exist"):
+        told(bench)
+
+
+def test_a_broker_that_knows_no_such_topic_proves_nothing(bench: Bench) -> None:
+    bench.broker.topics.clear()
+    with pytest.raises(SafetyError):
+        told(bench)
+
+
+def test_a_ledger_that_was_made_a_moment_ago_is_looked_for_again(bench: Bench) -> None:
+    bench.broker.topics[TOPIC] = view(8, 9, 12)
+    looks: list[int] = []
+
+    def write_the_list(_name: str, _paths: object) -> None:
+        looks.append(1)
+        if len(looks) == 2:
+            bench.owner(managed_ledger_path(TOPIC), list_znode(8, 9, 12))
+
+    bench.store.faults.before(write_the_list)
+    assert "ledger 12" in told(bench)
+
+
+def test_a_broker_that_does_not_answer_is_waited_for_by_starting_again(bench: Bench) -> None:
+    bench.broker.topics[TOPIC] = view(presence=Presence.UNREADABLE)
+    with pytest.raises(UnavailableError, match="503"):
+        told(bench)

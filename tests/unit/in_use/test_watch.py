@@ -1,0 +1,214 @@
+"""What sources said is learnt from receipts, survives a restart, and gives way only to a person's word."""
+
+import threading
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from deltalake import write_deltalake
+
+from streaming import schemas
+from streaming.in_use.baseline import ALL, Accepted, Baseline, is_accepted, told
+from streaming.in_use.watch import SourceWatch
+from streaming.state.receipts import TABLE, _complete, certificates, rows
+from streaming.state.tables import opened, table_path
+from tests.builders import NOW_MS, OTHER_TOPIC, ROOT, TOPIC, data_request, gone, list_znode, view
+from tests.world import Bench
+from tests.world import path_of as ledger_path_of
+from udfs import columns as c
+from udfs.completeness import certificate
+from udfs.judge import Policy
+from udfs.paths import Layout, managed_ledger_path
+from udfs.records import Counts, Reason
+
+STRICT = Policy(1, 1, 1, max_shrink=0.8, shrink_applies_above=100)
+KEY, OTHER = f"data:{TOPIC}", f"data:{OTHER_TOPIC}"
+
+
+def said(listed: int, remembered: int, *, was: str = "") -> str:
+    return f"zookeeper={listed}@1 broker={remembered} at={NOW_MS}{was}"
+
+
+def receipt(chunk: int, **fields: Any) -> dict[str, Any]:
+    return dict.fromkeys(schemas.RECEIPT.names) | {c.CHUNK: chunk, c.AT_MS: NOW_MS + chunk} | fields
+
+
+def write(state: Path, *receipts: Mapping[str, Any], schema: pa.Schema = schemas.RECEIPT) -> None:
+    table = pa.Table.from_pylist([{n: row[n] for n in schema.names} for row in receipts], schema=schema)
+    write_deltalake(table_path(str(state), TABLE), table, mode="append")
+
+
+class Scene:
+    """A bench, a state directory, and what a person accepted."""
+
+    def __init__(self, state: Path) -> None:
+        self.bench = Bench()
+        self.state = state
+        self.accepted: dict[str, int] = {}
+        self.lines: list[str] = []
+
+    def watch(self) -> SourceWatch:
+        made = SourceWatch(
+            Baseline(STRICT),
+            lambda: self.accepted,
+            self.bench.loader(),
+            str(self.state),
+            Layout.HIERARCHICAL,
+            ROOT,
+            self.lines.append,
+            look_again_s=0,
+        )
+        made.recall(now_ms=NOW_MS)
+        return made
+
+    def believed(self) -> Counts | None:
+        return self.watch().before({}, [KEY])[0].get(KEY)
+
+
+@pytest.fixture
+def scene(tmp_path: Path) -> Scene:
+    return Scene(tmp_path)
+
+
+def test_nothing_is_known_before_the_first_receipt(scene: Scene) -> None:
+    assert scene.believed() is None
+
+
+def test_what_a_chunk_said_is_believed_in_the_next_and_logged_in_one_line(scene: Scene) -> None:
+    watch = scene.watch()
+    write(scene.state, receipt(1, reference_key=KEY, sources=said(500, 480)))
+    watch.after(1)
+    assert watch.before({}, [KEY, OTHER]) == ({KEY: Counts(500, 480)}, "")
+    assert scene.lines == [
+        "chunk 1: sources of 1 owners: ZooKeeper named 500 ids, brokers 480, 0 could not be read, 0 shrank"
+    ]
+
+
+@pytest.mark.parametrize(
+    ("now", "believed"),
+    [
+        pytest.param(said(100, 480), Counts(100, 480), id="as much less as may be"),
+        pytest.param(said(99, 480), Counts(500, 480), id="far less"),
+        pytest.param("? no answer", Counts(500, 480), id="nothing that could be read"),
+        pytest.param("zookeeper=- broker=- at=1", Counts(500, 480), id="an owner that is gone"),
+    ],
+)
+def test_what_shrank_too_far_is_not_learnt(scene: Scene, now: str, believed: Counts) -> None:
+    watch = scene.watch()
+    watch.believed.learn([(KEY, said(500, 480)), (KEY, now)])
+    assert watch.before({}, [KEY])[0] == {KEY: believed}
+
+
+def test_a_restart_knows_what_was_believed(scene: Scene) -> None:
+    write(scene.state, receipt(1, reference_key=KEY, sources=said(500, 480)))
+    write(scene.state, receipt(2, reference_key=KEY, sources=said(3, 3, was=" was=500/480")))
+    write(scene.state, receipt(3, reference_key=KEY, sources="? broker: 503 at=1"))
+    assert scene.believed() == Counts(500, 480)
+
+
+@pytest.mark.parametrize("topic", [TOPIC, ALL])
+def test_a_person_accepts_what_is_there_now(scene: Scene, topic: str) -> None:
+    watch = scene.watch()
+    watch.believed.learn([(KEY, said(500, 480))])
+    scene.accepted = {topic: NOW_MS}
+    assert watch.before({}, [KEY])[0] == {}
+    watch.believed.learn([(KEY, said(3, 3))])
+    assert watch.before({}, [KEY])[0] == {KEY: Counts(3, 3)}
+
+
+@pytest.mark.parametrize(
+    ("accepted_ms", "believed"), [(NOW_MS + 1, None), (NOW_MS, Counts(500, 480))], ids=["after it", "before it"]
+)
+def test_a_restart_goes_by_what_was_accepted(scene: Scene, accepted_ms: int, believed: Counts | None) -> None:
+    write(scene.state, receipt(1, reference_key=KEY, sources=said(500, 480)))
+    scene.accepted = {TOPIC: accepted_ms}
+    assert scene.believed() == believed
+
+
+def test_accepting_one_topic_leaves_others_as_they_were(scene: Scene) -> None:
+    watch = scene.watch()
+    watch.believed.learn([(KEY, said(500, 480)), (OTHER, said(600, 600))])
+    scene.accepted = {TOPIC: NOW_MS}
+    assert watch.before({}, [KEY, OTHER])[0] == {OTHER: Counts(600, 600)}
+
+
+@pytest.mark.parametrize("key", [KEY, f"cursor:{TOPIC}/billing", "schema:public/default/orders", f"buckets:{TOPIC}"])
+def test_a_topic_stands_for_all_that_is_its_own(key: str) -> None:
+    assert is_accepted(key, NOW_MS, {TOPIC: NOW_MS})
+    assert not is_accepted(key, NOW_MS, {OTHER_TOPIC: NOW_MS})
+
+
+def test_most_owners_gone_at_once_is_doubted(scene: Scene) -> None:
+    watch = scene.watch()
+    keys = [f"data:public/default/persistent/t{n}" for n in range(200)]
+    watch.believed.learn((key, said(2, 2)) for key in keys)
+    assert watch.before({key: gone(key) for key in keys[:160]}, keys)[1] == ""
+    assert (
+        "161 of the 200 owners known are gone at once" in watch.before({key: gone(key) for key in keys[:161]}, keys)[1]
+    )
+
+
+def test_what_was_accepted_is_kept_in_zookeeper_and_bounded(scene: Scene) -> None:
+    accepted = Accepted(scene.bench.store, "/ledger-reaper/instances/main/accepted")
+    assert accepted.read() == {}
+    accepted.add([TOPIC], now_ms=1)
+    accepted.add([f"{TOPIC}-{n}" for n in range(1_000)], now_ms=2)
+    assert len(accepted.read()) == 1_000
+    assert TOPIC not in accepted.read()
+
+
+class TestLost:
+    """A kept ledger that vanished: the service stops only where it is missed."""
+
+    @pytest.fixture
+    def lost(self, scene: Scene) -> Scene:
+        scene.bench.owner(managed_ledger_path(TOPIC), list_znode(8, 9))
+        scene.bench.broker.topics[TOPIC] = view(8, 9)
+        about = {"reference_key": KEY, "ledger_id": 8, "ledger_type": "LEDGER", "reason": str(Reason.KEPT_AND_GONE)}
+        write(scene.state, receipt(1, **about), receipt(1, **about | {"ledger_id": 9, "reason": "IN_USE"}))
+        return scene
+
+    def test_it_is_told_where_its_owner_still_names_it(self, lost: Scene) -> None:
+        assert lost.watch().missing(1, threading.Event()) == [f"LEDGER 8 of {KEY}"]
+
+    def test_it_is_forgotten_where_its_owner_gave_it_up(self, lost: Scene) -> None:
+        lost.bench.owner(managed_ledger_path(TOPIC), list_znode(9))
+        lost.bench.broker.topics[TOPIC] = view(9)
+        assert lost.watch().missing(1, threading.Event()) == []
+
+    def test_it_is_forgotten_where_it_is_there_again(self, lost: Scene) -> None:
+        lost.bench.ledger(data_request(8))
+        assert ledger_path_of(8) in lost.bench.left()
+        assert lost.watch().missing(1, threading.Event()) == []
+
+    def test_other_chunks_are_not_looked_at(self, lost: Scene) -> None:
+        assert lost.watch().missing(2, threading.Event()) == []
+
+
+def test_receipts_of_an_older_version_can_be_read_and_get_the_column(scene: Scene) -> None:
+    old = pa.schema([each for each in schemas.RECEIPT if each.name != c.SOURCES])
+    write(scene.state, receipt(1, reference_key=KEY), schema=old)
+    state = str(scene.state)
+    assert list(certificates(state, None)) == []
+    assert list(rows(state, columns=[c.CHUNK, c.SOURCES])) == [{c.CHUNK: 1, c.SOURCES: None}]
+    table = opened(state, TABLE)
+    assert table is not None
+    _complete(table)
+    write(scene.state, receipt(2, reference_key=KEY, sources=said(5, 5)))
+    assert {row[c.CHUNK]: row[c.SOURCES] for row in rows(state)} == {1: None, 2: said(5, 5)}
+
+
+def test_the_log_names_owners_that_could_not_be_read_and_those_that_shrank() -> None:
+    text = told([(KEY, "? broker: 503 at=1"), (OTHER, said(3, 3, was=" was=500/480"))])
+    assert "1 could not be read (data:public/default/persistent/orders: broker: 503" in text
+    assert "1 shrank (data:public/default/persistent/payments): look, then `ledger-reaper accept`" in text
+
+
+def test_a_reference_is_believed_as_it_was_read(scene: Scene) -> None:
+    scene.bench.owner(managed_ledger_path(TOPIC), list_znode(*range(300)))
+    scene.bench.broker.topics[TOPIC] = view(*range(250))
+    believed = Baseline(STRICT)
+    believed.learn([(KEY, certificate(scene.bench.loader().load([KEY])[KEY]))])
+    assert believed.of([KEY]) == {KEY: Counts(300, 250)}

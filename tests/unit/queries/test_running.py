@@ -1,0 +1,269 @@
+"""Queries that are begun again, taken up and ended while the service runs, over an admin API and queries of paper."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+
+from streaming.adapters.pulsar.admin import PulsarAdmin, is_busy
+from streaming.config.load import load
+from streaming.config.settings import Settings
+from streaming.errors import BusyError, UnavailableError
+from streaming.queries import running as module
+from streaming.queries.checkpoints import left_behind
+from streaming.queries.names import Query, checkpoint_of, queries_of
+from streaming.queries.running import RunningQueries
+from streaming.topics.matching import matched_topics
+
+FIRST = "persistent://pulsar/system/__ledger_deletion"
+PATTERN = "persistent://(acme|rival)/reaper/d.*"
+ACMES, RIVALS = "persistent://acme/reaper/d1", "persistent://rival/reaper/d2"
+BUSY = Exception("terminated with exception: HTTP 412 Precondition Failed")
+
+
+class PaperAdmin:
+    """Topics with four partitions; ttl: those with a fault."""
+
+    def __init__(self, *topics: str) -> None:
+        self.existing = set(topics)
+        self.ttl: set[str] = set()
+        self.subscribed: list[str] = []
+        self.asked: list[str] = []
+        self.is_away = False
+
+    def tenants(self) -> list[str]:
+        self.asked.append("tenants")
+        if self.is_away:
+            raise UnavailableError("no broker answers")
+        return ["acme", "rival", "other", "pulsar"]
+
+    def namespaces(self, tenant: str) -> list[str]:
+        self.asked.append(tenant)
+        return [f"{tenant}/reaper", f"{tenant}/system", f"{tenant}/cluster/reaper"]
+
+    def partitioned_topics(self, namespace: str) -> list[str]:
+        self.asked.append(namespace)
+        return sorted(each for each in self.existing if each.startswith(f"persistent://{namespace}/"))
+
+    def partitions(self, topic: str) -> int | None:
+        return 4 if topic in self.existing else None
+
+    def ensure_subscription(self, topic: str, _subscription: str) -> None:
+        self.subscribed.append(topic)
+
+    def message_ttl(self, topic: str) -> int:
+        return 60 if topic in self.ttl else 0
+
+    def backlog_quota(self, _topic: str) -> dict[str, Any]:
+        return {}
+
+
+class PaperStream:
+    def __init__(self) -> None:
+        self.isActive = True
+        self.lastProgress: object = None
+        self.failure: Exception | None = None
+
+    def fail(self, why: Exception) -> None:
+        self.isActive, self.failure = False, why
+
+    def exception(self) -> Exception | None:
+        return self.failure
+
+    def stop(self) -> None:
+        self.isActive = False
+
+
+class World:
+    def __init__(self, settings: Settings, admin: PaperAdmin) -> None:
+        self.now_s = 0.0
+        self.admin = admin
+        self.streams: dict[str, list[PaperStream]] = {}
+        self.again: list[str] = []
+        self.lanes = RunningQueries(
+            settings, cast("PulsarAdmin", admin), self._begin, self.again.append, monotonic=lambda: self.now_s
+        )
+
+    def _begin(self, query: Query) -> Any:
+        made = PaperStream()
+        self.streams.setdefault(query.topics[0], []).append(made)
+        return made
+
+    def turn(self, after_s: float = 0.5) -> dict[str, Exception | None]:
+        self.now_s += after_s
+        return {query.topics[0]: why for query, why in self.lanes.turn().items()}
+
+
+@pytest.fixture
+def settings(tmp_path: Path) -> Settings:
+    file = tmp_path / "config.toml"
+    file.write_text(f'[topics]\nrequests_pattern = "{PATTERN}"\n[checkpoints]\ndir = "{tmp_path}/checkpoints"\n')
+    return load(file)
+
+
+@pytest.fixture
+def make(settings: Settings) -> Callable[..., World]:
+    def made(*topics: str) -> World:
+        world = World(settings, PaperAdmin(*topics))
+        world.lanes.start()
+        return world
+
+    return made
+
+
+def test_a_query_whose_subscription_is_held_is_begun_again_and_is_told_of_once(
+    make: Callable[..., World], caplog: pytest.LogCaptureFixture
+) -> None:
+    world = make()
+    for _ in range(3):
+        world.streams[FIRST][-1].fail(BUSY)
+        assert world.turn() == {}
+        assert world.turn(2) == {}
+    assert len(world.streams[FIRST]) == 4
+    assert world.again == ["requests"] * 3
+    assert [each.getMessage() for each in caplog.records if "is waited for, 90 s at most" in each.getMessage()] == [
+        f"{FIRST} is waited for, 90 s at most: its subscription ledger-reaper is held, by a run that was killed perhaps"
+    ]
+
+
+def test_patience_ends_with_an_error_that_says_who_is_waited_for(make: Callable[..., World]) -> None:
+    world = make()
+    for _ in range(200):
+        world.streams[FIRST][-1].fail(BUSY)
+        if failed := world.turn(1):
+            break
+    assert 90 < world.now_s <= 92
+    (why,) = failed.values()
+    assert isinstance(why, BusyError)
+    assert "has been held by somebody else for 90 s" in str(why)
+
+
+def test_patience_begins_anew_for_a_query_that_got_on_meanwhile(
+    make: Callable[..., World], caplog: pytest.LogCaptureFixture
+) -> None:
+    world = make()
+    for _ in range(5):
+        world.streams[FIRST][-1].fail(BUSY)
+        assert world.turn(40) == {}
+        assert world.turn(2) == {}
+        world.streams[FIRST][-1].lastProgress = {}
+        assert world.turn() == {}
+    assert sum("is waited for" in each.getMessage() for each in caplog.records) == 5
+
+
+def test_a_query_that_fails_of_anything_else_ends_the_service(make: Callable[..., World]) -> None:
+    world = make(ACMES)
+    why = Exception("a bug")
+    world.streams[ACMES][-1].fail(why)
+    assert world.turn() == {ACMES: why}
+
+
+@pytest.mark.parametrize(
+    ("text", "holds"),
+    [
+        ("Failed for Subscription Busy: Failed to fence subscription", True),
+        ("PulsarClientException$ConsumerBusyException: Exclusive consumer is already connected", True),
+        ("412 Precondition Failed", True),
+        ("Topic not found", False),
+    ],
+)
+def test_pulsars_words_for_busy_are_known(text: str, holds: bool) -> None:
+    assert is_busy(text) is holds
+
+
+def test_what_matches_is_read_from_the_start_and_what_comes_later_from_the_next_look_up(
+    make: Callable[..., World], settings: Settings
+) -> None:
+    world = make(ACMES)
+    assert [query.topics[0] for query in world.lanes.running] == [FIRST, settings.topics.retry, ACMES]
+    world.admin.existing |= {RIVALS, f"{RIVALS}-RETRY", "persistent://other/reaper/d3"}
+    assert world.turn(59) == {}
+    assert RIVALS not in world.streams
+    assert world.turn(1) == {}
+    assert world.lanes.matched == (ACMES, RIVALS)
+    assert world.admin.subscribed == [ACMES, RIVALS]
+    assert world.turn(60) == {}
+    assert len(world.streams[ACMES]) == len(world.streams[RIVALS]) == 1
+    names = {query.topics[0]: query.name for query in world.lanes.running}
+    listed = settings.topics.model_copy(update={"requests": (FIRST, ACMES)})
+    assert names[ACMES] == queries_of(settings.model_copy(update={"topics": listed}))[1].name
+
+
+def test_only_namespaces_that_can_match_are_listed(settings: Settings) -> None:
+    admin = PaperAdmin(ACMES)
+    assert matched_topics(cast("PulsarAdmin", admin), settings) == (ACMES,)
+    assert admin.asked == ["tenants", "acme/reaper", "rival/reaper"]
+
+
+def test_what_keeps_a_match_from_being_read_is_said_once_and_looked_at_again(
+    make: Callable[..., World], caplog: pytest.LogCaptureFixture
+) -> None:
+    world = make()
+    world.admin.existing.add(ACMES)
+    world.admin.ttl.add(ACMES)
+    for _ in range(3):
+        world.turn(60)
+    assert sum("has a message TTL" in each.getMessage() for each in caplog.records) == 1
+    world.admin.ttl.clear()
+    world.turn(60)
+    assert world.lanes.matched == (ACMES,)
+
+
+def test_a_topic_that_has_gone_is_said_to_be_and_ends_nothing_else(
+    make: Callable[..., World], settings: Settings, caplog: pytest.LogCaptureFixture
+) -> None:
+    world = make(ACMES, RIVALS)
+    world.admin.existing -= {ACMES, RIVALS}
+    world.streams[ACMES][-1].fail(Exception("Failed to get last messageId"))
+    assert world.turn() == {}  # noticed by its query
+    assert world.turn(60) == {}  # and by looking
+    assert not world.lanes.matched
+    assert [query.topics[0] for query in world.lanes.running] == [FIRST, settings.topics.retry]
+    for topic in (ACMES, RIVALS):
+        assert f"{topic} is gone, and with it what was unread there" in caplog.text
+    world.admin.existing.add(ACMES)
+    world.turn(60)
+    assert world.lanes.matched == (ACMES,)
+
+
+def test_brokers_that_are_away_end_nothing(make: Callable[..., World], caplog: pytest.LogCaptureFixture) -> None:
+    world = make(ACMES)
+    world.admin.is_away = True
+    assert world.turn(60) == {}
+    assert "not looked up, again later" in caplog.text
+    assert world.lanes.matched == (ACMES,)
+
+
+def test_whoever_may_make_topics_can_not_make_any_number_of_queries(
+    make: Callable[..., World], caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "_MOST_MATCHED", 3)
+    world = make(*(f"persistent://acme/reaper/d{n}" for n in range(5)))
+    assert len(world.lanes.matched) == 3
+    assert "persistent://acme/reaper/d4 not read: more than 3 topics match" in caplog.text
+    world.turn(60)
+    assert len(world.lanes.matched) == 3
+
+
+def _read(settings: Settings, name: str, topic: str) -> None:
+    offsets = Path(checkpoint_of(settings, name), "offsets")
+    offsets.mkdir(parents=True)
+    (offsets / "0").write_text("v1\n{}\n" + json.dumps({f"{topic}-partition-0": [8, 1, 16, 1]}))
+
+
+def test_a_topic_that_was_read_and_is_not_read_now_is_named(
+    settings: Settings, caplog: pytest.LogCaptureFixture
+) -> None:
+    for name, topic in (("requests", FIRST), ("requests-1a2b3c4d", ACMES), ("requests-5e6f7081", RIVALS)):
+        _read(settings, name, topic)
+    admin = PaperAdmin(ACMES)
+    said = left_behind(settings, queries_of(settings), admin.partitions)
+    assert sorted(said) == [ACMES, RIVALS]
+    assert "is not read now" in said[ACMES]
+    assert "does not exist any more" in said[RIVALS]
+
+    world = World(settings, PaperAdmin())
+    world.lanes.start()
+    assert f"{RIVALS}, which {settings.checkpoints.dir}/requests-5e6f7081/v1 has read, does not exist" in caplog.text

@@ -1,0 +1,333 @@
+"""Accounts by position: what was read has a receipt or waits, to the entry, and a gap is found wherever it is."""
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from types import MappingProxyType
+from typing import cast
+
+import pyarrow as pa
+import pytest
+from deltalake import write_deltalake
+
+from streaming import schemas
+from streaming.adapters.pulsar.admin import PulsarAdmin
+from streaming.adapters.pulsar.read import StoredMessage
+from streaming.config.load import load
+from streaming.config.settings import Settings
+from streaming.deletion.upkeep import Upkeep
+from streaming.errors import UnavailableError
+from streaming.metrics import Metrics
+from streaming.reconcile.messages import (
+    PartitionEntries,
+    PartitionGaps,
+    Reconciliation,
+    accept_gaps,
+    look,
+    missing_of,
+    reconcile,
+    vanished,
+)
+from streaming.reconcile.positions import Accounted
+from streaming.state.tables import table_path
+from udfs import columns as c
+
+SOURCE = "persistent://pulsar/system/d-partition-0"
+
+
+@pytest.mark.parametrize(
+    ("committed", "read", "unread"),
+    [
+        pytest.param((-1, -1), {5: 0, 6: 0}, {5: 3, 6: 2}, id="nothing read yet"),
+        pytest.param((5, 1), {5: 2, 6: 0}, {5: 3, 6: 2}, id="within the first ledger"),
+        pytest.param((5, 2), {5: 3, 6: 0}, {6: 2}, id="at its end"),
+        pytest.param((6, -1), {5: 3, 6: 0}, {6: 2}, id="before the second"),
+        pytest.param((6, 1), {5: 3, 6: 2}, {}, id="everything"),
+        pytest.param((7, 0), {5: 3, 6: 2}, {}, id="behind everything"),
+    ],
+)
+def test_read_is_what_lies_up_to_the_committed_position(
+    committed: tuple[int, int], read: dict[int, int], unread: dict[int, int]
+) -> None:
+    seen = look([(5, 3), (6, 2)], committed)
+    assert (seen.read, seen.unread) == (read, unread)
+
+
+def test_an_entry_without_receipt_is_missing_wherever_it_stands() -> None:
+    seen = look([(5, 3), (6, 2)], (6, 0))
+    assert missing_of(seen, {5: {0, 1, 2}, 6: {0}}) == []
+    assert missing_of(seen, {5: {0, 2}, 6: {0}}) == [(5, 1)]
+    assert missing_of(seen, {5: {0, 1, 2}, 6: {1}}) == [(6, 0)]
+    assert missing_of(seen, {}) == [(5, 0), (5, 1), (5, 2), (6, 0)]
+
+
+@pytest.mark.parametrize(
+    ("seen", "known", "expected"),
+    [
+        pytest.param(PartitionEntries(stored={5: 3}), {}, [], id="still stored"),
+        pytest.param(PartitionEntries(stored={6: 1}), {5: {0, 1, 2}}, [], id="read before it was trimmed"),
+        pytest.param(PartitionEntries(stored={6: 1}), {5: {0, 1}}, [5], id="trimmed with one message unread"),
+        pytest.param(PartitionEntries(), {}, [5], id="the topic is empty"),
+    ],
+)
+def test_a_ledger_that_went_with_unread_messages_is_noticed(
+    seen: PartitionEntries, known: dict[int, set[int]], expected: list[int]
+) -> None:
+    assert vanished({5: 3}, seen, known) == expected
+
+
+def _write(state: Path, table: str, positions: list[tuple[int, int, int]], source: str = SOURCE) -> None:
+    schema = schemas.WAITING if table == "waiting" else schemas.RECEIPT
+    rows = [
+        dict.fromkeys(schema.names)
+        | {c.SOURCE: source, c.POSITION_LEDGER: ledger, c.POSITION_ENTRY: entry, c.POSITION_BATCH: index}
+        for ledger, entry, index in positions
+    ]
+    write_deltalake(table_path(str(state), table), pa.Table.from_pylist(rows, schema=schema), mode="append")
+
+
+def test_receipts_and_waiting_retries_account_for_a_message_and_holes_in_a_batch_do_not(tmp_path: Path) -> None:
+    _write(tmp_path, "receipts", [(5, 0, -1), (5, 0, -1), (5, 1, 0), (5, 1, 1), (5, 2, 1), (6, 3, -1)])
+    _write(tmp_path, "receipts", [(5, 4, -1)], source="another")
+    _write(tmp_path, "waiting", [(5, 3, -1), (6, 3, -1)])
+
+    accounted = Accounted(str(tmp_path), SOURCE, [5, 6])
+
+    assert accounted.entries() == {5: {0, 1, 3}, 6: {3}}
+    assert (5, 2, 1) in accounted.messages([5])
+    assert (5, 2, 0) not in accounted.messages([5])
+    assert accounted.messages([6]) == {(6, 3, -1)}
+
+
+def test_only_ledgers_that_are_compared_are_read_and_one_without_a_hole_is_a_range(tmp_path: Path) -> None:
+    _write(tmp_path, "receipts", [(ledger, entry, -1) for ledger in (4, 5, 6, 8, 9) for entry in range(3)])
+    _write(tmp_path, "receipts", [(8, 5, -1)])
+
+    accounted = Accounted(str(tmp_path), SOURCE, {5, 8})
+
+    assert accounted.entries() == {5: range(3), 8: {0, 1, 2, 5}}
+    assert accounted.messages([4, 5]) == {(5, entry, -1) for entry in range(3)}
+    assert missing_of(look([(5, 4), (8, 6)], (8, 5)), accounted.entries()) == [(5, 3), (8, 3), (8, 4)]
+
+
+def test_nothing_is_accounted_for_where_nothing_was_done(tmp_path: Path) -> None:
+    assert Accounted(str(tmp_path), SOURCE, [5]).entries() == {}
+    assert Accounted(str(tmp_path), SOURCE, []).entries() == {}
+
+
+def test_every_kind_of_gap_is_said_and_shown() -> None:
+    whole = PartitionGaps(SOURCE, 10, 2)
+    accounts = Reconciliation((whole, PartitionGaps("other", 3, 0, missing=((5, 1),), trimmed=(4,))), 7, ("1:2:3",))
+    assert len(accounts.gaps) == 3
+    assert "5:1" in accounts.gaps[0]
+    assert Reconciliation((whole,), 7).gaps == []
+    assert "10 entries read" in Reconciliation((whole,), 7).text
+
+
+class _Topics:
+    """Topics of one partition each: name -> (ledger, entries) of it, or why it can't be looked at."""
+
+    def __init__(self, stored: Mapping[str, list[tuple[int, int]] | str] = MappingProxyType({})) -> None:
+        self.stored = {f"{topic}-partition-0": each for topic, each in stored.items()}
+        self.is_away = False
+
+    def clusters(self) -> list[str]:
+        if self.is_away:
+            raise UnavailableError("no broker answers")
+        return ["here"]
+
+    def partitions(self, topic: str) -> int | None:
+        self.clusters()
+        return 1 if f"{topic}-partition-0" in self.stored else None
+
+    def last_positions(self, topic: str) -> dict[str, tuple[int, int]]:
+        return {f"{topic}-partition-0": (99, -1)}
+
+    def internal_stats(self, partition: str) -> dict[str, object]:
+        stored = self.stored[partition]
+        if isinstance(stored, str):
+            raise UnavailableError(stored)
+        ledgers = [{"ledgerId": ledger, "entries": entries} for ledger, entries in stored]
+        return {"ledgers": ledgers, "currentLedgerEntries": 0}
+
+
+@pytest.fixture
+def settings(tmp_path: Path) -> Settings:
+    base = load(None)
+    dirs = {"state": tmp_path, "checkpoints": tmp_path / "checkpoints"}
+    return base.model_copy(
+        update={name: getattr(base, name).model_copy(update={"dir": str(path)}) for name, path in dirs.items()}
+    )
+
+
+def _looked_at(settings: Settings, topics: _Topics, *, remembers: bool = True) -> Reconciliation:
+    return reconcile(settings, cast("PulsarAdmin", topics), 0, remembers=remembers)
+
+
+def _remembered(settings: Settings) -> object:
+    return json.loads(Path(settings.state.dir, "accounts.json").read_text())
+
+
+def _remember(settings: Settings, partition: str, unread: dict[str, int]) -> None:
+    Path(settings.state.dir, "accounts.json").write_text(json.dumps({partition: unread}))
+
+
+@pytest.mark.parametrize(
+    ("existing", "trimmed"),
+    [
+        pytest.param((), (5,), id="gone, with what was unread"),
+        pytest.param(("persistent://acme/reaper/d",), (), id="there, and nobody reads it now"),
+    ],
+)
+def test_what_was_unread_in_a_topic_that_is_read_no_more_is_not_forgotten(
+    settings: Settings, existing: tuple[str, ...], trimmed: tuple[int, ...]
+) -> None:
+    partition = "persistent://acme/reaper/d-partition-2"
+    _remember(settings, partition, {"5": 3})
+    for _ in range(2):
+        accounts = _looked_at(settings, _Topics(dict.fromkeys(existing, "not asked")))
+        assert [one.trimmed for one in accounts.partitions] == ([trimmed] if trimmed else [])
+        assert _remembered(settings) == {partition: {"5": 3}}
+
+
+def test_a_ledger_that_vanished_unread_is_an_alarm_until_somebody_accepts_it(settings: Settings) -> None:
+    topic = settings.topics.requests[0]
+    partition = f"{topic}-partition-0"
+    _remember(settings, partition, {"5": 3})
+    topics = _Topics({topic: [(6, 2)]})
+    for remembers in (True, True, False):
+        assert len(_looked_at(settings, topics, remembers=remembers).gaps) == 1
+    assert _remembered(settings) == {partition: {"5": 3, "6": 2}}
+
+    assert accept_gaps(settings, cast("PulsarAdmin", topics), 0) == [f"{partition}: ledgers 5"]
+
+    assert _looked_at(settings, topics).gaps == []
+    assert _remembered(settings) == {partition: {"6": 2}}
+    topics.stored[partition] = [(7, 0)]  # the next one goes, too
+    assert [one.trimmed for one in _looked_at(settings, topics).partitions] == [(6,)]
+    assert accept_gaps(settings, cast("PulsarAdmin", topics), 0) == [f"{partition}: ledgers 6"]
+    assert _looked_at(settings, topics).gaps == []
+
+
+def test_a_gap_does_not_go_with_the_ledger_that_has_it(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
+    topic = settings.topics.requests[0]
+    partition = f"{topic}-partition-0"
+    _write(Path(settings.state.dir), "receipts", [(5, 0, -1), (5, 2, -1)], source=partition)
+    monkeypatch.setattr("streaming.reconcile.messages.committed_positions", lambda _: {partition: (5, 2)})
+    message = StoredMessage(partition, 5, 1, -1, settings.state.receipts_days * 86_400_000, "", b"", {})
+    monkeypatch.setattr("streaming.reconcile.messages.read", lambda *_, **__: iter([message]))
+    topics = _Topics({topic: [(5, 3), (6, 0)]})
+    assert [one.missing for one in _looked_at(settings, topics).partitions] == [((5, 1),)]
+
+    topics.stored[partition] = [(6, 0)]
+
+    for _ in range(2):
+        assert [one.trimmed for one in _looked_at(settings, topics).partitions] == [(5,)]
+
+
+def test_a_topic_that_can_not_be_looked_at_hides_no_gap_of_another(settings: Settings) -> None:
+    good, bad = settings.topics.requests[0], settings.topics.retry
+    before = {f"{good}-partition-0": {"5": 3}, f"{bad}-partition-0": {"7": 1}}
+    Path(settings.state.dir, "accounts.json").write_text(json.dumps(before))
+
+    accounts = _looked_at(settings, _Topics({good: [(6, 0)], bad: "the bundle is being moved"}))
+
+    assert [(one.partition, one.trimmed) for one in accounts.partitions] == [(f"{good}-partition-0", (5,))]
+    assert list(accounts.unseen) == [f"{bad}-partition-0"]
+    assert "the bundle is being moved" in accounts.doubt
+    assert _remembered(settings) == before
+
+
+def test_checkpoints_that_can_not_be_read_are_no_gap_and_nothing_is_forgotten(
+    settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    topic = settings.topics.requests[0]
+    _remember(settings, f"{topic}-partition-0", {"5": 3})
+
+    def away(location: str) -> dict[str, tuple[int, int]]:
+        raise UnavailableError(f"{location} can't be read")
+
+    monkeypatch.setattr("streaming.reconcile.messages.committed_positions", away)
+    accounts = _looked_at(settings, _Topics({topic: [(6, 0)]}))
+    assert set(accounts.unseen) == {*settings.topics.requests, settings.topics.retry}
+    assert accounts.gaps == []
+    assert _remembered(settings) == {f"{topic}-partition-0": {"5": 3}}
+
+
+def test_where_no_broker_answers_there_is_no_look(settings: Settings) -> None:
+    topics = _Topics()
+    topics.is_away = True
+    with pytest.raises(UnavailableError):
+        _looked_at(settings, topics)
+
+
+class _Look:
+    def __init__(self) -> None:
+        self.looks = 0
+        self.tidied = 0
+        self.now_s = 0.0
+        self.answer: Reconciliation | Exception = Reconciliation((), 0)
+
+    def accounts(self) -> Reconciliation:
+        self.looks += 1
+        if isinstance(self.answer, Exception):
+            raise self.answer
+        return self.answer
+
+    def tidy(self) -> None:
+        self.tidied += 1
+
+
+def test_accounts_are_looked_at_at_the_start_and_every_five_minutes() -> None:
+    seen, metrics = _Look(), Metrics()
+    care = Upkeep(seen.tidy, seen.accounts, metrics, monotonic=lambda: seen.now_s)
+    looks = []
+    for now_s in (0, 1, 299, 300, 599, 600):
+        seen.now_s = now_s
+        care.turn()
+        looks.append(seen.looks)
+    assert looks == [1, 1, 1, 2, 2, 3]
+    assert seen.tidied == 0
+
+
+def test_a_gap_is_an_alarm_and_a_look_that_fails_is_none(caplog: pytest.LogCaptureFixture) -> None:
+    seen, metrics = _Look(), Metrics()
+    care = Upkeep(seen.tidy, seen.accounts, metrics, monotonic=lambda: seen.now_s)
+    seen.answer = UnavailableError("the broker is away")
+    assert care.account() == []
+    assert "ALARM" not in caplog.text
+    seen.answer = Reconciliation((PartitionGaps(SOURCE, 3, 0, missing=((5, 1),)),), 0)
+    assert len(care.account()) == 1
+    assert "ALARM" in caplog.text
+    assert metrics.registry.get_sample_value("ledger_deletion_unaccounted", {"what": "messages"}) == 1
+    seen.answer = Reconciliation((), 0)
+    care.account()
+    assert metrics.registry.get_sample_value("ledger_deletion_unaccounted", {"what": "messages"}) == 0
+
+
+def test_a_run_ends_with_every_gap_that_it_saw() -> None:
+    seen = _Look()
+    care = Upkeep(seen.tidy, seen.accounts, Metrics(), monotonic=lambda: seen.now_s)
+    seen.answer = Reconciliation((PartitionGaps(SOURCE, 3, 0, missing=((5, 1),)),), 0)
+    care.turn()
+    seen.answer = Reconciliation((PartitionGaps(SOURCE, 3, 0, missing=((5, 1), (5, 2))),), 0)
+    care.account()
+    seen.answer = Reconciliation((), 0, ("1:2:3",))
+    assert len(care.account()) == 2
+    seen.answer = UnavailableError("the broker is away")
+    assert len(care.account()) == 2
+
+
+def test_a_look_that_was_not_whole_takes_no_alarm_away_and_does_not_count_as_one() -> None:
+    metrics = Metrics()
+
+    def shown(name: str, **labels: str) -> float | None:
+        return metrics.registry.get_sample_value(name, labels)
+
+    metrics.unaccounted(Reconciliation((PartitionGaps(SOURCE, 3, 0, trimmed=(5,)),), 0, unseen={"another": "away"}))
+    metrics.unaccounted(Reconciliation((), 0, unseen={SOURCE: "away"}))
+    assert shown("ledger_deletion_unaccounted", what="ledgers") == 1
+    assert shown("ledger_deletion_accounts_looked_at_seconds") == 0
+    metrics.unaccounted(Reconciliation((), 0))
+    assert shown("ledger_deletion_unaccounted", what="ledgers") == 0
+    assert shown("ledger_deletion_accounts_looked_at_seconds")

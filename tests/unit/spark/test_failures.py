@@ -1,0 +1,69 @@
+"""What is said of a query that failed: the cause and no plan, and whether a new start may help."""
+
+import pytest
+
+from streaming.errors import FencedError, ReaperError, UnavailableError
+from streaming.spark.failures import raise_failure
+
+PLAN = "\n=== Streaming Query ===\nIdentifier: ledger_deletion_requests\n\nLogical Plan:\n+- StreamingExecutionRelation"
+PULSAR = "org.apache.pulsar.client.api.PulsarClientException"
+
+
+@pytest.mark.parametrize(
+    "cause",
+    [
+        "java.net.ConnectException: Connection refused: /127.0.0.1:6650",
+        f"{PULSAR}$LookupException: Disconnected from server at /127.0.0.1:6650",
+        "java.util.concurrent.TimeoutException",
+    ],
+)
+def test_pulsar_away_is_told_as_such_and_may_be_tried_again(cause: str) -> None:
+    with pytest.raises(UnavailableError) as raised:
+        raise_failure("requests", RuntimeError(cause + PLAN))
+
+    assert cause in str(raised.value)
+    assert "requests" in str(raised.value)
+    assert "Plan" not in str(raised.value)
+
+
+REFUSED = f"{PULSAR}: java.util.concurrent.ExecutionException: {PULSAR}: Connection refused: /127.0.0.1:42417"
+IN_A_TASK = """An exception was raised by the Python Proxy. Return Message: Traceback (most recent call last):
+  File "streaming/state/tables.py", line 44, in append_once
+py4j.protocol.Py4JJavaError: An error occurred while calling o483.save.
+: org.apache.spark.SparkException: Job aborted due to stage failure: Task 0 in stage 73.0 failed 1 times, \
+most recent failure: Lost task 0.0 in stage 73.0 (TID 100) (192.0.2.2 executor driver): {0}
+	at org.apache.pulsar.client.api.PulsarClientException.unwrap(PulsarClientException.java:1034)
+"""
+
+
+def test_pulsar_away_while_a_task_reads_is_told_in_one_line() -> None:
+    with pytest.raises(UnavailableError) as raised:
+        raise_failure("retry", RuntimeError(IN_A_TASK.format(REFUSED) + PLAN))
+
+    assert str(raised.value) == f"query retry: Pulsar can't be reached, start again when it can: {REFUSED}"
+
+
+@pytest.mark.parametrize(
+    "cause",
+    [
+        IN_A_TASK.format("java.lang.OutOfMemoryError: Java heap space").strip(),
+        "java.lang.IllegalStateException: no\nTraceback: the row",
+        "java.util.concurrent.TimeoutException: Futures timed out after [300 seconds]",
+    ],
+)
+def test_another_failure_is_a_fault_of_ours_with_its_whole_cause(cause: str) -> None:
+    with pytest.raises(ReaperError) as raised:
+        raise_failure("requests", RuntimeError(cause + PLAN))
+
+    assert type(raised.value) is ReaperError
+    assert str(raised.value) == f"query requests failed: {cause}"
+
+
+def test_what_executors_raised_comes_first() -> None:
+    ours = "Job aborted: PulsarClientException; streaming.errors.FencedError: epoch 7 was taken over"
+    with pytest.raises(FencedError, match="epoch 7"):
+        raise_failure("requests", RuntimeError(ours + PLAN))
+
+
+def test_no_failure_is_none() -> None:
+    raise_failure("requests", None)

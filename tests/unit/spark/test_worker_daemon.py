@@ -1,0 +1,29 @@
+"""Which of the places that Spark puts on a worker's search path a worker keeps."""
+
+from pathlib import Path
+
+import pytest
+
+from streaming.spark.worker_daemon import without_archives
+
+ARCHIVES = ["/spark/python/lib/pyspark.zip", "/spark/jars/spark-core_2.12-3.5.9.jar"]
+
+
+@pytest.mark.parametrize(
+    ("is_installed", "expected"),
+    [
+        pytest.param(True, lambda folder: ["", folder], id="PySpark is installed"),
+        pytest.param(False, lambda folder: ["", *ARCHIVES, folder], id="PySpark is in the archive only"),
+    ],
+)
+def test_a_worker_reads_no_archive_unless_it_needs_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_installed: bool, expected: object
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    folder = tmp_path / "site-packages"
+    (folder / ("pyspark" if is_installed else "other")).mkdir(parents=True)
+    if is_installed:
+        (folder / "pyspark" / "__init__.py").write_text("")
+
+    assert callable(expected)
+    assert without_archives(["", *ARCHIVES, str(folder)]) == expected(str(folder))

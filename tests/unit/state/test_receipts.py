@@ -1,0 +1,172 @@
+"""The receipts' own count of chunks, with a writer that stands in for Spark."""
+
+import errno
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from deltalake import write_deltalake
+
+from streaming import schemas
+from streaming.errors import SafetyError
+from streaming.state.receipts import Receipts
+from streaming.state.tables import Durable
+from streaming.state.waiting import Waiting
+from udfs import columns as c
+
+
+class Rows:
+    """Writes one receipt as Spark would; then the answer may get lost."""
+
+    def __init__(self, chunk: int, *, is_stored: bool = True, failure: Exception | None = None) -> None:
+        self._row = dict.fromkeys(schemas.RECEIPT.names) | {c.CHUNK: chunk}
+        self._is_stored = is_stored
+        self._failure = failure
+
+    @property
+    def write(self) -> Any:
+        return self
+
+    def format(self, _name: str) -> Any:
+        return self
+
+    mode = format
+
+    def option(self, _name: str, _value: object) -> Any:
+        return self
+
+    def save(self, path: str) -> None:
+        if self._is_stored:
+            write_deltalake(path, pa.Table.from_pylist([self._row], schema=schemas.RECEIPT), mode="append")
+        if self._failure:
+            raise self._failure
+
+
+@pytest.fixture
+def receipts(tmp_path: Path) -> Receipts:
+    spark: Any = None
+    return Receipts(spark, str(tmp_path))
+
+
+def append(receipts: Receipts, rows: Any, chunk: int) -> None:
+    receipts.append(rows, chunk)
+
+
+@pytest.mark.parametrize("is_stored", [True, False])
+def test_an_append_that_failed_counts_if_it_was_stored(receipts: Receipts, is_stored: bool) -> None:
+    append(receipts, Rows(1), 1)
+    with pytest.raises(OSError, match="answer lost"):
+        append(receipts, Rows(2, is_stored=is_stored, failure=OSError("answer lost")), 2)
+    receipts.catch_up()
+    assert receipts.newest_chunk == (2 if is_stored else 1)
+
+
+def test_the_first_append_may_fail_with_nothing_stored(receipts: Receipts) -> None:
+    with pytest.raises(OSError, match="disk full"):
+        append(receipts, Rows(1, is_stored=False, failure=OSError("disk full")), 1)
+    receipts.catch_up()
+    assert receipts.newest_chunk == 0
+
+
+@pytest.fixture
+def flushed(monkeypatch: pytest.MonkeyPatch) -> list[Path]:
+    paths: list[Path] = []
+
+    def fsync(file: int) -> None:
+        paths.append(Path(f"/proc/self/fd/{file}").readlink())
+
+    monkeypatch.setattr(os, "fsync", fsync)
+    return paths
+
+
+def test_a_commit_is_on_the_disk_with_its_data_before_it_and_its_folders(
+    receipts: Receipts, tmp_path: Path, flushed: list[Path]
+) -> None:
+    receipts.sync()
+    flushed.clear()
+    append(receipts, Rows(1), 1)
+    append(receipts, Rows(2), 2)
+    table, log = tmp_path / "receipts", tmp_path / "receipts" / "_delta_log"
+    checksum = log / f".{2:020}.json.crc"
+    checksum.touch()
+    receipts.sync()
+    commits = [log / f"{version:020}.json" for version in (1, 2)]
+    first, second = (flushed.index(commit) for commit in commits)
+    assert flushed[0].suffix == flushed[second - 1].suffix == ".parquet"
+    assert (first, second) == (1, 3)
+    assert flushed[4:] == [checksum, log, table, tmp_path]
+    assert set(table.glob("*.parquet")) <= set(flushed)
+    flushed.clear()
+    receipts.sync()
+    assert flushed == [log, table, tmp_path]
+
+
+def test_the_newest_commit_of_an_earlier_run_is_flushed_too(
+    receipts: Receipts, tmp_path: Path, flushed: list[Path]
+) -> None:
+    append(receipts, Rows(1), 1)
+    Durable(str(tmp_path / "receipts")).sync()
+    assert set((tmp_path / "receipts").glob("*.parquet")) <= set(flushed)
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        pytest.param(lambda whole: b"", id="empty"),
+        pytest.param(lambda whole: whole[: len(whole) // 2], id="cut short"),
+        pytest.param(lambda whole: bytes(len(whole)), id="zeros"),
+    ],
+)
+@pytest.mark.parametrize("of", ["commit", "commit before", "data"])
+def test_a_commit_that_a_power_loss_tore_is_named_and_the_others_stay(
+    receipts: Receipts, tmp_path: Path, damage: Callable[[bytes], bytes], of: str
+) -> None:
+    append(receipts, Rows(1), 1)
+    log = tmp_path / "receipts" / "_delta_log"
+    before = set(log.parent.glob("*.parquet"))
+    append(receipts, Rows(2), 2)
+    newest = log / f"{2:020}.json"
+    checksum = log / f".{newest.name}.crc"
+    checksum.touch()
+    (data,) = set(log.parent.glob("*.parquet")) - before
+    torn = {"commit": newest, "commit before": log / f"{1:020}.json", "data": data}[of]
+    torn.write_bytes(damage(torn.read_bytes()))
+
+    with pytest.raises(SafetyError, match="cut short, most likely by a power loss") as refused:
+        Receipts(None, str(tmp_path))  # type: ignore[arg-type]
+
+    named = [newest, checksum] if of != "commit before" else [torn, newest, checksum]
+    assert f"Move {', '.join(map(str, named))} away" in str(refused.value)
+    for file in named:
+        file.unlink()
+    assert Receipts(None, str(tmp_path)).newest_chunk == (0 if of == "commit before" else 1)  # type: ignore[arg-type]
+
+
+def test_data_that_a_power_loss_took_is_missed_at_the_start(receipts: Receipts, tmp_path: Path) -> None:
+    append(receipts, Rows(1), 1)
+    (data,) = (tmp_path / "receipts").glob("*.parquet")
+    data.unlink()
+    with pytest.raises(SafetyError, match="cut short"):
+        Receipts(None, str(tmp_path))  # type: ignore[arg-type]
+
+
+def test_waiting_retries_that_a_power_loss_tore_are_missed_at_the_start(tmp_path: Path) -> None:
+    table = Path(Waiting(None, str(tmp_path)).path)  # type: ignore[arg-type]
+    row = dict.fromkeys(schemas.WAITING.names)
+    write_deltalake(table, pa.Table.from_pylist([row], schema=schemas.WAITING), mode="append")
+    (data,) = table.glob("*.parquet")
+    data.write_bytes(bytes(data.stat().st_size))
+    with pytest.raises(SafetyError, match="cut short"):
+        Waiting(None, str(tmp_path))  # type: ignore[arg-type]
+
+
+def test_a_disk_that_refuses_stops_the_service(receipts: Receipts, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(_file: int) -> None:
+        raise OSError(errno.EIO, "Input/output error")
+
+    monkeypatch.setattr(os, "fsync", refuse)
+    with pytest.raises(SafetyError, match="may be lost, the disk says"):
+        receipts.sync()

@@ -1,0 +1,574 @@
+"""A sweep of objects in memory: what it promises, whatever fails, whoever interferes, wherever it dies."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+
+import pytest
+
+from streaming.adapters.memory.faults import CrashError
+from streaming.adapters.memory.objects import MemoryObjects
+from streaming.errors import FencedError, RefusedError, UnavailableError
+from streaming.ports import ObjectStore
+from streaming.state.journal import ObjectEntry
+from streaming.sweep.buckets import OffloadPlaces
+from streaming.sweep.dry_run import DryRunObjects
+from streaming.sweep.jobs import Job, Swept
+from streaming.sweep.offload_jobs import OffloadRules
+from streaming.sweep.offloads import OffloadSweeper
+from tests.builders import (
+    DAY_MS,
+    HOUR_MS,
+    MINUTE_MS,
+    OTHER_TOPIC,
+    TOPIC,
+    UUID,
+    data_custom,
+    list_znode,
+    metadata,
+    offloaded,
+)
+from tests.world import EPOCH, POLICY, Bench
+from udfs.formats.managed_ledger import LedgerInfo, OffloadState
+from udfs.formats.offload_index import index_name, object_name, serialize_offload_index
+from udfs.judge import Policy
+from udfs.judge_offload import OffloadPolicy
+from udfs.offload_target import Bucket
+from udfs.paths import managed_ledger_path
+from udfs.records import (
+    BrokerView,
+    Counts,
+    LedgerComponent,
+    LedgerType,
+    OffloadContext,
+    Outcome,
+    PendingDelete,
+    Presence,
+    Reason,
+)
+
+OURS = Bucket("http://s3:9000", "ours", "us-east-1")
+SECOND = Bucket("http://s3:9000", "second", "us-east-1")
+SIGNED = {"PulsarClusterName": "ours", "ManagedLedgerName": TOPIC}
+LIST = managed_ledger_path(TOPIC)
+OLD = "aaaaaaaa-0000-0000-0000-000000000000"
+
+
+def request(
+    ledger_id: int = 5, uuid: str = OLD, topic: str = TOPIC, bucket: Bucket | None = OURS, driver: str = "S3"
+) -> PendingDelete:
+    named = {"bucket": bucket.name, "serviceEndpoint": bucket.endpoint} if bucket else {}
+    context = OffloadContext(uuid, driver_name=driver, driver_properties=named)
+    return PendingDelete(
+        topic, LedgerComponent.MANAGED_LEDGER, LedgerType.OFFLOAD_LEDGER, ledger_id, offload_context=context
+    )
+
+
+@dataclass
+class ToldConfiguration:
+    policies: dict[str, dict[str, str]] = field(default_factory=dict)
+    refuses: bool = False
+    asked: list[str] = field(default_factory=list)
+
+    def cluster_name(self) -> str:
+        return "ours"
+
+    def offload_policies(self, namespace: str) -> dict[str, str]:
+        self.asked.append(namespace)
+        if self.refuses:
+            raise RefusedError("403")
+        return self.policies.get(namespace, {})
+
+
+@dataclass
+class ObjectsJournal:
+    """Its writes are effects of the same count as the bucket's. on_write: what happens beside them."""
+
+    bucket: MemoryObjects
+    entries: list[ObjectEntry] = field(default_factory=list)
+    on_write: Callable[[], object] = lambda: None
+
+    def write_objects(self, entries: Sequence[ObjectEntry]) -> None:
+        self.on_write()
+        self.bucket.faults.effect(lambda: self.entries.extend(entries))
+
+
+class World:
+    """One cluster, its buckets, and one instance of the service."""
+
+    def __init__(self, *, versioned: bool = False, exclusive: bool = False) -> None:
+        self.bench = Bench()
+        self.objects = MemoryObjects(versioned=versioned, clock=self.bench.clock)
+        self.second = MemoryObjects(clock=self.bench.clock)
+        self.allowed: tuple[Bucket, ...] = (replace(OURS, exclusive=exclusive), SECOND)
+        self.configuration = ToldConfiguration()
+        self.journal = ObjectsJournal(self.objects)
+        self.opened: list[str] = []
+        self.wrap: Callable[[ObjectStore], ObjectStore] | None = None
+        # ledger 5 is listed with the UUID of its second attempt; 9 is being written
+        self.bench.owner(
+            LIST, list_znode(LedgerInfo(5, 10, timestamp_ms=1, offload=OffloadState(UUID, complete=True)), 9)
+        )
+        self.bench.broker.topics[TOPIC] = BrokerView(Presence.PRESENT, (5, 9))
+
+    def offload(
+        self,
+        ledger_id: int = 5,
+        uuid: str = OLD,
+        topic: str = TOPIC,
+        store: MemoryObjects | None = None,
+        signed: dict[str, str] | None = None,
+    ) -> str:
+        """Store a pair as a broker does; returns its name."""
+        name, bucket = object_name(uuid, ledger_id), store or self.objects
+        about = {"PulsarClusterName": "ours", "ManagedLedgerName": topic} if signed is None else signed
+        bucket.put(name, b"d" * 1_000, about)
+        bucket.put(index_name(uuid, ledger_id), serialize_offload_index(metadata(data_custom(topic)), 1_000), about)
+        return name
+
+    def sweeper(self, patience: Policy = POLICY) -> OffloadSweeper:
+        policy = OffloadPolicy(patience, offload_grace_ms=HOUR_MS, cluster="ours")
+        loader = self.bench.loader()
+        places = OffloadPlaces(loader, self.configuration, self.allowed, self.open)
+        rules = OffloadRules((EPOCH, self.bench.epoch_version), policy)
+        return OffloadSweeper(places, loader, self.journal, self.bench.clock, rules)
+
+    def open(self, bucket: Bucket) -> ObjectStore:
+        self.opened.append(bucket.name)
+        store = {"ours": self.objects, "second": self.second}[bucket.name]
+        return self.wrap(store) if self.wrap else store
+
+    def sweep(self, *requests: PendingDelete, since_ms: int | None = None) -> list[Swept]:
+        return self.sweeper().sweep([Job(each, since_ms) for each in requests], {})
+
+    def told(self, *requests: PendingDelete, since_ms: int | None = None) -> list[tuple[Outcome, Reason]]:
+        return [(each.verdict.outcome, each.verdict.reason) for each in self.sweep(*requests, since_ms=since_ms)]
+
+
+@pytest.fixture
+def world() -> World:
+    made = World()
+    made.offload()
+    made.offload(uuid=UUID)
+    made.bench.age()
+    return made
+
+
+GARBAGE = (object_name(OLD, 5), index_name(OLD, 5))
+IN_USE = [object_name(UUID, 5), index_name(UUID, 5)]
+DELETED = (Outcome.DELETED, Reason.UNREFERENCED)
+
+
+def test_an_old_attempts_objects_go_and_the_current_ones_stay(world: World) -> None:
+    (swept,) = world.sweep(request())
+    (kept,) = world.sweep(request(uuid=UUID))
+
+    assert (swept.verdict.outcome, swept.verdict.reason) == DELETED
+    assert swept.length_bytes > 1_000
+    assert kept.verdict.reason is Reason.IN_USE
+    assert world.objects.stored() == IN_USE
+
+
+def test_the_journal_is_written_before_the_first_object_goes(world: World) -> None:
+    written: list[int] = []
+    world.objects.faults.before(
+        lambda operation, _keys: written.append(len(world.journal.entries)) if operation == "delete" else None
+    )
+
+    world.sweep(request())
+
+    assert written == [1, 1]
+    (entry,) = world.journal.entries
+    assert (entry.ledger_id, entry.uuid, entry.bucket.name) == (5, OLD, "ours")
+    assert entry.objects == tuple((key, "") for key in GARBAGE)
+    assert entry.index == serialize_offload_index(metadata(data_custom()), 1_000)
+    assert entry.reference.checks == ((LIST, world.bench.tree.read(LIST).version),)
+
+
+def test_nothing_goes_when_the_journal_can_not_be_written(world: World) -> None:
+    world.objects.faults.fail_at(1)
+
+    with pytest.raises(UnavailableError):
+        world.sweep(request())
+
+    assert set(GARBAGE) < set(world.objects.stored())
+
+
+def test_the_data_object_is_deleted_and_looked_for_before_its_index_goes(world: World) -> None:
+    steps: list[tuple[str, str]] = []
+    world.objects.faults.before(lambda operation, keys: steps.extend((operation, key) for key in keys))
+
+    world.sweep(request())
+
+    data, index = GARBAGE
+    wanted = [("delete", data), ("existing", data), ("delete", index), ("existing", index)]
+    assert [step for step in steps if step in wanted] == wanted
+
+
+@pytest.mark.parametrize("applied", [False, True], ids=["before it took place", "after it took place"])
+@pytest.mark.parametrize("crash_at", [1, 2, 3])
+def test_a_sweep_that_dies_at_any_effect_ends_the_same_when_it_is_repeated(crash_at: int, applied: bool) -> None:
+    world = World()
+    world.offload()
+    world.offload(uuid=UUID)
+    world.bench.age()
+    world.objects.faults.fail_at(crash_at, applied=applied, crash=True)
+
+    with pytest.raises(CrashError):
+        world.sweep(request())
+    (again,) = world.told(request())
+
+    assert again == ((Outcome.ALREADY_GONE, Reason.NOT_FOUND) if applied and crash_at == 3 else DELETED)
+    assert world.objects.stored() == IN_USE
+    assert world.journal.entries
+
+
+def test_a_half_deleted_pair_is_still_proven_by_its_index(world: World) -> None:
+    world.objects.delete([GARBAGE[0]])
+
+    assert world.told(request()) == [DELETED]
+    assert world.objects.stored() == IN_USE
+
+
+def test_a_data_object_whose_index_someone_else_deleted_is_proven_by_its_own_words(world: World) -> None:
+    world.objects.delete([GARBAGE[1]])
+
+    assert world.told(request()) == [DELETED]
+    assert world.objects.stored() == IN_USE
+
+
+def test_an_owner_that_begins_to_refer_to_it_before_the_delete_keeps_it(world: World) -> None:
+    """No broker does that; whoever puts an old list back would."""
+    back = LedgerInfo(5, 10, timestamp_ms=1, offload=OffloadState(OLD, complete=True))
+    world.journal.on_write = lambda: world.bench.owner(LIST, list_znode(back, 9))
+
+    assert world.told(request()) == [(Outcome.RETRY, Reason.IN_USE)]
+    assert set(GARBAGE) < set(world.objects.stored())
+
+
+def test_the_owner_is_read_after_the_objects(world: World) -> None:
+    """Read before, its list could lack the UUID of objects that were stored after that."""
+    current = LedgerInfo(5, 10, timestamp_ms=1, offload=OffloadState(OLD, complete=True))
+    world.objects.faults.before(
+        lambda operation, _: world.bench.owner(LIST, list_znode(current, 9)) if operation == "read_many" else None
+    )
+
+    assert world.told(request()) == [(Outcome.RETRY, Reason.IN_USE)]
+    assert world.journal.entries == []
+
+
+def test_an_owner_that_merely_moves_on_is_read_again_and_the_delete_goes_on(world: World) -> None:
+    offloaded_again = LedgerInfo(5, 10, timestamp_ms=1, offload=OffloadState(UUID, complete=True))
+    world.journal.on_write = lambda: world.bench.owner(LIST, list_znode(offloaded_again, 9, 12))
+
+    assert world.told(request()) == [DELETED]
+
+
+def test_an_owner_that_comes_back_before_the_delete_keeps_it(world: World) -> None:
+    world.bench.tree.remove(LIST)
+    world.bench.broker.topics.clear()
+    seen_ms = world.bench.clock.now_ms() - HOUR_MS
+    back = LedgerInfo(5, 10, timestamp_ms=1, offload=OffloadState(OLD, complete=True))
+    world.journal.on_write = lambda: world.bench.owner(LIST, list_znode(back, 9))
+
+    assert world.told(request(), since_ms=seen_ms) == [(Outcome.RETRY, Reason.IN_USE)]
+    assert set(GARBAGE) < set(world.objects.stored())
+
+
+def test_objects_of_an_owner_that_is_gone_go_at_the_second_look(world: World) -> None:
+    world.bench.tree.remove(LIST)
+    world.bench.broker.topics.clear()
+
+    (first,) = world.sweep(request(), request(uuid=UUID))[:1]
+    assert (first.verdict.outcome, first.verdict.reason) == (Outcome.RETRY, Reason.OWNER_ABSENT_ONCE)
+    assert first.absent_since_ms == world.bench.clock.now_ms()
+    world.bench.age(10 * MINUTE_MS)
+    gone = (Outcome.DELETED, Reason.OWNER_GONE)
+
+    assert world.told(request(), request(uuid=UUID), since_ms=first.absent_since_ms) == [gone, gone]
+    assert world.objects.stored() == []
+
+
+def test_a_zombie_deletes_nothing(world: World) -> None:
+    sweeper = world.sweeper()
+    world.bench.tree.write(EPOCH, b"the next instance")
+
+    with pytest.raises(FencedError):
+        sweeper.sweep([Job(request())], {})
+
+    assert set(GARBAGE) < set(world.objects.stored())
+
+
+def test_zookeeper_that_does_not_answer_concerns_every_request(world: World) -> None:
+    world.bench.store.faults.away = True
+
+    with pytest.raises(UnavailableError):
+        world.sweep(request())
+
+
+def test_a_store_that_says_deleted_and_did_nothing_is_found_out_and_keeps_its_proof(world: World) -> None:
+    world.objects.lies = True
+
+    assert world.told(request()) == [(Outcome.RETRY, Reason.STILL_THERE)]
+    world.objects.lies = False
+    assert world.told(request()) == [DELETED]
+
+
+@pytest.mark.parametrize("denied", GARBAGE, ids=["data", "index"])
+def test_a_key_that_may_not_be_read_or_deleted_is_kept_and_the_others_go(world: World, denied: str) -> None:
+    other = "bbbbbbbb-0000-0000-0000-000000000000"
+    world.offload(uuid=other)
+    world.bench.age()
+    world.objects.faults.before(
+        lambda operation, _: world.objects.denied.add(denied) if operation == "delete" else None
+    )
+
+    assert world.told(request(), request(uuid=other)) == [(Outcome.RETRY, Reason.STORE_REFUSED), DELETED]
+    assert GARBAGE[1] in world.objects.stored()
+
+
+def test_what_can_not_be_seen_is_kept(world: World) -> None:
+    world.objects.denied.add(GARBAGE[1])
+
+    assert world.told(request()) == [(Outcome.RETRY, Reason.LEDGER_UNREADABLE)]
+
+
+@pytest.mark.parametrize(
+    ("breaks", "reason"),
+    [
+        pytest.param(lambda store: setattr(store.faults, "away", True), Reason.STORE_UNAVAILABLE, id="away"),
+        pytest.param(lambda store: setattr(store, "gone", True), Reason.STORE_REFUSED, id="bucket gone"),
+    ],
+)
+def test_a_store_that_fails_keeps_its_own_requests_only(
+    world: World, breaks: Callable[[MemoryObjects], None], reason: Reason
+) -> None:
+    world.offload(store=world.second)
+    world.bench.age()
+    breaks(world.objects)
+
+    assert world.told(request(), request(bucket=SECOND)) == [(Outcome.RETRY, reason), DELETED]
+    assert world.second.stored() == []
+
+
+def test_a_store_that_fails_in_the_middle_is_gone_on_with_later(world: World) -> None:
+    names = [f"{number:08x}-0000-0000-0000-000000000000" for number in range(10)]
+    for each in names:
+        world.offload(uuid=each)
+    world.bench.age()
+    world.objects.faults.fail_at(6)
+
+    first = world.told(*(request(uuid=each) for each in names))
+    second = world.told(*(request(uuid=each) for each in names))
+
+    assert set(first) == {(Outcome.RETRY, Reason.STORE_UNAVAILABLE)}
+    assert set(second) == {DELETED}
+    assert [key for key in world.objects.stored() if key[:8] in {each[:8] for each in names}] == []
+
+
+def test_a_foreign_clusters_objects_in_a_shared_bucket_are_never_touched(world: World) -> None:
+    """Same topic name, same ledger id, a UUID that our list of course does not name."""
+    foreign = "cccccccc-0000-0000-0000-000000000000"
+    name = world.offload(uuid=foreign, signed=SIGNED | {"PulsarClusterName": "theirs"})
+    world.bench.age()
+
+    assert world.told(request(uuid=foreign)) == [(Outcome.DEAD_LETTER, Reason.OTHER_CLUSTER)]
+    assert name in world.objects.stored()
+
+
+def test_an_index_that_names_no_cluster_does_not_stand_for_its_data_object() -> None:
+    world = World(exclusive=True)
+    name = world.offload(signed={})
+    world.objects.put(name, b"data", SIGNED | {"PulsarClusterName": "theirs"})
+    world.bench.age()
+
+    assert world.told(request()) == [(Outcome.DEAD_LETTER, Reason.OTHER_CLUSTER)]
+
+
+def test_another_topics_objects_are_never_touched(world: World) -> None:
+    theirs = world.offload(7, topic=OTHER_TOPIC)
+    world.bench.age()
+
+    assert world.told(request(7)) == [(Outcome.DEAD_LETTER, Reason.OTHER_OWNER)]
+    assert theirs in world.objects.stored()
+
+
+def test_parts_of_a_crashed_upload_are_given_up_in_a_bucket_of_our_own() -> None:
+    world = World(exclusive=True)
+    world.objects.begin_upload(GARBAGE[0])
+
+    assert world.told(request()) == [(Outcome.RETRY, Reason.OFFLOAD_IN_PROGRESS)]
+    world.bench.age(HOUR_MS)
+
+    assert world.told(request()) == [DELETED]
+    assert world.objects.unfinished_uploads([GARBAGE[0]]) == []
+    assert world.told(request()) == [(Outcome.ALREADY_GONE, Reason.NOT_FOUND)]
+
+
+def test_parts_that_are_still_there_after_they_were_given_up_are_told() -> None:
+    world = World(exclusive=True)
+    world.objects.begin_upload(GARBAGE[0])
+    world.bench.age()
+    world.objects.lies = True
+
+    assert world.told(request()) == [(Outcome.RETRY, Reason.STILL_THERE)]
+
+
+def test_a_bucket_with_versions_says_what_its_deletes_mean_and_the_versions_are_kept() -> None:
+    world = World(versioned=True)
+    world.offload()
+    world.bench.age()
+
+    (swept,) = world.sweep(request())
+
+    assert (swept.verdict.outcome, swept.verdict.reason) == DELETED
+    assert "lifecycle" in swept.verdict.detail
+    (entry,) = world.journal.entries
+    assert all(version for _key, version in entry.objects)
+    assert world.objects.undelete(GARBAGE) == set(GARBAGE)
+
+
+def test_the_same_request_twice_in_a_batch_counts_once(world: World) -> None:
+    assert world.told(request(), request()) == [DELETED, (Outcome.ALREADY_GONE, Reason.DUPLICATE)]
+
+
+def test_of_two_different_requests_for_the_same_objects_the_second_is_looked_at_again(world: World) -> None:
+    assert world.told(request(topic=OTHER_TOPIC), request()) == [
+        (Outcome.DEAD_LETTER, Reason.OTHER_OWNER),
+        (Outcome.RETRY, Reason.DUPLICATE),
+    ]
+    assert world.told(request()) == [DELETED]
+
+
+@pytest.mark.parametrize("driver", ["azureblob", "aliyun-oss", "filesystem"])
+def test_another_driver_is_refused_by_its_name_before_any_store_is_opened(world: World, driver: str) -> None:
+    (swept,) = world.sweep(request(driver=driver))
+
+    assert (swept.verdict.outcome, swept.verdict.reason) == (Outcome.DEAD_LETTER, Reason.DRIVER_NOT_SUPPORTED)
+    assert driver in swept.verdict.detail
+    assert world.opened == []
+
+
+@pytest.mark.parametrize(
+    "bucket",
+    [
+        pytest.param(replace(OURS, name="victims"), id="another bucket"),
+        pytest.param(replace(OURS, endpoint="http://attacker:9000"), id="another endpoint"),
+        pytest.param(replace(OURS, endpoint=""), id="the same name at AWS"),
+    ],
+)
+def test_a_bucket_that_is_not_allowed_is_refused_before_any_store_is_opened(world: World, bucket: Bucket) -> None:
+    assert world.told(request(bucket=bucket)) == [(Outcome.DEAD_LETTER, Reason.STORE_NOT_ALLOWED)]
+    assert world.opened == []
+
+
+def test_a_request_without_a_bucket_goes_where_the_owners_list_says(world: World) -> None:
+    where = {"bucket": "second", "serviceEndpoint": SECOND.endpoint}
+    current = OffloadState(UUID, complete=True, driver_name="S3", driver_properties=where)
+    world.bench.owner(LIST, list_znode(LedgerInfo(5, 10, timestamp_ms=1, offload=current), 9))
+    world.offload(store=world.second)
+    world.bench.age()
+
+    assert world.told(request(bucket=None, driver="")) == [DELETED]
+    assert world.second.stored() == []
+    assert world.configuration.asked == []
+
+
+def test_a_request_without_a_bucket_goes_where_the_namespaces_policies_say(world: World) -> None:
+    world.configuration.policies["public/default"] = {
+        "managedLedgerOffloadDriver": "S3",
+        "managedLedgerOffloadBucket": "second",
+        "managedLedgerOffloadServiceEndpoint": SECOND.endpoint,
+    }
+    world.offload(4, store=world.second)
+    world.bench.age()
+
+    assert world.told(request(4, bucket=None, driver=""), request(4, uuid=UUID, bucket=None)) == [
+        DELETED,
+        (Outcome.ALREADY_GONE, Reason.NOT_FOUND),
+    ]
+    assert world.configuration.asked == ["public/default"]
+
+
+def test_an_unsupported_driver_in_the_policies_is_named(world: World) -> None:
+    world.configuration.policies["public/default"] = {"managedLedgerOffloadDriver": "azureblob"}
+
+    (swept,) = world.sweep(request(4, bucket=None, driver=""))
+
+    assert (swept.verdict.outcome, swept.verdict.reason) == (Outcome.DEAD_LETTER, Reason.DRIVER_NOT_SUPPORTED)
+
+
+def test_policies_that_are_not_told_are_not_none(world: World) -> None:
+    world.configuration.refuses = True
+
+    assert world.told(request(4, bucket=None)) == [(Outcome.RETRY, Reason.OWNER_UNREADABLE)]
+
+
+def test_where_nobody_names_a_bucket_the_only_allowed_one_is_meant(world: World) -> None:
+    assert world.told(request(4, bucket=None)) == [(Outcome.DEAD_LETTER, Reason.BAD_OFFLOAD_CONTEXT)]
+
+    world.allowed = (OURS,)
+
+    assert world.told(request(bucket=None, driver="")) == [DELETED]
+
+
+def test_order_of_answers_is_the_order_of_requests(world: World) -> None:
+    assert world.told(
+        request(driver="azureblob"), request(uuid=UUID), request(), request(bucket=replace(OURS, name="victims"))
+    ) == [
+        (Outcome.DEAD_LETTER, Reason.DRIVER_NOT_SUPPORTED),
+        (Outcome.RETRY, Reason.IN_USE),
+        DELETED,
+        (Outcome.DEAD_LETTER, Reason.STORE_NOT_ALLOWED),
+    ]
+
+
+def test_an_incomplete_offload_keeps_its_uuid_while_the_owner_lists_it(world: World) -> None:
+    world.bench.owner(LIST, list_znode(offloaded(5, complete=False, bookkeeper_deleted=False, uuid=OLD), 9))
+
+    assert world.told(request()) == [(Outcome.RETRY, Reason.IN_USE)]
+    world.bench.age(100 * DAY_MS)
+    assert world.told(request()) == [(Outcome.RETRY, Reason.IN_USE)]
+
+
+def test_a_dry_run_says_the_same_and_does_nothing() -> None:
+    world = World(exclusive=True)
+    crashed = "bbbbbbbb-0000-0000-0000-000000000000"
+    world.offload()
+    world.offload(uuid=UUID)
+    world.objects.begin_upload(object_name(crashed, 5))
+    world.bench.age()
+    requests = [request(), request(uuid=UUID), request(uuid=crashed), request(4)]
+    before, uploads = world.objects.stored(), world.objects.unfinished_uploads([object_name(crashed, 5)])
+
+    world.wrap = DryRunObjects
+    planned = world.told(*requests)
+
+    assert world.objects.stored() == before
+    assert world.objects.unfinished_uploads([object_name(crashed, 5)]) == uploads
+    world.wrap = None
+    assert planned == world.told(*requests)
+    assert planned == [DELETED, (Outcome.RETRY, Reason.IN_USE), DELETED, (Outcome.ALREADY_GONE, Reason.NOT_FOUND)]
+
+
+class TestKept:
+    def test_kept_objects_that_vanish_while_their_owner_names_them_are_told(self, world: World) -> None:
+        world.journal.on_write = lambda: world.objects.delete(IN_USE)
+        lost, gone = world.sweep(request(uuid=UUID), request())
+        assert lost.verdict.reason is Reason.KEPT_AND_GONE
+        assert gone.verdict.outcome is Outcome.DELETED
+
+    def test_kept_objects_that_their_owner_gave_up_meanwhile_are_nothing_strange(self, world: World) -> None:
+        def trim() -> None:
+            world.bench.owner(LIST, list_znode(9))
+            world.objects.delete(IN_USE)
+
+        world.journal.on_write = trim
+        kept, _gone = world.sweep(request(uuid=UUID), request())
+        assert kept.verdict.reason is not Reason.KEPT_AND_GONE
+
+    def test_an_owner_that_names_far_less_than_before_keeps_its_objects(self, world: World) -> None:
+        job = Job(request(), believed=Counts(500, 2))
+        (swept,) = world.sweeper(replace(POLICY, max_shrink=0.8, shrink_applies_above=100)).sweep([job], {})
+        assert swept.verdict.reason is Reason.SOURCE_SHRANK
+        assert "was=500/2" in swept.sources
+        assert world.objects.stored() == sorted([*GARBAGE, *IN_USE])

@@ -1,0 +1,143 @@
+"""What an executor makes of messages, in memory: what is believed of their properties, and whose word counts."""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from streaming.clients import Clients
+from streaming.config.load import load
+from streaming.config.policies import policy_of
+from streaming.schemas import REQUESTS, RETRY
+from streaming.sweep.task import SweepTask, _Worker
+from tests.builders import HOUR_MS, MINUTE_MS, TOPIC, data_request, list_znode, view
+from tests.world import Bench
+from udfs import columns as c
+from udfs.paths import managed_ledger_path, tenant_of, topic_of
+from udfs.records import Counts, PendingDelete, Reason
+from udfs.references import key_of
+from udfs.retry import DELAY_TIME, ORIGIN_MESSAGE_ID, REAL_TOPIC, RECONSUMETIMES
+from udfs.sightings import OWNER_ABSENT_SINCE, signed, subject_of
+from udfs.wire import encode
+
+SYSTEM = "persistent://pulsar/system/__ledger_deletion"
+RIVALS = "persistent://rival/reaper/requests"
+SECRET = b"secret of the cluster"
+IN_USE, ORPHAN, ABSENT = data_request(8), data_request(5), data_request(5, "public/default/persistent/gone")
+
+
+@pytest.fixture
+def bench() -> Bench:
+    bench = Bench()
+    bench.owner(managed_ledger_path(TOPIC), list_znode(8, 9))
+    bench.broker.topics[TOPIC] = view(8, 9)
+    for ledger_id in (5, 8):
+        bench.ledger(data_request(ledger_id))
+    bench.age()
+    return bench
+
+
+def work(
+    bench: Bench,
+    folder: Path,
+    request: PendingDelete,
+    properties: Mapping[str, str],
+    *,
+    query: str = REQUESTS,
+    source: str = SYSTEM,
+    believed: Counts | None = None,
+) -> dict[str, Any]:
+    """One message as it comes from Spark, and its receipt."""
+    config = folder / "config.toml"
+    config.write_text(f'[topics]\nrequests = ["{SYSTEM}", "{RIVALS}"]\n[state]\ndir = "{folder}/state"\n')
+    key = key_of(request)
+    task = SweepTask(
+        query=query,
+        batch_id=1,
+        chunk=1,
+        settings=load(config),
+        rules=bench.rules(),
+        secret=SECRET,
+        owners=SimpleNamespace(value=({}, {key: believed} if believed else {})),
+        retry_partitions=4,
+        dead_letter_partitions=4,
+        tasks=1,
+        now_ms=bench.clock.now_ms(),
+    )
+    row = {
+        c.SOURCE: f"{source}-partition-2",
+        c.POSITION_LEDGER: 70,
+        c.POSITION_ENTRY: 3,
+        c.POSITION_BATCH: -1,
+        c.PUBLISH_MS: bench.clock.now_ms() - HOUR_MS,
+        c.MESSAGE_KEY: None,
+        c.PAYLOAD: encode(request),
+        c.MESSAGE_PROPERTIES: list(properties.items()),
+        c.REFERENCE_KEY: key,
+        c.TENANT: tenant_of(topic_of(request.managed_ledger)),
+    }
+    (receipt,) = _Worker(task, Clients(bench.store, bench.broker), bench.clock).receipts([row])
+    return receipt
+
+
+def forged(bench: Bench, request: PendingDelete) -> dict[str, str]:
+    """All that a request in the retry topic could carry, true signature of a sighting included."""
+    since_ms = bench.clock.now_ms() - 11 * MINUTE_MS
+    return {
+        RECONSUMETIMES: "10",
+        DELAY_TIME: "1",
+        REAL_TOPIC: RIVALS,
+        ORIGIN_MESSAGE_ID: "9:9:9",
+        OWNER_ABSENT_SINCE: signed(SECRET, subject_of(request), since_ms),
+    }
+
+
+def test_in_a_request_topic_retry_properties_count_for_nothing(bench: Bench, tmp_path: Path) -> None:
+    receipt = work(bench, tmp_path, IN_USE, forged(bench, IN_USE))
+    copied = dict(receipt[c.MESSAGE_PROPERTIES])
+    assert (receipt[c.OUTCOME], receipt[c.ATTEMPT], receipt[c.ORIGIN_MESSAGE_ID]) == ("RETRY", 1, "70:3:2")
+    assert (copied[REAL_TOPIC], copied[RECONSUMETIMES], copied[ORIGIN_MESSAGE_ID]) == (SYSTEM, "1", "70:3:2")
+
+
+def test_in_the_retry_topic_they_are_believed(bench: Bench, tmp_path: Path) -> None:
+    receipt = work(bench, tmp_path, IN_USE, forged(bench, IN_USE) | {REAL_TOPIC: SYSTEM}, query=RETRY)
+    assert (receipt[c.OUTCOME], receipt[c.ATTEMPT], receipt[c.ORIGIN_MESSAGE_ID]) == ("DEAD_LETTER", 11, "9:9:9")
+
+
+@pytest.mark.parametrize(("query", "outcome"), [(REQUESTS, "RETRY"), (RETRY, "DELETED")])
+def test_a_first_sight_of_absence_counts_only_where_we_wrote_it(
+    bench: Bench, tmp_path: Path, query: str, outcome: str
+) -> None:
+    bench.ledger(ABSENT)
+    bench.age()
+    source = SYSTEM if query == REQUESTS else f"{SYSTEM}-RETRY"
+    properties = forged(bench, ABSENT) | {REAL_TOPIC: SYSTEM, RECONSUMETIMES: "1"}
+    assert work(bench, tmp_path, ABSENT, properties, query=query, source=source)[c.OUTCOME] == outcome
+
+
+@pytest.mark.parametrize("query", [REQUESTS, RETRY])
+def test_a_tenants_request_for_anothers_ledger_is_refused_and_the_ledger_named(
+    bench: Bench, tmp_path: Path, query: str
+) -> None:
+    """From its own topic, and as the copy that we made of it."""
+    source = RIVALS if query == REQUESTS else f"{SYSTEM}-RETRY"
+    receipt = work(bench, tmp_path, ORPHAN, {REAL_TOPIC: RIVALS}, query=query, source=source)
+    assert (receipt[c.OUTCOME], receipt[c.REASON]) == ("DEAD_LETTER", "OTHER_TENANT")
+    assert (receipt[c.LEDGER_ID], receipt[c.TOPIC_NAME]) == (5, topic_of(TOPIC))
+
+
+def test_a_receipt_says_what_the_sources_said(bench: Bench, tmp_path: Path) -> None:
+    receipt = work(bench, tmp_path, ORPHAN, {})
+    assert receipt[c.OUTCOME] == "DELETED"
+    assert receipt[c.SOURCES].startswith("zookeeper=2@0 broker=2 at=")
+
+
+def test_an_owner_that_shrank_is_kept_by_the_limit_that_is_configured(bench: Bench, tmp_path: Path) -> None:
+    """Only the policy knows the limit, and the service makes it of [safety] (streaming.app.policy_of)."""
+    settings = load(None)
+    bench.policy = replace(bench.policy, max_shrink=policy_of(settings).max_shrink, shrink_applies_above=100)
+    receipt = work(bench, tmp_path, ORPHAN, {}, believed=Counts(101, 101))
+    assert (receipt[c.OUTCOME], receipt[c.REASON], receipt[c.ATTEMPT]) == ("RETRY", str(Reason.SOURCE_SHRANK), 0)

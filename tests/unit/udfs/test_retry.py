@@ -1,0 +1,136 @@
+"""Retry-letter properties: as Java's, and harmless when forged."""
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from udfs import retry
+from udfs.disposition import backoff_ms
+from udfs.retry import attempt_of, dead_letter_properties, delay_ms_of, due_ms, retry_properties
+
+ORIGIN = "5:7:2"
+TOPIC = "persistent://pulsar/system/__ledger_deletion"
+
+
+@pytest.mark.parametrize(
+    ("written", "attempt"),
+    [
+        pytest.param(None, 0, id="absent"),
+        pytest.param("0", 0, id="zero"),
+        pytest.param("1", 1, id="first retry"),
+        pytest.param("11", 11, id="dead letter of ten tries"),
+        pytest.param("007", 7, id="leading zeros"),
+        pytest.param("", 0, id="empty"),
+        pytest.param("-5", 0, id="negative, which must not buy more tries"),
+        pytest.param("+5", 0, id="sign"),
+        pytest.param(" 5", 0, id="space"),
+        pytest.param("1e3", 0, id="exponent"),
+        pytest.param("\u0665", 0, id="a digit of another script"),
+        pytest.param("\u00b2", 0, id="superscript two"),
+        pytest.param("1000000", 1_000_000, id="largest"),
+        pytest.param("1000001", 1_000_000, id="beyond the largest"),
+        pytest.param("9" * 10_000, 1_000_000, id="ten thousand digits"),
+        pytest.param("0" * 10_000, 0, id="ten thousand zeros"),
+    ],
+)
+def test_attempts_are_read_leniently(written: str | None, attempt: int) -> None:
+    assert attempt_of({} if written is None else {"RECONSUMETIMES": written}) == attempt
+
+
+@pytest.mark.parametrize(
+    ("written", "delay_ms"),
+    [(None, 0), ("600000", 600_000), ("-1", 0), ("x", 0), ("9" * 30, retry.MAX_DELAY_MS)],
+)
+def test_a_message_is_due_its_delay_after_its_publication(written: str | None, delay_ms: int) -> None:
+    assert delay_ms_of({"DELAY_TIME": written}) == delay_ms
+    assert due_ms(1_000, {"DELAY_TIME": written}) == 1_000 + delay_ms
+
+
+def test_a_first_retry_carries_what_java_writes() -> None:
+    copied = retry_properties({"zone": "a", "X": "1"}, real_topic=TOPIC, origin_id=ORIGIN, attempt=1, delay_ms=600_000)
+    assert list(copied.items()) == [
+        ("DELAY_TIME", "600000"),
+        ("ORIGIN_MESSAGE_ID", ORIGIN),
+        ("ORIGIN_MESSAGE_IDY_TIME", ORIGIN),
+        ("REAL_TOPIC", TOPIC),
+        ("RECONSUMETIMES", "1"),
+        ("X", "1"),
+        ("zone", "a"),
+    ]
+
+
+def test_a_later_copy_keeps_the_first_topic_and_counts_on() -> None:
+    first = retry_properties({}, real_topic=TOPIC, origin_id=ORIGIN, attempt=1, delay_ms=5)
+    second = retry_properties(first, real_topic=f"{TOPIC}-RETRY", origin_id=ORIGIN, attempt=2, delay_ms=10)
+    assert second == first | {"RECONSUMETIMES": "2", "DELAY_TIME": "10"}
+
+
+def test_the_origin_is_the_callers_word() -> None:
+    copied = retry_properties(
+        {"ORIGIN_MESSAGE_ID": "forged"}, real_topic=TOPIC, origin_id=ORIGIN, attempt=1, delay_ms=5
+    )
+    assert copied["ORIGIN_MESSAGE_ID"] == copied["ORIGIN_MESSAGE_IDY_TIME"] == ORIGIN
+
+
+def test_a_dead_letter_says_why() -> None:
+    first = retry_properties({"zone": "a"}, real_topic=TOPIC, origin_id=ORIGIN, attempt=10, delay_ms=5)
+    dead = dead_letter_properties(
+        first, real_topic=f"{TOPIC}-RETRY", origin_id=ORIGIN, attempt=11, reason="IN_USE: listed"
+    )
+    assert dead == first | {"RECONSUMETIMES": "11", "REASON": "IN_USE: listed"}
+
+
+def test_a_reason_is_cut_to_what_a_property_may_hold() -> None:
+    dead = dead_letter_properties({}, real_topic=TOPIC, origin_id=ORIGIN, attempt=0, reason="x" * 5000)
+    assert len(dead["REASON"]) == retry.MAX_REASON_LENGTH
+
+
+def test_the_given_properties_are_not_changed() -> None:
+    given_ = {"a": "b"}
+    retry_properties(given_, real_topic=TOPIC, origin_id=ORIGIN, attempt=1, delay_ms=5)
+    assert given_ == {"a": "b"}
+
+
+def test_an_original_has_no_retry_properties() -> None:
+    dead = dead_letter_properties(
+        {"a": "b", "RETRY_TOPIC": "x"}, real_topic=TOPIC, origin_id=ORIGIN, attempt=1, reason="r"
+    )
+    assert retry.as_original(dead) == {"a": "b"}
+
+
+@pytest.mark.parametrize(
+    ("attempt", "shortest", "longest"),
+    [
+        (0, 600, 600),
+        (1, 600, 600),
+        (2, 900, 1200),
+        (3, 1800, 2400),
+        (4, 3600, 4800),
+        (5, 3750, 5000),
+        (10**9, 3750, 5000),
+    ],
+)
+def test_waiting_doubles_up_to_the_cap(attempt: int, shortest: int, longest: int) -> None:
+    waits = {backoff_ms(attempt, base_ms=600, cap_ms=5000, seed=f"5:{n}:0") for n in range(200)}
+    assert shortest <= min(waits) <= max(waits) <= longest
+    assert len(waits) > 100 or shortest == longest
+
+
+@pytest.mark.parametrize("cap_ms", [0, 599, 600])
+def test_a_cap_below_the_base_is_the_base(cap_ms: int) -> None:
+    assert backoff_ms(7, base_ms=600, cap_ms=cap_ms, seed="x") == 600
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.integers(0, 10**6), st.integers(0, 10**9), st.integers(0, 10**9), st.text(st.characters(), max_size=9))
+def test_a_wait_is_repeatable_and_within_its_bounds(attempt: int, base_ms: int, cap_ms: int, seed: str) -> None:
+    wait = backoff_ms(attempt, base_ms=base_ms, cap_ms=cap_ms, seed=seed)
+    assert wait == backoff_ms(attempt, base_ms=base_ms, cap_ms=cap_ms, seed=seed)
+    assert base_ms <= wait <= max(base_ms, cap_ms)
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.dictionaries(st.sampled_from(["RECONSUMETIMES", "DELAY_TIME"]), st.none() | st.text(max_size=30)))
+def test_whatever_is_written_is_a_number_within_its_bounds(properties: dict[str, str | None]) -> None:
+    assert 0 <= attempt_of(properties) <= retry.MAX_ATTEMPT
+    assert 0 <= delay_ms_of(properties) <= retry.MAX_DELAY_MS

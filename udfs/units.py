@@ -1,0 +1,4 @@
+"""Lengths of time in milliseconds."""
+
+HOUR_MS = 3_600_000
+DAY_MS = 24 * HOUR_MS
