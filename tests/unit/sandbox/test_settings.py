@@ -92,7 +92,7 @@ def test_properties_are_written_as_java_reads_them() -> None:
 def test_the_service_takes_the_configuration_that_the_sandbox_writes(home: Home, spec: Spec) -> None:
     write_local_files(home, spec)
 
-    loaded = load.load(home.config)
+    loaded = load(home.config)
 
     where = addresses(spec)
     assert loaded.pulsar.service_url == where.pulsar
