@@ -11,16 +11,22 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
+from typer.testing import CliRunner
 
+from streaming.__main__ import app
 from streaming.config.load import CONF, load
 from streaming.config.settings import Settings
+from streaming.errors import ReaperError
+from streaming.sandbox import topics
 from streaming.sandbox.cluster import Cluster
 from streaming.spark import jars as artifacts
 from streaming.state.outcomes import receipts_of
+from streaming.topics.requests import publish_lines
 from tests import shared_classes
 
 CONFIG = """
@@ -81,7 +87,15 @@ class Deployment:
 
     def run(self, *arguments: str, stdin: bytes = b"", code: int = 0, seconds: float = 240) -> str:
         """Run a command to its end; returns what it printed on both streams. Fails unless it ends with `code`."""
-        return _run(self.command(*arguments), code, seconds, input=stdin)
+        return _run(self.command(*arguments), code, seconds, input=stdin, env=_with_classes())
+
+    def call(self, *arguments: str, code: int = 0) -> str:
+        """Run a command that starts no Spark, in this process: it is as real, and saves the seconds of a start."""
+        result = CliRunner().invoke(app, [*arguments, "--config", str(self.config)])
+        error = result.exception
+        found = error.exit_code if isinstance(error, ReaperError) else result.exit_code
+        assert found == code, f"{result.output} {error!r}"
+        return f"{result.output}{error if isinstance(error, ReaperError) else ''}"
 
     def submit(self, *arguments: str, code: int = 0, seconds: float = 240, jars: str = "") -> str:
         """The same by spark-submit, as the README has it; jars: what `ledger-reaper jars` says, if more is needed."""
@@ -91,7 +105,7 @@ class Deployment:
         """Start a command, or spark-submit with it, in a process group of its own."""
         command = self._submitted(*arguments) if submitted else self.command(*arguments)
         with log.open("ab") as out:
-            how = _submitting() if submitted else {}
+            how = _submitting() if submitted else {"env": _with_classes()}
             return subprocess.Popen(command, stdout=out, stderr=subprocess.STDOUT, start_new_session=True, **how)
 
     def _submitted(self, *arguments: str, jars: str = "") -> list[str]:
@@ -101,7 +115,8 @@ class Deployment:
         return [*submit, "--jars", jars, "streaming/__main__.py", *arguments, "--config", str(self.config)]
 
     def request(self, payloads: Iterable[bytes]) -> None:
-        self.run("request", "--unchecked", stdin=b"\n".join(payloads) + b"\n")
+        """What `ledger-reaper request --unchecked` does; test_service.py runs the command itself."""
+        publish_lines(self.settings, payloads, unchecked=True)
 
     def receipts(self) -> list[dict[str, Any]]:
         return list(receipts_of(self.settings))
@@ -116,6 +131,10 @@ class Deployment:
 
     def outcomes(self) -> Counter[tuple[str, str]]:
         return Counter((row["outcome"], row["reason"]) for some in self.final().values() for row in some)
+
+
+def _with_classes() -> dict[str, str]:
+    return os.environ | {shared_classes.CLASS_PATH: shared_classes.class_path()}
 
 
 def _submitting() -> dict[str, Any]:
@@ -135,6 +154,23 @@ def deployment(
     cluster: Cluster, here: Path, *, chunk_rows: int = 50_000, extra: str = "", limits: str = ""
 ) -> Deployment:
     """A service of its own on the cluster, with everything it keeps in `here`."""
+    classes = shared_classes.java_options(partial(_use_all_classes, cluster))
+    return _deployment(cluster, here, chunk_rows=chunk_rows, extra=extra, limits=limits, classes=classes)
+
+
+def _use_all_classes(cluster: Cluster, here: Path, classes: str) -> None:
+    """Have the service do a little of each: refuse a request, find a ledger gone, put a request off."""
+    service = _deployment(cluster, here, classes=classes)
+    topic = "persistent://public/default/all-classes"
+    topics.fill(cluster, topic, 2, ["s"])
+    there = topics.data_ledgers(cluster, topic)[0]
+    service.request([b"no request", payload(topic, 10**15), payload(topic, there)])
+    service.run("run", "--until-idle")
+
+
+def _deployment(
+    cluster: Cluster, here: Path, *, classes: str, chunk_rows: int = 50_000, extra: str = "", limits: str = ""
+) -> Deployment:
     where = cluster.addresses
     text = CONFIG.format(
         name=f"t{uuid.uuid4().hex[:10]}",
@@ -147,7 +183,7 @@ def deployment(
         home=cluster.home.root,
         here=here,
         limits=limits,
-        classes=shared_classes.java_options(),
+        classes=classes,
     )
     config = here / "config.toml"
     config.write_text(text + extra)
