@@ -20,7 +20,9 @@ from streaming.spark.jars import jars
 # Spark puts this at the end of the class path. An archive holds only what is found there, and nothing of spark.jars.
 CLASS_PATH = "SPARK_DIST_CLASSPATH"
 _LATEST_SECONDS = 240
-_QUIET = "-XX:+UseSerialGC -Xlog:cds=off -Xlog:cds+dynamic=off"
+_QUIET = "-Xlog:cds=off -Xlog:cds+dynamic=off"
+# A few rows are through before code for them is compiled. What spark-submit starts compiles it, as in production.
+_SMALL = "-XX:+UseSerialGC -Dspark.sql.codegen.wholeStage=false -Dspark.sql.codegen.factoryMode=NO_CODEGEN"
 
 
 @cache
@@ -38,13 +40,13 @@ def java_options(run: Callable[[Path, str], None]) -> str:
     archive = Path(sys.prefix) / f"service-classes-{fits}.jsa"  # beside PySpark's jars, which it fits too
     if not archive.exists():
         _make(archive, run)
-    return f"-XX:SharedArchiveFile={archive} {_QUIET}" if archive.exists() else ""
+    return f"-XX:SharedArchiveFile={archive} {_QUIET} {_SMALL}" if archive.exists() else _SMALL
 
 
 def _make(archive: Path, run: Callable[[Path, str], None]) -> None:
     with tempfile.TemporaryDirectory(dir=sys.prefix, prefix="service-classes-") as folder:
         made = Path(folder) / "classes.jsa"
-        run(Path(folder), f"-XX:ArchiveClassesAtExit={made} {_QUIET}")
+        run(Path(folder), f"-XX:ArchiveClassesAtExit={made} {_QUIET} {_SMALL}")
         deadline = time.monotonic() + _LATEST_SECONDS
         while time.monotonic() < deadline and _jvm_of(folder):  # it writes the archive when it ends, after Python
             time.sleep(0.2)

@@ -22,7 +22,7 @@ from streaming.__main__ import app
 from streaming.config.load import CONF, load
 from streaming.config.settings import Settings
 from streaming.errors import ReaperError
-from streaming.sandbox import topics
+from streaming.sandbox import ledgers, topics
 from streaming.sandbox.cluster import Cluster
 from streaming.spark import jars as artifacts
 from streaming.state.outcomes import receipts_of
@@ -190,8 +190,11 @@ def _deployment(
     return Deployment(config)
 
 
+Deploy = Callable[..., Deployment]
+
+
 @pytest.fixture
-def deploy(cluster: Cluster, tmp_path: Path) -> Callable[..., Deployment]:
+def deploy(cluster: Cluster, tmp_path: Path) -> Deploy:
     """Factory of deployments; chunk_rows and extra TOML can be given."""
 
     def make(*, chunk_rows: int = 50_000, extra: str = "", folder: str = "service", limits: str = "") -> Deployment:
@@ -232,7 +235,22 @@ def wait_until(
     while not holds():
         assert running.poll() is None, log.read_text()[-4000:]
         assert time.monotonic() < deadline, log.read_text()[-4000:]
-        time.sleep(0.3)
+        time.sleep(0.1)
+
+
+def new_topic(kind: str) -> str:
+    """A name that nobody used before."""
+    return f"persistent://public/default/{kind}-{uuid.uuid4().hex[:8]}"
+
+
+def leak(cluster: Cluster, topic: str, count: int) -> list[int]:
+    """Make ledgers that look as if the topic had leaked them; returns their ids, which no broker gets to."""
+    first = _next_ids[0]
+    _next_ids[0] += count
+    return list(ledgers.make_synthetic(cluster, topic, count=count, first_id=first))
+
+
+_next_ids = [int(time.time() * 1000) % 1_000_000_000 + 1_000_000]  # by time: a cluster may outlive a run of the tests
 
 
 def payload(topic: str, ledger_id: int, **fields: Any) -> bytes:
