@@ -1,8 +1,9 @@
 """Publishes what receipts say is to go to RETRY and DLQ, exactly once.
 
 Sequence id = chunk number * 2^20 + place in the chunk: chunks ascend over the life of the receipts table and their
-rows have one order, so a second try sends the same ids and the broker drops what it has (DESIGN.md: why not the
-source position). The producer's name carries the table's id: another table starts another count.
+rows have one order, so a second try sends the same ids and the broker drops what it has
+(docs/decisions/0010: why not the source position). The producer's name carries the table's id: another table starts
+another count.
 How far this got is marked outside the table: a table that knows less than the mark has lost commits.
 A broker forgets a producer after hours of silence; each copy then tells by its COPY_ID that it is there.
 """
