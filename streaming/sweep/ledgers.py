@@ -19,9 +19,8 @@ from streaming.sweep.jobs import Job, Journal, Limiter, OpenJob, SweepRules, Swe
 from streaming.sweep.references import SweepReferences
 from streaming.sweep.transactions import Guarded, Nodes, changed, guards_of, parent_of, portions, read_node, refused
 from udfs.completeness import certificate
-from udfs.formats.errors import FormatError
-from udfs.formats.ledger_metadata import parse_ledger_metadata
 from udfs.judge import Case, judge, kept_by_shrinkage, refers_to, seen_before
+from udfs.ledger_facts import facts_of
 from udfs.paths import ledger_path
 from udfs.records import LedgerComponent, LedgerFacts, Outcome, Reason, Reference, Verdict
 from udfs.references import key_of
@@ -210,9 +209,5 @@ def _is_in_use(one: OpenJob) -> bool:
 def _facts(one: OpenJob, node: Znode | None) -> LedgerFacts | None:
     if node is None:
         return None
-    try:
-        metadata = parse_ledger_metadata(node.data)
-    except FormatError:
-        return LedgerFacts(one.job.request.ledger_id, one.path, node.version, None, node.mtime_ms)
-    last_change_ms = max(metadata.ctime_ms or 0, node.ctime_ms, node.mtime_ms)
-    return LedgerFacts(one.job.request.ledger_id, one.path, node.version, metadata, last_change_ms)
+    ledger_id = one.job.request.ledger_id
+    return facts_of(ledger_id, one.path, node.data, node.version, (node.ctime_ms, node.mtime_ms))
