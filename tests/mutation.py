@@ -115,7 +115,7 @@ MUTATIONS = (
     Mutation(
         "an owner that shrank keeps all",
         JUDGE,
-        "        or kept_by_shrinkage(case.reference, case.believed, policy)\n",
+        "        or kept_by_shrinkage(case.reference, case.baseline, policy)\n",
         "",
     ),
     Mutation("what shrank is not learnt", BELIEVED, "and not self._is_less(key, now)", ""),
