@@ -312,9 +312,7 @@ MUTATIONS = (
         "",
     ),
     Mutation("the journal is on disk", JOURNAL, "                os.fsync(file.fileno())\n", ""),
-    Mutation(
-        "the journal's folders are on disk", JOURNAL, "            _sync_folder(changed)", "            del changed"
-    ),
+    Mutation("the journal's folders are on disk", JOURNAL, "            flush(changed)", "            del changed"),
     Mutation("a replay overwrites nothing", JOURNAL, "-{uuid4().hex}.parquet", ".parquet"),
 )
 
