@@ -43,7 +43,7 @@ def receipts(
         _print_table(found, nothing=_nothing(settings.state.dir, is_filtered=is_filtered))
     why, since_ms = noted(settings.state.dir)
     if why:
-        typer.echo(f"The service deletes nothing since {utc(since_ms)} UTC: {why}", err=True)
+        typer.echo(f"The service deletes nothing, held since {utc(since_ms)} UTC: {why}", err=True)
 
 
 def _nothing(state_dir: str, *, is_filtered: bool) -> str:
