@@ -11,7 +11,9 @@ from typing import Any
 
 import pytest
 from jsonschema import Draft202012Validator
+from typer.main import get_command
 
+from streaming.cli.main import app
 from tests import invariants
 from tests.unit.udfs import test_wire
 from udfs.records import PendingDelete, Reason
@@ -133,6 +135,44 @@ def test_every_file_that_a_page_names_is_there(page: Path) -> None:
     top = "udfs|streaming|tests|bench|conf|docs|checkpoints"
     paths = re.findall(rf"`((?:{top})/[\w./-]+\.(?:py|md|toml|json|properties|conf))(?:::\w+)?`", prose_of(page))
     assert [path for path in paths if not (ROOT / path).exists()] == []
+
+
+def test_contributing_names_every_package_and_the_layers_as_import_linter_holds_them() -> None:
+    page = text_of(Path("CONTRIBUTING.md"))
+    packages = [folder.parent.relative_to(ROOT) for folder in (ROOT / "streaming").glob("*/__init__.py")]
+    assert [str(each) for each in packages if f"`{each}/`" not in page] == []
+    linter = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["tool"]["importlinter"]
+    (layers,) = [each["layers"] for each in linter["contracts"] if each["name"] == "inside the shell"]
+    assert "\n".join(layers) in page
+
+
+def said_commands(page: Path) -> Iterator[str]:
+    """What a page tells its readers to type after `ledger-reaper `, a line of code or a piece of one each."""
+    text = text_of(page)
+    code = [line for block in _FENCE.findall(text) for line in block.splitlines()]
+    code += [each.strip("`") for each in _CODE.findall(_FENCE.sub("", text))]
+    for line in code:
+        for said in re.findall(r"ledger-reaper ((?:-|[a-z]+\b)[^|#;)]*)", line):
+            yield said.strip()
+
+
+@pytest.mark.parametrize("page", PAGES, ids=str)
+def test_every_command_that_a_page_names_exists_with_these_options(page: Path) -> None:
+    top: Any = get_command(app)
+    unknown = []
+    for said in said_commands(page):
+        command = top
+        for word in re.match(r"(?:[a-z-]+ ?)*", said)[0].split():  # type: ignore[index]
+            if word.startswith("-") or not hasattr(command, "commands"):
+                break
+            command = command.commands.get(word)
+            if command is None:
+                unknown.append(said)
+                break
+        options = {name for each in getattr(command, "params", ()) for name in (*each.opts, *each.secondary_opts)}
+        if command is not None:
+            unknown += [said for each in re.findall(r"(?<![\w-])--[a-z][a-z-]*", said) if each not in options]
+    assert unknown == []
 
 
 def test_every_paper_that_the_code_names_is_there() -> None:
