@@ -61,13 +61,14 @@ def request(
     unchecked: Annotated[bool, typer.Option("--unchecked", help="Send lines as they are, valid or not")] = False,
 ) -> None:
     """Publish deletion requests. Invalid lines are named and not sent (exit 2); the valid ones are."""
+    from streaming.clients import command_clients
     from streaming.topics.requests import publish_lines
 
     settings = load(config)
     if file != "-" and not Path(file).is_file():
         raise ConfigError(f"no file {file}")
-    with sys.stdin.buffer if file == "-" else Path(file).open("rb") as lines:
-        report = publish_lines(settings, lines, unchecked=unchecked)
+    with command_clients(settings) as clients, sys.stdin.buffer if file == "-" else Path(file).open("rb") as lines:
+        report = publish_lines(settings, clients.pulsar.admin, lines, unchecked=unchecked)
     typer.echo(f"{report.published} requests published to {settings.topics.requests[0]}", err=True)
     if report.invalid:
         shown = "\n".join(f"  line {number}: {why}" for number, why in report.invalid[:20])
@@ -106,9 +107,12 @@ def receipts(
 def backlog(config: Config, json_lines: Json = False) -> None:
     """Show how many requests wait, per topic, RETRY included (PIP-186's estimated in-flight count)."""
     from streaming.cli.receipts import print_backlog
+    from streaming.clients import command_clients
     from streaming.reconcile.backlog import backlog_of
 
-    counted = backlog_of(load(config))
+    settings = load(config)
+    with command_clients(settings) as clients:
+        counted = backlog_of(settings, clients.pulsar)
     if json_lines:
         typer.echo(json.dumps(counted))
     else:
@@ -122,16 +126,22 @@ def pause(
 ) -> None:
     """Stop deleting, in every instance of the cluster, before the next group of deletes (a second's worth)."""
     from streaming.cli.control import pause as set_pause
+    from streaming.clients import command_clients
 
-    typer.echo(set_pause(load(config), why))
+    settings = load(config)
+    with command_clients(settings) as clients:
+        typer.echo(set_pause(settings, clients.store, why))
 
 
 @app.command()
 def resume(config: Config) -> None:
     """Let every instance of the cluster delete again."""
     from streaming.cli.control import resume as clear_pause
+    from streaming.clients import command_clients
 
-    typer.echo(clear_pause(load(config)))
+    settings = load(config)
+    with command_clients(settings) as clients:
+        typer.echo(clear_pause(settings, clients.store))
 
 
 @app.command()

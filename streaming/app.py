@@ -12,7 +12,7 @@ from functools import partial
 
 from pyspark.sql import SparkSession
 
-from streaming.adapters.pulsar.admin import PulsarAdmin
+from streaming.clients import reader_for
 from streaming.clock import Clock, SystemClock
 from streaming.config.policies import limits_of
 from streaming.config.settings import Settings
@@ -36,7 +36,7 @@ from streaming.limits.breaker import Breaker, breaker_path
 from streaming.limits.census import count_ledgers
 from streaming.limits.last_hour import deletes_since
 from streaming.metrics import Metrics
-from streaming.ports import MetadataStore
+from streaming.ports import MetadataStore, Pulsar, TopicAdmin
 from streaming.queries.checkpoints import is_unfinished, location_of, refuse_changes, root_of
 from streaming.queries.names import Query
 from streaming.queries.running import RunningQueries
@@ -179,7 +179,7 @@ def _blast_radius(settings: Settings, store: MetadataStore, clock: Clock) -> Bla
 
 
 def _work(
-    spark: SparkSession, settings: Settings, service: LedgerDeletionService, admin: PulsarAdmin, *, until_idle: bool
+    spark: SparkSession, settings: Settings, service: LedgerDeletionService, admin: TopicAdmin, *, until_idle: bool
 ) -> None:
     due = DueLoop(service.waiting, service.work_off_due, service.prune_waiting, service.clock, service.stop)
     service.on_kept = due.wake
@@ -187,11 +187,12 @@ def _work(
     lanes = RunningQueries(
         settings, admin, lambda query: stream(spark, settings, query, service.process).start(), service.begin_again
     )
+    pulsar = Pulsar(admin, reader_for(settings))
     failed: Mapping[Query, Exception | None] = {}
     broken: Exception | None = None
     care = Upkeep(
-        partial(_tidy, settings, service, admin),
-        lambda: reconcile(settings, admin, service.clock.now_ms(), matched=lanes.matched, remembers=True),
+        partial(_tidy, settings, service, pulsar),
+        lambda: reconcile(settings, pulsar, service.clock.now_ms(), matched=lanes.matched, remembers=True),
         service.metrics,
     )
     beside = BackgroundCall(service.stop)
@@ -253,10 +254,10 @@ def _audits(spark: SparkSession, settings: Settings) -> Iterator[Callable[[], bo
         yield lambda: turns.is_busy
 
 
-def _tidy(settings: Settings, service: LedgerDeletionService, admin: PulsarAdmin) -> None:
+def _tidy(settings: Settings, service: LedgerDeletionService, pulsar: Pulsar) -> None:
     try:
         service.maintain()
-        expire(settings, admin, service.clock.now_ms())
+        expire(settings, pulsar, service.clock.now_ms())
     except ReaperError as error:
         log.warning("dead letters not expired, again later: %s", error)
     except StopRequestedError:

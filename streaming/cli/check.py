@@ -45,6 +45,7 @@ def undo(  # noqa: PLR0913  one parameter an option: that is what typer reads
     put back, or its data are gone.
     """
     from streaming.cli.undo_text import SHOWN, advice, advice_on_objects, line
+    from streaming.clients import command_clients
     from streaming.undo.ledgers import Undone, UndoReport, UndoSelection
     from streaming.undo.ledgers import undo as undo_deletes
     from streaming.undo.objects import undo_objects
@@ -54,11 +55,12 @@ def undo(  # noqa: PLR0913  one parameter an option: that is what typer reads
     if wanted.is_nothing:
         raise ConfigError("nothing chosen: give --ledger, --topic or --since; several mean what all of them mean")
     settings = load(config)
-    report = (
-        UndoReport(undo_objects(settings, wanted, dry_run=dry_run))
-        if objects
-        else undo_deletes(settings, wanted, dry_run=dry_run)
-    )
+    with command_clients(settings) as clients:
+        report = (
+            UndoReport(undo_objects(settings, wanted, dry_run=dry_run))
+            if objects
+            else undo_deletes(settings, clients.store, clients.pulsar.admin, wanted, dry_run=dry_run)
+        )
     for each in report.results if json_lines else report.results[:SHOWN]:
         typer.echo(json.dumps(asdict(each)) if json_lines else line(each))
     typer.echo(advice_on_objects(report) if objects else advice(report), err=True)
@@ -74,17 +76,20 @@ def check(config: Config, json_lines: Json = False) -> None:
     """Look at everything the service needs, and say what to do. Exit 0, or 2, 3, 4 for the worst that was found."""
     from streaming.check.preflight import Status, worst
     from streaming.check.preflight import check as look
+    from streaming.clients import command_clients
 
     marks = {Status.OK: "ok      ", Status.NOTE: "note    ", Status.PROBLEM: "PROBLEM "}
     lines = []
-    for line in look(load(config)):
-        lines.append(line)
-        if json_lines:
-            typer.echo(json.dumps(asdict(line)))
-            continue
-        typer.echo(f"{marks[line.status]} {line.what}: {line.says}")
-        if line.do:
-            typer.echo(f"         -> {line.do}")
+    settings = load(config)
+    with command_clients(settings) as clients:
+        for line in look(settings, clients):
+            lines.append(line)
+            if json_lines:
+                typer.echo(json.dumps(asdict(line)))
+                continue
+            typer.echo(f"{marks[line.status]} {line.what}: {line.says}")
+            if line.do:
+                typer.echo(f"         -> {line.do}")
     if code := worst(lines):
         raise typer.Exit(code)
 
@@ -102,7 +107,12 @@ def accept(
     """
     from streaming.cli.control import accept as accept_owners
     from streaming.cli.control import accept_vanished
+    from streaming.clients import command_clients
 
     if bool(topic) + all_owners + gaps != 1:
         raise ConfigError("say which: --topic T (several times, if need be), --all, or --gaps")
-    typer.echo(accept_vanished(load(config)) if gaps else accept_owners(load(config), topic or []))
+    settings = load(config)
+    with command_clients(settings) as clients:
+        typer.echo(
+            accept_vanished(settings, clients.pulsar) if gaps else accept_owners(settings, clients.store, topic or [])
+        )

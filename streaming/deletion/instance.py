@@ -7,7 +7,6 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from secrets import token_hex
 
-from streaming.adapters.pulsar.admin import PulsarAdmin
 from streaming.clients import Clients, admin_for, clients_for
 from streaming.config.policies import policy_of
 from streaming.config.settings import Settings
@@ -17,7 +16,7 @@ from streaming.coordination.exclusive import require_exclusive_bookkeeper
 from streaming.coordination.lock import InstanceLock
 from streaming.coordination.pause import Pause
 from streaming.errors import StopRequestedError, UnavailableError
-from streaming.ports import MetadataStore, Znode
+from streaming.ports import MetadataStore, TopicAdmin, Znode
 from streaming.queries.checkpoints import root_of
 from streaming.sweep.jobs import SweepRules
 
@@ -29,7 +28,7 @@ class Instance:
     """What makes this process the one that may delete: lock, epoch, and the clients behind them."""
 
     clients: Clients
-    admin: PulsarAdmin
+    admin: TopicAdmin
     epoch: Epoch
     pause: Pause
     rules: SweepRules

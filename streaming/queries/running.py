@@ -16,9 +16,10 @@ from collections.abc import Callable, Iterator, Mapping
 
 from pyspark.sql.streaming.query import StreamingQuery
 
-from streaming.adapters.pulsar.admin import PulsarAdmin, is_busy
+from streaming.adapters.pulsar.admin import is_busy
 from streaming.config.settings import Settings
 from streaming.errors import BusyError, ReaperError
+from streaming.ports import TopicAdmin
 from streaming.queries.checkpoints import changes_of, left_behind
 from streaming.queries.names import Query, queries_of
 from streaming.topics.matching import matched_topics
@@ -41,7 +42,7 @@ class RunningQueries:
     def __init__(
         self,
         settings: Settings,
-        admin: PulsarAdmin,
+        admin: TopicAdmin,
         begin: Callable[[Query], StreamingQuery],
         begin_again: Callable[[str], None],
         monotonic: Callable[[], float] = time.monotonic,
@@ -70,7 +71,7 @@ class RunningQueries:
         return tuple(self._matched)
 
     def start(self) -> None:
-        """Begin all queries. Raises what PulsarAdmin does."""
+        """Begin all queries. Raises what TopicAdmin does."""
         for query in queries_of(self._settings):
             self._running[query] = self._begin(query)
         self.look_up()
@@ -91,7 +92,7 @@ class RunningQueries:
         return failed
 
     def look_up(self) -> bool:
-        """Take up what matches the pattern now; True if that was something new. Raises what PulsarAdmin does."""
+        """Take up what matches the pattern now; True if that was something new. Raises what TopicAdmin does."""
         self._looked_up_s = self._monotonic()
         found = matched_topics(self._admin, self._settings)
         for topic in self._matched.keys() - set(found):
