@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from streaming.cli.undo_text import advice
+from streaming.cli.undo import advice
 from streaming.errors import ConfigError
 from streaming.undo.ledgers import Result, Undone, UndoReport, judged, newest_of
 from tests.builders import (
