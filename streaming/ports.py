@@ -4,15 +4,19 @@ Every port has an adapter that is named by its technology and a fake in streamin
 same tests (tests/contract). "Unknown" is an exception (UnavailableError), never a default.
 """
 
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, Protocol
 
+from streaming.errors import SafetyError
 from udfs.formats.internal_stats import InternalStats, Position
 from udfs.formats.message_id import message_id_text
 from udfs.paths import partition_index
 from udfs.records import BrokerView, StoredObject, UnfinishedUpload
+
+_LEDGER_LEAF = re.compile(r"/\d{2,4}/L\d{4}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,6 +124,15 @@ class MetadataStore(SweepStore, Protocol):
     def close(self) -> None:
         """End the session."""
         ...
+
+
+def refuse_ledgers(path: str) -> None:
+    """Raise SafetyError where path has the shape of a ledger's znode: such a one goes by delete_guarded or not at all.
+
+    Every MetadataStore asks this before it deletes a znode or changes its ACL.
+    """
+    if _LEDGER_LEAF.search(path):
+        raise SafetyError(f"{path} is a ledger: it may only be deleted together with a check of its owner")
 
 
 class Broker(Protocol):

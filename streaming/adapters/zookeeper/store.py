@@ -19,9 +19,8 @@ from streaming.adapters.zookeeper.deletes import delete_guarded
 from streaming.adapters.zookeeper.reads import CHILDREN, DATA, BulkRead, Sizes
 from streaming.adapters.zookeeper.session import AnsweredError, ZooKeeperSession
 from streaming.adapters.zookeeper.settings import ZooKeeperSettings
-from streaming.adapters.zookeeper.unguarded import refuse_ledgers
 from streaming.errors import RefusedError
-from streaming.ports import GuardedDelete, GuardResult, Unreadable, Znode
+from streaming.ports import GuardedDelete, GuardResult, Unreadable, Znode, refuse_ledgers
 from udfs.formats.acl import CREATOR, OPEN, AclEntry, acl_bytes, acl_entries
 
 __all__ = ["ZooKeeperSettings", "ZooKeeperStore", "close_all", "store_for"]
