@@ -12,7 +12,7 @@ from functools import partial
 
 from pyspark.sql import SparkSession
 
-from streaming.clients import reader_for
+from streaming.clients import admin_for, clients_for, reader_for
 from streaming.clock import Clock, SystemClock
 from streaming.config.policies import limits_of
 from streaming.config.settings import Settings
@@ -76,7 +76,7 @@ def _run(settings: Settings, jars: Callable[[], Jars], stop: threading.Event, *,
     with (
         on_signals(partial(_told, stop)),
         faults_named(settings.checkpoints),
-        begin_instance(settings, stop) as instance,
+        begin_instance(settings, clients_for(settings), admin_for(settings), stop) as instance,
     ):
         retry_partitions, dead_letter_partitions = ensure_topics(instance.admin, settings, stop)
         require_brokers_store(instance.clients.store, instance.clients.broker, f"{settings.topics.retry}-partition-0")

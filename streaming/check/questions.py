@@ -180,10 +180,12 @@ def directory(location: str) -> str:
     try:
         if isinstance(filesystem, pafs.LocalFileSystem):
             return _local_directory(Path(root))
-        found = filesystem.get_file_info(root).type
+        bucket, found = filesystem.get_file_info([root.partition("/")[0] or "/", root])
     except OSError as error:
         raise ConfigError(f"{shown(location)} can't be looked at: {error}") from error
-    if found is pafs.FileType.NotFound:
+    if bucket.type is pafs.FileType.NotFound:
+        raise ConfigError(f"{shown(location)}: there is no bucket {bucket.path}, and the service makes none")
+    if found.type is pafs.FileType.NotFound:
         raise Notice(f"{shown(location)} does not exist yet; the first start makes it", do="")
     return f"{shown(location)} exists (the right to write there was not tried)"
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from secrets import token_hex
 
-from streaming.clients import Clients, admin_for, clients_for
+from streaming.clients import Clients
 from streaming.config.policies import policy_of
 from streaming.config.settings import Settings
 from streaming.coordination import identity, own_znodes
@@ -36,11 +36,11 @@ class Instance:
 
 
 @contextlib.contextmanager
-def begin_instance(settings: Settings, stop: threading.Event) -> Iterator[Instance]:
+def begin_instance(
+    settings: Settings, clients: Clients, admin: TopicAdmin, stop: threading.Event
+) -> Iterator[Instance]:
     """Become the one instance of this name until the block ends. Raises SafetyError, ConfigError, UnavailableError."""
     require_exclusive_bookkeeper(settings)
-    clients = clients_for(settings)
-    admin = admin_for(settings)
     store, root, name = clients.store, settings.zookeeper.own_root, settings.service.name
     cluster = identity.read_identity(store, settings.zookeeper.ledgers_root, ",".join(sorted(admin.clusters())), name)
     with _alone(store, root, name, stop):

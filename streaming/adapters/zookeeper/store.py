@@ -31,9 +31,9 @@ _EPHEMERAL_FLAG = 1
 class ZooKeeperStore:
     """MetadataStore on ZooKeeper. Connects when first used; thread-safe; usable in a forked child."""
 
-    def __init__(self, settings: ZooKeeperSettings) -> None:
+    def __init__(self, settings: ZooKeeperSettings, *, sizes: Sizes | None = None) -> None:
         self._session = ZooKeeperSession(settings)
-        self._sizes = Sizes()
+        self._sizes = sizes or Sizes()
         self._own_acl = _wire(CREATOR if settings.has_credentials else OPEN)
         self.is_identified = settings.has_credentials
 
