@@ -15,7 +15,7 @@ from rich.console import Console
 from streaming.adapters.bookkeeper.bookies import announced
 from streaming.audit import columns as a
 from streaming.audit import history, join
-from streaming.audit.audited import Audited, instance_id_of, remember, remembered
+from streaming.audit.audited import Audited, remember, remembered
 from streaming.audit.options import AuditOptions, FindingFilters
 from streaming.audit.place import FINDINGS, Place, place_of
 from streaming.audit.progress import Phases
@@ -33,6 +33,7 @@ from streaming.clients import clients_for
 from streaming.clock import SystemClock
 from streaming.config.settings import Settings
 from streaming.coordination.exclusive import require_exclusive_bookkeeper
+from streaming.coordination.identity import instance_id_of
 from streaming.errors import ReaperError, SafetyError
 from streaming.spark.failures import translated
 from streaming.spark.session import Jars, start
@@ -206,7 +207,7 @@ class AuditCommand:
 
 
 def _refuse_other_cluster(settings: Settings, audited: Audited) -> None:
-    found = instance_id_of(settings)
+    found = instance_id_of(clients_for(settings).store, settings.zookeeper.ledgers_root)
     if found != audited.instance_id:
         raise SafetyError(
             f"audit {audited.audit_id} was made of cluster {audited.instance_id}; this one is {found}: "

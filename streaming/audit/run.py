@@ -19,7 +19,7 @@ from pyspark.sql.pandas.types import from_arrow_schema
 from streaming.adapters.zookeeper.zxid import newest_zxid
 from streaming.audit import columns as a
 from streaming.audit import join
-from streaming.audit.audited import Audited, Share, instance_id_of
+from streaming.audit.audited import Audited, Share
 from streaming.audit.certificate import MAX_PROBLEMS, Certificate, blocked_paths, whole_errors
 from streaming.audit.looks.ledgers import LookTask
 from streaming.audit.options import AuditOptions
@@ -35,7 +35,7 @@ from streaming.clients import clients_for, zookeeper_settings
 from streaming.clock import Clock
 from streaming.config.policies import policy_of
 from streaming.config.settings import Settings
-from streaming.coordination.identity import read_layout
+from streaming.coordination.identity import instance_id_of, read_layout
 from streaming.queries.transforms import tasks_for
 from udfs import columns as c
 from udfs.audit import NOT_FINDINGS, FindingClass
@@ -121,7 +121,7 @@ class _Run:
         ended_ms = self._audit.clock.now_ms()
         return Audited(
             self._audit_id,
-            instance_id_of(self._settings),
+            instance_id_of(self._store, self._settings.zookeeper.ledgers_root),
             self._started_ms,
             ended_ms,
             certificate,
