@@ -1,4 +1,4 @@
-"""What an audit came to, and how it is remembered beside its findings (summary.json)."""
+"""What an audit came to, and the file beside its findings that remembers it (summary.json)."""
 
 import json
 from collections.abc import Mapping
@@ -17,8 +17,8 @@ FILE = "summary.json"
 
 
 @dataclass(frozen=True, slots=True)
-class Share:
-    """How much is in use of a namespace, by component; bytes as the owners' lists tell them."""
+class InUse:
+    """What the topics of a namespace refer to, of one component and type; the bytes stand in the topics' own lists."""
 
     namespace: str
     component: str
@@ -28,10 +28,10 @@ class Share:
 
 
 @dataclass(frozen=True, slots=True)
-class Audited:
-    """What an audit came to. totals: how much was listed and is in use, and class -> count and bytes.
+class AuditResult:
+    """What an audit came to. totals: how much it listed, how much is in use, and class -> count and bytes.
 
-    instance_id: BookKeeper's own name for the cluster that was audited.
+    instance_id: BookKeeper's own name for the cluster that the audit looked at.
     """
 
     audit_id: str
@@ -40,20 +40,20 @@ class Audited:
     ended_ms: int
     certificate: Certificate
     totals: Mapping[str, Any]
-    in_use: tuple[Share, ...]
+    in_use: tuple[InUse, ...]
 
 
-def remember(place: Place, audited: Audited, filters: FindingFilters) -> None:
-    """Write it down. filters: what the report beside it shows; the findings are all there. Raises UnavailableError."""
+def remember(place: Place, result: AuditResult, filters: FindingFilters) -> None:
+    """Write summary.json. filters: what the report beside it shows; findings/ holds all. Raises UnavailableError."""
     content = {
-        "audit_id": audited.audit_id,
-        "instance_id": audited.instance_id,
-        "started_ms": audited.started_ms,
-        "ended_ms": audited.ended_ms,
+        "audit_id": result.audit_id,
+        "instance_id": result.instance_id,
+        "started_ms": result.started_ms,
+        "ended_ms": result.ended_ms,
         "filters": asdict(filters),
-        "certificate": audited.certificate.as_json(),
-        "totals": audited.totals,
-        "in_use": [asdict(share) for share in audited.in_use],
+        "certificate": result.certificate.as_json(),
+        "totals": result.totals,
+        "in_use": [asdict(each) for each in result.in_use],
     }
     place.write(FILE, json.dumps(content, indent=2).encode())
 
@@ -69,21 +69,21 @@ def instance_id_of(settings: Settings) -> str:
     return node.data.decode("utf-8", "replace")
 
 
-def remembered(place: Place) -> Audited:
-    """The last audit there. Raises ConfigError where there is none, UnavailableError."""
+def remembered(place: Place) -> AuditResult:
+    """Read the last audit's summary.json. Raises ConfigError where there is none, UnavailableError."""
     content = place.read(FILE)
     if content is None:
-        raise ConfigError(f"no audit in {place.location}: run `ledger-reaper audit` without --last first")
+        raise ConfigError(f"{place.location} holds no audit yet: run `ledger-reaper audit` without --last first")
     try:
         fields = json.loads(content)
-        return Audited(
+        return AuditResult(
             fields["audit_id"],
             fields["instance_id"],
             fields["started_ms"],
             fields["ended_ms"],
             Certificate.from_json(fields["certificate"]),
             fields["totals"],
-            tuple(Share(**share) for share in fields["in_use"]),
+            tuple(InUse(**each) for each in fields["in_use"]),
         )
     except (ValueError, KeyError, TypeError) as error:
-        raise ConfigError(f"{place.location}/{FILE} is damaged ({error}): run `ledger-reaper audit` anew") from error
+        raise ConfigError(f"{place.location}/{FILE} is damaged ({error}): run `ledger-reaper audit` again") from error
