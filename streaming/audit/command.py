@@ -26,7 +26,7 @@ from streaming.audit.report import html, terminal
 from streaming.audit.report.html import ReportContext
 from streaming.audit.report.summary import Summary, matching, summarize
 from streaming.audit.report.words import scope_text
-from streaming.audit.result import AuditResult, instance_id_of, remember, remembered
+from streaming.audit.result import AuditResult, remember, remembered
 from streaming.audit.run import Audit
 from streaming.audit.space import Space, account
 from streaming.audit.stopping import run_until_signal
@@ -34,6 +34,7 @@ from streaming.clients import clients_for
 from streaming.clock import SystemClock
 from streaming.config.settings import Settings
 from streaming.coordination.exclusive import require_exclusive_bookkeeper
+from streaming.coordination.identity import instance_id_of
 from streaming.errors import ReaperError, SafetyError
 from streaming.spark.failures import translated
 from streaming.spark.session import Jars, start
@@ -209,7 +210,7 @@ class AuditCommand:
 
 
 def _refuse_other_cluster(settings: Settings, result: AuditResult) -> None:
-    found = instance_id_of(settings)
+    found = instance_id_of(clients_for(settings).store, settings.zookeeper.ledgers_root)
     if found != result.instance_id:
         raise SafetyError(
             f"audit {result.audit_id} looked at BookKeeper {result.instance_id}, and this configuration names "

@@ -8,10 +8,7 @@ from typing import Any
 from streaming.audit.certificate import Certificate
 from streaming.audit.options import FindingFilters
 from streaming.audit.place import Place
-from streaming.clients import clients_for
-from streaming.config.settings import Settings
-from streaming.errors import ConfigError, UnavailableError
-from streaming.ports import Unreadable
+from streaming.errors import ConfigError
 
 FILE = "summary.json"
 
@@ -56,17 +53,6 @@ def remember(place: Place, result: AuditResult, filters: FindingFilters) -> None
         "in_use": [asdict(each) for each in result.in_use],
     }
     place.write(FILE, json.dumps(content, indent=2).encode())
-
-
-def instance_id_of(settings: Settings) -> str:
-    """BookKeeper's INSTANCEID, now. Raises ConfigError, UnavailableError."""
-    path = f"{settings.zookeeper.ledgers_root}/INSTANCEID"
-    (node,) = clients_for(settings).store.read_many([path])
-    if node is None:
-        raise ConfigError(f"ZooKeeper has no {path}: check zookeeper.hosts (chroot?) and zookeeper.ledgers_root")
-    if isinstance(node, Unreadable):
-        raise UnavailableError(f"{path} can't be read: {node.detail}")
-    return node.data.decode("utf-8", "replace")
 
 
 def remembered(place: Place) -> AuditResult:

@@ -26,14 +26,14 @@ from streaming.audit.looks.twice import look_twice
 from streaming.audit.options import AuditOptions
 from streaming.audit.place import FINDINGS, Place
 from streaming.audit.progress import Phases
-from streaming.audit.result import AuditResult, instance_id_of
+from streaming.audit.result import AuditResult
 from streaming.audit.stages import PhaseTools, Stages
 from streaming.audit.walk.objects import bucket_path, buckets_by_label
 from streaming.audit.walk.phases import Walk
 from streaming.clients import clients_for, zookeeper_settings
 from streaming.clock import Clock
 from streaming.config.settings import Settings
-from streaming.coordination.identity import read_layout
+from streaming.coordination.identity import instance_id_of, read_layout
 from udfs.units import DAY_MS
 
 _WORK = ".work-"
@@ -81,7 +81,7 @@ class Audit:
         found = self.spark.read.parquet(self.place.spark_path(FINDINGS))
         return AuditResult(
             audit_id,
-            instance_id_of(self.settings),
+            instance_id_of(tools.store, self.settings.zookeeper.ledgers_root),
             started_ms,
             self.clock.now_ms(),
             tools.completeness.certificate(zxid_start, zxid_end),

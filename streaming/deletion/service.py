@@ -302,12 +302,12 @@ class LedgerDeletionService:
         owners = named.groupBy(c.TENANT, c.REFERENCE_KEY).count().collect()
         keys = [row[c.REFERENCE_KEY] for row in owners[:_KEYS_PER_CHUNK]]
         references = self.cache.references(keys)
-        believed, doubt = self.watch.before(references, keys)
+        baselines, doubt = self.watch.before(references, keys)
         if doubt:
             if not self.blast_radius.lets(query, doubt):
                 self._hold(doubt, query, doubt)
-            self.watch.believed.forget([ALL])
-        broadcast = self.spark.sparkContext.broadcast((references, believed))
+            self.watch.baseline.forget([ALL])
+        broadcast = self.spark.sparkContext.broadcast((references, baselines))
         parallelism = self.settings.two_phase.ledger_deletion_parallelism
         task = SweepTask(
             query=RETRY if query == RETRY else REQUESTS,

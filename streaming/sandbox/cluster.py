@@ -70,7 +70,7 @@ class Cluster:
         """Ports and settings, read anew: a restart may have moved a port."""
         spec = self.home.load()
         if spec is None:
-            raise UnavailableError(f"no cluster in {self.home.root}: run `ledger-reaper cluster up`")
+            raise UnavailableError(f"no cluster in {self.home.root}: run `ledger-reaper sandbox up`")
         return spec
 
     @property
@@ -218,7 +218,7 @@ def attach(root: Path) -> Cluster:
     """The cluster in `root`, running or not; raises UnavailableError where none was made."""
     home = Home(root.resolve())
     if home.load() is None:
-        raise UnavailableError(f"no cluster in {home.root}: run `ledger-reaper cluster up --home {root}`")
+        raise UnavailableError(f"no cluster in {home.root}: run `ledger-reaper sandbox up --home {root}`")
     return Cluster(home)
 
 

@@ -4,7 +4,7 @@ from streaming.sandbox.home import BUCKET, REGION, Home, Spec, addresses
 from streaming.sandbox.launch import s3_environment
 
 TEMPLATE = """\
-# Written by `ledger-reaper cluster up`, anew at each start. Waits are cut to seconds: never use this in production.
+# Written by `ledger-reaper sandbox up`, anew at each start. Waits are cut to seconds: never use this in production.
 
 [pulsar]
 service_url = "{pulsar}"

@@ -14,10 +14,10 @@ import pulsar
 import pytest
 from typer.testing import CliRunner
 
-from streaming.__main__ import app
 from streaming.adapters.bookkeeper import bookies
 from streaming.adapters.pulsar.publish import client
 from streaming.adapters.pulsar.read import StoredMessage, read
+from streaming.cli.main import app
 from streaming.clients import admin_for, clients_for
 from streaming.clock import SystemClock
 from streaming.config.settings import Settings
@@ -108,7 +108,7 @@ def test_dead_letters_are_worked_off_and_deletes_undone(cluster: Cluster, deploy
     assert "nothing was done" in _cli(service, "dlq", "replay", first[0], "9:9:9", code=2)
     assert _states(service) == {"WAITING": 2}
     assert json.loads(_cli(service, "dlq", "replay", first[0], "--json"))["settled"] == 1
-    assert json.loads(_cli(service, "dlq", "write-off", "--all", "--reason", "not ours", "--json"))["settled"] == 1
+    assert json.loads(_cli(service, "dlq", "write-off", "--all", "--why", "not ours", "--json"))["settled"] == 1
     assert _states(service) == {"REPLAYED": 1, "WRITTEN_OFF": 1}
 
     (sent,) = [each for each in _requests(service.settings) if REPLAY_OF in each.properties]

@@ -14,8 +14,7 @@ from streaming.ports import MetadataStore, Unreadable, Znode
 from streaming.sweep.pace import Pace
 from udfs import columns as c
 from udfs.audit import FindingClass, Unclaimed, claim_of
-from udfs.formats.errors import FormatError
-from udfs.formats.ledger_metadata import parse_ledger_metadata
+from udfs.ledger_facts import facts_of
 from udfs.paths import Layout, ledger_path
 from udfs.records import LedgerComponent, LedgerFacts, LedgerType, OffloadContext, PendingDelete, Reason
 from udfs.references import key_of
@@ -127,9 +126,4 @@ def _final(found: FindingClass, reason: Reason, detail: str) -> dict[str, Any]:
 def _facts(ledger_id: int, path: str, node: Znode | Unreadable | None) -> LedgerFacts | Unreadable | None:
     if node is None or isinstance(node, Unreadable):
         return node
-    last_change_ms = max(node.ctime_ms, node.mtime_ms)
-    try:
-        metadata = parse_ledger_metadata(node.data)
-    except FormatError:
-        return LedgerFacts(ledger_id, path, node.version, None, last_change_ms)
-    return LedgerFacts(ledger_id, path, node.version, metadata, max(last_change_ms, metadata.ctime_ms or 0))
+    return facts_of(ledger_id, path, node.data, node.version, (node.ctime_ms, node.mtime_ms))

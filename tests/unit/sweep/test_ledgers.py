@@ -809,7 +809,7 @@ class TestSources:
         assert swept.sources.startswith("? broker: 503")
 
     @pytest.mark.parametrize(
-        ("believed", "reason"),
+        ("baseline", "reason"),
         [
             pytest.param(Counts(2, 500), Reason.SOURCE_SHRANK, id="the broker named 500"),
             pytest.param(Counts(500, 2), Reason.SOURCE_SHRANK, id="the list named 500"),
@@ -818,10 +818,10 @@ class TestSources:
         ],
     )
     def test_an_owner_that_names_far_less_than_before_keeps_its_ledgers(
-        self, bench: Bench, believed: Counts | None, reason: Reason
+        self, bench: Bench, baseline: Counts | None, reason: Reason
     ) -> None:
         bench.policy = replace(bench.policy, max_shrink=0.8, shrink_applies_above=9)
-        (swept,) = bench.sweeper().sweep([Job(data_request(5), believed=believed)], cached_now(bench))
+        (swept,) = bench.sweeper().sweep([Job(data_request(5), baseline=baseline)], cached_now(bench))
         assert swept.verdict.reason is reason
         assert ("was=" in swept.sources) == (reason is Reason.SOURCE_SHRANK)
         assert (path_of(5) in bench.left()) == (reason is Reason.SOURCE_SHRANK)
@@ -833,6 +833,6 @@ class TestSources:
         bench.owner(LIST, list_znode(*many))
         bench.broker.topics[TOPIC] = view(*many)
         when(bench, "delete_guarded", lambda: bench.owner(LIST, list_znode(8, 9)))
-        job = Job(data_request(5), believed=Counts(32, 32))
+        job = Job(data_request(5), baseline=Counts(32, 32))
         (swept,) = bench.sweeper().sweep([job], cached_now(bench))
         assert swept.verdict.reason is Reason.SOURCE_SHRANK

@@ -7,7 +7,7 @@ import pytest
 from streaming.adapters.memory.store import MemoryStore
 from streaming.adapters.memory.tree import MemoryTree
 from streaming.check.questions import Notice, delete_right, judged_clock
-from streaming.cli.undo_text import advice
+from streaming.cli.undo import advice
 from streaming.clock import ManualClock
 from streaming.errors import ConfigError, RefusedError, SafetyError
 from streaming.undo.ledgers import Result, Undone, UndoReport, judged, newest_of
