@@ -30,6 +30,7 @@ from streaming.coordination import identity
 from streaming.coordination.lock import InstanceLock
 from streaming.dlq.letters import DeadLetter, DeadLetterFilters, selected
 from streaming.errors import ConfigError, SafetyError
+from streaming.schemas import DLQ
 from streaming.state import receipts
 from streaming.state.settlements import WAITING, PlanWriter, ReplayPlan, SettlementFolder
 from udfs import columns as c
@@ -37,7 +38,6 @@ from udfs.paths import base_topic, managed_ledger_name, tenant_of, topic_of
 from udfs.records import Outcome, PendingDelete, Reason
 from udfs.references import key_of
 from udfs.retry import as_original
-from udfs.sightings import OWNER_ABSENT_SINCE
 
 log = logging.getLogger("ledger-reaper")
 
@@ -261,7 +261,7 @@ def _checked_target(settings: Settings, to: str) -> str:
 
 
 def _plan_row(letter: DeadLetter, replay_id: str) -> dict[str, Any]:
-    kept = as_original({name: value for name, value in letter.message.properties.items() if name != OWNER_ABSENT_SINCE})
+    kept = as_original(letter.message.properties)
     kept |= {REPLAY_ID: replay_id, REPLAY_OF: letter.id, REPLAY_ORIGIN: letter.origin}
     return {
         **dict(zip(c.POSITION, letter.place, strict=True)),
@@ -276,7 +276,7 @@ def _receipt(letter: DeadLetter, why: str, now_ms: int) -> dict[str, Any]:
     receipt: dict[str, Any] = {
         c.CHUNK: 0,  # the service counts its chunks from 1
         c.AT_MS: now_ms,
-        c.QUERY: "dlq",
+        c.QUERY: DLQ,
         **dict(zip(c.POSITION, letter.place, strict=True)),
         c.ORIGIN_MESSAGE_ID: letter.origin,
         c.OUTCOME: str(Outcome.DEAD_LETTER),

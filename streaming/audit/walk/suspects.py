@@ -1,4 +1,4 @@
-"""Suspects: listed ledgers that no reference names get a name and a claimed owner from their own metadata."""
+"""Suspects: ledgers to which no reference was found. Their own metadata says whose they are."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
