@@ -70,7 +70,7 @@ PLAN = pa.schema(
     ]
 )
 
-# Names of queries, as receipts hold them. DLQ: an operator wrote a dead letter off.
+# Names of queries, as receipts hold them.
 REQUESTS = "requests"
 RETRY = "retry"
-DLQ = "dlq"
+DLQ = "dlq"  # of receipts that `dlq write-off` wrote; no streaming query has this name

@@ -52,7 +52,6 @@ class Reason(StrEnum):
     OWNER_GONE = "OWNER_GONE"  # CLOSED, old enough, and its owner does not exist any more
     NOT_FOUND = "NOT_FOUND"  # there is no such ledger or object (any more)
     DUPLICATE = "DUPLICATE"  # the same ledger was asked for twice in one batch
-    DELETED_BEFORE_RESTART = "DELETED_BEFORE_RESTART"  # our journal shows that an earlier run of this batch did it
 
     # kept for now (RETRY)
     IN_USE = "IN_USE"  # its owner refers to it

@@ -1,6 +1,6 @@
 """The audit from listing to findings: the only module of it that runs Spark jobs and waits.
 
-Phase order is the proof that no ledger in use is called an orphan (DESIGN.md): 1. ledgers are listed, 2. then
+Phase order is the proof that no ledger in use is called an orphan (docs/decisions/0028): 1. ledgers are listed, 2. then
 references are read, 3. what no reference names is looked at, ledger first, owner after, by the sweep's judge,
 4. and again after a pause. Each phase is written down before the next begins: Spark would read lazily else.
 """
@@ -16,7 +16,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.pandas.types import from_arrow_schema
 
-from streaming.adapters.zookeeper.zxid import newest_zxid
+from streaming.adapters.zookeeper.session import newest_zxid
 from streaming.audit import columns as a
 from streaming.audit import join
 from streaming.audit.audited import Audited, Share
