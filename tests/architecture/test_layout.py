@@ -67,7 +67,6 @@ COVERED = {
     "streaming.errors": "tests/contract/test_zookeeper_faults.py",
     "streaming.in_use.baseline": "tests/unit/in_use/test_watch.py",
     "streaming.limits.breaker": "tests/unit/limits/test_blast_radius.py",
-    "streaming.metrics": "tests/unit/limits/test_blast_radius.py",
     "streaming.ports": "tests/contract/test_metadata_store.py",
     "streaming.queries.names": "tests/unit/queries/test_running.py",
     "streaming.queries.transforms": "tests/spark/test_transforms.py",
