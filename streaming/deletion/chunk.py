@@ -80,7 +80,7 @@ class ChunkSweep:
         believed, doubt = self.watch.before(references, keys)
         if doubt:
             self.gate.hold_if_doubted(query, doubt)
-            self.watch.believed.forget([ALL])
+            self.watch.baseline.forget([ALL])
         return references, believed
 
     def _bound(self, query: str, task: SweepTask, grouped: DataFrame, owners: list[Row]) -> SweepTask:
