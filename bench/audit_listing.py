@@ -3,7 +3,7 @@
     .venv/bin/python -m bench.audit_listing --home DIR [--ledgers 100000] [--runs 5]
 
 `ledger-reaper sandbox up --home DIR` starts the cluster that this needs. The script puts made-up ledgers below /ledgers
-and removes them at the end. Every ledger costs an audit the listing; a ledger without a reference costs the reading too.
+and removes them at the end. An audit lists every ledger, and reads those that no reference names.
 """
 
 import json

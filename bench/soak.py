@@ -6,8 +6,8 @@ It runs on a cluster of its own; a supervisor starts the service again whenever 
 leaked ledgers, for ledgers in use, for ledgers that never existed, and bytes that are no request. Every --every seconds
 the script does one of these, at random: kill -9 the service, the broker or the bookie, freeze ZooKeeper for some
 seconds, or stop the service. At the end it lets everything come to rest and prints an account from the topics, the
-receipts and BookKeeper's metadata. The exit code is 1 if a request was lost, doubled or answered wrongly, if a ledger in
-use is gone, or if the service ended with an exit code that it does not document.
+receipts and BookKeeper's metadata. The exit code is 1 if a request was lost, doubled or answered wrongly, if a
+ledger in use is gone, or if the service ended with an exit code that it does not document.
 """
 
 import random
