@@ -17,7 +17,7 @@ from datetime import UTC, datetime
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from streaming.adapters.zookeeper.zxid import newest_zxid
+from streaming.adapters.zookeeper.session import newest_zxid
 from streaming.audit import columns as a
 from streaming.audit import join
 from streaming.audit.certificate import Completeness

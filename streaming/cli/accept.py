@@ -27,13 +27,16 @@ def accept(
     that you have sent these requests again or do not need them; the alarm ends.
     """
     from streaming.cli import control
+    from streaming.clients import command_clients
 
     if bool(topic) + all_owners + gaps != 1:
         raise ConfigError("choose one of --topic T (which may stand several times), --all and --gaps")
     settings = settings_of(config)
-    if gaps:
-        typer.echo(control.accept_vanished(settings))
-        return
     if all_owners:
         confirm("Accept the lists of all topics as they are now, however short they have become?", yes=yes)
-    typer.echo(control.accept(settings, topic or []))
+    with command_clients(settings) as clients:
+        typer.echo(
+            control.accept_vanished(settings, clients.pulsar)
+            if gaps
+            else control.accept(settings, clients.store, topic or [])
+        )

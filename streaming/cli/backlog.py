@@ -12,9 +12,12 @@ def backlog(config: Config, json_lines: Json = False) -> None:
 
     This is what PIP-186 calls the estimated in-flight count.
     """
+    from streaming.clients import command_clients
     from streaming.reconcile.backlog import backlog_of
 
-    counted = backlog_of(settings_of(config))
+    settings = settings_of(config)
+    with command_clients(settings) as clients:
+        counted = backlog_of(settings, clients.pulsar)
     if json_lines:
         typer.echo(json.dumps(counted))
         return

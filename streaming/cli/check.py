@@ -15,16 +15,19 @@ def check(config: Config, json_lines: Json = False) -> None:
     """
     from streaming.check.preflight import Status, worst
     from streaming.check.preflight import check as look
+    from streaming.clients import command_clients
 
     marks = {Status.OK: "ok      ", Status.NOTE: "note    ", Status.PROBLEM: "PROBLEM "}
     lines = []
-    for line in look(settings_of(config)):
-        lines.append(line)
-        if json_lines:
-            typer.echo(json.dumps(asdict(line)))
-            continue
-        typer.echo(f"{marks[line.status]} {line.what}: {line.says}")
-        if line.do:
-            typer.echo(f"         -> {line.do}")
+    settings = settings_of(config)
+    with command_clients(settings) as clients:
+        for line in look(settings, clients):
+            lines.append(line)
+            if json_lines:
+                typer.echo(json.dumps(asdict(line)))
+                continue
+            typer.echo(f"{marks[line.status]} {line.what}: {line.says}")
+            if line.do:
+                typer.echo(f"         -> {line.do}")
     if code := worst(lines):
         raise typer.Exit(code)

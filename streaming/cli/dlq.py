@@ -34,10 +34,13 @@ def list_groups(
     config: Config, json_lines: Json = False, reason: Reason = "", owner: Owner = "", older_than: OlderThan = ""
 ) -> None:
     """Count dead letters by their state (waiting, replayed, written off), reason, owner and age."""
+    from streaming.clients import command_clients
     from streaming.dlq.letters import filters, groups
 
     chosen = filters((), reason, owner, _older_than_ms(older_than))
-    found = groups(settings_of(config), chosen, SystemClock().now_ms())
+    settings = settings_of(config)
+    with command_clients(settings) as clients:
+        found = groups(settings, clients.pulsar, chosen, SystemClock().now_ms())
     if json_lines:
         for group in found:
             typer.echo(json.dumps(asdict(group)))
@@ -66,18 +69,20 @@ def show(  # noqa: PLR0913  one parameter an option: that is what typer reads
     limit: Annotated[int, typer.Option("--limit", min=1, help="Show at most this many")] = 20,
 ) -> None:
     """Show single dead letters: decoded, as raw bytes, and with the receipts of their requests."""
+    from streaming.clients import command_clients
     from streaming.dlq.letters import described, filters, selected
     from streaming.state.settlements import SettlementFolder
 
     settings = settings_of(config)
     chosen = filters(ids or (), reason, owner, _older_than_ms(older_than))
     known = SettlementFolder(settings.state.dir).settled()
-    letters = selected(settings, chosen, SystemClock().now_ms(), known)
     shown = 0
-    for letter, state in islice(letters, limit):
-        facts = described(settings, letter, state)
-        typer.echo(json.dumps(facts) if json_lines else _text(facts))
-        shown += 1
+    with command_clients(settings) as clients:
+        letters = selected(settings, clients.pulsar, chosen, SystemClock().now_ms(), known)
+        for letter, state in islice(letters, limit):
+            facts = described(settings, letter, state)
+            typer.echo(json.dumps(facts) if json_lines else _text(facts))
+            shown += 1
     if not shown and ids:
         raise ConfigError(f"no dead letter has the id {', '.join(ids)}; `dlq show` without ids shows all")
 
@@ -97,19 +102,19 @@ def replay(  # noqa: PLR0913  one parameter an option: that is what typer reads
     as_json: Json = False,
 ) -> None:
     """Publish dead letters as new requests, each exactly once. An interrupted replay is finished first."""
+    from streaming.clients import command_clients
     from streaming.dlq import replay as work
     from streaming.dlq.letters import filters
 
     settings = settings_of(config)
     chosen = filters(ids or (), reason, owner, _older_than_ms(older_than))
-    if chosen.are_empty and not every:
-        if not work.is_interrupted(settings):
-            raise ConfigError(_CHOOSE)
-        report = work.replay(settings, None, to=to, dry_run=dry_run)
-    else:
-        if not ids and not dry_run:
-            confirm(f"Publish {_what(chosen)} again as requests?", yes=yes)
-        report = work.replay(settings, chosen, to=to, dry_run=dry_run)
+    only_finish = chosen.are_empty and not every
+    if only_finish and not work.is_interrupted(settings):
+        raise ConfigError(_CHOOSE)
+    if not (only_finish or ids or dry_run):
+        confirm(f"Publish {_what(chosen)} again as requests?", yes=yes)
+    with command_clients(settings) as clients:
+        report = work.replay(settings, clients, None if only_finish else chosen, to=to, dry_run=dry_run)
     _say("replayed", report, dry_run=dry_run, as_json=as_json)
 
 
@@ -128,6 +133,7 @@ def write_off(  # noqa: PLR0913  one parameter an option: that is what typer rea
     as_json: Json = False,
 ) -> None:
     """Close dead letters for good: each gets a receipt DEAD_LETTER / WRITTEN_OFF with your reason (--why)."""
+    from streaming.clients import command_clients
     from streaming.dlq import replay as work
     from streaming.dlq.letters import filters
 
@@ -137,7 +143,8 @@ def write_off(  # noqa: PLR0913  one parameter an option: that is what typer rea
         raise ConfigError(_CHOOSE)
     if not ids and not dry_run:
         confirm(f"Write off {_what(chosen)}?", yes=yes)
-    report = work.write_off(settings, chosen, why, dry_run=dry_run)
+    with command_clients(settings) as clients:
+        report = work.write_off(settings, clients, chosen, why, dry_run=dry_run)
     _say("written off", report, dry_run=dry_run, as_json=as_json)
 
 

@@ -18,12 +18,18 @@ def pause(
     The services go on running, and requests wait. `ledger-reaper resume` ends the pause.
     """
     from streaming.cli import control
+    from streaming.clients import command_clients
 
-    typer.echo(control.pause(settings_of(config), why))
+    settings = settings_of(config)
+    with command_clients(settings) as clients:
+        typer.echo(control.pause(settings, clients.store, why))
 
 
 def resume(config: Config) -> None:
     """Let every service of the cluster delete again, also after a limit of [limits] stopped this one."""
     from streaming.cli import control
+    from streaming.clients import command_clients
 
-    typer.echo(control.resume(settings_of(config)))
+    settings = settings_of(config)
+    with command_clients(settings) as clients:
+        typer.echo(control.resume(settings, clients.store))

@@ -23,13 +23,14 @@ def request(
 
     Invalid lines are not published: the command lists them and ends with exit code 2. The valid lines are published.
     """
+    from streaming.clients import command_clients
     from streaming.topics.requests import publish_lines
 
     settings = settings_of(config)
     if file != "-" and not Path(file).is_file():
         raise ConfigError(f"there is no file {file}")
-    with sys.stdin.buffer if file == "-" else Path(file).open("rb") as lines:
-        report = publish_lines(settings, lines, unchecked=unchecked)
+    with command_clients(settings) as clients, sys.stdin.buffer if file == "-" else Path(file).open("rb") as lines:
+        report = publish_lines(settings, clients.pulsar.admin, lines, unchecked=unchecked)
     typer.echo(f"{report.published} requests published to {settings.topics.requests[0]}", err=True)
     if report.invalid:
         shown = "\n".join(f"  line {number}: {why}" for number, why in report.invalid[:_SHOWN])

@@ -38,6 +38,7 @@ def undo(  # noqa: PLR0913  one parameter an option: that is what typer reads
     The exit code is 4 if the one ledger that you named exists, 2 if the journal does not have it, and 1 if something
     could not be put back or its data are gone.
     """
+    from streaming.clients import command_clients
     from streaming.undo.ledgers import UndoReport, UndoSelection
     from streaming.undo.ledgers import undo as undo_deletes
     from streaming.undo.objects import undo_objects
@@ -50,11 +51,12 @@ def undo(  # noqa: PLR0913  one parameter an option: that is what typer reads
     require_state(settings, config)
     if ledger is None and not dry_run:
         confirm(f"Put back every {'object' if objects else 'ledger'} that {_chosen(topic, since)}?", yes=yes)
-    report = (
-        UndoReport(undo_objects(settings, wanted, dry_run=dry_run))
-        if objects
-        else undo_deletes(settings, wanted, dry_run=dry_run)
-    )
+    with command_clients(settings) as clients:
+        report = (
+            UndoReport(undo_objects(settings, wanted, dry_run=dry_run))
+            if objects
+            else undo_deletes(settings, clients.store, clients.pulsar.admin, wanted, dry_run=dry_run)
+        )
     for each in report.results if json_lines else report.results[:_SHOWN]:
         typer.echo(json.dumps(asdict(each)) if json_lines else _line(each))
     typer.echo(advice_on_objects(report) if objects else advice(report), err=True)

@@ -11,11 +11,10 @@ from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from typing import Any
 
-from streaming.adapters.pulsar.admin import PulsarAdmin
 from streaming.clock import Clock
 from streaming.config.settings import Settings
 from streaming.errors import ConfigError, SafetyError, UnavailableError
-from streaming.ports import MetadataStore, Unreadable, Znode
+from streaming.ports import MetadataStore, TopicAdmin, Unreadable, Znode
 from streaming.state.filesystem import Folder, folder_of, shown
 from udfs.paths import Layout, parse_layout
 
@@ -68,7 +67,7 @@ def read_identity(store: MetadataStore, ledgers_root: str, pulsar_cluster: str, 
     return ClusterIdentity(instance_id_of(store, ledgers_root), ledgers_root, str(layout), pulsar_cluster, service_name)
 
 
-def of_cluster(settings: Settings, store: MetadataStore, admin: PulsarAdmin) -> ClusterIdentity:
+def of_cluster(settings: Settings, store: MetadataStore, admin: TopicAdmin) -> ClusterIdentity:
     """Who the configured cluster says it is now. Raises ConfigError, UnavailableError."""
     clusters = ",".join(sorted(admin.clusters()))
     return read_identity(store, settings.zookeeper.ledgers_root, clusters, settings.service.name)

@@ -16,7 +16,6 @@ from typing import Any
 from pyspark.sql import DataFrame, Row
 from pyspark.sql import functions as F
 
-from streaming.adapters.pulsar.admin import PulsarAdmin
 from streaming.adapters.pulsar.publish import Copy, publish
 from streaming.adapters.pulsar.read import numbered, read
 from streaming.audit import columns as a
@@ -26,6 +25,7 @@ from streaming.audit.walk.suspects import request_of
 from streaming.clients import admin_for
 from streaming.config.settings import Settings
 from streaming.errors import UnavailableError
+from streaming.ports import TopicAdmin
 from streaming.sweep.pace import Pace
 from udfs import columns as c
 from udfs.audit import FindingClass
@@ -90,10 +90,10 @@ class _Publisher:
         return max((number for number, _message in numbered(messages, AUDIT_ID, self.plan.name)), default=-1)
 
 
-def _settle(admin: PulsarAdmin, topic: str, timeout_seconds: float) -> None:
+def _settle(admin: TopicAdmin, topic: str, timeout_seconds: float) -> None:
     """Wait until the bookies hold everything that an earlier run handed to the broker."""
     deadline = time.monotonic() + timeout_seconds
-    while int(admin.internal_stats(topic)["pendingAddEntriesCount"]):
+    while admin.internal_stats(topic).pending_adds:
         if time.monotonic() > deadline:
             raise UnavailableError(f"somebody writes to {topic} all the time; try again when it is quieter")
         time.sleep(_POLL_SECONDS)
