@@ -46,10 +46,13 @@ def main() -> None:
     if options.single:
         run(options.ledgers[0] // made_up.LEDGERS, options.heap)
         return
-    for ledgers in options.ledgers:
-        command = [sys.executable, "-m", "bench.audit_memory", "--single", "--heap", options.heap]
-        environment = os.environ | {made_up.TOPICS: str(ledgers // made_up.LEDGERS)}
-        subprocess.run([*command, "--ledgers", str(ledgers)], check=True, env=environment)
+    with tempfile.TemporaryDirectory() as site:
+        (Path(site) / "sitecustomize.py").write_text(made_up.SITE)
+        for ledgers in options.ledgers:
+            command = [sys.executable, "-m", "bench.audit_memory", "--single", "--heap", options.heap]
+            path = os.pathsep.join([site, str(Path.cwd()), os.environ.get("PYTHONPATH", "")])
+            environment = os.environ | {made_up.TOPICS: str(ledgers // made_up.LEDGERS), "PYTHONPATH": path}
+            subprocess.run([*command, "--ledgers", str(ledgers)], check=True, env=environment)
 
 
 def run(topics: int, heap: str) -> None:
@@ -58,12 +61,8 @@ def run(topics: int, heap: str) -> None:
     from streaming.audit import run as phases
     from streaming.audit.options import AuditOptions
     from streaming.config.load import load
-    from streaming.spark.session import WITHOUT_DELTA
 
-    made_up.install()
     phases.newest_zxid = lambda _settings: 1  # type: ignore[attr-defined, assignment]
-    # this daemon starts the Python workers, and shows them the same made-up ZooKeeper
-    WITHOUT_DELTA["spark.python.daemon.module"] = "bench.made_up"
     with tempfile.TemporaryDirectory() as folder, Sampler() as sampler:
         config = Path(folder) / "config.toml"
         config.write_text(CONFIG.format(heap=heap, here=folder))

@@ -1,12 +1,11 @@
 """A ZooKeeper of any size that makes up each answer when it is asked, so that it needs no memory and no network.
 
 Every topic has LEDGERS ledgers: one is its cursor's, one leaked (the topic's list does not name it), and every 1000th
-topic's list names one that does not exist. Spark starts `python -m bench.made_up` as the daemon of its Python workers,
-so that they see the same ZooKeeper.
+topic's list names one that does not exist. SITE, as sitecustomize.py in a folder of PYTHONPATH, shows it to every Python
+process that is started, Spark's workers among them.
 """
 
 import os
-import runpy
 from collections.abc import Iterator, Sequence
 from functools import cached_property
 
@@ -22,6 +21,7 @@ from udfs.formats.managed_ledger import (
 )
 from udfs.records import LedgerMetadata, LedgerState
 
+SITE = "from bench import made_up\n\nmade_up.install()\n"
 TOPICS = "LEDGER_REAPER_BENCH_TOPICS"  # environment variable: how many topics there are; the workers inherit it
 LEDGERS = 100
 NAMESPACES = 50
@@ -110,8 +110,3 @@ def install() -> None:
     """Show the made-up ZooKeeper to every client of this process, and of the processes that fork from it."""
     store = MadeUpStore()
     clients.store_for = lambda _settings: store  # type: ignore[attr-defined, assignment, return-value]
-
-
-if __name__ == "__main__":
-    install()
-    runpy.run_module("streaming.spark.worker_daemon", run_name="__main__")
