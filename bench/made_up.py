@@ -1,8 +1,8 @@
 """A ZooKeeper of any size that makes up each answer when it is asked, so that it needs no memory and no network.
 
 Every topic has LEDGERS ledgers: one is its cursor's, one leaked (the topic's list does not name it), and every 1000th
-topic's list names one that does not exist. SITE, as sitecustomize.py in a folder of PYTHONPATH, shows it to every Python
-process that is started, Spark's workers among them.
+topic's list names one that does not exist. SITE, as sitecustomize.py in a folder of PYTHONPATH, shows it to all Python
+processes that start, Spark's workers among them.
 """
 
 import os
