@@ -118,7 +118,6 @@ RUN = {
     "streaming.adapters.pulsar.replay": ("tests/integration/test_ops.py", '"dlq", "replay"'),
     "streaming.audit.command": ("tests/integration/test_audit.py", '"audit"'),
     "streaming.audit.explain": ("tests/integration/test_audit.py", '"explain"'),
-    "streaming.audit.looks.twice": ("tests/integration/test_audit.py", "--recheck-seconds"),
     "streaming.audit.stopping": ("tests/integration/test_audit_repeated.py", "signal.SIGINT"),
     "streaming.audit.walk.objects": ("tests/integration/test_audit.py", "scanOffloadedLedgers"),
     "streaming.audit.walk.phases": ("tests/integration/test_audit.py", "report_and_findings_are_written"),
