@@ -60,7 +60,8 @@ ONE_CLUSTER = "streaming/coordination/exclusive.py"
 JUDGE, REFERENCES, OWNERSHIP, SIGHTINGS = (
     f"udfs/{name}.py" for name in ("judge", "references", "ownership", "sightings")
 )
-BREAKER, RECALL = "streaming/limits/blast_radius.py", "streaming/limits/last_hour.py"
+BLAST_RADIUS, LAST_HOUR = "udfs/blast_radius.py", "streaming/limits/last_hour.py"
+OUTBOX = "streaming/deletion/outbox.py"
 SWEEP, GUARDS, KNOWN, IN_USE, JOURNAL, BELIEVED, WORKER, COORDINATION = (
     f"streaming/{name}.py"
     for name in ("sweep", "guards", "known", "in_use", "journal", "believed", "worker", "adapters/coordination")
@@ -146,13 +147,42 @@ MUTATIONS = (
     ),
     Mutation(
         "limits of an owner",
-        "udfs/blast_radius.py",
+        BLAST_RADIUS,
         "if in_all > limits.per_hour_per_owner:",
         "if False:",
     ),
-    Mutation("limits of a batch", "udfs/blast_radius.py", "if batch + coming > limits.per_batch:", "if False:"),
-    Mutation("deletes of a chunk that broke off", BREAKER, "        self._has_begun = True", "        pass"),
-    Mutation("deletes before a kill", RECALL, "if not isinstance(node, Znode))", "if False)"),
+    Mutation("limits of a batch", BLAST_RADIUS, "if batch + coming > limits.per_batch:", "if False:"),
+    Mutation(
+        "deletes of a chunk that broke off",
+        BLAST_RADIUS,
+        "return replace(state, is_unfinished=True)",
+        "return state",
+    ),
+    Mutation(
+        "a resume lets pass what a person has looked at",
+        BLAST_RADIUS,
+        "if state.granted == subject else",
+        "if state.granted else",
+    ),
+    Mutation(
+        "a limit holds the work",
+        "streaming/deletion/gate.py",
+        "        if why:\n            self._hold",
+        "        if False:\n            self._hold",
+    ),
+    Mutation(
+        "a mark before the first copy",
+        OUTBOX,
+        "self.coordination.mark_published(str(Mark(self.receipts.table_id, self._published, chunk)))",
+        "pass",
+    ),
+    Mutation(
+        "no chunk overtakes another", "streaming/deletion/service.py", "            self._finish_interrupted()\n", ""
+    ),
+    Mutation(
+        "who was replaced publishes nothing", OUTBOX, "            self.gate.refuse_if_outdated()  #", "            #"
+    ),
+    Mutation("deletes before a kill", LAST_HOUR, "if not isinstance(node, Znode))", "if False)"),
     Mutation("topics of Pulsar's own", "udfs/topic_pattern.py", "tenant not in _PULSARS_TENANTS and ", ""),
     Mutation("of two clocks the earlier", COORDINATION, "return min(ours_ms, node.mtime_ms)", "return ours_ms"),
     Mutation("a sighting expires", JUDGE, "<= expires_ms", "<= 1 << 60"),

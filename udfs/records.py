@@ -55,7 +55,6 @@ class Reason(StrEnum):
     OWNER_GONE = "OWNER_GONE"  # as above; the owner itself is proven gone
     NOT_FOUND = "NOT_FOUND"  # no such ledger or object (any more)
     DUPLICATE = "DUPLICATE"  # the same ledger was asked for twice in one batch
-    DELETED_BEFORE_RESTART = "DELETED_BEFORE_RESTART"  # our journal shows that an earlier run of this batch did it
 
     # kept for now (RETRY)
     IN_USE = "IN_USE"  # an owner refers to it
