@@ -24,11 +24,12 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from streaming.clients import admin_for
+from streaming.clients import admin_for, command_clients, reader_for
 from streaming.clock import SystemClock
 from streaming.config.load import load
 from streaming.config.settings import Settings
 from streaming.errors import ReaperError
+from streaming.ports import Pulsar
 from streaming.reconcile.messages import reconcile
 from streaming.sandbox import cluster as clusters
 from streaming.sandbox import faults, ledgers, shell, topics
@@ -118,7 +119,8 @@ class Load:
         # what was not acknowledged may be stored all the same, and is sent again: requests may come twice
         while True:
             try:
-                publish_lines(self.settings, lines, unchecked=True)
+                with command_clients(self.settings) as clients:
+                    publish_lines(self.settings, clients.pulsar.admin, lines, unchecked=True)
                 break
             except ReaperError:
                 self.refused += 1
@@ -228,7 +230,7 @@ def account(cluster: Cluster, load_thread: Load, before: dict[str, list[bytes]])
     left = shell.list_ledgers(cluster)
     in_use = {each for some in load_thread.listed.values() for each in some}
     with admin_for(settings) as admin:
-        accounts = reconcile(settings, admin, SystemClock().now_ms())
+        accounts = reconcile(settings, Pulsar(admin, reader_for(settings)), SystemClock().now_ms())
     wrong = [*found.wrong, *accounts.gaps, *filter(None, [accounts.doubt])]
     wrong += [f"{found.open} requests have no final receipt"] * bool(found.open)
     wrong += [f"{len(in_use - left)} ledgers in use are gone: {sorted(in_use - left)[:5]}"] * bool(in_use - left)

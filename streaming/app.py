@@ -13,7 +13,7 @@ from functools import partial
 
 from pyspark.sql import SparkSession
 
-from streaming.adapters.pulsar.admin import PulsarAdmin
+from streaming.clients import admin_for, clients_for, reader_for
 from streaming.clock import Clock, SystemClock
 from streaming.config.policies import limits_of
 from streaming.config.settings import Settings
@@ -41,7 +41,7 @@ from streaming.limits.breaker import Breaker, breaker_path
 from streaming.limits.census import count_ledgers
 from streaming.limits.last_hour import deletes_since
 from streaming.metrics import Metrics
-from streaming.ports import MetadataStore
+from streaming.ports import MetadataStore, Pulsar, TopicAdmin
 from streaming.queries.checkpoints import refuse_changes, root_of, what_is_left
 from streaming.queries.names import Query
 from streaming.queries.running import RunningQueries
@@ -81,7 +81,7 @@ def _run(settings: Settings, jars: Callable[[], Jars], stop: threading.Event, *,
     with (
         on_signals(partial(_on_signal, stop)),
         faults_named(settings.checkpoints),
-        begin_instance(settings, stop) as instance,
+        begin_instance(settings, clients_for(settings), admin_for(settings), stop) as instance,
     ):
         retry_partitions, dead_letter_partitions = ensure_topics(instance.admin, settings, stop)
         require_brokers_store(instance.clients.store, instance.clients.broker, f"{settings.topics.retry}-partition-0")
@@ -213,7 +213,7 @@ class _Running:
 
 
 def _work(
-    spark: SparkSession, settings: Settings, service: LedgerDeletionService, admin: PulsarAdmin, *, until_idle: bool
+    spark: SparkSession, settings: Settings, service: LedgerDeletionService, admin: TopicAdmin, *, until_idle: bool
 ) -> None:
     retries, stop, clock = service.retries, service.gate.stop, service.clock
     due = DueLoop(retries.waiting, service.work_off_due, retries.prune, clock, stop)
@@ -222,9 +222,10 @@ def _work(
     queries = RunningQueries(
         settings, admin, lambda query: stream(spark, settings, query, service.process).start(), service.begin_again
     )
+    pulsar = Pulsar(admin, reader_for(settings))
     upkeep = Upkeep(
-        partial(tidy_up, settings, admin, service.receipts, service.turn, clock),
-        lambda: reconcile(settings, admin, clock.now_ms(), matched=queries.matched, remembers=True),
+        partial(tidy_up, settings, pulsar, service.receipts, service.turn, clock),
+        lambda: reconcile(settings, pulsar, clock.now_ms(), matched=queries.matched, remembers=True),
         service.outages.metrics,
     )
     running = _Running(queries, due, upkeep, BackgroundCall(stop))

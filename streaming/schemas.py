@@ -107,5 +107,7 @@ PLAN = pa.schema(
     ]
 )
 
+# names of queries, as receipts have them
 REQUESTS = "requests"
 RETRY = "retry"
+DLQ = "dlq"  # of receipts that `dlq write-off` wrote; no streaming query has this name

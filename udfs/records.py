@@ -219,7 +219,6 @@ class BrokerView:
     presence: Presence
     ledgers: tuple[int, ...] = ()
     cursors: Mapping[str, int] = field(default_factory=dict)
-    schema_ledgers: tuple[int, ...] = ()
     compacted_ledger: int = -1
     compacted_by_cursor: int = -1
     detail: str = ""

@@ -35,6 +35,7 @@ CUT_BYTES = 64 * 1024
 _RETRY_PROPERTIES = frozenset(
     {RECONSUMETIMES, DELAY_TIME, REAL_TOPIC, RETRY_TOPIC, ORIGIN_MESSAGE_ID, ORIGIN_MESSAGE_IDY_TIME, REASON, COPY_ID}
 )
+_OURS = _RETRY_PROPERTIES | {OWNER_ABSENT_SINCE}
 
 
 def attempt_of(properties: Mapping[str, str | None]) -> int:
@@ -53,8 +54,8 @@ def due_ms(publish_time_ms: int, properties: Mapping[str, str | None]) -> int:
 
 
 def as_original(properties: Mapping[str, str]) -> dict[str, str]:
-    """Drop every retry property, so that a message counts as published for the first time."""
-    return {name: value for name, value in properties.items() if name not in _RETRY_PROPERTIES}
+    """Drop every property that only we write, so that the message counts as published for the first time."""
+    return {name: value for name, value in properties.items() if name not in _OURS}
 
 
 def retry_properties(
@@ -86,8 +87,7 @@ def fitting(payload: bytes, key: bytes, properties: Mapping[str, str]) -> tuple[
     kept = dict(properties)
     if len(key) + sum(_size(name) + _size(value) for name, value in kept.items()) > MAX_ABOUT_BYTES:
         key = b""
-        ours = _RETRY_PROPERTIES | {OWNER_ABSENT_SINCE}
-        kept = {name: value for name, value in kept.items() if name in ours and _size(value) <= MAX_PROPERTY_BYTES}
+        kept = {name: value for name, value in kept.items() if name in _OURS and _size(value) <= MAX_PROPERTY_BYTES}
     if len(payload) > MAX_PAYLOAD_BYTES:
         kept[CUT_FROM] = str(len(payload))
         payload = payload[:CUT_BYTES]

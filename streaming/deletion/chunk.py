@@ -46,8 +46,8 @@ class ChunkSweep:
         self.describe(query, batch_id, f"in-use sets for {total} requests")
         named = rows.where(F.col(c.REFERENCE_KEY).isNotNull())
         owners = named.groupBy(c.TENANT, c.REFERENCE_KEY).count().collect()
-        references, believed = self._in_use(query, [row[c.REFERENCE_KEY] for row in owners[:_KEYS_PER_CHUNK]])
-        broadcast = self.spark.sparkContext.broadcast((references, believed))
+        references, baselines = self._in_use(query, [row[c.REFERENCE_KEY] for row in owners[:_KEYS_PER_CHUNK]])
+        broadcast = self.spark.sparkContext.broadcast((references, baselines))
         parallelism = self.settings.two_phase.ledger_deletion_parallelism
         task = SweepTask(
             query=RETRY if query == RETRY else REQUESTS,
@@ -77,11 +77,11 @@ class ChunkSweep:
     def _in_use(self, query: str, keys: list[str]) -> tuple[Mapping[str, Reference], Mapping[str, Counts]]:
         """The in-use sets of these owners, and how much their sources named when they were last believed."""
         references = self.cache.references(keys)
-        believed, doubt = self.watch.before(references, keys)
+        baselines, doubt = self.watch.before(references, keys)
         if doubt:
             self.gate.hold_if_doubted(query, doubt)
-            self.watch.believed.forget([ALL])
-        return references, believed
+            self.watch.baseline.forget([ALL])
+        return references, baselines
 
     def _bound(self, query: str, task: SweepTask, grouped: DataFrame, owners: list[Row]) -> SweepTask:
         """The task with the most that it may delete. Waits while a limit holds it."""

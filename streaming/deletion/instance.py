@@ -7,8 +7,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from secrets import token_hex
 
-from streaming.adapters.pulsar.admin import PulsarAdmin
-from streaming.clients import Clients, admin_for, clients_for
+from streaming.clients import Clients
 from streaming.config.policies import policy_of
 from streaming.config.settings import Settings
 from streaming.coordination import identity, own_znodes
@@ -18,7 +17,7 @@ from streaming.coordination.exclusive import require_exclusive_bookkeeper
 from streaming.coordination.lock import InstanceLock
 from streaming.coordination.pause import Pause
 from streaming.errors import StopRequestedError, UnavailableError
-from streaming.ports import MetadataStore, Znode
+from streaming.ports import MetadataStore, TopicAdmin, Znode
 from streaming.queries.checkpoints import root_of
 from streaming.sweep.jobs import SweepRules
 
@@ -30,7 +29,7 @@ class Instance:
     """What makes this process the one that may delete: its epoch, and the clients that speak for it."""
 
     clients: Clients
-    admin: PulsarAdmin
+    admin: TopicAdmin
     epoch: Epoch
     pause: Pause
     rules: SweepRules
@@ -89,11 +88,11 @@ def coordination_of(settings: Settings, instance: Instance) -> Coordination:
 
 
 @contextlib.contextmanager
-def begin_instance(settings: Settings, stop: threading.Event) -> Iterator[Instance]:
+def begin_instance(
+    settings: Settings, clients: Clients, admin: TopicAdmin, stop: threading.Event
+) -> Iterator[Instance]:
     """Become the one instance of this name until the block ends. Raises SafetyError, ConfigError, UnavailableError."""
     require_exclusive_bookkeeper(settings)
-    clients = clients_for(settings)
-    admin = admin_for(settings)
     store, root, name = clients.store, settings.zookeeper.own_root, settings.service.name
     cluster = identity.read_identity(store, settings.zookeeper.ledgers_root, ",".join(sorted(admin.clusters())), name)
     with _alone(store, root, name, stop):

@@ -8,13 +8,13 @@ import threading
 import time
 from collections.abc import Callable
 
-from streaming.adapters.pulsar.admin import PulsarAdmin
 from streaming.clock import Clock
 from streaming.config.settings import Settings
 from streaming.deletion.turn import Turn
 from streaming.dlq.expiry import expire
 from streaming.errors import ReaperError, StopRequestedError
 from streaming.metrics import Metrics
+from streaming.ports import Pulsar
 from streaming.reconcile.messages import Reconciliation
 from streaming.state import journal, receipts
 from streaming.state.receipts import Receipts
@@ -121,14 +121,14 @@ class Upkeep:
         return list(self._gaps.values())
 
 
-def tidy_up(settings: Settings, admin: PulsarAdmin, table: Receipts, turn: Turn, clock: Clock) -> None:
+def tidy_up(settings: Settings, pulsar: Pulsar, table: Receipts, turn: Turn, clock: Clock) -> None:
     """Merge the receipts' small files, and drop receipts, journal and dead letters that are older than we keep them.
 
     Between two chunks. What fails is logged and done the next time: tidying up must never stop the work.
     """
     try:
         _tidy_state(settings, table, turn, clock.now_ms())
-        expire(settings, admin, clock.now_ms())
+        expire(settings, pulsar, clock.now_ms())
     except ReaperError as error:
         log.warning("dead letters not expired, again later: %s", error)
     except StopRequestedError:

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 
 from streaming.coordination.own_znodes import read_own
 from streaming.ports import MetadataStore
-from udfs.completeness import believed_by, is_unread, shrunk
+from udfs.completeness import baseline_in, is_unread, shrunk
 from udfs.judge import Policy
 from udfs.paths import schema_id_of
 from udfs.records import Counts, Presence, Reference
@@ -36,7 +36,7 @@ class Baseline:
     def learn(self, certificates: Iterable[tuple[str, str]]) -> None:
         """Take (key, certificate) as read; what a certificate shows to be too little leaves what was believed."""
         for key, text in certificates:
-            now = believed_by(text)
+            now = baseline_in(text)
             if now is not None and not self._is_less(key, now):
                 self._counts.pop(key, None)
                 self._counts[key] = now
@@ -105,7 +105,7 @@ def is_accepted(key: str, at_ms: int, accepted: Mapping[str, int]) -> bool:
 def told(certificates: Iterable[tuple[str, str]]) -> str:
     """What the log says of a chunk's certificates: one line for all its owners."""
     by_owner = dict(certificates)
-    named = [counts for text in by_owner.values() if (counts := believed_by(text.partition(" was=")[0]))]
+    named = [counts for text in by_owner.values() if (counts := baseline_in(text.partition(" was=")[0]))]
     unread = [f"{key}: {text[2:120]}" for key, text in by_owner.items() if is_unread(text)]
     less = [key for key, text in by_owner.items() if " was=" in text]
     parts = [

@@ -12,7 +12,7 @@ from streaming.in_use.baseline import Baseline, is_accepted, told
 from streaming.in_use.loader import InUseLoader
 from streaming.state.receipts import certificates, rows
 from udfs import columns as c
-from udfs.completeness import believed_by
+from udfs.completeness import baseline_in
 from udfs.judge import refers_to
 from udfs.paths import Layout, ledger_path
 from udfs.records import Counts, LedgerType, Reason, Reference
@@ -26,7 +26,7 @@ _LOOKED_AT_MOST = 1_000
 class SourceWatch:
     """One per service. accepted: which owners a person has looked at, and when (ms)."""
 
-    believed: Baseline
+    baseline: Baseline
     accepted: Callable[[], Mapping[str, int]]
     loader: InUseLoader
     state_dir: str
@@ -42,23 +42,23 @@ class SourceWatch:
         newest: dict[str, tuple[int, str]] = {}
         for key, text, at_ms in certificates(self.state_dir, ds.field(c.AT_MS) > now_ms - _RECALL_MS):
             is_newer = at_ms >= newest.get(key, (0, ""))[0]
-            if is_newer and believed_by(text) is not None and not is_accepted(key, at_ms, self._known):
+            if is_newer and baseline_in(text) is not None and not is_accepted(key, at_ms, self._known):
                 newest[key] = (at_ms, text)
-        self.believed.learn((key, text) for key, (_at_ms, text) in newest.items())
+        self.baseline.learn((key, text) for key, (_at_ms, text) in newest.items())
 
     def before(self, references: Mapping[str, Reference], keys: list[str]) -> tuple[dict[str, Counts], str]:
         """What was believed of these owners; and why nothing may be deleted at all ("": it may)."""
         accepted = dict(self.accepted())
-        self.believed.forget(name for name, at_ms in accepted.items() if self._known.get(name) != at_ms)
+        self.baseline.forget(name for name, at_ms in accepted.items() if self._known.get(name) != at_ms)
         self._known = accepted
-        return self.believed.of(keys), self.believed.vanished(references)
+        return self.baseline.of(keys), self.baseline.vanished(references)
 
     def after(self, chunk: int) -> None:
         """Learn and log what the sources said during a chunk."""
         found = certificates(self.state_dir, ds.field(c.CHUNK) == chunk)
         pairs = sorted((at_ms, key, text) for key, text, at_ms in found)
         if pairs:
-            self.believed.learn((key, text) for _at_ms, key, text in pairs)
+            self.baseline.learn((key, text) for _at_ms, key, text in pairs)
             self.log(f"chunk {chunk}: {told((key, text) for _at_ms, key, text in pairs)}")
 
     def missing(self, chunk: int, stop: threading.Event) -> list[str]:

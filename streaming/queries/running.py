@@ -18,9 +18,10 @@ from dataclasses import dataclass, field
 
 from pyspark.sql.streaming.query import StreamingQuery
 
-from streaming.adapters.pulsar.admin import PulsarAdmin, is_busy
+from streaming.adapters.pulsar.admin import is_busy
 from streaming.config.settings import Settings
 from streaming.errors import BusyError, ReaperError
+from streaming.ports import TopicAdmin
 from streaming.queries.checkpoints import changes_of, left_behind
 from streaming.queries.names import Query, queries_of
 from streaming.topics.matching import matched_topics
@@ -42,7 +43,7 @@ class RunningQueries:
     """
 
     settings: Settings
-    admin: PulsarAdmin
+    admin: TopicAdmin
     begin: Callable[[Query], StreamingQuery]
     begin_again: Callable[[str], None]
     monotonic: Callable[[], float] = time.monotonic
@@ -66,7 +67,7 @@ class RunningQueries:
         return tuple(self._matched)
 
     def start(self) -> None:
-        """Begin all queries. Raises what PulsarAdmin does."""
+        """Begin all queries. Raises what TopicAdmin does."""
         for query in queries_of(self.settings):
             self._running[query] = self.begin(query)
         self.look_up()
@@ -87,7 +88,7 @@ class RunningQueries:
         return failed
 
     def look_up(self) -> bool:
-        """Read the topics that match the pattern now; True if one of them is new. Raises what PulsarAdmin does."""
+        """Read the topics that match the pattern now; True if one of them is new. Raises what TopicAdmin does."""
         self._looked_up_s = self.monotonic()
         found = matched_topics(self.admin, self.settings)
         for topic in self._matched.keys() - set(found):

@@ -10,7 +10,7 @@ from pulsar import CompressionType
 
 from streaming.adapters.pulsar.publish import Copy, client, publish
 from streaming.adapters.pulsar.read import read
-from streaming.clients import admin_for
+from streaming.clients import admin_for, command_clients
 from streaming.deletion.copies import PulsarCopies
 from streaming.reconcile.backlog import backlog_of
 from streaming.topics.setup import ensure_topics
@@ -75,7 +75,9 @@ def test_retries_are_worked_off_when_due_across_restarts_whatever_waits_before_t
     finals = service.final()
     assert len(finals) == 6
     assert all(len(some) == 1 and some[0]["outcome"] == "ALREADY_GONE" for some in finals.values())
-    assert backlog_of(service.settings)["topics"][service.settings.topics.retry] == BULK
+    with command_clients(service.settings) as opened:
+        counted = backlog_of(service.settings, opened.pulsar)
+    assert counted["topics"][service.settings.topics.retry] == BULK
 
 
 def test_copies_are_known_again_by_their_table_and_from_their_time_on(deploy: Deploy) -> None:

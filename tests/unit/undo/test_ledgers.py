@@ -1,28 +1,21 @@
-"""Which journal entries an undo takes, and what the preflight makes of rights and clocks."""
+"""Which journal entries an undo takes, and what it says of the data."""
 
 from typing import Any
 
 import pytest
 
-from streaming.adapters.memory.store import MemoryStore
-from streaming.adapters.memory.tree import MemoryTree
-from streaming.check.questions import Notice, delete_right, judged_clock
-from streaming.cli.undo_text import advice
-from streaming.clock import ManualClock
-from streaming.errors import ConfigError, RefusedError, SafetyError
+from streaming.cli.undo import advice
+from streaming.errors import ConfigError
 from streaming.undo.ledgers import Result, Undone, UndoReport, judged, newest_of
 from tests.builders import (
-    DAY_MS,
     ROOT,
     bucket_custom,
     compacted_custom,
     cursor_custom,
     data_custom,
     metadata,
-    put,
     schema_custom,
 )
-from udfs.formats.acl import CREATE, DELETE, READ, AclEntry, acl_bytes
 from udfs.formats.ledger_metadata import serialize_v3
 
 
@@ -77,55 +70,6 @@ def test_a_topic_does_not_mean_what_can_not_be_parsed() -> None:
 def test_a_topic_that_is_none_is_refused() -> None:
     with pytest.raises(ConfigError, match="--topic"):
         newest_of([_entry(5)], "persistent://")
-
-
-@pytest.mark.parametrize("ahead_ms", [-5_000, 0, 5_000])
-def test_clocks_that_agree_are_well(ahead_ms: int) -> None:
-    assert "differ by less" in judged_clock(ahead_ms, DAY_MS)
-
-
-@pytest.mark.parametrize("ahead_ms", [-5_001, 5_001, DAY_MS - 1, -DAY_MS])
-def test_clocks_that_differ_are_a_problem(ahead_ms: int) -> None:
-    with pytest.raises(ConfigError):
-        judged_clock(ahead_ms, DAY_MS)
-
-
-def test_a_clock_that_makes_young_ledgers_old_is_a_danger() -> None:
-    with pytest.raises(SafetyError):
-        judged_clock(DAY_MS, DAY_MS)
-
-
-def _store(*acl: AclEntry) -> MemoryStore:
-    tree = MemoryTree(ManualClock())
-    store = MemoryStore(tree)
-    put(tree, f"{ROOT}/available")
-    if acl:
-        put(tree, f"{ROOT}/00")
-        store.create(f"{ROOT}/00/0000", b"", acl=acl_bytes([*acl, AclEntry(READ | CREATE, "world", "anyone")]))
-        put(tree, f"{ROOT}/00/0000/L0005")
-    return store
-
-
-@pytest.mark.parametrize(
-    "entry", [AclEntry(DELETE, "world", "anyone"), AclEntry(DELETE | READ, "digest", "reaper:hash")], ids=["all", "us"]
-)
-def test_the_right_to_delete_is_seen_on_the_ledgers_parent(entry: AclEntry) -> None:
-    known = {("world", "anyone"), ("digest", "reaper:hash")}
-    assert f"{ROOT}/00/0000" in delete_right(_store(entry), ROOT, known)
-
-
-@pytest.mark.parametrize(
-    "entry", [AclEntry(READ, "world", "anyone"), AclEntry(DELETE, "digest", "other:hash")], ids=["read only", "another"]
-)
-def test_a_missing_right_to_delete_is_refused(entry: AclEntry) -> None:
-    with pytest.raises(RefusedError, match="does not let us delete"):
-        delete_right(_store(entry), ROOT, {("world", "anyone")})
-
-
-@pytest.mark.parametrize("acl", [(), (AclEntry(DELETE, "sasl", "broker"),)], ids=["no ledger", "another scheme"])
-def test_a_right_that_can_not_be_told_is_said_so(acl: tuple[AclEntry, ...]) -> None:
-    with pytest.raises(Notice):
-        delete_right(_store(*acl), ROOT, {("world", "anyone")})
 
 
 @pytest.mark.parametrize(

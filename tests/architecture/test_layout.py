@@ -1,0 +1,210 @@
+"""Every module has a test of its own name, or stands on a list that names the test which covers it.
+
+The test of streaming/sweep/pace.py is tests/unit/sweep/test_pace.py; that of udfs/judge.py is
+tests/unit/udfs/test_judge.py. A module that gets such a test leaves the list.
+"""
+
+import ast
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+
+# Module -> the test that covers it. The test (or its conftest.py) imports the module, or it imports a neighbour, in
+# the same folder, that imports the module.
+COVERED = {
+    "streaming.adapters.bookkeeper.bookies": "tests/integration/test_ops.py",
+    "streaming.adapters.memory.faults": "tests/unit/sweep/test_offloads.py",
+    "streaming.adapters.memory.objects": "tests/contract/test_object_store.py",
+    "streaming.adapters.memory.pulsar": "tests/contract/test_topic_admin.py",
+    "streaming.adapters.memory.store": "tests/unit/adapters/test_memory.py",
+    "streaming.adapters.memory.tree": "tests/unit/adapters/test_memory.py",
+    "streaming.adapters.pulsar.admin": "tests/contract/test_topic_admin.py",
+    "streaming.adapters.pulsar.broker": "tests/contract/test_broker.py",
+    "streaming.adapters.pulsar.http": "tests/contract/test_pulsar_http.py",
+    "streaming.adapters.pulsar.offload_policies": "tests/contract/test_offload_configuration.py",
+    "streaming.adapters.pulsar.publish": "tests/contract/test_publish.py",
+    "streaming.adapters.pulsar.read": "tests/contract/test_topic_admin.py",
+    "streaming.adapters.s3.calls": "tests/contract/test_s3_faults.py",
+    "streaming.adapters.s3.objects": "tests/contract/test_object_store.py",
+    "streaming.adapters.s3.pace": "tests/unit/adapters/test_s3_pace.py",
+    "streaming.adapters.zookeeper.deletes": "tests/contract/test_zookeeper_faults.py",
+    "streaming.adapters.zookeeper.guarded_transaction": "tests/contract/test_zookeeper_faults.py",
+    "streaming.adapters.zookeeper.multi_read": "tests/contract/test_zookeeper_faults.py",
+    "streaming.adapters.zookeeper.reads": "tests/contract/test_zookeeper_faults.py",
+    "streaming.adapters.zookeeper.session": "tests/contract/test_zookeeper_faults.py",
+    "streaming.adapters.zookeeper.settings": "tests/contract/test_zookeeper_security.py",
+    "streaming.adapters.zookeeper.store": "tests/contract/test_metadata_store.py",
+    "streaming.app": "tests/unit/queries/test_stop.py",
+    "streaming.audit.columns": "tests/spark/audit/test_join.py",
+    "streaming.audit.findings": "tests/spark/audit/test_findings.py",
+    "streaming.audit.join": "tests/spark/audit/test_join.py",
+    "streaming.audit.looks.objects": "tests/unit/audit/looks/test_ledgers.py",
+    "streaming.audit.place": "tests/unit/audit/test_result.py",
+    "streaming.audit.progress": "tests/unit/audit/test_run.py",
+    "streaming.audit.publication.asked": "tests/spark/audit/test_asked.py",
+    "streaming.audit.publication.send": "tests/unit/audit/publication/test_publish.py",
+    "streaming.audit.report.style": "tests/unit/audit/report/test_html.py",
+    "streaming.audit.report.summary": "tests/spark/audit/test_summary.py",
+    "streaming.audit.stages": "tests/spark/audit/test_stages.py",
+    "streaming.audit.walk.suspects": "tests/unit/audit/looks/test_ledgers.py",
+    "streaming.check.questions": "tests/contract/test_own_znodes.py",
+    "streaming.cli.undo_text": "tests/unit/undo/test_ledgers.py",
+    "streaming.clients": "tests/unit/sweep/test_task.py",
+    "streaming.clock": "tests/contract/test_coordination.py",
+    "streaming.config.sections": "tests/contract/test_publish.py",
+    "streaming.config.settings": "tests/unit/queries/test_checkpoints.py",
+    "streaming.coordination.agreed_clock": "tests/contract/test_coordination.py",
+    "streaming.coordination.epoch": "tests/contract/test_coordination.py",
+    "streaming.coordination.lock": "tests/contract/test_coordination.py",
+    "streaming.coordination.own_znodes": "tests/contract/test_own_znodes.py",
+    "streaming.coordination.pause": "tests/contract/test_coordination.py",
+    "streaming.deletion.retries": "tests/unit/deletion/test_due_loop.py",
+    "streaming.deletion.service": "tests/unit/deletion/test_outbox.py",
+    "streaming.errors": "tests/contract/test_zookeeper_faults.py",
+    "streaming.in_use.baseline": "tests/unit/in_use/test_watch.py",
+    "streaming.limits.breaker": "tests/unit/limits/test_blast_radius.py",
+    "streaming.metrics": "tests/unit/limits/test_blast_radius.py",
+    "streaming.ports": "tests/contract/test_metadata_store.py",
+    "streaming.queries.names": "tests/unit/queries/test_running.py",
+    "streaming.queries.transforms": "tests/spark/test_transforms.py",
+    "streaming.sandbox.clients": "tests/integration/test_cluster.py",
+    "streaming.sandbox.cluster": "tests/integration/test_cluster.py",
+    "streaming.sandbox.disk": "tests/integration/test_cluster.py",
+    "streaming.sandbox.distribution": "tests/integration/test_connector.py",
+    "streaming.sandbox.faults": "tests/integration/test_cluster.py",
+    "streaming.sandbox.home": "tests/unit/sandbox/test_start.py",
+    "streaming.sandbox.launch": "tests/unit/sandbox/test_start.py",
+    "streaming.sandbox.ledgers": "tests/integration/test_cluster.py",
+    "streaming.sandbox.local_config": "tests/unit/sandbox/test_settings.py",
+    "streaming.sandbox.offloads": "tests/integration/test_cluster.py",
+    "streaming.sandbox.orphans": "tests/integration/test_cluster.py",
+    "streaming.sandbox.reckoning": "tests/integration/test_service.py",
+    "streaming.sandbox.shell": "tests/integration/test_cluster.py",
+    "streaming.sandbox.topics": "tests/integration/test_cluster.py",
+    "streaming.schemas": "tests/unit/state/test_receipts.py",
+    "streaming.spark.jars": "tests/unit/spark/test_ivy.py",
+    "streaming.spark.session": "tests/unit/spark/test_s3a.py",
+    "streaming.state.outcomes": "tests/integration/test_service.py",
+    "streaming.state.tables": "tests/unit/state/test_receipts.py",
+    "streaming.state.waiting": "tests/spark/test_waiting.py",
+    "streaming.sweep.buckets": "tests/unit/sweep/test_offloads.py",
+    "streaming.sweep.jobs": "tests/unit/sweep/test_deletes.py",
+    "streaming.sweep.ledgers": "tests/unit/sweep/test_deletes.py",
+    "streaming.sweep.offload_jobs": "tests/unit/sweep/test_offloads.py",
+    "streaming.sweep.offload_steps": "tests/unit/sweep/test_offloads.py",
+    "streaming.sweep.stores": "tests/unit/sweep/test_task.py",
+    "streaming.topics.matching": "tests/unit/queries/test_running.py",
+    "streaming.topics.requests": "tests/integration/test_ops.py",
+    "streaming.topics.setup": "tests/contract/test_topics.py",
+    "streaming.undo.objects": "tests/contract/test_undo_objects.py",
+    "udfs.columns": "tests/spark/test_transforms.py",
+    "udfs.formats.acl": "tests/unit/adapters/test_memory.py",
+    "udfs.formats.compression": "tests/unit/udfs/formats/test_managed_ledger.py",
+    "udfs.formats.errors": "tests/unit/udfs/formats/test_ledger_metadata.py",
+    "udfs.formats.java_uuid": "tests/unit/udfs/formats/test_managed_ledger.py",
+    "udfs.records": "tests/unit/udfs/test_wire.py",
+    "udfs.units": "tests/unit/udfs/test_blast_radius.py",
+}
+
+# Module -> a test that starts the program, and words in that test which name what it then does.
+RUN = {
+    "streaming.__main__": ("tests/integration/test_service.py", '"run", "--until-idle"'),
+    "streaming.adapters.pulsar.replay": ("tests/integration/test_ops.py", '"dlq", "replay"'),
+    "streaming.audit.command": ("tests/integration/test_audit.py", '"audit"'),
+    "streaming.audit.explain": ("tests/integration/test_audit.py", '"explain"'),
+    "streaming.audit.looks.twice": ("tests/integration/test_audit.py", "--recheck-seconds"),
+    "streaming.audit.stopping": ("tests/integration/test_audit_repeated.py", "signal.SIGINT"),
+    "streaming.audit.walk.objects": ("tests/integration/test_audit.py", "scanOffloadedLedgers"),
+    "streaming.audit.walk.phases": ("tests/integration/test_audit.py", "report_and_findings_are_written"),
+    "streaming.check.preflight": ("tests/integration/test_ops.py", '"check"'),
+    "streaming.cli.audit": ("tests/integration/test_audit.py", '"audit"'),
+    "streaming.cli.check": ("tests/integration/test_ops.py", '"check"'),
+    "streaming.cli.control": ("tests/integration/test_ops.py", '"pause"'),
+    "streaming.cli.dlq": ("tests/integration/test_ops.py", '"dlq", "list"'),
+    "streaming.cli.progress": ("tests/integration/test_cluster.py", '"cluster", "up"'),
+    "streaming.cli.receipts": ("tests/integration/test_service.py", '"receipts"'),
+    "streaming.cli.sandbox": ("tests/integration/test_cluster.py", '"cluster"'),
+    "streaming.deletion.idle": ("tests/integration/test_service.py", '"--until-idle"'),
+    "streaming.limits.census": ("tests/integration/test_service.py", "LIMIT REACHED"),
+    "streaming.queries.source": ("tests/integration/test_connector.py", '"run"'),
+    "streaming.queries.streams": ("tests/integration/test_service.py", '"run"'),
+    "streaming.spark.signals": ("tests/integration/test_shutdown.py", "signal.SIGTERM"),
+    "udfs.spark": ("tests/spark/test_transforms.py", "messages("),
+}
+
+# The demonstration is its own check: it ends with an error unless each step came out as it says. Nothing imports it.
+NOT_TESTED = "streaming.sandbox.demo."
+
+
+def _name(file: Path) -> str:
+    return ".".join(file.relative_to(ROOT).with_suffix("").parts)
+
+
+def _file(module: str) -> Path:
+    return ROOT.joinpath(*module.split(".")).with_suffix(".py")
+
+
+def _modules() -> list[str]:
+    files = [each for package in ("streaming", "udfs") for each in (ROOT / package).rglob("*.py")]
+    return sorted(_name(each) for each in files if each.name != "__init__.py" and not each.stem.endswith("_pb2"))
+
+
+def _own_test(module: str) -> Path:
+    folders, name = module.removeprefix("streaming.").split(".")[:-1], module.rpartition(".")[2]
+    return ROOT.joinpath("tests", "unit", *folders, f"test_{name}.py")
+
+
+@cache
+def _imports(module: str) -> frozenset[str]:
+    """Names that a module imports, with those of the modules it takes them from."""
+    file = _file(module)
+    if not file.exists():
+        return frozenset()
+    found: set[str] = set()
+    for node in ast.walk(ast.parse(file.read_text())):
+        if isinstance(node, ast.Import):
+            found.update(alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            found.update((node.module, *(f"{node.module}.{alias.name}" for alias in node.names)))
+    return frozenset(found)
+
+
+def _reached(test: Path) -> Iterator[str]:
+    """What a test imports: through the tests' own helpers, and from a product's module on to its folder's others."""
+    waiting, seen = [_name(test), _name(test.with_name("conftest.py"))], set[str]()
+    while waiting:
+        module = waiting.pop()
+        for found in _imports(module) - seen:
+            if module.startswith("tests.") or found.rpartition(".")[0] == module.rpartition(".")[0]:
+                seen.add(found)
+                waiting.append(found)
+                yield found
+
+
+MODULES = _modules()
+
+
+@pytest.mark.parametrize("module", [each for each in MODULES if not each.startswith(NOT_TESTED)])
+def test_a_module_has_its_test(module: str) -> None:
+    if module in RUN:
+        test, words = RUN[module]
+        assert words in (ROOT / test).read_text(), f"{test} does not say {words}"
+        return
+    test = COVERED.get(module, "")
+    file = ROOT / test if test else _own_test(module)
+    assert file.is_file(), f"{module}: make {file.relative_to(ROOT)}, or list the test that covers it in {__file__}"
+    assert module in set(_reached(file)), f"{file.relative_to(ROOT)} does not import {module}"
+
+
+@pytest.mark.parametrize("module", sorted({*COVERED, *RUN}))
+def test_the_list_holds_nothing_that_needs_no_mention(module: str) -> None:
+    assert module in MODULES, f"{module} is gone; take it off the list"
+    own = _own_test(module)
+    assert not (own.is_file() and module in _reached(own)), (
+        f"{own.relative_to(ROOT)} tests {module}; take it off the list"
+    )
+    assert not (module in COVERED and module in RUN), f"{module} is listed twice"
