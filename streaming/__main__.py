@@ -9,7 +9,6 @@ if not __package__ and sys.path:
     # spark-submit starts this file by its path: Python must not find our modules (metrics, …) as top-level ones
     sys.path.pop(0)
 
-import os
 from typing import NoReturn
 
 import typer
@@ -17,8 +16,7 @@ import typer
 from streaming.cli.logs import start_logging
 from streaming.cli.main import app
 from streaming.errors import ReaperError
-
-_SUBMITTED = "PYSPARK_GATEWAY_PORT"  # spark-submit sets it; its JVM is then our parent process
+from streaming.spark.submitted import is_submitted
 
 
 def main() -> None:
@@ -34,7 +32,7 @@ def main() -> None:
 
 
 def _leave(code: str | int | None) -> NoReturn:
-    if _SUBMITTED in os.environ and "pyspark" in sys.modules:
+    if is_submitted() and "pyspark" in sys.modules:
         from streaming.spark.session import end_jvm
 
         end_jvm(code if isinstance(code, int) else int(code is not None))

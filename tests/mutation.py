@@ -59,6 +59,7 @@ MUTATIONS = (
         "if metadata.state is LedgerState.IN_RECOVERY and not",
     ),
     Mutation("never a ledger in recovery", JUDGE, "if metadata.state is not LedgerState.OPEN or policy", "if policy"),
+    Mutation("an age counts from the last change", "udfs/ledger_facts.py", "max(times_ms)", "min(times_ms)"),
     Mutation("min_age", JUDGE, "if unchanged_ms < policy.min_age_ms:", "if False:"),
     Mutation(
         "quarantine above the newest published",
@@ -79,7 +80,7 @@ MUTATIONS = (
         "    if False and case.request",
     ),
     Mutation("absence seen twice", JUDGE, "    if is_gone:\n", "    if False:\n"),
-    Mutation("the interval between two sightings", JUDGE, ">= policy.absence_interval_ms:", ">= 0:"),
+    Mutation("the interval between two sightings", JUDGE, ">= policy.absence_interval_ms", ">= 0"),
     Mutation(
         "an OPEN ledger's owner has moved on",
         JUDGE,
@@ -110,13 +111,13 @@ MUTATIONS = (
     Mutation(
         "properties of a request topic count for nothing",
         SWEEP,
-        "            properties = as_original(properties)\n            properties.pop(OWNER_ABSENT_SINCE, None)\n",
-        "            pass\n",
+        "        if self._query == REQUESTS:\n",
+        "        if False:\n",
     ),
     Mutation(
         "the sender is asked after",
-        SWEEP,
-        "return admit(request, first_topic(row[c.SOURCE], _properties(row), self._admission), self._admission)",
+        "udfs/admission.py",
+        "return admit(request, first_topic(source, properties, admission), admission)",
         "return request",
     ),
     Mutation(
@@ -205,7 +206,7 @@ MUTATIONS = (
         SWEEP,
         "for portion in portions(guards_of(deletable, nodes, self._rules.epoch), limiter):",
         "for portion in ([guards_of([o], nodes, self._rules.epoch)[0]] for o in deletable"
-        " if [setattr(o, 'judged_on', known[o.key])]):",
+        " if [setattr(o, 'judged_on', references[o.key])]):",
     ),
     Mutation("journal before delete", SWEEP, "            self._journal.write(entries)", "            del entries"),
     Mutation(
@@ -229,7 +230,7 @@ MUTATIONS = (
     Mutation("a replaced instance stops", SWEEP, "if result.path == self._rules.epoch[0]:", "if False:"),
     Mutation(
         "another's request does not answer for mine",
-        "streaming/sweep/ledgers.py",
+        "streaming/sweep/jobs.py",
         "if one.job.request != lead.job.request:",
         "if False:",
     ),
@@ -262,13 +263,13 @@ MUTATIONS = (
     Mutation(
         "what was kept is looked for",
         SWEEP,
-        "        self._confirm_kept([one for one in leads.values() if one.is_kept], known)\n",
+        "        self._confirm_kept([one for one in leads.values() if one.is_kept], references)\n",
         "",
     ),
     Mutation(
         "what is missed is missed by its owner",
         SWEEP,
-        "            if refers_to(known[one.key], one.job.request.ledger_id):\n",
+        "            if refers_to(references[one.key], one.job.request.ledger_id):\n",
         "            if one:\n",
     ),
     Mutation(

@@ -55,7 +55,6 @@ class Reason(StrEnum):
     OWNER_GONE = "OWNER_GONE"  # as above; the owner itself is proven gone
     NOT_FOUND = "NOT_FOUND"  # no such ledger or object (any more)
     DUPLICATE = "DUPLICATE"  # the same ledger was asked for twice in one batch
-    DELETED_BEFORE_RESTART = "DELETED_BEFORE_RESTART"  # our journal shows that an earlier run of this batch did it
 
     # kept for now (RETRY)
     IN_USE = "IN_USE"  # an owner refers to it
@@ -220,7 +219,6 @@ class BrokerView:
     presence: Presence
     ledgers: tuple[int, ...] = ()
     cursors: Mapping[str, int] = field(default_factory=dict)
-    schema_ledgers: tuple[int, ...] = ()
     compacted_ledger: int = -1
     compacted_by_cursor: int = -1
     detail: str = ""

@@ -147,9 +147,10 @@ def _cursor_ids(owner: Owner, seen: Sequence[Seen], broker: BrokerView | None) -
     return {written}, {remembered}, written
 
 
-def _schema_ids(_owner: Owner, seen: Sequence[Seen], broker: BrokerView | None) -> _Named:
+def _schema_ids(_owner: Owner, seen: Sequence[Seen], _broker: BrokerView | None) -> _Named:
+    """The locator alone names them: what a broker calls schemaLedgers it has read from the same znode."""
     written = ledger_ids(seen[0].data or b"")
-    return set(written), set(broker.schema_ledgers if broker else ()), max(written)
+    return set(written), set(), max(written)
 
 
 def _compacted_ids(owner: Owner, seen: Sequence[Seen], broker: BrokerView | None) -> _Named:

@@ -58,7 +58,7 @@ def start(settings: Settings, jars: Jars, *, with_delta: bool = True) -> SparkSe
     # Python workers must run this Python, not any python3 on the PATH
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     needed = NEEDED | s3a.spark_conf(settings.checkpoints) if with_delta else WITHOUT_DELTA
-    if is_submitted():
+    if submitted.is_submitted():
         conf = submitted.completed(needed | submitted.chosen(settings.spark), submitted.given())
     else:
         conf = needed | _own_conf(settings, jars)
@@ -71,11 +71,6 @@ def start(settings: Settings, jars: Jars, *, with_delta: bool = True) -> SparkSe
     if with_delta and is_s3a(settings.checkpoints.dir):
         _require_s3a(spark)
     return spark
-
-
-def is_submitted() -> bool:
-    """Whether spark-submit started this process: its JVM is then our parent, and tells us its port."""
-    return submitted.GATEWAY_PORT in os.environ
 
 
 def _own_conf(settings: Settings, jars: Jars) -> dict[str, str]:
@@ -146,7 +141,7 @@ def end_jvm(exit_code: int) -> None:
 
 def jars_for(settings: Settings) -> Jars:
     """The jars that the service needs, fetched if missing; none under spark-submit, which has got them by --jars."""
-    return Jars() if is_submitted() else fetched_jars(settings)
+    return Jars() if submitted.is_submitted() else fetched_jars(settings)
 
 
 def fetched_jars(settings: Settings) -> Jars:

@@ -5,14 +5,16 @@
 3. Delta's extension is added to other extensions of Spark SQL.
 """
 
+import os
 from collections.abc import Mapping
+from typing import TYPE_CHECKING
 
-from pyspark import SparkConf, SparkContext
-
-from streaming.config.sections import SparkSettings
 from streaming.errors import ConfigError
 
-GATEWAY_PORT = "PYSPARK_GATEWAY_PORT"  # spark-submit sets this variable for the Python that it starts
+if TYPE_CHECKING:
+    from streaming.config.sections import SparkSettings
+
+_GATEWAY_PORT = "PYSPARK_GATEWAY_PORT"  # spark-submit sets this variable for the Python that it starts
 LOOPBACK = "127.0.0.1"
 _EXTENSIONS = "spark.sql.extensions"
 _S3A = "spark.hadoop.fs.s3a."
@@ -28,13 +30,20 @@ FIXED = {
 }
 
 
+def is_submitted() -> bool:
+    """Whether spark-submit started this process: its JVM is then our parent process."""
+    return _GATEWAY_PORT in os.environ
+
+
 def given() -> dict[str, str]:
     """What spark-submit was given, from --conf, other options and properties files alike."""
+    from pyspark import SparkConf, SparkContext
+
     SparkContext._ensure_initialized()
     return dict(SparkConf().getAll())
 
 
-def chosen(spark: SparkSettings) -> dict[str, str]:
+def chosen(spark: "SparkSettings") -> dict[str, str]:
     """The part of [spark] that a JVM which runs already can still take."""
     return {"spark.ui.port": str(spark.ui_port)}
 

@@ -11,7 +11,7 @@ from pulsar import CompressionType
 from streaming.adapters.pulsar.publish import Copy, client, publish
 from streaming.adapters.pulsar.read import read
 from streaming.clients import admin_for, command_clients
-from streaming.deletion.outbox import stored_copies
+from streaming.deletion.copies import PulsarCopies
 from streaming.reconcile.backlog import backlog_of
 from streaming.topics.setup import ensure_topics
 from tests.integration.conftest import Deployment, killed_at_the_end, payload, stop
@@ -96,11 +96,12 @@ def test_copies_are_known_again_by_their_table_and_from_their_time_on(deploy: De
     send(first, "ours", 5, 6)
     after_ms = send(first, "another's", 7)
     both = (first, second)
-    assert stored_copies(settings, both, "ours", begun_ms) == {first: 6}
-    assert stored_copies(settings, both, "ours", after_ms) == {}
+    copies = PulsarCopies(settings, {})
+    assert copies.stored(both, "ours", begun_ms) == {first: 6}
+    assert copies.stored(both, "ours", after_ms) == {}
     send(second, "ours", 8, 9)
-    assert stored_copies(settings, both, "ours", begun_ms) == {first: 6, second: 9}
-    assert stored_copies(settings, both, "ours", after_ms) == {second: 9}
+    assert copies.stored(both, "ours", begun_ms) == {first: 6, second: 9}
+    assert copies.stored(both, "ours", after_ms) == {second: 9}
 
 
 def test_a_message_that_is_too_large_once_decompressed_becomes_a_dead_letter_that_fits(deploy: Deploy) -> None:

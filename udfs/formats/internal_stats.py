@@ -63,7 +63,6 @@ def view_of(stats: Any) -> BrokerView:
             Presence.PRESENT,
             ledgers=_ids(stats["ledgers"]),
             cursors={str(name): _id(cursor["cursorLedger"]) for name, cursor in stats["cursors"].items()},
-            schema_ledgers=_ids(stats["schemaLedgers"]),
             compacted_ledger=_id(stats["compactedLedger"]["ledgerId"]),
             compacted_by_cursor=_compacted_by_cursor(stats["cursors"].get(COMPACTION_CURSOR)),
         )

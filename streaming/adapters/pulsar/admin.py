@@ -22,8 +22,8 @@ _BUSY = re.compile(
 )
 _EARLIEST = {"ledgerId": -1, "entryId": -1}
 _ADVICE: dict[int, str] = {
-    HTTPStatus.UNAUTHORIZED: "check pulsar.token_file, and the rights of its role (README.md lists them)",
-    HTTPStatus.FORBIDDEN: "give this service's role the rights that README.md lists",
+    HTTPStatus.UNAUTHORIZED: "check pulsar.token_file, and the rights of its role (docs/operating.md lists them)",
+    HTTPStatus.FORBIDDEN: "give this service's role the rights that docs/operating.md lists",
     HTTPStatus.NOT_FOUND: "check the name",
     HTTPStatus.METHOD_NOT_ALLOWED: "check that the brokers have topicLevelPoliciesEnabled and systemTopicEnabled",
 }

@@ -238,7 +238,7 @@ def test_accounts_are_looked_at_at_the_start_and_every_five_minutes() -> None:
     looks = []
     for now_s in (0, 1, 299, 300, 599, 600):
         seen.now_s = now_s
-        care.turn()
+        care.do_what_is_due()
         looks.append(seen.looks)
     assert looks == [1, 1, 1, 2, 2, 3]
     assert seen.tidied == 0
@@ -248,14 +248,14 @@ def test_a_gap_is_an_alarm_and_a_look_that_fails_is_none(caplog: pytest.LogCaptu
     seen, metrics = _Look(), Metrics()
     care = Upkeep(seen.tidy, seen.accounts, metrics, monotonic=lambda: seen.now_s)
     seen.answer = UnavailableError("the broker is away")
-    assert care.account() == []
+    assert care.find_gaps() == []
     assert "ALARM" not in caplog.text
     seen.answer = Reconciliation((PartitionGaps(SOURCE, 3, 0, missing=((5, 1),)),), 0)
-    assert len(care.account()) == 1
+    assert len(care.find_gaps()) == 1
     assert "ALARM" in caplog.text
     assert metrics.registry.get_sample_value("ledger_deletion_unaccounted", {"what": "messages"}) == 1
     seen.answer = Reconciliation((), 0)
-    care.account()
+    care.find_gaps()
     assert metrics.registry.get_sample_value("ledger_deletion_unaccounted", {"what": "messages"}) == 0
 
 
@@ -263,13 +263,13 @@ def test_a_run_ends_with_every_gap_that_it_saw() -> None:
     seen = _Look()
     care = Upkeep(seen.tidy, seen.accounts, Metrics(), monotonic=lambda: seen.now_s)
     seen.answer = Reconciliation((PartitionGaps(SOURCE, 3, 0, missing=((5, 1),)),), 0)
-    care.turn()
+    care.do_what_is_due()
     seen.answer = Reconciliation((PartitionGaps(SOURCE, 3, 0, missing=((5, 1), (5, 2))),), 0)
-    care.account()
+    care.find_gaps()
     seen.answer = Reconciliation((), 0, ("1:2:3",))
-    assert len(care.account()) == 2
+    assert len(care.find_gaps()) == 2
     seen.answer = UnavailableError("the broker is away")
-    assert len(care.account()) == 2
+    assert len(care.find_gaps()) == 2
 
 
 def test_a_look_that_was_not_whole_takes_no_alarm_away_and_does_not_count_as_one() -> None:

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from streaming.config.load import load
+from streaming.config.load import CONF, load
 from streaming.errors import ConfigError
 from streaming.spark import s3a
 from streaming.spark.session import NEEDED
@@ -59,3 +59,9 @@ def test_deltas_extension_is_added_to_others(given: str, expected: str | None) -
 )
 def test_only_a_local_master_keeps_the_driver_on_the_loopback_address(master: str, host: str | None) -> None:
     assert completed(NEEDED, {"spark.master": master}).get("spark.driver.host") == host
+
+
+def test_the_properties_file_for_spark_submit_has_what_our_jobs_rely_on() -> None:
+    lines = (CONF / "spark-defaults.conf").read_text().splitlines()
+    given = dict(line.split(maxsplit=1) for line in lines if line and not line.startswith("#"))
+    assert {key: given.get(key) for key in NEEDED} == NEEDED

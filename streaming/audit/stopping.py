@@ -1,4 +1,8 @@
-"""Lets a signal end an audit cleanly: PySpark's calls to the JVM can't be interrupted, so the work has a thread."""
+"""Lets SIGTERM and Ctrl-C end an audit cleanly.
+
+A call of PySpark's into the JVM can't be interrupted, so the audit runs in a thread of its own and the main thread
+waits for signals.
+"""
 
 import logging
 import signal
@@ -14,17 +18,17 @@ from streaming.spark.signals import on_signals
 log = logging.getLogger("ledger-reaper")
 
 _POLL_SECONDS = 0.2
-_LEAVE_SECONDS = 20.0  # what is between two Spark jobs then; Spark, which is stopped next, cuts short what runs longer
+_LEAVE_SECONDS = 20.0  # for what runs between two Spark jobs; whatever takes longer ends when Spark is stopped next
 
 
 class StoppedError(Exception):
-    """The audit was asked to stop before its end: there are no new findings."""
+    """Somebody asked the audit to stop before its end, so there are no new findings."""
 
 
 def run_until_signal(spark: SparkSession, work: Callable[[], None], stop: threading.Event) -> bool:
-    """Run the work; SIGTERM and SIGINT set stop, and Spark's jobs are cancelled. False if it was cut short.
+    """Run the work, and return whether it came to its end. SIGTERM and SIGINT set stop and cancel Spark's jobs.
 
-    Raises what the work raised, unless it was stopped. Call it in the main thread.
+    Raises what the work raised, unless a signal stopped it. Call it in the main thread.
     """
     failures: list[Exception] = []
 
@@ -34,12 +38,12 @@ def run_until_signal(spark: SparkSession, work: Callable[[], None], stop: thread
         except Exception as failure:
             failures.append(failure)
 
-    def told(number: int) -> None:
+    def on_signal(number: int) -> None:
         log.info("%s: stopping", signal.Signals(number).name)
         stop.set()
 
     thread = threading.Thread(target=inheritable_thread_target(run), name="audit", daemon=True)
-    with on_signals(told):
+    with on_signals(on_signal):
         thread.start()
         while thread.is_alive() and not stop.is_set():
             thread.join(_POLL_SECONDS)

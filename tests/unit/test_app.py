@@ -70,12 +70,12 @@ def settings(tmp_path: Path) -> Settings:
     return load(file)
 
 
-def _lanes(settings: Settings, streams: list[PaperStream]) -> RunningQueries:
+def _queries(settings: Settings, streams: list[PaperStream]) -> RunningQueries:
     left = iter(streams)
     admin = cast("PulsarAdmin", PaperAdmin())
-    lanes = RunningQueries(settings, admin, lambda _query: cast("Any", next(left)), lambda _name: None)
-    lanes.start()
-    return lanes
+    queries = RunningQueries(settings, admin, lambda _query: cast("Any", next(left)), lambda _name: None)
+    queries.start()
+    return queries
 
 
 def _sleeping() -> DueLoop:
@@ -92,18 +92,15 @@ def test_a_query_that_waits_for_another_keeps_that_from_being_stopped_no_longer(
     at_once.set()
     streams = [PaperStream(last, lambda: None) for _ in TOPICS] + [PaperStream(at_once, last.set)]
     jobs = Jobs()
-    _stop(cast("SparkSession", jobs), _lanes(settings, streams), _sleeping())
+    _stop(cast("SparkSession", jobs), _queries(settings, streams), _sleeping())
     assert not any(each.is_active for each in streams)
     assert not jobs.cancelled.is_set()
 
 
-def test_what_does_not_end_by_itself_is_cut_short_though_no_retry_is_at_work(
-    settings: Settings, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("streaming.app._LAST_WORDS_S", 0.05)
+def test_what_does_not_end_by_itself_is_cut_short_though_no_retry_is_at_work(settings: Settings) -> None:
     jobs = Jobs()
     streams = [PaperStream(jobs.cancelled, lambda: None) for _ in range(len(TOPICS) + 1)]
-    _stop(cast("SparkSession", jobs), _lanes(settings, streams), _sleeping())
+    _stop(cast("SparkSession", jobs), _queries(settings, streams), _sleeping(), last_words_s=0.05)
     assert not any(each.is_active for each in streams)
 
 
