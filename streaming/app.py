@@ -1,32 +1,37 @@
 """Puts the parts together, starts the queries, watches them, and stops them without losing a request.
 
-Only this module and streaming.queries.running, on its word, start, stop and await anything.
+Only this module starts, stops and awaits anything; streaming.queries.running does so for it with the queries.
 """
 
 import contextlib
 import logging
 import signal
 import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import partial
 
 from pyspark.sql import SparkSession
 
-from streaming.adapters.pulsar.admin import PulsarAdmin
+from streaming.clients import admin_for, clients_for, reader_for
 from streaming.clock import Clock, SystemClock
 from streaming.config.policies import limits_of
 from streaming.config.settings import Settings
 from streaming.coordination import identity
-from streaming.coordination.agreed_clock import AgreedClock
 from streaming.coordination.exclusive import require_brokers_store
-from streaming.coordination.own_znodes import read_own
+from streaming.deletion.chunk import ChunkSweep
+from streaming.deletion.copies import PulsarCopies
+from streaming.deletion.follow_up import FollowUp
+from streaming.deletion.gate import Gate
 from streaming.deletion.idle import is_idle
-from streaming.deletion.instance import Instance, begin_instance
-from streaming.deletion.retries import DueLoop
-from streaming.deletion.service import Coordination, Identity, LedgerDeletionService
-from streaming.deletion.upkeep import BackgroundCall, Upkeep
-from streaming.dlq.expiry import expire
-from streaming.errors import ReaperError, StopRequestedError, UnavailableError
+from streaming.deletion.instance import Identity, Instance, begin_instance, coordination_of
+from streaming.deletion.outages import Outages
+from streaming.deletion.outbox import Outbox
+from streaming.deletion.retries import DueLoop, Retries
+from streaming.deletion.service import LedgerDeletionService
+from streaming.deletion.turn import Turn
+from streaming.deletion.upkeep import BackgroundCall, Upkeep, tidy_up
+from streaming.errors import ReaperError, StopRequestedError
 from streaming.in_use.baseline import Accepted, Baseline, accepted_path
 from streaming.in_use.cache import InUseCache
 from streaming.in_use.loader import InUseLoader
@@ -36,11 +41,11 @@ from streaming.limits.breaker import Breaker, breaker_path
 from streaming.limits.census import count_ledgers
 from streaming.limits.last_hour import deletes_since
 from streaming.metrics import Metrics
-from streaming.ports import MetadataStore
-from streaming.queries.checkpoints import is_unfinished, location_of, refuse_changes, root_of
+from streaming.ports import MetadataStore, Pulsar, TopicAdmin
+from streaming.queries.checkpoints import refuse_changes, root_of, what_is_left
 from streaming.queries.names import Query
 from streaming.queries.running import RunningQueries
-from streaming.queries.streams import stream
+from streaming.queries.streams import describe_jobs, stream
 from streaming.reconcile.messages import reconcile
 from streaming.schemas import REQUESTS, RETRY
 from streaming.spark.failures import raise_failure
@@ -57,7 +62,7 @@ from udfs.units import HOUR_MS
 log = logging.getLogger("ledger-reaper")
 
 _POLL_S = 0.5
-_LAST_WORDS_S = 2.0
+_LAST_WORDS_S = 2.0  # how long a stop lets what is under way come to its end
 
 
 def run(settings: Settings, jars: Callable[[], Jars], *, until_idle: bool = False) -> None:
@@ -74,9 +79,9 @@ def run(settings: Settings, jars: Callable[[], Jars], *, until_idle: bool = Fals
 
 def _run(settings: Settings, jars: Callable[[], Jars], stop: threading.Event, *, until_idle: bool) -> None:
     with (
-        on_signals(partial(_told, stop)),
+        on_signals(partial(_on_signal, stop)),
         faults_named(settings.checkpoints),
-        begin_instance(settings, stop) as instance,
+        begin_instance(settings, clients_for(settings), admin_for(settings), stop) as instance,
     ):
         retry_partitions, dead_letter_partitions = ensure_topics(instance.admin, settings, stop)
         require_brokers_store(instance.clients.store, instance.clients.broker, f"{settings.topics.retry}-partition-0")
@@ -85,9 +90,9 @@ def _run(settings: Settings, jars: Callable[[], Jars], stop: threading.Event, *,
         try:
             who = Identity(instance.rules, instance.secret, retry_partitions, dead_letter_partitions)
             service = _service(spark, settings, instance, who, stop)
-            with jvm_signals(partial(_told, stop)):
+            with jvm_signals(partial(_on_signal, stop)):
                 try:
-                    service.publish_again()
+                    service.outbox.publish_again()
                 except StopRequestedError:
                     raise
                 except Exception as error:
@@ -100,51 +105,39 @@ def _run(settings: Settings, jars: Callable[[], Jars], stop: threading.Event, *,
 def _service(
     spark: SparkSession, settings: Settings, instance: Instance, who: Identity, stop: threading.Event
 ) -> LedgerDeletionService:
-    clock = SystemClock()
-    store = instance.clients.store
+    clock, metrics, store = SystemClock(), Metrics(), instance.clients.store
     loader = InUseLoader(store, instance.clients.broker if settings.safety.ask_broker else None, clock)
-    cache = InUseCache(
-        loader, clock, settings.in_use.refresh_seconds * 1000, settings.in_use.max_cache_mib * 1024 * 1024
-    )
-    receipts_table = Receipts(spark, settings.state.dir)
-    identity.hold_state(receipts_table.table_id, root_of(settings))
-    metrics = Metrics()
+    in_use = settings.in_use
+    cache = InUseCache(loader, clock, in_use.refresh_seconds * 1000, in_use.max_cache_mib * 1024 * 1024)
+    receipts = Receipts(spark, settings.state.dir)
+    identity.hold_state(receipts.table_id, root_of(settings))
     if settings.metrics.port >= 0:
         log.info("metrics: http://127.0.0.1:%s/metrics", metrics.serve(settings.metrics.port))
     log.info("Spark UI: %s", spark.sparkContext.uiWebUrl)
-    published = f"{settings.zookeeper.own_root}/instances/{settings.service.name}/published"
-    store.create(published, b"", parents=True)
-
-    def mark(text: str) -> None:
-        store.set_data(published, text.encode())
-
-    def known() -> str:
-        node = read_own(store, published)
-        return node.data.decode("utf-8", "replace") if node is not None else ""
-
-    guards = Coordination(
-        still_mine=instance.epoch.still_mine,
-        paused=instance.pause.reason,
-        published=known,
-        mark_published=mark,
-        agreed_ms=AgreedClock(store, settings.zookeeper.own_root, settings.service.name).now_ms,
-    )
+    coordination = coordination_of(settings, instance)
     watch = _source_watch(settings, instance, loader)
     watch.recall(now_ms=clock.now_ms())
+    blast_radius = _blast_radius(settings, store, clock)
+    describe, turn, outages = partial(describe_jobs, spark), Turn(stop), Outages(stop, metrics, log.info)
+    trigger_s = settings.service.trigger_seconds
+    gate = Gate(coordination, blast_radius, metrics, clock, log.info, stop, settings.state.dir, trigger_s)
+    targets = {
+        settings.topics.retry: who.retry_partitions,
+        settings.topics.dead_letter: who.dead_letter_partitions,
+    }
+    copies, epoch = PulsarCopies(settings, targets), who.rules.epoch[1]
     return LedgerDeletionService(
-        spark,
-        settings,
-        who,
-        guards,
-        cache,
-        _blast_radius(settings, store, clock),
-        receipts_table,
-        watch,
-        Waiting(spark, settings.state.dir),
-        metrics,
-        clock,
-        log=lambda text: log.info("%s", text),
-        stop=stop,
+        receipts,
+        sweep=ChunkSweep(spark, settings, who, receipts, cache, watch, gate, describe),
+        outbox=Outbox(receipts, copies, coordination, blast_radius, gate, outages, epoch),
+        follow_up=FollowUp(receipts, cache, watch, blast_radius.breaker, outages, metrics, log.info),
+        retries=Retries(Waiting(spark, settings.state.dir), receipts, turn, gate, outages, metrics, clock, describe),
+        gate=gate,
+        outages=outages,
+        turn=turn,
+        clock=clock,
+        describe=describe,
+        chunk_rows=settings.service.chunk_rows,
     )
 
 
@@ -158,7 +151,7 @@ def _source_watch(settings: Settings, instance: Instance, loader: InUseLoader) -
         settings.state.dir,
         instance.rules.layout,
         zookeeper.ledgers_root,
-        log=lambda text: log.info("%s", text),
+        log=log.info,
     )
 
 
@@ -178,67 +171,77 @@ def _blast_radius(settings: Settings, store: MetadataStore, clock: Clock) -> Bla
     return radius
 
 
+@dataclass(slots=True)
+class _Running:
+    """What runs until the service stops, and why it stopped."""
+
+    queries: RunningQueries
+    due: DueLoop
+    upkeep: Upkeep
+    background: BackgroundCall
+    failed: Mapping[Query, Exception | None] = field(default_factory=dict)
+    broken: Exception | None = None
+    gaps: list[str] = field(default_factory=list)
+    was_idle: bool = False
+
+    def watch(self, stop: threading.Event, is_idle: Callable[[], bool]) -> None:
+        """Look after all of it until stop is set, something fails, or no request is waiting."""
+        while not stop.wait(_POLL_S):
+            self.failed = self.queries.check_once()
+            if self.failed or not self.due.is_alive:
+                self.broken = self.due.failure
+                return
+            if is_idle():
+                if self.queries.look_up():
+                    continue
+                log.info("idle: no request is waiting")
+                self.was_idle = True
+                self.background.finish(lambda: self.gaps.extend(self.upkeep.find_gaps()))
+                return
+            self.background.begin(self.upkeep.do_what_is_due)
+
+    def raise_failure(self, fatal: Sequence[Exception]) -> None:
+        """Raise why it stopped, unless it was told to or was idle; what a person has to look at comes first."""
+        if fatal:
+            raise fatal[0]
+        for query, failure in self.failed.items():
+            raise_failure(query.name, failure)
+        raise_failure("of waiting retries", self.broken)
+        self.background.check()
+        if self.gaps:
+            raise ReaperError(f"not accounted for: {'; '.join(self.gaps)}")
+
+
 def _work(
-    spark: SparkSession, settings: Settings, service: LedgerDeletionService, admin: PulsarAdmin, *, until_idle: bool
+    spark: SparkSession, settings: Settings, service: LedgerDeletionService, admin: TopicAdmin, *, until_idle: bool
 ) -> None:
-    due = DueLoop(service.waiting, service.work_off_due, service.prune_waiting, service.clock, service.stop)
-    service.on_kept = due.wake
+    retries, stop, clock = service.retries, service.gate.stop, service.clock
+    due = DueLoop(retries.waiting, service.work_off_due, retries.prune, clock, stop)
+    retries.on_kept = due.wake
     due.start()
-    lanes = RunningQueries(
+    queries = RunningQueries(
         settings, admin, lambda query: stream(spark, settings, query, service.process).start(), service.begin_again
     )
-    failed: Mapping[Query, Exception | None] = {}
-    broken: Exception | None = None
-    care = Upkeep(
-        partial(_tidy, settings, service, admin),
-        lambda: reconcile(settings, admin, service.clock.now_ms(), matched=lanes.matched, remembers=True),
-        service.metrics,
+    pulsar = Pulsar(admin, reader_for(settings))
+    upkeep = Upkeep(
+        partial(tidy_up, settings, pulsar, service.receipts, service.turn, clock),
+        lambda: reconcile(settings, pulsar, clock.now_ms(), matched=queries.matched, remembers=True),
+        service.outages.metrics,
     )
-    beside = BackgroundCall(service.stop)
-    gaps: list[str] = []
-    was_idle = False
+    running = _Running(queries, due, upkeep, BackgroundCall(stop))
     try:
-        lanes.start()
+        queries.start()
         log.info("reading %s", ", ".join((*settings.topics.requests, settings.topics.retry)))
         with _audits(spark, settings) as is_auditing:
-            while not service.stop.wait(_POLL_S):
-                failed = lanes.turn()
-                if failed or not due.is_alive:
-                    broken = due.failure
-                    break
-                if until_idle and not is_auditing() and is_idle(settings, admin, lanes.running, due):
-                    if lanes.look_up():
-                        continue
-                    log.info("idle: no request is waiting")
-                    was_idle = True
-                    beside.finish(lambda: gaps.extend(care.account()))
-                    break
-                beside.begin(care.turn)
+            running.watch(
+                stop, lambda: until_idle and not is_auditing() and is_idle(settings, admin, queries.running, due)
+            )
     finally:
-        service.stop.set()
-        _stop(spark, lanes, due)
-        beside.join(_LAST_WORDS_S)
-        log.info("stopped; %s", _what_is_left(settings, lanes.running, was_idle=was_idle))
-    if service.fatal:
-        raise service.fatal[0]
-    for query, failure in failed.items():
-        raise_failure(query.name, failure)
-    raise_failure("of waiting retries", broken)
-    beside.check()
-    if gaps:
-        raise ReaperError(f"not accounted for: {'; '.join(gaps)}")
-
-
-def _what_is_left(settings: Settings, queries: Iterable[Query], *, was_idle: bool) -> str:
-    try:
-        unfinished = [each.name for each in queries if is_unfinished(location_of(settings, each.name))]
-    except UnavailableError as error:  # must not hide why it stopped
-        return f"whether all was finished could not be read: {error}"
-    if not unfinished:
-        return "all finished"
-    names = ", ".join(unfinished)
-    # an empty first batch, mostly
-    return f"all finished; a batch begun since runs again: {names}" if was_idle else f"abandoned, to run again: {names}"
+        stop.set()
+        _stop(spark, queries, due)
+        running.background.join(_LAST_WORDS_S)
+        log.info("stopped; %s", what_is_left(settings, queries.running, was_idle=running.was_idle))
+    running.raise_failure(service.outages.fatal)
 
 
 @contextlib.contextmanager
@@ -253,28 +256,18 @@ def _audits(spark: SparkSession, settings: Settings) -> Iterator[Callable[[], bo
         yield lambda: turns.is_busy
 
 
-def _tidy(settings: Settings, service: LedgerDeletionService, admin: PulsarAdmin) -> None:
-    try:
-        service.maintain()
-        expire(settings, admin, service.clock.now_ms())
-    except ReaperError as error:
-        log.warning("dead letters not expired, again later: %s", error)
-    except StopRequestedError:
-        return
-
-
-def _stop(spark: SparkSession, lanes: RunningQueries, due: DueLoop) -> None:
-    """What is under way has a moment to finish; then it is cut short, is not committed, and runs again."""
-    is_over = due.join(_LAST_WORDS_S)
-    lanes.stop()
-    if not (lanes.join(_LAST_WORDS_S) and is_over):
+def _stop(spark: SparkSession, queries: RunningQueries, due: DueLoop, *, last_words_s: float = _LAST_WORDS_S) -> None:
+    """Let what is under way end in a moment; then cancel it. What is cancelled is not committed, and runs again."""
+    is_over = due.join(last_words_s)
+    queries.stop()
+    if not (queries.join(last_words_s) and is_over):
         spark.sparkContext.cancelAllJobs()
-        lanes.join()
-        due.join(_LAST_WORDS_S)
+        queries.join()
+        due.join(last_words_s)
 
 
-def _told(stop: threading.Event, number: int) -> None:
-    """SIGTERM and SIGINT ask for a stop between two effects; a second one is not needed."""
+def _on_signal(stop: threading.Event, number: int) -> None:
+    """SIGTERM and SIGINT ask for a stop; the work ends before its next effect. A second signal changes nothing."""
     if not stop.is_set():
         log.info("%s: stopping; an unfinished batch runs again at the next start", signal.Signals(number).name)
         stop.set()

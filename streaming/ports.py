@@ -1,15 +1,22 @@
 """What the program needs of the outside, in its own words; adapters translate, fakes imitate.
 
-Every port has an adapter named by technology and a fake in streaming.adapters.memory.store; both pass
-the same tests (tests/contract). "Unknown" is an exception (UnavailableError), never a default.
+Every port has an adapter that is named by its technology and a fake in streaming.adapters.memory; both pass the
+same tests (tests/contract). "Unknown" is an exception (UnavailableError), never a default.
 """
 
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Protocol
+from typing import Any, Protocol
 
+from streaming.errors import SafetyError
+from udfs.formats.internal_stats import InternalStats, Position
+from udfs.formats.message_id import message_id_text
+from udfs.paths import partition_index
 from udfs.records import BrokerView, StoredObject, UnfinishedUpload
+
+_LEDGER_LEAF = re.compile(r"/\d{2,4}/L\d{4}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,6 +126,15 @@ class MetadataStore(SweepStore, Protocol):
         ...
 
 
+def refuse_ledgers(path: str) -> None:
+    """Raise SafetyError where path has the shape of a ledger's znode: such a one goes by delete_guarded or not at all.
+
+    Every MetadataStore asks this before it deletes a znode or changes its ACL.
+    """
+    if _LEDGER_LEAF.search(path):
+        raise SafetyError(f"{path} is a ledger: it may only be deleted together with a check of its owner")
+
+
 class Broker(Protocol):
     """The brokers' admin API, as the second witness beside the metadata store."""
 
@@ -129,6 +145,139 @@ class Broker(Protocol):
     def schema_views(self, schema_ids: Sequence[str]) -> list[BrokerView]:
         """Ask for each schema's existence and ledgers, in order. Never raises."""
         ...
+
+
+class TopicAdmin(Protocol):
+    """Pulsar's admin API: topics, their policies, and how far they have been read.
+
+    Topics may be named in any form that udfs.paths takes. Every method raises UnavailableError when no broker gave an
+    answer (what was asked may have happened), and RefusedError, with what to do, when one said no. Repeating a call is
+    harmless: what exists already is not an error.
+    """
+
+    def check_health(self) -> None:
+        """Return when a broker can publish and read."""
+        ...
+
+    def clusters(self) -> list[str]:
+        """Names of the clusters this one knows, itself included."""
+        ...
+
+    def tenants(self) -> list[str]:
+        """Names of all tenants."""
+        ...
+
+    def namespaces(self, tenant: str) -> list[str]:
+        """Namespaces of a tenant as `tenant/ns`; none where there is no such tenant."""
+        ...
+
+    def partitioned_topics(self, namespace: str) -> list[str]:
+        """Partitioned topics of `tenant/ns` by their full names; none where there is no such namespace."""
+        ...
+
+    def ensure_namespace(self, topic: str) -> None:
+        """Make the topic's tenant and namespace where missing."""
+        ...
+
+    def partitions(self, topic: str) -> int | None:
+        """Return the number of partitions, 0 for a topic that is not partitioned, None where there is no such topic."""
+        ...
+
+    def create_partitioned_topic(self, topic: str, partitions: int) -> bool:
+        """Make the topic and its partitions; False if there is one of that name."""
+        ...
+
+    def ensure_subscription(self, topic: str, subscription: str) -> None:
+        """Make the durable subscription on every partition, at the earliest message; an existing one stays as it is.
+
+        Raises RefusedError where there is no such topic, BusyError while the subscription's cursor is being moved.
+        """
+        ...
+
+    def expire_messages(self, topic: str, subscription: str, *, older_than_seconds: int) -> None:
+        """Give up what the subscription has not read and is older than that; retention decides how long it stays."""
+        ...
+
+    def last_positions(self, topic: str) -> dict[str, Position]:
+        """Partition (full name) -> position of its newest message, whether read or not; entry -1: it has none."""
+        ...
+
+    def position_at(self, partition: str, publish_ms: int) -> Position:
+        """Position of the first message of a partition that was published then or later, or of one before that."""
+        ...
+
+    def internal_stats(self, topic: str) -> InternalStats:
+        """internalStats of one partition or unpartitioned topic. A form that is not known is an UnavailableError."""
+        ...
+
+    def set_retention(self, topic: str, *, minutes: int, megabytes: int) -> None:
+        """Keep acknowledged messages for that long; -1: without limit."""
+        ...
+
+    def message_ttl(self, topic: str) -> int:
+        """Seconds in force after which unread messages expire; 0: never."""
+        ...
+
+    def set_message_ttl(self, topic: str, *, seconds: int) -> None:
+        """Let unread messages expire after that time; 0: never."""
+        ...
+
+    def deduplication(self, topic: str) -> bool:
+        """Whether the policy in force says that the broker drops messages whose sequence id is not new."""
+        ...
+
+    def deduplicates(self, topic: str) -> bool:
+        """Whether all partitions really do so now; a policy alone does not make them."""
+        ...
+
+    def set_deduplication(self, topic: str, *, enabled: bool) -> None:
+        """Let the broker drop messages whose sequence id is not new."""
+        ...
+
+    def backlog_quota(self, topic: str) -> Mapping[str, Any]:
+        """Quotas by type (destination_storage, message_age): limitSize, limitTime (-1: none), policy."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class StoredMessage:
+    """A message as it lies in its partition (full topic name). batch_index -1: it was sent alone."""
+
+    partition: str
+    ledger_id: int
+    entry_id: int
+    batch_index: int
+    publish_ms: int
+    key: str
+    payload: bytes
+    properties: Mapping[str, str]
+
+    @property
+    def id(self) -> str:
+        """Its message id, as Java prints it."""
+        return message_id_text(self.ledger_id, self.entry_id, partition_index(self.partition), self.batch_index)
+
+
+class MessageReader(Protocol):
+    """Messages as they are stored, read without a subscription of ours: nothing is acknowledged."""
+
+    def read(
+        self, last: Mapping[str, Position], *, after: Mapping[str, Position] | None = None
+    ) -> Iterator[StoredMessage]:
+        """Read each partition in `last` up to that position, inclusive; `after`: begin behind it, else at the earliest.
+
+        Messages come in the order of the partition; what was trimmed is passed over. Raises UnavailableError when the
+        broker stops answering.
+        """
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Pulsar:
+    """One Pulsar cluster, as a command asks it."""
+
+    admin: TopicAdmin
+    reader: MessageReader
 
 
 class ObjectStore(Protocol):

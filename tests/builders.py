@@ -184,13 +184,10 @@ def view(
     *ledgers: int,
     presence: Presence = Presence.PRESENT,
     cursors: Mapping[str, int] | None = None,
-    schema_ledgers: tuple[int, ...] = (),
     compacted_ledger: int = -1,
     compacted_by_cursor: int = -1,
 ) -> BrokerView:
-    return BrokerView(
-        presence, ledgers, cursors or {}, schema_ledgers, compacted_ledger, compacted_by_cursor, detail="503"
-    )
+    return BrokerView(presence, ledgers, cursors or {}, compacted_ledger, compacted_by_cursor, detail="503")
 
 
 def exists(tree: MemoryTree, path: str) -> bool:

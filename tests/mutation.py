@@ -38,6 +38,7 @@ class Mutation:
 JUDGE, REFERENCES, OWNERSHIP, SIGHTINGS = (
     f"udfs/{name}.py" for name in ("judge", "references", "ownership", "sightings")
 )
+BLAST_RADIUS, DELETION = "udfs/blast_radius.py", "streaming/deletion"
 SWEEP, IN_USE, COORDINATION, LIMITS = (f"streaming/{name}" for name in ("sweep", "in_use", "coordination", "limits"))
 JOURNAL = "streaming/state/journal.py"
 
@@ -59,6 +60,7 @@ MUTATIONS = (
         "if metadata.state is LedgerState.IN_RECOVERY and not",
     ),
     Mutation("never a ledger in recovery", JUDGE, "if metadata.state is not LedgerState.OPEN or policy", "if policy"),
+    Mutation("an age counts from the last change", "udfs/ledger_facts.py", "max(times_ms)", "min(times_ms)"),
     Mutation("min_age", JUDGE, "if unchanged_ms < policy.min_age_ms:", "if False:"),
     Mutation(
         "quarantine above the newest published",
@@ -79,7 +81,7 @@ MUTATIONS = (
         "    if False and case.request",
     ),
     Mutation("absence seen twice", JUDGE, "    if is_gone:\n", "    if False:\n"),
-    Mutation("the interval between two sightings", JUDGE, ">= policy.absence_interval_ms:", ">= 0:"),
+    Mutation("the interval between two sightings", JUDGE, ">= policy.absence_interval_ms", ">= 0"),
     Mutation(
         "an OPEN ledger's owner has moved on",
         JUDGE,
@@ -90,7 +92,7 @@ MUTATIONS = (
     Mutation(
         "an owner that shrank keeps all",
         JUDGE,
-        "        or kept_by_shrinkage(case.reference, case.believed, policy)\n",
+        "        or kept_by_shrinkage(case.reference, case.baseline, policy)\n",
         "",
     ),
     Mutation("what shrank is not learnt", IN_USE, "and not self._is_less(key, now)", ""),
@@ -110,23 +112,50 @@ MUTATIONS = (
     Mutation(
         "properties of a request topic count for nothing",
         SWEEP,
-        "            properties = as_original(properties)\n            properties.pop(OWNER_ABSENT_SINCE, None)\n",
-        "            pass\n",
+        "        if self._query == REQUESTS:\n",
+        "        if False:\n",
     ),
     Mutation(
         "the sender is asked after",
-        SWEEP,
-        "return admit(request, first_topic(row[c.SOURCE], _properties(row), self._admission), self._admission)",
+        "udfs/admission.py",
+        "return admit(request, first_topic(source, properties, admission), admission)",
         "return request",
     ),
     Mutation(
         "limits of an owner",
-        "udfs/blast_radius.py",
+        BLAST_RADIUS,
         "if in_all > limits.per_hour_per_owner:",
         "if False:",
     ),
-    Mutation("limits of a batch", "udfs/blast_radius.py", "if batch + coming > limits.per_batch:", "if False:"),
-    Mutation("deletes of a chunk that broke off", LIMITS, "        self._has_begun = True", "        pass"),
+    Mutation("limits of a batch", BLAST_RADIUS, "if batch + coming > limits.per_batch:", "if False:"),
+    Mutation(
+        "deletes of a chunk that broke off",
+        BLAST_RADIUS,
+        "return replace(state, is_unfinished=True)",
+        "return state",
+    ),
+    Mutation(
+        "a resume lets pass what a person has looked at",
+        BLAST_RADIUS,
+        "if state.granted == subject else",
+        "if state.granted else",
+    ),
+    Mutation(
+        "a limit holds the work",
+        DELETION,
+        "        if why:\n            self._hold",
+        "        if False:\n            self._hold",
+    ),
+    Mutation(
+        "a mark before the first copy",
+        DELETION,
+        "self.coordination.mark_published(str(Mark(self.receipts.table_id, self._published, chunk)))",
+        "pass",
+    ),
+    Mutation("no chunk overtakes another", DELETION, "            self._finish_interrupted()\n", ""),
+    Mutation(
+        "who was replaced publishes nothing", DELETION, "            self.gate.refuse_if_outdated()  #", "            #"
+    ),
     Mutation("deletes before a kill", LIMITS, "if not isinstance(node, Znode))", "if False)"),
     Mutation("topics of Pulsar's own", "udfs/topic_pattern.py", "tenant not in _PULSARS_TENANTS and ", ""),
     Mutation("of two clocks the earlier", COORDINATION, "return min(ours_ms, node.mtime_ms)", "return ours_ms"),
@@ -205,7 +234,7 @@ MUTATIONS = (
         SWEEP,
         "for portion in portions(guards_of(deletable, nodes, self._rules.epoch), limiter):",
         "for portion in ([guards_of([o], nodes, self._rules.epoch)[0]] for o in deletable"
-        " if [setattr(o, 'judged_on', known[o.key])]):",
+        " if [setattr(o, 'judged_on', references[o.key])]):",
     ),
     Mutation("journal before delete", SWEEP, "            self._journal.write(entries)", "            del entries"),
     Mutation(
@@ -229,7 +258,7 @@ MUTATIONS = (
     Mutation("a replaced instance stops", SWEEP, "if result.path == self._rules.epoch[0]:", "if False:"),
     Mutation(
         "another's request does not answer for mine",
-        "streaming/sweep/ledgers.py",
+        "streaming/sweep/jobs.py",
         "if one.job.request != lead.job.request:",
         "if False:",
     ),
@@ -262,13 +291,13 @@ MUTATIONS = (
     Mutation(
         "what was kept is looked for",
         SWEEP,
-        "        self._confirm_kept([one for one in leads.values() if one.is_kept], known)\n",
+        "        self._confirm_kept([one for one in leads.values() if one.is_kept], references)\n",
         "",
     ),
     Mutation(
         "what is missed is missed by its owner",
         SWEEP,
-        "            if refers_to(known[one.key], one.job.request.ledger_id):\n",
+        "            if refers_to(references[one.key], one.job.request.ledger_id):\n",
         "            if one:\n",
     ),
     Mutation(
@@ -290,9 +319,7 @@ MUTATIONS = (
         "",
     ),
     Mutation("the journal is on disk", JOURNAL, "                os.fsync(file.fileno())\n", ""),
-    Mutation(
-        "the journal's folders are on disk", JOURNAL, "            _sync_folder(changed)", "            del changed"
-    ),
+    Mutation("the journal's folders are on disk", JOURNAL, "            flush(changed)", "            del changed"),
     Mutation("a replay overwrites nothing", JOURNAL, "-{uuid4().hex}.parquet", ".parquet"),
 )
 

@@ -2,26 +2,60 @@
 
 import threading
 from types import SimpleNamespace
-from typing import Any, TypeVar
+from typing import Any, cast
 
 from streaming.clock import ManualClock
-from streaming.config.load import load
+from streaming.deletion.follow_up import FollowUp
+from streaming.deletion.gate import Gate
+from streaming.deletion.outages import Outages
+from streaming.deletion.outbox import Outbox
+from streaming.deletion.retries import Retries
 from streaming.deletion.service import LedgerDeletionService
+from streaming.deletion.turn import Turn
+from streaming.in_use.cache import InUseCache
+from streaming.in_use.loader import InUseLoader
+from streaming.metrics import Metrics
 
-S = TypeVar("S", bound=LedgerDeletionService)
+EPOCH = 1
 
 
-def service_of(kind: type[S], **parts: Any) -> S:
-    """Make one; parts are LedgerDeletionService's fields."""
+def service_of(**named: Any) -> LedgerDeletionService:
+    """Put a service together; outages are waited for without a pause."""
     nothing: dict[str, Any] = dict.fromkeys(
-        ("identity", "guards", "cache", "blast_radius", "receipts", "watch", "waiting")
+        ("receipts", "copies", "coordination", "blast_radius", "breaker", "watch", "waiting", "sweep")
     )
     defaults: dict[str, Any] = {
-        "spark": SimpleNamespace(sparkContext=SimpleNamespace(setJobDescription=lambda _text: None)),
-        "settings": load(None),
-        "metrics": SimpleNamespace(outage=lambda: None, count=lambda *_: None, cache=lambda *_: None),
+        "cache": InUseCache(cast("InUseLoader", None), ManualClock(), 0, 0),
+        "metrics": Metrics(),
         "clock": ManualClock(),
-        "log": lambda _text: None,
         "stop": threading.Event(),
+        "state_dir": "/nowhere",
     }
-    return kind(**nothing | defaults | parts)
+    parts = SimpleNamespace(**nothing | defaults | named)
+    outages = Outages(parts.stop, parts.metrics, lambda _text: None, waits_s=(0,))
+    gate = Gate(
+        parts.coordination,
+        parts.blast_radius,
+        parts.metrics,
+        parts.clock,
+        lambda _text: None,
+        parts.stop,
+        parts.state_dir,
+        look_again_s=1,
+    )
+    turn, describe = Turn(parts.stop), lambda *_: None
+    return LedgerDeletionService(
+        parts.receipts,
+        sweep=parts.sweep,
+        outbox=Outbox(parts.receipts, parts.copies, parts.coordination, parts.blast_radius, gate, outages, EPOCH),
+        follow_up=FollowUp(
+            parts.receipts, parts.cache, parts.watch, parts.breaker, outages, parts.metrics, lambda _text: None
+        ),
+        retries=Retries(parts.waiting, parts.receipts, turn, gate, outages, parts.metrics, parts.clock, describe),
+        gate=gate,
+        outages=outages,
+        turn=turn,
+        clock=parts.clock,
+        describe=describe,
+        chunk_rows=1_000,
+    )

@@ -1,8 +1,8 @@
-"""Whether whoever sent a request may ask for that; the request itself is in order.
+"""Which request a message holds, and whether its sender may ask for that.
 
-1. A topic of a tenant that is not trusted speaks for that tenant's owners only.
-2. A copy in the retry topic speaks for the topic that its request first came to, as we wrote it there; a topic that is
-   not one of ours speaks for nobody but itself.
+1. A topic of a tenant that is not trusted may ask only for ledgers of that tenant.
+2. A copy in the retry topic has the rights of the request topic that its request first came to. We wrote that topic's
+   name into the copy; if it is none of our request topics, the copy has the rights of the topic it was read from.
 """
 
 from collections.abc import Mapping
@@ -12,6 +12,7 @@ from udfs.paths import base_topic, namespace_of, tenant_of, topic_of
 from udfs.records import LedgerComponent, PendingDelete, Reason, Rejection
 from udfs.retry import REAL_TOPIC
 from udfs.topic_pattern import TopicPattern
+from udfs.wire import decode
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,14 +26,24 @@ class Admission:
     requests_pattern: TopicPattern | None = None
 
     def is_request_topic(self, topic: str) -> bool:
-        """Whether it is listed, or matches the pattern (whether or not there is such a topic now)."""
+        """Whether the topic is listed, or has a name that the pattern matches (the topic need not exist now)."""
         return topic in self.request_topics or (
             self.requests_pattern is not None and self.requests_pattern.matches(topic)
         )
 
 
+def request_in(
+    payload: bytes | None, source: str, properties: Mapping[str, str | None], admission: Admission
+) -> PendingDelete | Rejection:
+    """Return the request that a message holds, if its sender may ask for that. source: the topic it was read from."""
+    request = decode(payload)
+    if isinstance(request, Rejection):
+        return request
+    return admit(request, first_topic(source, properties, admission), admission)
+
+
 def first_topic(source: str, properties: Mapping[str, str | None], admission: Admission) -> str:
-    """The topic a message first came to; source: full name of the topic (or partition) it was read from."""
+    """Return the topic a message first came to. source: full name of the topic (or partition) it was read from."""
     read_from = base_topic(source)
     if admission.is_request_topic(read_from):
         return read_from
@@ -41,7 +52,7 @@ def first_topic(source: str, properties: Mapping[str, str | None], admission: Ad
 
 
 def admit(request: PendingDelete, requester: str, admission: Admission) -> PendingDelete | Rejection:
-    """Return the request where the topic `requester` may ask for that."""
+    """Return the request if the topic `requester` may ask for that."""
     topic = topic_of(request.managed_ledger)
     tenant = tenant_of(requester)
     if tenant not in admission.trusted_tenants and tenant != tenant_of(topic):

@@ -1,11 +1,21 @@
 """How much may be deleted before a person looks: by batch, hour, tenant, owner, and as a share of what exists.
 
-What was deleted is remembered for an hour; what is about to be is judged before it happens.
+A pure state machine: `apply` takes the state and an event, and returns the new state and why deleting must not go on.
+
+1. Before a chunk is swept, it is `Judged` by its requests: it can't delete more than they name. Only where that is too
+   much, a dry run finds out what it would delete, and the chunk is judged by that (`DryRun`).
+2. After the sweep, `Committed` tells what the receipts say was deleted. A chunk that broke off (`Interrupted`) is
+   judged again: what its earlier tries wrote to the journal counts as deleted, up to what it was asked for.
+3. Where a limit would be broken, or the sources of the in-use sets are doubted (`Doubted`), the breaker trips (`Held`)
+   until a person resumes (`Resumed`). The resume forgets what was deleted before. It lets that one plan or doubt pass,
+   once, as long as nothing else was deleted since. It counts for a later run too (`Recalled`).
 """
 
-from collections import Counter, deque
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+import hashlib
+import json
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
 from udfs.units import HOUR_MS
 
@@ -23,32 +33,167 @@ class Limits:
 
 
 Planned = Mapping[tuple[str, str], int]
-"""Deletes to come, by (tenant, owner)."""
+"""Deletes by (tenant, owner)."""
 
 
-@dataclass(slots=True)
-class Usage:
-    """Deletes of the last hour."""
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What a dry run found deletable: by (tenant, owner), and by task, in the order of Spark's partitions."""
 
-    _entries: deque[tuple[int, Counter[tuple[str, str]]]] = field(default_factory=deque)
+    by_owner: Planned
+    by_task: tuple[int, ...]
 
-    def add(self, deleted: Planned, *, at_ms: int) -> None:
-        """Remember deletes that happened."""
-        if deleted:
-            self._entries.append((at_ms, Counter(dict(deleted))))
+
+@dataclass(frozen=True, slots=True)
+class Chunk:
+    """A part of a query's batch that is about to be swept, and since when (the time agreed with ZooKeeper)."""
+
+    query: str
+    batch_id: int
+    since_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class State:
+    """What the limits remember. The last chunk is the one that was judged last.
+
+    deleted: deletes of the last hour, as (at ms, by owner).
+    batches: query -> (batch id, what was deleted of that batch).
+    asked: the most that the last chunk could delete.
+    since_ms: when the first try of the last chunk began; the journal is asked for what was written since then.
+    is_unfinished: the last chunk broke off, and what it has deleted is not known.
+    was_held: the breaker had tripped when we looked last.
+    granted: the one plan or doubt that a person has resumed (see subject_of); "": none, or it was used.
+    plan_digest: stands for what the last dry run planned to delete.
+    """
+
+    deleted: tuple[tuple[int, Planned], ...] = ()
+    batches: Mapping[str, tuple[int, int]] = field(default_factory=dict)
+    chunk: Chunk = Chunk("", -1, 0)
+    asked: Planned = field(default_factory=dict)
+    since_ms: int = 0
+    is_unfinished: bool = False
+    was_held: bool = False
+    granted: str = ""
+    plan_digest: str = ""
 
     def last_hour(self, *, now_ms: int) -> Counter[tuple[str, str]]:
-        """Deletes of the last hour by (tenant, owner); older ones are forgotten."""
-        while self._entries and self._entries[0][0] <= now_ms - HOUR_MS:
-            self._entries.popleft()
+        """Deletes of the last hour by (tenant, owner)."""
         total: Counter[tuple[str, str]] = Counter()
-        for _, deleted in self._entries:
-            total.update(deleted)
+        for at_ms, deletes in self.deleted:
+            if at_ms > now_ms - HOUR_MS:
+                total.update(deletes)
         return total
 
-    def clear(self) -> None:
-        """Begin anew: a person has looked."""
-        self._entries.clear()
+    def deleted_of_batch(self) -> int:
+        """What was deleted of the last chunk's batch."""
+        batch_id, deletes = self.batches.get(self.chunk.query, (-1, 0))
+        return deletes if batch_id == self.chunk.batch_id else 0
+
+
+@dataclass(frozen=True, slots=True)
+class Now:
+    """When a limit is looked at, and how many ledgers exist then."""
+
+    ms: int
+    existing: int
+
+
+@dataclass(frozen=True, slots=True)
+class Recalled:
+    """The service starts. deletes: those of the last hour, as (at ms, tenant, owner).
+
+    granted: what a person has resumed while no run was there to go on. granted_ms: when a person resumed last.
+    """
+
+    deletes: Sequence[tuple[int, str, str]]
+    granted: str
+    granted_ms: int
+    now_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class Judged:
+    """A chunk is about to be swept, and asked for so many deletes. Answered with why a dry run is needed."""
+
+    chunk: Chunk
+    asked: Planned
+    now: Now
+
+
+@dataclass(frozen=True, slots=True)
+class DryRun:
+    """What the last chunk would delete. journaled: what its earlier tries may have deleted (see needs_journal)."""
+
+    planned: Planned
+    journaled: Planned
+    now: Now
+
+
+@dataclass(frozen=True, slots=True)
+class Doubted:
+    """The sources of the in-use sets of a query's chunk are doubted, for this reason."""
+
+    query: str
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """The breaker has tripped, now or in an earlier run."""
+
+
+@dataclass(frozen=True, slots=True)
+class Resumed:
+    """The breaker does not hold the work (any more). granted: what a person resumed, as the breaker had noted it."""
+
+    granted: str
+
+
+@dataclass(frozen=True, slots=True)
+class Interrupted:
+    """The sweep of the last chunk broke off."""
+
+
+@dataclass(frozen=True, slots=True)
+class Committed:
+    """The last chunk has its receipts, which say what was deleted.
+
+    is_doubtful: a task may have run twice, so that more was deleted than that. journaled: as in DryRun.
+    """
+
+    deleted: Planned
+    is_doubtful: bool
+    journaled: Planned
+    at_ms: int
+
+
+Event = Recalled | Judged | DryRun | Doubted | Held | Resumed | Interrupted | Committed
+
+
+def apply(limits: Limits, state: State, event: Event) -> tuple[State, str | None]:
+    """Return the state after the event, and why deleting must not go on (None: it may)."""
+    match event:
+        case Judged():
+            return _judged(limits, state, event)
+        case DryRun():
+            return _judged_by_dry_run(limits, state, event)
+        case Doubted():
+            return _pass_if_granted(state, subject_of(event.query, event.why), event.why)
+        case _:
+            return _after(state, event), None
+
+
+def subject_of(query: str, what: str) -> str:
+    """What a person resumes, as the breaker notes it: a query's plan (its digest) or doubt, word by word."""
+    return f"{query} {what}"
+
+
+def needs_journal(state: State, event: DryRun | Committed) -> bool:
+    """Whether the journal has to be read for this event: only it knows what an unfinished chunk has deleted."""
+    if isinstance(event, DryRun):
+        return state.is_unfinished and sum(event.planned.values()) > 0
+    return state.is_unfinished or event.is_doubtful
 
 
 def exceeded(
@@ -89,9 +234,90 @@ def _crowded(limits: Limits, planned: Planned, hour: Mapping[tuple[str, str], in
     return None
 
 
-@dataclass(frozen=True, slots=True)
-class Plan:
-    """What a dry run found deletable: by (tenant, owner), and by task, in the order of Spark's partitions."""
+def _judged(limits: Limits, state: State, event: Judged) -> tuple[State, str | None]:
+    since_ms = state.since_ms if state.is_unfinished else event.chunk.since_ms  # else the first of its tries counts
+    after = replace(state, chunk=event.chunk, asked=event.asked, since_ms=since_ms)
+    return after, _broken(limits, after, event.asked, event.now)
 
-    by_owner: Planned
-    by_task: tuple[int, ...]
+
+def _judged_by_dry_run(limits: Limits, state: State, event: DryRun) -> tuple[State, str | None]:
+    after = replace(state, plan_digest=_digest(event.planned))
+    coming = event.planned
+    if needs_journal(state, event):
+        coming = _at_most(Counter(dict(event.planned)) + Counter(dict(event.journaled)), state.asked)
+    why = _broken(limits, after, coming, event.now)
+    return _pass_if_granted(after, subject_of(after.chunk.query, after.plan_digest), why) if why else (after, None)
+
+
+def _pass_if_granted(state: State, subject: str, why: str) -> tuple[State, str | None]:
+    return (replace(state, granted=""), None) if state.granted == subject else (state, why)
+
+
+def _after(state: State, event: Recalled | Held | Resumed | Interrupted | Committed) -> State:
+    match event:
+        case Recalled():
+            return _recalled(state, event)
+        case Held():
+            return replace(state, was_held=True)
+        case Resumed():
+            return _resumed(state, event)
+        case Interrupted():
+            return replace(state, is_unfinished=True)
+        case Committed():
+            return _committed(state, event)
+
+
+def _recalled(state: State, event: Recalled) -> State:
+    """What a person has looked at does not count; nor does what is older than an hour."""
+    since_ms = max(event.now_ms - HOUR_MS, event.granted_ms)
+    by_time: dict[int, Counter[tuple[str, str]]] = {}
+    for at_ms, tenant, owner in event.deletes:
+        if at_ms > since_ms:
+            by_time.setdefault(at_ms, Counter())[tenant, owner] += 1
+    return replace(state, deleted=tuple(by_time.items()), granted=event.granted)
+
+
+def _resumed(state: State, event: Resumed) -> State:
+    """A person has looked at all that was deleted up to now; the last chunk begins anew."""
+    if not state.was_held:
+        return state
+    return replace(
+        state,
+        deleted=(),
+        batches={},
+        since_ms=state.chunk.since_ms,
+        is_unfinished=False,
+        was_held=False,
+        granted=event.granted,
+    )
+
+
+def _committed(state: State, event: Committed) -> State:
+    counted = Counter(dict(event.deleted))
+    if needs_journal(state, event):
+        counted |= _at_most(event.journaled, state.asked)
+    query, batch_id = state.chunk.query, state.chunk.batch_id
+    is_used = counted.total() > 0 or state.granted.startswith(subject_of(query, ""))
+    recent = tuple(entry for entry in state.deleted if entry[0] > event.at_ms - HOUR_MS)
+    return replace(
+        state,
+        deleted=(*recent, (event.at_ms, counted)) if counted else recent,
+        batches={**state.batches, query: (batch_id, state.deleted_of_batch() + counted.total())},
+        is_unfinished=False,
+        granted="" if is_used else state.granted,
+    )
+
+
+def _broken(limits: Limits, state: State, coming: Planned, now: Now) -> str | None:
+    hour = state.last_hour(now_ms=now.ms)
+    return exceeded(limits, coming, hour, batch=state.deleted_of_batch(), existing=now.existing)
+
+
+def _at_most(deletes: Planned, asked: Planned) -> Counter[tuple[str, str]]:
+    return Counter({owner: min(n, asked.get(owner, n)) for owner, n in deletes.items()})
+
+
+def _digest(planned: Planned) -> str:
+    """The same for the same deletes of the same owners."""
+    rows = sorted([*owner, n] for owner, n in planned.items() if n)
+    return hashlib.sha256(json.dumps(rows).encode()).hexdigest()

@@ -1,8 +1,9 @@
-"""What the sources of an in-use set said of one owner, as a line for its receipts; and whether that is too little.
+"""Whether a topic's ledger list, or its broker, suddenly names far fewer ledgers than before.
 
-`zookeeper=12@7 broker=11 at=1700000000000`: ids named, and the version of the owner's znode; `?` could not be read,
-`-` not asked or no such owner. `was=500/480`: believed before, and what is named now is so much less that nothing of
-this owner's may be deleted until a person has accepted it.
+Each receipt keeps a line, the certificate, with how many ledgers the two sources of its owner named:
+`zookeeper=12@7 broker=11 at=1700000000000`. The number after @ is the version of the owner's znode; `?` means that a
+source could not be read, `-` that it was not asked or that the owner does not exist. `was=500/480` at the end means:
+these many were named before, and now so many fewer that we delete nothing of this owner until a person has looked.
 """
 
 import re
@@ -13,25 +14,26 @@ _WAS = re.compile(r" was=(-?\d+)/(-?\d+)")
 _NOW = re.compile(r"zookeeper=(\d+)@\S+ broker=(\d+|-) ")
 
 
-def shrunk(before: Counts | None, now: Counts, *, most: float, above: int) -> str:
-    """Name the source that names far less than before, in the operator's words; "" where none does.
+def shrunk(baseline: Counts | None, now: Counts, *, most: float, above: int) -> str:
+    """Say which source names far fewer ledgers than the baseline; "" where none does.
 
-    most: largest share that may go between two looks (1: any); sources that named `above` ids or fewer are not judged.
-    A source that names nothing at all any more has its own rules: absence is proven by both, twice.
+    most: the largest share that may be missing since the last look (1: any). A source whose baseline is `above`
+    ledgers or fewer is not judged. A source that no longer knows the owner (-1) is not judged here: the judge has its
+    own rules for an owner that is gone.
     """
-    if before is None:
+    if baseline is None:
         return ""
     for source, was, is_now in (
-        ("ZooKeeper", before.listed, now.listed),
-        ("the broker", before.remembered, now.remembered),
+        ("ZooKeeper", baseline.listed, now.listed),
+        ("the broker", baseline.remembered, now.remembered),
     ):
         if was > above and 0 <= is_now < was * (1 - most):
             return f"{source} named {was} ledgers of it, and now {is_now}"
     return ""
 
 
-def certificate(reference: Reference, believed: Counts | None = None) -> str:
-    """Say what was read of the owner; believed: what was, where it is so much more that now is not."""
+def certificate(reference: Reference, baseline: Counts | None = None) -> str:
+    """Write down what was read of the owner. baseline: given only where the owner shrank; it then follows `was=`."""
     if reference.presence is Presence.UNREADABLE:
         read = f"? {reference.detail}"[:300]
     elif reference.presence is Presence.GONE:
@@ -41,12 +43,12 @@ def certificate(reference: Reference, believed: Counts | None = None) -> str:
         more = ",…" if len(reference.checks) > 3 else ""
         broker = reference.counts.remembered
         read = f"zookeeper={reference.counts.listed}@{versions}{more} broker={'-' if broker < 0 else broker}"
-    was = "" if believed is None else f" was={believed.listed}/{believed.remembered}"
+    was = "" if baseline is None else f" was={baseline.listed}/{baseline.remembered}"
     return f"{read} at={reference.read_at_ms}{was}"
 
 
-def believed_by(text: str) -> Counts | None:
-    """The counts to compare the next look with; None where the certificate says nothing."""
+def baseline_in(text: str) -> Counts | None:
+    """Return the counts that the next look is compared with; None where the certificate holds none."""
     if was := _WAS.search(text):
         return Counts(int(was[1]), int(was[2]))
     if now := _NOW.match(text):
@@ -55,5 +57,5 @@ def believed_by(text: str) -> Counts | None:
 
 
 def is_unread(text: str) -> bool:
-    """Whether a source could not be read."""
+    """Whether a certificate says that a source could not be read."""
     return text.startswith("?")

@@ -1,12 +1,12 @@
-"""What follows from a verdict: a final receipt, another try and when, or the dead-letter topic."""
+"""What follows from a verdict: the request is finished, is tried again after a while, or goes to the dead letters."""
 
 from dataclasses import dataclass
 from hashlib import sha256
 
 from udfs.records import Outcome, Reason, Verdict
 
-# These say nothing about the request itself. Waiting for a person must not use up its tries, nor a wait that ends
-# by itself (a day's quarantine is longer than ten tries ten minutes apart), nor an object store that is away.
+# These reasons say nothing about the request itself, so they cost it no try: it waits for a person, for a quarantine
+# that ends by itself (a day is longer than ten tries ten minutes apart), or for an object store that is away.
 _FREE_OF_CHARGE = frozenset(
     {
         Reason.SOURCE_SHRANK,
@@ -16,6 +16,7 @@ _FREE_OF_CHARGE = frozenset(
         Reason.STORE_UNAVAILABLE,
     }
 )
+_SHORTEST_FRESH_WAIT_MS = 1000
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,10 +29,10 @@ class Disposition:
 
 @dataclass(frozen=True, slots=True)
 class Delays:
-    """How long until the next look, in ms.
+    """How long until the next try, in ms.
 
-    base: reconsume_later. cap: longest that doubling may make it; 0: it does not double. not_closed: between two
-    looks at a ledger that nobody closed, at least.
+    base_ms: reconsume_later. cap_ms: the delay doubles from try to try up to this; 0: it does not double.
+    not_closed_ms: the shortest delay for a ledger that is not CLOSED.
     """
 
     base_ms: int
@@ -39,21 +40,11 @@ class Delays:
     not_closed_ms: int = 0
 
 
-def delay_ms(reason: Reason, delays: Delays, *, attempt: int, seed: str) -> int:
-    """How long a request that was put off for the attempt-th time waits; the same for the same seed.
-
-    What nobody closed changes in days, if ever. It is looked at as often as anything else, but so far apart that
-    its tries outlast the quarantine: then it is deleted, or reported as a dead letter.
-    """
-    if reason is Reason.NOT_CLOSED:
-        return max(delays.base_ms, delays.not_closed_ms)
-    if delays.cap_ms:
-        return backoff_ms(max(attempt, 1), base_ms=delays.base_ms, cap_ms=delays.cap_ms, seed=seed)
-    return delays.base_ms
-
-
 def dispose(verdict: Verdict, *, attempt: int, max_retry_delete_count: int) -> Disposition:
-    """Count as the Java client does: copies carry 1, 2, …; the dead letter carries max_retry_delete_count + 1."""
+    """Say whether the request is tried again. attempt: how often it was put off so far.
+
+    We count as the Java client does: copies carry 1, 2, …; the dead letter carries max_retry_delete_count + 1.
+    """
     if verdict.outcome is Outcome.DEAD_LETTER:
         return Disposition(Outcome.DEAD_LETTER, attempt)
     if verdict.outcome is not Outcome.RETRY:
@@ -62,6 +53,30 @@ def dispose(verdict: Verdict, *, attempt: int, max_retry_delete_count: int) -> D
         return Disposition(Outcome.RETRY, attempt)
     tried = attempt + 1
     return Disposition(Outcome.DEAD_LETTER if tried > max_retry_delete_count else Outcome.RETRY, tried)
+
+
+def next_look(reason: Reason, delays: Delays, *, attempt: int, seed: str, fresh_ms: int = 0) -> tuple[int, int]:
+    """Return how long the next try waits, and the number of tries that the copy carries.
+
+    A broker may publish a request before it takes the ledger out of its list. For that long (fresh_ms: what is left of
+    it) an owner that still names the ledger costs the request no try.
+    """
+    if reason is Reason.IN_USE and fresh_ms > 0:
+        return min(delays.base_ms, max(fresh_ms, _SHORTEST_FRESH_WAIT_MS)), attempt - 1
+    return delay_ms(reason, delays, attempt=attempt, seed=seed), attempt
+
+
+def delay_ms(reason: Reason, delays: Delays, *, attempt: int, seed: str) -> int:
+    """Return how long a request that is put off for the attempt-th time waits; the same for the same seed.
+
+    A ledger that is not CLOSED changes in days, if ever. Its tries are so far apart that the last of them comes after
+    the quarantine of OPEN ledgers: then it is deleted, or reported as a dead letter.
+    """
+    if reason is Reason.NOT_CLOSED:
+        return max(delays.base_ms, delays.not_closed_ms)
+    if delays.cap_ms:
+        return backoff_ms(max(attempt, 1), base_ms=delays.base_ms, cap_ms=delays.cap_ms, seed=seed)
+    return delays.base_ms
 
 
 def backoff_ms(attempt: int, *, base_ms: int, cap_ms: int, seed: str) -> int:

@@ -1,13 +1,16 @@
 """The one place that says whether a BookKeeper ledger may be deleted.
 
-Rules, in this order; reasons to keep come first:
-1. an owner that could not be read, or that refers to the ledger, keeps it;
-2. a ledger that does not exist is already gone; one that can't be parsed is kept;
-3. a ledger that says it belongs to something else is refused for good;
-4. a ledger that is not CLOSED or too young is kept for now;
-5. so is, for a long quarantine, one that a stalled broker might still publish;
-6. what no znode's version guards (an absent owner, a compacted ledger) must be seen twice, far enough apart;
-7. then, and only then, it is deleted.
+The owner of a ledger is the znode that could refer to it: a topic's ledger list, a cursor, a schema's locator. The
+rules apply in this order; reasons to keep a ledger come first:
+1. we keep a ledger whose owner refers to it, or whose owner could not be read;
+2. a ledger without a znode is already gone; a ledger whose metadata can't be parsed is kept;
+3. a ledger whose own metadata names another owner is refused for good;
+4. a ledger that is not CLOSED, or that changed a short while ago, is kept for now;
+5. if the owner suddenly names far fewer ledgers than at the last look, we keep all that it had;
+6. a ledger that a stalled broker might still write into the owner's znode is kept for a long quarantine;
+7. where no znode's version protects the delete (the owner is gone, or it is a compacted ledger), we must see the
+   ledger unreferenced twice, far enough apart;
+8. then, and only then, the ledger is deleted.
 """
 
 from bisect import bisect_left
@@ -29,10 +32,12 @@ from udfs.records import (
     Reference,
     Verdict,
 )
+from udfs.units import DAY_MS
 
-# Their ledger is CLOSED before anything refers to it. A broker that stalls in between publishes it later, by a
-# compare-and-set that our version check can't foresee; and a newer one published meanwhile proves nothing: a locator
-# that was deleted again can be created again, and buckets are published in any order. Only time tells.
+# Brokers close a ledger of these components before they write it into its owner's znode. A broker that stalls in
+# between writes it later, which our check of the znode's version can't foresee. A newer ledger in the owner's znode
+# proves nothing either: a schema's locator can be deleted and created again, and buckets are written in any order.
+# So only time tells.
 _CLOSED_BEFORE_REFERENCED = frozenset(
     {LedgerComponent.SCHEMA_STORAGE, LedgerComponent.COMPACTED_LEDGER, LedgerComponent.DELAYED_INDEX_BUCKET}
 )
@@ -40,18 +45,19 @@ _CLOSED_BEFORE_REFERENCED = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class Policy:
-    """How patient to be; all in milliseconds. open_quarantine_ms 0: a ledger that is OPEN is never deleted.
+    """How patient to be; times are in milliseconds. open_quarantine_ms 0: a ledger that is OPEN is never deleted.
 
-    absence_expires_ms: an older first sighting counts as none, since the owner may have lived in between; it is
-    never less than ten intervals. max_shrink: share of an owner's ledgers (where it had more than shrink_applies_above)
-    that may be gone from its list since the last look; 1: any.
+    absence_interval_ms: an owner counts as gone when we saw it gone twice, this far apart. absence_expires_ms: a first
+    sighting older than this counts as none, because the owner may have been there in between; at least ten intervals.
+    max_shrink: the share of an owner's ledgers that may be missing since the last look (1: any); an owner of
+    shrink_applies_above ledgers or fewer may lose any.
     """
 
     min_age_ms: int
     above_newest_quarantine_ms: int
     absence_interval_ms: int
     open_quarantine_ms: int = 0
-    absence_expires_ms: int = 24 * 3600 * 1000
+    absence_expires_ms: int = DAY_MS
     max_shrink: float = 1.0
     shrink_applies_above: int = 0
 
@@ -60,15 +66,15 @@ class Policy:
 class Case:
     """One request with all that is known of it. ledger is None: its znode does not exist.
 
-    absent_since_ms: when we ourselves first saw the owner gone (a compacted ledger: unreferenced), as we signed
-    it then; None: never. believed: how much the owner's sources named when they were last believed; None: not known.
+    absent_since_ms: when we ourselves first saw the owner gone (a compacted ledger: unreferenced); None: never.
+    baseline: how many ledgers the owner's sources named at the last look that can be trusted; None: not known.
     """
 
     request: PendingDelete
     ledger: LedgerFacts | None
     reference: Reference
     absent_since_ms: int | None = None
-    believed: Counts | None = None
+    baseline: Counts | None = None
 
 
 def judge(case: Case, policy: Policy, *, now_ms: int) -> Verdict:
@@ -86,28 +92,40 @@ def judge(case: Case, policy: Policy, *, now_ms: int) -> Verdict:
     return (
         _refused(case.request, case.ledger.metadata)
         or _kept_by_state(case, case.ledger.metadata, policy, unchanged_ms)
-        or kept_by_shrinkage(case.reference, case.believed, policy)
+        or kept_by_shrinkage(case.reference, case.baseline, policy)
         or _kept_by_quarantine(case, policy, unchanged_ms)
         or _by_second_look(case, policy, now_ms)
     )
 
 
 def is_above_newest(request: PendingDelete, reference: Reference) -> bool:
-    """Whether the ledger is newer than all that the owner's list names, even if it names none.
+    """Whether the ledger is newer than all ledgers that the owner's znode names, even if it names none.
 
-    A cached list is then stale; and only what was published before a newer one can't be published any more.
+    Then a cached reference may be too old to name the ledger, and the broker may still be about to write it.
     """
     return reference.presence is Presence.PRESENT and request.ledger_id > reference.newest_id
 
 
-def seen_before(absent_since_ms: int | None, policy: Policy, *, now_ms: int) -> bool:
-    """Whether a first sighting counts: none from the future, nor one so old that the owner may have lived since."""
+def first_sight_ms(absent_since_ms: int | None, policy: Policy, *, now_ms: int) -> int:
+    """When we first saw the owner gone: the earlier sighting as long as it counts, else now."""
+    return absent_since_ms if absent_since_ms is not None and _counts(absent_since_ms, policy, now_ms) else now_ms
+
+
+def is_second_look(absent_since_ms: int | None, policy: Policy, *, now_ms: int) -> bool:
+    """Whether we saw the owner gone before, long enough ago, and not so long ago that it may have lived since."""
+    if absent_since_ms is None or not _counts(absent_since_ms, policy, now_ms):
+        return False
+    return now_ms - absent_since_ms >= policy.absence_interval_ms
+
+
+def _counts(absent_since_ms: int, policy: Policy, now_ms: int) -> bool:
+    """Whether an earlier sighting counts: one from the future does not, nor one that expired."""
     expires_ms = max(policy.absence_expires_ms, 10 * policy.absence_interval_ms)
-    return absent_since_ms is not None and 0 <= now_ms - absent_since_ms <= expires_ms
+    return 0 <= now_ms - absent_since_ms <= expires_ms
 
 
 def refers_to(reference: Reference, ledger_id: int) -> bool:
-    """Whether the ledger's BookKeeper copy is in use."""
+    """Whether the owner needs the ledger in BookKeeper (an owner may list a ledger that is in tiered storage only)."""
     at = bisect_left(reference.in_use, ledger_id)
     return at < len(reference.in_use) and reference.in_use[at] == ledger_id
 
@@ -120,9 +138,9 @@ def _kept_by_owner(case: Case) -> Verdict | None:
     return None
 
 
-def kept_by_shrinkage(reference: Reference, believed: Counts | None, policy: Policy) -> Verdict | None:
-    """Keep all that an owner had, where what it names shrank so much that a person should look why."""
-    why = shrunk(believed, reference.counts, most=policy.max_shrink, above=policy.shrink_applies_above)
+def kept_by_shrinkage(reference: Reference, baseline: Counts | None, policy: Policy) -> Verdict | None:
+    """Keep all ledgers of an owner that names far fewer than before, until a person has looked why."""
+    why = shrunk(baseline, reference.counts, most=policy.max_shrink, above=policy.shrink_applies_above)
     return _later(Reason.SOURCE_SHRANK, f"{reference.key}: {why}") if why else None
 
 
@@ -140,7 +158,10 @@ def _kept_by_state(case: Case, metadata: LedgerMetadata, policy: Policy, unchang
 
 
 def _is_abandoned(case: Case, metadata: LedgerMetadata, policy: Policy, unchanged_ms: int) -> bool:
-    """An OPEN ledger whose writer died: only after the quarantine, and only where its owner moved on or is gone."""
+    """Whether an OPEN ledger's writer must have died: its owner names a newer ledger or is gone, and much time passed.
+
+    A ledger that a bookie is recovering (IN_RECOVERY) is never abandoned.
+    """
     if metadata.state is not LedgerState.OPEN or policy.open_quarantine_ms <= 0:
         return False
     moved_on = case.reference.presence is Presence.GONE or case.request.ledger_id < case.reference.newest_id
@@ -148,7 +169,7 @@ def _is_abandoned(case: Case, metadata: LedgerMetadata, policy: Policy, unchange
 
 
 def _kept_by_quarantine(case: Case, policy: Policy, unchanged_ms: int) -> Verdict | None:
-    """What a stalled broker might still publish; a bookie's recovery may have closed the ledger meanwhile."""
+    """Keep what a stalled broker might still write into its owner's znode, even if recovery has closed it meanwhile."""
     if unchanged_ms >= policy.above_newest_quarantine_ms:
         return None
     key, newest_id = case.reference.key, case.reference.newest_id
@@ -156,17 +177,17 @@ def _kept_by_quarantine(case: Case, policy: Policy, unchanged_ms: int) -> Verdic
         return _later(Reason.ABOVE_NEWEST, f"the newest ledger that {key} names is {newest_id}")
     if case.request.component in _CLOSED_BEFORE_REFERENCED:
         return _later(Reason.TOO_YOUNG, f"{key} may still come to name it; last changed {unchanged_ms} ms ago")
-    # a list is written to a znode that must exist; a cursor's znode is created together with its first ledger
+    # A topic's list is written into a znode that exists already. A cursor's znode is created together with its first
+    # ledger, so that a ledger without a cursor may be one that a broker is about to name.
     if case.reference.presence is Presence.GONE and case.request.component is LedgerComponent.MANAGED_CURSOR:
         return _later(Reason.ABOVE_NEWEST, f"{key} names no ledger yet, or no more")
     return None
 
 
 def _by_second_look(case: Case, policy: Policy, now_ms: int) -> Verdict:
-    """A version check guards the rest; here only a second look does, and the interval between the two."""
+    """Delete at once what the check of a znode's version protects, and the rest at the second look."""
     is_gone = case.reference.presence is Presence.GONE
-    seen = seen_before(case.absent_since_ms, policy, now_ms=now_ms)
-    if seen and now_ms - (case.absent_since_ms or 0) >= policy.absence_interval_ms:
+    if is_second_look(case.absent_since_ms, policy, now_ms=now_ms):
         return Verdict(Outcome.DELETED, Reason.OWNER_GONE if is_gone else Reason.UNREFERENCED)
     if is_gone:
         return _later(Reason.OWNER_ABSENT_ONCE, f"{case.reference.key} seems gone; looking again later")

@@ -1,20 +1,22 @@
 """The one place that says whether the objects of an offload attempt may be deleted.
 
-An attempt's UUID is random, stands in the owner's list before its first object is stored, and never comes back to
-a list. So, where objects were seen first and the list was read after that, a UUID it does not name is garbage for
-ever, even while the ledger itself is listed with another UUID. Reasons to keep come first:
-1. an owner that could not be read, or that names the UUID (an incomplete offload's too), keeps the objects;
-2. nothing under the name: already gone;
-3. objects that say they belong to something or somebody else are refused for good, unproven ones kept;
-4. what is too young, or an upload that may still go on, is kept for now;
-5. an owner that seems gone must be seen gone twice, far enough apart;
-6. then, and only then, they are deleted.
+A broker gives each attempt to offload a ledger a random UUID. It writes the UUID into the topic's ledger list before
+it stores the first object, and never writes an old one again. So if we see the objects first and read the list after
+that, a UUID that the list does not name is garbage for ever, even if the list names the ledger with another UUID. The
+rules apply in this order; reasons to keep the objects come first:
+1. we keep the objects of an attempt that the list names (complete or not), or whose list could not be read;
+2. if nothing is stored under the attempt's name, it is already gone;
+3. objects that say they belong to another owner or cluster are refused for good; objects that don't say it are kept;
+4. objects that are young, and an upload that may still go on, are kept for now;
+5. if the list suddenly names far fewer ledgers than at the last look, we keep all that it had;
+6. an owner that seems gone must be seen gone twice, far enough apart;
+7. then, and only then, the objects are deleted.
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from udfs.judge import Policy, is_above_newest, kept_by_shrinkage, seen_before
+from udfs.judge import Policy, is_above_newest, is_second_look, kept_by_shrinkage
 from udfs.ownership import mismatch
 from udfs.records import (
     Counts,
@@ -29,16 +31,16 @@ from udfs.records import (
     Verdict,
 )
 
-# User metadata that brokers give to both objects (older ones: to neither); S3 makes names lower-case.
+# User metadata that newer brokers give to both objects and older ones to neither. S3 makes the names lower-case.
 CLUSTER_KEY = "pulsarclustername"
 MANAGED_LEDGER_KEY = "managedledgername"
 
 
 @dataclass(frozen=True, slots=True)
 class OffloadPolicy:
-    """How patient to be, and who we are. cluster: name of our own Pulsar cluster, "" where it is not known.
+    """How patient to be, and which cluster is ours. cluster: its name, "" where it is not known.
 
-    offload_grace_ms: an upload that was begun less than this ago may still be completed.
+    offload_grace_ms: a broker may still complete an upload that it began less than this ago.
     """
 
     patience: Policy
@@ -51,8 +53,8 @@ class OffloadCase:
     """One request with all that is known of it; the reference must have been read after the objects.
 
     exclusive: no other cluster uses the bucket, so objects that name no cluster are ours.
-    absent_since_ms: when we ourselves first saw the owner gone (None: never), as we signed it then.
-    believed: how much the owner's sources named when they were last believed; None: not known.
+    absent_since_ms: when we ourselves first saw the owner gone; None: never.
+    baseline: how many ledgers the owner's sources named at the last look that can be trusted; None: not known.
     """
 
     request: PendingDelete
@@ -60,11 +62,11 @@ class OffloadCase:
     reference: Reference
     exclusive: bool = False
     absent_since_ms: int | None = None
-    believed: Counts | None = None
+    baseline: Counts | None = None
 
 
 def refuse_request(request: PendingDelete) -> Verdict | None:
-    """Refuse what no broker offloads, before anything is looked at."""
+    """Refuse a request for what no broker offloads, before anything is read."""
     if request.component is not LedgerComponent.MANAGED_LEDGER:
         return Verdict(
             Outcome.DEAD_LETTER, Reason.OTHER_COMPONENT, f"only data ledgers are offloaded, no {request.component}"
@@ -85,7 +87,7 @@ def judge_offload(case: OffloadCase, policy: OffloadPolicy, *, now_ms: int) -> V
         _refused(case, policy)
         or _unproven(case)
         or _kept_by_age(case, policy, now_ms)
-        or kept_by_shrinkage(case.reference, case.believed, policy.patience)
+        or kept_by_shrinkage(case.reference, case.baseline, policy.patience)
         or _by_absence(case, policy, now_ms)
         or Verdict(Outcome.DELETED, Reason.UNREFERENCED)
     )
@@ -96,14 +98,14 @@ def _kept_by_owner(case: OffloadCase) -> Verdict | None:
         return _later(Reason.OWNER_UNREADABLE, case.reference.detail)
     context = case.request.offload_context
     if context is None:
-        raise ValueError(f"ledger {case.request.ledger_id}: which upload is meant was never said")
+        raise ValueError(f"ledger {case.request.ledger_id}: the request names no upload")
     if (case.request.ledger_id, context.uuid) in case.reference.offloads:
         return _later(Reason.IN_USE, f"{case.reference.key} refers to it")
     return None
 
 
 def _refused(case: OffloadCase, policy: OffloadPolicy) -> Verdict | None:
-    """Whatever names an owner must name the right one; a second claim that contradicts the first is no proof."""
+    """Refuse objects that name another owner or cluster anywhere, even if they name the right one elsewhere."""
     for cluster in _said(case.objects, CLUSTER_KEY):
         if policy.cluster and cluster != policy.cluster:
             return _never(Reason.OTHER_CLUSTER, f"it belongs to Pulsar cluster {cluster!r}, ours is {policy.cluster!r}")
@@ -130,7 +132,7 @@ def _unproven(case: OffloadCase) -> Verdict | None:
             f"the {what} no Pulsar cluster; if no other cluster offloads there, say exclusive = true for the bucket",
         )
     if not _stored(case.objects):
-        return None  # parts have no metadata at all; in a bucket of our own the name is enough
+        return None  # parts of an upload have no metadata at all; in a bucket of our own their name is enough
     metadata = case.objects.metadata
     if (metadata is not None and metadata.custom_metadata) or _said(case.objects, MANAGED_LEDGER_KEY):
         return None
@@ -143,11 +145,11 @@ def _kept_by_age(case: OffloadCase, policy: OffloadPolicy, now_ms: int) -> Verdi
     objects = case.objects
     begun_ms = [upload.initiated_ms for upload in objects.uploads]
     if objects.data is not None and objects.index is None:
-        begun_ms.append(objects.data.last_modified_ms)  # its index may be on the way
+        begun_ms.append(objects.data.last_modified_ms)  # the broker may be about to store the index
     if any(now_ms - each < policy.offload_grace_ms for each in begun_ms):
         return _later(Reason.OFFLOAD_IN_PROGRESS, f"an upload was begun {now_ms - max(begun_ms)} ms ago")
     unchanged_ms = now_ms - max([stored.last_modified_ms for stored in _stored(objects)] + begun_ms)
-    # longer than a ZooKeeper server may lag behind: an older list could lack a UUID that is in use
+    # A ZooKeeper server may lag behind, and an old list could lack a UUID that is in use. min_age is longer than that.
     if unchanged_ms < policy.patience.min_age_ms:
         return _later(Reason.TOO_YOUNG, f"stored {unchanged_ms} ms ago")
     if is_above_newest(case.request, case.reference) and unchanged_ms < policy.patience.above_newest_quarantine_ms:
@@ -159,9 +161,7 @@ def _kept_by_age(case: OffloadCase, policy: OffloadPolicy, now_ms: int) -> Verdi
 def _by_absence(case: OffloadCase, policy: OffloadPolicy, now_ms: int) -> Verdict | None:
     if case.reference.presence is not Presence.GONE:
         return None
-    since_ms = case.absent_since_ms
-    is_seen = since_ms is not None and seen_before(since_ms, policy.patience, now_ms=now_ms)
-    if not is_seen or now_ms - (since_ms or 0) < policy.patience.absence_interval_ms:
+    if not is_second_look(case.absent_since_ms, policy.patience, now_ms=now_ms):
         return _later(Reason.OWNER_ABSENT_ONCE, f"{case.reference.key} seems gone; looking again later")
     return Verdict(Outcome.DELETED, Reason.OWNER_GONE)
 

@@ -1,22 +1,23 @@
-"""How complete an audit was: what was listed, as of which ZooKeeper transactions, and what could not be read."""
+"""How complete an audit was: what it listed, as of which ZooKeeper transactions, and what it could not read."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from streaming.audit.options import FindingFilters
 from streaming.audit.walk.listing import Problem
 from udfs.paths import MANAGED_LEDGERS_ROOT, SCHEMAS_ROOT
 
-MAX_PROBLEMS = 10_000  # more than that is no longer a list of exceptions: then nothing is believed
+MAX_PROBLEMS = 10_000  # with more unreadable paths than this, the audit believes none of what it read
 _TREES = (f"{MANAGED_LEDGERS_ROOT}/", f"{SCHEMAS_ROOT}/")
 
 
 @dataclass(frozen=True, slots=True)
 class Certificate:
-    """zxids: nothing that was written before zxid_start was missed; what came after zxid_end is not in the audit.
+    """zxids: the audit missed nothing that was written before zxid_start, and holds nothing from after zxid_end.
 
-    listed: how many of each source. errors: why the audit as a whole can't be believed; unreadable: single paths.
+    listed: how many of each source were read. unreadable: single paths, each with the reason. errors: why the audit as
+    a whole can't be believed.
     """
 
     zxid_start: int
@@ -31,7 +32,7 @@ class Certificate:
         return not self.unreadable and not self.errors
 
     def as_json(self) -> dict[str, Any]:
-        """For summary.json; zxids as ZooKeeper prints them."""
+        """Return the fields for summary.json; zxids as ZooKeeper prints them."""
         return asdict(self) | {
             "complete": self.is_complete,
             "unreadable": [{"path": path, "detail": detail} for path, detail in self.unreadable],
@@ -41,7 +42,7 @@ class Certificate:
 
     @classmethod
     def from_json(cls, fields: Mapping[str, Any]) -> "Certificate":
-        """Undo as_json."""
+        """Read what as_json returned."""
         return cls(
             int(fields["zxid_start"], 16),
             int(fields["zxid_end"], 16),
@@ -51,32 +52,44 @@ class Certificate:
         )
 
     def faults_within(self, filters: FindingFilters) -> tuple[str, ...]:
-        """What could not be read of what the filters choose; a path outside topics and schemas concerns all."""
-        wanted = filters.namespace or filters.tenant
-        paths = [f"{path}: {detail}" for path, detail in self.unreadable if _concerns(path, wanted)]
+        """Return what could not be read and may hide findings that the filters choose.
+
+        A path outside the trees of topics and schemas may hide anybody's.
+        """
+        chosen = filters.namespace or filters.tenant
+        paths = [f"{path}: {detail}" for path, detail in self.unreadable if _concerns(path, chosen)]
         return (*self.errors, *paths)
 
 
-def _concerns(path: str, wanted: str) -> bool:
-    """Whether the path lies at, above or below the tenant or namespace; "" is everything."""
-    root = next((root for root in _TREES if path.startswith(root)), None)
-    if root is None or not wanted:
-        return True
-    below = f"{path.removeprefix(root)}/"
-    return below.startswith(f"{wanted}/") or f"{wanted}/".startswith(below)
+@dataclass(slots=True)
+class Completeness:
+    """What a running audit learns for its certificate. Problems may be added, never taken back."""
+
+    listed: dict[str, int] = field(default_factory=lambda: {"ledgers": 0, "unreferenced": 0, "objects": 0})
+    problems: list[Problem] = field(default_factory=list)
+    errors: tuple[str, ...] = ()
+
+    @property
+    def blocked_paths(self) -> tuple[str, ...]:
+        """Paths at or below which the audit believes nothing; "/" is everything."""
+        return blocked_paths(self.problems, self.errors)
+
+    def certificate(self, zxid_start: int, zxid_end: int) -> Certificate:
+        """Return all of it as it stands now."""
+        return Certificate(zxid_start, zxid_end, self.listed, tuple(self.problems), self.errors)
 
 
 def blocked_paths(problems: Sequence[Problem], errors: Sequence[str]) -> tuple[str, ...]:
-    """Paths at or below which nothing is believed; "/" is all."""
+    """Paths at or below which the audit believes nothing; "/" is everything."""
     if errors or len(problems) > MAX_PROBLEMS:
         return ("/",)
     return tuple(sorted({path for path, _detail in problems}))
 
 
 def whole_errors(listed: Mapping[str, int], claimed: int) -> tuple[str, ...]:
-    """Faults that make a whole audit worthless. claimed: unreferenced ledgers that name an owner.
+    """Return the faults that make a whole audit worthless. claimed: unreferenced ledgers that name an owner.
 
-    No owner at all beside ledgers that name owners is how a wrong chroot looks, or a wrong cluster.
+    Where ledgers name owners and there is not one owner, the configuration points to a wrong chroot or cluster.
     """
     if claimed and not listed.get("owners", 0):
         return (
@@ -84,3 +97,12 @@ def whole_errors(listed: Mapping[str, int], claimed: int) -> tuple[str, ...]:
             "check zookeeper.hosts (chroot?) and that Pulsar's metadata lives in this ZooKeeper",
         )
     return ()
+
+
+def _concerns(path: str, chosen: str) -> bool:
+    """Whether the path lies at, above or below the tenant or namespace; "" is everything."""
+    root = next((root for root in _TREES if path.startswith(root)), None)
+    if root is None or not chosen:
+        return True
+    below = f"{path.removeprefix(root)}/"
+    return below.startswith(f"{chosen}/") or f"{chosen}/".startswith(below)

@@ -1,6 +1,7 @@
-"""Column names and row shapes of the audit's stages; a bare column string elsewhere is a defect.
+"""Column names of the audit, and the rows that its phases hand on; nothing else may name a column by a bare string.
 
-Names that receipts have too are streaming.schemas'.
+Names that receipts use as well stand in udfs/columns.py. A "reference" is a place in Pulsar's metadata that names a
+ledger: a topic's list, a cursor, a schema. Its owner is that topic or schema.
 """
 
 import pyarrow as pa
@@ -18,32 +19,32 @@ from udfs.columns import (
     UUID,
 )
 
-PATH = "path"  # znode to work on, or one that could not be read
-STORE = "store"  # "<endpoint> <bucket>" of an object, null for BookKeeper's
+PATH = "path"  # a znode to work on, or one that could not be read
+STORE = "store"  # "<endpoint> <bucket>" of an object; null for a BookKeeper ledger
 MANAGED_LEDGER = "managed_ledger"
 CURSOR = "cursor"
 SCHEMA_ID = "schema_id"
 NAMESPACE = "namespace"
 CLASS = "class"
-CANDIDATE = "candidate"  # the first look would call it an orphan, or missing
-SEEN_MS = "seen_ms"  # when that look was taken
+CANDIDATE = "candidate"  # the first look would call it an orphan, or missing, so a second look decides
+SEEN_MS = "seen_ms"  # when the last look at it took place
 LAST_CHANGE_MS = "last_change_ms"
 AGE_SECONDS = "age_seconds"
-IS_REFERENCE = "is_reference"  # a reference whose ledger was not listed, not a ledger that nobody refers to
-NUMBER = "number"  # ascending through the findings of one audit, with gaps
-IN_BOOKKEEPER = "in_bookkeeper"  # the reference keeps the BookKeeper copy alive
-IS_INDEX = "is_index"
+IS_REFERENCE = "is_reference"  # true: a reference whose ledger was not listed; false: a ledger that nothing names
+NUMBER = "number"  # ascends through the findings of one audit, with gaps
+IN_BOOKKEEPER = "in_bookkeeper"  # whether the reference keeps the BookKeeper copy alive
+IS_INDEX = "is_index"  # true: the index object of an offload; false: its data object
 HAS_DATA = "has_data"
 HAS_INDEX = "has_index"
-IS_COMPLETE = "is_complete"  # the offload it refers to says that its objects are there
+IS_COMPLETE = "is_complete"  # the topic's list says that the offload is complete, so both objects must exist
 
-# one znode to start from; with a detail: it could not be listed
+# a place to list: a znode, or a bucket's label with a prefix as detail; after listing: a detail says why it failed
 PLACE = pa.schema([pa.field(PATH, pa.string()), pa.field(DETAIL, pa.string())])
 
-# a ledger that exists; or, with a path, what could not be listed
+# a ledger that exists; a row with a path tells what could not be listed
 LISTED = pa.schema([pa.field(LEDGER_ID, pa.int64()), pa.field(PATH, pa.string()), pa.field(DETAIL, pa.string())])
 
-# an object of the kind that brokers offload to; or, with a path, what could not be listed
+# an object as brokers name those that they offload; a row with a path tells what could not be listed
 OBJECT = pa.schema(
     [
         pa.field(STORE, pa.string()),
@@ -57,7 +58,7 @@ OBJECT = pa.schema(
     ]
 )
 
-# what an owner refers to; or, with a path, what could not be read
+# one reference of an owner; a row with a path tells what could not be read
 REFERENCE = pa.schema(
     [
         pa.field(LEDGER_ID, pa.int64()),
@@ -75,7 +76,7 @@ REFERENCE = pa.schema(
     ]
 )
 
-# something to look at twice, and what the looks said
+# something to look at twice, and what the last look said
 SUSPECT = pa.schema(
     [
         pa.field(CLASS, pa.string()),
@@ -98,7 +99,7 @@ SUSPECT = pa.schema(
     ]
 )
 
-# what is shown, written as Parquet and published
+# a finding, as it is written to findings/, shown and published
 FINDING = (
     CLASS,
     LEDGER_ID,

@@ -1,4 +1,7 @@
-"""`ledger-reaper explain`: one ledger, its owner, and what the judge would say of a request for it, without Spark."""
+"""`ledger-reaper explain`: what one ledger is, whose, and what the service would do if asked to delete it.
+
+It reads the ledger and its owner now, by the service's own rules, and needs no Spark.
+"""
 
 import json
 import sys
@@ -11,8 +14,7 @@ from rich.console import Console
 
 from streaming.audit import columns as a
 from streaming.audit.place import FINDINGS, Place, place_of
-from streaming.audit.report.text import age_text, size_text
-from streaming.audit.report.words import meaning_of
+from streaming.audit.report.words import age_text, meaning_of, size_text
 from streaming.audit.walk.suspects import LedgerReader
 from streaming.clients import clients_for
 from streaming.clock import Clock, SystemClock
@@ -35,7 +37,7 @@ _AUDITED = (a.CLASS, c.LEDGER_TYPE, c.REASON, c.TOPIC_NAME, c.UUID, c.DETAIL)
 
 @dataclass(frozen=True, slots=True)
 class Explained:
-    """All that is known of one ledger now. facts None: it does not exist."""
+    """All that is known of one ledger now. facts is None where the ledger does not exist."""
 
     ledger_id: int
     path: str
@@ -47,7 +49,7 @@ class Explained:
 
 
 def explain(settings: Settings, ledger_id: int, *, as_json: bool) -> None:
-    """Print what is known. Raises UnavailableError, ConfigError."""
+    """Print what the ledger is. Raises UnavailableError, ConfigError."""
     known = look(settings, ledger_id, SystemClock())
     past = past_of(settings, ledger_id)
     audited = audited_as(place_of(settings, None), ledger_id)
@@ -57,11 +59,11 @@ def explain(settings: Settings, ledger_id: int, *, as_json: bool) -> None:
         _print(known, past)
         for row in audited:
             said = " ".join(str(row[name]) for name in _AUDITED if row[name])
-            Console(soft_wrap=True).print(f"  last audit  {said}", markup=False, highlight=False)
+            Console(soft_wrap=True).print(f"  last audit   {said}", markup=False, highlight=False)
 
 
 def look(settings: Settings, ledger_id: int, clock: Clock) -> Explained:
-    """Read the ledger, then its owner, and judge."""
+    """Read the ledger, then its owner, and judge a request for it. Raises UnavailableError, ConfigError."""
     clients = clients_for(settings)
     root = settings.zookeeper.ledgers_root
     layout = read_layout(clients.store, root)
@@ -84,14 +86,17 @@ def look(settings: Settings, ledger_id: int, clock: Clock) -> Explained:
 
 
 def past_of(settings: Settings, ledger_id: int) -> list[dict[str, Any]]:
-    """Receipts of requests for it, oldest first. Raises UnavailableError."""
-    wanted = [c.AT_MS, c.LEDGER_TYPE, c.OUTCOME, c.REASON, c.DETAIL]
-    found = receipts.rows(settings.state.dir, ds.field(c.LEDGER_ID) == ledger_id, columns=wanted)
+    """Return the receipts of requests for the ledger, oldest first. Raises UnavailableError."""
+    fields = [c.AT_MS, c.LEDGER_TYPE, c.OUTCOME, c.REASON, c.DETAIL]
+    found = receipts.rows(settings.state.dir, ds.field(c.LEDGER_ID) == ledger_id, columns=fields)
     return sorted(found, key=lambda row: int(row[c.AT_MS]))
 
 
 def audited_as(place: Place, ledger_id: int) -> list[dict[str, Any]]:
-    """What the last audit said of the ledger and its offloaded objects: it knows whose a lost ledger was."""
+    """Return what the last audit found of the ledger and its offloaded objects.
+
+    A ledger that was lost says nothing any more; the audit knows which topic it belonged to.
+    """
     if not place.names(FINDINGS):
         return []
     files = ds.dataset(f"{place.root}/{FINDINGS}", filesystem=place.filesystem, format="parquet")
@@ -102,7 +107,7 @@ def audited_as(place: Place, ledger_id: int) -> list[dict[str, Any]]:
 
 
 def as_fields(known: Explained) -> dict[str, Any]:
-    """For machines."""
+    """Return the fields that --json prints."""
     fields: dict[str, Any] = {
         c.LEDGER_ID: known.ledger_id,
         "path": known.path,
@@ -155,13 +160,14 @@ def _print(known: Explained, past: list[dict[str, Any]]) -> None:
     fields = as_fields(known)
     console.print(f"[bold]Ledger {known.ledger_id}[/]  {known.path}")
     if known.facts is None:
-        console.print("  It does not exist (any more).")
+        console.print("  This ledger does not exist (any more).")
     for label, text in _lines(fields):
         console.print(f"  {label:<12}", text, markup=False)
     colour = {Outcome.DELETED: "yellow", Outcome.RETRY: "green", Outcome.ALREADY_GONE: "dim"}.get(
         known.verdict.outcome, "magenta"
     )
-    console.print(f"\nA request to delete it now: [bold {colour}]{known.verdict.outcome} {known.verdict.reason}[/]")
+    answer = f"[bold {colour}]{known.verdict.outcome} {known.verdict.reason}[/]"
+    console.print(f"\nThe service's answer to a request to delete it now: {answer}")
     console.print(meaning_of(known.verdict.reason), markup=False)
     if known.verdict.detail:
         console.print(f"({known.verdict.detail})", markup=False, style="dim")
@@ -174,17 +180,19 @@ def _lines(fields: dict[str, Any]) -> list[tuple[str, str]]:
     lines: list[tuple[str, str]] = []
     if "state" in fields:
         is_closed = fields["state"] == LedgerState.CLOSED
-        holds = f"{size_text(fields[c.BYTES])}, {fields['entries']} entries" if is_closed else "length not known yet"
+        holds = (
+            f"{size_text(fields[c.BYTES])}, {fields['entries']} entries" if is_closed else "its length is not known yet"
+        )
         lines.append(("state", f"{fields['state']}, {holds}, last changed {age_text(fields['age_seconds'])} ago"))
     if c.TOPIC_NAME in fields:
         more = fields["cursor"] or fields["schema_id"]
         lines.append(("belongs to", fields[c.TOPIC_NAME] + (f" ({more})" if more else "")))
-        lines.append(("written by", fields[c.COMPONENT]))
+        lines.append(("component", fields[c.COMPONENT]))
     if "owner" in fields:
         owner = fields["owner"]
         refers = "refers to it" if owner["refers_to_it"] else "does not refer to it"
         names = f"{owner['ledgers_in_use']} ledgers in use, newest {owner['newest_ledger']}"
         text = {"PRESENT": f"exists and {refers} ({names})", "GONE": "does not exist"}
-        lines.append(("owner", text.get(owner["presence"], "can't be read, or is not known for certain")))
+        lines.append(("owner", text.get(owner["presence"], "could not be read, so the ledger counts as in use")))
         lines += [("read from", f"{read['path']} version {read['version']}") for read in owner["read_from"]]
     return lines

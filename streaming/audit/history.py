@@ -1,4 +1,4 @@
-"""What the last audits came to: one line each in history.jsonl beside the findings, for the trend."""
+"""The trend: history.jsonl, beside the findings, holds one line for each of the last audits."""
 
 import json
 from dataclasses import dataclass
@@ -10,8 +10,8 @@ _KEPT = 500
 
 
 @dataclass(frozen=True, slots=True)
-class Past:
-    """One audit that looked at everything (no filters)."""
+class PastAudit:
+    """What one audit found. Only audits without filters are counted: others would bend the trend."""
 
     at_ms: int
     complete: bool
@@ -21,22 +21,25 @@ class Past:
     ledgers: int
 
 
-def read(place: Place) -> list[Past]:
-    """Oldest first; lines that can't be read are left out: a trend is a convenience. Raises UnavailableError."""
+def read(place: Place) -> list[PastAudit]:
+    """Return the audits, oldest first, without lines that can't be parsed: the trend decides nothing.
+
+    Raises UnavailableError.
+    """
     past = []
     for line in (place.read(FILE) or b"").splitlines():
         try:
-            past.append(Past(**json.loads(line)))
+            past.append(PastAudit(**json.loads(line)))
         except (ValueError, TypeError):
             continue
     return past
 
 
-def add(place: Place, newest: Past) -> list[Past]:
-    """Write one more; returns all. Raises UnavailableError."""
+def add(place: Place, newest: PastAudit) -> list[PastAudit]:
+    """Write one more and return all. Raises UnavailableError."""
     past = [*read(place), newest][-_KEPT:]
     lines = [
-        json.dumps({name: getattr(each, name) for name in Past.__dataclass_fields__}, separators=(",", ":"))
+        json.dumps({name: getattr(each, name) for name in PastAudit.__dataclass_fields__}, separators=(",", ":"))
         for each in past
     ]
     place.write(FILE, "\n".join([*lines, ""]).encode())

@@ -1,4 +1,7 @@
-"""What is listed and what is referred to, told apart by ledger id alone: one outer join on longs."""
+"""Compares what exists with what topics refer to.
+
+Ledgers are compared by their id alone, in one outer join on longs; objects by the UUID and ledger id in their names.
+"""
 
 from collections.abc import Sequence
 
@@ -7,25 +10,23 @@ from pyspark.sql import functions as F
 
 from streaming.audit import columns as a
 from udfs import columns as c
-from udfs.audit import NOT_FINDINGS, FindingClass
 from udfs.records import LedgerType
 
-_MS_PER_SECOND = 1000
 _REFERRED = "referred"
 
 
 def ids_of(listed: DataFrame) -> DataFrame:
-    """Only the ids of what was listed."""
+    """Return the ids of what was listed, without the rows of what could not be."""
     return listed.where(F.col(c.LEDGER_ID).isNotNull()).select(c.LEDGER_ID)
 
 
 def bookkeeper_references(references: DataFrame) -> DataFrame:
-    """References that keep a BookKeeper ledger alive."""
+    """Choose the references that keep a BookKeeper ledger alive."""
     return references.where(F.col(a.IN_BOOKKEEPER))
 
 
 def pairs_of(objects: DataFrame) -> DataFrame:
-    """One row an offload attempt: what there is of it, how large, and when it was last written."""
+    """Return a row for each offload attempt: which of its two objects exist, their bytes, and their last change."""
     return (
         objects.where(F.col(c.UUID).isNotNull())
         .groupBy(a.STORE, c.UUID, c.LEDGER_ID)
@@ -39,28 +40,34 @@ def pairs_of(objects: DataFrame) -> DataFrame:
 
 
 def offload_references(references: DataFrame, only_store: str) -> DataFrame:
-    """References to tiered storage; one that names no bucket means the only one there is."""
+    """Choose the references to tiered storage. One that names no bucket means only_store ("": none is meant)."""
     named = F.when(F.col(a.STORE) == "", F.lit(only_store)).otherwise(F.col(a.STORE))
     return references.where(F.col(c.UUID).isNotNull()).withColumn(a.STORE, named)
 
 
 def unreferenced_pairs(pairs: DataFrame, references: DataFrame) -> DataFrame:
-    """Attempts that no list names, wherever it says they are: a UUID is never given out twice."""
+    """Return the offload attempts that no reference names.
+
+    The bucket that a reference names does not matter here: no UUID is ever given out twice.
+    """
     named = offload_references(references, "").select(c.UUID, c.LEDGER_ID)
     return pairs.join(named, [c.UUID, c.LEDGER_ID], "left_anti")
 
 
 def unlisted_objects(references: DataFrame, pairs: DataFrame, stores: Sequence[str], only_store: str) -> DataFrame:
-    """References to complete offloads in listed stores that lack an object, as suspects of being missing."""
+    """Return references to complete offloads that lack an object, as suspects (columns.SUSPECT) of being missing.
+
+    Only references into the stores count: those are the buckets that could be listed.
+    """
     complete = offload_references(references, only_store).where(F.col(a.IS_COMPLETE) & F.col(a.STORE).isin([*stores]))
     whole = pairs.where(F.col(a.HAS_DATA) & F.col(a.HAS_INDEX)).select(c.UUID, c.LEDGER_ID)
     return _as_missing(complete.join(whole, [c.UUID, c.LEDGER_ID], "left_anti"), LedgerType.OFFLOAD_LEDGER)
 
 
 def one_sided(listed: DataFrame, references: DataFrame) -> DataFrame:
-    """Ids that only one side has: LEDGER_ID, IS_REFERENCE (a reference whose ledger was not listed).
+    """Return the ids that only one side has; IS_REFERENCE where that side is the references.
 
-    Ids alone go through this one join, sorted and merged: it spills to disk where a hash table would not fit.
+    Only ids go through this join, sorted and merged: it spills to disk where a hash table would not fit into memory.
     """
     left = ids_of(listed)
     right = bookkeeper_references(references).select(F.col(c.LEDGER_ID).alias(_REFERRED))
@@ -71,64 +78,39 @@ def one_sided(listed: DataFrame, references: DataFrame) -> DataFrame:
 
 
 def unreferenced(compared: DataFrame) -> DataFrame:
-    """Of one_sided's: ids that were listed and that no reference names."""
+    """Choose from one_sided's rows the ids that were listed and that no reference names."""
     return compared.where(~F.col(a.IS_REFERENCE)).select(c.LEDGER_ID)
 
 
 def unlisted(references: DataFrame, compared: DataFrame) -> DataFrame:
-    """References whose ledger was not listed (of one_sided's), as suspects of being missing (columns.SUSPECT)."""
+    """Return the references whose ledger was not listed, as suspects (columns.SUSPECT) of being missing."""
     missing = compared.where(F.col(a.IS_REFERENCE)).select(c.LEDGER_ID)
     return _as_missing(bookkeeper_references(references).join(missing, c.LEDGER_ID, "left_semi"), LedgerType.LEDGER)
+
+
+def problems(rows: DataFrame) -> DataFrame:
+    """Return the paths that could not be read, and why."""
+    return rows.where(F.col(a.PATH).isNotNull()).select(a.PATH, c.DETAIL).distinct()
+
+
+def askable(suspects: DataFrame) -> DataFrame:
+    """Choose the suspects that have an owner to look at; the others have their class already."""
+    return suspects.where(F.col(a.CLASS).isNull())
+
+
+def candidates(looked: DataFrame) -> DataFrame:
+    """Choose what the first look would call an orphan, or missing."""
+    return looked.where(F.col(a.CANDIDATE))
+
+
+def by_owner(suspects: DataFrame, tasks: int) -> DataFrame:
+    """Put each owner's suspects into one partition, next to each other, so that a task reads the owner once."""
+    return suspects.repartition(tasks, c.REFERENCE_KEY).sortWithinPartitions(c.REFERENCE_KEY, c.LEDGER_ID)
 
 
 def _as_missing(references: DataFrame, ledger_type: LedgerType) -> DataFrame:
     extra = {c.LEDGER_TYPE: F.lit(str(ledger_type)), a.IS_REFERENCE: F.lit(True)}
     return references.select(*[_suspect_column(field.name, references, extra) for field in a.SUSPECT])
-
-
-def problems(rows: DataFrame) -> DataFrame:
-    """Paths that could not be read, and why."""
-    return rows.where(F.col(a.PATH).isNotNull()).select(a.PATH, c.DETAIL).distinct()
-
-
-def askable(suspects: DataFrame) -> DataFrame:
-    """Suspects whose owner can be asked."""
-    return suspects.where(F.col(a.CLASS).isNull())
-
-
-def candidates(looked: DataFrame) -> DataFrame:
-    """What a first look calls an orphan, or missing."""
-    return looked.where(F.col(a.CANDIDATE))
-
-
-def by_owner(suspects: DataFrame, tasks: int) -> DataFrame:
-    """One owner's suspects in one partition, next to each other."""
-    return suspects.repartition(tasks, c.REFERENCE_KEY).sortWithinPartitions(c.REFERENCE_KEY, c.LEDGER_ID)
-
-
-def findings(suspects: DataFrame, first: DataFrame, second: DataFrame) -> DataFrame:
-    """Everything that is a finding, in the words of columns.FINDING, ordered by class and owner, and numbered."""
-    final = suspects.where(F.col(a.CLASS).isNotNull()).unionByName(first.where(~F.col(a.CANDIDATE)))
-    final = final.unionByName(second).where(~F.col(a.CLASS).isin([str(each) for each in NOT_FINDINGS]))
-    local_name = F.element_at(F.split(a.MANAGED_LEDGER, "/persistent/"), 2)
-    namespace = F.split(a.MANAGED_LEDGER, "/persistent/")[0]
-    topic = F.concat(F.lit("persistent://"), namespace, F.lit("/"), F.url_decode(local_name))
-    age_ms = F.col(a.SEEN_MS) - F.col(a.LAST_CHANGE_MS)
-    named = final.withColumns(
-        {
-            a.NAMESPACE: namespace,
-            c.TENANT: F.split(a.MANAGED_LEDGER, "/")[0],
-            c.TOPIC_NAME: topic,
-            a.AGE_SECONDS: F.floor(age_ms / _MS_PER_SECOND),
-        }
-    )
-    ordered = named.orderBy(a.CLASS, c.REFERENCE_KEY, c.LEDGER_ID, c.UUID)
-    return ordered.withColumn(a.NUMBER, F.monotonically_increasing_id()).select(*a.FINDING)
-
-
-def is_class(finding_class: FindingClass) -> Column:
-    """Rows of that class."""
-    return F.col(a.CLASS) == F.lit(str(finding_class))
 
 
 def _suspect_column(name: str, rows: DataFrame, extra: dict[str, Column]) -> Column:

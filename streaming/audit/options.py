@@ -10,9 +10,9 @@ from udfs.records import LedgerComponent
 
 @dataclass(frozen=True, slots=True)
 class FindingFilters:
-    """Which findings are shown and published; empty or 0: all. MISSING is shown whatever they say.
+    """Which findings the audit shows and publishes; "" or 0 chooses all. It shows MISSING whatever they say.
 
-    older_than_seconds: by the ledger's last change. max_bytes: the oldest orphans that fit into so many bytes.
+    older_than_seconds counts from the ledger's last change. max_bytes chooses the oldest orphans that fit into it.
     """
 
     tenant: str = ""
@@ -22,7 +22,7 @@ class FindingFilters:
     max_bytes: int = 0
 
     def arguments(self) -> str:
-        """The options that choose the same, each with a space before it."""
+        """Return the options that choose the same, each with a space before it."""
         age = f"{self.older_than_seconds}s" if self.older_than_seconds else ""
         chosen = {
             "--tenant": self.tenant,
@@ -35,15 +35,16 @@ class FindingFilters:
 
     @property
     def are_empty(self) -> bool:
-        """Whether nothing is left out."""
+        """Whether they choose everything."""
         return self == FindingFilters()
 
 
 @dataclass(frozen=True, slots=True)
 class AuditOptions:
-    """Rates are over all executors; 0: as fast as it goes. recheck_seconds: pause between the two looks.
+    """Rates count over all executors; 0 is no limit. recheck_seconds: the pause between the two looks.
 
-    verify_only: look for what is missing, and for nothing else. bookies: HTTP addresses to ask for their disk space.
+    verify_only: search for missing data and nothing else. bookies: HTTP addresses of bookies to ask for their disk
+    space; without any, those that ZooKeeper names.
     """
 
     recheck_seconds: int
@@ -56,22 +57,24 @@ class AuditOptions:
 
 
 def every_seconds_of(text: str, *, last: bool) -> int:
-    """Read --watch; "" is 0, no repetition. Raises ConfigError for no time at all, and beside --last."""
+    """Read --watch; "" is 0, one audit alone. Raises ConfigError for an interval of nothing, and beside --last."""
     if not text:
         return 0
     if last:
-        raise ConfigError("--watch looks anew at each turn: leave out --last")
+        raise ConfigError("--watch searches again at each turn, so it can't go with --last: leave one of them out")
     seconds = seconds_of(text, "--watch")
     if not seconds:
-        raise ConfigError(f"--watch {text}: expected more than nothing")
+        raise ConfigError(f"--watch {text}: the interval must be longer than nothing")
     return seconds
 
 
 def component_of(text: str) -> LedgerComponent | None:
-    """Read --component; "" is all. Raises ConfigError."""
+    """Read --component; "" is every component. Raises ConfigError."""
     if not text:
         return None
     try:
         return LedgerComponent(text.upper())
     except ValueError:
-        raise ConfigError(f"--component {text}: one of {', '.join(LedgerComponent)}") from None
+        raise ConfigError(
+            f"--component {text} is not a component; choose one of {', '.join(LedgerComponent)}"
+        ) from None

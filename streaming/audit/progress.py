@@ -1,4 +1,4 @@
-"""How far the audit's phases are: Spark's own task counts, and the rows that the tasks say they have done."""
+"""Shows how far the audit is: each phase with Spark's count of finished tasks, its duration and its number of rows."""
 
 import threading
 import time
@@ -17,14 +17,14 @@ from rich.progress import (
     TimeRemainingColumn,
 )
 
-from streaming.audit.repeat.stopping import StoppedError
+from streaming.audit.stopping import StoppedError
 
 _TICK_SECONDS = 0.4
 _RATE_FROM_ROWS = 1_000
 
 
 class Phases:
-    """One phase after another, on stderr; a line each where nobody watches."""
+    """Shows one phase after another on stderr: a bar each on a terminal, otherwise a line each."""
 
     def __init__(self, spark: SparkSession, console: Console, stop: threading.Event) -> None:
         self._spark = spark
@@ -52,7 +52,7 @@ class Phases:
 
     @contextmanager
     def phase(self, name: str) -> Iterator["Phase"]:
-        """Run Spark jobs inside; set rows on what is given to have them told."""
+        """Show the Spark jobs that run inside the block as one phase. Its came_to says how much the phase did."""
         task = self._shown.add_task(name, total=None, rate="")
         phase = Phase()
         group = f"audit-{name}"
@@ -67,13 +67,13 @@ class Phases:
             done.set()
             ticker.join()
         seconds = time.monotonic() - started_s
-        text = phase.told(seconds)
+        text = phase.amount_text(seconds)
         self._shown.update(task, total=1, completed=1, rate=text)
         if not self._console.is_terminal:
             self._console.print(f"{name}: {text} in {seconds:.1f} s" if text else f"{name}: {seconds:.1f} s")
 
     def wait(self, name: str, seconds: float) -> None:
-        """Let time pass, visibly. Raises StoppedError when asked to stop."""
+        """Wait, and show for how long. Raises StoppedError when the audit is asked to stop."""
         if seconds <= 0:
             return
         task = self._shown.add_task(name, total=seconds, rate="")
@@ -100,20 +100,20 @@ class Phases:
 
 
 class Phase:
-    """What a phase came to."""
+    """How much a phase did."""
 
     def __init__(self) -> None:
         self.rows: int | None = None
         self.unit = "rows"
 
     def came_to(self, rows: int, unit: str) -> None:
-        """Say how much was done."""
+        """Say how much the phase did."""
         self.rows, self.unit = rows, unit
 
-    def told(self, seconds: float) -> str:
-        """Amount and rate, for people."""
+    def amount_text(self, seconds: float) -> str:
+        """Return the amount and the rate in words."""
         if self.rows is None:
             return ""
         amount = f"{self.rows:,} {self.unit}"
-        # of a few rows the rate tells how long Spark took to wake up, and nothing of the rows
+        # with a few rows the rate shows how long Spark takes to start a job, and nothing else
         return amount if self.rows < _RATE_FROM_ROWS else f"{amount}, {self.rows / max(seconds, 0.001):,.0f}/s"

@@ -1,6 +1,7 @@
-"""Space: what audits asked for, what the service deleted, what bookies gave back, and why the rest is on disk still.
+"""Space: what audits requested, what the service deleted, and what the bookies have freed on their disks since.
 
-A deleted ledger's bytes stay in entry logs, among other ledgers' bytes, until the bookie rewrites or drops those.
+A bookie frees the bytes of a deleted ledger later: they stay in entry logs, files that many ledgers share, until it
+rewrites or removes those. bookies.json, beside the findings, remembers what each bookie said before.
 """
 
 import json
@@ -15,7 +16,7 @@ import pyarrow.dataset as ds
 
 from streaming.adapters.bookkeeper.http import BookieDisk, look
 from streaming.audit.place import Place
-from streaming.audit.publication.send import plans
+from streaming.audit.publication.plan import plans
 from streaming.config.settings import Settings
 from streaming.errors import UnavailableError
 from streaming.state import receipts
@@ -23,17 +24,21 @@ from udfs import columns as c
 from udfs.records import LedgerType, Outcome
 
 FILE = "bookies.json"
-_BOOKIE_SECONDS = 5.0  # a bookie that is slower has other worries than our report
+WHY_ON_DISK = (
+    "A bookie keeps many ledgers in one file, an entry log, and frees the space of a deleted ledger later. So deleted "
+    "bytes may still be on the disks:"
+)
+_BOOKIE_SECONDS = 5.0  # a bookie that needs longer is in trouble, and the report does not wait for it
 _BOOKIES_AT_ONCE = 16
 
 
 @dataclass(frozen=True, slots=True)
 class Space:
-    """Bytes. Deleted: as the ledgers' own metadata said, one copy each. reclaimed: on all bookies, all copies.
+    """Bytes. Deleted ledgers count one copy each, as their own metadata gives the length; reclaimed counts all copies.
 
-    reclaimed and deleted_since are counted since the first audit that asked the bookies; since_ms 0: this is the first.
-    reclaimed_ever: since each bookie was started. bookies: how many answered; unasked: what those said that did not.
-    why: what keeps the rest on disk, in words.
+    reclaimed and deleted_since count from the first audit that asked the bookies; since_ms is 0 in this first one.
+    reclaimed_ever counts from the start of each bookie. bookies: how many answered. unasked: the errors of the others.
+    why: sentences that say what keeps deleted bytes on the disks.
     """
 
     requested: int
@@ -50,34 +55,34 @@ class Space:
 
     @property
     def is_known(self) -> bool:
-        """Whether there is anything to tell."""
+        """Whether there is anything to show."""
         return any((self.requested, self.deleted_ledgers, self.deleted_objects, self.bookies))
 
     @property
     def held(self) -> int:
-        """What bookies did not give back yet; more, where there are several copies or brokers deleted as well."""
+        """At least so much the bookies have not freed yet; several copies, and what brokers deleted, make it more."""
         return max(0, self.deleted_since - self.reclaimed)
 
     def lines(self) -> list[tuple[str, int]]:
-        """What to show: (what, bytes)."""
+        """Return the lines to show: what is counted, and its bytes."""
         shown = [
-            ("asked for by audits", self.requested),
-            ("deleted in BookKeeper (one copy each)", self.deleted_ledgers),
-            ("deleted in tiered storage", self.deleted_objects),
+            ("audits requested the deletion of", self.requested),
+            ("the service deleted in BookKeeper (one copy of each ledger)", self.deleted_ledgers),
+            ("the service deleted in tiered storage", self.deleted_objects),
         ]
         if self.since_ms and self.bookies:
             since = datetime.fromtimestamp(self.since_ms / 1000, UTC).strftime("%Y-%m-%d %H:%M UTC")
-            shown.append((f"deleted in BookKeeper since {since} (one copy each)", self.deleted_since))
-            shown.append((f"given back by bookies since {since} (all copies)", self.reclaimed))
-            shown.append(("deleted since then and still on disk, at least", self.held))
+            shown.append((f"the service deleted in BookKeeper since {since}", self.deleted_since))
+            shown.append((f"bookies freed on their disks since {since} (all copies)", self.reclaimed))
+            shown.append(("deleted since then and still on the disks, at least", self.held))
         if self.bookies:
-            shown.append(("given back by bookies since each was started (all copies)", self.reclaimed_ever))
-            shown.append(("in entry logs now, those being written left out (all copies)", self.entry_logs))
+            shown.append(("bookies freed on their disks since each was started (all copies)", self.reclaimed_ever))
+            shown.append(("bookies hold in finished entry logs now (all copies)", self.entry_logs))
         return shown
 
 
 def account(settings: Settings, place: Place, bookies: Sequence[str], now_ms: int) -> Space:
-    """Add up, ask the bookies, and remember their answers for the next time. Raises UnavailableError."""
+    """Ask the bookies, add everything up, and remember their answers for the next audit. Raises UnavailableError."""
     before = _read(place)
     since_ms = before.since_ms if before else 0
     deleted = [_deleted(settings, kind, 0) for kind in (LedgerType.LEDGER, LedgerType.OFFLOAD_LEDGER)]
@@ -101,7 +106,7 @@ def account(settings: Settings, place: Place, bookies: Sequence[str], now_ms: in
 
 
 def reclaimed_between(before: Iterable[BookieDisk], now: Iterable[BookieDisk]) -> int:
-    """Bytes given back between two looks; a bookie that was started anew counts from nothing."""
+    """Return the bytes that bookies freed between two looks; a bookie's counter starts at 0 whenever it is started."""
     known = {disk.url: disk.reclaimed_bytes for disk in before}
     return sum(
         disk.reclaimed_bytes - known[disk.url] if disk.reclaimed_bytes >= known[disk.url] else disk.reclaimed_bytes
@@ -111,27 +116,28 @@ def reclaimed_between(before: Iterable[BookieDisk], now: Iterable[BookieDisk]) -
 
 
 def reasons(disks: Sequence[BookieDisk]) -> list[str]:
-    """Why deleted bytes may be on disk still, as these bookies are configured."""
-    said = []
+    """Say why deleted bytes may still be on the disks, by these bookies' own configuration."""
+    sentences = []
     waits = [disk.gc_wait_seconds for disk in disks if disk.gc_wait_seconds]
     if waits:
-        said.append(f"Bookies look for deleted ledgers every {max(waits)} s (gcWaitTime): the newest are not seen yet.")
+        sentences.append(
+            f"Bookies look for deleted ledgers every {max(waits)} s (gcWaitTime), so the latest may not count yet."
+        )
     majors = [disk.major_threshold for disk in disks if disk.major_threshold]
     if majors:
         share = min(majors)
-        said.append(
-            f"An entry log is rewritten when less than {share:.0%} of it is in use (majorCompactionThreshold): "
-            f"garbage up to {1 - share:.0%} of a log stays until more of it is deleted. A log without any live "
-            "ledger goes at once."
+        sentences.append(
+            f"A bookie rewrites an entry log when less than {share:.0%} of it is in use (majorCompactionThreshold), so "
+            f"up to {1 - share:.0%} of a log may be garbage. It removes a log without any live ledger as a whole."
         )
     if disks:
-        said.append("The entry log that a bookie is writing to is never touched.")
-    return said
+        sentences.append("A bookie never rewrites or removes the entry log that it is writing to.")
+    return sentences
 
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """What audits saw of the bookies. reclaimed: bytes given back since the first; disks: each one's last answer."""
+    """What audits have learnt of the bookies. reclaimed: bytes freed since the first audit; disks: the last answers."""
 
     since_ms: int
     reclaimed: int
@@ -139,7 +145,7 @@ class Seen:
 
 
 def seen_now(before: Seen | None, disks: Sequence[BookieDisk], now_ms: int) -> Seen:
-    """Add what bookies answer now; one that does not answer is counted on when it does again."""
+    """Add what bookies answer now. A bookie that does not answer is counted when it answers again."""
     if before is None:
         return Seen(now_ms, 0, tuple(disks))
     known = {disk.url: disk for disk in (*before.disks, *disks)}
@@ -155,7 +161,7 @@ def _read(place: Place) -> Seen | None:
         disks = tuple(BookieDisk(**disk) for disk in fields["disks"])
         return Seen(fields["since_ms"], fields["reclaimed"], disks)
     except (ValueError, KeyError, TypeError):
-        return None  # of another version: counting begins anew
+        return None  # another version wrote it, so counting begins again
 
 
 def _ask(bookies: Sequence[str]) -> tuple[list[BookieDisk], list[str]]:

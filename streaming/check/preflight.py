@@ -1,6 +1,7 @@
-"""Preflight: everything the service needs, looked at before it is needed, each with what to do about it.
+"""Preflight: look at everything the service needs before it needs it, and say what to do about what is wrong.
 
-Nothing is changed, except for a znode below our own root and a file in each directory that are gone again at once.
+It makes nothing that stays: one ephemeral znode below our own root shows that we may make znodes there, and ZooKeeper's
+time; it goes again at once. Where our own root or a directory does not exist yet, it says so and leaves it at that.
 """
 
 from collections.abc import Callable, Iterator
@@ -8,10 +9,8 @@ from dataclasses import dataclass
 from enum import StrEnum
 from itertools import chain
 
-from streaming.adapters.pulsar.admin import PulsarAdmin
-from streaming.adapters.zookeeper.store import ZooKeeperStore
-from streaming.check import questions as preflight
-from streaming.clients import admin_for, broker_for, zookeeper_settings
+from streaming.check import questions
+from streaming.clients import CommandClients
 from streaming.clock import Clock, SystemClock
 from streaming.config.settings import Settings
 from streaming.coordination import identity
@@ -19,7 +18,7 @@ from streaming.coordination.exclusive import require_brokers_store, require_excl
 from streaming.coordination.pause import Pause
 from streaming.errors import ConfigError, ReaperError, RefusedError, SafetyError, UnavailableError
 from streaming.limits.breaker import Breaker, breaker_path
-from streaming.ports import MetadataStore
+from streaming.ports import MetadataStore, Pulsar, TopicAdmin
 from streaming.queries.checkpoints import changes_of, left_behind, refuse_changes, root_of
 from streaming.queries.names import FURTHER, queries_of
 from streaming.reconcile.messages import reconcile
@@ -39,7 +38,7 @@ class Status(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """One thing looked at. do: what to do about it. exit_code: what this alone would end the command with."""
+    """One thing we looked at. do: what to do about it. exit_code: what the command would end with for this alone."""
 
     what: str
     status: Status
@@ -48,43 +47,46 @@ class Line:
     exit_code: int = 0
 
 
-def check(settings: Settings) -> Iterator[Line]:
-    """Look at everything, each thing as it comes. Raises ConfigError only for settings no client can be made of."""
-    store = ZooKeeperStore(zookeeper_settings(settings))
+def check(settings: Settings, clients: CommandClients, clock: Clock | None = None) -> Iterator[Line]:
+    """Look at everything, one line after the other. Raises ConfigError only for settings no client can be made of."""
+    clock = clock or SystemClock()
+    store, pulsar = clients.store, clients.pulsar
     answered = True
-    try:
-        with admin_for(settings) as admin:
-            for line in chain(_metadata_store(settings, store, SystemClock()), _brokers(settings, admin)):
-                answered &= line.exit_code != UnavailableError.exit_code
-                yield line
-            yield from _directories(settings, store if answered else None, admin)
-            if answered:
-                yield _look(
-                    "the brokers' metadata store",
-                    lambda: _brokers_store(settings, store, admin),
-                    "see zookeeper.hosts (chroot?) and pulsar.admin_url: both must be of one cluster",
-                )
-                yield _look(
-                    "checkpoints as configured",
-                    lambda: _checkpoints(settings, admin),
-                    "name the topics as before, or retire the checkpoint (checkpoints/README.md)",
-                )
-                yield _look(
-                    "no topic left behind",
-                    lambda: _left_behind(settings, admin),
-                    "name the topics again, or retire their checkpoints (checkpoints/README.md)",
-                )
-                yield _look(
-                    "accounts",
-                    lambda: _accounts(settings, admin, SystemClock()),
-                    "stop the service, keep state.dir, checkpoints.dir and the topics as they are, and report it; a "
-                    "request that was lost can be sent again at any time (`ledger-reaper audit --publish` does); then "
-                    "`ledger-reaper accept --gaps` ends the alarm for ledgers that vanished",
-                )
-        yield from _buckets(settings)
-        yield from _here(settings)
-    finally:
-        store.close()
+    for line in chain(_metadata_store(settings, store, clock), _brokers(settings, pulsar.admin)):
+        answered &= line.exit_code != UnavailableError.exit_code
+        yield line
+    yield from _directories(settings, store if answered else None, pulsar.admin)
+    if answered:
+        yield from _together(settings, clients, clock)
+    yield from _buckets(settings)
+    yield from _here(settings)
+
+
+def _together(settings: Settings, clients: CommandClients, clock: Clock) -> Iterator[Line]:
+    """What takes an answer of ZooKeeper and of the brokers."""
+    pulsar = clients.pulsar
+    yield _look(
+        "the brokers' metadata store",
+        lambda: _brokers_store(settings, clients),
+        "see zookeeper.hosts (chroot?) and pulsar.admin_url: both must be of one cluster",
+    )
+    yield _look(
+        "checkpoints as configured",
+        lambda: _checkpoints(settings, pulsar.admin),
+        "name the topics as before, or retire the checkpoint (checkpoints/README.md)",
+    )
+    yield _look(
+        "no topic left behind",
+        lambda: _left_behind(settings, pulsar.admin),
+        "name the topics again, or retire their checkpoints (checkpoints/README.md)",
+    )
+    yield _look(
+        "accounts",
+        lambda: _accounts(settings, pulsar, clock),
+        "stop the service, keep state.dir, checkpoints.dir and the topics as they are, and report it; you can send a "
+        "request that was lost again at any time (`ledger-reaper audit --publish` does); then "
+        "`ledger-reaper accept --gaps` ends the alarm for ledgers that vanished",
+    )
 
 
 def worst(lines: list[Line]) -> int:
@@ -109,20 +111,20 @@ def _metadata_store(settings: Settings, store: MetadataStore, clock: Clock) -> I
     )
     yield _look(
         "right to delete ledgers",
-        lambda: preflight.delete_right(store, zookeeper.ledgers_root, preflight.identities(settings)),
+        lambda: questions.delete_right(store, zookeeper.ledgers_root, questions.identities(settings)),
         "give the identity of zookeeper.digest_file (or SASL) the DELETE right on the ledgers' parent znodes",
     )
     yield _look(
         "own root writable, clocks agree",
-        lambda: preflight.own_root_and_clock(store, settings, clock),
+        lambda: questions.own_root_and_clock(store, settings, clock),
         f"let this service create znodes below {zookeeper.own_root}; let NTP set the clocks",
     )
     yield _look(
         "own znodes",
-        lambda: preflight.own_znodes(store, zookeeper.own_root),
+        lambda: questions.own_znodes(store, zookeeper.own_root),
         "the service's next start closes them; look at what `accept`, `pause` and `resume` have set until then",
     )
-    yield _look("instance", lambda: preflight.instance(store, settings), "stop it, or choose another service.name")
+    yield _look("instance", lambda: questions.instance(store, settings), "stop it, or choose another service.name")
     yield _look("pause", lambda: _paused(store, settings), "`ledger-reaper resume` when whoever paused it agrees")
     yield _look(
         "blast radius",
@@ -134,7 +136,7 @@ def _metadata_store(settings: Settings, store: MetadataStore, clock: Clock) -> I
 def _paused(store: MetadataStore, settings: Settings) -> str:
     why = Pause(store, settings.zookeeper.own_root).reason()
     if why:
-        raise preflight.Notice(f"paused: {why}")
+        raise questions.Notice(f"paused: {why}")
     return "not paused"
 
 
@@ -145,7 +147,7 @@ def _tripped(store: MetadataStore, settings: Settings) -> str:
     return "within the limits"
 
 
-def _brokers(settings: Settings, admin: PulsarAdmin) -> Iterator[Line]:
+def _brokers(settings: Settings, admin: TopicAdmin) -> Iterator[Line]:
     pulsar = settings.pulsar
 
     def healthy() -> str:
@@ -174,7 +176,7 @@ def _brokers(settings: Settings, admin: PulsarAdmin) -> Iterator[Line]:
         )
     yield _look(
         "Pulsar service",
-        lambda: preflight.service_url(settings, admin, topics),
+        lambda: questions.service_url(settings, admin, topics),
         "see pulsar.service_url, token_file, and the role's right to consume from and produce to the topics",
     )
 
@@ -184,16 +186,16 @@ def _exclusive(settings: Settings) -> str:
     return "safety.exclusive_bookkeeper: this cluster's alone"
 
 
-def _brokers_store(settings: Settings, store: MetadataStore, admin: PulsarAdmin) -> str:
-    if not admin.partitions(settings.topics.retry):
-        raise preflight.Notice("not compared: there is no topic of ours yet; the first start compares", do="")
-    return require_brokers_store(store, broker_for(settings), f"{settings.topics.retry}-partition-0")
+def _brokers_store(settings: Settings, clients: CommandClients) -> str:
+    if not clients.pulsar.admin.partitions(settings.topics.retry):
+        raise questions.Notice("not compared: there is no topic of ours yet; the first start compares", do="")
+    return require_brokers_store(clients.store, clients.broker, f"{settings.topics.retry}-partition-0")
 
 
-def _topic(settings: Settings, admin: PulsarAdmin, topic: str) -> str:
+def _topic(settings: Settings, admin: TopicAdmin, topic: str) -> str:
     faults = faults_of(admin, settings, topic)
     if faults is None:
-        raise preflight.Notice("does not exist yet; the first start makes it, and its subscription with it", do="")
+        raise questions.Notice("does not exist yet; the first start makes it, and its subscription with it", do="")
     if faults:
         raise ConfigError("; ".join(faults))
     tenant = tenant_of(topic)
@@ -203,12 +205,12 @@ def _topic(settings: Settings, admin: PulsarAdmin, topic: str) -> str:
     return f"{partitions} partitions, subscription {subscription}, policies as needed{speaks_for}"
 
 
-def _directories(settings: Settings, store: MetadataStore | None, admin: PulsarAdmin) -> Iterator[Line]:
-    """store None: whose directories they are can't be told while something does not answer."""
+def _directories(settings: Settings, store: MetadataStore | None, admin: TopicAdmin) -> Iterator[Line]:
+    """store None: while a service does not answer, nobody can tell which cluster the directories belong to."""
     for name, directory in (("state", settings.state.dir), ("checkpoints", root_of(settings))):
         yield _look(
             f"{name} directory",
-            lambda directory=directory: preflight.directory(directory),  # type: ignore[misc]
+            lambda directory=directory: questions.directory(directory),  # type: ignore[misc]
             f"let this user create and remove files in {shown(directory)}, and see that there is room",
         )
         if store is not None:
@@ -219,12 +221,12 @@ def _directories(settings: Settings, store: MetadataStore | None, admin: PulsarA
             )
 
 
-def _of_cluster(settings: Settings, store: MetadataStore, admin: PulsarAdmin, directory: str) -> str:
+def _of_cluster(settings: Settings, store: MetadataStore, admin: TopicAdmin, directory: str) -> str:
     is_known = identity.compare(identity.of_cluster(settings, store, admin), directory)
     return "the cluster it was begun with" if is_known else "not used yet"
 
 
-def _checkpoints(settings: Settings, admin: PulsarAdmin) -> str:
+def _checkpoints(settings: Settings, admin: TopicAdmin) -> str:
     refuse_changes(settings, admin.partitions)
     matched = [each for each in queries_of(settings, matched_topics(admin, settings)) if each.name.startswith(FURTHER)]
     if faults := [fault for query in matched for fault in changes_of(settings, query, admin.partitions)]:
@@ -232,15 +234,15 @@ def _checkpoints(settings: Settings, admin: PulsarAdmin) -> str:
     return "they can be gone on with"
 
 
-def _left_behind(settings: Settings, admin: PulsarAdmin) -> str:
+def _left_behind(settings: Settings, admin: TopicAdmin) -> str:
     said = left_behind(settings, queries_of(settings, matched_topics(admin, settings)), admin.partitions)
     if said:
-        raise preflight.Notice("; ".join(said.values()))
+        raise questions.Notice("; ".join(said.values()))
     return "each topic that was read is read"
 
 
-def _accounts(settings: Settings, admin: PulsarAdmin, clock: Clock) -> str:
-    accounts = reconcile(settings, admin, clock.now_ms(), matched=matched_topics(admin, settings))
+def _accounts(settings: Settings, pulsar: Pulsar, clock: Clock) -> str:
+    accounts = reconcile(settings, pulsar, clock.now_ms(), matched=matched_topics(pulsar.admin, settings))
     if accounts.gaps:
         raise ReaperError("; ".join([*accounts.gaps, *filter(None, [accounts.doubt])]))
     if accounts.doubt:
@@ -252,16 +254,16 @@ def _buckets(settings: Settings) -> Iterator[Line]:
     for bucket in settings.tiered_storage.allowed:
         yield _look(
             f"bucket {bucket.bucket}",
-            lambda bucket=bucket: preflight.bucket(settings, bucket),  # type: ignore[misc]
+            lambda bucket=bucket: questions.bucket(settings, bucket),  # type: ignore[misc]
             "see tiered_storage.allowed and credentials_file; rights needed: list, get, delete, abort uploads",
         )
 
 
 def _here(settings: Settings) -> Iterator[Line]:
-    yield _look("Java", preflight.java_version, "install Java 17; put it on PATH or set JAVA_HOME")
+    yield _look("Java", questions.java_version, "install Java 17; put it on PATH or set JAVA_HOME")
     yield _look(
         "jars",
-        lambda: preflight.jars(settings),
+        lambda: questions.jars(settings),
         "`ledger-reaper jars --config F` fetches them; on a machine without network copy them",
     )
 
@@ -269,10 +271,10 @@ def _here(settings: Settings) -> Iterator[Line]:
 def _look(what: str, question: Callable[[], str], do: str) -> Line:
     try:
         return Line(what, Status.OK, question())
-    except preflight.Notice as notice:
+    except questions.Notice as notice:
         return Line(what, Status.NOTE, str(notice), do if notice.do is None else notice.do)
     except RefusedError as error:
-        # no fault of ours: whoever configures this service has to ask for rights
+        # not a fault of the program: whoever configures the service has to ask for rights
         return Line(what, Status.PROBLEM, str(error), do, ConfigError.exit_code)
     except ReaperError as error:
         return Line(what, Status.PROBLEM, str(error), do, error.exit_code)

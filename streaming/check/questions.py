@@ -1,6 +1,7 @@
-"""The single questions of `check`. Each returns what is well, raises Notice for what is worth knowing, or an error."""
+"""The single questions of `check`. Each returns in words what is well, or raises Notice, or an error."""
 
 import json
+import os
 import shutil
 import subprocess
 from base64 import b64encode
@@ -12,7 +13,6 @@ from uuid import uuid4
 
 import pyarrow.fs as pafs
 
-from streaming.adapters.pulsar.admin import PulsarAdmin
 from streaming.adapters.pulsar.read import check_service
 from streaming.adapters.s3.calls import S3Settings
 from streaming.adapters.s3.objects import S3Objects
@@ -22,13 +22,14 @@ from streaming.config.settings import Settings
 from streaming.coordination.lock import InstanceLock
 from streaming.coordination.own_znodes import CHECK, open_to_all
 from streaming.errors import ConfigError, RefusedError, SafetyError, UnavailableError
-from streaming.ports import MetadataStore, Unreadable, Znode
+from streaming.ports import MetadataStore, TopicAdmin, Unreadable, Znode
 from streaming.spark import ivy
 from streaming.spark import jars as artifacts
 from streaming.state.filesystem import open_filesystem, shown
 from udfs.formats.acl import DELETE, acl_entries
 
 _FREE_BYTES = 1 << 30
+_WHERE_IT_WAS = "if the service has run before, the configuration named another directory then: name that one"
 _SKEW_MS = 5_000  # NTP keeps clocks within milliseconds; the rest is what an answer takes
 _DEEPEST = 6  # levels of the long-hierarchical layout, and one
 
@@ -89,10 +90,17 @@ def _parent_of_a_ledger(store: MetadataStore, path: str) -> str | None:
 
 
 def own_root_and_clock(store: MetadataStore, settings: Settings, clock: Clock) -> str:
-    """Make a znode of our own: that shows the right to, and ZooKeeper's time."""
-    path = f"{settings.zookeeper.own_root}/{CHECK}{uuid4().hex}"
+    """Make an ephemeral znode of our own: that shows the right to, and ZooKeeper's time. No parent is made for it."""
+    root = settings.zookeeper.own_root
+    if store.read_many([root])[0] is None:
+        raise Notice(
+            f"{root} does not exist yet; the first start makes it. Whether we may make znodes there, and whether the "
+            "clocks agree, can't be told before",
+            do="if the service has run before, zookeeper.hosts (chroot?) or own_root named another place then",
+        )
+    path = f"{root}/{CHECK}{uuid4().hex}"
     before_ms = clock.now_ms()
-    store.create(path, b"", parents=True, ephemeral=True)
+    store.create(path, b"", ephemeral=True)
     try:
         node = store.read_many([path])[0]
     finally:
@@ -138,7 +146,7 @@ def instance(store: MetadataStore, settings: Settings) -> str:
         raise Notice(f"{lock.path} exists") from None
 
 
-def service_url(settings: Settings, admin: PulsarAdmin, topics: Sequence[str]) -> str:
+def service_url(settings: Settings, admin: TopicAdmin, topics: Sequence[str]) -> str:
     """Whether the binary protocol works, by opening a reader on the first topic there is."""
     for topic in topics:
         if admin.partitions(topic):
@@ -168,21 +176,37 @@ def bucket(settings: Settings, wanted: BucketSettings) -> str:
 
 
 def directory(location: str) -> str:
-    """Whether a file can be made there and removed, and whether there is room."""
+    """Whether we may write there, and whether there is room. Nothing is made: the first start makes what is missing."""
     filesystem, root = open_filesystem(location)
-    path = f"{root}/.check-{uuid4().hex}"
     try:
-        filesystem.create_dir(root, recursive=True)
-        with filesystem.open_output_stream(path) as out:
-            out.write(b"check")
-        filesystem.delete_file(path)
+        if isinstance(filesystem, pafs.LocalFileSystem):
+            return _local_directory(Path(root))
+        bucket, found = filesystem.get_file_info([root.partition("/")[0] or "/", root])
     except OSError as error:
-        raise ConfigError(f"{shown(location)} can't be written: {error}") from error
-    if isinstance(filesystem, pafs.LocalFileSystem):
-        free = shutil.disk_usage(root).free
-        if free < _FREE_BYTES:
-            raise Notice(f"{location} can be written, but has only {free >> 20} MiB left")
-    return f"{shown(location)} can be written"
+        raise ConfigError(f"{shown(location)} can't be looked at: {error}") from error
+    if bucket.type is pafs.FileType.NotFound:
+        raise ConfigError(f"{shown(location)}: there is no bucket {bucket.path}, and the service makes none")
+    if found.type is pafs.FileType.NotFound:
+        raise Notice(f"{shown(location)} does not exist yet; the first start makes it", do=_WHERE_IT_WAS)
+    return f"{shown(location)} exists (the right to write there was not tried)"
+
+
+def _local_directory(path: Path) -> str:
+    if not path.exists():
+        above = next(each for each in path.parents if each.exists())
+        if not _is_writable(above):
+            raise ConfigError(f"{path} does not exist yet, and the first start can't make it: no right to in {above}")
+        raise Notice(f"{path} does not exist yet; the first start makes it. {above} can be written", do=_WHERE_IT_WAS)
+    if not _is_writable(path):
+        raise ConfigError(f"{path} can't be written")
+    free = shutil.disk_usage(path).free
+    if free < _FREE_BYTES:
+        raise Notice(f"{path} can be written, but has only {free >> 20} MiB left")
+    return f"{path} can be written"
+
+
+def _is_writable(folder: Path) -> bool:
+    return folder.is_dir() and os.access(folder, os.R_OK | os.W_OK | os.X_OK)
 
 
 def java_version() -> str:

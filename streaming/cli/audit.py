@@ -1,68 +1,74 @@
-"""`ledger-reaper audit` and `explain`: options in the operator's words, nothing else."""
+"""`ledger-reaper audit` and `explain`."""
 
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
+from streaming.cli.options import Config, Json, Yes, confirm, settings_of
 from streaming.config import amounts
-from streaming.config.load import load
 from udfs.records import LedgerComponent
-
-Config = Annotated[Path, typer.Option("--config", help="Configuration file (TOML)", show_default=False)]
-Json = Annotated[bool, typer.Option("--json", help="One JSON object a line, for machines")]
-
-
-def register(app: typer.Typer) -> None:
-    """Add both commands."""
-    app.command()(audit)
-    app.command()(explain)
 
 
 def audit(  # noqa: PLR0913  one parameter an option: that is what typer reads
     config: Config,
     *,
     out: Annotated[
-        Path | None, typer.Option("--out", help="Where report.html and findings/ go (default: <state.dir>/audit)")
+        Path | None,
+        typer.Option("--out", help="Folder of report.html and findings", show_default="<state.dir>/audit"),
     ] = None,
     json_lines: Json = False,
-    publish: Annotated[bool, typer.Option("--publish", help="Send the orphans to the request topic")] = False,
+    publish: Annotated[bool, typer.Option("--publish", help="Request the deletion of the orphans")] = False,
+    yes: Yes = False,
     last: Annotated[
-        bool, typer.Option("--last", help="Use what the last audit in --out found, instead of looking anew")
+        bool, typer.Option("--last", help="Use the findings of the last audit in --out instead of searching again")
     ] = False,
     verify_only: Annotated[
-        bool, typer.Option("--verify-only", help="Only look for what is referred to and missing; exit 4 if any is")
+        bool, typer.Option("--verify-only", help="Only search for missing data; the exit code is 4 if there is any")
     ] = False,
-    tenant: Annotated[str, typer.Option("--tenant", help="Only this tenant's")] = "",
-    namespace: Annotated[str, typer.Option("--namespace", help="Only this namespace's (tenant/ns)")] = "",
+    tenant: Annotated[str, typer.Option("--tenant", help="Only this tenant")] = "",
+    namespace: Annotated[str, typer.Option("--namespace", help="Only this namespace (tenant/ns)")] = "",
     component: Annotated[
         str, typer.Option("--component", help=f"Only this component: {', '.join(LedgerComponent)}")
     ] = "",
-    older_than: Annotated[str, typer.Option("--older-than", help="Only what did not change for so long, e.g. 7d")] = "",
-    max_bytes: Annotated[str, typer.Option("--max-bytes", help="Only the oldest orphans that fit, e.g. 500G")] = "",
+    older_than: Annotated[
+        str, typer.Option("--older-than", help="Only what has not changed for this long, as in 7d")
+    ] = "",
+    max_bytes: Annotated[str, typer.Option("--max-bytes", help="The oldest orphans up to this size, as in 500G")] = "",
     recheck_seconds: Annotated[
         int | None,
-        typer.Option("--recheck-seconds", min=0, help="Pause between the two looks (default: safety.min_age_seconds)"),
+        typer.Option(
+            "--recheck-seconds",
+            min=0,
+            help="Seconds between the first search and the second look at each suspect",
+            show_default="safety.min_age_seconds",
+        ),
     ] = None,
     reads_per_second: Annotated[
-        int, typer.Option("--reads-per-second", help="Znodes read a second over all executors; 0: no limit")
+        int, typer.Option("--reads-per-second", help="Most znodes to read a second, over all executors; 0: no limit")
     ] = 50_000,
     publish_per_second: Annotated[
-        int, typer.Option("--publish-per-second", help="Requests sent a second; 0: no limit")
+        int, typer.Option("--publish-per-second", help="Most requests to send a second; 0: no limit")
     ] = 500,
     bookie: Annotated[
         list[str] | None,
         typer.Option(
             "--bookie",
-            help="Bookie to ask for its disk (http://…); repeatable (default: all)",
+            help="Bookie to ask for its disk usage (http://…); may stand several times",
+            show_default="all",
         ),
     ] = None,
     watch: Annotated[
-        str, typer.Option("--watch", help="Repeat until stopped, e.g. every 6h; asks once for each orphan")
+        str,
+        typer.Option("--watch", help="Repeat at this interval, as in 6h; requests each orphan once"),
     ] = "",
 ) -> None:
-    """Find what belongs to no one, and what is missing. A dry run unless --publish."""
-    settings = load(config)
+    """Find orphans (storage that no topic uses any more) and missing data (storage that a topic needs and has lost).
+
+    Nothing is deleted. With --publish, the audit sends a deletion request for each orphan to the request topic, and the
+    service checks each request once more before it deletes anything.
+    """
+    settings = settings_of(config)
     from streaming.audit import options
     from streaming.audit.command import AuditRequest
     from streaming.audit.command import audit as run_audit
@@ -83,6 +89,8 @@ def audit(  # noqa: PLR0913  one parameter an option: that is what typer reads
         filters=filters,
     )
     every_seconds = options.every_seconds_of(watch, last=last)
+    if publish:
+        confirm(f"Request the deletion of all orphans that are found, in {settings.topics.requests[0]}?", yes=yes)
     wanted = AuditRequest(
         chosen, str(config), out, as_json=json_lines, publish=publish, last=last, repeats=every_seconds > 0
     )
@@ -94,8 +102,8 @@ def explain(
     ledger: Annotated[int, typer.Option("--ledger", help="Ledger id")],
     json_lines: Json = False,
 ) -> None:
-    """Say what a ledger is, who refers to it, and what would become of a request to delete it."""
-    settings = load(config)
+    """Say what a ledger is, which topic refers to it, and what the service would answer to a request to delete it."""
+    settings = settings_of(config)
     from streaming.audit.explain import explain as explain_ledger
 
     explain_ledger(settings, ledger, as_json=json_lines)

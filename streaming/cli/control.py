@@ -2,67 +2,56 @@
 
 from collections.abc import Sequence
 
-from streaming.adapters.zookeeper.store import ZooKeeperStore
-from streaming.clients import admin_for, zookeeper_settings
 from streaming.clock import SystemClock
 from streaming.config.settings import Settings
 from streaming.coordination.pause import Pause
 from streaming.errors import ConfigError
 from streaming.in_use.baseline import ALL, Accepted, accepted_path
 from streaming.limits.breaker import Breaker, breaker_path
+from streaming.ports import MetadataStore, Pulsar
 from streaming.reconcile.messages import accept_gaps
 from streaming.topics.matching import matched_topics
 from udfs.paths import managed_ledger_name
 
 
-def pause(settings: Settings, why: str) -> str:
-    """Set the flag; says what is so now."""
-    store = ZooKeeperStore(zookeeper_settings(settings))
-    try:
-        Pause(store, settings.zookeeper.own_root).set(why)
-    finally:
-        store.close()
+def pause(settings: Settings, store: MetadataStore, why: str) -> str:
+    """Set the flag; returns in words what is so now."""
+    Pause(store, settings.zookeeper.own_root).set(why)
     return f"paused: {why}"
 
 
-def accept(settings: Settings, topics: Sequence[str]) -> str:
-    """What the sources of these owners name now is right, however little (none named: of all); says what is so now.
+def resume(settings: Settings, store: MetadataStore) -> str:
+    """Clear the flag, and this instance's breaker where a limit was reached; returns in words what is so now."""
+    zookeeper = settings.zookeeper
+    breaker = Breaker(store, breaker_path(zookeeper.own_root, settings.service.name))
+    why = breaker.reason()
+    granted = breaker.clear(now_ms=SystemClock().now_ms())
+    cleared = Pause(store, zookeeper.own_root).clear()
+    if granted:
+        return f"resumed; the limit that held it: {why}"
+    return "resumed" if cleared else "was not paused"
 
-    Raises ConfigError for what is no topic's name.
+
+def accept(settings: Settings, store: MetadataStore, topics: Sequence[str]) -> str:
+    """Take what the lists of these owners name now for right, however little it is (no topic: of all owners).
+
+    Returns in words what is so now. Raises ConfigError for what is no topic's name.
     """
     zookeeper = settings.zookeeper
     try:
         names = [managed_ledger_name(topic) for topic in topics] or [ALL]
     except ValueError as error:
         raise ConfigError(f"--topic: {error}") from error
-    store = ZooKeeperStore(zookeeper_settings(settings))
-    try:
-        accepted = Accepted(store, accepted_path(zookeeper.own_root, settings.service.name))
-        accepted.add(names, now_ms=SystemClock().now_ms())
-    finally:
-        store.close()
+    accepted = Accepted(store, accepted_path(zookeeper.own_root, settings.service.name))
+    accepted.add(names, now_ms=SystemClock().now_ms())
     return f"accepted: {', '.join(topics) or 'every owner'} as it is now; the next retry goes by that"
 
 
-def accept_vanished(settings: Settings) -> str:
-    """No alarm any more for ledgers that vanished with unread messages; says for which. Raises UnavailableError."""
-    with admin_for(settings) as admin:
-        matched = matched_topics(admin, settings)
-        accepted = accept_gaps(settings, admin, SystemClock().now_ms(), matched=matched)
+def accept_vanished(settings: Settings, pulsar: Pulsar) -> str:
+    """Raise no alarm any more for ledgers that vanished with unread messages; returns in words which they are.
+
+    Raises UnavailableError.
+    """
+    matched = matched_topics(pulsar.admin, settings)
+    accepted = accept_gaps(settings, pulsar, SystemClock().now_ms(), matched=matched)
     return f"accepted: {'; '.join(accepted)}" if accepted else "no ledger vanished with unread messages"
-
-
-def resume(settings: Settings) -> str:
-    """Clear the flag, and this instance's breaker where a limit was reached; says what is so now."""
-    zookeeper = settings.zookeeper
-    store = ZooKeeperStore(zookeeper_settings(settings))
-    try:
-        breaker = Breaker(store, breaker_path(zookeeper.own_root, settings.service.name))
-        why = breaker.reason()
-        granted = breaker.clear(now_ms=SystemClock().now_ms())
-        cleared = Pause(store, zookeeper.own_root).clear()
-    finally:
-        store.close()
-    if granted:
-        return f"resumed; the limit that held it: {why}"
-    return "resumed" if cleared else "was not paused"

@@ -1,44 +1,46 @@
-"""`ledger-reaper dlq`: work off the dead letters."""
+"""`ledger-reaper dlq`: see dead letters, publish them again, or close them."""
 
 import json
 from collections.abc import Iterable
 from dataclasses import asdict
-from datetime import UTC, datetime
 from itertools import islice
-from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 from rich.console import Console
 from rich.table import Table
 
+from streaming.cli.options import Config, DryRun, Json, Yes, confirm, settings_of, utc
 from streaming.clock import SystemClock
 from streaming.config.amounts import seconds_of
-from streaming.config.load import load
 from streaming.errors import ConfigError
 
-app = typer.Typer(no_args_is_help=True, help="Dead letters: see them, send them again, or write them off.")
+app = typer.Typer(
+    no_args_is_help=True,
+    help="Dead letters are requests that the service gave up: see them, publish them again, or close them.",
+)
 
-Config = Annotated[Path, typer.Option("--config", help="Configuration file (TOML)", show_default=False)]
-Json = Annotated[bool, typer.Option("--json", help="JSON, for machines")]
-Ids = Annotated[list[str] | None, typer.Argument(help="Message ids: a dead letter's own, or its original request's")]
-Reason = Annotated[str, typer.Option("--reason", "--dead-reason", help="Only those that died of this reason")]
-DeadReason = Annotated[str, typer.Option("--dead-reason", help="Only those that died of this reason")]
+Ids = Annotated[list[str] | None, typer.Argument(help="Message ids, of dead letters or of their original requests")]
+Reason = Annotated[str, typer.Option("--reason", "--dead-reason", help="Only those that were given up for this reason")]
 Owner = Annotated[str, typer.Option("--owner", help="Only this topic, namespace (tenant/ns) or tenant")]
-OlderThan = Annotated[str, typer.Option("--older-than", help="Only those that died longer ago, as in 30m, 6h, 2d")]
-Every = Annotated[bool, typer.Option("--all", help="All that wait; needed where nothing else chooses")]
-DryRun = Annotated[bool, typer.Option("--dry-run", help="Say what would be done, and do nothing")]
+OlderThan = Annotated[str, typer.Option("--older-than", help="Only those given up longer ago, as in 30m, 6h, 2d")]
+Every = Annotated[bool, typer.Option("--all", help="All that wait; needed if no other option chooses")]
+
+_CHOOSE = "nothing was chosen: give message ids, --reason, --owner, --older-than, or --all"
 
 
 @app.command("list")
 def list_groups(
     config: Config, json_lines: Json = False, reason: Reason = "", owner: Owner = "", older_than: OlderThan = ""
 ) -> None:
-    """Count dead letters by what was done about them, reason, owner and age. JSON: one group a line."""
+    """Count dead letters by their state (waiting, replayed, written off), reason, owner and age."""
+    from streaming.clients import command_clients
     from streaming.dlq.letters import filters, groups
 
     chosen = filters((), reason, owner, _older_than_ms(older_than))
-    found = groups(load(config), chosen, SystemClock().now_ms())
+    settings = settings_of(config)
+    with command_clients(settings) as clients:
+        found = groups(settings, clients.pulsar, chosen, SystemClock().now_ms())
     if json_lines:
         for group in found:
             typer.echo(json.dumps(asdict(group)))
@@ -64,23 +66,25 @@ def show(  # noqa: PLR0913  one parameter an option: that is what typer reads
     reason: Reason = "",
     owner: Owner = "",
     older_than: OlderThan = "",
-    limit: Annotated[int, typer.Option("--limit", min=1, help="Show so many at most")] = 20,
+    limit: Annotated[int, typer.Option("--limit", min=1, help="Show at most this many")] = 20,
 ) -> None:
-    """Show single dead letters: decoded, raw, and what their receipts tell. JSON: one a line."""
+    """Show single dead letters: decoded, as raw bytes, and with the receipts of their requests."""
+    from streaming.clients import command_clients
     from streaming.dlq.letters import described, filters, selected
     from streaming.state.settlements import SettlementFolder
 
-    settings = load(config)
+    settings = settings_of(config)
     chosen = filters(ids or (), reason, owner, _older_than_ms(older_than))
     known = SettlementFolder(settings.state.dir).settled()
-    letters = selected(settings, chosen, SystemClock().now_ms(), known)
     shown = 0
-    for letter, state in islice(letters, limit):
-        facts = described(settings, letter, state)
-        typer.echo(json.dumps(facts) if json_lines else _text(facts))
-        shown += 1
+    with command_clients(settings) as clients:
+        letters = selected(settings, clients.pulsar, chosen, SystemClock().now_ms(), known)
+        for letter, state in islice(letters, limit):
+            facts = described(settings, letter, state)
+            typer.echo(json.dumps(facts) if json_lines else _text(facts))
+            shown += 1
     if not shown and ids:
-        raise ConfigError(f"no dead letter has the id {', '.join(ids)}; `dlq show` without ids shows what there is")
+        raise ConfigError(f"no dead letter has the id {', '.join(ids)}; `dlq show` without ids shows all")
 
 
 @app.command()
@@ -92,22 +96,25 @@ def replay(  # noqa: PLR0913  one parameter an option: that is what typer reads
     owner: Owner = "",
     older_than: OlderThan = "",
     every: Every = False,
-    to: Annotated[str, typer.Option("--to", help="One of topics.requests; needed where receipts don't tell")] = "",
+    to: Annotated[str, typer.Option("--to", help="One of topics.requests; needed if receipts don't tell")] = "",
     dry_run: DryRun = False,
+    yes: Yes = False,
     as_json: Json = False,
 ) -> None:
-    """Publish dead letters as new requests, each exactly once; first finishes what was interrupted."""
+    """Publish dead letters as new requests, each exactly once. An interrupted replay is finished first."""
+    from streaming.clients import command_clients
     from streaming.dlq import replay as work
     from streaming.dlq.letters import filters
 
-    settings = load(config)
+    settings = settings_of(config)
     chosen = filters(ids or (), reason, owner, _older_than_ms(older_than))
-    if chosen.are_empty and not every:
-        if not work.is_interrupted(settings):
-            raise ConfigError(_CHOOSE)
-        report = work.replay(settings, None, to=to, dry_run=dry_run)
-    else:
-        report = work.replay(settings, chosen, to=to, dry_run=dry_run)
+    only_finish = chosen.are_empty and not every
+    if only_finish and not work.is_interrupted(settings):
+        raise ConfigError(_CHOOSE)
+    if not (only_finish or ids or dry_run):
+        confirm(f"Publish {_what(chosen)} again as requests?", yes=yes)
+    with command_clients(settings) as clients:
+        report = work.replay(settings, clients, None if only_finish else chosen, to=to, dry_run=dry_run)
     _say("replayed", report, dry_run=dry_run, as_json=as_json)
 
 
@@ -115,24 +122,29 @@ def replay(  # noqa: PLR0913  one parameter an option: that is what typer reads
 def write_off(  # noqa: PLR0913  one parameter an option: that is what typer reads
     config: Config,
     *,
-    why: Annotated[str, typer.Option("--reason", help="Why; goes into the receipt", show_default=False)],
+    why: Annotated[str, typer.Option("--why", help="Your reason; the receipt keeps it", show_default=False)],
     ids: Ids = None,
-    dead_reason: DeadReason = "",
+    reason: Reason = "",
     owner: Owner = "",
     older_than: OlderThan = "",
     every: Every = False,
     dry_run: DryRun = False,
+    yes: Yes = False,
     as_json: Json = False,
 ) -> None:
-    """Close dead letters by hand: each gets a receipt DEAD_LETTER / WRITTEN_OFF that says why."""
+    """Close dead letters for good: each gets a receipt DEAD_LETTER / WRITTEN_OFF with your reason (--why)."""
+    from streaming.clients import command_clients
     from streaming.dlq import replay as work
     from streaming.dlq.letters import filters
 
-    settings = load(config)
-    chosen = filters(ids or (), dead_reason, owner, _older_than_ms(older_than))
+    settings = settings_of(config)
+    chosen = filters(ids or (), reason, owner, _older_than_ms(older_than))
     if chosen.are_empty and not every:
         raise ConfigError(_CHOOSE)
-    report = work.write_off(settings, chosen, why, dry_run=dry_run)
+    if not ids and not dry_run:
+        confirm(f"Write off {_what(chosen)}?", yes=yes)
+    with command_clients(settings) as clients:
+        report = work.write_off(settings, clients, chosen, why, dry_run=dry_run)
     _say("written off", report, dry_run=dry_run, as_json=as_json)
 
 
@@ -140,7 +152,8 @@ def _older_than_ms(text: str) -> int:
     return seconds_of(text, "--older-than") * 1000 if text else 0
 
 
-_CHOOSE = "nothing chosen: give message ids, --reason (--dead-reason), --owner, --older-than, or --all"
+def _what(chosen: Any) -> str:
+    return "all dead letters that wait" if chosen.are_empty else "all dead letters that wait and match your options"
 
 
 def _say(done: str, report: Any, *, dry_run: bool, as_json: bool) -> None:
@@ -164,14 +177,14 @@ def _summary(done: str, report: Any, *, dry_run: bool) -> Iterable[str]:
 
 def _text(facts: dict[str, Any]) -> str:
     lines = [f"{facts['id']}  {facts['state']}  {facts['reason_text'] or facts['reason']}"]
-    lines.append(f"  died {_time(facts['publish_ms'])} after {facts['attempt']} tries, in {facts['partition']}")
+    lines.append(f"  given up {utc(facts['publish_ms'])} after {facts['attempt']} tries, in {facts['partition']}")
     decoded = facts["request"] or facts["rejection"]
     lines += [f"  {name}: {value}" for name, value in decoded.items() if value is not None]
     lines.append(f"  payload: {facts['payload_utf8'][:_SHOWN]!r}")
     lines.append(f"  payload (hex): {facts['payload_hex'][: 2 * _SHOWN]}")
     lines += [f"  property {name}: {value!r}" for name, value in sorted(facts["properties"].items())]
     lines += [
-        f"  {_time(row['at_ms'])}  {row['outcome']} {row['reason']} (try {row['attempt']}) {row['detail'] or ''}"
+        f"  {utc(row['at_ms'])}  {row['outcome']} {row['reason']} (try {row['attempt']}) {row['detail'] or ''}"
         for row in facts["history"]
     ]
     lines += [f"  replayed as {each['message_id']} ({each['run']})" for each in facts["replayed_as"]]
@@ -179,7 +192,3 @@ def _text(facts: dict[str, Any]) -> str:
 
 
 _SHOWN = 2000
-
-
-def _time(milliseconds: int) -> str:
-    return datetime.fromtimestamp(milliseconds / 1000, UTC).strftime("%Y-%m-%d %H:%M:%S")

@@ -1,4 +1,4 @@
-"""Long steps made bearable: a spinner with time and bytes; plain lines where nobody watches."""
+"""Shows long steps: on a terminal with a spinner, time and bytes; elsewhere as plain lines."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -10,7 +10,7 @@ MB = 1_000_000
 
 
 class Steps:
-    """One step after another, on stderr. A step ends when the next begins or when all is over."""
+    """One step after another, on stderr. A step ends when the next one begins, or at the end."""
 
     def __init__(self, console: Console) -> None:
         self._console = console
@@ -26,11 +26,11 @@ class Steps:
         self._text = ""
 
     def say(self, text: str) -> None:
-        """Begin a step whose length is not known."""
+        """Begin a step of unknown length."""
         self.advance(text, 0, 0)
 
     def advance(self, text: str, done: int, total: int) -> None:
-        """Begin a step, or tell how many of its bytes are done."""
+        """Begin a step, or update how many of its bytes are done."""
         if text != self._text:
             self.finish()
             self._text = text
@@ -41,24 +41,24 @@ class Steps:
             self._live.update(self._task, completed=done, amount=f"{done / MB:.0f} of {total / MB:.0f} MB")
 
     def finish(self) -> None:
-        """End the step that runs."""
+        """End the current step."""
         if self._task is not None:
             self._live.update(self._task, total=1, completed=1)
             self._live.stop_task(self._task)
         self._task, self._text = None, ""
 
     def start(self) -> None:
-        """Show."""
+        """Begin to show steps."""
         self._live.start()
 
     def stop(self) -> None:
-        """Leave what was shown on the screen."""
+        """Stop showing; the lines stay on the screen."""
         self._live.stop()
 
 
 @contextmanager
 def steps() -> Iterator[Steps]:
-    """Show steps until the end; the last one is ticked off only when nothing was raised."""
+    """Show steps until the with block ends. The last step gets its tick only if nothing was raised."""
     shown = Steps(Console(stderr=True))
     shown.start()
     try:

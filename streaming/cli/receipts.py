@@ -1,43 +1,78 @@
-"""What the operator asks afterwards: receipts and backlog, as rows for machines and as tables for people."""
+"""`ledger-reaper receipts`: what became of requests, as JSON rows for machines and as a table for people."""
 
+import json
 import sys
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Iterable
-from datetime import UTC, datetime
-from typing import Any
+from typing import Annotated, Any
 
+import typer
 from rich import box
 from rich.console import Console
 from rich.table import Table
 
+from streaming.cli.options import Config, Json, settings_of, utc
+from streaming.cli.state import require_state
 from udfs import columns as c
+from udfs.records import Outcome
 
 _TABLE_ROWS = 200
-_PIPE_WIDTH = 160  # columns, where nobody folds lines
-_WIDE = 110  # columns, from which on there is room for the component
+_PIPE_WIDTH = 160  # columns of the table where the output is no terminal
+_WIDE = 110  # columns that a terminal needs to show the component too
 
 
-def print_receipts(rows: Iterable[dict[str, Any]]) -> None:
-    """A table of the newest, and how many there are of each outcome and reason."""
+def receipts(
+    config: Config,
+    json_lines: Json = False,
+    ledger: Annotated[int | None, typer.Option("--ledger", help="Only this ledger id")] = None,
+    topic: Annotated[str | None, typer.Option("--topic", help="Only this topic (any form of its name)")] = None,
+    outcome: Annotated[str | None, typer.Option("--outcome", help=f"Only this one: {', '.join(Outcome)}")] = None,
+) -> None:
+    """Show what became of requests, the oldest first."""
+    from streaming.state.hold import noted
+    from streaming.state.outcomes import receipts_of
+
+    settings = settings_of(config)
+    require_state(settings, config)
+    found = receipts_of(settings, ledger=ledger, topic=topic, outcome=outcome)
+    if json_lines:
+        for row in found:
+            typer.echo(json.dumps(row))
+    else:
+        is_filtered = (ledger, topic, outcome) != (None, None, None)
+        _print_table(found, nothing=_nothing(settings.state.dir, is_filtered=is_filtered))
+    why, since_ms = noted(settings.state.dir)
+    if why:
+        typer.echo(f"The service deletes nothing, held since {utc(since_ms)} UTC: {why}", err=True)
+
+
+def _nothing(state_dir: str, *, is_filtered: bool) -> str:
+    if is_filtered:
+        return "No receipt matches."
+    return f"No receipts yet: the service whose state is in {state_dir} has not finished any request."
+
+
+def _print_table(rows: Iterable[dict[str, Any]], *, nothing: str) -> None:
+    """The newest receipts, and how many there are of each outcome and reason."""
     console = Console(width=None if sys.stdout.isatty() else _PIPE_WIDTH)
-    newest: list[dict[str, Any]] = []
+    newest: deque[dict[str, Any]] = deque(maxlen=_TABLE_ROWS)
     counted: Counter[tuple[str, str]] = Counter()
     for row in rows:
         counted[row[c.OUTCOME], row[c.REASON]] += 1
-        newest = [*newest[-_TABLE_ROWS + 1 :], row]
+        newest.append(row)
     if not newest:
-        console.print("No receipts yet: nothing was worked off, or state.dir is not the service's.")
+        console.print(nothing, markup=False, soft_wrap=True)
         return
     table = Table(
         box=box.SIMPLE_HEAD, title=f"Receipts (the newest {len(newest)} of {counted.total()})", title_justify="left"
     )
     is_wide = console.width >= _WIDE
-    for name in ("time", "ledger", "outcome", "reason", "try", *(["component"] if is_wide else [])):
+    for name in ("time (UTC)", "ledger", "outcome", "reason", "try", *(["component"] if is_wide else [])):
         table.add_column(name, justify="right" if name in ("ledger", "try") else "left", no_wrap=True)
     table.add_column("topic", overflow="fold")
     for row in newest:
         table.add_row(
-            datetime.fromtimestamp(row[c.AT_MS] / 1000, UTC).strftime("%m-%d %H:%M:%S"),
+            utc(row[c.AT_MS]),
             str(row[c.LEDGER_ID] if row[c.LEDGER_ID] is not None else "-"),
             row[c.OUTCOME],
             row[c.REASON],
@@ -48,11 +83,3 @@ def print_receipts(rows: Iterable[dict[str, Any]]) -> None:
     console.print(table)
     for (outcome, reason), n in sorted(counted.items()):
         console.print(f"{n:>9}  {outcome:<13} {reason}")
-
-
-def print_backlog(counted: dict[str, Any]) -> None:
-    """One line a topic."""
-    console = Console()
-    for topic, messages in counted["topics"].items():
-        console.print(f"{messages:>12}  {topic}")
-    console.print(f"{counted['messages']:>12}  in all")

@@ -1,4 +1,4 @@
-"""Durations (30m, 6h, 7d) and sizes (500G) as operators write them on the command line."""
+"""Reads durations (30m, 6h, 7d) and sizes (500G) that operators write on the command line."""
 
 import re
 
@@ -14,7 +14,7 @@ def seconds_of(text: str, option: str) -> int:
     """Read "90s", "30m", "6h", "7d" or "2w". Raises ConfigError."""
     match = _DURATION.fullmatch(text.strip().lower())
     if match is None:
-        raise ConfigError(f"{option} {text}: expected a number and s, m, h, d or w, as in 6h")
+        raise ConfigError(f"{option} {text}: write a number and one of s, m, h, d and w, as in 6h")
     return int(match[1]) * _SECONDS[match[2]]
 
 
@@ -22,5 +22,5 @@ def bytes_of(text: str, option: str) -> int:
     """Read "500", "10M", "2GiB" (all powers of two). Raises ConfigError."""
     match = _SIZE.fullmatch(text.strip().replace(" ", ""))
     if match is None:
-        raise ConfigError(f"{option} {text}: expected a number of bytes, or one with K, M, G or T, as in 10G")
+        raise ConfigError(f"{option} {text}: write a number of bytes, or a number and one of K, M, G and T, as in 10G")
     return int(match[1]) * _BYTES[match[2]]

@@ -1,26 +1,49 @@
-"""Reads the configuration: defaults, then the operator's file, then the environment; names every fault at once."""
+"""Reads the configuration and names every fault at once.
 
+1. conf/default.toml has every key; the operator's file overrides it, and the environment overrides both.
+2. A relative path in the operator's file, or in a default, counts from the folder of that file, so that every command
+   finds the same directories wherever it is started. In the environment, and without a file, it counts from the working
+   directory.
+"""
+
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 from pydantic import ValidationError
-from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, TomlConfigSettingsSource
+from pydantic_settings import BaseSettings, EnvSettingsSource, PydanticBaseSettingsSource, TomlConfigSettingsSource
 
+from streaming.config.combinations import faults_of
+from streaming.config.sections import path_keys
 from streaming.config.settings import Settings
 from streaming.errors import ConfigError
 
 CONF = Path(__file__).parents[2] / "conf"  # beside the packages, in a checkout and in a wheel alike
+_DEFAULTS = CONF / "default.toml"
 
 
 def load(path: str | Path | None) -> Settings:
-    """Read default.toml, then the file, then the environment. Raises ConfigError naming every fault at once."""
-    sources = [CONF / "default.toml"]
-    if path is not None:
-        file = Path(path)
-        if not file.is_file():
-            raise ConfigError(f"no configuration at {file}: write one (conf/production.example.toml is a start)")
-        sources.append(file)
+    """Read default.toml, then the file, then the environment. Raises ConfigError naming every fault."""
+    file = None if path is None else Path(path).absolute()
+    if file is not None and not file.is_file():
+        raise ConfigError(f"there is no configuration at {path}: write one (conf/production.example.toml is a start)")
+    source = file or _DEFAULTS
+    try:
+        settings = Settings.model_construct(**dict(_from_sources(file)()))
+    except ValidationError as error:
+        raise ConfigError(_text(source, _faults(error))) from error
+    except (ValueError, OSError) as error:
+        raise ConfigError(f"{source} can't be read: {error}") from error
+    if faults := faults_of(settings):
+        raise ConfigError(_text(source, faults))
+    return settings
 
-    class _FromFiles(Settings):
+
+def _from_sources(file: Path | None) -> type[Settings]:
+    here = Path.cwd()
+    folder = file.parent.resolve() if file is not None else here
+
+    class _FromSources(Settings):
         @classmethod
         def settings_customise_sources(
             cls,
@@ -30,22 +53,60 @@ def load(path: str | Path | None) -> Settings:
             dotenv_settings: PydanticBaseSettingsSource,
             file_secret_settings: PydanticBaseSettingsSource,
         ) -> tuple[PydanticBaseSettingsSource, ...]:
-            del init_settings, dotenv_settings, file_secret_settings
-            named = [TomlConfigSettingsSource(settings_cls, source) for source in reversed(sources)]
-            return (env_settings, *named)
+            del init_settings, env_settings, dotenv_settings, file_secret_settings
+            files = [file, _DEFAULTS] if file is not None else [_DEFAULTS]
+            return (_Environment(settings_cls, here), *(_Toml(settings_cls, each, folder) for each in files))
 
-    try:
-        return Settings.model_construct(**dict(_FromFiles()))
-    except ValidationError as error:
-        raise ConfigError(_explain(error, sources[-1])) from error
-    except (ValueError, OSError) as error:
-        raise ConfigError(f"{sources[-1]} can't be read: {error}") from error
+    return _FromSources
 
 
-def _explain(error: ValidationError, source: Path) -> str:
-    lines = [f"{source} can't be used:"]
+class _Toml(TomlConfigSettingsSource):
+    """A file whose relative paths count from the folder."""
+
+    def __init__(self, settings_cls: type[BaseSettings], file: Path, folder: Path) -> None:
+        super().__init__(settings_cls, file)
+        self._folder = folder
+
+    def __call__(self) -> dict[str, Any]:
+        return _absolute(super().__call__(), self._folder)
+
+
+class _Environment(EnvSettingsSource):
+    """Environment variables, whose relative paths count from the folder."""
+
+    def __init__(self, settings_cls: type[BaseSettings], folder: Path) -> None:
+        super().__init__(settings_cls)
+        self._folder = folder
+
+    def __call__(self) -> dict[str, Any]:
+        return _absolute(super().__call__(), self._folder)
+
+
+def _absolute(values: Mapping[str, Any], folder: Path) -> dict[str, Any]:
+    """The same values with every relative path below the folder; URIs and empty values stay as they are."""
+    found = dict(values)
+    for section, keys in _PATH_KEYS.items():
+        if isinstance(part := found.get(section), Mapping):
+            below = {key: str(folder / part[key]) for key in keys if _is_path(part.get(key))}
+            found[section] = {**part, **below}
+    return found
+
+
+def _is_path(value: Any) -> bool:
+    return isinstance(value, str) and value != "" and "://" not in value
+
+
+_PATH_KEYS = {name: path_keys(field.annotation) for name, field in Settings.model_fields.items()}
+
+
+def _faults(error: ValidationError) -> list[str]:
+    faults = []
     for fault in error.errors():
-        key = ".".join(str(part) for part in fault["loc"]) or "(combination)"
+        key = ".".join(str(part) for part in fault["loc"])
         text = "unknown key" if fault["type"] == "extra_forbidden" else fault["msg"]
-        lines.append(f"  {key}: {text}")
-    return "\n".join(lines)
+        faults.append(f"{key}: {text.removeprefix('Value error, ')}")
+    return faults
+
+
+def _text(source: Path, faults: list[str]) -> str:
+    return "\n".join([f"{source} can't be used:", *(f"  {fault}" for fault in faults)])

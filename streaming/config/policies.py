@@ -1,4 +1,4 @@
-"""Sections of the configuration in the form in which the core's rules take them."""
+"""Sections of the configuration, translated into what the rules of udfs take."""
 
 from streaming.config.sections import LimitSettings
 from streaming.config.settings import Settings
@@ -11,14 +11,14 @@ from udfs.units import DAY_MS
 
 
 def allowed_buckets(settings: Settings) -> tuple[Bucket, ...]:
-    """tiered_storage.allowed, as the core takes it."""
+    """tiered_storage.allowed, as udfs.offload_target takes it."""
     return tuple(
         Bucket(each.endpoint, each.bucket, each.region, each.exclusive) for each in settings.tiered_storage.allowed
     )
 
 
 def policy_of(settings: Settings) -> Policy:
-    """[safety] and [two_phase] as the judge takes them."""
+    """[safety] and [two_phase], as udfs.judge takes them."""
     safety = settings.safety
     return Policy(
         min_age_ms=safety.min_age_seconds * 1000,
@@ -31,7 +31,7 @@ def policy_of(settings: Settings) -> Policy:
 
 
 def limits_of(settings: LimitSettings) -> Limits:
-    """[limits] as the judge takes them."""
+    """[limits], as udfs.blast_radius takes it."""
     return Limits(
         per_batch=settings.max_deletes_per_batch,
         per_hour=settings.max_deletes_per_hour,
@@ -43,7 +43,7 @@ def limits_of(settings: LimitSettings) -> Limits:
 
 
 def admission_of(settings: Settings) -> Admission:
-    """[topics] and [safety] as udfs.admission takes them."""
+    """[topics] and [safety], as udfs.admission takes them."""
     return Admission(
         request_topics=frozenset(settings.topics.requests),
         trusted_tenants=frozenset(settings.topics.trusted_tenants),
@@ -54,9 +54,9 @@ def admission_of(settings: Settings) -> Admission:
 
 
 def delays_of(settings: Settings) -> Delays:
-    """[two_phase] and [safety] as udfs.disposition takes them."""
+    """[two_phase] and [safety], as udfs.disposition takes them."""
     two_phase, safety = settings.two_phase, settings.safety
-    # so far apart that the last of its tries comes after the quarantine of OPEN ledgers
+    # the tries must be so far apart that the last one comes after the quarantine of OPEN ledgers
     quarantine_ms = safety.open_quarantine_days * DAY_MS // max(1, two_phase.max_retry_delete_count) + 1
     return Delays(
         base_ms=two_phase.reconsume_later_seconds * 1000,

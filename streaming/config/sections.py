@@ -1,4 +1,7 @@
-"""The sections of the configuration, each frozen and checked by itself; conf/default.toml explains every key."""
+"""The sections of the configuration, each frozen and checked by itself; conf/default.toml explains every key.
+
+What several sections together can't do is in streaming.config.combinations.
+"""
 
 from typing import Annotated, Any
 
@@ -9,16 +12,24 @@ from udfs.records import LedgerComponent
 from udfs.topic_pattern import TopicPattern, parse_pattern
 
 _POSITION_PARTITIONS_MAX = 64
+_IS_PATH = object()
+# A path of this machine. A relative one counts from the folder of the file in which it stands.
+LocalPath = Annotated[str, _IS_PATH]
+
+
+def path_keys(section: Any) -> tuple[str, ...]:
+    """The keys of a section that are paths of this machine."""
+    return tuple(name for name, field in section.model_fields.items() if _IS_PATH in field.metadata)
 
 
 def _holds_no_secret(credentials: str) -> AfterValidator:
-    """For a URL: what it holds reaches log, receipts and dead letters. credentials: where such things go instead."""
+    """Refuse a URL with credentials, since logs, receipts and dead letters show it. credentials: where they belong."""
 
     def checked(url: str) -> str:
         if any(sign in url for sign in "@?#"):
             raise ValueError(
-                "a URL with a user, password, query or fragment (@, ?, #) would be told to logs and receipts: give "
-                f"scheme, host, port and path only; credentials go into {credentials}"
+                "logs and receipts would show the user, password, query or fragment of this URL (@, ?, #): give "
+                f"scheme, host, port and path only; credentials belong in {credentials}"
             )
         return url
 
@@ -47,8 +58,8 @@ class PulsarSettings(_Part):
 
     service_url: Annotated[str, _PULSAR, Field(pattern=r"^pulsar(\+ssl)?://")]
     admin_url: Annotated[str, _PULSAR, Field(pattern=r"^https?://")]
-    token_file: str
-    tls_trust_certs_file: str
+    token_file: LocalPath
+    tls_trust_certs_file: LocalPath
     timeout_seconds: PositiveInt
 
 
@@ -60,12 +71,12 @@ class ZooKeeperSettings(_Part):
     own_root: Annotated[str, Field(pattern=r"^(/[^/]+)+$")]
     session_timeout_seconds: PositiveInt
     timeout_seconds: PositiveInt
-    digest_file: str
+    digest_file: LocalPath
     sasl_mechanism: str
     use_tls: bool
-    tls_ca_file: str
-    tls_cert_file: str
-    tls_key_file: str
+    tls_ca_file: LocalPath
+    tls_cert_file: LocalPath
+    tls_key_file: LocalPath
 
 
 SYSTEM_NAMESPACE = "pulsar/system"
@@ -73,7 +84,7 @@ OWN_NAMESPACE = "pulsar/ledger-deletion"
 
 
 class TopicSettings(_Part):
-    """[topics]. After loading, retry and dead_letter are filled in and all names are `persistent://…`."""
+    """[topics]. After loading, retry and dead_letter are filled in, and all names have the form `persistent://…`."""
 
     requests: Annotated[tuple[str, ...], Field(min_length=1)]
     requests_pattern: str
@@ -104,18 +115,18 @@ class TopicSettings(_Part):
         for topic in (self.retry, self.dead_letter):
             if topic.startswith(f"persistent://{SYSTEM_NAMESPACE}/"):
                 raise ValueError(
-                    f"{topic}: brokers never deduplicate topics of {SYSTEM_NAMESPACE}, so copies could be doubled. "
-                    "Name topics.retry and topics.dead_letter in another namespace"
+                    f"{topic}: brokers never deduplicate topics of {SYSTEM_NAMESPACE}, so this one could hold copies "
+                    "twice; name topics.retry and topics.dead_letter in another namespace"
                 )
         return self
 
     @property
     def pattern(self) -> TopicPattern | None:
-        """requests_pattern taken apart; None where there is none."""
+        """requests_pattern, parsed; None if none is configured."""
         return parse_pattern(self.requests_pattern) if self.requests_pattern else None
 
     def takes(self, topic: str) -> bool:
-        """Whether a topic (full name) is listed in requests, or is what requests_pattern matches, were it there."""
+        """Whether a topic (full name), existing or not, is listed in requests or matches requests_pattern."""
         pattern = self.pattern
         return topic in self.requests or (
             pattern is not None and topic not in (self.retry, self.dead_letter) and pattern.matches(topic)
@@ -123,7 +134,7 @@ class TopicSettings(_Part):
 
 
 def _beside(request_topic: str) -> str:
-    """Brokers take every topic of pulsar/system for one of their own, and never deduplicate it."""
+    """The topic's name in our namespace if it is in pulsar/system: brokers never deduplicate topics there."""
     return request_topic.replace(f"://{SYSTEM_NAMESPACE}/", f"://{OWN_NAMESPACE}/", 1)
 
 
@@ -184,7 +195,7 @@ class TieredStorageSettings(_Part):
     """[tiered_storage]."""
 
     allowed: tuple[BucketSettings, ...]
-    credentials_file: str
+    credentials_file: LocalPath
     offload_grace_seconds: NonNegativeInt
     pulsar_cluster: str
 
@@ -199,16 +210,16 @@ class AuditSettings(_Part):
 class StateSettings(_Part):
     """[state]."""
 
-    dir: Annotated[str, Field(min_length=1)]
+    dir: Annotated[LocalPath, Field(min_length=1)]
     journal_days: PositiveInt
     receipts_days: PositiveInt
     dead_letters_days: PositiveInt
 
 
 class CheckpointSettings(_Part):
-    """[checkpoints]. endpoint "": AWS's own."""
+    """[checkpoints]. An empty endpoint is AWS's own."""
 
-    dir: Annotated[str, Field(min_length=1)]
+    dir: Annotated[LocalPath, Field(min_length=1)]
     endpoint: Annotated[str, _AWS, Field(pattern=r"^(https?://[^/@?#]+)?$")]
     region: Annotated[str, Field(pattern=r"^[a-z0-9-]+$")]
 
@@ -221,7 +232,7 @@ class SparkSettings(_Part):
     ui_port: NonNegativeInt
     driver_memory: str
     java_options: str
-    local_dir: str
+    local_dir: LocalPath
 
 
 class MetricsSettings(_Part):
@@ -231,5 +242,5 @@ class MetricsSettings(_Part):
 
 
 def is_s3a(location: str) -> bool:
-    """Whether a location is on an object store, as Hadoop names one."""
+    """Whether a location is on an object store, in the form in which Hadoop names one."""
     return location.startswith("s3a://")

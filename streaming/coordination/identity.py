@@ -1,6 +1,6 @@
-"""Which cluster a checkpoint belongs to, and which instance: written at the first start, compared at every later one.
+"""Which cluster and which instance a directory belongs to: the first start writes it down, every later one compares.
 
-Another cluster behind the same address has other ledgers under the same numbers; so a difference stops the start.
+Another cluster behind the same address has other ledgers under the same numbers, so a difference stops the start.
 """
 
 import getpass
@@ -11,14 +11,11 @@ from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from typing import Any
 
-import pyarrow.fs as pafs
-
-from streaming.adapters.pulsar.admin import PulsarAdmin
 from streaming.clock import Clock
 from streaming.config.settings import Settings
 from streaming.errors import ConfigError, SafetyError, UnavailableError
-from streaming.ports import MetadataStore, Unreadable, Znode
-from streaming.state.filesystem import open_filesystem, shown
+from streaming.ports import MetadataStore, TopicAdmin, Unreadable, Znode
+from streaming.state.filesystem import Folder, folder_of, shown
 from udfs.paths import Layout, parse_layout
 
 _FILE = "cluster.json"
@@ -59,36 +56,35 @@ def read_layout(store: MetadataStore, ledgers_root: str) -> Layout:
         raise ConfigError(f"{ledgers_root}/LAYOUT: {error}") from error
 
 
+def instance_id_of(store: MetadataStore, ledgers_root: str) -> str:
+    """BookKeeper's own name for itself (INSTANCEID), now. Raises ConfigError, UnavailableError."""
+    return _required(store, f"{ledgers_root}/INSTANCEID").data.decode("utf-8", "replace")
+
+
 def read_identity(store: MetadataStore, ledgers_root: str, pulsar_cluster: str, service_name: str) -> ClusterIdentity:
-    """Who the cluster says it is now."""
+    """Who the cluster says it is now. Raises as instance_id_of."""
     layout = read_layout(store, ledgers_root)
-    instance = _required(store, f"{ledgers_root}/INSTANCEID").data.decode("utf-8", "replace")
-    return ClusterIdentity(instance, ledgers_root, str(layout), pulsar_cluster, service_name)
+    return ClusterIdentity(instance_id_of(store, ledgers_root), ledgers_root, str(layout), pulsar_cluster, service_name)
+
+
+def of_cluster(settings: Settings, store: MetadataStore, admin: TopicAdmin) -> ClusterIdentity:
+    """Who the configured cluster says it is now. Raises ConfigError, UnavailableError."""
+    clusters = ",".join(sorted(admin.clusters()))
+    return read_identity(store, settings.zookeeper.ledgers_root, clusters, settings.service.name)
 
 
 def hold(identity: ClusterIdentity, directory: str) -> None:
-    """Compare with what the directory remembers, or make it remember. Raises SafetyError on any difference."""
-    filesystem, root = open_filesystem(directory)
-    path = f"{root}/{_FILE}"
-    try:
-        if _read(filesystem, path) is None:
-            filesystem.create_dir(root, recursive=True)
-            with filesystem.open_output_stream(path) as out:
-                out.write(json.dumps(asdict(identity), indent=2).encode())
-            return
-    except OSError as error:
-        raise UnavailableError(f"{path} can't be read or written: {error}") from error
-    compare(identity, directory)
+    """Compare with what the directory remembers, or make it remember.
+
+    Raises SafetyError on any difference, UnavailableError.
+    """
+    if not compare(identity, directory):
+        folder_of(directory).write(_FILE, json.dumps(asdict(identity), indent=2).encode())
 
 
 def compare(identity: ClusterIdentity, directory: str) -> bool:
     """Compare with what the directory remembers; False where that is nothing. Raises SafetyError, UnavailableError."""
-    filesystem, root = open_filesystem(directory)
-    path = f"{root}/{_FILE}"
-    try:
-        known = _read(filesystem, path)
-    except OSError as error:
-        raise UnavailableError(f"{path} can't be read: {error}") from error
+    known = _read(folder_of(directory), _FILE)
     if known is None:
         return False
     differences = [
@@ -99,45 +95,33 @@ def compare(identity: ClusterIdentity, directory: str) -> bool:
     if differences:
         raise SafetyError(
             f"{shown(directory)} belongs to another cluster or instance: {'; '.join(differences)}. "
-            "If that is intended, start with empty state and checkpoint directories; nothing was deleted."
+            "If you mean that, start with empty state and checkpoint directories; nothing was deleted."
         )
     return True
 
 
 def hold_state(receipts_id: str, checkpoints: str) -> None:
     """Compare the receipts with those the checkpoints were made with. Raises SafetyError, UnavailableError."""
-    filesystem, root = open_filesystem(checkpoints)
-    path = f"{root}/{_STATE_FILE}"
-    try:
-        known = _read(filesystem, path)
-        if known is None:
-            with filesystem.open_output_stream(path) as out:
-                out.write(json.dumps({"receipts": receipts_id}).encode())
-            return
-    except OSError as error:
-        raise UnavailableError(f"{path} can't be read or written: {error}") from error
-    if known.get("receipts") != receipts_id:
+    folder = folder_of(checkpoints)
+    known = _read(folder, _STATE_FILE)
+    if known is None:
+        folder.write(_STATE_FILE, json.dumps({"receipts": receipts_id}).encode())
+    elif known.get("receipts") != receipts_id:
         raise SafetyError(
             f"the receipts in state.dir are not those that {shown(checkpoints)} was made with: retries that waited "
-            "there would be lost. Restore state.dir; if it is gone, move the checkpoints away and start again: all "
-            "that the topics still hold is then looked at anew (checkpoints/README.md)"
+            "there would be lost. Restore state.dir; if it is gone, move the checkpoints away and start again: the "
+            "service then looks anew at all that the topics still hold (checkpoints/README.md)"
         )
 
 
-def of_cluster(settings: Settings, store: MetadataStore, admin: PulsarAdmin) -> ClusterIdentity:
-    """Who the configured cluster says it is now. Raises ConfigError, UnavailableError."""
-    clusters = ",".join(sorted(admin.clusters()))
-    return read_identity(store, settings.zookeeper.ledgers_root, clusters, settings.service.name)
-
-
-def _read(filesystem: pafs.FileSystem, path: str) -> dict[str, Any] | None:
-    if filesystem.get_file_info(path).type is pafs.FileType.NotFound:
+def _read(folder: Folder, name: str) -> dict[str, Any] | None:
+    content = folder.read(name)
+    if content is None:
         return None
-    with filesystem.open_input_stream(path) as stream:
-        try:
-            return dict(json.loads(stream.read()))
-        except ValueError as error:
-            raise SafetyError(f"{path} is damaged ({error}); restore it before starting") from error
+    try:
+        return dict(json.loads(content))
+    except (TypeError, ValueError) as error:
+        raise SafetyError(f"{folder.root}/{name} is damaged ({error}); restore it before starting") from error
 
 
 def _required(store: MetadataStore, path: str) -> Znode:

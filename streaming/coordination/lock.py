@@ -48,6 +48,7 @@ class InstanceLock:
     """Held while the `with` block runs; an ephemeral znode at <root>/instances/<name>/lock.
 
     on_lost is called, from another thread, when the session that the lock lives by may be over: stop at once.
+    crashed_patience_s: so long we wait for the lock of a process of this host that has crashed.
     """
 
     def __init__(
@@ -64,6 +65,7 @@ class InstanceLock:
         self._name = name
         self._on_lost = on_lost
         self._stop = stop or Event()
+        self.crashed_patience_s = _CRASHED_PATIENCE_SECONDS
         self._mine: Holder | None = None
 
     def __enter__(self) -> Self:
@@ -82,7 +84,7 @@ class InstanceLock:
                 continue
             if holder.token == mine.token:  # a create whose answer was lost had worked
                 break
-            if not holder.is_crashed() or waited >= _CRASHED_PATIENCE_SECONDS:
+            if not holder.is_crashed() or waited >= self.crashed_patience_s:
                 raise SafetyError(self._refusal(holder))
             if not waited:
                 log.info("waiting for the session of crashed pid %s to end", holder.pid)

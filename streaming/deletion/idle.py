@@ -4,14 +4,14 @@ from collections.abc import Mapping
 
 from pyspark.sql.streaming.query import StreamingQuery
 
-from streaming.adapters.pulsar.admin import PulsarAdmin
 from streaming.config.settings import Settings
 from streaming.deletion.retries import DueLoop
+from streaming.ports import TopicAdmin
 from streaming.queries.checkpoints import NOTHING_READ, committed_positions, location_of
 from streaming.queries.names import Query
 
 
-def is_idle(settings: Settings, admin: PulsarAdmin, running: Mapping[Query, StreamingQuery], due: DueLoop) -> bool:
+def is_idle(settings: Settings, admin: TopicAdmin, running: Mapping[Query, StreamingQuery], due: DueLoop) -> bool:
     """True when no query is working, every message of every partition is in a committed batch, and no retry waits."""
     passes = due.passes
     if any(each.status["isTriggerActive"] for each in running.values()) or not due.is_empty():
@@ -22,7 +22,7 @@ def is_idle(settings: Settings, admin: PulsarAdmin, running: Mapping[Query, Stre
     return due.is_empty() and due.passes == passes  # a pass meanwhile may have sent to RETRY again
 
 
-def _is_worked_off(settings: Settings, admin: PulsarAdmin, query: Query) -> bool:
+def _is_worked_off(settings: Settings, admin: TopicAdmin, query: Query) -> bool:
     done = committed_positions(location_of(settings, query.name))
     for topic in query.topics:
         newest_of = admin.last_positions(topic) if admin.partitions(topic) else {}  # nothing waits in what is gone

@@ -1,23 +1,23 @@
-"""Becoming the one instance that may delete: lock, epoch, identity of the cluster, and the clients behind them."""
+"""Becoming the one instance that may delete, and what this instance knows of itself and asks ZooKeeper."""
 
 import contextlib
 import logging
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from secrets import token_hex
 
-from streaming.adapters.pulsar.admin import PulsarAdmin
-from streaming.clients import Clients, admin_for, clients_for
+from streaming.clients import Clients
 from streaming.config.policies import policy_of
 from streaming.config.settings import Settings
 from streaming.coordination import identity, own_znodes
+from streaming.coordination.agreed_clock import AgreedClock
 from streaming.coordination.epoch import Epoch
 from streaming.coordination.exclusive import require_exclusive_bookkeeper
 from streaming.coordination.lock import InstanceLock
 from streaming.coordination.pause import Pause
 from streaming.errors import StopRequestedError, UnavailableError
-from streaming.ports import MetadataStore, Znode
+from streaming.ports import MetadataStore, TopicAdmin, Znode
 from streaming.queries.checkpoints import root_of
 from streaming.sweep.jobs import SweepRules
 
@@ -26,22 +26,73 @@ log = logging.getLogger("ledger-reaper")
 
 @dataclass(slots=True)
 class Instance:
-    """What makes this process the one that may delete: lock, epoch, and the clients behind them."""
+    """What makes this process the one that may delete: its epoch, and the clients that speak for it."""
 
     clients: Clients
-    admin: PulsarAdmin
+    admin: TopicAdmin
     epoch: Epoch
     pause: Pause
     rules: SweepRules
     secret: bytes
 
 
+@dataclass(frozen=True, slots=True)
+class Identity:
+    """Who we are on this cluster, and how many partitions the targets have.
+
+    rules hold the epoch that proves it. secret: the key that signs sightings of owners that are gone.
+    """
+
+    rules: SweepRules
+    secret: bytes
+    retry_partitions: int
+    dead_letter_partitions: int
+
+
+@dataclass(frozen=True, slots=True)
+class Coordination:
+    """Questions to ZooKeeper around each chunk; each raises UnavailableError when ZooKeeper does not answer.
+
+    still_mine: whether the epoch is still ours. paused: why an operator has paused all instances; "" where none has.
+    published: what mark_published wrote last, how far publishing got (an outbox.Mark). agreed_ms: the time that ages
+    are judged by.
+    """
+
+    still_mine: Callable[[], bool]
+    paused: Callable[[], str]
+    published: Callable[[], str]
+    mark_published: Callable[[str], None]
+    agreed_ms: Callable[[], int]
+
+
+def coordination_of(settings: Settings, instance: Instance) -> Coordination:
+    """An instance's questions to ZooKeeper."""
+    store, root, name = instance.clients.store, settings.zookeeper.own_root, settings.service.name
+    mark = f"{root}/instances/{name}/published"
+    store.create(mark, b"", parents=True)
+
+    def published() -> str:
+        node = own_znodes.read_own(store, mark)
+        return node.data.decode("utf-8", "replace") if node is not None else ""
+
+    def mark_published(text: str) -> None:
+        store.set_data(mark, text.encode())
+
+    return Coordination(
+        still_mine=instance.epoch.still_mine,
+        paused=instance.pause.reason,
+        published=published,
+        mark_published=mark_published,
+        agreed_ms=AgreedClock(store, root, name).now_ms,
+    )
+
+
 @contextlib.contextmanager
-def begin_instance(settings: Settings, stop: threading.Event) -> Iterator[Instance]:
+def begin_instance(
+    settings: Settings, clients: Clients, admin: TopicAdmin, stop: threading.Event
+) -> Iterator[Instance]:
     """Become the one instance of this name until the block ends. Raises SafetyError, ConfigError, UnavailableError."""
     require_exclusive_bookkeeper(settings)
-    clients = clients_for(settings)
-    admin = admin_for(settings)
     store, root, name = clients.store, settings.zookeeper.own_root, settings.service.name
     cluster = identity.read_identity(store, settings.zookeeper.ledgers_root, ",".join(sorted(admin.clusters())), name)
     with _alone(store, root, name, stop):
@@ -62,9 +113,10 @@ def begin_instance(settings: Settings, stop: threading.Event) -> Iterator[Instan
 
 @contextlib.contextmanager
 def _alone(store: MetadataStore, root: str, name: str, stop: threading.Event) -> Iterator[None]:
-    """Hold the instance's lock; what ends its session sets stop. Raises UnavailableError where no one else had set it.
+    """Hold the instance's lock. If its ZooKeeper session ends, stop is set, and UnavailableError is raised in the end.
 
-    What the block itself raises comes first, unless it only stops.
+    A session that ends after stop was set is no failure. What the block itself raises comes first, but for
+    StopRequestedError.
     """
     lost: list[UnavailableError] = []
 

@@ -1,33 +1,24 @@
-"""Publishes what receipts say is to go to RETRY and DLQ, exactly once.
+"""The receipts as an outbox: each committed chunk is counted, then its copies for RETRY and DLQ are published.
 
-Sequence id = chunk number * 2^20 + place in the chunk: chunks ascend over the life of the receipts table and their
-rows have one order, so a second try sends the same ids and the broker drops what it has (DESIGN.md: why not the
-source position). The producer's name carries the table's id: another table starts another count.
-How far this got is marked outside the table: a table that knows less than the mark has lost commits.
-A broker forgets a producer after hours of silence; each copy then tells by its COPY_ID that it is there.
+No chunk is begun before the one before it has been published; `settle` sees to what an interrupted one left undone.
+How far publishing got is marked outside the receipts table: a table that knows less than the mark has lost commits.
 """
 
 import re
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
-from itertools import groupby
-from typing import Any, Self
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Self
 
-from pyspark.sql import DataFrame, Row
-from pyspark.sql import functions as F
+from streaming.deletion.copies import PulsarCopies, chunk_of
+from streaming.deletion.gate import Gate
+from streaming.deletion.instance import Coordination
+from streaming.deletion.outages import Outages
+from streaming.errors import FencedError, SafetyError
+from streaming.limits.blast_radius import BlastRadius
+from streaming.state.receipts import ChunkSummary, Receipts
+from udfs.records import Outcome
 
-from streaming.adapters.pulsar.publish import Copy, last_sequence_ids, publish
-from streaming.adapters.pulsar.read import numbered, read
-from streaming.clients import admin_for
-from streaming.config.sections import PulsarSettings
-from streaming.config.settings import Settings
-from streaming.errors import ReaperError, SafetyError
-from udfs import columns as c
-from udfs.retry import COPY_ID, fitting
-
-MAX_ROWS_PER_CHUNK = 1 << 20
-MAX_CHUNK = (1 << 63) // MAX_ROWS_PER_CHUNK - 1
-
+_CLOCKS_DIFFER_MS = 3600 * 1000  # at most: the clock of a killed run's machine, and ZooKeeper's
 _MARK = re.compile(r"([^:]+):(\d+)(?::(\d+))?")
 _OUTDATED = (
     "An older state.dir was restored, or a power loss took its last commits; new copies for RETRY and DLQ would be "
@@ -38,7 +29,7 @@ _OUTDATED = (
 
 @dataclass(frozen=True, slots=True)
 class Mark:
-    """How far publishing got: chunks of a table up to `done` have gone out, up to `begun` may have."""
+    """How far publishing got: chunks of a table up to `done` have gone out, and those up to `begun` may have."""
 
     table_id: str
     done: int
@@ -46,7 +37,7 @@ class Mark:
 
     @classmethod
     def parse(cls, text: str, table_id: str) -> Self | None:
-        """What is marked of that table; None: nothing."""
+        """The mark of that table; None where there is none."""
         found = _MARK.fullmatch(text)
         if found is None or found[1] != table_id:
             return None
@@ -65,91 +56,107 @@ class Mark:
             )
 
 
-def sequence_id(chunk: int, place: int) -> int:
-    """Pack chunk (1 …) and place in it (0 …) into 63 bits. Raises ReaperError for what does not fit."""
-    if not 1 <= chunk <= MAX_CHUNK or not 0 <= place < MAX_ROWS_PER_CHUNK:
-        raise ReaperError(f"chunk {chunk}, row {place} does not fit a sequence id; lower service.chunk_rows")
-    return chunk * MAX_ROWS_PER_CHUNK + place
+def refuse_outdated(copies: Mapping[str, int], newest_chunk: int) -> None:
+    """Raise SafetyError where a partition has copies of chunks that the table does not know.
 
-
-def publish_copies(
-    receipts: DataFrame, settings: PulsarSettings, table_id: str, producer_prefix: str, stored: Mapping[str, int]
-) -> None:
-    """Send every receipt's copy to its target partition, but for what is stored: up to which sequence id, by partition.
-
-    Raises what the executors raise.
+    copies: partition -> sequence id of its newest copy.
     """
-    (
-        receipts.where(F.col(c.TARGET).isNotNull())
-        .repartition(c.TARGET, c.TARGET_PARTITION)
-        .sortWithinPartitions(c.TARGET, c.TARGET_PARTITION, *c.POSITION)
-        .foreachPartition(_Publisher(settings, table_id, producer_prefix, dict(stored)))
-    )
-
-
-def remembered_copies(targets: Mapping[str, int], settings: PulsarSettings, producer_prefix: str) -> dict[str, int]:
-    """Sequence id of the newest copy that a broker remembers, by partition (full name); -1: of none.
-
-    targets: topic -> how many partitions, 0: none. Takes the producers from any other instance. Asked before the first
-    publication: while one goes on the client sends again by itself what it has no answer to, and is told of duplicates.
-    """
-    names = [
-        (_partition(topic, number), f"{producer_prefix}-{number}")
-        for topic, partitions in targets.items()
-        for number in (range(partitions) if partitions else (-1,))
-    ]
-    return last_sequence_ids(settings, dict(names))
-
-
-def refuse_outdated(remembered: Mapping[str, int], newest_chunk: int) -> None:
-    """Raise SafetyError where a broker has copies of chunks that the table does not know."""
-    for name, last in remembered.items():
-        if last >= sequence_id(newest_chunk + 1, 0):
+    for partition, last in copies.items():
+        if chunk_of(last) > newest_chunk:
             raise SafetyError(
-                f"the receipts in state.dir end with chunk {newest_chunk}, and {name} has copies of chunk "
-                f"{last // MAX_ROWS_PER_CHUNK}. {_OUTDATED}"
+                f"the receipts in state.dir end with chunk {newest_chunk}, and {partition} has copies of chunk "
+                f"{chunk_of(last)}. {_OUTDATED}"
             )
 
 
-def stored_copies(settings: Settings, partitions: Iterable[str], table_id: str, since_ms: int) -> dict[str, int]:
-    """Sequence id of the newest of a table's copies that was published since then, by partition; without: left out.
+@dataclass(slots=True)
+class Outbox:
+    """One per service; only whoever has the turn may call it. epoch: the version that proves that we are the one."""
 
-    Copies are stored in the order of their sequence ids. Raises UnavailableError, RefusedError.
-    """
-    found: dict[str, int] = {}
-    with admin_for(settings) as admin:
-        for partition in partitions:
-            ledger_id, entry_id = admin.position_at(partition, since_ms)
-            after = {partition: (ledger_id, entry_id - 1)}
-            messages = read(settings.pulsar, admin.last_positions(partition), after=after)
-            for number, _message in numbered(messages, COPY_ID, table_id):
-                found[partition] = max(found.get(partition, 0), number)
-    return found
+    receipts: Receipts
+    copies: PulsarCopies
+    coordination: Coordination
+    blast_radius: BlastRadius
+    gate: Gate
+    outages: Outages
+    epoch: int
+    _published: int = -1  # the newest chunk that has gone out; not known before publish_again
+    _counted: int = 0
+    _stored: dict[str, int] = field(default_factory=dict)  # copies that partitions have, and brokers have forgotten
 
+    def publish_again(self) -> None:
+        """At start: publish each chunk that is not known to have gone out; the broker drops the copies that it has.
 
-def _partition(topic: str, number: int) -> str:
-    return topic if number < 0 else f"{topic}-partition-{number}"
+        What is known to have gone out is not sent again: a broker forgets a producer after hours of silence, and would
+        store it twice. Raises SafetyError where more has gone out than the receipts know, StopRequestedError.
+        """
+        self.outages.wait_through(self.receipts.sync)
+        self.outages.wait_through(self._find_out_what_is_published)
+        while self._published < self.receipts.newest_chunk:
+            self._publish(self._published + 1)
 
+    @property
+    def oldest_unfinished(self) -> int:
+        """The first committed chunk that has not been published; 0 where all have been."""
+        if self._published < 0:
+            raise AssertionError("a chunk before publish_again")
+        return self._published + 1 if self._published < self.receipts.newest_chunk else 0
 
-@dataclass(frozen=True, slots=True)
-class _Publisher:
-    settings: PulsarSettings
-    table_id: str
-    producer_prefix: str
-    stored: Mapping[str, int]
+    def finish(self, chunk: int) -> ChunkSummary:
+        """Count and publish a committed chunk. Where this breaks off, whoever has the next turn calls it again."""
+        summary = self._own(chunk)
+        self.outages.wait_through(self.receipts.sync)
+        if self._counted < chunk:
+            self.outages.wait_through(lambda: self._count(chunk, summary))
+            self._counted = chunk
+        if summary.copies:
+            self._publish(chunk)
+        else:
+            self._mark(chunk)
+        return summary
 
-    def __call__(self, rows: Iterable[Row]) -> None:
-        for (topic, number), group in groupby(rows, key=lambda row: (row[c.TARGET], row[c.TARGET_PARTITION])):
-            partition = _partition(topic, number)
-            publish(self.settings, partition, f"{self.producer_prefix}-{number}", self._copies(partition, group))
+    def _find_out_what_is_published(self) -> None:
+        newest, table_id = self.receipts.newest_chunk, self.receipts.table_id
+        mark = Mark.parse(self.coordination.published(), table_id)
+        if mark is not None:
+            mark.check(newest)
+        remembered = self.copies.remembered(table_id)
+        refuse_outdated(remembered, newest)
+        # no chunk is begun before the one before it has gone out
+        published = max(0, newest - 1) if mark is None else mark.done
+        if published < newest and (mark is None or mark.begun > mark.done):
+            forgotten = [partition for partition, last in remembered.items() if last < 0]
+            since_ms = self.receipts.begun_ms(published + 1) - _CLOCKS_DIFFER_MS
+            self._stored = self.copies.stored(forgotten, table_id, since_ms)
+            refuse_outdated(self._stored, newest)
+        self._published = published
+        self._counted = newest  # receipts and journal told the blast radius what earlier runs deleted
 
-    def _copies(self, partition: str, rows: Iterator[Any]) -> Iterator[Copy]:
-        last = self.stored.get(partition, 0)
-        for place, row in enumerate(rows):
-            this = sequence_id(row[c.CHUNK], place)
-            if this <= last:
-                continue
-            payload, key, properties = fitting(
-                bytes(row[c.PAYLOAD] or b""), bytes(row[c.MESSAGE_KEY] or b""), row[c.MESSAGE_PROPERTIES] or {}
-            )
-            yield Copy(this, key, payload, properties | {COPY_ID: f"{self.table_id}/{this}"}, row[c.DELAY_MS] or 0)
+    def _publish(self, chunk: int) -> None:
+        def send() -> None:
+            self.gate.refuse_if_outdated()  # else a second try would take the producers from the newer instance
+            self.coordination.mark_published(str(Mark(self.receipts.table_id, self._published, chunk)))
+            self.copies.send(self.receipts.of_chunk(chunk), self.receipts.table_id, self._stored)
+
+        self.outages.wait_through(send)
+        self._mark(chunk)
+
+    def _mark(self, chunk: int) -> None:
+        mark = str(Mark(self.receipts.table_id, chunk, chunk))
+        self.outages.wait_through(lambda: self.coordination.mark_published(mark))
+        self._published = chunk
+
+    def _own(self, chunk: int) -> ChunkSummary:
+        """The summary of a chunk that we committed. If another run wrote it, one of us is outdated: this one stops."""
+        summary = self.receipts.summary(chunk)
+        if summary.epochs != {self.epoch}:
+            failure = FencedError(f"chunk {chunk} of the receipts was written by another run; this one stops")
+            self.outages.fail(failure)
+            raise failure
+        return summary
+
+    def _count(self, chunk: int, summary: ChunkSummary) -> None:
+        """Tell the blast radius, before another chunk is judged."""
+        # a task that ran twice finds ALREADY_GONE what it has deleted itself
+        is_doubtful = any(outcome == Outcome.ALREADY_GONE for outcome, _ in summary.outcomes)
+        self.blast_radius.count(self.receipts.deleted_by_owner(chunk), is_doubtful=is_doubtful)

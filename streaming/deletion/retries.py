@@ -1,21 +1,103 @@
-"""When waiting retries are worked off: in a thread of its own, which sleeps until the next one is due.
+"""Retries: messages of RETRY are kept until they are due, and then worked off like a batch of requests.
 
-Spark calls a query only when something new arrives; what has waited long enough is nothing new.
+`Retries` writes them to the waiting table and makes passes over those that are due. `DueLoop` says when: a thread of
+its own, which sleeps until the next one is due. Spark would not: it calls a query only when something new arrives, and
+what has waited long enough is nothing new.
 """
 
 import threading
 from collections.abc import Callable
+from dataclasses import dataclass
+
+from pyspark.sql import DataFrame
 
 from streaming.clock import Clock
+from streaming.deletion.gate import Gate
+from streaming.deletion.outages import Outages
+from streaming.deletion.turn import Turn
+from streaming.metrics import Metrics
+from streaming.queries.streams import Describe
+from streaming.schemas import RETRY
+from streaming.state.receipts import Receipts
 from streaming.state.waiting import Waiting
 
-_LOOK_S = 0.5  # between two looks at stop; a sleep is cut short by what arrives
+_LOOK_S = 0.5  # between two looks at stop; what arrives cuts a sleep short
 _PRUNE_MS = 600_000
 _NEVER_MS = 1 << 62
 
 
+@dataclass(slots=True)
+class Retries:
+    """One per service. on_kept is called when a batch has been kept."""
+
+    waiting: Waiting
+    receipts: Receipts
+    turn: Turn
+    gate: Gate
+    outages: Outages
+    metrics: Metrics
+    clock: Clock
+    describe: Describe
+    on_kept: Callable[[], None] = lambda: None
+    _passes: int = 0
+    _may_repeat: bool = True  # the next batch may have come to an earlier run, or to a query that ended
+
+    def begin_again(self) -> None:
+        """The query of RETRY is started once more: its first batch may be one that is kept already."""
+        self._may_repeat = True
+
+    def keep(self, rows: DataFrame, batch_id: int) -> None:
+        """Write a batch of RETRY to the waiting table, but for what is there already or has a receipt.
+
+        Raises StopRequestedError, FencedError.
+        """
+        may_repeat = self._may_repeat
+
+        def append() -> None:
+            nonlocal may_repeat
+            self.gate.check_stop()
+            self.gate.refuse_if_outdated()
+            self._take_over()
+            fresh = self.waiting.without_held(self.receipts.without_done(rows)) if may_repeat else rows
+            may_repeat = True  # should it be tried again: this try may have been stored, and only its answer lost
+            self.waiting.append(fresh)
+
+        with self.turn:
+            self.describe(RETRY, batch_id, "keeping messages until they are due")
+            self.outages.wait_through(append)
+        self._may_repeat = False
+        self._show_how_many_wait()
+        self.on_kept()
+
+    def work_off_due(self, work_off: Callable[[str, int, DataFrame], None]) -> None:
+        """Make one pass: hand the retries that are due now to work_off(query, number of the pass, rows)."""
+        with self.turn:
+            self.outages.wait_through(self._take_over)
+            is_doubtful = self.waiting.may_have_receipts
+            due = self.waiting.begin(self.clock.now_ms())
+        self._passes += 1
+        rows = (self.receipts.without_done(due) if is_doubtful else due).persist()
+        try:
+            work_off(RETRY, self._passes, rows)
+        finally:
+            rows.unpersist()
+        self.waiting.end()
+        self._show_how_many_wait()
+
+    def prune(self) -> None:
+        """Remove from the waiting table what is worked off."""
+        with self.turn:
+            self.waiting.prune()
+
+    def _take_over(self) -> None:
+        self.waiting.take_over(self.gate.coordination.still_mine, self.receipts.without_done)
+
+    def _show_how_many_wait(self) -> None:
+        self.metrics.waiting(self.waiting.count())
+
+
 class DueLoop:
-    """Runs passes over the waiting retries. work_off() does one pass, to its end or to an exception."""
+    """Runs passes over the waiting retries. work_off() makes one pass, and prune() removes what is worked off."""
 
     def __init__(
         self,
@@ -39,39 +121,39 @@ class DueLoop:
         self.failure: Exception | None = None
 
     def start(self) -> None:
-        """Begin. Until the stop event is set, or work_off raises: that is kept in failure."""
+        """Begin. The loop ends when stop is set, or when a pass raises; `failure` is what it raised."""
         self._thread.start()
 
     def join(self, timeout_s: float) -> bool:
-        """Wait for the end, after the stop event was set; False where a pass still runs."""
+        """Wait for the end, after stop was set; False where a pass still runs."""
         self._thread.join(timeout_s)
         return not self._thread.is_alive()
 
     def wake(self) -> None:
-        """Something new waits."""
+        """Look again now when the next retry is due: something new waits."""
         self._woken.set()
 
     @property
     def is_alive(self) -> bool:
-        """Whether it still works off what is due."""
+        """Whether the loop still runs."""
         return self._thread.is_alive()
 
     def is_empty(self) -> bool:
-        """Whether nothing waits, and nothing is being worked off. Raises UnavailableError."""
+        """Whether no retry waits, and none is being worked off. Raises UnavailableError."""
         return not self._is_busy and self._waiting.next_ms() is None
 
     def _run(self) -> None:
         try:
             while not self._stop.is_set():
                 self._woken.clear()
-                self._turn(self._waiting.next_ms())
+                self._do_next(self._waiting.next_ms())
         except Exception as error:
             self.failure = error
 
-    def _turn(self, next_ms: int | None) -> None:
+    def _do_next(self, next_ms: int | None) -> None:
         now_ms = self._clock.now_ms()
         prune_ms = self._pruned_ms + _PRUNE_MS if self._done_since else _NEVER_MS
-        if prune_ms <= now_ms:  # first: under a steady load something is always due
+        if prune_ms <= now_ms:  # before a pass: under a steady load something is always due
             self._prune()
             self._pruned_ms, self._done_since = now_ms, False
         elif next_ms is not None and next_ms <= now_ms:
@@ -84,7 +166,7 @@ class DueLoop:
             self._sleep_until(min(prune_ms, _NEVER_MS if next_ms is None else next_ms))
 
     def _sleep_until(self, until_ms: int) -> None:
-        """Or until something arrives, or the service stops."""
+        """Sleep until then, until wake is called, or until the service stops."""
         while not self._stop.is_set() and (left_ms := until_ms - self._clock.now_ms()) > 0:
             if self._woken.wait(min(_LOOK_S, left_ms / 1000)):
                 return

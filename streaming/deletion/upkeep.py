@@ -1,25 +1,36 @@
-"""What the service does now and then beside its work: tidy up, and look whether every message is accounted for."""
+"""What the service does now and then beside its work: it tidies up, and looks whether every message is accounted for.
+
+Accounted for is a message that was read and has its receipt or waits as a retry (streaming.reconcile).
+"""
 
 import logging
 import threading
 import time
 from collections.abc import Callable
 
-from streaming.errors import ReaperError
+from streaming.clock import Clock
+from streaming.config.settings import Settings
+from streaming.deletion.turn import Turn
+from streaming.dlq.expiry import expire
+from streaming.errors import ReaperError, StopRequestedError
 from streaming.metrics import Metrics
+from streaming.ports import Pulsar
 from streaming.reconcile.messages import Reconciliation
+from streaming.state import journal, receipts
+from streaming.state.receipts import Receipts
+from udfs.units import DAY_MS
 
 log = logging.getLogger("ledger-reaper")
 
 _TIDY_S = 3600.0
-_ACCOUNT_S = 300.0
+_RECONCILE_S = 300.0
 _LOOK_S = 0.2  # between two looks at stop
 
 
 class BackgroundCall:
-    """Runs calls in a thread beside the caller's, one after the other: a stop need not wait for them. For one thread.
+    """Runs calls in a second thread, one after the other, so that a stop need not wait for them.
 
-    What a call raises is raised once, by begin, finish or check.
+    Only one thread may use it. What a call raises is raised once, by begin, finish or check.
     """
 
     def __init__(self, stop: threading.Event) -> None:
@@ -28,16 +39,16 @@ class BackgroundCall:
         self._failure: Exception | None = None
 
     def begin(self, call: Callable[[], object]) -> bool:
-        """Begin a call; False where one still runs, and nothing was begun."""
+        """Begin a call; False where another one still runs, and this one was not begun."""
         if not self.join(0):
             return False
         self.check()
-        self._thread = threading.Thread(target=self._run, args=(call,), name="care", daemon=True)
+        self._thread = threading.Thread(target=self._run, args=(call,), name="upkeep", daemon=True)
         self._thread.start()
         return True
 
     def finish(self, call: Callable[[], object]) -> None:
-        """Run a call after the one that still runs, to its end or until stop is set."""
+        """Wait for the call that still runs, then run this one; return at its end, or when stop is set."""
         while not self._stop.is_set() and not self.begin(call):
             self.join(_LOOK_S)
         while not self._stop.is_set() and not self.join(_LOOK_S):
@@ -51,7 +62,7 @@ class BackgroundCall:
             raise failure
 
     def join(self, timeout_s: float) -> bool:
-        """Wait for what runs; False where it still does."""
+        """Wait for the call that runs; False where it still does."""
         if self._thread is None:
             return True
         self._thread.join(timeout_s)
@@ -65,46 +76,74 @@ class BackgroundCall:
 
 
 class Upkeep:
-    """turn() as often as one likes: it does what is due, and nothing it does stops the work."""
+    """tidy: removes what is older than the configuration keeps. reconcile: looks whether all is accounted for."""
 
     def __init__(
         self,
         tidy: Callable[[], None],
-        accounts: Callable[[], Reconciliation],
+        reconcile: Callable[[], Reconciliation],
         metrics: Metrics,
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
         self._tidy = tidy
-        self._accounts = accounts
+        self._reconcile = reconcile
         self._metrics = metrics
         self._monotonic = monotonic
         self._gaps: dict[tuple[str, str], str] = {}
         self._tidied_s = monotonic()
-        self._accounted_s = monotonic() - _ACCOUNT_S  # the first look is at once: what went during a stop is news
+        self._reconciled_s = monotonic() - _RECONCILE_S  # the first look is at once: something may have gone meanwhile
 
-    def turn(self) -> None:
-        """Do what is due."""
-        if self._monotonic() - self._accounted_s >= _ACCOUNT_S:
-            self.account()
-            self._accounted_s = self._monotonic()
+    def do_what_is_due(self) -> None:
+        """Tidy up and look, each if it is time to. To be called as often as one likes."""
+        if self._monotonic() - self._reconciled_s >= _RECONCILE_S:
+            self.find_gaps()
+            self._reconciled_s = self._monotonic()
         if self._monotonic() - self._tidied_s >= _TIDY_S:
             self._tidy()
             self._tidied_s = self._monotonic()
 
-    def account(self) -> list[str]:
-        """Look, show, and raise the alarm; returns the gaps of this look and of all before it.
+    def find_gaps(self) -> list[str]:
+        """Look now, and raise the alarm for what is not accounted for. Returns the gaps of this and all earlier looks.
 
-        A look that fails is no gap, and is repeated.
+        A look that fails finds no gap, and is repeated.
         """
         try:
-            accounts = self._accounts()
+            found = self._reconcile()
         except ReaperError as error:
             log.warning("accounts not looked at, again later: %s", error)
             return list(self._gaps.values())
-        self._metrics.unaccounted(accounts)
-        if accounts.doubt:
-            log.warning("accounts not wholly looked at, again later: %s", accounts.doubt)
-        for gap in accounts.gaps:
+        self._metrics.unaccounted(found)
+        if found.doubt:
+            log.warning("accounts not wholly looked at, again later: %s", found.doubt)
+        for gap in found.gaps:
             log.error("ALARM, not accounted for: %s. Stop the service, keep its state, and look at `check`.", gap)
-        self._gaps |= accounts.gaps_by_kind
+        self._gaps |= found.gaps_by_kind
         return list(self._gaps.values())
+
+
+def tidy_up(settings: Settings, pulsar: Pulsar, table: Receipts, turn: Turn, clock: Clock) -> None:
+    """Merge the receipts' small files, and drop receipts, journal and dead letters that are older than we keep them.
+
+    Between two chunks. What fails is logged and done the next time: tidying up must never stop the work.
+    """
+    try:
+        _tidy_state(settings, table, turn, clock.now_ms())
+        expire(settings, pulsar, clock.now_ms())
+    except ReaperError as error:
+        log.warning("dead letters not expired, again later: %s", error)
+    except StopRequestedError:
+        return
+
+
+def _tidy_state(settings: Settings, table: Receipts, turn: Turn, now_ms: int) -> None:
+    state = settings.state
+    with turn:
+        try:
+            receipts.expire(state.dir, now_ms - state.receipts_days * DAY_MS)
+            receipts.compact(state.dir)
+            table.sync()
+            days = journal.expire(state.dir, now_ms=now_ms, keep_days=state.journal_days)
+        except Exception as error:
+            log.info("maintenance of %s failed and is tried again later: %s", state.dir, error)
+        else:
+            log.info("maintenance: receipts compacted, %s days of journal expired", days)

@@ -9,10 +9,9 @@ from typing import Any
 
 import pyarrow.dataset as ds
 
-from streaming.adapters.pulsar.read import StoredMessage, read
-from streaming.clients import admin_for
 from streaming.config.settings import Settings
 from streaming.errors import ConfigError
+from streaming.ports import Pulsar, StoredMessage
 from streaming.state import receipts
 from streaming.state.settlements import Place, SettlementFolder, Settlements
 from udfs import columns as c
@@ -25,7 +24,7 @@ NO_REASON = "(none)"  # put there by somebody else's dead-letter policy
 OTHER_REASON = "(other)"
 OTHER_OWNERS = "(other owners)"
 NO_OWNER = "-"
-_GROUPS = 10_000  # owners are whatever requests name
+_GROUPS = 10_000  # owners are whatever requests name, invented ones too
 
 # upper bounds in milliseconds
 AGES: tuple[tuple[str, int], ...] = (
@@ -121,9 +120,10 @@ class Group:
 
 @dataclass(slots=True)
 class Groups:
-    """Adds dead letters up, in memory that does not grow with their number."""
+    """Adds dead letters up. With `most` groups, owners that are not among them are added up as one."""
 
     now_ms: int
+    most: int = _GROUPS
     known: dict[tuple[str, str, str, str], Group] = field(default_factory=dict)
 
     def add(self, letter: DeadLetter, state: str) -> None:
@@ -131,7 +131,7 @@ class Groups:
         published_ms = letter.message.publish_ms
         age = age_of(self.now_ms - published_ms)
         key = (state, letter.reason, letter.owner, age)
-        if key not in self.known and len(self.known) >= _GROUPS:
+        if key not in self.known and len(self.known) >= self.most:
             key = (state, letter.reason, OTHER_OWNERS, age)
         group = self.known.setdefault(key, Group(*key))
         group.messages += 1
@@ -155,30 +155,28 @@ def filters(ids: Iterable[str], reason: str, owner: str, older_than_ms: int) -> 
     return DeadLetterFilters(frozenset(ids), reason, _full_owner(owner), older_than_ms)
 
 
-def dead_letters(settings: Settings) -> Iterator[DeadLetter]:
+def dead_letters(settings: Settings, pulsar: Pulsar) -> Iterator[DeadLetter]:
     """Every dead letter that is stored now, oldest first in each partition. Raises UnavailableError, ConfigError."""
     topic = settings.topics.dead_letter
-    with admin_for(settings) as admin:
-        if admin.partitions(topic) is None:
-            raise ConfigError(f"there is no {topic}: the service makes it at its first start")
-        last = admin.last_positions(topic)
-    for message in read(settings.pulsar, last):
+    if pulsar.admin.partitions(topic) is None:
+        raise ConfigError(f"there is no {topic}: the service makes it at its first start")
+    for message in pulsar.reader.read(pulsar.admin.last_positions(topic)):
         yield DeadLetter(message, decode(message.payload))
 
 
 def selected(
-    settings: Settings, chosen: DeadLetterFilters, now_ms: int, known: Settlements
+    settings: Settings, pulsar: Pulsar, chosen: DeadLetterFilters, now_ms: int, known: Settlements
 ) -> Iterator[tuple[DeadLetter, str]]:
     """The dead letters that are meant, with the state of each."""
-    for letter in dead_letters(settings):
+    for letter in dead_letters(settings, pulsar):
         if chosen.mean(letter, now_ms):
             yield letter, known.of(letter.place)
 
 
-def groups(settings: Settings, chosen: DeadLetterFilters, now_ms: int) -> list[Group]:
+def groups(settings: Settings, pulsar: Pulsar, chosen: DeadLetterFilters, now_ms: int) -> list[Group]:
     """What `dlq list` shows."""
     counted = Groups(now_ms)
-    for letter, state in selected(settings, chosen, now_ms, SettlementFolder(settings.state.dir).settled()):
+    for letter, state in selected(settings, pulsar, chosen, now_ms, SettlementFolder(settings.state.dir).settled()):
         counted.add(letter, state)
     return counted.sorted()
 

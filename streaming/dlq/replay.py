@@ -19,17 +19,17 @@ from typing import Any
 
 import pyarrow.dataset as ds
 
-from streaming.adapters.pulsar.admin import PulsarAdmin
-from streaming.adapters.pulsar.read import numbered, read
+from streaming.adapters.pulsar.read import numbered
 from streaming.adapters.pulsar.replay import NamedProducer
-from streaming.adapters.zookeeper.store import ZooKeeperStore
-from streaming.clients import admin_for, zookeeper_settings
+from streaming.clients import CommandClients
 from streaming.clock import Clock, SystemClock
 from streaming.config.settings import Settings
 from streaming.coordination import identity
 from streaming.coordination.lock import InstanceLock
 from streaming.dlq.letters import DeadLetter, DeadLetterFilters, selected
 from streaming.errors import ConfigError, SafetyError
+from streaming.ports import MetadataStore, Pulsar, TopicAdmin
+from streaming.schemas import DLQ, REQUESTS
 from streaming.state import receipts
 from streaming.state.settlements import WAITING, PlanWriter, ReplayPlan, SettlementFolder
 from udfs import columns as c
@@ -37,7 +37,6 @@ from udfs.paths import base_topic, managed_ledger_name, tenant_of, topic_of
 from udfs.records import Outcome, PendingDelete, Reason
 from udfs.references import key_of
 from udfs.retry import as_original
-from udfs.sightings import OWNER_ABSENT_SINCE
 
 log = logging.getLogger("ledger-reaper")
 
@@ -62,34 +61,40 @@ class ReplayReport:
 
 
 def replay(
-    settings: Settings, chosen: DeadLetterFilters | None, *, to: str = "", dry_run: bool = False
+    settings: Settings,
+    clients: CommandClients,
+    chosen: DeadLetterFilters | None,
+    *,
+    to: str = "",
+    dry_run: bool = False,
 ) -> ReplayReport:
     """Publish the chosen dead letters that wait as new requests; chosen None: only finish what was interrupted.
 
     Raises SafetyError when another run is under way or the state belongs to another cluster, UnavailableError
     when not all were acknowledged: a second call goes on where this one ended.
     """
-    work = _Work(settings, _checked_target(settings, to), SystemClock())
+    work = _Work(settings, clients.pulsar, _checked_target(settings, to), SystemClock())
     if dry_run:
-        with admin_for(settings) as admin:
-            return work.would_replay(chosen, admin)
-    with _alone(settings) as stop, admin_for(settings) as admin:
-        work.finish_interrupted(admin, stop)
+        return work.would_replay(chosen)
+    with _alone(settings, clients.store, clients.pulsar.admin) as stop:
+        work.finish_interrupted(stop)
         if chosen is not None:
-            for plan in work.plans(chosen, admin):
-                work.publish(plan, admin, stop, is_fresh=True)
+            for plan in work.plans(chosen):
+                work.publish(plan, stop, is_fresh=True)
         return work.report
 
 
-def write_off(settings: Settings, chosen: DeadLetterFilters, why: str, *, dry_run: bool = False) -> ReplayReport:
+def write_off(
+    settings: Settings, clients: CommandClients, chosen: DeadLetterFilters, why: str, *, dry_run: bool = False
+) -> ReplayReport:
     """Close the chosen dead letters that wait, all or none of them, with a receipt each. Raises as replay does."""
     if not why.strip():
         raise ConfigError("--reason: say why; it is what the receipt will tell")
-    work = _Work(settings, "", SystemClock())
+    work = _Work(settings, clients.pulsar, "", SystemClock())
     if dry_run:
         work.report.settled = sum(len(lot) for lot in work.lots(chosen))
         return work.report
-    with _alone(settings):
+    with _alone(settings, clients.store, clients.pulsar.admin):
         lots = work.lots(chosen)
         first = next(lots, None)
         if first is not None:
@@ -103,17 +108,18 @@ def is_interrupted(settings: Settings) -> bool:
 
 
 class _Work:
-    def __init__(self, settings: Settings, target: str, clock: Clock) -> None:
+    def __init__(self, settings: Settings, pulsar: Pulsar, target: str, clock: Clock) -> None:
         self._settings = settings
+        self._pulsar = pulsar
         self._target = target
         self._clock = clock
         self._folder = SettlementFolder(settings.state.dir)
         self.report = ReplayReport()
 
-    def would_replay(self, chosen: DeadLetterFilters | None, admin: PulsarAdmin) -> ReplayReport:
+    def would_replay(self, chosen: DeadLetterFilters | None) -> ReplayReport:
         """Count what replay would publish; of an interrupted one, what its topic does not hold yet."""
         for plan in self._interrupted():
-            stored = self._stored(plan, admin)
+            stored = self._stored(plan)
             missing = sum(number not in stored for number, _row in enumerate(self._folder.rows(plan)))
             self.report.resumed += missing
             _add(self.report.to, plan.target, missing)
@@ -130,7 +136,7 @@ class _Work:
         """
         missing = set(chosen.ids)
         known = self._folder.settled()
-        waiting = self._waiting(selected(self._settings, chosen, self._clock.now_ms(), known), missing)
+        waiting = self._waiting(selected(self._settings, self._pulsar, chosen, self._clock.now_ms(), known), missing)
         while lot := list(islice(waiting, _LOT)):
             yield lot
         if missing:
@@ -144,7 +150,7 @@ class _Work:
             else:
                 _add(self.report.skipped, state, 1)
 
-    def plans(self, chosen: DeadLetterFilters, admin: PulsarAdmin) -> list[ReplayPlan]:
+    def plans(self, chosen: DeadLetterFilters) -> list[ReplayPlan]:
         """Write a durable plan for each request topic that is published to."""
         now_ms = self._clock.now_ms()
         with contextlib.ExitStack() as stack:
@@ -153,7 +159,7 @@ class _Work:
                 rows: dict[str, list[dict[str, Any]]] = {}
                 for target, letter in self._targets(lot):
                     if target not in writers:
-                        writer = self._folder.plan(now_ms, target, admin.last_positions(target))
+                        writer = self._folder.plan(now_ms, target, self._pulsar.admin.last_positions(target))
                         writers[target] = stack.enter_context(writer)
                     number = writers[target].count + len(rows.setdefault(target, []))
                     rows[target].append(_plan_row(letter, f"{writers[target].plan.run}/{number}"))
@@ -161,10 +167,10 @@ class _Work:
                     writers[target].add(some)
         return [writer.plan for writer in writers.values()]
 
-    def finish_interrupted(self, admin: PulsarAdmin, stop: threading.Event) -> None:
+    def finish_interrupted(self, stop: threading.Event) -> None:
         for plan in self._interrupted():
             log.info("finishing %s, which was interrupted", plan.run)
-            self.report.resumed += self.publish(plan, admin, stop, is_fresh=False)
+            self.report.resumed += self.publish(plan, stop, is_fresh=False)
 
     def _interrupted(self) -> Iterator[ReplayPlan]:
         for plan in self._folder.unfinished():
@@ -172,14 +178,14 @@ class _Work:
                 raise ConfigError(f"{plan.run} was interrupted and goes to {plan.target}: add it to topics.requests")
             yield plan
 
-    def publish(self, plan: ReplayPlan, admin: PulsarAdmin, stop: threading.Event, *, is_fresh: bool) -> int:
+    def publish(self, plan: ReplayPlan, stop: threading.Event, *, is_fresh: bool) -> int:
         """Publish what is not published of a plan; returns how many that were. Raises UnavailableError."""
         name = f"ledger-reaper-{self._settings.service.name}-replay"
         with NamedProducer(self._settings.pulsar, plan.target, name) as producer:
             stored: dict[int, str] = {}
             if not is_fresh:
-                producer.settle(lambda: _pending_adds(admin, plan.target))
-                stored = self._stored(plan, admin)
+                producer.settle(lambda: _pending_adds(self._pulsar.admin, plan.target))
+                stored = self._stored(plan)
             for number, row in enumerate(self._folder.rows(plan)):
                 if stop.is_set():
                     raise SafetyError("the lock was lost while replaying; run the command again, it goes on from here")
@@ -193,10 +199,10 @@ class _Work:
         _add(self.report.to, plan.target, len(sent))
         return len(sent)
 
-    def _stored(self, plan: ReplayPlan, admin: PulsarAdmin) -> dict[int, str]:
+    def _stored(self, plan: ReplayPlan) -> dict[int, str]:
         """What an interrupted run got published: number in the plan -> message id."""
-        _warn_if_trimmed(plan, admin)
-        messages = read(self._settings.pulsar, admin.last_positions(plan.target), after=plan.after)
+        _warn_if_trimmed(plan, self._pulsar.admin)
+        messages = self._pulsar.reader.read(self._pulsar.admin.last_positions(plan.target), after=plan.after)
         return {number: message.id for number, message in numbered(messages, REPLAY_ID, plan.run)}
 
     def _targets(self, lot: list[DeadLetter]) -> Iterator[tuple[str, DeadLetter]]:
@@ -215,7 +221,7 @@ class _Work:
             yield target, letter
 
     def _sources(self, origins: set[str]) -> Mapping[str, str]:
-        condition = (ds.field(c.QUERY) == "requests") & ds.field(c.ORIGIN_MESSAGE_ID).isin(sorted(origins))
+        condition = (ds.field(c.QUERY) == REQUESTS) & ds.field(c.ORIGIN_MESSAGE_ID).isin(sorted(origins))
         rows = receipts.rows(self._settings.state.dir, condition, columns=[c.ORIGIN_MESSAGE_ID, c.SOURCE])
         return {row[c.ORIGIN_MESSAGE_ID]: base_topic(row[c.SOURCE]) for row in rows}
 
@@ -231,17 +237,12 @@ class _Work:
 
 
 @contextlib.contextmanager
-def _alone(settings: Settings) -> Iterator[threading.Event]:
-    """One replay or write-off at a time for a service; the event is set when that is no longer sure."""
+def _alone(settings: Settings, store: MetadataStore, admin: TopicAdmin) -> Iterator[threading.Event]:
+    """Hold the lock that lets one replay or write-off of a service run at a time; lose it, and the event is set."""
     stop = threading.Event()
-    store = ZooKeeperStore(zookeeper_settings(settings))
-    try:
-        with InstanceLock(store, settings.zookeeper.own_root, f"{settings.service.name}.dlq", on_lost=stop.set):
-            with admin_for(settings) as admin:
-                identity.compare(identity.of_cluster(settings, store, admin), settings.state.dir)
-            yield stop
-    finally:
-        store.close()
+    with InstanceLock(store, settings.zookeeper.own_root, f"{settings.service.name}.dlq", on_lost=stop.set):
+        identity.compare(identity.of_cluster(settings, store, admin), settings.state.dir)
+        yield stop
 
 
 def _add(counted: dict[str, int], name: str, count: int) -> None:
@@ -261,7 +262,7 @@ def _checked_target(settings: Settings, to: str) -> str:
 
 
 def _plan_row(letter: DeadLetter, replay_id: str) -> dict[str, Any]:
-    kept = as_original({name: value for name, value in letter.message.properties.items() if name != OWNER_ABSENT_SINCE})
+    kept = as_original(letter.message.properties)
     kept |= {REPLAY_ID: replay_id, REPLAY_OF: letter.id, REPLAY_ORIGIN: letter.origin}
     return {
         **dict(zip(c.POSITION, letter.place, strict=True)),
@@ -276,7 +277,7 @@ def _receipt(letter: DeadLetter, why: str, now_ms: int) -> dict[str, Any]:
     receipt: dict[str, Any] = {
         c.CHUNK: 0,  # the service counts its chunks from 1
         c.AT_MS: now_ms,
-        c.QUERY: "dlq",
+        c.QUERY: DLQ,
         **dict(zip(c.POSITION, letter.place, strict=True)),
         c.ORIGIN_MESSAGE_ID: letter.origin,
         c.OUTCOME: str(Outcome.DEAD_LETTER),
@@ -299,13 +300,13 @@ def _receipt(letter: DeadLetter, why: str, now_ms: int) -> dict[str, Any]:
     return receipt
 
 
-def _pending_adds(admin: PulsarAdmin, topic: str) -> int:
-    return sum(int(admin.internal_stats(each)["pendingAddEntriesCount"]) for each in admin.last_positions(topic))
+def _pending_adds(admin: TopicAdmin, topic: str) -> int:
+    return sum(admin.internal_stats(each).pending_adds for each in admin.last_positions(topic))
 
 
-def _warn_if_trimmed(plan: ReplayPlan, admin: PulsarAdmin) -> None:
+def _warn_if_trimmed(plan: ReplayPlan, admin: TopicAdmin) -> None:
     """What was worked off and then trimmed can't be looked up: it is sent again, which does no harm to a request."""
     for partition, (ledger_id, _entry) in plan.after.items():
-        ledgers = [int(each["ledgerId"]) for each in admin.internal_stats(partition)["ledgers"]]
-        if ledgers and min(ledgers) > ledger_id:
+        oldest = min((each for each, _entries in admin.internal_stats(partition).ledgers), default=-1)
+        if oldest > ledger_id:
             log.warning("%s no longer holds all that %s may have published: some may come twice", partition, plan.run)

@@ -54,6 +54,19 @@ def is_unfinished(checkpoint: str) -> bool:
     return _number(checkpoint, "offsets") > _number(checkpoint, "commits")
 
 
+def what_is_left(settings: Settings, queries: Iterable[Query], *, was_idle: bool) -> str:
+    """Tell what will run again at the next start, for the log. was_idle: no request was waiting any more."""
+    try:
+        unfinished = [each.name for each in queries if is_unfinished(location_of(settings, each.name))]
+    except UnavailableError as error:  # must not hide why the service stopped
+        return f"whether all was finished could not be read: {error}"
+    if not unfinished:
+        return "all finished"
+    names = ", ".join(unfinished)
+    # where no request was waiting, such a batch is mostly an empty first one
+    return f"all finished; a batch begun since runs again: {names}" if was_idle else f"abandoned, to run again: {names}"
+
+
 def changes(settings: Settings, partitions: Callable[[str], int | None]) -> list[str]:
     """What is not as it was when a checkpoint was written, with the way out. partitions: how many a topic has."""
     return [fault for query in queries_of(settings) for fault in changes_of(settings, query, partitions)]

@@ -1,7 +1,7 @@
 """The streaming queries, unstarted: one for each request topic and one for RETRY, each with its own checkpoint.
 
-A query of its own keeps topics fair to each other: a batch of a million requests has no place for ten that arrive
-on another topic meanwhile, but the other's query takes every second turn.
+Each topic has a query of its own so that a batch of a million requests of one topic does not keep ten requests of
+another waiting: the queries take turns, chunk by chunk.
 """
 
 from collections.abc import Callable
@@ -18,7 +18,7 @@ from streaming.queries.source import read_stream
 def stream(
     spark: SparkSession, settings: Settings, query: Query, process: Callable[[str, DataFrame, int], None]
 ) -> DataStreamWriter:
-    """A query, unstarted."""
+    """Return the query, unstarted; process(query name, rows, batch id) is called for each batch."""
     rows = read_stream(spark, settings.pulsar, query.topics, settings.topics.subscription)
     return (
         rows.writeStream.queryName(f"ledger_deletion_{query.name}")
@@ -26,3 +26,12 @@ def stream(
         .trigger(processingTime=f"{settings.service.trigger_seconds} seconds")
         .foreachBatch(partial(process, query.name))
     )
+
+
+def describe_jobs(spark: SparkSession, query: str, batch_id: int, what: str) -> None:
+    """Set what the Spark UI shows beside the jobs that this thread starts from now on."""
+    spark.sparkContext.setJobDescription(f"{query}, batch {batch_id}: {what}")
+
+
+Describe = Callable[[str, int, str], None]
+"""describe_jobs of a Spark session."""

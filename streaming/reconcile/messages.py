@@ -1,53 +1,41 @@
-"""Accounts: is every message that was read accounted for, and does every request that was put off still wait?
+"""Is every message that was read accounted for, and does every request that was put off still wait?
 
 1. By position: each entry of a partition up to the committed position has its receipts, or waits in the table
-   streaming.state.waiting. An entry that seems to have none is read before it counts as missing: a marker is no
-   message.
-2. By request: whose newest receipt says RETRY has a copy in the retry topic or among the waiting. Only the newest
-   chunk's copies may still be on their way.
-3. By ledger: one that held unread messages at the last look and is gone from the topic took them with it (TTL, backlog
-   eviction, a topic deleted, or deleted and made anew). It is remembered until a person accepts that (`accept --gaps`).
-What changes while it is looked at is read in the order in which messages move, so that a gap found is one. A topic that
-can't be looked at is named, and hides no other's gaps.
+   streaming.state.waiting. We read an entry that seems to have none before we count it as missing: it may hold a marker
+   of the broker's and no message.
+2. By request: streaming.reconcile.retries.
+3. By ledger: a ledger that held unread messages at the last look and is gone from the topic took them with it (TTL,
+   backlog eviction, a topic deleted, or deleted and made anew). streaming.reconcile.memory keeps it until a person
+   accepts the loss (`accept --gaps`).
+Messages move while we look. We read the places in the order in which a message passes through them, so that we never
+miss one between two places and call it a gap. A topic that we can't look at is named, and hides no other topic's gaps.
 """
 
 import contextlib
-import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
-import pyarrow.dataset as ds
-
-from streaming.adapters.pulsar.admin import PulsarAdmin
-from streaming.adapters.pulsar.read import read
 from streaming.config.settings import Settings
-from streaming.errors import ReaperError, RefusedError, UnavailableError
+from streaming.errors import ReaperError, RefusedError
+from streaming.ports import Pulsar, TopicAdmin
 from streaming.queries.checkpoints import committed_positions, location_of
 from streaming.queries.names import queries_of
-from streaming.reconcile.positions import Accounted, Known
-from streaming.schemas import RETRY
-from streaming.state.filesystem import open_filesystem
-from streaming.state.tables import opened
-from udfs import columns as c
-from udfs.formats.internal_stats import Position, ledgers_of
+from streaming.reconcile.memory import Unread, UnreadMemory
+from streaming.reconcile.positions import Accounted, AccountedEntries
+from streaming.reconcile.retries import not_waiting, put_off
+from udfs.formats.internal_stats import BEFORE_ALL, Position
 from udfs.paths import base_topic, topic_of
-from udfs.records import Outcome
-from udfs.retry import MAX_DELAY_MS, ORIGIN_MESSAGE_ID
 from udfs.units import DAY_MS
 
-_FILE = "accounts.json"
-_ACCEPTED = "accounts-accepted.json"  # partition -> ledgers; only `accept --gaps` writes it
 _SHOWN = 3
-_NOTHING: Position = (-1, -1)
 
 
 @dataclass(frozen=True, slots=True)
 class PartitionGaps:
     """One source partition, in entries: read (up to the committed position), unread, and read but unaccounted for.
 
-    missing: (ledger, entry) of each. trimmed: ledgers that went with such messages, or unread ones, and which nobody
-    has accepted.
+    missing: (ledger, entry) of each. trimmed: ledgers that vanished with such messages or with unread ones, and whose
+    loss nobody has accepted.
     """
 
     partition: str
@@ -61,7 +49,7 @@ class PartitionGaps:
 class Reconciliation:
     """Of all partitions. put_off: requests that wait for another try; lost: those of them that wait nowhere.
 
-    unseen: topic or partition -> why it could not be looked at; is_refused: for want of rights, some of it.
+    unseen: topic or partition -> why we could not look at it; is_refused: some of it for want of rights.
     """
 
     partitions: tuple[PartitionGaps, ...]
@@ -72,7 +60,7 @@ class Reconciliation:
 
     @property
     def gaps(self) -> list[str]:
-        """What is not accounted for, in words; empty: all that was looked at is."""
+        """What is not accounted for, in words; empty where all that we looked at is."""
         return list(self.gaps_by_kind.values())
 
     @property
@@ -97,7 +85,7 @@ class Reconciliation:
 
     @property
     def doubt(self) -> str:
-        """What could not be looked at, in words; "": all was."""
+        """What we could not look at, in words; "" where we looked at everything."""
         return "; ".join(f"{what} could not be looked at: {why}" for what, why in sorted(self.unseen.items()))
 
     @property
@@ -128,8 +116,8 @@ def look(ledgers: Iterable[tuple[int, int]], committed: Position) -> PartitionEn
     return seen
 
 
-def missing_of(seen: PartitionEntries, known: Known) -> list[Position]:
-    """Entries that were read and are not known, in order."""
+def missing_of(seen: PartitionEntries, known: AccountedEntries) -> list[Position]:
+    """Entries that were read and are not accounted for, in order."""
     return [
         (ledger, entry)
         for ledger, upto in sorted(seen.read.items())
@@ -143,7 +131,7 @@ def _lacking(known: range | set[int], upto: int) -> Iterable[int]:
     return (entry for entry in range(upto) if entry not in known)
 
 
-def vanished(before: Mapping[int, int], seen: PartitionEntries, known: Known) -> list[int]:
+def vanished(before: Mapping[int, int], seen: PartitionEntries, known: AccountedEntries) -> list[int]:
     """Ledgers that held unread entries at the last look, are gone now, and were not read meanwhile."""
     return [
         ledger
@@ -153,73 +141,140 @@ def vanished(before: Mapping[int, int], seen: PartitionEntries, known: Known) ->
 
 
 def reconcile(
-    settings: Settings, admin: PulsarAdmin, now_ms: int, *, matched: Sequence[str] = (), remembers: bool = False
+    settings: Settings, pulsar: Pulsar, now_ms: int, *, matched: Sequence[str] = (), remembers: bool = False
 ) -> Reconciliation:
     """Look at everything that is still stored. remembers: keep what is unread now for the next look (the service does).
 
     matched: request topics beside the listed ones. Raises UnavailableError where nothing can be looked at.
     """
-    unseen = _Unseen(admin)
-    put_off = _put_off(settings, now_ms)
-    committed: dict[str, Position] = {}
-    last: dict[str, Position] = {}
-    for query in queries_of(settings, matched):
-        with unseen.looking(*map(topic_of, query.topics)):
-            done = committed_positions(location_of(settings, query.name))
-            ends = [admin.last_positions(topic) for topic in query.topics if admin.partitions(topic)]
-            committed |= done
-            last |= {partition: end for each in ends for partition, end in each.items()}
-    lost: set[str] = set()
-    retry = topic_of(settings.topics.retry)
-    if retry not in unseen.why:
-        with unseen.looking(retry):
-            lost = _not_waiting(settings, put_off, committed, last, now_ms)
-    before, found = _recall(settings), []
-    unread = {partition: dict(each) for partition, each in before.items()}  # of what is not seen now
-    oldest_ms = now_ms - settings.state.receipts_days * DAY_MS
-    for partition in last:
-        with unseen.looking(partition):
-            seen = look(_ledgers(admin, partition), committed.get(partition, _NOTHING))
-            old = before.get(partition, {})
-            account = _account(settings, partition, seen, old, oldest_ms)
-            found.append(account)
-            unread[partition] = _worth_remembering(account, seen, old)
-    for partition in before.keys() - last.keys():
-        topic = base_topic(partition)
-        with unseen.looking(topic):
-            # where there is such a topic, nobody reads it now, but it is there
-            if topic not in unseen.why and admin.partitions(topic) is None:
-                old = before[partition]
-                known = Accounted(settings.state.dir, partition, old).entries()
-                unread[partition] = {ledger: old[ledger] for ledger in vanished(old, PartitionEntries(), known)}
-                if unread[partition]:
-                    found.append(PartitionGaps(partition, 0, 0, trimmed=tuple(unread[partition])))
+    waiting = put_off(settings, now_ms)
+    look_now = _Look(settings, pulsar, now_ms)
+    look_now.find_positions(matched)
+    lost = look_now.lost(waiting)
+    memory = UnreadMemory(settings.state.dir)
+    before = memory.recall()
+    unread = {partition: dict(each) for partition, each in before.items()}  # stays for what we can't look at now
+    unread |= look_now.partitions(before)
+    unread |= look_now.former_partitions(before)
     if remembers:
-        _write(settings, _FILE, {partition: each for partition, each in unread.items() if each})
-    return Reconciliation(tuple(found), len(put_off), tuple(sorted(lost)), unseen.why, unseen.is_refused)
+        memory.remember(unread)
+    failed = look_now.failed
+    return Reconciliation(
+        tuple(look_now.found), len(waiting), tuple(sorted(lost)), failed.why, is_refused=failed.is_refused
+    )
 
 
-def accept_gaps(settings: Settings, admin: PulsarAdmin, now_ms: int, *, matched: Sequence[str] = ()) -> list[str]:
-    """A person has seen to the messages that went with their ledgers: no alarm for those any more; says which."""
-    accounts = reconcile(settings, admin, now_ms, matched=matched)
-    gaps = {one.partition: one.trimmed for one in accounts.partitions if one.trimmed}
-    accepted = _accepted(settings)
-    added = {partition: sorted({*accepted.get(partition, ()), *ledgers}) for partition, ledgers in gaps.items()}
-    _write(settings, _ACCEPTED, {**accepted, **added})
-    return [f"{partition}: ledgers {', '.join(map(str, ledgers))}" for partition, ledgers in gaps.items()]
+def accept_gaps(settings: Settings, pulsar: Pulsar, now_ms: int, *, matched: Sequence[str] = ()) -> list[str]:
+    """Raise no alarm any more for the ledgers that vanished with unread messages up to now; returns which they are."""
+    accounts = reconcile(settings, pulsar, now_ms, matched=matched)
+    lost = {one.partition: one.trimmed for one in accounts.partitions if one.trimmed}
+    UnreadMemory(settings.state.dir).accept(lost)
+    return [f"{partition}: ledgers {', '.join(map(str, ledgers))}" for partition, ledgers in lost.items()]
 
 
-class _Unseen:
-    """Notes what could not be looked at, as long as the cluster answers at all."""
+class _Look:
+    """One look. found: what it came to, partition by partition. failed: what could not be looked at."""
 
-    def __init__(self, admin: PulsarAdmin) -> None:
+    def __init__(self, settings: Settings, pulsar: Pulsar, now_ms: int) -> None:
+        self._settings = settings
+        self._pulsar = pulsar
+        self._now_ms = now_ms
+        self._committed: dict[str, Position] = {}
+        self._last: dict[str, Position] = {}
+        self.failed = _FailedLooks(pulsar.admin)
+        self.found: list[PartitionGaps] = []
+
+    def find_positions(self, matched: Sequence[str]) -> None:
+        """Read how far each partition was worked off, and only then where it ends."""
+        admin = self._pulsar.admin
+        for query in queries_of(self._settings, matched):
+            with self.failed.noting(*map(topic_of, query.topics)):
+                done = committed_positions(location_of(self._settings, query.name))
+                ends = [admin.last_positions(topic) for topic in query.topics if admin.partitions(topic)]
+                self._committed |= done
+                self._last |= {partition: end for each in ends for partition, end in each.items()}
+
+    def lost(self, waiting: Mapping[str, int]) -> set[str]:
+        """Requests that were put off and wait nowhere; none where the retry topic can't be looked at."""
+        retry = topic_of(self._settings.topics.retry)
+        lost: set[str] = set()
+        if retry not in self.failed.why:
+            with self.failed.noting(retry):
+                unread = {
+                    partition: (self._committed.get(partition, BEFORE_ALL), end)
+                    for partition, end in self._last.items()
+                    if partition.startswith(f"{self._settings.topics.retry}-partition-")
+                }
+                lost = not_waiting(self._settings, self._pulsar.reader, waiting, unread, self._now_ms)
+        return lost
+
+    def partitions(self, before: Unread) -> Unread:
+        """Look at every partition that is read now; returns what of each is to be remembered."""
+        worth_remembering = {}
+        for partition in self._last:
+            with self.failed.noting(partition):
+                stats = self._pulsar.admin.internal_stats(partition)
+                seen = look(stats.ledgers, self._committed.get(partition, BEFORE_ALL))
+                old = before.get(partition, {})
+                gaps = self._gaps(partition, seen, old)
+                self.found.append(gaps)
+                worth_remembering[partition] = _worth_remembering(gaps, seen, old)
+        return worth_remembering
+
+    def former_partitions(self, before: Unread) -> Unread:
+        """Look at those that are remembered and not read any more; returns what of each is to be remembered."""
+        worth_remembering = {}
+        for partition in before.keys() - self._last.keys():
+            topic = base_topic(partition)
+            with self.failed.noting(topic):
+                # where the topic still exists nobody reads it now, but what was unread is there
+                if topic not in self.failed.why and self._pulsar.admin.partitions(topic) is None:
+                    old = before[partition]
+                    known = Accounted(self._settings.state.dir, partition, old).entries()
+                    lost = vanished(old, PartitionEntries(), known)
+                    worth_remembering[partition] = {ledger: old[ledger] for ledger in lost}
+                    if lost:
+                        self.found.append(PartitionGaps(partition, 0, 0, trimmed=tuple(lost)))
+        return worth_remembering
+
+    def _gaps(self, partition: str, seen: PartitionEntries, before: Mapping[int, int]) -> PartitionGaps:
+        read = {ledger for ledger, entries in seen.read.items() if entries}
+        accounted = Accounted(self._settings.state.dir, partition, read | (before.keys() - seen.stored.keys()))
+        known = accounted.entries()
+        return PartitionGaps(
+            partition,
+            sum(seen.read.values()),
+            sum(entries - seen.read[ledger] for ledger, entries in seen.unread.items()),
+            tuple(self._confirmed(partition, missing_of(seen, known), accounted)),
+            tuple(vanished(before, seen, known)),
+        )
+
+    def _confirmed(self, partition: str, missing: list[Position], accounted: Accounted) -> Iterator[Position]:
+        """Those of the entries that do hold messages without a receipt, and are as young as receipts are kept."""
+        if not missing:
+            return
+        oldest_ms = self._now_ms - self._settings.state.receipts_days * DAY_MS
+        messages, wanted = accounted.messages({ledger for ledger, _ in missing}), set(missing)
+        first, last = missing[0], missing[-1]
+        for message in self._pulsar.reader.read({partition: last}, after={partition: (first[0], first[1] - 1)}):
+            here = (message.ledger_id, message.entry_id)
+            is_known = (*here, message.batch_index) in messages
+            if here in wanted and not is_known and message.publish_ms >= oldest_ms:
+                wanted.discard(here)
+                yield here
+
+
+class _FailedLooks:
+    """Notes what we could not look at and goes on, as long as a broker answers at all."""
+
+    def __init__(self, admin: TopicAdmin) -> None:
         self._admin = admin
         self.why: dict[str, str] = {}
         self.is_refused = False
 
     @contextlib.contextmanager
-    def looking(self, *what: str) -> Iterator[None]:
-        """Go on behind the block where it fails. Raises what it raised where no broker answers."""
+    def noting(self, *what: str) -> Iterator[None]:
+        """Go on behind the block where it fails. Where no broker answers, raise what the block raised."""
         try:
             yield
         except ReaperError as error:
@@ -231,137 +286,10 @@ class _Unseen:
             self.is_refused |= isinstance(error, RefusedError)
 
 
-def _worth_remembering(account: PartitionGaps, seen: PartitionEntries, before: Mapping[int, int]) -> dict[int, int]:
+def _worth_remembering(gaps: PartitionGaps, seen: PartitionEntries, before: Mapping[int, int]) -> dict[int, int]:
     """Ledger -> entries: those with unread entries, and those with a gap, which must not go with the ledger."""
-    gaps = {ledger: seen.read[ledger] for ledger, _ in account.missing}
-    return gaps | seen.unread | {ledger: before[ledger] for ledger in account.trimmed}
-
-
-def _account(
-    settings: Settings, partition: str, seen: PartitionEntries, before: Mapping[int, int], oldest_ms: int
-) -> PartitionGaps:
-    read = {ledger for ledger, entries in seen.read.items() if entries}
-    accounted = Accounted(settings.state.dir, partition, read | (before.keys() - seen.stored.keys()))
-    known = accounted.entries()
-    missing = missing_of(seen, known)
-    return PartitionGaps(
-        partition,
-        sum(seen.read.values()),
-        sum(entries - seen.read[ledger] for ledger, entries in seen.unread.items()),
-        tuple(_confirmed(settings, partition, missing, accounted, oldest_ms)),
-        tuple(vanished(before, seen, known)),
-    )
-
-
-def _confirmed(
-    settings: Settings, partition: str, missing: list[Position], accounted: Accounted, oldest_ms: int
-) -> Iterator[Position]:
-    """Those of the entries that do hold messages without a receipt, as young as receipts are kept."""
-    if not missing:
-        return
-    messages, wanted = accounted.messages({ledger for ledger, _ in missing}), set(missing)
-    first, last = missing[0], missing[-1]
-    for message in read(settings.pulsar, {partition: last}, after={partition: (first[0], first[1] - 1)}):
-        here = (message.ledger_id, message.entry_id)
-        is_known = (*here, message.batch_index) in messages
-        if here in wanted and not is_known and message.publish_ms >= oldest_ms:
-            wanted.discard(here)
-            yield here
-
-
-def _ledgers(admin: PulsarAdmin, partition: str) -> list[tuple[int, int]]:
-    stats = admin.internal_stats(partition)
-    try:
-        return ledgers_of(stats)
-    except (KeyError, TypeError, ValueError) as error:
-        raise UnavailableError(f"internalStats of {partition} are of a form not known: {error!r}") from error
-
-
-def _put_off(settings: Settings, now_ms: int) -> dict[str, int]:
-    """Request -> chunk of its newest receipt, where that says RETRY; but for the newest chunk's.
-
-    A retry waits a week at most: an older receipt is nobody's newest, or was an alarm a week ago.
-    """
-    table = opened(settings.state.dir, "receipts")
-    if table is None:
-        return {}
-    since = ds.field(c.AT_MS) >= now_ms - MAX_DELAY_MS - DAY_MS
-    retried = (ds.field(c.OUTCOME) == str(Outcome.RETRY)) | (ds.field(c.QUERY) == RETRY)
-    latest: dict[str, tuple[int, str]] = {}
-    columns = [c.ORIGIN_MESSAGE_ID, c.CHUNK, c.OUTCOME]
-    for batch in table.to_pyarrow_dataset().to_batches(filter=since & retried, columns=columns):
-        for origin, chunk, outcome in zip(*(column.to_pylist() for column in batch.columns), strict=True):
-            latest[origin] = max(latest.get(origin, (0, "")), (chunk, outcome))
-    newest = max((chunk for chunk, _ in latest.values()), default=0)
-    return {origin: chunk for origin, (chunk, what) in latest.items() if what == Outcome.RETRY and chunk < newest}
-
-
-def _not_waiting(
-    settings: Settings,
-    put_off: Mapping[str, int],
-    committed: Mapping[str, Position],
-    last: Mapping[str, Position],
-    now_ms: int,
-) -> set[str]:
-    """Requests put off that are neither unread in the retry topic nor among the waiting, nor worked off since."""
-    if not put_off:
-        return set()
-    retry = f"{settings.topics.retry}-partition-"
-    unread = {
-        partition: at
-        for partition, at in last.items()
-        if partition.startswith(retry) and committed.get(partition, _NOTHING) < at
-    }
-    after = {partition: at for partition, at in committed.items() if partition in unread}
-    missing = set(put_off)
-    missing -= {each.properties.get(ORIGIN_MESSAGE_ID, "") for each in read(settings.pulsar, unread, after=after)}
-    missing -= set(_held_origins(settings))
-    still = _put_off(settings, now_ms) if missing else {}
-    return {origin for origin in missing if still.get(origin) == put_off[origin]}
-
-
-def _held_origins(settings: Settings) -> Iterator[str]:
-    table = opened(settings.state.dir, "waiting")
-    if table is not None:
-        for batch in table.to_pyarrow_dataset().to_batches(columns=[c.MESSAGE_PROPERTIES]):
-            for properties in batch.column(0).to_pylist():
-                yield dict(properties or ()).get(ORIGIN_MESSAGE_ID) or ""
-
-
-def _recall(settings: Settings) -> dict[str, dict[int, int]]:
-    """Partition -> ledger -> entries, of the last look; without what a person has accepted since."""
-    known: Mapping[str, Mapping[str, int]] = _read_json(settings, _FILE)
-    accepted = _accepted(settings)
-    return {
-        partition: {int(ledger): n for ledger, n in each.items() if int(ledger) not in accepted.get(partition, ())}
-        for partition, each in known.items()
-    }
-
-
-def _accepted(settings: Settings) -> Mapping[str, Sequence[int]]:
-    known: Mapping[str, Sequence[int]] = _read_json(settings, _ACCEPTED)
-    return known
-
-
-def _read_json(settings: Settings, name: str) -> Any:
-    filesystem, root = open_filesystem(settings.state.dir)
-    try:
-        with filesystem.open_input_stream(f"{root}/{name}") as stream:
-            return json.loads(stream.read())
-    except FileNotFoundError:
-        return {}
-    except (OSError, ValueError) as error:
-        raise UnavailableError(f"{root}/{name} can't be read: {error}; remove it to begin anew") from error
-
-
-def _write(settings: Settings, name: str, known: Mapping[str, Any]) -> None:
-    filesystem, root = open_filesystem(settings.state.dir)
-    try:
-        with filesystem.open_output_stream(f"{root}/.{name}") as out:
-            out.write(json.dumps(known).encode())
-        filesystem.move(f"{root}/.{name}", f"{root}/{name}")
-    except OSError as error:
-        raise UnavailableError(f"{root}/{name} can't be written: {error}") from error
+    with_gaps = {ledger: seen.read[ledger] for ledger, _ in gaps.missing}
+    return with_gaps | seen.unread | {ledger: before[ledger] for ledger in gaps.trimmed}
 
 
 def _some(things: Iterable[object]) -> str:

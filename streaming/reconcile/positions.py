@@ -1,4 +1,4 @@
-"""Which messages of a partition have a receipt or wait for one, as positions; in columns, as there may be millions."""
+"""Which messages of a partition have a receipt or wait for one, by position; in columns, as there may be millions."""
 
 from collections.abc import Collection, Mapping
 from typing import Any
@@ -17,18 +17,21 @@ _POSITION = [c.POSITION_LEDGER, c.POSITION_ENTRY, c.POSITION_BATCH]
 
 _Numbers = npt.NDArray[np.integer[Any]]
 
-Known = Mapping[int, range | set[int]]  # ledger -> its entries; a range from 0 where there is no hole
+AccountedEntries = Mapping[int, range | set[int]]  # ledger -> its entries; a range from 0 where there is no hole
 
 
 class Accounted:
-    """Of some ledgers of a partition. Read at once, the waiting first: a message leaves them after its receipt."""
+    """Messages of some ledgers of a partition, as of now.
+
+    We read the table `waiting` before the receipts: a message leaves it only after it has its receipt.
+    """
 
     def __init__(self, state_dir: str, partition: str, ledgers: Collection[int]) -> None:
         self._table = nothing = pa.schema([schemas.MESSAGE.field(name) for name in _POSITION]).empty_table()
         if not ledgers:
             return
         ledger = ds.field(c.POSITION_LEDGER)
-        # by the bounds, files are left out unread
+        # the bounds let Delta leave out files unread
         wanted = (ledger >= min(ledgers)) & (ledger <= max(ledgers)) & ledger.isin(list(ledgers))
         parts = [
             table.to_pyarrow_dataset().to_table(filter=wanted & (ds.field(c.SOURCE) == partition), columns=_POSITION)
@@ -37,8 +40,8 @@ class Accounted:
         ]
         self._table = pa.concat_tables([nothing, *(part.cast(nothing.schema) for part in parts)])
 
-    def entries(self) -> Known:
-        """Entries known without a hole: of a producer's batch, all up to the last one that is known."""
+    def entries(self) -> AccountedEntries:
+        """Entries without a hole. A producer's batch has none if every message up to the last one found is there."""
         ledger, entry, index = (self._table[name].to_numpy() for name in _POSITION)
         order = np.lexsort((index, entry, ledger))
         ledger, entry, index = ledger[order], entry[order], index[order]

@@ -1,4 +1,4 @@
-"""Clients of the embedded cluster's parts, for what the service itself never does: make, break and look."""
+"""Clients of the sandbox's parts, for everything that the service itself never does: make topics, break things."""
 
 import contextlib
 import logging
@@ -34,7 +34,7 @@ class Reply:
 
 
 def http(method: str, url: str, *, body: Any = None, timeout_seconds: float = 30.0) -> Reply:
-    """Ask once, JSON in and text out; follows redirects. Never raises: no answer is status 0."""
+    """Send one request with a JSON body; follow redirects. Never raises: status 0 means that no answer came."""
     try:
         with httpx.Client(timeout=timeout_seconds, follow_redirects=True, trust_env=False) as client:
             answer = client.request(method, url, json=body)
@@ -96,10 +96,10 @@ def read_znodes(hosts: str, paths: Sequence[str]) -> dict[str, bytes]:
 
 @contextlib.contextmanager
 def without_delete_right(hosts: str, root: str) -> Iterator[None]:
-    """Nobody may delete a ledger below the root until the end; creating, reading and writing go on.
+    """Until the with block ends, nobody may delete a ledger below the root; creating, reading and writing go on.
 
-    ZooKeeper asks the parent for the right to delete a child, and children don't inherit: parents that appear
-    meanwhile are denied too, as soon as the watch tells of them.
+    In ZooKeeper the parent's ACL gives the right to delete a child, and new znodes don't inherit ACLs. So a watch tells
+    us of new parents, and we deny the right there, too.
     """
     with zookeeper(hosts) as client:
         client.ensure_path(f"{root}/00/0000")
@@ -114,7 +114,7 @@ def without_delete_right(hosts: str, root: str) -> Iterator[None]:
 
 @contextlib.contextmanager
 def without_write_right(hosts: str, path: str) -> Iterator[None]:
-    """Nobody may write this one znode until the end; reading it goes on."""
+    """Until the with block ends, nobody may write this one znode; reading it goes on."""
     with zookeeper(hosts) as client:
         client.set_acls(path, [ACL(Permissions.ALL & ~Permissions.WRITE, Id("world", "anyone"))])
         try:
@@ -156,7 +156,7 @@ def create_znodes(hosts: str, znodes: Iterable[tuple[str, bytes]], *, per_transa
 
 
 def delete_znodes(hosts: str, paths: Sequence[str]) -> None:
-    """Delete znodes, pipelined; those that do not exist are no error."""
+    """Delete znodes, pipelined. A znode that does not exist is no error."""
     with zookeeper(hosts) as client:
         for start in range(0, len(paths), _PIPELINE):
             for answer in [client.delete_async(path) for path in paths[start : start + _PIPELINE]]:
@@ -237,7 +237,7 @@ def publish(service_url: str, topic: str, payloads: Iterable[bytes]) -> int:
 
 
 def publish_delayed(service_url: str, topic: str, entries: int, delay_seconds: int) -> None:
-    """Publish messages that are due only after the delay, to a shared subscription that must have a consumer."""
+    """Publish messages that are due after the delay. The topic needs a shared subscription with a consumer."""
     from datetime import timedelta
 
     with pulsar_client(service_url) as client:
@@ -269,7 +269,7 @@ def publish_keyed(service_url: str, topic: str, messages: Iterable[tuple[str, by
 def consume(service_url: str, topic: str, subscription: str, count: int) -> tuple[list[bytes], tuple[int, int]]:
     """Receive `count` messages and acknowledge them; returns payloads and the last one's (ledger, entry).
 
-    The acknowledgement was sent; whether the broker has stored it is another question.
+    On return the acknowledgement was sent; the broker may not have stored it yet.
     """
     payloads: list[bytes] = []
     with pulsar_client(service_url) as client:
@@ -285,7 +285,7 @@ def consume(service_url: str, topic: str, subscription: str, count: int) -> tupl
 
 
 def read_all(service_url: str, topic: str) -> list[bytes]:
-    """Every message that the topic still holds, from the first, read by a reader that leaves no trace."""
+    """Every message that the topic still holds, read by a reader, which leaves no subscription behind."""
     import pulsar
 
     payloads: list[bytes] = []
@@ -301,7 +301,7 @@ def _numeric(client: KazooClient, path: str) -> list[str]:
 
 
 def _ledger_parents(client: KazooClient, root: str) -> list[str]:
-    """Nodes whose names are all digits and that have no such children: those that hold ledgers."""
+    """The znodes that hold ledgers: their names are digits, and they have no child whose name is digits."""
     parents: list[str] = []
     below = [f"{root}/{child}" for child in _numeric(client, root)]
     while below:

@@ -34,20 +34,20 @@ from streaming.spark.ivy import Progress, java, locked
 READY_SECONDS = 120.0
 GRACE_SECONDS = 20.0
 PORT_TRIES = 5
-# what a broker says that ends because what a killed one owned expires between its look and its read
+# A starting broker fails with these if znodes of a killed broker expire between its listing and its read.
 _EXPIRING = ("NoNode for /namespace/", "NoNode for /loadbalance/")
 PORT_WAIT_SECONDS = 3.0
 
-# Told what is being done, for people.
+# Takes a text that tells people what is being done.
 Say = Callable[[str], None]
 
 
 def _silent(_text: str) -> None:
-    """Tell nobody."""
+    """Say nothing."""
 
 
 class State(StrEnum):
-    """State of a part. STUCK: it runs but does not answer (stopped, starting, or broken)."""
+    """State of a part. STUCK: its process runs but does not answer (it is stopped, starting, or broken)."""
 
     RUNNING = "running"
     STUCK = "stuck"
@@ -56,21 +56,23 @@ class State(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Cluster:
-    """A cluster made in `home`; its parts may run or not."""
+    """The cluster in the folder `home`. Its parts may run or not."""
 
     home: Home
 
     @property
     def pulsar(self) -> Path:
-        """The unpacked distribution, fetched if it is not there (any more)."""
+        """The unpacked distribution; it is fetched if it is missing."""
         return pulsar_home()
 
     @property
     def spec(self) -> Spec:
-        """Ports and settings, read anew: a restart may have moved a port."""
+        """Ports and settings, read from the disk each time: a restart may have moved a port."""
         spec = self.home.load()
         if spec is None:
-            raise UnavailableError(f"no cluster in {self.home.root}: run `ledger-reaper cluster up`")
+            raise UnavailableError(
+                f"there is no cluster in {self.home.root}: run `ledger-reaper sandbox up --home {self.home.root}`"
+            )
         return spec
 
     @property
@@ -99,10 +101,10 @@ class Cluster:
         return process.find(self.home.record(part))
 
     def start(self, *parts: Part) -> None:
-        """Start the parts, together, on their ports or on others when those are taken; returns when all serve.
+        """Start the parts together and return when all serve. A part whose port is taken gets another one.
 
-        Raises ReaperError with the last lines of its log when one ends instead, UnavailableError when it takes
-        too long. A part that runs is left as it is.
+        Raises ReaperError with the last lines of the log if a part ends, UnavailableError if it takes too long. A part
+        that runs already stays as it is.
         """
         for part in parts:
             self._launch(part)
@@ -119,7 +121,7 @@ class Cluster:
         process.stop(self.home.record(part), grace_seconds=GRACE_SECONDS)
 
     def wait_ready(self, part: Part, seconds: float = READY_SECONDS) -> None:
-        """Return when the part serves; raise as start() does."""
+        """Return when the part serves. Raises what start() raises."""
         deadline = time.monotonic() + seconds
         while not launch.is_ready(part, self.spec):
             if process.find(self.home.record(part)) is None:
@@ -160,7 +162,7 @@ class Cluster:
             write_local_files(self.home, self.spec)
 
     def _waits(self, deadline: float) -> bool:
-        """Clients know the ports of a cluster that was up before, so these are worth waiting for."""
+        """Whether to wait for a port a little longer: clients know the ports of a cluster that ran before."""
         return self.home.config.is_file() and time.monotonic() < deadline
 
     def _explain(self, part: Part, what: str) -> str:
@@ -175,14 +177,14 @@ def up(
     say: Say = _silent,
     progress: Progress | None = None,
 ) -> Cluster:
-    """Start what does not run of the cluster in `root`, making it if there is none; returns when it works.
+    """Start the parts that do not run of the cluster in `root`, and return when it works. A new cluster is made first.
 
-    On failure every part that this call started is stopped again. broker_settings (added to the remembered
-    ones) take effect when the broker starts. Raises ReaperError or UnavailableError, naming the log to read.
+    If one part fails, every part that this call started is stopped again. broker_settings are added to those of earlier
+    calls and take effect when the broker starts. Raises ReaperError or UnavailableError, which name the log to read.
     """
     home = Home(root.resolve())
     if any(character.isspace() for character in str(home.root)):
-        raise ConfigError(f"Pulsar's scripts can't work in a folder with blanks in its name: {home.root}")
+        raise ConfigError(f"Pulsar's scripts don't work in a folder with a blank in its name: {home.root}")
     java()
     pulsar_home(progress=progress)
     home.make_folders()
@@ -204,7 +206,7 @@ def up(
 
 
 def down(root: Path, say: Say = _silent) -> bool:
-    """Stop the cluster's processes and no others; what it stored stays. False if none ran."""
+    """Stop the cluster's processes; its data stay. False if none ran."""
     home = Home(root.resolve())
     ran = False
     for part in reversed(Part):
@@ -215,10 +217,10 @@ def down(root: Path, say: Say = _silent) -> bool:
 
 
 def attach(root: Path) -> Cluster:
-    """The cluster in `root`, running or not; raises UnavailableError where none was made."""
+    """The cluster in `root`, running or not. Raises UnavailableError if there is none."""
     home = Home(root.resolve())
     if home.load() is None:
-        raise UnavailableError(f"no cluster in {home.root}: run `ledger-reaper cluster up --home {root}`")
+        raise UnavailableError(f"there is no cluster in {home.root}: run `ledger-reaper sandbox up --home {root}`")
     return Cluster(home)
 
 
@@ -250,7 +252,7 @@ def _make_bucket_and_namespaces(cluster: Cluster) -> None:
 
 
 def _announce_addresses(cluster: Cluster) -> None:
-    """Correct the addresses in the cluster's own record: they were written when it was made, and ports may move."""
+    """Write the addresses into Pulsar's record of the cluster: they may have moved since the record was made."""
     where = cluster.addresses
     url = f"{where.admin}/admin/v2/clusters/{CLUSTER_NAME}"
     known = json.loads(clients.http("GET", url).text)

@@ -1,4 +1,4 @@
-"""What the bookie has on disk, and how to make its garbage collector look now."""
+"""How much the bookie has on its disk, and how to start its garbage collection now."""
 
 import json
 import time
@@ -14,28 +14,29 @@ FLUSH_SECONDS = 1.5  # settings.py: flushInterval
 
 
 def entry_log_bytes(cluster: Cluster) -> int:
-    """Bytes of all entry logs: the space that deleting ledgers gives back, once the bookie has collected."""
+    """Bytes of all entry logs. They shrink when the bookie collects the garbage of deleted ledgers."""
     folder = cluster.home.data(Part.BOOKIE) / "ledgers" / "current"
     total = 0
     for log in folder.glob("*.log"):
         try:
             total += log.stat().st_size
-        except FileNotFoundError:  # collected between the listing and the look
+        except FileNotFoundError:  # the bookie removed it after we listed it
             continue
     return total
 
 
 def collect_garbage(cluster: Cluster) -> None:
-    """Close the entry log being written, which is never collected, and wait for a whole collection after that.
+    """Close the entry log that is being written, and wait for a whole collection after that.
 
-    A log is closed by the first write after it was flushed beyond its size: in a quiet cluster that never comes,
-    so a throw-away topic writes here. Ledgers without metadata when this was called can't be read when it returns.
+    The bookie never collects the log that it writes. It closes a log at the first write after the log has outgrown its
+    size, and a quiet cluster writes nothing, so we write to a throw-away topic. On return, ledgers that had no metadata
+    at the call can't be read any more.
     """
     for _ in range(2):
         topics.publish(cluster, ROLLER, 1)
         time.sleep(FLUSH_SECONDS)
     before = _collections(cluster)
-    for ended in (1, 2):  # the first may have begun, and read the metadata, before this was called
+    for ended in (1, 2):  # the first collection may have read the metadata before this call
         trigger_gc(cluster)
         topics.wait_for(partial(_has_collected, cluster, before + ended), "collection", seconds=60)
 
@@ -53,7 +54,7 @@ def _collections(cluster: Cluster) -> int:
 
 
 def trigger_gc(cluster: Cluster, *, major: bool = True) -> None:
-    """Ask the bookie to collect garbage now (it does so by itself every few seconds); returns at once."""
+    """Ask the bookie to collect garbage now, and return at once. It also collects by itself every few seconds."""
     url = f"{cluster.addresses.bookie_http}/api/v1/bookie/gc"
     reply = clients.http("PUT", url, body={"forceMajor": major, "forceMinor": True})
     if not reply.ok:

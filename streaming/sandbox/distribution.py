@@ -28,7 +28,7 @@ OFFLOADERS = Artifact(
 
 
 def pulsar_home(cache: Path | None = None, progress: Progress | None = None) -> Path:
-    """Folder of the unpacked Pulsar distribution, offloaders inside; fetched and unpacked once per cache, read-only."""
+    """Folder of the unpacked Pulsar distribution with its offloaders, fetched once into the cache, for reading only."""
     folder = cache or default_cache()
     home = folder / f"apache-pulsar-{PULSAR_VERSION}"
     if not home.is_dir():

@@ -1,4 +1,4 @@
-"""What can go wrong with a real cluster, on demand: crashes, stalls, and metadata that may not be deleted."""
+"""Faults of a real cluster, on demand: crashes, stalls, and metadata that nobody has the right to delete."""
 
 import contextlib
 import signal
@@ -12,13 +12,13 @@ from streaming.sandbox.home import LEDGERS_ROOT, Part
 def kill(cluster: Cluster, part: Part) -> None:
     """Kill -9, as a crash would; returns when nothing of the process is left. No-op if it does not run.
 
-    The S3 part keeps its objects over a gentle stop only: what it got in its last second may be lost.
+    The S3 part may lose what it was given in its last second.
     """
     process.kill(cluster.home.record(part))
 
 
 def restart(cluster: Cluster, part: Part) -> None:
-    """Start the part again, on its old ports where they are free; returns when it serves."""
+    """Start the part again and return when it serves. It keeps its ports if they are free."""
     cluster.start(part)
 
 
@@ -28,13 +28,13 @@ def pause(cluster: Cluster, part: Part) -> None:
 
 
 def resume(cluster: Cluster, part: Part) -> None:
-    """Let a frozen part go on (SIGCONT)."""
+    """Let a frozen part continue (SIGCONT)."""
     process.send(cluster.home.record(part), signal.SIGCONT)
 
 
 @contextlib.contextmanager
 def paused(cluster: Cluster, part: Part) -> Iterator[None]:
-    """Freeze the part until the end."""
+    """Freeze the part until the with block ends."""
     pause(cluster, part)
     try:
         yield
@@ -44,10 +44,10 @@ def paused(cluster: Cluster, part: Part) -> Iterator[None]:
 
 @contextlib.contextmanager
 def metadata_fault(cluster: Cluster) -> Iterator[None]:
-    """Until the end, nobody has the right to delete a ledger's metadata; all else works.
+    """Until the with block ends, nobody has the right to delete a ledger's metadata; everything else works.
 
-    The broker goes on trying in memory for about three minutes: what it failed to delete meanwhile becomes an
-    orphan only if it dies before the end (crash_with_metadata_fault).
+    The broker repeats a failed delete from memory for about three minutes, so a ledger becomes an orphan only if the
+    broker dies before the right returns (crash_with_metadata_fault).
     """
     with clients.without_delete_right(cluster.addresses.zookeeper, LEDGERS_ROOT):
         yield
@@ -55,9 +55,9 @@ def metadata_fault(cluster: Cluster) -> Iterator[None]:
 
 @contextlib.contextmanager
 def crash_with_metadata_fault(cluster: Cluster) -> Iterator[None]:
-    """The window in which orphans are born: the broker updates its lists, can't delete, and dies.
+    """Make orphans: within the with block the broker updates its lists and can't delete; at its end it is killed.
 
-    On leaving, the unmodified broker is killed before the right to delete returns, then started again.
+    The right to delete returns after the kill; then the broker is started again.
     """
     try:
         with metadata_fault(cluster):

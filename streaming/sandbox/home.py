@@ -1,4 +1,4 @@
-"""Everything one embedded cluster owns lies under one folder, so that clusters live side by side."""
+"""The folder that holds everything of one cluster, so that several clusters can run side by side."""
 
 import json
 import socket
@@ -35,7 +35,7 @@ PORTS: Mapping[Part, tuple[str, ...]] = {
 
 @dataclass(frozen=True, slots=True)
 class Spec:
-    """What a home remembers between starts: ports by name, and settings of the broker beyond the usual."""
+    """What a home remembers between starts: ports by name, and additional settings of the broker."""
 
     ports: Mapping[str, int]
     broker_settings: Mapping[str, str] = field(default_factory=dict)
@@ -59,7 +59,7 @@ class Home:
 
     @property
     def spec_file(self) -> Path:
-        """What is remembered; its presence means that a cluster was made here."""
+        """The file that holds the Spec. If it exists, a cluster was made here."""
         return self.root / "cluster.json"
 
     def log(self, part: Part) -> Path:
@@ -71,11 +71,11 @@ class Home:
         return self.root / "data" / part
 
     def conf(self, part: Part) -> Path:
-        """The part's configuration, rendered anew at each start."""
+        """The part's configuration, which each start writes again."""
         return self.root / "conf" / f"{part}.conf"
 
     def scratch(self, part: Part) -> Path:
-        """Temporary files of the part (native libraries), emptied at each start."""
+        """Temporary files of the part (native libraries), which each start removes."""
         return self.root / "tmp" / part
 
     def record(self, part: Part) -> Path:
@@ -88,13 +88,13 @@ class Home:
             folder.mkdir(parents=True, exist_ok=True)
 
     def load(self) -> Spec | None:
-        """What was remembered, or None where no cluster was made."""
+        """The Spec, or None if no cluster was made here."""
         if not self.spec_file.is_file():
             return None
         return Spec(**json.loads(self.spec_file.read_text(encoding="utf-8")))
 
     def save(self, spec: Spec) -> None:
-        """Remember, atomically."""
+        """Write the Spec, atomically."""
         partial = self.spec_file.with_suffix(".part")
         partial.write_text(json.dumps(asdict(spec), indent=2), encoding="utf-8")
         partial.replace(self.spec_file)
@@ -124,7 +124,7 @@ def addresses(spec: Spec) -> Addresses:
 
 
 def pick_ports(known: Mapping[str, int]) -> dict[str, int]:
-    """A free port for each name: the known one where nobody listens on it, else a new one."""
+    """A free port for each name: the known one if nobody listens on it, else a new one."""
     names = [name for part in Part for name in PORTS[part]]
     chosen = {name: known[name] for name in names if name in known and is_free(known[name])}
     held: list[socket.socket] = []

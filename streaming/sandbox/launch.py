@@ -1,4 +1,4 @@
-"""How each part is started and how one knows that it serves: command, environment, readiness."""
+"""How each part is started (command, environment), and how to tell that it serves."""
 
 import os
 import shutil
@@ -30,7 +30,7 @@ _CONF_VARIABLE = {
 
 
 def start(home: Home, part: Part, spec: Spec, pulsar: Path) -> None:
-    """Start the part with its configuration rendered for the spec; does not wait until it serves."""
+    """Write the part's configuration and start it, without waiting until it serves."""
     scratch = home.scratch(part)
     shutil.rmtree(scratch, ignore_errors=True)
     scratch.mkdir(parents=True)

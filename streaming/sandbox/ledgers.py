@@ -1,4 +1,4 @@
-"""Which ledgers BookKeeper's metadata holds, whom they say they belong to, and made-up ones by the thousand."""
+"""The ledgers in BookKeeper's metadata and the topics that they name as owners; also makes ledgers up for tests."""
 
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
@@ -18,7 +18,7 @@ LAYOUT = Layout.HIERARCHICAL  # settings.py: zk+hierarchical
 
 @dataclass(frozen=True, slots=True)
 class Orphans:
-    """Ledger ids that say they belong to a topic which does not refer to them, by what wrote them."""
+    """Ids of ledgers whose metadata name a topic that does not refer to them, by what wrote them."""
 
     data: tuple[int, ...] = ()
     cursors: tuple[int, ...] = ()
@@ -43,8 +43,8 @@ def every_ledger(cluster: Cluster) -> dict[int, LedgerMetadata]:
 def orphans(cluster: Cluster, topic: str) -> Orphans:
     """Ledgers that name the topic as owner but are in none of the broker's lists of it.
 
-    Only for a topic that exists and that nobody uses at the moment: a ledger made between the two looks would
-    be taken for an orphan.
+    Call this only for a topic that exists and that nobody uses: a ledger made between our two looks would count as an
+    orphan.
     """
     stats = topics.internal_stats(cluster, topic)
     live = {
@@ -57,7 +57,7 @@ def orphans(cluster: Cluster, topic: str) -> Orphans:
 
 
 def bucket_ledgers(cluster: Cluster, topic: str, cursors: Iterable[str]) -> list[int]:
-    """Ids of the delayed-delivery buckets that the cursors refer to; internalStats does not tell them."""
+    """Ids of the delayed-delivery buckets that the cursors refer to; internalStats does not have them."""
     managed_ledger = managed_ledger_name(topic)
     paths = [cursor_path(managed_ledger, cursor) for cursor in cursors]
     znodes = clients.read_znodes(cluster.addresses.zookeeper, paths)
@@ -94,9 +94,9 @@ def _kinds(topic: str) -> list[tuple[str, bytes, str]]:
 
 
 def make_synthetic(cluster: Cluster, topic: str, *, count: int, first_id: int) -> range:
-    """Create made-up ledgers: CLOSED metadata that names `topic`, no entry on any bookie. Returns their ids.
+    """Create made-up ledgers: CLOSED metadata that name `topic`, without entries on any bookie. Returns their ids.
 
-    For measuring only. Choose first_id far above the cluster's own ids, which come from a counter.
+    Choose first_id far above the cluster's own ids, which come from a counter.
     """
     ids = range(first_id, first_id + count)
     clients.create_znodes(cluster.addresses.zookeeper, _synthetic(topic, ids))
@@ -104,7 +104,7 @@ def make_synthetic(cluster: Cluster, topic: str, *, count: int, first_id: int) -
 
 
 def remove_synthetic(cluster: Cluster, ids: Iterable[int]) -> None:
-    """Delete what is left of made-up ledgers; those that are gone already are no error."""
+    """Delete made-up ledgers that still exist."""
     clients.delete_znodes(cluster.addresses.zookeeper, [path_of(ledger_id) for ledger_id in ids])
 
 

@@ -1,10 +1,10 @@
-"""The files by which other commands find the cluster: configuration tuned for a laptop, and S3 credentials."""
+"""The files by which other commands find the cluster: a configuration for it, and S3 credentials."""
 
 from streaming.sandbox.home import BUCKET, REGION, Home, Spec, addresses
 from streaming.sandbox.launch import s3_environment
 
 TEMPLATE = """\
-# Written by `ledger-reaper cluster up`, anew at each start. Waits are cut to seconds: never use this in production.
+# `ledger-reaper sandbox up` writes this file at each start. It cuts all waits to seconds: never use it in production.
 
 [pulsar]
 service_url = "{pulsar}"

@@ -1,8 +1,8 @@
-"""Offloaded ledgers in every state, made by the unmodified broker: in use, leaked, and left by an attempt that failed.
+"""Offloaded ledgers in every state, made by the unmodified broker: in use, leaked, or left by a failed upload.
 
-An attempt leaks when its last step, writing "complete" to the list, fails: the broker can't know whether it was
-written and leaves the objects. The next attempt removes them, unless S3 is away and the broker then dies.
-A BookKeeper copy leaks when the broker gives it up in its list, can't delete it, and dies.
+1. Objects leak if the last step of an upload fails, which writes "complete" to the list: the broker can't know whether
+   it was written, and leaves the objects. The next upload removes them, unless S3 is away and the broker dies then.
+2. A BookKeeper copy leaks if the broker drops it from its list, can't delete it, and dies.
 """
 
 import contextlib
@@ -35,7 +35,7 @@ class Attempt:
 
 @dataclass(frozen=True, slots=True)
 class Offloads:
-    """What leak_offloads made. All of it is in the bucket; copies: ids of `kept` that BookKeeper still has as well."""
+    """What leak_offloads made in the bucket. copies: ids of ledgers of `kept` that BookKeeper still has as well."""
 
     in_use: tuple[Attempt, ...]
     leaked: tuple[Attempt, ...]
@@ -44,7 +44,7 @@ class Offloads:
 
 
 def attempts(cluster: Cluster, topic: str) -> tuple[Attempt, ...]:
-    """The uploads that the topic's list names, complete or not; none where there is no list."""
+    """The uploads that the topic's list names, complete or not; none if there is no list."""
     return tuple(
         Attempt(topic, ledger.ledger_id, ledger.offload.uuid)
         for ledger in _list(cluster, topic)
@@ -55,8 +55,9 @@ def attempts(cluster: Cluster, topic: str) -> tuple[Attempt, ...]:
 def leak_offloads(cluster: Cluster, *, kept: str, deleted: str, retried: str, ledgers: int = 3) -> Offloads:
     """Make three topics whose ledgers are offloaded, and let all of them leak; takes about a minute.
 
-    kept: stays, its first ledgers are read from S3 only; their BookKeeper copies leak. deleted: is deleted while S3
-    is away. retried: its first attempt fails at the last step; the next one succeeds after a crash.
+    kept: this topic stays. Its first ledgers can be read from S3 only, and their BookKeeper copies leak. deleted: this
+    topic is deleted while S3 is away. retried: the first upload of this topic fails at its last step, and the next one
+    succeeds after a crash.
     """
     for topic in (kept, deleted, retried):
         topics.fill(cluster, topic, ledgers + 1, ["reader"])
@@ -79,7 +80,7 @@ def leak_offloads(cluster: Cluster, *, kept: str, deleted: str, retried: str, le
 
 
 def fail_at_the_last_step(cluster: Cluster, topic: str) -> tuple[Attempt, ...]:
-    """Begin an offload whose result the broker can't write to the list; returns the upload that it leaves."""
+    """Begin an upload whose result the broker can't write to the list; returns the upload that is left behind."""
     path = managed_ledger_path(managed_ledger_name(topic))
     with contextlib.ExitStack() as until_it_failed:
         with faults.paused(cluster, Part.S3):
@@ -91,7 +92,7 @@ def fail_at_the_last_step(cluster: Cluster, topic: str) -> tuple[Attempt, ...]:
 
 
 def give_up_bookkeeper_copies(cluster: Cluster, topic: str) -> None:
-    """Have the broker give up the BookKeeper copies of what is offloaded; returns once its list says so."""
+    """Make the broker give up the BookKeeper copies of offloaded ledgers; returns when its list says so."""
     topics.trim(cluster, topic)
     topics.wait_for(
         lambda: all(

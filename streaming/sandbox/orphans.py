@@ -1,7 +1,7 @@
-"""Real orphans of every kind, made by the unmodified broker: what it drops from its lists while it can't delete.
+"""Real orphans of every kind: ledgers that the unmodified broker dropped from its lists while it could not delete.
 
-A cursor's ledger is CLOSED only after a broker died and the next one recovered it; one that is replaced or
-deleted by the broker that wrote it stays OPEN for ever. So closed cursor orphans take two crashes.
+A cursor's ledger becomes CLOSED only if its broker dies and the next broker recovers it. If the broker that wrote it
+replaces or deletes it, it stays OPEN for ever. So it takes two crashes to make CLOSED orphans of cursors.
 """
 
 from collections.abc import Sequence
@@ -47,7 +47,7 @@ def orphan_everything(
 
 
 def consume_and_trim(cluster: Cluster, topic: str, subscription: str, entries: int) -> None:
-    """Consume, ask for a trim, and return once the broker's list is shorter by as many full ledgers."""
+    """Consume, ask for a trim, and return when the broker has dropped the consumed ledgers from its list."""
     before = len(topics.data_ledgers(cluster, topic))
     topics.consume(cluster, topic, subscription, entries)
     topics.trim(cluster, topic)

@@ -1,7 +1,7 @@
-"""Processes that outlive the command that started them, and are found again without being mistaken for others.
+"""Processes that outlive the command that started them, and that later commands find again.
 
-A pid alone can be another process by now, and start times move with the clock: each process carries a random
-token in its environment, and only a process with that token is ever signalled.
+A pid may belong to another process by now, and start times move with the clock. So each process has a random token in
+its environment, and we send signals only to a process with that token.
 """
 
 import contextlib
@@ -19,12 +19,12 @@ import psutil
 
 TOKEN_VARIABLE = "LEDGER_REAPER_PROCESS_TOKEN"  # noqa: S105 (an identity, not a secret)
 KILLED_SECONDS = 30.0
-NOT_YET = 0  # pid of a process that is being started
+NOT_YET = 0  # stands for the pid while a process is being started
 
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """What is written down of a started process; started_at is for people, the token identifies."""
+    """What a record file says of a process. The token identifies it; started_at is for people."""
 
     pid: int
     token: str
@@ -36,7 +36,7 @@ def start(command: Sequence[str], *, env: Mapping[str, str], log: Path, record: 
     """Start a process in a session of its own, its output appended to `log`, and write its record."""
     token = secrets.token_hex(16)
     started_at = time.strftime("%Y-%m-%dT%H:%M:%S%z")
-    # The token first: if we are ended between the start and the pid, the process can still be found.
+    # The token is written first: if we are killed before the pid is known, the process can still be found.
     _write(record, Record(NOT_YET, token, started_at, command[0]))
     with log.open("ab") as output:
         process = subprocess.Popen(
@@ -48,7 +48,7 @@ def start(command: Sequence[str], *, env: Mapping[str, str], log: Path, record: 
             stderr=subprocess.STDOUT,
             start_new_session=True,
         )
-    # The handle is dropped on purpose: the process belongs to nobody but its record.
+    # We drop the handle on purpose: later commands find the process by its record alone.
     process.returncode = 0
     made = Record(process.pid, token, started_at, command[0])
     _write(record, made)
@@ -56,7 +56,7 @@ def start(command: Sequence[str], *, env: Mapping[str, str], log: Path, record: 
 
 
 def find(record: Path) -> psutil.Process | None:
-    """The recorded process if it still runs; None if there is no record, or it ended, or the pid is another's."""
+    """The recorded process if it runs; None if it has ended, has no record, or its pid belongs to another process."""
     try:
         known = Record(**json.loads(record.read_text(encoding="utf-8")))
     except FileNotFoundError:
@@ -79,7 +79,7 @@ def send(record: Path, number: signal.Signals) -> bool:
     if process is None:
         return False
     try:
-        # Session leader, so its pid is the group's id: children of the part get the signal too.
+        # The process leads its session, so its pid is the group's id: its children get the signal too.
         os.killpg(process.pid, number)
     except ProcessLookupError:
         return False
@@ -87,9 +87,9 @@ def send(record: Path, number: signal.Signals) -> bool:
 
 
 def stop(record: Path, *, grace_seconds: float) -> bool:
-    """End the recorded process, gently and then by SIGKILL; returns when it is gone. False if it did not run.
+    """End the recorded process by SIGTERM, later by SIGKILL; return when it is gone. False if it did not run.
 
-    A stopped (SIGSTOP) process is resumed, else it could not end gently.
+    A frozen process (SIGSTOP) is resumed, or it could not handle SIGTERM.
     """
     process = find(record)
     if process is not None:
@@ -102,7 +102,7 @@ def stop(record: Path, *, grace_seconds: float) -> bool:
 
 
 def kill(record: Path) -> bool:
-    """End the recorded process at once, as a crash would; returns when it is gone. False if it did not run."""
+    """End the recorded process by SIGKILL, as a crash would; return when it is gone. False if it did not run."""
     process = find(record)
     if process is None:
         return False
@@ -120,10 +120,9 @@ def _ended(process: psutil.Process, seconds: float) -> bool:
 
 
 def _holds_anything(process: psutil.Process) -> bool:
-    """False once nothing of the process is left, but perhaps an exit status that its parent does not collect.
+    """Whether the process may still hold a port. A zombie whose parent has not collected its exit status does not.
 
-    Its environment is unreadable before its sockets are closed, and its first thread ends before the others,
-    so neither says that its ports are free.
+    An unreadable environment is no proof that the sockets are closed, and neither is the end of the first thread.
     """
     try:
         if not process.is_running():
@@ -137,7 +136,7 @@ def _holds_anything(process: psutil.Process) -> bool:
 
 
 def _reap(known: Record) -> None:
-    """Collect the exit status where the process is a child of ours: a zombie has no environment."""
+    """Collect the exit status if the process is our child: it would stay a zombie otherwise."""
     if known.pid != NOT_YET:
         with contextlib.suppress(ChildProcessError):
             os.waitpid(known.pid, os.WNOHANG)

@@ -1,6 +1,6 @@
-"""The reckoning after a run in which anything may have crashed: what the topics hold beside what the receipts say.
+"""Compares, after a run in which anything may have crashed, the messages in the topics with the receipts.
 
-Read from the topics themselves, message by message, and not by anything that the service uses to work.
+It reads the topics message by message, and uses none of the service's own bookkeeping.
 """
 
 from collections import Counter
@@ -8,9 +8,10 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import TypeVar
 
-from streaming.adapters.pulsar.read import StoredMessage, read
+from streaming.adapters.pulsar.read import read
 from streaming.clients import admin_for
 from streaming.config.settings import Settings
+from streaming.ports import StoredMessage
 from streaming.state import receipts
 from udfs import columns as c
 from udfs.records import Outcome
@@ -21,9 +22,10 @@ T = TypeVar("T")
 
 @dataclass(slots=True)
 class Reckoning:
-    """Messages in the topics, final outcomes by request, and in words what does not fit; wrong is empty when all does.
+    """How many messages the topics hold, and how many receipts have each final outcome.
 
-    open: requests without a final receipt yet; after `run --until-idle` there may be none.
+    open: requests without a final receipt; after `run --until-idle` it must be 0. wrong: sentences that say what topics
+    and receipts contradict each other in; empty if they agree.
     """
 
     requests: int
@@ -35,7 +37,7 @@ class Reckoning:
 
 
 def reckon(settings: Settings) -> Reckoning:
-    """Count everything. Only while no service runs and no message of the topics has expired."""
+    """Compare. Call this only while no service runs and before messages of the topics expire."""
     topics = settings.topics
     requests = {message.id for topic in topics.requests for message in _messages(settings, topic)}
     retried = Counter((_origin(each), attempt_of(each.properties)) for each in _messages(settings, topics.retry))

@@ -1,7 +1,7 @@
-"""moto's S3 with a memory: what is stored is on disk within moments, so a cluster that went down comes back whole.
+"""moto's S3, whose objects survive a restart of the sandbox.
 
-moto keeps objects in memory only. Here its buckets are pickled to one file after changes and at a gentle end;
-a killed server loses what came after the last save.
+moto keeps objects in memory only. This server saves its buckets to one file after changes and when it gets SIGTERM. A
+killed server loses what it was given after the last save.
 """
 
 import argparse
@@ -28,7 +28,7 @@ App = Callable[[dict[str, Any], Callable[..., Any]], Iterable[bytes]]
 
 
 class Keeper:
-    """Passes requests on, one writer at a time, and saves the buckets after writes."""
+    """Passes requests on to moto, one write at a time, and saves the buckets after writes."""
 
     def __init__(self, app: App, path: Path) -> None:
         self._app = app
@@ -45,7 +45,7 @@ class Keeper:
             return self._app(environ, start_response)
 
     def load(self) -> None:
-        """Take over what an earlier server saved, if any."""
+        """Load what an earlier server saved, if there was one."""
         if not self._path.is_file():
             return
         # Written by save() into the cluster's own folder.

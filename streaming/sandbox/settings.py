@@ -1,6 +1,6 @@
-"""Configuration of each part: small, on loopback only, and with the delays cut that hide garbage from a watcher.
+"""Configuration of each part: small, on loopback only, and without the delays that make garbage visible late.
 
-Rendered from nothing but the values here: what is not named keeps the default of Pulsar's code.
+Keys that are not named here keep the defaults of Pulsar's code.
 """
 
 import socket
@@ -52,7 +52,7 @@ def zookeeper(home: Home, spec: Spec) -> dict[str, object]:
 
 
 def bookie(home: Home, spec: Spec) -> dict[str, object]:
-    """One bookie whose entry logs are small enough to be given back within seconds."""
+    """One bookie whose entry logs are so small that their space is free again within seconds."""
     data = home.data(Part.BOOKIE)
     return {
         "bookieId": "bookie-0",  # by default the id is host:port, and cookies would refuse another port

@@ -1,4 +1,4 @@
-"""BookKeeper's own shell against the embedded cluster: the witness that is not ours."""
+"""BookKeeper's own shell on the sandbox: it checks our results with code that is not ours."""
 
 import re
 import subprocess

@@ -1,4 +1,4 @@
-"""Topics of the embedded cluster: made with many small ledgers, used, trimmed, offloaded and read back.
+"""Topics of the sandbox: make them with many small ledgers, use them, trim, offload and read them.
 
 Everything goes through the broker, by its admin API or the Pulsar client, as users and operators do it.
 """
@@ -19,9 +19,9 @@ SETTLE_SECONDS = 30.0
 
 
 def fill(cluster: Cluster, topic: str, ledgers: int, subscriptions: Sequence[str], *, entry_bytes: int = 64) -> int:
-    """Make the subscriptions and publish so much that the topic fills `ledgers` ledgers; returns entries sent.
+    """Make the subscriptions and publish enough to fill `ledgers` ledgers; returns how many entries were sent.
 
-    Without a subscription the broker would trim what is published at once.
+    Without a subscription the broker would trim the entries at once.
     """
     clients.subscribe(cluster.addresses.pulsar, topic, subscriptions)
     return publish(cluster, topic, ledgers * ENTRIES_PER_LEDGER, entry_bytes=entry_bytes)
@@ -33,7 +33,7 @@ def publish(cluster: Cluster, topic: str, entries: int, *, entry_bytes: int = 64
 
 
 def payloads(entries: int, entry_bytes: int) -> Iterable[bytes]:
-    """Payloads that tell their number, padded to the size."""
+    """Payloads that begin with their number and are padded to the size."""
     return (f"{number:08d}".encode().ljust(entry_bytes, b".") for number in range(entries))
 
 
@@ -90,17 +90,17 @@ def delete_schema(cluster: Cluster, topic: str) -> None:
 
 
 def delete_subscription(cluster: Cluster, topic: str, subscription: str) -> bool:
-    """Delete a subscription, consumers or not; False when the broker failed halfway (a metadata fault)."""
+    """Delete a subscription even if it has consumers; False if the broker failed halfway (a metadata fault)."""
     return _done(cluster, "DELETE", f"{resource(topic)}/subscription/{subscription}?force=true")
 
 
 def delete_topic(cluster: Cluster, topic: str) -> bool:
-    """Delete a topic whatever uses it; False when the broker failed halfway (a metadata fault)."""
+    """Delete a topic even if it is in use; False if the broker failed halfway (a metadata fault)."""
     return _done(cluster, "DELETE", f"{resource(topic)}?force=true")
 
 
 def trim(cluster: Cluster, topic: str) -> None:
-    """Ask the broker to drop the ledgers that every subscription is past; it does so soon after."""
+    """Ask the broker to drop the ledgers that every subscription has read; it does so soon after."""
     admin(cluster, "POST", f"{resource(topic)}/trim")
 
 
@@ -116,13 +116,13 @@ def compact(cluster: Cluster, topic: str) -> None:
 
 
 def publish_keyed(cluster: Cluster, topic: str, entries: int, keys: int) -> None:
-    """Publish numbered messages over so many keys; compaction keeps the last of each key."""
+    """Publish numbered messages over `keys` keys; compaction keeps the last message of each key."""
     messages = ((f"key-{number % keys}", f"{number:08d}".encode()) for number in range(entries))
     clients.publish_keyed(cluster.addresses.pulsar, topic, messages)
 
 
 def fill_buckets(cluster: Cluster, topic: str, subscription: str, entries: int, *, delay_seconds: int = 3600) -> None:
-    """Publish delayed messages so that the broker writes bucket ledgers (one per 50); returns when it has begun to."""
+    """Publish delayed messages; returns when the broker has begun to write bucket ledgers (one for 50 messages)."""
     url = cluster.addresses.pulsar
     cursor = encode_cursor(subscription)
     with clients.shared_consumer(url, topic, subscription):
@@ -131,7 +131,7 @@ def fill_buckets(cluster: Cluster, topic: str, subscription: str, entries: int, 
 
 
 def enable_deduplication(cluster: Cluster, topic: str) -> None:
-    """Have the broker drop what a producer of the same name sends twice."""
+    """Let the broker drop a message that a producer of the same name sends twice."""
     admin(cluster, "POST", f"{resource(topic)}/deduplicationEnabled", True)
 
 
@@ -165,7 +165,7 @@ def resource(topic: str) -> str:
 
 
 def admin(cluster: Cluster, method: str, path: str, body: Any = None) -> str:
-    """Call the admin API; returns the answer's text. Raises RefusedError on an error, UnavailableError on silence."""
+    """Call the admin API; returns the text it answers. Raises RefusedError for an error, UnavailableError for none."""
     reply = clients.http(method, f"{cluster.addresses.admin}/admin/v2/{path}", body=body)
     deadline = time.monotonic() + SETTLE_SECONDS
     while method == "GET" and reply.status >= 500 and time.monotonic() < deadline:
@@ -180,7 +180,7 @@ def admin(cluster: Cluster, method: str, path: str, body: Any = None) -> str:
 
 
 def wait_for(condition: Callable[[], bool], what: str, *, seconds: float = SETTLE_SECONDS) -> None:
-    """Return when the condition holds, looked at every 0.2 s; UnavailableError after `seconds`."""
+    """Return when the condition holds. Raises UnavailableError after `seconds`."""
     deadline = time.monotonic() + seconds
     while not condition():
         if time.monotonic() > deadline:

@@ -1,7 +1,7 @@
-"""Files of a Maven-style repository, fetched by the Ivy that PySpark ships and trusted only by their SHA-512.
+"""Fetches files of a Maven-style repository with the Ivy that PySpark ships, and checks their SHA-512.
 
-Ivy brings its own default repository, so no host is named here. Everything lands in one cache folder that
-runs share: a file is visible under its final name only after its checksum was right.
+Ivy knows its default repository, so no host is named here. All files go to one cache folder that all processes share; a
+file gets its final name only after its checksum has proved right.
 """
 
 import fcntl
@@ -21,13 +21,13 @@ from platformdirs import user_cache_path
 from streaming.errors import ConfigError, ReaperError, UnavailableError
 
 FETCH_TIMEOUT_SECONDS = 1800
-# Names a file of Ivy settings, for sites that fetch through a mirror.
+# This variable names a file of Ivy settings, for sites that fetch through a mirror.
 IVY_SETTINGS_VARIABLE = "LEDGER_REAPER_IVY_SETTINGS"
-# No POMs: reading the parents of Pulsar's takes longer than fetching 300 MB, and no dependency is wanted.
+# Without POMs: reading the parents of Pulsar's POM takes longer than fetching 300 MB, and we want no dependencies.
 IVY_SETTINGS = """<ivysettings><settings defaultResolver="public"/><resolvers>
 <ibiblio name="public" m2compatible="true" usepoms="false"/>
 </resolvers></ivysettings>"""
-# Called while something long runs: what is being done, bytes so far, bytes in all (0: not known).
+# Takes what is being done, the bytes done so far, and all bytes (0 if not known).
 Progress = Callable[[str, int, int], None]
 
 
@@ -56,10 +56,10 @@ def default_cache() -> Path:
 
 
 def fetch(artifacts: Sequence[Artifact], *, cache: Path | None = None, progress: Progress | None = None) -> list[Path]:
-    """Return the artifacts' paths in the cache, in order, fetching what is missing.
+    """Fetch the artifacts that are missing in the cache, and return the paths of all, in order.
 
-    Safe to call from several processes at once: one fetches, the others wait. Raises UnavailableError when
-    Ivy gets nothing, ReaperError when a file has the wrong checksum (it is removed).
+    Several processes may call this at once: one fetches, the others wait. Raises UnavailableError if Ivy can't fetch a
+    file, ReaperError if a file has the wrong checksum (it is removed then).
     """
     folder = cache or default_cache()
     if missing := _missing(artifacts, folder):
@@ -72,7 +72,7 @@ def fetch(artifacts: Sequence[Artifact], *, cache: Path | None = None, progress:
 
 @contextmanager
 def locked(path: Path) -> Iterator[None]:
-    """Hold an exclusive lock on a file; waits. The lock ends with the process, however it ends."""
+    """Wait for an exclusive lock on a file, and hold it. The lock ends with the process, however it ends."""
     path.parent.mkdir(parents=True, exist_ok=True)
     with path.open("w") as handle:
         fcntl.flock(handle, fcntl.LOCK_EX)
@@ -87,7 +87,7 @@ def verify(path: Path, artifact: Artifact) -> None:
         path.unlink()
         raise ReaperError(
             f"{artifact.file_name} has SHA-512 {found[:16]}..., expected {artifact.sha512[:16]}...; it was removed. "
-            "Try again; if it happens twice, the repository serves something else than was tested."
+            "Try again; if it happens twice, the repository has another file than the one that was tested."
         )
 
 
@@ -135,7 +135,7 @@ def _watch(process: subprocess.Popen[bytes], tick: Callable[[], None]) -> None:
         else:
             return
     raise UnavailableError(
-        f"the archives did not arrive within {FETCH_TIMEOUT_SECONDS} s; what came is lost, try again"
+        f"the archives could not be fetched within {FETCH_TIMEOUT_SECONDS} s; try again, all of them"
     )
 
 
@@ -163,7 +163,7 @@ def _dependency(artifact: Artifact) -> str:
 
 
 def report_progress(progress: Progress | None, what: str, done: int, total: int) -> None:
-    """Tell how far something long has got, where somebody wants to know."""
+    """Call progress, if there is one."""
     if progress is not None:
         progress(what, min(done, total), total)
 
@@ -197,7 +197,7 @@ def _ivy_jar() -> Path:
 
 
 def java() -> str:
-    """Path of the Java to use; raises ConfigError where there is none."""
+    """Path of the Java to use. Raises ConfigError if there is none."""
     home = os.environ.get("JAVA_HOME")
     found = str(Path(home) / "bin" / "java") if home else shutil.which("java")
     if not found or not Path(found).exists():

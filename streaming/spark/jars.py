@@ -1,8 +1,4 @@
-"""Java archives the program needs, fetched by the Ivy that PySpark ships and trusted only by their SHA-512.
-
-Ivy brings its own default repository, so no host is named here. Everything lands in one cache folder that
-runs share: a file is visible under its final name only after its checksum was right.
-"""
+"""The Java archives that the program needs, each with its SHA-512; streaming.spark.ivy fetches them."""
 
 from pathlib import Path
 
@@ -65,15 +61,15 @@ S3A = (
 
 
 def jars(cache: Path | None = None, progress: Progress | None = None, spark: str | None = None) -> list[Path]:
-    """Connector and Delta jars for this Spark (default: the installed one), fetched if missing.
+    """The jars of connector and Delta for a Spark version (default: the installed one), fetched if missing.
 
-    Raises ConfigError when no connector is known for the Spark version, UnavailableError when the fetch fails.
+    Raises ConfigError if no connector is known for that version, UnavailableError if they can't be fetched.
     """
     return fetch([connector(spark or _installed_spark()), *DELTA], cache=cache, progress=progress)
 
 
 def connector(spark_version: str) -> Artifact:
-    """The connector built for this Spark version; raises ConfigError when there is none."""
+    """The connector that was built for this Spark version. Raises ConfigError if there is none."""
     minor = ".".join(spark_version.split(".")[:2])
     if minor not in CONNECTORS:
         known = ", ".join(sorted(CONNECTORS))

@@ -1,10 +1,10 @@
-"""Checkpoints on an object store: the one place that tells Spark (Hadoop's S3A) and us (pyarrow) how to reach it.
+"""Checkpoints on an object store: how Spark (by Hadoop's S3A) and we ourselves (by pyarrow) reach it.
 
-1. Both are given the same endpoint and region, whatever the environment says, and look for credentials where AWS's
-   own tools do: variables, profile files, the machine's role. None stands in a configuration.
-2. Spark writes each file aside and renames it, which S3A does by a copy of one object: it is there whole or not at
-   all, and a write that failed fails the batch. AbortableStreamBasedCheckpointFileManager, made for S3, only logs
-   that a file could not be written, and the batch goes on as if it had been.
+1. Both get the same endpoint and region, whatever the environment says, and look for credentials where AWS's own tools
+   do: in variables, profile files, the machine's role. A configuration never holds credentials.
+2. Spark writes each file under another name and then renames it, which S3A does by copying one object: the file is
+   whole or absent, and a failed write fails the batch. AbortableStreamBasedCheckpointFileManager, which was made for
+   S3, only logs that a file could not be written, and the batch goes on as if it had been.
 """
 
 import os
@@ -24,12 +24,12 @@ _PROFILES, _JAVA_PROFILES = "AWS_SHARED_CREDENTIALS_FILE", "AWS_CREDENTIAL_PROFI
 
 
 def endpoint_of(checkpoints: CheckpointSettings) -> str:
-    """URL of the store; AWS's own of the region where none is configured."""
+    """URL of the store; if none is configured, AWS's own for the region."""
     return checkpoints.endpoint or f"https://s3.{checkpoints.region}.amazonaws.com"
 
 
 def readable(checkpoints: CheckpointSettings, location: str) -> str:
-    """What journal.open_filesystem takes for a location below checkpoints.dir."""
+    """A location below checkpoints.dir in the form that state.filesystem.open_filesystem takes."""
     if not is_s3a(location):
         return location
     scheme, host, *_ = urlsplit(endpoint_of(checkpoints))
@@ -38,7 +38,7 @@ def readable(checkpoints: CheckpointSettings, location: str) -> str:
 
 
 def spark_conf(checkpoints: CheckpointSettings) -> dict[str, str]:
-    """Spark's options for the checkpoints; none where they are on a disk. No secret is among them."""
+    """Spark's options for checkpoints on an object store; none if they are on a disk. They hold no secret."""
     if not is_s3a(checkpoints.dir):
         return {}
     manager = "org.apache.spark.sql.execution.streaming.FileSystemBasedCheckpointFileManager"
@@ -46,16 +46,16 @@ def spark_conf(checkpoints: CheckpointSettings) -> dict[str, str]:
         "spark.sql.streaming.checkpointFileManagerClass": manager,
         f"{_HADOOP}endpoint": endpoint_of(checkpoints),
         f"{_HADOOP}endpoint.region": checkpoints.region,
-        f"{_HADOOP}path.style.access": "true",  # as pyarrow does where it is given an endpoint
+        f"{_HADOOP}path.style.access": "true",  # pyarrow does the same if it is given an endpoint
         f"{_HADOOP}aws.credentials.provider": "com.amazonaws.auth.DefaultAWSCredentialsProviderChain",
-        f"{_HADOOP}fast.upload.buffer": "bytebuffer",  # files of a kilobyte need no scratch file each
-        f"{_HADOOP}directory.marker.retention": "keep",  # else each write asks to delete the markers above it
+        f"{_HADOOP}fast.upload.buffer": "bytebuffer",  # a file of a kilobyte needs no temporary file
+        f"{_HADOOP}directory.marker.retention": "keep",  # or each write would delete the markers above it
     }
 
 
 @contextmanager
 def faults_named(checkpoints: CheckpointSettings) -> Iterator[None]:
-    """Raise UnavailableError for what the store did to Spark's side, which is told as text in a Java exception."""
+    """Raise UnavailableError if a Java exception of Spark says in its text that the store failed."""
     try:
         yield
     except Exception as error:
@@ -66,6 +66,6 @@ def faults_named(checkpoints: CheckpointSettings) -> Iterator[None]:
 
 
 def name_profiles_for_java(environment: MutableMapping[str, str] = os.environ) -> None:
-    """Let a JVM that is started next find the profile file that pyarrow and boto3 find."""
+    """Name the profile file of pyarrow and boto3 to the JVM that is started next."""
     if _PROFILES in environment:
         environment.setdefault(_JAVA_PROFILES, environment[_PROFILES])

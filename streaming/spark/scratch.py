@@ -1,7 +1,7 @@
-"""Folders for Spark's temporary files: one for each process, removed when it ends, or by the next one if it was killed.
+"""Folders for Spark's temporary files: one for each process, removed at its end or, if it is killed, by the next one.
 
-Spark and the native libraries in it remove what they wrote only when their JVM ends by itself. A service that is killed
-now and then would fill /tmp.
+Spark and its native libraries remove their files only if the JVM ends by itself, so a service that is killed now and
+then would fill /tmp.
 """
 
 import atexit
@@ -18,21 +18,21 @@ from pathlib import Path
 from streaming.errors import ConfigError
 
 log = logging.getLogger("ledger-reaper")
-_OURS = re.compile(r"ledger-reaper-\d+-[0-9a-f]{8}")  # root may be a folder that others use too
+_OURS = re.compile(r"ledger-reaper-\d+-[0-9a-f]{8}")  # others may use the same root
 
 
 def claim(root: Path) -> Path:
-    """Make a folder in root that is this process's until it ends; remove those whose process has ended.
+    """Make a folder in root for this process, and remove folders of processes that have ended.
 
-    A folder is somebody's while its lock is held, which ends with the process, however it ends.
-    Raises ConfigError if root can't be written.
+    A process holds a lock on its folder; the lock ends with the process, however it ends. Raises ConfigError if root
+    can't be written.
     """
     try:
         root.mkdir(parents=True, exist_ok=True)
-        with _locked(root, wait=True):  # nobody removes a folder between its making and its locking
+        with _locked(root, wait=True):  # so that nobody removes our folder before we have locked it
             folder = root / f"ledger-reaper-{os.getpid()}-{secrets.token_hex(4)}"
             folder.mkdir()
-            _lock(folder, wait=False)  # kept open until the process ends
+            _lock(folder, wait=False)  # the lock stays until the process ends
             for other in root.iterdir():
                 if _OURS.fullmatch(other.name) and other != folder:
                     _remove_unless_held(other)
@@ -52,7 +52,10 @@ def _locked(folder: Path, *, wait: bool) -> Iterator[None]:
 
 
 def _lock(folder: Path, *, wait: bool) -> int:
-    """Lock the folder and return what holds it; BlockingIOError if somebody else does and wait is not asked for."""
+    """Lock the folder and return the descriptor that holds the lock.
+
+    Raises BlockingIOError if another process has locked it and wait is false.
+    """
     handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
     try:
         fcntl.flock(handle, fcntl.LOCK_EX if wait else fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -1,4 +1,4 @@
-"""The Spark session of `ledger-reaper run`; under spark-submit the session is there already and is taken as it is."""
+"""Starts Spark, in a JVM of our own or in the one that spark-submit has started."""
 
 import contextlib
 import logging
@@ -18,11 +18,12 @@ from streaming.config.load import CONF
 from streaming.config.sections import is_s3a
 from streaming.config.settings import Settings
 from streaming.errors import ConfigError
-from streaming.spark import ivy, s3a, scratch
+from streaming.spark import ivy, s3a, scratch, submitted
+from streaming.spark.submitted import LOOPBACK
 
 log = logging.getLogger("ledger-reaper")
 
-# What our jobs rely on wherever they run; conf/spark-defaults.conf says the same for spark-submit.
+# Our jobs rely on these wherever they run; conf/spark-defaults.conf has the same for spark-submit.
 WITHOUT_DELTA = {
     "spark.sql.session.timeZone": "UTC",
     "spark.sql.shuffle.partitions": "4",
@@ -42,7 +43,7 @@ NEEDED = WITHOUT_DELTA | {
 
 
 class Jars(NamedTuple):
-    """everywhere: what executors need too. driver: what only the driver does, so that it is not copied to each task."""
+    """everywhere: jars for driver and executors. driver: jars for the driver only, which Spark need not copy."""
 
     everywhere: Sequence[Path] = ()
     driver: Sequence[Path] = ()
@@ -51,33 +52,17 @@ class Jars(NamedTuple):
 def start(settings: Settings, jars: Jars, *, with_delta: bool = True) -> SparkSession:
     """Start Spark in this process, with jars_for(settings). A job that needs none of them starts two seconds sooner.
 
-    Raises ConfigError where spark-submit did not bring what a checkpoint on S3 takes.
+    Raises ConfigError if spark-submit was started without a jar that the checkpoints need, or with an option that
+    contradicts what our jobs rely on.
     """
-    # workers must run what runs here, not whatever python3 the PATH has
+    # Python workers must run this Python, not any python3 on the PATH
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    needed = NEEDED | s3a.spark_conf(settings.checkpoints) if with_delta else WITHOUT_DELTA
+    if submitted.is_submitted():
+        conf = submitted.completed(needed | submitted.chosen(settings.spark), submitted.given())
+    else:
+        conf = needed | _own_conf(settings, jars)
     builder = SparkSession.builder.appName(f"ledger-reaper {settings.service.name}")
-    options = settings.spark.java_options
-    if "SPARK_ENV_LOADED" not in os.environ:
-        builder = builder.master(settings.spark.master)
-        # not for spark-submit: workers elsewhere may get this package only with their first task
-        builder = builder.config("spark.python.daemon.module", "streaming.spark.worker_daemon")
-        # the variable, not spark.local.dir: Spark warns of that at each start
-        os.environ["SPARK_LOCAL_DIRS"] = str(local_dir := _local_dir(settings))
-        options = f'"-Djava.io.tmpdir={local_dir}" -XX:-UsePerfData {options}'
-    if jars.everywhere:
-        builder = builder.config("spark.jars", ",".join(str(jar) for jar in jars.everywhere))
-    if jars.driver:
-        builder = builder.config("spark.driver.extraClassPath", ":".join(str(jar) for jar in jars.driver))
-        s3a.name_profiles_for_java()
-    conf = (NEEDED | s3a.spark_conf(settings.checkpoints) if with_delta else WITHOUT_DELTA) | {
-        "spark.driver.memory": settings.spark.driver_memory,
-        "spark.driver.extraJavaOptions": " ".join(
-            ("-Xss8m", f'"-Dlog4j2.configurationFile={_log_configuration()}"', options)
-        ),
-        "spark.ui.port": str(settings.spark.ui_port),
-        "spark.driver.host": "127.0.0.1",
-        "spark.driver.bindAddress": "127.0.0.1",
-    }
     for key, value in conf.items():
         builder = builder.config(key, value)
     with _sigint_left_alone():
@@ -88,9 +73,39 @@ def start(settings: Settings, jars: Jars, *, with_delta: bool = True) -> SparkSe
     return spark
 
 
+def _own_conf(settings: Settings, jars: Jars) -> dict[str, str]:
+    """What a JVM of our own is started with."""
+    local_dir = _local_dir(settings)
+    # the variable, since Spark warns of spark.local.dir at each start
+    os.environ["SPARK_LOCAL_DIRS"] = str(local_dir)
+    java_options = (
+        "-Xss8m",
+        f'"-Dlog4j2.configurationFile={_log_configuration()}"',
+        f'"-Djava.io.tmpdir={local_dir}"',
+        "-XX:-UsePerfData",
+        settings.spark.java_options,
+    )
+    conf = {
+        "spark.master": settings.spark.master,
+        # not under spark-submit: workers elsewhere may get this package only with their first task
+        "spark.python.daemon.module": "streaming.spark.worker_daemon",
+        "spark.driver.memory": settings.spark.driver_memory,
+        "spark.driver.extraJavaOptions": " ".join(java_options),
+        "spark.ui.port": str(settings.spark.ui_port),
+        "spark.driver.host": LOOPBACK,
+        "spark.driver.bindAddress": LOOPBACK,
+    }
+    if jars.everywhere:
+        conf["spark.jars"] = ",".join(str(jar) for jar in jars.everywhere)
+    if jars.driver:
+        conf["spark.driver.extraClassPath"] = ":".join(str(jar) for jar in jars.driver)
+        s3a.name_profiles_for_java()
+    return conf
+
+
 @contextlib.contextmanager
 def _sigint_left_alone() -> Iterator[None]:
-    """A new SparkContext takes SIGINT, to raise KeyboardInterrupt wherever the main thread is."""
+    """Keep our SIGINT handler: a new SparkContext sets one that raises KeyboardInterrupt in the main thread."""
     handler = signal.getsignal(signal.SIGINT)
     try:
         yield
@@ -117,31 +132,31 @@ def _require_s3a(spark: SparkSession) -> None:
 
 
 def end_jvm(exit_code: int) -> None:
-    """End spark-submit's JVM with us: the connector's threads would keep it alive for ever."""
+    """End spark-submit's JVM together with this process: the connector's threads would keep it alive for ever."""
     gateway = SparkContext._gateway
     if gateway is not None:
-        with contextlib.suppress(Py4JError, OSError):  # it goes while it answers
+        with contextlib.suppress(Py4JError, OSError):  # the JVM ends before it answers
             gateway.jvm.java.lang.System.exit(exit_code)
 
 
 def jars_for(settings: Settings) -> Jars:
-    """What the service needs, fetched if missing; none where spark-submit brought them."""
-    return Jars() if "SPARK_ENV_LOADED" in os.environ else fetched_jars(settings)
+    """The jars that the service needs, fetched if missing; none under spark-submit, which has got them by --jars."""
+    return Jars() if submitted.is_submitted() else fetched_jars(settings)
 
 
 def fetched_jars(settings: Settings) -> Jars:
     """Connector and Delta, and S3A for checkpoints on S3; fetched into the user's cache if missing."""
     from streaming.spark import jars as artifacts
 
-    told: set[str] = set()
+    logged: set[str] = set()
 
-    def tell(what: str, _done: int, total: int) -> None:
-        if what not in told:
-            told.add(what)
+    def log_once(what: str, _done: int, total: int) -> None:
+        if what not in logged:
+            logged.add(what)
             log.info("%s (%s MB, once)", what, total // 1_000_000)
 
-    driver = ivy.fetch(artifacts.S3A, progress=tell) if is_s3a(settings.checkpoints.dir) else ()
-    return Jars(artifacts.jars(progress=tell), driver)
+    driver = ivy.fetch(artifacts.S3A, progress=log_once) if is_s3a(settings.checkpoints.dir) else ()
+    return Jars(artifacts.jars(progress=log_once), driver)
 
 
 def _log_configuration() -> str:

@@ -1,4 +1,4 @@
-"""SIGTERM and SIGINT as a call instead of an end."""
+"""Turns SIGTERM and SIGINT into a call of ours, in Python and in the JVM, instead of the end of the process."""
 
 import contextlib
 import signal
@@ -12,7 +12,7 @@ from pyspark.java_gateway import ensure_callback_server_started
 
 
 class _SignalHandler:
-    """A sun.misc.SignalHandler: what the JVM gets is handed on to Python."""
+    """A sun.misc.SignalHandler that calls Python for each signal that the JVM gets."""
 
     class Java:
         implements: tuple[str, ...] = ("sun.misc.SignalHandler",)
@@ -26,9 +26,9 @@ class _SignalHandler:
 
 @contextlib.contextmanager
 def jvm_signals(told: Callable[[int], None]) -> Iterator[None]:
-    """Hand the JVM's SIGTERM and SIGINT to told(number), from another thread, instead of ending the JVM under us.
+    """Call told(number), in another thread, when the JVM gets SIGTERM or SIGINT, so that the JVM does not end.
 
-    spark-submit's process is the JVM, and systemd stops a service by a signal to all its processes.
+    The process of spark-submit is the JVM, and systemd stops a service by a signal to all of its processes.
     """
     gateway = SparkContext._gateway
     if gateway is None:
@@ -41,16 +41,16 @@ def jvm_signals(told: Callable[[int], None]) -> Iterator[None]:
     try:
         yield
     finally:
-        with contextlib.suppress(Py4JError, OSError):  # there may be no JVM any more
+        with contextlib.suppress(Py4JError, OSError):  # the JVM may have ended
             for name, old in before.items():
                 signals.handle(signals(name), old)
 
 
 @contextlib.contextmanager
 def on_signals(told: Callable[[int], None]) -> Iterator[None]:
-    """Call told(number) for each; whoever handled them before does so again afterwards.
+    """Call told(number) when this process gets SIGTERM or SIGINT; the handlers from before return at the end.
 
-    Only the main thread can do that; in any other nothing changes.
+    Only the main thread can set handlers; in another thread nothing changes.
     """
     if threading.current_thread() is not threading.main_thread():
         yield

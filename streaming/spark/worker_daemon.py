@@ -1,7 +1,7 @@
-"""Spark's daemon of Python workers, without the archives that Spark puts on their path.
+"""Starts Spark's Python workers without the archives that Spark puts on their search path.
 
-Each task drops Python's import caches; for the 4,000 names of Spark's core jar and pyspark.zip that costs 0.2 s of CPU,
-in pure Python, before the first row. Neither is needed where PySpark is installed.
+Each task clears Python's import caches, and reading the 4,000 names of Spark's core jar and pyspark.zip again costs
+0.2 s of CPU before the first row. Where PySpark is installed, neither archive is needed.
 """
 
 import runpy
@@ -13,7 +13,7 @@ _ARCHIVES = (".jar", ".zip")
 
 
 def without_archives(path: Sequence[str]) -> list[str]:
-    """The search path without archives, if PySpark is found on what is left; else as it was."""
+    """The search path without archives if PySpark is found without them, else the whole path."""
     folders = [entry for entry in path if not entry.endswith(_ARCHIVES)]
     return folders if PathFinder.find_spec("pyspark", folders) is not None else list(path)
 

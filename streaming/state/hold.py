@@ -1,35 +1,28 @@
-"""Why nothing is deleted at the moment, as a file beside the receipts: for whoever asks those, not ZooKeeper."""
+"""Why nothing is deleted at the moment, in a file beside the receipts: for a reader who can't ask ZooKeeper."""
 
 import contextlib
 import json
 
-import pyarrow as pa
-import pyarrow.fs as pafs
-
-from streaming.state.filesystem import open_filesystem
+from streaming.errors import UnavailableError
+from streaming.state.filesystem import folder_of
 
 _FILE = "held.json"
 
 
 def note(state_dir: str, why: str, *, now_ms: int) -> None:
-    """Write why and since when; "" takes the note away. What can't be written is not worth stopping for."""
-    with contextlib.suppress(OSError, pa.ArrowInvalid):
-        filesystem, root = open_filesystem(state_dir)
-        path = f"{root}/{_FILE}"
+    """Write why and since when; "" takes the note away. A note that can't be written stops nothing."""
+    with contextlib.suppress(UnavailableError):
+        folder = folder_of(state_dir)
         if why:
-            filesystem.create_dir(root, recursive=True)
-            with filesystem.open_output_stream(path) as out:
-                out.write(json.dumps({"why": why, "since_ms": now_ms}).encode())
-        elif filesystem.get_file_info(path).type is not pafs.FileType.NotFound:
-            filesystem.delete_file(path)
+            folder.write(_FILE, json.dumps({"why": why, "since_ms": now_ms}).encode())
+        else:
+            folder.delete(_FILE)
 
 
 def noted(state_dir: str) -> tuple[str, int]:
-    """(why, since ms) as noted last; ("", 0) where nothing is."""
+    """(why, since ms) as noted last; ("", 0) where there is no note, or none that can be read."""
     try:
-        filesystem, root = open_filesystem(state_dir)
-        with filesystem.open_input_stream(f"{root}/{_FILE}") as stream:
-            said = json.loads(stream.read())
+        said = json.loads(folder_of(state_dir).read(_FILE) or b"{}")
         return str(said["why"]), int(said["since_ms"])
-    except (OSError, ValueError, KeyError, TypeError):
+    except (UnavailableError, ValueError, KeyError, TypeError):
         return "", 0

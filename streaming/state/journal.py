@@ -21,7 +21,7 @@ import pyarrow.parquet as pq
 
 from streaming.clock import Clock
 from streaming.errors import UnavailableError
-from streaming.state.filesystem import open_filesystem
+from streaming.state.filesystem import flush, open_filesystem
 from udfs.offload_target import Bucket
 from udfs.records import Reference
 from udfs.references import tenant_of_key
@@ -137,7 +137,7 @@ class ParquetJournal:
             unfinished.unlink(missing_ok=True)  # a full disk is tried again and again
             raise
         for changed in (folder, str(Path(folder).parent), self._root):  # a new day's folder is an entry of its parent
-            _sync_folder(changed)
+            flush(changed)
 
 
 def _ledger_row(entry: JournalEntry) -> dict[str, object]:
@@ -170,14 +170,6 @@ def _basis(reference: Reference) -> dict[str, object]:
         "presence": str(reference.presence),
         "checks": [f"{path}@{version}" for path, version in reference.checks],
     }
-
-
-def _sync_folder(folder: str) -> None:
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 @dataclass(frozen=True, slots=True)

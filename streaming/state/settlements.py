@@ -10,7 +10,6 @@ Not in the receipts' own table: that has one writer, the service, and counting o
 
 import contextlib
 import json
-import os
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -18,12 +17,11 @@ from uuid import uuid4
 
 import pyarrow as pa
 import pyarrow.dataset as ds
-import pyarrow.fs as pafs
 import pyarrow.parquet as pq
 
 from streaming import schemas
 from streaming.errors import UnavailableError
-from streaming.state.filesystem import open_filesystem
+from streaming.state.filesystem import folder_of
 from udfs import columns as c
 
 FOLDER = "dead-letters"
@@ -72,8 +70,9 @@ class SettlementFolder:
     """The folder of one state directory. Every method raises UnavailableError when it can't be read or written."""
 
     def __init__(self, state_dir: str) -> None:
-        self._filesystem, root = open_filesystem(state_dir)
-        self._path = f"{root}/{FOLDER}"
+        self._folder = folder_of(state_dir)
+        self._filesystem = self._folder.filesystem
+        self._path = f"{self._folder.root}/{FOLDER}"
 
     @contextlib.contextmanager
     def plan(self, at_ms: int, target: str, after: Mapping[str, tuple[int, int]]) -> Iterator["PlanWriter"]:
@@ -178,35 +177,15 @@ class SettlementFolder:
         return ReplayPlan(name.removesuffix(".parquet"), about[_TARGET].decode(), after)
 
     def _names(self) -> list[str]:
-        with _translated(self._path):
-            found = self._filesystem.get_file_info(pafs.FileSelector(self._path, allow_not_found=True))
-        return sorted(info.base_name for info in found if info.base_name.endswith(".parquet"))
+        return [name for name in self._folder.names(FOLDER) if name.endswith(".parquet")]
 
     @contextlib.contextmanager
     def _new(self, name: str, schema: pa.Schema) -> Iterator[pq.ParquetWriter]:
-        unfinished = f"{self._path}/.{name}.unfinished"
-        with _translated(self._path):
-            self._filesystem.create_dir(self._path, recursive=True)
-        try:
-            with _translated(self._path):
-                with pq.ParquetWriter(unfinished, schema, filesystem=self._filesystem, compression="zstd") as writer:
-                    yield writer
-                self._sync(unfinished)
-                self._filesystem.move(unfinished, f"{self._path}/{name}")
-                self._sync(self._path)
-        except BaseException:
-            with contextlib.suppress(OSError):
-                self._filesystem.delete_file(unfinished)
-            raise
-
-    def _sync(self, path: str) -> None:
-        if not isinstance(self._filesystem, pafs.LocalFileSystem):
-            return  # the store's own close() is the promise
-        descriptor = os.open(path, os.O_RDONLY)
-        try:
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
+        with (
+            self._folder.new_file(f"{FOLDER}/{name}") as path,
+            pq.ParquetWriter(path, schema, filesystem=self._filesystem, compression="zstd") as writer,
+        ):
+            yield writer
 
 
 @dataclass(slots=True)

@@ -1,32 +1,41 @@
-"""The words of a sweep: what goes in, what comes out, what it needs, and a job on its way in between."""
+"""The words of a sweep: a job (one request), what the sweeper needs, and what became of the job.
 
-from collections.abc import Sequence
+Several requests of a batch may mean the same ledger or the same objects. The first of them, the lead, is judged and
+worked off; the others take their answer from it.
+"""
+
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol
 
 from streaming.state.journal import JournalEntry
-from udfs.judge import Policy
+from udfs.completeness import certificate
+from udfs.judge import Policy, first_sight_ms, kept_by_shrinkage
 from udfs.paths import Layout
 from udfs.records import Counts, Outcome, PendingDelete, Reason, Reference, Verdict
+
+_NEEDS_SECOND_LOOK = frozenset({Reason.OWNER_ABSENT_ONCE, Reason.UNREFERENCED_ONCE})
 
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """One request and when we ourselves first saw its owner gone, or its ledger unreferenced (None: never).
+    """One request, and what earlier looks at its owner showed.
 
-    believed: how much its owner's sources named when they were last believed (None: not known).
+    absent_since_ms: when we ourselves first saw its owner gone, or its ledger unreferenced (None: never).
+    baseline: how many ledgers its owner's sources named at the last look that can be trusted (None: not known).
     """
 
     request: PendingDelete
     absent_since_ms: int | None = None
-    believed: Counts | None = None
+    baseline: Counts | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Swept:
-    """What became of a Job. DELETED here is verified. refreshed: the cached reference was stale.
+    """What became of a Job. The outcome DELETED here means: deleted, looked for again, and not found.
 
-    sources: certificate of what its owner's sources said; "" where they were not asked.
+    refreshed: the cached reference was out of date. sources: what the owner's sources said, as
+    udfs.completeness.certificate writes it; "" where they were not asked.
     """
 
     verdict: Verdict
@@ -38,7 +47,11 @@ class Swept:
 
 @dataclass(frozen=True, slots=True)
 class SweepRules:
-    """What a sweep needs to know. epoch: (path, version) that proves we are still the one."""
+    """What a sweep of ledgers goes by.
+
+    layout, ledgers_root: where BookKeeper keeps ledgers in ZooKeeper. epoch: path and version of the znode that every
+    new instance of this service changes at its start; a delete that checks it proves that no newer instance runs.
+    """
 
     layout: Layout
     ledgers_root: str
@@ -67,50 +80,100 @@ class Limiter(Protocol):
         ...
 
     def done(self) -> None:
-        """Those waited for last were answered."""
+        """Take note that the deletes which were waited for last have been answered."""
+        ...
+
+
+class GroupSweeper(Protocol):
+    """Works off the requests of one ledger type."""
+
+    def sweep(
+        self, jobs: Sequence[Job], cached: Mapping[str, Reference], *, limiter: Limiter | None = None
+    ) -> list[Swept]:
+        """Work off jobs, in order. Raises UnavailableError (nothing is known; do all again), FencedError."""
         ...
 
 
 @dataclass(slots=True)
 class OpenJob:
-    """A job on its way. judged_on: the reference that its verdict rests on, whatever is read later.
+    """A job on its way. key: its reference key (udfs.references). judged_on: the reference that its verdict rests on.
 
-    allowed: the verdict with which a delete was sent whose answer was lost. why_again: what to say if rounds run out.
-    was_there: the ledger existed when it was looked at.
+    length_bytes: how much there is to delete.
     """
 
     job: Job
     key: str
-    path: str
-    judged_on: Reference | None = None
     verdict: Verdict | None = None
-    allowed: Verdict | None = None
-    why_again: Verdict | None = None
+    judged_on: Reference | None = None
     length_bytes: int = 0
-    was_there: bool = False
 
     @property
     def is_to_delete(self) -> bool:
-        """Whether the verdict of now is to delete."""
+        """Whether the verdict is, for now, to delete."""
         return self.verdict is not None and self.verdict.outcome is Outcome.DELETED
 
     @property
+    def is_in_use(self) -> bool:
+        """Whether the verdict is, for now, that the owner refers to it."""
+        return self.verdict is not None and self.verdict.reason is Reason.IN_USE
+
+    def later(self, reason: Reason, detail: str) -> None:
+        """Keep it for now."""
+        self.verdict = Verdict(Outcome.RETRY, reason, detail)
+
+    def sources(self, policy: Policy) -> str:
+        """Return the certificate of what the owner's sources said; "" where they were not asked."""
+        if self.judged_on is None:
+            return ""
+        has_shrunk = kept_by_shrinkage(self.judged_on, self.job.baseline, policy) is not None
+        return certificate(self.judged_on, self.job.baseline if has_shrunk else None)
+
+
+@dataclass(slots=True, kw_only=True)
+class LedgerJob(OpenJob):
+    """A job for a ledger in BookKeeper. path: the ledger's znode.
+
+    sent: the verdict with which a delete was sent whose answer got lost. was_there: we saw the ledger.
+    """
+
+    path: str
+    sent: Verdict | None = None
+    was_there: bool = False
+
+    @property
     def is_kept(self) -> bool:
-        """Whether it was there, and nothing of ours may have deleted it."""
-        return self.was_there and self.allowed is None and self.verdict is not None and not self.is_to_delete
+        """Whether we saw the ledger, keep it, and sent no delete of it."""
+        return self.was_there and self.sent is None and self.verdict is not None and not self.is_to_delete
 
     def basis(self) -> Reference:
-        """The reference that the verdict rests on."""
+        """Return the reference that the verdict rests on."""
         if self.judged_on is None:
             raise AssertionError(f"{self.path} was not judged")
         return self.judged_on
 
-    def later(self, reason: Reason, detail: str) -> None:
-        """Keep it for now."""
-        self.verdict = self.why_again = Verdict(Outcome.RETRY, reason, detail)
-
     def found_gone(self) -> Verdict:
-        """Our own delete, whose answer was lost on the way: it was allowed when it was sent."""
-        if self.allowed is None:
+        """Return the verdict for a ledger that is gone after a delete of ours whose answer got lost."""
+        if self.sent is None:
             raise AssertionError(f"no delete of {self.path} was sent")
-        return replace(self.allowed, detail="the answer was lost; looked again")
+        return replace(self.sent, detail="the answer was lost; looked again")
+
+
+def swept_of(one: OpenJob, lead: OpenJob, policy: Policy, *, now_ms: int, refreshed: bool = False) -> Swept:
+    """Say what became of a job whose lead is finished.
+
+    A request that equals the lead's shares its verdict; only one of them says DELETED. A request that differs (it
+    names another owner for the same ledger) has to be judged for itself, so it comes back later.
+    """
+    verdict, sources = lead.verdict, lead.sources(policy)
+    if verdict is None:
+        raise AssertionError(f"no verdict for {lead.job.request}")
+    if one is not lead:
+        if one.job.request != lead.job.request:
+            why = "another request for the same ledger or objects went first"
+            return Swept(Verdict(Outcome.RETRY, Reason.DUPLICATE, why), sources=sources)
+        if verdict.outcome is Outcome.DELETED:
+            why = "asked for twice in one batch"
+            return Swept(Verdict(Outcome.ALREADY_GONE, Reason.DUPLICATE, why), sources=sources)
+    is_first_look = verdict.reason in _NEEDS_SECOND_LOOK
+    since_ms = first_sight_ms(one.job.absent_since_ms, policy, now_ms=now_ms) if is_first_look else None
+    return Swept(verdict, refreshed, since_ms, lead.length_bytes, sources)

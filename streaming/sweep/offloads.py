@@ -1,13 +1,14 @@
-"""Look, read the owner, write down, read the owner again, delete, look again: one group of offload requests.
+"""The sweep of tiered storage: look, read the owner, write the journal, read the owner again, delete, look again.
 
-S3 has no transaction that a delete could carry its proof in. What stands in for it:
-1. the objects are looked at before the owner is read: a UUID that the list does not name after that never returns;
-2. owners are always read now, never from the cache; their versions (and our epoch's) are looked at once more right
-   before the delete, and who changed in between is read and judged again;
-3. the data object goes first, the index last: it holds the proof of ownership, so a pair that was half deleted
-   can still be proven by whoever comes next;
-4. each half is looked for afterwards: "deleted" is said only of what is not found.
-A store that fails keeps its own requests only; those in other buckets go on.
+S3 has no transaction that could check the owner together with the delete. Instead:
+1. we look at the objects before we read the owner: a UUID that the owner's list does not name after that never
+   returns to it (udfs.judge_offload says why);
+2. we always read owners now, never from the cache. Right before the delete we compare their versions, and our
+   epoch's, once more; an owner that changed in between is read and judged again;
+3. we delete the data object first and the index object last. The index holds the proof of ownership, so that whoever
+   finds a pair of which one half is gone can still prove whose it was;
+4. we look for each object afterwards, and say DELETED only of what we don't find.
+If a bucket's store fails, only the requests for that bucket come back later; the others go on.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -19,19 +20,17 @@ from streaming.errors import FencedError, RefusedError, UnavailableError
 from streaming.in_use.loader import InUseLoader
 from streaming.ports import ObjectStore
 from streaming.state.journal import ObjectEntry
-from streaming.sweep.jobs import Job, Limiter, Swept
+from streaming.sweep.jobs import Job, Limiter, Swept, swept_of
 from streaming.sweep.offload_jobs import ObjectJournal, OffloadJob, OffloadRules, Stores, opened
 from streaming.sweep.offload_steps import abort_uploads, delete_data, delete_indexes, kept_versions, look
-from udfs.completeness import certificate
-from udfs.judge import kept_by_shrinkage, seen_before
 from udfs.judge_offload import OffloadCase, judge_offload
 from udfs.offload_target import Bucket
 from udfs.records import Outcome, Reason, Reference, Verdict
 from udfs.references import fixed_paths, owner_of
 
-_NAMES_AT_ONCE = 4_000  # four full DeleteObjects in flight; more would only lengthen the way from look to delete
+_NAMES_AT_ONCE = 4_000  # four full DeleteObjects in flight; more would only lengthen the time from look to delete
 _ABSENT = -1
-_CONFIRMED_AT_MOST = 100  # kept objects looked for once more; a request each, and S3 has no bulk look
+_CONFIRMED_AT_MOST = 100  # kept objects that we look for once more: S3 takes a request for each
 
 _T = TypeVar("_T")
 
@@ -60,7 +59,11 @@ class OffloadSweeper:
                 leads.setdefault((one.bucket, one.name), one)
         for bucket in dict.fromkeys(bucket for bucket, _name in leads):
             self._sweep_bucket([one for one in leads.values() if one.bucket == bucket], limiter)
-        return [self._result(one, one if one.bucket is None else leads[one.bucket, one.name]) for one in begun]
+        policy, now_ms = self._rules.policy.patience, self._clock.now_ms()
+        return [
+            swept_of(one, one if one.bucket is None else leads[one.bucket, one.name], policy, now_ms=now_ms)
+            for one in begun
+        ]
 
     def _place(self, jobs: Sequence[OffloadJob]) -> None:
         for one, place in zip(jobs, self._stores.places([one.job.request for one in jobs]), strict=True):
@@ -110,12 +113,12 @@ class OffloadSweeper:
                 one.judged_on,
                 one.place.exclusive,
                 one.job.absent_since_ms,
-                one.job.believed,
+                one.job.baseline,
             )
             one.verdict = judge_offload(case, self._rules.policy, now_ms=self._clock.now_ms())
 
     def _judge_changed(self, deletable: Sequence[OffloadJob], references: Mapping[str, Reference]) -> None:
-        """Right before the delete: are we still the one, and are the owners what they were?"""
+        """Right before the delete: stop if a newer instance took over, and judge again whose owner changed."""
         checks = {key: _checks(references[key]) for key in {one.key for one in deletable}}
         epoch = self._rules.epoch
         holding = self._loader.holding([epoch, *(check for each in checks.values() for check in each)])
@@ -126,55 +129,31 @@ class OffloadSweeper:
             self._judge([one for one in deletable if one.key in changed], self._loader.load(changed))
 
     def _confirm_kept(self, store: ObjectStore, seen: Sequence[OffloadJob]) -> None:
-        """What is in use is still there; or its owner gave it up meanwhile, and a broker deleted it."""
-        kept = {_seen_key(one): one for one in seen if _is_in_use(one) and _seen_key(one)}
+        """Look for the kept objects again.
+
+        Where they are gone and their owner still refers to them, somebody deleted data that is in use. Where the owner
+        gave them up meanwhile, a broker deleted them, as it may.
+        """
+        kept = {_seen_key(one): one for one in seen if one.is_in_use and _seen_key(one)}
         keys = list(kept)[:_CONFIRMED_AT_MOST]
         there = _asked(lambda: store.existing(keys)) if keys else set()
         missing = [kept[key] for key in keys if key not in there]
         if missing:
             self._judge(missing, self._loader.load({one.key for one in missing}))
         for one in missing:
-            if _is_in_use(one):
+            if one.is_in_use:
                 one.later(Reason.KEPT_AND_GONE, f"{one.key} refers to it, and {one.name} vanished during the sweep")
-
-    def _sources(self, lead: OffloadJob) -> str:
-        if lead.judged_on is None:
-            return ""
-        patience = self._rules.policy.patience
-        is_too_little = kept_by_shrinkage(lead.judged_on, lead.job.believed, patience) is not None
-        return certificate(lead.judged_on, lead.job.believed if is_too_little else None)
-
-    def _result(self, one: OffloadJob, lead: OffloadJob) -> Swept:
-        verdict = lead.verdict
-        if verdict is None:
-            raise AssertionError(f"no verdict for {one.name}")
-        if one is not lead:
-            if one.job.request != lead.job.request:
-                return Swept(Verdict(Outcome.RETRY, Reason.DUPLICATE, "another request for these objects went first"))
-            if verdict.outcome is Outcome.DELETED:
-                return Swept(Verdict(Outcome.ALREADY_GONE, Reason.DUPLICATE, "asked for twice in one batch"))
-        since = self._first_sight(one.job) if verdict.reason is Reason.OWNER_ABSENT_ONCE else None
-        return Swept(verdict, absent_since_ms=since, length_bytes=lead.length_bytes, sources=self._sources(lead))
-
-    def _first_sight(self, job: Job) -> int:
-        now_ms, earlier = self._clock.now_ms(), job.absent_since_ms
-        patience = self._rules.policy.patience
-        return earlier if earlier is not None and seen_before(earlier, patience, now_ms=now_ms) else now_ms
-
-
-def _is_in_use(one: OffloadJob) -> bool:
-    return one.verdict is not None and one.verdict.reason is Reason.IN_USE
 
 
 def _seen_key(one: OffloadJob) -> str:
-    """The object that was seen, the index before the data (which it may stand for); "" where there was none."""
+    """The key of an object that we saw: the index, else the data object; "" where there was neither."""
     if one.facts.index is not None:
         return one.index_key
     return one.name if one.facts.data is not None else ""
 
 
 class _StoreFailedError(Exception):
-    """The store of one bucket did not do what it was asked; carries what that means for those who wait for it."""
+    """The store of one bucket failed; carries the verdict of the requests for that bucket."""
 
     def __init__(self, verdict: Verdict) -> None:
         super().__init__(verdict.detail)
@@ -182,7 +161,7 @@ class _StoreFailedError(Exception):
 
 
 def _asked(ask: Callable[[], _T]) -> _T:
-    """Ask the store, and nothing but the store: what ZooKeeper fails to answer concerns every request."""
+    """Ask the store only: where ZooKeeper fails, every request has to wait, not just those for one bucket."""
     try:
         return ask()
     except UnavailableError as error:
@@ -192,7 +171,7 @@ def _asked(ask: Callable[[], _T]) -> _T:
 
 
 def _delete_proven(store: ObjectStore, deletable: Sequence[OffloadJob]) -> None:
-    """Parts, then data, then index; who fails a step does not get to the next, and nobody is done before the last."""
+    """Delete parts, then data, then index; a job that fails a step goes no further, and is kept."""
     allowed = [(one, one.verdict) for one in deletable]
     for one in deletable:
         one.verdict = None
@@ -213,7 +192,7 @@ def _step(
 
 
 def _checks(reference: Reference) -> tuple[tuple[str, int], ...]:
-    """The znodes that the reference rests on; of an owner that is gone, that it still does not exist."""
+    """Return the (znode, version) that the reference rests on; -1: the znode of a gone owner still does not exist."""
     return reference.checks or tuple((path, _ABSENT) for path in fixed_paths(owner_of(reference.key)))
 
 

@@ -1,4 +1,4 @@
-"""The references of one sweep: cached ones where a version check stands behind them, else read now."""
+"""What owners refer to, for one sweep: a cached answer where the delete's version check protects it, else read now."""
 
 from collections.abc import Iterable, Mapping, Sequence
 
@@ -9,7 +9,7 @@ from udfs.records import LedgerComponent, Presence, Reference
 
 
 class SweepReferences:
-    """References by key; what was read now goes before what was cached."""
+    """References by key. What this sweep has read itself comes before what the driver cached."""
 
     def __init__(self, loader: InUseLoader, cached: Mapping[str, Reference]) -> None:
         self._loader = loader
@@ -21,13 +21,13 @@ class SweepReferences:
         return self._fresh[key] if key in self._fresh else self._cached[key]
 
     def prepare(self, pending: Sequence[OpenJob]) -> None:
-        """Read what the cache does not hold, or may not answer."""
+        """Read the references that the cache does not hold or may not answer."""
         missing = {one.key for one in pending if one.key not in self._fresh and not self._may_answer(one)}
         if missing:
             self.reload(missing)
 
     def reload(self, keys: Iterable[str]) -> None:
-        """Read keys again; those whose znodes have other versions than the cached form are stale."""
+        """Read references again; a cached one that rests on other znode versions was stale."""
         for key, reference in self._loader.load(keys).items():
             cached = self._cached.get(key)
             if cached is not None and cached.checks != reference.checks:
@@ -35,18 +35,21 @@ class SweepReferences:
             self._fresh[key] = reference
 
     def is_cached(self, key: str) -> bool:
-        """Whether the answer is the cache's."""
+        """Whether the answer comes from the cache."""
         return key not in self._fresh
 
     def was_stale(self, key: str) -> bool:
-        """Whether the cache's answer turned out to be old."""
+        """Whether the cached answer turned out to be old."""
         return key in self._stale
 
     def _may_answer(self, one: OpenJob) -> bool:
-        """Only a PRESENT owner has versions that the delete will check; and a newer ledger makes the list old."""
+        """Whether the cache may answer: only a PRESENT owner has a znode version that the delete can check.
+
+        A ledger that is newer than all that the cached list names may have been written into the list since.
+        """
         reference = self._cached.get(one.key)
         if one.job.request.component is LedgerComponent.COMPACTED_LEDGER:
-            return False  # its reference moves on without any znode's version moving
+            return False  # its reference changes without any znode's version changing
         if reference is None or reference.presence is not Presence.PRESENT:
             return False
         return not is_above_newest(one.job.request, reference)

@@ -1,14 +1,14 @@
-"""From deletable ledgers to transactions that carry their proof, and from what became of those to what is next."""
+"""ZooKeeper transactions that delete ledgers only if nothing changed since we judged them; and what to do if it did."""
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from streaming.ports import GuardedDelete, GuardResult, GuardStatus, Unreadable, Znode
-from streaming.sweep.jobs import Limiter, OpenJob
+from streaming.sweep.jobs import LedgerJob, Limiter
 from udfs.records import Reason
 
-_DELETES_PER_GUARD = 100  # facts: 50 to 200 a transaction; a bigger one only makes a conflict dearer
+_DELETES_PER_GUARD = 100  # a bigger transaction is hardly faster, and a conflict costs more
 
 Nodes = Mapping[str, Znode | Unreadable | None]
 
@@ -18,15 +18,16 @@ class Guarded:
     """One transaction and the jobs it deletes for."""
 
     batch: GuardedDelete
-    members: Sequence[OpenJob]
+    members: Sequence[LedgerJob]
 
 
-def guards_of(deletable: Sequence[OpenJob], nodes: Nodes, epoch: tuple[str, int]) -> list[Guarded]:
-    """Group by owner: each transaction stands or falls with the versions that its members were judged on.
+def guards_of(deletable: Sequence[LedgerJob], nodes: Nodes, epoch: tuple[str, int]) -> list[Guarded]:
+    """Group the deletes by owner: a transaction checks the versions that all its members were judged on.
 
-    All are made before the first is sent: an owner read again in between must not lend its new version to old verdicts.
+    All transactions are made before the first is sent. An owner that is read again in between has a new version, and
+    verdicts that rest on the old one must not be carried out with the new one.
     """
-    groups: defaultdict[tuple[str, tuple[tuple[str, int], ...]], list[OpenJob]] = defaultdict(list)
+    groups: defaultdict[tuple[str, tuple[tuple[str, int], ...]], list[LedgerJob]] = defaultdict(list)
     for one in deletable:
         groups[one.key, one.basis().checks].append(one)
     guards = []
@@ -39,7 +40,7 @@ def guards_of(deletable: Sequence[OpenJob], nodes: Nodes, epoch: tuple[str, int]
 
 
 def portions(guards: Sequence[Guarded], limiter: Limiter | None) -> Iterable[list[Guarded]]:
-    """What is sent together: at most limiter.at_once deletes, but a transaction is never cut."""
+    """Divide the transactions into what is sent together: at most limiter.at_once deletes, no transaction cut."""
     portion: list[Guarded] = []
     size = 0
     for guard in guards:
@@ -53,24 +54,27 @@ def portions(guards: Sequence[Guarded], limiter: Limiter | None) -> Iterable[lis
 
 
 def read_node(nodes: Nodes, path: str) -> Znode:
-    """The znode as it was judged."""
+    """Return the znode as it was judged."""
     node = nodes[path]
     if not isinstance(node, Znode):
         raise AssertionError(f"{path} was judged deletable without having been read")
     return node
 
 
-def changed(members: Sequence[OpenJob], result: GuardResult) -> list[OpenJob]:
-    """Something was not as it was read, or nobody knows: all look again."""
+def changed(members: Sequence[LedgerJob], result: GuardResult) -> list[LedgerJob]:
+    """Return the members, all to be judged again: a znode was not as we read it, or the answer got lost."""
     for one in members:
         if result.status is GuardStatus.UNKNOWN:
-            one.allowed = one.verdict
+            one.sent = one.verdict
         one.later(_WHY_AGAIN[result.status], f"{result.status} at {result.path or one.path}")
     return list(members)
 
 
-def refused(members: Sequence[OpenJob], result: GuardResult) -> list[OpenJob]:
-    """One that can't be deleted (the right to is its parent's) fails the transaction; the others go again."""
+def refused(members: Sequence[LedgerJob], result: GuardResult) -> list[LedgerJob]:
+    """Return the members that may go again: one ledger that can't be deleted makes the whole transaction fail.
+
+    The right to delete a znode is its parent's, so all ledgers below the same parent are left out.
+    """
     culprits = {one.path for one in members if one.path == result.path}
     if culprits and result.status is GuardStatus.REFUSED:
         culprits = {one.path for one in members if parent_of(one.path) == parent_of(result.path)}
@@ -80,7 +84,7 @@ def refused(members: Sequence[OpenJob], result: GuardResult) -> list[OpenJob]:
 
 
 def parent_of(path: str) -> str:
-    """The parent's path."""
+    """Return the path of the parent."""
     return path.rpartition("/")[0]
 
 

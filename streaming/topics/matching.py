@@ -1,12 +1,12 @@
 """Which topics match topics.requests_pattern now: asked of the admin API, in the namespaces that can hold any."""
 
-from streaming.adapters.pulsar.admin import PulsarAdmin
 from streaming.config.settings import Settings
+from streaming.ports import TopicAdmin
 from udfs.topic_pattern import TopicPattern
 
 
-def matched_topics(admin: PulsarAdmin, settings: Settings) -> tuple[str, ...]:
-    """Partitioned topics that match and are not listed in topics.requests, by name. Raises what PulsarAdmin does."""
+def matched_topics(admin: TopicAdmin, settings: Settings) -> tuple[str, ...]:
+    """Partitioned topics that match and are not listed in topics.requests, by name. Raises what TopicAdmin does."""
     pattern = settings.topics.pattern
     if pattern is None:
         return ()
@@ -20,7 +20,7 @@ def matched_topics(admin: PulsarAdmin, settings: Settings) -> tuple[str, ...]:
     )
 
 
-def _namespaces(admin: PulsarAdmin, pattern: TopicPattern) -> list[str]:
+def _namespaces(admin: TopicAdmin, pattern: TopicPattern) -> list[str]:
     """Without asking where the pattern names the one namespace: that also takes less rights."""
     tenants = admin.tenants() if pattern.only_tenant is None else [pattern.only_tenant]
     return [

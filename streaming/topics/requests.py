@@ -4,8 +4,8 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
 from streaming.adapters.pulsar.publish import Message, send_all
-from streaming.clients import admin_for
 from streaming.config.settings import Settings
+from streaming.ports import TopicAdmin
 from streaming.topics.setup import ensure_topics
 from udfs.records import PendingDelete, Rejection
 from udfs.references import key_of
@@ -20,13 +20,14 @@ class PublishReport:
     invalid: list[tuple[int, str]] = field(default_factory=list)
 
 
-def publish_lines(settings: Settings, lines: Iterable[bytes], *, unchecked: bool = False) -> PublishReport:
+def publish_lines(
+    settings: Settings, admin: TopicAdmin, lines: Iterable[bytes], *, unchecked: bool = False
+) -> PublishReport:
     """Publish one request per non-empty line, making the topics if they are missing.
 
     Raises UnavailableError when any was not acknowledged, ConfigError where the topics can't be used.
     """
-    with admin_for(settings) as admin:
-        ensure_topics(admin, settings)  # or the broker would make an unpartitioned one at the first message
+    ensure_topics(admin, settings)  # or the broker would make an unpartitioned one at the first message
     report = PublishReport()
     report.published = send_all(
         settings.pulsar, settings.topics.requests[0], _messages(lines, report, unchecked=unchecked)

@@ -9,9 +9,9 @@ from collections.abc import Mapping
 from threading import Event
 from typing import Any
 
-from streaming.adapters.pulsar.admin import PulsarAdmin
 from streaming.config.settings import Settings
 from streaming.errors import BusyError, ConfigError, StopRequestedError
+from streaming.ports import TopicAdmin
 
 log = logging.getLogger("ledger-reaper")
 
@@ -21,7 +21,7 @@ PATIENCE_SECONDS = (
 _LOOK_SECONDS = 0.2
 
 
-def ensure_topics(admin: PulsarAdmin, settings: Settings, stop: Event | None = None) -> tuple[int, int]:
+def ensure_topics(admin: TopicAdmin, settings: Settings, stop: Event | None = None) -> tuple[int, int]:
     """Make or check all topics; returns the partitions of RETRY and of the DLQ. Raises ConfigError with all faults.
 
     Raises StopRequestedError where stop is set while a subscription is waited for.
@@ -37,7 +37,7 @@ def ensure_topics(admin: PulsarAdmin, settings: Settings, stop: Event | None = N
     return partitions[topics.retry], partitions[topics.dead_letter]
 
 
-def _ensure(admin: PulsarAdmin, settings: Settings, topic: str, faults: list[str], stop: Event) -> int:
+def _ensure(admin: TopicAdmin, settings: Settings, topic: str, faults: list[str], stop: Event) -> int:
     wanted = settings.two_phase.ledger_deletion_parallelism
     found = admin.partitions(topic)
     if found is None:
@@ -65,7 +65,7 @@ def _ensure(admin: PulsarAdmin, settings: Settings, topic: str, faults: list[str
     return found
 
 
-def _subscribe(admin: PulsarAdmin, settings: Settings, topic: str, stop: Event) -> None:
+def _subscribe(admin: TopicAdmin, settings: Settings, topic: str, stop: Event) -> None:
     """Make the subscription; a run that was killed may have its hand on it still. Raises BusyError in the end."""
     give_up_s = time.monotonic() + PATIENCE_SECONDS
     is_told = False
@@ -82,7 +82,7 @@ def _subscribe(admin: PulsarAdmin, settings: Settings, topic: str, stop: Event) 
                 raise StopRequestedError from error
 
 
-def take_up(admin: PulsarAdmin, settings: Settings, topic: str) -> list[str]:
+def take_up(admin: TopicAdmin, settings: Settings, topic: str) -> list[str]:
     """Give an existing topic that matches the pattern its subscription; returns what keeps it from being read."""
     found = admin.partitions(topic)
     if not found:
@@ -95,14 +95,14 @@ def _needs_deduplication(settings: Settings, topic: str) -> bool:
     return topic in (settings.topics.retry, settings.topics.dead_letter)
 
 
-def _set_policies(admin: PulsarAdmin, settings: Settings, topic: str) -> None:
+def _set_policies(admin: TopicAdmin, settings: Settings, topic: str) -> None:
     admin.set_retention(topic, minutes=settings.topics.retention_minutes, megabytes=-1)
     admin.set_message_ttl(topic, seconds=0)
     if _needs_deduplication(settings, topic):
         admin.set_deduplication(topic, enabled=True)
 
 
-def _deviations(admin: PulsarAdmin, settings: Settings, topic: str) -> list[str]:
+def _deviations(admin: TopicAdmin, settings: Settings, topic: str) -> list[str]:
     """What an existing topic lacks of what _set_policies gives, so that messages would be lost or doubled."""
     faults = []
     if admin.message_ttl(topic):
@@ -118,7 +118,7 @@ def _deviations(admin: PulsarAdmin, settings: Settings, topic: str) -> list[str]
     return faults
 
 
-def _deduplicates_soon(admin: PulsarAdmin, settings: Settings, topic: str) -> bool:
+def _deduplicates_soon(admin: TopicAdmin, settings: Settings, topic: str) -> bool:
     """A policy that was just set, or a topic that was just loaded, takes a moment."""
     give_up_s = time.monotonic() + settings.pulsar.timeout_seconds
     while not admin.deduplicates(topic):
@@ -128,7 +128,7 @@ def _deduplicates_soon(admin: PulsarAdmin, settings: Settings, topic: str) -> bo
     return True
 
 
-def _evictions(admin: PulsarAdmin, topic: str) -> list[str]:
+def _evictions(admin: TopicAdmin, topic: str) -> list[str]:
     if _evicts(admin.backlog_quota(topic)):
         return [f"{topic} has a backlog quota that evicts: unread requests would be lost. Use another policy."]
     return []
@@ -143,7 +143,7 @@ def _evicts(quotas: Mapping[str, Any]) -> bool:
     )
 
 
-def faults_of(admin: PulsarAdmin, settings: Settings, topic: str) -> list[str] | None:
+def faults_of(admin: TopicAdmin, settings: Settings, topic: str) -> list[str] | None:
     """What is wrong with a topic, without changing anything; None where it is missing: the first start makes it."""
     found = admin.partitions(topic)
     if found is None:
@@ -154,7 +154,7 @@ def faults_of(admin: PulsarAdmin, settings: Settings, topic: str) -> list[str] |
     without = [
         partition
         for partition in admin.last_positions(topic)
-        if subscription not in admin.internal_stats(partition)["cursors"]
+        if not admin.internal_stats(partition).has_subscription(subscription)
     ]
     faults = [f"{each} has no subscription {subscription}: `run` makes it; publish nothing before" for each in without]
     return faults + _deviations(admin, settings, topic) + _evictions(admin, topic)

@@ -15,12 +15,10 @@ from typing import Any
 import pyarrow.dataset as ds
 
 from streaming.adapters.bookkeeper import bookies
-from streaming.adapters.zookeeper.store import ZooKeeperStore
-from streaming.clients import admin_for, zookeeper_settings
 from streaming.config.settings import Settings
 from streaming.coordination import identity
 from streaming.errors import ConfigError, ReaperError, UnavailableError
-from streaming.ports import MetadataStore, Unreadable, Znode
+from streaming.ports import MetadataStore, TopicAdmin, Unreadable, Znode
 from streaming.state import journal, receipts
 from udfs import columns as c
 from udfs.formats.errors import FormatError
@@ -83,30 +81,27 @@ class UndoSelection:
         return self == UndoSelection()
 
 
-def undo(settings: Settings, wanted: UndoSelection, *, dry_run: bool = False) -> UndoReport:
+def undo(
+    settings: Settings, store: MetadataStore, admin: TopicAdmin, wanted: UndoSelection, *, dry_run: bool = False
+) -> UndoReport:
     """Put back what is wanted. Raises ConfigError when the journal has none of it, UnavailableError, SafetyError.
 
-    What exists is left alone, so a second call does nothing more.
+    A ledger that exists is left alone, so a second call does nothing more.
     """
-    store = ZooKeeperStore(zookeeper_settings(settings))
-    try:
-        with admin_for(settings) as admin:
-            identity.compare(identity.of_cluster(settings, store, admin), settings.state.dir)
-        layout = identity.read_layout(store, settings.zookeeper.ledgers_root)
-        entries = newest_of(
-            journal.entries(settings.state.dir, journal.JournalQuery(where=condition_of(wanted))), wanted.topic
+    identity.compare(identity.of_cluster(settings, store, admin), settings.state.dir)
+    layout = identity.read_layout(store, settings.zookeeper.ledgers_root)
+    entries = newest_of(
+        journal.entries(settings.state.dir, journal.JournalQuery(where=condition_of(wanted))), wanted.topic
+    )
+    if not entries:
+        raise ConfigError(
+            f"the journal in {settings.state.dir} has nothing of the kind: it keeps {settings.state.journal_days} "
+            "days, and only what this service deleted"
         )
-        if not entries:
-            raise ConfigError(
-                f"the journal in {settings.state.dir} has nothing of the kind: it keeps {settings.state.journal_days} "
-                "days, and only what this service deleted"
-            )
-        results = list(_put_back_all(store, settings, layout, entries, dry_run=dry_run))
-        report = UndoReport(_with_data(store, settings, results))
-        report.waiting = _still_asked_for(settings, report)
-        return report
-    finally:
-        store.close()
+    results = list(_put_back_all(store, settings, layout, entries, dry_run=dry_run))
+    report = UndoReport(_with_data(store, settings, results))
+    report.waiting = _still_asked_for(settings, report)
+    return report
 
 
 def newest_of(entries: Iterable[Mapping[str, Any]], topic: str = "") -> list[Mapping[str, Any]]:

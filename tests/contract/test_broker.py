@@ -1,18 +1,15 @@
-"""What every Broker says of topics that exist and of those that don't; and PulsarAdmin against a real broker."""
+"""What every Broker says of topics that exist and of those that don't."""
 
-import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Any
 from uuid import uuid4
 
 import pytest
 
 from streaming.adapters.memory.store import MemoryBroker
 from streaming.adapters.pulsar.admin import AdminBroker, PulsarAdmin, PulsarAdminSettings
-from streaming.errors import RefusedError
 from streaming.ports import Broker
-from udfs.paths import encode_cursor, managed_ledger_name, namespace_of
+from udfs.paths import encode_cursor, managed_ledger_name
 from udfs.records import BrokerView, Presence
 
 NAMESPACE = "public/default"
@@ -108,100 +105,3 @@ def test_asking_does_not_make_a_topic(world: World) -> None:
     name = managed_ledger_name(_topic())
 
     assert [world.broker.views([name])[0].presence for _ in range(2)] == [Presence.GONE] * 2
-
-
-@pytest.fixture
-def admin(cluster: Any) -> Iterator[PulsarAdmin]:
-    with PulsarAdmin(PulsarAdminSettings(cluster.addresses.admin)) as client:
-        yield client
-
-
-@pytest.mark.cluster
-def test_a_topic_is_made_once_with_its_subscription_on_every_partition(admin: PulsarAdmin) -> None:
-    topic = f"persistent://contract-{uuid4().hex[:8]}/ns/x"
-    assert admin.partitions(topic) is None
-
-    for first in (True, False):
-        admin.ensure_namespace(topic)
-        assert admin.create_partitioned_topic(topic, 3) is first
-        admin.ensure_subscription(topic, "a b/c")
-
-    assert admin.partitions(topic) == 3
-    partitions = [f"{topic}-partition-{index}" for index in range(3)]
-    assert set(partitions) < set(admin.topics(namespace_of(topic)))  # beside the namespace's system topics
-    assert [list(admin.internal_stats(partition)["cursors"]) for partition in partitions] == [["a+b%2Fc"]] * 3
-    assert admin.backlog(topic, "a b/c") == 0
-    assert {entry for _ledger, entry in admin.last_positions(topic).values()} == {-1}
-    assert list(admin.last_positions(topic)) == partitions
-
-
-@pytest.mark.cluster
-def test_a_subscription_is_not_made_on_a_topic_that_is_not_there(admin: PulsarAdmin) -> None:
-    topic = _topic()
-
-    with pytest.raises(RefusedError, match="there is no topic"):
-        admin.ensure_subscription(topic, "s")
-
-    assert admin.partitions(topic) is None
-    assert admin.backlog(topic, "s") == 0
-
-
-@pytest.mark.cluster
-@pytest.mark.parametrize("namespace", ["pulsar/system", NAMESPACE])
-def test_policies_are_in_force_once_set(admin: PulsarAdmin, namespace: str) -> None:
-    topic = f"persistent://{namespace}/contract-{uuid4().hex}"
-    admin.create_partitioned_topic(topic, 1)
-
-    admin.set_retention(topic, minutes=60, megabytes=-1)
-    admin.set_message_ttl(topic, seconds=120)
-    admin.set_deduplication(topic, enabled=True)
-    admin.set_backlog_quota_unlimited(topic)
-
-    assert admin.retention(topic) == (60, -1)
-    assert admin.message_ttl(topic) == 120
-    assert admin.deduplication(topic)
-    assert {kind: quota["limitSize"] for kind, quota in admin.backlog_quota(topic).items()} == {
-        "destination_storage": -1,
-        "message_age": -1,
-    }
-    admin.delete_topic(topic)
-
-
-@pytest.mark.cluster
-@pytest.mark.parametrize(("namespace", "does"), [("pulsar/system", False), (NAMESPACE, True)])
-def test_a_topic_is_deduplicated_except_among_the_brokers_own(admin: PulsarAdmin, namespace: str, does: bool) -> None:
-    topic = f"persistent://{namespace}/contract-{uuid4().hex}"
-    admin.create_partitioned_topic(topic, 2)
-    admin.set_deduplication(topic, enabled=True)
-
-    deadline = time.monotonic() + 5
-    while not (found := admin.deduplicates(topic)) and time.monotonic() < deadline:
-        time.sleep(0.2)
-
-    assert found is does
-    admin.delete_topic(topic, force=True)
-
-
-@pytest.mark.cluster
-def test_a_topic_is_deleted_once_partitions_and_all(admin: PulsarAdmin) -> None:
-    partitioned, plain = _topic(), _topic()
-    admin.create_partitioned_topic(partitioned, 2)
-    admin.create_topic(plain)
-
-    for topic in (partitioned, plain):
-        assert admin.delete_topic(topic, force=True)
-        assert not admin.delete_topic(topic)
-        assert admin.partitions(topic) is None
-
-
-@pytest.mark.cluster
-def test_maintenance_calls_work(admin: PulsarAdmin) -> None:
-    topic = _topic()
-    admin.create_topic(topic)
-
-    admin.check_health()
-    admin.trim(topic)
-    admin.unload(topic)
-    assert admin.offload_status(topic) == ("NOT_RUN", "")
-    assert len(admin.clusters()) >= 1
-    admin.delete_topic(topic)

@@ -10,7 +10,6 @@ import psutil
 import pytest
 
 from streaming.clock import ManualClock, StartedClock, SystemClock
-from streaming.coordination import lock as coordination
 from streaming.coordination.agreed_clock import AgreedClock
 from streaming.coordination.epoch import Epoch
 from streaming.coordination.lock import InstanceLock
@@ -62,15 +61,17 @@ def test_a_holder_whose_lock_was_lost_does_not_take_away_its_successors(
 
 
 def test_the_lock_of_a_crashed_process_of_this_host_is_waited_for_and_then_refused(
-    store: MetadataStore, root: str, monkeypatch: pytest.MonkeyPatch
+    store: MetadataStore, root: str
 ) -> None:
-    monkeypatch.setattr(coordination, "_CRASHED_PATIENCE_SECONDS", 0.3)
     gone_pid = max(psutil.pids()) + 1_000_000
     left = {"host": socket.gethostname(), "pid": gone_pid, "since": "then", "token": "x"}
     store.create(f"{root}/instances/main/lock", json.dumps(left).encode(), parents=True)
 
+    lock = InstanceLock(store, root, "main", on_lost=_never)
+    lock.crashed_patience_s = 0.3
+
     with pytest.raises(SafetyError, match=f"pid {gone_pid}"):
-        InstanceLock(store, root, "main", on_lost=_never).__enter__()
+        lock.__enter__()
 
 
 def test_a_lock_whose_data_say_nothing_still_locks(store: MetadataStore, root: str) -> None:

@@ -5,22 +5,23 @@ import threading
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
 from uuid import uuid4
 
 import pytest
 
-from streaming.adapters.memory.store import MemoryStore
+from streaming.adapters.memory.pulsar import MemoryPulsar
+from streaming.adapters.memory.store import MemoryBroker, MemoryStore
 from streaming.adapters.memory.tree import MemoryTree
 from streaming.adapters.zookeeper.store import ZooKeeperSettings, ZooKeeperStore
 from streaming.check.questions import Notice
 from streaming.check.questions import own_znodes as own_znodes_question
+from streaming.clients import Clients
 from streaming.clock import SystemClock
 from streaming.config.load import load
 from streaming.coordination import own_znodes
 from streaming.coordination.lock import InstanceLock
 from streaming.coordination.pause import Pause
-from streaming.deletion import instance
+from streaming.deletion.instance import begin_instance
 from streaming.errors import ConfigError, RefusedError, SafetyError, UnavailableError
 from streaming.limits.breaker import Breaker, breaker_path
 from streaming.ports import MetadataStore, Unreadable, Znode
@@ -194,7 +195,7 @@ def test_a_lock_held_while_open_is_still_held_when_it_is_closed(
 
 
 def test_a_start_closes_what_is_open_before_anything_is_done(
-    ours: MetadataStore, stranger: MetadataStore, root: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ours: MetadataStore, stranger: MetadataStore, root: str, tmp_path: Path
 ) -> None:
     ledgers = f"{root}-ledgers"
     stranger.create(ledgers, b"")
@@ -208,11 +209,10 @@ def test_a_start_closes_what_is_open_before_anything_is_done(
         "[safety]\nexclusive_bookkeeper = true\n"
         f'[state]\ndir = "{tmp_path}/state"\n[checkpoints]\ndir = "{tmp_path}/checkpoints"\n'
     )
-    monkeypatch.setattr(instance, "clients_for", lambda _settings: SimpleNamespace(store=ours))
-    monkeypatch.setattr(instance, "admin_for", lambda _settings: SimpleNamespace(clusters=lambda: ["c"]))
+    clients = Clients(ours, MemoryBroker())
 
     with contextlib.ExitStack() as stack:
-        begun = stack.enter_context(instance.begin_instance(load(file), threading.Event()))
+        begun = stack.enter_context(begin_instance(load(file), clients, MemoryPulsar(), threading.Event()))
         assert begun.secret != b"known to everybody"
         assert own_znodes.open_to_all(ours, root) == []
 

@@ -8,7 +8,8 @@ import pytest
 from streaming.adapters.pulsar.publish import Copy, publish
 from streaming.config.load import load
 from streaming.config.sections import PulsarSettings
-from streaming.deletion.outbox import refuse_outdated, remembered_copies, sequence_id
+from streaming.deletion.copies import PulsarCopies, sequence_id
+from streaming.deletion.outbox import refuse_outdated
 from streaming.errors import FencedError, ReaperError, SafetyError, UnavailableError
 from streaming.spark.failures import translated
 from tests.contract.publish_broker import PublishBroker
@@ -58,8 +59,9 @@ def test_a_failed_publication_has_our_name(opened: Opened, verdict: bool | None,
 def test_copies_that_a_broker_has_of_chunks_that_the_receipts_lack_stop_the_start(opened: Opened) -> None:
     broker, settings = opened(last_sequence_id=sequence_id(7, 3))
     targets = {TOPIC.removesuffix("-partition-0"): 2, "persistent://pulsar/ledger-deletion/d-DLQ": 0}
-    remembered = remembered_copies(targets, settings, "p")
+    copies = PulsarCopies(load(None).model_copy(update={"pulsar": settings}), targets)
+    remembered = copies.remembered("T")
     refuse_outdated(remembered, 7)
-    assert broker.producers == ["p-0", "p-1", "p--1"]
+    assert broker.producers == [f"ledger-reaper-main-T-{number}" for number in (0, 1, -1)]
     with pytest.raises(SafetyError, match=r"end with chunk 6, and \S+-partition-0 has copies of chunk 7.*Restore"):
         refuse_outdated(remembered, 6)

@@ -48,7 +48,7 @@ def _reason(text: str, status: int = 404) -> Told:
 def test_internal_stats_become_a_view(stub: HttpStub) -> None:
     stub.tell(STATS, _json(COMPLETE))
 
-    assert _view(stub) == BrokerView(Presence.PRESENT, (4, 9), {"a+b": 7, "new": -1}, (5,), 6)
+    assert _view(stub) == BrokerView(Presence.PRESENT, (4, 9), {"a+b": 7, "new": -1}, compacted_ledger=6)
 
 
 @pytest.mark.parametrize(

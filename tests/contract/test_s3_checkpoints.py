@@ -93,9 +93,14 @@ def test_a_cluster_and_its_receipts_are_remembered(settings: Settings) -> None:
 
 
 def test_the_preflight_leaves_nothing_behind(server: S3Server, settings: Settings) -> None:
-    assert "mine can be written" in preflight.directory(root_of(settings))
     bucket = settings.checkpoints.dir.split("/")[2]
-    assert [key for key in server.keys(bucket) if not key.endswith("/")] == []
+    with pytest.raises(preflight.Notice, match="mine does not exist yet; the first start makes it"):
+        preflight.directory(root_of(settings))
+    assert list(server.keys(bucket)) == []
+    identity.hold(HERE, root_of(settings))
+    before = list(server.keys(bucket))
+    assert "mine exists" in preflight.directory(root_of(settings))
+    assert list(server.keys(bucket)) == before
 
 
 def test_no_service_begins_in_a_bucket_that_is_not_there(server: S3Server, settings: Settings) -> None:
@@ -103,7 +108,7 @@ def test_no_service_begins_in_a_bucket_that_is_not_there(server: S3Server, setti
 
     with pytest.raises(UnavailableError):
         identity.hold(HERE, root_of(settings))
-    with pytest.raises(ConfigError):
+    with pytest.raises(ConfigError, match="there is no bucket"):
         preflight.directory(root_of(settings))
 
 
@@ -116,5 +121,7 @@ def test_a_store_that_does_not_let_us_read_is_no_empty_checkpoint(server: S3Serv
             left_behind(kept, [], lambda _topic: 4)
         with pytest.raises(UnavailableError):
             identity.compare(HERE, root_of(kept))
+        with pytest.raises(ConfigError, match="can't be looked at"):
+            preflight.directory(root_of(kept))
     finally:
         server.heal()

@@ -43,7 +43,12 @@ def test_deduplication_counts_only_where_it_is_in_force(
     for path, answer in {
         f"{TOPIC}/partitions": {"partitions": 1},
         f"{PARTITION}/lastMessageId": {"ledgerId": 1, "entryId": -1},
-        f"{PARTITION}/internalStats": {"cursors": {"ledger-reaper": {}}},
+        f"{PARTITION}/internalStats": {
+            "ledgers": [],
+            "currentLedgerEntries": 0,
+            "cursors": {"ledger-reaper": {"markDeletePosition": "1:-1"}},
+            "pendingAddEntriesCount": 0,
+        },
         f"{TOPIC}/messageTTL": 0,
         f"{TOPIC}/deduplicationEnabled": True,
         f"{TOPIC}/backlogQuotaMap": {},

@@ -15,7 +15,7 @@ from kazoo.client import KazooClient
 from kazoo.protocol.serialization import Create, Transaction
 from kazoo.security import OPEN_ACL_UNSAFE, make_digest_acl_credential
 
-from streaming.adapters.zookeeper import multi_read
+from streaming.adapters.zookeeper.reads import Sizes
 from streaming.adapters.zookeeper.store import ZooKeeperSettings, ZooKeeperStore, close_all, store_for
 from streaming.coordination.lock import InstanceLock
 from streaming.errors import ConfigError, UnavailableError
@@ -36,8 +36,8 @@ Opening = Callable[..., ZooKeeperStore]
 def opened() -> Iterator[Opening]:
     stores: list[ZooKeeperStore] = []
 
-    def open_store(hosts: str, settings: ZooKeeperSettings = PATIENT) -> ZooKeeperStore:
-        stores.append(ZooKeeperStore(replace(settings, hosts=hosts)))
+    def open_store(hosts: str, settings: ZooKeeperSettings = PATIENT, *, sizes: Sizes | None = None) -> ZooKeeperStore:
+        stores.append(ZooKeeperStore(replace(settings, hosts=hosts), sizes=sizes))
         return stores[-1]
 
     yield open_store
@@ -260,11 +260,10 @@ def test_large_znodes_are_asked_for_a_few_at_a_time(proxy: CuttingProxy, root: s
 
 
 def test_a_server_without_multi_read_is_read_by_single_requests(
-    zookeeper_server: ZooKeeperServer, root: str, opened: Opening, monkeypatch: pytest.MonkeyPatch
+    zookeeper_server: ZooKeeperServer, root: str, opened: Opening
 ) -> None:
-    store = opened(zookeeper_server.hosts)
+    store = opened(zookeeper_server.hosts, sizes=Sizes(probe_with=99))  # an operation that no server has
     paths = _make(store, root, 250, b"data")
-    monkeypatch.setattr(multi_read, "_MULTI_READ", 99)  # an operation no server has
     client = store._session._client
 
     nodes = store.read_many([*paths, f"{root}/nothing"])

@@ -1,6 +1,6 @@
 """A cluster in which brokers leaked in every window that can be produced for real, beside topics that are well.
 
-W1 to W10 are the windows of DESIGN.md's section on the audit. Two crashes make them all: the first leaves cursors'
+W1 to W10 are the windows of docs/findings.md. Two crashes make them all: the first leaves cursors'
 ledgers for the next broker to recover, the second happens while nobody may delete a ledger's metadata.
 """
 

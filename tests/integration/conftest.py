@@ -18,7 +18,8 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from streaming.__main__ import app
+from streaming.cli.main import app
+from streaming.clients import admin_for
 from streaming.config.load import CONF, load
 from streaming.config.settings import Settings
 from streaming.errors import ReaperError
@@ -116,7 +117,8 @@ class Deployment:
 
     def request(self, payloads: Iterable[bytes]) -> None:
         """What `ledger-reaper request --unchecked` does; test_service.py runs the command itself."""
-        publish_lines(self.settings, payloads, unchecked=True)
+        with admin_for(self.settings) as admin:
+            publish_lines(self.settings, admin, payloads, unchecked=True)
 
     def receipts(self) -> list[dict[str, Any]]:
         return list(receipts_of(self.settings))

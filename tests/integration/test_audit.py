@@ -248,9 +248,9 @@ def test_published_orphans_are_worked_off_and_nothing_else_changes(world: World)
     assert {row["ledger_id"] for row in findings if not row["uuid"]} >= {made.lost}
     report = (world.service.config.parent / "state" / "audit" / "report.html").read_text()
     for line in (
-        "asked for by audits",
-        "deleted in BookKeeper (one copy each)",
-        "given back by bookies since each was",
+        "audits requested the deletion of",
+        "the service deleted in BookKeeper (one copy of each ledger)",
+        "bookies freed on their disks since each was",
     ):
         assert re.search(rf"{re.escape(line)}[^<]*</td><td class=n>[\d.]+ MiB", report), line
     assert last["complete"] is True

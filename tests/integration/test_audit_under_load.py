@@ -40,7 +40,7 @@ LEAK_SECONDS = 240
 
 
 class _Leaker:
-    """Leaks through topics of its own, in the windows W1 and W3, W6, W7, W8 and W9 of DESIGN.md, each at a crash."""
+    """Leaks by its own topics, in the windows W1 and W3, W6, W7, W8 and W9 of docs/findings.md, each at a crash."""
 
     def __init__(self, cluster: Cluster) -> None:
         self.cluster = cluster

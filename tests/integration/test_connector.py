@@ -10,9 +10,10 @@ import psutil
 import pytest
 
 from streaming.adapters.pulsar.publish import client
-from streaming.adapters.pulsar.read import StoredMessage, read
-from streaming.clients import admin_for
+from streaming.adapters.pulsar.read import read
+from streaming.clients import admin_for, reader_for
 from streaming.clock import SystemClock
+from streaming.ports import Pulsar, StoredMessage
 from streaming.queries.checkpoints import committed_positions
 from streaming.reconcile.messages import reconcile
 from streaming.sandbox import ledgers, topics
@@ -185,7 +186,7 @@ def test_a_java_consumer_and_the_service_go_on_with_each_others_retries(service:
         opened.subscribe(live, "s").close()
         opened.create_producer(live).send(b"live")
     with admin_for(service.settings) as admin:
-        ledger_id = admin.internal_stats(live)["ledgers"][0]["ledgerId"]
+        ledger_id = admin.internal_stats(live).ledgers[0][0]
     service.request([payload(live, ledger_id)])
     service.run("run", "--until-idle")
     ours = [each for each in _stored(service, named.retry) if str(ledger_id).encode() in each.payload]
@@ -261,7 +262,7 @@ def test_messages_that_go_unread_and_topics_that_vanish_are_alarms(cluster: Clus
         kill(running)
         service.run("resume")
     with admin_for(service.settings) as admin:
-        reconcile(service.settings, admin, SystemClock().now_ms(), remembers=True)
+        reconcile(service.settings, Pulsar(admin, reader_for(service.settings)), SystemClock().now_ms(), remembers=True)
         admin.set_message_ttl(other, seconds=3600)
         assert "message TTL" in service.run("run", "--until-idle", code=2)
         admin.set_message_ttl(other, seconds=0)
@@ -271,7 +272,7 @@ def test_messages_that_go_unread_and_topics_that_vanish_are_alarms(cluster: Clus
     with admin_for(service.settings) as admin:
         admin.trim(other)
         deadline = time.monotonic() + 60
-        while len(admin.internal_stats(partition)["ledgers"]) > 1 and time.monotonic() < deadline:
+        while len(admin.internal_stats(partition).ledgers) > 1 and time.monotonic() < deadline:
             time.sleep(0.5)
     said = " ".join(service.run("check", code=1).split())
     assert "vanished with unread messages in them" in said

@@ -16,8 +16,8 @@ pytestmark = [pytest.mark.cluster, pytest.mark.long]
 
 HOOK = Path(__file__).parent.parent / "data" / "crash"
 STARTING_AND_SWEEPING = (
-    "before:streaming.coordination.lock:Epoch.bump",
-    "after:streaming.coordination.lock:Epoch.bump",
+    "before:streaming.coordination.epoch:Epoch.bump",
+    "after:streaming.coordination.epoch:Epoch.bump",
     "after:streaming.coordination.identity:hold_state",
     "before:streaming.state.journal:ParquetJournal.write",
     "after:streaming.state.journal:ParquetJournal.write",
@@ -30,7 +30,7 @@ RECORDING_AND_PUBLISHING = (
     "before:streaming.state.receipts:Receipts.append",
     "after:streaming.state.receipts:Receipts.append",
     "after:streaming.state.receipts:Receipts.append#1",
-    "after:streaming.deletion.outbox:publish_copies",
+    "after:streaming.deletion.copies:PulsarCopies.send",
     "after:streaming.deletion.service:LedgerDeletionService._chunk",
     "after:streaming.deletion.service:LedgerDeletionService.process",
 )

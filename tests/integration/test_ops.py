@@ -14,13 +14,14 @@ import pytest
 
 from streaming.adapters.bookkeeper import bookies
 from streaming.adapters.pulsar.publish import client
-from streaming.adapters.pulsar.read import StoredMessage, read
-from streaming.clients import admin_for, clients_for
+from streaming.adapters.pulsar.read import read
+from streaming.clients import admin_for, clients_for, command_clients, reader_for
 from streaming.clock import SystemClock
 from streaming.config.settings import Settings
 from streaming.dlq.expiry import expire
 from streaming.dlq.replay import REPLAY_ID, REPLAY_OF, REPLAY_ORIGIN
 from streaming.errors import ConfigError, ReaperError
+from streaming.ports import Pulsar, StoredMessage
 from streaming.reconcile import backlog
 from streaming.sandbox import clients, disk, faults, ledgers, shell, topics
 from streaming.sandbox.cluster import Cluster
@@ -84,14 +85,15 @@ def test_dead_letters_are_worked_off_and_deletes_undone(cluster: Cluster, deploy
     service = _made(deploy())
     forged = {"REAL_TOPIC": "persistent://public/default/elsewhere", "DELAY_TIME": "604800000", "mine": "kept"}
     first, second = _bury(service.settings, [payload(topic, leaked[0])], **forged), _bury(service.settings, [b"\xff"])
-    publish_lines(service.settings, [payload(topic, ledger_id) for ledger_id in leaked[1:]])
-    assert backlog.backlog_of(service.settings)["messages"] == 2
+    with command_clients(service.settings) as opened:
+        publish_lines(service.settings, opened.pulsar.admin, [payload(topic, ledger_id) for ledger_id in leaked[1:]])
+        assert backlog.backlog_of(service.settings, opened.pulsar)["messages"] == 2
 
     assert "1 dead letters would be replayed" in service.call("dlq", "replay", first[0], "--dry-run")
     assert "nothing was done" in service.call("dlq", "replay", first[0], "9:9:9", code=2)
     assert _states(service) == {"WAITING": 2}
     assert json.loads(service.call("dlq", "replay", first[0], "--json"))["settled"] == 1
-    assert json.loads(service.call("dlq", "write-off", "--all", "--reason", "not ours", "--json"))["settled"] == 1
+    assert json.loads(service.call("dlq", "write-off", "--all", "--why", "not ours", "--json"))["settled"] == 1
     assert _states(service) == {"REPLAYED": 1, "WRITTEN_OFF": 1}
 
     (sent,) = [each for each in _requests(service.settings) if REPLAY_OF in each.properties]
@@ -105,7 +107,8 @@ def test_dead_letters_are_worked_off_and_deletes_undone(cluster: Cluster, deploy
 
     service.run("run", "--until-idle")
 
-    assert backlog.backlog_of(service.settings)["messages"] == 0
+    with command_clients(service.settings) as opened:
+        assert backlog.backlog_of(service.settings, opened.pulsar)["messages"] == 0
     (replayed,) = service.final()[sent.id]
     assert (replayed["outcome"], replayed["attempt"]) == ("DELETED", 0)
     (written_off,) = [row for row in service.receipts() if row["reason"] == "WRITTEN_OFF"]
@@ -198,7 +201,7 @@ def test_dead_letters_that_nobody_worked_off_are_given_up_when_they_are_old(depl
     SettlementFolder(settings.state.dir).write_off(1_000, [])
     with admin_for(settings) as admin:
         subscription, topic = settings.topics.subscription, settings.topics.dead_letter
-        expire(settings, admin, SystemClock().now_ms())
+        expire(settings, Pulsar(admin, reader_for(settings)), SystemClock().now_ms())
         assert admin.backlog(topic, subscription) == 2
         assert list(Path(settings.state.dir, "dead-letters").iterdir()) == []
         time.sleep(2.1)
@@ -234,6 +237,7 @@ def test_the_preflight_names_what_is_wrong_and_ends_with_the_worst(deploy: Deplo
     assert "PROBLEM" not in said
     assert "paused" in said
 
+    Path(service.settings.state.dir).mkdir(parents=True)  # `check` did not make it
     Path(service.settings.state.dir, "cluster.json").write_text(json.dumps({"instance_id": "another"}))
     text = service.config.read_text()
     service.config.write_text(text.replace('bucket = "', 'bucket = "no-such-'))

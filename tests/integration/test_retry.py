@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from streaming.adapters.pulsar.publish import Copy, client, publish
-from streaming.clients import admin_for
-from streaming.deletion.outbox import stored_copies
+from streaming.clients import admin_for, command_clients
+from streaming.deletion.copies import PulsarCopies
 from streaming.reconcile.backlog import backlog_of
 from streaming.topics.setup import ensure_topics
 from tests.integration.conftest import Deploy, Deployment, killed_at_the_end, payload, stop
@@ -71,7 +71,9 @@ def test_retries_are_worked_off_when_due_across_restarts_whatever_waits_before_t
     finals = service.final()
     assert len(finals) == 6
     assert all(len(some) == 1 and some[0]["outcome"] == "ALREADY_GONE" for some in finals.values())
-    assert backlog_of(service.settings)["topics"][service.settings.topics.retry] == BULK
+    with command_clients(service.settings) as opened:
+        counted = backlog_of(service.settings, opened.pulsar)
+    assert counted["topics"][service.settings.topics.retry] == BULK
 
 
 def test_copies_are_known_again_by_their_table_and_from_their_time_on(deploy: Deploy) -> None:
@@ -90,8 +92,9 @@ def test_copies_are_known_again_by_their_table_and_from_their_time_on(deploy: De
     send(first, "ours", 5, 6)
     after_ms = send(first, "another's", 7)
     both = (first, second)
-    assert stored_copies(settings, both, "ours", begun_ms) == {first: 6}
-    assert stored_copies(settings, both, "ours", after_ms) == {}
+    copies = PulsarCopies(settings, {})
+    assert copies.stored(both, "ours", begun_ms) == {first: 6}
+    assert copies.stored(both, "ours", after_ms) == {}
     send(second, "ours", 8, 9)
-    assert stored_copies(settings, both, "ours", begun_ms) == {first: 6, second: 9}
-    assert stored_copies(settings, both, "ours", after_ms) == {second: 9}
+    assert copies.stored(both, "ours", begun_ms) == {first: 6, second: 9}
+    assert copies.stored(both, "ours", after_ms) == {second: 9}

@@ -20,9 +20,8 @@ from streaming.adapters.memory.tree import (
     NotEmptyError,
     parent_of,
 )
-from streaming.adapters.zookeeper.unguarded import refuse_ledgers
 from streaming.errors import RefusedError, UnavailableError
-from streaming.ports import GuardedDelete, GuardResult, GuardStatus, Unreadable, Znode
+from streaming.ports import GuardedDelete, GuardResult, GuardStatus, Unreadable, Znode, refuse_ledgers
 from udfs.formats.acl import ALL, OPEN, AclEntry, acl_bytes, acl_entries
 from udfs.paths import checked_schema_id, managed_ledger_name
 from udfs.records import BrokerView, Presence

@@ -1,7 +1,4 @@
-"""What the service asks of Pulsar's administration: its topics, their policies, and how far they have been read.
-
-Repeating any call is harmless: what exists already is not an error.
-"""
+"""The port TopicAdmin over Pulsar's admin API, and what tests and the sandbox ask of it besides."""
 
 import re
 from collections.abc import Mapping
@@ -12,7 +9,8 @@ from urllib.parse import quote
 from streaming.adapters.pulsar.broker import AdminBroker
 from streaming.adapters.pulsar.http import Answer, PulsarAdminSettings, PulsarHttp, topic_path
 from streaming.errors import BusyError, RefusedError, UnavailableError
-from udfs.formats.internal_stats import Position
+from udfs.formats.errors import FormatError
+from udfs.formats.internal_stats import InternalStats, Position, parse_internal_stats
 from udfs.paths import namespace_of, tenant_of, topic_of
 
 __all__ = ["AdminBroker", "PulsarAdmin", "PulsarAdminSettings"]
@@ -24,19 +22,15 @@ _BUSY = re.compile(
 )
 _EARLIEST = {"ledgerId": -1, "entryId": -1}
 _ADVICE: dict[int, str] = {
-    HTTPStatus.UNAUTHORIZED: "check pulsar.token_file, and the rights of its role (README.md lists them)",
-    HTTPStatus.FORBIDDEN: "give this service's role the rights that README.md lists",
+    HTTPStatus.UNAUTHORIZED: "check pulsar.token_file, and the rights of its role (docs/operating.md lists them)",
+    HTTPStatus.FORBIDDEN: "give this service's role the rights that docs/operating.md lists",
     HTTPStatus.NOT_FOUND: "check the name",
     HTTPStatus.METHOD_NOT_ALLOWED: "check that the brokers have topicLevelPoliciesEnabled and systemTopicEnabled",
 }
 
 
 class PulsarAdmin:
-    """Administration calls. Topics may be named in any form udfs.paths takes.
-
-    Every method raises UnavailableError when no broker gave an answer (what was asked may have happened), and
-    RefusedError, with what to do, when one said no.
-    """
+    """TopicAdmin over HTTP. Every method raises what the port says."""
 
     def __init__(self, settings: PulsarAdminSettings) -> None:
         self._http = PulsarHttp(settings)
@@ -156,10 +150,13 @@ class PulsarAdmin:
         subscriptions = self.stats(topic).get("subscriptions", {})
         return int(subscriptions.get(subscription, {}).get("msgBacklog", 0))
 
-    def internal_stats(self, topic: str) -> Mapping[str, Any]:
-        """internalStats of one partition or unpartitioned topic, as the broker gives it."""
-        body: Mapping[str, Any] = self._get(f"{topic_path(topic)}/internalStats", f"read internalStats of {topic}")
-        return body
+    def internal_stats(self, topic: str) -> InternalStats:
+        """internalStats of one partition or unpartitioned topic. A form that is not known is an UnavailableError."""
+        body = self._get(f"{topic_path(topic)}/internalStats", f"read internalStats of {topic}")
+        try:
+            return parse_internal_stats(body)
+        except FormatError as error:
+            raise UnavailableError(f"{topic}: {error}") from error
 
     def trim(self, topic: str) -> None:
         """Ask the broker to drop ledgers that are consumed and past retention; it does so in its own time."""

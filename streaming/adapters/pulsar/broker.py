@@ -4,16 +4,15 @@
 2. Each partition is asked for itself: partitioned-internalStats leaves out partitions that failed.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from http import HTTPStatus
-from typing import Any
 
 from streaming.adapters.pulsar.http import Answer, PulsarAdminSettings, PulsarHttp, topic_path
 from streaming.errors import ReaperError
+from udfs.formats.internal_stats import view_of
 from udfs.paths import checked_schema_id, decode_name, topic_of
 from udfs.records import BrokerView, Presence
-from udfs.references import COMPACTED_LEDGER_PROPERTY, COMPACTION_CURSOR
 
 # Pulsar 4.0.8 says these with 404, measured; a 404 in other words may come from a proxy or mean another thing.
 _NO_PARTITION = "Topic partitions were not yet created"
@@ -67,21 +66,6 @@ class AdminBroker:
         return _witness(ask)
 
 
-def view_of(stats: Any) -> BrokerView:
-    """Read internalStats; UNREADABLE where anything that decides is missing or of another type than known."""
-    try:
-        return BrokerView(
-            Presence.PRESENT,
-            ledgers=_ids(stats["ledgers"]),
-            cursors={str(name): _id(cursor["cursorLedger"]) for name, cursor in stats["cursors"].items()},
-            schema_ledgers=_ids(stats["schemaLedgers"]),
-            compacted_ledger=_id(stats["compactedLedger"]["ledgerId"]),
-            compacted_by_cursor=_compacted_by_cursor(stats["cursors"].get(COMPACTION_CURSOR)),
-        )
-    except (KeyError, TypeError, AttributeError) as error:
-        return BrokerView(Presence.UNREADABLE, detail=f"internalStats of a form not known: {error!r}")
-
-
 def _says_gone(answer: Answer, topic: str) -> bool:
     if answer.status != HTTPStatus.NOT_FOUND:
         return False
@@ -103,18 +87,3 @@ def _witness(ask: Callable[[], BrokerView]) -> BrokerView:
 
 def _unreadable(answer: Answer) -> BrokerView:
     return BrokerView(Presence.UNREADABLE, detail=f"HTTP {answer.status}: {answer.reason}")
-
-
-def _compacted_by_cursor(cursor: Mapping[str, Any] | None) -> int:
-    properties = cursor["properties"] if cursor is not None else {}
-    return _id(properties.get(COMPACTED_LEDGER_PROPERTY, -1))
-
-
-def _ids(ledgers: Sequence[Mapping[str, Any]]) -> tuple[int, ...]:
-    return tuple(_id(ledger["ledgerId"]) for ledger in ledgers)
-
-
-def _id(value: Any) -> int:
-    if type(value) is not int:
-        raise TypeError(f"{value!r} is no ledger id")
-    return value

@@ -4,7 +4,6 @@ A reader's own subscription goes with its connection; messages arrive in the ord
 """
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
 from typing import Any
 
 import pulsar
@@ -12,31 +11,24 @@ import pulsar
 from streaming.adapters.pulsar.publish import client
 from streaming.config.sections import PulsarSettings
 from streaming.errors import RefusedError, UnavailableError
+from streaming.ports import StoredMessage
 from udfs.formats.internal_stats import Position
-from udfs.formats.message_id import message_id_text
-from udfs.paths import partition_index
 
 _CHECK_SECONDS = 10
 _WINDOW = 500  # messages fetched ahead; requests are small, dead letters may hold anything up to 5 MiB
 
 
-@dataclass(frozen=True, slots=True)
-class StoredMessage:
-    """A message as it lies in its partition (full topic name). batch_index -1: it was sent alone."""
+class PulsarReader:
+    """MessageReader over Pulsar's binary protocol; each call connects for itself."""
 
-    partition: str
-    ledger_id: int
-    entry_id: int
-    batch_index: int
-    publish_ms: int
-    key: str
-    payload: bytes
-    properties: Mapping[str, str]
+    def __init__(self, settings: PulsarSettings) -> None:
+        self._settings = settings
 
-    @property
-    def id(self) -> str:
-        """Its message id, as Java prints it."""
-        return message_id_text(self.ledger_id, self.entry_id, partition_index(self.partition), self.batch_index)
+    def read(
+        self, last: Mapping[str, Position], *, after: Mapping[str, Position] | None = None
+    ) -> Iterator[StoredMessage]:
+        """Read each partition in `last` up to that position, as the port says. Raises UnavailableError."""
+        return read(self._settings, last, after=after)
 
 
 def read(

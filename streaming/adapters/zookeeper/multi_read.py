@@ -18,7 +18,7 @@ from streaming.ports import Znode
 
 _DONE = multiheader_struct.pack(-1, True, -1)
 _ERROR_TYPE = -1
-_MULTI_READ = 22
+MULTI_READ = 22
 _HEADER_AND_NUMBER = struct.Struct("!iBii")  # the number: data length, count of children, or error code
 _STAT = struct.Struct("!16xqqi4xi24x")  # ctime, mtime, version, aversion of a Stat's 68 bytes
 
@@ -28,8 +28,8 @@ Answer = Znode | list[str] | int  # int: ZooKeeper's error code for that path
 class MultiRead:
     """One request for the data (GetData.type) or the children (GetChildren.type) of many absolute paths."""
 
-    def __init__(self, operation: int, paths: Sequence[str]) -> None:
-        self.type = _MULTI_READ
+    def __init__(self, operation: int, paths: Sequence[str], number: int = MULTI_READ) -> None:
+        self.type = number
         self.operation = operation
         self.paths = paths
 

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from kazoo.exceptions import NoAuthError, NoNodeError
 from kazoo.protocol.serialization import GetChildren, GetData, Sync
 
-from streaming.adapters.zookeeper.multi_read import Answer, MultiRead, SingleRead
+from streaming.adapters.zookeeper.multi_read import MULTI_READ, Answer, MultiRead, SingleRead
 from streaming.adapters.zookeeper.session import (
     AnsweredError,
     ConnectionLostError,
@@ -40,11 +40,12 @@ _LOSSES = 64  # what halving needs for a few bad paths among thousands; more is 
 class Sizes:
     """How many paths a request may carry, learnt per operation and tree (`/ledgers`, `/managed-ledgers`).
 
-    Lives as long as the session.
+    Lives as long as the session. probe_with: the operation that probe() tries the server with.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, probe_with: int = MULTI_READ) -> None:
         self.multi_read = True
+        self._probe_with = probe_with
         self._is_probed = False
         self._paths: dict[tuple[int, str], int] = {}
 
@@ -57,7 +58,7 @@ class Sizes:
         if self._is_probed:
             return
         try:
-            session.call(MultiRead(DATA, [session.absolute("/")]))
+            session.call(MultiRead(DATA, [session.absolute("/")], self._probe_with))
         except NotImplementedByServerError:
             self.multi_read = False
         self._is_probed = True

@@ -18,6 +18,7 @@ from typing import Any, Protocol
 from kazoo.client import KazooClient
 from kazoo.exceptions import AuthFailedError, ConnectionLoss, KazooException, ZookeeperError
 from kazoo.exceptions import UnimplementedError as KazooUnimplementedError
+from kazoo.protocol.serialization import Exists, Sync
 from kazoo.protocol.states import KazooState
 
 from streaming.adapters.zookeeper.settings import ZooKeeperSettings, client_for, what_is_wrong
@@ -234,3 +235,20 @@ def _stop(client: KazooClient) -> None:
     stopper = Thread(target=stop, daemon=True)
     stopper.start()
     stopper.join(_CLOSE_SECONDS)
+
+
+def newest_zxid(settings: ZooKeeperSettings) -> int:
+    """Return a transaction id that every later read (after sync) sees at least. Raises UnavailableError.
+
+    The header of every answer carries the newest transaction that the server has applied, and kazoo keeps it.
+    """
+    session = ZooKeeperSession(settings)
+    try:
+        session.send(Sync(session.absolute("/")))  # the server catches up with its leader before it answers the next
+        pending = session.send(Exists(session.absolute("/"), False))
+        session.wait(pending)
+        return int(pending.client.last_zxid)
+    except AnsweredError as error:
+        raise UnavailableError(f"ZooKeeper would not tell its newest transaction: error {error.code}") from error
+    finally:
+        session.close()

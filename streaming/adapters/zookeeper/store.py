@@ -19,9 +19,8 @@ from streaming.adapters.zookeeper.deletes import delete_guarded
 from streaming.adapters.zookeeper.reads import CHILDREN, DATA, BulkRead, Sizes
 from streaming.adapters.zookeeper.session import AnsweredError, ZooKeeperSession
 from streaming.adapters.zookeeper.settings import ZooKeeperSettings
-from streaming.adapters.zookeeper.unguarded import refuse_ledgers
 from streaming.errors import RefusedError
-from streaming.ports import GuardedDelete, GuardResult, Unreadable, Znode
+from streaming.ports import GuardedDelete, GuardResult, Unreadable, Znode, refuse_ledgers
 from udfs.formats.acl import CREATOR, OPEN, AclEntry, acl_bytes, acl_entries
 
 __all__ = ["ZooKeeperSettings", "ZooKeeperStore", "close_all", "store_for"]
@@ -32,9 +31,9 @@ _EPHEMERAL_FLAG = 1
 class ZooKeeperStore:
     """MetadataStore on ZooKeeper. Connects when first used; thread-safe; usable in a forked child."""
 
-    def __init__(self, settings: ZooKeeperSettings) -> None:
+    def __init__(self, settings: ZooKeeperSettings, *, sizes: Sizes | None = None) -> None:
         self._session = ZooKeeperSession(settings)
-        self._sizes = Sizes()
+        self._sizes = sizes or Sizes()
         self._own_acl = _wire(CREATOR if settings.has_credentials else OPEN)
         self.is_identified = settings.has_credentials
 

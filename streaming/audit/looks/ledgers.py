@@ -1,7 +1,7 @@
-"""A look at suspects: their ledgers are read, then their owners, then the sweep's own judge is asked.
+"""A look at suspects: read their ledgers, then their owners, then judge them by the rules of the service.
 
-In that order, because a ledger that is CLOSED and that its owner's later list does not name is garbage for ever,
-while a list that was read first might have been extended before the ledger was looked at.
+The order matters. No list ever takes up a ledger that was CLOSED before the list was read and that the list does not
+name. Read the other way round, the list might have taken it up before we looked at the ledger.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -30,10 +30,10 @@ _SUSPECTS_PER_LOOK = 2_000
 
 @dataclass(frozen=True, slots=True)
 class LookTask:
-    """Looks at suspects (columns.SUSPECT) that have an owner; one owner's rows should be neighbours.
+    """Spark's task: looks at suspects (columns.SUSPECT) that have an owner. One owner's rows should be neighbours.
 
-    is_second: the rows were candidates of a first look, at their SEEN_MS. unreadable: paths below which nothing
-    is believed.
+    unreadable: paths at or below which the audit believes nothing. is_second: the rows are candidates of the first
+    look, which took place at their SEEN_MS.
     """
 
     settings: Settings
@@ -66,7 +66,7 @@ class LookTask:
 
 @dataclass(frozen=True, slots=True)
 class Looker:
-    """Takes looks; holds no state between them."""
+    """Looks at many suspects at a time, and keeps no state between two looks."""
 
     reader: LedgerReader
     objects: ObjectLooker
@@ -76,7 +76,7 @@ class Looker:
     unreadable: frozenset[str]
 
     def look(self, rows: Sequence[dict[str, Any]], *, is_second: bool) -> list[dict[str, Any]]:
-        """Return the rows with class, reason and time of this look. Raises UnavailableError."""
+        """Return the rows with the class, reason and time of this look. Raises UnavailableError."""
         ledgers = [row for row in rows if row[c.LEDGER_TYPE] == LedgerType.LEDGER]
         stored = [row for row in rows if row[c.LEDGER_TYPE] != LedgerType.LEDGER]
         facts = self.reader.facts([row[c.LEDGER_ID] for row in ledgers])
@@ -108,7 +108,7 @@ class Looker:
         return looked(judge(case, self.policy, now_ms=now_ms))
 
     def _believed(self, row: Mapping[str, Any], look: Look) -> Look:
-        """What lies below a path that could not be read is UNKNOWN, whatever a single read said."""
+        """Call a candidate UNKNOWN if the walk could not read a path of its owner, whatever this look saw."""
         if not look.is_candidate or not self.unreadable:
             return look
         blocking = affected_by(owner_paths(row[c.REFERENCE_KEY]), self.unreadable)
@@ -122,7 +122,7 @@ def _is_compacted_reference(row: Mapping[str, Any]) -> bool:
 
 
 def _missing_compacted(row: Mapping[str, Any], facts: LedgerFacts | Unreadable | None, broker_s: int | None) -> Look:
-    """Its broker alone tells whether it is needed: the cursor's znode goes on naming ledgers long gone."""
+    """Ask only the broker whether it needs the ledger: the cursor's znode goes on naming ledgers that are long gone."""
     return missing_look(
         is_referenced=None if broker_s is None else broker_s == row[c.LEDGER_ID],
         is_there=None if isinstance(facts, Unreadable) else facts is not None,

@@ -1,7 +1,7 @@
-"""A look at suspects in tiered storage: their objects first, then their owners, then the sweep's own judge.
+"""A look at suspects in tiered storage: read their objects, then their owners, then judge them by the service's rules.
 
-The order is the judge's: an offload's UUID stands in its owner's list before the first object is stored, and never
-comes back to it.
+The order matters. A broker writes an offload's UUID into the topic's list before it stores the first object, and a
+UUID that has left the list never comes back to it.
 """
 
 from collections.abc import Mapping, Sequence
@@ -32,7 +32,7 @@ _Row = Mapping[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class ObjectLooker:
-    """Takes looks; holds no state between them. places: the allowed buckets, and how to reach them and the brokers."""
+    """Looks at many suspects at a time. places: the allowed buckets, and how to reach them and the brokers."""
 
     places: OffloadPlaces
     loader: InUseLoader
@@ -41,7 +41,10 @@ class ObjectLooker:
     offload_grace_ms: int
 
     def look(self, rows: Sequence[_Row]) -> list[Look]:
-        """Return one look a row, in order. Raises UnavailableError (ZooKeeper); a store's failure is UNKNOWN."""
+        """Return one look for each row, in order. What an object store does not answer is UNKNOWN.
+
+        Raises UnavailableError when ZooKeeper does not answer.
+        """
         looks: dict[int, Look] = {}
         for label in dict.fromkeys(str(row[a.STORE]) for row in rows):
             places = [place for place, row in enumerate(rows) if row[a.STORE] == label]
@@ -52,7 +55,7 @@ class ObjectLooker:
     def _of_bucket(self, label: str, rows: Sequence[_Row]) -> list[Look]:
         bucket = next((each for each in self.places.allowed if store_label(each.endpoint, each.name) == label), None)
         if bucket is None:
-            return [_unknown(Reason.STORE_NOT_ALLOWED, f"{label} is not in tiered_storage.allowed")] * len(rows)
+            return [_unknown(Reason.STORE_NOT_ALLOWED, f"tiered_storage.allowed does not name {label}")] * len(rows)
         try:
             store = self.places.store(bucket)
             there = _existing(store, [row for row in rows if row[a.IS_REFERENCE]])
@@ -71,13 +74,15 @@ class ObjectLooker:
 
     def _judged(self, job: OffloadJob, reference: Reference, bucket: Bucket, policy: OffloadPolicy) -> Look:
         if job.objects is None:
-            return looked(job.verdict or Verdict(Outcome.RETRY, Reason.LEDGER_UNREADABLE, f"{job.name} was not seen"))
+            return looked(
+                job.verdict or Verdict(Outcome.RETRY, Reason.LEDGER_UNREADABLE, f"nothing was learnt of {job.name}")
+            )
         since_ms = job.job.absent_since_ms
         case = OffloadCase(job.job.request, job.objects, reference, bucket.exclusive, since_ms)
         return looked(judge_offload(case, policy, now_ms=self.clock.now_ms()))
 
     def _offload_policy(self) -> OffloadPolicy:
-        """Without our own cluster's name objects that name one can't be told to be ours: they stay UNKNOWN."""
+        """Return the rules. Without our cluster's name, objects that name one may be another's and stay UNKNOWN."""
         try:
             cluster = self.places.configuration.cluster_name()
         except (UnavailableError, RefusedError):
@@ -86,7 +91,7 @@ class ObjectLooker:
 
 
 def _existing(store: ObjectStore, rows: Sequence[_Row]) -> set[tuple[str, int]]:
-    """Attempts of which both objects are there: one without the other can't be read."""
+    """Return the attempts that have both objects; nobody can read one without the other."""
     keys = [key(*_name(row)) for row in rows for key in (object_name, index_name)]
     there = store.existing(keys) if keys else set()
     return {_name(row) for row in rows if {object_name(*_name(row)), index_name(*_name(row))} <= there}
@@ -99,7 +104,7 @@ def _missing(row: _Row, reference: Reference, *, is_there: bool) -> Look:
     look = missing_look(is_referenced=is_referenced, is_there=is_there)
     if look.finding_class is not FindingClass.MISSING:
         return look
-    return replace(look, detail=f"{object_name(*_name(row))} or its index is not in {row[a.STORE]}")
+    return replace(look, detail=f"the object {object_name(*_name(row))} or its index does not exist in {row[a.STORE]}")
 
 
 def _job(row: _Row) -> OffloadJob:

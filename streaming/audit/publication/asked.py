@@ -1,7 +1,7 @@
-"""What audits have asked the service for: the rows of each publication, durable before the first of them is sent.
+"""What audits have asked the service to delete: the orphans of each publication, in asked/, written before any is sent.
 
-A publication that was cut short goes on from them, and an audit that repeats itself leaves out what they name: its
-request may still wait, or lie with the dead letters, where asking again would only pile up.
+A publication that was cut short goes on from these rows. An audit that repeats itself leaves out the orphans in them:
+their requests may still wait, or lie among the dead letters, and the same requests would only pile up there.
 """
 
 from collections.abc import Collection
@@ -18,19 +18,19 @@ _LEDGER_ID, _UUID = "asked_ledger_id", "asked_uuid"
 
 
 def keep(place: Place, publication: str, orphans: DataFrame) -> None:
-    """Write down what is going to be asked for. A second call replaces the first's rows. Raises UnavailableError."""
+    """Write down which orphans a publication asks for; a second call replaces the rows. Raises UnavailableError."""
     part = f"{_FOLDER}/_{publication}"
     orphans.write.mode("overwrite").parquet(place.spark_path(part))
     place.replace(_folder(publication), part)
 
 
 def rows(spark: SparkSession, place: Place, publication: str) -> DataFrame:
-    """What keep wrote."""
+    """Read the orphans that keep wrote."""
     return spark.read.parquet(place.spark_path(_folder(publication)))
 
 
 def without_asked(orphans: DataFrame, place: Place, publications: Collection[str]) -> DataFrame:
-    """Orphans that none of the publications asked for. Raises UnavailableError."""
+    """Choose the orphans that none of the publications asked for. Raises UnavailableError."""
     asked = _asked(orphans.sparkSession, place)
     if asked is None:
         return orphans
@@ -38,7 +38,10 @@ def without_asked(orphans: DataFrame, place: Place, publications: Collection[str
 
 
 def forget(place: Place, findings: DataFrame) -> None:
-    """Drop publications nothing of which is a finding any more: ids never come again. Raises UnavailableError."""
+    """Remove the rows of each publication of which nothing is found any more. Raises UnavailableError.
+
+    That is safe because BookKeeper never gives an id out twice.
+    """
     asked = _asked(findings.sparkSession, place)
     if asked is None:
         return

@@ -1,4 +1,4 @@
-"""What becomes of an audit's orphans: a person has all asked for; an audit that repeats itself asks once for each."""
+"""Which of an audit's orphans are requested: all when a person publishes, each once when audits repeat themselves."""
 
 from dataclasses import dataclass
 
@@ -8,8 +8,8 @@ from pyspark.sql import functions as F
 from streaming.audit.options import AuditOptions
 from streaming.audit.place import Place
 from streaming.audit.publication import asked
-from streaming.audit.publication import send as publish
-from streaming.audit.publication.send import PublicationPlan
+from streaming.audit.publication.plan import PublicationPlan, finish, plan_name, plans, prepare, unfinished
+from streaming.audit.publication.send import send
 from streaming.clock import Clock
 from streaming.config.settings import Settings
 from udfs import columns as c
@@ -17,22 +17,25 @@ from udfs import columns as c
 
 @dataclass(frozen=True, slots=True)
 class Published:
-    """requests: sent now. before: orphans that were left out, since they were asked for already."""
+    """requests: how many were sent now. before: how many orphans were left out, because they were requested before.
+
+    is_repetition: the very same publication was finished earlier, and nothing was sent.
+    """
 
     requests: int
     before: int = 0
     is_repetition: bool = False
 
-    def told(self, topic: str) -> str:
-        """One line for a log."""
-        how = "were already in" if self.is_repetition else "published to"
-        left_out = f"; {self.before} orphans left out that were asked for before" if self.before else ""
-        return f"{self.requests} requests {how} {topic}{left_out}"
+    def in_words(self, topic: str) -> str:
+        """Return one line for a log."""
+        what = "already held" if self.is_repetition else "received"
+        left_out = f"; {self.before} orphans were left out, because they were requested before" if self.before else ""
+        return f"{topic} {what} {self.requests} requests{left_out}"
 
 
 @dataclass(frozen=True, slots=True)
 class Publication:
-    """Sends one audit's orphans. is_repeated: leave out what was asked for from the same place."""
+    """Publishes one audit's orphans. is_repeated: leave out those that were requested from the same place before."""
 
     settings: Settings
     place: Place
@@ -41,32 +44,31 @@ class Publication:
     is_repeated: bool
 
     def publish(self, audit_id: str, orphans: DataFrame) -> Published:
-        """Send them, or what is missing of them where an earlier run was cut short. Raises UnavailableError."""
+        """Send a request for each, or those that an interrupted run did not send. Raises UnavailableError."""
         if not self.is_repeated:
-            return self._send(audit_id, orphans)
-        resumed = sum(self._resume(plan, orphans) for plan in publish.unfinished(self.place, self.options.filters))
-        sent = [plan.name for plan in publish.plans(self.place) if plan.is_done]
+            return self._publish(audit_id, orphans)
+        resumed = sum(self._resume(plan, orphans) for plan in unfinished(self.place, self.options.filters))
+        sent = [plan.name for plan in plans(self.place) if plan.is_done]
         new = asked.without_asked(orphans, self.place, sent)
         before = orphans.count() - new.count() - resumed
-        # a plan for nothing would be a file more with every turn
-        published = Published(0) if new.isEmpty() else self._send(audit_id, new)
+        # without this, every turn would leave a plan for nothing behind
+        published = Published(0) if new.isEmpty() else self._publish(audit_id, new)
         return Published(published.requests + resumed, max(0, before))
 
     def _resume(self, plan: PublicationPlan, orphans: DataFrame) -> int:
-        self._finish(plan, asked.rows(orphans.sparkSession, self.place, plan.name), is_fresh=False)
+        self._send(plan, asked.rows(orphans.sparkSession, self.place, plan.name), is_fresh=False)
         return plan.requests
 
-    def _send(self, audit_id: str, orphans: DataFrame) -> Published:
+    def _publish(self, audit_id: str, orphans: DataFrame) -> Published:
         totals = orphans.agg(F.count(F.lit(1)).alias("n"), F.sum(c.BYTES).alias("total")).first()
         count, size = (totals["n"], totals["total"] or 0) if totals else (0, 0)
-        name = publish.plan_name(audit_id, self.options.filters)
+        name = plan_name(audit_id, self.options.filters)
         plan = PublicationPlan(name, audit_id, self.clock.now_ms(), count, size, {})
-        plan, is_fresh = publish.prepare(self.settings, self.place, plan, orphans)
+        plan, is_fresh = prepare(self.settings, self.place, plan, orphans)
         if not plan.is_done:
-            self._finish(plan, asked.rows(orphans.sparkSession, self.place, plan.name), is_fresh=is_fresh)
+            self._send(plan, asked.rows(orphans.sparkSession, self.place, plan.name), is_fresh=is_fresh)
         return Published(plan.requests, is_repetition=plan.is_done)
 
-    def _finish(self, plan: PublicationPlan, orphans: DataFrame, *, is_fresh: bool) -> None:
-        rate = self.options.publish_per_second
-        publish.send(self.settings, orphans, plan, is_fresh=is_fresh, per_second=rate)
-        publish.finish(self.place, plan)
+    def _send(self, plan: PublicationPlan, orphans: DataFrame, *, is_fresh: bool) -> None:
+        send(self.settings, orphans, plan, is_fresh=is_fresh, per_second=self.options.publish_per_second)
+        finish(self.place, plan)

@@ -1,4 +1,4 @@
-"""The same thing over and over: what fails is said, and tried again at the next turn."""
+"""Repeats an audit: one that fails is logged, and the next one comes at its time."""
 
 import logging
 import threading
@@ -9,8 +9,8 @@ from streaming.errors import ReaperError
 log = logging.getLogger("ledger-reaper")
 
 
-class Turns:
-    """Runs something every so often until stop is set. first_after_seconds: when the first turn is due."""
+class Schedule:
+    """Runs something again and again until stop is set. first_after_seconds: how long until the first run."""
 
     def __init__(
         self, run: Callable[[], None], every_seconds: float, first_after_seconds: float, stop: threading.Event
@@ -23,29 +23,29 @@ class Turns:
 
     @property
     def is_busy(self) -> bool:
-        """Whether a turn runs, or is due."""
+        """Whether it is running now, or due."""
         return self._is_busy
 
     def stop(self) -> None:
-        """No further turn begins."""
+        """Let no further run begin."""
         self._stop.set()
 
     def repeat(self) -> None:
-        """Take turns until stop; an error ends a turn, not the turns."""
+        """Run, wait, run again, until stop. An error ends one run, not the repetition."""
         wait_seconds = self._first_after_seconds
         while not self._stop.wait(max(0.0, wait_seconds)):
             self._is_busy = True
             try:
                 self._run()
             except Exception as error:
-                self._tell(error)
+                self._log(error)
             finally:
                 self._is_busy = False
             wait_seconds = self._every_seconds
 
-    def _tell(self, error: Exception) -> None:
+    def _log(self, error: Exception) -> None:
         if self._stop.is_set():
-            return  # what is being stopped fails in its own words
+            return  # Spark fails in many ways while it is being stopped, and none of them matters
         if isinstance(error, ReaperError):
             log.error("audit: %s", error)
         else:

@@ -1,4 +1,4 @@
-"""The report: one file that needs nothing else, to be opened, mailed or archived."""
+"""The audit's HTML report: one file that loads nothing else, so that it can be mailed and archived."""
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence, Set
@@ -6,14 +6,20 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from html import escape
 
-from streaming.audit.audited import Audited
-from streaming.audit.history import Past
+from streaming.audit.history import PastAudit
 from streaming.audit.report import plots
 from streaming.audit.report.style import STYLE
-from streaming.audit.report.summary import Sample, Summary
-from streaming.audit.report.text import age_text, amount_text, size_text
-from streaming.audit.report.words import CLASS_MEANING, CLASS_NEXT
-from streaming.audit.space import Space
+from streaming.audit.report.summary import SAMPLES, Sample, Summary
+from streaming.audit.report.words import (
+    CLASS_MEANING,
+    CLASS_NEXT,
+    INTRODUCTION,
+    age_text,
+    amount_text,
+    size_text,
+)
+from streaming.audit.result import AuditResult
+from streaming.audit.space import WHY_ON_DISK, Space
 from udfs.audit import FindingClass
 from udfs.records import LedgerComponent, LedgerType
 
@@ -25,62 +31,63 @@ _COMPONENT_CLASSES: Mapping[str, str] = {
     str(LedgerComponent.DELAYED_INDEX_BUCKET): "c5",
 }
 _STANDING_CLASSES = {"in use, BookKeeper": "use", "in use, tiered storage": "tier", "orphans": "bad"}
-_SAMPLE_HEADS = ("ledger", "what", "owner", "bytes", "reason", "detail")
+_SAMPLE_HEADS = ("ledger", "what", "topic", "bytes", "reason", "detail")
 _LISTED = {
     "ledgers": "ledgers listed",
     "owners": "topics and schemas listed",
-    "references": "references read",
-    "unreferenced": "ledgers that no reference names, looked at",
-    "objects": "tiered-storage objects listed",
-    "objects elsewhere": "offloads to places that tiered_storage.allowed does not name, not looked at",
+    "references": "references read (a ledger or object that a topic, cursor or schema names)",
+    "unreferenced": "ledgers without a reference, each looked at",
+    "objects": "objects in tiered storage listed",
+    "objects elsewhere": "offloads in buckets that tiered_storage.allowed does not name, not looked at",
 }
 
 
 @dataclass(frozen=True, slots=True)
-class Beside:
-    """What the report shows beside the findings. scope: the filters in words, "" for everything."""
+class ReportContext:
+    """What the report shows beside one audit's findings. scope: the filters in words, "" for everything."""
 
-    past: tuple[Past, ...]
+    past: tuple[PastAudit, ...]
     space: Space
     scope: str = ""
 
 
-def page(audited: Audited, summary: Summary, beside: Beside) -> str:
-    """The whole report."""
+def page(result: AuditResult, summary: Summary, context: ReportContext) -> str:
+    """Return the whole report."""
     body = "".join(
         (
-            _head(audited, beside.scope),
+            _head(result, context.scope),
             _alarm(summary),
-            _incomplete(audited),
-            _cards(audited, summary),
+            _incomplete(result),
+            _cards(result, summary),
             _section("Orphan bytes by namespace and component", _by_namespace(summary)),
-            _section("What each namespace holds", _standing(audited, summary)),
+            _section("What each namespace holds", _standing(result, summary)),
             _section("Age of the orphans (since their last change)", _ages(summary)),
-            _section("Orphan bytes over the last audits", _trend(beside.past)),
-            _space(beside.space),
+            _section("Orphan bytes, audit by audit", _trend(context.past)),
+            _space(context.space),
             _section("Topics with the most orphan bytes", _topics(summary)),
             _section("All findings", _classes(summary)),
-            _samples("Missing: data that owners refer to and that does not exist", summary.missing),
-            _samples("Unknown: what could not be judged", summary.unknown),
-            _section("Completeness certificate", _certificate(audited)),
+            _samples("Missing: what topics refer to and does not exist", summary.missing),
+            _samples("Unknown: the audit could not read what decides", summary.unknown),
+            _section("Completeness certificate", _certificate(result)),
         )
     )
     return (
         '<!doctype html><html lang="en"><head><meta charset="utf-8">'
         '<meta name="viewport" content="width=device-width, initial-scale=1">'
-        f"<title>Ledger audit {escape(audited.audit_id)}</title><style>{STYLE}</style></head>"
+        f"<title>Ledger audit {escape(result.audit_id)}</title><style>{STYLE}</style></head>"
         f"<body><main>{body}</main></body></html>"
     )
 
 
-def _head(audited: Audited, scope: str) -> str:
-    complete = audited.certificate.is_complete
+def _head(result: AuditResult, scope: str) -> str:
+    complete = result.certificate.is_complete
     stamp = '<span class="stamp ok">complete</span>' if complete else '<span class="stamp no">incomplete</span>'
-    took = (audited.ended_ms - audited.started_ms) / 1000
+    took = (result.ended_ms - result.started_ms) / 1000
     only = f" · only {escape(scope)}" if scope else ""
     return (
         f"<header><h1>Ledger audit {stamp}</h1>"
-        f"<p class='dim'>{_time(audited.started_ms)} UTC · {took:.0f} s · {escape(audited.audit_id)}{only}</p></header>"
+        f"<p class='dim'>{_time(result.started_ms)} UTC · took {took:.0f} s · {escape(result.audit_id)}{only}</p>"
+        f"<p>{escape(INTRODUCTION)} The audit itself deletes nothing.</p></header>"
     )
 
 
@@ -89,35 +96,35 @@ def _alarm(summary: Summary) -> str:
     if not missing.count:
         return ""
     return (
-        f'<p class="alarm"><b>{missing.count:,} missing: data loss.</b> Owners refer to ledgers or objects of '
-        f"{size_text(missing.size_bytes)} that do not exist. They are listed below.</p>"
+        f'<p class="alarm"><b>{missing.count:,} missing: data loss.</b> Topics refer to ledgers or objects of '
+        f"{size_text(missing.size_bytes)} that do not exist. A table below lists them.</p>"
     )
 
 
-def _incomplete(audited: Audited) -> str:
-    certificate = audited.certificate
+def _incomplete(result: AuditResult) -> str:
+    certificate = result.certificate
     if certificate.is_complete:
         return ""
     unread = len(certificate.unreadable)
     what = certificate.errors[0] if certificate.errors else f"{unread:,} path{'s' * (unread != 1)} could not be read"
     return (
-        f'<p class="note"><b>Not everything is known:</b> {escape(what)}. What belongs to it is UNKNOWN and is not '
-        "published; what exists below it and was not listed is not in this report. The certificate at the end says "
-        "which parts.</p>"
+        f'<p class="note"><b>Not everything is known:</b> {escape(what)}. Findings that depend on it are UNKNOWN, and '
+        "no deletion is requested for them. This report does not show what the audit could not list. The certificate "
+        "at the end names these parts.</p>"
     )
 
 
-def _cards(audited: Audited, summary: Summary) -> str:
+def _cards(result: AuditResult, summary: Summary) -> str:
     orphans, unknown = summary.orphans, summary.of(FindingClass.UNKNOWN)
     waiting = [summary.of(FindingClass.OPEN), summary.of(FindingClass.TOO_YOUNG)]
     missing = summary.of(FindingClass.MISSING)
     cards = (
         ("orphans", f"{orphans.count:,}", size_text(orphans.size_bytes), "bad" if orphans.count else ""),
         ("missing", f"{missing.count:,}", size_text(missing.size_bytes), "loss" if missing.count else ""),
-        ("unknown", f"{unknown.count:,}", "not judged", ""),
-        ("open, young", f"{sum(w.count for w in waiting):,}", "kept for now", ""),
+        ("unknown", f"{unknown.count:,}", "could not be checked", ""),
+        ("open or too young", f"{sum(w.count for w in waiting):,}", "kept for now", ""),
         ("foreign", f"{summary.of(FindingClass.FOREIGN).count:,}", "never touched", ""),
-        ("in use", f"{audited.totals['in_use']:,}", f"of {audited.totals['ledgers']:,} ledgers", ""),
+        ("in use", f"{result.totals['in_use']:,}", f"of {result.totals['ledgers']:,} ledgers", ""),
     )
     shown = "".join(
         f'<div class="card {css}"><span class="name">{name}</span><span class="number">{number}</span>'
@@ -130,30 +137,34 @@ def _cards(audited: Audited, summary: Summary) -> str:
 def _by_namespace(summary: Summary) -> str:
     rows: defaultdict[str, dict[str, int]] = defaultdict(dict)
     for each in summary.by_namespace:
-        rows[each.label or "(no owner)"][each.part] = each.size_bytes
+        rows[each.label or "(no topic known)"][each.part] = each.size_bytes
     present = {each.part for each in summary.by_namespace}
     shown = {part: css for part, css in _COMPONENT_CLASSES.items() if part in present}
     named = {_words(part): css for part, css in shown.items()}
     return (plots.legend(named) if shown else "") + plots.stacked_bars(rows, shown)
 
 
-def _standing(audited: Audited, summary: Summary) -> str:
+def _standing(result: AuditResult, summary: Summary) -> str:
     rows: defaultdict[str, defaultdict[str, int]] = defaultdict(lambda: defaultdict(int))
-    for share in audited.in_use:
-        where = "in use, BookKeeper" if share.ledger_type == LedgerType.LEDGER else "in use, tiered storage"
-        rows[share.namespace][where] += share.size_bytes
+    for used in result.in_use:
+        where = "in use, BookKeeper" if used.ledger_type == LedgerType.LEDGER else "in use, tiered storage"
+        rows[used.namespace][where] += used.size_bytes
     for each in summary.by_namespace:
-        rows[each.label or "(no owner)"]["orphans"] += each.size_bytes
-    note = "<p class='dim'>In use: sizes that the owners' lists tell; a ledger that is being written has none yet.</p>"
+        rows[each.label or "(no topic known)"]["orphans"] += each.size_bytes
+    note = "<p class='dim'>In use: as the topics' own lists give the sizes; a ledger being written has none yet.</p>"
     return plots.legend(_STANDING_CLASSES) + plots.stacked_bars(rows, _STANDING_CLASSES) + note
 
 
 def _ages(summary: Summary) -> str:
     drawn = plots.columns([(each.label, each.count, each.size_bytes) for each in summary.by_age], "bad")
-    return drawn + ("<p class='dim'>Height: bytes. Number: ledgers and objects.</p>" if summary.orphans.count else "")
+    return drawn + (
+        "<p class='dim'>The height is bytes, the number counts ledgers and objects.</p>"
+        if summary.orphans.count
+        else ""
+    )
 
 
-def _trend(past: Sequence[Past]) -> str:
+def _trend(past: Sequence[PastAudit]) -> str:
     shown = [(each, "" if each.complete else " (incomplete)") for each in past[-60:]]
     return plots.line([plots.Point(f"{_time(each.at_ms)}{note}", each.orphan_bytes) for each, note in shown], "bad")
 
@@ -163,8 +174,11 @@ def _space(space: Space) -> str:
         return ""
     rows = [(what, size_text(size)) for what, size in space.lines()]
     why = "".join(f"<li>{escape(reason)}</li>" for reason in space.why)
-    reasons = f"<p class='dim'>Why deleted bytes may be on disk still:</p><ul class='dim'>{why}</ul>" if why else ""
-    return _section("Space returned", _table(("what", "bytes"), rows, numbers={1}) + reasons)
+    reasons = f"<p class='dim'>{escape(WHY_ON_DISK)}</p><ul class='dim'>{why}</ul>" if why else ""
+    return _section(
+        "Space: what was deleted, and what the bookies' disks got back",
+        _table(("what", "bytes"), rows, numbers={1}) + reasons,
+    )
 
 
 def _topics(summary: Summary) -> str:
@@ -203,25 +217,26 @@ def _samples(title: str, samples: Sequence[Sample]) -> str:
         (str(each.ledger_id), _kind(each), each.topic, size_text(each.size_bytes), each.reason, each.detail)
         for each in samples
     ]
-    note = "<p class='dim'>The 100 largest; all of them are in findings/.</p>" if len(samples) >= 100 else ""
+    note = f"<p class='dim'>The {SAMPLES} largest; findings/ holds all of them.</p>" if len(samples) >= SAMPLES else ""
     return _section(title, _table(_SAMPLE_HEADS, rows, numbers={0, 3}, codes={4}) + note)
 
 
 def _kind(sample: Sample) -> str:
-    return f"{_words(sample.component) or 'component not known'}, {sample.kind}"
+    return f"{_words(sample.component) or 'component not known'}, {sample.where}"
 
 
 def _words(component: str) -> str:
     return component.lower().replace("_", " ")
 
 
-def _certificate(audited: Audited) -> str:
-    certificate = audited.certificate
+def _certificate(result: AuditResult) -> str:
+    certificate = result.certificate
     facts = [(_LISTED.get(name, name), f"{count:,}") for name, count in certificate.listed.items()]
-    facts.append(("ZooKeeper transactions", f"{certificate.zxid_start:#x} to {certificate.zxid_end:#x}"))
+    facts.append(("nothing is missed that was written before ZooKeeper transaction", f"{certificate.zxid_start:#x}"))
+    facts.append(("nothing is in here that was written after", f"{certificate.zxid_end:#x}"))
     facts += [("error", error) for error in certificate.errors]
-    facts.append(("unreadable paths", f"{len(certificate.unreadable):,}"))
-    shown = _table(("source", "result"), facts, numbers=set())
+    facts.append(("paths that could not be read", f"{len(certificate.unreadable):,}"))
+    shown = _table(("what the audit read", "result"), facts, numbers=set())
     if certificate.unreadable:
         shown += _table(("could not be read", "why"), certificate.unreadable[:100], numbers=set())
     return shown
@@ -234,7 +249,7 @@ def _section(title: str, content: str) -> str:
 def _table(
     heads: Sequence[str], rows: Iterable[Sequence[str]], *, numbers: set[int], codes: Set[int] = frozenset()
 ) -> str:
-    """numbers: columns to align right; codes: columns of words that must not be broken."""
+    """Return a table. numbers: columns to align right; codes: columns of words that must not be broken."""
 
     def cells(tag: str, texts: Sequence[str]) -> str:
         return "".join(

@@ -1,13 +1,13 @@
-"""Plots as inline SVG, drawn from numbers alone: no script, no font and no picture comes from elsewhere.
+"""The report's plots as inline SVG: they need no script, font or picture from elsewhere.
 
-Colours and fonts are the page's (CSS classes); each mark carries its numbers as a tooltip.
+The page's CSS classes give colours and fonts; each mark shows its numbers as a tooltip.
 """
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from html import escape
 
-from streaming.audit.report.text import size_text
+from streaming.audit.report.words import size_text
 
 _WIDTH = 860
 _ROW = 30
@@ -21,14 +21,14 @@ _TICKS = 4
 
 @dataclass(frozen=True, slots=True)
 class Point:
-    """One audit in the trend: a label for the tooltip and a number of bytes."""
+    """One audit in the trend: its label in the tooltip, and its bytes."""
 
     label: str
     size_bytes: int
 
 
 def stacked_bars(rows: Mapping[str, Mapping[str, int]], classes: Mapping[str, str]) -> str:
-    """One bar a label, longest first, made of parts in bytes. classes: part -> CSS class, in the order drawn."""
+    """Draw a bar for each label, longest first, made of parts in bytes. classes: part -> CSS class, as drawn."""
     totals = sorted(((sum(parts.values()), label) for label, parts in rows.items()), reverse=True)
     shown = [(label, rows[label]) for total, label in totals[:_MAX_ROWS] if total > 0]
     if not shown:
@@ -45,7 +45,7 @@ def stacked_bars(rows: Mapping[str, Mapping[str, int]], classes: Mapping[str, st
 
 
 def columns(bars: Sequence[tuple[str, int, int]], css: str) -> str:
-    """A histogram: (label, count, bytes) a column, height by bytes (by count where there are no bytes)."""
+    """Draw a histogram: (label, count, bytes) for each column, as high as its bytes (its count if no bar has bytes)."""
     if not any(count for _label, count, _size in bars):
         return _nothing("Nothing to show.")
     by_bytes = any(size for _label, _count, size in bars)
@@ -67,7 +67,7 @@ def columns(bars: Sequence[tuple[str, int, int]], css: str) -> str:
 
 
 def line(points: Sequence[Point], css: str) -> str:
-    """A trend, oldest first."""
+    """Draw a trend, oldest point first."""
     if len(points) < 2:
         return _nothing("The trend begins with the second audit.")
     highest = max(1, *(point.size_bytes for point in points))
@@ -95,7 +95,7 @@ def line(points: Sequence[Point], css: str) -> str:
 
 
 def legend(classes: Mapping[str, str]) -> str:
-    """What the colours mean."""
+    """Say what the colours mean."""
     items = "".join(
         f'<span class="key"><svg width="12" height="12"><rect class="{css}" width="12" height="12" rx="2"/></svg>'
         f"{escape(part)}</span>"
@@ -142,7 +142,7 @@ def _centred(x: float, y: float, text: str, css: str) -> str:
 
 def _svg(height: int, drawn: Sequence[str]) -> str:
     drawing = f'<svg class="plot" viewBox="0 0 {_WIDTH} {height}" role="img">{"".join(drawn)}</svg>'
-    return f'<div class="scroll">{drawing}</div>'  # a narrow screen scrolls: shrunk, nobody could read it
+    return f'<div class="scroll">{drawing}</div>'  # a narrow screen scrolls, because nobody could read a shrunk plot
 
 
 def _nothing(text: str) -> str:

@@ -1,4 +1,4 @@
-"""How the report looks: plain, printable, dark where the reader's system is dark."""
+"""The report's CSS: plain, printable, dark where the reader's system is dark."""
 
 STYLE = """
 :root{--bg:#f6f7f9;--paper:#fff;--ink:#1c2430;--dim:#667085;--line:#e4e7ec;--bad:#c2410c;--loss:#b42318;--ok:#067647;

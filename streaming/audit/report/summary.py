@@ -1,4 +1,4 @@
-"""Findings, filtered and added up for people: by topic, by namespace and component, by age."""
+"""Chooses findings by the operator's filters and adds them up: by class, topic, namespace and component, and age."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -8,17 +8,17 @@ from pyspark.sql import functions as F
 from pyspark.sql.window import Window
 
 from streaming.audit import columns as a
-from streaming.audit import join
+from streaming.audit.findings import is_class
 from streaming.audit.options import FindingFilters
 from udfs import columns as c
 from udfs.audit import FindingClass
 from udfs.records import LedgerType
 
 _TOPICS = 200
-_SHARES = 500
-_SAMPLES = 100
+_AMOUNTS = 500
+SAMPLES = 100
 
-# upper bounds in seconds; the last class has none
+# each label with its upper bound in seconds; the last has none
 AGES: tuple[tuple[str, int], ...] = (
     ("< 1 h", 3600),
     ("1-6 h", 6 * 3600),
@@ -33,7 +33,7 @@ AGES: tuple[tuple[str, int], ...] = (
 
 @dataclass(frozen=True, slots=True)
 class TopicRow:
-    """One topic's orphans. oldest_seconds: age of the oldest."""
+    """One topic's orphans. oldest_seconds: the age of the oldest."""
 
     tenant: str
     namespace: str
@@ -46,7 +46,7 @@ class TopicRow:
 
 @dataclass(frozen=True, slots=True)
 class Amount:
-    """How many, and how many bytes, under a label and a sub-label."""
+    """How many findings, and how many bytes, under a label and a part of it."""
 
     label: str
     part: str
@@ -56,11 +56,11 @@ class Amount:
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """One finding in words. kind: what there is, or should be, of the ledger."""
+    """One finding in words. where: in BookKeeper, or in tiered storage."""
 
     finding_class: str
     ledger_id: int
-    kind: str
+    where: str
     component: str
     topic: str
     size_bytes: int
@@ -70,7 +70,11 @@ class Sample:
 
 @dataclass(frozen=True, slots=True)
 class Summary:
-    """What is shown. by_class: (class, reason); by_namespace: (namespace, component) of orphans; by_age: (age, "")."""
+    """What the terminal and the report show. Each Amount's label and part are:
+
+    by_class: class and reason; by_namespace: namespace and component, of orphans; by_age: age and "", of orphans.
+    missing, unknown: the largest findings of these classes.
+    """
 
     by_class: tuple[Amount, ...]
     by_topic: tuple[TopicRow, ...]
@@ -81,17 +85,20 @@ class Summary:
 
     @property
     def orphans(self) -> Amount:
-        """All orphans together."""
+        """Add up all orphans."""
         return self.of(FindingClass.ORPHAN)
 
     def of(self, finding_class: FindingClass) -> Amount:
-        """All findings of a class together."""
+        """Add up all findings of a class."""
         rows = [each for each in self.by_class if each.label == finding_class]
         return Amount(finding_class, "", sum(r.count for r in rows), sum(r.size_bytes for r in rows))
 
 
 def matching(findings: DataFrame, filters: FindingFilters) -> DataFrame:
-    """Findings that the filters let through; of the orphans with max_bytes, the oldest that fit."""
+    """Choose the findings that the filters let through, and with max_bytes only the oldest orphans that fit into it.
+
+    MISSING passes every filter: nobody should overlook a loss.
+    """
     passes = F.lit(True)
     for name, value in (
         (c.TENANT, filters.tenant),
@@ -102,20 +109,20 @@ def matching(findings: DataFrame, filters: FindingFilters) -> DataFrame:
             passes = passes & F.col(name).eqNullSafe(value)
     if filters.older_than_seconds:
         passes = passes & (F.coalesce(F.col(a.AGE_SECONDS), F.lit(-1)) >= filters.older_than_seconds)
-    kept = findings.where(passes | join.is_class(FindingClass.MISSING))
+    kept = findings.where(passes | is_class(FindingClass.MISSING))
     return _within(kept, filters.max_bytes) if filters.max_bytes else kept
 
 
 def _within(findings: DataFrame, max_bytes: int) -> DataFrame:
     oldest_first = Window.partitionBy(a.CLASS).orderBy(F.desc(a.AGE_SECONDS), c.LEDGER_ID, c.UUID)
     running = F.sum(c.BYTES).over(oldest_first.rowsBetween(Window.unboundedPreceding, Window.currentRow))
-    fits = ~join.is_class(FindingClass.ORPHAN) | (F.col("running") <= max_bytes)
+    fits = ~is_class(FindingClass.ORPHAN) | (F.col("running") <= max_bytes)
     return findings.withColumn("running", running).where(fits).drop("running")
 
 
 def summarize(findings: DataFrame) -> Summary:
-    """Add up. The driver gets a few hundred rows, however many findings there are."""
-    orphans = findings.where(join.is_class(FindingClass.ORPHAN))
+    """Add the findings up. The driver gets a few hundred rows, however many findings there are."""
+    orphans = findings.where(is_class(FindingClass.ORPHAN))
     return Summary(
         by_class=_amounts(findings, F.col(a.CLASS), F.col(c.REASON)),
         by_topic=_topics(orphans),
@@ -130,7 +137,7 @@ def _amounts(rows: DataFrame, label: Column, part: Column) -> tuple[Amount, ...]
     grouped = rows.groupBy(label.alias("label"), part.alias("part")).agg(
         F.count(F.lit(1)).alias("n"), F.sum(c.BYTES).alias("total")
     )
-    largest = grouped.orderBy(F.desc("total"), F.desc("n"), "label", "part").limit(_SHARES).collect()
+    largest = grouped.orderBy(F.desc("total"), F.desc("n"), "label", "part").limit(_AMOUNTS).collect()
     return tuple(Amount(row["label"] or "", row["part"] or "", row["n"], row["total"] or 0) for row in largest)
 
 
@@ -159,7 +166,7 @@ def _ages(orphans: DataFrame) -> tuple[Amount, ...]:
 
 
 def _samples(findings: DataFrame, finding_class: FindingClass) -> tuple[Sample, ...]:
-    rows = findings.where(join.is_class(finding_class)).orderBy(F.desc(c.BYTES), c.LEDGER_ID).limit(_SAMPLES).collect()
+    rows = findings.where(is_class(finding_class)).orderBy(F.desc(c.BYTES), c.LEDGER_ID).limit(SAMPLES).collect()
     return tuple(_sample(row.asDict()) for row in rows)
 
 
@@ -170,7 +177,7 @@ def _sample(row: dict[str, object]) -> Sample:
     return Sample(
         str(row[a.CLASS]),
         int(str(row[c.LEDGER_ID])),
-        "offloaded" if row[c.LEDGER_TYPE] == LedgerType.OFFLOAD_LEDGER else "ledger",
+        "in tiered storage" if row[c.LEDGER_TYPE] == LedgerType.OFFLOAD_LEDGER else "in BookKeeper",
         component,
         topic,
         int(str(size)) if size is not None else 0,

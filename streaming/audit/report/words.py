@@ -1,52 +1,107 @@
-"""What classes and reasons mean for the person who asked "can I delete this?"."""
+"""The audit's words, the same on the terminal and in the report: meanings of classes and reasons, amounts, filters."""
 
+from streaming.audit.options import FindingFilters
 from udfs.audit import FindingClass
 from udfs.records import Reason
 
+INTRODUCTION = (
+    "Pulsar keeps each topic in ledgers, in BookKeeper or offloaded to objects in tiered storage. This audit compared "
+    "all that exist with what Pulsar's topics refer to. An orphan is storage that no topic uses any more. Missing is "
+    "what a topic refers to although it does not exist."
+)
 CLASS_MEANING = {
-    FindingClass.ORPHAN: "belongs to no one; the service would delete it",
-    FindingClass.MISSING: "an owner refers to it, and it does not exist",
-    FindingClass.UNKNOWN: "something that decides could not be read",
-    FindingClass.FOREIGN: "another application's; never touched",
-    FindingClass.TOO_YOUNG: "unreferenced, but its owner may still write it into a list",
-    FindingClass.OPEN: "unreferenced, but perhaps being written to",
+    FindingClass.ORPHAN: "no topic uses it any more; the service would delete it",
+    FindingClass.MISSING: "a topic refers to it, and it does not exist: data was lost",
+    FindingClass.UNKNOWN: "something that decides could not be read, so it counts as in use",
+    FindingClass.FOREIGN: "another application or cluster made it; the service never touches it",
+    FindingClass.TOO_YOUNG: "no topic refers to it, but it is so new that its topic may still do so",
+    FindingClass.OPEN: "no topic refers to it, but somebody may still be writing to it",
 }
 CLASS_NEXT = {
-    FindingClass.ORPHAN: "`ledger-reaper audit --last --publish`: the service judges each again, then deletes it",
-    FindingClass.MISSING: "find out who deleted it; `ledger-reaper undo`, if `ledger-reaper receipts` says the service",
+    FindingClass.ORPHAN: "`ledger-reaper audit --last --publish`: the service then checks each again and deletes it",
+    FindingClass.MISSING: "`ledger-reaper receipts --ledger N`: if the service deleted it, `ledger-reaper undo` may "
+    "bring it back",
     FindingClass.UNKNOWN: "repair what the certificate names, then audit again",
     FindingClass.FOREIGN: "nothing",
     FindingClass.TOO_YOUNG: "wait, then audit again",
-    FindingClass.OPEN: "choose after how many days such ledgers may go: safety.open_quarantine_days",
+    FindingClass.OPEN: "decide after how many days the service may delete such ledgers: safety.open_quarantine_days",
 }
-MEANING = {
-    Reason.UNREFERENCED: "It is closed, old enough, and its owner does not name it: it would be deleted.",
-    Reason.OWNER_GONE: "Its owner does not exist any more: it would be deleted.",
-    Reason.NOT_FOUND: "There is nothing to delete (any more).",
-    Reason.IN_USE: "Its owner needs it: it would be kept, and looked at again later.",
-    Reason.OWNER_UNREADABLE: "Whether it is in use can't be told, which counts as in use: it would be kept for now.",
-    Reason.OWNER_ABSENT_ONCE: "Its owner seems to be gone. The service looks a second time, after "
-    "two_phase.reconsume_later_seconds, and deletes it if that is still so.",
-    Reason.UNREFERENCED_ONCE: "Nobody seems to refer to it. The service looks a second time, after "
-    "two_phase.reconsume_later_seconds, and deletes it if that is still so.",
-    Reason.LEDGER_UNREADABLE: "Its own metadata can't be read: it would be kept for now.",
-    Reason.NOT_CLOSED: "Somebody may be writing to it or recovering it: it would be kept. Ledgers whose writer died "
-    "stay open for ever; safety.open_quarantine_days says after how many days they may go.",
-    Reason.TOO_YOUNG: "It is too young: its owner may still write it into its list. It would be kept for now.",
-    Reason.ABOVE_NEWEST: "It is newer than all its owner names: a stalled broker may still write it into the list. "
-    "It would be kept until it is safety.above_newest_quarantine_seconds old.",
-    Reason.OFFLOAD_IN_PROGRESS: "An upload may still be completed: it would be kept for now.",
-    Reason.PROOF_MISSING: "Nothing proves whose it was: it would be kept.",
-    Reason.NOT_PULSARS: "It is not Pulsar's: a request for it would be refused for good. Ask BookKeeper's other users.",
-    Reason.OTHER_OWNER: "It says that it belongs to somebody else: the request would be refused for good.",
-    Reason.OTHER_COMPONENT: "It says that it is something else: the request would be refused for good.",
-    Reason.OTHER_CLUSTER: "It belongs to another Pulsar cluster: the request would be refused for good.",
-    Reason.UNKNOWN_COMPONENT: "It names a component that this program does not know, which counts as in use.",
-    Reason.MISSING_FIELD: "Its metadata does not name its owner, so nobody can be asked: it counts as in use.",
-    Reason.BAD_TOPIC_NAME: "Its metadata names an owner that can't exist, so nobody can be asked: it counts as in use.",
+_MEANING = {
+    Reason.UNREFERENCED: "It is closed and old enough, and its topic does not refer to it: the service would delete "
+    "it.",
+    Reason.OWNER_GONE: "Its topic does not exist any more: the service would delete it.",
+    Reason.NOT_FOUND: "It does not exist, so the service would have nothing to delete.",
+    Reason.IN_USE: "Its topic needs it: the service would keep it, and look again later.",
+    Reason.OWNER_UNREADABLE: "The service could not tell whether it is in use, which counts as in use: it would keep "
+    "it for now.",
+    Reason.OWNER_ABSENT_ONCE: "Its topic seems to be gone. The service would look a second time, after "
+    "two_phase.reconsume_later_seconds, and delete it if the topic is still gone.",
+    Reason.UNREFERENCED_ONCE: "No topic seems to refer to it. The service would look a second time, after "
+    "two_phase.reconsume_later_seconds, and delete it if that is still so.",
+    Reason.LEDGER_UNREADABLE: "The service can't read its metadata: it would keep it for now.",
+    Reason.NOT_CLOSED: "Somebody may be writing to it or recovering it: the service would keep it. A ledger whose "
+    "writer died stays open for ever; safety.open_quarantine_days says after how many days the service may delete it.",
+    Reason.TOO_YOUNG: "It is so young that its topic may still add it to its list: the service would keep it for now.",
+    Reason.ABOVE_NEWEST: "It is newer than all ledgers that its topic refers to: a stalled broker may still add it to "
+    "the list. The service would keep it until it is safety.above_newest_quarantine_seconds old.",
+    Reason.OFFLOAD_IN_PROGRESS: "A broker may still complete this upload: the service would keep it for now.",
+    Reason.PROOF_MISSING: "Nothing proves which topic it belonged to: the service would keep it.",
+    Reason.NOT_PULSARS: "Pulsar did not make it: the service would refuse the request for good. Ask the other users of "
+    "this BookKeeper.",
+    Reason.OTHER_OWNER: "Its metadata names another owner: the service would refuse the request for good.",
+    Reason.OTHER_COMPONENT: "Its metadata says that it is something else: the service would refuse the request for "
+    "good.",
+    Reason.OTHER_CLUSTER: "It belongs to another Pulsar cluster: the service would refuse the request for good.",
+    Reason.UNKNOWN_COMPONENT: "Its metadata names a component that this program does not know, which counts as in use: "
+    "the service would keep it.",
+    Reason.MISSING_FIELD: "Its metadata does not name its topic, so the service can't ask anybody: it would keep it.",
+    Reason.BAD_TOPIC_NAME: "Its metadata names a topic that can't exist, so the service can't ask anybody: it would "
+    "keep it.",
 }
+_UNITS = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
+_STEP = 1024
 
 
 def meaning_of(reason: Reason) -> str:
-    """A sentence for the operator."""
-    return MEANING.get(reason, "It would be kept.")
+    """Return a sentence that says what a reason means to an operator."""
+    return _MEANING.get(reason, "The service would keep it.")
+
+
+def size_text(size_bytes: float) -> str:
+    """1536 -> "1.5 KiB"."""
+    amount = float(size_bytes)
+    for unit in _UNITS:
+        if abs(amount) < _STEP or unit == _UNITS[-1]:
+            return f"{amount:.0f} {unit}" if unit == "B" else f"{amount:.1f} {unit}"
+        amount /= _STEP
+    raise AssertionError("unreachable")
+
+
+def amount_text(finding_class: str, size_bytes: int) -> str:
+    """Return the bytes of a class of findings; nobody knows how long an open ledger is before it is closed."""
+    return "not known" if finding_class == FindingClass.OPEN and not size_bytes else size_text(size_bytes)
+
+
+def age_text(seconds: float) -> str:
+    """93784 -> "1 d 2 h"."""
+    whole = int(seconds)
+    days, hours, minutes = whole // 86_400, whole % 86_400 // 3600, whole % 3600 // 60
+    if days >= 10:
+        return f"{days} d"
+    if days:
+        return f"{days} d {hours} h"
+    if hours:
+        return f"{hours} h {minutes} min"
+    return f"{minutes} min" if minutes else f"{whole} s"
+
+
+def scope_text(filters: FindingFilters) -> str:
+    """Say what the filters choose; "" for everything."""
+    chosen = {
+        "tenant": filters.tenant,
+        "namespace": filters.namespace,
+        "component": str(filters.component or ""),
+        "older than": age_text(filters.older_than_seconds) if filters.older_than_seconds else "",
+        "the oldest orphans within": size_text(filters.max_bytes) if filters.max_bytes else "",
+    }
+    return ", ".join(f"{name} {value}" for name, value in chosen.items() if value)

@@ -1,6 +1,6 @@
-"""Every ledger that BookKeeper's metadata holds: the driver finds the last-level folders, executors list them.
+"""Lists every ledger in BookKeeper's metadata: the driver finds the folders of the last level, executors list those.
 
-Only ids are listed: the metadata of a ledger that somebody refers to is never read.
+A listing gives the ids alone. The audit reads the metadata only of ledgers that nothing refers to.
 """
 
 import re
@@ -17,20 +17,20 @@ from streaming.sweep.pace import Pace
 from udfs.columns import DETAIL, LEDGER_ID
 from udfs.paths import Layout
 
-_FOLDERS_PER_READ = 64  # 64 x 10,000 names of 6 bytes are 4 MB in memory, in several answers of the server
+_FOLDERS_PER_READ = 64  # 64 folders of 10,000 names of 6 bytes take 4 MB of memory
 _LONG = re.compile(r"[0-9]{3}")
 _SHORT = re.compile(r"[0-9]{2}")
 _PART = re.compile(r"[0-9]{4}")
 _LEAF = re.compile(r"L[0-9]{4}")
-_LONG_LEVELS = 3  # /ledgers/000/0000/0000/0000/L0000: levels between the first and the leaf
-_SHORT_LEVELS = 1  # /ledgers/00/0000/L0000
+_LONG_LEVELS = 3  # levels between 000 and L0000 in /ledgers/000/0000/0000/0000/L0000
+_SHORT_LEVELS = 1  # the same in /ledgers/00/0000/L0000
 
-Problem = tuple[str, str]  # a path, and why what lies below it is not known
+Problem = tuple[str, str]  # a path, and why nothing is known of what lies below it
 
 
 @dataclass(frozen=True, slots=True)
 class Folders:
-    """Last-level folders of the ledgers tree, ascending, and what could not be listed on the way."""
+    """The folders of the last level, which hold the ledgers, ascending; and what could not be listed on the way."""
 
     paths: tuple[str, ...]
     problems: tuple[Problem, ...]
@@ -42,7 +42,7 @@ def find_folders(store: MetadataStore, root: str, layout: Layout) -> Folders:
     top = _below(store, [root], None, problems)
     long = _descend(store, [path for path in top if _LONG.fullmatch(_name(path))], _LONG_LEVELS, problems)
     short = []
-    if layout is Layout.HIERARCHICAL:  # ids from 2^31 on lie in the long form there too
+    if layout is Layout.HIERARCHICAL:  # there too, ids from 2^31 on lie in the long form
         short = _descend(store, [path for path in top if _SHORT.fullmatch(_name(path))], _SHORT_LEVELS, problems)
     return Folders((*short, *long), tuple(problems))
 
@@ -50,7 +50,7 @@ def find_folders(store: MetadataStore, root: str, layout: Layout) -> Folders:
 def ids_in(
     root: str, folders: Sequence[str], names: Sequence[list[str] | Unreadable | None], problems: list[Problem]
 ) -> list[int]:
-    """Ledger ids of listed folders; a folder that went away meanwhile held none any more."""
+    """Return the ledger ids in listed folders. A folder that has gone meanwhile held no ledger any more."""
     ids: list[int] = []
     for folder, children in zip(folders, names, strict=True):
         if isinstance(children, Unreadable):
@@ -67,7 +67,7 @@ def ids_in(
 
 @dataclass(frozen=True, slots=True)
 class ListTask:
-    """Turns folders (columns.PLACE) into the ledgers they hold (columns.LISTED)."""
+    """Spark's task: turns folders (columns.PLACE) into the ledgers in them (columns.LISTED)."""
 
     settings: Settings
     reads_per_second: float
@@ -96,7 +96,7 @@ def _descend(store: MetadataStore, folders: list[str], levels: int, problems: li
 def _below(
     store: MetadataStore, folders: Sequence[str], pattern: re.Pattern[str] | None, problems: list[Problem]
 ) -> list[str]:
-    """Children of all folders, ascending. At the top (pattern None) other things than ledgers live too."""
+    """Return the children of all folders, ascending. At the top (pattern None) other things than ledgers live too."""
     found: list[str] = []
     for folder, children in zip(folders, store.children_many(folders), strict=True):
         if isinstance(children, Unreadable):

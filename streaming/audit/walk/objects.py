@@ -1,6 +1,6 @@
-"""Tiered storage: what the allowed buckets hold, and whose the objects say they are.
+"""Lists the objects in the buckets of tiered_storage.allowed, and reads which topic an unreferenced object names.
 
-A bucket that can't be listed makes the audit incomplete; it never makes a ledger an orphan.
+A bucket that can't be listed makes the audit incomplete; it never makes anything an orphan.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -25,30 +25,30 @@ from udfs.offload_target import Bucket
 from udfs.records import LedgerType, StoredObject
 from udfs.references import key_of
 
-# Names begin with a random UUID: sixteen listings of equal length, side by side.
+# Names begin with a random UUID, so these give sixteen listings of equal length that can run side by side.
 PREFIXES = "0123456789abcdef"
 _ROWS_PER_BATCH = 5_000
 _NAMES_PER_READ = 1_000
 
 
 def buckets_by_label(settings: Settings) -> dict[str, Bucket]:
-    """Allowed buckets by columns.STORE."""
+    """Return the allowed buckets by their label (columns.STORE)."""
     return {store_label(bucket.endpoint, bucket.name): bucket for bucket in allowed_buckets(settings)}
 
 
 def bucket_path(label: str) -> str:
-    """How a bucket stands among unreadable paths."""
+    """Return the name of a bucket among unreadable paths."""
     return f"s3 {label}"
 
 
 @dataclass(frozen=True, slots=True)
 class ListObjectsTask:
-    """Turns (store label + prefix in columns.PLACE's path and detail) into objects (columns.OBJECT)."""
+    """Spark's task: turns buckets with a prefix (columns.PLACE: label, prefix) into objects (columns.OBJECT)."""
 
     settings: Settings
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """List every prefix; what a store refuses or does not answer becomes a problem row."""
+        """List every prefix. What a store refuses, or does not answer, becomes a row that tells the problem."""
         buckets = buckets_by_label(self.settings)
         for batch in batches:
             for place in batch.to_pylist():
@@ -69,7 +69,7 @@ class ListObjectsTask:
 def _objects(store: ObjectStore, label: str, prefix: str) -> Iterator[dict[str, Any]]:
     for key, size, modified_ms in store.list_keys(prefix):
         name = parse_object_name(key)
-        if name is not None:  # other applications' objects are none of ours
+        if name is not None:  # no broker offloads under other names: those objects are another application's
             yield {
                 a.STORE: label,
                 c.UUID: name.uuid,
@@ -82,12 +82,12 @@ def _objects(store: ObjectStore, label: str, prefix: str) -> Iterator[dict[str, 
 
 @dataclass(frozen=True, slots=True)
 class ClaimObjectsTask:
-    """Turns pairs of objects that no reference names (columns.PAIR) into suspects (columns.SUSPECT)."""
+    """Spark's task: turns pairs of objects that no reference names (join.pairs_of) into suspects (columns.SUSPECT)."""
 
     settings: Settings
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Read the index of every pair, or the data object's head where there is none."""
+        """Read the index of every pair, or the data object's user metadata where there is no index."""
         buckets = buckets_by_label(self.settings)
         clock: Clock = SystemClock()
         for batch in batches:
@@ -103,7 +103,8 @@ class ClaimObjectsTask:
                     yield pa.RecordBatch.from_pylist(claimed, schema=a.SUSPECT)
 
 
-_Said = tuple[Mapping[str, bytes] | None, Mapping[str, str], str]  # custom metadata, user metadata, what was wrong
+# custom metadata of the ledger, user metadata of the object, and what could not be read
+_Said = tuple[Mapping[str, bytes] | None, Mapping[str, str], str]
 
 
 def _read(settings: Settings, bucket: Bucket, rows: Sequence[Mapping[str, Any]]) -> list[_Said]:
@@ -121,7 +122,7 @@ def _said(stored: StoredObject | Unreadable | None) -> _Said:
     if isinstance(stored, Unreadable):
         return None, {}, stored.detail
     if stored is None:
-        return None, {}, "gone meanwhile"
+        return None, {}, "the objects have gone meanwhile"
     if stored.content is None:
         return None, stored.user_metadata, "there is no readable index object"
     try:

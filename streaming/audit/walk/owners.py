@@ -1,4 +1,4 @@
-"""Where the owners are: the driver finds namespaces, executors list the topics and schemas of each."""
+"""Lists the owners of ledgers, topics and schemas: the driver finds the namespaces, executors list what is in each."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -19,17 +19,22 @@ _NAMES_PER_BATCH = 10_000
 
 @dataclass(frozen=True, slots=True)
 class Namespaces:
-    """Znodes whose children are topics or schemas, and what could not be listed on the way."""
+    """The znodes whose children are topics or schemas; and what could not be listed on the way."""
 
     paths: tuple[str, ...]
     problems: tuple[Problem, ...]
 
 
 def find_namespaces(store: MetadataStore) -> Namespaces:
-    """Walk down to what holds topics (`tenant[/cluster]/ns/persistent`) and schemas. Raises UnavailableError."""
+    """Walk down to the znodes that hold topics (`tenant[/cluster]/ns/persistent`) and schemas (`tenant/ns`).
+
+    Raises UnavailableError.
+    """
     problems: list[Problem] = []
     walk = _Walk(store, problems)
-    second = walk.below(walk.below([MANAGED_LEDGERS_ROOT]))  # tenant/namespace, or tenant/cluster of V1 names
+    second = walk.below(
+        walk.below([MANAGED_LEDGERS_ROOT])
+    )  # tenant/namespace; tenant/cluster where topics have V1 names
     third = walk.below(second)
     domains = [path for path in third if path.endswith(f"/{_DOMAIN}")]
     fourth = walk.below([path for path in third if not path.endswith(f"/{_DOMAIN}")])
@@ -40,7 +45,7 @@ def find_namespaces(store: MetadataStore) -> Namespaces:
 
 @dataclass(frozen=True, slots=True)
 class OwnersTask:
-    """Turns namespaces into the topics and schemas below them; both are columns.PLACE."""
+    """Spark's task: turns namespaces into the topics and schemas below them; both are columns.PLACE."""
 
     settings: Settings
 
@@ -48,7 +53,7 @@ class OwnersTask:
         """List every namespace of every batch. Raises UnavailableError."""
         store = clients_for(self.settings).store
         for batch in batches:
-            for namespace in batch.column(0).to_pylist():  # one may hold a million topics: one at a time
+            for namespace in batch.column(0).to_pylist():  # one at a time, because one may hold a million topics
                 (children,) = store.children_many([namespace])
                 if isinstance(children, Unreadable):
                     yield _places([namespace], children.detail)

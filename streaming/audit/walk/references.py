@@ -1,7 +1,7 @@
-"""Every reference that the metadata store knows: topics' lists, their cursors, and schema locators.
+"""Reads every reference to a ledger in ZooKeeper: in topics' lists, their cursors, and schema locators.
 
-What a znode refers to is told by udfs.references, as for the sweep. This walk only sorts suspects from the rest;
-each suspect's owner is read again, so a reference that the walk missed costs time and never a ledger.
+udfs/references.py says what a znode refers to, for the audit as for the service. This walk only tells suspects from the
+rest. The looks read each suspect's owner again, so a reference that the walk missed costs time and never a ledger.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -30,7 +30,7 @@ _Node = Znode | Unreadable | None
 
 @dataclass(frozen=True, slots=True)
 class ReferenceTask:
-    """Turns owners (columns.PLACE) into what they refer to (columns.REFERENCE)."""
+    """Spark's task: turns owners (columns.PLACE) into their references (columns.REFERENCE)."""
 
     settings: Settings
     reads_per_second: float
@@ -48,25 +48,15 @@ class ReferenceTask:
                 yield pa.RecordBatch.from_pylist(rows, schema=a.REFERENCE)
 
 
-@dataclass(frozen=True, slots=True)
-class _Owner:
-    """A topic: its name, its cursors' znodes by encoded name, and itself."""
-
-    name: str
-    path: str
-    node: _Node
-    cursors: Mapping[str, _Node]
-
-
 class ReferenceReader:
-    """Reads owners and what stands below them, many at a time."""
+    """Reads topics with their cursors, and schemas, many at a time."""
 
     def __init__(self, store: MetadataStore, pace: Pace) -> None:
         self._store = store
         self._pace = pace
 
     def rows(self, paths: Sequence[str]) -> list[dict[str, Any]]:
-        """Rows of a.REFERENCE for topics and schemas; those that went away meanwhile have none."""
+        """Return rows of columns.REFERENCE for topics and schemas; those that have gone meanwhile have none."""
         self._pace.wait_for(len(paths))
         nodes = dict(zip(paths, self._store.read_many(paths), strict=True))
         schemas = [path for path in paths if path.startswith(f"{SCHEMAS_ROOT}/")]
@@ -130,7 +120,7 @@ def _topic_rows(path: str, node: _Node, cursors: Mapping[str, _Node]) -> Iterato
 
 @dataclass(frozen=True, slots=True)
 class _Labels:
-    """Whose a row is, in the findings' words."""
+    """The owner of a row, by the names that findings show."""
 
     managed_ledger: str
     namespace: str
@@ -144,7 +134,7 @@ def _in_use_rows(
     reference = reference_of(key, seen, None, read_at_ms=0)
     if reference.presence is not Presence.PRESENT:
         is_for_buckets = component is LedgerComponent.DELAYED_INDEX_BUCKET
-        # any cursor may name a bucket: one that can't be parsed makes only buckets unknown, and itself
+        # any cursor may name a bucket, so one that can't be parsed makes all buckets of the topic unknown, and itself
         yield _problem(f"{seen[0].path}/*" if is_for_buckets else seen[0].path, reference.detail)
         return
     for ledger_id in reference.in_use:
@@ -152,7 +142,7 @@ def _in_use_rows(
 
 
 def _compacted_rows(key: str, cursor: Seen | None, owner: _Labels) -> Iterator[dict[str, Any]]:
-    """Only where the znode happens to say; the others are asked for by their brokers, as suspects."""
+    """Return the compacted ledger where the cursor's znode names it; where it does not, the looks ask the broker."""
     if cursor is None or not cursor.data:
         return
     try:
@@ -180,13 +170,13 @@ def _offload_rows(key: str, ledgers: Sequence[LedgerInfo], owner: _Labels) -> It
 
 
 def store_named(offload: OffloadState) -> str:
-    """Return columns.STORE of what the context names: "<endpoint> <bucket>"; "" where it does not say."""
+    """Return the bucket that an offload names, as columns.STORE; "" where it names none."""
     target = target_of(offload.driver_name, offload.driver_properties)
     return store_label(target.endpoint, target.bucket) if target.bucket else ""
 
 
 def store_label(endpoint: str, bucket: str) -> str:
-    """Return columns.STORE of a bucket, however its endpoint is spelt."""
+    """Return a bucket as columns.STORE, equal for every spelling of its endpoint."""
     return f"{normal_endpoint(endpoint)} {bucket}"
 
 
@@ -196,7 +186,7 @@ def _ledgers(node: _Node) -> Sequence[LedgerInfo]:
     try:
         return parse_managed_ledger(node.data).ledgers
     except FormatError:
-        return ()  # told by the data reference, which is unreadable then
+        return ()  # the topic's own reference can't be parsed either, and reports the problem
 
 
 def _row(key: str, component: LedgerComponent, owner: _Labels, ledger_id: int) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Suspects: listed ledgers that no reference names get a name and a claimed owner from their own metadata."""
+"""Makes suspects of the ledgers that no reference names: their own metadata says what they are and who owned them."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -14,19 +14,18 @@ from streaming.ports import MetadataStore, Unreadable, Znode
 from streaming.sweep.pace import Pace
 from udfs import columns as c
 from udfs.audit import FindingClass, Unclaimed, claim_of
-from udfs.formats.errors import FormatError
-from udfs.formats.ledger_metadata import parse_ledger_metadata
+from udfs.ledger_facts import facts_of
 from udfs.paths import Layout, ledger_path
 from udfs.records import LedgerComponent, LedgerFacts, LedgerType, OffloadContext, PendingDelete, Reason
 from udfs.references import key_of
 
 _LEDGERS_PER_READ = 5_000
-_S3_DRIVER = "aws-s3"  # what every bucket that may be allowed speaks
+_S3_DRIVER = "aws-s3"  # tiered_storage.allowed can name nothing but buckets that speak S3
 
 
 @dataclass(frozen=True, slots=True)
 class LedgerReader:
-    """Reads ledgers' metadata in bulk."""
+    """Reads the metadata of many ledgers at a time."""
 
     store: MetadataStore
     layout: Layout
@@ -34,7 +33,7 @@ class LedgerReader:
     pace: Pace
 
     def facts(self, ledger_ids: Sequence[int]) -> list[LedgerFacts | Unreadable | None]:
-        """Return one answer an id, in order; None: no such ledger. Raises UnavailableError."""
+        """Return one answer for each id, in order; None where there is no such ledger. Raises UnavailableError."""
         self.pace.wait_for(len(ledger_ids))
         paths = [ledger_path(self.layout, self.root, ledger_id) for ledger_id in ledger_ids]
         nodes = self.store.read_many(paths)
@@ -43,7 +42,7 @@ class LedgerReader:
 
 @dataclass(frozen=True, slots=True)
 class ClaimTask:
-    """Turns ledger ids (one column) into suspects (columns.SUSPECT); those gone meanwhile are left out."""
+    """Spark's task: turns ledger ids (one column) into suspects (columns.SUSPECT), without those that have gone."""
 
     settings: Settings
     layout: Layout
@@ -67,13 +66,13 @@ class ClaimTask:
 
 
 def reader_for(settings: Settings, layout: Layout, reads_per_second: float) -> LedgerReader:
-    """A reader on this process's session."""
+    """Return a reader on this process's ZooKeeper session."""
     store = clients_for(settings).store
     return LedgerReader(store, layout, settings.zookeeper.ledgers_root, Pace(reads_per_second))
 
 
 def suspect_row(ledger_id: int, facts: LedgerFacts | Unreadable, now_ms: int) -> dict[str, Any]:
-    """A row of columns.SUSPECT; its class is set only where there is no owner to ask."""
+    """Return a row of columns.SUSPECT. It has a class already where its metadata names no owner that could be asked."""
     row: dict[str, Any] = {
         c.LEDGER_ID: ledger_id,
         c.LEDGER_TYPE: str(LedgerType.LEDGER),
@@ -84,7 +83,9 @@ def suspect_row(ledger_id: int, facts: LedgerFacts | Unreadable, now_ms: int) ->
         return row | _final(FindingClass.UNKNOWN, Reason.LEDGER_UNREADABLE, facts.detail)
     row |= {a.LAST_CHANGE_MS: facts.last_change_ms}
     if facts.metadata is None:
-        return row | _final(FindingClass.UNKNOWN, Reason.LEDGER_UNREADABLE, f"{facts.path} can't be parsed")
+        return row | _final(
+            FindingClass.UNKNOWN, Reason.LEDGER_UNREADABLE, f"the metadata in {facts.path} can't be parsed"
+        )
     row |= {c.BYTES: facts.metadata.length_bytes}
     claim = claim_of(ledger_id, facts.metadata.custom_metadata)
     if isinstance(claim, Unclaimed):
@@ -99,7 +100,7 @@ def suspect_row(ledger_id: int, facts: LedgerFacts | Unreadable, now_ms: int) ->
 
 
 def request_of(row: Mapping[str, Any]) -> PendingDelete:
-    """The request that would delete a suspect which has an owner."""
+    """Return the request that would delete a suspect; it must have an owner."""
     return PendingDelete(
         row[a.MANAGED_LEDGER],
         LedgerComponent(row[c.COMPONENT]),
@@ -112,7 +113,7 @@ def request_of(row: Mapping[str, Any]) -> PendingDelete:
 
 
 def _context(row: Mapping[str, Any]) -> OffloadContext:
-    """Name the bucket that the objects were found in, as an offload context does."""
+    """Name the bucket in which the objects were found, as an offload context does."""
     endpoint, _, bucket = (row[a.STORE] or "").rpartition(" ")
     properties = {"bucket": bucket} | ({"serviceEndpoint": endpoint} if endpoint else {})
     return OffloadContext(row[c.UUID], driver_name=_S3_DRIVER, driver_properties=properties if bucket else {})
@@ -125,9 +126,4 @@ def _final(found: FindingClass, reason: Reason, detail: str) -> dict[str, Any]:
 def _facts(ledger_id: int, path: str, node: Znode | Unreadable | None) -> LedgerFacts | Unreadable | None:
     if node is None or isinstance(node, Unreadable):
         return node
-    last_change_ms = max(node.ctime_ms, node.mtime_ms)
-    try:
-        metadata = parse_ledger_metadata(node.data)
-    except FormatError:
-        return LedgerFacts(ledger_id, path, node.version, None, last_change_ms)
-    return LedgerFacts(ledger_id, path, node.version, metadata, max(last_change_ms, metadata.ctime_ms or 0))
+    return facts_of(ledger_id, path, node.data, node.version, (node.ctime_ms, node.mtime_ms))

@@ -1,1 +1,1 @@
-"""The main job from leak to proof, on a real cluster: what `make demo` runs."""
+"""`make demo`: the main job on a real cluster, from leaks to the proof that they are gone."""

@@ -1,4 +1,4 @@
-"""What is asked of the service, and what has to come of it: the audit's findings, and requests that mean harm."""
+"""The requests of the demo and their right outcomes: the audit's findings, repeated ones, and hostile ones."""
 
 from collections import Counter
 from collections.abc import Iterable
@@ -23,14 +23,14 @@ from udfs.wire import encode
 
 NEVER_EXISTED = 987_654_321
 Row = dict[str, Any]
-# ledger id, topic and type; no id: bytes that name nothing
+# ledger id, topic and type as a receipt has them; all None for bytes that are no request
 Named = tuple[int | None, str | None, str | None]
 NOTHING: Named = (None, None, None)
 
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """One thing that was asked: what names it in the receipts, and the final outcomes that are right."""
+    """A group of requests: what they name (as in their receipts), and their right final outcomes."""
 
     title: str
     named: frozenset[Named]
@@ -38,13 +38,13 @@ class Asked:
 
 
 def findings(folder: Path) -> list[Row]:
-    """What the audit wrote for machines."""
+    """The findings that the audit wrote."""
     rows: list[Row] = pq.read_table(folder / FINDINGS).to_pylist()
     return rows
 
 
 def claim_findings(found: list[Row], leaks: Leaks, in_use: set[int], checks: Checks) -> None:
-    """Compare the audit's findings with what was leaked, and with what the broker refers to."""
+    """Claim that the findings are the leaks, and that none of them is in use."""
     orphans = [row for row in found if row[a.CLASS] == FindingClass.ORPHAN]
     ids = {row[c.LEDGER_ID] for row in orphans if row[c.LEDGER_TYPE] == LedgerType.LEDGER}
     uploads = {(row[c.UUID], row[c.LEDGER_ID]) for row in orphans if row[c.LEDGER_TYPE] == LedgerType.OFFLOAD_LEDGER}
@@ -63,14 +63,14 @@ def claim_findings(found: list[Row], leaks: Leaks, in_use: set[int], checks: Che
     if leaks.still_open:
         opened = {row[c.LEDGER_ID] for row in found if row[a.CLASS] == FindingClass.OPEN}
         checks.claim(
-            "what is still OPEN was found, and is not asked for",
+            "ledgers that are still OPEN were found, and their deletion is not requested",
             holds=leaks.still_open <= opened,
             seen=f"{len(leaks.still_open)} ledgers",
         )
 
 
 def asked_by_audit(found: Iterable[Row]) -> list[Asked]:
-    """The orphans that the audit publishes, by kind."""
+    """The orphans whose deletion the audit requests, by kind."""
     kinds: dict[str, set[Named]] = {}
     for row in found:
         if row[a.CLASS] == FindingClass.ORPHAN:
@@ -84,7 +84,7 @@ def asked_by_audit(found: Iterable[Row]) -> list[Asked]:
 
 
 def hostile(cluster: Cluster, leaks: Leaks) -> tuple[list[Asked], list[bytes]]:
-    """Requests that mean harm or nothing, and what has to come of each."""
+    """Requests that mean harm or nothing, and their right outcomes."""
     mine, theirs = topics.data_ledgers(cluster, INVOICES)[:2]
     kept, gone = leaks.offloads.in_use[0], leaks.offloads.leaked[0]
     elsewhere = {"bucket": "victims-bucket", "serviceEndpoint": cluster.addresses.s3}
@@ -101,7 +101,7 @@ def hostile(cluster: Cluster, leaks: Leaks) -> tuple[list[Asked], list[bytes]]:
 
 
 def repeated(asked: list[Asked], found: list[Row], times: int) -> tuple[list[Asked], list[bytes]]:
-    """Ask for one of the audit's orphans again and again; takes it out of its group."""
+    """Request one of the audit's orphans several times more; it becomes a group of its own."""
     row = next(row for row in found if row[a.CLASS] == FindingClass.ORPHAN and _is_data_of(row, CLICKS))
     request = _request(CLICKS, row[c.LEDGER_ID])
     named = _named(request)

@@ -1,4 +1,4 @@
-"""What the demo leaks, by faults of a real cluster alone, and what it must find in use afterwards."""
+"""Makes the demo's leaks, by nothing but faults of a real cluster, and tells what the broker still uses."""
 
 from dataclasses import dataclass
 
@@ -24,9 +24,9 @@ _LISTED = (CLICKS, ORDERS, INVOICES, ARCHIVE, SENSORS, LIVE)
 
 @dataclass(frozen=True, slots=True)
 class Leaks:
-    """leaked: id -> topic of what nobody refers to and is CLOSED; still_open: the same, but OPEN.
+    """leaked: id -> topic of the CLOSED ledgers that nobody refers to. still_open: ids of the OPEN ones.
 
-    messages: topic -> all that can be read of it, before anything was deleted.
+    messages: topic -> all messages that could be read from it before anything was deleted.
     """
 
     leaked: dict[int, str]
@@ -36,18 +36,18 @@ class Leaks:
 
 
 def leak(cluster: Cluster) -> Leaks:
-    """Make topics, and let every kind of thing leak; about a minute and a half."""
-    with step("topics with small ledgers, cursors and schemas, beside live traffic"):
+    """Make topics, and let storage of every kind leak; takes about a minute and a half."""
+    with step("make topics with small ledgers, cursors and schemas, beside live traffic"):
         topics.fill(cluster, INVOICES, 12, ["archive"], entry_bytes=500)
         topics.post_schema_versions(cluster, INVOICES, 2)
         topics.fill(cluster, FORGOTTEN, 8, ["nobody"], entry_bytes=2000)
-    with step("the unmodified broker trims, can't delete, and is killed with -9: leaked ledgers"):
+    with step("the broker trims, can't delete, and is killed with -9: ledgers leak"):
         found = orphan_everything(cluster, [CLICKS, ORDERS], ledgers=30, entry_bytes=2000)
     with step("an operator deletes a topic's metadata by hand"):
         topics.unload(cluster, FORGOTTEN)
         found[FORGOTTEN] = ledgers.owned(cluster, FORGOTTEN)
         clients.delete_znode(cluster.addresses.zookeeper, managed_ledger_path(managed_ledger_name(FORGOTTEN)))
-    with step("S3 is away while a topic is deleted, an offload fails at its last step: leaked objects"):
+    with step("S3 is away while a topic is deleted, and an upload fails at its last step: objects leak"):
         offloaded = offloads.leak_offloads(cluster, kept=ARCHIVE, deleted=REPORTS, retried=SENSORS)
     for topic, some in found.items():
         console.print(
@@ -68,7 +68,7 @@ def leak(cluster: Cluster) -> Leaks:
 
 
 def ledgers_in_use(cluster: Cluster, leaks: Leaks) -> set[int]:
-    """What the broker itself refers to in BookKeeper, at this moment."""
+    """The ledgers in BookKeeper that the broker itself refers to now."""
     found: set[int] = set()
     for topic in _LISTED:
         found |= {*topics.data_ledgers(cluster, topic), *topics.schema_ledgers(cluster, topic)}

@@ -1,6 +1,6 @@
-"""The play: leak, audit, publish, delete, prove. Nothing here is told what the service will do.
+"""The demo's steps: make leaks, audit, request their deletion, delete, and check the cluster afterwards.
 
-Every claim at the end is read back from the cluster. Ends with 1 if any of them is not so.
+Every claim at the end is read from the cluster. The exit code is 1 if one of them does not hold.
 """
 
 import shutil
@@ -36,10 +36,12 @@ def main() -> int:
         checks.claim(
             "the live producer and consumer never lost a message",
             holds=sent == received and sent > 0,
-            seen=f"{sent} sent and {received} received meanwhile",
+            seen=f"{sent} sent and {received} received during all this",
         )
         console.print(Rule())
-        verdict = "[green]all of it is so[/]" if not checks.failed else f"[bold red]{checks.failed} claims failed[/]"
+        verdict = (
+            "[green]all claims hold[/]" if not checks.failed else f"[bold red]{checks.failed} claims do not hold[/]"
+        )
         console.print(f"{verdict}, in {time.monotonic() - started_s:.0f} s")
         return 1 if checks.failed else 0
     finally:
@@ -53,16 +55,16 @@ def _play(cluster: Cluster, checks: Checks) -> None:
     asked = _ask_more(cluster, leaks, found)
     bytes_before = disk.entry_log_bytes(cluster)
     started_s = time.monotonic()
-    with step("the stream works until idle: ledger-reaper run --until-idle"):
+    with step("ledger-reaper run --until-idle works off all requests"):
         reaper("run", "--config", str(cluster.home.config), "--until-idle")
     show_receipts(cluster, asked, time.monotonic() - started_s, checks)
     prove(cluster, asked, leaks, bytes_before, checks)
-    with step("nothing is missing that anybody refers to: ledger-reaper audit --verify-only"):
+    with step("ledger-reaper audit --verify-only finds no missing data"):
         reaper("audit", "--config", str(cluster.home.config), "--out", str(_out(cluster)), "--verify-only")
 
 
 def _audit(cluster: Cluster, leaks: Leaks, checks: Checks) -> list[Row]:
-    with step("what has leaked? ledger-reaper audit --publish: its findings become requests"):
+    with step("ledger-reaper audit --publish finds what has leaked and requests its deletion"):
         reaper("audit", "--config", str(cluster.home.config), "--out", str(_out(cluster)), "--publish")
     found = findings(_out(cluster))
     claim_findings(found, leaks, ledgers_in_use(cluster, leaks), checks)
@@ -72,7 +74,7 @@ def _audit(cluster: Cluster, leaks: Leaks, checks: Checks) -> list[Row]:
 def _ask_more(cluster: Cluster, leaks: Leaks, found: list[Row]) -> list[Asked]:
     asked, again = repeated(asked_by_audit(found), found, _REPEATS)
     harmful, payloads = hostile(cluster, leaks)
-    with step(f"{len(again) + len(payloads)} more, repeated or hostile: ledger-reaper request"):
+    with step(f"ledger-reaper request publishes {len(again) + len(payloads)} more requests, repeated or hostile"):
         stdin = b"\n".join([*again, *payloads])
         reaper("request", "--config", str(cluster.home.config), "--unchecked", stdin=stdin)
     return [*asked, *harmful]

@@ -1,4 +1,4 @@
-"""Claims at the end, each read back from the cluster: BookKeeper's shell, the bucket, a plain consumer."""
+"""The claims at the end, each checked on the cluster itself: by BookKeeper's shell, in the bucket, by a consumer."""
 
 import contextlib
 from collections import Counter
@@ -22,14 +22,14 @@ _COLLECTION_SECONDS = 40
 
 
 def show_receipts(cluster: Cluster, asked: Sequence[Asked], took_s: float, checks: Checks) -> None:
-    """Print what was asked and what happened; claim one final receipt for each request."""
+    """Print what was requested and what happened, and claim that each request has one final receipt."""
     final: dict[str, list[dict[str, Any]]] = {}
     for row in receipts_of(load(cluster.home.config)):
         if row["outcome"] != "RETRY":
             final.setdefault(row["message_id"], []).append(row)
-    title = f"What was asked and what happened ({took_s:.0f} s, Spark's start included)"
+    title = f"What was requested and what happened ({took_s:.0f} s, with the start of Spark)"
     table = Table(title=title, title_justify="left")
-    for name in ("asked", "requests", "what happened", "why"):
+    for name in ("requested", "requests", "what happened", "why"):
         table.add_column(name, justify="right" if name == "requests" else "left")
     rows = [row for some in final.values() for row in some]
     for each in asked:
@@ -47,15 +47,15 @@ def show_receipts(cluster: Cluster, asked: Sequence[Asked], took_s: float, check
 
 
 def prove(cluster: Cluster, asked: Sequence[Asked], leaks: Leaks, bytes_before: int, checks: Checks) -> None:
-    """Look for what had to go, and for what had to stay."""
+    """Claim that everything that had to go is gone, and that everything else is still there."""
     gone = {
         named[0] for each in asked if each.expected["DELETED"] for named in each.named if named[2] == LedgerType.LEDGER
     }
-    with step("BookKeeper's own shell lists what is left: bin/bookkeeper shell listledgers"):
+    with step("bin/bookkeeper shell listledgers lists the ledgers that are left"):
         in_use = ledgers_in_use(cluster, leaks)
         left = shell.list_ledgers(cluster)
-        in_use &= ledgers_in_use(cluster, leaks)  # live traffic goes on: the broker trims what was read meanwhile
-    checks.claim("none of the leaked ledgers is left", holds=not left & gone, seen=f"{len(gone)} were asked for")
+        in_use &= ledgers_in_use(cluster, leaks)  # the live traffic goes on, and the broker trims what has been read
+    checks.claim("none of the leaked ledgers is left", holds=not left & gone, seen=f"{len(gone)} were requested")
     checks.claim("every ledger that the broker refers to is there", holds=in_use <= left, seen=f"{len(in_use)} ledgers")
     keys = set(topics.objects(cluster))
     garbage = {key for each in (*leaks.offloads.leaked, *leaks.offloads.stale) for key in each.keys}
@@ -69,7 +69,7 @@ def prove(cluster: Cluster, asked: Sequence[Asked], leaks: Leaks, bytes_before: 
         with step(f"a consumer reads {short(topic)} from the start"):
             topics.unload(cluster, topic)
             found = topics.read_all(cluster, topic)
-        checks.claim(f"all {len(messages)} messages of {short(topic)} are read back", holds=found == messages != [])
+        checks.claim(f"all {len(messages)} messages of {short(topic)} can be read", holds=found == messages != [])
 
 
 def _prove_space(cluster: Cluster, before: int, checks: Checks) -> None:
@@ -83,7 +83,7 @@ def _prove_space(cluster: Cluster, before: int, checks: Checks) -> None:
             )
     after = disk.entry_log_bytes(cluster)
     seen = f"{before / 1e6:.2f} MB before, {after / 1e6:.2f} MB after"
-    checks.claim("the bookie's disk got its space back", holds=after < before, seen=seen)
+    checks.claim("the bookie has freed the space on its disk", holds=after < before, seen=seen)
 
 
 def _counted(counter: Counter[str]) -> str:

@@ -1,4 +1,4 @@
-"""What the demo prints, and how it runs the command line: as an operator would."""
+"""The demo's output, and how it runs `ledger-reaper`: as an operator would."""
 
 import contextlib
 import subprocess
@@ -17,12 +17,12 @@ console = Console(highlight=False, width=None if sys.stdout.isatty() else 130)
 
 @dataclass(slots=True)
 class Checks:
-    """Claims and whether they held."""
+    """Counts claims that do not hold."""
 
     failed: int = 0
 
     def claim(self, text: str, *, holds: bool, seen: str = "") -> None:
-        """Print a claim with what was seen."""
+        """Print a claim, whether it holds, and what was seen."""
         mark = "[green]✔[/]" if holds else "[bold red]✘[/]"
         console.print(f"  {mark} {text}" + (f"  [dim]{seen}[/]" if seen else ""))
         self.failed += not holds
@@ -30,7 +30,7 @@ class Checks:
 
 @contextlib.contextmanager
 def step(what: str) -> Iterator[None]:
-    """Say what goes on, and how long it took."""
+    """Print what is being done, and how long it took."""
     started_s = time.monotonic()
     with console.status(what):
         yield
@@ -38,7 +38,7 @@ def step(what: str) -> Iterator[None]:
 
 
 def reaper(*arguments: str, stdin: bytes = b"") -> None:
-    """Run `ledger-reaper <arguments>`; its own words are shown, dimmed. SystemExit where it fails."""
+    """Run `ledger-reaper <arguments>` and print its output, dimmed. Raises SystemExit if it fails."""
     command = [sys.executable, "-m", "streaming", *arguments]
     process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
     watchdog = threading.Timer(_COMMAND_SECONDS, process.kill)

@@ -1,4 +1,4 @@
-"""A producer and a consumer that keep working while everything else happens."""
+"""A producer and a consumer that go on while the demo does everything else."""
 
 import contextlib
 import threading
@@ -13,7 +13,7 @@ _JOIN_SECONDS = 60
 
 
 class Traffic:
-    """Sends and receives on LIVE between enter and exit."""
+    """Sends and receives on the topic LIVE until the with block ends."""
 
     def __init__(self, cluster: Cluster) -> None:
         self._cluster = cluster
@@ -40,7 +40,7 @@ class Traffic:
 
     def _work(self) -> None:
         while not self._done.wait(_PAUSE_SECONDS):
-            with contextlib.suppress(Exception):  # the broker is killed on purpose; what was stored counts
+            with contextlib.suppress(Exception):  # the demo kills the broker; only stored messages count
                 self._sent += topics.publish(self._cluster, LIVE, _BURST)
             with contextlib.suppress(Exception):
                 self._received += len(topics.consume(self._cluster, LIVE, "live", self._sent - self._received))

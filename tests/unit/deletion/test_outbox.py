@@ -1,27 +1,21 @@
 """What is committed is published, in the order of its chunks, whatever breaks off in between."""
 
-from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from streaming.adapters.pulsar.publish import Copy
-from streaming.config.load import load
-from streaming.deletion import service as module
-from streaming.deletion.outbox import Mark, _Publisher, sequence_id
+from streaming.deletion.copies import sequence_id
+from streaming.deletion.outbox import Mark
 from streaming.deletion.service import LedgerDeletionService
 from streaming.errors import FencedError, SafetyError, StopRequestedError, UnavailableError
-from tests.services import service_of
-from udfs import columns as c
+from streaming.state.receipts import ChunkSummary
+from tests.services import EPOCH, service_of
 from udfs.records import Outcome, Reason
-from udfs.retry import COPY_ID, CUT_BYTES, CUT_FROM, REAL_TOPIC, REASON
 
-COPY = {(Outcome.RETRY, Reason.IN_USE): 1}
+COPY = {(str(Outcome.RETRY), str(Reason.IN_USE)): 1}
 AWAY = UnavailableError("broker away")
 BROKEN = RuntimeError("Job 7 cancelled")
-SETTINGS = load(None).pulsar
-PUBLISHER = _Publisher(SETTINGS, "T", "p", {})
 
 
 class World:
@@ -40,8 +34,8 @@ class World:
         self.looked_after: list[int] = []
         self.in_doubt = False
         self.synced = 0
-        self.remembered: dict[str, int] = {}
-        self.stored: dict[str, int] = {}
+        self.are_remembered: dict[str, int] = {}
+        self.are_stored: dict[str, int] = {}
         self.asked: list[Any] = []
         self.left_out: list[dict[str, int]] = []
 
@@ -66,7 +60,7 @@ class World:
         return chunk
 
     def summary(self, _chunk: int) -> Any:
-        return SimpleNamespace(copies={"RETRY": 1}, total=1, outcomes=COPY, has_refreshed=False, epochs={1})
+        return ChunkSummary(COPY, {"RETRY": 1}, 0, has_refreshed=False, epochs=frozenset({EPOCH}))
 
     def deleted_by_owner(self, chunk: int) -> int:
         return chunk
@@ -74,11 +68,15 @@ class World:
     def begun_ms(self, chunk: int) -> int:
         return 100_000_000 * chunk
 
-    def look(self, _settings: Any, partitions: list[str], table_id: str, since_ms: int) -> dict[str, int]:
-        self.asked.append((partitions, table_id, since_ms))
-        return self.stored
+    def remembered(self, table_id: str) -> dict[str, int]:
+        assert table_id == self.table_id
+        return self.are_remembered
 
-    def publish(self, chunk: int, _settings: Any, table_id: str, _prefix: str, stored: dict[str, int]) -> None:
+    def stored(self, partitions: list[str], table_id: str, since_ms: int) -> dict[str, int]:
+        self.asked.append((partitions, table_id, since_ms))
+        return self.are_stored
+
+    def send(self, chunk: int, table_id: str, stored: dict[str, int]) -> None:
         assert table_id == self.table_id
         self.left_out.append(stored)
         if chunk in self.fails_to_publish:
@@ -95,63 +93,45 @@ class World:
         return [event for event in self.events if isinstance(event, int)]
 
 
-Start = Callable[[World], LedgerDeletionService]
-
-
-@pytest.fixture
-def start(monkeypatch: pytest.MonkeyPatch) -> Start:
+def start(world: World) -> LedgerDeletionService:
     """The service over such a world; a chunk's sweep is its commit."""
-    monkeypatch.setattr(module, "_OUTAGE_WAITS_S", (0,))
 
-    def make(world: World) -> LedgerDeletionService:
-        monkeypatch.setattr(module, "publish_copies", world.publish)
-        monkeypatch.setattr(module, "remembered_copies", lambda *_: world.remembered)
-        monkeypatch.setattr(module, "stored_copies", world.look)
+    def sweep(_query: str, _batch: int, rows: Any, _total: int, chunk: int) -> None:
+        service.gate.check_stop()
+        world.append(rows, chunk)
 
-        def sweep(self: LedgerDeletionService, _query: str, _batch: int, rows: Any, _total: int, chunk: int) -> None:
-            self._check_stop()
-            world.append(rows, chunk)
-
-        monkeypatch.setattr(LedgerDeletionService, "_sweep", sweep)
-        return service_of(
-            LedgerDeletionService,
-            identity=SimpleNamespace(
-                rules=SimpleNamespace(epoch=("/epoch", 1)), retry_partitions=1, dead_letter_partitions=1
-            ),
-            guards=SimpleNamespace(
-                still_mine=lambda: world.is_mine,
-                published=lambda: world.marks[-1] if world.marks else "",
-                mark_published=world.mark,
-            ),
-            blast_radius=SimpleNamespace(count=lambda deleted, **_: world.counted.append(deleted)),
-            receipts=world,
-            watch=SimpleNamespace(after=world.looked_after.append),
-        )
-
-    return make
+    service = service_of(
+        receipts=world,
+        copies=world,
+        coordination=SimpleNamespace(
+            still_mine=lambda: world.is_mine,
+            published=lambda: world.marks[-1] if world.marks else "",
+            mark_published=world.mark,
+        ),
+        blast_radius=SimpleNamespace(count=lambda deleted, **_: world.counted.append(deleted)),
+        watch=SimpleNamespace(after=world.looked_after.append),
+        sweep=sweep,
+    )
+    return service
 
 
 def work(service: LedgerDeletionService, rows: Any) -> None:
     service._chunk("requests", 0, rows, 1)
 
 
-def test_a_mark_stands_before_the_first_copy_and_after_the_last(
-    start: Start,
-) -> None:
+def test_a_mark_stands_before_the_first_copy_and_after_the_last() -> None:
     world = World()
     service = start(world)
-    service.publish_again()
+    service.outbox.publish_again()
     work(service, "a")
     work(service, "b")
     assert world.events == ["T:0:1", 1, "T:1", "T:1:2", 2, "T:2"]
 
 
-def test_a_chunk_does_not_overtake_one_whose_publication_broke_off(
-    start: Start,
-) -> None:
+def test_a_chunk_does_not_overtake_one_whose_publication_broke_off() -> None:
     world = World(("T:4",), (4,))
     service = start(world)
-    service.publish_again()
+    service.outbox.publish_again()
     world.fails_to_publish[5] = BROKEN
     with pytest.raises(RuntimeError, match="cancelled"):
         work(service, "a")
@@ -161,12 +141,10 @@ def test_a_chunk_does_not_overtake_one_whose_publication_broke_off(
     assert world.looked_after == [5, 6]
 
 
-def test_as_long_as_a_chunk_is_not_published_no_other_is_committed(
-    start: Start,
-) -> None:
+def test_as_long_as_a_chunk_is_not_published_no_other_is_committed() -> None:
     world = World()
     service = start(world)
-    service.publish_again()
+    service.outbox.publish_again()
     for failure in (BROKEN, FencedError("another"), None):
         if failure:
             world.fails_to_publish[1] = failure
@@ -176,31 +154,31 @@ def test_as_long_as_a_chunk_is_not_published_no_other_is_committed(
     assert world.marks[-1] == "T:0:1"
 
 
-def test_an_outage_of_the_broker_is_waited_for(start: Start) -> None:
+def test_an_outage_of_the_broker_is_waited_for() -> None:
     world = World()
     world.fails_to_publish[1] = AWAY
     service = start(world)
-    service.publish_again()
+    service.outbox.publish_again()
     work(service, "a")
     assert world.published == [1]
 
 
-def test_who_was_replaced_does_not_take_the_producers_back(start: Start) -> None:
+def test_who_was_replaced_does_not_take_the_producers_back() -> None:
     world = World()
     world.is_mine = False
     service = start(world)
-    service.publish_again()
+    service.outbox.publish_again()
     with pytest.raises(FencedError):
         work(service, "a")
     assert world.events == []
 
 
 @pytest.mark.parametrize("failure", [pytest.param(AWAY, id="tried again"), pytest.param(BROKEN, id="breaks off")])
-def test_a_commit_whose_answer_was_lost_counts(start: Start, failure: Exception) -> None:
+def test_a_commit_whose_answer_was_lost_counts(failure: Exception) -> None:
     world = World()
     world.loses_answer[1] = failure
     service = start(world)
-    service.publish_again()
+    service.outbox.publish_again()
     if failure is AWAY:
         work(service, "a")
     else:
@@ -223,40 +201,40 @@ def test_a_commit_whose_answer_was_lost_counts(start: Start, failure: Exception)
         pytest.param("T:nonsense", [7], id="nonsense"),
     ],
 )
-def test_a_start_publishes_what_is_not_known_to_have_gone_out(start: Start, mark: str, sent: list[int]) -> None:
+def test_a_start_publishes_what_is_not_known_to_have_gone_out(mark: str, sent: list[int]) -> None:
     world = World((mark,), (1, 2, 3, 4, 5, 6, 7))
     for chunk in sent[:1]:
         world.fails_to_publish[chunk] = AWAY
-    start(world).publish_again()
+    start(world).outbox.publish_again()
     assert world.published == sent
     assert world.marks[-1] == ("T:7" if sent else mark)
 
 
 @pytest.mark.parametrize("mark", ["T:8", "T:7:8", "T:6:8"])
-def test_receipts_that_know_less_than_was_published_stop_the_start(start: Start, mark: str) -> None:
+def test_receipts_that_know_less_than_was_published_stop_the_start(mark: str) -> None:
     world = World((mark,), (5, 6, 7))
     service = start(world)
     with pytest.raises(SafetyError, match=r"with chunk 7, and chunk 8 has been published.*Restore.*move state"):
-        service.publish_again()
-    assert service.stop.is_set()
+        service.outbox.publish_again()
+    assert service.gate.stop.is_set()
     assert world.events == []
 
 
 @pytest.mark.parametrize("mark", ["T:6:7", "", "S:9"])
-def test_what_brokers_have_and_have_forgotten_is_looked_for_and_left_out(start: Start, mark: str) -> None:
+def test_what_brokers_have_and_have_forgotten_is_looked_for_and_left_out(mark: str) -> None:
     world = World((mark,), (5, 6, 7))
-    world.remembered = {"RETRY-0": -1, "RETRY-1": sequence_id(6, 9), "DLQ-0": -1}
-    world.stored = {"RETRY-0": sequence_id(7, 2)}
-    start(world).publish_again()
+    world.are_remembered = {"RETRY-0": -1, "RETRY-1": sequence_id(6, 9), "DLQ-0": -1}
+    world.are_stored = {"RETRY-0": sequence_id(7, 2)}
+    start(world).outbox.publish_again()
     assert world.asked == [(["RETRY-0", "DLQ-0"], "T", 700_000_000 - 3_600_000)]
-    assert world.left_out == [world.stored]
+    assert world.left_out == [world.are_stored]
 
 
 @pytest.mark.parametrize("mark", ["T:7", "T:6"])
-def test_where_no_copy_can_have_gone_out_unknown_none_is_looked_for(start: Start, mark: str) -> None:
+def test_where_no_copy_can_have_gone_out_unknown_none_is_looked_for(mark: str) -> None:
     world = World((mark,), (5, 6, 7))
-    world.remembered = {"RETRY-0": -1}
-    start(world).publish_again()
+    world.are_remembered = {"RETRY-0": -1}
+    start(world).outbox.publish_again()
     assert world.asked == []
 
 
@@ -267,45 +245,13 @@ def test_where_no_copy_can_have_gone_out_unknown_none_is_looked_for(start: Start
         pytest.param(-1, sequence_id(8, 0), id="the topic holds them"),
     ],
 )
-def test_copies_of_chunks_that_the_receipts_lack_stop_the_start(start: Start, remembered: int, stored: int) -> None:
+def test_copies_of_chunks_that_the_receipts_lack_stop_the_start(remembered: int, stored: int) -> None:
     world = World(("T:6:7",), (5, 6, 7))
-    world.remembered = {"RETRY-0": remembered}
-    world.stored = {"RETRY-0": stored}
+    world.are_remembered = {"RETRY-0": remembered}
+    world.are_stored = {"RETRY-0": stored}
     with pytest.raises(SafetyError, match="with chunk 7, and RETRY-0 has copies of chunk 8"):
-        start(world).publish_again()
+        start(world).outbox.publish_again()
     assert world.events == []
-
-
-def test_what_is_stored_is_not_sent_and_the_others_keep_their_places() -> None:
-    rows = [
-        {c.CHUNK: 3, c.MESSAGE_KEY: b"", c.PAYLOAD: b"%d" % place, c.MESSAGE_PROPERTIES: None, c.DELAY_MS: 0}
-        for place in range(4)
-    ]
-    publisher = _Publisher(SETTINGS, "T", "p", {"RETRY-0": sequence_id(3, 1)})
-    sent = [(copy.sequence_id, copy.payload, copy.properties) for copy in publisher._copies("RETRY-0", iter(rows))]
-    assert sent == [(sequence_id(3, place), b"%d" % place, {COPY_ID: f"T/{sequence_id(3, place)}"}) for place in (2, 3)]
-    assert len(list(publisher._copies("RETRY-1", iter(rows)))) == 4
-
-
-def test_a_copy_that_no_broker_would_store_is_made_to_fit() -> None:
-    row = {
-        c.CHUNK: 3,
-        c.MESSAGE_KEY: b"k" * 300_000,
-        c.PAYLOAD: bytes(8 << 20),
-        c.MESSAGE_PROPERTIES: {"foreign": "x" * 5_000_000, REASON: "NOT_JSON", REAL_TOPIC: "y" * 5_000_000},
-        c.DELAY_MS: 0,
-    }
-    (copy,) = PUBLISHER._copies("p", iter([row]))
-    assert copy.properties == {REASON: "NOT_JSON", CUT_FROM: str(8 << 20), COPY_ID: f"T/{copy.sequence_id}"}
-    assert (copy.key, copy.payload) == (b"", bytes(CUT_BYTES))
-
-
-def test_a_copy_that_fits_goes_as_it_is() -> None:
-    this = sequence_id(3, 0)
-    properties = {"a": "b", COPY_ID: "of the message that it is a copy of"}
-    row = {c.CHUNK: 3, c.MESSAGE_KEY: b"k", c.PAYLOAD: bytes(1 << 20), c.MESSAGE_PROPERTIES: properties, c.DELAY_MS: 7}
-    (copy,) = PUBLISHER._copies("p", iter([row]))
-    assert copy == Copy(this, b"k", bytes(1 << 20), {"a": "b", COPY_ID: f"T/{this}"}, 7)
 
 
 def test_a_mark_is_read_as_it_was_written() -> None:

@@ -1,13 +1,18 @@
-"""How the service keeps retries and works them off: what it asks before it writes, and what it leaves out."""
+"""Retries: what is asked before one is kept, what a pass leaves out, and when a pass is made."""
 
+import threading
+import time
+from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
 
-from streaming.deletion.service import LedgerDeletionService
+from streaming.clock import ManualClock, SystemClock
+from streaming.deletion.retries import DueLoop, Retries
 from streaming.errors import FencedError, StopRequestedError, UnavailableError
 from streaming.schemas import RETRY
+from streaming.state.waiting import Waiting
 from tests.services import service_of
 
 
@@ -51,54 +56,50 @@ class _Waiting:
         return 0
 
 
-class _Service(LedgerDeletionService):
-    worked_off: list[list[int]]
-
-    def _work_off(self, query: str, batch_id: int, part: Any) -> None:
-        assert (query, batch_id) == (RETRY, 1)
-        self.worked_off.append(list(part))
-
-
-def _service(waiting: _Waiting, *, is_mine: bool = True) -> _Service:
-    service = service_of(
-        _Service,
-        guards=SimpleNamespace(still_mine=lambda: is_mine),
+def _retries(waiting: _Waiting, *, is_mine: bool = True) -> Retries:
+    return service_of(
+        coordination=SimpleNamespace(still_mine=lambda: is_mine),
         receipts=SimpleNamespace(without_done=lambda rows: _Rows(entry for entry in rows if entry != 2)),
         waiting=waiting,
-        metrics=SimpleNamespace(waiting=lambda _: None, outage=lambda: None),
-    )
-    service.worked_off = []
-    return service
+    ).retries
+
+
+class _WorkOff:
+    def __init__(self) -> None:
+        self.seen: list[list[int]] = []
+
+    def __call__(self, query: str, batch_id: int, rows: Any) -> None:
+        assert (query, batch_id) == (RETRY, 1)
+        self.seen.append(list(rows))
 
 
 def test_a_run_takes_the_table_over_before_it_reads_and_before_it_writes() -> None:
     waiting = _Waiting()
-    service = _service(waiting)
-    service._keep(cast("Any", _Rows([1, 2, 3])), 0)
-    service._keep(cast("Any", _Rows([1, 2, 3])), 1)
-    service.work_off_due()
+    retries = _retries(waiting)
+    retries.keep(cast("Any", _Rows([1, 2, 3])), 0)
+    retries.keep(cast("Any", _Rows([1, 2, 3])), 1)
+    retries.work_off_due(_WorkOff())
     assert waiting.said == ["take over", [1], "take over", [1, 2, 3], "take over", "begin", "end"]
 
 
-def test_a_batch_that_may_be_stored_is_looked_for_before_it_is_written_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("streaming.deletion.service._OUTAGE_WAITS_S", (0.0,))
+def test_a_batch_that_may_be_stored_is_looked_for_before_it_is_written_again() -> None:
     waiting = _Waiting()
-    service = _service(waiting)
-    service._keep(cast("Any", _Rows([1])), 0)
+    retries = _retries(waiting)
+    retries.keep(cast("Any", _Rows([1])), 0)
     waiting.said.clear()
     waiting.appends_fail = 1
-    service._keep(cast("Any", _Rows([1, 2, 3])), 1)
+    retries.keep(cast("Any", _Rows([1, 2, 3])), 1)
     assert [each for each in waiting.said if isinstance(each, list)] == [[1, 2, 3], [1]]
 
 
 def test_a_run_that_is_outdated_or_told_to_stop_writes_nothing() -> None:
     waiting = _Waiting()
     with pytest.raises(FencedError):
-        _service(waiting, is_mine=False)._keep(cast("Any", _Rows([1])), 0)
-    service = _service(waiting)
-    service.stop.set()
+        _retries(waiting, is_mine=False).keep(cast("Any", _Rows([1])), 0)
+    retries = _retries(waiting)
+    retries.gate.stop.set()
     with pytest.raises(StopRequestedError):
-        service._keep(cast("Any", _Rows([1])), 0)
+        retries.keep(cast("Any", _Rows([1])), 0)
     assert waiting.said == []
 
 
@@ -106,6 +107,109 @@ def test_a_run_that_is_outdated_or_told_to_stop_writes_nothing() -> None:
 def test_what_earlier_runs_may_have_worked_off_is_left_out(*, may_have_receipts: bool, expected: list[int]) -> None:
     waiting = _Waiting()
     waiting.may_have_receipts = may_have_receipts
-    service = _service(waiting)
-    service.work_off_due()
-    assert service.worked_off == [expected]
+    retries = _retries(waiting)
+    work_off = _WorkOff()
+    retries.work_off_due(work_off)
+    assert work_off.seen == [expected]
+
+
+def test_a_query_that_is_begun_again_keeps_nothing_twice() -> None:
+    waiting = _Waiting()
+    retries = _retries(waiting)
+    retries.keep(cast("Any", _Rows([1])), 0)
+    retries.begin_again()
+    retries.keep(cast("Any", _Rows([1, 2, 3])), 0)
+    assert [each for each in waiting.said if isinstance(each, list)] == [[1], [1]]
+
+
+class Table:
+    """Due times as streaming.state.waiting keeps them, in a list."""
+
+    def __init__(self, *due_ms: int) -> None:
+        self.due_ms = list(due_ms)
+        self.worked_off: list[tuple[int, int]] = []
+
+    def next_ms(self) -> int | None:
+        return min(self.due_ms, default=None)
+
+    def pass_over(self) -> None:
+        now_ms = SystemClock().now_ms()
+        self.worked_off += [(ms, now_ms) for ms in self.due_ms if ms <= now_ms]
+        self.due_ms = [ms for ms in self.due_ms if ms > now_ms]
+
+
+def _loop(table: Table, work_off: Callable[[], None] | None = None) -> tuple[DueLoop, threading.Event]:
+    stop = threading.Event()
+    return DueLoop(cast("Waiting", table), work_off or table.pass_over, lambda: None, SystemClock(), stop), stop
+
+
+def _wait(holds: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 10
+    while not holds():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
+def test_each_is_worked_off_when_it_is_due_and_what_arrives_wakes_the_loop() -> None:
+    now_ms = SystemClock().now_ms()
+    table = Table(now_ms + 300, now_ms - 5, now_ms + 3_600_000)
+    loop, stop = _loop(table)
+    loop.start()
+    _wait(lambda: len(table.worked_off) == 2)
+    sooner_ms = SystemClock().now_ms() + 50
+    table.due_ms.append(sooner_ms)
+    loop.wake()
+    _wait(lambda: len(table.worked_off) == 3)
+    stop.set()
+    assert loop.join(5)
+    assert [ms for ms, _ in table.worked_off] == [now_ms - 5, now_ms + 300, sooner_ms]
+    assert all(0 <= at_ms - ms < 2_000 for ms, at_ms in table.worked_off)
+    assert loop.failure is None
+    assert loop.passes == 3
+
+
+def test_it_is_empty_only_when_nothing_waits_and_no_pass_runs() -> None:
+    table, going = Table(1), threading.Event()
+    seen: list[bool] = []
+
+    def work_off() -> None:
+        table.due_ms.clear()
+        seen.append(loop.is_empty())
+        going.set()
+
+    loop, stop = _loop(table, work_off)
+    assert not loop.is_empty()
+    loop.start()
+    assert going.wait(5)
+    _wait(loop.is_empty)
+    stop.set()
+    assert loop.join(5)
+    assert seen == [False]
+
+
+def test_a_pass_that_fails_ends_the_loop_and_is_not_forgotten() -> None:
+    def fails() -> None:
+        raise ValueError("no disk")
+
+    loop, _stop = _loop(Table(1), fails)
+    loop.start()
+    _wait(lambda: not loop.is_alive)
+    assert isinstance(loop.failure, ValueError)
+    assert not loop.is_empty()
+
+
+def test_pruning_is_not_put_off_by_a_load_that_never_ends() -> None:
+    clock, stop, pruned_ms = ManualClock(), threading.Event(), []
+
+    def work_off() -> None:
+        clock.advance(1_000)
+        if clock.now_ms() - began_ms > 3_600_000:
+            stop.set()
+
+    began_ms = clock.now_ms()
+    table = Table(0)  # which stays due
+    loop = DueLoop(cast("Waiting", table), work_off, lambda: pruned_ms.append(clock.now_ms()), clock, stop)
+    loop.start()
+    assert loop.join(10)
+    assert loop.failure is None
+    assert len(pruned_ms) in (5, 6)

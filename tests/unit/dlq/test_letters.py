@@ -1,35 +1,15 @@
-"""Dead letters: what is read off one, which are meant, how they are added up, and what is kept about them on disk."""
-
-import contextlib
-from pathlib import Path
-from types import SimpleNamespace
-from typing import Any
+"""Dead letters: what we read off one, which of them filters mean, and how we add them up."""
 
 import pytest
 
-from streaming.adapters.pulsar.read import StoredMessage
-from streaming.config.load import load
-from streaming.config.settings import Settings
-from streaming.dlq import replay as work
 from streaming.dlq.letters import AGES, NO_OWNER, OTHER_OWNERS, DeadLetter, DeadLetterFilters, Groups, age_of, filters
-from streaming.dlq.replay import REPLAY_ID, ReplayReport
 from streaming.errors import ConfigError
-from streaming.state.settlements import (
-    REPLAYED,
-    REPLAYING,
-    WAITING,
-    WRITTEN_OFF,
-    PlanWriter,
-    ReplayPlan,
-    SettlementFolder,
-)
+from streaming.ports import StoredMessage
+from streaming.state.settlements import REPLAYED, WAITING
 from tests.builders import DAY_MS, HOUR_MS, NOW_MS, data_request
-from udfs import columns as c
-from udfs.records import Reason
 from udfs.wire import decode, encode
 
 DLQ = "persistent://pulsar/system/__ledger_deletion-DLQ-partition-2"
-REQUESTS = "persistent://pulsar/system/__ledger_deletion"
 
 
 def _letter(
@@ -110,124 +90,10 @@ def test_groups_add_up_what_is_alike() -> None:
     assert (replayed.state, replayed.messages) == (REPLAYED, 1)
 
 
-def test_groups_do_not_grow_with_invented_owners(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("streaming.dlq.letters._GROUPS", 2)
-    groups = Groups(NOW_MS)
+def test_groups_do_not_grow_with_invented_owners() -> None:
+    groups = Groups(NOW_MS, most=2)
     for number in range(5):
         groups.add(_letter(payload=encode(data_request(topic=f"t/ns/persistent/x{number}"))), WAITING)
     most = groups.sorted()[0]
     assert (most.owner, most.messages) == (OTHER_OWNERS, 3)
     assert len(groups.known) == 3
-
-
-def _row(entry: int) -> dict[str, Any]:
-    place = dict(zip(c.POSITION, (DLQ, 7, entry, -1), strict=True))
-    return {**place, c.MESSAGE_KEY: "k", c.PAYLOAD: b"\x00\xff", c.MESSAGE_PROPERTIES: [("a", "b")]}
-
-
-def _plan(folder: SettlementFolder, *entries: int) -> ReplayPlan:
-    with folder.plan(NOW_MS, REQUESTS, {f"{REQUESTS}-partition-0": (5, -1)}) as writer:
-        writer.add([_row(entry) for entry in entries])
-    return writer.plan
-
-
-def _add_and_fail(writer: PlanWriter) -> None:
-    writer.add([_row(0)])
-    raise KeyError
-
-
-def test_a_plan_counts_from_the_moment_it_is_whole(tmp_path: Path) -> None:
-    folder = SettlementFolder(str(tmp_path))
-    with pytest.raises(KeyError), folder.plan(NOW_MS, REQUESTS, {}) as writer:
-        _add_and_fail(writer)
-    assert folder.unfinished() == []
-    assert folder.settled().of((DLQ, 7, 0, -1)) == WAITING
-    assert list((tmp_path / "dead-letters").iterdir()) == []
-
-
-def test_a_plan_is_read_back_as_written_until_it_is_finished(tmp_path: Path) -> None:
-    folder = SettlementFolder(str(tmp_path))
-    plan = _plan(folder, 0, 1)
-    assert folder.unfinished() == [plan]
-    assert list(folder.rows(plan)) == [_row(0), _row(1)]
-    assert folder.settled().of((DLQ, 7, 1, -1)) == REPLAYING
-
-    folder.finish(plan, {0: "9:0:0", 1: "9:1:0"})
-
-    assert folder.unfinished() == []
-    assert folder.settled().of((DLQ, 7, 1, -1)) == REPLAYED
-    assert folder.settled().of((DLQ, 7, 2, -1)) == WAITING
-    assert folder.published_as((DLQ, 7, 1, -1)) == [(plan.run, "9:1:0")]
-
-
-def test_write_offs_are_all_or_none(tmp_path: Path) -> None:
-    folder = SettlementFolder(str(tmp_path))
-    receipt = {**dict(zip(c.POSITION, (DLQ, 7, 3, -1), strict=True)), c.REASON: str(Reason.WRITTEN_OFF)}
-
-    def cut_short() -> Any:
-        yield [receipt]
-        raise ConfigError("no such id")
-
-    with pytest.raises(ConfigError):
-        folder.write_off(NOW_MS, cut_short())
-    assert list(folder.written_off()) == []
-
-    assert folder.write_off(NOW_MS, [[receipt], [receipt]]) == 2
-    assert [row[c.REASON] for row in folder.written_off()] == [Reason.WRITTEN_OFF] * 2
-    assert folder.settled().of((DLQ, 7, 3, -1)) == WRITTEN_OFF
-
-
-def test_what_was_done_is_forgotten_with_age_but_never_a_replay_that_is_not_finished(tmp_path: Path) -> None:
-    folder = SettlementFolder(str(tmp_path))
-    rows = [{c.SOURCE: DLQ, c.POSITION_LEDGER: 7, c.POSITION_ENTRY: 0, c.POSITION_BATCH: -1}]
-    for at_ms in (1_000, 2_000, 3_000):
-        folder.write_off(at_ms, [rows])
-        with folder.plan(at_ms, REQUESTS, {}) as writer:
-            pass
-        if at_ms != 1_000:
-            folder.finish(writer.plan, {})
-    assert folder.expire(1_000) == 0
-    assert folder.expire(2_000) == 1
-    assert folder.expire(3_000) == 2
-    assert len(folder.unfinished()) == 1
-    assert folder.expire(3_000) == 0
-    assert folder.expire(3_001) == 2
-    assert len(list((tmp_path / "dead-letters").iterdir())) == 1
-
-
-@pytest.fixture
-def settings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Settings:
-    """Two request topics, three dead letters without receipts; the newest is being replayed."""
-    file = tmp_path / "config.toml"
-    file.write_text(
-        f'[topics]\nrequests = ["{REQUESTS}", "{REQUESTS}-too"]\ntrusted_tenants = ["pulsar"]\n'
-        f'[state]\ndir = "{tmp_path}"\n'
-    )
-    letters = [_letter(entry) for entry in range(3)]
-    _plan(SettlementFolder(str(tmp_path)), 2, 7, 8)
-    monkeypatch.setattr(
-        work, "selected", lambda _s, _c, _now, known: ((each, known.of(each.place)) for each in letters)
-    )
-    return load(file)
-
-
-def test_a_dry_write_off_counts_what_would_be_written_off_and_publishes_nothing(settings: Settings) -> None:
-    report = work.write_off(settings, DeadLetterFilters(), "junk", dry_run=True)
-    assert report == ReplayReport(settled=2, skipped={REPLAYING: 1})
-    assert work.is_interrupted(settings)
-
-
-def test_a_dry_replay_counts_what_its_topic_does_not_hold_yet(
-    settings: Settings, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (plan,) = SettlementFolder(settings.state.dir).unfinished()
-    ids = (f"{plan.run}/0", f"{plan.run}/2", f"{plan.run}/99", "replay-1-another/1")
-    stored = [
-        StoredMessage(REQUESTS, 5, entry, -1, NOW_MS, "", b"", {REPLAY_ID: each}) for entry, each in enumerate(ids)
-    ]
-    monkeypatch.setattr(work, "read", lambda *_args, **_named: iter(stored))
-    admin = SimpleNamespace(last_positions=lambda _topic: {}, internal_stats=lambda _topic: {"ledgers": []})
-    monkeypatch.setattr(work, "admin_for", lambda _settings: contextlib.nullcontext(admin))
-
-    report = work.replay(settings, DeadLetterFilters(), to=f"{REQUESTS}-too", dry_run=True)
-    assert report == ReplayReport(settled=2, resumed=1, to={REQUESTS: 1, f"{REQUESTS}-too": 2}, skipped={REPLAYING: 1})

@@ -63,7 +63,7 @@ class Scene:
         made.recall(now_ms=NOW_MS)
         return made
 
-    def believed(self) -> Counts | None:
+    def baseline(self) -> Counts | None:
         return self.watch().before({}, [KEY])[0].get(KEY)
 
 
@@ -73,10 +73,10 @@ def scene(tmp_path: Path) -> Scene:
 
 
 def test_nothing_is_known_before_the_first_receipt(scene: Scene) -> None:
-    assert scene.believed() is None
+    assert scene.baseline() is None
 
 
-def test_what_a_chunk_said_is_believed_in_the_next_and_logged_in_one_line(scene: Scene) -> None:
+def test_what_a_chunk_said_is_the_baseline_of_the_next_and_logged_in_one_line(scene: Scene) -> None:
     watch = scene.watch()
     write(scene.state, receipt(1, reference_key=KEY, sources=said(500, 480)))
     watch.after(1)
@@ -87,7 +87,7 @@ def test_what_a_chunk_said_is_believed_in_the_next_and_logged_in_one_line(scene:
 
 
 @pytest.mark.parametrize(
-    ("now", "believed"),
+    ("now", "baseline"),
     [
         pytest.param(said(100, 480), Counts(100, 480), id="as much less as may be"),
         pytest.param(said(99, 480), Counts(500, 480), id="far less"),
@@ -95,41 +95,41 @@ def test_what_a_chunk_said_is_believed_in_the_next_and_logged_in_one_line(scene:
         pytest.param("zookeeper=- broker=- at=1", Counts(500, 480), id="an owner that is gone"),
     ],
 )
-def test_what_shrank_too_far_is_not_learnt(scene: Scene, now: str, believed: Counts) -> None:
+def test_what_shrank_too_far_is_not_learnt(scene: Scene, now: str, baseline: Counts) -> None:
     watch = scene.watch()
-    watch.believed.learn([(KEY, said(500, 480)), (KEY, now)])
-    assert watch.before({}, [KEY])[0] == {KEY: believed}
+    watch.baseline.learn([(KEY, said(500, 480)), (KEY, now)])
+    assert watch.before({}, [KEY])[0] == {KEY: baseline}
 
 
-def test_a_restart_knows_what_was_believed(scene: Scene) -> None:
+def test_a_restart_knows_the_baseline(scene: Scene) -> None:
     write(scene.state, receipt(1, reference_key=KEY, sources=said(500, 480)))
     write(scene.state, receipt(2, reference_key=KEY, sources=said(3, 3, was=" was=500/480")))
     write(scene.state, receipt(3, reference_key=KEY, sources="? broker: 503 at=1"))
-    assert scene.believed() == Counts(500, 480)
+    assert scene.baseline() == Counts(500, 480)
 
 
 @pytest.mark.parametrize("topic", [TOPIC, ALL])
 def test_a_person_accepts_what_is_there_now(scene: Scene, topic: str) -> None:
     watch = scene.watch()
-    watch.believed.learn([(KEY, said(500, 480))])
+    watch.baseline.learn([(KEY, said(500, 480))])
     scene.accepted = {topic: NOW_MS}
     assert watch.before({}, [KEY])[0] == {}
-    watch.believed.learn([(KEY, said(3, 3))])
+    watch.baseline.learn([(KEY, said(3, 3))])
     assert watch.before({}, [KEY])[0] == {KEY: Counts(3, 3)}
 
 
 @pytest.mark.parametrize(
-    ("accepted_ms", "believed"), [(NOW_MS + 1, None), (NOW_MS, Counts(500, 480))], ids=["after it", "before it"]
+    ("accepted_ms", "baseline"), [(NOW_MS + 1, None), (NOW_MS, Counts(500, 480))], ids=["after it", "before it"]
 )
-def test_a_restart_goes_by_what_was_accepted(scene: Scene, accepted_ms: int, believed: Counts | None) -> None:
+def test_a_restart_goes_by_what_was_accepted(scene: Scene, accepted_ms: int, baseline: Counts | None) -> None:
     write(scene.state, receipt(1, reference_key=KEY, sources=said(500, 480)))
     scene.accepted = {TOPIC: accepted_ms}
-    assert scene.believed() == believed
+    assert scene.baseline() == baseline
 
 
 def test_accepting_one_topic_leaves_others_as_they_were(scene: Scene) -> None:
     watch = scene.watch()
-    watch.believed.learn([(KEY, said(500, 480)), (OTHER, said(600, 600))])
+    watch.baseline.learn([(KEY, said(500, 480)), (OTHER, said(600, 600))])
     scene.accepted = {TOPIC: NOW_MS}
     assert watch.before({}, [KEY, OTHER])[0] == {OTHER: Counts(600, 600)}
 
@@ -143,7 +143,7 @@ def test_a_topic_stands_for_all_that_is_its_own(key: str) -> None:
 def test_most_owners_gone_at_once_is_doubted(scene: Scene) -> None:
     watch = scene.watch()
     keys = [f"data:public/default/persistent/t{n}" for n in range(200)]
-    watch.believed.learn((key, said(2, 2)) for key in keys)
+    watch.baseline.learn((key, said(2, 2)) for key in keys)
     assert watch.before({key: gone(key) for key in keys[:160]}, keys)[1] == ""
     assert (
         "161 of the 200 owners known are gone at once" in watch.before({key: gone(key) for key in keys[:161]}, keys)[1]
@@ -209,6 +209,6 @@ def test_the_log_names_owners_that_could_not_be_read_and_those_that_shrank() -> 
 def test_a_reference_is_believed_as_it_was_read(scene: Scene) -> None:
     scene.bench.owner(managed_ledger_path(TOPIC), list_znode(*range(300)))
     scene.bench.broker.topics[TOPIC] = view(*range(250))
-    believed = Baseline(STRICT)
-    believed.learn([(KEY, certificate(scene.bench.loader().load([KEY])[KEY]))])
-    assert believed.of([KEY]) == {KEY: Counts(300, 250)}
+    baseline = Baseline(STRICT)
+    baseline.learn([(KEY, certificate(scene.bench.loader().load([KEY])[KEY]))])
+    assert baseline.of([KEY]) == {KEY: Counts(300, 250)}

@@ -1,206 +1,150 @@
-"""A limit that was reached holds every later run too, which shows it; one resume lets go on what a person looked at."""
+"""Limits in force: when a dry run is made, what counts as deleted, and what a person's resume lets go on."""
 
-import threading
-from collections.abc import Callable
-from pathlib import Path
-from types import SimpleNamespace
-from typing import Any, cast
-
-import pytest
+from dataclasses import replace
 
 from streaming.adapters.memory.store import MemoryStore
 from streaming.clock import ManualClock
-from streaming.config.load import load
-from streaming.config.settings import Settings
-from streaming.deletion.service import Coordination, LedgerDeletionService
-from streaming.errors import FencedError, StopRequestedError
-from streaming.limits.blast_radius import BlastRadius, Chunk
+from streaming.limits.blast_radius import BlastRadius
 from streaming.limits.breaker import Breaker
-from streaming.metrics import Metrics
-from streaming.sweep.task import SweepTask
-from tests.services import service_of
-from udfs.blast_radius import Limits, Plan, Planned
+from udfs.blast_radius import Chunk, Limits, Plan
 from udfs.units import HOUR_MS
 
-LIMITS = Limits(
-    per_batch=10,
-    per_hour=10,
+WIDE = Limits(
+    per_batch=10**9,
+    per_hour=10**9,
     per_hour_per_tenant=10**9,
     per_hour_per_owner=10**9,
     share_per_hour=1.0,
     share_applies_above=0,
 )
+CHUNK = Chunk("requests", 1, since_ms=500)
 A, B = ("shop", "data:a"), ("shop", "data:b")
-NOW_MS = 10 * HOUR_MS
 
 
-class Operator(threading.Event):
-    """A stop that is never set but when `gives_up`; resumes at the first wait, if it is to."""
-
-    def __init__(self, resume: Callable[[], object] | None) -> None:
-        super().__init__()
-        self._resume = resume
-        self.looks: list[float] = []
-        self.look: Callable[[], float] = lambda: -1
-
-    def wait(self, _timeout: float | None = None) -> bool:
-        self.looks.append(self.look())
-        if self._resume is None:
-            return True
-        self._resume()
-        return False
+def _radius(limits: Limits, clock: ManualClock, journaled: dict[tuple[str, str], int] | None = None) -> BlastRadius:
+    begun = journaled or {}
+    return BlastRadius(limits, Breaker(MemoryStore(), "/lr/breaker"), lambda: 100, clock, lambda *_: begun)
 
 
-class Run:
-    """One run of the service on a breaker that outlives it; resumes: whether somebody resumes while it waits."""
-
-    def __init__(self, settings: Settings, breaker: Breaker, *, resumes: bool) -> None:
-        self.clock = ManualClock(NOW_MS)
-        self.is_mine = True
-        self.radius = BlastRadius(LIMITS, breaker, lambda: 1000, self.clock, lambda *_: {})
-        self.radius.recall([(NOW_MS - 1000, *B)] * 8)
-        self.stop = Operator((lambda: breaker.clear(now_ms=NOW_MS)) if resumes else None)
-        metrics = Metrics()
-        self.shown: Callable[[], float] = lambda: cast(
-            "float", metrics.registry.get_sample_value("ledger_deletion_limit_reached")
-        )
-        self.stop.look = self.shown
-        self.service = service_of(
-            LedgerDeletionService,
-            settings=settings,
-            guards=Coordination(lambda: self.is_mine, lambda: "", lambda: "", lambda _text: None, lambda: NOW_MS),
-            blast_radius=self.radius,
-            metrics=metrics,
-            clock=self.clock,
-            stop=self.stop,
-        )
-
-    def chunk(self, query: str, planned: Planned, monkeypatch: pytest.MonkeyPatch) -> tuple[int, ...] | None:
-        """Judge a chunk as _sweep does; returns how much each task may delete."""
-        monkeypatch.setattr("streaming.deletion.service.planned", lambda *_: Plan(planned, (sum(planned.values()),)))
-        self.service._check_go()
-        task = cast("SweepTask", SimpleNamespace(query=query, batch_id=7))
-        return self.service._within_limits(task, Chunk(query, 7, NOW_MS), cast("Any", None), planned)
+def _resume(radius: BlastRadius) -> None:
+    radius.trip("too much", "requests")
+    assert radius.breaker.clear(now_ms=radius.clock.now_ms())
+    assert not radius.held()
+    radius.go_on()
 
 
-@pytest.fixture
-def run(tmp_path: Path) -> Callable[..., Run]:
-    file = tmp_path / "config.toml"
-    file.write_text(f'[state]\ndir = "{tmp_path}/state"\n')
-    settings, breaker = load(file), Breaker(MemoryStore(), "/lr/breaker")
-    return lambda *, resumes=False: Run(settings, breaker, resumes=resumes)
+def test_requests_that_can_do_no_harm_need_no_dry_run() -> None:
+    radius = _radius(replace(WIDE, per_batch=10), ManualClock(HOUR_MS))
+
+    def never() -> Plan:
+        raise AssertionError("a dry run was made")
+
+    assert radius.judge(CHUNK, {A: 10}, never) == (None, None)
 
 
-def _tripped(run: Callable[..., Run], planned: Planned, monkeypatch: pytest.MonkeyPatch) -> None:
-    first = run()
-    with pytest.raises(StopRequestedError):
-        first.chunk("requests", planned, monkeypatch)
-    assert first.shown() == 1
+def test_a_flood_of_requests_is_judged_by_what_it_would_delete_and_bound_to_that() -> None:
+    radius = _radius(replace(WIDE, per_batch=10), ManualClock(HOUR_MS))
+    assert radius.judge(CHUNK, {A: 10**6}, lambda: Plan({A: 2}, (2, 0))) == (None, (2, 0))
+    why, _ = radius.judge(CHUNK, {A: 10**6}, lambda: Plan({A: 11}, (11, 0)))
+    assert why is not None
 
 
-@pytest.mark.parametrize("planned", [{A: 11}, {A: 3}], ids=["by itself too much", "too much within the hour"])
-def test_a_run_that_starts_held_shows_it_and_one_resume_lets_the_chunk_go_on(
-    run: Callable[..., Run], monkeypatch: pytest.MonkeyPatch, planned: Planned
-) -> None:
-    _tripped(run, planned, monkeypatch)
-    second = run(resumes=True)
-    most = second.chunk("requests", planned, monkeypatch)
-    assert most in (None, (sum(planned.values()),))
-    assert second.stop.looks == [1]
-    assert second.shown() == 0
+def test_chunks_of_one_batch_add_up_until_a_person_grants_more() -> None:
+    radius = _radius(replace(WIDE, per_batch=10), ManualClock(HOUR_MS))
+    assert radius.judge(CHUNK, {A: 6}, lambda: Plan({A: 6}, (6,)))[0] is None
+    radius.count({A: 6}, is_doubtful=False)
+    assert radius.judge(CHUNK, {A: 6}, lambda: Plan({A: 6}, (6,)))[0] is not None
+    _resume(radius)
+    assert radius.judge(CHUNK, {A: 6}, lambda: Plan({A: 6}, (6,)))[0] is None
 
 
-def test_a_resume_while_nothing_ran_counts_as_well(run: Callable[..., Run], monkeypatch: pytest.MonkeyPatch) -> None:
-    _tripped(run, {A: 11}, monkeypatch)
-    run().radius.breaker.clear(now_ms=NOW_MS)
-    later = run()
-    assert later.chunk("requests", {A: 11}, monkeypatch) == (11,)
-    assert not later.stop.looks
+def test_what_was_deleted_before_a_restart_still_counts_unless_it_was_granted() -> None:
+    clock = ManualClock(10 * HOUR_MS)
+    limits = replace(WIDE, per_hour=10)
+    radius = _radius(limits, clock)
+    radius.recall([(clock.now_ms() - 1000, *A)] * 8)
+    assert radius.judge(CHUNK, {A: 3}, lambda: Plan({A: 3}, (3,)))[0] is not None
+
+    radius.breaker.trip("too much")
+    assert radius.breaker.reason() == "too much"
+    assert radius.breaker.clear(now_ms=clock.now_ms())
+    assert radius.breaker.reason() == ""
+    again = BlastRadius(limits, radius.breaker, lambda: 100, clock, lambda *_: {})
+    again.recall([(clock.now_ms() - 1000, *A)] * 8)
+    assert again.judge(CHUNK, {A: 3}, lambda: Plan({A: 3}, (3,)))[0] is None
 
 
-def test_an_outage_while_it_is_held_needs_no_second_resume(
-    run: Callable[..., Run], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    first = run()
-    with pytest.raises(StopRequestedError):
-        first.chunk("requests", {A: 11}, monkeypatch)
-    first.radius.breaker.clear(now_ms=NOW_MS)
-    assert first.chunk("requests", {A: 11}, monkeypatch) == (11,)
+def _allows(radius: BlastRadius, more: int, *, chunk: Chunk = CHUNK, asked: int = 10**6) -> bool:
+    return radius.judge(chunk, {A: asked}, lambda: Plan({A: more}, (more,)))[0] is None
 
 
-@pytest.mark.parametrize(
-    ("query", "planned"),
-    [
-        pytest.param("requests", {A: 12}, id="one delete more"),
-        pytest.param("requests", {B: 11}, id="another owner's"),
-        pytest.param("requests-1a2b3c4d", {A: 11}, id="another query's"),
-    ],
-)
-def test_a_resume_lets_nothing_go_on_that_nobody_has_looked_at(
-    run: Callable[..., Run], monkeypatch: pytest.MonkeyPatch, query: str, planned: Planned
-) -> None:
-    _tripped(run, {A: 11}, monkeypatch)
-    run().radius.breaker.clear(now_ms=NOW_MS)
-    with pytest.raises(StopRequestedError):
-        run().chunk(query, planned, monkeypatch)
+def test_what_a_chunk_deleted_before_it_broke_off_counts_when_it_is_tried_again_and_afterwards() -> None:
+    journaled = {A: 8}
+    radius = _radius(replace(WIDE, per_hour=10), ManualClock(HOUR_MS), journaled)
+    assert _allows(radius, 8)
+    radius.interrupted()
+    assert _allows(radius, 2)
+    assert not _allows(radius, 3)
+    radius.count({A: 0}, is_doubtful=True)  # what went before is gone when it is looked for
+    assert _allows(radius, 2)
+    assert not _allows(radius, 3)
 
 
-def test_a_resume_is_good_for_one_chunk(run: Callable[..., Run], monkeypatch: pytest.MonkeyPatch) -> None:
-    _tripped(run, {A: 11}, monkeypatch)
-    run().radius.breaker.clear(now_ms=NOW_MS)
-    later = run()
-    later.chunk("requests", {A: 11}, monkeypatch)
-    for again in (run(), later):
-        with pytest.raises(StopRequestedError):
-            again.chunk("requests", {A: 11}, monkeypatch)
+def test_a_chunk_that_broke_off_counts_no_more_than_it_was_asked_for() -> None:
+    radius = _radius(replace(WIDE, per_hour=10), ManualClock(HOUR_MS), {A: 10})
+    assert _allows(radius, 10, asked=10)
+    radius.interrupted()
+    assert _allows(radius, 9, asked=10)
+    radius.count({A: 9}, is_doubtful=False)
+    assert not _allows(radius, 1)
+    assert radius.state.last_hour(now_ms=HOUR_MS) == {A: 10}
 
 
-@pytest.mark.parametrize(
-    ("query", "deleted"),
-    [
-        pytest.param("retry", 1, id="another query deleted something"),
-        pytest.param("requests", 0, id="the chunk itself has gone by"),
-    ],
-)
-def test_a_resume_is_over_when_something_has_come_between(
-    run: Callable[..., Run], monkeypatch: pytest.MonkeyPatch, query: str, deleted: int
-) -> None:
-    _tripped(run, {A: 11}, monkeypatch)
-    run().radius.breaker.clear(now_ms=NOW_MS)
-    later = run()
-    later.chunk(query, {B: 1}, monkeypatch)
-    later.radius.count({B: deleted}, is_doubtful=False)
-    with pytest.raises(StopRequestedError):
-        later.chunk("requests", {A: 11}, monkeypatch)
+def test_owners_that_were_worked_off_before_a_chunk_broke_off_are_not_counted_twice_when_it_is_tried_again() -> None:
+    radius = _radius(replace(WIDE, per_hour=9), ManualClock(HOUR_MS), {A: 5})
+    asked = {A: 5, B: 10}
+    for _ in range(2):
+        assert radius.judge(CHUNK, asked, lambda: Plan({A: 5}, (5,)))[0] is None
+        radius.interrupted()
+    radius.count({A: 5}, is_doubtful=False)
+    assert radius.state.last_hour(now_ms=HOUR_MS) == {A: 5}
 
 
-def test_a_chunk_of_another_query_that_deleted_nothing_does_not_come_between(
-    run: Callable[..., Run], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    _tripped(run, {A: 11}, monkeypatch)
-    run().radius.breaker.clear(now_ms=NOW_MS)
-    later = run()
-    later.chunk("retry", {B: 1}, monkeypatch)
-    later.radius.count({}, is_doubtful=False)
-    assert later.chunk("requests", {A: 11}, monkeypatch) == (11,)
+def test_a_task_that_was_run_twice_counts_as_journaled_and_an_orderly_chunk_as_its_receipts_say() -> None:
+    radius = _radius(replace(WIDE, per_hour=10), ManualClock(HOUR_MS), {A: 8})
+    assert _allows(radius, 8)
+    radius.count({A: 5}, is_doubtful=False)
+    assert radius.state.last_hour(now_ms=HOUR_MS) == {A: 5}
+    assert _allows(radius, 5)
+    radius.count({A: 1}, is_doubtful=True)
+    assert radius.state.last_hour(now_ms=HOUR_MS) == {A: 13}
 
 
-def test_a_run_that_was_outdated_takes_no_resume_away(run: Callable[..., Run], monkeypatch: pytest.MonkeyPatch) -> None:
-    _tripped(run, {A: 11}, monkeypatch)
-    outdated = run(resumes=True)
-    outdated.is_mine = False
-    with pytest.raises(FencedError):
-        outdated.chunk("requests", {A: 11}, monkeypatch)
-    assert run().chunk("requests", {A: 11}, monkeypatch) == (11,)
+def test_the_journal_is_asked_since_the_first_try_of_a_chunk_or_the_one_that_was_granted() -> None:
+    asked: list[tuple[str, int, int]] = []
+
+    def journaled(query: str, batch_id: int, since_ms: int) -> dict[tuple[str, str], int]:
+        asked.append((query, batch_id, since_ms))
+        return {}
+
+    breaker = Breaker(MemoryStore(), "/lr/breaker")
+    radius = BlastRadius(replace(WIDE, per_hour=1), breaker, lambda: 100, ManualClock(HOUR_MS), journaled)
+    for since_ms in (500, 700, 900):
+        _allows(radius, 2, chunk=replace(CHUNK, since_ms=since_ms))
+        radius.interrupted()
+    assert asked == [("requests", 1, 500)] * 2
+    _resume(radius)
+    radius.interrupted()
+    _allows(radius, 2, chunk=replace(CHUNK, since_ms=1_100))
+    assert asked[2:] == [("requests", 1, 900)]
 
 
-def test_what_the_sources_were_doubted_for_is_let_go_on_only_if_it_is_the_same(run: Callable[..., Run]) -> None:
-    first = run()
-    with pytest.raises(StopRequestedError):
-        first.service._hold("9 of 10 owners", "requests", "9 of 10 owners")
-    first.radius.breaker.clear(now_ms=NOW_MS)
-    later = run().radius
-    assert not later.lets("requests", "10 of 10 owners")
-    assert not later.lets("retry", "9 of 10 owners")
-    assert later.lets("requests", "9 of 10 owners")
-    assert not later.lets("requests", "9 of 10 owners")
+def test_batches_of_several_queries_that_take_turns_each_add_up() -> None:
+    radius = _radius(replace(WIDE, per_batch=10), ManualClock(HOUR_MS))
+    other = Chunk("requests-1a2b3c4d", 1, since_ms=500)
+    for chunk in (CHUNK, other):
+        assert _allows(radius, 6, chunk=chunk)
+        radius.count({A: 6}, is_doubtful=False)
+    assert not _allows(radius, 6)
+    assert not _allows(radius, 6, chunk=other)
+    assert _allows(radius, 6, chunk=replace(CHUNK, batch_id=2))

@@ -11,7 +11,6 @@ from streaming.adapters.pulsar.admin import PulsarAdmin, is_busy
 from streaming.config.load import load
 from streaming.config.settings import Settings
 from streaming.errors import BusyError, UnavailableError
-from streaming.queries import running as module
 from streaming.queries.checkpoints import left_behind
 from streaming.queries.names import Query, checkpoint_of, queries_of
 from streaming.queries.running import RunningQueries
@@ -77,13 +76,18 @@ class PaperStream:
 
 
 class World:
-    def __init__(self, settings: Settings, admin: PaperAdmin) -> None:
+    def __init__(self, settings: Settings, admin: PaperAdmin, most_matched: int = 100) -> None:
         self.now_s = 0.0
         self.admin = admin
         self.streams: dict[str, list[PaperStream]] = {}
         self.again: list[str] = []
-        self.lanes = RunningQueries(
-            settings, cast("PulsarAdmin", admin), self._begin, self.again.append, monotonic=lambda: self.now_s
+        self.queries = RunningQueries(
+            settings,
+            cast("PulsarAdmin", admin),
+            self._begin,
+            self.again.append,
+            monotonic=lambda: self.now_s,
+            most_matched=most_matched,
         )
 
     def _begin(self, query: Query) -> Any:
@@ -91,9 +95,9 @@ class World:
         self.streams.setdefault(query.topics[0], []).append(made)
         return made
 
-    def turn(self, after_s: float = 0.5) -> dict[str, Exception | None]:
+    def check_once(self, after_s: float = 0.5) -> dict[str, Exception | None]:
         self.now_s += after_s
-        return {query.topics[0]: why for query, why in self.lanes.turn().items()}
+        return {query.topics[0]: why for query, why in self.queries.check_once().items()}
 
 
 @pytest.fixture
@@ -105,9 +109,9 @@ def settings(tmp_path: Path) -> Settings:
 
 @pytest.fixture
 def make(settings: Settings) -> Callable[..., World]:
-    def made(*topics: str) -> World:
-        world = World(settings, PaperAdmin(*topics))
-        world.lanes.start()
+    def made(*topics: str, **options: Any) -> World:
+        world = World(settings, PaperAdmin(*topics), **options)
+        world.queries.start()
         return world
 
     return made
@@ -119,8 +123,8 @@ def test_a_query_whose_subscription_is_held_is_begun_again_and_is_told_of_once(
     world = make()
     for _ in range(3):
         world.streams[FIRST][-1].fail(BUSY)
-        assert world.turn() == {}
-        assert world.turn(2) == {}
+        assert world.check_once() == {}
+        assert world.check_once(2) == {}
     assert len(world.streams[FIRST]) == 4
     assert world.again == ["requests"] * 3
     assert [each.getMessage() for each in caplog.records if "is waited for, 90 s at most" in each.getMessage()] == [
@@ -132,7 +136,7 @@ def test_patience_ends_with_an_error_that_says_who_is_waited_for(make: Callable[
     world = make()
     for _ in range(200):
         world.streams[FIRST][-1].fail(BUSY)
-        if failed := world.turn(1):
+        if failed := world.check_once(1):
             break
     assert 90 < world.now_s <= 92
     (why,) = failed.values()
@@ -146,10 +150,10 @@ def test_patience_begins_anew_for_a_query_that_got_on_meanwhile(
     world = make()
     for _ in range(5):
         world.streams[FIRST][-1].fail(BUSY)
-        assert world.turn(40) == {}
-        assert world.turn(2) == {}
+        assert world.check_once(40) == {}
+        assert world.check_once(2) == {}
         world.streams[FIRST][-1].lastProgress = {}
-        assert world.turn() == {}
+        assert world.check_once() == {}
     assert sum("is waited for" in each.getMessage() for each in caplog.records) == 5
 
 
@@ -157,7 +161,7 @@ def test_a_query_that_fails_of_anything_else_ends_the_service(make: Callable[...
     world = make(ACMES)
     why = Exception("a bug")
     world.streams[ACMES][-1].fail(why)
-    assert world.turn() == {ACMES: why}
+    assert world.check_once() == {ACMES: why}
 
 
 @pytest.mark.parametrize(
@@ -177,16 +181,16 @@ def test_what_matches_is_read_from_the_start_and_what_comes_later_from_the_next_
     make: Callable[..., World], settings: Settings
 ) -> None:
     world = make(ACMES)
-    assert [query.topics[0] for query in world.lanes.running] == [FIRST, settings.topics.retry, ACMES]
+    assert [query.topics[0] for query in world.queries.running] == [FIRST, settings.topics.retry, ACMES]
     world.admin.existing |= {RIVALS, f"{RIVALS}-RETRY", "persistent://other/reaper/d3"}
-    assert world.turn(59) == {}
+    assert world.check_once(59) == {}
     assert RIVALS not in world.streams
-    assert world.turn(1) == {}
-    assert world.lanes.matched == (ACMES, RIVALS)
+    assert world.check_once(1) == {}
+    assert world.queries.matched == (ACMES, RIVALS)
     assert world.admin.subscribed == [ACMES, RIVALS]
-    assert world.turn(60) == {}
+    assert world.check_once(60) == {}
     assert len(world.streams[ACMES]) == len(world.streams[RIVALS]) == 1
-    names = {query.topics[0]: query.name for query in world.lanes.running}
+    names = {query.topics[0]: query.name for query in world.queries.running}
     listed = settings.topics.model_copy(update={"requests": (FIRST, ACMES)})
     assert names[ACMES] == queries_of(settings.model_copy(update={"topics": listed}))[1].name
 
@@ -204,11 +208,11 @@ def test_what_keeps_a_match_from_being_read_is_said_once_and_looked_at_again(
     world.admin.existing.add(ACMES)
     world.admin.ttl.add(ACMES)
     for _ in range(3):
-        world.turn(60)
+        world.check_once(60)
     assert sum("has a message TTL" in each.getMessage() for each in caplog.records) == 1
     world.admin.ttl.clear()
-    world.turn(60)
-    assert world.lanes.matched == (ACMES,)
+    world.check_once(60)
+    assert world.queries.matched == (ACMES,)
 
 
 def test_a_topic_that_has_gone_is_said_to_be_and_ends_nothing_else(
@@ -217,34 +221,33 @@ def test_a_topic_that_has_gone_is_said_to_be_and_ends_nothing_else(
     world = make(ACMES, RIVALS)
     world.admin.existing -= {ACMES, RIVALS}
     world.streams[ACMES][-1].fail(Exception("Failed to get last messageId"))
-    assert world.turn() == {}  # noticed by its query
-    assert world.turn(60) == {}  # and by looking
-    assert not world.lanes.matched
-    assert [query.topics[0] for query in world.lanes.running] == [FIRST, settings.topics.retry]
+    assert world.check_once() == {}  # noticed by its query
+    assert world.check_once(60) == {}  # and by looking
+    assert not world.queries.matched
+    assert [query.topics[0] for query in world.queries.running] == [FIRST, settings.topics.retry]
     for topic in (ACMES, RIVALS):
         assert f"{topic} is gone, and with it what was unread there" in caplog.text
     world.admin.existing.add(ACMES)
-    world.turn(60)
-    assert world.lanes.matched == (ACMES,)
+    world.check_once(60)
+    assert world.queries.matched == (ACMES,)
 
 
 def test_brokers_that_are_away_end_nothing(make: Callable[..., World], caplog: pytest.LogCaptureFixture) -> None:
     world = make(ACMES)
     world.admin.is_away = True
-    assert world.turn(60) == {}
+    assert world.check_once(60) == {}
     assert "not looked up, again later" in caplog.text
-    assert world.lanes.matched == (ACMES,)
+    assert world.queries.matched == (ACMES,)
 
 
 def test_whoever_may_make_topics_can_not_make_any_number_of_queries(
-    make: Callable[..., World], caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+    make: Callable[..., World], caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(module, "_MOST_MATCHED", 3)
-    world = make(*(f"persistent://acme/reaper/d{n}" for n in range(5)))
-    assert len(world.lanes.matched) == 3
+    world = make(*(f"persistent://acme/reaper/d{n}" for n in range(5)), most_matched=3)
+    assert len(world.queries.matched) == 3
     assert "persistent://acme/reaper/d4 not read: more than 3 topics match" in caplog.text
-    world.turn(60)
-    assert len(world.lanes.matched) == 3
+    world.check_once(60)
+    assert len(world.queries.matched) == 3
 
 
 def _read(settings: Settings, name: str, topic: str) -> None:
@@ -265,5 +268,5 @@ def test_a_topic_that_was_read_and_is_not_read_now_is_named(
     assert "does not exist any more" in said[RIVALS]
 
     world = World(settings, PaperAdmin())
-    world.lanes.start()
+    world.queries.start()
     assert f"{RIVALS}, which {settings.checkpoints.dir}/requests-5e6f7081/v1 has read, does not exist" in caplog.text

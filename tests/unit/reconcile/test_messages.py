@@ -1,23 +1,19 @@
 """Accounts by position: what was read has a receipt or waits, to the entry, and a gap is found wherever it is."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from types import MappingProxyType
-from typing import cast
 
-import pyarrow as pa
 import pytest
-from deltalake import write_deltalake
 
-from streaming import schemas
-from streaming.adapters.pulsar.admin import PulsarAdmin
-from streaming.adapters.pulsar.read import StoredMessage
+from streaming.adapters.memory.pulsar import MemoryPulsar
 from streaming.config.load import load
 from streaming.config.settings import Settings
 from streaming.deletion.upkeep import Upkeep
 from streaming.errors import UnavailableError
 from streaming.metrics import Metrics
+from streaming.ports import Pulsar, StoredMessage
+from streaming.queries.names import checkpoint_of, queries_of
 from streaming.reconcile.messages import (
     PartitionEntries,
     PartitionGaps,
@@ -28,11 +24,8 @@ from streaming.reconcile.messages import (
     reconcile,
     vanished,
 )
-from streaming.reconcile.positions import Accounted
-from streaming.state.tables import table_path
-from udfs import columns as c
-
-SOURCE = "persistent://pulsar/system/d-partition-0"
+from streaming.schemas import REQUESTS
+from tests.unit.reconcile.rows import SOURCE, write_rows
 
 
 @pytest.mark.parametrize(
@@ -76,45 +69,6 @@ def test_a_ledger_that_went_with_unread_messages_is_noticed(
     assert vanished({5: 3}, seen, known) == expected
 
 
-def _write(state: Path, table: str, positions: list[tuple[int, int, int]], source: str = SOURCE) -> None:
-    schema = schemas.WAITING if table == "waiting" else schemas.RECEIPT
-    rows = [
-        dict.fromkeys(schema.names)
-        | {c.SOURCE: source, c.POSITION_LEDGER: ledger, c.POSITION_ENTRY: entry, c.POSITION_BATCH: index}
-        for ledger, entry, index in positions
-    ]
-    write_deltalake(table_path(str(state), table), pa.Table.from_pylist(rows, schema=schema), mode="append")
-
-
-def test_receipts_and_waiting_retries_account_for_a_message_and_holes_in_a_batch_do_not(tmp_path: Path) -> None:
-    _write(tmp_path, "receipts", [(5, 0, -1), (5, 0, -1), (5, 1, 0), (5, 1, 1), (5, 2, 1), (6, 3, -1)])
-    _write(tmp_path, "receipts", [(5, 4, -1)], source="another")
-    _write(tmp_path, "waiting", [(5, 3, -1), (6, 3, -1)])
-
-    accounted = Accounted(str(tmp_path), SOURCE, [5, 6])
-
-    assert accounted.entries() == {5: {0, 1, 3}, 6: {3}}
-    assert (5, 2, 1) in accounted.messages([5])
-    assert (5, 2, 0) not in accounted.messages([5])
-    assert accounted.messages([6]) == {(6, 3, -1)}
-
-
-def test_only_ledgers_that_are_compared_are_read_and_one_without_a_hole_is_a_range(tmp_path: Path) -> None:
-    _write(tmp_path, "receipts", [(ledger, entry, -1) for ledger in (4, 5, 6, 8, 9) for entry in range(3)])
-    _write(tmp_path, "receipts", [(8, 5, -1)])
-
-    accounted = Accounted(str(tmp_path), SOURCE, {5, 8})
-
-    assert accounted.entries() == {5: range(3), 8: {0, 1, 2, 5}}
-    assert accounted.messages([4, 5]) == {(5, entry, -1) for entry in range(3)}
-    assert missing_of(look([(5, 4), (8, 6)], (8, 5)), accounted.entries()) == [(5, 3), (8, 3), (8, 4)]
-
-
-def test_nothing_is_accounted_for_where_nothing_was_done(tmp_path: Path) -> None:
-    assert Accounted(str(tmp_path), SOURCE, [5]).entries() == {}
-    assert Accounted(str(tmp_path), SOURCE, []).entries() == {}
-
-
 def test_every_kind_of_gap_is_said_and_shown() -> None:
     whole = PartitionGaps(SOURCE, 10, 2)
     accounts = Reconciliation((whole, PartitionGaps("other", 3, 0, missing=((5, 1),), trimmed=(4,))), 7, ("1:2:3",))
@@ -122,33 +76,6 @@ def test_every_kind_of_gap_is_said_and_shown() -> None:
     assert "5:1" in accounts.gaps[0]
     assert Reconciliation((whole,), 7).gaps == []
     assert "10 entries read" in Reconciliation((whole,), 7).text
-
-
-class _Topics:
-    """Topics of one partition each: name -> (ledger, entries) of it, or why it can't be looked at."""
-
-    def __init__(self, stored: Mapping[str, list[tuple[int, int]] | str] = MappingProxyType({})) -> None:
-        self.stored = {f"{topic}-partition-0": each for topic, each in stored.items()}
-        self.is_away = False
-
-    def clusters(self) -> list[str]:
-        if self.is_away:
-            raise UnavailableError("no broker answers")
-        return ["here"]
-
-    def partitions(self, topic: str) -> int | None:
-        self.clusters()
-        return 1 if f"{topic}-partition-0" in self.stored else None
-
-    def last_positions(self, topic: str) -> dict[str, tuple[int, int]]:
-        return {f"{topic}-partition-0": (99, -1)}
-
-    def internal_stats(self, partition: str) -> dict[str, object]:
-        stored = self.stored[partition]
-        if isinstance(stored, str):
-            raise UnavailableError(stored)
-        ledgers = [{"ledgerId": ledger, "entries": entries} for ledger, entries in stored]
-        return {"ledgers": ledgers, "currentLedgerEntries": 0}
 
 
 @pytest.fixture
@@ -160,8 +87,27 @@ def settings(tmp_path: Path) -> Settings:
     )
 
 
-def _looked_at(settings: Settings, topics: _Topics, *, remembers: bool = True) -> Reconciliation:
-    return reconcile(settings, cast("PulsarAdmin", topics), 0, remembers=remembers)
+def _stored(topics: Mapping[str, list[tuple[int, int]]]) -> MemoryPulsar:
+    """Topics of one partition each: name -> its ledgers (id, entries)."""
+    memory = MemoryPulsar()
+    for topic, ledgers in topics.items():
+        memory.store(f"{topic}-partition-0", *ledgers)
+    return memory
+
+
+def _commit(settings: Settings, partition: str, ledger: int, entry: int, query: str = REQUESTS) -> Path:
+    """A checkpoint that has read so far; returns the file that says so."""
+    folder = Path(checkpoint_of(settings, query))
+    for name in ("offsets", "commits"):
+        (folder / name).mkdir(parents=True)
+    (folder / "commits" / "0").write_text("v1")
+    file = folder / "offsets" / "0"
+    file.write_text("v1\n{}\n" + json.dumps({partition: [8, ledger, 16, entry]}))
+    return file
+
+
+def _looked_at(settings: Settings, memory: MemoryPulsar, *, remembers: bool = True) -> Reconciliation:
+    return reconcile(settings, Pulsar(memory, memory), 0, remembers=remembers)
 
 
 def _remembered(settings: Settings) -> object:
@@ -185,7 +131,7 @@ def test_what_was_unread_in_a_topic_that_is_read_no_more_is_not_forgotten(
     partition = "persistent://acme/reaper/d-partition-2"
     _remember(settings, partition, {"5": 3})
     for _ in range(2):
-        accounts = _looked_at(settings, _Topics(dict.fromkeys(existing, "not asked")))
+        accounts = _looked_at(settings, _stored({topic: [(1, 0)] for topic in existing}))
         assert [one.trimmed for one in accounts.partitions] == ([trimmed] if trimmed else [])
         assert _remembered(settings) == {partition: {"5": 3}}
 
@@ -194,35 +140,43 @@ def test_a_ledger_that_vanished_unread_is_an_alarm_until_somebody_accepts_it(set
     topic = settings.topics.requests[0]
     partition = f"{topic}-partition-0"
     _remember(settings, partition, {"5": 3})
-    topics = _Topics({topic: [(6, 2)]})
+    topics = _stored({topic: [(6, 2)]})
     for remembers in (True, True, False):
         assert len(_looked_at(settings, topics, remembers=remembers).gaps) == 1
     assert _remembered(settings) == {partition: {"5": 3, "6": 2}}
 
-    assert accept_gaps(settings, cast("PulsarAdmin", topics), 0) == [f"{partition}: ledgers 5"]
+    assert accept_gaps(settings, Pulsar(topics, topics), 0) == [f"{partition}: ledgers 5"]
 
     assert _looked_at(settings, topics).gaps == []
     assert _remembered(settings) == {partition: {"6": 2}}
-    topics.stored[partition] = [(7, 0)]  # the next one goes, too
+    topics.store(partition, (7, 0))  # the next one goes, too
     assert [one.trimmed for one in _looked_at(settings, topics).partitions] == [(6,)]
-    assert accept_gaps(settings, cast("PulsarAdmin", topics), 0) == [f"{partition}: ledgers 6"]
+    assert accept_gaps(settings, Pulsar(topics, topics), 0) == [f"{partition}: ledgers 6"]
     assert _looked_at(settings, topics).gaps == []
 
 
-def test_a_gap_does_not_go_with_the_ledger_that_has_it(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_gap_does_not_go_with_the_ledger_that_has_it(settings: Settings) -> None:
     topic = settings.topics.requests[0]
     partition = f"{topic}-partition-0"
-    _write(Path(settings.state.dir), "receipts", [(5, 0, -1), (5, 2, -1)], source=partition)
-    monkeypatch.setattr("streaming.reconcile.messages.committed_positions", lambda _: {partition: (5, 2)})
+    write_rows(Path(settings.state.dir), "receipts", [(5, 0, -1), (5, 2, -1)], source=partition)
+    _commit(settings, partition, 5, 2)
     message = StoredMessage(partition, 5, 1, -1, settings.state.receipts_days * 86_400_000, "", b"", {})
-    monkeypatch.setattr("streaming.reconcile.messages.read", lambda *_, **__: iter([message]))
-    topics = _Topics({topic: [(5, 3), (6, 0)]})
+    topics = _stored({topic: [(5, 3), (6, 0)]})
+    topics.partition(partition).messages.append(message)
     assert [one.missing for one in _looked_at(settings, topics).partitions] == [((5, 1),)]
 
-    topics.stored[partition] = [(6, 0)]
+    topics.store(partition, (6, 0))
 
     for _ in range(2):
         assert [one.trimmed for one in _looked_at(settings, topics).partitions] == [(5,)]
+
+
+def _moved(partition: str) -> Callable[[str, Sequence[str]], None]:
+    def refuse(operation: str, asked: Sequence[str]) -> None:
+        if operation == "internal_stats" and partition in asked:
+            raise UnavailableError("the bundle is being moved")
+
+    return refuse
 
 
 def test_a_topic_that_can_not_be_looked_at_hides_no_gap_of_another(settings: Settings) -> None:
@@ -230,7 +184,10 @@ def test_a_topic_that_can_not_be_looked_at_hides_no_gap_of_another(settings: Set
     before = {f"{good}-partition-0": {"5": 3}, f"{bad}-partition-0": {"7": 1}}
     Path(settings.state.dir, "accounts.json").write_text(json.dumps(before))
 
-    accounts = _looked_at(settings, _Topics({good: [(6, 0)], bad: "the bundle is being moved"}))
+    topics = _stored({good: [(6, 0)], bad: [(7, 1)]})
+    topics.faults.before(_moved(f"{bad}-partition-0"))
+
+    accounts = _looked_at(settings, topics)
 
     assert [(one.partition, one.trimmed) for one in accounts.partitions] == [(f"{good}-partition-0", (5,))]
     assert list(accounts.unseen) == [f"{bad}-partition-0"]
@@ -238,25 +195,22 @@ def test_a_topic_that_can_not_be_looked_at_hides_no_gap_of_another(settings: Set
     assert _remembered(settings) == before
 
 
-def test_checkpoints_that_can_not_be_read_are_no_gap_and_nothing_is_forgotten(
-    settings: Settings, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_checkpoints_that_can_not_be_read_are_no_gap_and_nothing_is_forgotten(settings: Settings) -> None:
     topic = settings.topics.requests[0]
     _remember(settings, f"{topic}-partition-0", {"5": 3})
+    for query in queries_of(settings):
+        _commit(settings, f"{query.topics[0]}-partition-0", 6, 0, query.name).write_text("v1\n{}\n{")
 
-    def away(location: str) -> dict[str, tuple[int, int]]:
-        raise UnavailableError(f"{location} can't be read")
+    accounts = _looked_at(settings, _stored({topic: [(6, 0)]}))
 
-    monkeypatch.setattr("streaming.reconcile.messages.committed_positions", away)
-    accounts = _looked_at(settings, _Topics({topic: [(6, 0)]}))
     assert set(accounts.unseen) == {*settings.topics.requests, settings.topics.retry}
     assert accounts.gaps == []
     assert _remembered(settings) == {f"{topic}-partition-0": {"5": 3}}
 
 
 def test_where_no_broker_answers_there_is_no_look(settings: Settings) -> None:
-    topics = _Topics()
-    topics.is_away = True
+    topics = MemoryPulsar()
+    topics.faults.away = True
     with pytest.raises(UnavailableError):
         _looked_at(settings, topics)
 
@@ -284,7 +238,7 @@ def test_accounts_are_looked_at_at_the_start_and_every_five_minutes() -> None:
     looks = []
     for now_s in (0, 1, 299, 300, 599, 600):
         seen.now_s = now_s
-        care.turn()
+        care.do_what_is_due()
         looks.append(seen.looks)
     assert looks == [1, 1, 1, 2, 2, 3]
     assert seen.tidied == 0
@@ -294,14 +248,14 @@ def test_a_gap_is_an_alarm_and_a_look_that_fails_is_none(caplog: pytest.LogCaptu
     seen, metrics = _Look(), Metrics()
     care = Upkeep(seen.tidy, seen.accounts, metrics, monotonic=lambda: seen.now_s)
     seen.answer = UnavailableError("the broker is away")
-    assert care.account() == []
+    assert care.find_gaps() == []
     assert "ALARM" not in caplog.text
     seen.answer = Reconciliation((PartitionGaps(SOURCE, 3, 0, missing=((5, 1),)),), 0)
-    assert len(care.account()) == 1
+    assert len(care.find_gaps()) == 1
     assert "ALARM" in caplog.text
     assert metrics.registry.get_sample_value("ledger_deletion_unaccounted", {"what": "messages"}) == 1
     seen.answer = Reconciliation((), 0)
-    care.account()
+    care.find_gaps()
     assert metrics.registry.get_sample_value("ledger_deletion_unaccounted", {"what": "messages"}) == 0
 
 
@@ -309,13 +263,13 @@ def test_a_run_ends_with_every_gap_that_it_saw() -> None:
     seen = _Look()
     care = Upkeep(seen.tidy, seen.accounts, Metrics(), monotonic=lambda: seen.now_s)
     seen.answer = Reconciliation((PartitionGaps(SOURCE, 3, 0, missing=((5, 1),)),), 0)
-    care.turn()
+    care.do_what_is_due()
     seen.answer = Reconciliation((PartitionGaps(SOURCE, 3, 0, missing=((5, 1), (5, 2))),), 0)
-    care.account()
+    care.find_gaps()
     seen.answer = Reconciliation((), 0, ("1:2:3",))
-    assert len(care.account()) == 2
+    assert len(care.find_gaps()) == 2
     seen.answer = UnavailableError("the broker is away")
-    assert len(care.account()) == 2
+    assert len(care.find_gaps()) == 2
 
 
 def test_a_look_that_was_not_whole_takes_no_alarm_away_and_does_not_count_as_one() -> None:

@@ -103,7 +103,7 @@ def test_the_service_takes_the_configuration_that_the_sandbox_writes(home: Home,
 
 
 def test_a_folder_without_cluster_says_how_to_make_one(tmp_path: Path) -> None:
-    with pytest.raises(UnavailableError, match="cluster up"):
+    with pytest.raises(UnavailableError, match="sandbox up"):
         cluster.attach(tmp_path)
 
 

@@ -1,9 +1,9 @@
-"""What is said of a query that failed: the cause and no plan, and whether a new start may help."""
+"""Failures that Spark tells as text: ours are known again; others are told by their cause, without the plan."""
 
 import pytest
 
-from streaming.errors import FencedError, ReaperError, UnavailableError
-from streaming.spark.failures import raise_failure
+from streaming.errors import FencedError, ReaperError, StopRequestedError, UnavailableError
+from streaming.spark.failures import raise_failure, translated
 
 PLAN = "\n=== Streaming Query ===\nIdentifier: ledger_deletion_requests\n\nLogical Plan:\n+- StreamingExecutionRelation"
 PULSAR = "org.apache.pulsar.client.api.PulsarClientException"
@@ -67,3 +67,26 @@ def test_what_executors_raised_comes_first() -> None:
 
 def test_no_failure_is_none() -> None:
     raise_failure("requests", None)
+
+
+@pytest.mark.parametrize(
+    ("text", "kind"),
+    [
+        pytest.param("x\nstreaming.errors.UnavailableError: no broker\n  at", UnavailableError, id="by its own name"),
+        pytest.param(
+            "streaming.adapters.zookeeper.session.ConnectionLostError: lost", UnavailableError, id="a subclass of it"
+        ),
+        pytest.param("streaming.errors.FencedError: another", FencedError, id="fenced before refused"),
+        pytest.param("streaming.errors.ReaperError: a fault", None, id="a fault of ours stays what it is"),
+        pytest.param("java.lang.IllegalStateException: UnavailableError: no", None, id="somebody else's"),
+    ],
+)
+def test_an_executors_error_is_known_by_its_text(text: str, kind: type[ReaperError] | None) -> None:
+    error = RuntimeError(text)
+    found = translated(error)
+    assert found is error if kind is None else type(found) is kind
+
+
+def test_a_stop_is_not_mistaken_for_a_fault() -> None:
+    stop = StopRequestedError()
+    assert translated(stop) is stop

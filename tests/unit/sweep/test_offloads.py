@@ -567,7 +567,7 @@ class TestKept:
         assert kept.verdict.reason is not Reason.KEPT_AND_GONE
 
     def test_an_owner_that_names_far_less_than_before_keeps_its_objects(self, world: World) -> None:
-        job = Job(request(), believed=Counts(500, 2))
+        job = Job(request(), baseline=Counts(500, 2))
         (swept,) = world.sweeper(replace(POLICY, max_shrink=0.8, shrink_applies_above=100)).sweep([job], {})
         assert swept.verdict.reason is Reason.SOURCE_SHRANK
         assert "was=500/2" in swept.sources

@@ -1,14 +1,11 @@
 """How other deleters lost live data, or said "deleted" of what was not: each once, here, on BookKeeper ledgers."""
 
-from collections.abc import Sequence
-
 import pytest
 
 from streaming.errors import FencedError, UnavailableError
-from streaming.ports import GuardedDelete, GuardResult, GuardStatus
 from streaming.sweep.jobs import Job
 from tests.builders import DAY_MS, MINUTE_MS, OTHER_TOPIC, TOPIC, data_custom, data_request, list_znode, metadata, view
-from tests.world import EPOCH, Bench, path_of
+from tests.world import EPOCH, Bench, Removal, path_of
 from udfs.formats.ledger_metadata import serialize_v3
 from udfs.paths import managed_ledger_path
 from udfs.records import LedgerState, Outcome, Presence, Reason
@@ -158,15 +155,11 @@ class TestSaidDeletedAndWasNot:
         swept = bench.sweep(data_request(5), data_request(15, OTHER_TOPIC))
         assert {(one.verdict.outcome, one.verdict.reason) for one in swept} == {(Outcome.RETRY, Reason.STILL_THERE)}
 
-    def test_an_answer_of_yes_for_some_of_them_is_not_believed_for_all(
-        self, bench: Bench, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        delete_guarded = bench.store.delete_guarded
+    def test_an_answer_of_yes_for_some_of_them_is_not_believed_for_all(self, bench: Bench) -> None:
+        def deaf_from_now_on(_removal: Removal) -> None:
+            bench.tree.deaf = True
 
-        def half(batches: Sequence[GuardedDelete]) -> list[GuardResult]:
-            return [*delete_guarded(batches[:1]), *[GuardResult(GuardStatus.DELETED)] * (len(batches) - 1)]
-
-        monkeypatch.setattr(bench.store, "delete_guarded", half)
+        bench.tree.on_removal = deaf_from_now_on
         swept = bench.sweep(data_request(5), data_request(15, OTHER_TOPIC))
         assert [one.verdict.outcome for one in swept] == [Outcome.DELETED, Outcome.RETRY]
 

@@ -1,4 +1,4 @@
-"""What an executor makes of messages, in memory: what is believed of their properties, and whose word counts."""
+"""What an executor makes of messages, in memory: which of their properties count, and whose word."""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -12,7 +12,7 @@ from streaming.clients import Clients
 from streaming.config.load import load
 from streaming.config.policies import policy_of
 from streaming.schemas import REQUESTS, RETRY
-from streaming.sweep.task import SweepTask, _Worker
+from streaming.sweep.task import SweepTask, worker_for
 from tests.builders import HOUR_MS, MINUTE_MS, TOPIC, data_request, list_znode, view
 from tests.world import Bench
 from udfs import columns as c
@@ -48,7 +48,7 @@ def work(
     *,
     query: str = REQUESTS,
     source: str = SYSTEM,
-    believed: Counts | None = None,
+    baseline: Counts | None = None,
 ) -> dict[str, Any]:
     """One message as it comes from Spark, and its receipt."""
     config = folder / "config.toml"
@@ -61,7 +61,7 @@ def work(
         settings=load(config),
         rules=bench.rules(),
         secret=SECRET,
-        owners=SimpleNamespace(value=({}, {key: believed} if believed else {})),
+        owners=SimpleNamespace(value=({}, {key: baseline} if baseline else {})),
         retry_partitions=4,
         dead_letter_partitions=4,
         tasks=1,
@@ -79,7 +79,7 @@ def work(
         c.REFERENCE_KEY: key,
         c.TENANT: tenant_of(topic_of(request.managed_ledger)),
     }
-    (receipt,) = _Worker(task, Clients(bench.store, bench.broker), bench.clock).receipts([row])
+    (receipt,) = worker_for(task, Clients(bench.store, bench.broker), bench.clock).receipts([row])
     return receipt
 
 
@@ -102,7 +102,7 @@ def test_in_a_request_topic_retry_properties_count_for_nothing(bench: Bench, tmp
     assert (copied[REAL_TOPIC], copied[RECONSUMETIMES], copied[ORIGIN_MESSAGE_ID]) == (SYSTEM, "1", "70:3:2")
 
 
-def test_in_the_retry_topic_they_are_believed(bench: Bench, tmp_path: Path) -> None:
+def test_in_the_retry_topic_they_count(bench: Bench, tmp_path: Path) -> None:
     receipt = work(bench, tmp_path, IN_USE, forged(bench, IN_USE) | {REAL_TOPIC: SYSTEM}, query=RETRY)
     assert (receipt[c.OUTCOME], receipt[c.ATTEMPT], receipt[c.ORIGIN_MESSAGE_ID]) == ("DEAD_LETTER", 11, "9:9:9")
 
@@ -139,5 +139,5 @@ def test_an_owner_that_shrank_is_kept_by_the_limit_that_is_configured(bench: Ben
     """Only the policy knows the limit, and the service makes it of [safety] (streaming.app.policy_of)."""
     settings = load(None)
     bench.policy = replace(bench.policy, max_shrink=policy_of(settings).max_shrink, shrink_applies_above=100)
-    receipt = work(bench, tmp_path, ORPHAN, {}, believed=Counts(101, 101))
+    receipt = work(bench, tmp_path, ORPHAN, {}, baseline=Counts(101, 101))
     assert (receipt[c.OUTCOME], receipt[c.REASON], receipt[c.ATTEMPT]) == ("RETRY", str(Reason.SOURCE_SHRANK), 0)

@@ -8,6 +8,7 @@ from tests.builders import TOPIC, cursor_request, data_request
 from udfs.admission import Admission, admit, first_topic
 from udfs.records import LedgerComponent, Reason, Rejection
 from udfs.retry import ORIGIN_MESSAGE_ID, REAL_TOPIC, RECONSUMETIMES, as_original
+from udfs.sightings import OWNER_ABSENT_SINCE
 from udfs.topic_pattern import parse_pattern
 
 SYSTEM = "persistent://pulsar/system/__ledger_deletion"
@@ -69,7 +70,13 @@ def test_a_request_speaks_for_the_topic_it_first_came_to(source: str, said: str 
 
 
 def test_a_request_topics_message_counts_as_published_for_the_first_time() -> None:
-    forged = {RECONSUMETIMES: "9", REAL_TOPIC: SYSTEM, ORIGIN_MESSAGE_ID: "1:1:1", "a": TOPIC}
+    forged = {
+        RECONSUMETIMES: "9",
+        REAL_TOPIC: SYSTEM,
+        ORIGIN_MESSAGE_ID: "1:1:1",
+        OWNER_ABSENT_SINCE: "1:signature",
+        "a": TOPIC,
+    }
     assert as_original(forged) == {"a": TOPIC}
 
 

@@ -1,15 +1,31 @@
-"""Limits: each on both sides of its boundary, and the hour that they look back."""
+"""Limits, each on both sides of its boundary, and what they remember: deletes of an hour, interruptions, resumes."""
 
 from collections import Counter
 from dataclasses import replace
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from streaming.adapters.memory.store import MemoryStore
-from streaming.clock import ManualClock
-from streaming.limits.blast_radius import BlastRadius, Chunk
-from streaming.limits.breaker import Breaker
-from udfs.blast_radius import Limits, Plan, Usage, exceeded
+from udfs.blast_radius import (
+    Chunk,
+    Committed,
+    Doubted,
+    DryRun,
+    Event,
+    Held,
+    Interrupted,
+    Judged,
+    Limits,
+    Now,
+    Planned,
+    Recalled,
+    Resumed,
+    State,
+    apply,
+    exceeded,
+    needs_journal,
+)
 from udfs.units import HOUR_MS
 
 WIDE = Limits(
@@ -20,7 +36,6 @@ WIDE = Limits(
     share_per_hour=1.0,
     share_applies_above=0,
 )
-CHUNK = Chunk("requests", 1, since_ms=500)
 A, B, OTHER = ("shop", "data:a"), ("shop", "data:b"), ("bank", "data:c")
 
 
@@ -59,130 +74,162 @@ def test_what_deletes_nothing_breaks_no_limit_however_much_went_before() -> None
     assert exceeded(replace(WIDE, per_hour=10), {A: 0}, {B: 50}, batch=0, existing=100) is None
 
 
+NOW = Now(10 * HOUR_MS, existing=1_000)
+SUBJECT = "requests 9 of 10 owners"
+
+
+def _after(*events: Event, limits: Limits = WIDE, state: State | None = None) -> State:
+    state = state or State()
+    for event in events:
+        state, _why = apply(limits, state, event)
+    return state
+
+
+def _committed(deleted: Planned, *, journaled: Planned | None = None, is_doubtful: bool = False) -> Committed:
+    return Committed(deleted, is_doubtful, journaled or {}, NOW.ms)
+
+
+def _judged(asked: Planned, *, since_ms: int = 0, batch_id: int = 1) -> Judged:
+    return Judged(Chunk("requests", batch_id, since_ms), asked, NOW)
+
+
 def test_deletes_are_remembered_for_an_hour() -> None:
-    usage = Usage()
-    usage.add({A: 3}, at_ms=0)
-    assert usage.last_hour(now_ms=HOUR_MS - 1) == Counter({A: 3})
-    assert not usage.last_hour(now_ms=HOUR_MS)
+    state = _after(_judged({A: 3}), _committed({A: 3}))
+    assert state.last_hour(now_ms=NOW.ms + HOUR_MS - 1) == Counter({A: 3})
+    assert not state.last_hour(now_ms=NOW.ms + HOUR_MS)
+    later = _after(replace(_committed({}), at_ms=NOW.ms + HOUR_MS), state=state)
+    assert later.deleted == ()
 
 
-def _radius(limits: Limits, clock: ManualClock, journaled: dict[tuple[str, str], int] | None = None) -> BlastRadius:
-    begun = journaled or {}
-    return BlastRadius(limits, Breaker(MemoryStore(), "/lr/breaker"), lambda: 100, clock, lambda *_: begun)
+@pytest.mark.parametrize(
+    ("at_ms", "granted_ms", "counts"),
+    [
+        pytest.param(NOW.ms - HOUR_MS + 1, 0, True, id="within the hour"),
+        pytest.param(NOW.ms - HOUR_MS, 0, False, id="an hour ago"),
+        pytest.param(NOW.ms - 1_000, NOW.ms - 1_001, True, id="after a person resumed"),
+        pytest.param(NOW.ms - 1_000, NOW.ms - 1_000, False, id="when a person resumed"),
+    ],
+)
+def test_a_start_remembers_the_last_hour_as_far_as_nobody_has_looked_at_it(
+    at_ms: int, granted_ms: int, *, counts: bool
+) -> None:
+    state = _after(Recalled([(at_ms, *A), (at_ms, *B), (at_ms, *A)], SUBJECT, granted_ms, NOW.ms))
+    assert state.last_hour(now_ms=NOW.ms) == (Counter({A: 2, B: 1}) if counts else Counter())
+    assert state.granted == SUBJECT
 
 
-def test_requests_that_can_do_no_harm_need_no_dry_run() -> None:
-    radius = _radius(replace(WIDE, per_batch=10), ManualClock(HOUR_MS))
-
-    def never() -> Plan:
-        raise AssertionError("a dry run was made")
-
-    assert radius.judge(CHUNK, {A: 10}, never) == (None, None)
-
-
-def test_a_flood_of_requests_is_judged_by_what_it_would_delete_and_bound_to_that() -> None:
-    radius = _radius(replace(WIDE, per_batch=10), ManualClock(HOUR_MS))
-    assert radius.judge(CHUNK, {A: 10**6}, lambda: Plan({A: 2}, (2, 0))) == (None, (2, 0))
-    why, _ = radius.judge(CHUNK, {A: 10**6}, lambda: Plan({A: 11}, (11, 0)))
-    assert why is not None
-
-
-def test_chunks_of_one_batch_add_up_until_a_person_grants_more() -> None:
-    radius = _radius(replace(WIDE, per_batch=10), ManualClock(HOUR_MS))
-    assert radius.judge(CHUNK, {A: 6}, lambda: Plan({A: 6}, (6,)))[0] is None
-    radius.count({A: 6}, is_doubtful=False)
-    assert radius.judge(CHUNK, {A: 6}, lambda: Plan({A: 6}, (6,)))[0] is not None
-    radius.grant()
-    assert radius.judge(CHUNK, {A: 6}, lambda: Plan({A: 6}, (6,)))[0] is None
+@pytest.mark.parametrize(
+    ("event", "is_needed"),
+    [
+        pytest.param(DryRun({A: 1}, {}, NOW), True, id="a chunk that broke off would delete something"),
+        pytest.param(DryRun({A: 0}, {}, NOW), False, id="it would delete nothing"),
+        pytest.param(_committed({}), True, id="it is over"),
+    ],
+)
+def test_the_journal_is_needed_after_an_interruption_and_not_before(
+    event: DryRun | Committed, *, is_needed: bool
+) -> None:
+    begun = _after(_judged({A: 5}))
+    assert not needs_journal(begun, event)
+    assert needs_journal(_after(Interrupted(), state=begun), event) is is_needed
 
 
-def test_what_was_deleted_before_a_restart_still_counts_unless_it_was_granted() -> None:
-    clock = ManualClock(10 * HOUR_MS)
+def test_the_journal_is_needed_where_a_task_may_have_run_twice() -> None:
+    assert needs_journal(State(), _committed({}, is_doubtful=True))
+
+
+@pytest.mark.parametrize(
+    ("journaled", "coming", "is_held"),
+    [
+        pytest.param(6, 4, False, id="with what went before as many as allowed"),
+        pytest.param(6, 5, True, id="one more"),
+        pytest.param(50, 0, False, id="nothing is left to delete"),
+    ],
+)
+def test_what_a_chunk_deleted_before_it_broke_off_is_judged_with_the_rest(
+    journaled: int, coming: int, *, is_held: bool
+) -> None:
     limits = replace(WIDE, per_hour=10)
-    radius = _radius(limits, clock)
-    radius.recall([(clock.now_ms() - 1000, *A)] * 8)
-    assert radius.judge(CHUNK, {A: 3}, lambda: Plan({A: 3}, (3,)))[0] is not None
-
-    radius.breaker.trip("too much")
-    assert radius.breaker.reason() == "too much"
-    assert radius.breaker.clear(now_ms=clock.now_ms())
-    assert radius.breaker.reason() == ""
-    again = BlastRadius(limits, radius.breaker, lambda: 100, clock, lambda *_: {})
-    again.recall([(clock.now_ms() - 1000, *A)] * 8)
-    assert again.judge(CHUNK, {A: 3}, lambda: Plan({A: 3}, (3,)))[0] is None
+    state = _after(_judged({A: 100}), Interrupted(), _judged({A: 100}), limits=limits)
+    _state, why = apply(limits, state, DryRun({A: coming}, {A: journaled}, NOW))
+    assert (why is not None) is is_held
 
 
-def _allows(radius: BlastRadius, more: int, *, chunk: Chunk = CHUNK, asked: int = 10**6) -> bool:
-    return radius.judge(chunk, {A: asked}, lambda: Plan({A: more}, (more,)))[0] is None
+def test_the_journal_counts_up_to_what_was_asked_for_and_receipts_count_in_full() -> None:
+    state = _after(_judged({A: 4}), Interrupted(), _committed({A: 2, B: 1}, journaled={A: 9}))
+    assert state.last_hour(now_ms=NOW.ms) == {A: 4, B: 1}
+    assert not state.is_unfinished
 
 
-def test_what_a_chunk_deleted_before_it_broke_off_counts_when_it_is_tried_again_and_afterwards() -> None:
-    journaled = {A: 8}
-    radius = _radius(replace(WIDE, per_hour=10), ManualClock(HOUR_MS), journaled)
-    assert _allows(radius, 8)
-    radius.interrupted()
-    assert _allows(radius, 2)
-    assert not _allows(radius, 3)
-    radius.count({A: 0}, is_doubtful=True)  # what went before is gone when it is looked for
-    assert _allows(radius, 2)
-    assert not _allows(radius, 3)
+def test_the_first_try_of_a_chunk_says_since_when_the_journal_counts() -> None:
+    state = _after(_judged({A: 4}, since_ms=500), Interrupted(), _judged({A: 4}, since_ms=900))
+    assert state.since_ms == 500
+    assert _after(_committed({A: 1}), _judged({A: 4}, since_ms=1_100), state=state).since_ms == 1_100
 
 
-def test_a_chunk_that_broke_off_counts_no_more_than_it_was_asked_for() -> None:
-    radius = _radius(replace(WIDE, per_hour=10), ManualClock(HOUR_MS), {A: 10})
-    assert _allows(radius, 10, asked=10)
-    radius.interrupted()
-    assert _allows(radius, 9, asked=10)
-    radius.count({A: 9}, is_doubtful=False)
-    assert not _allows(radius, 1)
-    assert radius._usage.last_hour(now_ms=HOUR_MS) == {A: 10}
+def test_a_batch_adds_up_and_the_next_one_begins_at_nothing() -> None:
+    state = _after(_judged({A: 6}), _committed({A: 6}), _judged({A: 5}), _committed({A: 5}))
+    assert state.deleted_of_batch() == 11
+    assert _after(_judged({A: 1}, batch_id=2), state=state).deleted_of_batch() == 0
 
 
-def test_owners_that_were_worked_off_before_a_chunk_broke_off_are_not_counted_twice_when_it_is_tried_again() -> None:
-    radius = _radius(replace(WIDE, per_hour=9), ManualClock(HOUR_MS), {A: 5})
-    asked = {A: 5, B: 10}
-    for _ in range(2):
-        assert radius.judge(CHUNK, asked, lambda: Plan({A: 5}, (5,)))[0] is None
-        radius.interrupted()
-    radius.count({A: 5}, is_doubtful=False)
-    assert radius._usage.last_hour(now_ms=HOUR_MS) == {A: 5}
+def test_a_resume_forgets_what_was_deleted_only_where_something_was_held() -> None:
+    state = _after(_judged({A: 6}), _committed({A: 6}), _judged({A: 5}, since_ms=900), Interrupted())
+    assert _after(Resumed(SUBJECT), state=state) == state
+    resumed = _after(Held(), Resumed(SUBJECT), state=state)
+    assert (resumed.deleted, resumed.batches, resumed.is_unfinished, resumed.was_held) == ((), {}, False, False)
+    assert (resumed.granted, resumed.since_ms) == (SUBJECT, 900)
 
 
-def test_a_task_that_was_run_twice_counts_as_journaled_and_an_orderly_chunk_as_its_receipts_say() -> None:
-    radius = _radius(replace(WIDE, per_hour=10), ManualClock(HOUR_MS), {A: 8})
-    assert _allows(radius, 8)
-    radius.count({A: 5}, is_doubtful=False)
-    assert radius._usage.last_hour(now_ms=HOUR_MS) == {A: 5}
-    assert _allows(radius, 5)
-    radius.count({A: 1}, is_doubtful=True)
-    assert radius._usage.last_hour(now_ms=HOUR_MS) == {A: 13}
+@pytest.mark.parametrize(
+    ("query", "deleted", "is_left"),
+    [
+        pytest.param("retry", {}, True, id="another query deleted nothing"),
+        pytest.param("retry", {A: 1}, False, id="another query deleted something"),
+        pytest.param("requests", {}, False, id="the chunk itself has gone by"),
+        pytest.param("requests-1a2b3c4d", {}, True, id="a query whose name only begins alike"),
+    ],
+)
+def test_a_resume_is_good_until_something_comes_between(query: str, deleted: Planned, *, is_left: bool) -> None:
+    state = _after(Recalled([], SUBJECT, 0, NOW.ms), Judged(Chunk(query, 1, 0), deleted, NOW), _committed(deleted))
+    assert (state.granted == SUBJECT) is is_left
 
 
-def test_the_journal_is_asked_since_the_first_try_of_a_chunk_or_the_one_that_was_granted() -> None:
-    asked: list[tuple[str, int, int]] = []
-
-    def journaled(query: str, batch_id: int, since_ms: int) -> dict[tuple[str, str], int]:
-        asked.append((query, batch_id, since_ms))
-        return {}
-
-    breaker = Breaker(MemoryStore(), "/lr/breaker")
-    radius = BlastRadius(replace(WIDE, per_hour=1), breaker, lambda: 100, ManualClock(HOUR_MS), journaled)
-    for since_ms in (500, 700, 900):
-        _allows(radius, 2, chunk=replace(CHUNK, since_ms=since_ms))
-        radius.interrupted()
-    assert asked == [("requests", 1, 500)] * 2
-    radius.grant()
-    radius.interrupted()
-    _allows(radius, 2, chunk=replace(CHUNK, since_ms=1_100))
-    assert asked[2:] == [("requests", 1, 900)]
+def test_what_a_person_resumed_passes_once_word_by_word() -> None:
+    state = _after(Recalled([], SUBJECT, 0, NOW.ms))
+    for other in (Doubted("requests", "10 of 10 owners"), Doubted("retry", "9 of 10 owners")):
+        assert apply(WIDE, state, other) == (state, other.why)
+    passed, why = apply(WIDE, state, Doubted("requests", "9 of 10 owners"))
+    assert (passed.granted, why) == ("", None)
+    assert apply(WIDE, passed, Doubted("requests", "9 of 10 owners"))[1] is not None
 
 
-def test_batches_of_several_queries_that_take_turns_each_add_up() -> None:
-    radius = _radius(replace(WIDE, per_batch=10), ManualClock(HOUR_MS))
-    other = Chunk("requests-1a2b3c4d", 1, since_ms=500)
-    for chunk in (CHUNK, other):
-        assert _allows(radius, 6, chunk=chunk)
-        radius.count({A: 6}, is_doubtful=False)
-    assert not _allows(radius, 6)
-    assert not _allows(radius, 6, chunk=other)
-    assert _allows(radius, 6, chunk=replace(CHUNK, batch_id=2))
+OWNERS = st.sampled_from([A, B, OTHER])
+DELETES = st.dictionaries(OWNERS, st.integers(0, 6), max_size=3)
+TRIES = st.lists(st.tuples(DELETES, st.booleans()), min_size=1, max_size=3)
+
+
+@given(st.lists(TRIES, max_size=8), st.integers(1, 15), st.integers(1, 15))
+def test_no_history_deletes_more_than_the_limits_allow_before_a_person_looks(
+    chunks: list[list[tuple[Planned, bool]]], per_batch: int, per_hour: int
+) -> None:
+    """Each chunk has tries; each try deletes all that it plans, and breaks off or not before its receipts."""
+    limits, state = replace(WIDE, per_batch=per_batch, per_hour=per_hour), State()
+    deleted: Counter[tuple[str, str]] = Counter()
+    for tries in chunks:
+        journaled: Counter[tuple[str, str]] = Counter()
+        for planned, breaks_off in tries:
+            state = _after(_judged({A: 100, B: 100, OTHER: 100}), limits=limits, state=state)
+            state, why = apply(limits, state, DryRun(planned, dict(journaled), NOW))
+            if why is not None:
+                assert deleted.total() <= min(per_batch, per_hour)
+                return
+            journaled.update(planned)
+            deleted.update(planned)
+            if not breaks_off:
+                break
+            state = _after(Interrupted(), state=state)
+        # what a try before the last one deleted was gone already for the last one, so its receipts do not tell
+        state = _after(_committed(planned, journaled=journaled), state=state)
+        assert state.last_hour(now_ms=NOW.ms) == +deleted
+    assert deleted.total() <= min(per_batch, per_hour)

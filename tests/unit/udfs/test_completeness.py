@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from tests.builders import TOPIC, gone, reference
-from udfs.completeness import believed_by, certificate, is_unread, shrunk
+from udfs.completeness import baseline_in, certificate, is_unread, shrunk
 from udfs.records import Counts, Presence
 
 PRESENT = replace(reference(checks=(("/managed-ledgers/x", 7),)), counts=Counts(12, 11))
@@ -35,12 +35,12 @@ def test_a_source_that_names_far_less_is_named(before: Counts, now: Counts, sour
         pytest.param(Counts(500, 500), Counts(-1, -1), id="the owner is gone"),
     ],
 )
-def test_a_source_that_names_about_as_much_is_believed(before: Counts | None, now: Counts) -> None:
+def test_a_source_that_names_about_as_much_did_not_shrink(before: Counts | None, now: Counts) -> None:
     assert shrunk(before, now, most=0.8, above=100) == ""
 
 
 @pytest.mark.parametrize(
-    ("of", "believed", "text"),
+    ("of", "baseline", "text"),
     [
         pytest.param(PRESENT, None, "zookeeper=12@7 broker=11 at=1700000000000", id="present"),
         pytest.param(
@@ -55,24 +55,24 @@ def test_a_source_that_names_about_as_much_is_believed(before: Counts | None, no
         ),
     ],
 )
-def test_a_certificate_says_what_each_source_said(of, believed, text) -> None:  # type: ignore[no-untyped-def]
-    assert certificate(of, believed) == text
+def test_a_certificate_says_what_each_source_said(of, baseline, text) -> None:  # type: ignore[no-untyped-def]
+    assert certificate(of, baseline) == text
     assert is_unread(text) == (of.presence is Presence.UNREADABLE)
 
 
 @pytest.mark.parametrize(
-    ("text", "believed"),
+    ("text", "baseline"),
     [
         pytest.param("zookeeper=12@7 broker=11 at=1", Counts(12, 11), id="what it says"),
         pytest.param("zookeeper=12@7,9,2,… broker=- at=1", Counts(12, -1), id="several znodes, no broker"),
-        pytest.param("zookeeper=12@7 broker=11 at=1 was=500/480", Counts(500, 480), id="what was believed before"),
+        pytest.param("zookeeper=12@7 broker=11 at=1 was=500/480", Counts(500, 480), id="what was baseline before"),
         pytest.param("zookeeper=- broker=- at=1", None, id="an owner that is gone"),
         pytest.param("? no answer zookeeper=12@7 broker=11 at=1", None, id="what was not read"),
         pytest.param("", None, id="an old receipt"),
     ],
 )
-def test_the_next_look_is_compared_with_what_was_believed(text: str, believed: Counts | None) -> None:
-    assert believed_by(text) == believed
+def test_the_next_look_is_compared_with_the_baseline(text: str, baseline: Counts | None) -> None:
+    assert baseline_in(text) == baseline
 
 
 def test_a_certificate_of_several_znodes_names_the_first_versions() -> None:

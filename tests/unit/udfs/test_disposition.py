@@ -2,7 +2,7 @@
 
 import pytest
 
-from udfs.disposition import Delays, Disposition, delay_ms, dispose
+from udfs.disposition import Delays, Disposition, delay_ms, dispose, next_look
 from udfs.records import Outcome, Reason, Verdict
 
 KEPT = Verdict(Outcome.RETRY, Reason.IN_USE)
@@ -66,6 +66,22 @@ def test_the_next_look_comes_after(reason: Reason, delays: Delays, attempt: int,
     waits = {delay_ms(reason, delays, attempt=attempt, seed=f"{n}:1:0") for n in range(50)}
     assert shortest <= min(waits) <= max(waits) <= longest
     assert (len(waits) > 1) == (shortest < longest)
+
+
+@pytest.mark.parametrize(
+    ("reason", "fresh_ms", "expected"),
+    [
+        pytest.param(Reason.IN_USE, 0, (600_000, 1), id="no longer fresh"),
+        pytest.param(Reason.IN_USE, 1, (1_000, 0), id="fresh for a millisecond: never less than a second"),
+        pytest.param(Reason.IN_USE, 60_000, (60_000, 0), id="looked at again when it is no longer fresh"),
+        pytest.param(Reason.IN_USE, 900_000, (600_000, 0), id="never later than any other"),
+        pytest.param(Reason.OWNER_UNREADABLE, 60_000, (600_000, 1), id="another reason"),
+    ],
+)
+def test_a_fresh_request_whose_owner_still_names_the_ledger_loses_no_try(
+    reason: Reason, fresh_ms: int, expected: tuple[int, int]
+) -> None:
+    assert next_look(reason, CONSTANT, attempt=1, seed="1:1", fresh_ms=fresh_ms) == expected
 
 
 def test_t3_a_ledger_in_use_is_asked_for_again_and_in_the_end_told_never_dropped() -> None:

@@ -261,10 +261,10 @@ class TestSchema:
         assert "partition" not in LOCATOR_PATH
         assert "persistent" not in LOCATOR_PATH
 
-    def test_unites_both_witnesses_but_only_the_locator_is_published(self) -> None:
-        broker = view(schema_ledgers=(9, 12))
+    @pytest.mark.parametrize("broker", [None, view()], ids=["not asked", "knows the schema"])
+    def test_the_locator_alone_names_them_since_brokers_read_it_themselves(self, broker: BrokerView | None) -> None:
         reference = refer(SCHEMA_KEY, seen(LOCATOR_PATH, locator_znode(3, 9)), broker=broker)
-        assert (list(reference.in_use), reference.newest_id) == ([3, 9, 12], 9)
+        assert (list(reference.in_use), reference.newest_id) == ([3, 9], 9)
 
     def test_an_empty_locator_is_unreadable_not_empty(self) -> None:
         assert refer(SCHEMA_KEY, seen(LOCATOR_PATH, b""), broker=None).presence is Presence.UNREADABLE

@@ -1,28 +1,35 @@
-"""Which journal entries an undo takes, and what the preflight makes of rights and clocks."""
+"""Which journal entries an undo takes, and what it says of the data."""
 
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from streaming.adapters.memory.pulsar import MemoryPulsar
 from streaming.adapters.memory.store import MemoryStore
 from streaming.adapters.memory.tree import MemoryTree
-from streaming.check.questions import Notice, delete_right, judged_clock
-from streaming.cli.undo_text import advice
+from streaming.cli.undo import advice
 from streaming.clock import ManualClock
-from streaming.errors import ConfigError, RefusedError, SafetyError
-from streaming.undo.ledgers import Result, Undone, UndoReport, judged, newest_of
+from streaming.config.load import load
+from streaming.coordination import identity
+from streaming.errors import ConfigError, SafetyError
+from streaming.state.journal import JournalEntry, ParquetJournal
+from streaming.undo.ledgers import Result, Undone, UndoReport, UndoSelection, judged, newest_of, undo
 from tests.builders import (
-    DAY_MS,
+    NOW_MS,
     ROOT,
     bucket_custom,
     compacted_custom,
     cursor_custom,
     data_custom,
+    exists,
     metadata,
     put,
+    reference,
     schema_custom,
 )
-from udfs.formats.acl import CREATE, DELETE, READ, AclEntry, acl_bytes
+from udfs.formats.acl import ALL, AclEntry, acl_bytes
 from udfs.formats.ledger_metadata import serialize_v3
 
 
@@ -79,55 +86,6 @@ def test_a_topic_that_is_none_is_refused() -> None:
         newest_of([_entry(5)], "persistent://")
 
 
-@pytest.mark.parametrize("ahead_ms", [-5_000, 0, 5_000])
-def test_clocks_that_agree_are_well(ahead_ms: int) -> None:
-    assert "differ by less" in judged_clock(ahead_ms, DAY_MS)
-
-
-@pytest.mark.parametrize("ahead_ms", [-5_001, 5_001, DAY_MS - 1, -DAY_MS])
-def test_clocks_that_differ_are_a_problem(ahead_ms: int) -> None:
-    with pytest.raises(ConfigError):
-        judged_clock(ahead_ms, DAY_MS)
-
-
-def test_a_clock_that_makes_young_ledgers_old_is_a_danger() -> None:
-    with pytest.raises(SafetyError):
-        judged_clock(DAY_MS, DAY_MS)
-
-
-def _store(*acl: AclEntry) -> MemoryStore:
-    tree = MemoryTree(ManualClock())
-    store = MemoryStore(tree)
-    put(tree, f"{ROOT}/available")
-    if acl:
-        put(tree, f"{ROOT}/00")
-        store.create(f"{ROOT}/00/0000", b"", acl=acl_bytes([*acl, AclEntry(READ | CREATE, "world", "anyone")]))
-        put(tree, f"{ROOT}/00/0000/L0005")
-    return store
-
-
-@pytest.mark.parametrize(
-    "entry", [AclEntry(DELETE, "world", "anyone"), AclEntry(DELETE | READ, "digest", "reaper:hash")], ids=["all", "us"]
-)
-def test_the_right_to_delete_is_seen_on_the_ledgers_parent(entry: AclEntry) -> None:
-    known = {("world", "anyone"), ("digest", "reaper:hash")}
-    assert f"{ROOT}/00/0000" in delete_right(_store(entry), ROOT, known)
-
-
-@pytest.mark.parametrize(
-    "entry", [AclEntry(READ, "world", "anyone"), AclEntry(DELETE, "digest", "other:hash")], ids=["read only", "another"]
-)
-def test_a_missing_right_to_delete_is_refused(entry: AclEntry) -> None:
-    with pytest.raises(RefusedError, match="does not let us delete"):
-        delete_right(_store(entry), ROOT, {("world", "anyone")})
-
-
-@pytest.mark.parametrize("acl", [(), (AclEntry(DELETE, "sasl", "broker"),)], ids=["no ledger", "another scheme"])
-def test_a_right_that_can_not_be_told_is_said_so(acl: tuple[AclEntry, ...]) -> None:
-    with pytest.raises(Notice):
-        delete_right(_store(*acl), ROOT, {("world", "anyone")})
-
-
 @pytest.mark.parametrize(
     ("is_there", "status", "told"),
     [
@@ -141,3 +99,62 @@ def test_an_undo_says_what_is_known_of_the_data(is_there: bool | None, status: U
     assert found.status is status
     assert told in found.detail
     assert "readledger" in advice(UndoReport([found]))  # even in time: a collection that had begun may still take it
+
+
+class World:
+    """A cluster whose ledger 5 was deleted and stands in the journal, with an ACL of its own."""
+
+    path = f"{ROOT}/00/0000/L0005"
+    data = serialize_v3(metadata())
+    acl = acl_bytes([AclEntry(ALL, "world", "anyone")])
+
+    def __init__(self, state: Path) -> None:
+        base = load(None)
+        zookeeper = base.zookeeper.model_copy(update={"ledgers_root": ROOT})
+        parts = {"state": base.state.model_copy(update={"dir": str(state)}), "zookeeper": zookeeper}
+        self.settings = base.model_copy(update=parts)
+        self.store = MemoryStore(MemoryTree(ManualClock(NOW_MS)))
+        put(self.store.tree, f"{ROOT}/LAYOUT", b"2\norg.apache.bookkeeper.meta.HierarchicalLedgerManagerFactory:1")
+        put(self.store.tree, f"{ROOT}/INSTANCEID", b"id")
+        entry = JournalEntry(5, self.path, self.data, 0, self.acl, reference())
+        ParquetJournal(str(state), "requests", 1, ManualClock(NOW_MS)).write([entry])
+
+    def undo(self, *, dry_run: bool = False) -> list[Undone]:
+        wanted = UndoSelection(ledger_id=5)
+        report = undo(self.settings, self.store, MemoryPulsar(), wanted, dry_run=dry_run)
+        return [each.status for each in report.results]
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> World:
+    return World(tmp_path)
+
+
+def test_a_ledger_is_put_back_once_as_the_journal_has_it(world: World) -> None:
+    assert world.undo(dry_run=True) == [Undone.WOULD_PUT_BACK]
+    assert not exists(world.store.tree, world.path)
+
+    assert world.undo() == [Undone.PUT_BACK]
+    assert world.undo() == [Undone.EXISTS]
+
+    assert world.store.tree.read(world.path).data == world.data
+    assert world.store.acl_of(world.path) == world.acl
+
+
+def test_a_ledger_that_exists_is_never_written_over(world: World) -> None:
+    put(world.store.tree, world.path, b"another's")
+    assert world.undo() == [Undone.EXISTS]
+    assert world.store.tree.read(world.path).data == b"another's"
+
+
+def test_nothing_is_put_back_into_another_cluster(world: World) -> None:
+    there = identity.of_cluster(world.settings, world.store, MemoryPulsar())
+    identity.hold(replace(there, instance_id="another"), world.settings.state.dir)
+    with pytest.raises(SafetyError, match="belongs to another cluster"):
+        world.undo()
+    assert not exists(world.store.tree, world.path)
+
+
+def test_what_the_journal_does_not_have_is_told(world: World) -> None:
+    with pytest.raises(ConfigError, match="has nothing of the kind"):
+        undo(world.settings, world.store, MemoryPulsar(), UndoSelection(ledger_id=6))

@@ -1,15 +1,20 @@
-"""Counting what waits from internalStats: both ends of each ledger."""
+"""Counting what waits from internalStats: both ends of each ledger, and nothing concluded from a form not known."""
 
 from typing import Any
 
 import pytest
 
-from udfs.formats.internal_stats import entries_after, mark_delete_of
+from udfs.formats.errors import FormatError
+from udfs.formats.internal_stats import InternalStats, parse_internal_stats
 
 
-def _stats(*entries: int, current: int = 0) -> dict[str, Any]:
+def _json(*entries: int, current: int = 0) -> dict[str, Any]:
     ledgers = [{"ledgerId": 10 + number, "entries": each} for number, each in enumerate(entries)]
-    return {"ledgers": ledgers, "currentLedgerEntries": current, "cursors": {}}
+    return {"ledgers": ledgers, "currentLedgerEntries": current, "cursors": {}, "pendingAddEntriesCount": 0}
+
+
+def _stats(*entries: int, current: int = 0) -> InternalStats:
+    return parse_internal_stats(_json(*entries, current=current))
 
 
 @pytest.mark.parametrize(
@@ -28,15 +33,47 @@ def _stats(*entries: int, current: int = 0) -> dict[str, Any]:
     ],
 )
 def test_what_waits_is_every_entry_behind_the_position(
-    stats: dict[str, Any], after: tuple[int, int], expected: int
+    stats: InternalStats, after: tuple[int, int], expected: int
 ) -> None:
-    assert entries_after(stats, after) == expected
+    assert stats.entries_after(after) == expected
 
 
 def test_without_a_subscription_everything_waits() -> None:
-    assert mark_delete_of(_stats(3), "ledger-reaper") == (-1, -1)
+    assert _stats(3).mark_deleted("ledger-reaper") == (-1, -1)
+    assert not _stats(3).has_subscription("ledger-reaper")
 
 
-def test_a_subscription_has_read_up_to_its_mark_delete_position() -> None:
-    stats = _stats(3) | {"cursors": {"ledger-reaper": {"markDeletePosition": "10:1"}}}
-    assert mark_delete_of(stats, "ledger-reaper") == (10, 1)
+@pytest.mark.parametrize(
+    ("cursor", "subscription"), [("ledger-reaper", "ledger-reaper"), ("a+b%2Fc", "a b/c")], ids=["plain", "encoded"]
+)
+@pytest.mark.parametrize("text", ["10:1", "10:1 (ackSet with long[] size of 0)", "10:1 (ackSet is null)"])
+def test_a_subscription_has_read_up_to_its_mark_delete_position(cursor: str, subscription: str, text: str) -> None:
+    stats = parse_internal_stats(_json(3) | {"cursors": {cursor: {"markDeletePosition": text}}})
+    assert stats.mark_deleted(subscription) == (10, 1)
+    assert stats.has_subscription(subscription)
+
+
+def test_what_is_under_way_to_the_bookies_is_told() -> None:
+    assert parse_internal_stats(_json(3) | {"pendingAddEntriesCount": 7}).pending_adds == 7
+
+
+@pytest.mark.parametrize(
+    "stats",
+    [
+        pytest.param(None, id="nothing"),
+        pytest.param([], id="a list"),
+        pytest.param({}, id="nothing in it"),
+        pytest.param(_json(3) | {"ledgers": None}, id="null ledgers"),
+        pytest.param(_json(3) | {"ledgers": [{"ledgerId": 4}]}, id="ledger without entries"),
+        pytest.param(_json(3) | {"ledgers": [{"ledgerId": "x", "entries": 1}]}, id="no number"),
+        pytest.param(_json(3) | {"currentLedgerEntries": None}, id="null entries"),
+        pytest.param(_json(3) | {"cursors": []}, id="cursors in a list"),
+        pytest.param(_json(3) | {"cursors": {"s": {}}}, id="cursor without position"),
+        pytest.param(_json(3) | {"cursors": {"s": {"markDeletePosition": "10"}}}, id="half a position"),
+        pytest.param(_json(3) | {"cursors": {"s": {"markDeletePosition": None}}}, id="null position"),
+        pytest.param({name: each for name, each in _json(3).items() if name != "pendingAddEntriesCount"}, id="no adds"),
+    ],
+)
+def test_a_form_that_is_not_known_is_no_zero(stats: object) -> None:
+    with pytest.raises(FormatError, match="form not known"):
+        parse_internal_stats(stats)

@@ -1,0 +1,275 @@
+"""Pulsar's topics in memory: TopicAdmin and MessageReader over the same partitions, with brokers' habits.
+
+1. Names are taken in any form; cursors are named as brokers name them, URL-encoded.
+2. A partition begins with one empty ledger. Its newest message's position is (that ledger, -1) until there is one.
+3. In pulsar/system a deduplication policy is kept and not acted on.
+"""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
+
+from streaming.adapters.memory.faults import Faults
+from streaming.clock import Clock, ManualClock
+from streaming.errors import BusyError, RefusedError
+from streaming.ports import StoredMessage
+from udfs.formats.internal_stats import BEFORE_ALL, InternalStats, Position
+from udfs.paths import base_topic, encode_name, namespace_of, topic_of
+
+_SYSTEM = "pulsar/system"
+_QUOTA_TYPES = ("destination_storage", "message_age")
+
+
+@dataclass(slots=True)
+class MemoryPartition:
+    """What a broker keeps of one partition. ledgers: id -> entries, in order; cursors: encoded name -> position."""
+
+    ledgers: dict[int, int]
+    cursors: dict[str, Position] = field(default_factory=dict)
+    messages: list[StoredMessage] = field(default_factory=list)
+    pending_adds: int = 0
+
+    @property
+    def last(self) -> Position:
+        """Position of the newest message."""
+        filled = [ledger for ledger, entries in self.ledgers.items() if entries]
+        return (filled[-1], self.ledgers[filled[-1]] - 1) if filled else (max(self.ledgers, default=-1), -1)
+
+    def subscribe(self, cursor: str) -> None:
+        """Make a cursor before the first message; an existing one stays."""
+        self.cursors.setdefault(cursor, (min(self.ledgers, default=-1), -1))
+
+
+@dataclass(slots=True)
+class MemoryTopic:
+    """A topic. count: of its partitions, 0 where it is not partitioned; policies by their names in the admin API."""
+
+    count: int
+    partitions: dict[str, MemoryPartition]
+    policies: dict[str, Any] = field(default_factory=dict)
+
+
+class MemoryPulsar:
+    """One cluster. faults: what shall go wrong; its hooks are told the method's name and the topic asked for.
+
+    held: subscriptions that somebody moves, which is a BusyError.
+    """
+
+    def __init__(self, clock: Clock | None = None) -> None:
+        self.topics: dict[str, MemoryTopic] = {}
+        self.known_namespaces: set[str] = {_SYSTEM, "public/default"}
+        self.held: set[str] = set()
+        self.faults = Faults()
+        self._clock = clock or ManualClock()
+        self._newest_ledger = 0
+
+    def partition(self, name: str) -> MemoryPartition:
+        """The partition of that full name, for tests to fill and to look at. Raises RefusedError."""
+        full = topic_of(name)
+        topic = self.topics.get(base_topic(full)) or self.topics.get(full)
+        if topic is None or full not in topic.partitions:
+            raise RefusedError(f"there is no topic {name}: check the name")
+        return topic.partitions[full]
+
+    def store(self, partition: str, *ledgers: tuple[int, int]) -> None:
+        """Let a partition have these ledgers (id, entries); its topic is made, with that one partition, if need be."""
+        if self._partitions(base_topic(partition)) is None:
+            self.known_namespaces.add(namespace_of(partition))
+            self.create_partitioned_topic(base_topic(partition), 1)
+        self.partition(partition).ledgers = dict(ledgers)
+
+    def publish(
+        self, partition: str, payload: bytes = b"", properties: Mapping[str, str] | None = None, *, key: str = ""
+    ) -> StoredMessage:
+        """Append a message to the newest ledger."""
+        stored = self.partition(partition)
+        ledger = max(stored.ledgers)
+        at_ms, about = self._clock.now_ms(), dict(properties or {})
+        message = StoredMessage(topic_of(partition), ledger, stored.ledgers[ledger], -1, at_ms, key, payload, about)
+        stored.ledgers[ledger] += 1
+        stored.messages.append(message)
+        return message
+
+    def check_health(self) -> None:
+        """Return when a broker can publish and read."""
+        self._step("check_health")
+
+    def clusters(self) -> list[str]:
+        """Names of the clusters this one knows."""
+        self._step("clusters")
+        return ["standalone"]
+
+    def tenants(self) -> list[str]:
+        """Names of all tenants."""
+        self._step("tenants")
+        return sorted({namespace.partition("/")[0] for namespace in self.known_namespaces})
+
+    def namespaces(self, tenant: str) -> list[str]:
+        """Namespaces of a tenant."""
+        self._step("namespaces", tenant)
+        return sorted(each for each in self.known_namespaces if each.startswith(f"{tenant}/"))
+
+    def partitioned_topics(self, namespace: str) -> list[str]:
+        """Partitioned topics of a namespace by their full names."""
+        self._step("partitioned_topics", namespace)
+        return sorted(
+            name for name, topic in self.topics.items() if topic.count and name.startswith(f"persistent://{namespace}/")
+        )
+
+    def ensure_namespace(self, topic: str) -> None:
+        """Make the topic's tenant and namespace where missing."""
+        self._step("ensure_namespace", topic)
+        self.faults.effect(lambda: self.known_namespaces.add(namespace_of(topic)))
+
+    def partitions(self, topic: str) -> int | None:
+        """Number of partitions, 0 for a topic without, None where there is no such topic."""
+        self._step("partitions", topic)
+        return self._partitions(topic)
+
+    def create_partitioned_topic(self, topic: str, partitions: int) -> bool:
+        """Make the topic and its partitions; False if there is one of that name."""
+        return self._create("create_partitioned_topic", topic, partitions)
+
+    def create_topic(self, topic: str) -> bool:
+        """Make a topic that is not partitioned; False if there is one of that name."""
+        return self._create("create_topic", topic, 0)
+
+    def delete_topic(self, topic: str, *, force: bool = False) -> bool:
+        """Delete a topic with all its partitions; False if it was gone. force: with subscriptions on it."""
+        self._step("delete_topic", topic)
+        found = self.topics.get(topic_of(topic))
+        if found is not None and not force and any(each.cursors for each in found.partitions.values()):
+            raise RefusedError(f"{topic} has subscriptions")
+        self.faults.effect(lambda: self.topics.pop(topic_of(topic), None))
+        return found is not None
+
+    def ensure_subscription(self, topic: str, subscription: str) -> None:
+        """Make the subscription on every partition, at the earliest message. Raises RefusedError, BusyError."""
+        self._step("ensure_subscription", topic)
+        if subscription in self.held:
+            raise BusyError(f"subscription {subscription} on {topic} is held")
+        for partition in self._partitions_of(topic).values():
+            self.faults.effect(partial(partition.subscribe, encode_name(subscription)))
+
+    def expire_messages(self, topic: str, subscription: str, *, older_than_seconds: int) -> None:
+        """Move the subscription behind what is older than that."""
+        self._step("expire_messages", topic)
+        before_ms = self._clock.now_ms() - older_than_seconds * 1000
+        for partition in self._partitions_of(topic).values():
+            old = [(each.ledger_id, each.entry_id) for each in partition.messages if each.publish_ms < before_ms]
+            cursor = encode_name(subscription)
+            partition.cursors[cursor] = max([partition.cursors[cursor], *old])
+
+    def last_positions(self, topic: str) -> dict[str, Position]:
+        """Partition -> position of its newest message."""
+        self._step("last_positions", topic)
+        return {name: partition.last for name, partition in self._partitions_of(topic).items()}
+
+    def position_at(self, partition: str, publish_ms: int) -> Position:
+        """Position of the first message that was published then or later, or else of the newest."""
+        self._step("position_at", partition)
+        stored = self.partition(partition)
+        later = [each for each in stored.messages if each.publish_ms >= publish_ms]
+        return (later[0].ledger_id, later[0].entry_id) if later else stored.last
+
+    def internal_stats(self, topic: str) -> InternalStats:
+        """internalStats of one partition or unpartitioned topic."""
+        self._step("internal_stats", topic)
+        stored = self.partition(topic)
+        return InternalStats(tuple(stored.ledgers.items()), dict(stored.cursors), stored.pending_adds)
+
+    def retention(self, topic: str) -> tuple[int, int]:
+        """(minutes, megabytes) in force; -1: without limit."""
+        minutes, megabytes = self._policy(topic, "retention", (0, 0))
+        return minutes, megabytes
+
+    def set_retention(self, topic: str, *, minutes: int, megabytes: int) -> None:
+        """Keep acknowledged messages for that long."""
+        self._set_policy(topic, "retention", (minutes, megabytes))
+
+    def message_ttl(self, topic: str) -> int:
+        """Seconds in force after which unread messages expire."""
+        return int(self._policy(topic, "messageTTL", 0))
+
+    def set_message_ttl(self, topic: str, *, seconds: int) -> None:
+        """Let unread messages expire after that time."""
+        self._set_policy(topic, "messageTTL", seconds)
+
+    def deduplication(self, topic: str) -> bool:
+        """Whether the policy says that the broker drops messages whose sequence id is not new."""
+        return self._policy(topic, "deduplicationEnabled", False) is True
+
+    def deduplicates(self, topic: str) -> bool:
+        """Whether the broker really does so."""
+        return namespace_of(topic) != _SYSTEM and self.deduplication(topic)
+
+    def set_deduplication(self, topic: str, *, enabled: bool) -> None:
+        """Let the broker drop messages whose sequence id is not new."""
+        self._set_policy(topic, "deduplicationEnabled", enabled)
+
+    def backlog_quota(self, topic: str) -> Mapping[str, Any]:
+        """Quotas by type."""
+        quotas: Mapping[str, Any] = self._policy(topic, "backlogQuotaMap", {})
+        return quotas
+
+    def set_backlog_quota_unlimited(self, topic: str) -> None:
+        """Never drop unread messages, nor refuse new ones."""
+        unlimited = {"limitSize": -1, "limitTime": -1, "policy": "producer_request_hold"}
+        self._set_policy(topic, "backlogQuotaMap", dict.fromkeys(_QUOTA_TYPES, unlimited))
+
+    def read(
+        self, last: Mapping[str, Position], *, after: Mapping[str, Position] | None = None
+    ) -> Iterator[StoredMessage]:
+        """Read each partition in `last` up to that position, inclusive, from behind `after`."""
+        for name, end in last.items():
+            self._step("read", name)
+            begin = (after or {}).get(name, BEFORE_ALL)
+            for message in self.partition(name).messages:
+                if begin < (message.ledger_id, message.entry_id) <= end:
+                    yield message
+
+    def _step(self, operation: str, asked: str = "") -> None:
+        self.faults.step(operation, [asked])
+
+    def _partitions(self, topic: str) -> int | None:
+        full = topic_of(topic)
+        if full in self.topics:
+            return self.topics[full].count
+        above = self.topics.get(base_topic(full))
+        return 0 if above is not None and full in above.partitions else None
+
+    def _partitions_of(self, topic: str) -> Mapping[str, MemoryPartition]:
+        full = topic_of(topic)
+        return self.topics[full].partitions if full in self.topics else {full: self.partition(full)}
+
+    def _create(self, operation: str, topic: str, count: int) -> bool:
+        self._step(operation, topic)
+        full = topic_of(topic)
+        if self._partitions(full) is not None:
+            return False
+        if namespace_of(full) not in self.known_namespaces:
+            raise RefusedError(f"can't make {topic}: its namespace does not exist")
+        names = [f"{full}-partition-{index}" for index in range(count)] or [full]
+        made = MemoryTopic(count, {name: MemoryPartition({self._next_ledger(): 0}) for name in names})
+        self.faults.effect(lambda: self.topics.__setitem__(full, made))
+        return True
+
+    def _next_ledger(self) -> int:
+        self._newest_ledger += 1
+        return self._newest_ledger
+
+    def _policy(self, topic: str, name: str, default: Any) -> Any:
+        self._step(name, topic)
+        return self._existing(topic).policies.get(name, default)
+
+    def _set_policy(self, topic: str, name: str, value: Any) -> None:
+        self._step(f"set {name}", topic)
+        policies = self._existing(topic).policies
+        self.faults.effect(lambda: policies.__setitem__(name, value))
+
+    def _existing(self, topic: str) -> MemoryTopic:
+        full = topic_of(topic)
+        if full not in self.topics:
+            raise RefusedError(f"there is no topic {topic}: check the name")
+        return self.topics[full]

@@ -1,0 +1,69 @@
+"""From looks to findings: one table, numbered, and what it adds up to."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F
+
+from streaming.audit import columns as a
+from streaming.audit.result import InUse
+from udfs import columns as c
+from udfs.audit import NOT_FINDINGS, FindingClass
+from udfs.records import LedgerType
+
+_MS_PER_SECOND = 1000
+_NAMESPACES = 500
+
+
+def findings(suspects: DataFrame, first: DataFrame, second: DataFrame) -> DataFrame:
+    """Return every finding with the columns of columns.FINDING, ordered by class and owner, and numbered.
+
+    suspects: those without an owner have their class already. first, second: the suspects after each look; what the
+    first look called a candidate counts only by what the second look says.
+    """
+    final = suspects.where(F.col(a.CLASS).isNotNull()).unionByName(first.where(~F.col(a.CANDIDATE)))
+    final = final.unionByName(second).where(~F.col(a.CLASS).isin([str(each) for each in NOT_FINDINGS]))
+    local_name = F.element_at(F.split(a.MANAGED_LEDGER, "/persistent/"), 2)
+    namespace = F.split(a.MANAGED_LEDGER, "/persistent/")[0]
+    topic = F.concat(F.lit("persistent://"), namespace, F.lit("/"), F.url_decode(local_name))
+    age_ms = F.col(a.SEEN_MS) - F.col(a.LAST_CHANGE_MS)
+    named = final.withColumns(
+        {
+            a.NAMESPACE: namespace,
+            c.TENANT: F.split(a.MANAGED_LEDGER, "/")[0],
+            c.TOPIC_NAME: topic,
+            a.AGE_SECONDS: F.floor(age_ms / _MS_PER_SECOND),
+        }
+    )
+    ordered = named.orderBy(a.CLASS, c.REFERENCE_KEY, c.LEDGER_ID, c.UUID)
+    return ordered.withColumn(a.NUMBER, F.monotonically_increasing_id()).select(*a.FINDING)
+
+
+def is_class(finding_class: FindingClass) -> Column:
+    """Choose the rows of that class."""
+    return F.col(a.CLASS) == F.lit(str(finding_class))
+
+
+def totals(found: DataFrame, first: DataFrame, second: DataFrame, listed: Mapping[str, int]) -> dict[str, Any]:
+    """Count what was listed, what is in use, and each class of findings with its bytes."""
+    classes = {each: {"count": 0, "bytes": 0} for each in FindingClass if each not in NOT_FINDINGS}
+    for row in found.groupBy(a.CLASS).agg(F.count(F.lit(1)).alias("n"), F.sum(c.BYTES).alias("total")).collect():
+        classes[FindingClass(row[a.CLASS])] = {"count": row["n"], "bytes": row["total"] or 0}
+    looked = first.where(~F.col(a.CANDIDATE)).unionByName(second)
+    is_ledger = F.col(c.LEDGER_TYPE) == str(LedgerType.LEDGER)
+    used_after_all = looked.where(is_class(FindingClass.IN_USE) & is_ledger & ~F.col(a.IS_REFERENCE)).count()
+    in_use = listed["ledgers"] - listed["unreferenced"] + used_after_all
+    counts = {"ledgers": listed["ledgers"], "objects": listed["objects"], "in_use": in_use}
+    return counts | {str(each): amount for each, amount in classes.items()}
+
+
+def in_use_by_namespace(references: DataFrame) -> tuple[InUse, ...]:
+    """Add up what the topics' lists name; only the namespaces with the most bytes."""
+    kind = F.when(F.col(a.IN_BOOKKEEPER), str(LedgerType.LEDGER)).otherwise(str(LedgerType.OFFLOAD_LEDGER))
+    grouped = references.where(F.col(c.LEDGER_ID).isNotNull()).groupBy(a.NAMESPACE, c.COMPONENT, kind.alias("kind"))
+    largest = grouped.agg(F.count(F.lit(1)).alias("n"), F.sum(c.BYTES).alias("total")).orderBy(F.desc("total"))
+    return tuple(
+        InUse(row[a.NAMESPACE], row[c.COMPONENT], row["kind"], row["n"], row["total"] or 0)
+        for row in largest.limit(_NAMESPACES).collect()
+    )

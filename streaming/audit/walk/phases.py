@@ -1,0 +1,108 @@
+"""The Spark jobs of the walk: list ledgers and objects, read references, and read what the unreferenced say of theirs.
+
+The audit calls them in the order that run.py proves; each job's work on one znode or object is in the other modules.
+"""
+
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+
+from pyspark import inheritable_thread_target
+from pyspark.sql import DataFrame
+from pyspark.sql.pandas.types import from_arrow_schema
+
+from streaming.audit import columns as a
+from streaming.audit import join
+from streaming.audit.certificate import whole_errors
+from streaming.audit.stages import PhaseTools
+from streaming.audit.walk.listing import ListTask, find_folders
+from streaming.audit.walk.objects import PREFIXES, ClaimObjectsTask, ListObjectsTask
+from streaming.audit.walk.owners import OwnersTask, find_namespaces
+from streaming.audit.walk.references import ReferenceTask
+from streaming.audit.walk.suspects import ClaimTask
+from udfs import columns as c
+
+
+@dataclass(frozen=True, slots=True)
+class Walk:
+    """One audit's walk. buckets: labels (columns.STORE) of the buckets that may be listed."""
+
+    tools: PhaseTools
+    buckets: tuple[str, ...]
+
+    def ledgers_and_objects(self) -> tuple[DataFrame, DataFrame]:
+        """List both at the same time, ledgers as columns.LISTED and objects as pairs (join.pairs_of).
+
+        They may, because only one order counts: both must be listed before the references are read.
+        """
+        with ThreadPoolExecutor(2) as pool:
+            # so that each thread's Spark jobs carry its own phase's name
+            ledgers, pairs = (pool.submit(inheritable_thread_target(each)) for each in (self._ledgers, self._pairs))
+            return ledgers.result(), pairs.result()
+
+    def references(self) -> DataFrame:
+        """Read every reference of every topic and schema (columns.REFERENCE)."""
+        tools, listed = self.tools, self.tools.completeness.listed
+        with tools.phases.phase("Listing topics and schemas") as phase:
+            namespaces = find_namespaces(tools.store)
+            places = tools.places([(path, None) for path in namespaces.paths])
+            owners = tools.stages.keep(
+                "owners", places.mapInArrow(OwnersTask(tools.settings), from_arrow_schema(a.PLACE))
+            )
+            listed["owners"] = owners.count(a.PATH) - owners.count(c.DETAIL)
+            phase.came_to(listed["owners"], "topics and schemas")
+        with tools.phases.phase("Reading references") as phase:
+            task = ReferenceTask(tools.settings, tools.reads_per_second)
+            spread = owners.rows.repartition(tools.tasks_of(listed["owners"]))
+            read = tools.stages.keep("references", spread.mapInArrow(task, from_arrow_schema(a.REFERENCE)))
+            tools.note(namespaces.problems, read)
+            listed["references"] = read.count(c.LEDGER_ID)
+            phase.came_to(listed["references"], "references")
+        return read.rows
+
+    def suspects(self, compared: DataFrame) -> DataFrame:
+        """Read the metadata of each ledger that no reference names (columns.SUSPECT): it says whose it is."""
+        tools, completeness = self.tools, self.tools.completeness
+        with tools.phases.phase("Reading unreferenced ledgers") as phase:
+            task = ClaimTask(tools.settings, tools.layout, tools.reads_per_second)
+            ids = join.unreferenced(compared)
+            completeness.listed["unreferenced"] = ids.count()
+            spread = ids.repartition(tools.tasks_of(completeness.listed["unreferenced"]))
+            suspects = tools.stages.keep("suspects", spread.mapInArrow(task, from_arrow_schema(a.SUSPECT)))
+            phase.came_to(completeness.listed["unreferenced"], "ledgers")
+            completeness.errors = whole_errors(completeness.listed, suspects.count(c.REFERENCE_KEY))
+        return suspects.rows
+
+    def suspect_objects(self, pairs: DataFrame, references: DataFrame) -> DataFrame:
+        """Read the index of each pair of objects that no reference names (columns.SUSPECT): it says whose it is."""
+        tools = self.tools
+        unreferenced = join.unreferenced_pairs(pairs, references)
+        if not tools.completeness.listed["objects"] or unreferenced.isEmpty():
+            return tools.no_suspects()
+        with tools.phases.phase("Reading unreferenced objects"):
+            claimed = unreferenced.mapInArrow(ClaimObjectsTask(tools.settings), from_arrow_schema(a.SUSPECT))
+            return tools.stages.keep("suspect-objects", claimed).rows
+
+    def _ledgers(self) -> DataFrame:
+        tools, listed = self.tools, self.tools.completeness.listed
+        with tools.phases.phase("Listing ledgers") as phase:
+            folders = find_folders(tools.store, tools.settings.zookeeper.ledgers_root, tools.layout)
+            task = ListTask(tools.settings, tools.reads_per_second)
+            places = tools.places([(path, None) for path in folders.paths])
+            kept = tools.stages.keep("ledgers", places.mapInArrow(task, from_arrow_schema(a.LISTED)))
+            tools.note(folders.problems, kept)
+            listed["ledgers"] = kept.count(c.LEDGER_ID)
+            phase.came_to(listed["ledgers"], "ledgers")
+        return kept.rows
+
+    def _pairs(self) -> DataFrame:
+        tools, listed = self.tools, self.tools.completeness.listed
+        schema = from_arrow_schema(a.OBJECT)
+        if not self.buckets:
+            return join.pairs_of(tools.spark.createDataFrame([], schema))
+        with tools.phases.phase("Listing objects") as phase:
+            places = tools.places([(label, prefix) for label in self.buckets for prefix in PREFIXES])
+            kept = tools.stages.keep("objects", places.mapInArrow(ListObjectsTask(tools.settings), schema))
+            tools.note((), kept)
+            listed["objects"] = kept.count(c.UUID)
+            phase.came_to(listed["objects"], "objects")
+        return tools.stages.keep("pairs", join.pairs_of(kept.rows)).rows

@@ -1,0 +1,26 @@
+"""`ledger-reaper backlog`."""
+
+import json
+
+import typer
+
+from streaming.cli.options import Config, Json, settings_of
+
+
+def backlog(config: Config, json_lines: Json = False) -> None:
+    """Count the requests that wait, for each topic, retries included.
+
+    This is what PIP-186 calls the estimated in-flight count.
+    """
+    from streaming.clients import command_clients
+    from streaming.reconcile.backlog import backlog_of
+
+    settings = settings_of(config)
+    with command_clients(settings) as clients:
+        counted = backlog_of(settings, clients.pulsar)
+    if json_lines:
+        typer.echo(json.dumps(counted))
+        return
+    for topic, messages in counted["topics"].items():
+        typer.echo(f"{messages:>12}  {topic}")
+    typer.echo(f"{counted['messages']:>12}  in all")

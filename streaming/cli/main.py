@@ -1,0 +1,78 @@
+"""The command line: every command, in the order in which an operator meets them."""
+
+from typing import Annotated, Any
+
+import typer
+from typer.core import TyperGroup
+
+from streaming.cli import dlq, sandbox
+from streaming.cli.accept import accept
+from streaming.cli.audit import audit, explain
+from streaming.cli.backlog import backlog
+from streaming.cli.check import check
+from streaming.cli.pause import pause, resume
+from streaming.cli.receipts import receipts
+from streaming.cli.request import request
+from streaming.cli.service import jars, run
+from streaming.cli.undo import undo
+
+ORDER_OF_USE = (
+    "check",
+    "audit",
+    "explain",
+    "run",
+    "request",
+    "receipts",
+    "backlog",
+    "dlq",
+    "undo",
+    "accept",
+    "pause",
+    "resume",
+    "jars",
+    "sandbox",
+    "cluster",
+)
+
+
+class _InOrderOfUse(TyperGroup):
+    def list_commands(self, ctx: Any) -> list[str]:
+        return sorted(super().list_commands(ctx), key=ORDER_OF_USE.index)
+
+
+app = typer.Typer(
+    name="ledger-reaper",
+    cls=_InOrderOfUse,
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    rich_markup_mode="markdown",
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+for command in (check, audit, explain, run, request, receipts, backlog, undo, accept, pause, resume, jars):
+    app.command()(command)
+app.add_typer(dlq.app, name="dlq")
+app.add_typer(sandbox.app, name="sandbox")
+app.add_typer(sandbox.app, name="cluster", hidden=True)  # the older name
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        from importlib.metadata import version
+
+        typer.echo(f"ledger-reaper {version('ledger-reaper')}")
+        raise typer.Exit
+
+
+@app.callback()
+def ledger_reaper(
+    _version: Annotated[
+        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version and exit")
+    ] = False,
+) -> None:
+    """Delete what Apache Pulsar has stopped using in BookKeeper and tiered storage, and never anything else.
+
+    Begin with `check` and `audit`: neither of them deletes anything.
+
+    Exit codes: 0 done; 1 a fault of this program, or a service refused something; 2 the configuration or an option is
+    wrong; 3 a service can't be reached; 4 refused, because going on could delete data that is in use.
+    """

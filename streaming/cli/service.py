@@ -1,0 +1,32 @@
+"""`ledger-reaper run` and `jars`."""
+
+from typing import Annotated
+
+import typer
+
+from streaming.cli.options import Config, OptionalConfig, settings_of
+
+
+def run(
+    config: Config,
+    until_idle: Annotated[
+        bool, typer.Option("--until-idle", help="End as soon as no request is waiting, retries included")
+    ] = False,
+) -> None:
+    """Run the service until it gets SIGTERM or SIGINT."""
+    settings = settings_of(config)
+    from streaming import app
+    from streaming.spark.session import jars_for
+
+    app.run(settings, lambda: jars_for(settings), until_idle=until_idle)
+
+
+def jars(config: OptionalConfig = None) -> None:
+    """Print the jars for spark-submit's --jars, and fetch those that are not in the cache.
+
+    Without a configuration, the command prints what every service needs. Checkpoints on S3 need two jars more.
+    """
+    from streaming.spark.session import fetched_jars
+
+    found = fetched_jars(settings_of(config))
+    typer.echo(",".join(str(jar) for jar in (*found.everywhere, *found.driver)))

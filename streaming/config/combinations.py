@@ -1,0 +1,108 @@
+"""Keys that are right one by one and cannot work together: every such fault, in the operator's words."""
+
+import re
+from collections.abc import Iterator
+from urllib.parse import urlsplit
+
+from streaming.config.sections import PulsarSettings, TopicSettings, ZooKeeperSettings
+from streaming.config.settings import Settings
+from udfs.paths import tenant_of
+from udfs.retry import MAX_DELAY_MS
+
+_OBJECT_STORES = ("s3://", "s3a://", "s3n://")
+_S3A_DIRECTORY = re.compile(r"s3a://[a-z0-9][a-z0-9.-]{1,61}[a-z0-9](/[A-Za-z0-9_][A-Za-z0-9._-]*)+/?")
+_PASSWORD = re.compile(r"://[^/]*:[^/]*@")
+_OF_PULSAR = ("/managed-ledgers", "/schemas", "/admin", "/loadbalance", "/namespace")
+
+
+def faults_of(settings: Settings) -> list[str]:
+    """Every combination of keys that can't work; empty if there is none."""
+    return [
+        *_zookeeper_faults(settings.zookeeper),
+        *_directory_faults(settings.state.dir, settings.checkpoints.dir),
+        *_tenant_faults(settings.topics),
+        *_delay_faults(settings),
+        *_token_faults(settings.pulsar),
+    ]
+
+
+def _zookeeper_faults(zookeeper: ZooKeeperSettings) -> Iterator[str]:
+    roots = (zookeeper.ledgers_root, *_OF_PULSAR)
+    if any(zookeeper.own_root == root or zookeeper.own_root.startswith(root + "/") for root in roots):
+        yield f"zookeeper.own_root {zookeeper.own_root} lies below a root of Pulsar or BookKeeper: name another znode"
+    if zookeeper.timeout_seconds < zookeeper.session_timeout_seconds:
+        yield (
+            f"zookeeper.timeout_seconds ({zookeeper.timeout_seconds}) is less than session_timeout_seconds "
+            f"({zookeeper.session_timeout_seconds}): a slow answer would cost the session, and the lock with it"
+        )
+    if zookeeper.sasl_mechanism and not zookeeper.digest_file:
+        yield "zookeeper.sasl_mechanism needs zookeeper.digest_file (a file that holds user:password)"
+
+
+def _token_faults(pulsar: PulsarSettings) -> Iterator[str]:
+    address = urlsplit(pulsar.admin_url)
+    host = address.hostname or ""
+    if pulsar.token_file and address.scheme == "http" and not host.startswith("127.") and host != "localhost":
+        yield "pulsar.token_file: the token would go over the network unencrypted; use an https:// admin_url"
+
+
+def _bare(location: str) -> str:
+    """A location as an error may show it: without the parts of a URI that may hold a secret."""
+    return re.split(r"[?#]", re.sub(r"://.*@", "://…@", location))[0] if "://" in location else location
+
+
+def _directory_faults(state: str, checkpoints: str) -> list[str]:
+    faults = []
+    if state.rstrip("/") == checkpoints.rstrip("/"):
+        faults.append("state.dir and checkpoints.dir must be two directories")
+    for key, location in (("state.dir", state), ("checkpoints.dir", checkpoints)):
+        if _PASSWORD.search(location) or ("://" in location and any(sign in location for sign in "?#")):
+            faults.append(
+                f"{key} {_bare(location)} has a password, query or fragment (…:…@, ?, #), which logs would show: name "
+                "the place only; credentials come from the store's own configuration"
+            )
+    if state.startswith(_OBJECT_STORES):
+        faults.append(
+            f"state.dir {_bare(state)}: receipts and journal can't be on an object store, only checkpoints.dir can; "
+            "name a local or mounted directory"
+        )
+    if checkpoints.startswith(_OBJECT_STORES) and not _S3A_DIRECTORY.fullmatch(checkpoints):
+        faults.append(
+            f"checkpoints.dir {_bare(checkpoints)}: on an object store it must be s3a://bucket/folder, of letters, "
+            "digits, dots, dashes, underlines and slashes; credentials come from AWS's standard chain, never from here"
+        )
+    return faults
+
+
+def _tenant_faults(topics: TopicSettings) -> list[str]:
+    """A tenant that may only ask for its own ledgers must not be able to write retries of other tenants' requests."""
+    trusted = set(topics.trusted_tenants)
+    tenants = {tenant_of(topic) for topic in topics.requests}
+    if topics.pattern is not None:
+        tenants.add(topics.pattern.tenant)
+    if len(tenants) == 1 or tenants <= trusted:
+        return []
+    return [
+        f"topics.{key} {topic} belongs to tenant {tenant_of(topic)}, which is not in topics.trusted_tenants, "
+        "while several tenants have request topics: name one in a trusted tenant's namespace"
+        for key, topic in (("retry", topics.retry), ("dead_letter", topics.dead_letter))
+        if tenant_of(topic) not in trusted
+    ]
+
+
+def _delay_faults(settings: Settings) -> list[str]:
+    """The service does not believe a retry whose delay is longer than MAX_DELAY_MS, since anybody could forge it."""
+    two_phase, longest_s = settings.two_phase, MAX_DELAY_MS // 1000
+    waits = ("reconsume_later_seconds", "reconsume_later_max_seconds", "not_closed_later_seconds")
+    faults = [
+        f"two_phase.{key} must be {longest_s} (a week) or less" for key in waits if getattr(two_phase, key) > longest_s
+    ]
+    if 0 < two_phase.reconsume_later_max_seconds < two_phase.reconsume_later_seconds:
+        faults.append("two_phase.reconsume_later_max_seconds must be 0 or at least reconsume_later_seconds")
+    days, tries = settings.safety.open_quarantine_days, two_phase.max_retry_delete_count
+    if days > tries * longest_s // 86_400:
+        faults.append(
+            f"safety.open_quarantine_days {days}: two_phase.max_retry_delete_count allows {tries} tries, at most a "
+            "week apart, so the last one would come before the quarantine ends"
+        )
+    return faults

@@ -1,0 +1,94 @@
+"""Whether the work may go on now: it waits here while it is paused or held by a limit.
+
+It ends here when the service is to stop, or when another instance has taken over.
+"""
+
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from streaming.clock import Clock
+from streaming.deletion.instance import Coordination
+from streaming.errors import FencedError, StopRequestedError
+from streaming.limits.blast_radius import BlastRadius
+from streaming.metrics import Metrics
+from streaming.state import hold
+from udfs.blast_radius import Chunk, Plan, Planned
+
+
+@dataclass(slots=True)
+class Gate:
+    """One per service. While nothing is deleted, a note in state_dir says why; `ledger-reaper receipts` shows it."""
+
+    coordination: Coordination
+    blast_radius: BlastRadius
+    metrics: Metrics
+    clock: Clock
+    log: Callable[[str], None]
+    stop: threading.Event
+    state_dir: str
+    look_again_s: float
+    _may_be_noted: bool = True  # by an earlier run
+
+    def check_stop(self) -> None:
+        """Raise StopRequestedError once the service is to stop."""
+        if self.stop.is_set():
+            raise StopRequestedError
+
+    def refuse_if_outdated(self) -> None:
+        """Raise FencedError where another instance has the epoch."""
+        if not self.coordination.still_mine():
+            raise FencedError("another instance of this service has taken over; this one stops")
+
+    def wait_until_open(self) -> None:
+        """Return once nothing speaks against deleting. Raises StopRequestedError, FencedError, UnavailableError."""
+        self.check_stop()
+        noted = ""
+        while why := self._held():
+            if why != noted:
+                self.log(why)
+                self._note(why)
+            noted = why
+            if self.stop.wait(self.look_again_s):
+                raise StopRequestedError
+        if noted:
+            self.log("resumed")
+        if self._may_be_noted:
+            self._note("")
+        self.refuse_if_outdated()
+        self.blast_radius.go_on()
+
+    def bound(self, chunk: Chunk, asked: Planned, plan: Callable[[], Plan]) -> tuple[int, ...] | None:
+        """Hold a chunk while it would break a limit. Return the most deletes by task (None: as many as asked).
+
+        asked, plan: as BlastRadius.judge takes them. Raises what wait_until_open does.
+        """
+        why, by_task = self.blast_radius.judge(chunk, asked, plan)
+        if why:
+            self._hold(why, chunk.query)
+        return by_task
+
+    def hold_if_doubted(self, query: str, doubt: str) -> None:
+        """Hold a query's chunk whose in-use sets are doubted, unless a person has resumed just this doubt.
+
+        Raises what wait_until_open does.
+        """
+        if self.blast_radius.doubt(query, doubt):
+            self._hold(doubt, query, doubt)
+
+    def _hold(self, why: str, query: str, doubt: str = "") -> None:
+        self.blast_radius.trip(why, query, doubt)
+        self.metrics.tripped(True)
+        self.wait_until_open()
+
+    def _held(self) -> str:
+        """Why nothing is deleted now, for the log; "" where it may be."""
+        limit = self.blast_radius.held()
+        self.metrics.tripped(bool(limit))
+        if why := self.coordination.paused():
+            return f"paused: {why}"
+        return f"LIMIT REACHED, nothing more is deleted: {limit}. Look, then `ledger-reaper resume`." if limit else ""
+
+    def _note(self, why: str) -> None:
+        hold.note(self.state_dir, why, now_ms=self.clock.now_ms())
+        self._may_be_noted = bool(why)

@@ -1,0 +1,33 @@
+"""Looks become findings: named, numbered, and never before the second look."""
+
+import pytest
+from pyspark.sql import SparkSession
+
+from streaming.audit import columns as a
+from streaming.audit.findings import findings
+from tests.spark.audit.frames import finding, findings_of, ids, rows_of
+from udfs import columns as c
+
+pytestmark = pytest.mark.spark
+
+
+def test_a_finding_names_its_topic_as_users_write_it_and_its_age_at_the_last_look(spark: SparkSession) -> None:
+    (row,) = findings_of(spark, finding(60)).collect()
+
+    assert row[c.TOPIC_NAME] == "persistent://public/default/a/b c"
+    assert (row[c.TENANT], row[a.NAMESPACE], row[a.AGE_SECONDS]) == ("public", "public/default", 60)
+
+
+def test_candidates_of_the_first_look_are_no_findings_before_the_second(spark: SparkSession) -> None:
+    suspects = rows_of(spark, a.SUSPECT, [finding(1, **{a.CLASS: "FOREIGN"}), finding(2, **{a.CLASS: None})])
+    first = rows_of(spark, a.SUSPECT, [finding(3, **{a.CANDIDATE: True}), finding(4, **{a.CLASS: "OPEN"})])
+    second = rows_of(spark, a.SUSPECT, [finding(5), finding(6, **{a.CLASS: "IN_USE"}), finding(7, **{a.CLASS: "GONE"})])
+
+    assert ids(findings(suspects, first, second)) == [1, 4, 5]
+
+
+def test_findings_are_numbered_upwards_without_doubles(spark: SparkSession) -> None:
+    numbers = [row[a.NUMBER] for row in findings_of(spark, *(finding(n) for n in range(1, 60))).collect()]
+
+    assert numbers == sorted(set(numbers))
+    assert len(numbers) == 59

@@ -1,0 +1,62 @@
+"""Findings are filtered and added up."""
+
+import pytest
+from pyspark.sql import SparkSession
+
+from streaming.audit import columns as a
+from streaming.audit.options import FindingFilters
+from streaming.audit.report.summary import matching, summarize
+from tests.spark.audit.frames import finding, findings_of, ids
+from udfs import columns as c
+from udfs.audit import FindingClass
+from udfs.records import LedgerComponent
+
+pytestmark = pytest.mark.spark
+
+
+@pytest.mark.parametrize(
+    ("filters", "expected"),
+    [
+        pytest.param(FindingFilters(), [1, 2, 3, 4, 5], id="none"),
+        pytest.param(FindingFilters(tenant="public"), [1, 2, 3, 5], id="tenant"),
+        pytest.param(FindingFilters(namespace="other/ns"), [4, 5], id="namespace"),
+        pytest.param(FindingFilters(component=LedgerComponent.SCHEMA_STORAGE), [3, 5], id="component"),
+        pytest.param(FindingFilters(older_than_seconds=3), [3, 4, 5], id="as old as asked for"),
+        pytest.param(FindingFilters(max_bytes=250), [3, 4, 5], id="the oldest that fit"),
+        pytest.param(FindingFilters(max_bytes=99), [5], id="none fits"),
+    ],
+)
+def test_filters_narrow_everything_but_what_is_missing(
+    spark: SparkSession, filters: FindingFilters, expected: list[int]
+) -> None:
+    rows = [
+        finding(1),
+        finding(2),
+        finding(3, **{c.COMPONENT: "SCHEMA_STORAGE"}),
+        finding(4, **{a.MANAGED_LEDGER: "other/ns/persistent/t"}),
+        finding(5, **{a.CLASS: "MISSING", a.LAST_CHANGE_MS: None}),
+    ]
+
+    assert ids(matching(findings_of(spark, *rows), filters)) == expected
+
+
+def test_orphans_are_added_up_by_topic_namespace_and_age(spark: SparkSession) -> None:
+    old = {a.SEEN_MS: 1_000 + 40 * 86_400 * 1_000}
+    rows = [
+        finding(1),
+        finding(2, **old, **{c.COMPONENT: "SCHEMA_STORAGE"}),
+        finding(3, **{a.MANAGED_LEDGER: "other/ns/persistent/t", c.BYTES: 500}),
+        finding(4, **{a.CLASS: "MISSING", c.REASON: "NOT_FOUND"}),
+        finding(5, **{a.CLASS: "FOREIGN", a.MANAGED_LEDGER: None, c.BYTES: None}),
+    ]
+
+    summary = summarize(findings_of(spark, *rows))
+
+    assert (summary.orphans.count, summary.orphans.size_bytes) == (3, 700)
+    assert [(row.topic, row.orphans, row.components) for row in summary.by_topic] == [
+        ("persistent://other/ns/t", 1, "MANAGED_LEDGER"),
+        ("persistent://public/default/a/b c", 2, "MANAGED_LEDGER, SCHEMA_STORAGE"),
+    ]
+    assert [(each.label, each.count) for each in summary.by_age if each.count] == [("< 1 h", 2), ("30-90 d", 1)]
+    assert [each.ledger_id for each in summary.missing] == [4]
+    assert summary.of(FindingClass.FOREIGN).count == 1

@@ -1,0 +1,39 @@
+"""What tests of a sweep say about its results, and how they let somebody else act in the middle of it."""
+
+from collections.abc import Callable, Sequence
+
+from streaming.sweep.jobs import Swept
+from tests.builders import TOPIC
+from tests.world import Bench
+from udfs.paths import managed_ledger_path
+from udfs.records import Outcome, Reason, Reference
+
+LIST = managed_ledger_path(TOPIC)
+DATA = f"data:{TOPIC}"
+DELETED = (Outcome.DELETED, Reason.UNREFERENCED)
+
+
+def whys(swept: Sequence[Swept]) -> list[tuple[Outcome, Reason]]:
+    return [(one.verdict.outcome, one.verdict.reason) for one in swept]
+
+
+def why(swept: Sequence[Swept]) -> tuple[Outcome, Reason]:
+    (only,) = whys(swept)
+    return only
+
+
+def cached_now(bench: Bench, *keys: str) -> dict[str, Reference]:
+    return bench.loader().load(keys or [DATA])
+
+
+def when(bench: Bench, operation: str, act: Callable[[], object], *, nth: int = 1) -> None:
+    """Let somebody else act right before the n-th such operation."""
+    calls: list[str] = []
+
+    def hook(now: str, _paths: Sequence[str]) -> None:
+        if now == operation:
+            calls.append(now)
+            if len(calls) == nth:
+                act()
+
+    bench.store.faults.before(hook)

@@ -1,0 +1,111 @@
+"""What a look says of a suspect: by its ledger, its topic and its broker, and by what the walk could not read."""
+
+from collections.abc import Sequence
+from typing import Any, cast
+
+import pytest
+
+from streaming.adapters.memory.store import MemoryStore
+from streaming.adapters.memory.tree import MemoryTree
+from streaming.audit import columns as a
+from streaming.audit.looks.ledgers import Looker
+from streaming.audit.looks.objects import ObjectLooker
+from streaming.audit.walk.suspects import LedgerReader, suspect_row
+from streaming.clock import ManualClock
+from streaming.in_use.loader import InUseLoader
+from streaming.sweep.pace import Pace
+from tests.builders import DAY_MS, NOW_MS, ROOT, TOPIC, data_custom, list_znode, metadata, put
+from tests.model.service import POLICY
+from udfs import columns as c
+from udfs.audit import FindingClass
+from udfs.formats.ledger_metadata import serialize_v3
+from udfs.formats.managed_ledger import ManagedCursorInfo, ManagedLedgerInfo, serialize_cursor, serialize_managed_ledger
+from udfs.paths import Layout, cursor_path, ledger_path, managed_ledger_path
+from udfs.records import BrokerView, Presence
+from udfs.references import COMPACTED_LEDGER_PROPERTY, COMPACTION_CURSOR
+
+GONE_LEDGER = 7
+
+
+class OneAnswer:
+    """Brokers that say the same of every topic."""
+
+    def __init__(self, view: BrokerView) -> None:
+        self._view = view
+
+    def views(self, managed_ledgers: Sequence[str]) -> list[BrokerView]:
+        return [self._view] * len(managed_ledgers)
+
+    def schema_views(self, schema_ids: Sequence[str]) -> list[BrokerView]:
+        return [self._view] * len(schema_ids)
+
+
+@pytest.mark.parametrize(
+    ("view", "expected"),
+    [
+        pytest.param(
+            BrokerView(Presence.PRESENT, compacted_ledger=9), FindingClass.GONE, id="the broker reads from another"
+        ),
+        pytest.param(BrokerView(Presence.PRESENT), FindingClass.GONE, id="the broker reads from none"),
+        pytest.param(
+            BrokerView(Presence.PRESENT, compacted_ledger=GONE_LEDGER), FindingClass.MISSING, id="the broker needs it"
+        ),
+        pytest.param(BrokerView(Presence.UNREADABLE), FindingClass.UNKNOWN, id="the broker does not answer"),
+        pytest.param(None, FindingClass.UNKNOWN, id="the broker is not asked"),
+    ],
+)
+def test_a_compacted_ledger_is_missing_only_if_its_broker_needs_it(
+    view: BrokerView | None, expected: FindingClass
+) -> None:
+    tree, clock = MemoryTree(), ManualClock(1)
+    compaction = ManagedCursorInfo(-1, properties={COMPACTED_LEDGER_PROPERTY: GONE_LEDGER})
+    store = MemoryStore(tree)
+    store.create(managed_ledger_path(TOPIC), serialize_managed_ledger(ManagedLedgerInfo(())), parents=True)
+    store.create(cursor_path(TOPIC, COMPACTION_CURSOR), serialize_cursor(compaction), parents=True)
+    reader = LedgerReader(store, Layout.HIERARCHICAL, ROOT, Pace(0))
+    loader = InUseLoader(store, OneAnswer(view) if view else None, clock)
+    looker = Looker(reader, cast(ObjectLooker, None), loader, clock, POLICY, frozenset())
+    nothing: dict[str, Any] = dict.fromkeys(field.name for field in a.SUSPECT)
+    row = nothing | {
+        c.LEDGER_ID: GONE_LEDGER,
+        c.LEDGER_TYPE: "LEDGER",
+        c.COMPONENT: "COMPACTED_LEDGER",
+        c.REFERENCE_KEY: f"compacted:{TOPIC}",
+        a.MANAGED_LEDGER: TOPIC,
+        a.IS_REFERENCE: True,
+    }
+
+    (look,) = looker.look([row], is_second=False)
+
+    assert look[a.CLASS] == expected
+
+
+@pytest.mark.parametrize(
+    ("unreadable", "expected"),
+    [
+        pytest.param(set(), FindingClass.ORPHAN, id="the walk read everything"),
+        pytest.param({"/managed-ledgers/public/other"}, FindingClass.ORPHAN, id="another namespace was unreadable"),
+        pytest.param({"/managed-ledgers/public"}, FindingClass.UNKNOWN, id="its tenant was unreadable"),
+        pytest.param({managed_ledger_path(TOPIC)}, FindingClass.UNKNOWN, id="its topic was unreadable"),
+        pytest.param({"/"}, FindingClass.UNKNOWN, id="the audit believes nothing"),
+    ],
+)
+@pytest.mark.parametrize("is_second", [False, True], ids=["first look", "second look"])
+def test_what_depends_on_something_unreadable_is_unknown(
+    unreadable: set[str], expected: FindingClass, is_second: bool
+) -> None:
+    tree, clock = MemoryTree(), ManualClock(NOW_MS)
+    put(tree, managed_ledger_path(TOPIC), list_znode(9))
+    put(tree, ledger_path(Layout.HIERARCHICAL, ROOT, 5), serialize_v3(metadata(data_custom())))
+    store = MemoryStore(tree)
+    loader = InUseLoader(store, None, clock)
+    clock.advance(DAY_MS)
+    reader = LedgerReader(store, Layout.HIERARCHICAL, ROOT, Pace(0))
+    looker = Looker(reader, cast(ObjectLooker, None), loader, clock, POLICY, frozenset(unreadable))
+    (facts,) = reader.facts([5])
+    assert facts is not None
+    row = dict.fromkeys(field.name for field in a.SUSPECT) | suspect_row(5, facts, NOW_MS)
+
+    (look,) = looker.look([row], is_second=is_second)
+
+    assert look[a.CLASS] == expected

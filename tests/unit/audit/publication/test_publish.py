@@ -1,0 +1,21 @@
+"""What a log says of a publication."""
+
+import pytest
+
+from streaming.audit.publication.publish import Published
+
+
+@pytest.mark.parametrize(
+    ("published", "line"),
+    [
+        pytest.param(Published(2), "T received 2 requests", id="all new"),
+        pytest.param(Published(2, is_repetition=True), "T already held 2 requests", id="the same again"),
+        pytest.param(
+            Published(0, 5),
+            "T received 0 requests; 5 orphans were left out, because they were requested before",
+            id="nothing new",
+        ),
+    ],
+)
+def test_a_log_says_what_was_asked_for_and_what_was_left_out(published: Published, line: str) -> None:
+    assert published.in_words("T") == line

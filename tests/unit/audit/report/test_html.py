@@ -1,0 +1,64 @@
+"""The HTML report: one file that loads nothing, and shouts what must not be overlooked."""
+
+import re
+from dataclasses import replace
+from html.parser import HTMLParser
+
+from streaming.audit.report.html import page
+from streaming.audit.report.summary import Amount
+from tests.unit.audit.results import ALONE, CERTIFICATE, LOST, RESULT, SUMMARY
+
+
+class _Links(HTMLParser):
+    def __init__(self) -> None:
+        super().__init__()
+        self.open: list[str] = []
+        self.outside: list[str] = []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.outside += [f"{tag} {name}" for name, _ in attrs if name in ("src", "href", "xlink:href")]
+        self.outside += [tag] if tag in ("script", "link", "img", "iframe") else []
+        if tag not in ("meta", "rect", "line", "circle", "polygon", "polyline"):
+            self.open.append(tag)
+
+    def handle_endtag(self, tag: str) -> None:
+        if tag not in ("rect", "line", "circle", "polygon", "polyline"):
+            assert self.open.pop() == tag
+
+
+def test_the_report_is_one_file_that_needs_nothing_else() -> None:
+    parser = _Links()
+    text = page(RESULT, SUMMARY, ALONE)
+    parser.feed(text)
+
+    assert parser.open == []
+    assert parser.outside == []
+    assert "url(" not in text
+    assert "@import" not in text
+
+
+def test_names_in_the_report_can_not_become_markup() -> None:
+    text = page(RESULT, SUMMARY, replace(ALONE, scope="tenant <i>"))
+
+    assert "a&lt;b&gt;" in text
+    assert not re.search(r"a<b>|<i>", text)
+
+
+def test_a_loss_is_shouted_and_an_incomplete_audit_says_so() -> None:
+    lost = replace(SUMMARY, by_class=(Amount("MISSING", "NOT_FOUND", 1, 10),), missing=(LOST,))
+    incomplete = replace(RESULT, certificate=replace(CERTIFICATE, unreadable=(("/managed-ledgers/x", "no right"),)))
+
+    assert "data loss" in page(RESULT, lost, ALONE)
+    assert "data loss" not in page(RESULT, SUMMARY, ALONE)
+    assert ">incomplete<" in page(incomplete, SUMMARY, ALONE)
+    assert "/managed-ledgers/x" in page(incomplete, SUMMARY, ALONE)
+
+
+def test_an_incomplete_audit_says_so_at_the_top_and_names_what_is_missing_below() -> None:
+    audited = replace(RESULT, certificate=replace(CERTIFICATE, unreadable=(("/managed-ledgers/a<b>", "no right"),)))
+
+    text = page(audited, SUMMARY, ALONE)
+
+    assert "1 path could not be read" in text
+    assert "/managed-ledgers/a&lt;b&gt;" in text
+    assert "Not everything is known" not in page(RESULT, SUMMARY, ALONE)

@@ -1,0 +1,40 @@
+"""One audit's result, small, for the tests of what shows and remembers it."""
+
+from pathlib import Path
+
+import pyarrow.fs as pafs
+
+from streaming.audit.certificate import Certificate
+from streaming.audit.place import Place
+from streaming.audit.report.html import ReportContext
+from streaming.audit.report.summary import AGES, Amount, Sample, Summary, TopicRow
+from streaming.audit.result import AuditResult, InUse
+from streaming.audit.space import Space
+
+CERTIFICATE = Certificate(0x1A, 0x2B, {"ledgers": 4, "owners": 2}, ())
+RESULT = AuditResult(
+    "20261121T010203004Z",
+    "instance",
+    1_700_000_000_000,
+    1_700_000_009_000,
+    CERTIFICATE,
+    {"ledgers": 4, "objects": 0, "in_use": 2, "ORPHAN": {"count": 1, "bytes": 2048}},
+    (InUse("public/default", "MANAGED_LEDGER", "LEDGER", 2, 4096),),
+)
+SUMMARY = Summary(
+    by_class=(Amount("ORPHAN", "UNREFERENCED", 1, 2048), Amount("OPEN", "NOT_CLOSED", 1, 0)),
+    by_topic=(TopicRow("public", "public/default", "persistent://public/default/a<b>", "MANAGED_LEDGER", 1, 2048, 90),),
+    by_namespace=(Amount("public/default", "MANAGED_LEDGER", 1, 2048),),
+    by_age=tuple(Amount(label, "", 1 if n == 0 else 0, 2048 if n == 0 else 0) for n, (label, _) in enumerate(AGES)),
+    missing=(),
+    unknown=(),
+)
+ALONE = ReportContext((), Space(0, 0, 0, 0, 0, 0, 0))
+LOST = Sample(
+    "MISSING", 7, "in BookKeeper", "MANAGED_LEDGER", "persistent://public/default/t", 10, "NOT_FOUND", "referenced"
+)
+
+
+def place_at(folder: Path) -> Place:
+    """An empty place to write reports to."""
+    return Place(str(folder), pafs.LocalFileSystem(), str(folder))

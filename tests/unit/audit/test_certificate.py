@@ -1,0 +1,58 @@
+"""What an audit could not read, and what it does not believe because of that."""
+
+from dataclasses import replace
+
+import pytest
+
+from streaming.audit.certificate import MAX_PROBLEMS, Certificate, blocked_paths, whole_errors
+from streaming.audit.options import FindingFilters
+from tests.unit.audit.results import CERTIFICATE
+
+
+@pytest.mark.parametrize(
+    ("path", "filters", "concerns"),
+    [
+        pytest.param("/managed-ledgers/a/b/persistent/t", FindingFilters(), True, id="no filter"),
+        pytest.param("/managed-ledgers/a/b/persistent/t", FindingFilters(namespace="a/b"), True, id="below"),
+        pytest.param("/managed-ledgers/a/b/persistent/t", FindingFilters(namespace="a/bb"), False, id="a similar name"),
+        pytest.param("/managed-ledgers/a", FindingFilters(namespace="a/b"), True, id="above"),
+        pytest.param("/managed-ledgers/a", FindingFilters(tenant="ab"), False, id="another tenant"),
+        pytest.param("/schemas/a/b/t", FindingFilters(tenant="a"), True, id="schema of the tenant"),
+        pytest.param("/ledgers/00/0001", FindingFilters(tenant="a"), True, id="ledgers may be anybody's"),
+        pytest.param("s3 http://x b", FindingFilters(tenant="a"), True, id="objects may be anybody's"),
+    ],
+)
+def test_an_unreadable_path_concerns_a_publication_that_it_may_hide_something_from(
+    path: str, filters: FindingFilters, concerns: bool
+) -> None:
+    certificate = replace(CERTIFICATE, unreadable=((path, "no right"),))
+
+    assert bool(certificate.faults_within(filters)) is concerns
+    assert not certificate.is_complete
+
+
+def test_a_fault_of_the_whole_audit_concerns_every_publication() -> None:
+    certificate = replace(CERTIFICATE, errors=("wrong cluster",))
+
+    assert certificate.faults_within(FindingFilters(tenant="a")) == ("wrong cluster",)
+    assert blocked_paths([], certificate.errors) == ("/",)
+
+
+def test_too_many_unreadable_paths_are_no_exceptions_any_more() -> None:
+    problems = [(f"/managed-ledgers/{n}", "") for n in range(MAX_PROBLEMS)]
+
+    assert len(blocked_paths(problems, ())) == MAX_PROBLEMS
+    assert blocked_paths([*problems, ("/schemas", "")], ()) == ("/",)
+
+
+def test_ledgers_that_name_owners_without_one_owner_look_like_a_wrong_cluster() -> None:
+    assert whole_errors({"owners": 0}, claimed=3)
+    assert not whole_errors({"owners": 1}, claimed=3)
+    assert not whole_errors({"owners": 0}, claimed=0)
+
+
+def test_a_certificate_survives_being_written_down() -> None:
+    certificate = replace(CERTIFICATE, unreadable=(("/a", "b"),), errors=("c",))
+
+    assert Certificate.from_json(certificate.as_json()) == certificate
+    assert certificate.as_json()["complete"] is False

@@ -1,0 +1,17 @@
+"""What an audit does before its phases."""
+
+from pathlib import Path
+
+from streaming.audit.run import audit_id_at, left_behind
+from tests.unit.audit.results import place_at
+
+
+def test_stages_that_a_killed_audit_left_are_cleared_away_a_day_later(tmp_path: Path) -> None:
+    now_ms = 1_700_000_000_000
+    for hours in (25, 23):
+        (tmp_path / f".work-{audit_id_at(now_ms - hours * 3_600_000)}").mkdir()
+    (tmp_path / "findings").mkdir()
+
+    found = left_behind(place_at(tmp_path).folders(), now_ms)
+
+    assert found == [f".work-{audit_id_at(now_ms - 25 * 3_600_000)}"]

@@ -1,0 +1,62 @@
+"""What was deleted, and what bookies freed on their disks since."""
+
+from dataclasses import replace
+
+import pytest
+
+from streaming.adapters.bookkeeper.http import BookieDisk
+from streaming.audit.space import Seen, reasons, reclaimed_between, seen_now
+from tests.unit.audit.results import ALONE
+
+DISK = BookieDisk("http://b1:8000", 1_000, 50, 0.2, 0.8, 900)
+
+
+@pytest.mark.parametrize(
+    ("before", "now", "reclaimed"),
+    [
+        pytest.param([DISK], [replace(DISK, reclaimed_bytes=80)], 30, id="more since"),
+        pytest.param([DISK], [DISK], 0, id="nothing since"),
+        pytest.param([DISK], [replace(DISK, reclaimed_bytes=20)], 20, id="started anew meanwhile"),
+        pytest.param([], [DISK], 0, id="first look: what it did before is not ours"),
+        pytest.param([DISK], [], 0, id="did not answer"),
+    ],
+)
+def test_given_back_is_what_bookies_counted_between_two_looks(
+    before: list[BookieDisk], now: list[BookieDisk], reclaimed: int
+) -> None:
+    assert reclaimed_between(before, now) == reclaimed
+
+
+def test_what_bookies_gave_back_adds_up_over_audits_also_where_one_is_silent_for_a_while() -> None:
+    other = replace(DISK, url="http://b2:8000")
+    seen = seen_now(None, [DISK, other], 1_000)
+    for number, answers in enumerate(
+        ([replace(DISK, reclaimed_bytes=60)], [replace(other, reclaimed_bytes=90), replace(DISK, reclaimed_bytes=5)])
+    ):
+        seen = seen_now(seen, answers, 2_000 + number)
+
+    assert (seen.since_ms, seen.reclaimed) == (1_000, 10 + 40 + 5)
+    assert seen_now(Seen(1_000, 5, (DISK,)), [], 3_000) == Seen(1_000, 5, (DISK,))
+
+
+@pytest.mark.parametrize(("deleted", "reclaimed", "held"), [(10, 4, 6), (10, 10, 0), (10, 30, 0)])
+def test_still_on_disk_is_what_was_deleted_and_not_given_back(deleted: int, reclaimed: int, held: int) -> None:
+    space = replace(ALONE.space, since_ms=1, bookies=1, deleted_since=deleted, reclaimed=reclaimed)
+
+    assert ("deleted since then and still on the disks, at least", held) in space.lines()
+
+
+def test_why_the_rest_is_on_disk_names_the_bookies_own_settings() -> None:
+    text = " ".join(reasons([DISK, replace(DISK, major_threshold=0.5, gc_wait_seconds=60)]))
+
+    assert "every 900 s" in text
+    assert "less than 50%" in text
+    assert reasons([]) == []
+
+
+def test_bookies_that_answered_make_their_space_known_even_before_anything_was_deleted() -> None:
+    space = replace(ALONE.space, bookies=1, reclaimed_ever=5 << 20)
+
+    assert not ALONE.space.is_known
+    assert space.is_known
+    assert ("bookies freed on their disks since each was started (all copies)", 5 << 20) in space.lines()

@@ -1,0 +1,79 @@
+"""The preflight before the first start: every line comes, and neither ZooKeeper, Pulsar nor a disk is changed."""
+
+from pathlib import Path
+
+import pytest
+
+from streaming.adapters.memory.pulsar import MemoryPulsar
+from streaming.adapters.memory.store import MemoryBroker, MemoryStore
+from streaming.adapters.memory.tree import MemoryTree
+from streaming.check.preflight import Line, Status, check, worst
+from streaming.clients import CommandClients
+from streaming.clock import ManualClock
+from streaming.config.load import load
+from streaming.config.settings import Settings
+from streaming.errors import UnavailableError
+from streaming.ports import Pulsar
+from tests.builders import NOW_MS, ROOT, put
+
+
+class World:
+    """A cluster that our service has never seen."""
+
+    def __init__(self, settings: Settings) -> None:
+        self.settings = settings
+        self.tree = MemoryTree(ManualClock(NOW_MS))
+        put(self.tree, f"{ROOT}/LAYOUT", b"2\norg.apache.bookkeeper.meta.HierarchicalLedgerManagerFactory:1")
+        put(self.tree, f"{ROOT}/INSTANCEID", b"id")
+        self.store = MemoryStore(self.tree)
+        self.pulsar = MemoryPulsar(ManualClock(NOW_MS))
+
+    def look(self) -> dict[str, Line]:
+        clients = CommandClients(self.store, lambda: Pulsar(self.pulsar, self.pulsar), MemoryBroker)
+        return {line.what: line for line in check(self.settings, clients, ManualClock(NOW_MS))}
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> World:
+    file = tmp_path / "config.toml"
+    file.write_text(
+        f'[zookeeper]\nledgers_root = "{ROOT}"\n[safety]\nexclusive_bookkeeper = true\n'
+        f'[state]\ndir = "{tmp_path}/new/state"\n[checkpoints]\ndir = "{tmp_path}/new/checkpoints"\n'
+    )
+    return World(load(file))
+
+
+def test_before_the_first_start_nothing_is_made(world: World, tmp_path: Path) -> None:
+    before = world.tree.paths()
+
+    lines = world.look()
+
+    assert [line for line in lines.values() if line.status is Status.PROBLEM] == []
+    for what in ("own root writable, clocks agree", "state directory", "checkpoints directory"):
+        assert lines[what].status is Status.NOTE
+        assert "does not exist yet; the first start makes it" in lines[what].says
+        assert "if the service has run before" in lines[what].do
+    assert lines["state of this cluster"].says == "not used yet"
+    assert (world.tree.paths(), world.store.faults.effects) == (before, 0)
+    assert (world.pulsar.topics, world.pulsar.faults.effects) == ({}, 0)
+    assert [each.name for each in tmp_path.iterdir()] == ["config.toml"]
+
+
+def test_where_a_service_does_not_answer_the_rest_is_looked_at_all_the_same(world: World) -> None:
+    world.pulsar.faults.away = True
+    lines = world.look()
+    assert lines["Pulsar admin"].exit_code == UnavailableError.exit_code
+    assert lines["ZooKeeper and ledger layout"].status is Status.OK
+    assert "state directory" in lines
+    assert "state of this cluster" not in lines
+    assert "accounts" not in lines
+    assert worst(list(lines.values())) == UnavailableError.exit_code
+
+
+def test_another_clusters_directory_is_the_worst(world: World) -> None:
+    state = Path(world.settings.state.dir)
+    state.mkdir(parents=True)
+    (state / "cluster.json").write_text('{"instance_id": "another"}')
+    lines = world.look()
+    assert "belongs to another" in lines["state of this cluster"].says
+    assert worst(list(lines.values())) == 4

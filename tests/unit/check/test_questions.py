@@ -1,0 +1,120 @@
+"""What the preflight makes of rights, clocks and directories, and that asking leaves nothing behind."""
+
+from pathlib import Path
+
+import pytest
+
+from streaming.adapters.memory.store import MemoryStore
+from streaming.adapters.memory.tree import MemoryTree
+from streaming.check.questions import Notice, delete_right, directory, judged_clock, own_root_and_clock
+from streaming.clock import ManualClock
+from streaming.config.load import load
+from streaming.errors import ConfigError, RefusedError, SafetyError
+from tests.builders import DAY_MS, NOW_MS, ROOT, put
+from udfs.formats.acl import CREATE, DELETE, READ, AclEntry, acl_bytes
+
+
+@pytest.mark.parametrize("ahead_ms", [-5_000, 0, 5_000])
+def test_clocks_that_agree_are_well(ahead_ms: int) -> None:
+    assert "differ by less" in judged_clock(ahead_ms, DAY_MS)
+
+
+@pytest.mark.parametrize("ahead_ms", [-5_001, 5_001, DAY_MS - 1, -DAY_MS])
+def test_clocks_that_differ_are_a_problem(ahead_ms: int) -> None:
+    with pytest.raises(ConfigError):
+        judged_clock(ahead_ms, DAY_MS)
+
+
+def test_a_clock_that_makes_young_ledgers_old_is_a_danger() -> None:
+    with pytest.raises(SafetyError):
+        judged_clock(DAY_MS, DAY_MS)
+
+
+def _store(*acl: AclEntry) -> MemoryStore:
+    tree = MemoryTree(ManualClock())
+    store = MemoryStore(tree)
+    put(tree, f"{ROOT}/available")
+    if acl:
+        put(tree, f"{ROOT}/00")
+        store.create(f"{ROOT}/00/0000", b"", acl=acl_bytes([*acl, AclEntry(READ | CREATE, "world", "anyone")]))
+        put(tree, f"{ROOT}/00/0000/L0005")
+    return store
+
+
+@pytest.mark.parametrize(
+    "entry", [AclEntry(DELETE, "world", "anyone"), AclEntry(DELETE | READ, "digest", "reaper:hash")], ids=["all", "us"]
+)
+def test_the_right_to_delete_is_seen_on_the_ledgers_parent(entry: AclEntry) -> None:
+    known = {("world", "anyone"), ("digest", "reaper:hash")}
+    assert f"{ROOT}/00/0000" in delete_right(_store(entry), ROOT, known)
+
+
+@pytest.mark.parametrize(
+    "entry", [AclEntry(READ, "world", "anyone"), AclEntry(DELETE, "digest", "other:hash")], ids=["read only", "another"]
+)
+def test_a_missing_right_to_delete_is_refused(entry: AclEntry) -> None:
+    with pytest.raises(RefusedError, match="does not let us delete"):
+        delete_right(_store(entry), ROOT, {("world", "anyone")})
+
+
+@pytest.mark.parametrize("acl", [(), (AclEntry(DELETE, "sasl", "broker"),)], ids=["no ledger", "another scheme"])
+def test_a_right_that_can_not_be_told_is_said_so(acl: tuple[AclEntry, ...]) -> None:
+    with pytest.raises(Notice):
+        delete_right(_store(*acl), ROOT, {("world", "anyone")})
+
+
+@pytest.mark.parametrize("ahead_ms", [0, 60_000])
+def test_the_clocks_are_compared_by_a_znode_that_is_gone_at_once(ahead_ms: int) -> None:
+    tree = MemoryTree(ManualClock(NOW_MS))
+    settings = load(None)
+    put(tree, settings.zookeeper.own_root)
+    before = tree.paths()
+    clock = ManualClock(NOW_MS + ahead_ms)
+    if ahead_ms:
+        with pytest.raises(ConfigError, match="differ by 60 s"):
+            own_root_and_clock(MemoryStore(tree), settings, clock)
+    else:
+        assert "znodes can be made" in own_root_and_clock(MemoryStore(tree), settings, clock)
+    assert tree.paths() == before
+
+
+def test_where_our_own_root_is_not_there_it_is_said_and_not_made() -> None:
+    store = MemoryStore(MemoryTree())
+    with pytest.raises(Notice, match="does not exist yet; the first start makes it"):
+        own_root_and_clock(store, load(None), ManualClock())
+    assert (store.tree.paths(), store.faults.effects) == (["/"], 0)
+
+
+def test_our_own_root_must_let_us_make_znodes() -> None:
+    store = MemoryStore(MemoryTree())
+    settings = load(None)
+    store.create(settings.zookeeper.own_root, b"", acl=acl_bytes([AclEntry(READ, "world", "anyone")]))
+    with pytest.raises(RefusedError):
+        own_root_and_clock(store, settings, ManualClock())
+
+
+def test_a_directory_that_is_there_is_looked_at_and_left_as_it_is(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("x")
+    changed_ns = tmp_path.stat().st_mtime_ns
+    assert "can be written" in directory(str(tmp_path))
+    assert [each.name for each in tmp_path.iterdir()] == ["file"]
+    assert tmp_path.stat().st_mtime_ns == changed_ns
+
+
+@pytest.mark.parametrize("uri", [False, True], ids=["path", "uri"])
+def test_a_directory_that_is_not_there_is_said_to_be_so_and_not_made(tmp_path: Path, uri: bool) -> None:
+    wanted = tmp_path / "a" / "b"
+    with pytest.raises(
+        Notice, match=f"does not exist yet; the first start makes it. {tmp_path} can be written"
+    ) as told:
+        directory(wanted.as_uri() if uri else str(wanted))
+    assert "if the service has run before" in str(told.value.do)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_directory_that_can_not_be_made_is_a_problem(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("x")
+    with pytest.raises(ConfigError, match="can't make it"):
+        directory(str(tmp_path / "file" / "state"))
+    with pytest.raises(ConfigError, match="can't be written"):
+        directory(str(tmp_path / "file"))

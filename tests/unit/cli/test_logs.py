@@ -1,0 +1,54 @@
+"""Java and Python write one log: the same layout, the same names of levels, in UTC."""
+
+import io
+import logging
+import re
+import time
+from collections.abc import Iterator
+
+import pytest
+
+from streaming.cli.logs import Log4jFormatter, start_logging
+from streaming.config.load import CONF
+
+PATTERN = "%d{yyyy-MM-dd'T'HH:mm:ss.SSS}{UTC}Z %p %c{1}: %m%n%ex"
+
+
+@pytest.fixture
+def far_from_greenwich(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.setenv("TZ", "Asia/Kathmandu")
+    time.tzset()
+    yield
+    monkeypatch.undo()
+    time.tzset()
+
+
+@pytest.mark.usefixtures("far_from_greenwich")
+@pytest.mark.parametrize(
+    ("level", "name"),
+    [(logging.INFO, "INFO"), (logging.WARNING, "WARN"), (logging.ERROR, "ERROR"), (logging.CRITICAL, "FATAL")],
+)
+def test_a_line_of_python_is_in_utc_and_names_its_level_as_log4j_does(level: int, name: str) -> None:
+    record = logging.LogRecord("ledger-reaper", level, "file.py", 1, "%s ledgers", (3,), None)
+    record.created, record.msecs = 1_700_000_000.007, 7.0
+    assert Log4jFormatter().format(record) == f"2023-11-14T22:13:20.007Z {name} ledger-reaper: 3 ledgers"
+
+
+def test_java_is_given_the_same_layout() -> None:
+    lines = (CONF / "log4j2.properties").read_text().splitlines()
+    assert f"appender.stderr.layout.pattern = {PATTERN}" in lines
+
+
+def test_our_information_is_logged_and_that_of_libraries_is_not() -> None:
+    root, out = logging.getLogger(), io.StringIO()
+    before, level = root.handlers[:], root.level
+    try:
+        start_logging(out)
+        logging.getLogger("ledger-reaper").info("started")
+        logging.getLogger("kazoo.client").info("connected")
+        logging.getLogger("kazoo.client").warning("lost")
+    finally:
+        root.handlers[:] = before
+        root.setLevel(level)
+    lines = [re.sub(r"^[0-9-]{10}T[0-9:]{8}\.[0-9]{3}Z ", "", line) for line in out.getvalue().splitlines()]
+    assert lines == ["INFO ledger-reaper: started", "WARN kazoo.client: lost"]

@@ -1,0 +1,77 @@
+"""What a newcomer meets first: help, version, completion, and commands in the order of use."""
+
+import os
+import subprocess
+import sys
+from importlib.metadata import version
+
+import pytest
+from typer.main import get_command
+from typer.testing import CliRunner
+
+from streaming.cli.main import ORDER_OF_USE, app
+
+
+def run(*arguments: str) -> tuple[int, str]:
+    result = CliRunner().invoke(app, list(arguments))
+    return result.exit_code, result.output
+
+
+def every_command() -> list[list[str]]:
+    groups = get_command(app).commands  # type: ignore[attr-defined]
+    return [
+        path
+        for name, command in groups.items()
+        for path in ([name], *([name, below] for below in getattr(command, "commands", {})))
+    ]
+
+
+def test_commands_are_listed_in_the_order_of_use_and_the_older_name_of_the_sandbox_is_not() -> None:
+    code, text = run("-h")
+    assert code == 0
+    listed = [line.split()[1] for line in text.splitlines() if line.startswith("│ ") and line[2].isalpha()]
+    assert listed == [name for name in ORDER_OF_USE if name != "cluster"]
+    assert set(get_command(app).commands) == set(ORDER_OF_USE)  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize("path", every_command(), ids=" ".join)
+def test_every_command_has_both_ways_to_ask_for_help(path: list[str]) -> None:
+    code, text = run(*path, "-h")
+    assert (code, text) == run(*path, "--help")
+    assert code == 0
+    assert f"Usage: ledger-reaper {' '.join(path)} " in text
+
+
+@pytest.mark.parametrize("name", ["sandbox", "cluster"])
+def test_the_sandbox_answers_to_both_names(name: str) -> None:
+    code, text = run(name, "-h")
+    assert code == 0
+    assert all(command in text for command in ("up", "down", "status"))
+
+
+def test_the_version_is_the_packages() -> None:
+    assert run("--version") == (0, f"ledger-reaper {version('ledger-reaper')}\n")
+
+
+def test_the_shell_completes_commands() -> None:
+    asked = {
+        "_LEDGER_REAPER_COMPLETE": "complete_bash",
+        "COMP_WORDS": "ledger-reaper re",
+        "COMP_CWORD": "1",
+        "_TYPER_COMPLETE_ARGS": "ledger-reaper re",
+    }
+    done = subprocess.run(
+        [sys.executable, "-m", "streaming"],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+        env=os.environ | asked,
+    )
+    assert sorted(done.stdout.split()) == ["receipts", "request", "resume"], done.stderr
+
+
+def test_dead_letters_are_filtered_by_reason_and_closed_with_a_why() -> None:
+    code, text = run("dlq", "write-off", "--all", "--reason", "NOT_JSON", "--config", "unread.toml")
+    assert code == 2
+    assert "--why" in text

@@ -1,0 +1,74 @@
+"""What `receipts` shows; a state directory that is not there must not look like one without receipts."""
+
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from streaming.cli.main import app
+from streaming.errors import ConfigError
+from streaming.state.settlements import SettlementFolder
+from udfs import columns as c
+
+AT_MS = 1_700_000_000_000  # 2023-11-14 22:13:20 UTC
+
+
+def receipt(**fields: Any) -> dict[str, Any]:
+    return {
+        c.CHUNK: 0,
+        c.AT_MS: AT_MS,
+        c.QUERY: "dlq",
+        **dict(zip(c.POSITION, ("persistent://a/b/c-partition-0", 1, 2, -1), strict=True)),
+        c.ORIGIN_MESSAGE_ID: "1:2:0",
+        c.OUTCOME: "DEAD_LETTER",
+        c.REASON: "WRITTEN_OFF",
+        c.DETAIL: "",
+        c.ATTEMPT: 0,
+        c.BYTES: 0,
+        c.LEDGER_ID: 17,
+    } | fields
+
+
+@pytest.fixture
+def config(tmp_path: Path) -> Path:
+    file = tmp_path / "config.toml"
+    file.write_text('[state]\ndir = "state"\n')
+    return file
+
+
+def ask(config: Path, *arguments: str) -> str:
+    result = CliRunner().invoke(app, [*arguments, "--config", str(config)])
+    if result.exception is not None:
+        raise result.exception
+    return result.stdout
+
+
+@pytest.mark.parametrize("arguments", [["receipts"], ["receipts", "--json"], ["undo", "--ledger", "17"]], ids=" ".join)
+def test_a_state_directory_that_does_not_exist_is_a_fault_of_the_configuration(
+    config: Path, arguments: list[str]
+) -> None:
+    with pytest.raises(ConfigError) as refused:
+        ask(config, *arguments)
+    assert f"{config.parent / 'state'} does not exist" in str(refused.value)
+    assert f"state.dir in {config}" in str(refused.value)
+
+
+def test_an_error_is_a_line_on_stderr_and_an_exit_code(config: Path) -> None:
+    command = [sys.executable, "-m", "streaming", "receipts", "--config", str(config)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.startswith("ledger-reaper: the state directory ")
+
+
+def test_a_state_directory_without_receipts_says_that_there_are_none_yet(config: Path) -> None:
+    (config.parent / "state").mkdir()
+    assert ask(config, "receipts").startswith("No receipts yet")
+    assert ask(config, "receipts", "--ledger", "17") == "No receipt matches.\n"
+
+
+def test_the_table_has_dates_with_the_year(config: Path) -> None:
+    SettlementFolder(str(config.parent / "state")).write_off(AT_MS, [[receipt()]])
+    assert " 2023-11-14 22:13:20 " in ask(config, "receipts", "--outcome", "DEAD_LETTER")

@@ -1,0 +1,32 @@
+"""Durations and sizes as operators write them."""
+
+import pytest
+
+from streaming.config.amounts import bytes_of, seconds_of
+from streaming.errors import ConfigError
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"), [("90s", 90), ("30m", 1800), ("6h", 21_600), ("7d", 604_800), ("2W", 1_209_600)]
+)
+def test_durations_are_read_as_operators_write_them(text: str, seconds: int) -> None:
+    assert seconds_of(text, "--watch") == seconds
+
+
+@pytest.mark.parametrize("text", ["", "6", "h", "-1h", "1.5h", "6 hours"])
+def test_what_is_no_duration_is_refused_by_the_option_s_name(text: str) -> None:
+    with pytest.raises(ConfigError, match="--watch"):
+        seconds_of(text, "--watch")
+
+
+@pytest.mark.parametrize(
+    ("text", "size"), [("500", 500), ("1K", 1024), ("10M", 10 << 20), ("2GiB", 2 << 30), ("1 TB", 1 << 40)]
+)
+def test_sizes_are_read_as_operators_write_them(text: str, size: int) -> None:
+    assert bytes_of(text, "--max-bytes") == size
+
+
+@pytest.mark.parametrize("text", ["", "G", "-5", "1.5G", "10X"])
+def test_what_is_no_size_is_refused_by_the_option_s_name(text: str) -> None:
+    with pytest.raises(ConfigError, match="--max-bytes"):
+        bytes_of(text, "--max-bytes")

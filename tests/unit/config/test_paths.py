@@ -1,0 +1,91 @@
+"""A relative path means the same wherever a command is started: it counts from the configuration file's folder."""
+
+import os
+from pathlib import Path
+
+import pytest
+
+from streaming.config.load import load
+from streaming.config.settings import Settings
+
+PATHS = {
+    "pulsar": ("token_file", "tls_trust_certs_file"),
+    "zookeeper": ("digest_file", "tls_ca_file", "tls_cert_file", "tls_key_file"),
+    "tiered_storage": ("credentials_file",),
+    "state": ("dir",),
+    "checkpoints": ("dir",),
+    "spark": ("local_dir",),
+}
+KEYS = [(section, key) for section, keys in PATHS.items() for key in keys]
+
+
+@pytest.fixture
+def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A working directory that is not the configuration's folder."""
+    folder = tmp_path / "elsewhere"
+    folder.mkdir()
+    monkeypatch.chdir(folder)
+    return folder
+
+
+def write(folder: Path, text: str) -> Path:
+    folder.mkdir(exist_ok=True)
+    file = folder / "config.toml"
+    file.write_text(text)
+    return file
+
+
+def value(settings: Settings, section: str, key: str) -> str:
+    return str(getattr(getattr(settings, section), key))
+
+
+@pytest.mark.parametrize(("section", "key"), KEYS)
+def test_a_relative_path_counts_from_the_folder_of_its_file(
+    tmp_path: Path, elsewhere: Path, section: str, key: str
+) -> None:
+    file = write(tmp_path / "etc", f'[{section}]\n{key} = "below/it"')
+    assert value(load(file), section, key) == str(tmp_path / "etc/below/it")
+    assert value(load(os.path.relpath(file)), section, key) == str(tmp_path / "etc/below/it")
+
+
+@pytest.mark.parametrize(("section", "key"), KEYS)
+def test_a_relative_path_of_the_environment_counts_from_the_working_directory(
+    tmp_path: Path, elsewhere: Path, monkeypatch: pytest.MonkeyPatch, section: str, key: str
+) -> None:
+    file = write(tmp_path / "etc", f'[{section}]\n{key} = "of/the/file"')
+    monkeypatch.setenv(f"LEDGER_REAPER__{section}__{key}".upper(), "below/it")
+    assert value(load(file), section, key) == str(elsewhere / "below/it")
+
+
+def test_an_absolute_path_a_uri_and_nothing_stay_as_they_are(tmp_path: Path) -> None:
+    settings = load(
+        write(
+            tmp_path,
+            '[pulsar]\ntoken_file = ""\n[state]\ndir = "hdfs://name/state"\n'
+            '[checkpoints]\ndir = "s3a://bucket/folder"\n[spark]\nlocal_dir = "/var/spark"',
+        )
+    )
+    assert (settings.pulsar.token_file, settings.state.dir) == ("", "hdfs://name/state")
+    assert (settings.checkpoints.dir, settings.spark.local_dir) == ("s3a://bucket/folder", "/var/spark")
+
+
+def test_defaults_count_from_the_operators_file_and_without_one_from_the_working_directory(
+    tmp_path: Path, elsewhere: Path
+) -> None:
+    assert load(write(tmp_path / "etc", "")).state.dir == str(tmp_path / "etc/state")
+    assert load(None).state.dir == str(elsewhere / "state")
+
+
+def test_what_is_no_path_is_left_alone(tmp_path: Path) -> None:
+    settings = load(write(tmp_path, '[service]\nname = "main"\n[topics]\nsubscription = "reaper"'))
+    assert (settings.service.name, settings.topics.subscription) == ("main", "reaper")
+
+
+def test_every_key_that_is_called_a_file_or_a_directory_is_a_path() -> None:
+    named = {
+        (section, key)
+        for section, field in Settings.model_fields.items()
+        for key in getattr(field.annotation, "model_fields", {})
+        if key.endswith("_file") or key in ("dir", "local_dir")
+    }
+    assert named == set(KEYS)

@@ -1,0 +1,226 @@
+"""A limit that was reached holds every later run too, which shows it; one resume lets go on what a person looked at."""
+
+import threading
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import cast
+
+import pytest
+
+from streaming.adapters.memory.store import MemoryStore
+from streaming.clock import ManualClock
+from streaming.deletion.instance import Coordination
+from streaming.errors import FencedError, StopRequestedError
+from streaming.limits.blast_radius import BlastRadius
+from streaming.limits.breaker import Breaker
+from streaming.metrics import Metrics
+from streaming.state import hold
+from tests.services import service_of
+from udfs.blast_radius import Chunk, Limits, Plan, Planned
+from udfs.units import HOUR_MS
+
+LIMITS = Limits(
+    per_batch=10,
+    per_hour=10,
+    per_hour_per_tenant=10**9,
+    per_hour_per_owner=10**9,
+    share_per_hour=1.0,
+    share_applies_above=0,
+)
+A, B = ("shop", "data:a"), ("shop", "data:b")
+NOW_MS = 10 * HOUR_MS
+
+
+class Operator(threading.Event):
+    """A stop that is never set but when `gives_up`; resumes at the first wait, if it is to."""
+
+    def __init__(self, resume: Callable[[], object] | None) -> None:
+        super().__init__()
+        self._resume = resume
+        self.looks: list[float] = []
+        self.look: Callable[[], float] = lambda: -1
+
+    def wait(self, _timeout: float | None = None) -> bool:
+        self.looks.append(self.look())
+        if self._resume is None:
+            return True
+        self._resume()
+        return False
+
+
+class Run:
+    """One run of the service on a breaker that outlives it; resumes: whether somebody resumes while it waits."""
+
+    def __init__(self, state_dir: str, breaker: Breaker, *, resumes: bool) -> None:
+        self.clock = ManualClock(NOW_MS)
+        self.is_mine = True
+        self.radius = BlastRadius(LIMITS, breaker, lambda: 1000, self.clock, lambda *_: {})
+        self.radius.recall([(NOW_MS - 1000, *B)] * 8)
+        self.stop = Operator((lambda: breaker.clear(now_ms=NOW_MS)) if resumes else None)
+        metrics = Metrics()
+        self.shown: Callable[[], float] = lambda: cast(
+            "float", metrics.registry.get_sample_value("ledger_deletion_limit_reached")
+        )
+        self.stop.look = self.shown
+        self.gate = service_of(
+            coordination=Coordination(lambda: self.is_mine, lambda: "", lambda: "", lambda _text: None, lambda: NOW_MS),
+            blast_radius=self.radius,
+            metrics=metrics,
+            clock=self.clock,
+            stop=self.stop,
+            state_dir=state_dir,
+        ).gate
+
+    def chunk(self, query: str, planned: Planned) -> tuple[int, ...] | None:
+        """Judge a chunk as its sweep does; returns how much each task may delete."""
+        self.gate.wait_until_open()
+        return self.gate.bound(Chunk(query, 7, NOW_MS), planned, lambda: Plan(planned, (sum(planned.values()),)))
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Callable[..., Run]:
+    breaker = Breaker(MemoryStore(), "/lr/breaker")
+    return lambda *, resumes=False: Run(str(tmp_path / "state"), breaker, resumes=resumes)
+
+
+def _tripped(run: Callable[..., Run], planned: Planned) -> None:
+    first = run()
+    with pytest.raises(StopRequestedError):
+        first.chunk("requests", planned)
+    assert first.shown() == 1
+
+
+@pytest.mark.parametrize("planned", [{A: 11}, {A: 3}], ids=["by itself too much", "too much within the hour"])
+def test_a_run_that_starts_held_shows_it_and_one_resume_lets_the_chunk_go_on(
+    run: Callable[..., Run], planned: Planned
+) -> None:
+    _tripped(run, planned)
+    second = run(resumes=True)
+    most = second.chunk("requests", planned)
+    assert most in (None, (sum(planned.values()),))
+    assert second.stop.looks == [1]
+    assert second.shown() == 0
+
+
+def test_a_resume_while_nothing_ran_counts_as_well(run: Callable[..., Run]) -> None:
+    _tripped(run, {A: 11})
+    run().radius.breaker.clear(now_ms=NOW_MS)
+    later = run()
+    assert later.chunk("requests", {A: 11}) == (11,)
+    assert not later.stop.looks
+
+
+def test_an_outage_while_it_is_held_needs_no_second_resume(run: Callable[..., Run]) -> None:
+    first = run()
+    with pytest.raises(StopRequestedError):
+        first.chunk("requests", {A: 11})
+    first.radius.breaker.clear(now_ms=NOW_MS)
+    assert first.chunk("requests", {A: 11}) == (11,)
+
+
+@pytest.mark.parametrize(
+    ("query", "planned"),
+    [
+        pytest.param("requests", {A: 12}, id="one delete more"),
+        pytest.param("requests", {B: 11}, id="another owner's"),
+        pytest.param("requests-1a2b3c4d", {A: 11}, id="another query's"),
+    ],
+)
+def test_a_resume_lets_nothing_go_on_that_nobody_has_looked_at(
+    run: Callable[..., Run], query: str, planned: Planned
+) -> None:
+    _tripped(run, {A: 11})
+    run().radius.breaker.clear(now_ms=NOW_MS)
+    with pytest.raises(StopRequestedError):
+        run().chunk(query, planned)
+
+
+def test_a_resume_is_good_for_one_chunk(run: Callable[..., Run]) -> None:
+    _tripped(run, {A: 11})
+    run().radius.breaker.clear(now_ms=NOW_MS)
+    later = run()
+    later.chunk("requests", {A: 11})
+    for again in (run(), later):
+        with pytest.raises(StopRequestedError):
+            again.chunk("requests", {A: 11})
+
+
+@pytest.mark.parametrize(
+    ("query", "deleted"),
+    [
+        pytest.param("retry", 1, id="another query deleted something"),
+        pytest.param("requests", 0, id="the chunk itself has gone by"),
+    ],
+)
+def test_a_resume_is_over_when_something_has_come_between(run: Callable[..., Run], query: str, deleted: int) -> None:
+    _tripped(run, {A: 11})
+    run().radius.breaker.clear(now_ms=NOW_MS)
+    later = run()
+    later.chunk(query, {B: 1})
+    later.radius.count({B: deleted}, is_doubtful=False)
+    with pytest.raises(StopRequestedError):
+        later.chunk("requests", {A: 11})
+
+
+def test_a_chunk_of_another_query_that_deleted_nothing_does_not_come_between(run: Callable[..., Run]) -> None:
+    _tripped(run, {A: 11})
+    run().radius.breaker.clear(now_ms=NOW_MS)
+    later = run()
+    later.chunk("retry", {B: 1})
+    later.radius.count({}, is_doubtful=False)
+    assert later.chunk("requests", {A: 11}) == (11,)
+
+
+def test_a_run_that_was_outdated_takes_no_resume_away(run: Callable[..., Run]) -> None:
+    _tripped(run, {A: 11})
+    outdated = run(resumes=True)
+    outdated.is_mine = False
+    with pytest.raises(FencedError):
+        outdated.chunk("requests", {A: 11})
+    assert run().chunk("requests", {A: 11}) == (11,)
+
+
+def test_what_the_sources_were_doubted_for_is_let_go_on_only_if_it_is_the_same(run: Callable[..., Run]) -> None:
+    first = run()
+    with pytest.raises(StopRequestedError):
+        first.gate.hold_if_doubted("requests", "9 of 10 owners")
+    first.radius.breaker.clear(now_ms=NOW_MS)
+    later = run().radius
+    assert later.doubt("requests", "10 of 10 owners")
+    assert later.doubt("retry", "9 of 10 owners")
+    assert not later.doubt("requests", "9 of 10 owners")
+    assert later.doubt("requests", "9 of 10 owners")
+
+
+def test_a_pause_holds_the_work_and_a_note_says_why_until_it_ends(run: Callable[..., Run], tmp_path: Path) -> None:
+    state_dir, paused, noted = str(tmp_path / "state"), ["maintenance"], []
+    only = run()
+
+    def resume() -> None:
+        noted.append(hold.noted(state_dir))
+        paused[0] = ""
+
+    only.gate.stop = Operator(resume)
+    only.gate.coordination = replace(only.gate.coordination, paused=lambda: paused[0])
+    only.gate.wait_until_open()
+    assert noted == [("paused: maintenance", NOW_MS)]
+    assert hold.noted(state_dir) == ("", 0)
+
+
+def test_a_run_that_is_not_held_takes_an_earlier_runs_note_away(run: Callable[..., Run], tmp_path: Path) -> None:
+    _tripped(run, {A: 11})
+    state_dir = str(tmp_path / "state")
+    assert hold.noted(state_dir)[0].startswith("LIMIT REACHED")
+    later = run()
+    later.radius.breaker.clear(now_ms=NOW_MS)
+    later.gate.wait_until_open()
+    assert hold.noted(state_dir) == ("", 0)
+
+
+def test_a_stop_ends_the_wait_before_anything_is_asked(run: Callable[..., Run]) -> None:
+    later = run()
+    later.gate.stop.set()
+    later.is_mine = False
+    with pytest.raises(StopRequestedError):
+        later.gate.wait_until_open()

@@ -1,0 +1,135 @@
+"""What replays and write-offs count and refuse; dry ones publish, lock and write nothing."""
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from streaming.adapters.memory.pulsar import MemoryPulsar
+from streaming.adapters.memory.store import MemoryBroker, MemoryStore
+from streaming.clients import CommandClients
+from streaming.clock import ManualClock
+from streaming.config.load import load
+from streaming.config.settings import Settings
+from streaming.coordination import identity
+from streaming.coordination.identity import ClusterIdentity
+from streaming.coordination.lock import InstanceLock
+from streaming.dlq import replay as work
+from streaming.dlq.letters import DeadLetterFilters
+from streaming.dlq.replay import REPLAY_ID, ReplayReport
+from streaming.errors import ConfigError, SafetyError
+from streaming.ports import Pulsar
+from streaming.schemas import DLQ
+from streaming.state.settlements import REPLAYING, WRITTEN_OFF, SettlementFolder
+from tests.builders import NOW_MS, data_request, put
+from udfs import columns as c
+from udfs.records import Reason
+from udfs.wire import encode
+
+REQUESTS = "persistent://pulsar/system/__ledger_deletion"
+
+
+@pytest.fixture
+def settings(tmp_path: Path) -> Settings:
+    """Two request topics."""
+    file = tmp_path / "config.toml"
+    file.write_text(
+        f'[topics]\nrequests = ["{REQUESTS}", "{REQUESTS}-too"]\ntrusted_tenants = ["pulsar"]\n'
+        f'[state]\ndir = "{tmp_path}"\n'
+    )
+    return load(file)
+
+
+@pytest.fixture
+def pulsar(settings: Settings) -> MemoryPulsar:
+    """Three dead letters without receipts; the newest is being replayed."""
+    memory = MemoryPulsar(ManualClock(NOW_MS))
+    partition = f"{settings.topics.dead_letter}-partition-2"
+    memory.ensure_namespace(settings.topics.dead_letter)
+    memory.create_partitioned_topic(settings.topics.dead_letter, 3)
+    for topic in settings.topics.requests:
+        memory.create_partitioned_topic(topic, 1)
+    for _ in range(3):
+        letter = memory.publish(partition, encode(data_request()), {"REASON": "IN_USE: listed"}, key="key")
+    rows: list[dict[str, Any]] = [
+        {
+            **dict(zip(c.POSITION, (partition, letter.ledger_id, entry, -1), strict=True)),
+            c.MESSAGE_KEY: "k",
+            c.PAYLOAD: b"",
+            c.MESSAGE_PROPERTIES: [],
+        }
+        for entry in (2, 7, 8)
+    ]
+    with SettlementFolder(settings.state.dir).plan(NOW_MS, REQUESTS, {}) as writer:
+        writer.add(rows)
+    return memory
+
+
+@pytest.fixture
+def clients(pulsar: MemoryPulsar) -> CommandClients:
+    return CommandClients(MemoryStore(), lambda: Pulsar(pulsar, pulsar), MemoryBroker)
+
+
+def test_a_dry_write_off_counts_what_would_be_written_off_and_publishes_nothing(
+    settings: Settings, clients: CommandClients, pulsar: MemoryPulsar
+) -> None:
+    effects = pulsar.faults.effects
+    report = work.write_off(settings, clients, DeadLetterFilters(), "junk", dry_run=True)
+    assert report == ReplayReport(settled=2, skipped={REPLAYING: 1})
+    assert work.is_interrupted(settings)
+    assert pulsar.faults.effects == effects
+    assert isinstance(clients.store, MemoryStore)
+    assert clients.store.tree.paths() == ["/"]
+
+
+def test_a_dry_replay_counts_what_its_topic_does_not_hold_yet(
+    settings: Settings, clients: CommandClients, pulsar: MemoryPulsar
+) -> None:
+    (plan,) = SettlementFolder(settings.state.dir).unfinished()
+    for each in (f"{plan.run}/0", f"{plan.run}/2", f"{plan.run}/99", "replay-1-another/1"):
+        pulsar.publish(f"{REQUESTS}-partition-0", properties={REPLAY_ID: each})
+
+    report = work.replay(settings, clients, DeadLetterFilters(), to=f"{REQUESTS}-too", dry_run=True)
+    assert report == ReplayReport(settled=2, resumed=1, to={REQUESTS: 1, f"{REQUESTS}-too": 2}, skipped={REPLAYING: 1})
+
+
+def test_a_letter_whose_request_topic_no_receipt_tells_is_replayed_only_where_a_person_says(
+    settings: Settings, clients: CommandClients
+) -> None:
+    with pytest.raises(ConfigError, match="choose with --to"):
+        work.replay(settings, clients, DeadLetterFilters(), dry_run=True)
+    with pytest.raises(ConfigError, match=r"none of topics\.requests"):
+        work.replay(settings, clients, DeadLetterFilters(), to="persistent://public/default/x", dry_run=True)
+
+
+def _known_cluster(settings: Settings, clients: CommandClients) -> ClusterIdentity:
+    assert isinstance(clients.store, MemoryStore)
+    root = settings.zookeeper.ledgers_root
+    put(clients.store.tree, f"{root}/LAYOUT", b"2\norg.apache.bookkeeper.meta.HierarchicalLedgerManagerFactory:1")
+    put(clients.store.tree, f"{root}/INSTANCEID", b"id")
+    return identity.of_cluster(settings, clients.store, clients.pulsar.admin)
+
+
+def test_a_write_off_gives_each_letter_that_waits_a_receipt_once(settings: Settings, clients: CommandClients) -> None:
+    _known_cluster(settings, clients)
+    report = work.write_off(settings, clients, DeadLetterFilters(), "junk")
+    assert report == ReplayReport(settled=2, skipped={REPLAYING: 1})
+    rows = list(SettlementFolder(settings.state.dir).written_off())
+    assert {(row[c.QUERY], row[c.REASON]) for row in rows} == {(DLQ, str(Reason.WRITTEN_OFF))}
+    assert all("junk (by " in row[c.DETAIL] for row in rows)
+    again = work.write_off(settings, clients, DeadLetterFilters(), "junk")
+    assert again == ReplayReport(settled=0, skipped={REPLAYING: 1, WRITTEN_OFF: 2})
+
+
+def test_nothing_is_settled_with_another_clusters_state_or_beside_another_run(
+    settings: Settings, clients: CommandClients
+) -> None:
+    here = _known_cluster(settings, clients)
+    lock = InstanceLock(clients.store, settings.zookeeper.own_root, "main.dlq", on_lost=lambda: None)
+    with lock, pytest.raises(SafetyError, match="already runs"):
+        work.write_off(settings, clients, DeadLetterFilters(), "junk")
+    identity.hold(replace(here, instance_id="another"), settings.state.dir)
+    with pytest.raises(SafetyError, match="belongs to another cluster"):
+        work.write_off(settings, clients, DeadLetterFilters(), "junk")
+    assert list(SettlementFolder(settings.state.dir).written_off()) == []

@@ -1,0 +1,111 @@
+"""What an owner refers to is read whole or not at all."""
+
+import pytest
+
+from streaming.errors import UnavailableError
+from tests.builders import (
+    CURSOR,
+    MINUTE_MS,
+    OTHER_TOPIC,
+    SCHEMA,
+    TOPIC,
+    cursor_znode,
+    list_znode,
+    locator_znode,
+    view,
+)
+from tests.world import Bench
+from udfs.paths import cursor_path, managed_ledger_path, schema_path
+from udfs.records import Presence
+
+DATA, OTHER_DATA = f"data:{TOPIC}", f"data:{OTHER_TOPIC}"
+BUCKETS = f"buckets:{TOPIC}"
+
+
+@pytest.fixture
+def bench() -> Bench:
+    bench = Bench()
+    bench.owner(managed_ledger_path(TOPIC), list_znode(1, 2))
+    bench.broker.topics[TOPIC] = view(2)
+    return bench
+
+
+class TestLoader:
+    def test_reads_all_keys_together(self, bench: Bench) -> None:
+        bench.owner(cursor_path(TOPIC, CURSOR), cursor_znode(6))
+        bench.owner(schema_path(SCHEMA), locator_znode(3))
+        operations: list[str] = []
+        bench.store.faults.before(lambda operation, _paths: operations.append(operation))
+        keys = [DATA, OTHER_DATA, f"cursor:{TOPIC}/{CURSOR}", f"schema:{SCHEMA}"]
+        loaded = bench.loader().load(keys)
+        assert list(loaded) == keys
+        assert [list(loaded[key].in_use) for key in keys] == [[1, 2], [], [6], [3]]
+        assert operations == ["read_many"]
+
+    def test_asks_the_broker_once_per_topic(self, bench: Bench) -> None:
+        bench.loader().load([DATA, f"cursor:{TOPIC}/{CURSOR}", f"compacted:{TOPIC}"])
+        assert bench.broker.asked == [TOPIC]
+
+    def test_asks_for_a_schema_only_where_its_locator_is_absent(self, bench: Bench) -> None:
+        bench.owner(schema_path(SCHEMA), locator_znode(3))
+        bench.loader().load([f"schema:{SCHEMA}", "schema:public/default/none"])
+        assert bench.broker.asked == ["public/default/none"]
+
+    def test_takes_the_time_before_it_reads_so_that_an_age_is_never_understated(self, bench: Bench) -> None:
+        before_ms = bench.clock.now_ms()
+        bench.store.faults.before(lambda _operation, _paths: bench.age(MINUTE_MS))
+        assert bench.loader().load([DATA])[DATA].read_at_ms == before_ms
+
+    def test_reads_every_cursor_for_buckets(self, bench: Bench) -> None:
+        bench.owner(cursor_path(TOPIC, CURSOR), cursor_znode(6, buckets=[21]))
+        bench.owner(cursor_path(TOPIC, "audit"), cursor_znode(7, buckets=[22]))
+        loaded = bench.loader().load([BUCKETS])[BUCKETS]
+        assert list(loaded.in_use) == [21, 22]
+        assert len(loaded.checks) == 3
+
+    def test_cursors_that_can_not_be_listed_make_buckets_unreadable(self, bench: Bench) -> None:
+        bench.owner(cursor_path(TOPIC, CURSOR), cursor_znode(6, buckets=[21]))
+
+        def refuse_listing(operation: str, _paths: object) -> None:
+            bench.store.unreadable = {managed_ledger_path(TOPIC)} if operation == "children_many" else set()
+
+        bench.store.faults.before(refuse_listing)
+        assert bench.loader().load([BUCKETS])[BUCKETS].presence is Presence.UNREADABLE
+
+    def test_a_topic_that_appears_between_listing_its_cursors_and_reading_it_is_unreadable(self, bench: Bench) -> None:
+        path = managed_ledger_path(OTHER_TOPIC)
+
+        def appear(operation: str, _paths: object) -> None:
+            if operation == "read_many":
+                bench.owner(path, list_znode(1))
+                bench.owner(f"{path}/{CURSOR}", cursor_znode(6, buckets=[21]))
+
+        bench.store.faults.before(appear)
+        key = f"buckets:{OTHER_TOPIC}"
+        assert bench.loader().load([key])[key].presence is Presence.UNREADABLE
+
+    def test_buckets_of_a_gone_topic_are_gone_with_it(self, bench: Bench) -> None:
+        key = f"buckets:{OTHER_TOPIC}"
+        assert bench.loader().load([key])[key].presence is Presence.GONE
+
+    @pytest.mark.parametrize("key", [DATA, f"compacted:{TOPIC}", BUCKETS])
+    def test_an_unreadable_owner_is_unreadable_and_spoils_no_other(self, bench: Bench, key: str) -> None:
+        bench.owner(managed_ledger_path(OTHER_TOPIC), list_znode(7))
+        bench.store.unreadable.add(managed_ledger_path(TOPIC))
+        loaded = bench.loader().load([key, OTHER_DATA])
+        assert loaded[key].presence is Presence.UNREADABLE
+        assert list(loaded[OTHER_DATA].in_use) == [7]
+
+    def test_without_a_broker_an_absent_owner_stays_unreadable(self, bench: Bench) -> None:
+        loaded = bench.loader(ask_broker=False).load([DATA, OTHER_DATA])
+        assert loaded[DATA].presence is Presence.PRESENT
+        assert loaded[OTHER_DATA].presence is Presence.UNREADABLE
+
+    def test_juicefs_6479_one_failed_read_never_counts_as_nothing_found(self, bench: Bench) -> None:
+        bench.store.faults.away = True
+        with pytest.raises(UnavailableError):
+            bench.loader().load([DATA, OTHER_DATA])
+
+    def test_no_keys_ask_nothing(self, bench: Bench) -> None:
+        assert bench.loader().load([]) == {}
+        assert bench.broker.asked == []

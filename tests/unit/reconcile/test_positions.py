@@ -1,0 +1,36 @@
+"""What is accounted for, by position: messages with receipts and retries that wait, and where there is a hole."""
+
+from pathlib import Path
+
+from streaming.reconcile.messages import look, missing_of
+from streaming.reconcile.positions import Accounted
+from tests.unit.reconcile.rows import SOURCE, write_rows
+
+
+def test_receipts_and_waiting_retries_account_for_a_message_and_holes_in_a_batch_do_not(tmp_path: Path) -> None:
+    write_rows(tmp_path, "receipts", [(5, 0, -1), (5, 0, -1), (5, 1, 0), (5, 1, 1), (5, 2, 1), (6, 3, -1)])
+    write_rows(tmp_path, "receipts", [(5, 4, -1)], source="another")
+    write_rows(tmp_path, "waiting", [(5, 3, -1), (6, 3, -1)])
+
+    accounted = Accounted(str(tmp_path), SOURCE, [5, 6])
+
+    assert accounted.entries() == {5: {0, 1, 3}, 6: {3}}
+    assert (5, 2, 1) in accounted.messages([5])
+    assert (5, 2, 0) not in accounted.messages([5])
+    assert accounted.messages([6]) == {(6, 3, -1)}
+
+
+def test_only_ledgers_that_are_compared_are_read_and_one_without_a_hole_is_a_range(tmp_path: Path) -> None:
+    write_rows(tmp_path, "receipts", [(ledger, entry, -1) for ledger in (4, 5, 6, 8, 9) for entry in range(3)])
+    write_rows(tmp_path, "receipts", [(8, 5, -1)])
+
+    accounted = Accounted(str(tmp_path), SOURCE, {5, 8})
+
+    assert accounted.entries() == {5: range(3), 8: {0, 1, 2, 5}}
+    assert accounted.messages([4, 5]) == {(5, entry, -1) for entry in range(3)}
+    assert missing_of(look([(5, 4), (8, 6)], (8, 5)), accounted.entries()) == [(5, 3), (8, 3), (8, 4)]
+
+
+def test_nothing_is_accounted_for_where_nothing_was_done(tmp_path: Path) -> None:
+    assert Accounted(str(tmp_path), SOURCE, [5]).entries() == {}
+    assert Accounted(str(tmp_path), SOURCE, []).entries() == {}

@@ -1,0 +1,67 @@
+"""Whose option wins under spark-submit: spark-submit's, unless it contradicts what makes our jobs safe."""
+
+from pathlib import Path
+
+import pytest
+
+from streaming.config.load import CONF, load
+from streaming.errors import ConfigError
+from streaming.spark import s3a
+from streaming.spark.session import NEEDED
+from streaming.spark.submitted import FIXED, chosen, completed
+
+DELTA = NEEDED["spark.sql.extensions"]
+
+
+def test_what_was_given_is_not_set_again_and_what_was_not_given_is_ours() -> None:
+    ours = NEEDED | chosen(load(None).spark)
+    given = {"spark.master": "local[4]", "spark.ui.port": "4123", "spark.scheduler.mode": "FIFO"}
+    set_beside = completed(ours, given)
+    assert not given.keys() & set_beside.keys()
+    assert {key: set_beside[key] for key in ours.keys() - given.keys()} == {
+        key: value for key, value in ours.items() if key not in given
+    }
+
+
+@pytest.mark.parametrize("key", FIXED)
+def test_a_contradiction_to_what_makes_our_jobs_safe_is_refused_and_the_same_value_is_not(
+    key: str, tmp_path: Path
+) -> None:
+    config = tmp_path / "config.toml"
+    config.write_text('[checkpoints]\ndir = "s3a://bucket/folder"\nendpoint = "https://minio"')
+    ours = NEEDED | s3a.spark_conf(load(config).checkpoints)
+    assert key not in completed(ours, {key: ours[key].upper()})
+    with pytest.raises(ConfigError) as refused:
+        completed(ours, {key: "another"})
+    assert f"{key}=another, and not {ours[key]}: {FIXED[key]}" in str(refused.value)
+
+
+def test_every_contradiction_is_named() -> None:
+    with pytest.raises(ConfigError) as refused:
+        completed(NEEDED, {"spark.speculation": "true", "spark.sql.session.timeZone": "Europe/Berlin"})
+    assert "spark.speculation=true" in str(refused.value)
+    assert "spark.sql.session.timeZone=Europe/Berlin" in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [
+        pytest.param("a.B", f"a.B,{DELTA}", id="another extension keeps its place"),
+        pytest.param(f"a.B,{DELTA}", None, id="Delta's is among them"),
+    ],
+)
+def test_deltas_extension_is_added_to_others(given: str, expected: str | None) -> None:
+    assert completed(NEEDED, {"spark.sql.extensions": given}).get("spark.sql.extensions") == expected
+
+
+@pytest.mark.parametrize(
+    ("master", "host"), [("local[*]", "127.0.0.1"), ("spark://head:7077", None), ("k8s://https://head", None)]
+)
+def test_only_a_local_master_keeps_the_driver_on_the_loopback_address(master: str, host: str | None) -> None:
+    assert completed(NEEDED, {"spark.master": master}).get("spark.driver.host") == host
+
+
+def test_the_properties_file_for_spark_submit_has_what_our_jobs_rely_on() -> None:
+    lines = (CONF / "spark-defaults.conf").read_text().splitlines()
+    given = dict(line.split(maxsplit=1) for line in lines if line and not line.startswith("#"))
+    assert {key: given.get(key) for key in NEEDED} == NEEDED

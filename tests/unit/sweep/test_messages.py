@@ -1,0 +1,88 @@
+"""What of a message counts depends on the topic it was read from: in a request topic anybody could have written it."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+
+from streaming.schemas import REQUESTS, RETRY
+from streaming.sweep.messages import MessageReader
+from tests.builders import data_request
+from udfs import columns as c
+from udfs.admission import Admission
+from udfs.records import Reason, Rejection
+from udfs.retry import ORIGIN_MESSAGE_ID, REAL_TOPIC, RECONSUMETIMES
+from udfs.sightings import OWNER_ABSENT_SINCE
+from udfs.wire import encode
+
+SYSTEM = "persistent://pulsar/system/__ledger_deletion"
+ADMISSION = Admission(frozenset({SYSTEM}), frozenset({"pulsar"}))
+REQUEST = data_request(5)
+OURS = {RECONSUMETIMES: "9", ORIGIN_MESSAGE_ID: "1:2:3", OWNER_ABSENT_SINCE: "1:signature"}
+
+
+def row(
+    entry: int = 3, fields: Mapping[str, Any] | None = None, *, batch: int = -1, source: str = SYSTEM
+) -> dict[str, Any]:
+    message = {c.PAYLOAD: encode(REQUEST), c.MESSAGE_PROPERTIES: [("a", "b"), *OURS.items()]}
+    place = {c.SOURCE: source, c.POSITION_LEDGER: 70, c.POSITION_ENTRY: entry, c.POSITION_BATCH: batch}
+    return place | message | dict(fields or {})
+
+
+@pytest.mark.parametrize(
+    ("query", "properties", "origin_id"),
+    [
+        pytest.param(REQUESTS, {"a": "b"}, "70:3:-1", id="a request topic"),
+        pytest.param(RETRY, {"a": "b", **OURS}, "1:2:3", id="the retry topic"),
+    ],
+)
+def test_what_only_we_write_counts_in_the_retry_topic_only(
+    query: str, properties: dict[str, str], origin_id: str
+) -> None:
+    (message,) = MessageReader(query, ADMISSION).read([row()])
+    assert (message.request, message.properties, message.origin_id) == (REQUEST, properties, origin_id)
+
+
+@pytest.mark.parametrize(
+    ("source", "batch", "origin_id"),
+    [
+        pytest.param(SYSTEM, -1, "70:3:-1", id="a topic without partitions"),
+        pytest.param(f"{SYSTEM}-partition-2", -1, "70:3:2", id="a partition"),
+        pytest.param(f"{SYSTEM}-partition-2", 7, "70:3:2:7", id="a message of a batch"),
+    ],
+)
+def test_an_original_is_known_by_its_own_message_id(source: str, batch: int, origin_id: str) -> None:
+    (message,) = MessageReader(REQUESTS, ADMISSION).read([row(source=source, batch=batch)])
+    assert message.origin_id == origin_id
+
+
+def test_a_retry_without_an_origin_is_known_by_its_own_message_id() -> None:
+    (message,) = MessageReader(RETRY, ADMISSION).read([row(fields={c.MESSAGE_PROPERTIES: None})])
+    assert (message.properties, message.origin_id) == ({}, "70:3:-1")
+
+
+def test_a_message_that_was_delivered_twice_counts_once_also_across_batches() -> None:
+    reader = MessageReader(REQUESTS, ADMISSION)
+    first = reader.read([row(3), row(3), row(3, batch=0), row(4)])
+    second = reader.read([row(4), row(5)])
+    assert [message.row[c.POSITION_ENTRY] for message in [*first, *second]] == [3, 3, 4, 5]
+
+
+@pytest.mark.parametrize(
+    ("fields", "reason"),
+    [
+        pytest.param({c.PAYLOAD: b"no JSON"}, Reason.NOT_JSON, id="no request"),
+        pytest.param({c.PAYLOAD: None}, Reason.EMPTY_PAYLOAD, id="no payload"),
+        pytest.param({c.SOURCE: "persistent://rival/reaper/requests"}, Reason.OTHER_TENANT, id="another tenant's"),
+    ],
+)
+def test_a_message_that_holds_no_request_of_its_senders_is_a_rejection(fields: dict[str, Any], reason: Reason) -> None:
+    (message,) = MessageReader(REQUESTS, ADMISSION).read([row(fields=fields)])
+    assert isinstance(message.request, Rejection)
+    assert message.request.reason is reason
+
+
+def test_a_copy_in_the_retry_topic_has_the_rights_of_the_topic_it_first_came_to() -> None:
+    copy = row(source=f"{SYSTEM}-RETRY", fields={c.MESSAGE_PROPERTIES: [(REAL_TOPIC, SYSTEM)]})
+    (message,) = MessageReader(RETRY, ADMISSION).read([copy])
+    assert message.request == REQUEST

@@ -1,0 +1,66 @@
+"""DELETED is said of what was looked for and not found; what was kept is looked for, too."""
+
+import pytest
+
+from streaming.errors import UnavailableError
+from tests.builders import TOPIC, compacted_request, cursor_znode, data_request, list_znode, view
+from tests.sweeps import DELETED, LIST, when, why, whys
+from tests.world import Bench, path_of
+from udfs.paths import cursor_path
+from udfs.records import Outcome, Reason
+
+
+class TestVerification:
+    def test_t11_a_store_that_says_deleted_and_did_nothing_is_found_out(self, bench: Bench) -> None:
+        bench.tree.deaf = True
+        assert why(bench.sweep(data_request(5))) == (Outcome.RETRY, Reason.STILL_THERE)
+
+    def test_finds_out_a_ledger_that_came_back(self, bench: Bench) -> None:
+        when(bench, "read_many", lambda: bench.ledger(data_request(5)), nth=3)
+        assert why(bench.sweep(data_request(5))) == (Outcome.RETRY, Reason.STILL_THERE)
+
+    def test_that_can_not_read_says_nothing(self, bench: Bench) -> None:
+        def away() -> None:
+            bench.store.faults.away = True
+
+        when(bench, "read_many", away, nth=3)
+        with pytest.raises(UnavailableError):
+            bench.sweep(data_request(5))
+
+
+class TestKept:
+    """After a batch, what was kept is confirmed present; who deleted it, and whether that was right, is told apart."""
+
+    def test_a_kept_ledger_that_vanishes_while_its_owner_names_it_is_told(self, bench: Bench) -> None:
+        when(bench, "delete_guarded", lambda: bench.tree.remove(path_of(8)))
+        swept = bench.sweep(data_request(8), data_request(5))
+        assert whys(swept) == [(Outcome.RETRY, Reason.KEPT_AND_GONE), DELETED]
+
+    def test_a_kept_ledger_that_its_owner_gave_up_and_deleted_meanwhile_is_nothing_strange(self, bench: Bench) -> None:
+        def trim() -> None:
+            bench.owner(LIST, list_znode(9))
+            bench.broker.topics[TOPIC] = view(9)
+            bench.tree.remove(path_of(8))
+
+        when(bench, "read_many", trim, nth=3)  # after ledgers and owner
+        assert why(bench.sweep(data_request(8))) == (Outcome.RETRY, Reason.IN_USE)
+        assert path_of(8) not in bench.left()
+
+    def test_an_old_compacted_ledger_that_the_cursor_still_names_may_go_at_any_time(self, bench: Bench) -> None:
+        bench.owner(cursor_path(TOPIC, "__compaction"), cursor_znode(properties={"CompactedTopicLedger": 7}))
+        bench.broker.topics[TOPIC] = view(8, 9, cursors={"__compaction": -1}, compacted_ledger=10)
+        bench.ledger(compacted_request(7))
+        bench.age()
+        when(bench, "read_many", lambda: bench.tree.remove(path_of(7)), nth=3)
+        assert why(bench.sweep(compacted_request(7))) == (Outcome.RETRY, Reason.IN_USE)
+        assert path_of(7) not in bench.left()
+
+    def test_kept_ledgers_are_looked_for_in_bulk(self, bench: Bench) -> None:
+        for ledger_id in range(100, 600):
+            bench.ledger(data_request(ledger_id))
+        bench.owner(LIST, list_znode(*range(100, 600)))
+        bench.age()
+        reads: list[int] = []
+        bench.store.faults.before(lambda name, paths: reads.append(len(paths)) if name == "read_many" else None)
+        bench.sweep(*(data_request(ledger_id) for ledger_id in range(100, 599)))
+        assert [n for n in reads if n] == [499, 1, 499]

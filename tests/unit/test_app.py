@@ -1,0 +1,110 @@
+"""A stop: none of what runs waits for another, what does not end is cut short, and waits of the start are given up."""
+
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+from pyspark.sql import SparkSession
+
+from streaming.adapters.pulsar.admin import PulsarAdmin
+from streaming.app import _stop
+from streaming.config.load import load
+from streaming.config.settings import Settings
+from streaming.deletion.retries import DueLoop
+from streaming.errors import BusyError, StopRequestedError
+from streaming.queries.running import RunningQueries
+from streaming.topics.setup import ensure_topics
+
+TOPICS = tuple(f"persistent://pulsar/ledger-deletion/r{n}" for n in range(3))
+
+
+class PaperAdmin:
+    """Topics whose subscription somebody holds. on_ask: called before each answer."""
+
+    def __init__(self, on_ask: Callable[[], None] = lambda: None) -> None:
+        self._on_ask = on_ask
+
+    def partitions(self, _topic: str) -> int:
+        return 4
+
+    def ensure_namespace(self, _topic: str) -> None:
+        pass
+
+    def ensure_subscription(self, _topic: str, subscription: str) -> None:
+        self._on_ask()
+        raise BusyError(f"{subscription} is held")
+
+
+class PaperStream:
+    """A query that ends when `ends` is set."""
+
+    def __init__(self, ends: threading.Event, on_stop: Callable[[], object]) -> None:
+        self._ends = ends
+        self._on_stop = on_stop
+        self.is_active = True
+
+    def stop(self) -> None:
+        self._on_stop()
+        assert self._ends.wait(30)
+        self.is_active = False
+
+
+class Jobs:
+    """What _stop asks of Spark."""
+
+    def __init__(self) -> None:
+        self.cancelled = threading.Event()
+        self.sparkContext = self
+
+    def cancelAllJobs(self) -> None:  # noqa: N802  Spark's name
+        self.cancelled.set()
+
+
+@pytest.fixture
+def settings(tmp_path: Path) -> Settings:
+    file = tmp_path / "config.toml"
+    listed = ", ".join(f'"{topic}"' for topic in TOPICS)
+    file.write_text(f'[topics]\nrequests = [{listed}]\n[checkpoints]\ndir = "{tmp_path}/checkpoints"\n')
+    return load(file)
+
+
+def _queries(settings: Settings, streams: list[PaperStream]) -> RunningQueries:
+    left = iter(streams)
+    admin = cast("PulsarAdmin", PaperAdmin())
+    queries = RunningQueries(settings, admin, lambda _query: cast("Any", next(left)), lambda _name: None)
+    queries.start()
+    return queries
+
+
+def _sleeping() -> DueLoop:
+    class Sleeps:
+        def join(self, _timeout_s: float) -> bool:
+            return True
+
+    return cast("DueLoop", Sleeps())
+
+
+def test_a_query_that_waits_for_another_keeps_that_from_being_stopped_no_longer(settings: Settings) -> None:
+    last = threading.Event()
+    at_once = threading.Event()
+    at_once.set()
+    streams = [PaperStream(last, lambda: None) for _ in TOPICS] + [PaperStream(at_once, last.set)]
+    jobs = Jobs()
+    _stop(cast("SparkSession", jobs), _queries(settings, streams), _sleeping())
+    assert not any(each.is_active for each in streams)
+    assert not jobs.cancelled.is_set()
+
+
+def test_what_does_not_end_by_itself_is_cut_short_though_no_retry_is_at_work(settings: Settings) -> None:
+    jobs = Jobs()
+    streams = [PaperStream(jobs.cancelled, lambda: None) for _ in range(len(TOPICS) + 1)]
+    _stop(cast("SparkSession", jobs), _queries(settings, streams), _sleeping(), last_words_s=0.05)
+    assert not any(each.is_active for each in streams)
+
+
+def test_a_start_that_waits_for_a_held_subscription_gives_up_when_told_to_stop(settings: Settings) -> None:
+    stop = threading.Event()
+    with pytest.raises(StopRequestedError):
+        ensure_topics(cast("PulsarAdmin", PaperAdmin(stop.set)), settings, stop)
