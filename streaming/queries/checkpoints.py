@@ -94,7 +94,7 @@ def left_behind(
 ) -> dict[str, str]:
     """Return, for each topic that a checkpoint has read and no query reads now, a sentence for the log."""
     used = {query.name for query in queries}
-    said = {}
+    found = {}
     for name in sorted(each for each in _names(root_of(settings)) if each.startswith(FURTHER)):
         checkpoint = checkpoint_of(settings, name)
         for topic in (
@@ -108,8 +108,8 @@ def left_behind(
                 else "is not read now: it is neither in topics.requests nor taken up by topics.requests_pattern, and "
                 "what is unread there waits until it is"
             )
-            said[topic] = f"{topic}, which {checkpoint} has read, {what}. If that is meant: {_WAY_OUT}."
-    return said
+            found[topic] = f"{topic}, which {checkpoint} has read, {what}. If that is meant: {_WAY_OUT}."
+    return found
 
 
 def refuse_changes(settings: Settings, partitions: Callable[[str], int | None]) -> None:
