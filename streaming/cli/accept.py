@@ -5,6 +5,7 @@ from typing import Annotated
 import typer
 
 from streaming.cli.options import Config, Yes, confirm, settings_of
+from streaming.cli.state import settings_with_state
 from streaming.errors import ConfigError
 
 
@@ -31,7 +32,7 @@ def accept(
 
     if bool(topic) + all_owners + gaps != 1:
         raise ConfigError("choose one of --topic T (which may stand several times), --all and --gaps")
-    settings = settings_of(config)
+    settings = settings_with_state(config) if gaps else settings_of(config)
     if all_owners:
         confirm("Accept the lists of all topics as they are now, however short they have become?", yes=yes)
     with command_clients(settings) as clients:

@@ -3,10 +3,18 @@
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from streaming.cli.options import settings_of
 from streaming.errors import ConfigError
 
 if TYPE_CHECKING:
     from streaming.config.settings import Settings
+
+
+def settings_with_state(config: Path) -> "Settings":
+    """Load the configuration. Raises ConfigError, also if the state directory does not exist."""
+    settings = settings_of(config)
+    require_state(settings, config)
+    return settings
 
 
 def require_state(settings: "Settings", config: Path) -> None:

@@ -20,6 +20,7 @@ from streaming.errors import ConfigError
 
 CONF = Path(__file__).parents[2] / "conf"  # beside the packages, in a checkout and in a wheel alike
 _DEFAULTS = CONF / "default.toml"
+_USED = "cluster.json"  # a start leaves this file in each of its directories (coordination/identity.py)
 
 
 def load(path: str | Path | None) -> Settings:
@@ -34,9 +35,29 @@ def load(path: str | Path | None) -> Settings:
         raise ConfigError(_text(source, _faults(error))) from error
     except (ValueError, OSError) as error:
         raise ConfigError(f"{source} can't be read: {error}") from error
-    if faults := faults_of(settings):
+    if faults := [*faults_of(settings), *_left_behind(settings, file)]:
         raise ConfigError(_text(source, faults))
     return settings
+
+
+def _left_behind(settings: Settings, file: Path | None) -> list[str]:
+    """Directories of an earlier version, for which a relative path counted from the working directory.
+
+    A start with empty directories would forget what the earlier runs believed, deleted and put off.
+    """
+    if file is None:
+        return []
+    faults = []
+    for key, location in (("state.dir", settings.state.dir), ("checkpoints.dir", settings.checkpoints.dir)):
+        new, folder = Path(location), file.parent.resolve()
+        old = Path.cwd() / new.relative_to(folder) if new.is_relative_to(folder) else new
+        if old != new and (old / _USED).is_file() and not new.exists():
+            faults.append(
+                f"{key}: a relative path counts from the folder of the configuration file, which gives {new}. That "
+                f"directory does not exist, while {old} belongs to an earlier run: name the right one with its full "
+                "path, or make the new one yourself if you want to begin anew"
+            )
+    return faults
 
 
 def _from_sources(file: Path | None) -> type[Settings]:

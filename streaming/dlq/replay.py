@@ -89,7 +89,7 @@ def write_off(
 ) -> ReplayReport:
     """Close the chosen dead letters that wait, all or none of them, with a receipt each. Raises as replay does."""
     if not why.strip():
-        raise ConfigError("--reason: say why; it is what the receipt will tell")
+        raise ConfigError("--why: say why you write these letters off; the receipts will tell it")
     work = _Work(settings, clients.pulsar, "", SystemClock())
     if dry_run:
         work.report.settled = sum(len(lot) for lot in work.lots(chosen))

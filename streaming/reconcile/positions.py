@@ -10,7 +10,7 @@ import pyarrow.compute as pc
 import pyarrow.dataset as ds
 
 from streaming import schemas
-from streaming.state.tables import opened
+from streaming.state.tables import opened, scan
 from udfs import columns as c
 
 _POSITION = [c.POSITION_LEDGER, c.POSITION_ENTRY, c.POSITION_BATCH]
@@ -33,12 +33,13 @@ class Accounted:
         ledger = ds.field(c.POSITION_LEDGER)
         # the bounds let Delta leave out files unread
         wanted = (ledger >= min(ledgers)) & (ledger <= max(ledgers)) & ledger.isin(list(ledgers))
-        parts = [
-            table.to_pyarrow_dataset().to_table(filter=wanted & (ds.field(c.SOURCE) == partition), columns=_POSITION)
+        batches = [
+            batch
             for name in ("waiting", "receipts")
             if (table := opened(state_dir, name)) is not None
+            for batch in scan(table, wanted & (ds.field(c.SOURCE) == partition), _POSITION)
         ]
-        self._table = pa.concat_tables([nothing, *(part.cast(nothing.schema) for part in parts)])
+        self._table = pa.concat_tables([nothing, *(pa.table(batch).cast(nothing.schema) for batch in batches)])
 
     def entries(self) -> AccountedEntries:
         """Entries without a hole. A producer's batch has none if every message up to the last one found is there."""

@@ -7,7 +7,7 @@ import pyarrow.dataset as ds
 from streaming.config.settings import Settings
 from streaming.ports import MessageReader
 from streaming.schemas import RETRY
-from streaming.state.tables import opened
+from streaming.state.tables import opened, scan
 from udfs import columns as c
 from udfs.formats.internal_stats import BEFORE_ALL, Position
 from udfs.records import Outcome
@@ -28,7 +28,7 @@ def put_off(settings: Settings, now_ms: int) -> dict[str, int]:
     retried = (ds.field(c.OUTCOME) == str(Outcome.RETRY)) | (ds.field(c.QUERY) == RETRY)
     latest: dict[str, tuple[int, str]] = {}
     columns = [c.ORIGIN_MESSAGE_ID, c.CHUNK, c.OUTCOME]
-    for batch in table.to_pyarrow_dataset().to_batches(filter=since & retried, columns=columns):
+    for batch in scan(table, since & retried, columns):
         for origin, chunk, outcome in zip(*(column.to_pylist() for column in batch.columns), strict=True):
             latest[origin] = max(latest.get(origin, (0, "")), (chunk, outcome))
     newest = max((chunk for chunk, _ in latest.values()), default=0)
@@ -60,6 +60,6 @@ def not_waiting(
 def _held_origins(settings: Settings) -> Iterator[str]:
     table = opened(settings.state.dir, "waiting")
     if table is not None:
-        for batch in table.to_pyarrow_dataset().to_batches(columns=[c.MESSAGE_PROPERTIES]):
+        for batch in scan(table, columns=[c.MESSAGE_PROPERTIES]):
             for properties in batch.column(0).to_pylist():
                 yield dict(properties or ()).get(ORIGIN_MESSAGE_ID) or ""

@@ -6,6 +6,7 @@
 """
 
 import os
+import re
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
@@ -18,6 +19,7 @@ _GATEWAY_PORT = "PYSPARK_GATEWAY_PORT"  # spark-submit sets this variable for th
 LOOPBACK = "127.0.0.1"
 _EXTENSIONS = "spark.sql.extensions"
 _S3A = "spark.hadoop.fs.s3a."
+_OF_BUCKET = re.compile(rf"{re.escape(_S3A)}bucket\..+\.endpoint(\.region)?")
 # Keys that must have our value, and what would happen otherwise.
 FIXED = {
     "spark.speculation": "Spark would run second copies of tasks that delete",
@@ -55,12 +57,22 @@ def completed(ours: Mapping[str, str], given: Mapping[str, str]) -> dict[str, st
         for key, why in FIXED.items()
         if key in ours and key in given and given[key].lower() != ours[key].lower()
     ]
+    # Hadoop lets an option of one bucket go before the same option of all buckets
+    wrong += [
+        f"  {key}: Spark would keep its checkpoints in another store than the one that we read them from"
+        for key in given
+        if f"{_S3A}endpoint" in ours and _OF_BUCKET.fullmatch(key)
+    ]
     if wrong:
         raise ConfigError("\n".join(["spark-submit was given options with which it is not safe to run:", *wrong]))
     driver = {}
     if given.get("spark.master", "").startswith("local"):  # executors on other machines have to reach the driver
         driver = {"spark.driver.host": LOOPBACK, "spark.driver.bindAddress": LOOPBACK}
     added = {key: value for key, value in {**ours, **driver}.items() if key not in given}
-    if _EXTENSIONS in ours and _EXTENSIONS in given and ours[_EXTENSIONS] not in given[_EXTENSIONS].split(","):
+    if (
+        _EXTENSIONS in ours
+        and _EXTENSIONS in given
+        and ours[_EXTENSIONS] not in re.split(r"\s*,\s*", given[_EXTENSIONS].strip())
+    ):
         added[_EXTENSIONS] = f"{given[_EXTENSIONS]},{ours[_EXTENSIONS]}"
     return added

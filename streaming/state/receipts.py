@@ -19,7 +19,7 @@ from pyspark.sql.pandas.types import from_arrow_schema
 
 from streaming import schemas
 from streaming.errors import SafetyError
-from streaming.state.tables import Durable, append_once, opened, refuse_torn, table_path
+from streaming.state.tables import Durable, append_once, opened, refuse_torn, scan, table_path
 from udfs import columns as c
 from udfs.records import Outcome
 
@@ -107,8 +107,7 @@ class Receipts:
 
     def _batches(self, chunk: int, columns: list[str]) -> Iterator[pa.RecordBatch]:
         """One chunk's rows; Delta's statistics name the few files that hold them, so no Spark job is needed."""
-        dataset = _existing(self._state_dir).to_pyarrow_dataset()
-        for batch in dataset.to_batches(filter=ds.field(c.CHUNK) == chunk, columns=columns):
+        for batch in scan(_existing(self._state_dir), ds.field(c.CHUNK) == chunk, columns):
             if batch.num_rows:
                 yield batch
 
@@ -165,8 +164,7 @@ def certificates(state_dir: str, condition: Any) -> Iterator[tuple[str, str, int
     table = opened(state_dir, TABLE)
     if table is None or c.SOURCES not in {field.name for field in table.schema().fields}:
         return
-    dataset = table.to_pyarrow_dataset()
-    for batch in dataset.to_batches(filter=condition, columns=[c.REFERENCE_KEY, c.SOURCES, c.AT_MS]):
+    for batch in scan(table, condition, [c.REFERENCE_KEY, c.SOURCES, c.AT_MS]):
         counted = pa.Table.from_batches([batch]).group_by([c.REFERENCE_KEY, c.SOURCES]).aggregate([(c.AT_MS, "max")])
         for row in counted.to_pylist():
             if row[c.REFERENCE_KEY] and row[c.SOURCES]:
@@ -177,8 +175,7 @@ def _newest_chunk(table: DeltaTable) -> int:
     """From the statistics of the table's files; 0 where there is none."""
     if not table.file_uris():
         return 0
-    column = table.to_pyarrow_dataset().scanner(columns=[c.CHUNK]).to_reader()
-    return max((pc.max(batch.column(0)).as_py() or 0 for batch in column), default=0)
+    return max((pc.max(batch.column(0)).as_py() or 0 for batch in scan(table, columns=[c.CHUNK])), default=0)
 
 
 def rows(state_dir: str, condition: Any = None, *, columns: list[str] | None = None) -> Iterator[dict[str, Any]]:
@@ -189,10 +186,9 @@ def rows(state_dir: str, condition: Any = None, *, columns: list[str] | None = N
     table = opened(state_dir, TABLE)
     if table is None:
         return
-    dataset = table.to_pyarrow_dataset()
-    lacking = dict.fromkeys(set(columns or ()).difference(dataset.schema.names))
+    lacking = dict.fromkeys(set(columns or ()).difference(field.name for field in table.schema().fields))
     present = [name for name in columns if name not in lacking] if columns is not None else None
-    for batch in dataset.to_batches(filter=condition, columns=present):
+    for batch in scan(table, condition, present):
         yield from ({**row, **lacking} for row in batch.to_pylist()) if lacking else batch.to_pylist()
 
 
@@ -201,8 +197,7 @@ def total(state_dir: str, condition: Any, column: str) -> int:
     table = opened(state_dir, TABLE)
     if table is None:
         return 0
-    batches = table.to_pyarrow_dataset().to_batches(filter=condition, columns=[column])
-    return sum(pc.sum(batch.column(0)).as_py() or 0 for batch in batches)
+    return sum(pc.sum(batch.column(0)).as_py() or 0 for batch in scan(table, condition, [column]))
 
 
 def compact(state_dir: str) -> None:

@@ -3,12 +3,15 @@
 import errno
 import json
 import os
+import re
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import unquote
 
+import pyarrow as pa
+import pyarrow.dataset as ds
 from deltalake import DeltaTable
 from deltalake.exceptions import TableNotFoundError
 
@@ -18,7 +21,10 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 
+Batches = Iterator[pa.RecordBatch]
+
 _PARQUET = b"PAR1"
+_NAMES = re.compile(r"\w+")
 _NOT_FLUSHED = 3  # so many commits may come between two flushes, when a table is tidied up
 
 
@@ -37,6 +43,28 @@ def opened(state_dir: str, table: str) -> DeltaTable | None:
     except Exception as error:
         refuse_torn(path)
         raise UnavailableError(f"the {table} at {path} can't be read: {error}") from error
+
+
+def scan(table: DeltaTable, condition: ds.Expression | None = None, columns: list[str] | None = None) -> Batches:
+    """Read the rows that meet a condition, all or some columns of them; files whose statistics rule them out stay shut.
+
+    Where deltalake deletes or compacts, it stores text as string_view, and pyarrow compares that with no string: such
+    a file is read without the condition, and its rows are left out here.
+    """
+    dataset = table.to_pyarrow_dataset()
+    for fragment in dataset.get_fragments(filter=condition):
+        if condition is None or not any(map(_is_view, fragment.physical_schema.types)):
+            yield from fragment.to_batches(schema=dataset.schema, filter=condition, columns=columns)
+            continue
+        named = [name for name in dataset.schema.names if name in _NAMES.findall(str(condition))]
+        read = None if columns is None else list(dict.fromkeys([*columns, *named]))
+        for batch in fragment.to_batches(schema=dataset.schema, columns=read):
+            kept = pa.Table.from_batches([batch]).filter(condition)
+            yield from (kept if columns is None else kept.select(columns)).to_batches()
+
+
+def _is_view(kind: pa.DataType) -> bool:
+    return bool(pa.types.is_string_view(kind) or pa.types.is_binary_view(kind))
 
 
 def append_once(rows: "DataFrame", path: str, app: str, version: int) -> None:

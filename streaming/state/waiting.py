@@ -23,7 +23,7 @@ from pyspark.sql import functions as F
 from streaming import schemas
 from streaming.errors import FencedError
 from streaming.state import receipts
-from streaming.state.tables import Durable, append_once, opened, refuse_torn, table_path
+from streaming.state.tables import Durable, append_once, opened, refuse_torn, scan, table_path
 from udfs import columns as c
 
 TABLE = "waiting"
@@ -162,4 +162,4 @@ def _position(row: dict[str, Any]) -> tuple[Any, ...]:
 
 def _scan(table: DeltaTable | None, condition: Any, columns: list[str] | None) -> Iterator[pa.RecordBatch]:
     if table is not None:
-        yield from table.to_pyarrow_dataset().to_batches(filter=condition, columns=columns)
+        yield from scan(table, condition, columns)

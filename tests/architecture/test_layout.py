@@ -89,7 +89,6 @@ COVERED = {
     "streaming.spark.jars": "tests/unit/spark/test_ivy.py",
     "streaming.spark.session": "tests/unit/spark/test_s3a.py",
     "streaming.state.outcomes": "tests/integration/test_service.py",
-    "streaming.state.tables": "tests/unit/state/test_receipts.py",
     "streaming.state.waiting": "tests/spark/test_waiting.py",
     "streaming.sweep.buckets": "tests/unit/sweep/test_offloads.py",
     "streaming.sweep.jobs": "tests/unit/sweep/test_deletes.py",

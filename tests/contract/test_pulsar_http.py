@@ -83,6 +83,7 @@ def test_internal_stats_become_a_view(stub: HttpStub) -> None:
         pytest.param(_json(COMPLETE | {"cursors": []}), Presence.UNREADABLE, id="cursors in a list"),
         pytest.param(_json(COMPLETE | {"cursors": {"s": {}}}), Presence.UNREADABLE, id="cursor without ledger"),
         pytest.param(_json(COMPLETE | {"cursors": {}}), Presence.PRESENT, id="no cursors"),
+        pytest.param(_json(COMPLETE | {"schemaLedgers": None}), Presence.UNREADABLE, id="null schema ledgers"),
         pytest.param(_json(COMPLETE | {"compactedLedger": {}}), Presence.UNREADABLE, id="compacted ledger without id"),
     ],
 )

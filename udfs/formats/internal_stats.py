@@ -59,6 +59,7 @@ def parse_internal_stats(stats: Any) -> InternalStats:
 def view_of(stats: Any) -> BrokerView:
     """Read internalStats; UNREADABLE where anything that decides is missing or of another type than known."""
     try:
+        _ids(stats["schemaLedgers"])  # not needed, but part of every answer that we know
         return BrokerView(
             Presence.PRESENT,
             ledgers=_ids(stats["ledgers"]),

@@ -46,7 +46,20 @@ def ask(config: Path, *arguments: str) -> str:
     return result.stdout
 
 
-@pytest.mark.parametrize("arguments", [["receipts"], ["receipts", "--json"], ["undo", "--ledger", "17"]], ids=" ".join)
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["receipts"],
+        ["receipts", "--json"],
+        ["undo", "--ledger", "17"],
+        ["dlq", "list"],
+        ["dlq", "show"],
+        ["dlq", "replay", "--all", "--yes"],
+        ["dlq", "write-off", "--all", "--why", "seen", "--yes"],
+        ["accept", "--gaps"],
+    ],
+    ids=" ".join,
+)
 def test_a_state_directory_that_does_not_exist_is_a_fault_of_the_configuration(
     config: Path, arguments: list[str]
 ) -> None:

@@ -7,6 +7,7 @@ import pytest
 
 from streaming.config.load import load
 from streaming.config.settings import Settings
+from streaming.errors import ConfigError
 
 PATHS = {
     "pulsar": ("token_file", "tls_trust_certs_file"),
@@ -55,6 +56,20 @@ def test_a_relative_path_of_the_environment_counts_from_the_working_directory(
     file = write(tmp_path / "etc", f'[{section}]\n{key} = "of/the/file"')
     monkeypatch.setenv(f"LEDGER_REAPER__{section}__{key}".upper(), "below/it")
     assert value(load(file), section, key) == str(elsewhere / "below/it")
+
+
+@pytest.mark.parametrize("section", ["state", "checkpoints"])
+def test_a_directory_that_an_earlier_version_used_is_not_silently_left_behind(
+    tmp_path: Path, elsewhere: Path, section: str
+) -> None:
+    file = write(tmp_path / "etc", f'[{section}]\ndir = "used"')
+    (elsewhere / "used").mkdir()
+    assert load(file)
+    (elsewhere / "used" / "cluster.json").write_text("{}")
+    with pytest.raises(ConfigError, match=f"{section}.dir: .*{elsewhere}/used belongs to an earlier run"):
+        load(file)
+    (tmp_path / "etc" / "used").mkdir()
+    assert value(load(file), section, "dir") == str(tmp_path / "etc/used")
 
 
 def test_an_absolute_path_a_uri_and_nothing_stay_as_they_are(tmp_path: Path) -> None:

@@ -36,6 +36,16 @@ def test_a_contradiction_to_what_makes_our_jobs_safe_is_refused_and_the_same_val
     assert f"{key}=another, and not {ours[key]}: {FIXED[key]}" in str(refused.value)
 
 
+@pytest.mark.parametrize("option", ["endpoint", "endpoint.region"])
+def test_an_option_of_one_bucket_does_not_send_spark_to_another_store(option: str, tmp_path: Path) -> None:
+    config = tmp_path / "config.toml"
+    config.write_text('[checkpoints]\ndir = "s3a://bucket/folder"')
+    key = f"spark.hadoop.fs.s3a.bucket.bucket.{option}"
+    with pytest.raises(ConfigError, match=key):
+        completed(NEEDED | s3a.spark_conf(load(config).checkpoints), {key: "https://another"})
+    assert key not in completed(NEEDED, {key: "https://another"})  # checkpoints on a disk: it is none of our business
+
+
 def test_every_contradiction_is_named() -> None:
     with pytest.raises(ConfigError) as refused:
         completed(NEEDED, {"spark.speculation": "true", "spark.sql.session.timeZone": "Europe/Berlin"})
@@ -48,6 +58,7 @@ def test_every_contradiction_is_named() -> None:
     [
         pytest.param("a.B", f"a.B,{DELTA}", id="another extension keeps its place"),
         pytest.param(f"a.B,{DELTA}", None, id="Delta's is among them"),
+        pytest.param(f"a.B, {DELTA} ", None, id="Delta's is among them, with blanks"),
     ],
 )
 def test_deltas_extension_is_added_to_others(given: str, expected: str | None) -> None:
