@@ -1,6 +1,6 @@
 """Tiered storage end to end: what an unmodified broker stored, leaked and kept, and what the service makes of it."""
 
-import re
+import socket
 import uuid
 from collections import Counter
 from dataclasses import dataclass, replace
@@ -14,10 +14,10 @@ from streaming.adapters.s3.objects import S3Objects
 from streaming.clock import SystemClock
 from streaming.sandbox import ledgers, offloads, topics
 from streaming.sandbox.cluster import Cluster
-from streaming.sandbox.home import Part
+from streaming.sandbox.home import HOST, Part
 from streaming.sandbox.offloads import Attempt, Offloads
 from streaming.state.journal import object_entries
-from tests.integration.conftest import Deploy, Deployment, killed_at_the_end, new_topic, wait_until
+from tests.integration.conftest import Deploy, Deployment, killed_at_the_end, new_topic
 from udfs.formats.offload_index import parse_offload_index
 from udfs.ownership import mismatch
 from udfs.paths import managed_ledger_name
@@ -139,7 +139,10 @@ def _run_while_s3_is_away_at_first(cluster: Cluster, service: Deployment, log: P
     cluster.stop(Part.S3)
     with killed_at_the_end(service.start("run", "--until-idle", log=log)) as running:
         try:
-            wait_until(lambda: re.search(r"waiting \d+ s: ", log.read_text()), running, log)
+            with socket.create_server((HOST, cluster.spec.ports["s3"])) as listening:
+                listening.settimeout(240)
+                asked, _ = listening.accept()  # the first sweep meets a store that ends the connection
+                asked.close()
             assert not service.final()
         finally:
             cluster.start(Part.S3)
