@@ -41,8 +41,12 @@ def console(config: str) -> Iterator[Console]:
     """A console over a configuration file."""
     classes = {shared_classes.CLASS_PATH: shared_classes.class_path()}
     spawning = multiprocessing.get_context("spawn")
-    with ProcessPoolExecutor(1, spawning, initializer=os.environ.update, initargs=(classes,)) as pool:
+    with ProcessPoolExecutor(1, spawning, initializer=_set_environment, initargs=(classes,)) as pool:
         yield Console(pool, config)
+
+
+def _set_environment(variables: dict[str, str]) -> None:
+    os.environ.update(variables)  # not as the initializer itself: os.environ can't be pickled
 
 
 def _call(arguments: list[str]) -> tuple[int, str]:
