@@ -153,7 +153,6 @@ def test_a_lost_receipt_is_an_alarm(cluster: Cluster, battered: Battered) -> Non
     complete = table.version()
     row = next(row for row in service.receipts() if row["outcome"] == "DELETED")
     table.delete(f"message_id = '{row['message_id']}'")
-    table.optimize.compact()  # a file that deltalake writes anew for a delete has strings that pyarrow can't filter
     try:
         position = ":".join(row["message_id"].split(":")[:2])
         said = service.run("check", code=1)
