@@ -1,23 +1,23 @@
-"""Seconds to compare a listing with the references, both ways, as the audit does: ids as longs, Parquet to Parquet.
+"""Measures how long the audit takes to compare a listing of ledgers with the references to them, both ways.
 
     .venv/bin/python -m bench.audit_antijoin [--listed 11000000] [--referenced 10000000] [--runs 5]
 
-Generated once: ids of the listing in the order of a walk over folders, references in the order of owners (shuffled),
-5 % of the references without a ledger. Each run is the audit's own comparison (streaming.audit.join) on local[2] and
-writes what it found; two warm-ups, then medians with their range. Memory is the JVM's and the workers' peak.
+It makes both sides once, as Parquet: the listing in the order of the folders, the references in the order of their
+owners, 5 % of them without a ledger. Each run is the audit's own comparison (streaming.audit.join) on two cores and
+writes what it found. After two warm-ups it prints the median with its range, and the peak memory of all processes.
 """
 
-import argparse
 import json
 import statistics
 import tempfile
 import time
 from pathlib import Path
 
-import psutil
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
+from bench.sampler import Sampler
+from bench.session import command_line, local_spark
 from streaming.audit import columns as a
 from streaming.audit import join
 from streaming.spark.session import NEEDED
@@ -28,13 +28,14 @@ TOPICS = 100_000
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = command_line(__doc__)
     parser.add_argument("--listed", type=int, default=11_000_000)
     parser.add_argument("--referenced", type=int, default=10_000_000)
     parser.add_argument("--runs", type=int, default=5)
     options = parser.parse_args()
-    spark = _spark()
-    with tempfile.TemporaryDirectory() as folder:
+    without_delta = {key: value for key, value in NEEDED.items() if "delta" not in value.lower()}
+    spark = local_spark(without_delta)
+    with tempfile.TemporaryDirectory() as folder, Sampler() as sampler:
         here = Path(folder)
         listed, references = generate(spark, here, options.listed, options.referenced)
         seconds = []
@@ -49,20 +50,10 @@ def main() -> None:
         **found,
         "seconds_median": round(statistics.median(seconds), 2),
         "seconds_range": [round(min(seconds), 2), round(max(seconds), 2)],
-        "peak_rss_mb": _peak_rss_mb(),
+        **sampler.peak_mb(),
     }
     print(json.dumps(result, indent=2))
     spark.stop()
-
-
-def _spark() -> SparkSession:
-    builder = SparkSession.builder.appName("bench").master("local[2]")
-    own = {"spark.ui.enabled": "false", "spark.driver.memory": "2g", "spark.driver.host": "127.0.0.1"}
-    for key, value in ({k: v for k, v in NEEDED.items() if "delta" not in v.lower()} | own).items():
-        builder = builder.config(key, value)
-    spark = builder.getOrCreate()
-    spark.sparkContext.setLogLevel("ERROR")
-    return spark
 
 
 def generate(spark: SparkSession, here: Path, listed: int, referenced: int) -> tuple[DataFrame, DataFrame]:
@@ -105,18 +96,6 @@ def compare(listed: DataFrame, references: DataFrame, here: Path) -> float:
 
 def _found(spark: SparkSession, here: Path) -> dict[str, int]:
     return {name: spark.read.parquet(str(here / name)).count() for name in ("unreferenced", "unlisted")}
-
-
-def _peak_rss_mb() -> int:
-    processes = [psutil.Process(), *psutil.Process().children(recursive=True)]
-    return sum(_peak_kb(each.pid) for each in processes) // 1024
-
-
-def _peak_kb(pid: int) -> int:
-    for line in Path(f"/proc/{pid}/status").read_text().splitlines():
-        if line.startswith("VmHWM"):
-            return int(line.split()[1])
-    return 0
 
 
 if __name__ == "__main__":

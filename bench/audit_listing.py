@@ -1,12 +1,11 @@
-"""Seconds to list and read many ledgers of a real ZooKeeper, as one executor of the audit does: one connection.
+"""Measures how long one executor of the audit takes to list and read ledgers of a real ZooKeeper, on one connection.
 
     .venv/bin/python -m bench.audit_listing --home DIR [--ledgers 100000] [--runs 5]
 
-DIR is a cluster that `ledger-reaper cluster up --home DIR` keeps running. Made-up ledgers are put below /ledgers first
-and taken away again. Listing is what every ledger costs an audit; reading is what a suspect costs besides.
+`ledger-reaper sandbox up --home DIR` starts the cluster that this needs. The script puts made-up ledgers below /ledgers
+and removes them at the end. An audit lists every ledger, and reads those that no reference names.
 """
 
-import argparse
 import json
 import statistics
 import time
@@ -14,6 +13,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TypeVar
 
+from bench.session import command_line
 from streaming.audit.walk.listing import find_folders, ids_in
 from streaming.audit.walk.suspects import LedgerReader, suspect_row
 from streaming.clients import clients_for
@@ -31,7 +31,7 @@ TOPIC = "persistent://public/default/made-up"
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = command_line(__doc__)
     parser.add_argument("--home", type=Path, required=True)
     parser.add_argument("--ledgers", type=int, default=100_000)
     parser.add_argument("--runs", type=int, default=5)

@@ -1,11 +1,11 @@
-"""Memory of a whole audit, by how many ledgers there are: the product's own code from listing to report.
+"""Measures the memory of a whole audit, from listing to report, for several numbers of ledgers.
 
     .venv/bin/python -m bench.audit_memory [--ledgers 1000000 5000000 11000000] [--heap 2g]
 
-Only ZooKeeper is made up (bench.made_up), so that millions of ledgers need no znodes; brokers are not asked. Each size
-runs in a process of its own, on local[2]. Memory is sampled twice a second: resident bytes of the driver's JVM
-(executors run inside), of the Python workers together, and of the driver's Python. It fails unless the audit finds
-exactly what there is to find.
+All of it is the product's own code but for ZooKeeper, which bench.made_up makes up, so that millions of ledgers need
+no znodes. The audit asks no brokers. Each size runs in a process of its own, on two cores. Twice a second, the script
+looks at the resident bytes of the driver's JVM (executors run inside), of the Python workers together, and of the
+driver's Python. It fails unless the audit finds exactly what there is to find.
 """
 
 import argparse
@@ -19,6 +19,7 @@ from pathlib import Path
 
 from bench import made_up
 from bench.sampler import Sampler
+from bench.session import command_line
 
 CONFIG = """
 [zookeeper]
@@ -37,7 +38,7 @@ dir = "{here}/checkpoints"
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = command_line(__doc__)
     parser.add_argument("--ledgers", type=int, nargs="+", default=[1_000_000, 5_000_000, 11_000_000])
     parser.add_argument("--heap", default="2g")
     parser.add_argument("--single", action="store_true", help=argparse.SUPPRESS)
@@ -45,24 +46,23 @@ def main() -> None:
     if options.single:
         run(options.ledgers[0] // made_up.LEDGERS, options.heap)
         return
-    for ledgers in options.ledgers:
-        command = [sys.executable, "-m", "bench.audit_memory", "--single", "--heap", options.heap]
-        environment = os.environ | {made_up.TOPICS: str(ledgers // made_up.LEDGERS)}
-        subprocess.run([*command, "--ledgers", str(ledgers)], check=True, env=environment)
+    with tempfile.TemporaryDirectory() as site:
+        (Path(site) / "sitecustomize.py").write_text(made_up.SITE)
+        for ledgers in options.ledgers:
+            command = [sys.executable, "-m", "bench.audit_memory", "--single", "--heap", options.heap]
+            path = os.pathsep.join([site, str(Path.cwd()), os.environ.get("PYTHONPATH", "")])
+            environment = os.environ | {made_up.TOPICS: str(ledgers // made_up.LEDGERS), "PYTHONPATH": path}
+            subprocess.run([*command, "--ledgers", str(ledgers)], check=True, env=environment)
 
 
 def run(topics: int, heap: str) -> None:
-    """One audit in this process; prints a line."""
+    """Run one audit in this process and print a line."""
     from streaming.audit import command
     from streaming.audit import run as phases
     from streaming.audit.options import AuditOptions
     from streaming.config.load import load
-    from streaming.spark.session import WITHOUT_DELTA
 
-    made_up.install()
     phases.newest_zxid = lambda _settings: 1  # type: ignore[attr-defined, assignment]
-    # the daemon of the Python workers: ours shows them the same ZooKeeper
-    WITHOUT_DELTA["spark.python.daemon.module"] = "bench.made_up"
     with tempfile.TemporaryDirectory() as folder, Sampler() as sampler:
         config = Path(folder) / "config.toml"
         config.write_text(CONFIG.format(heap=heap, here=folder))

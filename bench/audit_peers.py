@@ -1,15 +1,14 @@
-"""Seconds to tell orphans from what is referred to, given a listing, beside two tools that do the same for files.
+"""Measures the audit's comparison beside two tools that do the same for files: find what nothing refers to.
 
     .venv/bin/python -m bench.audit_peers [--listed 1100000] [--referenced 1000000] [--runs 3]
 
-Ours are the audit's joins, theirs Iceberg's remove_orphan_files and Delta's vacuum. Each gets its listing ready-made
-(file_list_view, USING INVENTORY) and reads what is referred to from its own metadata; none deletes (dry run), no file
-exists. Every 20th reference names a file that was not listed. One warm-up each, then the median with its range, all on
-local[2] with a heap of 2 GiB. What each run found is compared, id by id, with what there is to find: a tool that finds
-anything else has no figure, and the script ends with 1.
+The others are Iceberg's remove_orphan_files and Delta's vacuum. Each tool gets a listing (file_list_view, USING
+INVENTORY) and reads the references from its own metadata; none deletes anything (dry run), and no file exists. Every
+20th reference names a file that the listing lacks. Each tool runs on two cores with a heap of 2 GiB, once to warm up;
+then the script prints the median with its range. It compares what each run found, id by id, with what there is to find,
+and ends with 1 if a tool found anything else.
 """
 
-import argparse
 import json
 import statistics
 import subprocess
@@ -24,6 +23,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from bench.audit_antijoin import compare, generate
+from bench.session import command_line, local_spark
 from streaming.spark.ivy import Artifact, fetch
 from streaming.spark.jars import DELTA
 from streaming.spark.session import NEEDED
@@ -39,7 +39,7 @@ ICEBERG = Artifact(
     "687e3ddb0e47cd5e1a5c15e13b3d94f63208219610fe0847786cb55ae8800a26d2d713626a9758157500e8468fdbd891533924236cfdd5119c4e7b81ae0249b8",
 )
 MISSING_EVERY = 20
-# names files that do not exist in a table's metadata: through Python it would take an hour
+# adds files that do not exist to a table's metadata; this would take an hour from Python
 APPEND = """
 import java.util.stream.*;
 import org.apache.hadoop.conf.Configuration;
@@ -63,7 +63,7 @@ public class Append {
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = command_line(__doc__)
     parser.add_argument("--listed", type=int, default=1_100_000)
     parser.add_argument("--referenced", type=int, default=1_000_000)
     parser.add_argument("--runs", type=int, default=3)
@@ -71,7 +71,7 @@ def main() -> None:
     jars = fetch([ICEBERG, *DELTA])
     with tempfile.TemporaryDirectory() as folder:
         here = Path(folder)
-        spark = _spark(jars, here)
+        spark = local_spark(_conf(jars, here))
         makers = {"ledger-reaper": _ours, "iceberg remove_orphan_files": _iceberg, "delta vacuum": _delta}
         there_is = _to_be_found(spark, options.listed, options.referenced).cache()
         wrong = []
@@ -96,36 +96,27 @@ def main() -> None:
 
 
 def _to_be_found(spark: SparkSession, listed: int, referenced: int) -> DataFrame:
-    """Ids that were listed and that nothing refers to."""
+    """Return the ids that were listed and that nothing refers to."""
     ids = spark.range(listed)
     return ids.where((F.col("id") % MISSING_EVERY == 0) | (F.col("id") >= referenced))
 
 
 def _faults(found: DataFrame, there_is: DataFrame) -> list[str]:
-    """What a tool missed, and what it should not have found."""
+    """Say how many ids a tool missed, and how many it should not have found."""
     missed, too_much = there_is.exceptAll(found).count(), found.exceptAll(there_is).count()
     return [f"missed {missed} and found {too_much} that are none"] if missed or too_much else []
 
 
-def _spark(jars: list[Path], here: Path) -> SparkSession:
-    builder = SparkSession.builder.appName("bench").master("local[2]")
+def _conf(jars: list[Path], here: Path) -> dict[str, str]:
     extensions = f"{NEEDED['spark.sql.extensions']},org.apache.iceberg.spark.extensions.IcebergSparkSessionExtensions"
-    own = {
+    return NEEDED | {
         "spark.jars": ",".join(map(str, jars)),
-        "spark.ui.enabled": "false",
-        "spark.driver.memory": "2g",
-        "spark.driver.host": "127.0.0.1",
         "spark.sql.extensions": extensions,
         "spark.sql.catalog.ice": "org.apache.iceberg.spark.SparkCatalog",
         "spark.sql.catalog.ice.type": "hadoop",
         "spark.sql.catalog.ice.warehouse": f"{here}/ice",
         "spark.databricks.delta.retentionDurationCheck.enabled": "false",
     }
-    for key, value in (NEEDED | own).items():
-        builder = builder.config(key, value)
-    spark = builder.getOrCreate()
-    spark.sparkContext.setLogLevel("ERROR")
-    return spark
 
 
 def _ours(spark: SparkSession, here: Path, listed: int, referenced: int) -> Callable[[], DataFrame]:
@@ -139,7 +130,7 @@ def _ours(spark: SparkSession, here: Path, listed: int, referenced: int) -> Call
 
 
 def _ids(paths: DataFrame) -> DataFrame:
-    """Ids in the names of files."""
+    """Return the ids in the names of files."""
     return paths.select(F.regexp_extract(paths.columns[0], r"/data/(\d+)\.parquet$", 1).cast("bigint").alias("id"))
 
 
@@ -183,7 +174,7 @@ def _delta(spark: SparkSession, here: Path, listed: int, referenced: int) -> Cal
             name = number + listed if number % MISSING_EVERY == 0 else number
             add = {"path": f"data/{name}.parquet", "partitionValues": {}, "size": 1000, "modificationTime": 1}
             out.write(json.dumps({"add": add | {"dataChange": True}}) + "\n")
-    # the inventory is cut by the table's full name: a path without a scheme lies outside the table and is left out
+    # with the scheme: Delta takes a path without one for a file outside the table
     files = _listing(spark, here, listed, f"file:{location}")
     inventory = files.select(
         "path",
@@ -191,7 +182,7 @@ def _delta(spark: SparkSession, here: Path, listed: int, referenced: int) -> Cal
         F.lit(False).alias("isDir"),
         F.lit(1).cast("bigint").alias("modificationTime"),
     )
-    # through files: Delta takes only columns that may be null
+    # written and read once, because Delta takes only columns that may be null
     inventory.write.parquet(f"{here}/inventory")
     spark.read.parquet(f"{here}/inventory").createOrReplaceTempView("inventory")
 

@@ -1,14 +1,14 @@
-"""How long a backlog takes: requests that lie in the topic when the service starts, all of them in one batch.
+"""Measures how long the service takes for a backlog: requests that lie in the topic when it starts, all in one batch.
 
     .venv/bin/python -m bench.backlog [--requests 200000] [--leaked 50000] [--chunk-rows 50000]
 
-A cluster of its own. --leaked of the requests name ledgers that are there and belong to nobody (metadata in
-ZooKeeper, no entries on a bookie); the others name ledgers that never were. The connector has no admission control:
-the first batch holds all of them. Printed: the seconds from the start of the process to the first receipts and to the
-last, and the highest resident memory. Fails unless each request has one final receipt and each leaked ledger is gone.
+It runs on a cluster of its own. --leaked of the requests name ledgers that exist and that no topic uses (metadata in
+ZooKeeper, no entries on a bookie); the others name ledgers that never existed. The connector does not limit a batch, so
+the first one holds all requests. The script prints the seconds from the start of the process to the first and the last
+receipts, and the highest resident memory. It fails unless each request has one final receipt and each leaked ledger is
+gone.
 """
 
-import argparse
 import sys
 import tempfile
 import time
@@ -16,7 +16,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from bench.sampler import Sampler
-from bench.soak import NOWHERE, Supervisor, payload
+from bench.session import command_line
+from bench.supervisor import NOWHERE, Supervisor, payload, rows_in
 from streaming.adapters.pulsar.publish import Message, send_all
 from streaming.clients import admin_for
 from streaming.config.load import load
@@ -26,7 +27,6 @@ from streaming.sandbox import ledgers, topics
 from streaming.sandbox.cluster import Cluster
 from streaming.sandbox.reckoning import reckon
 from streaming.state.receipts import TABLE
-from streaming.state.tables import opened
 from streaming.topics.setup import ensure_topics
 
 TOPIC = "persistent://public/default/backlog"
@@ -37,18 +37,12 @@ _LOOK_S = 0.5
 
 
 def messages(leaked: range, count: int) -> Iterator[Message]:
-    """The requests, leaked ones evenly among the others."""
+    """Return the requests, those for leaked ledgers spread evenly among the others."""
     every = max(1, count // max(1, len(leaked)))
     gone = iter(leaked)
     for number in range(count):
         ledger_id = next(gone, None) if number % every == 0 else None
         yield Message(None, payload(TOPIC, NOWHERE + number if ledger_id is None else ledger_id))
-
-
-def rows_in(settings: Settings, name: str) -> int:
-    """How many rows a table of the state directory has; 0 where there is none yet."""
-    table = opened(settings.state.dir, name)
-    return 0 if table is None else table.to_pyarrow_dataset().count_rows()
 
 
 def drain(settings: Settings, service: Supervisor) -> None:
@@ -71,7 +65,7 @@ def drain(settings: Settings, service: Supervisor) -> None:
 
 
 def account(cluster: Cluster, settings: Settings, leaked: range, count: int) -> None:
-    """Exit with what is wrong, if anything is."""
+    """Exit and say what is wrong, if anything is."""
     found = reckon(settings)
     left = set(leaked) & ledgers.every_ledger(cluster).keys()
     if (found.requests, found.open, found.wrong, left) != (count, 0, [], set()):
@@ -80,7 +74,7 @@ def account(cluster: Cluster, settings: Settings, leaked: range, count: int) -> 
 
 
 def configured(text: str, chunk_rows: int) -> str:
-    """The sandbox's configuration with production's JVM, and no limit in the way."""
+    """Return the sandbox's configuration with the JVM options of production, and without limits on deletions."""
     without_limits = "".join(f"max_deletes_per_{each} = {1 << 40}\n" for each in LIMITS)
     return (
         text.replace("[service]\n", f"[service]\nchunk_rows = {chunk_rows}\n")
@@ -107,7 +101,7 @@ def run(home: Path, requests: int, leaked: int, chunk_rows: int) -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = command_line(__doc__)
     parser.add_argument("--requests", type=int, default=200_000)
     parser.add_argument("--leaked", type=int, default=50_000)
     parser.add_argument("--chunk-rows", type=int, default=50_000)

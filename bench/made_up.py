@@ -1,11 +1,11 @@
-"""A ZooKeeper that is made up as it is asked, of any size: what an audit reads of it takes no memory and no network.
+"""A ZooKeeper of any size that makes up each answer when it is asked, so that it needs no memory and no network.
 
-Topics of LEDGERS ledgers each: one is its cursor's, one leaked (its list does not name it), and every 1000th topic
-names a ledger that does not exist. `python -m bench.made_up` is Spark's daemon of Python workers that see it, too.
+Every topic has LEDGERS ledgers: one is its cursor's, one leaked (the topic's list does not name it), and every 1000th
+topic's list names one that does not exist. SITE, as sitecustomize.py in a folder of PYTHONPATH, shows it to all Python
+processes that start, Spark's workers among them.
 """
 
 import os
-import runpy
 from collections.abc import Iterator, Sequence
 from functools import cached_property
 
@@ -21,12 +21,16 @@ from udfs.formats.managed_ledger import (
 )
 from udfs.records import LedgerMetadata, LedgerState
 
-TOPICS = "LEDGER_REAPER_BENCH_TOPICS"  # how many there are; workers inherit it
+SITE = "from bench import made_up\n\nmade_up.install()\n"
+TOPICS = "LEDGER_REAPER_BENCH_TOPICS"  # environment variable: how many topics there are; the workers inherit it
 LEDGERS = 100
 NAMESPACES = 50
 LOST_EVERY = 1_000
 BORN_MS = 1_700_000_000_000
-_LEAKED, _CURSOR = 2, LEDGERS - 2  # the list names a newer one: a leaked ledger above its newest would be too young
+_LEAKED, _CURSOR = (
+    2,
+    LEDGERS - 2,
+)  # the list names newer ledgers than the leaked one; otherwise it would count as too young
 _FIXED = {
     "/ledgers/LAYOUT": b"2\norg.apache.bookkeeper.meta.HierarchicalLedgerManagerFactory:1",
     "/ledgers/INSTANCEID": b"made-up",
@@ -34,7 +38,7 @@ _FIXED = {
 
 
 class MadeUpStore:
-    """As much of MetadataStore as an audit asks for."""
+    """The part of MetadataStore that an audit uses."""
 
     @cached_property
     def topics(self) -> int:
@@ -69,7 +73,7 @@ class MadeUpStore:
         return ["reader"] if len(parts) == len(below) + 2 else []
 
     def _folders(self, parts: Sequence[str]) -> Iterator[str]:
-        """Children in the tree of ledgers: 2, 4 and 4 digits of the id."""
+        """Return the children in the tree of ledgers: 2, 4 and 4 digits of the id."""
         if parts and parts[0] == "available":
             return
         digits, wide = "".join(parts), 4 if parts else 2
@@ -103,11 +107,6 @@ class MadeUpStore:
 
 
 def install() -> None:
-    """Let every client of this process, and of those that fork from it, see the made-up ZooKeeper."""
+    """Show the made-up ZooKeeper to every client of this process, and of the processes that fork from it."""
     store = MadeUpStore()
     clients.store_for = lambda _settings: store  # type: ignore[attr-defined, assignment, return-value]
-
-
-if __name__ == "__main__":
-    install()
-    runpy.run_module("streaming.spark.worker_daemon", run_name="__main__")

@@ -1,4 +1,4 @@
-"""Memory of a running service or audit, from outside: driver, JVM and Python workers, twice a second."""
+"""Looks at the memory of a running service or audit twice a second: its Python driver, its JVM, its Python workers."""
 
 import contextlib
 import threading
@@ -9,7 +9,9 @@ _SAMPLE_SECONDS = 0.5
 
 
 class Sampler:
-    """Highest resident bytes seen, by kind of process, and of all together at one moment. pid: the driver's Python."""
+    """Remembers the highest resident bytes of each kind of process, and of all at one moment. pid: the driver's Python;
+    without one, this process.
+    """
 
     def __init__(self, pid: int | None = None) -> None:
         self._driver = psutil.Process(pid)
@@ -26,12 +28,12 @@ class Sampler:
         self._thread.join()
 
     def peak_mb(self) -> dict[str, int]:
-        """Peaks in MB."""
+        """Return the peaks in MB."""
         return {f"{kind}_mb": peak // 1_000_000 for kind, peak in sorted(self._peaks.items())}
 
     def _sample(self) -> None:
         while not self._done.wait(_SAMPLE_SECONDS):
-            with contextlib.suppress(psutil.NoSuchProcess):  # it has ended
+            with contextlib.suppress(psutil.NoSuchProcess):  # the process has ended
                 self._look()
 
     def _look(self) -> None:

@@ -1,20 +1,17 @@
-"""A soak: load, and every minute something dies; at the end nothing may be lost and nothing in use may be gone.
+"""Runs the service under load while parts of it and of the cluster die, and checks that nothing was lost.
 
     .venv/bin/python -m bench.soak [--minutes 20] [--every 60] [--home DIR] [--seed N] [--only FAULT]
 
-A cluster of its own, a service that a supervisor restarts whenever it ends, and requests of four kinds: leaked
-ledgers, ledgers in use, ledgers that never were, and bytes that are no request. Every --every seconds one of these, at
-random: kill -9 the service, the broker or the bookie, freeze ZooKeeper for some seconds, stop the service politely.
-Then all is left to come to rest, and the account is printed from the topics, the receipts and BookKeeper's metadata.
-Exit code 1 if anything is lost, doubled or wrong, or the service ended in a way that it does not announce.
+It runs on a cluster of its own; a supervisor starts the service again whenever it ends. Requests are of four kinds: for
+leaked ledgers, for ledgers in use, for ledgers that never existed, and bytes that are no request. Every --every seconds
+the script does one of these, at random: kill -9 the service, the broker or the bookie, freeze ZooKeeper for some
+seconds, or stop the service. At the end it lets everything come to rest and prints an account from the topics, the
+receipts and BookKeeper's metadata. The exit code is 1 if a request was lost, doubled or answered wrongly, if a
+ledger in use is gone, or if the service ended with an exit code that it does not document.
 """
 
-import argparse
-import json
-import os
 import random
 import signal
-import subprocess
 import sys
 import tempfile
 import threading
@@ -24,6 +21,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from bench.session import command_line
+from bench.supervisor import NOWHERE, Supervisor, payload
 from streaming.clients import admin_for, command_clients, reader_for
 from streaming.clock import SystemClock
 from streaming.config.load import load
@@ -40,8 +39,6 @@ from streaming.topics.requests import publish_lines
 
 TOPICS = [f"persistent://public/default/soak-{number}" for number in range(4)]
 LOT = 40
-NOWHERE = 5 * 10**15
-EXPECTED_ENDS = (0, 3, -signal.SIGKILL)  # stopped; ZooKeeper or Pulsar away for longer than it waits; killed
 CONFIG = """
 [service]
 name = "soak"
@@ -56,42 +53,8 @@ max_retry_delete_count = 4
 
 
 @dataclass
-class Supervisor:
-    """Starts the service again whenever it ends, as whatever restarts services would."""
-
-    config: Path
-    log: Path
-    process: "subprocess.Popen[bytes] | None" = None
-    wanted: bool = True
-    ends: Counter[int] = field(default_factory=Counter)
-    unexpected: list[str] = field(default_factory=list)
-
-    def start(self, *arguments: str) -> "subprocess.Popen[bytes]":
-        command = [sys.executable, "-m", "streaming", "run", *arguments, "--config", str(self.config)]
-        with self.log.open("ab") as out:
-            return subprocess.Popen(command, stdout=out, stderr=subprocess.STDOUT, start_new_session=True)
-
-    def run(self, stop: threading.Event) -> None:
-        while not stop.wait(0.5):
-            if self.wanted and (self.process is None or self.process.poll() is not None):
-                if self.process is not None:
-                    self._ended(self.process.returncode)
-                self.process = self.start()
-
-    def _ended(self, code: int) -> None:
-        self.ends[code] += 1
-        if code not in EXPECTED_ENDS:
-            self.unexpected.append(f"the service ended with {code}: {self.log.read_text()[-3000:]}")
-
-    def end(self, number: int) -> None:
-        if self.process is not None and self.process.poll() is None:
-            os.killpg(self.process.pid, number) if number == signal.SIGKILL else self.process.send_signal(number)
-            self.process.wait(90)
-
-
-@dataclass
 class Load:
-    """Publishes lots of requests and remembers what must go and what must stay."""
+    """Publishes requests, and remembers which ledgers must go and which must stay."""
 
     cluster: Cluster
     settings: Settings
@@ -107,7 +70,7 @@ class Load:
             topic = self.random.choice(TOPICS)
             try:
                 made = ledgers.make_synthetic(self.cluster, topic, count=LOT, first_id=first)
-            except Exception:  # ZooKeeper is frozen or the lot was half made: the next one has other numbers
+            except Exception:  # ZooKeeper is frozen, or it made half of the lot; the next lot has other ids
                 first += LOT
                 continue
             first += LOT
@@ -116,7 +79,7 @@ class Load:
     def _send(self, topic: str, made: list[int]) -> None:
         lines = [payload(topic, each) for each in made]
         lines += [payload(topic, self.random.choice(self.listed[topic])), payload(topic, NOWHERE), b"\xff no request"]
-        # what was not acknowledged may be stored all the same, and is sent again: requests may come twice
+        # a request that was not acknowledged may be stored all the same; it is sent again, so some come twice
         while True:
             try:
                 with command_clients(self.settings) as clients:
@@ -129,13 +92,8 @@ class Load:
         self.sent.update({"leaked": len(made), "in use": 1, "never was": 1, "no request": 1})
 
 
-def payload(topic: str, ledger_id: int) -> bytes:
-    named = {"topicName": topic, "ledgerComponent": "MANAGED_LEDGER", "ledgerType": "LEDGER", "ledgerId": ledger_id}
-    return json.dumps(named).encode()
-
-
 def chaos(cluster: Cluster, service: Supervisor, chance: random.Random, only: str) -> str:
-    """Break one thing, of those whose name begins with `only`; returns what."""
+    """Break one of the things whose name begins with `only`, and return its name."""
 
     def broken(part: Part) -> Callable[[], None]:
         def act() -> None:
@@ -168,7 +126,7 @@ def soak(home: Path, *, minutes: float, every_s: float, seed: int, only: str) ->
     for topic in TOPICS:
         topics.fill(cluster, topic, 3, ["s"])
     before = {topic: topics.read_all(cluster, topic) for topic in TOPICS}
-    # without the one being written: a broker that starts again replaces it
+    # without the ledger being written, which a broker replaces when it starts again
     listed = {topic: topics.data_ledgers(cluster, topic)[:-1] for topic in TOPICS}
     config = home / "soak.toml"
     config.write_text(_merged(cluster.home.config.read_text()))
@@ -201,7 +159,7 @@ def soak(home: Path, *, minutes: float, every_s: float, seed: int, only: str) ->
 
 
 def _merged(local: str) -> str:
-    """The cluster's own configuration with the soak's parts in place of its own."""
+    """Return the cluster's configuration with the sections of CONFIG in place of its own."""
     mine = {line for line in CONFIG.splitlines() if line.startswith("[")}
     kept, keeps = [], True
     for line in local.splitlines():
@@ -214,7 +172,7 @@ def _merged(local: str) -> str:
 
 
 def _rest(service: Supervisor) -> int:
-    """Let everything that waits be worked off; the exit code of the last run."""
+    """Let the service work off everything that waits; returns the exit code of its last run."""
     ended = 1
     for _ in range(5):
         ended = service.start("--until-idle").wait(900)
@@ -224,7 +182,7 @@ def _rest(service: Supervisor) -> int:
 
 
 def account(cluster: Cluster, load_thread: Load, before: dict[str, list[bytes]]) -> list[str]:
-    """Print the account; returns what is wrong."""
+    """Print the account, and return what is wrong."""
     settings = load_thread.settings
     found = reckon(settings)
     left = shell.list_ledgers(cluster)
@@ -253,12 +211,12 @@ def account(cluster: Cluster, load_thread: Load, before: dict[str, list[bytes]])
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = command_line(__doc__)
     parser.add_argument("--minutes", type=float, default=20)
     parser.add_argument("--every", type=float, default=60)
     parser.add_argument("--home", type=Path)
     parser.add_argument("--seed", type=int, default=int(time.time()))
-    parser.add_argument("--only", default="", help="how the faults' names begin, such as 'kill -9'")
+    parser.add_argument("--only", default="", help="only faults whose names begin like this, as in 'kill -9'")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="soak-") as scratch:
         home = (options.home or Path(scratch)).absolute()

@@ -1,12 +1,13 @@
-"""Offloaded objects per second, and requests per object: the sweep beside a plain loop over delete_object.
+"""Measures how many offloaded objects the service deletes a second, beside plain loops over delete_object.
 
     .venv/bin/python -m bench.tiered [--pairs 4000] [--loop-pairs 400] [--latency-ms 0] [--keys-per-second 0]
 
-One moto server in a process of its own, one run, the same kind of objects for each way; the order is: loop, loop with
-proof, sweep. The loop deletes blindly. "With proof" is what a careful script does one by one: read the index, delete
-both, look for both. The sweep is all of ours: read indexes, read the owner (in memory here), write the journal with
-fsync, delete in bulk, look for everything. --keys-per-second lets the server answer SlowDown above that rate, as S3
-does above 3,500 writes a second; --latency-ms is added to each answer. moto tops out near 9,000 deletes a second.
+A moto server in a process of its own holds objects of the same kind for each of three ways, which run one after the
+other. "loop" deletes blindly. "proof" does what a careful script does, object by object: read the index, delete both
+objects, look for both. "sweep" is the service's own code: read the indexes, read the owner (in memory here), write the
+journal with fsync, delete in bulk, look for all. With --keys-per-second the server answers SlowDown above that rate, as
+S3 does above 3,500 writes a second. --latency-ms is added to each answer. moto itself manages about 9,000 deletes a
+second.
 """
 
 import argparse
@@ -24,6 +25,7 @@ from uuid import UUID
 
 import boto3
 
+from bench.session import command_line
 from streaming.adapters.memory.store import MemoryStore
 from streaming.adapters.memory.tree import MemoryTree
 from streaming.adapters.s3.calls import S3Settings
@@ -60,12 +62,12 @@ EPOCH = "/epoch"
 
 
 def uuid_of(number: int) -> str:
-    """Spread over the key space as random ones are."""
+    """Return a UUID; they spread over the key space as random ones do."""
     return str(UUID(int=(number * 0x9E3779B97F4A7C15F39CC0605CEDC835) & ((1 << 128) - 1)))
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = command_line(__doc__)
     parser.add_argument("--pairs", type=int, default=4_000)
     parser.add_argument("--loop-pairs", type=int, default=400)
     parser.add_argument("--latency-ms", type=float, default=0)
@@ -180,7 +182,7 @@ def sweeper(bucket: Bucket, state: str, pairs: int, credentials: str) -> Offload
 
 
 class NoConfiguration:
-    """Never asked: every request names its bucket."""
+    """Nobody asks it, because every request names its bucket."""
 
     def cluster_name(self) -> str:
         return "bench"
@@ -190,7 +192,7 @@ class NoConfiguration:
 
 
 def serve(options: argparse.Namespace) -> None:
-    """moto's S3, filled past HTTP, with a count of requests and an optional limit."""
+    """Run moto's S3, filled without HTTP; it counts requests, and limits them if it is told to."""
     from moto.moto_server.werkzeug_app import MotoRequestHandler
     from werkzeug.serving import run_simple
 
@@ -221,7 +223,7 @@ def fill(bucket: str, pairs: int) -> None:
 
 
 class Throttled:
-    """WSGI: counts requests, waits a moment, and answers SlowDown when more keys a second are deleted than allowed."""
+    """WSGI: counts requests, adds the latency, and answers SlowDown above the limit of deleted keys a second."""
 
     def __init__(self, app: Any, latency_s: float, keys_per_s: float) -> None:
         self._app = app

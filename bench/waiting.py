@@ -1,21 +1,20 @@
-"""What waiting costs: retries that are due in a week, and a service that has nothing else to do.
+"""Measures what a service costs that only waits: all its retries are due in a week.
 
     .venv/bin/python -m bench.waiting [--retries 100000] [--seconds 60]
 
-A cluster of its own. Once the service has come to the end of the retries, the CPU time of its processes (driver, JVM,
-Python workers) is taken over --seconds and printed in cores, with their resident bytes at the end. Then it is
-stopped, and that is timed.
+It runs on a cluster of its own. When the service has read all retries, the script takes the CPU time of its processes
+(driver, JVM, Python workers) over --seconds and prints it in cores, with their resident bytes at the end. Then it stops
+the service and prints how long that took.
 """
 
-import argparse
 import tempfile
 import time
 from pathlib import Path
 
 import psutil
 
-from bench.backlog import rows_in
-from bench.soak import Supervisor, payload
+from bench.session import command_line
+from bench.supervisor import Supervisor, payload, rows_in
 from streaming.adapters.pulsar.publish import client
 from streaming.clients import admin_for
 from streaming.config.load import load
@@ -26,7 +25,7 @@ from streaming.state.waiting import TABLE
 from streaming.topics.setup import ensure_topics
 
 NOWHERE = "public/default/persistent/nowhere"
-FIRST = 3 * 10**15  # no cluster gets that far
+FIRST = 3 * 10**15  # no cluster's ledger ids reach this
 WEEK_MS = 7 * 24 * 3600 * 1000
 
 
@@ -46,7 +45,7 @@ def publish(settings: Settings, count: int) -> None:
 
 
 def used(process: psutil.Process) -> tuple[float, int]:
-    """CPU seconds and resident bytes of a process and all below it."""
+    """Return the CPU seconds and resident bytes of a process and all below it."""
     seconds, resident = 0.0, 0
     for each in [process, *process.children(recursive=True)]:
         times = each.cpu_times()
@@ -81,7 +80,7 @@ def run(home: Path, retries: int, seconds: float) -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = command_line(__doc__)
     parser.add_argument("--retries", type=int, default=100_000)
     parser.add_argument("--seconds", type=float, default=60)
     options = parser.parse_args()

@@ -1,4 +1,4 @@
-"""Every metric of the service in one place, as PIP-186 lists them; served for Prometheus."""
+"""Every metric of the service, those that PIP-186 lists among them, served for Prometheus."""
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, start_http_server
 
@@ -8,39 +8,45 @@ from streaming.state.receipts import ChunkSummary
 
 
 class Metrics:
-    """Counters since the start. One per process; has its own registry so that two can live side by side in tests."""
+    """Counters since the start. One per process. It has a registry of its own, so that tests can have two."""
 
     def __init__(self) -> None:
         self.registry = CollectorRegistry()
         self._requests = Counter(
             "ledger_deletion_requests",
-            "Requests worked off, by what became of them",
+            "Requests that were worked off, by query, outcome and reason",
             ["query", "outcome", "reason"],
             registry=self.registry,
         )
         self._bytes = Counter(
-            "ledger_deletion_deleted_bytes", "Length of the ledgers that were deleted", registry=self.registry
+            "ledger_deletion_deleted_bytes", "Bytes of the ledgers that were deleted", registry=self.registry
         )
         self._copies = Counter(
             "ledger_deletion_copies_published", "Copies sent to RETRY and DLQ", ["topic"], registry=self.registry
         )
-        self._chunks = Counter("ledger_deletion_chunks_committed", "Chunks of work", ["query"], registry=self.registry)
+        self._chunks = Counter(
+            "ledger_deletion_chunks_committed",
+            "Chunks of requests whose receipts are committed",
+            ["query"],
+            registry=self.registry,
+        )
         self._outages = Counter(
-            "ledger_deletion_outages_waited", "Times the work waited for a service", registry=self.registry
+            "ledger_deletion_outages_waited", "How often the work waited for a service", registry=self.registry
         )
         self._waiting = Gauge(
-            "ledger_deletion_retries_waiting", "Retries that are not worked off yet", registry=self.registry
+            "ledger_deletion_retries_waiting", "Requests that wait for their next try", registry=self.registry
         )
         self._unaccounted = Gauge(
             "ledger_deletion_unaccounted",
-            "ALARM unless 0: messages read without receipt, ledgers gone unread, requests put off that wait nowhere",
+            "ALARM unless 0: messages that were read and have no receipt, ledgers of request topics that were deleted "
+            "before we read them, requests that should be tried again and wait nowhere",
             ["what"],
             registry=self.registry,
         )
         self._gaps: dict[str, int] = {}
         self._looked = Gauge(
             "ledger_deletion_accounts_looked_at_seconds",
-            "When all accounts were looked at last, in seconds since 1970; 0: never since the start",
+            "When ledger_deletion_unaccounted was last counted in full, in seconds since 1970; 0: not since the start",
             registry=self.registry,
         )
         self._tripped = Gauge(
@@ -50,7 +56,7 @@ class Metrics:
         )
         self._cache = Gauge(
             "ledger_deletion_in_use_cache",
-            "In-use cache: hits, misses, refreshes, stale answers since the start; owners and bytes held",
+            "Cache of what owners refer to: hits, misses, refreshes and stale since the start; owners and bytes now",
             ["what"],
             registry=self.registry,
         )
@@ -87,7 +93,7 @@ class Metrics:
         self._waiting.set(retries)
 
     def unaccounted(self, accounts: Reconciliation) -> None:
-        """Show the gaps in the accounts; a look that was not whole takes none away."""
+        """Show what is unaccounted for; a look that could not read everything never lowers a number."""
         gaps = {
             "messages": sum(len(one.missing) for one in accounts.partitions),
             "ledgers": sum(len(one.trimmed) for one in accounts.partitions),
@@ -102,7 +108,7 @@ class Metrics:
             self._unaccounted.labels(what).set(n)
 
     def tripped(self, is_tripped: bool) -> None:
-        """Show whether the blast radius holds the work."""
+        """Show whether a limit holds the work until a person has looked."""
         self._tripped.set(int(is_tripped))
 
     def outage(self) -> None:

@@ -38,6 +38,7 @@ class Mutation:
 JUDGE, REFERENCES, OWNERSHIP, SIGHTINGS = (
     f"udfs/{name}.py" for name in ("judge", "references", "ownership", "sightings")
 )
+BLAST_RADIUS, DELETION = "udfs/blast_radius.py", "streaming/deletion"
 SWEEP, IN_USE, COORDINATION, LIMITS = (f"streaming/{name}" for name in ("sweep", "in_use", "coordination", "limits"))
 JOURNAL = "streaming/state/journal.py"
 
@@ -122,12 +123,39 @@ MUTATIONS = (
     ),
     Mutation(
         "limits of an owner",
-        "udfs/blast_radius.py",
+        BLAST_RADIUS,
         "if in_all > limits.per_hour_per_owner:",
         "if False:",
     ),
-    Mutation("limits of a batch", "udfs/blast_radius.py", "if batch + coming > limits.per_batch:", "if False:"),
-    Mutation("deletes of a chunk that broke off", LIMITS, "        self._has_begun = True", "        pass"),
+    Mutation("limits of a batch", BLAST_RADIUS, "if batch + coming > limits.per_batch:", "if False:"),
+    Mutation(
+        "deletes of a chunk that broke off",
+        BLAST_RADIUS,
+        "return replace(state, is_unfinished=True)",
+        "return state",
+    ),
+    Mutation(
+        "a resume lets pass what a person has looked at",
+        BLAST_RADIUS,
+        "if state.granted == subject else",
+        "if state.granted else",
+    ),
+    Mutation(
+        "a limit holds the work",
+        DELETION,
+        "        if why:\n            self._hold",
+        "        if False:\n            self._hold",
+    ),
+    Mutation(
+        "a mark before the first copy",
+        DELETION,
+        "self.coordination.mark_published(str(Mark(self.receipts.table_id, self._published, chunk)))",
+        "pass",
+    ),
+    Mutation("no chunk overtakes another", DELETION, "            self._finish_interrupted()\n", ""),
+    Mutation(
+        "who was replaced publishes nothing", DELETION, "            self.gate.refuse_if_outdated()  #", "            #"
+    ),
     Mutation("deletes before a kill", LIMITS, "if not isinstance(node, Znode))", "if False)"),
     Mutation("topics of Pulsar's own", "udfs/topic_pattern.py", "tenant not in _PULSARS_TENANTS and ", ""),
     Mutation("of two clocks the earlier", COORDINATION, "return min(ours_ms, node.mtime_ms)", "return ours_ms"),

@@ -1,10 +1,11 @@
-"""What an audit says of a ledger: whose it claims to be, and which class of finding a judge's verdict makes it.
+"""What an audit finds out about a ledger: whose it says it is, and which class of finding the judge's verdict makes it.
 
 Rules:
-1. A ledger's own metadata names the only owner that is asked; what names none is FOREIGN or UNKNOWN, never ORPHAN.
-2. ORPHAN is said only of what the judge would let the sweep delete, in two looks one after the other.
-3. Whatever could not be read makes a finding UNKNOWN; an unreadable tree makes all below it UNKNOWN.
-4. MISSING is said only of what an owner's list named before and after the ledger was looked for and not found.
+1. We ask the one owner that the ledger's own metadata names. A ledger that names none is FOREIGN or UNKNOWN, never
+   ORPHAN.
+2. A ledger is an ORPHAN only if the judge would let the sweep delete it, in two looks one after the other.
+3. Whatever could not be read makes a finding UNKNOWN; an unreadable znode makes everything below it UNKNOWN.
+4. A ledger is MISSING only if its owner's list named it both before and after we looked for it and did not find it.
 """
 
 from collections.abc import Iterable, Mapping
@@ -13,26 +14,35 @@ from enum import StrEnum
 from functools import lru_cache
 
 from udfs.judge_offload import MANAGED_LEDGER_KEY
-from udfs.ownership import APPLICATION, BUCKET_TOPIC, COMPACTED_TOPIC, COMPONENT, CURSOR, MANAGED_LEDGER, SCHEMA_ID
+from udfs.ownership import (
+    APPLICATION,
+    BUCKET_TOPIC,
+    COMPACTED_TOPIC,
+    COMPONENT,
+    CURSOR,
+    MANAGED_LEDGER,
+    SCHEMA_ID,
+    component_of,
+)
 from udfs.paths import checked_schema_id, managed_ledger_name
 from udfs.records import LedgerComponent, LedgerType, OffloadContext, Outcome, PendingDelete, Reason, Verdict
 from udfs.references import fixed_paths, key_of, owner_of
 
 
 class FindingClass(StrEnum):
-    """What an audit says of a ledger or object. The last two are no findings: they are counted only."""
+    """What an audit says of a ledger or object. The last two are not findings; the audit only counts them."""
 
-    ORPHAN = "ORPHAN"  # belongs to no one: the sweep would delete it
+    ORPHAN = "ORPHAN"  # nobody refers to it: the sweep would delete it
     MISSING = "MISSING"  # an owner refers to it and it does not exist: data was lost
-    UNKNOWN = "UNKNOWN"  # something that decides could not be read
-    FOREIGN = "FOREIGN"  # does not say application=pulsar: another application's
-    TOO_YOUNG = "TOO_YOUNG"  # unreferenced, but so new that its owner may still write it into a list
-    OPEN = "OPEN"  # unreferenced, but somebody may be writing to it
+    UNKNOWN = "UNKNOWN"  # something that we need to decide could not be read
+    FOREIGN = "FOREIGN"  # its metadata does not say application=pulsar: it is another application's
+    TOO_YOUNG = "TOO_YOUNG"  # nobody refers to it, but it is so new that its owner may still write it into a list
+    OPEN = "OPEN"  # nobody refers to it, but somebody may be writing to it
     IN_USE = "IN_USE"
     GONE = "GONE"  # deleted while the audit ran
 
 
-# the judge wants to see these twice; the time of the first look is what it asks for at the second
+# The judge wants to see these twice, and at the second look it asks for the time of the first.
 SEEN_ONCE = frozenset({Reason.OWNER_ABSENT_ONCE, Reason.UNREFERENCED_ONCE})
 NOT_FINDINGS = frozenset({FindingClass.IN_USE, FindingClass.GONE})
 
@@ -49,7 +59,7 @@ _CLASS_OF_REASON = {
 
 @dataclass(frozen=True, slots=True)
 class Unclaimed:
-    """A ledger whose metadata names no owner that could be asked: class, and why."""
+    """A ledger whose metadata names no owner that we could ask: its class, and why."""
 
     finding_class: FindingClass
     reason: Reason
@@ -67,11 +77,11 @@ class Look:
 
 
 def claim_of(ledger_id: int, custom: Mapping[str, bytes]) -> PendingDelete | Unclaimed:
-    """Return the request that would delete the ledger, made from nothing but its own custom metadata."""
+    """Return the request that would delete the ledger; we make it from the ledger's own custom metadata alone."""
     if custom.get(APPLICATION) != b"pulsar":
         named = "another application's" if custom else "it has no custom metadata (before Pulsar 2.6, or not Pulsar's)"
         return Unclaimed(FindingClass.FOREIGN, Reason.NOT_PULSARS, named)
-    component = _component(custom)
+    component = component_of(custom)
     if component is None:
         return _unknown(Reason.UNKNOWN_COMPONENT, f"component {custom.get(COMPONENT, b'')!r} is not known")
     try:
@@ -87,8 +97,8 @@ def claim_of_objects(
 ) -> PendingDelete | Unclaimed:
     """Return the request that would delete an offload attempt's objects.
 
-    custom: the ledger's custom metadata as the index embeds it; None where there is no readable index. Then what
-    newer brokers write beside the objects (user_metadata, keys in lower case) names the owner.
+    custom: the ledger's custom metadata, which the index object embeds; None where there is no readable index. Then
+    the objects' user_metadata (keys in lower case), which newer brokers write, names the owner.
     """
     context = OffloadContext(uuid)
     if custom:
@@ -111,7 +121,7 @@ def claim_of_objects(
 
 
 def looked(verdict: Verdict) -> Look:
-    """Translate a judge's verdict on a suspect."""
+    """Turn the judge's verdict on a suspect into a look."""
     if verdict.outcome is Outcome.DELETED or verdict.reason in SEEN_ONCE:
         return Look(FindingClass.ORPHAN, verdict.reason, verdict.detail, is_candidate=True)
     if verdict.outcome is Outcome.ALREADY_GONE:
@@ -121,17 +131,17 @@ def looked(verdict: Verdict) -> Look:
 
 
 def concluded(second: Look) -> Look:
-    """What stands after the second look at a candidate; what was seen only once is not known."""
+    """Return what we know after the second look at a candidate; one that was seen only once is UNKNOWN."""
     if second.reason in SEEN_ONCE:
         return Look(FindingClass.UNKNOWN, second.reason, second.detail)
     return second
 
 
 def missing_look(*, is_referenced: bool | None, is_there: bool | None) -> Look:
-    """One look at a reference whose ledger was not listed; None: could not be read. Read the ledger first.
+    """Judge a reference to a ledger that the audit did not find; None: could not be read. Read the ledger first.
 
-    A ledger exists before a list names it and until after a list forgot it, so: named (first look), not there,
-    still named (second look) is a loss, and nothing else is.
+    A ledger exists before its owner's list names it, and until the list no longer does. So data was lost only if the
+    list named the ledger at the first look, the ledger was not there, and the list still named it at the second look.
     """
     if is_there:
         return Look(FindingClass.IN_USE, Reason.IN_USE)
@@ -145,7 +155,7 @@ def missing_look(*, is_referenced: bool | None, is_there: bool | None) -> Look:
 
 
 def owner_paths(key: str) -> tuple[str, ...]:
-    """Znodes that decide for a reference key (udfs.references)."""
+    """Return the znodes that say whether a reference key's ledgers are in use (udfs.references)."""
     return fixed_paths(owner_of(key))
 
 
@@ -161,20 +171,8 @@ def affected_by(paths: Iterable[str], unreadable: Iterable[str]) -> str | None:
     return "/" if "/" in blocked else None
 
 
-def _component(custom: Mapping[str, bytes]) -> LedgerComponent | None:
-    named = custom.get(COMPONENT, b"")
-    if named == b"managed-ledger":
-        return LedgerComponent.MANAGED_CURSOR if CURSOR in custom else LedgerComponent.MANAGED_LEDGER
-    return {
-        b"schema": LedgerComponent.SCHEMA_STORAGE,
-        b"compacted-ledger": LedgerComponent.COMPACTED_LEDGER,
-        b"compacted-topic": LedgerComponent.COMPACTED_LEDGER,
-        b"delayed-index-bucket": LedgerComponent.DELAYED_INDEX_BUCKET,
-    }.get(named)
-
-
 def _claimed(ledger_id: int, component: LedgerComponent, custom: Mapping[str, bytes]) -> PendingDelete:
-    """Raises KeyError for a key that should be there, ValueError for a name that Pulsar would not write."""
+    """Return the request; raises KeyError for a missing key, ValueError for a name that Pulsar would not write."""
     if component is LedgerComponent.SCHEMA_STORAGE:
         schema_id = checked_schema_id(custom[SCHEMA_ID].decode())
         tenant, namespace, encoded = schema_id.split("/")
@@ -192,7 +190,7 @@ def _claimed(ledger_id: int, component: LedgerComponent, custom: Mapping[str, by
     return request
 
 
-# a topic has many ledgers, and checking its name costs more than reading its ledger
+# A topic has many ledgers, and checking the topic's name takes longer than reading a ledger.
 _owner = lru_cache(maxsize=10_000)(managed_ledger_name)
 
 

@@ -1,6 +1,6 @@
-"""Every column name of the service's tables and streams; a bare column string elsewhere is a defect."""
+"""Every column name of the service's tables and streams. No other module writes a column's name as a string."""
 
-# what the connector gives
+# columns of the Pulsar connector
 TOPIC = "__topic"
 MESSAGE_ID = "__messageId"
 PUBLISH_TIME = "__publishTime"
@@ -8,24 +8,26 @@ KEY = "__key"
 VALUE = "value"
 PROPERTIES = "__messageProperties"
 
-# a message, annotated
-SOURCE = "source"  # full name of the topic partition it was read from
+# a message (streaming.schemas.MESSAGE)
+SOURCE = "source"  # full name of the topic partition that the message was read from
 POSITION_LEDGER = "position_ledger"
 POSITION_ENTRY = "position_entry"
-POSITION_BATCH = "position_batch"  # index within a producer's batch, -1 where it was sent alone
+POSITION_BATCH = "position_batch"  # index within a producer's batch, -1 where the message was sent alone
 PUBLISH_MS = "publish_ms"
-DUE_MS = "due_ms"  # not to be worked off before; publish time + DELAY_TIME
+DUE_MS = "due_ms"  # publish time + DELAY_TIME; the message is not worked off before
 ROW = "row"  # 0, 1, 2, … within the source partition of this batch
 MESSAGE_KEY = "message_key"
 PAYLOAD = "payload"
 MESSAGE_PROPERTIES = "message_properties"
-REFERENCE_KEY = "reference_key"  # what could refer to the ledger; null where the message is no request
+REFERENCE_KEY = (
+    "reference_key"  # names what could refer to the ledger (udfs.references); null: the message is no request
+)
 TENANT = "tenant"
-READY_MS = "ready_ms"  # of a waiting retry: its due time, or later where it arrived after a pass for that time
+READY_MS = "ready_ms"  # of a waiting retry: its due time, or later if it arrived after that time was worked off
 
-# a receipt
-EPOCH = "epoch"  # of the run that wrote it
-CHUNK = "chunk"  # number of the chunk, ascending over the life of the table; one Delta commit each
+# a receipt (streaming.schemas.RECEIPT)
+EPOCH = "epoch"  # number of the run that wrote it; each start of the service has a higher one
+CHUNK = "chunk"  # number of the chunk, ascending over the life of the table; each chunk is one commit to it
 AT_MS = "at_ms"
 QUERY = "query"
 BATCH_ID = "batch_id"
@@ -40,13 +42,13 @@ REASON = "reason"
 DETAIL = "detail"
 ATTEMPT = "attempt"
 BYTES = "bytes"
-REFRESHED = "refreshed"  # the executor found the cached in-use set stale
-SOURCES = "sources"  # what ZooKeeper and the broker said of the owner: udfs.completeness.certificate
-TARGET = "target"  # topic a copy goes to; null: none
+REFRESHED = "refreshed"  # the cached reference was out of date
+SOURCES = "sources"  # how many ledgers ZooKeeper and the broker named: udfs.completeness.certificate
+TARGET = "target"  # topic that a copy goes to; null: there is no copy
 TARGET_PARTITION = "target_partition"
 DELAY_MS = "delay_ms"
 
-# a plan
+# a plan (streaming.schemas.PLAN)
 TASK = "task"
 DELETES = "deletes"
 POSITION = (SOURCE, POSITION_LEDGER, POSITION_ENTRY, POSITION_BATCH)

@@ -1,7 +1,7 @@
-"""Where an offloaded ledger's objects are said to be, and whether we may touch that place.
+"""Which bucket an offloaded ledger's objects are in, and whether we may touch it.
 
-A request chooses among the buckets that the operator allowed; it never brings an address of its own: what is
-connected to is always the operator's spelling of the endpoint.
+A request can only choose among the buckets that the operator allowed. We never connect to an address from a request:
+the endpoint is always the one that the operator wrote.
 """
 
 import re
@@ -9,14 +9,14 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from urllib.parse import urlsplit
 
-AWS = ""  # no endpoint: the public cloud's own, found by region
+AWS = ""  # no endpoint: S3 of AWS itself, found by its region
 
 # Drivers that speak S3, and where they go when no endpoint is named.
 _DEFAULT_ENDPOINTS = {"aws-s3": AWS, "s3": AWS, "google-cloud-storage": "https://storage.googleapis.com"}
 _DEFAULT_PORTS = {"http": 80, "https": 443}
 _AWS_HOST = re.compile(r"s3([.-](dualstack\.)?[a-z]{2}(-[a-z]+)+-\d)?\.amazonaws\.com")
 
-# An offload context calls them by the first name; a namespace's policies by the second, or (before 2.8) by the rest.
+# An offload context uses the first name, a namespace's policies the second, and policies before Pulsar 2.8 the others.
 _BUCKET_KEYS = (
     "bucket",
     "managedLedgerOffloadBucket",
@@ -43,7 +43,7 @@ class Bucket:
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """What an offload context or policy names; endpoint in its normal form. "" for a driver or bucket not named."""
+    """What an offload context or policy names; endpoint in its normal form. driver or bucket "": it names none."""
 
     driver: str
     endpoint: str
@@ -51,7 +51,7 @@ class Target:
 
     @property
     def is_supported(self) -> bool:
-        """Whether the driver speaks S3; one that is not named may."""
+        """Whether the driver speaks S3; if none is named, it may."""
         return not self.driver or _plain(self.driver) in _DEFAULT_ENDPOINTS
 
 
@@ -71,7 +71,7 @@ def allowed_bucket(target: Target, allowed: Iterable[Bucket]) -> Bucket | None:
 
 
 def normal_endpoint(text: str) -> str:
-    """Spell an endpoint so that equal ones are equal; "" for AWS's own. What is no URL stays as it is."""
+    """Spell an endpoint so that equal ones compare equal; "" for AWS itself. A text that is no URL stays as it is."""
     spelt = text.strip()
     if not spelt:
         return AWS
@@ -91,7 +91,7 @@ def normal_endpoint(text: str) -> str:
 
 
 def _plain(driver: str) -> str:
-    """Brokers compare drivers without case; an offload context may carry the name of Java's constant (AWS_S3)."""
+    """Spell a driver in one way: brokers ignore case, and a context may hold the name of Java's constant (AWS_S3)."""
     return driver.lower().replace("_", "-")
 
 

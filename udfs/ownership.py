@@ -1,7 +1,7 @@
-"""Whether a ledger says of itself that it belonged to the owner a request names.
+"""Whether a ledger's own metadata names the owner that a request names.
 
-BookKeeper keeps customMetadata with each ledger; Pulsar fills it at creation (LedgerMetadataUtils).
-The message can be forged, the ledger's own metadata cannot; so the ledger has the word.
+BookKeeper keeps customMetadata with each ledger, and Pulsar fills it when it creates the ledger (LedgerMetadataUtils).
+A request can be forged and a ledger's metadata can't, so where the two differ we trust the ledger.
 """
 
 from collections.abc import Mapping
@@ -22,14 +22,23 @@ _COMPONENT_NAMES = {
     LedgerComponent.MANAGED_LEDGER: (b"managed-ledger",),
     LedgerComponent.MANAGED_CURSOR: (b"managed-ledger",),
     LedgerComponent.SCHEMA_STORAGE: (b"schema",),
-    # the documentation says compacted-topic, the code writes compacted-ledger
+    # Pulsar's documentation says compacted-topic, its code writes compacted-ledger
     LedgerComponent.COMPACTED_LEDGER: (b"compacted-ledger", b"compacted-topic"),
     LedgerComponent.DELAYED_INDEX_BUCKET: (b"delayed-index-bucket",),
 }
 
 
+def component_of(custom: Mapping[str, bytes]) -> LedgerComponent | None:
+    """Return the component that the ledger's metadata names; None where it names none that we know."""
+    named = custom.get(COMPONENT, b"")
+    found = [component for component, names in _COMPONENT_NAMES.items() if named in names]
+    if len(found) > 1:  # data and cursor ledgers share a name; only the latter name a cursor
+        return LedgerComponent.MANAGED_CURSOR if CURSOR in custom else LedgerComponent.MANAGED_LEDGER
+    return found[0] if found else None
+
+
 def mismatch(request: PendingDelete, custom: Mapping[str, bytes]) -> tuple[Reason, str] | None:
-    """None when the ledger's metadata names the request's owner; else why not, in a name and in words."""
+    """Return None if the ledger's metadata names the request's owner; else why not, in a name and in words."""
     if custom.get(APPLICATION) != b"pulsar":
         return Reason.NOT_PULSARS, "the ledger's metadata does not say application=pulsar"
     component = custom.get(COMPONENT, b"")
@@ -46,7 +55,7 @@ def mismatch(request: PendingDelete, custom: Mapping[str, bytes]) -> tuple[Reaso
 
 
 def _owner_names(request: PendingDelete, custom: Mapping[str, bytes]) -> list[tuple[str, str | None, str | None]]:
-    """(key, what the request says, what the ledger says) for each key that names the owner."""
+    """Return (key, what the request says, what the ledger says) for each key that names the owner."""
     if request.component is LedgerComponent.SCHEMA_STORAGE:
         return [(SCHEMA_ID, request.schema_id, _utf8(custom, SCHEMA_ID))]
     if request.component is LedgerComponent.COMPACTED_LEDGER:
@@ -68,7 +77,7 @@ def _utf8(custom: Mapping[str, bytes], key: str) -> str | None:
 
 
 def _topic(custom: Mapping[str, bytes], key: str) -> str | None:
-    """The managed ledger's name, from whichever form of the topic's name the broker wrote."""
+    """Return the managed ledger's name, whichever form of the topic's name the broker wrote."""
     name = _utf8(custom, key)
     try:
         return managed_ledger_name(name) if name else None

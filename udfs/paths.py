@@ -1,8 +1,8 @@
 """Where Pulsar and BookKeeper keep things: topic names, their encoded forms, and znode paths.
 
 A managed ledger is named `tenant/ns/persistent/<encoded local name>` (V1: `tenant/cluster/ns/persistent/...`).
-Every function that takes a topic takes that form or `persistent://...`, and raises ValueError for anything
-that Pulsar would not have written, because a path made from a wrong name looks like an absent owner.
+Every function that takes a topic takes that form or `persistent://...`. It raises ValueError for a name that Pulsar
+would not have written: no znode stands at a path made from a wrong name, which would look like an owner that is gone.
 """
 
 import re
@@ -16,7 +16,7 @@ MANAGED_LEDGERS_ROOT = "/managed-ledgers"
 SCHEMAS_ROOT = "/schemas"
 LEDGERS_ROOT = "/ledgers"
 
-# Longer names are no accident of an operator; they are refused before they are copied into logs and paths.
+# No operator has longer names; we refuse them before they get into logs and paths.
 MAX_NAME_LENGTH = 4096
 
 # Ids from here on don't fit the short form of hierarchical layouts (Integer.MAX_VALUE itself is already long).
@@ -70,8 +70,8 @@ def decode_name(encoded: str) -> str:
 def encode_cursor(name: str) -> str:
     """Return the cursor's encoded name, given the subscription or that encoded name.
 
-    What is a valid encoded form is taken as one, since the cursor's znode and BookKeeper's `pulsar/cursor`
-    hold that: "a+b" is the cursor of subscription "a b". So a second call changes nothing.
+    A name that is a valid encoded form counts as encoded, because the cursor's znode and the ledger's `pulsar/cursor`
+    hold that form: "a+b" is the cursor of subscription "a b". So a second call changes nothing.
     """
     _check_length(name)
     try:
@@ -169,7 +169,7 @@ _LAYOUT_BY_TYPE = {"hierarchical": Layout.HIERARCHICAL, "longhierarchical": Layo
 
 
 def parse_layout(data: bytes) -> Layout:
-    """Parse the LAYOUT znode; ValueError names what is not supported, so that nobody guesses paths."""
+    """Parse the LAYOUT znode. Raises ValueError for a layout that is not supported: we don't guess paths."""
     try:
         lines = data.decode("utf-8").split("\n")
     except UnicodeDecodeError:
@@ -200,7 +200,7 @@ def ledger_id_of(layout: Layout, root: str, path: str) -> int | None:
     if not path.startswith(prefix) or not (digits.isascii() and digits.isdecimal()) or len(digits) > 19:
         return None
     ledger_id = int(digits)
-    # The path must be the one the id has, not merely spell its digits: an id has one place only.
+    # An id has one place only: the path must be that one, not merely hold the same digits.
     return ledger_id if ledger_id <= MAX_LEDGER_ID and ledger_path(layout, root, ledger_id) == path else None
 
 
@@ -225,7 +225,7 @@ def _ledger_place(layout: Layout, ledger_id: int) -> tuple[str, str]:
     return f"{digits[:3]}/{digits[3:7]}/{digits[7:11]}/{digits[11:15]}", f"L{digits[15:]}"
 
 
-@lru_cache(maxsize=1024)  # an owner's requests lie next to each other, and each names it several times
+@lru_cache(maxsize=1024)  # requests of one owner come one after another, and each is parsed several times
 def _parse(name: str) -> _Topic:
     _check_length(name)
     scheme, separator, rest = name.partition("://")
@@ -262,7 +262,7 @@ def _check_local_name(local_name: str) -> None:
 
 
 def _check_segment(segment: str) -> None:
-    """Refuse what ZooKeeper would not take as one path segment, or would take as another."""
+    """Refuse a name that ZooKeeper would refuse as one segment of a path, or take for something else."""
     if not segment or segment in (".", ".."):
         raise ValueError(f"{_shown(segment)} cannot be the name of a znode")
     if "/" in segment:
@@ -299,7 +299,7 @@ def _base_name(local_name: str) -> str:
 def _partition_index(local_name: str) -> int:
     """Read the suffix as TopicName.getPartitionIndex: `-partition-01` and `-partition--1` are no partitions."""
     _before, separator, digits = local_name.rpartition(_PARTITION_SUFFIX)
-    # Integer.parseInt takes the decimal digits of any script, but sees UTF-16 units, so only those of the BMP
+    # Integer.parseInt takes decimal digits of any script; but it sees UTF-16 units, so only those of the BMP.
     if not separator or not digits.isdecimal() or max(digits) > "\uffff" or len(digits) > 10:
         return -1
     index = int(digits)

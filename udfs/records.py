@@ -1,7 +1,7 @@
-"""The words of the program: requests, facts, verdicts and receipts, as values without behaviour.
+"""The values that all modules share: requests, what we read about ledgers and owners, and verdicts.
 
 Names are PIP-186's (PendingDeleteLedgerInfo, ledgerComponent, ledgerType) and Pulsar's own.
-Times are integer milliseconds UTC; ledger ids are signed 64-bit; -1 is "none" only where said.
+Times are integer milliseconds UTC; ledger ids are signed 64-bit; -1 means "none" only where a docstring says so.
 """
 
 from array import array
@@ -45,35 +45,32 @@ class Outcome(StrEnum):
 
 
 class Reason(StrEnum):
-    """Why an outcome was chosen; every reason to keep a ledger has its own name.
-
-    The comment says what the operator learns from it.
-    """
+    """Why an outcome was chosen; every reason to keep a ledger has its own name."""
 
     # deleted or gone
     UNREFERENCED = "UNREFERENCED"  # CLOSED, old enough, its owner's current list does not name it
-    OWNER_GONE = "OWNER_GONE"  # as above; the owner itself is proven gone
-    NOT_FOUND = "NOT_FOUND"  # no such ledger or object (any more)
+    OWNER_GONE = "OWNER_GONE"  # CLOSED, old enough, and its owner does not exist any more
+    NOT_FOUND = "NOT_FOUND"  # there is no such ledger or object (any more)
     DUPLICATE = "DUPLICATE"  # the same ledger was asked for twice in one batch
 
     # kept for now (RETRY)
-    IN_USE = "IN_USE"  # an owner refers to it
-    OWNER_UNREADABLE = "OWNER_UNREADABLE"  # owner's znode or broker's view could not be read: counts as in use
-    OWNER_CHANGED = "OWNER_CHANGED"  # owner kept changing between look and delete
-    OWNER_ABSENT_ONCE = "OWNER_ABSENT_ONCE"  # owner seems gone; needs a second look, later
-    UNREFERENCED_ONCE = "UNREFERENCED_ONCE"  # a reference that no znode's version guards: needs a second look, later
-    LEDGER_UNREADABLE = "LEDGER_UNREADABLE"  # ledger metadata or object could not be read or parsed
-    LEDGER_CHANGED = "LEDGER_CHANGED"  # ledger metadata kept changing between look and delete
-    NOT_CLOSED = "NOT_CLOSED"  # OPEN or IN_RECOVERY: somebody may be writing or recovering
-    TOO_YOUNG = "TOO_YOUNG"  # created or changed less than min_age ago (schema, compacted, bucket: the quarantine)
-    ABOVE_NEWEST = "ABOVE_NEWEST"  # newer than the newest ledger its owner names: kept for the quarantine
-    STORE_UNAVAILABLE = "STORE_UNAVAILABLE"  # ZooKeeper, broker or object store did not answer; outcome looked up again
-    STORE_REFUSED = "STORE_REFUSED"  # not allowed to delete (ACL, credentials)
-    STILL_THERE = "STILL_THERE"  # the store said deleted, a look afterwards found it
-    SOURCE_SHRANK = "SOURCE_SHRANK"  # its owner names far less than at the last look: a person must look first
-    KEPT_AND_GONE = "KEPT_AND_GONE"  # kept, in use, and not there a moment later: the service stops
-    OFFLOAD_IN_PROGRESS = "OFFLOAD_IN_PROGRESS"  # an offload that may still complete
-    PROOF_MISSING = "PROOF_MISSING"  # object without readable proof of its owner
+    IN_USE = "IN_USE"  # its owner refers to it
+    OWNER_UNREADABLE = "OWNER_UNREADABLE"  # the owner's znode or the broker's view could not be read: counts as in use
+    OWNER_CHANGED = "OWNER_CHANGED"  # the owner changed again and again between our look and our delete
+    OWNER_ABSENT_ONCE = "OWNER_ABSENT_ONCE"  # the owner seems gone; we look again later, to be sure
+    UNREFERENCED_ONCE = "UNREFERENCED_ONCE"  # no znode version protects the delete; we look again later, to be sure
+    LEDGER_UNREADABLE = "LEDGER_UNREADABLE"  # the ledger's metadata, or the object, could not be read or parsed
+    LEDGER_CHANGED = "LEDGER_CHANGED"  # the ledger's metadata changed again and again between our look and our delete
+    NOT_CLOSED = "NOT_CLOSED"  # OPEN or IN_RECOVERY: somebody may be writing or recovering it
+    TOO_YOUNG = "TOO_YOUNG"  # it changed less than min_age ago (schema, compacted, bucket: less than the quarantine)
+    ABOVE_NEWEST = "ABOVE_NEWEST"  # newer than the newest ledger that its owner names: kept for the quarantine
+    STORE_UNAVAILABLE = "STORE_UNAVAILABLE"  # ZooKeeper, the broker or the object store did not answer
+    STORE_REFUSED = "STORE_REFUSED"  # we have no right to delete it (ACL, credentials)
+    STILL_THERE = "STILL_THERE"  # the store said that it was deleted, and we found it afterwards
+    SOURCE_SHRANK = "SOURCE_SHRANK"  # its owner names far fewer ledgers than at our last look: a person must look first
+    KEPT_AND_GONE = "KEPT_AND_GONE"  # we kept it as in use, and it was gone a moment later: the service stops
+    OFFLOAD_IN_PROGRESS = "OFFLOAD_IN_PROGRESS"  # a broker may still be offloading it
+    PROOF_MISSING = "PROOF_MISSING"  # nothing that we can read proves whose object it is
 
     # refused for good (DEAD_LETTER)
     EMPTY_PAYLOAD = "EMPTY_PAYLOAD"
@@ -85,20 +82,20 @@ class Reason(StrEnum):
     UNKNOWN_LEDGER_TYPE = "UNKNOWN_LEDGER_TYPE"
     BAD_TOPIC_NAME = "BAD_TOPIC_NAME"
     BAD_OFFLOAD_CONTEXT = "BAD_OFFLOAD_CONTEXT"
-    NOT_PULSARS = "NOT_PULSARS"  # ledger's own metadata does not say application=pulsar
-    OTHER_OWNER = "OTHER_OWNER"  # ledger's own metadata names another owner
-    OTHER_COMPONENT = "OTHER_COMPONENT"  # ledger's own metadata names another component
-    OTHER_CLUSTER = "OTHER_CLUSTER"  # object's own metadata names another Pulsar cluster (a shared bucket)
-    DRIVER_NOT_SUPPORTED = "DRIVER_NOT_SUPPORTED"  # offload driver we cannot delete with
-    STORE_NOT_ALLOWED = "STORE_NOT_ALLOWED"  # endpoint or bucket is not on the allow-list
-    REQUESTER_NOT_ALLOWED = "REQUESTER_NOT_ALLOWED"  # namespace or component not on the allow-list
+    NOT_PULSARS = "NOT_PULSARS"  # the ledger's own metadata does not say application=pulsar
+    OTHER_OWNER = "OTHER_OWNER"  # the ledger's own metadata names another owner
+    OTHER_COMPONENT = "OTHER_COMPONENT"  # the ledger's own metadata names another component
+    OTHER_CLUSTER = "OTHER_CLUSTER"  # the object's own metadata names another Pulsar cluster (a shared bucket)
+    DRIVER_NOT_SUPPORTED = "DRIVER_NOT_SUPPORTED"  # the offload driver does not speak S3
+    STORE_NOT_ALLOWED = "STORE_NOT_ALLOWED"  # the endpoint or bucket is not on the allow-list
+    REQUESTER_NOT_ALLOWED = "REQUESTER_NOT_ALLOWED"  # the namespace or component is not on the allow-list
     OTHER_TENANT = "OTHER_TENANT"  # a tenant's own request topic asked for another tenant's ledger
     WRITTEN_OFF = "WRITTEN_OFF"  # an operator closed it by hand
 
 
 @dataclass(frozen=True, slots=True)
 class OffloadContext:
-    """MLDataFormats.OffloadContext: which upload of the ledger to tiered storage is meant."""
+    """MLDataFormats.OffloadContext: one upload of a ledger to tiered storage."""
 
     uuid: str
     complete: bool = True
@@ -113,8 +110,8 @@ class PendingDelete:
     """One request: PIP-186's PendingDeleteLedgerInfo, checked.
 
     managed_ledger: `tenant/ns/persistent/encodedName` (V1: `tenant/cluster/ns/persistent/encodedName`).
-    cursor_name and schema_id are set for the components that need them and None otherwise; the cursor
-    name is in its encoded form, as in the znode's name and in BookKeeper's `pulsar/cursor`.
+    cursor_name and schema_id are set for the components that need them and None otherwise. The cursor's name is in its
+    encoded form, which is the name of its znode and stands in the ledger's `pulsar/cursor`.
     """
 
     managed_ledger: str
@@ -128,7 +125,7 @@ class PendingDelete:
 
 @dataclass(frozen=True, slots=True)
 class Rejection:
-    """A message that is no request: why, in a name and in words for the operator."""
+    """Why a message is not worked off as a request: in a name, and in words for the operator."""
 
     reason: Reason
     detail: str
@@ -136,7 +133,7 @@ class Rejection:
 
 @dataclass(frozen=True, slots=True)
 class LedgerMetadata:
-    """BookKeeper's LedgerMetadataFormat, the fields that decide. ctime_ms is None where not recorded."""
+    """What we need of BookKeeper's LedgerMetadataFormat. ctime_ms is None where it holds no creation time."""
 
     state: LedgerState
     length_bytes: int
@@ -147,9 +144,9 @@ class LedgerMetadata:
 
 @dataclass(frozen=True, slots=True)
 class LedgerFacts:
-    """A ledger as its znode was read. metadata is None where it could not be parsed.
+    """A ledger as we read its znode. metadata is None where it could not be parsed.
 
-    last_change_ms: the latest of metadata ctime, znode ctime and znode mtime.
+    last_change_ms: the latest time that the znode or the metadata names (udfs.ledger_facts).
     """
 
     ledger_id: int
@@ -161,7 +158,7 @@ class LedgerFacts:
 
 @dataclass(frozen=True, slots=True)
 class StoredObject:
-    """One object as its bucket describes it. content: None where only its head was asked for.
+    """One object as its bucket describes it. content: None where we asked for its head only.
 
     user_metadata: keys in lower case. version_id: "" in a bucket that never had versions.
     """
@@ -175,7 +172,7 @@ class StoredObject:
 
 @dataclass(frozen=True, slots=True)
 class UnfinishedUpload:
-    """Parts of an object whose upload was neither completed nor aborted: stored, paid for, and in no listing."""
+    """Parts of an object whose upload was neither completed nor aborted: stored and paid for, but in no listing."""
 
     key: str
     upload_id: str
@@ -209,11 +206,11 @@ class Presence(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class BrokerView:
-    """What the owner broker's memory says of one topic (admin API, internalStats).
+    """What the broker that owns a topic knows of it (admin API, internalStats).
 
-    cursors: encoded cursor name -> cursor ledger id (-1: none). compacted_ledger: what it reads from, -1 where there is
-    none; compacted_by_cursor: what its cursor __compaction names, which is what a crash falls back to.
-    A broker that was not asked (by configuration) is None in its callers, never a view.
+    cursors: encoded cursor name -> cursor ledger id (-1: none). compacted_ledger: the compacted ledger that the broker
+    reads from (-1: none); compacted_by_cursor: the one that its cursor __compaction names, to which the broker returns
+    after a crash. Where brokers are not asked (by configuration), callers have None instead of a view.
     """
 
     presence: Presence
@@ -226,7 +223,10 @@ class BrokerView:
 
 @dataclass(frozen=True, slots=True)
 class Counts:
-    """How many ledger ids each source of an in-use set named; -1: it was not asked, or knows no such owner."""
+    """How many ledgers an owner's two sources named; -1: the source was not asked, or knows no such owner.
+
+    listed: by ZooKeeper. remembered: by the broker.
+    """
 
     listed: int = -1
     remembered: int = -1
@@ -234,15 +234,13 @@ class Counts:
 
 @dataclass(frozen=True, slots=True)
 class Reference:
-    """All that one owner refers to, as read at one moment, and the znode versions it came from.
+    """All that one owner refers to, as we read it at one moment, and the znode versions that it rests on.
 
-    key: what it was asked by (udfs.references.key_of). checks: (path, version) of every znode that was
-    read and exists; a delete is only valid while all of them still have that version. in_use: BookKeeper
-    ledger ids, ascending, as array('q') (8 bytes each: this is broadcast to every worker).
-    newest_id: highest id that the list knows, -1 when it names none.
-    counts: how many ids each source named.
-    offloads: (ledger id, uuid) pairs that are in use in tiered storage.
-    detail: for UNREADABLE, what could not be read.
+    key: names the owner (udfs.references.key_of). checks: (path, version) of every znode that we read and that exists;
+    a delete is allowed only while all of them still have that version. in_use: ids of the ledgers that the owner needs
+    in BookKeeper, ascending, as array('q') (8 bytes each: every worker gets a copy). newest_id: the highest id that the
+    owner's znode names, -1 if it names none. offloads: (ledger id, uuid) of the uploads that it needs in tiered
+    storage. detail: what could not be read, where presence is UNREADABLE.
     """
 
     key: str
@@ -258,9 +256,9 @@ class Reference:
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """What to do with a request now: an Outcome that is to be, and why.
+    """What to do with a request now, and why.
 
-    DELETED means "delete it"; whether it then was is known only after the store was looked at again.
+    DELETED means "delete it". Whether it was deleted we know only when we have looked for it again.
     """
 
     outcome: Outcome

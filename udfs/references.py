@@ -1,13 +1,13 @@
-"""Which znode could refer to a ledger, and what that znode and the broker's memory say together.
+"""Which znode could refer to a ledger (its owner), and what that znode and the broker together refer to.
 
 Rules:
-1. The metadata store's view and the broker's view are united; either may say "in use".
-2. What could not be read or parsed makes the whole reference UNREADABLE, never empty.
-3. An owner is GONE only when its znode is absent and the broker was asked and says so too.
-4. A BookKeeper copy whose list entry says "offload complete, bookkeeperDeleted" is not in use although it
-   is listed, and although the broker lists it too (facts: the broker does not show bookkeeperDeleted).
-5. newest_id counts what a znode names, never the broker's memory, which runs ahead of what gets written. Buckets
-   have none: a cursor's are written in any order, and every cursor writes its own.
+1. A ledger is in use if either of the two sources, ZooKeeper or the broker, says so.
+2. If a part could not be read or parsed, the whole reference is UNREADABLE, never empty.
+3. An owner is GONE only if its znode is absent and the broker, when asked, says so too.
+4. A ledger whose list entry says "offload complete, bookkeeperDeleted" is not in use in BookKeeper, although ZooKeeper
+   and the broker both list it (the broker's answer does not show bookkeeperDeleted).
+5. newest_id counts what a znode names, not what the broker knows: the broker may know a ledger before it writes it
+   down. Delayed-delivery buckets have no newest id, because each cursor writes its own, in any order.
 """
 
 from array import array
@@ -31,12 +31,12 @@ _KIND_OF = {
     LedgerComponent.COMPACTED_LEDGER: "compacted",
     LedgerComponent.DELAYED_INDEX_BUCKET: "buckets",
 }
-_Named = tuple[set[int], set[int], int]  # ids that znodes name, ids that the broker names (-1: none), newest id
+_Named = tuple[set[int], set[int], int]  # ids that znodes name, ids that the broker names (-1: none), newest_id
 
 
 @dataclass(frozen=True, slots=True)
 class Owner:
-    """A key taken apart. kind: data, cursor, schema, compacted or buckets."""
+    """A reference key taken apart. kind: data, cursor, schema, compacted or buckets."""
 
     kind: str
     name: str
@@ -45,7 +45,7 @@ class Owner:
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """A znode as it was seen. data is None where it does not exist; error says why it could not be read."""
+    """A znode as we saw it. data is None where it does not exist; error says why it could not be read."""
 
     path: str
     data: bytes | None = None
@@ -54,7 +54,7 @@ class Seen:
 
 
 def key_of(request: PendingDelete) -> str:
-    """Name what could refer to the ledger: `<kind>:<owner>`; equal for all requests that one read answers."""
+    """Return the reference key, `<kind>:<owner>`, which names what could refer to the request's ledger."""
     kind = _KIND_OF[request.component]
     if kind == "schema":
         return f"schema:{request.schema_id}"
@@ -64,7 +64,7 @@ def key_of(request: PendingDelete) -> str:
 
 
 def owner_of(key: str) -> Owner:
-    """Take a key apart. Raises ValueError for what key_of never made."""
+    """Take a key apart. Raises ValueError for a key that key_of does not make."""
     kind, _, name = key.partition(":")
     if kind not in _KIND_OF.values() or not name:
         raise ValueError(f"not a reference key: {key!r}")
@@ -75,12 +75,12 @@ def owner_of(key: str) -> Owner:
 
 
 def tenant_of_key(key: str) -> str:
-    """Return the tenant of a key's owner. Raises ValueError for what key_of never made."""
+    """Return the tenant of a key's owner. Raises ValueError for a key that key_of does not make."""
     return owner_of(key).name.partition("/")[0]
 
 
 def fixed_paths(owner: Owner) -> tuple[str, ...]:
-    """Znodes to read for this owner; buckets need every cursor (children of the first path) as well."""
+    """Return the znodes to read for this owner. Buckets need every cursor (child of the first path) as well."""
     if owner.kind == "schema":
         return (schema_path(owner.name),)
     if owner.kind == "cursor":
@@ -91,9 +91,10 @@ def fixed_paths(owner: Owner) -> tuple[str, ...]:
 
 
 def reference_of(key: str, seen: Sequence[Seen], broker: BrokerView | None, *, read_at_ms: int) -> Reference:
-    """Unite what was seen under `key`. The first of `seen` decides whether the owner exists.
+    """Unite what ZooKeeper and the broker said of an owner. The first of `seen` says whether the owner exists.
 
-    broker is None only where asking it was switched off; then an absent owner stays UNREADABLE.
+    broker is None where there was nothing to ask it, or where the configuration says not to ask; in the latter case an
+    absent owner is UNREADABLE.
     """
     unreadable = [s for s in seen if s.error]
     if unreadable:
@@ -154,9 +155,9 @@ def _schema_ids(_owner: Owner, seen: Sequence[Seen], _broker: BrokerView | None)
 
 
 def _compacted_ids(owner: Owner, seen: Sequence[Seen], broker: BrokerView | None) -> _Named:
-    """The znodes alone never tell (the property may sit in the cursor ledger's last entry): no broker, no answer.
+    """Only the broker knows: the property that names the ledger may stand in the cursor ledger's last entry.
 
-    A broker may answer before it has opened the cursor (lazyCursorRecovery), and then knows of no compacted ledger.
+    A broker may answer before it has opened the cursor (lazyCursorRecovery); then it knows of no compacted ledger yet.
     """
     if broker is None or broker.presence is not Presence.PRESENT:
         raise FormatError(f"the compacted ledger of {owner.name} is known to its broker only, which did not tell")

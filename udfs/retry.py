@@ -1,12 +1,13 @@
-"""Retry-letter properties as the Java client writes and reads them, so that either side can go on with the other's.
+"""Properties of retry and dead letters, as the Java client writes and reads them: each can go on with the other's.
 
-Anybody who can publish can write these properties. So nonsense in them counts as absent, and the largest number
-believed is one that can't hold a query up or overflow a counter.
+Anybody who can publish can write these properties. So nonsense in them counts as absent, and a number that is too large
+counts as the largest that can't hold a query up or overflow a counter.
 """
 
 from collections.abc import Mapping
 
 from udfs.sightings import OWNER_ABSENT_SINCE
+from udfs.units import DAY_MS
 from udfs.wire import MAX_PAYLOAD_BYTES
 
 RECONSUMETIMES = "RECONSUMETIMES"
@@ -14,20 +15,20 @@ DELAY_TIME = "DELAY_TIME"
 REAL_TOPIC = "REAL_TOPIC"
 RETRY_TOPIC = "RETRY_TOPIC"
 ORIGIN_MESSAGE_ID = "ORIGIN_MESSAGE_ID"
-# deprecated in the Java client, which still writes it beside ORIGIN_MESSAGE_ID, and old consumers read it
+# The Java client has deprecated this one, but still writes it beside ORIGIN_MESSAGE_ID, and old consumers read it.
 ORIGIN_MESSAGE_IDY_TIME = "ORIGIN_MESSAGE_IDY_TIME"
 REASON = "REASON"
-# our own: <receipts table>/<sequence id>, by which a copy is known again once the broker has forgotten its producer
+# Our own: <receipts table>/<sequence id>. By it we recognise a copy when the broker has forgotten its producer.
 COPY_ID = "COPY_ID"
-# on a dead letter whose payload is only the beginning of the original's: how many bytes that had
+# On a dead letter that holds only the beginning of the original payload: how many bytes the original had.
 CUT_FROM = "CUT_FROM"
 
 # Beyond any max_retry_delete_count, so the request goes to the dead letters at its next failure.
 MAX_ATTEMPT = 1_000_000
-# Longer than any sensible reconsume_later; a copy that claims more would lie in the retry topic for ever.
-MAX_DELAY_MS = 7 * 24 * 3600 * 1000
+# Longer than any sensible reconsume_later; a copy with a longer delay would stay in the retry topic for ever.
+MAX_DELAY_MS = 7 * DAY_MS
 MAX_REASON_LENGTH = 1000
-# Of a copy; brokers take 5 MiB in all (maxMessageSize), unless they are set to less.
+# Limits of a copy; brokers take messages of 5 MiB in all (maxMessageSize), unless they are configured to take less.
 MAX_ABOUT_BYTES = 256 * 1024
 MAX_PROPERTY_BYTES = 4096
 CUT_BYTES = 64 * 1024
@@ -49,7 +50,7 @@ def delay_ms_of(properties: Mapping[str, str | None]) -> int:
 
 
 def due_ms(publish_time_ms: int, properties: Mapping[str, str | None]) -> int:
-    """Return the time from which on the message may be worked off. Readers get delayed messages at once."""
+    """Return the time from which on the message may be worked off: Pulsar hands delayed messages to readers at once."""
     return publish_time_ms + delay_ms_of(properties)
 
 
@@ -63,8 +64,8 @@ def retry_properties(
 ) -> dict[str, str]:
     """Return the properties of a copy for the retry topic, sorted by name as Java's are.
 
-    The message's own are kept, REAL_TOPIC too (a copy of a copy belongs to the first topic). origin_id is the
-    caller's word and replaces what stands there, so that receipts of one request are found together.
+    The message's own properties are kept, REAL_TOPIC too (a copy of a copy belongs to the first topic). origin_id
+    replaces the one that the message has, so that all receipts of a request carry the same.
     """
     return _copied(properties, real_topic, origin_id, {RECONSUMETIMES: str(attempt), DELAY_TIME: str(delay_ms)})
 
@@ -79,10 +80,10 @@ def dead_letter_properties(
 
 
 def fitting(payload: bytes, key: bytes, properties: Mapping[str, str]) -> tuple[bytes, bytes, dict[str, str]]:
-    """Return of a copy what every broker will store: a compressed message may be larger than what they take.
+    """Cut a copy down to what every broker stores: an original may have got in compressed, and be larger than that.
 
-    No request has so long a payload, so it is no loss to cut it; CUT_FROM tells how many bytes there were. Key and
-    others' properties go as a whole: half a property would say something else.
+    No request has so long a payload, so nothing is lost if we cut it; CUT_FROM says how many bytes there were. The key
+    and others' properties are dropped whole: half a property would mean something else.
     """
     kept = dict(properties)
     if len(key) + sum(_size(name) + _size(value) for name, value in kept.items()) > MAX_ABOUT_BYTES:
@@ -108,6 +109,6 @@ def _copied(
 def _number(text: str | None, largest: int) -> int:
     if text is None or not (text.isascii() and text.isdecimal()):
         return 0
-    # Comparing lengths first: int() of a megabyte of digits is an error.
+    # Compare lengths first: int() of a megabyte of digits raises an error.
     digits = text.lstrip("0")
     return largest if len(digits) > len(str(largest)) else min(int(digits or "0"), largest)

@@ -1,8 +1,9 @@
-"""How a first sight of "the owner is gone" travels with a retried request without being forgeable.
+"""Sightings: since when an owner has been gone, signed and written into the retry copy of a request.
 
-The service signs what it saw; a request that brings a sighting of its own making is as if it brought none. What
-was seen for one ledger says nothing for another: an owner may be gone, come back with new ledgers, and be unseen again.
-The key lives beside the epoch in ZooKeeper: who can read and write there could delete ledgers anyway.
+An owner counts as gone only if we saw it gone twice (udfs.judge), so the time of the first look travels with the
+request. We sign it, and a sighting that we did not sign counts as none. It is about one ledger only: an owner may go,
+come back with new ledgers, and go again. The key for the signature lies beside the epoch in ZooKeeper; whoever can read
+and write there could delete ledgers anyway.
 """
 
 import hmac
@@ -16,18 +17,18 @@ OWNER_ABSENT_SINCE = "OWNER_ABSENT_SINCE"
 
 
 def subject_of(request: PendingDelete) -> str:
-    """What a sighting is about: the owner, and the ledger (in tiered storage: the upload) that was asked for."""
+    """Say what a sighting is about: the owner and the ledger (in tiered storage: the upload) that the request names."""
     upload = request.offload_context.uuid if request.offload_context else ""
     return f"{key_of(request)}#{request.ledger_id}#{upload}"
 
 
 def signed(secret: bytes, subject: str, since_ms: int) -> str:
-    """`<ms>:<hex>`: the value of property OWNER_ABSENT_SINCE."""
+    """Return the value of property OWNER_ABSENT_SINCE: `<ms>:<hex>`."""
     return f"{since_ms}:{_mac(secret, subject, since_ms)}"
 
 
 def absent_since_ms(secret: bytes, subject: str, properties: Mapping[str, str | None]) -> int | None:
-    """Since when we saw this subject's owner gone; None where nothing, nonsense or a forgery is written."""
+    """Return since when the owner has been gone; None where the property is absent, nonsense or forged."""
     text = properties.get(OWNER_ABSENT_SINCE) or ""
     since, _, mac = text.partition(":")
     if not since.isascii() or not since.isdigit() or len(since) > 15:

@@ -1,6 +1,6 @@
-"""The core's only door to Spark: functions over Arrow record batches for mapInArrow.
+"""The only module of udfs that serves Spark: a function over Arrow record batches, for mapInArrow.
 
-They run in Spark's Python workers; the plain functions they call are the code.
+It runs in Spark's Python workers, and calls the plain functions of the other modules.
 """
 
 from collections.abc import Iterable, Iterator
@@ -15,7 +15,7 @@ from udfs.references import key_of
 from udfs.retry import due_ms
 from udfs.wire import decode
 
-# as queries/transforms.py selects them from the connector's rows, in this order
+# streaming/queries/transforms.py selects these from the connector's rows, in this order
 RAW = ("topic", "message_id", c.PUBLISH_MS, c.MESSAGE_KEY, c.PAYLOAD, c.MESSAGE_PROPERTIES)
 
 

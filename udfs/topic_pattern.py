@@ -1,8 +1,8 @@
-"""Request topics by pattern: which names it takes, and which are never a request topic whatever it says.
+"""A pattern for request topics: which topic names match it, and which are never a request topic.
 
-1. `persistent://tenant/namespace/topic`, where each of the three is a regular expression for the whole of that part. So
-   where to look for matches is known from the pattern, and none reaches over a slash.
-2. Never: retry-letter and dead-letter topics, single partitions, and all that Pulsar made for itself.
+1. A pattern is `persistent://tenant/namespace/topic`. Each of the three parts is a regular expression that has to match
+   that part of a topic's name as a whole. So the pattern itself says in which tenants and namespaces to look.
+2. Retry-letter and dead-letter topics, single partitions, and topics that Pulsar made for itself never match.
 """
 
 import re
@@ -13,7 +13,7 @@ from udfs.paths import base_topic
 _SCHEME = "persistent://"
 _PART = re.compile(
     r"(?:\\.|\[\^?\]?(?:\\.|[^\]\\])*\]|[^/\\\[])+"
-)  # an escape, a character class, anything but a slash
+)  # an escape, a character class, or anything but a slash
 _SPECIAL = frozenset(".^$*+?{}[]\\|()")
 _PULSARS_TENANTS = frozenset({"pulsar", "sla-monitor"})
 _PULSARS_TOPICS = re.compile(
@@ -33,12 +33,12 @@ class TopicPattern:
 
     @property
     def only_tenant(self) -> str | None:
-        """The one tenant it can match, None where it is a matter of looking."""
+        """The one tenant it can match; None where it may match several."""
         return None if _SPECIAL & set(self.tenant) else self.tenant
 
     @property
     def only_namespace(self) -> str | None:
-        """The one namespace (without its tenant) it can match, None where it is a matter of looking."""
+        """The one namespace (without its tenant) it can match; None where it may match several."""
         return None if _SPECIAL & set(self.namespace) else self.namespace
 
     def takes_tenant(self, tenant: str) -> bool:
@@ -46,7 +46,7 @@ class TopicPattern:
         return tenant not in _PULSARS_TENANTS and re.fullmatch(self.tenant, tenant) is not None
 
     def takes_namespace(self, namespace: str) -> bool:
-        """Whether topics of `tenant/ns` can match; never those of V1 names (`tenant/cluster/ns`)."""
+        """Whether topics of `tenant/ns` can match; those of V1 names (`tenant/cluster/ns`) never do."""
         tenant, _, name = namespace.partition("/")
         return "/" not in name and self.takes_tenant(tenant) and re.fullmatch(self.namespace, name) is not None
 
@@ -71,7 +71,7 @@ def _is_whole(topic: str) -> bool:
 
 
 def parse_pattern(text: str) -> TopicPattern:
-    """Read a pattern. Raises ValueError, with what is wrong."""
+    """Read a pattern. Raises ValueError that says what is wrong."""
     rest = text.removeprefix(_SCHEME)
     parts = _PART.findall(rest)
     if rest == text or len(parts) != 3 or "/".join(parts) != rest:

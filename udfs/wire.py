@@ -1,8 +1,8 @@
-"""Requests as they travel: PIP-186's PendingDeleteLedgerInfo in JSON, and nothing that merely looks like it.
+"""Requests as messages: PIP-186's PendingDeleteLedgerInfo in JSON.
 
-1. Unknown fields are passed over, null is absent, a wrong type is refused: guessing would delete something else.
-2. Whatever the bytes, the answer is a value; a message must never end the query.
-3. Untrusted text goes into details escaped and cut short, since they end up in logs and properties.
+1. We ignore unknown fields, take null for absent, and refuse a wrong type: a guess could delete something else.
+2. decode never raises, whatever the bytes: no message may end the query.
+3. We escape untrusted text and cut it short before we put it into a detail, since details end up in logs.
 """
 
 import json
@@ -37,7 +37,7 @@ class _RefusedError(Exception):
 
 
 def decode(payload: bytes | None) -> PendingDelete | Rejection:
-    """Read a message's payload. Never raises: what is no request is a Rejection that says why."""
+    """Read a message's payload. Never raises: a payload that is no request becomes a Rejection that says why."""
     try:
         return _request(_json_object(payload))
     except _RefusedError as refused:
@@ -74,7 +74,7 @@ def _json_object(payload: bytes | None) -> dict[str, Any]:
 
 
 def _object_of(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """Refuse a field that stands twice: readers differ on which of the two counts."""
+    """Refuse a field that is given twice: JSON parsers differ on which of the two counts."""
     fields = dict(pairs)
     if len(fields) != len(pairs):
         names = [name for name, _ in pairs]
@@ -146,7 +146,7 @@ def _cursor_name(fields: Mapping[str, Any], component: LedgerComponent) -> str |
 
 
 def _schema_id(fields: Mapping[str, Any], component: LedgerComponent, managed_ledger: str) -> str | None:
-    """A schema is its topic's: a request may not name one topic and delete the schema of another."""
+    """Read schemaId, which must be the topic's own: a request may not name one topic and delete another's schema."""
     schema_id = fields.get("schemaId")
     if schema_id is not None and type(schema_id) not in (str, int):
         _refuse_type("schemaId", schema_id, "a string")
@@ -176,7 +176,7 @@ def _offload_context(fields: Mapping[str, Any], ledger_type: LedgerType) -> Offl
 
 
 def _nested_context(context: Mapping[str, Any]) -> OffloadContext:
-    """Read the form of MLDataFormats.OffloadContext; what is absent has protobuf's default, as in Java."""
+    """Read the form of MLDataFormats.OffloadContext; an absent field has protobuf's default, as in Java."""
     driver = _context_field(context, "driverMetadata", dict, {})
     return OffloadContext(
         uuid=_context_uuid(context, "uidMsb", "uidLsb"),
@@ -236,7 +236,7 @@ def _text_map(pairs: list[tuple[Any, Any]]) -> dict[str, str]:
 
 
 def _checked_text(text: str) -> str:
-    """Refuse half a surrogate pair: JSON can carry it, but no store that receipts are kept in."""
+    """Refuse half of a surrogate pair: JSON can carry it, but the table of receipts can't."""
     if not text.isascii() and any("\ud800" <= character <= "\udfff" for character in text):
         _refuse(Reason.BAD_OFFLOAD_CONTEXT, f"{_shown(text)} holds half of a surrogate pair")
     return text

@@ -29,6 +29,7 @@ from streaming.state.filesystem import open_filesystem, shown
 from udfs.formats.acl import DELETE, acl_entries
 
 _FREE_BYTES = 1 << 30
+_WHERE_IT_WAS = "if the service has run before, the configuration named another directory then: name that one"
 _SKEW_MS = 5_000  # NTP keeps clocks within milliseconds; the rest is what an answer takes
 _DEEPEST = 6  # levels of the long-hierarchical layout, and one
 
@@ -95,7 +96,7 @@ def own_root_and_clock(store: MetadataStore, settings: Settings, clock: Clock) -
         raise Notice(
             f"{root} does not exist yet; the first start makes it. Whether we may make znodes there, and whether the "
             "clocks agree, can't be told before",
-            do="",
+            do="if the service has run before, zookeeper.hosts (chroot?) or own_root named another place then",
         )
     path = f"{root}/{CHECK}{uuid4().hex}"
     before_ms = clock.now_ms()
@@ -186,7 +187,7 @@ def directory(location: str) -> str:
     if bucket.type is pafs.FileType.NotFound:
         raise ConfigError(f"{shown(location)}: there is no bucket {bucket.path}, and the service makes none")
     if found.type is pafs.FileType.NotFound:
-        raise Notice(f"{shown(location)} does not exist yet; the first start makes it", do="")
+        raise Notice(f"{shown(location)} does not exist yet; the first start makes it", do=_WHERE_IT_WAS)
     return f"{shown(location)} exists (the right to write there was not tried)"
 
 
@@ -195,7 +196,7 @@ def _local_directory(path: Path) -> str:
         above = next(each for each in path.parents if each.exists())
         if not _is_writable(above):
             raise ConfigError(f"{path} does not exist yet, and the first start can't make it: no right to in {above}")
-        raise Notice(f"{path} does not exist yet; the first start makes it. {above} can be written", do="")
+        raise Notice(f"{path} does not exist yet; the first start makes it. {above} can be written", do=_WHERE_IT_WAS)
     if not _is_writable(path):
         raise ConfigError(f"{path} can't be written")
     free = shutil.disk_usage(path).free

@@ -75,7 +75,7 @@ class ChunkSweep:
             broadcast.destroy()
 
     def _in_use(self, query: str, keys: list[str]) -> tuple[Mapping[str, Reference], Mapping[str, Counts]]:
-        """The in-use sets of these owners, and how much their sources named when they were last believed."""
+        """Return what these owners refer to, and the baseline of each (streaming.in_use.baseline)."""
         references = self.cache.references(keys)
         baselines, doubt = self.watch.before(references, keys)
         if doubt:

@@ -1,7 +1,7 @@
-"""Whose turn it is: chunks of all queries run one after the other, in the order in which they asked.
+"""Whose turn it is: chunks of all queries run one after the other, in the order in which the queries asked.
 
-A plain lock goes to whoever is awake, which is the query that has just let it go: a topic with a million requests
-would keep another's ten waiting. Who waits for another's sweep does not keep a stop waiting.
+A plain lock would go to whoever is awake, which is the query that has just let it go: a topic with a million requests
+would keep another's ten waiting. A query that waits for its turn ends at once when the service is to stop.
 """
 
 import threading
@@ -22,14 +22,8 @@ class Turn:
         self._waiting: deque[threading.Event] = deque()
         self._taken = False
 
-    @property
-    def is_asked_for(self) -> bool:
-        """Whether somebody waits."""
-        with self._guard:
-            return bool(self._waiting)
-
     def __enter__(self) -> Self:
-        """Wait for one's turn. Raises StopRequestedError once stop is set."""
+        """Wait for the turn. Raises StopRequestedError once stop is set."""
         if self._stop.is_set():
             raise StopRequestedError
         with self._guard:

@@ -37,7 +37,6 @@ from udfs.paths import base_topic, managed_ledger_name, tenant_of, topic_of
 from udfs.records import Outcome, PendingDelete, Reason
 from udfs.references import key_of
 from udfs.retry import as_original
-from udfs.sightings import OWNER_ABSENT_SINCE
 
 log = logging.getLogger("ledger-reaper")
 
@@ -263,7 +262,7 @@ def _checked_target(settings: Settings, to: str) -> str:
 
 
 def _plan_row(letter: DeadLetter, replay_id: str) -> dict[str, Any]:
-    kept = as_original({name: value for name, value in letter.message.properties.items() if name != OWNER_ABSENT_SINCE})
+    kept = as_original(letter.message.properties)
     kept |= {REPLAY_ID: replay_id, REPLAY_OF: letter.id, REPLAY_ORIGIN: letter.origin}
     return {
         **dict(zip(c.POSITION, letter.place, strict=True)),

@@ -1,4 +1,8 @@
-"""In-use sets kept for a while and handed out by key, least recently used out first."""
+"""The driver's cache of references: what each owner refers to, kept for a while.
+
+A cached reference is only a hint: the delete checks the owner's znode version (streaming.sweep.ledgers). So an old one
+costs time, but never deletes anything that is in use.
+"""
 
 from collections import OrderedDict
 from collections.abc import Iterable
@@ -9,13 +13,13 @@ from streaming.clock import Clock
 from streaming.in_use.loader import InUseLoader
 from udfs.records import Presence, Reference
 
-_ENTRY_OVERHEAD_BYTES = 600  # key, checks and object headers of one Reference, measured with sys.getsizeof
+_ENTRY_OVERHEAD_BYTES = 600  # key, checks and object headers of a Reference, measured with sys.getsizeof
 _OFFLOAD_BYTES = 200
 
 
 @dataclass(slots=True)
 class CacheCounts:
-    """Since the start: keys answered from the cache, read for the first time, read again, found stale."""
+    """How many keys were, since the start, answered from the cache, read the first time, read again, found stale."""
 
     hits: int = 0
     misses: int = 0
@@ -25,7 +29,7 @@ class CacheCounts:
 
 @dataclass(slots=True)
 class InUseCache:
-    """References by key, refreshed when older than refresh_ms, least recently used out first above max_bytes."""
+    """References by key, read again when older than refresh_ms; above max_bytes the least recently used are dropped."""
 
     loader: InUseLoader
     clock: Clock
@@ -37,9 +41,9 @@ class InUseCache:
     _lock: Lock = field(default_factory=Lock)
 
     def references(self, keys: Iterable[str]) -> dict[str, Reference]:
-        """Return what the cache can hold of `keys`, loading what is missing or old. Raises UnavailableError.
+        """Return the references of `keys`; read those that are missing or old. Raises UnavailableError.
 
-        Keys that do not fit are left out: the executors read those for themselves.
+        Keys that don't fit into the cache are left out: the executors read those themselves.
         """
         with self._lock:
             wanted = list(dict.fromkeys(keys))
@@ -51,7 +55,7 @@ class InUseCache:
             return {key: self._touch(key) for key in wanted if key in self._entries}
 
     def forget(self, keys: Iterable[str]) -> None:
-        """Drop keys that an executor found stale."""
+        """Drop keys that an executor found to be out of date."""
         with self._lock:
             for key in keys:
                 if key in self._entries:

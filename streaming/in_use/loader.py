@@ -1,7 +1,6 @@
-"""In-use sets: read in bulk from ZooKeeper and the brokers, kept for a while, handed out by key.
+"""Reads what owners refer to, in bulk: their znodes from ZooKeeper, and what their brokers say.
 
-A cached set is trusted only where a version check stands behind it at the moment of deletion
-(streaming.sweep.ledgers): so an old one is slow, never wrong.
+The two are united by udfs.references. What could not be read counts as in use.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -14,11 +13,11 @@ from udfs.paths import cursor_path, managed_ledger_path
 from udfs.records import BrokerView, Presence, Reference
 from udfs.references import Owner, Seen, fixed_paths, owner_of, reference_of
 
-_UNLISTED = "/*"  # stands for the cursors of a topic that were not seen: an error unless the topic is absent, too
+_UNLISTED = "/*"  # stands for cursors of a topic that could not be listed: an error, unless the topic is absent as well
 
 
 class InUseLoader:
-    """Reads references, many at a time. broker None: not asked (safety.ask_broker = false)."""
+    """Reads references, many at a time. broker None: brokers are not asked (safety.ask_broker = false)."""
 
     def __init__(self, store: MetadataStore, broker: Broker | None, clock: Clock) -> None:
         self._store = store
@@ -26,9 +25,9 @@ class InUseLoader:
         self._clock = clock
 
     def load(self, keys: Iterable[str]) -> dict[str, Reference]:
-        """Read all keys now; what can't be read is an UNREADABLE reference. Raises UnavailableError (all of it)."""
+        """Read all keys now; an owner that can't be read is UNREADABLE. Raises UnavailableError if none could be."""
         owners = {key: owner_of(key) for key in dict.fromkeys(keys)}
-        now_ms = self._clock.now_ms()  # before the reads: an age must never be understated
+        now_ms = self._clock.now_ms()  # taken before the reads, so that a reference never seems newer than it is
         paths = self._paths(owners)
         seen = self._seen(paths)
         views = self._views(owners, paths, seen)
@@ -38,23 +37,23 @@ class InUseLoader:
         }
 
     def holding(self, checks: Iterable[tuple[str, int]]) -> set[tuple[str, int]]:
-        """Which of the (path, version) hold now; version -1: there is no such znode. Raises UnavailableError."""
+        """Return which of the (path, version) are true now; version -1: no such znode. Raises UnavailableError."""
         asked = list(dict.fromkeys(checks))
         nodes = self._store.read_many([path for path, _version in asked])
         return {check for check, node in zip(asked, nodes, strict=True) if _version_of(node) == check[1]}
 
     def lists(self, managed_ledgers: Iterable[str]) -> dict[str, ManagedLedgerInfo]:
-        """Read the lists of those that have a readable one, in full. Raises UnavailableError."""
+        """Read topics' ledger lists in full; those that can't be read are left out. Raises UnavailableError."""
         names = list(dict.fromkeys(managed_ledgers))
         nodes = self._store.read_many([managed_ledger_path(name) for name in names])
         found = {name: _list_of(node) for name, node in zip(names, nodes, strict=True)}
         return {name: info for name, info in found.items() if info is not None}
 
     def compacted(self, keys: Iterable[str]) -> dict[str, int | None]:
-        """Return the compacted ledger that each topic's broker reads from now, -1: none; None where no broker tells.
+        """Return the compacted ledger that each topic's broker reads from now; -1: none; None: no broker says.
 
-        A cursor's znode may still name one that the broker has replaced and deleted: it is in use only for want of
-        proof, and not missing.
+        The cursor's znode may still name one that the broker has replaced and deleted. We keep such a ledger for want
+        of proof, but where it is gone no data is missing.
         """
         names = {key: owner_of(key).name for key in dict.fromkeys(keys)}
         if self._broker is None:
@@ -89,7 +88,7 @@ class InUseLoader:
     def _views(
         self, owners: Mapping[str, Owner], paths: Mapping[str, Sequence[str]], seen: Mapping[str, Seen]
     ) -> dict[str, BrokerView]:
-        """Brokers know topics; a schema is asked for only where its locator is absent."""
+        """Ask brokers for topics, and for schemas whose locator is absent: has the broker none either?"""
         if self._broker is None:
             return {}
         topics = {key: owner.name for key, owner in owners.items() if owner.kind != "schema"}
@@ -116,7 +115,7 @@ def _seen(path: str, node: Znode | Unreadable | None) -> Seen:
 
 
 def _version_of(node: Znode | Unreadable | None) -> int | None:
-    """-1 where there is none; None where it can't be told."""
+    """Return the znode's version; -1 where there is no znode; None where it could not be read."""
     if node is None:
         return -1
     return node.version if isinstance(node, Znode) else None

@@ -1,8 +1,8 @@
-"""Which bucket an offload request means: what it says itself, else its owner's list, else its namespace's policies.
+"""Finds the bucket of an offload request: the request names it, or its owner's list, or its namespace's policies.
 
-1. The operator's allow-list has the last word, before anything is sent to any store.
+1. A bucket has to be on the operator's allow-list (tiered_storage.allowed); else we send nothing to any store.
 2. A driver that does not speak S3 is refused by its name.
-3. Where nobody names a bucket and the operator allowed exactly one, that is where the brokers offload to.
+3. Where none of the three names a bucket and the operator allowed exactly one, we take that one.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -19,7 +19,7 @@ from udfs.records import Outcome, PendingDelete, Reason, Verdict
 
 @dataclass(frozen=True, slots=True)
 class OffloadPlaces:
-    """Stores of a worker process. open_store: the client of an allowed bucket, made once and kept."""
+    """The buckets of a worker process. open_store: returns the client of an allowed bucket."""
 
     loader: InUseLoader
     configuration: OffloadConfiguration
@@ -27,7 +27,7 @@ class OffloadPlaces:
     open_store: Callable[[Bucket], ObjectStore]
 
     def places(self, requests: Sequence[PendingDelete]) -> list[Bucket | Verdict]:
-        """Find each request's bucket, in order, or say why there is none. Raises UnavailableError."""
+        """Find each request's bucket, in order; a Verdict where we may not touch any. Raises UnavailableError."""
         named = [_named_by(request) for request in requests]
         vague = [request for request, target in zip(requests, named, strict=True) if _is_vague(target)]
         lists = self.loader.lists({request.managed_ledger for request in vague}) if vague else {}
@@ -77,7 +77,7 @@ def _named_by(request: PendingDelete) -> Target:
 
 
 def _listed(request: PendingDelete, lists: Mapping[str, ManagedLedgerInfo]) -> Target:
-    """What the owner's list says of that ledger; another attempt's UUID most likely went to the same bucket."""
+    """Return the bucket that the owner's list names for the ledger; another attempt most likely went there as well."""
     info = lists.get(request.managed_ledger)
     for ledger in info.ledgers if info else ():
         if ledger.ledger_id == request.ledger_id and ledger.offload is not None:
@@ -90,7 +90,7 @@ def _is_vague(target: Target) -> bool:
 
 
 def _first_named(targets: Iterable[Target | Verdict | None]) -> Target | Verdict:
-    """The first that settles it: a bucket, a driver that has none for us, or that it can't be told now."""
+    """Return the first answer that names a bucket, refuses the driver, or says that the policies can't be read now."""
     known = [target for target in targets if target is not None]
     return next((target for target in known if isinstance(target, Verdict) or not _is_vague(target)), known[0])
 

@@ -1,4 +1,7 @@
-"""The same sweep without effects: what would be deleted now, so that limits are judged before anything happens."""
+"""What a dry run sweeps with: the same stores, except that deletes are only remembered.
+
+So we know how much a sweep would delete, and can compare it with the limits, before anything is deleted.
+"""
 
 from collections.abc import Iterator, Sequence
 
@@ -8,34 +11,34 @@ from udfs.records import StoredObject, UnfinishedUpload
 
 
 class DryRunStore:
-    """Reads what is there; a delete is only remembered, and what was deleted is not found any more."""
+    """ZooKeeper in a dry run: a delete is only remembered, and a ledger that was deleted is not found any more."""
 
     def __init__(self, store: SweepStore) -> None:
         self._store = store
         self._deleted: set[str] = set()
 
     def read_many(self, paths: Sequence[str]) -> list[Znode | Unreadable | None]:
-        """Read through; None for what was deleted in this dry run. Raises UnavailableError."""
+        """Read from ZooKeeper; None for what was deleted in this dry run. Raises UnavailableError."""
         nodes = self._store.read_many(paths)
         return [None if path in self._deleted else node for path, node in zip(paths, nodes, strict=True)]
 
     def children_many(self, paths: Sequence[str]) -> list[list[str] | Unreadable | None]:
-        """Read through. Raises UnavailableError."""
+        """List from ZooKeeper. Raises UnavailableError."""
         return self._store.children_many(paths)
 
     def delete_guarded(self, batches: Sequence[GuardedDelete]) -> list[GuardResult]:
-        """Remember; nothing is sent."""
+        """Remember the deletes; nothing is sent."""
         self._deleted.update(path for batch in batches for path, _ in batch.deletes)
         return [GuardResult(GuardStatus.DELETED) for _ in batches]
 
     def acl_of(self, path: str) -> bytes | None:
-        """An ACL is only needed to undo, and nothing has to be undone."""
+        """Return no ACL: it is needed only to undo a delete, and nothing is deleted."""
         del path
         return b""
 
 
 class DryRunObjects:
-    """The same of a bucket. Raises as the bucket does."""
+    """A bucket in a dry run. Raises as the bucket does."""
 
     def __init__(self, store: ObjectStore) -> None:
         self._store = store
@@ -55,7 +58,7 @@ class DryRunObjects:
         return {}
 
     def existing(self, keys: Sequence[str]) -> set[str]:
-        """What a look afterwards would find; what was deleted in this dry run is not asked for."""
+        """Return what a look afterwards would find; what was deleted in this dry run is not looked for."""
         return self._store.existing([key for key in keys if key not in self._deleted])
 
     def list_keys(self, prefix: str = "") -> Iterator[tuple[str, int, int]]:
@@ -63,7 +66,7 @@ class DryRunObjects:
         return (found for found in self._store.list_keys(prefix) if found[0] not in self._deleted)
 
     def unfinished_uploads(self, keys: Sequence[str]) -> list[UnfinishedUpload]:
-        """Read through; none of those that were given up in this dry run."""
+        """Read from the bucket, without those that were aborted in this dry run."""
         return [each for each in self._store.unfinished_uploads(keys) if each.upload_id not in self._deleted]
 
     def abort_uploads(self, uploads: Sequence[UnfinishedUpload]) -> dict[str, str]:
@@ -72,7 +75,7 @@ class DryRunObjects:
         return {}
 
     def undelete(self, keys: Sequence[str]) -> set[str]:
-        """Nothing was hidden, so nothing comes back but what is there."""
+        """Return what is there: a dry run hides nothing that could come back."""
         return self._store.existing(keys)
 
     def _without_deleted(
@@ -82,10 +85,10 @@ class DryRunObjects:
 
 
 class NoJournal:
-    """A journal for what does not happen."""
+    """The journal in a dry run: nothing is deleted, so nothing is written."""
 
     def write(self, entries: Sequence[JournalEntry]) -> None:
-        """Do nothing: nothing will be deleted."""
+        """Do nothing."""
 
     def write_objects(self, entries: Sequence[ObjectEntry]) -> None:
-        """Do nothing, likewise."""
+        """Do nothing."""

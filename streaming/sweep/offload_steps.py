@@ -1,4 +1,4 @@
-"""What a sweep does to a bucket, step by step; every function talks to that one store and to nothing else."""
+"""The steps of a sweep in one bucket; every function talks to that store only."""
 
 from collections import defaultdict
 from collections.abc import Callable, Sequence
@@ -11,13 +11,14 @@ from udfs.formats.offload_index import parse_offload_index
 from udfs.judge_offload import CLUSTER_KEY
 from udfs.records import OffloadFacts, Reason, StoredObject, UnfinishedUpload
 
-_NO_VERSIONS = frozenset({"", "null"})  # "null": what a bucket stored before versions, or while they are suspended
+_NO_VERSIONS = frozenset({"", "null"})  # "null": stored before the bucket had versions, or while they were suspended
 
 
 def look(store: ObjectStore, jobs: Sequence[OffloadJob]) -> None:
-    """Set what is stored under each job's name; its verdict where that can't be seen.
+    """Write into each job what the bucket holds under its name; give it a verdict where that can't be read.
 
-    One request a job: the index. The data object is asked for only where the index can't stand for it.
+    Mostly one request a job is enough, for the index. We ask for the data object only if the index does not prove all
+    that we need to know of it.
     """
     indexes = store.read_many([one.index_key for one in jobs])
     facts = [_by_index(index) for index in indexes]
@@ -38,11 +39,11 @@ def look(store: ObjectStore, jobs: Sequence[OffloadJob]) -> None:
 
 
 def abort_uploads(store: ObjectStore, jobs: Sequence[OffloadJob]) -> list[OffloadJob]:
-    """Give up what was never completed; returns the jobs that may go on."""
+    """Abort uploads that were never completed; return the jobs that may go on."""
     mine = {one.name: one for one in jobs if one.facts.uploads}
     if not mine:
         return list(jobs)
-    # Allowed here: judged deletable, and begun so long ago that nobody completes it.
+    # Allowed here: judged deletable, and begun so long ago that no broker completes them.
     errors = store.abort_uploads([upload for one in mine.values() for upload in one.facts.uploads])
     left = {upload.upload_id for upload in store.unfinished_uploads(list(mine))}
     for name, one in mine.items():
@@ -54,17 +55,17 @@ def abort_uploads(store: ObjectStore, jobs: Sequence[OffloadJob]) -> list[Offloa
 
 
 def delete_data(store: ObjectStore, jobs: Sequence[OffloadJob]) -> list[OffloadJob]:
-    """Delete data objects and look for them; returns the jobs that may go on."""
+    """Delete data objects, and look for them afterwards; return the jobs that may go on."""
     return _delete(store, jobs, lambda one: one.name if one.facts.data or one.facts.index_only else "")
 
 
 def delete_indexes(store: ObjectStore, jobs: Sequence[OffloadJob]) -> list[OffloadJob]:
-    """Delete the index objects, the proof, last; returns the jobs that are done."""
+    """Delete index objects, which are the proof, last, and look for them afterwards; return the jobs that are done."""
     return _delete(store, jobs, lambda one: one.index_key if one.facts.index else "")
 
 
 def kept_versions(facts: OffloadFacts) -> str:
-    """Say what a deletion means in a bucket with versions; "" in others."""
+    """Say that a bucket with versions keeps the bytes; "" for other buckets."""
     stored = [each for each in (facts.data, facts.index) if each is not None]
     if all(each.version_id in _NO_VERSIONS for each in stored):
         return ""
@@ -99,7 +100,7 @@ def _by_index(index: StoredObject | Unreadable | None) -> OffloadFacts:
         parsed = parse_offload_index(index.content)
     except FormatError as error:
         return OffloadFacts(None, index, index_detail=str(error))
-    # It names ledger and cluster, and no version of the data object is needed for an undo: the pair is proven.
+    # The index names the ledger's owner and the cluster, and without versions an undo needs nothing of the data object.
     is_proof = bool(parsed.metadata.custom_metadata) and CLUSTER_KEY in index.user_metadata and not index.version_id
     return OffloadFacts(None, index, parsed.metadata, data_bytes=parsed.data_bytes, index_only=is_proof)
 

@@ -1,4 +1,4 @@
-"""How fast one task may delete: an even share of the cluster-wide rate, less while ZooKeeper answers slowly."""
+"""How fast one task may delete: an even share of limits.deletes_per_second, and less while ZooKeeper answers slowly."""
 
 import time
 from collections.abc import Callable
@@ -6,7 +6,7 @@ from collections.abc import Callable
 from streaming.errors import UnavailableError
 from streaming.sweep.jobs import Limiter
 
-# Measured on a laptop: 38,000 deletes a second. A ZooKeeper that takes longer than this has something better to do.
+# A laptop's ZooKeeper deletes 38,000 ledgers a second. One that takes longer than this is busy with other work.
 _SLOW_S_PER_DELETE = 0.001
 _SLOW_S = 0.25
 _SLOWEST_SHARE = 1 / 16
@@ -16,7 +16,7 @@ _LOOK_S = 1.0
 
 
 class Pace:
-    """Spends an allowance that grows with time. rate 0: no limit, whatever ZooKeeper's answers."""
+    """Lets so many deletes a second through. deletes_per_second 0: no limit, however slow ZooKeeper is."""
 
     def __init__(
         self,
@@ -38,7 +38,7 @@ class Pace:
         return max(1, int(self._rate * self._share)) if self._rate > 0 else _UNLIMITED_AT_ONCE
 
     def wait_for(self, deletes: int) -> None:
-        """Block until so many deletes may be sent; a group pays after it went, so the first goes at once."""
+        """Block until so many deletes may be sent. A group is counted after it was sent, so the first goes at once."""
         now_s = self._monotonic()
         if self._rate > 0:
             if self._next_s > now_s:
@@ -47,14 +47,14 @@ class Pace:
         self._sent_s, self._sent = self._monotonic(), deletes
 
     def done(self) -> None:
-        """Those waited for last were answered: half the rate after a slow answer, a little more after a good one."""
+        """Take note of the answer: after a slow one the rate is halved, after a fast one it grows a little."""
         took_s = self._monotonic() - self._sent_s
         is_slow = took_s > _SLOW_S + self._sent * _SLOW_S_PER_DELETE
         self._share = max(_SLOWEST_SHARE, self._share / 2) if is_slow else min(1.0, self._share + _RECOVERY)
 
 
 class Capped:
-    """A pace that ends: what was planned to be deleted, and no more."""
+    """A pace that lets through as many deletes as were planned within the limits, and no more."""
 
     def __init__(self, pace: Limiter, most: int) -> None:
         self._pace = pace
@@ -78,7 +78,7 @@ class Capped:
 
 
 class Pausable:
-    """A pace that a person can end: looks at the flag right before deletes are sent, a second apart at most."""
+    """A pace that a person can stop (`ledger-reaper pause`): it looks right before deletes, at most once a second."""
 
     def __init__(
         self, pace: Limiter, paused: Callable[[], str], *, monotonic: Callable[[], float] = time.monotonic
@@ -94,9 +94,9 @@ class Pausable:
         return self._pace.at_once
 
     def wait_for(self, deletes: int) -> None:
-        """Block until so many may be sent. Raises UnavailableError when paused: what was looked at grows old meanwhile.
+        """Block until so many may be sent. Raises UnavailableError when paused.
 
-        Nothing is waited for here: after a pause of hours everything is to be looked at again.
+        It does not wait for the pause to end: by then all that was read is old and has to be read again.
         """
         self._pace.wait_for(deletes)
         if self._monotonic() < self._look_s:

@@ -1,4 +1,4 @@
-"""Stores of tiered storage of one process, made once and kept, with nothing but what the operator allowed."""
+"""Clients of the buckets that the operator allowed, one per process and bucket, made once and kept."""
 
 import os
 from threading import Lock
@@ -18,7 +18,7 @@ _lock = Lock()
 
 
 def objects_for(settings: Settings, bucket: Bucket) -> S3Objects:
-    """The client of this process for the bucket; a forked child makes its own. The bucket must be an allowed one."""
+    """Return this process's client of an allowed bucket; a forked child makes its own. Raises ValueError for others."""
     if bucket not in allowed_buckets(settings):
         raise ValueError(f"bucket {bucket.name} is not in tiered_storage.allowed")
     wanted = S3Settings(bucket.endpoint, bucket.name, bucket.region, settings.tiered_storage.credentials_file)
@@ -31,7 +31,7 @@ def objects_for(settings: Settings, bucket: Bucket) -> S3Objects:
 
 
 def configuration_for(settings: Settings) -> BrokerOffload:
-    """The client of this process that asks brokers what they offload with."""
+    """Return this process's client that asks brokers what they offload with."""
     wanted = (admin_settings(settings), settings.tiered_storage.pulsar_cluster)
     with _lock:
         made = _made.get((os.getpid(), wanted))
@@ -42,7 +42,7 @@ def configuration_for(settings: Settings) -> BrokerOffload:
 
 
 def places_for(settings: Settings, loader: InUseLoader) -> OffloadPlaces:
-    """What an OffloadSweeper needs of the outside."""
+    """Return what finds and opens buckets for an OffloadSweeper."""
     return OffloadPlaces(
         loader, configuration_for(settings), allowed_buckets(settings), lambda bucket: objects_for(settings, bucket)
     )

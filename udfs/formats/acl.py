@@ -15,7 +15,7 @@ class AclEntry(NamedTuple):
 
 READ, WRITE, CREATE, DELETE, ADMIN, ALL = 1, 2, 4, 8, 16, 31
 OPEN = (AclEntry(ALL, "world", "anyone"),)
-CREATOR = (AclEntry(ALL, "auth", ""),)  # ZooKeeper puts every identity of the session in its place
+CREATOR = (AclEntry(ALL, "auth", ""),)  # ZooKeeper replaces it by every identity of the session
 
 
 def acl_bytes(entries: Iterable[AclEntry]) -> bytes:

@@ -8,7 +8,7 @@ _HTTP_SERVER = "httpserver"
 
 
 def http_address(data: bytes) -> str | None:
-    """Return "http://host:port"; None where the bookie serves none, or wrote something that is not known."""
+    """Return "http://host:port"; None where the bookie has no HTTP server, or wrote something that we don't know."""
     try:
         info = BookieServiceInfoFormat.FromString(data)
     except DecodeError:

@@ -1,8 +1,8 @@
-"""The wrapper brokers put around the znodes of managed ledgers and cursors when compression is configured.
+"""The wrapper that brokers put around the znodes of managed ledgers and cursors when compression is configured.
 
-`[magic u16 0x4778][header size i32][ManagedInfoMetadata][compressed message]`, big-endian; no magic, no wrapper.
-A broker that fails to unwrap parses the whole as a bare message. That can't succeed: 0x47 would be field 8
-with wire type 7, which does not exist. So here a failure is an error.
+`[magic u16 0x4778][header size i32][ManagedInfoMetadata][compressed message]`, big-endian. Without the magic there is
+no wrapper. A broker that fails to unwrap a znode tries to parse it as a bare message. That can't succeed (0x47 would
+be field 8 with wire type 7, which does not exist), so we raise an error instead.
 """
 
 import struct
@@ -34,7 +34,7 @@ class Compression(StrEnum):
 
 
 def unwrap(data: bytes) -> bytes:
-    """Return the bare message. Raises FormatError when a wrapper is there and does not hold what it says."""
+    """Return the bare message. Raises FormatError if there is a wrapper that does not hold what its header says."""
     if not data.startswith(_MAGIC):
         return data
     metadata, payload = _split(data)
@@ -77,16 +77,17 @@ def _split(data: bytes) -> tuple[ManagedInfoMetadata, bytes]:
         metadata = ManagedInfoMetadata.FromString(data[_PREFIX.size : end])
     except DecodeError as error:
         raise FormatError(f"header of a compressed znode is damaged: {error}") from None
-    # Parsing checks no required fields; a compression type unknown here counts as missing.
+    # FromString does not check that required fields are there, and treats a type it does not know as absent.
     if not metadata.IsInitialized():
         raise FormatError("header of a compressed znode names no size or no known compression type")
     return metadata, data[end:]
 
 
 def _lz4_block(payload: bytes, size: int) -> bytes:
-    """Undo a bare LZ4 block. The library fills up to the size asked for, so a short one shows by a second look.
+    """Decompress a bare LZ4 block.
 
-    (Its decompress_block_into guesses whether a size stands in front, and guesses wrong for some blocks.)
+    The library fills up to the size that we ask for. If one byte less would have been enough, the block is shorter than
+    its header says. (decompress_block_into guesses whether a size stands in front, and is wrong for some blocks.)
     """
     message = bytes(cramjam.lz4.decompress_block(payload, output_len=size))
     try:
@@ -97,7 +98,7 @@ def _lz4_block(payload: bytes, size: int) -> bytes:
 
 
 def _zlib(payload: bytes, size: int) -> bytes:
-    """Undo what brokers write: a stream that is flushed but never finished, which one-shot decoders refuse."""
+    """Decompress what brokers write: a stream that is flushed but never finished, which zlib.decompress refuses."""
     return zlib.decompressobj().decompress(payload, size + 1)
 
 
@@ -107,7 +108,7 @@ def _zlib_like_pulsar(message: bytes) -> bytes:
 
 
 def _into(decompress: Callable[[bytes, bytearray], int]) -> Callable[[bytes, int], bytes]:
-    """Decompress into a buffer of the claimed size, so that a bomb ends as an error."""
+    """Decompress into a buffer of the claimed size, so that data which expand to more raise an error."""
 
     def decode(payload: bytes, size: int) -> bytes:
         buffer = bytearray(size)

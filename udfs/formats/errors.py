@@ -1,5 +1,5 @@
-"""The one error of every format: bytes that are not what they should be, so that nothing may be concluded from them."""
+"""The error that every format raises."""
 
 
 class FormatError(ValueError):
-    """Stored bytes could not be parsed. The caller must treat what they stand for as unknown, never as empty."""
+    """Stored bytes could not be parsed. The caller must take what they should say as unknown, never as empty."""

@@ -1,7 +1,8 @@
-"""A ledger's znode as BookKeeper writes it: an ASCII header with a version, then one of three bodies.
+"""A ledger's znode as BookKeeper writes it: an ASCII header with a version, then a body.
 
-Version 3 (since 4.9) is a length-delimited protobuf, 2 its text form, 1 lines of text. lastEntryId and length
-mean something only once the ledger is CLOSED. Passwords are never taken over into records.
+The body of version 3 (since BookKeeper 4.9) is a length-delimited protobuf message, that of version 2 the same message
+as text, that of version 1 lines of text. lastEntryId and length mean something only once the ledger is CLOSED. We never
+keep the ledger's password.
 """
 
 from collections.abc import Sequence
@@ -128,7 +129,7 @@ def _v1_record(length_bytes: int, lines: list[list[str]]) -> LedgerMetadata:
 
 
 def _to_record(message: LedgerMetadataFormat) -> LedgerMetadata:
-    # Parsing checks no required fields, and drops an unknown state among the unknown fields.
+    # FromString does not check that required fields are there, and treats a state it does not know as absent.
     if not message.IsInitialized():
         raise FormatError("ledger metadata lacks a required field, or has a state unknown to this version")
     state = _STATE_OF[message.state]
@@ -143,10 +144,10 @@ def _to_record(message: LedgerMetadataFormat) -> LedgerMetadata:
 
 def _custom_metadata(message: LedgerMetadataFormat) -> dict[str, bytes]:
     custom = {entry.key: entry.value for entry in message.customMetadata}
-    # A string field that is not UTF-8 comes out of the parser as bytes.
+    # The parser returns a string field that is not UTF-8 as bytes.
     if not all(isinstance(key, str) for key in custom):
         raise FormatError("a custom metadata key is not UTF-8")
-    # Whom would the ledger belong to, if two entries say two things? A map has one.
+    # If two entries named two owners, we could not tell whose the ledger is.
     if len(custom) != len(message.customMetadata):
         raise FormatError("a custom metadata key stands twice")
     return custom

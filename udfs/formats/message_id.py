@@ -12,7 +12,7 @@ _MAX_LONG = (1 << 63) - 1
 
 @dataclass(frozen=True, slots=True)
 class MessagePosition:
-    """Where a message stands. partition -1: topic has none; batch_index -1: it was not sent in a batch."""
+    """Where a message stands. partition -1: the topic has none; batch_index -1: it was not sent in a batch."""
 
     ledger_id: int
     entry_id: int
@@ -30,10 +30,10 @@ def parse_message_id(data: bytes) -> MessagePosition:
         message = MessageIdData.FromString(data)
     except DecodeError as error:
         raise FormatError(f"message id is no MessageIdData: {error}") from None
-    # Parsing checks no required fields.
+    # FromString does not check that required fields are there.
     if not message.IsInitialized():
         raise FormatError("message id lacks its ledger or entry")
-    # Java's longs are signed: what is above is negative, as in the id of "earliest", and no message has it.
+    # Java's longs are signed: a larger number is negative there, as in the id of "earliest". No message has such an id.
     if message.ledgerId > _MAX_LONG or message.entryId > _MAX_LONG:
         raise FormatError("message id is no message's")
     return MessagePosition(message.ledgerId, message.entryId, message.partition, message.batch_index)
@@ -46,7 +46,7 @@ def message_id_text(ledger_id: int, entry_id: int, partition: int = -1, batch_in
 
 
 def serialize_message_id(position: MessagePosition) -> bytes:
-    """Write what parse_message_id reads, for tests and positions made up by them."""
+    """Write what parse_message_id reads, for tests."""
     message = MessageIdData(ledgerId=position.ledger_id, entryId=position.entry_id)
     if position.partition >= 0:
         message.partition = position.partition

@@ -1,7 +1,7 @@
-"""Tiered storage as brokers write it: names of the two objects of an offloaded ledger, and the index object (V1).
+"""The two objects of an offloaded ledger as brokers write them: their names, and the format of the index object (V1).
 
-The index embeds the ledger's BookKeeper metadata, custom metadata included: proof of whose ledger it was even
-after BookKeeper forgot it. Everything is big-endian.
+The index embeds the ledger's BookKeeper metadata with its custom metadata. So it proves whose ledger it was even when
+BookKeeper has no metadata of it any more. All numbers are big-endian.
 """
 
 import re
@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from udfs.formats.errors import FormatError
 from udfs.formats.java_uuid import uuid_halves
 from udfs.formats.ledger_metadata import parse_message, to_message
+from udfs.paths import MAX_LEDGER_ID
 from udfs.records import LedgerMetadata
 
 _MAGIC_V1 = 0xDE47DE47
@@ -20,7 +21,6 @@ _HEADER = struct.Struct(">IiqqIi")  # magic, index length, data length, data hea
 _ENTRY = struct.Struct(">qiq")
 _INDEX_SUFFIX = "-index"
 _NAME = re.compile(r"([0-9a-f-]{36})-ledger-(0|[1-9][0-9]{0,18})(-index)?")
-_MAX_LEDGER_ID = (1 << 63) - 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,20 +52,20 @@ class ObjectName:
 
 
 def object_name(uuid: str, ledger_id: int) -> str:
-    """Return the key of the data object. Raises ValueError for what is no UUID or ledger id."""
+    """Return the key of the data object. Raises ValueError for a text that is no UUID, or a number that is no id."""
     uuid_halves(uuid)
-    if not 0 <= ledger_id <= _MAX_LEDGER_ID:
+    if not 0 <= ledger_id <= MAX_LEDGER_ID:
         raise ValueError(f"{ledger_id} is no ledger id")
     return f"{uuid}-ledger-{ledger_id}"
 
 
 def index_name(uuid: str, ledger_id: int) -> str:
-    """Return the key of the index object. Raises ValueError for what is no UUID or ledger id."""
+    """Return the key of the index object. Raises as object_name does."""
     return object_name(uuid, ledger_id) + _INDEX_SUFFIX
 
 
 def parse_object_name(key: str) -> ObjectName | None:
-    """Take a key apart; None for keys that no offload writes (another application's, streaming offload's)."""
+    """Take a key apart; None for a key that no offload writes (another application's, or a streaming offload's)."""
     match = _NAME.fullmatch(key)
     if match is None:
         return None
@@ -78,7 +78,7 @@ def parse_object_name(key: str) -> ObjectName | None:
 
 
 def parse_offload_index(data: bytes) -> OffloadIndex:
-    """Parse an index object. Raises FormatError when any length or count in it does not add up."""
+    """Parse an index object. Raises FormatError if a length or count in it does not add up."""
     if len(data) >= 4 and int.from_bytes(data[:4], "big") == _MAGIC_V2:
         raise FormatError("index of a streaming offload (V2): it does not say whose ledger it was")
     if len(data) < _HEADER.size:

@@ -1,7 +1,7 @@
-"""A schema's locator znode: one BookKeeper ledger per schema version, every one of them needed to read old messages.
+"""A schema's locator znode: it names one BookKeeper ledger per schema version, and old messages need all of them.
 
-Brokers look versions below the lowest listed one up in the ledger of the lowest; no known version of Pulsar drops
-any from the list, but a list that does not begin at version 0 would not be all that is in use.
+A broker that needs a version below the lowest in the list looks for it in the ledger of the lowest. No Pulsar that we
+know removes versions from the list; but if it does not begin at version 0, it does not name all ledgers in use.
 """
 
 from collections.abc import Iterable
@@ -18,7 +18,7 @@ def ledger_ids(data: bytes) -> frozenset[int]:
         locator = SchemaLocator.FromString(data)
     except DecodeError as error:
         raise FormatError(f"znode is no SchemaLocator: {error}") from None
-    # Parsing checks no required fields, and passes over a field of the wrong type.
+    # FromString does not check that required fields are there, and ignores a field of the wrong type.
     if not locator.IsInitialized():
         raise FormatError("SchemaLocator lacks a required field")
     entries = (locator.info, *locator.index)

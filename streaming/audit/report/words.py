@@ -5,9 +5,9 @@ from udfs.audit import FindingClass
 from udfs.records import Reason
 
 INTRODUCTION = (
-    "Pulsar keeps each topic in ledgers: in BookKeeper, or offloaded to objects in tiered storage. This audit compared "
-    "all that exist with what Pulsar's topics refer to. An orphan is storage that no topic uses any more; missing is "
-    "what a topic refers to and does not exist."
+    "Pulsar keeps each topic in ledgers, in BookKeeper or offloaded to objects in tiered storage. This audit compared "
+    "all that exist with what Pulsar's topics refer to. An orphan is storage that no topic uses any more. Missing is "
+    "what a topic refers to although it does not exist."
 )
 CLASS_MEANING = {
     FindingClass.ORPHAN: "no topic uses it any more; the service would delete it",

@@ -2,6 +2,7 @@
 
 import threading
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import cast
 
@@ -14,6 +15,7 @@ from streaming.errors import FencedError, StopRequestedError
 from streaming.limits.blast_radius import BlastRadius
 from streaming.limits.breaker import Breaker
 from streaming.metrics import Metrics
+from streaming.state import hold
 from tests.services import service_of
 from udfs.blast_radius import Chunk, Limits, Plan, Planned
 from udfs.units import HOUR_MS
@@ -189,3 +191,36 @@ def test_what_the_sources_were_doubted_for_is_let_go_on_only_if_it_is_the_same(r
     assert later.doubt("retry", "9 of 10 owners")
     assert not later.doubt("requests", "9 of 10 owners")
     assert later.doubt("requests", "9 of 10 owners")
+
+
+def test_a_pause_holds_the_work_and_a_note_says_why_until_it_ends(run: Callable[..., Run], tmp_path: Path) -> None:
+    state_dir, paused, noted = str(tmp_path / "state"), ["maintenance"], []
+    only = run()
+
+    def resume() -> None:
+        noted.append(hold.noted(state_dir))
+        paused[0] = ""
+
+    only.gate.stop = Operator(resume)
+    only.gate.coordination = replace(only.gate.coordination, paused=lambda: paused[0])
+    only.gate.wait_until_open()
+    assert noted == [("paused: maintenance", NOW_MS)]
+    assert hold.noted(state_dir) == ("", 0)
+
+
+def test_a_run_that_is_not_held_takes_an_earlier_runs_note_away(run: Callable[..., Run], tmp_path: Path) -> None:
+    _tripped(run, {A: 11})
+    state_dir = str(tmp_path / "state")
+    assert hold.noted(state_dir)[0].startswith("LIMIT REACHED")
+    later = run()
+    later.radius.breaker.clear(now_ms=NOW_MS)
+    later.gate.wait_until_open()
+    assert hold.noted(state_dir) == ("", 0)
+
+
+def test_a_stop_ends_the_wait_before_anything_is_asked(run: Callable[..., Run]) -> None:
+    later = run()
+    later.gate.stop.set()
+    later.is_mine = False
+    with pytest.raises(StopRequestedError):
+        later.gate.wait_until_open()

@@ -20,7 +20,7 @@ def test_who_has_just_had_a_turn_waits_for_those_who_asked_before() -> None:
         thread = threading.Thread(target=other)
         thread.start()
         assert asked.wait(5)
-        while not turn.is_asked_for:
+        while not turn._waiting:
             pass
         order.append("first")
     with turn:
@@ -56,7 +56,7 @@ def test_an_error_gives_the_turn_back() -> None:
     except ValueError:
         pass
     with turn:
-        assert not turn.is_asked_for
+        assert not turn._waiting
 
 
 def test_who_waits_gives_up_when_the_service_stops_and_leaves_the_turn_to_whoever_has_it() -> None:
@@ -80,7 +80,7 @@ def test_who_waits_gives_up_when_the_service_stops_and_leaves_the_turn_to_whoeve
         for thread in threads:
             thread.join(10)
         assert ended == ["gave up"] * 3
-        assert not turn.is_asked_for
+        assert not turn._waiting
     assert not turn._taken
 
 

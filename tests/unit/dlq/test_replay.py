@@ -1,5 +1,6 @@
-"""What a dry replay and a dry write-off count, and that neither publishes, locks or writes anything."""
+"""What replays and write-offs count and refuse; dry ones publish, lock and write nothing."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,14 +12,19 @@ from streaming.clients import CommandClients
 from streaming.clock import ManualClock
 from streaming.config.load import load
 from streaming.config.settings import Settings
+from streaming.coordination import identity
+from streaming.coordination.identity import ClusterIdentity
+from streaming.coordination.lock import InstanceLock
 from streaming.dlq import replay as work
 from streaming.dlq.letters import DeadLetterFilters
 from streaming.dlq.replay import REPLAY_ID, ReplayReport
-from streaming.errors import ConfigError
+from streaming.errors import ConfigError, SafetyError
 from streaming.ports import Pulsar
-from streaming.state.settlements import REPLAYING, SettlementFolder
-from tests.builders import NOW_MS, data_request
+from streaming.schemas import DLQ
+from streaming.state.settlements import REPLAYING, WRITTEN_OFF, SettlementFolder
+from tests.builders import NOW_MS, data_request, put
 from udfs import columns as c
+from udfs.records import Reason
 from udfs.wire import encode
 
 REQUESTS = "persistent://pulsar/system/__ledger_deletion"
@@ -95,3 +101,35 @@ def test_a_letter_whose_request_topic_no_receipt_tells_is_replayed_only_where_a_
         work.replay(settings, clients, DeadLetterFilters(), dry_run=True)
     with pytest.raises(ConfigError, match=r"none of topics\.requests"):
         work.replay(settings, clients, DeadLetterFilters(), to="persistent://public/default/x", dry_run=True)
+
+
+def _known_cluster(settings: Settings, clients: CommandClients) -> ClusterIdentity:
+    assert isinstance(clients.store, MemoryStore)
+    root = settings.zookeeper.ledgers_root
+    put(clients.store.tree, f"{root}/LAYOUT", b"2\norg.apache.bookkeeper.meta.HierarchicalLedgerManagerFactory:1")
+    put(clients.store.tree, f"{root}/INSTANCEID", b"id")
+    return identity.of_cluster(settings, clients.store, clients.pulsar.admin)
+
+
+def test_a_write_off_gives_each_letter_that_waits_a_receipt_once(settings: Settings, clients: CommandClients) -> None:
+    _known_cluster(settings, clients)
+    report = work.write_off(settings, clients, DeadLetterFilters(), "junk")
+    assert report == ReplayReport(settled=2, skipped={REPLAYING: 1})
+    rows = list(SettlementFolder(settings.state.dir).written_off())
+    assert {(row[c.QUERY], row[c.REASON]) for row in rows} == {(DLQ, str(Reason.WRITTEN_OFF))}
+    assert all("junk (by " in row[c.DETAIL] for row in rows)
+    again = work.write_off(settings, clients, DeadLetterFilters(), "junk")
+    assert again == ReplayReport(settled=0, skipped={REPLAYING: 1, WRITTEN_OFF: 2})
+
+
+def test_nothing_is_settled_with_another_clusters_state_or_beside_another_run(
+    settings: Settings, clients: CommandClients
+) -> None:
+    here = _known_cluster(settings, clients)
+    lock = InstanceLock(clients.store, settings.zookeeper.own_root, "main.dlq", on_lost=lambda: None)
+    with lock, pytest.raises(SafetyError, match="already runs"):
+        work.write_off(settings, clients, DeadLetterFilters(), "junk")
+    identity.hold(replace(here, instance_id="another"), settings.state.dir)
+    with pytest.raises(SafetyError, match="belongs to another cluster"):
+        work.write_off(settings, clients, DeadLetterFilters(), "junk")
+    assert list(SettlementFolder(settings.state.dir).written_off()) == []

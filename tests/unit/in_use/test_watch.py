@@ -76,7 +76,7 @@ def test_nothing_is_known_before_the_first_receipt(scene: Scene) -> None:
     assert scene.baseline() is None
 
 
-def test_what_a_chunk_said_is_believed_in_the_next_and_logged_in_one_line(scene: Scene) -> None:
+def test_what_a_chunk_said_is_the_baseline_of_the_next_and_logged_in_one_line(scene: Scene) -> None:
     watch = scene.watch()
     write(scene.state, receipt(1, reference_key=KEY, sources=said(500, 480)))
     watch.after(1)
@@ -101,7 +101,7 @@ def test_what_shrank_too_far_is_not_learnt(scene: Scene, now: str, baseline: Cou
     assert watch.before({}, [KEY])[0] == {KEY: baseline}
 
 
-def test_a_restart_knows_what_was_believed(scene: Scene) -> None:
+def test_a_restart_knows_the_baseline(scene: Scene) -> None:
     write(scene.state, receipt(1, reference_key=KEY, sources=said(500, 480)))
     write(scene.state, receipt(2, reference_key=KEY, sources=said(3, 3, was=" was=500/480")))
     write(scene.state, receipt(3, reference_key=KEY, sources="? broker: 503 at=1"))

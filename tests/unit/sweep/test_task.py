@@ -1,4 +1,4 @@
-"""What an executor makes of messages, in memory: what is believed of their properties, and whose word counts."""
+"""What an executor makes of messages, in memory: which of their properties count, and whose word."""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -102,7 +102,7 @@ def test_in_a_request_topic_retry_properties_count_for_nothing(bench: Bench, tmp
     assert (copied[REAL_TOPIC], copied[RECONSUMETIMES], copied[ORIGIN_MESSAGE_ID]) == (SYSTEM, "1", "70:3:2")
 
 
-def test_in_the_retry_topic_they_are_believed(bench: Bench, tmp_path: Path) -> None:
+def test_in_the_retry_topic_they_count(bench: Bench, tmp_path: Path) -> None:
     receipt = work(bench, tmp_path, IN_USE, forged(bench, IN_USE) | {REAL_TOPIC: SYSTEM}, query=RETRY)
     assert (receipt[c.OUTCOME], receipt[c.ATTEMPT], receipt[c.ORIGIN_MESSAGE_ID]) == ("DEAD_LETTER", 11, "9:9:9")
 

@@ -35,7 +35,7 @@ def test_a_source_that_names_far_less_is_named(before: Counts, now: Counts, sour
         pytest.param(Counts(500, 500), Counts(-1, -1), id="the owner is gone"),
     ],
 )
-def test_a_source_that_names_about_as_much_is_believed(before: Counts | None, now: Counts) -> None:
+def test_a_source_that_names_about_as_much_did_not_shrink(before: Counts | None, now: Counts) -> None:
     assert shrunk(before, now, most=0.8, above=100) == ""
 
 
@@ -71,7 +71,7 @@ def test_a_certificate_says_what_each_source_said(of, baseline, text) -> None:  
         pytest.param("", None, id="an old receipt"),
     ],
 )
-def test_the_next_look_is_compared_with_what_was_believed(text: str, baseline: Counts | None) -> None:
+def test_the_next_look_is_compared_with_the_baseline(text: str, baseline: Counts | None) -> None:
     assert baseline_in(text) == baseline
 
 

@@ -1,21 +1,35 @@
 """Which journal entries an undo takes, and what it says of the data."""
 
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from streaming.adapters.memory.pulsar import MemoryPulsar
+from streaming.adapters.memory.store import MemoryStore
+from streaming.adapters.memory.tree import MemoryTree
 from streaming.cli.undo import advice
-from streaming.errors import ConfigError
-from streaming.undo.ledgers import Result, Undone, UndoReport, judged, newest_of
+from streaming.clock import ManualClock
+from streaming.config.load import load
+from streaming.coordination import identity
+from streaming.errors import ConfigError, SafetyError
+from streaming.state.journal import JournalEntry, ParquetJournal
+from streaming.undo.ledgers import Result, Undone, UndoReport, UndoSelection, judged, newest_of, undo
 from tests.builders import (
+    NOW_MS,
     ROOT,
     bucket_custom,
     compacted_custom,
     cursor_custom,
     data_custom,
+    exists,
     metadata,
+    put,
+    reference,
     schema_custom,
 )
+from udfs.formats.acl import ALL, AclEntry, acl_bytes
 from udfs.formats.ledger_metadata import serialize_v3
 
 
@@ -85,3 +99,62 @@ def test_an_undo_says_what_is_known_of_the_data(is_there: bool | None, status: U
     assert found.status is status
     assert told in found.detail
     assert "readledger" in advice(UndoReport([found]))  # even in time: a collection that had begun may still take it
+
+
+class World:
+    """A cluster whose ledger 5 was deleted and stands in the journal, with an ACL of its own."""
+
+    path = f"{ROOT}/00/0000/L0005"
+    data = serialize_v3(metadata())
+    acl = acl_bytes([AclEntry(ALL, "world", "anyone")])
+
+    def __init__(self, state: Path) -> None:
+        base = load(None)
+        zookeeper = base.zookeeper.model_copy(update={"ledgers_root": ROOT})
+        parts = {"state": base.state.model_copy(update={"dir": str(state)}), "zookeeper": zookeeper}
+        self.settings = base.model_copy(update=parts)
+        self.store = MemoryStore(MemoryTree(ManualClock(NOW_MS)))
+        put(self.store.tree, f"{ROOT}/LAYOUT", b"2\norg.apache.bookkeeper.meta.HierarchicalLedgerManagerFactory:1")
+        put(self.store.tree, f"{ROOT}/INSTANCEID", b"id")
+        entry = JournalEntry(5, self.path, self.data, 0, self.acl, reference())
+        ParquetJournal(str(state), "requests", 1, ManualClock(NOW_MS)).write([entry])
+
+    def undo(self, *, dry_run: bool = False) -> list[Undone]:
+        wanted = UndoSelection(ledger_id=5)
+        report = undo(self.settings, self.store, MemoryPulsar(), wanted, dry_run=dry_run)
+        return [each.status for each in report.results]
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> World:
+    return World(tmp_path)
+
+
+def test_a_ledger_is_put_back_once_as_the_journal_has_it(world: World) -> None:
+    assert world.undo(dry_run=True) == [Undone.WOULD_PUT_BACK]
+    assert not exists(world.store.tree, world.path)
+
+    assert world.undo() == [Undone.PUT_BACK]
+    assert world.undo() == [Undone.EXISTS]
+
+    assert world.store.tree.read(world.path).data == world.data
+    assert world.store.acl_of(world.path) == world.acl
+
+
+def test_a_ledger_that_exists_is_never_written_over(world: World) -> None:
+    put(world.store.tree, world.path, b"another's")
+    assert world.undo() == [Undone.EXISTS]
+    assert world.store.tree.read(world.path).data == b"another's"
+
+
+def test_nothing_is_put_back_into_another_cluster(world: World) -> None:
+    there = identity.of_cluster(world.settings, world.store, MemoryPulsar())
+    identity.hold(replace(there, instance_id="another"), world.settings.state.dir)
+    with pytest.raises(SafetyError, match="belongs to another cluster"):
+        world.undo()
+    assert not exists(world.store.tree, world.path)
+
+
+def test_what_the_journal_does_not_have_is_told(world: World) -> None:
+    with pytest.raises(ConfigError, match="has nothing of the kind"):
+        undo(world.settings, world.store, MemoryPulsar(), UndoSelection(ledger_id=6))

@@ -1,4 +1,4 @@
-"""What an audit says of a compacted ledger that is gone, by what its broker and its cursor's znode say of it."""
+"""What a look says of a suspect: by its ledger, its topic and its broker, and by what the walk could not read."""
 
 from collections.abc import Sequence
 from typing import Any, cast
@@ -10,16 +10,17 @@ from streaming.adapters.memory.tree import MemoryTree
 from streaming.audit import columns as a
 from streaming.audit.looks.ledgers import Looker
 from streaming.audit.looks.objects import ObjectLooker
-from streaming.audit.walk.suspects import LedgerReader
+from streaming.audit.walk.suspects import LedgerReader, suspect_row
 from streaming.clock import ManualClock
 from streaming.in_use.loader import InUseLoader
 from streaming.sweep.pace import Pace
-from tests.builders import ROOT, TOPIC
+from tests.builders import DAY_MS, NOW_MS, ROOT, TOPIC, data_custom, list_znode, metadata, put
 from tests.model.service import POLICY
 from udfs import columns as c
 from udfs.audit import FindingClass
+from udfs.formats.ledger_metadata import serialize_v3
 from udfs.formats.managed_ledger import ManagedCursorInfo, ManagedLedgerInfo, serialize_cursor, serialize_managed_ledger
-from udfs.paths import Layout, cursor_path, managed_ledger_path
+from udfs.paths import Layout, cursor_path, ledger_path, managed_ledger_path
 from udfs.records import BrokerView, Presence
 from udfs.references import COMPACTED_LEDGER_PROPERTY, COMPACTION_CURSOR
 
@@ -75,5 +76,36 @@ def test_a_compacted_ledger_is_missing_only_if_its_broker_needs_it(
     }
 
     (look,) = looker.look([row], is_second=False)
+
+    assert look[a.CLASS] == expected
+
+
+@pytest.mark.parametrize(
+    ("unreadable", "expected"),
+    [
+        pytest.param(set(), FindingClass.ORPHAN, id="the walk read everything"),
+        pytest.param({"/managed-ledgers/public/other"}, FindingClass.ORPHAN, id="another namespace was unreadable"),
+        pytest.param({"/managed-ledgers/public"}, FindingClass.UNKNOWN, id="its tenant was unreadable"),
+        pytest.param({managed_ledger_path(TOPIC)}, FindingClass.UNKNOWN, id="its topic was unreadable"),
+        pytest.param({"/"}, FindingClass.UNKNOWN, id="the audit believes nothing"),
+    ],
+)
+@pytest.mark.parametrize("is_second", [False, True], ids=["first look", "second look"])
+def test_what_depends_on_something_unreadable_is_unknown(
+    unreadable: set[str], expected: FindingClass, is_second: bool
+) -> None:
+    tree, clock = MemoryTree(), ManualClock(NOW_MS)
+    put(tree, managed_ledger_path(TOPIC), list_znode(9))
+    put(tree, ledger_path(Layout.HIERARCHICAL, ROOT, 5), serialize_v3(metadata(data_custom())))
+    store = MemoryStore(tree)
+    loader = InUseLoader(store, None, clock)
+    clock.advance(DAY_MS)
+    reader = LedgerReader(store, Layout.HIERARCHICAL, ROOT, Pace(0))
+    looker = Looker(reader, cast(ObjectLooker, None), loader, clock, POLICY, frozenset(unreadable))
+    (facts,) = reader.facts([5])
+    assert facts is not None
+    row = dict.fromkeys(field.name for field in a.SUSPECT) | suspect_row(5, facts, NOW_MS)
+
+    (look,) = looker.look([row], is_second=is_second)
 
     assert look[a.CLASS] == expected

@@ -1,0 +1,27 @@
+"""What the measurements share: their command line, and a quiet Spark on two cores."""
+
+import argparse
+from collections.abc import Mapping
+
+from pyspark.sql import SparkSession
+
+_OWN = {
+    "spark.ui.enabled": "false",
+    "spark.driver.memory": "2g",
+    "spark.driver.host": "127.0.0.1",
+}
+
+
+def command_line(doc: str | None) -> argparse.ArgumentParser:
+    """Make a parser whose --help is the script's docstring as it stands."""
+    return argparse.ArgumentParser(description=doc, formatter_class=argparse.RawDescriptionHelpFormatter)
+
+
+def local_spark(conf: Mapping[str, str]) -> SparkSession:
+    """Start Spark on local[2] with a heap of 2 GiB; conf comes on top."""
+    builder = SparkSession.builder.appName("bench").master("local[2]")
+    for key, value in {**_OWN, **conf}.items():
+        builder = builder.config(key, value)
+    spark = builder.getOrCreate()
+    spark.sparkContext.setLogLevel("ERROR")
+    return spark

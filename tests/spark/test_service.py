@@ -1,0 +1,97 @@
+"""How a batch becomes chunks: each message is in one of them, and one that has a receipt already in none."""
+
+from datetime import UTC, datetime
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+
+from streaming.deletion.service import LedgerDeletionService
+from streaming.schemas import REQUESTS
+from streaming.state.receipts import ChunkSummary
+from tests.services import EPOCH, service_of
+from tests.spark.test_transforms import SOURCE_SCHEMA
+from udfs import columns as c
+from udfs.formats.message_id import MessagePosition, serialize_message_id
+
+pytestmark = pytest.mark.spark
+
+AT = datetime(2026, 11, 21, 12, 0, 0, tzinfo=UTC)
+TOPIC = "persistent://pulsar/system/__ledger_deletion"
+
+
+class Receipts:
+    """Remembers what chunks were swept; entry 0 of each partition has a receipt of an earlier run."""
+
+    table_id = "T"
+    newest_chunk = 0
+
+    def __init__(self) -> None:
+        self.swept: list[tuple[int, list[tuple[str, int]]]] = []
+        self.asked = 0
+
+    def sweep(self, _query: str, _batch_id: int, rows: DataFrame, total: int, chunk: int) -> None:
+        found = sorted((row[c.SOURCE][-1], row[c.POSITION_ENTRY]) for row in rows.collect())
+        assert len(found) == total
+        self.swept.append((chunk, found))
+        self.newest_chunk = chunk
+
+    def without_done(self, rows: DataFrame) -> DataFrame:
+        self.asked += 1
+        return rows.where(F.col(c.POSITION_ENTRY) > 0)
+
+    def summary(self, _chunk: int) -> ChunkSummary:
+        return ChunkSummary({}, {}, 0, has_refreshed=False, epochs=frozenset({EPOCH}))
+
+    def sync(self) -> None: ...
+
+    def catch_up(self) -> None: ...
+
+    def deleted_by_owner(self, _chunk: int) -> dict[Any, int]:
+        return {}
+
+
+def _service(receipts: Receipts, chunk_rows: int) -> LedgerDeletionService:
+    marks = [""]
+    service = service_of(
+        receipts=receipts,
+        sweep=receipts.sweep,
+        copies=SimpleNamespace(remembered=lambda _table_id: {}),
+        coordination=SimpleNamespace(published=lambda: marks[-1], mark_published=marks.append),
+        blast_radius=SimpleNamespace(count=lambda _deleted, **_: None),
+        watch=SimpleNamespace(after=lambda _chunk: None),
+    )
+    service.chunk_rows = chunk_rows
+    service.outbox.publish_again()
+    return service
+
+
+def _source(spark: SparkSession, entries: int) -> DataFrame:
+    positions = [MessagePosition(5, n, partition) for partition in range(2) for n in range(entries)]
+    rows: list[tuple[Any, ...]] = [
+        (b"{}", b"k", f"{TOPIC}-partition-{each.partition}", serialize_message_id(each), AT, {}) for each in positions
+    ]
+    return spark.createDataFrame(rows, SOURCE_SCHEMA).repartition(2, "__topic")
+
+
+def test_a_small_batch_is_one_chunk_and_its_first_leaves_out_what_has_a_receipt(spark: SparkSession) -> None:
+    receipts = Receipts()
+    service = _service(receipts, chunk_rows=10)
+    for batch_id in range(2):
+        service.process(REQUESTS, _source(spark, 2), batch_id)
+    service.begin_again(REQUESTS)
+    service.process(REQUESTS, _source(spark, 1), 2)
+    assert receipts.swept == [(1, [("0", 1), ("1", 1)]), (2, [("0", 0), ("0", 1), ("1", 0), ("1", 1)])]
+    assert receipts.asked == 2
+
+
+def test_a_large_batch_is_cut_so_that_each_message_is_in_one_chunk(spark: SparkSession) -> None:
+    receipts = Receipts()
+    _service(receipts, chunk_rows=4).process(REQUESTS, _source(spark, 6), 0)
+    assert [chunk for chunk, _ in receipts.swept] == list(range(1, len(receipts.swept) + 1))
+    assert all(len(found) <= 4 for _, found in receipts.swept)
+    assert sorted(each for _, found in receipts.swept for each in found) == [
+        (partition, n) for partition in "01" for n in range(1, 6)
+    ]

@@ -1,0 +1,70 @@
+"""Metrics as Prometheus scrapes them: counted by chunk, and an alarm that no half-done look ever lowers."""
+
+from urllib.request import urlopen
+
+import pytest
+
+from streaming.metrics import Metrics
+from streaming.reconcile.messages import PartitionGaps, Reconciliation
+from streaming.state.receipts import ChunkSummary
+
+
+@pytest.fixture
+def metrics() -> Metrics:
+    return Metrics()
+
+
+def value(metrics: Metrics, name: str, **labels: str) -> float | None:
+    return metrics.registry.get_sample_value(f"ledger_deletion_{name}", labels)
+
+
+def test_a_chunk_counts_by_outcome_copy_and_bytes(metrics: Metrics) -> None:
+    chunk = ChunkSummary(
+        {("DELETED", "UNREFERENCED"): 2, ("RETRY", "IN_USE"): 1},
+        {"t-RETRY": 1},
+        3_000,
+        has_refreshed=False,
+        epochs=frozenset(),
+    )
+    metrics.count("requests", chunk)
+    metrics.count("requests", chunk)
+    assert value(metrics, "requests_total", query="requests", outcome="DELETED", reason="UNREFERENCED") == 4
+    assert value(metrics, "requests_total", query="requests", outcome="RETRY", reason="IN_USE") == 2
+    assert value(metrics, "copies_published_total", topic="t-RETRY") == 2
+    assert value(metrics, "deleted_bytes_total") == 6_000
+    assert value(metrics, "chunks_committed_total", query="requests") == 2
+
+
+def test_what_is_unaccounted_for_is_lowered_by_a_look_that_read_everything_only(metrics: Metrics) -> None:
+    gaps = PartitionGaps("t-partition-0", 9, 0, missing=((1, 2), (1, 3)), trimmed=(7,))
+    metrics.unaccounted(Reconciliation((gaps,), 1, lost=("request",)))
+    metrics.unaccounted(Reconciliation((), 0, unseen={"t-partition-0": "no answer"}))
+    assert [value(metrics, "unaccounted", what=what) for what in ("messages", "ledgers", "requests")] == [2, 1, 1]
+    metrics.unaccounted(Reconciliation((), 0))
+    assert [value(metrics, "unaccounted", what=what) for what in ("messages", "ledgers", "requests")] == [0, 0, 0]
+
+
+def test_when_everything_was_last_read_is_shown(metrics: Metrics) -> None:
+    metrics.unaccounted(Reconciliation((), 0, unseen={"t": "no answer"}))
+    assert value(metrics, "accounts_looked_at_seconds") == 0
+    metrics.unaccounted(Reconciliation((), 0))
+    assert (value(metrics, "accounts_looked_at_seconds") or 0) > 0
+
+
+def test_a_limit_that_is_reached_shows_until_a_person_has_looked(metrics: Metrics) -> None:
+    metrics.tripped(True)
+    assert value(metrics, "limit_reached") == 1
+    metrics.tripped(False)
+    assert value(metrics, "limit_reached") == 0
+
+
+def test_outages_and_waiting_retries_are_shown(metrics: Metrics) -> None:
+    metrics.outage()
+    metrics.waiting(5)
+    assert (value(metrics, "outages_waited_total"), value(metrics, "retries_waiting")) == (1, 5)
+
+
+def test_they_are_served_on_a_free_port(metrics: Metrics) -> None:
+    port = metrics.serve(0)
+    with urlopen(f"http://127.0.0.1:{port}/metrics", timeout=5) as answer:
+        assert b"ledger_deletion_limit_reached" in answer.read()
