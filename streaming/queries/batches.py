@@ -59,7 +59,7 @@ def commit(checkpoint: str, number: int) -> None:
 
 
 def _positions(folder: Folder, number: int) -> dict[str, Position]:
-    """Partition -> up to where a batch reads; without those of which nothing was ever read."""
+    """Partition -> up to where a batch reads."""
     path = f"{folder.location}/offsets/{number}"
     written = folder.read(f"offsets/{number}")
     if written is None:
@@ -69,19 +69,17 @@ def _positions(folder: Folder, number: int) -> dict[str, Position]:
         named = {partition: signed for line in sources for partition, signed in json.loads(line).items()}
         if version != _VERSION:
             raise ValueError(f"its version is {version!r}")
-        positions = {partition: _position(bytes(byte & 0xFF for byte in signed)) for partition, signed in named.items()}
+        return {partition: _position(bytes(byte & 0xFF for byte in signed)) for partition, signed in named.items()}
     except (ValueError, TypeError, AttributeError, DecodeError) as error:
         raise UnavailableError(f"{path} can't be read: {error}; checkpoints/README.md, `Damaged?`") from error
-    return {partition: position for partition, position in positions.items() if position is not None}
 
 
-def _position(written: bytes) -> Position | None:
-    """Read an offset, which may also be "earliest" (None), or stand before the first entry of a ledger."""
+def _position(written: bytes) -> Position:
+    """Read an offset, which may also be "earliest" (before all), or stand before the first entry of a ledger."""
     message_id = MessageIdData.FromString(written)
     if not message_id.IsInitialized():
         raise ValueError(f"offset {written.hex()} is no message id")
-    ledger, entry = _signed(message_id.ledgerId), _signed(message_id.entryId)
-    return None if ledger < 0 else (ledger, entry)
+    return _signed(message_id.ledgerId), _signed(message_id.entryId)
 
 
 def _signed(number: int) -> int:

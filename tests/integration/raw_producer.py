@@ -24,6 +24,7 @@ _CONNECT, _CONNECTED, _PRODUCER, _SEND_TYPE, _RECEIPT, _SEND_ERROR, _ERROR = 2, 
 _PRODUCER_SUCCESS, _PING, _PONG, _LOOKUP, _LOOKED_UP = 17, 18, 19, 23, 24
 _PROTOCOL_VERSION = 19
 _TIMEOUT_S = 30.0
+_IDLE_S = 20.0  # nobody answers the broker's pings in between, and after a minute it hangs up
 
 
 class RefusedByBrokerError(Exception):
@@ -40,10 +41,15 @@ class RawProducer:
         self._sequence = 0
 
     def __enter__(self) -> Self:
+        self._connect()
+        return self
+
+    def _connect(self) -> None:
+        self._producers.clear()
+        self._used_s = time.monotonic()
         self._socket = socket.create_connection(self._address, timeout=_TIMEOUT_S)
         self._command(_CONNECT, field(1, "raw") + field(4, _PROTOCOL_VERSION))
         self._expect(_CONNECTED)
-        return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
@@ -65,6 +71,10 @@ class RawProducer:
 
     def send_bytes(self, topic: str, written: bytes, payload: bytes, command: Fields | None = None) -> Position:
         """Store one entry whose metadata is any bytes at all. Raises RefusedByBrokerError."""
+        if time.monotonic() - self._used_s > _IDLE_S:
+            self._socket.close()
+            self._connect()
+        self._used_s = time.monotonic()
         producer = self._producer(topic)
         said = {"producer_id": producer, "sequence_id": self._sequence, "num_messages": 1, **(command or {})}
         body = framed(written, payload)

@@ -195,6 +195,13 @@ def test_a_sender_of_many_unreadable_entries_does_not_hold_the_others_up() -> No
         assert len(shown.asked) == 5
 
 
+def test_what_the_broker_may_still_send_is_asked_for_whatever_others_were_not_shown() -> None:
+    stored: dict[Position, bytes | None] = dict.fromkeys(((7, number) for number in range(8)), None)
+    with serving(Partition({**stored, (7, 8): ORDINARY, (7, 9): None}, (7, 8))) as partition:
+        shown = Shown({(7, 9): _body(b"request", txn_uncommitted="true")})
+        assert _another_way(partition, shown, [Span(7, 0, 9)])[-1] == ((7, 9), b"request", None)
+
+
 def test_what_is_larger_than_the_bound_is_not_taken_into_memory() -> None:
     shown = Shown({(7, 1): Body(200, {}, b"the beginning", False)})
     with serving(Partition(STORED, LAST)) as partition:
