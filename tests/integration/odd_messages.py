@@ -401,7 +401,7 @@ def schema_version_nobody_knows(send: Senders, topic: str, request: bytes) -> No
 
 @_odd
 def chunked(send: Senders, topic: str, request: bytes) -> None:
-    send.java.send(topic, message(request), producer={"chunkBytes": max(1, len(request) // 3)})
+    send.java.send(topic, message(request), producer={"chunkBytes": len(request) // 4 + 1})
 
 
 def _chunk(send: Senders, topic: str, payload: bytes, uuid: str, which: tuple[int, int]) -> None:
