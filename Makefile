@@ -35,8 +35,8 @@ demo: setup ## Run the main job on a real cluster, from leak to proof (about thr
 	@$(BIN)/python -m streaming.sandbox.demo
 
 .PHONY: test
-test: setup ## Run the tests, the embedded cluster included (half an hour on two cores)
-	@$(BIN)/python -m pytest -m "not long"
+test: setup ## Run the tests, the embedded cluster included (a quarter of an hour on two cores)
+	@$(BIN)/python -m pytest -m "not long" --durations=20
 
 .PHONY: test-fast
 test-fast: setup ## Run the tests that need no cluster (under two minutes)

@@ -19,6 +19,9 @@ if "TMPDIR" not in os.environ:
     Path(os.environ["TMPDIR"]).mkdir(exist_ok=True)
     tempfile.tempdir = None
 
+# What the tests start compiles our modules once, not at each start: half of what Python does until the service runs.
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+
 REUSED_HOME = "LEDGER_REAPER_TEST_HOME"
 _WITHOUT_NETWORK = {"unit", "spark", "model"}
 

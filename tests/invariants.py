@@ -1,6 +1,7 @@
-"""The seven promises of the design as functions of what an observer of the cluster can see; true after every step.
+"""The service's seven promises, each a function that fails where an observer of the cluster sees the promise broken.
 
-An observer knows who refers to what, from what brokers wrote and hold in memory, never from our own parsers.
+The tests in tests/model call them after every step. The observer learns who refers to which ledger from what brokers
+wrote and hold in memory, never from the service's own parsers.
 """
 
 from collections import Counter
@@ -13,12 +14,14 @@ from udfs.records import Outcome
 
 @dataclass(frozen=True, slots=True)
 class Deletion:
-    """A ledger that the service deleted, and how the world stood at that moment.
+    """A ledger that the service deleted, and what was true at that moment.
 
-    owner: whose the ledger is, as reference key. asked_for: keys of the requests for it that were durable by then.
-    unknown: facts that nobody could read and that no cached, version-checked reference stood in for.
-    journaled: an entry with the same path, bytes and version was durable. is_current: the epoch was the instance's.
-    sweep: number of the sweep that did it.
+    owner: the reference key of the topic, cursor or schema that the ledger belongs to.
+    asked_for: the reference keys of the durable requests for the ledger.
+    unknown: the facts that nobody could read, unless a cached reference with the right version said the same.
+    journaled: the journal held a durable entry with the same path, bytes and version.
+    is_current: the epoch was that of the instance which deleted.
+    sweep: the number of the sweep which deleted.
     """
 
     ledger_id: int
@@ -42,10 +45,10 @@ class Final:
 
 
 class World(Protocol):
-    """What there is to see. accepted: ids of all messages ever; waiting: those in a request or retry topic now.
+    """What the observer sees.
 
-    replays: what was left after a clean run, and after one cut short and repeated. allowances: by number of a sweep,
-    how many deletes a person, or the limits, allowed it.
+    replays: pairs of what was left after a clean run, and after a run that was cut short and repeated.
+    allowances: how many deletes the limits, or a person, allowed each sweep, by the sweep's number.
     """
 
     @property
@@ -58,15 +61,15 @@ class World(Protocol):
     def allowances(self) -> Mapping[int, int]: ...
 
     def references(self) -> Mapping[int, frozenset[str]]:
-        """Who refers to which ledger now."""
+        """Return who refers to each ledger now."""
         ...
 
     def accepted(self) -> frozenset[int]:
-        """All messages that ever came in."""
+        """Return the ids of all requests that were ever published."""
         ...
 
     def waiting(self) -> Sequence[int]:
-        """Messages that will be delivered again."""
+        """Return the ids of the requests that are in a request topic, in RETRY, or wait to come due."""
         ...
 
 
@@ -81,13 +84,13 @@ def never_in_use(world: World) -> None:
 
 
 def never_anothers(world: World) -> None:
-    """2. What is deleted says itself, in its own metadata, that it belonged to the owner named by the request."""
+    """2. The service deletes a ledger only where the ledger's own metadata names the owner that the request names."""
     for deletion in world.deletions:
         assert deletion.owner in deletion.asked_for, f"{deletion} was asked for by others only"
 
 
 def never_unknown(world: World) -> None:
-    """3. A fact that could not be read counts as "in use". Not found (404) is not "deleted"."""
+    """3. The service takes a ledger for used where it could not read a fact about it. A 404 does not mean deleted."""
     for deletion in world.deletions:
         assert not deletion.unknown, f"{deletion} rests on what nobody could read"
 
@@ -109,7 +112,7 @@ def repeatable(world: World) -> None:
 
 
 def accounted(world: World) -> None:
-    """6. Before a delete, what is needed to undo it is durable; after it, absence was verified."""
+    """6. Before it deletes, the service stores what an undo needs; afterwards it looks that the ledger is absent."""
     for deletion in world.deletions:
         assert deletion.journaled, f"{deletion} can't be undone"
     for final in world.finals:
@@ -117,9 +120,9 @@ def accounted(world: World) -> None:
 
 
 def bounded(world: World) -> None:
-    """7. No fault or forged flood deletes more than the configured blast radius before a person looks.
+    """7. No fault and no flood of forged requests deletes more than the limits allow, until a person has looked.
 
-    Nor anything beyond what was asked for, nor anything at all by an instance that another one has replaced.
+    The service deletes nothing that nobody asked for, and an instance that another one replaced deletes nothing.
     """
     for number, deleted in Counter(deletion.sweep for deletion in world.deletions).items():
         allowed = world.allowances[number]

@@ -1,52 +1,57 @@
-"""Spark's classes, loaded and checked once for all tests: a class data sharing archive, which halves a JVM's start.
+"""The Java classes of the service, loaded and checked once for all tests: a class data sharing archive.
 
-The tests start the service half a hundred times. The JVM ignores an archive that does not fit it or its class path.
+The tests start the service dozens of times, and an archive takes more than half off what a JVM's start costs. A run of
+the service writes it when its JVM ends. The JVM ignores an archive that does not fit it or its class path.
 """
 
+import hashlib
 import os
-import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Callable
 from functools import cache
 from pathlib import Path
 
 import psutil
 
-ARCHIVE = Path(sys.prefix) / "spark-classes.jsa"  # fits what is installed there
+from streaming.spark.jars import jars
+
+# Spark puts this at the end of the class path. An archive holds only what is found there, and nothing of spark.jars.
+CLASS_PATH = "SPARK_DIST_CLASSPATH"
 _LATEST_SECONDS = 240
 _QUIET = "-Xlog:cds=off -Xlog:cds+dynamic=off"
-CONFIG = f"""
-[spark]
-ui_port = 0
-java_options = "-XX:TieredStopAtLevel=1 -XX:ArchiveClassesAtExit={{archive}} {_QUIET}"
-local_dir = "{{folder}}/spark"
-[state]
-dir = "{{folder}}/state"
-[checkpoints]
-dir = "{{folder}}/checkpoints"
-"""
+# A few rows are through before code for them is compiled. What spark-submit starts compiles it, as in production.
+_SMALL = "-XX:+UseSerialGC -Dspark.sql.codegen.wholeStage=false -Dspark.sql.codegen.factoryMode=NO_CODEGEN"
 
 
 @cache
-def java_options() -> str:
-    """Options of a driver's JVM that use the archive; makes it if there is none, in a minute."""
-    if not ARCHIVE.exists():
-        _make()
-    return f"-XX:SharedArchiveFile={ARCHIVE} {_QUIET}" if ARCHIVE.exists() else ""
+def class_path() -> str:
+    """Return what CLASS_PATH says in the environment of a JVM that uses the archive."""
+    return ":".join(str(jar) for jar in jars())
 
 
-def _make() -> None:
-    with tempfile.TemporaryDirectory(dir=sys.prefix, prefix="spark-classes-") as folder:
+def java_options(run: Callable[[Path, str], None]) -> str:
+    """Options of a driver's JVM that use the archive.
+
+    If there is none yet, run(folder, options) must run the service to its end, with these options, in that folder.
+    """
+    fits = hashlib.sha256(class_path().encode()).hexdigest()[:8]
+    archive = Path(sys.prefix) / f"service-classes-{fits}.jsa"  # beside PySpark's jars, which it fits too
+    if not archive.exists():
+        _make(archive, run)
+    return f"-XX:SharedArchiveFile={archive} {_QUIET} {_SMALL}" if archive.exists() else _SMALL
+
+
+def _make(archive: Path, run: Callable[[Path, str], None]) -> None:
+    with tempfile.TemporaryDirectory(dir=sys.prefix, prefix="service-classes-") as folder:
         made = Path(folder) / "classes.jsa"
-        command = [sys.executable, "-m", "tests.shared_classes", folder, str(made)]
-        done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, check=False)
-        assert done.returncode == 0, done.stdout.decode()
+        run(Path(folder), f"-XX:ArchiveClassesAtExit={made} {_QUIET} {_SMALL}")
         deadline = time.monotonic() + _LATEST_SECONDS
         while time.monotonic() < deadline and _jvm_of(folder):  # it writes the archive when it ends, after Python
-            time.sleep(0.5)
+            time.sleep(0.2)
         if made.exists():
-            made.replace(ARCHIVE)
+            made.replace(archive)
 
 
 def _jvm_of(folder: str) -> bool:
@@ -54,36 +59,3 @@ def _jvm_of(folder: str) -> bool:
         if any(folder in each for each in process.info["cmdline"] or ()) and process.pid != os.getpid():
             return True
     return False
-
-
-def _use_spark(folder: str, archive: str) -> None:
-    """Do a little of what the service does, so that its classes are loaded."""
-    from pyspark.sql import DataFrame
-
-    from streaming.config.load import load
-    from streaming.spark.session import fetched_jars, start
-
-    config = Path(folder, "config.toml")
-    config.write_text(CONFIG.format(folder=folder, archive=archive))
-    settings = load(config)
-    spark = start(settings, fetched_jars(settings))
-    spark.sparkContext.setLogLevel("OFF")
-    table = f"{folder}/table"
-
-    def batch(rows: DataFrame, _number: int) -> None:
-        kept = rows.mapInPandas(lambda frames: frames, rows.schema).repartition(2)
-        kept.write.format("delta").mode("append").save(table)
-
-    stream = spark.readStream.format("rate-micro-batch").option("rowsPerBatch", 4).load()
-    query = stream.writeStream.foreachBatch(batch).option("checkpointLocation", f"{folder}/checkpoint").start()
-    while not Path(table, "_delta_log", f"{1:020}.json").exists():
-        if error := query.exception():
-            raise error
-        time.sleep(0.2)
-    query.stop()
-    spark.read.format("delta").load(table).groupBy("value").count().collect()
-    spark.stop()
-
-
-if __name__ == "__main__":
-    _use_spark(*sys.argv[1:])

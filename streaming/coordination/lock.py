@@ -32,7 +32,7 @@ _CRASHED_PATIENCE_SECONDS = 60.0  # a crashed holder's session ends after its ti
 
 @dataclass(frozen=True, slots=True)
 class Holder:
-    """Who holds a lock, as its znode says. since: ISO 8601, UTC."""
+    """The process that holds a lock, as the lock's znode says. since: ISO 8601, UTC."""
 
     host: str
     pid: int
@@ -71,8 +71,8 @@ class InstanceLock:
     def __enter__(self) -> Self:
         """Take the lock. Raises SafetyError, which names the holder, or UnavailableError.
 
-        Another instance's lock is refused at once; one that a crash on this host left behind is waited for, unless
-        stop is set: StopRequestedError.
+        Where another instance holds it, that is at once. Where a process of this host has left it behind in a crash, we
+        wait for it to go, and raise StopRequestedError if stop is set meanwhile.
         """
         mine = Holder(socket.gethostname(), os.getpid(), iso_time(SystemClock()), secrets.token_hex(8))
         data = json.dumps(asdict(mine)).encode()
@@ -98,7 +98,7 @@ class InstanceLock:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        """Give the lock back, if it is still ours; where ZooKeeper is away it goes with the session."""
+        """Give the lock back if it is still ours; where ZooKeeper does not answer, it goes with the session."""
         mine, self._mine = self._mine, None
         with contextlib.suppress(UnavailableError):
             holder = self._holder()

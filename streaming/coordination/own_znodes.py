@@ -1,7 +1,7 @@
 """The znodes of this service belong to it alone: else anyone could clear a limit or a pause, or sign sightings.
 
-Where ZooKeeper knows us by credentials, create() closes what it makes to all others; what was made before there were
-credentials is found and closed here. Parents come first, so that nothing is planted below what was closed.
+Where ZooKeeper knows us by credentials, create() closes what it makes to all others. Here we find and close what we
+made before we had credentials. We close parents first, so that nobody plants a znode below one that we have closed.
 """
 
 from collections.abc import Iterator

@@ -1,4 +1,4 @@
-"""Whether anything is waiting: by positions, not by counts, as the connector's cursor is always behind."""
+"""Whether any request waits. Positions tell, not Pulsar's backlog counts: the connector's cursor is always behind."""
 
 from collections.abc import Mapping
 
@@ -9,15 +9,17 @@ from streaming.deletion.retries import DueLoop
 from streaming.ports import TopicAdmin
 from streaming.queries.checkpoints import NOTHING_READ, committed_positions, location_of
 from streaming.queries.names import Query
+from streaming.schemas import RETRY
 
 
 def is_idle(settings: Settings, admin: TopicAdmin, running: Mapping[Query, StreamingQuery], due: DueLoop) -> bool:
-    """True when no query is working, every message of every partition is in a committed batch, and no retry waits."""
+    """Whether no query works, every message of every partition is in a committed batch, and no retry waits."""
     passes = due.passes
     if any(each.status["isTriggerActive"] for each in running.values()) or not due.is_empty():
         return False
-    # RETRY is looked at last: what requests are still to send there was sent before their batch was committed
-    if not all(_is_worked_off(settings, admin, query) for query in running):
+    # RETRY is looked at last: a batch of requests is committed after its copies for RETRY were sent
+    retry_last = sorted(running, key=lambda query: query.name == RETRY)
+    if not all(_is_worked_off(settings, admin, query) for query in retry_last):
         return False
     return due.is_empty() and due.passes == passes  # a pass meanwhile may have sent to RETRY again
 

@@ -1,6 +1,6 @@
 """Dead letters as an operator sees them: decoded, filtered, grouped, with what was done about them.
 
-Everything in a dead letter may be forged, its reason too; so nothing here follows from it but what is shown.
+Everything in a dead letter may be forged, its reason too. So we only show it, and conclude nothing from it.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -20,7 +20,7 @@ from udfs.records import PendingDelete, Reason, Rejection
 from udfs.retry import ORIGIN_MESSAGE_ID, REASON, attempt_of
 from udfs.wire import decode
 
-NO_REASON = "(none)"  # put there by somebody else's dead-letter policy
+NO_REASON = "(none)"  # somebody else's dead-letter policy put it there
 OTHER_REASON = "(other)"
 OTHER_OWNERS = "(other owners)"
 NO_OWNER = "-"

@@ -1,11 +1,11 @@
-"""Dead letters made requests again, each exactly once, or written off, each with a reason.
+"""Makes dead letters requests again, each exactly once, or writes them off, each with a reason.
 
-1. A plan is durable before the first message is sent, with every message in it and where the topics ended then.
-2. A message carries its plan and number (REPLAY_ID). A run that was cut short is gone through again: under the
-   producer's name, with nothing under way to the topic any more, what was stored since is looked up, the rest sent.
-   The broker's deduplication is not relied on: it is off on request topics, and forgets producers after hours.
-3. Where to: a configured request topic, never what a property says. With several, the one our own receipts name.
-4. Attempts, delay, origin and sightings start anew; REPLAY_OF and REPLAY_ORIGIN tell where it came from.
+1. We write a plan before we send the first message: it holds every message, and where the topics ended then.
+2. A message carries its plan and its number in it (REPLAY_ID). If a run is cut short, the next one takes the producer's
+   name, waits until nothing is under way to the topic any more, looks up what was stored since, and sends the rest.
+   We don't rely on the broker's deduplication: it is off on request topics, and it forgets producers after hours.
+3. We publish to a configured request topic only, whatever a property says; with several, to the one our receipts name.
+4. Attempts, delay, origin and sightings start anew; REPLAY_OF and REPLAY_ORIGIN tell where a message came from.
 """
 
 import contextlib
@@ -49,9 +49,9 @@ _LOT = 200  # dead letters at once; each may hold up to a message's largest size
 
 @dataclass(slots=True)
 class ReplayReport:
-    """What was done, or would be. to: request topic -> messages. skipped: state -> letters that were left alone.
+    """What a run did, or would do. to: request topic -> messages. skipped: state -> letters that it left alone.
 
-    resumed: of an interrupted replay, how many were published now.
+    resumed: messages of an interrupted replay that it published.
     """
 
     settled: int = 0
@@ -70,8 +70,8 @@ def replay(
 ) -> ReplayReport:
     """Publish the chosen dead letters that wait as new requests; chosen None: only finish what was interrupted.
 
-    Raises SafetyError when another run is under way or the state belongs to another cluster, UnavailableError
-    when not all were acknowledged: a second call goes on where this one ended.
+    Raises SafetyError when another run is under way or the state belongs to another cluster, UnavailableError when
+    the broker did not acknowledge all of them: a second call goes on where this one ended.
     """
     work = _Work(settings, clients.pulsar, _checked_target(settings, to), SystemClock())
     if dry_run:
@@ -305,7 +305,7 @@ def _pending_adds(admin: TopicAdmin, topic: str) -> int:
 
 
 def _warn_if_trimmed(plan: ReplayPlan, admin: TopicAdmin) -> None:
-    """What was worked off and then trimmed can't be looked up: it is sent again, which does no harm to a request."""
+    """We can't look up what was worked off and then trimmed: we send it again, which does no harm to a request."""
     for partition, (ledger_id, _entry) in plan.after.items():
         oldest = min((each for each, _entries in admin.internal_stats(partition).ledgers), default=-1)
         if oldest > ledger_id:

@@ -1,4 +1,4 @@
-"""The breaker: a znode that says why deleting stopped until a person resumes; it survives restarts."""
+"""The breaker: a znode that stops deleting until a person resumes, and says why. It survives restarts."""
 
 import json
 from dataclasses import dataclass
@@ -16,19 +16,19 @@ class Breaker:
     path: str
 
     def reason(self) -> str:
-        """Return "" while closed, else why it tripped. Raises UnavailableError: unknown is not "no"."""
+        """Return why it tripped; "" where it has not. Raises UnavailableError where that is not known."""
         return str(self._read().get("why", ""))
 
     def granted_ms(self) -> int:
-        """When a person last let it go on; 0: never."""
+        """Return when a person resumed last; 0: never."""
         return int(self._read().get("granted_ms", 0))
 
     def trip(self, why: str, about: str = "") -> None:
-        """Stop deleting until a person resumes. about: what that lets go on, by a name that a later run knows it by."""
+        """Stop deleting until a person resumes. about: what the resume will let pass (blast_radius.subject_of)."""
         self._write({"why": why, "about": about, "granted_ms": self.granted_ms()})
 
     def clear(self, *, now_ms: int) -> bool:
-        """A person has looked; False if it had not tripped."""
+        """Note that a person has looked and resumes; False if it had not tripped."""
         state = self._read()
         had_tripped = bool(state.get("why"))
         if had_tripped:
@@ -36,7 +36,7 @@ class Breaker:
         return had_tripped
 
     def take_granted(self) -> str:
-        """What a person let go on, to whoever asks first; "" where there is nothing (left)."""
+        """Return what a person's resume lets pass, and forget it; "" where nothing is left."""
         granted = str(self._read().get("granted", ""))
         if granted:
             self._write({"granted_ms": self.granted_ms()})
@@ -49,7 +49,7 @@ class Breaker:
         try:
             return dict(json.loads(node.data))
         except ValueError:
-            return {"why": f"{self.path} can't be parsed; `ledger-reaper resume` once you have looked"}
+            return {"why": f"{self.path} can't be parsed; run `ledger-reaper resume` once you have looked"}
 
     def _write(self, state: dict[str, Any]) -> None:
         self.store.create(self.path, b"", parents=True)
@@ -57,5 +57,5 @@ class Breaker:
 
 
 def breaker_path(own_root: str, name: str) -> str:
-    """Where an instance's breaker is."""
+    """Return where an instance's breaker is."""
     return f"{own_root}/instances/{name}/breaker"

@@ -1,4 +1,4 @@
-"""How many ledgers exist: names are listed parent by parent and counted, none is read."""
+"""Counts the ledgers that exist: it lists their names, parent by parent, and reads none of them."""
 
 from streaming.errors import UnavailableError
 from streaming.ports import MetadataStore
@@ -8,7 +8,7 @@ _LEVELS = {Layout.HIERARCHICAL: (2, 4), Layout.LONG_HIERARCHICAL: (3, 4, 4, 4)}
 
 
 def count_ledgers(store: MetadataStore, root: str) -> int:
-    """Ledgers of either layout below the root. Raises UnavailableError: not knowing is not zero."""
+    """Count the ledgers of either layout below the root. Raises UnavailableError where a parent can't be listed."""
     return sum(_count(store, root, widths) for widths in _LEVELS.values())
 
 

@@ -1,7 +1,8 @@
-"""What was deleted lately, at a start: by the receipts, and by the journal where a run ended before its receipts.
+"""What was deleted within the last hour, looked up at a start: in the receipts, and in the journal.
 
-A ledger that was written down to be deleted, has no receipt of it and is not there any more counts as deleted, whoever
-did it. Nobody can delete it later: the epoch has moved on. An object counts without a look.
+The journal tells where a run ended before its receipts: a ledger that it wrote down in order to delete it, that has no
+receipt and that is not there any more counts as deleted, whoever did it. The earlier run can't delete the others later,
+because the epoch has moved on. An object in tiered storage counts without a look.
 """
 
 from collections.abc import Iterable, Iterator
@@ -17,7 +18,7 @@ from udfs.references import tenant_of_key
 
 
 def deletes_since(state_dir: str, store: MetadataStore, since_ms: int) -> Iterator[tuple[int, str, str]]:
-    """(at ms, tenant, reference key) of each. Raises UnavailableError."""
+    """Yield (at ms, tenant, reference key) of each delete since then. Raises UnavailableError."""
     known: set[int | tuple[int, str]] = set()
     recent = (ds.field(c.OUTCOME) == str(Outcome.DELETED)) & (ds.field(c.AT_MS) > since_ms)
     columns = [c.AT_MS, c.TENANT, c.REFERENCE_KEY, c.LEDGER_ID, c.UUID]
@@ -41,7 +42,7 @@ def _objects(state_dir: str, since_ms: int, known: set[Any]) -> Iterator[dict[st
 
 
 def _newest(rows: Iterable[dict[str, Any]], known: set[Any]) -> list[dict[str, Any]]:
-    """The last entry of each that has no receipt: a chunk may have been begun more than once."""
+    """Return the last entry of each ledger or object without a receipt; a chunk may have been begun more than once."""
     found: dict[Any, dict[str, Any]] = {}
     for row in rows:
         identity = _identity(row["ledger_id"], row.get("uuid"))

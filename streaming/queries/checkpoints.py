@@ -1,7 +1,7 @@
-"""What Spark's checkpoints say of our queries: how far each partition was read, and whether that still makes sense.
+"""What Spark's checkpoints say about our queries: how far each partition was read, and whether its topic is the same.
 
-`<folder>/offsets/N` is a version line, a line of Spark's own, and one JSON object a source: partition -> the bytes of
-a MessageIdData, signed. `commits/N` exists once batch N is done.
+`<folder>/offsets/N` holds a version line, a line of Spark's own, and one JSON object for each source: partition -> the
+bytes of a MessageIdData (Pulsar's message id), as signed numbers. `commits/N` exists once batch N is done.
 """
 
 import contextlib
@@ -25,32 +25,32 @@ _WAY_OUT = "checkpoints/README.md, `How to retire one`, has the way"
 
 
 def root_of(settings: Settings) -> str:
-    """checkpoints.dir as open_filesystem takes it."""
+    """Return checkpoints.dir as open_filesystem takes it."""
     return readable(settings.checkpoints, settings.checkpoints.dir)
 
 
 def location_of(settings: Settings, query: str) -> str:
-    """A query's checkpoint as the functions here take it; queries.checkpoint_of is Spark's name for it."""
+    """Return a query's checkpoint as the functions here take it; names.checkpoint_of returns it as Spark takes it."""
     return readable(settings.checkpoints, checkpoint_of(settings, query))
 
 
 def committed_positions(checkpoint: str) -> dict[str, Position]:
-    """Partition -> (ledger, entry) up to which the newest committed batch read; empty before the first."""
+    """Return by partition the last (ledger, entry) that the newest committed batch read; empty before the first."""
     positions: dict[str, Position] = {}
     for partition, signed in _newest(checkpoint, "commits").items():
-        with contextlib.suppress(FormatError):  # "earliest": nothing was read of this partition yet
+        with contextlib.suppress(FormatError):  # "earliest": nothing of this partition was read yet
             message_id = parse_message_id(bytes(byte & 0xFF for byte in signed))
             positions[partition] = (message_id.ledger_id, message_id.entry_id)
     return positions
 
 
 def partitions_of(checkpoint: str) -> set[str]:
-    """Partitions that the newest batch looked at, done or not."""
+    """Return the partitions that the newest batch looked at, whether it is done or not."""
     return set(_newest(checkpoint, "offsets"))
 
 
 def is_unfinished(checkpoint: str) -> bool:
-    """Whether the newest batch was begun and not committed: it runs again at the next start."""
+    """Whether the newest batch was begun and not committed; it then runs again at the next start."""
     return _number(checkpoint, "offsets") > _number(checkpoint, "commits")
 
 
@@ -68,12 +68,12 @@ def what_is_left(settings: Settings, queries: Iterable[Query], *, was_idle: bool
 
 
 def changes(settings: Settings, partitions: Callable[[str], int | None]) -> list[str]:
-    """What is not as it was when a checkpoint was written, with the way out. partitions: how many a topic has."""
+    """Name what has changed since a checkpoint was written, and what to do. partitions: how many a topic has."""
     return [fault for query in queries_of(settings) for fault in changes_of(settings, query, partitions)]
 
 
 def changes_of(settings: Settings, query: Query, partitions: Callable[[str], int | None]) -> list[str]:
-    """The same of one query's checkpoint."""
+    """Do so for one query's checkpoint."""
     checkpoint = checkpoint_of(settings, query.name)
     read = partitions_of(location_of(settings, query.name))
     faults = [
@@ -92,9 +92,9 @@ def changes_of(settings: Settings, query: Query, partitions: Callable[[str], int
 def left_behind(
     settings: Settings, queries: Iterable[Query], partitions: Callable[[str], int | None]
 ) -> dict[str, str]:
-    """Topic -> what is to be said of it, of those that a checkpoint has read and no query reads now."""
+    """Return, for each topic that a checkpoint has read and no query reads now, a sentence for the log."""
     used = {query.name for query in queries}
-    said = {}
+    found = {}
     for name in sorted(each for each in _names(root_of(settings)) if each.startswith(FURTHER)):
         checkpoint = checkpoint_of(settings, name)
         for topic in (
@@ -108,12 +108,12 @@ def left_behind(
                 else "is not read now: it is neither in topics.requests nor taken up by topics.requests_pattern, and "
                 "what is unread there waits until it is"
             )
-            said[topic] = f"{topic}, which {checkpoint} has read, {what}. If that is meant: {_WAY_OUT}."
-    return said
+            found[topic] = f"{topic}, which {checkpoint} has read, {what}. If that is meant: {_WAY_OUT}."
+    return found
 
 
 def refuse_changes(settings: Settings, partitions: Callable[[str], int | None]) -> None:
-    """Raise ConfigError where a checkpoint can not be gone on with. More partitions are fine: they are read whole."""
+    """Raise ConfigError where a topic is not the one that a checkpoint has read. Added partitions are read whole."""
     faults = changes(settings, partitions)
     if faults:
         raise ConfigError("the checkpoints can't be gone on with:\n  " + "\n  ".join(faults))
@@ -128,7 +128,7 @@ def _highest(partitions: Iterable[str]) -> dict[str, int]:
 
 
 def _newest(checkpoint: str, kind: str) -> dict[str, list[int]]:
-    """Offsets of the newest batch of which there is a file of that kind."""
+    """Return the offsets of the newest batch that has a file of that kind."""
     newest = _number(checkpoint, kind)
     if newest < 0:
         return {}

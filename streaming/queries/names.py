@@ -1,4 +1,4 @@
-"""Which streaming queries there are, what they are called, and where each one's checkpoint lies."""
+"""Which streaming queries there are, what they are called, and where the checkpoint of each lies."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -13,17 +13,18 @@ FURTHER = f"{REQUESTS}-"
 
 @dataclass(frozen=True, slots=True)
 class Query:
-    """name: of its checkpoint's folder and in the Spark UI; it stays the same while its topics do."""
+    """name: names its checkpoint's folder and stands in the Spark UI; it stays the same while its topics do."""
 
     name: str
     topics: tuple[str, ...]
 
 
 def queries_of(settings: Settings, matched: Sequence[str] = ()) -> tuple[Query, ...]:
-    """The first request topic's query is `requests`, a further one's carries a digest of its topic; RETRY is last.
+    """Return a query for each request topic, and one for RETRY.
 
-    matched: topics that match topics.requests_pattern; their queries are named as those of further listed ones, so a
-    topic may move from one to the other.
+    The first topic's query is `requests`; those of further topics carry a digest of the topic. matched: topics that
+    match topics.requests_pattern. Their queries are named in the same way, so that a topic may be listed later, or no
+    longer, and keep its checkpoint.
     """
     first, *further = settings.topics.requests
     return (
@@ -34,5 +35,5 @@ def queries_of(settings: Settings, matched: Sequence[str] = ()) -> tuple[Query, 
 
 
 def checkpoint_of(settings: Settings, name: str) -> str:
-    """Where a query's checkpoint is."""
+    """Return where a query's checkpoint is."""
     return f"{settings.checkpoints.dir.rstrip('/')}/{name}/{VERSION}"

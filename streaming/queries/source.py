@@ -1,4 +1,4 @@
-"""Reading Pulsar through the pulsar-spark connector; what each option guards against stands beside it."""
+"""Reads Pulsar through the pulsar-spark connector. A comment beside each option says what it prevents."""
 
 from collections.abc import Sequence
 
@@ -8,18 +8,18 @@ from streaming.config.sections import PulsarSettings
 
 
 def read_stream(spark: SparkSession, settings: PulsarSettings, topics: Sequence[str], subscription: str) -> DataFrame:
-    """An unstarted stream of all topics. The subscription must exist on every partition."""
+    """Return an unstarted stream of all topics. The subscription must exist on every partition."""
     options = {
         "service.url": settings.service_url,
         "admin.url": settings.admin_url,
         "topics": ",".join(topics),
-        # at every start the connector moves its cursor there, whatever the checkpoint says: anywhere later
-        # would give up the protection of what is not worked off yet
+        # at every start the connector moves the subscription's cursor there, whatever the checkpoint says; any later
+        # position would let Pulsar delete messages that are not worked off yet
         "startingOffsets": "earliest",
         "predefinedSubscription": subscription,
-        # a read that times out would otherwise be committed as if it had been empty
+        # otherwise a read that times out is committed as if the topic had been empty
         "failOnDataLoss": "true",
-        # raw bytes whatever schema somebody registers on the topic: JSON mode yields another row's values
+        # gives us raw bytes, whatever schema somebody registers on the topic; JSON mode mixes up the rows' values
         "allowDifferentTopicSchemas": "true",
     }
     for side in ("client", "admin"):

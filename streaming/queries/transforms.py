@@ -1,4 +1,4 @@
-"""DataFrame to DataFrame: no session, no action, no clock."""
+"""Functions from DataFrame to DataFrame. They need no session and no clock, and run nothing."""
 
 from collections.abc import Iterable, Iterator
 
@@ -15,7 +15,7 @@ _ROWS_PER_TASK = 500  # below that, a second Python worker costs more than it br
 
 
 def messages(source: DataFrame) -> DataFrame:
-    """The connector's rows, as columns.MESSAGE: position, due time and what could refer to the ledger."""
+    """Turn the connector's rows into schemas.MESSAGE: position, due time, and what could refer to the ledger."""
     raw = source.select(
         F.col(c.TOPIC),
         F.col(c.MESSAGE_ID),
@@ -36,17 +36,17 @@ def _millis(timestamp: Column) -> Column:
 
 
 def slice_of(rows: DataFrame, start: int, stop: int) -> DataFrame:
-    """Messages whose row number within their source partition is in [start, stop)."""
+    """Keep the messages whose row number within their source partition is in [start, stop)."""
     return rows.where((F.col(c.ROW) >= start) & (F.col(c.ROW) < stop))
 
 
 def grouped_by_owner(rows: DataFrame, *, total: int, parallelism: int) -> DataFrame:
-    """One owner's requests in one partition and next to each other; as many partitions as the work is worth."""
+    """Bring one owner's requests into one partition, next to each other; small work gets few partitions."""
     tasks = tasks_for(total, parallelism)
     spread = F.coalesce(F.col(c.REFERENCE_KEY), F.col(c.SOURCE))
     return rows.repartition(tasks, spread).sortWithinPartitions(c.REFERENCE_KEY, *c.POSITION)
 
 
 def tasks_for(total: int, parallelism: int) -> int:
-    """How many tasks `total` requests are worth."""
+    """Return how many tasks `total` requests are worth."""
     return max(1, min(parallelism, -(-total // _ROWS_PER_TASK)))

@@ -1,21 +1,21 @@
-"""Errors that reach us as text inside a Java exception, turned back into this program's own errors."""
+"""Turns errors that reach us as text inside a Java exception back into this program's own errors."""
 
 import re
 from importlib import import_module
 
 from streaming.errors import FencedError, ReaperError, SafetyError, StopRequestedError, UnavailableError
 
-# what Spark's text of a failed query begins with, after the cause: positions and plan
+# in Spark's text of a failed query, positions and plan follow the cause after this
 _QUERY_AND_PLAN = "=== Streaming Query ==="
 _LOST_TASK = re.compile(r"Lost task \S+ in stage \S+ \(TID \d+\) \([^)]*\): (.*)")
-# Scala's own timeout, "Futures timed out after", is Spark's waiting for itself
+# "Futures timed out after" is Scala's own timeout: there Spark waited for itself, not for Pulsar
 _PULSAR_AWAY = re.compile(
     r"\S*\b(ConnectException|PulsarClientException|PulsarAdminException|TimeoutException)\b(?!: Futures timed out)"
 )
 
 
 def raise_failure(query: str, failure: Exception | None) -> None:
-    """Raise what a query ended with as one of this program's errors, in one line; nothing where it was only stopped."""
+    """Raise what a query ended with as one of this program's errors, in one line; nothing if it was only stopped."""
     if failure and not isinstance(failure, StopRequestedError) and "StopRequestedError" not in str(failure):
         ours = translated(failure)
         if isinstance(ours, ReaperError):
@@ -32,7 +32,7 @@ _OURS = re.compile(r"\b(streaming(?:\.\w+)+)\.(\w+Error): (.*)")
 
 
 def translated(error: Exception) -> Exception:
-    """An executor's or a query's error comes back as text in a Java exception: find ours in it."""
+    """Return the error of ours that an executor raised, if the text of this error names one; else the error itself."""
     if isinstance(error, UnavailableError | SafetyError | StopRequestedError):
         return error
     for module, name, text in _OURS.findall(str(error)):

@@ -1,11 +1,11 @@
 """What was done about dead letters, on disk beside the receipts: write-offs, and replays as plans that get finished.
 
-Folder `<state>/dead-letters`; a file appears whole under its final name, or not at all, and is never changed.
-1. `write-off-<ms>-<random>.parquet`: receipts (columns.RECEIPT). That it exists is the write-off.
-2. `replay-<ms>-<random>.parquet`: every message of one replay as it will be published, and where its topic ended
-   before the first was sent. From here on the replay goes through, if need be in a later run.
-3. `replay-<ms>-<random>.done.parquet`: as what each was published. Its absence is an interrupted replay.
-Not in the receipts' own table: that has one writer, the service, and counting on it must stay simple.
+They lie in the folder `<state>/dead-letters`. A file appears whole under its name, or not at all, and never changes.
+1. `write-off-<ms>-<random>.parquet` holds receipts (schemas.RECEIPT). The file's existence is the write-off.
+2. `replay-<ms>-<random>.parquet` holds every message of one replay as we will publish it, and where its topic ended
+   before we sent the first. Once it exists, the replay goes through, in a later run if this one is cut short.
+3. `replay-<ms>-<random>.done.parquet` holds the message id of each. Where it is absent, the replay was interrupted.
+They are not in the receipts' table because that has one writer, the service, which relies on being the only one.
 """
 
 import contextlib
@@ -57,7 +57,7 @@ class ReplayPlan:
 
 @dataclass(slots=True)
 class Settlements:
-    """State of every dead letter that something was done about; about 300 bytes each."""
+    """State of every dead letter that somebody replayed or wrote off; about 300 bytes each."""
 
     states: dict[Place, str] = field(default_factory=dict)
 

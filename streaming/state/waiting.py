@@ -10,6 +10,7 @@
 """
 
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 
 import pyarrow as pa
@@ -34,12 +35,14 @@ _APPENDS = 1 << 32  # of one generation; the transaction's version is generation
 class Waiting:
     """Writer's side of the table. One per service; append, begin and prune must not overlap (the service's turn)."""
 
-    def __init__(self, spark: SparkSession, state_dir: str) -> None:
+    def __init__(
+        self, spark: SparkSession, state_dir: str, open_table: Callable[[str, str], DeltaTable | None] = opened
+    ) -> None:
         self._spark = spark
-        self._state_dir = state_dir
+        self._opened = partial(open_table, state_dir, TABLE)
         self.path = table_path(state_dir, TABLE)
         refuse_torn(self.path)
-        if opened(state_dir, TABLE) is None:
+        if self._opened() is None:
             DeltaTable.create(self.path, schemas.WAITING, name="ledger-reaper waiting retries")
         self._begun_ms = self.done_ms = self._receipts_until_ms = _BEFORE_ALL
         self._version = 0
@@ -52,7 +55,7 @@ class Waiting:
         """
         if self._version:
             return
-        begun = _version_of(opened(self._state_dir, TABLE)) // _APPENDS + 1
+        begun = _version_of(self._opened()) // _APPENDS + 1
         self._write(self._read().where(F.lit(False)), begun * _APPENDS)
         if not still_mine():  # after the write: of two that began the same generation, only the newer one goes on
             raise FencedError("another instance of this service has taken over the waiting retries; this one stops")
@@ -95,19 +98,19 @@ class Waiting:
 
     def next_ms(self) -> int | None:
         """When the next pass is worth while; None: nothing waits. Raises UnavailableError."""
-        table = opened(self._state_dir, TABLE)
+        table = self._opened()
         times = _scan(table, ds.field(c.READY_MS) > self.done_ms, [c.READY_MS])
         return min((least for batch in times if (least := pc.min(batch.column(0)).as_py()) is not None), default=None)
 
     def count(self) -> int:
         """How many wait."""
-        table = opened(self._state_dir, TABLE)
+        table = self._opened()
         waiting = ds.field(c.READY_MS) > self.done_ms
         return sum(batch.num_rows for batch in _scan(table, waiting, [c.READY_MS]))
 
     def prune(self) -> None:
         """Remove what passes have done, and merge small files. Raises FencedError."""
-        table = opened(self._state_dir, TABLE)
+        table = self._opened()
         if table is not None and self.done_ms > _BEFORE_ALL:
             self._refuse_other(table, self._version)  # only what is in this very snapshot is removed
             table.delete(f"{c.READY_MS} <= {int(self.done_ms)}")
@@ -122,7 +125,7 @@ class Waiting:
 
     def _write(self, rows: DataFrame, version: int) -> None:
         append_once(rows, self.path, _APP, version)
-        self._refuse_other(opened(self._state_dir, TABLE), version)
+        self._refuse_other(self._opened(), version)
         self._durable.sync()
 
     def _refuse_other(self, table: DeltaTable | None, version: int) -> None:

@@ -1,4 +1,4 @@
-"""Which topics match topics.requests_pattern now: asked of the admin API, in the namespaces that can hold any."""
+"""Which topics match topics.requests_pattern now. We ask the admin API only about namespaces that can hold any."""
 
 from streaming.config.settings import Settings
 from streaming.ports import TopicAdmin
@@ -21,7 +21,7 @@ def matched_topics(admin: TopicAdmin, settings: Settings) -> tuple[str, ...]:
 
 
 def _namespaces(admin: TopicAdmin, pattern: TopicPattern) -> list[str]:
-    """Without asking where the pattern names the one namespace: that also takes less rights."""
+    """We don't ask for what the pattern names itself: so the service needs fewer rights."""
     tenants = admin.tenants() if pattern.only_tenant is None else [pattern.only_tenant]
     return [
         namespace

@@ -1,4 +1,4 @@
-"""Publishing requests: checked before they are sent, one owner's requests always to one partition."""
+"""Publishes requests: checks each before it sends it, and sends one owner's requests always to one partition."""
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field

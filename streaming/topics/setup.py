@@ -1,6 +1,6 @@
-"""The deletion topics: made where missing, looked at where not, never changed silently.
+"""The deletion topics: we make those that are missing, check the others, and never change one silently.
 
-The subscription is made before anything can be published, or unread messages could be trimmed.
+We make the subscription before anybody can publish: else the broker could trim messages that nobody has read.
 """
 
 import logging
@@ -57,7 +57,7 @@ def _ensure(admin: TopicAdmin, settings: Settings, topic: str, faults: list[str]
     _subscribe(admin, settings, topic, stop)
     deviations = _deviations(admin, settings, topic)
     if deviations and all(entry < 0 for _, entry in admin.last_positions(topic).values()):
-        # nobody has published yet: a start that was killed after it made the topic, and before this
+        # nobody has published yet: a start made the topic and was killed before it set the policies
         _set_policies(admin, settings, topic)
         log.info("set the policies of %s, which is empty", topic)
         deviations = _deviations(admin, settings, topic)
@@ -66,7 +66,7 @@ def _ensure(admin: TopicAdmin, settings: Settings, topic: str, faults: list[str]
 
 
 def _subscribe(admin: TopicAdmin, settings: Settings, topic: str, stop: Event) -> None:
-    """Make the subscription; a run that was killed may have its hand on it still. Raises BusyError in the end."""
+    """Make the subscription. A run that was killed may still hold it for a while. Raises BusyError in the end."""
     give_up_s = time.monotonic() + PATIENCE_SECONDS
     is_told = False
     while True:
@@ -103,7 +103,7 @@ def _set_policies(admin: TopicAdmin, settings: Settings, topic: str) -> None:
 
 
 def _deviations(admin: TopicAdmin, settings: Settings, topic: str) -> list[str]:
-    """What an existing topic lacks of what _set_policies gives, so that messages would be lost or doubled."""
+    """Policies of an existing topic with which messages would be lost or doubled."""
     faults = []
     if admin.message_ttl(topic):
         faults.append(f"{topic} has a message TTL: unread requests would expire. Remove the TTL.")
@@ -144,7 +144,7 @@ def _evicts(quotas: Mapping[str, Any]) -> bool:
 
 
 def faults_of(admin: TopicAdmin, settings: Settings, topic: str) -> list[str] | None:
-    """What is wrong with a topic, without changing anything; None where it is missing: the first start makes it."""
+    """What is wrong with a topic; changes nothing. None where there is no such topic: the first start makes it."""
     found = admin.partitions(topic)
     if found is None:
         return None

@@ -1,8 +1,8 @@
 """Puts the metadata of deleted ledgers back, byte by byte as the journal has it, and never over one that exists.
 
-Metadata is all that a delete takes; the bookies find out at their next garbage collection and then drop the
-entries. Nothing in ZooKeeper tells whether that has happened: a bookie is asked to read each ledger's last entry,
-and where none answers, whoever undoes is told how to look.
+A delete takes the metadata only; the bookies notice at their next garbage collection and then drop the entries.
+Nothing in ZooKeeper tells whether that has happened, so we ask the bookies to read each ledger's last entry. Where none
+answers, the command tells the operator how to look.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -38,7 +38,7 @@ class Undone(StrEnum):
     PUT_BACK = "PUT_BACK"  # and read back: same bytes, same ACL; detail says what is known of the data
     TOO_LATE = "TOO_LATE"  # the metadata is back, its last entry can't be read
     WOULD_PUT_BACK = "WOULD_PUT_BACK"  # dry run
-    EXISTS = "EXISTS"  # never deleted, put back already, or there again: left as it is
+    EXISTS = "EXISTS"  # never deleted, put back already, or made again: we leave it as it is
     FAILED = "FAILED"  # detail says why
 
 
@@ -57,7 +57,7 @@ class Result:
 
 @dataclass(slots=True)
 class UndoReport:
-    """What was done. waiting: ledger ids that a waiting request still asks to be deleted."""
+    """What a run did. waiting: ids of ledgers that a waiting request still asks us to delete."""
 
     results: list[Result] = field(default_factory=list)
     waiting: list[int] = field(default_factory=list)
@@ -69,7 +69,10 @@ class UndoReport:
 
 @dataclass(frozen=True, slots=True)
 class UndoSelection:
-    """Which deletes to undo; all of what is set. topic: any form of its name; a partitioned topic means them all."""
+    """Which deletes to undo: those that meet every field that is set.
+
+    topic: any form of its name; a partitioned topic means all its partitions.
+    """
 
     ledger_id: int | None = None
     topic: str = ""
@@ -84,7 +87,7 @@ class UndoSelection:
 def undo(
     settings: Settings, store: MetadataStore, admin: TopicAdmin, wanted: UndoSelection, *, dry_run: bool = False
 ) -> UndoReport:
-    """Put back what is wanted. Raises ConfigError when the journal has none of it, UnavailableError, SafetyError.
+    """Put back what was chosen. Raises ConfigError when the journal has none of it, UnavailableError, SafetyError.
 
     A ledger that exists is left alone, so a second call does nothing more.
     """
@@ -118,7 +121,7 @@ def newest_of(entries: Iterable[Mapping[str, Any]], topic: str = "") -> list[Map
 
 
 def condition_of(wanted: UndoSelection) -> ds.Expression | None:
-    """What the journal is asked for; its topic is told by what it holds, not by a column."""
+    """The journal's rows that may be meant. It has no column for the topic: the metadata in each row names it."""
     conditions = []
     if wanted.ledger_id is not None:
         conditions.append(ds.field("ledger_id") == wanted.ledger_id)
@@ -167,7 +170,7 @@ def _put_back_all(
 
 
 def _fault(entry: Mapping[str, Any], node: Znode | Unreadable | None, root: str, layout: Layout) -> tuple[Undone, str]:
-    """PUT_BACK where nothing stands against it."""
+    """Return PUT_BACK where no reason stands against it, else the reason."""
     if isinstance(node, Unreadable):
         return Undone.FAILED, f"{entry['path']} can't be read: {node.detail}"
     if node is not None:
@@ -210,7 +213,7 @@ def _result(entry: Mapping[str, Any], status: Undone, detail: str) -> Result:
 
 
 def _with_data(store: MetadataStore, settings: Settings, results: Sequence[Result]) -> list[Result]:
-    """Look for the data of what was put back. Metadata stays in any case: what can't be read now is no proof."""
+    """Look for the data of what was put back. The metadata stays in any case: what can't be read now may be there."""
     back = [each for each in results if each.status is Undone.PUT_BACK and each.last_entry_id >= 0]
     if not back:
         return list(results)
@@ -230,7 +233,7 @@ def judged(result: Result, is_there: bool | None) -> Result:
 
 
 def _still_asked_for(settings: Settings, report: UndoReport) -> list[int]:
-    """Ledgers with a request whose newest receipt is RETRY: it would delete them again."""
+    """Ledgers with a request that has no final receipt: it would delete them again."""
     ids = [each.ledger_id for each in report.results]
     columns = [c.LEDGER_ID, c.ORIGIN_MESSAGE_ID, c.OUTCOME]
     open_requests: set[tuple[int, str]] = set()

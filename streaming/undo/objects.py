@@ -1,6 +1,6 @@
-"""Shows deleted objects of tiered storage again, where their bucket keeps versions: the delete marker is taken away.
+"""Brings deleted objects of tiered storage back where their bucket keeps versions: we take the delete marker away.
 
-A bucket without versions has nothing to show; then the journal's index still tells what the object held.
+A bucket without versions has lost them; the journal's copy of the index still tells what the object held.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -22,7 +22,7 @@ _NO_VERSIONS = "the bucket kept no version of it: what was deleted is lost; the 
 
 
 def undo_objects(settings: Settings, wanted: UndoSelection, *, dry_run: bool = False) -> list[Result]:
-    """Show the wanted objects again, one result an object. A second call does nothing more.
+    """Bring the chosen objects back, one result an object. A second call does nothing more.
 
     Raises ConfigError when the journal has none of it, UnavailableError, RefusedError.
     """

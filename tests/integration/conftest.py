@@ -11,16 +11,23 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
+from typer.testing import CliRunner
 
+from streaming.cli.main import app
+from streaming.clients import admin_for
 from streaming.config.load import CONF, load
 from streaming.config.settings import Settings
+from streaming.errors import ReaperError
+from streaming.sandbox import ledgers, topics
 from streaming.sandbox.cluster import Cluster
 from streaming.spark import jars as artifacts
 from streaming.state.outcomes import receipts_of
+from streaming.topics.requests import publish_lines
 from tests import shared_classes
 
 CONFIG = """
@@ -81,7 +88,15 @@ class Deployment:
 
     def run(self, *arguments: str, stdin: bytes = b"", code: int = 0, seconds: float = 240) -> str:
         """Run a command to its end; returns what it printed on both streams. Fails unless it ends with `code`."""
-        return _run(self.command(*arguments), code, seconds, input=stdin)
+        return _run(self.command(*arguments), code, seconds, input=stdin, env=_with_classes())
+
+    def call(self, *arguments: str, code: int = 0) -> str:
+        """Run a command that starts no Spark, in this process: it is as real, and saves the seconds of a start."""
+        result = CliRunner().invoke(app, [*arguments, "--config", str(self.config)])
+        error = result.exception
+        found = error.exit_code if isinstance(error, ReaperError) else result.exit_code
+        assert found == code, f"{result.output} {error!r}"
+        return f"{result.output}{error if isinstance(error, ReaperError) else ''}"
 
     def submit(self, *arguments: str, code: int = 0, seconds: float = 240, jars: str = "") -> str:
         """The same by spark-submit, as the README has it; jars: what `ledger-reaper jars` says, if more is needed."""
@@ -91,7 +106,7 @@ class Deployment:
         """Start a command, or spark-submit with it, in a process group of its own."""
         command = self._submitted(*arguments) if submitted else self.command(*arguments)
         with log.open("ab") as out:
-            how = _submitting() if submitted else {}
+            how = _submitting() if submitted else {"env": _with_classes()}
             return subprocess.Popen(command, stdout=out, stderr=subprocess.STDOUT, start_new_session=True, **how)
 
     def _submitted(self, *arguments: str, jars: str = "") -> list[str]:
@@ -101,7 +116,9 @@ class Deployment:
         return [*submit, "--jars", jars, "streaming/__main__.py", *arguments, "--config", str(self.config)]
 
     def request(self, payloads: Iterable[bytes]) -> None:
-        self.run("request", "--unchecked", stdin=b"\n".join(payloads) + b"\n")
+        """What `ledger-reaper request --unchecked` does; test_service.py runs the command itself."""
+        with admin_for(self.settings) as admin:
+            publish_lines(self.settings, admin, payloads, unchecked=True)
 
     def receipts(self) -> list[dict[str, Any]]:
         return list(receipts_of(self.settings))
@@ -116,6 +133,10 @@ class Deployment:
 
     def outcomes(self) -> Counter[tuple[str, str]]:
         return Counter((row["outcome"], row["reason"]) for some in self.final().values() for row in some)
+
+
+def _with_classes() -> dict[str, str]:
+    return os.environ | {shared_classes.CLASS_PATH: shared_classes.class_path()}
 
 
 def _submitting() -> dict[str, Any]:
@@ -135,6 +156,23 @@ def deployment(
     cluster: Cluster, here: Path, *, chunk_rows: int = 50_000, extra: str = "", limits: str = ""
 ) -> Deployment:
     """A service of its own on the cluster, with everything it keeps in `here`."""
+    classes = shared_classes.java_options(partial(_use_all_classes, cluster))
+    return _deployment(cluster, here, chunk_rows=chunk_rows, extra=extra, limits=limits, classes=classes)
+
+
+def _use_all_classes(cluster: Cluster, here: Path, classes: str) -> None:
+    """Have the service do a little of each: refuse a request, find a ledger gone, put a request off."""
+    service = _deployment(cluster, here, classes=classes)
+    topic = "persistent://public/default/all-classes"
+    topics.fill(cluster, topic, 2, ["s"])
+    there = topics.data_ledgers(cluster, topic)[0]
+    service.request([b"no request", payload(topic, 10**15), payload(topic, there)])
+    service.run("run", "--until-idle")
+
+
+def _deployment(
+    cluster: Cluster, here: Path, *, classes: str, chunk_rows: int = 50_000, extra: str = "", limits: str = ""
+) -> Deployment:
     where = cluster.addresses
     text = CONFIG.format(
         name=f"t{uuid.uuid4().hex[:10]}",
@@ -147,15 +185,18 @@ def deployment(
         home=cluster.home.root,
         here=here,
         limits=limits,
-        classes=shared_classes.java_options(),
+        classes=classes,
     )
     config = here / "config.toml"
     config.write_text(text + extra)
     return Deployment(config)
 
 
+Deploy = Callable[..., Deployment]
+
+
 @pytest.fixture
-def deploy(cluster: Cluster, tmp_path: Path) -> Callable[..., Deployment]:
+def deploy(cluster: Cluster, tmp_path: Path) -> Deploy:
     """Factory of deployments; chunk_rows and extra TOML can be given."""
 
     def make(*, chunk_rows: int = 50_000, extra: str = "", folder: str = "service", limits: str = "") -> Deployment:
@@ -196,7 +237,22 @@ def wait_until(
     while not holds():
         assert running.poll() is None, log.read_text()[-4000:]
         assert time.monotonic() < deadline, log.read_text()[-4000:]
-        time.sleep(0.3)
+        time.sleep(0.1)
+
+
+def new_topic(kind: str) -> str:
+    """A name that nobody used before."""
+    return f"persistent://public/default/{kind}-{uuid.uuid4().hex[:8]}"
+
+
+def leak(cluster: Cluster, topic: str, count: int) -> list[int]:
+    """Make ledgers that look as if the topic had leaked them; returns their ids, which no broker gets to."""
+    first = _next_ids[0]
+    _next_ids[0] += count
+    return list(ledgers.make_synthetic(cluster, topic, count=count, first_id=first))
+
+
+_next_ids = [int(time.time() * 1000) % 1_000_000_000 + 1_000_000]  # by time: a cluster may outlive a run of the tests
 
 
 def payload(topic: str, ledger_id: int, **fields: Any) -> bytes:

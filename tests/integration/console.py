@@ -4,6 +4,7 @@ import contextlib
 import io
 import json
 import multiprocessing
+import os
 import sys
 from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor
@@ -11,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from streaming.__main__ import main
+from tests import shared_classes
 
 _SECONDS = 300
 
@@ -37,7 +39,9 @@ class Console:
 @contextlib.contextmanager
 def console(config: str) -> Iterator[Console]:
     """A console over a configuration file."""
-    with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as pool:
+    classes = {shared_classes.CLASS_PATH: shared_classes.class_path()}
+    spawning = multiprocessing.get_context("spawn")
+    with ProcessPoolExecutor(1, spawning, initializer=os.environ.update, initargs=(classes,)) as pool:
         yield Console(pool, config)
 
 

@@ -4,7 +4,6 @@ import re
 import signal
 import uuid
 from collections import Counter
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -14,13 +13,12 @@ from streaming.clients import admin_for
 from streaming.sandbox import ledgers, topics
 from streaming.sandbox.cluster import Cluster
 from streaming.sandbox.orphans import WORKER, orphan_by_crash
-from tests.integration.conftest import Deployment, kill, stop, wait_until
+from tests.integration.conftest import Deploy, Deployment, kill, stop, wait_until
 from udfs.records import LedgerState, PendingDelete
 from udfs.wire import decode
 
 pytestmark = [pytest.mark.cluster, pytest.mark.long, pytest.mark.timeout(2400)]
 
-Deploy = Callable[..., Deployment]
 LEAKED = 10
 SECONDS = 900.0
 

@@ -23,7 +23,7 @@ from streaming.sandbox import clients, faults, ledgers, topics
 from streaming.sandbox.cluster import Cluster
 from streaming.sandbox.offloads import attempts, give_up_bookkeeper_copies
 from streaming.sandbox.orphans import WORKER, consume_and_trim
-from tests.integration.conftest import Deployment
+from tests.integration.conftest import Deploy
 from tests.integration.console import Console, console
 from udfs.formats.managed_ledger import in_use_ids
 from udfs.paths import managed_ledger_name, managed_ledger_path
@@ -193,9 +193,7 @@ def _ids(findings: list[dict[str, Any]], finding_class: str) -> set[int]:
     return {row["ledger_id"] for row in findings if (row["class"], row["ledger_type"]) == wanted}
 
 
-def test_nothing_in_use_is_listed_or_lost_while_brokers_go_on_and_leak(
-    cluster: Cluster, deploy: Callable[..., Deployment]
-) -> None:
+def test_nothing_in_use_is_listed_or_lost_while_brokers_go_on_and_leak(cluster: Cluster, deploy: Deploy) -> None:
     topics.admin(cluster, "PUT", f"namespaces/{NAMESPACE}")
     topics.fill(cluster, KEPT, 1, ["never"])
     service, leaker = deploy(), _Leaker(cluster)

@@ -4,7 +4,6 @@ import json
 import shutil
 import subprocess
 import time
-from collections.abc import Callable
 from pathlib import Path
 
 import psutil
@@ -23,13 +22,12 @@ from streaming.sandbox.distribution import pulsar_home
 from streaming.sandbox.reckoning import reckon
 from streaming.spark.ivy import java
 from streaming.topics.setup import ensure_topics
-from tests.integration.conftest import Deployment, kill, payload, stop, wait_until
+from tests.integration.conftest import Deploy, Deployment, kill, leak, payload, stop, wait_until
 from udfs.formats.message_id import MessagePosition, serialize_message_id
 from udfs.paths import partition_index
 
 pytestmark = [pytest.mark.cluster, pytest.mark.long]
 
-Deploy = Callable[..., Deployment]
 NOWHERE = "public/default/persistent/nowhere"
 FIRST = 4 * 10**15  # no cluster gets that far
 INTEROP = Path(__file__).parent.parent / "data" / "java" / "Interop.java"
@@ -128,8 +126,7 @@ def test_a_pause_stops_a_chunk_in_the_middle_and_what_it_had_deleted_counts_in_t
 ) -> None:
     topic = f"persistent://public/default/paused-{time.time_ns()}"
     topics.fill(cluster, topic, 2, ["s"])
-    first_id = time.time_ns() // 1000 % 10**9 + 10**9
-    leaked = list(ledgers.make_synthetic(cluster, topic, count=120, first_id=first_id))
+    leaked = leak(cluster, topic, 120)
     service, log = deploy(limits="max_deletes_per_hour = 120"), tmp_path / "run.log"
     service.config.write_text(service.config.read_text().replace("deletes_per_second = 0", "deletes_per_second = 3"))
     service.request(payload(topic, each) for each in leaked)
@@ -144,7 +141,7 @@ def test_a_pause_stops_a_chunk_in_the_middle_and_what_it_had_deleted_counts_in_t
         service.run("resume")
         wait_until(lambda: len(service.receipts()) == 120, running, log)
         assert {row["outcome"] for row in service.receipts()} == {"DELETED", "ALREADY_GONE"}
-        more = list(ledgers.make_synthetic(cluster, topic, count=20, first_id=first_id + 120))
+        more = leak(cluster, topic, 20)
         service.request(payload(topic, each) for each in more)
         wait_until(lambda: "LIMIT REACHED" in log.read_text(), running, log)
         assert "limits.max_deletes_per_hour is 120" in log.read_text()

@@ -2,18 +2,15 @@
 
 import os
 import signal
-import time
-import uuid
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from streaming.clients import admin_for
-from streaming.sandbox import ledgers, shell, topics
+from streaming.sandbox import shell, topics
 from streaming.sandbox.cluster import Cluster
 from streaming.sandbox.reckoning import reckon
-from tests.integration.conftest import Deployment, payload
+from tests.integration.conftest import Deploy, leak, new_topic, payload
 
 pytestmark = [pytest.mark.cluster, pytest.mark.long]
 
@@ -58,23 +55,22 @@ ROUNDS = int(os.environ.get("LEDGER_REAPER_CRASH_ROUNDS", "1"))  # 10 make two h
 )
 def test_a_kill_at_any_effect_loses_nothing_and_does_nothing_twice(
     cluster: Cluster,
-    deploy: Callable[..., Deployment],
+    deploy: Deploy,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     effects: tuple[str, ...],
 ) -> None:
-    topic = f"persistent://public/default/crash-{uuid.uuid4().hex[:8]}"
+    topic = new_topic("crash")
     topics.fill(cluster, topic, 3, ["s"])
     listed = topics.data_ledgers(cluster, topic)
     service = deploy(chunk_rows=100)
-    first = int(time.time() * 1000) % 1_000_000_000 + 1_000_000
     leaked: list[int] = []
     unreached = []
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(HOOK), os.environ.get("PYTHONPATH", "")]))
     monkeypatch.setenv("CRASH_PIDS", str(tmp_path / "pid"))
     effects *= ROUNDS
-    for number, effect in enumerate(effects):
-        made = ledgers.make_synthetic(cluster, topic, count=LOT, first_id=first + number * LOT)
+    for effect in effects:
+        made = leak(cluster, topic, LOT)
         leaked += made
         service.request([*(payload(topic, each) for each in made), payload(topic, listed[0]), b"\xff no request"])
         monkeypatch.setenv("CRASH_AT", effect)
@@ -103,12 +99,12 @@ def test_a_kill_at_any_effect_loses_nothing_and_does_nothing_twice(
 )
 def test_a_broker_that_has_forgotten_a_killed_publisher_stores_no_copy_twice(
     cluster: Cluster,
-    deploy: Callable[..., Deployment],
+    deploy: Deploy,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     effect: str,
 ) -> None:
-    topic = f"persistent://public/default/crash-{uuid.uuid4().hex[:8]}"
+    topic = new_topic("crash")
     topics.fill(cluster, topic, 3, ["s"])
     listed = topics.data_ledgers(cluster, topic)
     service = deploy()

@@ -4,9 +4,8 @@ import os
 import signal
 import subprocess
 import time
-import uuid
 from collections import Counter
-from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 
 import psutil
@@ -25,10 +24,22 @@ from streaming.sandbox import faults, ledgers, shell, topics
 from streaming.sandbox.cluster import Cluster
 from streaming.sandbox.home import Part
 from streaming.sandbox.orphans import consume_and_trim
+from streaming.sandbox.reckoning import reckon
+from streaming.state.tables import opened
 from streaming.sweep.jobs import Job, SweepRules
 from streaming.sweep.ledgers import Sweeper
 from tests.builders import DAY_MS, data_custom, metadata
-from tests.integration.conftest import Deployment, kill, payload, wait_until
+from tests.integration.conftest import (
+    Deploy,
+    Deployment,
+    deployment,
+    kill,
+    killed_at_the_end,
+    leak,
+    new_topic,
+    payload,
+    wait_until,
+)
 from tests.world import MemoryJournal
 from udfs.formats.ledger_metadata import serialize_v3
 from udfs.paths import managed_ledger_name
@@ -36,33 +47,40 @@ from udfs.records import LedgerComponent, LedgerState, LedgerType, Outcome, Pend
 
 pytestmark = [pytest.mark.cluster, pytest.mark.slow]
 
-Deploy = Callable[..., Deployment]
 LEAKED = 300
 
 
 class Scene:
     """A topic with live ledgers, made-up leaked ones, and requests for both."""
 
-    def __init__(self, cluster: Cluster, service: Deployment, log: Path) -> None:
+    def __init__(self, cluster: Cluster, service: Deployment, log: Path, *, leaked: int = LEAKED) -> None:
         self.cluster = cluster
         self.service = service
         self.log = log
-        self.topic = f"persistent://public/default/fault-{uuid.uuid4().hex[:8]}"
+        self.topic = new_topic("fault")
         topics.fill(cluster, self.topic, 3, ["s"])
         self.messages = topics.read_all(cluster, self.topic)
         # without the one being written: a broker that starts again replaces it
         self.listed = topics.data_ledgers(cluster, self.topic)[:-1]
-        first = int(time.time() * 1000) % 1_000_000_000 + 1_000_000
-        self.leaked = list(ledgers.make_synthetic(cluster, self.topic, count=LEAKED, first_id=first))
-        asked = [*self.leaked, self.listed[0]]
-        self.asked = len(asked)
-        service.request(payload(self.topic, ledger_id) for ledger_id in asked)
+        self.leaked: list[int] = []
+        self.asked = 1
+        service.request([payload(self.topic, self.listed[0])])
+        self.leak(leaked)
+
+    def leak(self, count: int) -> None:
+        """Leak ledgers, and ask for them."""
+        leaked = leak(self.cluster, self.topic, count)
+        self.leaked += leaked
+        self.asked += count
+        self.service.request(payload(self.topic, ledger_id) for ledger_id in leaked)
 
     def start(self, *arguments: str) -> subprocess.Popen[bytes]:
         return self.service.start("run", *arguments, log=self.log)
 
     def wait_for_receipts(self, running: subprocess.Popen[bytes]) -> None:
-        wait_until(self.service.receipts, running, self.log)
+        """Wait until a service that has just been started has written a receipt."""
+        before = len(self.service.receipts())
+        wait_until(lambda: len(self.service.receipts()) > before, running, self.log)
 
     def check(self) -> None:
         """Every request has exactly one final receipt, every leak is gone, every live message is read."""
@@ -71,11 +89,13 @@ class Scene:
         assert all(len(some) == 1 for some in final.values())
         outcomes = Counter(row["outcome"] for some in final.values() for row in some)
         assert outcomes["DEAD_LETTER"] == 1
-        assert outcomes["DELETED"] + outcomes["ALREADY_GONE"] == LEAKED
-        left = shell.list_ledgers(self.cluster)
+        assert outcomes["DELETED"] + outcomes["ALREADY_GONE"] == len(self.leaked)
+        left = ledgers.every_ledger(self.cluster).keys()
         assert not left & set(self.leaked)
         assert set(self.listed) <= left
         assert topics.read_all(self.cluster, self.topic) == self.messages
+        found = reckon(self.service.settings)
+        assert (found.wrong, found.open, found.dead_letters) == ([], 0, 1)
 
 
 @pytest.fixture
@@ -83,29 +103,83 @@ def scene(cluster: Cluster, deploy: Deploy, tmp_path: Path) -> Scene:
     return Scene(cluster, deploy(chunk_rows=100), tmp_path / "run.log")
 
 
-def test_a_zombie_that_slept_through_its_session_can_neither_delete_nor_commit(scene: Scene) -> None:
-    zombie = scene.start()
-    try:
-        scene.wait_for_receipts(zombie)
-        os.killpg(zombie.pid, signal.SIGSTOP)
-        time.sleep(13)  # its session is 6 s
+@dataclass(frozen=True)
+class Battered:
+    """A scene whose service was killed twice in mid-batch, and then slept while another took its place."""
+
+    scene: Scene
+    ended: int  # the sleeper's exit code
+    shell_lists: set[int]
+
+
+@pytest.fixture(scope="module")
+def battered(cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Battered:
+    here = tmp_path_factory.mktemp("battered")
+    scene = Scene(cluster, deployment(cluster, here, chunk_rows=100), here / "run.log", leaked=600)
+    for _ in range(2):
+        with killed_at_the_end(scene.start("--until-idle")) as running:
+            scene.wait_for_receipts(running)
+    with killed_at_the_end(scene.start()) as sleeper:
+        scene.wait_for_receipts(sleeper)
+        os.killpg(sleeper.pid, signal.SIGSTOP)
+        store, lock = cluster.addresses.zookeeper, _lock_of(scene.service.settings)
+        topics.wait_for(lambda: not sandbox_clients.znode_exists(store, lock), "the end of its session", seconds=60)
         scene.service.run("run", "--until-idle")
-        os.killpg(zombie.pid, signal.SIGCONT)
-        assert zombie.wait(120) in (0, 3, 4), scene.log.read_text()[-3000:]
-    finally:
-        kill(zombie)
-    scene.check()
+        os.killpg(sleeper.pid, signal.SIGCONT)
+        ended = sleeper.wait(120)
+    return Battered(scene, ended, shell.list_ledgers(cluster))
 
 
-def test_zookeeper_stalling_in_the_middle_is_waited_for_and_uses_up_no_tries(scene: Scene) -> None:
-    running = scene.start("--until-idle")
+def _lock_of(settings: Settings) -> str:
+    return f"{settings.zookeeper.own_root}/instances/{settings.service.name}/lock"
+
+
+def test_kill_9_in_the_middle_of_a_batch_loses_and_doubles_nothing(battered: Battered) -> None:
+    battered.scene.check()
+    assert not battered.shell_lists & set(battered.scene.leaked)
+    assert set(battered.scene.listed) <= battered.shell_lists
+
+
+def test_a_zombie_that_slept_through_its_session_can_neither_delete_nor_commit(battered: Battered) -> None:
+    assert battered.ended in (0, 3, 4), battered.scene.log.read_text()[-3000:]
+    battered.scene.check()
+
+
+def test_a_lost_receipt_is_an_alarm(cluster: Cluster, battered: Battered) -> None:
+    service = battered.scene.service
+    assert "entries read and accounted for" in service.call("check")
+    table = opened(service.settings.state.dir, "receipts")
+    assert table is not None
+    complete = table.version()
+    row = next(row for row in service.receipts() if row["outcome"] == "DELETED")
+    table.delete(f"message_id = '{row['message_id']}'")
     try:
-        scene.wait_for_receipts(running)
-        with faults.paused(scene.cluster, Part.ZOOKEEPER):
-            time.sleep(4)
-        ended = running.wait(240)
+        position = ":".join(row["message_id"].split(":")[:2])
+        said = service.run("check", code=1)
+        assert f"1 messages were read and have no receipt, such as {position}" in " ".join(said.split())
+        assert "ALARM" in service.run("run", "--until-idle", code=1)
     finally:
-        kill(running)
+        table.restore(complete)
+
+
+def test_what_no_right_kept_and_a_zookeeper_that_stalls_delayed_is_done_later_and_used_up_no_tries(
+    cluster: Cluster, deploy: Deploy, tmp_path: Path
+) -> None:
+    scene = Scene(cluster, deploy(chunk_rows=100), tmp_path / "run.log", leaked=150)
+    with faults.metadata_fault(cluster), killed_at_the_end(scene.start()) as running:
+        scene.wait_for_receipts(running)
+        running.terminate()
+        running.wait(60)
+    first = scene.service.receipts()
+    assert {row["reason"] for row in first if row["ledger_id"] in set(scene.leaked)} == {"STORE_REFUSED"}
+    assert set(scene.leaked) <= ledgers.every_ledger(cluster).keys()
+
+    scene.leak(150)
+    with killed_at_the_end(scene.start("--until-idle")) as running:
+        scene.wait_for_receipts(running)
+        with faults.paused(cluster, Part.ZOOKEEPER):
+            time.sleep(4)  # its session is 6 s
+        ended = running.wait(240)
     if ended != 0:  # the session was lost: the service stopped by itself, and starts again
         assert ended in (3, 4), scene.log.read_text()[-3000:]
         scene.service.run("run", "--until-idle")
@@ -114,43 +188,20 @@ def test_zookeeper_stalling_in_the_middle_is_waited_for_and_uses_up_no_tries(sce
 
 @pytest.mark.long
 def test_a_broker_that_dies_in_the_middle_is_waited_for(scene: Scene) -> None:
-    running = scene.start("--until-idle")
-    try:
+    with killed_at_the_end(scene.start("--until-idle")) as running:
         scene.wait_for_receipts(running)
         faults.kill(scene.cluster, Part.BROKER)
         time.sleep(2)
         faults.restart(scene.cluster, Part.BROKER)
         ended = running.wait(240)
-    finally:
-        kill(running)
     if ended != 0:  # the connector may give up its query; nothing was committed, so it starts again
         scene.service.run("run", "--until-idle")
     scene.check()
 
 
-def test_without_the_right_to_delete_requests_are_kept_with_that_reason(
-    cluster: Cluster, deploy: Deploy, tmp_path: Path
-) -> None:
-    scene = Scene(cluster, deploy(), tmp_path / "run.log")
-    with faults.metadata_fault(cluster):
-        running = scene.start()
-        try:
-            scene.wait_for_receipts(running)
-        finally:
-            running.terminate()
-            running.wait(60)
-            kill(running)
-    first = scene.service.receipts()
-    assert {row["reason"] for row in first if row["ledger_id"] in set(scene.leaked)} == {"STORE_REFUSED"}
-    assert set(scene.leaked) <= shell.list_ledgers(cluster)
-    scene.service.run("run", "--until-idle")
-    scene.check()
-
-
 @pytest.mark.long
 def test_a_worker_and_a_bookie_that_are_killed_in_the_middle_lose_nothing(scene: Scene) -> None:
-    running = scene.start("--until-idle")
-    try:
+    with killed_at_the_end(scene.start("--until-idle")) as running:
         scene.wait_for_receipts(running)
         killed = [each for each in psutil.Process(running.pid).children(recursive=True) if _is_python_worker(each)]
         for each in killed:
@@ -160,8 +211,6 @@ def test_a_worker_and_a_bookie_that_are_killed_in_the_middle_lose_nothing(scene:
         time.sleep(3)
         faults.restart(scene.cluster, Part.BOOKIE)
         ended = running.wait(240)
-    finally:
-        kill(running)
     if ended != 0:  # a single executor gives up with its worker; nothing was committed, so it starts again
         scene.service.run("run", "--until-idle")
     scene.check()
@@ -222,12 +271,11 @@ def test_an_owner_that_rolls_over_and_trims_between_look_and_delete_is_read_agai
 ) -> None:
     """The very sweep of the executors, with an in-use set that the real broker has made old meanwhile."""
     settings = deploy().settings
-    topic = f"persistent://public/default/raced-{uuid.uuid4().hex[:8]}"
+    topic = new_topic("raced")
     name = managed_ledger_name(topic)
     topics.fill(cluster, topic, 6, ["s"])
     before = topics.data_ledgers(cluster, topic)
-    first = int(time.time() * 1000) % 1_000_000_000 + 1_000_000
-    leaked = list(ledgers.make_synthetic(cluster, topic, count=3, first_id=first))
+    leaked = leak(cluster, topic, 3)
     sweeper, loader = _sweeper(settings, SystemClock())
     cached = loader.load([f"data:{name}"])
 
@@ -257,7 +305,7 @@ def test_an_open_orphan_goes_after_its_quarantine_and_no_ledger_in_use_or_in_rec
     monkeypatch.setenv("LEDGER_REAPER__SAFETY__OPEN_QUARANTINE_DAYS", "30")
     monkeypatch.setenv("LEDGER_REAPER__TWO_PHASE__MAX_RETRY_DELETE_COUNT", "10")
     settings = deploy().settings
-    topic = f"persistent://public/default/open-{uuid.uuid4().hex[:8]}"
+    topic = new_topic("open")
     name = managed_ledger_name(topic)
     topics.fill(cluster, topic, 4, ["keeper", "leaver"])
     first, second, *_rest = topics.data_ledgers(cluster, topic)

@@ -3,7 +3,7 @@
 import json
 import threading
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -15,11 +15,10 @@ from streaming.adapters.pulsar.publish import client
 from streaming.clients import admin_for
 from streaming.sandbox import topics
 from streaming.sandbox.cluster import Cluster
-from tests.integration.conftest import Deployment, kill, payload, stop, wait_until
+from tests.integration.conftest import Deploy, Deployment, kill, payload, stop, wait_until
 
 pytestmark = [pytest.mark.cluster, pytest.mark.long]
 
-Deploy = Callable[..., Deployment]
 NOWHERE = "public/default/persistent/nowhere"
 FIRST = 5 * 10**15
 

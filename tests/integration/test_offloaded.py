@@ -1,9 +1,8 @@
 """Tiered storage end to end: what an unmodified broker stored, leaked and kept, and what the service makes of it."""
 
-import time
+import re
 import uuid
 from collections import Counter
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -18,7 +17,7 @@ from streaming.sandbox.cluster import Cluster
 from streaming.sandbox.home import Part
 from streaming.sandbox.offloads import Attempt, Offloads
 from streaming.state.journal import object_entries
-from tests.integration.conftest import Deployment
+from tests.integration.conftest import Deploy, Deployment, killed_at_the_end, new_topic, wait_until
 from udfs.formats.offload_index import parse_offload_index
 from udfs.ownership import mismatch
 from udfs.paths import managed_ledger_name
@@ -26,8 +25,6 @@ from udfs.records import LedgerComponent, LedgerType, OffloadContext, PendingDel
 from udfs.wire import encode
 
 pytestmark = pytest.mark.cluster
-
-Deploy = Callable[..., Deployment]
 
 
 @dataclass(frozen=True)
@@ -42,8 +39,7 @@ class Leaks:
 
 @pytest.fixture(scope="module")
 def leaks(cluster: Cluster) -> Leaks:
-    names = [f"persistent://public/default/{kind}-{uuid.uuid4().hex[:8]}" for kind in ("kept ü", "deleted", "retried")]
-    kept, deleted, retried = names
+    kept, deleted, retried = (new_topic(kind) for kind in ("kept ü", "deleted", "retried"))
     made = offloads.leak_offloads(cluster, kept=kept, deleted=deleted, retried=retried)
     assert {key for each in (*made.in_use, *made.leaked, *made.stale) for key in each.keys} <= set(
         topics.objects(cluster)
@@ -141,11 +137,10 @@ def test_leaked_objects_go_and_offloaded_topics_are_read_from_the_start(
 
 def _run_while_s3_is_away_at_first(cluster: Cluster, service: Deployment, log: Path) -> None:
     cluster.stop(Part.S3)
-    running = service.start("run", "--until-idle", log=log)
-    try:
-        topics.wait_for(lambda: "reading" in log.read_text(), "the service's start", seconds=120)
-        time.sleep(15)  # the first sweep has met a store that does not answer
-        assert not service.final()
-    finally:
-        cluster.start(Part.S3)
-    assert running.wait(240) == 0, log.read_text()
+    with killed_at_the_end(service.start("run", "--until-idle", log=log)) as running:
+        try:
+            wait_until(lambda: re.search(r"waiting \d+ s: ", log.read_text()), running, log)
+            assert not service.final()
+        finally:
+            cluster.start(Part.S3)
+        assert running.wait(240) == 0, log.read_text()

@@ -4,20 +4,17 @@ import json
 import os
 import signal
 import time
-import uuid
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 import pulsar
 import pytest
-from typer.testing import CliRunner
 
 from streaming.adapters.bookkeeper import bookies
 from streaming.adapters.pulsar.publish import client
 from streaming.adapters.pulsar.read import read
-from streaming.cli.main import app
 from streaming.clients import admin_for, clients_for, command_clients, reader_for
 from streaming.clock import SystemClock
 from streaming.config.settings import Settings
@@ -34,26 +31,12 @@ from streaming.state.settlements import SettlementFolder
 from streaming.topics.requests import publish_lines
 from streaming.topics.setup import ensure_topics
 from tests.builders import reference
-from tests.integration.conftest import Deployment, payload
+from tests.integration.conftest import Deploy, Deployment, leak, new_topic, payload
 from udfs.formats.acl import OPEN, acl_bytes
 
 pytestmark = pytest.mark.cluster
 
-Deploy = Callable[..., Deployment]
 NOWHERE = 10**15  # no cluster gets that far
-
-
-def _topic() -> str:
-    return f"persistent://public/default/ops-{uuid.uuid4().hex[:8]}"
-
-
-def _cli(service: Deployment, *arguments: str, code: int = 0) -> str:
-    """Run a command in this process: it is as real, and saves seconds of start-up; returns what it printed."""
-    result = CliRunner().invoke(app, [*arguments, "--config", str(service.config)])
-    error = result.exception
-    found = error.exit_code if isinstance(error, ReaperError) else result.exit_code
-    assert found == code, f"{result.output} {error!r}"
-    return f"{result.output}{error if isinstance(error, ReaperError) else ''}"
 
 
 def _made(service: Deployment) -> Deployment:
@@ -88,16 +71,16 @@ def _requests(settings: Settings) -> list[StoredMessage]:
 
 def _states(service: Deployment) -> Counter[str]:
     counted: Counter[str] = Counter()
-    for line in _cli(service, "dlq", "list", "--json").splitlines():
+    for line in service.call("dlq", "list", "--json").splitlines():
         group = json.loads(line)
         counted[group["state"]] += group["messages"]
     return counted
 
 
 def test_dead_letters_are_worked_off_and_deletes_undone(cluster: Cluster, deploy: Deploy) -> None:
-    topic = _topic()
+    topic = new_topic("ops")
     topics.fill(cluster, topic, 2, ["s"])
-    leaked = list(ledgers.make_synthetic(cluster, topic, count=3, first_id=int(time.time()) % 10**9 + 10**9))
+    leaked = leak(cluster, topic, 3)
     before = clients.read_znodes(cluster.addresses.zookeeper, [ledgers.path_of(each) for each in leaked])
     service = _made(deploy())
     forged = {"REAL_TOPIC": "persistent://public/default/elsewhere", "DELAY_TIME": "604800000", "mine": "kept"}
@@ -106,11 +89,11 @@ def test_dead_letters_are_worked_off_and_deletes_undone(cluster: Cluster, deploy
         publish_lines(service.settings, opened.pulsar.admin, [payload(topic, ledger_id) for ledger_id in leaked[1:]])
         assert backlog.backlog_of(service.settings, opened.pulsar)["messages"] == 2
 
-    assert "1 dead letters would be replayed" in _cli(service, "dlq", "replay", first[0], "--dry-run")
-    assert "nothing was done" in _cli(service, "dlq", "replay", first[0], "9:9:9", code=2)
+    assert "1 dead letters would be replayed" in service.call("dlq", "replay", first[0], "--dry-run")
+    assert "nothing was done" in service.call("dlq", "replay", first[0], "9:9:9", code=2)
     assert _states(service) == {"WAITING": 2}
-    assert json.loads(_cli(service, "dlq", "replay", first[0], "--json"))["settled"] == 1
-    assert json.loads(_cli(service, "dlq", "write-off", "--all", "--why", "not ours", "--json"))["settled"] == 1
+    assert json.loads(service.call("dlq", "replay", first[0], "--json"))["settled"] == 1
+    assert json.loads(service.call("dlq", "write-off", "--all", "--why", "not ours", "--json"))["settled"] == 1
     assert _states(service) == {"REPLAYED": 1, "WRITTEN_OFF": 1}
 
     (sent,) = [each for each in _requests(service.settings) if REPLAY_OF in each.properties]
@@ -131,17 +114,17 @@ def test_dead_letters_are_worked_off_and_deletes_undone(cluster: Cluster, deploy
     (written_off,) = [row for row in service.receipts() if row["reason"] == "WRITTEN_OFF"]
     assert (written_off["outcome"], written_off["message_id"]) == ("DEAD_LETTER", "1:2:3")
     assert "not ours" in written_off["detail"]
-    shown = json.loads(_cli(service, "dlq", "show", first[0], "--json"))
+    shown = json.loads(service.call("dlq", "show", first[0], "--json"))
     assert (shown["state"], shown["replayed_as"][0]["message_id"]) == ("REPLAYED", sent.id)
-    assert json.loads(_cli(service, "dlq", "show", second[0], "--json"))["payload_hex"] == "ff"
+    assert json.loads(service.call("dlq", "show", second[0], "--json"))["payload_hex"] == "ff"
 
-    assert "WOULD_PUT_BACK" in _cli(service, "undo", "--topic", topic, "--dry-run")
+    assert "WOULD_PUT_BACK" in service.call("undo", "--topic", topic, "--dry-run")
     assert not any(_exists(cluster, each) for each in leaked)
     # made-up ledgers: their metadata is back, and no bookie ever had their entries
-    assert "3 TOO_LATE" in _cli(service, "undo", "--topic", topic, "--since", "1h", code=1)
+    assert "3 TOO_LATE" in service.call("undo", "--topic", topic, "--since", "1h", code=1)
     assert clients.read_znodes(cluster.addresses.zookeeper, list(before)) == before
-    assert "exists" in _cli(service, "undo", "--ledger", str(leaked[0]), code=4)
-    assert "has nothing of the kind" in _cli(service, "undo", "--ledger", "5", "--since", "1s", code=2)
+    assert "exists" in service.call("undo", "--ledger", str(leaked[0]), code=4)
+    assert "has nothing of the kind" in service.call("undo", "--ledger", "5", "--since", "1s", code=2)
 
 
 def _exists(cluster: Cluster, ledger_id: int) -> bool:
@@ -162,7 +145,7 @@ def test_a_replay_that_is_killed_is_finished_and_sends_each_once(
     sent_before = len(_requests(service.settings))
     assert _states(service) == {"REPLAYING": count}
 
-    report = json.loads(_cli(service, "dlq", "replay", "--json").splitlines()[-1])
+    report = json.loads(service.call("dlq", "replay", "--json").splitlines()[-1])
 
     requests = _requests(service.settings)
     assert len(requests) == count
@@ -177,13 +160,13 @@ def test_a_replay_that_is_killed_is_finished_and_sends_each_once(
 def test_an_undo_in_time_makes_a_ledger_readable_again_and_a_late_one_does_not(
     cluster: Cluster, deploy: Deploy
 ) -> None:
-    topic = _topic()
+    topic = new_topic("ops")
     topics.fill(cluster, topic, 3, ["s"])
     ledger_id = topics.data_ledgers(cluster, topic)[0]
     service = _made(deploy())
     with faults.paused(cluster, Part.BOOKIE):  # it can't collect meanwhile, nor answer
         _delete_journaled(cluster, service.settings, ledger_id)
-        assert "readledger" in _cli(service, "undo", "--ledger", str(ledger_id))
+        assert "readledger" in service.call("undo", "--ledger", str(ledger_id))
     assert _is_readable(cluster, ledger_id)
 
     urls = bookies.announced(clients_for(service.settings).store, service.settings.zookeeper.ledgers_root)
@@ -191,7 +174,7 @@ def test_an_undo_in_time_makes_a_ledger_readable_again_and_a_late_one_does_not(
 
     _delete_journaled(cluster, service.settings, ledger_id)
     disk.collect_garbage(cluster)
-    assert "1 TOO_LATE" in _cli(service, "undo", "--ledger", str(ledger_id), code=1)
+    assert "1 TOO_LATE" in service.call("undo", "--ledger", str(ledger_id), code=1)
     assert not _is_readable(cluster, ledger_id)
 
 
@@ -244,13 +227,13 @@ def test_topics_whose_making_was_cut_short_are_finished_unless_somebody_has_publ
 
 def test_the_preflight_names_what_is_wrong_and_ends_with_the_worst(deploy: Deploy) -> None:
     service = deploy()
-    assert "does not exist yet" in _cli(service, "check")
+    assert "does not exist yet" in service.call("check")
     _made(service)
-    _cli(service, "pause")
+    service.call("pause")
     try:
-        said = _cli(service, "check")
+        said = service.call("check")
     finally:
-        _cli(service, "resume")
+        service.call("resume")
     assert "PROBLEM" not in said
     assert "paused" in said
 
@@ -258,7 +241,7 @@ def test_the_preflight_names_what_is_wrong_and_ends_with_the_worst(deploy: Deplo
     Path(service.settings.state.dir, "cluster.json").write_text(json.dumps({"instance_id": "another"}))
     text = service.config.read_text()
     service.config.write_text(text.replace('bucket = "', 'bucket = "no-such-'))
-    lines = [json.loads(line) for line in _cli(service, "check", "--json", code=4).splitlines()]
+    lines = [json.loads(line) for line in service.call("check", "--json", code=4).splitlines()]
     wrong = {line["what"]: line["exit_code"] for line in lines if line["status"] == "PROBLEM"}
     assert sorted(wrong.values()) == [2, 4]
     assert all(line["do"] for line in lines if line["status"] != "OK")

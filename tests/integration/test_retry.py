@@ -2,24 +2,20 @@
 
 import subprocess
 import time
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from pulsar import CompressionType
 
 from streaming.adapters.pulsar.publish import Copy, client, publish
-from streaming.adapters.pulsar.read import read
 from streaming.clients import admin_for, command_clients
 from streaming.deletion.copies import PulsarCopies
 from streaming.reconcile.backlog import backlog_of
 from streaming.topics.setup import ensure_topics
-from tests.integration.conftest import Deployment, killed_at_the_end, payload, stop
-from udfs.retry import COPY_ID, CUT_BYTES, CUT_FROM
+from tests.integration.conftest import Deploy, Deployment, killed_at_the_end, payload, stop
+from udfs.retry import COPY_ID
 
 pytestmark = [pytest.mark.cluster, pytest.mark.slow]
 
-Deploy = Callable[..., Deployment]
 NOWHERE = "public/default/persistent/nowhere"
 FIRST = 3 * 10**15  # no cluster gets that far
 WEEK_MS = 7 * 24 * 3600 * 1000
@@ -102,20 +98,3 @@ def test_copies_are_known_again_by_their_table_and_from_their_time_on(deploy: De
     send(second, "ours", 8, 9)
     assert copies.stored(both, "ours", begun_ms) == {first: 6, second: 9}
     assert copies.stored(both, "ours", after_ms) == {second: 9}
-
-
-def test_a_message_that_is_too_large_once_decompressed_becomes_a_dead_letter_that_fits(deploy: Deploy) -> None:
-    service, size = deploy(), 8 << 20
-    topics = service.settings.topics
-    with admin_for(service.settings) as admin:
-        ensure_topics(admin, service.settings)
-    with client(service.settings.pulsar) as opened:
-        producer = opened.create_producer(topics.requests[0], compression_type=CompressionType.ZLib)
-        producer.send(bytes(size))
-    service.request([payload(NOWHERE, FIRST)])
-    service.run("run", "--until-idle")
-
-    with admin_for(service.settings) as admin:
-        (letter,) = read(service.settings.pulsar, admin.last_positions(topics.dead_letter))
-    assert (letter.payload, letter.properties[CUT_FROM]) == (bytes(CUT_BYTES), str(size))
-    assert service.outcomes() == {("DEAD_LETTER", "NOT_JSON"): 1, ("ALREADY_GONE", "NOT_FOUND"): 1}

@@ -14,16 +14,15 @@ import psutil
 import pytest
 
 from streaming.queries.checkpoints import committed_positions, location_of
-from streaming.sandbox import clients, ledgers, shell, topics
+from streaming.sandbox import clients, shell, topics
 from streaming.sandbox.cluster import Cluster
 from streaming.sandbox.home import REGION, Part
 from streaming.sandbox.reckoning import reckon
 from tests.contract.s3_server import s3_running
-from tests.integration.conftest import Deployment, killed_at_the_end, payload, stop, wait_until
+from tests.integration.conftest import Deploy, Deployment, killed_at_the_end, leak, new_topic, payload, stop, wait_until
 
 pytestmark = [pytest.mark.cluster, pytest.mark.long]
 
-Deploy = Callable[..., Deployment]
 SECRET = f"secret{uuid.uuid4().hex}"  # looked for where it must not be
 
 
@@ -54,10 +53,9 @@ def deploy_on_s3(deploy: Deploy, to_s3: Callable[..., None]) -> Deploy:
 
 
 def _leaked(cluster: Cluster, count: int) -> tuple[str, list[int]]:
-    topic = f"persistent://public/default/s3-{uuid.uuid4().hex[:8]}"
+    topic = new_topic("s3")
     topics.fill(cluster, topic, 3, ["s"])
-    first = int(time.time() * 1000) % 1_000_000_000 + 1_000_000
-    return topic, list(ledgers.make_synthetic(cluster, topic, count=count, first_id=first))
+    return topic, leak(cluster, topic, count)
 
 
 def _keys(service: Deployment) -> list[str]:

@@ -2,24 +2,20 @@
 
 import json
 import re
-import time
-import uuid
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from streaming.clients import admin_for
 from streaming.errors import ConfigError
-from streaming.sandbox import clients, ledgers, shell, topics
+from streaming.sandbox import clients, shell, topics
 from streaming.sandbox.cluster import Cluster
 from streaming.sandbox.orphans import consume_and_trim
 from streaming.topics.setup import ensure_topics, faults_of
-from tests.integration.conftest import Deployment, kill, payload, stop, wait_until
+from tests.integration.conftest import Deploy, kill, leak, new_topic, payload, stop, wait_until
 
 pytestmark = [pytest.mark.cluster, pytest.mark.slow]
 
-Deploy = Callable[..., Deployment]
 LEDGERS = 12
 
 
@@ -27,10 +23,9 @@ LEDGERS = 12
 def test_what_is_forged_foreign_or_doubtful_is_kept_and_told_by_name(
     cluster: Cluster, deploy: Deploy, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    topic = f"persistent://public/default/safe-{uuid.uuid4().hex[:8]}"
+    topic = new_topic("safe")
     topics.fill(cluster, topic, LEDGERS, ["s"])
-    first = int(time.time() * 1000) % 1_000_000_000 + 1_000_000
-    leaked, held, foreign = ledgers.make_synthetic(cluster, topic, count=3, first_id=first)
+    leaked, held, foreign = leak(cluster, topic, 3)
     in_use = topics.data_ledgers(cluster, topic)[-2]
     service = deploy()
     own = service.settings.topics.requests[0]

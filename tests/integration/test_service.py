@@ -1,43 +1,69 @@
-"""The whole service against the real cluster: what it deletes, what it refuses, and what a crash can't change."""
+"""The whole service against the real cluster: what it deletes, what it refuses, and when it stops for a person.
 
-import time
-import uuid
+Two runs are looked at by many tests: one that works off a request of every kind, and one that a limit holds.
+"""
+
 from collections import Counter
-from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+from pulsar import CompressionType
 
+from streaming.adapters.pulsar.publish import client
+from streaming.adapters.pulsar.read import read
+from streaming.clients import admin_for
 from streaming.sandbox import clients, ledgers, shell, topics
 from streaming.sandbox.cluster import Cluster
-from streaming.sandbox.reckoning import reckon
-from streaming.state.tables import opened
-from tests.integration.conftest import Deployment, kill, payload, stop, wait_until
+from streaming.topics.setup import ensure_topics
+from tests.integration.conftest import (
+    Deploy,
+    Deployment,
+    deployment,
+    killed_at_the_end,
+    leak,
+    new_topic,
+    payload,
+    wait_until,
+)
 from udfs.paths import managed_ledger_name, managed_ledger_path
+from udfs.retry import CUT_BYTES, CUT_FROM
 
 pytestmark = pytest.mark.cluster
 
-Deploy = Callable[..., Deployment]
+LARGE = 8 << 20
 
 
-def _topic() -> str:
-    return f"persistent://public/default/it-{uuid.uuid4().hex[:8]}"
+@dataclass(frozen=True)
+class Worked:
+    """A service that has worked off every request, and what was there before."""
+
+    service: Deployment
+    topic: str
+    listed: list[int]
+    leaked: list[int]
+    of_a_gone_owner: tuple[int, ...]
+    messages: list[bytes]
+
+    def outcomes(self) -> Counter[tuple[str, str]]:
+        """Final outcomes, but for the ledgers of the gone owner."""
+        rows = [row for some in self.service.final().values() for row in some]
+        return Counter((r["outcome"], r["reason"]) for r in rows if r["ledger_id"] not in self.of_a_gone_owner)
 
 
-def _synthetic(cluster: Cluster, topic: str, count: int) -> list[int]:
-    first = int(time.time() * 1000) % 1_000_000_000 + 1_000_000
-    return list(ledgers.make_synthetic(cluster, topic, count=count, first_id=first))
-
-
-def test_leaks_are_deleted_and_everything_else_is_refused_with_its_reason(cluster: Cluster, deploy: Deploy) -> None:
-    topic, other = _topic(), _topic()
-    topics.fill(cluster, topic, 4, ["s"])
-    topics.fill(cluster, other, 2, ["s"])
-    leaked = _synthetic(cluster, topic, 30)
-    listed = topics.data_ledgers(cluster, topic)
+@pytest.fixture(scope="module")
+def worked(cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Worked:
+    topic, other, gone = new_topic("busy"), new_topic("other"), new_topic("gone")
+    for name, count in ((topic, 4), (other, 2), (gone, 3)):
+        topics.fill(cluster, name, count, ["s"])
+    topics.unload(cluster, gone)
+    owned = ledgers.owned(cluster, gone).data
+    clients.delete_znode(cluster.addresses.zookeeper, managed_ledger_path(managed_ledger_name(gone)))
+    leaked, listed = leak(cluster, topic, 30), topics.data_ledgers(cluster, topic)
     messages = topics.read_all(cluster, topic)
-    service = deploy()
+    service = deployment(cluster, tmp_path_factory.mktemp("worked"))
 
+    _send_a_large_one(service)
     service.request(
         [
             *(payload(topic, ledger_id) for ledger_id in leaked),
@@ -48,127 +74,67 @@ def test_leaks_are_deleted_and_everything_else_is_refused_with_its_reason(cluste
             payload(topic, leaked[1], ledgerComponent="MANAGED_CURSOR", cursorName="s"),
             payload(topic, -5),
             b"\xff\x00 no json",
+            *(payload(gone, ledger_id) for ledger_id in owned),
         ]
     )
     service.run("run", "--until-idle")
+    return Worked(service, topic, listed, leaked, owned, messages)
 
-    assert service.outcomes() == Counter(
+
+def _send_a_large_one(service: Deployment) -> None:
+    with admin_for(service.settings) as admin:
+        ensure_topics(admin, service.settings)
+    with client(service.settings.pulsar) as opened:
+        producer = opened.create_producer(service.settings.topics.requests[0], compression_type=CompressionType.ZLib)
+        producer.send(bytes(LARGE))
+
+
+def test_leaks_are_deleted_and_everything_else_is_refused_with_its_reason(cluster: Cluster, worked: Worked) -> None:
+    said = Counter(
         {
             ("DELETED", "UNREFERENCED"): 30,
             ("ALREADY_GONE", "DUPLICATE"): 2,
             ("DEAD_LETTER", "IN_USE"): 1,
             ("DEAD_LETTER", "OTHER_OWNER"): 1,
             ("ALREADY_GONE", "NOT_FOUND"): 1,
-            ("DEAD_LETTER", "OTHER_COMPONENT"): 1,
             ("DEAD_LETTER", "BAD_LEDGER_ID"): 1,
-            ("DEAD_LETTER", "NOT_JSON"): 1,
-        }
-    ) or service.outcomes() == Counter(
-        # the cursor request may meet its ledger after the data request deleted it
-        {
-            ("DELETED", "UNREFERENCED"): 30,
-            ("ALREADY_GONE", "DUPLICATE"): 2,
-            ("DEAD_LETTER", "IN_USE"): 1,
-            ("DEAD_LETTER", "OTHER_OWNER"): 1,
-            ("ALREADY_GONE", "NOT_FOUND"): 2,
-            ("DEAD_LETTER", "BAD_LEDGER_ID"): 1,
-            ("DEAD_LETTER", "NOT_JSON"): 1,
+            ("DEAD_LETTER", "NOT_JSON"): 2,
         }
     )
-    assert all(len(some) == 1 for some in service.final().values())
+    # the cursor request may meet its ledger after the data request deleted it
+    of_the_cursor = ("DEAD_LETTER", "OTHER_COMPONENT"), ("ALREADY_GONE", "NOT_FOUND")
+    assert worked.outcomes() in [said + Counter([each]) for each in of_the_cursor]
+    assert all(len(some) == 1 for some in worked.service.final().values())
     left = shell.list_ledgers(cluster)
-    assert not left & set(leaked)
-    assert set(listed) <= left
-    assert topics.read_all(cluster, topic) == messages
+    assert not left & set(worked.leaked)
+    assert set(worked.listed) <= left
+    assert topics.read_all(cluster, worked.topic) == worked.messages
 
 
-def test_a_gone_owner_needs_a_second_look_also_by_spark_submit(cluster: Cluster, deploy: Deploy) -> None:
-    topic = _topic()
-    topics.fill(cluster, topic, 3, ["s"])
-    topics.unload(cluster, topic)
-    owned = ledgers.owned(cluster, topic).data
-    clients.delete_znode(cluster.addresses.zookeeper, managed_ledger_path(managed_ledger_name(topic)))
-    service = deploy()
-
-    service.request(payload(topic, ledger_id) for ledger_id in owned)
-    service.submit("run", "--until-idle")
-
-    assert service.outcomes() == Counter({("DELETED", "OWNER_GONE"): len(owned)})
-    first = [row for row in service.receipts() if row["outcome"] == "RETRY"]
-    assert {row["reason"] for row in first} == {"OWNER_ABSENT_ONCE"}
-    assert len(first) == len(owned)
+def test_a_gone_owner_needs_a_second_look(worked: Worked) -> None:
+    rows = [row for row in worked.service.receipts() if row["ledger_id"] in worked.of_a_gone_owner]
+    assert Counter((row["outcome"], row["reason"]) for row in rows) == {
+        ("RETRY", "OWNER_ABSENT_ONCE"): len(worked.of_a_gone_owner),
+        ("DELETED", "OWNER_GONE"): len(worked.of_a_gone_owner),
+    }
 
 
-@pytest.mark.slow
-def test_kill_9_in_the_middle_of_a_batch_loses_and_doubles_nothing(
-    cluster: Cluster, deploy: Deploy, tmp_path: Path
-) -> None:
-    topic = _topic()
-    topics.fill(cluster, topic, 3, ["s"])
-    listed = topics.data_ledgers(cluster, topic)
-    leaked = _synthetic(cluster, topic, 300)
-    service = deploy(chunk_rows=100)
-    payloads = [payload(topic, ledger_id) for ledger_id in leaked] + [payload(topic, listed[0])] * 5
-    service.request(payloads)
-
-    for _ in range(2):
-        _kill_once_it_has_got_on(service, tmp_path / "run.log")
-    service.run("run", "--until-idle")
-
-    final = service.final()
-    assert len(final) == len(payloads)
-    assert all(len(some) == 1 for some in final.values())
-    outcomes = Counter(row["outcome"] for some in final.values() for row in some)
-    assert outcomes["DEAD_LETTER"] == 5
-    assert outcomes["DELETED"] + outcomes["ALREADY_GONE"] == len(leaked)
-    left = shell.list_ledgers(cluster)
-    assert not left & set(leaked)
-    assert set(listed) <= left
-    reckoning = reckon(service.settings)
-    assert (reckoning.wrong, reckoning.open, reckoning.dead_letters) == ([], 0, 5)
-    _assert_a_lost_receipt_is_an_alarm(service)
+def test_a_message_that_is_too_large_once_decompressed_becomes_a_dead_letter_that_fits(worked: Worked) -> None:
+    settings = worked.service.settings
+    with admin_for(settings) as admin:
+        letters = list(read(settings.pulsar, admin.last_positions(settings.topics.dead_letter)))
+    (letter,) = [each for each in letters if CUT_FROM in each.properties]
+    assert (letter.payload, letter.properties[CUT_FROM]) == (bytes(CUT_BYTES), str(LARGE))
 
 
-def _kill_once_it_has_got_on(service: Deployment, log: Path) -> None:
-    before = len(service.receipts())
-    running = service.start("run", "--until-idle", log=log)
+def test_another_cluster_behind_the_same_checkpoint_is_refused(worked: Worked) -> None:
+    known = Path(worked.service.settings.checkpoints.dir, "cluster.json")
+    right = known.read_text()
+    known.write_text(right.replace('"instance_id": "', '"instance_id": "another-'))
     try:
-        wait_until(lambda: len(service.receipts()) > before, running, log)
+        said = worked.service.run("run", "--until-idle", code=4)
     finally:
-        kill(running)
-
-
-def _assert_a_lost_receipt_is_an_alarm(service: Deployment) -> None:
-    assert "entries read and accounted for" in service.run("check")
-    table = opened(service.settings.state.dir, "receipts")
-    assert table is not None
-    row = next(row for row in service.receipts() if row["outcome"] == "DELETED")
-    table.delete(f"message_id = '{row['message_id']}'")
-    position = ":".join(row["message_id"].split(":")[:2])
-    said = service.run("check", code=1)
-    assert f"1 messages were read and have no receipt, such as {position}" in " ".join(said.split())
-    assert "ALARM" in service.run("run", "--until-idle", code=1)
-
-
-def test_a_second_instance_is_refused_and_names_the_first(cluster: Cluster, deploy: Deploy, tmp_path: Path) -> None:
-    service = deploy()
-    log = tmp_path / "first.log"
-    first = service.start("run", log=log)
-    try:
-        wait_until(lambda: "reading persistent" in log.read_text(), first, log)
-        said = service.run("run", "--until-idle", code=4)
-        assert f"pid {first.pid}" in said
-        stop(first)
-    finally:
-        kill(first)
-
-
-def test_another_cluster_behind_the_same_checkpoint_is_refused(deploy: Deploy) -> None:
-    service = deploy()
-    service.run("run", "--until-idle")
-    known = Path(service.settings.checkpoints.dir, "cluster.json")
-    known.write_text(known.read_text().replace('"instance_id": "', '"instance_id": "another-'))
-    said = service.run("run", "--until-idle", code=4)
+        known.write_text(right)
     assert "belongs to another cluster" in said
 
 
@@ -179,26 +145,50 @@ def test_requests_that_are_none_are_named_by_line_and_the_others_are_sent(deploy
     assert "1 requests published" in said
     assert "line 2: NOT_JSON" in said
     assert "line 3" in said
+    assert "3 requests published" in service.run("request", "--unchecked", stdin=b"\n".join(lines))
 
 
-def test_a_flood_above_the_limit_deletes_nothing_more_until_a_person_resumes(
-    cluster: Cluster, deploy: Deploy, tmp_path: Path
-) -> None:
-    topic = _topic()
+@dataclass(frozen=True)
+class Held:
+    """What was said, and what was there, while a limit held a service, and after a person had resumed it."""
+
+    log: str
+    leaked: set[int]
+    while_held: set[int]
+    second_start: str
+    pid: int
+    check: str
+    receipts: str
+    resume: str
+    outcomes: Counter[tuple[str, str]]
+
+
+@pytest.fixture(scope="module")
+def held(cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Held:
+    here = tmp_path_factory.mktemp("held")
+    topic, log = new_topic("flood"), here / "run.log"
     topics.fill(cluster, topic, 2, ["s"])
-    leaked = _synthetic(cluster, topic, 60)
-    service = deploy(limits="max_deletes_per_hour_per_owner = 40")
+    leaked = leak(cluster, topic, 60)
+    service = deployment(cluster, here, limits="max_deletes_per_hour_per_owner = 40")
     service.request(payload(topic, ledger_id) for ledger_id in leaked)
-    log = tmp_path / "run.log"
-    running = service.start("run", "--until-idle", log=log)
-    try:
+    with killed_at_the_end(service.start("run", "--until-idle", log=log)) as running:
         wait_until(lambda: "LIMIT REACHED" in log.read_text(), running, log)
-        assert "max_deletes_per_hour_per_owner is 40" in log.read_text()
-        assert set(leaked) <= shell.list_ledgers(cluster)
-        assert "LIMIT REACHED, nothing more is deleted: 60 deletes" in service.run("check", code=4)
-        assert "LIMIT REACHED" in service.run("receipts").rpartition("held since")[2]
-        assert "limit that held it: 60 deletes" in service.run("resume")
-        assert running.wait(120) == 0, log.read_text()[-3000:]
-    finally:
-        kill(running)
-    assert service.outcomes() == Counter({("DELETED", "UNREFERENCED"): 60})
+        text, there = log.read_text(), shell.list_ledgers(cluster)
+        second = service.run("run", "--until-idle", code=4)
+        check = service.run("check", code=4)
+        receipts, resume = service.call("receipts"), service.call("resume")
+        assert running.wait(150) == 0, log.read_text()[-3000:]
+    return Held(text, set(leaked), there, second, running.pid, check, receipts, resume, service.outcomes())
+
+
+def test_a_flood_above_the_limit_deletes_nothing_more_until_a_person_resumes(held: Held) -> None:
+    assert "max_deletes_per_hour_per_owner is 40" in held.log
+    assert held.leaked <= held.while_held
+    assert "LIMIT REACHED, nothing more is deleted: 60 deletes" in held.check
+    assert "LIMIT REACHED" in held.receipts.rpartition("held since")[2]
+    assert "limit that held it: 60 deletes" in held.resume
+    assert held.outcomes == Counter({("DELETED", "UNREFERENCED"): 60})
+
+
+def test_a_second_instance_is_refused_and_names_the_first(held: Held) -> None:
+    assert f"pid {held.pid}" in held.second_start

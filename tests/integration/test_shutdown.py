@@ -2,18 +2,17 @@
 
 import os
 import signal
-import time
-import uuid
-from collections.abc import Callable
+from collections import Counter
 from pathlib import Path
 from typing import NamedTuple
 
 import pytest
 
-from streaming.sandbox import ledgers, topics
+from streaming.sandbox import clients, ledgers, topics
 from streaming.sandbox.cluster import Cluster
 from streaming.sandbox.reckoning import reckon
-from tests.integration.conftest import Deployment, killed_at_the_end, payload, wait_until
+from tests.integration.conftest import Deploy, Deployment, killed_at_the_end, leak, new_topic, payload, wait_until
+from udfs.paths import managed_ledger_name, managed_ledger_path
 
 pytestmark = [pytest.mark.cluster]
 
@@ -39,12 +38,11 @@ class Way(NamedTuple):
     ],
 )
 def test_a_signal_in_mid_batch_stops_between_two_effects_and_says_what_runs_again(
-    cluster: Cluster, deploy: Callable[..., Deployment], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, way: Way
+    cluster: Cluster, deploy: Deploy, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, way: Way
 ) -> None:
-    topic = f"persistent://public/default/stop-{uuid.uuid4().hex[:8]}"
+    topic = new_topic("stop")
     topics.fill(cluster, topic, 3, ["s"])
-    first = int(time.time() * 1000) % 1_000_000_000 + 1_000_000
-    leaked = ledgers.make_synthetic(cluster, topic, count=LEDGERS, first_id=first)
+    leaked = leak(cluster, topic, LEDGERS)
     service, log = deploy(chunk_rows=100), tmp_path / "run.log"
     service.request(payload(topic, each) for each in leaked)
 
@@ -65,7 +63,24 @@ def test_a_signal_in_mid_batch_stops_between_two_effects_and_says_what_runs_agai
     assert 0 < len(service.final()) < LEDGERS
 
     monkeypatch.delenv("LEDGER_REAPER__LIMITS__DELETES_PER_SECOND")
-    service.run("run", "--until-idle")
-    assert len(service.final()) == LEDGERS
+    gone = _ledgers_of_a_gone_owner(cluster, service)
+    if way.submitted:
+        service.submit("run", "--until-idle")
+    else:
+        service.run("run", "--until-idle")
+    assert len(service.final()) == LEDGERS + len(gone)
     found = reckon(service.settings)
     assert (found.open, found.wrong) == (0, [])
+    of_gone = Counter((row["outcome"], row["reason"]) for row in service.receipts() if row["ledger_id"] in gone)
+    assert of_gone == {("RETRY", "OWNER_ABSENT_ONCE"): len(gone), ("DELETED", "OWNER_GONE"): len(gone)}
+
+
+def _ledgers_of_a_gone_owner(cluster: Cluster, service: Deployment) -> tuple[int, ...]:
+    """Ask for them: they need two looks, and so a retry that comes due."""
+    topic = new_topic("gone")
+    topics.fill(cluster, topic, 3, ["s"])
+    topics.unload(cluster, topic)
+    owned = ledgers.owned(cluster, topic).data
+    clients.delete_znode(cluster.addresses.zookeeper, managed_ledger_path(managed_ledger_name(topic)))
+    service.request(payload(topic, ledger_id) for ledger_id in owned)
+    return owned

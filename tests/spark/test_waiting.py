@@ -5,12 +5,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from deltalake import DeltaTable
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.pandas.types import from_arrow_schema
 
 from streaming import schemas
 from streaming.errors import FencedError, UnavailableError
 from streaming.state.receipts import Receipts
+from streaming.state.tables import opened
 from streaming.state.waiting import Waiting, outstanding
 from udfs import columns as c
 
@@ -32,9 +34,20 @@ def _entries(rows: DataFrame | Iterable[dict[str, Any]]) -> list[int]:
     return sorted(row[c.POSITION_ENTRY] for row in found)
 
 
-def _run(spark: SparkSession, state: Path, *, is_newest: bool = True) -> Waiting:
+class Disk:
+    """Opens tables, unless it is away."""
+
+    is_away = False
+
+    def open(self, state_dir: str, table: str) -> DeltaTable | None:
+        if self.is_away:
+            raise UnavailableError("the disk is away")
+        return opened(state_dir, table)
+
+
+def _run(spark: SparkSession, state: Path, *, is_newest: bool = True, disk: Disk | None = None) -> Waiting:
     """A run that has begun to work with the table."""
-    waiting = Waiting(spark, str(state))
+    waiting = Waiting(spark, str(state), (disk or Disk()).open)
     waiting.take_over(lambda: is_newest, Receipts(spark, str(state)).without_done)
     return waiting
 
@@ -196,18 +209,14 @@ def test_of_two_runs_that_take_over_only_the_newer_goes_on(
     assert _entries(_run(spark, tmp_path).begin(100)) == []
 
 
-def test_an_append_whose_answer_was_lost_is_stored_once(
-    spark: SparkSession, waiting: Waiting, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    with monkeypatch.context() as broken:
-        broken.setattr("streaming.state.waiting.opened", _away)
-        with pytest.raises(UnavailableError):
-            waiting.append(_messages(spark, {1: 10}))
+def test_an_append_whose_answer_was_lost_is_stored_once(spark: SparkSession, tmp_path: Path) -> None:
+    disk = Disk()
+    waiting = _run(spark, tmp_path, disk=disk)
+    disk.is_away = True
+    with pytest.raises(UnavailableError):
+        waiting.append(_messages(spark, {1: 10}))
+    disk.is_away = False
     waiting.append(_messages(spark, {1: 10}))
     waiting.append(_messages(spark, {2: 10}))
 
     assert waiting.count() == 2
-
-
-def _away(*_: object) -> None:
-    raise UnavailableError("the disk is away")

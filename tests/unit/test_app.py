@@ -8,33 +8,26 @@ from typing import Any, cast
 import pytest
 from pyspark.sql import SparkSession
 
-from streaming.adapters.pulsar.admin import PulsarAdmin
+from streaming.adapters.memory.pulsar import MemoryPulsar
 from streaming.app import _stop
 from streaming.config.load import load
 from streaming.config.settings import Settings
 from streaming.deletion.retries import DueLoop
-from streaming.errors import BusyError, StopRequestedError
+from streaming.errors import StopRequestedError
 from streaming.queries.running import RunningQueries
 from streaming.topics.setup import ensure_topics
 
 TOPICS = tuple(f"persistent://pulsar/ledger-deletion/r{n}" for n in range(3))
 
 
-class PaperAdmin:
-    """Topics whose subscription somebody holds. on_ask: called before each answer."""
-
-    def __init__(self, on_ask: Callable[[], None] = lambda: None) -> None:
-        self._on_ask = on_ask
-
-    def partitions(self, _topic: str) -> int:
-        return 4
-
-    def ensure_namespace(self, _topic: str) -> None:
-        pass
-
-    def ensure_subscription(self, _topic: str, subscription: str) -> None:
-        self._on_ask()
-        raise BusyError(f"{subscription} is held")
+def pulsar(settings: Settings) -> MemoryPulsar:
+    """Our topics are there, and somebody holds their subscription."""
+    memory = MemoryPulsar()
+    for topic in (*settings.topics.requests, settings.topics.retry, settings.topics.dead_letter):
+        memory.ensure_namespace(topic)
+        memory.create_partitioned_topic(topic, 4)
+    memory.held.add(settings.topics.subscription)
+    return memory
 
 
 class PaperStream:
@@ -72,8 +65,7 @@ def settings(tmp_path: Path) -> Settings:
 
 def _queries(settings: Settings, streams: list[PaperStream]) -> RunningQueries:
     left = iter(streams)
-    admin = cast("PulsarAdmin", PaperAdmin())
-    queries = RunningQueries(settings, admin, lambda _query: cast("Any", next(left)), lambda _name: None)
+    queries = RunningQueries(settings, pulsar(settings), lambda _query: cast("Any", next(left)), lambda _name: None)
     queries.start()
     return queries
 
@@ -106,5 +98,7 @@ def test_what_does_not_end_by_itself_is_cut_short_though_no_retry_is_at_work(set
 
 def test_a_start_that_waits_for_a_held_subscription_gives_up_when_told_to_stop(settings: Settings) -> None:
     stop = threading.Event()
+    admin = pulsar(settings)
+    admin.faults.before(lambda operation, _: stop.set() if operation == "ensure_subscription" else None)
     with pytest.raises(StopRequestedError):
-        ensure_topics(cast("PulsarAdmin", PaperAdmin(stop.set)), settings, stop)
+        ensure_topics(admin, settings, stop)

@@ -48,7 +48,13 @@ def test_what_no_list_keeps_in_bookkeeper_is_a_suspect(spark: SparkSession) -> N
     references = rows_of(
         spark,
         a.REFERENCE,
-        [_reference(1), _reference(1), _offload(3), {a.PATH: "/managed-ledgers/x", c.DETAIL: "no right"}],
+        [
+            _reference(1),
+            _reference(1),
+            _reference(9),
+            _offload(3),
+            {a.PATH: "/managed-ledgers/x", c.DETAIL: "no right"},
+        ],
     )
 
     assert ids(join.unreferenced(join.one_sided(_listed(spark, 1, 2, 3), references))) == [2, 3]

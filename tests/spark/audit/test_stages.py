@@ -1,13 +1,23 @@
-"""What a phase wrote is counted without reading it."""
+"""What a phase wrote is counted from its files, and what it could not read is taken down."""
 
 from pathlib import Path
+from typing import Any, cast
 
 import pyarrow.fs as pafs
 import pytest
 from pyspark.sql import SparkSession
 
+from streaming.adapters.memory.store import MemoryStore
+from streaming.audit import columns as a
+from streaming.audit.certificate import Completeness
+from streaming.audit.options import AuditOptions
 from streaming.audit.place import Place
-from streaming.audit.stages import Stages
+from streaming.audit.progress import Phases
+from streaming.audit.stages import PhaseTools, Stages
+from streaming.config.settings import Settings
+from tests.spark.audit.frames import rows_of
+from udfs import columns as c
+from udfs.paths import Layout
 
 pytestmark = pytest.mark.spark
 
@@ -24,3 +34,25 @@ def test_what_a_phase_wrote_is_counted_from_its_files(
 
     assert kept.count("ledger_id") == expected
     assert kept.rows.count() == len(ids)
+
+
+def test_what_a_phase_could_not_read_is_taken_down_and_believed_no_more(spark: SparkSession, tmp_path: Path) -> None:
+    place = Place(str(tmp_path), pafs.LocalFileSystem(), str(tmp_path))
+    stages, completeness = Stages(spark, place, ".work-1"), Completeness()
+    tools = PhaseTools(
+        cast(Settings, None),
+        AuditOptions(0),
+        MemoryStore(),
+        Layout.HIERARCHICAL,
+        cast(Phases, None),
+        stages,
+        completeness,
+    )
+    unread: dict[str, Any] = {a.PATH: "/ledgers/00/0001", c.DETAIL: "no right"}
+    rows = [{c.LEDGER_ID: 7}, unread, unread]
+
+    tools.note([("/ledgers/01", "away")], stages.keep("ledgers", rows_of(spark, a.LISTED, rows)))
+
+    assert sorted(completeness.problems) == [("/ledgers/00/0001", "no right"), ("/ledgers/01", "away")]
+    assert completeness.blocked_paths == ("/ledgers/00/0001", "/ledgers/01")
+    assert not completeness.certificate(1, 2).is_complete

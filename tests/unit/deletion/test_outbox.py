@@ -38,6 +38,7 @@ class World:
         self.are_stored: dict[str, int] = {}
         self.asked: list[Any] = []
         self.left_out: list[dict[str, int]] = []
+        self.epoch = EPOCH
 
     def append(self, rows: str, chunk: int) -> None:
         self.in_doubt = True
@@ -60,7 +61,7 @@ class World:
         return chunk
 
     def summary(self, _chunk: int) -> Any:
-        return ChunkSummary(COPY, {"RETRY": 1}, 0, has_refreshed=False, epochs=frozenset({EPOCH}))
+        return ChunkSummary(COPY, {"RETRY": 1}, 0, has_refreshed=False, epochs=frozenset({self.epoch}))
 
     def deleted_by_owner(self, chunk: int) -> int:
         return chunk
@@ -170,6 +171,17 @@ def test_who_was_replaced_does_not_take_the_producers_back() -> None:
     service.outbox.publish_again()
     with pytest.raises(FencedError):
         work(service, "a")
+    assert world.events == []
+
+
+def test_a_chunk_that_another_run_wrote_is_not_published_and_stops_this_one() -> None:
+    world = World()
+    service = start(world)
+    service.outbox.publish_again()
+    world.epoch = EPOCH + 1
+    with pytest.raises(FencedError, match="chunk 1 of the receipts was written by another run"):
+        work(service, "a")
+    assert service.gate.stop.is_set()
     assert world.events == []
 
 

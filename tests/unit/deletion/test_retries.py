@@ -103,6 +103,15 @@ def test_a_run_that_is_outdated_or_told_to_stop_writes_nothing() -> None:
     assert waiting.said == []
 
 
+def test_a_stop_that_comes_with_the_turn_keeps_nothing() -> None:
+    waiting = _Waiting()
+    retries = _retries(waiting)
+    retries.describe = lambda *_: retries.gate.stop.set()
+    with pytest.raises(StopRequestedError):
+        retries.keep(cast("Any", _Rows([1])), 0)
+    assert waiting.said == []
+
+
 @pytest.mark.parametrize(("may_have_receipts", "expected"), [(True, [1]), (False, [1, 2])])
 def test_what_earlier_runs_may_have_worked_off_is_left_out(*, may_have_receipts: bool, expected: list[int]) -> None:
     waiting = _Waiting()

@@ -1,16 +1,17 @@
-"""Queries that are begun again, taken up and ended while the service runs, over an admin API and queries of paper."""
+"""Queries that are begun again, taken up and ended while the service runs; Pulsar is in memory, queries of paper."""
 
 import json
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import pytest
 
-from streaming.adapters.pulsar.admin import PulsarAdmin, is_busy
+from streaming.adapters.memory.pulsar import MemoryPulsar
+from streaming.adapters.pulsar.admin import is_busy
 from streaming.config.load import load
 from streaming.config.settings import Settings
-from streaming.errors import BusyError, UnavailableError
+from streaming.errors import BusyError
 from streaming.queries.checkpoints import left_behind
 from streaming.queries.names import Query, checkpoint_of, queries_of
 from streaming.queries.running import RunningQueries
@@ -22,41 +23,30 @@ ACMES, RIVALS = "persistent://acme/reaper/d1", "persistent://rival/reaper/d2"
 BUSY = Exception("terminated with exception: HTTP 412 Precondition Failed")
 
 
-class PaperAdmin:
-    """Topics with four partitions; ttl: those with a fault."""
+def pulsar(*topics: str) -> MemoryPulsar:
+    """Four tenants with three namespaces each, one of them of the old form, and these topics with four partitions."""
+    memory = MemoryPulsar()
+    memory.known_namespaces = {
+        f"{tenant}/{namespace}"
+        for tenant in ("acme", "rival", "other", "pulsar")
+        for namespace in ("reaper", "system", "cluster/reaper")
+    }
+    make_topics(memory, *topics)
+    return memory
 
-    def __init__(self, *topics: str) -> None:
-        self.existing = set(topics)
-        self.ttl: set[str] = set()
-        self.subscribed: list[str] = []
-        self.asked: list[str] = []
-        self.is_away = False
 
-    def tenants(self) -> list[str]:
-        self.asked.append("tenants")
-        if self.is_away:
-            raise UnavailableError("no broker answers")
-        return ["acme", "rival", "other", "pulsar"]
+def make_topics(memory: MemoryPulsar, *topics: str) -> None:
+    for topic in topics:
+        memory.create_partitioned_topic(topic, 4)
 
-    def namespaces(self, tenant: str) -> list[str]:
-        self.asked.append(tenant)
-        return [f"{tenant}/reaper", f"{tenant}/system", f"{tenant}/cluster/reaper"]
 
-    def partitioned_topics(self, namespace: str) -> list[str]:
-        self.asked.append(namespace)
-        return sorted(each for each in self.existing if each.startswith(f"persistent://{namespace}/"))
-
-    def partitions(self, topic: str) -> int | None:
-        return 4 if topic in self.existing else None
-
-    def ensure_subscription(self, topic: str, _subscription: str) -> None:
-        self.subscribed.append(topic)
-
-    def message_ttl(self, topic: str) -> int:
-        return 60 if topic in self.ttl else 0
-
-    def backlog_quota(self, _topic: str) -> dict[str, Any]:
-        return {}
+def asked_of(memory: MemoryPulsar, *operations: str) -> list[str]:
+    """What is asked of it from now on: of these operations the topic or namespace, or the operation's name."""
+    asked: list[str] = []
+    memory.faults.before(
+        lambda operation, names: asked.append(names[0] or operation) if operation in operations else None
+    )
+    return asked
 
 
 class PaperStream:
@@ -76,14 +66,15 @@ class PaperStream:
 
 
 class World:
-    def __init__(self, settings: Settings, admin: PaperAdmin, most_matched: int = 100) -> None:
+    def __init__(self, settings: Settings, admin: MemoryPulsar, most_matched: int = 100) -> None:
         self.now_s = 0.0
         self.admin = admin
+        self.subscribed = asked_of(admin, "ensure_subscription")
         self.streams: dict[str, list[PaperStream]] = {}
         self.again: list[str] = []
         self.queries = RunningQueries(
             settings,
-            cast("PulsarAdmin", admin),
+            admin,
             self._begin,
             self.again.append,
             monotonic=lambda: self.now_s,
@@ -110,7 +101,7 @@ def settings(tmp_path: Path) -> Settings:
 @pytest.fixture
 def make(settings: Settings) -> Callable[..., World]:
     def made(*topics: str, **options: Any) -> World:
-        world = World(settings, PaperAdmin(*topics), **options)
+        world = World(settings, pulsar(*topics), **options)
         world.queries.start()
         return world
 
@@ -182,12 +173,12 @@ def test_what_matches_is_read_from_the_start_and_what_comes_later_from_the_next_
 ) -> None:
     world = make(ACMES)
     assert [query.topics[0] for query in world.queries.running] == [FIRST, settings.topics.retry, ACMES]
-    world.admin.existing |= {RIVALS, f"{RIVALS}-RETRY", "persistent://other/reaper/d3"}
+    make_topics(world.admin, RIVALS, f"{RIVALS}-RETRY", "persistent://other/reaper/d3")
     assert world.check_once(59) == {}
     assert RIVALS not in world.streams
     assert world.check_once(1) == {}
     assert world.queries.matched == (ACMES, RIVALS)
-    assert world.admin.subscribed == [ACMES, RIVALS]
+    assert world.subscribed == [ACMES, RIVALS]
     assert world.check_once(60) == {}
     assert len(world.streams[ACMES]) == len(world.streams[RIVALS]) == 1
     names = {query.topics[0]: query.name for query in world.queries.running}
@@ -196,21 +187,22 @@ def test_what_matches_is_read_from_the_start_and_what_comes_later_from_the_next_
 
 
 def test_only_namespaces_that_can_match_are_listed(settings: Settings) -> None:
-    admin = PaperAdmin(ACMES)
-    assert matched_topics(cast("PulsarAdmin", admin), settings) == (ACMES,)
-    assert admin.asked == ["tenants", "acme/reaper", "rival/reaper"]
+    admin = pulsar(ACMES)
+    asked = asked_of(admin, "tenants", "namespaces", "partitioned_topics")
+    assert matched_topics(admin, settings) == (ACMES,)
+    assert asked == ["tenants", "acme/reaper", "rival/reaper"]
 
 
 def test_what_keeps_a_match_from_being_read_is_said_once_and_looked_at_again(
     make: Callable[..., World], caplog: pytest.LogCaptureFixture
 ) -> None:
     world = make()
-    world.admin.existing.add(ACMES)
-    world.admin.ttl.add(ACMES)
+    make_topics(world.admin, ACMES)
+    world.admin.set_message_ttl(ACMES, seconds=60)
     for _ in range(3):
         world.check_once(60)
     assert sum("has a message TTL" in each.getMessage() for each in caplog.records) == 1
-    world.admin.ttl.clear()
+    world.admin.set_message_ttl(ACMES, seconds=0)
     world.check_once(60)
     assert world.queries.matched == (ACMES,)
 
@@ -219,7 +211,8 @@ def test_a_topic_that_has_gone_is_said_to_be_and_ends_nothing_else(
     make: Callable[..., World], settings: Settings, caplog: pytest.LogCaptureFixture
 ) -> None:
     world = make(ACMES, RIVALS)
-    world.admin.existing -= {ACMES, RIVALS}
+    for topic in (ACMES, RIVALS):
+        world.admin.delete_topic(topic, force=True)
     world.streams[ACMES][-1].fail(Exception("Failed to get last messageId"))
     assert world.check_once() == {}  # noticed by its query
     assert world.check_once(60) == {}  # and by looking
@@ -227,14 +220,14 @@ def test_a_topic_that_has_gone_is_said_to_be_and_ends_nothing_else(
     assert [query.topics[0] for query in world.queries.running] == [FIRST, settings.topics.retry]
     for topic in (ACMES, RIVALS):
         assert f"{topic} is gone, and with it what was unread there" in caplog.text
-    world.admin.existing.add(ACMES)
+    make_topics(world.admin, ACMES)
     world.check_once(60)
     assert world.queries.matched == (ACMES,)
 
 
 def test_brokers_that_are_away_end_nothing(make: Callable[..., World], caplog: pytest.LogCaptureFixture) -> None:
     world = make(ACMES)
-    world.admin.is_away = True
+    world.admin.faults.away = True
     assert world.check_once(60) == {}
     assert "not looked up, again later" in caplog.text
     assert world.queries.matched == (ACMES,)
@@ -261,12 +254,12 @@ def test_a_topic_that_was_read_and_is_not_read_now_is_named(
 ) -> None:
     for name, topic in (("requests", FIRST), ("requests-1a2b3c4d", ACMES), ("requests-5e6f7081", RIVALS)):
         _read(settings, name, topic)
-    admin = PaperAdmin(ACMES)
+    admin = pulsar(ACMES)
     said = left_behind(settings, queries_of(settings), admin.partitions)
     assert sorted(said) == [ACMES, RIVALS]
     assert "is not read now" in said[ACMES]
     assert "does not exist any more" in said[RIVALS]
 
-    world = World(settings, PaperAdmin())
+    world = World(settings, pulsar())
     world.queries.start()
     assert f"{RIVALS}, which {settings.checkpoints.dir}/requests-5e6f7081/v1 has read, does not exist" in caplog.text

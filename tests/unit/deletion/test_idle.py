@@ -1,0 +1,80 @@
+"""When no request waits any more: RETRY is looked at last, and a pass over retries meanwhile makes the look void."""
+
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from streaming.config.load import load
+from streaming.config.settings import Settings
+from streaming.deletion.idle import is_idle
+from streaming.queries.names import queries_of
+
+MATCHED = "persistent://acme/reaper/d1"
+
+
+class PaperAdmin:
+    """Topics of one partition. newest: by topic, the position of its last message."""
+
+    def __init__(self, newest: dict[str, tuple[int, int]], on_ask: Callable[[], None]) -> None:
+        self.asked: list[str] = []
+        self._newest = newest
+        self._on_ask = on_ask
+
+    def partitions(self, topic: str) -> int:
+        self.asked.append(topic)
+        self._on_ask()
+        return 1
+
+    def last_positions(self, topic: str) -> dict[str, tuple[int, int]]:
+        return {f"{topic}-partition-0": self._newest.get(topic, (-1, -1))}
+
+
+@pytest.fixture
+def settings(tmp_path: Path) -> Settings:
+    file = tmp_path / "config.toml"
+    file.write_text(f'[checkpoints]\ndir = "{tmp_path}/checkpoints"\n')
+    return load(file)
+
+
+def _look(
+    settings: Settings,
+    *,
+    newest: dict[str, tuple[int, int]] | None = None,
+    is_active: bool = False,
+    is_empty: bool = True,
+    passes: int = 0,
+) -> tuple[bool, list[str]]:
+    """Look while `passes` passes over the retries are made."""
+    due = SimpleNamespace(passes=0, is_empty=lambda: is_empty)
+
+    def make_passes() -> None:
+        due.passes = passes
+
+    admin = PaperAdmin(newest or {}, make_passes)
+    listed, matched = queries_of(settings), queries_of(settings, (MATCHED,))[1]
+    stream = SimpleNamespace(status={"isTriggerActive": is_active})
+    running = dict.fromkeys((*listed, matched), stream)  # one that matches comes after RETRY, when it is taken up
+    return is_idle(settings, cast("Any", admin), cast("Any", running), cast("Any", due)), admin.asked
+
+
+def test_retry_is_looked_at_after_all_that_send_to_it(settings: Settings) -> None:
+    idle, asked = _look(settings)
+    assert idle
+    assert asked == [settings.topics.requests[0], MATCHED, settings.topics.retry]
+
+
+@pytest.mark.parametrize(
+    "waits",
+    [
+        pytest.param({"newest": {MATCHED: (5, 0)}}, id="a message that no committed batch holds"),
+        pytest.param({"is_active": True}, id="a query that works"),
+        pytest.param({"is_empty": False}, id="a retry that waits"),
+        pytest.param({"passes": 1}, id="a pass meanwhile, which may have sent to RETRY again"),
+    ],
+)
+def test_it_is_not_idle_while_something_waits(settings: Settings, waits: dict[str, Any]) -> None:
+    idle, _asked = _look(settings, **waits)
+    assert not idle
