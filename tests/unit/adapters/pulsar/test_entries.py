@@ -12,7 +12,7 @@ from streaming.adapters.pulsar.http import Body
 from streaming.config.sections import PulsarSettings
 from streaming.errors import RefusedError, UnavailableError
 from tests.pulsar_fields import entry
-from tests.unit.adapters.frame_broker import Partition, serving
+from tests.unit.adapters.pulsar.frame_broker import Partition, serving
 from udfs.entry_ranges import Span
 from udfs.formats.internal_stats import Position
 from udfs.undelivered import Undeliverable
