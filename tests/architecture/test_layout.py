@@ -24,6 +24,7 @@ COVERED = {
     "streaming.adapters.memory.tree": "tests/unit/adapters/test_memory.py",
     "streaming.adapters.pulsar.admin": "tests/contract/test_topic_admin.py",
     "streaming.adapters.pulsar.broker": "tests/contract/test_broker.py",
+    "streaming.adapters.pulsar.frames": "tests/unit/adapters/pulsar/test_entries.py",
     "streaming.adapters.pulsar.http": "tests/contract/test_pulsar_http.py",
     "streaming.adapters.pulsar.offload_policies": "tests/contract/test_offload_configuration.py",
     "streaming.adapters.pulsar.publish": "tests/contract/test_publish.py",

@@ -41,13 +41,20 @@ def unwrap(data: bytes) -> bytes:
     size = metadata.uncompressedSize
     if not 0 <= size <= MAX_UNCOMPRESSED_BYTES:
         raise FormatError(f"compressed znode claims {size} bytes; at most {MAX_UNCOMPRESSED_BYTES} are read")
-    compression = CompressionType.Name(metadata.compressionType)
+    return decompress(payload, Compression(CompressionType.Name(metadata.compressionType)), size, "znode")
+
+
+def decompress(payload: bytes, compression: Compression, size: int, what: str) -> bytes:
+    """Return exactly `size` bytes, and never take memory for more. Raises FormatError, which names `what`.
+
+    The caller has looked that `size` is one it can bear.
+    """
     try:
         message = _DECODERS[compression](payload, size)
-    except (cramjam.DecompressionError, zlib.error, ValueError) as error:
-        raise FormatError(f"znode does not decompress with {compression}: {str(error)[:200]!a}") from None
+    except (cramjam.DecompressionError, zlib.error, ValueError, OverflowError) as error:
+        raise FormatError(f"{what} does not decompress with {compression}: {str(error)[:200]!a}") from None
     if len(message) != size:
-        raise FormatError(f"znode decompresses to {len(message)} bytes, its header says {size}")
+        raise FormatError(f"{what} decompresses to {len(message)} bytes, its header says {size}")
     return message
 
 

@@ -7,7 +7,7 @@ from typing import Any, Self
 from urllib.parse import quote
 
 from streaming.adapters.pulsar.broker import AdminBroker
-from streaming.adapters.pulsar.http import Answer, PulsarAdminSettings, PulsarHttp, topic_path
+from streaming.adapters.pulsar.http import Answer, Body, PulsarAdminSettings, PulsarHttp, topic_path
 from streaming.errors import BusyError, RefusedError, UnavailableError
 from udfs.formats.errors import FormatError
 from udfs.formats.internal_stats import InternalStats, Position, parse_internal_stats
@@ -157,6 +157,14 @@ class PulsarAdmin:
             return parse_internal_stats(body)
         except FormatError as error:
             raise UnavailableError(f"{topic}: {error}") from error
+
+    def entry(self, partition: str, position: Position, most_bytes: int, patience_seconds: float) -> Body | None:
+        """Return what the broker shows of one entry, cut to so many bytes; None where it gives no answer in time.
+
+        It decompresses the entry in its own memory, with the size that the sender wrote. Raises UnavailableError.
+        """
+        path = f"{topic_path(partition)}/ledger/{position[0]}/entry/{position[1]}"
+        return self._http.body(path, most_bytes=most_bytes, patience_seconds=patience_seconds)
 
     def trim(self, topic: str) -> None:
         """Ask the broker to drop ledgers that are consumed and past retention; it does so in its own time."""

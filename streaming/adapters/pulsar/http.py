@@ -55,6 +55,16 @@ class Answer:
         return HTTPStatus.OK <= self.status < HTTPStatus.MULTIPLE_CHOICES
 
 
+@dataclass(frozen=True, slots=True)
+class Body:
+    """What a broker sent where it is no JSON. headers: by their names in small letters. is_whole: nothing was left."""
+
+    status: int
+    headers: Mapping[str, str]
+    data: bytes
+    is_whole: bool
+
+
 class _TransientError(UnavailableError):
     pass
 
@@ -90,6 +100,24 @@ class PulsarHttp:
             reraise=True,
         )
         return trying(self._once, method, f"{self._url}/admin/{path}", dict(params or {}), body)
+
+    def body(self, path: str, *, most_bytes: int, patience_seconds: float) -> Body | None:
+        """GET /admin/<path> once, and read so many bytes at most; None where no answer came in time.
+
+        Raises UnavailableError.
+        """
+        location = f"{self._url}/admin/{path}"
+        for _ in range(_REDIRECTS):
+            try:
+                with self._client.stream("GET", location, headers=self._headers(), timeout=patience_seconds) as answer:
+                    if answer.status_code not in _REDIRECTING:
+                        return _body(answer, most_bytes)
+                    location = self._next_location(location, answer)
+            except httpx.ReadTimeout:
+                return None
+            except httpx.HTTPError as error:
+                raise UnavailableError(f"{self._url} does not answer ({type(error).__name__}: {error})") from error
+        raise UnavailableError(f"{location} is redirected again and again; are its brokers advertised rightly?")
 
     def close(self) -> None:
         """Close the connections."""
@@ -148,6 +176,16 @@ def topic_path(topic: str) -> str:
     version = "v2/" if len(namespace) == 2 else ""
     # BookKeeper's and ZooKeeper's form writes a space as +, which in a URL's path is a plus
     return f"{version}{scheme}/{'/'.join(namespace)}/{quote(name, safe='')}"
+
+
+def _body(answer: httpx.Response, most_bytes: int) -> Body:
+    read = bytearray()
+    for part in answer.iter_bytes():
+        read += part
+        if len(read) > most_bytes:
+            break
+    headers = {name.lower(): text for name, text in answer.headers.items()}
+    return Body(answer.status_code, headers, bytes(read[:most_bytes]), len(read) <= most_bytes)
 
 
 def _json(answer: httpx.Response) -> Any:

@@ -1,0 +1,157 @@
+"""Entries of a partition by another way than the connector: as the broker sends them, and where it sends none, shown.
+
+1. A reader gets no markers, no messages of transactions that are not committed, and nothing whose metadata the broker
+   can't parse. Behind the first message of an open transaction it gets nothing at all. Such entries are asked for by
+   their position, at the admin API.
+2. The admin API decompresses what it shows, with the size that the sender wrote, in the broker's memory, and gives no
+   answer at all where that fails. So it is asked with short patience, and of entries that the broker passes over
+   (nobody will ever be sent them) only until a few have got no answer.
+3. No answer while the broker answers nothing else either is an outage, and no reason to give an entry up.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from http import HTTPStatus
+from typing import Protocol
+
+from streaming.adapters.pulsar.frames import Silence, opened
+from streaming.adapters.pulsar.http import Body
+from streaming.config.sections import PulsarSettings
+from udfs.entry_ranges import Span
+from udfs.formats.entry import MAX_UNCOMPRESSED_BYTES
+from udfs.formats.entry_answer import entry_of
+from udfs.formats.internal_stats import Position
+from udfs.undelivered import Found, NotShown, found_in, found_in_bytes, not_shown
+
+# A position that the reader has not come to yet: the broker is slow, or sends nothing more.
+_PATIENCE_SECONDS = 3.0
+_ASK_SECONDS = 3.0
+_TRIES = 2
+_MOST_UNANSWERED = 5
+# Entries between two wanted ones that are read along, rather than to begin anew behind them.
+_READ_ALONG = 1000
+
+
+class EntryAdmin(Protocol):
+    """What is asked of the admin API, as PulsarAdmin does it."""
+
+    def entry(self, partition: str, position: Position, most_bytes: int, patience_seconds: float) -> Body | None:
+        """Return what the broker shows of one entry; None where it gives no answer in time."""
+        ...
+
+    def check_health(self) -> None:
+        """Return when a broker can publish and read. Raises UnavailableError."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Sent:
+    """An entry as the reader met it. data None: the broker sends it to nobody, or to nobody yet.
+
+    is_passed_over: the broker has sent what lies behind it, so it will never send it.
+    """
+
+    position: Position
+    data: bytes | None
+    is_passed_over: bool = False
+
+
+def another_way(
+    settings: PulsarSettings, admin: EntryAdmin, partition: str, spans: Sequence[Span]
+) -> Iterator[tuple[Position, Found]]:
+    """Yield every message of these entries, in their order; one entry is in memory at a time.
+
+    Raises UnavailableError, RefusedError.
+    """
+    shown = _Shown(admin, partition)
+    for sent in read_spans(settings, partition, spans):
+        found = shown.found(sent) if sent.data is None else found_in_bytes(sent.data)
+        for each in found:
+            yield sent.position, each
+
+
+def read_spans(settings: PulsarSettings, partition: str, spans: Sequence[Span]) -> Iterator[Sent]:
+    """Read the entries of spans, which ascend, as the broker sends them. Raises UnavailableError, RefusedError."""
+    for group in _near(spans):
+        yield from _read_group(settings, partition, group)
+
+
+def _near(spans: Sequence[Span]) -> Iterator[list[Span]]:
+    group: list[Span] = []
+    for span in spans:
+        if group and (span.ledger != group[-1].ledger or span.first - group[-1].last > _READ_ALONG):
+            yield group
+            group = []
+        group.append(span)
+    if group:
+        yield group
+
+
+def _read_group(settings: PulsarSettings, partition: str, group: Sequence[Span]) -> Iterator[Sent]:
+    wanted = _Wanted(group)
+    for _ in range(_TRIES):  # a sender's wrong numbers can stop a reader; one that begins anew goes on behind them
+        if wanted.now is None:
+            return
+        with opened(settings, partition, (wanted.now[0], wanted.now[1] - 1)) as reader:
+            while wanted.now is not None and (reader.last is None or wanted.now <= reader.last):
+                try:
+                    at, data = reader.next(_PATIENCE_SECONDS)
+                except Silence:
+                    break
+                while wanted.now is not None and wanted.now < at:
+                    yield Sent(wanted.take(), None, is_passed_over=True)
+                if wanted.now == at:
+                    yield Sent(wanted.take(), data)
+            else:
+                break
+    while wanted.now is not None:
+        yield Sent(wanted.take(), None)
+
+
+class _Wanted:
+    """Positions of spans, one after the other; now: the one that is next, None behind the last."""
+
+    def __init__(self, spans: Sequence[Span]) -> None:
+        self._positions = ((span.ledger, entry) for span in spans for entry in range(span.first, span.last + 1))
+        self.now: Position | None = next(self._positions, None)
+
+    def take(self) -> Position:
+        taken = self.now
+        if taken is None:
+            raise IndexError
+        self.now = next(self._positions, None)
+        return taken
+
+
+@dataclass(slots=True)
+class _Shown:
+    """Asks the admin API for entries of a partition."""
+
+    admin: EntryAdmin
+    partition: str
+    _unanswered: int = field(default=0, init=False)
+
+    def found(self, sent: Sent) -> Iterator[Found]:
+        """Yield the messages of an entry that the reader did not get. Raises UnavailableError."""
+        if sent.is_passed_over and self._unanswered >= _MOST_UNANSWERED:
+            reason = f"the broker passes it over, and told nothing of {self._unanswered} others before it"
+            yield not_shown(NotShown(reason))
+            return
+        answer = self._ask(sent)
+        if isinstance(answer, NotShown):
+            self._unanswered += 1
+            yield not_shown(answer)
+            return
+        entry, standing = entry_of(answer.headers, answer.data)
+        yield from found_in(entry, standing)
+
+    def _ask(self, sent: Sent) -> Body | NotShown:
+        for _ in range(1 if sent.is_passed_over else _TRIES):
+            answer = self.admin.entry(self.partition, sent.position, MAX_UNCOMPRESSED_BYTES, _ASK_SECONDS)
+            if answer is not None and answer.status == HTTPStatus.OK:
+                if not answer.is_whole:
+                    return NotShown(f"it is larger than {MAX_UNCOMPRESSED_BYTES} bytes once decompressed")
+                return answer
+        self.admin.check_health()  # else nobody answers, and the entry is not to blame
+        said = "gave no answer" if answer is None else f"answered {answer.status}"
+        return NotShown(f"the broker sends it to nobody, and {said} when asked for it by its position")

@@ -1,0 +1,126 @@
+"""Every odd kind of message on a real broker, read by another way than the connector: each message once, by its name.
+
+The broker has transactions switched on, so it is one of its own.
+"""
+
+import resource
+import uuid
+from collections.abc import Iterator
+
+import pytest
+
+from streaming.adapters.pulsar.admin import PulsarAdmin, PulsarAdminSettings
+from streaming.adapters.pulsar.entries import another_way
+from streaming.config.sections import PulsarSettings
+from streaming.sandbox.cluster import Cluster, down, up
+from tests.integration.conftest import payload
+from tests.integration.odd_messages import ODD, Senders, senders
+from udfs.entry_ranges import Range, spans_of
+from udfs.formats.internal_stats import BEFORE_ALL
+from udfs.undelivered import Found, Undeliverable
+
+pytestmark = [pytest.mark.cluster, pytest.mark.long]
+
+REQUEST = payload("public/default/persistent/nowhere", 4 * 10**15)
+EVERYTHING = (1 << 62, 1 << 62)
+MIB = 1 << 20
+
+SENT = None  # the message goes the way of any other
+ENCRYPTED, CHUNK, UNREADABLE = Undeliverable.ENCRYPTED, Undeliverable.CHUNK, Undeliverable.UNREADABLE
+ABORTED, OPEN, NOT_SHOWN = Undeliverable.ABORTED_TRANSACTION, Undeliverable.OPEN_TRANSACTION, Undeliverable.NOT_SHOWN
+
+# what is found of each kind; of those not named here, one message that goes the way of any other
+EXPECTED: dict[str, list[Undeliverable | None]] = {
+    "event_time_of_one_message_of_a_batch": [SENT] * 3,
+    "batch_with_nulls": [SENT] * 3,
+    "batch_of_nulls": [SENT] * 2,
+    "compacted_out": [SENT] * 2,
+    "batch_all_compacted_out": [],
+    "key_not_base64_but_said_so_in_a_batch": [SENT] * 2,
+    "batch": [SENT] * 10,
+    "compressed": [SENT] * 4,
+    "compressed_batches": [SENT] * 12,
+    "larger_once_decompressed": [UNREADABLE],
+    "said_to_be_compressed": [UNREADABLE],
+    "uncompressed_size_too_small": [UNREADABLE],
+    "uncompressed_size_1_gib": [UNREADABLE],
+    "uncompressed_size_4_gib": [UNREADABLE],
+    "batch_of_fewer_than_it_says": [SENT, UNREADABLE],
+    "batch_of_more_than_it_says": [SENT] * 2,
+    "batch_that_is_none": [UNREADABLE],
+    "batch_of_none": [UNREADABLE],
+    "batch_of_minus_one": [UNREADABLE],
+    "batch_of_two_thousand_million": [SENT, UNREADABLE],
+    "negative_size_in_a_batch": [SENT, UNREADABLE],
+    "encrypted": [ENCRYPTED],
+    "encrypted_batch": [ENCRYPTED],
+    "encrypted_and_compressed": [ENCRYPTED],
+    "said_to_be_encrypted": [ENCRYPTED],
+    "metadata_is_garbage": [NOT_SHOWN],
+    "metadata_lacks_what_it_needs": [NOT_SHOWN],
+    "metadata_is_empty": [NOT_SHOWN],
+    "chunked": [CHUNK] * 4,
+    "chunks_that_never_end": [CHUNK] * 2,
+    "first_chunk_of_one_that_never_ends": [CHUNK],
+    "last_chunk_alone": [CHUNK],
+    "chunk_of_two_thousand_million": [CHUNK],
+    "marker_of_a_replicated_subscription": [],
+    "marker_with_a_request_in_it": [],
+    "marker_nobody_knows": [],
+    "marker_of_a_commit_that_was_none": [],
+    "committed": [SENT] * 2,
+    "aborted": [ABORTED] * 2,
+    "open_transaction": [OPEN],
+    "open_for_seconds": [OPEN],
+    "open_and_no_coordinator_knows": [OPEN],
+}
+
+
+@pytest.fixture(scope="module")
+def transactional(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    """A cluster whose broker has transactions."""
+    home = tmp_path_factory.mktemp("transactions")
+    made = up(home, broker_settings={"transactionCoordinatorEnabled": "true"})
+    try:
+        yield made
+    finally:
+        down(home)
+
+
+@pytest.fixture(scope="module")
+def send(transactional: Cluster) -> Iterator[Senders]:
+    with senders(transactional.addresses.pulsar, transactions=True) as opened:
+        yield opened
+
+
+def _read(cluster: Cluster, topic: str) -> list[Found]:
+    where = cluster.addresses
+    settings = PulsarSettings(
+        service_url=where.pulsar, admin_url=where.admin, token_file="", tls_trust_certs_file="", timeout_seconds=30
+    )
+    with PulsarAdmin(PulsarAdminSettings(where.admin)) as admin:
+        spans = list(spans_of(admin.internal_stats(topic).ledgers, Range(BEFORE_ALL, EVERYTHING)))
+        return [found for _position, found in another_way(settings, admin, topic, spans)]
+
+
+@pytest.mark.parametrize("kind", ODD)
+@pytest.mark.parametrize("is_last", [False, True], ids=["in between", "last"])
+def test_every_message_is_found_whatever_it_is_and_the_others_beside_it(
+    transactional: Cluster, send: Senders, kind: str, is_last: bool
+) -> None:
+    topic = f"persistent://public/default/{kind}-{uuid.uuid4().hex[:8]}"
+    send.raw.send(topic, REQUEST)
+    ODD[kind](send, topic, REQUEST)
+    if not is_last:
+        send.raw.send(topic, REQUEST)
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    first, *odd = _read(transactional, topic)
+    taken_bytes = (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) * 1024
+
+    ordinary = [(first.why, first.content.payload)]
+    if not is_last:
+        last = odd.pop()
+        ordinary.append((last.why, last.content.payload))
+    assert ordinary == [(None, REQUEST)] * len(ordinary)
+    assert [found.why for found in odd] == EXPECTED.get(kind, [SENT])
+    assert taken_bytes < 64 * MIB

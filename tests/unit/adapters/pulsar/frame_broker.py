@@ -1,0 +1,125 @@
+"""A broker of one partition that speaks Pulsar's frames over a real socket, as far as a reader needs it."""
+
+import socketserver
+import struct
+import threading
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+
+from streaming.adapters.pulsar import frames
+from udfs.formats.internal_stats import Position
+from udfs.proto import pulsar_api_pb2 as api
+
+_LONG = 1 << 64
+
+
+@dataclass
+class Partition:
+    """What is stored, and how the broker behaves.
+
+    entries: position -> what is sent; None: passed over. last: what it says is the last, None: it refuses to say.
+    stalls_behind: the first reader that has got this one gets nothing more. redirects: look-ups that are sent on first.
+    """
+
+    entries: Mapping[Position, bytes | None]
+    last: Position | None
+    stalls_behind: Position | None = None
+    redirects: int = 0
+    closes_behind: Position | None = None
+    token: bytes = b""
+    readers: list[Position] = field(default_factory=list)
+    url: str = ""
+
+
+@contextmanager
+def serving(partition: Partition) -> Iterator[Partition]:
+    """Serve until the block ends."""
+
+    class Handler(socketserver.BaseRequestHandler):
+        def handle(self) -> None:
+            _Connection(self.request, partition).serve()
+
+    server = socketserver.ThreadingTCPServer(("127.0.0.1", 0), Handler)
+    server.daemon_threads = True
+    threading.Thread(target=server.serve_forever, args=(0.05,), daemon=True).start()
+    partition.url = f"pulsar://127.0.0.1:{server.server_address[1]}"
+    try:
+        yield partition
+    finally:
+        server.shutdown()
+        server.server_close()
+
+
+class _Connection:
+    def __init__(self, connection: object, partition: Partition) -> None:
+        self._file = connection.makefile("rwb")  # type: ignore[attr-defined]
+        self._partition = partition
+
+    def serve(self) -> None:
+        start: Position = (-1, -1)
+        is_sent = False
+        while header := self._file.read(8):
+            size, command_size = struct.unpack(">II", header)
+            command = api.BaseCommand.FromString(self._file.read(size - 4)[:command_size])
+            if command.type == frames.CONNECT:
+                self._connected(command.connect)
+            elif command.type == frames.LOOKUP:
+                self._look_up()
+            elif command.type == frames.SUBSCRIBE:
+                start = _position(command.subscribe.start_message_id)
+                self._partition.readers.append(start)
+                self._send(api.BaseCommand(type=frames.SUCCESS))
+            elif command.type == frames.GET_LAST:
+                self._tell_last()
+            elif command.type == frames.FLOW and not is_sent:
+                self._send_entries(start)
+                is_sent = True
+
+    def _connected(self, who: api.CommandConnect) -> None:
+        if who.auth_data != self._partition.token:
+            self._send(api.BaseCommand(type=frames.ERROR, error=api.CommandError(error=3, message="wrong token")))
+        else:
+            self._send(api.BaseCommand(type=frames.CONNECTED, connected=api.CommandConnected()))
+
+    def _look_up(self) -> None:
+        is_redirect = self._partition.redirects > 0
+        self._partition.redirects -= 1
+        found = api.CommandLookupTopicResponse(
+            broker_service_url=self._partition.url, response=0 if is_redirect else 1, authoritative=True
+        )
+        self._send(api.BaseCommand(type=frames.LOOKED_UP, lookup_topic_response=found))
+
+    def _tell_last(self) -> None:
+        last = self._partition.last
+        if last is None:
+            said = api.CommandError(error=1, message="Failed to get batch size for entry")
+            self._send(api.BaseCommand(type=frames.ERROR, error=said))
+            return
+        message_id = api.MessageId(ledger_id=last[0] % _LONG, entry_id=last[1] % _LONG)
+        told = api.CommandGetLastMessageIdResponse(last_message_id=message_id)
+        self._send(api.BaseCommand(type=frames.LAST, get_last_message_id_response=told))
+
+    def _send_entries(self, start: Position) -> None:
+        is_first = len(self._partition.readers) == 1
+        self._send(api.BaseCommand(type=frames.PING, ping=api.CommandEmpty()))
+        for position, data in sorted(self._partition.entries.items()):
+            if position <= start or data is None:
+                continue
+            message_id = api.MessageId(ledger_id=position[0], entry_id=position[1])
+            sent = api.BaseCommand(type=frames.MESSAGE, message=api.CommandMessage(message_id=message_id))
+            self._send(sent, data)
+            if is_first and position == self._partition.closes_behind:
+                self._send(api.BaseCommand(type=frames.CLOSE_CONSUMER))
+            if is_first and position == self._partition.stalls_behind:
+                return
+
+    def _send(self, command: api.BaseCommand, data: bytes = b"") -> None:
+        written = command.SerializeToString()
+        self._file.write(struct.pack(">II", 4 + len(written) + len(data), len(written)) + written + data)
+        self._file.flush()
+
+
+def _position(message_id: api.MessageId) -> Position:
+    ledger, entry = message_id.ledger_id, message_id.entry_id
+    return ledger - _LONG if ledger >> 63 else ledger, entry - _LONG if entry >> 63 else entry

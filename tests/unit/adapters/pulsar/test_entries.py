@@ -1,0 +1,208 @@
+"""Every entry of a range by another way than the connector: sent, passed over, shown, or given up with a reason."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from streaming.adapters.pulsar.entries import Sent, another_way, read_spans
+from streaming.adapters.pulsar.http import Body
+from streaming.config.sections import PulsarSettings
+from streaming.errors import RefusedError, UnavailableError
+from tests.pulsar_fields import entry
+from tests.unit.adapters.pulsar.frame_broker import Partition, serving
+from udfs.entry_ranges import Span
+from udfs.formats.internal_stats import Position
+from udfs.undelivered import Undeliverable
+
+TOPIC = "persistent://t/ns/topic-partition-0"
+ORDINARY = entry(b"request")
+LAST = (8, 2)
+STORED: Mapping[Position, bytes | None] = {
+    (7, 0): ORDINARY,
+    (7, 1): None,
+    (7, 2): ORDINARY,
+    (8, 0): None,
+    (8, 1): ORDINARY,
+    LAST: ORDINARY,
+}
+ALL = [Span(7, 0, 2), Span(8, 0, 2)]
+
+
+@dataclass
+class Shown:
+    """The admin API: what it answers for a position; None, no answer. is_up: whether it answers anything."""
+
+    answers: Mapping[Position, Body | None] = field(default_factory=dict)
+    is_up: bool = True
+    asked: list[Position] = field(default_factory=list)
+
+    def entry(self, partition: str, position: Position, most_bytes: int, patience_seconds: float) -> Body | None:
+        self.asked.append(position)
+        return self.answers.get(position)
+
+    def check_health(self) -> None:
+        if not self.is_up:
+            raise UnavailableError("no broker answers")
+
+
+def _settings(partition: Partition, **more: Any) -> PulsarSettings:
+    usual = {"admin_url": "http://127.0.0.1:1", "token_file": "", "tls_trust_certs_file": "", "timeout_seconds": 5}
+    return PulsarSettings(service_url=partition.url, **(usual | more))
+
+
+def _body(payload: bytes, **said: str) -> Body:
+    return Body(200, {f"x-pulsar-{name.replace('_', '-')}": text for name, text in said.items()}, payload, True)
+
+
+def _read(partition: Partition, spans: list[Span]) -> list[Sent]:
+    return list(read_spans(_settings(partition), TOPIC, spans))
+
+
+def test_entries_come_in_order_and_what_the_broker_passes_over_is_named() -> None:
+    with serving(Partition(STORED, LAST)) as partition:
+        assert _read(partition, ALL) == [
+            Sent((7, 0), ORDINARY),
+            Sent((7, 1), None, is_passed_over=True),
+            Sent((7, 2), ORDINARY),
+            Sent((8, 0), None, is_passed_over=True),
+            Sent((8, 1), ORDINARY),
+            Sent(LAST, ORDINARY),
+        ]
+
+
+def test_only_the_wanted_entries_are_told_and_a_reader_begins_just_before_them() -> None:
+    with serving(Partition(STORED, LAST)) as partition:
+        assert _read(partition, [Span(7, 1, 1), Span(8, 2, 2)]) == [
+            Sent((7, 1), None, is_passed_over=True),
+            Sent(LAST, ORDINARY),
+        ]
+        assert partition.readers == [(7, 0), (8, 1)]
+
+
+def test_a_few_entries_in_between_are_read_along_and_many_are_not() -> None:
+    stored = {(7, number): ORDINARY for number in range(3000)}
+    with serving(Partition(stored, (7, 2999))) as partition:
+        wanted = [Span(7, 0, 0), Span(7, 900, 900), Span(7, 2500, 2501)]
+        assert [sent.position for sent in _read(partition, wanted)] == [(7, 0), (7, 900), (7, 2500), (7, 2501)]
+        assert partition.readers == [(7, -1), (7, 2499)]
+
+
+def test_behind_the_last_that_the_broker_would_send_nothing_is_waited_for() -> None:
+    with serving(Partition({**STORED, LAST: None, (8, 3): None}, (8, 1))) as partition:
+        assert _read(partition, [Span(8, 1, 3)]) == [Sent((8, 1), ORDINARY), Sent(LAST, None), Sent((8, 3), None)]
+
+
+@pytest.mark.parametrize("last", [LAST, None], ids=["it names one that never comes", "it can't tell the last"])
+def test_what_does_not_come_is_given_up_after_a_while(last: Position | None) -> None:
+    with serving(Partition({**STORED, LAST: None}, last)) as partition:
+        assert _read(partition, [Span(8, 1, 2)]) == [Sent((8, 1), ORDINARY), Sent(LAST, None)]
+
+
+def test_a_reader_that_is_sent_nothing_more_is_begun_anew_behind_what_it_got() -> None:
+    with serving(Partition(STORED, LAST, stalls_behind=(8, 1))) as partition:
+        assert _read(partition, [Span(8, 0, 2)])[-1] == Sent(LAST, ORDINARY)
+        assert partition.readers == [(8, -1), (8, 1)]
+
+
+def test_a_topic_that_is_moved_meanwhile_is_an_outage() -> None:
+    with serving(Partition(STORED, LAST, closes_behind=(7, 0))) as partition, pytest.raises(UnavailableError):
+        _read(partition, ALL)
+
+
+def test_a_broker_that_is_not_there_is_an_outage() -> None:
+    with serving(Partition(STORED, LAST)) as partition:
+        pass
+    with pytest.raises(UnavailableError, match="does not answer"):
+        _read(partition, ALL)
+
+
+def test_look_ups_are_followed_from_broker_to_broker_and_not_for_ever() -> None:
+    with serving(Partition(STORED, LAST, redirects=2)) as partition:
+        assert len(_read(partition, [Span(7, 0, 2)])) == 3
+        partition.redirects = 99
+        with pytest.raises(UnavailableError, match="again and again"):
+            _read(partition, ALL)
+
+
+def test_the_token_is_read_anew_for_each_connection(tmp_path: Path) -> None:
+    token = tmp_path / "token"
+    token.write_text("right\n")
+    with serving(Partition(STORED, LAST, token=b"right")) as partition:
+        settings = _settings(partition, token_file=str(token))
+        assert len(list(read_spans(settings, TOPIC, [Span(7, 0, 2)]))) == 3
+        token.write_text("wrong")
+        with pytest.raises(RefusedError, match="wrong token"):
+            list(read_spans(settings, TOPIC, ALL))
+
+
+def _another_way(partition: Partition, shown: Shown, spans: list[Span]) -> list[tuple[Position, bytes, Any]]:
+    read = another_way(_settings(partition), shown, TOPIC, spans)
+    return [(position, found.content.payload, found.why) for position, found in read]
+
+
+def test_what_is_passed_over_is_asked_for_by_its_position_and_a_marker_is_nothing() -> None:
+    aborted = {"txnid_most_bits": "1", "txnid_least_bits": "2", "txn_aborted": "true"}
+    shown = Shown({(7, 1): _body(b"taken back", **aborted), (8, 0): _body(b"", marker_type="22")})
+    with serving(Partition(STORED, LAST)) as partition:
+        assert _another_way(partition, shown, ALL) == [
+            ((7, 0), b"request", None),
+            ((7, 1), b"taken back", Undeliverable.ABORTED_TRANSACTION),
+            ((7, 2), b"request", None),
+            ((8, 1), b"request", None),
+            (LAST, b"request", None),
+        ]
+    assert shown.asked == [(7, 1), (8, 0)]
+
+
+def test_an_ordinary_message_behind_an_open_transaction_goes_the_way_of_any_other() -> None:
+    still_open = {"txnid_most_bits": "1", "txnid_least_bits": "2", "txn_uncommitted": "true"}
+    shown = Shown({(8, 1): _body(b"open", **still_open), LAST: _body(b"request", txn_uncommitted="true")})
+    with serving(Partition({**STORED, (8, 1): None, LAST: None}, (7, 2))) as partition:
+        assert _another_way(partition, shown, [Span(8, 1, 2)]) == [
+            ((8, 1), b"open", Undeliverable.OPEN_TRANSACTION),
+            (LAST, b"request", None),
+        ]
+
+
+def test_an_entry_that_is_not_shown_is_a_dead_letter_without_bytes_while_the_broker_answers_others() -> None:
+    with serving(Partition(STORED, LAST)) as partition:
+        shown = Shown({(8, 0): Body(500, {}, b"", True)})
+        assert _another_way(partition, shown, [Span(7, 1, 1), Span(8, 0, 0)]) == [
+            ((7, 1), b"", Undeliverable.NOT_SHOWN),
+            ((8, 0), b"", Undeliverable.NOT_SHOWN),
+        ]
+        with pytest.raises(UnavailableError, match="no broker answers"):
+            _another_way(partition, Shown(is_up=False), [Span(7, 1, 1)])
+
+
+def test_an_entry_that_nobody_was_meant_to_get_is_asked_for_once_and_one_that_may_come_twice() -> None:
+    with serving(Partition({**STORED, LAST: None}, (8, 1))) as partition:
+        shown = Shown()
+        _another_way(partition, shown, [Span(8, 0, 2)])
+        assert shown.asked == [(8, 0), LAST, LAST]
+
+
+def test_a_sender_of_many_unreadable_entries_does_not_hold_the_others_up() -> None:
+    stored: dict[Position, bytes | None] = dict.fromkeys(((7, number) for number in range(50)), None)
+    with serving(Partition({**stored, (7, 50): ORDINARY}, (7, 50))) as partition:
+        shown = Shown()
+        found = _another_way(partition, shown, [Span(7, 0, 50)])
+        assert len(found) == 51
+        assert found[-1] == ((7, 50), b"request", None)
+        assert len(shown.asked) == 5
+
+
+def test_what_the_broker_may_still_send_is_asked_for_whatever_others_were_not_shown() -> None:
+    stored: dict[Position, bytes | None] = dict.fromkeys(((7, number) for number in range(8)), None)
+    with serving(Partition({**stored, (7, 8): ORDINARY, (7, 9): None}, (7, 8))) as partition:
+        shown = Shown({(7, 9): _body(b"request", txn_uncommitted="true")})
+        assert _another_way(partition, shown, [Span(7, 0, 9)])[-1] == ((7, 9), b"request", None)
+
+
+def test_what_is_larger_than_the_bound_is_not_taken_into_memory() -> None:
+    shown = Shown({(7, 1): Body(200, {}, b"the beginning", False)})
+    with serving(Partition(STORED, LAST)) as partition:
+        assert _another_way(partition, shown, [Span(7, 1, 1)]) == [((7, 1), b"", Undeliverable.NOT_SHOWN)]

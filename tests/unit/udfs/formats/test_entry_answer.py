@@ -1,0 +1,94 @@
+"""An entry as the admin API shows it: what its headers say, and nonsense in them counts as if it were not there."""
+
+from dataclasses import replace
+
+import pytest
+
+from udfs.formats.entry import Standing
+from udfs.formats.entry_answer import entry_of
+from udfs.undelivered import Found, Undeliverable, found_in
+
+REQUEST = b'{"ledgerId": 7}'
+
+
+def _why(found: Found) -> tuple[int, bytes, Undeliverable | None]:
+    return found.batch_index, found.content.payload, found.why
+
+
+# as a broker of Pulsar 4.0.8 answers
+SHOWN = {
+    "content-type": "application/json",
+    "x-pulsar-message-id": "168:1",
+    "x-pulsar-property": '{"p":"v"}',
+    "x-pulsar-publish-time": "2026-11-22T14:12:04.649Z",
+    "x-pulsar-is-encrypted": "false",
+    "x-pulsar-producer-name": "sandbox-0-199",
+    "x-pulsar-sequence-id": "0",
+    "x-pulsar-partition-key": "k",
+    "x-pulsar-partition-key-b64-encoded": "false",
+    "x-pulsar-txn-uncommitted": "false",
+}
+TRANSACTION = {"x-pulsar-txnid-least-bits": "0", "x-pulsar-txnid-most-bits": "3"}
+
+
+def test_an_entry_that_the_admin_api_shows_is_read_from_its_headers() -> None:
+    shown, standing = entry_of(SHOWN, REQUEST)
+    assert standing is Standing.DELIVERED
+    assert (shown.publish_ms, shown.key, shown.properties, shown.payload) == (
+        1_795_356_724_649,
+        b"k",
+        {"p": "v"},
+        REQUEST,
+    )
+    assert [_why(found) for found in found_in(shown, standing)] == [(-1, REQUEST, None)]
+
+
+@pytest.mark.parametrize(
+    ("said", "standing"),
+    [
+        pytest.param(TRANSACTION | {"x-pulsar-txn-aborted": "true"}, Standing.ABORTED, id="aborted"),
+        pytest.param(TRANSACTION | {"x-pulsar-txn-uncommitted": "true"}, Standing.OPEN, id="open"),
+        pytest.param(TRANSACTION | {"x-pulsar-txn-aborted": "false"}, Standing.DELIVERED, id="committed"),
+        pytest.param({"x-pulsar-txn-uncommitted": "true"}, Standing.DELIVERED, id="of none, behind an open one"),
+    ],
+)
+def test_how_a_transaction_ended_is_read_from_the_headers(said: dict[str, str], standing: Standing) -> None:
+    assert entry_of(SHOWN | said, REQUEST)[1] is standing
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "expected"),
+    [
+        pytest.param("publish-time", "+146140482-04-24T15:36:27.904Z", {"publish_ms": 253_402_300_799_999}, id="late"),
+        pytest.param("publish-time", "-292275055-05-16T16:47:04.192Z", {"publish_ms": 0}, id="early"),
+        pytest.param("publish-time", "1969-12-31T23:59:59.999Z", {"publish_ms": 0}, id="just before 1970"),
+        pytest.param("publish-time", "nonsense", {"publish_ms": 0}, id="no time"),
+        pytest.param("property", "{", {"properties": {}}, id="no JSON"),
+        pytest.param("property", "[1]", {"properties": {}}, id="no properties"),
+        pytest.param("null-partition-key", "true", {"key": None}, id="no key"),
+        pytest.param("marker-type", "22", {"marker_type": 22}, id="a marker"),
+        pytest.param("marker-type", "?", {"marker_type": None}, id="no number"),
+        pytest.param("num-batch-message", "2", {"batch_size": 2}, id="a batch"),
+        pytest.param("is-encrypted", "true", {"is_encrypted": True}, id="encrypted"),
+    ],
+)
+def test_each_header_is_read_and_nonsense_in_it_is_as_if_it_were_not_there(
+    name: str, text: str, expected: dict[str, object]
+) -> None:
+    plain, _ = entry_of(SHOWN, REQUEST)
+    assert entry_of(SHOWN | {f"x-pulsar-{name}": text}, REQUEST)[0] == replace(plain, **expected)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("key", "expected"), [("AP8=", b"\x00\xff"), ("no base64!", b"no base64!"), ("ä", "ä".encode())]
+)
+def test_a_key_said_to_be_base64_is_its_bytes_where_it_is(key: str, expected: bytes) -> None:
+    said = {"x-pulsar-partition-key": key, "x-pulsar-partition-key-b64-encoded": "true"}
+    assert entry_of(SHOWN | said, REQUEST)[0].key == expected
+
+
+def test_a_part_of_a_message_is_told_by_its_headers_and_one_in_a_single_part_is_whole() -> None:
+    of_three = SHOWN | {"x-pulsar-chunk-id": "1", "x-pulsar-num-chunks-from-msg": "3", "x-pulsar-uuid": "u"}
+    (found,) = found_in(entry_of(of_three, REQUEST)[0])
+    assert found.why is Undeliverable.CHUNK
+    assert entry_of(of_three | {"x-pulsar-num-chunks-from-msg": "1"}, REQUEST)[0].chunk is None

@@ -1,0 +1,98 @@
+"""What becomes of entries that the connector did not deliver: each message once, and nothing of a marker."""
+
+import pytest
+
+from tests.pulsar_fields import entry, framed, key_value, single
+from udfs.formats.entry import Content, Standing, parse_entry
+from udfs.undelivered import Found, NotShown, Undeliverable, found_in, found_in_bytes, not_shown
+
+REQUEST = b'{"ledgerId": 7}'
+PLAIN = Content(None, REQUEST, {})
+SENT_MS = 1_700_000_000_000
+IN_TRANSACTION = {"txnid_most_bits": 1, "txnid_least_bits": 2}
+
+
+def _why(found: Found) -> tuple[int, bytes, Undeliverable | None]:
+    return found.batch_index, found.content.payload, found.why
+
+
+@pytest.mark.parametrize(
+    ("written", "expected"),
+    [
+        pytest.param(entry(REQUEST), [(-1, REQUEST, None)], id="a message"),
+        pytest.param(entry(b"", null_value=1), [(-1, b"", None)], id="a message without a value"),
+        pytest.param(
+            entry(single(REQUEST) * 2, num_messages_in_batch=2), [(0, REQUEST, None), (1, REQUEST, None)], id="a batch"
+        ),
+        pytest.param(entry(REQUEST, **IN_TRANSACTION), [(-1, REQUEST, None)], id="of a transaction, and delivered"),
+        pytest.param(
+            entry(b"?!", encryption_keys=[key_value("k", b"v")]),
+            [(-1, b"?!", Undeliverable.ENCRYPTED)],
+            id="an encrypted message",
+        ),
+        pytest.param(
+            entry(b"?!", encryption_keys=[key_value("k", b"v")], num_messages_in_batch=3),
+            [(-1, b"?!", Undeliverable.ENCRYPTED)],
+            id="an encrypted batch is one",
+        ),
+        pytest.param(
+            entry(REQUEST, uuid="u", chunk_id=0, num_chunks_from_msg=2),
+            [(-1, REQUEST, Undeliverable.CHUNK)],
+            id="a part of a message",
+        ),
+        pytest.param(entry(REQUEST, marker_type=10), [], id="a marker"),
+        pytest.param(entry(REQUEST, marker_type=99, encryption_keys=[b""]), [], id="a marker of any kind"),
+        pytest.param(entry(single(REQUEST, compacted_out=1), num_messages_in_batch=1), [], id="compacted away"),
+        pytest.param(
+            entry(b"zz", compression=2, uncompressed_size=5),
+            [(-1, b"zz", Undeliverable.UNREADABLE)],
+            id="not compressed as it says",
+        ),
+        pytest.param(
+            entry(single(REQUEST), num_messages_in_batch=2),
+            [(0, REQUEST, None), (1, single(REQUEST), Undeliverable.UNREADABLE)],
+            id="a batch that ends too soon",
+        ),
+        pytest.param(
+            framed(b"\xff\xff", REQUEST),
+            [(-1, framed(b"\xff\xff", REQUEST), Undeliverable.UNREADABLE)],
+            id="metadata that is none",
+        ),
+    ],
+)
+def test_what_an_entry_holds(written: bytes, expected: list[tuple[int, bytes, Undeliverable | None]]) -> None:
+    assert [_why(found) for found in found_in_bytes(written)] == expected
+
+
+@pytest.mark.parametrize(
+    ("standing", "why"),
+    [
+        pytest.param(Standing.DELIVERED, None, id="committed"),
+        pytest.param(Standing.ABORTED, Undeliverable.ABORTED_TRANSACTION, id="aborted"),
+        pytest.param(Standing.OPEN, Undeliverable.OPEN_TRANSACTION, id="open"),
+    ],
+)
+def test_messages_of_a_transaction_are_requests_once_it_is_committed(
+    standing: Standing, why: Undeliverable | None
+) -> None:
+    written = parse_entry(entry(single(REQUEST) * 2, num_messages_in_batch=2, **IN_TRANSACTION))
+    assert [_why(found) for found in found_in(written, standing)] == [(0, REQUEST, why), (1, REQUEST, why)]
+
+
+@pytest.mark.parametrize("standing", Standing)
+def test_a_transactions_marker_is_nothing_however_it_ended(standing: Standing) -> None:
+    assert not list(found_in(parse_entry(entry(b"", marker_type=22, **IN_TRANSACTION)), standing))
+
+
+def test_key_properties_and_time_come_with_a_dead_letter_too() -> None:
+    written = entry(
+        b"?!", encryption_keys=[b""], partition_key="k", properties=[key_value("a", "b")], publish_time=SENT_MS
+    )
+    (found,) = found_in_bytes(written)
+    assert (found.content, found.publish_ms) == (Content(b"k", b"?!", {"a": "b"}), SENT_MS)
+
+
+def test_an_entry_that_nobody_shows_is_one_message_without_bytes() -> None:
+    found = not_shown(NotShown("the broker does not say"))
+    assert _why(found) == (-1, b"", Undeliverable.NOT_SHOWN)
+    assert found.detail == "the broker does not say"

@@ -1,0 +1,75 @@
+"""Which entries a batch of a query must have read, and which of them it has not: positions as ranges, never one by one.
+
+A position is (ledger, entry). Where a producer sent a batch, a broker's "last message" is the last of its entry, so a
+range always ends with a whole entry.
+"""
+
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+
+from udfs.formats.internal_stats import Position
+
+
+@dataclass(frozen=True, slots=True)
+class Range:
+    """Entries of a partition behind `after`, up to and with `upto`. after BEFORE_ALL: from the first that is stored."""
+
+    after: Position
+    upto: Position
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether there is no place for an entry in it."""
+        return self.upto <= self.after
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """Entries `first` to `last` of a ledger, both of them among it."""
+
+    ledger: int
+    first: int
+    last: int
+
+    def __len__(self) -> int:
+        """How many entries those are."""
+        return self.last - self.first + 1
+
+
+def spans_of(ledgers: Iterable[tuple[int, int]], wanted: Range) -> Iterator[Span]:
+    """Yield the stored entries of a range. ledgers: (id, entries), oldest first, as InternalStats has them.
+
+    What was trimmed is in no ledger, and so in no span.
+    """
+    for ledger, entries in ledgers:
+        first = wanted.after[1] + 1 if ledger == wanted.after[0] else 0
+        last = min(entries - 1, wanted.upto[1]) if ledger == wanted.upto[0] else entries - 1
+        if wanted.after[0] <= ledger <= wanted.upto[0] and first <= last:
+            yield Span(ledger, first, last)
+
+
+def without(span: Span, read: Collection[int]) -> Iterator[Span]:
+    """Yield the parts of a span whose entries were not read. read: entries of that ledger, in any order."""
+    first = span.first
+    for entry in sorted(each for each in set(read) if span.first <= each <= span.last):
+        if first < entry:
+            yield Span(span.ledger, first, entry - 1)
+        first = entry + 1
+    if first <= span.last:
+        yield Span(span.ledger, first, span.last)
+
+
+def whole_entries(messages: Iterable[tuple[int, int]]) -> set[int]:
+    """Entries of a ledger of which no message is missing in between. messages: (entry, index in the batch or -1).
+
+    How many messages a batch had is not told with them: one that lacks its last counts as whole.
+    """
+    seen: dict[int, set[int]] = {}
+    for entry, index in messages:
+        seen.setdefault(entry, set()).add(index)
+    return {entry for entry, indexes in seen.items() if len(indexes) == max(max(indexes) + 1, 1)}
+
+
+def count_of(spans: Sequence[Span]) -> int:
+    """How many entries there are in the spans."""
+    return sum(len(span) for span in spans)

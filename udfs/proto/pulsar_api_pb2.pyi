@@ -1,0 +1,227 @@
+from google.protobuf.internal import containers as _containers
+from google.protobuf import descriptor as _descriptor
+from google.protobuf import message as _message
+from collections.abc import Iterable as _Iterable, Mapping as _Mapping
+from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
+
+DESCRIPTOR: _descriptor.FileDescriptor
+
+class KeyValue(_message.Message):
+    __slots__ = ("key", "value")
+    KEY_FIELD_NUMBER: _ClassVar[int]
+    VALUE_FIELD_NUMBER: _ClassVar[int]
+    key: bytes
+    value: bytes
+    def __init__(self, key: _Optional[bytes] = ..., value: _Optional[bytes] = ...) -> None: ...
+
+class EncryptionKeys(_message.Message):
+    __slots__ = ("key",)
+    KEY_FIELD_NUMBER: _ClassVar[int]
+    key: bytes
+    def __init__(self, key: _Optional[bytes] = ...) -> None: ...
+
+class MessageMetadata(_message.Message):
+    __slots__ = ("producer_name", "sequence_id", "publish_time", "properties", "partition_key", "compression", "uncompressed_size", "num_messages_in_batch", "encryption_keys", "partition_key_b64_encoded", "marker_type", "txnid_least_bits", "txnid_most_bits", "null_value", "uuid", "num_chunks_from_msg", "chunk_id", "null_partition_key")
+    PRODUCER_NAME_FIELD_NUMBER: _ClassVar[int]
+    SEQUENCE_ID_FIELD_NUMBER: _ClassVar[int]
+    PUBLISH_TIME_FIELD_NUMBER: _ClassVar[int]
+    PROPERTIES_FIELD_NUMBER: _ClassVar[int]
+    PARTITION_KEY_FIELD_NUMBER: _ClassVar[int]
+    COMPRESSION_FIELD_NUMBER: _ClassVar[int]
+    UNCOMPRESSED_SIZE_FIELD_NUMBER: _ClassVar[int]
+    NUM_MESSAGES_IN_BATCH_FIELD_NUMBER: _ClassVar[int]
+    ENCRYPTION_KEYS_FIELD_NUMBER: _ClassVar[int]
+    PARTITION_KEY_B64_ENCODED_FIELD_NUMBER: _ClassVar[int]
+    MARKER_TYPE_FIELD_NUMBER: _ClassVar[int]
+    TXNID_LEAST_BITS_FIELD_NUMBER: _ClassVar[int]
+    TXNID_MOST_BITS_FIELD_NUMBER: _ClassVar[int]
+    NULL_VALUE_FIELD_NUMBER: _ClassVar[int]
+    UUID_FIELD_NUMBER: _ClassVar[int]
+    NUM_CHUNKS_FROM_MSG_FIELD_NUMBER: _ClassVar[int]
+    CHUNK_ID_FIELD_NUMBER: _ClassVar[int]
+    NULL_PARTITION_KEY_FIELD_NUMBER: _ClassVar[int]
+    producer_name: bytes
+    sequence_id: int
+    publish_time: int
+    properties: _containers.RepeatedCompositeFieldContainer[KeyValue]
+    partition_key: bytes
+    compression: int
+    uncompressed_size: int
+    num_messages_in_batch: int
+    encryption_keys: _containers.RepeatedCompositeFieldContainer[EncryptionKeys]
+    partition_key_b64_encoded: bool
+    marker_type: int
+    txnid_least_bits: int
+    txnid_most_bits: int
+    null_value: bool
+    uuid: bytes
+    num_chunks_from_msg: int
+    chunk_id: int
+    null_partition_key: bool
+    def __init__(self, producer_name: _Optional[bytes] = ..., sequence_id: _Optional[int] = ..., publish_time: _Optional[int] = ..., properties: _Optional[_Iterable[_Union[KeyValue, _Mapping]]] = ..., partition_key: _Optional[bytes] = ..., compression: _Optional[int] = ..., uncompressed_size: _Optional[int] = ..., num_messages_in_batch: _Optional[int] = ..., encryption_keys: _Optional[_Iterable[_Union[EncryptionKeys, _Mapping]]] = ..., partition_key_b64_encoded: _Optional[bool] = ..., marker_type: _Optional[int] = ..., txnid_least_bits: _Optional[int] = ..., txnid_most_bits: _Optional[int] = ..., null_value: _Optional[bool] = ..., uuid: _Optional[bytes] = ..., num_chunks_from_msg: _Optional[int] = ..., chunk_id: _Optional[int] = ..., null_partition_key: _Optional[bool] = ...) -> None: ...
+
+class SingleMessageMetadata(_message.Message):
+    __slots__ = ("properties", "partition_key", "payload_size", "compacted_out", "partition_key_b64_encoded", "null_value", "null_partition_key")
+    PROPERTIES_FIELD_NUMBER: _ClassVar[int]
+    PARTITION_KEY_FIELD_NUMBER: _ClassVar[int]
+    PAYLOAD_SIZE_FIELD_NUMBER: _ClassVar[int]
+    COMPACTED_OUT_FIELD_NUMBER: _ClassVar[int]
+    PARTITION_KEY_B64_ENCODED_FIELD_NUMBER: _ClassVar[int]
+    NULL_VALUE_FIELD_NUMBER: _ClassVar[int]
+    NULL_PARTITION_KEY_FIELD_NUMBER: _ClassVar[int]
+    properties: _containers.RepeatedCompositeFieldContainer[KeyValue]
+    partition_key: bytes
+    payload_size: int
+    compacted_out: bool
+    partition_key_b64_encoded: bool
+    null_value: bool
+    null_partition_key: bool
+    def __init__(self, properties: _Optional[_Iterable[_Union[KeyValue, _Mapping]]] = ..., partition_key: _Optional[bytes] = ..., payload_size: _Optional[int] = ..., compacted_out: _Optional[bool] = ..., partition_key_b64_encoded: _Optional[bool] = ..., null_value: _Optional[bool] = ..., null_partition_key: _Optional[bool] = ...) -> None: ...
+
+class MessageId(_message.Message):
+    __slots__ = ("ledger_id", "entry_id", "partition", "batch_index")
+    LEDGER_ID_FIELD_NUMBER: _ClassVar[int]
+    ENTRY_ID_FIELD_NUMBER: _ClassVar[int]
+    PARTITION_FIELD_NUMBER: _ClassVar[int]
+    BATCH_INDEX_FIELD_NUMBER: _ClassVar[int]
+    ledger_id: int
+    entry_id: int
+    partition: int
+    batch_index: int
+    def __init__(self, ledger_id: _Optional[int] = ..., entry_id: _Optional[int] = ..., partition: _Optional[int] = ..., batch_index: _Optional[int] = ...) -> None: ...
+
+class CommandConnect(_message.Message):
+    __slots__ = ("client_version", "auth_data", "protocol_version", "auth_method_name", "proxy_to_broker_url")
+    CLIENT_VERSION_FIELD_NUMBER: _ClassVar[int]
+    AUTH_DATA_FIELD_NUMBER: _ClassVar[int]
+    PROTOCOL_VERSION_FIELD_NUMBER: _ClassVar[int]
+    AUTH_METHOD_NAME_FIELD_NUMBER: _ClassVar[int]
+    PROXY_TO_BROKER_URL_FIELD_NUMBER: _ClassVar[int]
+    client_version: str
+    auth_data: bytes
+    protocol_version: int
+    auth_method_name: str
+    proxy_to_broker_url: str
+    def __init__(self, client_version: _Optional[str] = ..., auth_data: _Optional[bytes] = ..., protocol_version: _Optional[int] = ..., auth_method_name: _Optional[str] = ..., proxy_to_broker_url: _Optional[str] = ...) -> None: ...
+
+class CommandConnected(_message.Message):
+    __slots__ = ("max_message_size",)
+    MAX_MESSAGE_SIZE_FIELD_NUMBER: _ClassVar[int]
+    max_message_size: int
+    def __init__(self, max_message_size: _Optional[int] = ...) -> None: ...
+
+class CommandSubscribe(_message.Message):
+    __slots__ = ("topic", "subscription", "sub_type", "consumer_id", "request_id", "durable", "start_message_id")
+    TOPIC_FIELD_NUMBER: _ClassVar[int]
+    SUBSCRIPTION_FIELD_NUMBER: _ClassVar[int]
+    SUB_TYPE_FIELD_NUMBER: _ClassVar[int]
+    CONSUMER_ID_FIELD_NUMBER: _ClassVar[int]
+    REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
+    DURABLE_FIELD_NUMBER: _ClassVar[int]
+    START_MESSAGE_ID_FIELD_NUMBER: _ClassVar[int]
+    topic: str
+    subscription: str
+    sub_type: int
+    consumer_id: int
+    request_id: int
+    durable: bool
+    start_message_id: MessageId
+    def __init__(self, topic: _Optional[str] = ..., subscription: _Optional[str] = ..., sub_type: _Optional[int] = ..., consumer_id: _Optional[int] = ..., request_id: _Optional[int] = ..., durable: _Optional[bool] = ..., start_message_id: _Optional[_Union[MessageId, _Mapping]] = ...) -> None: ...
+
+class CommandLookupTopic(_message.Message):
+    __slots__ = ("topic", "request_id", "authoritative")
+    TOPIC_FIELD_NUMBER: _ClassVar[int]
+    REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
+    AUTHORITATIVE_FIELD_NUMBER: _ClassVar[int]
+    topic: str
+    request_id: int
+    authoritative: bool
+    def __init__(self, topic: _Optional[str] = ..., request_id: _Optional[int] = ..., authoritative: _Optional[bool] = ...) -> None: ...
+
+class CommandLookupTopicResponse(_message.Message):
+    __slots__ = ("broker_service_url", "broker_service_url_tls", "response", "authoritative", "error", "message", "proxy_through_service_url")
+    BROKER_SERVICE_URL_FIELD_NUMBER: _ClassVar[int]
+    BROKER_SERVICE_URL_TLS_FIELD_NUMBER: _ClassVar[int]
+    RESPONSE_FIELD_NUMBER: _ClassVar[int]
+    AUTHORITATIVE_FIELD_NUMBER: _ClassVar[int]
+    ERROR_FIELD_NUMBER: _ClassVar[int]
+    MESSAGE_FIELD_NUMBER: _ClassVar[int]
+    PROXY_THROUGH_SERVICE_URL_FIELD_NUMBER: _ClassVar[int]
+    broker_service_url: str
+    broker_service_url_tls: str
+    response: int
+    authoritative: bool
+    error: int
+    message: str
+    proxy_through_service_url: bool
+    def __init__(self, broker_service_url: _Optional[str] = ..., broker_service_url_tls: _Optional[str] = ..., response: _Optional[int] = ..., authoritative: _Optional[bool] = ..., error: _Optional[int] = ..., message: _Optional[str] = ..., proxy_through_service_url: _Optional[bool] = ...) -> None: ...
+
+class CommandMessage(_message.Message):
+    __slots__ = ("message_id",)
+    MESSAGE_ID_FIELD_NUMBER: _ClassVar[int]
+    message_id: MessageId
+    def __init__(self, message_id: _Optional[_Union[MessageId, _Mapping]] = ...) -> None: ...
+
+class CommandFlow(_message.Message):
+    __slots__ = ("consumer_id", "message_permits")
+    CONSUMER_ID_FIELD_NUMBER: _ClassVar[int]
+    MESSAGE_PERMITS_FIELD_NUMBER: _ClassVar[int]
+    consumer_id: int
+    message_permits: int
+    def __init__(self, consumer_id: _Optional[int] = ..., message_permits: _Optional[int] = ...) -> None: ...
+
+class CommandGetLastMessageId(_message.Message):
+    __slots__ = ("consumer_id", "request_id")
+    CONSUMER_ID_FIELD_NUMBER: _ClassVar[int]
+    REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
+    consumer_id: int
+    request_id: int
+    def __init__(self, consumer_id: _Optional[int] = ..., request_id: _Optional[int] = ...) -> None: ...
+
+class CommandGetLastMessageIdResponse(_message.Message):
+    __slots__ = ("last_message_id",)
+    LAST_MESSAGE_ID_FIELD_NUMBER: _ClassVar[int]
+    last_message_id: MessageId
+    def __init__(self, last_message_id: _Optional[_Union[MessageId, _Mapping]] = ...) -> None: ...
+
+class CommandError(_message.Message):
+    __slots__ = ("error", "message")
+    ERROR_FIELD_NUMBER: _ClassVar[int]
+    MESSAGE_FIELD_NUMBER: _ClassVar[int]
+    error: int
+    message: str
+    def __init__(self, error: _Optional[int] = ..., message: _Optional[str] = ...) -> None: ...
+
+class CommandEmpty(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class BaseCommand(_message.Message):
+    __slots__ = ("type", "connect", "connected", "subscribe", "message", "flow", "error", "ping", "pong", "lookup_topic", "lookup_topic_response", "get_last_message_id", "get_last_message_id_response")
+    TYPE_FIELD_NUMBER: _ClassVar[int]
+    CONNECT_FIELD_NUMBER: _ClassVar[int]
+    CONNECTED_FIELD_NUMBER: _ClassVar[int]
+    SUBSCRIBE_FIELD_NUMBER: _ClassVar[int]
+    MESSAGE_FIELD_NUMBER: _ClassVar[int]
+    FLOW_FIELD_NUMBER: _ClassVar[int]
+    ERROR_FIELD_NUMBER: _ClassVar[int]
+    PING_FIELD_NUMBER: _ClassVar[int]
+    PONG_FIELD_NUMBER: _ClassVar[int]
+    LOOKUP_TOPIC_FIELD_NUMBER: _ClassVar[int]
+    LOOKUP_TOPIC_RESPONSE_FIELD_NUMBER: _ClassVar[int]
+    GET_LAST_MESSAGE_ID_FIELD_NUMBER: _ClassVar[int]
+    GET_LAST_MESSAGE_ID_RESPONSE_FIELD_NUMBER: _ClassVar[int]
+    type: int
+    connect: CommandConnect
+    connected: CommandConnected
+    subscribe: CommandSubscribe
+    message: CommandMessage
+    flow: CommandFlow
+    error: CommandError
+    ping: CommandEmpty
+    pong: CommandEmpty
+    lookup_topic: CommandLookupTopic
+    lookup_topic_response: CommandLookupTopicResponse
+    get_last_message_id: CommandGetLastMessageId
+    get_last_message_id_response: CommandGetLastMessageIdResponse
+    def __init__(self, type: _Optional[int] = ..., connect: _Optional[_Union[CommandConnect, _Mapping]] = ..., connected: _Optional[_Union[CommandConnected, _Mapping]] = ..., subscribe: _Optional[_Union[CommandSubscribe, _Mapping]] = ..., message: _Optional[_Union[CommandMessage, _Mapping]] = ..., flow: _Optional[_Union[CommandFlow, _Mapping]] = ..., error: _Optional[_Union[CommandError, _Mapping]] = ..., ping: _Optional[_Union[CommandEmpty, _Mapping]] = ..., pong: _Optional[_Union[CommandEmpty, _Mapping]] = ..., lookup_topic: _Optional[_Union[CommandLookupTopic, _Mapping]] = ..., lookup_topic_response: _Optional[_Union[CommandLookupTopicResponse, _Mapping]] = ..., get_last_message_id: _Optional[_Union[CommandGetLastMessageId, _Mapping]] = ..., get_last_message_id_response: _Optional[_Union[CommandGetLastMessageIdResponse, _Mapping]] = ...) -> None: ...

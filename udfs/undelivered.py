@@ -1,0 +1,108 @@
+"""What becomes of an entry that was not read by the connector: its messages, and why one of them is no request.
+
+| entry | what becomes of it |
+|---|---|
+| messages, alone or in a batch | each goes the way of any message |
+| those of a committed transaction | the same |
+| those of an aborted or open transaction | a dead letter each: what was taken back, or not yet said, is not acted on |
+| encrypted, alone or a batch | one dead letter with the encrypted bytes |
+| a part of a larger message (chunk) | one dead letter: a request has no parts |
+| what can't be read (metadata, compression, a batch's lengths) | one dead letter with the bytes, behind the messages |
+|  | that can be read |
+| what the broker would not show, whoever asked | one dead letter without bytes |
+| a marker | nothing: no client sent a message, and no client is ever given one |
+| messages that were compacted away | nothing |
+
+An open transaction may still be committed. Its messages then have their receipts already, and are left out.
+"""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+from udfs.formats.entry import Content, Entry, Standing, contents_of, parse_entry
+from udfs.formats.errors import FormatError
+
+
+class Undeliverable(StrEnum):
+    """Why a message is no request, whatever its bytes say."""
+
+    ENCRYPTED = "ENCRYPTED"
+    CHUNK = "CHUNK"
+    UNREADABLE = "UNREADABLE"
+    ABORTED_TRANSACTION = "ABORTED_TRANSACTION"
+    OPEN_TRANSACTION = "OPEN_TRANSACTION"
+    NOT_SHOWN = "NOT_SHOWN"
+
+
+_OF_TRANSACTIONS = {
+    Standing.ABORTED: Undeliverable.ABORTED_TRANSACTION,
+    Standing.OPEN: Undeliverable.OPEN_TRANSACTION,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """A message of an entry. batch_index -1: it was sent alone, or stands for the whole entry.
+
+    why None: it goes the way of any message. publish_ms 0: nobody knows.
+    """
+
+    batch_index: int
+    content: Content
+    publish_ms: int = 0
+    why: Undeliverable | None = None
+    detail: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class NotShown:
+    """An entry that the broker would not show; reason: in words."""
+
+    reason: str
+    properties: Mapping[str, str] = field(default_factory=dict)
+
+
+def found_in(entry: Entry, standing: Standing = Standing.DELIVERED) -> Iterator[Found]:
+    """Yield every message of an entry, so that each ends in one receipt; none of a marker."""
+    if entry.marker_type is not None:
+        return
+    if entry.is_encrypted:
+        yield _whole(entry, Undeliverable.ENCRYPTED, "the payload is encrypted, and a request must not be")
+    elif entry.chunk is not None:
+        detail = f"part {entry.chunk.number + 1} of {entry.chunk.of} of a larger message; a request has no parts"
+        yield _whole(entry, Undeliverable.CHUNK, detail)
+    else:
+        yield from _messages(entry, _OF_TRANSACTIONS.get(standing))
+
+
+def found_in_bytes(data: bytes) -> Iterator[Found]:
+    """The same of an entry as it lies in its partition, whatever it is."""
+    try:
+        entry = parse_entry(data)
+    except FormatError as error:
+        yield Found(-1, Content(None, data, {}), why=Undeliverable.UNREADABLE, detail=str(error))
+        return
+    yield from found_in(entry)
+
+
+def not_shown(entry: NotShown) -> Found:
+    """The one that stands for an entry whose bytes nobody could be made to tell."""
+    return Found(-1, Content(None, b"", entry.properties), why=Undeliverable.NOT_SHOWN, detail=entry.reason)
+
+
+def _messages(entry: Entry, why: Undeliverable | None) -> Iterator[Found]:
+    detail = "" if why is None else f"the message belongs to a transaction, {entry.transaction}, that is not committed"
+    after = -1
+    try:
+        for index, content in contents_of(entry):
+            yield Found(index, content, entry.publish_ms, why, detail)
+            after = index + 1
+    except FormatError as error:
+        # behind those that could be read, and where none could, for the whole
+        content = Content(entry.key, entry.payload, entry.properties)
+        yield Found(after, content, entry.publish_ms, Undeliverable.UNREADABLE, str(error))
+
+
+def _whole(entry: Entry, why: Undeliverable, detail: str) -> Found:
+    return Found(-1, Content(entry.key, entry.payload, entry.properties), entry.publish_ms, why, detail)
