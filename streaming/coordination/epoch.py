@@ -1,4 +1,8 @@
-"""The epoch: a znode whose version every delete checks, so that an earlier run of an instance can delete nothing."""
+"""The epoch: a znode whose version every delete checks, so that an earlier run of an instance can delete nothing.
+
+streaming/sweep/transactions.py puts the check into each ZooKeeper transaction; streaming/sweep/offloads.py compares the
+version right before it deletes objects; streaming/deletion/gate.py asks before each chunk.
+"""
 
 import json
 import os

@@ -1,7 +1,7 @@
-"""Who may delete: one lock an instance, one epoch that outdates every earlier run, one pause flag for all.
+"""The lock of an instance: no second one of the same name runs. streaming/deletion/instance.py takes it at the start.
 
-The lock keeps honest instances apart, but a stalled process can think it holds it. The epoch is what deletes
-are really guarded by: its version is checked inside each transaction, so an outdated run's deletes do nothing.
+The lock keeps honest instances apart, but a stalled process can think that it holds the lock. The epoch (epoch.py) is
+what really guards deletes: each transaction checks its version, so the deletes of an outdated run do nothing.
 """
 
 import contextlib

@@ -4,6 +4,7 @@ Sequence id = chunk number * 2^20 + place in the chunk. Chunk numbers ascend ove
 rows of a chunk have one order, so a second try sends the same ids and the broker drops those that it has. (The source
 position would not do: retries fall due in another order than they were written.) The producer's name carries the
 table's id, so that another table starts another count.
+What a copy contains and when it is due: streaming/sweep/receipt.py, udfs/retry.py and udfs/disposition.py.
 A broker forgets a producer after hours of silence; then the COPY_ID of the stored copies tells which are there.
 """
 
