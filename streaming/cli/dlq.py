@@ -10,8 +10,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from streaming.cli.options import Config, DryRun, Json, Yes, confirm, utc
-from streaming.cli.state import settings_with_state
+from streaming.cli.options import Config, DryRun, Json, Yes, confirm, settings_of, utc
 from streaming.clock import SystemClock
 from streaming.config.amounts import seconds_of
 from streaming.errors import ConfigError
@@ -39,7 +38,7 @@ def list_groups(
     from streaming.dlq.letters import filters, groups
 
     chosen = filters((), reason, owner, _older_than_ms(older_than))
-    settings = settings_with_state(config)
+    settings = settings_of(config)
     with command_clients(settings) as clients:
         found = groups(settings, clients.pulsar, chosen, SystemClock().now_ms())
     if json_lines:
@@ -74,7 +73,7 @@ def show(  # noqa: PLR0913  one parameter an option: that is what typer reads
     from streaming.dlq.letters import described, filters, selected
     from streaming.state.settlements import SettlementFolder
 
-    settings = settings_with_state(config)
+    settings = settings_of(config)
     chosen = filters(ids or (), reason, owner, _older_than_ms(older_than))
     known = SettlementFolder(settings.state.dir).settled()
     shown = 0
@@ -107,7 +106,7 @@ def replay(  # noqa: PLR0913  one parameter an option: that is what typer reads
     from streaming.dlq import replay as work
     from streaming.dlq.letters import filters
 
-    settings = settings_with_state(config)
+    settings = settings_of(config)
     chosen = filters(ids or (), reason, owner, _older_than_ms(older_than))
     only_finish = chosen.are_empty and not every
     if only_finish and not work.is_interrupted(settings):
@@ -138,7 +137,7 @@ def write_off(  # noqa: PLR0913  one parameter an option: that is what typer rea
     from streaming.dlq import replay as work
     from streaming.dlq.letters import filters
 
-    settings = settings_with_state(config)
+    settings = settings_of(config)
     chosen = filters(ids or (), reason, owner, _older_than_ms(older_than))
     if chosen.are_empty and not every:
         raise ConfigError(_CHOOSE)
