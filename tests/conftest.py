@@ -36,6 +36,20 @@ settings.register_profile(
 settings.load_profile("repeatable")
 
 
+# `make test` runs three processes beside each other: one for each group. Tests that need a cluster wait more than they
+# work, and each cluster takes memory and half a minute to start, so there are two of them; all others need none.
+_ON_THE_SECOND_CLUSTER = {"test_faults.py", "test_ops.py", "test_retry.py", "test_service.py"}
+
+
+def pytest_itemcollected(item: pytest.Item) -> None:
+    """Give each test its group; pytest-xdist keeps a group in one process."""
+    if item.get_closest_marker("cluster") is None:
+        group = "no-cluster"
+    else:
+        group = "second-cluster" if item.path.name in _ON_THE_SECOND_CLUSTER else "first-cluster"
+    item.add_marker(pytest.mark.xdist_group(group))
+
+
 @pytest.fixture(scope="session")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
     """A real cluster, started once per run; LEDGER_REAPER_TEST_HOME=<home> uses (and leaves) one that is up."""

@@ -4,12 +4,14 @@ The tests start the service dozens of times, and an archive takes more than half
 the service writes it when its JVM ends. The JVM ignores an archive that does not fit it or its class path.
 """
 
+import fcntl
 import hashlib
 import os
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
 
@@ -38,9 +40,18 @@ def java_options(run: Callable[[Path, str], None]) -> str:
     """
     fits = hashlib.sha256(class_path().encode()).hexdigest()[:8]
     archive = Path(sys.prefix) / f"service-classes-{fits}.jsa"  # beside PySpark's jars, which it fits too
-    if not archive.exists():
-        _make(archive, run)
+    with _one_at_a_time(archive.with_suffix(".lock")):
+        if not archive.exists():
+            _make(archive, run)
     return f"-XX:SharedArchiveFile={archive} {_QUIET} {_SMALL}" if archive.exists() else _SMALL
+
+
+@contextmanager
+def _one_at_a_time(lock: Path) -> Iterator[None]:
+    """Let one process after the other do this; tests run in several."""
+    with lock.open("a") as held:
+        fcntl.flock(held, fcntl.LOCK_EX)
+        yield
 
 
 def _make(archive: Path, run: Callable[[Path, str], None]) -> None:
