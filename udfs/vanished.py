@@ -13,6 +13,7 @@ Rules 1 and 3 do not judge `above` or fewer owners that are gone: so many may go
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+_SHOWN = 200  # characters of a key, which may be thousands long and would stand in every receipt
 _OTHERS_SHARE = 0.5  # beside a tenant that lost most of its owners, less of the others' loss is enough to doubt
 
 
@@ -54,4 +55,4 @@ def _sum(tenants: Mapping[str, Losses]) -> Losses:
 
 
 def _told(losses: Losses, whose: str) -> str:
-    return f"{losses.gone} of the {losses.known} {whose} are gone at once, for example {losses.example}"
+    return f"{losses.gone} of the {losses.known} {whose} are gone at once, for example {losses.example[:_SHOWN]}"
