@@ -42,7 +42,7 @@ from udfs.formats.offload_index import IndexEntry, index_name, object_name, pars
 from udfs.judge import Policy
 from udfs.judge_offload import OffloadPolicy
 from udfs.offload_target import Bucket
-from udfs.paths import managed_ledger_path
+from udfs.paths import LEDGERS_ROOT, Layout, managed_ledger_path
 from udfs.records import (
     LedgerComponent,
     LedgerMetadata,
@@ -178,7 +178,8 @@ def sweeper(bucket: Bucket, state: str, pairs: int, credentials: str) -> Offload
     store = S3Objects(S3Settings(bucket.endpoint, bucket.name, credentials_file=credentials))
     places = OffloadPlaces(loader, NoConfiguration(), (bucket,), lambda _bucket: store)
     journal = ParquetJournal(state, "bench", 0, clock)
-    return OffloadSweeper(places, loader, journal, clock, OffloadRules((EPOCH, 0), policy))
+    rules = OffloadRules((EPOCH, 0), policy, Layout.HIERARCHICAL, LEDGERS_ROOT)
+    return OffloadSweeper(places, loader, journal, clock, rules)
 
 
 class NoConfiguration:

@@ -27,8 +27,10 @@ from streaming.deletion.idle import is_idle
 from streaming.deletion.instance import Identity, Instance, begin_instance, coordination_of
 from streaming.deletion.outages import Outages
 from streaming.deletion.outbox import Outbox
+from streaming.deletion.owners import OwnersInUse
 from streaming.deletion.retries import DueLoop, Retries
 from streaming.deletion.service import LedgerDeletionService
+from streaming.deletion.tenants import HeldTenants
 from streaming.deletion.turn import Turn
 from streaming.deletion.upkeep import BackgroundCall, Upkeep, tidy_up
 from streaming.errors import ReaperError, StopRequestedError
@@ -40,6 +42,7 @@ from streaming.limits.blast_radius import BlastRadius
 from streaming.limits.breaker import Breaker, breaker_path
 from streaming.limits.census import count_ledgers
 from streaming.limits.last_hour import deletes_since
+from streaming.limits.tenants import TenantHolds, tenant_holds_path
 from streaming.metrics import Metrics
 from streaming.ports import MetadataStore, Pulsar, TopicAdmin
 from streaming.queries.checkpoints import refuse_changes, root_of, what_is_left
@@ -126,9 +129,11 @@ def _service(
         settings.topics.dead_letter: who.dead_letter_partitions,
     }
     copies, epoch = PulsarCopies(settings, targets), who.rules.epoch[1]
+    holds = TenantHolds(store, tenant_holds_path(settings.zookeeper.own_root, settings.service.name))
+    tenants = HeldTenants(holds, metrics, log.info)
     return LedgerDeletionService(
         receipts,
-        sweep=ChunkSweep(spark, settings, who, receipts, cache, watch, gate, describe),
+        sweep=ChunkSweep(spark, settings, who, receipts, OwnersInUse(cache, watch, gate, tenants), gate, describe),
         outbox=Outbox(receipts, copies, coordination, blast_radius, gate, outages, epoch),
         follow_up=FollowUp(receipts, cache, watch, blast_radius.breaker, outages, metrics, log.info),
         retries=Retries(Waiting(spark, settings.state.dir), receipts, turn, gate, outages, metrics, clock, describe),

@@ -1,5 +1,7 @@
 """Every metric of the service, those that PIP-186 lists among them, served for Prometheus."""
 
+from collections.abc import Iterable
+
 from prometheus_client import CollectorRegistry, Counter, Gauge, start_http_server
 
 from streaming.in_use.cache import InUseCache
@@ -52,6 +54,12 @@ class Metrics:
         self._tripped = Gauge(
             "ledger_deletion_limit_reached",
             "1 while a person has to look before more is deleted",
+            registry=self.registry,
+        )
+        self._held_tenants = Gauge(
+            "ledger_deletion_tenant_held",
+            "1 while nothing of this tenant is deleted until a person has looked",
+            ["tenant"],
             registry=self.registry,
         )
         self._cache = Gauge(
@@ -110,6 +118,13 @@ class Metrics:
     def tripped(self, is_tripped: bool) -> None:
         """Show whether a limit holds the work until a person has looked."""
         self._tripped.set(int(is_tripped))
+
+    def held_tenants(self, tenants: Iterable[str], *, no_more: Iterable[str] = ()) -> None:
+        """Show which tenants are held until a person has looked, and which are no more."""
+        for tenant in tenants:
+            self._held_tenants.labels(tenant).set(1)
+        for tenant in no_more:
+            self._held_tenants.labels(tenant).set(0)
 
     def outage(self) -> None:
         """Count one wait for a service."""

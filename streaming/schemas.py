@@ -70,6 +70,10 @@ PLAN = pa.schema(
     ]
 )
 
+OWNER = pa.schema(
+    [pa.field(c.TENANT, pa.string()), pa.field(c.REFERENCE_KEY, pa.string()), pa.field(c.ASKED, pa.int64())]
+)
+
 # Names of queries, as receipts hold them.
 REQUESTS = "requests"
 RETRY = "retry"

@@ -41,6 +41,7 @@ JUDGE, REFERENCES, OWNERSHIP, SIGHTINGS = (
 BLAST_RADIUS, DELETION = "udfs/blast_radius.py", "streaming/deletion"
 SWEEP, IN_USE, COORDINATION, LIMITS = (f"streaming/{name}" for name in ("sweep", "in_use", "coordination", "limits"))
 JOURNAL = "streaming/state/journal.py"
+VANISHED, OFFLOADS = "udfs/vanished.py", "udfs/judge_offload.py"
 
 MUTATIONS = (
     Mutation(
@@ -96,7 +97,24 @@ MUTATIONS = (
         "",
     ),
     Mutation("what shrank is not learnt", IN_USE, "and not self._is_less(key, now)", ""),
-    Mutation("most owners gone at once is doubted", IN_USE, "or len(gone) <= most:", "or gone:"),
+    Mutation("most owners gone at once is doubted", VANISHED, "if total.gone > above and", "if False and"),
+    Mutation("most of the others' owners are doubted too", VANISHED, "if others.gone > min(", "if False and min("),
+    Mutation("whoever lost the most is held at least", VANISHED, "        doubted.add(worst)\n", ""),
+    Mutation("a tenant that lost most is doubted", VANISHED, "if each.gone > above and", "if False and"),
+    Mutation(
+        "nothing of a held tenant is swept",
+        SWEEP,
+        "for at, job in jobs.items() if at not in held}",
+        "for at, job in jobs.items()}",
+    ),
+    Mutation("a tenant that is doubted is held", DELETION, "        if doubts.tenants:\n", "        if False:\n"),
+    Mutation("a doubt of all is asked about", DELETION, "        if doubts.everything:\n", "        if False:\n"),
+    Mutation(
+        "nothing is read for who may not ask",
+        "streaming/sweep/admitted.py",
+        "if isinstance(message.request, PendingDelete):",
+        "if message.row[c.REFERENCE_KEY]:",
+    ),
     Mutation(
         "a tenant's topic names its own only",
         "udfs/admission.py",
@@ -252,16 +270,33 @@ MUTATIONS = (
     Mutation(
         "duplicates are done once",
         SWEEP,
-        "leads.setdefault(one.path, one)",
-        "leads.setdefault(one.path + str(id(one)), one)",
+        "leads.setdefault((one.path, one.asks), one)",
+        "leads.setdefault((one.path, (*one.asks[:2], id(one))), one)",
     ),
     Mutation("a replaced instance stops", SWEEP, "if result.path == self._rules.epoch[0]:", "if False:"),
     Mutation(
         "another's request does not answer for mine",
         "streaming/sweep/jobs.py",
-        "if one.job.request != lead.job.request:",
-        "if False:",
+        "return self.key, self.job.request.managed_ledger, self.job.absent_since_ms",
+        'return "", "", None',
     ),
+    Mutation(
+        "of two that may delete it one is sent",
+        "streaming/sweep/jobs.py",
+        "if first.setdefault(what(one), one) is not one:",
+        "if first.setdefault(f'{what(one)}{id(one)}', one) is not one:",
+    ),
+    Mutation("only who owns a ledger misses it", SWEEP, " and not one.is_anothers", ""),
+    Mutation(
+        "parts of an upload prove their owner", OFFLOADS, "        return _unproven_parts(case)", "        return None"
+    ),
+    Mutation(
+        "BookKeeper says whose an upload is",
+        OFFLOADS,
+        "for metadata in (case.objects.metadata, case.objects.ledger):",
+        "for metadata in (case.objects.metadata,):",
+    ),
+    Mutation("a ledger that was not read proves no upload", OFFLOADS, "    if objects.ledger_unread:", "    if False:"),
     Mutation(
         "a cached reference answers only when PRESENT",
         SWEEP,

@@ -51,4 +51,7 @@ DELAY_MS = "delay_ms"
 # a plan (streaming.schemas.PLAN)
 TASK = "task"
 DELETES = "deletes"
+
+# admitted requests by owner (streaming.schemas.OWNER)
+ASKED = "asked"
 POSITION = (SOURCE, POSITION_LEDGER, POSITION_ENTRY, POSITION_BATCH)

@@ -10,6 +10,7 @@ from udfs.records import Outcome, Reason, Verdict
 _FREE_OF_CHARGE = frozenset(
     {
         Reason.SOURCE_SHRANK,
+        Reason.TENANT_HELD,
         Reason.TOO_YOUNG,
         Reason.ABOVE_NEWEST,
         Reason.OFFLOAD_IN_PROGRESS,

@@ -7,6 +7,7 @@ rules apply in this order; reasons to keep the objects come first:
 1. we keep the objects of an attempt that the list names (complete or not), or whose list could not be read;
 2. if nothing is stored under the attempt's name, it is already gone;
 3. objects that say they belong to another owner or cluster are refused for good; objects that don't say it are kept;
+   parts of an unfinished upload say nothing: BookKeeper's ledger of that id, or the owner's own list, has to say it;
 4. objects that are young, and an upload that may still go on, are kept for now;
 5. if the list suddenly names far fewer ledgers than at the last look, we keep all that it had;
 6. an owner that seems gone must be seen gone twice, far enough apart;
@@ -15,12 +16,14 @@ rules apply in this order; reasons to keep the objects come first:
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TypeGuard
 
 from udfs.judge import Policy, is_above_newest, is_second_look, kept_by_shrinkage
 from udfs.ownership import mismatch
 from udfs.records import (
     Counts,
     LedgerComponent,
+    LedgerMetadata,
     OffloadFacts,
     Outcome,
     PendingDelete,
@@ -52,7 +55,8 @@ class OffloadPolicy:
 class OffloadCase:
     """One request with all that is known of it; the reference must have been read after the objects.
 
-    exclusive: no other cluster uses the bucket, so objects that name no cluster are ours.
+    exclusive: no other cluster uses the bucket, so objects that name no cluster are our cluster's (of which owner, they
+    have to say themselves).
     absent_since_ms: when we ourselves first saw the owner gone; None: never.
     baseline: how many ledgers the owner's sources named at the last look that can be trusted; None: not known.
     """
@@ -109,9 +113,8 @@ def _refused(case: OffloadCase, policy: OffloadPolicy) -> Verdict | None:
     for cluster in _said(case.objects, CLUSTER_KEY):
         if policy.cluster and cluster != policy.cluster:
             return _never(Reason.OTHER_CLUSTER, f"it belongs to Pulsar cluster {cluster!r}, ours is {policy.cluster!r}")
-    metadata = case.objects.metadata
-    if metadata is not None and metadata.custom_metadata:
-        why = mismatch(case.request, metadata.custom_metadata)
+    for metadata in (case.objects.metadata, case.objects.ledger):
+        why = mismatch(case.request, metadata.custom_metadata) if _says(metadata) else None
         if why is not None:
             return _never(*why)
     for name in _said(case.objects, MANAGED_LEDGER_KEY):
@@ -132,12 +135,31 @@ def _unproven(case: OffloadCase) -> Verdict | None:
             f"the {what} no Pulsar cluster; if no other cluster offloads there, say exclusive = true for the bucket",
         )
     if not _stored(case.objects):
-        return None  # parts of an upload have no metadata at all; in a bucket of our own their name is enough
-    metadata = case.objects.metadata
-    if (metadata is not None and metadata.custom_metadata) or _said(case.objects, MANAGED_LEDGER_KEY):
+        return _unproven_parts(case)
+    if _says(case.objects.metadata) or _said(case.objects, MANAGED_LEDGER_KEY):
         return None
     return _later(
         Reason.PROOF_MISSING, f"nothing says whose ledger it was: {case.objects.index_detail or 'old broker'}"
+    )
+
+
+def _unproven_parts(case: OffloadCase) -> Verdict | None:
+    """Keep parts of which nothing says whose they are: whoever learns an upload's UUID can write it into a request.
+
+    The id of the ledger stands in the parts' key, and an id is given out once. So the ledger's own metadata in
+    BookKeeper says whose they are (_refused has compared it). Where BookKeeper has given the ledger up, the owner's
+    list says it, if it names the ledger as offloaded by another upload.
+    """
+    ledger_id, objects = case.request.ledger_id, case.objects
+    if objects.ledger_unread:
+        return _later(Reason.PROOF_MISSING, f"nothing says whose unfinished upload it is: {objects.ledger_unread}")
+    if _says(objects.ledger):
+        return None
+    if any(listed == ledger_id for listed, _uuid in case.reference.offloads):
+        return None
+    return _later(
+        Reason.PROOF_MISSING,
+        f"neither BookKeeper nor {case.reference.key} knows ledger {ledger_id}, of which it is an unfinished upload",
     )
 
 
@@ -164,6 +186,11 @@ def _by_absence(case: OffloadCase, policy: OffloadPolicy, now_ms: int) -> Verdic
     if not is_second_look(case.absent_since_ms, policy.patience, now_ms=now_ms):
         return _later(Reason.OWNER_ABSENT_ONCE, f"{case.reference.key} seems gone; looking again later")
     return Verdict(Outcome.DELETED, Reason.OWNER_GONE)
+
+
+def _says(metadata: LedgerMetadata | None) -> TypeGuard[LedgerMetadata]:
+    """Whether a ledger's metadata says whose it is; those of old brokers say nothing."""
+    return metadata is not None and bool(metadata.custom_metadata)
 
 
 def _stored(objects: OffloadFacts) -> Sequence[StoredObject]:

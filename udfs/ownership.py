@@ -54,6 +54,12 @@ def mismatch(request: PendingDelete, custom: Mapping[str, bytes]) -> tuple[Reaso
     return None
 
 
+def names_another(request: PendingDelete, custom: Mapping[str, bytes]) -> bool:
+    """Whether the ledger's metadata says that it is Pulsar's, and names another owner than the request."""
+    why = mismatch(request, custom)
+    return why is not None and why[0] in (Reason.OTHER_OWNER, Reason.OTHER_COMPONENT)
+
+
 def _owner_names(request: PendingDelete, custom: Mapping[str, bytes]) -> list[tuple[str, str | None, str | None]]:
     """Return (key, what the request says, what the ledger says) for each key that names the owner."""
     if request.component is LedgerComponent.SCHEMA_STORAGE:

@@ -51,7 +51,7 @@ class Reason(StrEnum):
     UNREFERENCED = "UNREFERENCED"  # CLOSED, old enough, its owner's current list does not name it
     OWNER_GONE = "OWNER_GONE"  # CLOSED, old enough, and its owner does not exist any more
     NOT_FOUND = "NOT_FOUND"  # there is no such ledger or object (any more)
-    DUPLICATE = "DUPLICATE"  # the same ledger was asked for twice in one batch
+    DUPLICATE = "DUPLICATE"  # the same ledger was asked for twice in one batch, or at the same time (RETRY)
 
     # kept for now (RETRY)
     IN_USE = "IN_USE"  # its owner refers to it
@@ -67,6 +67,7 @@ class Reason(StrEnum):
     STORE_UNAVAILABLE = "STORE_UNAVAILABLE"  # ZooKeeper, the broker or the object store did not answer
     STORE_REFUSED = "STORE_REFUSED"  # we have no right to delete it (ACL, credentials)
     STILL_THERE = "STILL_THERE"  # the store said that it was deleted, and we found it afterwards
+    TENANT_HELD = "TENANT_HELD"  # most known owners of its tenant are gone at once: a person must look first
     SOURCE_SHRANK = "SOURCE_SHRANK"  # its owner names far fewer ledgers than at our last look: a person must look first
     KEPT_AND_GONE = "KEPT_AND_GONE"  # we kept it as in use, and it was gone a moment later: the service stops
     OFFLOAD_IN_PROGRESS = "OFFLOAD_IN_PROGRESS"  # a broker may still be offloading it
@@ -185,6 +186,8 @@ class OffloadFacts:
 
     data: None where absent; also where a readable index stands for it (index_only), as it was not looked for.
     metadata: the ledger's, as the index embeds it; None where there is no readable index, index_detail says why.
+    ledger: the ledger's as BookKeeper has it, asked for only where parts are all that is stored; None where BookKeeper
+    has no such ledger, or where ledger_unread says why we don't know.
     """
 
     data: StoredObject | None
@@ -194,6 +197,13 @@ class OffloadFacts:
     data_bytes: int = 0
     index_only: bool = False
     uploads: tuple[UnfinishedUpload, ...] = ()
+    ledger: LedgerMetadata | None = None
+    ledger_unread: str = "BookKeeper was not asked for its ledger"
+
+    @property
+    def are_parts_only(self) -> bool:
+        """Whether parts of unfinished uploads are all that is stored: nothing of it carries any metadata."""
+        return bool(self.uploads) and self.data is None and self.index is None
 
 
 class Presence(StrEnum):

@@ -18,6 +18,7 @@ from streaming.coordination.exclusive import require_brokers_store, require_excl
 from streaming.coordination.pause import Pause
 from streaming.errors import ConfigError, ReaperError, RefusedError, SafetyError, UnavailableError
 from streaming.limits.breaker import Breaker, breaker_path
+from streaming.limits.tenants import TenantHolds, tenant_holds_path
 from streaming.ports import MetadataStore, Pulsar, TopicAdmin
 from streaming.queries.checkpoints import changes_of, left_behind, refuse_changes, root_of
 from streaming.queries.names import FURTHER, queries_of
@@ -144,6 +145,10 @@ def _tripped(store: MetadataStore, settings: Settings) -> str:
     why = Breaker(store, breaker_path(settings.zookeeper.own_root, settings.service.name)).reason()
     if why:
         raise SafetyError(f"LIMIT REACHED, nothing more is deleted: {why}")
+    held = TenantHolds(store, tenant_holds_path(settings.zookeeper.own_root, settings.service.name)).read()
+    if held:
+        tenants = "; ".join(f"{tenant}: {reason}" for tenant, reason in sorted(held.items()))
+        raise SafetyError(f"TENANTS HELD, nothing of them is deleted: {tenants}")
     return "within the limits"
 
 

@@ -1,27 +1,21 @@
 """Sweeps one chunk: asks who is in use, bounds it by the limits, sweeps in the executors, and commits the receipts."""
 
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-from pyspark.sql import DataFrame, Row, SparkSession
-from pyspark.sql import functions as F
+from pyspark.sql import DataFrame, SparkSession
 
+from streaming.config.policies import admission_of
 from streaming.config.settings import Settings
 from streaming.deletion.gate import Gate
 from streaming.deletion.instance import Identity
-from streaming.in_use.baseline import ALL
-from streaming.in_use.cache import InUseCache
-from streaming.in_use.watch import SourceWatch
+from streaming.deletion.owners import OwnersInUse
 from streaming.queries.streams import Describe
 from streaming.queries.transforms import grouped_by_owner, tasks_for
 from streaming.schemas import REQUESTS, RETRY
 from streaming.state.receipts import Receipts
+from streaming.sweep.admitted import admitted_owners
 from streaming.sweep.task import SweepTask, planned
-from udfs import columns as c
-from udfs.blast_radius import Chunk, Plan
-from udfs.records import Counts, Reference
-
-_KEYS_PER_CHUNK = 100_000  # owners whose sets travel with a broadcast; executors read the rest themselves
+from udfs.blast_radius import Chunk, Plan, Planned
 
 
 @dataclass(slots=True)
@@ -32,8 +26,7 @@ class ChunkSweep:
     settings: Settings
     identity: Identity
     receipts: Receipts
-    cache: InUseCache
-    watch: SourceWatch
+    owners: OwnersInUse
     gate: Gate
     describe: Describe
 
@@ -44,13 +37,13 @@ class ChunkSweep:
         """
         self.gate.wait_until_open()
         self.describe(query, batch_id, f"in-use sets for {total} requests")
-        named = rows.where(F.col(c.REFERENCE_KEY).isNotNull())
-        owners = named.groupBy(c.TENANT, c.REFERENCE_KEY).count().collect()
-        references, baselines = self._in_use(query, [row[c.REFERENCE_KEY] for row in owners[:_KEYS_PER_CHUNK]])
-        broadcast = self.spark.sparkContext.broadcast((references, baselines))
+        kind = RETRY if query == RETRY else REQUESTS
+        admitted = admitted_owners(rows, kind, admission_of(self.settings))
+        known = self.owners(query, admitted)
+        broadcast = self.spark.sparkContext.broadcast((known.references, known.baselines))
         parallelism = self.settings.two_phase.ledger_deletion_parallelism
         task = SweepTask(
-            query=RETRY if query == RETRY else REQUESTS,
+            query=kind,
             batch_id=batch_id,
             chunk=chunk,
             settings=self.settings,
@@ -61,11 +54,13 @@ class ChunkSweep:
             dead_letter_partitions=self.identity.dead_letter_partitions,
             tasks=tasks_for(total, parallelism),
             now_ms=self.gate.coordination.agreed_ms(),
+            held=known.held,
         )
+        asked = {owner: n for owner, n in admitted.items() if owner[0] not in known.held}
         try:
             grouped = grouped_by_owner(rows, total=total, parallelism=parallelism)
-            task = self._bound(query, task, grouped, owners)
-            self.describe(query, batch_id, f"sweeping {total} requests of {len(references)} owners")
+            task = self._bound(query, task, grouped, asked)
+            self.describe(query, batch_id, f"sweeping {total} requests of {len(known.references)} owners")
             try:
                 self.receipts.append(grouped.mapInArrow(task, self.receipts.schema), chunk)
             except Exception:
@@ -74,21 +69,11 @@ class ChunkSweep:
         finally:
             broadcast.destroy()
 
-    def _in_use(self, query: str, keys: list[str]) -> tuple[Mapping[str, Reference], Mapping[str, Counts]]:
-        """Return what these owners refer to, and the baseline of each (streaming.in_use.baseline)."""
-        references = self.cache.references(keys)
-        baselines, doubt = self.watch.before(references, keys)
-        if doubt:
-            self.gate.hold_if_doubted(query, doubt)
-            self.watch.baseline.forget([ALL])
-        return references, baselines
-
-    def _bound(self, query: str, task: SweepTask, grouped: DataFrame, owners: list[Row]) -> SweepTask:
+    def _bound(self, query: str, task: SweepTask, grouped: DataFrame, asked: Planned) -> SweepTask:
         """The task with the most that it may delete. Waits while a limit holds it."""
 
         def plan() -> Plan:
             self.describe(task.query, task.batch_id, "dry run: how much would be deleted")
             return planned(grouped, task)
 
-        asked = {(row[c.TENANT], row[c.REFERENCE_KEY]): row["count"] for row in owners}
         return replace(task, most_deletes=self.gate.bound(Chunk(query, task.batch_id, task.now_ms), asked, plan))

@@ -6,8 +6,10 @@ says so (`ledger-reaper accept`).
 """
 
 import json
+from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from itertools import islice
 
 from streaming.coordination.own_znodes import read_own
 from streaming.ports import MetadataStore
@@ -15,56 +17,88 @@ from udfs.completeness import baseline_in, is_unread, shrunk
 from udfs.judge import Policy
 from udfs.paths import schema_id_of
 from udfs.records import Counts, Presence, Reference
-from udfs.references import owner_of
+from udfs.references import owner_of, tenant_of_key
+from udfs.vanished import Doubts, Losses, doubts
 
 ALL = "*"
-_OWNERS_AT_MOST = 200_000  # about 200 bytes each; above this number we forget the owner that we learnt of first
+_OF_TENANT = "/*"  # after a tenant's name: all of its owners
+_OWNERS_AT_MOST = 200_000  # about 200 bytes each
 _ACCEPTED_AT_MOST = 1_000
 _NAMED_AT_MOST = 5
 
 
 @dataclass(slots=True)
 class Baseline:
-    """Counts by reference key."""
+    """Counts by reference key, kept by tenant.
+
+    Above owners_at_most, we forget owners of the tenants that have the most, first those that we learnt of first: no
+    tenant drives out what we know of another one.
+    """
 
     policy: Policy
-    _counts: dict[str, Counts] = field(default_factory=dict)
+    owners_at_most: int = _OWNERS_AT_MOST
+    _tenants: dict[str, dict[str, Counts]] = field(default_factory=dict)
 
     def of(self, keys: Iterable[str]) -> dict[str, Counts]:
         """Return the counts of these owners, as far as we know them."""
-        return {key: self._counts[key] for key in keys if key in self._counts}
+        found = ((key, self._of(key)) for key in keys)
+        return {key: counts for key, counts in found if counts is not None}
 
     def learn(self, certificates: Iterable[tuple[str, str]]) -> None:
         """Learn from (key, certificate); where an owner named far fewer ledgers than before, keep the old counts."""
         for key, text in certificates:
             now = baseline_in(text)
             if now is not None and not self._is_less(key, now):
-                self._counts.pop(key, None)
-                self._counts[key] = now
-        while len(self._counts) > _OWNERS_AT_MOST:
-            del self._counts[next(iter(self._counts))]
+                mine = self._tenants.setdefault(tenant_of_key(key), {})
+                mine.pop(key, None)
+                mine[key] = now
+        if sum(map(len, self._tenants.values())) > self.owners_at_most:
+            self._forget_some()
 
-    def vanished(self, references: Mapping[str, Reference]) -> str:
-        """Say why the sources can't be trusted: too many of the known owners are gone at once. "" where they can."""
-        gone = [key for key, each in references.items() if each.presence is Presence.GONE and key in self._counts]
-        most = self.policy.max_shrink * len(self._counts)
-        if len(gone) <= self.policy.shrink_applies_above or len(gone) <= most:
-            return ""
-        return f"{len(gone)} of the {len(self._counts)} owners known are gone at once, for example {gone[0]}"
+    def vanished(self, references: Mapping[str, Reference]) -> Doubts:
+        """Say whether the sources can't be trusted: too many of the known owners are gone at once."""
+        gone: defaultdict[str, list[str]] = defaultdict(list)
+        for key, each in references.items():
+            if each.presence is Presence.GONE and self._of(key) is not None:
+                gone[tenant_of_key(key)].append(key)
+        losses = {
+            tenant: Losses(len(known), len(gone[tenant]), gone[tenant][0]) if tenant in gone else Losses(len(known))
+            for tenant, known in self._tenants.items()
+        }
+        return doubts(losses, most=self.policy.max_shrink, above=self.policy.shrink_applies_above)
 
-    def forget(self, topics: Iterable[str]) -> None:
-        """Begin anew with these owners, which a person has looked at (managed ledger names; ALL: every one)."""
-        names = set(topics)
-        if ALL in names:
-            self._counts.clear()
-            return
-        schemas = {schema_id_of(name) for name in names}
-        for key in [key for key in self._counts if owner_of(key).name in names | schemas]:
-            del self._counts[key]
+    def forget(self, names: Iterable[str]) -> None:
+        """Begin anew with these owners, which a person has looked at.
+
+        names: of managed ledgers, all_of a tenant, or ALL.
+        """
+        looked_at = set(names)
+        if ALL in looked_at:
+            self._tenants.clear()
+        tenants = {name for name in looked_at if name.endswith(_OF_TENANT)}
+        for name in tenants:
+            self._tenants.pop(name.removesuffix(_OF_TENANT), None)
+        if topics := looked_at - tenants - {ALL}:
+            topics |= {schema_id_of(name) for name in topics}
+            for known in self._tenants.values():
+                for key in [key for key in known if owner_of(key).name in topics]:
+                    del known[key]
+
+    def _of(self, key: str) -> Counts | None:
+        return self._tenants.get(tenant_of_key(key), {}).get(key)
+
+    def _forget_some(self) -> None:
+        """Leave every tenant what it has, up to a share that is the same for all."""
+        left = self.owners_at_most
+        for done, known in enumerate(sorted(self._tenants.values(), key=len)):
+            share = left // (len(self._tenants) - done)
+            for key in list(islice(known, max(0, len(known) - share))):
+                del known[key]
+            left -= len(known)
 
     def _is_less(self, key: str, now: Counts) -> bool:
         most, above = self.policy.max_shrink, self.policy.shrink_applies_above
-        return bool(shrunk(self._counts.get(key), now, most=most, above=above))
+        return bool(shrunk(self._of(key), now, most=most, above=above))
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +109,7 @@ class Accepted:
     path: str
 
     def read(self) -> dict[str, int]:
-        """Return the time by managed ledger name, or ALL. Raises UnavailableError."""
+        """Return the time by name, as Baseline.forget takes names. Raises UnavailableError."""
         node = read_own(self.store, self.path)
         if node is None or not node.data:
             return {}
@@ -84,9 +118,9 @@ class Accepted:
         except (ValueError, TypeError, AttributeError):
             return {}  # a znode that we can't read accepts nothing
 
-    def add(self, topics: Iterable[str], *, now_ms: int) -> None:
+    def add(self, names: Iterable[str], *, now_ms: int) -> None:
         """Write down that a person has looked at these."""
-        known = sorted((self.read() | dict.fromkeys(topics, now_ms)).items(), key=lambda each: each[1])
+        known = sorted((self.read() | dict.fromkeys(names, now_ms)).items(), key=lambda each: each[1])
         self.store.create(self.path, b"", parents=True)
         self.store.set_data(self.path, json.dumps(dict(known[-_ACCEPTED_AT_MOST:])).encode())
 
@@ -98,9 +132,18 @@ def accepted_path(own_root: str, name: str) -> str:
 
 def is_accepted(key: str, at_ms: int, accepted: Mapping[str, int]) -> bool:
     """Whether a person has looked at this owner since at_ms, when a receipt was written."""
-    owner = owner_of(key)
-    names = (name for name in accepted if name == ALL or owner.name in (name, schema_id_of(name)))
-    return any(at_ms <= accepted[name] for name in names)
+    return any(at_ms <= accepted_ms and _covers(name, key) for name, accepted_ms in accepted.items())
+
+
+def all_of(tenant: str) -> str:
+    """Return the name that stands for all owners of a tenant, in what a person accepts."""
+    return f"{tenant}{_OF_TENANT}"
+
+
+def _covers(name: str, key: str) -> bool:
+    if name.endswith(_OF_TENANT):
+        return tenant_of_key(key) == name.removesuffix(_OF_TENANT)
+    return name == ALL or owner_of(key).name in (name, schema_id_of(name))
 
 
 def told(certificates: Iterable[tuple[str, str]]) -> str:

@@ -42,6 +42,10 @@ class InUseLoader:
         nodes = self._store.read_many([path for path, _version in asked])
         return {check for check, node in zip(asked, nodes, strict=True) if _version_of(node) == check[1]}
 
+    def ledgers(self, paths: Sequence[str]) -> list[Znode | Unreadable | None]:
+        """Read the znodes of BookKeeper's ledgers, in order; None: no such ledger. Raises UnavailableError."""
+        return self._store.read_many(paths)
+
     def lists(self, managed_ledgers: Iterable[str]) -> dict[str, ManagedLedgerInfo]:
         """Read topics' ledger lists in full; those that can't be read are left out. Raises UnavailableError."""
         names = list(dict.fromkeys(managed_ledgers))

@@ -20,6 +20,7 @@ from udfs.judge import refers_to
 from udfs.paths import Layout, ledger_path
 from udfs.records import Counts, LedgerType, Reason, Reference
 from udfs.units import DAY_MS
+from udfs.vanished import Doubts
 
 _RECALL_MS = DAY_MS
 _LOOK_AGAIN_S = 5.0  # a broker that deletes a schema or a topic deletes the ledger first, and the reference right after
@@ -50,8 +51,8 @@ class SourceWatch:
                 newest[key] = (at_ms, text)
         self.baseline.learn((key, text) for key, (_at_ms, text) in newest.items())
 
-    def before(self, references: Mapping[str, Reference], keys: list[str]) -> tuple[dict[str, Counts], str]:
-        """Return the baseline of these owners, and why nothing at all may be deleted ("": it may)."""
+    def before(self, references: Mapping[str, Reference], keys: list[str]) -> tuple[dict[str, Counts], Doubts]:
+        """Return the baseline of these owners, and whether so many owners are gone that a person must look first."""
         accepted = dict(self.accepted())
         self.baseline.forget(name for name, at_ms in accepted.items() if self._accepted_before.get(name) != at_ms)
         self._accepted_before = accepted

@@ -1,12 +1,13 @@
 """The words of a sweep: a job (one request), what the sweeper needs, and what became of the job.
 
-Several requests of a batch may mean the same ledger or the same objects. The first of them, the lead, is judged and
-worked off; the others take their answer from it.
+Several requests of a batch may mean the same ledger or the same objects. Those that are the same in all that a verdict
+rests on share one: the first of them, the lead, is judged and worked off, the others take their answer from it. Those
+that differ (they name different owners) are each judged for themselves; at most one of them deletes.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 from streaming.state.journal import JournalEntry
 from udfs.completeness import certificate
@@ -108,6 +109,11 @@ class OpenJob:
     length_bytes: int = 0
 
     @property
+    def asks(self) -> tuple[str, str, int | None]:
+        """What a verdict on the ledger or the objects rests on: two jobs with the same may share one."""
+        return self.key, self.job.request.managed_ledger, self.job.absent_since_ms
+
+    @property
     def is_to_delete(self) -> bool:
         """Whether the verdict is, for now, to delete."""
         return self.verdict is not None and self.verdict.outcome is Outcome.DELETED
@@ -134,11 +140,13 @@ class LedgerJob(OpenJob):
     """A job for a ledger in BookKeeper. path: the ledger's znode.
 
     sent: the verdict with which a delete was sent whose answer got lost. was_there: we saw the ledger.
+    is_anothers: the ledger's own metadata names another owner than the request.
     """
 
     path: str
     sent: Verdict | None = None
     was_there: bool = False
+    is_anothers: bool = False
 
     @property
     def is_kept(self) -> bool:
@@ -158,22 +166,34 @@ class LedgerJob(OpenJob):
         return replace(self.sent, detail="the answer was lost; looked again")
 
 
-def swept_of(one: OpenJob, lead: OpenJob, policy: Policy, *, now_ms: int, refreshed: bool = False) -> Swept:
-    """Say what became of a job whose lead is finished.
+_Job = TypeVar("_Job", bound=OpenJob)
 
-    A request that equals the lead's shares its verdict; only one of them says DELETED. A request that differs (it
-    names another owner for the same ledger) has to be judged for itself, so it comes back later.
+
+def one_for_each(deletable: Sequence[_Job], what: Callable[[_Job], str]) -> tuple[list[_Job], list[_Job]]:
+    """Divide jobs that were judged deletable: the first for each ledger or upload, and the others, which are kept.
+
+    Whatever becomes of the first, the others have to be judged again after that. what: names the ledger or upload.
+    """
+    first: dict[str, _Job] = {}
+    others = []
+    for one in deletable:
+        if first.setdefault(what(one), one) is not one:
+            one.later(Reason.DUPLICATE, "another request for it was worked off at the same time; looking again later")
+            others.append(one)
+    return list(first.values()), others
+
+
+def swept_of(one: OpenJob, lead: OpenJob, policy: Policy, *, now_ms: int, refreshed: bool = False) -> Swept:
+    """Say what became of a job whose lead, which asks for the same of the same owner, is finished.
+
+    It shares the verdict of its lead; only one of them says DELETED.
     """
     verdict, sources = lead.verdict, lead.sources(policy)
     if verdict is None:
         raise AssertionError(f"no verdict for {lead.job.request}")
-    if one is not lead:
-        if one.job.request != lead.job.request:
-            why = "another request for the same ledger or objects went first"
-            return Swept(Verdict(Outcome.RETRY, Reason.DUPLICATE, why), sources=sources)
-        if verdict.outcome is Outcome.DELETED:
-            why = "asked for twice in one batch"
-            return Swept(Verdict(Outcome.ALREADY_GONE, Reason.DUPLICATE, why), sources=sources)
+    if one is not lead and verdict.outcome is Outcome.DELETED:
+        why = "asked for twice in one batch"
+        return Swept(Verdict(Outcome.ALREADY_GONE, Reason.DUPLICATE, why), sources=sources)
     is_first_look = verdict.reason in _NEEDS_SECOND_LOOK
     since_ms = first_sight_ms(one.job.absent_since_ms, policy, now_ms=now_ms) if is_first_look else None
     return Swept(verdict, refreshed, since_ms, lead.length_bytes, sources)

@@ -6,6 +6,8 @@
 3. The journal is durable before the first delete is sent.
 4. A delete checks the znode versions that it was judged on, and our epoch. If any has changed, nothing is deleted.
 5. We look for each ledger after its deletion, and say DELETED only if we don't find it. We look for the kept ones too.
+6. Different requests for one ledger are each judged for themselves. Where two would delete it, only the first is sent;
+   the other is judged again after that.
 """
 
 from collections.abc import Mapping, Sequence
@@ -15,15 +17,17 @@ from streaming.errors import FencedError, RefusedError
 from streaming.in_use.loader import InUseLoader
 from streaming.ports import GuardResult, GuardStatus, SweepStore, Unreadable, Znode
 from streaming.state.journal import JournalEntry
-from streaming.sweep.jobs import Job, Journal, LedgerJob, Limiter, SweepRules, Swept, swept_of
+from streaming.sweep.jobs import Job, Journal, LedgerJob, Limiter, SweepRules, Swept, one_for_each, swept_of
 from streaming.sweep.references import SweepReferences
 from streaming.sweep.transactions import Guarded, Nodes, changed, guards_of, parent_of, portions, read_node, refused
 from udfs.judge import Case, judge, refers_to
 from udfs.ledger_facts import facts_of
+from udfs.ownership import names_another
 from udfs.paths import ledger_path
 from udfs.records import LedgerComponent, LedgerFacts, Outcome, Reason, Reference, Verdict
 from udfs.references import key_of
 
+_Asked = tuple[str, tuple[str, str, int | None]]  # a ledger's path, and what a verdict on it rests on
 _ROUNDS = 4  # a busy owner changes its list every few seconds; more rounds only add load, RETRY comes back anyway
 
 
@@ -44,9 +48,9 @@ class Sweeper:
     ) -> list[Swept]:
         """Work off jobs, in order. Raises UnavailableError (nothing is known; do all again), FencedError."""
         opened = [self._open(job) for job in jobs]
-        leads: dict[str, LedgerJob] = {}
+        leads: dict[_Asked, LedgerJob] = {}
         for one in opened:
-            leads.setdefault(one.path, one)
+            leads.setdefault((one.path, one.asks), one)
         references = SweepReferences(self._loader, cached)
         pending = list(leads.values())
         for _round in range(_ROUNDS):
@@ -58,7 +62,7 @@ class Sweeper:
         self._confirm_kept([one for one in leads.values() if one.is_kept], references)
         policy, now_ms = self._rules.policy, self._clock.now_ms()
         return [
-            swept_of(one, leads[one.path], policy, now_ms=now_ms, refreshed=references.was_stale(leads[one.path].key))
+            swept_of(one, leads[one.path, one.asks], policy, now_ms=now_ms, refreshed=references.was_stale(one.key))
             for one in opened
         ]
 
@@ -69,10 +73,12 @@ class Sweeper:
     def _one_round(
         self, pending: Sequence[LedgerJob], references: SweepReferences, limiter: Limiter | None
     ) -> list[LedgerJob]:
-        """Judge and delete once; return the jobs that need another look."""
-        nodes = dict(zip((p.path for p in pending), self._store.read_many([p.path for p in pending]), strict=True))
+        """Judge and delete once; return the jobs that need another look, those that were tried before others."""
+        paths = list(dict.fromkeys(one.path for one in pending))
+        nodes = dict(zip(paths, self._store.read_many(paths), strict=True))
         references.prepare(pending)
-        deletable = self._journaled(self._judge(pending, nodes, references), nodes)
+        first, others = one_for_each(self._judge(pending, nodes, references), lambda one: one.path)
+        deletable = self._journaled(first, nodes)
         again: list[LedgerJob] = []
         for portion in portions(guards_of(deletable, nodes, self._rules.epoch), limiter):
             if limiter is not None:
@@ -83,7 +89,7 @@ class Sweeper:
                 limiter.done()
             for guard, result in zip(portion, results, strict=True):
                 again += self._absorb(guard, result, references)
-        return again
+        return again + others
 
     def _judge(self, pending: Sequence[LedgerJob], nodes: Nodes, references: SweepReferences) -> list[LedgerJob]:
         """Give every job the verdict of now; return those to delete whose ledger is there."""
@@ -106,6 +112,7 @@ class Sweeper:
         one.judged_on = references[one.key]
         if facts is not None and facts.metadata is not None:
             one.length_bytes = facts.metadata.length_bytes
+            one.is_anothers = names_another(one.job.request, facts.metadata.custom_metadata)
         one.was_there = node is not None
         case = Case(one.job.request, facts, one.judged_on, one.job.absent_since_ms, one.job.baseline)
         return judge(case, self._rules.policy, now_ms=self._clock.now_ms())
@@ -173,9 +180,14 @@ class Sweeper:
 
         Where one is gone and its owner still refers to it, somebody deleted data that is in use. Where the owner gave
         it up meanwhile, a broker deleted it, as it may. Compacted ledgers are left out: the cursor's znode names an old
-        one until the broker writes the cursor again.
+        one until the broker writes the cursor again. So are ledgers that name another owner: that owner may give them
+        up, and whoever may set a subscription's properties can name any ledger there.
         """
-        kept = [one for one in kept if one.job.request.component is not LedgerComponent.COMPACTED_LEDGER]
+        kept = [
+            one
+            for one in kept
+            if one.job.request.component is not LedgerComponent.COMPACTED_LEDGER and not one.is_anothers
+        ]
         nodes = self._store.read_many([one.path for one in kept])
         missing = [one for one, node in zip(kept, nodes, strict=True) if node is None]
         if missing:

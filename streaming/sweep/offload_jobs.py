@@ -10,6 +10,7 @@ from streaming.sweep.jobs import Job, OpenJob
 from udfs.formats.offload_index import index_name, object_name
 from udfs.judge_offload import OffloadPolicy, refuse_request
 from udfs.offload_target import Bucket
+from udfs.paths import Layout
 from udfs.records import OffloadFacts, PendingDelete, Verdict
 from udfs.references import key_of
 
@@ -36,10 +37,12 @@ class Stores(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class OffloadRules:
-    """What a sweep of objects goes by. epoch: as in streaming.sweep.jobs.SweepRules."""
+    """What a sweep of objects goes by. epoch, layout, ledgers_root: as in streaming.sweep.jobs.SweepRules."""
 
     epoch: tuple[str, int]
     policy: OffloadPolicy
+    layout: Layout
+    ledgers_root: str
 
 
 @dataclass(slots=True, kw_only=True)

@@ -20,9 +20,10 @@ from streaming.errors import FencedError, RefusedError, UnavailableError
 from streaming.in_use.loader import InUseLoader
 from streaming.ports import ObjectStore
 from streaming.state.journal import ObjectEntry
-from streaming.sweep.jobs import Job, Limiter, Swept, swept_of
+from streaming.sweep.jobs import Job, Limiter, Swept, one_for_each, swept_of
 from streaming.sweep.offload_jobs import ObjectJournal, OffloadJob, OffloadRules, Stores, opened
 from streaming.sweep.offload_steps import abort_uploads, delete_data, delete_indexes, kept_versions, look
+from streaming.sweep.upload_owners import ask_bookkeeper
 from udfs.judge_offload import OffloadCase, judge_offload
 from udfs.offload_target import Bucket
 from udfs.records import Outcome, Reason, Reference, Verdict
@@ -33,6 +34,7 @@ _ABSENT = -1
 _CONFIRMED_AT_MOST = 100  # kept objects that we look for once more: S3 takes a request for each
 
 _T = TypeVar("_T")
+_Asked = tuple[Bucket | None, str, tuple[str, str, int | None]]
 
 
 class OffloadSweeper:
@@ -53,16 +55,14 @@ class OffloadSweeper:
         """Work off jobs, in order. Raises UnavailableError (ZooKeeper or journal: do all again), FencedError."""
         begun = [opened(job) for job in jobs]
         self._place([one for one in begun if one.verdict is None])
-        leads: dict[tuple[Bucket, str], OffloadJob] = {}
+        leads: dict[_Asked, OffloadJob] = {}
         for one in begun:
-            if one.bucket is not None:
-                leads.setdefault((one.bucket, one.name), one)
-        for bucket in dict.fromkeys(bucket for bucket, _name in leads):
+            leads.setdefault(_asked_of(one), one)
+        for bucket in dict.fromkeys(one.bucket for one in leads.values() if one.bucket is not None):
             self._sweep_bucket([one for one in leads.values() if one.bucket == bucket], limiter)
         policy, now_ms = self._rules.policy.patience, self._clock.now_ms()
         return [
-            swept_of(one, one if one.bucket is None else leads[one.bucket, one.name], policy, now_ms=now_ms)
-            for one in begun
+            swept_of(one, one if one.bucket is None else leads[_asked_of(one)], policy, now_ms=now_ms) for one in begun
         ]
 
     def _place(self, jobs: Sequence[OffloadJob]) -> None:
@@ -84,9 +84,10 @@ class OffloadSweeper:
     def _sweep_portion(self, store: ObjectStore, jobs: Sequence[OffloadJob], limiter: Limiter | None) -> None:
         _asked(lambda: look(store, jobs))
         seen = [one for one in jobs if one.objects is not None]
+        ask_bookkeeper(self._loader, self._rules, seen)
         references = self._loader.load({one.key for one in seen})
         self._judge(seen, references)
-        deletable = [one for one in seen if one.is_to_delete]
+        deletable, _others = one_for_each([one for one in seen if one.is_to_delete], lambda one: one.name)
         if deletable:
             self._delete(store, deletable, references, limiter)
         self._confirm_kept(store, seen)
@@ -143,6 +144,11 @@ class OffloadSweeper:
         for one in missing:
             if one.is_in_use:
                 one.later(Reason.KEPT_AND_GONE, f"{one.key} refers to it, and {one.name} vanished during the sweep")
+
+
+def _asked_of(one: OffloadJob) -> _Asked:
+    """What a verdict rests on: where the objects lie, under which name, and who is said to own them."""
+    return one.bucket, one.name, one.asks
 
 
 def _seen_key(one: OffloadJob) -> str:

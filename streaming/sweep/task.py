@@ -5,7 +5,7 @@ A SweepTask is pickled and sent to the executors. It opens its clients there, on
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cache
 from typing import Any, Protocol
 
@@ -35,7 +35,8 @@ from streaming.sweep.stores import configuration_for, places_for
 from udfs import columns as c
 from udfs.blast_radius import Plan
 from udfs.judge_offload import OffloadPolicy
-from udfs.records import Counts, LedgerType, Outcome, PendingDelete, Reference, Rejection, Verdict
+from udfs.records import Counts, LedgerType, Outcome, PendingDelete, Reason, Reference, Rejection, Verdict
+from udfs.references import key_of, tenant_of_key
 from udfs.sightings import absent_since_ms, subject_of
 
 
@@ -45,7 +46,7 @@ class SweepTask:
 
     owners: a Spark broadcast of (references by key, baseline counts by key). now_ms: the time that ages are judged by,
     on which the driver and ZooKeeper agree; a worker's own clock may be wrong. most_deletes: by task number, how many
-    deletes were planned (None: no limit).
+    deletes were planned (None: no limit). held: why each tenant is held of which nothing may be looked at or deleted.
     """
 
     query: str
@@ -60,6 +61,7 @@ class SweepTask:
     tasks: int
     now_ms: int
     most_deletes: tuple[int, ...] | None = None
+    held: Mapping[str, str] = field(default_factory=dict)
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Sweep record batches of schemas.MESSAGE into record batches of schemas.RECEIPT."""
@@ -106,7 +108,8 @@ def planned(grouped: DataFrame, task: SweepTask) -> Plan:
 class Worker:
     """Works off the messages of one task: each request goes to the sweeper of its ledger type, each gets a receipt.
 
-    sweepers: made when the first request needs them. owners: as in SweepTask. secret: signs sightings (udfs.sightings).
+    sweepers: made when the first request needs them. owners, held: as in SweepTask. secret: signs sightings
+    (udfs.sightings).
     """
 
     reader: MessageReader
@@ -115,6 +118,7 @@ class Worker:
     owners: tuple[Mapping[str, Reference], Mapping[str, Counts]]
     secret: bytes
     limiter: Limiter
+    held: Mapping[str, str]
 
     def receipts(self, rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
         """Sweep the requests in rows of schemas.MESSAGE; return a receipt for each message."""
@@ -124,7 +128,8 @@ class Worker:
             for at, message in enumerate(messages)
             if isinstance(message.request, PendingDelete)
         }
-        swept = self._sweep(jobs)
+        held = self._put_off(jobs) if self.held else {}
+        swept = held | self._sweep({at: job for at, job in jobs.items() if at not in held})
         return [
             self.writer.receipt(message, swept[at] if at in swept else _refused(message.request))
             for at, message in enumerate(messages)
@@ -134,6 +139,11 @@ class Worker:
         _references, baselines = self.owners
         seen_ms = absent_since_ms(self.secret, subject_of(request), message.properties)
         return Job(request, seen_ms, baselines.get(message.row[c.REFERENCE_KEY]))
+
+    def _put_off(self, jobs: Mapping[int, Job]) -> dict[int, Swept]:
+        """Put off the requests of held tenants, without a look at anything of theirs."""
+        whys = {at: self.held.get(tenant_of_key(key_of(job.request))) for at, job in jobs.items()}
+        return {at: Swept(Verdict(Outcome.RETRY, Reason.TENANT_HELD, why)) for at, why in whys.items() if why}
 
     def _sweep(self, jobs: Mapping[int, Job]) -> dict[int, Swept]:
         references, _baselines = self.owners
@@ -179,7 +189,7 @@ def worker_for(task: SweepTask, clients: Clients, clock: Clock, *, is_dry: bool 
         clock,
     )
     reader = MessageReader(task.query, admission_of(settings))
-    return Worker(reader, sweepers, writer, task.owners.value, task.secret, effects.limiter)
+    return Worker(reader, sweepers, writer, task.owners.value, task.secret, effects.limiter, task.held)
 
 
 def _effects(task: SweepTask, clients: Clients, clock: Clock) -> _Effects:
@@ -206,7 +216,8 @@ def _offload_sweeper(task: SweepTask, loader: InUseLoader, effects: _Effects, cl
     places = places_for(settings, loader)
     open_store = places.open_store
     places = replace(places, open_store=lambda bucket: effects.objects(open_store(bucket)))
-    return OffloadSweeper(places, loader, effects.journal, clock, OffloadRules(task.rules.epoch, policy))
+    rules = OffloadRules(task.rules.epoch, policy, task.rules.layout, task.rules.ledgers_root)
+    return OffloadSweeper(places, loader, effects.journal, clock, rules)
 
 
 def _task_number() -> int:

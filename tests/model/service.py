@@ -1,6 +1,7 @@
 """The service around the sweep, in few words: queues, batches, instances that come and go; and its observer."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from streaming.adapters.memory.store import CrashError, MemoryStore
@@ -17,6 +18,7 @@ from tests.builders import DAY_MS, MINUTE_MS, NOW_MS, ROOT, exists, put
 from tests.invariants import Deletion, Final
 from tests.model.pulsar import Pulsar
 from tests.world import EPOCH, MemoryJournal, ObservedTree, Removal, path_of
+from udfs.completeness import certificate
 from udfs.disposition import dispose
 from udfs.judge import Policy
 from udfs.paths import Layout, cursor_path, managed_ledger_path, schema_path
@@ -75,6 +77,21 @@ class HidingStore(MemoryStore):
         return [None if path in self.hidden else node for path, node in zip(paths, nodes, strict=True)]
 
 
+class RecordingLoader(InUseLoader):
+    """Writes down what each owner's sources said, whoever asked."""
+
+    def __init__(self, store: MemoryStore, cluster: "Cluster") -> None:
+        super().__init__(store, cluster.pulsar, cluster.clock)
+        self._said = cluster.said
+
+    def load(self, keys: Iterable[str]) -> dict[str, Reference]:
+        """Read all keys now."""
+        references = super().load(keys)
+        for key, reference in references.items():
+            self._said[key].add(certificate(reference))
+        return references
+
+
 class Instance:
     """One running service: its own session, cache and epoch; what it journals is durable."""
 
@@ -84,7 +101,7 @@ class Instance:
         self.store = HidingStore(tree)
         self.journal = MemoryJournal(self.store.faults)
         self.journal.entries = cluster.journaled
-        loader = InUseLoader(self.store, cluster.pulsar, cluster.clock)
+        loader = RecordingLoader(self.store, cluster)
         self.cache = InUseCache(loader, cluster.clock, REFRESH_MS, max_bytes=1_000_000)
         rules = SweepRules(Layout.HIERARCHICAL, ROOT, (EPOCH, self.epoch_version), POLICY)
         self.sweeper = Sweeper(self.store, loader, self.journal, cluster.clock, rules)
@@ -109,6 +126,8 @@ class Cluster:
         self.replays: list[tuple[frozenset[str], frozenset[str]]] = []
         self.allowances: dict[int, int] = {}
         self.unreadable: set[str] = set()
+        self.said: defaultdict[str, set[str]] = defaultdict(set)
+        self.certificates: list[tuple[str, str]] = []
         self.instances = [Instance(self), Instance(self)]
         self._cached: frozenset[str] = frozenset()
         self._sweeping: list[tuple[Instance, int]] = []
@@ -124,6 +143,10 @@ class Cluster:
     def waiting(self) -> Sequence[int]:
         """Messages that will be delivered again."""
         return list(self.queue)
+
+    def mistaken_certificates(self) -> list[tuple[str, str]]:
+        """Return the receipts' (key, certificate) that no look at this key's owner ever said."""
+        return [(key, text) for key, text in self.certificates if text and text not in self.said[key]]
 
     def publish(self, request: PendingDelete, properties: Mapping[str, str | None] | None = None) -> None:
         """A request comes in."""
@@ -186,6 +209,7 @@ class Cluster:
                 continue  # committed by another batch of this very run, while this one was under way
             ended = dispose(result.verdict, attempt=message.attempt, max_retry_delete_count=MAX_RETRIES)
             key = key_of(message.request)
+            self.certificates.append((key, result.sources))
             if result.refreshed:
                 stale.append(key)
             if ended.outcome is not Outcome.RETRY:

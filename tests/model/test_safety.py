@@ -222,6 +222,7 @@ class Safety(RuleBasedStateMachine):
     def all_promises_hold(self) -> None:
         for promise in PROMISES:
             promise(self.cluster)
+        assert self.cluster.mistaken_certificates() == [], "a receipt tells of another owner than its own"
 
     def teardown(self) -> None:
         """Promises are easily kept by doing nothing: when all is calm, what is garbage and asked for goes."""

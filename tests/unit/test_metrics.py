@@ -51,6 +51,12 @@ def test_when_everything_was_last_read_is_shown(metrics: Metrics) -> None:
     assert (value(metrics, "accounts_looked_at_seconds") or 0) > 0
 
 
+def test_a_held_tenant_shows_by_name_until_a_person_has_looked(metrics: Metrics) -> None:
+    metrics.held_tenants(["shop", "bank"])
+    metrics.held_tenants(["bank"], no_more=["shop"])
+    assert [value(metrics, "tenant_held", tenant=tenant) for tenant in ("shop", "bank", "calm")] == [0, 1, None]
+
+
 def test_a_limit_that_is_reached_shows_until_a_person_has_looked(metrics: Metrics) -> None:
     metrics.tripped(True)
     assert value(metrics, "limit_reached") == 1

@@ -13,6 +13,7 @@ from streaming.clock import ManualClock
 from streaming.config.load import load
 from streaming.config.settings import Settings
 from streaming.errors import UnavailableError
+from streaming.limits.tenants import TenantHolds, tenant_holds_path
 from streaming.ports import Pulsar
 from tests.builders import NOW_MS, ROOT, put
 
@@ -68,6 +69,18 @@ def test_where_a_service_does_not_answer_the_rest_is_looked_at_all_the_same(worl
     assert "state of this cluster" not in lines
     assert "accounts" not in lines
     assert worst(list(lines.values())) == UnavailableError.exit_code
+
+
+def test_held_tenants_are_named_until_a_person_has_looked(world: World) -> None:
+    name, root = world.settings.service.name, world.settings.zookeeper.own_root
+    holds = TenantHolds(world.store, tenant_holds_path(root, name))
+    holds.hold({"shop": "161 of the 200 owners known of tenant shop are gone at once"})
+    line = world.look()["blast radius"]
+    assert line.status is Status.PROBLEM
+    assert "nothing of them is deleted: shop: 161 of the 200" in line.says
+    assert "resume" in line.do
+    holds.clear()
+    assert world.look()["blast radius"].says == "within the limits"
 
 
 def test_another_clusters_directory_is_the_worst(world: World) -> None:

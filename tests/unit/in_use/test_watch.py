@@ -10,7 +10,7 @@ import pytest
 from deltalake import write_deltalake
 
 from streaming import schemas
-from streaming.in_use.baseline import ALL, Accepted, Baseline, is_accepted, told
+from streaming.in_use.baseline import ALL, Accepted, Baseline, all_of, is_accepted, told
 from streaming.in_use.watch import SourceWatch
 from streaming.state.receipts import TABLE, _complete, certificates, rows
 from streaming.state.tables import opened, table_path
@@ -22,6 +22,7 @@ from udfs.completeness import certificate
 from udfs.judge import Policy
 from udfs.paths import Layout, managed_ledger_path
 from udfs.records import Counts, Reason
+from udfs.vanished import Doubts
 
 STRICT = Policy(1, 1, 1, max_shrink=0.8, shrink_applies_above=100)
 KEY, OTHER = f"data:{TOPIC}", f"data:{OTHER_TOPIC}"
@@ -80,7 +81,7 @@ def test_what_a_chunk_said_is_the_baseline_of_the_next_and_logged_in_one_line(sc
     watch = scene.watch()
     write(scene.state, receipt(1, reference_key=KEY, sources=said(500, 480)))
     watch.after(1)
-    assert watch.before({}, [KEY, OTHER]) == ({KEY: Counts(500, 480)}, "")
+    assert watch.before({}, [KEY, OTHER]) == ({KEY: Counts(500, 480)}, Doubts())
     assert scene.lines == [
         "chunk 1: sources of 1 owners: ZooKeeper named 500 ids, brokers 480, 0 could not be read, 0 shrank"
     ]
@@ -144,10 +145,40 @@ def test_most_owners_gone_at_once_is_doubted(scene: Scene) -> None:
     watch = scene.watch()
     keys = [f"data:public/default/persistent/t{n}" for n in range(200)]
     watch.baseline.learn((key, said(2, 2)) for key in keys)
-    assert watch.before({key: gone(key) for key in keys[:160]}, keys)[1] == ""
-    assert (
-        "161 of the 200 owners known are gone at once" in watch.before({key: gone(key) for key in keys[:161]}, keys)[1]
-    )
+    assert watch.before({key: gone(key) for key in keys[:160]}, keys)[1] == Doubts()
+    doubts = watch.before({key: gone(key) for key in keys[:161]}, keys)[1]
+    assert doubts.tenants == {
+        "public": f"161 of the 200 owners known of tenant public are gone at once, for example {keys[0]}"
+    }
+    watch.baseline.learn((key.replace("public", "bank"), said(2, 2)) for key in keys)
+    both = {key.replace("public", tenant): gone(key) for key in keys[:170] for tenant in ("public", "bank")}
+    assert "340 of the 400 owners known are gone at once" in watch.before(both, keys)[1].everything
+
+
+def test_owners_that_were_never_seen_do_not_count_as_gone(scene: Scene) -> None:
+    keys = [f"data:public/default/persistent/t{n}" for n in range(200)]
+    assert scene.watch().before({key: gone(key) for key in keys}, keys)[1] == Doubts()
+
+
+def test_a_person_accepts_all_of_a_tenant_and_no_other(scene: Scene) -> None:
+    theirs = "schema:bank/default/orders"
+    write(scene.state, receipt(1, reference_key=KEY, sources=said(500, 480)))
+    write(scene.state, receipt(1, reference_key=theirs, sources=said(4, 4)))
+    watch = scene.watch()
+    scene.accepted = {all_of("public"): NOW_MS + 1}
+    assert watch.before({}, [KEY, theirs])[0] == {theirs: Counts(4, 4)}
+    assert scene.watch().before({}, [KEY, theirs])[0] == {theirs: Counts(4, 4)}
+
+
+def test_no_tenant_drives_out_what_is_known_of_another_one() -> None:
+    baseline = Baseline(STRICT, owners_at_most=10)
+    few = [f"data:bank/ns/persistent/t{n}" for n in range(3)]
+    many = [f"data:public/ns/persistent/t{n}" for n in range(100)]
+    baseline.learn([(key, said(2, 2)) for key in (*few, *many)])
+    assert list(baseline.of([*few, *many])) == [*few, *many[-7:]]
+    more = [f"schema:shop/ns/t{n}" for n in range(3)]
+    baseline.learn([(key, said(2, 2)) for key in more])
+    assert list(baseline.of([*few, *many, *more])) == [*few, *many[-4:], *more]
 
 
 def test_what_was_accepted_is_kept_in_zookeeper_and_bounded(scene: Scene) -> None:

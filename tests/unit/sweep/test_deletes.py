@@ -4,6 +4,8 @@ from dataclasses import replace
 
 import pytest
 
+from streaming.sweep.jobs import Job
+from streaming.sweep.pace import Capped, Pace
 from tests.builders import (
     CURSOR,
     DAY_MS,
@@ -167,13 +169,63 @@ class TestDuplicates:
     def test_of_one_kept_request_are_all_kept_for_its_reason(self, bench: Bench) -> None:
         assert whys(bench.sweep(*[data_request(8)] * 2)) == [(Outcome.RETRY, Reason.IN_USE)] * 2
 
-    def test_a_different_request_for_the_same_ledger_waits_for_its_own_turn(self, bench: Bench) -> None:
-        swept = bench.sweep(cursor_request(5), data_request(5))
-        assert whys(swept)[1] == (Outcome.RETRY, Reason.DUPLICATE)
+    @pytest.mark.parametrize("order", [[0, 1, 2], [2, 1, 0], [1, 2, 0]], ids=["true first", "true last", "in between"])
+    def test_forged_requests_neither_answer_for_the_true_one_nor_make_it_wait(
+        self, bench: Bench, order: list[int]
+    ) -> None:
+        bench.owner(cursor_path(TOPIC, CURSOR), cursor_znode(9))
+        bench.owner(managed_ledger_path(OTHER_TOPIC), list_znode(10))
+        bench.broker.topics[OTHER_TOPIC] = view(10)
+        cases = [
+            (data_request(5), DELETED),
+            (cursor_request(5), (Outcome.DEAD_LETTER, Reason.OTHER_COMPONENT)),
+            (data_request(5, OTHER_TOPIC), (Outcome.DEAD_LETTER, Reason.OTHER_OWNER)),
+        ]
+        swept = bench.sweep(*(cases[number][0] for number in order))
+        assert whys(swept) == [cases[number][1] for number in order]
+        assert len(bench.tree.removals) == len(bench.journal.entries) == 1
+
+    @pytest.mark.parametrize("order", [(0, 1), (1, 0)])
+    def test_a_request_that_is_kept_does_not_make_another_one_for_the_same_ledger_wait(
+        self, bench: Bench, order: tuple[int, int]
+    ) -> None:
+        """Whoever may set a subscription's properties can let his own topic name any ledger as its bucket."""
+        bench.owner(cursor_path(TOPIC, CURSOR), cursor_znode(-1, buckets=[5]))
+        cases = [(data_request(5), DELETED), (bucket_request(5), (Outcome.RETRY, Reason.IN_USE))]
+        swept = bench.sweep(*(cases[number][0] for number in order))
+        assert whys(swept) == [cases[number][1] for number in order]
+
+    @pytest.mark.parametrize("fails", [None, "before", "after"])
+    def test_of_true_requests_that_differ_one_deletes_and_the_others_find_it_gone(
+        self, bench: Bench, fails: str | None
+    ) -> None:
+        """All partitions of a topic share a schema, so each of them may ask for its ledgers."""
+        requests = [schema_request(5, topic=f"{TOPIC}-partition-{number}") for number in range(5)]
+        bench.owner(schema_path(SCHEMA), locator_znode(3, 7))
+        bench.ledger(requests[0])
+        bench.age()
+        if fails:
+            bench.store.faults.fail_at(2, applied=fails == "after")  # the journal is the first effect
+        swept = bench.sweeper().sweep([Job(one) for one in requests], {}, limiter=Capped(Pace(0), 2))
+        assert whys(swept) == [DELETED, *[(Outcome.ALREADY_GONE, Reason.NOT_FOUND)] * 4]
+        assert [removal.path for removal in bench.tree.removals] == [path_of(5)]
+        assert len(bench.journal.entries) == (2 if fails == "before" else 1)
+
+    def test_of_true_requests_that_differ_none_says_deleted_where_the_store_did_nothing(self, bench: Bench) -> None:
+        requests = [schema_request(5, topic=f"{TOPIC}-partition-{number}") for number in range(6)]
+        bench.owner(schema_path(SCHEMA), locator_znode(3, 7))
+        bench.ledger(requests[0])
+        bench.age()
+        bench.tree.deaf = True
+        told = whys(bench.sweep(*requests))
+        assert {outcome for outcome, _reason in told} == {Outcome.RETRY}
         assert path_of(5) in bench.left()
 
-    def test_a_forged_request_that_goes_first_does_not_answer_for_the_true_one(self, bench: Bench) -> None:
-        bench.owner(cursor_path(TOPIC, CURSOR), cursor_znode(9))
-        swept = bench.sweep(data_request(5), cursor_request(5))
-        assert whys(swept) == [DELETED, (Outcome.RETRY, Reason.DUPLICATE)]
-        assert why(bench.sweep(cursor_request(5))) == (Outcome.ALREADY_GONE, Reason.NOT_FOUND)
+    def test_a_sighting_of_its_own_makes_a_request_differ(self, bench: Bench) -> None:
+        """A copy that was put off before does not have to begin anew because the same was asked for again."""
+        gone = "public/default/persistent/gone"
+        bench.ledger(data_request(11, gone))
+        bench.age()
+        seen_ms = bench.clock.now_ms() - 11 * MINUTE_MS
+        jobs = [Job(data_request(11, gone)), Job(data_request(11, gone), seen_ms)]
+        assert whys(bench.sweeper().sweep(jobs, {}))[1] == (Outcome.DELETED, Reason.OWNER_GONE)

@@ -20,20 +20,22 @@ from tests.builders import (
     HOUR_MS,
     MINUTE_MS,
     OTHER_TOPIC,
+    ROOT,
     TOPIC,
     UUID,
     data_custom,
+    data_request,
     list_znode,
     metadata,
     offloaded,
 )
-from tests.world import EPOCH, POLICY, Bench
+from tests.world import EPOCH, POLICY, Bench, path_of
 from udfs.formats.managed_ledger import LedgerInfo, OffloadState
 from udfs.formats.offload_index import index_name, object_name, serialize_offload_index
 from udfs.judge import Policy
 from udfs.judge_offload import OffloadPolicy
 from udfs.offload_target import Bucket
-from udfs.paths import managed_ledger_path
+from udfs.paths import Layout, managed_ledger_path
 from udfs.records import (
     BrokerView,
     Counts,
@@ -129,7 +131,7 @@ class World:
         policy = OffloadPolicy(patience, offload_grace_ms=HOUR_MS, cluster="ours")
         loader = self.bench.loader()
         places = OffloadPlaces(loader, self.configuration, self.allowed, self.open)
-        rules = OffloadRules((EPOCH, self.bench.epoch_version), policy)
+        rules = OffloadRules((EPOCH, self.bench.epoch_version), policy, Layout.HIERARCHICAL, ROOT)
         return OffloadSweeper(places, loader, self.journal, self.bench.clock, rules)
 
     def open(self, bucket: Bucket) -> ObjectStore:
@@ -404,6 +406,69 @@ def test_parts_of_a_crashed_upload_are_given_up_in_a_bucket_of_our_own() -> None
     assert world.told(request()) == [(Outcome.ALREADY_GONE, Reason.NOT_FOUND)]
 
 
+class TestUploadsOfOthers:
+    """Whoever learns an unfinished upload's UUID can name it as his own. Here OTHER_TOPIC is uploading ledger 7."""
+
+    @pytest.fixture
+    def world(self) -> World:
+        world = World(exclusive=True)
+        theirs = LedgerInfo(7, 10, timestamp_ms=1, offload=OffloadState(OLD, complete=False))
+        world.bench.owner(managed_ledger_path(OTHER_TOPIC), list_znode(theirs, 12))
+        world.bench.broker.topics[OTHER_TOPIC] = BrokerView(Presence.PRESENT, (7, 12))
+        world.bench.ledger(data_request(7, OTHER_TOPIC))
+        world.objects.begin_upload(object_name(OLD, 7))
+        world.bench.age()
+        return world
+
+    def left(self, world: World) -> int:
+        return len(world.objects.unfinished_uploads([object_name(OLD, 7)]))
+
+    def test_are_refused_by_what_bookkeeper_says_of_the_ledger(self, world: World) -> None:
+        assert world.told(request(7)) == [(Outcome.DEAD_LETTER, Reason.OTHER_OWNER)]
+        assert self.left(world) == 1
+
+    def test_are_kept_while_their_owner_lists_them(self, world: World) -> None:
+        assert world.told(request(7, topic=OTHER_TOPIC)) == [(Outcome.RETRY, Reason.IN_USE)]
+        assert self.left(world) == 1
+
+    @pytest.mark.parametrize("order", [(0, 1), (1, 0)])
+    def test_go_for_their_owner_once_it_has_given_them_up_whoever_else_asks(
+        self, world: World, order: tuple[int, int]
+    ) -> None:
+        world.bench.owner(managed_ledger_path(OTHER_TOPIC), list_znode(7, 12))
+        cases = [(request(7), (Outcome.DEAD_LETTER, Reason.OTHER_OWNER)), (request(7, topic=OTHER_TOPIC), DELETED)]
+        assert world.told(*(cases[number][0] for number in order)) == [cases[number][1] for number in order]
+        assert self.left(world) == 0
+
+    def test_are_kept_where_bookkeeper_knows_the_ledger_no_more(self, world: World) -> None:
+        world.bench.tree.remove(path_of(7))
+        assert world.told(request(7)) == [(Outcome.RETRY, Reason.PROOF_MISSING)]
+        assert self.left(world) == 1
+
+    def test_are_kept_where_the_ledger_can_not_be_read(self, world: World) -> None:
+        world.bench.owner(LIST, list_znode(LedgerInfo(7, 10, timestamp_ms=1, offload=OffloadState(UUID)), 9))
+        world.bench.store.unreadable.add(path_of(7))
+        assert world.told(request(7)) == [(Outcome.RETRY, Reason.PROOF_MISSING)]
+        world.bench.store.unreadable.clear()
+        world.bench.ledger(data_request(7), data=b"junk")
+        assert world.told(request(7)) == [(Outcome.RETRY, Reason.PROOF_MISSING)]
+        assert self.left(world) == 1
+
+    def test_are_not_reached_by_a_request_for_a_ledger_of_ones_own_with_their_uuid(self, world: World) -> None:
+        """The key of the parts holds the ledger's id, and only parts under the request's own name are looked at."""
+        world.bench.ledger(data_request(5))
+        world.bench.age()
+        assert world.told(request(5)) == [(Outcome.ALREADY_GONE, Reason.NOT_FOUND)]
+        assert self.left(world) == 1
+
+
+def test_bookkeeper_is_asked_only_about_ledgers_of_which_parts_are_all_that_is_stored(world: World) -> None:
+    paths: list[str] = []
+    world.bench.store.faults.before(lambda _operation, asked: paths.extend(asked))
+    world.told(request(), request(uuid=UUID))
+    assert [path for path in paths if path.startswith(ROOT)] == []
+
+
 def test_parts_that_are_still_there_after_they_were_given_up_are_told() -> None:
     world = World(exclusive=True)
     world.objects.begin_upload(GARBAGE[0])
@@ -431,12 +496,29 @@ def test_the_same_request_twice_in_a_batch_counts_once(world: World) -> None:
     assert world.told(request(), request()) == [DELETED, (Outcome.ALREADY_GONE, Reason.DUPLICATE)]
 
 
-def test_of_two_different_requests_for_the_same_objects_the_second_is_looked_at_again(world: World) -> None:
-    assert world.told(request(topic=OTHER_TOPIC), request()) == [
-        (Outcome.DEAD_LETTER, Reason.OTHER_OWNER),
+@pytest.mark.parametrize("order", [(0, 1), (1, 0)])
+def test_of_two_different_requests_for_the_same_objects_each_is_judged_for_itself(
+    world: World, order: tuple[int, int]
+) -> None:
+    cases = [(request(topic=OTHER_TOPIC), (Outcome.DEAD_LETTER, Reason.OTHER_OWNER)), (request(), DELETED)]
+    swept = world.sweep(*(cases[number][0] for number in order))
+    assert [(each.verdict.outcome, each.verdict.reason) for each in swept] == [cases[number][1] for number in order]
+    sources = dict(zip(order, (each.sources for each in swept), strict=True))
+    assert sources[0].startswith("zookeeper=- ")
+    assert sources[1].startswith("zookeeper=2@")
+    assert world.objects.stored() == IN_USE
+
+
+def test_of_true_requests_that_differ_one_is_worked_off_and_the_others_are_looked_at_again(world: World) -> None:
+    """A sighting of its own makes one differ. Which of them goes first decides nothing: the next look finds it gone."""
+    jobs = [Job(request()), Job(request(), world.bench.clock.now_ms())]
+    swept = world.sweeper().sweep(jobs, {})
+    assert [(each.verdict.outcome, each.verdict.reason) for each in swept] == [
+        DELETED,
         (Outcome.RETRY, Reason.DUPLICATE),
     ]
-    assert world.told(request()) == [DELETED]
+    assert len(world.journal.entries) == 1
+    assert world.told(request()) == [(Outcome.ALREADY_GONE, Reason.NOT_FOUND)]
 
 
 @pytest.mark.parametrize("driver", ["azureblob", "aliyun-oss", "filesystem"])

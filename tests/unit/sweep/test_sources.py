@@ -5,9 +5,10 @@ from dataclasses import replace
 import pytest
 
 from streaming.sweep.jobs import Job
-from tests.builders import TOPIC, data_request, list_znode, view
+from tests.builders import OTHER_TOPIC, TOPIC, data_request, list_znode, view
 from tests.sweeps import LIST, cached_now, when
 from tests.world import Bench, path_of
+from udfs.paths import managed_ledger_path
 from udfs.records import Counts, Presence, Reason
 
 
@@ -41,6 +42,17 @@ class TestSources:
         assert swept.verdict.reason is reason
         assert ("was=" in swept.sources) == (reason is Reason.SOURCE_SHRANK)
         assert (path_of(5) in bench.left()) == (reason is Reason.SOURCE_SHRANK)
+
+    @pytest.mark.parametrize("is_forged_first", [True, False])
+    def test_each_result_tells_of_its_own_owner_also_where_two_ask_for_one_ledger(
+        self, bench: Bench, *, is_forged_first: bool
+    ) -> None:
+        bench.owner(managed_ledger_path(OTHER_TOPIC), list_znode(*range(100, 317)))
+        bench.broker.topics[OTHER_TOPIC] = view(*range(100, 317))
+        requests = [data_request(5, OTHER_TOPIC), data_request(5)]
+        swept = bench.sweep(*(requests if is_forged_first else requests[::-1]))
+        named = [one.sources.split("@")[0] for one in (swept if is_forged_first else swept[::-1])]
+        assert named == ["zookeeper=217", "zookeeper=2"]
 
     def test_what_shrank_between_look_and_delete_is_kept(self, bench: Bench) -> None:
         """The cached set is whole; the one that is read because the version changed is not."""

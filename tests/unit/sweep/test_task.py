@@ -49,6 +49,8 @@ def work(
     query: str = REQUESTS,
     source: str = SYSTEM,
     baseline: Counts | None = None,
+    held: Mapping[str, str] | None = None,
+    is_dry: bool = False,
 ) -> dict[str, Any]:
     """One message as it comes from Spark, and its receipt."""
     config = folder / "config.toml"
@@ -66,6 +68,7 @@ def work(
         dead_letter_partitions=4,
         tasks=1,
         now_ms=bench.clock.now_ms(),
+        held=held or {},
     )
     row = {
         c.SOURCE: f"{source}-partition-2",
@@ -79,7 +82,7 @@ def work(
         c.REFERENCE_KEY: key,
         c.TENANT: tenant_of(topic_of(request.managed_ledger)),
     }
-    (receipt,) = worker_for(task, Clients(bench.store, bench.broker), bench.clock).receipts([row])
+    (receipt,) = worker_for(task, Clients(bench.store, bench.broker), bench.clock, is_dry=is_dry).receipts([row])
     return receipt
 
 
@@ -127,6 +130,46 @@ def test_a_tenants_request_for_anothers_ledger_is_refused_and_the_ledger_named(
     receipt = work(bench, tmp_path, ORPHAN, {REAL_TOPIC: RIVALS}, query=query, source=source)
     assert (receipt[c.OUTCOME], receipt[c.REASON]) == ("DEAD_LETTER", "OTHER_TENANT")
     assert (receipt[c.LEDGER_ID], receipt[c.TOPIC_NAME]) == (5, topic_of(TOPIC))
+
+
+def reads_of(bench: Bench) -> list[str]:
+    """All that ZooKeeper is asked for from now on."""
+    reads: list[str] = []
+    bench.store.faults.before(lambda _operation, paths: reads.extend(paths))
+    return reads
+
+
+@pytest.mark.parametrize("is_dry", [False, True])
+def test_for_a_request_that_is_refused_nothing_is_read(bench: Bench, tmp_path: Path, *, is_dry: bool) -> None:
+    """Neither by the sweep nor by the dry run: a broker would load each topic that it is asked for."""
+    reads = reads_of(bench)
+    receipt = work(bench, tmp_path, ORPHAN, {}, source=RIVALS, is_dry=is_dry)
+    assert receipt[c.REASON] == "OTHER_TENANT"
+    assert receipt[c.SOURCES] is None
+    assert (reads, bench.broker.asked) == ([], [])
+    assert work(bench, tmp_path, ORPHAN, {}, is_dry=is_dry)[c.OUTCOME] == "DELETED"
+    assert bench.broker.asked == [TOPIC]
+
+
+@pytest.mark.parametrize("is_dry", [False, True])
+def test_a_request_of_a_held_tenant_is_put_off_without_a_look_and_without_costing_a_try(
+    bench: Bench, tmp_path: Path, *, is_dry: bool
+) -> None:
+    reads = reads_of(bench)
+    receipt = work(bench, tmp_path, ORPHAN, {}, held={"public": "161 of 200"}, is_dry=is_dry)
+    assert (receipt[c.OUTCOME], receipt[c.REASON], receipt[c.DETAIL]) == ("RETRY", "TENANT_HELD", "161 of 200")
+    assert receipt[c.ATTEMPT] == 0
+    assert (reads, bench.broker.asked) == ([], [])
+    assert work(bench, tmp_path, ORPHAN, {}, held={"rival": "all"}, is_dry=is_dry)[c.OUTCOME] == "DELETED"
+
+
+def test_a_sighting_from_before_a_hold_does_not_count_after_it(bench: Bench, tmp_path: Path) -> None:
+    """What the sources said then is what was doubted."""
+    properties = forged(bench, ABSENT) | {REAL_TOPIC: SYSTEM, RECONSUMETIMES: "1"}
+    receipt = work(
+        bench, tmp_path, ABSENT, properties, query=RETRY, source=f"{SYSTEM}-RETRY", held={"public": "161 of 200"}
+    )
+    assert OWNER_ABSENT_SINCE not in dict(receipt[c.MESSAGE_PROPERTIES])
 
 
 def test_a_receipt_says_what_the_sources_said(bench: Bench, tmp_path: Path) -> None:

@@ -3,7 +3,16 @@
 import pytest
 
 from streaming.errors import UnavailableError
-from tests.builders import TOPIC, compacted_request, cursor_znode, data_request, list_znode, view
+from tests.builders import (
+    CURSOR,
+    TOPIC,
+    bucket_request,
+    compacted_request,
+    cursor_znode,
+    data_request,
+    list_znode,
+    view,
+)
 from tests.sweeps import DELETED, LIST, when, why, whys
 from tests.world import Bench, path_of
 from udfs.paths import cursor_path
@@ -35,6 +44,19 @@ class TestKept:
         when(bench, "delete_guarded", lambda: bench.tree.remove(path_of(8)))
         swept = bench.sweep(data_request(8), data_request(5))
         assert whys(swept) == [(Outcome.RETRY, Reason.KEPT_AND_GONE), DELETED]
+
+    @pytest.mark.parametrize("is_kept_first", [True, False])
+    def test_a_ledger_that_another_owner_gives_up_is_not_missed_by_who_names_it_without_owning_it(
+        self, bench: Bench, *, is_kept_first: bool
+    ) -> None:
+        """Whoever may set a subscription's properties could else stop the service."""
+        bench.owner(cursor_path(TOPIC, CURSOR), cursor_znode(-1, buckets=[5]))
+        requests = [bucket_request(5), data_request(5)]
+        told = whys(bench.sweep(*(requests if is_kept_first else requests[::-1])))
+        assert (told if is_kept_first else told[::-1]) == [(Outcome.RETRY, Reason.IN_USE), DELETED]
+        when(bench, "delete_guarded", lambda: bench.tree.remove(path_of(8)))
+        bench.owner(cursor_path(TOPIC, CURSOR), cursor_znode(-1, buckets=[8]))
+        assert whys(bench.sweep(bucket_request(8), data_request(6))) == [(Outcome.RETRY, Reason.IN_USE), DELETED]
 
     def test_a_kept_ledger_that_its_owner_gave_up_and_deleted_meanwhile_is_nothing_strange(self, bench: Bench) -> None:
         def trim() -> None:

@@ -32,6 +32,7 @@ def test_without_retries_the_first_no_is_the_last() -> None:
 
 FREE = {
     Reason.SOURCE_SHRANK,
+    Reason.TENANT_HELD,
     Reason.TOO_YOUNG,
     Reason.ABOVE_NEWEST,
     Reason.OFFLOAD_IN_PROGRESS,

@@ -10,6 +10,7 @@ from udfs.judge import Policy
 from udfs.judge_offload import OffloadCase, OffloadPolicy, judge_offload, refuse_request
 from udfs.records import (
     LedgerComponent,
+    LedgerMetadata,
     LedgerType,
     OffloadContext,
     OffloadFacts,
@@ -51,7 +52,8 @@ def upload(begun_ms: int) -> UnfinishedUpload:
 PAIR = OffloadFacts(None, stored(), metadata(data_custom()), index_only=True)
 NOTHING = OffloadFacts(None, None, index_detail="there is no index object")
 DATA_ONLY = replace(NOTHING, data=stored())
-PARTS_ONLY = replace(NOTHING, uploads=(upload(OLD_MS),))
+PARTS_ONLY = replace(NOTHING, uploads=(upload(OLD_MS),), ledger=metadata(data_custom()), ledger_unread="")
+UNASKED = replace(NOTHING, uploads=(upload(OLD_MS),))
 REFERENCE = replace(reference_to(), offloads=frozenset({(5, OTHER_UUID), (8, UUID)}))
 DELETABLE = OffloadCase(REQUEST, PAIR, REFERENCE)
 
@@ -194,12 +196,53 @@ def test_objects_that_say_they_are_anothers_are_refused_for_good(objects: Offloa
             id="neither custom metadata nor signature",
         ),
         pytest.param(PARTS_ONLY, False, Outcome.RETRY, id="parts say nothing"),
-        pytest.param(PARTS_ONLY, True, Outcome.DELETED, id="parts in an exclusive bucket"),
+        pytest.param(PARTS_ONLY, True, Outcome.DELETED, id="parts in an exclusive bucket, the ledger names the owner"),
+        pytest.param(UNASKED, True, Outcome.RETRY, id="parts of a ledger that nobody asked for"),
+        pytest.param(
+            replace(PARTS_ONLY, ledger=None, ledger_unread="too large"),
+            True,
+            Outcome.RETRY,
+            id="parts of a ledger that could not be read, whatever the list says",
+        ),
+        pytest.param(
+            replace(PARTS_ONLY, ledger=None), True, Outcome.DELETED, id="parts of a ledger that only the list names"
+        ),
+        pytest.param(
+            replace(PARTS_ONLY, ledger=metadata({})), True, Outcome.DELETED, id="an old broker's ledger, listed"
+        ),
     ],
 )
 def test_unproven_objects_are_kept(objects: OffloadFacts, exclusive: bool, expected: Outcome) -> None:
     reason = Reason.PROOF_MISSING if expected is Outcome.RETRY else Reason.UNREFERENCED
     assert verdict_of(replace(DELETABLE, objects=objects, exclusive=exclusive)) == (expected, reason)
+
+
+@pytest.mark.parametrize("offloads", [frozenset(), frozenset({(8, UUID)})], ids=["none", "another ledger"])
+@pytest.mark.parametrize("ledger", [None, metadata({})], ids=["gone from BookKeeper", "an old broker's"])
+def test_parts_of_a_ledger_that_neither_bookkeeper_nor_the_list_gives_to_the_owner_are_kept(
+    ledger: LedgerMetadata | None, offloads: frozenset[tuple[int, str]]
+) -> None:
+    reference = replace(REFERENCE, offloads=offloads)
+    parts = replace(PARTS_ONLY, ledger=ledger)
+    case = replace(DELETABLE, objects=parts, exclusive=True, reference=reference)
+    assert verdict_of(case) == (Outcome.RETRY, Reason.PROOF_MISSING)
+    gone_owner = replace(case, reference=gone(), absent_since_ms=NOW_MS - HOUR_MS)
+    assert verdict_of(gone_owner) == (Outcome.RETRY, Reason.PROOF_MISSING)
+
+
+@pytest.mark.parametrize(
+    ("custom", "expected"),
+    [
+        pytest.param(data_custom(OTHER_TOPIC), Reason.OTHER_OWNER, id="another topic's"),
+        pytest.param(data_custom() | {"pulsar/cursor": b"c"}, Reason.OTHER_COMPONENT, id="a cursor's"),
+        pytest.param({"application": b"else"}, Reason.NOT_PULSARS, id="another application's"),
+    ],
+)
+def test_parts_of_anothers_ledger_are_refused_for_good_whatever_the_list_says(
+    custom: dict[str, bytes], expected: Reason
+) -> None:
+    parts = replace(PARTS_ONLY, ledger=metadata(custom))
+    assert verdict_of(replace(DELETABLE, objects=parts, exclusive=True)) == (Outcome.DEAD_LETTER, expected)
 
 
 def test_without_knowing_our_own_name_no_signature_is_believed() -> None:

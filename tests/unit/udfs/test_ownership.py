@@ -17,7 +17,7 @@ from tests.builders import (
     schema_custom,
     schema_request,
 )
-from udfs.ownership import mismatch
+from udfs.ownership import mismatch, names_another
 from udfs.records import LedgerComponent, PendingDelete, Reason
 
 V1_TOPIC = "public/cluster-a/default/persistent/orders"
@@ -33,6 +33,18 @@ REQUESTS = {
 @pytest.mark.parametrize("component", LedgerComponent)
 def test_a_ledger_matches_the_request_that_names_its_owner(component: LedgerComponent) -> None:
     assert mismatch(REQUESTS[component], custom_of(REQUESTS[component])) is None
+
+
+@pytest.mark.parametrize("asked", LedgerComponent)
+@pytest.mark.parametrize("found", LedgerComponent)
+def test_a_ledger_of_another_component_names_another(asked: LedgerComponent, found: LedgerComponent) -> None:
+    assert names_another(REQUESTS[asked], custom_of(REQUESTS[found])) == (asked is not found)
+
+
+def test_a_ledger_that_does_not_say_that_it_is_pulsars_names_nobody() -> None:
+    assert not names_another(data_request(), {})
+    assert not names_another(data_request(), {**data_custom(), "application": b"else"})
+    assert names_another(data_request(), data_custom("public/default/persistent/payments"))
 
 
 @pytest.mark.parametrize("asked", LedgerComponent)

@@ -1,0 +1,34 @@
+"""The tenants that are held while the service works, shown in the log and as a metric."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+
+from streaming.limits.tenants import TenantHolds
+from streaming.metrics import Metrics
+
+
+@dataclass(slots=True)
+class HeldTenants:
+    """One per service, asked by whoever has the turn. Raises UnavailableError when ZooKeeper does not answer."""
+
+    holds: TenantHolds
+    metrics: Metrics
+    log: Callable[[str], None]
+    _shown: Mapping[str, str] = field(default_factory=dict)
+
+    def now(self) -> Mapping[str, str]:
+        """Return why each held tenant is held."""
+        return self._show(self.holds.read())
+
+    def hold(self, doubted: Mapping[str, str]) -> Mapping[str, str]:
+        """Hold these tenants as well, until a person resumes; returns all that are held."""
+        return self._show(self.holds.hold(doubted) if doubted else self.holds.read())
+
+    def _show(self, held: Mapping[str, str]) -> Mapping[str, str]:
+        for tenant in held.keys() - self._shown.keys():
+            self.log(f"TENANT HELD, nothing of {tenant} is deleted: {held[tenant]}. Look, then `ledger-reaper resume`.")
+        for tenant in self._shown.keys() - held.keys():
+            self.log(f"tenant {tenant} resumed")
+        self.metrics.held_tenants(held, no_more=self._shown.keys() - held.keys())
+        self._shown = held
+        return held

@@ -1,0 +1,73 @@
+"""Whose owners a chunk may look at: of requests that the sweep admits too, and of no others."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from streaming import schemas
+from streaming.schemas import REQUESTS, RETRY
+from streaming.sweep.admitted import AdmittedOwners
+from streaming.sweep.messages import MessageReader
+from tests.builders import cursor_request, data_request
+from udfs import columns as c
+from udfs.admission import Admission
+from udfs.paths import tenant_of, topic_of
+from udfs.records import LedgerComponent, PendingDelete
+from udfs.references import key_of
+from udfs.retry import REAL_TOPIC
+from udfs.wire import encode
+
+SYSTEM, OWN = "persistent://pulsar/system/__ledger_deletion", "persistent://rival/reaper/requests"
+ADMISSION = Admission(frozenset({SYSTEM, OWN}), frozenset({"pulsar"}))
+MINE, THEIRS = data_request(5, "rival/ns/persistent/mine"), data_request(5, "public/default/persistent/theirs")
+COLUMNS = [
+    field
+    for field in schemas.MESSAGE
+    if field.name in (*c.POSITION, c.PAYLOAD, c.MESSAGE_PROPERTIES, c.REFERENCE_KEY, c.TENANT)
+]
+
+
+def row(request: PendingDelete, source: str, entry: int, properties: Sequence[tuple[str, str]] = ()) -> dict[str, Any]:
+    return {
+        c.SOURCE: f"{source}-partition-0",
+        c.POSITION_LEDGER: 7,
+        c.POSITION_ENTRY: entry,
+        c.POSITION_BATCH: -1,
+        c.PAYLOAD: encode(request),
+        c.MESSAGE_PROPERTIES: list(properties),
+        c.REFERENCE_KEY: key_of(request),
+        c.TENANT: tenant_of(topic_of(request.managed_ledger)),
+    }
+
+
+def owners(rows: Sequence[dict[str, Any]], query: str = REQUESTS, admission: Admission = ADMISSION) -> dict[str, int]:
+    batches = [pa.RecordBatch.from_pylist([each], schema=pa.schema(COLUMNS)) for each in rows]
+    (found,) = AdmittedOwners(query, admission)(batches)
+    return {one[c.REFERENCE_KEY]: one[c.ASKED] for one in found.to_pylist()}
+
+
+def test_requests_are_counted_by_owner_and_those_that_are_refused_are_not() -> None:
+    rows = [row(THEIRS, SYSTEM, 1), row(MINE, OWN, 2), row(MINE, OWN, 3), row(data_request(6), OWN, 4)]
+    assert owners(rows) == {key_of(THEIRS): 1, key_of(MINE): 2}
+
+
+@pytest.mark.parametrize("query", [REQUESTS, RETRY])
+@pytest.mark.parametrize("source", [SYSTEM, OWN, f"{SYSTEM}-RETRY"])
+@pytest.mark.parametrize("said", [None, SYSTEM, OWN, "persistent://other/ns/t"])
+@pytest.mark.parametrize(
+    "admission",
+    [
+        ADMISSION,
+        Admission(frozenset({SYSTEM, OWN}), frozenset({"pulsar"}), namespaces=frozenset({"public/default"})),
+        Admission(frozenset({SYSTEM}), frozenset(), components=frozenset({LedgerComponent.MANAGED_CURSOR})),
+    ],
+)
+@pytest.mark.parametrize("request_", [MINE, THEIRS, cursor_request(5)], ids=["mine", "theirs", "a cursor's"])
+def test_the_sweep_admits_the_same(
+    query: str, source: str, said: str | None, admission: Admission, request_: PendingDelete
+) -> None:
+    one = row(request_, source, 1, [(REAL_TOPIC, said)] if said else [])
+    (message,) = MessageReader(query, admission).read([one])
+    assert bool(owners([one], query, admission)) == isinstance(message.request, PendingDelete)

@@ -1,0 +1,66 @@
+"""What BookKeeper says of the ledger in an unfinished upload's name: its metadata, nothing, or that nobody knows."""
+
+from dataclasses import replace
+
+import pytest
+
+from streaming.sweep.jobs import Job
+from streaming.sweep.offload_jobs import OffloadJob, OffloadRules, opened
+from streaming.sweep.upload_owners import ask_bookkeeper
+from tests.builders import HOUR_MS, OTHER_TOPIC, ROOT, UUID, data_custom, data_request
+from tests.world import EPOCH, POLICY, Bench, path_of
+from udfs.judge_offload import OffloadPolicy
+from udfs.paths import Layout
+from udfs.records import LedgerType, OffloadContext, OffloadFacts, StoredObject, UnfinishedUpload
+
+RULES = OffloadRules((EPOCH, 0), OffloadPolicy(POLICY, HOUR_MS, "ours"), Layout.HIERARCHICAL, ROOT)
+PARTS = OffloadFacts(None, None, uploads=(UnfinishedUpload("name", "id", 1),))
+PAIR = replace(PARTS, index=StoredObject(1, 1))
+
+
+def job(facts: OffloadFacts = PARTS, ledger_id: int = 5) -> OffloadJob:
+    wanted = replace(
+        data_request(ledger_id), ledger_type=LedgerType.OFFLOAD_LEDGER, offload_context=OffloadContext(UUID)
+    )
+    one = opened(Job(wanted))
+    one.objects = facts
+    return one
+
+
+def test_its_metadata_where_it_has_the_ledger() -> None:
+    bench = Bench()
+    bench.ledger(data_request(5, OTHER_TOPIC))
+    one = job()
+    ask_bookkeeper(bench.loader(), RULES, [one])
+    assert one.facts.ledger is not None
+    assert one.facts.ledger.custom_metadata == data_custom(OTHER_TOPIC)
+    assert one.facts.ledger_unread == ""
+
+
+def test_nothing_where_it_has_no_such_ledger() -> None:
+    one = job()
+    ask_bookkeeper(Bench().loader(), RULES, [one])
+    assert (one.facts.ledger, one.facts.ledger_unread) == (None, "")
+
+
+@pytest.mark.parametrize("is_unreadable", [True, False])
+def test_that_nobody_knows_where_the_ledger_can_not_be_read(*, is_unreadable: bool) -> None:
+    bench = Bench()
+    bench.ledger(data_request(5), data=b"junk")
+    bench.store.unreadable |= {path_of(5)} if is_unreadable else set()
+    one = job()
+    ask_bookkeeper(bench.loader(), RULES, [one])
+    assert one.facts.ledger is None
+    assert one.facts.ledger_unread.startswith("its ledger can't be")
+
+
+def test_of_each_jobs_own_ledger_and_only_where_parts_are_all_that_is_stored() -> None:
+    bench = Bench()
+    bench.ledger(data_request(5))
+    asked: list[str] = []
+    bench.store.faults.before(lambda _operation, paths: asked.extend(paths))
+    jobs = [job(PAIR, 4), job(), job(ledger_id=6), job(OffloadFacts(None, None), 7)]
+    ask_bookkeeper(bench.loader(), RULES, jobs)
+    assert asked == [path_of(5), path_of(6)]
+    assert [one.facts.ledger is not None for one in jobs] == [False, True, False, False]
+    assert jobs[0].facts.ledger_unread
