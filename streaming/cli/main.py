@@ -15,6 +15,7 @@ from streaming.cli.receipts import receipts
 from streaming.cli.request import request
 from streaming.cli.service import jars, run
 from streaming.cli.undo import undo
+from streaming.terminal import say
 
 ORDER_OF_USE = (
     "check",
@@ -59,7 +60,7 @@ def _print_version(wanted: bool) -> None:
     if wanted:
         from importlib.metadata import version
 
-        typer.echo(f"ledger-reaper {version('ledger-reaper')}")
+        say(f"ledger-reaper {version('ledger-reaper')}")
         raise typer.Exit
 
 

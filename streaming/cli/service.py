@@ -5,6 +5,7 @@ from typing import Annotated
 import typer
 
 from streaming.cli.options import Config, OptionalConfig, settings_of
+from streaming.terminal import say
 
 
 def run(
@@ -29,4 +30,4 @@ def jars(config: OptionalConfig = None) -> None:
     from streaming.spark.session import fetched_jars
 
     found = fetched_jars(settings_of(config))
-    typer.echo(",".join(str(jar) for jar in (*found.everywhere, *found.driver)))
+    say(",".join(str(jar) for jar in (*found.everywhere, *found.driver)))

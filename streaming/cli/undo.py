@@ -1,6 +1,5 @@
 """`ledger-reaper undo`, and the advice it prints about what only the operator can find out."""
 
-import json
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated
 
@@ -11,6 +10,7 @@ from streaming.cli.state import require_state
 from streaming.clock import SystemClock
 from streaming.config.amounts import seconds_of
 from streaming.errors import ConfigError, RefusedError, SafetyError
+from streaming.terminal import say, say_json
 
 if TYPE_CHECKING:
     from streaming.undo.ledgers import Result, UndoReport
@@ -58,8 +58,12 @@ def undo(  # noqa: PLR0913  one parameter an option: that is what typer reads
             else undo_deletes(settings, clients.store, clients.pulsar.admin, wanted, dry_run=dry_run)
         )
     for each in report.results if json_lines else report.results[:_SHOWN]:
-        typer.echo(json.dumps(asdict(each)) if json_lines else _line(each))
-    typer.echo(advice_on_objects(report) if objects else advice(report), err=True)
+        if json_lines:
+            say_json(asdict(each))
+        else:
+            say(_line(each))
+    for line in (advice_on_objects(report) if objects else advice(report)).splitlines():
+        say(line, err=True)
     _raise_fault(report, None if objects else ledger)
 
 

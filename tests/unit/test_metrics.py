@@ -65,6 +65,6 @@ def test_outages_and_waiting_retries_are_shown(metrics: Metrics) -> None:
 
 
 def test_they_are_served_on_a_free_port(metrics: Metrics) -> None:
-    port = metrics.serve(0)
+    port = metrics.serve("127.0.0.1", 0)
     with urlopen(f"http://127.0.0.1:{port}/metrics", timeout=5) as answer:
         assert b"ledger_deletion_limit_reached" in answer.read()

@@ -14,7 +14,7 @@ DELTA = NEEDED["spark.sql.extensions"]
 
 
 def test_what_was_given_is_not_set_again_and_what_was_not_given_is_ours() -> None:
-    ours = NEEDED | chosen(load(None).spark)
+    ours = NEEDED | chosen(load(None).spark, {})
     given = {"spark.master": "local[4]", "spark.ui.port": "4123", "spark.scheduler.mode": "FIFO"}
     set_beside = completed(ours, given)
     assert not given.keys() & set_beside.keys()
