@@ -78,6 +78,10 @@ def _raise_fault(report: "UndoReport", ledger: int | None) -> None:
         raise RefusedError(f"{report.count(Undone.FAILED)} of {len(report.results)} could not be put back")
     if report.count(Undone.TOO_LATE):
         raise RefusedError(f"{report.count(Undone.TOO_LATE)} of {len(report.results)} came too late: the data are gone")
+    if report.count(Undone.UNREADABLE):
+        raise RefusedError(
+            f"{report.count(Undone.UNREADABLE)} of {len(report.results)} can't be read while a bookie is away"
+        )
     if ledger is not None and report.count(Undone.EXISTS):
         raise SafetyError(f"ledger {ledger} exists: undo never overwrites the metadata of an existing ledger")
 
@@ -105,10 +109,9 @@ def advice(report: "UndoReport") -> str:
     from streaming.undo.ledgers import NOT_READ, Undone
 
     lines = _counted(report)
-    late = [each for each in report.results if each.status is Undone.TOO_LATE]
-    back = [each for each in report.results if each.status is Undone.PUT_BACK]
-    unread = [each for each in back if each.detail == NOT_READ]
-    for each in (late or unread or back)[:1]:
+    back = [each for each in report.results if each.status in (Undone.PUT_BACK, Undone.UNREADABLE)]
+    unread = [each for each in back if each.status is Undone.UNREADABLE or each.detail == NOT_READ]
+    for each in (unread or back)[:1]:
         last = f" -le {each.last_entry_id}" if each.last_entry_id >= 0 else ""
         lines += [
             "A bookie drops the entries of a deleted ledger in its next garbage collection (gcWaitTime; 15 minutes by",
@@ -117,7 +120,7 @@ def advice(report: "UndoReport") -> str:
             "If BookKeeper finds no such entries, the undo came too late: the metadata points to nothing, and the next",
             "audit will say so.",
         ]
-    if late or back:
+    if back:
         lines += [
             "No topic refers to these ledgers: the next request for one (an audit sends such, too) deletes it again",
             "once it is safety.min_age_seconds old. So run `ledger-reaper pause` before you go on, and see to it that",

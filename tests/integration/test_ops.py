@@ -157,6 +157,19 @@ def test_a_dead_letter_goes_back_to_the_topic_it_came_from_or_stays(cluster: Clu
     assert _exists(cluster, foreign)
 
 
+def test_letters_that_anybody_wrote_are_shown_as_they_are(deploy: Deploy) -> None:
+    service = _made(deploy())
+    asked = payload("public/default/persistent/orders%5Bblink%5D-x%E2%80%AE", NOWHERE)
+    hostile = "a\x1b[2J\n2026 INFO forged\u202e"
+    _bury(service.settings, [asked, b"\x1b[31m"], REASON=f"IN_USE: {hostile}", mine=hostile)
+    listed, shown = service.call("dlq", "list"), service.call("dlq", "show")
+    assert "orders[blink]-x\\u202e" in "".join(listed.split())
+    assert "IN_USE: a\\x1b[2J\\n2026 INFO forged\\u202e" in shown
+    assert all(line.isprintable() for line in (*listed.splitlines(), *shown.splitlines()))
+    raw = [json.loads(line) for line in service.call("dlq", "show", "--json").splitlines()]
+    assert {each["properties"]["mine"] for each in raw} == {hostile}
+
+
 def _exists(cluster: Cluster, ledger_id: int) -> bool:
     return clients.znode_exists(cluster.addresses.zookeeper, ledgers.path_of(ledger_id))
 

@@ -3,7 +3,6 @@
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
-from rich.console import Console
 from rich.padding import Padding
 from rich.panel import Panel
 from rich.table import Table
@@ -13,7 +12,7 @@ from streaming.audit.report.summary import Sample, Summary
 from streaming.audit.report.words import CLASS_MEANING, INTRODUCTION, age_text, amount_text, size_text
 from streaming.audit.result import AuditResult
 from streaming.audit.space import WHY_ON_DISK, Space
-from streaming.terminal import cell
+from streaming.terminal import Terminal, cell
 from udfs.audit import FindingClass
 
 _TOPICS = 40
@@ -29,7 +28,7 @@ class Commands:
     explain: str
 
 
-def show(console: Console, result: AuditResult, summary: Summary, space: Space, scope: str = "") -> None:
+def show(console: Terminal, result: AuditResult, summary: Summary, space: Space, scope: str = "") -> None:
     """Print the whole audit. scope: the filters in words, "" for everything."""
     _head(console, result, scope)
     _missing(console, summary)
@@ -56,7 +55,7 @@ def in_short(result: AuditResult, summary: Summary) -> str:
     return f"{complete}, {result.totals['ledgers']} ledgers, {found}, {size_text(summary.orphans.size_bytes)} orphaned"
 
 
-def propose(console: Console, summary: Summary, commands: Commands, *, publishes: bool) -> None:
+def propose(console: Terminal, summary: Summary, commands: Commands, *, publishes: bool) -> None:
     """Say what the operator can do next."""
     if summary.orphans.count and not publishes:
         console.print(
@@ -73,7 +72,7 @@ def propose(console: Console, summary: Summary, commands: Commands, *, publishes
         console.print(cell(f"  {commands.explain}"), soft_wrap=True)
 
 
-def _head(console: Console, result: AuditResult, scope: str) -> None:
+def _head(console: Terminal, result: AuditResult, scope: str) -> None:
     started = datetime.fromtimestamp(result.started_ms / 1000, UTC).strftime("%Y-%m-%d %H:%M:%S")
     took = age_text((result.ended_ms - result.started_ms) / 1000)
     head = Text.assemble(("Ledger audit", "bold"), f" of {started} UTC; it took {took}.")
@@ -84,7 +83,7 @@ def _head(console: Console, result: AuditResult, scope: str) -> None:
         console.print(cell(only))
 
 
-def _missing(console: Console, summary: Summary) -> None:
+def _missing(console: Terminal, summary: Summary) -> None:
     missing = summary.of(FindingClass.MISSING)
     if missing.count:
         size = size_text(missing.size_bytes)
@@ -152,7 +151,7 @@ def _samples(title: str, samples: tuple[Sample, ...]) -> Table:
     return table
 
 
-def _certificate(console: Console, result: AuditResult) -> None:
+def _certificate(console: Terminal, result: AuditResult) -> None:
     certificate = result.certificate
     span = (
         f"The audit holds all that was written before ZooKeeper transaction {certificate.zxid_start:#x} and nothing "
