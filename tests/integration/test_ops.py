@@ -123,8 +123,11 @@ def test_dead_letters_are_worked_off_and_deletes_undone(cluster: Cluster, deploy
 
     assert "WOULD_PUT_BACK" in service.call("undo", "--topic", topic, "--dry-run")
     assert not any(_exists(cluster, each) for each in leaked)
-    # made-up ledgers: their metadata is back, no bookie ever had their entries, and the one that they name is not there
-    assert "3 UNREADABLE" in service.call("undo", "--topic", topic, "--since", "1h", code=1)
+    # made-up ledgers: no bookie ever had their entries, so nothing stays
+    assert "3 TOO_LATE" in service.call("undo", "--topic", topic, "--since", "1h", code=1)
+    assert not any(_exists(cluster, each) for each in leaked)
+    with faults.paused(cluster, Part.BOOKIE):  # nobody answers
+        assert "3 PUT_BACK" in service.call("undo", "--topic", topic, "--since", "1h")
     assert clients.read_znodes(cluster.addresses.zookeeper, list(before)) == before
     assert "exists" in service.call("undo", "--ledger", str(leaked[0]), code=4)
     assert "has nothing of the kind" in service.call("undo", "--ledger", "5", "--since", "1s", code=2)
