@@ -11,7 +11,7 @@ from streaming.terminal import say
 def run(
     config: Config,
     until_idle: Annotated[
-        bool, typer.Option("--until-idle", help="End as soon as no request is waiting, retries included")
+        bool, typer.Option("--until-idle", help="End when no request is waiting, or only for a person (exit code 4)")
     ] = False,
 ) -> None:
     """Run the service until it gets SIGTERM or SIGINT."""

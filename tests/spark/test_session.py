@@ -43,6 +43,33 @@ def test_a_session_leaves_sigint_to_us_and_its_files_where_they_are_told(tmp_pat
     assert not list(local_dir.iterdir())
 
 
+LOGGED = """
+import sys
+from pathlib import Path
+from streaming.config.load import load
+from streaming.spark.session import Jars, start
+
+spark = start(load(Path(sys.argv[1])), Jars(), with_delta=False)
+log = spark._jvm.org.apache.logging.log4j.LogManager.getLogger("a.B")
+log.error("topic a\\n2026 INFO forged\\x1b[2J\\u202e")
+spark.stop()
+"""
+
+
+def test_what_java_logs_of_others_forges_no_line_and_does_not_act_on_the_terminal(tmp_path: Path) -> None:
+    config = tmp_path / "config.toml"
+    config.write_text(
+        f'[spark]\nui_port = 0\nlocal_dir = "{tmp_path}/spark"\njava_options = "-XX:TieredStopAtLevel=1"\n'
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", LOGGED, str(config)], capture_output=True, text=True, timeout=120, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    lines = done.stderr.splitlines()
+    (first,) = [number for number, line in enumerate(lines) if line.endswith("Z ERROR B: topic a")]
+    assert lines[first + 1] == "    2026 INFO forged?[2J?"
+
+
 WATCHED = """
 import socket, sys, threading, time, urllib.error, urllib.request
 from pathlib import Path
