@@ -82,7 +82,7 @@ def test_a_letter_of_a_patterns_topic_that_is_gone_stays_and_becomes_no_trusted_
 def test_without_any_state_a_letter_stays_unless_a_person_names_the_topic(
     settings: Settings, admin: MemoryPulsar
 ) -> None:
-    letter = _letter(**{REASON: "IN_USE: listed"})
+    letter = _letter(REASON="IN_USE: listed")
     assert _target(settings, admin, letter) == Stays(UNPROVEN)
     assert _target(settings, admin, letter, to=OURS) == OURS
 
