@@ -1,42 +1,77 @@
 """Entry point of `ledger-reaper`, `python -m streaming` and spark-submit; the commands are in streaming/cli.
 
 Exit codes: 0 done, 1 fault of ours, 2 configuration, 3 a service is unreachable, 4 refused for safety.
+
+Native libraries (pyarrow, deltalake, pulsar) have threads of their own. If one of them lets go of a Python object while
+Python takes its interpreter down, the process ends with SIGABRT, although all was done and printed. So `main` ends the
+process before that, and after all else that Python does at an exit.
 """
 
+import atexit
+import os
 import sys
+
+_ended_with: list[int] = []  # the exit code, once main knows it
+
+
+def _end() -> None:
+    """End the process at once with main's exit code. What could not be printed is lost, so that is a fault."""
+    if _ended_with:
+        os._exit(_ended_with[0] or int(not flush()))
+
+
+# Before any other import: Python calls last what was registered first, after the libraries' own.
+atexit.register(_end)
 
 if not __package__ and sys.path:
     # spark-submit starts this file by its path: Python must not find our modules (metrics, …) as top-level ones
     sys.path.pop(0)
 
+import traceback
 from typing import NoReturn
-
-import typer
 
 from streaming.cli.logs import start_logging
 from streaming.cli.main import app
 from streaming.errors import ReaperError
 from streaming.spark.submitted import is_submitted
+from streaming.terminal import flush, say_lines
 
 
-def main() -> None:
-    """Run one command; an error of this program becomes one clear line and an exit code."""
+def main() -> NoReturn:
+    """Run one command, and end this process with its exit code."""
+    try:
+        run_command()
+    except SystemExit as ended:
+        _ended_with.append(_number(ended.code))
+    except BaseException:
+        _ended_with.append(1)
+        raise
+    sys.exit(_ended_with[0])
+
+
+def run_command() -> NoReturn:
+    """Run one command. Raises SystemExit; an error of this program becomes one clear line and an exit code."""
     start_logging()
+    code: str | int | None = 0
     try:
         app(prog_name="ledger-reaper")
     except ReaperError as error:
-        typer.echo(f"ledger-reaper: {error}", err=True)
-        _leave(error.exit_code)
+        say_lines(f"ledger-reaper: {error}", err=True)
+        code = error.exit_code
     except SystemExit as ended:
-        _leave(ended.code)
-
-
-def _leave(code: str | int | None) -> NoReturn:
+        code = ended.code
+    except Exception:
+        say_lines(traceback.format_exc().rstrip(), err=True)
+        code = 1
     if is_submitted() and "pyspark" in sys.modules:
         from streaming.spark.session import end_jvm
 
-        end_jvm(code if isinstance(code, int) else int(code is not None))
+        end_jvm(_number(code))
     sys.exit(code)
+
+
+def _number(code: str | int | None) -> int:
+    return code if isinstance(code, int) else int(code is not None)
 
 
 if __name__ == "__main__":

@@ -23,17 +23,18 @@ from streaming.deletion.chunk import ChunkSweep
 from streaming.deletion.copies import PulsarCopies
 from streaming.deletion.follow_up import FollowUp
 from streaming.deletion.gate import Gate
-from streaming.deletion.idle import is_idle
+from streaming.deletion.idle import is_idle, only_retries_wait
 from streaming.deletion.instance import Identity, Instance, begin_instance, coordination_of
 from streaming.deletion.outages import Outages
 from streaming.deletion.outbox import Outbox
 from streaming.deletion.owners import OwnersInUse
+from streaming.deletion.person import WaitsForPerson
 from streaming.deletion.retries import DueLoop, Retries
 from streaming.deletion.service import LedgerDeletionService
 from streaming.deletion.tenants import HeldTenants
 from streaming.deletion.turn import Turn
 from streaming.deletion.upkeep import BackgroundCall, Upkeep, tidy_up
-from streaming.errors import ReaperError, StopRequestedError
+from streaming.errors import ReaperError, SafetyError, StopRequestedError
 from streaming.in_use.baseline import Accepted, Baseline, accepted_path
 from streaming.in_use.cache import InUseCache
 from streaming.in_use.loader import InUseLoader
@@ -55,6 +56,7 @@ from streaming.spark.failures import raise_failure
 from streaming.spark.s3a import faults_named
 from streaming.spark.session import Jars, start
 from streaming.spark.signals import jvm_signals, on_signals
+from streaming.spark.submitted import NO_UI
 from streaming.state import journal
 from streaming.state.receipts import Receipts
 from streaming.state.waiting import Waiting
@@ -71,7 +73,8 @@ _LAST_WORDS_S = 2.0  # how long a stop lets what is under way come to its end
 def run(settings: Settings, jars: Callable[[], Jars], *, until_idle: bool = False) -> None:
     """Run the service until it is told to stop, or, with until_idle, until no request is waiting.
 
-    Raises ReaperError's family; returns normally after a clean stop.
+    Raises ReaperError's family: with until_idle SafetyError where all that is left waits for a person. Returns normally
+    after a clean stop.
     """
     stop = threading.Event()
     try:
@@ -115,8 +118,9 @@ def _service(
     receipts = Receipts(spark, settings.state.dir)
     identity.hold_state(receipts.table_id, root_of(settings))
     if settings.metrics.port >= 0:
-        log.info("metrics: http://127.0.0.1:%s/metrics", metrics.serve(settings.metrics.port))
-    log.info("Spark UI: %s", spark.sparkContext.uiWebUrl)
+        address = settings.metrics.address
+        log.info("metrics: http://%s:%s/metrics", address, metrics.serve(address, settings.metrics.port))
+    log.info("Spark UI: %s", spark.sparkContext.uiWebUrl or NO_UI)
     coordination = coordination_of(settings, instance)
     watch = _source_watch(settings, instance, loader)
     watch.recall(now_ms=clock.now_ms())
@@ -188,9 +192,10 @@ class _Running:
     broken: Exception | None = None
     gaps: list[str] = field(default_factory=list)
     was_idle: bool = False
+    left: str = ""
 
-    def watch(self, stop: threading.Event, is_idle: Callable[[], bool]) -> None:
-        """Look after all of it until stop is set, something fails, or no request is waiting."""
+    def watch(self, stop: threading.Event, is_idle: Callable[[], bool], left_to_person: Callable[[], str]) -> None:
+        """Look after all of it until stop is set, something fails, or no request is waiting but for a person's word."""
         while not stop.wait(_POLL_S):
             self.failed = self.queries.check_once()
             if self.failed or not self.due.is_alive:
@@ -202,6 +207,9 @@ class _Running:
                 log.info("idle: no request is waiting")
                 self.was_idle = True
                 self.background.finish(lambda: self.gaps.extend(self.upkeep.find_gaps()))
+                return
+            if (left := left_to_person()) and not self.queries.look_up():
+                self.left = left
                 return
             self.background.begin(self.upkeep.do_what_is_due)
 
@@ -215,6 +223,8 @@ class _Running:
         self.background.check()
         if self.gaps:
             raise ReaperError(f"not accounted for: {'; '.join(self.gaps)}")
+        if self.left:
+            raise SafetyError(f"what is left waits for a person: {self.left}")
 
 
 def _work(
@@ -233,13 +243,21 @@ def _work(
         lambda: reconcile(settings, pulsar, clock.now_ms(), matched=queries.matched, remembers=True),
         service.outages.metrics,
     )
+    accepted = service.follow_up.watch.accepted
+    person = WaitsForPerson(settings.state.dir, service.gate, retries.waiting, due, accepted, clock)
     running = _Running(queries, due, upkeep, BackgroundCall(stop))
     try:
         queries.start()
         log.info("reading %s", ", ".join((*settings.topics.requests, settings.topics.retry)))
         with _audits(spark, settings) as is_auditing:
+
+            def only_retries() -> bool:
+                return only_retries_wait(settings, admin, queries.running, due)
+
             running.watch(
-                stop, lambda: until_idle and not is_auditing() and is_idle(settings, admin, queries.running, due)
+                stop,
+                lambda: until_idle and not is_auditing() and is_idle(settings, admin, queries.running, due),
+                lambda: person.why(only_retries) if until_idle and not is_auditing() else "",
             )
     finally:
         stop.set()

@@ -5,7 +5,7 @@ ReaperError                exit 1: a fault of ours
 ├── UnavailableError       exit 3: the outcome is unknown or a service is away: look again, then retry
 │   └── BusyError          somebody else holds it at the moment: wait, but not for ever
 ├── RefusedError           exit 1: the service said no (rights, quota); a retry would say no again
-└── SafetyError            exit 4: going on could delete live data; a person looks first
+└── SafetyError            exit 4: a person looks first: going on could delete live data, or nothing goes on by itself
     └── FencedError        another instance took over; this one must stop at once
 
 StopRequestedError     no error: the service was asked to stop

@@ -69,9 +69,9 @@ class Metrics:
             registry=self.registry,
         )
 
-    def serve(self, port: int) -> int:
-        """Serve on 127.0.0.1; port 0 takes a free one. Returns the port."""
-        server, _thread = start_http_server(port, addr="127.0.0.1", registry=self.registry)
+    def serve(self, address: str, port: int) -> int:
+        """Serve on this address of the machine; port 0 takes a free one. Returns the port."""
+        server, _thread = start_http_server(port, addr=address, registry=self.registry)
         return int(server.server_port)
 
     def count(self, query: str, summary: ChunkSummary) -> None:

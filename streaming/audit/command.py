@@ -1,16 +1,13 @@
 """`ledger-reaper audit`: run an audit or take the last one, show what it found, and publish that if asked to."""
 
-import json
 import logging
 import shlex
-import sys
 import threading
 from dataclasses import dataclass
 from pathlib import Path
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
-from rich.console import Console
 
 from streaming.adapters.bookkeeper.bookies import announced
 from streaming.audit import columns as a
@@ -38,6 +35,7 @@ from streaming.coordination.identity import instance_id_of
 from streaming.errors import ReaperError, SafetyError
 from streaming.spark.failures import translated
 from streaming.spark.session import Jars, start
+from streaming.terminal import Terminal, cell, say_json, say_json_line
 from udfs import columns as c
 from udfs.audit import FindingClass
 
@@ -145,9 +143,9 @@ class AuditCommand:
         elif self.request.as_json:
             _print_json(selected, result)
         else:
-            terminal.show(Console(), result, summary, space, scope_text(self.request.options.filters))
-            Console().print(f"Report: {report}", soft_wrap=True)
-            terminal.propose(Console(), summary, self._commands(), publishes=self.request.publish)
+            terminal.show(Terminal(), result, summary, space, scope_text(self.request.options.filters))
+            Terminal().print(cell(f"Report: {report}"), soft_wrap=True)
+            terminal.propose(Terminal(), summary, self._commands(), publishes=self.request.publish)
         if missing := summary.of(FindingClass.MISSING).count:
             log.error("data was lost: topics refer to %s ledgers or objects that do not exist; see %s", missing, report)
 
@@ -164,7 +162,7 @@ class AuditCommand:
         return self.spark.read.parquet(self.place.spark_path(FINDINGS))
 
     def _phases(self) -> Phases:
-        return Phases(self.spark, Console(stderr=True, quiet=self.request.is_quiet), self.stop)
+        return Phases(self.spark, Terminal(stderr=True, quiet=self.request.is_quiet), self.stop)
 
     def _result(self, phases: Phases) -> AuditResult:
         if self.request.last:
@@ -221,6 +219,5 @@ def _refuse_other_cluster(settings: Settings, result: AuditResult) -> None:
 def _print_json(selected: DataFrame, result: AuditResult) -> None:
     lines = selected.select(F.to_json(F.struct(*_JSON_FIELDS), {"ignoreNullFields": "false"}))
     for row in lines.toLocalIterator(prefetchPartitions=True):
-        sys.stdout.write(row[0] + "\n")
-    sys.stdout.write(json.dumps({"complete": result.certificate.is_complete, "totals": result.totals}) + "\n")
-    sys.stdout.flush()
+        say_json_line(row[0])
+    say_json({"complete": result.certificate.is_complete, "totals": result.totals})

@@ -3,14 +3,12 @@
 It reads the ledger and its owner now, by the service's own rules, and needs no Spark.
 """
 
-import json
-import sys
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
 import pyarrow.dataset as ds
-from rich.console import Console
+from rich.text import Text
 
 from streaming.audit import columns as a
 from streaming.audit.place import FINDINGS, Place, place_of
@@ -25,6 +23,7 @@ from streaming.in_use.loader import InUseLoader
 from streaming.ports import Unreadable
 from streaming.state import receipts
 from streaming.sweep.pace import Pace
+from streaming.terminal import Terminal, cell, say, say_json
 from udfs import columns as c
 from udfs.audit import Unclaimed, claim_of
 from udfs.judge import Case, judge, refers_to
@@ -54,12 +53,12 @@ def explain(settings: Settings, ledger_id: int, *, as_json: bool) -> None:
     past = past_of(settings, ledger_id)
     audited = audited_as(place_of(settings, None), ledger_id)
     if as_json:
-        sys.stdout.write(json.dumps(as_fields(known) | {"receipts": past, "last_audit": audited}) + "\n")
+        say_json(as_fields(known) | {"receipts": past, "last_audit": audited})
     else:
         _print(known, past)
         for row in audited:
             said = " ".join(str(row[name]) for name in _AUDITED if row[name])
-            Console(soft_wrap=True).print(f"  last audit   {said}", markup=False, highlight=False)
+            say(f"  last audit   {said}")
 
 
 def look(settings: Settings, ledger_id: int, clock: Clock) -> Explained:
@@ -156,24 +155,24 @@ def _ledger_fields(facts: LedgerFacts, now_ms: int) -> dict[str, Any]:
 
 
 def _print(known: Explained, past: list[dict[str, Any]]) -> None:
-    console = Console(highlight=False, soft_wrap=True)
+    console = Terminal(soft_wrap=True)
     fields = as_fields(known)
-    console.print(f"[bold]Ledger {known.ledger_id}[/]  {known.path}")
+    console.print(Text.assemble((f"Ledger {known.ledger_id}", "bold"), cell(f"  {known.path}")))
     if known.facts is None:
         console.print("  This ledger does not exist (any more).")
     for label, text in _lines(fields):
-        console.print(f"  {label:<12}", text, markup=False)
+        console.print(cell(f"  {label:<12} {text}"))
     colour = {Outcome.DELETED: "yellow", Outcome.RETRY: "green", Outcome.ALREADY_GONE: "dim"}.get(
         known.verdict.outcome, "magenta"
     )
-    answer = f"[bold {colour}]{known.verdict.outcome} {known.verdict.reason}[/]"
-    console.print(f"\nThe service's answer to a request to delete it now: {answer}")
-    console.print(meaning_of(known.verdict.reason), markup=False)
+    answer = (f"{known.verdict.outcome} {known.verdict.reason}", f"bold {colour}")
+    console.print(Text.assemble("\nThe service's answer to a request to delete it now: ", answer))
+    console.print(meaning_of(known.verdict.reason))
     if known.verdict.detail:
-        console.print(f"({known.verdict.detail})", markup=False, style="dim")
+        console.print(cell(f"({known.verdict.detail})"), style="dim")
     for row in past:
         at = datetime.fromtimestamp(row[c.AT_MS] / 1000, UTC).strftime("%Y-%m-%d %H:%M:%S")
-        console.print(f"  receipt {at}  {row[c.OUTCOME]} {row[c.REASON]} {row[c.DETAIL] or ''}", markup=False)
+        console.print(cell(f"  receipt {at}  {row[c.OUTCOME]} {row[c.REASON]} {row[c.DETAIL] or ''}"))
 
 
 def _lines(fields: dict[str, Any]) -> list[tuple[str, str]]:

@@ -6,7 +6,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from pyspark.sql import SparkSession
-from rich.console import Console
 from rich.progress import (
     BarColumn,
     Progress,
@@ -18,6 +17,7 @@ from rich.progress import (
 )
 
 from streaming.audit.stopping import StoppedError
+from streaming.terminal import Terminal
 
 _TICK_SECONDS = 0.4
 _RATE_FROM_ROWS = 1_000
@@ -26,13 +26,13 @@ _RATE_FROM_ROWS = 1_000
 class Phases:
     """Shows one phase after another on stderr: a bar each on a terminal, otherwise a line each."""
 
-    def __init__(self, spark: SparkSession, console: Console, stop: threading.Event) -> None:
+    def __init__(self, spark: SparkSession, console: Terminal, stop: threading.Event) -> None:
         self._spark = spark
         self._stop = stop
         self._console = console
         self._shown = Progress(
             SpinnerColumn(finished_text="[green]✓[/]"),
-            TextColumn("{task.description}"),
+            TextColumn("{task.description}", markup=False),
             BarColumn(bar_width=24),
             TextColumn("{task.fields[rate]}", style="dim"),
             TimeElapsedColumn(),

@@ -7,6 +7,7 @@ import typer
 from streaming.cli.options import Config, Yes, confirm, settings_of
 from streaming.cli.state import settings_with_state
 from streaming.errors import ConfigError
+from streaming.terminal import say
 
 
 def accept(
@@ -36,7 +37,7 @@ def accept(
     if all_owners:
         confirm("Accept the lists of all topics as they are now, however short they have become?", yes=yes)
     with command_clients(settings) as clients:
-        typer.echo(
+        say(
             control.accept_vanished(settings, clients.pulsar)
             if gaps
             else control.accept(settings, clients.store, topic or [])

@@ -1,10 +1,7 @@
 """`ledger-reaper backlog`."""
 
-import json
-
-import typer
-
 from streaming.cli.options import Config, Json, settings_of
+from streaming.terminal import say, say_json
 
 
 def backlog(config: Config, json_lines: Json = False) -> None:
@@ -19,8 +16,8 @@ def backlog(config: Config, json_lines: Json = False) -> None:
     with command_clients(settings) as clients:
         counted = backlog_of(settings, clients.pulsar)
     if json_lines:
-        typer.echo(json.dumps(counted))
+        say_json(counted)
         return
     for topic, messages in counted["topics"].items():
-        typer.echo(f"{messages:>12}  {topic}")
-    typer.echo(f"{counted['messages']:>12}  in all")
+        say(f"{messages:>12}  {topic}")
+    say(f"{counted['messages']:>12}  in all")

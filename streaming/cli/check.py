@@ -1,11 +1,11 @@
 """`ledger-reaper check`."""
 
-import json
 from dataclasses import asdict
 
 import typer
 
 from streaming.cli.options import Config, Json, settings_of
+from streaming.terminal import say_json, say_lines
 
 
 def check(config: Config, json_lines: Json = False) -> None:
@@ -24,10 +24,10 @@ def check(config: Config, json_lines: Json = False) -> None:
         for line in look(settings, clients):
             lines.append(line)
             if json_lines:
-                typer.echo(json.dumps(asdict(line)))
+                say_json(asdict(line))
                 continue
-            typer.echo(f"{marks[line.status]} {line.what}: {line.says}")
+            say_lines(f"{marks[line.status]} {line.what}: {line.says}")
             if line.do:
-                typer.echo(f"         -> {line.do}")
+                say_lines(f"         -> {line.do}")
     if code := worst(lines):
         raise typer.Exit(code)

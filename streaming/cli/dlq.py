@@ -1,19 +1,18 @@
 """`ledger-reaper dlq`: see dead letters, publish them again, or close them."""
 
-import json
 from collections.abc import Iterable
 from dataclasses import asdict
 from itertools import islice
 from typing import Annotated, Any
 
 import typer
-from rich.console import Console
 from rich.table import Table
 
 from streaming.cli.options import Config, DryRun, Json, Yes, confirm, settings_of, utc
 from streaming.clock import SystemClock
 from streaming.config.amounts import seconds_of
-from streaming.errors import ConfigError
+from streaming.errors import ConfigError, SafetyError
+from streaming.terminal import Terminal, cell, say, say_json
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -43,18 +42,18 @@ def list_groups(
         found = groups(settings, clients.pulsar, chosen, SystemClock().now_ms())
     if json_lines:
         for group in found:
-            typer.echo(json.dumps(asdict(group)))
+            say_json(asdict(group))
         return
     if not found:
-        typer.echo("no dead letters")
+        say("no dead letters")
         return
     table = Table()
     for name in ("state", "reason", "messages", "age", "owner"):
         table.add_column(name, justify="right" if name == "messages" else "left", overflow="fold")
     for group in found:
         owner = group.owner.removeprefix("persistent://")
-        table.add_row(group.state, group.reason, str(group.messages), group.age, owner)
-    Console().print(table)
+        table.add_row(*map(cell, (group.state, group.reason, group.messages, group.age, owner)))
+    Terminal().print(table)
 
 
 @app.command()
@@ -81,7 +80,10 @@ def show(  # noqa: PLR0913  one parameter an option: that is what typer reads
         letters = selected(settings, clients.pulsar, chosen, SystemClock().now_ms(), known)
         for letter, state in islice(letters, limit):
             facts = described(settings, letter, state)
-            typer.echo(json.dumps(facts) if json_lines else _text(facts))
+            if json_lines:
+                say_json(facts)
+            for line in () if json_lines else _lines(facts):
+                say(line)
             shown += 1
     if not shown and ids:
         raise ConfigError(f"no dead letter has the id {', '.join(ids)}; `dlq show` without ids shows all")
@@ -96,7 +98,7 @@ def replay(  # noqa: PLR0913  one parameter an option: that is what typer reads
     owner: Owner = "",
     older_than: OlderThan = "",
     every: Every = False,
-    to: Annotated[str, typer.Option("--to", help="One of topics.requests; needed if receipts don't tell")] = "",
+    to: Annotated[str, typer.Option("--to", help="The request topic for those whose own no receipt shows")] = "",
     dry_run: DryRun = False,
     yes: Yes = False,
     as_json: Json = False,
@@ -159,9 +161,14 @@ def _what(chosen: Any) -> str:
 def _say(done: str, report: Any, *, dry_run: bool, as_json: bool) -> None:
     facts = {"done": done, "dry_run": dry_run, **asdict(report)}
     if as_json:
-        typer.echo(json.dumps(facts))
-    else:
-        typer.echo("\n".join(_summary(done, report, dry_run=dry_run)))
+        say_json(facts)
+    for line in () if as_json else _summary(done, report, dry_run=dry_run):
+        say(line)
+    if report.stays:
+        raise SafetyError(
+            f"{sum(report.stays.values())} dead letters can go nowhere and stay: {'; '.join(report.stays)}. "
+            "`dlq show` shows them, and `dlq write-off` closes them"
+        )
 
 
 def _summary(done: str, report: Any, *, dry_run: bool) -> Iterable[str]:
@@ -173,9 +180,11 @@ def _summary(done: str, report: Any, *, dry_run: bool) -> Iterable[str]:
         yield f"  {messages} to {topic}"
     for state, letters in report.skipped.items():
         yield f"{letters} left alone: {state}"
+    for why, letters in report.stays.items():
+        yield f"{letters} stay: {why}"
 
 
-def _text(facts: dict[str, Any]) -> str:
+def _lines(facts: dict[str, Any]) -> Iterable[str]:
     lines = [f"{facts['id']}  {facts['state']}  {facts['reason_text'] or facts['reason']}"]
     lines.append(f"  given up {utc(facts['publish_ms'])} after {facts['attempt']} tries, in {facts['partition']}")
     decoded = facts["request"] or facts["rejection"]
@@ -188,7 +197,7 @@ def _text(facts: dict[str, Any]) -> str:
         for row in facts["history"]
     ]
     lines += [f"  replayed as {each['message_id']} ({each['run']})" for each in facts["replayed_as"]]
-    return "\n".join(lines)
+    return lines
 
 
 _SHOWN = 2000

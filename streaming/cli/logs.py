@@ -5,6 +5,8 @@ import sys
 import time
 from typing import TextIO
 
+from streaming.terminal import plain_lines
+
 _LEVELS_OF_LOG4J = {"WARNING": "WARN", "CRITICAL": "FATAL"}
 
 
@@ -19,9 +21,9 @@ class Log4jFormatter(logging.Formatter):
         super().__init__("%(asctime)s %(level)s %(name)s: %(message)s")
 
     def format(self, record: logging.LogRecord) -> str:
-        """One record as text."""
+        """One record as text. A line that begins with a blank goes on with the record before it."""
         record.level = _LEVELS_OF_LOG4J.get(record.levelname, record.levelname)
-        return super().format(record)
+        return plain_lines(super().format(record))
 
 
 def start_logging(stream: TextIO | None = None) -> None:

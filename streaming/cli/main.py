@@ -15,6 +15,7 @@ from streaming.cli.receipts import receipts
 from streaming.cli.request import request
 from streaming.cli.service import jars, run
 from streaming.cli.undo import undo
+from streaming.terminal import say
 
 ORDER_OF_USE = (
     "check",
@@ -59,7 +60,7 @@ def _print_version(wanted: bool) -> None:
     if wanted:
         from importlib.metadata import version
 
-        typer.echo(f"ledger-reaper {version('ledger-reaper')}")
+        say(f"ledger-reaper {version('ledger-reaper')}")
         raise typer.Exit
 
 
@@ -74,5 +75,6 @@ def ledger_reaper(
     Begin with `check` and `audit`: neither of them deletes anything.
 
     Exit codes: 0 done; 1 a fault of this program, or a service refused something; 2 the configuration or an option is
-    wrong; 3 a service can't be reached; 4 refused, because going on could delete data that is in use.
+    wrong; 3 a service can't be reached; 4 a person must look: going on could delete data that is in use, or all that
+    is left waits for a person.
     """

@@ -5,6 +5,7 @@ from typing import Annotated
 import typer
 
 from streaming.cli.options import Config, settings_of
+from streaming.terminal import say
 
 
 def pause(
@@ -22,7 +23,7 @@ def pause(
 
     settings = settings_of(config)
     with command_clients(settings) as clients:
-        typer.echo(control.pause(settings, clients.store, why))
+        say(control.pause(settings, clients.store, why))
 
 
 def resume(config: Config) -> None:
@@ -32,4 +33,4 @@ def resume(config: Config) -> None:
 
     settings = settings_of(config)
     with command_clients(settings) as clients:
-        typer.echo(control.resume(settings, clients.store))
+        say(control.resume(settings, clients.store))

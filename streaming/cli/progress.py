@@ -3,8 +3,9 @@
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from rich.console import Console
 from rich.progress import Progress, SpinnerColumn, TaskID, TextColumn, TimeElapsedColumn
+
+from streaming.terminal import Terminal
 
 MB = 1_000_000
 
@@ -12,11 +13,11 @@ MB = 1_000_000
 class Steps:
     """One step after another, on stderr. A step ends when the next one begins, or at the end."""
 
-    def __init__(self, console: Console) -> None:
+    def __init__(self, console: Terminal) -> None:
         self._console = console
         self._live = Progress(
             SpinnerColumn(finished_text="[green]✓[/]"),
-            TextColumn("{task.description}"),
+            TextColumn("{task.description}", markup=False),
             TextColumn("{task.fields[amount]}", style="dim"),
             TimeElapsedColumn(),
             console=console,
@@ -59,7 +60,7 @@ class Steps:
 @contextmanager
 def steps() -> Iterator[Steps]:
     """Show steps until the with block ends. The last step gets its tick only if nothing was raised."""
-    shown = Steps(Console(stderr=True))
+    shown = Steps(Terminal(stderr=True))
     shown.start()
     try:
         yield shown

@@ -1,6 +1,5 @@
 """`ledger-reaper receipts`: what became of requests, as JSON rows for machines and as a table for people."""
 
-import json
 import sys
 from collections import Counter, deque
 from collections.abc import Iterable
@@ -8,11 +7,11 @@ from typing import Annotated, Any
 
 import typer
 from rich import box
-from rich.console import Console
 from rich.table import Table
 
 from streaming.cli.options import Config, Json, settings_of, utc
 from streaming.cli.state import require_state
+from streaming.terminal import Terminal, cell, say, say_json
 from udfs import columns as c
 from udfs.records import Outcome
 
@@ -37,13 +36,13 @@ def receipts(
     found = receipts_of(settings, ledger=ledger, topic=topic, outcome=outcome)
     if json_lines:
         for row in found:
-            typer.echo(json.dumps(row))
+            say_json(row)
     else:
         is_filtered = (ledger, topic, outcome) != (None, None, None)
         _print_table(found, nothing=_nothing(settings.state.dir, is_filtered=is_filtered))
     why, since_ms = noted(settings.state.dir)
     if why:
-        typer.echo(f"The service deletes nothing, held since {utc(since_ms)} UTC: {why}", err=True)
+        say(f"The service deletes nothing, held since {utc(since_ms)} UTC: {why}", err=True)
 
 
 def _nothing(state_dir: str, *, is_filtered: bool) -> str:
@@ -54,14 +53,14 @@ def _nothing(state_dir: str, *, is_filtered: bool) -> str:
 
 def _print_table(rows: Iterable[dict[str, Any]], *, nothing: str) -> None:
     """The newest receipts, and how many there are of each outcome and reason."""
-    console = Console(width=None if sys.stdout.isatty() else _PIPE_WIDTH)
+    console = Terminal(width=None if sys.stdout.isatty() else _PIPE_WIDTH)
     newest: deque[dict[str, Any]] = deque(maxlen=_TABLE_ROWS)
     counted: Counter[tuple[str, str]] = Counter()
     for row in rows:
         counted[row[c.OUTCOME], row[c.REASON]] += 1
         newest.append(row)
     if not newest:
-        console.print(nothing, markup=False, soft_wrap=True)
+        console.print(cell(nothing), soft_wrap=True)
         return
     table = Table(
         box=box.SIMPLE_HEAD, title=f"Receipts (the newest {len(newest)} of {counted.total()})", title_justify="left"
@@ -72,14 +71,12 @@ def _print_table(rows: Iterable[dict[str, Any]], *, nothing: str) -> None:
     table.add_column("topic", overflow="fold")
     for row in newest:
         table.add_row(
-            utc(row[c.AT_MS]),
-            str(row[c.LEDGER_ID] if row[c.LEDGER_ID] is not None else "-"),
-            row[c.OUTCOME],
-            row[c.REASON],
-            str(row[c.ATTEMPT]),
-            *([row[c.COMPONENT] or "-"] if is_wide else []),
-            (row[c.TOPIC_NAME] or "-").removeprefix("persistent://"),
+            cell(utc(row[c.AT_MS])),
+            cell(row[c.LEDGER_ID] if row[c.LEDGER_ID] is not None else "-"),
+            *map(cell, (row[c.OUTCOME], row[c.REASON], row[c.ATTEMPT])),
+            *([cell(row[c.COMPONENT] or "-")] if is_wide else []),
+            cell((row[c.TOPIC_NAME] or "-").removeprefix("persistent://")),
         )
     console.print(table)
     for (outcome, reason), n in sorted(counted.items()):
-        console.print(f"{n:>9}  {outcome:<13} {reason}")
+        console.print(cell(f"{n:>9}  {outcome:<13} {reason}"))

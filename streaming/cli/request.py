@@ -8,6 +8,7 @@ import typer
 
 from streaming.cli.options import Config, settings_of
 from streaming.errors import ConfigError
+from streaming.terminal import say
 
 _SHOWN = 20
 
@@ -31,7 +32,7 @@ def request(
         raise ConfigError(f"there is no file {file}")
     with command_clients(settings) as clients, sys.stdin.buffer if file == "-" else Path(file).open("rb") as lines:
         report = publish_lines(settings, clients.pulsar.admin, lines, unchecked=unchecked)
-    typer.echo(f"{report.published} requests published to {settings.topics.requests[0]}", err=True)
+    say(f"{report.published} requests published to {settings.topics.requests[0]}", err=True)
     if report.invalid:
         shown = "\n".join(f"  line {number}: {why}" for number, why in report.invalid[:_SHOWN])
         more = f"\n  … and {len(report.invalid) - _SHOWN} more" if len(report.invalid) > _SHOWN else ""

@@ -1,6 +1,5 @@
 """`ledger-reaper sandbox` (older name: `cluster`): a real Pulsar cluster on this machine, to try things out."""
 
-import json
 import signal
 from dataclasses import asdict
 from pathlib import Path
@@ -9,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from streaming.errors import UnavailableError
+from streaming.terminal import say, say_json
 
 if TYPE_CHECKING:
     from streaming.sandbox.cluster import Cluster
@@ -29,20 +29,17 @@ def up(home: HomeOption = DEFAULT_HOME, as_json: JsonOption = False) -> None:
 
     HOME/local.toml is then a configuration for this cluster: set LEDGER_REAPER_CONFIG to it, or name it with --config.
     """
-    from rich.console import Console
-
     from streaming.cli.progress import steps
     from streaming.sandbox import cluster as sandbox
     from streaming.sandbox.home import Part
 
-    console = Console(stderr=True)
     before = _running_parts(home)
     # Whoever ends this command by SIGTERM gets the same tidying as with Ctrl-C.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     with steps() as shown:
         made = sandbox.up(home, say=shown.say, progress=shown.advance)
     if len(before) == len(Part):
-        console.print(f"The cluster in {made.home.root} was running already.", markup=False)
+        _say(f"The cluster in {made.home.root} was running already.")
     _print(facts(made), as_json=as_json)
 
 
@@ -84,7 +81,7 @@ def facts(cluster: "Cluster") -> dict[str, Any]:
 
 
 def _say(text: str) -> None:
-    typer.echo(text, err=True)
+    say(text, err=True)
 
 
 def _running_parts(home: Path) -> "list[Part]":
@@ -100,8 +97,8 @@ def _running_parts(home: Path) -> "list[Part]":
 
 def _print(found: dict[str, Any], *, as_json: bool) -> None:
     if as_json:
-        typer.echo(json.dumps(found))
+        say_json(found)
         return
     for key, value in found.items():
         text = ", ".join(f"{part} {state}" for part, state in value.items()) if isinstance(value, dict) else value
-        typer.echo(f"{key:12} {'yes' if text is True else 'no' if text is False else text}")
+        say(f"{key:12} {'yes' if text is True else 'no' if text is False else text}")

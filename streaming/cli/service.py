@@ -5,12 +5,13 @@ from typing import Annotated
 import typer
 
 from streaming.cli.options import Config, OptionalConfig, settings_of
+from streaming.terminal import say
 
 
 def run(
     config: Config,
     until_idle: Annotated[
-        bool, typer.Option("--until-idle", help="End as soon as no request is waiting, retries included")
+        bool, typer.Option("--until-idle", help="End when no request is waiting, or only for a person (exit code 4)")
     ] = False,
 ) -> None:
     """Run the service until it gets SIGTERM or SIGINT."""
@@ -29,4 +30,4 @@ def jars(config: OptionalConfig = None) -> None:
     from streaming.spark.session import fetched_jars
 
     found = fetched_jars(settings_of(config))
-    typer.echo(",".join(str(jar) for jar in (*found.everywhere, *found.driver)))
+    say(",".join(str(jar) for jar in (*found.everywhere, *found.driver)))

@@ -1,6 +1,5 @@
 """`ledger-reaper undo`, and the advice it prints about what only the operator can find out."""
 
-import json
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated
 
@@ -11,6 +10,7 @@ from streaming.cli.state import require_state
 from streaming.clock import SystemClock
 from streaming.config.amounts import seconds_of
 from streaming.errors import ConfigError, RefusedError, SafetyError
+from streaming.terminal import say, say_json
 
 if TYPE_CHECKING:
     from streaming.undo.ledgers import Result, UndoReport
@@ -58,8 +58,12 @@ def undo(  # noqa: PLR0913  one parameter an option: that is what typer reads
             else undo_deletes(settings, clients.store, clients.pulsar.admin, wanted, dry_run=dry_run)
         )
     for each in report.results if json_lines else report.results[:_SHOWN]:
-        typer.echo(json.dumps(asdict(each)) if json_lines else _line(each))
-    typer.echo(advice_on_objects(report) if objects else advice(report), err=True)
+        if json_lines:
+            say_json(asdict(each))
+        else:
+            say(_line(each))
+    for line in (advice_on_objects(report) if objects else advice(report)).splitlines():
+        say(line, err=True)
     _raise_fault(report, None if objects else ledger)
 
 
@@ -74,6 +78,10 @@ def _raise_fault(report: "UndoReport", ledger: int | None) -> None:
         raise RefusedError(f"{report.count(Undone.FAILED)} of {len(report.results)} could not be put back")
     if report.count(Undone.TOO_LATE):
         raise RefusedError(f"{report.count(Undone.TOO_LATE)} of {len(report.results)} came too late: the data are gone")
+    if report.count(Undone.UNREADABLE):
+        raise RefusedError(
+            f"{report.count(Undone.UNREADABLE)} of {len(report.results)} can't be read while a bookie is away"
+        )
     if ledger is not None and report.count(Undone.EXISTS):
         raise SafetyError(f"ledger {ledger} exists: undo never overwrites the metadata of an existing ledger")
 
@@ -101,10 +109,9 @@ def advice(report: "UndoReport") -> str:
     from streaming.undo.ledgers import NOT_READ, Undone
 
     lines = _counted(report)
-    late = [each for each in report.results if each.status is Undone.TOO_LATE]
-    back = [each for each in report.results if each.status is Undone.PUT_BACK]
-    unread = [each for each in back if each.detail == NOT_READ]
-    for each in (late or unread or back)[:1]:
+    back = [each for each in report.results if each.status in (Undone.PUT_BACK, Undone.UNREADABLE)]
+    unread = [each for each in back if each.status is Undone.UNREADABLE or each.detail == NOT_READ]
+    for each in (unread or back)[:1]:
         last = f" -le {each.last_entry_id}" if each.last_entry_id >= 0 else ""
         lines += [
             "A bookie drops the entries of a deleted ledger in its next garbage collection (gcWaitTime; 15 minutes by",
@@ -113,7 +120,7 @@ def advice(report: "UndoReport") -> str:
             "If BookKeeper finds no such entries, the undo came too late: the metadata points to nothing, and the next",
             "audit will say so.",
         ]
-    if late or back:
+    if back:
         lines += [
             "No topic refers to these ledgers: the next request for one (an audit sends such, too) deletes it again",
             "once it is safety.min_age_seconds old. So run `ledger-reaper pause` before you go on, and see to it that",

@@ -3,6 +3,7 @@
 What several sections together can't do is in streaming.config.combinations.
 """
 
+from ipaddress import ip_address
 from typing import Annotated, Any
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, NonNegativeInt, PositiveInt, model_validator
@@ -39,6 +40,14 @@ def _holds_no_secret(credentials: str) -> AfterValidator:
 _PULSAR = _holds_no_secret("the file of pulsar.token_file")
 _BUCKET = _holds_no_secret("the file of tiered_storage.credentials_file")
 _AWS = _holds_no_secret("AWS's standard chain (environment, profile or role)")
+
+
+def _ip_address(text: str) -> str:
+    """An address of this machine, as a number: a name could come to mean another one."""
+    return str(ip_address(text))
+
+
+ListenAddress = Annotated[str, AfterValidator(_ip_address)]
 
 
 class _Part(BaseModel):
@@ -229,6 +238,7 @@ class SparkSettings(_Part):
 
     master: str
     connector: str
+    ui_address: ListenAddress
     ui_port: NonNegativeInt
     driver_memory: str
     java_options: str
@@ -238,6 +248,7 @@ class SparkSettings(_Part):
 class MetricsSettings(_Part):
     """[metrics]."""
 
+    address: ListenAddress
     port: Annotated[int, Field(ge=-1, le=65_535)]
 
 

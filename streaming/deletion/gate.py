@@ -28,6 +28,7 @@ class Gate:
     stop: threading.Event
     state_dir: str
     look_again_s: float
+    held: str = ""  # why a chunk waits here now; "" while none does
     _may_be_noted: bool = True  # by an earlier run
 
     def check_stop(self) -> None:
@@ -44,13 +45,16 @@ class Gate:
         """Return once nothing speaks against deleting. Raises StopRequestedError, FencedError, UnavailableError."""
         self.check_stop()
         noted = ""
-        while why := self._held():
-            if why != noted:
-                self.log(why)
-                self._note(why)
-            noted = why
-            if self.stop.wait(self.look_again_s):
-                raise StopRequestedError
+        try:
+            while why := self._held():
+                if why != noted:
+                    self.log(why)
+                    self._note(why)
+                noted = self.held = why
+                if self.stop.wait(self.look_again_s):
+                    raise StopRequestedError
+        finally:
+            self.held = ""
         if noted:
             self.log("resumed")
         if self._may_be_noted:

@@ -1,6 +1,6 @@
 """Whether any request waits. Positions tell, not Pulsar's backlog counts: the connector's cursor is always behind."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 from pyspark.sql.streaming.query import StreamingQuery
 
@@ -14,14 +14,31 @@ from streaming.schemas import RETRY
 
 def is_idle(settings: Settings, admin: TopicAdmin, running: Mapping[Query, StreamingQuery], due: DueLoop) -> bool:
     """Whether no query works, every message of every partition is in a committed batch, and no retry waits."""
+    return _is_quiet(settings, admin, running, due, due.is_empty)
+
+
+def only_retries_wait(
+    settings: Settings, admin: TopicAdmin, running: Mapping[Query, StreamingQuery], due: DueLoop
+) -> bool:
+    """The same, but for retries that are not due yet."""
+    return _is_quiet(settings, admin, running, due, due.is_asleep)
+
+
+def _is_quiet(
+    settings: Settings,
+    admin: TopicAdmin,
+    running: Mapping[Query, StreamingQuery],
+    due: DueLoop,
+    is_at_rest: Callable[[], bool],
+) -> bool:
     passes = due.passes
-    if any(each.status["isTriggerActive"] for each in running.values()) or not due.is_empty():
+    if any(each.status["isTriggerActive"] for each in running.values()) or not is_at_rest():
         return False
     # RETRY is looked at last: a batch of requests is committed after its copies for RETRY were sent
     retry_last = sorted(running, key=lambda query: query.name == RETRY)
     if not all(_is_worked_off(settings, admin, query) for query in retry_last):
         return False
-    return due.is_empty() and due.passes == passes  # a pass meanwhile may have sent to RETRY again
+    return is_at_rest() and due.passes == passes  # a pass meanwhile may have sent to RETRY again
 
 
 def _is_worked_off(settings: Settings, admin: TopicAdmin, query: Query) -> bool:

@@ -142,6 +142,11 @@ class DueLoop:
         """Whether no retry waits, and none is being worked off. Raises UnavailableError."""
         return not self._is_busy and self._waiting.next_ms() is None
 
+    def is_asleep(self) -> bool:
+        """Whether no retry is due, and none is being worked off. Raises UnavailableError."""
+        next_ms = self._waiting.next_ms()
+        return not self._is_busy and (next_ms is None or next_ms > self._clock.now_ms())
+
     def _run(self) -> None:
         try:
             while not self._stop.is_set():

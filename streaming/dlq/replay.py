@@ -4,7 +4,8 @@
 2. A message carries its plan and its number in it (REPLAY_ID). If a run is cut short, the next one takes the producer's
    name, waits until nothing is under way to the topic any more, looks up what was stored since, and sends the rest.
    We don't rely on the broker's deduplication: it is off on request topics, and it forgets producers after hours.
-3. We publish to a configured request topic only, whatever a property says; with several, to the one our receipts name.
+3. A letter goes back to the request topic that it came from, as our receipts prove it, or to one that a person names.
+   It never gets more rights than it had (udfs.replay_target). What can go nowhere stays, and the report says why.
 4. Attempts, delay, origin and sightings start anew; REPLAY_OF and REPLAY_ORIGIN tell where a message came from.
 """
 
@@ -12,12 +13,10 @@ import contextlib
 import getpass
 import logging
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from itertools import islice
 from typing import Any
-
-import pyarrow.dataset as ds
 
 from streaming.adapters.pulsar.read import numbered
 from streaming.adapters.pulsar.replay import NamedProducer
@@ -27,15 +26,16 @@ from streaming.config.settings import Settings
 from streaming.coordination import identity
 from streaming.coordination.lock import InstanceLock
 from streaming.dlq.letters import DeadLetter, DeadLetterFilters, selected
+from streaming.dlq.origins import Origins
 from streaming.errors import ConfigError, SafetyError
 from streaming.ports import MetadataStore, Pulsar, TopicAdmin
-from streaming.schemas import DLQ, REQUESTS
-from streaming.state import receipts
+from streaming.schemas import DLQ
 from streaming.state.settlements import WAITING, PlanWriter, ReplayPlan, SettlementFolder
 from udfs import columns as c
-from udfs.paths import base_topic, managed_ledger_name, tenant_of, topic_of
+from udfs.paths import managed_ledger_name, tenant_of, topic_of
 from udfs.records import Outcome, PendingDelete, Reason
 from udfs.references import key_of
+from udfs.replay_target import Stays
 from udfs.retry import as_original
 
 log = logging.getLogger("ledger-reaper")
@@ -51,13 +51,14 @@ _LOT = 200  # dead letters at once; each may hold up to a message's largest size
 class ReplayReport:
     """What a run did, or would do. to: request topic -> messages. skipped: state -> letters that it left alone.
 
-    resumed: messages of an interrupted replay that it published.
+    resumed: messages of an interrupted replay that it published. stays: why -> letters that may be published nowhere.
     """
 
     settled: int = 0
     resumed: int = 0
     to: dict[str, int] = field(default_factory=dict)
     skipped: dict[str, int] = field(default_factory=dict)
+    stays: dict[str, int] = field(default_factory=dict)
 
 
 def replay(
@@ -111,7 +112,7 @@ class _Work:
     def __init__(self, settings: Settings, pulsar: Pulsar, target: str, clock: Clock) -> None:
         self._settings = settings
         self._pulsar = pulsar
-        self._target = target
+        self._origins = Origins(settings, pulsar.admin, target)
         self._clock = clock
         self._folder = SettlementFolder(settings.state.dir)
         self.report = ReplayReport()
@@ -124,8 +125,8 @@ class _Work:
             self.report.resumed += missing
             _add(self.report.to, plan.target, missing)
         for lot in self.lots(chosen) if chosen is not None else ():
-            self.report.settled += len(lot)
             for target, _letter in self._targets(lot):
+                self.report.settled += 1
                 _add(self.report.to, target, 1)
         return self.report
 
@@ -206,24 +207,12 @@ class _Work:
         return {number: message.id for number, message in numbered(messages, REPLAY_ID, plan.run)}
 
     def _targets(self, lot: list[DeadLetter]) -> Iterator[tuple[str, DeadLetter]]:
-        topics = self._settings.topics
-        if self._target or (len(topics.requests) == 1 and not topics.requests_pattern):
-            yield from ((self._target or topics.requests[0], letter) for letter in lot)
-            return
-        known = self._sources({letter.origin for letter in lot})
-        for letter in lot:
-            target = known.get(letter.origin, "")
-            if not topics.takes(target):
-                raise ConfigError(
-                    f"no receipt tells which request topic {letter.id} came from, and several are configured: "
-                    "choose with --to TOPIC"
-                )
-            yield target, letter
-
-    def _sources(self, origins: set[str]) -> Mapping[str, str]:
-        condition = (ds.field(c.QUERY) == REQUESTS) & ds.field(c.ORIGIN_MESSAGE_ID).isin(sorted(origins))
-        rows = receipts.rows(self._settings.state.dir, condition, columns=[c.ORIGIN_MESSAGE_ID, c.SOURCE])
-        return {row[c.ORIGIN_MESSAGE_ID]: base_topic(row[c.SOURCE]) for row in rows}
+        """Each letter that may be published, with the topic; counts the others in the report."""
+        for letter, target in self._origins.targets(lot):
+            if isinstance(target, Stays):
+                _add(self.report.stays, target.why, 1)
+            else:
+                yield target, letter
 
     def write_off(self, first: list[DeadLetter], rest: Iterator[list[DeadLetter]], why: str) -> None:
         now_ms = self._clock.now_ms()

@@ -34,6 +34,7 @@ WITHOUT_DELTA = {
     "spark.sql.streaming.metricsEnabled": "true",
     "spark.metrics.namespace": "ledger_reaper",
     "spark.ui.showConsoleProgress": "false",
+    "spark.ui.killEnabled": "false",  # whoever opens the UI may look at jobs, and end none
 }
 NEEDED = WITHOUT_DELTA | {
     "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
@@ -59,7 +60,7 @@ def start(settings: Settings, jars: Jars, *, with_delta: bool = True) -> SparkSe
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     needed = NEEDED | s3a.spark_conf(settings.checkpoints) if with_delta else WITHOUT_DELTA
     if submitted.is_submitted():
-        conf = submitted.completed(needed | submitted.chosen(settings.spark), submitted.given())
+        conf = submitted.completed(needed | submitted.chosen(settings.spark, os.environ), submitted.given())
     else:
         conf = needed | _own_conf(settings, jars)
     builder = SparkSession.builder.appName(f"ledger-reaper {settings.service.name}")
@@ -85,6 +86,7 @@ def _own_conf(settings: Settings, jars: Jars) -> dict[str, str]:
         "-XX:-UsePerfData",
         settings.spark.java_options,
     )
+    submitted.listen_on(settings.spark.ui_address, os.environ)
     conf = {
         "spark.master": settings.spark.master,
         # not under spark-submit: workers elsewhere may get this package only with their first task

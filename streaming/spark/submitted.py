@@ -3,11 +3,13 @@
 1. A key that spark-submit was given (--conf, --master, a properties file) keeps the value that it was given.
 2. If that value contradicts ours for a key in FIXED, the start is refused with the reason.
 3. Delta's extension is added to other extensions of Spark SQL.
+4. Only the environment of the JVM says where Spark's UI listens (SPARK_LOCAL_IP; every address without it).
+   spark-submit has started the JVM already. So if its environment does not say it, there is no UI.
 """
 
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, MutableMapping
 from typing import TYPE_CHECKING
 
 from streaming.errors import ConfigError
@@ -17,6 +19,9 @@ if TYPE_CHECKING:
 
 _GATEWAY_PORT = "PYSPARK_GATEWAY_PORT"  # spark-submit sets this variable for the Python that it starts
 LOOPBACK = "127.0.0.1"
+EVERYWHERE = frozenset({"0.0.0.0", "::"})  # noqa: S104  an operator chooses it, and we don't
+NO_UI = "none; spark-submit needs SPARK_LOCAL_IP in its environment, the address that the UI is to listen on"
+_LOCAL_IP, _PUBLIC_NAME = "SPARK_LOCAL_IP", "SPARK_PUBLIC_DNS"
 _EXTENSIONS = "spark.sql.extensions"
 _S3A = "spark.hadoop.fs.s3a."
 _OF_BUCKET = re.compile(rf"{re.escape(_S3A)}bucket\..+\.endpoint(\.region)?")
@@ -45,9 +50,22 @@ def given() -> dict[str, str]:
     return dict(SparkConf().getAll())
 
 
-def chosen(spark: "SparkSettings") -> dict[str, str]:
-    """The part of [spark] that a JVM which runs already can still take."""
-    return {"spark.ui.port": str(spark.ui_port)}
+def listen_on(address: str, environment: MutableMapping[str, str]) -> None:
+    """Have a JVM that is started with this environment listen there with Spark's UI.
+
+    Its URL names this address, unless the environment names another one for it (SPARK_PUBLIC_DNS).
+    """
+    environment.pop(_LOCAL_IP, None)
+    if address not in EVERYWHERE:
+        environment[_LOCAL_IP] = address
+        environment.setdefault(_PUBLIC_NAME, address)
+
+
+def chosen(spark: "SparkSettings", environment: Mapping[str, str]) -> dict[str, str]:
+    """The part of [spark] that a JVM which runs already, with this environment, can still take."""
+    if spark.ui_address in EVERYWHERE or environment.get(_LOCAL_IP):
+        return {"spark.ui.port": str(spark.ui_port)}
+    return {"spark.ui.port": str(spark.ui_port), "spark.ui.enabled": "false"}
 
 
 def completed(ours: Mapping[str, str], given: Mapping[str, str]) -> dict[str, str]:

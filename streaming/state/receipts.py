@@ -5,7 +5,7 @@ are sent is read back from the commit, never from the computation: a copy exists
 """
 
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -190,6 +190,18 @@ def rows(state_dir: str, condition: Any = None, *, columns: list[str] | None = N
     present = [name for name in columns if name not in lacking] if columns is not None else None
     for batch in scan(table, condition, present):
         yield from ({**row, **lacking} for row in batch.to_pylist()) if lacking else batch.to_pylist()
+
+
+def newest_answers(state_dir: str, origins: Collection[str], since_ms: int) -> dict[str, dict[str, Any]]:
+    """What was answered last, since then, to each request (by its original message id). Raises UnavailableError."""
+    wanted = ds.field(c.ORIGIN_MESSAGE_ID).isin(sorted(origins)) & (ds.field(c.AT_MS) >= since_ms)
+    columns = [c.ORIGIN_MESSAGE_ID, c.CHUNK, c.AT_MS, c.OUTCOME, c.REASON, c.REFERENCE_KEY, c.TOPIC_NAME]
+    newest: dict[str, dict[str, Any]] = {}
+    for row in rows(state_dir, wanted, columns=columns):
+        known = newest.get(row[c.ORIGIN_MESSAGE_ID])
+        if known is None or row[c.CHUNK] >= known[c.CHUNK]:
+            newest[row[c.ORIGIN_MESSAGE_ID]] = row
+    return newest
 
 
 def total(state_dir: str, condition: Any, column: str) -> int:

@@ -25,6 +25,7 @@ from streaming.errors import FencedError
 from streaming.state import receipts
 from streaming.state.tables import Durable, append_once, opened, refuse_torn, scan, table_path
 from udfs import columns as c
+from udfs.retry import ORIGIN_MESSAGE_ID
 
 TABLE = "waiting"
 _BEFORE_ALL = -1
@@ -150,6 +151,16 @@ def outstanding(state_dir: str) -> Iterator[dict[str, Any]]:
             if _position(row) in held:
                 held.discard(_position(row))
                 yield row
+
+
+def origins(state_dir: str, done_ms: int) -> Iterator[list[str]]:
+    """Reader's side: message ids of the original requests of what is ready after done_ms, some at a time.
+
+    "" where a message names none. Raises UnavailableError.
+    """
+    table = opened(state_dir, TABLE)
+    for batch in _scan(table, ds.field(c.READY_MS) > done_ms, [c.MESSAGE_PROPERTIES]):
+        yield [dict(properties or ()).get(ORIGIN_MESSAGE_ID) or "" for properties in batch.column(0).to_pylist()]
 
 
 def _version_of(table: DeltaTable | None) -> int:

@@ -1,8 +1,10 @@
 """Puts the metadata of deleted ledgers back, byte by byte as the journal has it, and never over one that exists.
 
 A delete takes the metadata only; the bookies notice at their next garbage collection and then drop the entries.
-Nothing in ZooKeeper tells whether that has happened, so we ask the bookies to read each ledger's last entry. Where none
-answers, the command tells the operator how to look.
+Nothing in ZooKeeper tells whether that has happened, so we put the metadata back and have the bookies read the ledger's
+first and last entry. Where none answers, the command tells the operator how to look.
+If no bookie can read them, and each that the metadata names is there, the metadata points to nothing: we take it away
+again. If one is away, it may still hold the entries, and would drop them without the metadata: so that stays.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -18,11 +20,11 @@ from streaming.adapters.bookkeeper import bookies
 from streaming.config.settings import Settings
 from streaming.coordination import identity
 from streaming.errors import ConfigError, ReaperError, UnavailableError
-from streaming.ports import MetadataStore, TopicAdmin, Unreadable, Znode
+from streaming.ports import GuardedDelete, GuardStatus, MetadataStore, TopicAdmin, Unreadable, Znode
 from streaming.state import journal, receipts
 from udfs import columns as c
 from udfs.formats.errors import FormatError
-from udfs.formats.ledger_metadata import parse_ledger_metadata
+from udfs.formats.ledger_metadata import bookies_of, parse_ledger_metadata
 from udfs.ownership import BUCKET_TOPIC, COMPACTED_TOPIC, MANAGED_LEDGER, SCHEMA_ID
 from udfs.paths import Layout, base_topic, ledger_id_of, managed_ledger_name, schema_id_of, topic_of
 from udfs.records import Outcome
@@ -36,7 +38,8 @@ class Undone(StrEnum):
     """What became of one ledger's metadata."""
 
     PUT_BACK = "PUT_BACK"  # and read back: same bytes, same ACL; detail says what is known of the data
-    TOO_LATE = "TOO_LATE"  # the metadata is back, its last entry can't be read
+    TOO_LATE = "TOO_LATE"  # no bookie has its entries any more: we took the metadata away again, as detail says
+    UNREADABLE = "UNREADABLE"  # the metadata is back; no bookie can read its entries, but not all bookies are there
     WOULD_PUT_BACK = "WOULD_PUT_BACK"  # dry run
     EXISTS = "EXISTS"  # never deleted, put back already, or made again: we leave it as it is
     FAILED = "FAILED"  # detail says why
@@ -101,8 +104,9 @@ def undo(
             f"the journal in {settings.state.dir} has nothing of the kind: it keeps {settings.state.journal_days} "
             "days, and only what this service deleted"
         )
-    results = list(_put_back_all(store, settings, layout, entries, dry_run=dry_run))
-    report = UndoReport(_with_data(store, settings, results))
+    made: dict[str, Znode] = {}
+    results = list(_put_back_all(store, settings, layout, entries, None if dry_run else made))
+    report = UndoReport(_with_data(store, settings, results, made))
     report.waiting = _still_asked_for(settings, report)
     return report
 
@@ -157,15 +161,20 @@ def _owner_names(entry: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _put_back_all(
-    store: MetadataStore, settings: Settings, layout: Layout, entries: list[Mapping[str, Any]], *, dry_run: bool
+    store: MetadataStore,
+    settings: Settings,
+    layout: Layout,
+    entries: list[Mapping[str, Any]],
+    made: dict[str, Znode] | None,
 ) -> Iterator[Result]:
+    """Put back what can be. made: gets each znode that this made, by its path; None: a dry run."""
     for start in range(0, len(entries), _READ_AT_ONCE):
         some = entries[start : start + _READ_AT_ONCE]
         nodes = store.read_many([entry["path"] for entry in some])
         for entry, node in zip(some, nodes, strict=True):
             status, detail = _fault(entry, node, settings.zookeeper.ledgers_root, layout)
             if status is Undone.PUT_BACK:
-                status, detail = (Undone.WOULD_PUT_BACK, "") if dry_run else _put_back(store, entry)
+                status, detail = (Undone.WOULD_PUT_BACK, "") if made is None else _put_back(store, entry, made)
             yield _result(entry, status, detail)
 
 
@@ -185,7 +194,7 @@ def _fault(entry: Mapping[str, Any], node: Znode | Unreadable | None, root: str,
     return Undone.PUT_BACK, ""
 
 
-def _put_back(store: MetadataStore, entry: Mapping[str, Any]) -> tuple[Undone, str]:
+def _put_back(store: MetadataStore, entry: Mapping[str, Any], known: dict[str, Znode]) -> tuple[Undone, str]:
     """Create (never overwrite) and read back."""
     path, data, acl = str(entry["path"]), bytes(entry["data"]), bytes(entry["acl"])
     try:
@@ -198,7 +207,10 @@ def _put_back(store: MetadataStore, entry: Mapping[str, Any]) -> tuple[Undone, s
         return Undone.FAILED, str(error)
     if not isinstance(node, Znode) or node.data != data or found_acl != acl:
         return Undone.FAILED, f"{path} does not read back as the journal has it: look at it before anything else"
-    return (Undone.PUT_BACK, "") if made else (Undone.EXISTS, "somebody else put it back meanwhile")
+    if not made:
+        return Undone.EXISTS, "somebody else put it back meanwhile"
+    known[path] = node
+    return Undone.PUT_BACK, ""
 
 
 def _result(entry: Mapping[str, Any], status: Undone, detail: str) -> Result:
@@ -212,24 +224,66 @@ def _result(entry: Mapping[str, Any], status: Undone, detail: str) -> Result:
     )
 
 
-def _with_data(store: MetadataStore, settings: Settings, results: Sequence[Result]) -> list[Result]:
-    """Look for the data of what was put back. The metadata stays in any case: what can't be read now may be there."""
+def _with_data(
+    store: MetadataStore, settings: Settings, results: Sequence[Result], made: Mapping[str, Znode]
+) -> list[Result]:
+    """Look for the data of what was put back, and take back what points to nothing."""
     back = [each for each in results if each.status is Undone.PUT_BACK and each.last_entry_id >= 0]
     if not back:
         return list(results)
-    entries = [(each.ledger_id, each.last_entry_id) for each in back]
-    found = bookies.readable(bookies.announced(store, settings.zookeeper.ledgers_root), entries, _BOOKIE_SECONDS)
-    known = {each.path: judged(each, is_there) for each, is_there in zip(back, found, strict=True)}
-    return [known.get(each.path, each) for each in results]
+    there = bookies.registered(store, settings.zookeeper.ledgers_root)
+    found = dict(zip((each.path for each in back), _readable(there, back), strict=True))
+    # a second look, since a bookie that is busy answers as one that has lost the entries
+    gone = [each for each in back if found[each.path] is False]
+    found |= zip((each.path for each in gone), _readable(there, gone), strict=True)
+    looked = {each.path: judged(each, found[each.path], _away(made[each.path], there)) for each in back}
+    for path, result in looked.items():
+        if result.status is Undone.TOO_LATE:
+            looked[path] = replace(result, detail=f"{result.detail}; {_take_back(store, path, made[path])}")
+    return [looked.get(each.path, each) for each in results]
 
 
-def judged(result: Result, is_there: bool | None) -> Result:
-    """Say what is known of the data; None: nobody answered."""
+def _readable(there: Mapping[str, str], results: Sequence[Result]) -> list[bool | None]:
+    """Whether the first or the last entry of each can be read; None: nobody answered."""
+    urls = tuple(dict.fromkeys(address for address in there.values() if address))
+    entries = [(each.ledger_id, entry) for each in results for entry in (0, each.last_entry_id)]
+    answers = bookies.readable(urls, entries, _BOOKIE_SECONDS)
+    return [_any_of(*both) for both in zip(answers[::2], answers[1::2], strict=True)]
+
+
+def _any_of(first: bool | None, last: bool | None) -> bool | None:
+    return True if first or last else None if first is None or last is None else False
+
+
+def _away(node: Znode, there: Mapping[str, str]) -> list[str]:
+    """Bookies that the ledger's metadata name, and that are not there now."""
+    return sorted(bookies_of(node.data) - there.keys())
+
+
+def judged(result: Result, is_there: bool | None, away: Sequence[str] = ()) -> Result:
+    """Say what is known of the data. is_there None: nobody answered. away: its bookies that are not there."""
     if is_there is None:
         return replace(result, detail=NOT_READ)
     if is_there:
-        return replace(result, detail="its last entry was read from the bookies")
-    return replace(result, status=Undone.TOO_LATE, detail="no bookie can read its last entry")
+        return replace(result, detail="its entries were read from the bookies")
+    if away:
+        detail = f"no bookie can read its entries now, and {', '.join(away)}, which may hold them, is not there"
+        return replace(result, status=Undone.UNREADABLE, detail=detail)
+    return replace(result, status=Undone.TOO_LATE, detail="no bookie can read its entries")
+
+
+def _take_back(store: MetadataStore, path: str, made: Znode) -> str:
+    """Take away a ledger's znode that we made, unless somebody has changed it since; return in words what is so now."""
+    node = store.read_many([path])[0]
+    if node is None:
+        return "somebody took its metadata away meanwhile"
+    if node != made:
+        return "somebody has changed its metadata since we put it back, so it stays"
+    # Allowed here: this run made the znode a moment ago, with this version, and no bookie has what it points to.
+    (result,) = store.delete_guarded([GuardedDelete((), ((path, made.version),))])
+    if result.status in (GuardStatus.DELETED, GuardStatus.GONE):
+        return "its metadata was taken away again"
+    return f"its metadata could not be taken away again ({result.status}): it points to nothing"
 
 
 def _still_asked_for(settings: Settings, report: UndoReport) -> list[int]:

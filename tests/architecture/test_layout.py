@@ -35,7 +35,6 @@ COVERED = {
     "streaming.adapters.zookeeper.deletes": "tests/contract/test_zookeeper_faults.py",
     "streaming.adapters.zookeeper.guarded_transaction": "tests/contract/test_zookeeper_faults.py",
     "streaming.adapters.zookeeper.multi_read": "tests/contract/test_zookeeper_faults.py",
-    "streaming.adapters.zookeeper.reads": "tests/contract/test_zookeeper_faults.py",
     "streaming.adapters.zookeeper.session": "tests/contract/test_zookeeper_faults.py",
     "streaming.adapters.zookeeper.settings": "tests/contract/test_zookeeper_security.py",
     "streaming.adapters.zookeeper.store": "tests/contract/test_metadata_store.py",

@@ -218,6 +218,35 @@ def test_znodes_whose_multi_read_breaks_the_connection_are_read_one_by_one(
     assert all(isinstance(node, Znode) for node in nodes)
 
 
+def test_the_reads_after_each_reconnect_come_behind_a_sync(proxy: CuttingProxy, root: str, opened: Opening) -> None:
+    """The server that a new connection leads to may lag."""
+    store = opened(proxy.hosts)
+    paths = _make(store, root, 400, b"data")
+    names = {0: "connect", 9: "sync", 22: "read"}  # a connect has no operation: the number there is 0
+    sent: list[str] = []
+    answers = 0
+
+    def note(frame: bytes) -> bool:
+        operation = 0 if frame[:4] == bytes(4) else int.from_bytes(frame[4:8], "big")
+        sent.extend([names[operation]] if operation in names else [])
+        return False
+
+    def cut_some(frame: bytes) -> bool:
+        nonlocal answers
+        answers += len(frame) > 200  # of reads
+        return len(frame) > 200 and answers in (2, 4, 5)
+
+    store.read_many(paths[:1])
+    proxy.cut_request, proxy.cut_answer = note, cut_some
+    nodes = store.read_many(paths)
+
+    assert all(isinstance(node, Znode) for node in nodes)
+    assert sent.count("connect") == proxy.cuts == 3
+    first_reads = [sent[at : at + 2] for at, what in enumerate(sent) if what == "connect"]
+    assert first_reads == [["connect", "sync"]] * 3
+    assert sent[0] == "sync"
+
+
 def test_a_connection_that_never_holds_is_unavailable_in_the_end(
     proxy: CuttingProxy, root: str, opened: Opening
 ) -> None:

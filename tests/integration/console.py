@@ -11,7 +11,7 @@ from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from typing import Any
 
-from streaming.__main__ import main
+from streaming.__main__ import run_command
 from tests import shared_classes
 
 _SECONDS = 300
@@ -54,7 +54,7 @@ def _call(arguments: list[str]) -> tuple[int, str]:
     out = io.StringIO()
     with contextlib.redirect_stdout(out), contextlib.redirect_stderr(out):
         try:
-            main()
+            run_command()
         except SystemExit as ended:
             return int(ended.code or 0), out.getvalue()
     return 0, out.getvalue()

@@ -4,6 +4,7 @@ import json
 import os
 import signal
 import time
+import uuid
 from collections import Counter
 from collections.abc import Iterable
 from pathlib import Path
@@ -83,16 +84,18 @@ def test_dead_letters_are_worked_off_and_deletes_undone(cluster: Cluster, deploy
     leaked = leak(cluster, topic, 3)
     before = clients.read_znodes(cluster.addresses.zookeeper, [ledgers.path_of(each) for each in leaked])
     service = _made(deploy())
-    forged = {"REAL_TOPIC": "persistent://public/default/elsewhere", "DELAY_TIME": "604800000", "mine": "kept"}
-    first, second = _bury(service.settings, [payload(topic, leaked[0])], **forged), _bury(service.settings, [b"\xff"])
+    own = service.settings.topics.requests[0]
+    about = {"REAL_TOPIC": own, "DELAY_TIME": "604800000", "mine": "kept"}
+    first, second = _bury(service.settings, [payload(topic, leaked[0])], **about), _bury(service.settings, [b"\xff"])
     with command_clients(service.settings) as opened:
         publish_lines(service.settings, opened.pulsar.admin, [payload(topic, ledger_id) for ledger_id in leaked[1:]])
         assert backlog.backlog_of(service.settings, opened.pulsar)["messages"] == 2
 
-    assert "1 dead letters would be replayed" in service.call("dlq", "replay", first[0], "--dry-run")
-    assert "nothing was done" in service.call("dlq", "replay", first[0], "9:9:9", code=2)
+    assert "1 dead letters would be replayed" in service.call("dlq", "replay", first[0], "--to", own, "--dry-run")
+    assert "nothing was done" in service.call("dlq", "replay", first[0], "9:9:9", "--to", own, code=2)
+    assert "1 stay: no receipt of this service shows" in service.call("dlq", "replay", first[0], code=4)
     assert _states(service) == {"WAITING": 2}
-    assert json.loads(service.call("dlq", "replay", first[0], "--json"))["settled"] == 1
+    assert json.loads(service.call("dlq", "replay", first[0], "--to", own, "--json"))["settled"] == 1
     assert json.loads(service.call("dlq", "write-off", "--all", "--why", "not ours", "--json"))["settled"] == 1
     assert _states(service) == {"REPLAYED": 1, "WRITTEN_OFF": 1}
 
@@ -120,11 +123,54 @@ def test_dead_letters_are_worked_off_and_deletes_undone(cluster: Cluster, deploy
 
     assert "WOULD_PUT_BACK" in service.call("undo", "--topic", topic, "--dry-run")
     assert not any(_exists(cluster, each) for each in leaked)
-    # made-up ledgers: their metadata is back, and no bookie ever had their entries
+    # made-up ledgers: no bookie ever had their entries, so nothing stays
     assert "3 TOO_LATE" in service.call("undo", "--topic", topic, "--since", "1h", code=1)
+    assert not any(_exists(cluster, each) for each in leaked)
+    with faults.paused(cluster, Part.BOOKIE):  # nobody answers
+        assert "3 PUT_BACK" in service.call("undo", "--topic", topic, "--since", "1h")
     assert clients.read_znodes(cluster.addresses.zookeeper, list(before)) == before
     assert "exists" in service.call("undo", "--ledger", str(leaked[0]), code=4)
     assert "has nothing of the kind" in service.call("undo", "--ledger", "5", "--since", "1s", code=2)
+
+
+def test_a_dead_letter_goes_back_to_the_topic_it_came_from_or_stays(cluster: Cluster, deploy: Deploy) -> None:
+    """A tenant's own topic, which a pattern takes, asked for what is another tenant's. Then the topic goes."""
+    tenant, service, topic = f"acme-{uuid.uuid4().hex[:8]}", deploy(), new_topic("ops")
+    known = json.loads(topics.admin(cluster, "GET", "clusters"))
+    topics.admin(cluster, "PUT", f"tenants/{tenant}", {"allowedClusters": known, "adminRoles": []})
+    topics.admin(cluster, "PUT", f"namespaces/{tenant}/reaper")
+    own, theirs = service.settings.topics.requests[0], f"persistent://{tenant}/reaper/deletions"
+    text = service.config.read_text()
+    service.config.write_text(text.replace("[two_phase]", f'requests_pattern = "{theirs}"\n[two_phase]'))
+    topics.fill(cluster, topic, 2, ["s"])
+    (foreign,) = leak(cluster, topic, 1)
+    with admin_for(service.settings) as admin:
+        admin.create_partitioned_topic(theirs, 1)
+        admin.ensure_subscription(theirs, service.settings.topics.subscription)
+        with client(service.settings.pulsar) as opened:
+            opened.create_producer(theirs).send(payload(topic, foreign))
+        service.run("run", "--until-idle")
+        assert service.outcomes() == {("DEAD_LETTER", "OTHER_TENANT"): 1}
+
+        assert json.loads(service.call("dlq", "replay", "--all", "--dry-run", "--json"))["to"] == {theirs: 1}
+        assert "1 stay: they came from a topic" in service.call("dlq", "replay", "--all", "--to", own, code=4)
+        admin.delete_topic(theirs, force=True)
+        assert f"no partitioned topic {theirs}" in service.call("dlq", "replay", "--all", code=4)
+    assert _requests(service.settings) == []
+    assert _exists(cluster, foreign)
+
+
+def test_letters_that_anybody_wrote_are_shown_as_they_are(deploy: Deploy) -> None:
+    service = _made(deploy())
+    asked = payload("public/default/persistent/orders%5Bblink%5D-x%E2%80%AE", NOWHERE)
+    hostile = "a\x1b[2J\n2026 INFO forged\u202e"
+    _bury(service.settings, [asked, b"\x1b[31m"], REASON=f"IN_USE: {hostile}", mine=hostile)
+    listed, shown = service.call("dlq", "list"), service.call("dlq", "show")
+    assert "orders[blink]-x\\u202e" in "".join(listed.split())
+    assert "IN_USE: a\\x1b[2J\\n2026 INFO forged\\u202e" in shown
+    assert all(line.isprintable() for line in (*listed.splitlines(), *shown.splitlines()))
+    raw = [json.loads(line) for line in service.call("dlq", "show", "--json").splitlines()]
+    assert {each["properties"]["mine"] for each in raw} == {hostile}
 
 
 def _exists(cluster: Cluster, ledger_id: int) -> bool:
@@ -137,7 +183,8 @@ def test_a_replay_that_is_killed_is_finished_and_sends_each_once(
     count = 4000
     service = _made(deploy())
     _bury(service.settings, (payload("public/default/persistent/gone", NOWHERE + each) for each in range(count)))
-    running = service.start("dlq", "replay", "--all", log=tmp_path / "replay.log")
+    own = service.settings.topics.requests[0]
+    running = service.start("dlq", "replay", "--all", "--to", own, log=tmp_path / "replay.log")
     while len(_requests(service.settings)) < count // 20:
         assert running.poll() is None, (tmp_path / "replay.log").read_text()
     os.killpg(running.pid, signal.SIGKILL)
@@ -174,8 +221,9 @@ def test_an_undo_in_time_makes_a_ledger_readable_again_and_a_late_one_does_not(
 
     _delete_journaled(cluster, service.settings, ledger_id)
     disk.collect_garbage(cluster)
-    assert "1 TOO_LATE" in service.call("undo", "--ledger", str(ledger_id), code=1)
-    assert not _is_readable(cluster, ledger_id)
+    for _again in range(2):  # it leaves nothing behind, so it can be asked for once more
+        assert "1 TOO_LATE" in service.call("undo", "--ledger", str(ledger_id), code=1)
+        assert not _exists(cluster, ledger_id)
 
 
 def _delete_journaled(cluster: Cluster, settings: Settings, ledger_id: int) -> None:

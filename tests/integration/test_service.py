@@ -24,6 +24,7 @@ from tests.integration.conftest import (
     leak,
     new_topic,
     payload,
+    stop,
     wait_until,
 )
 from udfs.paths import managed_ledger_name, managed_ledger_path
@@ -152,6 +153,7 @@ def test_requests_that_are_none_are_named_by_line_and_the_others_are_sent(deploy
 class Held:
     """What was said, and what was there, while a limit held a service, and after a person had resumed it."""
 
+    until_idle: str
     log: str
     leaked: set[int]
     while_held: set[int]
@@ -171,14 +173,18 @@ def held(cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Held:
     leaked = leak(cluster, topic, 60)
     service = deployment(cluster, here, limits="max_deletes_per_hour_per_owner = 40")
     service.request(payload(topic, ledger_id) for ledger_id in leaked)
-    with killed_at_the_end(service.start("run", "--until-idle", log=log)) as running:
+    until_idle = service.run("run", "--until-idle", code=4)
+    with killed_at_the_end(service.start("run", log=log)) as running:
         wait_until(lambda: "LIMIT REACHED" in log.read_text(), running, log)
         text, there = log.read_text(), shell.list_ledgers(cluster)
         second = service.run("run", "--until-idle", code=4)
         check = service.run("check", code=4)
         receipts, resume = service.call("receipts"), service.call("resume")
-        assert running.wait(150) == 0, log.read_text()[-3000:]
-    return Held(text, set(leaked), there, second, running.pid, check, receipts, resume, service.outcomes())
+        wait_until(lambda: len(service.receipts()) == 60, running, log)
+        stop(running)
+    held = Held(until_idle, text, set(leaked), there, second, running.pid, check, receipts, resume, service.outcomes())
+    service.run("run", "--until-idle")
+    return held
 
 
 def test_a_flood_above_the_limit_deletes_nothing_more_until_a_person_resumes(held: Held) -> None:
@@ -188,6 +194,12 @@ def test_a_flood_above_the_limit_deletes_nothing_more_until_a_person_resumes(hel
     assert "LIMIT REACHED" in held.receipts.rpartition("held since")[2]
     assert "limit that held it: 60 deletes" in held.resume
     assert held.outcomes == Counter({("DELETED", "UNREFERENCED"): 60})
+
+
+def test_a_run_until_idle_that_a_limit_holds_ends_and_says_who_is_waited_for(held: Held) -> None:
+    said = held.until_idle.splitlines()[-1]
+    assert "what is left waits for a person: LIMIT REACHED, nothing more is deleted: 60 deletes" in said
+    assert "`ledger-reaper resume`" in said
 
 
 def test_a_second_instance_is_refused_and_names_the_first(held: Held) -> None:

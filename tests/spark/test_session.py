@@ -43,6 +43,102 @@ def test_a_session_leaves_sigint_to_us_and_its_files_where_they_are_told(tmp_pat
     assert not list(local_dir.iterdir())
 
 
+LOGGED = """
+import sys
+from pathlib import Path
+from streaming.config.load import load
+from streaming.spark.session import Jars, start
+
+spark = start(load(Path(sys.argv[1])), Jars(), with_delta=False)
+log = spark._jvm.org.apache.logging.log4j.LogManager.getLogger("a.B")
+log.error("topic a\\n2026 INFO forged\\x1b[2J\\u202e")
+spark.stop()
+"""
+
+
+def test_what_java_logs_of_others_forges_no_line_and_does_not_act_on_the_terminal(tmp_path: Path) -> None:
+    config = tmp_path / "config.toml"
+    config.write_text(
+        f'[spark]\nui_port = 0\nlocal_dir = "{tmp_path}/spark"\njava_options = "-XX:TieredStopAtLevel=1"\n'
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", LOGGED, str(config)], capture_output=True, text=True, timeout=120, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    lines = done.stderr.splitlines()
+    (first,) = [number for number, line in enumerate(lines) if line.endswith("Z ERROR B: topic a")]
+    assert lines[first + 1] == "    2026 INFO forged?[2J?"
+
+
+WATCHED = """
+import socket, sys, threading, time, urllib.error, urllib.request
+from pathlib import Path
+from urllib.parse import urlsplit
+from streaming.config.load import load
+from streaming.spark.session import Jars, start
+
+spark = start(load(Path(sys.argv[1])), Jars(), with_delta=False)
+url = spark.sparkContext.uiWebUrl
+print("at", urlsplit(url).hostname)
+for address in ("127.0.0.1", "127.0.0.2"):
+    try:
+        socket.create_connection((address, urlsplit(url).port), 5).close()
+        print(address, "answers")
+    except ConnectionRefusedError:
+        print(address, "refused")
+
+def endless():
+    try:
+        spark.sparkContext.parallelize(range(1), 1).foreach(lambda _: time.sleep(300))
+    except Exception:
+        pass
+
+threading.Thread(target=endless, daemon=True).start()
+tracker = spark.sparkContext.statusTracker()
+while not (tracker.getActiveJobsIds() and tracker.getActiveStageIds()):
+    time.sleep(0.1)
+time.sleep(1)
+(job,) = tracker.getActiveJobsIds()
+for page in ("jobs/", "stages/"):
+    text = urllib.request.urlopen(f"{url}/{page}").read().decode()
+    print(page, "active" if "Active" in text else "nothing", "kill" if "/kill/" in text else "no kill")
+try:
+    urllib.request.urlopen(urllib.request.Request(f"{url}/jobs/job/kill/?id={job}", method="POST"))
+    print("killed")
+except urllib.error.HTTPError as refused:
+    print("refused")
+print("runs on" if job in tracker.getActiveJobsIds() else "ended")
+spark.sparkContext.cancelAllJobs()
+spark.stop()
+"""
+
+
+@pytest.mark.parametrize(
+    ("chosen", "expected"),
+    [
+        pytest.param("", ["127.0.0.1 answers", "127.0.0.2 refused"], id="by default"),
+        pytest.param('ui_address = "127.0.0.2"', ["127.0.0.1 refused", "127.0.0.2 answers"], id="another address"),
+        pytest.param('ui_address = "0.0.0.0"', ["127.0.0.1 answers", "127.0.0.2 answers"], id="every address"),
+    ],
+)
+def test_the_ui_listens_where_the_configuration_says_and_nobody_ends_a_job_there(
+    tmp_path: Path, chosen: str, expected: list[str]
+) -> None:
+    config = tmp_path / "config.toml"
+    config.write_text(
+        f'[spark]\nui_port = 0\nlocal_dir = "{tmp_path}/spark"\njava_options = "-XX:TieredStopAtLevel=1"\n{chosen}\n'
+    )
+
+    done = subprocess.run(
+        [sys.executable, "-c", WATCHED, str(config)], capture_output=True, text=True, timeout=240, check=False
+    )
+
+    assert done.returncode == 0, done.stderr
+    host, *seen = done.stdout.splitlines()
+    assert host == ("at 127.0.0.2" if "127.0.0.2" in chosen else "at 127.0.0.1")
+    assert seen == [*expected, "jobs/ active no kill", "stages/ active no kill", "refused", "runs on"]
+
+
 SUBMITTED = """
 import sys
 sys.path.pop(0)
@@ -60,20 +156,21 @@ conf = spark.sparkContext.getConf()
 for key in ("spark.ui.port", "spark.sql.shuffle.partitions", "spark.scheduler.mode", "spark.speculation"):
     print(key, conf.get(key))
 print("driver", conf.get("spark.driver.host"))
+if "spark.ui.enabled=false" not in sys.argv:
+    print("ui", spark.sparkContext.uiWebUrl)
 spark.stop()
 """
 
 
-def _submit(folder: Path, *conf: str) -> subprocess.CompletedProcess[str]:
+def _submit(folder: Path, *conf: str, ui: str = "spark.ui.enabled=false") -> subprocess.CompletedProcess[str]:
     config, script = folder / "config.toml", folder / "script.py"
     config.write_text("[spark]\nui_port = 4999\n")
     script.write_text(SUBMITTED)
-    options = [
-        part for each in ("spark.ui.enabled=false", f"spark.local.dir={folder}", *conf) for part in ("--conf", each)
-    ]
+    given = (*([ui] if ui else []), f"spark.local.dir={folder}", *conf)
+    options = [part for each in given for part in ("--conf", each)]
     submit = Path(sys.executable).parent / "spark-submit"
     return subprocess.run(
-        [str(submit), *options, str(script), str(config)],
+        [str(submit), *options, str(script), str(config), ui],
         capture_output=True,
         text=True,
         timeout=120,
@@ -93,6 +190,19 @@ def test_what_spark_submit_was_given_wins_over_our_configuration_and_the_rest_is
         "spark.speculation FALSE",
         "driver 127.0.0.1",
     ]
+
+
+@pytest.mark.spark
+@pytest.mark.parametrize(("address", "has_ui"), [("", False), ("127.0.0.1", True)])
+def test_under_spark_submit_there_is_a_ui_only_where_its_environment_says_on_which_address(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, address: str, *, has_ui: bool
+) -> None:
+    monkeypatch.delenv("SPARK_LOCAL_IP", raising=False)
+    if address:
+        monkeypatch.setenv("SPARK_LOCAL_IP", address)
+    done = _submit(tmp_path, "spark.ui.port=0", ui="")
+    assert done.returncode == 0, done.stderr
+    assert f"ui {'http' if has_ui else 'None'}" in done.stdout
 
 
 @pytest.mark.spark

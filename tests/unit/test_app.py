@@ -9,11 +9,11 @@ import pytest
 from pyspark.sql import SparkSession
 
 from streaming.adapters.memory.pulsar import MemoryPulsar
-from streaming.app import _stop
+from streaming.app import _Running, _stop
 from streaming.config.load import load
 from streaming.config.settings import Settings
 from streaming.deletion.retries import DueLoop
-from streaming.errors import StopRequestedError
+from streaming.errors import SafetyError, StopRequestedError
 from streaming.queries.running import RunningQueries
 from streaming.topics.setup import ensure_topics
 
@@ -102,3 +102,38 @@ def test_a_start_that_waits_for_a_held_subscription_gives_up_when_told_to_stop(s
     admin.faults.before(lambda operation, _: stop.set() if operation == "ensure_subscription" else None)
     with pytest.raises(StopRequestedError):
         ensure_topics(admin, settings, stop)
+
+
+class _Quiet:
+    """Queries and a due loop that have nothing to do. found: whether a look finds a new topic to read."""
+
+    failure = None
+    is_alive = True
+
+    def __init__(self, *found: bool) -> None:
+        self._found = list(found)
+
+    def check_once(self) -> dict[str, Exception]:
+        return {}
+
+    def look_up(self) -> bool:
+        return self._found.pop(0) if self._found else False
+
+    def check(self) -> None:
+        pass
+
+    def begin(self, _call: object) -> None:
+        pass
+
+    def do_what_is_due(self) -> None:
+        pass
+
+
+@pytest.mark.parametrize("found", [(), (True,)], ids=["at once", "after a topic that is read from now on"])
+def test_a_run_until_idle_ends_as_refused_where_a_person_has_to_act(found: tuple[bool, ...]) -> None:
+    parts: Any = _Quiet(*found)
+    running = _Running(parts, parts, parts, parts)
+    running.watch(threading.Event(), lambda: False, lambda: "paused: maintenance")
+    with pytest.raises(SafetyError, match="waits for a person: paused: maintenance") as ended:
+        running.raise_failure(())
+    assert ended.value.exit_code == 4

@@ -1,5 +1,6 @@
 """Metrics as Prometheus scrapes them: counted by chunk, and an alarm that no half-done look ever lowers."""
 
+import socket
 from urllib.request import urlopen
 
 import pytest
@@ -70,7 +71,10 @@ def test_outages_and_waiting_retries_are_shown(metrics: Metrics) -> None:
     assert (value(metrics, "outages_waited_total"), value(metrics, "retries_waiting")) == (1, 5)
 
 
-def test_they_are_served_on_a_free_port(metrics: Metrics) -> None:
-    port = metrics.serve(0)
-    with urlopen(f"http://127.0.0.1:{port}/metrics", timeout=5) as answer:
+@pytest.mark.parametrize(("address", "other"), [("127.0.0.1", "127.0.0.2"), ("127.0.0.2", "127.0.0.1")])
+def test_they_are_served_on_a_free_port_of_one_address(metrics: Metrics, address: str, other: str) -> None:
+    port = metrics.serve(address, 0)
+    with urlopen(f"http://{address}:{port}/metrics", timeout=5) as answer:
         assert b"ledger_deletion_limit_reached" in answer.read()
+    with pytest.raises(ConnectionRefusedError):
+        socket.create_connection((other, port), 5)

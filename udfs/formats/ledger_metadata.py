@@ -40,6 +40,21 @@ def parse_ledger_metadata(data: bytes) -> LedgerMetadata:
     raise FormatError(f"ledger metadata has version {version.decode('latin-1')!a}; known are 1, 2 and 3")
 
 
+def bookies_of(data: bytes) -> frozenset[str]:
+    """Return the ids of all bookies that a ledger znode of any version names. Raises FormatError."""
+    parse_ledger_metadata(data)
+    if data.startswith(_HEADER_V3):
+        _size, start = _read_varint32(data, len(_HEADER_V3))
+        segments = LedgerMetadataFormat.FromString(data[start:]).segment
+    else:
+        version, body = _split_header(data)
+        if version == b"1":
+            lines = (line.split("\t")[1:] for line in body.decode("utf-8").split("\n")[3:])
+            return frozenset(bookie for line in lines for bookie in line if line != [_V1_CLOSED])
+        segments = text_format.Parse(body.decode("utf-8"), LedgerMetadataFormat()).segment
+    return frozenset(bookie for segment in segments for bookie in segment.ensembleMember)
+
+
 def parse_message(data: bytes) -> LedgerMetadata:
     """Parse a bare LedgerMetadataFormat message, as an offload index embeds it. Raises FormatError."""
     try:

@@ -13,19 +13,30 @@ _READS_AT_ONCE = 8
 
 def announced(store: MetadataStore, ledgers_root: str) -> tuple[str, ...]:
     """HTTP addresses that bookies wrote into ZooKeeper, read-only ones included; none where that can't be read."""
+    return tuple(dict.fromkeys(address for address in registered(store, ledgers_root).values() if address))
+
+
+def registered(store: MetadataStore, ledgers_root: str) -> dict[str, str]:
+    """The bookies that are there now, by the id that ledgers name them by, with their HTTP address ("": none).
+
+    Read-only ones are included; what can't be read is left out.
+    """
     root = f"{ledgers_root}/available"
     folders = (root, f"{root}/readonly")
     children = store.children_many(folders)
-    paths = [
-        f"{folder}/{name}"
-        for folder, names in zip(folders, children, strict=True)
-        if isinstance(names, list)
-        for name in sorted(names)
+    names = {
+        f"{folder}/{name}": name
+        for folder, listed in zip(folders, children, strict=True)
+        if isinstance(listed, list)
+        for name in sorted(listed)
         if name != "readonly"
-    ]
-    nodes = store.read_many(paths)
-    found = (http_address(node.data) for node in nodes if isinstance(node, Znode))
-    return tuple(dict.fromkeys(address for address in found if address))
+    }
+    nodes = store.read_many(list(names))
+    return {
+        name: http_address(node.data) or ""
+        for name, node in zip(names.values(), nodes, strict=True)
+        if isinstance(node, Znode)
+    }
 
 
 def readable(bookies: Sequence[str], entries: Sequence[tuple[int, int]], timeout_seconds: float) -> list[bool | None]:

@@ -4,7 +4,9 @@
    a thousand big znodes are never asked for at once (the server would build that answer in its memory).
 2. A connection that breaks under several requests tells nothing about either; each is tried again alone. One
    that breaks alone is halved, down to a single ordinary read; when that breaks it too, the path is Unreadable.
-3. Every read sees at least what had been written, anywhere in the ensemble, when the call began (sync).
+3. Every read sees at least what had been written, anywhere in the ensemble, when the call began. A server that lags
+   catches up before it answers what comes after a sync on the same connection. A new connection may lead to another
+   server: it begins with a sync, too, and what was read over a connection without one is read again.
 """
 
 from collections import deque
@@ -87,28 +89,43 @@ class BulkRead:
         self._answers: list[Answer | Unreadable | None] = [None] * len(paths)
         self._next = 0
         self._again: deque[range] = deque()  # lost together with others: to be tried alone
-        self._under_way: deque[tuple[range, Pending]] = deque()
+        self._under_way: deque[tuple[range, Pending, int]] = deque()  # with the losses before the sync ahead of it
         self._broke_as_single: set[int] = set()
         self._losses = 0
+        self._synced_at = -1  # the session's losses before the last sync
 
     def run(self) -> list[Answer | Unreadable | None]:
         """Return one answer a path: what was read, Unreadable, or None where there is no such znode."""
         if not self._paths:
             return self._answers
         self._sizes.probe(self._session)
-        self._session.send(Sync("/"))
         while self._fill():
-            span, pending = self._under_way.popleft()
+            span, pending, synced_at = self._under_way.popleft()
             try:
-                self._store(span, self._session.wait(pending))
-            except AnsweredError as error:
-                self._store(span, [self._single_code(span, error)])
+                answers = self._answered(span, pending)
             except NotImplementedByServerError:
                 self._sizes.multi_read = False
                 self._again.append(span)
             except ConnectionLostError as error:
                 self._lost(span, error)
+            else:
+                self._take(span, answers, is_fresh=self._session.losses == synced_at)
         return self._answers
+
+    def _answered(self, span: range, pending: Pending) -> Sequence[Answer]:
+        try:
+            answers: Sequence[Answer] = self._session.wait(pending)
+        except AnsweredError as error:
+            return [self._single_code(span, error)]
+        return answers
+
+    def _take(self, span: range, answers: Sequence[Answer], *, is_fresh: bool) -> None:
+        """Keep the answers. Those that came over another connection than the sync may be old: they are read again."""
+        if is_fresh:
+            self._store(span, answers)
+        else:
+            self._count_loss("ZooKeeper's connection was replaced")
+            self._again.append(span)
 
     def _fill(self) -> bool:
         """Put requests under way as far as the window allows; False when all is done."""
@@ -136,11 +153,15 @@ class BulkRead:
         return range(start, self._next)
 
     def _send(self, span: range) -> None:
+        if self._session.losses != self._synced_at:
+            self._session.connect()
+            self._synced_at = self._session.losses
+            self._session.send(Sync("/"))
         if not self._sizes.multi_read or span.start in self._broke_as_single:
             request: Request = SingleRead(self._operation, self._paths[span.start])
         else:
             request = MultiRead(self._operation, self._paths[span.start : span.stop])
-        self._under_way.append((span, self._session.send(request)))
+        self._under_way.append((span, self._session.send(request), self._synced_at))
 
     def _end_from(self, start: int) -> int:
         if start >= len(self._paths) or not self._sizes.multi_read:
@@ -163,15 +184,18 @@ class BulkRead:
         return error.code
 
     def _lost(self, span: range, error: ConnectionLostError) -> None:
-        self._losses += 1
-        if self._losses > _LOSSES:
-            raise UnavailableError(f"{error}; the connection broke {self._losses} times during one read") from error
+        self._count_loss(str(error))
         if self._under_way:
-            self._again.extend([span, *(other for other, _pending in self._under_way)])
+            self._again.extend([span, *(other for other, _pending, _synced_at in self._under_way)])
             self._under_way.clear()
         else:
             self._broke_alone(span)
         self._session.connect()
+
+    def _count_loss(self, why: str) -> None:
+        self._losses += 1
+        if self._losses > _LOSSES:
+            raise UnavailableError(f"{why}; the connection broke {self._losses} times during one read")
 
     def _broke_alone(self, span: range) -> None:
         if len(span) > 1:

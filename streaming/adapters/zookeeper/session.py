@@ -27,6 +27,7 @@ from streaming.errors import UnavailableError
 _DEAD_CODES = {-4, -7, -112, -115, -118}  # connection loss, timeout, session expired, auth failed, session moved
 _CLOSE_SECONDS = 5.0
 _CONNECT_TRIES = 2
+_SYNC_TRIES = 5
 _BAD_CREDENTIALS = ": it refused our credentials. Check zookeeper.digest_file and zookeeper.sasl_mechanism"
 
 
@@ -78,6 +79,16 @@ class ZooKeeperSession:
         self._closed = False
         self._on_end: list[Callable[[], None]] = []
         self._suspended: Timer | None = None
+        self._losses = 0
+
+    @property
+    def losses(self) -> int:
+        """How often a connection was lost or given up. As long as it stays the same, all goes over one connection.
+
+        It has risen before the next connection is used: so if it is the same when an answer has come as it was before
+        an earlier request was sent, both went over one connection, and the server took them in this order.
+        """
+        return self._losses
 
     def connect(self) -> None:
         """Return when there is a connection; waits connect_timeout_seconds at most, then raises UnavailableError."""
@@ -155,6 +166,7 @@ class ZooKeeperSession:
             if self._closed:
                 raise UnavailableError(self._text("is not in use any more: this session was closed"))
             if self._client is None or self._live is None or _is_dead(self._client):
+                self._losses += 1
                 self._client = client_for(self._settings)
                 self._client.add_listener(self._state_listener(self._client))
                 self._live = self._client.start_async()
@@ -184,6 +196,8 @@ class ZooKeeperSession:
         def on_state(state: str) -> None:
             if self._client is not client:
                 return
+            if state != KazooState.CONNECTED:
+                self._losses += 1
             if self._suspended is not None:
                 self._suspended.cancel()
                 self._suspended = None
@@ -244,10 +258,17 @@ def newest_zxid(settings: ZooKeeperSettings) -> int:
     """
     session = ZooKeeperSession(settings)
     try:
-        session.send(Sync(session.absolute("/")))  # the server catches up with its leader before it answers the next
-        pending = session.send(Exists(session.absolute("/"), False))
-        session.wait(pending)
-        return int(pending.client.last_zxid)
+        for _ in range(_SYNC_TRIES):
+            session.connect()
+            losses = session.losses
+            session.send(
+                Sync(session.absolute("/"))
+            )  # the server catches up with its leader before it answers the next
+            pending = session.send(Exists(session.absolute("/"), False))
+            session.wait(pending)
+            if session.losses == losses:
+                return int(pending.client.last_zxid)
+        raise UnavailableError("ZooKeeper would not tell its newest transaction: the connection broke again and again")
     except AnsweredError as error:
         raise UnavailableError(f"ZooKeeper would not tell its newest transaction: error {error.code}") from error
     finally:

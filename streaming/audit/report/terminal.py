@@ -3,8 +3,6 @@
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
-from rich.console import Console
-from rich.markup import escape
 from rich.padding import Padding
 from rich.panel import Panel
 from rich.table import Table
@@ -14,6 +12,7 @@ from streaming.audit.report.summary import Sample, Summary
 from streaming.audit.report.words import CLASS_MEANING, INTRODUCTION, age_text, amount_text, size_text
 from streaming.audit.result import AuditResult
 from streaming.audit.space import WHY_ON_DISK, Space
+from streaming.terminal import Terminal, cell
 from udfs.audit import FindingClass
 
 _TOPICS = 40
@@ -29,7 +28,7 @@ class Commands:
     explain: str
 
 
-def show(console: Console, result: AuditResult, summary: Summary, space: Space, scope: str = "") -> None:
+def show(console: Terminal, result: AuditResult, summary: Summary, space: Space, scope: str = "") -> None:
     """Print the whole audit. scope: the filters in words, "" for everything."""
     _head(console, result, scope)
     _missing(console, summary)
@@ -44,7 +43,7 @@ def show(console: Console, result: AuditResult, summary: Summary, space: Space, 
             console.print(Padding(Text(reason, style="dim"), (0, 0, 0, 2)))
     if space.unasked:
         more = f" (and {len(space.unasked) - 1} more)" if len(space.unasked) > 1 else ""
-        console.print(f"[yellow]Not counted[/]: {space.unasked[0]}{more}", soft_wrap=True)
+        console.print(_marked("Not counted", "yellow", f"{space.unasked[0]}{more}"), soft_wrap=True)
     _certificate(console, result)
 
 
@@ -56,34 +55,35 @@ def in_short(result: AuditResult, summary: Summary) -> str:
     return f"{complete}, {result.totals['ledgers']} ledgers, {found}, {size_text(summary.orphans.size_bytes)} orphaned"
 
 
-def propose(console: Console, summary: Summary, commands: Commands, *, publishes: bool) -> None:
+def propose(console: Terminal, summary: Summary, commands: Commands, *, publishes: bool) -> None:
     """Say what the operator can do next."""
     if summary.orphans.count and not publishes:
         console.print(
             "The audit deleted nothing. The next command sends a deletion request for each of these orphans; the "
             "service (`ledger-reaper run`) checks each once more before it deletes it:"
         )
-        console.print(f"  {commands.publish}", soft_wrap=True, markup=False, highlight=False)
+        console.print(cell(f"  {commands.publish}"), soft_wrap=True)
     if summary.of(FindingClass.OPEN).count:
         console.print("The service deletes no OPEN ledger until safety.open_quarantine_days says when it may.")
     if any(summary.of(each).count for each in FindingClass):
         console.print(
             "To see what a ledger is, and why the service would delete or keep it (put its number in place of N):"
         )
-        console.print(f"  {commands.explain}", soft_wrap=True, markup=False, highlight=False)
+        console.print(cell(f"  {commands.explain}"), soft_wrap=True)
 
 
-def _head(console: Console, result: AuditResult, scope: str) -> None:
+def _head(console: Terminal, result: AuditResult, scope: str) -> None:
     started = datetime.fromtimestamp(result.started_ms / 1000, UTC).strftime("%Y-%m-%d %H:%M:%S")
     took = age_text((result.ended_ms - result.started_ms) / 1000)
-    console.print(f"[bold]Ledger audit[/] of {started} UTC; it took {took}.", highlight=False)
+    head = Text.assemble(("Ledger audit", "bold"), f" of {started} UTC; it took {took}.")
+    console.print(head)
     console.print(INTRODUCTION, style="dim", highlight=False)
     if scope:
         only = f"Only {scope}. What is missing, in use and listed counts for the whole cluster."
-        console.print(only, markup=False, highlight=False)
+        console.print(cell(only))
 
 
-def _missing(console: Console, summary: Summary) -> None:
+def _missing(console: Terminal, summary: Summary) -> None:
     missing = summary.of(FindingClass.MISSING)
     if missing.count:
         size = size_text(missing.size_bytes)
@@ -110,7 +110,7 @@ def _topics(summary: Summary) -> Table:
         namespace = row.namespace.partition("/")[2]
         name = row.topic.removeprefix(f"persistent://{row.namespace}/")
         amounts = (f"{row.orphans:,}", size_text(row.size_bytes), age_text(row.oldest_seconds))
-        table.add_row(*map(escape, (row.tenant, namespace, name)), *amounts)
+        table.add_row(*map(cell, (row.tenant, namespace, name)), *amounts)
     return table
 
 
@@ -147,23 +147,27 @@ def _samples(title: str, samples: tuple[Sample, ...]) -> Table:
     for name in ("where", "topic", "reason", "detail"):
         table.add_column(name, overflow="fold")
     for each in samples[:_SAMPLES]:
-        table.add_row(str(each.ledger_id), each.where, *map(escape, (each.topic, each.reason, each.detail)))
+        table.add_row(*map(cell, (each.ledger_id, each.where, each.topic, each.reason, each.detail)))
     return table
 
 
-def _certificate(console: Console, result: AuditResult) -> None:
+def _certificate(console: Terminal, result: AuditResult) -> None:
     certificate = result.certificate
     span = (
         f"The audit holds all that was written before ZooKeeper transaction {certificate.zxid_start:#x} and nothing "
         f"from after {certificate.zxid_end:#x}."
     )
     if certificate.is_complete:
-        console.print(f"[green]Complete[/]: the audit could read everything. {span}", soft_wrap=True)
+        console.print(_marked("Complete", "green", f"the audit could read everything. {span}"), soft_wrap=True)
         return
     for error in certificate.errors:
-        console.print(f"[red]Incomplete[/]: {error}", soft_wrap=True)
+        console.print(_marked("Incomplete", "red", error), soft_wrap=True)
     if certificate.unreadable:
         unread = f"{len(certificate.unreadable):,} paths could not be read; what depends on them is UNKNOWN. {span}"
-        console.print(f"[red]Incomplete[/]: {unread}", soft_wrap=True)
+        console.print(_marked("Incomplete", "red", unread), soft_wrap=True)
         for path, detail in certificate.unreadable[:_SAMPLES]:
-            console.print(f"  {path}: {detail}", soft_wrap=True, markup=False)
+            console.print(cell(f"  {path}: {detail}"), soft_wrap=True)
+
+
+def _marked(word: str, style: str, text: str) -> Text:
+    return Text.assemble((word, style), ": ", cell(text))

@@ -11,7 +11,8 @@ import pytest
 from streaming.cli.logs import Log4jFormatter, start_logging
 from streaming.config.load import CONF
 
-PATTERN = "%d{yyyy-MM-dd'T'HH:mm:ss.SSS}{UTC}Z %p %c{1}: %m%n%ex"
+HARMLESS = r"%replace{%replace{%m}{[\\p{C}\\u2028\\u2029&&[^\\n\\t]]}{?}}{\\n}{\n    }"
+PATTERN = "%d{yyyy-MM-dd'T'HH:mm:ss.SSS}{UTC}Z %p %c{1}: " + HARMLESS + "%n%ex"
 
 
 @pytest.fixture
@@ -52,3 +53,12 @@ def test_our_information_is_logged_and_that_of_libraries_is_not() -> None:
         root.setLevel(level)
     lines = [re.sub(r"^[0-9-]{10}T[0-9:]{8}\.[0-9]{3}Z ", "", line) for line in out.getvalue().splitlines()]
     assert lines == ["INFO ledger-reaper: started", "WARN kazoo.client: lost"]
+
+
+def test_what_a_message_quotes_forges_no_line_and_reaches_no_terminal() -> None:
+    record = logging.LogRecord(
+        "ledger-reaper", logging.INFO, "f.py", 1, "reading %s", ("a\n2023 INFO x\x1b[2J\u202e",), None
+    )
+    first, second = Log4jFormatter().format(record).splitlines()
+    assert first.endswith("INFO ledger-reaper: reading a")
+    assert second == "    2023 INFO x\\x1b[2J\\u202e"

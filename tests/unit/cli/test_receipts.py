@@ -1,5 +1,6 @@
 """What `receipts` shows; a state directory that is not there must not look like one without receipts."""
 
+import json
 import subprocess
 import sys
 from pathlib import Path
@@ -10,7 +11,9 @@ from typer.testing import CliRunner
 
 from streaming.cli.main import app
 from streaming.errors import ConfigError
+from streaming.state import hold
 from streaming.state.settlements import SettlementFolder
+from tests.unit.reconcile.rows import write_rows
 from udfs import columns as c
 
 AT_MS = 1_700_000_000_000  # 2023-11-14 22:13:20 UTC
@@ -81,3 +84,19 @@ def test_a_state_directory_without_receipts_says_that_there_are_none_yet(config:
 def test_the_table_has_dates_with_the_year(config: Path) -> None:
     SettlementFolder(str(config.parent / "state")).write_off(AT_MS, [[receipt()]])
     assert " 2023-11-14 22:13:20 " in ask(config, "receipts", "--outcome", "DEAD_LETTER")
+
+
+HOSTILE = "persistent://a/b/orders[blink]-x\x1b[2J\u202e\n2026 INFO forged"
+
+
+@pytest.mark.parametrize("arguments", [["receipts"], ["receipts", "--json"]], ids=" ".join)
+def test_what_others_wrote_is_shown_as_it_is(config: Path, arguments: list[str]) -> None:
+    write_rows(config.parent / "state", "receipts", [(1, 2, -1)], about=receipt(**{c.TOPIC_NAME: HOSTILE}))
+    hold.note(str(config.parent / "state"), f"paused: {HOSTILE}", now_ms=AT_MS)
+    shown = CliRunner().invoke(app, [*arguments, "--config", str(config)]).output
+    assert all(line.isprintable() for line in shown.splitlines())
+    if "--json" in arguments:
+        assert json.loads(shown.splitlines()[0])[c.TOPIC_NAME] == HOSTILE
+    else:
+        assert "a/b/orders[blink]-x\\x1b[2J\\u202e\\n2026 INFO forged" in shown
+    assert "paused: persistent://a/b/orders[blink]-x\\x1b" in shown

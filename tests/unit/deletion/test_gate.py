@@ -11,7 +11,7 @@ import pytest
 from streaming.adapters.memory.store import MemoryStore
 from streaming.clock import ManualClock
 from streaming.deletion.instance import Coordination
-from streaming.errors import FencedError, StopRequestedError
+from streaming.errors import FencedError, StopRequestedError, UnavailableError
 from streaming.limits.blast_radius import BlastRadius
 from streaming.limits.breaker import Breaker
 from streaming.metrics import Metrics
@@ -198,14 +198,30 @@ def test_a_pause_holds_the_work_and_a_note_says_why_until_it_ends(run: Callable[
     only = run()
 
     def resume() -> None:
-        noted.append(hold.noted(state_dir))
+        noted.append((*hold.noted(state_dir), only.gate.held))
         paused[0] = ""
 
     only.gate.stop = Operator(resume)
     only.gate.coordination = replace(only.gate.coordination, paused=lambda: paused[0])
     only.gate.wait_until_open()
-    assert noted == [("paused: maintenance", NOW_MS)]
-    assert hold.noted(state_dir) == ("", 0)
+    assert noted == [("paused: maintenance", NOW_MS, "paused: maintenance")]
+    assert (hold.noted(state_dir), only.gate.held) == (("", 0), "")
+
+
+def test_a_chunk_that_no_longer_waits_at_the_gate_is_not_held(run: Callable[..., Run]) -> None:
+    only = run()
+    answers = iter(["maintenance"])
+
+    def paused() -> str:
+        for answer in answers:
+            return answer
+        raise UnavailableError("ZooKeeper is away")
+
+    only.gate.stop = Operator(lambda: None)
+    only.gate.coordination = replace(only.gate.coordination, paused=paused)
+    with pytest.raises(UnavailableError):
+        only.gate.wait_until_open()
+    assert only.gate.held == ""
 
 
 def test_a_run_that_is_not_held_takes_an_earlier_runs_note_away(run: Callable[..., Run], tmp_path: Path) -> None:

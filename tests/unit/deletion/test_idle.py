@@ -9,7 +9,7 @@ import pytest
 
 from streaming.config.load import load
 from streaming.config.settings import Settings
-from streaming.deletion.idle import is_idle
+from streaming.deletion.idle import is_idle, only_retries_wait
 from streaming.queries.names import queries_of
 
 MATCHED = "persistent://acme/reaper/d1"
@@ -45,10 +45,12 @@ def _look(
     newest: dict[str, tuple[int, int]] | None = None,
     is_active: bool = False,
     is_empty: bool = True,
+    is_asleep: bool = True,
     passes: int = 0,
+    asked: Callable[..., bool] = is_idle,
 ) -> tuple[bool, list[str]]:
     """Look while `passes` passes over the retries are made."""
-    due = SimpleNamespace(passes=0, is_empty=lambda: is_empty)
+    due = SimpleNamespace(passes=0, is_empty=lambda: is_empty, is_asleep=lambda: is_asleep)
 
     def make_passes() -> None:
         due.passes = passes
@@ -57,7 +59,7 @@ def _look(
     listed, matched = queries_of(settings), queries_of(settings, (MATCHED,))[1]
     stream = SimpleNamespace(status={"isTriggerActive": is_active})
     running = dict.fromkeys((*listed, matched), stream)  # one that matches comes after RETRY, when it is taken up
-    return is_idle(settings, cast("Any", admin), cast("Any", running), cast("Any", due)), admin.asked
+    return asked(settings, cast("Any", admin), cast("Any", running), cast("Any", due)), admin.asked
 
 
 def test_retry_is_looked_at_after_all_that_send_to_it(settings: Settings) -> None:
@@ -78,3 +80,14 @@ def test_retry_is_looked_at_after_all_that_send_to_it(settings: Settings) -> Non
 def test_it_is_not_idle_while_something_waits(settings: Settings, waits: dict[str, Any]) -> None:
     idle, _asked = _look(settings, **waits)
     assert not idle
+
+
+def test_a_retry_that_is_not_due_is_all_that_may_be_left(settings: Settings) -> None:
+    assert _look(settings, is_empty=False, asked=only_retries_wait)[0]
+    others: list[dict[str, Any]] = [
+        {"newest": {MATCHED: (5, 0)}},
+        {"is_active": True},
+        {"is_asleep": False},
+        {"passes": 1},
+    ]
+    assert not any(_look(settings, **other, asked=only_retries_wait)[0] for other in others)

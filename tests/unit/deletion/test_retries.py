@@ -222,3 +222,22 @@ def test_pruning_is_not_put_off_by_a_load_that_never_ends() -> None:
     assert loop.join(10)
     assert loop.failure is None
     assert len(pruned_ms) in (5, 6)
+
+
+def test_it_is_asleep_only_when_nothing_is_due_and_no_pass_runs() -> None:
+    now_ms = SystemClock().now_ms()
+    table = Table(now_ms - 5, now_ms + 3_600_000)
+    seen: list[bool] = []
+
+    def work_off() -> None:
+        table.pass_over()
+        seen.append(loop.is_asleep())
+
+    loop, stop = _loop(table, work_off)
+    assert not loop.is_asleep()
+    loop.start()
+    _wait(loop.is_asleep)
+    assert not loop.is_empty()
+    stop.set()
+    assert loop.join(5)
+    assert seen == [False]

@@ -25,6 +25,7 @@ from streaming.state.settlements import REPLAYING, WRITTEN_OFF, SettlementFolder
 from tests.builders import NOW_MS, data_request, put
 from udfs import columns as c
 from udfs.records import Reason
+from udfs.replay_target import UNPROVEN
 from udfs.wire import encode
 
 REQUESTS = "persistent://pulsar/system/__ledger_deletion"
@@ -97,8 +98,8 @@ def test_a_dry_replay_counts_what_its_topic_does_not_hold_yet(
 def test_a_letter_whose_request_topic_no_receipt_tells_is_replayed_only_where_a_person_says(
     settings: Settings, clients: CommandClients
 ) -> None:
-    with pytest.raises(ConfigError, match="choose with --to"):
-        work.replay(settings, clients, DeadLetterFilters(), dry_run=True)
+    report = work.replay(settings, clients, DeadLetterFilters(), dry_run=True)
+    assert report == ReplayReport(resumed=3, to={REQUESTS: 3}, skipped={REPLAYING: 1}, stays={UNPROVEN: 2})
     with pytest.raises(ConfigError, match=r"none of topics\.requests"):
         work.replay(settings, clients, DeadLetterFilters(), to="persistent://public/default/x", dry_run=True)
 

@@ -8,13 +8,13 @@ from streaming.config.load import CONF, load
 from streaming.errors import ConfigError
 from streaming.spark import s3a
 from streaming.spark.session import NEEDED
-from streaming.spark.submitted import FIXED, chosen, completed
+from streaming.spark.submitted import FIXED, chosen, completed, listen_on
 
 DELTA = NEEDED["spark.sql.extensions"]
 
 
 def test_what_was_given_is_not_set_again_and_what_was_not_given_is_ours() -> None:
-    ours = NEEDED | chosen(load(None).spark)
+    ours = NEEDED | chosen(load(None).spark, {})
     given = {"spark.master": "local[4]", "spark.ui.port": "4123", "spark.scheduler.mode": "FIFO"}
     set_beside = completed(ours, given)
     assert not given.keys() & set_beside.keys()
@@ -76,3 +76,31 @@ def test_the_properties_file_for_spark_submit_has_what_our_jobs_rely_on() -> Non
     lines = (CONF / "spark-defaults.conf").read_text().splitlines()
     given = dict(line.split(maxsplit=1) for line in lines if line and not line.startswith("#"))
     assert {key: given.get(key) for key in NEEDED} == NEEDED
+
+
+@pytest.mark.parametrize(
+    ("address", "environment", "expected"),
+    [
+        ("127.0.0.1", {}, {"SPARK_LOCAL_IP": "127.0.0.1", "SPARK_PUBLIC_DNS": "127.0.0.1"}),
+        (
+            "10.0.0.7",
+            {"SPARK_LOCAL_IP": "0.0.0.0", "SPARK_PUBLIC_DNS": "reaper"},
+            {"SPARK_LOCAL_IP": "10.0.0.7", "SPARK_PUBLIC_DNS": "reaper"},
+        ),
+        ("0.0.0.0", {"SPARK_LOCAL_IP": "10.0.0.7"}, {}),
+        ("::", {}, {}),
+    ],
+)
+def test_a_jvm_of_our_own_listens_where_the_configuration_says(
+    address: str, environment: dict[str, str], expected: dict[str, str]
+) -> None:
+    listen_on(address, environment)
+    assert environment == expected
+
+
+def test_a_jvm_that_would_listen_on_every_address_has_no_ui_unless_that_was_asked_for() -> None:
+    spark = load(None).spark
+    assert chosen(spark, {})["spark.ui.enabled"] == "false"
+    assert completed(chosen(spark, {}), {"spark.ui.enabled": "true"}).get("spark.ui.enabled") is None
+    assert "spark.ui.enabled" not in chosen(spark, {"SPARK_LOCAL_IP": "127.0.0.1"})
+    assert "spark.ui.enabled" not in chosen(spark.model_copy(update={"ui_address": "0.0.0.0"}), {})

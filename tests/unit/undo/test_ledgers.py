@@ -87,18 +87,23 @@ def test_a_topic_that_is_none_is_refused() -> None:
 
 
 @pytest.mark.parametrize(
-    ("is_there", "status", "told"),
+    ("is_there", "away", "status", "told"),
     [
-        pytest.param(True, Undone.PUT_BACK, "read from the bookies", id="in time"),
-        pytest.param(False, Undone.TOO_LATE, "no bookie can read", id="too late"),
-        pytest.param(None, Undone.PUT_BACK, "no bookie answered", id="nobody knows"),
+        pytest.param(True, (), Undone.PUT_BACK, "read from the bookies", id="in time"),
+        pytest.param(False, (), Undone.TOO_LATE, "no bookie can read", id="too late"),
+        pytest.param(False, ("b1", "b2"), Undone.UNREADABLE, "b1, b2, which may hold them", id="a bookie is away"),
+        pytest.param(None, (), Undone.PUT_BACK, "no bookie answered", id="nobody knows"),
     ],
 )
-def test_an_undo_says_what_is_known_of_the_data(is_there: bool | None, status: Undone, told: str) -> None:
-    found = judged(Result(5, f"{ROOT}/00/0000/L0005", "orders", 1, Undone.PUT_BACK, last_entry_id=9), is_there)
+def test_an_undo_says_what_is_known_of_the_data(
+    is_there: bool | None, away: tuple[str, ...], status: Undone, told: str
+) -> None:
+    result = Result(5, f"{ROOT}/00/0000/L0005", "orders", 1, Undone.PUT_BACK, last_entry_id=9)
+    found = judged(result, is_there, away)
     assert found.status is status
     assert told in found.detail
-    assert "readledger" in advice(UndoReport([found]))  # even in time: a collection that had begun may still take it
+    # even in time: a collection that had begun may still take it
+    assert ("readledger" in advice(UndoReport([found]))) is (status is not Undone.TOO_LATE)
 
 
 class World:

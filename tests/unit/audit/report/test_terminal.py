@@ -5,11 +5,11 @@ import re
 from dataclasses import replace
 
 import pytest
-from rich.console import Console
 
 from streaming.audit.report import terminal
 from streaming.audit.report.html import page
 from streaming.audit.report.summary import Amount, Summary
+from streaming.terminal import Terminal
 from tests.unit.audit.results import ALONE, RESULT, SUMMARY
 
 
@@ -17,7 +17,7 @@ def test_an_open_ledgers_bytes_are_not_shown_as_none() -> None:
     out = io.StringIO()
     summary = replace(SUMMARY, by_class=(Amount("OPEN", "NOT_CLOSED", 3, 0), Amount("FOREIGN", "NOT_PULSARS", 1, 0)))
 
-    terminal.show(Console(file=out, width=120), RESULT, summary, ALONE.space, "namespace a/b")
+    terminal.show(Terminal(file=out, width=120), RESULT, summary, ALONE.space, "namespace a/b")
 
     assert re.search(r"OPEN\s*│\s*3 │ not known", out.getvalue())
     assert re.search(r"FOREIGN\s*│\s*1 │\s*0 B", out.getvalue())
@@ -38,7 +38,7 @@ def test_publishing_is_proposed_only_where_there_is_something_to_publish(
     out = io.StringIO()
 
     commands = terminal.Commands("ledger-reaper audit --publish", "ledger-reaper explain")
-    terminal.propose(Console(file=out), summary, commands, publishes=publishes)
+    terminal.propose(Terminal(file=out), summary, commands, publishes=publishes)
 
     assert ("  ledger-reaper audit --publish" in out.getvalue()) is is_proposed
 
@@ -48,10 +48,10 @@ def test_an_audit_is_told_in_one_line_for_a_log() -> None:
 
 
 def test_names_that_look_like_markup_are_shown_as_they_are() -> None:
-    hostile = replace(SUMMARY.by_topic[0], topic="persistent://public/default/[red]<img src=x>")
+    hostile = replace(SUMMARY.by_topic[0], topic="persistent://public/default/[red]<img src=x>\x1b[2J")
     out = io.StringIO()
 
-    terminal.show(Console(file=out, width=200), RESULT, replace(SUMMARY, by_topic=(hostile,)), ALONE.space)
+    terminal.show(Terminal(file=out, width=200), RESULT, replace(SUMMARY, by_topic=(hostile,)), ALONE.space)
 
-    assert "[red]<img src=x>" in out.getvalue()
+    assert "[red]<img src=x>\\x1b[2J" in out.getvalue()
     assert "<img" not in page(RESULT, replace(SUMMARY, by_topic=(hostile,)), ALONE)

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from udfs.formats.errors import FormatError
-from udfs.formats.ledger_metadata import parse_ledger_metadata, parse_message, serialize_v3, to_message
+from udfs.formats.ledger_metadata import bookies_of, parse_ledger_metadata, parse_message, serialize_v3, to_message
 from udfs.proto.bookkeeper_pb2 import LedgerMetadataFormat
 from udfs.records import LedgerMetadata, LedgerState
 
@@ -178,3 +178,21 @@ def test_no_bytes_do_more_than_raise_a_format_error(prefix: bytes, tail: bytes) 
         parse_ledger_metadata(prefix + tail)
     except FormatError as error:
         assert str(error).isprintable()  # noqa: PT017 - both ends are right here
+
+
+@pytest.mark.parametrize(
+    ("data", "bookies"),
+    [
+        pytest.param(VERSION_1, {"192.0.2.1:1234", "192.0.2.2:1234", "192.0.2.3:1234"}, id="version 1"),
+        pytest.param(VERSION_2, {"192.0.2.1:1234", "192.0.2.2:1234", "192.0.2.3:1234"}, id="version 2"),
+        pytest.param(serialize_v3(CLOSED, bookies=("b1:3181", "b2:3181")), {"b1:3181", "b2:3181"}, id="version 3"),
+    ],
+)
+def test_every_bookie_that_a_ledger_names_is_told(data: bytes, bookies: set[str]) -> None:
+    assert bookies_of(data) == bookies
+    assert bookies_of(data.replace(b"-102\tCLOSED", b"17\tCLOSED")) == bookies
+
+
+def test_bookies_of_what_is_no_ledger_are_not_guessed() -> None:
+    with pytest.raises(FormatError):
+        bookies_of(b"garbage")

@@ -1,0 +1,95 @@
+"""The one door to the terminal and to the log: what others wrote can't act there, only be read.
+
+Names of topics, properties, payloads and the texts of errors are written by whoever can publish. Escape sequences in
+them could move the cursor or change what earlier lines say, a newline could forge a line of the log, a mark of writing
+direction could show a name as another, and square brackets are rich's markup. So:
+1. A character that a terminal would not print is shown as its escape in Python (`\\x1b`, `\\u202e`).
+2. Within a line a newline is such a character too; where a text has several lines, those after the first are indented.
+3. Markup and emoji codes in a text are never interpreted.
+JSON stays JSON: its own escapes do the same.
+"""
+
+import json
+import sys
+from collections.abc import Iterable
+from typing import Any
+
+import typer
+from rich.console import Console, ConsoleOptions, RenderableType
+from rich.segment import Segment
+from rich.text import Text
+
+_INDENT = "    "
+
+
+def plain(text: object) -> str:
+    """Return the text as one line that a terminal only prints."""
+    said = str(text)
+    return said if said.isprintable() else "".join(map(_printable, said))
+
+
+def plain_lines(text: object) -> str:
+    """The same for a text of several lines: those after the first begin with a blank."""
+    first, *others = str(text).split("\n")
+    return "\n".join([plain(first), *(_indented(plain(other.replace("\t", "  "))) for other in others)])
+
+
+def say(text: object, *, err: bool = False) -> None:
+    """Print one line to standard output (err: standard error)."""
+    typer.echo(plain(text), err=err)
+
+
+def say_lines(text: object, *, err: bool = False) -> None:
+    """Print a text that may have several lines, such as an error."""
+    typer.echo(plain_lines(text), err=err)
+
+
+def say_json(value: Any) -> None:
+    """Print a value as one line of JSON."""
+    typer.echo(json.dumps(value))
+
+
+def say_json_line(line: str) -> None:
+    """Print a line that is JSON already. There may be millions, so it goes out with the next say_json."""
+    safe = line if line.isascii() and line.isprintable() else json.dumps(json.loads(line))
+    sys.stdout.write(f"{safe}\n")
+
+
+def cell(text: object) -> Text:
+    """A text for a table of rich's: without markup."""
+    return Text(plain(text))
+
+
+class Terminal(Console):
+    """rich's console, with rules 1 and 3 for whatever it prints; markup has to come as Text.from_markup."""
+
+    def __init__(self, **how: Any) -> None:
+        super().__init__(**{"markup": False, "emoji": False, "highlight": False} | how)
+
+    def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
+        """Render as rich does; rich calls it for each part."""
+        for segment in super().render(renderable, options):
+            if segment.control or segment.text.isprintable() or segment.text == "\n":
+                yield segment
+            else:
+                yield Segment("\n".join(map(plain, segment.text.split("\n"))), segment.style)
+
+
+def flush() -> bool:
+    """Hand on what was printed; False where it could not be, and so is lost."""
+    is_whole = True
+    for stream in (sys.stdout, sys.stderr):
+        try:
+            if stream is not None:
+                stream.flush()
+        except (OSError, ValueError):
+            is_whole = False
+    return is_whole
+
+
+def _printable(character: str) -> str:
+    return character if character.isprintable() else character.encode("unicode_escape").decode("ascii")
+
+
+def _indented(line: str) -> str:
+    return line if not line or line[0] == " " else _INDENT + line

@@ -1,0 +1,73 @@
+"""A command ends with its exit code, whatever native libraries do when Python takes its interpreter down."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+# A native library that ends the process where C's exit calls it; a thread of Python's that is late; something to tidy.
+RUN = """
+import atexit, ctypes, sys, threading, time
+libc = ctypes.CDLL(None)
+libc.__cxa_atexit(libc.abort, None, None)
+from streaming.__main__ import main
+atexit.register(lambda: print("tidied"))
+threading.Thread(target=lambda: (time.sleep(0.3), print("late"))).start()
+sys.argv = ["ledger-reaper", *sys.argv[1:]]
+main()
+"""
+FAILING = """
+from streaming.cli import main as commands
+
+@commands.app.command("fail")
+def fail() -> None:
+    raise ValueError("a fault \\x1b[2J")
+"""
+
+
+def _ended(*arguments: str, script: str = RUN, out: int | None = subprocess.PIPE) -> tuple[int, str, str]:
+    done = subprocess.run(
+        [sys.executable, "-c", script, *arguments],
+        stdout=out,
+        stderr=subprocess.PIPE,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    return done.returncode, done.stdout or "", done.stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code"),
+    [
+        pytest.param(["--version"], 0, id="done"),
+        pytest.param(["receipts", "--config", "there is none"], 2, id="a fault of the configuration"),
+        pytest.param(["no-such-command"], 2, id="no such command"),
+    ],
+)
+def test_a_command_ends_with_its_code_after_all_else_that_python_does_at_an_exit(
+    arguments: list[str], code: int
+) -> None:
+    ended, out, _err = _ended(*arguments)
+    assert ended == code
+    assert out.splitlines()[-2:] == ["late", "tidied"]
+
+
+def test_a_fault_of_ours_ends_with_1_and_is_told(tmp_path: Path) -> None:
+    ended, _out, err = _ended("fail", script=FAILING + RUN)
+    assert ended == 1
+    assert err.splitlines()[-1].strip() == "ValueError: a fault \\x1b[2J"
+
+
+def test_a_command_whose_output_could_not_be_stored_has_not_done_it() -> None:
+    with Path("/dev/full").open("wb") as full:
+        ended, _out, _err = _ended("--version", out=full.fileno())
+    assert ended == 1
+
+
+def test_the_module_that_is_only_imported_ends_no_process() -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", "import streaming.__main__, sys; sys.exit(7)"], timeout=120, check=False
+    )
+    assert done.returncode == 7
