@@ -117,9 +117,9 @@ MUTATIONS = (
     ),
     Mutation(
         "the sender is asked after",
-        "udfs/admission.py",
-        "return admit(request, first_topic(source, properties, admission), admission)",
-        "return request",
+        SWEEP,
+        "request = decoded if asked is None else admit(asked, topic, self._admission)",
+        "request = decoded",
     ),
     Mutation(
         "limits of an owner",
