@@ -31,6 +31,8 @@ class Admin(TopicAdmin, Protocol):
 
     def set_backlog_quota_unlimited(self, topic: str) -> None: ...
 
+    def set_max_message_bytes(self, topic: str, most_bytes: int) -> None: ...
+
 
 @dataclass(frozen=True)
 class World:
