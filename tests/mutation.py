@@ -121,6 +121,13 @@ MUTATIONS = (
         "request = decoded if asked is None else admit(asked, topic, self._admission)",
         "request = decoded",
     ),
+    Mutation("what is too large is not parsed", "udfs/wire.py", "    if len(payload) > most_bytes:", "    if False:"),
+    Mutation(
+        "a cut request keeps its topic, and with it its rights",
+        "udfs/retry.py",
+        "return name in (REAL_TOPIC, REASON) or (",
+        "return name == REASON or (",
+    ),
     Mutation(
         "limits of an owner",
         BLAST_RADIUS,

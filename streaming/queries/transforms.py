@@ -31,9 +31,9 @@ def messages(source: DataFrame, most_bytes: int) -> DataFrame:
         F.col(c.TOPIC),
         F.col(c.MESSAGE_ID),
         _millis(F.col(c.PUBLISH_TIME)),
-        F.when(has_much_about, F.lit(None)).otherwise(key),
-        F.when(is_cut, F.substring(payload, 1, most_bytes + 1)).otherwise(payload),
-        F.when(is_cut, _with_cut_from(properties, _bytes(payload))).otherwise(properties),
+        F.when(has_much_about, F.lit(None)).otherwise(key).alias(c.MESSAGE_KEY),
+        F.when(is_cut, F.substring(payload, 1, most_bytes + 1)).otherwise(payload).alias(c.PAYLOAD),
+        F.when(is_cut, _with_cut_from(properties, _bytes(payload))).otherwise(properties).alias(c.MESSAGE_PROPERTIES),
     )
     return raw.mapInArrow(partial(_annotate, most_bytes=most_bytes), from_arrow_schema(schemas.MESSAGE))
 
