@@ -1,12 +1,12 @@
 """Measures how long the service takes for a backlog: requests that lie in the topic when it starts, all in one batch.
 
-    .venv/bin/python -m bench.backlog [--requests 200000] [--leaked 50000] [--chunk-rows 50000]
+    .venv/bin/python -m bench.backlog [--requests 200000] [--leaked 50000] [--chunk-rows 50000] [--large 0]
 
 It runs on a cluster of its own. --leaked of the requests name ledgers that exist and that no topic uses (metadata in
 ZooKeeper, no entries on a bookie); the others name ledgers that never existed. The connector does not limit a batch, so
 the first one holds all requests. The script prints the seconds from the start of the process to the first and the last
 receipts, and the highest resident memory. It fails unless each request has one final receipt and each leaked ledger is
-gone.
+gone. --large: so many messages of 5 MiB, which cost their sender kilobytes (compressed), lie beside them.
 """
 
 import sys
@@ -15,10 +15,12 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
+from pulsar import CompressionType
+
 from bench.sampler import Sampler
 from bench.session import command_line
 from bench.supervisor import NOWHERE, Supervisor, payload, rows_in
-from streaming.adapters.pulsar.publish import Message, send_all
+from streaming.adapters.pulsar.publish import Message, client, send_all
 from streaming.clients import admin_for
 from streaming.config.load import load
 from streaming.config.settings import Settings
@@ -34,6 +36,7 @@ FIRST = 1_000_000
 LIMITS = ("batch", "hour", "hour_per_tenant", "hour_per_owner")
 _LOT = 10_000
 _LOOK_S = 0.5
+_LARGE_BYTES = 5 * 1024 * 1024
 
 
 def messages(leaked: range, count: int) -> Iterator[Message]:
@@ -64,6 +67,23 @@ def drain(settings: Settings, service: Supervisor) -> None:
     print(f"from start to end {time.monotonic() - began_s:.1f} s; resident at most {sampler.peak_mb()}", flush=True)
 
 
+def send_large(settings: Settings, count: int) -> None:
+    """Publish messages of 5 MiB, compressed in each of the ways that a client knows."""
+    kinds = (CompressionType.LZ4, CompressionType.ZLib, CompressionType.ZSTD)
+    with client(settings.pulsar) as opened:
+        for number, kind in enumerate(kinds):
+            producer = opened.create_producer(
+                settings.topics.requests[0],
+                compression_type=kind,
+                batching_enabled=False,
+                block_if_queue_full=True,
+                max_pending_messages=20,
+            )
+            for _ in range(number, count, len(kinds)):
+                producer.send_async(bytes(_LARGE_BYTES), lambda *_: None)
+            producer.flush()
+
+
 def account(cluster: Cluster, settings: Settings, leaked: range, count: int) -> None:
     """Exit and say what is wrong, if anything is."""
     found = reckon(settings)
@@ -83,7 +103,7 @@ def configured(text: str, chunk_rows: int) -> str:
     )
 
 
-def run(home: Path, requests: int, leaked: int, chunk_rows: int) -> None:
+def run(home: Path, requests: int, leaked: int, chunk_rows: int, large: int = 0) -> None:
     """Make the backlog, drain it, check it."""
     cluster = clusters.up(home)
     config = home / "local.toml"
@@ -96,8 +116,9 @@ def run(home: Path, requests: int, leaked: int, chunk_rows: int) -> None:
     with admin_for(settings) as admin:
         ensure_topics(admin, settings)
     send_all(settings.pulsar, settings.topics.requests[0], messages(ids, requests))
+    send_large(settings, large)
     drain(settings, Supervisor(config, home / "service.log"))
-    account(cluster, settings, ids, requests)
+    account(cluster, settings, ids, requests + large)
 
 
 def main() -> None:
@@ -105,10 +126,11 @@ def main() -> None:
     parser.add_argument("--requests", type=int, default=200_000)
     parser.add_argument("--leaked", type=int, default=50_000)
     parser.add_argument("--chunk-rows", type=int, default=50_000)
+    parser.add_argument("--large", type=int, default=0)
     options = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="backlog-") as scratch:
         try:
-            run(Path(scratch), options.requests, options.leaked, options.chunk_rows)
+            run(Path(scratch), options.requests, options.leaked, options.chunk_rows, options.large)
         finally:
             clusters.down(Path(scratch))
 

@@ -54,13 +54,14 @@ from streaming.reconcile.messages import reconcile
 from streaming.schemas import REQUESTS, RETRY
 from streaming.spark.failures import raise_failure
 from streaming.spark.s3a import faults_named
-from streaming.spark.session import Jars, start
+from streaming.spark.session import MESSAGES_PER_BATCH, ROWS_PER_BATCH, Jars, start
 from streaming.spark.signals import jvm_signals, on_signals
 from streaming.spark.submitted import NO_UI
 from streaming.state import journal
 from streaming.state.receipts import Receipts
 from streaming.state.waiting import Waiting
 from streaming.topics.setup import ensure_topics
+from streaming.topics.sizes import require_room_for_copies
 from udfs.blast_radius import Planned
 from udfs.units import HOUR_MS
 
@@ -91,8 +92,11 @@ def _run(settings: Settings, jars: Callable[[], Jars], stop: threading.Event, *,
     ):
         retry_partitions, dead_letter_partitions = ensure_topics(instance.admin, settings, stop)
         require_brokers_store(instance.clients.store, instance.clients.broker, f"{settings.topics.retry}-partition-0")
+        for topic in (settings.topics.retry, settings.topics.dead_letter):
+            require_room_for_copies(settings.pulsar, f"{topic}-partition-0")
         refuse_changes(settings, instance.admin.partitions)
         spark = start(settings, jars())
+        spark.conf.set(ROWS_PER_BATCH, MESSAGES_PER_BATCH)
         try:
             who = Identity(instance.rules, instance.secret, retry_partitions, dead_letter_partitions)
             service = _service(spark, settings, instance, who, stop)
@@ -147,6 +151,7 @@ def _service(
         clock=clock,
         describe=describe,
         chunk_rows=settings.service.chunk_rows,
+        max_request_bytes=settings.service.max_request_bytes,
     )
 
 
@@ -275,7 +280,8 @@ def _audits(spark: SparkSession, settings: Settings) -> Iterator[Callable[[], bo
         return
     from streaming.audit.repeat.beside_service import auditing
 
-    with auditing(spark, settings) as turns:
+    # a session of its own, since an audit's rows are all small: its record batches are as large as they were configured
+    with auditing(spark.newSession(), settings) as turns:
         yield lambda: turns.is_busy
 
 

@@ -218,6 +218,10 @@ class TopicAdmin(Protocol):
         """Seconds in force after which unread messages expire; 0: never."""
         ...
 
+    def max_message_bytes(self, topic: str) -> int:
+        """Return how many bytes the topic's own policy lets a message have; 0: it has none, or we may not ask."""
+        ...
+
     def set_message_ttl(self, topic: str, *, seconds: int) -> None:
         """Let unread messages expire after that time; 0: never."""
         ...

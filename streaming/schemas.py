@@ -3,6 +3,7 @@
 import pyarrow as pa
 
 from udfs import columns as c
+from udfs.units import ROW_BYTES
 
 _STRINGS = pa.map_(pa.string(), pa.string())
 
@@ -24,6 +25,14 @@ MESSAGE = pa.schema(
 )
 
 WAITING = pa.schema([pa.field(c.READY_MS, pa.int64()), *MESSAGE])
+
+# Of a row of MESSAGE, in Spark SQL: as how many rows a chunk counts it (service.chunk_rows).
+ROWS = f"""1 + (
+    coalesce(octet_length({c.PAYLOAD}), 0) + coalesce(octet_length({c.MESSAGE_KEY}), 0)
+    + coalesce(aggregate(
+        map_entries({c.MESSAGE_PROPERTIES}), 0, (sum, each) -> sum + length(each.key) + coalesce(length(each.value), 0)
+    ), 0)
+) div {ROW_BYTES}"""
 
 # Chunk and time stand first: Delta keeps minimum and maximum of the first columns, by which readers skip files.
 RECEIPT = pa.schema(

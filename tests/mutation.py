@@ -135,9 +135,16 @@ MUTATIONS = (
     ),
     Mutation(
         "the sender is asked after",
-        "udfs/admission.py",
-        "return admit(request, first_topic(source, properties, admission), admission)",
-        "return request",
+        SWEEP,
+        "request = decoded if asked is None else admit(asked, topic, self._admission)",
+        "request = decoded",
+    ),
+    Mutation("what is too large is not parsed", "udfs/wire.py", "    if len(payload) > most_bytes:", "    if False:"),
+    Mutation(
+        "a cut request keeps its topic, and with it its rights",
+        "udfs/retry.py",
+        "return name in (REAL_TOPIC, REASON) or (",
+        "return name == REASON or (",
     ),
     Mutation(
         "limits of an owner",

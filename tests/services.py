@@ -58,4 +58,5 @@ def service_of(**named: Any) -> LedgerDeletionService:
         clock=parts.clock,
         describe=describe,
         chunk_rows=1_000,
+        max_request_bytes=4_000,
     )

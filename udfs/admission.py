@@ -12,7 +12,6 @@ from udfs.paths import base_topic, namespace_of, tenant_of, topic_of
 from udfs.records import LedgerComponent, PendingDelete, Reason, Rejection
 from udfs.retry import REAL_TOPIC
 from udfs.topic_pattern import TopicPattern
-from udfs.wire import decode
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,16 +29,6 @@ class Admission:
         return topic in self.request_topics or (
             self.requests_pattern is not None and self.requests_pattern.matches(topic)
         )
-
-
-def request_in(
-    payload: bytes | None, source: str, properties: Mapping[str, str | None], admission: Admission
-) -> PendingDelete | Rejection:
-    """Return the request that a message holds, if its sender may ask for that. source: the topic it was read from."""
-    request = decode(payload)
-    if isinstance(request, Rejection):
-        return request
-    return admit(request, first_topic(source, properties, admission), admission)
 
 
 def first_topic(source: str, properties: Mapping[str, str | None], admission: Admission) -> str:

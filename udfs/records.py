@@ -76,6 +76,7 @@ class Reason(StrEnum):
     # refused for good (DEAD_LETTER)
     EMPTY_PAYLOAD = "EMPTY_PAYLOAD"
     NOT_JSON = "NOT_JSON"
+    TOO_LARGE = "TOO_LARGE"  # more than service.max_request_bytes: it is not parsed
     WRONG_TYPE = "WRONG_TYPE"  # a field has another JSON type than PendingDeleteLedgerInfo's
     MISSING_FIELD = "MISSING_FIELD"
     BAD_LEDGER_ID = "BAD_LEDGER_ID"  # negative, or beyond 63 bits

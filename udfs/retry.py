@@ -6,9 +6,10 @@ counts as the largest that can't hold a query up or overflow a counter.
 
 from collections.abc import Mapping
 
+from udfs.records import Rejection
 from udfs.sightings import OWNER_ABSENT_SINCE
 from udfs.units import DAY_MS
-from udfs.wire import MAX_PAYLOAD_BYTES
+from udfs.wire import MAX_PAYLOAD_BYTES, decode, encode
 
 RECONSUMETIMES = "RECONSUMETIMES"
 DELAY_TIME = "DELAY_TIME"
@@ -20,7 +21,7 @@ ORIGIN_MESSAGE_IDY_TIME = "ORIGIN_MESSAGE_IDY_TIME"
 REASON = "REASON"
 # Our own: <receipts table>/<sequence id>. By it we recognise a copy when the broker has forgotten its producer.
 COPY_ID = "COPY_ID"
-# On a dead letter that holds only the beginning of the original payload: how many bytes the original had.
+# On a copy that holds less than the original payload, mostly its beginning: how many bytes the original had.
 CUT_FROM = "CUT_FROM"
 
 # Beyond any max_retry_delete_count, so the request goes to the dead letters at its next failure.
@@ -29,14 +30,29 @@ MAX_ATTEMPT = 1_000_000
 MAX_DELAY_MS = 7 * DAY_MS
 MAX_REASON_LENGTH = 1000
 # Limits of a copy; brokers take messages of 5 MiB in all (maxMessageSize), unless they are configured to take less.
+DEFAULT_MESSAGE_BYTES = 5 * 1024 * 1024
+# What we write about a copy, without the payload, has at most half as many bytes.
+LEAST_MESSAGE_BYTES = 16 * 1024
 MAX_ABOUT_BYTES = 256 * 1024
 MAX_PROPERTY_BYTES = 4096
 CUT_BYTES = 64 * 1024
+# The producer's name, times, ids, COPY_ID, and what stands around each property.
+_ENVELOPE_BYTES = 1024
+_PROPERTY_OVERHEAD_BYTES = 16
+_SHORT_REASON_LENGTH = 200
+# What we write into any property but REAL_TOPIC and REASON is shorter.
+_SHORT_BYTES = 256
+_MAX_CUT_FROM = 1 << 40
+_CUT_FROM_BYTES = 64
 
 _RETRY_PROPERTIES = frozenset(
     {RECONSUMETIMES, DELAY_TIME, REAL_TOPIC, RETRY_TOPIC, ORIGIN_MESSAGE_ID, ORIGIN_MESSAGE_IDY_TIME, REASON, COPY_ID}
 )
 _OURS = _RETRY_PROPERTIES | {OWNER_ABSENT_SINCE}
+# What stays of a message that says too much about itself.
+KEPT = _OURS | {CUT_FROM}
+# Left out first where a broker takes little: another property says the same, or we do not read it.
+_FOR_OTHER_READERS = frozenset({RETRY_TOPIC, ORIGIN_MESSAGE_IDY_TIME})
 
 
 def attempt_of(properties: Mapping[str, str | None]) -> int:
@@ -79,20 +95,49 @@ def dead_letter_properties(
     )
 
 
-def fitting(payload: bytes, key: bytes, properties: Mapping[str, str]) -> tuple[bytes, bytes, dict[str, str]]:
-    """Cut a copy down to what every broker stores: an original may have got in compressed, and be larger than that.
+def fitting(
+    payload: bytes, key: bytes, properties: Mapping[str, str], most_bytes: int = DEFAULT_MESSAGE_BYTES
+) -> tuple[bytes, bytes, dict[str, str]]:
+    """Cut a copy down to what its broker stores: an original may have got in compressed, and be larger than that.
 
-    No request has so long a payload, so nothing is lost if we cut it; CUT_FROM says how many bytes there were. The key
-    and others' properties are dropped whole: half a property would mean something else.
+    most_bytes: what the broker takes in all; from LEAST_MESSAGE_BYTES on, every copy can be made to fit. The key and
+    others' properties are dropped whole: half a property would mean something else. Of a request that is too long, what
+    we do not read is left out. Any other payload is cut, so that nothing of a request is lost unless the request itself
+    is longer than the broker takes. CUT_FROM says how many bytes there were.
     """
     kept = dict(properties)
-    if len(key) + sum(_size(name) + _size(value) for name, value in kept.items()) > MAX_ABOUT_BYTES:
+    if _size_about(key, kept) > MAX_ABOUT_BYTES or _stored_about(key, kept) > most_bytes // 2:
         key = b""
-        kept = {name: value for name, value in kept.items() if name in _OURS and _size(value) <= MAX_PROPERTY_BYTES}
-    if len(payload) > MAX_PAYLOAD_BYTES:
-        kept[CUT_FROM] = str(len(payload))
-        payload = payload[:CUT_BYTES]
+        kept = {name: value for name, value in kept.items() if name in KEPT and _size(value) <= MAX_PROPERTY_BYTES}
+    if _stored_about(key, kept) > most_bytes // 2:
+        kept |= {REASON: kept[REASON][:_SHORT_REASON_LENGTH]} if REASON in kept else {}
+        kept = {name: value for name, value in kept.items() if _is_needed(name, value)}
+    room = max(0, min(MAX_PAYLOAD_BYTES, most_bytes - _stored_about(key, kept) - _CUT_FROM_BYTES))
+    if len(payload) > room:
+        kept[CUT_FROM] = str(max(len(payload), _number(kept.get(CUT_FROM), _MAX_CUT_FROM)))
+        payload = _shortened(payload, room)
     return payload, key, kept
+
+
+def _is_needed(name: str, value: str) -> bool:
+    """Whether a property stays where a broker takes little. By REAL_TOPIC we know whose rights a request has."""
+    return name in (REAL_TOPIC, REASON) or (name not in _FOR_OTHER_READERS and _size(value) <= _SHORT_BYTES)
+
+
+def _shortened(payload: bytes, room: int) -> bytes:
+    request = decode(payload, MAX_PAYLOAD_BYTES)
+    written = None if isinstance(request, Rejection) else encode(request)
+    return payload[: min(CUT_BYTES, room)] if written is None or len(written) > room else written
+
+
+def _size_about(key: bytes, properties: Mapping[str, str]) -> int:
+    return len(key) + sum(_size(name) + _size(value) for name, value in properties.items())
+
+
+def _stored_about(key: bytes, properties: Mapping[str, str]) -> int:
+    """At most so many bytes lie in an entry beside the payload. A byte of a key that is no text is stored as three."""
+    written = len(key) if key.isascii() else 3 * len(key)
+    return _size_about(b"", properties) + written + len(properties) * _PROPERTY_OVERHEAD_BYTES + _ENVELOPE_BYTES
 
 
 def _size(text: str) -> int:

@@ -3,7 +3,7 @@
 It runs in Spark's Python workers, and calls the plain functions of the other modules.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 
 import pyarrow as pa
 
@@ -13,42 +13,52 @@ from udfs.paths import tenant_of, topic_of
 from udfs.records import Rejection
 from udfs.references import key_of
 from udfs.retry import due_ms
+from udfs.units import ROW_BYTES
 from udfs.wire import decode
 
 # streaming/queries/transforms.py selects these from the connector's rows, in this order
 RAW = ("topic", "message_id", c.PUBLISH_MS, c.MESSAGE_KEY, c.PAYLOAD, c.MESSAGE_PROPERTIES)
 
+_Content = tuple[bytes | None, bytes | None, Mapping[str, str | None]]
 
-def annotate(batches: Iterable[pa.RecordBatch], schema: pa.Schema) -> Iterator[pa.RecordBatch]:
-    """Add position, due time, row number and reference key to raw messages (columns RAW, in that order)."""
-    row = 0
+
+def annotate(batches: Iterable[pa.RecordBatch], schema: pa.Schema, most_bytes: int) -> Iterator[pa.RecordBatch]:
+    """Add position, due time, row number and reference key to raw messages (columns RAW, in that order).
+
+    most_bytes: a message whose payload is larger is no request.
+    """
+    row = -1
     for batch in batches:
         columns = [column.to_pylist() for column in batch.columns]
         rows = []
         for topic, message_id, publish_ms, key, payload, properties in zip(*columns, strict=True):
-            rows.append(_annotated(topic, message_id, publish_ms, (key, payload, properties), row))
-            row += 1
+            content = (key, payload, dict(properties or ()))
+            row += _rows_of(content)
+            rows.append(_annotated(topic, message_id, publish_ms, content, most_bytes) | {c.ROW: row})
         yield pa.RecordBatch.from_pylist(rows, schema=schema)
 
 
-def _annotated(
-    topic: str, message_id: bytes, publish_ms: int, content: tuple[bytes | None, bytes | None, object], row: int
-) -> dict[str, object]:
+def _annotated(topic: str, message_id: bytes, publish_ms: int, content: _Content, most_bytes: int) -> dict[str, object]:
     key, payload, properties = content
     position = parse_message_id(message_id)
-    named = dict(properties or ())  # type: ignore[call-overload]
-    request = decode(payload)
+    request = decode(payload, most_bytes)
     return {
         c.SOURCE: topic,
         c.POSITION_LEDGER: position.ledger_id,
         c.POSITION_ENTRY: position.entry_id,
         c.POSITION_BATCH: position.batch_index,
         c.PUBLISH_MS: publish_ms,
-        c.DUE_MS: due_ms(publish_ms, named),
-        c.ROW: row,
+        c.DUE_MS: due_ms(publish_ms, properties),
         c.MESSAGE_KEY: key,
         c.PAYLOAD: payload,
-        c.MESSAGE_PROPERTIES: list(named.items()),
+        c.MESSAGE_PROPERTIES: list(properties.items()),
         c.REFERENCE_KEY: None if isinstance(request, Rejection) else key_of(request),
         c.TENANT: None if isinstance(request, Rejection) else tenant_of(topic_of(request.managed_ledger)),
     }
+
+
+def _rows_of(content: _Content) -> int:
+    """As how many rows a chunk counts a message; streaming.schemas.ROWS says the same in Spark SQL."""
+    key, payload, properties = content
+    about = sum(len(name) + len(value or "") for name, value in properties.items())
+    return 1 + (len(payload or b"") + len(key or b"") + about) // ROW_BYTES

@@ -3,6 +3,8 @@
 1. We ignore unknown fields, take null for absent, and refuse a wrong type: a guess could delete something else.
 2. decode never raises, whatever the bytes: no message may end the query.
 3. We escape untrusted text and cut it short before we put it into a detail, since details end up in logs.
+4. The work grows with the payload's length, whatever it holds, and a payload that is too long is not parsed: whoever
+   may publish could keep all others waiting otherwise.
 """
 
 import json
@@ -13,7 +15,9 @@ from udfs.formats.java_uuid import uuid_halves, uuid_text
 from udfs.paths import MAX_LEDGER_ID, encode_cursor, managed_ledger_name, schema_id_of
 from udfs.records import LedgerComponent, LedgerType, OffloadContext, PendingDelete, Reason, Rejection
 
-# A request is a few hundred bytes; one that is larger than this is not worth parsing.
+# A request is a few hundred bytes. What is larger than this is no request, unless service.max_request_bytes says so.
+MAX_REQUEST_BYTES = 64 * 1024
+# service.max_request_bytes may be this at most: so large a payload is still held whole, many at a time.
 MAX_PAYLOAD_BYTES = 1024 * 1024
 
 _MAX_DETAIL_LENGTH = 300
@@ -36,10 +40,13 @@ class _RefusedError(Exception):
         self.rejection = Rejection(reason, detail[:_MAX_DETAIL_LENGTH])
 
 
-def decode(payload: bytes | None) -> PendingDelete | Rejection:
-    """Read a message's payload. Never raises: a payload that is no request becomes a Rejection that says why."""
+def decode(payload: bytes | None, most_bytes: int = MAX_REQUEST_BYTES) -> PendingDelete | Rejection:
+    """Read a message's payload. Never raises: a payload that is no request becomes a Rejection that says why.
+
+    A payload of more than most_bytes is not parsed.
+    """
     try:
-        return _request(_json_object(payload))
+        return _request(_json_object(payload, most_bytes))
     except _RefusedError as refused:
         return refused.rejection
 
@@ -57,11 +64,12 @@ def encode(request: PendingDelete) -> bytes:
     return json.dumps(fields, separators=(",", ":")).encode("ascii")
 
 
-def _json_object(payload: bytes | None) -> dict[str, Any]:
+def _json_object(payload: bytes | None, most_bytes: int) -> dict[str, Any]:
     if not payload:
         _refuse(Reason.EMPTY_PAYLOAD, "message has no payload: publish requests as JSON")
-    if len(payload) > MAX_PAYLOAD_BYTES:
-        _refuse(Reason.NOT_JSON, f"payload of {len(payload)} bytes; a request has at most {MAX_PAYLOAD_BYTES}")
+    if len(payload) > most_bytes:
+        # how many bytes it had is not known here: streaming/queries/transforms.py may have cut it
+        _refuse(Reason.TOO_LARGE, f"payload of more than {most_bytes} bytes, the most that a request may have")
     try:
         parsed = json.loads(
             bytes(payload).decode("utf-8"), object_pairs_hook=_object_of, parse_constant=_refuse_constant
@@ -77,9 +85,11 @@ def _object_of(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     """Refuse a field that is given twice: JSON parsers differ on which of the two counts."""
     fields = dict(pairs)
     if len(fields) != len(pairs):
-        names = [name for name, _ in pairs]
-        twice = next(name for name in names if names.count(name) > 1)
-        _refuse(Reason.NOT_JSON, f"field {_shown(twice)} stands twice")
+        seen: set[str] = set()
+        for name, _ in pairs:
+            if name in seen:
+                _refuse(Reason.NOT_JSON, f"field {_shown(name)} stands twice")
+            seen.add(name)
     return fields
 
 

@@ -26,6 +26,7 @@ from streaming.ports import MetadataStore, TopicAdmin, Unreadable, Znode
 from streaming.spark import ivy
 from streaming.spark import jars as artifacts
 from streaming.state.filesystem import open_filesystem, shown
+from streaming.topics.sizes import require_room_for_copies
 from udfs.formats.acl import DELETE, acl_entries
 
 _FREE_BYTES = 1 << 30
@@ -152,7 +153,11 @@ def service_url(settings: Settings, admin: TopicAdmin, topics: Sequence[str]) ->
         if admin.partitions(topic):
             partition = next(iter(admin.last_positions(topic)))
             check_service(settings.pulsar, partition)
-            return f"{settings.pulsar.service_url}: a reader on {partition} could be opened"
+            largest = require_room_for_copies(settings.pulsar, partition)
+            return (
+                f"{settings.pulsar.service_url}: a reader on {partition} could be opened; the broker takes messages of "
+                f"{largest} bytes"
+            )
     raise Notice(f"{settings.pulsar.service_url} not tried: it takes a topic, and there is none yet")
 
 

@@ -9,13 +9,14 @@ A broker forgets a producer after hours of silence; then the COPY_ID of the stor
 """
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import groupby
 from typing import Any
 
 from pyspark.sql import DataFrame, Row
 from pyspark.sql import functions as F
 
+from streaming.adapters.pulsar.frames import largest_message
 from streaming.adapters.pulsar.publish import Copy, last_sequence_ids, publish
 from streaming.adapters.pulsar.read import numbered, read
 from streaming.clients import admin_for
@@ -23,7 +24,7 @@ from streaming.config.sections import PulsarSettings
 from streaming.config.settings import Settings
 from streaming.errors import ReaperError
 from udfs import columns as c
-from udfs.retry import COPY_ID, fitting
+from udfs.retry import COPY_ID, DEFAULT_MESSAGE_BYTES, fitting
 
 MAX_ROWS_PER_CHUNK = 1 << 20
 MAX_CHUNK = (1 << 63) // MAX_ROWS_PER_CHUNK - 1
@@ -57,8 +58,17 @@ class PulsarCopies:
             receipts.where(F.col(c.TARGET).isNotNull())
             .repartition(c.TARGET, c.TARGET_PARTITION)
             .sortWithinPartitions(c.TARGET, c.TARGET_PARTITION, *c.POSITION)
-            .foreachPartition(_Publisher(self.settings.pulsar, table_id, self._producer_prefix(table_id), dict(stored)))
+            .foreachPartition(
+                _Publisher(
+                    self.settings.pulsar, table_id, self._producer_prefix(table_id), dict(stored), self._limits()
+                )
+            )
         )
+
+    def _limits(self) -> dict[str, int]:
+        """Topic -> how many bytes its own policy lets a message have, where it has one."""
+        with admin_for(self.settings) as admin:
+            return {topic: most for topic in self.targets if (most := admin.max_message_bytes(topic))}
 
     def remembered(self, table_id: str) -> dict[str, int]:
         """Partition -> sequence id of the newest copy that its broker remembers; -1 where it remembers none.
@@ -105,19 +115,31 @@ class _Publisher:
     table_id: str
     producer_prefix: str
     stored: Mapping[str, int]
+    limits: Mapping[str, int] = field(default_factory=dict)
 
     def __call__(self, rows: Iterable[Row]) -> None:
         for (topic, number), group in groupby(rows, key=lambda row: (row[c.TARGET], row[c.TARGET_PARTITION])):
             partition = _partition(topic, number)
-            publish(self.settings, partition, f"{self.producer_prefix}-{number}", self._copies(partition, group))
+            most_bytes = self._most_bytes(topic, partition)
+            copies = self._copies(partition, group, most_bytes)
+            publish(self.settings, partition, f"{self.producer_prefix}-{number}", copies)
 
-    def _copies(self, partition: str, rows: Iterator[Any]) -> Iterator[Copy]:
+    def _most_bytes(self, topic: str, partition: str) -> int:
+        """How large a copy may be. We ask each time: what is configured may change, and a copy that is too large would
+        be refused again and again while nothing else is worked off.
+        """
+        return min(largest_message(self.settings, partition), self.limits.get(topic) or DEFAULT_MESSAGE_BYTES)
+
+    def _copies(self, partition: str, rows: Iterator[Any], most_bytes: int = DEFAULT_MESSAGE_BYTES) -> Iterator[Copy]:
         last = self.stored.get(partition, 0)
         for place, row in enumerate(rows):
             this = sequence_id(row[c.CHUNK], place)
             if this <= last:
                 continue
             payload, key, properties = fitting(
-                bytes(row[c.PAYLOAD] or b""), bytes(row[c.MESSAGE_KEY] or b""), row[c.MESSAGE_PROPERTIES] or {}
+                bytes(row[c.PAYLOAD] or b""),
+                bytes(row[c.MESSAGE_KEY] or b""),
+                row[c.MESSAGE_PROPERTIES] or {},
+                most_bytes,
             )
             yield Copy(this, key, payload, properties | {COPY_ID: f"{self.table_id}/{this}"}, row[c.DELAY_MS] or 0)

@@ -22,7 +22,7 @@ from streaming.deletion.retries import Retries
 from streaming.deletion.turn import Turn
 from streaming.queries.streams import Describe
 from streaming.queries.transforms import messages, slice_of
-from streaming.schemas import RETRY
+from streaming.schemas import RETRY, ROWS
 from streaming.state.receipts import Receipts
 from udfs import columns as c
 
@@ -45,6 +45,7 @@ class LedgerDeletionService:
     clock: Clock
     describe: Describe
     chunk_rows: int
+    max_request_bytes: int
     _started: set[str] = field(default_factory=set)
 
     def process(self, query: str, source: DataFrame, batch_id: int) -> None:
@@ -52,9 +53,9 @@ class LedgerDeletionService:
         self.gate.check_stop()
         self.describe(query, batch_id, "reading messages")
         if query == RETRY:
-            self.retries.keep(messages(source), batch_id)
+            self.retries.keep(messages(source, self.max_request_bytes), batch_id)
             return
-        kept = [messages(source).persist()]
+        kept = [messages(source, self.max_request_bytes).persist()]
         try:
             if query not in self._started:
                 kept.append(self.receipts.without_done(kept[0]).persist())
@@ -75,12 +76,16 @@ class LedgerDeletionService:
         self.retries.work_off_due(self.work_off)
 
     def work_off(self, query: str, batch_id: int, rows: DataFrame) -> None:
-        """Work off messages (schemas.MESSAGE) in chunks of chunk_rows, or of one message of each source partition."""
-        counted = rows.agg(F.count(F.lit(1)), F.min(c.ROW), F.max(c.ROW)).first()
+        """Work off messages (schemas.MESSAGE) in chunks of chunk_rows, or of one message of each source partition.
+
+        A large message counts as several rows (units.ROW_BYTES), so a chunk is bounded in bytes too.
+        """
+        weight = F.sum(F.expr(ROWS))
+        counted = rows.agg(F.count(F.lit(1)), F.min(c.ROW), F.max(c.ROW), weight).first()
         if counted is None or not counted[0]:
             return
-        total, first, last = counted
-        if total <= self.chunk_rows:
+        total, first, last, weighing = counted
+        if weighing <= self.chunk_rows:
             self._chunk(query, batch_id, rows, total)
             return
         sources = rows.select(c.SOURCE).distinct().count()

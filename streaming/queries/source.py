@@ -6,6 +6,8 @@ from pyspark.sql import DataFrame, SparkSession
 
 from streaming.config.sections import PulsarSettings
 
+_QUEUE = "50"
+
 
 def read_stream(spark: SparkSession, settings: PulsarSettings, topics: Sequence[str], subscription: str) -> DataFrame:
     """Return an unstarted stream of all topics. The subscription must exist on every partition."""
@@ -21,6 +23,9 @@ def read_stream(spark: SparkSession, settings: PulsarSettings, topics: Sequence[
         "failOnDataLoss": "true",
         # gives us raw bytes, whatever schema somebody registers on the topic; JSON mode mixes up the rows' values
         "allowDifferentTopicSchemas": "true",
+        # the connector holds so many messages of each partition, decompressed; it takes 1000 if it is not told, and a
+        # sender gets 5 MiB of each in for a few kilobytes
+        "pulsar.reader.receiverQueueSize": _QUEUE,
     }
     for side in ("client", "admin"):
         if settings.token_file:

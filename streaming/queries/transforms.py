@@ -1,6 +1,7 @@
 """Functions from DataFrame to DataFrame. They need no session and no clock, and run nothing."""
 
 from collections.abc import Iterable, Iterator
+from functools import partial
 
 import pyarrow as pa
 from pyspark.sql import Column, DataFrame
@@ -9,26 +10,57 @@ from pyspark.sql.pandas.types import from_arrow_schema
 
 from streaming import schemas
 from udfs import columns as c
+from udfs.retry import CUT_FROM, KEPT, MAX_ABOUT_BYTES, MAX_PROPERTY_BYTES
 from udfs.spark import annotate
 
 _ROWS_PER_TASK = 500  # below that, a second Python worker costs more than it brings
 
 
-def messages(source: DataFrame) -> DataFrame:
-    """Turn the connector's rows into schemas.MESSAGE: position, due time, and what could refer to the ledger."""
+def messages(source: DataFrame, most_bytes: int) -> DataFrame:
+    """Turn the connector's rows into schemas.MESSAGE: position, due time, and what could refer to the ledger.
+
+    Of a message that is no request because its payload has more than most_bytes, only most_bytes + 1 are kept, and
+    CUT_FROM says how many there were. This is done in the JVM, row by row as the connector hands them over, so that
+    nothing behind it (a record batch for Python, a chunk, a receipt) ever holds many megabytes of one message: a sender
+    gets them in for a few kilobytes, compressed. Key and properties are bounded as those of a copy are.
+    """
+    payload, key, properties = F.col(c.VALUE).cast("binary"), F.col(c.KEY).cast("binary"), F.col(c.PROPERTIES)
+    is_cut, has_much_about = _bytes(payload) > most_bytes + 1, _bytes_about(key, properties) > MAX_ABOUT_BYTES
+    properties = F.when(has_much_about, F.map_filter(properties, _is_kept)).otherwise(properties)
     raw = source.select(
         F.col(c.TOPIC),
         F.col(c.MESSAGE_ID),
         _millis(F.col(c.PUBLISH_TIME)),
-        F.col(c.KEY).cast("binary"),
-        F.col(c.VALUE).cast("binary"),
-        F.col(c.PROPERTIES),
+        F.when(has_much_about, F.lit(None)).otherwise(key).alias(c.MESSAGE_KEY),
+        F.when(is_cut, F.substring(payload, 1, most_bytes + 1)).otherwise(payload).alias(c.PAYLOAD),
+        F.when(is_cut, _with_cut_from(properties, _bytes(payload))).otherwise(properties).alias(c.MESSAGE_PROPERTIES),
     )
-    return raw.mapInArrow(_annotate, from_arrow_schema(schemas.MESSAGE))
+    return raw.mapInArrow(partial(_annotate, most_bytes=most_bytes), from_arrow_schema(schemas.MESSAGE))
 
 
-def _annotate(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    return annotate(batches, schemas.MESSAGE)
+def _annotate(batches: Iterable[pa.RecordBatch], most_bytes: int) -> Iterator[pa.RecordBatch]:
+    return annotate(batches, schemas.MESSAGE, most_bytes)
+
+
+def _bytes(column: Column) -> Column:
+    return F.coalesce(F.octet_length(column), F.lit(0))
+
+
+def _bytes_about(key: Column, properties: Column) -> Column:
+    def added(total: Column, each: Column) -> Column:
+        return total + _bytes(each["key"]) + _bytes(each["value"])
+
+    return _bytes(key) + F.coalesce(F.aggregate(F.map_entries(properties), F.lit(0), added), F.lit(0))
+
+
+def _is_kept(name: Column, value: Column) -> Column:
+    return name.isin(*KEPT) & (_bytes(value) <= MAX_PROPERTY_BYTES)
+
+
+def _with_cut_from(properties: Column, size: Column) -> Column:
+    others = F.map_filter(properties, lambda name, _value: name != CUT_FROM)
+    cut_from = F.create_map(F.lit(CUT_FROM), size.cast("string"))
+    return F.coalesce(F.map_concat(others, cut_from), cut_from)
 
 
 def _millis(timestamp: Column) -> Column:

@@ -23,13 +23,21 @@ from streaming.spark.submitted import LOOPBACK
 
 log = logging.getLogger("ledger-reaper")
 
+# Rows that the JVM hands to Python at once.
+ROWS_PER_BATCH = "spark.sql.execution.arrow.maxRecordsPerBatch"
+# The same for messages, whose sender chooses their size: a row has up to service.max_request_bytes of payload and
+# udfs.retry.MAX_ABOUT_BYTES of key and properties. With the defaults these are 32 MiB, in the JVM and in the worker.
+MESSAGES_PER_BATCH = "100"
+
 # Our jobs rely on these wherever they run; conf/spark-defaults.conf has the same for spark-submit.
 WITHOUT_DELTA = {
     "spark.sql.session.timeZone": "UTC",
     "spark.sql.shuffle.partitions": "4",
-    "spark.sql.execution.arrow.maxRecordsPerBatch": "5000",
+    ROWS_PER_BATCH: "5000",
     "spark.scheduler.mode": "FAIR",
     "spark.speculation": "false",  # a second copy of a deleting task would only get in its own way
+    # kept batches that go to the disk; a sender's megabytes that were compressed stay as small as they came
+    "spark.rdd.compress": "true",
     "spark.pulsar.client.cache.timeout": "87600h",  # the connector closes cached clients that are in use
     "spark.sql.streaming.metricsEnabled": "true",
     "spark.metrics.namespace": "ledger_reaper",

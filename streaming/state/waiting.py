@@ -89,9 +89,9 @@ class Waiting:
         until_ms = max(now_ms, self._begun_ms)
         rows = self._read().where((F.col(c.READY_MS) > self._begun_ms) & (F.col(c.READY_MS) <= until_ms))
         self._begun_ms = until_ms
-        order = Window.partitionBy(c.SOURCE).orderBy(c.READY_MS, *c.POSITION)
+        order = Window.partitionBy(c.SOURCE).orderBy(c.READY_MS, *c.POSITION).rowsBetween(Window.unboundedPreceding, 0)
         # row numbers of many batches repeat; chunks are cut by them
-        return rows.withColumn(c.ROW, F.row_number().over(order) - F.lit(1)).drop(c.READY_MS)
+        return rows.withColumn(c.ROW, F.sum(F.expr(schemas.ROWS)).over(order) - F.lit(1)).drop(c.READY_MS)
 
     def end(self) -> None:
         """The pass that was begun last has its receipts."""

@@ -4,34 +4,49 @@ Anybody who may publish to a request topic can write any property. There, what o
 retry topic the same properties are our own.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from streaming.schemas import REQUESTS
 from udfs import columns as c
-from udfs.admission import Admission, request_in
+from udfs.admission import Admission, admit, first_topic
 from udfs.formats.message_id import message_id_text
 from udfs.records import PendingDelete, Rejection
 from udfs.retry import ORIGIN_MESSAGE_ID, as_original
+from udfs.wire import MAX_REQUEST_BYTES, decode
+
+Decode = Callable[[bytes | None, int], PendingDelete | Rejection]
+"""udfs.wire.decode."""
 
 
 @dataclass(frozen=True, slots=True)
 class Message:
-    """A row of schemas.MESSAGE, read. properties: those that count. origin_id: message id of the original request."""
+    """A row of schemas.MESSAGE, read. properties: those that count. origin_id: message id of the original request.
+
+    asked: the request that the payload holds, also where its sender may not ask for that; None: it holds none.
+    """
 
     row: Mapping[str, Any]
     request: PendingDelete | Rejection
     properties: Mapping[str, str]
     origin_id: str
+    asked: PendingDelete | None = None
 
 
 class MessageReader:
-    """Reads the messages of one task; one that the source delivered twice counts once (rows are sorted)."""
+    """Reads the messages of one task; one that the source delivered twice counts once (rows are sorted).
 
-    def __init__(self, query: str, admission: Admission) -> None:
+    most_bytes: a message whose payload is larger is no request. Each payload is decoded once.
+    """
+
+    def __init__(
+        self, query: str, admission: Admission, most_bytes: int = MAX_REQUEST_BYTES, decode: Decode = decode
+    ) -> None:
         self._query = query
         self._admission = admission
+        self._most_bytes = most_bytes
+        self._decode = decode
         self._last_position: tuple[Any, ...] = ()
 
     def read(self, rows: Sequence[Mapping[str, Any]]) -> list[Message]:
@@ -46,13 +61,16 @@ class MessageReader:
 
     def _message(self, row: Mapping[str, Any]) -> Message:
         written = {str(name): str(value) for name, value in (row[c.MESSAGE_PROPERTIES] or ()) if value is not None}
-        request = request_in(row[c.PAYLOAD], row[c.SOURCE], written, self._admission)
+        decoded = self._decode(row[c.PAYLOAD], self._most_bytes)
+        asked = decoded if isinstance(decoded, PendingDelete) else None
+        topic = first_topic(row[c.SOURCE], written, self._admission)
+        request = decoded if asked is None else admit(asked, topic, self._admission)
         own_id = message_id_text(
             row[c.POSITION_LEDGER], row[c.POSITION_ENTRY], _partition(row[c.SOURCE]), row[c.POSITION_BATCH]
         )
         if self._query == REQUESTS:
-            return Message(row, request, as_original(written), own_id)
-        return Message(row, request, written, written.get(ORIGIN_MESSAGE_ID, own_id))
+            return Message(row, request, as_original(written), own_id, asked)
+        return Message(row, request, written, written.get(ORIGIN_MESSAGE_ID, own_id), asked)
 
 
 def _partition(source: str) -> int:

@@ -13,10 +13,9 @@ from streaming.sweep.messages import Message
 from udfs import columns as c
 from udfs.disposition import Delays, dispose, next_look
 from udfs.paths import base_topic, topic_of
-from udfs.records import Outcome, PendingDelete, Rejection, Verdict
+from udfs.records import Outcome, PendingDelete, Verdict
 from udfs.retry import attempt_of, dead_letter_properties, retry_properties
 from udfs.sightings import OWNER_ABSENT_SINCE, signed, subject_of
-from udfs.wire import decode
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,11 +123,9 @@ def _copy(row: Mapping[str, Any], topic: CopyTopic, properties: Mapping[str, str
 
 def _identity(message: Message) -> dict[str, Any]:
     """Return the columns that name the ledger; a request that is in order is named even if its sender may not ask."""
-    request = message.request
-    if isinstance(request, Rejection):
-        request = decode(message.row[c.PAYLOAD])
-        if isinstance(request, Rejection):
-            return {}
+    request = message.asked
+    if request is None:
+        return {}
     context = request.offload_context
     return {
         c.LEDGER_ID: request.ledger_id,

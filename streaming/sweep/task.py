@@ -26,6 +26,7 @@ from streaming.state.journal import ParquetJournal
 from streaming.sweep.dry_run import DryRunObjects, DryRunStore, NoJournal
 from streaming.sweep.jobs import GroupSweeper, Job, Journal, Limiter, SweepRules, Swept
 from streaming.sweep.ledgers import Sweeper
+from streaming.sweep.lots import lots
 from streaming.sweep.messages import Message, MessageReader
 from streaming.sweep.offload_jobs import ObjectJournal, OffloadRules
 from streaming.sweep.offloads import OffloadSweeper
@@ -66,8 +67,8 @@ class SweepTask:
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Sweep record batches of schemas.MESSAGE into record batches of schemas.RECEIPT."""
         worker = worker_for(self, clients_for(self.settings), StartedClock(self.now_ms))
-        for batch in batches:
-            yield pa.RecordBatch.from_pylist(worker.receipts(batch.to_pylist()), schema=schemas.RECEIPT)
+        for rows in lots(batches):
+            yield pa.RecordBatch.from_pylist(worker.receipts(rows), schema=schemas.RECEIPT)
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,8 +81,8 @@ class PlanTask:
         """Count by owner what a sweep would delete now."""
         worker = worker_for(self.task, clients_for(self.task.settings), StartedClock(self.task.now_ms), is_dry=True)
         deletes: Counter[tuple[str, str]] = Counter()
-        for batch in batches:
-            for row in worker.receipts(batch.to_pylist()):
+        for rows in lots(batches):
+            for row in worker.receipts(rows):
                 if row[c.OUTCOME] == Outcome.DELETED:
                     deletes[row[c.TENANT], row[c.REFERENCE_KEY]] += 1
         yield pa.RecordBatch.from_pylist(
@@ -188,7 +189,7 @@ def worker_for(task: SweepTask, clients: Clients, clock: Clock, *, is_dry: bool 
         task.secret,
         clock,
     )
-    reader = MessageReader(task.query, admission_of(settings))
+    reader = MessageReader(task.query, admission_of(settings), settings.service.max_request_bytes)
     return Worker(reader, sweepers, writer, task.owners.value, task.secret, effects.limiter, task.held)
 
 

@@ -29,9 +29,8 @@ def publish_lines(
     """
     ensure_topics(admin, settings)  # or the broker would make an unpartitioned one at the first message
     report = PublishReport()
-    report.published = send_all(
-        settings.pulsar, settings.topics.requests[0], _messages(lines, report, unchecked=unchecked)
-    )
+    messages = _messages(lines, report, settings.service.max_request_bytes, unchecked=unchecked)
+    report.published = send_all(settings.pulsar, settings.topics.requests[0], messages)
     return report
 
 
@@ -40,12 +39,12 @@ def owner_key(request: PendingDelete) -> bytes:
     return key_of(request).encode()
 
 
-def _messages(lines: Iterable[bytes], report: PublishReport, *, unchecked: bool) -> Iterator[Message]:
+def _messages(lines: Iterable[bytes], report: PublishReport, most_bytes: int, *, unchecked: bool) -> Iterator[Message]:
     for number, line in enumerate(lines, start=1):
         payload = line.rstrip(b"\r\n")
         if not payload.strip():
             continue
-        request = decode(payload)
+        request = decode(payload, most_bytes)
         if isinstance(request, PendingDelete):
             yield Message(owner_key(request), payload)
         elif unchecked:

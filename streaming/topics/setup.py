@@ -12,6 +12,7 @@ from typing import Any
 from streaming.config.settings import Settings
 from streaming.errors import BusyError, ConfigError, StopRequestedError
 from streaming.ports import TopicAdmin
+from udfs.retry import LEAST_MESSAGE_BYTES
 
 log = logging.getLogger("ledger-reaper")
 
@@ -108,6 +109,12 @@ def _deviations(admin: TopicAdmin, settings: Settings, topic: str) -> list[str]:
     if admin.message_ttl(topic):
         faults.append(f"{topic} has a message TTL: unread requests would expire. Remove the TTL.")
     if _needs_deduplication(settings, topic):
+        most = admin.max_message_bytes(topic)
+        if 0 < most < LEAST_MESSAGE_BYTES:
+            faults.append(
+                f"{topic} takes messages of {most} bytes at most, and copies need {LEAST_MESSAGE_BYTES}: no copy would "
+                "get in. Raise the topic's maxMessageSize, or remove it."
+            )
         if not admin.deduplication(topic):
             faults.append(f"{topic} has no deduplication: copies could be doubled. Enable it (deduplicationEnabled).")
         elif not _deduplicates_soon(admin, settings, topic):

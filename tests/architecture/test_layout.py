@@ -99,6 +99,7 @@ COVERED = {
     "streaming.topics.matching": "tests/unit/queries/test_running.py",
     "streaming.topics.requests": "tests/integration/test_ops.py",
     "streaming.topics.setup": "tests/contract/test_topics.py",
+    "streaming.topics.sizes": "tests/contract/test_publish.py",
     "streaming.undo.objects": "tests/contract/test_undo_objects.py",
     "udfs.columns": "tests/spark/test_transforms.py",
     "udfs.formats.acl": "tests/unit/adapters/test_memory.py",

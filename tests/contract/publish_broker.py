@@ -19,12 +19,19 @@ class PublishBroker:
     """One broker of one topic, on a port of its own.
 
     on_send(sequence id) -> whether to answer it; False: silence, None: close the producer, as fencing does.
+    takes_bytes: of a message in all; it closes the connection on a larger one, as a real broker does.
     """
 
-    def __init__(self, on_send: Callable[[int], bool | None] = lambda _id: True, last_sequence_id: int = -1) -> None:
+    def __init__(
+        self,
+        on_send: Callable[[int], bool | None] = lambda _id: True,
+        last_sequence_id: int = -1,
+        takes_bytes: int = MAX_MESSAGE_BYTES,
+    ) -> None:
         self.sent: list[tuple[int, bytes]] = []
         self.producers: list[str] = []
         self._on_send = on_send
+        self._takes_bytes = takes_bytes
         self._last = last_sequence_id
         self._fenced = False
         self._listener = socket.create_server(("127.0.0.1", 0))
@@ -49,13 +56,16 @@ class PublishBroker:
                 size = struct.unpack(">I", frame[:4])[0]
                 command = _fields(frame[4 : 4 + size])
                 kind = command[1]
+                if kind == SEND and size + self._takes_bytes < len(frame) - 4:
+                    connection.close()
+                    return
                 answer = self._answer(kind, _fields(command.get(kind, b"")), frame[4 + size :])
                 if answer:
                     connection.sendall(answer)
 
     def _answer(self, kind: int, asked: Fields, rest: bytes) -> bytes:
         answers: dict[int, Callable[[], bytes]] = {
-            CONNECT: lambda: _command(CONNECTED, _text(1, b"test") + _number(2, 19) + _number(3, MAX_MESSAGE_BYTES)),
+            CONNECT: lambda: _command(CONNECTED, _text(1, b"test") + _number(2, 19) + _number(3, self._takes_bytes)),
             PARTITIONED: lambda: _command(PARTITIONED + 1, _number(1, 0) + _number(2, asked[2]) + _number(3, 0)),
             LOOKUP: lambda: _command(
                 LOOKUP + 1, _text(1, self.url.encode()) + _number(3, 1) + _number(4, asked[2]) + _number(5, 1)

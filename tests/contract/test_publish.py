@@ -2,17 +2,24 @@
 
 import traceback
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import pytest
 
 from streaming.adapters.pulsar.publish import Copy, publish
 from streaming.config.load import load
 from streaming.config.sections import PulsarSettings
-from streaming.deletion.copies import PulsarCopies, sequence_id
+from streaming.deletion.copies import PulsarCopies, _Publisher, sequence_id
 from streaming.deletion.outbox import refuse_outdated
-from streaming.errors import FencedError, ReaperError, SafetyError, UnavailableError
+from streaming.errors import ConfigError, FencedError, ReaperError, SafetyError, UnavailableError
 from streaming.spark.failures import translated
-from tests.contract.publish_broker import PublishBroker
+from streaming.topics.sizes import require_room_for_copies
+from tests.builders import data_request
+from tests.contract.publish_broker import MAX_MESSAGE_BYTES, PublishBroker
+from udfs import columns as c
+from udfs.formats.entry import Entry, parse_entry
+from udfs.retry import CUT_FROM, LEAST_MESSAGE_BYTES, REAL_TOPIC, REASON
+from udfs.wire import decode, encode
 
 TOPIC = "persistent://pulsar/ledger-deletion/d-RETRY-partition-0"
 THREE = [Copy((1 << 20) + place, None, b"{}", {}) for place in range(3)]
@@ -65,3 +72,66 @@ def test_copies_that_a_broker_has_of_chunks_that_the_receipts_lack_stop_the_star
     assert broker.producers == [f"ledger-reaper-main-T-{number}" for number in (0, 1, -1)]
     with pytest.raises(SafetyError, match=r"end with chunk 6, and \S+-partition-0 has copies of chunk 7.*Restore"):
         refuse_outdated(remembered, 6)
+
+
+REQUEST = data_request(5)
+RETRIED = encode(REQUEST)[:-1] + b',"ignored":"' + b"x" * 60_000 + b'"}'
+LARGE: dict[str, tuple[bytes, bytes, dict[str, str]]] = {
+    "a payload": (b"x" * 65_537, b"k", {REASON: "TOO_LARGE: too large", CUT_FROM: "5000000"}),
+    "a request with a field that we do not read": (RETRIED, b"k", {REAL_TOPIC: TOPIC}),
+    "properties": (b"{}", b"k", {f"{n}": "" for n in range(9_000)} | {REASON: "NOT_JSON"}),
+    "a key that is no text": (b"{}", b"\xff" * 7_000, {"a": "b"}),
+    "what we write ourselves": (b"{}", b"k", {REASON: "\U0001f980" * 1_000, REAL_TOPIC: "t" * 4_096, "a": "b" * 9_000}),
+}
+
+
+def _send(opened: Opened, takes_bytes: int, limits: dict[str, int] | None = None) -> dict[str, Entry]:
+    """Send a copy of each kind to a broker that takes so much; returns what it has stored."""
+    broker, settings = opened(takes_bytes=takes_bytes)
+    row = {c.TARGET: TOPIC.removesuffix("-partition-0"), c.TARGET_PARTITION: 0, c.CHUNK: 1, c.DELAY_MS: 0}
+    rows: list[Any] = [
+        row | {c.PAYLOAD: payload, c.MESSAGE_KEY: key, c.MESSAGE_PROPERTIES: properties}
+        for payload, key, properties in LARGE.values()
+    ]
+    _Publisher(settings, "T", "p", {}, limits or {})(rows)
+    assert [number for number, _ in broker.sent] == [sequence_id(1, place) for place in range(len(LARGE))]
+    assert max(len(data) for _, data in broker.sent) <= min([takes_bytes, *(limits or {}).values()])
+    return {kind: parse_entry(data) for kind, (_, data) in zip(LARGE, broker.sent, strict=True)}
+
+
+@pytest.mark.parametrize(
+    ("takes_bytes", "limits"),
+    [
+        pytest.param(LEAST_MESSAGE_BYTES, {}, id="the broker"),
+        pytest.param(MAX_MESSAGE_BYTES, {TOPIC.removesuffix("-partition-0"): LEAST_MESSAGE_BYTES}, id="the topic"),
+    ],
+)
+def test_a_copy_is_made_to_fit_what_takes_less_than_pulsar_usually_does(
+    opened: Opened, takes_bytes: int, limits: dict[str, int]
+) -> None:
+    stored = _send(opened, takes_bytes, limits)
+    assert decode(stored["a request with a field that we do not read"].payload) == REQUEST
+    assert stored["a request with a field that we do not read"].properties[REAL_TOPIC] == TOPIC
+    assert stored["a payload"].properties[CUT_FROM] == "5000000"
+    assert stored["a payload"].payload == b"x" * len(stored["a payload"].payload)
+    assert len(stored["a payload"].payload) > LEAST_MESSAGE_BYTES // 2
+    assert stored["properties"].properties.keys() == {REASON, "COPY_ID"}
+    assert stored["what we write ourselves"].properties[REAL_TOPIC] == "t" * 4_096
+
+
+def test_a_copy_goes_as_it_is_where_the_broker_takes_it(opened: Opened) -> None:
+    stored = _send(opened, MAX_MESSAGE_BYTES)
+    for kind, (payload, _, properties) in LARGE.items():
+        assert (stored[kind].payload, stored[kind].properties.items() >= properties.items()) == (payload, True), kind
+
+
+@pytest.mark.parametrize(("takes_bytes", "is_enough"), [(LEAST_MESSAGE_BYTES, True), (LEAST_MESSAGE_BYTES - 1, False)])
+def test_a_broker_that_takes_too_little_for_any_copy_stops_the_start(
+    opened: Opened, takes_bytes: int, is_enough: bool
+) -> None:
+    _, settings = opened(takes_bytes=takes_bytes)
+    if is_enough:
+        assert require_room_for_copies(settings, TOPIC) == takes_bytes
+    else:
+        with pytest.raises(ConfigError, match=r"takes messages of 16383 bytes .* raise maxMessageSize"):
+            require_room_for_copies(settings, TOPIC)

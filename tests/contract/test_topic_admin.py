@@ -31,6 +31,8 @@ class Admin(TopicAdmin, Protocol):
 
     def set_backlog_quota_unlimited(self, topic: str) -> None: ...
 
+    def set_max_message_bytes(self, topic: str, most_bytes: int) -> None: ...
+
 
 @dataclass(frozen=True)
 class World:
@@ -136,7 +138,10 @@ def test_policies_are_in_force_once_set(admin: Admin, namespace: str) -> None:
     admin.set_message_ttl(topic, seconds=120)
     admin.set_deduplication(topic, enabled=True)
     admin.set_backlog_quota_unlimited(topic)
+    assert admin.max_message_bytes(topic) == 0
+    admin.set_max_message_bytes(topic, 20_000)
 
+    assert admin.max_message_bytes(topic) == 20_000
     assert admin.retention(topic) == (60, -1)
     assert admin.message_ttl(topic) == 120
     assert admin.deduplication(topic)

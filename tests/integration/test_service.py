@@ -28,7 +28,8 @@ from tests.integration.conftest import (
     wait_until,
 )
 from udfs.paths import managed_ledger_name, managed_ledger_path
-from udfs.retry import CUT_BYTES, CUT_FROM
+from udfs.retry import CUT_FROM
+from udfs.wire import MAX_REQUEST_BYTES
 
 pytestmark = pytest.mark.cluster
 
@@ -99,7 +100,8 @@ def test_leaks_are_deleted_and_everything_else_is_refused_with_its_reason(cluste
             ("DEAD_LETTER", "OTHER_OWNER"): 1,
             ("ALREADY_GONE", "NOT_FOUND"): 1,
             ("DEAD_LETTER", "BAD_LEDGER_ID"): 1,
-            ("DEAD_LETTER", "NOT_JSON"): 2,
+            ("DEAD_LETTER", "NOT_JSON"): 1,
+            ("DEAD_LETTER", "TOO_LARGE"): 1,
         }
     )
     # the cursor request may meet its ledger after the data request deleted it
@@ -125,7 +127,7 @@ def test_a_message_that_is_too_large_once_decompressed_becomes_a_dead_letter_tha
     with admin_for(settings) as admin:
         letters = list(read(settings.pulsar, admin.last_positions(settings.topics.dead_letter)))
     (letter,) = [each for each in letters if CUT_FROM in each.properties]
-    assert (letter.payload, letter.properties[CUT_FROM]) == (bytes(CUT_BYTES), str(LARGE))
+    assert (letter.payload, letter.properties[CUT_FROM]) == (bytes(MAX_REQUEST_BYTES + 1), str(LARGE))
 
 
 def test_another_cluster_behind_the_same_checkpoint_is_refused(worked: Worked) -> None:

@@ -5,13 +5,15 @@ from datetime import UTC, datetime
 
 import pytest
 from chispa import assert_df_equality
-from pyspark.sql import SparkSession
+from pyspark.sql import Row, SparkSession
+from pyspark.sql import functions as F
 from pyspark.sql.pandas.types import from_arrow_schema
 
 from streaming import schemas
 from streaming.queries.transforms import grouped_by_owner, messages, slice_of, tasks_for
 from udfs import columns as c
 from udfs.formats.message_id import MessagePosition, serialize_message_id
+from udfs.retry import CUT_FROM, MAX_ABOUT_BYTES, REAL_TOPIC, REASON, RECONSUMETIMES
 
 pytestmark = pytest.mark.spark
 
@@ -67,7 +69,54 @@ def test_a_message_becomes_its_position_its_due_time_and_what_could_refer_to_its
         ],
         from_arrow_schema(schemas.MESSAGE),
     )
-    assert_df_equality(messages(source), expected, ignore_nullable=True)
+    assert_df_equality(messages(source, 1_024), expected, ignore_nullable=True)
+
+
+def _annotated(spark: SparkSession, *sent: tuple[bytes | None, bytes | None, dict[str, str] | None]) -> list[Row]:
+    """Messages of (payload, key, properties) as the service sees them, where a request has at most 1,024 bytes."""
+    rows = [(value, key, TOPIC, _message_id(n), AT, about) for n, (value, key, about) in enumerate(sent)]
+    return messages(spark.createDataFrame(rows, SOURCE_SCHEMA).coalesce(1), 1_024).collect()
+
+
+def test_of_what_is_too_large_to_be_a_request_only_the_beginning_leaves_the_jvm(spark: SparkSession) -> None:
+    large = b"x" * 5_000_000
+    forged = {"a": "b", CUT_FROM: "7"}
+    cut, without_properties, just_too_large, whole = _annotated(
+        spark,
+        (large, b"k", forged),
+        (large, None, None),
+        (b"y" * 1_025, b"k", {}),
+        (REQUEST.ljust(1_024), b"k", forged),
+    )
+    assert (cut[c.PAYLOAD], cut[c.MESSAGE_KEY]) == (b"x" * 1_025, b"k")
+    assert cut[c.MESSAGE_PROPERTIES] == {"a": "b", CUT_FROM: "5000000"}
+    assert without_properties[c.MESSAGE_PROPERTIES] == {CUT_FROM: "5000000"}
+    assert (just_too_large[c.PAYLOAD], just_too_large[c.MESSAGE_PROPERTIES]) == (b"y" * 1_025, {})
+    assert (whole[c.PAYLOAD], whole[c.MESSAGE_PROPERTIES]) == (REQUEST.ljust(1_024), forged)
+    assert [row[c.REFERENCE_KEY] for row in (cut, without_properties, just_too_large)] == [None] * 3
+    assert whole[c.REFERENCE_KEY] == "data:shop/orders/persistent/paid"
+
+
+def test_of_a_key_and_properties_that_are_too_large_only_what_we_need_leaves_the_jvm(spark: SparkSession) -> None:
+    many = {f"name-{n}": "v" for n in range(40_000)}
+    ours = {RECONSUMETIMES: "2", REAL_TOPIC: "z" * 4_096}
+    by_properties, by_a_key, fitting = _annotated(
+        spark,
+        (REQUEST, b"k", many | ours | {REASON: "ü" * 2_049}),
+        (REQUEST, b"k" * MAX_ABOUT_BYTES, ours),
+        (REQUEST, b"k" * (MAX_ABOUT_BYTES - 4), {"ä": "ö"}),
+    )
+    assert (by_properties[c.MESSAGE_PROPERTIES], by_properties[c.MESSAGE_KEY]) == (ours, None)
+    assert (by_a_key[c.MESSAGE_PROPERTIES], by_a_key[c.MESSAGE_KEY]) == (ours, None)
+    assert (fitting[c.MESSAGE_PROPERTIES], len(fitting[c.MESSAGE_KEY])) == ({"ä": "ö"}, MAX_ABOUT_BYTES - 4)
+
+
+def test_a_large_message_takes_as_many_rows_of_a_chunk_as_it_is_large(spark: SparkSession) -> None:
+    sent = [(b"x", None, None), (b"x" * 9_000, None, None), (b"x", b"k" * 5_000, {"a": "b" * 4_000}), (b"x", None, {})]
+    rows = [(value, key, TOPIC, _message_id(n), AT, about) for n, (value, key, about) in enumerate(sent)]
+    found = messages(spark.createDataFrame(rows, SOURCE_SCHEMA).coalesce(1), 10_000)
+    assert [row[c.ROW] for row in found.collect()] == [0, 3, 6, 7]
+    assert [row[0] for row in found.select(F.expr(schemas.ROWS)).collect()] == [1, 3, 3, 1]
 
 
 def test_slices_of_a_batch_leave_nothing_out_and_take_nothing_twice(spark: SparkSession) -> None:

@@ -192,6 +192,14 @@ class MemoryPulsar:
         """Seconds in force after which unread messages expire."""
         return int(self._policy(topic, "messageTTL", 0))
 
+    def max_message_bytes(self, topic: str) -> int:
+        """How many bytes the topic's own policy lets a message have; 0: it has none."""
+        return int(self._policy(topic, "maxMessageSize", 0))
+
+    def set_max_message_bytes(self, topic: str, most_bytes: int) -> None:
+        """Let the topic take no message of more bytes."""
+        self._set_policy(topic, "maxMessageSize", most_bytes)
+
     def set_message_ttl(self, topic: str, *, seconds: int) -> None:
         """Let unread messages expire after that time."""
         self._set_policy(topic, "messageTTL", seconds)

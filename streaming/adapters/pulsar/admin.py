@@ -201,6 +201,15 @@ class PulsarAdmin:
         """Seconds in force after which unread messages expire; 0: never."""
         return int(self._policy(topic, "messageTTL") or 0)
 
+    def max_message_bytes(self, topic: str) -> int:
+        """How many bytes the topic's own policy lets a message have; 0: it has none, or we may not ask."""
+        answer = self._http.get(f"{topic_path(topic)}/maxMessageSize")
+        return answer.body if answer.ok and isinstance(answer.body, int) else 0
+
+    def set_max_message_bytes(self, topic: str, most_bytes: int) -> None:
+        """Let the topic take no message of more bytes."""
+        self._set_policy(topic, "maxMessageSize", body=most_bytes)
+
     def set_message_ttl(self, topic: str, *, seconds: int) -> None:
         """Let unread messages expire after that time; 0: never."""
         self._set_policy(topic, "messageTTL", params={"messageTTL": str(seconds)})

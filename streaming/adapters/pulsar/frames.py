@@ -24,6 +24,7 @@ from streaming.config.sections import PulsarSettings
 from streaming.errors import ConfigError, RefusedError, UnavailableError
 from udfs.formats.internal_stats import Position
 from udfs.proto import pulsar_api_pb2 as api
+from udfs.retry import DEFAULT_MESSAGE_BYTES
 
 CONNECT, CONNECTED, SUBSCRIBE, MESSAGE, FLOW, SUCCESS, ERROR = 2, 3, 4, 9, 11, 13, 14
 CLOSE_CONSUMER, PING, PONG, LOOKUP, LOOKED_UP, GET_LAST, LAST = 16, 18, 19, 23, 24, 29, 30
@@ -50,13 +51,17 @@ class Silence(Exception):  # noqa: N818 - it is an answer: nothing more was sent
 
 
 class Connection:
-    """A connection to one broker. A context manager, for one thread. proxied_to: the broker behind a proxy."""
+    """A connection to one broker. A context manager, for one thread. proxied_to: the broker behind a proxy.
+
+    max_message_bytes: the largest message that the broker takes, as it said when we connected.
+    """
 
     def __init__(self, settings: PulsarSettings, url: str, proxied_to: str = "") -> None:
         self._settings = settings
         self._url = url
         self._proxied_to = proxied_to
         self._requests = 0
+        self.max_message_bytes = DEFAULT_MESSAGE_BYTES
 
     def __enter__(self) -> Self:
         """Connect and say who we are. Raises UnavailableError, RefusedError."""
@@ -123,7 +128,9 @@ class Connection:
             who.auth_method_name, who.auth_data = "token", _token(self._settings.token_file)
         if self._proxied_to:
             who.proxy_to_broker_url = self._proxied_to
-        self.ask(api.BaseCommand(type=CONNECT, connect=who), CONNECTED)
+        connected = self.ask(api.BaseCommand(type=CONNECT, connect=who), CONNECTED).connected
+        if connected.max_message_size > 0:
+            self.max_message_bytes = connected.max_message_size
 
     def _read(self, size: int, deadline: float) -> bytes:
         """Read so many bytes. Raises Silence only where not one of them came."""
@@ -190,6 +197,16 @@ def opened(settings: PulsarSettings, partition: str, after: Position) -> Iterato
     url, proxied_to = _owner(settings, partition)
     with Connection(settings, url, proxied_to) as connection:
         yield FrameReader(connection, partition, after)
+
+
+def largest_message(settings: PulsarSettings, partition: str) -> int:
+    """Return how many bytes a message may have for the broker that serves a partition (its maxMessageSize).
+
+    Raises UnavailableError, RefusedError.
+    """
+    url, proxied_to = _owner(settings, partition)
+    with Connection(settings, url, proxied_to) as connection:
+        return connection.max_message_bytes
 
 
 def _last(connection: Connection) -> Position | None:

@@ -15,7 +15,7 @@ from streaming.ports import StoredMessage
 from udfs.formats.internal_stats import Position
 
 _CHECK_SECONDS = 10
-_WINDOW = 500  # messages fetched ahead; requests are small, dead letters may hold anything up to 5 MiB
+_WINDOW = 50  # messages fetched ahead; a sender gets 5 MiB of each in for a few kilobytes, compressed
 
 
 class PulsarReader:

@@ -10,10 +10,10 @@ from streaming.sweep.messages import MessageReader
 from tests.builders import data_request
 from udfs import columns as c
 from udfs.admission import Admission
-from udfs.records import Reason, Rejection
+from udfs.records import PendingDelete, Reason, Rejection
 from udfs.retry import ORIGIN_MESSAGE_ID, REAL_TOPIC, RECONSUMETIMES
 from udfs.sightings import OWNER_ABSENT_SINCE
-from udfs.wire import encode
+from udfs.wire import decode, encode
 
 SYSTEM = "persistent://pulsar/system/__ledger_deletion"
 ADMISSION = Admission(frozenset({SYSTEM}), frozenset({"pulsar"}))
@@ -86,3 +86,24 @@ def test_a_copy_in_the_retry_topic_has_the_rights_of_the_topic_it_first_came_to(
     copy = row(source=f"{SYSTEM}-RETRY", fields={c.MESSAGE_PROPERTIES: [(REAL_TOPIC, SYSTEM)]})
     (message,) = MessageReader(RETRY, ADMISSION).read([copy])
     assert message.request == REQUEST
+
+
+def test_a_payload_is_decoded_once_and_a_request_is_known_also_where_its_sender_may_not_ask() -> None:
+    decoded = []
+
+    def count(payload: bytes | None, most_bytes: int) -> PendingDelete | Rejection:
+        decoded.append((payload, most_bytes))
+        return decode(payload, most_bytes)
+
+    rivals = "persistent://rival/reaper/requests"
+    rows = [row(1), row(2, source=rivals), row(3, {c.PAYLOAD: b"no JSON"})]
+    messages = MessageReader(REQUESTS, ADMISSION, 4_096, count).read(rows)
+    assert [message.asked for message in messages] == [REQUEST, REQUEST, None]
+    assert [isinstance(message.request, Rejection) for message in messages] == [False, True, True]
+    assert decoded == [(each[c.PAYLOAD], 4_096) for each in rows]
+
+
+def test_a_payload_above_what_is_configured_is_no_request() -> None:
+    (message,) = MessageReader(REQUESTS, ADMISSION, len(encode(REQUEST)) - 1).read([row()])
+    assert isinstance(message.request, Rejection)
+    assert message.request.reason is Reason.TOO_LARGE

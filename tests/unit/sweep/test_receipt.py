@@ -19,7 +19,7 @@ from udfs.records import Outcome, PendingDelete, Reason, Rejection, Verdict
 from udfs.references import key_of
 from udfs.retry import DELAY_TIME, ORIGIN_MESSAGE_ID, REAL_TOPIC, REASON, RECONSUMETIMES
 from udfs.sightings import OWNER_ABSENT_SINCE, absent_since_ms, subject_of
-from udfs.wire import encode
+from udfs.wire import decode, encode
 
 SYSTEM = "persistent://pulsar/system/__ledger_deletion"
 SECRET = b"secret of the cluster"
@@ -53,7 +53,8 @@ def message(
         c.REFERENCE_KEY: key_of(REQUEST),
         c.TENANT: "public",
     }
-    return Message(row, request, fields, "70:3:2")
+    decoded = decode(payload)
+    return Message(row, request, fields, "70:3:2", None if isinstance(decoded, Rejection) else decoded)
 
 
 def kept(reason: Reason, detail: str = "", *, absent_since_ms: int | None = None) -> Swept:

@@ -134,3 +134,30 @@ def test_a_wait_is_repeatable_and_within_its_bounds(attempt: int, base_ms: int, 
 def test_whatever_is_written_is_a_number_within_its_bounds(properties: dict[str, str | None]) -> None:
     assert 0 <= attempt_of(properties) <= retry.MAX_ATTEMPT
     assert 0 <= delay_ms_of(properties) <= retry.MAX_DELAY_MS
+
+
+def test_a_cut_at_the_source_is_told_also_where_the_copy_is_cut_again() -> None:
+    about = {retry.CUT_FROM: "5000000"}
+    payload, _, properties = retry.fitting(b"x" * 65_537, b"", about, retry.LEAST_MESSAGE_BYTES)
+    assert (len(payload) < 16_384, properties) == (True, about)
+    assert retry.fitting(b"x" * 65_537, b"", {retry.CUT_FROM: "12"}, retry.LEAST_MESSAGE_BYTES)[2] == {
+        retry.CUT_FROM: "65537"
+    }
+
+
+@settings(max_examples=200, deadline=None)
+@given(
+    st.integers(retry.LEAST_MESSAGE_BYTES, 100_000),
+    st.binary(max_size=50) | st.integers(0, 9_000).map(lambda n: b"\xff" * n),
+    st.integers(0, 2_000_000),
+    st.integers(0, 2_000),
+    st.dictionaries(st.sampled_from(sorted(retry.KEPT)), st.integers(0, 5_000).map(lambda n: "\U0001f980" * n)),
+)
+def test_every_copy_fits_from_the_least_that_a_broker_may_take(
+    most_bytes: int, key: bytes, size: int, foreign: int, ours: dict[str, str]
+) -> None:
+    sent = {f"{n}": "" for n in range(foreign)} | ours
+    payload, key, properties = retry.fitting(b"x" * size, key, sent, most_bytes)
+    assert retry._stored_about(key, properties) + len(payload) <= most_bytes
+    if len(ours.get(retry.REAL_TOPIC, "")) <= retry.MAX_PROPERTY_BYTES // 4:
+        assert properties.get(retry.REAL_TOPIC) == ours.get(retry.REAL_TOPIC)

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from udfs.paths import encode_cursor, managed_ledger_name, schema_id_of
 from udfs.records import LedgerComponent, LedgerType, OffloadContext, PendingDelete, Reason, Rejection
-from udfs.wire import MAX_PAYLOAD_BYTES, decode, encode
+from udfs.wire import MAX_PAYLOAD_BYTES, MAX_REQUEST_BYTES, _object_of, _RefusedError, decode, encode
 
 UUID = "fedcba98-7654-3210-0123-456789abcdef"
 DATA = {
@@ -140,12 +140,12 @@ def test_requests_are_read(fields: dict[str, Any], request_: PendingDelete) -> N
         pytest.param(b'{"ledgerId": NaN}', Reason.NOT_JSON, id="NaN"),
         pytest.param(b'{"ledgerId": -Infinity}', Reason.NOT_JSON, id="infinity"),
         pytest.param(b'{"ledgerId": ' + b"9" * 5000 + b"}", Reason.NOT_JSON, id="a number of 5000 digits"),
-        pytest.param(b"[" * 100_000, Reason.NOT_JSON, id="deep nesting, open"),
-        pytest.param(b"[" * 100_000 + b"]" * 100_000, Reason.NOT_JSON, id="deep nesting, closed"),
-        pytest.param(b'{"a":' * 50_000 + b"1" + b"}" * 50_000, Reason.NOT_JSON, id="deep objects"),
+        pytest.param(b"[" * 60_000, Reason.NOT_JSON, id="deep nesting, open"),
+        pytest.param(b"[" * 30_000 + b"]" * 30_000, Reason.NOT_JSON, id="deep nesting, closed"),
+        pytest.param(b'{"a":' * 9_000 + b"1" + b"}" * 9_000, Reason.NOT_JSON, id="deep objects"),
         pytest.param(b'{"ledgerId": 1, "ledgerId": 2}', Reason.NOT_JSON, id="a field twice"),
-        pytest.param(b'"' + b"x" * MAX_PAYLOAD_BYTES + b'"', Reason.NOT_JSON, id="too large"),
-        pytest.param(b'"' + b"x" * (MAX_PAYLOAD_BYTES - 2) + b'"', Reason.WRONG_TYPE, id="just not too large"),
+        pytest.param(b'"' + b"x" * (MAX_REQUEST_BYTES - 1) + b'"', Reason.TOO_LARGE, id="too large"),
+        pytest.param(b'"' + b"x" * (MAX_REQUEST_BYTES - 2) + b'"', Reason.WRONG_TYPE, id="just not too large"),
         pytest.param(b"[]", Reason.WRONG_TYPE, id="array"),
         pytest.param(b"null", Reason.WRONG_TYPE, id="null"),
         pytest.param(b"12", Reason.WRONG_TYPE, id="number"),
@@ -186,7 +186,7 @@ def test_a_missing_field_is_named(name: str, missing: bool) -> None:
             DATA | {"topicName": "persistent://t/ns/\ud800"}, Reason.BAD_TOPIC_NAME, "surrogate", id="surrogate"
         ),
         pytest.param(DATA | {"topicName": "persistent://t/ns/a\x00b"}, Reason.BAD_TOPIC_NAME, "control", id="NUL"),
-        pytest.param(DATA | {"topicName": "x" * 100_000}, Reason.BAD_TOPIC_NAME, "100000", id="long topic"),
+        pytest.param(DATA | {"topicName": "x" * 50_000}, Reason.BAD_TOPIC_NAME, "50000", id="long topic"),
         pytest.param(DATA | {"ledgerComponent": "LOGS"}, Reason.UNKNOWN_COMPONENT, "LOGS", id="component"),
         pytest.param(
             DATA | {"ledgerComponent": "managed_ledger"}, Reason.UNKNOWN_COMPONENT, "MANAGED_LEDGER", id="small letters"
@@ -324,3 +324,74 @@ def test_whatever_the_bytes_the_answer_is_a_request_or_a_named_reason(data: byte
         assert decode(encode(answer)) == answer
     else:
         assert refused(data) == answer
+
+
+@pytest.mark.parametrize(
+    ("size", "reason"),
+    [
+        pytest.param(1_024, Reason.MISSING_FIELD, id="as large as a request may be"),
+        pytest.param(1_025, Reason.TOO_LARGE, id="a byte more"),
+    ],
+)
+def test_how_large_a_request_may_be_is_the_callers_word(size: int, reason: Reason) -> None:
+    answer = decode(b"{}".ljust(size), 1_024)
+    assert isinstance(answer, Rejection)
+    assert answer.reason is reason
+
+
+def test_a_payload_that_is_too_large_is_not_even_looked_at() -> None:
+    class Unread(bytes):
+        def decode(self, *_: Any) -> str:
+            raise AssertionError("it was read")
+
+    assert refused(Unread(b"{}".ljust(MAX_REQUEST_BYTES + 1))).reason is Reason.TOO_LARGE
+
+
+class Name(str):
+    """A field's name that counts how often one is compared with another."""
+
+    __slots__ = ()
+    comparisons = 0
+
+    def __eq__(self, other: object) -> bool:
+        Name.comparisons += 1
+        return str.__eq__(self, other)
+
+    __hash__ = str.__hash__
+
+
+def test_a_field_that_stands_twice_is_found_in_work_that_grows_with_the_number_of_fields() -> None:
+    pairs: list[tuple[str, Any]] = [(Name(f"field-{number}"), 0) for number in range(5_000)]
+    Name.comparisons = 0
+    with pytest.raises(_RefusedError, match=r"'field-4999' stands twice"):
+        _object_of([*pairs, (Name("field-4999"), 1)])
+    assert Name.comparisons < 3 * len(pairs)
+
+
+@pytest.mark.parametrize(
+    ("data", "reason"),
+    [
+        pytest.param(
+            b"{" + b",".join(b'"%d":%d' % (n, n) for n in range(70_000)) + b',"69999":1}', Reason.NOT_JSON, id="fields"
+        ),
+        pytest.param(b'{"ledgerId":' + b"9" * 1_000_000 + b"}", Reason.NOT_JSON, id="one number"),
+        pytest.param(b"[" + b",".join([b"9" * 4_000] * 250) + b"]", Reason.WRONG_TYPE, id="many numbers"),
+        pytest.param(b"[" * 1_000_000, Reason.NOT_JSON, id="brackets"),
+        pytest.param(b'"' + b"\\ud800" * 170_000 + b'"', Reason.WRONG_TYPE, id="halves of characters"),
+        pytest.param(
+            payload(OFFLOAD | {"offloadContext": NESTED | {"driverMetadata": {"properties": [{}] * 200_000}}}),
+            Reason.BAD_OFFLOAD_CONTEXT,
+            id="properties",
+        ),
+        pytest.param(payload(DATA | {"topicName": "t/" * 500_000}), Reason.BAD_TOPIC_NAME, id="a name of slashes"),
+        pytest.param(
+            payload(CURSOR | {"cursorName": "%" * 1_000_000}), Reason.BAD_TOPIC_NAME, id="a name of per cents"
+        ),
+    ],
+)
+def test_the_largest_payload_that_can_be_allowed_is_refused_whatever_fills_it(data: bytes, reason: Reason) -> None:
+    assert len(data) <= MAX_PAYLOAD_BYTES
+    answer = decode(data, MAX_PAYLOAD_BYTES)
+    assert isinstance(answer, Rejection)
+    assert answer.reason is reason
+    assert len(answer.detail) <= 300
