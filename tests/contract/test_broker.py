@@ -9,7 +9,9 @@ import pytest
 from streaming.adapters.memory.store import MemoryBroker
 from streaming.adapters.pulsar.admin import AdminBroker, PulsarAdmin, PulsarAdminSettings
 from streaming.ports import Broker
-from udfs.paths import encode_cursor, managed_ledger_name
+from streaming.sandbox.cluster import Cluster
+from streaming.sandbox.topics import delete_schema, post_schema_versions
+from udfs.paths import encode_cursor, managed_ledger_name, schema_id_of
 from udfs.records import BrokerView, Presence
 
 NAMESPACE = "public/default"
@@ -17,10 +19,14 @@ NAMESPACE = "public/default"
 
 @dataclass(frozen=True)
 class World:
-    """A broker and how topics get to exist there: make(topic, partitions, subscription)."""
+    """A broker, and how topics and schemas get to exist there.
+
+    make(topic, partitions, subscription). schema(topic, is_there) gives the topic one, or takes it away.
+    """
 
     broker: Broker
     make: Callable[[str, int, str], None]
+    schema: Callable[[str, bool], None]
 
 
 @pytest.fixture(params=["memory", pytest.param("admin", marks=pytest.mark.cluster)])
@@ -33,9 +39,14 @@ def world(request: pytest.FixtureRequest) -> Iterator[World]:
                 view = BrokerView(Presence.PRESENT, ledgers=(1,), cursors={encode_cursor(subscription): 2})
                 memory.topics[managed_ledger_name(name)] = view
 
-        yield World(memory, note)
+        def note_schema(topic: str, is_there: bool) -> None:
+            presence = Presence.PRESENT if is_there else Presence.GONE
+            memory.schemas[schema_id_of(managed_ledger_name(topic))] = BrokerView(presence)
+
+        yield World(memory, note, note_schema)
         return
-    settings = PulsarAdminSettings(request.getfixturevalue("cluster").addresses.admin)
+    cluster: Cluster = request.getfixturevalue("cluster")
+    settings = PulsarAdminSettings(cluster.addresses.admin)
     broker = AdminBroker(settings)
     with PulsarAdmin(settings) as admin:
 
@@ -46,7 +57,13 @@ def world(request: pytest.FixtureRequest) -> Iterator[World]:
                 admin.create_topic(topic)
             admin.ensure_subscription(topic, subscription)
 
-        yield World(broker, make)
+        def put_schema(topic: str, is_there: bool) -> None:
+            if is_there:
+                post_schema_versions(cluster, topic, 1)
+            else:
+                delete_schema(cluster, topic)
+
+        yield World(broker, make, put_schema)
     broker.close()
 
 
@@ -99,6 +116,19 @@ def test_what_is_no_topic_is_unreadable_beside_others_that_are_read(world: World
 
     assert [view.presence for view in views] == [Presence.UNREADABLE, Presence.PRESENT]
     assert [view.presence for view in schemas] == [Presence.UNREADABLE, Presence.GONE]
+
+
+def test_a_schema_is_present_until_it_is_deleted_and_others_are_gone(world: World) -> None:
+    topic, other = _topic(" ü%+"), _topic()
+    for each in (topic, other):
+        world.make(each, 0, "s")
+    ids = [schema_id_of(managed_ledger_name(each)) for each in (topic, other)]
+
+    world.schema(topic, True)
+    assert [view.presence for view in world.broker.schema_views(ids)] == [Presence.PRESENT, Presence.GONE]
+
+    world.schema(topic, False)
+    assert [view.presence for view in world.broker.schema_views(ids)] == [Presence.GONE, Presence.GONE]
 
 
 def test_asking_does_not_make_a_topic(world: World) -> None:

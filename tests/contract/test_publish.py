@@ -1,5 +1,6 @@
-"""What a failed publication is called, so that it is waited for, or ends the service, as it must."""
+"""What is published and what is found of it, and what a failed publication is called: waited for, or the end."""
 
+import json
 import traceback
 from collections.abc import Callable, Iterator
 
@@ -8,11 +9,15 @@ import pytest
 from streaming.adapters.pulsar.publish import Copy, publish
 from streaming.config.load import load
 from streaming.config.sections import PulsarSettings
-from streaming.deletion.copies import PulsarCopies, sequence_id
+from streaming.deletion.copies import PulsarCopies, _Publisher, sequence_id
 from streaming.deletion.outbox import refuse_outdated
 from streaming.errors import FencedError, ReaperError, SafetyError, UnavailableError
 from streaming.spark.failures import translated
+from tests.contract.http_stub import Told, http_stub
 from tests.contract.publish_broker import PublishBroker
+from tests.pulsar_fields import entry, key_value
+from udfs import columns as c
+from udfs.retry import COPY_ID
 
 TOPIC = "persistent://pulsar/ledger-deletion/d-RETRY-partition-0"
 THREE = [Copy((1 << 20) + place, None, b"{}", {}) for place in range(3)]
@@ -61,7 +66,56 @@ def test_copies_that_a_broker_has_of_chunks_that_the_receipts_lack_stop_the_star
     targets = {TOPIC.removesuffix("-partition-0"): 2, "persistent://pulsar/ledger-deletion/d-DLQ": 0}
     copies = PulsarCopies(load(None).model_copy(update={"pulsar": settings}), targets)
     remembered = copies.remembered("T")
+    assert set(remembered) == {TOPIC, TOPIC.replace("-0", "-1"), "persistent://pulsar/ledger-deletion/d-DLQ"}
     refuse_outdated(remembered, 7)
     assert broker.producers == [f"ledger-reaper-main-T-{number}" for number in (0, 1, -1)]
     with pytest.raises(SafetyError, match=r"end with chunk 6, and \S+-partition-0 has copies of chunk 7.*Restore"):
         refuse_outdated(remembered, 6)
+
+
+def test_each_partition_is_sent_its_rows_by_its_producer_with_their_places_as_numbers(opened: Opened) -> None:
+    broker, settings = opened()
+    retry, dlq = TOPIC.removesuffix("-partition-0"), "persistent://pulsar/ledger-deletion/d-DLQ"
+    nothing = dict.fromkeys((c.PAYLOAD, c.MESSAGE_KEY, c.MESSAGE_PROPERTIES, c.DELAY_MS))
+    rows = [
+        {c.TARGET: target, c.TARGET_PARTITION: number, c.CHUNK: 4} | nothing
+        for target, number in [(dlq, -1), (retry, 0), (retry, 0), (retry, 1), (retry, 1)]
+    ]
+    publisher = _Publisher(settings, "T", "p", {f"{retry}-partition-1": sequence_id(4, 0)})
+    publisher(rows)  # type: ignore[arg-type]
+    assert broker.producers == ["p--1", "p-0", "p-1"]
+    sent = [sequence_id(4, 0), sequence_id(4, 0), sequence_id(4, 1), sequence_id(4, 1)]
+    assert [number for number, _ in broker.sent] == sent
+
+
+def _copy(*named: str) -> bytes:
+    return entry(b"{}", properties=[key_value(COPY_ID, each) for each in named])
+
+
+def test_where_a_broker_forgot_the_producer_the_newest_stored_copy_is_found_from_a_time_on(opened: Opened) -> None:
+    ours = TOPIC
+    anothers = TOPIC.replace("-0", "-1")
+    entries = {
+        ours: {
+            (5, 0): _copy("T/9"),  # from before that time
+            (5, 1): _copy("T/7"),
+            (5, 2): _copy("T/6"),
+            (5, 3): _copy("another/50"),
+            (5, 4): _copy(),
+        },
+        anothers: {(5, 1): _copy("another/8"), (5, 2): _copy("T/nonsense")},
+    }
+    _, settings = opened(entries=entries)
+    with http_stub() as admin:
+        for topic, partition in entries.items():
+            path = f"/admin/v2/{topic.replace('://', '/')}"
+            admin.tell(f"{path}/messageid/1234", _json(ledgerId=5, entryId=1))
+            admin.tell(f"{path}/partitions", _json(partitions=0))
+            admin.tell(f"{path}/lastMessageId", _json(ledgerId=5, entryId=max(partition)[1]))
+        with_admin = settings.model_copy(update={"admin_url": admin.url})
+        copies = PulsarCopies(load(None).model_copy(update={"pulsar": with_admin}), {})
+        assert copies.stored([ours, anothers], "T", 1234) == {ours: 7}
+
+
+def _json(**fields: int) -> Told:
+    return Told(200, json.dumps(fields).encode())

@@ -228,7 +228,9 @@ class Cluster:
             return tuple(hidden)
         owner = owner_of(key)
         hidden += [each for each in _paths_of(owner) if each in self.unreadable]
-        hidden += [owner.name] if owner.name in self.pulsar.silent and owner.kind != "schema" else []
+        # a schema's broker is asked only where there is no locator
+        is_asked = owner.kind != "schema" or not exists(self.tree, schema_path(owner.name))
+        hidden += [owner.name] if is_asked and owner.name in self.pulsar.silent else []
         return tuple(hidden)
 
     def _is_journaled(self, removal: Removal) -> bool:
