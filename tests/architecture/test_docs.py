@@ -130,6 +130,17 @@ def test_every_promise_names_an_invariant_code_and_tests_that_exist() -> None:
     assert missing == set()
 
 
+def test_every_row_of_the_threat_model_names_tests_that_exist() -> None:
+    threats = [cells for cells in rows(text_of(Path("docs/threat-model.md"))) if len(cells) == 5 and cells[0] != "who"]
+    assert len(threats) > 20
+    for cells in threats:
+        assert all(cells), cells
+        named = re.findall(r"`([\w/]+\.py)::(\w+)`", cells[4])
+        assert named, f"no test shows it: {cells}"
+        for path, name in named:
+            assert name in defined_in(ROOT / path), f"{path} defines no {name}"
+
+
 @pytest.mark.parametrize("page", PAGES, ids=str)
 def test_every_file_that_a_page_names_is_there(page: Path) -> None:
     top = "udfs|streaming|tests|bench|conf|docs|checkpoints"

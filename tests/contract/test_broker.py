@@ -1,6 +1,7 @@
 """What every Broker says of topics that exist and of those that don't."""
 
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from uuid import uuid4
 
@@ -32,20 +33,29 @@ class World:
 @pytest.fixture(params=["memory", pytest.param("admin", marks=pytest.mark.cluster)])
 def world(request: pytest.FixtureRequest) -> Iterator[World]:
     if request.param == "memory":
-        memory = MemoryBroker()
+        yield _in_memory()
+    else:
+        with _on_a_cluster(request.getfixturevalue("cluster")) as made:
+            yield made
 
-        def note(topic: str, partitions: int, subscription: str) -> None:
-            for name in [f"{topic}-partition-{index}" for index in range(partitions)] or [topic]:
-                view = BrokerView(Presence.PRESENT, ledgers=(1,), cursors={encode_cursor(subscription): 2})
-                memory.topics[managed_ledger_name(name)] = view
 
-        def note_schema(topic: str, is_there: bool) -> None:
-            presence = Presence.PRESENT if is_there else Presence.GONE
-            memory.schemas[schema_id_of(managed_ledger_name(topic))] = BrokerView(presence)
+def _in_memory() -> World:
+    memory = MemoryBroker()
 
-        yield World(memory, note, note_schema)
-        return
-    cluster: Cluster = request.getfixturevalue("cluster")
+    def make(topic: str, partitions: int, subscription: str) -> None:
+        for name in [f"{topic}-partition-{index}" for index in range(partitions)] or [topic]:
+            view = BrokerView(Presence.PRESENT, ledgers=(1,), cursors={encode_cursor(subscription): 2})
+            memory.topics[managed_ledger_name(name)] = view
+
+    def schema(topic: str, is_there: bool) -> None:
+        presence = Presence.PRESENT if is_there else Presence.GONE
+        memory.schemas[schema_id_of(managed_ledger_name(topic))] = BrokerView(presence)
+
+    return World(memory, make, schema)
+
+
+@contextmanager
+def _on_a_cluster(cluster: Cluster) -> Iterator[World]:
     settings = PulsarAdminSettings(cluster.addresses.admin)
     broker = AdminBroker(settings)
     with PulsarAdmin(settings) as admin:
@@ -57,13 +67,13 @@ def world(request: pytest.FixtureRequest) -> Iterator[World]:
                 admin.create_topic(topic)
             admin.ensure_subscription(topic, subscription)
 
-        def put_schema(topic: str, is_there: bool) -> None:
+        def schema(topic: str, is_there: bool) -> None:
             if is_there:
                 post_schema_versions(cluster, topic, 1)
             else:
                 delete_schema(cluster, topic)
 
-        yield World(broker, make, put_schema)
+        yield World(broker, make, schema)
     broker.close()
 
 

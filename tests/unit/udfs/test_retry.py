@@ -160,7 +160,7 @@ class TestFitting:
     def test_of_ours_what_is_as_long_as_none_that_we_write_goes_too(self) -> None:
         large = {"a": "x" * ABOUT}
         ours = {"REASON": "r" * PROPERTY, "REAL_TOPIC": "t" * (PROPERTY + 1), "OWNER_ABSENT_SINCE": "\u00e4" * 2049}
-        assert fitted(**large, **ours)[2] == {"REASON": "r" * PROPERTY}
+        assert fitted(b"", b"", **large, **ours)[2] == {"REASON": "r" * PROPERTY}
 
     def test_ours_stays_however_long_where_all_is_small_enough(self) -> None:
         assert fitted(REAL_TOPIC="t" * (PROPERTY + 1))[2] == {"REAL_TOPIC": "t" * (PROPERTY + 1)}
