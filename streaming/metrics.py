@@ -54,6 +54,12 @@ class Metrics:
             "1 while a person has to look before more is deleted",
             registry=self.registry,
         )
+        self._parked = Gauge(
+            "ledger_deletion_lane_parked",
+            "1 while a query can't read its topic with the connector, by query; the log and `check` say why",
+            ["query"],
+            registry=self.registry,
+        )
         self._cache = Gauge(
             "ledger_deletion_in_use_cache",
             "Cache of what owners refer to: hits, misses, refreshes and stale since the start; owners and bytes now",
@@ -110,6 +116,10 @@ class Metrics:
     def tripped(self, is_tripped: bool) -> None:
         """Show whether a limit holds the work until a person has looked."""
         self._tripped.set(int(is_tripped))
+
+    def parked(self, query: str, *, is_parked: bool) -> None:
+        """Show whether a query's lane is parked."""
+        self._parked.labels(query).set(int(is_parked))
 
     def outage(self) -> None:
         """Count one wait for a service."""

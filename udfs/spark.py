@@ -8,11 +8,13 @@ from collections.abc import Iterable, Iterator
 import pyarrow as pa
 
 from udfs import columns as c
-from udfs.formats.message_id import parse_message_id
+from udfs.formats.internal_stats import Position
+from udfs.formats.message_id import MessagePosition, parse_message_id, serialize_message_id
 from udfs.paths import tenant_of, topic_of
 from udfs.records import Rejection
 from udfs.references import key_of
 from udfs.retry import due_ms
+from udfs.undelivered import Found, said_of
 from udfs.wire import decode
 
 # streaming/queries/transforms.py selects these from the connector's rows, in this order
@@ -52,3 +54,20 @@ def _annotated(
         c.REFERENCE_KEY: None if isinstance(request, Rejection) else key_of(request),
         c.TENANT: None if isinstance(request, Rejection) else tenant_of(topic_of(request.managed_ledger)),
     }
+
+
+def found_row(source: str, position: Position, found: Found) -> dict[str, object]:
+    """Return the row of a message that was read another way than by the connector. Its row number is left to others."""
+    content, said = found.content, said_of(found)
+    where = serialize_message_id(MessagePosition(*position, batch_index=found.batch_index))
+    properties = {_encodable(name): _encodable(value) for name, value in content.properties.items()}
+    # what is no request is not looked into
+    payload = content.payload if said is None else b""
+    row = _annotated(source, where, found.publish_ms, (content.key, payload, properties), 0)
+    if said is None:
+        return row
+    return row | {c.PAYLOAD: content.payload, c.DUE_MS: 0, c.NO_REQUEST: _encodable(said)}
+
+
+def _encodable(text: str) -> str:
+    return text.encode("utf-8", "replace").decode()

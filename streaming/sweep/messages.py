@@ -14,6 +14,7 @@ from udfs.admission import Admission, request_in
 from udfs.formats.message_id import message_id_text
 from udfs.records import PendingDelete, Rejection
 from udfs.retry import ORIGIN_MESSAGE_ID, as_original
+from udfs.undelivered import rejection_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,10 +47,13 @@ class MessageReader:
 
     def _message(self, row: Mapping[str, Any]) -> Message:
         written = {str(name): str(value) for name, value in (row[c.MESSAGE_PROPERTIES] or ()) if value is not None}
-        request = request_in(row[c.PAYLOAD], row[c.SOURCE], written, self._admission)
         own_id = message_id_text(
             row[c.POSITION_LEDGER], row[c.POSITION_ENTRY], _partition(row[c.SOURCE]), row[c.POSITION_BATCH]
         )
+        if said := row.get(c.NO_REQUEST):
+            # none of our copies looks like that, so in the retry topic too its properties are only what a sender wrote
+            return Message(row, rejection_of(said), as_original(written), own_id)
+        request = request_in(row[c.PAYLOAD], row[c.SOURCE], written, self._admission)
         if self._query == REQUESTS:
             return Message(row, request, as_original(written), own_id)
         return Message(row, request, written, written.get(ORIGIN_MESSAGE_ID, own_id))

@@ -9,7 +9,7 @@ import pytest
 
 from streaming.config.load import load
 from streaming.config.settings import Settings
-from streaming.deletion.idle import is_idle
+from streaming.deletion.idle import is_idle, stuck
 from streaming.queries.names import queries_of
 
 MATCHED = "persistent://acme/reaper/d1"
@@ -46,6 +46,8 @@ def _look(
     is_active: bool = False,
     is_empty: bool = True,
     passes: int = 0,
+    given_up: tuple[str, ...] = (),
+    reached: dict[str, tuple[int, int]] | None = None,
 ) -> tuple[bool, list[str]]:
     """Look while `passes` passes over the retries are made."""
     due = SimpleNamespace(passes=0, is_empty=lambda: is_empty)
@@ -57,7 +59,17 @@ def _look(
     listed, matched = queries_of(settings), queries_of(settings, (MATCHED,))[1]
     stream = SimpleNamespace(status={"isTriggerActive": is_active})
     running = dict.fromkeys((*listed, matched), stream)  # one that matches comes after RETRY, when it is taken up
-    return is_idle(settings, cast("Any", admin), cast("Any", running), cast("Any", due)), admin.asked
+    lanes = SimpleNamespace(
+        given_up=dict.fromkeys((each for each in running if each.topics[0] in given_up), Exception("a bug")),
+        reached=reached or {},
+        rests=lambda query: query.topics[0] in given_up,
+    )
+    queries = cast("Any", SimpleNamespace(running=running, lanes=lanes))
+    assert list(stuck(settings, cast("Any", admin), queries)) == [
+        query for query in lanes.given_up if newest is not None and query.topics[0] in newest
+    ]
+    admin.asked.clear()
+    return is_idle(settings, cast("Any", admin), queries, cast("Any", due)), admin.asked
 
 
 def test_retry_is_looked_at_after_all_that_send_to_it(settings: Settings) -> None:
@@ -78,3 +90,13 @@ def test_retry_is_looked_at_after_all_that_send_to_it(settings: Settings) -> Non
 def test_it_is_not_idle_while_something_waits(settings: Settings, waits: dict[str, Any]) -> None:
     idle, _asked = _look(settings, **waits)
     assert not idle
+
+
+def test_what_was_worked_off_without_a_batch_waits_no_more(settings: Settings) -> None:
+    newest = {MATCHED: (5, 3)}
+    assert not _look(settings, newest=newest, reached={f"{MATCHED}-partition-0": (5, 2)})[0]
+    assert _look(settings, newest=newest, reached={f"{MATCHED}-partition-0": (5, 3)})[0]
+
+
+def test_a_lane_that_is_given_up_keeps_nobody_waiting_and_is_not_forgotten(settings: Settings) -> None:
+    assert _look(settings, newest={MATCHED: (5, 3)}, given_up=(MATCHED,))[0]

@@ -86,3 +86,11 @@ def test_a_copy_in_the_retry_topic_has_the_rights_of_the_topic_it_first_came_to(
     copy = row(source=f"{SYSTEM}-RETRY", fields={c.MESSAGE_PROPERTIES: [(REAL_TOPIC, SYSTEM)]})
     (message,) = MessageReader(RETRY, ADMISSION).read([copy])
     assert message.request == REQUEST
+
+
+@pytest.mark.parametrize("query", [REQUESTS, RETRY])
+def test_what_is_no_request_stays_none_whatever_its_bytes_and_properties_say(query: str) -> None:
+    said = "ABORTED_TRANSACTION: the message belongs to a transaction: (1, 2)"
+    (message,) = MessageReader(query, ADMISSION).read([row(fields={c.NO_REQUEST: said})])
+    assert message.request == Rejection(Reason.ABORTED_TRANSACTION, "the message belongs to a transaction: (1, 2)")
+    assert (message.properties, message.origin_id) == ({"a": "b"}, "70:3:-1")
