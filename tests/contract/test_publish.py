@@ -3,6 +3,7 @@
 import json
 import traceback
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import pytest
 
@@ -112,10 +113,13 @@ def test_where_a_broker_forgot_the_producer_the_newest_stored_copy_is_found_from
             admin.tell(f"{path}/messageid/1234", _json(ledgerId=5, entryId=1))
             admin.tell(f"{path}/partitions", _json(partitions=0))
             admin.tell(f"{path}/lastMessageId", _json(ledgerId=5, entryId=max(partition)[1]))
+            # the open ledger's entries are counted in a field of their own
+            stats = {"ledgers": [{"ledgerId": 5, "entries": 0}], "currentLedgerEntries": max(partition)[1] + 1}
+            admin.tell(f"{path}/internalStats", _json(**stats, cursors={}, pendingAddEntriesCount=0))
         with_admin = settings.model_copy(update={"admin_url": admin.url})
         copies = PulsarCopies(load(None).model_copy(update={"pulsar": with_admin}), {})
         assert copies.stored([ours, anothers], "T", 1234) == {ours: 7}
 
 
-def _json(**fields: int) -> Told:
+def _json(**fields: Any) -> Told:
     return Told(200, json.dumps(fields).encode())
