@@ -13,6 +13,7 @@ from functools import partial
 
 from pyspark.sql import SparkSession
 
+from streaming.adapters.pulsar.entries import tells_last
 from streaming.clients import admin_for, clients_for, reader_for
 from streaming.clock import Clock, SystemClock
 from streaming.config.policies import limits_of
@@ -44,6 +45,7 @@ from streaming.limits.census import count_ledgers
 from streaming.limits.last_hour import deletes_since
 from streaming.metrics import Metrics
 from streaming.ports import MetadataStore, Pulsar, TopicAdmin
+from streaming.queries.another_way import rows_of
 from streaming.queries.checkpoints import refuse_changes, root_of, what_is_left
 from streaming.queries.completion import Completion
 from streaming.queries.lanes import Lanes
@@ -144,7 +146,7 @@ def _service(
         clock=clock,
         describe=describe,
         chunk_rows=settings.service.chunk_rows,
-        completed=Completion(spark, settings, instance.admin),
+        completed=Completion(spark, settings, instance.admin, partial(rows_of, spark, settings)),
     )
 
 
@@ -233,7 +235,8 @@ def _work(
     due.most_failures, due.show = most, partial(_show_retries, settings, board, clock)
     retries.on_kept = due.wake
     due.start()
-    rescue = AnotherWay(spark, settings, admin, service)
+    read, can_end = partial(rows_of, spark, settings), partial(tells_last, settings.pulsar)
+    rescue = AnotherWay(settings, admin, service, read, can_end)
     queries = RunningQueries(
         settings,
         admin,

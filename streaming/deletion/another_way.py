@@ -8,15 +8,14 @@
 """
 
 import logging
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame
 
-from streaming.adapters.pulsar.entries import tells_last
 from streaming.config.settings import Settings
 from streaming.deletion.service import LedgerDeletionService
 from streaming.ports import TopicAdmin
-from streaming.queries.another_way import rows_of
 from streaming.queries.batches import commit, next_number, unfinished
 from streaming.queries.checkpoints import committed_positions, location_of
 from streaming.queries.completion import Spans, stored_spans
@@ -32,12 +31,17 @@ _BEHIND_ALL: Position = (1 << 62, 1 << 62)
 
 @dataclass(slots=True)
 class AnotherWay:
-    """One per service: what queries.lanes calls a rescue."""
+    """One per service: what queries.lanes calls a rescue.
 
-    spark: SparkSession
+    read: the messages of entries, by partition, as rows (schemas.MESSAGE). tells_last: whether the broker can say what a
+    partition's last message is; else the connector can't plan a batch.
+    """
+
     settings: Settings
     admin: TopicAdmin
     service: LedgerDeletionService
+    read: Callable[[Spans], DataFrame]
+    tells_last: Callable[[str], bool]
     _reached: dict[str, Position] = field(default_factory=dict)
 
     def __call__(self, query: Query) -> Rescued:
@@ -61,7 +65,7 @@ class AnotherWay:
             entries = self._work_off(query.name, next_number(checkpoint), spans)
             log.info("%s: no batch could be begun; %s entries were read another way", query.topics[0], entries)
         self._reached |= {each: (some[-1].ledger, some[-1].last) for each, some in spans.items()}
-        may_begin = all(tells_last(self.settings.pulsar, each) for each in partitions)
+        may_begin = all(self.tells_last(each) for each in partitions)
         reached = {each: self._reached[each] for each in partitions if each in self._reached}
         return Rescued(bool(spans), may_begin=may_begin, reached=reached)
 
@@ -69,5 +73,5 @@ class AnotherWay:
         """Work off these entries as that batch; returns how many there are."""
         if spans:
             self.service.describe(query, number, "reading entries another way")
-            self.service.take(query, rows_of(self.spark, self.settings, spans), number)
+            self.service.take(query, self.read(spans), number)
         return sum(count_of(each) for each in spans.values())

@@ -6,7 +6,7 @@
 """
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import reduce
 from operator import or_
@@ -17,7 +17,7 @@ from pyspark.sql import functions as F
 from streaming.config.settings import Settings
 from streaming.errors import ReaperError
 from streaming.ports import TopicAdmin
-from streaming.queries.another_way import numbered, rows_of
+from streaming.queries.another_way import numbered
 from streaming.queries.batches import Batch, unfinished
 from streaming.queries.checkpoints import location_of
 from streaming.spark.job_limit import limited
@@ -34,11 +34,12 @@ Spans = Mapping[str, Sequence[Span]]  # by partition
 
 @dataclass(frozen=True, slots=True)
 class Completion:
-    """One per service."""
+    """One per service. read: the messages of entries, by partition, as rows (schemas.MESSAGE)."""
 
     spark: SparkSession
     settings: Settings
     admin: TopicAdmin
+    read: Callable[[Spans], DataFrame]
 
     def __call__(self, query: str, batch_id: int, delivered: DataFrame) -> DataFrame:
         """Return a batch's rows (schemas.MESSAGE) with those that were not delivered; `delivered` itself if none lacks.
@@ -65,7 +66,7 @@ class Completion:
             lacking,
             total,
         )
-        return numbered(delivered.unionByName(rows_of(self.spark, self.settings, missing)))
+        return numbered(delivered.unionByName(self.read(missing)))
 
 
 def stored_spans(admin: TopicAdmin, ranges: Mapping[str, Range]) -> dict[str, list[Span]]:
