@@ -98,11 +98,15 @@ _SINGLE_NUMBERS = (
 
 @dataclass(frozen=True)
 class Drawn:
-    """A message to be published. kind: of odd_messages.py, or the client that publishes it. said: for a person."""
+    """A message to be published. kind: of odd_messages.py, or the client that publishes it. said: for a person.
+
+    may_wait: it may say that it was published in the future, so that a retry would not be due before.
+    """
 
     kind: str
     said: str
     publish: Callable[[Senders, str], None]
+    may_wait: bool = False
 
 
 class Drawer:
@@ -133,7 +137,7 @@ class Drawer:
         """Draw a message of a kind with that request in it, or with another payload where the kind has its own."""
         if kind in self._clients:
             return self._clients[kind](request)
-        return Drawn(kind, "", lambda send, topic: ODD[kind](send, topic, request))
+        return Drawn(kind, "", lambda send, topic: ODD[kind](send, topic, request), "publish_time" in kind)
 
     def _is(self, share: float) -> bool:
         return self._chance.random() < share
@@ -277,7 +281,8 @@ class Drawer:
         def publish(send: Senders, topic: str) -> None:
             send.raw.send(topic, payload, command, **fields)
 
-        return Drawn("raw", _said(payload, 1, fields | {"command": str(command)}), publish)
+        said = _said(payload, 1, fields | {"command": str(command)})
+        return Drawn("raw", said, publish, "publish_time" in fields)
 
     def _raw_batch(self, request: bytes) -> Drawn:
         count = self._chance.randrange(1, 5)
@@ -300,7 +305,8 @@ class Drawer:
         def publish(send: Senders, topic: str) -> None:
             send.raw.send(topic, batch, **fields)
 
-        return Drawn("raw batch", _said(batch, count, fields | {"singles": str(said)}), publish)
+        about = _said(batch, count, fields | {"singles": str(said)})
+        return Drawn("raw batch", about, publish, "publish_time" in fields)
 
     def _raw_bytes(self, request: bytes) -> Drawn:
         """Metadata that was right, and then bytes of it were changed, left out or put in."""
@@ -320,7 +326,7 @@ class Drawer:
         def publish(send: Senders, topic: str) -> None:
             send.raw.send_bytes(topic, changed, request)
 
-        return Drawn("raw bytes", changed.hex()[:400], publish)
+        return Drawn("raw bytes", changed.hex()[:400], publish, may_wait=True)
 
 
 def _said(payload: bytes | None, count: int, given: Mapping[str, Any]) -> str:

@@ -196,6 +196,8 @@ def _publish_odd(arena: Arena, send: Senders, chance: random.Random, drawer: Dra
     partition = chance.choice(_partitions(arena, topic))
     kind = drawer.kind()
     drawn = drawer.draw(kind, _kept(arena) if kind in NOT_ACTED_ON else _request(arena, chance, topic))
+    if drawn.may_wait and topic == arena.service.settings.topics.retry:
+        partition = f"{arena.service.settings.topics.requests[0]}-partition-0"
     said = f"{drawn.kind} on {partition}: {drawn.said}"
     try:
         drawn.publish(send, partition)
