@@ -20,7 +20,7 @@ from tests.world import EPOCH, MemoryJournal, ObservedTree, Removal, path_of
 from udfs.disposition import dispose
 from udfs.judge import Policy
 from udfs.paths import Layout, cursor_path, managed_ledger_path, schema_path
-from udfs.records import Outcome, PendingDelete, Reference
+from udfs.records import Outcome, PendingDelete, Presence, Reference
 from udfs.references import Owner, key_of, owner_of
 from udfs.sightings import OWNER_ABSENT_SINCE, absent_since_ms, signed, subject_of
 
@@ -147,7 +147,8 @@ class Cluster:
         try:
             keys = [key_of(message.request) for message in batch]
             cached = instance.cache.references(keys) if way.uses_cache else {}
-            self._cached = frozenset(cached)
+            # of what is gone or could not be read no version tells whether it still is: that must be read anew
+            self._cached = frozenset(key for key, known in cached.items() if known.presence is Presence.PRESENT)
             limiter = Capped(Pace(0), way.allowance)
             self.tree.deaf = way.is_lied_to
             swept = instance.sweeper.sweep([_job(message) for message in batch], cached, limiter=limiter)
