@@ -16,7 +16,7 @@ BUG, AWAY = Exception("a bug"), UnavailableError("no broker answers")
 
 
 class World:
-    """A lane on a clock of its own. answers: what rescues come to, one after the other; the last one again and again."""
+    """A lane on a clock of its own. answers: what rescues come to, in turn; the last one again and again."""
 
     def __init__(self, *answers: Rescued | Exception, **options: Any) -> None:
         self.now_s = 0.0
