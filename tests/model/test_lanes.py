@@ -12,7 +12,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, cast
 
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from streaming.adapters.memory.pulsar import MemoryPulsar
@@ -84,6 +84,7 @@ class World:
     ended_by: Exception | None = None
     has_had_time: bool = False
     kill_in: int = -1  # steps until the process is killed; -1: never
+    fail_in: int = -1  # the same until something of ours fails, once
     now_s: float = 0.0
     streams: list[Stream] = field(default_factory=list)
 
@@ -169,6 +170,9 @@ class World:
         if self.kill_in == 0:
             raise KilledError
         self.kill_in -= self.kill_in > 0
+        self.fail_in -= self.fail_in >= 0
+        if self.fail_in == 0:
+            raise RuntimeError("a bug")
 
     def _found(self, spans: Mapping[str, Sequence[Span]]) -> list[tuple[str, int, int]]:
         return [
@@ -225,10 +229,19 @@ class World:
 topics = st.integers(0, 2)
 publications = st.tuples(st.just("publish"), topics, st.sampled_from(Kind))
 runs = st.tuples(st.just("run"), st.sampled_from([1, 5, 30]), st.none())
-kills = st.tuples(st.just("kill"), st.integers(0, 5), st.none())
+kills = st.tuples(st.sampled_from(["kill", "fail"]), st.integers(0, 5), st.none())
+HONEST, HIDES = Kind.HONEST, Kind.HIDES_THE_END
 
 
 @settings(max_examples=60, deadline=None)
+@example([("publish", 0, HIDES), ("run", 5, None), ("publish", 0, HONEST), ("run", 30, None)])
+@example(
+    [
+        *[("publish", 0, HONEST), ("run", 5, None)],
+        *[("publish", 0, HONEST)] * 3,
+        *[("fail", 2, None), ("run", 5, None)],
+    ]
+)
 @given(st.lists(publications | publications | runs | kills, max_size=25))
 def test_each_message_ends_in_one_receipt_whatever_it_is_and_whenever_the_service_is_killed(
     acts: list[tuple[str, int, Kind | None]],
@@ -244,8 +257,10 @@ def test_each_message_ends_in_one_receipt_whatever_it_is_and_whenever_the_servic
                 world.publish(names[number], kind)
             elif act == "run":
                 world.run(number)
-            else:
+            elif act == "kill":
                 world.kill_in = number
+            else:
+                world.fail_in = number
             for promise in OF_TOPICS:
                 promise(world)
         world.run(PATIENCE_S)
