@@ -3,6 +3,7 @@
 Beside the odd messages there are honest requests, in the same topics. They are done, and the service goes on.
 """
 
+import json
 import os
 import signal
 from collections import Counter
@@ -14,10 +15,11 @@ import pulsar
 import pytest
 
 from streaming.clients import admin_for
+from streaming.sandbox.cluster import Cluster, down, up
 from streaming.sandbox.reckoning import reckon
 from streaming.topics.setup import ensure_topics
-from tests.integration.conftest import Deploy, Deployment, payload
-from tests.integration.odd_messages import ODD, Senders
+from tests.integration.conftest import Deploy, Deployment, deployment, payload
+from tests.integration.odd_messages import ODD, Senders, senders
 from tests.integration.raw_producer import RawProducer
 from udfs.records import Reason
 
@@ -118,3 +120,47 @@ def test_a_kill_between_the_receipts_and_the_commit_of_a_batch_that_was_read_ano
     assert service.outcomes() == expected
     assert [row for row in service.receipts() if row in before] == before
     assert reckon(service.settings).open == 0
+
+
+@pytest.fixture(scope="module")
+def transactional(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    """A cluster whose broker has transactions."""
+    home = tmp_path_factory.mktemp("transactions")
+    made = up(home, broker_settings={"transactionCoordinatorEnabled": "true"})
+    try:
+        yield made
+    finally:
+        down(home)
+
+
+@pytest.mark.long
+def test_transactions_and_what_is_worst_to_read_keep_nothing_behind_them_waiting(
+    transactional: Cluster, tmp_path: Path
+) -> None:
+    service = deployment(transactional, tmp_path)
+    first = service.settings.topics.requests[0]
+    topics = [first, *(f"{first}-{number}" for number in range(3))]
+    text = service.config.read_text()
+    service.config.write_text(text.replace(f'requests = ["{first}"]', f"requests = {json.dumps(topics)}"))
+    with admin_for(service.settings) as admin:
+        ensure_topics(admin, service.settings)
+    with senders(service.settings.pulsar.service_url, transactions=True) as send:
+        expected = publish(send, f"{topics[0]}-partition-0", "honest", "committed")
+        expected += publish(send, f"{topics[0]}-partition-1", "honest", "aborted", "honest", "aborted")
+        expected += publish(send, f"{topics[0]}-partition-2", "honest", "encrypted", "encrypted_batch", "honest")
+        expected += publish(send, f"{topics[1]}-partition-0", "open_and_no_coordinator_knows", "honest", "aborted")
+        expected += publish(send, f"{topics[2]}-partition-0", "honest", "metadata_is_garbage")
+        expected += publish(send, f"{topics[3]}-partition-0", "honest", "batch_of_two_thousand_million", "honest")
+        expected += publish(send, f"{topics[3]}-partition-1", "negative_size_in_a_batch", "chunked", "honest")
+        expected += publish(send, f"{topics[3]}-partition-2", "uncompressed_size_4_gib", "batch_all_compacted_out")
+    expected += dead(*[Reason.ABORTED_TRANSACTION] * 6, Reason.ENCRYPTED, Reason.ENCRYPTED, Reason.OPEN_TRANSACTION)
+    expected += dead(Reason.NOT_SHOWN, Reason.UNREADABLE, Reason.UNREADABLE, *[Reason.CHUNK] * 4, Reason.UNREADABLE)
+    expected[HONEST] += 4  # two of the committed transaction, and one of each batch that lies
+
+    said = service.run("run", "--until-idle", seconds=600)
+
+    assert service.outcomes() == expected, said[-4000:]
+    found = reckon(service.settings)
+    assert (found.open, found.wrong) == (0, [])
+    assert service.call("backlog", "--json")
+    assert "PROBLEM" not in service.call("check")

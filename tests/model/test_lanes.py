@@ -115,11 +115,12 @@ class World:
             cast("Any", self._found),
             lambda partition: not self._hides_its_end(partition.removesuffix("-partition-0")),
         )
-        clock = {"monotonic": lambda: self.now_s}
-        self.lanes = Lanes(rescue, lambda _name, _lane: None, now_ms=lambda: 0, **clock)
-        self.queries = RunningQueries(
-            self.settings, self.pulsar, self._begin, self.begin_again, self.lanes, **cast("Any", clock)
-        )
+
+        def monotonic() -> float:
+            return self.now_s
+
+        self.lanes = Lanes(rescue, lambda _name, _lane: None, monotonic=monotonic, now_ms=lambda: 0)
+        self.queries = RunningQueries(self.settings, self.pulsar, self._begin, self.begin_again, self.lanes, monotonic)
         self.queries.start()
 
     def publish(self, topic: str, kind: Kind) -> None:
