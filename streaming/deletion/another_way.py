@@ -33,8 +33,8 @@ _BEHIND_ALL: Position = (1 << 62, 1 << 62)
 class AnotherWay:
     """One per service: what queries.lanes calls a rescue.
 
-    read: the messages of entries, by partition, as rows (schemas.MESSAGE). tells_last: whether the broker can say what a
-    partition's last message is; else the connector can't plan a batch.
+    read: the messages of entries, by partition, as rows (schemas.MESSAGE). tells_last: whether the broker can say what
+    a partition's last message is; else the connector can't plan a batch.
     """
 
     settings: Settings

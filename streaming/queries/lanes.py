@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from enum import Enum, auto
 
-from streaming.errors import SafetyError, StopRequestedError
+from streaming.errors import SafetyError, StopRequestedError, UnavailableError
 from streaming.queries.names import Query
 from streaming.spark.failures import error_of, one_line, translated
 from streaming.state.lanes import ParkedLane
@@ -26,6 +26,7 @@ log = logging.getLogger("ledger-reaper")
 SOON_S = (0.0, 2.0, 5.0, 10.0, 20.0, 30.0)
 PAUSES_S = (5.0, 15.0, 30.0, 60.0, 120.0, 300.0, 600.0)
 LOOK_S = 5.0
+_OUTAGE_S = 60.0  # the longest pause where a service is away: it may come back at any moment
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,7 +176,8 @@ class Lanes:
             lane.why = error_of(query.name, result) if result is not None else lane.why
             lane.is_read, lane.next = False, _Next.BEGIN
             lane.failures += 1
-            lane.again_s = now_s + _of(PAUSES_S, lane.failures - 2)
+            pause_s = _of(PAUSES_S, lane.failures - 2)
+            lane.again_s = now_s + (min(pause_s, _OUTAGE_S) if isinstance(result, UnavailableError) else pause_s)
             log.error("%s is not read by another way either: %s", query.topics[0], one_line(lane.why))
         self._tell(query, lane)
 
