@@ -1,13 +1,14 @@
 """Runs the service under load while parts of it and of the cluster die, and checks that nothing was lost.
 
-    .venv/bin/python -m bench.soak [--minutes 20] [--every 60] [--home DIR] [--seed N] [--only FAULT]
+    .venv/bin/python -m bench.soak [--minutes 20] [--every 60] [--home DIR] [--seed N] [--only FAULT] [--hostile]
 
 It runs on a cluster of its own; a supervisor starts the service again whenever it ends. Requests are of four kinds: for
 leaked ledgers, for ledgers in use, for ledgers that never existed, and bytes that are no request. Every --every seconds
 the script does one of these, at random: kill -9 the service, the broker or the bookie, freeze ZooKeeper for some
 seconds, or stop the service. At the end it lets everything come to rest and prints an account from the topics, the
 receipts and BookKeeper's metadata. The exit code is 1 if a request was lost, doubled or answered wrongly, if a
-ledger in use is gone, or if the service ended with an exit code that it does not document.
+ledger in use is gone, or if the service ended with an exit code that it does not document. With --hostile nothing dies;
+instead a tenant publishes odd messages to its own topic (bench/hostile.py).
 """
 
 import random
@@ -62,6 +63,7 @@ class Load:
     random: random.Random
     leaked: list[int] = field(default_factory=list)
     sent: Counter[str] = field(default_factory=Counter)
+    asked: dict[int, float] = field(default_factory=dict)  # ledger -> when (s)
     refused: int = 0
 
     def run(self, stop: threading.Event) -> None:
@@ -80,6 +82,7 @@ class Load:
         lines = [payload(topic, each) for each in made]
         lines += [payload(topic, self.random.choice(self.listed[topic])), payload(topic, NOWHERE), b"\xff no request"]
         # a request that was not acknowledged may be stored all the same; it is sent again, so some come twice
+        self.asked |= dict.fromkeys(made, time.time())
         while True:
             try:
                 with command_clients(self.settings) as clients:
@@ -129,7 +132,7 @@ def soak(home: Path, *, minutes: float, every_s: float, seed: int, only: str) ->
     # without the ledger being written, which a broker replaces when it starts again
     listed = {topic: topics.data_ledgers(cluster, topic)[:-1] for topic in TOPICS}
     config = home / "soak.toml"
-    config.write_text(_merged(cluster.home.config.read_text()))
+    config.write_text(merged(cluster.home.config.read_text()))
     service = Supervisor(config, home / "soak.log")
     load_thread = Load(cluster, load(config), listed, random.Random(seed + 1))
     stop, broke = threading.Event(), Counter[str]()
@@ -148,7 +151,7 @@ def soak(home: Path, *, minutes: float, every_s: float, seed: int, only: str) ->
     for thread in threads:
         thread.join(120)
     service.end(signal.SIGTERM)
-    ended = _rest(service)
+    ended = rest(service)
     wrong = account(cluster, load_thread, before)
     wrong += [f"the last run ended with {ended}"] * (ended != 0) + service.unexpected
     print(
@@ -158,7 +161,7 @@ def soak(home: Path, *, minutes: float, every_s: float, seed: int, only: str) ->
     return 1 if wrong else 0
 
 
-def _merged(local: str) -> str:
+def merged(local: str) -> str:
     """Return the cluster's configuration with the sections of CONFIG in place of its own."""
     mine = {line for line in CONFIG.splitlines() if line.startswith("[")}
     kept, keeps = [], True
@@ -171,7 +174,7 @@ def _merged(local: str) -> str:
     )
 
 
-def _rest(service: Supervisor) -> int:
+def rest(service: Supervisor) -> int:
     """Let the service work off everything that waits; returns the exit code of its last run."""
     ended = 1
     for _ in range(5):
@@ -217,10 +220,15 @@ def main() -> int:
     parser.add_argument("--home", type=Path)
     parser.add_argument("--seed", type=int, default=int(time.time()))
     parser.add_argument("--only", default="", help="only faults whose names begin like this, as in 'kill -9'")
+    parser.add_argument("--hostile", action="store_true", help="nothing dies; a tenant publishes odd messages")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="soak-") as scratch:
         home = (options.home or Path(scratch)).absolute()
         try:
+            if options.hostile:
+                from bench.hostile import soak_with_hostile_tenant
+
+                return soak_with_hostile_tenant(home, minutes=options.minutes, seed=options.seed)
             return soak(home, minutes=options.minutes, every_s=options.every, seed=options.seed, only=options.only)
         finally:
             clusters.down(home)

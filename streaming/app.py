@@ -13,17 +13,20 @@ from functools import partial
 
 from pyspark.sql import SparkSession
 
+from streaming.adapters.pulsar.entries import tells_last
 from streaming.clients import admin_for, clients_for, reader_for
 from streaming.clock import Clock, SystemClock
 from streaming.config.policies import limits_of
 from streaming.config.settings import Settings
 from streaming.coordination import identity
 from streaming.coordination.exclusive import require_brokers_store
+from streaming.deletion.another_way import AnotherWay
+from streaming.deletion.board import Board
 from streaming.deletion.chunk import ChunkSweep
 from streaming.deletion.copies import PulsarCopies
 from streaming.deletion.follow_up import FollowUp
 from streaming.deletion.gate import Gate
-from streaming.deletion.idle import is_idle, only_retries_wait
+from streaming.deletion.idle import is_idle, only_retries_wait, stuck
 from streaming.deletion.instance import Identity, Instance, begin_instance, coordination_of
 from streaming.deletion.outages import Outages
 from streaming.deletion.outbox import Outbox
@@ -46,18 +49,22 @@ from streaming.limits.last_hour import deletes_since
 from streaming.limits.tenants import TenantHolds, tenant_holds_path
 from streaming.metrics import Metrics
 from streaming.ports import MetadataStore, Pulsar, TopicAdmin
+from streaming.queries.another_way import rows_of
 from streaming.queries.checkpoints import refuse_changes, root_of, what_is_left
+from streaming.queries.completion import Completion
+from streaming.queries.lanes import Lanes
 from streaming.queries.names import Query
 from streaming.queries.running import RunningQueries
 from streaming.queries.streams import describe_jobs, stream
 from streaming.reconcile.messages import reconcile
-from streaming.schemas import REQUESTS, RETRY
-from streaming.spark.failures import raise_failure
+from streaming.schemas import REQUESTS, RETRY, WAITING_RETRIES
+from streaming.spark.failures import one_line, raise_failure
 from streaming.spark.s3a import faults_named
 from streaming.spark.session import MESSAGES_PER_BATCH, ROWS_PER_BATCH, Jars, start
 from streaming.spark.signals import jvm_signals, on_signals
 from streaming.spark.submitted import NO_UI
 from streaming.state import journal
+from streaming.state.lanes import ParkedLane
 from streaming.state.receipts import Receipts
 from streaming.state.waiting import Waiting
 from streaming.topics.setup import ensure_topics
@@ -68,6 +75,7 @@ from udfs.units import HOUR_MS
 log = logging.getLogger("ledger-reaper")
 
 _POLL_S = 0.5
+_MOST_FAILURES = 4  # with --until-idle, a lane that failed more often in a row is given up
 _LAST_WORDS_S = 2.0  # how long a stop lets what is under way come to its end
 
 
@@ -152,6 +160,7 @@ def _service(
         describe=describe,
         chunk_rows=settings.service.chunk_rows,
         max_request_bytes=settings.service.max_request_bytes,
+        completed=Completion(spark, settings, instance.admin, partial(rows_of, spark, settings)),
     )
 
 
@@ -193,14 +202,23 @@ class _Running:
     due: DueLoop
     upkeep: Upkeep
     background: BackgroundCall
-    failed: Mapping[Query, Exception | None] = field(default_factory=dict)
+    failed: Mapping[Query, Exception] = field(default_factory=dict)
     broken: Exception | None = None
     gaps: list[str] = field(default_factory=list)
     was_idle: bool = False
     left: str = ""
 
-    def watch(self, stop: threading.Event, is_idle: Callable[[], bool], left_to_person: Callable[[], str]) -> None:
-        """Look after all of it until stop is set, something fails, or no request is waiting but for a person's word."""
+    def watch(
+        self,
+        stop: threading.Event,
+        is_idle: Callable[[], bool],
+        stuck: Callable[[], Mapping[Query, Exception]],
+        left_to_person: Callable[[], str],
+    ) -> None:
+        """Look after all of it until stop is set, something fails, or nothing is left that goes on by itself.
+
+        What may be left is what waits in lanes that are given up (stuck), and what waits for a person's word.
+        """
         while not stop.wait(_POLL_S):
             self.failed = self.queries.check_once()
             if self.failed or not self.due.is_alive:
@@ -209,7 +227,8 @@ class _Running:
             if is_idle():
                 if self.queries.look_up():
                     continue
-                log.info("idle: no request is waiting")
+                self.failed = stuck()
+                log.info("idle: %s", _idle_words(self.failed))
                 self.was_idle = True
                 self.background.finish(lambda: self.gaps.extend(self.upkeep.find_gaps()))
                 return
@@ -222,25 +241,35 @@ class _Running:
         """Raise why it stopped, unless it was told to or was idle; what a person has to look at comes first."""
         if fatal:
             raise fatal[0]
-        for query, failure in self.failed.items():
-            raise_failure(query.name, failure)
+        if self.left:
+            raise SafetyError(f"what is left waits for a person: {self.left}")
+        for failure in self.failed.values():
+            raise failure
         raise_failure("of waiting retries", self.broken)
         self.background.check()
         if self.gaps:
             raise ReaperError(f"not accounted for: {'; '.join(self.gaps)}")
-        if self.left:
-            raise SafetyError(f"what is left waits for a person: {self.left}")
 
 
 def _work(
     spark: SparkSession, settings: Settings, service: LedgerDeletionService, admin: TopicAdmin, *, until_idle: bool
 ) -> None:
     retries, stop, clock = service.retries, service.gate.stop, service.clock
+    board = Board(settings.state.dir, service.outages.metrics)
+    board.clear()
+    most = _MOST_FAILURES if until_idle else None
     due = DueLoop(retries.waiting, service.work_off_due, retries.prune, clock, stop)
+    due.most_failures, due.show = most, partial(_show_retries, settings, board, clock)
     retries.on_kept = due.wake
     due.start()
+    read, can_end = partial(rows_of, spark, settings), partial(tells_last, settings.pulsar)
+    rescue = AnotherWay(settings, admin, service, read, can_end)
     queries = RunningQueries(
-        settings, admin, lambda query: stream(spark, settings, query, service.process).start(), service.begin_again
+        settings,
+        admin,
+        lambda query: stream(spark, settings, query, service.process).start(),
+        service.begin_again,
+        Lanes(rescue, board.show, most_failures=most),
     )
     pulsar = Pulsar(admin, reader_for(settings))
     upkeep = Upkeep(
@@ -257,11 +286,12 @@ def _work(
         with _audits(spark, settings) as is_auditing:
 
             def only_retries() -> bool:
-                return only_retries_wait(settings, admin, queries.running, due)
+                return only_retries_wait(settings, admin, queries, due)
 
             running.watch(
                 stop,
-                lambda: until_idle and not is_auditing() and is_idle(settings, admin, queries.running, due),
+                lambda: until_idle and not is_auditing() and is_idle(settings, admin, queries, due),
+                lambda: stuck(settings, admin, queries),
                 lambda: person.why(only_retries) if until_idle and not is_auditing() else "",
             )
     finally:
@@ -270,6 +300,23 @@ def _work(
         running.background.join(_LAST_WORDS_S)
         log.info("stopped; %s", what_is_left(settings, queries.running, was_idle=running.was_idle))
     running.raise_failure(service.outages.fatal)
+
+
+def _show_retries(settings: Settings, board: Board, clock: Clock, why: Exception | None, failures: int) -> None:
+    """Tell that a pass over the waiting retries failed, or that passes go on."""
+    if why is None:
+        log.info("waiting retries are worked off again")
+        board.show(WAITING_RETRIES, None)
+    else:
+        log.error("waiting retries are parked, and the topics go on. A pass failed: %s", one_line(why))
+        board.show(WAITING_RETRIES, ParkedLane(settings.topics.retry, one_line(why), clock.now_ms(), failures))
+
+
+def _idle_words(given_up: Mapping[Query, Exception]) -> str:
+    if not given_up:
+        return "no request is waiting"
+    topics = ", ".join(query.topics[0] for query in given_up)
+    return f"no request is waiting but those of {topics}, which failed too often"
 
 
 @contextlib.contextmanager

@@ -62,6 +62,12 @@ class Metrics:
             ["tenant"],
             registry=self.registry,
         )
+        self._parked = Gauge(
+            "ledger_deletion_lane_parked",
+            "1 while a query can't read its topic with the connector, by query; the log and `check` say why",
+            ["query"],
+            registry=self.registry,
+        )
         self._cache = Gauge(
             "ledger_deletion_in_use_cache",
             "Cache of what owners refer to: hits, misses, refreshes and stale since the start; owners and bytes now",
@@ -125,6 +131,10 @@ class Metrics:
             self._held_tenants.labels(tenant).set(1)
         for tenant in no_more:
             self._held_tenants.labels(tenant).set(0)
+
+    def parked(self, query: str, *, is_parked: bool) -> None:
+        """Show whether a query's lane is parked."""
+        self._parked.labels(query).set(int(is_parked))
 
     def outage(self) -> None:
         """Count one wait for a service."""

@@ -21,6 +21,7 @@ MESSAGE = pa.schema(
         pa.field(c.MESSAGE_PROPERTIES, _STRINGS),
         pa.field(c.REFERENCE_KEY, pa.string()),
         pa.field(c.TENANT, pa.string()),
+        pa.field(c.NO_REQUEST, pa.string()),  # a table of an older version gets this column at the next start
     ]
 )
 
@@ -86,4 +87,5 @@ OWNER = pa.schema(
 # Names of queries, as receipts hold them.
 REQUESTS = "requests"
 RETRY = "retry"
+WAITING_RETRIES = "waiting"  # of the passes over waiting retries, where a query's name stands for a lane
 DLQ = "dlq"  # of receipts that `dlq write-off` wrote; no streaming query has this name

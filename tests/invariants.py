@@ -1,11 +1,11 @@
-"""The service's seven promises, each a function that fails where an observer of the cluster sees the promise broken.
+"""The service's eight promises, each a function that fails where an observer of the cluster sees the promise broken.
 
 The tests in tests/model call them after every step. The observer learns who refers to which ledger from what brokers
 wrote and hold in memory, never from the service's own parsers.
 """
 
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -141,3 +141,33 @@ PROMISES: tuple[Callable[[World], None], ...] = (
     accounted,
     bounded,
 )
+
+
+class Topics(Protocol):
+    """What an observer sees of request topics whose messages are of any kind.
+
+    messages: all that were published, by partition and position; markers are none. receipts: the same of each receipt.
+    has_had_time: whether the service has been let run long enough since the last message.
+    """
+
+    @property
+    def messages(self) -> Collection[tuple[str, int, int]]: ...
+    @property
+    def receipts(self) -> Sequence[tuple[str, int, int]]: ...
+    @property
+    def ended_by(self) -> Exception | None: ...
+    @property
+    def has_had_time(self) -> bool: ...
+
+
+def nobody_can_stop_it(topics: Topics) -> None:
+    """8. Whatever anyone publishes, each message ends in exactly one receipt, and the service goes on."""
+    assert topics.ended_by is None
+    receipts = Counter(topics.receipts)
+    assert not [each for each, n in receipts.items() if n > 1], f"several receipts: {receipts}"
+    assert not receipts.keys() - set(topics.messages), "receipts of what is no message"
+    if topics.has_had_time:
+        assert not set(topics.messages) - receipts.keys(), "messages without a receipt"
+
+
+OF_TOPICS: tuple[Callable[[Topics], None], ...] = (nobody_can_stop_it,)

@@ -177,6 +177,25 @@ MUTATIONS = (
         "self.coordination.mark_published(str(Mark(self.receipts.table_id, self._published, chunk)))",
         "pass",
     ),
+    Mutation("receipts that know less than their mark", DELETION, "if self.begun > newest_chunk:", "if False:"),
+    Mutation("receipts that know less than a partition", DELETION, "if chunk_of(last) > newest_chunk:", "if False:"),
+    Mutation(
+        "copies that brokers forgot are looked for",
+        DELETION,
+        "self._stored = self.copies.stored(forgotten, table_id, since_ms)",
+        "self._stored = {}",
+    ),
+    Mutation("a stored copy is not sent again", DELETION, "            if this <= last:\n", "            if False:\n"),
+    Mutation(
+        "a sequence id is one row's alone",
+        DELETION,
+        " or not 0 <= place < MAX_ROWS_PER_CHUNK:",
+        ":",
+    ),
+    Mutation("another run's chunk stops this one", DELETION, "if summary.epochs != {self.epoch}:", "if False:"),
+    Mutation("a chunk that ran twice is doubted", DELETION, "is_doubtful = any(", "is_doubtful = False and any("),
+    Mutation("a chunk is counted once", DELETION, "        if self._counted < chunk:\n", "        if True:\n"),
+    Mutation("a forged number is bounded", "udfs/retry.py", 'min(int(digits or "0"), largest)', 'int(digits or "0")'),
     Mutation("no chunk overtakes another", DELETION, "            self._finish_interrupted()\n", ""),
     Mutation(
         "who was replaced publishes nothing", DELETION, "            self.gate.refuse_if_outdated()  #", "            #"
@@ -327,6 +346,12 @@ MUTATIONS = (
         IN_USE,
         'error="" if is_absent else "its cursors could not be listed"',
         'error=""',
+    ),
+    Mutation(
+        "a schema's broker is asked",
+        IN_USE,
+        "_asked(schemas, self._broker.schema_views)",
+        "_asked(schemas, lambda names: [BrokerView(Presence.GONE)] * len(names))",
     ),
     Mutation("the cache keeps only what is PRESENT", IN_USE, " or entry.presence is not Presence.PRESENT", ""),
     Mutation("ages are never understated", IN_USE, "read_at_ms=now_ms)", "read_at_ms=self._clock.now_ms())"),

@@ -23,6 +23,7 @@ REFERENCE_KEY = (
     "reference_key"  # names what could refer to the ledger (udfs.references); null: the message is no request
 )
 TENANT = "tenant"
+NO_REQUEST = "no_request"  # why the message is no request whatever its bytes say, as `<Reason>: <in words>`; else null
 READY_MS = "ready_ms"  # of a waiting retry: its due time, or later if it arrived after that time was worked off
 
 # a receipt (streaming.schemas.RECEIPT)

@@ -73,3 +73,21 @@ def whole_entries(messages: Iterable[tuple[int, int]]) -> set[int]:
 def count_of(spans: Sequence[Span]) -> int:
     """How many entries there are in the spans."""
     return sum(len(span) for span in spans)
+
+
+def split(spans: Iterable[Span], most: int) -> Iterator[list[Span]]:
+    """Yield the spans in groups of at most so many entries, in their order."""
+    group: list[Span] = []
+    room = most
+    for span in spans:
+        first = span.first
+        while first <= span.last:
+            last = min(span.last, first + room - 1)
+            group.append(Span(span.ledger, first, last))
+            room -= last - first + 1
+            first = last + 1
+            if not room:
+                yield group
+                group, room = [], most
+    if group:
+        yield group

@@ -92,6 +92,12 @@ class Reason(StrEnum):
     STORE_NOT_ALLOWED = "STORE_NOT_ALLOWED"  # the endpoint or bucket is not on the allow-list
     REQUESTER_NOT_ALLOWED = "REQUESTER_NOT_ALLOWED"  # the namespace or component is not on the allow-list
     OTHER_TENANT = "OTHER_TENANT"  # a tenant's own request topic asked for another tenant's ledger
+    ENCRYPTED = "ENCRYPTED"  # we have no key, and a request must not be encrypted
+    CHUNK = "CHUNK"  # a part of a larger message; a request has no parts
+    UNREADABLE = "UNREADABLE"  # its metadata, compression or lengths make no sense
+    ABORTED_TRANSACTION = "ABORTED_TRANSACTION"  # its sender took it back
+    OPEN_TRANSACTION = "OPEN_TRANSACTION"  # its sender has not said yet that it counts
+    NOT_SHOWN = "NOT_SHOWN"  # the broker has the entry and shows it to nobody
     WRITTEN_OFF = "WRITTEN_OFF"  # an operator closed it by hand
 
 

@@ -8,11 +8,13 @@ from collections.abc import Iterable, Iterator, Mapping
 import pyarrow as pa
 
 from udfs import columns as c
-from udfs.formats.message_id import parse_message_id
+from udfs.formats.internal_stats import Position
+from udfs.formats.message_id import MessagePosition, parse_message_id, serialize_message_id
 from udfs.paths import tenant_of, topic_of
 from udfs.records import Rejection
 from udfs.references import key_of
-from udfs.retry import due_ms
+from udfs.retry import CUT_FROM, KEPT, MAX_ABOUT_BYTES, MAX_PROPERTY_BYTES, due_ms
+from udfs.undelivered import Found, said_of
 from udfs.units import ROW_BYTES
 from udfs.wire import decode
 
@@ -62,3 +64,41 @@ def _rows_of(content: _Content) -> int:
     key, payload, properties = content
     about = sum(len(name) + len(value or "") for name, value in properties.items())
     return 1 + (len(payload or b"") + len(key or b"") + about) // ROW_BYTES
+
+
+def found_row(source: str, position: Position, found: Found, most_bytes: int) -> dict[str, object]:
+    """Return the row of a message that was read another way than by the connector. Its row number is left to others.
+
+    most_bytes: as annotate takes it. The row is bounded as streaming.queries.transforms bounds the connector's.
+    """
+    content, said = found.content, said_of(found)
+    where = serialize_message_id(MessagePosition(*position, batch_index=found.batch_index))
+    properties = {_encodable(name): _encodable(value) for name, value in content.properties.items()}
+    key, kept, properties = _bounded((content.key, content.payload, properties), most_bytes)
+    # what is no request is not looked into
+    row = _annotated(source, where, found.publish_ms, (key, kept if said is None else b"", properties), most_bytes)
+    if said is None:
+        return row
+    return row | {c.PAYLOAD: kept, c.DUE_MS: 0, c.NO_REQUEST: _encodable(said)}
+
+
+def _bounded(
+    content: tuple[bytes | None, bytes, dict[str, str]], most_bytes: int
+) -> tuple[bytes | None, bytes, dict[str, str]]:
+    key, payload, properties = content
+    about = len(key or b"") + sum(len(name.encode()) + len(value.encode()) for name, value in properties.items())
+    if about > MAX_ABOUT_BYTES:
+        key = None
+        properties = {
+            name: value
+            for name, value in properties.items()
+            if name in KEPT and len(value.encode()) <= MAX_PROPERTY_BYTES
+        }
+    if len(payload) > most_bytes + 1:
+        properties = properties | {CUT_FROM: str(len(payload))}
+        payload = payload[: most_bytes + 1]
+    return key, payload, properties
+
+
+def _encodable(text: str) -> str:
+    return text.encode("utf-8", "replace").decode()

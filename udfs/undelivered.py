@@ -22,10 +22,13 @@ from enum import StrEnum
 
 from udfs.formats.entry import Content, Entry, Standing, contents_of, parse_entry
 from udfs.formats.errors import FormatError
+from udfs.records import Reason, Rejection
+
+_LONGEST = 300  # of a detail: it stands in receipts and logs
 
 
 class Undeliverable(StrEnum):
-    """Why a message is no request, whatever its bytes say."""
+    """Why a message is no request, whatever its bytes say. Each is a Reason of that name."""
 
     ENCRYPTED = "ENCRYPTED"
     CHUNK = "CHUNK"
@@ -106,3 +109,14 @@ def _messages(entry: Entry, why: Undeliverable | None) -> Iterator[Found]:
 
 def _whole(entry: Entry, why: Undeliverable, detail: str) -> Found:
     return Found(-1, Content(entry.key, entry.payload, entry.properties), entry.publish_ms, why, detail)
+
+
+def said_of(found: Found) -> str | None:
+    """Return why a message is no request, for columns.NO_REQUEST; None: it goes the way of any message."""
+    return None if found.why is None else f"{found.why}: {found.detail}"[:_LONGEST]
+
+
+def rejection_of(said: str) -> Rejection:
+    """Read what said_of returned."""
+    reason, _, detail = said.partition(": ")
+    return Rejection(Reason(reason), detail)

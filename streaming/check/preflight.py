@@ -59,6 +59,11 @@ def check(settings: Settings, clients: CommandClients, clock: Clock | None = Non
     yield from _directories(settings, store if answered else None, pulsar.admin)
     if answered:
         yield from _together(settings, clients, clock)
+    yield _look(
+        "lanes",
+        lambda: questions.lanes(settings),
+        "see the log and what publishes to the topic; the service tries again by itself, and the other topics go on",
+    )
     yield from _buckets(settings)
     yield from _here(settings)
 
@@ -252,6 +257,8 @@ def _accounts(settings: Settings, pulsar: Pulsar, clock: Clock) -> str:
         raise ReaperError("; ".join([*accounts.gaps, *filter(None, [accounts.doubt])]))
     if accounts.doubt:
         raise (RefusedError if accounts.is_refused else UnavailableError)(accounts.doubt)
+    if parked := questions.parked_topics(settings):
+        raise questions.Notice(f"{accounts.text}; unread too is what waits in parked lanes: {', '.join(parked)}", do="")
     return accounts.text
 
 

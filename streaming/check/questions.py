@@ -6,6 +6,7 @@ import shutil
 import subprocess
 from base64 import b64encode
 from collections.abc import Sequence
+from datetime import UTC, datetime
 from hashlib import sha1
 from importlib.metadata import version
 from pathlib import Path
@@ -26,6 +27,7 @@ from streaming.ports import MetadataStore, TopicAdmin, Unreadable, Znode
 from streaming.spark import ivy
 from streaming.spark import jars as artifacts
 from streaming.state.filesystem import open_filesystem, shown
+from streaming.state.lanes import noted
 from streaming.topics.sizes import require_room_for_copies
 from udfs.formats.acl import DELETE, acl_entries
 
@@ -159,6 +161,26 @@ def service_url(settings: Settings, admin: TopicAdmin, topics: Sequence[str]) ->
                 f"{largest} bytes"
             )
     raise Notice(f"{settings.pulsar.service_url} not tried: it takes a topic, and there is none yet")
+
+
+def lanes(settings: Settings) -> str:
+    """Whether each query reads its topic, as the service has noted it last."""
+    parked = noted(settings.state.dir)
+    if not parked:
+        return "no topic is parked"
+    said = "; ".join(f"{lane.topic} since {_utc(lane.since_ms)} UTC: {lane.why}" for lane in parked.values())
+    if all(lane.is_read for lane in parked.values()):
+        raise Notice(f"the connector can't read these topics; they are read another way meanwhile: {said}", do="")
+    raise UnavailableError(f"parked, and tried again after growing pauses: {said}")
+
+
+def _utc(at_ms: int) -> str:
+    return datetime.fromtimestamp(at_ms / 1000, UTC).strftime("%Y-%m-%d %H:%M:%S")
+
+
+def parked_topics(settings: Settings) -> list[str]:
+    """Topics that are parked and not read another way either, as noted last."""
+    return [lane.topic for lane in noted(settings.state.dir).values() if not lane.is_read]
 
 
 def bucket(settings: Settings, wanted: BucketSettings) -> str:

@@ -28,6 +28,7 @@ def receipts(
     outcome: Annotated[str | None, typer.Option("--outcome", help=f"Only this one: {', '.join(Outcome)}")] = None,
 ) -> None:
     """Show what became of requests, the oldest first."""
+    from streaming.state import lanes
     from streaming.state.hold import noted
     from streaming.state.outcomes import receipts_of
 
@@ -43,6 +44,9 @@ def receipts(
     why, since_ms = noted(settings.state.dir)
     if why:
         say(f"The service deletes nothing, held since {utc(since_ms)} UTC: {why}", err=True)
+    for lane in lanes.noted(settings.state.dir).values():
+        how = "read another way than by the connector" if lane.is_read else "parked, its requests wait"
+        say(f"{lane.topic} is {how} since {utc(lane.since_ms)} UTC: {lane.why}", err=True)
 
 
 def _nothing(state_dir: str, *, is_filtered: bool) -> str:

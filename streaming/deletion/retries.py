@@ -15,15 +15,18 @@ from streaming.clock import Clock
 from streaming.deletion.gate import Gate
 from streaming.deletion.outages import Outages
 from streaming.deletion.turn import Turn
+from streaming.errors import SafetyError, StopRequestedError
 from streaming.metrics import Metrics
 from streaming.queries.streams import Describe
 from streaming.schemas import RETRY
+from streaming.spark.failures import translated
 from streaming.state.receipts import Receipts
 from streaming.state.waiting import Waiting
 
 _LOOK_S = 0.5  # between two looks at stop; what arrives cuts a sleep short
 _PRUNE_MS = 600_000
 _NEVER_MS = 1 << 62
+_PAUSES_S = (5.0, 15.0, 30.0, 60.0, 120.0, 300.0, 600.0)  # after passes that failed
 
 
 @dataclass(slots=True)
@@ -70,17 +73,24 @@ class Retries:
         self.on_kept()
 
     def work_off_due(self, work_off: Callable[[str, int, DataFrame], None]) -> None:
-        """Make one pass: hand the retries that are due now to work_off(query, number of the pass, rows)."""
+        """Make one pass: hand the retries that are due now to work_off(query, number of the pass, rows).
+
+        Where it raises, the next pass has the same retries, but for those that have a receipt by then.
+        """
         with self.turn:
             self.outages.wait_through(self._take_over)
             is_doubtful = self.waiting.may_have_receipts
             due = self.waiting.begin(self.clock.now_ms())
         self._passes += 1
-        rows = (self.receipts.without_done(due) if is_doubtful else due).persist()
         try:
-            work_off(RETRY, self._passes, rows)
-        finally:
-            rows.unpersist()
+            rows = (self.receipts.without_done(due) if is_doubtful else due).persist()
+            try:
+                work_off(RETRY, self._passes, rows)
+            finally:
+                rows.unpersist()
+        except BaseException:
+            self.waiting.give_back()
+            raise
         self.waiting.end()
         self._show_how_many_wait()
 
@@ -97,7 +107,11 @@ class Retries:
 
 
 class DueLoop:
-    """Runs passes over the waiting retries. work_off() makes one pass, and prune() removes what is worked off."""
+    """Runs passes over the waiting retries. work_off() makes one pass, and prune() removes what is worked off.
+
+    A pass that fails is made again after a pause, and pauses grow. show(why, failures): is told so; why None: it goes
+    on. most_failures: with more of them in a row the loop ends; None: only where safety is concerned.
+    """
 
     def __init__(
         self,
@@ -117,11 +131,14 @@ class DueLoop:
         self._is_busy = False
         self._pruned_ms = clock.now_ms()
         self._done_since = False
+        self._failures = 0
+        self.show: Callable[[Exception | None, int], None] = lambda _why, _failures: None
+        self.most_failures: int | None = None
         self.passes = 0
         self.failure: Exception | None = None
 
     def start(self) -> None:
-        """Begin. The loop ends when stop is set, or when a pass raises; `failure` is what it raised."""
+        """Begin. The loop ends when stop is set, or where it must not go on; `failure` says why."""
         self._thread.start()
 
     def join(self, timeout_s: float) -> bool:
@@ -148,12 +165,19 @@ class DueLoop:
         return not self._is_busy and (next_ms is None or next_ms > self._clock.now_ms())
 
     def _run(self) -> None:
-        try:
-            while not self._stop.is_set():
+        while not self._stop.is_set():
+            try:
                 self._woken.clear()
                 self._do_next(self._waiting.next_ms())
-        except Exception as error:
-            self.failure = error
+            except Exception as error:
+                failure = translated(error)
+                self._failures += 1
+                is_too_much = self.most_failures is not None and self._failures > self.most_failures
+                if isinstance(failure, SafetyError | StopRequestedError) or is_too_much:
+                    self.failure = failure
+                    return
+                self.show(failure, self._failures)
+                self._stop.wait(_PAUSES_S[min(self._failures, len(_PAUSES_S)) - 1])
 
     def _do_next(self, next_ms: int | None) -> None:
         now_ms = self._clock.now_ms()
@@ -166,6 +190,9 @@ class DueLoop:
             self.passes += 1
             self._work_off()
             self._done_since = True
+            if self._failures:
+                self._failures = 0
+                self.show(None, 0)
             self._is_busy = False
         else:
             self._sleep_until(min(prune_ms, _NEVER_MS if next_ms is None else next_ms))

@@ -5,6 +5,7 @@
 2. Chunks of all queries run one after the other, in the order in which the queries asked for their turn (turn.py).
 3. A service that is away is waited for (outages.py); no request's tries are used up meanwhile.
 4. A batch of RETRY is kept until its messages are due (retries.py), and then worked off in the same way.
+5. What the connector did not deliver of a batch is read another way first (queries/completion.py).
 """
 
 from collections.abc import Callable
@@ -29,6 +30,13 @@ from udfs import columns as c
 Sweep = Callable[[str, int, DataFrame, int, int], None]
 """(query, batch id, rows, how many, chunk): sweeps the rows and commits their receipts (chunk.ChunkSweep)."""
 
+Complete = Callable[[str, int, DataFrame], DataFrame]
+"""(query, batch id, rows as delivered): rows with those that were not delivered (queries.completion.Completion)."""
+
+
+def _as_delivered(_query: str, _batch_id: int, delivered: DataFrame) -> DataFrame:
+    return delivered
+
 
 @dataclass(slots=True)
 class LedgerDeletionService:
@@ -46,24 +54,43 @@ class LedgerDeletionService:
     describe: Describe
     chunk_rows: int
     max_request_bytes: int
+    completed: Complete = _as_delivered
     _started: set[str] = field(default_factory=set)
 
     def process(self, query: str, source: DataFrame, batch_id: int) -> None:
         """Work off one batch of one query. Raises StopRequestedError to keep Spark from committing it."""
         self.gate.check_stop()
         self.describe(query, batch_id, "reading messages")
+        delivered = messages(source, self.max_request_bytes).persist()
+        try:
+            self.take(query, self._whole(query, batch_id, delivered), batch_id)
+        finally:
+            delivered.unpersist()
+
+    def take(self, query: str, rows: DataFrame, batch_id: int) -> None:
+        """Do so with the messages of a batch (schemas.MESSAGE), whichever way they were read. Raises as process."""
+        self.gate.check_stop()
         if query == RETRY:
-            self.retries.keep(messages(source, self.max_request_bytes), batch_id)
+            self.retries.keep(rows, batch_id)
             return
-        kept = [messages(source, self.max_request_bytes).persist()]
+        kept = [rows.persist()]
         try:
             if query not in self._started:
                 kept.append(self.receipts.without_done(kept[0]).persist())
             self.work_off(query, batch_id, kept[-1])
             self._started.add(query)
         finally:
-            for rows in kept:
-                rows.unpersist()
+            for each in kept:
+                each.unpersist()
+
+    def _whole(self, query: str, batch_id: int, delivered: DataFrame) -> DataFrame:
+        whole = [delivered]
+
+        def complete() -> None:
+            whole[0] = self.completed(query, batch_id, delivered)
+
+        self.outages.wait_through(complete)
+        return whole[0]
 
     def begin_again(self, query: str) -> None:
         """A query is started once more: as at a start, messages of its first batch may have receipts already."""

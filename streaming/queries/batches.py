@@ -42,6 +42,12 @@ def unfinished(checkpoint: str) -> Batch | None:
     return Batch(number, {partition: each for partition, each in ranges.items() if not each.is_empty})
 
 
+def next_number(checkpoint: str) -> int:
+    """Return the number that the next batch will have. Raises UnavailableError."""
+    folder = folder_of(checkpoint)
+    return max(_newest(folder, "offsets"), _newest(folder, "commits")) + 1
+
+
 def commit(checkpoint: str, number: int) -> None:
     """Write down that a batch is done. Writing it again changes nothing.
 

@@ -6,7 +6,8 @@
    query; if something keeps it from being read, the log says what, and it is tried again. If one is gone, its query
    ends, and the log says so.
 3. A topic that a checkpoint has read and no query reads now is named in the log.
-4. A query that ends for any other reason ends the service.
+4. A query that ends for any other reason is parked, and the others go on (lanes.py). Only what concerns safety ends the
+   service.
 """
 
 import contextlib
@@ -20,10 +21,12 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from streaming.adapters.pulsar.admin import is_busy
 from streaming.config.settings import Settings
-from streaming.errors import BusyError, ReaperError
+from streaming.errors import BusyError, ReaperError, SafetyError
 from streaming.ports import TopicAdmin
 from streaming.queries.checkpoints import changes_of, left_behind
+from streaming.queries.lanes import Lanes
 from streaming.queries.names import Query, queries_of
+from streaming.spark.failures import error_of, one_line
 from streaming.topics.matching import matched_topics
 from streaming.topics.setup import PATIENCE_SECONDS, take_up
 
@@ -37,7 +40,8 @@ _AGAIN_S = 2.0
 class RunningQueries:
     """Starts queries, keeps them going, and stops them; for one thread.
 
-    begin: starts a query. begin_again: tells the service that a query, by name, is started once more.
+    begin: starts a query. begin_again: tells the service that a query, by name, is started once more. lanes: those that
+    are parked.
     most_matched: how many topics of the pattern are read. Each query is a thread and, every trigger, a handful of
     requests to brokers, and whoever may make topics could make any number of them.
     """
@@ -46,6 +50,7 @@ class RunningQueries:
     admin: TopicAdmin
     begin: Callable[[Query], StreamingQuery]
     begin_again: Callable[[str], None]
+    lanes: Lanes
     monotonic: Callable[[], float] = time.monotonic
     most_matched: int = 100
     _running: dict[Query, StreamingQuery] = field(default_factory=dict)
@@ -58,7 +63,7 @@ class RunningQueries:
 
     @property
     def running(self) -> Mapping[Query, StreamingQuery]:
-        """The queries, RETRY's among them."""
+        """The queries, RETRY's among them, and those that have ended while their lanes are parked."""
         return self._running
 
     @property
@@ -72,19 +77,23 @@ class RunningQueries:
             self._running[query] = self.begin(query)
         self.look_up()
 
-    def check_once(self) -> Mapping[Query, Exception | None]:
-        """Look after the queries; return those that failed, and with them the service. To be called again and again."""
+    def check_once(self) -> Mapping[Query, Exception]:
+        """Look after the queries; return the failures that must end the service. To be called again and again."""
         if self.monotonic() - self._looked_up_s >= _LOOK_UP_S:
             with _try_again_later("topics.requests_pattern not looked up"):
                 self.look_up()
-        failed: dict[Query, Exception | None] = {}
+        failed: dict[Query, Exception] = {}
         for query, stream in list(self._running.items()):
-            if stream.isActive:
-                if query in self._busy_since_s and stream.lastProgress is not None:
-                    del self._busy_since_s[query]
-                    self._log_once(query.topics[0], "is read again", level=logging.INFO)
-            elif not self._goes_on(query, stream.exception()):
-                failed[query] = self._failure(query, stream.exception())
+            if self.lanes.rests(query):
+                failure = self._tried_again(query)
+            elif stream.isActive:
+                failure = None
+                if stream.lastProgress is not None:
+                    self._got_on(query)
+            else:
+                failure = self._ended(query, _without_names(stream.exception(), query))
+            if failure is not None:
+                failed[query] = failure
         return failed
 
     def look_up(self) -> bool:
@@ -114,11 +123,12 @@ class RunningQueries:
             thread.start()
 
     def join(self, timeout_s: float | None = None) -> bool:
-        """Wait until the queries have stopped; False where one has not."""
+        """Wait until the queries and the rescues of parked lanes have stopped; False where one has not."""
         until_s = None if timeout_s is None else time.monotonic() + timeout_s
         for thread in self._stopping:
             thread.join(None if until_s is None else max(until_s - time.monotonic(), 0))
-        return not any(thread.is_alive() for thread in self._stopping)
+        rescues_s = None if until_s is None else max(until_s - time.monotonic(), 0)
+        return self.lanes.join(rescues_s) and not any(thread.is_alive() for thread in self._stopping)
 
     def _take_up(self, topic: str) -> bool:
         (query,) = _queries(self.settings, (topic,))
@@ -138,14 +148,45 @@ class RunningQueries:
         log.info("reading %s, which matches topics.requests_pattern", topic)
         return True
 
-    def _goes_on(self, query: Query, why: Exception | None) -> bool:
-        """Whether the service goes on without a query that has ended: its topic is gone, or it is begun again soon."""
+    def _got_on(self, query: Query) -> None:
+        was_held = self._busy_since_s.pop(query, None) is not None
+        if self.lanes.recover(query) or was_held:
+            self._log_once(query.topics[0], "is read again", level=logging.INFO)
+
+    def _ended(self, query: Query, why: Exception) -> Exception | None:
+        """It has ended: begin it again, note that its topic is gone, or park its lane; return what is fatal."""
+        ours = error_of(query.name, why)
+        if isinstance(ours, SafetyError):
+            return ours
         if query in self._matched.values():
             with _try_again_later(f"{query.topics[0]} not looked at"):
                 if self._end_if_gone(query):
-                    return True
+                    return None
+        if is_busy(str(why)) and query not in self.lanes:
+            if self._is_begun_again(query):
+                return None
+            ours = self._is_held(query, why)
+        self._busy_since_s.pop(query, None)
+        self._log_once(query.topics[0], f"is parked, and the other topics go on. Its query failed: {one_line(ours)}")
+        self.lanes.park(query, ours)
+        return None
+
+    def _tried_again(self, query: Query) -> Exception | None:
+        begins = self.lanes.step(query)
+        if isinstance(begins, Exception):
+            return begins
+        if begins:
+            self.begin_again(query.name)
+            try:
+                self._running[query] = self.begin(query)
+            except Exception as error:
+                self.lanes.park(query, error_of(query.name, error))
+        return None
+
+    def _is_begun_again(self, query: Query) -> bool:
+        """Begin a query again whose subscription is held; False where that has been so for too long."""
         now_s = self.monotonic()
-        if not is_busy(str(why)) or now_s - self._busy_since_s.setdefault(query, now_s) > PATIENCE_SECONDS:
+        if now_s - self._busy_since_s.setdefault(query, now_s) > PATIENCE_SECONDS:
             return False
         if query not in self._again_s:
             self._again_s[query] = now_s + _AGAIN_S
@@ -158,9 +199,7 @@ class RunningQueries:
             self._running[query] = self.begin(query)
         return True
 
-    def _failure(self, query: Query, why: Exception | None) -> Exception | None:
-        if query not in self._busy_since_s or not is_busy(str(why)):
-            return why
+    def _is_held(self, query: Query, why: Exception) -> BusyError:
         return BusyError(
             f"{query.topics[0]}: subscription {self.settings.topics.subscription} has been held by somebody else for "
             f"{PATIENCE_SECONDS} s; its consumers are in the topic's stats (bin/pulsar-admin topics stats). It must be "
@@ -174,6 +213,7 @@ class RunningQueries:
         # nobody waits for its end: it may be in the middle of its topic's last chunk
         threading.Thread(target=_stop, args=(self._running.pop(query),), daemon=True).start()
         del self._matched[topic]
+        self.lanes.forget(query)
         for known in (self._busy_since_s, self._again_s):
             known.pop(query, None)
         self._log_once(topic, "is gone, and with it what was unread there; its receipts and its checkpoint stay")
@@ -201,3 +241,11 @@ def _try_again_later(what: str) -> Iterator[None]:
         yield
     except ReaperError as error:
         log.warning("%s, again later: %s", what, error)
+
+
+def _without_names(why: Exception | None, query: Query) -> Exception:
+    """What a query ended with, without its topic's name: whoever makes topics may name one like an error of ours."""
+    text = str(why) if why is not None else "it ended without a word"
+    for topic in query.topics:
+        text = text.replace(topic, "its topic")
+    return why if why is not None and text == str(why) else RuntimeError(text)

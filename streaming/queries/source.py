@@ -1,12 +1,14 @@
 """Reads Pulsar through the pulsar-spark connector. A comment beside each option says what it prevents."""
 
 from collections.abc import Sequence
+from zlib import crc32
 
 from pyspark.sql import DataFrame, SparkSession
 
 from streaming.config.sections import PulsarSettings
 
 _QUEUE = "50"
+_DAY_S = 24 * 3600
 
 
 def read_stream(spark: SparkSession, settings: PulsarSettings, topics: Sequence[str], subscription: str) -> DataFrame:
@@ -21,6 +23,11 @@ def read_stream(spark: SparkSession, settings: PulsarSettings, topics: Sequence[
         "predefinedSubscription": subscription,
         # otherwise a read that times out is committed as if the topic had been empty
         "failOnDataLoss": "true",
+        # waited for an entry that never comes, and then the batch is read another way (decision 42)
+        "pollTimeoutMs": "10000",
+        # queries with the same client options share a connection, and what breaks it for one breaks it for all; this
+        # option does nothing else, for nobody reads these statistics
+        "pulsar.client.statsIntervalSeconds": str(_DAY_S + crc32(",".join(topics).encode())),
         # gives us raw bytes, whatever schema somebody registers on the topic; JSON mode mixes up the rows' values
         "allowDifferentTopicSchemas": "true",
         # the connector holds so many messages of each partition, decompressed; it takes 1000 if it is not told, and a

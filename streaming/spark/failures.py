@@ -14,18 +14,44 @@ _PULSAR_AWAY = re.compile(
 )
 
 
+# what Java and Python write before an error's text; of several the last one says what happened
+_NAMED = re.compile(r"^(?:Caused by: |: )?([\w.$]+(?:Error|Exception)\b.*)", re.MULTILINE)
+_LONGEST_LINE = 500
+
+
 def raise_failure(query: str, failure: Exception | None) -> None:
     """Raise what a query ended with as one of this program's errors, in one line; nothing if it was only stopped."""
-    if failure and not isinstance(failure, StopRequestedError) and "StopRequestedError" not in str(failure):
-        ours = translated(failure)
-        if isinstance(ours, ReaperError):
-            raise ours
-        cause = str(failure).partition(_QUERY_AND_PLAN)[0].strip()
-        task = _LOST_TASK.search(cause)
-        first = task[1] if task else cause
-        if _PULSAR_AWAY.match(first):
-            raise UnavailableError(f"query {query}: Pulsar can't be reached, start again when it can: {first}")
-        raise ReaperError(f"query {query} failed: {cause}")
+    if failure and not was_stopped(failure):
+        raise error_of(query, failure)
+
+
+def was_stopped(failure: Exception) -> bool:
+    """Whether a query ended because the service was told to stop."""
+    return isinstance(failure, StopRequestedError) or "StopRequestedError" in str(failure)
+
+
+def error_of(query: str, failure: Exception) -> ReaperError:
+    """Return what a query ended with as one of this program's errors."""
+    ours = translated(failure)
+    if isinstance(ours, ReaperError):
+        return ours
+    cause = str(failure).partition(_QUERY_AND_PLAN)[0].strip()
+    task = _LOST_TASK.search(cause)
+    first = task[1] if task else cause
+    if _PULSAR_AWAY.match(first):
+        return UnavailableError(f"query {query}: Pulsar can't be reached, start again when it can: {first}")
+    return ReaperError(f"query {query} failed: {cause}")
+
+
+def one_line(failure: Exception) -> str:
+    """Return why a query failed, without traceback and plan: for a log, a file, a table.
+
+    What senders wrote may stand in it, so only what can be printed is left.
+    """
+    cause = str(failure).partition(_QUERY_AND_PLAN)[0].strip()
+    task, named = _LOST_TASK.search(cause), _NAMED.findall(cause)
+    said = task[1] if task else named[-1] if named else cause.partition("\n")[0] or type(failure).__name__
+    return "".join(each if each.isprintable() else " " for each in said)[:_LONGEST_LINE].strip()
 
 
 _OURS = re.compile(r"\b(streaming(?:\.\w+)+)\.(\w+Error): (.*)")
@@ -36,8 +62,16 @@ def translated(error: Exception) -> Exception:
     if isinstance(error, UnavailableError | SafetyError | StopRequestedError):
         return error
     for module, name, text in _OURS.findall(str(error)):
-        kind = getattr(import_module(module), name, None)
+        kind = _named(module, name)
         for known in (FencedError, SafetyError, UnavailableError):
             if isinstance(kind, type) and issubclass(kind, known):
                 return known(text)
     return error
+
+
+def _named(module: str, name: str) -> object:
+    """The class that a text names; None where there is none, for a text may name what it likes."""
+    try:
+        return getattr(import_module(module), name, None)
+    except ImportError:
+        return None

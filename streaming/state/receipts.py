@@ -12,14 +12,14 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.dataset as ds
-from deltalake import DeltaTable, Schema
+from deltalake import DeltaTable
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.pandas.types import from_arrow_schema
 
 from streaming import schemas
 from streaming.errors import SafetyError
-from streaming.state.tables import Durable, append_once, opened, refuse_torn, scan, table_path
+from streaming.state.tables import Durable, append_once, complete, opened, refuse_torn, scan, table_path
 from udfs import columns as c
 from udfs.records import Outcome
 
@@ -52,7 +52,7 @@ class Receipts:
         self.schema = from_arrow_schema(schemas.RECEIPT)
         refuse_torn(self.path)
         table = opened(state_dir, TABLE) or DeltaTable.create(self.path, schemas.RECEIPT, name="ledger-reaper receipts")
-        _complete(table)
+        complete(table, schemas.RECEIPT)
         self.table_id = str(table.metadata().id)
         self.newest_chunk = _newest_chunk(table)
         self._is_in_doubt = False
@@ -150,13 +150,6 @@ def _existing(state_dir: str) -> DeltaTable:
             f"the receipts at {table_path(state_dir, TABLE)} vanished while the service runs; restore them first"
         )
     return table
-
-
-def _complete(table: DeltaTable) -> None:
-    """Give a table of an older version the columns that it lacks; its old rows have null there."""
-    known = {field.name for field in table.schema().fields}
-    if lacking := [field for field in Schema.from_arrow(schemas.RECEIPT).fields if field.name not in known]:
-        table.alter.add_columns(lacking)
 
 
 def certificates(state_dir: str, condition: Any) -> Iterator[tuple[str, str, int]]:

@@ -12,7 +12,7 @@ from urllib.parse import unquote
 
 import pyarrow as pa
 import pyarrow.dataset as ds
-from deltalake import DeltaTable
+from deltalake import DeltaTable, Schema
 from deltalake.exceptions import TableNotFoundError
 
 from streaming.errors import SafetyError, UnavailableError
@@ -65,6 +65,13 @@ def scan(table: DeltaTable, condition: ds.Expression | None = None, columns: lis
 
 def _is_view(kind: pa.DataType) -> bool:
     return bool(pa.types.is_string_view(kind) or pa.types.is_binary_view(kind))
+
+
+def complete(table: DeltaTable, schema: pa.Schema) -> None:
+    """Give a table of an older version the columns that it lacks; its old rows have null there."""
+    known = {field.name for field in table.schema().fields}
+    if lacking := [field for field in Schema.from_arrow(schema).fields if field.name not in known]:
+        table.alter.add_columns(lacking)
 
 
 def append_once(rows: "DataFrame", path: str, app: str, version: int) -> None:

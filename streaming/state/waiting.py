@@ -23,9 +23,9 @@ from pyspark.sql import functions as F
 from streaming import schemas
 from streaming.errors import FencedError
 from streaming.state import receipts
-from streaming.state.tables import Durable, append_once, opened, refuse_torn, scan, table_path
+from streaming.state.tables import Durable, append_once, complete, opened, refuse_torn, scan, table_path
 from udfs import columns as c
-from udfs.retry import ORIGIN_MESSAGE_ID
+from udfs.retry import MAX_DELAY_MS, ORIGIN_MESSAGE_ID
 
 TABLE = "waiting"
 _BEFORE_ALL = -1
@@ -43,8 +43,11 @@ class Waiting:
         self._opened = partial(open_table, state_dir, TABLE)
         self.path = table_path(state_dir, TABLE)
         refuse_torn(self.path)
-        if self._opened() is None:
+        table = self._opened()
+        if table is None:
             DeltaTable.create(self.path, schemas.WAITING, name="ledger-reaper waiting retries")
+        else:
+            complete(table, schemas.WAITING)
         self._begun_ms = self.done_ms = self._receipts_until_ms = _BEFORE_ALL
         self._version = 0
         self._durable = Durable(self.path)
@@ -74,7 +77,9 @@ class Waiting:
     def append(self, messages: DataFrame) -> None:
         """Keep messages (columns.MESSAGE) until they are due; all, or none. Raises FencedError."""
         self._require_taken_over()
-        ready = F.greatest(F.col(c.DUE_MS), F.lit(self._begun_ms + 1))
+        # a sender may write any publish time, and no message of his may wait for ever
+        latest = F.unix_millis(F.current_timestamp()) + F.lit(MAX_DELAY_MS)
+        ready = F.greatest(F.least(F.col(c.DUE_MS), latest), F.lit(self._begun_ms + 1))
         self._write(messages.select(ready.alias(c.READY_MS), *schemas.MESSAGE.names), self._version + 1)
         self._version += 1
 
@@ -96,6 +101,11 @@ class Waiting:
     def end(self) -> None:
         """The pass that was begun last has its receipts."""
         self.done_ms = self._begun_ms
+
+    def give_back(self) -> None:
+        """The pass that was begun last broke off: its rows are in the next one, and some may have their receipts."""
+        self._receipts_until_ms = max(self._receipts_until_ms, self._begun_ms)
+        self._begun_ms = self.done_ms
 
     def next_ms(self) -> int | None:
         """When the next pass is worth while; None: nothing waits. Raises UnavailableError."""

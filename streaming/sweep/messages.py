@@ -14,6 +14,7 @@ from udfs.admission import Admission, admit, first_topic
 from udfs.formats.message_id import message_id_text
 from udfs.records import PendingDelete, Rejection
 from udfs.retry import ORIGIN_MESSAGE_ID, as_original
+from udfs.undelivered import rejection_of
 from udfs.wire import MAX_REQUEST_BYTES, decode
 
 Decode = Callable[[bytes | None, int], PendingDelete | Rejection]
@@ -61,13 +62,16 @@ class MessageReader:
 
     def _message(self, row: Mapping[str, Any]) -> Message:
         written = {str(name): str(value) for name, value in (row[c.MESSAGE_PROPERTIES] or ()) if value is not None}
+        own_id = message_id_text(
+            row[c.POSITION_LEDGER], row[c.POSITION_ENTRY], _partition(row[c.SOURCE]), row[c.POSITION_BATCH]
+        )
+        if said := row.get(c.NO_REQUEST):
+            # none of our copies looks like that, so in the retry topic too its properties are only what a sender wrote
+            return Message(row, rejection_of(said), as_original(written), own_id)
         decoded = self._decode(row[c.PAYLOAD], self._most_bytes)
         asked = decoded if isinstance(decoded, PendingDelete) else None
         topic = first_topic(row[c.SOURCE], written, self._admission)
         request = decoded if asked is None else admit(asked, topic, self._admission)
-        own_id = message_id_text(
-            row[c.POSITION_LEDGER], row[c.POSITION_ENTRY], _partition(row[c.SOURCE]), row[c.POSITION_BATCH]
-        )
         if self._query == REQUESTS:
             return Message(row, request, as_original(written), own_id, asked)
         return Message(row, request, written, written.get(ORIGIN_MESSAGE_ID, own_id), asked)

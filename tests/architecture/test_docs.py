@@ -122,12 +122,23 @@ def test_every_promise_names_an_invariant_code_and_tests_that_exist() -> None:
     page = text_of(Path("docs/promises.md"))
     promises = [cells for cells in rows(page) if len(cells) == 4 and cells[0] != "promise"]
     named = {name for cells in promises for name in re.findall(r"`(\w+)`", cells[1])}
-    assert named == {promise.__name__ for promise in invariants.PROMISES}
+    assert named == {promise.__name__ for promise in (*invariants.PROMISES, *invariants.OF_TOPICS)}
     assert [cells[0] for cells in promises if not (re.search("`.+`", cells[2]) and re.search("`.+`", cells[3]))] == []
     for path, name in re.findall(r"`([\w/]+\.py)::(\w+)`", page):
         assert name in defined_in(ROOT / path), f"{path} defines no {name}"
     missing = {name for name in re.findall(r"`(test_\w+|Test\w+)`", page) if name not in known_tests()}
     assert missing == set()
+
+
+def test_every_row_of_the_threat_model_names_tests_that_exist() -> None:
+    threats = [cells for cells in rows(text_of(Path("docs/threat-model.md"))) if len(cells) == 5 and cells[0] != "who"]
+    assert len(threats) > 20
+    for cells in threats:
+        assert all(cells), cells
+        named = re.findall(r"`([\w/]+\.py)::(\w+)`", cells[4])
+        assert named, f"no test shows it: {cells}"
+        for path, name in named:
+            assert name in defined_in(ROOT / path), f"{path} defines no {name}"
 
 
 @pytest.mark.parametrize("page", PAGES, ids=str)

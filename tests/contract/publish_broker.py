@@ -1,14 +1,17 @@
-"""So much of a broker that the native client publishes to it; what it answers is the test's choice."""
+"""So much of a broker that a client publishes to it and reads from it; what it answers is the test's choice."""
 
 import contextlib
 import socket
 import struct
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
+
+from udfs.formats.internal_stats import Position
 
 CONNECT, PRODUCER, SEND, SEND_RECEIPT, CLOSE_PRODUCER, ERROR, PING = 2, 5, 6, 7, 15, 14, 18
 CONNECTED, SUCCESS, PRODUCER_SUCCESS, PONG, PARTITIONED, LOOKUP = 3, 13, 17, 19, 21, 23
+SUBSCRIBE, MESSAGE, FLOW, CLOSE_CONSUMER, GET_LAST = 4, 9, 11, 16, 29
 PRODUCER_FENCED = 25
 MAX_MESSAGE_BYTES = 5 * 1024 * 1024
 
@@ -20,6 +23,7 @@ class PublishBroker:
 
     on_send(sequence id) -> whether to answer it; False: silence, None: close the producer, as fencing does.
     takes_bytes: of a message in all; it closes the connection on a larger one, as a real broker does.
+    entries: topic -> position -> what a reader is sent of it, all behind its start at once.
     """
 
     def __init__(
@@ -27,6 +31,7 @@ class PublishBroker:
         on_send: Callable[[int], bool | None] = lambda _id: True,
         last_sequence_id: int = -1,
         takes_bytes: int = MAX_MESSAGE_BYTES,
+        entries: Mapping[str, Mapping[Position, bytes]] | None = None,
     ) -> None:
         self.sent: list[tuple[int, bytes]] = []
         self.producers: list[str] = []
@@ -34,6 +39,8 @@ class PublishBroker:
         self._takes_bytes = takes_bytes
         self._last = last_sequence_id
         self._fenced = False
+        self._entries = entries or {}
+        self._readers: dict[int, tuple[str, Position]] = {}
         self._listener = socket.create_server(("127.0.0.1", 0))
         self.url = f"pulsar://127.0.0.1:{self._listener.getsockname()[1]}"
         threading.Thread(target=self._accept, daemon=True).start()
@@ -74,6 +81,10 @@ class PublishBroker:
             SEND: lambda: self._stored(asked, rest),
             CLOSE_PRODUCER: lambda: _command(SUCCESS, _number(1, asked[2])),
             PING: lambda: _command(PONG, b""),
+            SUBSCRIBE: lambda: self._subscribed(asked),
+            GET_LAST: lambda: self._told_last(asked),
+            FLOW: lambda: self._sent_to(asked[1]),
+            CLOSE_CONSUMER: lambda: _command(SUCCESS, _number(1, asked[2])),
         }
         return answers[kind]() if kind in answers else b""
 
@@ -91,6 +102,32 @@ class PublishBroker:
             return _command(CLOSE_PRODUCER, _number(1, asked[1]) + _number(2, 99))
         place = _number(1, 5) + _number(2, len(self.sent))
         return _command(SEND_RECEIPT, _number(1, asked[1]) + _number(2, asked[2]) + _text(3, place)) if verdict else b""
+
+    def _subscribed(self, asked: Fields) -> bytes:
+        start = _fields(asked[9])
+        self._readers[asked[4]] = asked[1].decode(), (_signed(start[1]), _signed(start[2]))
+        return _command(SUCCESS, _number(1, asked[5]))
+
+    def _told_last(self, asked: Fields) -> bytes:
+        topic, _start = self._readers[asked[1]]
+        return _command(GET_LAST + 1, _text(1, _message_id(max(self._entries[topic]))) + _number(2, asked[2]))
+
+    def _sent_to(self, reader: int) -> bytes:
+        topic, start = self._readers[reader]
+        self._readers[reader] = topic, max(self._entries[topic])
+        return b"".join(
+            _command(MESSAGE, _number(1, reader) + _text(2, _message_id(position)), data)
+            for position, data in sorted(self._entries[topic].items())
+            if position > start
+        )
+
+
+def _message_id(position: Position) -> bytes:
+    return _number(1, position[0]) + _number(2, position[1])
+
+
+def _signed(number: int) -> int:
+    return number - (1 << 64) if number >> 63 else number
 
 
 def _varint(number: int) -> bytes:
@@ -110,9 +147,9 @@ def _text(field: int, value: bytes) -> bytes:
     return _varint(field << 3 | 2) + _varint(len(value)) + value
 
 
-def _command(kind: int, body: bytes) -> bytes:
+def _command(kind: int, body: bytes, data: bytes = b"") -> bytes:
     command = _number(1, kind) + _text(kind, body)
-    return struct.pack(">II", len(command) + 4, len(command)) + command
+    return struct.pack(">II", len(command) + 4 + len(data), len(command)) + command + data
 
 
 def _fields(message: bytes) -> Fields:

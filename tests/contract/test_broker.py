@@ -1,6 +1,7 @@
 """What every Broker says of topics that exist and of those that don't."""
 
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from uuid import uuid4
 
@@ -9,7 +10,9 @@ import pytest
 from streaming.adapters.memory.store import MemoryBroker
 from streaming.adapters.pulsar.admin import AdminBroker, PulsarAdmin, PulsarAdminSettings
 from streaming.ports import Broker
-from udfs.paths import encode_cursor, managed_ledger_name
+from streaming.sandbox.cluster import Cluster
+from streaming.sandbox.topics import delete_schema, post_schema_versions
+from udfs.paths import encode_cursor, managed_ledger_name, schema_id_of
 from udfs.records import BrokerView, Presence
 
 NAMESPACE = "public/default"
@@ -17,25 +20,43 @@ NAMESPACE = "public/default"
 
 @dataclass(frozen=True)
 class World:
-    """A broker and how topics get to exist there: make(topic, partitions, subscription)."""
+    """A broker, and how topics and schemas get to exist there.
+
+    make(topic, partitions, subscription). schema(topic, is_there) gives the topic one, or takes it away.
+    """
 
     broker: Broker
     make: Callable[[str, int, str], None]
+    schema: Callable[[str, bool], None]
 
 
 @pytest.fixture(params=["memory", pytest.param("admin", marks=pytest.mark.cluster)])
 def world(request: pytest.FixtureRequest) -> Iterator[World]:
     if request.param == "memory":
-        memory = MemoryBroker()
+        yield _in_memory()
+    else:
+        with _on_a_cluster(request.getfixturevalue("cluster")) as made:
+            yield made
 
-        def note(topic: str, partitions: int, subscription: str) -> None:
-            for name in [f"{topic}-partition-{index}" for index in range(partitions)] or [topic]:
-                view = BrokerView(Presence.PRESENT, ledgers=(1,), cursors={encode_cursor(subscription): 2})
-                memory.topics[managed_ledger_name(name)] = view
 
-        yield World(memory, note)
-        return
-    settings = PulsarAdminSettings(request.getfixturevalue("cluster").addresses.admin)
+def _in_memory() -> World:
+    memory = MemoryBroker()
+
+    def make(topic: str, partitions: int, subscription: str) -> None:
+        for name in [f"{topic}-partition-{index}" for index in range(partitions)] or [topic]:
+            view = BrokerView(Presence.PRESENT, ledgers=(1,), cursors={encode_cursor(subscription): 2})
+            memory.topics[managed_ledger_name(name)] = view
+
+    def schema(topic: str, is_there: bool) -> None:
+        presence = Presence.PRESENT if is_there else Presence.GONE
+        memory.schemas[schema_id_of(managed_ledger_name(topic))] = BrokerView(presence)
+
+    return World(memory, make, schema)
+
+
+@contextmanager
+def _on_a_cluster(cluster: Cluster) -> Iterator[World]:
+    settings = PulsarAdminSettings(cluster.addresses.admin)
     broker = AdminBroker(settings)
     with PulsarAdmin(settings) as admin:
 
@@ -46,7 +67,13 @@ def world(request: pytest.FixtureRequest) -> Iterator[World]:
                 admin.create_topic(topic)
             admin.ensure_subscription(topic, subscription)
 
-        yield World(broker, make)
+        def schema(topic: str, is_there: bool) -> None:
+            if is_there:
+                post_schema_versions(cluster, topic, 1)
+            else:
+                delete_schema(cluster, topic)
+
+        yield World(broker, make, schema)
     broker.close()
 
 
@@ -99,6 +126,19 @@ def test_what_is_no_topic_is_unreadable_beside_others_that_are_read(world: World
 
     assert [view.presence for view in views] == [Presence.UNREADABLE, Presence.PRESENT]
     assert [view.presence for view in schemas] == [Presence.UNREADABLE, Presence.GONE]
+
+
+def test_a_schema_is_present_until_it_is_deleted_and_others_are_gone(world: World) -> None:
+    topic, other = _topic(" ü%+"), _topic()
+    for each in (topic, other):
+        world.make(each, 0, "s")
+    ids = [schema_id_of(managed_ledger_name(each)) for each in (topic, other)]
+
+    world.schema(topic, True)
+    assert [view.presence for view in world.broker.schema_views(ids)] == [Presence.PRESENT, Presence.GONE]
+
+    world.schema(topic, False)
+    assert [view.presence for view in world.broker.schema_views(ids)] == [Presence.GONE, Presence.GONE]
 
 
 def test_asking_does_not_make_a_topic(world: World) -> None:

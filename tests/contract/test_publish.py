@@ -1,5 +1,6 @@
-"""What a failed publication is called, so that it is waited for, or ends the service, as it must."""
+"""What is published and what is found of it, and what a failed publication is called: waited for, or the end."""
 
+import json
 import traceback
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -15,10 +16,12 @@ from streaming.errors import ConfigError, FencedError, ReaperError, SafetyError,
 from streaming.spark.failures import translated
 from streaming.topics.sizes import require_room_for_copies
 from tests.builders import data_request
+from tests.contract.http_stub import Told, http_stub
 from tests.contract.publish_broker import MAX_MESSAGE_BYTES, PublishBroker
+from tests.pulsar_fields import entry, key_value
 from udfs import columns as c
 from udfs.formats.entry import Entry, parse_entry
-from udfs.retry import CUT_FROM, LEAST_MESSAGE_BYTES, REAL_TOPIC, REASON
+from udfs.retry import COPY_ID, CUT_FROM, LEAST_MESSAGE_BYTES, REAL_TOPIC, REASON
 from udfs.wire import decode, encode
 
 TOPIC = "persistent://pulsar/ledger-deletion/d-RETRY-partition-0"
@@ -68,6 +71,7 @@ def test_copies_that_a_broker_has_of_chunks_that_the_receipts_lack_stop_the_star
     targets = {TOPIC.removesuffix("-partition-0"): 2, "persistent://pulsar/ledger-deletion/d-DLQ": 0}
     copies = PulsarCopies(load(None).model_copy(update={"pulsar": settings}), targets)
     remembered = copies.remembered("T")
+    assert set(remembered) == {TOPIC, TOPIC.replace("-0", "-1"), "persistent://pulsar/ledger-deletion/d-DLQ"}
     refuse_outdated(remembered, 7)
     assert broker.producers == [f"ledger-reaper-main-T-{number}" for number in (0, 1, -1)]
     with pytest.raises(SafetyError, match=r"end with chunk 6, and \S+-partition-0 has copies of chunk 7.*Restore"):
@@ -135,3 +139,54 @@ def test_a_broker_that_takes_too_little_for_any_copy_stops_the_start(
     else:
         with pytest.raises(ConfigError, match=r"takes messages of 16383 bytes .* raise maxMessageSize"):
             require_room_for_copies(settings, TOPIC)
+
+
+def test_each_partition_is_sent_its_rows_by_its_producer_with_their_places_as_numbers(opened: Opened) -> None:
+    broker, settings = opened()
+    retry, dlq = TOPIC.removesuffix("-partition-0"), "persistent://pulsar/ledger-deletion/d-DLQ"
+    nothing = dict.fromkeys((c.PAYLOAD, c.MESSAGE_KEY, c.MESSAGE_PROPERTIES, c.DELAY_MS))
+    rows = [
+        {c.TARGET: target, c.TARGET_PARTITION: number, c.CHUNK: 4} | nothing
+        for target, number in [(dlq, -1), (retry, 0), (retry, 0), (retry, 1), (retry, 1)]
+    ]
+    publisher = _Publisher(settings, "T", "p", {f"{retry}-partition-1": sequence_id(4, 0)})
+    publisher(rows)  # type: ignore[arg-type]
+    assert broker.producers == ["p--1", "p-0", "p-1"]
+    sent = [sequence_id(4, 0), sequence_id(4, 0), sequence_id(4, 1), sequence_id(4, 1)]
+    assert [number for number, _ in broker.sent] == sent
+
+
+def _copy(*named: str) -> bytes:
+    return entry(b"{}", properties=[key_value(COPY_ID, each) for each in named])
+
+
+def test_where_a_broker_forgot_the_producer_the_newest_stored_copy_is_found_from_a_time_on(opened: Opened) -> None:
+    ours = TOPIC
+    anothers = TOPIC.replace("-0", "-1")
+    entries = {
+        ours: {
+            (5, 0): _copy("T/9"),  # from before that time
+            (5, 1): _copy("T/7"),
+            (5, 2): _copy("T/6"),
+            (5, 3): _copy("another/50"),
+            (5, 4): _copy(),
+        },
+        anothers: {(5, 1): _copy("another/8"), (5, 2): _copy("T/nonsense")},
+    }
+    _, settings = opened(entries=entries)
+    with http_stub() as admin:
+        for topic, partition in entries.items():
+            path = f"/admin/v2/{topic.replace('://', '/')}"
+            admin.tell(f"{path}/messageid/1234", _json(ledgerId=5, entryId=1))
+            admin.tell(f"{path}/partitions", _json(partitions=0))
+            admin.tell(f"{path}/lastMessageId", _json(ledgerId=5, entryId=max(partition)[1]))
+            # the open ledger's entries are counted in a field of their own
+            stats = {"ledgers": [{"ledgerId": 5, "entries": 0}], "currentLedgerEntries": max(partition)[1] + 1}
+            admin.tell(f"{path}/internalStats", _json(**stats, cursors={}, pendingAddEntriesCount=0))
+        with_admin = settings.model_copy(update={"admin_url": admin.url})
+        copies = PulsarCopies(load(None).model_copy(update={"pulsar": with_admin}), {})
+        assert copies.stored([ours, anothers], "T", 1234) == {ours: 7}
+
+
+def _json(**fields: Any) -> Told:
+    return Told(200, json.dumps(fields).encode())

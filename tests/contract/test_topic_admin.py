@@ -50,7 +50,8 @@ def world(request: pytest.FixtureRequest) -> Iterator[World]:
         yield World(memory, memory, memory.publish)
         return
     addresses = request.getfixturevalue("cluster").addresses
-    settings = load(None).pulsar.model_copy(update={"service_url": addresses.pulsar})
+    where = {"service_url": addresses.pulsar, "admin_url": addresses.admin}
+    settings = load(None).pulsar.model_copy(update=where)
 
     def publish(partition: str, payload: bytes, about: Mapping[str, str]) -> None:
         with client(settings) as opened:

@@ -44,6 +44,11 @@ class RawProducer:
         self._connect()
         return self
 
+    def connect_anew(self) -> None:
+        """Close the connection and its producers, as a broker's refusal may have done already, and open another."""
+        self._socket.close()
+        self._connect()
+
     def _connect(self) -> None:
         self._producers.clear()
         self._used_s = time.monotonic()
@@ -72,8 +77,7 @@ class RawProducer:
     def send_bytes(self, topic: str, written: bytes, payload: bytes, command: Fields | None = None) -> Position:
         """Store one entry whose metadata is any bytes at all. Raises RefusedByBrokerError."""
         if time.monotonic() - self._used_s > _IDLE_S:
-            self._socket.close()
-            self._connect()
+            self.connect_anew()
         self._used_s = time.monotonic()
         producer = self._producer(topic)
         said = {"producer_id": producer, "sequence_id": self._sequence, "num_messages": 1, **(command or {})}

@@ -15,6 +15,7 @@ from streaming.adapters.pulsar.publish import client
 from streaming.clients import admin_for
 from streaming.sandbox import topics
 from streaming.sandbox.cluster import Cluster
+from streaming.topics.setup import ensure_topics
 from tests.integration.conftest import Deploy, Deployment, kill, payload, stop, wait_until
 
 pytestmark = [pytest.mark.cluster, pytest.mark.long]
@@ -140,3 +141,24 @@ def test_request_topics_by_pattern_come_and_go_while_the_service_runs(
         assert service.run("run", "--until-idle").count(f"{later}, which") == 1
         assert len(service.receipts()) == 6
         assert f"{acmes}-RETRY" not in log.read_text()
+
+
+def test_a_subscription_that_somebody_else_keeps_parks_its_topic_and_its_requests_are_done_all_the_same(
+    deploy: Deploy, tmp_path: Path
+) -> None:
+    service = deploy()
+    first = service.settings.topics.requests[0]
+    other = f"{first}-other"
+    text = service.config.read_text()
+    service.config.write_text(text.replace(f'requests = ["{first}"]', f'requests = ["{first}", "{other}"]'))
+    with admin_for(service.settings) as admin:
+        ensure_topics(admin, service.settings)
+    _send(service, first, payload(NOWHERE, FIRST))
+    _send(service, other, payload(NOWHERE, FIRST + 1))
+    with client(service.settings.pulsar) as opened:
+        opened.subscribe(f"{other}-partition-0", service.settings.topics.subscription)
+        said = service.run("run", "--until-idle", seconds=400)
+    assert f"{other} is parked, and the other topics go on" in said
+    assert "has been held by somebody else for 90 s" in said
+    assert service.outcomes() == {("ALREADY_GONE", "NOT_FOUND"): 2}
+    assert "they are read another way meanwhile" in service.call("check")

@@ -22,7 +22,7 @@ from udfs.completeness import certificate
 from udfs.disposition import dispose
 from udfs.judge import Policy
 from udfs.paths import Layout, cursor_path, managed_ledger_path, schema_path
-from udfs.records import Outcome, PendingDelete, Reference
+from udfs.records import Outcome, PendingDelete, Presence, Reference
 from udfs.references import Owner, key_of, owner_of
 from udfs.sightings import OWNER_ABSENT_SINCE, absent_since_ms, signed, subject_of
 
@@ -170,7 +170,8 @@ class Cluster:
         try:
             keys = [key_of(message.request) for message in batch]
             cached = instance.cache.references(keys) if way.uses_cache else {}
-            self._cached = frozenset(cached)
+            # of what is gone or could not be read no version tells whether it still is: that must be read anew
+            self._cached = frozenset(key for key, known in cached.items() if known.presence is Presence.PRESENT)
             limiter = Capped(Pace(0), way.allowance)
             self.tree.deaf = way.is_lied_to
             swept = instance.sweeper.sweep([_job(message) for message in batch], cached, limiter=limiter)
@@ -252,7 +253,9 @@ class Cluster:
             return tuple(hidden)
         owner = owner_of(key)
         hidden += [each for each in _paths_of(owner) if each in self.unreadable]
-        hidden += [owner.name] if owner.name in self.pulsar.silent and owner.kind != "schema" else []
+        # a schema's broker is asked only where there is no locator
+        is_asked = owner.kind != "schema" or not exists(self.tree, schema_path(owner.name))
+        hidden += [owner.name] if is_asked and owner.name in self.pulsar.silent else []
         return tuple(hidden)
 
     def _is_journaled(self, removal: Removal) -> bool:

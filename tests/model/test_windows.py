@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import pytest
 
-from tests.builders import DAY_MS, exists
+from tests.builders import DAY_MS, SCHEMA, exists
 from tests.invariants import PROMISES
 from tests.model.pulsar import CURSORS, TOPICS, Pulsar
 from tests.model.service import Cluster
@@ -113,3 +113,23 @@ def test_what_leaks_in_a_window_goes_and_nothing_else(leak: Callable[[Pulsar], N
 
     assert {deletion.ledger_id for deletion in cluster.deletions} == leaked
     assert all(exists(cluster.tree, path_of(ledger_id)) for ledger_id in pulsar.references())
+
+
+def test_while_no_broker_tells_of_a_deleted_schema_its_ledgers_stay() -> None:
+    cluster = Cluster()
+    pulsar = cluster.pulsar
+    cluster.take_over(0)
+    _w7(pulsar)
+    pulsar.silent = {SCHEMA}
+    for _ in range(4):
+        pulsar.pass_time(DAY_MS // 2)
+        cluster.sweep(0, cluster.due())
+        for promise in PROMISES:
+            promise(cluster)
+    assert cluster.deletions == []
+
+    pulsar.silent = set()
+    for _ in range(4):
+        pulsar.pass_time(DAY_MS // 2)
+        cluster.sweep(0, cluster.due())
+    assert len(cluster.deletions) == 1

@@ -63,9 +63,10 @@ def test_a_message_becomes_its_position_its_due_time_and_what_could_refer_to_its
                 {"RECONSUMETIMES": "1", "DELAY_TIME": "5000"},
                 "data:shop/orders/persistent/paid",
                 "shop",
+                None,
             ),
-            (TOPIC, 5, 4, 2, AT_MS, AT_MS, 1, None, b"no json", {}, None, None),
-            (TOPIC, 5, 5, -1, AT_MS, AT_MS, 2, None, b"", {}, None, None),
+            (TOPIC, 5, 4, 2, AT_MS, AT_MS, 1, None, b"no json", {}, None, None, None),
+            (TOPIC, 5, 5, -1, AT_MS, AT_MS, 2, None, b"", {}, None, None, None),
         ],
         from_arrow_schema(schemas.MESSAGE),
     )

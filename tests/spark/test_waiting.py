@@ -4,17 +4,20 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 from deltalake import DeltaTable
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.pandas.types import from_arrow_schema
 
 from streaming import schemas
+from streaming.clock import SystemClock
 from streaming.errors import FencedError, UnavailableError
 from streaming.state.receipts import Receipts
 from streaming.state.tables import opened
 from streaming.state.waiting import Waiting, outstanding
 from udfs import columns as c
+from udfs.retry import MAX_DELAY_MS
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
 
@@ -24,7 +27,7 @@ SOURCE = "persistent://pulsar/system/d-RETRY-partition-0"
 def _messages(spark: SparkSession, due: dict[int, int]) -> DataFrame:
     """Entry -> due ms."""
     rows: list[tuple[object, ...]] = [
-        (SOURCE, 1, entry, -1, 0, ms, 0, None, b"{}", {}, None, None) for entry, ms in due.items()
+        (SOURCE, 1, entry, -1, 0, ms, 0, None, b"{}", {}, None, None, None) for entry, ms in due.items()
     ]
     return spark.createDataFrame(rows, from_arrow_schema(schemas.MESSAGE))
 
@@ -126,6 +129,36 @@ def test_pruning_takes_only_what_a_pass_has_done(spark: SparkSession, waiting: W
     waiting.prune()
 
     assert _entries(outstanding(str(tmp_path))) == [2, 3]
+
+
+def test_a_pass_that_broke_off_is_made_again_and_may_find_receipts(spark: SparkSession, waiting: Waiting) -> None:
+    waiting.append(_messages(spark, {1: 10, 2: 20}))
+    waiting.begin(10)
+    waiting.end()
+    assert not waiting.may_have_receipts
+    assert _entries(waiting.begin(20)) == [2]
+    waiting.give_back()
+    assert waiting.may_have_receipts
+    assert waiting.next_ms() == 20
+    assert _entries(waiting.begin(21)) == [2]
+
+
+def test_a_publish_time_that_is_far_away_keeps_no_message_waiting_for_ever(
+    spark: SparkSession, waiting: Waiting
+) -> None:
+    before_ms = SystemClock().now_ms()
+    waiting.append(_messages(spark, {1: 253_402_300_799_999}))
+    next_ms = waiting.next_ms()
+    assert next_ms is not None
+    assert before_ms + MAX_DELAY_MS <= next_ms <= SystemClock().now_ms() + MAX_DELAY_MS
+
+
+def test_a_table_of_an_older_version_gets_the_columns_that_it_lacks(spark: SparkSession, tmp_path: Path) -> None:
+    older = pa.schema([field for field in schemas.WAITING if field.name != c.NO_REQUEST])
+    DeltaTable.create(str(tmp_path / "waiting"), older)
+    waiting = _run(spark, tmp_path)
+    waiting.append(_messages(spark, {1: 10}))
+    assert [row[c.NO_REQUEST] for row in waiting.begin(10).collect()] == [None]
 
 
 def test_after_a_restart_what_has_a_receipt_waits_no_more(

@@ -14,6 +14,7 @@ from streaming.config.load import load
 from streaming.config.settings import Settings
 from streaming.deletion.retries import DueLoop
 from streaming.errors import SafetyError, StopRequestedError
+from streaming.queries.lanes import Lanes, Rescued
 from streaming.queries.running import RunningQueries
 from streaming.topics.setup import ensure_topics
 
@@ -65,7 +66,10 @@ def settings(tmp_path: Path) -> Settings:
 
 def _queries(settings: Settings, streams: list[PaperStream]) -> RunningQueries:
     left = iter(streams)
-    queries = RunningQueries(settings, pulsar(settings), lambda _query: cast("Any", next(left)), lambda _name: None)
+    lanes = Lanes(lambda _query: Rescued(has_news=False), lambda _name, _lane: None)
+    queries = RunningQueries(
+        settings, pulsar(settings), lambda _query: cast("Any", next(left)), lambda _name: None, lanes
+    )
     queries.start()
     return queries
 
@@ -133,7 +137,7 @@ class _Quiet:
 def test_a_run_until_idle_ends_as_refused_where_a_person_has_to_act(found: tuple[bool, ...]) -> None:
     parts: Any = _Quiet(*found)
     running = _Running(parts, parts, parts, parts)
-    running.watch(threading.Event(), lambda: False, lambda: "paused: maintenance")
+    running.watch(threading.Event(), lambda: False, dict, lambda: "paused: maintenance")
     with pytest.raises(SafetyError, match="waits for a person: paused: maintenance") as ended:
         running.raise_failure(())
     assert ended.value.exit_code == 4

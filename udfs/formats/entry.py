@@ -85,6 +85,20 @@ class Entry:
 
 def parse_entry(data: bytes) -> Entry:
     """Read what stands before the payload. Raises FormatError."""
+    metadata, end = _metadata(data)
+    return _entry(metadata, data[end:])
+
+
+def messages_in(data: bytes) -> int:
+    """Return how many messages an entry says that it has, as brokers count them; 1 where nobody can tell."""
+    try:
+        return max(_metadata(data)[0].num_messages_in_batch, 1)
+    except FormatError:
+        return 1
+
+
+def _metadata(data: bytes) -> tuple[MessageMetadata, int]:
+    """Return an entry's metadata, and where its payload begins."""
     begin = 0
     if data[:2] == _BROKER_METADATA:  # a broker's own addition, where it was told to make one
         begin = 2 + _SIZE.size + _size_at(data, 2)
@@ -94,7 +108,7 @@ def parse_entry(data: bytes) -> Entry:
     end = first + _size_at(data, begin)
     if end > len(data):
         raise FormatError(f"entry of {len(data)} bytes says that its metadata ends at byte {end}")
-    return _entry(_parsed(MessageMetadata, data[first:end], "metadata"), data[end:])
+    return _parsed(MessageMetadata, data[first:end], "metadata"), end
 
 
 def contents_of(entry: Entry) -> Iterator[tuple[int, Content]]:

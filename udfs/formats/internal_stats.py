@@ -37,6 +37,13 @@ class InternalStats:
         """Whether there is a subscription of that name."""
         return encode_name(subscription) in self.cursors
 
+    @property
+    def last(self) -> Position:
+        """Position of the newest entry; entry -1 of the newest ledger where there is none."""
+        filled = [(ledger, entries - 1) for ledger, entries in self.ledgers if entries]
+        newest = self.ledgers[-1][0] if self.ledgers else BEFORE_ALL[0]
+        return filled[-1] if filled else (newest, -1)
+
     def entries_after(self, after: Position) -> int:
         """How many entries are stored behind a position; (ledger, -1) is before that ledger's first."""
         whole = sum(entries for ledger, entries in self.ledgers if ledger > after[0])

@@ -46,7 +46,7 @@ def message_id_text(ledger_id: int, entry_id: int, partition: int = -1, batch_in
 
 
 def serialize_message_id(position: MessagePosition) -> bytes:
-    """Write what parse_message_id reads, for tests."""
+    """Write what parse_message_id reads."""
     message = MessageIdData(ledgerId=position.ledger_id, entryId=position.entry_id)
     if position.partition >= 0:
         message.partition = position.partition

@@ -126,11 +126,15 @@ class PulsarAdmin:
 
     def last_positions(self, topic: str) -> dict[str, Position]:
         """Partition (full name) -> position of its newest message, whether read or not."""
-        positions = {}
-        for partition in self._partition_topics(topic):
+        return {partition: self._last_position(partition) for partition in self._partition_topics(topic)}
+
+    def _last_position(self, partition: str) -> Position:
+        try:
             body = self._get(f"{topic_path(partition)}/lastMessageId", f"read the last message id of {partition}")
-            positions[partition] = (_number(body, "ledgerId"), _number(body, "entryId"))
-        return positions
+        except UnavailableError:
+            # a broker can't say where the metadata of the last entry is no metadata; then what is stored tells
+            return self.internal_stats(partition).last
+        return (_number(body, "ledgerId"), _number(body, "entryId"))
 
     def position_at(self, partition: str, publish_ms: int) -> Position:
         """Position of the first message of a partition that was published then or later, or of one before that."""

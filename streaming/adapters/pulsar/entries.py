@@ -9,18 +9,18 @@
 3. No answer while the broker answers nothing else either is an outage, and no reason to give an entry up.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from dataclasses import dataclass, field
 from http import HTTPStatus
 from typing import Protocol
 
-from streaming.adapters.pulsar.frames import Silence, opened
+from streaming.adapters.pulsar.frames import FrameReader, Silence, opened
 from streaming.adapters.pulsar.http import Body
 from streaming.config.sections import PulsarSettings
 from udfs.entry_ranges import Span
 from udfs.formats.entry import MAX_UNCOMPRESSED_BYTES
 from udfs.formats.entry_answer import entry_of
-from udfs.formats.internal_stats import Position
+from udfs.formats.internal_stats import BEFORE_ALL, Position
 from udfs.undelivered import Found, NotShown, found_in, found_in_bytes, not_shown
 
 # A position that the reader has not come to yet: the broker is slow, or sends nothing more.
@@ -28,7 +28,7 @@ _PATIENCE_SECONDS = 3.0
 _ASK_SECONDS = 3.0
 _TRIES = 2
 _MOST_UNANSWERED = 5
-# Entries between two wanted ones that are read along, rather than to begin anew behind them.
+# As many entries that are not wanted are read along, rather than to begin anew behind them.
 _READ_ALONG = 1000
 
 
@@ -72,40 +72,36 @@ def another_way(
 
 def read_spans(settings: PulsarSettings, partition: str, spans: Sequence[Span]) -> Iterator[Sent]:
     """Read the entries of spans, which ascend, as the broker sends them. Raises UnavailableError, RefusedError."""
-    for group in _near(spans):
-        yield from _read_group(settings, partition, group)
-
-
-def _near(spans: Sequence[Span]) -> Iterator[list[Span]]:
-    group: list[Span] = []
-    for span in spans:
-        if group and (span.ledger != group[-1].ledger or span.first - group[-1].last > _READ_ALONG):
-            yield group
-            group = []
-        group.append(span)
-    if group:
-        yield group
-
-
-def _read_group(settings: PulsarSettings, partition: str, group: Sequence[Span]) -> Iterator[Sent]:
-    wanted = _Wanted(group)
-    for _ in range(_TRIES):  # a sender's wrong numbers can stop a reader; one that begins anew goes on behind them
-        if wanted.now is None:
-            return
-        with opened(settings, partition, (wanted.now[0], wanted.now[1] - 1)) as reader:
-            while wanted.now is not None and (reader.last is None or wanted.now <= reader.last):
-                try:
-                    at, data = reader.next(_PATIENCE_SECONDS)
-                except Silence:
-                    break
-                while wanted.now is not None and wanted.now < at:
-                    yield Sent(wanted.take(), None, is_passed_over=True)
-                if wanted.now == at:
-                    yield Sent(wanted.take(), data)
-            else:
-                break
+    wanted = _Wanted(spans)
+    tries = 0
+    while wanted.now is not None and tries < _TRIES:
+        ledger = wanted.now[0]
+        with opened(settings, partition, (ledger, wanted.now[1] - 1)) as reader:
+            is_silent = yield from _read_on(reader, wanted)
+        # a sender's wrong numbers can stop a reader; one that begins anew goes on behind them
+        tries = 0 if not is_silent or wanted.now is None or wanted.now[0] != ledger else tries + 1
+        if wanted.now is not None and reader.last is not None and wanted.now > reader.last:
+            break
     while wanted.now is not None:
         yield Sent(wanted.take(), None)
+
+
+def _read_on(reader: FrameReader, wanted: "_Wanted") -> Generator[Sent, None, bool]:
+    """Read until nothing more is sent, or nothing is wanted, or what is wanted is far away; True: nothing was sent."""
+    read_along = 0
+    while wanted.now is not None and read_along <= _READ_ALONG and (reader.last is None or wanted.now <= reader.last):
+        try:
+            at, data = reader.next(_PATIENCE_SECONDS)
+        except Silence:
+            return True
+        while wanted.now is not None and wanted.now < at:
+            yield Sent(wanted.take(), None, is_passed_over=True)
+        if wanted.now == at:
+            yield Sent(wanted.take(), data)
+            read_along = 0
+        else:
+            read_along += 1
+    return False
 
 
 class _Wanted:
@@ -155,3 +151,12 @@ class _Shown:
         self.admin.check_health()  # else nobody answers, and the entry is not to blame
         said = "gave no answer" if answer is None else f"answered {answer.status}"
         return NotShown(f"the broker sends it to nobody, and {said} when asked for it by its position")
+
+
+def tells_last(settings: PulsarSettings, partition: str) -> bool:
+    """Whether the broker can say what a partition's last message is; else no reader of Pulsar's own can find its end.
+
+    Raises UnavailableError, RefusedError.
+    """
+    with opened(settings, partition, BEFORE_ALL) as reader:
+        return reader.last is not None

@@ -4,6 +4,7 @@ Pulsar's own clients decode what a sender wrote before they hand it over: the C+
 process for some batches and takes gigabytes for some compressed messages, and Java's passes over what it can't decode.
 1. A reader's subscription is not durable and goes with its connection: nothing is acknowledged.
 2. One entry is in memory at a time; a broker that sends faster is slowed down by TCP.
+3. Brokers count messages, not entries, and send nothing more to a reader that has got all that it allowed them.
 """
 
 import socket
@@ -22,6 +23,7 @@ from google.protobuf.message import DecodeError
 
 from streaming.config.sections import PulsarSettings
 from streaming.errors import ConfigError, RefusedError, UnavailableError
+from udfs.formats.entry import messages_in
 from udfs.formats.internal_stats import Position
 from udfs.proto import pulsar_api_pb2 as api
 from udfs.retry import DEFAULT_MESSAGE_BYTES
@@ -36,6 +38,7 @@ _AUTHENTICATION_ERRORS = (3, 4)
 _PORTS = {"pulsar": 6650, "pulsar+ssl": 6651}
 _PERMITS = 1000
 _REFILL_AT = _PERMITS // 2
+_MOST_PERMITS = (1 << 31) - 1  # a Java int
 # Far above what brokers store (maxMessageSize, 5 MiB unless they are told otherwise): more is no frame of Pulsar.
 _MAX_FRAME_BYTES = 256 * 1024 * 1024
 _FRAME = struct.Struct(">II")
@@ -178,14 +181,15 @@ class FrameReader:
     def next(self, patience_seconds: float) -> tuple[Position, bytes]:
         """Return the next entry that the broker sends: position and bytes. Raises Silence, UnavailableError."""
         if self._left <= _REFILL_AT:
-            flow = api.CommandFlow(consumer_id=1, message_permits=_PERMITS)
+            permits = min(_PERMITS + max(-self._left, 0), _MOST_PERMITS)
+            flow = api.CommandFlow(consumer_id=1, message_permits=permits)
             self._connection.send(api.BaseCommand(type=FLOW, flow=flow))
-            self._left += _PERMITS
+            self._left = max(self._left, 0) + _PERMITS
         deadline = time.monotonic() + patience_seconds
         while True:
             command, data = self._connection.receive(deadline)
             if command.type == MESSAGE:
-                self._left -= 1
+                self._left -= messages_in(data)
                 return _position(command.message.message_id), data
             if command.type == CLOSE_CONSUMER:
                 raise UnavailableError("the broker closed the reader: the topic is being moved, or was deleted")

@@ -1,21 +1,23 @@
 """Reading a topic from a position to what was its end, without a subscription of ours: nothing is acknowledged.
 
-A reader's own subscription goes with its connection; messages arrive in the order of the partition's log.
+We read Pulsar's frames ourselves (frames.py, entries.py): a message that somebody wrote to do so can end a process that
+reads it with pulsar-client, or take gigabytes there (docs/findings-odd-messages.md).
 """
 
 from collections.abc import Iterable, Iterator, Mapping
-from typing import Any
 
-import pulsar
-
-from streaming.adapters.pulsar.publish import client
+from streaming.adapters.pulsar.admin import PulsarAdmin, PulsarAdminSettings
+from streaming.adapters.pulsar.entries import another_way
+from streaming.adapters.pulsar.frames import opened
 from streaming.config.sections import PulsarSettings
-from streaming.errors import RefusedError, UnavailableError
 from streaming.ports import StoredMessage
-from udfs.formats.internal_stats import Position
+from udfs.entry_ranges import Range, spans_of
+from udfs.formats.internal_stats import BEFORE_ALL, Position
+from udfs.undelivered import Found
 
 _CHECK_SECONDS = 10
-_WINDOW = 50  # messages fetched ahead; a sender gets 5 MiB of each in for a few kilobytes, compressed
+_LONGEST_NUMBER = 19  # digits of a 63-bit number; int() raises an error for thousands of them
+_BEHIND_ALL: Position = ((1 << 63) - 1, (1 << 63) - 1)
 
 
 class PulsarReader:
@@ -36,63 +38,42 @@ def read(
 ) -> Iterator[StoredMessage]:
     """Read each partition in `last` up to that position, inclusive; `after`: begin behind it, else at the earliest.
 
-    What was trimmed is passed over. Raises UnavailableError when the broker stops answering.
+    What was trimmed is passed over. What is no message of a client's (a marker) is not told; a message that the
+    connector would not deliver is, with the bytes that there are. Raises UnavailableError, RefusedError.
     """
-    with client(settings) as opened:
+    with PulsarAdmin(_admin_settings(settings)) as admin:
         for partition, end in last.items():
-            begin = (after or {}).get(partition)
-            # asked beyond the end, a reader says that there is a message, and none comes
-            if end[1] >= 0 and (begin is None or begin < end):
-                yield from _read_partition(opened, settings, partition, end, begin)
+            wanted = Range((after or {}).get(partition, BEFORE_ALL), end)
+            if end[1] >= 0 and not wanted.is_empty:
+                spans = list(spans_of(admin.internal_stats(partition).ledgers, wanted))
+                for position, found in another_way(settings, admin, partition, spans):
+                    yield _stored(partition, position, found)
 
 
 def numbered(messages: Iterable[StoredMessage], name: str, of: str) -> Iterator[tuple[int, StoredMessage]]:
     """Of messages that carry `<of>/<number>` in the property of that name, the number and the message."""
     for message in messages:
         what, _, number = message.properties.get(name, "").rpartition("/")
-        if what == of and number.isdecimal():
+        if what == of and number.isdecimal() and len(number) <= _LONGEST_NUMBER:
             yield int(number), message
 
 
 def check_service(settings: PulsarSettings, partition: str) -> None:
     """Return when a reader can be opened on the partition. Raises UnavailableError, RefusedError."""
     patient = settings.model_copy(update={"timeout_seconds": min(settings.timeout_seconds, _CHECK_SECONDS)})
-    with client(patient) as opened:
-        try:
-            opened.create_reader(partition, pulsar.MessageId.latest).close()
-        except (pulsar.AuthenticationError, pulsar.AuthorizationError) as error:
-            raise RefusedError(f"{settings.service_url} does not let us read {partition}: {error}") from error
-        except pulsar.PulsarException as error:
-            raise UnavailableError(f"{settings.service_url} does not answer: {error}") from error
+    with opened(patient, partition, _BEHIND_ALL):
+        pass
 
 
-def _read_partition(
-    opened: Any, settings: PulsarSettings, partition: str, end: Position, after: Position | None
-) -> Iterator[StoredMessage]:
-    start = pulsar.MessageId.earliest if after is None else pulsar.MessageId(-1, after[0], after[1], -1)
-    try:
-        reader = opened.create_reader(partition, start, receiver_queue_size=_WINDOW)
-        try:
-            while reader.has_message_available():
-                message = _stored(partition, reader.read_next(settings.timeout_seconds * 1000))
-                if (message.ledger_id, message.entry_id) > end:
-                    return
-                yield message
-        finally:
-            reader.close()
-    except pulsar.PulsarException as error:
-        raise UnavailableError(f"{partition} can't be read: {error}; run `ledger-reaper check`") from error
+def _admin_settings(settings: PulsarSettings) -> PulsarAdminSettings:
+    return PulsarAdminSettings(
+        settings.admin_url, settings.token_file, settings.tls_trust_certs_file, settings.timeout_seconds
+    )
 
 
-def _stored(partition: str, message: Any) -> StoredMessage:
-    where = message.message_id()
+def _stored(partition: str, position: Position, found: Found) -> StoredMessage:
+    content = found.content
+    key = (content.key or b"").decode("utf-8", "replace")
     return StoredMessage(
-        partition,
-        where.ledger_id(),
-        where.entry_id(),
-        where.batch_index(),
-        message.publish_timestamp(),
-        message.partition_key(),
-        message.data(),
-        message.properties(),
+        partition, *position, found.batch_index, found.publish_ms, key, content.payload, content.properties
     )

@@ -1,34 +1,96 @@
 """Copies for RETRY and DLQ as they are sent: none that is stored already, and each so that a broker stores it."""
 
+from typing import Any
+
+import pytest
+
 from streaming.adapters.pulsar.publish import Copy
 from streaming.config.load import load
-from streaming.deletion.copies import _Publisher, sequence_id
+from streaming.deletion.copies import (
+    MAX_CHUNK,
+    MAX_ROWS_PER_CHUNK,
+    _partition,
+    _Publisher,
+    chunk_of,
+    sequence_id,
+)
+from streaming.errors import ReaperError
 from udfs import columns as c
 from udfs.retry import COPY_ID, CUT_BYTES, CUT_FROM, REAL_TOPIC, REASON
 
 SETTINGS = load(None).pulsar
 PUBLISHER = _Publisher(SETTINGS, "T", "p", {})
+LARGEST_LONG = (1 << 63) - 1
+
+
+def row_of(**given: Any) -> dict[str, Any]:
+    """A receipt with a copy, as far as a copy is made of it."""
+    return {
+        c.CHUNK: 3,
+        c.MESSAGE_KEY: b"k",
+        c.PAYLOAD: b"p",
+        c.MESSAGE_PROPERTIES: {"a": "b"},
+        c.DELAY_MS: 7,
+    } | given
+
+
+@pytest.mark.parametrize(
+    ("chunk", "place", "number"),
+    [
+        pytest.param(1, 0, 1 << 20, id="the first row of the first chunk"),
+        pytest.param(1, MAX_ROWS_PER_CHUNK - 1, (1 << 21) - 1, id="the last row that a chunk may have"),
+        pytest.param(2, 0, 1 << 21, id="the first row of the second chunk"),
+        pytest.param(MAX_CHUNK, 0, LARGEST_LONG - (1 << 20) + 1, id="the last chunk"),
+        pytest.param(MAX_CHUNK, MAX_ROWS_PER_CHUNK - 1, LARGEST_LONG, id="the last number of all"),
+    ],
+)
+def test_a_sequence_id_holds_chunk_and_place_and_ascends_with_both(chunk: int, place: int, number: int) -> None:
+    assert sequence_id(chunk, place) == number
+    assert chunk_of(number) == chunk
+
+
+@pytest.mark.parametrize(
+    ("chunk", "place"),
+    [
+        pytest.param(0, 0, id="the Python client ignores sequence id 0"),
+        pytest.param(-1, 0, id="no chunk"),
+        pytest.param(MAX_CHUNK + 1, 0, id="beyond the last chunk"),
+        pytest.param(1, -1, id="no place"),
+        pytest.param(1, MAX_ROWS_PER_CHUNK, id="would be the next chunk's first"),
+    ],
+)
+def test_what_would_be_another_rows_sequence_id_is_refused(chunk: int, place: int) -> None:
+    with pytest.raises(ReaperError, match=rf"chunk {chunk}, row {place} does not fit.*lower service.chunk_rows"):
+        sequence_id(chunk, place)
+
+
+@pytest.mark.parametrize(("number", "name"), [(-1, "t"), (0, "t-partition-0"), (12, "t-partition-12")])
+def test_a_topic_without_partitions_is_its_own_partition(number: int, name: str) -> None:
+    assert _partition("t", number) == name
 
 
 def test_what_is_stored_is_not_sent_and_the_others_keep_their_places() -> None:
-    rows = [
-        {c.CHUNK: 3, c.MESSAGE_KEY: b"", c.PAYLOAD: b"%d" % place, c.MESSAGE_PROPERTIES: None, c.DELAY_MS: 0}
-        for place in range(4)
-    ]
+    rows = [row_of(**{c.PAYLOAD: b"%d" % place, c.MESSAGE_PROPERTIES: None}) for place in range(4)]
     publisher = _Publisher(SETTINGS, "T", "p", {"RETRY-0": sequence_id(3, 1)})
     sent = [(copy.sequence_id, copy.payload, copy.properties) for copy in publisher._copies("RETRY-0", iter(rows))]
     assert sent == [(sequence_id(3, place), b"%d" % place, {COPY_ID: f"T/{sequence_id(3, place)}"}) for place in (2, 3)]
     assert len(list(publisher._copies("RETRY-1", iter(rows)))) == 4
 
 
+def test_where_nothing_is_stored_the_first_row_of_the_first_chunk_is_sent() -> None:
+    (copy,) = PUBLISHER._copies("p", iter([row_of(**{c.CHUNK: 1})]))
+    assert copy.sequence_id == 1 << 20
+
+
 def test_a_copy_that_no_broker_would_store_is_made_to_fit() -> None:
-    row = {
-        c.CHUNK: 3,
-        c.MESSAGE_KEY: b"k" * 300_000,
-        c.PAYLOAD: bytes(8 << 20),
-        c.MESSAGE_PROPERTIES: {"foreign": "x" * 5_000_000, REASON: "NOT_JSON", REAL_TOPIC: "y" * 5_000_000},
-        c.DELAY_MS: 0,
-    }
+    row = row_of(
+        **{
+            c.MESSAGE_KEY: b"k" * 300_000,
+            c.PAYLOAD: bytes(8 << 20),
+            c.MESSAGE_PROPERTIES: {"foreign": "x" * 5_000_000, REASON: "NOT_JSON", REAL_TOPIC: "y" * 5_000_000},
+            c.DELAY_MS: 0,
+        }
+    )
     (copy,) = PUBLISHER._copies("p", iter([row]))
     assert copy.properties == {REASON: "NOT_JSON", CUT_FROM: str(8 << 20), COPY_ID: f"T/{copy.sequence_id}"}
     assert (copy.key, copy.payload) == (b"", bytes(CUT_BYTES))
@@ -37,6 +99,11 @@ def test_a_copy_that_no_broker_would_store_is_made_to_fit() -> None:
 def test_a_copy_that_fits_goes_as_it_is() -> None:
     this = sequence_id(3, 0)
     properties = {"a": "b", COPY_ID: "of the message that it is a copy of"}
-    row = {c.CHUNK: 3, c.MESSAGE_KEY: b"k", c.PAYLOAD: bytes(1 << 20), c.MESSAGE_PROPERTIES: properties, c.DELAY_MS: 7}
-    (copy,) = PUBLISHER._copies("p", iter([row]))
-    assert copy == Copy(this, b"k", bytes(1 << 20), {"a": "b", COPY_ID: f"T/{this}"}, 7)
+    (copy,) = PUBLISHER._copies("p", iter([row_of(**{c.PAYLOAD: bytes(1000), c.MESSAGE_PROPERTIES: properties})]))
+    assert copy == Copy(this, b"k", bytes(1000), {"a": "b", COPY_ID: f"T/{this}"}, 7)
+
+
+def test_what_a_message_did_not_have_its_copy_does_not_have_either() -> None:
+    nothing = dict.fromkeys((c.MESSAGE_KEY, c.PAYLOAD, c.MESSAGE_PROPERTIES, c.DELAY_MS))
+    (copy,) = PUBLISHER._copies("p", iter([row_of(**nothing)]))
+    assert copy == Copy(sequence_id(3, 0), b"", b"", {COPY_ID: f"T/{sequence_id(3, 0)}"}, 0)

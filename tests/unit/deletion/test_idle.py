@@ -9,7 +9,7 @@ import pytest
 
 from streaming.config.load import load
 from streaming.config.settings import Settings
-from streaming.deletion.idle import is_idle, only_retries_wait
+from streaming.deletion.idle import is_idle, only_retries_wait, stuck
 from streaming.queries.names import queries_of
 
 MATCHED = "persistent://acme/reaper/d1"
@@ -48,6 +48,8 @@ def _look(
     is_asleep: bool = True,
     passes: int = 0,
     asked: Callable[..., bool] = is_idle,
+    given_up: tuple[str, ...] = (),
+    reached: dict[str, tuple[int, int]] | None = None,
 ) -> tuple[bool, list[str]]:
     """Look while `passes` passes over the retries are made."""
     due = SimpleNamespace(passes=0, is_empty=lambda: is_empty, is_asleep=lambda: is_asleep)
@@ -59,7 +61,17 @@ def _look(
     listed, matched = queries_of(settings), queries_of(settings, (MATCHED,))[1]
     stream = SimpleNamespace(status={"isTriggerActive": is_active})
     running = dict.fromkeys((*listed, matched), stream)  # one that matches comes after RETRY, when it is taken up
-    return asked(settings, cast("Any", admin), cast("Any", running), cast("Any", due)), admin.asked
+    lanes = SimpleNamespace(
+        given_up=dict.fromkeys((each for each in running if each.topics[0] in given_up), Exception("a bug")),
+        reached=reached or {},
+        rests=lambda query: query.topics[0] in given_up,
+    )
+    queries = cast("Any", SimpleNamespace(running=running, lanes=lanes))
+    assert list(stuck(settings, cast("Any", admin), queries)) == [
+        query for query in lanes.given_up if newest is not None and query.topics[0] in newest
+    ]
+    admin.asked.clear()
+    return asked(settings, cast("Any", admin), queries, cast("Any", due)), admin.asked
 
 
 def test_retry_is_looked_at_after_all_that_send_to_it(settings: Settings) -> None:
@@ -91,3 +103,13 @@ def test_a_retry_that_is_not_due_is_all_that_may_be_left(settings: Settings) -> 
         {"passes": 1},
     ]
     assert not any(_look(settings, **other, asked=only_retries_wait)[0] for other in others)
+
+
+def test_what_was_worked_off_without_a_batch_waits_no_more(settings: Settings) -> None:
+    newest = {MATCHED: (5, 3)}
+    assert not _look(settings, newest=newest, reached={f"{MATCHED}-partition-0": (5, 2)})[0]
+    assert _look(settings, newest=newest, reached={f"{MATCHED}-partition-0": (5, 3)})[0]
+
+
+def test_a_lane_that_is_given_up_keeps_nobody_waiting_and_is_not_forgotten(settings: Settings) -> None:
+    assert _look(settings, newest={MATCHED: (5, 3)}, given_up=(MATCHED,))[0]

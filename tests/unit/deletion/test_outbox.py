@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from streaming.deletion.copies import sequence_id
-from streaming.deletion.outbox import Mark
+from streaming.deletion.outbox import Mark, refuse_outdated
 from streaming.deletion.service import LedgerDeletionService
 from streaming.errors import FencedError, SafetyError, StopRequestedError, UnavailableError
 from streaming.state.receipts import ChunkSummary
@@ -31,6 +31,9 @@ class World:
         self.loses_answer: dict[int, Exception] = {}
         self.is_mine = True
         self.counted: list[int] = []
+        self.doubted: list[int] = []
+        self.outcomes = COPY
+        self.copies = {"RETRY": 1}
         self.looked_after: list[int] = []
         self.in_doubt = False
         self.synced = 0
@@ -61,10 +64,14 @@ class World:
         return chunk
 
     def summary(self, _chunk: int) -> Any:
-        return ChunkSummary(COPY, {"RETRY": 1}, 0, has_refreshed=False, epochs=frozenset({self.epoch}))
+        return ChunkSummary(self.outcomes, self.copies, 0, has_refreshed=False, epochs=frozenset({self.epoch}))
 
     def deleted_by_owner(self, chunk: int) -> int:
         return chunk
+
+    def count(self, deleted: int, *, is_doubtful: bool) -> None:
+        self.counted.append(deleted)
+        self.doubted += [deleted] if is_doubtful else []
 
     def begun_ms(self, chunk: int) -> int:
         return 100_000_000 * chunk
@@ -109,7 +116,7 @@ def start(world: World) -> LedgerDeletionService:
             published=lambda: world.marks[-1] if world.marks else "",
             mark_published=world.mark,
         ),
-        blast_radius=SimpleNamespace(count=lambda deleted, **_: world.counted.append(deleted)),
+        blast_radius=world,
         watch=SimpleNamespace(after=world.looked_after.append),
         sweep=sweep,
     )
@@ -153,6 +160,62 @@ def test_as_long_as_a_chunk_is_not_published_no_other_is_committed() -> None:
             work(service, "a")
     assert list(world.committed) == [1]
     assert world.marks[-1] == "T:0:1"
+
+
+def test_a_chunk_without_copies_is_marked_and_nothing_is_sent() -> None:
+    world = World()
+    world.copies = {}
+    service = start(world)
+    service.outbox.publish_again()
+    work(service, "a")
+    assert world.events == ["T:1"]
+    assert world.counted == [1]
+
+
+@pytest.mark.parametrize(
+    ("outcome", "doubted"),
+    [
+        pytest.param(Outcome.DELETED, [], id="deleted"),
+        pytest.param(Outcome.ALREADY_GONE, [1], id="gone, and a task that ran twice may have deleted it"),
+    ],
+)
+def test_what_a_chunk_deleted_is_in_doubt_where_a_ledger_was_gone_already(outcome: Outcome, doubted: list[int]) -> None:
+    world = World()
+    world.outcomes = {(str(Outcome.RETRY), str(Reason.IN_USE)): 3, (str(outcome), "R"): 1}
+    service = start(world)
+    service.outbox.publish_again()
+    work(service, "a")
+    assert (world.counted, world.doubted) == ([1], doubted)
+
+
+def test_a_chunk_before_the_start_has_looked_what_went_out_is_a_fault_of_ours() -> None:
+    service = start(World(("T:1",), (1,)))
+    with pytest.raises(AssertionError, match="before publish_again"):
+        _ = service.outbox.oldest_unfinished
+
+
+def test_the_oldest_unfinished_chunk_is_the_one_behind_the_last_that_went_out() -> None:
+    world = World(("T:4",), (4,))
+    service = start(world)
+    service.outbox.publish_again()
+    assert service.outbox.oldest_unfinished == 0
+    world.newest_chunk = 6
+    assert service.outbox.oldest_unfinished == 5
+
+
+def test_a_table_without_a_chunk_asks_no_partition_for_copies() -> None:
+    world = World()
+    world.are_remembered = {"RETRY-0": -1}
+    start(world).outbox.publish_again()
+    assert (world.asked, world.events) == ([], [])
+
+
+def test_the_first_chunk_of_a_table_is_published_again() -> None:
+    world = World(chunks=(1,))
+    world.are_remembered = {"RETRY-0": -1, "RETRY-1": sequence_id(1, 0)}
+    start(world).outbox.publish_again()
+    assert world.asked == [(["RETRY-0"], "T", 100_000_000 - 3_600_000)]
+    assert world.events == ["T:0:1", 1, "T:1"]
 
 
 def test_an_outage_of_the_broker_is_waited_for() -> None:
@@ -269,3 +332,29 @@ def test_copies_of_chunks_that_the_receipts_lack_stop_the_start(remembered: int,
 def test_a_mark_is_read_as_it_was_written() -> None:
     for mark in (Mark("T", 4, 4), Mark("T", 4, 6), Mark("T", 0, 1)):
         assert Mark.parse(str(mark), "T") == mark
+
+
+@pytest.mark.parametrize(
+    ("text", "done", "begun"),
+    [
+        pytest.param("T:0", 0, 0, id="nothing yet"),
+        pytest.param("T:7:3", 7, 7, id="begun is never less than done"),
+        pytest.param("T:12:13", 12, 13, id="several digits"),
+    ],
+)
+def test_a_mark_says_how_far_publishing_got(text: str, done: int, begun: int) -> None:
+    assert Mark.parse(text, "T") == Mark("T", done, begun)
+
+
+@pytest.mark.parametrize("text", ["", "T", "T:", "T:-1", "T:1:", "T:1:2:3", "S:1", "TT:1", " T:1", "T:1\n"])
+def test_what_is_no_mark_of_the_table_says_nothing(text: str) -> None:
+    assert Mark.parse(text, "T") is None
+
+
+def test_receipts_may_end_with_the_chunk_that_was_begun() -> None:
+    Mark("T", 6, 7).check(7)
+    refuse_outdated({"RETRY-0": sequence_id(7, 3), "DLQ": -1}, 7)
+    with pytest.raises(SafetyError):
+        Mark("T", 6, 7).check(6)
+    with pytest.raises(SafetyError):
+        refuse_outdated({"RETRY-0": sequence_id(7, 0)}, 6)

@@ -9,7 +9,7 @@ import pytest
 
 from streaming.clock import ManualClock
 from streaming.deletion.person import WaitsForPerson
-from streaming.in_use.baseline import ALL
+from streaming.in_use.baseline import ALL, all_of
 from tests.builders import HOUR_MS, NOW_MS, TOPIC
 from tests.unit.reconcile.rows import write_rows
 from udfs import columns as c
@@ -37,7 +37,11 @@ class World:
     ) -> str:
         origin = origin or f"1:{self.requests}:0"
         about = {c.CHUNK: chunk, c.AT_MS: at_ms, c.OUTCOME: "RETRY", c.REASON: reason, c.ORIGIN_MESSAGE_ID: origin}
-        owner = {c.REFERENCE_KEY: f"data:{topic}", c.TOPIC_NAME: topic_of(topic)}
+        owner = {
+            c.REFERENCE_KEY: f"data:{topic}",
+            c.TOPIC_NAME: topic_of(topic),
+            c.TENANT: topic.split("/", maxsplit=1)[0],
+        }
         write_rows(self.state, "receipts", [(1, self.requests, -1)], about=about | owner)
         return origin
 
@@ -88,6 +92,18 @@ def test_retries_of_topics_that_shrank_wait_for_an_accept_of_these_topics(world:
     why = world.why()
     assert "3 requests are kept as SOURCE_SHRANK" in why
     assert f"`ledger-reaper accept --topic {topic_of(TOPIC)}`, `ledger-reaper accept --topic {topic_of(OTHER)}`" in why
+
+
+def test_retries_of_a_tenant_that_is_held_wait_for_a_resume(world: World) -> None:
+    world.waits(Reason.TENANT_HELD)
+    world.waits(Reason.TENANT_HELD, OTHER)
+    world.waits(Reason.SOURCE_SHRANK, "acme/default/persistent/orders")
+    why = world.why()
+    assert "2 requests are kept as TENANT_HELD, because most known owners of public are gone" in why
+    assert "`ledger-reaper resume`" in why
+    assert "1 requests are kept as SOURCE_SHRANK" in why
+    world.accepted[all_of("public")] = NOW_MS
+    assert world.why() == ""
 
 
 def test_many_topics_are_not_all_named(world: World) -> None:

@@ -10,7 +10,7 @@ import pytest
 
 from streaming.clock import ManualClock, SystemClock
 from streaming.deletion.retries import DueLoop, Retries
-from streaming.errors import FencedError, StopRequestedError, UnavailableError
+from streaming.errors import FencedError, SafetyError, StopRequestedError, UnavailableError
 from streaming.schemas import RETRY
 from streaming.state.waiting import Waiting
 from tests.services import service_of
@@ -51,6 +51,9 @@ class _Waiting:
 
     def end(self) -> None:
         self.said.append("end")
+
+    def give_back(self) -> None:
+        self.said.append("give back")
 
     def count(self) -> int:
         return 0
@@ -196,15 +199,84 @@ def test_it_is_empty_only_when_nothing_waits_and_no_pass_runs() -> None:
     assert seen == [False]
 
 
-def test_a_pass_that_fails_ends_the_loop_and_is_not_forgotten() -> None:
-    def fails() -> None:
+def test_a_pass_that_breaks_off_is_made_again_with_the_same_retries() -> None:
+    waiting = _Waiting()
+    retries = _retries(waiting)
+
+    def fails(_query: str, _batch_id: int, _rows: Any) -> None:
         raise ValueError("no disk")
+
+    with pytest.raises(ValueError, match="no disk"):
+        retries.work_off_due(fails)
+    assert waiting.said == ["take over", "begin", "give back"]
+
+
+class Pauses(threading.Event):
+    """Does not wait; is set after so many pauses."""
+
+    def __init__(self, most: int) -> None:
+        super().__init__()
+        self.waited_s: list[float | None] = []
+        self._most = most
+
+    def wait(self, timeout: float | None = None) -> bool:
+        self.waited_s.append(timeout)
+        if len(self.waited_s) == self._most:
+            self.set()
+        return self.is_set()
+
+
+@pytest.mark.parametrize("failure", [SafetyError("look"), StopRequestedError()])
+def test_only_a_stop_and_what_concerns_safety_end_the_loop(failure: Exception) -> None:
+    def fails() -> None:
+        raise failure
 
     loop, _stop = _loop(Table(1), fails)
     loop.start()
     _wait(lambda: not loop.is_alive)
-    assert isinstance(loop.failure, ValueError)
+    assert loop.failure is failure
     assert not loop.is_empty()
+
+
+def test_a_pass_that_fails_is_tried_again_after_pauses_that_grow() -> None:
+    def fails() -> None:
+        raise ValueError("no disk")
+
+    told: list[tuple[str, int]] = []
+    pauses = Pauses(9)
+    loop = DueLoop(cast("Waiting", Table(1)), fails, lambda: None, SystemClock(), pauses)
+    loop.show = lambda why, failures: told.append((str(why), failures))
+    loop.start()
+    assert loop.join(10)
+    assert pauses.waited_s == [5, 15, 30, 60, 120, 300, 600, 600, 600]
+    assert told == [("no disk", number) for number in range(1, 10)]
+    assert loop.failure is None
+
+
+def test_passes_that_go_on_are_told_of_and_a_run_until_idle_gives_up() -> None:
+    left = [ValueError("no disk")] * 2
+    told: list[tuple[bool, int]] = []
+    table = Table(1)
+
+    def fails_twice() -> None:
+        if left:
+            raise left.pop()
+        table.pass_over()
+
+    loop = DueLoop(cast("Waiting", table), fails_twice, lambda: None, SystemClock(), Pauses(50))
+    loop.show = lambda why, failures: told.append((why is None, failures))
+    loop.start()
+    _wait(lambda: len(told) == 3)
+    assert told == [(False, 1), (False, 2), (True, 0)]
+
+    def fails() -> None:
+        raise ValueError("no disk")
+
+    loop = DueLoop(cast("Waiting", Table(1)), fails, lambda: None, SystemClock(), Pauses(50))
+    loop.most_failures = 4
+    loop.start()
+    assert loop.join(10)
+    assert isinstance(loop.failure, ValueError)
 
 
 def test_pruning_is_not_put_off_by_a_load_that_never_ends() -> None:

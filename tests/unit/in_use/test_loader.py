@@ -51,6 +51,15 @@ class TestLoader:
         bench.loader().load([f"schema:{SCHEMA}", "schema:public/default/none"])
         assert bench.broker.asked == ["public/default/none"]
 
+    @pytest.mark.parametrize("presence", [Presence.PRESENT, Presence.UNREADABLE], ids=["knows it", "does not answer"])
+    def test_a_schema_without_locator_is_gone_only_where_its_broker_says_so(
+        self, bench: Bench, presence: Presence
+    ) -> None:
+        key = f"schema:{SCHEMA}"
+        assert bench.loader().load([key])[key].presence is Presence.GONE
+        bench.broker.schemas[SCHEMA] = view(presence=presence)
+        assert bench.loader().load([key])[key].presence is Presence.UNREADABLE
+
     def test_takes_the_time_before_it_reads_so_that_an_age_is_never_understated(self, bench: Bench) -> None:
         before_ms = bench.clock.now_ms()
         bench.store.faults.before(lambda _operation, _paths: bench.age(MINUTE_MS))

@@ -12,8 +12,8 @@ from deltalake import write_deltalake
 from streaming import schemas
 from streaming.in_use.baseline import ALL, Accepted, Baseline, all_of, is_accepted, told
 from streaming.in_use.watch import SourceWatch
-from streaming.state.receipts import TABLE, _complete, certificates, rows
-from streaming.state.tables import opened, table_path
+from streaming.state.receipts import TABLE, certificates, rows
+from streaming.state.tables import complete, opened, table_path
 from tests.builders import NOW_MS, OTHER_TOPIC, ROOT, TOPIC, data_request, gone, list_znode, view
 from tests.world import Bench
 from tests.world import path_of as ledger_path_of
@@ -226,7 +226,7 @@ def test_receipts_of_an_older_version_can_be_read_and_get_the_column(scene: Scen
     assert list(rows(state, columns=[c.CHUNK, c.SOURCES])) == [{c.CHUNK: 1, c.SOURCES: None}]
     table = opened(state, TABLE)
     assert table is not None
-    _complete(table)
+    complete(table, schemas.RECEIPT)
     write(scene.state, receipt(2, reference_key=KEY, sources=said(5, 5)))
     assert {row[c.CHUNK]: row[c.SOURCES] for row in rows(state)} == {1: None, 2: said(5, 5)}
 

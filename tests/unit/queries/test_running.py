@@ -11,10 +11,12 @@ from streaming.adapters.memory.pulsar import MemoryPulsar
 from streaming.adapters.pulsar.admin import is_busy
 from streaming.config.load import load
 from streaming.config.settings import Settings
-from streaming.errors import BusyError
+from streaming.errors import FencedError, SafetyError
 from streaming.queries.checkpoints import left_behind
+from streaming.queries.lanes import Lanes, Rescued
 from streaming.queries.names import Query, checkpoint_of, queries_of
 from streaming.queries.running import RunningQueries
+from streaming.state.lanes import ParkedLane
 from streaming.topics.matching import matched_topics
 
 FIRST = "persistent://pulsar/system/__ledger_deletion"
@@ -72,11 +74,16 @@ class World:
         self.subscribed = asked_of(admin, "ensure_subscription")
         self.streams: dict[str, list[PaperStream]] = {}
         self.again: list[str] = []
+        self.rescues: list[str] = []
+        self.shown: dict[str, ParkedLane] = {}
+        self.rescued: Rescued | Exception = Rescued(has_news=False)
+        self.lanes = Lanes(self._rescue, self._show, monotonic=lambda: self.now_s, now_ms=lambda: 5)
         self.queries = RunningQueries(
             settings,
             admin,
             self._begin,
             self.again.append,
+            self.lanes,
             monotonic=lambda: self.now_s,
             most_matched=most_matched,
         )
@@ -86,8 +93,21 @@ class World:
         self.streams.setdefault(query.topics[0], []).append(made)
         return made
 
-    def check_once(self, after_s: float = 0.5) -> dict[str, Exception | None]:
+    def _rescue(self, query: Query) -> Rescued:
+        self.rescues.append(query.topics[0])
+        if isinstance(self.rescued, Exception):
+            raise self.rescued
+        return self.rescued
+
+    def _show(self, name: str, lane: ParkedLane | None) -> None:
+        if lane is None:
+            del self.shown[name]
+        else:
+            self.shown[name] = lane
+
+    def check_once(self, after_s: float = 0.5) -> dict[str, Exception]:
         self.now_s += after_s
+        assert self.lanes.join(10)
         return {query.topics[0]: why for query, why in self.queries.check_once().items()}
 
 
@@ -123,16 +143,16 @@ def test_a_query_whose_subscription_is_held_is_begun_again_and_is_told_of_once(
     ]
 
 
-def test_patience_ends_with_an_error_that_says_who_is_waited_for(make: Callable[..., World]) -> None:
+def test_patience_ends_with_a_parked_lane_that_says_who_is_waited_for(make: Callable[..., World]) -> None:
     world = make()
     for _ in range(200):
         world.streams[FIRST][-1].fail(BUSY)
-        if failed := world.check_once(1):
+        assert world.check_once(1) == {}
+        if world.shown:
             break
     assert 90 < world.now_s <= 92
-    (why,) = failed.values()
-    assert isinstance(why, BusyError)
-    assert "has been held by somebody else for 90 s" in str(why)
+    (lane,) = world.shown.values()
+    assert "has been held by somebody else for 90 s" in lane.why
 
 
 def test_patience_begins_anew_for_a_query_that_got_on_meanwhile(
@@ -148,11 +168,62 @@ def test_patience_begins_anew_for_a_query_that_got_on_meanwhile(
     assert sum("is waited for" in each.getMessage() for each in caplog.records) == 5
 
 
-def test_a_query_that_fails_of_anything_else_ends_the_service(make: Callable[..., World]) -> None:
+def test_a_query_that_fails_of_anything_else_is_parked_rescued_and_begun_again_and_the_others_go_on(
+    make: Callable[..., World], caplog: pytest.LogCaptureFixture
+) -> None:
     world = make(ACMES)
-    why = Exception("a bug")
-    world.streams[ACMES][-1].fail(why)
-    assert world.check_once() == {ACMES: why}
+    caplog.set_level("INFO")
+    (name,) = (query.name for query in world.queries.running if query.topics == (ACMES,))
+    world.streams[ACMES][-1].fail(Exception("a bug\n=== Streaming Query ===\nplan"))
+    assert world.check_once() == {}
+    assert world.shown == {name: ParkedLane(ACMES, f"query {name} failed: a bug", 5, failures=1)}
+    assert f"{ACMES} is parked, and the other topics go on. Its query failed: query {name} failed: a bug" in caplog.text
+    assert world.check_once() == {}
+    assert world.check_once() == {}
+    assert (world.rescues, world.again) == ([ACMES], [name])
+    assert [len(world.streams[topic]) for topic in (ACMES, FIRST)] == [2, 1]
+    assert world.shown[name].is_read
+    world.streams[ACMES][-1].lastProgress = {}
+    assert world.check_once() == {}
+    assert world.shown == {}
+    assert f"{ACMES} is read again" in caplog.text
+
+
+def test_only_what_concerns_safety_ends_the_service(make: Callable[..., World]) -> None:
+    world = make(ACMES)
+    world.streams[ACMES][-1].fail(Exception("in a task: streaming.errors.FencedError: another instance"))
+    (why,) = world.check_once().values()
+    assert isinstance(why, FencedError)
+
+
+def test_a_rescue_that_finds_something_unsafe_ends_the_service(make: Callable[..., World]) -> None:
+    world = make(ACMES)
+    world.rescued = SafetyError("batch 3 is not the one to commit")
+    world.streams[ACMES][-1].fail(Exception("a bug"))
+    assert world.check_once() == {}
+    assert world.check_once() == {}
+    assert world.check_once() == {ACMES: world.rescued}
+
+
+def test_a_topic_that_is_named_like_an_error_of_ours_does_not_end_the_service(settings: Settings) -> None:
+    named = "persistent://acme/reaper/d streaming.errors.SafetyError: x"
+    listed = settings.topics.model_copy(update={"requests": (FIRST, named)})
+    world = World(settings.model_copy(update={"topics": listed}), pulsar())
+    world.queries.start()
+    world.streams[named][-1].fail(Exception(f"not enough messages of {named}, data loss occurs"))
+    assert world.check_once() == {}
+    assert len(world.shown) == 1
+
+
+def test_a_topic_that_goes_while_its_lane_is_parked_is_forgotten(make: Callable[..., World]) -> None:
+    world = make(ACMES)
+    world.rescued = Exception("no such topic")
+    world.streams[ACMES][-1].fail(Exception("a bug"))
+    for _ in range(2):
+        world.check_once()
+    world.admin.delete_topic(ACMES, force=True)
+    world.check_once(60)
+    assert (world.shown, world.queries.matched) == ({}, ())
 
 
 @pytest.mark.parametrize(

@@ -3,7 +3,7 @@
 import pytest
 
 from streaming.errors import FencedError, ReaperError, StopRequestedError, UnavailableError
-from streaming.spark.failures import raise_failure, translated
+from streaming.spark.failures import one_line, raise_failure, translated
 
 PLAN = "\n=== Streaming Query ===\nIdentifier: ledger_deletion_requests\n\nLogical Plan:\n+- StreamingExecutionRelation"
 PULSAR = "org.apache.pulsar.client.api.PulsarClientException"
@@ -79,6 +79,7 @@ def test_no_failure_is_none() -> None:
         pytest.param("streaming.errors.FencedError: another", FencedError, id="fenced before refused"),
         pytest.param("streaming.errors.ReaperError: a fault", None, id="a fault of ours stays what it is"),
         pytest.param("java.lang.IllegalStateException: UnavailableError: no", None, id="somebody else's"),
+        pytest.param("streaming.no.such.module.SafetyError: x", None, id="a module that is none of ours"),
     ],
 )
 def test_an_executors_error_is_known_by_its_text(text: str, kind: type[ReaperError] | None) -> None:
@@ -90,3 +91,25 @@ def test_an_executors_error_is_known_by_its_text(text: str, kind: type[ReaperErr
 def test_a_stop_is_not_mistaken_for_a_fault() -> None:
     stop = StopRequestedError()
     assert translated(stop) is stop
+
+
+@pytest.mark.parametrize(
+    ("text", "line"),
+    [
+        pytest.param(
+            IN_A_TASK.format("java.lang.ArithmeticException: long overflow") + PLAN,
+            "java.lang.ArithmeticException: long overflow",
+            id="a task's",
+        ),
+        pytest.param(
+            'Traceback (most recent call last):\n  File "a.py", line 1, in f\nValueError: a bug\n' + PLAN,
+            "ValueError: a bug",
+            id="the last of a traceback",
+        ),
+        pytest.param("no name\nmore", "no name", id="nothing that has a name"),
+        pytest.param("a\x1b[31mb", "a [31mb", id="what would steer a terminal"),
+        pytest.param("", "RuntimeError", id="no text at all"),
+    ],
+)
+def test_a_failure_is_told_in_one_line_for_people(text: str, line: str) -> None:
+    assert one_line(RuntimeError(text)) == line

@@ -87,6 +87,15 @@ class TestDeletes:
         bench.age()
         assert why(bench.sweep(request_)) == (Outcome.RETRY, Reason.IN_USE)
 
+    @pytest.mark.parametrize("presence", [Presence.PRESENT, Presence.UNREADABLE], ids=["knows it", "does not answer"])
+    def test_nothing_of_a_schema_whose_locator_is_absent_unless_its_broker_says_that_it_is_gone(
+        self, bench: Bench, presence: Presence
+    ) -> None:
+        bench.ledger(schema_request(5))
+        bench.age()
+        bench.broker.schemas[SCHEMA] = view(presence=presence)
+        assert why(bench.sweep(schema_request(5))) == (Outcome.RETRY, Reason.OWNER_UNREADABLE)
+
     def test_t1_the_bookkeeper_copy_of_an_offloaded_ledger_that_the_broker_still_lists(self, bench: Bench) -> None:
         bench.owner(LIST, list_znode(offloaded(5), 8, 9))
         bench.broker.topics[TOPIC] = view(5, 8, 9)

@@ -107,3 +107,11 @@ def test_a_payload_above_what_is_configured_is_no_request() -> None:
     (message,) = MessageReader(REQUESTS, ADMISSION, len(encode(REQUEST)) - 1).read([row()])
     assert isinstance(message.request, Rejection)
     assert message.request.reason is Reason.TOO_LARGE
+
+
+@pytest.mark.parametrize("query", [REQUESTS, RETRY])
+def test_what_is_no_request_stays_none_whatever_its_bytes_and_properties_say(query: str) -> None:
+    said = "ABORTED_TRANSACTION: the message belongs to a transaction: (1, 2)"
+    (message,) = MessageReader(query, ADMISSION).read([row(fields={c.NO_REQUEST: said})])
+    assert message.request == Rejection(Reason.ABORTED_TRANSACTION, "the message belongs to a transaction: (1, 2)")
+    assert (message.properties, message.origin_id) == ({"a": "b"}, "70:3:-1")

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from udfs.entry_ranges import Range, Span, count_of, spans_of, whole_entries, without
+from udfs.entry_ranges import Range, Span, count_of, spans_of, split, whole_entries, without
 from udfs.formats.internal_stats import BEFORE_ALL
 
 LEDGERS = [(3, 2), (5, 0), (8, 3)]
@@ -63,3 +63,16 @@ def test_an_entry_counts_as_read_where_no_message_of_it_is_missing_in_between(
     messages: list[tuple[int, int]], whole: set[int]
 ) -> None:
     assert whole_entries(messages) == whole
+
+
+def test_spans_are_split_into_groups_of_a_size_and_nothing_is_left_out() -> None:
+    spans = [Span(5, 0, 4), Span(6, 2, 2), Span(7, 0, 9)]
+    groups = list(split(spans, 4))
+    assert groups == [
+        [Span(5, 0, 3)],
+        [Span(5, 4, 4), Span(6, 2, 2), Span(7, 0, 1)],
+        [Span(7, 2, 5)],
+        [Span(7, 6, 9)],
+    ]
+    assert list(split([], 4)) == []
+    assert list(split(spans, 100)) == [spans]

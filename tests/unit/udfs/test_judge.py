@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 import pytest
-from hypothesis import given
+from hypothesis import find, given, settings
 from hypothesis import strategies as st
 
 from tests.builders import (
@@ -22,7 +22,16 @@ from tests.builders import (
     schema_request,
 )
 from udfs.judge import Case, Policy, is_above_newest, judge, refers_to
-from udfs.records import LedgerState, LedgerType, Outcome, PendingDelete, Presence, Reason
+from udfs.records import (
+    LedgerComponent,
+    LedgerFacts,
+    LedgerState,
+    LedgerType,
+    Outcome,
+    PendingDelete,
+    Presence,
+    Reason,
+)
 
 POLICY = Policy(
     min_age_ms=5 * MINUTE_MS,
@@ -361,14 +370,33 @@ cases = st.builds(
 )
 
 
+def _with_its_own_ledger(case: Case) -> tuple[Case, LedgerFacts]:
+    """The case with a ledger that its request rightly asks for, of the drawn age and state."""
+    assert case.ledger is not None
+    state = case.ledger.metadata.state if case.ledger.metadata else LedgerState.CLOSED
+    about = facts(case.request, last_change_ms=case.ledger.last_change_ms, state=state)
+    return replace(case, ledger=about), about
+
+
+@pytest.mark.parametrize("component", LedgerComponent)
+@pytest.mark.parametrize("presence", [Presence.PRESENT, Presence.GONE])
+def test_of_the_drawn_facts_some_let_a_ledger_go(component: LedgerComponent, presence: Presence) -> None:
+    """Else the next test would show nothing."""
+
+    def goes(case: Case) -> bool:
+        known = case.request.component is component and case.reference.presence is presence
+        return known and judge(_with_its_own_ledger(case)[0], POLICY, now_ms=NOW_MS).outcome is Outcome.DELETED
+
+    assert find(cases, goes, settings=settings(max_examples=5_000))
+
+
 @given(case=cases, open_quarantine_ms=st.sampled_from([0, 7 * DAY_MS]))
 def test_whatever_the_facts_deletion_needs_all_of_them(case: Case, open_quarantine_ms: int) -> None:
-    assert case.ledger is not None
-    about = replace(facts(case.request), last_change_ms=case.ledger.last_change_ms)
-    state = case.ledger.metadata.state if case.ledger.metadata else LedgerState.CLOSED
-    about = replace(about, metadata=replace(about.metadata, state=state))  # type: ignore[type-var]
+    case, about = _with_its_own_ledger(case)
+    assert about.metadata is not None
+    state = about.metadata.state
     policy = replace(POLICY, open_quarantine_ms=open_quarantine_ms)
-    if judge(replace(case, ledger=about), policy, now_ms=NOW_MS).outcome is not Outcome.DELETED:
+    if judge(case, policy, now_ms=NOW_MS).outcome is not Outcome.DELETED:
         return
     told, age_ms = case.reference, NOW_MS - about.last_change_ms
     assert told.presence is not Presence.UNREADABLE

@@ -261,7 +261,11 @@ class TestSchema:
         assert "partition" not in LOCATOR_PATH
         assert "persistent" not in LOCATOR_PATH
 
-    @pytest.mark.parametrize("broker", [None, view()], ids=["not asked", "knows the schema"])
+    @pytest.mark.parametrize(
+        "broker",
+        [None, view(), view(5, 11, cursors={"c": 6}, compacted_ledger=12, compacted_by_cursor=13)],
+        ids=["not asked", "knows the schema", "knows other ledgers"],
+    )
     def test_the_locator_alone_names_them_since_brokers_read_it_themselves(self, broker: BrokerView | None) -> None:
         reference = refer(SCHEMA_KEY, seen(LOCATOR_PATH, locator_znode(3, 9)), broker=broker)
         assert (list(reference.in_use), reference.newest_id) == ([3, 9], 9)

@@ -6,10 +6,17 @@ from hypothesis import strategies as st
 
 from udfs import retry
 from udfs.disposition import backoff_ms
-from udfs.retry import attempt_of, dead_letter_properties, delay_ms_of, due_ms, retry_properties
+from udfs.retry import attempt_of, dead_letter_properties, delay_ms_of, due_ms, fitting, retry_properties
 
 ORIGIN = "5:7:2"
 TOPIC = "persistent://pulsar/system/__ledger_deletion"
+WEEK_MS = 604_800_000
+# what a copy may have, in bytes: beside its payload, in one of our properties, in a payload, in one that is cut
+ABOUT, PROPERTY, PAYLOAD, CUT = 262_144, 4_096, 1_048_576, 65_536
+
+
+def fitted(payload: bytes = b"", key: bytes = b"", **properties: str) -> tuple[bytes, bytes, dict[str, str]]:
+    return fitting(payload, key, properties)
 
 
 @pytest.mark.parametrize(
@@ -39,7 +46,17 @@ def test_attempts_are_read_leniently(written: str | None, attempt: int) -> None:
 
 @pytest.mark.parametrize(
     ("written", "delay_ms"),
-    [(None, 0), ("600000", 600_000), ("-1", 0), ("x", 0), ("9" * 30, retry.MAX_DELAY_MS)],
+    [
+        (None, 0),
+        ("600000", 600_000),
+        ("-1", 0),
+        ("x", 0),
+        (str(WEEK_MS - 1), WEEK_MS - 1),
+        (str(WEEK_MS), WEEK_MS),
+        (str(WEEK_MS + 1), WEEK_MS),
+        ("9" * 9, WEEK_MS),
+        ("9" * 30, WEEK_MS),
+    ],
 )
 def test_a_message_is_due_its_delay_after_its_publication(written: str | None, delay_ms: int) -> None:
     assert delay_ms_of({"DELAY_TIME": written}) == delay_ms
@@ -81,8 +98,10 @@ def test_a_dead_letter_says_why() -> None:
 
 
 def test_a_reason_is_cut_to_what_a_property_may_hold() -> None:
-    dead = dead_letter_properties({}, real_topic=TOPIC, origin_id=ORIGIN, attempt=0, reason="x" * 5000)
-    assert len(dead["REASON"]) == retry.MAX_REASON_LENGTH
+    dead = dead_letter_properties({}, real_topic=TOPIC, origin_id=ORIGIN, attempt=0, reason="ab" * 2500)
+    assert dead["REASON"] == "ab" * 500
+    whole = dead_letter_properties({}, real_topic=TOPIC, origin_id=ORIGIN, attempt=0, reason="x" * 1000)
+    assert whole["REASON"] == "x" * 1000
 
 
 def test_the_given_properties_are_not_changed() -> None:
@@ -96,6 +115,68 @@ def test_an_original_has_no_retry_properties() -> None:
         {"a": "b", "RETRY_TOPIC": "x"}, real_topic=TOPIC, origin_id=ORIGIN, attempt=1, reason="r"
     )
     assert retry.as_original(dead) == {"a": "b"}
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "RECONSUMETIMES",
+        "DELAY_TIME",
+        "REAL_TOPIC",
+        "RETRY_TOPIC",
+        "ORIGIN_MESSAGE_ID",
+        "ORIGIN_MESSAGE_IDY_TIME",
+        "REASON",
+        "COPY_ID",
+        "OWNER_ABSENT_SINCE",
+    ],
+)
+def test_no_property_that_only_we_write_is_left_on_an_original(name: str) -> None:
+    assert retry.as_original({name: "1", f"{name}S": "2"}) == {f"{name}S": "2"}
+
+
+class TestFitting:
+    def test_a_copy_as_large_as_a_broker_stores_goes_as_it_is(self) -> None:
+        payload, key, properties = bytes(PAYLOAD), b"k" * 4, {"a": "x" * (ABOUT - 5)}
+        assert fitted(payload, key, **properties) == (payload, key, properties)
+
+    @pytest.mark.parametrize(
+        ("key", "properties"),
+        [
+            pytest.param(b"k" * (ABOUT + 1), {}, id="the key"),
+            pytest.param(b"", {"a": "x" * ABOUT}, id="a property's name and value"),
+            pytest.param(b"k", {"a": "x" * (ABOUT - 1)}, id="key and property"),
+            pytest.param(b"", {"a" * ABOUT: "x"}, id="a long name"),
+            pytest.param(b"", {"a": "x" * (ABOUT // 2 - 1), "b": "x" * (ABOUT // 2)}, id="two properties"),
+            pytest.param(b"", {"a": "\u00e4" * (ABOUT // 2)}, id="bytes count, not letters"),
+            pytest.param(b"", {"a": "\ud800" * (ABOUT // 3)}, id="what is no text"),
+        ],
+    )
+    def test_key_and_what_others_wrote_go_whole_where_they_are_too_large_together(
+        self, key: bytes, properties: dict[str, str]
+    ) -> None:
+        assert fitted(b"payload", key, **properties, REASON="NOT_JSON") == (b"payload", b"", {"REASON": "NOT_JSON"})
+
+    def test_of_ours_what_is_as_long_as_none_that_we_write_goes_too(self) -> None:
+        large = {"a": "x" * ABOUT}
+        ours = {"REASON": "r" * PROPERTY, "REAL_TOPIC": "t" * (PROPERTY + 1), "OWNER_ABSENT_SINCE": "\u00e4" * 2049}
+        assert fitted(b"", b"", **large, **ours)[2] == {"REASON": "r" * PROPERTY}
+
+    def test_ours_stays_however_long_where_all_is_small_enough(self) -> None:
+        assert fitted(REAL_TOPIC="t" * (PROPERTY + 1))[2] == {"REAL_TOPIC": "t" * (PROPERTY + 1)}
+
+    def test_a_payload_that_is_too_large_is_cut_to_its_beginning_and_says_so(self) -> None:
+        payload = bytes(range(256)) * (PAYLOAD // 256) + b"!"
+        assert fitted(payload, b"k", a="b") == (payload[:CUT], b"k", {"a": "b", "CUT_FROM": str(PAYLOAD + 1)})
+
+    def test_both_are_cut_where_both_are_too_large(self) -> None:
+        found = fitted(bytes(PAYLOAD + 1), b"k", a="x" * ABOUT, REASON="r")
+        assert found == (bytes(CUT), b"", {"REASON": "r", "CUT_FROM": str(PAYLOAD + 1)})
+
+    def test_the_given_properties_are_not_changed(self) -> None:
+        properties = {"a": "b"}
+        fitting(bytes(PAYLOAD + 1), b"", properties)
+        assert properties == {"a": "b"}
 
 
 @pytest.mark.parametrize(

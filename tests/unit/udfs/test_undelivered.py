@@ -4,7 +4,17 @@ import pytest
 
 from tests.pulsar_fields import entry, framed, key_value, single
 from udfs.formats.entry import Content, Standing, parse_entry
-from udfs.undelivered import Found, NotShown, Undeliverable, found_in, found_in_bytes, not_shown
+from udfs.records import Reason, Rejection
+from udfs.undelivered import (
+    Found,
+    NotShown,
+    Undeliverable,
+    found_in,
+    found_in_bytes,
+    not_shown,
+    rejection_of,
+    said_of,
+)
 
 REQUEST = b'{"ledgerId": 7}'
 PLAIN = Content(None, REQUEST, {})
@@ -96,3 +106,11 @@ def test_an_entry_that_nobody_shows_is_one_message_without_bytes() -> None:
     found = not_shown(NotShown("the broker does not say"))
     assert _why(found) == (-1, b"", Undeliverable.NOT_SHOWN)
     assert found.detail == "the broker does not say"
+
+
+@pytest.mark.parametrize("why", Undeliverable)
+def test_why_it_is_no_request_can_be_written_down_and_read_as_a_reason(why: Undeliverable) -> None:
+    said = said_of(Found(-1, PLAIN, why=why, detail="a: b"))
+    assert said is not None
+    assert rejection_of(said) == Rejection(Reason(why.value), "a: b")
+    assert said_of(Found(-1, PLAIN)) is None

@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 from streaming.adapters.pulsar import frames
+from udfs.formats.entry import messages_in
 from udfs.formats.internal_stats import Position
 from udfs.proto import pulsar_api_pb2 as api
 
@@ -55,10 +56,11 @@ class _Connection:
     def __init__(self, connection: object, partition: Partition) -> None:
         self._file = connection.makefile("rwb")  # type: ignore[attr-defined]
         self._partition = partition
+        self._permits = 0
 
     def serve(self) -> None:
         start: Position = (-1, -1)
-        is_sent = False
+        to_send: Iterator[None] = iter(())
         while header := self._file.read(8):
             size, command_size = struct.unpack(">II", header)
             command = api.BaseCommand.FromString(self._file.read(size - 4)[:command_size])
@@ -69,12 +71,13 @@ class _Connection:
             elif command.type == frames.SUBSCRIBE:
                 start = _position(command.subscribe.start_message_id)
                 self._partition.readers.append(start)
+                to_send = self._entries(start)
                 self._send(api.BaseCommand(type=frames.SUCCESS))
             elif command.type == frames.GET_LAST:
                 self._tell_last()
-            elif command.type == frames.FLOW and not is_sent:
-                self._send_entries(start)
-                is_sent = True
+            elif command.type == frames.FLOW:
+                self._permits += command.flow.message_permits
+                next(to_send, None)
 
     def _connected(self, who: api.CommandConnect) -> None:
         if who.auth_data != self._partition.token:
@@ -100,15 +103,19 @@ class _Connection:
         told = api.CommandGetLastMessageIdResponse(last_message_id=message_id)
         self._send(api.BaseCommand(type=frames.LAST, get_last_message_id_response=told))
 
-    def _send_entries(self, start: Position) -> None:
+    def _entries(self, start: Position) -> Iterator[None]:
+        """Send entries while permits are left, and stop at each lack of them; as brokers do, they count by messages."""
         is_first = len(self._partition.readers) == 1
         self._send(api.BaseCommand(type=frames.PING, ping=api.CommandEmpty()))
         for position, data in sorted(self._partition.entries.items()):
             if position <= start or data is None:
                 continue
+            while self._permits <= 0:
+                yield
             message_id = api.MessageId(ledger_id=position[0], entry_id=position[1])
             sent = api.BaseCommand(type=frames.MESSAGE, message=api.CommandMessage(message_id=message_id))
             self._send(sent, data)
+            self._permits -= messages_in(data)
             if is_first and position == self._partition.closes_behind:
                 self._send(api.BaseCommand(type=frames.CLOSE_CONSUMER))
             if is_first and position == self._partition.stalls_behind:

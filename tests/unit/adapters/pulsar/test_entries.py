@@ -79,7 +79,7 @@ def test_only_the_wanted_entries_are_told_and_a_reader_begins_just_before_them()
             Sent((7, 1), None, is_passed_over=True),
             Sent(LAST, ORDINARY),
         ]
-        assert partition.readers == [(7, 0), (8, 1)]
+        assert partition.readers == [(7, 0)]
 
 
 def test_a_few_entries_in_between_are_read_along_and_many_are_not() -> None:
@@ -206,3 +206,20 @@ def test_what_is_larger_than_the_bound_is_not_taken_into_memory() -> None:
     shown = Shown({(7, 1): Body(200, {}, b"the beginning", False)})
     with serving(Partition(STORED, LAST)) as partition:
         assert _another_way(partition, shown, [Span(7, 1, 1)]) == [((7, 1), b"", Undeliverable.NOT_SHOWN)]
+
+
+@pytest.mark.parametrize("of_each", [1000, (1 << 31) - 1, -1])
+def test_batches_use_up_what_a_reader_allowed_by_their_messages_and_are_read_on_all_the_same(of_each: int) -> None:
+    large = entry(b"batch", num_messages_in_batch=of_each)
+    stored = {(7, number): large for number in range(20)}
+    with serving(Partition(stored, (7, 19))) as partition:
+        assert [sent.data for sent in _read(partition, [Span(7, 0, 19)])] == [large] * 20
+        assert len(partition.readers) == 1
+
+
+def test_a_partition_of_many_ledgers_is_read_on_one_connection() -> None:
+    stored = {(ledger, number): ORDINARY for ledger in range(1, 30) for number in range(3)}
+    with serving(Partition(stored, (29, 2))) as partition:
+        spans = [Span(ledger, 0, 2) for ledger in range(1, 30)]
+        assert len(_read(partition, spans)) == 87
+        assert len(partition.readers) == 1

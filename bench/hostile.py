@@ -1,0 +1,144 @@
+"""What a hostile tenant costs the others: `python -m bench.soak --hostile [--minutes 20] [--home DIR] [--seed N]`.
+
+Honest load runs all the time. For a quarter of --minutes nothing else happens; for --minutes a tenant then publishes,
+to its own request topic, whatever tests/integration/drawn_messages.py draws. It prints how long honest requests
+waited in both phases, and the account of bench.soak. The exit code is 1 if the service ended, if a request was lost or
+answered wrongly, if a ledger in use is gone, or if a message of the tenant's has no receipt, or two.
+"""
+
+import json
+import random
+import signal
+import threading
+import time
+from collections import Counter
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from bench.soak import TOPICS, Load, account, merged, rest
+from bench.supervisor import Supervisor, payload
+from streaming.adapters.pulsar.entries import another_way
+from streaming.clients import admin_for
+from streaming.config.load import load
+from streaming.config.settings import Settings
+from streaming.sandbox import cluster as clusters
+from streaming.sandbox import topics
+from streaming.sandbox.cluster import Cluster
+from streaming.state import receipts
+from tests.integration.drawn_messages import REFUSED, Drawer
+from tests.integration.odd_messages import senders
+from udfs import columns as c
+from udfs.entry_ranges import Range, spans_of
+from udfs.formats.internal_stats import BEFORE_ALL
+from udfs.records import Outcome
+
+TENANT, PARTITIONS = "hostile", 2
+TOPIC = f"persistent://{TENANT}/reaper/requests"
+EVERYTHING = (1 << 62, 1 << 62)
+
+
+@dataclass
+class HostileTenant:
+    """Publishes drawn messages to its own topic, a few a second."""
+
+    cluster: Cluster
+    listed: list[int]
+    seed: int
+    sent: Counter[str] = field(default_factory=Counter)
+    refused: Counter[str] = field(default_factory=Counter)
+
+    def run(self, stop: threading.Event) -> None:
+        chance = random.Random(self.seed)
+        drawer = Drawer(chance, transactions=True)
+        with senders(self.cluster.addresses.pulsar, transactions=True) as send:
+            while not stop.wait(chance.uniform(0, 0.5)):
+                drawn = drawer.draw(drawer.kind(), payload(TOPICS[0], chance.choice(self.listed)))
+                try:
+                    drawn.publish(send, f"{TOPIC}-partition-{chance.randrange(PARTITIONS)}")
+                except REFUSED:
+                    self.refused[drawn.kind] += 1
+                    send.raw.connect_anew()
+                self.sent[drawn.kind] += 1
+
+
+def soak_with_hostile_tenant(home: Path, *, minutes: float, seed: int) -> int:
+    """Run both phases, and print what came of them; 1: something is wrong."""
+    cluster = clusters.up(home, broker_settings={"transactionCoordinatorEnabled": "true"})
+    settings, listed = _prepare(cluster, home)
+    before = {topic: topics.read_all(cluster, topic) for topic in TOPICS}
+    service = Supervisor(home / "soak.toml", home / "soak.log")
+    honest = Load(cluster, settings, listed, random.Random(seed + 1))
+    tenant = HostileTenant(cluster, listed[TOPICS[0]], seed)
+    stop = threading.Event()
+    threads = [threading.Thread(target=each.run, args=(stop,)) for each in (service, honest, tenant)]
+    print(f"seed {seed}, {minutes / 4:g} quiet minutes and {minutes:g} others, cluster {home}", flush=True)
+    for thread in threads[:2]:
+        thread.start()
+    _wait_for_a_receipt(settings)
+    quiet_s = time.time()
+    time.sleep(minutes * 15)
+    hostile_s = time.time()
+    threads[2].start()
+    time.sleep(minutes * 60)
+    ends_s = time.time()
+    stop.set()
+    for thread in threads:
+        thread.join(120)
+    service.end(signal.SIGTERM)
+    ended = rest(service)
+    # the account knows the listed topic only, so the tenant's receipts seem to belong to no request there
+    wrong = [each for each in account(cluster, honest, before) if "belong to no request" not in each]
+    wrong += [f"the last run ended with {ended}"] * (ended != 0) + service.unexpected
+    wrong += [f"the service ended by itself: {dict(service.ends)}"] * bool(service.ends)
+    wrong += _unaccounted(settings)
+    for name, since_s, until_s in (("quiet", quiet_s, hostile_s), ("beside the tenant", hostile_s, ends_s)):
+        print(f"{'honest requests, ' + name:42} {_waits(settings, honest, since_s, until_s)}", flush=True)
+    print(f"{'sent by the tenant':42} {dict(tenant.sent)}\n{'refused':42} {dict(tenant.refused)}", flush=True)
+    print(f"{'WRONG':42} {wrong}", flush=True)
+    return 1 if wrong else 0
+
+
+def _prepare(cluster: Cluster, home: Path) -> tuple[Settings, dict[str, list[int]]]:
+    known = json.loads(topics.admin(cluster, "GET", "clusters"))
+    topics.admin(cluster, "PUT", f"tenants/{TENANT}", {"allowedClusters": known, "adminRoles": []})
+    topics.admin(cluster, "PUT", f"namespaces/{TENANT}/reaper")
+    topics.create_partitioned(cluster, TOPIC, PARTITIONS)
+    for topic in TOPICS:
+        topics.fill(cluster, topic, 3, ["s"])
+    config = home / "soak.toml"
+    text = merged(cluster.home.config.read_text())
+    config.write_text(text.replace("[topics]\n", f'[topics]\nrequests_pattern = "{TOPIC}"\n'))
+    return load(config), {topic: topics.data_ledgers(cluster, topic)[:-1] for topic in TOPICS}
+
+
+def _wait_for_a_receipt(settings: Settings) -> None:
+    while next(receipts.rows(settings.state.dir), None) is None:
+        time.sleep(1)
+
+
+def _waits(settings: Settings, honest: Load, since_s: float, until_s: float) -> str:
+    """How long requests that were sent in this time waited for their ledger's end."""
+    rows = receipts.rows(settings.state.dir, columns=[c.LEDGER_ID, c.OUTCOME, c.AT_MS])
+    ends = {row[c.LEDGER_ID]: row[c.AT_MS] / 1000 for row in rows if row[c.OUTCOME] == Outcome.DELETED}
+    asked = {each: sent_s for each, sent_s in honest.asked.items() if since_s <= sent_s < until_s}
+    waits = sorted(ends[each] - sent_s for each, sent_s in asked.items() if each in ends)
+    if not waits:
+        return "none"
+    p50, p99 = waits[len(waits) // 2], waits[len(waits) * 99 // 100]
+    return f"{len(waits)} of {len(asked)} done, median {p50:.1f} s, p99 {p99:.1f} s, longest {waits[-1]:.1f} s"
+
+
+def _unaccounted(settings: Settings) -> list[str]:
+    """Messages of the tenant's without a receipt, or with two, in words."""
+    rows = receipts.rows(settings.state.dir, columns=list(c.POSITION))
+    known = Counter(tuple(row[name] for name in c.POSITION) for row in rows)
+    stored = set()
+    with admin_for(settings) as admin:
+        for partition in (f"{TOPIC}-partition-{number}" for number in range(PARTITIONS)):
+            spans = list(spans_of(admin.internal_stats(partition).ledgers, Range(BEFORE_ALL, EVERYTHING)))
+            for position, found in another_way(settings.pulsar, admin, partition, spans):
+                stored.add((partition, *position, found.batch_index))
+    lost = sorted(stored - known.keys())
+    twice = sorted(place for place, count in known.items() if count > 1)
+    said = [f"{len(lost)} messages of the tenant's have no receipt, such as {lost[:3]}"] * bool(lost)
+    return said + [f"{len(twice)} messages have several receipts, such as {twice[:3]}"] * bool(twice)

@@ -1,0 +1,77 @@
+"""Works off another way what a query could not, while that does not run: a batch that the connector fails on, whole.
+
+1. The batch that was begun and not committed: its range is read another way, worked off like any batch, and then
+   committed in Spark's place (queries/batches.py). A crash before that changes nothing: the connector fails on the
+   batch again, and what has a receipt is left out.
+2. Where no batch could be planned, everything behind the last commit is worked off, and nothing is committed. The next
+   batch that Spark plans begins at the same place.
+"""
+
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from pyspark.sql import DataFrame
+
+from streaming.config.settings import Settings
+from streaming.deletion.service import LedgerDeletionService
+from streaming.ports import TopicAdmin
+from streaming.queries.batches import commit, next_number, unfinished
+from streaming.queries.checkpoints import committed_positions, location_of
+from streaming.queries.completion import Spans, stored_spans
+from streaming.queries.lanes import Rescued
+from streaming.queries.names import Query
+from udfs.entry_ranges import Range, count_of
+from udfs.formats.internal_stats import BEFORE_ALL, Position
+
+log = logging.getLogger("ledger-reaper")
+
+_BEHIND_ALL: Position = (1 << 62, 1 << 62)
+
+
+@dataclass(slots=True)
+class AnotherWay:
+    """One per service: what queries.lanes calls a rescue.
+
+    read: the messages of entries, by partition, as rows (schemas.MESSAGE). tells_last: whether the broker can say what
+    a partition's last message is; else the connector can't plan a batch.
+    """
+
+    settings: Settings
+    admin: TopicAdmin
+    service: LedgerDeletionService
+    read: Callable[[Spans], DataFrame]
+    tells_last: Callable[[str], bool]
+    _reached: dict[str, Position] = field(default_factory=dict)
+
+    def __call__(self, query: Query) -> Rescued:
+        """Work off what waits for the query. Raises what LedgerDeletionService.process, Pulsar and the disk do."""
+        checkpoint = location_of(self.settings, query.name)
+        self.service.begin_again(query.name)  # part of it may have receipts
+        batch = unfinished(checkpoint)
+        if batch is None:
+            return self._without_batch(query, checkpoint)
+        entries = self._work_off(query.name, batch.number, stored_spans(self.admin, batch.ranges))
+        commit(checkpoint, batch.number)
+        log.info("%s: batch %s was read another way, %s entries", query.topics[0], batch.number, entries)
+        return Rescued(has_news=True)
+
+    def _without_batch(self, query: Query, checkpoint: str) -> Rescued:
+        done = committed_positions(checkpoint)
+        partitions = [partition for topic in query.topics for partition in self.admin.last_positions(topic)]
+        begin = {each: max(done.get(each, BEFORE_ALL), self._reached.get(each, BEFORE_ALL)) for each in partitions}
+        spans = stored_spans(self.admin, {each: Range(after, _BEHIND_ALL) for each, after in begin.items()})
+        if spans:
+            entries = self._work_off(query.name, next_number(checkpoint), spans)
+            log.info("%s: no batch could be begun; %s entries were read another way", query.topics[0], entries)
+        self._reached |= {each: (some[-1].ledger, some[-1].last) for each, some in spans.items()}
+        may_begin = all(self.tells_last(each) for each in partitions)
+        reached = {each: self._reached[each] for each in partitions if each in self._reached}
+        return Rescued(bool(spans), may_begin=may_begin, reached=reached)
+
+    def _work_off(self, query: str, number: int, spans: Spans) -> int:
+        """Work off these entries as that batch; returns how many there are."""
+        if spans:
+            self.service.describe(query, number, "reading entries another way")
+            self.service.take(query, self.read(spans), number)
+        return sum(count_of(each) for each in spans.values())

@@ -1,0 +1,32 @@
+"""Shows which lanes are parked, to whoever watches: a metric, and a note in state.dir for other processes."""
+
+import threading
+from dataclasses import dataclass, field
+
+from streaming.metrics import Metrics
+from streaming.state import lanes
+from streaming.state.lanes import ParkedLane
+
+
+@dataclass(slots=True)
+class Board:
+    """One per service; for any thread."""
+
+    state_dir: str
+    metrics: Metrics
+    _parked: dict[str, ParkedLane] = field(default_factory=dict)
+    _guard: threading.Lock = field(default_factory=threading.Lock)
+
+    def clear(self) -> None:
+        """At the start: no lane is parked, whatever an earlier run has noted."""
+        lanes.note(self.state_dir, {})
+
+    def show(self, name: str, lane: ParkedLane | None) -> None:
+        """A lane is parked, or was tried again; None: it is parked no more. name: its query's, or what else it is."""
+        with self._guard:
+            if lane is None:
+                self._parked.pop(name, None)
+            else:
+                self._parked[name] = lane
+            self.metrics.parked(name, is_parked=lane is not None)
+            lanes.note(self.state_dir, self._parked)

@@ -1,0 +1,78 @@
+"""Rows of messages that are read another way than by the connector: in the executors, a few thousand entries a task."""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+import pyarrow as pa
+from pyspark.sql import DataFrame, SparkSession, Window
+from pyspark.sql import functions as F
+from pyspark.sql.pandas.types import from_arrow_schema
+
+from streaming import schemas
+from streaming.adapters.pulsar.entries import another_way
+from streaming.clients import admin_for
+from streaming.config.settings import Settings
+from udfs import columns as c
+from udfs.entry_ranges import Span, split
+from udfs.spark import found_row
+
+_ENTRIES_PER_TASK = 2000
+# of a record batch; a worker and the JVM hold a few of them at once
+_MOST_ROWS = 1000
+_MOST_BYTES = 8 * 1024 * 1024
+_TASK = f"{c.SOURCE} string, ledgers array<long>, firsts array<long>, lasts array<long>"
+
+
+@dataclass(frozen=True, slots=True)
+class ReadEntries:
+    """What an executor does with tasks: it reads their entries, and yields a row (schemas.MESSAGE) for each message."""
+
+    settings: Settings
+
+    def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """Yield record batches of a bounded size. Raises UnavailableError, RefusedError."""
+        rows: list[dict[str, object]] = []
+        size = 0
+        for row, row_bytes in self._rows(batches):
+            rows.append(row)
+            size += row_bytes
+            if len(rows) >= _MOST_ROWS or size >= _MOST_BYTES:
+                yield pa.RecordBatch.from_pylist(rows, schema=schemas.MESSAGE)
+                rows, size = [], 0
+        yield pa.RecordBatch.from_pylist(rows, schema=schemas.MESSAGE)
+
+    def _rows(self, batches: Iterable[pa.RecordBatch]) -> Iterator[tuple[dict[str, object], int]]:
+        most_bytes = self.settings.service.max_request_bytes
+        with admin_for(self.settings) as admin:
+            for batch in batches:
+                for source, *spans in zip(*(column.to_pylist() for column in batch.columns), strict=True):
+                    wanted = [Span(*each) for each in zip(*spans, strict=True)]
+                    for position, found in another_way(self.settings.pulsar, admin, source, wanted):
+                        yield (
+                            found_row(source, position, found, most_bytes),
+                            min(len(found.content.payload), most_bytes),
+                        )
+
+
+def rows_of(spark: SparkSession, settings: Settings, wanted: Mapping[str, Sequence[Span]]) -> DataFrame:
+    """Return the messages of these entries (by partition) as rows of schemas.MESSAGE, each source's rows numbered."""
+    tasks = [
+        (
+            partition,
+            [span.ledger for span in spans],
+            [span.first for span in spans],
+            [span.last for span in spans],
+        )
+        for partition, each in wanted.items()
+        for spans in split(each, _ENTRIES_PER_TASK)
+    ]
+    # a Spark partition for each task
+    planned = spark.createDataFrame(spark.sparkContext.parallelize(tasks, max(len(tasks), 1)), _TASK)
+    return numbered(planned.mapInArrow(ReadEntries(settings), from_arrow_schema(schemas.MESSAGE)))
+
+
+def numbered(rows: DataFrame) -> DataFrame:
+    """Number each source's rows by their positions, a large one as several rows (schemas.ROWS), as udfs.spark does."""
+    upto = Window.partitionBy(c.SOURCE).orderBy(*c.POSITION).rowsBetween(Window.unboundedPreceding, Window.currentRow)
+    numbers = (F.sum(F.expr(schemas.ROWS)).over(upto) - F.lit(1)).cast("long")
+    return rows.withColumn(c.ROW, numbers).select(*schemas.MESSAGE.names)

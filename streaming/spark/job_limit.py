@@ -1,0 +1,66 @@
+"""A limit to how long Spark jobs may run: the connector reads some batches without an end.
+
+Only the time counts in which one of their tasks runs: jobs wait for others' tasks to end, and that is nobody's fault.
+"""
+
+import contextlib
+import threading
+import uuid
+from collections.abc import Iterator
+
+from pyspark.sql import SparkSession
+
+from streaming.errors import ReaperError
+
+_GROUP = "spark.jobGroup.id"
+_LOOK_S = 0.5
+
+
+@contextlib.contextmanager
+def limited(spark: SparkSession, seconds: float, what: str) -> Iterator[None]:
+    """Cancel the jobs that this thread runs in the block once they have run so long; then raise ReaperError.
+
+    It is no UnavailableError: to wait and try again would take as long once more.
+    """
+    context = spark.sparkContext
+    group = context.getLocalProperty(_GROUP)  # a streaming query's jobs have one, by which its stop cancels them
+    if not group:
+        group = str(uuid.uuid4())
+        context.setJobGroup(group, what)
+    watch = _Watch(spark, group, seconds)
+    watch.thread.start()
+    try:
+        yield
+    except Exception as error:
+        if watch.is_over:
+            raise ReaperError(f"{what} took longer than {seconds:.0f} s and was given up") from error
+        raise
+    finally:
+        watch.ended.set()
+        watch.thread.join()
+
+
+class _Watch:
+    def __init__(self, spark: SparkSession, group: str, seconds: float) -> None:
+        self._context = spark.sparkContext
+        self._tracker = self._context.statusTracker()
+        self._group = group
+        self._left_s = seconds
+        self.ended = threading.Event()
+        self.is_over = False
+        self.thread = threading.Thread(target=self._run, name="job-limit", daemon=True)
+
+    def _run(self) -> None:
+        while not self.ended.wait(_LOOK_S):
+            if self._is_running():
+                self._left_s -= _LOOK_S
+            if self._left_s <= 0:
+                self.is_over = True
+                self._context.cancelJobGroup(self._group)
+                return
+
+    def _is_running(self) -> bool:
+        jobs = set(self._tracker.getJobIdsForGroup(self._group)) & set(self._tracker.getActiveJobsIds())
+        infos = (self._tracker.getJobInfo(job) for job in jobs)
+        stages = (self._tracker.getStageInfo(stage) for info in infos if info is not None for stage in info.stageIds)
+        return any(stage is not None and stage.numActiveTasks > 0 for stage in stages)

@@ -1,0 +1,339 @@
+"""Messages drawn at random over all that a producer can set, by each client, the same ones for the same seed.
+
+A drawn message is published by one call; what a client or the broker refuses raises one of REFUSED. Beside what is
+drawn field by field stand the kinds of odd_messages.py.
+"""
+
+import random
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any
+
+import pulsar
+
+from tests.integration.java_producer import JavaError, message
+from tests.integration.odd_messages import MIB, NEEDS_TRANSACTIONS, ODD, Senders
+from tests.integration.raw_producer import RefusedByBrokerError
+from tests.pulsar_fields import Value, key_value, metadata, single
+from udfs.retry import (
+    COPY_ID,
+    DELAY_TIME,
+    ORIGIN_MESSAGE_ID,
+    REAL_TOPIC,
+    REASON,
+    RECONSUMETIMES,
+    RETRY_TOPIC,
+)
+from udfs.sightings import OWNER_ABSENT_SINCE
+
+REFUSED = (RefusedByBrokerError, JavaError, pulsar.PulsarException, OSError, ValueError, TypeError, OverflowError)
+
+LONGS = (0, 1, -1, 2, 7, 127, 1 << 31, (1 << 31) - 1, 1 << 32, 1 << 53, 1 << 62, (1 << 63) - 1, -(1 << 63))
+# up to the largest that an unsigned field of the Python client takes
+UNSIGNED = tuple(each for each in LONGS if each >= 0)
+TEXTS = (
+    "",
+    "k",
+    "key with blanks",
+    "no base64!",
+    "a" * 5000,
+    "\u00e4\u20ac\U0001f600",
+    "\x00\x1b[2J",
+    "[blink]x[/]",
+    "../..",
+)
+COMPRESSIONS = ("LZ4", "ZLIB", "ZSTD", "SNAPPY")
+SCHEMAS = ("STRING", "JSON", "AVRO", "KEY_VALUE_INLINE", "KEY_VALUE_SEPARATED")
+# what our own copies carry, too; a delay is short, so that nobody who waits until all is done waits for a week
+OURS: Mapping[str, tuple[str, ...]] = {
+    RECONSUMETIMES: ("0", "1", "2", "3", "1000000", "-1", "x", "9" * 400),
+    DELAY_TIME: ("0", "1", "1500", "-600000", "1e9", "\u0665", ""),
+    REAL_TOPIC: ("persistent://nobody/reaper/other", "no topic", "", "x" * 5000),
+    ORIGIN_MESSAGE_ID: ("9:9:9", "9:9:9:9:9", "nonsense", ""),
+    RETRY_TOPIC: ("persistent://nobody/reaper/other-RETRY",),
+    OWNER_ABSENT_SINCE: (f"1:{'0' * 64}", "1", ":", "9" * 99),
+    REASON: ("NOT_JSON", "[red]x[/red]", "\x1b[31m"),
+    COPY_ID: ("another-table/1", f"another-table/{1 << 62}", "/", "x"),
+}
+
+_NUMBERS = (
+    "sequence_id",
+    "publish_time",
+    "compression",
+    "uncompressed_size",
+    "num_messages_in_batch",
+    "event_time",
+    "partition_key_b64_encoded",
+    "deliver_at_time",
+    "marker_type",
+    "txnid_least_bits",
+    "txnid_most_bits",
+    "highest_sequence_id",
+    "null_value",
+    "num_chunks_from_msg",
+    "total_chunk_msg_size",
+    "chunk_id",
+    "null_partition_key",
+)
+_BYTES = (
+    "producer_name",
+    "replicated_from",
+    "partition_key",
+    "encryption_algo",
+    "encryption_param",
+    "schema_version",
+    "ordering_key",
+    "uuid",
+)
+_SINGLE_NUMBERS = (
+    "payload_size",
+    "compacted_out",
+    "event_time",
+    "partition_key_b64_encoded",
+    "sequence_id",
+    "null_value",
+)
+
+
+@dataclass(frozen=True)
+class Drawn:
+    """A message to be published. kind: of odd_messages.py, or the client that publishes it. said: for a person.
+
+    may_wait: it may say that it was published in the future, so that a retry would not be due before.
+    """
+
+    kind: str
+    said: str
+    publish: Callable[[Senders, str], None]
+    may_wait: bool = False
+
+
+class Drawer:
+    """Draws one message after the other. only: kinds to draw from (none: all). transactions: the broker has them."""
+
+    def __init__(self, chance: random.Random, *, transactions: bool, only: Sequence[str] = ()) -> None:
+        self._chance = chance
+        self._transactions = transactions
+        self._clients: dict[str, Callable[[bytes], Drawn]] = {
+            "python": self._python,
+            "java": self._java,
+            "raw": self._raw,
+            "raw batch": self._raw_batch,
+            "raw bytes": self._raw_bytes,
+        }
+        known = [kind for kind in ODD if transactions or kind not in NEEDS_TRANSACTIONS]
+        self.kinds = [kind for kind in (*known, *self._clients) if not only or kind in only]
+        if not self.kinds:
+            raise ValueError(f"{only}: none of these kinds can be drawn")
+
+    def kind(self) -> str:
+        """Draw a kind: half of them are drawn field by field."""
+        fieldwise = [kind for kind in self.kinds if kind in self._clients]
+        named = [kind for kind in self.kinds if kind not in self._clients]
+        return self._chance.choice(fieldwise if fieldwise and (not named or self._is(0.5)) else named)
+
+    def draw(self, kind: str, request: bytes) -> Drawn:
+        """Draw a message of a kind with that request in it, or with another payload where the kind has its own."""
+        if kind in self._clients:
+            return self._clients[kind](request)
+        return Drawn(kind, "", lambda send, topic: ODD[kind](send, topic, request), "publish_time" in kind)
+
+    def _is(self, share: float) -> bool:
+        return self._chance.random() < share
+
+    def _payload(self, request: bytes) -> bytes:
+        """Mostly the request; or what is none: nothing, nonsense, JSON that is deep, doubled or large, random bytes."""
+        if self._is(0.6):
+            return request
+        return self._chance.choice(
+            (
+                b"",
+                b"null",
+                b"[" * 5000,
+                b'{"ledgerId":1,"ledgerId":2}',
+                b'{"topicName":"' + b"t" * 100_000 + b'"}',
+                request[: len(request) // 2],
+                request + b"\x00",
+                self._chance.randbytes(self._chance.choice((1, 100, 70_000))),
+                self._chance.randbytes(MIB) * (4 if self._is(0.2) else 1),
+            )
+        )
+
+    def _properties(self) -> dict[str, str]:
+        found = {self._chance.choice(TEXTS): self._chance.choice(TEXTS) for _ in range(self._chance.randrange(3))}
+        for name in self._chance.sample(sorted(OURS), self._chance.randrange(4)):
+            found[name] = self._chance.choice(OURS[name])
+        return found
+
+    def _some(self, drawn: Mapping[str, tuple[float, Callable[[], Any]]]) -> dict[str, Any]:
+        """Options, each with its share of being there."""
+        return {name: draw() for name, (share, draw) in drawn.items() if self._is(share)}
+
+    def _python(self, request: bytes) -> Drawn:
+        choice = self._chance.choice
+        how = self._some(
+            {
+                "compression_type": (
+                    0.4,
+                    lambda: getattr(pulsar.CompressionType, choice(("LZ4", "ZLib", "ZSTD", "SNAPPY"))),
+                )
+            }
+        )
+        each = self._some(
+            {
+                "properties": (0.5, self._properties),
+                "partition_key": (0.3, lambda: choice(TEXTS)),
+                "ordering_key": (0.2, lambda: choice(TEXTS)),
+                "event_timestamp": (0.2, lambda: choice(UNSIGNED)),
+                "sequence_id": (0.2, lambda: choice(UNSIGNED)),
+                "deliver_after": (0.2, lambda: timedelta(milliseconds=choice((0, 1, 1000, 10**12)))),
+            }
+        )
+        count, payload = 1, self._payload(request)
+        if self._is(0.4):
+            count = self._chance.randrange(1, 6)
+            how |= {"batching_enabled": True, "batching_max_messages": count, "batching_max_publish_delay_ms": 1000}
+        elif self._is(0.1):
+            how["chunking_enabled"] = True
+            payload = self._chance.randbytes(MIB) * 6
+
+        def publish(send: Senders, topic: str) -> None:
+            producer = send.python.create_producer(topic, **how)
+            try:
+                for _ in range(count):
+                    producer.send_async(payload, lambda *_: None, **each)
+                producer.flush()
+            finally:
+                producer.close()
+
+        return Drawn("python", _said(payload, count, how | each), publish)
+
+    def _java(self, request: bytes) -> Drawn:
+        choice, randbytes = self._chance.choice, self._chance.randbytes
+        payload: bytes | None = self._payload(request)
+        producer = self._some(
+            {
+                "compression": (0.4, lambda: choice(COMPRESSIONS)),
+                "encryption": (0.2, lambda: True),
+                "schema": (0.15, lambda: choice(SCHEMAS)),
+            }
+        )
+        options = self._some(
+            {
+                "properties": (0.4, self._properties),
+                "orderingKey": (0.2, lambda: randbytes(5)),
+                "eventTime": (0.2, lambda: choice(LONGS)),
+                "sequenceId": (0.2, lambda: choice(LONGS)),
+                "deliverAfterMs": (0.2, lambda: choice((0, 1000, 10**12))),
+            }
+        )
+        options |= choice(({}, {}, {"key": "a key"}, {"keyBytes": randbytes(9)}))
+        transaction = self._transaction()
+        count = 1
+        if self._is(0.4):
+            producer["batching"] = count = self._chance.randrange(2, 6)
+        elif self._is(0.2):
+            producer["chunkBytes"] = max(1, len(payload or b"") // 3)
+        if "schema" in producer:
+            payload = request
+        elif self._is(0.1):
+            payload = None
+
+        def publish(send: Senders, topic: str) -> None:
+            messages = [message(payload, **options) for _ in range(count)]
+            send.java.send(topic, *messages, producer=producer, transaction=transaction)
+
+        return Drawn("java", _said(payload, count, producer | options | {"transaction": transaction}), publish)
+
+    def _transaction(self) -> dict[str, Any] | None:
+        if not (self._transactions and self._is(0.3)):
+            return None
+        return {"end": self._chance.choice(("commit", "abort", "open")), "timeoutMs": 20_000}
+
+    def _fields(self, most: int) -> dict[str, Value]:
+        found: dict[str, Value] = {}
+        for name in self._chance.sample(
+            (*_NUMBERS, *_BYTES, "properties", "encryption_keys"), self._chance.randrange(most)
+        ):
+            if name in _NUMBERS:
+                found[name] = self._chance.choice(LONGS)
+            elif name in _BYTES:
+                found[name] = self._chance.choice(
+                    (*(each.encode() for each in TEXTS), b"\xff\xfe", self._chance.randbytes(12))
+                )
+            else:
+                pairs = [(self._chance.choice((*TEXTS, *OURS)), self._chance.choice(TEXTS)) for _ in range(2)]
+                found[name] = [key_value(*pair) for pair in pairs]
+        return found
+
+    def _command(self) -> dict[str, Value]:
+        """Fields of CommandSend, which the broker itself reads."""
+        if self._is(0.85):
+            return {}
+        names = ("num_messages", "highest_sequence_id", "is_chunk", "marker")
+        return {name: self._chance.choice((0, 1, 5)) for name in self._chance.sample(names, 2)}
+
+    def _raw(self, request: bytes) -> Drawn:
+        fields: dict[str, Any] = self._fields(5)
+        command, payload = self._command(), self._payload(request)
+
+        def publish(send: Senders, topic: str) -> None:
+            send.raw.send(topic, payload, command, **fields)
+
+        said = _said(payload, 1, fields | {"command": str(command)})
+        return Drawn("raw", said, publish, "publish_time" in fields)
+
+    def _raw_batch(self, request: bytes) -> Drawn:
+        count = self._chance.randrange(1, 5)
+        batch = b""
+        said: list[Mapping[str, Value]] = []
+        for _ in range(count):
+            names = self._chance.sample(_SINGLE_NUMBERS, self._chance.randrange(3))
+            given: dict[str, Value] = {name: self._chance.choice(LONGS) for name in names}
+            if self._is(0.3):
+                given["properties"] = [key_value(*pair) for pair in self._properties().items()]
+            batch += single(self._payload(request) if self._is(0.3) else request, **given)
+            said.append(given)
+        if self._is(0.2):
+            batch = batch[: self._chance.randrange(len(batch))]
+        fields = self._fields(3)
+        fields["num_messages_in_batch"] = (
+            count if self._is(0.6) else self._chance.choice((count + 1, count - 1, *LONGS))
+        )
+
+        def publish(send: Senders, topic: str) -> None:
+            send.raw.send(topic, batch, None, **fields)
+
+        about = _said(batch, count, fields | {"singles": str(said)})
+        return Drawn("raw batch", about, publish, "publish_time" in fields)
+
+    def _raw_bytes(self, request: bytes) -> Drawn:
+        """Metadata that was right, and then bytes of it were changed, left out or put in."""
+        fields = {"producer_name": "raw", "sequence_id": 1, "publish_time": 1_700_000_000_000, **self._fields(4)}
+        written = bytearray(metadata(**fields))
+        for _ in range(self._chance.randrange(1, 4)):
+            at = self._chance.randrange(len(written) or 1)
+            match self._chance.randrange(3):
+                case 0 if written:
+                    written[at % len(written)] ^= 1 << self._chance.randrange(8)
+                case 1:
+                    del written[at : at + self._chance.randrange(5)]
+                case _:
+                    written[at:at] = self._chance.randbytes(self._chance.randrange(5))
+        changed = bytes(written)
+
+        def publish(send: Senders, topic: str) -> None:
+            send.raw.send_bytes(topic, changed, request)
+
+        return Drawn("raw bytes", changed.hex()[:400], publish, may_wait=True)
+
+
+def _said(payload: bytes | None, count: int, given: Mapping[str, Any]) -> str:
+    size = "null" if payload is None else f"{len(payload)} bytes"
+    return f"{count} x {size}, { ({name: _short(value) for name, value in given.items() if value}) }"
+
+
+def _short(value: Any) -> str:
+    text = repr(value)
+    return text if len(text) < 200 else f"{text[:200]}\u2026"

@@ -1,0 +1,334 @@
+"""Whatever anyone publishes, on whichever topic: each message ends in one receipt, and requests in order do not wait.
+
+Odd messages are drawn (drawn_messages.py) and published to the listed request topic, a tenant's own, RETRY and the DLQ,
+beside requests in order. LEDGER_REAPER_FUZZ_SEED draws the same messages again, LEDGER_REAPER_FUZZ_SECONDS says for how
+long, and LEDGER_REAPER_FUZZ_KINDS (with commas between) draws from some kinds only. The seed is printed.
+"""
+
+import json
+import os
+import random
+import re
+import statistics
+import subprocess
+import sys
+import time
+import uuid
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+from streaming.adapters.pulsar.entries import another_way
+from streaming.clients import admin_for
+from streaming.sandbox import ledgers, topics
+from streaming.sandbox.cluster import Cluster, down, up
+from streaming.state import receipts
+from streaming.topics.setup import ensure_topics
+from tests.integration.conftest import Deploy, Deployment, deployment, kill, leak, payload, stop, wait_until
+from tests.integration.drawn_messages import REFUSED, Drawer
+from tests.integration.odd_messages import Senders, senders
+from udfs import columns as c
+from udfs.entry_ranges import Range, spans_of
+from udfs.formats.internal_stats import BEFORE_ALL
+from udfs.records import Outcome
+from udfs.retry import COPY_ID
+from udfs.undelivered import Found
+
+SECONDS, SEED, KINDS = (os.environ.get(f"LEDGER_REAPER_FUZZ_{name}", "") for name in ("SECONDS", "SEED", "KINDS"))
+EVERYTHING = (1 << 62, 1 << 62)
+ANSWERED_WITHIN_S = 150
+# what is in these messages is not to be acted on, whatever it says
+NOT_ACTED_ON = {
+    "aborted",
+    "encrypted",
+    "encrypted_and_compressed",
+    "encrypted_batch",
+    "said_to_be_encrypted",
+    "marker_with_a_request_in_it",
+    "open_and_no_coordinator_knows",
+}
+
+Place = tuple[str, int, int, int]
+"""A message: its partition, ledger, entry, and index in a producer's batch (-1: it was sent alone)."""
+
+
+@dataclass
+class Arena:
+    """A service with a listed request topic and two tenants' own ones; odd messages go to all but the rival's.
+
+    owners: the topic that each request topic's honest requests name. in_use: ledgers that topics use.
+    kept: leaked ledgers that no message names which may be acted on.
+    """
+
+    cluster: Cluster
+    service: Deployment
+    owners: dict[str, str]
+    odd_topics: list[str]
+    foreign: str
+    in_use: set[int]
+    kept: set[int] = field(default_factory=set)
+    asked: dict[int, tuple[str, float]] = field(default_factory=dict)
+    told: list[str] = field(default_factory=list)
+    refused: Counter[str] = field(default_factory=Counter)
+    sent: Counter[str] = field(default_factory=Counter)
+
+    @property
+    def record(self) -> str:
+        """What was published last, for whoever has to find out which of them it was."""
+        return "\n".join(["published last:", *self.told[-40:]])
+
+
+def test_the_same_seed_draws_the_same_messages() -> None:
+    def drawn(seed: int) -> list[tuple[str, str]]:
+        drawer = Drawer(random.Random(seed), transactions=True)
+        return [(each.kind, each.said) for each in (drawer.draw(drawer.kind(), b"{}") for _ in range(300))]
+
+    assert drawn(5) == drawn(5) != drawn(6)
+
+
+@pytest.mark.cluster
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+def test_odd_messages_of_half_a_minute_stop_nobody(cluster: Cluster, deploy: Deploy, tmp_path: Path) -> None:
+    _fuzz(_arena(cluster, deploy()), tmp_path, float(SECONDS or 30), transactions=False)
+
+
+@pytest.mark.cluster
+@pytest.mark.long
+@pytest.mark.timeout(7200)
+def test_odd_messages_of_twenty_minutes_stop_nobody_nor_do_transactions(tmp_path: Path) -> None:
+    home = tmp_path / "cluster"
+    cluster = up(home, broker_settings={"transactionCoordinatorEnabled": "true"})
+    here = tmp_path / "service"
+    here.mkdir()
+    try:
+        _fuzz(_arena(cluster, deployment(cluster, here)), tmp_path, float(SECONDS or 1200), transactions=True)
+    finally:
+        down(home)
+
+
+def _say(text: str) -> None:
+    sys.stdout.write(f"{text}\n")
+    sys.stdout.flush()
+
+
+def _arena(cluster: Cluster, service: Deployment) -> Arena:
+    """Make tenants, topics and the ledgers that they use."""
+    suffix = uuid.uuid4().hex[:8]
+    acme, rival = f"acme-{suffix}", f"rival-{suffix}"
+    known = json.loads(topics.admin(cluster, "GET", "clusters"))
+    for tenant in (acme, rival):
+        topics.admin(cluster, "PUT", f"tenants/{tenant}", {"allowedClusters": known, "adminRoles": []})
+        topics.admin(cluster, "PUT", f"namespaces/{tenant}/reaper")
+    pattern = f'requests_pattern = "persistent://({acme}|{rival})/reaper/d"'
+    service.config.write_text(service.config.read_text().replace("[two_phase]", f"{pattern}\n[two_phase]"))
+    named = service.settings.topics
+    acmes, rivals = f"persistent://{acme}/reaper/d", f"persistent://{rival}/reaper/d"
+    owners = {
+        named.requests[0]: f"persistent://public/default/fuzz-{suffix}",
+        acmes: f"persistent://{acme}/reaper/data",
+        rivals: f"persistent://{rival}/reaper/data",
+    }
+    in_use: set[int] = set()
+    for owner in owners.values():
+        topics.fill(cluster, owner, 2, ["s"])
+        in_use |= {*topics.data_ledgers(cluster, owner), *topics.cursor_ledgers(cluster, owner).values()} - {-1}
+    with admin_for(service.settings) as admin:
+        ensure_topics(admin, service.settings)
+        for topic in (acmes, rivals):
+            admin.create_partitioned_topic(topic, 2)
+            admin.ensure_subscription(topic, named.subscription)
+    odd = [named.requests[0], acmes, named.retry, named.dead_letter]
+    return Arena(cluster, service, owners, odd, owners[rivals], in_use)
+
+
+def _fuzz(arena: Arena, here: Path, seconds: float, *, transactions: bool) -> None:
+    seed = int(SEED or random.SystemRandom().randrange(1 << 32))
+    _say(f"LEDGER_REAPER_FUZZ_SEED={seed} LEDGER_REAPER_FUZZ_SECONDS={seconds:.0f}")
+    chance = random.Random(seed)
+    drawer = Drawer(chance, transactions=transactions, only=[each for each in KINDS.split(",") if each])
+    service, log = arena.service, here / "run.log"
+    with _telling(arena, seed), senders(arena.cluster.addresses.pulsar, transactions=transactions) as send:
+        running = service.start("run", log=log)
+        requests = partial(_unanswered_requests, arena)
+        answered = partial(_until_none, requests, running, log, seconds=ANSWERED_WITHIN_S)
+        try:
+            _ask(arena, send)
+            answered()
+            ends_s = time.monotonic() + seconds
+            while time.monotonic() < ends_s:
+                for _ in range(chance.randrange(1, 9)):
+                    _publish_odd(arena, send, chance, drawer)
+                _ask(arena, send)
+                answered()
+            _until_none(partial(_unanswered, arena), running, log, seconds=300)
+            stop(running)
+        finally:
+            kill(running)
+        service.run("run", "--until-idle", seconds=400)
+        _look_at(arena)
+
+
+@contextmanager
+def _telling(arena: Arena, seed: int) -> Iterator[None]:
+    """Add to a failure what is needed to have it again."""
+    try:
+        yield
+    except BaseException as error:
+        error.add_note(f"LEDGER_REAPER_FUZZ_SEED={seed}\n{arena.record}")
+        raise
+    finally:
+        _say(f"published: {dict(arena.sent)}\nrefused: {dict(arena.refused)}")
+
+
+def _partitions(arena: Arena, topic: str) -> list[str]:
+    with admin_for(arena.service.settings) as admin:
+        return [f"{topic}-partition-{number}" for number in range(admin.partitions(topic) or 0)]
+
+
+def _publish_odd(arena: Arena, send: Senders, chance: random.Random, drawer: Drawer) -> None:
+    topic = chance.choice(arena.odd_topics)
+    partition = chance.choice(_partitions(arena, topic))
+    kind = drawer.kind()
+    drawn = drawer.draw(kind, _kept(arena) if kind in NOT_ACTED_ON else _request(arena, chance, topic))
+    if drawn.may_wait and topic == arena.service.settings.topics.retry:
+        partition = f"{arena.service.settings.topics.requests[0]}-partition-0"
+    said = f"{drawn.kind} on {partition}: {drawn.said}"
+    try:
+        drawn.publish(send, partition)
+    except REFUSED as error:
+        arena.refused[drawn.kind] += 1
+        said += f"  REFUSED: {str(error)[:100]}"
+        send.raw.connect_anew()
+    arena.sent[drawn.kind] += 1
+    arena.told.append(said)
+
+
+def _request(arena: Arena, chance: random.Random, topic: str) -> bytes:
+    """A request: of a ledger in use, of the rival's leaked one (from its neighbour's topic only), or of none."""
+    owner = arena.owners.get(topic, next(iter(arena.owners.values())))
+    match chance.randrange(3):
+        case 0:
+            return payload(owner, chance.choice(sorted(arena.in_use)))
+        case 1 if topic not in arena.service.settings.topics.requests and topic in arena.owners:
+            return _kept(arena)
+        case _:
+            return payload(owner, 4 * 10**15 + chance.randrange(1000))
+
+
+def _kept(arena: Arena) -> bytes:
+    """A request for a leaked ledger of the rival's, sent in such a way that it must not be acted on."""
+    (ledger_id,) = leak(arena.cluster, arena.foreign, 1)
+    arena.kept.add(ledger_id)
+    return payload(arena.foreign, ledger_id)
+
+
+def _ask(arena: Arena, send: Senders) -> None:
+    """One request in order on each request topic, for a ledger that has really leaked."""
+    for topic, owner in arena.owners.items():
+        (ledger_id,) = leak(arena.cluster, owner, 1)
+        producer = send.python.create_producer(topic)
+        producer.send(payload(owner, ledger_id))
+        producer.close()
+        arena.asked[ledger_id] = (topic, time.time())
+
+
+def _answers(arena: Arena) -> dict[int, int]:
+    """Ledgers that were deleted, and when (ms)."""
+    rows = receipts.rows(arena.service.settings.state.dir, columns=[c.LEDGER_ID, c.OUTCOME, c.AT_MS])
+    return {row[c.LEDGER_ID]: row[c.AT_MS] for row in rows if row[c.OUTCOME] == Outcome.DELETED}
+
+
+def _unanswered_requests(arena: Arena) -> list[tuple[str, int]]:
+    """Requests in order without an answer: topic and ledger."""
+    found = _answers(arena)
+    return [(topic, ledger_id) for ledger_id, (topic, _asked) in arena.asked.items() if ledger_id not in found]
+
+
+def _until_none(
+    left: Callable[[], Sequence[object]], running: subprocess.Popen[bytes], log: Path, *, seconds: float
+) -> None:
+    """Wait until nothing is left; a failure says what is."""
+    try:
+        wait_until(lambda: not left(), running, log, seconds=seconds)
+    except AssertionError as error:
+        error.add_note("without an answer: " + "\n".join(str(each) for each in left()[:20]))
+        raise
+
+
+def _stored(arena: Arena, topic: str) -> dict[Place, Found]:
+    """Every message of a topic, read without Pulsar's client, which some of them would end."""
+    settings = arena.service.settings
+    with admin_for(settings) as admin:
+        return {
+            (partition, *position, found.batch_index): found
+            for partition in _partitions(arena, topic)
+            for position, found in another_way(
+                settings.pulsar,
+                admin,
+                partition,
+                list(spans_of(admin.internal_stats(partition).ledgers, Range(BEFORE_ALL, EVERYTHING))),
+            )
+        }
+
+
+def _answered(arena: Arena) -> Counter[Place]:
+    rows = receipts.rows(arena.service.settings.state.dir, columns=list(c.POSITION))
+    return Counter(
+        (row[c.SOURCE], row[c.POSITION_LEDGER], row[c.POSITION_ENTRY], row[c.POSITION_BATCH]) for row in rows
+    )
+
+
+def _unanswered(arena: Arena) -> list[Place]:
+    """Messages without a receipt, on the topics whose messages have one."""
+    known = _answered(arena)
+    read = [*arena.owners, arena.service.settings.topics.retry]
+    return [place for topic in read for place in _stored(arena, topic) if place not in known]
+
+
+def _look_at(arena: Arena) -> None:
+    """Every promise that can be seen from outside, once nothing is left to do."""
+    service = arena.service
+    known = _answered(arena)
+    stored = {place for topic in (*arena.owners, service.settings.topics.retry) for place in _stored(arena, topic)}
+    assert [place for place, count in known.items() if count > 1] == [], "several receipts for one message"
+    assert sorted(stored - known.keys()) == [], "no receipt"
+    assert sorted(known.keys() - stored) == [], "a receipt for what is no message"
+
+    rows = list(receipts.rows(service.settings.state.dir, columns=[c.OUTCOME]))
+    outcomes = Counter(row[c.OUTCOME] for row in rows)
+    for outcome, topic in (
+        (Outcome.RETRY, service.settings.topics.retry),
+        (Outcome.DEAD_LETTER, service.settings.topics.dead_letter),
+    ):
+        copies = Counter(filter(None, (_copy_id(found) for found in _stored(arena, topic).values())))
+        assert copies.total() == len(copies) == outcomes[outcome], f"{outcome}: {copies.most_common(3)}"
+
+    left = ledgers.every_ledger(arena.cluster).keys()
+    assert sorted((arena.in_use | arena.kept) - left) == [], "deleted, and nobody could ask for it"
+    assert sorted(arena.asked.keys() & left) == [], "asked for in order, and still there"
+
+    for command in ("check", "backlog", "receipts --json", "dlq list"):
+        said = service.run(*command.split())
+        assert "PROBLEM" not in said, said[-3000:]
+    _tell_waits(arena)
+
+
+def _copy_id(found: Found) -> str | None:
+    written = found.content.properties.get(COPY_ID, "")
+    return written if re.fullmatch(r"[0-9a-f-]{36}/\d+", written) else None
+
+
+def _tell_waits(arena: Arena) -> None:
+    answers = _answers(arena)
+    for topic in arena.owners:
+        waits = sorted(answers[n] / 1000 - asked for n, (where, asked) in arena.asked.items() if where == topic)
+        _say(
+            f"{topic}: {len(waits)} requests in order waited {statistics.median(waits):.1f} s (median), "
+            f"{waits[-1]:.1f} s at most"
+        )

@@ -1,0 +1,178 @@
+"""Whether a batch was delivered whole: what lacks is read another way, to the entry, and reading has a limit."""
+
+import json
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.pandas.types import from_arrow_schema
+
+from streaming import schemas
+from streaming.adapters.memory.pulsar import MemoryPulsar
+from streaming.config.load import load
+from streaming.config.settings import Settings
+from streaming.errors import ReaperError
+from streaming.queries import another_way
+from streaming.queries.completion import Completion
+from streaming.queries.names import checkpoint_of
+from streaming.schemas import REQUESTS
+from streaming.spark.job_limit import limited
+from tests.pulsar_fields import entry
+from tests.unit.adapters.pulsar.frame_broker import Partition, serving
+from udfs import columns as c
+from udfs.entry_ranges import Span
+from udfs.proto.message_id_pb2 import MessageIdData
+
+pytestmark = pytest.mark.spark
+
+TOPIC = "persistent://pulsar/system/__ledger_deletion"
+FIRST, SECOND = f"{TOPIC}-partition-0", f"{TOPIC}-partition-1"
+Place = tuple[str, int, int, int]
+
+
+def _rows(spark: SparkSession, places: Sequence[Place]) -> DataFrame:
+    blank = dict.fromkeys(schemas.MESSAGE.names)
+    columns = (c.SOURCE, c.POSITION_LEDGER, c.POSITION_ENTRY, c.POSITION_BATCH)
+    rows = [tuple((blank | dict(zip(columns, place, strict=True)) | {c.ROW: 0}).values()) for place in places]
+    return spark.createDataFrame(rows, from_arrow_schema(schemas.MESSAGE))
+
+
+class World:
+    """A batch 1 that is to read behind 5:1 up to 6:1 of the first partition, and up to 8:0 of the second one."""
+
+    def __init__(self, spark: SparkSession, settings: Settings) -> None:
+        self.spark = spark
+        self.asked: dict[str, list[Span]] = {}
+        pulsar = MemoryPulsar()
+        pulsar.known_namespaces.add("pulsar/system")
+        pulsar.create_partitioned_topic(TOPIC, 2)
+        pulsar.partition(FIRST).ledgers = {5: 4, 6: 3}
+        pulsar.partition(SECOND).ledgers = {8: 1}
+        checkpoint = Path(checkpoint_of(settings, REQUESTS))
+        self._begin(checkpoint, 0, {FIRST: (5, 1)})
+        self._begin(checkpoint, 1, {FIRST: (6, 1), SECOND: (8, 0)})
+        (checkpoint / "commits").mkdir()
+        (checkpoint / "commits" / "0").write_text("v1\n{}")
+        self.completion = Completion(spark, settings, pulsar, self._read)
+
+    def _begin(self, checkpoint: Path, number: int, upto: Mapping[str, tuple[int, int]]) -> None:
+        (checkpoint / "offsets").mkdir(parents=True, exist_ok=True)
+        offsets = {
+            partition: [*MessageIdData(ledgerId=ledger, entryId=last).SerializeToString()]
+            for partition, (ledger, last) in upto.items()
+        }
+        (checkpoint / "offsets" / str(number)).write_text(f"v1\n{{}}\n{json.dumps(offsets)}")
+
+    def _read(self, spans: Mapping[str, Sequence[Span]]) -> DataFrame:
+        self.asked = {partition: list(each) for partition, each in spans.items()}
+        places = [
+            (partition, span.ledger, number, -1)
+            for partition, each in spans.items()
+            for span in each
+            for number in range(span.first, span.last + 1)
+        ]
+        return _rows(self.spark, places)
+
+    def complete(self, *places: Place) -> list[tuple[Any, ...]]:
+        rows = self.completion(REQUESTS, 1, _rows(self.spark, places))
+        return sorted(tuple(row[name] for name in (*c.POSITION, c.ROW)) for row in rows.collect())
+
+
+@pytest.fixture
+def world(spark: SparkSession, tmp_path: Path) -> World:
+    file = tmp_path / "config.toml"
+    file.write_text(f'[checkpoints]\ndir = "{tmp_path}/checkpoints"\n')
+    return World(spark, load(file))
+
+
+WHOLE: list[Place] = [
+    (FIRST, 5, 2, -1),
+    (FIRST, 5, 3, 0),
+    (FIRST, 5, 3, 1),
+    (FIRST, 6, 0, -1),
+    (FIRST, 6, 1, -1),
+    (SECOND, 8, 0, -1),
+]
+
+
+def test_a_batch_that_was_delivered_whole_stays_as_it_is(world: World) -> None:
+    twice_and_before = [WHOLE[0], (FIRST, 5, 1, -1)]
+    delivered = _rows(world.spark, [*WHOLE, *twice_and_before])
+    assert world.completion(REQUESTS, 1, delivered) is delivered
+    assert world.asked == {}
+
+
+@pytest.mark.parametrize(
+    ("lacking", "asked"),
+    [
+        pytest.param([WHOLE[0]], {FIRST: [Span(5, 2, 2)]}, id="the first of a ledger"),
+        pytest.param([WHOLE[4]], {FIRST: [Span(6, 1, 1)]}, id="the last of a range"),
+        pytest.param([WHOLE[1]], {FIRST: [Span(5, 3, 3)]}, id="a message within a producer's batch"),
+        pytest.param([WHOLE[5]], {SECOND: [Span(8, 0, 0)]}, id="all of a partition"),
+        pytest.param(WHOLE, {FIRST: [Span(5, 2, 3), Span(6, 0, 1)], SECOND: [Span(8, 0, 0)]}, id="everything"),
+    ],
+)
+def test_what_lacks_is_read_another_way_and_counted_in(
+    world: World, lacking: list[Place], asked: dict[str, list[Span]]
+) -> None:
+    delivered = [place for place in WHOLE if place not in lacking]
+    found = world.complete(*delivered)
+    assert world.asked == asked
+    read = {
+        (source, span.ledger, n) for source, each in asked.items() for span in each for n in (span.first, span.last)
+    }
+    assert {row[:3] for row in found} == {place[:3] for place in delivered} | read
+    of_first = [row[4] for row in found if row[0] == FIRST]
+    assert sorted(of_first) == list(range(len(of_first)))
+
+
+def test_what_was_delivered_from_outside_of_the_range_stands_for_nothing(world: World) -> None:
+    world.complete(*WHOLE[1:], (FIRST, 5, 1, -1), (FIRST, 6, 2, -1))
+    assert world.asked == {FIRST: [Span(5, 2, 2)]}
+
+
+def test_a_batch_that_the_checkpoint_does_not_know_is_not_taken_for_whole(world: World) -> None:
+    with pytest.raises(ReaperError, match="batch 7"):
+        world.completion(REQUESTS, 7, _rows(world.spark, WHOLE))
+
+
+def test_reading_that_does_not_end_is_given_up(spark: SparkSession) -> None:
+    def sleeps(batches: Any) -> Any:
+        time.sleep(120)
+        yield from batches
+
+    began_s = time.monotonic()
+    given_up = pytest.raises(ReaperError, match=r"requests, batch 1: reading took longer than 1 s")
+    with given_up, limited(spark, 1, "requests, batch 1: reading"):
+        spark.range(2).mapInArrow(sleeps, "id long").count()
+    assert time.monotonic() - began_s < 100
+
+
+def test_what_ends_in_time_or_fails_of_itself_is_left_alone(spark: SparkSession) -> None:
+    with limited(spark, 60, "reading"):
+        assert spark.range(3).count() == 3
+    with pytest.raises(ValueError, match="a bug"), limited(spark, 60, "reading"):
+        raise ValueError("a bug")
+
+
+def test_entries_become_rows_in_the_executors_and_a_dead_letter_says_why(spark: SparkSession, tmp_path: Path) -> None:
+    request = json.dumps(
+        {"topicName": "t/ns/persistent/x", "ledgerComponent": "MANAGED_LEDGER", "ledgerType": "LEDGER", "ledgerId": 7}
+    ).encode()
+    odd = entry(request, encryption_keys=[b""], publish_time=1 << 62)
+    stored = {(7, number): odd if number == 4500 else entry(request) for number in range(4501)}
+    with serving(Partition(stored, (7, 4500))) as partition:
+        base = load(None)
+        pulsar = base.pulsar.model_copy(update={"service_url": partition.url, "admin_url": "http://127.0.0.1:1"})
+        settings = base.model_copy(update={"pulsar": pulsar})
+        rows = another_way.rows_of(spark, settings, {FIRST: [Span(7, 0, 4500)], SECOND: []})
+        found = {row[c.POSITION_ENTRY]: row.asDict() for row in rows.collect()}
+    assert sorted(found) == list(range(4501))
+    assert [found[number][c.ROW] for number in range(4501)] == list(range(4501))
+    assert (found[0][c.REFERENCE_KEY], found[0][c.NO_REQUEST]) == ("data:t/ns/persistent/x", None)
+    last = found[4500]
+    assert (last[c.REFERENCE_KEY], last[c.TENANT], last[c.DUE_MS], bytes(last[c.PAYLOAD])) == (None, None, 0, request)
+    assert last[c.NO_REQUEST] == "ENCRYPTED: the payload is encrypted, and a request must not be"

@@ -1,0 +1,32 @@
+"""What is shown of parked lanes: a metric for each, and a note that names those that are parked now."""
+
+from pathlib import Path
+
+from streaming.deletion.board import Board
+from streaming.metrics import Metrics
+from streaming.state import lanes
+from streaming.state.lanes import ParkedLane
+
+LANE = ParkedLane("persistent://acme/reaper/d", "long overflow", 5)
+
+
+def test_a_lane_is_shown_until_it_is_read_again(tmp_path: Path) -> None:
+    metrics = Metrics()
+    board = Board(str(tmp_path), metrics)
+
+    def shown(query: str) -> float | None:
+        return metrics.registry.get_sample_value("ledger_deletion_lane_parked", {"query": query})
+
+    board.show("requests", LANE)
+    board.show("retry", LANE)
+    assert lanes.noted(str(tmp_path)) == {"requests": LANE, "retry": LANE}
+    board.show("requests", None)
+    assert (shown("requests"), shown("retry")) == (0, 1)
+    assert lanes.noted(str(tmp_path)) == {"retry": LANE}
+    board.show("requests", None)
+
+
+def test_what_an_earlier_run_has_noted_is_cleared(tmp_path: Path) -> None:
+    lanes.note(str(tmp_path), {"requests": LANE})
+    Board(str(tmp_path), Metrics()).clear()
+    assert lanes.noted(str(tmp_path)) == {}

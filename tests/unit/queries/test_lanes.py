@@ -1,0 +1,180 @@
+"""Parked lanes: when a rescue is made and when a query is begun, in which pauses, and when a lane is given up."""
+
+import itertools
+import threading
+from typing import Any
+
+import pytest
+
+from streaming.errors import SafetyError, StopRequestedError, UnavailableError
+from streaming.queries.lanes import LOOK_S, PAUSES_S, SOON_S, Lanes, Rescued
+from streaming.queries.names import Query
+from streaming.state.lanes import ParkedLane
+
+LANE = Query("requests-1", ("persistent://acme/reaper/d",))
+BUG, AWAY = Exception("a bug"), UnavailableError("no broker answers")
+
+
+class World:
+    """A lane on a clock of its own. answers: what rescues come to, in turn; the last one again and again."""
+
+    def __init__(self, *answers: Rescued | Exception, **options: Any) -> None:
+        self.now_s = 0.0
+        self.answers = list(answers)
+        self.rescues: list[float] = []
+        self.shown: list[ParkedLane | None] = []
+        self.lanes = Lanes(
+            self._rescue,
+            lambda _name, lane: self.shown.append(lane),
+            monotonic=lambda: self.now_s,
+            now_ms=lambda: 7,
+            **options,
+        )
+
+    def _rescue(self, _query: Query) -> Rescued:
+        self.rescues.append(self.now_s)
+        answer = self.answers.pop(0) if len(self.answers) > 1 else self.answers[0]
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    def step(self) -> bool | Exception:
+        made = self.lanes.step(LANE)
+        assert self.lanes.join(10)
+        return made
+
+    def until_begun(self, most_s: float = 10_000) -> float:
+        """Let time pass until the query is to begin; returns when that is."""
+        until_s = self.now_s + most_s
+        while self.now_s <= until_s:
+            if self.step() is True:
+                return self.now_s
+            self.now_s += 0.5
+        raise AssertionError("never begun")
+
+
+def test_a_lane_is_rescued_at_once_and_its_query_begins_when_the_rescue_is_over() -> None:
+    world = World(Rescued(has_news=True))
+    world.lanes.park(LANE, BUG)
+    assert world.lanes.rests(LANE)
+    assert world.step() is False
+    assert world.rescues == [0]
+    assert world.step() is True
+    assert LANE in world.lanes
+    assert not world.lanes.rests(LANE)
+    assert world.lanes.recover(LANE)
+    assert LANE not in world.lanes
+    assert not world.lanes.recover(LANE)
+    assert [lane and (lane.failures, lane.is_read) for lane in world.shown] == [(1, False), (0, True), None]
+    assert world.shown[0] == ParkedLane(LANE.topics[0], "a bug", 7, failures=1)
+
+
+def test_a_query_that_fails_again_and_again_is_begun_after_pauses_while_the_rescue_works() -> None:
+    world = World(Rescued(has_news=False))
+    begun = []
+    for _ in range(8):
+        world.lanes.park(LANE, BUG)
+        begun.append(world.until_begun())
+    pauses = [later - earlier for earlier, later in itertools.pairwise(begun)]
+    expected = [*SOON_S[1:], SOON_S[-1], SOON_S[-1]]
+    assert all(pause - 2 <= wanted <= pause for pause, wanted in zip(pauses, expected, strict=False)), pauses
+
+
+def test_a_lane_in_which_every_batch_has_to_be_rescued_is_not_slowed_down() -> None:
+    world = World(Rescued(has_news=True))
+    for _ in range(20):
+        world.lanes.park(LANE, BUG)
+        world.until_begun(most_s=3)
+
+
+@pytest.mark.parametrize(
+    ("failure", "longest_s"), [pytest.param(BUG, 600, id="of anything"), pytest.param(AWAY, 60, id="of an outage")]
+)
+def test_where_the_rescue_fails_too_the_query_is_begun_after_pauses_that_grow(
+    failure: Exception, longest_s: float
+) -> None:
+    world = World(failure)
+    begun = []
+    for _ in range(9):
+        world.lanes.park(LANE, BUG)
+        begun.append(world.until_begun())
+    pauses = [later - earlier for earlier, later in itertools.pairwise(begun)]
+    assert pauses[0] <= PAUSES_S[3]
+    assert all(earlier <= later for earlier, later in itertools.pairwise(pauses))
+    assert longest_s <= pauses[-1] <= longest_s + 2
+    last = world.shown[-1]
+    assert last is not None
+    assert not last.is_read
+
+
+def test_while_no_batch_can_be_planned_rescues_look_for_news_and_the_query_rests() -> None:
+    reached = {"persistent://acme/reaper/d-partition-0": (7, 3)}
+    waits = Rescued(has_news=False, may_begin=False, reached=reached)
+    world = World(Rescued(has_news=True, may_begin=False), *[waits] * 5, Rescued(has_news=True))
+    world.lanes.park(LANE, BUG)
+    world.until_begun()
+    between = [later - earlier for earlier, later in zip(world.rescues, world.rescues[1:], strict=False)]
+    assert len(world.rescues) == 7
+    assert all(LOOK_S <= each <= LOOK_S + 2 for each in between)
+
+
+def test_how_far_a_lane_without_a_batch_was_worked_off_is_told() -> None:
+    reached = {"persistent://acme/reaper/d-partition-0": (7, 3)}
+    world = World(Rescued(has_news=True, may_begin=False, reached=reached))
+    assert world.lanes.reached == {}
+    world.lanes.park(LANE, BUG)
+    for _ in range(2):
+        world.step()
+    assert world.lanes.reached == reached
+
+
+def test_a_lane_that_failed_too_often_is_given_up_where_somebody_waits_for_the_end() -> None:
+    world = World(AWAY, most_failures=4)
+    for number in range(3):
+        assert world.lanes.given_up == {}
+        world.lanes.park(LANE, BUG)
+        if number < 2:
+            world.until_begun()
+    for _ in range(4000):
+        assert world.step() is False
+        world.now_s += 0.5
+    assert list(world.lanes.given_up) == [LANE]
+
+
+def test_a_lane_that_comes_to_something_now_and_then_is_never_given_up() -> None:
+    world = World(Rescued(has_news=True), most_failures=4)
+    for _ in range(20):
+        world.lanes.park(LANE, BUG)
+        world.until_begun()
+    assert world.lanes.given_up == {}
+
+
+@pytest.mark.parametrize("failure", [SafetyError("look"), Exception("streaming.errors.FencedError: another")])
+def test_a_rescue_that_must_not_go_on_ends_the_service(failure: Exception) -> None:
+    world = World(failure)
+    world.lanes.park(LANE, BUG)
+    world.step()
+    assert isinstance(world.step(), SafetyError)
+
+
+def test_a_rescue_that_a_stop_ended_is_no_failure() -> None:
+    world = World(StopRequestedError())
+    world.lanes.park(LANE, BUG)
+    world.step()
+    assert world.step() is False
+    assert len(world.shown) == 1
+
+
+def test_a_stop_waits_for_rescues_no_longer_than_it_is_told() -> None:
+    ended = threading.Event()
+
+    def slow(_query: Query) -> Rescued:
+        ended.wait(30)
+        return Rescued(has_news=False)
+
+    lanes = Lanes(slow, lambda _name, _lane: None)
+    lanes.park(LANE, BUG)
+    lanes.step(LANE)
+    assert not lanes.join(0.05)
+    ended.set()
+    assert lanes.join(10)
