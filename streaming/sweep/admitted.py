@@ -46,9 +46,7 @@ class AdmittedOwners:
 
 def admitted_owners(rows: DataFrame, query: str, admission: Admission) -> Counter[tuple[str, str]]:
     """Count the requests in rows of schemas.MESSAGE that were admitted, by (tenant, reference key) of their owner."""
-    named = rows.where(F.col(c.REFERENCE_KEY).isNotNull()).select(
-        *c.POSITION, c.PAYLOAD, c.MESSAGE_PROPERTIES, c.REFERENCE_KEY, c.TENANT
-    )
+    named = rows.where(F.col(c.REFERENCE_KEY).isNotNull()).drop(c.MESSAGE_KEY)
     asked: Counter[tuple[str, str]] = Counter()
     for row in named.mapInArrow(AdmittedOwners(query, admission), from_arrow_schema(schemas.OWNER)).collect():
         asked[row[c.TENANT], row[c.REFERENCE_KEY]] += row[c.ASKED]
