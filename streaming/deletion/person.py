@@ -12,6 +12,7 @@ from typing import Any
 from streaming.clock import Clock
 from streaming.deletion.gate import Gate
 from streaming.deletion.retries import DueLoop
+from streaming.errors import UnavailableError
 from streaming.in_use.baseline import is_accepted
 from streaming.state.receipts import newest_answers
 from streaming.state.waiting import Waiting, origins
@@ -48,15 +49,17 @@ class WaitsForPerson:
     def why(self, only_retries_wait: Callable[[], bool]) -> str:
         """Return what a person has to do before anything goes on; "" where something goes on by itself.
 
-        only_retries_wait: whether nothing is left but retries that are not due. Raises UnavailableError.
+        only_retries_wait: whether nothing is left but retries that are not due. Where a service that would tell is away,
+        we wait on.
         """
         if held := self.gate.held:
             return held if "ledger-reaper resume" in held else f"{held}; `ledger-reaper resume` ends the pause"
-        shrunk = self._shrunk_owners()
-        if not shrunk or not only_retries_wait():
+        try:
+            shrunk = self._shrunk_owners()
+            accepted = self.accepted() if shrunk and only_retries_wait() else None
+        except UnavailableError:
             return ""
-        accepted = self.accepted()
-        if any(is_accepted(key, each.at_ms, accepted) for key, each in shrunk.items()):
+        if accepted is None or any(is_accepted(key, each.at_ms, accepted) for key, each in shrunk.items()):
             return ""
         return _told(sorted(shrunk.values(), key=lambda each: each.topic))
 

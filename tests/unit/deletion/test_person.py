@@ -9,6 +9,7 @@ import pytest
 
 from streaming.clock import ManualClock
 from streaming.deletion.person import WaitsForPerson
+from streaming.errors import UnavailableError
 from streaming.in_use.baseline import ALL
 from tests.builders import HOUR_MS, NOW_MS, TOPIC
 from tests.unit.reconcile.rows import write_rows
@@ -145,6 +146,15 @@ def test_it_waits_for_nobody_while_something_is_to_be_done(world: World, what: s
         world.waits(Reason.SOURCE_SHRANK)
     world.is_asleep = what != "asleep"
     assert world.why(only_retries=what != "only retries") == ""
+
+
+def test_while_a_service_is_away_that_would_tell_it_waits_on(world: World) -> None:
+    world.waits(Reason.SOURCE_SHRANK)
+
+    def away() -> bool:
+        raise UnavailableError("no broker")
+
+    assert world.person().why(away) == ""
 
 
 def test_what_is_worked_off_counts_no_more(world: World) -> None:
