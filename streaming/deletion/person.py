@@ -49,8 +49,7 @@ class WaitsForPerson:
     def why(self, only_retries_wait: Callable[[], bool]) -> str:
         """Return what a person has to do before anything goes on; "" where something goes on by itself.
 
-        only_retries_wait: whether nothing is left but retries that are not due. Where a service that would tell is away,
-        we wait on.
+        only_retries_wait: whether nothing is left but retries that are not due. Where nobody can tell, we wait on.
         """
         if held := self.gate.held:
             return held if "ledger-reaper resume" in held else f"{held}; `ledger-reaper resume` ends the pause"
