@@ -1,8 +1,8 @@
 """What waits for a person: where nothing else is left, `run --until-idle` ends, and says what waits and for which word.
 
 1. A chunk that is held at the gate (a pause, a limit, doubt about the sources) keeps the turn, so all else waits too.
-2. A request that was put off as SOURCE_SHRANK comes back as SOURCE_SHRANK until a person accepts the topic's list.
-   Once the person has, the next retry goes by that, so we wait for it.
+2. A request that was put off as SOURCE_SHRANK or TENANT_HELD comes back as such until a person has looked. Once the
+   person has, the next retry goes by that, so we wait for it.
 """
 
 from collections.abc import Callable, Mapping
@@ -17,17 +17,25 @@ from streaming.in_use.baseline import is_accepted
 from streaming.state.receipts import newest_answers
 from streaming.state.waiting import Waiting, origins
 from udfs import columns as c
-from udfs.records import Reason
+from udfs.references import tenant_of_key
 from udfs.retry import MAX_DELAY_MS
 from udfs.units import DAY_MS
 
 _NAMED_AT_MOST = 5
+_OF_TENANT = "/*"
+# These reasons stay until a person has looked. The word that lets such a request go on, and why it was kept:
+_ACCEPT, _RESUME = "accept --topic {}", "resume"
+_WAITS_FOR = {
+    "SOURCE_SHRANK": (_ACCEPT, "their topics' lists suddenly name far fewer ledgers"),
+    "TENANT_HELD": (_RESUME, "most of the topics known of their tenants are gone at once"),
+}
 
 
 @dataclass(slots=True)
-class _Shrunk:
-    """Requests that were put off because their topic's list shrank. at_ms: of the oldest of these answers."""
+class _Kept:
+    """Requests of one owner that were kept for one reason. at_ms: of the oldest of these answers."""
 
+    reason: str
     topic: str
     at_ms: int
     requests: int = 1
@@ -44,7 +52,7 @@ class WaitsForPerson:
     accepted: Callable[[], Mapping[str, int]]
     clock: Clock
     _looked_at: tuple[Any, ...] = ()
-    _shrunk: dict[str, _Shrunk] = field(default_factory=dict)
+    _kept: Mapping[tuple[str, str], _Kept] = field(default_factory=dict)
 
     def why(self, only_retries_wait: Callable[[], bool]) -> str:
         """Return what a person has to do before anything goes on; "" where something goes on by itself.
@@ -54,47 +62,59 @@ class WaitsForPerson:
         if held := self.gate.held:
             return held if "ledger-reaper resume" in held else f"{held}; `ledger-reaper resume` ends the pause"
         try:
-            shrunk = self._shrunk_owners()
-            accepted = self.accepted() if shrunk and only_retries_wait() else None
+            kept = self._kept_by_owner()
+            accepted = self.accepted() if kept and only_retries_wait() else None
         except UnavailableError:
             return ""
-        if accepted is None or any(is_accepted(key, each.at_ms, accepted) for key, each in shrunk.items()):
+        if accepted is None or any(_is_let_go(key, each, accepted) for (key, _reason), each in kept.items()):
             return ""
-        return _told(sorted(shrunk.values(), key=lambda each: each.topic))
+        return _told(sorted(kept.values(), key=lambda each: (each.reason, each.topic)))
 
-    def _shrunk_owners(self) -> Mapping[str, _Shrunk]:
-        """By owner, the requests that wait as SOURCE_SHRANK; none where any waits for something else, or is due."""
+    def _kept_by_owner(self) -> Mapping[tuple[str, str], _Kept]:
+        """By owner and reason, the requests that a person keeps waiting; none where any waits otherwise, or is due."""
         if not self.due.is_asleep():
             return {}
         looked_at = (self.due.passes, self.waiting.next_ms(), self.waiting.count())
         if looked_at != self._looked_at:  # nothing else changes what was answered last
-            self._shrunk, self._looked_at = self._look(), looked_at
-        return self._shrunk
+            self._kept, self._looked_at = self._look(), looked_at
+        return self._kept
 
-    def _look(self) -> dict[str, _Shrunk]:
-        found: dict[str, _Shrunk] = {}
+    def _look(self) -> dict[tuple[str, str], _Kept]:
+        found: dict[tuple[str, str], _Kept] = {}
         since_ms = self.clock.now_ms() - MAX_DELAY_MS - DAY_MS  # no retry waits longer than a week
         for some in origins(self.state_dir, self.waiting.done_ms):
             answers = newest_answers(self.state_dir, set(some), since_ms)
             for origin in some:
                 answer = answers.get(origin, {})
-                if answer.get(c.REASON) != Reason.SOURCE_SHRANK:
+                if answer.get(c.REASON) not in _WAITS_FOR:
                     return {}
-                known = found.get(answer[c.REFERENCE_KEY])
-                if known is None:
-                    found[answer[c.REFERENCE_KEY]] = _Shrunk(answer[c.TOPIC_NAME] or "", answer[c.AT_MS])
-                else:
-                    known.requests += 1
-                    known.at_ms = min(known.at_ms, answer[c.AT_MS])
+                key, at_ms = (answer[c.REFERENCE_KEY], answer[c.REASON]), answer[c.AT_MS]
+                known = found.setdefault(key, _Kept(answer[c.REASON], answer[c.TOPIC_NAME] or "", at_ms, requests=0))
+                known.requests += 1
+                known.at_ms = min(known.at_ms, at_ms)
         return found
 
 
-def _told(shrunk: list[_Shrunk]) -> str:
-    requests = sum(each.requests for each in shrunk)
-    commands = [f"`ledger-reaper accept --topic {each.topic}`" for each in shrunk[:_NAMED_AT_MOST]]
-    if len(shrunk) > _NAMED_AT_MOST:
-        commands.append(f"and {len(shrunk) - _NAMED_AT_MOST} more; `ledger-reaper receipts` names them")
+def _is_let_go(key: str, kept: _Kept, accepted: Mapping[str, int]) -> bool:
+    """Whether a person has looked since: at this owner, or at all of its tenant (`<tenant>/*`)."""
+    owners = {name: at_ms for name, at_ms in accepted.items() if not name.endswith(_OF_TENANT)}
+    return is_accepted(key, kept.at_ms, owners) or kept.at_ms <= accepted.get(tenant_of_key(key) + _OF_TENANT, -1)
+
+
+def _told(kept: list[_Kept]) -> str:
+    return "; and ".join(
+        _told_of(reason, [each for each in kept if each.reason == reason])
+        for reason in dict.fromkeys(each.reason for each in kept)
+    )
+
+
+def _told_of(reason: str, kept: list[_Kept]) -> str:
+    word, why = _WAITS_FOR[reason]
+    commands = list(dict.fromkeys(f"`ledger-reaper {word.format(each.topic)}`" for each in kept))
+    if len(commands) > _NAMED_AT_MOST:
+        commands[_NAMED_AT_MOST:] = [f"and {len(commands) - _NAMED_AT_MOST} more; `ledger-reaper receipts` names them"]
+    requests = sum(each.requests for each in kept)
     return (
-        f"{requests} requests are kept as SOURCE_SHRANK, because their topics' lists suddenly name far fewer ledgers. "
-        f"Find out why; if that is right: {', '.join(commands)}"
+        f"{requests} requests are kept as {reason}, because {why}. Find out why; if that is right: "
+        f"{', '.join(commands)}"
     )

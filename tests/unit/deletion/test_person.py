@@ -91,6 +91,18 @@ def test_retries_of_topics_that_shrank_wait_for_an_accept_of_these_topics(world:
     assert f"`ledger-reaper accept --topic {topic_of(TOPIC)}`, `ledger-reaper accept --topic {topic_of(OTHER)}`" in why
 
 
+def test_requests_of_a_tenant_that_is_held_wait_for_a_resume(world: World) -> None:
+    for topic in (TOPIC, OTHER):
+        world.waits("TENANT_HELD", topic)
+    assert "2 requests are kept as TENANT_HELD" in world.why()
+    assert world.why().endswith("if that is right: `ledger-reaper resume`")
+    world.waits(Reason.SOURCE_SHRANK)
+    assert "1 requests are kept as SOURCE_SHRANK" in world.why()
+    assert "; and 2 requests are kept as TENANT_HELD" in world.why()
+    world.accepted["public/*"] = ANSWERED_MS  # so `resume` notes it
+    assert world.why() == ""
+
+
 def test_many_topics_are_not_all_named(world: World) -> None:
     for number in range(7):
         world.waits(Reason.SOURCE_SHRANK, f"public/default/persistent/t{number}")
