@@ -40,7 +40,7 @@ JUDGE, REFERENCES, OWNERSHIP, SIGHTINGS = (
 )
 BLAST_RADIUS, DELETION = "udfs/blast_radius.py", "streaming/deletion"
 SWEEP, IN_USE, COORDINATION, LIMITS = (f"streaming/{name}" for name in ("sweep", "in_use", "coordination", "limits"))
-JOURNAL = "streaming/state/journal.py"
+JOURNAL, REPLAY_TARGET = "streaming/state/journal.py", "udfs/replay_target.py"
 VANISHED, OFFLOADS = "udfs/vanished.py", "udfs/judge_offload.py"
 
 MUTATIONS = (
@@ -388,6 +388,19 @@ MUTATIONS = (
     Mutation("the journal is on disk", JOURNAL, "                os.fsync(file.fileno())\n", ""),
     Mutation("the journal's folders are on disk", JOURNAL, "            flush(changed)", "            del changed"),
     Mutation("a replay overwrites nothing", JOURNAL, "-{uuid4().hex}.parquet", ".parquet"),
+    Mutation(
+        "only a receipt proves where a dead letter came from",
+        REPLAY_TARGET,
+        "    target = to or proven\n",
+        "    target = to or proven or origin.said\n",
+    ),
+    Mutation("a dead letter gets no more rights than it had", REPLAY_TARGET, "else MORE_RIGHTS\n", 'else ""\n'),
+    Mutation(
+        "a refused letter that nothing proves becomes no trusted request",
+        REPLAY_TARGET,
+        "    if not proven and origin.is_other_tenants and trusted:\n",
+        "    if False:\n",
+    ),
 )
 
 

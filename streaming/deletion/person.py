@@ -1,39 +1,41 @@
 """What waits for a person: where nothing else is left, `run --until-idle` ends, and says what waits and for which word.
 
 1. A chunk that is held at the gate (a pause, a limit, doubt about the sources) keeps the turn, so all else waits too.
-2. A request that was put off as SOURCE_SHRANK comes back as SOURCE_SHRANK until a person accepts the topic's list.
-   Once the person has, the next retry goes by that, so we wait for it.
-3. The same holds for requests of a tenant that is held (TENANT_HELD), until a person resumes.
+2. A request that was put off as SOURCE_SHRANK or TENANT_HELD comes back as such until a person has looked. Once the
+   person has, the next retry goes by that, so we wait for it.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 from streaming.clock import Clock
 from streaming.deletion.gate import Gate
 from streaming.deletion.retries import DueLoop
+from streaming.errors import UnavailableError
 from streaming.in_use.baseline import is_accepted
 from streaming.state.receipts import newest_answers
 from streaming.state.waiting import Waiting, origins
 from udfs import columns as c
 from udfs.records import Reason
-from udfs.references import tenant_of_key
 from udfs.retry import MAX_DELAY_MS
 from udfs.units import DAY_MS
 
 _NAMED_AT_MOST = 5
+# These reasons stay until a person has looked. The word that lets such a request go on, and why it was kept:
+_ACCEPT, _RESUME = "accept --topic {}", "resume"
+_WAITS_FOR: Mapping[str, tuple[str, str]] = {
+    Reason.SOURCE_SHRANK: (_ACCEPT, "their topics' lists suddenly name far fewer ledgers"),
+    Reason.TENANT_HELD: (_RESUME, "most of the topics known of their tenants are gone at once"),
+}
 
 
 @dataclass(slots=True)
 class _Kept:
-    """An owner's requests that a person's word would free. at_ms: of the oldest of these answers.
-
-    whom: the topic whose list shrank, or the tenant that is held.
-    """
+    """Requests of one owner that were kept for one reason. at_ms: of the oldest of these answers."""
 
     reason: str
-    whom: str
+    topic: str
     at_ms: int
     requests: int = 1
 
@@ -49,25 +51,26 @@ class WaitsForPerson:
     accepted: Callable[[], Mapping[str, int]]
     clock: Clock
     _looked_at: tuple[Any, ...] = ()
-    _kept: dict[str, _Kept] = field(default_factory=dict)
+    _kept: Mapping[tuple[str, str], _Kept] = field(default_factory=dict)
 
     def why(self, only_retries_wait: Callable[[], bool]) -> str:
         """Return what a person has to do before anything goes on; "" where something goes on by itself.
 
-        only_retries_wait: whether nothing is left but retries that are not due. Raises UnavailableError.
+        only_retries_wait: whether nothing is left but retries that are not due. Where nobody can tell, we wait on.
         """
         if held := self.gate.held:
             return held if "ledger-reaper resume" in held else f"{held}; `ledger-reaper resume` ends the pause"
-        kept = self._kept_owners()
-        if not kept or not only_retries_wait():
+        try:
+            kept = self._kept_by_owner()
+            accepted = self.accepted() if kept and only_retries_wait() else None
+        except UnavailableError:
             return ""
-        accepted = self.accepted()
-        if any(is_accepted(key, each.at_ms, accepted) for key, each in kept.items()):
+        if accepted is None or any(is_accepted(key, each.at_ms, accepted) for (key, _reason), each in kept.items()):
             return ""
-        return _told(sorted(kept.values(), key=lambda each: each.whom))
+        return _told(sorted(kept.values(), key=lambda each: (each.reason, each.topic)))
 
-    def _kept_owners(self) -> Mapping[str, _Kept]:
-        """By owner, the requests that wait for a person; none where any waits for something else, or is due."""
+    def _kept_by_owner(self) -> Mapping[tuple[str, str], _Kept]:
+        """By owner and reason, the requests that a person keeps waiting; none where any waits otherwise, or is due."""
         if not self.due.is_asleep():
             return {}
         looked_at = (self.due.passes, self.waiting.next_ms(), self.waiting.count())
@@ -75,60 +78,36 @@ class WaitsForPerson:
             self._kept, self._looked_at = self._look(), looked_at
         return self._kept
 
-    def _look(self) -> dict[str, _Kept]:
-        found: dict[str, _Kept] = {}
+    def _look(self) -> dict[tuple[str, str], _Kept]:
+        found: dict[tuple[str, str], _Kept] = {}
         since_ms = self.clock.now_ms() - MAX_DELAY_MS - DAY_MS  # no retry waits longer than a week
         for some in origins(self.state_dir, self.waiting.done_ms):
             answers = newest_answers(self.state_dir, set(some), since_ms)
             for origin in some:
                 answer = answers.get(origin, {})
-                if answer.get(c.REASON) not in (Reason.SOURCE_SHRANK, Reason.TENANT_HELD):
+                if answer.get(c.REASON) not in _WAITS_FOR:
                     return {}
-                known = found.get(answer[c.REFERENCE_KEY])
-                if known is None:
-                    found[answer[c.REFERENCE_KEY]] = _kept(answer)
-                else:
-                    known.requests += 1
-                    known.at_ms = min(known.at_ms, answer[c.AT_MS])
+                key, at_ms = (answer[c.REFERENCE_KEY], answer[c.REASON]), answer[c.AT_MS]
+                known = found.setdefault(key, _Kept(answer[c.REASON], answer[c.TOPIC_NAME] or "", at_ms, requests=0))
+                known.requests += 1
+                known.at_ms = min(known.at_ms, at_ms)
         return found
 
 
-def _kept(answer: Mapping[str, Any]) -> _Kept:
-    is_held = answer[c.REASON] == Reason.TENANT_HELD
-    whom = tenant_of_key(answer[c.REFERENCE_KEY]) if is_held else answer[c.TOPIC_NAME] or ""
-    return _Kept(answer[c.REASON], whom, answer[c.AT_MS])
+def _told(kept: list[_Kept]) -> str:
+    return "; and ".join(
+        _told_of(reason, [each for each in kept if each.reason == reason])
+        for reason in dict.fromkeys(each.reason for each in kept)
+    )
 
 
-def _told(kept: Sequence[_Kept]) -> str:
-    held = [each for each in kept if each.reason == Reason.TENANT_HELD]
-    shrunk = [each for each in kept if each.reason == Reason.SOURCE_SHRANK]
-    return ". ".join(_told_held(held) + _told_shrunk(shrunk))
-
-
-def _told_held(held: Sequence[_Kept]) -> list[str]:
-    tenants = sorted({each.whom for each in held})
-    if not tenants:
-        return []
-    return [
-        f"{_requests(held)} requests are kept as TENANT_HELD, because most known owners of {_some(tenants)} are gone "
-        "at once. Find out why; if that is right: `ledger-reaper resume`"
-    ]
-
-
-def _told_shrunk(shrunk: Sequence[_Kept]) -> list[str]:
-    if not shrunk:
-        return []
-    commands = _some([f"`ledger-reaper accept --topic {each.whom}`" for each in shrunk])
-    return [
-        f"{_requests(shrunk)} requests are kept as SOURCE_SHRANK, because their topics' lists suddenly name far fewer "
-        f"ledgers. Find out why; if that is right: {commands}"
-    ]
-
-
-def _requests(kept: Iterable[_Kept]) -> int:
-    return sum(each.requests for each in kept)
-
-
-def _some(names: Sequence[str]) -> str:
-    more = len(names) - _NAMED_AT_MOST
-    return ", ".join(names[:_NAMED_AT_MOST]) + (f", and {more} more; `ledger-reaper receipts` names them" * (more > 0))
+def _told_of(reason: str, kept: list[_Kept]) -> str:
+    word, why = _WAITS_FOR[reason]
+    commands = list(dict.fromkeys(f"`ledger-reaper {word.format(each.topic)}`" for each in kept))
+    if len(commands) > _NAMED_AT_MOST:
+        commands[_NAMED_AT_MOST:] = [f"and {len(commands) - _NAMED_AT_MOST} more; `ledger-reaper receipts` names them"]
+    requests = sum(each.requests for each in kept)
+    return (
+        f"{requests} requests are kept as {reason}, because {why}. Find out why; if that is right: "
+        f"{', '.join(commands)}"
+    )

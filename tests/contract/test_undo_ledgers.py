@@ -1,7 +1,7 @@
 """An undo that comes too late takes back what it made, and only that, and only where no bookie can have the entries."""
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -93,6 +93,20 @@ def test_metadata_that_somebody_changed_meanwhile_stay(world: World, bookie: Htt
     assert result.status is Undone.TOO_LATE
     assert "could not be taken away again (CHANGED)" in result.detail
     assert world.store.tree.read(world.path).data == b"another's"
+
+
+def test_metadata_that_somebody_made_anew_meanwhile_stay(world: World, bookie: HttpStub) -> None:
+    """With the same version, since each begins with 0."""
+    bookie.tell(READ, GONE)
+
+    def make_anew(operation: str, paths: Sequence[str]) -> None:
+        if operation == "read_many" and list(paths) == [world.path] and bookie.asked:
+            world.store.tree.remove(world.path)
+            put(world.store.tree, world.path, b"another's")
+
+    world.store.faults.before(make_anew)
+    assert "somebody has changed its metadata" in _undo(world).detail
+    assert exists(world.store.tree, world.path)
 
 
 def test_metadata_that_this_run_did_not_make_stay(world: World, bookie: HttpStub) -> None:

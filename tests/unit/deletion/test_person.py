@@ -9,7 +9,8 @@ import pytest
 
 from streaming.clock import ManualClock
 from streaming.deletion.person import WaitsForPerson
-from streaming.in_use.baseline import ALL, all_of
+from streaming.errors import UnavailableError
+from streaming.in_use.baseline import ALL
 from tests.builders import HOUR_MS, NOW_MS, TOPIC
 from tests.unit.reconcile.rows import write_rows
 from udfs import columns as c
@@ -37,11 +38,7 @@ class World:
     ) -> str:
         origin = origin or f"1:{self.requests}:0"
         about = {c.CHUNK: chunk, c.AT_MS: at_ms, c.OUTCOME: "RETRY", c.REASON: reason, c.ORIGIN_MESSAGE_ID: origin}
-        owner = {
-            c.REFERENCE_KEY: f"data:{topic}",
-            c.TOPIC_NAME: topic_of(topic),
-            c.TENANT: topic.split("/", maxsplit=1)[0],
-        }
+        owner = {c.REFERENCE_KEY: f"data:{topic}", c.TOPIC_NAME: topic_of(topic)}
         write_rows(self.state, "receipts", [(1, self.requests, -1)], about=about | owner)
         return origin
 
@@ -94,15 +91,15 @@ def test_retries_of_topics_that_shrank_wait_for_an_accept_of_these_topics(world:
     assert f"`ledger-reaper accept --topic {topic_of(TOPIC)}`, `ledger-reaper accept --topic {topic_of(OTHER)}`" in why
 
 
-def test_retries_of_a_tenant_that_is_held_wait_for_a_resume(world: World) -> None:
-    world.waits(Reason.TENANT_HELD)
-    world.waits(Reason.TENANT_HELD, OTHER)
-    world.waits(Reason.SOURCE_SHRANK, "acme/default/persistent/orders")
-    why = world.why()
-    assert "2 requests are kept as TENANT_HELD, because most known owners of public are gone" in why
-    assert "`ledger-reaper resume`" in why
-    assert "1 requests are kept as SOURCE_SHRANK" in why
-    world.accepted[all_of("public")] = NOW_MS
+def test_requests_of_a_tenant_that_is_held_wait_for_a_resume(world: World) -> None:
+    for topic in (TOPIC, OTHER):
+        world.waits("TENANT_HELD", topic)
+    assert "2 requests are kept as TENANT_HELD" in world.why()
+    assert world.why().endswith("if that is right: `ledger-reaper resume`")
+    world.waits(Reason.SOURCE_SHRANK)
+    assert "1 requests are kept as SOURCE_SHRANK" in world.why()
+    assert "; and 2 requests are kept as TENANT_HELD" in world.why()
+    world.accepted["public/*"] = ANSWERED_MS  # so `resume` notes it
     assert world.why() == ""
 
 
@@ -161,6 +158,15 @@ def test_it_waits_for_nobody_while_something_is_to_be_done(world: World, what: s
         world.waits(Reason.SOURCE_SHRANK)
     world.is_asleep = what != "asleep"
     assert world.why(only_retries=what != "only retries") == ""
+
+
+def test_while_a_service_is_away_that_would_tell_it_waits_on(world: World) -> None:
+    world.waits(Reason.SOURCE_SHRANK)
+
+    def away() -> bool:
+        raise UnavailableError("no broker")
+
+    assert world.person().why(away) == ""
 
 
 def test_what_is_worked_off_counts_no_more(world: World) -> None:
