@@ -6,7 +6,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from streaming.config.sections import PulsarSettings
 
-_QUEUE = "50"
+_QUEUE = "20"
 
 
 def read_stream(spark: SparkSession, settings: PulsarSettings, topics: Sequence[str], subscription: str) -> DataFrame:
