@@ -77,6 +77,29 @@ def test_two_thousand_messages_of_five_megabytes_end_beside_honest_ones_in_the_m
     assert letters == {(MAX_REQUEST_BYTES + 1, str(5 * MIB)): 2_000}
 
 
+def test_many_properties_and_long_keys_keep_no_request_from_its_end(cluster: Cluster, deploy: Deploy) -> None:
+    topic = new_topic("wordy")
+    topics.fill(cluster, topic, 2, ["s"])
+    leaked, listed = leak(cluster, topic, 4), topics.data_ledgers(cluster, topic)
+    service = deploy()
+    with admin_for(service.settings) as admin:
+        ensure_topics(admin, service.settings)
+    many, long = {f"name-{number}": "value" for number in range(20_000)}, "k" * MIB
+    with client(service.settings.pulsar) as opened:
+        producer = opened.create_producer(service.settings.topics.requests[0], batching_enabled=False)
+        for ledger_id in (*leaked[:2], listed[0]):
+            producer.send(payload(topic, ledger_id), properties=many)
+        for ledger_id in (*leaked[2:], listed[0]):
+            producer.send(payload(topic, ledger_id), partition_key=long)
+    service.run("run", "--until-idle")
+
+    assert service.outcomes() == {("DELETED", "UNREFERENCED"): 4, ("DEAD_LETTER", "IN_USE"): 2}
+    assert all(len(some) == 1 for some in service.final().values())
+    assert [(each.payload, each.key, many.keys() & each.properties.keys()) for each in _letters(service)] == [
+        (payload(topic, listed[0]), "", set())
+    ] * 2
+
+
 @dataclass(frozen=True)
 class Small:
     """A service whose broker takes 20 KiB in a message, after it has worked off what senders got in compressed."""
