@@ -161,7 +161,7 @@ def dead_letters(settings: Settings, pulsar: Pulsar) -> Iterator[DeadLetter]:
     if pulsar.admin.partitions(topic) is None:
         raise ConfigError(f"there is no {topic}: the service makes it at its first start")
     for message in pulsar.reader.read(pulsar.admin.last_positions(topic)):
-        yield DeadLetter(message, decode(message.payload))
+        yield DeadLetter(message, decode(message.payload, settings.service.max_request_bytes))
 
 
 def selected(

@@ -7,7 +7,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from streaming.config.sections import PulsarSettings
 
-_QUEUE = "50"
+_QUEUE = "20"
 _DAY_S = 24 * 3600
 
 

@@ -69,6 +69,10 @@ def test_the_defaults_are_safe() -> None:
         pytest.param('[checkpoints]\ndir = "s3a://bucket/c?x=y"', "s3a://bucket/folder", id="options in a URI"),
         pytest.param('[checkpoints]\ndir = "s3a://bucket/../c"', "s3a://bucket/folder", id="a way up"),
         pytest.param('[checkpoints]\nendpoint = "minio:9000"', "checkpoints.endpoint", id="an endpoint that is no URL"),
+        pytest.param("[service]\nmax_request_bytes = 1_023", "service.max_request_bytes", id="no room for a request"),
+        pytest.param(
+            "[service]\nmax_request_bytes = 1_048_577", "service.max_request_bytes", id="messages of megabytes"
+        ),
         pytest.param("[safety]\nmax_shrnk = 0.5", "unknown key", id="a key with a typing error"),
     ],
 )
