@@ -306,7 +306,10 @@ def _look_at(arena: Arena) -> None:
         (Outcome.RETRY, service.settings.topics.retry),
         (Outcome.DEAD_LETTER, service.settings.topics.dead_letter),
     ):
-        copies = Counter(filter(None, (_copy_id(found) for found in _stored(arena, topic).values())))
+        # each partition counts its copies for itself
+        copies = Counter(
+            (place[0], _copy_id(found)) for place, found in _stored(arena, topic).items() if _copy_id(found)
+        )
         assert copies.total() == len(copies) == outcomes[outcome], f"{outcome}: {copies.most_common(3)}"
 
     left = ledgers.every_ledger(arena.cluster).keys()
