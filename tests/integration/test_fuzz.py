@@ -42,6 +42,7 @@ from udfs.undelivered import Found
 SECONDS, SEED, KINDS = (os.environ.get(f"LEDGER_REAPER_FUZZ_{name}", "") for name in ("SECONDS", "SEED", "KINDS"))
 EVERYTHING = (1 << 62, 1 << 62)
 ANSWERED_WITHIN_S = 150
+PAUSE_S = 8.0
 # what is in these messages is not to be acted on, whatever it says
 NOT_ACTED_ON = {
     "aborted",
@@ -165,7 +166,10 @@ def _fuzz(arena: Arena, here: Path, seconds: float, *, transactions: bool) -> No
                 for _ in range(chance.randrange(1, 9)):
                     _publish_odd(arena, send, chance, drawer)
                 _ask(arena, send)
-                answered()
+                time.sleep(chance.uniform(0, PAUSE_S))
+                if _waits_s(arena) > ANSWERED_WITHIN_S:
+                    break
+            answered()
             _until_none(partial(_unanswered, arena), running, log, seconds=300)
             stop(running)
         finally:
@@ -248,6 +252,12 @@ def _unanswered_requests(arena: Arena) -> list[tuple[str, int]]:
     """Requests in order without an answer: topic and ledger."""
     found = _answers(arena)
     return [(topic, ledger_id) for ledger_id, (topic, _asked) in arena.asked.items() if ledger_id not in found]
+
+
+def _waits_s(arena: Arena) -> float:
+    """For how long the oldest request in order has been without an answer."""
+    waiting = [arena.asked[ledger_id][1] for _topic, ledger_id in _unanswered_requests(arena)]
+    return time.time() - min(waiting, default=time.time())
 
 
 def _until_none(
