@@ -146,7 +146,7 @@ def _service(
         clock=clock,
         describe=describe,
         chunk_rows=settings.service.chunk_rows,
-        completed=Completion(spark, settings, instance.admin, partial(rows_of, spark, settings)),
+        completed=Completion(spark, settings, instance.admin, partial(rows_of, spark, settings), outages.wait_through),
     )
 
 

@@ -13,7 +13,7 @@ from udfs.formats.message_id import MessagePosition, parse_message_id, serialize
 from udfs.paths import tenant_of, topic_of
 from udfs.records import Rejection
 from udfs.references import key_of
-from udfs.retry import due_ms
+from udfs.retry import due_ms, fitting
 from udfs.undelivered import Found, said_of
 from udfs.wire import decode
 
@@ -57,16 +57,19 @@ def _annotated(
 
 
 def found_row(source: str, position: Position, found: Found) -> dict[str, object]:
-    """Return the row of a message that was read another way than by the connector. Its row number is left to others."""
+    """Return the row of a message that was read another way than by the connector. Its row number is left to others.
+
+    It is cut to what a copy of it may have (udfs.retry.fitting): no request is so large.
+    """
     content, said = found.content, said_of(found)
     where = serialize_message_id(MessagePosition(*position, batch_index=found.batch_index))
     properties = {_encodable(name): _encodable(value) for name, value in content.properties.items()}
     # what is no request is not looked into
     payload = content.payload if said is None else b""
     row = _annotated(source, where, found.publish_ms, (content.key, payload, properties), 0)
-    if said is None:
-        return row
-    return row | {c.PAYLOAD: content.payload, c.DUE_MS: 0, c.NO_REQUEST: _encodable(said)}
+    payload, key, properties = fitting(content.payload, content.key or b"", properties)
+    row |= {c.PAYLOAD: payload, c.MESSAGE_KEY: key or None, c.MESSAGE_PROPERTIES: list(properties.items())}
+    return row if said is None else row | {c.DUE_MS: 0, c.NO_REQUEST: _encodable(said)}
 
 
 def _encodable(text: str) -> str:

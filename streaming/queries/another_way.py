@@ -47,7 +47,8 @@ class ReadEntries:
                 for source, *spans in zip(*(column.to_pylist() for column in batch.columns), strict=True):
                     wanted = [Span(*each) for each in zip(*spans, strict=True)]
                     for position, found in another_way(self.settings.pulsar, admin, source, wanted):
-                        yield found_row(source, position, found), len(found.content.payload)
+                        row = found_row(source, position, found)
+                        yield row, len(row[c.PAYLOAD])  # type: ignore[arg-type]
 
 
 def rows_of(spark: SparkSession, settings: Settings, wanted: Mapping[str, Sequence[Span]]) -> DataFrame:

@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,7 @@ from typer.testing import CliRunner
 
 from streaming.cli.main import app
 from streaming.errors import ConfigError
+from streaming.state.lanes import ParkedLane, note
 from streaming.state.settlements import SettlementFolder
 from udfs import columns as c
 
@@ -81,3 +83,15 @@ def test_a_state_directory_without_receipts_says_that_there_are_none_yet(config:
 def test_the_table_has_dates_with_the_year(config: Path) -> None:
     SettlementFolder(str(config.parent / "state")).write_off(AT_MS, [[receipt()]])
     assert " 2023-11-14 22:13:20 " in ask(config, "receipts", "--outcome", "DEAD_LETTER")
+
+
+def test_parked_topics_are_told_beside_the_receipts(config: Path) -> None:
+    state = config.parent / "state"
+    state.mkdir()
+    waits = ParkedLane("persistent://acme/reaper/d", "no rights", AT_MS)
+    note(str(state), {"requests-1": waits, "requests-2": replace(waits, is_read=True)})
+    result = CliRunner().invoke(app, ["receipts", "--config", str(config)])
+    assert "persistent://acme/reaper/d is parked, its requests wait since 2023-11-14 22:13:20 UTC: no rights" in (
+        result.stderr
+    )
+    assert "persistent://acme/reaper/d is read another way than by the connector since" in result.stderr
