@@ -152,7 +152,8 @@ def _fuzz(arena: Arena, here: Path, seconds: float, *, transactions: bool) -> No
     seed = int(SEED or random.SystemRandom().randrange(1 << 32))
     _say(f"LEDGER_REAPER_FUZZ_SEED={seed} LEDGER_REAPER_FUZZ_SECONDS={seconds:.0f}")
     chance = random.Random(seed)
-    drawer = Drawer(chance, transactions=transactions, only=[each for each in KINDS.split(",") if each])
+    # of its own, so that the same messages are drawn however many ledgers there are to choose from
+    drawer = Drawer(random.Random(seed), transactions=transactions, only=[each for each in KINDS.split(",") if each])
     service, log = arena.service, here / "run.log"
     with _telling(arena, seed), senders(arena.cluster.addresses.pulsar, transactions=transactions) as send:
         running = service.start("run", log=log)
