@@ -160,7 +160,7 @@ def _service(
         describe=describe,
         chunk_rows=settings.service.chunk_rows,
         max_request_bytes=settings.service.max_request_bytes,
-        completed=Completion(spark, settings, instance.admin, partial(rows_of, spark, settings)),
+        completed=Completion(spark, settings, instance.admin, partial(rows_of, spark, settings), outages.wait_through),
     )
 
 

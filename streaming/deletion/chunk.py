@@ -13,7 +13,7 @@ from streaming.queries.streams import Describe
 from streaming.queries.transforms import grouped_by_owner, tasks_for
 from streaming.schemas import REQUESTS, RETRY
 from streaming.state.receipts import Receipts
-from streaming.sweep.admitted import admitted_owners
+from streaming.sweep.admitted import AdmittedOwners, admitted_owners
 from streaming.sweep.task import SweepTask, planned
 from udfs.blast_radius import Chunk, Plan, Planned
 
@@ -38,7 +38,8 @@ class ChunkSweep:
         self.gate.wait_until_open()
         self.describe(query, batch_id, f"in-use sets for {total} requests")
         kind = RETRY if query == RETRY else REQUESTS
-        admitted = admitted_owners(rows, kind, admission_of(self.settings))
+        most_bytes = self.settings.service.max_request_bytes
+        admitted = admitted_owners(rows, AdmittedOwners(kind, admission_of(self.settings), most_bytes))
         known = self.owners(query, admitted)
         broadcast = self.spark.sparkContext.broadcast((known.references, known.baselines))
         parallelism = self.settings.two_phase.ledger_deletion_parallelism

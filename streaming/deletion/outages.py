@@ -46,6 +46,6 @@ class Outages:
 
     def fail(self, failure: Exception) -> None:
         """Stop the service if going on could delete live data."""
-        if isinstance(failure, SafetyError):
+        if isinstance(failure, SafetyError) and failure not in self.fatal:
             self.fatal.append(failure)
             self.stop.set()

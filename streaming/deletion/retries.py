@@ -19,7 +19,6 @@ from streaming.errors import SafetyError, StopRequestedError
 from streaming.metrics import Metrics
 from streaming.queries.streams import Describe
 from streaming.schemas import RETRY
-from streaming.spark.failures import translated
 from streaming.state.receipts import Receipts
 from streaming.state.waiting import Waiting
 
@@ -170,13 +169,12 @@ class DueLoop:
                 self._woken.clear()
                 self._do_next(self._waiting.next_ms())
             except Exception as error:
-                failure = translated(error)
                 self._failures += 1
                 is_too_much = self.most_failures is not None and self._failures > self.most_failures
-                if isinstance(failure, SafetyError | StopRequestedError) or is_too_much:
-                    self.failure = failure
+                if isinstance(error, SafetyError | StopRequestedError) or is_too_much:
+                    self.failure = error
                     return
-                self.show(failure, self._failures)
+                self.show(error, self._failures)
                 self._stop.wait(_PAUSES_S[min(self._failures, len(_PAUSES_S)) - 1])
 
     def _do_next(self, next_ms: int | None) -> None:

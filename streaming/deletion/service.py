@@ -21,6 +21,7 @@ from streaming.deletion.outages import Outages
 from streaming.deletion.outbox import Outbox
 from streaming.deletion.retries import Retries
 from streaming.deletion.turn import Turn
+from streaming.errors import SafetyError
 from streaming.queries.streams import Describe
 from streaming.queries.transforms import messages, slice_of
 from streaming.schemas import RETRY, ROWS
@@ -63,16 +64,27 @@ class LedgerDeletionService:
         self.describe(query, batch_id, "reading messages")
         delivered = messages(source, self.max_request_bytes).persist()
         try:
-            self.take(query, self._whole(query, batch_id, delivered), batch_id)
+            self.take(query, self.completed(query, batch_id, delivered), batch_id)
         finally:
             delivered.unpersist()
 
     def take(self, query: str, rows: DataFrame, batch_id: int) -> None:
-        """Do so with the messages of a batch (schemas.MESSAGE), whichever way they were read. Raises as process."""
+        """Do so with the messages of a batch (schemas.MESSAGE), whichever way they were read. Raises as process.
+
+        What concerns safety ends the service here: what a query failed of is told as a text, in which a sender's words
+        may stand.
+        """
         self.gate.check_stop()
-        if query == RETRY:
-            self.retries.keep(rows, batch_id)
-            return
+        try:
+            if query == RETRY:
+                self.retries.keep(rows, batch_id)
+            else:
+                self._take_requests(query, rows, batch_id)
+        except SafetyError as error:
+            self.outages.fail(error)
+            raise
+
+    def _take_requests(self, query: str, rows: DataFrame, batch_id: int) -> None:
         kept = [rows.persist()]
         try:
             if query not in self._started:
@@ -82,15 +94,6 @@ class LedgerDeletionService:
         finally:
             for each in kept:
                 each.unpersist()
-
-    def _whole(self, query: str, batch_id: int, delivered: DataFrame) -> DataFrame:
-        whole = [delivered]
-
-        def complete() -> None:
-            whole[0] = self.completed(query, batch_id, delivered)
-
-        self.outages.wait_through(complete)
-        return whole[0]
 
     def begin_again(self, query: str) -> None:
         """A query is started once more: as at a start, messages of its first batch may have receipts already."""

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession, Window
@@ -48,10 +49,13 @@ class ReadEntries:
                 for source, *spans in zip(*(column.to_pylist() for column in batch.columns), strict=True):
                     wanted = [Span(*each) for each in zip(*spans, strict=True)]
                     for position, found in another_way(self.settings.pulsar, admin, source, wanted):
-                        yield (
-                            found_row(source, position, found, most_bytes),
-                            min(len(found.content.payload), most_bytes),
-                        )
+                        row = found_row(source, position, found, most_bytes)
+                        yield row, _bytes_of(row)
+
+
+def _bytes_of(row: Mapping[str, Any]) -> int:
+    about = sum(len(name) + len(value or "") for name, value in row[c.MESSAGE_PROPERTIES])
+    return about + len(row[c.MESSAGE_KEY] or b"") + len(row[c.PAYLOAD] or b"")
 
 
 def rows_of(spark: SparkSession, settings: Settings, wanted: Mapping[str, Sequence[Span]]) -> DataFrame:

@@ -34,12 +34,16 @@ Spans = Mapping[str, Sequence[Span]]  # by partition
 
 @dataclass(frozen=True, slots=True)
 class Completion:
-    """One per service. read: the messages of entries, by partition, as rows (schemas.MESSAGE)."""
+    """One per service. read: the messages of entries, by partition, as rows (schemas.MESSAGE).
+
+    patiently: runs a step that asks Pulsar's admin API, again and again while that is away.
+    """
 
     spark: SparkSession
     settings: Settings
     admin: TopicAdmin
     read: Callable[[Spans], DataFrame]
+    patiently: Callable[[Callable[[], None]], None] = lambda step: step()
 
     def __call__(self, query: str, batch_id: int, delivered: DataFrame) -> DataFrame:
         """Return a batch's rows (schemas.MESSAGE) with those that were not delivered; `delivered` itself if none lacks.
@@ -49,7 +53,7 @@ class Completion:
         batch = unfinished(location_of(self.settings, query))
         if batch is None or batch.number != batch_id:
             raise ReaperError(f"{query}: the checkpoint does not say what batch {batch_id} is to read: {batch}")
-        stored = stored_spans(self.admin, batch.ranges)
+        stored = self._stored(batch)
         total = sum(count_of(each) for each in stored.values())
         whole = _whole(delivered, batch)
         with limited(self.spark, _SECONDS + _SECONDS_PER_ENTRY * total, f"{query}, batch {batch_id}: reading"):
@@ -67,6 +71,11 @@ class Completion:
             total,
         )
         return numbered(delivered.unionByName(self.read(missing)))
+
+    def _stored(self, batch: Batch) -> Spans:
+        stored: dict[str, list[Span]] = {}
+        self.patiently(lambda: stored.update(stored_spans(self.admin, batch.ranges)))
+        return stored
 
 
 def stored_spans(admin: TopicAdmin, ranges: Mapping[str, Range]) -> dict[str, list[Span]]:

@@ -17,7 +17,7 @@ from enum import Enum, auto
 
 from streaming.errors import SafetyError, StopRequestedError, UnavailableError
 from streaming.queries.names import Query
-from streaming.spark.failures import error_of, one_line, translated
+from streaming.spark.failures import error_of, one_line
 from streaming.state.lanes import ParkedLane
 from udfs.formats.internal_stats import Position
 
@@ -162,7 +162,7 @@ class Lanes:
         try:
             lane.result = self._rescue(query)
         except Exception as error:
-            lane.result = translated(error)
+            lane.result = error
 
     def _take(self, query: Query, lane: _Lane, result: Rescued | Exception | None) -> None:
         now_s = self._monotonic()
@@ -177,7 +177,7 @@ class Lanes:
             lane.is_read, lane.next = False, _Next.BEGIN
             lane.failures += 1
             pause_s = _of(PAUSES_S, lane.failures - 2)
-            lane.again_s = now_s + (min(pause_s, _OUTAGE_S) if isinstance(result, UnavailableError) else pause_s)
+            lane.again_s = now_s + (min(pause_s, _OUTAGE_S) if isinstance(lane.why, UnavailableError) else pause_s)
             log.error("%s is not read by another way either: %s", query.topics[0], one_line(lane.why))
         self._tell(query, lane)
 

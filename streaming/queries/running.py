@@ -21,7 +21,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from streaming.adapters.pulsar.admin import is_busy
 from streaming.config.settings import Settings
-from streaming.errors import BusyError, ReaperError, SafetyError
+from streaming.errors import BusyError, ReaperError
 from streaming.ports import TopicAdmin
 from streaming.queries.checkpoints import changes_of, left_behind
 from streaming.queries.lanes import Lanes
@@ -85,15 +85,12 @@ class RunningQueries:
         failed: dict[Query, Exception] = {}
         for query, stream in list(self._running.items()):
             if self.lanes.rests(query):
-                failure = self._tried_again(query)
-            elif stream.isActive:
-                failure = None
-                if stream.lastProgress is not None:
-                    self._got_on(query)
-            else:
-                failure = self._ended(query, _without_names(stream.exception(), query))
-            if failure is not None:
-                failed[query] = failure
+                if (failure := self._try_again(query)) is not None:
+                    failed[query] = failure
+            elif not stream.isActive:
+                self._ended(query, stream.exception() or RuntimeError("it ended without a word"))
+            elif stream.lastProgress is not None:
+                self._got_on(query)
         return failed
 
     def look_up(self) -> bool:
@@ -153,25 +150,26 @@ class RunningQueries:
         if self.lanes.recover(query) or was_held:
             self._log_once(query.topics[0], "is read again", level=logging.INFO)
 
-    def _ended(self, query: Query, why: Exception) -> Exception | None:
-        """It has ended: begin it again, note that its topic is gone, or park its lane; return what is fatal."""
+    def _ended(self, query: Query, why: Exception) -> None:
+        """It has ended: begin it again, note that its topic is gone, or park its lane.
+
+        Why it ended is a text, in which a sender's words may stand. So no text ends the service: where safety is
+        concerned, whoever met that has ended it already (deletion.outages).
+        """
         ours = error_of(query.name, why)
-        if isinstance(ours, SafetyError):
-            return ours
         if query in self._matched.values():
             with _try_again_later(f"{query.topics[0]} not looked at"):
                 if self._end_if_gone(query):
-                    return None
+                    return
         if is_busy(str(why)) and query not in self.lanes:
             if self._is_begun_again(query):
-                return None
+                return
             ours = self._is_held(query, why)
         self._busy_since_s.pop(query, None)
         self._log_once(query.topics[0], f"is parked, and the other topics go on. Its query failed: {one_line(ours)}")
         self.lanes.park(query, ours)
-        return None
 
-    def _tried_again(self, query: Query) -> Exception | None:
+    def _try_again(self, query: Query) -> Exception | None:
         begins = self.lanes.step(query)
         if isinstance(begins, Exception):
             return begins
@@ -241,11 +239,3 @@ def _try_again_later(what: str) -> Iterator[None]:
         yield
     except ReaperError as error:
         log.warning("%s, again later: %s", what, error)
-
-
-def _without_names(why: Exception | None, query: Query) -> Exception:
-    """What a query ended with, without its topic's name: whoever makes topics may name one like an error of ours."""
-    text = str(why) if why is not None else "it ended without a word"
-    for topic in query.topics:
-        text = text.replace(topic, "its topic")
-    return why if why is not None and text == str(why) else RuntimeError(text)

@@ -256,10 +256,13 @@ class _Look:
         oldest_ms = self._now_ms - self._settings.state.receipts_days * DAY_MS
         messages, wanted = accounted.messages({ledger for ledger, _ in missing}), set(missing)
         first, last = missing[0], missing[-1]
+        published_ms = 0
         for message in self._pulsar.reader.read({partition: last}, after={partition: (first[0], first[1] - 1)}):
             here = (message.ledger_id, message.entry_id)
             is_known = (*here, message.batch_index) in messages
-            if here in wanted and not is_known and message.publish_ms >= oldest_ms:
+            # where nobody can tell when it was published, it is as old as the one before it
+            published_ms = message.publish_ms or published_ms
+            if here in wanted and not is_known and published_ms >= oldest_ms:
                 wanted.discard(here)
                 yield here
 

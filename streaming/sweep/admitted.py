@@ -25,14 +25,16 @@ class AdmittedOwners:
     """Spark's task: record batches of schemas.MESSAGE become counts of admitted requests by owner, schemas.OWNER.
 
     It reads messages as the sweep does, so that both admit the same ones. query: schemas.REQUESTS or RETRY.
+    most_bytes: a message whose payload is larger is no request.
     """
 
     query: str
     admission: Admission
+    most_bytes: int
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Count."""
-        reader = MessageReader(self.query, self.admission)
+        reader = MessageReader(self.query, self.admission, self.most_bytes)
         asked: Counter[tuple[str, str]] = Counter()
         for batch in batches:
             for message in reader.read(batch.to_pylist()):
@@ -44,10 +46,10 @@ class AdmittedOwners:
         )
 
 
-def admitted_owners(rows: DataFrame, query: str, admission: Admission) -> Counter[tuple[str, str]]:
+def admitted_owners(rows: DataFrame, task: AdmittedOwners) -> Counter[tuple[str, str]]:
     """Count the requests in rows of schemas.MESSAGE that were admitted, by (tenant, reference key) of their owner."""
     named = rows.where(F.col(c.REFERENCE_KEY).isNotNull()).drop(c.MESSAGE_KEY)
     asked: Counter[tuple[str, str]] = Counter()
-    for row in named.mapInArrow(AdmittedOwners(query, admission), from_arrow_schema(schemas.OWNER)).collect():
+    for row in named.mapInArrow(task, from_arrow_schema(schemas.OWNER)).collect():
         asked[row[c.TENANT], row[c.REFERENCE_KEY]] += row[c.ASKED]
     return asked

@@ -297,7 +297,7 @@ class Drawer:
             said.append(given)
         if self._is(0.2):
             batch = batch[: self._chance.randrange(len(batch))]
-        fields = self._fields(3)
+        fields: dict[str, Any] = self._fields(3)
         fields["num_messages_in_batch"] = (
             count if self._is(0.6) else self._chance.choice((count + 1, count - 1, *LONGS))
         )

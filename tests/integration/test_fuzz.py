@@ -42,6 +42,7 @@ from udfs.undelivered import Found
 SECONDS, SEED, KINDS = (os.environ.get(f"LEDGER_REAPER_FUZZ_{name}", "") for name in ("SECONDS", "SEED", "KINDS"))
 EVERYTHING = (1 << 62, 1 << 62)
 ANSWERED_WITHIN_S = 150
+PAUSE_S = 8.0
 # what is in these messages is not to be acted on, whatever it says
 NOT_ACTED_ON = {
     "aborted",
@@ -151,7 +152,8 @@ def _fuzz(arena: Arena, here: Path, seconds: float, *, transactions: bool) -> No
     seed = int(SEED or random.SystemRandom().randrange(1 << 32))
     _say(f"LEDGER_REAPER_FUZZ_SEED={seed} LEDGER_REAPER_FUZZ_SECONDS={seconds:.0f}")
     chance = random.Random(seed)
-    drawer = Drawer(chance, transactions=transactions, only=[each for each in KINDS.split(",") if each])
+    # of its own, so that the same messages are drawn however many ledgers there are to choose from
+    drawer = Drawer(random.Random(seed), transactions=transactions, only=[each for each in KINDS.split(",") if each])
     service, log = arena.service, here / "run.log"
     with _telling(arena, seed), senders(arena.cluster.addresses.pulsar, transactions=transactions) as send:
         running = service.start("run", log=log)
@@ -165,7 +167,10 @@ def _fuzz(arena: Arena, here: Path, seconds: float, *, transactions: bool) -> No
                 for _ in range(chance.randrange(1, 9)):
                     _publish_odd(arena, send, chance, drawer)
                 _ask(arena, send)
-                answered()
+                time.sleep(chance.uniform(0, PAUSE_S))
+                if _waits_s(arena) > ANSWERED_WITHIN_S:
+                    break
+            answered()
             _until_none(partial(_unanswered, arena), running, log, seconds=300)
             stop(running)
         finally:
@@ -250,6 +255,12 @@ def _unanswered_requests(arena: Arena) -> list[tuple[str, int]]:
     return [(topic, ledger_id) for ledger_id, (topic, _asked) in arena.asked.items() if ledger_id not in found]
 
 
+def _waits_s(arena: Arena) -> float:
+    """For how long the oldest request in order has been without an answer."""
+    waiting = [arena.asked[ledger_id][1] for _topic, ledger_id in _unanswered_requests(arena)]
+    return time.time() - min(waiting, default=time.time())
+
+
 def _until_none(
     left: Callable[[], Sequence[object]], running: subprocess.Popen[bytes], log: Path, *, seconds: float
 ) -> None:
@@ -306,7 +317,10 @@ def _look_at(arena: Arena) -> None:
         (Outcome.RETRY, service.settings.topics.retry),
         (Outcome.DEAD_LETTER, service.settings.topics.dead_letter),
     ):
-        copies = Counter(filter(None, (_copy_id(found) for found in _stored(arena, topic).values())))
+        # each partition counts its copies for itself
+        copies = Counter(
+            (place[0], _copy_id(found)) for place, found in _stored(arena, topic).items() if _copy_id(found)
+        )
         assert copies.total() == len(copies) == outcomes[outcome], f"{outcome}: {copies.most_common(3)}"
 
     left = ledgers.every_ledger(arena.cluster).keys()

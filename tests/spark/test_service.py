@@ -9,6 +9,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from streaming.deletion.service import LedgerDeletionService
+from streaming.errors import SafetyError
 from streaming.schemas import REQUESTS
 from streaming.state.receipts import ChunkSummary
 from tests.services import EPOCH, service_of
@@ -107,3 +108,15 @@ def test_a_batch_of_large_messages_is_cut_by_their_bytes(spark: SparkSession) ->
     assert sorted(each for _, found in receipts.swept for each in found) == [
         (partition, n) for partition in "01" for n in range(1, 6)
     ]
+
+
+def test_what_concerns_safety_ends_the_service_before_its_query_fails(spark: SparkSession) -> None:
+    class Vanished(Receipts):
+        def without_done(self, rows: DataFrame) -> DataFrame:
+            raise SafetyError("the receipts vanished")
+
+    service = _service(Vanished(), chunk_rows=10)
+    with pytest.raises(SafetyError):
+        service.process(REQUESTS, _source(spark, 1), 0)
+    assert [str(each) for each in service.outages.fatal] == ["the receipts vanished"]
+    assert service.outages.stop.is_set()

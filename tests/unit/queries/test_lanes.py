@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from streaming.errors import SafetyError, StopRequestedError, UnavailableError
+from streaming.errors import FencedError, SafetyError, StopRequestedError, UnavailableError
 from streaming.queries.lanes import LOOK_S, PAUSES_S, SOON_S, Lanes, Rescued
 from streaming.queries.names import Query
 from streaming.state.lanes import ParkedLane
@@ -149,7 +149,7 @@ def test_a_lane_that_comes_to_something_now_and_then_is_never_given_up() -> None
     assert world.lanes.given_up == {}
 
 
-@pytest.mark.parametrize("failure", [SafetyError("look"), Exception("streaming.errors.FencedError: another")])
+@pytest.mark.parametrize("failure", [SafetyError("look"), FencedError("another")])
 def test_a_rescue_that_must_not_go_on_ends_the_service(failure: Exception) -> None:
     world = World(failure)
     world.lanes.park(LANE, BUG)

@@ -171,6 +171,23 @@ def test_a_gap_does_not_go_with_the_ledger_that_has_it(settings: Settings) -> No
         assert [one.trimmed for one in _looked_at(settings, topics).partitions] == [(5,)]
 
 
+def test_a_message_whose_age_nobody_can_tell_is_as_old_as_the_one_before_it(settings: Settings) -> None:
+    topic = settings.topics.requests[0]
+    partition = f"{topic}-partition-0"
+    write_rows(Path(settings.state.dir), "receipts", [(5, 0, -1)], source=partition)
+    _commit(settings, partition, 5, 3)
+    topics = _stored({topic: [(5, 4)]})
+    young_ms = settings.state.receipts_days * 86_400_000
+    topics.partition(partition).messages += [
+        StoredMessage(partition, 5, entry, -1, publish_ms, "", b"", {})
+        for entry, publish_ms in ((1, young_ms - 1), (2, 0), (3, young_ms))
+    ]
+    assert [one.missing for one in reconcile(settings, Pulsar(topics, topics), 2 * young_ms).partitions] == [((5, 3),)]
+    assert [one.missing for one in reconcile(settings, Pulsar(topics, topics), 2 * young_ms - 1).partitions] == [
+        ((5, 1), (5, 2), (5, 3))
+    ]
+
+
 def _moved(partition: str) -> Callable[[str, Sequence[str]], None]:
     def refuse(operation: str, asked: Sequence[str]) -> None:
         if operation == "internal_stats" and partition in asked:

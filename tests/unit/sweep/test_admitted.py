@@ -17,7 +17,7 @@ from udfs.paths import tenant_of, topic_of
 from udfs.records import LedgerComponent, PendingDelete
 from udfs.references import key_of
 from udfs.retry import REAL_TOPIC
-from udfs.wire import encode
+from udfs.wire import MAX_REQUEST_BYTES, encode
 
 SYSTEM, OWN = "persistent://pulsar/system/__ledger_deletion", "persistent://rival/reaper/requests"
 ADMISSION = Admission(frozenset({SYSTEM, OWN}), frozenset({"pulsar"}))
@@ -44,7 +44,7 @@ def row(request: PendingDelete, source: str, entry: int, properties: Sequence[tu
 
 def owners(rows: Sequence[dict[str, Any]], query: str = REQUESTS, admission: Admission = ADMISSION) -> dict[str, int]:
     batches = [pa.RecordBatch.from_pylist([each], schema=pa.schema(COLUMNS)) for each in rows]
-    (found,) = AdmittedOwners(query, admission)(batches)
+    (found,) = AdmittedOwners(query, admission, MAX_REQUEST_BYTES)(batches)
     return {one[c.REFERENCE_KEY]: one[c.ASKED] for one in found.to_pylist()}
 
 
