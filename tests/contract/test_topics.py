@@ -42,7 +42,6 @@ def test_deduplication_counts_only_where_it_is_in_force(
 ) -> None:
     for path, answer in {
         f"{TOPIC}/partitions": {"partitions": 1},
-        f"{PARTITION}/lastMessageId": {"ledgerId": 1, "entryId": -1},
         f"{PARTITION}/internalStats": {
             "ledgers": [],
             "currentLedgerEntries": 0,

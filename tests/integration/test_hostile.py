@@ -96,6 +96,7 @@ def test_whatever_is_published_each_message_ends_in_one_receipt_and_honest_reque
     assert "PROBLEM" not in checked
 
 
+@pytest.mark.long
 def test_a_kill_between_the_receipts_and_the_commit_of_a_batch_that_was_read_another_way_repeats_nothing(
     service: Deployment, send: Senders, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

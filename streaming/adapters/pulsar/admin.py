@@ -125,16 +125,11 @@ class PulsarAdmin:
                 self._done(answer, f"expire messages of {partition}")
 
     def last_positions(self, topic: str) -> dict[str, Position]:
-        """Partition (full name) -> position of its newest message, whether read or not."""
-        return {partition: self._last_position(partition) for partition in self._partition_topics(topic)}
+        """Partition (full name) -> position of its newest message, whether read or not.
 
-    def _last_position(self, partition: str) -> Position:
-        try:
-            body = self._get(f"{topic_path(partition)}/lastMessageId", f"read the last message id of {partition}")
-        except UnavailableError:
-            # a broker can't say where the metadata of the last entry is no metadata; then what is stored tells
-            return self.internal_stats(partition).last
-        return (_number(body, "ledgerId"), _number(body, "entryId"))
+        Brokers have a call for just that, and give no answer to it where the newest entry's metadata is no metadata.
+        """
+        return {partition: self.internal_stats(partition).last for partition in self._partition_topics(topic)}
 
     def position_at(self, partition: str, publish_ms: int) -> Position:
         """Position of the first message of a partition that was published then or later, or of one before that."""
