@@ -207,7 +207,8 @@ class Pulsar(Storage):
         self.remove(managed_ledger_path(name))
         for cursor in topic.cursors.values():
             cursor.buckets.clear()  # memory alone names them now, and nobody can ask it
-        topic.given_up.clear()  # nor does it show which BookKeeper copies are free
+        # nor does it show which BookKeeper copies are free; those that have gone already are no loss
+        topic.given_up = {each for each in topic.given_up if not exists(self.tree, path_of(each))}
         if not loaded:
             del self.topics[name]
         self.leak(before - self._held(name))
