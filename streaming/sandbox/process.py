@@ -19,6 +19,7 @@ import psutil
 
 TOKEN_VARIABLE = "LEDGER_REAPER_PROCESS_TOKEN"  # noqa: S105 (an identity, not a secret)
 KILLED_SECONDS = 30.0
+_EXEC_SECONDS = 5.0
 NOT_YET = 0  # stands for the pid while a process is being started
 
 
@@ -61,16 +62,26 @@ def find(record: Path) -> psutil.Process | None:
         known = Record(**json.loads(record.read_text(encoding="utf-8")))
     except FileNotFoundError:
         return None
-    pids = psutil.pids() if known.pid == NOT_YET else [known.pid]
-    for pid in pids:
+    is_known = known.pid != NOT_YET
+    for pid in [known.pid] if is_known else psutil.pids():
         try:
             process = psutil.Process(pid)
-            if process.environ().get(TOKEN_VARIABLE) == known.token:
+            if _environment(process, _EXEC_SECONDS if is_known else 0.0).get(TOKEN_VARIABLE) == known.token:
                 return process
         except psutil.Error:
             continue
     _reap(known)
     return None
+
+
+def _environment(process: psutil.Process, patience_seconds: float) -> Mapping[str, str]:
+    """Read a process's environment, which is empty for a moment while the process begins another program (exec)."""
+    deadline = time.monotonic() + patience_seconds
+    while not (found := process.environ()) and process.status() != psutil.STATUS_ZOMBIE:
+        if time.monotonic() >= deadline:
+            break
+        time.sleep(0.01)
+    return found
 
 
 def send(record: Path, number: signal.Signals) -> bool:

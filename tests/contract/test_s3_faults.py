@@ -105,13 +105,13 @@ def test_a_storm_longer_than_our_patience_is_an_unknown_outcome(place: Place, co
 
 def test_under_a_limit_the_rate_settles_and_everything_goes(place: Place) -> None:
     keys = place.fill(6_000)
-    place.server.keys_per_s = 3_000
+    place.server.keys_per_s = 1_000
 
     assert place.store.delete(keys) == {}
 
     assert place.left() == []
     assert place.store.writes.rate is not None
-    assert place.server.throttled < 12
+    assert place.server.throttled < 30
 
 
 def test_keys_that_the_store_calls_transient_go_again_and_refused_ones_are_named(place: Place) -> None:

@@ -5,6 +5,8 @@ import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
+from typing import cast
 
 import psutil
 import pytest
@@ -48,6 +50,19 @@ def test_a_started_process_is_found_again_and_has_a_session_of_its_own(record: P
 
     assert found is not None
     assert found.pid == made.pid == os.getsid(made.pid)
+
+
+def test_a_process_whose_environment_is_not_there_yet_is_waited_for() -> None:
+    environments = [{}, {}, {"A": "b"}]
+    begins = SimpleNamespace(environ=lambda: environments.pop(0), status=lambda: psutil.STATUS_RUNNING)
+    assert process._environment(cast("psutil.Process", begins), 60) == {"A": "b"}
+
+
+def test_a_process_without_an_environment_is_not_waited_for_in_vain() -> None:
+    ended = SimpleNamespace(environ=dict, status=lambda: psutil.STATUS_ZOMBIE)
+    assert process._environment(cast("psutil.Process", ended), 60) == {}
+    kernels = SimpleNamespace(environ=dict, status=lambda: psutil.STATUS_SLEEPING)
+    assert process._environment(cast("psutil.Process", kernels), 0) == {}
 
 
 def test_a_killed_process_is_gone_when_kill_returns(record: Path) -> None:
