@@ -38,6 +38,7 @@ settings.load_profile("repeatable")
 
 # `make test` runs three processes beside each other: one for each group. Tests that need a cluster wait more than they
 # work, and each cluster takes memory and half a minute to start, so there are two of them; all others need none.
+# A cluster that is used again is one for all: tests kill its parts, and must not meet each other there.
 _ON_THE_SECOND_CLUSTER = {"test_faults.py", "test_ops.py", "test_retry.py", "test_service.py"}
 
 
@@ -46,7 +47,8 @@ def pytest_itemcollected(item: pytest.Item) -> None:
     if item.get_closest_marker("cluster") is None:
         group = "no-cluster"
     else:
-        group = "second-cluster" if item.path.name in _ON_THE_SECOND_CLUSTER else "first-cluster"
+        is_second = item.path.name in _ON_THE_SECOND_CLUSTER and REUSED_HOME not in os.environ
+        group = "second-cluster" if is_second else "first-cluster"
     item.add_marker(pytest.mark.xdist_group(group))
 
 

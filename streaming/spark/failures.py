@@ -54,7 +54,9 @@ def one_line(failure: Exception) -> str:
     return "".join(each if each.isprintable() else " " for each in said)[:_LONGEST_LINE].strip()
 
 
-_OURS = re.compile(r"\b(streaming(?:\.\w+)+)\.(\w+Error): (.*)")
+# A traceback names the error at the beginning of a line. In the middle of one stand the words of senders, who may name
+# a topic like an error of ours.
+_OURS = re.compile(r"^\s*(streaming(?:\.\w+)+)\.(\w+Error): (.*)", re.MULTILINE)
 
 
 def translated(error: Exception) -> Exception:

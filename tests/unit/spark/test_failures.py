@@ -60,7 +60,7 @@ def test_another_failure_is_a_fault_of_ours_with_its_whole_cause(cause: str) -> 
 
 
 def test_what_executors_raised_comes_first() -> None:
-    ours = "Job aborted: PulsarClientException; streaming.errors.FencedError: epoch 7 was taken over"
+    ours = "Job aborted: PulsarClientException\nstreaming.errors.FencedError: epoch 7 was taken over"
     with pytest.raises(FencedError, match="epoch 7"):
         raise_failure("requests", RuntimeError(ours + PLAN))
 
@@ -79,6 +79,9 @@ def test_no_failure_is_none() -> None:
         pytest.param("streaming.errors.FencedError: another", FencedError, id="fenced before refused"),
         pytest.param("streaming.errors.ReaperError: a fault", None, id="a fault of ours stays what it is"),
         pytest.param("java.lang.IllegalStateException: UnavailableError: no", None, id="somebody else's"),
+        pytest.param(
+            "ValueError: persistent://a/b/streaming.errors.SafetyError: x", None, id="a sender's words within a line"
+        ),
         pytest.param("streaming.no.such.module.SafetyError: x", None, id="a module that is none of ours"),
     ],
 )
