@@ -59,17 +59,6 @@ def without(span: Span, read: Collection[int]) -> Iterator[Span]:
         yield Span(span.ledger, first, span.last)
 
 
-def whole_entries(messages: Iterable[tuple[int, int]]) -> set[int]:
-    """Entries of a ledger of which no message is missing in between. messages: (entry, index in the batch or -1).
-
-    How many messages a batch had is not told with them: one that lacks its last counts as whole.
-    """
-    seen: dict[int, set[int]] = {}
-    for entry, index in messages:
-        seen.setdefault(entry, set()).add(index)
-    return {entry for entry, indexes in seen.items() if len(indexes) == max(max(indexes) + 1, 1)}
-
-
 def count_of(spans: Sequence[Span]) -> int:
     """How many entries there are in the spans."""
     return sum(len(span) for span in spans)

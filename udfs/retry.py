@@ -106,9 +106,8 @@ def fitting(
     is longer than the broker takes. CUT_FROM says how many bytes there were.
     """
     kept = dict(properties)
-    if _size_about(key, kept) > MAX_ABOUT_BYTES or _stored_about(key, kept) > most_bytes // 2:
-        key = b""
-        kept = {name: value for name, value in kept.items() if name in KEPT and _size(value) <= MAX_PROPERTY_BYTES}
+    if says_too_much(key, kept) or _stored_about(key, kept) > most_bytes // 2:
+        key, kept = b"", kept_of(kept)
     if _stored_about(key, kept) > most_bytes // 2:
         kept |= {REASON: kept[REASON][:_SHORT_REASON_LENGTH]} if REASON in kept else {}
         kept = {name: value for name, value in kept.items() if _is_needed(name, value)}
@@ -117,6 +116,16 @@ def fitting(
         kept[CUT_FROM] = str(max(len(payload), _number(kept.get(CUT_FROM), _MAX_CUT_FROM)))
         payload = _shortened(payload, room)
     return payload, key, kept
+
+
+def says_too_much(key: bytes, properties: Mapping[str, str]) -> bool:
+    """Whether key and properties of a message are larger than we carry (MAX_ABOUT_BYTES)."""
+    return _size_about(key, properties) > MAX_ABOUT_BYTES
+
+
+def kept_of(properties: Mapping[str, str]) -> dict[str, str]:
+    """Return what stays of the properties of a message that says too much about itself."""
+    return {name: value for name, value in properties.items() if name in KEPT and _size(value) <= MAX_PROPERTY_BYTES}
 
 
 def _is_needed(name: str, value: str) -> bool:

@@ -4,6 +4,7 @@ It runs in Spark's Python workers, and calls the plain functions of the other mo
 """
 
 from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
 
 import pyarrow as pa
 
@@ -13,7 +14,7 @@ from udfs.formats.message_id import MessagePosition, parse_message_id, serialize
 from udfs.paths import tenant_of, topic_of
 from udfs.records import Rejection
 from udfs.references import key_of
-from udfs.retry import CUT_FROM, KEPT, MAX_ABOUT_BYTES, MAX_PROPERTY_BYTES, due_ms
+from udfs.retry import CUT_FROM, due_ms, kept_of, says_too_much
 from udfs.undelivered import Found, said_of
 from udfs.units import ROW_BYTES
 from udfs.wire import decode
@@ -40,7 +41,7 @@ def annotate(batches: Iterable[pa.RecordBatch], schema: pa.Schema, most_bytes: i
         yield pa.RecordBatch.from_pylist(rows, schema=schema)
 
 
-def _annotated(topic: str, message_id: bytes, publish_ms: int, content: _Content, most_bytes: int) -> dict[str, object]:
+def _annotated(topic: str, message_id: bytes, publish_ms: int, content: _Content, most_bytes: int) -> dict[str, Any]:
     key, payload, properties = content
     position = parse_message_id(message_id)
     request = decode(payload, most_bytes)
@@ -59,14 +60,19 @@ def _annotated(topic: str, message_id: bytes, publish_ms: int, content: _Content
     }
 
 
+def size_of(key: bytes | None, payload: bytes | None, properties: Iterable[tuple[str, str | None]]) -> int:
+    """Bytes of key and payload, and characters of the properties: about what a message takes in memory."""
+    about = sum(len(name) + len(value or "") for name, value in properties)
+    return about + len(key or b"") + len(payload or b"")
+
+
 def _rows_of(content: _Content) -> int:
     """As how many rows a chunk counts a message; streaming.schemas.ROWS says the same in Spark SQL."""
     key, payload, properties = content
-    about = sum(len(name) + len(value or "") for name, value in properties.items())
-    return 1 + (len(payload or b"") + len(key or b"") + about) // ROW_BYTES
+    return 1 + size_of(key, payload, properties.items()) // ROW_BYTES
 
 
-def found_row(source: str, position: Position, found: Found, most_bytes: int) -> dict[str, object]:
+def found_row(source: str, position: Position, found: Found, most_bytes: int) -> dict[str, Any]:
     """Return the row of a message that was read another way than by the connector. Its row number is left to others.
 
     most_bytes: as annotate takes it. The row is bounded as streaming.queries.transforms bounds the connector's.
@@ -86,14 +92,8 @@ def _bounded(
     content: tuple[bytes | None, bytes, dict[str, str]], most_bytes: int
 ) -> tuple[bytes | None, bytes, dict[str, str]]:
     key, payload, properties = content
-    about = len(key or b"") + sum(len(name.encode()) + len(value.encode()) for name, value in properties.items())
-    if about > MAX_ABOUT_BYTES:
-        key = None
-        properties = {
-            name: value
-            for name, value in properties.items()
-            if name in KEPT and len(value.encode()) <= MAX_PROPERTY_BYTES
-        }
+    if says_too_much(key or b"", properties):
+        key, properties = None, kept_of(properties)
     if len(payload) > most_bytes + 1:
         properties = properties | {CUT_FROM: str(len(payload))}
         payload = payload[: most_bytes + 1]

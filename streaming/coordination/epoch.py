@@ -11,7 +11,7 @@ from typing import Self
 
 from streaming.clock import Clock, SystemClock
 from streaming.coordination.identity import iso_time, operator_name
-from streaming.coordination.own_znodes import read_own
+from streaming.coordination.own_znodes import read_own, write_own
 from streaming.errors import SafetyError
 from streaming.ports import MetadataStore
 
@@ -31,8 +31,7 @@ class Epoch:
         data = json.dumps(
             {"who": operator_name(), "pid": os.getpid(), "since": iso_time(clock or SystemClock())}
         ).encode()
-        store.create(path, b"", parents=True)
-        version = store.set_data(path, data)
+        version = write_own(store, path, data)
         if version is None:
             raise SafetyError(f"{path} was deleted while this instance started: someone cleans up below {root}")
         return cls(store, path, version)

@@ -21,6 +21,15 @@ def read_own(store: MetadataStore, path: str) -> Znode | None:
     return node
 
 
+def write_own(store: MetadataStore, path: str, data: bytes) -> int | None:
+    """Write a znode of ours, which is made where there is none; returns its version, None if it went meanwhile.
+
+    Raises UnavailableError.
+    """
+    store.create(path, b"", parents=True)
+    return store.set_data(path, data)
+
+
 def open_to_all(store: MetadataStore, root: str) -> list[str]:
     """Those of our znodes that anyone may change, or whose key anyone may read; parents first. Raises as close does."""
     return _with_advice(store, root, closes=False)

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from itertools import islice
 
-from streaming.coordination.own_znodes import read_own
+from streaming.coordination.own_znodes import read_own, write_own
 from streaming.ports import MetadataStore
 from udfs.completeness import baseline_in, is_unread, shrunk
 from udfs.judge import Policy
@@ -121,8 +121,7 @@ class Accepted:
     def add(self, names: Iterable[str], *, now_ms: int) -> None:
         """Write down that a person has looked at these."""
         known = sorted((self.read() | dict.fromkeys(names, now_ms)).items(), key=lambda each: each[1])
-        self.store.create(self.path, b"", parents=True)
-        self.store.set_data(self.path, json.dumps(dict(known[-_ACCEPTED_AT_MOST:])).encode())
+        write_own(self.store, self.path, json.dumps(dict(known[-_ACCEPTED_AT_MOST:])).encode())
 
 
 def accepted_path(own_root: str, name: str) -> str:

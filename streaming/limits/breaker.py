@@ -4,7 +4,7 @@ import json
 from dataclasses import dataclass
 from typing import Any
 
-from streaming.coordination.own_znodes import read_own
+from streaming.coordination.own_znodes import read_own, write_own
 from streaming.ports import MetadataStore
 
 
@@ -52,8 +52,7 @@ class Breaker:
             return {"why": f"{self.path} can't be parsed; run `ledger-reaper resume` once you have looked"}
 
     def _write(self, state: dict[str, Any]) -> None:
-        self.store.create(self.path, b"", parents=True)
-        self.store.set_data(self.path, json.dumps(state).encode())
+        write_own(self.store, self.path, json.dumps(state).encode())
 
 
 def breaker_path(own_root: str, name: str) -> str:

@@ -4,7 +4,7 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from streaming.coordination.own_znodes import read_own
+from streaming.coordination.own_znodes import read_own, write_own
 from streaming.errors import UnavailableError
 from streaming.ports import MetadataStore
 
@@ -46,8 +46,7 @@ class TenantHolds:
         self._write({})
 
     def _write(self, held: Mapping[str, str]) -> None:
-        self.store.create(self.path, b"", parents=True)
-        self.store.set_data(self.path, json.dumps(held).encode())
+        write_own(self.store, self.path, json.dumps(held).encode())
 
 
 def tenant_holds_path(own_root: str, name: str) -> str:

@@ -15,7 +15,7 @@ from streaming.clients import admin_for
 from streaming.config.settings import Settings
 from udfs import columns as c
 from udfs.entry_ranges import Span, split
-from udfs.spark import found_row
+from udfs.spark import found_row, size_of
 
 _ENTRIES_PER_TASK = 2000
 # of a record batch; a worker and the JVM hold a few of them at once
@@ -42,7 +42,7 @@ class ReadEntries:
                 rows, size = [], 0
         yield pa.RecordBatch.from_pylist(rows, schema=schemas.MESSAGE)
 
-    def _rows(self, batches: Iterable[pa.RecordBatch]) -> Iterator[tuple[dict[str, object], int]]:
+    def _rows(self, batches: Iterable[pa.RecordBatch]) -> Iterator[tuple[dict[str, Any], int]]:
         most_bytes = self.settings.service.max_request_bytes
         with admin_for(self.settings) as admin:
             for batch in batches:
@@ -50,12 +50,7 @@ class ReadEntries:
                     wanted = [Span(*each) for each in zip(*spans, strict=True)]
                     for position, found in another_way(self.settings.pulsar, admin, source, wanted):
                         row = found_row(source, position, found, most_bytes)
-                        yield row, _bytes_of(row)
-
-
-def _bytes_of(row: Mapping[str, Any]) -> int:
-    about = sum(len(name) + len(value or "") for name, value in row[c.MESSAGE_PROPERTIES])
-    return about + len(row[c.MESSAGE_KEY] or b"") + len(row[c.PAYLOAD] or b"")
+                        yield row, size_of(row[c.MESSAGE_KEY], row[c.PAYLOAD], row[c.MESSAGE_PROPERTIES])
 
 
 def rows_of(spark: SparkSession, settings: Settings, wanted: Mapping[str, Sequence[Span]]) -> DataFrame:

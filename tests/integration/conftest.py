@@ -24,10 +24,11 @@ from streaming.config.load import CONF, load
 from streaming.config.settings import Settings
 from streaming.errors import ReaperError
 from streaming.sandbox import ledgers, topics
-from streaming.sandbox.cluster import Cluster
+from streaming.sandbox.cluster import Cluster, down, up
 from streaming.spark import jars as artifacts
 from streaming.state.outcomes import receipts_of
 from streaming.topics.requests import publish_lines
+from streaming.topics.setup import ensure_topics
 from tests import shared_classes
 
 CONFIG = """
@@ -205,6 +206,31 @@ def deploy(cluster: Cluster, tmp_path: Path) -> Deploy:
         return deployment(cluster, here, chunk_rows=chunk_rows, extra=extra, limits=limits)
 
     return make
+
+
+def read_further(service: Deployment, *names: str) -> list[str]:
+    """Have a service read request topics that are named like its first one with these at the end; returns all of them.
+
+    Makes them; nothing is in them.
+    """
+    (first,) = service.settings.topics.requests
+    wanted = [first, *(f"{first}{name}" for name in names)]
+    text = service.config.read_text()
+    service.config.write_text(text.replace(f'requests = ["{first}"]', f"requests = {json.dumps(wanted)}"))
+    with admin_for(service.settings) as admin:
+        ensure_topics(admin, service.settings)
+    return wanted
+
+
+@pytest.fixture(scope="module")
+def transactional(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    """A cluster whose broker has transactions."""
+    home = tmp_path_factory.mktemp("transactions")
+    made = up(home, broker_settings={"transactionCoordinatorEnabled": "true"})
+    try:
+        yield made
+    finally:
+        down(home)
 
 
 def stop(running: subprocess.Popen[bytes]) -> None:

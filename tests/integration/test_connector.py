@@ -22,7 +22,7 @@ from streaming.sandbox.distribution import pulsar_home
 from streaming.sandbox.reckoning import reckon
 from streaming.spark.ivy import java
 from streaming.topics.setup import ensure_topics
-from tests.integration.conftest import Deploy, Deployment, kill, leak, payload, stop, wait_until
+from tests.integration.conftest import Deploy, Deployment, kill, leak, payload, read_further, stop, wait_until
 from udfs.formats.message_id import MessagePosition, serialize_message_id
 from udfs.paths import partition_index
 
@@ -39,11 +39,7 @@ BULK = 200_000
 def service(deploy: Deploy) -> Deployment:
     """Two request topics, one for each tenant; made, and nothing in them."""
     made = deploy()
-    first = made.settings.topics.requests[0]
-    text = made.config.read_text()
-    made.config.write_text(text.replace(f'requests = ["{first}"]', f'requests = ["{first}", "{first}-other"]'))
-    with admin_for(made.settings) as admin:
-        ensure_topics(admin, made.settings)
+    read_further(made, "-other")
     return made
 
 

@@ -26,7 +26,7 @@ import pytest
 from streaming.adapters.pulsar.entries import another_way
 from streaming.clients import admin_for
 from streaming.sandbox import ledgers, topics
-from streaming.sandbox.cluster import Cluster, down, up
+from streaming.sandbox.cluster import Cluster
 from streaming.state import receipts
 from streaming.topics.setup import ensure_topics
 from tests.integration.conftest import Deploy, Deployment, deployment, kill, leak, payload, stop, wait_until
@@ -102,15 +102,11 @@ def test_odd_messages_of_ten_seconds_stop_nobody(cluster: Cluster, deploy: Deplo
 @pytest.mark.cluster
 @pytest.mark.long
 @pytest.mark.timeout(7200)
-def test_odd_messages_of_twenty_minutes_stop_nobody_nor_do_transactions(tmp_path: Path) -> None:
-    home = tmp_path / "cluster"
-    cluster = up(home, broker_settings={"transactionCoordinatorEnabled": "true"})
+def test_odd_messages_of_twenty_minutes_stop_nobody_nor_do_transactions(transactional: Cluster, tmp_path: Path) -> None:
     here = tmp_path / "service"
     here.mkdir()
-    try:
-        _fuzz(_arena(cluster, deployment(cluster, here)), tmp_path, float(SECONDS or 1200), transactions=True)
-    finally:
-        down(home)
+    service = deployment(transactional, here)
+    _fuzz(_arena(transactional, service), tmp_path, float(SECONDS or 1200), transactions=True)
 
 
 def _say(text: str) -> None:

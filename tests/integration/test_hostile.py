@@ -3,7 +3,6 @@
 Beside the odd messages there are honest requests, in the same topics. They are done, and the service goes on.
 """
 
-import json
 import os
 import signal
 from collections import Counter
@@ -14,11 +13,9 @@ from typing import Any, cast
 import pulsar
 import pytest
 
-from streaming.clients import admin_for
-from streaming.sandbox.cluster import Cluster, down, up
+from streaming.sandbox.cluster import Cluster
 from streaming.sandbox.reckoning import reckon
-from streaming.topics.setup import ensure_topics
-from tests.integration.conftest import Deploy, Deployment, deployment, payload
+from tests.integration.conftest import Deploy, Deployment, deployment, payload, read_further
 from tests.integration.odd_messages import ODD, Senders, senders
 from tests.integration.raw_producer import RawProducer
 from udfs.records import Reason
@@ -43,11 +40,7 @@ def dead(*reasons: Reason) -> Counter[tuple[str, str]]:
 def service(deploy: Deploy) -> Deployment:
     """Two request topics with their partitions, and nothing in them."""
     made = deploy()
-    first = made.settings.topics.requests[0]
-    text = made.config.read_text()
-    made.config.write_text(text.replace(f'requests = ["{first}"]', f'requests = ["{first}", "{first}-other"]'))
-    with admin_for(made.settings) as admin:
-        ensure_topics(admin, made.settings)
+    read_further(made, "-other")
     return made
 
 
@@ -123,28 +116,12 @@ def test_a_kill_between_the_receipts_and_the_commit_of_a_batch_that_was_read_ano
     assert reckon(service.settings).open == 0
 
 
-@pytest.fixture(scope="module")
-def transactional(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
-    """A cluster whose broker has transactions."""
-    home = tmp_path_factory.mktemp("transactions")
-    made = up(home, broker_settings={"transactionCoordinatorEnabled": "true"})
-    try:
-        yield made
-    finally:
-        down(home)
-
-
 @pytest.mark.long
 def test_transactions_and_what_is_worst_to_read_keep_nothing_behind_them_waiting(
     transactional: Cluster, tmp_path: Path
 ) -> None:
     service = deployment(transactional, tmp_path)
-    first = service.settings.topics.requests[0]
-    topics = [first, *(f"{first}-{number}" for number in range(3))]
-    text = service.config.read_text()
-    service.config.write_text(text.replace(f'requests = ["{first}"]', f"requests = {json.dumps(topics)}"))
-    with admin_for(service.settings) as admin:
-        ensure_topics(admin, service.settings)
+    topics = read_further(service, *(f"-{number}" for number in range(3)))
     with senders(service.settings.pulsar.service_url, transactions=True) as send:
         expected = publish(send, f"{topics[0]}-partition-0", "honest", "committed")
         expected += publish(send, f"{topics[0]}-partition-1", "honest", "aborted", "honest", "aborted")

@@ -15,8 +15,7 @@ from streaming.adapters.pulsar.publish import client
 from streaming.clients import admin_for
 from streaming.sandbox import topics
 from streaming.sandbox.cluster import Cluster
-from streaming.topics.setup import ensure_topics
-from tests.integration.conftest import Deploy, Deployment, kill, payload, stop, wait_until
+from tests.integration.conftest import Deploy, Deployment, kill, payload, read_further, stop, wait_until
 
 pytestmark = [pytest.mark.cluster, pytest.mark.long]
 
@@ -147,12 +146,7 @@ def test_a_subscription_that_somebody_else_keeps_parks_its_topic_and_its_request
     deploy: Deploy, tmp_path: Path
 ) -> None:
     service = deploy()
-    first = service.settings.topics.requests[0]
-    other = f"{first}-other"
-    text = service.config.read_text()
-    service.config.write_text(text.replace(f'requests = ["{first}"]', f'requests = ["{first}", "{other}"]'))
-    with admin_for(service.settings) as admin:
-        ensure_topics(admin, service.settings)
+    first, other = read_further(service, "-other")
     _send(service, first, payload(NOWHERE, FIRST))
     _send(service, other, payload(NOWHERE, FIRST + 1))
     with client(service.settings.pulsar) as opened:

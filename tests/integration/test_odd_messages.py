@@ -12,7 +12,7 @@ import pytest
 from streaming.adapters.pulsar.admin import PulsarAdmin, PulsarAdminSettings
 from streaming.adapters.pulsar.entries import another_way
 from streaming.config.sections import PulsarSettings
-from streaming.sandbox.cluster import Cluster, down, up
+from streaming.sandbox.cluster import Cluster
 from tests.integration.conftest import payload
 from tests.integration.odd_messages import ODD, Senders, senders
 from udfs.entry_ranges import Range, spans_of
@@ -74,17 +74,6 @@ EXPECTED: dict[str, list[Undeliverable | None]] = {
     "open_for_seconds": [OPEN],
     "open_and_no_coordinator_knows": [OPEN],
 }
-
-
-@pytest.fixture(scope="module")
-def transactional(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
-    """A cluster whose broker has transactions."""
-    home = tmp_path_factory.mktemp("transactions")
-    made = up(home, broker_settings={"transactionCoordinatorEnabled": "true"})
-    try:
-        yield made
-    finally:
-        down(home)
 
 
 @pytest.fixture(scope="module")

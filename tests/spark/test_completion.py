@@ -92,6 +92,7 @@ WHOLE: list[Place] = [
     (FIRST, 5, 2, -1),
     (FIRST, 5, 3, 0),
     (FIRST, 5, 3, 1),
+    (FIRST, 5, 3, 2),
     (FIRST, 6, 0, -1),
     (FIRST, 6, 1, -1),
     (SECOND, 8, 0, -1),
@@ -109,9 +110,10 @@ def test_a_batch_that_was_delivered_whole_stays_as_it_is(world: World) -> None:
     ("lacking", "asked"),
     [
         pytest.param([WHOLE[0]], {FIRST: [Span(5, 2, 2)]}, id="the first of a ledger"),
-        pytest.param([WHOLE[4]], {FIRST: [Span(6, 1, 1)]}, id="the last of a range"),
-        pytest.param([WHOLE[1]], {FIRST: [Span(5, 3, 3)]}, id="a message within a producer's batch"),
-        pytest.param([WHOLE[5]], {SECOND: [Span(8, 0, 0)]}, id="all of a partition"),
+        pytest.param([WHOLE[5]], {FIRST: [Span(6, 1, 1)]}, id="the last of a range"),
+        pytest.param([WHOLE[1]], {FIRST: [Span(5, 3, 3)]}, id="the first message of a producer's batch"),
+        pytest.param([WHOLE[2]], {FIRST: [Span(5, 3, 3)]}, id="a message within a producer's batch"),
+        pytest.param([WHOLE[6]], {SECOND: [Span(8, 0, 0)]}, id="all of a partition"),
         pytest.param(WHOLE, {FIRST: [Span(5, 2, 3), Span(6, 0, 1)], SECOND: [Span(8, 0, 0)]}, id="everything"),
     ],
 )

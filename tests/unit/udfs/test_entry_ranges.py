@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from udfs.entry_ranges import Range, Span, count_of, spans_of, split, whole_entries, without
+from udfs.entry_ranges import Range, Span, count_of, spans_of, split, without
 from udfs.formats.internal_stats import BEFORE_ALL
 
 LEDGERS = [(3, 2), (5, 0), (8, 3)]
@@ -46,23 +46,6 @@ def test_what_is_missing_and_what_was_read_are_the_span(first: int, length: int,
     assert missing == [entry for entry in range(span.first, span.last + 1) if entry not in read]
     assert count_of(parts) == len(missing)
     assert all(part.ledger == 7 and part.first <= part.last for part in parts)
-
-
-@pytest.mark.parametrize(
-    ("messages", "whole"),
-    [
-        pytest.param([(0, -1), (1, -1)], {0, 1}, id="sent alone"),
-        pytest.param([(0, 1), (0, 0), (0, 2)], {0}, id="a batch, in any order"),
-        pytest.param([(0, 0), (0, 2)], set(), id="a batch with a hole"),
-        pytest.param([(0, 1)], set(), id="a batch without its first"),
-        pytest.param([(0, 0), (0, 0)], {0}, id="read twice"),
-        pytest.param([], set(), id="nothing"),
-    ],
-)
-def test_an_entry_counts_as_read_where_no_message_of_it_is_missing_in_between(
-    messages: list[tuple[int, int]], whole: set[int]
-) -> None:
-    assert whole_entries(messages) == whole
 
 
 def test_spans_are_split_into_groups_of_a_size_and_nothing_is_left_out() -> None:

@@ -128,13 +128,13 @@ def test_a_message_becomes_a_row_that_is_bounded_and_that_every_table_can_hold()
     assert [row[name] for name in c.POSITION] == ["persistent://t/ns/x-partition-0", 5, 6, 2]
     assert (row[c.PUBLISH_MS], row[c.DUE_MS], row[c.NO_REQUEST]) == (SENT_MS, 0, "CHUNK: why")
     assert row[c.PAYLOAD] == b"x" * 4_097
-    assert dict(row[c.MESSAGE_PROPERTIES]) == {"a": "?", "b": "c", CUT_FROM: str(3 << 20)}  # type: ignore[call-overload]
+    assert dict(row[c.MESSAGE_PROPERTIES]) == {"a": "?", "b": "c", CUT_FROM: str(3 << 20)}
 
 
 def test_what_is_larger_than_a_request_may_be_is_none_whatever_is_left_of_it() -> None:
     asked = encode(data_request(5))
     row = found_row("persistent://t/ns/x", (5, 6), Found(-1, Content(None, asked + b" " * 9, {}), SENT_MS), len(asked))
-    assert (row[c.REFERENCE_KEY], len(row[c.PAYLOAD])) == (None, len(asked) + 1)  # type: ignore[arg-type]
+    assert (row[c.REFERENCE_KEY], len(row[c.PAYLOAD])) == (None, len(asked) + 1)
 
 
 @pytest.mark.parametrize(("key", "kept"), [(b"k", b"k"), (b"k" * (MAX_ABOUT_BYTES + 1), None)], ids=["small", "large"])
