@@ -284,6 +284,26 @@ def consume(service_url: str, topic: str, subscription: str, count: int) -> tupl
         return payloads, (last.message_id().ledger_id(), last.message_id().entry_id())
 
 
+def received(service_url: str, topic: str, subscription: str, *, quiet_ms: int) -> Iterator[bytes]:
+    """Receive messages until none arrives for quiet_ms.
+
+    Each is acknowledged when the next one is asked for, or at the end.
+    """
+    import pulsar
+
+    with pulsar_client(service_url) as client:
+        consumer = client.subscribe(topic, subscription)
+        while True:
+            try:
+                message = consumer.receive(timeout_millis=quiet_ms)
+            except pulsar.Timeout:
+                return
+            try:
+                yield message.data()
+            finally:
+                consumer.acknowledge_cumulative(message)
+
+
 def read_all(service_url: str, topic: str) -> list[bytes]:
     """Every message that the topic still holds, read by a reader, which leaves no subscription behind."""
     import pulsar

@@ -44,7 +44,7 @@ max_share_per_hour = 1.0
 
 [spark]
 ui_port = 0
-java_options = "-XX:TieredStopAtLevel=1"
+java_options = "-XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=128m"
 local_dir = "{home}/spark"
 
 [metrics]

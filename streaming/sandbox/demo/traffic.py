@@ -2,28 +2,36 @@
 
 import contextlib
 import threading
+from itertools import count
 
-from streaming.sandbox import clients, topics
+from streaming.sandbox import clients
 from streaming.sandbox.cluster import Cluster
 
 LIVE = "persistent://public/default/live"
 _BURST = 5
 _PAUSE_SECONDS = 0.2
 _JOIN_SECONDS = 60
+_QUIET_MS = 500
+_LAST_QUIET_MS = 30_000
 
 
 class Traffic:
-    """Sends and receives on the topic LIVE until the with block ends."""
+    """Sends and receives on the topic LIVE until the with block ends.
+
+    Each message has a number of its own: the demo kills the broker, so a message may be stored though its sender was
+    not told, or be received twice because the broker lost the acknowledgement.
+    """
 
     def __init__(self, cluster: Cluster) -> None:
-        self._cluster = cluster
+        self._url = cluster.addresses.pulsar
         self._done = threading.Event()
-        self._sent = 0
-        self._received = 0
+        self._numbers = count()
+        self._sent: set[bytes] = set()
+        self._received: set[bytes] = set()
         self._thread = threading.Thread(target=self._work, daemon=True)
 
     def __enter__(self) -> "Traffic":
-        clients.subscribe(self._cluster.addresses.pulsar, LIVE, ["live"])
+        clients.subscribe(self._url, LIVE, ["live"])
         self._thread.start()
         return self
 
@@ -32,15 +40,26 @@ class Traffic:
         self._thread.join(_JOIN_SECONDS)
 
     def stop(self) -> tuple[int, int]:
-        """End the producer, read to the end; returns (sent, received)."""
+        """End the producer, and read until all is there or nothing more comes.
+
+        Returns how many messages were stored for certain, and how many of those were received.
+        """
         self.__exit__()
-        left = self._sent - self._received
-        self._received += len(topics.consume(self._cluster, LIVE, "live", left)) if left else 0
-        return self._sent, self._received
+        if not self._sent <= self._received:
+            self._receive(_LAST_QUIET_MS)
+        return len(self._sent), len(self._sent & self._received)
 
     def _work(self) -> None:
         while not self._done.wait(_PAUSE_SECONDS):
+            burst = [f"{next(self._numbers):08d}".encode() for _ in range(_BURST)]
             with contextlib.suppress(Exception):  # the demo kills the broker; only stored messages count
-                self._sent += topics.publish(self._cluster, LIVE, _BURST)
+                clients.publish(self._url, LIVE, burst)
+                self._sent.update(burst)
             with contextlib.suppress(Exception):
-                self._received += len(topics.consume(self._cluster, LIVE, "live", self._sent - self._received))
+                self._receive(_QUIET_MS)
+
+    def _receive(self, quiet_ms: int) -> None:
+        for payload in clients.received(self._url, LIVE, "live", quiet_ms=quiet_ms):
+            self._received.add(payload)
+            if self._sent <= self._received:
+                return
