@@ -136,7 +136,6 @@ RUN = {
     "streaming.queries.source": ("tests/integration/test_connector.py", '"run"'),
     "streaming.queries.streams": ("tests/integration/test_service.py", '"run"'),
     "streaming.spark.signals": ("tests/integration/test_shutdown.py", "signal.SIGTERM"),
-    "udfs.spark": ("tests/spark/test_transforms.py", "messages("),
 }
 
 # The demonstration is its own check: it ends with an error unless each step came out as it says. Nothing imports it.
