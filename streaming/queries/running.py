@@ -134,12 +134,16 @@ class RunningQueries:
             faults += changes_of(self.settings, query, self.admin.partitions)
         except ReaperError as error:
             faults = [str(error)]
+        if not faults:
+            try:
+                self._running[query] = self.begin(query)
+            except Exception as error:  # its old query, for one, may still wait for its turn after the topic was gone
+                faults = [one_line(error_of(query.name, error))]
         if faults:
             self._log_once(
                 topic, f"matches topics.requests_pattern and is not read, looked at again every minute: {faults}"
             )
             return False
-        self._running[query] = self.begin(query)
         self._matched[topic] = query
         self._logged.pop(topic, None)
         log.info("reading %s, which matches topics.requests_pattern", topic)
@@ -165,21 +169,27 @@ class RunningQueries:
             if self._is_begun_again(query):
                 return
             ours = self._is_held(query, why)
+        self._park(query, ours)
+
+    def _park(self, query: Query, why: ReaperError) -> None:
         self._busy_since_s.pop(query, None)
-        self._log_once(query.topics[0], f"is parked, and the other topics go on. Its query failed: {one_line(ours)}")
-        self.lanes.park(query, ours)
+        self._log_once(query.topics[0], f"is parked, and the other topics go on. Its query failed: {one_line(why)}")
+        self.lanes.park(query, why)
 
     def _try_again(self, query: Query) -> Exception | None:
         begins = self.lanes.step(query)
         if isinstance(begins, Exception):
             return begins
         if begins:
-            self.begin_again(query.name)
-            try:
-                self._running[query] = self.begin(query)
-            except Exception as error:
-                self.lanes.park(query, error_of(query.name, error))
+            self._begin_again(query)
         return None
+
+    def _begin_again(self, query: Query) -> None:
+        self.begin_again(query.name)
+        try:
+            self._running[query] = self.begin(query)
+        except Exception as error:
+            self._park(query, error_of(query.name, error))
 
     def _is_begun_again(self, query: Query) -> bool:
         """Begin a query again whose subscription is held; False where that has been so for too long."""
@@ -193,8 +203,7 @@ class RunningQueries:
             self._log_once(query.topics[0], what, level=logging.WARNING)
         elif now_s >= self._again_s[query]:
             del self._again_s[query]
-            self.begin_again(query.name)
-            self._running[query] = self.begin(query)
+            self._begin_again(query)
         return True
 
     def _is_held(self, query: Query, why: Exception) -> BusyError:
