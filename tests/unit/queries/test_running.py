@@ -348,6 +348,22 @@ def test_whoever_may_make_topics_can_not_make_any_number_of_queries(
     assert len(world.queries.matched) == 3
 
 
+def test_a_tenant_that_makes_many_topics_does_not_crowd_out_anothers(make: Callable[..., World]) -> None:
+    many = [f"persistent://acme/reaper/d{n}" for n in range(5)]
+    world = make(*many, RIVALS, most_matched=3)
+    assert set(world.queries.matched) == {*many[:2], RIVALS}
+    rivals_second = RIVALS.replace("d2", "d3")
+    make_topics(world.admin, rivals_second)
+    for topic in many[:2]:
+        world.admin.delete_topic(topic, force=True)
+    world.check_once(60)
+    assert set(world.queries.matched) == {many[2], many[3], RIVALS}
+    world.admin.delete_topic(many[2], force=True)
+    world.admin.delete_topic(many[3], force=True)
+    world.check_once(60)
+    assert set(world.queries.matched) == {many[4], RIVALS, rivals_second}
+
+
 def _read(settings: Settings, name: str, topic: str) -> None:
     offsets = Path(checkpoint_of(settings, name), "offsets")
     offsets.mkdir(parents=True)
