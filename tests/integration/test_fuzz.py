@@ -241,8 +241,8 @@ def _ask(arena: Arena, send: Senders) -> None:
 
 def _answers(arena: Arena) -> dict[int, int]:
     """Ledgers that were deleted, and when (ms)."""
-    rows = receipts.rows(arena.service.settings.state.dir, columns=[c.LEDGER_ID, c.OUTCOME, c.AT_MS])
-    return {row[c.LEDGER_ID]: row[c.AT_MS] for row in rows if row[c.OUTCOME] == Outcome.DELETED}
+    rows = arena.service.receipts()
+    return {row["ledger_id"]: row["at_ms"] for row in rows if row["outcome"] == Outcome.DELETED}
 
 
 def _unanswered_requests(arena: Arena) -> list[tuple[str, int]]:
