@@ -19,8 +19,8 @@ from streaming.config.settings import Settings
 from streaming.coordination import identity
 from streaming.coordination.epoch import Epoch
 from streaming.in_use.loader import InUseLoader
+from streaming.sandbox import bookie, faults, ledgers, topics
 from streaming.sandbox import clients as sandbox_clients
-from streaming.sandbox import faults, ledgers, shell, topics
 from streaming.sandbox.cluster import Cluster
 from streaming.sandbox.home import Part
 from streaming.sandbox.orphans import consume_and_trim
@@ -109,7 +109,7 @@ class Battered:
 
     scene: Scene
     ended: int  # the sleeper's exit code
-    shell_lists: set[int]
+    listed_by_bookie: set[int]
 
 
 @pytest.fixture(scope="module")
@@ -127,7 +127,7 @@ def battered(cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Batt
         scene.service.run("run", "--until-idle")
         os.killpg(sleeper.pid, signal.SIGCONT)
         ended = sleeper.wait(120)
-    return Battered(scene, ended, shell.list_ledgers(cluster))
+    return Battered(scene, ended, bookie.list_ledgers(cluster))
 
 
 def _lock_of(settings: Settings) -> str:
@@ -136,8 +136,8 @@ def _lock_of(settings: Settings) -> str:
 
 def test_kill_9_in_the_middle_of_a_batch_loses_and_doubles_nothing(battered: Battered) -> None:
     battered.scene.check()
-    assert not battered.shell_lists & set(battered.scene.leaked)
-    assert set(battered.scene.listed) <= battered.shell_lists
+    assert not battered.listed_by_bookie & set(battered.scene.leaked)
+    assert set(battered.scene.listed) <= battered.listed_by_bookie
 
 
 def test_a_zombie_that_slept_through_its_session_can_neither_delete_nor_commit(battered: Battered) -> None:
@@ -242,10 +242,10 @@ def test_a_full_disk_for_the_state_stops_deleting_until_there_is_room(
             filler = state / "filler"
             _fill_up(filler)
             time.sleep(10)
-            there = set(scene.leaked) & shell.list_ledgers(cluster)
+            there = set(scene.leaked) & bookie.list_ledgers(cluster)
             assert there, "all was worked off before the disk was full"
             time.sleep(5)
-            assert set(scene.leaked) & shell.list_ledgers(cluster) == there  # nothing goes that can't be written down
+            assert set(scene.leaked) & bookie.list_ledgers(cluster) == there  # nothing goes that can't be written down
             filler.unlink()
             ended = running.wait(240)
         finally:
@@ -292,7 +292,7 @@ def test_an_owner_that_rolls_over_and_trims_between_look_and_delete_is_read_agai
     assert {swept[each].verdict.outcome for each in leaked} == {Outcome.DELETED}
     assert {swept[each].verdict.outcome for each in set(before) - set(listed)} == {Outcome.ALREADY_GONE}
     assert all(each.refreshed for each in swept.values())
-    left = shell.list_ledgers(cluster)
+    left = bookie.list_ledgers(cluster)
     assert set(listed) <= left
     assert not left & set(leaked)
     assert topics.read_all(cluster, topic) == messages
@@ -314,7 +314,7 @@ def test_an_open_orphan_goes_after_its_quarantine_and_no_ledger_in_use_or_in_rec
     cursors = topics.cursor_ledgers(cluster, topic)
     current = topics.data_ledgers(cluster, topic)[-1]
     topics.trim(cluster, topic)
-    topics.wait_for(lambda: not {first, second} & shell.list_ledgers(cluster), "trim")
+    topics.wait_for(lambda: not {first, second} & bookie.list_ledgers(cluster), "trim")
     with faults.metadata_fault(cluster):
         topics.delete_subscription(cluster, topic, "leaver")
     # numbers that the topic gave up, as a writer and a recovery that died would have left them
@@ -340,7 +340,7 @@ def test_an_open_orphan_goes_after_its_quarantine_and_no_ledger_in_use_or_in_rec
     kept = {second: Reason.NOT_CLOSED, current: Reason.IN_USE, cursors["keeper"]: Reason.IN_USE}
     assert told(29) == kept | {first: Reason.NOT_CLOSED, cursors["leaver"]: Reason.NOT_CLOSED}
     assert told(31) == kept | {first: Reason.UNREFERENCED, cursors["leaver"]: Reason.OWNER_GONE}
-    left = shell.list_ledgers(cluster)
+    left = bookie.list_ledgers(cluster)
     assert set(kept) <= left
     assert not {first, cursors["leaver"]} & left
 

@@ -5,7 +5,7 @@ from uuid import uuid4
 
 import pytest
 
-from streaming.sandbox import clients, shell, topics
+from streaming.sandbox import bookie, clients, topics
 from streaming.sandbox.cluster import Cluster
 from tests.integration.conftest import Deploy, leak, new_topic, payload
 from udfs.formats.java_uuid import uuid_halves
@@ -39,7 +39,7 @@ def test_each_has_its_own_answer_and_its_own_owners_certificate_at_the_first_loo
         for ledger_id in (forged_first, true_first)
         for topic, answer in ((small, deleted), (large, refused))
     )
-    assert not {forged_first, true_first} & shell.list_ledgers(cluster)
+    assert not {forged_first, true_first} & bookie.list_ledgers(cluster)
     listed = {topic: len(topics.data_ledgers(cluster, topic)) for topic in (small, large)}
     for row in service.receipts():
         assert row["sources"].startswith(f"zookeeper={listed[row['topic']]}@")

@@ -15,7 +15,7 @@ from streaming.adapters.pulsar.publish import client
 from streaming.adapters.pulsar.read import read
 from streaming.clients import admin_for
 from streaming.ports import StoredMessage
-from streaming.sandbox import shell, topics
+from streaming.sandbox import bookie, topics
 from streaming.sandbox.cluster import Cluster, down, up
 from streaming.topics.setup import ensure_topics
 from tests.integration.conftest import Deploy, Deployment, deployment, leak, new_topic, payload
@@ -72,7 +72,7 @@ def test_two_thousand_messages_of_five_megabytes_end_beside_honest_ones_in_the_m
 
     assert service.outcomes() == {("DELETED", "UNREFERENCED"): 60, ("DEAD_LETTER", "TOO_LARGE"): 2_000}
     assert all(len(some) == 1 for some in service.final().values())
-    assert not shell.list_ledgers(cluster) & set(leaked)
+    assert not bookie.list_ledgers(cluster) & set(leaked)
     letters = Counter((len(each.payload), each.properties[CUT_FROM]) for each in _letters(service))
     assert letters == {(MAX_REQUEST_BYTES + 1, str(5 * MIB)): 2_000}
 
@@ -132,7 +132,7 @@ def _worked_off(cluster: Cluster, here: Path) -> Small:
     _send_compressed(service, kept, 1, (CompressionType.ZSTD,))
     service.request(payload(topic, ledger_id) for ledger_id in leaked)
     service.run("run", "--until-idle")
-    return Small(service, leaked, shell.list_ledgers(cluster), kept)
+    return Small(service, leaked, bookie.list_ledgers(cluster), kept)
 
 
 def test_copies_fit_a_broker_that_takes_little_and_keep_nobody_waiting(small: Small) -> None:

@@ -13,7 +13,7 @@ from pulsar import CompressionType
 from streaming.adapters.pulsar.publish import client
 from streaming.adapters.pulsar.read import read
 from streaming.clients import admin_for
-from streaming.sandbox import clients, ledgers, shell, topics
+from streaming.sandbox import bookie, clients, ledgers, topics
 from streaming.sandbox.cluster import Cluster
 from streaming.topics.setup import ensure_topics
 from tests.integration.conftest import (
@@ -108,7 +108,7 @@ def test_leaks_are_deleted_and_everything_else_is_refused_with_its_reason(cluste
     of_the_cursor = ("DEAD_LETTER", "OTHER_COMPONENT"), ("ALREADY_GONE", "NOT_FOUND")
     assert worked.outcomes() in [said + Counter([each]) for each in of_the_cursor]
     assert all(len(some) == 1 for some in worked.service.final().values())
-    left = shell.list_ledgers(cluster)
+    left = bookie.list_ledgers(cluster)
     assert not left & set(worked.leaked)
     assert set(worked.listed) <= left
     assert topics.read_all(cluster, worked.topic) == worked.messages
@@ -178,7 +178,7 @@ def held(cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Held:
     until_idle = service.run("run", "--until-idle", code=4)
     with killed_at_the_end(service.start("run", log=log)) as running:
         wait_until(lambda: "LIMIT REACHED" in log.read_text(), running, log)
-        text, there = log.read_text(), shell.list_ledgers(cluster)
+        text, there = log.read_text(), bookie.list_ledgers(cluster)
         second = service.run("run", "--until-idle", code=4)
         check = service.run("check", code=4)
         receipts, resume = service.call("receipts"), service.call("resume")
