@@ -77,31 +77,6 @@ def test_two_thousand_messages_of_five_megabytes_end_beside_honest_ones_in_the_m
     assert letters == {(MAX_REQUEST_BYTES + 1, str(5 * MIB)): 2_000}
 
 
-def test_many_properties_and_long_keys_keep_no_request_from_its_end(cluster: Cluster, deploy: Deploy) -> None:
-    used = [new_topic("wordy"), new_topic("wordy")]
-    for topic in used:
-        topics.fill(cluster, topic, 2, ["s"])
-    leaked = leak(cluster, used[0], 4)
-    by_properties, by_key = [payload(topic, topics.data_ledgers(cluster, topic)[0]) for topic in used]
-    service = deploy()
-    with admin_for(service.settings) as admin:
-        ensure_topics(admin, service.settings)
-    many = {f"name-{number}": "value" for number in range(20_000)}
-    with client(service.settings.pulsar) as opened:
-        producer = opened.create_producer(service.settings.topics.requests[0], batching_enabled=False)
-        for body in (*(payload(used[0], ledger_id) for ledger_id in leaked[:2]), by_properties):
-            producer.send(body, properties=many)
-        for body in (*(payload(used[0], ledger_id) for ledger_id in leaked[2:]), by_key):
-            producer.send(body, partition_key="k" * MIB)
-    service.run("run", "--until-idle")
-
-    assert service.outcomes() == {("DELETED", "UNREFERENCED"): 4, ("DEAD_LETTER", "IN_USE"): 2}
-    assert all(len(some) == 1 for some in service.final().values())
-    letters = _letters(service)
-    assert {each.payload for each in letters} == {by_properties, by_key}
-    assert not any(each.key or many.keys() & each.properties.keys() for each in letters)
-
-
 @dataclass(frozen=True)
 class Small:
     """A service whose broker takes 20 KiB in a message, after it has worked off what senders got in compressed."""
