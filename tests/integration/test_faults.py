@@ -5,6 +5,7 @@ import signal
 import subprocess
 import time
 from collections import Counter
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -132,11 +133,13 @@ def battered(cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Batt
     def reasons() -> set[str]:
         return {row["reason"] for row in scene.service.receipts() if row["ledger_id"] in there}
 
-    with killed_at_the_end(scene.start()) as sleeper:
-        with faults.metadata_fault(cluster):
-            wait_until(reasons, sleeper, scene.log)
-            os.killpg(sleeper.pid, signal.SIGSTOP)
-            told, all_there = reasons(), there <= ledgers.every_ledger(cluster).keys()
+    with ExitStack() as until_it_sleeps, ExitStack() as until_the_end:
+        until_it_sleeps.enter_context(faults.metadata_fault(cluster))
+        sleeper = until_the_end.enter_context(killed_at_the_end(scene.start()))
+        wait_until(reasons, sleeper, scene.log)
+        os.killpg(sleeper.pid, signal.SIGSTOP)
+        told, all_there = reasons(), there <= ledgers.every_ledger(cluster).keys()
+        until_it_sleeps.close()
         store, lock = cluster.addresses.zookeeper, _lock_of(scene.service.settings)
         topics.wait_for(lambda: not sandbox_clients.znode_exists(store, lock), "the end of its session", seconds=60)
         stalled = _run_while_zookeeper_stalls(scene)
