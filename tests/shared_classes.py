@@ -25,6 +25,9 @@ _LATEST_SECONDS = 240
 _QUIET = "-Xlog:cds=off -Xlog:cds+dynamic=off"
 # A few rows are through before code for them is compiled. What spark-submit starts compiles it, as in production.
 _SMALL = "-XX:+UseSerialGC -Dspark.sql.codegen.wholeStage=false -Dspark.sql.codegen.factoryMode=NO_CODEGEN"
+# With these a JVM without the archive is up in half of the CPU time: it has no second tier of compilers, and does not
+# verify classes, which come from packages that we pinned.
+SOONER = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -XX:+UnlockDiagnosticVMOptions -XX:-BytecodeVerificationRemote"
 
 
 @cache

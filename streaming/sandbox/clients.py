@@ -5,6 +5,7 @@ import logging
 import socket
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 import httpx
@@ -36,11 +37,16 @@ class Reply:
 def http(method: str, url: str, *, body: Any = None, timeout_seconds: float = 30.0) -> Reply:
     """Send one request with a JSON body; follow redirects. Never raises: status 0 means that no answer came."""
     try:
-        with httpx.Client(timeout=timeout_seconds, follow_redirects=True, trust_env=False) as client:
-            answer = client.request(method, url, json=body)
+        answer = _http_client().request(method, url, json=body, timeout=timeout_seconds)
     except httpx.HTTPError as error:
         return Reply(0, f"{type(error).__name__}: {error}")
     return Reply(answer.status_code, answer.text)
+
+
+@cache
+def _http_client() -> httpx.Client:
+    """One for all: each would read the certificates anew. It keeps no connection: the parts get killed."""
+    return httpx.Client(follow_redirects=True, trust_env=False, limits=httpx.Limits(max_keepalive_connections=0))
 
 
 def zookeeper_answers(hosts: str) -> bool:

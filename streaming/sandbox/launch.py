@@ -13,7 +13,11 @@ from streaming.sandbox.home import ACCESS_KEY, BUCKET, CLUSTER_NAME, HOST, Home,
 from streaming.sandbox.settings import render, settings
 
 # C1 only and one GC thread: on two cores the JIT's second tier costs more start-up time than it gives back.
-_JVM = "-XX:+UseSerialGC -XX:TieredStopAtLevel=1 -XX:-UsePerfData -Xss512k"
+# Nor does the JVM verify classes: they come from an archive whose checksum we compared.
+_JVM = (
+    "-XX:+UseSerialGC -XX:TieredStopAtLevel=1 -XX:-UsePerfData -Xss512k"
+    " -XX:+UnlockDiagnosticVMOptions -XX:-BytecodeVerificationRemote"
+)
 _MEMORY = {
     Part.ZOOKEEPER: "-Xms64m -Xmx384m",
     Part.BOOKIE: "-Xms128m -Xmx384m -XX:MaxDirectMemorySize=256m",

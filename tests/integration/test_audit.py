@@ -14,7 +14,7 @@ import pytest
 from kazoo.security import ACL, Id, Permissions
 
 from streaming.adapters.bookkeeper.http import look
-from streaming.sandbox import clients, ledgers, shell, topics
+from streaming.sandbox import bookie, clients, ledgers, topics
 from streaming.sandbox.cluster import Cluster
 from tests.integration import audit_world as world_of
 from tests.integration.audit_world import (
@@ -80,7 +80,7 @@ def world(cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Iterato
         states = {ledger_id: each.state for ledger_id, each in ledgers.every_ledger(cluster).items()}
         one = World(service, commands, cluster, made, states)
         *one.findings, one.last = commands.json("audit", *RECHECK)
-        one.after = shell.list_ledgers(cluster)
+        one.after = bookie.list_ledgers(cluster)
         yield one
     world_of.unmake(cluster)
 
@@ -228,11 +228,11 @@ def test_published_orphans_are_worked_off_and_nothing_else_changes(world: World)
     published = world.console.json("backlog")
     world.console.run("audit", "--last", "--publish", "--namespace", NAMESPACE)  # the same again: no doubles
     assert world.console.json("backlog") == published
-    bookie = world.cluster.addresses.bookie_http
-    before = look(bookie, 5).reclaimed_bytes
+    where = world.cluster.addresses.bookie_http
+    before = look(where, 5).reclaimed_bytes
     said = world.service.run("run", "--until-idle")
     topics.fill(world.cluster, LIVE, 1, [], entry_bytes=60_000)  # the log that a bookie writes to stays as it is
-    topics.wait_for(lambda: look(bookie, 5).reclaimed_bytes > before + (1 << 20), "space to return", seconds=60)
+    topics.wait_for(lambda: look(where, 5).reclaimed_bytes > before + (1 << 20), "space to return", seconds=60)
 
     assert re.search(r"audit \d{8}T\d{9}Z: complete, \d+ ledgers, ", said)  # [audit] every_seconds
     made, there = world.made, ledgers.every_ledger(world.cluster).keys()

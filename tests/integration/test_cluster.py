@@ -14,7 +14,7 @@ import pytest
 
 from streaming.adapters.pulsar.admin import AdminBroker, PulsarAdminSettings
 from streaming.errors import ReaperError
-from streaming.sandbox import clients, disk, faults, ledgers, offloads, orphans, shell, topics
+from streaming.sandbox import bookie, clients, disk, faults, ledgers, offloads, orphans, shell, topics
 from streaming.sandbox.cluster import Cluster, State, down, up
 from streaming.sandbox.home import HOST, LEDGERS_ROOT, Part
 from udfs.paths import managed_ledger_name
@@ -96,7 +96,7 @@ def test_a_crash_under_the_metadata_fault_leaves_closed_orphans_of_every_kind(cl
     assert len(found.schemas) == 3
     metadata = ledgers.every_ledger(cluster)
     assert {metadata[ledger_id].state for ledger_id in found.every} == {LedgerState.CLOSED}
-    assert set(found.every) <= shell.list_ledgers(cluster)
+    assert set(found.every) <= shell.list_ledgers(cluster) & bookie.list_ledgers(cluster)
     assert len(topics.read_all(cluster, topic)) == orphans.KEPT_LEDGERS * topics.ENTRIES_PER_LEDGER
 
 
@@ -174,8 +174,10 @@ def test_made_up_ledgers_read_as_real_ones(cluster: Cluster) -> None:
     try:
         assert ledgers.owned(cluster, name).data == tuple(ids)
         assert "state=CLOSED" in shell.ledger_metadata(cluster, ids[0])
+        assert set(ids) <= bookie.list_ledgers(cluster)
     finally:
         ledgers.remove_synthetic(cluster, ids)
+    assert not set(ids) & bookie.list_ledgers(cluster)
     assert ledgers.owned(cluster, name).every == ()
 
 

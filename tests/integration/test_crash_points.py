@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from streaming.clients import admin_for
-from streaming.sandbox import shell, topics
+from streaming.sandbox import bookie, topics
 from streaming.sandbox.cluster import Cluster
 from streaming.sandbox.reckoning import reckon
 from tests.integration.conftest import Deploy, leak, new_topic, payload
@@ -85,7 +85,7 @@ def test_a_kill_at_any_effect_loses_nothing_and_does_nothing_twice(
     found = reckon(service.settings)
     assert (found.requests, found.open, found.wrong) == (len(effects) * (LOT + 2), 0, [])
     assert unreached == []
-    left = shell.list_ledgers(cluster)
+    left = bookie.list_ledgers(cluster)
     assert not left & set(leaked)
     assert set(listed) <= left
 

@@ -5,6 +5,7 @@ import signal
 import subprocess
 import time
 from collections import Counter
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -19,8 +20,8 @@ from streaming.config.settings import Settings
 from streaming.coordination import identity
 from streaming.coordination.epoch import Epoch
 from streaming.in_use.loader import InUseLoader
+from streaming.sandbox import bookie, faults, ledgers, topics
 from streaming.sandbox import clients as sandbox_clients
-from streaming.sandbox import faults, ledgers, shell, topics
 from streaming.sandbox.cluster import Cluster
 from streaming.sandbox.home import Part
 from streaming.sandbox.orphans import consume_and_trim
@@ -105,29 +106,57 @@ def scene(cluster: Cluster, deploy: Deploy, tmp_path: Path) -> Scene:
 
 @dataclass(frozen=True)
 class Battered:
-    """A scene whose service was killed twice in mid-batch, and then slept while another took its place."""
+    """A scene whose service was killed twice in mid-batch, and then slept while another took its place.
+
+    The sleeper had no right to delete until it slept; ZooKeeper stalled in the middle of the other's work.
+    """
 
     scene: Scene
+    reasons: set[str]  # of the leaks that were there when the right went
+    all_there: bool  # while nobody had the right
     ended: int  # the sleeper's exit code
-    shell_lists: set[int]
+    stalled: int  # the exit code of the one that ZooKeeper stalled
+    said: str
+    listed_by_bookie: set[int]
 
 
 @pytest.fixture(scope="module")
 def battered(cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Battered:
     here = tmp_path_factory.mktemp("battered")
-    scene = Scene(cluster, deployment(cluster, here, chunk_rows=100), here / "run.log", leaked=600)
+    scene = Scene(cluster, deployment(cluster, here, chunk_rows=100), here / "run.log", leaked=450)
     for _ in range(2):
         with killed_at_the_end(scene.start("--until-idle")) as running:
             scene.wait_for_receipts(running)
-    with killed_at_the_end(scene.start()) as sleeper:
-        scene.wait_for_receipts(sleeper)
+    scene.leak(150)
+    there = set(scene.leaked) & ledgers.every_ledger(cluster).keys()
+
+    def reasons() -> set[str]:
+        return {row["reason"] for row in scene.service.receipts() if row["ledger_id"] in there}
+
+    with ExitStack() as until_it_sleeps, ExitStack() as until_the_end:
+        until_it_sleeps.enter_context(faults.metadata_fault(cluster))
+        sleeper = until_the_end.enter_context(killed_at_the_end(scene.start()))
+        wait_until(reasons, sleeper, scene.log)
         os.killpg(sleeper.pid, signal.SIGSTOP)
+        told, all_there = reasons(), there <= ledgers.every_ledger(cluster).keys()
+        until_it_sleeps.close()
         store, lock = cluster.addresses.zookeeper, _lock_of(scene.service.settings)
         topics.wait_for(lambda: not sandbox_clients.znode_exists(store, lock), "the end of its session", seconds=60)
-        scene.service.run("run", "--until-idle")
+        stalled = _run_while_zookeeper_stalls(scene)
         os.killpg(sleeper.pid, signal.SIGCONT)
         ended = sleeper.wait(120)
-    return Battered(scene, ended, shell.list_ledgers(cluster))
+    return Battered(scene, told, all_there, ended, stalled, scene.log.read_text(), bookie.list_ledgers(cluster))
+
+
+def _run_while_zookeeper_stalls(scene: Scene) -> int:
+    with killed_at_the_end(scene.start("--until-idle")) as running:
+        scene.wait_for_receipts(running)
+        with faults.paused(scene.cluster, Part.ZOOKEEPER):
+            time.sleep(4)  # its session is 6 s
+        ended = running.wait(240)
+    if ended != 0:  # the session was lost: the service stopped by itself, and starts again
+        scene.service.run("run", "--until-idle")
+    return ended
 
 
 def _lock_of(settings: Settings) -> str:
@@ -136,12 +165,21 @@ def _lock_of(settings: Settings) -> str:
 
 def test_kill_9_in_the_middle_of_a_batch_loses_and_doubles_nothing(battered: Battered) -> None:
     battered.scene.check()
-    assert not battered.shell_lists & set(battered.scene.leaked)
-    assert set(battered.scene.listed) <= battered.shell_lists
+    assert not battered.listed_by_bookie & set(battered.scene.leaked)
+    assert set(battered.scene.listed) <= battered.listed_by_bookie
 
 
 def test_a_zombie_that_slept_through_its_session_can_neither_delete_nor_commit(battered: Battered) -> None:
-    assert battered.ended in (0, 3, 4), battered.scene.log.read_text()[-3000:]
+    assert battered.ended in (0, 3, 4), battered.said[-3000:]
+    battered.scene.check()
+
+
+def test_what_no_right_kept_and_a_zookeeper_that_stalls_delayed_is_done_later_and_used_up_no_tries(
+    battered: Battered,
+) -> None:
+    assert battered.reasons == {"STORE_REFUSED"}
+    assert battered.all_there
+    assert battered.stalled in (0, 3, 4), battered.said[-3000:]
     battered.scene.check()
 
 
@@ -155,35 +193,11 @@ def test_a_lost_receipt_is_an_alarm(cluster: Cluster, battered: Battered) -> Non
     table.delete(f"message_id = '{row['message_id']}'")
     try:
         position = ":".join(row["message_id"].split(":")[:2])
-        said = service.run("check", code=1)
+        said = service.call("check", code=1)
         assert f"1 messages were read and have no receipt, such as {position}" in " ".join(said.split())
         assert "ALARM" in service.run("run", "--until-idle", code=1)
     finally:
         table.restore(complete)
-
-
-def test_what_no_right_kept_and_a_zookeeper_that_stalls_delayed_is_done_later_and_used_up_no_tries(
-    cluster: Cluster, deploy: Deploy, tmp_path: Path
-) -> None:
-    scene = Scene(cluster, deploy(chunk_rows=100), tmp_path / "run.log", leaked=150)
-    with faults.metadata_fault(cluster), killed_at_the_end(scene.start()) as running:
-        scene.wait_for_receipts(running)
-        running.terminate()
-        running.wait(60)
-    first = scene.service.receipts()
-    assert {row["reason"] for row in first if row["ledger_id"] in set(scene.leaked)} == {"STORE_REFUSED"}
-    assert set(scene.leaked) <= ledgers.every_ledger(cluster).keys()
-
-    scene.leak(150)
-    with killed_at_the_end(scene.start("--until-idle")) as running:
-        scene.wait_for_receipts(running)
-        with faults.paused(cluster, Part.ZOOKEEPER):
-            time.sleep(4)  # its session is 6 s
-        ended = running.wait(240)
-    if ended != 0:  # the session was lost: the service stopped by itself, and starts again
-        assert ended in (3, 4), scene.log.read_text()[-3000:]
-        scene.service.run("run", "--until-idle")
-    scene.check()
 
 
 @pytest.mark.long
@@ -242,10 +256,10 @@ def test_a_full_disk_for_the_state_stops_deleting_until_there_is_room(
             filler = state / "filler"
             _fill_up(filler)
             time.sleep(10)
-            there = set(scene.leaked) & shell.list_ledgers(cluster)
+            there = set(scene.leaked) & bookie.list_ledgers(cluster)
             assert there, "all was worked off before the disk was full"
             time.sleep(5)
-            assert set(scene.leaked) & shell.list_ledgers(cluster) == there  # nothing goes that can't be written down
+            assert set(scene.leaked) & bookie.list_ledgers(cluster) == there  # nothing goes that can't be written down
             filler.unlink()
             ended = running.wait(240)
         finally:
@@ -292,7 +306,7 @@ def test_an_owner_that_rolls_over_and_trims_between_look_and_delete_is_read_agai
     assert {swept[each].verdict.outcome for each in leaked} == {Outcome.DELETED}
     assert {swept[each].verdict.outcome for each in set(before) - set(listed)} == {Outcome.ALREADY_GONE}
     assert all(each.refreshed for each in swept.values())
-    left = shell.list_ledgers(cluster)
+    left = bookie.list_ledgers(cluster)
     assert set(listed) <= left
     assert not left & set(leaked)
     assert topics.read_all(cluster, topic) == messages
@@ -314,7 +328,7 @@ def test_an_open_orphan_goes_after_its_quarantine_and_no_ledger_in_use_or_in_rec
     cursors = topics.cursor_ledgers(cluster, topic)
     current = topics.data_ledgers(cluster, topic)[-1]
     topics.trim(cluster, topic)
-    topics.wait_for(lambda: not {first, second} & shell.list_ledgers(cluster), "trim")
+    topics.wait_for(lambda: not {first, second} & bookie.list_ledgers(cluster), "trim")
     with faults.metadata_fault(cluster):
         topics.delete_subscription(cluster, topic, "leaver")
     # numbers that the topic gave up, as a writer and a recovery that died would have left them
@@ -340,7 +354,7 @@ def test_an_open_orphan_goes_after_its_quarantine_and_no_ledger_in_use_or_in_rec
     kept = {second: Reason.NOT_CLOSED, current: Reason.IN_USE, cursors["keeper"]: Reason.IN_USE}
     assert told(29) == kept | {first: Reason.NOT_CLOSED, cursors["leaver"]: Reason.NOT_CLOSED}
     assert told(31) == kept | {first: Reason.UNREFERENCED, cursors["leaver"]: Reason.OWNER_GONE}
-    left = shell.list_ledgers(cluster)
+    left = bookie.list_ledgers(cluster)
     assert set(kept) <= left
     assert not {first, cursors["leaver"]} & left
 

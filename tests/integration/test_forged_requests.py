@@ -1,75 +1,87 @@
-"""Forged requests beside true ones for the same ledger or upload, in one batch, on the real cluster."""
+"""Forged requests beside true ones for the same ledger or upload, in one batch of one run, on the real cluster."""
 
 import json
+from dataclasses import dataclass
 from uuid import uuid4
 
 import pytest
 
-from streaming.sandbox import clients, shell, topics
+from streaming.sandbox import bookie, clients, topics
 from streaming.sandbox.cluster import Cluster
-from tests.integration.conftest import Deploy, leak, new_topic, payload
+from tests.integration.conftest import Deployment, deployment, leak, new_topic, payload
 from udfs.formats.java_uuid import uuid_halves
 from udfs.formats.offload_index import object_name
 
 pytestmark = [pytest.mark.cluster, pytest.mark.slow]
 
 
-def test_each_has_its_own_answer_and_its_own_owners_certificate_at_the_first_look(
-    cluster: Cluster, deploy: Deploy
-) -> None:
-    small, large = new_topic("small"), new_topic("large")
-    topics.fill(cluster, small, 3, ["s"])
-    topics.fill(cluster, large, 9, ["s"])
+@dataclass(frozen=True)
+class Answered:
+    """Topics, the ledgers and uploads that were asked for, and the service after it has answered."""
+
+    service: Deployment
+    small: str
+    large: str
+    ledger_ids: tuple[int, ...]
+    rival: str
+    owner: str
+    of_uploads: int
+    asked_by_rival: str
+
+
+@pytest.fixture(scope="module")
+def answered(cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Answered:
+    small, large, rival, owner = (new_topic(kind) for kind in ("small", "large", "rival", "owner"))
+    for topic, count in ((small, 3), (large, 9), (rival, 2), (owner, 2)):
+        topics.fill(cluster, topic, count, ["s"])
     forged_first, true_first = leak(cluster, small, 2)
-    service = deploy()
+    (of_uploads,) = leak(cluster, owner, 1)
+    asked_by_rival, asked_by_both = (_begin_upload(cluster, of_uploads) for _ in range(2))
+    service = deployment(cluster, tmp_path_factory.mktemp("forged"))
     service.request(
         [
             payload(large, forged_first),
             payload(small, forged_first),
             payload(small, true_first),
             payload(large, true_first),
+            _of_upload(cluster, rival, of_uploads, asked_by_rival),
+            _of_upload(cluster, rival, of_uploads, asked_by_both),
+            _of_upload(cluster, owner, of_uploads, asked_by_both),
         ]
     )
-    service.run("run", "--until-idle")
+    where = {"endpoint": cluster.addresses.s3, "bucket": cluster.bucket, "exclusive": True}
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setenv("LEDGER_REAPER__TIERED_STORAGE__ALLOWED", json.dumps([where]))
+        service.run("run", "--until-idle")
+    return Answered(service, small, large, (forged_first, true_first), rival, owner, of_uploads, asked_by_rival)
 
-    told = sorted((row["ledger_id"], row["topic"], row["outcome"], row["reason"]) for row in service.receipts())
+
+def test_each_has_its_own_answer_and_its_own_owners_certificate_at_the_first_look(
+    cluster: Cluster, answered: Answered
+) -> None:
+    small, large = answered.small, answered.large
+    rows = [row for row in answered.service.receipts() if row["ledger_id"] in answered.ledger_ids]
+    told = sorted((row["ledger_id"], row["topic"], row["outcome"], row["reason"]) for row in rows)
     refused, deleted = ("DEAD_LETTER", "OTHER_OWNER"), ("DELETED", "UNREFERENCED")
     assert told == sorted(
         (ledger_id, topic, *answer)
-        for ledger_id in (forged_first, true_first)
+        for ledger_id in answered.ledger_ids
         for topic, answer in ((small, deleted), (large, refused))
     )
-    assert not {forged_first, true_first} & shell.list_ledgers(cluster)
+    assert not set(answered.ledger_ids) & bookie.list_ledgers(cluster)
     listed = {topic: len(topics.data_ledgers(cluster, topic)) for topic in (small, large)}
-    for row in service.receipts():
+    for row in rows:
         assert row["sources"].startswith(f"zookeeper={listed[row['topic']]}@")
 
 
-def test_an_unfinished_upload_is_aborted_for_the_owner_of_its_ledger_only(
-    cluster: Cluster, deploy: Deploy, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_unfinished_upload_is_aborted_for_the_owner_of_its_ledger_only(cluster: Cluster, answered: Answered) -> None:
     """Whoever knows its UUID may write it into a request, also where the bucket is this cluster's alone."""
-    where = {"endpoint": cluster.addresses.s3, "bucket": cluster.bucket, "exclusive": True}
-    monkeypatch.setenv("LEDGER_REAPER__TIERED_STORAGE__ALLOWED", json.dumps([where]))
-    rival, owner = new_topic("rival"), new_topic("owner")
-    for topic in (rival, owner):
-        topics.fill(cluster, topic, 2, ["s"])
-    (ledger_id,) = leak(cluster, owner, 1)
-    asked_by_rival, asked_by_both = (_begin_upload(cluster, ledger_id) for _ in range(2))
-    service = deploy()
-    service.request(
-        [
-            _of_upload(cluster, rival, ledger_id, asked_by_rival),
-            _of_upload(cluster, rival, ledger_id, asked_by_both),
-            _of_upload(cluster, owner, ledger_id, asked_by_both),
-        ]
-    )
-    service.run("run", "--until-idle")
-
-    told = sorted((row["topic"], row["outcome"], row["reason"]) for row in service.receipts())
-    refused = (rival, "DEAD_LETTER", "OTHER_OWNER")
-    assert told == sorted([refused, refused, (owner, "DELETED", "UNREFERENCED")])
-    assert _uploads(cluster, ledger_id) == {object_name(asked_by_rival, ledger_id)}
+    rows = [row for row in answered.service.receipts() if row["ledger_id"] not in answered.ledger_ids]
+    told = sorted((row["topic"], row["outcome"], row["reason"]) for row in rows)
+    refused = (answered.rival, "DEAD_LETTER", "OTHER_OWNER")
+    assert told == sorted([refused, refused, (answered.owner, "DELETED", "UNREFERENCED")])
+    left = object_name(answered.asked_by_rival, answered.of_uploads)
+    assert _uploads(cluster, answered.of_uploads) == {left}
 
 
 def _begin_upload(cluster: Cluster, ledger_id: int) -> str:

@@ -15,7 +15,7 @@ from streaming.adapters.pulsar.publish import client
 from streaming.adapters.pulsar.read import read
 from streaming.clients import admin_for
 from streaming.ports import StoredMessage
-from streaming.sandbox import shell, topics
+from streaming.sandbox import bookie, topics
 from streaming.sandbox.cluster import Cluster, down, up
 from streaming.topics.setup import ensure_topics
 from tests.integration.conftest import Deploy, Deployment, deployment, leak, new_topic, payload
@@ -72,34 +72,9 @@ def test_two_thousand_messages_of_five_megabytes_end_beside_honest_ones_in_the_m
 
     assert service.outcomes() == {("DELETED", "UNREFERENCED"): 60, ("DEAD_LETTER", "TOO_LARGE"): 2_000}
     assert all(len(some) == 1 for some in service.final().values())
-    assert not shell.list_ledgers(cluster) & set(leaked)
+    assert not bookie.list_ledgers(cluster) & set(leaked)
     letters = Counter((len(each.payload), each.properties[CUT_FROM]) for each in _letters(service))
     assert letters == {(MAX_REQUEST_BYTES + 1, str(5 * MIB)): 2_000}
-
-
-def test_many_properties_and_long_keys_keep_no_request_from_its_end(cluster: Cluster, deploy: Deploy) -> None:
-    used = [new_topic("wordy"), new_topic("wordy")]
-    for topic in used:
-        topics.fill(cluster, topic, 2, ["s"])
-    leaked = leak(cluster, used[0], 4)
-    by_properties, by_key = [payload(topic, topics.data_ledgers(cluster, topic)[0]) for topic in used]
-    service = deploy()
-    with admin_for(service.settings) as admin:
-        ensure_topics(admin, service.settings)
-    many = {f"name-{number}": "value" for number in range(20_000)}
-    with client(service.settings.pulsar) as opened:
-        producer = opened.create_producer(service.settings.topics.requests[0], batching_enabled=False)
-        for body in (*(payload(used[0], ledger_id) for ledger_id in leaked[:2]), by_properties):
-            producer.send(body, properties=many)
-        for body in (*(payload(used[0], ledger_id) for ledger_id in leaked[2:]), by_key):
-            producer.send(body, partition_key="k" * MIB)
-    service.run("run", "--until-idle")
-
-    assert service.outcomes() == {("DELETED", "UNREFERENCED"): 4, ("DEAD_LETTER", "IN_USE"): 2}
-    assert all(len(some) == 1 for some in service.final().values())
-    letters = _letters(service)
-    assert {each.payload for each in letters} == {by_properties, by_key}
-    assert not any(each.key or many.keys() & each.properties.keys() for each in letters)
 
 
 @dataclass(frozen=True)
@@ -132,7 +107,7 @@ def _worked_off(cluster: Cluster, here: Path) -> Small:
     _send_compressed(service, kept, 1, (CompressionType.ZSTD,))
     service.request(payload(topic, ledger_id) for ledger_id in leaked)
     service.run("run", "--until-idle")
-    return Small(service, leaked, shell.list_ledgers(cluster), kept)
+    return Small(service, leaked, bookie.list_ledgers(cluster), kept)
 
 
 def test_copies_fit_a_broker_that_takes_little_and_keep_nobody_waiting(small: Small) -> None:

@@ -14,7 +14,7 @@ import psutil
 import pytest
 
 from streaming.queries.checkpoints import committed_positions, location_of
-from streaming.sandbox import clients, shell, topics
+from streaming.sandbox import bookie, clients, topics
 from streaming.sandbox.cluster import Cluster
 from streaming.sandbox.home import REGION, Part
 from streaming.sandbox.reckoning import reckon
@@ -84,7 +84,7 @@ def test_kill_9_and_a_restart_from_s3_lose_and_double_nothing(
     assert outcomes["DEAD_LETTER"] == 5
     found = reckon(service.settings)
     assert (found.requests, found.open, found.wrong) == (605, 0, [])
-    left = shell.list_ledgers(cluster)
+    left = bookie.list_ledgers(cluster)
     assert not left & set(leaked)
     assert set(listed) <= left
 

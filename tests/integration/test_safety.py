@@ -8,7 +8,7 @@ import pytest
 
 from streaming.clients import admin_for
 from streaming.errors import ConfigError
-from streaming.sandbox import clients, shell, topics
+from streaming.sandbox import bookie, clients, topics
 from streaming.sandbox.cluster import Cluster
 from streaming.sandbox.orphans import consume_and_trim
 from streaming.topics.setup import ensure_topics, faults_of
@@ -48,7 +48,7 @@ def test_what_is_forged_foreign_or_doubtful_is_kept_and_told_by_name(
         service.request([payload(topic, held)])
         wait_until(lambda: len(told(held)) > 3, running, log)
         assert set(told(held)) == {("RETRY", "SOURCE_SHRANK")}
-        assert held in shell.list_ledgers(cluster)
+        assert held in bookie.list_ledgers(cluster)
         stop(running)
         with monkeypatch.context() as slower:  # else the retry is due again before anybody can look
             slower.setenv("LEDGER_REAPER__TWO_PHASE__RECONSUME_LATER_SECONDS", "20")
@@ -69,7 +69,7 @@ def test_what_is_forged_foreign_or_doubtful_is_kept_and_told_by_name(
     assert rows[in_use]["message_id"] != _FORGED["ORIGIN_MESSAGE_ID"]
     assert rows[in_use]["topic"] == topic
     assert "1 shrank" in log.read_text()
-    assert {in_use, foreign} <= shell.list_ledgers(cluster)
+    assert {in_use, foreign} <= bookie.list_ledgers(cluster)
 
 
 def test_t10_a_request_topic_whose_messages_would_expire_is_refused(cluster: Cluster, deploy: Deploy) -> None:

@@ -21,8 +21,8 @@ from cryptography.x509.oid import NameOID
 
 from streaming.adapters.pulsar.admin import PulsarAdmin, PulsarAdminSettings
 from streaming.errors import ReaperError
+from streaming.sandbox import bookie, ledgers, process, topics
 from streaming.sandbox import cluster as sandbox
-from streaming.sandbox import ledgers, process, shell, topics
 from streaming.sandbox.cluster import Cluster
 from streaming.sandbox.home import Part, Spec
 from tests.contract.zookeeper_server import free_port
@@ -172,7 +172,7 @@ def test_a_role_without_rights_deletes_nothing_and_is_told_what_to_look_at(secur
     assert done.returncode in (1, 2)
     assert "rights" in done.stderr
     assert "pulsar.token_file" in service.run("check", code=2)
-    assert set(secured.leaked[10:]) <= shell.list_ledgers(secured.cluster)
+    assert set(secured.leaked[10:]) <= bookie.list_ledgers(secured.cluster)
 
 
 def test_a_token_that_somebody_else_signed_is_refused(secured: Secured) -> None:

@@ -4,6 +4,7 @@ Two runs are looked at by many tests: one that works off a request of every kind
 """
 
 from collections import Counter
+from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -13,7 +14,8 @@ from pulsar import CompressionType
 from streaming.adapters.pulsar.publish import client
 from streaming.adapters.pulsar.read import read
 from streaming.clients import admin_for
-from streaming.sandbox import clients, ledgers, shell, topics
+from streaming.ports import StoredMessage
+from streaming.sandbox import bookie, clients, ledgers, topics
 from streaming.sandbox.cluster import Cluster
 from streaming.topics.setup import ensure_topics
 from tests.integration.conftest import (
@@ -34,6 +36,18 @@ from udfs.wire import MAX_REQUEST_BYTES
 pytestmark = pytest.mark.cluster
 
 LARGE = 8 << 20
+LONG_KEY = "k" * (1 << 20)
+MANY = {f"name-{number}": "value" for number in range(20_000)}
+
+
+@dataclass(frozen=True)
+class Wordy:
+    """Requests with many properties and with long keys: for leaks, and one of each for a ledger in use."""
+
+    leaked: list[int]
+    in_use: set[int]
+    by_properties: bytes
+    by_key: bytes
 
 
 @dataclass(frozen=True)
@@ -45,12 +59,16 @@ class Worked:
     listed: list[int]
     leaked: list[int]
     of_a_gone_owner: tuple[int, ...]
+    wordy: Wordy
     messages: list[bytes]
 
-    def outcomes(self) -> Counter[tuple[str, str]]:
-        """Final outcomes, but for the ledgers of the gone owner."""
+    def outcomes(self, of: Collection[int] = ()) -> Counter[tuple[str, str]]:
+        """Final outcomes of these ledgers; without any, of all but the gone owner's and those of wordy requests."""
         rows = [row for some in self.service.final().values() for row in some]
-        return Counter((r["outcome"], r["reason"]) for r in rows if r["ledger_id"] not in self.of_a_gone_owner)
+        others = {*self.of_a_gone_owner, *self.wordy.leaked, *self.wordy.in_use}
+        return Counter(
+            (row["outcome"], row["reason"]) for row in rows if (row["ledger_id"] in (of or others)) is bool(of)
+        )
 
 
 @pytest.fixture(scope="module")
@@ -66,6 +84,7 @@ def worked(cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Worked
     service = deployment(cluster, tmp_path_factory.mktemp("worked"))
 
     _send_a_large_one(service)
+    wordy = _send_wordy_ones(cluster, service)
     service.request(
         [
             *(payload(topic, ledger_id) for ledger_id in leaked),
@@ -80,7 +99,7 @@ def worked(cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Worked
         ]
     )
     service.run("run", "--until-idle")
-    return Worked(service, topic, listed, leaked, owned, messages)
+    return Worked(service, topic, listed, leaked, owned, wordy, messages)
 
 
 def _send_a_large_one(service: Deployment) -> None:
@@ -89,6 +108,21 @@ def _send_a_large_one(service: Deployment) -> None:
     with client(service.settings.pulsar) as opened:
         producer = opened.create_producer(service.settings.topics.requests[0], compression_type=CompressionType.ZLib)
         producer.send(bytes(LARGE))
+
+
+def _send_wordy_ones(cluster: Cluster, service: Deployment) -> Wordy:
+    used = [new_topic("wordy"), new_topic("wordy")]
+    for topic in used:
+        topics.fill(cluster, topic, 2, ["s"])
+    leaked, in_use = leak(cluster, used[0], 4), [topics.data_ledgers(cluster, topic)[0] for topic in used]
+    by_properties, by_key = (payload(topic, ledger_id) for topic, ledger_id in zip(used, in_use, strict=True))
+    with client(service.settings.pulsar) as opened:
+        producer = opened.create_producer(service.settings.topics.requests[0], batching_enabled=False)
+        for body in (*(payload(used[0], ledger_id) for ledger_id in leaked[:2]), by_properties):
+            producer.send(body, properties=MANY)
+        for body in (*(payload(used[0], ledger_id) for ledger_id in leaked[2:]), by_key):
+            producer.send(body, partition_key=LONG_KEY)
+    return Wordy(leaked, set(in_use), by_properties, by_key)
 
 
 def test_leaks_are_deleted_and_everything_else_is_refused_with_its_reason(cluster: Cluster, worked: Worked) -> None:
@@ -108,7 +142,7 @@ def test_leaks_are_deleted_and_everything_else_is_refused_with_its_reason(cluste
     of_the_cursor = ("DEAD_LETTER", "OTHER_COMPONENT"), ("ALREADY_GONE", "NOT_FOUND")
     assert worked.outcomes() in [said + Counter([each]) for each in of_the_cursor]
     assert all(len(some) == 1 for some in worked.service.final().values())
-    left = shell.list_ledgers(cluster)
+    left = bookie.list_ledgers(cluster)
     assert not left & set(worked.leaked)
     assert set(worked.listed) <= left
     assert topics.read_all(cluster, worked.topic) == worked.messages
@@ -122,12 +156,25 @@ def test_a_gone_owner_needs_a_second_look(worked: Worked) -> None:
     }
 
 
-def test_a_message_that_is_too_large_once_decompressed_becomes_a_dead_letter_that_fits(worked: Worked) -> None:
+def _letters(worked: Worked) -> list[StoredMessage]:
     settings = worked.service.settings
     with admin_for(settings) as admin:
-        letters = list(read(settings.pulsar, admin.last_positions(settings.topics.dead_letter)))
-    (letter,) = [each for each in letters if CUT_FROM in each.properties]
+        return list(read(settings.pulsar, admin.last_positions(settings.topics.dead_letter)))
+
+
+def test_a_message_that_is_too_large_once_decompressed_becomes_a_dead_letter_that_fits(worked: Worked) -> None:
+    (letter,) = [each for each in _letters(worked) if CUT_FROM in each.properties]
     assert (letter.payload, letter.properties[CUT_FROM]) == (bytes(MAX_REQUEST_BYTES + 1), str(LARGE))
+
+
+def test_many_properties_and_long_keys_keep_no_request_from_its_end(worked: Worked) -> None:
+    wordy = worked.wordy
+    assert worked.outcomes(wordy.leaked) == {("DELETED", "UNREFERENCED"): 4}
+    assert worked.outcomes(wordy.in_use) == {("DEAD_LETTER", "IN_USE"): 2}
+    assert all(len(some) == 1 for some in worked.service.final().values())
+    letters = [each for each in _letters(worked) if each.payload in (wordy.by_properties, wordy.by_key)]
+    assert {each.payload for each in letters} == {wordy.by_properties, wordy.by_key}
+    assert not any(each.key or MANY.keys() & each.properties.keys() for each in letters)
 
 
 def test_another_cluster_behind_the_same_checkpoint_is_refused(worked: Worked) -> None:
@@ -178,9 +225,9 @@ def held(cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Held:
     until_idle = service.run("run", "--until-idle", code=4)
     with killed_at_the_end(service.start("run", log=log)) as running:
         wait_until(lambda: "LIMIT REACHED" in log.read_text(), running, log)
-        text, there = log.read_text(), shell.list_ledgers(cluster)
+        text, there = log.read_text(), bookie.list_ledgers(cluster)
         second = service.run("run", "--until-idle", code=4)
-        check = service.run("check", code=4)
+        check = service.call("check", code=4)
         receipts, resume = service.call("receipts"), service.call("resume")
         wait_until(lambda: len(service.receipts()) == 60, running, log)
         stop(running)
