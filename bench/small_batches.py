@@ -34,7 +34,7 @@ from streaming.queries.completion import Completion
 from streaming.queries.names import checkpoint_of
 from streaming.queries.transforms import messages
 from streaming.schemas import REQUESTS
-from streaming.spark.session import MESSAGES_PER_BATCH, ROWS_PER_BATCH, WITHOUT_DELTA
+from streaming.spark.session import MESSAGES_PER_BATCH, NEEDED, ROWS_PER_BATCH
 from udfs import columns as c
 from udfs.formats.message_id import MessagePosition, serialize_message_id
 from udfs.proto.message_id_pb2 import MessageIdData
@@ -42,7 +42,7 @@ from udfs.proto.message_id_pb2 import MessageIdData
 TOPIC = "persistent://pulsar/system/__ledger_deletion"
 PARTITIONS = [f"{TOPIC}-partition-{n}" for n in range(2)]
 LEDGER = 7
-_AS_THE_SERVICE = WITHOUT_DELTA | {
+_AS_THE_SERVICE = NEEDED | {
     ROWS_PER_BATCH: MESSAGES_PER_BATCH,
     "spark.python.daemon.module": "streaming.spark.worker_daemon",
 }

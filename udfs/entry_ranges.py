@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from itertools import groupby, islice
 from operator import attrgetter, itemgetter
 
-from udfs.formats.internal_stats import Position
+from udfs.formats.internal_stats import InternalStats, Position
 
 Place = tuple[str, int, int, int]
 """Of a message: partition, ledger, entry, and index in its producer's batch (-1: it was sent alone)."""
@@ -51,6 +51,12 @@ def spans_of(ledgers: Iterable[tuple[int, int]], wanted: Range) -> Iterator[Span
         last = min(entries - 1, wanted.upto[1]) if ledger == wanted.upto[0] else entries - 1
         if wanted.after[0] <= ledger <= wanted.upto[0] and first <= last:
             yield Span(ledger, first, last)
+
+
+def bytes_of(spans: Iterable[Span], stats: InternalStats) -> int:
+    """Return about how many bytes the entries take in their ledgers: of a ledger's bytes, the share of its entries."""
+    entries = dict(stats.ledgers)
+    return sum(stats.sizes.get(span.ledger, 0) * len(span) // max(1, entries[span.ledger]) for span in spans)
 
 
 def runs_of(places: Iterable[Place]) -> Iterator[tuple[str, Span, bool]]:

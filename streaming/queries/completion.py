@@ -23,7 +23,7 @@ from streaming.queries.batches import Batch, unfinished
 from streaming.queries.checkpoints import location_of
 from streaming.spark.job_limit import limited
 from udfs import columns as c
-from udfs.entry_ranges import Range, Span, count_of, spans_of, whole_of, without
+from udfs.entry_ranges import Range, Span, bytes_of, count_of, spans_of, whole_of, without
 from udfs.spark import entry_runs
 
 log = logging.getLogger("ledger-reaper")
@@ -31,6 +31,7 @@ log = logging.getLogger("ledger-reaper")
 _RUN = from_arrow_schema(schemas.RUN)
 _SECONDS = 30.0
 _SECONDS_PER_ENTRY = 0.005
+_SECONDS_PER_BYTE = 10e-6  # an entry may hold a thousand requests, in 10 KB or more
 
 Spans = Mapping[str, Sequence[Span]]  # by partition
 
@@ -56,9 +57,9 @@ class Completion:
         batch = unfinished(location_of(self.settings, query))
         if batch is None or batch.number != batch_id:
             raise ReaperError(f"{query}: the checkpoint does not say what batch {batch_id} is to read: {batch}")
-        stored = self._stored(batch)
+        stored, size = self._stored(batch)
         total = sum(count_of(each) for each in stored.values())
-        with limited(self.spark, _SECONDS + _SECONDS_PER_ENTRY * total, f"{query}, batch {batch_id}: reading"):
+        with limited(self.spark, allowed_seconds(total, size), f"{query}, batch {batch_id}: reading"):
             runs = _runs(delivered).collect()
         missing = _missing(stored, runs)
         if not missing:
@@ -74,19 +75,32 @@ class Completion:
         lacked = self.read(missing).join(delivered.select(*c.POSITION), list(c.POSITION), "left_anti")
         return numbered(delivered.unionByName(lacked))
 
-    def _stored(self, batch: Batch) -> Spans:
-        stored: dict[str, list[Span]] = {}
-        self.patiently(lambda: stored.update(stored_spans(self.admin, batch.ranges)))
-        return stored
+    def _stored(self, batch: Batch) -> tuple[Spans, int]:
+        found: list[tuple[Spans, int]] = []
+        self.patiently(lambda: found.append(_stored(self.admin, batch.ranges)))
+        return found[-1]
 
 
-def stored_spans(admin: TopicAdmin, ranges: Mapping[str, Range]) -> dict[str, list[Span]]:
+def allowed_seconds(entries: int, size: int) -> float:
+    """Return how long the connector may take to read entries that have `size` bytes together as they are stored."""
+    return _SECONDS + _SECONDS_PER_ENTRY * entries + _SECONDS_PER_BYTE * size
+
+
+def stored_spans(admin: TopicAdmin, ranges: Mapping[str, Range]) -> Spans:
     """Return which entries of the ranges are stored. Raises what TopicAdmin does."""
-    found = {
-        partition: list(spans_of(admin.internal_stats(partition).ledgers, wanted))
-        for partition, wanted in ranges.items()
-    }
-    return {partition: spans for partition, spans in found.items() if spans}
+    return _stored(admin, ranges)[0]
+
+
+def _stored(admin: TopicAdmin, ranges: Mapping[str, Range]) -> tuple[Spans, int]:
+    """Return which entries of the ranges are stored, and about how many bytes they take."""
+    found: dict[str, list[Span]] = {}
+    size = 0
+    for partition, wanted in ranges.items():
+        stats = admin.internal_stats(partition)
+        if spans := list(spans_of(stats.ledgers, wanted)):
+            found[partition] = spans
+            size += bytes_of(spans, stats)
+    return found, size
 
 
 def _runs(delivered: DataFrame) -> DataFrame:

@@ -7,7 +7,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from streaming.config.sections import PulsarSettings
 
-_QUEUE = "20"
+_QUEUE = "1"
 _DAY_S = 24 * 3600
 
 
@@ -30,8 +30,9 @@ def read_stream(spark: SparkSession, settings: PulsarSettings, topics: Sequence[
         "pulsar.client.statsIntervalSeconds": str(_DAY_S + crc32(",".join(topics).encode())),
         # gives us raw bytes, whatever schema somebody registers on the topic; JSON mode mixes up the rows' values
         "allowDifferentTopicSchemas": "true",
-        # the connector holds so many messages of each partition, decompressed; it takes 1000 if it is not told, and a
-        # sender gets 5 MiB of each in for a few kilobytes
+        # the connector asks brokers for so many entries of each partition at once, decompresses them, and makes objects
+        # of all their messages; it takes 1000 if it is not told. For ten kilobytes a sender gets 1.2 million messages
+        # into one entry, which are half a gigabyte then
         "pulsar.reader.receiverQueueSize": _QUEUE,
     }
     for side in ("client", "admin"):

@@ -16,7 +16,7 @@ from streaming.config.load import load
 from streaming.config.settings import Settings
 from streaming.errors import ReaperError
 from streaming.queries import another_way
-from streaming.queries.completion import Completion
+from streaming.queries.completion import Completion, allowed_seconds
 from streaming.queries.names import checkpoint_of
 from streaming.schemas import REQUESTS
 from streaming.spark.job_limit import limited
@@ -194,3 +194,8 @@ def test_entries_become_rows_in_the_executors_and_a_dead_letter_says_why(spark: 
     last = found[4500]
     assert (last[c.REFERENCE_KEY], last[c.TENANT], last[c.DUE_MS], bytes(last[c.PAYLOAD])) == (None, None, 0, request)
     assert last[c.NO_REQUEST] == "ENCRYPTED: the payload is encrypted, and a request must not be"
+
+
+def test_many_requests_in_few_entries_may_take_their_time_and_one_entry_may_not() -> None:
+    assert allowed_seconds(1_000, 10_000_000) >= 120, "a million requests in batches of a thousand"
+    assert allowed_seconds(10, 105_060) < 35, "twelve million messages without a byte"

@@ -5,7 +5,7 @@
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from udfs.formats.errors import FormatError
@@ -23,11 +23,13 @@ class InternalStats:
 
     ledgers: (ledger, entries), oldest first, the one being written included. cursors: encoded name of a subscription's
     cursor -> up to where it has acknowledged. pending_adds: entries that the broker has not got to the bookies yet.
+    sizes: ledger -> bytes, as they are stored; 0 where the broker does not say.
     """
 
     ledgers: tuple[tuple[int, int], ...]
     cursors: Mapping[str, Position]
     pending_adds: int
+    sizes: Mapping[int, int] = field(default_factory=dict)
 
     def mark_deleted(self, subscription: str) -> Position:
         """Up to where the subscription has acknowledged; before everything where there is none."""
@@ -58,6 +60,7 @@ def parse_internal_stats(stats: Any) -> InternalStats:
             _ledgers(stats["ledgers"], int(stats["currentLedgerEntries"])),
             {str(name): _position(cursor["markDeletePosition"]) for name, cursor in stats["cursors"].items()},
             int(stats["pendingAddEntriesCount"]),
+            _sizes(stats["ledgers"], int(stats.get("currentLedgerSize", 0))),
         )
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise FormatError(f"internalStats of a form not known: {error!r}") from error
@@ -85,6 +88,14 @@ def _ledgers(listed: Sequence[Mapping[str, Any]], current_entries: int) -> tuple
         newest, entries = ledgers[-1]
         ledgers[-1] = (newest, max(entries, current_entries))
     return tuple(ledgers)
+
+
+def _sizes(listed: Sequence[Mapping[str, Any]], current_size: int) -> dict[int, int]:
+    sizes = {int(ledger["ledgerId"]): int(ledger.get("size", 0)) for ledger in listed}
+    if sizes:
+        newest = int(listed[-1]["ledgerId"])  # the list has no size for the ledger that is being written either
+        sizes[newest] = max(sizes[newest], current_size)
+    return sizes
 
 
 def _position(text: str) -> Position:

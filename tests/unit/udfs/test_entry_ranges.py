@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from udfs.entry_ranges import Place, Range, Span, count_of, runs_of, spans_of, split, whole_of, without
-from udfs.formats.internal_stats import BEFORE_ALL
+from udfs.entry_ranges import Place, Range, Span, bytes_of, count_of, runs_of, spans_of, split, whole_of, without
+from udfs.formats.internal_stats import BEFORE_ALL, InternalStats
 
 LEDGERS = [(3, 2), (5, 0), (8, 3)]
 
@@ -133,3 +133,9 @@ def test_runs_grow_with_ledgers_and_gaps_however_many_messages_there_are(lacking
         if index != 1 or entry not in some
     ]
     assert len(list(runs_of(places))) <= sum(1 + 2 * len(some) for some in lacking.values())
+
+
+def test_of_a_ledger_that_is_read_in_part_its_share_of_the_bytes_counts() -> None:
+    stats = InternalStats(((5, 10), (6, 4)), {}, 0, {5: 1000, 6: 80})
+    assert bytes_of([Span(5, 8, 9), Span(6, 0, 3)], stats) == 280
+    assert bytes_of([Span(5, 8, 9)], InternalStats(((5, 10),), {}, 0)) == 0

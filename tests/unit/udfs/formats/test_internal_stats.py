@@ -57,6 +57,13 @@ def test_what_is_under_way_to_the_bookies_is_told() -> None:
     assert parse_internal_stats(_json(3) | {"pendingAddEntriesCount": 7}).pending_adds == 7
 
 
+def test_the_size_of_the_ledger_that_is_written_stands_in_a_field_of_its_own() -> None:
+    listed = [{"ledgerId": 10, "entries": 3, "size": 50}, {"ledgerId": 11, "entries": 0, "size": 0}]
+    stats = parse_internal_stats(_json(current=2) | {"ledgers": listed, "currentLedgerSize": 70})
+    assert stats.sizes == {10: 50, 11: 70}
+    assert parse_internal_stats(_json(3)).sizes == {10: 0}
+
+
 @pytest.mark.parametrize(
     "stats",
     [
