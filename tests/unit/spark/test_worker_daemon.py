@@ -1,5 +1,7 @@
-"""Which of the places that Spark puts on a worker's search path a worker keeps."""
+"""What Spark's Python workers begin with: their search path, and the libraries that are loaded before the fork."""
 
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -27,3 +29,12 @@ def test_a_worker_reads_no_archive_unless_it_needs_one(
 
     assert callable(expected)
     assert without_archives(["", *ARCHIVES, str(folder)]) == expected(str(folder))
+
+
+def test_the_libraries_are_there_and_start_no_thread_that_a_fork_would_lose() -> None:
+    program = (
+        "import sys, threading; from streaming.spark.worker_daemon import LIBRARIES, load_libraries; load_libraries();"
+        "print(threading.active_count(), [name for name in LIBRARIES if name not in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "1 []"
