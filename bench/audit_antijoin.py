@@ -33,8 +33,7 @@ def main() -> None:
     parser.add_argument("--referenced", type=int, default=10_000_000)
     parser.add_argument("--runs", type=int, default=5)
     options = parser.parse_args()
-    without_delta = {key: value for key, value in NEEDED.items() if "delta" not in value.lower()}
-    spark = local_spark(without_delta)
+    spark = local_spark(NEEDED)
     with tempfile.TemporaryDirectory() as folder, Sampler() as sampler:
         here = Path(folder)
         listed, references = generate(spark, here, options.listed, options.referenced)

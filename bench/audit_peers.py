@@ -25,7 +25,6 @@ from pyspark.sql import functions as F
 from bench.audit_antijoin import compare, generate
 from bench.session import command_line, local_spark
 from streaming.spark.ivy import Artifact, fetch
-from streaming.spark.jars import DELTA
 from streaming.spark.session import NEEDED
 from udfs import columns as c
 
@@ -37,6 +36,26 @@ ICEBERG = Artifact(
     "",
     45_381_197,
     "687e3ddb0e47cd5e1a5c15e13b3d94f63208219610fe0847786cb55ae8800a26d2d713626a9758157500e8468fdbd891533924236cfdd5119c4e7b81ae0249b8",
+)
+DELTA = (
+    Artifact(
+        "io.delta",
+        "delta-spark_2.12",
+        "3.3.2",
+        "jar",
+        "",
+        7_120_414,
+        "0599674293c8719f7a90c658e53aec59ac12b0a95f78dc272b91dcdd90fb43df15f6dccf537fa64990295c45b0112b8091b3081ee41dc654f35c2346e65b988b",
+    ),
+    Artifact(
+        "io.delta",
+        "delta-storage",
+        "3.3.2",
+        "jar",
+        "",
+        32_229,
+        "2004d9d0eb7634a722a548c718555fdcb70593354df9332ae51691f01faebbaffd92211fac88498d2e90b4b54aa47c56a0e96ba3a8201372d86d805a323e4d01",
+    ),
 )
 MISSING_EVERY = 20
 # adds files that do not exist to a table's metadata; this would take an hour from Python
@@ -108,10 +127,14 @@ def _faults(found: DataFrame, there_is: DataFrame) -> list[str]:
 
 
 def _conf(jars: list[Path], here: Path) -> dict[str, str]:
-    extensions = f"{NEEDED['spark.sql.extensions']},org.apache.iceberg.spark.extensions.IcebergSparkSessionExtensions"
+    extensions = (
+        "io.delta.sql.DeltaSparkSessionExtension",
+        "org.apache.iceberg.spark.extensions.IcebergSparkSessionExtensions",
+    )
     return NEEDED | {
         "spark.jars": ",".join(map(str, jars)),
-        "spark.sql.extensions": extensions,
+        "spark.sql.extensions": ",".join(extensions),
+        "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
         "spark.sql.catalog.ice": "org.apache.iceberg.spark.SparkCatalog",
         "spark.sql.catalog.ice.type": "hadoop",
         "spark.sql.catalog.ice.warehouse": f"{here}/ice",

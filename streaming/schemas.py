@@ -27,6 +27,16 @@ MESSAGE = pa.schema(
 
 WAITING = pa.schema([pa.field(c.READY_MS, pa.int64()), *MESSAGE])
 
+RUN = pa.schema(
+    [
+        pa.field(c.SOURCE, pa.string()),
+        pa.field(c.POSITION_LEDGER, pa.int64()),
+        pa.field(c.FIRST_ENTRY, pa.int64()),
+        pa.field(c.LAST_ENTRY, pa.int64()),
+        pa.field(c.IS_WHOLE, pa.bool_()),
+    ]
+)
+
 # Of a row of MESSAGE, in Spark SQL: as how many rows a chunk counts it (service.chunk_rows).
 ROWS = f"""1 + (
     coalesce(octet_length({c.PAYLOAD}), 0) + coalesce(octet_length({c.MESSAGE_KEY}), 0)

@@ -26,6 +26,11 @@ TENANT = "tenant"
 NO_REQUEST = "no_request"  # why the message is no request whatever its bytes say, as `<Reason>: <in words>`; else null
 READY_MS = "ready_ms"  # of a waiting retry: its due time, or later if it arrived after that time was worked off
 
+# a run of entries of a ledger (streaming.schemas.RUN)
+FIRST_ENTRY = "first_entry"
+LAST_ENTRY = "last_entry"
+IS_WHOLE = "is_whole"  # no index of a producer's batch is missing
+
 # a receipt (streaming.schemas.RECEIPT)
 EPOCH = "epoch"  # number of the run that wrote it; each start of the service has a higher one
 CHUNK = "chunk"  # number of the chunk, ascending over the life of the table; each chunk is one commit to it

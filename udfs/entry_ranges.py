@@ -4,10 +4,15 @@ A position is (ledger, entry). Where a producer sent a batch, a broker's "last m
 range always ends with a whole entry.
 """
 
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import groupby, islice
+from operator import attrgetter, itemgetter
 
 from udfs.formats.internal_stats import Position
+
+Place = tuple[str, int, int, int]
+"""Of a message: partition, ledger, entry, and index in its producer's batch (-1: it was sent alone)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,15 +53,70 @@ def spans_of(ledgers: Iterable[tuple[int, int]], wanted: Range) -> Iterator[Span
             yield Span(ledger, first, last)
 
 
-def without(span: Span, read: Collection[int]) -> Iterator[Span]:
-    """Yield the parts of a span whose entries were not read. read: entries of that ledger, in any order."""
-    first = span.first
-    for entry in sorted(each for each in set(read) if span.first <= each <= span.last):
-        if first < entry:
-            yield Span(span.ledger, first, entry - 1)
-        first = entry + 1
-    if first <= span.last:
-        yield Span(span.ledger, first, span.last)
+def runs_of(places: Iterable[Place]) -> Iterator[tuple[str, Span, bool]]:
+    """Yield (partition, entries next to each other, whether those were delivered whole), in the order as delivered.
+
+    An entry is whole where no index of its producer's batch is missing. The connector delivers in the order of
+    positions, some of them again. An entry whose messages come apart is in several runs; it is whole only where all of
+    these say so (whole_of). Only one run is held in memory.
+    """
+    partition, run, is_whole = "", None, False
+    for (source, ledger, entry), goes_on in _entries(places):
+        is_next = run is not None and run.ledger == ledger and run.first <= entry <= run.last + 1
+        if run is not None and is_next and (partition, is_whole) == (source, goes_on):
+            run = Span(ledger, run.first, max(run.last, entry))
+            continue
+        if run is not None:
+            yield partition, run, is_whole
+        partition, run, is_whole = source, Span(ledger, entry, entry), goes_on
+    if run is not None:
+        yield partition, run, is_whole
+
+
+def _entries(places: Iterable[Place]) -> Iterator[tuple[tuple[str, int, int], bool]]:
+    """Yield each entry, and whether its messages came from the first one on, without a gap."""
+    for entry, messages in groupby(places, key=itemgetter(0, 1, 2)):
+        newest = upto = -1  # each index up to and with `upto` was there
+        for *_, index in messages:
+            newest = max(newest, index)
+            if index == upto + 1:
+                upto = index
+        yield entry, upto == newest
+
+
+def whole_of(runs: Iterable[tuple[Span, bool]]) -> Iterator[Span]:
+    """Yield the entries of a partition that were delivered whole, by what runs_of says of them."""
+    spans: dict[bool, list[Span]] = {True: [], False: []}
+    for span, is_whole in runs:
+        spans[is_whole].append(span)
+    return without(spans[True], spans[False])
+
+
+def without(spans: Iterable[Span], others: Iterable[Span]) -> Iterator[Span]:
+    """Yield the parts of a partition's spans that are in none of the others, in order of position."""
+    left_out, begin = _joined(others), 0
+    for span in _joined(spans):
+        first = span.first
+        while begin < len(left_out) and (left_out[begin].ledger, left_out[begin].last) < (span.ledger, first):
+            begin += 1
+        for each in islice(left_out, begin, None):
+            if (each.ledger, each.first) > (span.ledger, span.last):
+                break
+            if first < each.first:
+                yield Span(span.ledger, first, each.first - 1)
+            first = each.last + 1
+        if first <= span.last:
+            yield Span(span.ledger, first, span.last)
+
+
+def _joined(spans: Iterable[Span]) -> list[Span]:
+    joined: list[Span] = []
+    for span in sorted(spans, key=attrgetter("ledger", "first")):
+        if joined and joined[-1].ledger == span.ledger and span.first <= joined[-1].last + 1:
+            joined[-1] = Span(span.ledger, joined[-1].first, max(joined[-1].last, span.last))
+        else:
+            joined.append(span)
+    return joined
 
 
 def count_of(spans: Sequence[Span]) -> int:

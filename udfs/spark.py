@@ -1,14 +1,16 @@
-"""The only module of udfs that serves Spark: a function over Arrow record batches, for mapInArrow.
+"""The only module of udfs that serves Spark: functions over Arrow record batches, for mapInArrow.
 
-It runs in Spark's Python workers, and calls the plain functions of the other modules.
+They run in Spark's Python workers, and call the plain functions of the other modules.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
+from itertools import islice
 from typing import Any
 
 import pyarrow as pa
 
 from udfs import columns as c
+from udfs.entry_ranges import runs_of
 from udfs.formats.internal_stats import Position
 from udfs.formats.message_id import MessagePosition, parse_message_id, serialize_message_id
 from udfs.paths import tenant_of, topic_of
@@ -21,6 +23,8 @@ from udfs.wire import decode
 
 # streaming/queries/transforms.py selects these from the connector's rows, in this order
 RAW = ("topic", "message_id", c.PUBLISH_MS, c.MESSAGE_KEY, c.PAYLOAD, c.MESSAGE_PROPERTIES)
+
+_RUNS = 1000  # of a record batch
 
 _Content = tuple[bytes | None, bytes | None, Mapping[str, str | None]]
 
@@ -58,6 +62,18 @@ def _annotated(topic: str, message_id: bytes, publish_ms: int, content: _Content
         c.REFERENCE_KEY: None if isinstance(request, Rejection) else key_of(request),
         c.TENANT: None if isinstance(request, Rejection) else tenant_of(topic_of(request.managed_ledger)),
     }
+
+
+def entry_runs(batches: Iterable[pa.RecordBatch], schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+    """Turn the positions of messages (columns.POSITION) into runs of entries (schema: RUN).
+
+    Neither record batches nor entries have to end where the others do.
+    """
+    places = (place for batch in batches for place in zip(*(each.to_pylist() for each in batch.columns), strict=True))
+    runs = runs_of(places)
+    while some := list(islice(runs, _RUNS)):
+        rows = [(source, run.ledger, run.first, run.last, is_whole) for source, run, is_whole in some]
+        yield pa.RecordBatch.from_arrays([pa.array(column) for column in zip(*rows, strict=True)], schema=schema)
 
 
 def size_of(key: bytes | None, payload: bytes | None, properties: Iterable[tuple[str, str | None]]) -> int:

@@ -3,6 +3,8 @@
 1. A pattern is `persistent://tenant/namespace/topic`. Each of the three parts is a regular expression that has to match
    that part of a topic's name as a whole. So the pattern itself says in which tenants and namespaces to look.
 2. Retry-letter and dead-letter topics, single partitions, and topics that Pulsar made for itself never match.
+3. Nor does a name that the connector would take for another topic's: it takes a list of names apart at each comma, and
+   blanks off both ends. Whoever may make topics could have us read one that is none of ours.
 """
 
 import re
@@ -60,7 +62,13 @@ class TopicPattern:
             and not name.endswith(_LETTERS)
             and not _PULSARS_TOPICS.fullmatch(name)
             and _is_whole(topic)
+            and is_one_name(topic)
         )
+
+
+def is_one_name(topic: str) -> bool:
+    """Whether the connector takes this for the name of just this topic."""
+    return "," not in topic and topic == topic.strip()
 
 
 def _is_whole(topic: str) -> bool:

@@ -84,7 +84,7 @@ def audit(settings: Settings, request: AuditRequest, *, watch_seconds: int = 0) 
     place = place_of(settings, request.out)
     if request.last:
         _refuse_other_cluster(settings, remembered(place))
-    spark = start(settings, Jars(), with_delta=False)
+    spark = start(settings, Jars(), with_streams=False)
     stop = threading.Event()
     command = AuditCommand(spark, settings, request, place, stop)
     work = Schedule(command.run, watch_seconds, 0, stop).repeat if watch_seconds else command.run

@@ -247,8 +247,8 @@ def java_version() -> str:
 
 
 def jars(settings: Settings) -> str:
-    """Whether connector, Delta and, for checkpoints on S3, S3A are there, without fetching them."""
-    wanted = [artifacts.connector(version("pyspark")), *artifacts.DELTA]
+    """Whether the connector and, for checkpoints on S3, S3A are there, without fetching them."""
+    wanted = [artifacts.connector(version("pyspark"))]
     wanted += artifacts.S3A if is_s3a(settings.checkpoints.dir) else ()
     folder = ivy.default_cache()
     missing = [each for each in wanted if not (folder / each.file_name).is_file()]

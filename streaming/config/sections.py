@@ -10,7 +10,7 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, NonNegativeIn
 
 from udfs.paths import managed_ledger_name, topic_of
 from udfs.records import LedgerComponent
-from udfs.topic_pattern import TopicPattern, parse_pattern
+from udfs.topic_pattern import TopicPattern, is_one_name, parse_pattern
 from udfs.wire import MAX_PAYLOAD_BYTES
 
 _POSITION_PARTITIONS_MAX = 64
@@ -123,6 +123,9 @@ class TopicSettings(_Part):
         names = [*self.requests, self.retry, self.dead_letter]
         if len(set(names)) != len(names):
             raise ValueError(f"the request, retry and dead-letter topics must all differ: {', '.join(names)}")
+        for topic in names:
+            if not is_one_name(topic):
+                raise ValueError(f"{topic!r}: Spark's connector would read another topic; name one without a comma")
         for topic in (self.retry, self.dead_letter):
             if topic.startswith(f"persistent://{SYSTEM_NAMESPACE}/"):
                 raise ValueError(

@@ -63,7 +63,7 @@ class ChunkSweep:
             task = self._bound(query, task, grouped, asked)
             self.describe(query, batch_id, f"sweeping {total} requests of {len(known.references)} owners")
             try:
-                self.receipts.append(grouped.mapInArrow(task, self.receipts.schema), chunk)
+                self.receipts.append(grouped, chunk, task)
             except Exception:
                 self.gate.blast_radius.interrupted()
                 raise

@@ -1,19 +1,20 @@
 """Whether the connector delivered every entry of a batch; what it passed over in silence is read another way.
 
-1. We count the entries of each ledger that were delivered whole, and compare with what the broker stores of the range.
-   An entry is whole where no index of its producer's batch is missing.
-2. Reading has a limit, for the connector reads some batches without an end.
+1. We ask which entries were delivered whole, as runs, and compare with what the broker stores of the range. An entry is
+   whole where no index of its producer's batch is missing.
+2. Of an entry that was delivered in part, only those messages are added that were not delivered.
+3. Reading has a limit, for the connector reads some batches without an end.
 """
 
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import reduce
-from operator import or_
+from functools import partial
 
-from pyspark.sql import Column, DataFrame, SparkSession
-from pyspark.sql import functions as F
+from pyspark.sql import DataFrame, Row, SparkSession
+from pyspark.sql.pandas.types import from_arrow_schema
 
+from streaming import schemas
 from streaming.config.settings import Settings
 from streaming.errors import ReaperError
 from streaming.ports import TopicAdmin
@@ -22,10 +23,12 @@ from streaming.queries.batches import Batch, unfinished
 from streaming.queries.checkpoints import location_of
 from streaming.spark.job_limit import limited
 from udfs import columns as c
-from udfs.entry_ranges import Range, Span, count_of, spans_of, without
+from udfs.entry_ranges import Range, Span, count_of, spans_of, whole_of, without
+from udfs.spark import entry_runs
 
 log = logging.getLogger("ledger-reaper")
 
+_RUN = from_arrow_schema(schemas.RUN)
 _SECONDS = 30.0
 _SECONDS_PER_ENTRY = 0.005
 
@@ -55,11 +58,9 @@ class Completion:
             raise ReaperError(f"{query}: the checkpoint does not say what batch {batch_id} is to read: {batch}")
         stored = self._stored(batch)
         total = sum(count_of(each) for each in stored.values())
-        whole = _whole(delivered, batch)
         with limited(self.spark, _SECONDS + _SECONDS_PER_ENTRY * total, f"{query}, batch {batch_id}: reading"):
-            per_ledger = whole.groupBy(c.SOURCE, c.POSITION_LEDGER).count().collect()
-        counted = {(row[c.SOURCE], row[c.POSITION_LEDGER]): row["count"] for row in per_ledger}
-        missing = _missing(whole, stored, counted)
+            runs = _runs(delivered).collect()
+        missing = _missing(stored, runs)
         if not missing:
             return delivered
         lacking = sum(count_of(each) for each in missing.values())
@@ -70,7 +71,8 @@ class Completion:
             lacking,
             total,
         )
-        return numbered(delivered.unionByName(self.read(missing)))
+        lacked = self.read(missing).join(delivered.select(*c.POSITION), list(c.POSITION), "left_anti")
+        return numbered(delivered.unionByName(lacked))
 
     def _stored(self, batch: Batch) -> Spans:
         stored: dict[str, list[Span]] = {}
@@ -87,41 +89,24 @@ def stored_spans(admin: TopicAdmin, ranges: Mapping[str, Range]) -> dict[str, li
     return {partition: spans for partition, spans in found.items() if spans}
 
 
-def _whole(delivered: DataFrame, batch: Batch) -> DataFrame:
-    """The entries of a batch's ranges that were delivered whole."""
-    index = F.col(c.POSITION_BATCH)
-    return (
-        delivered.where(_within(batch))
-        .groupBy(c.SOURCE, c.POSITION_LEDGER, c.POSITION_ENTRY)
-        .agg(F.countDistinct(index).alias("messages"), F.greatest(F.max(index) + 1, F.lit(1)).alias("expected"))
-        .where(F.col("messages") == F.col("expected"))
-    )
+def _runs(delivered: DataFrame) -> DataFrame:
+    """The entries that were delivered, as runs (schemas.RUN).
+
+    One task reads a partition, in order of position, so nothing has to be shuffled. The plan is the same for every
+    batch: Spark compiles code for it once.
+    """
+    return delivered.select(*c.POSITION).mapInArrow(partial(entry_runs, schema=schemas.RUN), _RUN)
 
 
-def _within(batch: Batch) -> Column:
-    """Whether a message lies in a batch's ranges; the connector reads the last entry before a range, too."""
-    place = F.struct(c.POSITION_LEDGER, c.POSITION_ENTRY)
+def _missing(stored: Spans, runs: Iterable[Row]) -> dict[str, list[Span]]:
+    """Which stored entries were not delivered whole.
 
-    def position(ledger: int, entry: int) -> Column:
-        return F.struct(
-            F.lit(ledger).cast("long").alias(c.POSITION_LEDGER), F.lit(entry).cast("long").alias(c.POSITION_ENTRY)
-        )
-
-    ranges = [
-        (F.col(c.SOURCE) == partition) & (place > position(*each.after)) & (place <= position(*each.upto))
-        for partition, each in batch.ranges.items()
-    ]
-    return reduce(or_, ranges, F.lit(False))
-
-
-def _missing(whole: DataFrame, stored: Spans, counted: Mapping[tuple[str, int], int]) -> dict[str, list[Span]]:
-    """Which stored entries are not among the whole ones. counted: (partition, ledger) -> how many of them are."""
-    missing: dict[str, list[Span]] = {}
-    for partition, spans in stored.items():
-        for span in spans:
-            read = counted.get((partition, span.ledger), 0)
-            if read < len(span):
-                of_ledger = (F.col(c.SOURCE) == partition) & (F.col(c.POSITION_LEDGER) == span.ledger)
-                rows = whole.where(of_ledger).select(c.POSITION_ENTRY).collect() if read else []
-                missing.setdefault(partition, []).extend(without(span, {row[c.POSITION_ENTRY] for row in rows}))
-    return missing
+    runs: rows of schemas.RUN. They may reach out of what was asked for: the connector reads the last entry before it.
+    """
+    read: dict[str, list[tuple[Span, bool]]] = {}
+    for partition, ledger, first, last, is_whole in runs:
+        read.setdefault(partition, []).append((Span(ledger, first, last), is_whole))
+    missing = {
+        partition: list(without(spans, whole_of(read.get(partition, ())))) for partition, spans in stored.items()
+    }
+    return {partition: spans for partition, spans in missing.items() if spans}

@@ -3,8 +3,8 @@
 1. A query that ends because somebody still holds its subscription is begun again, for PATIENCE_SECONDS: a broker takes
    a while to notice that a run was killed. Before its messages are worked off, they are looked up in the receipts.
 2. Every minute, the topics that match the pattern are looked up. A new one gets its subscription, a checkpoint and a
-   query; if something keeps it from being read, the log says what, and it is tried again. If one is gone, its query
-   ends, and the log says so.
+   query, each tenant's first one before any tenant's second; if something keeps it from being read, the log says what,
+   and it is tried again. If one is gone, its query ends, and the log says so.
 3. A topic that a checkpoint has read and no query reads now is named in the log.
 4. A query that ends for any other reason is parked, and the others go on (lanes.py). Only what concerns safety ends the
    service.
@@ -14,7 +14,8 @@ import contextlib
 import logging
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 from pyspark.sql.streaming.query import StreamingQuery
@@ -29,6 +30,7 @@ from streaming.queries.names import Query, queries_of
 from streaming.spark.failures import error_of, one_line
 from streaming.topics.matching import matched_topics
 from streaming.topics.setup import PATIENCE_SECONDS, take_up
+from udfs.paths import tenant_of
 
 log = logging.getLogger("ledger-reaper")
 
@@ -99,7 +101,7 @@ class RunningQueries:
         found = matched_topics(self.admin, self.settings)
         for topic in self._matched.keys() - set(found):
             self._end_if_gone(self._matched[topic])
-        wanted = [topic for topic in found if topic not in self._matched]
+        wanted = _in_turns([topic for topic in found if topic not in self._matched], self._matched)
         room = max(self.most_matched - len(self._matched), 0)
         for topic in wanted[room:]:
             why = f"more than {self.most_matched} topics match; list it in topics.requests"
@@ -134,12 +136,16 @@ class RunningQueries:
             faults += changes_of(self.settings, query, self.admin.partitions)
         except ReaperError as error:
             faults = [str(error)]
+        if not faults:
+            try:
+                self._running[query] = self.begin(query)
+            except Exception as error:  # its old query, for one, may still wait for its turn after the topic was gone
+                faults = [one_line(error_of(query.name, error))]
         if faults:
             self._log_once(
                 topic, f"matches topics.requests_pattern and is not read, looked at again every minute: {faults}"
             )
             return False
-        self._running[query] = self.begin(query)
         self._matched[topic] = query
         self._logged.pop(topic, None)
         log.info("reading %s, which matches topics.requests_pattern", topic)
@@ -165,21 +171,27 @@ class RunningQueries:
             if self._is_begun_again(query):
                 return
             ours = self._is_held(query, why)
+        self._park(query, ours)
+
+    def _park(self, query: Query, why: ReaperError) -> None:
         self._busy_since_s.pop(query, None)
-        self._log_once(query.topics[0], f"is parked, and the other topics go on. Its query failed: {one_line(ours)}")
-        self.lanes.park(query, ours)
+        self._log_once(query.topics[0], f"is parked, and the other topics go on. Its query failed: {one_line(why)}")
+        self.lanes.park(query, why)
 
     def _try_again(self, query: Query) -> Exception | None:
         begins = self.lanes.step(query)
         if isinstance(begins, Exception):
             return begins
         if begins:
-            self.begin_again(query.name)
-            try:
-                self._running[query] = self.begin(query)
-            except Exception as error:
-                self.lanes.park(query, error_of(query.name, error))
+            self._begin_again(query)
         return None
+
+    def _begin_again(self, query: Query) -> None:
+        self.begin_again(query.name)
+        try:
+            self._running[query] = self.begin(query)
+        except Exception as error:
+            self._park(query, error_of(query.name, error))
 
     def _is_begun_again(self, query: Query) -> bool:
         """Begin a query again whose subscription is held; False where that has been so for too long."""
@@ -193,8 +205,7 @@ class RunningQueries:
             self._log_once(query.topics[0], what, level=logging.WARNING)
         elif now_s >= self._again_s[query]:
             del self._again_s[query]
-            self.begin_again(query.name)
-            self._running[query] = self.begin(query)
+            self._begin_again(query)
         return True
 
     def _is_held(self, query: Query, why: Exception) -> BusyError:
@@ -223,6 +234,20 @@ class RunningQueries:
         if self._logged.get(topic) != what:
             log.log(level, "%s", what if what.startswith(topic) else f"{topic} {what}")
         self._logged[topic] = what
+
+
+def _in_turns(topics: Iterable[str], read: Iterable[str]) -> list[str]:
+    """Order topics so that each tenant has its first one read before any has its second: none crowds out another.
+
+    read: those that are read already.
+    """
+    counted = Counter(tenant_of(topic) for topic in read)
+    places = {}
+    for topic in topics:
+        tenant = tenant_of(topic)
+        places[topic] = counted[tenant]
+        counted[tenant] += 1
+    return sorted(places, key=lambda topic: (places[topic], topic))
 
 
 def _queries(settings: Settings, matched: tuple[str, ...]) -> tuple[Query, ...]:

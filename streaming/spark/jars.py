@@ -5,26 +5,6 @@ from pathlib import Path
 from streaming.errors import ConfigError
 from streaming.spark.ivy import Artifact, Progress, fetch
 
-DELTA = (
-    Artifact(
-        "io.delta",
-        "delta-spark_2.12",
-        "3.3.2",
-        "jar",
-        "",
-        7_120_414,
-        "0599674293c8719f7a90c658e53aec59ac12b0a95f78dc272b91dcdd90fb43df15f6dccf537fa64990295c45b0112b8091b3081ee41dc654f35c2346e65b988b",
-    ),
-    Artifact(
-        "io.delta",
-        "delta-storage",
-        "3.3.2",
-        "jar",
-        "",
-        32_229,
-        "2004d9d0eb7634a722a548c718555fdcb70593354df9332ae51691f01faebbaffd92211fac88498d2e90b4b54aa47c56a0e96ba3a8201372d86d805a323e4d01",
-    ),
-)
 # The connector is a Scala 2.12 build for one Spark line: another Spark minor needs another coordinate here.
 CONNECTORS = {
     "3.5": Artifact(
@@ -61,11 +41,11 @@ S3A = (
 
 
 def jars(cache: Path | None = None, progress: Progress | None = None, spark: str | None = None) -> list[Path]:
-    """The jars of connector and Delta for a Spark version (default: the installed one), fetched if missing.
+    """The connector's jar for a Spark version (default: the installed one), fetched if missing.
 
     Raises ConfigError if no connector is known for that version, UnavailableError if they can't be fetched.
     """
-    return fetch([connector(spark or _installed_spark()), *DELTA], cache=cache, progress=progress)
+    return fetch([connector(spark or _installed_spark())], cache=cache, progress=progress)
 
 
 def connector(spark_version: str) -> Artifact:

@@ -1,10 +1,13 @@
 """A limit to how long Spark jobs may run: the connector reads some batches without an end.
 
 Only the time counts in which one of their tasks runs: jobs wait for others' tasks to end, and that is nobody's fault.
+What such a batch holds may also fill the JVM's memory. Then the JVM answers slowly, or with an error, and the limit has
+to hold all the same: it is what gives the memory back.
 """
 
 import contextlib
 import threading
+import time
 import uuid
 from collections.abc import Iterator
 
@@ -51,13 +54,29 @@ class _Watch:
         self.thread = threading.Thread(target=self._run, name="job-limit", daemon=True)
 
     def _run(self) -> None:
+        looked_s = time.monotonic()
         while not self.ended.wait(_LOOK_S):
-            if self._is_running():
-                self._left_s -= _LOOK_S
+            is_running = self._may_be_running()
+            since_s, looked_s = looked_s, time.monotonic()
+            if is_running:
+                self._left_s -= looked_s - since_s
             if self._left_s <= 0:
                 self.is_over = True
-                self._context.cancelJobGroup(self._group)
-                return
+                if self._is_cancelled():
+                    return
+
+    def _is_cancelled(self) -> bool:
+        try:
+            self._context.cancelJobGroup(self._group)
+        except Exception:  # a JVM without memory fails of anything; we ask again
+            return False
+        return True
+
+    def _may_be_running(self) -> bool:
+        try:
+            return self._is_running()
+        except Exception:  # the same; nobody but such a job keeps it from telling
+            return True
 
     def _is_running(self) -> bool:
         jobs = set(self._tracker.getJobIdsForGroup(self._group)) & set(self._tracker.getActiveJobsIds())

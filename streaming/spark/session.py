@@ -30,7 +30,7 @@ ROWS_PER_BATCH = "spark.sql.execution.arrow.maxRecordsPerBatch"
 MESSAGES_PER_BATCH = "100"
 
 # Our jobs rely on these wherever they run; conf/spark-defaults.conf has the same for spark-submit.
-WITHOUT_DELTA = {
+NEEDED = {
     "spark.sql.session.timeZone": "UTC",
     "spark.sql.shuffle.partitions": "4",
     ROWS_PER_BATCH: "5000",
@@ -44,11 +44,6 @@ WITHOUT_DELTA = {
     "spark.ui.showConsoleProgress": "false",
     "spark.ui.killEnabled": "false",  # whoever opens the UI may look at jobs, and end none
 }
-NEEDED = WITHOUT_DELTA | {
-    "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
-    "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
-    "spark.databricks.delta.snapshotPartitions": "2",
-}
 
 
 class Jars(NamedTuple):
@@ -58,15 +53,15 @@ class Jars(NamedTuple):
     driver: Sequence[Path] = ()
 
 
-def start(settings: Settings, jars: Jars, *, with_delta: bool = True) -> SparkSession:
-    """Start Spark in this process, with jars_for(settings). A job that needs none of them starts two seconds sooner.
+def start(settings: Settings, jars: Jars, *, with_streams: bool = True) -> SparkSession:
+    """Start Spark in this process, with jars_for(settings); without streams, and their checkpoints, no jars are needed.
 
     Raises ConfigError if spark-submit was started without a jar that the checkpoints need, or with an option that
     contradicts what our jobs rely on.
     """
     # Python workers must run this Python, not any python3 on the PATH
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
-    needed = NEEDED | s3a.spark_conf(settings.checkpoints) if with_delta else WITHOUT_DELTA
+    needed = NEEDED | s3a.spark_conf(settings.checkpoints) if with_streams else NEEDED
     if submitted.is_submitted():
         conf = submitted.completed(needed | submitted.chosen(settings.spark, os.environ), submitted.given())
     else:
@@ -77,7 +72,7 @@ def start(settings: Settings, jars: Jars, *, with_delta: bool = True) -> SparkSe
     with _sigint_left_alone():
         spark = builder.getOrCreate()
     spark.sparkContext.setLogLevel("WARN")
-    if with_delta and is_s3a(settings.checkpoints.dir):
+    if with_streams and is_s3a(settings.checkpoints.dir):
         _require_s3a(spark)
     return spark
 
@@ -155,7 +150,7 @@ def jars_for(settings: Settings) -> Jars:
 
 
 def fetched_jars(settings: Settings) -> Jars:
-    """Connector and Delta, and S3A for checkpoints on S3; fetched into the user's cache if missing."""
+    """The connector, and S3A for checkpoints on S3; fetched into the user's cache if missing."""
     from streaming.spark import jars as artifacts
 
     logged: set[str] = set()

@@ -2,8 +2,7 @@
 
 1. A key that spark-submit was given (--conf, --master, a properties file) keeps the value that it was given.
 2. If that value contradicts ours for a key in FIXED, the start is refused with the reason.
-3. Delta's extension is added to other extensions of Spark SQL.
-4. Only the environment of the JVM says where Spark's UI listens (SPARK_LOCAL_IP; every address without it).
+3. Only the environment of the JVM says where Spark's UI listens (SPARK_LOCAL_IP; every address without it).
    spark-submit has started the JVM already. So if its environment does not say it, there is no UI.
 """
 
@@ -22,7 +21,6 @@ LOOPBACK = "127.0.0.1"
 EVERYWHERE = frozenset({"0.0.0.0", "::"})  # noqa: S104  an operator chooses it, and we don't
 NO_UI = "none; spark-submit needs SPARK_LOCAL_IP in its environment, the address that the UI is to listen on"
 _LOCAL_IP, _PUBLIC_NAME = "SPARK_LOCAL_IP", "SPARK_PUBLIC_DNS"
-_EXTENSIONS = "spark.sql.extensions"
 _S3A = "spark.hadoop.fs.s3a."
 _OF_BUCKET = re.compile(rf"{re.escape(_S3A)}bucket\..+\.endpoint(\.region)?")
 # Keys that must have our value, and what would happen otherwise.
@@ -30,7 +28,6 @@ FIXED = {
     "spark.speculation": "Spark would run second copies of tasks that delete",
     "spark.sql.session.timeZone": "times would be read in another zone than they were written in",
     "spark.pulsar.client.cache.timeout": "the connector would close clients that a query is using",
-    "spark.sql.catalog.spark_catalog": "Spark could not write the Delta table of waiting retries",
     "spark.sql.streaming.checkpointFileManagerClass": "a checkpoint that could not be written to S3 could go unnoticed",
     f"{_S3A}endpoint": "Spark would keep its checkpoints in another store than the one that we read them from",
     f"{_S3A}endpoint.region": "Spark would keep its checkpoints in another store than the one that we read them from",
@@ -86,11 +83,4 @@ def completed(ours: Mapping[str, str], given: Mapping[str, str]) -> dict[str, st
     driver = {}
     if given.get("spark.master", "").startswith("local"):  # executors on other machines have to reach the driver
         driver = {"spark.driver.host": LOOPBACK, "spark.driver.bindAddress": LOOPBACK}
-    added = {key: value for key, value in {**ours, **driver}.items() if key not in given}
-    if (
-        _EXTENSIONS in ours
-        and _EXTENSIONS in given
-        and ours[_EXTENSIONS] not in re.split(r"\s*,\s*", given[_EXTENSIONS].strip())
-    ):
-        added[_EXTENSIONS] = f"{given[_EXTENSIONS]},{ours[_EXTENSIONS]}"
-    return added
+    return {key: value for key, value in {**ours, **driver}.items() if key not in given}

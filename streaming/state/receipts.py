@@ -5,8 +5,9 @@ are sent is read back from the commit, never from the computation: a copy exists
 """
 
 from collections import Counter
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import pyarrow as pa
@@ -15,11 +16,11 @@ import pyarrow.dataset as ds
 from deltalake import DeltaTable
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
-from pyspark.sql.pandas.types import from_arrow_schema
 
 from streaming import schemas
 from streaming.errors import SafetyError
-from streaming.state.tables import Durable, append_once, complete, opened, refuse_torn, scan, table_path
+from streaming.state.commits import Work, commit, written
+from streaming.state.tables import Durable, complete, frame, opened, refuse_torn, scan, table_path
 from udfs import columns as c
 from udfs.records import Outcome
 
@@ -45,34 +46,40 @@ class ChunkSummary:
 class Receipts:
     """Writer's side of the table. One per service; not shared between services."""
 
-    def __init__(self, spark: SparkSession, state_dir: str) -> None:
+    def __init__(
+        self, spark: SparkSession, state_dir: str, open_table: Callable[[str, str], DeltaTable | None] = opened
+    ) -> None:
         self._spark = spark
         self._state_dir = state_dir
+        self._opened = partial(open_table, state_dir, TABLE)
         self.path = table_path(state_dir, TABLE)
-        self.schema = from_arrow_schema(schemas.RECEIPT)
         refuse_torn(self.path)
-        table = opened(state_dir, TABLE) or DeltaTable.create(self.path, schemas.RECEIPT, name="ledger-reaper receipts")
+        table = self._opened() or DeltaTable.create(self.path, schemas.RECEIPT, name="ledger-reaper receipts")
         complete(table, schemas.RECEIPT)
         self.table_id = str(table.metadata().id)
         self.newest_chunk = _newest_chunk(table)
         self._is_in_doubt = False
         self.sync = Durable(self.path).sync
 
-    def read(self) -> DataFrame:
-        """All receipts, as of now."""
-        return self._spark.read.format("delta").load(self.path)
+    def read(self, condition: ds.Expression | None = None) -> DataFrame:
+        """All receipts, as of now; where there is a condition, of all files that may have some that meet it."""
+        return frame(self._spark, self._existing(), schemas.RECEIPT, condition)
 
     def of_chunk(self, chunk: int) -> DataFrame:
         """The receipts of one chunk."""
-        return self.read().where(F.col(c.CHUNK) == chunk)
+        return self.read(ds.field(c.CHUNK) == chunk).where(F.col(c.CHUNK) == chunk)
 
-    def append(self, rows: DataFrame, chunk: int) -> None:
-        """Write a chunk; a second call with the same number adds nothing (Delta's transaction ids).
+    def append(self, rows: DataFrame, chunk: int, work: Work | None = None) -> None:
+        """Write a chunk: the receipts that `work` makes of rows in the tasks (default: rows are the receipts).
 
-        Runs the work that rows stands for. Raises what that work raises; it may be stored all the same: catch_up.
+        A second call with the same number does and adds nothing: the chunk is the version of the table's transaction.
+        Raises what the work does, and FencedError where another run has written in the meantime. It may be stored
+        where an error is raised: catch_up.
         """
-        self._is_in_doubt = True
-        append_once(rows, self.path, f"ledger-reaper-{self.table_id}", chunk)
+        table, app = self._existing(), f"ledger-reaper-{self.table_id}"
+        if (table.transaction_version(app) or 0) < chunk:
+            self._is_in_doubt = True
+            commit(table, written(rows, self.path, schemas.RECEIPT, work), schemas.RECEIPT, app, chunk)
         self.newest_chunk = max(self.newest_chunk, chunk)
         self._is_in_doubt = False
 
@@ -107,7 +114,7 @@ class Receipts:
 
     def _batches(self, chunk: int, columns: list[str]) -> Iterator[pa.RecordBatch]:
         """One chunk's rows; Delta's statistics name the few files that hold them, so no Spark job is needed."""
-        for batch in scan(_existing(self._state_dir), ds.field(c.CHUNK) == chunk, columns):
+        for batch in scan(self._existing(), ds.field(c.CHUNK) == chunk, columns):
             if batch.num_rows:
                 yield batch
 
@@ -139,17 +146,14 @@ class Receipts:
         newer = ds.field(c.POSITION_LEDGER) >= oldest[0]
         if not any(True for _ in rows(self._state_dir, newer, columns=[c.POSITION_LEDGER])):
             return messages
-        done = self.read().where(F.col(c.POSITION_LEDGER) >= oldest[0]).select(*c.POSITION).distinct()
+        done = self.read(newer).where(F.col(c.POSITION_LEDGER) >= oldest[0]).select(*c.POSITION).distinct()
         return messages.join(done, list(c.POSITION), "left_anti")
 
-
-def _existing(state_dir: str) -> DeltaTable:
-    table = opened(state_dir, TABLE)
-    if table is None:
-        raise SafetyError(
-            f"the receipts at {table_path(state_dir, TABLE)} vanished while the service runs; restore them first"
-        )
-    return table
+    def _existing(self) -> DeltaTable:
+        table = self._opened()
+        if table is None:
+            raise SafetyError(f"the receipts at {self.path} vanished while the service runs; restore them first")
+        return table
 
 
 def certificates(state_dir: str, condition: Any) -> Iterator[tuple[str, str, int]]:
@@ -210,7 +214,7 @@ def compact(state_dir: str) -> None:
     table = opened(state_dir, TABLE)
     if table is not None:
         table.optimize.compact()
-        table.vacuum(retention_hours=48, dry_run=False, enforce_retention_duration=False)
+        table.vacuum(retention_hours=48, dry_run=False, enforce_retention_duration=False, full=True)
         table.create_checkpoint()
 
 

@@ -10,6 +10,7 @@
 """
 
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -17,13 +18,16 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.dataset as ds
 from deltalake import DeltaTable
+from deltalake.transaction import AddAction
 from pyspark.sql import DataFrame, SparkSession, Window
 from pyspark.sql import functions as F
 
 from streaming import schemas
-from streaming.errors import FencedError
+from streaming.clock import Clock, SystemClock
+from streaming.errors import FencedError, SafetyError
 from streaming.state import receipts
-from streaming.state.tables import Durable, append_once, complete, opened, refuse_torn, scan, table_path
+from streaming.state.commits import commit, has, written
+from streaming.state.tables import Durable, complete, frame, opened, refuse_torn, scan, table_path
 from udfs import columns as c
 from udfs.retry import MAX_DELAY_MS, ORIGIN_MESSAGE_ID
 
@@ -37,9 +41,14 @@ class Waiting:
     """Writer's side of the table. One per service; append, begin and prune must not overlap (the service's turn)."""
 
     def __init__(
-        self, spark: SparkSession, state_dir: str, open_table: Callable[[str, str], DeltaTable | None] = opened
+        self,
+        spark: SparkSession,
+        state_dir: str,
+        open_table: Callable[[str, str], DeltaTable | None] = opened,
+        clock: Clock | None = None,
     ) -> None:
         self._spark = spark
+        self._clock = clock or SystemClock()
         self._opened = partial(open_table, state_dir, TABLE)
         self.path = table_path(state_dir, TABLE)
         refuse_torn(self.path)
@@ -50,6 +59,7 @@ class Waiting:
             complete(table, schemas.WAITING)
         self._begun_ms = self.done_ms = self._receipts_until_ms = _BEFORE_ALL
         self._version = 0
+        self._in_doubt: list[AddAction] = []  # of an append whose answer did not come
         self._durable = Durable(self.path)
 
     def take_over(self, still_mine: Callable[[], bool], without_done: Callable[[DataFrame], DataFrame]) -> None:
@@ -59,9 +69,8 @@ class Waiting:
         """
         if self._version:
             return
-        begun = _version_of(self._opened()) // _APPENDS + 1
-        self._write(self._read().where(F.lit(False)), begun * _APPENDS)
-        if not still_mine():  # after the write: of two that began the same generation, only the newer one goes on
+        begun = self._begin_generation(still_mine)
+        if not still_mine():  # after the commit: whoever comes later must see it, or be refused
             raise FencedError("another instance of this service has taken over the waiting retries; this one stops")
         if self.next_ms() is not None:
             rows = self._read().select(c.READY_MS, *c.POSITION)
@@ -69,19 +78,44 @@ class Waiting:
             self._receipts_until_ms = _BEFORE_ALL if done is None or done[0] is None else int(done[0])
         self._version = begun * _APPENDS
 
+    def _begin_generation(self, still_mine: Callable[[], bool]) -> int:
+        while True:
+            table = self._existing()
+            begun = _version_of(table) // _APPENDS + 1
+            try:
+                commit(table, [], schemas.WAITING, _APP, begun * _APPENDS)
+            except FencedError:
+                if not still_mine():
+                    raise
+            else:
+                self._durable.sync()
+                return begun
+
     @property
     def may_have_receipts(self) -> bool:
         """Whether earlier runs may have worked off rows of the next pass."""
         return self._begun_ms < self._receipts_until_ms
 
     def append(self, messages: DataFrame) -> None:
-        """Keep messages (columns.MESSAGE) until they are due; all, or none. Raises FencedError."""
+        """Keep messages (schemas.MESSAGE) until they are due; all, or none. Raises FencedError.
+
+        UnavailableError: they may be kept all the same; a second try with them, or with some of them, adds none twice.
+        """
         self._require_taken_over()
-        # a sender may write any publish time, and no message of his may wait for ever
-        latest = F.unix_millis(F.current_timestamp()) + F.lit(MAX_DELAY_MS)
-        ready = F.greatest(F.least(F.col(c.DUE_MS), latest), F.lit(self._begun_ms + 1))
-        self._write(messages.select(ready.alias(c.READY_MS), *schemas.MESSAGE.names), self._version + 1)
-        self._version += 1
+        table = self._existing()
+        if self._in_doubt and has(table, self._in_doubt):
+            self._version += 1
+            messages = self.without_held(messages)
+        self._in_doubt = []
+        self._refuse_other(table)
+        ready = _Ready(self._begun_ms + 1, self._clock.now_ms() + MAX_DELAY_MS)
+        files = written(messages, self.path, schemas.WAITING, ready)
+        if files:
+            self._in_doubt = files
+            commit(table, files, schemas.WAITING, _APP, self._version + 1)
+            self._version += 1
+            self._in_doubt = []
+        self._durable.sync()
 
     def without_held(self, messages: DataFrame) -> DataFrame:
         """Leave out messages that wait here already, or did so: a batch may come twice."""
@@ -123,10 +157,10 @@ class Waiting:
         """Remove what passes have done, and merge small files. Raises FencedError."""
         table = self._opened()
         if table is not None and self.done_ms > _BEFORE_ALL:
-            self._refuse_other(table, self._version)  # only what is in this very snapshot is removed
+            self._refuse_other(table)  # only what is in this very snapshot is removed
             table.delete(f"{c.READY_MS} <= {int(self.done_ms)}")
             table.optimize.compact()
-            table.vacuum(retention_hours=1, dry_run=False, enforce_retention_duration=False)
+            table.vacuum(retention_hours=1, dry_run=False, enforce_retention_duration=False, full=True)
             table.create_checkpoint()
             self._durable.sync()
 
@@ -134,17 +168,36 @@ class Waiting:
         if not self._version:
             raise AssertionError("take_over comes first")
 
-    def _write(self, rows: DataFrame, version: int) -> None:
-        append_once(rows, self.path, _APP, version)
-        self._refuse_other(self._opened(), version)
-        self._durable.sync()
+    def _existing(self) -> DeltaTable:
+        table = self._opened()
+        if table is None:
+            raise SafetyError(f"the retries at {self.path} vanished while the service runs; restore them first")
+        return table
 
-    def _refuse_other(self, table: DeltaTable | None, version: int) -> None:
-        if (found := _version_of(table)) != version:
-            raise FencedError(f"{self.path} is at transaction {found} of another run, not at {version}; this one stops")
+    def _refuse_other(self, table: DeltaTable) -> None:
+        if (found := _version_of(table)) != self._version:
+            raise FencedError(
+                f"{self.path} is at transaction {found} of another run, not at {self._version}; this one stops"
+            )
 
     def _read(self) -> DataFrame:
-        return self._spark.read.format("delta").load(self.path)
+        return frame(self._spark, self._existing(), schemas.WAITING)
+
+
+@dataclass(frozen=True, slots=True)
+class _Ready:
+    """What a task does: says from when on a message is ready. That is when it is due, but for these two bounds."""
+
+    earliest_ms: int  # behind the pass that was begun last
+    latest_ms: int  # a sender may write any publish time, and no message of his may wait for ever
+
+    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            due = batch.column(batch.schema.get_field_index(c.DUE_MS))
+            bounded = pc.max_element_wise(pc.min_element_wise(due, self.latest_ms), self.earliest_ms)
+            yield pa.RecordBatch.from_arrays(
+                [bounded.cast(pa.int64()), *batch.columns], [c.READY_MS, *batch.schema.names]
+            )
 
 
 def outstanding(state_dir: str) -> Iterator[dict[str, Any]]:

@@ -70,7 +70,7 @@ class MessageReader:
             return Message(row, rejection_of(said), as_original(written), own_id)
         decoded = self._decode(row[c.PAYLOAD], self._most_bytes)
         asked = decoded if isinstance(decoded, PendingDelete) else None
-        topic = first_topic(row[c.SOURCE], written, self._admission)
+        topic = first_topic(row[c.SOURCE], {} if self._query == REQUESTS else written, self._admission)
         request = decoded if asked is None else admit(asked, topic, self._admission)
         if self._query == REQUESTS:
             return Message(row, request, as_original(written), own_id, asked)

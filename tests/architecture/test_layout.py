@@ -88,7 +88,6 @@ COVERED = {
     "streaming.sandbox.shell": "tests/integration/test_cluster.py",
     "streaming.sandbox.topics": "tests/integration/test_cluster.py",
     "streaming.schemas": "tests/unit/state/test_receipts.py",
-    "streaming.spark.job_limit": "tests/spark/test_completion.py",
     "streaming.spark.jars": "tests/unit/spark/test_ivy.py",
     "streaming.spark.session": "tests/unit/spark/test_s3a.py",
     "streaming.state.outcomes": "tests/integration/test_service.py",
@@ -136,7 +135,6 @@ RUN = {
     "streaming.queries.source": ("tests/integration/test_connector.py", '"run"'),
     "streaming.queries.streams": ("tests/integration/test_service.py", '"run"'),
     "streaming.spark.signals": ("tests/integration/test_shutdown.py", "signal.SIGTERM"),
-    "udfs.spark": ("tests/spark/test_transforms.py", "messages("),
 }
 
 # The demonstration is its own check: it ends with an error unless each step came out as it says. Nothing imports it.

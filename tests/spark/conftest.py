@@ -6,7 +6,6 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from streaming.spark.jars import jars
 from streaming.spark.session import NEEDED
 
 JVM = ("-Xss8m", "-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-XX:-UsePerfData")
@@ -21,7 +20,6 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     scratch: Path = tmp_path_factory.mktemp("spark")
     builder = SparkSession.builder.appName("tests").master("local[2]")
     conf = NEEDED | {
-        "spark.jars": ",".join(str(jar) for jar in jars() if "delta" in jar.name),
         "spark.ui.enabled": "false",
         "spark.driver.host": "127.0.0.1",
         "spark.driver.bindAddress": "127.0.0.1",

@@ -61,7 +61,7 @@ class World:
         self.events.append((chunk, asked))
         return (3,)
 
-    def append(self, _rows: DataFrame, chunk: int) -> None:
+    def append(self, _rows: DataFrame, chunk: int, _work: object) -> None:
         self.events.append(("append", chunk))
         if self.append_fails:
             raise OSError("the disk is away")

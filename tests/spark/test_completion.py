@@ -37,7 +37,8 @@ def _rows(spark: SparkSession, places: Sequence[Place]) -> DataFrame:
     blank = dict.fromkeys(schemas.MESSAGE.names)
     columns = (c.SOURCE, c.POSITION_LEDGER, c.POSITION_ENTRY, c.POSITION_BATCH)
     rows = [tuple((blank | dict(zip(columns, place, strict=True)) | {c.ROW: 0}).values()) for place in places]
-    return spark.createDataFrame(rows, from_arrow_schema(schemas.MESSAGE))
+    # one task reads a partition, as the connector's do
+    return spark.createDataFrame(rows, from_arrow_schema(schemas.MESSAGE)).coalesce(1)
 
 
 class World:
@@ -68,13 +69,13 @@ class World:
 
     def _read(self, spans: Mapping[str, Sequence[Span]]) -> DataFrame:
         self.asked = {partition: list(each) for partition, each in spans.items()}
-        places = [
-            (partition, span.ledger, number, -1)
+        entries = {
+            (partition, span.ledger, number)
             for partition, each in spans.items()
             for span in each
             for number in range(span.first, span.last + 1)
-        ]
-        return _rows(self.spark, places)
+        }
+        return _rows(self.spark, [place for place in WHOLE if place[:3] in entries])
 
     def complete(self, *places: Place) -> list[tuple[Any, ...]]:
         rows = self.completion(REQUESTS, 1, _rows(self.spark, places))
@@ -123,12 +124,27 @@ def test_what_lacks_is_read_another_way_and_counted_in(
     delivered = [place for place in WHOLE if place not in lacking]
     found = world.complete(*delivered)
     assert world.asked == asked
-    read = {
-        (source, span.ledger, n) for source, each in asked.items() for span in each for n in (span.first, span.last)
-    }
-    assert {row[:3] for row in found} == {place[:3] for place in delivered} | read
-    of_first = [row[4] for row in found if row[0] == FIRST]
-    assert sorted(of_first) == list(range(len(of_first)))
+    assert [row[:4] for row in found] == WHOLE
+    assert [row[4] for row in found if row[0] == FIRST] == list(range(6))
+
+
+def test_an_entry_whose_messages_come_apart_may_be_read_once_more_and_none_of_them_is_doubled(world: World) -> None:
+    apart = [*WHOLE[:2], WHOLE[4], *WHOLE[2:4], *WHOLE[5:]]
+    found = world.complete(*apart)
+    assert world.asked == {FIRST: [Span(5, 3, 3)]}
+    assert [row[:4] for row in found] == WHOLE
+
+
+def test_the_look_at_a_batch_is_one_spark_job_of_one_stage_however_many_entries_lie_outside(world: World) -> None:
+    context = world.spark.sparkContext
+    tracker = context.statusTracker()
+    context.setJobGroup("the look", "")
+    try:
+        world.completion(REQUESTS, 1, _rows(world.spark, [*WHOLE, *((FIRST, 4, n, -1) for n in range(3))]))
+    finally:
+        context.setLocalProperty("spark.jobGroup.id", None)  # type: ignore[arg-type]
+    jobs = [tracker.getJobInfo(job) for job in tracker.getJobIdsForGroup("the look")]
+    assert [len(job.stageIds) for job in jobs if job is not None] == [1]
 
 
 def test_what_was_delivered_from_outside_of_the_range_stands_for_nothing(world: World) -> None:

@@ -18,7 +18,7 @@ def ours(number, frame):
 
 signal.signal(signal.SIGINT, ours)
 settings = load(Path(sys.argv[1]))
-spark = start(settings, Jars(), with_delta=False)
+spark = start(settings, Jars(), with_streams=False)
 signal.raise_signal(signal.SIGINT)
 print(spark.range(3).count(), "rows")
 print(Path(settings.spark.local_dir).is_dir() and len(list(Path(settings.spark.local_dir).iterdir())), "folder")
@@ -49,7 +49,7 @@ from pathlib import Path
 from streaming.config.load import load
 from streaming.spark.session import Jars, start
 
-spark = start(load(Path(sys.argv[1])), Jars(), with_delta=False)
+spark = start(load(Path(sys.argv[1])), Jars(), with_streams=False)
 log = spark._jvm.org.apache.logging.log4j.LogManager.getLogger("a.B")
 log.error("topic a\\n2026 INFO forged\\x1b[2J\\u202e")
 spark.stop()
@@ -77,7 +77,7 @@ from urllib.parse import urlsplit
 from streaming.config.load import load
 from streaming.spark.session import Jars, start
 
-spark = start(load(Path(sys.argv[1])), Jars(), with_delta=False)
+spark = start(load(Path(sys.argv[1])), Jars(), with_streams=False)
 url = spark.sparkContext.uiWebUrl
 print("at", urlsplit(url).hostname)
 for address in ("127.0.0.1", "127.0.0.2"):
@@ -145,7 +145,7 @@ from streaming.errors import ConfigError
 from streaming.spark.session import Jars, end_jvm, start
 
 try:
-    spark = start(load(Path(sys.argv[1])), Jars(), with_delta=False)
+    spark = start(load(Path(sys.argv[1])), Jars(), with_streams=False)
 except ConfigError as error:
     print(error)
     end_jvm(error.exit_code)

@@ -66,7 +66,7 @@ def _receipts(spark: SparkSession, state: Path, *entries: int) -> Receipts:
     chunk = receipts.newest_chunk + 1
     blank = dict.fromkeys(schemas.RECEIPT.names) | {c.CHUNK: chunk, c.SOURCE: SOURCE, c.POSITION_LEDGER: 1}
     rows = [tuple((blank | {c.POSITION_ENTRY: entry, c.POSITION_BATCH: -1}).values()) for entry in entries]
-    receipts.append(spark.createDataFrame(rows, receipts.schema), chunk)
+    receipts.append(spark.createDataFrame(rows, from_arrow_schema(schemas.RECEIPT)), chunk)
     return receipts
 
 

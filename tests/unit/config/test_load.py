@@ -53,6 +53,9 @@ def test_the_defaults_are_safe() -> None:
         pytest.param(f'[topics]\nretry = "{SYSTEM}-RETRY"', "never deduplicate", id="retries could be doubled"),
         pytest.param(f'[topics]\ndead_letter = "{SYSTEM}-DLQ"', "never deduplicate", id="dead letters could be"),
         pytest.param(
+            f'[topics]\nrequests = ["{SYSTEM},x"]', "would read another topic", id="two topics to the connector"
+        ),
+        pytest.param(
             '[topics]\nrequests_pattern = "persistent://acme/.*"', "a pattern is persistent://", id="half a name"
         ),
         pytest.param(

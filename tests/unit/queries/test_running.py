@@ -77,6 +77,7 @@ class World:
         self.rescues: list[str] = []
         self.shown: dict[str, ParkedLane] = {}
         self.rescued: Rescued | Exception = Rescued(has_news=False)
+        self.not_begun: Exception | None = None
         self.lanes = Lanes(self._rescue, self._show, monotonic=lambda: self.now_s, now_ms=lambda: 5)
         self.queries = RunningQueries(
             settings,
@@ -89,6 +90,8 @@ class World:
         )
 
     def _begin(self, query: Query) -> Any:
+        if self.not_begun is not None:
+            raise self.not_begun
         made = PaperStream()
         self.streams.setdefault(query.topics[0], []).append(made)
         return made
@@ -196,6 +199,38 @@ def test_a_rescue_that_finds_something_unsafe_ends_the_service(make: Callable[..
     assert world.check_once() == {}
     assert world.check_once() == {}
     assert world.check_once() == {ACMES: world.rescued}
+
+
+def test_a_topic_whose_query_can_not_be_begun_yet_is_looked_at_again_and_ends_nothing(
+    make: Callable[..., World], caplog: pytest.LogCaptureFixture
+) -> None:
+    world = make()
+    make_topics(world.admin, ACMES)
+    # as for a topic that was deleted and made again while its old query still waits for its turn
+    world.not_begun = Exception("Cannot start query with name ledger_deletion_x as a query with that name is active")
+    for _ in range(3):
+        assert world.check_once(60) == {}
+    assert (world.queries.matched, len(world.queries.running)) == ((), 2)
+    assert sum("a query with that name is active" in each.getMessage() for each in caplog.records) == 1
+    world.not_begun = None
+    assert world.check_once(60) == {}
+    assert world.queries.matched == (ACMES,)
+
+
+def test_a_query_that_can_not_be_begun_again_after_its_subscription_was_held_is_parked(
+    make: Callable[..., World],
+) -> None:
+    world = make(ACMES)
+    world.streams[ACMES][-1].fail(BUSY)
+    assert world.check_once() == {}
+    world.not_begun = Exception("no such topic")
+    assert world.check_once(2) == {}
+    (lane,) = world.shown.values()
+    assert (lane.topic, "no such topic" in lane.why) == (ACMES, True)
+    world.not_begun = None
+    for _ in range(3):
+        assert world.check_once() == {}
+    assert len(world.streams[ACMES]) == 2
 
 
 @pytest.mark.parametrize(
@@ -311,6 +346,22 @@ def test_whoever_may_make_topics_can_not_make_any_number_of_queries(
     assert "persistent://acme/reaper/d4 not read: more than 3 topics match" in caplog.text
     world.check_once(60)
     assert len(world.queries.matched) == 3
+
+
+def test_a_tenant_that_makes_many_topics_does_not_crowd_out_anothers(make: Callable[..., World]) -> None:
+    many = [f"persistent://acme/reaper/d{n}" for n in range(5)]
+    world = make(*many, RIVALS, most_matched=3)
+    assert set(world.queries.matched) == {*many[:2], RIVALS}
+    rivals_second = RIVALS.replace("d2", "d3")
+    make_topics(world.admin, rivals_second)
+    for topic in many[:2]:
+        world.admin.delete_topic(topic, force=True)
+    world.check_once(60)
+    assert set(world.queries.matched) == {many[2], many[3], RIVALS}
+    world.admin.delete_topic(many[2], force=True)
+    world.admin.delete_topic(many[3], force=True)
+    world.check_once(60)
+    assert set(world.queries.matched) == {many[4], RIVALS, rivals_second}
 
 
 def _read(settings: Settings, name: str, topic: str) -> None:

@@ -10,8 +10,6 @@ from streaming.spark import s3a
 from streaming.spark.session import NEEDED
 from streaming.spark.submitted import FIXED, chosen, completed, listen_on
 
-DELTA = NEEDED["spark.sql.extensions"]
-
 
 def test_what_was_given_is_not_set_again_and_what_was_not_given_is_ours() -> None:
     ours = NEEDED | chosen(load(None).spark, {})
@@ -51,18 +49,6 @@ def test_every_contradiction_is_named() -> None:
         completed(NEEDED, {"spark.speculation": "true", "spark.sql.session.timeZone": "Europe/Berlin"})
     assert "spark.speculation=true" in str(refused.value)
     assert "spark.sql.session.timeZone=Europe/Berlin" in str(refused.value)
-
-
-@pytest.mark.parametrize(
-    ("given", "expected"),
-    [
-        pytest.param("a.B", f"a.B,{DELTA}", id="another extension keeps its place"),
-        pytest.param(f"a.B,{DELTA}", None, id="Delta's is among them"),
-        pytest.param(f"a.B, {DELTA} ", None, id="Delta's is among them, with blanks"),
-    ],
-)
-def test_deltas_extension_is_added_to_others(given: str, expected: str | None) -> None:
-    assert completed(NEEDED, {"spark.sql.extensions": given}).get("spark.sql.extensions") == expected
 
 
 @pytest.mark.parametrize(

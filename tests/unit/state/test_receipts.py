@@ -1,4 +1,4 @@
-"""The receipts' own count of chunks, with a writer that stands in for Spark."""
+"""The receipts' own count of chunks, with tasks that stand in for Spark's."""
 
 import errno
 import os
@@ -8,41 +8,26 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from deltalake import write_deltalake
+from deltalake import DeltaTable, write_deltalake
 
 from streaming import schemas
-from streaming.errors import SafetyError
-from streaming.state.receipts import Receipts
-from streaming.state.tables import Durable
+from streaming.errors import FencedError, SafetyError, UnavailableError
+from streaming.state.receipts import TABLE, Receipts
+from streaming.state.tables import Durable, opened
 from streaming.state.waiting import Waiting
+from tests.tasks import Tasks
 from udfs import columns as c
 
 
-class Rows:
-    """Writes one receipt as Spark would; then the answer may get lost."""
+class AnswerLost(DeltaTable):
+    """Fails when it commits, before or after the commit is stored."""
 
-    def __init__(self, chunk: int, *, is_stored: bool = True, failure: Exception | None = None) -> None:
-        self._row = dict.fromkeys(schemas.RECEIPT.names) | {c.CHUNK: chunk}
-        self._is_stored = is_stored
-        self._failure = failure
+    is_stored = True
 
-    @property
-    def write(self) -> Any:
-        return self
-
-    def format(self, _name: str) -> Any:
-        return self
-
-    mode = format
-
-    def option(self, _name: str, _value: object) -> Any:
-        return self
-
-    def save(self, path: str) -> None:
-        if self._is_stored:
-            write_deltalake(path, pa.Table.from_pylist([self._row], schema=schemas.RECEIPT), mode="append")
-        if self._failure:
-            raise self._failure
+    def create_write_transaction(self, *args: Any, **kwargs: Any) -> None:
+        if self.is_stored:
+            DeltaTable(self.table_uri).create_write_transaction(*args, **kwargs)
+        raise OSError("answer lost")
 
 
 @pytest.fixture
@@ -51,24 +36,51 @@ def receipts(tmp_path: Path) -> Receipts:
     return Receipts(spark, str(tmp_path))
 
 
-def append(receipts: Receipts, rows: Any, chunk: int) -> None:
-    receipts.append(rows, chunk)
+def append(receipts: Receipts, chunk: int, work: Any = None) -> None:
+    row = dict.fromkeys(schemas.RECEIPT.names) | {c.CHUNK: chunk}
+    rows: Any = Tasks(pa.Table.from_pylist([row], schema=schemas.RECEIPT))
+    receipts.append(rows, chunk, work)
 
 
 @pytest.mark.parametrize("is_stored", [True, False])
-def test_an_append_that_failed_counts_if_it_was_stored(receipts: Receipts, is_stored: bool) -> None:
-    append(receipts, Rows(1), 1)
-    with pytest.raises(OSError, match="answer lost"):
-        append(receipts, Rows(2, is_stored=is_stored, failure=OSError("answer lost")), 2)
+def test_an_append_that_failed_counts_if_it_was_stored(tmp_path: Path, is_stored: bool) -> None:
+    spark: Any = None
+    tables: list[DeltaTable] = []
+    receipts = Receipts(spark, str(tmp_path), lambda *_: tables.pop(0) if tables else opened(str(tmp_path), TABLE))
+    append(receipts, 1)
+    failing = AnswerLost(receipts.path)
+    failing.is_stored = is_stored
+    tables.append(failing)
+    with pytest.raises(UnavailableError, match="answer lost"):
+        append(receipts, 2)
     receipts.catch_up()
     assert receipts.newest_chunk == (2 if is_stored else 1)
 
 
 def test_the_first_append_may_fail_with_nothing_stored(receipts: Receipts) -> None:
+    def fails(_batches: Any) -> Any:
+        raise OSError("disk full")
+
     with pytest.raises(OSError, match="disk full"):
-        append(receipts, Rows(1, is_stored=False, failure=OSError("disk full")), 1)
+        append(receipts, 1, fails)
     receipts.catch_up()
     assert receipts.newest_chunk == 0
+
+
+def test_a_chunk_that_is_stored_is_not_worked_off_again(receipts: Receipts) -> None:
+    append(receipts, 1)
+    append(receipts, 1, lambda _batches: pytest.fail("worked off twice"))
+    assert receipts.summary(1).total == 1
+
+
+def test_a_run_that_stalled_while_a_newer_one_wrote_is_fenced(receipts: Receipts, tmp_path: Path) -> None:
+    def stalls(batches: Any) -> Any:
+        append(Receipts(None, str(tmp_path)), 1)  # type: ignore[arg-type]
+        yield from batches
+
+    with pytest.raises(FencedError):
+        append(receipts, 1, stalls)
+    assert receipts.summary(1).total == 1
 
 
 @pytest.fixture
@@ -87,17 +99,17 @@ def test_a_commit_is_on_the_disk_with_its_data_before_it_and_its_folders(
 ) -> None:
     receipts.sync()
     flushed.clear()
-    append(receipts, Rows(1), 1)
-    append(receipts, Rows(2), 2)
+    append(receipts, 1)
+    append(receipts, 2)
     table, log = tmp_path / "receipts", tmp_path / "receipts" / "_delta_log"
     checksum = log / f".{2:020}.json.crc"
     checksum.touch()
     receipts.sync()
     commits = [log / f"{version:020}.json" for version in (1, 2)]
     first, second = (flushed.index(commit) for commit in commits)
-    assert flushed[0].suffix == flushed[second - 1].suffix == ".parquet"
-    assert (first, second) == (1, 3)
-    assert flushed[4:] == [checksum, log, table, tmp_path]
+    assert flushed[first - 1].suffix == flushed[second - 1].suffix == ".parquet"
+    assert first < second
+    assert flushed[second + 1 :] == [checksum, log, table, tmp_path]
     assert set(table.glob("*.parquet")) <= set(flushed)
     flushed.clear()
     receipts.sync()
@@ -107,7 +119,7 @@ def test_a_commit_is_on_the_disk_with_its_data_before_it_and_its_folders(
 def test_the_newest_commit_of_an_earlier_run_is_flushed_too(
     receipts: Receipts, tmp_path: Path, flushed: list[Path]
 ) -> None:
-    append(receipts, Rows(1), 1)
+    append(receipts, 1)
     Durable(str(tmp_path / "receipts")).sync()
     assert set((tmp_path / "receipts").glob("*.parquet")) <= set(flushed)
 
@@ -124,10 +136,10 @@ def test_the_newest_commit_of_an_earlier_run_is_flushed_too(
 def test_a_commit_that_a_power_loss_tore_is_named_and_the_others_stay(
     receipts: Receipts, tmp_path: Path, damage: Callable[[bytes], bytes], of: str
 ) -> None:
-    append(receipts, Rows(1), 1)
+    append(receipts, 1)
     log = tmp_path / "receipts" / "_delta_log"
     before = set(log.parent.glob("*.parquet"))
-    append(receipts, Rows(2), 2)
+    append(receipts, 2)
     newest = log / f"{2:020}.json"
     checksum = log / f".{newest.name}.crc"
     checksum.touch()
@@ -146,7 +158,7 @@ def test_a_commit_that_a_power_loss_tore_is_named_and_the_others_stay(
 
 
 def test_data_that_a_power_loss_took_is_missed_at_the_start(receipts: Receipts, tmp_path: Path) -> None:
-    append(receipts, Rows(1), 1)
+    append(receipts, 1)
     (data,) = (tmp_path / "receipts").glob("*.parquet")
     data.unlink()
     with pytest.raises(SafetyError, match="cut short"):

@@ -56,6 +56,14 @@ def test_an_original_is_known_by_its_own_message_id(source: str, batch: int, ori
     assert message.origin_id == origin_id
 
 
+def test_a_message_of_a_request_topic_never_has_the_rights_of_a_topic_that_it_names_itself() -> None:
+    """Not even where the topic is none of ours, such as one that the connector read along."""
+    read_along = row(source="persistent://rival/default/y", fields={c.MESSAGE_PROPERTIES: [(REAL_TOPIC, SYSTEM)]})
+    (message,) = MessageReader(REQUESTS, ADMISSION).read([read_along])
+    assert isinstance(message.request, Rejection)
+    assert message.request.reason is Reason.OTHER_TENANT
+
+
 def test_a_retry_without_an_origin_is_known_by_its_own_message_id() -> None:
     (message,) = MessageReader(RETRY, ADMISSION).read([row(fields={c.MESSAGE_PROPERTIES: None})])
     assert (message.properties, message.origin_id) == ({}, "70:3:-1")

@@ -1,10 +1,13 @@
 """Positions as ranges: what a batch must have read, and what of it is missing."""
 
+from collections.abc import Iterable
+from typing import Any
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from udfs.entry_ranges import Range, Span, count_of, spans_of, split, without
+from udfs.entry_ranges import Place, Range, Span, count_of, runs_of, spans_of, split, whole_of, without
 from udfs.formats.internal_stats import BEFORE_ALL
 
 LEDGERS = [(3, 2), (5, 0), (8, 3)]
@@ -38,14 +41,22 @@ def test_a_range_is_empty_where_its_end_is_not_behind_its_begin(
     assert Range(after, upto).is_empty is is_empty
 
 
-@given(st.integers(0, 20), st.integers(0, 20), st.sets(st.integers(-2, 25)))
-def test_what_is_missing_and_what_was_read_are_the_span(first: int, length: int, read: set[int]) -> None:
-    span = Span(7, first, first + length)
-    parts = list(without(span, read))
-    missing = [entry for part in parts for entry in range(part.first, part.last + 1)]
-    assert missing == [entry for entry in range(span.first, span.last + 1) if entry not in read]
+SPANS = st.lists(
+    st.builds(lambda ledger, at, more: Span(ledger, at, at + more), *(st.integers(0, most) for most in (1, 30, 9)))
+)
+
+
+def entries_of(spans: Iterable[Span]) -> list[tuple[int, int]]:
+    return [(span.ledger, entry) for span in spans for entry in range(span.first, span.last + 1)]
+
+
+@given(SPANS, SPANS)
+def test_what_is_missing_and_what_was_read_are_the_spans(spans: list[Span], read: list[Span]) -> None:
+    parts = list(without(spans, read))
+    missing = entries_of(parts)
+    assert missing == sorted(set(entries_of(spans)) - set(entries_of(read)))
     assert count_of(parts) == len(missing)
-    assert all(part.ledger == 7 and part.first <= part.last for part in parts)
+    assert all(part.first <= part.last for part in parts)
 
 
 def test_spans_are_split_into_groups_of_a_size_and_nothing_is_left_out() -> None:
@@ -59,3 +70,66 @@ def test_spans_are_split_into_groups_of_a_size_and_nothing_is_left_out() -> None
     ]
     assert list(split([], 4)) == []
     assert list(split(spans, 100)) == [spans]
+
+
+@st.composite
+def delivered(draw: st.DrawFn) -> list[Place]:
+    """Messages in the order of their positions: entries and indices lack, and what came before may come again."""
+    rows: list[Place] = []
+    for partition in draw(st.lists(st.sampled_from("ab"), unique=True)):
+        for ledger in sorted(draw(st.sets(st.integers(1, 3)))):
+            for entry in sorted(draw(st.sets(st.integers(0, 6)))):
+                size = draw(st.integers(0, 4))
+                kept = draw(st.sets(st.integers(0, size - 1), min_size=1)) if size else {-1}
+                rows += [(partition, ledger, entry, index) for index in sorted(kept)]
+    for _ in range(draw(st.integers(0, 4)) if rows else 0):
+        at = draw(st.integers(1, len(rows)))
+        again = draw(st.integers(0, at - 1))
+        if rows[again][:2] == rows[at - 1][:2]:  # a reader that connects again begins at an entry that it had
+            again = next(n for n, row in enumerate(rows) if row[:3] == rows[again][:3])
+            rows[at:at] = rows[again:at]
+    return rows
+
+
+def is_whole(rows: Iterable[Place]) -> set[tuple[str, int, int]]:
+    """The model: entries of which every index up to the newest is there."""
+    indices: dict[tuple[str, int, int], set[int]] = {}
+    for row in rows:
+        indices.setdefault(row[:3], set()).add(row[3])
+    return {entry for entry, some in indices.items() if some >= set(range(max(some) + 1))}
+
+
+def found_whole(rows: Iterable[Place]) -> set[tuple[str, int, int]]:
+    runs = list(runs_of(rows))
+    return {
+        (partition, *entry)
+        for partition in {partition for partition, *_ in runs}
+        for entry in entries_of(whole_of((span, ok) for source, span, ok in runs if source == partition))
+    }
+
+
+@given(delivered())
+def test_whatever_comes_again_the_runs_name_the_entries_that_were_delivered_whole(rows: list[Place]) -> None:
+    assert found_whole(rows) == is_whole(rows)
+
+
+@given(delivered(), st.randoms(use_true_random=False))
+def test_whatever_order_messages_come_in_no_entry_is_taken_for_whole_that_is_not(rows: list[Place], order: Any) -> None:
+    order.shuffle(rows)
+    assert found_whole(rows) <= is_whole(rows)
+
+
+def test_an_entry_that_was_cut_off_and_came_again_with_a_gap_is_not_whole() -> None:
+    assert found_whole([("a", 7, 3, 0), ("a", 7, 2, -1), ("a", 7, 3, 0), ("a", 7, 3, 2)]) == {("a", 7, 2)}
+
+
+@given(st.dictionaries(st.integers(1, 9), st.sets(st.integers(0, 39), max_size=5), max_size=4))
+def test_runs_grow_with_ledgers_and_gaps_however_many_messages_there_are(lacking: dict[int, set[int]]) -> None:
+    places = [
+        ("a", ledger, entry, index)
+        for ledger, some in sorted(lacking.items())
+        for entry in range(40)
+        for index in range(3)
+        if index != 1 or entry not in some
+    ]
+    assert len(list(runs_of(places))) <= sum(1 + 2 * len(some) for some in lacking.values())

@@ -1,0 +1,185 @@
+"""Measures what it costs to look whether the connector delivered a small batch whole (queries/completion.py).
+
+    .venv/bin/python -m bench.small_batches [--batches 40] [--messages 10]
+
+A stream reads files in the connector's place, two a batch, as two partitions of a topic; the topic says that it stores
+just what they hold. Each batch is annotated, kept, and counted once before, so that reading it is not measured. Then
+the script prints, for the second half of the batches, medians of one look: how long it took, how much CPU all
+processes took meanwhile, how many Spark jobs and tasks it was, and how often Spark compiled code that it had
+generated.
+"""
+
+import json
+import os
+import statistics
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from dataclasses import astuple, dataclass, fields
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pyarrow as pa
+from pyarrow import parquet
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.pandas.types import from_arrow_schema
+
+from bench.session import command_line, local_spark
+from streaming.adapters.memory.pulsar import MemoryPulsar
+from streaming.config.load import load
+from streaming.queries.completion import Completion
+from streaming.queries.names import checkpoint_of
+from streaming.queries.transforms import messages
+from streaming.schemas import REQUESTS
+from streaming.spark.session import MESSAGES_PER_BATCH, ROWS_PER_BATCH, WITHOUT_DELTA
+from udfs import columns as c
+from udfs.formats.message_id import MessagePosition, serialize_message_id
+from udfs.proto.message_id_pb2 import MessageIdData
+
+TOPIC = "persistent://pulsar/system/__ledger_deletion"
+PARTITIONS = [f"{TOPIC}-partition-{n}" for n in range(2)]
+LEDGER = 7
+_AS_THE_SERVICE = WITHOUT_DELTA | {
+    ROWS_PER_BATCH: MESSAGES_PER_BATCH,
+    "spark.python.daemon.module": "streaming.spark.worker_daemon",
+}
+SCHEMA = pa.schema(
+    [
+        (c.VALUE, pa.binary()),
+        (c.KEY, pa.binary()),
+        (c.TOPIC, pa.string()),
+        (c.MESSAGE_ID, pa.binary()),
+        (c.PUBLISH_TIME, pa.timestamp("us", "UTC")),
+        (c.PROPERTIES, pa.map_(pa.string(), pa.string())),
+    ]
+)
+REQUEST = json.dumps(
+    {"topicName": "t/ns/persistent/x", "ledgerComponent": "MANAGED_LEDGER", "ledgerType": "LEDGER", "ledgerId": 7}
+).encode()
+
+
+@dataclass(frozen=True, slots=True)
+class Cost:
+    """Of one look at one batch."""
+
+    ms: float
+    cpu_ms: float
+    jobs: int
+    tasks: int
+    compilations: int
+
+
+def _cpu_s() -> float:
+    process = psutil.Process()
+    times = [each.cpu_times() for each in (process, *process.children(recursive=True))]
+    return sum(each.user + each.system for each in times)
+
+
+def _compilations(spark: SparkSession) -> int:
+    jvm: Any = spark._jvm
+    return int(jvm.org.apache.spark.metrics.source.CodegenMetrics.METRIC_COMPILATION_TIME().getCount())
+
+
+def _jobs(spark: SparkSession, newer_than: int) -> list[tuple[int, int]]:
+    """(id, tasks) of the jobs that Spark remembers."""
+    context: Any = spark.sparkContext._jsc
+    found = context.sc().statusStore().jobsList(None)
+    jobs = [(found.apply(n).jobId(), found.apply(n).numTasks()) for n in range(found.size())]
+    return [(job, tasks) for job, tasks in jobs if job > newer_than]
+
+
+def write(folder: Path, batches: int, each: int) -> None:
+    """Write the files of all batches: one for each partition, each a second younger than the one before."""
+    folder.mkdir()
+    now = datetime.now(UTC)
+    for batch in range(batches):
+        for number, partition in enumerate(PARTITIONS):
+            ids = [serialize_message_id(MessagePosition(LEDGER, batch * each + n, number)) for n in range(each)]
+            rows = [
+                dict(zip(SCHEMA.names, (REQUEST, b"k", partition, one, now, {"a": "b"}), strict=True)) for one in ids
+            ]
+            file = folder / f"{batch}-{number}.parquet"
+            parquet.write_table(pa.Table.from_pylist(rows, schema=SCHEMA), file)
+            written_s = time.time() - 2 * batches + 2 * batch + number
+            os.utime(file, (written_s, written_s))
+
+
+def begin(checkpoint: Path, number: int, each: int) -> None:
+    """Write down, as the connector would, up to where a batch reads; the batch before it is committed."""
+    for kind in ("offsets", "commits"):
+        (checkpoint / kind).mkdir(parents=True, exist_ok=True)
+    end = [*MessageIdData(ledgerId=LEDGER, entryId=(number + 1) * each - 1).SerializeToString()]
+    ends = json.dumps(dict.fromkeys(PARTITIONS, end))
+    (checkpoint / "offsets" / str(number)).write_text(f"v1\n{{}}\n{ends}")
+    if number:
+        (checkpoint / "commits" / str(number - 1)).write_text("v1\n{}")
+
+
+def run(scratch: Path, batches: int, each: int) -> list[Cost]:
+    """Look at so many batches, and return what each look cost."""
+    os.environ["PYSPARK_PYTHON"] = sys.executable
+    spark = local_spark(_AS_THE_SERVICE)
+    try:
+        write(scratch / "in", batches, each)
+        config = scratch / "config.toml"
+        config.write_text(f'[checkpoints]\ndir = "{scratch}/checkpoints"\n')
+        settings, pulsar = load(config), MemoryPulsar()
+        pulsar.known_namespaces.add("pulsar/system")
+        pulsar.create_partitioned_topic(TOPIC, len(PARTITIONS))
+        for partition in PARTITIONS:
+            pulsar.partition(partition).ledgers = {LEDGER: batches * each}
+        completion = Completion(spark, settings, pulsar, _refuse)
+        costs: list[Cost] = []
+
+        def look(source: DataFrame, batch_id: int) -> None:
+            begin(Path(checkpoint_of(settings, REQUESTS)), batch_id, each)
+            delivered = messages(source, 1_048_576).persist()
+            delivered.count()
+            newest = max((job for job, _ in _jobs(spark, -1)), default=-1)
+            compiled, cpu_s, began_s = _compilations(spark), _cpu_s(), time.monotonic()
+            if completion(REQUESTS, batch_id, delivered) is not delivered:
+                raise AssertionError("something is said to be missing")
+            ms, cpu_ms = (time.monotonic() - began_s) * 1000, (_cpu_s() - cpu_s) * 1000
+            jobs = _jobs(spark, newest)
+            tasks = sum(tasks for _, tasks in jobs)
+            costs.append(Cost(ms, cpu_ms, len(jobs), tasks, _compilations(spark) - compiled))
+            delivered.unpersist()
+
+        stream = spark.readStream.schema(from_arrow_schema(SCHEMA)).option("maxFilesPerTrigger", len(PARTITIONS))
+        query = (
+            stream.parquet(str(scratch / "in"))
+            .writeStream.option("checkpointLocation", str(scratch / "stream"))
+            .trigger(availableNow=True)
+            .foreachBatch(look)
+            .start()
+        )
+        query.awaitTermination()
+        return costs
+    finally:
+        spark.stop()
+
+
+def _refuse(missing: object) -> DataFrame:
+    raise AssertionError(f"said to be missing: {missing}")
+
+
+def _print(costs: Sequence[Cost]) -> None:
+    for field, values in zip(fields(Cost), zip(*map(astuple, costs), strict=True), strict=True):
+        print(f"{field.name}: {statistics.median(values):g} ({min(values):g} to {max(values):g})")
+
+
+def main() -> None:
+    parser = command_line(__doc__)
+    parser.add_argument("--batches", type=int, default=40)
+    parser.add_argument("--messages", type=int, default=10, help="of a batch, in all partitions")
+    options = parser.parse_args()
+    with tempfile.TemporaryDirectory(prefix="small-batches-") as scratch:
+        costs = run(Path(scratch), options.batches, options.messages // len(PARTITIONS))
+    _print(costs[len(costs) // 2 :])
+
+
+if __name__ == "__main__":
+    main()

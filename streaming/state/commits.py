@@ -1,0 +1,192 @@
+"""How rows get into a Delta table: tasks write Parquet files, and the driver commits all of them, or none.
+
+1. A file that no commit names is in no table: of a task that broke off, or that ran twice, nothing is ever read.
+2. A commit carries a transaction (application, version). The store takes it only if no other transaction of the
+   application was committed since the table was opened: so a batch is stored once, and of two writers one goes on.
+3. A task flushes its file to the disk before it says that it has written it; other stores promise that with close().
+"""
+
+import contextlib
+import json
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+from uuid import uuid4
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+from deltalake import CommitProperties, DeltaTable, Transaction
+from deltalake.exceptions import CommitFailedError
+from deltalake.transaction import AddAction
+from pyarrow.fs import LocalFileSystem
+
+from streaming.errors import FencedError, UnavailableError
+from streaming.state.filesystem import flush, open_filesystem
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+Work = Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]
+
+_FILE = pa.schema(
+    [
+        pa.field("path", pa.string()),  # below the table's folder
+        pa.field("size", pa.int64()),
+        pa.field("modified_ms", pa.int64()),
+        pa.field("stats", pa.string()),  # JSON, as Delta's protocol has it ("Per-file Statistics")
+    ]
+)
+_FILE_SQL = "path string, size bigint, modified_ms bigint, stats string"
+_GROUP_ROWS, _GROUP_BYTES = 50_000, 16 * 1024 * 1024
+_TRIES = 20
+
+
+def written(rows: "DataFrame", path: str, schema: pa.Schema, work: Work | None = None) -> list[AddAction]:
+    """Run a job: write to a table's folder what `work` makes of the rows (default: the rows), a file a task at most.
+
+    Nothing of it is in the table before commit(). Raises what the work does, and UnavailableError from a task that
+    can't write.
+    """
+    files = rows.mapInArrow(_Writer(path, schema, work), _FILE_SQL).collect()
+    return [AddAction(row["path"], row["size"], {}, row["modified_ms"], True, row["stats"]) for row in files]
+
+
+def commit(table: DeltaTable, files: Sequence[AddAction], schema: pa.Schema, app: str, version: int) -> None:
+    """Add files to a table in one transaction of an application; the table is then as of this commit.
+
+    Raises FencedError where another transaction of the application was committed since the table was opened, and
+    UnavailableError: then the files may have been added all the same.
+    """
+    before = table.transaction_version(app)
+    properties = CommitProperties(app_transactions=[Transaction(app, version)])
+    try:
+        for _ in range(_TRIES):
+            try:
+                table.create_write_transaction(list(files), "append", schema, commit_properties=properties)
+            except CommitFailedError as error:
+                refused = error
+            else:
+                table.update_incremental()
+                return
+            table.update_incremental()
+            if files and has(table, files):  # the store refused a second try of ours, for it had taken the first
+                return
+            if (found := table.transaction_version(app)) != before:
+                raise FencedError(f"{table.table_uri} is at transaction {found} of another run; this one stops")
+            # somebody has merged files or removed old rows, which changes nothing for us
+    except FencedError:
+        raise
+    except Exception as error:
+        raise UnavailableError(f"{table.table_uri} can't be written: {error}") from error
+    raise UnavailableError(f"{table.table_uri} can't be written: {refused}") from refused
+
+
+def has(table: DeltaTable, files: Sequence[AddAction]) -> bool:
+    """Whether a table, as it was opened, has all these files."""
+    paths = set(table.get_add_actions().column("path").to_pylist())
+    return all(file.path in paths for file in files)
+
+
+@dataclass(frozen=True, slots=True)
+class _Writer:
+    """What a task does. Yields a record batch of _FILE with one row, or nothing where there are no rows to write."""
+
+    path: str
+    schema: pa.Schema
+    work: Work | None
+
+    def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        rows = self.work(iter(batches)) if self.work else batches
+        file: _File | None = None
+        try:
+            for group in _groups(rows, self.schema):
+                file = file or _File(self.path, self.schema)
+                file.write(group)
+            if file is not None:
+                yield pa.RecordBatch.from_pylist([file.close()], schema=_FILE)
+        except BaseException:
+            if file is not None:
+                file.discard()
+            raise
+
+
+class _File:
+    """A Parquet file that is being written. Every method raises UnavailableError where the store refuses."""
+
+    def __init__(self, folder: str, schema: pa.Schema) -> None:
+        self._filesystem, root = open_filesystem(folder)
+        self._name = f"part-{uuid4().hex}.parquet"
+        self._path = f"{root}/{self._name}"
+        self._metadata: list[pq.FileMetaData] = []
+        with self._told():
+            self._out = self._filesystem.open_output_stream(self._path)
+            collector = {"metadata_collector": self._metadata}
+            self._writer = pq.ParquetWriter(self._out, schema, compression="zstd", **collector)
+
+    def write(self, group: pa.Table) -> None:
+        """Write rows, as a row group of their own."""
+        with self._told():
+            self._writer.write_table(group, row_group_size=group.num_rows)
+
+    def close(self) -> dict[str, object]:
+        """Return a row of _FILE, when the store has the whole file."""
+        with self._told():
+            self._writer.close()
+            size = self._out.tell()
+            self._out.close()
+            if isinstance(self._filesystem, LocalFileSystem):
+                flush(self._path)
+        stats = json.dumps(_statistics(self._metadata[0]))
+        return {"path": self._name, "size": size, "modified_ms": time.time_ns() // 1_000_000, "stats": stats}
+
+    def discard(self) -> None:
+        """Delete what there is of the file, if the store lets us; in the table it is not in any case."""
+        with contextlib.suppress(OSError, pa.ArrowException):
+            self._out.close()
+            self._filesystem.delete_file(self._path)
+
+    @contextlib.contextmanager
+    def _told(self) -> Iterator[None]:
+        try:
+            yield
+        except (OSError, pa.ArrowException) as error:
+            raise UnavailableError(f"{self._path} can't be written: {error}") from error
+
+
+def _groups(batches: Iterable[pa.RecordBatch], schema: pa.Schema) -> Iterator[pa.Table]:
+    """Bring the rows together to row groups; a batch that is larger than a group stays as it is."""
+    held: list[pa.RecordBatch] = []
+    for batch in batches:
+        if not batch.num_rows:
+            continue
+        held.append(batch)
+        if sum(each.num_rows for each in held) >= _GROUP_ROWS or sum(each.nbytes for each in held) >= _GROUP_BYTES:
+            yield _table(held, schema)
+            held = []
+    if held:
+        yield _table(held, schema)
+
+
+def _table(batches: Sequence[pa.RecordBatch], schema: pa.Schema) -> pa.Table:
+    return pa.concat_tables(pa.Table.from_batches([batch]).select(schema.names).cast(schema) for batch in batches)
+
+
+def _statistics(metadata: pq.FileMetaData) -> dict[str, object]:
+    """Delta's statistics of a file: least and greatest value of its numbers, by which readers leave files shut."""
+    groups = [metadata.row_group(number) for number in range(metadata.num_row_groups)]
+    least: dict[str, int] = {}
+    greatest: dict[str, int] = {}
+    nulls: dict[str, int] = {}
+    for at in range(metadata.num_columns):
+        column = metadata.schema.column(at)
+        if column.path != column.name or column.physical_type not in ("INT32", "INT64"):
+            continue
+        each = [group.column(at).statistics for group in groups]
+        if not all(found is not None and found.has_null_count for found in each):
+            continue
+        nulls[column.name] = sum(found.null_count for found in each)
+        if limits := [found for found in each if found.has_min_max]:
+            least[column.name] = min(found.min for found in limits)
+            greatest[column.name] = max(found.max for found in limits)
+    return {"numRecords": metadata.num_rows, "minValues": least, "maxValues": greatest, "nullCount": nulls}

@@ -1,0 +1,40 @@
+"""The functions over record batches: where Spark cuts them makes no difference."""
+
+from collections.abc import Iterator
+from itertools import pairwise
+
+import pyarrow as pa
+from hypothesis import given
+from hypothesis import strategies as st
+
+from streaming import schemas
+from tests.unit.udfs.test_entry_ranges import delivered
+from udfs import columns as c
+from udfs.entry_ranges import Place, runs_of
+from udfs.spark import entry_runs
+
+POSITIONS = pa.schema([schemas.MESSAGE.field(name) for name in c.POSITION])
+
+
+def _batches(rows: list[Place], cuts: list[int]) -> Iterator[pa.RecordBatch]:
+    whole = pa.Table.from_pylist([dict(zip(c.POSITION, row, strict=True)) for row in rows], schema=POSITIONS)
+    whole = whole.combine_chunks()
+    ends = [0, *sorted(cut % (len(rows) + 1) for cut in cuts), len(rows)]
+    for begin, end in pairwise(ends):
+        part = whole.slice(begin, end - begin).to_batches()
+        yield part[0] if part else pa.RecordBatch.from_pylist([], schema=POSITIONS)
+
+
+@given(delivered(), st.lists(st.integers(0, 200), max_size=6))
+def test_runs_of_entries_go_on_over_the_ends_of_record_batches(rows: list[Place], cuts: list[int]) -> None:
+    found = [row for batch in entry_runs(_batches(rows, cuts), schemas.RUN) for row in batch.to_pylist()]
+    assert [tuple(row.values()) for row in found] == [
+        (source, run.ledger, run.first, run.last, ok) for source, run, ok in runs_of(rows)
+    ]
+
+
+def test_very_many_runs_become_record_batches_of_a_bounded_size() -> None:
+    rows = [("a", 7, 2 * n, -1) for n in range(2_500)]
+    batches = list(entry_runs(_batches(rows, []), schemas.RUN))
+    assert [batch.num_rows for batch in batches] == [1000, 1000, 500]
+    assert [*batches[2].to_pylist()[-1].values()] == ["a", 7, 4998, 4998, True]
