@@ -211,8 +211,9 @@ class RunningQueries:
     def _is_held(self, query: Query, why: Exception) -> BusyError:
         return BusyError(
             f"{query.topics[0]}: subscription {self.settings.topics.subscription} has been held by somebody else for "
-            f"{PATIENCE_SECONDS} s; its consumers are in the topic's stats (bin/pulsar-admin topics stats). It must be "
-            f"this service's alone. What Pulsar says: {str(why)[:500]}"
+            f"{PATIENCE_SECONDS} s: somebody moves its cursor again and again (reset-cursor, seek), or a broker hangs "
+            f"at that. It must be this service's alone; the topic's stats name its consumers (bin/pulsar-admin topics "
+            f"stats). What Pulsar says: {str(why)[:500]}"
         )
 
     def _end_if_gone(self, query: Query) -> bool:

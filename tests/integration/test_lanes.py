@@ -1,6 +1,7 @@
 """Queries that begin, wait and end while the service runs: request topics by pattern, subscriptions that are held."""
 
 import json
+import math
 import threading
 import uuid
 from collections.abc import Iterator
@@ -31,16 +32,19 @@ def _send(service: Deployment, topic: str, *payloads: bytes) -> None:
 
 
 @contextmanager
-def _in_front_of(admin_url: str, held: int) -> Iterator[str]:
-    """A proxy that answers the first resets of cursors as a broker does that still works at one for a run that died."""
-    left = [held]
+def _in_front_of(admin_url: str, held: float, topic: str = "") -> Iterator[str]:
+    """A proxy that answers the first resets of cursors as a broker does that still works at one for a run that died.
+
+    topic: those of this one's partitions only; otherwise of all.
+    """
+    left, of = [held], f"{topic.removeprefix('persistent:/')}-partition-" if topic else ""
 
     class Handler(BaseHTTPRequestHandler):
         protocol_version = "HTTP/1.1"
 
         def handle_any(self) -> None:
             body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
-            if self.path.endswith("/resetcursor") and left[0] > 0:
+            if self.path.endswith("/resetcursor") and of in self.path and left[0] > 0:
                 left[0] -= 1
                 reason = b'{"reason":"Failed for Subscription Busy: Failed to fence subscription"}'
                 return self._answer(412, reason, "application/json")
@@ -142,17 +146,33 @@ def test_request_topics_by_pattern_come_and_go_while_the_service_runs(
         assert f"{acmes}-RETRY" not in log.read_text()
 
 
-def test_a_subscription_that_somebody_else_keeps_parks_its_topic_and_its_requests_are_done_all_the_same(
-    deploy: Deploy, tmp_path: Path
+def test_a_subscription_that_brokers_move_for_nobody_parks_its_topic_and_its_requests_are_done_all_the_same(
+    cluster: Cluster, deploy: Deploy
 ) -> None:
     service = deploy()
     first, other = read_further(service, "-other")
     _send(service, first, payload(NOWHERE, FIRST))
     _send(service, other, payload(NOWHERE, FIRST + 1))
-    with client(service.settings.pulsar) as opened:
-        opened.subscribe(f"{other}-partition-0", service.settings.topics.subscription)
+    text = service.config.read_text()
+    with _in_front_of(cluster.addresses.admin, held=math.inf, topic=other) as front:
+        service.config.write_text(text.replace(cluster.addresses.admin, front))
         said = service.run("run", "--until-idle", seconds=400)
+        assert "they are read another way meanwhile" in service.call("check")
     assert f"{other} is parked, and the other topics go on" in said
+    assert f"{first} is parked" not in said
     assert "has been held by somebody else for 90 s" in said
     assert service.outcomes() == {("ALREADY_GONE", "NOT_FOUND"): 2}
-    assert "they are read another way meanwhile" in service.call("check")
+
+
+def test_whoever_consumes_by_our_subscription_keeps_nothing_back(deploy: Deploy) -> None:
+    service = deploy()
+    (topic,) = service.settings.topics.requests
+    service.request([payload(NOWHERE, FIRST + n) for n in range(3)])
+    with client(service.settings.pulsar) as opened:
+        consumer = opened.subscribe(f"{topic}-partition-0", service.settings.topics.subscription)
+        consumer.acknowledge_cumulative(consumer.receive(timeout_millis=30_000))
+        said = service.run("run", "--until-idle")
+        assert consumer.is_connected()
+    assert "is waited for" not in said
+    assert "is parked" not in said
+    assert service.outcomes() == {("ALREADY_GONE", "NOT_FOUND"): 3}
