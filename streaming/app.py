@@ -67,6 +67,7 @@ from streaming.state import journal
 from streaming.state.lanes import ParkedLane
 from streaming.state.receipts import Receipts
 from streaming.state.waiting import Waiting
+from streaming.state.worked_off import WorkedOff
 from streaming.topics.setup import ensure_topics
 from streaming.topics.sizes import require_room_for_copies
 from udfs.blast_radius import Planned
@@ -161,6 +162,7 @@ def _service(
         chunk_rows=settings.service.chunk_rows,
         max_request_bytes=settings.service.max_request_bytes,
         completed=Completion(spark, settings, instance.admin, partial(rows_of, spark, settings), outages.wait_through),
+        note=WorkedOff(settings.state.dir).note,
     )
 
 

@@ -74,4 +74,5 @@ class AnotherWay:
         if spans:
             self.service.describe(query, number, "reading entries another way")
             self.service.take(query, self.read(spans), number)
+            self.service.note(spans)
         return sum(count_of(each) for each in spans.values())

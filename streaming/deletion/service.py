@@ -22,6 +22,7 @@ from streaming.deletion.outbox import Outbox
 from streaming.deletion.retries import Retries
 from streaming.deletion.turn import Turn
 from streaming.errors import SafetyError
+from streaming.queries.completion import Spans
 from streaming.queries.streams import Describe
 from streaming.queries.transforms import messages, slice_of
 from streaming.schemas import RETRY, ROWS
@@ -31,17 +32,20 @@ from udfs import columns as c
 Sweep = Callable[[str, int, DataFrame, int, int], None]
 """(query, batch id, rows, how many, chunk): sweeps the rows and commits their receipts (chunk.ChunkSweep)."""
 
-Complete = Callable[[str, int, DataFrame], DataFrame]
+Complete = Callable[[str, int, DataFrame], tuple[DataFrame, Spans]]
 """(query, batch id, rows as delivered): rows with those that were not delivered (queries.completion.Completion)."""
 
 
-def _as_delivered(_query: str, _batch_id: int, delivered: DataFrame) -> DataFrame:
-    return delivered
+def _as_delivered(_query: str, _batch_id: int, delivered: DataFrame) -> tuple[DataFrame, Spans]:
+    return delivered, {}
 
 
 @dataclass(slots=True)
 class LedgerDeletionService:
-    """One per application. process() is what foreachBatch calls."""
+    """One per application. process() is what foreachBatch calls.
+
+    note: is told of entries, by partition, that were worked off in a batch of which some were read another way.
+    """
 
     receipts: Receipts
     sweep: Sweep
@@ -56,6 +60,7 @@ class LedgerDeletionService:
     chunk_rows: int
     max_request_bytes: int
     completed: Complete = _as_delivered
+    note: Callable[[Spans], None] = lambda _spans: None
     _started: set[str] = field(default_factory=set)
 
     def process(self, query: str, source: DataFrame, batch_id: int) -> None:
@@ -64,7 +69,10 @@ class LedgerDeletionService:
         self.describe(query, batch_id, "reading messages")
         delivered = messages(source, self.max_request_bytes).persist()
         try:
-            self.take(query, self.completed(query, batch_id, delivered), batch_id)
+            rows, worked_off = self.completed(query, batch_id, delivered)
+            self.take(query, rows, batch_id)
+            if worked_off:
+                self.note(worked_off)
         finally:
             delivered.unpersist()
 

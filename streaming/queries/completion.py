@@ -49,9 +49,10 @@ class Completion:
     read: Callable[[Spans], DataFrame]
     patiently: Callable[[Callable[[], None]], None] = lambda step: step()
 
-    def __call__(self, query: str, batch_id: int, delivered: DataFrame) -> DataFrame:
+    def __call__(self, query: str, batch_id: int, delivered: DataFrame) -> tuple[DataFrame, Spans]:
         """Return a batch's rows (schemas.MESSAGE) with those that were not delivered; `delivered` itself if none lacks.
 
+        And the batch's entries, where some were read another way: not each of them holds a message.
         Runs the reading. Raises UnavailableError, RefusedError, and what the connector raises.
         """
         batch = unfinished(location_of(self.settings, query))
@@ -63,7 +64,7 @@ class Completion:
             runs = _runs(delivered).collect()
         missing = _missing(stored, runs)
         if not missing:
-            return delivered
+            return delivered, {}
         lacking = sum(count_of(each) for each in missing.values())
         log.info(
             "%s, batch %s: the connector did not deliver %s of %s entries; they are read another way",
@@ -73,7 +74,7 @@ class Completion:
             total,
         )
         lacked = self.read(missing).join(delivered.select(*c.POSITION), list(c.POSITION), "left_anti")
-        return numbered(delivered.unionByName(lacked))
+        return numbered(delivered.unionByName(lacked)), stored
 
     def _stored(self, batch: Batch) -> tuple[Spans, int]:
         found: list[tuple[Spans, int]] = []

@@ -23,6 +23,8 @@ from streaming.queries.names import queries_of
 from streaming.reconcile.memory import Unread, UnreadMemory
 from streaming.reconcile.positions import Accounted, AccountedEntries
 from streaming.reconcile.retries import not_waiting, put_off
+from streaming.state.worked_off import WorkedOff
+from udfs.entry_ranges import Span
 from udfs.formats.internal_stats import BEFORE_ALL, Position
 from udfs.paths import base_topic, topic_of
 from udfs.units import DAY_MS
@@ -131,12 +133,25 @@ def _lacking(known: range | set[int], upto: int) -> Iterable[int]:
     return (entry for entry in range(upto) if entry not in known)
 
 
-def vanished(before: Mapping[int, int], seen: PartitionEntries, known: AccountedEntries) -> list[int]:
-    """Ledgers that held unread entries at the last look, are gone now, and were not read meanwhile."""
+def vanished(
+    before: Mapping[int, int], seen: PartitionEntries, known: AccountedEntries, worked_off: Iterable[Span] = ()
+) -> list[int]:
+    """Ledgers that held unread entries at the last look, are gone now, and were not read meanwhile.
+
+    worked_off: entries that need no receipt, since all of them were looked at and no message was among the others.
+    """
+    done: dict[int, list[Span]] = {}
+    for span in worked_off:
+        done.setdefault(span.ledger, []).append(span)
+
+    def is_lost(ledger: int, entry: int) -> bool:
+        return not any(span.first <= entry <= span.last for span in done.get(ledger, ()))
+
     return [
         ledger
         for ledger, entries in sorted(before.items())
-        if ledger not in seen.stored and len(known.get(ledger, ())) < entries
+        if ledger not in seen.stored
+        and any(is_lost(ledger, entry) for entry in _lacking(known.get(ledger, range(0)), entries))
     ]
 
 
@@ -179,6 +194,7 @@ class _Look:
         self._settings = settings
         self._pulsar = pulsar
         self._now_ms = now_ms
+        self._worked_off = WorkedOff(settings.state.dir)
         self._committed: dict[str, Position] = {}
         self._last: dict[str, Position] = {}
         self.failed = _FailedLooks(pulsar.admin)
@@ -231,7 +247,8 @@ class _Look:
                 if topic not in self.failed.why and self._pulsar.admin.partitions(topic) is None:
                     old = before[partition]
                     known = Accounted(self._settings.state.dir, partition, old).entries()
-                    lost = vanished(old, PartitionEntries(), known)
+                    done = self._worked_off.recall().get(partition, ())
+                    lost = vanished(old, PartitionEntries(), known, done)
                     worth_remembering[partition] = {ledger: old[ledger] for ledger in lost}
                     if lost:
                         self.found.append(PartitionGaps(partition, 0, 0, trimmed=tuple(lost)))
@@ -246,7 +263,7 @@ class _Look:
             sum(seen.read.values()),
             sum(entries - seen.read[ledger] for ledger, entries in seen.unread.items()),
             tuple(self._confirmed(partition, missing_of(seen, known), accounted)),
-            tuple(vanished(before, seen, known)),
+            tuple(vanished(before, seen, known, self._worked_off.recall().get(partition, ()))),
         )
 
     def _confirmed(self, partition: str, missing: list[Position], accounted: Accounted) -> Iterator[Position]:

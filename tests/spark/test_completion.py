@@ -78,7 +78,7 @@ class World:
         return _rows(self.spark, [place for place in WHOLE if place[:3] in entries])
 
     def complete(self, *places: Place) -> list[tuple[Any, ...]]:
-        rows = self.completion(REQUESTS, 1, _rows(self.spark, places))
+        rows, self.worked_off = self.completion(REQUESTS, 1, _rows(self.spark, places))
         return sorted(tuple(row[name] for name in (*c.POSITION, c.ROW)) for row in rows.collect())
 
 
@@ -103,7 +103,7 @@ WHOLE: list[Place] = [
 def test_a_batch_that_was_delivered_whole_stays_as_it_is(world: World) -> None:
     twice_and_before = [WHOLE[0], (FIRST, 5, 1, -1)]
     delivered = _rows(world.spark, [*WHOLE, *twice_and_before])
-    assert world.completion(REQUESTS, 1, delivered) is delivered
+    assert world.completion(REQUESTS, 1, delivered) == (delivered, {})
     assert world.asked == {}
 
 
@@ -124,6 +124,7 @@ def test_what_lacks_is_read_another_way_and_counted_in(
     delivered = [place for place in WHOLE if place not in lacking]
     found = world.complete(*delivered)
     assert world.asked == asked
+    assert world.worked_off == {FIRST: [Span(5, 2, 3), Span(6, 0, 1)], SECOND: [Span(8, 0, 0)]}
     assert [row[:4] for row in found] == WHOLE
     assert [row[4] for row in found if row[0] == FIRST] == list(range(6))
 

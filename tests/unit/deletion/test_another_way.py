@@ -23,12 +23,16 @@ class Service:
 
     def __init__(self) -> None:
         self.said: list[tuple[Any, ...]] = []
+        self.noted: list[Any] = []
         self.failure: Exception | None = None
 
     def begin_again(self, query: str) -> None:
         self.said.append(("begin again", query))
 
     def describe(self, *_: object) -> None: ...
+
+    def note(self, spans: Any) -> None:
+        self.noted.append(spans)
 
     def take(self, query: str, rows: Any, batch_id: int) -> None:
         self.said.append((query, batch_id, rows))
@@ -95,9 +99,11 @@ def test_nothing_is_committed_where_working_it_off_fails(world: World) -> None:
     with pytest.raises(UnavailableError):
         world.rescue()
     assert world.committed == []
+    assert world.service.noted == [], "it is noted as worked off only after it has its receipts"
     world.service.failure = None
     assert world.rescue()[1] == [("requests", 0, {world.partition: [Span(5, 0, 3)]})]
     assert world.committed == ["0"]
+    assert world.service.noted == [{world.partition: [Span(5, 0, 3)]}]
 
 
 def test_a_batch_whose_entries_are_all_gone_is_committed_without_work(world: World) -> None:

@@ -26,6 +26,7 @@ from streaming.reconcile.messages import (
 )
 from streaming.schemas import REQUESTS
 from tests.unit.reconcile.rows import SOURCE, write_rows
+from udfs.entry_ranges import Span
 
 
 @pytest.mark.parametrize(
@@ -67,6 +68,21 @@ def test_a_ledger_that_went_with_unread_messages_is_noticed(
     seen: PartitionEntries, known: dict[int, set[int]], expected: list[int]
 ) -> None:
     assert vanished({5: 3}, seen, known) == expected
+
+
+@pytest.mark.parametrize(
+    ("worked_off", "expected"),
+    [
+        pytest.param([Span(5, 2, 2)], [], id="the one without receipt"),
+        pytest.param([Span(5, 0, 1), Span(5, 2, 2)], [], id="all of them, in two batches"),
+        pytest.param([Span(5, 0, 1)], [5], id="others of the ledger"),
+        pytest.param([Span(6, 0, 9)], [5], id="another ledger's"),
+    ],
+)
+def test_a_marker_that_was_read_another_way_went_with_its_ledger_and_nothing_was_lost(
+    worked_off: list[Span], expected: list[int]
+) -> None:
+    assert vanished({5: 3}, PartitionEntries(), {5: {0, 1}}, worked_off) == expected
 
 
 def test_every_kind_of_gap_is_said_and_shown() -> None:

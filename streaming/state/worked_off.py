@@ -1,0 +1,59 @@
+"""Which entries were worked off in batches that were read another way, in a file beside the receipts.
+
+Not every entry holds a message: a broker's markers of transactions do not. Such an entry has no receipt, and while it
+is stored we can read it and see why. When its ledger is gone we can't: then this file says that nothing was lost.
+"""
+
+import json
+import threading
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
+
+from streaming.errors import UnavailableError
+from streaming.state.filesystem import folder_of
+from udfs.entry_ranges import Span
+
+_FILE = "worked-off.json"
+_LEDGERS = 1_000  # of a partition, the newest
+
+
+class WorkedOff:
+    """The file of one state directory. One per service: many of its threads may call note()."""
+
+    def __init__(self, state_dir: str) -> None:
+        self._folder = folder_of(state_dir)
+        self._one_at_a_time = threading.Lock()
+
+    def note(self, spans: Mapping[str, Sequence[Span]]) -> None:
+        """Write down, by partition, which entries have been worked off, after they have their receipts.
+
+        A note that can't be written stops nothing: without it, an alarm may be raised for nothing.
+        """
+        with self._one_at_a_time, suppress(UnavailableError):
+            known = self.recall()
+            for partition, added in spans.items():
+                merged = _merged((*known.get(partition, ()), *added))
+                newest = sorted({span.ledger for span in merged})[-_LEDGERS:]
+                known[partition] = [span for span in merged if span.ledger >= newest[0]] if newest else []
+            said = {
+                partition: [(each.ledger, each.first, each.last) for each in some] for partition, some in known.items()
+            }
+            self._folder.write(_FILE, json.dumps(said).encode())
+
+    def recall(self) -> dict[str, list[Span]]:
+        """Return what was noted, by partition; nothing where there is no file, or none that can be read."""
+        try:
+            said = json.loads(self._folder.read(_FILE) or b"{}")
+            return {str(partition): [Span(*map(int, each)) for each in some] for partition, some in said.items()}
+        except (UnavailableError, ValueError, TypeError, AttributeError):
+            return {}
+
+
+def _merged(spans: Iterable[Span]) -> list[Span]:
+    merged: list[Span] = []
+    for span in sorted(spans, key=lambda each: (each.ledger, each.first)):
+        if merged and merged[-1].ledger == span.ledger and span.first <= merged[-1].last + 1:
+            merged[-1] = Span(span.ledger, merged[-1].first, max(merged[-1].last, span.last))
+        else:
+            merged.append(span)
+    return merged

@@ -1,0 +1,50 @@
+"""What is remembered of batches that were read another way: all of it, in little room, by many threads."""
+
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from streaming.state.worked_off import WorkedOff
+from udfs.entry_ranges import Span
+
+ONE, OTHER = "persistent://acme/reaper/requests-partition-0", "persistent://acme/reaper/requests-partition-1"
+
+
+def test_batches_that_follow_each_other_are_one_span(tmp_path: Path) -> None:
+    noted = WorkedOff(str(tmp_path / "state"))
+    assert noted.recall() == {}
+    noted.note({ONE: [Span(5, 3, 4)]})
+    noted.note({ONE: [Span(5, 0, 2), Span(6, 0, 0)], OTHER: [Span(5, 7, 7)]})
+    noted.note({ONE: [Span(6, 2, 3)]})
+    assert WorkedOff(str(tmp_path / "state")).recall() == {
+        ONE: [Span(5, 0, 4), Span(6, 0, 0), Span(6, 2, 3)],
+        OTHER: [Span(5, 7, 7)],
+    }
+
+
+def test_the_newest_ledgers_are_kept(tmp_path: Path) -> None:
+    noted = WorkedOff(str(tmp_path))
+    noted.note({ONE: [Span(ledger, 0, 0) for ledger in range(1_500)], OTHER: []})
+    assert [span.ledger for span in noted.recall()[ONE]] == list(range(500, 1_500))
+
+
+def test_many_threads_lose_no_note(tmp_path: Path) -> None:
+    noted = WorkedOff(str(tmp_path))
+    with ThreadPoolExecutor(8) as threads:
+        list(threads.map(lambda n: noted.note({ONE: [Span(5, 2 * n, 2 * n)]}), range(40)))
+    assert len(noted.recall()[ONE]) == 40
+
+
+@pytest.mark.parametrize("content", ["{", "[]", '{"p": 5}', '{"p": [[1]]}'])
+def test_a_damaged_file_says_nothing_and_stops_nothing(tmp_path: Path, content: str) -> None:
+    (tmp_path / "worked-off.json").write_text(content)
+    noted = WorkedOff(str(tmp_path))
+    assert noted.recall() == {}
+    noted.note({ONE: [Span(5, 0, 0)]})
+    assert noted.recall() == {ONE: [Span(5, 0, 0)]}
+
+
+def test_a_disk_that_refuses_stops_nothing(tmp_path: Path) -> None:
+    (tmp_path / "state").touch()
+    WorkedOff(str(tmp_path / "state")).note({ONE: [Span(5, 0, 0)]})
