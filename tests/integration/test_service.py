@@ -76,6 +76,8 @@ def worked(cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Worked
     topic, other, gone = new_topic("busy"), new_topic("other"), new_topic("gone")
     for name, count in ((topic, 4), (other, 2), (gone, 3)):
         topics.fill(cluster, name, count, ["s"])
+    # a broker that is about to begin the next ledger leaves it open behind an unload
+    topics.wait_for(lambda: len(topics.data_ledgers(cluster, gone)) == 4, "the ledger behind the three full ones")
     topics.unload(cluster, gone)
     owned = ledgers.owned(cluster, gone).data
     clients.delete_znode(cluster.addresses.zookeeper, managed_ledger_path(managed_ledger_name(gone)))
