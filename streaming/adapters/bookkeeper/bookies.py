@@ -54,7 +54,7 @@ def readable(
     with ThreadPoolExecutor(_READS_AT_ONCE, thread_name_prefix="bookie-read") as pool:
 
         def sound(urls: Sequence[str]) -> list[str]:
-            reads = pool.map(lambda url: any(_can_read(url, each, timeout_seconds) for each in control), urls)
+            reads = pool.map(lambda url: _reads_any(url, control, timeout_seconds), urls)
             return [url for url, can in zip(urls, reads, strict=True) if can]
 
         before = sound(bookies)
@@ -73,6 +73,14 @@ def _by_any(bookies: Sequence[str], entry: tuple[int, int], timeout_seconds: flo
         if can is False:
             unable.add(url)
     return unable
+
+
+def _reads_any(url: str, control: Sequence[tuple[int, int]], timeout_seconds: float) -> bool:
+    for entry in control:
+        can = _can_read(url, entry, timeout_seconds)
+        if can is not False:
+            return bool(can)  # one that does not answer at all is not waited for again
+    return False
 
 
 def _can_read(url: str, entry: tuple[int, int], timeout_seconds: float) -> bool | None:
