@@ -41,6 +41,7 @@ from streaming.errors import ReaperError, SafetyError, StopRequestedError
 from streaming.in_use.baseline import Accepted, Baseline, accepted_path
 from streaming.in_use.cache import InUseCache
 from streaming.in_use.loader import InUseLoader
+from streaming.in_use.missing import MissingOnes
 from streaming.in_use.watch import SourceWatch
 from streaming.limits.blast_radius import BlastRadius
 from streaming.limits.breaker import Breaker, breaker_path
@@ -135,7 +136,7 @@ def _service(
         log.info("metrics: http://%s:%s/metrics", address, metrics.serve(address, settings.metrics.port))
     log.info("Spark UI: %s", spark.sparkContext.uiWebUrl or NO_UI)
     coordination = coordination_of(settings, instance)
-    watch = _source_watch(settings, instance, loader)
+    watch = _source_watch(settings, instance)
     watch.recall(now_ms=clock.now_ms())
     blast_radius = _blast_radius(settings, store, clock)
     describe, turn, outages = partial(describe_jobs, spark), Turn(stop), Outages(stop, metrics, log.info)
@@ -148,11 +149,12 @@ def _service(
     copies, epoch = PulsarCopies(settings, targets), who.rules.epoch[1]
     holds = TenantHolds(store, tenant_holds_path(settings.zookeeper.own_root, settings.service.name))
     tenants = HeldTenants(holds, metrics, log.info)
+    missing = MissingOnes(loader, settings.state.dir, instance.rules.layout, settings.zookeeper.ledgers_root)
     return LedgerDeletionService(
         receipts,
         sweep=ChunkSweep(spark, settings, who, receipts, OwnersInUse(cache, watch, gate, tenants), gate, describe),
         outbox=Outbox(receipts, copies, coordination, blast_radius, gate, outages, epoch),
-        follow_up=FollowUp(receipts, cache, watch, blast_radius.breaker, outages, metrics, log.info),
+        follow_up=FollowUp(receipts, cache, watch, missing, tenants, blast_radius.breaker, outages, metrics, log.info),
         retries=Retries(Waiting(spark, settings.state.dir), receipts, turn, gate, outages, metrics, clock, describe),
         gate=gate,
         outages=outages,
@@ -166,18 +168,10 @@ def _service(
     )
 
 
-def _source_watch(settings: Settings, instance: Instance, loader: InUseLoader) -> SourceWatch:
+def _source_watch(settings: Settings, instance: Instance) -> SourceWatch:
     zookeeper = settings.zookeeper
     accepted = Accepted(instance.clients.store, accepted_path(zookeeper.own_root, settings.service.name))
-    return SourceWatch(
-        Baseline(instance.rules.policy),
-        accepted.read,
-        loader,
-        settings.state.dir,
-        instance.rules.layout,
-        zookeeper.ledgers_root,
-        log=log.info,
-    )
+    return SourceWatch(Baseline(instance.rules.policy), accepted.read, settings.state.dir, log=log.info)
 
 
 def _blast_radius(settings: Settings, store: MetadataStore, clock: Clock) -> BlastRadius:

@@ -201,7 +201,7 @@ MUTATIONS = (
         "who was replaced publishes nothing", DELETION, "            self.gate.refuse_if_outdated()  #", "            #"
     ),
     Mutation("deletes before a kill", LIMITS, "if not isinstance(node, Znode))", "if False)"),
-    Mutation("topics of Pulsar's own", "udfs/topic_pattern.py", "tenant not in _PULSARS_TENANTS and ", ""),
+    Mutation("topics of Pulsar's own", "udfs/topic_pattern.py", "tenant not in PULSARS_TENANTS and ", ""),
     Mutation("of two clocks the earlier", COORDINATION, "return min(ours_ms, node.mtime_ms)", "return ours_ms"),
     Mutation("a sighting expires", JUDGE, "<= expires_ms", "<= 1 << 60"),
     Mutation(
@@ -360,6 +360,24 @@ MUTATIONS = (
         SWEEP,
         "        self._confirm_kept([one for one in leads.values() if one.is_kept], references)\n",
         "",
+    ),
+    Mutation(
+        "a loss that may be ours stops everything",
+        "streaming/in_use/missing.py",
+        "return not self.ours and len(self.tenants) <= 1",
+        "return len(self.tenants) <= 1",
+    ),
+    Mutation(
+        "losses of several tenants stop everything",
+        "streaming/in_use/missing.py",
+        "return not self.ours and len(self.tenants) <= 1",
+        "return not self.ours",
+    ),
+    Mutation(
+        "tenants that lose something in turn stop everything",
+        "streaming/deletion/follow_up.py",
+        "return (held | missing.tenants.keys()) - PULSARS_TENANTS",
+        "return missing.tenants.keys() - PULSARS_TENANTS",
     ),
     Mutation(
         "what is missed is missed by its owner",

@@ -22,7 +22,18 @@ EPOCH = 1
 def service_of(**named: Any) -> LedgerDeletionService:
     """Put a service together; outages are waited for without a pause."""
     nothing: dict[str, Any] = dict.fromkeys(
-        ("receipts", "copies", "coordination", "blast_radius", "breaker", "watch", "waiting", "sweep")
+        (
+            "receipts",
+            "copies",
+            "coordination",
+            "blast_radius",
+            "breaker",
+            "watch",
+            "missing",
+            "tenants",
+            "waiting",
+            "sweep",
+        )
     )
     defaults: dict[str, Any] = {
         "cache": InUseCache(cast("InUseLoader", None), ManualClock(), 0, 0),
@@ -49,7 +60,15 @@ def service_of(**named: Any) -> LedgerDeletionService:
         sweep=parts.sweep,
         outbox=Outbox(parts.receipts, parts.copies, parts.coordination, parts.blast_radius, gate, outages, EPOCH),
         follow_up=FollowUp(
-            parts.receipts, parts.cache, parts.watch, parts.breaker, outages, parts.metrics, lambda _text: None
+            parts.receipts,
+            parts.cache,
+            parts.watch,
+            parts.missing,
+            parts.tenants,
+            parts.breaker,
+            outages,
+            parts.metrics,
+            lambda _text: None,
         ),
         retries=Retries(parts.waiting, parts.receipts, turn, gate, outages, parts.metrics, parts.clock, describe),
         gate=gate,

@@ -17,7 +17,7 @@ _PART = re.compile(
     r"(?:\\.|\[\^?\]?(?:\\.|[^\]\\])*\]|[^/\\\[])+"
 )  # an escape, a character class, or anything but a slash
 _SPECIAL = frozenset(".^$*+?{}[]\\|()")
-_PULSARS_TENANTS = frozenset({"pulsar", "sla-monitor"})
+PULSARS_TENANTS = frozenset({"pulsar", "sla-monitor"})
 _PULSARS_TOPICS = re.compile(
     r"__change_events|__consumer_offsets|__transaction_.*|.*__transaction_pending_ack|transaction_coordinator_assign"
     r"|healthcheck|resource-usage|loadbalancer-.*"
@@ -45,7 +45,7 @@ class TopicPattern:
 
     def takes_tenant(self, tenant: str) -> bool:
         """Whether topics of this tenant can match."""
-        return tenant not in _PULSARS_TENANTS and re.fullmatch(self.tenant, tenant) is not None
+        return tenant not in PULSARS_TENANTS and re.fullmatch(self.tenant, tenant) is not None
 
     def takes_namespace(self, namespace: str) -> bool:
         """Whether topics of `tenant/ns` can match; those of V1 names (`tenant/cluster/ns`) never do."""

@@ -1,5 +1,6 @@
 """The tenants that are held while the service works, shown in the log and as a metric."""
 
+import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
@@ -9,20 +10,26 @@ from streaming.metrics import Metrics
 
 @dataclass(slots=True)
 class HeldTenants:
-    """One per service, asked by whoever has the turn. Raises UnavailableError when ZooKeeper does not answer."""
+    """One per service, asked by whoever has the turn, and after a chunk; several threads may ask at once.
+
+    Raises UnavailableError when ZooKeeper does not answer.
+    """
 
     holds: TenantHolds
     metrics: Metrics
     log: Callable[[str], None]
     _shown: Mapping[str, str] = field(default_factory=dict)
+    _guard: threading.Lock = field(default_factory=threading.Lock)
 
     def now(self) -> Mapping[str, str]:
         """Return why each held tenant is held."""
-        return self._show(self.holds.read())
+        with self._guard:
+            return self._show(self.holds.read())
 
     def hold(self, doubted: Mapping[str, str]) -> Mapping[str, str]:
         """Hold these tenants as well, until a person resumes; returns all that are held."""
-        return self._show(self.holds.hold(doubted) if doubted else self.holds.read())
+        with self._guard:
+            return self._show(self.holds.hold(doubted) if doubted else self.holds.read())
 
     def _show(self, held: Mapping[str, str]) -> Mapping[str, str]:
         for tenant in held.keys() - self._shown.keys():

@@ -1,30 +1,19 @@
-"""Watches the two sources (ZooKeeper and the brokers) around each chunk of requests.
+"""Watches the two sources (ZooKeeper and the brokers): do a chunk's owners name about as many ledgers as before?"""
 
-Before a chunk: do the owners name about as many ledgers as before? After it: are the ledgers that we kept still there?
-"""
-
-import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from itertools import islice
-from typing import Any
 
 import pyarrow.dataset as ds
 
 from streaming.in_use.baseline import Baseline, is_accepted, told
-from streaming.in_use.loader import InUseLoader
-from streaming.state.receipts import certificates, rows
+from streaming.state.receipts import certificates
 from udfs import columns as c
 from udfs.completeness import baseline_in
-from udfs.judge import refers_to
-from udfs.paths import Layout, ledger_path
-from udfs.records import Counts, LedgerType, Reason, Reference
+from udfs.records import Counts, Reference
 from udfs.units import DAY_MS
 from udfs.vanished import Doubts
 
 _RECALL_MS = DAY_MS
-_LOOK_AGAIN_S = 5.0  # a broker that deletes a schema or a topic deletes the ledger first, and the reference right after
-_LOOKED_AT_MOST = 1_000
 
 
 @dataclass(slots=True)
@@ -33,12 +22,8 @@ class SourceWatch:
 
     baseline: Baseline
     accepted: Callable[[], Mapping[str, int]]
-    loader: InUseLoader
     state_dir: str
-    layout: Layout
-    ledgers_root: str
     log: Callable[[str], None]
-    look_again_s: float = _LOOK_AGAIN_S
     _accepted_before: dict[str, int] = field(default_factory=dict)
 
     def recall(self, *, now_ms: int) -> None:
@@ -65,27 +50,3 @@ class SourceWatch:
         if pairs:
             self.baseline.learn((key, text) for _at_ms, key, text in pairs)
             self.log(f"chunk {chunk}: {told((key, text) for _at_ms, key, text in pairs)}")
-
-    def missing(self, chunk: int, stop: threading.Event) -> list[str]:
-        """Return what we kept as in use, what then vanished, and what its owner still refers to a few seconds later.
-
-        Somebody deleted data that is in use. Raises as InUseLoader.load does.
-        """
-        condition = (ds.field(c.CHUNK) == chunk) & (ds.field(c.REASON) == str(Reason.KEPT_AND_GONE))
-        wanted = [c.REFERENCE_KEY, c.LEDGER_ID, c.LEDGER_TYPE, c.UUID]
-        kept = list(islice(rows(self.state_dir, condition, columns=wanted), _LOOKED_AT_MOST))
-        if kept:
-            stop.wait(self.look_again_s)
-        references = self.loader.load({row[c.REFERENCE_KEY] for row in kept})
-        return [
-            f"{row[c.LEDGER_TYPE]} {row[c.LEDGER_ID]} of {row[c.REFERENCE_KEY]}"
-            for row in kept
-            if self._is_lost(row, references[row[c.REFERENCE_KEY]])
-        ]
-
-    def _is_lost(self, row: Mapping[str, Any], reference: Reference) -> bool:
-        ledger_id = row[c.LEDGER_ID]
-        if row[c.LEDGER_TYPE] == LedgerType.OFFLOAD_LEDGER:
-            return (ledger_id, row[c.UUID]) in reference.offloads
-        path = ledger_path(self.layout, self.ledgers_root, ledger_id)
-        return refers_to(reference, ledger_id) and bool(self.loader.holding([(path, -1)]))

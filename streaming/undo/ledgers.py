@@ -4,7 +4,8 @@ A delete takes the metadata only; the bookies notice at their next garbage colle
 Nothing in ZooKeeper tells whether that has happened, so we put the metadata back and have the bookies read the ledger's
 first and last entry. Where none answers, the command tells the operator how to look.
 If no bookie can read them, and each that the metadata names is there, the metadata points to nothing: we take it away
-again. If one is away, it may still hold the entries, and would drop them without the metadata: so that stays.
+again. If one is away, it may still hold the entries, and would drop them without the metadata: so that stays. Nor do we
+believe a bookie that can't read what is surely there, either (streaming.undo.control).
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -22,6 +23,7 @@ from streaming.coordination import identity
 from streaming.errors import ConfigError, ReaperError, UnavailableError
 from streaming.ports import GuardedDelete, GuardStatus, MetadataStore, TopicAdmin, Unreadable, Znode
 from streaming.state import journal, receipts
+from streaming.undo.control import control_entries
 from udfs import columns as c
 from udfs.formats.errors import FormatError
 from udfs.formats.ledger_metadata import bookies_of, parse_ledger_metadata
@@ -29,7 +31,7 @@ from udfs.ownership import BUCKET_TOPIC, COMPACTED_TOPIC, MANAGED_LEDGER, SCHEMA
 from udfs.paths import Layout, base_topic, ledger_id_of, managed_ledger_name, schema_id_of, topic_of
 from udfs.records import Outcome
 
-NOT_READ = "no bookie answered whether its data are there"
+NOT_READ = "no bookie that reads what is surely there answered whether its data are there"
 _READ_AT_ONCE = 500
 _BOOKIE_SECONDS = 5.0
 
@@ -106,7 +108,7 @@ def undo(
         )
     made: dict[str, Znode] = {}
     results = list(_put_back_all(store, settings, layout, entries, None if dry_run else made))
-    report = UndoReport(_with_data(store, settings, results, made))
+    report = UndoReport(_with_data(store, settings, admin, results, made))
     report.waiting = _still_asked_for(settings, report)
     return report
 
@@ -225,17 +227,22 @@ def _result(entry: Mapping[str, Any], status: Undone, detail: str) -> Result:
 
 
 def _with_data(
-    store: MetadataStore, settings: Settings, results: Sequence[Result], made: Mapping[str, Znode]
+    store: MetadataStore,
+    settings: Settings,
+    admin: TopicAdmin,
+    results: Sequence[Result],
+    made: Mapping[str, Znode],
 ) -> list[Result]:
     """Look for the data of what was put back, and take back what points to nothing."""
     back = [each for each in results if each.status is Undone.PUT_BACK and each.last_entry_id >= 0]
     if not back:
         return list(results)
     there = bookies.registered(store, settings.zookeeper.ledgers_root)
-    found = dict(zip((each.path for each in back), _readable(there, back), strict=True))
+    control = control_entries(settings, admin)
+    found = dict(zip((each.path for each in back), _readable(there, back, control), strict=True))
     # a second look, since a bookie that is busy answers as one that has lost the entries
     gone = [each for each in back if found[each.path] is False]
-    found |= zip((each.path for each in gone), _readable(there, gone), strict=True)
+    found |= zip((each.path for each in gone), _readable(there, gone, control), strict=True)
     looked = {each.path: judged(each, found[each.path], _away(made[each.path], there)) for each in back}
     for path, result in looked.items():
         if result.status is Undone.TOO_LATE:
@@ -243,11 +250,13 @@ def _with_data(
     return [looked.get(each.path, each) for each in results]
 
 
-def _readable(there: Mapping[str, str], results: Sequence[Result]) -> list[bool | None]:
-    """Whether the first or the last entry of each can be read; None: nobody answered."""
+def _readable(
+    there: Mapping[str, str], results: Sequence[Result], control: Sequence[tuple[int, int]]
+) -> list[bool | None]:
+    """Whether the first or the last entry of each can be read; None: nobody knows."""
     urls = tuple(dict.fromkeys(address for address in there.values() if address))
     entries = [(each.ledger_id, entry) for each in results for entry in (0, each.last_entry_id)]
-    answers = bookies.readable(urls, entries, _BOOKIE_SECONDS)
+    answers = bookies.readable(urls, entries, control, _BOOKIE_SECONDS)
     return [_any_of(*both) for both in zip(answers[::2], answers[1::2], strict=True)]
 
 
@@ -261,7 +270,7 @@ def _away(node: Znode, there: Mapping[str, str]) -> list[str]:
 
 
 def judged(result: Result, is_there: bool | None, away: Sequence[str] = ()) -> Result:
-    """Say what is known of the data. is_there None: nobody answered. away: its bookies that are not there."""
+    """Say what is known of the data. is_there None: nobody knows. away: its bookies that are not there."""
     if is_there is None:
         return replace(result, detail=NOT_READ)
     if is_there:

@@ -26,7 +26,7 @@ class Told:
 
 @dataclass
 class HttpStub:
-    """answers: path -> what to say, one after the other; the last one stays."""
+    """answers: path, with its query or without -> what to say, one after the other; the last one stays."""
 
     url: str = ""
     answers: dict[str, deque[Told]] = field(default_factory=lambda: defaultdict(deque))
@@ -38,7 +38,7 @@ class HttpStub:
 
     def next_answer(self, asked: Asked) -> Told:
         self.asked.append(asked)
-        answers = self.answers[asked.path.partition("?")[0]]
+        answers = self.answers.get(asked.path) or self.answers[asked.path.partition("?")[0]]
         if not answers:
             return Told(418)
         return answers.popleft() if len(answers) > 1 else answers[0]

@@ -7,14 +7,17 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from streaming.adapters.memory.pulsar import MemoryPulsar
-from streaming.undo.ledgers import Result, Undone, UndoSelection, undo
+from streaming.adapters.bookkeeper import bookies
+from streaming.errors import UnavailableError
+from streaming.undo.ledgers import NOT_READ, Result, Undone, UndoSelection, undo
 from tests.builders import ROOT, exists, put
 from tests.contract.http_stub import HttpStub, Told, http_stub
 from tests.unit.undo.test_ledgers import World
 from udfs.proto.bookie_info_pb2 import BookieServiceInfoFormat
 
 READ = "/api/v1/ledger/read/"
+CONTROL = 900  # a ledger of our own request topic, with entries that are surely there
+OF_CONTROL = f"{READ}?ledger_id={CONTROL}&start_entry_id=0&end_entry_id=0"
 GONE = Told(500, b'{"error": "no such ledger"}')
 THERE = Told(200, json.dumps(dict.fromkeys(map(str, range(1000)), "entry")).encode())
 ITS_BOOKIE = "127.0.0.1:3181"  # as the ledger's metadata names it
@@ -29,8 +32,10 @@ def bookie() -> Iterator[HttpStub]:
 
 @pytest.fixture
 def world(tmp_path: Path, bookie: HttpStub) -> World:
-    """Ledger 5 was deleted. Its bookie is registered, and another one."""
+    """Ledger 5 was deleted. Its bookie is registered, and another one; both read what is there."""
     made = World(tmp_path)
+    made.pulsar.store(f"{made.settings.topics.requests[0]}-partition-0", (CONTROL, 2))
+    bookie.tell(OF_CONTROL, THERE)
     _register(made, ITS_BOOKIE, bookie)
     _register(made, "127.0.0.1:3182", bookie)
     return made
@@ -44,7 +49,7 @@ def _register(world: World, name: str, bookie: HttpStub) -> None:
 
 
 def _undo(world: World) -> Result:
-    (result,) = undo(world.settings, world.store, MemoryPulsar(), UndoSelection(ledger_id=5)).results
+    (result,) = undo(world.settings, world.store, world.pulsar, UndoSelection(ledger_id=5)).results
     return result
 
 
@@ -86,6 +91,81 @@ def test_nothing_is_taken_back_where_no_bookie_reads_ledgers_by_http(world: Worl
     assert exists(world.store.tree, world.path)
 
 
+@pytest.mark.parametrize(
+    "control",
+    [
+        pytest.param([GONE], id="it reads nothing at all: BookKeeper asks it for a password, say"),
+        pytest.param([Told(200, b"{}")], id="it shows nothing"),
+        pytest.param([Told(404)], id="it has no such service"),
+    ],
+)
+def test_a_bookie_that_can_not_read_what_is_surely_there_proves_nothing(
+    world: World, bookie: HttpStub, control: list[Told]
+) -> None:
+    bookie.tell(READ, GONE)
+    bookie.answers[OF_CONTROL].clear()
+    bookie.tell(OF_CONTROL, *control, GONE)
+    result = _undo(world)
+    assert (result.status, result.detail) == (Undone.PUT_BACK, NOT_READ)
+    assert exists(world.store.tree, world.path)
+
+
+@pytest.mark.parametrize(
+    ("control", "answer"),
+    [
+        pytest.param([THERE, THERE], False, id="it reads all the time"),
+        pytest.param([THERE, GONE], None, id="it broke meanwhile"),
+        pytest.param([GONE, THERE], None, id="it recovered meanwhile"),
+    ],
+)
+def test_a_bookie_must_read_what_is_surely_there_before_and_after(
+    bookie: HttpStub, control: list[Told], *, answer: bool | None
+) -> None:
+    bookie.tell(READ, GONE)
+    bookie.tell(OF_CONTROL, *control)
+    assert bookies.readable([bookie.url], [(5, 0)], [(CONTROL, 0)], timeout_seconds=5) == [answer]
+
+
+def test_a_bookie_that_does_not_answer_is_not_asked_for_all_that_is_surely_there(bookie: HttpStub) -> None:
+    bookie.tell(READ, Told(500, after_seconds=5))
+    control = [(ledger_id, 0) for ledger_id in range(CONTROL + 1, CONTROL + 9)]
+    assert bookies.readable([bookie.url], [(5, 0)], control, timeout_seconds=0.2) == [None]
+    assert len(bookie.asked) == 2
+
+
+def test_one_of_the_entries_that_are_surely_there_is_enough(bookie: HttpStub) -> None:
+    bookie.tell(READ, GONE)
+    bookie.tell(OF_CONTROL, THERE)
+    assert bookies.readable([bookie.url], [(5, 0)], [(7, 0), (CONTROL, 0)], timeout_seconds=5) == [False]
+
+
+def test_the_word_of_one_bookie_that_reads_is_enough_beside_one_that_does_not(world: World, bookie: HttpStub) -> None:
+    bookie.tell(READ, GONE)
+    with http_stub() as broken:
+        broken.tell(READ, GONE)
+        _register(world, "127.0.0.1:3180", broken)
+        assert _undo(world).status is Undone.TOO_LATE
+        assert broken.asked
+
+
+@pytest.mark.parametrize("entries", [0, 1])
+def test_without_an_entry_that_is_surely_there_nobody_knows(world: World, bookie: HttpStub, entries: int) -> None:
+    """A ledger's last entry can't be read while the ledger is written, so one entry is too few."""
+    bookie.tell(READ, GONE)
+    world.pulsar.store(f"{world.settings.topics.requests[0]}-partition-0", (CONTROL, entries))
+    assert _undo(world).detail == NOT_READ
+    assert exists(world.store.tree, world.path)
+
+
+def test_a_broker_that_does_not_tell_our_ledgers_leaves_the_metadata_where_they_are(
+    world: World, bookie: HttpStub
+) -> None:
+    bookie.tell(READ, GONE)
+    world.pulsar.faults.before(_away)
+    assert _undo(world).detail == NOT_READ
+    assert exists(world.store.tree, world.path)
+
+
 def test_metadata_that_somebody_changed_meanwhile_stay(world: World, bookie: HttpStub) -> None:
     bookie.tell(READ, GONE)
     world.store.faults.before(lambda operation, _: _change(world) if operation == "delete_guarded" else None)
@@ -114,6 +194,11 @@ def test_metadata_that_this_run_did_not_make_stay(world: World, bookie: HttpStub
     put(world.store.tree, world.path, world.data)
     assert _undo(world).status is Undone.EXISTS
     assert exists(world.store.tree, world.path)
+
+
+def _away(operation: str, _asked: Sequence[str]) -> None:
+    if operation == "internal_stats":
+        raise UnavailableError("no broker answers")
 
 
 def _change(world: World) -> None:

@@ -31,6 +31,7 @@ from streaming.state.journal import JournalEntry, ParquetJournal
 from streaming.state.settlements import SettlementFolder
 from streaming.topics.requests import publish_lines
 from streaming.topics.setup import ensure_topics
+from streaming.undo.control import control_entries
 from tests.builders import reference
 from tests.integration.conftest import Deploy, Deployment, leak, new_topic, payload
 from udfs.formats.acl import OPEN, acl_bytes
@@ -211,13 +212,20 @@ def test_an_undo_in_time_makes_a_ledger_readable_again_and_a_late_one_does_not(
     topics.fill(cluster, topic, 3, ["s"])
     ledger_id = topics.data_ledgers(cluster, topic)[0]
     service = _made(deploy())
+    with admin_for(service.settings) as admin:
+        assert control_entries(service.settings, admin) == []
+        for each in (b"1", b"2", b"3"):  # an entry each
+            _bury(service.settings, [each])
+        control = control_entries(service.settings, admin)
     with faults.paused(cluster, Part.BOOKIE):  # it can't collect meanwhile, nor answer
         _delete_journaled(cluster, service.settings, ledger_id)
         assert "readledger" in service.call("undo", "--ledger", str(ledger_id))
     assert _is_readable(cluster, ledger_id)
 
     urls = bookies.announced(clients_for(service.settings).store, service.settings.zookeeper.ledgers_root)
-    assert bookies.readable(urls, [(ledger_id, 9), (NOWHERE, 0)], timeout_seconds=10) == [True, False]
+    asked = [(ledger_id, 9), (NOWHERE, 0)]
+    assert bookies.readable(urls, asked, control, timeout_seconds=10) == [True, False]
+    assert bookies.readable(urls, asked, [(NOWHERE, 0)], timeout_seconds=10) == [True, None]
 
     _delete_journaled(cluster, service.settings, ledger_id)
     disk.collect_garbage(cluster)

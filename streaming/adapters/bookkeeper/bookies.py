@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
+from typing import Literal
 
 from streaming.adapters.bookkeeper.http import can_read
 from streaming.errors import UnavailableError
@@ -39,22 +40,51 @@ def registered(store: MetadataStore, ledgers_root: str) -> dict[str, str]:
     }
 
 
-def readable(bookies: Sequence[str], entries: Sequence[tuple[int, int]], timeout_seconds: float) -> list[bool | None]:
-    """Whether each (ledger id, entry id) can be read, by any of the bookies' HTTP servers; None: nobody answered.
+def readable(
+    bookies: Sequence[str],
+    entries: Sequence[tuple[int, int]],
+    control: Sequence[tuple[int, int]],
+    timeout_seconds: float,
+) -> list[bool | None]:
+    """Whether each (ledger id, entry id) can be read, by any of the bookies' HTTP servers; None: nobody knows.
 
-    False is "could not be read now": most likely gone, but no proof of it.
+    False is "could not be read now": most likely gone, but no proof of it. It counts only from a bookie that could read
+    an entry of control, which are surely there, both before and after: else the fault may be its own.
     """
     with ThreadPoolExecutor(_READS_AT_ONCE, thread_name_prefix="bookie-read") as pool:
-        return list(pool.map(lambda entry: _by_any(bookies, entry, timeout_seconds), entries))
+
+        def sound(urls: Sequence[str]) -> list[str]:
+            reads = pool.map(lambda url: _reads_any(url, control, timeout_seconds), urls)
+            return [url for url, can in zip(urls, reads, strict=True) if can]
+
+        before = sound(bookies)
+        answers = list(pool.map(lambda entry: _by_any(bookies, entry, timeout_seconds), entries))
+        believed = set(sound(before))
+    return [True if answer is True else False if answer & believed else None for answer in answers]
 
 
-def _by_any(bookies: Sequence[str], entry: tuple[int, int], timeout_seconds: float) -> bool | None:
-    answers = []
+def _by_any(bookies: Sequence[str], entry: tuple[int, int], timeout_seconds: float) -> Literal[True] | set[str]:
+    """Return True where a bookie can read it, else those that say that they can't."""
+    unable = set()
     for url in bookies:
-        try:
-            answers.append(can_read(url, *entry, timeout_seconds=timeout_seconds))
-        except UnavailableError:
-            continue
-        if answers[-1]:
+        can = _can_read(url, entry, timeout_seconds)
+        if can:
             return True
-    return False if answers else None
+        if can is False:
+            unable.add(url)
+    return unable
+
+
+def _reads_any(url: str, control: Sequence[tuple[int, int]], timeout_seconds: float) -> bool:
+    for entry in control:
+        can = _can_read(url, entry, timeout_seconds)
+        if can is not False:
+            return bool(can)  # one that does not answer at all is not waited for again
+    return False
+
+
+def _can_read(url: str, entry: tuple[int, int], timeout_seconds: float) -> bool | None:
+    try:
+        return can_read(url, *entry, timeout_seconds=timeout_seconds)
+    except UnavailableError:
+        return None

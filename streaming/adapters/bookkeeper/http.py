@@ -46,7 +46,8 @@ def look(url: str, timeout_seconds: float) -> BookieDisk:
 def can_read(url: str, ledger_id: int, entry_id: int, *, timeout_seconds: float) -> bool:
     """Have a bookie read one entry as a client of BookKeeper, from whichever bookies hold it. It fences nothing.
 
-    Raises UnavailableError where the bookie itself does not answer, or has no such service.
+    False (500) may also mean that this bookie can read no ledger at all. Raises UnavailableError where the bookie
+    itself does not answer, or has no such service.
     """
     where = {"ledger_id": ledger_id, "start_entry_id": entry_id, "end_entry_id": entry_id}
     try:

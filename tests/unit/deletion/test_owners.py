@@ -17,10 +17,10 @@ from streaming.in_use.cache import InUseCache
 from streaming.in_use.watch import SourceWatch
 from streaming.limits.tenants import TenantHolds, tenant_holds_path
 from streaming.metrics import Metrics
-from tests.builders import NOW_MS, ROOT, list_znode, view
+from tests.builders import NOW_MS, list_znode, view
 from tests.world import Bench
 from udfs.judge import Policy
-from udfs.paths import Layout, managed_ledger_path
+from udfs.paths import managed_ledger_path
 from udfs.records import Presence
 
 SETTINGS = load(None)
@@ -59,9 +59,7 @@ class Scene:
         accepted = Accepted(self.store, accepted_path(ROOT_OF_OURS, NAME))
         policy = Policy(1, 1, 1, max_shrink=0.8, shrink_applies_above=100)
         loader = self.bench.loader()
-        watch = SourceWatch(
-            Baseline(policy), accepted.read, loader, self.state_dir, Layout.HIERARCHICAL, ROOT, self.lines.append
-        )
+        watch = SourceWatch(Baseline(policy), accepted.read, self.state_dir, self.lines.append)
         watch.recall(now_ms=NOW_MS)
         gate = SimpleNamespace(hold_if_doubted=self.hold_if_doubted)
         holds = TenantHolds(self.store, tenant_holds_path(ROOT_OF_OURS, NAME))

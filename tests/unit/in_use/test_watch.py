@@ -1,6 +1,5 @@
 """What sources said is learnt from receipts, survives a restart, and gives way only to a person's word."""
 
-import threading
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -14,14 +13,13 @@ from streaming.in_use.baseline import ALL, Accepted, Baseline, all_of, is_accept
 from streaming.in_use.watch import SourceWatch
 from streaming.state.receipts import TABLE, certificates, rows
 from streaming.state.tables import complete, opened, table_path
-from tests.builders import NOW_MS, OTHER_TOPIC, ROOT, TOPIC, data_request, gone, list_znode, view
+from tests.builders import NOW_MS, OTHER_TOPIC, TOPIC, gone, list_znode, view
 from tests.world import Bench
-from tests.world import path_of as ledger_path_of
 from udfs import columns as c
 from udfs.completeness import certificate
 from udfs.judge import Policy
-from udfs.paths import Layout, managed_ledger_path
-from udfs.records import Counts, Reason
+from udfs.paths import managed_ledger_path
+from udfs.records import Counts
 from udfs.vanished import Doubts
 
 STRICT = Policy(1, 1, 1, max_shrink=0.8, shrink_applies_above=100)
@@ -51,16 +49,7 @@ class Scene:
         self.lines: list[str] = []
 
     def watch(self) -> SourceWatch:
-        made = SourceWatch(
-            Baseline(STRICT),
-            lambda: self.accepted,
-            self.bench.loader(),
-            str(self.state),
-            Layout.HIERARCHICAL,
-            ROOT,
-            self.lines.append,
-            look_again_s=0,
-        )
+        made = SourceWatch(Baseline(STRICT), lambda: self.accepted, str(self.state), self.lines.append)
         made.recall(now_ms=NOW_MS)
         return made
 
@@ -188,34 +177,6 @@ def test_what_was_accepted_is_kept_in_zookeeper_and_bounded(scene: Scene) -> Non
     accepted.add([f"{TOPIC}-{n}" for n in range(1_000)], now_ms=2)
     assert len(accepted.read()) == 1_000
     assert TOPIC not in accepted.read()
-
-
-class TestLost:
-    """A kept ledger that vanished: the service stops only where it is missed."""
-
-    @pytest.fixture
-    def lost(self, scene: Scene) -> Scene:
-        scene.bench.owner(managed_ledger_path(TOPIC), list_znode(8, 9))
-        scene.bench.broker.topics[TOPIC] = view(8, 9)
-        about = {"reference_key": KEY, "ledger_id": 8, "ledger_type": "LEDGER", "reason": str(Reason.KEPT_AND_GONE)}
-        write(scene.state, receipt(1, **about), receipt(1, **about | {"ledger_id": 9, "reason": "IN_USE"}))
-        return scene
-
-    def test_it_is_told_where_its_owner_still_names_it(self, lost: Scene) -> None:
-        assert lost.watch().missing(1, threading.Event()) == [f"LEDGER 8 of {KEY}"]
-
-    def test_it_is_forgotten_where_its_owner_gave_it_up(self, lost: Scene) -> None:
-        lost.bench.owner(managed_ledger_path(TOPIC), list_znode(9))
-        lost.bench.broker.topics[TOPIC] = view(9)
-        assert lost.watch().missing(1, threading.Event()) == []
-
-    def test_it_is_forgotten_where_it_is_there_again(self, lost: Scene) -> None:
-        lost.bench.ledger(data_request(8))
-        assert ledger_path_of(8) in lost.bench.left()
-        assert lost.watch().missing(1, threading.Event()) == []
-
-    def test_other_chunks_are_not_looked_at(self, lost: Scene) -> None:
-        assert lost.watch().missing(2, threading.Event()) == []
 
 
 def test_receipts_of_an_older_version_can_be_read_and_get_the_column(scene: Scene) -> None:

@@ -1,0 +1,169 @@
+"""What was kept and is gone: told where its owner still misses it, by tenant, and whether it may be our doing."""
+
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from streaming.clock import ManualClock
+from streaming.in_use import missing as module
+from streaming.in_use.missing import Missing, MissingOnes
+from streaming.state.journal import JournalEntry, ObjectEntry, ParquetJournal
+from tests.builders import NOW_MS, ROOT, TOPIC, UUID, data_request, list_znode, offloaded, reference, view
+from tests.unit.in_use.test_watch import KEY, receipt, write
+from tests.world import Bench, path_of
+from udfs import columns as c
+from udfs.offload_target import Bucket
+from udfs.paths import Layout, managed_ledger_path
+from udfs.records import Reason
+from udfs.units import HOUR_MS
+
+OTHERS_TOPIC = "bank/default/persistent/orders"
+LOST = {"public": [f"LEDGER 8 of {KEY}"]}
+
+
+class Pauses(threading.Event):
+    """Never set; remembers the pauses, and lets something happen in each."""
+
+    def __init__(self, *happens: Callable[[], None]) -> None:
+        super().__init__()
+        self.waited: list[float] = []
+        self.happens = list(happens)
+
+    def wait(self, timeout: float | None = None) -> bool:
+        self.waited.append(timeout or 0)
+        if self.happens:
+            self.happens.pop(0)()
+        return False
+
+
+def _nothing() -> None:
+    pass
+
+
+class Scene:
+    """TOPIC still names ledgers 8 and 9; 8 was kept in chunk 1, and vanished."""
+
+    def __init__(self, state: Path) -> None:
+        self.bench = Bench()
+        self.state = state
+        self.clock = ManualClock(NOW_MS)
+        self.name(TOPIC, 8, 9)
+        self.vanished(KEY, 8)
+        write(state, receipt(1, **_about(KEY, 9) | {c.REASON: str(Reason.IN_USE)}))
+
+    def name(self, topic: str, *ledgers: Any, there: tuple[int, ...] = (8, 9)) -> None:
+        self.bench.owner(managed_ledger_path(topic), list_znode(*ledgers))
+        self.bench.broker.topics[topic] = view(*there)
+
+    def vanished(self, key: str, ledger_id: int, **fields: Any) -> None:
+        write(self.state, receipt(1, **_about(key, ledger_id) | fields))
+
+    def delete_topic(self) -> None:
+        self.bench.tree.remove(managed_ledger_path(TOPIC))
+        del self.bench.broker.topics[TOPIC]
+
+    def journal(self, ledger_id: int) -> None:
+        entry = JournalEntry(ledger_id, path_of(ledger_id), b"", 0, b"", reference())
+        ParquetJournal(str(self.state), "requests", 1, self.clock).write([entry])
+
+    def look(self, *, chunk: int = 1, pauses: Pauses | None = None) -> Missing:
+        ones = MissingOnes(self.bench.loader(), str(self.state), Layout.HIERARCHICAL, ROOT)
+        return ones.of(chunk, pauses or Pauses())
+
+
+def _about(key: str, ledger_id: int) -> dict[str, Any]:
+    why = str(Reason.KEPT_AND_GONE)
+    return {c.REFERENCE_KEY: key, c.LEDGER_ID: ledger_id, c.LEDGER_TYPE: "LEDGER", c.REASON: why}
+
+
+@pytest.fixture
+def scene(tmp_path: Path) -> Scene:
+    return Scene(tmp_path)
+
+
+def test_it_is_told_where_its_owner_still_names_it_in_the_end(scene: Scene) -> None:
+    pauses = Pauses()
+    missing = scene.look(pauses=pauses)
+    assert missing == Missing(LOST)
+    assert missing.is_one_tenants
+    assert pauses.waited == [5, 10, 15]
+
+
+@pytest.mark.parametrize("pauses", [1, 2, 3])
+def test_a_topic_that_its_broker_needs_some_time_to_delete_is_nothing_strange(scene: Scene, pauses: int) -> None:
+    """A broker deletes all ledgers first and the list last."""
+    meanwhile = Pauses(*[_nothing] * (pauses - 1), scene.delete_topic)
+    assert scene.look(pauses=meanwhile) == Missing()
+    assert len(meanwhile.waited) == pauses
+
+
+def test_it_is_forgotten_where_its_owner_gave_it_up(scene: Scene) -> None:
+    scene.name(TOPIC, 9, there=(9,))
+    assert scene.look() == Missing()
+
+
+def test_it_is_forgotten_where_it_is_there_again(scene: Scene) -> None:
+    scene.bench.ledger(data_request(8))
+    assert scene.look() == Missing()
+
+
+def test_other_chunks_are_not_looked_at(scene: Scene) -> None:
+    pauses = Pauses()
+    assert scene.look(chunk=2, pauses=pauses) == Missing()
+    assert pauses.waited == []
+
+
+@pytest.mark.parametrize(
+    ("hours_ago", "ours"),
+    [
+        pytest.param(0, LOST["public"], id="in this chunk"),
+        pytest.param(0.99, LOST["public"], id="by a task of an earlier try"),
+        pytest.param(1.01, [], id="long before we saw it there"),
+    ],
+)
+def test_what_we_had_written_down_to_delete_may_be_our_doing(scene: Scene, hours_ago: float, ours: list[str]) -> None:
+    scene.clock.advance(-int(hours_ago * HOUR_MS))
+    scene.journal(8)
+    scene.journal(9)
+    pauses = Pauses()
+    missing = scene.look(pauses=pauses)
+    assert missing == Missing(LOST, ours)
+    assert missing.is_one_tenants is not bool(ours)
+    assert pauses.waited == ([5] if ours else [5, 10, 15])  # nobody waits where it may be ours
+
+
+def test_what_several_tenants_miss_is_told_at_once(scene: Scene) -> None:
+    scene.name(OTHERS_TOPIC, 7, there=(7,))
+    scene.vanished(f"data:{OTHERS_TOPIC}", 7)
+    pauses = Pauses()
+    missing = scene.look(pauses=pauses)
+    assert missing == Missing(LOST | {"bank": [f"LEDGER 7 of data:{OTHERS_TOPIC}"]})
+    assert not missing.is_one_tenants
+    assert pauses.waited == [5]
+
+
+def test_one_tenants_many_losses_hide_neither_anothers_nor_ours(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "_LOOKED_AT_MOST", 1)
+    scene.name(TOPIC, 3, 4, 8, 9)
+    scene.vanished(KEY, 3)
+    scene.vanished(KEY, 4)
+    scene.journal(4)
+    scene.name(OTHERS_TOPIC, 7, there=(7,))
+    scene.vanished(f"data:{OTHERS_TOPIC}", 7)
+    missing = scene.look()
+    assert missing.ours == [f"LEDGER 4 of {KEY}"]
+    assert missing.tenants.keys() == {"public", "bank"}
+
+
+@pytest.mark.parametrize("is_ours", [True, False])
+def test_objects_go_by_their_own_journal(scene: Scene, *, is_ours: bool) -> None:
+    scene.name(TOPIC, offloaded(8, uuid=UUID), 9)
+    write(scene.state, receipt(2, **_about(KEY, 8) | {c.LEDGER_TYPE: "OFFLOAD_LEDGER", c.UUID: UUID}))
+    scene.journal(8)  # its copy in BookKeeper
+    entry = ObjectEntry(8, UUID if is_ours else "another", Bucket("", "", "b"), (), None, {}, reference())
+    ParquetJournal(str(scene.state), "requests", 1, scene.clock).write_objects([entry])
+    told = f"OFFLOAD_LEDGER 8 of {KEY}"
+    assert scene.look(chunk=2) == Missing({"public": [told]}, [told] if is_ours else [])
