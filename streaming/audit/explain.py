@@ -87,7 +87,7 @@ def look(settings: Settings, ledger_id: int, clock: Clock) -> Explained:
 def past_of(settings: Settings, ledger_id: int) -> list[dict[str, Any]]:
     """Return the receipts of requests for the ledger, oldest first. Raises UnavailableError."""
     fields = [c.AT_MS, c.LEDGER_TYPE, c.OUTCOME, c.REASON, c.DETAIL]
-    found = receipts.rows(settings.state.dir, ds.field(c.LEDGER_ID) == ledger_id, columns=fields)
+    found = receipts.rows(settings.state_dir, ds.field(c.LEDGER_ID) == ledger_id, columns=fields)
     return sorted(found, key=lambda row: int(row[c.AT_MS]))
 
 

@@ -40,5 +40,5 @@ class Place(Folder):
 
 def place_of(settings: Settings, out: Path | str | None) -> Place:
     """--out, or `audit` in the state directory. Raises UnavailableError."""
-    folder = folder_of(str(out) if out else f"{settings.state.dir.rstrip('/')}/audit")
+    folder = folder_of(str(out) if out else f"{settings.state_dir.rstrip('/')}/audit")
     return Place(folder.location, folder.filesystem, folder.root)

@@ -41,10 +41,10 @@ def receipts(
     else:
         is_filtered = (ledger, topic, outcome) != (None, None, None)
         _print_table(found, nothing=_nothing(settings.state.dir, is_filtered=is_filtered))
-    why, since_ms = noted(settings.state.dir)
+    why, since_ms = noted(settings.state_dir)
     if why:
         say(f"The service deletes nothing, held since {utc(since_ms)} UTC: {why}", err=True)
-    for lane in lanes.noted(settings.state.dir).values():
+    for lane in lanes.noted(settings.state_dir).values():
         how = "read another way than by the connector" if lane.is_read else "parked, its requests wait"
         say(f"{lane.topic} is {how} since {utc(lane.since_ms)} UTC: {lane.why}", err=True)
 

@@ -55,7 +55,7 @@ def receipts_of(
         conditions.append(ds.field(c.OUTCOME) == outcome)
     condition = reduce(and_, conditions) if conditions else None
     columns = [*_SHOWN, c.CHUNK]
-    found = receipts.rows(settings.state.dir, condition, columns=columns)
-    by_hand = SettlementFolder(settings.state.dir).written_off(condition, columns=columns)
+    found = receipts.rows(settings.state_dir, condition, columns=columns)
+    by_hand = SettlementFolder(settings.state_dir).written_off(condition, columns=columns)
     for row in sorted(chain(found, by_hand), key=lambda row: (row[c.CHUNK] or math.inf, row[c.AT_MS])):
         yield {name: row[name] for name in _SHOWN}

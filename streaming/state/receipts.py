@@ -13,14 +13,14 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.dataset as ds
-from deltalake import DeltaTable
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from streaming import schemas
 from streaming.errors import SafetyError
 from streaming.state.commits import Work, commit, written
-from streaming.state.tables import Durable, complete, frame, opened, refuse_torn, scan, table_path
+from streaming.state.filesystem import shown
+from streaming.state.tables import Durable, Table, complete, created, frame, opened, refuse_torn, scan, table_path
 from udfs import columns as c
 from udfs.records import Outcome
 
@@ -47,14 +47,14 @@ class Receipts:
     """Writer's side of the table. One per service; not shared between services."""
 
     def __init__(
-        self, spark: SparkSession, state_dir: str, open_table: Callable[[str, str], DeltaTable | None] = opened
+        self, spark: SparkSession, state_dir: str, open_table: Callable[[str, str], Table | None] = opened
     ) -> None:
         self._spark = spark
         self._state_dir = state_dir
         self._opened = partial(open_table, state_dir, TABLE)
         self.path = table_path(state_dir, TABLE)
         refuse_torn(self.path)
-        table = self._opened() or DeltaTable.create(self.path, schemas.RECEIPT, name="ledger-reaper receipts")
+        table = self._opened() or created(self.path, schemas.RECEIPT, "ledger-reaper receipts")
         complete(table, schemas.RECEIPT)
         self.table_id = str(table.metadata().id)
         self.newest_chunk = _newest_chunk(table)
@@ -149,10 +149,10 @@ class Receipts:
         done = self.read(newer).where(F.col(c.POSITION_LEDGER) >= oldest[0]).select(*c.POSITION).distinct()
         return messages.join(done, list(c.POSITION), "left_anti")
 
-    def _existing(self) -> DeltaTable:
+    def _existing(self) -> Table:
         table = self._opened()
         if table is None:
-            raise SafetyError(f"the receipts at {self.path} vanished while the service runs; restore them first")
+            raise SafetyError(f"the receipts at {shown(self.path)} vanished while the service runs; restore them first")
         return table
 
 
@@ -168,7 +168,7 @@ def certificates(state_dir: str, condition: Any) -> Iterator[tuple[str, str, int
                 yield row[c.REFERENCE_KEY], row[c.SOURCES], row[f"{c.AT_MS}_max"]
 
 
-def _newest_chunk(table: DeltaTable) -> int:
+def _newest_chunk(table: Table) -> int:
     """From the statistics of the table's files; 0 where there is none."""
     if not table.file_uris():
         return 0

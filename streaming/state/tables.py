@@ -16,7 +16,9 @@ from deltalake import DeltaTable, Schema
 from deltalake.exceptions import TableNotFoundError
 
 from streaming.errors import SafetyError, UnavailableError
-from streaming.state.filesystem import open_filesystem
+from streaming.state.filesystem import below, open_filesystem, shown
+from streaming.state.spark_files import read_files
+from streaming.state.stores import options_of
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -26,29 +28,45 @@ Batches = Iterator[pa.RecordBatch]
 
 _PARQUET = b"PAR1"
 _NAMES = re.compile(r"\w+")
-_GLOB = re.compile(r"[]{}*?\\[]")  # what Spark takes for a pattern in a path
 _LEAST = "min."  # deltalake: a column of a file's statistics
 _NOT_FLUSHED = 3  # so many commits may come between two flushes, when a table is tidied up
 
 
+class Table(DeltaTable):
+    """A table that knows its whole location: `table_uri` lacks the store's options."""
+
+    def __init__(self, location: str) -> None:
+        super().__init__(shown(location), storage_options=options_of(location))
+        self.location = location
+
+
+def created(location: str, schema: pa.Schema, name: str) -> Table:
+    """Make a table where there is none, and open it. Raises UnavailableError."""
+    try:
+        DeltaTable.create(shown(location), schema, name=name, storage_options=options_of(location))
+        return Table(location)
+    except Exception as error:
+        raise UnavailableError(f"{shown(location)} can't be made: {error}") from error
+
+
 def table_path(state_dir: str, table: str) -> str:
     """Path or URI of a table."""
-    return f"{state_dir.rstrip('/')}/{table}" if "://" in state_dir else str(Path(state_dir, table).absolute())
+    return below(state_dir, table)
 
 
-def opened(state_dir: str, table: str) -> DeltaTable | None:
+def opened(state_dir: str, table: str) -> Table | None:
     """The table as of now; None where there is none. Raises UnavailableError, and SafetyError where it is torn."""
     path = table_path(state_dir, table)
     try:
-        return DeltaTable(path)
+        return Table(path)
     except TableNotFoundError:
         return None
     except Exception as error:
         refuse_torn(path)
-        raise UnavailableError(f"the {table} at {path} can't be read: {error}") from error
+        raise UnavailableError(f"the {table} at {shown(path)} can't be read: {error}") from error
 
 
-def scan(table: DeltaTable, condition: ds.Expression | None = None, columns: list[str] | None = None) -> Batches:
+def scan(table: Table, condition: ds.Expression | None = None, columns: list[str] | None = None) -> Batches:
     """Read the rows that meet a condition, all or some columns of them; files whose statistics rule them out stay shut.
 
     Where deltalake deletes or compacts, it stores text as string_view, and pyarrow compares that with no string: such
@@ -66,13 +84,13 @@ def scan(table: DeltaTable, condition: ds.Expression | None = None, columns: lis
             yield from (kept if columns is None else kept.select(columns)).to_batches()
 
 
-def _dataset(table: DeltaTable) -> ds.FileSystemDataset:
+def _dataset(table: Table) -> ds.FileSystemDataset:
     """A table's files. What their statistics say of whole numbers goes with them, and nothing else.
 
     deltalake's own dataset says of a text column whose least value is not known that no row has a text
     (docs/findings.md), and a topic's receipts would be gone.
     """
-    filesystem, root = open_filesystem(_location(table))
+    filesystem, root = open_filesystem(table.location)
     kind = ds.ParquetFileFormat()
     files = pa.table(table.get_add_actions(flatten=True))
     numbers = [
@@ -85,11 +103,6 @@ def _dataset(table: DeltaTable) -> ds.FileSystemDataset:
         for file in files.to_pylist()
     ]
     return ds.FileSystemDataset(fragments, pa.schema(table.schema()), kind, filesystem)
-
-
-def _location(table: DeltaTable) -> str:
-    uri = table.table_uri.rstrip("/")
-    return unquote(uri.removeprefix("file://")) if uri.startswith("file://") else uri
 
 
 def _known_of(file: dict[str, Any], numbers: Sequence[str]) -> ds.Expression:
@@ -114,25 +127,24 @@ def complete(table: DeltaTable, schema: pa.Schema) -> None:
 
 
 def frame(
-    spark: "SparkSession", table: DeltaTable, schema: pa.Schema, condition: ds.Expression | None = None
+    spark: "SparkSession", table: Table, schema: pa.Schema, condition: ds.Expression | None = None
 ) -> "DataFrame":
     """A table's rows as of when it was opened, for Spark; some that do not meet the condition may be among them.
 
     The condition leaves out whole files, by their statistics. Spark reads plain Parquet and needs no Delta for that.
     """
-    from pyspark.sql.pandas.types import from_arrow_schema
-
     found = _dataset(table).get_fragments(filter=condition)
-    files = [_GLOB.sub(r"\\\g<0>", f"file://{fragment.path}") for fragment in found]
-    kind = from_arrow_schema(schema)
-    return spark.read.schema(kind).parquet(*files) if files else spark.createDataFrame([], kind)
+    return read_files(spark, table.location, [fragment.path for fragment in found], schema)
 
 
 def refuse_torn(path: str) -> None:
     """Raise SafetyError where one of a table's newest commits, or what was added, is not whole; asked at a start.
 
     A power loss takes what is not on the disk yet (Durable); it leaves files empty, cut short or full of zeros.
+    An object store has a file whole or not at all.
     """
+    if "://" in path:
+        return
     commits = sorted((Path(path) / "_delta_log").glob(f"{'[0-9]' * 20}.json"))[-_NOT_FLUSHED:]
     torn = next((number for number, commit in enumerate(commits) if not _is_text(commit)), None)
     if torn is None:
@@ -171,15 +183,21 @@ def _added(commit: Path) -> Iterator[tuple[Path, int]]:
 
 
 class Durable:
-    """Has the disk hold what was committed to a table: neither Spark nor deltalake waits for that. One per writer."""
+    """Has the disk hold what was committed to a table: neither Spark nor deltalake waits for that. One per writer.
+
+    An object store holds what it has answered; nothing is left to do there.
+    """
 
     def __init__(self, path: str) -> None:
+        self._is_disk = "://" not in path
         self._path = Path(path)
         # the newest commit may be that of a run that was killed
-        self._next = DeltaTable(path).version()
+        self._next = DeltaTable(path).version() if self._is_disk else 0
 
     def sync(self) -> None:
         """Return when a power loss can't take what is committed by now. Raises SafetyError where the disk refuses."""
+        if not self._is_disk:
+            return
         log = self._path / "_delta_log"
         while (commit := log / f"{self._next:020}.json").exists():
             added = (file for file, _size in _added(commit))
