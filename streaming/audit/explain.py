@@ -96,7 +96,7 @@ def audited_as(place: Place, ledger_id: int) -> list[dict[str, Any]]:
 
     A ledger that was lost says nothing any more; the audit knows which topic it belonged to.
     """
-    if not place.names(FINDINGS):
+    if not place.has(FINDINGS):
         return []
     files = ds.dataset(f"{place.root}/{FINDINGS}", filesystem=place.filesystem, format="parquet")
     found: list[dict[str, Any]] = files.to_table(

@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
+from urllib.parse import quote
 
 import pyarrow as pa
 import pyarrow.fs as pafs
@@ -105,7 +106,7 @@ def below(location: str, name: str) -> str:
     if "://" not in location:
         return str(Path(location, name).absolute())
     place, mark, options = location.partition("?")
-    return f"{place.rstrip('/')}/{name}{mark}{options}"
+    return f"{place.rstrip('/')}/{quote(name, safe='/=')}{mark}{options}"
 
 
 def make_folder(filesystem: pafs.FileSystem, path: str) -> None:
