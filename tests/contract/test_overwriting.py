@@ -1,17 +1,35 @@
 """Whether a store refuses to overwrite is tried out before any state is written there, and nothing is left of it."""
 
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
+import pyarrow as pa
 import pytest
+from typer.testing import CliRunner
 
+from streaming import schemas
+from streaming.adapters.memory.pulsar import MemoryPulsar
+from streaming.adapters.memory.store import MemoryBroker, MemoryStore
+from streaming.adapters.memory.tree import MemoryTree
+from streaming.check.preflight import Line, Status, check
+from streaming.cli.main import app as cli
+from streaming.clients import Clients, CommandClients
+from streaming.clock import SystemClock
 from streaming.config.load import load
 from streaming.config.settings import Settings
 from streaming.coordination.overwriting import require_no_overwriting
+from streaming.deletion.instance import begin_instance
 from streaming.errors import ConfigError, UnavailableError
+from streaming.ports import Pulsar
+from streaming.state import hold
+from streaming.state.receipts import Receipts
+from tests.builders import ROOT, put
 from tests.contract.s3_server import S3Server, s3_running
+from tests.tasks import Tasks
+from udfs import columns as c
 
 
 @pytest.fixture
@@ -109,6 +127,73 @@ def test_a_store_that_is_away_is_no_answer(
     server.stop()
     with pytest.raises(UnavailableError):
         require_no_overwriting(settings)
+
+
+@pytest.fixture
+def world(server: S3Server, bucket: str, tmp_path: Path) -> tuple[Settings, MemoryStore]:
+    config = tmp_path / "all.toml"
+    config.write_text(
+        f'[zookeeper]\nledgers_root = "{ROOT}"\n[safety]\nexclusive_bookkeeper = true\n'
+        f'[state]\ndir = "s3://{bucket}/of/me"\n[checkpoints]\ndir = "{tmp_path}/checkpoints"\n'
+        f'[s3]\nendpoint = "{server.endpoint}"\n'
+    )
+    tree = MemoryTree(SystemClock())
+    put(tree, f"{ROOT}/LAYOUT", b"2\norg.apache.bookkeeper.meta.HierarchicalLedgerManagerFactory:1")
+    put(tree, f"{ROOT}/INSTANCEID", b"id")
+    return load(config), MemoryStore(tree)
+
+
+def test_no_service_begins_on_a_store_that_overwrites(
+    server: S3Server, bucket: str, world: tuple[Settings, MemoryStore]
+) -> None:
+    settings, store = world
+    clients, pulsar = Clients(store, MemoryBroker()), MemoryPulsar()
+    server.overwrites = True
+    with pytest.raises(ConfigError, match="overwrites"), begin_instance(settings, clients, pulsar, threading.Event()):
+        pass
+    assert _versions(server, bucket) == []
+    server.overwrites = False
+    with begin_instance(settings, clients, pulsar, threading.Event()):
+        pass
+    assert "of/me/cluster.json" in server.keys(bucket)
+
+
+def test_the_preflight_asks_the_same_and_leaves_nothing(
+    server: S3Server, bucket: str, world: tuple[Settings, MemoryStore]
+) -> None:
+    settings, store = world
+    pulsar = MemoryPulsar()
+    clients = CommandClients(store, lambda: Pulsar(pulsar, pulsar), MemoryBroker)
+
+    def look() -> Line:
+        return next(line for line in check(settings, clients, SystemClock()) if line.what == "state on S3")
+
+    assert look().status is Status.OK
+    server.overwrites = True
+    refused = look()
+    assert (refused.status, refused.exit_code) == (Status.PROBLEM, ConfigError.exit_code)
+    assert "overwrites an object" in refused.says
+    assert _versions(server, bucket) == []
+
+
+def test_receipts_are_shown_from_s3(server: S3Server, bucket: str, tmp_path: Path) -> None:
+    config = tmp_path / "config.toml"
+    config.write_text(f'[state]\ndir = "s3://{bucket}/of/me"\n[s3]\nendpoint = "{server.endpoint}"\n')
+    nothing = CliRunner().invoke(cli, ["receipts", "--config", str(config)])
+    assert isinstance(nothing.exception, ConfigError)
+    assert f"s3://{bucket}/of/me does not exist" in str(nothing.exception)
+    settings = load(config)
+    table = Receipts(None, settings.state_dir)  # type: ignore[arg-type]
+    row = dict.fromkeys(schemas.RECEIPT.names) | {c.CHUNK: 1, c.LEDGER_ID: 7, c.OUTCOME: "DELETED", c.AT_MS: 1}
+    rows: Any = Tasks(pa.Table.from_pylist([row], schema=schemas.RECEIPT))
+    table.append(rows, 1)
+    hold.note(settings.state_dir, "a person has paused it", now_ms=1)
+
+    shown = CliRunner().invoke(cli, ["receipts", "--config", str(config), "--json"])
+
+    assert shown.exit_code == 0
+    assert '"ledger_id": 7' in shown.stdout
+    assert "a person has paused it" in shown.output
 
 
 def test_a_disk_is_not_asked(tmp_path: Path) -> None:
