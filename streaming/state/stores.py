@@ -1,10 +1,19 @@
 """What deltalake is told of an object store: the endpoint and region of a location, and to overwrite no commit."""
 
+import os
+from collections.abc import MutableMapping
 from urllib.parse import parse_qs
 
 _OVERWRITE_NOTHING = {"conditional_put": "etag"}  # each commit is put with If-None-Match
 # deltalake looks for credentials where AWS's own tools do; with an endpoint it would take them from variables only
 _STANDARD_CHAIN = {"AWS_FORCE_CREDENTIAL_LOAD": "true"}
+
+
+def told(location: str, environment: MutableMapping[str, str] = os.environ) -> None:
+    """Have deltalake's search for credentials know the region: else it asks a service that only AWS's machines have."""
+    options = options_of(location)
+    if options is not None and "AWS_DEFAULT_REGION" not in environment:
+        environment.setdefault("AWS_REGION", options["AWS_REGION"])
 
 
 def options_of(location: str) -> dict[str, str] | None:

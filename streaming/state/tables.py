@@ -5,6 +5,7 @@ import json
 import os
 import re
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -18,7 +19,7 @@ from deltalake.exceptions import TableNotFoundError
 from streaming.errors import SafetyError, UnavailableError
 from streaming.state.filesystem import below, open_filesystem, shown
 from streaming.state.spark_files import read_files
-from streaming.state.stores import options_of
+from streaming.state.stores import options_of, told
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -29,6 +30,8 @@ Batches = Iterator[pa.RecordBatch]
 _PARQUET = b"PAR1"
 _NAMES = re.compile(r"\w+")
 _LEAST = "min."  # deltalake: a column of a file's statistics
+_AHEAD = {"fragment_readahead": 8, "batch_readahead": 4}
+_FOOTERS_AT_ONCE = 16
 _NOT_FLUSHED = 3  # so many commits may come between two flushes, when a table is tidied up
 
 
@@ -36,12 +39,14 @@ class Table(DeltaTable):
     """A table that knows its whole location: `table_uri` lacks the store's options."""
 
     def __init__(self, location: str) -> None:
+        told(location)
         super().__init__(shown(location), storage_options=options_of(location))
         self.location = location
 
 
 def created(location: str, schema: pa.Schema, name: str) -> Table:
     """Make a table where there is none, and open it. Raises UnavailableError."""
+    told(location)
     try:
         DeltaTable.create(shown(location), schema, name=name, storage_options=options_of(location))
         return Table(location)
@@ -73,15 +78,26 @@ def scan(table: Table, condition: ds.Expression | None = None, columns: list[str
     a file is read without the condition, and its rows are left out here.
     """
     dataset = _dataset(table)
-    for fragment in dataset.get_fragments(filter=condition):
-        if condition is None or not any(map(_is_view, fragment.physical_schema.types)):
-            yield from fragment.to_batches(schema=dataset.schema, filter=condition, columns=columns)
-            continue
+    plain, rewritten = _sorted_out(list(dataset.get_fragments(filter=condition)), condition)
+    if plain:
+        files = ds.FileSystemDataset(plain, dataset.schema, dataset.format, dataset.filesystem)
+        yield from files.to_batches(filter=condition, columns=columns, **_AHEAD)
+    for fragment in rewritten:
         named = [name for name in dataset.schema.names if name in _NAMES.findall(str(condition))]
         read = None if columns is None else list(dict.fromkeys([*columns, *named]))
         for batch in fragment.to_batches(schema=dataset.schema, columns=read):
             kept = pa.Table.from_batches([batch]).filter(condition)
             yield from (kept if columns is None else kept.select(columns)).to_batches()
+
+
+def _sorted_out(files: Sequence[Any], condition: ds.Expression | None) -> tuple[Sequence[Any], Sequence[Any]]:
+    """Return the files that can be read with the condition, and those that have to be read without it."""
+    if condition is None or not files:
+        return files, ()
+    with ThreadPoolExecutor(min(_FOOTERS_AT_ONCE, len(files))) as pool:  # each waits for the store
+        kinds = list(pool.map(lambda file: any(map(_is_view, file.physical_schema.types)), files))
+    plain = [file for file, is_view in zip(files, kinds, strict=True) if not is_view]
+    return plain, [file for file, is_view in zip(files, kinds, strict=True) if is_view]
 
 
 def _dataset(table: Table) -> ds.FileSystemDataset:
@@ -99,7 +115,12 @@ def _dataset(table: Table) -> ds.FileSystemDataset:
         if name.startswith(_LEAST) and pa.types.is_integer(files.schema.field(name).type)
     ]
     fragments = [
-        kind.make_fragment(f"{root}/{file['path']}", filesystem, partition_expression=_known_of(file, numbers))
+        kind.make_fragment(
+            f"{root}/{file['path']}",
+            filesystem,
+            partition_expression=_known_of(file, numbers),
+            file_size=file["size_bytes"],
+        )
         for file in files.to_pylist()
     ]
     return ds.FileSystemDataset(fragments, pa.schema(table.schema()), kind, filesystem)

@@ -46,8 +46,9 @@ def deploy_on_s3(deploy: Deploy, to_s3: Callable[..., None]) -> Deploy:
     """Factory of one deployment with its checkpoints on S3."""
 
     def make(*, endpoint: str = "", chunk_rows: int = 50_000) -> Deployment:
+        service = deploy(chunk_rows=chunk_rows)  # first: it may have to run another service, on a disk
         to_s3(*[endpoint] * bool(endpoint))
-        return deploy(chunk_rows=chunk_rows)
+        return service
 
     return make
 

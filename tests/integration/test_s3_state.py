@@ -24,13 +24,14 @@ def deploy_on_s3(cluster: Cluster, deploy: Deploy, monkeypatch: pytest.MonkeyPat
     """Factory of one deployment with its state in a bucket of its own."""
 
     def make(*, chunk_rows: int = 50_000) -> Deployment:
+        service = deploy(chunk_rows=chunk_rows)  # first: it may have to run another service, on a disk
         endpoint, bucket = cluster.addresses.s3, f"state-{uuid.uuid4().hex[:12]}"
         clients.make_bucket(endpoint, bucket, REGION)
         monkeypatch.setenv("LEDGER_REAPER__STATE__DIR", f"s3://{bucket}/of/this-service")
         monkeypatch.setenv("LEDGER_REAPER__S3__ENDPOINT", endpoint)
         monkeypatch.setenv("AWS_ACCESS_KEY_ID", f"id{SECRET}")
         monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", SECRET)
-        return deploy(chunk_rows=chunk_rows)
+        return service
 
     return make
 

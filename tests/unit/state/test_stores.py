@@ -6,7 +6,7 @@ import pytest
 
 from streaming.config.load import load
 from streaming.state.filesystem import below, shown
-from streaming.state.stores import options_of
+from streaming.state.stores import options_of, told
 
 
 @pytest.mark.parametrize(
@@ -31,6 +31,19 @@ def test_a_table_on_s3_is_where_the_configuration_says(
         "conditional_put": "etag",
         "AWS_FORCE_CREDENTIAL_LOAD": "true",
     }
+
+
+def test_the_region_is_said_where_nobody_has_said_one() -> None:
+    location = "s3://bucket/a?region=eu-west-3"
+    nothing, region, default = dict[str, str](), {"AWS_REGION": "here"}, {"AWS_DEFAULT_REGION": "here"}
+    for environment in (nothing, region, default):
+        told(location, environment)
+    assert (nothing, region, default) == (
+        {"AWS_REGION": "eu-west-3"},
+        {"AWS_REGION": "here"},
+        {"AWS_DEFAULT_REGION": "here"},
+    )
+    told("/var/lib/state", default)
 
 
 @pytest.mark.parametrize("location", ["/var/lib/state", "hdfs://namenode/state"])
