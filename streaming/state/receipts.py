@@ -210,7 +210,7 @@ def newest(
     for batch in scan(table, condition, keys):
         for row in pa.Table.from_batches([batch]).group_by(keys).aggregate([([], "count_all")]).to_pylist():
             outcomes[row[c.OUTCOME], row[c.REASON]] += row["count_all"]
-            chunks[row[c.CHUNK]] += row["count_all"]
+            chunks[row[c.CHUNK] or 0] += row["count_all"]
     descending = sorted(chunks, reverse=True)
     enough = zip(descending, accumulate(chunks[chunk] for chunk in descending), strict=True)
     oldest = next((chunk for chunk, since in enough if since >= most), min(chunks, default=0))

@@ -1,6 +1,7 @@
 """State on a disk and on a store that speaks S3: receipts, waiting retries, journal, settlements and notes alike."""
 
 import json
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,7 +25,7 @@ from streaming.state import hold, journal, lanes, receipts
 from streaming.state.filesystem import below, folder_of
 from streaming.state.journal import JournalEntry, ParquetJournal
 from streaming.state.lanes import ParkedLane
-from streaming.state.outcomes import receipts_of
+from streaming.state.outcomes import newest_of, receipts_of
 from streaming.state.receipts import Receipts
 from streaming.state.settlements import REPLAYED, REPLAYING, WRITTEN_OFF, PlanWriter, SettlementFolder
 from streaming.state.waiting import Waiting, outstanding
@@ -197,6 +198,26 @@ def test_receipts_are_merged_and_expire(store: Store) -> None:
     assert sorted(row[c.CHUNK] for row in receipts.rows(store.state)) == [3, 4, 5, 6]
     assert [row[c.TOPIC_NAME] for row in receipts.rows(store.state, ds.field(c.TOPIC_NAME) == "persistent://t/n/x")]
     assert Receipts(NO_SPARK, store.state).newest_chunk == 6
+
+
+@pytest.mark.parametrize("most", [1, 3, 100])
+def test_the_newest_receipts_are_those_of_the_whole_list_and_all_are_counted(store: Store, most: int) -> None:
+    table = Receipts(NO_SPARK, store.state)
+    for chunk in range(1, 5):
+        outcome = {c.OUTCOME: "RETRY" if chunk % 2 else "DELETED", c.REASON: "R", c.TOPIC_NAME: "persistent://t/n/x"}
+        _append(table, chunk, **{c.LEDGER_ID: chunk, c.AT_MS: NOW_MS - chunk}, **outcome)
+    receipt = {**_row(3), c.OUTCOME: "DEAD_LETTER", c.REASON: "WRITTEN_OFF", c.AT_MS: 1}
+    written = [{name: receipt.get(name) for name in schemas.RECEIPT.names}]
+    SettlementFolder(store.state).write_off(NOW_MS, [written])
+    receipts.compact(store.state)  # writes the files anew, with text of another kind
+    _append(table, 5, **{c.OUTCOME: "RETRY", c.REASON: "R"})
+
+    every = list(receipts_of(store.settings))
+    counted, newest = newest_of(store.settings, most)
+    assert (counted.total(), newest) == (len(every), every[-most:])
+    some = newest_of(store.settings, most, outcome="RETRY")
+    assert some == (Counter({("RETRY", "R"): 3}), [row for row in every if row[c.OUTCOME] == "RETRY"][-most:])
+    assert newest_of(store.settings, most, ledger=99) == (Counter(), [])
 
 
 def test_a_task_that_breaks_off_leaves_nothing_that_is_read(store: Store) -> None:

@@ -109,7 +109,7 @@ def test_an_audit_keeps_its_findings_on_s3_and_publishes_from_there(cluster: Clu
     service = deploy_on_s3()
     scope = ("--namespace", namespace)
     audited = service.run("audit", "--recheck-seconds", "1", "--json", *scope)
-    orphans = [json.loads(line) for line in audited.splitlines() if '"ORPHAN"' in line]
+    orphans = [json.loads(line) for line in audited.splitlines() if '"class":"ORPHAN"' in line]
     assert {row["ledger_id"] for row in orphans} >= set(leaked)
     service.run("audit", "--last", "--publish", *scope)
     service.run("run", "--until-idle")
