@@ -129,7 +129,7 @@ def _service(
     loader = InUseLoader(store, instance.clients.broker if settings.safety.ask_broker else None, clock)
     in_use = settings.in_use
     cache = InUseCache(loader, clock, in_use.refresh_seconds * 1000, in_use.max_cache_mib * 1024 * 1024)
-    receipts = Receipts(spark, settings.state.dir)
+    receipts = Receipts(spark, settings.state_dir)
     identity.hold_state(receipts.table_id, root_of(settings))
     if settings.metrics.port >= 0:
         address = settings.metrics.address
@@ -141,7 +141,7 @@ def _service(
     blast_radius = _blast_radius(settings, store, clock)
     describe, turn, outages = partial(describe_jobs, spark), Turn(stop), Outages(stop, metrics, log.info)
     trigger_s = settings.service.trigger_seconds
-    gate = Gate(coordination, blast_radius, metrics, clock, log.info, stop, settings.state.dir, trigger_s)
+    gate = Gate(coordination, blast_radius, metrics, clock, log.info, stop, settings.state_dir, trigger_s)
     targets = {
         settings.topics.retry: who.retry_partitions,
         settings.topics.dead_letter: who.dead_letter_partitions,
@@ -149,13 +149,13 @@ def _service(
     copies, epoch = PulsarCopies(settings, targets), who.rules.epoch[1]
     holds = TenantHolds(store, tenant_holds_path(settings.zookeeper.own_root, settings.service.name))
     tenants = HeldTenants(holds, metrics, log.info)
-    missing = MissingOnes(loader, settings.state.dir, instance.rules.layout, settings.zookeeper.ledgers_root)
+    missing = MissingOnes(loader, settings.state_dir, instance.rules.layout, settings.zookeeper.ledgers_root)
     return LedgerDeletionService(
         receipts,
         sweep=ChunkSweep(spark, settings, who, receipts, OwnersInUse(cache, watch, gate, tenants), gate, describe),
         outbox=Outbox(receipts, copies, coordination, blast_radius, gate, outages, epoch),
         follow_up=FollowUp(receipts, cache, watch, missing, tenants, blast_radius.breaker, outages, metrics, log.info),
-        retries=Retries(Waiting(spark, settings.state.dir), receipts, turn, gate, outages, metrics, clock, describe),
+        retries=Retries(Waiting(spark, settings.state_dir), receipts, turn, gate, outages, metrics, clock, describe),
         gate=gate,
         outages=outages,
         turn=turn,
@@ -164,20 +164,20 @@ def _service(
         chunk_rows=settings.service.chunk_rows,
         max_request_bytes=settings.service.max_request_bytes,
         completed=Completion(spark, settings, instance.admin, partial(rows_of, spark, settings), outages.wait_through),
-        note=WorkedOff(settings.state.dir).note,
+        note=WorkedOff(settings.state_dir).note,
     )
 
 
 def _source_watch(settings: Settings, instance: Instance) -> SourceWatch:
     zookeeper = settings.zookeeper
     accepted = Accepted(instance.clients.store, accepted_path(zookeeper.own_root, settings.service.name))
-    return SourceWatch(Baseline(instance.rules.policy), accepted.read, settings.state.dir, log=log.info)
+    return SourceWatch(Baseline(instance.rules.policy), accepted.read, settings.state_dir, log=log.info)
 
 
 def _blast_radius(settings: Settings, store: MetadataStore, clock: Clock) -> BlastRadius:
     zookeeper = settings.zookeeper
     breaker = Breaker(store, breaker_path(zookeeper.own_root, settings.service.name))
-    state_dir = settings.state.dir
+    state_dir = settings.state_dir
 
     def journaled(query: str, batch_id: int, since_ms: int) -> Planned:
         return journal.begun(state_dir, RETRY if query == RETRY else REQUESTS, batch_id, since_ms=since_ms)
@@ -251,7 +251,7 @@ def _work(
     spark: SparkSession, settings: Settings, service: LedgerDeletionService, admin: TopicAdmin, *, until_idle: bool
 ) -> None:
     retries, stop, clock = service.retries, service.gate.stop, service.clock
-    board = Board(settings.state.dir, service.outages.metrics)
+    board = Board(settings.state_dir, service.outages.metrics)
     board.clear()
     most = _MOST_FAILURES if until_idle else None
     due = DueLoop(retries.waiting, service.work_off_due, retries.prune, clock, stop)
@@ -274,7 +274,7 @@ def _work(
         service.outages.metrics,
     )
     accepted = service.follow_up.watch.accepted
-    person = WaitsForPerson(settings.state.dir, service.gate, retries.waiting, due, accepted, clock)
+    person = WaitsForPerson(settings.state_dir, service.gate, retries.waiting, due, accepted, clock)
     running = _Running(queries, due, upkeep, BackgroundCall(stop))
     try:
         queries.start()

@@ -159,7 +159,7 @@ class AuditCommand:
         )
 
     def _findings(self) -> DataFrame:
-        return self.spark.read.parquet(self.place.spark_path(FINDINGS))
+        return self.place.load(self.spark, FINDINGS)
 
     def _phases(self) -> Phases:
         return Phases(self.spark, Terminal(stderr=True, quiet=self.request.is_quiet), self.stop)
@@ -184,7 +184,7 @@ class AuditCommand:
         remember(self.place, result, filters)
         context = ReportContext(tuple(past), space, scope_text(filters))
         self.place.write(REPORT, html.page(result, summary, context).encode())
-        return f"{self.place.location}/{REPORT}"
+        return f"{self.place.shown}/{REPORT}"
 
     def _publish(self, result: AuditResult, selected: DataFrame) -> None:
         """Request the deletion of the orphans; what depends on something unreadable is UNKNOWN, so not among them."""

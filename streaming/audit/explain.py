@@ -87,7 +87,7 @@ def look(settings: Settings, ledger_id: int, clock: Clock) -> Explained:
 def past_of(settings: Settings, ledger_id: int) -> list[dict[str, Any]]:
     """Return the receipts of requests for the ledger, oldest first. Raises UnavailableError."""
     fields = [c.AT_MS, c.LEDGER_TYPE, c.OUTCOME, c.REASON, c.DETAIL]
-    found = receipts.rows(settings.state.dir, ds.field(c.LEDGER_ID) == ledger_id, columns=fields)
+    found = receipts.rows(settings.state_dir, ds.field(c.LEDGER_ID) == ledger_id, columns=fields)
     return sorted(found, key=lambda row: int(row[c.AT_MS]))
 
 
@@ -96,7 +96,7 @@ def audited_as(place: Place, ledger_id: int) -> list[dict[str, Any]]:
 
     A ledger that was lost says nothing any more; the audit knows which topic it belonged to.
     """
-    if not place.names(FINDINGS):
+    if not place.has(FINDINGS):
         return []
     files = ds.dataset(f"{place.root}/{FINDINGS}", filesystem=place.filesystem, format="parquet")
     found: list[dict[str, Any]] = files.to_table(

@@ -59,7 +59,7 @@ def remembered(place: Place) -> AuditResult:
     """Read the last audit's summary.json. Raises ConfigError where there is none, UnavailableError."""
     content = place.read(FILE)
     if content is None:
-        raise ConfigError(f"{place.location} holds no audit yet: run `ledger-reaper audit` without --last first")
+        raise ConfigError(f"{place.shown} holds no audit yet: run `ledger-reaper audit` without --last first")
     try:
         fields = json.loads(content)
         return AuditResult(
@@ -72,4 +72,4 @@ def remembered(place: Place) -> AuditResult:
             tuple(InUse(**each) for each in fields["in_use"]),
         )
     except (ValueError, KeyError, TypeError) as error:
-        raise ConfigError(f"{place.location}/{FILE} is damaged ({error}): run `ledger-reaper audit` again") from error
+        raise ConfigError(f"{place.shown}/{FILE} is damaged ({error}): run `ledger-reaper audit` again") from error

@@ -78,7 +78,7 @@ class Audit:
         first, second = look_twice(tools, join.askable(suspects).unionByName(missing))
         stages.keep(FINDINGS, findings(suspects, first, second))
         self.place.replace(FINDINGS, f"{stages.folder}/{FINDINGS}")
-        found = self.spark.read.parquet(self.place.spark_path(FINDINGS))
+        found = self.place.load(self.spark, FINDINGS)
         return AuditResult(
             audit_id,
             instance_id_of(tools.store, self.settings.zookeeper.ledgers_root),

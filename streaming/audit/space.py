@@ -184,4 +184,4 @@ def _deleted(settings: Settings, kind: LedgerType, since_ms: int) -> int:
         ds.field(c.LEDGER_TYPE) == str(kind),
         ds.field(c.AT_MS) >= since_ms,
     )
-    return receipts.total(settings.state.dir, reduce(and_, conditions), c.BYTES)
+    return receipts.total(settings.state_dir, reduce(and_, conditions), c.BYTES)

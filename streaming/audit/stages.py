@@ -54,9 +54,8 @@ class Stages:
     def keep(self, name: str, rows: DataFrame) -> Kept:
         """Compute the rows and write them."""
         folder = f"{self.folder}/{name}"
-        path = self.place.spark_path(folder)
-        rows.write.mode("overwrite").parquet(path)
-        return Kept(self.spark.read.schema(rows.schema).parquet(path), self.place, folder)
+        self.place.save(rows, folder)
+        return Kept(self.place.load(self.spark, folder, rows.schema), self.place, folder)
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,4 +111,4 @@ def _values(file: ds.ParquetFileFragment, column: str) -> int:
     metadata = file.metadata
     number = metadata.schema.names.index(column)
     groups = (metadata.row_group(each) for each in range(metadata.num_row_groups))
-    return sum(group.num_rows - group.column(number).statistics.null_count for group in groups)
+    return sum(group.num_rows - group.column(number).statistics.null_count for group in groups if group.num_rows)

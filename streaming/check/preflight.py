@@ -1,7 +1,8 @@
 """Preflight: look at everything the service needs before it needs it, and say what to do about what is wrong.
 
 It makes nothing that stays: one ephemeral znode below our own root shows that we may make znodes there, and ZooKeeper's
-time; it goes again at once. Where our own root or a directory does not exist yet, it says so and leaves it at that.
+time; it goes again at once. So does one object below state.dir on S3, which shows whether the store refuses to
+overwrite. Where our own root or a directory does not exist yet, it says so and leaves it at that.
 """
 
 from collections.abc import Callable, Iterator
@@ -13,8 +14,10 @@ from streaming.check import questions
 from streaming.clients import CommandClients
 from streaming.clock import Clock, SystemClock
 from streaming.config.settings import Settings
+from streaming.config.stores import is_on_s3
 from streaming.coordination import identity
 from streaming.coordination.exclusive import require_brokers_store, require_exclusive_bookkeeper
+from streaming.coordination.overwriting import require_no_overwriting
 from streaming.coordination.pause import Pause
 from streaming.errors import ConfigError, ReaperError, RefusedError, SafetyError, UnavailableError
 from streaming.limits.breaker import Breaker, breaker_path
@@ -217,7 +220,13 @@ def _topic(settings: Settings, admin: TopicAdmin, topic: str) -> str:
 
 def _directories(settings: Settings, store: MetadataStore | None, admin: TopicAdmin) -> Iterator[Line]:
     """store None: while a service does not answer, nobody can tell which cluster the directories belong to."""
-    for name, directory in (("state", settings.state.dir), ("checkpoints", root_of(settings))):
+    if is_on_s3(settings.state.dir):
+        yield _look(
+            "state on S3",
+            lambda: require_no_overwriting(settings),
+            "see to the bucket, the section [s3], and the rights in checkpoints/README.md",
+        )
+    for name, directory in (("state", settings.state_dir), ("checkpoints", root_of(settings))):
         yield _look(
             f"{name} directory",
             lambda directory=directory: questions.directory(directory),  # type: ignore[misc]

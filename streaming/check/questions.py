@@ -18,8 +18,9 @@ from streaming.adapters.pulsar.read import check_service
 from streaming.adapters.s3.calls import S3Settings
 from streaming.adapters.s3.objects import S3Objects
 from streaming.clock import Clock
-from streaming.config.sections import BucketSettings, is_s3a
+from streaming.config.sections import BucketSettings
 from streaming.config.settings import Settings
+from streaming.config.stores import is_on_s3
 from streaming.coordination.lock import InstanceLock
 from streaming.coordination.own_znodes import CHECK, open_to_all
 from streaming.errors import ConfigError, RefusedError, SafetyError, UnavailableError
@@ -165,7 +166,7 @@ def service_url(settings: Settings, admin: TopicAdmin, topics: Sequence[str]) ->
 
 def lanes(settings: Settings) -> str:
     """Whether each query reads its topic, as the service has noted it last."""
-    parked = noted(settings.state.dir)
+    parked = noted(settings.state_dir)
     if not parked:
         return "no topic is parked"
     said = "; ".join(f"{lane.topic} since {_utc(lane.since_ms)} UTC: {lane.why}" for lane in parked.values())
@@ -180,7 +181,7 @@ def _utc(at_ms: int) -> str:
 
 def parked_topics(settings: Settings) -> list[str]:
     """Topics that are parked and not read another way either, as noted last."""
-    return [lane.topic for lane in noted(settings.state.dir).values() if not lane.is_read]
+    return [lane.topic for lane in noted(settings.state_dir).values() if not lane.is_read]
 
 
 def bucket(settings: Settings, wanted: BucketSettings) -> str:
@@ -249,7 +250,7 @@ def java_version() -> str:
 def jars(settings: Settings) -> str:
     """Whether the connector and, for checkpoints on S3, S3A are there, without fetching them."""
     wanted = [artifacts.connector(version("pyspark"))]
-    wanted += artifacts.S3A if is_s3a(settings.checkpoints.dir) else ()
+    wanted += artifacts.S3A if is_on_s3(settings.checkpoints.dir) else ()
     folder = ivy.default_cache()
     missing = [each for each in wanted if not (folder / each.file_name).is_file()]
     if missing:

@@ -74,7 +74,7 @@ def show(  # noqa: PLR0913  one parameter an option: that is what typer reads
 
     settings = settings_of(config)
     chosen = filters(ids or (), reason, owner, _older_than_ms(older_than))
-    known = SettlementFolder(settings.state.dir).settled()
+    known = SettlementFolder(settings.state_dir).settled()
     shown = 0
     with command_clients(settings) as clients:
         letters = selected(settings, clients.pulsar, chosen, SystemClock().now_ms(), known)

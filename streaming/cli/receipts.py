@@ -1,8 +1,8 @@
 """`ledger-reaper receipts`: what became of requests, as JSON rows for machines and as a table for people."""
 
 import sys
-from collections import Counter, deque
-from collections.abc import Iterable
+from collections import Counter
+from collections.abc import Sequence
 from typing import Annotated, Any
 
 import typer
@@ -30,21 +30,21 @@ def receipts(
     """Show what became of requests, the oldest first."""
     from streaming.state import lanes
     from streaming.state.hold import noted
-    from streaming.state.outcomes import receipts_of
+    from streaming.state.outcomes import newest_of, receipts_of
 
     settings = settings_of(config)
     require_state(settings, config)
-    found = receipts_of(settings, ledger=ledger, topic=topic, outcome=outcome)
     if json_lines:
-        for row in found:
+        for row in receipts_of(settings, ledger=ledger, topic=topic, outcome=outcome):
             say_json(row)
     else:
         is_filtered = (ledger, topic, outcome) != (None, None, None)
-        _print_table(found, nothing=_nothing(settings.state.dir, is_filtered=is_filtered))
-    why, since_ms = noted(settings.state.dir)
+        counted, newest = newest_of(settings, _TABLE_ROWS, ledger=ledger, topic=topic, outcome=outcome)
+        _print_table(counted, newest, nothing=_nothing(settings.state.dir, is_filtered=is_filtered))
+    why, since_ms = noted(settings.state_dir)
     if why:
         say(f"The service deletes nothing, held since {utc(since_ms)} UTC: {why}", err=True)
-    for lane in lanes.noted(settings.state.dir).values():
+    for lane in lanes.noted(settings.state_dir).values():
         how = "read another way than by the connector" if lane.is_read else "parked, its requests wait"
         say(f"{lane.topic} is {how} since {utc(lane.since_ms)} UTC: {lane.why}", err=True)
 
@@ -55,14 +55,9 @@ def _nothing(state_dir: str, *, is_filtered: bool) -> str:
     return f"No receipts yet: the service whose state is in {state_dir} has not finished any request."
 
 
-def _print_table(rows: Iterable[dict[str, Any]], *, nothing: str) -> None:
+def _print_table(counted: Counter[tuple[str, str]], newest: Sequence[dict[str, Any]], *, nothing: str) -> None:
     """The newest receipts, and how many there are of each outcome and reason."""
     console = Terminal(width=None if sys.stdout.isatty() else _PIPE_WIDTH)
-    newest: deque[dict[str, Any]] = deque(maxlen=_TABLE_ROWS)
-    counted: Counter[tuple[str, str]] = Counter()
-    for row in rows:
-        counted[row[c.OUTCOME], row[c.REASON]] += 1
-        newest.append(row)
     if not newest:
         console.print(cell(nothing), soft_wrap=True)
         return

@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from streaming.cli.options import settings_of
-from streaming.errors import ConfigError
+from streaming.errors import ConfigError, UnavailableError
 
 if TYPE_CHECKING:
     from streaming.config.settings import Settings
@@ -21,11 +21,17 @@ def require_state(settings: "Settings", config: Path) -> None:
     """Raise ConfigError, which names the key, if the state directory does not exist."""
     from pyarrow.fs import FileType
 
-    from streaming.state.filesystem import open_filesystem, shown
+    from streaming.config.stores import is_on_s3
+    from streaming.state.filesystem import open_filesystem
 
-    filesystem, path = open_filesystem(settings.state.dir)
-    if filesystem.get_file_info(path).type is not FileType.Directory:
+    filesystem, path = open_filesystem(settings.state_dir)
+    try:
+        found = filesystem.get_file_info(path).type
+    except OSError as error:
+        raise UnavailableError(f"the state directory {settings.state.dir} can't be looked at: {error}") from error
+    if found is not FileType.Directory:
+        where = "" if is_on_s3(settings.state.dir) else ", on this machine"
         raise ConfigError(
-            f"the state directory {shown(settings.state.dir)} does not exist. The key state.dir in {config} names it, "
-            "and the service makes it at its first start: did it run with this configuration, on this machine?"
+            f"the state directory {settings.state.dir} does not exist. The key state.dir in {config} names it, "
+            f"and the service makes it at its first start: did it run with this configuration{where}?"
         )

@@ -10,7 +10,7 @@ from udfs.paths import tenant_of
 from udfs.retry import MAX_DELAY_MS
 
 _OBJECT_STORES = ("s3://", "s3a://", "s3n://")
-_S3A_DIRECTORY = re.compile(r"s3a://[a-z0-9][a-z0-9.-]{1,61}[a-z0-9](/[A-Za-z0-9_][A-Za-z0-9._-]*)+/?")
+_S3_DIRECTORY = re.compile(r"s3a?://[a-z0-9][a-z0-9.-]{1,61}[a-z0-9](/[A-Za-z0-9_][A-Za-z0-9._-]*)+/?")
 _PASSWORD = re.compile(r"://[^/]*:[^/]*@")
 _OF_PULSAR = ("/managed-ledgers", "/schemas", "/admin", "/loadbalance", "/namespace")
 
@@ -53,7 +53,7 @@ def _bare(location: str) -> str:
 
 def _directory_faults(state: str, checkpoints: str) -> list[str]:
     faults = []
-    if state.rstrip("/") == checkpoints.rstrip("/"):
+    if _plain(state) == _plain(checkpoints):
         faults.append("state.dir and checkpoints.dir must be two directories")
     for key, location in (("state.dir", state), ("checkpoints.dir", checkpoints)):
         if _PASSWORD.search(location) or ("://" in location and any(sign in location for sign in "?#")):
@@ -61,17 +61,17 @@ def _directory_faults(state: str, checkpoints: str) -> list[str]:
                 f"{key} {_bare(location)} has a password, query or fragment (…:…@, ?, #), which logs would show: name "
                 "the place only; credentials come from the store's own configuration"
             )
-    if state.startswith(_OBJECT_STORES):
-        faults.append(
-            f"state.dir {_bare(state)}: receipts and journal can't be on an object store, only checkpoints.dir can; "
-            "name a local or mounted directory"
-        )
-    if checkpoints.startswith(_OBJECT_STORES) and not _S3A_DIRECTORY.fullmatch(checkpoints):
-        faults.append(
-            f"checkpoints.dir {_bare(checkpoints)}: on an object store it must be s3a://bucket/folder, of letters, "
-            "digits, dots, dashes, underlines and slashes; credentials come from AWS's standard chain, never from here"
-        )
+        if location.startswith(_OBJECT_STORES) and not _S3_DIRECTORY.fullmatch(location):
+            faults.append(
+                f"{key} {_bare(location)}: on an object store it must be s3://bucket/folder, of letters, digits, dots, "
+                "dashes, underlines and slashes; credentials come from AWS's standard chain, never from here"
+            )
     return faults
+
+
+def _plain(location: str) -> str:
+    """A location to compare: s3:// and s3a:// are two names of one place."""
+    return re.sub(r"^s3a://", "s3://", location).rstrip("/")
 
 
 def _tenant_faults(topics: TopicSettings) -> list[str]:

@@ -231,9 +231,23 @@ class StateSettings(_Part):
 
 
 class CheckpointSettings(_Part):
-    """[checkpoints]. An empty endpoint is AWS's own."""
+    """[checkpoints]."""
 
     dir: Annotated[LocalPath, Field(min_length=1)]
+
+    @model_validator(mode="before")
+    @classmethod
+    def _moved(cls, keys: Any) -> Any:
+        moved = [key for key in ("endpoint", "region") if isinstance(keys, dict) and key in keys]
+        if moved:
+            names = " and ".join(f"s3.{key}" for key in moved)
+            raise ValueError(f"{' and '.join(moved)} stand in the section [s3] now: write {names} instead")
+        return keys
+
+
+class StoreSettings(_Part):
+    """[s3]: the store of everything that lies on S3. An empty endpoint is AWS's own."""
+
     endpoint: Annotated[str, _AWS, Field(pattern=r"^(https?://[^/@?#]+)?$")]
     region: Annotated[str, Field(pattern=r"^[a-z0-9-]+$")]
 
@@ -255,8 +269,3 @@ class MetricsSettings(_Part):
 
     address: ListenAddress
     port: Annotated[int, Field(ge=-1, le=65_535)]
-
-
-def is_s3a(location: str) -> bool:
-    """Whether a location is on an object store, in the form in which Hadoop names one."""
-    return location.startswith("s3a://")

@@ -16,11 +16,13 @@ from streaming.config.sections import (
     ServiceSettings,
     SparkSettings,
     StateSettings,
+    StoreSettings,
     TieredStorageSettings,
     TopicSettings,
     TwoPhaseSettings,
     ZooKeeperSettings,
 )
+from streaming.config.stores import located
 
 
 class Settings(BaseSettings):
@@ -47,5 +49,11 @@ class Settings(BaseSettings):
     audit: AuditSettings
     state: StateSettings
     checkpoints: CheckpointSettings
+    s3: StoreSettings
     spark: SparkSettings
     metrics: MetricsSettings
+
+    @property
+    def state_dir(self) -> str:
+        """Where state lies, in the form that streaming.state takes; state.dir is what the operator wrote."""
+        return located(self.s3, self.state.dir)

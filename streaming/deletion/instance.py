@@ -15,6 +15,7 @@ from streaming.coordination.agreed_clock import AgreedClock
 from streaming.coordination.epoch import Epoch
 from streaming.coordination.exclusive import require_exclusive_bookkeeper
 from streaming.coordination.lock import InstanceLock
+from streaming.coordination.overwriting import require_no_overwriting
 from streaming.coordination.pause import Pause
 from streaming.errors import StopRequestedError, UnavailableError
 from streaming.ports import MetadataStore, TopicAdmin, Znode
@@ -96,7 +97,8 @@ def begin_instance(
     store, root, name = clients.store, settings.zookeeper.own_root, settings.service.name
     cluster = identity.read_identity(store, settings.zookeeper.ledgers_root, ",".join(sorted(admin.clusters())), name)
     with _alone(store, root, name, stop):
-        for directory in (root_of(settings), settings.state.dir):
+        require_no_overwriting(settings)
+        for directory in (root_of(settings), settings.state_dir):
             identity.hold(cluster, directory)
         if opened := own_znodes.close(store, root):
             log.warning("closed to others, who could have changed them until now: %s", ", ".join(opened))

@@ -136,13 +136,13 @@ def tidy_up(settings: Settings, pulsar: Pulsar, table: Receipts, turn: Turn, clo
 
 
 def _tidy_state(settings: Settings, table: Receipts, turn: Turn, now_ms: int) -> None:
-    state = settings.state
+    state, state_dir = settings.state, settings.state_dir
     with turn:
         try:
-            receipts.expire(state.dir, now_ms - state.receipts_days * DAY_MS)
-            receipts.compact(state.dir)
+            receipts.expire(state_dir, now_ms - state.receipts_days * DAY_MS)
+            receipts.compact(state_dir)
             table.sync()
-            days = journal.expire(state.dir, now_ms=now_ms, keep_days=state.journal_days)
+            days = journal.expire(state_dir, now_ms=now_ms, keep_days=state.journal_days)
         except Exception as error:
             log.info("maintenance of %s failed and is tried again later: %s", state.dir, error)
         else:

@@ -21,7 +21,7 @@ def expire(settings: Settings, pulsar: Pulsar, now_ms: int) -> int:
     seconds = settings.state.dead_letters_days * _DAY_S
     pulsar.admin.expire_messages(settings.topics.dead_letter, settings.topics.subscription, older_than_seconds=seconds)
     before_ms = min([now_ms - seconds * 1000, *_oldest_ms(settings, pulsar)])
-    return SettlementFolder(settings.state.dir).expire(before_ms)
+    return SettlementFolder(settings.state_dir).expire(before_ms)
 
 
 def _oldest_ms(settings: Settings, pulsar: Pulsar) -> Iterator[int]:

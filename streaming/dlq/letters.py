@@ -176,7 +176,7 @@ def selected(
 def groups(settings: Settings, pulsar: Pulsar, chosen: DeadLetterFilters, now_ms: int) -> list[Group]:
     """What `dlq list` shows."""
     counted = Groups(now_ms)
-    for letter, state in selected(settings, pulsar, chosen, now_ms, SettlementFolder(settings.state.dir).settled()):
+    for letter, state in selected(settings, pulsar, chosen, now_ms, SettlementFolder(settings.state_dir).settled()):
         counted.add(letter, state)
     return counted.sorted()
 
@@ -184,9 +184,9 @@ def groups(settings: Settings, pulsar: Pulsar, chosen: DeadLetterFilters, now_ms
 def described(settings: Settings, letter: DeadLetter, state: str) -> dict[str, Any]:
     """What `dlq show` tells of one: decoded, raw, and its history from receipts."""
     message = letter.message
-    folder = SettlementFolder(settings.state.dir)
+    folder = SettlementFolder(settings.state_dir)
     condition = ds.field(c.ORIGIN_MESSAGE_ID) == letter.origin
-    history = [*receipts.rows(settings.state.dir, condition), *folder.written_off(condition)]
+    history = [*receipts.rows(settings.state_dir, condition), *folder.written_off(condition)]
     return {
         "id": letter.id,
         "origin": letter.origin,

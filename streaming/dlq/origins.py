@@ -49,7 +49,7 @@ class Origins:
         )
         by_request: dict[tuple[str, bytes], set[str]] = {}
         columns = [c.ORIGIN_MESSAGE_ID, c.TARGET, c.PAYLOAD, c.MESSAGE_PROPERTIES]
-        for row in receipts.rows(self.settings.state.dir, wanted, columns=columns):
+        for row in receipts.rows(self.settings.state_dir, wanted, columns=columns):
             if row[c.TARGET] == self.settings.topics.dead_letter:
                 by_request.setdefault((row[c.ORIGIN_MESSAGE_ID], _sent(row)), set()).add(_real_topic(row))
         return {letter.id: frozenset(by_request.get((letter.origin, letter.message.payload), ())) for letter in letters}

@@ -105,7 +105,7 @@ def write_off(
 
 def is_interrupted(settings: Settings) -> bool:
     """Whether a replay was begun and not finished."""
-    return bool(SettlementFolder(settings.state.dir).unfinished())
+    return bool(SettlementFolder(settings.state_dir).unfinished())
 
 
 class _Work:
@@ -114,7 +114,7 @@ class _Work:
         self._pulsar = pulsar
         self._origins = Origins(settings, pulsar.admin, target)
         self._clock = clock
-        self._folder = SettlementFolder(settings.state.dir)
+        self._folder = SettlementFolder(settings.state_dir)
         self.report = ReplayReport()
 
     def would_replay(self, chosen: DeadLetterFilters | None) -> ReplayReport:
@@ -230,7 +230,7 @@ def _alone(settings: Settings, store: MetadataStore, admin: TopicAdmin) -> Itera
     """Hold the lock that lets one replay or write-off of a service run at a time; lose it, and the event is set."""
     stop = threading.Event()
     with InstanceLock(store, settings.zookeeper.own_root, f"{settings.service.name}.dlq", on_lost=stop.set):
-        identity.compare(identity.of_cluster(settings, store, admin), settings.state.dir)
+        identity.compare(identity.of_cluster(settings, store, admin), settings.state_dir)
         yield stop
 
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from google.protobuf.message import DecodeError
 
 from streaming.errors import SafetyError, UnavailableError
-from streaming.state.filesystem import Folder, folder_of
+from streaming.state.filesystem import Folder, folder_of, shown
 from udfs.entry_ranges import Range
 from udfs.formats.internal_stats import BEFORE_ALL, Position
 from udfs.proto.message_id_pb2 import MessageIdData
@@ -57,7 +57,7 @@ def commit(checkpoint: str, number: int) -> None:
     begun, done = _newest(folder, "offsets"), _newest(folder, "commits")
     if number != begun or done not in (number - 1, number):
         raise SafetyError(
-            f"{checkpoint}: batch {number} is not the one to commit: {begun} was begun last, {done} committed last"
+            f"{shown(checkpoint)}: batch {number} is not the one to commit: {begun} was begun last, {done} committed last"
         )
     if done < number:
         folder.delete(f"commits/.{number}.crc")  # a checksum of what Spark had begun to write would not be ours
@@ -66,7 +66,7 @@ def commit(checkpoint: str, number: int) -> None:
 
 def _positions(folder: Folder, number: int) -> dict[str, Position]:
     """Partition -> up to where a batch reads."""
-    path = f"{folder.location}/offsets/{number}"
+    path = f"{shown(folder.location)}/offsets/{number}"
     written = folder.read(f"offsets/{number}")
     if written is None:
         raise UnavailableError(f"{path} is not there; checkpoints/README.md, `Damaged?`")

@@ -11,9 +11,9 @@ from collections.abc import Callable, Iterable
 import pyarrow.fs as pafs
 
 from streaming.config.settings import Settings
+from streaming.config.stores import located
 from streaming.errors import ConfigError, UnavailableError
 from streaming.queries.names import FURTHER, Query, checkpoint_of, queries_of
-from streaming.spark.s3a import readable
 from streaming.state.filesystem import open_filesystem
 from udfs.formats.errors import FormatError
 from udfs.formats.internal_stats import Position
@@ -26,12 +26,12 @@ _WAY_OUT = "checkpoints/README.md, `How to retire one`, has the way"
 
 def root_of(settings: Settings) -> str:
     """Return checkpoints.dir as open_filesystem takes it."""
-    return readable(settings.checkpoints, settings.checkpoints.dir)
+    return located(settings.s3, settings.checkpoints.dir)
 
 
 def location_of(settings: Settings, query: str) -> str:
     """Return a query's checkpoint as the functions here take it; names.checkpoint_of returns it as Spark takes it."""
-    return readable(settings.checkpoints, checkpoint_of(settings, query))
+    return located(settings.s3, checkpoint_of(settings, query))
 
 
 def committed_positions(checkpoint: str) -> dict[str, Position]:

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from hashlib import sha256
 
 from streaming.config.settings import Settings
+from streaming.config.stores import is_on_s3
 from streaming.schemas import REQUESTS, RETRY
 
 VERSION = "v1"  # of what a checkpoint means; checkpoints/README.md says when it must change
@@ -35,5 +36,8 @@ def queries_of(settings: Settings, matched: Sequence[str] = ()) -> tuple[Query, 
 
 
 def checkpoint_of(settings: Settings, name: str) -> str:
-    """Return where a query's checkpoint is."""
-    return f"{settings.checkpoints.dir.rstrip('/')}/{name}/{VERSION}"
+    """Return where a query's checkpoint is, as Spark takes it."""
+    folder = settings.checkpoints.dir.rstrip("/")
+    if is_on_s3(folder):
+        folder = f"s3a://{folder.partition('://')[2]}"
+    return f"{folder}/{name}/{VERSION}"

@@ -28,7 +28,7 @@ def backlog_of(settings: Settings, pulsar: Pulsar) -> dict[str, Any]:
         done = committed_positions(location_of(settings, query.name))
         for topic in query.topics:
             counted[topic] = _waiting(settings, pulsar, topic, done)
-    counted[settings.topics.retry] += sum(1 for _ in waiting.outstanding(settings.state.dir))
+    counted[settings.topics.retry] += sum(1 for _ in waiting.outstanding(settings.state_dir))
     return {"messages": sum(counted.values()), "topics": counted}
 
 

@@ -166,7 +166,7 @@ def reconcile(
     look_now = _Look(settings, pulsar, now_ms)
     look_now.find_positions(matched)
     lost = look_now.lost(waiting)
-    memory = UnreadMemory(settings.state.dir)
+    memory = UnreadMemory(settings.state_dir)
     before = memory.recall()
     unread = {partition: dict(each) for partition, each in before.items()}  # stays for what we can't look at now
     unread |= look_now.partitions(before)
@@ -183,7 +183,7 @@ def accept_gaps(settings: Settings, pulsar: Pulsar, now_ms: int, *, matched: Seq
     """Raise no alarm any more for the ledgers that vanished with unread messages up to now; returns which they are."""
     accounts = reconcile(settings, pulsar, now_ms, matched=matched)
     lost = {one.partition: one.trimmed for one in accounts.partitions if one.trimmed}
-    UnreadMemory(settings.state.dir).accept(lost)
+    UnreadMemory(settings.state_dir).accept(lost)
     return [f"{partition}: ledgers {', '.join(map(str, ledgers))}" for partition, ledgers in lost.items()]
 
 
@@ -194,7 +194,7 @@ class _Look:
         self._settings = settings
         self._pulsar = pulsar
         self._now_ms = now_ms
-        self._worked_off = WorkedOff(settings.state.dir)
+        self._worked_off = WorkedOff(settings.state_dir)
         self._committed: dict[str, Position] = {}
         self._last: dict[str, Position] = {}
         self.failed = _FailedLooks(pulsar.admin)
@@ -246,7 +246,7 @@ class _Look:
                 # where the topic still exists nobody reads it now, but what was unread is there
                 if topic not in self.failed.why and self._pulsar.admin.partitions(topic) is None:
                     old = before[partition]
-                    known = Accounted(self._settings.state.dir, partition, old).entries()
+                    known = Accounted(self._settings.state_dir, partition, old).entries()
                     done = self._worked_off.recall().get(partition, ())
                     lost = vanished(old, PartitionEntries(), known, done)
                     worth_remembering[partition] = {ledger: old[ledger] for ledger in lost}
@@ -256,7 +256,7 @@ class _Look:
 
     def _gaps(self, partition: str, seen: PartitionEntries, before: Mapping[int, int]) -> PartitionGaps:
         read = {ledger for ledger, entries in seen.read.items() if entries}
-        accounted = Accounted(self._settings.state.dir, partition, read | (before.keys() - seen.stored.keys()))
+        accounted = Accounted(self._settings.state_dir, partition, read | (before.keys() - seen.stored.keys()))
         known = accounted.entries()
         return PartitionGaps(
             partition,

@@ -21,7 +21,7 @@ def put_off(settings: Settings, now_ms: int) -> dict[str, int]:
     We leave out the newest chunk, whose copies may still be on their way, and receipts older than a week and a day: a
     retry waits a week at most, so such a request has a newer receipt, or was an alarm a week ago.
     """
-    table = opened(settings.state.dir, "receipts")
+    table = opened(settings.state_dir, "receipts")
     if table is None:
         return {}
     since = ds.field(c.AT_MS) >= now_ms - MAX_DELAY_MS - DAY_MS
@@ -58,7 +58,7 @@ def not_waiting(
 
 
 def _held_origins(settings: Settings) -> Iterator[str]:
-    table = opened(settings.state.dir, "waiting")
+    table = opened(settings.state_dir, "waiting")
     if table is not None:
         for batch in scan(table, columns=[c.MESSAGE_PROPERTIES]):
             for properties in batch.column(0).to_pylist():

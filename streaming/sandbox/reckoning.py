@@ -42,7 +42,7 @@ def reckon(settings: Settings) -> Reckoning:
     requests = {message.id for topic in topics.requests for message in _messages(settings, topic)}
     retried = Counter((_origin(each), attempt_of(each.properties)) for each in _messages(settings, topics.retry))
     dead = Counter(_origin(each) for each in _messages(settings, topics.dead_letter))
-    rows = list(receipts.rows(settings.state.dir))
+    rows = list(receipts.rows(settings.state_dir))
     final = [row for row in rows if row[c.OUTCOME] != Outcome.RETRY]
     ends = Counter(row[c.ORIGIN_MESSAGE_ID] for row in final)
     result = Reckoning(len(requests), retried.total(), dead.total(), Counter(row[c.OUTCOME] for row in final))

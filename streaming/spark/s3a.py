@@ -1,7 +1,7 @@
-"""Checkpoints on an object store: how Spark (by Hadoop's S3A) and we ourselves (by pyarrow) reach it.
+"""Checkpoints on an object store: how Spark reaches it, by Hadoop's S3A. We ourselves go by streaming.config.stores.
 
-1. Both get the same endpoint and region, whatever the environment says, and look for credentials where AWS's own tools
-   do: in variables, profile files, the machine's role. A configuration never holds credentials.
+1. Spark gets the endpoint and the region that we use, whatever the environment says, and looks for credentials where
+   AWS's own tools do: in variables, profile files, the machine's role. A configuration never holds credentials.
 2. Spark writes each file under another name and then renames it, which S3A does by copying one object: the file is
    whole or absent, and a failed write fails the batch. AbortableStreamBasedCheckpointFileManager, which was made for
    S3, only logs that a file could not be written, and the batch goes on as if it had been.
@@ -11,9 +11,10 @@ import os
 import re
 from collections.abc import Iterator, MutableMapping
 from contextlib import contextmanager
-from urllib.parse import urlencode, urlsplit
 
-from streaming.config.sections import CheckpointSettings, is_s3a
+from streaming.config.sections import CheckpointSettings
+from streaming.config.settings import Settings
+from streaming.config.stores import endpoint_of, is_on_s3
 from streaming.errors import ConfigError, SafetyError, UnavailableError
 
 FILESYSTEM = "org.apache.hadoop.fs.s3a.S3AFileSystem"
@@ -23,29 +24,15 @@ _OF_SDK = re.compile(r"[^\n]*com\.amazonaws\.[^\n]{0,300}")
 _PROFILES, _JAVA_PROFILES = "AWS_SHARED_CREDENTIALS_FILE", "AWS_CREDENTIAL_PROFILES_FILE"
 
 
-def endpoint_of(checkpoints: CheckpointSettings) -> str:
-    """URL of the store; if none is configured, AWS's own for the region."""
-    return checkpoints.endpoint or f"https://s3.{checkpoints.region}.amazonaws.com"
-
-
-def readable(checkpoints: CheckpointSettings, location: str) -> str:
-    """A location below checkpoints.dir in the form that state.filesystem.open_filesystem takes."""
-    if not is_s3a(location):
-        return location
-    scheme, host, *_ = urlsplit(endpoint_of(checkpoints))
-    options = {"scheme": scheme, "endpoint_override": host, "region": checkpoints.region}
-    return f"s3://{location.removeprefix('s3a://').rstrip('/')}?{urlencode(options)}"
-
-
-def spark_conf(checkpoints: CheckpointSettings) -> dict[str, str]:
+def spark_conf(settings: Settings) -> dict[str, str]:
     """Spark's options for checkpoints on an object store; none if they are on a disk. They hold no secret."""
-    if not is_s3a(checkpoints.dir):
+    if not is_on_s3(settings.checkpoints.dir):
         return {}
     manager = "org.apache.spark.sql.execution.streaming.FileSystemBasedCheckpointFileManager"
     return {
         "spark.sql.streaming.checkpointFileManagerClass": manager,
-        f"{_HADOOP}endpoint": endpoint_of(checkpoints),
-        f"{_HADOOP}endpoint.region": checkpoints.region,
+        f"{_HADOOP}endpoint": endpoint_of(settings.s3),
+        f"{_HADOOP}endpoint.region": settings.s3.region,
         f"{_HADOOP}path.style.access": "true",  # pyarrow does the same if it is given an endpoint
         f"{_HADOOP}aws.credentials.provider": "com.amazonaws.auth.DefaultAWSCredentialsProviderChain",
         f"{_HADOOP}fast.upload.buffer": "bytebuffer",  # a file of a kilobyte needs no temporary file
@@ -59,7 +46,7 @@ def faults_named(checkpoints: CheckpointSettings) -> Iterator[None]:
     try:
         yield
     except Exception as error:
-        found = _OF_SDK.search(str(error)) if is_s3a(checkpoints.dir) else None
+        found = _OF_SDK.search(str(error)) if is_on_s3(checkpoints.dir) else None
         if found is None or isinstance(error, UnavailableError | SafetyError | ConfigError):
             raise
         raise UnavailableError(f"the checkpoints at {checkpoints.dir} can't be read or written: {found[0]}") from error

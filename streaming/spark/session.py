@@ -15,8 +15,8 @@ from pyspark import SparkContext
 from pyspark.sql import SparkSession
 
 from streaming.config.load import CONF
-from streaming.config.sections import is_s3a
 from streaming.config.settings import Settings
+from streaming.config.stores import is_on_s3
 from streaming.errors import ConfigError
 from streaming.spark import ivy, s3a, scratch, submitted
 from streaming.spark.submitted import LOOPBACK
@@ -61,7 +61,7 @@ def start(settings: Settings, jars: Jars, *, with_streams: bool = True) -> Spark
     """
     # Python workers must run this Python, not any python3 on the PATH
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
-    needed = NEEDED | s3a.spark_conf(settings.checkpoints) if with_streams else NEEDED
+    needed = NEEDED | s3a.spark_conf(settings) if with_streams else NEEDED
     if submitted.is_submitted():
         conf = submitted.completed(needed | submitted.chosen(settings.spark, os.environ), submitted.given())
     else:
@@ -72,7 +72,7 @@ def start(settings: Settings, jars: Jars, *, with_streams: bool = True) -> Spark
     with _sigint_left_alone():
         spark = builder.getOrCreate()
     spark.sparkContext.setLogLevel("WARN")
-    if with_streams and is_s3a(settings.checkpoints.dir):
+    if with_streams and is_on_s3(settings.checkpoints.dir):
         _require_s3a(spark)
     return spark
 
@@ -131,7 +131,7 @@ def _require_s3a(spark: SparkSession) -> None:
     if jvm is not None and not jvm.org.apache.spark.util.Utils.classIsLoadable(s3a.FILESYSTEM):
         spark.stop()
         raise ConfigError(
-            "checkpoints.dir is on s3a://, but Spark was started without Hadoop's S3A: give spark-submit "
+            "checkpoints.dir is on S3, but Spark was started without Hadoop's S3A: give spark-submit "
             '--jars "$(ledger-reaper jars --config F)"'
         )
 
@@ -160,7 +160,7 @@ def fetched_jars(settings: Settings) -> Jars:
             logged.add(what)
             log.info("%s (%s MB, once)", what, total // 1_000_000)
 
-    driver = ivy.fetch(artifacts.S3A, progress=log_once) if is_s3a(settings.checkpoints.dir) else ()
+    driver = ivy.fetch(artifacts.S3A, progress=log_once) if is_on_s3(settings.checkpoints.dir) else ()
     return Jars(artifacts.jars(progress=log_once), driver)
 
 

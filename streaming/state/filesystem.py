@@ -2,6 +2,8 @@
 
 A reader, and a start after a crash, finds the new file whole, or the old one, or none.
 On a local disk we flush the file before it gets its name, and the folder after; other stores promise that with close().
+On S3 a file gets its name by a copy, which is there whole or not at all. We don't write to the name itself: whoever
+closes the stream of a file that broke off would put what there is of it. S3 knows no folders, so we make none there.
 """
 
 import contextlib
@@ -10,6 +12,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
+from urllib.parse import quote
 
 import pyarrow as pa
 import pyarrow.fs as pafs
@@ -37,7 +40,7 @@ class Folder:
         folder, _, file_name = path.rpartition("/")
         unfinished = f"{folder}/.{file_name}{_UNFINISHED}"
         try:
-            self.filesystem.create_dir(folder, recursive=True)
+            make_folder(self.filesystem, folder)
             yield unfinished
             self._flush(unfinished)
             self.filesystem.move(unfinished, path)
@@ -98,6 +101,20 @@ def folder_of(location: str) -> Folder:
     return Folder(location.rstrip("/"), filesystem, root.rstrip("/"))
 
 
+def below(location: str, name: str) -> str:
+    """A location below another one; the options of a URI go with it."""
+    if "://" not in location:
+        return str(Path(location, name).absolute())
+    place, mark, options = location.partition("?")
+    return f"{place.rstrip('/')}/{quote(name, safe='/=')}{mark}{options}"
+
+
+def make_folder(filesystem: pafs.FileSystem, path: str) -> None:
+    """Make a folder and those above it, if the store knows folders. Raises OSError."""
+    if not isinstance(filesystem, pafs.S3FileSystem):
+        filesystem.create_dir(path, recursive=True)
+
+
 def open_filesystem(location: str) -> tuple[pafs.FileSystem, str]:
     """Filesystem and path of a local path or a URI (file://, hdfs://, s3://). Raises UnavailableError."""
     try:
@@ -132,5 +149,7 @@ def _translated(path: str, what: str) -> Iterator[None]:
 
 @lru_cache(maxsize=32)  # a client of an object store is worth keeping: the positions are asked for twice a second
 def _of_uri(location: str) -> tuple[pafs.FileSystem, str]:
-    filesystem, path = pafs.FileSystem.from_uri(location)
+    # a small file is one put then, and not the beginning, the one part and the end of an upload
+    delayed = "&allow_delayed_open=true" if location.startswith("s3://") and "?" in location else ""
+    filesystem, path = pafs.FileSystem.from_uri(location + delayed)
     return filesystem, path

@@ -2,7 +2,7 @@
 
 `<state>/journal/day=YYYY-MM-DD/<query>-<batch>-<random>.parquet`; each run of a batch writes files of its own.
 What is kept of objects in tiered storage lies beside it in `<state>/object-journal`, in the same way.
-On a local disk file and folder are fsynced; elsewhere the store's own close() is the promise.
+On a local disk file and folder are fsynced; elsewhere the store's answer to the put is the promise.
 """
 
 import os
@@ -21,7 +21,7 @@ import pyarrow.parquet as pq
 
 from streaming.clock import Clock
 from streaming.errors import UnavailableError
-from streaming.state.filesystem import flush, open_filesystem
+from streaming.state.filesystem import flush, make_folder, open_filesystem
 from udfs.offload_target import Bucket
 from udfs.records import Reference
 from udfs.references import tenant_of_key
@@ -117,14 +117,17 @@ class ParquetJournal:
         run = {"at_ms": now_ms, "query": self._query, "batch_id": self._batch_id}
         table = pa.Table.from_pylist([run | row for row in rows], schema=schema)
         try:
-            self._filesystem.create_dir(folder, recursive=True)
+            make_folder(self._filesystem, folder)
             self._store(table, folder, name)
-        except OSError as error:
+        except (OSError, pa.ArrowException) as error:
             raise UnavailableError(f"the journal in {folder} can't be written, nothing is deleted: {error}") from error
 
     def _store(self, table: pa.Table, folder: str, name: str) -> None:
         if not isinstance(self._filesystem, pafs.LocalFileSystem):
-            pq.write_table(table, f"{folder}/{name}", filesystem=self._filesystem, compression="zstd")
+            content = pa.BufferOutputStream()  # first all of it: closing a stream puts what there is, were it a half
+            pq.write_table(table, content, compression="zstd")
+            with self._filesystem.open_output_stream(f"{folder}/{name}") as out:
+                out.write(content.getvalue())
             return
         unfinished = Path(folder, f".{name}.unfinished")
         try:

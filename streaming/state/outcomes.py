@@ -1,6 +1,7 @@
 """What became of requests: receipts and write-offs together, as rows for the command line."""
 
 import math
+from collections import Counter
 from collections.abc import Iterator
 from functools import reduce
 from itertools import chain
@@ -41,6 +42,28 @@ def receipts_of(
 
     Raises ConfigError for an unknown outcome or name.
     """
+    condition = _condition(ledger, topic, outcome)
+    columns = [*_SHOWN, c.CHUNK]
+    found = receipts.rows(settings.state_dir, condition, columns=columns)
+    by_hand = SettlementFolder(settings.state_dir).written_off(condition, columns=columns)
+    for row in sorted(chain(found, by_hand), key=lambda row: (row[c.CHUNK] or math.inf, row[c.AT_MS])):
+        yield {name: row[name] for name in _SHOWN}
+
+
+def newest_of(
+    settings: Settings, most: int, *, ledger: int | None = None, topic: str | None = None, outcome: str | None = None
+) -> tuple[Counter[tuple[str, str]], list[dict[str, Any]]]:
+    """How many receipts there are of each (outcome, reason), and the last rows of receipts_of."""
+    condition = _condition(ledger, topic, outcome)
+    columns = [*_SHOWN, c.CHUNK]
+    counted, found = receipts.newest(settings.state_dir, condition, columns=columns, most=most)
+    by_hand = list(SettlementFolder(settings.state_dir).written_off(condition, columns=columns))
+    counted.update((row[c.OUTCOME], row[c.REASON]) for row in by_hand)
+    rows = [*found, *sorted(by_hand, key=lambda row: int(row[c.AT_MS]))]
+    return counted, [{name: row[name] for name in _SHOWN} for row in rows[-most:]]
+
+
+def _condition(ledger: int | None, topic: str | None, outcome: str | None) -> ds.Expression | None:
     conditions = []
     if ledger is not None:
         conditions.append(ds.field(c.LEDGER_ID) == ledger)
@@ -53,9 +76,4 @@ def receipts_of(
         if outcome not in set(Outcome):
             raise ConfigError(f"--outcome {outcome}: one of {', '.join(Outcome)}")
         conditions.append(ds.field(c.OUTCOME) == outcome)
-    condition = reduce(and_, conditions) if conditions else None
-    columns = [*_SHOWN, c.CHUNK]
-    found = receipts.rows(settings.state.dir, condition, columns=columns)
-    by_hand = SettlementFolder(settings.state.dir).written_off(condition, columns=columns)
-    for row in sorted(chain(found, by_hand), key=lambda row: (row[c.CHUNK] or math.inf, row[c.AT_MS])):
-        yield {name: row[name] for name in _SHOWN}
+    return reduce(and_, conditions) if conditions else None

@@ -8,21 +8,23 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from itertools import accumulate
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.dataset as ds
-from deltalake import DeltaTable
-from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql import functions as F
 
 from streaming import schemas
 from streaming.errors import SafetyError
 from streaming.state.commits import Work, commit, written
-from streaming.state.tables import Durable, complete, frame, opened, refuse_torn, scan, table_path
+from streaming.state.filesystem import shown
+from streaming.state.tables import Durable, Table, complete, created, frame, opened, refuse_torn, scan, table_path
 from udfs import columns as c
 from udfs.records import Outcome
+
+if TYPE_CHECKING:  # whoever only reads receipts starts without Spark
+    from pyspark.sql import DataFrame, SparkSession
 
 TABLE = "receipts"
 
@@ -47,29 +49,31 @@ class Receipts:
     """Writer's side of the table. One per service; not shared between services."""
 
     def __init__(
-        self, spark: SparkSession, state_dir: str, open_table: Callable[[str, str], DeltaTable | None] = opened
+        self, spark: "SparkSession", state_dir: str, open_table: Callable[[str, str], Table | None] = opened
     ) -> None:
         self._spark = spark
         self._state_dir = state_dir
         self._opened = partial(open_table, state_dir, TABLE)
         self.path = table_path(state_dir, TABLE)
         refuse_torn(self.path)
-        table = self._opened() or DeltaTable.create(self.path, schemas.RECEIPT, name="ledger-reaper receipts")
+        table = self._opened() or created(self.path, schemas.RECEIPT, "ledger-reaper receipts")
         complete(table, schemas.RECEIPT)
         self.table_id = str(table.metadata().id)
         self.newest_chunk = _newest_chunk(table)
         self._is_in_doubt = False
         self.sync = Durable(self.path).sync
 
-    def read(self, condition: ds.Expression | None = None) -> DataFrame:
+    def read(self, condition: ds.Expression | None = None) -> "DataFrame":
         """All receipts, as of now; where there is a condition, of all files that may have some that meet it."""
         return frame(self._spark, self._existing(), schemas.RECEIPT, condition)
 
-    def of_chunk(self, chunk: int) -> DataFrame:
+    def of_chunk(self, chunk: int) -> "DataFrame":
         """The receipts of one chunk."""
+        from pyspark.sql import functions as F
+
         return self.read(ds.field(c.CHUNK) == chunk).where(F.col(c.CHUNK) == chunk)
 
-    def append(self, rows: DataFrame, chunk: int, work: Work | None = None) -> None:
+    def append(self, rows: "DataFrame", chunk: int, work: Work | None = None) -> None:
         """Write a chunk: the receipts that `work` makes of rows in the tasks (default: rows are the receipts).
 
         A second call with the same number does and adds nothing: the chunk is the version of the table's transaction.
@@ -138,8 +142,10 @@ class Receipts:
                     counted[row[c.TENANT], row[c.REFERENCE_KEY]] += 1
         return counted
 
-    def without_done(self, messages: DataFrame) -> DataFrame:
+    def without_done(self, messages: "DataFrame") -> "DataFrame":
         """Leave out messages that have a receipt: after a crash, part of a batch may be worked off already."""
+        from pyspark.sql import functions as F
+
         oldest = messages.agg(F.min(c.POSITION_LEDGER)).first()
         if oldest is None or oldest[0] is None:
             return messages
@@ -149,10 +155,10 @@ class Receipts:
         done = self.read(newer).where(F.col(c.POSITION_LEDGER) >= oldest[0]).select(*c.POSITION).distinct()
         return messages.join(done, list(c.POSITION), "left_anti")
 
-    def _existing(self) -> DeltaTable:
+    def _existing(self) -> Table:
         table = self._opened()
         if table is None:
-            raise SafetyError(f"the receipts at {self.path} vanished while the service runs; restore them first")
+            raise SafetyError(f"the receipts at {shown(self.path)} vanished while the service runs; restore them first")
         return table
 
 
@@ -168,7 +174,7 @@ def certificates(state_dir: str, condition: Any) -> Iterator[tuple[str, str, int
                 yield row[c.REFERENCE_KEY], row[c.SOURCES], row[f"{c.AT_MS}_max"]
 
 
-def _newest_chunk(table: DeltaTable) -> int:
+def _newest_chunk(table: Table) -> int:
     """From the statistics of the table's files; 0 where there is none."""
     if not table.file_uris():
         return 0
@@ -187,6 +193,37 @@ def rows(state_dir: str, condition: Any = None, *, columns: list[str] | None = N
     present = [name for name in columns if name not in lacking] if columns is not None else None
     for batch in scan(table, condition, present):
         yield from ({**row, **lacking} for row in batch.to_pylist()) if lacking else batch.to_pylist()
+
+
+def newest(
+    state_dir: str, condition: Any, *, columns: list[str], most: int
+) -> tuple[Counter[tuple[str, str]], list[dict[str, Any]]]:
+    """Count by (outcome, reason) the rows that meet a condition; and the newest of them, the oldest first.
+
+    The rest is never made into rows of Python's. Raises UnavailableError.
+    """
+    outcomes: Counter[tuple[str, str]] = Counter()
+    chunks: Counter[int] = Counter()
+    if (table := opened(state_dir, TABLE)) is None:
+        return outcomes, []
+    keys = [c.OUTCOME, c.REASON, c.CHUNK]
+    for batch in scan(table, condition, keys):
+        for row in pa.Table.from_batches([batch]).group_by(keys).aggregate([([], "count_all")]).to_pylist():
+            outcomes[row[c.OUTCOME], row[c.REASON]] += row["count_all"]
+            chunks[row[c.CHUNK] or 0] += row["count_all"]
+    descending = sorted(chunks, reverse=True)
+    enough = zip(descending, accumulate(chunks[chunk] for chunk in descending), strict=True)
+    oldest = next((chunk for chunk, since in enough if since >= most), min(chunks, default=0))
+    recent = ds.field(c.CHUNK) >= oldest
+    known = {field.name for field in table.schema().fields}
+    present = [name for name in columns if name in known]
+    found = pa.Table.from_batches(
+        scan(table, recent if condition is None else condition & recent, present),
+        pa.schema([schemas.RECEIPT.field(name) for name in present]),
+    )
+    order = pc.sort_indices(found, sort_keys=[(c.CHUNK, "ascending"), (c.AT_MS, "ascending")])
+    blank = dict.fromkeys(columns)
+    return outcomes, [blank | row for row in found.take(order[-most:]).to_pylist()]
 
 
 def newest_answers(state_dir: str, origins: Collection[str], since_ms: int) -> dict[str, dict[str, Any]]:

@@ -5,6 +5,7 @@ import json
 import os
 import re
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -16,7 +17,9 @@ from deltalake import DeltaTable, Schema
 from deltalake.exceptions import TableNotFoundError
 
 from streaming.errors import SafetyError, UnavailableError
-from streaming.state.filesystem import open_filesystem
+from streaming.state.filesystem import below, open_filesystem, shown
+from streaming.state.spark_files import read_files
+from streaming.state.stores import options_of, told
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -26,39 +29,60 @@ Batches = Iterator[pa.RecordBatch]
 
 _PARQUET = b"PAR1"
 _NAMES = re.compile(r"\w+")
-_GLOB = re.compile(r"[]{}*?\\[]")  # what Spark takes for a pattern in a path
 _LEAST = "min."  # deltalake: a column of a file's statistics
+_AHEAD = {"fragment_readahead": 8, "batch_readahead": 4}
+_FOOTERS_AT_ONCE = 16
 _NOT_FLUSHED = 3  # so many commits may come between two flushes, when a table is tidied up
+
+
+class Table(DeltaTable):
+    """A table that knows its whole location: `table_uri` lacks the store's options."""
+
+    def __init__(self, location: str) -> None:
+        told(location)
+        super().__init__(shown(location), storage_options=options_of(location))
+        self.location = location
+
+
+def created(location: str, schema: pa.Schema, name: str) -> Table:
+    """Make a table where there is none, and open it. Raises UnavailableError."""
+    told(location)
+    try:
+        DeltaTable.create(shown(location), schema, name=name, storage_options=options_of(location))
+        return Table(location)
+    except Exception as error:
+        raise UnavailableError(f"{shown(location)} can't be made: {error}") from error
 
 
 def table_path(state_dir: str, table: str) -> str:
     """Path or URI of a table."""
-    return f"{state_dir.rstrip('/')}/{table}" if "://" in state_dir else str(Path(state_dir, table).absolute())
+    return below(state_dir, table)
 
 
-def opened(state_dir: str, table: str) -> DeltaTable | None:
+def opened(state_dir: str, table: str) -> Table | None:
     """The table as of now; None where there is none. Raises UnavailableError, and SafetyError where it is torn."""
     path = table_path(state_dir, table)
     try:
-        return DeltaTable(path)
+        return Table(path)
     except TableNotFoundError:
         return None
     except Exception as error:
         refuse_torn(path)
-        raise UnavailableError(f"the {table} at {path} can't be read: {error}") from error
+        raise UnavailableError(f"the {table} at {shown(path)} can't be read: {error}") from error
 
 
-def scan(table: DeltaTable, condition: ds.Expression | None = None, columns: list[str] | None = None) -> Batches:
+def scan(table: Table, condition: ds.Expression | None = None, columns: list[str] | None = None) -> Batches:
     """Read the rows that meet a condition, all or some columns of them; files whose statistics rule them out stay shut.
 
     Where deltalake deletes or compacts, it stores text as string_view, and pyarrow compares that with no string: such
     a file is read without the condition, and its rows are left out here.
     """
     dataset = _dataset(table)
-    for fragment in dataset.get_fragments(filter=condition):
-        if condition is None or not any(map(_is_view, fragment.physical_schema.types)):
-            yield from fragment.to_batches(schema=dataset.schema, filter=condition, columns=columns)
-            continue
+    plain, rewritten = _sorted_out(list(dataset.get_fragments(filter=condition)), condition)
+    if plain:
+        files = ds.FileSystemDataset(plain, dataset.schema, dataset.format, dataset.filesystem)
+        yield from files.to_batches(filter=condition, columns=columns, **_AHEAD)
+    for fragment in rewritten:
         named = [name for name in dataset.schema.names if name in _NAMES.findall(str(condition))]
         read = None if columns is None else list(dict.fromkeys([*columns, *named]))
         for batch in fragment.to_batches(schema=dataset.schema, columns=read):
@@ -66,13 +90,23 @@ def scan(table: DeltaTable, condition: ds.Expression | None = None, columns: lis
             yield from (kept if columns is None else kept.select(columns)).to_batches()
 
 
-def _dataset(table: DeltaTable) -> ds.FileSystemDataset:
+def _sorted_out(files: Sequence[Any], condition: ds.Expression | None) -> tuple[Sequence[Any], Sequence[Any]]:
+    """Return the files that can be read with the condition, and those that have to be read without it."""
+    if condition is None or not files:
+        return files, ()
+    with ThreadPoolExecutor(min(_FOOTERS_AT_ONCE, len(files))) as pool:  # each waits for the store
+        kinds = list(pool.map(lambda file: any(map(_is_view, file.physical_schema.types)), files))
+    plain = [file for file, is_view in zip(files, kinds, strict=True) if not is_view]
+    return plain, [file for file, is_view in zip(files, kinds, strict=True) if is_view]
+
+
+def _dataset(table: Table) -> ds.FileSystemDataset:
     """A table's files. What their statistics say of whole numbers goes with them, and nothing else.
 
     deltalake's own dataset says of a text column whose least value is not known that no row has a text
     (docs/findings.md), and a topic's receipts would be gone.
     """
-    filesystem, root = open_filesystem(_location(table))
+    filesystem, root = open_filesystem(table.location)
     kind = ds.ParquetFileFormat()
     files = pa.table(table.get_add_actions(flatten=True))
     numbers = [
@@ -81,15 +115,15 @@ def _dataset(table: DeltaTable) -> ds.FileSystemDataset:
         if name.startswith(_LEAST) and pa.types.is_integer(files.schema.field(name).type)
     ]
     fragments = [
-        kind.make_fragment(f"{root}/{file['path']}", filesystem, partition_expression=_known_of(file, numbers))
+        kind.make_fragment(
+            f"{root}/{file['path']}",
+            filesystem,
+            partition_expression=_known_of(file, numbers),
+            file_size=file["size_bytes"],
+        )
         for file in files.to_pylist()
     ]
     return ds.FileSystemDataset(fragments, pa.schema(table.schema()), kind, filesystem)
-
-
-def _location(table: DeltaTable) -> str:
-    uri = table.table_uri.rstrip("/")
-    return unquote(uri.removeprefix("file://")) if uri.startswith("file://") else uri
 
 
 def _known_of(file: dict[str, Any], numbers: Sequence[str]) -> ds.Expression:
@@ -114,25 +148,24 @@ def complete(table: DeltaTable, schema: pa.Schema) -> None:
 
 
 def frame(
-    spark: "SparkSession", table: DeltaTable, schema: pa.Schema, condition: ds.Expression | None = None
+    spark: "SparkSession", table: Table, schema: pa.Schema, condition: ds.Expression | None = None
 ) -> "DataFrame":
     """A table's rows as of when it was opened, for Spark; some that do not meet the condition may be among them.
 
     The condition leaves out whole files, by their statistics. Spark reads plain Parquet and needs no Delta for that.
     """
-    from pyspark.sql.pandas.types import from_arrow_schema
-
     found = _dataset(table).get_fragments(filter=condition)
-    files = [_GLOB.sub(r"\\\g<0>", f"file://{fragment.path}") for fragment in found]
-    kind = from_arrow_schema(schema)
-    return spark.read.schema(kind).parquet(*files) if files else spark.createDataFrame([], kind)
+    return read_files(spark, table.location, [fragment.path for fragment in found], schema)
 
 
 def refuse_torn(path: str) -> None:
     """Raise SafetyError where one of a table's newest commits, or what was added, is not whole; asked at a start.
 
     A power loss takes what is not on the disk yet (Durable); it leaves files empty, cut short or full of zeros.
+    An object store has a file whole or not at all.
     """
+    if "://" in path:
+        return
     commits = sorted((Path(path) / "_delta_log").glob(f"{'[0-9]' * 20}.json"))[-_NOT_FLUSHED:]
     torn = next((number for number, commit in enumerate(commits) if not _is_text(commit)), None)
     if torn is None:
@@ -171,15 +204,21 @@ def _added(commit: Path) -> Iterator[tuple[Path, int]]:
 
 
 class Durable:
-    """Has the disk hold what was committed to a table: neither Spark nor deltalake waits for that. One per writer."""
+    """Has the disk hold what was committed to a table: neither Spark nor deltalake waits for that. One per writer.
+
+    An object store holds what it has answered; nothing is left to do there.
+    """
 
     def __init__(self, path: str) -> None:
+        self._is_disk = "://" not in path
         self._path = Path(path)
         # the newest commit may be that of a run that was killed
-        self._next = DeltaTable(path).version()
+        self._next = DeltaTable(path).version() if self._is_disk else 0
 
     def sync(self) -> None:
         """Return when a power loss can't take what is committed by now. Raises SafetyError where the disk refuses."""
+        if not self._is_disk:
+            return
         log = self._path / "_delta_log"
         while (commit := log / f"{self._next:020}.json").exists():
             added = (file for file, _size in _added(commit))

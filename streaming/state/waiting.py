@@ -17,7 +17,6 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.dataset as ds
-from deltalake import DeltaTable
 from deltalake.transaction import AddAction
 from pyspark.sql import DataFrame, SparkSession, Window
 from pyspark.sql import functions as F
@@ -27,7 +26,8 @@ from streaming.clock import Clock, SystemClock
 from streaming.errors import FencedError, SafetyError
 from streaming.state import receipts
 from streaming.state.commits import commit, has, written
-from streaming.state.tables import Durable, complete, frame, opened, refuse_torn, scan, table_path
+from streaming.state.filesystem import shown
+from streaming.state.tables import Durable, Table, complete, created, frame, opened, refuse_torn, scan, table_path
 from udfs import columns as c
 from udfs.retry import MAX_DELAY_MS, ORIGIN_MESSAGE_ID
 
@@ -44,7 +44,7 @@ class Waiting:
         self,
         spark: SparkSession,
         state_dir: str,
-        open_table: Callable[[str, str], DeltaTable | None] = opened,
+        open_table: Callable[[str, str], Table | None] = opened,
         clock: Clock | None = None,
     ) -> None:
         self._spark = spark
@@ -54,7 +54,7 @@ class Waiting:
         refuse_torn(self.path)
         table = self._opened()
         if table is None:
-            DeltaTable.create(self.path, schemas.WAITING, name="ledger-reaper waiting retries")
+            created(self.path, schemas.WAITING, "ledger-reaper waiting retries")
         else:
             complete(table, schemas.WAITING)
         self._begun_ms = self.done_ms = self._receipts_until_ms = _BEFORE_ALL
@@ -168,16 +168,16 @@ class Waiting:
         if not self._version:
             raise AssertionError("take_over comes first")
 
-    def _existing(self) -> DeltaTable:
+    def _existing(self) -> Table:
         table = self._opened()
         if table is None:
-            raise SafetyError(f"the retries at {self.path} vanished while the service runs; restore them first")
+            raise SafetyError(f"the retries at {shown(self.path)} vanished while the service runs; restore them first")
         return table
 
-    def _refuse_other(self, table: DeltaTable) -> None:
+    def _refuse_other(self, table: Table) -> None:
         if (found := _version_of(table)) != self._version:
             raise FencedError(
-                f"{self.path} is at transaction {found} of another run, not at {self._version}; this one stops"
+                f"{shown(self.path)} is at transaction {found} of another run, not at {self._version}; this one stops"
             )
 
     def _read(self) -> DataFrame:
@@ -226,7 +226,7 @@ def origins(state_dir: str, done_ms: int) -> Iterator[list[str]]:
         yield [dict(properties or ()).get(ORIGIN_MESSAGE_ID) or "" for properties in batch.column(0).to_pylist()]
 
 
-def _version_of(table: DeltaTable | None) -> int:
+def _version_of(table: Table | None) -> int:
     return (table.transaction_version(_APP) or 0) if table is not None else 0
 
 
@@ -234,6 +234,6 @@ def _position(row: dict[str, Any]) -> tuple[Any, ...]:
     return tuple(row[name] for name in c.POSITION)
 
 
-def _scan(table: DeltaTable | None, condition: Any, columns: list[str] | None) -> Iterator[pa.RecordBatch]:
+def _scan(table: Table | None, condition: Any, columns: list[str] | None) -> Iterator[pa.RecordBatch]:
     if table is not None:
         yield from scan(table, condition, columns)

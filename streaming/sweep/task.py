@@ -199,7 +199,7 @@ def _effects(task: SweepTask, clients: Clients, clock: Clock) -> _Effects:
     if task.most_deletes is not None:
         limiter = Capped(limiter, task.most_deletes[_task_number()])
     limiter = Pausable(limiter, Pause(clients.store, settings.zookeeper.own_root).reason)
-    journal = ParquetJournal(settings.state.dir, task.query, task.batch_id, clock)
+    journal = ParquetJournal(settings.state_dir, task.query, task.batch_id, clock)
     return _Effects(clients.store, lambda store: store, journal, limiter)
 
 

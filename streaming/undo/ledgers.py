@@ -96,10 +96,10 @@ def undo(
 
     A ledger that exists is left alone, so a second call does nothing more.
     """
-    identity.compare(identity.of_cluster(settings, store, admin), settings.state.dir)
+    identity.compare(identity.of_cluster(settings, store, admin), settings.state_dir)
     layout = identity.read_layout(store, settings.zookeeper.ledgers_root)
     entries = newest_of(
-        journal.entries(settings.state.dir, journal.JournalQuery(where=condition_of(wanted))), wanted.topic
+        journal.entries(settings.state_dir, journal.JournalQuery(where=condition_of(wanted))), wanted.topic
     )
     if not entries:
         raise ConfigError(
@@ -301,7 +301,7 @@ def _still_asked_for(settings: Settings, report: UndoReport) -> list[int]:
     columns = [c.LEDGER_ID, c.ORIGIN_MESSAGE_ID, c.OUTCOME]
     open_requests: set[tuple[int, str]] = set()
     final: set[tuple[int, str]] = set()
-    for row in receipts.rows(settings.state.dir, ds.field(c.LEDGER_ID).isin(ids), columns=columns):
+    for row in receipts.rows(settings.state_dir, ds.field(c.LEDGER_ID).isin(ids), columns=columns):
         key = (row[c.LEDGER_ID], row[c.ORIGIN_MESSAGE_ID])
         (open_requests if row[c.OUTCOME] == Outcome.RETRY else final).add(key)
     return sorted({ledger_id for ledger_id, _ in open_requests - final})

@@ -28,7 +28,7 @@ def undo_objects(settings: Settings, wanted: UndoSelection, *, dry_run: bool = F
     """
     entries = [
         entry
-        for entry in journal.object_entries(settings.state.dir, journal.JournalQuery(where=condition_of(wanted)))
+        for entry in journal.object_entries(settings.state_dir, journal.JournalQuery(where=condition_of(wanted)))
         if not wanted.topic or _is_of(entry, wanted.topic)
     ]
     if not entries:

@@ -53,11 +53,13 @@ class _Quiet(WSGIRequestHandler):
 
 @dataclass
 class S3Server:
-    """A server and its faults. lies: bulk deletes do nothing and say OK. stop_after: requests until it goes away."""
+    """A server and its faults. lies: bulk deletes do nothing and say OK. overwrites: a put on condition that
+    there is no such object is put all the same. stop_after: requests until it goes away."""
 
     port: int
     delay_s: float = 0.0
     lies: bool = False
+    overwrites: bool = False
     refused: dict[str, str] = field(default_factory=dict)
     keys_per_s: float = 0.0
     stop_after: int = -1
@@ -115,6 +117,7 @@ class S3Server:
             server.server_close()
 
     def heal(self) -> None:
+        self.overwrites = False
         self.delay_s, self.lies, self.keys_per_s, self.stop_after = 0.0, False, 0.0, -1
         self.refused.clear()
         self._faults.clear()
@@ -125,6 +128,8 @@ class S3Server:
         time.sleep(self.delay_s)
         if self._went_away():
             raise ConnectionAbortedError  # the connection breaks without an answer
+        if self.overwrites:
+            environ.pop("HTTP_IF_NONE_MATCH", None)
         fault = self._fault(environ)
         if fault is not None and fault.status == BREAK:
             raise ConnectionAbortedError

@@ -44,7 +44,7 @@ def settings(server: S3Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     config = tmp_path / "config.toml"
     config.write_text(
         f'[topics]\nrequests = ["{TOPIC}"]\n'
-        f'[checkpoints]\ndir = "s3a://{bucket}/mine"\nendpoint = "{server.endpoint}"\n'
+        f'[checkpoints]\ndir = "s3a://{bucket}/mine"\n[s3]\nendpoint = "{server.endpoint}"\n'
     )
     return load(config)
 

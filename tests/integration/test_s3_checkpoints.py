@@ -34,7 +34,7 @@ def to_s3(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> Callable[..., No
         bucket = f"checkpoints-{uuid.uuid4().hex[:12]}"
         clients.make_bucket(endpoint, bucket, REGION)
         monkeypatch.setenv("LEDGER_REAPER__CHECKPOINTS__DIR", f"s3a://{bucket}/of/this-service")
-        monkeypatch.setenv("LEDGER_REAPER__CHECKPOINTS__ENDPOINT", endpoint)
+        monkeypatch.setenv("LEDGER_REAPER__S3__ENDPOINT", endpoint)
         monkeypatch.setenv("AWS_ACCESS_KEY_ID", f"id{SECRET}")
         monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", SECRET)
 
@@ -46,8 +46,9 @@ def deploy_on_s3(deploy: Deploy, to_s3: Callable[..., None]) -> Deploy:
     """Factory of one deployment with its checkpoints on S3."""
 
     def make(*, endpoint: str = "", chunk_rows: int = 50_000) -> Deployment:
+        service = deploy(chunk_rows=chunk_rows)  # first: it may have to run another service, on a disk
         to_s3(*[endpoint] * bool(endpoint))
-        return deploy(chunk_rows=chunk_rows)
+        return service
 
     return make
 
@@ -59,9 +60,8 @@ def _leaked(cluster: Cluster, count: int) -> tuple[str, list[int]]:
 
 
 def _keys(service: Deployment) -> list[str]:
-    checkpoints = service.settings.checkpoints
-    bucket = checkpoints.dir.split("/")[2]
-    return clients.bucket_keys(checkpoints.endpoint, bucket, REGION)
+    bucket = service.settings.checkpoints.dir.split("/")[2]
+    return clients.bucket_keys(service.settings.s3.endpoint, bucket, REGION)
 
 
 def test_kill_9_and_a_restart_from_s3_lose_and_double_nothing(
@@ -116,7 +116,7 @@ def test_no_key_is_seen_in_the_spark_ui_the_log_or_a_command_line(
             page = http.get("/environment/").text
         commands = str([each.cmdline() for each in psutil.Process(running.pid).children(recursive=True)])
 
-    assert service.settings.checkpoints.endpoint in environment, "these are the options it runs with"
+    assert service.settings.s3.endpoint in environment, "these are the options it runs with"
     assert "aws-java-sdk-bundle" in commands, "this is Spark's command line"
     for where, text in (("REST", environment), ("UI", page), ("commands", commands), ("log", log.read_text())):
         assert SECRET not in text, where
@@ -190,8 +190,7 @@ def test_a_checkpoint_moves_from_a_disk_to_s3_and_spark_submit_takes_the_jars_th
 
 
 def _copy(folder: Path, service: Deployment) -> None:
-    checkpoints = service.settings.checkpoints
-    bucket, _, prefix = checkpoints.dir.removeprefix("s3a://").partition("/")
+    bucket, _, prefix = service.settings.checkpoints.dir.removeprefix("s3a://").partition("/")
     for path in (each for each in folder.rglob("*") if each.is_file()):
         key = f"{prefix}/{path.relative_to(folder)}"
-        clients.s3(checkpoints.endpoint, REGION).put_object(Bucket=bucket, Key=key, Body=path.read_bytes())
+        clients.s3(service.settings.s3.endpoint, REGION).put_object(Bucket=bucket, Key=key, Body=path.read_bytes())

@@ -1,19 +1,42 @@
 """One local Spark for all Spark tests: small, quiet, without UI."""
 
+import os
 from collections.abc import Iterator
 from pathlib import Path
+from uuid import uuid4
 
 import pytest
 from pyspark.sql import SparkSession
 
+from streaming.config.sections import StoreSettings
+from streaming.config.stores import located
 from streaming.spark.session import NEEDED
+from tests.contract.s3_server import S3Server, s3_running
 
 JVM = ("-Xss8m", "-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-XX:-UsePerfData")
 
 
+# Spark's Python workers are begun once and keep this environment.
+os.environ.setdefault("AWS_ACCESS_KEY_ID", "any")
+os.environ.setdefault("AWS_SECRET_ACCESS_KEY", "any")
+
+
+@pytest.fixture(scope="session")
+def s3_server() -> Iterator[S3Server]:
+    with s3_running() as running:
+        yield running
+
+
+@pytest.fixture
+def on_s3(s3_server: S3Server) -> str:
+    """Location of a folder in a bucket of its own."""
+    bucket = f"state-{uuid4().hex[:20]}"
+    s3_server.client().create_bucket(Bucket=bucket)
+    return located(StoreSettings(endpoint=s3_server.endpoint, region="us-east-1"), f"s3://{bucket}/a/of-me")
+
+
 @pytest.fixture(scope="session")
 def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
-    import os
     import sys
 
     os.environ["PYSPARK_PYTHON"] = sys.executable

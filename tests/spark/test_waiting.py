@@ -14,7 +14,7 @@ from streaming import schemas
 from streaming.clock import SystemClock
 from streaming.errors import FencedError, UnavailableError
 from streaming.state.receipts import Receipts
-from streaming.state.tables import opened
+from streaming.state.tables import Table, opened
 from streaming.state.waiting import Waiting, outstanding
 from udfs import columns as c
 from udfs.retry import MAX_DELAY_MS
@@ -42,7 +42,7 @@ class Disk:
 
     is_away = False
 
-    def open(self, state_dir: str, table: str) -> DeltaTable | None:
+    def open(self, state_dir: str, table: str) -> Table | None:
         if self.is_away:
             raise UnavailableError("the disk is away")
         return opened(state_dir, table)

@@ -137,7 +137,7 @@ class S3Calls:
         if code in ABSENT:
             raise AbsentError from error
         if code == "NoSuchBucket":
-            raise RefusedError(f"there is no {self._place()}: check tiered_storage.allowed") from error
+            raise RefusedError(f"there is no {self._place()}: check the name of the bucket") from error
         if code in _UNSUPPORTED:
             raise UnsupportedError(f"{self._place()} does not know this request: {_text(error)}") from error
         if code in _CREDENTIALS or isinstance(error, NoCredentialsError | PartialCredentialsError):

@@ -5,6 +5,7 @@ their requests may still wait, or lie among the dead letters, and the same reque
 """
 
 from collections.abc import Collection
+from functools import reduce
 
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
@@ -20,13 +21,13 @@ _LEDGER_ID, _UUID = "asked_ledger_id", "asked_uuid"
 def keep(place: Place, publication: str, orphans: DataFrame) -> None:
     """Write down which orphans a publication asks for; a second call replaces the rows. Raises UnavailableError."""
     part = f"{_FOLDER}/_{publication}"
-    orphans.write.mode("overwrite").parquet(place.spark_path(part))
+    place.save(orphans, part)
     place.replace(_folder(publication), part)
 
 
 def rows(spark: SparkSession, place: Place, publication: str) -> DataFrame:
     """Read the orphans that keep wrote."""
-    return spark.read.parquet(place.spark_path(_folder(publication)))
+    return place.load(spark, _folder(publication))
 
 
 def without_asked(orphans: DataFrame, place: Place, publications: Collection[str]) -> DataFrame:
@@ -52,10 +53,15 @@ def forget(place: Place, findings: DataFrame) -> None:
 
 
 def _asked(spark: SparkSession, place: Place) -> DataFrame | None:
-    if not any(name.startswith(_PUBLICATION) for name in place.folders(_FOLDER)):
-        return None
-    read = spark.read.parquet(place.spark_path(_FOLDER))
-    return read.select(F.col(c.LEDGER_ID).alias(_LEDGER_ID), F.col(c.UUID).alias(_UUID), _PUBLICATION)
+    begin = f"{_PUBLICATION}="
+    names = [name.removeprefix(begin) for name in place.folders(_FOLDER) if name.startswith(begin)]
+    kept = [_named(rows(spark, place, name), name) for name in names if place.has(_folder(name))]
+    return reduce(DataFrame.unionByName, kept) if kept else None
+
+
+def _named(asked: DataFrame, publication: str) -> DataFrame:
+    named = F.lit(publication).alias(_PUBLICATION)
+    return asked.select(F.col(c.LEDGER_ID).alias(_LEDGER_ID), F.col(c.UUID).alias(_UUID), named)
 
 
 def _is_same() -> Column:

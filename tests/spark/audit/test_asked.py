@@ -1,9 +1,7 @@
 """What audits have asked for is remembered with the publication, left out by the next turn, and forgotten when gone."""
 
-from pathlib import Path
 from typing import Any
 
-import pyarrow.fs as pafs
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 
@@ -15,11 +13,6 @@ from udfs import columns as c
 pytestmark = pytest.mark.spark
 
 OTHER_UUID = UUID.replace("0", "f", 1)
-
-
-@pytest.fixture
-def place(tmp_path: Path) -> Place:
-    return Place(str(tmp_path), pafs.LocalFileSystem(), str(tmp_path))
 
 
 def _found(spark: SparkSession, *findings: tuple[int, str | None]) -> DataFrame:

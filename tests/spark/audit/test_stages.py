@@ -1,9 +1,7 @@
 """What a phase wrote is counted from its files, and what it could not read is taken down."""
 
-from pathlib import Path
 from typing import Any, cast
 
-import pyarrow.fs as pafs
 import pytest
 from pyspark.sql import SparkSession
 
@@ -26,18 +24,17 @@ pytestmark = pytest.mark.spark
     ("ids", "expected"), [pytest.param([1, None, 3], 2, id="some without a value"), pytest.param([], 0, id="no rows")]
 )
 def test_what_a_phase_wrote_is_counted_from_its_files(
-    spark: SparkSession, tmp_path: Path, ids: list[int | None], expected: int
+    spark: SparkSession, place: Place, ids: list[int | None], expected: int
 ) -> None:
     rows = spark.createDataFrame([(each,) for each in ids], "ledger_id bigint").repartition(2)
 
-    kept = Stages(spark, Place(str(tmp_path), pafs.LocalFileSystem(), str(tmp_path)), ".work-1").keep("ledgers", rows)
+    kept = Stages(spark, place, ".work-1").keep("ledgers", rows)
 
     assert kept.count("ledger_id") == expected
     assert kept.rows.count() == len(ids)
 
 
-def test_what_a_phase_could_not_read_is_taken_down_and_believed_no_more(spark: SparkSession, tmp_path: Path) -> None:
-    place = Place(str(tmp_path), pafs.LocalFileSystem(), str(tmp_path))
+def test_what_a_phase_could_not_read_is_taken_down_and_believed_no_more(spark: SparkSession, place: Place) -> None:
     stages, completeness = Stages(spark, place, ".work-1"), Completeness()
     tools = PhaseTools(
         cast(Settings, None),

@@ -64,14 +64,19 @@ def test_the_defaults_are_safe() -> None:
             id="a pattern over tenants, and one of them could write the retries of the others",
         ),
         pytest.param("[safety]\nmax_shrink = 0.0", "safety.max_shrink", id="a limit that nothing meets"),
-        pytest.param('[state]\ndir = "s3://bucket/state"', "can't be on an object store", id="receipts on S3"),
-        pytest.param('[state]\ndir = "s3a://bucket/state"', "can't be on an object store", id="receipts on s3a"),
-        pytest.param('[checkpoints]\ndir = "s3://bucket/c"', "must be s3a://bucket/folder", id="not Hadoop's name"),
-        pytest.param('[checkpoints]\ndir = "s3a://bucket"', "must be s3a://bucket/folder", id="a whole bucket"),
+        pytest.param('[state]\ndir = "s3://bucket"', "must be s3://bucket/folder", id="receipts in a whole bucket"),
+        pytest.param('[state]\ndir = "s3n://bucket/state"', "must be s3://bucket/folder", id="an old name of S3"),
+        pytest.param('[state]\ndir = "s3://b-1/a?x=y"', "must be s3://bucket/folder", id="options of the state"),
+        pytest.param(
+            '[state]\ndir = "s3://b-1/a/"\n[checkpoints]\ndir = "s3a://b-1/a"', "two directories", id="one in two names"
+        ),
+        pytest.param('[checkpoints]\ndir = "s3a://bucket"', "must be s3://bucket/folder", id="a whole bucket"),
         pytest.param('[checkpoints]\ndir = "s3a://key:word@bucket/c"', "never from here", id="a secret in a URI"),
-        pytest.param('[checkpoints]\ndir = "s3a://bucket/c?x=y"', "s3a://bucket/folder", id="options in a URI"),
-        pytest.param('[checkpoints]\ndir = "s3a://bucket/../c"', "s3a://bucket/folder", id="a way up"),
-        pytest.param('[checkpoints]\nendpoint = "minio:9000"', "checkpoints.endpoint", id="an endpoint that is no URL"),
+        pytest.param('[checkpoints]\ndir = "s3a://bucket/c?x=y"', "s3://bucket/folder", id="options in a URI"),
+        pytest.param('[checkpoints]\ndir = "s3a://bucket/../c"', "s3://bucket/folder", id="a way up"),
+        pytest.param('[s3]\nendpoint = "minio:9000"', "s3.endpoint", id="an endpoint that is no URL"),
+        pytest.param('[checkpoints]\nendpoint = "http://m:9000"', "write s3.endpoint instead", id="where it stood"),
+        pytest.param('[checkpoints]\nregion = "r"\nendpoint = ""', "s3.endpoint and s3.region", id="both, there"),
         pytest.param("[service]\nmax_request_bytes = 1_023", "service.max_request_bytes", id="no room for a request"),
         pytest.param(
             "[service]\nmax_request_bytes = 1_048_577", "service.max_request_bytes", id="messages of megabytes"
@@ -100,7 +105,8 @@ def test_what_can_not_be_safe_is_refused(tmp_path: Path, text: str, says: str) -
             "tiered_storage.credentials_file",
             id="a bucket's endpoint",
         ),
-        pytest.param('[checkpoints]\nendpoint = "https://k:hunter2@h"', "AWS's standard chain", id="their endpoint"),
+        pytest.param('[s3]\nendpoint = "https://k:hunter2@h"', "AWS's standard chain", id="the state's endpoint"),
+        pytest.param('[checkpoints]\nendpoint = "https://k:hunter2@h"', "s3.endpoint", id="where it stood"),
         pytest.param('[checkpoints]\ndir = "s3a://k:hunt/hunter2@b/c"', "checkpoints.dir", id="a key with a slash"),
         pytest.param(
             '[checkpoints]\ndir = "s3a://b/c?secret_key=hunter2"', "checkpoints.dir", id="a directory's query"
@@ -138,6 +144,9 @@ def test_a_secret_in_the_environment_is_not_repeated_either(monkeypatch: pytest.
             f'[topics]\nrequests = ["{MINE}", "{THEIRS}"]\ntrusted_tenants = ["acme", "rival"]', id="both are trusted"
         ),
         pytest.param('[checkpoints]\ndir = "s3a://my.bucket-1/a/b_c/"', id="checkpoints on an object store"),
+        pytest.param('[state]\ndir = "s3://my.bucket-1/a/b_c/"', id="state on an object store"),
+        pytest.param('[state]\ndir = "s3a://my.bucket-1/a"', id="state by Hadoop's name"),
+        pytest.param('[checkpoints]\ndir = "s3://my.bucket-1/a"', id="checkpoints by everybody's name"),
         pytest.param('[pulsar]\nadmin_url = "https://h:8443/below"', id="an address with a path"),
         pytest.param('[pulsar]\nservice_url = "pulsar+ssl://a:6651,b:6651"', id="several brokers"),
         pytest.param('[checkpoints]\ndir = "abfss://container@account/c"', id="a container is no secret"),

@@ -8,19 +8,20 @@ import pytest
 from streaming.check import questions as preflight
 from streaming.config.load import load
 from streaming.config.settings import Settings
+from streaming.config.stores import located
 from streaming.errors import ReaperError, SafetyError, UnavailableError
 from streaming.queries.checkpoints import location_of, root_of
 from streaming.queries.names import checkpoint_of
 from streaming.spark import ivy
 from streaming.spark import jars as artifacts
-from streaming.spark.s3a import faults_named, name_profiles_for_java, readable, spark_conf
+from streaming.spark.s3a import faults_named, name_profiles_for_java, spark_conf
 from streaming.spark.session import fetched_jars
 from streaming.state.filesystem import shown
 
 
-def _settings(folder: Path, text: str) -> Settings:
+def _settings(folder: Path, text: str, store: str = "") -> Settings:
     file = folder / "config.toml"
-    file.write_text(f"[checkpoints]\n{text}\n")
+    file.write_text(f"[checkpoints]\n{text}\n[s3]\n{store}\n")
     return load(file)
 
 
@@ -38,9 +39,9 @@ def test_spark_and_pyarrow_are_sent_to_the_same_place_whatever_the_environment_s
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str, endpoint: str, region: str
 ) -> None:
     monkeypatch.setenv("AWS_ENDPOINT_URL", "http://elsewhere")
-    settings = _settings(tmp_path, f'dir = "s3a://bucket/a/b/"\n{text}')
+    settings = _settings(tmp_path, 'dir = "s3://bucket/a/b/"', text)
 
-    conf = spark_conf(settings.checkpoints)
+    conf = spark_conf(settings)
     read = urlsplit(location_of(settings, "requests"))
     options = {key: values[0] for key, values in parse_qs(read.query).items()}
 
@@ -56,7 +57,7 @@ def test_no_secret_is_in_what_spark_is_told(tmp_path: Path, monkeypatch: pytest.
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "my-secret")
     settings = _settings(tmp_path, 'dir = "s3a://bucket/a"')
 
-    told = f"{spark_conf(settings.checkpoints)} {root_of(settings)}"
+    told = f"{spark_conf(settings)} {root_of(settings)}"
 
     assert "my-id" not in told
     assert "my-secret" not in told
@@ -66,8 +67,8 @@ def test_no_secret_is_in_what_spark_is_told(tmp_path: Path, monkeypatch: pytest.
 def test_a_directory_on_a_disk_is_taken_as_it_is(tmp_path: Path, location: str) -> None:
     settings = _settings(tmp_path, f'dir = "{location}"')
 
-    assert readable(settings.checkpoints, location) == location
-    assert spark_conf(settings.checkpoints) == {}
+    assert located(settings.s3, location) == location
+    assert spark_conf(settings) == {}
 
 
 def test_java_finds_the_profile_file_that_everybody_else_finds() -> None:

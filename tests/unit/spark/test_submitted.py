@@ -26,8 +26,8 @@ def test_a_contradiction_to_what_makes_our_jobs_safe_is_refused_and_the_same_val
     key: str, tmp_path: Path
 ) -> None:
     config = tmp_path / "config.toml"
-    config.write_text('[checkpoints]\ndir = "s3a://bucket/folder"\nendpoint = "https://minio"')
-    ours = NEEDED | s3a.spark_conf(load(config).checkpoints)
+    config.write_text('[checkpoints]\ndir = "s3a://bucket/folder"\n[s3]\nendpoint = "https://minio"')
+    ours = NEEDED | s3a.spark_conf(load(config))
     assert key not in completed(ours, {key: ours[key].upper()})
     with pytest.raises(ConfigError) as refused:
         completed(ours, {key: "another"})
@@ -40,7 +40,7 @@ def test_an_option_of_one_bucket_does_not_send_spark_to_another_store(option: st
     config.write_text('[checkpoints]\ndir = "s3a://bucket/folder"')
     key = f"spark.hadoop.fs.s3a.bucket.bucket.{option}"
     with pytest.raises(ConfigError, match=key):
-        completed(NEEDED | s3a.spark_conf(load(config).checkpoints), {key: "https://another"})
+        completed(NEEDED | s3a.spark_conf(load(config)), {key: "https://another"})
     assert key not in completed(NEEDED, {key: "https://another"})  # checkpoints on a disk: it is none of our business
 
 

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from streaming.errors import FencedError, UnavailableError
 from streaming.state import commits
 from streaming.state.commits import commit, has, written
-from streaming.state.tables import scan
+from streaming.state.tables import Table, scan
 from tests.tasks import Tasks
 
 SCHEMA = pa.schema(
@@ -39,7 +39,7 @@ def write(path: Path, *tables: pa.Table, work: commits.Work | None = None) -> An
 
 
 def numbers(path: Path, condition: ds.Expression | None = None) -> list[int | None]:
-    found = [row["n"] for batch in scan(DeltaTable(path), condition) for row in batch.to_pylist()]
+    found = [row["n"] for batch in scan(Table(str(path)), condition) for row in batch.to_pylist()]
     return sorted(found, key=lambda n: (n is None, n))
 
 
@@ -53,7 +53,7 @@ def test_what_tasks_wrote_is_in_the_table_after_the_commit_and_not_before(path: 
     files = write(path, rows(1, 2), rows(3))
     assert len(files) == 2
     assert numbers(path) == []
-    commit(DeltaTable(path), files, SCHEMA, APP, 1)
+    commit(Table(str(path)), files, SCHEMA, APP, 1)
     assert numbers(path) == [1, 2, 3]
 
 
@@ -68,7 +68,7 @@ def test_the_work_is_done_in_the_task_and_its_columns_may_stand_in_any_order(pat
             yield batch.select(["about", "text", "m", "n"])
             yield batch
 
-    commit(DeltaTable(path), write(path, rows(7), work=twice), SCHEMA, APP, 1)
+    commit(Table(str(path)), write(path, rows(7), work=twice), SCHEMA, APP, 1)
     assert numbers(path) == [7, 7]
 
 
@@ -76,7 +76,7 @@ def test_many_batches_become_one_file_of_a_few_row_groups(path: Path, monkeypatc
     monkeypatch.setattr(commits, "_GROUP_ROWS", 4)
     many = pa.concat_tables([rows(n) for n in range(10)])
     files = write(path, many)
-    commit(DeltaTable(path), files, SCHEMA, APP, 1)
+    commit(Table(str(path)), files, SCHEMA, APP, 1)
     assert numbers(path) == list(range(10))
     assert len(files) == 1
     assert next(iter(ds.dataset(path / files[0].path).get_fragments())).metadata.num_row_groups == 3
@@ -107,7 +107,7 @@ def test_the_disk_has_a_file_before_its_task_says_so(path: Path, monkeypatch: py
 
 
 def test_of_two_writers_the_second_is_refused(path: Path) -> None:
-    first, *others = (DeltaTable(path) for _ in range(3))
+    first, *others = (Table(str(path)) for _ in range(3))
     commit(first, write(path, rows(1)), SCHEMA, APP, 1)
     for version, other in enumerate(others, start=1):
         with pytest.raises(FencedError, match="at transaction 1 of another run"):
@@ -118,7 +118,7 @@ def test_of_two_writers_the_second_is_refused(path: Path) -> None:
 def test_of_racing_writers_exactly_one_goes_on(path: Path) -> None:
     for version in range(1, 13):
         files = [write(path, rows(version)) for _ in range(3)]
-        tables = [DeltaTable(path) for _ in files]
+        tables = [Table(str(path)) for _ in files]
         with ThreadPoolExecutor(len(files)) as threads:
             together = threading.Barrier(len(files))
             went_on = list(threads.map(race, [together] * 3, tables, files, [version] * 3))
@@ -126,7 +126,7 @@ def test_of_racing_writers_exactly_one_goes_on(path: Path) -> None:
     assert numbers(path) == list(range(1, 13))
 
 
-def race(together: threading.Barrier, table: DeltaTable, files: Any, version: int) -> bool:
+def race(together: threading.Barrier, table: Table, files: Any, version: int) -> bool:
     together.wait()
     try:
         commit(table, files, SCHEMA, APP, version)
@@ -144,50 +144,50 @@ def race(together: threading.Barrier, table: DeltaTable, files: Any, version: in
     ],
 )
 def test_what_changes_nothing_for_us_in_between_does_not_refuse_a_commit(
-    path: Path, change: Callable[[DeltaTable], object]
+    path: Path, change: Callable[[Table], object]
 ) -> None:
     for version in (1, 2):
-        commit(DeltaTable(path), write(path, rows(version)), SCHEMA, APP, version)
-    table, files = DeltaTable(path), write(path, rows(3))
-    change(DeltaTable(path))
+        commit(Table(str(path)), write(path, rows(version)), SCHEMA, APP, version)
+    table, files = Table(str(path)), write(path, rows(3))
+    change(Table(str(path)))
     commit(table, files, SCHEMA, APP, 3)
     assert {2, 3} <= set(numbers(path))
     assert table.transaction_version(APP) == 3
 
 
-class AnswerLost(DeltaTable):
+class AnswerLost(Table):
     """Commits, and then fails."""
 
     failure: Exception
 
     def create_write_transaction(self, *args: Any, **kwargs: Any) -> None:
-        DeltaTable(self.table_uri).create_write_transaction(*args, **kwargs)
+        Table(self.location).create_write_transaction(*args, **kwargs)
         raise self.failure
 
 
 def test_a_store_that_refuses_our_second_try_since_it_took_the_first_has_our_files(path: Path) -> None:
-    table, files = AnswerLost(path), write(path, rows(1))
+    table, files = AnswerLost(str(path)), write(path, rows(1))
     table.failure = CommitFailedError("Concurrent transaction failed")
     commit(table, files, SCHEMA, APP, 1)
     assert numbers(path) == [1]
 
 
 def test_a_lost_answer_is_unavailable_and_the_files_are_found(path: Path) -> None:
-    table, files = AnswerLost(path), write(path, rows(1))
+    table, files = AnswerLost(str(path)), write(path, rows(1))
     table.failure = OSError("the store is away")
     with pytest.raises(UnavailableError, match="the store is away"):
         commit(table, files, SCHEMA, APP, 1)
-    assert has(DeltaTable(path), files)
-    assert not has(DeltaTable(path), write(path, rows(1)))
+    assert has(Table(str(path)), files)
+    assert not has(Table(str(path)), write(path, rows(1)))
 
 
 def test_a_commit_that_is_refused_for_ever_ends(path: Path) -> None:
-    class Refuses(DeltaTable):
+    class Refuses(Table):
         def create_write_transaction(self, *_args: Any, **_kwargs: Any) -> None:
             raise CommitFailedError("no")
 
     with pytest.raises(UnavailableError, match="no"):
-        commit(Refuses(path), write(path, rows(1)), SCHEMA, APP, 1)
+        commit(Refuses(str(path)), write(path, rows(1)), SCHEMA, APP, 1)
 
 
 VALUES = st.lists(st.lists(st.one_of(st.none(), st.integers(-5, 5)), max_size=4), max_size=4)
@@ -200,7 +200,7 @@ def test_statistics_leave_out_no_row_that_meets_a_condition(
 ) -> None:
     path = tmp_path_factory.mktemp("stats") / "table"
     DeltaTable.create(str(path), SCHEMA)
-    commit(DeltaTable(path), write(path, *(rows(*each) for each in files)), SCHEMA, APP, 1)
+    commit(Table(str(path)), write(path, *(rows(*each) for each in files)), SCHEMA, APP, 1)
     table = pa.concat_tables([rows(), *(rows(*each) for each in files)])
     for condition in (
         ds.field("n") == wanted,
@@ -216,7 +216,7 @@ def test_statistics_keep_files_shut(path: Path) -> None:
     files = {}
     for version in (1, 2, 3):
         (file,) = write(path, rows(version))
-        commit(DeltaTable(path), [file], SCHEMA, APP, version)
+        commit(Table(str(path)), [file], SCHEMA, APP, version)
         files[version] = file.path
     for shut in (1, 3):
         (path / files[shut]).unlink()

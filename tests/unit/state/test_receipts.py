@@ -13,13 +13,13 @@ from deltalake import DeltaTable, write_deltalake
 from streaming import schemas
 from streaming.errors import FencedError, SafetyError, UnavailableError
 from streaming.state.receipts import TABLE, Receipts
-from streaming.state.tables import Durable, opened
+from streaming.state.tables import Durable, Table, opened
 from streaming.state.waiting import Waiting
 from tests.tasks import Tasks
 from udfs import columns as c
 
 
-class AnswerLost(DeltaTable):
+class AnswerLost(Table):
     """Fails when it commits, before or after the commit is stored."""
 
     is_stored = True
@@ -45,7 +45,7 @@ def append(receipts: Receipts, chunk: int, work: Any = None) -> None:
 @pytest.mark.parametrize("is_stored", [True, False])
 def test_an_append_that_failed_counts_if_it_was_stored(tmp_path: Path, is_stored: bool) -> None:
     spark: Any = None
-    tables: list[DeltaTable] = []
+    tables: list[Table] = []
     receipts = Receipts(spark, str(tmp_path), lambda *_: tables.pop(0) if tables else opened(str(tmp_path), TABLE))
     append(receipts, 1)
     failing = AnswerLost(receipts.path)

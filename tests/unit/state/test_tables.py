@@ -8,14 +8,14 @@ import pyarrow.parquet as pq
 import pytest
 from deltalake import DeltaTable, write_deltalake
 
-from streaming.state.tables import opened, scan
+from streaming.state.tables import Table, opened, scan
 
 SCHEMA = pa.schema([pa.field("n", pa.int64()), pa.field("outcome", pa.string()), pa.field("payload", pa.binary())])
 NAMES = ("DELETED", "RETRY")
 
 
 @pytest.fixture
-def rewritten(tmp_path: Path) -> DeltaTable:
+def rewritten(tmp_path: Path) -> Table:
     """Ten rows, one of which deltalake has deleted, so that it has written the file of the others anew."""
     rows = [{"n": n, "outcome": NAMES[n % 2], "payload": b"x"} for n in range(10)]
     write_deltalake(tmp_path / "receipts", pa.Table.from_pylist(rows, schema=SCHEMA))
@@ -28,7 +28,7 @@ def rewritten(tmp_path: Path) -> DeltaTable:
 
 @pytest.mark.parametrize("columns", [["n"], ["payload", "n"], None], ids=["one", "two", "all"])
 def test_a_condition_on_text_finds_its_rows_in_a_file_that_deltalake_has_rewritten(
-    rewritten: DeltaTable, columns: list[str] | None
+    rewritten: Table, columns: list[str] | None
 ) -> None:
     batches = list(scan(rewritten, (ds.field("outcome") == "RETRY") & (ds.field("n") < 9), columns))
 
@@ -36,7 +36,7 @@ def test_a_condition_on_text_finds_its_rows_in_a_file_that_deltalake_has_rewritt
     assert {tuple(batch.schema.names) for batch in batches} == {tuple(columns or SCHEMA.names)}
 
 
-def test_a_compacted_table_is_read_as_before(rewritten: DeltaTable, tmp_path: Path) -> None:
+def test_a_compacted_table_is_read_as_before(rewritten: Table, tmp_path: Path) -> None:
     rewritten.optimize.compact()
     table = opened(str(tmp_path), "receipts")
     assert table is not None

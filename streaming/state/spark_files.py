@@ -1,0 +1,52 @@
+"""Parquet files for Spark: on a disk Spark reads them itself, on an object store our tasks do, by pyarrow.
+
+So Spark needs no client of its own for the store, and reads it with the options with which everything else is written.
+"""
+
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+import pyarrow.dataset as ds
+
+from streaming.errors import UnavailableError
+from streaming.state.filesystem import open_filesystem
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+_GLOB = re.compile(r"[]{}*?\\[]")  # what Spark takes for a pattern in a path
+_ROWS = 5_000  # that a task holds at once, beside what is read ahead
+
+
+def read_files(spark: "SparkSession", location: str, paths: Sequence[str], schema: pa.Schema) -> "DataFrame":
+    """Rows of Parquet files of one store. paths: as pyarrow names them there. Columns that a file lacks are null."""
+    from pyspark.sql.pandas.types import from_arrow_schema
+
+    kind = from_arrow_schema(schema)
+    if not paths:
+        return spark.createDataFrame([], kind)
+    if "://" not in location:
+        return spark.read.schema(kind).parquet(*(_GLOB.sub(r"\\\g<0>", f"file://{path}") for path in paths))
+    return spark.createDataFrame([(path,) for path in paths], "path string").mapInArrow(_Reader(location, schema), kind)
+
+
+@dataclass(frozen=True, slots=True)
+class _Reader:
+    """What a task does: reads the files whose paths it gets."""
+
+    location: str
+    schema: pa.Schema
+
+    def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        filesystem, _root = open_filesystem(self.location)
+        kind = ds.ParquetFileFormat()
+        for path in (path for batch in batches for path in batch.column(0).to_pylist()):
+            try:
+                fragment = kind.make_fragment(path, filesystem)
+                for batch in fragment.to_batches(schema=self.schema, batch_size=_ROWS, batch_readahead=1):
+                    yield batch.cast(self.schema)
+            except (OSError, pa.ArrowException) as error:
+                raise UnavailableError(f"{path} can't be read: {error}") from error

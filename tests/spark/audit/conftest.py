@@ -1,0 +1,15 @@
+"""Where the audits of these tests write: on a disk, and on S3."""
+
+from pathlib import Path
+
+import pytest
+
+from streaming.audit.place import Place
+from streaming.state.filesystem import folder_of
+
+
+@pytest.fixture(params=["disk", "s3"])
+def place(request: pytest.FixtureRequest, tmp_path: Path) -> Place:
+    location = str(tmp_path) if request.param == "disk" else request.getfixturevalue("on_s3")
+    folder = folder_of(location)
+    return Place(folder.location, folder.filesystem, folder.root)

@@ -1,0 +1,52 @@
+"""deltalake is sent where pyarrow is sent, told to overwrite no commit, and handed no secret."""
+
+from pathlib import Path
+
+import pytest
+
+from streaming.config.load import load
+from streaming.state.filesystem import below, shown
+from streaming.state.stores import options_of, told
+
+
+@pytest.mark.parametrize(
+    ("store", "endpoint", "region", "is_plain"),
+    [
+        pytest.param('endpoint = "http://10.0.0.1:9000"', "http://10.0.0.1:9000", "us-east-1", "true", id="a store"),
+        pytest.param('region = "eu-west-3"', "https://s3.eu-west-3.amazonaws.com", "eu-west-3", "false", id="AWS"),
+    ],
+)
+def test_a_table_on_s3_is_where_the_configuration_says(
+    tmp_path: Path, store: str, endpoint: str, region: str, is_plain: str
+) -> None:
+    file = tmp_path / "config.toml"
+    file.write_text(f'[state]\ndir = "s3a://bucket/a/b/"\n[s3]\n{store}\n')
+    table = below(load(file).state_dir, "receipts")
+
+    assert shown(table) == "s3://bucket/a/b/receipts"
+    assert options_of(table) == {
+        "AWS_ENDPOINT_URL": endpoint,
+        "AWS_REGION": region,
+        "AWS_ALLOW_HTTP": is_plain,
+        "conditional_put": "etag",
+        "AWS_FORCE_CREDENTIAL_LOAD": "true",
+    }
+
+
+def test_the_region_is_said_where_nobody_has_said_one() -> None:
+    location = "s3://bucket/a?region=eu-west-3"
+    nothing, region, default = dict[str, str](), {"AWS_REGION": "here"}, {"AWS_DEFAULT_REGION": "here"}
+    for environment in (nothing, region, default):
+        told(location, environment)
+    assert (nothing, region, default) == (
+        {"AWS_REGION": "eu-west-3"},
+        {"AWS_REGION": "here"},
+        {"AWS_DEFAULT_REGION": "here"},
+    )
+    told("/var/lib/state", default)
+
+
+@pytest.mark.parametrize("location", ["/var/lib/state", "hdfs://namenode/state"])
+def test_elsewhere_there_is_nothing_to_say(location: str) -> None:
+    assert options_of(below(location, "receipts")) is None
+    assert below(location, "receipts") == f"{location}/receipts"
