@@ -89,7 +89,6 @@ COVERED = {
     "streaming.sandbox.shell": "tests/integration/test_cluster.py",
     "streaming.sandbox.topics": "tests/integration/test_cluster.py",
     "streaming.schemas": "tests/unit/state/test_receipts.py",
-    "streaming.spark.jars": "tests/unit/spark/test_ivy.py",
     "streaming.spark.session": "tests/unit/spark/test_s3a.py",
     "streaming.state.outcomes": "tests/integration/test_service.py",
     "streaming.state.waiting": "tests/spark/test_waiting.py",
