@@ -128,11 +128,25 @@ def test_the_driver_with_executors_asks_for_a_line_that_can_be_had(
     assert f"--image={pod['containers'][0]['image']}" in arguments
     result = CliRunner().invoke(app, ["submit-args", "--config", str(BASE / "config.toml"), *arguments])
     assert result.exit_code == 0, result.output
-    (claim,) = [each["persistentVolumeClaim"]["claimName"] for each in driver["volumes"]]
+    volumes = {each["name"]: each for each in driver["volumes"]}
+    claim = volumes["state"]["persistentVolumeClaim"]["claimName"]
     assert claim == manifest(EXECUTORS / "state.yaml")["metadata"]["name"]
     assert f"options.claimName={claim}" in result.output
     assert f"local://{IMAGE_HOME}/jars/" in result.output
+    (generated,) = manifest(EXECUTORS / "kustomization.yaml")["configMapGenerator"]
+    assert volumes["executor"]["configMap"]["name"] == generated["name"]
+    at = next(each["mountPath"] for each in container["volumeMounts"] if each["name"] == "executor")
+    assert f"podTemplateFile={at}/{generated['files'][0]} " in result.output
     assert f"mount.path={load(BASE / 'config.toml').state.dir}" in result.output
+
+
+def test_an_executor_may_do_no_more_than_the_driver(pod: dict[str, Any]) -> None:
+    executor = manifest(EXECUTORS / "executor.yaml")
+    assert executor["spec"]["securityContext"] == pod["securityContext"]
+    assert executor["spec"]["containers"][0]["securityContext"] == pod["containers"][0]["securityContext"]
+    assert not executor["spec"]["automountServiceAccountToken"]
+    budget = manifest(BASE / "poddisruptionbudget.yaml")["spec"]["selector"]["matchLabels"]
+    assert budget.items() <= executor["metadata"]["labels"].items()
 
 
 def test_hadolint_finds_nothing_in_the_dockerfile() -> None:
