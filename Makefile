@@ -65,6 +65,10 @@ check: setup ## Lint, format, types, import rules
 	@$(BIN)/mypy
 	@$(BIN)/lint-imports
 
+.PHONY: dist
+dist: setup ## Build what a Spark cluster needs into dist/: wheel, packed environment, jars
+	@VENV_PACK=$(CURDIR)/$(BIN)/venv-pack deploy/dist.sh dist
+
 .PHONY: format
 format: setup ## Format the code
 	@$(BIN)/ruff check --fix --quiet . || true

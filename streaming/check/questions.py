@@ -251,6 +251,9 @@ def jars(settings: Settings) -> str:
     """Whether the connector and, for checkpoints on S3, S3A are there, without fetching them."""
     wanted = [artifacts.connector(version("pyspark"))]
     wanted += artifacts.S3A if is_on_s3(settings.checkpoints.dir) else ()
+    if folder := artifacts.folder():
+        artifacts.found(wanted)
+        return f"{len(wanted)} in {folder}"
     folder = ivy.default_cache()
     missing = [each for each in wanted if not (folder / each.file_name).is_file()]
     if missing:

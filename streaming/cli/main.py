@@ -14,6 +14,7 @@ from streaming.cli.pause import pause, resume
 from streaming.cli.receipts import receipts
 from streaming.cli.request import request
 from streaming.cli.service import jars, run
+from streaming.cli.submit import submit_args
 from streaming.cli.undo import undo
 from streaming.terminal import say
 
@@ -31,6 +32,7 @@ ORDER_OF_USE = (
     "pause",
     "resume",
     "jars",
+    "submit-args",
     "sandbox",
     "cluster",
 )
@@ -49,7 +51,7 @@ app = typer.Typer(
     rich_markup_mode="markdown",
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-for command in (check, audit, explain, run, request, receipts, backlog, undo, accept, pause, resume, jars):
+for command in (check, audit, explain, run, request, receipts, backlog, undo, accept, pause, resume, jars, submit_args):
     app.command()(command)
 app.add_typer(dlq.app, name="dlq")
 app.add_typer(sandbox.app, name="sandbox")

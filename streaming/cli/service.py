@@ -1,5 +1,6 @@
 """`ledger-reaper run` and `jars`."""
 
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -22,12 +23,24 @@ def run(
     app.run(settings, lambda: jars_for(settings), until_idle=until_idle)
 
 
-def jars(config: OptionalConfig = None) -> None:
+def jars(
+    config: OptionalConfig = None,
+    to: Annotated[
+        Path | None,
+        typer.Option("--to", help="Copy the jars of every configuration into this folder, with SHA512SUMS"),
+    ] = None,
+) -> None:
     """Print the jars for spark-submit's --jars, and fetch those that are not in the cache.
 
     Without a configuration, the command prints what every service needs. Checkpoints on S3 need two jars more.
+    A service that is started with LEDGER_REAPER_JARS=<folder> takes its jars from there, and fetches none.
     """
-    from streaming.spark.session import fetched_jars
+    from streaming.spark.jars import copied
+    from streaming.spark.session import fetched_jars, fetches_logged
 
-    found = fetched_jars(settings_of(config))
-    say(",".join(str(jar) for jar in (*found.everywhere, *found.driver)))
+    if to is not None:
+        names = copied(to, fetches_logged())
+    else:
+        found = fetched_jars(settings_of(config))
+        names = [*found.everywhere, *found.driver]
+    say(",".join(map(str, names)))

@@ -58,7 +58,7 @@ class MissingOnes:
         """Return what the owners still refer to after the last look. Raises UnavailableError, as the loader does."""
         condition = (ds.field(c.CHUNK) == chunk) & (ds.field(c.REASON) == str(Reason.KEPT_AND_GONE))
         wanted = [c.REFERENCE_KEY, c.LEDGER_ID, c.LEDGER_TYPE, c.UUID, c.AT_MS]
-        kept = list(rows(self.state_dir, condition, columns=wanted))
+        kept: Sequence[_Row] = list(rows(self.state_dir, condition, columns=wanted))
         ours = self._ours(kept)
         kept = _bounded(sorted(kept, key=lambda row: _identity(row) not in ours))
         missing = Missing()

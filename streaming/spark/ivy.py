@@ -81,14 +81,19 @@ def locked(path: Path) -> Iterator[None]:
 
 def verify(path: Path, artifact: Artifact) -> None:
     """Raise ReaperError, and remove the file, unless its SHA-512 is the recorded one."""
-    with path.open("rb") as handle:
-        found = hashlib.file_digest(handle, "sha512").hexdigest()
+    found = sha512_of(path)
     if found != artifact.sha512:
         path.unlink()
         raise ReaperError(
             f"{artifact.file_name} has SHA-512 {found[:16]}..., expected {artifact.sha512[:16]}...; it was removed. "
             "Try again; if it happens twice, the repository has another file than the one that was tested."
         )
+
+
+def sha512_of(path: Path) -> str:
+    """The SHA-512 of a file, in hexadecimal."""
+    with path.open("rb") as handle:
+        return hashlib.file_digest(handle, "sha512").hexdigest()
 
 
 def _missing(artifacts: Sequence[Artifact], folder: Path) -> list[Artifact]:

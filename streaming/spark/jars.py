@@ -1,9 +1,19 @@
-"""The Java archives that the program needs, each with its SHA-512; streaming.spark.ivy fetches them."""
+"""The Java archives that the program needs, each with its SHA-512.
 
+They come from the folder that LEDGER_REAPER_JARS names, if it names one; otherwise streaming.spark.ivy fetches them.
+"""
+
+import os
+import shutil
+from collections.abc import Sequence
 from pathlib import Path
 
 from streaming.errors import ConfigError
-from streaming.spark.ivy import Artifact, Progress, fetch
+from streaming.spark.ivy import Artifact, Progress, fetch, sha512_of
+
+# This variable names a folder that has them all (`ledger-reaper jars --to` makes one): then nothing is fetched.
+FOLDER_VARIABLE = "LEDGER_REAPER_JARS"
+SUMS = "SHA512SUMS"
 
 # The connector is a Scala 2.12 build for one Spark line: another Spark minor needs another coordinate here.
 CONNECTORS = {
@@ -40,12 +50,46 @@ S3A = (
 )
 
 
-def jars(cache: Path | None = None, progress: Progress | None = None, spark: str | None = None) -> list[Path]:
-    """The connector's jar for a Spark version (default: the installed one), fetched if missing.
+def jars(*, progress: Progress | None = None, provided: Path | None = None) -> list[Path]:
+    """The connector's jar for the installed Spark. Raises what connector() and found() raise."""
+    return found([connector(_installed_spark())], progress=progress, provided=provided)
 
-    Raises ConfigError if no connector is known for that version, UnavailableError if they can't be fetched.
+
+def folder() -> Path | None:
+    """The folder that FOLDER_VARIABLE names; None if it names none."""
+    named = os.environ.get(FOLDER_VARIABLE)
+    return Path(named).absolute() if named else None
+
+
+def found(
+    artifacts: Sequence[Artifact], *, progress: Progress | None = None, provided: Path | None = None
+) -> list[Path]:
+    """The paths of these artifacts: in the folder that FOLDER_VARIABLE names, in `provided`, or fetched into the cache.
+
+    Raises ConfigError if such a folder lacks one or has another file than the one that was tested, UnavailableError if
+    they can't be fetched.
     """
-    return fetch([connector(spark or _installed_spark())], cache=cache, progress=progress)
+    there = folder() or provided
+    if there is None:
+        return fetch(artifacts, progress=progress)
+    paths = [there / artifact.file_name for artifact in artifacts]
+    for path, artifact in zip(paths, artifacts, strict=True):
+        if not path.is_file() or sha512_of(path) != artifact.sha512:
+            raise ConfigError(
+                f"{there} has no {path.name} as this version needs it: make the folder with `ledger-reaper jars --to`, "
+                f"or name none in {FOLDER_VARIABLE}"
+            )
+    return paths
+
+
+def copied(into: Path, progress: Progress | None = None) -> list[Path]:
+    """Copy all archives that any configuration needs into a folder, beside a file of their SHA-512."""
+    artifacts = [connector(_installed_spark()), *S3A]
+    into.mkdir(parents=True, exist_ok=True)
+    copies = [Path(shutil.copy(path, into)) for path in found(artifacts, progress=progress)]
+    sums = "".join(f"{artifact.sha512}  {artifact.file_name}\n" for artifact in artifacts)
+    (into / SUMS).write_text(sums, encoding="utf-8")
+    return copies
 
 
 def connector(spark_version: str) -> Artifact:

@@ -78,7 +78,12 @@ def start(settings: Settings, jars: Jars, *, with_streams: bool = True) -> Spark
 
 
 def _own_conf(settings: Settings, jars: Jars) -> dict[str, str]:
-    """What a JVM of our own is started with."""
+    """What a JVM of our own is started with. Raises ConfigError for a master whose workers are on other machines."""
+    if not submitted.is_local(settings.spark.master):
+        raise ConfigError(
+            f"spark.master is {settings.spark.master}: on a cluster spark-submit starts this command, and "
+            "`ledger-reaper submit-args` prints the line"
+        )
     local_dir = _local_dir(settings)
     # the variable, since Spark warns of spark.local.dir at each start
     os.environ["SPARK_LOCAL_DIRS"] = str(local_dir)
@@ -149,10 +154,18 @@ def jars_for(settings: Settings) -> Jars:
     return Jars() if submitted.is_submitted() else fetched_jars(settings)
 
 
-def fetched_jars(settings: Settings) -> Jars:
-    """The connector, and S3A for checkpoints on S3; fetched into the user's cache if missing."""
+def fetched_jars(settings: Settings, provided: Path | None = None) -> Jars:
+    """The connector, and S3A for checkpoints on S3: of a folder that has them, or fetched into the user's cache."""
     from streaming.spark import jars as artifacts
 
+    progress = fetches_logged()
+    on_s3 = artifacts.S3A if is_on_s3(settings.checkpoints.dir) else ()
+    driver = artifacts.found(on_s3, progress=progress, provided=provided)
+    return Jars(artifacts.jars(progress=progress, provided=provided), driver)
+
+
+def fetches_logged() -> ivy.Progress:
+    """Progress that logs each fetch when it begins."""
     logged: set[str] = set()
 
     def log_once(what: str, _done: int, total: int) -> None:
@@ -160,8 +173,7 @@ def fetched_jars(settings: Settings) -> Jars:
             logged.add(what)
             log.info("%s (%s MB, once)", what, total // 1_000_000)
 
-    driver = ivy.fetch(artifacts.S3A, progress=log_once) if is_on_s3(settings.checkpoints.dir) else ()
-    return Jars(artifacts.jars(progress=log_once), driver)
+    return log_once
 
 
 def _log_configuration() -> str:

@@ -39,6 +39,11 @@ def is_submitted() -> bool:
     return _GATEWAY_PORT in os.environ
 
 
+def is_local(master: str) -> bool:
+    """Whether a master has its executors on the driver's own machine."""
+    return master.startswith("local")
+
+
 def given() -> dict[str, str]:
     """What spark-submit was given, from --conf, other options and properties files alike."""
     from pyspark import SparkConf, SparkContext
@@ -81,6 +86,6 @@ def completed(ours: Mapping[str, str], given: Mapping[str, str]) -> dict[str, st
     if wrong:
         raise ConfigError("\n".join(["spark-submit was given options with which it is not safe to run:", *wrong]))
     driver = {}
-    if given.get("spark.master", "").startswith("local"):  # executors on other machines have to reach the driver
+    if is_local(given.get("spark.master", "")):  # executors on other machines have to reach the driver
         driver = {"spark.driver.host": LOOPBACK, "spark.driver.bindAddress": LOOPBACK}
     return {key: value for key, value in {**ours, **driver}.items() if key not in given}

@@ -89,7 +89,6 @@ COVERED = {
     "streaming.sandbox.shell": "tests/integration/test_cluster.py",
     "streaming.sandbox.topics": "tests/integration/test_cluster.py",
     "streaming.schemas": "tests/unit/state/test_receipts.py",
-    "streaming.spark.jars": "tests/unit/spark/test_ivy.py",
     "streaming.adapters.s3.overwriting": "tests/contract/test_overwriting.py",
     "streaming.config.stores": "tests/unit/spark/test_s3a.py",
     "streaming.coordination.overwriting": "tests/contract/test_overwriting.py",

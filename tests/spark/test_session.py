@@ -7,6 +7,10 @@ from pathlib import Path
 
 import pytest
 
+from streaming.config.load import load
+from streaming.errors import ConfigError
+from streaming.spark.session import Jars, start
+
 START = """
 import signal, sys
 from pathlib import Path
@@ -134,6 +138,13 @@ def test_the_ui_listens_where_the_configuration_says_and_nobody_ends_a_job_there
     host, *seen = done.stdout.splitlines()
     assert host == ("at 127.0.0.2" if "127.0.0.2" in chosen else "at 127.0.0.1")
     assert seen == [*expected, "jobs/ active no kill", "stages/ active no kill", "runs on"]
+
+
+def test_a_master_with_workers_elsewhere_is_left_to_spark_submit(tmp_path: Path) -> None:
+    config = tmp_path / "config.toml"
+    config.write_text('[spark]\nmaster = "spark://head:7077"\n')
+    with pytest.raises(ConfigError, match="submit-args"):
+        start(load(config), Jars(), with_streams=False)
 
 
 SUBMITTED = """

@@ -1,0 +1,75 @@
+"""`ledger-reaper submit-args`."""
+
+import shlex
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from streaming.cli.options import Config, Json, settings_of
+from streaming.terminal import say, say_json
+
+
+def submit_args(  # noqa: PLR0913  one parameter an option: that is what typer reads
+    config: Config,
+    *,
+    command: Annotated[
+        list[str] | None, typer.Argument(help="The command that is to run there, with its options (behind `--`)")
+    ] = None,
+    master: Annotated[str, typer.Option("--master", help="Master of Spark", show_default="spark.master")] = "",
+    deploy_mode: Annotated[
+        str, typer.Option("--deploy-mode", help="Where the driver runs: client, cluster")
+    ] = "client",
+    dist: Annotated[Path, typer.Option("--dist", help="Folder that `make dist` built")] = Path("dist"),
+    image: Annotated[str, typer.Option("--image", help="Container image, for Kubernetes")] = "",
+    secret: Annotated[
+        str, typer.Option("--secret", help="Secret of Kubernetes with the files that the configuration names")
+    ] = "",
+    driver_host: Annotated[
+        str, typer.Option("--driver-host", help="Address at which executors reach the driver", show_default="Spark's")
+    ] = "",
+    conf: Annotated[list[str] | None, typer.Option("--conf", help="Further property of Spark (key=value)")] = None,
+    unless_local: Annotated[
+        bool, typer.Option("--unless-local", help="Print nothing if the master is a local one")
+    ] = False,
+    as_json: Json = False,
+) -> None:
+    """Print the spark-submit line that runs the service on a Spark cluster, with what `make dist` built.
+
+    The line holds no secret: driver and executors read the files that the configuration names. Standard error says
+    which files and folders every host must have.
+    """
+    settings = settings_of(config)
+    from streaming.config.stores import is_on_s3
+    from streaming.spark.session import fetched_jars
+    from streaming.spark.submission import Submission, arguments, secret_files
+    from streaming.spark.submitted import is_local
+
+    chosen = master or settings.spark.master
+    if unless_local and is_local(chosen):
+        return
+    built = dist / "jars"
+    jars = fetched_jars(settings, built.absolute() if built.is_dir() and not image else None)
+    wanted = Submission(
+        settings,
+        config,
+        (*jars.everywhere, *jars.driver),
+        chosen,
+        deploy_mode,
+        dist,
+        image,
+        secret,
+        driver_host,
+        conf or (),
+        command or ("run",),
+    )
+    line = arguments(wanted)
+    if as_json:
+        say_json(line)
+    else:
+        say(shlex.join(line))
+    if not wanted.is_local:
+        if not is_on_s3(settings.state.dir):
+            say(f"Every host needs state.dir, as one and the same: {settings.state.dir}", err=True)
+        for path in [] if secret else secret_files(settings):
+            say(f"Every host needs this file: {path}", err=True)

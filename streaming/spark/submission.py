@@ -1,0 +1,209 @@
+"""What to give to spark-submit, for a configuration: on one machine, or on a cluster with what `make dist` builds.
+
+1. Workers have Spark, Python 3.11 and Java. All else of ours comes with the archive (or is in the image), and no task
+   needs anything of the driver's disk.
+2. A secret is never part of the line, and never a property of Spark, which its UI shows. Executors read secrets where
+   the driver does: in the files that the configuration names, which every host must have at the same place.
+3. Nothing here says on which address the driver listens, but for a local master, unless the caller does.
+"""
+
+import os
+import re
+import sys
+import tomllib
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import pyspark
+
+from streaming.config.load import CONF
+from streaming.config.sections import path_keys
+from streaming.config.settings import Settings
+from streaming.config.stores import is_on_s3
+from streaming.errors import ConfigError
+from streaming.spark.submitted import EVERYWHERE, is_local
+from streaming.spark.worker_daemon import __name__ as _DAEMON
+
+ENVIRONMENT = "environment.tar.gz"  # deploy/dist.sh makes it
+IMAGE_HOME = "/opt/ledger-reaper"  # where deploy/Dockerfile installs
+_UNPACKED = "environment"
+_APPLICATION = Path(__file__).parents[1] / "__main__.py"
+_LOG = "log4j2.properties"
+# Keys for Kubernetes name its secrets, and hold none.
+_LOOKS_SECRET = re.compile(r"secret|password|passwd|token|credential|access[._]?key", re.IGNORECASE)
+_ONLY_NAMES = "spark.kubernetes."
+_PROFILES = ("AWS_SHARED_CREDENTIALS_FILE", "AWS_CREDENTIAL_PROFILES_FILE")
+
+
+@dataclass(frozen=True, slots=True)
+class Submission:
+    """What the caller chose; settings and config belong together.
+
+    dist: the folder that deploy/dist.sh built. image: a container image, for Kubernetes; it has all that dist has.
+    secret: the secret of Kubernetes whose keys are the files of secret_files(). driver_host: the address at which
+    executors reach the driver; Spark finds one by itself where it is empty. conf: further properties of Spark.
+    """
+
+    settings: Settings
+    config: Path
+    jars: Sequence[Path]
+    master: str
+    deploy_mode: str = "client"
+    dist: Path = Path("dist")
+    image: str = ""
+    secret: str = ""
+    driver_host: str = ""
+    conf: Sequence[str] = ()
+    command: Sequence[str] = ("run",)
+
+    @property
+    def is_local(self) -> bool:
+        """Whether the executors are threads of the driver."""
+        return is_local(self.master)
+
+    @property
+    def in_cluster(self) -> bool:
+        """Whether the driver, too, runs on a host of the cluster."""
+        return self.deploy_mode == "cluster"
+
+
+def secret_files(settings: Settings) -> list[str]:
+    """The files with credentials and certificates that driver and executors read."""
+    sections = ((name, getattr(settings, name)) for name in type(settings).model_fields)
+    values = (getattr(section, key) for _, section in sections for key in path_keys(type(section)) if "_file" in key)
+    return [value for value in values if value]
+
+
+def arguments(wanted: Submission, environment: Mapping[str, str] = os.environ) -> list[str]:
+    """The command line. Raises ConfigError for what can't work, or would show a secret."""
+    if faults := list(_faults(wanted, environment)):
+        raise ConfigError("\n".join(["there is no such line:", *(f"  {fault}" for fault in faults)]))
+    application = f"local://{_in_image(_APPLICATION)}" if wanted.image and wanted.in_cluster else str(_APPLICATION)
+    config = wanted.config.name if wanted.in_cluster else str(wanted.config.absolute())
+    return [
+        *_variables(wanted, environment),
+        _spark_submit(environment),
+        *("--master", wanted.master, "--deploy-mode", wanted.deploy_mode),
+        *("--name", f"ledger-reaper {wanted.settings.service.name}"),
+        *("--properties-file", str(CONF / "spark-defaults.conf")),
+        *("--driver-memory", wanted.settings.spark.driver_memory),
+        *("--driver-java-options", _java_options(wanted)),
+        *_files(wanted),
+        *(part for key, value in _conf(wanted, environment).items() for part in ("--conf", f"{key}={value}")),
+        *(part for each in wanted.conf for part in ("--conf", each)),
+        application,
+        *wanted.command,
+        *("--config", config),
+    ]
+
+
+def _faults(wanted: Submission, environment: Mapping[str, str]) -> Iterator[str]:
+    if wanted.deploy_mode not in ("client", "cluster"):
+        yield f"a deploy mode is client or cluster, not {wanted.deploy_mode}"
+    if wanted.in_cluster and (wanted.is_local or wanted.master.startswith("spark://")):
+        yield f"Spark has no deploy mode cluster for Python on {wanted.master}"
+    if not (wanted.is_local or wanted.image or (wanted.dist / ENVIRONMENT).is_file()):
+        yield f"{wanted.dist} has no {ENVIRONMENT} for the workers: build it with `make dist`, and name it with --dist"
+    yield from _faults_of_kubernetes(wanted)
+    for each in wanted.conf:
+        yield from _faults_of_a_property(*each.split("=", 1))
+    if wanted.in_cluster:
+        yield from _faults_of_a_distant_driver(wanted.config, environment)
+
+
+def _faults_of_kubernetes(wanted: Submission) -> Iterator[str]:
+    if wanted.master.startswith("k8s://"):
+        if not wanted.image:
+            yield "Kubernetes needs a container image: --image"
+        if wanted.secret and len({Path(each).parent for each in secret_files(wanted.settings)}) != 1:
+            yield "--secret needs the configuration to name files for its secrets, all in one folder"
+    elif wanted.image or wanted.secret:
+        yield f"--image and --secret are for Kubernetes, and not for {wanted.master}"
+
+
+def _faults_of_a_property(key: str, value: str = "") -> Iterator[str]:
+    if not value:
+        yield f"--conf takes key=value, and not {key}"
+    elif _LOOKS_SECRET.search(key) and not key.startswith(_ONLY_NAMES):
+        yield f"{key}: whoever opens Spark's UI or lists processes would see its value; name a file instead"
+
+
+def _faults_of_a_distant_driver(config: Path, environment: Mapping[str, str]) -> Iterator[str]:
+    own, defaults = (tomllib.loads(each.read_text(encoding="utf-8")) for each in (config, CONF / "default.toml"))
+    for name, field in Settings.model_fields.items():
+        for key in path_keys(field.annotation):
+            value = {**defaults[name], **own.get(name, {})}[key]
+            if value and "://" not in value and not Path(value).is_absolute():
+                yield f"{name}.{key} {value}: the driver starts in a folder that goes with it; write the full path"
+    for name in sorted(environment):
+        if name.startswith("LEDGER_REAPER__"):
+            yield f"{name}: a driver in the cluster does not get this variable; write it into the configuration"
+
+
+def _variables(wanted: Submission, environment: Mapping[str, str]) -> list[str]:
+    """The environment of spark-submit's own JVM: where its UI listens, and its scratch folder."""
+    found = {}
+    spark = wanted.settings.spark
+    # Spark takes this address for the driver's, too, unless it is told the driver's
+    if spark.ui_address not in EVERYWHERE and (wanted.is_local or wanted.driver_host):
+        found["SPARK_LOCAL_IP"] = spark.ui_address
+    if spark.local_dir:
+        found["SPARK_LOCAL_DIRS"] = spark.local_dir
+    if is_on_s3(wanted.settings.checkpoints.dir) and _PROFILES[0] in environment:
+        found[_PROFILES[1]] = environment[_PROFILES[0]]
+    if wanted.in_cluster or not found:
+        return []
+    return ["env", *(f"{key}={value}" for key, value in found.items())]
+
+
+def _spark_submit(environment: Mapping[str, str]) -> str:
+    # not the one in the environment's own bin: it asks whatever python3 is on the PATH where Spark is
+    home = environment.get("SPARK_HOME") or Path(pyspark.__file__).parent
+    return str(Path(home) / "bin" / "spark-submit")
+
+
+def _java_options(wanted: Submission) -> str:
+    log = _LOG if wanted.in_cluster and not wanted.image else str(CONF / _LOG)
+    log = _in_image(Path(log)) if wanted.in_cluster and wanted.image else log
+    options = ("-Xss8m", f'"-Dlog4j2.configurationFile={log}"', "-XX:-UsePerfData", wanted.settings.spark.java_options)
+    return " ".join(each for each in options if each)
+
+
+def _files(wanted: Submission) -> Iterator[str]:
+    jars = [f"local://{IMAGE_HOME}/jars/{jar.name}" if wanted.image else str(jar) for jar in wanted.jars]
+    yield from ("--jars", ",".join(jars))
+    if not (wanted.is_local or wanted.image):
+        yield from ("--archives", f"{(wanted.dist / ENVIRONMENT).absolute()}#{_UNPACKED}")
+    if wanted.in_cluster:
+        shipped = [wanted.config.absolute()] + ([] if wanted.image else [CONF / _LOG])
+        yield from ("--files", ",".join(map(str, shipped)))
+
+
+def _conf(wanted: Submission, environment: Mapping[str, str]) -> dict[str, str]:
+    if wanted.is_local:
+        return {"spark.pyspark.python": sys.executable, "spark.pyspark.driver.python": sys.executable}
+    python = f"{IMAGE_HOME}/venv/bin/python" if wanted.image else f"./{_UNPACKED}/bin/python"
+    conf = {
+        "spark.pyspark.python": python,
+        "spark.pyspark.driver.python": python if wanted.in_cluster else sys.executable,
+        "spark.python.daemon.module": _DAEMON,
+    }
+    if wanted.driver_host:
+        conf["spark.driver.host"] = wanted.driver_host
+        conf["spark.driver.bindAddress"] = wanted.driver_host
+    if wanted.image:
+        conf["spark.kubernetes.container.image"] = wanted.image
+    if wanted.secret:
+        folder = Path(secret_files(wanted.settings)[0]).parent
+        for role in ("driver", "executor") if wanted.in_cluster else ("executor",):
+            conf[f"spark.kubernetes.{role}.secrets.{wanted.secret}"] = str(folder)
+    if _PROFILES[0] in environment:  # a path, and no secret
+        conf[f"spark.executorEnv.{_PROFILES[0]}"] = environment[_PROFILES[0]]
+    return conf
+
+
+def _in_image(path: Path) -> str:
+    """Where a file of this installation is in the image."""
+    packages = CONF.parent
+    return f"{IMAGE_HOME}/venv/lib/python3.11/site-packages/{path.relative_to(packages)}"

@@ -1,0 +1,240 @@
+"""What deploy/ has for containers, Kubernetes and systemd: the formats' own tools take it, and it fits the program.
+
+No image is built and no cluster asked; tests/integration/test_dist.py runs the steps of the image.
+"""
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import kubernetes_validate
+import pytest
+import yaml
+from typer.testing import CliRunner
+
+from streaming.cli.main import app
+from streaming.config.load import load
+from streaming.config.settings import Settings
+from streaming.spark import jars as artifacts
+from streaming.spark.submission import IMAGE_HOME, secret_files
+
+DEPLOY = Path(__file__).parents[2] / "deploy"
+BASE, EXECUTORS = DEPLOY / "kubernetes" / "base", DEPLOY / "kubernetes" / "executors"
+# kinds that Kubernetes knows only where somebody has added them, and files that are parts of others
+_NOT_KUBERNETES = {"PodMonitor", "Kustomization"}
+BIN = Path(sys.executable).parent
+
+
+def manifest(path: Path) -> dict[str, Any]:
+    (document,) = yaml.safe_load_all(path.read_text(encoding="utf-8"))
+    assert isinstance(document, dict)
+    return document
+
+
+MANIFESTS = sorted(DEPLOY.glob("kubernetes/*/*.yaml"))
+WHOLE = [path for path in MANIFESTS if manifest(path)["kind"] not in _NOT_KUBERNETES and path.name != "driver.yaml"]
+
+
+@pytest.mark.parametrize("path", WHOLE, ids=lambda path: path.name)
+@pytest.mark.parametrize("version", ["1.29", "1.34"])
+def test_kubernetes_knows_every_field(path: Path, version: str) -> None:
+    kubernetes_validate.validate(manifest(path), version, strict=True)
+
+
+def test_a_kustomization_names_every_file_beside_it() -> None:
+    for folder in (BASE, EXECUTORS):
+        whole = manifest(folder / "kustomization.yaml")
+        named = {*whole["resources"], *(each["path"] for each in whole.get("patches", ()))}
+        named |= {name for each in whole.get("configMapGenerator", ()) for name in each["files"]}
+        here = {path.name for path in folder.iterdir()} - {"kustomization.yaml"}
+        assert {each for each in named if (folder / each).is_file()} == here
+        assert all((folder / each).exists() for each in named)
+
+
+@pytest.fixture
+def pod() -> dict[str, Any]:
+    spec: dict[str, Any] = manifest(BASE / "statefulset.yaml")["spec"]["template"]["spec"]
+    return spec
+
+
+@pytest.fixture
+def settings() -> Settings:
+    return load(BASE / "config.toml")
+
+
+def mounts(pod: dict[str, Any]) -> dict[str, str]:
+    return {each["mountPath"]: each["name"] for each in pod["containers"][0]["volumeMounts"]}
+
+
+def test_the_pod_may_do_nothing_that_it_does_not_need(pod: dict[str, Any]) -> None:
+    (container,) = pod["containers"]
+    assert pod["securityContext"]["runAsNonRoot"]
+    assert container["securityContext"] == {
+        "readOnlyRootFilesystem": True,
+        "allowPrivilegeEscalation": False,
+        "capabilities": {"drop": ["ALL"]},
+    }
+    assert not pod["automountServiceAccountToken"]
+    assert f"--uid {pod['securityContext']['runAsUser']} " in (DEPLOY / "Dockerfile").read_text()
+
+
+def test_all_that_the_service_writes_and_reads_is_mounted(pod: dict[str, Any], settings: Settings) -> None:
+    mounted, volumes = mounts(pod), {each["name"]: each for each in pod["volumes"]}
+    claims = {each["metadata"]["name"] for each in manifest(BASE / "statefulset.yaml")["spec"]["volumeClaimTemplates"]}
+    assert set(mounted.values()) == {*volumes, *claims}
+    for location in (settings.state.dir, settings.checkpoints.dir):
+        (name,) = [name for path, name in mounted.items() if Path(location).is_relative_to(path)]
+        assert name in claims
+    assert {str(Path(each).parent) for each in secret_files(settings)} <= set(mounted)
+    assert "secret" in volumes[mounted["/etc/ledger-reaper/secrets"]]
+    assert "emptyDir" in volumes[mounted["/tmp"]]
+    named = "LEDGER_REAPER_CONFIG=/etc/ledger-reaper/config.toml"
+    assert named in (DEPLOY / "Dockerfile").read_text()
+    assert mounted["/etc/ledger-reaper/config.toml"] == "config"
+
+
+def test_probes_and_prometheus_ask_where_the_service_answers(pod: dict[str, Any], settings: Settings) -> None:
+    (container,) = pod["containers"]
+    (port,) = container["ports"]
+    assert port["containerPort"] == settings.metrics.port
+    assert settings.metrics.address == "0.0.0.0"
+    for probe in ("startupProbe", "livenessProbe", "readinessProbe"):
+        assert container[probe]["httpGet"] == {"path": "/metrics", "port": port["name"]}
+    (endpoint,) = manifest(BASE / "podmonitor.yaml")["spec"]["podMetricsEndpoints"]
+    assert (endpoint["port"], endpoint["path"]) == (port["name"], "/metrics")
+    labels = manifest(BASE / "statefulset.yaml")["spec"]["template"]["metadata"]["labels"]
+    for name in ("podmonitor", "poddisruptionbudget", "service"):
+        selector = manifest(BASE / f"{name}.yaml")["spec"]["selector"]
+        assert selector.get("matchLabels", selector).items() <= labels.items()
+
+
+def test_the_pod_has_the_memory_that_its_java_needs(pod: dict[str, Any], settings: Settings) -> None:
+    assert settings.spark.driver_memory == "2g"
+    assert pod["containers"][0]["resources"]["limits"]["memory"] == "4Gi"
+
+
+def test_the_driver_with_executors_asks_for_a_line_that_can_be_had(
+    pod: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(artifacts, "jars", lambda **_: [Path("/cache/connector.jar")])
+    driver = manifest(EXECUTORS / "driver.yaml")["spec"]["template"]["spec"]
+    (container,) = driver["containers"]
+    first, *arguments = container["args"]
+    assert first == "start"
+    assert f"--image={pod['containers'][0]['image']}" in arguments
+    result = CliRunner().invoke(app, ["submit-args", "--config", str(BASE / "config.toml"), *arguments])
+    assert result.exit_code == 0, result.output
+    volumes = {each["name"]: each for each in driver["volumes"]}
+    claim = volumes["state"]["persistentVolumeClaim"]["claimName"]
+    assert claim == manifest(EXECUTORS / "state.yaml")["metadata"]["name"]
+    assert f"options.claimName={claim}" in result.output
+    assert f"local://{IMAGE_HOME}/jars/" in result.output
+    (generated,) = manifest(EXECUTORS / "kustomization.yaml")["configMapGenerator"]
+    assert volumes["executor"]["configMap"]["name"] == generated["name"]
+    at = next(each["mountPath"] for each in container["volumeMounts"] if each["name"] == "executor")
+    assert f"podTemplateFile={at}/{generated['files'][0]} " in result.output
+    assert f"mount.path={load(BASE / 'config.toml').state.dir}" in result.output
+
+
+def test_an_executor_may_do_no_more_than_the_driver(pod: dict[str, Any]) -> None:
+    executor = manifest(EXECUTORS / "executor.yaml")
+    assert executor["spec"]["securityContext"] == pod["securityContext"]
+    assert executor["spec"]["containers"][0]["securityContext"] == pod["containers"][0]["securityContext"]
+    assert not executor["spec"]["automountServiceAccountToken"]
+    budget = manifest(BASE / "poddisruptionbudget.yaml")["spec"]["selector"]["matchLabels"]
+    assert budget.items() <= executor["metadata"]["labels"].items()
+
+
+def test_hadolint_finds_nothing_in_the_dockerfile() -> None:
+    done = subprocess.run([BIN / "hadolint", DEPLOY / "Dockerfile"], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout) == (0, "")
+
+
+def test_the_image_is_made_of_what_the_tested_steps_install_and_runs_as_nobody() -> None:
+    text = (DEPLOY / "Dockerfile").read_text()
+    runs = re.findall(r"^RUN (.+)", text, re.MULTILINE)
+    assert [each for each in runs if not each.startswith("apt-get ")] == [f"/source/deploy/install.sh {IMAGE_HOME}"]
+    assert f"COPY --from=build {IMAGE_HOME} {IMAGE_HOME}" in text
+    assert re.search(r"^USER 10001:10001$", text, re.MULTILINE)
+    for name in re.findall(rf"{IMAGE_HOME}/bin/(\w+)", text):
+        assert os.access(DEPLOY / name, os.X_OK)
+
+
+def test_shellcheck_finds_nothing_in_the_scripts() -> None:
+    scripts = [path for path in DEPLOY.iterdir() if path.is_file() and path.read_bytes().startswith(b"#!")]
+    assert len(scripts) == 6
+    done = subprocess.run([BIN / "shellcheck", *scripts], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout) == (0, "")
+
+
+@pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="this machine has no systemd-analyze")
+def test_systemd_takes_the_unit(tmp_path: Path) -> None:
+    text = (DEPLOY / "systemd" / "ledger-reaper.service").read_text()
+    assert f"ExecStart={IMAGE_HOME}/bin/start\n" in text
+    unit = tmp_path / "ledger-reaper.service"
+    unit.write_text(text.replace(f"ExecStart={IMAGE_HOME}/bin/start", f"ExecStart={DEPLOY}/start"))
+    done = subprocess.run(["systemd-analyze", "verify", unit], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout + done.stderr) == (0, "")
+
+
+JAVA = """#!/bin/sh
+for each in "$@"; do echo "$each"; done
+"""
+
+
+def test_the_entrypoint_starts_the_executor_that_spark_asks_for(tmp_path: Path) -> None:
+    java = tmp_path / "java"
+    java.write_text(JAVA)
+    java.chmod(0o755)
+    asked = {
+        "SPARK_DRIVER_URL": "spark://driver@10.0.0.7:1",
+        "SPARK_EXECUTOR_ID": "3",
+        "SPARK_EXECUTOR_CORES": "2",
+        "SPARK_EXECUTOR_MEMORY": "2g",
+        "SPARK_APPLICATION_ID": "app",
+        "SPARK_EXECUTOR_POD_IP": "10.0.0.8",
+        "SPARK_RESOURCE_PROFILE_ID": "0",
+        "SPARK_EXECUTOR_POD_NAME": "pod",
+        "SPARK_JAVA_OPT_0": "-Da=b c",
+        "SPARK_JAVA_OPT_1": "",
+        "SPARK_JAVA_OPT_2": "-Dd=e",
+    }
+    done = subprocess.run(
+        [DEPLOY / "entrypoint", "executor"],
+        capture_output=True,
+        text=True,
+        check=True,
+        env={"PATH": f"{tmp_path}:{os.environ['PATH']}"} | asked,
+    )
+    said = done.stdout.splitlines()
+    assert said[:4] == ["-Da=b c", "-Dd=e", "-Xms2g", "-Xmx2g"]
+    assert said[said.index("--driver-url") :] == [
+        *("--driver-url", "spark://driver@10.0.0.7:1", "--executor-id", "3", "--cores", "2", "--app-id", "app"),
+        *("--hostname", "10.0.0.8", "--resourceProfileId", "0", "--podName", "pod"),
+    ]
+    assert "org.apache.spark.scheduler.cluster.k8s.KubernetesExecutorBackend" in said
+
+
+@pytest.mark.parametrize(("answer", "code"), [("HTTP/1.0 200 OK", 0), ("HTTP/1.0 503 Service Unavailable", 1)])
+def test_healthy_is_who_answers_well(answer: str, code: int) -> None:
+    server = (
+        "import socket\ns = socket.create_server(('127.0.0.1', 0))\nprint(s.getsockname()[1], flush=True)\n"
+        f"c, _ = s.accept()\nc.recv(100)\nc.sendall(b'{answer}\\r\\n\\r\\n')\n"
+    )
+    with subprocess.Popen([sys.executable, "-c", server], stdout=subprocess.PIPE, text=True) as serving:
+        assert serving.stdout is not None
+        port = serving.stdout.readline().strip()
+        environment = os.environ | {"LEDGER_REAPER__METRICS__PORT": port}
+        done = subprocess.run([DEPLOY / "healthy"], env=environment, capture_output=True, check=False)
+    assert done.returncode == code
+
+
+def test_nobody_is_healthy_where_nobody_answers() -> None:
+    done = subprocess.run(
+        [DEPLOY / "healthy"], env=os.environ | {"LEDGER_REAPER__METRICS__PORT": "1"}, capture_output=True, check=False
+    )
+    assert done.returncode != 0

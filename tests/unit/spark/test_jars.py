@@ -1,0 +1,44 @@
+"""Archives from a folder that the operator names: nothing is fetched, and none is taken that was not tested."""
+
+import hashlib
+from pathlib import Path
+
+import pytest
+
+from streaming.errors import ConfigError
+from streaming.spark import jars as artifacts
+from streaming.spark.ivy import Artifact
+
+CONTENT = b"a jar"
+JAR = Artifact("org.example", "thing", "1.0", "jar", "", len(CONTENT), hashlib.sha512(CONTENT).hexdigest())
+
+
+@pytest.fixture(autouse=True)
+def _named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(artifacts.FOLDER_VARIABLE, str(tmp_path))
+    monkeypatch.setenv("JAVA_HOME", "/nowhere")  # whoever fetches fails
+
+
+def test_the_named_folder_is_taken_as_it_is(tmp_path: Path) -> None:
+    (tmp_path / "thing-1.0.jar").write_bytes(CONTENT)
+    assert artifacts.found([JAR]) == [tmp_path / "thing-1.0.jar"]
+
+
+@pytest.mark.parametrize("content", [None, b"another"])
+def test_a_folder_without_the_tested_file_is_refused_and_left_as_it_is(tmp_path: Path, content: bytes | None) -> None:
+    if content is not None:
+        (tmp_path / "thing-1.0.jar").write_bytes(content)
+    with pytest.raises(ConfigError, match="jars --to"):
+        artifacts.found([JAR])
+    assert [each.read_bytes() for each in tmp_path.iterdir()] == ([] if content is None else [content])
+
+
+def test_what_every_configuration_needs_is_copied_with_its_sums(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "thing-1.0.jar").write_bytes(CONTENT)
+    monkeypatch.setattr(artifacts, "S3A", ())
+    monkeypatch.setattr(artifacts, "CONNECTORS", dict.fromkeys(artifacts.CONNECTORS, JAR))
+    into = tmp_path / "into" / "jars"
+    assert artifacts.copied(into) == [into / "thing-1.0.jar"]
+    assert (into / "SHA512SUMS").read_text() == f"{JAR.sha512}  thing-1.0.jar\n"
