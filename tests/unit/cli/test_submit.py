@@ -7,7 +7,6 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from streaming.cli import submit
 from streaming.cli.main import app
 from streaming.spark import jars as artifacts
 
@@ -15,7 +14,6 @@ from streaming.spark import jars as artifacts
 @pytest.fixture
 def dist(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """What `make dist` builds, as far as the line looks at it."""
-    assert submit.submit_args
     monkeypatch.setattr(artifacts, "jars", lambda **_: [tmp_path / "a jar.jar"])
     (tmp_path / "environment.tar.gz").touch()
     return tmp_path
