@@ -57,7 +57,8 @@ def commit(checkpoint: str, number: int) -> None:
     begun, done = _newest(folder, "offsets"), _newest(folder, "commits")
     if number != begun or done not in (number - 1, number):
         raise SafetyError(
-            f"{shown(checkpoint)}: batch {number} is not the one to commit: {begun} was begun last, {done} committed last"
+            f"{shown(checkpoint)}: batch {number} is not the one to commit: {begun} was begun last, and {done} "
+            "committed last"
         )
     if done < number:
         folder.delete(f"commits/.{number}.crc")  # a checksum of what Spark had begun to write would not be ours
