@@ -362,24 +362,6 @@ MUTATIONS = (
         "",
     ),
     Mutation(
-        "a loss that may be ours stops everything",
-        "streaming/in_use/missing.py",
-        "return not self.ours and len(self.tenants) <= 1",
-        "return len(self.tenants) <= 1",
-    ),
-    Mutation(
-        "losses of several tenants stop everything",
-        "streaming/in_use/missing.py",
-        "return not self.ours and len(self.tenants) <= 1",
-        "return not self.ours",
-    ),
-    Mutation(
-        "tenants that lose something in turn stop everything",
-        "streaming/deletion/follow_up.py",
-        "return (held | missing.tenants.keys()) - PULSARS_TENANTS",
-        "return missing.tenants.keys() - PULSARS_TENANTS",
-    ),
-    Mutation(
         "what is missed is missed by its owner",
         SWEEP,
         "            if refers_to(references[one.key], one.job.request.ledger_id):\n",

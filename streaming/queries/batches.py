@@ -57,7 +57,7 @@ def commit(checkpoint: str, number: int) -> None:
     begun, done = _newest(folder, "offsets"), _newest(folder, "commits")
     if number != begun or done not in (number - 1, number):
         raise SafetyError(
-            f"{shown(checkpoint)}: batch {number} is not the one to commit: {begun} was begun last, {done} "
+            f"{shown(checkpoint)}: batch {number} is not the one to commit: {begun} was begun last, and {done} "
             "committed last"
         )
     if done < number:

@@ -30,7 +30,7 @@ from streaming.sandbox.cluster import Cluster
 from streaming.sandbox.ledgers import every_ledger
 from tests.integration.conftest import Deploy, killed_at_the_end, leak, new_topic, payload
 
-pytestmark = [pytest.mark.cluster, pytest.mark.slow]
+pytestmark = [pytest.mark.cluster, pytest.mark.long]
 
 ROOT = Path(__file__).parents[2]
 IMAGE = ("LICENSE", "README.md", "conf", "constraints.txt", "deploy", "pyproject.toml", "streaming", "udfs")
