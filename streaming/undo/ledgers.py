@@ -8,10 +8,10 @@ again. If one is away, it may still hold the entries, and would drop them withou
 believe a bookie that can't read what is surely there, either (streaming.undo.control).
 """
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
-from functools import reduce
+from functools import partial, reduce
 from operator import and_
 from typing import Any
 
@@ -238,7 +238,7 @@ def _with_data(
     if not back:
         return list(results)
     there = bookies.registered(store, settings.zookeeper.ledgers_root)
-    control = control_entries(settings, admin)
+    control = partial(control_entries, settings, admin)
     found = dict(zip((each.path for each in back), _readable(there, back, control), strict=True))
     # a second look, since a bookie that is busy answers as one that has lost the entries
     gone = [each for each in back if found[each.path] is False]
@@ -251,7 +251,7 @@ def _with_data(
 
 
 def _readable(
-    there: Mapping[str, str], results: Sequence[Result], control: Sequence[tuple[int, int]]
+    there: Mapping[str, str], results: Sequence[Result], control: Callable[[], Sequence[tuple[int, int]]]
 ) -> list[bool | None]:
     """Whether the first or the last entry of each can be read; None: nobody knows."""
     urls = tuple(dict.fromkeys(address for address in there.values() if address))

@@ -123,20 +123,29 @@ def test_a_bookie_must_read_what_is_surely_there_before_and_after(
 ) -> None:
     bookie.tell(READ, GONE)
     bookie.tell(OF_CONTROL, *control)
-    assert bookies.readable([bookie.url], [(5, 0)], [(CONTROL, 0)], timeout_seconds=5) == [answer]
+    assert bookies.readable([bookie.url], [(5, 0)], lambda: [(CONTROL, 0)], timeout_seconds=5) == [answer]
 
 
-def test_a_bookie_that_does_not_answer_is_not_asked_for_all_that_is_surely_there(bookie: HttpStub) -> None:
+def test_a_bookie_that_does_not_answer_is_waited_for_once_and_no_broker_is_asked(bookie: HttpStub) -> None:
+    def control() -> list[tuple[int, int]]:
+        pytest.fail("a broker may wait for the same bookie")
+
     bookie.tell(READ, Told(500, after_seconds=5))
-    control = [(ledger_id, 0) for ledger_id in range(CONTROL + 1, CONTROL + 9)]
     assert bookies.readable([bookie.url], [(5, 0)], control, timeout_seconds=0.2) == [None]
-    assert len(bookie.asked) == 2
+    assert len(bookie.asked) == 1
+
+
+def test_a_bookie_that_falls_silent_is_not_asked_for_all_that_is_surely_there(bookie: HttpStub) -> None:
+    bookie.tell(READ, GONE, Told(500, after_seconds=5))
+    control = [(ledger_id, 0) for ledger_id in range(CONTROL + 1, CONTROL + 9)]
+    assert bookies.readable([bookie.url], [(5, 0)], lambda: control, timeout_seconds=0.2) == [None]
+    assert len(bookie.asked) == 3
 
 
 def test_one_of_the_entries_that_are_surely_there_is_enough(bookie: HttpStub) -> None:
     bookie.tell(READ, GONE)
     bookie.tell(OF_CONTROL, THERE)
-    assert bookies.readable([bookie.url], [(5, 0)], [(7, 0), (CONTROL, 0)], timeout_seconds=5) == [False]
+    assert bookies.readable([bookie.url], [(5, 0)], lambda: [(7, 0), (CONTROL, 0)], timeout_seconds=5) == [False]
 
 
 def test_the_word_of_one_bookie_that_reads_is_enough_beside_one_that_does_not(world: World, bookie: HttpStub) -> None:

@@ -224,8 +224,8 @@ def test_an_undo_in_time_makes_a_ledger_readable_again_and_a_late_one_does_not(
 
     urls = bookies.announced(clients_for(service.settings).store, service.settings.zookeeper.ledgers_root)
     asked = [(ledger_id, 9), (NOWHERE, 0)]
-    assert bookies.readable(urls, asked, control, timeout_seconds=10) == [True, False]
-    assert bookies.readable(urls, asked, [(NOWHERE, 0)], timeout_seconds=10) == [True, None]
+    assert bookies.readable(urls, asked, lambda: control, timeout_seconds=10) == [True, False]
+    assert bookies.readable(urls, asked, lambda: [(NOWHERE, 0)], timeout_seconds=10) == [True, None]
 
     _delete_journaled(cluster, service.settings, ledger_id)
     disk.collect_garbage(cluster)

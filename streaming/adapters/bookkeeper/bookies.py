@@ -1,6 +1,6 @@
 """What bookies say of themselves in ZooKeeper, and whether they still hold what a ledger's metadata promises."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Literal
 
@@ -43,23 +43,33 @@ def registered(store: MetadataStore, ledgers_root: str) -> dict[str, str]:
 def readable(
     bookies: Sequence[str],
     entries: Sequence[tuple[int, int]],
-    control: Sequence[tuple[int, int]],
+    control: Callable[[], Sequence[tuple[int, int]]],
     timeout_seconds: float,
 ) -> list[bool | None]:
     """Whether each (ledger id, entry id) can be read, by any of the bookies' HTTP servers; None: nobody knows.
 
     False is "could not be read now": most likely gone, but no proof of it. It counts only from a bookie that could read
-    an entry of control, which are surely there, both before and after: else the fault may be its own.
+    an entry of control(), which are surely there, both before and after: else the fault may be its own. control() is
+    not called where no bookie says that it can't read something: it asks brokers, who may wait for the same bookies.
     """
     with ThreadPoolExecutor(_READS_AT_ONCE, thread_name_prefix="bookie-read") as pool:
 
-        def sound(urls: Sequence[str]) -> list[str]:
-            reads = pool.map(lambda url: _reads_any(url, control, timeout_seconds), urls)
+        def asked(some: Sequence[tuple[int, int]]) -> dict[tuple[int, int], Literal[True] | set[str]]:
+            found = pool.map(lambda entry: _by_any(bookies, entry, timeout_seconds), some)
+            return dict(zip(some, found, strict=True))
+
+        def sound(urls: Sequence[str], known: Sequence[tuple[int, int]]) -> list[str]:
+            reads = pool.map(lambda url: _reads_any(url, known, timeout_seconds), urls)
             return [url for url, can in zip(urls, reads, strict=True) if can]
 
-        before = sound(bookies)
-        answers = list(pool.map(lambda entry: _by_any(bookies, entry, timeout_seconds), entries))
-        believed = set(sound(before))
+        found = asked(entries)
+        believed: set[str] = set()
+        if unable := [entry for entry, answer in found.items() if answer is not True and answer]:
+            known = control()
+            before = sound(bookies, known)
+            found |= asked(unable)
+            believed = set(sound(before, known))
+    answers = [found[entry] for entry in entries]
     return [True if answer is True else False if answer & believed else None for answer in answers]
 
 
