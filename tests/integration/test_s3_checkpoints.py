@@ -14,12 +14,13 @@ import psutil
 import pytest
 
 from streaming.queries.checkpoints import committed_positions, location_of
-from streaming.sandbox import bookie, clients, topics
+from streaming.sandbox import bookie, clients
 from streaming.sandbox.cluster import Cluster
-from streaming.sandbox.home import REGION, Part
+from streaming.sandbox.home import REGION
 from streaming.sandbox.reckoning import reckon
 from tests.contract.s3_server import s3_running
-from tests.integration.conftest import Deploy, Deployment, killed_at_the_end, leak, new_topic, payload, stop, wait_until
+from tests.integration.conftest import Deploy, Deployment, killed_at_the_end, payload, wait_until
+from tests.integration.s3_scenes import killed_again_and_again, leaked_of, through_an_outage_of_s3
 
 pytestmark = [pytest.mark.cluster, pytest.mark.long]
 
@@ -53,12 +54,6 @@ def deploy_on_s3(deploy: Deploy, to_s3: Callable[..., None]) -> Deploy:
     return make
 
 
-def _leaked(cluster: Cluster, count: int) -> tuple[str, list[int]]:
-    topic = new_topic("s3")
-    topics.fill(cluster, topic, 3, ["s"])
-    return topic, leak(cluster, topic, count)
-
-
 def _keys(service: Deployment) -> list[str]:
     bucket = service.settings.checkpoints.dir.split("/")[2]
     return clients.bucket_keys(service.settings.s3.endpoint, bucket, REGION)
@@ -67,23 +62,8 @@ def _keys(service: Deployment) -> list[str]:
 def test_kill_9_and_a_restart_from_s3_lose_and_double_nothing(
     cluster: Cluster, deploy_on_s3: Deploy, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    topic, leaked = _leaked(cluster, 600)
-    listed = topics.data_ledgers(cluster, topic)
     service = deploy_on_s3(chunk_rows=100)
-    service.request([payload(topic, ledger_id) for ledger_id in leaked] + [payload(topic, listed[0])] * 5)
-
-    log = tmp_path / "run.log"
-    for _ in range(3):
-        before = len(service.receipts())
-        with killed_at_the_end(service.start("run", log=log)) as running:
-            wait_until(lambda before=before: len(service.receipts()) > before, running, log)  # type: ignore[misc]
-    service.run("run", "--until-idle")
-
-    outcomes = Counter(row["outcome"] for some in service.final().values() for row in some)
-    assert outcomes["DELETED"] + outcomes["ALREADY_GONE"] == len(leaked)
-    assert outcomes["DEAD_LETTER"] == 5
-    found = reckon(service.settings)
-    assert (found.requests, found.open, found.wrong) == (605, 0, [])
+    leaked, listed = killed_again_and_again(cluster, service, tmp_path / "run.log", kills=3)
     left = bookie.list_ledgers(cluster)
     assert not left & set(leaked)
     assert set(listed) <= left
@@ -125,32 +105,14 @@ def test_no_key_is_seen_in_the_spark_ui_the_log_or_a_command_line(
 def test_while_s3_is_away_nothing_is_lost_or_worked_off_twice(
     cluster: Cluster, deploy_on_s3: Deploy, tmp_path: Path
 ) -> None:
-    topic, leaked = _leaked(cluster, 60)
-    service = deploy_on_s3()
-    log = tmp_path / "run.log"
-    service.request(payload(topic, ledger_id) for ledger_id in leaked[:20])
-    with killed_at_the_end(service.start("run", log=log)) as running:
-        wait_until(lambda: len(service.final()) == 20, running, log)
-        cluster.stop(Part.S3)
-        try:
-            service.request(payload(topic, ledger_id) for ledger_id in leaked[20:40])
-            time.sleep(10)
-        finally:
-            cluster.start(Part.S3)
-        service.request(payload(topic, ledger_id) for ledger_id in leaked[40:])
-        wait_until(lambda: len(service.final()) == 60, running, log)
-        stop(running)
-
-    assert service.outcomes() == Counter({("DELETED", "UNREFERENCED"): 60})
-    found = reckon(service.settings)
-    assert (found.requests, found.open, found.wrong) == (60, 0, [])
+    through_an_outage_of_s3(cluster, deploy_on_s3(), tmp_path / "run.log", lambda _running, _open: time.sleep(10))
 
 
 @pytest.mark.parametrize("log_of", ["offsets", "commits"])
 def test_a_batch_whose_file_could_not_be_written_does_not_go_on_as_if_it_had(
     cluster: Cluster, deploy_on_s3: Deploy, log_of: str
 ) -> None:
-    topic, leaked = _leaked(cluster, 20)
+    topic, leaked = leaked_of(cluster, 20)
 
     def writes(environ: dict[str, Any]) -> bool:
         return environ["REQUEST_METHOD"] == "PUT" and f"/requests/v1/{log_of}/0" in environ["PATH_INFO"]
@@ -171,7 +133,7 @@ def test_a_batch_whose_file_could_not_be_written_does_not_go_on_as_if_it_had(
 def test_a_checkpoint_moves_from_a_disk_to_s3_and_spark_submit_takes_the_jars_that_the_command_names(
     cluster: Cluster, deploy: Deploy, to_s3: Callable[..., None]
 ) -> None:
-    topic, leaked = _leaked(cluster, 10)
+    topic, leaked = leaked_of(cluster, 10)
     service = deploy()
     service.request(payload(topic, ledger_id) for ledger_id in leaked[:5])
     service.run("run", "--until-idle")

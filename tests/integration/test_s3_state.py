@@ -1,18 +1,19 @@
 """State on an object store: the embedded cluster's S3, with checkpoints on a disk, so that Spark needs no S3A."""
 
 import json
+import subprocess
 import uuid
-from collections import Counter
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 
 from streaming.sandbox import clients, shell, topics
 from streaming.sandbox.cluster import Cluster
-from streaming.sandbox.home import REGION, Part
-from streaming.sandbox.reckoning import reckon
+from streaming.sandbox.home import REGION
 from streaming.state import journal
-from tests.integration.conftest import Deploy, Deployment, killed_at_the_end, leak, new_topic, payload, stop, wait_until
+from tests.integration.conftest import Deploy, Deployment, leak, wait_until
+from tests.integration.s3_scenes import killed_again_and_again, through_an_outage_of_s3
 
 pytestmark = [pytest.mark.cluster, pytest.mark.long]
 
@@ -36,32 +37,12 @@ def deploy_on_s3(cluster: Cluster, deploy: Deploy, monkeypatch: pytest.MonkeyPat
     return make
 
 
-def _leaked(cluster: Cluster, count: int) -> tuple[str, list[int]]:
-    topic = new_topic("s3")
-    topics.fill(cluster, topic, 3, ["s"])
-    return topic, leak(cluster, topic, count)
-
-
 def test_kill_9_and_a_restart_with_state_on_s3_lose_and_double_nothing(
     cluster: Cluster, deploy_on_s3: Deploy, tmp_path: Path
 ) -> None:
-    topic, leaked = _leaked(cluster, 600)
-    listed = topics.data_ledgers(cluster, topic)
     service = deploy_on_s3(chunk_rows=100)
-    service.request([payload(topic, ledger_id) for ledger_id in leaked] + [payload(topic, listed[0])] * 5)
-
     log = tmp_path / "run.log"
-    for _ in range(2):
-        before = len(service.receipts())
-        with killed_at_the_end(service.start("run", log=log)) as running:
-            wait_until(lambda before=before: len(service.receipts()) > before, running, log)  # type: ignore[misc]
-    service.run("run", "--until-idle")
-
-    outcomes = Counter(row["outcome"] for some in service.final().values() for row in some)
-    assert outcomes["DELETED"] + outcomes["ALREADY_GONE"] == len(leaked)
-    assert outcomes["DEAD_LETTER"] == 5
-    found = reckon(service.settings)
-    assert (found.requests, found.open, found.wrong) == (605, 0, [])
+    leaked, listed = killed_again_and_again(cluster, service, log, kills=2)
     left = shell.list_ledgers(cluster)
     assert not left & set(leaked)
     assert set(listed) <= left
@@ -78,26 +59,13 @@ def test_kill_9_and_a_restart_with_state_on_s3_lose_and_double_nothing(
 def test_while_s3_is_away_nothing_is_deleted_lost_or_worked_off_twice(
     cluster: Cluster, deploy_on_s3: Deploy, tmp_path: Path
 ) -> None:
-    topic, leaked = _leaked(cluster, 60)
-    service = deploy_on_s3()
     log = tmp_path / "run.log"
-    service.request(payload(topic, ledger_id) for ledger_id in leaked[:20])
-    with killed_at_the_end(service.start("run", log=log)) as running:
-        wait_until(lambda: len(service.final()) == 20, running, log)
-        cluster.stop(Part.S3)
-        try:
-            service.request(payload(topic, ledger_id) for ledger_id in leaked[20:40])
-            wait_until(lambda: "can't be" in log.read_text(), running, log)
-            assert set(leaked[20:]) <= shell.list_ledgers(cluster), "what has no journal stays"
-        finally:
-            cluster.start(Part.S3)
-        service.request(payload(topic, ledger_id) for ledger_id in leaked[40:])
-        wait_until(lambda: len(service.final()) == 60, running, log)
-        stop(running)
 
-    assert service.outcomes() == Counter({("DELETED", "UNREFERENCED"): 60})
-    found = reckon(service.settings)
-    assert (found.requests, found.open, found.wrong) == (60, 0, [])
+    def meanwhile(running: subprocess.Popen[bytes], open_ones: Sequence[int]) -> None:
+        wait_until(lambda: "can't be" in log.read_text(), running, log)
+        assert set(open_ones) <= shell.list_ledgers(cluster), "what has no journal stays"
+
+    through_an_outage_of_s3(cluster, deploy_on_s3(), log, meanwhile)
 
 
 def test_an_audit_keeps_its_findings_on_s3_and_publishes_from_there(cluster: Cluster, deploy_on_s3: Deploy) -> None:
