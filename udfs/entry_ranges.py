@@ -100,8 +100,8 @@ def whole_of(runs: Iterable[tuple[Span, bool]]) -> Iterator[Span]:
 
 def without(spans: Iterable[Span], others: Iterable[Span]) -> Iterator[Span]:
     """Yield the parts of a partition's spans that are in none of the others, in order of position."""
-    left_out, begin = _joined(others), 0
-    for span in _joined(spans):
+    left_out, begin = joined(others), 0
+    for span in joined(spans):
         first = span.first
         while begin < len(left_out) and (left_out[begin].ledger, left_out[begin].last) < (span.ledger, first):
             begin += 1
@@ -115,14 +115,15 @@ def without(spans: Iterable[Span], others: Iterable[Span]) -> Iterator[Span]:
             yield Span(span.ledger, first, span.last)
 
 
-def _joined(spans: Iterable[Span]) -> list[Span]:
-    joined: list[Span] = []
+def joined(spans: Iterable[Span]) -> list[Span]:
+    """Return the same entries in as few spans as there can be, in order of position."""
+    few: list[Span] = []
     for span in sorted(spans, key=attrgetter("ledger", "first")):
-        if joined and joined[-1].ledger == span.ledger and span.first <= joined[-1].last + 1:
-            joined[-1] = Span(span.ledger, joined[-1].first, max(joined[-1].last, span.last))
+        if few and few[-1].ledger == span.ledger and span.first <= few[-1].last + 1:
+            few[-1] = Span(span.ledger, few[-1].first, max(few[-1].last, span.last))
         else:
-            joined.append(span)
-    return joined
+            few.append(span)
+    return few
 
 
 def count_of(spans: Sequence[Span]) -> int:

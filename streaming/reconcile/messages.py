@@ -24,7 +24,7 @@ from streaming.reconcile.memory import Unread, UnreadMemory
 from streaming.reconcile.positions import Accounted, AccountedEntries
 from streaming.reconcile.retries import not_waiting, put_off
 from streaming.state.worked_off import WorkedOff
-from udfs.entry_ranges import Span
+from udfs.entry_ranges import Span, without
 from udfs.formats.internal_stats import BEFORE_ALL, Position
 from udfs.paths import base_topic, topic_of
 from udfs.units import DAY_MS
@@ -140,19 +140,13 @@ def vanished(
 
     worked_off: entries that need no receipt, since all of them were looked at and no message was among the others.
     """
-    done: dict[int, list[Span]] = {}
-    for span in worked_off:
-        done.setdefault(span.ledger, []).append(span)
-
-    def is_lost(ledger: int, entry: int) -> bool:
-        return not any(span.first <= entry <= span.last for span in done.get(ledger, ()))
-
-    return [
-        ledger
-        for ledger, entries in sorted(before.items())
-        if ledger not in seen.stored
-        and any(is_lost(ledger, entry) for entry in _lacking(known.get(ledger, range(0)), entries))
-    ]
+    gone = (Span(ledger, 0, entries - 1) for ledger, entries in before.items() if ledger not in seen.stored)
+    lost = {
+        span.ledger
+        for span in without(gone, worked_off)
+        if any(entry not in known.get(span.ledger, ()) for entry in range(span.first, span.last + 1))
+    }
+    return sorted(lost)
 
 
 def reconcile(
@@ -247,8 +241,7 @@ class _Look:
                 if topic not in self.failed.why and self._pulsar.admin.partitions(topic) is None:
                     old = before[partition]
                     known = Accounted(self._settings.state_dir, partition, old).entries()
-                    done = self._worked_off.recall().get(partition, ())
-                    lost = vanished(old, PartitionEntries(), known, done)
+                    lost = self._vanished(partition, old, PartitionEntries(), known)
                     worth_remembering[partition] = {ledger: old[ledger] for ledger in lost}
                     if lost:
                         self.found.append(PartitionGaps(partition, 0, 0, trimmed=tuple(lost)))
@@ -263,8 +256,15 @@ class _Look:
             sum(seen.read.values()),
             sum(entries - seen.read[ledger] for ledger, entries in seen.unread.items()),
             tuple(self._confirmed(partition, missing_of(seen, known), accounted)),
-            tuple(vanished(before, seen, known, self._worked_off.recall().get(partition, ()))),
+            tuple(self._vanished(partition, before, seen, known)),
         )
+
+    def _vanished(
+        self, partition: str, before: Mapping[int, int], seen: PartitionEntries, known: AccountedEntries
+    ) -> list[int]:
+        """As vanished(); what was worked off without a receipt is looked up only where something seems lost."""
+        lost = vanished(before, seen, known)
+        return vanished(before, seen, known, self._worked_off.recall().get(partition, ())) if lost else lost
 
     def _confirmed(self, partition: str, missing: list[Position], accounted: Accounted) -> Iterator[Position]:
         """Those of the entries that do hold messages without a receipt, and are as young as receipts are kept."""

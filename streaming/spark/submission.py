@@ -70,8 +70,8 @@ class Submission:
 
 def secret_files(settings: Settings) -> list[str]:
     """The files with credentials and certificates that driver and executors read."""
-    sections = ((name, getattr(settings, name)) for name in type(settings).model_fields)
-    values = (getattr(section, key) for _, section in sections for key in path_keys(type(section)) if "_file" in key)
+    sections = (getattr(settings, name) for name in type(settings).model_fields)
+    values = (getattr(section, key) for section in sections for key in path_keys(type(section)) if "_file" in key)
     return [value for value in values if value]
 
 

@@ -22,7 +22,7 @@ from deltalake.transaction import AddAction
 from pyarrow.fs import LocalFileSystem
 
 from streaming.errors import FencedError, UnavailableError
-from streaming.state.filesystem import flush, open_filesystem
+from streaming.state.filesystem import flush, open_filesystem, translated
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -37,7 +37,6 @@ _FILE = pa.schema(
         pa.field("stats", pa.string()),  # JSON, as Delta's protocol has it ("Per-file Statistics")
     ]
 )
-_FILE_SQL = "path string, size bigint, modified_ms bigint, stats string"
 _GROUP_ROWS, _GROUP_BYTES = 50_000, 16 * 1024 * 1024
 _TRIES = 20
 
@@ -48,7 +47,9 @@ def written(rows: "DataFrame", path: str, schema: pa.Schema, work: Work | None =
     Nothing of it is in the table before commit(). Raises what the work does, and UnavailableError from a task that
     can't write.
     """
-    files = rows.mapInArrow(_Writer(path, schema, work), _FILE_SQL).collect()
+    from pyspark.sql.pandas.types import from_arrow_schema
+
+    files = rows.mapInArrow(_Writer(path, schema, work), from_arrow_schema(_FILE)).collect()
     return [AddAction(row["path"], row["size"], {}, row["modified_ms"], True, row["stats"]) for row in files]
 
 
@@ -119,19 +120,19 @@ class _File:
         self._name = f"part-{uuid4().hex}.parquet"
         self._path = f"{root}/{self._name}"
         self._metadata: list[pq.FileMetaData] = []
-        with self._told():
+        with translated(self._path, "written"):
             self._out = self._filesystem.open_output_stream(self._path)
             collector = {"metadata_collector": self._metadata}
             self._writer = pq.ParquetWriter(self._out, schema, compression="zstd", **collector)
 
     def write(self, group: pa.Table) -> None:
         """Write rows, as a row group of their own."""
-        with self._told():
+        with translated(self._path, "written"):
             self._writer.write_table(group, row_group_size=group.num_rows)
 
     def close(self) -> dict[str, object]:
         """Return a row of _FILE, when the store has the whole file."""
-        with self._told():
+        with translated(self._path, "written"):
             self._writer.close()
             size = self._out.tell()
             self._out.close()
@@ -145,13 +146,6 @@ class _File:
         with contextlib.suppress(OSError, pa.ArrowException):
             self._out.close()
             self._filesystem.delete_file(self._path)
-
-    @contextlib.contextmanager
-    def _told(self) -> Iterator[None]:
-        try:
-            yield
-        except (OSError, pa.ArrowException) as error:
-            raise UnavailableError(f"{self._path} can't be written: {error}") from error
 
 
 def _groups(batches: Iterable[pa.RecordBatch], schema: pa.Schema) -> Iterator[pa.Table]:

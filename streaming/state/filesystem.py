@@ -61,7 +61,7 @@ class Folder:
     def read(self, name: str) -> bytes | None:
         """Read a file; None where there is none."""
         path = f"{self.root}/{name}"
-        with _translated(path, "read"):
+        with translated(path, "read"):
             if self.filesystem.get_file_info(path).type is pafs.FileType.NotFound:
                 return None
             with self.filesystem.open_input_stream(path) as stream:
@@ -70,7 +70,7 @@ class Folder:
     def delete(self, name: str) -> bool:
         """Delete a file; False where there was none."""
         path = f"{self.root}/{name}"
-        with _translated(path, "deleted"):
+        with translated(path, "deleted"):
             if self.filesystem.get_file_info(path).type is pafs.FileType.NotFound:
                 return False
             self.filesystem.delete_file(path)
@@ -86,7 +86,7 @@ class Folder:
 
     def _names(self, folder: str, kind: pafs.FileType) -> list[str]:
         path = f"{self.root}/{folder}".rstrip("/")
-        with _translated(path, "listed"):
+        with translated(path, "listed"):
             found = self.filesystem.get_file_info(pafs.FileSelector(path, allow_not_found=True))
         return sorted(info.base_name for info in found if info.type is kind)
 
@@ -140,10 +140,11 @@ def flush(path: str) -> None:
 
 
 @contextlib.contextmanager
-def _translated(path: str, what: str) -> Iterator[None]:
+def translated(path: str, what: str) -> Iterator[None]:
+    """Raise UnavailableError, `<path> can't be <what>`, for what a store or pyarrow raises in the block."""
     try:
         yield
-    except (OSError, pa.ArrowInvalid) as error:
+    except (OSError, pa.ArrowException) as error:
         raise UnavailableError(f"{path} can't be {what}: {error}") from error
 
 

@@ -19,7 +19,7 @@ from streaming import schemas
 from streaming.errors import SafetyError
 from streaming.state.commits import Work, commit, written
 from streaming.state.filesystem import shown
-from streaming.state.tables import Durable, Table, complete, created, frame, opened, refuse_torn, scan, table_path
+from streaming.state.tables import Durable, Table, complete, created, frame, opened, refuse_torn, scan, table_path, tidy
 from udfs import columns as c
 from udfs.records import Outcome
 
@@ -165,7 +165,7 @@ class Receipts:
 def certificates(state_dir: str, condition: Any) -> Iterator[tuple[str, str, int]]:
     """(reference key, certificate of its sources, newest at_ms) of receipts that meet a condition; some come twice."""
     table = opened(state_dir, TABLE)
-    if table is None or c.SOURCES not in {field.name for field in table.schema().fields}:
+    if table is None or not _present(table, [c.SOURCES]):
         return
     for batch in scan(table, condition, [c.REFERENCE_KEY, c.SOURCES, c.AT_MS]):
         counted = pa.Table.from_batches([batch]).group_by([c.REFERENCE_KEY, c.SOURCES]).aggregate([(c.AT_MS, "max")])
@@ -189,10 +189,16 @@ def rows(state_dir: str, condition: Any = None, *, columns: list[str] | None = N
     table = opened(state_dir, TABLE)
     if table is None:
         return
-    lacking = dict.fromkeys(set(columns or ()).difference(field.name for field in table.schema().fields))
-    present = [name for name in columns if name not in lacking] if columns is not None else None
+    present = None if columns is None else _present(table, columns)
+    lacking = dict.fromkeys(set(columns or ()).difference(present or ()))
     for batch in scan(table, condition, present):
         yield from ({**row, **lacking} for row in batch.to_pylist()) if lacking else batch.to_pylist()
+
+
+def _present(table: Table, columns: Collection[str]) -> list[str]:
+    """Those of the columns that the table has; one of an older version lacks some."""
+    known = {field.name for field in table.schema().fields}
+    return [name for name in columns if name in known]
 
 
 def newest(
@@ -215,8 +221,7 @@ def newest(
     enough = zip(descending, accumulate(chunks[chunk] for chunk in descending), strict=True)
     oldest = next((chunk for chunk, since in enough if since >= most), min(chunks, default=0))
     recent = ds.field(c.CHUNK) >= oldest
-    known = {field.name for field in table.schema().fields}
-    present = [name for name in columns if name in known]
+    present = _present(table, columns)
     found = pa.Table.from_batches(
         scan(table, recent if condition is None else condition & recent, present),
         pa.schema([schemas.RECEIPT.field(name) for name in present]),
@@ -250,9 +255,7 @@ def compact(state_dir: str) -> None:
     """Merge small files and drop those that no reader of the last two days can need."""
     table = opened(state_dir, TABLE)
     if table is not None:
-        table.optimize.compact()
-        table.vacuum(retention_hours=48, dry_run=False, enforce_retention_duration=False, full=True)
-        table.create_checkpoint()
+        tidy(table, keep_hours=48)
 
 
 def expire(state_dir: str, before_ms: int) -> None:

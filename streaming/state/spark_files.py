@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 import pyarrow.dataset as ds
 
-from streaming.errors import UnavailableError
-from streaming.state.filesystem import open_filesystem
+from streaming.state.filesystem import open_filesystem, translated
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -44,9 +43,7 @@ class _Reader:
         filesystem, _root = open_filesystem(self.location)
         kind = ds.ParquetFileFormat()
         for path in (path for batch in batches for path in batch.column(0).to_pylist()):
-            try:
-                fragment = kind.make_fragment(path, filesystem)
+            fragment = kind.make_fragment(path, filesystem)
+            with translated(path, "read"):
                 for batch in fragment.to_batches(schema=self.schema, batch_size=_ROWS, batch_readahead=1):
                     yield batch.cast(self.schema)
-            except (OSError, pa.ArrowException) as error:
-                raise UnavailableError(f"{path} can't be read: {error}") from error

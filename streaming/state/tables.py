@@ -147,6 +147,13 @@ def complete(table: DeltaTable, schema: pa.Schema) -> None:
         table.alter.add_columns(lacking)
 
 
+def tidy(table: Table, *, keep_hours: int) -> None:
+    """Merge small files, and remove those that are so old and that no commit names any more, or that none ever did."""
+    table.optimize.compact()
+    table.vacuum(retention_hours=keep_hours, dry_run=False, enforce_retention_duration=False, full=True)
+    table.create_checkpoint()
+
+
 def frame(
     spark: "SparkSession", table: Table, schema: pa.Schema, condition: ds.Expression | None = None
 ) -> "DataFrame":
@@ -204,7 +211,7 @@ def _added(commit: Path) -> Iterator[tuple[Path, int]]:
 
 
 class Durable:
-    """Has the disk hold what was committed to a table: neither Spark nor deltalake waits for that. One per writer.
+    """Has the disk hold what was committed to a table: deltalake does not wait for that. One per writer.
 
     An object store holds what it has answered; nothing is left to do there.
     """

@@ -27,7 +27,7 @@ from streaming.errors import FencedError, SafetyError
 from streaming.state import receipts
 from streaming.state.commits import commit, has, written
 from streaming.state.filesystem import shown
-from streaming.state.tables import Durable, Table, complete, created, frame, opened, refuse_torn, scan, table_path
+from streaming.state.tables import Durable, Table, complete, created, frame, opened, refuse_torn, scan, table_path, tidy
 from udfs import columns as c
 from udfs.retry import MAX_DELAY_MS, ORIGIN_MESSAGE_ID
 
@@ -159,9 +159,7 @@ class Waiting:
         if table is not None and self.done_ms > _BEFORE_ALL:
             self._refuse_other(table)  # only what is in this very snapshot is removed
             table.delete(f"{c.READY_MS} <= {int(self.done_ms)}")
-            table.optimize.compact()
-            table.vacuum(retention_hours=1, dry_run=False, enforce_retention_duration=False, full=True)
-            table.create_checkpoint()
+            tidy(table, keep_hours=1)
             self._durable.sync()
 
     def _require_taken_over(self) -> None:

@@ -6,12 +6,12 @@ is stored we can read it and see why. When its ledger is gone we can't: then thi
 
 import json
 import threading
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 
 from streaming.errors import UnavailableError
 from streaming.state.filesystem import folder_of
-from udfs.entry_ranges import Span
+from udfs.entry_ranges import Span, joined
 
 _FILE = "worked-off.json"
 _LEDGERS = 1_000  # of a partition, the newest
@@ -32,7 +32,7 @@ class WorkedOff:
         with self._one_at_a_time, suppress(UnavailableError):
             known = self.recall()
             for partition, added in spans.items():
-                merged = _merged((*known.get(partition, ()), *added))
+                merged = joined((*known.get(partition, ()), *added))
                 newest = sorted({span.ledger for span in merged})[-_LEDGERS:]
                 known[partition] = [span for span in merged if span.ledger >= newest[0]] if newest else []
             said = {
@@ -47,13 +47,3 @@ class WorkedOff:
             return {str(partition): [Span(*map(int, each)) for each in some] for partition, some in said.items()}
         except (UnavailableError, ValueError, TypeError, AttributeError):
             return {}
-
-
-def _merged(spans: Iterable[Span]) -> list[Span]:
-    merged: list[Span] = []
-    for span in sorted(spans, key=lambda each: (each.ledger, each.first)):
-        if merged and merged[-1].ledger == span.ledger and span.first <= merged[-1].last + 1:
-            merged[-1] = Span(span.ledger, merged[-1].first, max(merged[-1].last, span.last))
-        else:
-            merged.append(span)
-    return merged
