@@ -23,13 +23,14 @@ from streaming.clients import admin_for
 from streaming.config.load import CONF, load
 from streaming.config.settings import Settings
 from streaming.errors import ReaperError
-from streaming.sandbox import ledgers, topics
+from streaming.sandbox import clients, ledgers, topics
 from streaming.sandbox.cluster import Cluster, down, up
 from streaming.spark import jars as artifacts
 from streaming.state.outcomes import receipts_of
 from streaming.topics.requests import publish_lines
 from streaming.topics.setup import ensure_topics
 from tests import shared_classes
+from udfs.paths import managed_ledger_name, managed_ledger_path
 
 CONFIG = """
 [service]
@@ -302,6 +303,18 @@ def leak(cluster: Cluster, topic: str, count: int) -> list[int]:
 
 
 _next_ids = [int(time.time() * 1000) % 1_000_000_000 + 1_000_000]  # by time: a cluster may outlive a run of the tests
+
+
+def gone_owner(cluster: Cluster) -> tuple[str, tuple[int, ...]]:
+    """A topic whose metadata somebody has deleted by hand; returns its name and its ledgers, all of them CLOSED."""
+    topic = new_topic("gone")
+    topics.fill(cluster, topic, 3, ["s"])
+    # a broker that is about to begin the next ledger leaves it open behind an unload
+    topics.wait_for(lambda: len(topics.data_ledgers(cluster, topic)) == 4, "the ledger behind the three full ones")
+    topics.unload(cluster, topic)
+    owned = ledgers.owned(cluster, topic).data
+    clients.delete_znode(cluster.addresses.zookeeper, managed_ledger_path(managed_ledger_name(topic)))
+    return topic, owned
 
 
 def payload(topic: str, ledger_id: int, **fields: Any) -> bytes:

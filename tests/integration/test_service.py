@@ -15,13 +15,14 @@ from streaming.adapters.pulsar.publish import client
 from streaming.adapters.pulsar.read import read
 from streaming.clients import admin_for
 from streaming.ports import StoredMessage
-from streaming.sandbox import bookie, clients, ledgers, topics
+from streaming.sandbox import bookie, topics
 from streaming.sandbox.cluster import Cluster
 from streaming.topics.setup import ensure_topics
 from tests.integration.conftest import (
     Deploy,
     Deployment,
     deployment,
+    gone_owner,
     killed_at_the_end,
     leak,
     new_topic,
@@ -29,7 +30,6 @@ from tests.integration.conftest import (
     stop,
     wait_until,
 )
-from udfs.paths import managed_ledger_name, managed_ledger_path
 from udfs.retry import CUT_FROM
 from udfs.wire import MAX_REQUEST_BYTES
 
@@ -73,14 +73,10 @@ class Worked:
 
 @pytest.fixture(scope="module")
 def worked(cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Worked:
-    topic, other, gone = new_topic("busy"), new_topic("other"), new_topic("gone")
-    for name, count in ((topic, 4), (other, 2), (gone, 3)):
+    topic, other = new_topic("busy"), new_topic("other")
+    for name, count in ((topic, 4), (other, 2)):
         topics.fill(cluster, name, count, ["s"])
-    # a broker that is about to begin the next ledger leaves it open behind an unload
-    topics.wait_for(lambda: len(topics.data_ledgers(cluster, gone)) == 4, "the ledger behind the three full ones")
-    topics.unload(cluster, gone)
-    owned = ledgers.owned(cluster, gone).data
-    clients.delete_znode(cluster.addresses.zookeeper, managed_ledger_path(managed_ledger_name(gone)))
+    gone, owned = gone_owner(cluster)
     leaked, listed = leak(cluster, topic, 30), topics.data_ledgers(cluster, topic)
     messages = topics.read_all(cluster, topic)
     service = deployment(cluster, tmp_path_factory.mktemp("worked"))

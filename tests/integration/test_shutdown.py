@@ -8,11 +8,19 @@ from typing import NamedTuple
 
 import pytest
 
-from streaming.sandbox import clients, ledgers, topics
+from streaming.sandbox import topics
 from streaming.sandbox.cluster import Cluster
 from streaming.sandbox.reckoning import reckon
-from tests.integration.conftest import Deploy, Deployment, killed_at_the_end, leak, new_topic, payload, wait_until
-from udfs.paths import managed_ledger_name, managed_ledger_path
+from tests.integration.conftest import (
+    Deploy,
+    Deployment,
+    gone_owner,
+    killed_at_the_end,
+    leak,
+    new_topic,
+    payload,
+    wait_until,
+)
 
 pytestmark = [pytest.mark.cluster]
 
@@ -77,10 +85,6 @@ def test_a_signal_in_mid_batch_stops_between_two_effects_and_says_what_runs_agai
 
 def _ledgers_of_a_gone_owner(cluster: Cluster, service: Deployment) -> tuple[int, ...]:
     """Ask for them: they need two looks, and so a retry that comes due."""
-    topic = new_topic("gone")
-    topics.fill(cluster, topic, 3, ["s"])
-    topics.unload(cluster, topic)
-    owned = ledgers.owned(cluster, topic).data
-    clients.delete_znode(cluster.addresses.zookeeper, managed_ledger_path(managed_ledger_name(topic)))
+    topic, owned = gone_owner(cluster)
     service.request(payload(topic, ledger_id) for ledger_id in owned)
     return owned
