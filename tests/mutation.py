@@ -102,6 +102,24 @@ MUTATIONS = (
     Mutation("whoever lost the most is held at least", VANISHED, "        doubted.add(worst)\n", ""),
     Mutation("a tenant that lost most is doubted", VANISHED, "if each.gone > above and", "if False and"),
     Mutation(
+        "a loss that may be ours stops everything",
+        f"{IN_USE}/missing.py",
+        "return not self.ours and len(self.tenants) <= 1",
+        "return len(self.tenants) <= 1",
+    ),
+    Mutation(
+        "losses of several tenants stop everything",
+        f"{IN_USE}/missing.py",
+        "return not self.ours and len(self.tenants) <= 1",
+        "return not self.ours",
+    ),
+    Mutation(
+        "tenants that lose something in turn stop everything",
+        DELETION,
+        "return (held | missing.tenants.keys()) - PULSARS_TENANTS",
+        "return missing.tenants.keys() - PULSARS_TENANTS",
+    ),
+    Mutation(
         "nothing of a held tenant is swept",
         SWEEP,
         "for at, job in jobs.items() if at not in held}",

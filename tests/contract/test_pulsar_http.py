@@ -235,3 +235,26 @@ def test_settings_can_be_sent_to_a_worker() -> None:
 )
 def test_a_topic_has_one_path(topic: str, path: str) -> None:
     assert topic_path(topic) == path
+
+
+ENTRY = "/admin/v2/persistent/t/ns/x/ledger/4/entry/0"
+
+
+@pytest.mark.parametrize(
+    "header",
+    [
+        pytest.param(("X-Pulsar-replicated-from", "\x00\x1b[2J"), id="characters that no header may have"),
+        pytest.param(("X-Pulsar-PROPERTY-x", "y" * 1_000_000), id="more than a header may be long"),
+    ],
+)
+def test_an_entry_with_which_the_broker_breaks_http_has_no_answer_and_is_no_outage(
+    stub: HttpStub, header: tuple[str, str]
+) -> None:
+    stub.tell(ENTRY, Told(200, b"payload", (header,)))
+    with PulsarAdmin(PulsarAdminSettings(stub.url)) as admin:
+        assert admin.entry("persistent://t/ns/x", (4, 0), 100, 3.0) is None
+
+
+def test_an_entry_of_a_broker_that_is_not_there_is_an_outage() -> None:
+    with PulsarAdmin(PulsarAdminSettings("http://127.0.0.1:1")) as admin, pytest.raises(UnavailableError):
+        admin.entry("persistent://t/ns/x", (4, 0), 100, 3.0)

@@ -4,8 +4,9 @@
    can't parse. Behind the first message of an open transaction it gets nothing at all. Such entries are asked for by
    their position, at the admin API.
 2. The admin API decompresses what it shows, with the size that the sender wrote, in the broker's memory, and gives no
-   answer at all where that fails. So it is asked with short patience, and of entries that the broker passes over
-   (nobody will ever be sent them) only until a few have got no answer.
+   answer at all where that fails, nor one that is HTTP where a sender's text breaks its headers. So it is asked with
+   short patience, and of entries that the broker passes over (nobody will ever be sent them) only until a few have got
+   no answer.
 3. No answer while the broker answers nothing else either is an outage, and no reason to give an entry up.
 """
 
@@ -149,7 +150,7 @@ class _Shown:
                     return NotShown(f"it is larger than {MAX_UNCOMPRESSED_BYTES} bytes once decompressed")
                 return answer
         self.admin.check_health()  # else nobody answers, and the entry is not to blame
-        said = "gave no answer" if answer is None else f"answered {answer.status}"
+        said = "gave no answer that can be read" if answer is None else f"answered {answer.status}"
         return NotShown(f"the broker sends it to nobody, and {said} when asked for it by its position")
 
 

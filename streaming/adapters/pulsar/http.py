@@ -102,9 +102,10 @@ class PulsarHttp:
         return trying(self._once, method, f"{self._url}/admin/{path}", dict(params or {}), body)
 
     def body(self, path: str, *, most_bytes: int, patience_seconds: float) -> Body | None:
-        """GET /admin/<path> once, and read so many bytes at most; None where no answer came in time.
+        """GET /admin/<path> once, and read so many bytes at most; None where no answer came in time that is HTTP.
 
-        Raises UnavailableError.
+        What senders wrote may stand in the headers, in characters or of a length that HTTP does not allow. So whether
+        a broker is there at all is to be asked by another path. Raises UnavailableError.
         """
         location = f"{self._url}/admin/{path}"
         for _ in range(_REDIRECTS):
@@ -113,7 +114,7 @@ class PulsarHttp:
                     if answer.status_code not in _REDIRECTING:
                         return _body(answer, most_bytes)
                     location = self._next_location(location, answer)
-            except httpx.ReadTimeout:
+            except (httpx.ReadTimeout, httpx.RemoteProtocolError, httpx.DecodingError):
                 return None
             except httpx.HTTPError as error:
                 raise UnavailableError(f"{self._url} does not answer ({type(error).__name__}: {error})") from error

@@ -1,0 +1,118 @@
+"""What executors delete a second beside one another: `python -m bench.executors [--executors 1 2 4] [--ledgers 20000]`.
+
+Each executor is a process with a ZooKeeper session of its own that runs the service's sweep (read in bulk, judge, write
+the journal, delete under guard, look again), as a Spark task does, but without Spark. All delete at once, each the
+ledgers of an owner of its own, in chunks of --chunk-rows. The sandbox's ZooKeeper runs on the same cores, so the wall
+time is this machine's; the CPU seconds of executors and of ZooKeeper for 1,000 ledgers are what docs/scaling.md
+reckons with. --zookeepers N: with an ensemble of N servers.
+"""
+
+import multiprocessing
+import os
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from multiprocessing.synchronize import Barrier
+from pathlib import Path
+
+import psutil
+
+from bench.session import command_line
+from streaming.clients import clients_for
+from streaming.clock import SystemClock
+from streaming.config.load import load
+from streaming.in_use.loader import InUseLoader
+from streaming.sandbox import cluster as clusters
+from streaming.sandbox import ledgers, topics
+from streaming.sandbox.cluster import Cluster
+from streaming.state.journal import ParquetJournal
+from streaming.sweep.jobs import Job, SweepRules
+from streaming.sweep.ledgers import Sweeper
+from udfs.judge import Policy
+from udfs.records import LedgerComponent, LedgerType, Outcome, PendingDelete
+
+FIRST = 1_000_000
+EPOCH = "/bench-epoch"
+_ROOM = 10_000_000  # ids of one executor
+_LOT = 10_000
+
+
+def sweep(config: Path, topic: str, ids: Sequence[int], chunk_rows: int, ready: Barrier) -> float:
+    """Delete these ledgers as an executor would; returns the CPU seconds that it took."""
+    settings, clock = load(config), SystemClock()
+    store = clients_for(settings).store
+    rules = SweepRules(ledgers.LAYOUT, "/ledgers", (EPOCH, 0), Policy(0, 0, 0))
+    jobs = [Job(PendingDelete(topic, LedgerComponent.MANAGED_LEDGER, LedgerType.LEDGER, each)) for each in ids]
+    store.read_many([EPOCH])
+    ready.wait()
+    began = os.times()
+    for chunk, at in enumerate(range(0, len(jobs), chunk_rows)):
+        journal = ParquetJournal(settings.state.dir, topic.rpartition("/")[2], chunk, clock)
+        sweeper = Sweeper(store, InUseLoader(store, None, clock), journal, clock, rules)
+        for one in sweeper.sweep(jobs[at : at + chunk_rows], {}):
+            if one.verdict.outcome is not Outcome.DELETED:
+                sys.exit(f"not deleted: {one.verdict}")
+    ended = os.times()
+    return (ended.user - began.user) + (ended.system - began.system)
+
+
+def measure(cluster: Cluster, executors: int, count: int, chunk_rows: int, first: int) -> str:
+    """Make the ledgers, have so many executors delete them, and return a line of the table."""
+    names = [f"persistent://public/default/bench-{number}" for number in range(executors)]
+    shares = [range(first + _ROOM * number, first + _ROOM * number + count // executors) for number in range(executors)]
+    for name, ids in zip(names, shares, strict=True):
+        for at in range(0, len(ids), _LOT):
+            ledgers.make_synthetic(cluster, name, count=len(ids[at : at + _LOT]), first_id=ids[at])
+    context = multiprocessing.get_context("spawn")
+    ready = context.Manager().Barrier(executors + 1)
+    servers = [each for each in psutil.process_iter() if _is_zookeeper(each, cluster)]
+    with context.Pool(executors) as pool:
+        config = cluster.home.config
+        tasks = [
+            pool.apply_async(sweep, (config, name, ids, chunk_rows, ready))
+            for name, ids in zip(names, shares, strict=True)
+        ]
+        ready.wait(120)
+        began_s, servers_began_s = time.monotonic(), _cpu_s(servers)
+        used_s = sum(task.get(900) for task in tasks)
+        took_s, servers_used_s = time.monotonic() - began_s, _cpu_s(servers) - servers_began_s
+    done = sum(len(ids) for ids in shares)
+    per_s, per_executor, per_server = done / took_s, used_s / done * 1000, servers_used_s / done * 1000
+    return f"{executors:9} {done:8} {took_s:8.2f} {per_s:10.0f} {per_executor:15.3f} {per_server:16.3f}"
+
+
+def _is_zookeeper(process: psutil.Process, cluster: Cluster) -> bool:
+    try:
+        words = " ".join(process.cmdline())
+    except psutil.Error:
+        return False
+    return str(cluster.home.root) in words and "QuorumPeerMain" in words
+
+
+def _cpu_s(processes: Sequence[psutil.Process]) -> float:
+    return sum(each.cpu_times().user + each.cpu_times().system for each in processes)
+
+
+def main() -> None:
+    parser = command_line(__doc__)
+    parser.add_argument("--executors", type=int, nargs="+", default=[1, 2, 4])
+    parser.add_argument("--ledgers", type=int, default=20_000, help="in all, for each line of the table")
+    parser.add_argument("--chunk-rows", type=int, default=5_000)
+    options = parser.parse_args()
+    with tempfile.TemporaryDirectory(prefix="executors-") as scratch:
+        try:
+            cluster = clusters.up(Path(scratch))
+            clients_for(load(cluster.home.config)).store.create(EPOCH, b"")
+            for number in range(max(options.executors)):
+                topics.fill(cluster, f"persistent://public/default/bench-{number}", 1, ["s"])
+            print("executors  ledgers  seconds  ledgers/s  CPU ms/ledger  ZooKeeper's CPU ms/ledger")
+            for turn, executors in enumerate(options.executors):
+                first = FIRST + turn * _ROOM * max(options.executors)
+                print(measure(cluster, executors, options.ledgers, options.chunk_rows, first), flush=True)
+        finally:
+            clusters.down(Path(scratch))
+
+
+if __name__ == "__main__":
+    main()
