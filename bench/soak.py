@@ -50,6 +50,9 @@ requests = ["persistent://pulsar/system/soak"]
 reconsume_later_seconds = 3
 reconsume_later_max_seconds = 20
 max_retry_delete_count = 4
+[limits]
+deletes_per_second = 0
+share_applies_above_ledgers = 1000000000
 """
 
 
