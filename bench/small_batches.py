@@ -14,6 +14,7 @@ import os
 import statistics
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Sequence
 from dataclasses import astuple, dataclass, fields
@@ -32,6 +33,7 @@ from streaming.adapters.memory.pulsar import MemoryPulsar
 from streaming.config.load import load
 from streaming.queries.completion import Completion
 from streaming.queries.names import checkpoint_of
+from streaming.queries.reading import Reading
 from streaming.queries.transforms import messages
 from streaming.schemas import REQUESTS
 from streaming.spark.session import MESSAGES_PER_BATCH, NEEDED, ROWS_PER_BATCH
@@ -131,12 +133,12 @@ def run(scratch: Path, batches: int, each: int) -> list[Cost]:
         pulsar.create_partitioned_topic(TOPIC, len(PARTITIONS))
         for partition in PARTITIONS:
             pulsar.partition(partition).ledgers = {LEDGER: batches * each}
-        completion = Completion(spark, settings, pulsar, _refuse)
+        completion = Completion(spark, settings, pulsar, _refuse, Reading(threading.Event(), lambda: 2))
         costs: list[Cost] = []
 
         def look(source: DataFrame, batch_id: int) -> None:
             begin(Path(checkpoint_of(settings, REQUESTS)), batch_id, each)
-            delivered = messages(source, 1_048_576).persist()
+            delivered = messages(source, 1_048_576, 2).persist()
             delivered.count()
             newest = max((job for job, _ in _jobs(spark, -1)), default=-1)
             compiled, cpu_s, began_s = _compilations(spark), _cpu_s(), time.monotonic()
@@ -162,7 +164,7 @@ def run(scratch: Path, batches: int, each: int) -> list[Cost]:
         spark.stop()
 
 
-def _refuse(missing: object) -> DataFrame:
+def _refuse(_query: str, missing: object) -> DataFrame:
     raise AssertionError(f"said to be missing: {missing}")
 
 

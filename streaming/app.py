@@ -50,11 +50,12 @@ from streaming.limits.last_hour import deletes_since
 from streaming.limits.tenants import TenantHolds, tenant_holds_path
 from streaming.metrics import Metrics
 from streaming.ports import MetadataStore, Pulsar, TopicAdmin
-from streaming.queries.another_way import rows_of
+from streaming.queries.another_way import read_rows
 from streaming.queries.checkpoints import refuse_changes, root_of, what_is_left
 from streaming.queries.completion import Completion
 from streaming.queries.lanes import Lanes
 from streaming.queries.names import Query
+from streaming.queries.reading import Reading
 from streaming.queries.running import RunningQueries
 from streaming.queries.streams import describe_jobs, stream
 from streaming.reconcile.messages import reconcile
@@ -149,6 +150,8 @@ def _service(
     copies, epoch = PulsarCopies(settings, targets), who.rules.epoch[1]
     holds = TenantHolds(store, tenant_holds_path(settings.zookeeper.own_root, settings.service.name))
     tenants = HeldTenants(holds, metrics, log.info)
+    reading = Reading(stop, lambda: spark.sparkContext.defaultParallelism)
+    read = partial(read_rows, spark, settings, reading)
     missing = MissingOnes(loader, settings.state_dir, instance.rules.layout, settings.zookeeper.ledgers_root)
     return LedgerDeletionService(
         receipts,
@@ -163,8 +166,9 @@ def _service(
         describe=describe,
         chunk_rows=settings.service.chunk_rows,
         max_request_bytes=settings.service.max_request_bytes,
-        completed=Completion(spark, settings, instance.admin, partial(rows_of, spark, settings), outages.wait_through),
+        completed=Completion(spark, settings, instance.admin, read, reading, outages.wait_through),
         note=WorkedOff(settings.state_dir).note,
+        reading=reading,
     )
 
 
@@ -258,7 +262,7 @@ def _work(
     due.most_failures, due.show = most, partial(_show_retries, settings, board, clock)
     retries.on_kept = due.wake
     due.start()
-    read, can_end = partial(rows_of, spark, settings), partial(tells_last, settings.pulsar)
+    read, can_end = partial(read_rows, spark, settings, service.reading), partial(tells_last, settings.pulsar)
     rescue = AnotherWay(settings, admin, service, read, can_end)
     queries = RunningQueries(
         settings,
@@ -266,6 +270,7 @@ def _work(
         lambda query: stream(spark, settings, query, service.process).start(),
         service.begin_again,
         Lanes(rescue, board.show, most_failures=most),
+        service.reading.slow_down,
     )
     pulsar = Pulsar(admin, reader_for(settings))
     upkeep = Upkeep(

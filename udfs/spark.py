@@ -30,16 +30,17 @@ _Content = tuple[bytes | None, bytes | None, Mapping[str, str | None]]
 
 
 def annotate(batches: Iterable[pa.RecordBatch], schema: pa.Schema, most_bytes: int) -> Iterator[pa.RecordBatch]:
-    """Add position, due time, row number and reference key to raw messages (columns RAW, in that order).
+    """Add position, due time, row number in its source and reference key to raw messages (columns RAW, in that order).
 
-    most_bytes: a message whose payload is larger is no request.
+    A source's messages come one after the other. most_bytes: a message whose payload is larger is no request.
     """
-    row = -1
+    row, source = -1, None
     for batch in batches:
         columns = [column.to_pylist() for column in batch.columns]
         rows = []
         for topic, message_id, publish_ms, key, payload, properties in zip(*columns, strict=True):
             content = (key, payload, dict(properties or ()))
+            row, source = row if topic == source else -1, topic
             row += _rows_of(content)
             rows.append(_annotated(topic, message_id, publish_ms, content, most_bytes) | {c.ROW: row})
         yield pa.RecordBatch.from_pylist(rows, schema=schema)

@@ -11,14 +11,12 @@ import logging
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from pyspark.sql import DataFrame
-
 from streaming.config.settings import Settings
 from streaming.deletion.service import LedgerDeletionService
 from streaming.ports import TopicAdmin
 from streaming.queries.batches import commit, next_number, unfinished
 from streaming.queries.checkpoints import committed_positions, location_of
-from streaming.queries.completion import Spans, stored_spans
+from streaming.queries.completion import Read, Spans, stored_spans
 from streaming.queries.lanes import Rescued
 from streaming.queries.names import Query
 from udfs.entry_ranges import Range, count_of
@@ -33,14 +31,14 @@ _BEHIND_ALL: Position = (1 << 62, 1 << 62)
 class AnotherWay:
     """One per service: what queries.lanes calls a rescue.
 
-    read: the messages of entries, by partition, as rows (schemas.MESSAGE). tells_last: whether the broker can say what
-    a partition's last message is; else the connector can't plan a batch.
+    read: reads, for a query, the messages of entries, by partition, as rows (schemas.MESSAGE). tells_last: whether the
+    broker can say what a partition's last message is; else the connector can't plan a batch.
     """
 
     settings: Settings
     admin: TopicAdmin
     service: LedgerDeletionService
-    read: Callable[[Spans], DataFrame]
+    read: Read
     tells_last: Callable[[str], bool]
     _reached: dict[str, Position] = field(default_factory=dict)
 
@@ -73,6 +71,10 @@ class AnotherWay:
         """Work off these entries as that batch; returns how many there are."""
         if spans:
             self.service.describe(query, number, "reading entries another way")
-            self.service.take(query, self.read(spans), number)
+            rows = self.read(query, spans)
+            try:
+                self.service.take(query, rows, number)
+            finally:
+                rows.unpersist()
             self.service.note(spans)
         return sum(count_of(each) for each in spans.values())

@@ -8,6 +8,7 @@
 5. What the connector did not deliver of a batch is read another way first (queries/completion.py).
 """
 
+import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
@@ -23,6 +24,7 @@ from streaming.deletion.retries import Retries
 from streaming.deletion.turn import Turn
 from streaming.errors import SafetyError
 from streaming.queries.completion import Spans
+from streaming.queries.reading import Reading
 from streaming.queries.streams import Describe
 from streaming.queries.transforms import messages, slice_of
 from streaming.schemas import RETRY, ROWS
@@ -45,6 +47,7 @@ class LedgerDeletionService:
     """One per application. process() is what foreachBatch calls.
 
     note: is told of entries, by partition, that were worked off in a batch of which some were read another way.
+    reading: who reads when, and in how many tasks.
     """
 
     receipts: Receipts
@@ -61,20 +64,23 @@ class LedgerDeletionService:
     max_request_bytes: int
     completed: Complete = _as_delivered
     note: Callable[[Spans], None] = lambda _spans: None
+    reading: Reading = field(default_factory=lambda: Reading(threading.Event(), lambda: 2))
     _started: set[str] = field(default_factory=set)
 
     def process(self, query: str, source: DataFrame, batch_id: int) -> None:
         """Work off one batch of one query. Raises StopRequestedError to keep Spark from committing it."""
         self.gate.check_stop()
         self.describe(query, batch_id, "reading messages")
-        delivered = messages(source, self.max_request_bytes).persist()
+        delivered = messages(source, self.max_request_bytes, self.reading.most_tasks(query)).persist()
+        rows = delivered
         try:
             rows, worked_off = self.completed(query, batch_id, delivered)
             self.take(query, rows, batch_id)
             if worked_off:
                 self.note(worked_off)
         finally:
-            delivered.unpersist()
+            for each in (rows, delivered):
+                each.unpersist()
 
     def take(self, query: str, rows: DataFrame, batch_id: int) -> None:
         """Do so with the messages of a batch (schemas.MESSAGE), whichever way they were read. Raises as process.

@@ -13,6 +13,7 @@ from streaming import schemas
 from streaming.adapters.pulsar.entries import another_way
 from streaming.clients import admin_for
 from streaming.config.settings import Settings
+from streaming.queries.reading import Reading
 from udfs import columns as c
 from udfs.entry_ranges import Span, split
 from udfs.spark import found_row, size_of
@@ -53,8 +54,24 @@ class ReadEntries:
                         yield row, size_of(row[c.MESSAGE_KEY], row[c.PAYLOAD], row[c.MESSAGE_PROPERTIES])
 
 
-def rows_of(spark: SparkSession, settings: Settings, wanted: Mapping[str, Sequence[Span]]) -> DataFrame:
-    """Return the messages of these entries (by partition) as rows of schemas.MESSAGE, each source's rows numbered."""
+def read_rows(
+    spark: SparkSession, settings: Settings, reading: Reading, query: str, wanted: Mapping[str, Sequence[Span]]
+) -> DataFrame:
+    """Read what rows_of describes, in as many slots as the query may have; to be unpersisted."""
+    most = reading.most_tasks(query)
+    rows = rows_of(spark, settings, wanted, most_tasks=most).persist()
+    with reading.of(query, most):
+        rows.count()
+    return rows
+
+
+def rows_of(
+    spark: SparkSession, settings: Settings, wanted: Mapping[str, Sequence[Span]], *, most_tasks: int = 2
+) -> DataFrame:
+    """Return the messages of these entries (by partition) as rows of schemas.MESSAGE, each source's rows numbered.
+
+    most_tasks: so many Spark tasks read them, one lot of entries after the other.
+    """
     tasks = [
         (
             partition,
@@ -65,8 +82,7 @@ def rows_of(spark: SparkSession, settings: Settings, wanted: Mapping[str, Sequen
         for partition, each in wanted.items()
         for spans in split(each, _ENTRIES_PER_TASK)
     ]
-    # a Spark partition for each task
-    planned = spark.createDataFrame(spark.sparkContext.parallelize(tasks, max(len(tasks), 1)), _TASK)
+    planned = spark.createDataFrame(spark.sparkContext.parallelize(tasks, max(min(len(tasks), most_tasks), 1)), _TASK)
     return numbered(planned.mapInArrow(ReadEntries(settings), from_arrow_schema(schemas.MESSAGE)))
 
 

@@ -21,6 +21,7 @@ from streaming.ports import TopicAdmin
 from streaming.queries.another_way import numbered
 from streaming.queries.batches import Batch, unfinished
 from streaming.queries.checkpoints import location_of
+from streaming.queries.reading import Reading
 from streaming.spark.job_limit import limited
 from udfs import columns as c
 from udfs.entry_ranges import Range, Span, bytes_of, count_of, spans_of, whole_of, without
@@ -35,32 +36,38 @@ _SECONDS_PER_BYTE = 10e-6  # an entry may hold a thousand requests, in 10 KB or 
 
 Spans = Mapping[str, Sequence[Span]]  # by partition
 
+Read = Callable[[str, Spans], DataFrame]
+"""(query, entries): their messages, read and kept until unpersist (queries.another_way.read_rows)."""
+
 
 @dataclass(frozen=True, slots=True)
 class Completion:
-    """One per service. read: the messages of entries, by partition, as rows (schemas.MESSAGE).
+    """One per service. read: reads, for a query, the messages of entries, by partition, as rows (schemas.MESSAGE).
 
-    patiently: runs a step that asks Pulsar's admin API, again and again while that is away.
+    reading: who reads when. patiently: runs a step that asks Pulsar's admin API, again and again while that is away.
     """
 
     spark: SparkSession
     settings: Settings
     admin: TopicAdmin
-    read: Callable[[Spans], DataFrame]
+    read: Read
+    reading: Reading
     patiently: Callable[[Callable[[], None]], None] = lambda step: step()
 
     def __call__(self, query: str, batch_id: int, delivered: DataFrame) -> tuple[DataFrame, Spans]:
         """Return a batch's rows (schemas.MESSAGE) with those that were not delivered; `delivered` itself if none lacks.
 
-        And the batch's entries, where some were read another way: not each of them holds a message.
-        Runs the reading. Raises UnavailableError, RefusedError, and what the connector raises.
+        And the batch's entries, where some were read another way: not each of them holds a message. Other rows than
+        `delivered` are to be unpersisted. Runs the reading. Raises UnavailableError, RefusedError, and what the
+        connector raises.
         """
         batch = unfinished(location_of(self.settings, query))
         if batch is None or batch.number != batch_id:
             raise ReaperError(f"{query}: the checkpoint does not say what batch {batch_id} is to read: {batch}")
         stored, size = self._stored(batch)
         total = sum(count_of(each) for each in stored.values())
-        with limited(self.spark, allowed_seconds(total, size), f"{query}, batch {batch_id}: reading"):
+        what = f"{query}, batch {batch_id}: reading"
+        with self.reading.of(query, len(batch.ranges)), limited(self.spark, allowed_seconds(total, size), what):
             runs = _runs(delivered).collect()
         missing = _missing(stored, runs)
         if not missing:
@@ -73,8 +80,14 @@ class Completion:
             lacking,
             total,
         )
-        lacked = self.read(missing).join(delivered.select(*c.POSITION), list(c.POSITION), "left_anti")
-        return numbered(delivered.unionByName(lacked)), stored
+        read = self.read(query, missing)
+        try:
+            lacked = read.join(delivered.select(*c.POSITION), list(c.POSITION), "left_anti")
+            rows = numbered(delivered.unionByName(lacked)).persist()
+            rows.count()
+        finally:
+            read.unpersist()
+        return rows, stored
 
     def _stored(self, batch: Batch) -> tuple[Spans, int]:
         found: list[tuple[Spans, int]] = []

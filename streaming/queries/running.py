@@ -43,7 +43,7 @@ class RunningQueries:
     """Starts queries, keeps them going, and stops them; for one thread.
 
     begin: starts a query. begin_again: tells the service that a query, by name, is started once more. lanes: those that
-    are parked.
+    are parked. slow_down: is told the name of each query that has failed.
     most_matched: how many topics of the pattern are read. Each query is a thread and, every trigger, a handful of
     requests to brokers, and whoever may make topics could make any number of them.
     """
@@ -53,6 +53,7 @@ class RunningQueries:
     begin: Callable[[Query], StreamingQuery]
     begin_again: Callable[[str], None]
     lanes: Lanes
+    slow_down: Callable[[str], None] = lambda _query: None
     monotonic: Callable[[], float] = time.monotonic
     most_matched: int = 100
     _running: dict[Query, StreamingQuery] = field(default_factory=dict)
@@ -176,6 +177,7 @@ class RunningQueries:
     def _park(self, query: Query, why: ReaperError) -> None:
         self._busy_since_s.pop(query, None)
         self._log_once(query.topics[0], f"is parked, and the other topics go on. Its query failed: {one_line(why)}")
+        self.slow_down(query.name)
         self.lanes.park(query, why)
 
     def _try_again(self, query: Query) -> Exception | None:

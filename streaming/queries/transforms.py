@@ -16,8 +16,10 @@ from udfs.spark import annotate
 _ROWS_PER_TASK = 500  # below that, a second Python worker costs more than it brings
 
 
-def messages(source: DataFrame, most_bytes: int) -> DataFrame:
+def messages(source: DataFrame, most_bytes: int, most_tasks: int) -> DataFrame:
     """Turn the connector's rows into schemas.MESSAGE: position, due time, and what could refer to the ledger.
+
+    They are read in most_tasks tasks at most, source partition for source partition.
 
     Of a message that is no request because its payload has more than most_bytes, only most_bytes + 1 are kept, and
     CUT_FROM says how many there were. This is done in the JVM, row by row as the connector hands them over, so that
@@ -27,7 +29,7 @@ def messages(source: DataFrame, most_bytes: int) -> DataFrame:
     payload, key, properties = F.col(c.VALUE).cast("binary"), F.col(c.KEY).cast("binary"), F.col(c.PROPERTIES)
     is_cut, has_much_about = _bytes(payload) > most_bytes + 1, _bytes_about(key, properties) > MAX_ABOUT_BYTES
     properties = F.when(has_much_about, F.map_filter(properties, _is_kept)).otherwise(properties)
-    raw = source.select(
+    raw = source.coalesce(most_tasks).select(
         F.col(c.TOPIC),
         F.col(c.MESSAGE_ID),
         _millis(F.col(c.PUBLISH_TIME)),

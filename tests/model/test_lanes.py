@@ -74,6 +74,12 @@ class Stream:
             self.isActive, self.failure = False, error
 
 
+class Rows(list[tuple[str, int, int]]):
+    """Stands for a DataFrame."""
+
+    def unpersist(self) -> None: ...
+
+
 @dataclass
 class World:
     """Topics, receipts and a disk that outlive the service; `start` begins a new process over them."""
@@ -120,7 +126,9 @@ class World:
             return self.now_s
 
         self.lanes = Lanes(rescue, lambda _name, _lane: None, monotonic=monotonic, now_ms=lambda: 0)
-        self.queries = RunningQueries(self.settings, self.pulsar, self._begin, self.begin_again, self.lanes, monotonic)
+        self.queries = RunningQueries(
+            self.settings, self.pulsar, self._begin, self.begin_again, self.lanes, monotonic=monotonic
+        )
         self.queries.start()
 
     def note(self, _spans: object) -> None:
@@ -178,14 +186,14 @@ class World:
         if self.fail_in == 0:
             raise RuntimeError("a bug")
 
-    def _found(self, spans: Mapping[str, Sequence[Span]]) -> list[tuple[str, int, int]]:
-        return [
+    def _found(self, _query: str, spans: Mapping[str, Sequence[Span]]) -> "Rows":
+        return Rows(
             (partition, span.ledger, number)
             for partition, each in spans.items()
             for span in each
             for number in range(span.first, span.last + 1)
             if self.entries[partition.removesuffix("-partition-0")][number] is not Kind.MARKER
-        ]
+        )
 
     # the connector
 
@@ -212,7 +220,7 @@ class World:
         if Kind.FAILS in kinds[span.first : span.last + 1] or kinds[span.last] is not Kind.HONEST:
             raise RuntimeError("We didn't get enough message as promised")
         # what was passed over in between is read another way by Completion
-        self.take(query.name, self._found({partition: [span]}), batch.number)
+        self.take(query.name, self._found(query.name, {partition: [span]}), batch.number)
         (checkpoint / "commits").mkdir(exist_ok=True)
         (checkpoint / "commits" / str(batch.number)).write_text('v1\n{"nextBatchWatermarkMs":0}')
 

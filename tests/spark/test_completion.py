@@ -1,6 +1,7 @@
 """Whether a batch was delivered whole: what lacks is read another way, to the entry, and reading has a limit."""
 
 import json
+import threading
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -18,6 +19,7 @@ from streaming.errors import ReaperError
 from streaming.queries import another_way
 from streaming.queries.completion import Completion, allowed_seconds
 from streaming.queries.names import checkpoint_of
+from streaming.queries.reading import Reading
 from streaming.schemas import REQUESTS
 from streaming.spark.job_limit import limited
 from tests.pulsar_fields import entry
@@ -57,7 +59,7 @@ class World:
         self._begin(checkpoint, 1, {FIRST: (6, 1), SECOND: (8, 0)})
         (checkpoint / "commits").mkdir()
         (checkpoint / "commits" / "0").write_text("v1\n{}")
-        self.completion = Completion(spark, settings, pulsar, self._read)
+        self.completion = Completion(spark, settings, pulsar, self._read, Reading(threading.Event(), lambda: 2))
 
     def _begin(self, checkpoint: Path, number: int, upto: Mapping[str, tuple[int, int]]) -> None:
         (checkpoint / "offsets").mkdir(parents=True, exist_ok=True)
@@ -67,7 +69,7 @@ class World:
         }
         (checkpoint / "offsets" / str(number)).write_text(f"v1\n{{}}\n{json.dumps(offsets)}")
 
-    def _read(self, spans: Mapping[str, Sequence[Span]]) -> DataFrame:
+    def _read(self, _query: str, spans: Mapping[str, Sequence[Span]]) -> DataFrame:
         self.asked = {partition: list(each) for partition, each in spans.items()}
         entries = {
             (partition, span.ledger, number)

@@ -70,13 +70,13 @@ def test_a_message_becomes_its_position_its_due_time_and_what_could_refer_to_its
         ],
         from_arrow_schema(schemas.MESSAGE),
     )
-    assert_df_equality(messages(source, 1_024), expected, ignore_nullable=True)
+    assert_df_equality(messages(source, 1_024, 1), expected, ignore_nullable=True)
 
 
 def _annotated(spark: SparkSession, *sent: tuple[bytes | None, bytes | None, dict[str, str] | None]) -> list[Row]:
     """Messages of (payload, key, properties) as the service sees them, where a request has at most 1,024 bytes."""
     rows = [(value, key, TOPIC, _message_id(n), AT, about) for n, (value, key, about) in enumerate(sent)]
-    return messages(spark.createDataFrame(rows, SOURCE_SCHEMA).coalesce(1), 1_024).collect()
+    return messages(spark.createDataFrame(rows, SOURCE_SCHEMA), 1_024, 1).collect()
 
 
 def test_of_what_is_too_large_to_be_a_request_only_the_beginning_leaves_the_jvm(spark: SparkSession) -> None:
@@ -115,9 +115,20 @@ def test_of_a_key_and_properties_that_are_too_large_only_what_we_need_leaves_the
 def test_a_large_message_takes_as_many_rows_of_a_chunk_as_it_is_large(spark: SparkSession) -> None:
     sent = [(b"x", None, None), (b"x" * 9_000, None, None), (b"x", b"k" * 5_000, {"a": "b" * 4_000}), (b"x", None, {})]
     rows = [(value, key, TOPIC, _message_id(n), AT, about) for n, (value, key, about) in enumerate(sent)]
-    found = messages(spark.createDataFrame(rows, SOURCE_SCHEMA).coalesce(1), 10_000)
+    found = messages(spark.createDataFrame(rows, SOURCE_SCHEMA), 10_000, 1)
     assert [row[c.ROW] for row in found.collect()] == [0, 3, 6, 7]
     assert [row[0] for row in found.select(F.expr(schemas.ROWS)).collect()] == [1, 3, 3, 1]
+
+
+def test_partitions_that_one_task_reads_are_numbered_each_for_itself(spark: SparkSession) -> None:
+    rows: list[tuple[object, ...]] = [
+        (REQUEST, None, f"{TOPIC}-{n // 3}", _message_id(n % 3), AT, {}) for n in range(12)
+    ]
+    source = spark.createDataFrame(rows, SOURCE_SCHEMA).repartitionByRange(4, c.TOPIC)
+    read = messages(source, 1_024, 2)
+    assert read.rdd.getNumPartitions() == 2
+    found = sorted((row[c.SOURCE], row[c.POSITION_ENTRY], row[c.ROW]) for row in read.collect())
+    assert [row for *_, row in found] == [0, 1, 2] * 4
 
 
 def test_slices_of_a_batch_leave_nothing_out_and_take_nothing_twice(spark: SparkSession) -> None:

@@ -40,6 +40,12 @@ class Service:
             raise self.failure
 
 
+class Rows(dict[str, list[Span]]):
+    """Stands for a DataFrame."""
+
+    def unpersist(self) -> None: ...
+
+
 class World:
     def __init__(self, settings: Settings) -> None:
         self.settings = settings
@@ -52,7 +58,7 @@ class World:
             settings,
             self.pulsar,
             cast("LedgerDeletionService", self.service),
-            cast("Any", lambda spans: {partition: list(each) for partition, each in spans.items()}),
+            cast("Any", lambda _query, spans: Rows({partition: list(each) for partition, each in spans.items()})),
             lambda _partition: self.tells_last,
         )
 

@@ -1,0 +1,166 @@
+"""Reads never hold the slots that chunks need, and a topic whose query failed makes only its own kind wait."""
+
+import threading
+from contextlib import ExitStack
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from streaming.errors import StopRequestedError
+from streaming.queries.reading import RESERVED, SLOW_S, Reading, Slots
+
+
+class Readers:
+    """Threads that read, each until it is told to end. held: what each of them holds at the moment."""
+
+    def __init__(self, reading: Reading) -> None:
+        self.reading = reading
+        self.held: dict[str, int] = {}
+        self.ends: dict[str, threading.Event] = {}
+        self.threads: list[threading.Thread] = []
+
+    def begin(self, query: str, partitions: int) -> None:
+        begun, end = threading.Event(), self.ends.setdefault(query, threading.Event())
+
+        def read() -> None:
+            begun.set()
+            try:
+                with self.reading.of(query, partitions):
+                    self.held[query] = min(partitions, self.reading.most_tasks(query))
+                    end.wait(10)
+                    del self.held[query]
+            except StopRequestedError:
+                self.held[f"{query} gave up"] = 0
+
+        self.threads.append(threading.Thread(target=read, daemon=True))
+        self.threads[-1].start()
+        assert begun.wait(5)
+
+    def settle(self) -> dict[str, int]:
+        """What is held once nothing moves any more."""
+        threading.Event().wait(0.1)
+        return dict(self.held)
+
+    def end(self, *queries: str) -> None:
+        for query in queries:
+            self.ends[query].set()
+
+    def join(self) -> None:
+        self.end(*self.ends)
+        for thread in self.threads:
+            thread.join(5)
+
+
+@pytest.fixture
+def readers() -> Any:
+    made = Readers(Reading(threading.Event(), lambda: 6))
+    yield made
+    made.join()
+
+
+def test_a_read_that_hangs_leaves_slots_for_chunks_and_for_those_that_failed(readers: Readers) -> None:
+    readers.begin("hangs", 16)
+    readers.begin("another", 1)
+    assert readers.settle() == {"hangs": 3}, "of six, two are for chunks and one for those that failed"
+    readers.end("hangs")
+    assert readers.settle() == {"another": 1}
+
+
+def test_those_that_failed_read_one_after_the_other_and_keep_nobody_else_waiting(readers: Readers) -> None:
+    for query in ("bad", "worse"):
+        readers.reading.slow_down(query)
+    readers.begin("bad", 16)
+    readers.begin("worse", 16)
+    readers.begin("good", 3)
+    assert readers.settle() == {"bad": 1, "good": 3}
+    readers.end("bad")
+    assert readers.settle() == {"worse": 1, "good": 3}
+
+
+def test_reads_that_fit_run_beside_one_another_and_nobody_overtakes_a_large_one(readers: Readers) -> None:
+    readers.begin("first", 1)
+    readers.begin("second", 1)
+    readers.begin("large", 3)
+    readers.begin("small", 1)
+    assert readers.settle() == {"first": 1, "second": 1}
+    readers.end("first")
+    assert readers.settle() == {"second": 1}
+    readers.end("second")
+    assert readers.settle() == {"large": 3}
+
+
+def test_a_failure_is_forgotten_after_a_while() -> None:
+    now_s = [0.0]
+    reading = Reading(threading.Event(), lambda: 6, monotonic=lambda: now_s[0])
+    reading.slow_down("query")
+    assert reading.most_tasks("query") == 1
+    now_s[0] = SLOW_S - 1
+    assert reading.most_tasks("query") == 1
+    now_s[0] = SLOW_S
+    assert reading.most_tasks("query") == 3
+
+
+@pytest.mark.parametrize(("slots", "most"), [(1, 1), (2, 1), (3, 1), (4, 1), (5, 2), (32, 29)])
+def test_whatever_the_slots_a_read_has_one(slots: int, most: int) -> None:
+    reading = Reading(threading.Event(), lambda: slots)
+    assert reading.most_tasks("query") == most
+    with reading.of("query", 16):
+        pass
+
+
+@pytest.mark.parametrize(("slots", "beside"), [(3, False), (4, True)])
+def test_where_there_are_too_few_slots_those_that_failed_share_with_the_others(slots: int, beside: bool) -> None:
+    readers = Readers(Reading(threading.Event(), lambda: slots))
+    readers.reading.slow_down("bad")
+    readers.begin("bad", 1)
+    readers.settle()
+    readers.begin("good", 1)
+    assert ("good" in readers.settle()) is beside, f"{RESERVED} slots are always left to chunks where that can be"
+    readers.join()
+
+
+def test_who_waits_gives_up_when_the_service_stops() -> None:
+    reading = Reading(threading.Event(), lambda: 6)
+    readers = Readers(reading)
+    readers.begin("reads", 16)
+    readers.settle()
+    readers.begin("waits", 16)
+    reading.stop.set()
+    threading.Event().wait(0.5)
+    assert readers.settle() == {"reads": 3, "waits gave up": 0}
+    readers.join()
+
+
+def test_an_error_gives_the_slots_back() -> None:
+    slots = Slots(threading.Event())
+    with pytest.raises(ValueError), slots.taken(2, 2):  # noqa: PT011
+        raise ValueError
+    with slots.taken(2, 2):
+        pass
+
+
+@settings(max_examples=30, deadline=None)
+@given(st.lists(st.integers(1, 5), min_size=1, max_size=12), st.integers(1, 4))
+def test_never_more_than_there_are_and_everybody_in_the_end(wanted: list[int], most: int) -> None:
+    slots, guard, inside, highest, done = Slots(threading.Event()), threading.Lock(), [0], [0], []
+
+    def read(number: int) -> None:
+        with ExitStack() as stack:
+            stack.enter_context(slots.taken(number, most))
+            with guard:
+                inside[0] += number
+                highest[0] = max(highest[0], inside[0])
+            threading.Event().wait(0.001)
+            with guard:
+                inside[0] -= number
+        done.append(number)
+
+    threads = [threading.Thread(target=read, args=(number,)) for number in wanted]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(10)
+    assert sorted(done) == sorted(wanted)
+    assert highest[0] <= max(most, *wanted)
