@@ -57,18 +57,28 @@ class ReadEntries:
 def read_rows(
     spark: SparkSession, settings: Settings, reading: Reading, query: str, wanted: Mapping[str, Sequence[Span]]
 ) -> DataFrame:
-    """Read what rows_of describes, in as many slots as the query may have; to be unpersisted."""
+    """Read the messages of these entries (by partition), in as many slots as the query may have.
+
+    They are rows of schemas.MESSAGE, each source's numbered, and kept until unpersist.
+    """
     most = reading.most_tasks(query)
-    rows = rows_of(spark, settings, wanted, most_tasks=most).persist()
-    with reading.of(query, most):
+    # What is kept is read without a shuffle: Spark runs one while it holds a lock, and for that lock every unpersist of
+    # every query waits.
+    found = rows_of(spark, settings, wanted, most_tasks=most).persist()
+    try:
+        with reading.of(query, most):
+            found.count()
+        rows = numbered(found).persist()
         rows.count()
+    finally:
+        found.unpersist()
     return rows
 
 
 def rows_of(
-    spark: SparkSession, settings: Settings, wanted: Mapping[str, Sequence[Span]], *, most_tasks: int = 2
+    spark: SparkSession, settings: Settings, wanted: Mapping[str, Sequence[Span]], *, most_tasks: int
 ) -> DataFrame:
-    """Return the messages of these entries (by partition) as rows of schemas.MESSAGE, each source's rows numbered.
+    """Return the messages of these entries as rows of schemas.MESSAGE that are not numbered yet.
 
     most_tasks: so many Spark tasks read them, one lot of entries after the other.
     """
@@ -82,8 +92,9 @@ def rows_of(
         for partition, each in wanted.items()
         for spans in split(each, _ENTRIES_PER_TASK)
     ]
+    # a Spark partition for each task
     planned = spark.createDataFrame(spark.sparkContext.parallelize(tasks, max(min(len(tasks), most_tasks), 1)), _TASK)
-    return numbered(planned.mapInArrow(ReadEntries(settings), from_arrow_schema(schemas.MESSAGE)))
+    return planned.mapInArrow(ReadEntries(settings), from_arrow_schema(schemas.MESSAGE))
 
 
 def numbered(rows: DataFrame) -> DataFrame:

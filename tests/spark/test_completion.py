@@ -189,7 +189,8 @@ def test_entries_become_rows_in_the_executors_and_a_dead_letter_says_why(spark: 
         base = load(None)
         pulsar = base.pulsar.model_copy(update={"service_url": partition.url, "admin_url": "http://127.0.0.1:1"})
         settings = base.model_copy(update={"pulsar": pulsar})
-        rows = another_way.rows_of(spark, settings, {FIRST: [Span(7, 0, 4500)], SECOND: []})
+        reading = Reading(threading.Event(), lambda: 2)
+        rows = another_way.read_rows(spark, settings, reading, REQUESTS, {FIRST: [Span(7, 0, 4500)], SECOND: []})
         found = {row[c.POSITION_ENTRY]: row.asDict() for row in rows.collect()}
     assert sorted(found) == list(range(4501))
     assert [found[number][c.ROW] for number in range(4501)] == list(range(4501))
@@ -202,3 +203,30 @@ def test_entries_become_rows_in_the_executors_and_a_dead_letter_says_why(spark: 
 def test_many_requests_in_few_entries_may_take_their_time_and_one_entry_may_not() -> None:
     assert allowed_seconds(1_000, 10_000_000) >= 120, "a million requests in batches of a thousand"
     assert allowed_seconds(10, 105_060) < 35, "twelve million messages without a byte"
+
+
+def test_while_entries_are_read_another_way_nobody_waits_to_let_go_of_what_he_kept(spark: SparkSession) -> None:
+    with serving(Partition({(7, 0): entry(b"x"), (7, 1): None}, (7, 1))) as partition:  # waited for, for seconds
+        base = load(None)
+        pulsar = base.pulsar.model_copy(update={"service_url": partition.url, "admin_url": "http://127.0.0.1:1"})
+        settings = base.model_copy(update={"pulsar": pulsar})
+        reading = Reading(threading.Event(), lambda: 2)
+        ended = threading.Event()
+
+        def read() -> None:
+            with pytest.raises(Exception, match="does not answer"):  # the admin API, which is asked in the end
+                another_way.read_rows(spark, settings, reading, REQUESTS, {FIRST: [Span(7, 0, 1)]})
+            ended.set()
+
+        spark.conf.set("spark.sql.adaptive.enabled", "true")  # as it is where the service runs
+        thread = threading.Thread(target=read)
+        thread.start()
+        while not spark.sparkContext.statusTracker().getActiveJobsIds():
+            assert not ended.wait(0.05)
+        kept = spark.range(10).persist()
+        assert kept.count() == 10
+        kept.unpersist()
+        assert spark.sparkContext.statusTracker().getActiveJobsIds(), "it is still being read"
+        thread.join(60)
+        spark.conf.unset("spark.sql.adaptive.enabled")
+        assert ended.is_set()
