@@ -144,7 +144,7 @@ def test_a_run_whose_spark_was_ended_by_its_master_ends_too_so_that_it_is_starte
 
 def test_a_stop_ends_well_though_spark_is_over(settings: Settings) -> None:
     class Over(Jobs):
-        def cancelAllJobs(self) -> None:
+        def cancelAllJobs(self) -> None:  # noqa: N802  as above
             super().cancelAllJobs()
             raise RuntimeError("Cannot call methods on a stopped SparkContext")
 
