@@ -3,120 +3,19 @@
 The hosts are namespaces of this machine's kernel (hosts.py). Where it makes none, folders stand for them.
 """
 
-import subprocess
-import threading
-import time
-from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
-from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
 
-from streaming.clients import clients_for
 from streaming.config.load import CONF
-from streaming.limits.census import count_ledgers
-from streaming.sandbox import clients, topics
-from streaming.sandbox.cluster import Cluster, down, up
-from streaming.sandbox.home import LEDGERS_ROOT, REGION
-from streaming.sandbox.ledgers import every_ledger
-from streaming.sandbox.reckoning import reckon
-from streaming.state import journal
-from tests.integration.conftest import CONFIG, Deployment, leak, new_topic, payload
+from streaming.sandbox.cluster import down, up
+from tests.integration.host_scenes import Field, hosts_come_and_go
 from tests.integration.hosts import Hosts, folders, separate, why_not_separate
-from tests.integration.spark_hosts import Driver, SparkHosts, until
+from tests.integration.spark_hosts import SparkHosts
 
 pytestmark = [pytest.mark.cluster, pytest.mark.long]
-
-RATE = 1_000  # deletes a second, over all executors
-OWNERS = 10
-BUCKET = "of-all-hosts"
-IN_USE = 5  # ledgers that are asked for and in use, each four times
-
-
-@dataclass(slots=True)
-class Field:
-    """A cluster of Pulsar, and hosts with Spark that reach it."""
-
-    cluster: Cluster
-    spark: SparkHosts
-    here: Path
-
-    def service(self, *, limits: str = "", chunk_rows: int = 50_000, rate: int = RATE) -> Deployment:
-        """A configuration whose folder drivers can read, and no worker has."""
-        where, folder = self.cluster.addresses, self.here / "etc"
-        folder.mkdir()
-        (folder / "aws-credentials").write_text("[default]\naws_access_key_id = any\naws_secret_access_key = any\n")
-        text = CONFIG.format(
-            name="hosts",
-            chunk_rows=chunk_rows,
-            pulsar=where.pulsar,
-            admin=where.admin,
-            zookeeper=where.zookeeper,
-            s3=where.s3,
-            bucket=self.cluster.bucket,
-            home=folder,
-            here="/nowhere",
-            limits=limits,
-            classes="-XX:+UseSerialGC",
-        )
-        for old, new in (
-            ('dir = "/nowhere/state"', f'dir = "s3://{BUCKET}/state"'),
-            ('dir = "/nowhere/checkpoints"', f'dir = "s3://{BUCKET}/checkpoints"'),
-            ('local_dir = "/nowhere/spark"', ""),
-            ("deletes_per_second = 0", f"deletes_per_second = {rate}"),
-            ("[two_phase]", "[two_phase]\nledger_deletion_parallelism = 2"),
-        ):
-            assert old in text
-            text = text.replace(old, new)
-        config = folder / "config.toml"
-        config.write_text(f'{text}\n[s3]\nendpoint = "{where.s3}"\n')
-        clients.make_bucket(where.s3, BUCKET, REGION)
-        return Deployment(config)
-
-
-@dataclass(slots=True)
-class Gone:
-    """How many ledgers have gone, looked at again and again by a thread of its own."""
-
-    service: Deployment
-    seen: list[tuple[float, int]] = field(default_factory=list)
-    _done: threading.Event = field(default_factory=threading.Event)
-
-    def __enter__(self) -> "Gone":
-        self._before = self._there()
-        self._thread = threading.Thread(target=self._look, daemon=True)
-        self._thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._done.set()
-        self._thread.join()
-
-    @property
-    def now(self) -> int:
-        return self.seen[-1][1] if self.seen else 0
-
-    def most_within(self, seconds: float) -> int:
-        """The most that went within so long."""
-        return max(
-            later - before
-            for begun, (began_s, before) in enumerate(self.seen)
-            for at_s, later in self.seen[begun:]
-            if at_s - began_s <= seconds
-        )
-
-    def _look(self) -> None:
-        while not self._done.wait(0.25):
-            self.seen.append((time.monotonic(), self._before - self._there()))
-
-    def _there(self) -> int:
-        return count_ledgers(clients_for(self.service.settings).store, LEDGERS_ROOT)
-
-    _before: int = 0
-    _thread: threading.Thread = field(default_factory=threading.Thread)
-
 
 MakeField = Callable[[Hosts, Path], Field]
 
@@ -136,86 +35,6 @@ def field_on(installed: Path, dist: Path, monkeypatch: pytest.MonkeyPatch) -> It
             return Field(cluster, SparkHosts(hosts, here, installed, dist, keys, stack, cores=2), here)
 
         yield make
-
-
-def _ran_to_its_end(driver: Driver, seconds: float) -> int:
-    try:
-        return driver.process.wait(seconds)
-    except subprocess.TimeoutExpired:
-        pytest.fail(driver.log.read_text(errors="replace")[-6000:])
-
-
-def hosts_come_and_go(field: Field, count: int, *, chunk_rows: int) -> None:
-    """One run through all that may happen to hosts, and the reckoning after it."""
-    spark, cluster = field.spark, field.cluster
-    spark.begin(["one", "two"])
-    service = field.service(chunk_rows=chunk_rows)
-    owners = [new_topic(f"hosts{number}") for number in range(OWNERS)]
-    leaked = {owner: leak(cluster, owner, count // OWNERS) for owner in owners}
-    used: list[int] = []
-    requests = []
-    for owner in owners:
-        topics.fill(cluster, owner, 1, ["s"])
-        requests += [payload(owner, each) for each in leaked[owner]]
-    for owner in owners[:IN_USE]:
-        used.append(topics.data_ledgers(cluster, owner)[0])
-        requests += [payload(owner, used[-1])] * 4
-    service.request(requests)
-    every = [each for some in leaked.values() for each in some]
-
-    first, second = (spark.add_driver(name, service.config.parent / "config.toml") for name in ("first", "second"))
-    # each run takes half of the cores at most, so that another one finds some while the first one's are not given back
-    half = ["spark.cores.max=2"]
-    with Gone(service) as gone:
-
-        def further(ledgers: int, driver: Driver, seconds: float = 120) -> None:
-            wanted = gone.now + ledgers
-            until(lambda: gone.now >= wanted or driver.process.poll() is not None, driver.log, seconds)
-            assert driver.process.poll() is None, driver.log.read_text()[-5000:]
-
-        part = count // 12
-        begun = spark.drive(first, service.config, "run", conf=half)
-        further(part, begun)
-        _is_paused_everywhere(service, gone)
-        further(part, begun)
-
-        spark.workers["one"].cut()
-        further(part, begun)
-        spark.workers["one"].join()
-        further(part, begun)
-
-        spark.workers["two"].kill()
-        further(part, begun)
-        spark.add_worker("three")
-        further(part, begun)
-
-        first.cut()
-        again = spark.drive(second, service.config, "run", "--until-idle", conf=half)
-        assert _ran_to_its_end(again, 300) == 0
-        first.join()
-        assert _ran_to_its_end(begun, 120) in (3, 4), "it has to notice that it is outdated"
-
-    assert gone.most_within(5) <= RATE * 5 * 1.1
-    found = reckon(service.settings)
-    assert (found.requests, found.open, found.wrong) == (len(requests), 0, [])
-    outcomes = Counter(row["outcome"] for some in service.final().values() for row in some)
-    assert outcomes["DELETED"] + outcomes["ALREADY_GONE"] == count
-    assert outcomes["DEAD_LETTER"] == 4 * IN_USE
-    left = every_ledger(cluster)
-    assert set(every).isdisjoint(left)
-    assert set(used) <= set(left)
-    assert {row["ledger_id"] for row in journal.entries(service.settings.state_dir)} == set(every)
-    for name in ("one", "two", "three"):
-        assert spark.unpacked(name), f"no executor has run on {name}"
-
-
-def _is_paused_everywhere(service: Deployment, gone: Gone) -> None:
-    service.call("pause", "--why", "a look")
-    time.sleep(2.5)  # executors look once a second, before a delete
-    before = gone.now
-    time.sleep(2)
-    assert gone.now == before
-    service.call("resume")
 
 
 @pytest.mark.skipif(bool(why_not_separate()), reason=why_not_separate())
