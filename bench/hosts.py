@@ -62,7 +62,7 @@ def measured(workers: int, leaked: int, owners: int, built: Path) -> str:
         per_thousand = f"{(cpu1 - cpu0) / (n1 - n0) * 1000:.2f}" if n1 > n0 else "?"
         rate = 0.8 * len(requests) / (last - first)
         return (
-            f"{workers} worker(s): {rate:.0f} ledgers a second between a tenth and nine tenths; all {len(requests)} gone "
+            f"{workers} worker(s): {rate:.0f} ledgers a second from a tenth to nine tenths; all {len(requests)} gone "
             f"{all_s:.1f} s after the driver's start; executors used {per_thousand} CPU seconds per 1,000 ledgers; "
             f"load {psutil.getloadavg()[0]:.1f}"
         )

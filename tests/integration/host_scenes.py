@@ -1,5 +1,6 @@
 """What hosts with the service on them go through: they are cut off, die and join, in one run after the other."""
 
+import logging
 import subprocess
 import threading
 import time
@@ -19,6 +20,8 @@ from streaming.sandbox.reckoning import reckon
 from streaming.state import journal
 from tests.integration.conftest import CONFIG, Deployment, leak, new_topic, payload
 from tests.integration.spark_hosts import Driver, SparkHosts, until
+
+log = logging.getLogger(__name__)
 
 RATE = 1_000  # deletes a second, over all executors
 OWNERS = 10
@@ -139,30 +142,36 @@ def hosts_come_and_go(field: Field, count: int, *, chunk_rows: int) -> None:
     half = ["spark.cores.max=2"]
     with Gone(service) as gone:
 
-        def further(ledgers: int, driver: Driver, seconds: float = 120) -> None:
+        def further(ledgers: int, driver: Driver, seconds: float = 300) -> None:
             wanted = gone.now + ledgers
             until(lambda: gone.now >= wanted or driver.process.poll() is not None, driver.log, seconds)
             assert driver.process.poll() is None, driver.log.read_text()[-5000:]
+            log.info("%s of %s have gone", gone.now, count)
 
         part = count // 12
+        log.info("a driver begins")
         begun = spark.drive(first, service.config, "run", conf=half)
         further(part, begun)
         _is_paused_everywhere(service, gone)
         further(part, begun)
 
+        log.info("host one is cut off")
         spark.workers["one"].cut()
         further(part, begun)
         spark.workers["one"].join()
         further(part, begun)
 
+        log.info("host two dies")
         spark.workers["two"].kill()
         further(part, begun)
         spark.add_worker("three")
         further(part, begun)
 
+        log.info("the driver's host is cut off, and another driver begins elsewhere")
         first.cut()
         again = spark.drive(second, service.config, "run", "--until-idle", conf=half)
-        assert _ran_to_its_end(again, 300) == 0
+        assert _ran_to_its_end(again, 600) == 0
+        log.info("the other driver has ended; the first one is back")
         first.join()
         assert _ran_to_its_end(begun, 120) in (3, 4), "it has to notice that it is outdated"
 

@@ -27,7 +27,7 @@ _SECONDS = 60.0
 WORKER_TIMEOUT_S = 12
 _DAEMONS = f"-Dspark.worker.timeout={WORKER_TIMEOUT_S} -XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 # The same for executors and drivers, of each other (120 s by default).
-SOONER = ("spark.network.timeout=30s", "spark.executor.heartbeatInterval=5s")
+SOONER = ("spark.network.timeout=30s", "spark.network.timeoutInterval=10s", "spark.executor.heartbeatInterval=5s")
 
 
 @dataclass(slots=True)
