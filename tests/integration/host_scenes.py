@@ -26,6 +26,13 @@ log = logging.getLogger(__name__)
 RATE = 1_000  # deletes a second, over all executors
 OWNERS = 10
 BUCKET = "of-all-hosts"
+HALF = ("spark.cores.max=2",)  # of the cores: another run finds some while the first one's are not given back
+BY_NEED = (
+    "spark.dynamicAllocation.enabled=true",
+    "spark.dynamicAllocation.shuffleTracking.enabled=true",
+    "spark.dynamicAllocation.executorIdleTimeout=20s",
+)
+_FENCED = "another instance of this service has taken over"
 IN_USE = 5  # ledgers that are asked for and in use, each four times
 
 
@@ -119,74 +126,97 @@ def _ran_to_its_end(driver: Driver, seconds: float) -> int:
         pytest.fail(driver.log.read_text(errors="replace")[-6000:])
 
 
+@dataclass(slots=True)
+class Asked:
+    """What was asked for: ledgers that have leaked, and ledgers in use, each of these four times."""
+
+    leaked: list[int] = field(default_factory=list)
+    used: list[int] = field(default_factory=list)
+
+    @property
+    def requests(self) -> int:
+        return len(self.leaked) + 4 * len(self.used)
+
+
+def asked(cluster: Cluster, service: Deployment, count: int) -> Asked:
+    """Let topics leak so many ledgers, and ask for them."""
+    made = Asked()
+    requests = []
+    for number in range(OWNERS):
+        owner = new_topic(f"hosts{number}")
+        topics.fill(cluster, owner, 1, ["s"])
+        leaked = leak(cluster, owner, count // OWNERS)
+        made.leaked += leaked
+        requests += [payload(owner, each) for each in leaked]
+        if number < IN_USE:
+            made.used.append(topics.data_ledgers(cluster, owner)[0])
+            requests += [payload(owner, made.used[-1])] * 4
+    service.request(requests)
+    return made
+
+
 def hosts_come_and_go(field: Field, count: int, *, chunk_rows: int) -> None:
     """One run through all that may happen to hosts, and the reckoning after it."""
-    spark, cluster = field.spark, field.cluster
+    spark = field.spark
     spark.begin(["one", "two"])
     service = field.service(chunk_rows=chunk_rows)
-    owners = [new_topic(f"hosts{number}") for number in range(OWNERS)]
-    leaked = {owner: leak(cluster, owner, count // OWNERS) for owner in owners}
-    used: list[int] = []
-    requests = []
-    for owner in owners:
-        topics.fill(cluster, owner, 1, ["s"])
-        requests += [payload(owner, each) for each in leaked[owner]]
-    for owner in owners[:IN_USE]:
-        used.append(topics.data_ledgers(cluster, owner)[0])
-        requests += [payload(owner, used[-1])] * 4
-    service.request(requests)
-    every = [each for some in leaked.values() for each in some]
-
-    first, second = (spark.add_driver(name, service.config.parent / "config.toml") for name in ("first", "second"))
-    # each run takes half of the cores at most, so that another one finds some while the first one's are not given back
-    half = ["spark.cores.max=2"]
+    wanted = asked(field.cluster, service, count)
+    first, second = (spark.add_driver(name, service.config) for name in ("first", "second"))
+    part = count // 12
     with Gone(service) as gone:
 
-        def further(ledgers: int, driver: Driver, seconds: float = 300) -> None:
-            wanted = gone.now + ledgers
-            until(lambda: gone.now >= wanted or driver.process.poll() is not None, driver.log, seconds)
+        def further(driver: Driver, seconds: float = 300) -> None:
+            enough = gone.now + part
+            until(lambda: gone.now >= enough or driver.process.poll() is not None, driver.log, seconds)
             assert driver.process.poll() is None, driver.log.read_text()[-5000:]
             log.info("%s of %s have gone", gone.now, count)
 
-        part = count // 12
         log.info("a driver begins")
-        begun = spark.drive(first, service.config, "run", conf=half)
-        further(part, begun)
+        begun = spark.drive(first, service.config, "run", conf=HALF)
+        further(begun)
         _is_paused_everywhere(service, gone)
-        further(part, begun)
+        further(begun)
 
         log.info("host one is cut off")
         spark.workers["one"].cut()
-        further(part, begun)
+        further(begun)
         spark.workers["one"].join()
-        further(part, begun)
+        further(begun)
 
         log.info("host two dies")
         spark.workers["two"].kill()
-        further(part, begun)
+        further(begun)
         spark.add_worker("three")
-        further(part, begun)
+        further(begun)
 
         log.info("the driver's host is cut off, and another driver begins elsewhere")
         first.cut()
-        again = spark.drive(second, service.config, "run", "--until-idle", conf=half)
+        again = spark.drive(second, service.config, "run", "--until-idle", conf=(*HALF, *BY_NEED))
         assert _ran_to_its_end(again, 600) == 0
         log.info("the other driver has ended; the first one is back")
         first.join()
         assert _ran_to_its_end(begun, 120) in (3, 4), "it has to notice that it is outdated"
 
     assert gone.most_within(5) <= RATE * 5 * 1.1
-    found = reckon(service.settings)
-    assert (found.requests, found.open, found.wrong) == (len(requests), 0, [])
-    outcomes = Counter(row["outcome"] for some in service.final().values() for row in some)
-    assert outcomes["DELETED"] + outcomes["ALREADY_GONE"] == count
-    assert outcomes["DEAD_LETTER"] == 4 * IN_USE
-    left = every_ledger(cluster)
-    assert set(every).isdisjoint(left)
-    assert set(used) <= set(left)
-    assert {row["ledger_id"] for row in journal.entries(service.settings.state_dir)} == set(every)
+    fenced = sum(spark.said(name).count(_FENCED) for name in spark.workers)
+    log.info("at most %s a second within 5 s; %s attempts were fenced", gone.most_within(5) / 5, fenced)
+    _reckoned(field, service, wanted)
     for name in ("one", "two", "three"):
         assert spark.unpacked(name), f"no executor has run on {name}"
+
+
+def _reckoned(field: Field, service: Deployment, wanted: Asked) -> None:
+    """Every request has one final receipt, nothing in use has gone, and every copy was stored once."""
+    found = reckon(service.settings)
+    assert (found.requests, found.open, found.wrong) == (wanted.requests, 0, [])
+    outcomes = Counter(row["outcome"] for some in service.final().values() for row in some)
+    assert outcomes["DELETED"] + outcomes["ALREADY_GONE"] == len(wanted.leaked)
+    assert outcomes["DEAD_LETTER"] == 4 * len(wanted.used)
+    left = every_ledger(field.cluster)
+    assert set(wanted.leaked).isdisjoint(left)
+    assert set(wanted.used) <= set(left)
+    assert {row["ledger_id"] for row in journal.entries(service.settings.state_dir)} == set(wanted.leaked)
+    log.info("%s", outcomes)
 
 
 def _is_paused_everywhere(service: Deployment, gone: Gone) -> None:
