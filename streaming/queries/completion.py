@@ -64,7 +64,7 @@ class Completion:
             raise ReaperError(f"{query}: the checkpoint does not say what batch {batch_id} is to read: {batch}")
         stored, size = self._stored(batch)
         total = sum(count_of(each) for each in stored.values())
-        seconds = allowed_seconds(total, size, self.spark.sparkContext.master)
+        seconds = allowed_seconds(total, size, self.spark.sparkContext.master or "")
         with limited(self.spark, seconds, f"{query}, batch {batch_id}: reading"):
             runs = _runs(delivered).collect()
         missing = _missing(stored, runs)
