@@ -37,7 +37,7 @@ from streaming.deletion.service import LedgerDeletionService
 from streaming.deletion.tenants import HeldTenants
 from streaming.deletion.turn import Turn
 from streaming.deletion.upkeep import BackgroundCall, Upkeep, tidy_up
-from streaming.errors import ReaperError, SafetyError, StopRequestedError
+from streaming.errors import ReaperError, SafetyError, StopRequestedError, UnavailableError
 from streaming.in_use.baseline import Accepted, Baseline, accepted_path
 from streaming.in_use.cache import InUseCache
 from streaming.in_use.loader import InUseLoader
@@ -62,7 +62,7 @@ from streaming.reconcile.messages import reconcile
 from streaming.schemas import REQUESTS, RETRY, WAITING_RETRIES
 from streaming.spark.failures import one_line, raise_failure
 from streaming.spark.s3a import faults_named
-from streaming.spark.session import MESSAGES_PER_BATCH, ROWS_PER_BATCH, Jars, start
+from streaming.spark.session import MESSAGES_PER_BATCH, ROWS_PER_BATCH, Jars, has_ended, start
 from streaming.spark.signals import jvm_signals, on_signals
 from streaming.spark.submitted import NO_UI
 from streaming.state import journal
@@ -196,12 +196,16 @@ def _blast_radius(settings: Settings, store: MetadataStore, clock: Clock) -> Bla
 
 @dataclass(slots=True)
 class _Running:
-    """What runs until the service stops, and why it stopped."""
+    """What runs until the service stops, and why it stopped.
+
+    is_spark_over: whether Spark has ended though nobody asked us to stop, as its master may do.
+    """
 
     queries: RunningQueries
     due: DueLoop
     upkeep: Upkeep
     background: BackgroundCall
+    is_spark_over: Callable[[], bool] = lambda: False
     failed: Mapping[Query, Exception] = field(default_factory=dict)
     broken: Exception | None = None
     gaps: list[str] = field(default_factory=list)
@@ -220,6 +224,11 @@ class _Running:
         What may be left is what waits in lanes that are given up (stuck), and what waits for a person's word.
         """
         while not stop.wait(_POLL_S):
+            if self.is_spark_over():  # no query can begin again; a lane would be parked for ever
+                self.broken = UnavailableError(
+                    "Spark has ended this application: its master removed it, or somebody did there; start again"
+                )
+                return
             self.failed = self.queries.check_once()
             if self.failed or not self.due.is_alive:
                 self.broken = self.due.failure
@@ -280,7 +289,7 @@ def _work(
     )
     accepted = service.follow_up.watch.accepted
     person = WaitsForPerson(settings.state_dir, service.gate, retries.waiting, due, accepted, clock)
-    running = _Running(queries, due, upkeep, BackgroundCall(stop))
+    running = _Running(queries, due, upkeep, BackgroundCall(stop), partial(has_ended, spark))
     try:
         queries.start()
         log.info("reading %s", ", ".join((*settings.topics.requests, settings.topics.retry)))
@@ -338,7 +347,8 @@ def _stop(spark: SparkSession, queries: RunningQueries, due: DueLoop, *, last_wo
     is_over = due.join(last_words_s)
     queries.stop()
     if not (queries.join(last_words_s) and is_over):
-        spark.sparkContext.cancelAllJobs()
+        with contextlib.suppress(Exception):  # where Spark is over, it has no jobs
+            spark.sparkContext.cancelAllJobs()
         queries.join()
         due.join(last_words_s)
 

@@ -3,7 +3,8 @@
 ReaperError                exit 1: a fault of ours
 ├── ConfigError            exit 2: fix the configuration and start again
 ├── UnavailableError       exit 3: the outcome is unknown or a service is away: look again, then retry
-│   └── BusyError          somebody else holds it at the moment: wait, but not for ever
+│   ├── BusyError          somebody else holds it at the moment: wait, but not for ever
+│   └── WorkersLostError   executors of Spark ended while they worked: again, but not for ever
 ├── RefusedError           exit 1: the service said no (rights, quota); a retry would say no again
 └── SafetyError            exit 4: a person looks first: going on could delete live data, or nothing goes on by itself
     └── FencedError        another instance took over; this one must stop at once
@@ -34,6 +35,10 @@ class UnavailableError(ReaperError):
 
 class BusyError(UnavailableError):
     """Something is held by another, a run that was killed perhaps; it lets go, or somebody has to see to that."""
+
+
+class WorkersLostError(UnavailableError):
+    """Executors ended under their work, again and again: their hosts did, or the work itself brings them down."""
 
 
 class RefusedError(ReaperError):

@@ -20,11 +20,21 @@ app = typer.Typer(
 )
 HomeOption = Annotated[Path, typer.Option("--home", help="Folder of the cluster; each folder holds one cluster")]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print one JSON object instead of text")]
+ListenOption = Annotated[
+    str | None,
+    typer.Option(
+        "--listen",
+        metavar="ADDRESS",
+        help="IPv4 address of this machine on which all parts listen; whoever reaches it may do anything with them "
+        "(default: that of the last start, at first 127.0.0.1)",
+        show_default=False,
+    ),
+]
 DEFAULT_HOME = Path(".cluster")
 
 
 @app.command()
-def up(home: HomeOption = DEFAULT_HOME, as_json: JsonOption = False) -> None:
+def up(home: HomeOption = DEFAULT_HOME, listen: ListenOption = None, as_json: JsonOption = False) -> None:
     """Start the cluster and return when it works. The first start downloads Pulsar.
 
     HOME/local.toml is then a configuration for this cluster: set LEDGER_REAPER_CONFIG to it, or name it with --config.
@@ -37,7 +47,7 @@ def up(home: HomeOption = DEFAULT_HOME, as_json: JsonOption = False) -> None:
     # Whoever ends this command by SIGTERM gets the same tidying as with Ctrl-C.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     with steps() as shown:
-        made = sandbox.up(home, say=shown.say, progress=shown.advance)
+        made = sandbox.up(home, listen=listen, say=shown.say, progress=shown.advance)
     if len(before) == len(Part):
         _say(f"The cluster in {made.home.root} was running already.")
     _print(facts(made), as_json=as_json)

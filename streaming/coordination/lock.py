@@ -12,6 +12,7 @@ import secrets
 import socket
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
+from datetime import datetime
 from threading import Event
 from types import TracebackType
 from typing import Self
@@ -27,7 +28,8 @@ from streaming.ports import MetadataStore
 log = logging.getLogger("ledger-reaper")
 
 _POLL_SECONDS = 0.25
-_CRASHED_PATIENCE_SECONDS = 60.0  # a crashed holder's session ends after its timeout; 40 s is ZooKeeper's usual limit
+_PATIENCE_SECONDS = 60.0  # a dead holder's session ends after its timeout; 40 s is ZooKeeper's usual limit
+_ABOUT_THEN_S = 2.0  # a lock is taken after its holder began, but its time is written in whole seconds
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,16 +41,25 @@ class Holder:
     since: str
     token: str
 
-    def is_crashed(self) -> bool:
-        """Whether it ran on this host and does not any more."""
-        return self.host == socket.gethostname() and not psutil.pid_exists(self.pid)
+    def is_alive(self) -> bool:
+        """Whether it surely runs: on this host, and began before it took the lock.
+
+        Nobody can tell of another host's. A container that is started again has its old name, and often its old pid.
+        """
+        if self.host != socket.gethostname():
+            return False
+        try:
+            return psutil.Process(self.pid).create_time() < _seconds(self.since) + _ABOUT_THEN_S
+        except (psutil.Error, ValueError):
+            return False
 
 
 class InstanceLock:
     """Held while the `with` block runs; an ephemeral znode at <root>/instances/<name>/lock.
 
     on_lost is called, from another thread, when the session that the lock lives by may be over: stop at once.
-    crashed_patience_s: so long we wait for the lock of a process of this host that has crashed.
+    patience_s: so long we wait for the lock of a process that may be dead: one of this host that is gone, and any of
+    another host.
     """
 
     def __init__(
@@ -65,14 +76,14 @@ class InstanceLock:
         self._name = name
         self._on_lost = on_lost
         self._stop = stop or Event()
-        self.crashed_patience_s = _CRASHED_PATIENCE_SECONDS
+        self.patience_s = _PATIENCE_SECONDS
         self._mine: Holder | None = None
 
     def __enter__(self) -> Self:
         """Take the lock. Raises SafetyError, which names the holder, or UnavailableError.
 
-        Where another instance holds it, that is at once. Where a process of this host has left it behind in a crash, we
-        wait for it to go, and raise StopRequestedError if stop is set meanwhile.
+        Where a process that surely runs holds it, that is at once. Where its holder may have died, with its host
+        perhaps, we wait for the lock to go, and raise StopRequestedError if stop is set meanwhile.
         """
         mine = Holder(socket.gethostname(), os.getpid(), iso_time(SystemClock()), secrets.token_hex(8))
         data = json.dumps(asdict(mine)).encode()
@@ -84,10 +95,13 @@ class InstanceLock:
                 continue
             if holder.token == mine.token:  # a create whose answer was lost had worked
                 break
-            if not holder.is_crashed() or waited >= self.crashed_patience_s:
+            if holder.is_alive() or waited >= self.patience_s:
                 raise SafetyError(self._refusal(holder))
             if not waited:
-                log.info("waiting for the session of crashed pid %s to end", holder.pid)
+                log.info(
+                    "pid %s on %s has held the lock since %s; if it has died, its session ends soon. Waiting %s s",
+                    *(holder.pid, holder.host, holder.since, round(self.patience_s)),
+                )
             if self._stop.wait(_POLL_SECONDS):
                 raise StopRequestedError
             waited += _POLL_SECONDS
@@ -122,6 +136,10 @@ class InstanceLock:
     def _refusal(self, holder: Holder) -> str:
         return (
             f"instance {self._name!r} already runs: pid {holder.pid} on {holder.host} since {holder.since} "
-            f"holds {self.path}. Stop it, or give this one another service.name and checkpoint directory. "
-            "If it has just crashed, its lock goes when its ZooKeeper session times out: start again in a minute."
+            f"holds {self.path}. Stop it, or give this one another service.name and checkpoint directory."
         )
+
+
+def _seconds(since: str) -> float:
+    """Since 1970. Raises ValueError."""
+    return datetime.fromisoformat(since).timestamp()

@@ -4,9 +4,11 @@ import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from streaming.errors import SafetyError, StopRequestedError, UnavailableError
+from streaming.errors import SafetyError, StopRequestedError, UnavailableError, WorkersLostError
 from streaming.metrics import Metrics
 from streaming.spark.failures import translated
+
+_MOST_LOSSES = 3  # Spark tries a task four times itself; more is likelier the work's own doing
 
 
 @dataclass(slots=True)
@@ -26,16 +28,18 @@ class Outages:
         """Try a step until no service is away. A step may be tried again though a part of it was done.
 
         Raises StopRequestedError when the service is to stop meanwhile, and any other failure of the step at once.
+        Where a step loses its executors each time, others wait behind it: then the loss is such a failure.
         """
         waits = iter(self.waits_s)
-        wait_s = 0.0
+        wait_s, losses = 0.0, 0
         while True:
             try:
                 step()
                 return
             except Exception as error:
                 failure = translated(error)
-                if not isinstance(failure, UnavailableError):
+                losses = losses + 1 if isinstance(failure, WorkersLostError) else 0
+                if not isinstance(failure, UnavailableError) or losses >= _MOST_LOSSES:
                     self.fail(failure)
                     raise failure from error
                 wait_s = next(waits, wait_s)

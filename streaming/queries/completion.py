@@ -23,6 +23,7 @@ from streaming.queries.batches import Batch, unfinished
 from streaming.queries.checkpoints import location_of
 from streaming.queries.reading import Reading
 from streaming.spark.job_limit import limited
+from streaming.spark.submitted import is_local
 from udfs import columns as c
 from udfs.entry_ranges import Range, Span, bytes_of, count_of, spans_of, whole_of, without
 from udfs.spark import entry_runs
@@ -31,6 +32,9 @@ log = logging.getLogger("ledger-reaper")
 
 _RUN = from_arrow_schema(schemas.RUN)
 _SECONDS = 30.0
+# On a cluster a task counts as running while its executor fetches this program and its jars, 0.5 GB, and until Spark
+# notices that the host is silent, two minutes by default.
+_SECONDS_ELSEWHERE = 240.0
 _SECONDS_PER_ENTRY = 0.005
 _SECONDS_PER_BYTE = 10e-6  # an entry may hold a thousand requests, in 10 KB or more
 
@@ -67,7 +71,8 @@ class Completion:
         stored, size = self._stored(batch)
         total = sum(count_of(each) for each in stored.values())
         what = f"{query}, batch {batch_id}: reading"
-        with self.reading.of(query, len(batch.ranges)), limited(self.spark, allowed_seconds(total, size), what):
+        seconds = allowed_seconds(total, size, self.spark.sparkContext.master or "")
+        with self.reading.of(query, len(batch.ranges)), limited(self.spark, seconds, what):
             runs = _runs(delivered).collect()
         missing = _missing(stored, runs)
         if not missing:
@@ -95,9 +100,10 @@ class Completion:
         return found[-1]
 
 
-def allowed_seconds(entries: int, size: int) -> float:
+def allowed_seconds(entries: int, size: int, master: str) -> float:
     """Return how long the connector may take to read entries that have `size` bytes together as they are stored."""
-    return _SECONDS + _SECONDS_PER_ENTRY * entries + _SECONDS_PER_BYTE * size
+    begin = _SECONDS if is_local(master) else _SECONDS_ELSEWHERE
+    return begin + _SECONDS_PER_ENTRY * entries + _SECONDS_PER_BYTE * size
 
 
 def stored_spans(admin: TopicAdmin, ranges: Mapping[str, Range]) -> Spans:

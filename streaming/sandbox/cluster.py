@@ -6,7 +6,7 @@ Separate processes, so that one of them can be killed as a crash would.
 import json
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from pathlib import Path
 
@@ -18,6 +18,7 @@ from streaming.sandbox.distribution import pulsar_home
 from streaming.sandbox.home import (
     BUCKET,
     CLUSTER_NAME,
+    HOST,
     PORTS,
     REGION,
     Addresses,
@@ -29,6 +30,7 @@ from streaming.sandbox.home import (
     pick_ports,
 )
 from streaming.sandbox.local_config import write_local_files
+from streaming.sandbox.settings import interface_of
 from streaming.spark.ivy import Progress, java, locked
 
 READY_SECONDS = 120.0
@@ -142,7 +144,7 @@ class Cluster:
             if process.find(self.home.record(part)) is not None:
                 raise
             # Another process may have taken the port between our look and the part's bind.
-            lost_its_port = not all(is_free(self.spec.ports[name]) for name in PORTS[part])
+            lost_its_port = bool(_taken(part, self.spec))
             said = launch.tail(self.home.log(part), lines=100)
             met_an_expiring_session = part is Part.BROKER and any(node in said for node in _EXPIRING)
             if not (lost_its_port or met_an_expiring_session):
@@ -153,12 +155,12 @@ class Cluster:
     def _settle_ports(self, part: Part) -> None:
         spec = self.spec
         deadline = time.monotonic() + PORT_WAIT_SECONDS
-        while (taken := [name for name in PORTS[part] if not is_free(spec.ports[name])]) and self._waits(deadline):
+        while (taken := _taken(part, spec)) and self._waits(deadline):
             time.sleep(0.1)
         if taken:
             others = {name: port for name, port in spec.ports.items() if name not in taken}
-            fresh = pick_ports({})
-            self.home.save(Spec({**others, **{name: fresh[name] for name in taken}}, spec.broker_settings))
+            fresh = pick_ports({}, spec.listen)
+            self.home.save(replace(spec, ports={**others, **{name: fresh[name] for name in taken}}))
             write_local_files(self.home, self.spec)
 
     def _waits(self, deadline: float) -> bool:
@@ -174,13 +176,16 @@ def up(
     root: Path,
     *,
     broker_settings: Mapping[str, str] | None = None,
+    listen: str | None = None,
     say: Say = _silent,
     progress: Progress | None = None,
 ) -> Cluster:
     """Start the parts that do not run of the cluster in `root`, and return when it works. A new cluster is made first.
 
     If one part fails, every part that this call started is stopped again. broker_settings are added to those of earlier
-    calls and take effect when the broker starts. Raises ReaperError or UnavailableError, which name the log to read.
+    calls and take effect when the broker starts. listen is the IPv4 address of this machine that all parts listen on,
+    by default the one of the earlier call, or loopback. Raises ReaperError or UnavailableError, which name the log to
+    read, and ConfigError for an address that this machine has not, or that parts that run don't listen on.
     """
     home = Home(root.resolve())
     if any(character.isspace() for character in str(home.root)):
@@ -190,13 +195,13 @@ def up(
     home.make_folders()
     with locked(home.root / "run" / "up.lock"):
         cluster = Cluster(home)
-        known = home.load() or Spec(pick_ports({}))
-        home.save(Spec(known.ports, {**known.broker_settings, **(broker_settings or {})}))
         running = [part for part in Part if process.find(home.record(part)) is not None]
+        known = _settle_address(home.load(), listen, running)
+        home.save(replace(known, broker_settings={**known.broker_settings, **(broker_settings or {})}))
         try:
             _start_parts(cluster, say)
         except BaseException:
-            home.save(Spec(cluster.spec.ports, known.broker_settings))
+            home.save(replace(cluster.spec, broker_settings=known.broker_settings))
             for part in reversed(Part):
                 if part not in running:
                     cluster.stop(part)
@@ -222,6 +227,20 @@ def attach(root: Path) -> Cluster:
     if home.load() is None:
         raise UnavailableError(f"there is no cluster in {home.root}: run `ledger-reaper sandbox up --home {root}`")
     return Cluster(home)
+
+
+def _settle_address(known: Spec | None, listen: str | None, running: list[Part]) -> Spec:
+    address = listen or (known.listen if known else HOST)
+    interface_of(address)
+    if known is None:
+        return Spec(pick_ports({}, address), listen=address)
+    if running and address != known.listen:
+        raise ConfigError(f"this cluster runs on {known.listen}: run `ledger-reaper sandbox down` first")
+    return replace(known, listen=address)
+
+
+def _taken(part: Part, spec: Spec) -> list[str]:
+    return [name for name in PORTS[part] if not is_free(spec.ports[name], spec.listen)]
 
 
 def _start_parts(cluster: Cluster, say: Say) -> None:

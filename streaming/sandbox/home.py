@@ -35,10 +35,14 @@ PORTS: Mapping[Part, tuple[str, ...]] = {
 
 @dataclass(frozen=True, slots=True)
 class Spec:
-    """What a home remembers between starts: ports by name, and additional settings of the broker."""
+    """What a home remembers between starts.
+
+    Ports by name, additional settings of the broker, and the address that every part listens on and tells to others.
+    """
 
     ports: Mapping[str, int]
     broker_settings: Mapping[str, str] = field(default_factory=dict)
+    listen: str = HOST
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,25 +117,25 @@ class Addresses:
 
 def addresses(spec: Spec) -> Addresses:
     """Addresses for a spec's ports."""
-    ports = spec.ports
+    host, ports = spec.listen, spec.ports
     return Addresses(
-        pulsar=f"pulsar://{HOST}:{ports['broker']}",
-        admin=f"http://{HOST}:{ports['broker_http']}",
-        zookeeper=f"{HOST}:{ports['zookeeper']}",
-        s3=f"http://{HOST}:{ports['s3']}",
-        bookie_http=f"http://{HOST}:{ports['bookie_http']}",
+        pulsar=f"pulsar://{host}:{ports['broker']}",
+        admin=f"http://{host}:{ports['broker_http']}",
+        zookeeper=f"{host}:{ports['zookeeper']}",
+        s3=f"http://{host}:{ports['s3']}",
+        bookie_http=f"http://{host}:{ports['bookie_http']}",
     )
 
 
-def pick_ports(known: Mapping[str, int]) -> dict[str, int]:
-    """A free port for each name: the known one if nobody listens on it, else a new one."""
+def pick_ports(known: Mapping[str, int], listen: str = HOST) -> dict[str, int]:
+    """A free port of the address for each name: the known one if nobody listens on it, else a new one."""
     names = [name for part in Part for name in PORTS[part]]
-    chosen = {name: known[name] for name in names if name in known and is_free(known[name])}
+    chosen = {name: known[name] for name in names if name in known and is_free(known[name], listen)}
     held: list[socket.socket] = []
     try:
         for name in names:
             if name not in chosen:
-                held.append(socket.create_server((HOST, 0)))
+                held.append(socket.create_server((listen, 0)))
                 chosen[name] = held[-1].getsockname()[1]
     finally:
         for listener in held:
@@ -139,10 +143,10 @@ def pick_ports(known: Mapping[str, int]) -> dict[str, int]:
     return chosen
 
 
-def is_free(port: int) -> bool:
-    """Whether this process could listen on the port now; another may be quicker."""
+def is_free(port: int, listen: str = HOST) -> bool:
+    """Whether this process could listen on the address's port now; another may be quicker."""
     try:
-        socket.create_server((HOST, port)).close()
+        socket.create_server((listen, port)).close()
     except OSError:
         return False
     return True

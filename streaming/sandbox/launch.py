@@ -9,7 +9,7 @@ from pathlib import Path
 
 from streaming.errors import ReaperError
 from streaming.sandbox import clients, process
-from streaming.sandbox.home import ACCESS_KEY, BUCKET, CLUSTER_NAME, HOST, Home, Part, Spec, addresses
+from streaming.sandbox.home import ACCESS_KEY, BUCKET, CLUSTER_NAME, Home, Part, Spec, addresses
 from streaming.sandbox.settings import render, settings
 
 # C1 only and one GC thread: on two cores the JIT's second tier costs more start-up time than it gives back.
@@ -118,7 +118,7 @@ def tail(log: Path, lines: int = 15) -> str:
 
 def _s3_command(home: Home, spec: Spec) -> list[str]:
     state = home.data(Part.S3) / "buckets.pickle"
-    return [sys.executable, "-m", "streaming.sandbox.s3_server", HOST, str(spec.ports["s3"]), str(state)]
+    return [sys.executable, "-m", "streaming.sandbox.s3_server", spec.listen, str(spec.ports["s3"]), str(state)]
 
 
 def s3_environment() -> Mapping[str, str]:

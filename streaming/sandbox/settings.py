@@ -1,4 +1,4 @@
-"""Configuration of each part: small, on loopback only, and without the delays that make garbage visible late.
+"""Configuration of each part: small, on one address only, and without the delays that make garbage visible late.
 
 Keys that are not named here keep the defaults of Pulsar's code.
 """
@@ -9,7 +9,8 @@ from pathlib import Path
 
 import psutil
 
-from streaming.sandbox.home import BUCKET, CLUSTER_NAME, HOST, LEDGERS_ROOT, REGION, Home, Part, Spec, addresses
+from streaming.errors import ConfigError
+from streaming.sandbox.home import BUCKET, CLUSTER_NAME, LEDGERS_ROOT, REGION, Home, Part, Spec, addresses
 
 # 10 s: a killed broker's or bookie's znodes go soon, yet a busy two-core machine does not lose its sessions.
 SESSION_MS = 10_000
@@ -41,7 +42,7 @@ def zookeeper(home: Home, spec: Spec) -> dict[str, object]:
         "tickTime": 2000,
         "dataDir": home.data(Part.ZOOKEEPER),
         "clientPort": spec.ports["zookeeper"],
-        "clientPortAddress": HOST,
+        "clientPortAddress": spec.listen,
         "admin.enableServer": False,
         "autopurge.snapRetainCount": 3,
         "autopurge.purgeInterval": 1,
@@ -57,15 +58,15 @@ def bookie(home: Home, spec: Spec) -> dict[str, object]:
     return {
         "bookieId": "bookie-0",  # by default the id is host:port, and cookies would refuse another port
         "bookiePort": spec.ports["bookie"],
-        "advertisedAddress": HOST,
-        "listeningInterface": loopback_interface(),
+        "advertisedAddress": spec.listen,
+        "listeningInterface": interface_of(spec.listen),
         "allowLoopback": True,
         "journalDirectories": data / "journal",
         "ledgerDirectories": data / "ledgers",
         "metadataServiceUri": metadata_service_uri(spec),
         "zkTimeout": SESSION_MS,
         "httpServerEnabled": True,
-        "httpServerHost": HOST,
+        "httpServerHost": spec.listen,
         "httpServerPort": spec.ports["bookie_http"],
         "httpServerClass": "org.apache.bookkeeper.http.vertx.VertxHttpServer",
         "statsProviderClass": "org.apache.bookkeeper.stats.prometheus.PrometheusMetricsProvider",
@@ -104,14 +105,14 @@ def bookie(home: Home, spec: Spec) -> dict[str, object]:
 def broker(home: Home, spec: Spec, pulsar: Path) -> dict[str, object]:
     """A broker with ledgers of ten entries that trims at once and can offload to the S3 part."""
     return {
-        "metadataStoreUrl": f"zk:{HOST}:{spec.ports['zookeeper']}",
-        "configurationMetadataStoreUrl": f"zk:{HOST}:{spec.ports['zookeeper']}",
+        "metadataStoreUrl": f"zk:{addresses(spec).zookeeper}",
+        "configurationMetadataStoreUrl": f"zk:{addresses(spec).zookeeper}",
         "metadataStoreSessionTimeoutMillis": SESSION_MS,
         "clusterName": CLUSTER_NAME,
         "brokerServicePort": spec.ports["broker"],
         "webServicePort": spec.ports["broker_http"],
-        "bindAddress": HOST,
-        "advertisedAddress": HOST,
+        "bindAddress": spec.listen,
+        "advertisedAddress": spec.listen,
         **_ledgers(),
         **_topics(),
         **_offload(home, spec, pulsar),
@@ -181,15 +182,18 @@ def _offload(home: Home, spec: Spec, pulsar: Path) -> dict[str, object]:
 
 def metadata_service_uri(spec: Spec) -> str:
     """Where BookKeeper's own tools find the metadata."""
-    return f"zk+hierarchical://{HOST}:{spec.ports['zookeeper']}{LEDGERS_ROOT}"
+    return f"zk+hierarchical://{addresses(spec).zookeeper}{LEDGERS_ROOT}"
 
 
-def loopback_interface() -> str:
-    """Name of the interface that has 127.0.0.1; a bookie without it listens on every address."""
+def interface_of(listen: str) -> str:
+    """Name of the interface that has the address; a bookie without one listens on every address.
+
+    Raises ConfigError if no interface of this machine has it.
+    """
     for name, held in psutil.net_if_addrs().items():
-        if any(address.family == socket.AF_INET and address.address == HOST for address in held):
+        if any(address.family == socket.AF_INET and address.address == listen for address in held):
             return name
-    return "lo"
+    raise ConfigError(f"no network interface of this machine has the IPv4 address {listen}")
 
 
 def _text(value: object) -> str:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from streaming.errors import ReaperError
 from streaming.sandbox.cluster import Cluster
-from streaming.sandbox.home import HOST, LEDGERS_ROOT
+from streaming.sandbox.home import LEDGERS_ROOT
 from streaming.sandbox.launch import java_environment
 from streaming.sandbox.settings import metadata_service_uri
 
@@ -25,7 +25,7 @@ def run(cluster: Cluster, arguments: Sequence[str], *, check: bool = True) -> st
     conf = cluster.home.root / "conf" / "shell.conf"
     spec = cluster.spec
     conf.write_text(
-        f"zkServers={HOST}:{spec.ports['zookeeper']}\n"
+        f"zkServers={cluster.addresses.zookeeper}\n"
         f"metadataServiceUri={metadata_service_uri(spec)}\n"
         f"zkLedgersRootPath={LEDGERS_ROOT}\n",
         encoding="utf-8",

@@ -3,11 +3,24 @@
 import re
 from importlib import import_module
 
-from streaming.errors import FencedError, ReaperError, SafetyError, StopRequestedError, UnavailableError
+from streaming.errors import (
+    FencedError,
+    ReaperError,
+    SafetyError,
+    StopRequestedError,
+    UnavailableError,
+    WorkersLostError,
+)
 
 # in Spark's text of a failed query, positions and plan follow the cause after this
 _QUERY_AND_PLAN = "=== Streaming Query ==="
 _LOST_TASK = re.compile(r"Lost task \S+ in stage \S+ \(TID \d+\) \([^)]*\): (.*)")
+# Spark has begun the work anew several times already, elsewhere, before it says one of these
+_LOST_EXECUTOR = re.compile(r"ExecutorLostFailure \(executor \S+ exited .*")
+_LOST_RESULTS = re.compile(
+    r"Job aborted due to stage failure: (\w+Stage \d+ \(.*has failed the maximum allowable number of times.*"
+    r"|A shuffle map stage with indeterminate output was failed and retried.*)"
+)
 # "Futures timed out after" is Scala's own timeout: there Spark waited for itself, not for Pulsar
 _PULSAR_AWAY = re.compile(
     r"\S*\b(ConnectException|PulsarClientException|PulsarAdminException|TimeoutException)\b(?!: Futures timed out)"
@@ -68,7 +81,17 @@ def translated(error: Exception) -> Exception:
         for known in (FencedError, SafetyError, UnavailableError):
             if isinstance(kind, type) and issubclass(kind, known):
                 return known(text)
-    return error
+    lost = _lost(str(error).partition(_QUERY_AND_PLAN)[0])
+    return WorkersLostError(f"Spark lost executors: {lost}") if lost else error
+
+
+def _lost(text: str) -> str:
+    """What Spark says of executors that it lost; "" where that is not why a job failed."""
+    task = _LOST_TASK.search(text)
+    if task:
+        return task[1] if _LOST_EXECUTOR.match(task[1]) else ""
+    results = _LOST_RESULTS.search(text)
+    return results[1] if results else ""
 
 
 def _named(module: str, name: str) -> object:

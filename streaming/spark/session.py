@@ -77,6 +77,12 @@ def start(settings: Settings, jars: Jars, *, with_streams: bool = True) -> Spark
     return spark
 
 
+def has_ended(spark: SparkSession) -> bool:
+    """Whether Spark has ended: its master can end an application, and the session can do nothing more then."""
+    context = spark.sparkContext._jsc
+    return context is None or bool(context.sc().isStopped())
+
+
 def _own_conf(settings: Settings, jars: Jars) -> dict[str, str]:
     """What a JVM of our own is started with. Raises ConfigError for a master whose workers are on other machines."""
     if not submitted.is_local(settings.spark.master):

@@ -1,4 +1,9 @@
-"""How fast one task may delete: an even share of limits.deletes_per_second, and less while ZooKeeper answers slowly."""
+"""How fast one task may delete: an even share of limits.deletes_per_second, and less while ZooKeeper answers slowly.
+
+Each group is paid for, in time, before it is sent. So it does not matter how many tasks there are and where they run,
+how soon one chunk follows another, or that a task runs again after its executor was lost: together they keep to the
+limit. Only while a host that Spark has given up still runs a task, that task's share may be used twice.
+"""
 
 import time
 from collections.abc import Callable
@@ -29,7 +34,7 @@ class Pace:
         self._share = 1.0
         self._monotonic = monotonic
         self._sleep = sleep
-        self._next_s = self._sent_s = monotonic()
+        self._paid_s = self._sent_s = monotonic()  # time up to _paid_s has been used for groups
         self._sent = 0
 
     @property
@@ -38,12 +43,12 @@ class Pace:
         return max(1, int(self._rate * self._share)) if self._rate > 0 else _UNLIMITED_AT_ONCE
 
     def wait_for(self, deletes: int) -> None:
-        """Block until so many deletes may be sent. A group is counted after it was sent, so the first goes at once."""
-        now_s = self._monotonic()
+        """Block until so many deletes may be sent. Time that was spent on other work counts, and is not saved up."""
         if self._rate > 0:
-            if self._next_s > now_s:
-                self._sleep(self._next_s - now_s)
-            self._next_s = max(self._next_s, now_s) + deletes / (self._rate * self._share)
+            now_s = self._monotonic()
+            self._paid_s = max(self._paid_s + deletes / (self._rate * self._share), now_s)
+            if self._paid_s > now_s:
+                self._sleep(self._paid_s - now_s)
         self._sent_s, self._sent = self._monotonic(), deletes
 
     def done(self) -> None:

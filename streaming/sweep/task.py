@@ -197,7 +197,9 @@ def _effects(task: SweepTask, clients: Clients, clock: Clock) -> _Effects:
     settings = task.settings
     limiter: Limiter = Pace(settings.limits.deletes_per_second / task.tasks)
     if task.most_deletes is not None:
-        limiter = Capped(limiter, task.most_deletes[_task_number()])
+        # what an earlier attempt has deleted of the plan stands in the journal only, and the driver reads that
+        is_first = _attempt_number() == 0
+        limiter = Capped(limiter, task.most_deletes[_task_number()] if is_first else 0)
     limiter = Pausable(limiter, Pause(clients.store, settings.zookeeper.own_root).reason)
     journal = ParquetJournal(settings.state_dir, task.query, task.batch_id, clock)
     return _Effects(clients.store, lambda store: store, journal, limiter)
@@ -224,6 +226,12 @@ def _offload_sweeper(task: SweepTask, loader: InUseLoader, effects: _Effects, cl
 def _task_number() -> int:
     context = TaskContext.get()
     return context.partitionId() if context is not None else 0
+
+
+def _attempt_number() -> int:
+    """0, unless Spark runs the task again, after it has lost an executor perhaps."""
+    context = TaskContext.get()
+    return context.attemptNumber() if context is not None else 0
 
 
 def _refused(request: PendingDelete | Rejection) -> Swept:

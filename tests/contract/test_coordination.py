@@ -3,7 +3,7 @@
 import json
 import os
 import socket
-from threading import Event
+from threading import Event, Timer
 from uuid import uuid4
 
 import psutil
@@ -60,25 +60,57 @@ def test_a_holder_whose_lock_was_lost_does_not_take_away_its_successors(
         InstanceLock(new_store(), root, "main", on_lost=_never).__enter__()
 
 
-def test_the_lock_of_a_crashed_process_of_this_host_is_waited_for_and_then_refused(
-    store: MetadataStore, root: str
+GONE_PID = max(psutil.pids()) + 1_000_000
+
+
+def _held_by(store: MetadataStore, root: str, **holder: object) -> str:
+    """Leave a lock as a holder would have written it; returns its path."""
+    path = f"{root}/instances/main/lock"
+    written = {"host": socket.gethostname(), "pid": GONE_PID, "since": "2026-11-23T01:02:03+00:00", "token": "x"}
+    store.create(path, json.dumps(written | holder).encode(), parents=True)
+    return path
+
+
+MAYBE_DEAD = [
+    pytest.param({}, id="a process of this host that is gone"),
+    pytest.param({"pid": os.getpid()}, id="a pid of this host that a younger process has now, as in a new container"),
+    pytest.param({"pid": os.getpid(), "since": "then"}, id="nobody knows since when"),
+    pytest.param({"host": "elsewhere", "pid": os.getpid()}, id="another host, of which nobody can tell"),
+]
+
+
+@pytest.mark.parametrize("holder", MAYBE_DEAD)
+def test_a_lock_whose_holder_may_be_dead_is_waited_for_and_then_refused(
+    store: MetadataStore, root: str, holder: dict[str, object]
 ) -> None:
-    gone_pid = max(psutil.pids()) + 1_000_000
-    left = {"host": socket.gethostname(), "pid": gone_pid, "since": "then", "token": "x"}
-    store.create(f"{root}/instances/main/lock", json.dumps(left).encode(), parents=True)
-
+    _held_by(store, root, **holder)
     lock = InstanceLock(store, root, "main", on_lost=_never)
-    lock.crashed_patience_s = 0.3
+    lock.patience_s = 0.3
 
-    with pytest.raises(SafetyError, match=f"pid {gone_pid}"):
+    with pytest.raises(SafetyError, match="already runs: pid"):
         lock.__enter__()
+
+
+@pytest.mark.parametrize("holder", MAYBE_DEAD)
+def test_a_lock_whose_holder_was_dead_is_taken_as_soon_as_it_goes(
+    store: MetadataStore, new_store: Stores, root: str, holder: dict[str, object]
+) -> None:
+    path = _held_by(store, root, **holder)
+    other = new_store()
+    timer = Timer(0.6, lambda: other.delete(path))
+    timer.start()
+    with InstanceLock(store, root, "main", on_lost=_never):
+        pass
+    timer.join()
 
 
 def test_a_lock_whose_data_say_nothing_still_locks(store: MetadataStore, root: str) -> None:
     store.create(f"{root}/instances/main/lock", b"?", parents=True)
+    lock = InstanceLock(store, root, "main", on_lost=_never)
+    lock.patience_s = 0.3
 
     with pytest.raises(SafetyError, match="on unknown"):
-        InstanceLock(store, root, "main", on_lost=_never).__enter__()
+        lock.__enter__()
 
 
 def test_a_later_epoch_ends_the_earlier_one(store: MetadataStore, new_store: Stores, root: str) -> None:
@@ -160,11 +192,8 @@ def test_a_started_clock_goes_on_from_where_it_was_told() -> None:
     assert 1_000 <= first_ms <= clock.now_ms() < 11_000
 
 
-def test_who_waits_for_the_lock_of_a_crashed_process_gives_up_when_told_to_stop(
-    store: MetadataStore, root: str
-) -> None:
-    left = {"host": socket.gethostname(), "pid": max(psutil.pids()) + 1_000_000, "since": "then", "token": "x"}
-    store.create(f"{root}/instances/main/lock", json.dumps(left).encode(), parents=True)
+def test_who_waits_for_the_lock_of_a_dead_process_gives_up_when_told_to_stop(store: MetadataStore, root: str) -> None:
+    _held_by(store, root)
     stop = Event()
     stop.set()
 

@@ -30,6 +30,7 @@ from streaming.state.outcomes import receipts_of
 from streaming.topics.requests import publish_lines
 from streaming.topics.setup import ensure_topics
 from tests import shared_classes
+from tests.integration.installation import dist, installed, source  # noqa: F401  fixtures
 from udfs.paths import managed_ledger_name, managed_ledger_path
 
 CONFIG = """

@@ -29,90 +29,38 @@ from streaming.sandbox import topics
 from streaming.sandbox.cluster import Cluster
 from streaming.sandbox.ledgers import every_ledger
 from tests.integration.conftest import Deploy, killed_at_the_end, leak, new_topic, payload
+from tests.integration.installation import BARE, done
 
 pytestmark = [pytest.mark.cluster, pytest.mark.long]
-
-ROOT = Path(__file__).parents[2]
-IMAGE = ("LICENSE", "README.md", "conf", "constraints.txt", "deploy", "pyproject.toml", "streaming", "udfs")
-BARE = {"PATH": "/usr/local/bin:/usr/bin:/bin", "LANG": "C.UTF-8"}
-# what tells pip and Java where this machine gets packages and archives
-_SITE = ("PIP_", "XDG_CACHE_HOME", "LEDGER_REAPER_IVY_SETTINGS", "JAVA_HOME", "SSL_", "HTTPS_", "https_", "HOME")
-
-
-def _site() -> dict[str, str]:
-    return BARE | {key: value for key, value in os.environ.items() if key.startswith(_SITE)}
-
-
-def _done(*command: str | Path, **how: object) -> str:
-    done = subprocess.run(
-        [*map(str, command)],
-        capture_output=True,
-        text=True,
-        timeout=540,
-        check=False,
-        **how,  # type: ignore[call-overload]
-    )
-    assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-4000:]
-    return str(done.stdout)
-
-
-@pytest.fixture(scope="module")
-def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """What .dockerignore lets into the image, and nothing else."""
-    into = tmp_path_factory.mktemp("source")
-    for name in IMAGE:
-        if (ROOT / name).is_dir():
-            shutil.copytree(ROOT / name, into / name, ignore=shutil.ignore_patterns("__pycache__"))
-        else:
-            shutil.copy(ROOT / name, into)
-    return into
-
-
-@pytest.fixture(scope="module")
-def installed(source: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The folder that the image has as /opt/ledger-reaper."""
-    into = tmp_path_factory.mktemp("root") / "opt" / "ledger-reaper"
-    python = getattr(sys, "_base_executable", sys.executable)
-    _done(source / "deploy" / "install.sh", into, env=_site() | {"PYTHON": python}, cwd=into.parents[1])
-    return into
-
-
-@pytest.fixture(scope="module")
-def dist(source: Path, installed: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """What `make dist` builds."""
-    into = tmp_path_factory.mktemp("dist")
-    packer = Path(sys.executable).parent / "venv-pack"
-    _done(source / "deploy" / "dist.sh", into, installed, env=_site() | {"VENV_PACK": str(packer)}, cwd=into)
-    return into
 
 
 def test_an_installation_runs_without_the_checkout_and_fetches_nothing(installed: Path, tmp_path: Path) -> None:
     for folder in (installed, installed / "venv" / "lib" / "python3.11" / "site-packages"):
         assert not any("__editable__" in each.name for each in folder.iterdir())
-    _done("sha512sum", "--check", "--strict", "SHA512SUMS", cwd=installed / "jars")
+    done("sha512sum", "--check", "--strict", "SHA512SUMS", cwd=installed / "jars")
     home = tmp_path / "home"
     home.mkdir()
     without_home = BARE | {"HOME": str(home), "LEDGER_REAPER_JARS": str(installed / "jars")}
     reaper = installed / "venv" / "bin" / "ledger-reaper"
-    assert "ledger-reaper 0." in _done(reaper, "--version", env=without_home, cwd=tmp_path)
+    assert "ledger-reaper 0." in done(reaper, "--version", env=without_home, cwd=tmp_path)
     (tmp_path / "config.toml").write_text('[checkpoints]\ndir = "s3a://bucket/folder"\n')
-    named = _done(reaper, "jars", "--config", "config.toml", env=without_home, cwd=tmp_path).strip().split(",")
+    named = done(reaper, "jars", "--config", "config.toml", env=without_home, cwd=tmp_path).strip().split(",")
     assert sorted(named) == sorted(str(each) for each in (installed / "jars").glob("*.jar"))
     assert list(home.iterdir()) == []
 
 
 def test_the_packed_environment_takes_the_python_of_the_machine(dist: Path, tmp_path: Path) -> None:
-    _done("sha512sum", "--check", "--strict", "SHA512SUMS", cwd=dist)
-    _done("sha512sum", "--check", "--strict", "SHA512SUMS", cwd=dist / "jars")
+    done("sha512sum", "--check", "--strict", "SHA512SUMS", cwd=dist)
+    done("sha512sum", "--check", "--strict", "SHA512SUMS", cwd=dist / "jars")
     with tarfile.open(dist / "environment.tar.gz") as archive:
         assert [name for name in archive.getnames() if "/pyspark/jars/" in name] == []
         archive.extractall(tmp_path / "here", filter="fully_trusted")
     moved = (tmp_path / "here").rename(tmp_path / "there")
     asked = "import sys, streaming.sweep.task as t; print(sys.version_info[:2], t.__file__)"
-    said = _done(moved / "bin" / "python", "-c", asked, env=BARE, cwd=tmp_path)
+    said = done(moved / "bin" / "python", "-c", asked, env=BARE, cwd=tmp_path)
     assert said.split() == ["(3,", "11)", str(moved / "lib/python3.11/site-packages/streaming/sweep/task.py")]
     elsewhere = BARE | {"LEDGER_REAPER_PYTHON": getattr(sys, "_base_executable", sys.executable)}
-    assert _done(moved / "bin" / "python", "-c", asked, env=elsewhere, cwd=tmp_path) == said
+    assert done(moved / "bin" / "python", "-c", asked, env=elsewhere, cwd=tmp_path) == said
 
 
 @dataclass(frozen=True)
@@ -184,7 +132,7 @@ class Driver:
 
     def line(self, config: Path, *command: str) -> str:
         """What `ledger-reaper submit-args` prints."""
-        line = _done(
+        line = done(
             *(self._reaper, "submit-args", "--config", config, "--master", self._spark.master, "--dist", self._dist),
             *(
                 "--driver-host",

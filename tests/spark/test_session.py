@@ -15,7 +15,7 @@ START = """
 import signal, sys
 from pathlib import Path
 from streaming.config.load import load
-from streaming.spark.session import Jars, start
+from streaming.spark.session import Jars, has_ended, start
 
 def ours(number, frame):
     print("told", number)
@@ -26,7 +26,11 @@ spark = start(settings, Jars(), with_streams=False)
 signal.raise_signal(signal.SIGINT)
 print(spark.range(3).count(), "rows")
 print(Path(settings.spark.local_dir).is_dir() and len(list(Path(settings.spark.local_dir).iterdir())), "folder")
+ended = [has_ended(spark)]
+spark.sparkContext._jsc.sc().stop()  # as its master does
+print("ended", *ended, has_ended(spark))
 spark.stop()
+print("ended", has_ended(spark))
 """
 
 
@@ -43,7 +47,7 @@ def test_a_session_leaves_sigint_to_us_and_its_files_where_they_are_told(tmp_pat
     )
 
     assert done.returncode == 0, done.stderr
-    assert done.stdout.splitlines() == ["told 2", "3 rows", "1 folder"]
+    assert done.stdout.splitlines() == ["told 2", "3 rows", "1 folder", "ended False True", "ended True"]
     assert not list(local_dir.iterdir())
 
 

@@ -13,7 +13,7 @@ from streaming.app import _Running, _stop
 from streaming.config.load import load
 from streaming.config.settings import Settings
 from streaming.deletion.retries import DueLoop
-from streaming.errors import SafetyError, StopRequestedError
+from streaming.errors import SafetyError, StopRequestedError, UnavailableError
 from streaming.queries.lanes import Lanes, Rescued
 from streaming.queries.running import RunningQueries
 from streaming.topics.setup import ensure_topics
@@ -131,6 +131,27 @@ class _Quiet:
 
     def do_what_is_due(self) -> None:
         pass
+
+
+def test_a_run_whose_spark_was_ended_by_its_master_ends_too_so_that_it_is_started_again() -> None:
+    parts: Any = _Quiet()
+    running = _Running(parts, parts, parts, parts, is_spark_over=lambda: True)
+    running.watch(threading.Event(), lambda: False, dict, lambda: "")
+    with pytest.raises(UnavailableError, match="start again") as ended:
+        running.raise_failure(())
+    assert ended.value.exit_code == 3
+
+
+def test_a_stop_ends_well_though_spark_is_over(settings: Settings) -> None:
+    class Over(Jobs):
+        def cancelAllJobs(self) -> None:  # noqa: N802  as above
+            super().cancelAllJobs()
+            raise RuntimeError("Cannot call methods on a stopped SparkContext")
+
+    jobs = Over()
+    streams = [PaperStream(jobs.cancelled, lambda: None) for _ in range(len(TOPICS) + 1)]
+    _stop(cast("SparkSession", jobs), _queries(settings, streams), _sleeping(), last_words_s=0.05)
+    assert not any(each.is_active for each in streams)
 
 
 @pytest.mark.parametrize("found", [(), (True,)], ids=["at once", "after a topic that is read from now on"])

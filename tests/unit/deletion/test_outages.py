@@ -5,7 +5,14 @@ import threading
 import pytest
 
 from streaming.deletion.outages import Outages
-from streaming.errors import FencedError, RefusedError, SafetyError, StopRequestedError, UnavailableError
+from streaming.errors import (
+    FencedError,
+    RefusedError,
+    SafetyError,
+    StopRequestedError,
+    UnavailableError,
+    WorkersLostError,
+)
 from streaming.metrics import Metrics
 
 
@@ -46,6 +53,26 @@ def test_a_stop_is_not_kept_waiting_by_an_outage() -> None:
 
     with pytest.raises(StopRequestedError):
         _outages(Stop(after=2)).wait_through(step)
+
+
+def test_lost_executors_are_waited_for_but_not_for_ever_should_the_step_itself_end_them() -> None:
+    stop, left = Stop(), [WorkersLostError("gone"), UnavailableError("away")] * 2 + [WorkersLostError("gone")] * 2
+
+    def step() -> None:
+        if left:
+            raise left.pop(0)
+
+    _outages(stop).wait_through(step)
+    assert len(stop.waits) == 6
+
+    def ends_them() -> None:
+        raise WorkersLostError("gone")
+
+    stop = Stop()
+    with pytest.raises(WorkersLostError):
+        _outages(stop).wait_through(ends_them)
+    assert stop.waits == [1, 2]
+    assert not stop.is_set()
 
 
 @pytest.mark.parametrize(

@@ -1,16 +1,27 @@
+import json
 import socket
+from dataclasses import asdict, replace
 from pathlib import Path
+from types import SimpleNamespace
 
+import psutil
 import pytest
 
 from streaming.config.load import load
-from streaming.errors import UnavailableError
+from streaming.errors import ConfigError, UnavailableError
 from streaming.sandbox import cluster
 from streaming.sandbox.home import BUCKET, HOST, Home, Part, Spec, addresses, is_free, pick_ports
 from streaming.sandbox.local_config import write_local_files
-from streaming.sandbox.settings import loopback_interface, render, settings
+from streaming.sandbox.settings import interface_of, render, settings
 
 PULSAR = Path("/pulsar")
+OTHER = "127.0.0.2"
+
+
+@pytest.fixture(autouse=True)
+def _every_address_is_ours(monkeypatch: pytest.MonkeyPatch) -> None:
+    held = {"lo": [SimpleNamespace(family=socket.AF_INET, address=address) for address in (HOST, OTHER)]}
+    monkeypatch.setattr(psutil, "net_if_addrs", lambda: held)
 
 
 @pytest.fixture
@@ -55,21 +66,54 @@ def test_what_a_home_remembers_comes_back(home: Home, spec: Spec) -> None:
     assert home.load() == Spec(spec.ports, {"transactionCoordinatorEnabled": "true"})
 
 
-@pytest.mark.parametrize(
+def test_a_home_of_an_older_version_listens_on_loopback(home: Home, spec: Spec) -> None:
+    home.spec_file.write_text(json.dumps({"ports": spec.ports, "broker_settings": {}}))
+
+    assert home.load() == spec
+    assert spec.listen == HOST
+
+
+LISTENERS = pytest.mark.parametrize(
     ("part", "key"),
     [
         pytest.param(Part.ZOOKEEPER, "clientPortAddress", id="ZooKeeper"),
         pytest.param(Part.BOOKIE, "httpServerHost", id="bookie's admin"),
         pytest.param(Part.BROKER, "bindAddress", id="broker"),
         pytest.param(Part.BROKER, "advertisedAddress", id="broker as told to clients"),
+        pytest.param(Part.BOOKIE, "advertisedAddress", id="bookie as told to clients"),
     ],
 )
+
+
+@LISTENERS
 def test_no_part_listens_beyond_this_machine(home: Home, spec: Spec, part: Part, key: str) -> None:
     assert settings(home, part, spec, PULSAR)[key] == HOST
 
 
+@LISTENERS
+def test_every_part_listens_on_the_address_that_was_asked_for(home: Home, spec: Spec, part: Part, key: str) -> None:
+    assert settings(home, part, replace(spec, listen=OTHER), PULSAR)[key] == OTHER
+
+
+def test_all_addresses_are_those_that_the_parts_listen_on(spec: Spec) -> None:
+    told = asdict(addresses(replace(spec, listen=OTHER)))
+
+    assert [name for name, address in told.items() if OTHER not in address or HOST in address] == []
+
+
+def test_no_part_is_told_of_loopback_where_another_address_was_asked_for(home: Home, spec: Spec) -> None:
+    elsewhere = replace(spec, listen=OTHER)
+
+    assert [part for part in Part if HOST in render(settings(home, part, elsewhere, PULSAR))] == []
+
+
 def test_the_bookie_listens_on_the_loopback_interface(home: Home, spec: Spec) -> None:
-    assert settings(home, Part.BOOKIE, spec, PULSAR)["listeningInterface"] == loopback_interface()
+    assert settings(home, Part.BOOKIE, spec, PULSAR)["listeningInterface"] == interface_of(HOST)
+
+
+def test_an_address_that_the_machine_has_not_is_refused() -> None:
+    with pytest.raises(ConfigError, match=r"192\.0\.2\.1"):
+        interface_of("192.0.2.1")
 
 
 def test_all_that_parts_write_lies_in_the_home(home: Home, spec: Spec) -> None:

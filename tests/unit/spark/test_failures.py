@@ -2,8 +2,8 @@
 
 import pytest
 
-from streaming.errors import FencedError, ReaperError, StopRequestedError, UnavailableError
-from streaming.spark.failures import one_line, raise_failure, translated
+from streaming.errors import FencedError, ReaperError, StopRequestedError, UnavailableError, WorkersLostError
+from streaming.spark.failures import error_of, one_line, raise_failure, translated
 
 PLAN = "\n=== Streaming Query ===\nIdentifier: ledger_deletion_requests\n\nLogical Plan:\n+- StreamingExecutionRelation"
 PULSAR = "org.apache.pulsar.client.api.PulsarClientException"
@@ -41,6 +41,56 @@ def test_pulsar_away_while_a_task_reads_is_told_in_one_line() -> None:
         raise_failure("retry", RuntimeError(IN_A_TASK.format(REFUSED) + PLAN))
 
     assert str(raised.value) == f"query retry: Pulsar can't be reached, start again when it can: {REFUSED}"
+
+
+LOST = "ExecutorLostFailure (executor 3 exited caused by one of the running tasks) Reason: worker lost"
+ABORTED = (
+    "An error occurred while calling o97.collectToPython.\n: org.apache.spark.SparkException: Job aborted due to {}"
+)
+RESULTS_LOST = (
+    "stage failure: ShuffleMapStage 8 (collect at commits.py:58) has failed the maximum allowable number of times: 4. "
+    "Most recent failure reason:\norg.apache.spark.shuffle.FetchFailedException: Failed to connect to /192.0.2.3:40123"
+)
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        pytest.param(IN_A_TASK.format(LOST), LOST, id="an executor, again and again under the same task"),
+        pytest.param(ABORTED.format(RESULTS_LOST), "the maximum allowable number of times", id="what tasks had made"),
+        pytest.param(
+            ABORTED.format("stage failure: A shuffle map stage with indeterminate output was failed and retried. How"),
+            "indeterminate output",
+            id="what can't be made again in the same order",
+        ),
+    ],
+)
+def test_executors_that_were_lost_are_no_fault_of_ours(text: str, said: str) -> None:
+    found = translated(RuntimeError(text))
+    assert type(found) is WorkersLostError
+    assert said in str(found)
+    assert "\n" not in str(found)
+    assert type(error_of("requests", RuntimeError(text + PLAN))) is WorkersLostError
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        pytest.param(IN_A_TASK.format(f"java.lang.RuntimeException: {LOST}"), id="a sender's words in an error"),
+        pytest.param(f"java.lang.RuntimeException: {LOST}", id="no task at all"),
+        pytest.param(
+            ABORTED.format("stage failure: Task 1 in stage 2.0 failed 4 times"), id="tasks that failed by themselves"
+        ),
+    ],
+)
+def test_what_only_sounds_like_lost_executors_is_a_fault(text: str) -> None:
+    error = RuntimeError(text)
+    assert translated(error) is error
+
+
+def test_what_a_task_of_ours_said_counts_before_the_loss_of_another() -> None:
+    text = IN_A_TASK.format(LOST) + "\nstreaming.errors.FencedError: another instance"
+    assert type(translated(RuntimeError(text))) is FencedError
 
 
 @pytest.mark.parametrize(

@@ -1,5 +1,7 @@
 """How fast a task deletes: its share of the rate, less while ZooKeeper is slow, never a burst of more than a second."""
 
+from collections.abc import Iterator
+
 import pytest
 
 from streaming.errors import UnavailableError
@@ -36,32 +38,59 @@ def send(pace: Pace, time: Time, deletes: int, *, takes_s: float = 0.0) -> None:
     pace.done()
 
 
-def test_the_first_group_goes_at_once(time: Time) -> None:
-    pace_of(time, 100).wait_for(1_000)
-    assert time.slept == []
-
-
-def test_every_group_pays_for_the_one_before(time: Time) -> None:
+def test_every_group_is_paid_for_before_it_goes(time: Time) -> None:
     pace = pace_of(time, 100)
     for deletes in (100, 50, 10):
         send(pace, time, deletes)
-    assert time.slept == [pytest.approx(1.0), pytest.approx(0.5)]
+    assert time.slept == [pytest.approx(1.0), pytest.approx(0.5), pytest.approx(0.1)]
 
 
 def test_time_spent_elsewhere_counts_but_is_not_saved_up(time: Time) -> None:
     pace = pace_of(time, 100)
-    send(pace, time, 100)
     time.now_s += 60
     send(pace, time, 100)
+    time.now_s += 0.4
     send(pace, time, 100)
-    assert time.slept == [pytest.approx(1.0)]
+    assert time.slept == [pytest.approx(0.6)]
 
 
 def test_a_thousand_groups_take_as_long_as_the_rate_says(time: Time) -> None:
     pace = pace_of(time, 250)
     for _ in range(1_000):
         send(pace, time, 25)
-    assert time.now_s - 100 == pytest.approx(999 * 25 / 250)
+    assert time.now_s - 100 == pytest.approx(1_000 * 25 / 250)
+
+
+def chunks(limit: float, tasks: int, deletes: int, *, group: int) -> Iterator[tuple[float, int]]:
+    """When so many are sent: thirty chunks one after the other, each in so many tasks beside each other."""
+    began_s = 0.0
+    for _ in range(30):
+        ends_s = []
+        for _task in range(tasks):
+            time = Time()
+            time.now_s = began_s
+            pace = pace_of(time, limit / tasks)
+            time.now_s += 0.05  # it reads and judges
+            for start in range(0, deletes, group):
+                send(pace, time, min(group, deletes - start), takes_s=0.001)
+                yield time.now_s, min(group, deletes - start)
+            ends_s.append(time.now_s)
+        began_s = max(ends_s) + 0.1  # the driver commits
+
+
+@pytest.mark.parametrize("tasks", [1, 2, 4, 64])
+@pytest.mark.parametrize(("deletes", "group"), [(1, 1), (30, 30), (100, 100), (250, 100), (1_000, 100)])
+def test_all_executors_together_keep_to_the_limit_however_small_the_chunks_are(
+    tasks: int, deletes: int, group: int
+) -> None:
+    limit = 100.0
+    sent = sorted(chunks(limit, tasks, deletes, group=group))
+    a_burst = tasks * group  # each task's last group before, and its first one within
+    for begin_s in range(0, int(sent[-1][0]) + 1, 5):
+        for length_s in (1, 10, 60):
+            within = sum(n for at_s, n in sent if begin_s <= at_s < begin_s + length_s)
+            assert within <= limit * length_s + a_burst
+    assert sum(n for _, n in sent) <= limit * sent[-1][0] * 1.01
 
 
 def test_without_a_rate_nobody_waits(time: Time) -> None:
@@ -103,8 +132,8 @@ def test_a_lower_rate_means_longer_waits(time: Time) -> None:
     pace = pace_of(time, 100)
     send(pace, time, 100, takes_s=10)
     send(pace, time, 100)
-    pace.wait_for(1)
-    assert time.slept[-1] == pytest.approx(2.0)
+    pace.wait_for(125)
+    assert time.slept[-1] == pytest.approx(125 / 62.5)
 
 
 class TestCapped:
@@ -158,6 +187,6 @@ class TestPausable:
             return ""
 
         pausable = Pausable(pace_of(time, 1), paused, monotonic=lambda: time.now_s)
-        pausable.wait_for(10)
         pausable.wait_for(1)
+        pausable.wait_for(10)
         assert asked_at_s[1] - asked_at_s[0] == pytest.approx(10)

@@ -7,10 +7,12 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from pyspark import TaskContext
 
 from streaming.clients import Clients
 from streaming.config.load import load
 from streaming.config.policies import policy_of
+from streaming.errors import UnavailableError
 from streaming.schemas import REQUESTS, RETRY
 from streaming.sweep.task import SweepTask, worker_for
 from tests.builders import HOUR_MS, MINUTE_MS, TOPIC, data_request, list_znode, view
@@ -51,6 +53,7 @@ def work(
     baseline: Counts | None = None,
     held: Mapping[str, str] | None = None,
     is_dry: bool = False,
+    most_deletes: tuple[int, ...] | None = None,
 ) -> dict[str, Any]:
     """One message as it comes from Spark, and its receipt."""
     config = folder / "config.toml"
@@ -68,6 +71,7 @@ def work(
         dead_letter_partitions=4,
         tasks=1,
         now_ms=bench.clock.now_ms(),
+        most_deletes=most_deletes,
         held=held or {},
     )
     row = {
@@ -184,3 +188,27 @@ def test_an_owner_that_shrank_is_kept_by_the_limit_that_is_configured(bench: Ben
     bench.policy = replace(bench.policy, max_shrink=policy_of(settings).max_shrink, shrink_applies_above=100)
     receipt = work(bench, tmp_path, ORPHAN, {}, baseline=Counts(101, 101))
     assert (receipt[c.OUTCOME], receipt[c.REASON], receipt[c.ATTEMPT]) == ("RETRY", str(Reason.SOURCE_SHRANK), 0)
+
+
+def in_attempt(number: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Run what follows as this attempt of Spark at the second task."""
+    context = SimpleNamespace(partitionId=lambda: 1, attemptNumber=lambda: number)
+    monkeypatch.setattr(TaskContext, "_taskContext", context)
+
+
+def test_a_task_deletes_what_was_planned_for_it(bench: Bench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    in_attempt(0, monkeypatch)
+    with pytest.raises(UnavailableError, match="planning again"):
+        work(bench, tmp_path, ORPHAN, {}, most_deletes=(1, 0))
+    assert work(bench, tmp_path, ORPHAN, {}, most_deletes=(0, 1))[c.OUTCOME] == "DELETED"
+
+
+def test_a_task_that_spark_runs_again_has_no_plan_any_more(
+    bench: Bench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its first attempt may have deleted all that was planned, and only the journal knows."""
+    in_attempt(1, monkeypatch)
+    with pytest.raises(UnavailableError, match="planning again"):
+        work(bench, tmp_path, ORPHAN, {}, most_deletes=(1, 1))
+    assert work(bench, tmp_path, ORPHAN, {}, most_deletes=(1, 1), is_dry=True)[c.OUTCOME] == "DELETED"
+    assert work(bench, tmp_path, ORPHAN, {})[c.OUTCOME] == "DELETED", "where nothing bounds the chunk, it just goes on"

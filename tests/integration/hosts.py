@@ -1,0 +1,315 @@
+"""Several hosts on this machine, for tests of what happens when one of them is cut off or dies.
+
+1. A host of `Separate` is a network namespace on a bridge, with a file system (below a folder of its own), a host name
+   and processes of its own: nothing of this machine is there but what the system itself has (/usr, /etc …), and what
+   is lent to it, which it can't write to.
+2. Where a machine may not make such, `Folders` has two addresses of loopback and a folder each. A process there is
+   frozen instead of cut off; nothing hides this machine's files from it.
+
+All of it ends with the `with` block, and with the process of the test, however that ends.
+"""
+
+import contextlib
+import os
+import secrets
+import shutil
+import signal
+import socket
+import subprocess
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Protocol
+
+import psutil
+
+PATH = "/usr/local/bin:/usr/bin:/bin"
+_SPACES = ("--mount", "--uts", "--net", "--pid")
+_ALONE = ["unshare", *_SPACES, "--fork", "--kill-child"]
+_SYSTEM = ("usr", "bin", "sbin", "lib", "lib32", "lib64", "etc", "dev", "sys")
+_TRIES = 20
+_SECONDS = 30.0
+
+# What a host's first process does: it makes the root directory, and then waits for nothing.
+_BEGIN = """
+set -e
+root=$1 name=$2; shift 2
+mount --make-rprivate /
+mkdir -p "$root/proc" "$root/tmp" "$root/root"
+chmod 1777 "$root/tmp"
+for each in $SYSTEM; do
+  if [ -L "/$each" ]; then cp -P "/$each" "$root/$each"
+  elif [ -d "/$each" ]; then mkdir -p "$root/$each"; mount --rbind "/$each" "$root/$each"
+  fi
+done
+mount -t proc proc "$root/proc"
+mount --bind "$root.names" "$root/etc/hosts"
+for each in "$@"; do
+  from=${each%%:*} to=${each#*:}
+  mkdir -p "$root$to"
+  mount --bind "$from" "$root$to"
+  mount -o remount,bind,ro "$root$to"
+done
+hostname "$name"
+touch "$root/tmp/ready"
+exec chroot "$root" sleep infinity
+"""
+
+
+class Host(Protocol):
+    """A host, or what stands for one."""
+
+    name: str
+    address: str
+    is_separate: bool  # whether it has a file system of its own
+
+    def path(self, inside: str) -> Path:
+        """Where a file of the host is on this machine."""
+        ...
+
+    def start(self, command: Sequence[str], log: Path, environment: Mapping[str, str]) -> subprocess.Popen[bytes]:
+        """Start a command there; log is on this machine."""
+        ...
+
+    def cut(self) -> None:
+        """Pull the cable: nobody reaches the host any more, and its processes go on."""
+        ...
+
+    def join(self) -> None:
+        """Plug the cable in again."""
+        ...
+
+    def kill(self) -> None:
+        """Pull the plug: the host is cut off and its processes are gone at once, none of them told."""
+        ...
+
+
+class Hosts(Protocol):
+    """What makes hosts. address: the one at which they reach this machine."""
+
+    address: str
+
+    def add(self, name: str, lent: Mapping[Path, str]) -> Host:
+        """Make a host. lent: folders of this machine that it may read, and where it finds them."""
+        ...
+
+
+@dataclass(slots=True)
+class _Separate:
+    """A host of its own. _first: the process by which all its namespaces live."""
+
+    name: str
+    address: str
+    _root: Path
+    _cable: str
+    _first: int
+    is_separate: bool = True
+
+    def path(self, inside: str) -> Path:
+        return self._root / inside.lstrip("/")
+
+    def start(self, command: Sequence[str], log: Path, environment: Mapping[str, str]) -> subprocess.Popen[bytes]:
+        inside = ["nsenter", "--target", str(self._first), *_SPACES, "--root", "--wd"]
+        return _start([*inside, *_with(environment), *command], log)
+
+    def cut(self) -> None:
+        _done("ip", "link", "set", self._cable, "down")
+
+    def join(self) -> None:
+        _done("ip", "link", "set", self._cable, "up")
+
+    def kill(self) -> None:
+        self.cut()
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(self._first, signal.SIGKILL)
+
+
+@dataclass(slots=True)
+class Separate:
+    """Makes hosts on a bridge. Several such may stand side by side: names and network are picked at random."""
+
+    address: str
+    _bridge: str
+    _here: Path
+    _stack: contextlib.ExitStack
+    _count: int = 1
+
+    def add(self, name: str, lent: Mapping[Path, str]) -> Host:
+        self._count += 1
+        address = f"{self.address.rpartition('.')[0]}.{self._count}"
+        root, cable = self._here / name, f"{self._bridge}h{self._count}"
+        root.mkdir()
+        Path(f"{root}.names").write_text(f"127.0.0.1 localhost\n{address} {name}\n{self.address} outside\n")
+        binds = [f"{each}:{inside}" for each, inside in lent.items()]
+        command = [*_ALONE, "sh", "-c", _BEGIN, "sh", str(root), name, *binds]
+        started = _start(command, Path(f"{root}.log"), os.environ | {"SYSTEM": " ".join(_SYSTEM)})
+        self._stack.callback(_end, started)
+        first = _first_of(started)
+        peer = ("type", "veth", "peer", "name", "eth0", "netns", str(first))
+        _done("ip", "link", "add", cable, *peer)
+        self._stack.callback(_try, "ip", "link", "delete", cable)
+        _done("ip", "link", "set", cable, "master", self._bridge, "up")
+        inside = ("nsenter", "--target", str(first), "--net", "ip")
+        _done(*inside, "address", "add", f"{address}/24", "dev", "eth0")
+        for link in ("lo", "eth0"):
+            _done(*inside, "link", "set", link, "up")
+        _until((root / "tmp" / "ready").exists, f"{root}.log")
+        return _Separate(name, address, root, cable, first)
+
+
+@contextlib.contextmanager
+def separate(here: Path) -> Iterator[Separate]:
+    """A bridge for hosts, whose files lie in `here`."""
+    with contextlib.ExitStack() as stack:
+        bridge, address = f"lr{secrets.token_hex(3)}", _free_address()
+        _done("ip", "link", "add", bridge, "type", "bridge")
+        stack.callback(_try, "ip", "link", "delete", bridge)
+        _done("ip", "address", "add", f"{address}/24", "dev", bridge)
+        _done("ip", "link", "set", bridge, "up")
+        yield Separate(address, bridge, here, stack)
+
+
+def why_not_separate() -> str:
+    """Why this machine makes no hosts of their own for us; "" where it does."""
+    for tool in ("ip", "unshare", "nsenter", "setpriv"):
+        if shutil.which(tool) is None:
+            return f"there is no `{tool}` here"
+    bridge = f"lr{secrets.token_hex(3)}"
+    for command in ([*_ALONE, "true"], ["ip", "link", "add", bridge, "type", "bridge"]):
+        tried = subprocess.run(command, capture_output=True, text=True, check=False, timeout=_SECONDS)
+        if tried.returncode:
+            return f"`{' '.join(command)}` says: {tried.stderr.strip()}"
+    _try("ip", "link", "delete", bridge)
+    return ""
+
+
+@dataclass(slots=True)
+class _Folder:
+    """A folder, an address of loopback, and the processes that were started there."""
+
+    name: str
+    address: str
+    _root: Path
+    is_separate: bool = False
+    _started: list[subprocess.Popen[bytes]] = field(default_factory=list)
+
+    def path(self, inside: str) -> Path:
+        return self._root / inside.lstrip("/")
+
+    def start(self, command: Sequence[str], log: Path, environment: Mapping[str, str]) -> subprocess.Popen[bytes]:
+        self.path("/tmp").mkdir(exist_ok=True)
+        self._started.append(_start([*_with(environment), *command], log, folder=self._root))
+        return self._started[-1]
+
+    def cut(self) -> None:
+        self._send(signal.SIGSTOP)
+
+    def join(self) -> None:
+        self._send(signal.SIGCONT)
+
+    def kill(self) -> None:
+        self._send(signal.SIGKILL)
+
+    def _send(self, number: int) -> None:
+        for process in self._started:
+            with contextlib.suppress(psutil.Error):
+                for each in _with_children(psutil.Process(process.pid)):
+                    with contextlib.suppress(psutil.Error):
+                        each.send_signal(number)
+
+
+@dataclass(slots=True)
+class Folders:
+    """Makes folders that stand for hosts. What is lent to them they find at its place on this machine."""
+
+    address: str
+    _here: Path
+    _stack: contextlib.ExitStack
+    _count: int = 1
+
+    def add(self, name: str, lent: Mapping[Path, str]) -> Host:
+        self._count += 1
+        root = self._here / name
+        root.mkdir()
+        host = _Folder(name, f"127.0.0.{self._count}", root)
+        self._stack.callback(host.kill)
+        return host
+
+
+@contextlib.contextmanager
+def folders(here: Path) -> Iterator[Folders]:
+    """Folders below `here` that stand for hosts."""
+    with contextlib.ExitStack() as stack:
+        yield Folders("127.0.0.1", here, stack)
+
+
+def _start(
+    command: Sequence[str], log: Path, environment: Mapping[str, str] | None = None, folder: Path | None = None
+) -> subprocess.Popen[bytes]:
+    """Start what dies with this process, in a process group of its own."""
+    with log.open("ab") as out:
+        return subprocess.Popen(
+            ["setpriv", "--pdeathsig", "KILL", *command] if shutil.which("setpriv") else [*command],
+            stdin=subprocess.DEVNULL,
+            stdout=out,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+            env=environment,
+            cwd=folder,
+        )
+
+
+def _with(environment: Mapping[str, str]) -> list[str]:
+    return ["env", "-i", f"PATH={PATH}", "LANG=C.UTF-8", *(f"{key}={value}" for key, value in environment.items())]
+
+
+def _first_of(started: subprocess.Popen[bytes]) -> int:
+    """The first process within the new namespaces; unshare is its parent, outside."""
+    found: list[psutil.Process] = []
+
+    def is_there() -> bool:
+        found[:] = psutil.Process(started.pid).children()
+        return bool(found)
+
+    _until(is_there, "unshare")
+    return found[0].pid
+
+
+def _end(started: subprocess.Popen[bytes]) -> None:
+    started.kill()  # and with it, by --kill-child, all within
+    started.wait(_SECONDS)
+
+
+def _with_children(process: psutil.Process) -> list[psutil.Process]:
+    return [process, *process.children(recursive=True)]
+
+
+def _free_address() -> str:
+    """The first address of a /24 that this machine has nothing in."""
+    held = {each.address.rpartition(".")[0] for of in psutil.net_if_addrs().values() for each in of if _is_v4(each)}
+    for _ in range(_TRIES):
+        network = f"10.{200 + secrets.randbelow(50)}.{secrets.randbelow(256)}"
+        if network not in held:
+            return f"{network}.1"
+    raise RuntimeError("no free network was found")
+
+
+def _is_v4(address: object) -> bool:
+    return getattr(address, "family", None) == socket.AF_INET
+
+
+def _until(holds, log: Path | str) -> None:  # type: ignore[no-untyped-def]
+    deadline = time.monotonic() + _SECONDS
+    while not holds():
+        assert time.monotonic() < deadline, Path(log).read_text() if Path(log).exists() else log
+        time.sleep(0.05)
+
+
+def _done(*command: str) -> None:
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=_SECONDS)
+    assert done.returncode == 0, f"{' '.join(command)}: {done.stderr}"
+
+
+def _try(*command: str) -> None:
+    subprocess.run(command, capture_output=True, check=False, timeout=_SECONDS)
