@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from streaming.adapters.pulsar.admin import AdminBroker, PulsarAdmin, PulsarAdminSettings
-from streaming.adapters.pulsar.http import PulsarHttp, topic_path
+from streaming.adapters.pulsar.http import PulsarHttp, answering, topic_path
 from streaming.config.hosts import hosts_of
 from streaming.errors import ConfigError, RefusedError, UnavailableError
 from tests.contract.http_stub import HttpStub, Told, http_stub
@@ -251,6 +251,18 @@ def test_where_no_broker_answers_all_is_unavailable() -> None:
             admin.clusters()
         with pytest.raises(UnavailableError, match="does not answer"):
             admin.entry("persistent://t/ns/x", (7, 0), 10, 0.5)
+
+
+def test_a_client_that_takes_one_broker_is_told_one_that_answers(stub: HttpStub) -> None:
+    stub.tell("/admin/v2/clusters", _reason("no", 403))  # it answers, whatever it says
+
+    assert answering(PulsarAdminSettings(_both("http://127.0.0.1:3", stub.url), timeout_seconds=1)) == stub.url
+
+
+def test_a_single_broker_is_named_without_a_question(stub: HttpStub) -> None:
+    assert answering(PulsarAdminSettings(f"{stub.url}/")) == stub.url
+    assert not stub.asked
+    assert answering(PulsarAdminSettings(_both(NOBODY, "http://127.0.0.1:4"), timeout_seconds=0.5)) != ""
 
 
 def test_an_entry_is_asked_of_the_next_broker_where_one_is_not_there(stub: HttpStub) -> None:

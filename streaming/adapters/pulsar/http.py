@@ -8,6 +8,7 @@
 
 import ssl
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from http import HTTPStatus
 from pathlib import Path
@@ -191,6 +192,18 @@ class PulsarHttp:
 def _host(url: str) -> str:
     parts = urlsplit(url)
     return f"{parts.scheme}://{parts.netloc}"
+
+
+def answering(settings: PulsarAdminSettings) -> str:
+    """Return the URL of a broker that answers, for clients that take only one; where none does, of any.
+
+    Where admin_url names only one, nothing is asked.
+    """
+    hosts = hosts_of(settings.admin_url)
+    if len(hosts) > 1:
+        with PulsarHttp(settings) as http, suppress(UnavailableError):
+            http.get("v2/clusters")
+    return hosts.in_order[0]
 
 
 def topic_path(topic: str) -> str:
