@@ -244,6 +244,12 @@ MUTATIONS = (
         "if cursors and COMPACTION_CURSOR not in broker.cursors:",
         "if False:",
     ),
+    Mutation(
+        "a broker that is behind the list tells nothing of compacted ledgers",
+        REFERENCES,
+        "if newest_id >= 0 and newest_id not in broker.ledgers:",
+        "if False:",
+    ),
     Mutation("an unreadable znode spoils the reference", REFERENCES, "[s for s in seen if s.error]", "[]"),
     Mutation(
         "a silent broker spoils the reference",

@@ -158,9 +158,14 @@ def _compacted_ids(owner: Owner, seen: Sequence[Seen], broker: BrokerView | None
     """Only the broker knows: the property that names the ledger may stand in the cursor ledger's last entry.
 
     A broker may answer before it has opened the cursor (lazyCursorRecovery); then it knows of no compacted ledger yet.
+    One that was frozen may answer for a topic that another has taken over; it does not know the ledger that the other
+    began then, as a broker does whenever it opens a topic.
     """
     if broker is None or broker.presence is not Presence.PRESENT:
         raise FormatError(f"the compacted ledger of {owner.name} is known to its broker only, which did not tell")
+    newest_id = in_use_ids(seen[0].data or b"").newest_id
+    if newest_id >= 0 and newest_id not in broker.ledgers:
+        raise FormatError(f"the broker of {owner.name} has not heard of ledger {newest_id}, which its list names")
     cursors = [cursor.data for cursor in seen[1:] if cursor.data is not None]
     if cursors and COMPACTION_CURSOR not in broker.cursors:
         raise FormatError(f"the broker of {owner.name} has not opened its cursor {COMPACTION_CURSOR} yet")

@@ -12,7 +12,7 @@ from streaming.terminal import say, say_json
 
 if TYPE_CHECKING:
     from streaming.sandbox.cluster import Cluster
-    from streaming.sandbox.home import Part
+    from streaming.sandbox.home import Instance
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -30,11 +30,39 @@ ListenOption = Annotated[
         show_default=False,
     ),
 ]
+_KEEPS = "a cluster keeps the number that it was made with (default: 1)"
+ZooKeepersOption = Annotated[
+    int | None,
+    typer.Option(
+        "--zookeepers", min=1, max=9, help=f"So many ZooKeepers, as an ensemble; {_KEEPS}", show_default=False
+    ),
+]
+BrokersOption = Annotated[
+    int | None, typer.Option("--brokers", min=1, max=9, help=f"So many brokers; {_KEEPS}", show_default=False)
+]
+BookiesOption = Annotated[
+    int | None,
+    typer.Option(
+        "--bookies",
+        min=1,
+        max=9,
+        help=f"So many bookies; from two on, each entry has two copies and bookies replace what one has lost; {_KEEPS}",
+        show_default=False,
+    ),
+]
 DEFAULT_HOME = Path(".cluster")
 
 
 @app.command()
-def up(home: HomeOption = DEFAULT_HOME, listen: ListenOption = None, as_json: JsonOption = False) -> None:
+def up(  # noqa: PLR0913  one parameter an option: that is what typer reads
+    home: HomeOption = DEFAULT_HOME,
+    *,
+    zookeepers: ZooKeepersOption = None,
+    brokers: BrokersOption = None,
+    bookies: BookiesOption = None,
+    listen: ListenOption = None,
+    as_json: JsonOption = False,
+) -> None:
     """Start the cluster and return when it works. The first start downloads Pulsar.
 
     HOME/local.toml is then a configuration for this cluster: set LEDGER_REAPER_CONFIG to it, or name it with --config.
@@ -46,9 +74,11 @@ def up(home: HomeOption = DEFAULT_HOME, listen: ListenOption = None, as_json: Js
     before = _running_parts(home)
     # Whoever ends this command by SIGTERM gets the same tidying as with Ctrl-C.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
+    asked = {Part.ZOOKEEPER: zookeepers, Part.BROKER: brokers, Part.BOOKIE: bookies}
+    counts = {kind: number for kind, number in asked.items() if number is not None}
     with steps() as shown:
-        made = sandbox.up(home, listen=listen, say=shown.say, progress=shown.advance)
-    if len(before) == len(Part):
+        made = sandbox.up(home, counts=counts, listen=listen, say=shown.say, progress=shown.advance)
+    if len(before) == len(made.spec.parts):
         _say(f"The cluster in {made.home.root} was running already.")
     _print(facts(made), as_json=as_json)
 
@@ -76,10 +106,9 @@ def status(home: HomeOption = DEFAULT_HOME, as_json: JsonOption = False) -> None
 def facts(cluster: "Cluster") -> dict[str, Any]:
     """What `status --json` prints."""
     from streaming.sandbox.cluster import State
-    from streaming.sandbox.home import Part
 
     where = cluster.addresses
-    parts = {part.value: cluster.state(part).value for part in Part}
+    parts = {str(part): cluster.state(part).value for part in cluster.spec.parts}
     return {
         "running": all(state == State.RUNNING for state in parts.values()),
         **asdict(where),
@@ -94,15 +123,14 @@ def _say(text: str) -> None:
     say(text, err=True)
 
 
-def _running_parts(home: Path) -> "list[Part]":
+def _running_parts(home: Path) -> "list[Instance]":
     from streaming.sandbox import cluster as sandbox
-    from streaming.sandbox.home import Part
 
     try:
         cluster = sandbox.attach(home)
     except UnavailableError:
         return []
-    return [part for part in Part if cluster.process(part) is not None]
+    return [part for part in cluster.spec.parts if cluster.process(part) is not None]
 
 
 def _print(found: dict[str, Any], *, as_json: bool) -> None:

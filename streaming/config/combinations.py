@@ -4,6 +4,7 @@ import re
 from collections.abc import Iterator
 from urllib.parse import urlsplit
 
+from streaming.config.hosts import each_url
 from streaming.config.sections import PulsarSettings, TopicSettings, ZooKeeperSettings
 from streaming.config.settings import Settings
 from udfs.paths import tenant_of
@@ -40,10 +41,13 @@ def _zookeeper_faults(zookeeper: ZooKeeperSettings) -> Iterator[str]:
 
 
 def _token_faults(pulsar: PulsarSettings) -> Iterator[str]:
-    address = urlsplit(pulsar.admin_url)
-    host = address.hostname or ""
-    if pulsar.token_file and address.scheme == "http" and not host.startswith("127.") and host != "localhost":
+    in_clear = (urlsplit(each) for each in each_url(pulsar.admin_url) if each.startswith("http://"))
+    if pulsar.token_file and not all(_is_this_machine(each.hostname or "") for each in in_clear):
         yield "pulsar.token_file: the token would go over the network unencrypted; use an https:// admin_url"
+
+
+def _is_this_machine(host: str) -> bool:
+    return host.startswith("127.") or host == "localhost"
 
 
 def _bare(location: str) -> str:

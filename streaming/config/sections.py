@@ -43,6 +43,10 @@ _BUCKET = _holds_no_secret("the file of tiered_storage.credentials_file")
 _AWS = _holds_no_secret("AWS's standard chain (environment, profile or role)")
 
 
+# One host or several, with commas between; the scheme stands once, before the first.
+_HOSTS = "[^/]+(/([^/].*)?)?"
+
+
 def _ip_address(text: str) -> str:
     """An address of this machine, as a number: a name could come to mean another one."""
     return str(ip_address(text))
@@ -67,8 +71,8 @@ class ServiceSettings(_Part):
 class PulsarSettings(_Part):
     """[pulsar]."""
 
-    service_url: Annotated[str, _PULSAR, Field(pattern=r"^pulsar(\+ssl)?://")]
-    admin_url: Annotated[str, _PULSAR, Field(pattern=r"^https?://")]
+    service_url: Annotated[str, _PULSAR, Field(pattern=rf"^pulsar(\+ssl)?://{_HOSTS}$")]
+    admin_url: Annotated[str, _PULSAR, Field(pattern=rf"^https?://{_HOSTS}$")]
     token_file: LocalPath
     tls_trust_certs_file: LocalPath
     timeout_seconds: PositiveInt

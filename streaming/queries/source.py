@@ -5,17 +5,24 @@ from zlib import crc32
 
 from pyspark.sql import DataFrame, SparkSession
 
+from streaming.adapters.pulsar.http import PulsarAdminSettings, answering
 from streaming.config.sections import PulsarSettings
 
 _QUEUE = "1"
 _DAY_S = 24 * 3600
+_ADMIN_PATIENCE_SECONDS = 5.0
 
 
 def read_stream(spark: SparkSession, settings: PulsarSettings, topics: Sequence[str], subscription: str) -> DataFrame:
     """Return an unstarted stream of all topics. The subscription must exist on every partition."""
     options = {
         "service.url": settings.service_url,
-        "admin.url": settings.admin_url,
+        # the connector takes one broker only; when that one dies, the query fails, and its next start takes another
+        "admin.url": answering(
+            PulsarAdminSettings(
+                settings.admin_url, settings.token_file, settings.tls_trust_certs_file, _ADMIN_PATIENCE_SECONDS
+            )
+        ),
         "topics": ",".join(topics),
         # at every start the connector moves the subscription's cursor there, whatever the checkpoint says; any later
         # position would let Pulsar delete messages that are not worked off yet

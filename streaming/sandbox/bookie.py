@@ -9,7 +9,7 @@ from streaming.sandbox.cluster import Cluster
 
 def list_ledgers(cluster: Cluster) -> set[int]:
     """Ids that BookKeeper's ledger manager finds in the metadata now. Raises UnavailableError."""
-    reply = clients.http("GET", f"{cluster.addresses.bookie_http}/api/v1/ledger/list")
+    reply = clients.http_any("GET", cluster.serving.bookie_http, "api/v1/ledger/list")
     if not reply.ok:
         raise UnavailableError(f"the bookie does not list the ledgers: {reply.status} {reply.text[:200]}")
     return {int(ledger_id) for ledger_id in json.loads(reply.text)}

@@ -5,13 +5,15 @@ import logging
 import socket
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 from typing import Any
 
 import httpx
 from kazoo.client import KazooClient
 from kazoo.exceptions import NoNodeError
 from kazoo.security import ACL, OPEN_ACL_UNSAFE, Id, Permissions
+
+from streaming.config.hosts import each_url
 
 # The embedded S3 takes any key; these are no secrets.
 _ANY_KEY = "sandbox"
@@ -43,21 +45,32 @@ def http(method: str, url: str, *, body: Any = None, timeout_seconds: float = 30
     return Reply(answer.status_code, answer.text)
 
 
+def http_any(method: str, url: str, path: str, *, body: Any = None) -> Reply:
+    """Send one request to the first of the URL's hosts (`http://a:1,b:2`) that answers."""
+    reply = Reply(0, f"{url} has no host")
+    for each in each_url(url):
+        reply = http(method, f"{each}/{path}", body=body)
+        if reply.status:
+            break
+    return reply
+
+
 @cache
 def _http_client() -> httpx.Client:
     """One for all: each would read the certificates anew. It keeps no connection: the parts get killed."""
     return httpx.Client(follow_redirects=True, trust_env=False, limits=httpx.Limits(max_keepalive_connections=0))
 
 
-def zookeeper_answers(hosts: str) -> bool:
-    """Whether the server at host:port serves (four-letter word `ruok`)."""
-    host, port = hosts.rsplit(":", 1)
+def zookeeper_mode(address: str) -> str | None:
+    """What the server at host:port is (standalone, leader, follower), None unless it serves (four-letter word srvr)."""
+    host, port = address.rsplit(":", 1)
     try:
         with socket.create_connection((host, int(port)), timeout=2) as connection:
-            connection.sendall(b"ruok")
-            return connection.recv(4) == b"imok"
+            connection.sendall(b"srvr")
+            said = b"".join(iter(partial(connection.recv, 4096), b"")).decode(errors="replace")
     except OSError:
-        return False
+        return None
+    return next((line.removeprefix("Mode: ") for line in said.splitlines() if line.startswith("Mode: ")), None)
 
 
 @contextlib.contextmanager

@@ -2,7 +2,7 @@
 
 import json
 import socket
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field
 from enum import StrEnum
 from pathlib import Path
@@ -16,33 +16,93 @@ LEDGERS_ROOT = "/ledgers"
 
 
 class Part(StrEnum):
-    """A process of the cluster, in the order in which they start."""
+    """A kind of process, in the order in which they start; also stands for the first process of its kind."""
 
     S3 = "s3"
     ZOOKEEPER = "zookeeper"
     BOOKIE = "bookie"
     BROKER = "broker"
 
+    @property
+    def kind(self) -> "Part":
+        """Itself."""
+        return self
 
-# The ports each part listens on.
-PORTS: Mapping[Part, tuple[str, ...]] = {
+    @property
+    def number(self) -> int:
+        """The first."""
+        return 1
+
+
+@dataclass(frozen=True, slots=True)
+class Further:
+    """The second process of a kind, or a later one."""
+
+    kind: Part
+    number: int
+
+    def __str__(self) -> str:
+        return f"{self.kind}-{self.number}"
+
+
+Instance = Part | Further  # one process of the cluster; str() gives its name
+
+_PORTS: Mapping[Part, tuple[str, ...]] = {
     Part.S3: ("s3",),
     Part.ZOOKEEPER: ("zookeeper",),
     Part.BOOKIE: ("bookie", "bookie_http"),
     Part.BROKER: ("broker", "broker_http"),
 }
+_PORTS_OF_AN_ENSEMBLE = ("zookeeper", "zookeeper_quorum", "zookeeper_election")
 
 
 @dataclass(frozen=True, slots=True)
 class Spec:
     """What a home remembers between starts.
 
-    Ports by name, additional settings of the broker, and the address that every part listens on and tells to others.
+    Ports by name, additional settings of the brokers, the address that every part listens on and tells to others, and
+    of which parts there are how many; of those that are not named, there is one.
     """
 
     ports: Mapping[str, int]
     broker_settings: Mapping[str, str] = field(default_factory=dict)
     listen: str = HOST
+    counts: Mapping[str, int] = field(default_factory=dict)
+
+    @property
+    def parts(self) -> tuple[Instance, ...]:
+        """Every process, in the order in which they start."""
+        return parts_of(self.counts)
+
+    def all_of(self, kind: Part) -> tuple[Instance, ...]:
+        """Every process of a kind."""
+        return tuple(part for part in self.parts if part.kind is kind)
+
+    @property
+    def is_ensemble(self) -> bool:
+        """Whether there are several ZooKeepers, which elect a leader."""
+        return len(self.all_of(Part.ZOOKEEPER)) > 1
+
+    def port(self, part: Instance, name: str) -> int:
+        """The part's port of that name, as the first of its kind calls it."""
+        return self.ports[_numbered(name, part.number)]
+
+
+def parts_of(counts: Mapping[str, int]) -> tuple[Instance, ...]:
+    """Every process where there are so many of each kind."""
+    numbered = [(kind, number) for kind in Part for number in range(1, counts.get(kind, 1) + 1)]
+    return tuple(kind if number == 1 else Further(kind, number) for kind, number in numbered)
+
+
+def port_names(part: Instance, counts: Mapping[str, int]) -> tuple[str, ...]:
+    """Names of the ports that the part listens on."""
+    is_of_an_ensemble = part.kind is Part.ZOOKEEPER and counts.get(Part.ZOOKEEPER, 1) > 1
+    names = _PORTS_OF_AN_ENSEMBLE if is_of_an_ensemble else _PORTS[part.kind]
+    return tuple(_numbered(name, part.number) for name in names)
+
+
+def _numbered(name: str, number: int) -> str:
+    return name if number == 1 else f"{name}-{number}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,29 +126,29 @@ class Home:
         """The file that holds the Spec. If it exists, a cluster was made here."""
         return self.root / "cluster.json"
 
-    def log(self, part: Part) -> Path:
+    def log(self, part: Instance) -> Path:
         """Where the part writes."""
         return self.logs / f"{part}.log"
 
-    def data(self, part: Part) -> Path:
+    def data(self, part: Instance) -> Path:
         """The part's durable state."""
-        return self.root / "data" / part
+        return self.root / "data" / str(part)
 
-    def conf(self, part: Part) -> Path:
+    def conf(self, part: Instance) -> Path:
         """The part's configuration, which each start writes again."""
         return self.root / "conf" / f"{part}.conf"
 
-    def scratch(self, part: Part) -> Path:
+    def scratch(self, part: Instance) -> Path:
         """Temporary files of the part (native libraries), which each start removes."""
-        return self.root / "tmp" / part
+        return self.root / "tmp" / str(part)
 
-    def record(self, part: Part) -> Path:
+    def record(self, part: Instance) -> Path:
         """The record of the part's process."""
         return self.root / "run" / f"{part}.json"
 
-    def make_folders(self) -> None:
+    def make_folders(self, parts: Iterable[Instance] = Part) -> None:
         """Create what is missing."""
-        for folder in (self.logs, self.root / "conf", self.root / "run", *(self.data(part) for part in Part)):
+        for folder in (self.logs, self.root / "conf", self.root / "run", *(self.data(part) for part in parts)):
             folder.mkdir(parents=True, exist_ok=True)
 
     def load(self) -> Spec | None:
@@ -106,7 +166,7 @@ class Home:
 
 @dataclass(frozen=True, slots=True)
 class Addresses:
-    """Where clients reach the parts."""
+    """Where clients reach the parts; where there are several of a kind, host:port of each with commas between."""
 
     pulsar: str
     admin: str
@@ -115,21 +175,26 @@ class Addresses:
     bookie_http: str
 
 
-def addresses(spec: Spec) -> Addresses:
-    """Addresses for a spec's ports."""
-    host, ports = spec.listen, spec.ports
+def addresses(spec: Spec, parts: Iterable[Instance] | None = None) -> Addresses:
+    """Addresses of these parts, by default of all."""
+    chosen = spec.parts if parts is None else tuple(parts)
+
+    def of(kind: Part, name: str) -> str:
+        return ",".join(f"{spec.listen}:{spec.port(part, name)}" for part in chosen if part.kind is kind)
+
     return Addresses(
-        pulsar=f"pulsar://{host}:{ports['broker']}",
-        admin=f"http://{host}:{ports['broker_http']}",
-        zookeeper=f"{host}:{ports['zookeeper']}",
-        s3=f"http://{host}:{ports['s3']}",
-        bookie_http=f"http://{host}:{ports['bookie_http']}",
+        pulsar=f"pulsar://{of(Part.BROKER, 'broker')}",
+        admin=f"http://{of(Part.BROKER, 'broker_http')}",
+        zookeeper=of(Part.ZOOKEEPER, "zookeeper"),
+        s3=f"http://{of(Part.S3, 's3')}",
+        bookie_http=f"http://{of(Part.BOOKIE, 'bookie_http')}",
     )
 
 
-def pick_ports(known: Mapping[str, int], listen: str = HOST) -> dict[str, int]:
+def pick_ports(known: Mapping[str, int], listen: str = HOST, counts: Mapping[str, int] | None = None) -> dict[str, int]:
     """A free port of the address for each name: the known one if nobody listens on it, else a new one."""
-    names = [name for part in Part for name in PORTS[part]]
+    counts = counts or {}
+    names = [name for part in parts_of(counts) for name in port_names(part, counts)]
     chosen = {name: known[name] for name in names if name in known and is_free(known[name], listen)}
     held: list[socket.socket] = []
     try:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from streaming.errors import ReaperError
 from streaming.sandbox import clients, process
-from streaming.sandbox.home import ACCESS_KEY, BUCKET, CLUSTER_NAME, Home, Part, Spec, addresses
+from streaming.sandbox.home import ACCESS_KEY, BUCKET, CLUSTER_NAME, Home, Instance, Part, Spec, addresses
 from streaming.sandbox.settings import render, settings
 
 # C1 only and one GC thread: on two cores the JIT's second tier costs more start-up time than it gives back.
@@ -33,7 +33,7 @@ _CONF_VARIABLE = {
 }
 
 
-def start(home: Home, part: Part, spec: Spec, pulsar: Path) -> None:
+def start(home: Home, part: Instance, spec: Spec, pulsar: Path) -> None:
     """Write the part's configuration and start it, without waiting until it serves."""
     scratch = home.scratch(part)
     shutil.rmtree(scratch, ignore_errors=True)
@@ -41,9 +41,11 @@ def start(home: Home, part: Part, spec: Spec, pulsar: Path) -> None:
     if part == Part.S3:
         command, env = _s3_command(home, spec), {**os.environ, "TMPDIR": str(scratch)}
     else:
+        if part.kind is Part.ZOOKEEPER and spec.is_ensemble:
+            (home.data(part) / "myid").write_text(f"{part.number}\n", encoding="utf-8")
         home.conf(part).write_text(render(settings(home, part, spec, pulsar)), encoding="utf-8")
-        command = [str(pulsar / "bin" / "pulsar"), _COMMAND[part]]
-        env = {**java_environment(home, scratch, _MEMORY[part]), _CONF_VARIABLE[part]: str(home.conf(part))}
+        command = [str(pulsar / "bin" / "pulsar"), _COMMAND[part.kind]]
+        env = {**java_environment(home, scratch, _MEMORY[part.kind]), _CONF_VARIABLE[part.kind]: str(home.conf(part))}
     process.start(command, env=env, log=home.log(part), record=home.record(part), cwd=home.root)
 
 
@@ -66,14 +68,14 @@ def java_environment(home: Home, scratch: Path, memory: str) -> dict[str, str]:
     }
 
 
-def is_ready(part: Part, spec: Spec) -> bool:
+def is_ready(part: Instance, spec: Spec) -> bool:
     """Whether the part serves requests now."""
-    where = addresses(spec)
-    match part:
+    where = addresses(spec, [part])
+    match part.kind:
         case Part.S3:
             return clients.http("HEAD", f"{where.s3}/{BUCKET}", timeout_seconds=2).status in (200, 404)
         case Part.ZOOKEEPER:
-            return clients.zookeeper_answers(where.zookeeper)
+            return clients.zookeeper_mode(where.zookeeper) is not None
         case Part.BOOKIE:
             return clients.http("GET", f"{where.bookie_http}/api/v1/bookie/is_ready", timeout_seconds=2).ok
         case Part.BROKER:

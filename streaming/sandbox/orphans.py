@@ -8,7 +8,6 @@ from collections.abc import Sequence
 
 from streaming.sandbox import faults, topics
 from streaming.sandbox.cluster import Cluster
-from streaming.sandbox.home import Part
 from streaming.sandbox.ledgers import Orphans, orphans
 
 WORKER = "worker"
@@ -37,8 +36,8 @@ def orphan_everything(
         topics.post_schema_versions(cluster, topic, schema_versions)
         topics.fill(cluster, topic, ledgers + KEPT_LEDGERS, [WORKER], entry_bytes=entry_bytes)
         topics.consume(cluster, topic, WORKER, 1)
-    faults.kill(cluster, Part.BROKER)
-    faults.restart(cluster, Part.BROKER)
+    faults.kill_brokers(cluster)
+    faults.restart_brokers(cluster)
     with faults.crash_with_metadata_fault(cluster):
         for topic in names:
             consume_and_trim(cluster, topic, WORKER, entries - 1)

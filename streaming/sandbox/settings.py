@@ -10,11 +10,13 @@ from pathlib import Path
 import psutil
 
 from streaming.errors import ConfigError
-from streaming.sandbox.home import BUCKET, CLUSTER_NAME, LEDGERS_ROOT, REGION, Home, Part, Spec, addresses
+from streaming.sandbox.home import BUCKET, CLUSTER_NAME, LEDGERS_ROOT, REGION, Home, Instance, Part, Spec, addresses
 
 # 10 s: a killed broker's or bookie's znodes go soon, yet a busy two-core machine does not lose its sessions.
 SESSION_MS = 10_000
 GC_WAIT_MS = 3_000
+_COPIES = 2  # of each entry, where there are bookies enough; of three bookies, one may die
+_BUNDLES_PER_BROKER = 4
 _BROKER = "org.apache.pulsar.broker"
 
 
@@ -23,25 +25,25 @@ def render(values: Mapping[str, object]) -> str:
     return "".join(f"{key}={_text(value)}\n" for key, value in values.items())
 
 
-def settings(home: Home, part: Part, spec: Spec, pulsar: Path) -> dict[str, object]:
+def settings(home: Home, part: Instance, spec: Spec, pulsar: Path) -> dict[str, object]:
     """The part's configuration file as key and value."""
-    match part:
+    match part.kind:
         case Part.ZOOKEEPER:
-            return zookeeper(home, spec)
+            return zookeeper(home, part, spec)
         case Part.BOOKIE:
-            return bookie(home, spec)
+            return bookie(home, part, spec)
         case Part.BROKER:
-            return {**broker(home, spec, pulsar), **spec.broker_settings}
+            return {**broker(home, part, spec, pulsar), **spec.broker_settings}
         case Part.S3:
             return {}
 
 
-def zookeeper(home: Home, spec: Spec) -> dict[str, object]:
-    """A single server, durable as in production (forceSync)."""
+def zookeeper(home: Home, part: Instance, spec: Spec) -> dict[str, object]:
+    """A server, durable as in production (forceSync)."""
     return {
         "tickTime": 2000,
-        "dataDir": home.data(Part.ZOOKEEPER),
-        "clientPort": spec.ports["zookeeper"],
+        "dataDir": home.data(part),
+        "clientPort": spec.port(part, "zookeeper"),
         "clientPortAddress": spec.listen,
         "admin.enableServer": False,
         "autopurge.snapRetainCount": 3,
@@ -49,15 +51,27 @@ def zookeeper(home: Home, spec: Spec) -> dict[str, object]:
         "forceSync": "yes",
         "maxClientCnxns": 0,
         "maxSessionTimeout": 40_000,
+        **(_ensemble(spec) if spec.is_ensemble else {}),
     }
 
 
-def bookie(home: Home, spec: Spec) -> dict[str, object]:
-    """One bookie whose entry logs are so small that their space is free again within seconds."""
-    data = home.data(Part.BOOKIE)
+def _ensemble(spec: Spec) -> dict[str, object]:
+    members: dict[str, object] = {
+        f"server.{part.number}": ":".join(
+            (spec.listen, *(str(spec.port(part, name)) for name in ("zookeeper_quorum", "zookeeper_election")))
+        )
+        for part in spec.all_of(Part.ZOOKEEPER)
+    }
+    # a server that is not heard of for five ticks (10 s) leaves the ensemble, and a leader loses it
+    return {"initLimit": 10, "syncLimit": 5, **members}
+
+
+def bookie(home: Home, part: Instance, spec: Spec) -> dict[str, object]:
+    """A bookie whose entry logs are so small that their space is free again within seconds."""
+    data = home.data(part)
     return {
-        "bookieId": "bookie-0",  # by default the id is host:port, and cookies would refuse another port
-        "bookiePort": spec.ports["bookie"],
+        "bookieId": f"bookie-{part.number - 1}",  # by default host:port, and cookies would refuse another port
+        "bookiePort": spec.port(part, "bookie"),
         "advertisedAddress": spec.listen,
         "listeningInterface": interface_of(spec.listen),
         "allowLoopback": True,
@@ -67,7 +81,7 @@ def bookie(home: Home, spec: Spec) -> dict[str, object]:
         "zkTimeout": SESSION_MS,
         "httpServerEnabled": True,
         "httpServerHost": spec.listen,
-        "httpServerPort": spec.ports["bookie_http"],
+        "httpServerPort": spec.port(part, "bookie_http"),
         "httpServerClass": "org.apache.bookkeeper.http.vertx.VertxHttpServer",
         "statsProviderClass": "org.apache.bookkeeper.stats.prometheus.PrometheusMetricsProvider",
         "ledgerStorageClass": "org.apache.bookkeeper.bookie.storage.ldb.DbLedgerStorage",
@@ -94,7 +108,7 @@ def bookie(home: Home, spec: Spec) -> dict[str, object]:
         "diskUsageThreshold": 0.99,
         "diskUsageWarnThreshold": 0.985,
         "minUsableSizeForEntryLogCreation": 4 * 1024 * 1024,
-        "autoRecoveryDaemonEnabled": False,
+        "autoRecoveryDaemonEnabled": len(spec.all_of(Part.BOOKIE)) > 1,  # then in each bookie, as in the distribution
         "nettyMaxFrameSizeBytes": 5_253_120,
         "numReadWorkerThreads": 2,
         "numHighPriorityWorkerThreads": 2,
@@ -102,38 +116,39 @@ def bookie(home: Home, spec: Spec) -> dict[str, object]:
     }
 
 
-def broker(home: Home, spec: Spec, pulsar: Path) -> dict[str, object]:
+def broker(home: Home, part: Instance, spec: Spec, pulsar: Path) -> dict[str, object]:
     """A broker with ledgers of ten entries that trims at once and can offload to the S3 part."""
+    brokers = len(spec.all_of(Part.BROKER))
     return {
         "metadataStoreUrl": f"zk:{addresses(spec).zookeeper}",
         "configurationMetadataStoreUrl": f"zk:{addresses(spec).zookeeper}",
         "metadataStoreSessionTimeoutMillis": SESSION_MS,
         "clusterName": CLUSTER_NAME,
-        "brokerServicePort": spec.ports["broker"],
-        "webServicePort": spec.ports["broker_http"],
+        "brokerServicePort": spec.port(part, "broker"),
+        "webServicePort": spec.port(part, "broker_http"),
         "bindAddress": spec.listen,
         "advertisedAddress": spec.listen,
-        **_ledgers(),
+        **_ledgers(copies=min(_COPIES, len(spec.all_of(Part.BOOKIE)))),
         **_topics(),
-        **_offload(home, spec, pulsar),
+        **_offload(home, part, spec, pulsar),
         "brokerShutdownTimeoutMs": 10_000,
         "functionsWorkerEnabled": False,
         "enablePackagesManagement": False,
         "transactionCoordinatorEnabled": False,
         "loadBalancerSheddingEnabled": False,
         "loadBalancerAutoBundleSplitEnabled": False,
-        "defaultNumberOfNamespaceBundles": 1,
+        "defaultNumberOfNamespaceBundles": 1 if brokers == 1 else _BUNDLES_PER_BROKER * brokers,
         "numIOThreads": 4,
         "numHttpServerThreads": 16,
         "numOrderedExecutorThreads": 2,
     }
 
 
-def _ledgers() -> dict[str, object]:
+def _ledgers(*, copies: int) -> dict[str, object]:
     return {
-        "managedLedgerDefaultEnsembleSize": 1,
-        "managedLedgerDefaultWriteQuorum": 1,
-        "managedLedgerDefaultAckQuorum": 1,
+        "managedLedgerDefaultEnsembleSize": copies,
+        "managedLedgerDefaultWriteQuorum": copies,
+        "managedLedgerDefaultAckQuorum": copies,
         "managedLedgerMaxEntriesPerLedger": 10,
         "managedLedgerMinLedgerRolloverTimeMinutes": 0,
         "managedLedgerCursorMaxEntriesPerLedger": 50,
@@ -166,7 +181,7 @@ def _topics() -> dict[str, object]:
     }
 
 
-def _offload(home: Home, spec: Spec, pulsar: Path) -> dict[str, object]:
+def _offload(home: Home, part: Instance, spec: Spec, pulsar: Path) -> dict[str, object]:
     # Driver aws-s3 would first ask the public S3 for the bucket's region and wait for that to fail.
     return {
         "managedLedgerOffloadDriver": "S3",
@@ -176,13 +191,13 @@ def _offload(home: Home, spec: Spec, pulsar: Path) -> dict[str, object]:
         "managedLedgerOffloadDeletionLagMs": 0,
         "managedLedgerOffloadAutoTriggerSizeThresholdBytes": -1,
         "offloadersDirectory": pulsar / "offloaders",
-        "narExtractionDirectory": home.root / "tmp" / "nar",
+        "narExtractionDirectory": home.root / "tmp" / ("nar" if part.number == 1 else f"nar-{part.number}"),
     }
 
 
 def metadata_service_uri(spec: Spec) -> str:
-    """Where BookKeeper's own tools find the metadata."""
-    return f"zk+hierarchical://{addresses(spec).zookeeper}{LEDGERS_ROOT}"
+    """Where BookKeeper's own tools find the metadata; they take semicolons, for a comma would make a list of it."""
+    return f"zk+hierarchical://{addresses(spec).zookeeper.replace(',', ';')}{LEDGERS_ROOT}"
 
 
 def interface_of(listen: str) -> str:

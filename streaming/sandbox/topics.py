@@ -23,13 +23,13 @@ def fill(cluster: Cluster, topic: str, ledgers: int, subscriptions: Sequence[str
 
     Without a subscription the broker would trim the entries at once.
     """
-    clients.subscribe(cluster.addresses.pulsar, topic, subscriptions)
+    clients.subscribe(cluster.serving.pulsar, topic, subscriptions)
     return publish(cluster, topic, ledgers * ENTRIES_PER_LEDGER, entry_bytes=entry_bytes)
 
 
 def publish(cluster: Cluster, topic: str, entries: int, *, entry_bytes: int = 64) -> int:
     """Publish numbered payloads of the given size, one entry each; returns how many were stored."""
-    return clients.publish(cluster.addresses.pulsar, topic, payloads(entries, entry_bytes))
+    return clients.publish(cluster.serving.pulsar, topic, payloads(entries, entry_bytes))
 
 
 def payloads(entries: int, entry_bytes: int) -> Iterable[bytes]:
@@ -42,7 +42,7 @@ def consume(cluster: Cluster, topic: str, subscription: str, count: int) -> list
 
     For a topic without partitions; each partition is such a topic.
     """
-    payloads, (ledger_id, entry_id) = clients.consume(cluster.addresses.pulsar, topic, subscription, count)
+    payloads, (ledger_id, entry_id) = clients.consume(cluster.serving.pulsar, topic, subscription, count)
     if payloads:
         cursor = encode_cursor(subscription)
         wait_for(lambda: _is_stored(cluster, topic, cursor, (ledger_id, entry_id)), f"acknowledgement on {topic}")
@@ -51,7 +51,7 @@ def consume(cluster: Cluster, topic: str, subscription: str, count: int) -> list
 
 def read_all(cluster: Cluster, topic: str) -> list[bytes]:
     """Every message that the topic still holds, from the first."""
-    return clients.read_all(cluster.addresses.pulsar, topic)
+    return clients.read_all(cluster.serving.pulsar, topic)
 
 
 def internal_stats(cluster: Cluster, topic: str) -> dict[str, Any]:
@@ -118,12 +118,12 @@ def compact(cluster: Cluster, topic: str) -> None:
 def publish_keyed(cluster: Cluster, topic: str, entries: int, keys: int) -> None:
     """Publish numbered messages over `keys` keys; compaction keeps the last message of each key."""
     messages = ((f"key-{number % keys}", f"{number:08d}".encode()) for number in range(entries))
-    clients.publish_keyed(cluster.addresses.pulsar, topic, messages)
+    clients.publish_keyed(cluster.serving.pulsar, topic, messages)
 
 
 def fill_buckets(cluster: Cluster, topic: str, subscription: str, entries: int, *, delay_seconds: int = 3600) -> None:
     """Publish delayed messages; returns when the broker has begun to write bucket ledgers (one for 50 messages)."""
-    url = cluster.addresses.pulsar
+    url = cluster.serving.pulsar
     cursor = encode_cursor(subscription)
     with clients.shared_consumer(url, topic, subscription):
         clients.publish_delayed(url, topic, entries, delay_seconds)
@@ -166,12 +166,12 @@ def resource(topic: str) -> str:
 
 def admin(cluster: Cluster, method: str, path: str, body: Any = None) -> str:
     """Call the admin API; returns the text it answers. Raises RefusedError for an error, UnavailableError for none."""
-    reply = clients.http(method, f"{cluster.addresses.admin}/admin/v2/{path}", body=body)
+    reply = _asked(cluster, method, path, body)
     deadline = time.monotonic() + SETTLE_SECONDS
     while method == "GET" and reply.status >= 500 and time.monotonic() < deadline:
         # a broker that has just started after a crash may still find its predecessor's bundles in the metadata
         time.sleep(0.5)
-        reply = clients.http(method, f"{cluster.addresses.admin}/admin/v2/{path}", body=body)
+        reply = _asked(cluster, method, path, body)
     if reply.status == 0:
         raise UnavailableError(f"{method} {path}: {reply.text}")
     if not reply.ok:
@@ -186,6 +186,10 @@ def wait_for(condition: Callable[[], bool], what: str, *, seconds: float = SETTL
         if time.monotonic() > deadline:
             raise UnavailableError(f"{what}: not within {seconds:.0f} s")
         time.sleep(0.2)
+
+
+def _asked(cluster: Cluster, method: str, path: str, body: Any) -> clients.Reply:
+    return clients.http_any(method, cluster.serving.admin, f"admin/v2/{path}", body=body)
 
 
 def _done(cluster: Cluster, method: str, path: str) -> bool:

@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from streaming.adapters.pulsar.admin import AdminBroker, PulsarAdmin, PulsarAdminSettings
-from streaming.adapters.pulsar.http import PulsarHttp, topic_path
+from streaming.adapters.pulsar.http import PulsarHttp, answering, topic_path
+from streaming.config.hosts import hosts_of
 from streaming.errors import ConfigError, RefusedError, UnavailableError
 from tests.contract.http_stub import HttpStub, Told, http_stub
 from udfs.records import BrokerView, Presence
@@ -199,6 +200,79 @@ def test_a_broker_that_is_not_there_is_unavailable() -> None:
     broker = AdminBroker(settings)
     assert [view.presence for view in broker.views([OWNER, "no topic"])] == [Presence.UNREADABLE] * 2
     broker.close()
+
+
+def _both(first: str, second: str) -> str:
+    return f"{first},{second.removeprefix('http://')}"
+
+
+NOBODY = "http://127.0.0.1:1"
+
+
+def test_a_broker_that_is_not_there_is_passed_over_and_asked_last_from_then_on(stub: HttpStub) -> None:
+    stub.tell("/admin/v2/clusters", _json(["c"]))
+    url = _both(NOBODY, stub.url)
+
+    with PulsarAdmin(PulsarAdminSettings(url)) as admin:
+        assert admin.clusters() == ["c"]
+
+    assert hosts_of(url).in_order == (stub.url, NOBODY)
+
+
+@pytest.mark.parametrize(
+    "fault", [pytest.param(Told(200, after_seconds=30.0), id="hangs"), pytest.param(Told(503), id="is going down")]
+)
+def test_a_broker_that_serves_nobody_does_not_keep_us_from_the_other(stub: HttpStub, fault: Told) -> None:
+    path = "/admin/v2/clusters"
+    with http_stub() as other:
+        stub.tell(path, fault)
+        other.tell(path, _json(["c"]))
+        with PulsarAdmin(PulsarAdminSettings(_both(stub.url, other.url), timeout_seconds=0.3)) as admin:
+            assert [admin.clusters(), admin.clusters()] == [["c"]] * 2
+
+        assert len(stub.asked) == 1
+        assert len(other.asked) == 2
+
+
+def test_every_broker_is_tried_before_an_answer_is_given_up(stub: HttpStub) -> None:
+    path = "/admin/v2/clusters"
+    stub.tell(path, _json(["c"]))
+    with http_stub() as first, http_stub() as second:
+        for each in (first, second):
+            each.tell(path, Told(200, after_seconds=30.0))
+        url = _both(_both(first.url, second.url), stub.url)
+        with PulsarAdmin(PulsarAdminSettings(url, timeout_seconds=0.2)) as admin:
+            assert admin.clusters() == ["c"]
+
+
+def test_where_no_broker_answers_all_is_unavailable() -> None:
+    with PulsarAdmin(PulsarAdminSettings(_both(NOBODY, "http://127.0.0.1:2"), timeout_seconds=0.5)) as admin:
+        with pytest.raises(UnavailableError, match="does not answer"):
+            admin.clusters()
+        with pytest.raises(UnavailableError, match="does not answer"):
+            admin.entry("persistent://t/ns/x", (7, 0), 10, 0.5)
+
+
+def test_a_client_that_takes_one_broker_is_told_one_that_answers(stub: HttpStub) -> None:
+    stub.tell("/admin/v2/clusters", _reason("no", 403))  # it answers, whatever it says
+
+    assert answering(PulsarAdminSettings(_both("http://127.0.0.1:3", stub.url), timeout_seconds=1)) == stub.url
+
+
+def test_a_single_broker_is_named_without_a_question(stub: HttpStub) -> None:
+    assert answering(PulsarAdminSettings(f"{stub.url}/")) == stub.url
+    assert not stub.asked
+    assert answering(PulsarAdminSettings(_both(NOBODY, "http://127.0.0.1:4"), timeout_seconds=0.5)) != ""
+
+
+def test_an_entry_is_asked_of_the_next_broker_where_one_is_not_there(stub: HttpStub) -> None:
+    stub.tell("/admin/v2/persistent/t/ns/x/ledger/7/entry/0", Told(200, b"bytes"))
+
+    with PulsarAdmin(PulsarAdminSettings(_both(NOBODY, stub.url))) as admin:
+        body = admin.entry("persistent://t/ns/x", (7, 0), 10, 5.0)
+
+    assert body is not None
+    assert body.data == b"bytes"
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@
    answer at all where that fails, nor one that is HTTP where a sender's text breaks its headers. So it is asked with
    short patience, and of entries that the broker passes over (nobody will ever be sent them) only until a few have got
    no answer.
-3. No answer while the broker answers nothing else either is an outage, and no reason to give an entry up.
+3. No answer while the partition's broker answers nothing else either is an outage, and no reason to give an entry up.
 """
 
 from collections.abc import Generator, Iterator, Sequence
@@ -21,7 +21,7 @@ from streaming.config.sections import PulsarSettings
 from udfs.entry_ranges import Span
 from udfs.formats.entry import MAX_UNCOMPRESSED_BYTES
 from udfs.formats.entry_answer import entry_of
-from udfs.formats.internal_stats import BEFORE_ALL, Position
+from udfs.formats.internal_stats import BEFORE_ALL, InternalStats, Position
 from udfs.undelivered import Found, NotShown, found_in, found_in_bytes, not_shown
 
 # A position that the reader has not come to yet: the broker is slow, or sends nothing more.
@@ -40,8 +40,8 @@ class EntryAdmin(Protocol):
         """Return what the broker shows of one entry; None where it gives no answer in time."""
         ...
 
-    def check_health(self) -> None:
-        """Return when a broker can publish and read. Raises UnavailableError."""
+    def internal_stats(self, partition: str) -> InternalStats:
+        """Return what the partition's own broker says of it. Raises UnavailableError."""
         ...
 
 
@@ -149,7 +149,8 @@ class _Shown:
                 if not answer.is_whole:
                     return NotShown(f"it is larger than {MAX_UNCOMPRESSED_BYTES} bytes once decompressed")
                 return answer
-        self.admin.check_health()  # else nobody answers, and the entry is not to blame
+        # Else the partition's broker answers nothing, and the entry is not to blame; another broker may be healthy.
+        self.admin.internal_stats(self.partition)
         said = "gave no answer that can be read" if answer is None else f"answered {answer.status}"
         return NotShown(f"the broker sends it to nobody, and {said} when asked for it by its position")
 

@@ -21,6 +21,7 @@ from urllib.parse import urlsplit
 
 from google.protobuf.message import DecodeError
 
+from streaming.config.hosts import hosts_of
 from streaming.config.sections import PulsarSettings
 from streaming.errors import ConfigError, RefusedError, UnavailableError
 from udfs.formats.entry import messages_in
@@ -67,14 +68,21 @@ class Connection:
         self.max_message_bytes = DEFAULT_MESSAGE_BYTES
 
     def __enter__(self) -> Self:
-        """Connect and say who we are. Raises UnavailableError, RefusedError."""
-        self._socket = _connected(self._settings, self._url)
-        try:
-            self._introduce()
-        except BaseException:
-            self._socket.close()
-            raise
-        return self
+        """Connect to the first of the URL's hosts that answers, and say who we are.
+
+        Raises UnavailableError, RefusedError.
+        """
+        hosts = hosts_of(self._url)
+        failure = UnavailableError(f"{self._url} names no host")
+        for each in hosts.in_order:
+            try:
+                self._connect(each)
+            except UnavailableError as error:
+                hosts.failed(each)
+                failure = error
+            else:
+                return self
+        raise failure
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
@@ -124,6 +132,15 @@ class Connection:
         """A number for a request, as the protocol wants one."""
         self._requests += 1
         return self._requests
+
+    def _connect(self, url: str) -> None:
+        self._socket = _connected(self._settings, url)
+        self._url = url
+        try:
+            self._introduce()
+        except BaseException:
+            self._socket.close()
+            raise
 
     def _introduce(self) -> None:
         who = api.CommandConnect(client_version="ledger-reaper", protocol_version=_PROTOCOL_VERSION)
@@ -247,22 +264,17 @@ def _host_of(url: str) -> str:
 
 
 def _connected(settings: PulsarSettings, url: str) -> socket.socket:
-    """Connect to the first of the URL's hosts that takes it."""
     where = urlsplit(url)
-    failure: OSError | None = None
-    for each in where.netloc.split(","):
-        host = urlsplit(f"//{each}")
+    try:
+        address = (where.hostname or "", where.port or _PORTS.get(where.scheme, 6650))
+        made = socket.create_connection(address, timeout=settings.timeout_seconds)
         try:
-            address = (host.hostname or "", host.port or _PORTS.get(where.scheme, 6650))
-            made = socket.create_connection(address, timeout=settings.timeout_seconds)
-            try:
-                return _secured(settings, made, address[0]) if where.scheme == "pulsar+ssl" else made
-            except BaseException:
-                made.close()
-                raise
-        except OSError as error:
-            failure = error
-    raise UnavailableError(f"{url} does not answer: {failure}") from failure
+            return _secured(settings, made, address[0]) if where.scheme == "pulsar+ssl" else made
+        except BaseException:
+            made.close()
+            raise
+    except OSError as error:
+        raise UnavailableError(f"{url} does not answer: {error}") from error
 
 
 def _secured(settings: PulsarSettings, plain: socket.socket, host: str) -> socket.socket:

@@ -3,10 +3,12 @@
 1. A broker that does not own a topic answers 307; HTTP clients drop Authorization when the host changes, so
    redirects are followed here. The token never goes from https to http.
 2. No connection, a timeout, 429 and 5xx are tried again for a while; then the outcome is unknown (UnavailableError).
+3. Where admin_url names several brokers, the next try goes to the next of them, and each is tried before we give up.
 """
 
 import ssl
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from http import HTTPStatus
 from pathlib import Path
@@ -16,6 +18,7 @@ from urllib.parse import quote, urljoin, urlsplit
 import httpx
 from tenacity import Retrying, retry_if_exception_type, stop_after_attempt, stop_after_delay, wait_random_exponential
 
+from streaming.config.hosts import hosts_of
 from streaming.errors import ConfigError, UnavailableError
 from udfs.paths import topic_of
 
@@ -30,8 +33,9 @@ _REDIRECTING = {HTTPStatus.MOVED_PERMANENTLY, HTTPStatus.FOUND, HTTPStatus.TEMPO
 class PulsarAdminSettings:
     """How to reach the admin API of any broker. Picklable, hashable, holds no secret.
 
-    token_file: read for every request, so that a rotated token is seen. timeout_seconds: after this time nothing
-    is tried again; a try that has begun by then may take as long once more. concurrency: requests at once.
+    admin_url: may name several brokers (`http://a:8080,b:8080`). token_file: read for every request, so that a rotated
+    token is seen. timeout_seconds: after this time nothing is tried again, but for brokers that were not asked yet; a
+    try that has begun by then may take as long once more. concurrency: requests at once.
     """
 
     admin_url: str
@@ -74,8 +78,8 @@ class PulsarHttp:
 
     def __init__(self, settings: PulsarAdminSettings) -> None:
         self._settings = settings
-        self._url = settings.admin_url.rstrip("/")
-        if urlsplit(self._url).scheme not in ("http", "https"):
+        self._hosts = hosts_of(settings.admin_url)
+        if urlsplit(settings.admin_url).scheme not in ("http", "https"):
             raise ConfigError(f"pulsar.admin_url = {settings.admin_url!r} must begin with http:// or https://")
         self._client = httpx.Client(
             timeout=httpx.Timeout(settings.timeout_seconds, connect=min(_CONNECT_SECONDS, settings.timeout_seconds)),
@@ -95,30 +99,27 @@ class PulsarHttp:
         """
         trying = Retrying(
             retry=retry_if_exception_type(_TransientError),
-            stop=stop_after_attempt(_ATTEMPTS) | stop_after_delay(self._settings.timeout_seconds),
+            stop=(stop_after_attempt(_ATTEMPTS) | stop_after_delay(self._settings.timeout_seconds))
+            & stop_after_attempt(len(self._hosts)),
             wait=wait_random_exponential(multiplier=0.2, max=2.0),
             reraise=True,
         )
-        return trying(self._once, method, f"{self._url}/admin/{path}", dict(params or {}), body)
+        return trying(self._on_one, method, f"admin/{path}", dict(params or {}), body)
 
     def body(self, path: str, *, most_bytes: int, patience_seconds: float) -> Body | None:
         """GET /admin/<path> once, and read so many bytes at most; None where no answer came in time that is HTTP.
 
         What senders wrote may stand in the headers, in characters or of a length that HTTP does not allow. So whether
-        a broker is there at all is to be asked by another path. Raises UnavailableError.
+        a broker is there at all is to be asked by another path. Raises UnavailableError if no broker can be reached.
         """
-        location = f"{self._url}/admin/{path}"
-        for _ in range(_REDIRECTS):
+        failure = UnavailableError(f"{self._settings.admin_url} names no host")
+        for host in self._hosts.in_order:
             try:
-                with self._client.stream("GET", location, headers=self._headers(), timeout=patience_seconds) as answer:
-                    if answer.status_code not in _REDIRECTING:
-                        return _body(answer, most_bytes)
-                    location = self._next_location(location, answer)
-            except (httpx.ReadTimeout, httpx.RemoteProtocolError, httpx.DecodingError):
-                return None
-            except httpx.HTTPError as error:
-                raise UnavailableError(f"{self._url} does not answer ({type(error).__name__}: {error})") from error
-        raise UnavailableError(f"{location} is redirected again and again; are its brokers advertised rightly?")
+                return self._body_from(host, path, most_bytes, patience_seconds)
+            except UnavailableError as error:
+                self._hosts.failed(host)
+                failure = error
+        raise failure
 
     def close(self) -> None:
         """Close the connections."""
@@ -131,6 +132,28 @@ class PulsarHttp:
     def __exit__(self, *_: object) -> None:
         """Close the connections."""
         self.close()
+
+    def _body_from(self, host: str, path: str, most_bytes: int, patience_seconds: float) -> Body | None:
+        location = f"{host}/admin/{path}"
+        for _ in range(_REDIRECTS):
+            try:
+                with self._client.stream("GET", location, headers=self._headers(), timeout=patience_seconds) as answer:
+                    if answer.status_code not in _REDIRECTING:
+                        return _body(answer, most_bytes)
+                    location = self._next_location(location, answer)
+            except (httpx.ReadTimeout, httpx.RemoteProtocolError, httpx.DecodingError):
+                return None
+            except httpx.HTTPError as error:
+                raise UnavailableError(f"{host} does not answer ({type(error).__name__}: {error})") from error
+        raise UnavailableError(f"{location} is redirected again and again; are its brokers advertised rightly?")
+
+    def _on_one(self, method: str, path: str, params: dict[str, str], body: Any) -> Answer:
+        host = self._hosts.in_order[0]
+        try:
+            return self._once(method, f"{host}/{path}", params, body)
+        except _TransientError:
+            self._hosts.failed(host)
+            raise
 
     def _once(self, method: str, url: str, params: dict[str, str], body: Any) -> Answer:
         location = url
@@ -148,7 +171,7 @@ class PulsarHttp:
         try:
             return self._client.request(method, url, params=params or None, json=body, headers=self._headers())
         except httpx.HTTPError as error:
-            what = f"{self._url} does not answer ({type(error).__name__}: {error})"
+            what = f"{_host(url)} does not answer ({type(error).__name__}: {error})"
             raise _TransientError(f"{what}. Check that the broker runs and pulsar.admin_url") from error
 
     def _next_location(self, url: str, answer: httpx.Response) -> str:
@@ -165,6 +188,23 @@ class PulsarHttp:
             return {"Authorization": f"Bearer {Path(name).read_text().strip()}"}
         except OSError as error:
             raise ConfigError(f"pulsar.token_file {name} can't be read: {error.strerror}") from error
+
+
+def _host(url: str) -> str:
+    parts = urlsplit(url)
+    return f"{parts.scheme}://{parts.netloc}"
+
+
+def answering(settings: PulsarAdminSettings) -> str:
+    """Return the URL of a broker that answers, for clients that take only one; where none does, of any.
+
+    Where admin_url names only one, nothing is asked.
+    """
+    hosts = hosts_of(settings.admin_url)
+    if len(hosts) > 1:
+        with PulsarHttp(settings) as http, suppress(UnavailableError):
+            http.get("v2/clusters")
+    return hosts.in_order[0]
 
 
 def topic_path(topic: str) -> str:

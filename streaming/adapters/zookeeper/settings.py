@@ -64,11 +64,20 @@ def client_for(settings: ZooKeeperSettings) -> KazooClient:
 
 
 def what_is_wrong(settings: ZooKeeperSettings) -> str:
-    """Try the first host once and say why it can't be connected to; "" where it can. For the operator, after a failure.
+    """Try each host once and say why none can be connected to; "" where one can. For the operator, after a failure.
 
     kazoo tells its log only.
     """
-    (host, port), *_others = collect_hosts(settings.hosts)[0]
+    reasons = []
+    for host, port in collect_hosts(settings.hosts)[0]:
+        reason = _why_not(settings, host, port)
+        if not reason:
+            return ""
+        reasons.append(reason)
+    return "; ".join(reasons)
+
+
+def _why_not(settings: ZooKeeperSettings, host: str, port: int) -> str:
     try:
         with socket.create_connection((host, port), _TRY_SECONDS) as plain:
             if settings.use_tls:

@@ -41,6 +41,14 @@ def test_the_defaults_are_safe() -> None:
             '[pulsar]\ntoken_file = "t"\nadmin_url = "http://pulsar.example.com"', "unencrypted", id="token in clear"
         ),
         pytest.param(
+            '[pulsar]\ntoken_file = "t"\nadmin_url = "http://127.0.0.1:8080,pulsar.example.com:8080"',
+            "unencrypted",
+            id="token in clear to the second of two",
+        ),
+        pytest.param(
+            '[pulsar]\nadmin_url = "http://a:8080,http://b:8080"', "pulsar.admin_url", id="a scheme for each of two"
+        ),
+        pytest.param(
             f'[topics]\nrequests = ["{MINE}", "{THEIRS}"]',
             "topics.retry persistent://acme/reaper/requests-RETRY belongs to tenant acme",
             id="two tenants, and one of them could write the retries of the other",
@@ -148,6 +156,8 @@ def test_a_secret_in_the_environment_is_not_repeated_either(monkeypatch: pytest.
         pytest.param('[state]\ndir = "s3a://my.bucket-1/a"', id="state by Hadoop's name"),
         pytest.param('[checkpoints]\ndir = "s3://my.bucket-1/a"', id="checkpoints by everybody's name"),
         pytest.param('[pulsar]\nadmin_url = "https://h:8443/below"', id="an address with a path"),
+        pytest.param('[pulsar]\nadmin_url = "https://h:8443,i:8443/"', id="two addresses"),
+        pytest.param('[pulsar]\nservice_url = "pulsar://h:6650,i:6650"', id="two brokers"),
         pytest.param('[pulsar]\nservice_url = "pulsar+ssl://a:6651,b:6651"', id="several brokers"),
         pytest.param('[checkpoints]\ndir = "abfss://container@account/c"', id="a container is no secret"),
         pytest.param('[state]\ndir = "/var/what?@home#1:2"', id="a local path may hold anything"),

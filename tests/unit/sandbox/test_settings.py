@@ -10,7 +10,7 @@ import pytest
 from streaming.config.load import load
 from streaming.errors import ConfigError, UnavailableError
 from streaming.sandbox import cluster
-from streaming.sandbox.home import BUCKET, HOST, Home, Part, Spec, addresses, is_free, pick_ports
+from streaming.sandbox.home import BUCKET, HOST, Further, Home, Part, Spec, addresses, is_free, pick_ports
 from streaming.sandbox.local_config import write_local_files
 from streaming.sandbox.settings import interface_of, render, settings
 
@@ -153,3 +153,76 @@ def test_a_folder_without_cluster_says_how_to_make_one(tmp_path: Path) -> None:
 
 def test_stopping_what_never_ran_stops_nothing(tmp_path: Path) -> None:
     assert not cluster.down(tmp_path)
+
+
+COUNTS = {"zookeeper": 3, "broker": 2, "bookie": 3}
+
+
+@pytest.fixture
+def grown() -> Spec:
+    return Spec(pick_ports({}, counts=COUNTS), counts=COUNTS)
+
+
+def test_one_of_each_is_called_as_its_kind_and_the_others_by_their_numbers(grown: Spec) -> None:
+    names = ["s3", "zookeeper", "zookeeper-2", "zookeeper-3", "bookie", "bookie-2", "bookie-3", "broker", "broker-2"]
+
+    assert [str(part) for part in grown.parts] == names
+    assert [str(part) for part in Spec({}).parts] == [str(part) for part in Part]
+    assert grown.all_of(Part.BROKER) == (Part.BROKER, Further(Part.BROKER, 2))
+
+
+def test_no_two_parts_share_a_port_a_folder_or_a_file(home: Home, grown: Spec) -> None:
+    assert len(set(grown.ports.values())) == len(grown.ports) == 1 + 3 * 3 + 3 * 2 + 2 * 2
+    for place in (home.log, home.data, home.conf, home.scratch, home.record):
+        assert len({place(part) for part in grown.parts}) == len(grown.parts)
+
+
+def test_several_zookeepers_know_each_other_and_one_alone_has_no_ensemble(home: Home, spec: Spec, grown: Spec) -> None:
+    def members(of: Spec) -> list[dict[str, object]]:
+        files = [settings(home, part, of, PULSAR) for part in of.all_of(Part.ZOOKEEPER)]
+        return [{key: value for key, value in file.items() if key.startswith("server.")} for file in files]
+
+    first, second, third = members(grown)
+    assert first == second == third
+    assert set(first) == {"server.1", "server.2", "server.3"}
+    assert first["server.2"] == f"{HOST}:{grown.ports['zookeeper_quorum-2']}:{grown.ports['zookeeper_election-2']}"
+    assert members(spec) == [{}]
+
+
+def test_clients_are_told_of_every_part(home: Home, grown: Spec) -> None:
+    where, ports = addresses(grown), grown.ports
+
+    assert where.pulsar == f"pulsar://{HOST}:{ports['broker']},{HOST}:{ports['broker-2']}"
+    assert where.admin == f"http://{HOST}:{ports['broker_http']},{HOST}:{ports['broker_http-2']}"
+    servers = [f"{HOST}:{ports[name]}" for name in ("zookeeper", "zookeeper-2", "zookeeper-3")]
+    assert where.zookeeper == ",".join(servers)
+    broker = settings(home, Further(Part.BROKER, 2), grown, PULSAR)
+    assert broker["metadataStoreUrl"] == f"zk:{where.zookeeper}"
+    assert broker["webServicePort"] == ports["broker_http-2"]
+    bookie = settings(home, Further(Part.BOOKIE, 2), grown, PULSAR)
+    assert bookie["metadataServiceUri"] == f"zk+hierarchical://{';'.join(servers)}/ledgers"
+    assert bookie["bookieId"] == "bookie-1"
+
+
+def test_several_bookies_keep_two_copies_and_replace_lost_ones(home: Home, spec: Spec, grown: Spec) -> None:
+    def copies(of: Spec) -> object:
+        return settings(home, Part.BROKER, of, PULSAR)["managedLedgerDefaultAckQuorum"]
+
+    assert (copies(spec), copies(grown)) == (1, 2)
+    recovers = [settings(home, Part.BOOKIE, of, PULSAR)["autoRecoveryDaemonEnabled"] for of in (spec, grown)]
+    assert recovers == [False, True]
+
+
+def test_the_service_takes_the_configuration_of_a_grown_cluster(home: Home, grown: Spec) -> None:
+    write_local_files(home, grown)
+
+    loaded = load(home.config)
+
+    where = addresses(grown)
+    assert (loaded.pulsar.admin_url, loaded.zookeeper.hosts) == (where.admin, where.zookeeper)
+
+
+def test_a_grown_home_comes_back(home: Home, grown: Spec) -> None:
+    home.save(grown)
+
+    assert home.load() == grown

@@ -1,13 +1,15 @@
 """A part that ends while it starts is started again only where that can help."""
 
+import socket
 from pathlib import Path
 
 import pytest
 
-from streaming.errors import ReaperError
+from streaming.errors import ConfigError, ReaperError
+from streaming.sandbox import cluster as sandbox
 from streaming.sandbox import launch
 from streaming.sandbox.cluster import Cluster
-from streaming.sandbox.home import Home, Part, Spec, pick_ports
+from streaming.sandbox.home import HOST, Further, Home, Instance, Part, Spec, is_free, pick_ports
 
 EXPIRED = "KeeperErrorCode = NoNode for /namespace/pulsar/sandbox/127.0.0.1:1/0x00000000_0xffffffff\n"
 LEADER = "Failed to start Pulsar service: KeeperErrorCode = NoNode for /loadbalance/leader\n"
@@ -21,7 +23,7 @@ class Starts:
         self.says = says
         self.count = 0
 
-    def start(self, home: Home, part: Part, *_: object) -> None:
+    def start(self, home: Home, part: Instance, *_: object) -> None:
         log = home.log(part)
         log.write_text(self.says[self.count] if self.count < len(self.says) else "")
         self.count += 1
@@ -30,10 +32,12 @@ class Starts:
         return self.count > len(self.says)
 
 
-def starts(root: Path, monkeypatch: pytest.MonkeyPatch, says: list[str]) -> Starts:
+def starts(
+    root: Path, monkeypatch: pytest.MonkeyPatch, says: list[str], counts: dict[str, int] | None = None
+) -> Starts:
     home = Home(root)
     home.make_folders()
-    home.save(Spec(pick_ports({})))
+    home.save(Spec(pick_ports({}, counts=counts), counts=counts or {}))
     made = Starts(Cluster(home), says)
     monkeypatch.setattr(Cluster, "pulsar", root)
     monkeypatch.setattr(launch, "start", made.start)
@@ -57,3 +61,64 @@ def test_what_ends_for_another_reason_is_said_so_at_once(
     with pytest.raises(ReaperError, match="ended before it served"):
         made.cluster.start(part)
     assert made.count == 1
+
+
+def test_a_part_that_has_company_starts_under_its_own_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    made = starts(tmp_path, monkeypatch, [EXPIRED], {"broker": 2})
+    made.cluster.start(Further(Part.BROKER, 2))
+    assert made.count == 2
+    assert (tmp_path / "logs" / "broker-2.log").is_file()
+    assert not (tmp_path / "logs" / "broker.log").exists()
+
+
+def test_a_member_of_an_ensemble_does_not_move_from_its_ports_while_others_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = starts(tmp_path, monkeypatch, [], {"zookeeper": 3})
+    quorum = made.cluster.spec.ports["zookeeper_quorum-2"]
+    with socket.create_server((HOST, quorum)):
+        monkeypatch.setattr(Cluster, "process", lambda _self, part: object() if part is Part.ZOOKEEPER else None)
+        with pytest.raises(ReaperError, match="took a port of zookeeper-2"):
+            made.cluster.start(Further(Part.ZOOKEEPER, 2))
+
+        monkeypatch.setattr(Cluster, "process", lambda *_: None)
+        made.cluster.start(*made.cluster.spec.all_of(Part.ZOOKEEPER))
+
+    moved = made.cluster.spec.ports["zookeeper_quorum-2"]
+    assert moved != quorum
+    assert is_free(moved)
+
+
+@pytest.mark.parametrize(
+    ("counts", "listen", "message"),
+    [
+        pytest.param({Part.BOOKIE: 3}, None, "made with 1 of bookie, not 3", id="another number of bookies"),
+        pytest.param({}, "192.0.2.1", "192.0.2.1", id="an address that this machine has not"),
+    ],
+)
+def test_a_cluster_stays_as_it_was_made(
+    tmp_path: Path, counts: dict[Part, int], listen: str | None, message: str
+) -> None:
+    with pytest.raises(ConfigError, match=message):
+        sandbox._settle(Spec(pick_ports({})), listen, counts, is_running=False)
+
+
+def test_a_cluster_moves_to_another_address_only_while_it_is_down(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(sandbox, "interface_of", str)
+    known = Spec(pick_ports({}))
+    with pytest.raises(ConfigError, match="sandbox down"):
+        sandbox._settle(known, "127.0.0.2", {}, is_running=True)
+    assert sandbox._settle(known, "127.0.0.2", {}, is_running=False).listen == "127.0.0.2"
+    assert sandbox._settle(known, None, {}, is_running=True) == known
+
+
+def test_what_is_asked_is_asked_of_parts_that_are_awake(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    made = starts(tmp_path, monkeypatch, [], {"broker": 2})
+    awake: set[object] = {Further(Part.BROKER, 2)}
+    monkeypatch.setattr(Cluster, "_is_awake", lambda _self, part: part in awake)
+    ports = made.cluster.spec.ports
+
+    assert made.cluster.serving.admin == f"http://{HOST}:{ports['broker_http-2']}"
+    assert made.cluster.serving.zookeeper == made.cluster.addresses.zookeeper  # none is awake: all are told

@@ -277,32 +277,51 @@ class TestSchema:
 class TestCompacted:
     def test_is_known_by_the_broker(self) -> None:
         reference = refer(
-            COMPACTED, seen(LIST_PATH, list_znode(1)), seen(COMPACTION_PATH, None), broker=view(compacted_ledger=4)
+            COMPACTED, seen(LIST_PATH, list_znode(1)), seen(COMPACTION_PATH, None), broker=view(1, compacted_ledger=4)
         )
         assert list(reference.in_use) == [4]
         assert reference.checks == ((LIST_PATH, 7),)
 
     def test_is_known_by_the_cursors_property_after_a_clean_close(self) -> None:
         cursor = seen(COMPACTION_PATH, cursor_znode(-1, properties={"CompactedTopicLedger": 3}), 2)
-        broker = view(cursors={"__compaction": -1}, compacted_ledger=4)
+        broker = view(1, cursors={"__compaction": -1}, compacted_ledger=4)
         reference = refer(COMPACTED, seen(LIST_PATH, list_znode(1)), cursor, broker=broker)
         assert list(reference.in_use) == [3, 4]
         assert reference.checks == ((LIST_PATH, 7), (COMPACTION_PATH, 2))
 
     def test_is_known_by_the_brokers_cursor_where_its_reader_did_not_come_up(self) -> None:
         cursor = seen(COMPACTION_PATH, cursor_znode(11, properties={"CompactedTopicLedger": 3}), 2)
-        broker = view(cursors={"__compaction": 11}, compacted_ledger=-1, compacted_by_cursor=4)
+        broker = view(1, cursors={"__compaction": 11}, compacted_ledger=-1, compacted_by_cursor=4)
         reference = refer(COMPACTED, seen(LIST_PATH, list_znode(1)), cursor, broker=broker)
         assert (list(reference.in_use), reference.newest_id) == ([3, 4], 4)
 
     def test_is_not_known_before_the_broker_has_opened_the_cursor(self) -> None:
         cursor = seen(COMPACTION_PATH, cursor_znode(11), 2)
-        reference = refer(COMPACTED, seen(LIST_PATH, list_znode(1)), cursor, broker=view(cursors={CURSOR: 6}))
+        reference = refer(COMPACTED, seen(LIST_PATH, list_znode(1)), cursor, broker=view(1, cursors={CURSOR: 6}))
         assert reference.presence is Presence.UNREADABLE
         assert "has not opened its cursor __compaction" in reference.detail
 
+    @pytest.mark.parametrize(
+        ("remembered", "presence"),
+        [
+            pytest.param((1, 3), Presence.UNREADABLE, id="it lost the topic before ledger 5 was listed"),
+            pytest.param((), Presence.UNREADABLE, id="it remembers no ledger"),
+            pytest.param((3, 5), Presence.PRESENT, id="it knows the newest"),
+            pytest.param((5, 7), Presence.PRESENT, id="it is ahead of the list"),
+        ],
+    )
+    def test_is_not_known_by_a_broker_whose_memory_is_older_than_the_topics_list(
+        self, remembered: tuple[int, ...], presence: Presence
+    ) -> None:
+        """A broker that was frozen answers for a moment for a topic that another one has taken over."""
+        cursor = seen(COMPACTION_PATH, cursor_znode(11), 2)
+        broker = view(*remembered, cursors={"__compaction": 11}, compacted_ledger=4)
+        reference = refer(COMPACTED, seen(LIST_PATH, list_znode(1, 3, 5)), cursor, broker=broker)
+        assert reference.presence is presence
+        assert ("ledger 5" in reference.detail) is (presence is Presence.UNREADABLE)
+
     def test_a_topic_never_compacted_refers_to_none(self) -> None:
-        reference = refer(COMPACTED, seen(LIST_PATH, list_znode(1)), seen(COMPACTION_PATH, None))
+        reference = refer(COMPACTED, seen(LIST_PATH, list_znode(1)), seen(COMPACTION_PATH, None), broker=view(1))
         assert (list(reference.in_use), reference.newest_id) == ([], -1)
 
 

@@ -1,5 +1,6 @@
 """Every entry of a range by another way than the connector: sent, passed over, shown, or given up with a reason."""
 
+import socket
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -14,7 +15,7 @@ from streaming.errors import RefusedError, UnavailableError
 from tests.pulsar_fields import entry
 from tests.unit.adapters.pulsar.frame_broker import Partition, serving
 from udfs.entry_ranges import Span
-from udfs.formats.internal_stats import Position
+from udfs.formats.internal_stats import InternalStats, Position
 from udfs.undelivered import Undeliverable
 
 TOPIC = "persistent://t/ns/topic-partition-0"
@@ -33,7 +34,7 @@ ALL = [Span(7, 0, 2), Span(8, 0, 2)]
 
 @dataclass
 class Shown:
-    """The admin API: what it answers for a position; None, no answer. is_up: whether it answers anything."""
+    """The admin API: what it answers for a position; None, no answer. is_up: whether the partition's broker answers."""
 
     answers: Mapping[Position, Body | None] = field(default_factory=dict)
     is_up: bool = True
@@ -43,9 +44,10 @@ class Shown:
         self.asked.append(position)
         return self.answers.get(position)
 
-    def check_health(self) -> None:
+    def internal_stats(self, partition: str) -> InternalStats:
         if not self.is_up:
             raise UnavailableError("no broker answers")
+        return InternalStats((), {}, 0)
 
 
 def _settings(partition: Partition, **more: Any) -> PulsarSettings:
@@ -71,6 +73,15 @@ def test_entries_come_in_order_and_what_the_broker_passes_over_is_named() -> Non
             Sent((8, 1), ORDINARY),
             Sent(LAST, ORDINARY),
         ]
+
+
+def test_a_broker_that_is_silent_or_not_there_does_not_keep_us_from_the_other() -> None:
+    with serving(Partition(STORED, LAST)) as partition, socket.create_server(("127.0.0.1", 0)) as silent:
+        port = silent.getsockname()[1]
+        for others in (f"127.0.0.1:{port}", "127.0.0.1:1"):
+            url = partition.url.replace("pulsar://", f"pulsar://{others},")
+            settings = PulsarSettings(**{**_settings(partition).model_dump(), "service_url": url, "timeout_seconds": 1})
+            assert [sent.data for sent in read_spans(settings, TOPIC, [Span(7, 0, 0)])] == [ORDINARY]
 
 
 def test_only_the_wanted_entries_are_told_and_a_reader_begins_just_before_them() -> None:

@@ -1,0 +1,38 @@
+"""A URL may name several hosts of one service, as Pulsar's own clients take it: `http://a:8080,b:8080`.
+
+Whoever asks begins with the host that comes first now; one that did not answer comes last from then on.
+"""
+
+from functools import cache
+
+
+def each_url(url: str) -> tuple[str, ...]:
+    """Return a URL for each host, in order, without a slash at its end."""
+    scheme, sign, rest = url.partition("://")
+    hosts, slash, path = rest.partition("/")
+    return tuple(f"{scheme}{sign}{host.strip()}{slash}{path}".rstrip("/") for host in hosts.split(",") if host.strip())
+
+
+class Hosts:
+    """The hosts of a URL as URLs. Threads may share it."""
+
+    def __init__(self, url: str) -> None:
+        self._urls = each_url(url) or (url,)
+
+    def __len__(self) -> int:
+        return len(self._urls)
+
+    @property
+    def in_order(self) -> tuple[str, ...]:
+        """All of them, that first which is to be asked first."""
+        return self._urls
+
+    def failed(self, url: str) -> None:
+        """One did not answer: ask it last from now on."""
+        self._urls = (*(each for each in self._urls if each != url), url)
+
+
+@cache
+def hosts_of(url: str) -> Hosts:
+    """Return what this process knows of a URL's hosts."""
+    return Hosts(url)
