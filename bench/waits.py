@@ -1,4 +1,4 @@
-"""Measures how long people wait for the service: at its start, for one request, for many ledgers; and what idling takes.
+"""Measures how long people wait for the service (at its start, for one request, for many), and what idling takes.
 
     .venv/bin/python -m bench.waits [--starts 3] [--requests 60] [--idle-seconds 60] [--ledgers 100000] [--owners 100]
 
@@ -78,7 +78,7 @@ class Commits:
         self._log = Path(settings.state.dir, TABLE, "_delta_log")
 
     def has_more_than(self, known: int) -> bool:
-        """Whether one has come since there were so many."""
+        """Whether one has come since."""
         return self.count() > known
 
     def count(self) -> int:
@@ -240,7 +240,7 @@ def main() -> None:
             bench.prepare(options.starts + options.requests)
             if options.starts:
                 bench.starts(options.starts)
-            if options.requests or options.idle_seconds:
+            if options.requests:
                 bench.alone(options.requests, options.idle_seconds)
             if options.ledgers:
                 bench.many(options.ledgers, options.owners)
