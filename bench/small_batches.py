@@ -142,7 +142,7 @@ def run(scratch: Path, batches: int, each: int) -> list[Cost]:
             delivered.count()
             newest = max((job for job, _ in _jobs(spark, -1)), default=-1)
             compiled, cpu_s, began_s = _compilations(spark), _cpu_s(), time.monotonic()
-            if completion(REQUESTS, batch_id, delivered)[0] is not delivered:
+            if completion(REQUESTS, batch_id, delivered).rows is not delivered:
                 raise AssertionError("something is said to be missing")
             ms, cpu_ms = (time.monotonic() - began_s) * 1000, (_cpu_s() - cpu_s) * 1000
             jobs = _jobs(spark, newest)

@@ -34,6 +34,7 @@ RUN = pa.schema(
         pa.field(c.FIRST_ENTRY, pa.int64()),
         pa.field(c.LAST_ENTRY, pa.int64()),
         pa.field(c.IS_WHOLE, pa.bool_()),
+        pa.field(c.ROW, pa.int64()),
     ]
 )
 

@@ -10,7 +10,7 @@ from typing import Any
 import pyarrow as pa
 
 from udfs import columns as c
-from udfs.entry_ranges import runs_of
+from udfs.entry_ranges import Place, runs_of
 from udfs.formats.internal_stats import Position
 from udfs.formats.message_id import MessagePosition, parse_message_id, serialize_message_id
 from udfs.paths import tenant_of, topic_of
@@ -66,14 +66,23 @@ def _annotated(topic: str, message_id: bytes, publish_ms: int, content: _Content
 
 
 def entry_runs(batches: Iterable[pa.RecordBatch], schema: pa.Schema) -> Iterator[pa.RecordBatch]:
-    """Turn the positions of messages (columns.POSITION) into runs of entries (schema: RUN).
+    """Turn positions and row numbers of messages (columns.POSITION, ROW) into runs of entries (schema: RUN).
 
-    Neither record batches nor entries have to end where the others do.
+    Neither record batches nor entries have to end where the others do. None of a
+    run's messages has a greater row number than the run.
     """
-    places = (place for batch in batches for place in zip(*(each.to_pylist() for each in batch.columns), strict=True))
-    runs = runs_of(places)
-    while some := list(islice(runs, _RUNS)):
-        rows = [(source, run.ledger, run.first, run.last, is_whole) for source, run, is_whole in some]
+    newest = 0
+
+    def places() -> Iterator[Place]:
+        nonlocal newest
+        for batch in batches:
+            for *place, row in zip(*(each.to_pylist() for each in batch.columns), strict=True):
+                newest = max(newest, row)
+                source, ledger, entry, index = place
+                yield source, ledger, entry, index
+
+    runs = ((source, run.ledger, run.first, run.last, is_whole, newest) for source, run, is_whole in runs_of(places()))
+    while rows := list(islice(runs, _RUNS)):
         yield pa.RecordBatch.from_arrays([pa.array(column) for column in zip(*rows, strict=True)], schema=schema)
 
 

@@ -13,7 +13,7 @@ from streaming.queries.streams import Describe
 from streaming.queries.transforms import grouped_by_owner, tasks_for
 from streaming.schemas import REQUESTS, RETRY
 from streaming.state.receipts import Receipts
-from streaming.sweep.admitted import AdmittedOwners, admitted_owners
+from streaming.sweep.admitted import AdmittedOwners, asked_in
 from streaming.sweep.task import SweepTask, planned
 from udfs.blast_radius import Chunk, Plan, Planned
 
@@ -30,17 +30,19 @@ class ChunkSweep:
     gate: Gate
     describe: Describe
 
-    def __call__(self, query: str, batch_id: int, rows: DataFrame, total: int, chunk: int) -> None:
-        """Sweep `total` rows of a query's batch, and commit their receipts as this chunk.
+    def __call__(self, query: str, batch_id: int, rows: DataFrame, chunk: int) -> None:
+        """Sweep rows of a query's batch, and commit their receipts as this chunk; nothing where there are no rows.
 
         Raises what Gate.wait_until_open and the executors do; the receipts may be stored all the same.
         """
         self.gate.wait_until_open()
-        self.describe(query, batch_id, f"in-use sets for {total} requests")
+        self.describe(query, batch_id, "which owners are asked about")
         kind = RETRY if query == RETRY else REQUESTS
         most_bytes = self.settings.service.max_request_bytes
-        admitted = admitted_owners(rows, AdmittedOwners(kind, admission_of(self.settings), most_bytes))
-        known = self.owners(query, admitted)
+        asked = asked_in(rows, AdmittedOwners(kind, admission_of(self.settings), most_bytes))
+        if not asked.total:
+            return
+        known = self.owners(query, asked.by_owner)
         broadcast = self.spark.sparkContext.broadcast((known.references, known.baselines))
         parallelism = self.settings.two_phase.ledger_deletion_parallelism
         task = SweepTask(
@@ -53,15 +55,15 @@ class ChunkSweep:
             owners=broadcast,
             retry_partitions=self.identity.retry_partitions,
             dead_letter_partitions=self.identity.dead_letter_partitions,
-            tasks=tasks_for(total, parallelism),
+            tasks=tasks_for(asked.total, parallelism),
             now_ms=self.gate.coordination.agreed_ms(),
             held=known.held,
         )
-        asked = {owner: n for owner, n in admitted.items() if owner[0] not in known.held}
+        deletes = {owner: n for owner, n in asked.by_owner.items() if owner[0] not in known.held}
         try:
-            grouped = grouped_by_owner(rows, total=total, parallelism=parallelism)
-            task = self._bound(query, task, grouped, asked)
-            self.describe(query, batch_id, f"sweeping {total} requests of {len(known.references)} owners")
+            grouped = grouped_by_owner(rows, total=asked.total, parallelism=parallelism)
+            task = self._bound(query, task, grouped, deletes)
+            self.describe(query, batch_id, f"sweeping {asked.total} requests of {len(known.references)} owners")
             try:
                 self.receipts.append(grouped, chunk, task)
             except Exception:

@@ -9,7 +9,8 @@
 """
 
 import threading
-from collections.abc import Callable
+from bisect import bisect_left
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 
 from pyspark.sql import DataFrame
@@ -23,23 +24,25 @@ from streaming.deletion.outbox import Outbox
 from streaming.deletion.retries import Retries
 from streaming.deletion.turn import Turn
 from streaming.errors import SafetyError
-from streaming.queries.completion import Spans
+from streaming.queries.completion import Completed, Extent, Spans
 from streaming.queries.reading import Reading
 from streaming.queries.streams import Describe
-from streaming.queries.transforms import messages, slice_of
-from streaming.schemas import RETRY, ROWS
+from streaming.queries.transforms import messages, slices_of
+from streaming.schemas import RETRY
 from streaming.state.receipts import Receipts
 from udfs import columns as c
 
-Sweep = Callable[[str, int, DataFrame, int, int], None]
-"""(query, batch id, rows, how many, chunk): sweeps the rows and commits their receipts (chunk.ChunkSweep)."""
+Sweep = Callable[[str, int, DataFrame, int], None]
+"""(query, batch id, rows, chunk): sweeps the rows and commits their receipts, if there are rows (chunk.ChunkSweep)."""
 
-Complete = Callable[[str, int, DataFrame], tuple[DataFrame, Spans]]
+Complete = Callable[[str, int, DataFrame], Completed]
 """(query, batch id, rows as delivered): rows with those that were not delivered (queries.completion.Completion)."""
 
+_REMAINDER = 4  # what is left of a batch joins the chunk before it, if it is no more than this part of a chunk
 
-def _as_delivered(_query: str, _batch_id: int, delivered: DataFrame) -> tuple[DataFrame, Spans]:
-    return delivered, {}
+
+def _as_delivered(_query: str, _batch_id: int, delivered: DataFrame) -> Completed:
+    return Completed(delivered)
 
 
 @dataclass(slots=True)
@@ -74,15 +77,16 @@ class LedgerDeletionService:
         delivered = messages(source, self.max_request_bytes, self.reading.most_tasks(query)).persist()
         rows = delivered
         try:
-            rows, worked_off = self.completed(query, batch_id, delivered)
-            self.take(query, rows, batch_id)
-            if worked_off:
-                self.note(worked_off)
+            completed = self.completed(query, batch_id, delivered)
+            rows = completed.rows
+            self.take(query, completed.rows, batch_id, completed.extent)
+            if completed.worked_off:
+                self.note(completed.worked_off)
         finally:
             for each in (rows, delivered):
                 each.unpersist()
 
-    def take(self, query: str, rows: DataFrame, batch_id: int) -> None:
+    def take(self, query: str, rows: DataFrame, batch_id: int, extent: Extent | None = None) -> None:
         """Do so with the messages of a batch (schemas.MESSAGE), whichever way they were read. Raises as process.
 
         What concerns safety ends the service here: what a query failed of is told as a text, in which a sender's words
@@ -93,17 +97,18 @@ class LedgerDeletionService:
             if query == RETRY:
                 self.retries.keep(rows, batch_id)
             else:
-                self._take_requests(query, rows, batch_id)
+                self._take_requests(query, rows, batch_id, extent)
         except SafetyError as error:
             self.outages.fail(error)
             raise
 
-    def _take_requests(self, query: str, rows: DataFrame, batch_id: int) -> None:
+    def _take_requests(self, query: str, rows: DataFrame, batch_id: int, extent: Extent | None) -> None:
         kept = [rows.persist()]
         try:
             if query not in self._started:
-                kept.append(self.receipts.without_done(kept[0]).persist())
-            self.work_off(query, batch_id, kept[-1])
+                oldest = None if extent is None else extent.oldest_ledger
+                kept.append(self.receipts.without_done(kept[0], oldest).persist())
+            self.work_off(query, batch_id, kept[-1], extent)
             self._started.add(query)
         finally:
             for each in kept:
@@ -119,28 +124,17 @@ class LedgerDeletionService:
         """Make one pass over the waiting retries that are due now."""
         self.retries.work_off_due(self.work_off)
 
-    def work_off(self, query: str, batch_id: int, rows: DataFrame) -> None:
+    def work_off(self, query: str, batch_id: int, rows: DataFrame, extent: Extent | None = None) -> None:
         """Work off messages (schemas.MESSAGE) in chunks of chunk_rows, or of one message of each source partition.
 
-        A large message counts as several rows (units.ROW_BYTES), so a chunk is bounded in bytes too.
+        A large message counts as several rows (units.ROW_BYTES), so a chunk is bounded in bytes too. extent: of these
+        rows, or of more.
         """
-        weight = F.sum(F.expr(ROWS))
-        counted = rows.agg(F.count(F.lit(1)), F.min(c.ROW), F.max(c.ROW), weight).first()
-        if counted is None or not counted[0]:
-            return
-        total, first, last, weighing = counted
-        if weighing <= self.chunk_rows:
-            self._chunk(query, batch_id, rows, total)
-            return
-        sources = rows.select(c.SOURCE).distinct().count()
-        step = max(1, self.chunk_rows // sources)
-        for start in range(first, last + 1, step):
-            piece = slice_of(rows, start, start + step)
-            self._chunk(query, batch_id, piece, piece.count())
+        last_rows = _last_rows(rows) if extent is None else extent.last_rows
+        for piece in slices_of(rows, bounds_of(last_rows.values(), self.chunk_rows)) if last_rows else ():
+            self._chunk(query, batch_id, piece)
 
-    def _chunk(self, query: str, batch_id: int, rows: DataFrame, total: int) -> None:
-        if not total:
-            return
+    def _chunk(self, query: str, batch_id: int, rows: DataFrame) -> None:
         with self.turn:
             self._finish_interrupted()
             started_ms = self.clock.now_ms()
@@ -149,9 +143,11 @@ class LedgerDeletionService:
             def commit() -> None:
                 self.receipts.catch_up()  # an earlier try may have committed, and only its answer was lost
                 if self.receipts.newest_chunk < chunk:
-                    self.sweep(query, batch_id, rows, total, chunk)
+                    self.sweep(query, batch_id, rows, chunk)
 
             self.outages.wait_through(commit)
+            if self.receipts.newest_chunk < chunk:  # there are no such rows
+                return
             swept_ms = self.clock.now_ms()
             self.describe(query, batch_id, "publishing copies")
             summary = self.outbox.finish(chunk)
@@ -166,3 +162,25 @@ class LedgerDeletionService:
         self.outages.wait_through(self.receipts.catch_up)
         while chunk := self.outbox.oldest_unfinished:
             self.follow_up.look_after(chunk, self.outbox.finish(chunk))
+
+
+def bounds_of(last_rows: Collection[int], chunk_rows: int) -> list[int]:
+    """Return by which row numbers a batch is divided into chunks that are about the same size; none: it is one chunk.
+
+    last_rows: of each source.
+    """
+    counts = [last + 1 for last in last_rows]
+    total, longest, most = sum(counts), max(counts), chunk_rows + chunk_rows // _REMAINDER
+    pieces = -(-total // most)
+
+    def upto(bound: int) -> int:
+        return sum(min(count, bound) for count in counts)
+
+    wanted = (total * number // pieces for number in range(1, pieces))
+    bounds = dict.fromkeys(bisect_left(range(longest), rows, key=upto) for rows in wanted)
+    return [bound for bound in bounds if 0 < bound < longest]
+
+
+def _last_rows(rows: DataFrame) -> dict[str, int]:
+    """Return the greatest row number of each source."""
+    return {row[c.SOURCE]: row[1] for row in rows.groupBy(c.SOURCE).agg(F.max(c.ROW)).collect()}

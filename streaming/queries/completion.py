@@ -8,7 +8,7 @@
 
 import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 
 from pyspark.sql import DataFrame, Row, SparkSession
@@ -45,6 +45,30 @@ Read = Callable[[str, Spans], DataFrame]
 
 
 @dataclass(frozen=True, slots=True)
+class Extent:
+    """How much a batch holds at most.
+
+    last_rows: by source, a number that none of its rows is above (columns.ROW). oldest_ledger: none of its messages is
+    in a ledger before that one.
+    """
+
+    last_rows: Mapping[str, int]
+    oldest_ledger: int
+
+
+@dataclass(frozen=True, slots=True)
+class Completed:
+    """A batch of which nothing lacks. rows: schemas.MESSAGE. extent: where it is known.
+
+    worked_off: the batch's entries, where some were read another way: not each of them holds a message.
+    """
+
+    rows: DataFrame
+    extent: Extent | None = None
+    worked_off: Spans = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
 class Completion:
     """One per service. read: reads, for a query, the messages of entries, by partition, as rows (schemas.MESSAGE).
 
@@ -58,12 +82,11 @@ class Completion:
     reading: Reading
     patiently: Callable[[Callable[[], None]], None] = lambda step: step()
 
-    def __call__(self, query: str, batch_id: int, delivered: DataFrame) -> tuple[DataFrame, Spans]:
-        """Return a batch's rows (schemas.MESSAGE) with those that were not delivered; `delivered` itself if none lacks.
+    def __call__(self, query: str, batch_id: int, delivered: DataFrame) -> Completed:
+        """Return a batch's rows with those that were not delivered; `delivered` itself if none lacks.
 
-        And the batch's entries, where some were read another way: not each of them holds a message. Other rows than
-        `delivered` are to be unpersisted. Runs the reading. Raises UnavailableError, RefusedError, and what the
-        connector raises.
+        Rows other than `delivered` are to be unpersisted. Runs the reading. Raises UnavailableError, RefusedError, and
+        what the connector raises.
         """
         batch = unfinished(location_of(self.settings, query))
         if batch is None or batch.number != batch_id:
@@ -76,7 +99,7 @@ class Completion:
             runs = _runs(delivered).collect()
         missing = _missing(stored, runs)
         if not missing:
-            return delivered, {}
+            return Completed(delivered, _extent(runs))
         lacking = sum(count_of(each) for each in missing.values())
         log.info(
             "%s, batch %s: the connector did not deliver %s of %s entries; they are read another way",
@@ -92,7 +115,7 @@ class Completion:
             rows.count()
         finally:
             read.unpersist()
-        return rows, stored
+        return Completed(rows, worked_off=stored)
 
     def _stored(self, batch: Batch) -> tuple[Spans, int]:
         found: list[tuple[Spans, int]] = []
@@ -129,7 +152,16 @@ def _runs(delivered: DataFrame) -> DataFrame:
     One task reads a partition, in order of position, so nothing has to be shuffled. The plan is the same for every
     batch: Spark compiles code for it once.
     """
-    return delivered.select(*c.POSITION).mapInArrow(partial(entry_runs, schema=schemas.RUN), _RUN)
+    return delivered.select(*c.POSITION, c.ROW).mapInArrow(partial(entry_runs, schema=schemas.RUN), _RUN)
+
+
+def _extent(runs: Iterable[Row]) -> Extent | None:
+    last_rows: dict[str, int] = {}
+    ledgers: set[int] = set()
+    for partition, ledger, *_, row in runs:
+        last_rows[partition] = max(row, last_rows.get(partition, 0))
+        ledgers.add(ledger)
+    return Extent(last_rows, min(ledgers)) if ledgers else None
 
 
 def _missing(stored: Spans, runs: Iterable[Row]) -> dict[str, list[Span]]:
@@ -138,7 +170,7 @@ def _missing(stored: Spans, runs: Iterable[Row]) -> dict[str, list[Span]]:
     runs: rows of schemas.RUN. They may reach out of what was asked for: the connector reads the last entry before it.
     """
     read: dict[str, list[tuple[Span, bool]]] = {}
-    for partition, ledger, first, last, is_whole in runs:
+    for partition, ledger, first, last, is_whole, _row in runs:
         read.setdefault(partition, []).append((Span(ledger, first, last), is_whole))
     missing = {
         partition: list(without(spans, whole_of(read.get(partition, ())))) for partition, spans in stored.items()

@@ -1,7 +1,8 @@
 """Functions from DataFrame to DataFrame. They need no session and no clock, and run nothing."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
+from itertools import pairwise
 
 import pyarrow as pa
 from pyspark.sql import Column, DataFrame
@@ -69,9 +70,14 @@ def _millis(timestamp: Column) -> Column:
     return F.unix_millis(timestamp)
 
 
-def slice_of(rows: DataFrame, start: int, stop: int) -> DataFrame:
-    """Keep the messages whose row number within their source partition is in [start, stop)."""
-    return rows.where((F.col(c.ROW) >= start) & (F.col(c.ROW) < stop))
+def slices_of(rows: DataFrame, bounds: Sequence[int]) -> Iterator[DataFrame]:
+    """Divide the messages by their row numbers within their source partitions: a slice up to each bound, and the rest.
+
+    Each message is in one of them, whatever the bounds are.
+    """
+    for start, stop in pairwise([None, *bounds, None]):
+        part = rows if start is None else rows.where(F.col(c.ROW) >= start)
+        yield part if stop is None else part.where(F.col(c.ROW) < stop)
 
 
 def grouped_by_owner(rows: DataFrame, *, total: int, parallelism: int) -> DataFrame:

@@ -142,17 +142,22 @@ class Receipts:
                     counted[row[c.TENANT], row[c.REFERENCE_KEY]] += 1
         return counted
 
-    def without_done(self, messages: "DataFrame") -> "DataFrame":
-        """Leave out messages that have a receipt: after a crash, part of a batch may be worked off already."""
+    def without_done(self, messages: "DataFrame", oldest: int | None = None) -> "DataFrame":
+        """Leave out messages that have a receipt: after a crash, part of a batch may be worked off already.
+
+        oldest: a ledger before which there is no message, if one is known.
+        """
         from pyspark.sql import functions as F
 
-        oldest = messages.agg(F.min(c.POSITION_LEDGER)).first()
-        if oldest is None or oldest[0] is None:
-            return messages
-        newer = ds.field(c.POSITION_LEDGER) >= oldest[0]
+        if oldest is None:
+            found = messages.agg(F.min(c.POSITION_LEDGER)).first()
+            if found is None or found[0] is None:
+                return messages
+            oldest = found[0]
+        newer = ds.field(c.POSITION_LEDGER) >= oldest
         if not any(True for _ in rows(self._state_dir, newer, columns=[c.POSITION_LEDGER])):
             return messages
-        done = self.read(newer).where(F.col(c.POSITION_LEDGER) >= oldest[0]).select(*c.POSITION).distinct()
+        done = self.read(newer).where(F.col(c.POSITION_LEDGER) >= oldest).select(*c.POSITION).distinct()
         return messages.join(done, list(c.POSITION), "left_anti")
 
     def _existing(self) -> Table:

@@ -9,8 +9,8 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 import pyarrow as pa
+import pyarrow.compute as pc
 from pyspark.sql import DataFrame
-from pyspark.sql import functions as F
 from pyspark.sql.pandas.types import from_arrow_schema
 
 from streaming import schemas
@@ -24,8 +24,8 @@ from udfs.records import PendingDelete
 class AdmittedOwners:
     """Spark's task: record batches of schemas.MESSAGE become counts of admitted requests by owner, schemas.OWNER.
 
-    It reads messages as the sweep does, so that both admit the same ones. query: schemas.REQUESTS or RETRY.
-    most_bytes: a message whose payload is larger is no request.
+    A row without an owner counts all messages. The task reads messages as the sweep does, so that both admit the same
+    ones. query: schemas.REQUESTS or RETRY. most_bytes: a message whose payload is larger is no request.
     """
 
     query: str
@@ -35,21 +35,33 @@ class AdmittedOwners:
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Count."""
         reader = MessageReader(self.query, self.admission, self.most_bytes)
+        total = 0
         asked: Counter[tuple[str, str]] = Counter()
         for batch in batches:
-            for message in reader.read(batch.to_pylist()):
+            total += batch.num_rows
+            named = batch.filter(pc.is_valid(batch.column(c.REFERENCE_KEY)))
+            for message in reader.read(named.to_pylist()):
                 if isinstance(message.request, PendingDelete):
                     asked[message.row[c.TENANT], message.row[c.REFERENCE_KEY]] += 1
-        yield pa.RecordBatch.from_pylist(
-            [{c.TENANT: tenant, c.REFERENCE_KEY: owner, c.ASKED: n} for (tenant, owner), n in asked.items()],
-            schema=schemas.OWNER,
-        )
+        counts = [{c.TENANT: tenant, c.REFERENCE_KEY: owner, c.ASKED: n} for (tenant, owner), n in asked.items()]
+        yield pa.RecordBatch.from_pylist([{c.ASKED: total}, *counts], schema=schemas.OWNER)
 
 
-def admitted_owners(rows: DataFrame, task: AdmittedOwners) -> Counter[tuple[str, str]]:
-    """Count the requests in rows of schemas.MESSAGE that were admitted, by (tenant, reference key) of their owner."""
-    named = rows.where(F.col(c.REFERENCE_KEY).isNotNull()).drop(c.MESSAGE_KEY)
-    asked: Counter[tuple[str, str]] = Counter()
-    for row in named.mapInArrow(task, from_arrow_schema(schemas.OWNER)).collect():
-        asked[row[c.TENANT], row[c.REFERENCE_KEY]] += row[c.ASKED]
-    return asked
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """total: how many messages there are. by_owner: how many of them were admitted, by (tenant, reference key)."""
+
+    total: int
+    by_owner: Counter[tuple[str, str]]
+
+
+def asked_in(rows: DataFrame, task: AdmittedOwners) -> Asked:
+    """Count the messages in rows of schemas.MESSAGE, and the admitted requests of each owner, in one job."""
+    total = 0
+    by_owner: Counter[tuple[str, str]] = Counter()
+    for row in rows.drop(c.MESSAGE_KEY).mapInArrow(task, from_arrow_schema(schemas.OWNER)).collect():
+        if row[c.REFERENCE_KEY] is None:
+            total += row[c.ASKED]
+        else:
+            by_owner[row[c.TENANT], row[c.REFERENCE_KEY]] += row[c.ASKED]
+    return Asked(total, by_owner)

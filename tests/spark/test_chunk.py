@@ -67,12 +67,12 @@ class World:
             raise OSError("the disk is away")
 
 
-def _sweep(spark: SparkSession, world: World) -> None:
+def _sweep(spark: SparkSession, world: World, rows: DataFrame | None = None) -> None:
     policy = Policy(min_age_ms=0, above_newest_quarantine_ms=0, absence_interval_ms=0)
     identity = Identity(SweepRules(Layout.HIERARCHICAL, "/ledgers", ("/epoch", 1), policy), b"secret", 1, 1)
     part: Any = world
     sweep = ChunkSweep(spark, load(None), identity, part, part, part, lambda *_: None)
-    sweep("requests", 7, _rows(spark), 5, 5)
+    sweep("requests", 7, _rows(spark) if rows is None else rows, 5)
 
 
 def _rows(spark: SparkSession) -> DataFrame:
@@ -97,6 +97,12 @@ def test_a_chunk_is_swept_once_nothing_holds_it_and_its_admitted_requests_are_co
     _sweep(spark, world)
     owners = ("requests", sorted([ORDERS[1], BILLS[1]]))
     assert world.events == ["open", owners, (CHUNK, {ORDERS: 2, BILLS: 1}), ("append", 5)]
+
+
+def test_a_chunk_without_a_message_is_no_chunk(spark: SparkSession) -> None:
+    world = World()
+    _sweep(spark, world, _rows(spark).limit(0))
+    assert world.events == ["open"]
 
 
 def test_requests_of_a_held_tenant_count_for_nothing(spark: SparkSession) -> None:

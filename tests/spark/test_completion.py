@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
 from pyspark.sql.pandas.types import from_arrow_schema
 
 from streaming import schemas
@@ -80,8 +81,10 @@ class World:
         return _rows(self.spark, [place for place in WHOLE if place[:3] in entries])
 
     def complete(self, *places: Place) -> list[tuple[Any, ...]]:
-        rows, self.worked_off = self.completion(REQUESTS, 1, _rows(self.spark, places))
-        return sorted(tuple(row[name] for name in (*c.POSITION, c.ROW)) for row in rows.collect())
+        completed = self.completion(REQUESTS, 1, _rows(self.spark, places))
+        self.worked_off = completed.worked_off
+        assert completed.extent is None
+        return sorted(tuple(row[name] for name in (*c.POSITION, c.ROW)) for row in completed.rows.collect())
 
 
 @pytest.fixture
@@ -105,7 +108,12 @@ WHOLE: list[Place] = [
 def test_a_batch_that_was_delivered_whole_stays_as_it_is(world: World) -> None:
     twice_and_before = [WHOLE[0], (FIRST, 5, 1, -1)]
     delivered = _rows(world.spark, [*WHOLE, *twice_and_before])
-    assert world.completion(REQUESTS, 1, delivered) == (delivered, {})
+    completed = world.completion(REQUESTS, 1, delivered)
+    assert (completed.rows, completed.worked_off) == (delivered, {})
+    assert completed.extent is not None
+    assert completed.extent.oldest_ledger == 5
+    rows = delivered.groupBy(c.SOURCE).agg(F.max(c.ROW)).collect()
+    assert all(row[1] <= completed.extent.last_rows[row[0]] for row in rows)
     assert world.asked == {}
 
 

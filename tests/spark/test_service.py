@@ -8,8 +8,9 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from streaming.deletion.service import LedgerDeletionService
+from streaming.deletion.service import LedgerDeletionService, bounds_of
 from streaming.errors import SafetyError
+from streaming.queries.completion import Completed, Extent
 from streaming.schemas import REQUESTS
 from streaming.state.receipts import ChunkSummary
 from tests.services import EPOCH, service_of
@@ -33,13 +34,13 @@ class Receipts:
         self.swept: list[tuple[int, list[tuple[str, int]]]] = []
         self.asked = 0
 
-    def sweep(self, _query: str, _batch_id: int, rows: DataFrame, total: int, chunk: int) -> None:
+    def sweep(self, _query: str, _batch_id: int, rows: DataFrame, chunk: int) -> None:
         found = sorted((row[c.SOURCE][-1], row[c.POSITION_ENTRY]) for row in rows.collect())
-        assert len(found) == total
-        self.swept.append((chunk, found))
-        self.newest_chunk = chunk
+        if found:
+            self.swept.append((chunk, found))
+            self.newest_chunk = chunk
 
-    def without_done(self, rows: DataFrame) -> DataFrame:
+    def without_done(self, rows: DataFrame, _oldest: int | None = None) -> DataFrame:
         self.asked += 1
         return rows.where(F.col(c.POSITION_ENTRY) > 0)
 
@@ -70,11 +71,13 @@ def _service(receipts: Receipts, chunk_rows: int) -> LedgerDeletionService:
 
 
 def _source(spark: SparkSession, entries: int) -> DataFrame:
-    positions = [MessagePosition(5, n, partition) for partition in range(2) for n in range(entries)]
-    rows: list[tuple[Any, ...]] = [
-        (b"{}", b"k", f"{TOPIC}-partition-{each.partition}", serialize_message_id(each), AT, {}) for each in positions
-    ]
-    return spark.createDataFrame(rows, SOURCE_SCHEMA).repartition(2, "__topic")
+    """As the connector does, a Spark partition for each of the topic's."""
+    parts = []
+    for partition in range(2):
+        source, positions = f"{TOPIC}-partition-{partition}", (MessagePosition(5, n, partition) for n in range(entries))
+        rows: list[tuple[Any, ...]] = [(b"{}", b"k", source, serialize_message_id(each), AT, {}) for each in positions]
+        parts.append(spark.createDataFrame(rows, SOURCE_SCHEMA).coalesce(1))
+    return parts[0].union(parts[1])
 
 
 def test_a_small_batch_is_one_chunk_and_its_first_leaves_out_what_has_a_receipt(spark: SparkSession) -> None:
@@ -92,10 +95,36 @@ def test_a_large_batch_is_cut_so_that_each_message_is_in_one_chunk(spark: SparkS
     receipts = Receipts()
     _service(receipts, chunk_rows=4).process(REQUESTS, _source(spark, 6), 0)
     assert [chunk for chunk, _ in receipts.swept] == list(range(1, len(receipts.swept) + 1))
-    assert all(len(found) <= 4 for _, found in receipts.swept)
+    assert [len(found) for _, found in receipts.swept] == [2, 4, 4]  # entry 0 has a receipt
     assert sorted(each for _, found in receipts.swept for each in found) == [
         (partition, n) for partition in "01" for n in range(1, 6)
     ]
+
+
+@pytest.mark.parametrize(
+    ("last_rows", "bounds"),
+    [
+        pytest.param([99], [], id="one chunk"),
+        pytest.param([62, 61], [], id="and a remainder of a quarter"),
+        pytest.param([62, 62], [32], id="and more than that"),
+        pytest.param([499], [125, 250, 375], id="many that are alike"),
+        pytest.param([497, 0, 0], [123, 248, 373], id="beside sources with hardly a row"),
+        pytest.param([0] * 300, [], id="more sources than a chunk has rows: of each one message at a time"),
+    ],
+)
+def test_a_batch_becomes_chunks_of_about_the_same_size_and_no_remainder_is_one(
+    last_rows: list[int], bounds: list[int]
+) -> None:
+    assert bounds_of(last_rows, 100) == bounds
+
+
+def test_a_slice_without_a_message_is_no_chunk(spark: SparkSession) -> None:
+    receipts = Receipts()
+    service = _service(receipts, chunk_rows=4)
+    far = Extent({f"{TOPIC}-partition-0": 99}, 5)
+    service.completed = lambda _query, _batch_id, rows: Completed(rows, far)
+    service.process(REQUESTS, _source(spark, 3), 0)
+    assert receipts.swept == [(1, [("0", 1), ("0", 2), ("1", 1), ("1", 2)])]
 
 
 def test_a_batch_of_large_messages_is_cut_by_their_bytes(spark: SparkSession) -> None:
@@ -112,7 +141,7 @@ def test_a_batch_of_large_messages_is_cut_by_their_bytes(spark: SparkSession) ->
 
 def test_what_concerns_safety_ends_the_service_before_its_query_fails(spark: SparkSession) -> None:
     class Vanished(Receipts):
-        def without_done(self, rows: DataFrame) -> DataFrame:
+        def without_done(self, rows: DataFrame, _oldest: int | None = None) -> DataFrame:
             raise SafetyError("the receipts vanished")
 
     service = _service(Vanished(), chunk_rows=10)

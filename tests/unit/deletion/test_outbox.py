@@ -104,7 +104,7 @@ class World:
 def start(world: World) -> LedgerDeletionService:
     """The service over such a world; a chunk's sweep is its commit."""
 
-    def sweep(_query: str, _batch: int, rows: Any, _total: int, chunk: int) -> None:
+    def sweep(_query: str, _batch: int, rows: Any, chunk: int) -> None:
         service.gate.check_stop()
         world.append(rows, chunk)
 
@@ -124,7 +124,7 @@ def start(world: World) -> LedgerDeletionService:
 
 
 def work(service: LedgerDeletionService, rows: Any) -> None:
-    service._chunk("requests", 0, rows, 1)
+    service._chunk("requests", 0, rows)
 
 
 def test_a_mark_stands_before_the_first_copy_and_after_the_last() -> None:

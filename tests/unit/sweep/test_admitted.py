@@ -45,12 +45,15 @@ def row(request: PendingDelete, source: str, entry: int, properties: Sequence[tu
 def owners(rows: Sequence[dict[str, Any]], query: str = REQUESTS, admission: Admission = ADMISSION) -> dict[str, int]:
     batches = [pa.RecordBatch.from_pylist([each], schema=pa.schema(COLUMNS)) for each in rows]
     (found,) = AdmittedOwners(query, admission, MAX_REQUEST_BYTES)(batches)
-    return {one[c.REFERENCE_KEY]: one[c.ASKED] for one in found.to_pylist()}
+    total, *by_owner = found.to_pylist()
+    assert (total[c.REFERENCE_KEY], total[c.ASKED]) == (None, len(rows))
+    return {one[c.REFERENCE_KEY]: one[c.ASKED] for one in by_owner}
 
 
 def test_requests_are_counted_by_owner_and_those_that_are_refused_are_not() -> None:
     rows = [row(THEIRS, SYSTEM, 1), row(MINE, OWN, 2), row(MINE, OWN, 3), row(data_request(6), OWN, 4)]
-    assert owners(rows) == {key_of(THEIRS): 1, key_of(MINE): 2}
+    no_request = rows[0] | {c.PAYLOAD: b"no request", c.REFERENCE_KEY: None, c.TENANT: None, c.POSITION_ENTRY: 5}
+    assert owners([*rows, no_request]) == {key_of(THEIRS): 1, key_of(MINE): 2}
 
 
 @pytest.mark.parametrize("query", [REQUESTS, RETRY])

@@ -13,11 +13,12 @@ from udfs import columns as c
 from udfs.entry_ranges import Place, runs_of
 from udfs.spark import entry_runs
 
-POSITIONS = pa.schema([schemas.MESSAGE.field(name) for name in c.POSITION])
+POSITIONS = pa.schema([schemas.MESSAGE.field(name) for name in (*c.POSITION, c.ROW)])
 
 
 def _batches(rows: list[Place], cuts: list[int]) -> Iterator[pa.RecordBatch]:
-    whole = pa.Table.from_pylist([dict(zip(c.POSITION, row, strict=True)) for row in rows], schema=POSITIONS)
+    named = [dict(zip(POSITIONS.names, (*row, number), strict=True)) for number, row in enumerate(rows)]
+    whole = pa.Table.from_pylist(named, schema=POSITIONS)
     whole = whole.combine_chunks()
     ends = [0, *sorted(cut % (len(rows) + 1) for cut in cuts), len(rows)]
     for begin, end in pairwise(ends):
@@ -28,13 +29,15 @@ def _batches(rows: list[Place], cuts: list[int]) -> Iterator[pa.RecordBatch]:
 @given(delivered(), st.lists(st.integers(0, 200), max_size=6))
 def test_runs_of_entries_go_on_over_the_ends_of_record_batches(rows: list[Place], cuts: list[int]) -> None:
     found = [row for batch in entry_runs(_batches(rows, cuts), schemas.RUN) for row in batch.to_pylist()]
-    assert [tuple(row.values()) for row in found] == [
+    assert [tuple(row.values())[:-1] for row in found] == [
         (source, run.ledger, run.first, run.last, ok) for source, run, ok in runs_of(rows)
     ]
+    greatest = {source: max(row[c.ROW] for row in found if row[c.SOURCE] == source) for source, *_ in rows}
+    assert all(number <= greatest[source] < len(rows) for number, (source, *_) in enumerate(rows))
 
 
 def test_very_many_runs_become_record_batches_of_a_bounded_size() -> None:
     rows = [("a", 7, 2 * n, -1) for n in range(2_500)]
     batches = list(entry_runs(_batches(rows, []), schemas.RUN))
     assert [batch.num_rows for batch in batches] == [1000, 1000, 500]
-    assert [*batches[2].to_pylist()[-1].values()] == ["a", 7, 4998, 4998, True]
+    assert [*batches[2].to_pylist()[-1].values()] == ["a", 7, 4998, 4998, True, 2499]
