@@ -1,9 +1,9 @@
 """Who reads when: reads are bounded, so that a read that hangs never holds the slots that chunks are worked off in.
 
-A slot is what Spark runs a task in; `local[6]` has six. The connector waits for an entry that it will never be given,
+A slot is what Spark runs a task in; `local[8]` has eight. The connector waits for an entry that it will never be given,
 for half a minute and more, and all that time a slot is held. So reads as a whole get RESERVED slots less than there
-are, and topics whose query has failed lately are read in one slot, one after the other: whoever publishes what the
-connector fails on makes only his own kind wait.
+are, and topics whose query has failed lately share two of those: whoever publishes what the connector fails on makes
+only his own kind wait.
 """
 
 import threading
@@ -17,7 +17,7 @@ from streaming.errors import StopRequestedError
 
 RESERVED = 2  # for chunks
 SLOW_S = 600.0
-_SLOW = 1  # for topics whose query has failed lately
+_SLOW = 2  # for topics whose query has failed lately
 _LOOK_S = 0.2  # between two looks at stop
 
 
@@ -85,23 +85,23 @@ class Reading:
         self._usual, self._slow = Slots(self.stop), Slots(self.stop)
 
     def slow_down(self, query: str) -> None:
-        """This query, by name, has failed: for SLOW_S its reads have one slot, which all such queries share."""
+        """This query, by name, has failed: for SLOW_S its reads share slots with those of all such queries."""
         self._slow_until_s[query] = self.monotonic() + SLOW_S
 
     def most_tasks(self, query: str) -> int:
         """Return in how many tasks a query's read may run at once."""
-        return _SLOW if self._is_slow(query) else self._most_usual()
+        return _SLOW if self._has_slow_ones(query) else self._most_usual()
 
     @contextmanager
     def of(self, query: str, partitions: int) -> Iterator[None]:
         """Wait for the slots that a read of so many partitions may take, and hold them. Raises StopRequestedError."""
-        has_own = self._is_slow(query) and self.slots() > RESERVED + _SLOW
-        slots, most = (self._slow, _SLOW) if has_own else (self._usual, self._most_usual())
-        with slots.taken(max(1, min(partitions, self.most_tasks(query))), most):
+        slots, most = (self._slow, _SLOW) if self._has_slow_ones(query) else (self._usual, self._most_usual())
+        with slots.taken(max(1, min(partitions, most)), most):
             yield
 
-    def _is_slow(self, query: str) -> bool:
-        return self._slow_until_s.get(query, float("-inf")) > self.monotonic()
+    def _has_slow_ones(self, query: str) -> bool:
+        is_slow = self._slow_until_s.get(query, float("-inf")) > self.monotonic()
+        return is_slow and self.slots() > RESERVED + _SLOW
 
     def _most_usual(self) -> int:
         return max(1, self.slots() - RESERVED - _SLOW)

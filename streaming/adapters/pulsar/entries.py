@@ -143,7 +143,7 @@ class _Shown:
         yield from found_in(entry, standing)
 
     def _ask(self, sent: Sent) -> Body | NotShown:
-        for _ in range(1 if sent.is_passed_over else _TRIES):
+        for _ in range(1 if sent.is_passed_over or self._unanswered else _TRIES):
             answer = self.admin.entry(self.partition, sent.position, MAX_UNCOMPRESSED_BYTES, _ASK_SECONDS)
             if answer is not None and answer.status == HTTPStatus.OK:
                 if not answer.is_whole:

@@ -192,8 +192,12 @@ def test_an_entry_that_is_not_shown_is_a_dead_letter_without_bytes_while_the_bro
 def test_an_entry_that_nobody_was_meant_to_get_is_asked_for_once_and_one_that_may_come_twice() -> None:
     with serving(Partition({**STORED, LAST: None}, (8, 1))) as partition:
         shown = Shown()
-        _another_way(partition, shown, [Span(8, 0, 2)])
+        _another_way(partition, shown, [Span(8, 0, 0)])
+        assert shown.asked == [(8, 0)]
+        _another_way(partition, shown, [Span(8, 2, 2)])
         assert shown.asked == [(8, 0), LAST, LAST]
+        _another_way(partition, shown, [Span(8, 0, 2)])
+        assert shown.asked[3:] == [(8, 0), LAST], "once, where another one was not shown before"
 
 
 def test_a_sender_of_many_unreadable_entries_does_not_hold_the_others_up() -> None:
