@@ -6,11 +6,13 @@
 2. The admin API decompresses what it shows, with the size that the sender wrote, in the broker's memory, and gives no
    answer at all where that fails, nor one that is HTTP where a sender's text breaks its headers. So it is asked with
    short patience, and of entries that the broker passes over (nobody will ever be sent them) only until a few have got
-   no answer.
+   no answer. Of those that it may still send, behind an open transaction, it is asked for a few at once.
 3. No answer while the partition's broker answers nothing else either is an outage, and no reason to give an entry up.
 """
 
+from collections import deque
 from collections.abc import Generator, Iterator, Sequence
+from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from http import HTTPStatus
 from typing import Protocol
@@ -27,8 +29,10 @@ from udfs.undelivered import Found, NotShown, found_in, found_in_bytes, not_show
 # A position that the reader has not come to yet: the broker is slow, or sends nothing more.
 _PATIENCE_SECONDS = 3.0
 _ASK_SECONDS = 3.0
+_ASK_AGAIN_SECONDS = 1.0  # where it has told nothing of several others
 _TRIES = 2
 _MOST_UNANSWERED = 5
+_AT_ONCE = 4
 # As many entries that are not wanted are read along, rather than to begin anew behind them.
 _READ_ALONG = 1000
 
@@ -60,15 +64,46 @@ class Sent:
 def another_way(
     settings: PulsarSettings, admin: EntryAdmin, partition: str, spans: Sequence[Span]
 ) -> Iterator[tuple[Position, Found]]:
-    """Yield every message of these entries, in their order; one entry is in memory at a time.
+    """Yield every message of these entries, in their order; a few entries are in memory at a time.
 
     Raises UnavailableError, RefusedError.
     """
     shown = _Shown(admin, partition)
-    for sent in read_spans(settings, partition, spans):
-        found = shown.found(sent) if sent.data is None else found_in_bytes(sent.data)
-        for each in found:
-            yield sent.position, each
+    with ThreadPoolExecutor(_AT_ONCE, thread_name_prefix="entries") as threads:
+        for sent, answer in _answered(shown, threads, read_spans(settings, partition, spans)):
+            for each in _found(sent, answer):
+                yield sent.position, each
+
+
+def _answered(
+    shown: "_Shown", threads: Executor, entries: Iterator[Sent]
+) -> Iterator[tuple[Sent, Body | NotShown | None]]:
+    """Yield the entries in their order, with what the admin API says of those that the reader did not get."""
+    asked: deque[tuple[Sent, Future[Body | NotShown]]] = deque()
+
+    def taken(left: int) -> Iterator[tuple[Sent, Body | NotShown]]:
+        while len(asked) > left:
+            sent, answer = asked.popleft()
+            yield sent, answer.result()
+
+    for each in entries:
+        if each.data is None and not each.is_passed_over:
+            asked.append((each, threads.submit(shown.ask, each)))
+            yield from taken(_AT_ONCE)
+            continue
+        yield from taken(0)
+        yield each, None if each.data is not None else shown.ask(each)
+    yield from taken(0)
+
+
+def _found(sent: Sent, answer: Body | NotShown | None) -> Iterator[Found]:
+    if isinstance(answer, NotShown):
+        yield not_shown(answer)
+    elif answer is not None:
+        entry, standing = entry_of(answer.headers, answer.data)
+        yield from found_in(entry, standing)
+    elif sent.data is not None:
+        yield from found_in_bytes(sent.data)
 
 
 def read_spans(settings: PulsarSettings, partition: str, spans: Sequence[Span]) -> Iterator[Sent]:
@@ -122,35 +157,28 @@ class _Wanted:
 
 @dataclass(slots=True)
 class _Shown:
-    """Asks the admin API for entries of a partition."""
+    """Asks the admin API for entries of a partition. Threads may share it."""
 
     admin: EntryAdmin
     partition: str
     _unanswered: int = field(default=0, init=False)
 
-    def found(self, sent: Sent) -> Iterator[Found]:
-        """Yield the messages of an entry that the reader did not get. Raises UnavailableError."""
-        if sent.is_passed_over and self._unanswered >= _MOST_UNANSWERED:
-            reason = f"the broker passes it over, and told nothing of {self._unanswered} others before it"
-            yield not_shown(NotShown(reason))
-            return
-        answer = self._ask(sent)
-        if isinstance(answer, NotShown):
-            self._unanswered += 1
-            yield not_shown(answer)
-            return
-        entry, standing = entry_of(answer.headers, answer.data)
-        yield from found_in(entry, standing)
-
-    def _ask(self, sent: Sent) -> Body | NotShown:
-        for _ in range(1 if sent.is_passed_over or self._unanswered else _TRIES):
-            answer = self.admin.entry(self.partition, sent.position, MAX_UNCOMPRESSED_BYTES, _ASK_SECONDS)
+    def ask(self, sent: Sent) -> Body | NotShown:
+        """Ask for an entry that the reader did not get. Raises UnavailableError."""
+        unanswered = self._unanswered
+        if sent.is_passed_over and unanswered >= _MOST_UNANSWERED:
+            return NotShown(f"the broker passes it over, and told nothing of {unanswered} others before it")
+        patience_s = _ASK_SECONDS if unanswered < _MOST_UNANSWERED else _ASK_AGAIN_SECONDS
+        for _ in range(1 if sent.is_passed_over or unanswered else _TRIES):
+            answer = self.admin.entry(self.partition, sent.position, MAX_UNCOMPRESSED_BYTES, patience_s)
             if answer is not None and answer.status == HTTPStatus.OK:
-                if not answer.is_whole:
-                    return NotShown(f"it is larger than {MAX_UNCOMPRESSED_BYTES} bytes once decompressed")
-                return answer
+                if answer.is_whole:
+                    return answer
+                self._unanswered += 1
+                return NotShown(f"it is larger than {MAX_UNCOMPRESSED_BYTES} bytes once decompressed")
         # Else the partition's broker answers nothing, and the entry is not to blame; another broker may be healthy.
         self.admin.internal_stats(self.partition)
+        self._unanswered += 1
         said = "gave no answer that can be read" if answer is None else f"answered {answer.status}"
         return NotShown(f"the broker sends it to nobody, and {said} when asked for it by its position")
 

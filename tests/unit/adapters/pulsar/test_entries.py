@@ -4,6 +4,7 @@ import socket
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from threading import Event
 from typing import Any
 
 import pytest
@@ -215,6 +216,29 @@ def test_what_the_broker_may_still_send_is_asked_for_whatever_others_were_not_sh
     with serving(Partition({**stored, (7, 8): ORDINARY, (7, 9): None}, (7, 8))) as partition:
         shown = Shown({(7, 9): _body(b"request", txn_uncommitted="true")})
         assert _another_way(partition, shown, [Span(7, 0, 9)])[-1] == ((7, 9), b"request", None)
+
+
+def test_what_the_broker_may_still_send_is_asked_for_a_few_at_once_and_told_in_its_order() -> None:
+    stored: dict[Position, bytes | None] = dict.fromkeys(((8, number) for number in range(40)), None)
+    asking: list[int] = []
+    most: list[int] = []
+
+    @dataclass
+    class Slow(Shown):
+        def entry(self, partition: str, position: Position, most_bytes: int, patience_seconds: float) -> Body | None:
+            asking.append(1)
+            most.append(len(asking))
+            Event().wait(0.01)
+            asking.pop()
+            return None if position[1] % 3 else _body(b"%d" % position[1])
+
+    with serving(Partition({**STORED, **stored}, (7, 2))) as partition:
+        shown = Slow()
+        found = _another_way(partition, shown, [Span(8, 0, 39)])
+        assert [(position[1], payload) for position, payload, _why in found] == [
+            (number, b"" if number % 3 else b"%d" % number) for number in range(40)
+        ]
+    assert max(most) == 4
 
 
 def test_what_is_larger_than_the_bound_is_not_taken_into_memory() -> None:
