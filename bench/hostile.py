@@ -12,6 +12,7 @@ import signal
 import threading
 import time
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -85,17 +86,23 @@ def soak_with_hostile_tenant(home: Path, *, minutes: float, seed: int) -> int:
     for thread in threads:
         thread.join(120)
     service.end(signal.SIGTERM)
+    phases = (("quiet", quiet_s, hostile_s), ("beside the tenant", hostile_s, ends_s))
+    _say_waits("before the rest: ", phases, settings, honest)
     ended = rest(service)
     # the account knows the listed topic only, so the tenant's receipts seem to belong to no request there
     wrong = [each for each in account(cluster, honest, before) if "belong to no request" not in each]
     wrong += [f"the last run ended with {ended}"] * (ended != 0) + service.unexpected
     wrong += [f"the service ended by itself: {dict(service.ends)}"] * bool(service.ends)
     wrong += _unaccounted(settings)
-    for name, since_s, until_s in (("quiet", quiet_s, hostile_s), ("beside the tenant", hostile_s, ends_s)):
-        print(f"{'honest requests, ' + name:42} {_waits(settings, honest, since_s, until_s)}", flush=True)
+    _say_waits("", phases, settings, honest)
     print(f"{'sent by the tenant':42} {dict(tenant.sent)}\n{'refused':42} {dict(tenant.refused)}", flush=True)
     print(f"{'WRONG':42} {wrong}", flush=True)
     return 1 if wrong else 0
+
+
+def _say_waits(when: str, phases: Sequence[tuple[str, float, float]], settings: Settings, honest: Load) -> None:
+    for name, since_s, until_s in phases:
+        print(f"{when + 'honest requests, ' + name:42} {_waits(settings, honest, since_s, until_s)}", flush=True)
 
 
 def _prepare(cluster: Cluster, home: Path) -> tuple[Settings, dict[str, list[int]]]:

@@ -181,7 +181,7 @@ def rest(service: Supervisor) -> int:
     """Let the service work off everything that waits; returns the exit code of its last run."""
     ended = 1
     for _ in range(5):
-        ended = service.start("--until-idle").wait(900)
+        ended = service.start("--until-idle").wait(1800)
         if ended == 0:
             break
     return ended
