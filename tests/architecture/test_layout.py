@@ -36,7 +36,6 @@ COVERED = {
     "streaming.adapters.zookeeper.guarded_transaction": "tests/contract/test_zookeeper_faults.py",
     "streaming.adapters.zookeeper.multi_read": "tests/contract/test_zookeeper_faults.py",
     "streaming.adapters.zookeeper.session": "tests/contract/test_zookeeper_faults.py",
-    "streaming.adapters.zookeeper.settings": "tests/contract/test_zookeeper_security.py",
     "streaming.adapters.zookeeper.store": "tests/contract/test_metadata_store.py",
     "streaming.audit.columns": "tests/spark/audit/test_join.py",
     "streaming.audit.findings": "tests/spark/audit/test_findings.py",

@@ -157,11 +157,15 @@ class BulkRead:
             self._session.connect()
             self._synced_at = self._session.losses
             self._session.send(Sync("/"))
-        if not self._sizes.multi_read or span.start in self._broke_as_single:
+        if self._is_single(span):
             request: Request = SingleRead(self._operation, self._paths[span.start])
         else:
             request = MultiRead(self._operation, self._paths[span.start : span.stop])
         self._under_way.append((span, self._session.send(request), self._synced_at))
+
+    def _is_single(self, span: range) -> bool:
+        """Whether the span is read by the ordinary call."""
+        return not self._sizes.multi_read or span.start in self._broke_as_single
 
     def _end_from(self, start: int) -> int:
         if start >= len(self._paths) or not self._sizes.multi_read:
@@ -179,7 +183,7 @@ class BulkRead:
             self._answers[index] = _translated(answer) if isinstance(answer, int) else answer
 
     def _single_code(self, span: range, error: AnsweredError) -> int:
-        if len(span) > 1 or self._sizes.multi_read:  # a multiRead has an error a path; this one is about all of it
+        if len(span) > 1 or not self._is_single(span):  # a multiRead has an error a path; this one is about all of it
             raise UnavailableError(f"ZooKeeper refused a read with error {error.code}; try again later") from error
         return error.code
 

@@ -24,10 +24,10 @@ class LaggingServers:
     answer of a request that was under way over the old connection is lost (told), or came in time (silent).
     """
 
-    def __init__(self, *, silent: Sequence[int] = (), told: Sequence[int] = (), old: Any = OLD) -> None:
+    def __init__(self, *, silent: Sequence[int] = (), told: Sequence[int] = (), old: Any = OLD, new: Any = NEW) -> None:
         self.losses = 1
         self.sent: list[tuple[int, Any]] = []
-        self._old = old
+        self._old, self._new = old, new
         self._silent, self._told = set(silent), set(told)
         self._synced = False
         self._waits = 0
@@ -50,16 +50,17 @@ class LaggingServers:
             self._synced = True
             return None
         count = len(request.paths) if isinstance(request, MultiRead) else 1
-        return self.losses, [NEW if self._synced else self._old] * count
+        answers = [self._new if self._synced else self._old] * count
+        return self.losses, answers, isinstance(request, SingleRead)
 
     def wait(self, pending: Any) -> Any:
         self._waits += 1
         if self._waits in self._told:
             self._replaced()
-        at, answers = pending
+        at, answers, is_single = pending
         if at != self.losses and self._told:
             raise ConnectionLostError("lost")
-        if answers == [NO_NODE]:
+        if is_single and answers == [NO_NODE]:
             raise AnsweredError(NO_NODE)
         return answers
 
@@ -107,3 +108,9 @@ def test_a_sync_goes_ahead_of_the_first_read_on_each_connection() -> None:
 def test_a_connection_that_is_replaced_again_and_again_is_given_up() -> None:
     with pytest.raises(UnavailableError, match="the connection broke 65 times"):
         _read(LaggingServers(silent=range(1, 10_000)))
+
+
+@pytest.mark.parametrize("count", [1, 3, 200])
+def test_what_is_absent_is_absent_where_the_connection_was_lost_once(count: int) -> None:
+    servers = LaggingServers(told=[1], old=NO_NODE, new=NO_NODE)
+    assert BulkRead(cast("ZooKeeperSession", servers), Sizes(), DATA, PATHS[:count]).run() == [None] * count
