@@ -108,7 +108,8 @@ def _dataset(table: Table) -> ds.FileSystemDataset:
     """
     filesystem, root = open_filesystem(table.location)
     kind = ds.ParquetFileFormat()
-    files = pa.table(table.get_add_actions(flatten=True))
+    # pa.table() would do the same, and load pandas to see whether it gets something of that
+    files = pa.RecordBatchReader.from_stream(table.get_add_actions(flatten=True)).read_all()
     numbers = [
         name.removeprefix(_LEAST)
         for name in files.column_names
