@@ -9,6 +9,7 @@ receipts, and the highest resident memory. It fails unless each request has one 
 gone. --large: so many messages of 5 MiB, which cost their sender kilobytes (compressed), lie beside them.
 """
 
+import re
 import sys
 import tempfile
 import time
@@ -35,6 +36,7 @@ TOPIC = "persistent://public/default/backlog"
 FIRST = 1_000_000
 LIMITS = ("batch", "hour", "hour_per_tenant", "hour_per_owner")
 _LOT = 10_000
+_JAVA_OPTIONS = re.compile(r"^java_options = .*\n", re.MULTILINE)
 _LOOK_S = 0.5
 _LARGE_BYTES = 5 * 1024 * 1024
 
@@ -96,11 +98,8 @@ def account(cluster: Cluster, settings: Settings, leaked: range, count: int) -> 
 def configured(text: str, chunk_rows: int) -> str:
     """Return the sandbox's configuration with the JVM options of production, and without limits on deletions."""
     without_limits = "".join(f"max_deletes_per_{each} = {1 << 40}\n" for each in LIMITS)
-    return (
-        text.replace("[service]\n", f"[service]\nchunk_rows = {chunk_rows}\n")
-        .replace("[limits]\n", f"[limits]\n{without_limits}")
-        .replace('java_options = "-XX:TieredStopAtLevel=1"\n', "")
-    )
+    text = text.replace("[service]\n", f"[service]\nchunk_rows = {chunk_rows}\n")
+    return _JAVA_OPTIONS.sub("", text.replace("[limits]\n", f"[limits]\n{without_limits}"))
 
 
 def run(home: Path, requests: int, leaked: int, chunk_rows: int, large: int = 0) -> None:

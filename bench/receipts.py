@@ -4,7 +4,6 @@ python -m bench.receipts [--rows 1000000] [--runs 5]. The receipts come in chunk
 service writes them. A run is the whole command, from the start of Python to the end of the table.
 """
 
-import argparse
 import os
 import socket
 import statistics
@@ -20,6 +19,7 @@ from typing import Any
 import boto3
 import pyarrow as pa
 
+from bench.session import command_line
 from streaming import schemas
 from streaming.config.load import load
 from streaming.state.receipts import Receipts
@@ -82,7 +82,7 @@ def _s3(home: Path) -> Iterator[str]:
 
 def main() -> None:
     """Fill, read, print."""
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = command_line(__doc__)
     parser.add_argument("--rows", type=int, default=1_000_000)
     parser.add_argument("--runs", type=int, default=5)
     options = parser.parse_args()

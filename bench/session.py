@@ -1,9 +1,13 @@
 """What the measurements share: their command line, and a quiet Spark on two cores."""
 
 import argparse
+import os
 from collections.abc import Mapping
 
 from pyspark.sql import SparkSession
+
+# What is measured compiles our modules once, as it does for users, and not at each start.
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 
 _OWN = {
     "spark.ui.enabled": "false",

@@ -9,6 +9,7 @@ import typer
 from rich import box
 from rich.table import Table
 
+from streaming.cli.arrow import load_datasets
 from streaming.cli.options import Config, Json, settings_of, utc
 from streaming.cli.state import require_state
 from streaming.terminal import Terminal, cell, say, say_json
@@ -28,6 +29,7 @@ def receipts(
     outcome: Annotated[str | None, typer.Option("--outcome", help=f"Only this one: {', '.join(Outcome)}")] = None,
 ) -> None:
     """Show what became of requests, the oldest first."""
+    load_datasets()
     from streaming.state import lanes
     from streaming.state.hold import noted
     from streaming.state.outcomes import newest_of, receipts_of

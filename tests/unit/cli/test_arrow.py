@@ -1,0 +1,37 @@
+"""What a command that starts no Spark loads, and what it does not."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+from streaming.state.receipts import TABLE
+from tests.unit.cli.test_receipts import receipt
+from tests.unit.reconcile.rows import write_rows
+
+SHOW = """
+import json, sys
+from streaming.cli.main import app
+
+try:
+    app(["receipts", "--json", "--config", sys.argv[1]])
+except SystemExit:
+    print(json.dumps(sorted(sys.modules.keys() & {"numpy", "pandas", "pyspark"})))
+try:
+    app(["receipts", "--config", sys.argv[1]])
+except SystemExit:
+    print(json.dumps(sorted(sys.modules.keys() & {"numpy", "pandas", "pyspark"})))
+import numpy, pandas
+"""
+
+
+def test_receipts_are_shown_without_what_takes_longer_to_load_than_they_to_read(tmp_path: Path) -> None:
+    config = tmp_path / "config.toml"
+    config.write_text(f'[state]\ndir = "{tmp_path}/state"\n')
+    write_rows(tmp_path / "state", TABLE, [(1, 2, -1)], about=receipt())
+    command = [sys.executable, "-c", SHOW, str(config)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 0, done.stderr
+    first, *_, last = done.stdout.splitlines()
+    assert json.loads(first)["ledger_id"] == 17
+    assert done.stdout.splitlines()[1] == last == "[]"
