@@ -37,7 +37,7 @@ def field_on(installed: Path, dist: Path, tmp_path: Path, monkeypatch: pytest.Mo
         yield make
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def _separable() -> None:
     """Skips where this machine makes no hosts of their own, before anything is built for them."""
     if why := why_not_separate():
