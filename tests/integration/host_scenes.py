@@ -197,7 +197,7 @@ def hosts_come_and_go(field: Field, count: int, *, chunk_rows: int) -> None:
         first.join()
         assert _ran_to_its_end(begun, 120) in (3, 4), "it has to notice that it is outdated"
 
-    assert gone.most_within(5) <= RATE * 5 * 1.1
+    assert gone.most_within(5) <= RATE * (5 + 1), "a task sends a second's worth of its share at once"
     fenced = sum(spark.said(name).count(_FENCED) for name in spark.workers)
     log.info("at most %s a second within 5 s; %s attempts were fenced", gone.most_within(5) / 5, fenced)
     _reckoned(field, service, wanted)
