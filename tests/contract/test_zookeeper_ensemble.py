@@ -12,6 +12,8 @@ from streaming.errors import UnavailableError
 from streaming.ports import Znode
 from tests.contract.zookeeper_server import ZooKeeperServer, ensemble_running
 
+pytestmark = pytest.mark.slow  # three servers take their time to find each other
+
 BEHIND = 1_000  # writes that a frozen server has to take in before it is up to date
 
 
