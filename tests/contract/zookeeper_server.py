@@ -1,4 +1,4 @@
-"""A real ZooKeeper, the one in PySpark's jars (3.6.3), alone on a free port; up in about a second."""
+"""A real ZooKeeper, the one in PySpark's jars (3.6.3), on a free port: alone, or three of them as an ensemble."""
 
 import os
 import signal
@@ -27,6 +27,7 @@ class ZooKeeperServer:
     home: Path
     jvm_options: tuple[str, ...] = ()
     config: str = ""
+    main: str = "ZooKeeperServerMain"
     process: subprocess.Popen[bytes] | None = None
 
     @property
@@ -34,6 +35,11 @@ class ZooKeeperServer:
         return f"127.0.0.1:{self.port}"
 
     def start(self) -> None:
+        self.begin()
+        self.await_answer()
+
+    def begin(self) -> None:
+        """Start without waiting until it serves: a member of an ensemble serves only with others."""
         config = self.home / "zoo.cfg"
         config.write_text(
             f"clientPort={self.port}\nclientPortAddress=127.0.0.1\ndataDir={self.home / 'data'}\ntickTime=500\n"
@@ -45,12 +51,11 @@ class ZooKeeperServer:
             # One compiler tier: up in half the time. No fsync: what it wrote survives its kill all the same.
             [
                 *("java", "-XX:TieredStopAtLevel=1", "-Xmx512m", "-Dzookeeper.forceSync=no", *self.jvm_options),
-                *("-cp", _class_path(), "org.apache.zookeeper.server.ZooKeeperServerMain", str(config)),
+                *("-cp", _class_path(), f"org.apache.zookeeper.server.{self.main}", str(config)),
             ],
             stdout=(self.home / "log").open("ab"),
             stderr=subprocess.STDOUT,
         )
-        self._await_answer()
 
     def stop(self, number: signal.Signals = signal.SIGKILL) -> None:
         if self.process is not None:
@@ -67,16 +72,22 @@ class ZooKeeperServer:
         assert self.process is not None
         os.kill(self.process.pid, signal.SIGCONT)
 
-    def _await_answer(self) -> None:
+    @property
+    def mode(self) -> str:
+        """What it says it is: standalone, leader or follower; "" while it does not serve."""
+        try:
+            with socket.create_connection(("127.0.0.1", self.port), 1) as connection:
+                connection.sendall(b"srvr")  # ruok is answered before sessions are
+                _, found, rest = connection.makefile("rb").read().partition(b"Mode: ")
+        except OSError:
+            return ""
+        return rest.partition(b"\n")[0].decode() if found else ""
+
+    def await_answer(self) -> None:
         deadline = time.monotonic() + START_SECONDS
         while time.monotonic() < deadline:
-            try:
-                with socket.create_connection(("127.0.0.1", self.port), 1) as connection:
-                    connection.sendall(b"srvr")  # ruok is answered before sessions are
-                    if b"Mode: standalone" in connection.makefile("rb").read():
-                        return
-            except OSError:
-                pass
+            if self.mode:
+                return
             time.sleep(0.02)
         raise TimeoutError(f"ZooKeeper did not start; see {self.home / 'log'}")
 
@@ -89,6 +100,28 @@ def zookeeper_running(home: Path, *jvm_options: str, config: str = "") -> Iterat
         yield server
     finally:
         server.stop()
+
+
+@contextmanager
+def ensemble_running(home: Path, count: int = 3) -> Iterator[list[ZooKeeperServer]]:
+    """Servers that elect a leader; one that is not heard of for ten seconds leaves them."""
+    members = "".join(f"server.{number}=127.0.0.1:{free_port()}:{free_port()}\n" for number in range(1, count + 1))
+    servers = []
+    for number in range(1, count + 1):
+        folder = home / str(number)
+        (folder / "data").mkdir(parents=True)
+        (folder / "data" / "myid").write_text(str(number))
+        config = f"initLimit=20\nsyncLimit=20\n{members}"
+        servers.append(ZooKeeperServer(free_port(), folder, config=config, main="quorum.QuorumPeerMain"))
+    try:
+        for server in servers:
+            server.begin()
+        for server in servers:
+            server.await_answer()
+        yield servers
+    finally:
+        for server in servers:
+            server.stop()
 
 
 def free_port() -> int:
