@@ -189,19 +189,24 @@ def hosts_come_and_go(field: Field, count: int, *, chunk_rows: int) -> None:
         spark.add_worker("three")
         further(begun)
 
-        log.info("the driver's host is cut off, and another driver begins elsewhere")
-        first.cut()
+        log.info("the driver's host is cut off or dies, and another driver begins elsewhere")
+        if first.is_separate:
+            first.cut()
+        else:  # a frozen process of this machine is alive, and would rightly be told so
+            first.kill()
         again = spark.drive(second, service.config, "run", "--until-idle", conf=(*HALF, *BY_NEED))
         assert _ran_to_its_end(again, 600) == 0
-        log.info("the other driver has ended; the first one is back")
-        first.join()
-        assert _ran_to_its_end(begun, 120) in (3, 4), "it has to notice that it is outdated"
+        if first.is_separate:
+            log.info("the other driver has ended; the first one is back")
+            first.join()
+            assert _ran_to_its_end(begun, 120) in (3, 4), "it has to notice that it is outdated"
 
     assert gone.most_within(5) <= RATE * (5 + 1), "a task sends a second's worth of its share at once"
     fenced = sum(spark.said(name).count(_FENCED) for name in spark.workers)
     log.info("at most %s a second within 5 s; %s attempts were fenced", gone.most_within(5) / 5, fenced)
     _reckoned(field, service, wanted)
-    for name in ("one", "two", "three"):
+    # the third is the only one with free cores where a silent driver's executors hold those of the first
+    for name in ("one", "two", "three")[: 3 if first.is_separate else 2]:
         assert spark.unpacked(name), f"no executor has run on {name}"
 
 
