@@ -4,12 +4,11 @@ Each executor is a process with a ZooKeeper session of its own that runs the ser
 the journal, delete under guard, look again), as a Spark task does, but without Spark. All delete at once, each the
 ledgers of an owner of its own, in chunks of --chunk-rows. The sandbox's ZooKeeper runs on the same cores, so the wall
 time is this machine's; the CPU seconds of executors and of ZooKeeper for 1,000 ledgers are what docs/scaling.md
-reckons with. --zookeepers N: with an ensemble of N servers.
+reckons with.
 """
 
 import multiprocessing
 import os
-import sys
 import tempfile
 import time
 from collections.abc import Sequence
@@ -30,6 +29,7 @@ from streaming.state.journal import ParquetJournal
 from streaming.sweep.jobs import Job, SweepRules
 from streaming.sweep.ledgers import Sweeper
 from udfs.judge import Policy
+from udfs.paths import managed_ledger_name
 from udfs.records import LedgerComponent, LedgerType, Outcome, PendingDelete
 
 FIRST = 1_000_000
@@ -43,7 +43,8 @@ def sweep(config: Path, topic: str, ids: Sequence[int], chunk_rows: int, ready: 
     settings, clock = load(config), SystemClock()
     store = clients_for(settings).store
     rules = SweepRules(ledgers.LAYOUT, "/ledgers", (EPOCH, 0), Policy(0, 0, 0))
-    jobs = [Job(PendingDelete(topic, LedgerComponent.MANAGED_LEDGER, LedgerType.LEDGER, each)) for each in ids]
+    owner = managed_ledger_name(topic)
+    jobs = [Job(PendingDelete(owner, LedgerComponent.MANAGED_LEDGER, LedgerType.LEDGER, each)) for each in ids]
     store.read_many([EPOCH])
     ready.wait()
     began = os.times()
@@ -52,7 +53,7 @@ def sweep(config: Path, topic: str, ids: Sequence[int], chunk_rows: int, ready: 
         sweeper = Sweeper(store, InUseLoader(store, None, clock), journal, clock, rules)
         for one in sweeper.sweep(jobs[at : at + chunk_rows], {}):
             if one.verdict.outcome is not Outcome.DELETED:
-                sys.exit(f"not deleted: {one.verdict}")
+                raise RuntimeError(f"not deleted: {one.verdict}")
     ended = os.times()
     return (ended.user - began.user) + (ended.system - began.system)
 
