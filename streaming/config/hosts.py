@@ -3,7 +3,13 @@
 Whoever asks begins with the host that comes first now; one that did not answer comes last from then on.
 """
 
+from collections.abc import Callable
 from functools import cache
+from typing import TypeVar
+
+from streaming.errors import UnavailableError
+
+T = TypeVar("T")
 
 
 def each_url(url: str) -> tuple[str, ...]:
@@ -26,6 +32,17 @@ class Hosts:
     def in_order(self) -> tuple[str, ...]:
         """All of them, that first which is to be asked first."""
         return self._urls
+
+    def first_answer(self, ask: Callable[[str], T]) -> T:
+        """Ask one host after the other until one answers. Raises UnavailableError, as the last one did."""
+        failure = UnavailableError("no host was asked")
+        for url in self.in_order:
+            try:
+                return ask(url)
+            except UnavailableError as error:
+                self.failed(url)
+                failure = error
+        raise failure
 
     def failed(self, url: str) -> None:
         """One did not answer: ask it last from now on."""

@@ -72,17 +72,8 @@ class Connection:
 
         Raises UnavailableError, RefusedError.
         """
-        hosts = hosts_of(self._url)
-        failure = UnavailableError(f"{self._url} names no host")
-        for each in hosts.in_order:
-            try:
-                self._connect(each)
-            except UnavailableError as error:
-                hosts.failed(each)
-                failure = error
-            else:
-                return self
-        raise failure
+        hosts_of(self._url).first_answer(self._connect)
+        return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None

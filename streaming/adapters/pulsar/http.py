@@ -112,14 +112,7 @@ class PulsarHttp:
         What senders wrote may stand in the headers, in characters or of a length that HTTP does not allow. So whether
         a broker is there at all is to be asked by another path. Raises UnavailableError if no broker can be reached.
         """
-        failure = UnavailableError(f"{self._settings.admin_url} names no host")
-        for host in self._hosts.in_order:
-            try:
-                return self._body_from(host, path, most_bytes, patience_seconds)
-            except UnavailableError as error:
-                self._hosts.failed(host)
-                failure = error
-        raise failure
+        return self._hosts.first_answer(lambda host: self._body_from(host, path, most_bytes, patience_seconds))
 
     def close(self) -> None:
         """Close the connections."""

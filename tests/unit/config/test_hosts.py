@@ -1,6 +1,7 @@
 import pytest
 
 from streaming.config.hosts import Hosts, each_url
+from streaming.errors import UnavailableError
 
 
 @pytest.mark.parametrize(
@@ -26,6 +27,28 @@ def test_a_host_that_did_not_answer_comes_last() -> None:
     assert hosts.in_order == ("http://b", "http://c", "http://a")
     hosts.failed("http://b")
     assert hosts.in_order == ("http://c", "http://a", "http://b")
+
+
+def test_each_host_is_asked_until_one_answers_and_what_failed_comes_last() -> None:
+    hosts, asked = Hosts("http://a,b,c"), []
+
+    def ask(url: str) -> str:
+        asked.append(url)
+        if url != "http://b":
+            raise UnavailableError(url)
+        return "yes"
+
+    assert hosts.first_answer(ask) == hosts.first_answer(ask) == "yes"
+    assert asked == ["http://a", "http://b", "http://b"]
+    assert hosts.in_order == ("http://b", "http://c", "http://a")
+
+
+def test_where_none_answers_the_last_one_says_why() -> None:
+    def ask(url: str) -> None:
+        raise UnavailableError(url)
+
+    with pytest.raises(UnavailableError, match="http://b"):
+        Hosts("http://a,b").first_answer(ask)
 
 
 def test_a_single_host_stays() -> None:
