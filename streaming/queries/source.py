@@ -1,33 +1,32 @@
 """Reads Pulsar through the pulsar-spark connector. A comment beside each option says what it prevents."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from zlib import crc32
 
 from pyspark.sql import DataFrame, SparkSession
 
-from streaming.adapters.pulsar.http import PulsarAdminSettings, answering
-from streaming.config.sections import PulsarSettings
+from streaming.adapters.pulsar.http import answering
+from streaming.clients import admin_settings
+from streaming.config.settings import Settings
 
 _QUEUE = "1"
 _DAY_S = 24 * 3600
 _ADMIN_PATIENCE_SECONDS = 5.0
 
 
-def read_stream(spark: SparkSession, settings: PulsarSettings, topics: Sequence[str], subscription: str) -> DataFrame:
+def read_stream(spark: SparkSession, settings: Settings, topics: Sequence[str]) -> DataFrame:
     """Return an unstarted stream of all topics. The subscription must exist on every partition."""
+    pulsar = settings.pulsar
     options = {
-        "service.url": settings.service_url,
+        "service.url": pulsar.service_url,
         # the connector takes one broker only; when that one dies, the query fails, and its next start takes another
-        "admin.url": answering(
-            PulsarAdminSettings(
-                settings.admin_url, settings.token_file, settings.tls_trust_certs_file, _ADMIN_PATIENCE_SECONDS
-            )
-        ),
+        "admin.url": answering(replace(admin_settings(settings), timeout_seconds=_ADMIN_PATIENCE_SECONDS)),
         "topics": ",".join(topics),
         # at every start the connector moves the subscription's cursor there, whatever the checkpoint says; any later
         # position would let Pulsar delete messages that are not worked off yet
         "startingOffsets": "earliest",
-        "predefinedSubscription": subscription,
+        "predefinedSubscription": settings.topics.subscription,
         # otherwise a read that times out is committed as if the topic had been empty
         "failOnDataLoss": "true",
         # waited for an entry that never comes, and then the batch is read another way (decision 42)
@@ -43,9 +42,9 @@ def read_stream(spark: SparkSession, settings: PulsarSettings, topics: Sequence[
         "pulsar.reader.receiverQueueSize": _QUEUE,
     }
     for side in ("client", "admin"):
-        if settings.token_file:
+        if pulsar.token_file:
             options[f"pulsar.{side}.authPluginClassName"] = "org.apache.pulsar.client.impl.auth.AuthenticationToken"
-            options[f"pulsar.{side}.authParams"] = f"file://{settings.token_file}"
-        if settings.tls_trust_certs_file:
-            options[f"pulsar.{side}.tlsTrustCertsFilePath"] = settings.tls_trust_certs_file
+            options[f"pulsar.{side}.authParams"] = f"file://{pulsar.token_file}"
+        if pulsar.tls_trust_certs_file:
+            options[f"pulsar.{side}.tlsTrustCertsFilePath"] = pulsar.tls_trust_certs_file
     return spark.readStream.format("pulsar").options(**options).load()

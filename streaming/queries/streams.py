@@ -19,7 +19,7 @@ def stream(
     spark: SparkSession, settings: Settings, query: Query, process: Callable[[str, DataFrame, int], None]
 ) -> DataStreamWriter:
     """Return the query, unstarted; process(query name, rows, batch id) is called for each batch."""
-    rows = read_stream(spark, settings.pulsar, query.topics, settings.topics.subscription)
+    rows = read_stream(spark, settings, query.topics)
     return (
         rows.writeStream.queryName(f"ledger_deletion_{query.name}")
         .option("checkpointLocation", checkpoint_of(settings, query.name))
