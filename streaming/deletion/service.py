@@ -79,18 +79,19 @@ class LedgerDeletionService:
         try:
             completed = self.completed(query, batch_id, delivered)
             rows = completed.rows
-            self.take(query, completed.rows, batch_id, completed.extent)
+            self.take(query, rows, batch_id, completed.extent)
             if completed.worked_off:
                 self.note(completed.worked_off)
         finally:
-            for each in (rows, delivered):
-                each.unpersist()
+            delivered.unpersist()
+            if rows is not delivered:
+                rows.unpersist()
 
     def take(self, query: str, rows: DataFrame, batch_id: int, extent: Extent | None = None) -> None:
         """Do so with the messages of a batch (schemas.MESSAGE), whichever way they were read. Raises as process.
 
-        What concerns safety ends the service here: what a query failed of is told as a text, in which a sender's words
-        may stand.
+        The caller keeps the rows: they are looked at several times. What concerns safety ends the service here: what a
+        query failed of is told as a text, in which a sender's words may stand.
         """
         self.gate.check_stop()
         try:
@@ -103,16 +104,15 @@ class LedgerDeletionService:
             raise
 
     def _take_requests(self, query: str, rows: DataFrame, batch_id: int, extent: Extent | None) -> None:
-        kept = [rows.persist()]
+        if query in self._started:
+            self.work_off(query, batch_id, rows, extent)
+            return
+        left = self.receipts.without_done(rows, None if extent is None else extent.oldest_ledger).persist()
         try:
-            if query not in self._started:
-                oldest = None if extent is None else extent.oldest_ledger
-                kept.append(self.receipts.without_done(kept[0], oldest).persist())
-            self.work_off(query, batch_id, kept[-1], extent)
+            self.work_off(query, batch_id, left, extent)
             self._started.add(query)
         finally:
-            for each in kept:
-                each.unpersist()
+            left.unpersist()
 
     def begin_again(self, query: str) -> None:
         """A query is started once more: as at a start, messages of its first batch may have receipts already."""
