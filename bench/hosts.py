@@ -22,8 +22,8 @@ from streaming.sandbox import cluster as clusters
 from streaming.sandbox import topics
 from tests.integration.conftest import leak, new_topic, payload
 from tests.integration.host_scenes import Field, Gone
-from tests.integration.hosts import separate
-from tests.integration.spark_hosts import SparkHosts, until
+from tests.integration.hosts import separate, until
+from tests.integration.spark_hosts import SparkHosts
 
 _KEYS = {"AWS_ACCESS_KEY_ID": "any", "AWS_SECRET_ACCESS_KEY": "any"}
 _LIMITS = "max_deletes_per_batch = 10_000_000"

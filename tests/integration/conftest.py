@@ -194,18 +194,26 @@ def _use_all_classes(cluster: Cluster, here: Path, classes: str) -> None:
     service.run("run", "--until-idle")
 
 
-def _deployment(
-    cluster: Cluster, here: Path, *, classes: str, chunk_rows: int = 50_000, extra: str = "", limits: str = ""
-) -> Deployment:
+def config_text(cluster: Cluster, **rest: object) -> str:
+    """CONFIG for this cluster. rest: what else it names."""
     where = cluster.addresses
-    text = CONFIG.format(
-        name=f"t{uuid.uuid4().hex[:10]}",
-        chunk_rows=chunk_rows,
+    return CONFIG.format(
         pulsar=where.pulsar,
         admin=where.admin,
         zookeeper=where.zookeeper,
         s3=where.s3,
         bucket=cluster.bucket,
+        **rest,
+    )
+
+
+def _deployment(
+    cluster: Cluster, here: Path, *, classes: str, chunk_rows: int = 50_000, extra: str = "", limits: str = ""
+) -> Deployment:
+    text = config_text(
+        cluster,
+        name=f"t{uuid.uuid4().hex[:10]}",
+        chunk_rows=chunk_rows,
         home=cluster.home.root,
         here=here,
         limits=limits,

@@ -18,8 +18,9 @@ from streaming.sandbox.home import LEDGERS_ROOT, REGION
 from streaming.sandbox.ledgers import every_ledger
 from streaming.sandbox.reckoning import reckon
 from streaming.state import journal
-from tests.integration.conftest import CONFIG, Deployment, leak, new_topic, payload
-from tests.integration.spark_hosts import Driver, SparkHosts, until
+from tests.integration.conftest import Deployment, config_text, leak, new_topic, payload
+from tests.integration.hosts import until
+from tests.integration.spark_hosts import Driver, SparkHosts
 
 log = logging.getLogger(__name__)
 
@@ -46,17 +47,13 @@ class Field:
 
     def service(self, *, limits: str = "", chunk_rows: int = 50_000, rate: int = RATE) -> Deployment:
         """A configuration whose folder drivers can read, and no worker has."""
-        where, folder = self.cluster.addresses, self.here / "etc"
+        folder = self.here / "etc"
         folder.mkdir()
         (folder / "aws-credentials").write_text("[default]\naws_access_key_id = any\naws_secret_access_key = any\n")
-        text = CONFIG.format(
+        text = config_text(
+            self.cluster,
             name="hosts",
             chunk_rows=chunk_rows,
-            pulsar=where.pulsar,
-            admin=where.admin,
-            zookeeper=where.zookeeper,
-            s3=where.s3,
-            bucket=self.cluster.bucket,
             home=folder,
             here="/nowhere",
             limits=limits,
@@ -72,8 +69,8 @@ class Field:
             assert old in text
             text = text.replace(old, new)
         config = folder / "config.toml"
-        config.write_text(f'{text}\n[s3]\nendpoint = "{where.s3}"\n')
-        clients.make_bucket(where.s3, BUCKET, REGION)
+        config.write_text(f'{text}\n[s3]\nendpoint = "{self.cluster.addresses.s3}"\n')
+        clients.make_bucket(self.cluster.addresses.s3, BUCKET, REGION)
         return Deployment(config)
 
 

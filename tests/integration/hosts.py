@@ -17,7 +17,7 @@ import signal
 import socket
 import subprocess
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
@@ -143,9 +143,10 @@ class Separate:
         Path(f"{root}.names").write_text(f"127.0.0.1 localhost\n{address} {name}\n{self.address} outside\n")
         binds = [f"{each}:{inside}" for each, inside in lent.items()]
         command = [*_ALONE, "sh", "-c", _BEGIN, "sh", str(root), name, *binds]
-        started = _start(command, Path(f"{root}.log"), os.environ | {"SYSTEM": " ".join(_SYSTEM)})
+        log = Path(f"{root}.log")
+        started = _start(command, log, os.environ | {"SYSTEM": " ".join(_SYSTEM)})
         self._stack.callback(_end, started)
-        first = _first_of(started)
+        first = _first_of(started, log)
         peer = ("type", "veth", "peer", "name", "eth0", "netns", str(first))
         _done("ip", "link", "add", cable, *peer)
         self._stack.callback(_try, "ip", "link", "delete", cable)
@@ -154,7 +155,7 @@ class Separate:
         _done(*inside, "address", "add", f"{address}/24", "dev", "eth0")
         for link in ("lo", "eth0"):
             _done(*inside, "link", "set", link, "up")
-        _until((root / "tmp" / "ready").exists, f"{root}.log")
+        until((root / "tmp" / "ready").exists, log)
         return _Separate(name, address, root, cable, first)
 
 
@@ -264,7 +265,7 @@ def _with(environment: Mapping[str, str]) -> list[str]:
     return ["env", "-i", f"PATH={PATH}", "LANG=C.UTF-8", *(f"{key}={value}" for key, value in environment.items())]
 
 
-def _first_of(started: subprocess.Popen[bytes]) -> int:
+def _first_of(started: subprocess.Popen[bytes], log: Path) -> int:
     """The first process within the new namespaces; unshare is its parent, outside."""
     found: list[psutil.Process] = []
 
@@ -272,7 +273,7 @@ def _first_of(started: subprocess.Popen[bytes]) -> int:
         found[:] = psutil.Process(started.pid).children()
         return bool(found)
 
-    _until(is_there, "unshare")
+    until(is_there, log)
     return found[0].pid
 
 
@@ -299,11 +300,12 @@ def _is_v4(address: object) -> bool:
     return getattr(address, "family", None) == socket.AF_INET
 
 
-def _until(holds, log: Path | str) -> None:  # type: ignore[no-untyped-def]
-    deadline = time.monotonic() + _SECONDS
+def until(holds: Callable[[], object], log: Path, seconds: float = _SECONDS) -> None:
+    """Wait for something; fails with the end of the log."""
+    deadline = time.monotonic() + seconds
     while not holds():
-        assert time.monotonic() < deadline, Path(log).read_text() if Path(log).exists() else log
-        time.sleep(0.05)
+        assert time.monotonic() < deadline, log.read_text(errors="replace")[-5000:]
+        time.sleep(0.2)
 
 
 def _done(*command: str) -> None:

@@ -8,7 +8,6 @@ import os
 import socket
 import subprocess
 import sys
-import time
 from collections.abc import Iterable, Mapping
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
@@ -17,7 +16,7 @@ from pathlib import Path
 import psutil
 import pyspark
 
-from tests.integration.hosts import PATH, Host, Hosts
+from tests.integration.hosts import PATH, Host, Hosts, until
 
 _SPARK = "/opt/spark"
 _WORK = "/opt/work"
@@ -76,7 +75,7 @@ class SparkHosts:
             )
         self.stack.callback(_end, master)
         self.master = f"spark://{self.hosts.address}:{port}"
-        until(lambda: "ALIVE" in log.read_text(), log)
+        until(lambda: "ALIVE" in log.read_text(), log, _SECONDS)
         for name in workers:
             self.add_worker(name)
 
@@ -96,7 +95,7 @@ class SparkHosts:
             "HOME": work,
         }
         self._daemons.append(host.start([*daemon, "--work-dir", work, self.master], log, {**own, **self.environment}))
-        until(lambda: "registered with master" in log.read_text(), log)
+        until(lambda: "registered with master" in log.read_text(), log, _SECONDS)
         self.workers[name] = host
         return host
 
@@ -147,14 +146,6 @@ class SparkHosts:
         own = {"SPARK_HOME": home, "SPARK_LOCAL_IP": address, "SPARK_NO_DAEMONIZE": "1"}
         own |= {"SPARK_DAEMON_MEMORY": "256m", "SPARK_DAEMON_JAVA_OPTS": _DAEMONS}
         return own | {key: os.environ[key] for key in ("JAVA_HOME",) if key in os.environ}
-
-
-def until(holds, log: Path, seconds: float = _SECONDS) -> None:  # type: ignore[no-untyped-def]
-    """Wait for something; fails with the end of the log."""
-    deadline = time.monotonic() + seconds
-    while not holds():
-        assert time.monotonic() < deadline, log.read_text(errors="replace")[-5000:]
-        time.sleep(0.2)
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:
