@@ -60,6 +60,7 @@ from streaming.queries.running import RunningQueries
 from streaming.queries.streams import describe_jobs, stream
 from streaming.reconcile.messages import reconcile
 from streaming.schemas import REQUESTS, RETRY, WAITING_RETRIES
+from streaming.spark.connector_clients import ConnectorClients
 from streaming.spark.failures import one_line, raise_failure
 from streaming.spark.s3a import faults_named
 from streaming.spark.session import MESSAGES_PER_BATCH, ROWS_PER_BATCH, Jars, has_ended, start
@@ -273,13 +274,15 @@ def _work(
     due.start()
     read, can_end = partial(read_rows, spark, settings, service.reading), partial(tells_last, settings.pulsar)
     rescue = AnotherWay(settings, admin, service, read, can_end)
+    clients = ConnectorClients(spark)
     queries = RunningQueries(
         settings,
         admin,
-        lambda query: stream(spark, settings, query, service.process).start(),
+        lambda query: stream(spark, settings, query, service.process, clients.new(query.name)).start(),
         service.begin_again,
         Lanes(rescue, board.show, most_failures=most),
         service.reading.slow_down,
+        clients.close,
     )
     pulsar = Pulsar(admin, reader_for(settings))
     upkeep = Upkeep(

@@ -68,11 +68,9 @@ def read_rows(
     try:
         with reading.of(query, most):
             found.count()
-        rows = numbered(found).persist()
-        rows.count()
+        return kept(numbered(found))
     finally:
         found.unpersist()
-    return rows
 
 
 def rows_of(
@@ -95,6 +93,17 @@ def rows_of(
     # a Spark partition for each task
     planned = spark.createDataFrame(spark.sparkContext.parallelize(tasks, max(min(len(tasks), most_tasks), 1)), _TASK)
     return planned.mapInArrow(ReadEntries(settings), from_arrow_schema(schemas.MESSAGE))
+
+
+def kept(rows: DataFrame) -> DataFrame:
+    """Compute the rows now and keep them until unpersist; where that fails, Spark keeps nothing of them."""
+    rows = rows.persist()
+    try:
+        rows.count()
+    except BaseException:
+        rows.unpersist()
+        raise
+    return rows
 
 
 def numbered(rows: DataFrame) -> DataFrame:

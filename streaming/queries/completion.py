@@ -18,7 +18,7 @@ from streaming import schemas
 from streaming.config.settings import Settings
 from streaming.errors import ReaperError
 from streaming.ports import TopicAdmin
-from streaming.queries.another_way import numbered
+from streaming.queries.another_way import kept, numbered
 from streaming.queries.batches import Batch, unfinished
 from streaming.queries.checkpoints import location_of
 from streaming.queries.reading import Reading
@@ -111,8 +111,7 @@ class Completion:
         read = self.read(query, missing)
         try:
             lacked = read.join(delivered.select(*c.POSITION), list(c.POSITION), "left_anti")
-            rows = numbered(delivered.unionByName(lacked)).persist()
-            rows.count()
+            rows = kept(numbered(delivered.unionByName(lacked)))
         finally:
             read.unpersist()
         return Completed(rows, worked_off=stored)

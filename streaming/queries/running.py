@@ -43,7 +43,8 @@ class RunningQueries:
     """Starts queries, keeps them going, and stops them; for one thread.
 
     begin: starts a query. begin_again: tells the service that a query, by name, is started once more. lanes: those that
-    are parked. slow_down: is told the name of each query that has failed.
+    are parked. slow_down: is told the name of each query that has failed. let_go: gives back what the connector holds
+    for a query, by name, that has ended.
     most_matched: how many topics of the pattern are read. Each query is a thread and, every trigger, a handful of
     requests to brokers, and whoever may make topics could make any number of them.
     """
@@ -54,6 +55,7 @@ class RunningQueries:
     begin_again: Callable[[str], None]
     lanes: Lanes
     slow_down: Callable[[str], None] = lambda _query: None
+    let_go: Callable[[str], None] = lambda _query: None
     monotonic: Callable[[], float] = time.monotonic
     most_matched: int = 100
     _running: dict[Query, StreamingQuery] = field(default_factory=dict)
@@ -178,6 +180,7 @@ class RunningQueries:
         self._busy_since_s.pop(query, None)
         self._log_once(query.topics[0], f"is parked, and the other topics go on. Its query failed: {one_line(why)}")
         self.slow_down(query.name)
+        self.let_go(query.name)
         self.lanes.park(query, why)
 
     def _try_again(self, query: Query) -> Exception | None:
@@ -223,13 +226,19 @@ class RunningQueries:
         if self.admin.partitions(topic) is not None:
             return False
         # nobody waits for its end: it may be in the middle of its topic's last chunk
-        threading.Thread(target=_stop, args=(self._running.pop(query),), daemon=True).start()
+        stream = self._running.pop(query)
+        threading.Thread(target=self._end, args=(query, stream), name="end-query", daemon=True).start()
         del self._matched[topic]
         self.lanes.forget(query)
         for known in (self._busy_since_s, self._again_s):
             known.pop(query, None)
         self._log_once(topic, "is gone, and with it what was unread there; its receipts and its checkpoint stay")
         return True
+
+    def _end(self, query: Query, stream: StreamingQuery) -> None:
+        _stop(stream)
+        if query not in self._running:  # its topic was made anew meanwhile, and is read
+            self.let_go(query.name)
 
     def _log_once(self, topic: str, what: str, *, level: int = logging.ERROR) -> None:
         """Log this about a topic, unless it was the last thing that was logged about it."""

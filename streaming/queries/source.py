@@ -1,8 +1,7 @@
 """Reads Pulsar through the pulsar-spark connector. A comment beside each option says what it prevents."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from zlib import crc32
 
 from pyspark.sql import DataFrame, SparkSession
 
@@ -11,12 +10,15 @@ from streaming.clients import admin_settings
 from streaming.config.settings import Settings
 
 _QUEUE = "1"
-_DAY_S = 24 * 3600
 _ADMIN_PATIENCE_SECONDS = 5.0
 
 
-def read_stream(spark: SparkSession, settings: Settings, topics: Sequence[str]) -> DataFrame:
-    """Return an unstarted stream of all topics. The subscription must exist on every partition."""
+def read_stream(spark: SparkSession, settings: Settings, topics: Sequence[str], client: Mapping[str, str]) -> DataFrame:
+    """Return an unstarted stream of all topics. The subscription must exist on every partition.
+
+    client: options of its own (spark.connector_clients): queries with the same ones share a connection, and what breaks
+    it for one breaks it for all.
+    """
     pulsar = settings.pulsar
     options = {
         "service.url": pulsar.service_url,
@@ -31,9 +33,7 @@ def read_stream(spark: SparkSession, settings: Settings, topics: Sequence[str]) 
         "failOnDataLoss": "true",
         # waited for an entry that never comes, and then the batch is read another way (decision 42)
         "pollTimeoutMs": "10000",
-        # queries with the same client options share a connection, and what breaks it for one breaks it for all; this
-        # option does nothing else, for nobody reads these statistics
-        "pulsar.client.statsIntervalSeconds": str(_DAY_S + crc32(",".join(topics).encode())),
+        **client,
         # gives us raw bytes, whatever schema somebody registers on the topic; JSON mode mixes up the rows' values
         "allowDifferentTopicSchemas": "true",
         # the connector asks brokers for so many entries of each partition at once, decompresses them, and makes objects

@@ -4,7 +4,7 @@ Each topic has a query of its own so that a batch of a million requests of one t
 another waiting: the queries take turns, chunk by chunk.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 
 from pyspark.sql import DataFrame, SparkSession
@@ -16,10 +16,17 @@ from streaming.queries.source import read_stream
 
 
 def stream(
-    spark: SparkSession, settings: Settings, query: Query, process: Callable[[str, DataFrame, int], None]
+    spark: SparkSession,
+    settings: Settings,
+    query: Query,
+    process: Callable[[str, DataFrame, int], None],
+    client: Mapping[str, str],
 ) -> DataStreamWriter:
-    """Return the query, unstarted; process(query name, rows, batch id) is called for each batch."""
-    rows = read_stream(spark, settings, query.topics)
+    """Return the query, unstarted; process(query name, rows, batch id) is called for each batch.
+
+    client: what read_stream takes.
+    """
+    rows = read_stream(spark, settings, query.topics, client)
     return (
         rows.writeStream.queryName(f"ledger_deletion_{query.name}")
         .option("checkpointLocation", checkpoint_of(settings, query.name))

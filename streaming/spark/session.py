@@ -18,7 +18,7 @@ from streaming.config.load import CONF
 from streaming.config.settings import Settings
 from streaming.config.stores import is_on_s3
 from streaming.errors import ConfigError
-from streaming.spark import ivy, s3a, scratch, submitted
+from streaming.spark import connector_clients, ivy, s3a, scratch, submitted
 from streaming.spark.submitted import LOOPBACK
 
 log = logging.getLogger("ledger-reaper")
@@ -38,7 +38,7 @@ NEEDED = {
     "spark.speculation": "false",  # a second copy of a deleting task would only get in its own way
     # kept batches that go to the disk; a sender's megabytes that were compressed stay as small as they came
     "spark.rdd.compress": "true",
-    "spark.pulsar.client.cache.timeout": "87600h",  # the connector closes cached clients that are in use
+    connector_clients.TIMEOUT: connector_clients.CACHED_IN_EXECUTORS,
     "spark.sql.streaming.metricsEnabled": "true",
     "spark.metrics.namespace": "ledger_reaper",
     "spark.ui.showConsoleProgress": "false",
@@ -72,6 +72,7 @@ def start(settings: Settings, jars: Jars, *, with_streams: bool = True) -> Spark
     with _sigint_left_alone():
         spark = builder.getOrCreate()
     spark.sparkContext.setLogLevel("WARN")
+    connector_clients.keep_in_driver(spark)
     if with_streams and is_on_s3(settings.checkpoints.dir):
         _require_s3a(spark)
     return spark

@@ -27,7 +27,7 @@ _OF_BUCKET = re.compile(rf"{re.escape(_S3A)}bucket\..+\.endpoint(\.region)?")
 FIXED = {
     "spark.speculation": "Spark would run second copies of tasks that delete",
     "spark.sql.session.timeZone": "times would be read in another zone than they were written in",
-    "spark.pulsar.client.cache.timeout": "the connector would close clients that a query is using",
+    "spark.pulsar.client.cache.timeout": "the connector would close clients in use, or keep broken ones",
     "spark.sql.streaming.checkpointFileManagerClass": "a checkpoint that could not be written to S3 could go unnoticed",
     f"{_S3A}endpoint": "Spark would keep its checkpoints in another store than the one that we read them from",
     f"{_S3A}endpoint.region": "Spark would keep its checkpoints in another store than the one that we read them from",

@@ -138,6 +138,7 @@ RUN = {
     "streaming.limits.census": ("tests/integration/test_service.py", "LIMIT REACHED"),
     "streaming.queries.source": ("tests/integration/test_connector.py", '"run"'),
     "streaming.queries.streams": ("tests/integration/test_service.py", '"run"'),
+    "streaming.spark.connector_clients": ("tests/integration/test_hostile.py", 'name.startswith("reader-")'),
     "streaming.spark.signals": ("tests/integration/test_shutdown.py", "signal.SIGTERM"),
 }
 

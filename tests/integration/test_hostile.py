@@ -3,6 +3,7 @@
 Beside the odd messages there are honest requests, in the same topics. They are done, and the service goes on.
 """
 
+import json
 import os
 import signal
 from collections import Counter
@@ -13,9 +14,19 @@ from typing import Any, cast
 import pulsar
 import pytest
 
+from streaming.sandbox import topics
 from streaming.sandbox.cluster import Cluster
 from streaming.sandbox.reckoning import reckon
-from tests.integration.conftest import Deploy, Deployment, deployment, payload, read_further
+from tests.integration.conftest import (
+    Deploy,
+    Deployment,
+    deployment,
+    killed_at_the_end,
+    payload,
+    read_further,
+    stop,
+    wait_until,
+)
 from tests.integration.odd_messages import ODD, Senders, senders
 from tests.integration.raw_producer import RawProducer
 from udfs.records import Reason
@@ -87,6 +98,28 @@ def test_whatever_is_published_each_message_ends_in_one_receipt_and_honest_reque
     assert "is parked, and the other topics go on" in said
     checked = service.call("check")
     assert "PROBLEM" not in checked
+
+
+def test_a_query_that_failed_leaves_no_reader_that_connects_again_and_again(
+    service: Deployment, send: Senders, cluster: Cluster, tmp_path: Path
+) -> None:
+    first = service.settings.topics.requests[0]
+    partitions = [f"{first}-partition-{number}" for number in range(2)]
+    log = tmp_path / "run.log"
+
+    def readers() -> list[str]:
+        stats = (json.loads(topics.admin(cluster, "GET", f"{each.replace('://', '/')}/stats")) for each in partitions)
+        return [name for each in stats for name in each["subscriptions"] if name.startswith("reader-")]
+
+    with killed_at_the_end(service.start("run", log=log)) as running:
+        for _ in range(3):  # each fails the query once, while it reads both partitions
+            publish(send, partitions[0], *["honest"] * 5, "event_time_2_to_62", *["honest"] * 5)
+            publish(send, partitions[1], *["honest"] * 5)
+            before = service.outcomes().total()
+            wait_until(lambda: service.outcomes().total() >= before + 16, running, log)  # noqa: B023
+        assert "is parked, and the other topics go on" in log.read_text()
+        wait_until(lambda: not readers(), running, log, seconds=60)
+        stop(running)
 
 
 @pytest.mark.long

@@ -214,6 +214,18 @@ def test_many_requests_in_few_entries_may_take_their_time_and_one_entry_may_not(
     assert allowed_seconds(1, 100, "spark://head:7077") >= 180, "a host may be silent, or its executor not begun yet"
 
 
+def test_of_rows_that_cannot_be_computed_spark_keeps_nothing(spark: SparkSession) -> None:
+    held = spark._jsparkSession.sharedState().cacheManager()  # type: ignore[attr-defined]
+    spark.catalog.clearCache()
+    rows = another_way.kept(spark.range(3))
+    assert not held.isEmpty()
+    rows.unpersist()
+    assert held.isEmpty()
+    with pytest.raises(Exception, match="no such thing"):
+        another_way.kept(spark.sql("SELECT raise_error('no such thing') AS x"))
+    assert held.isEmpty()
+
+
 def test_while_entries_are_read_another_way_nobody_waits_to_let_go_of_what_he_kept(spark: SparkSession) -> None:
     with serving(Partition({(7, 0): entry(b"x"), (7, 1): None}, (7, 1))) as partition:  # waited for, for seconds
         base = load(None)

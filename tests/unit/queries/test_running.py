@@ -1,6 +1,7 @@
 """Queries that are begun again, taken up and ended while the service runs; Pulsar is in memory, queries of paper."""
 
 import json
+import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -74,6 +75,7 @@ class World:
         self.subscribed = asked_of(admin, "ensure_subscription")
         self.streams: dict[str, list[PaperStream]] = {}
         self.again: list[str] = []
+        self.let_go: list[str] = []
         self.rescues: list[str] = []
         self.shown: dict[str, ParkedLane] = {}
         self.rescued: Rescued | Exception = Rescued(has_news=False)
@@ -85,6 +87,7 @@ class World:
             self._begin,
             self.again.append,
             self.lanes,
+            let_go=self.let_go.append,
             monotonic=lambda: self.now_s,
             most_matched=most_matched,
         )
@@ -180,6 +183,7 @@ def test_a_query_that_fails_of_anything_else_is_parked_rescued_and_begun_again_a
     world.streams[ACMES][-1].fail(Exception("a bug\n=== Streaming Query ===\nplan"))
     assert world.check_once() == {}
     assert world.shown == {name: ParkedLane(ACMES, f"query {name} failed: a bug", 5, failures=1)}
+    assert world.let_go == [name]
     assert f"{ACMES} is parked, and the other topics go on. Its query failed: query {name} failed: a bug" in caplog.text
     assert world.check_once() == {}
     assert world.check_once() == {}
@@ -322,6 +326,10 @@ def test_a_topic_that_has_gone_is_said_to_be_and_ends_nothing_else(
     assert world.check_once() == {}  # noticed by its query
     assert world.check_once(60) == {}  # and by looking
     assert not world.queries.matched
+    for thread in threading.enumerate():
+        if thread.name == "end-query":
+            thread.join(10)
+    assert len(world.let_go) == 2
     assert [query.topics[0] for query in world.queries.running] == [FIRST, settings.topics.retry]
     for topic in (ACMES, RIVALS):
         assert f"{topic} is gone, and with it what was unread there" in caplog.text

@@ -1,0 +1,78 @@
+"""Pulsar clients that the connector keeps in this JVM: one for each start of a query, closed once that has ended.
+
+1. The connector closes its readers only behind a batch that it has read to its end. Each that a failed batch leaves
+   behind connects again, at once and for ever, to the entry that broke its connection, and breaks it for all readers of
+   its client: so a topic that failed a few times could never be read by the connector again.
+2. Clients are told apart by an option that changes nothing (queries/source.py), for the connector keeps one client for
+   each set of options.
+3. In executors of their own, the clients that nobody asks for are closed after CACHED_IN_EXECUTORS.
+"""
+
+import contextlib
+import itertools
+import logging
+import threading
+from dataclasses import dataclass, field
+from typing import Any
+
+from py4j.protocol import Py4JError
+from pyspark.sql import SparkSession
+
+log = logging.getLogger("ledger-reaper")
+
+TIMEOUT = "spark.pulsar.client.cache.timeout"
+CACHED_IN_EXECUTORS = "1h"
+_CACHED_IN_DRIVER = "87600h"  # the driver asks once, and uses its client as long as the query runs
+_OPTION = "statsIntervalSeconds"
+_DAY_S = 24 * 3600
+_CACHE = "org.apache.spark.sql.pulsar.CachedPulsarClient$"
+
+
+def keep_in_driver(spark: SparkSession) -> None:
+    """Have this JVM keep the connector's clients until they are closed; executors were told otherwise already."""
+    _jvm(spark).org.apache.spark.SparkEnv.get().conf().set(TIMEOUT, _CACHED_IN_DRIVER)
+
+
+@dataclass(slots=True)
+class ConnectorClients:
+    """One per service. Threads may share it."""
+
+    spark: SparkSession
+    _numbers: "itertools.count[int]" = field(default_factory=lambda: itertools.count(_DAY_S))
+    _open: dict[str, int] = field(default_factory=dict)
+    _guard: threading.Lock = field(default_factory=threading.Lock)
+
+    def new(self, query: str) -> dict[str, str]:
+        """Return options that give a query, by name, a client of its own; its former one is closed."""
+        self.close(query)
+        with self._guard:
+            number = self._open[query] = next(self._numbers)
+        return {f"pulsar.client.{_OPTION}": str(number)}
+
+    def close(self, query: str) -> None:
+        """Close the client of a query that has ended, by name, in a thread: the broker may be slow at it."""
+        with self._guard:
+            number = self._open.pop(query, None)
+        if number is not None:
+            threading.Thread(target=self._close, args=(number,), name="close-client", daemon=True).start()
+
+    def _close(self, number: int) -> None:
+        with contextlib.suppress(Py4JError, OSError):  # the JVM has ended, and its clients with it
+            for key in _clients(self.spark).asMap().keySet().toArray():
+                if f"({_OPTION},{number})" in key.toString():
+                    _clients(self.spark).invalidate(key)
+
+
+def _clients(spark: SparkSession) -> Any:
+    """The connector's own cache: it has no method that closes the client of some options."""
+    jvm = _jvm(spark)
+    gateway: Any = spark.sparkContext._gateway
+    none = gateway.new_array(jvm.java.lang.Object, 0)
+    kept = jvm.java.lang.Class.forName(_CACHE, True, jvm.java.lang.Thread.currentThread().getContextClassLoader())
+    method = kept.getDeclaredMethod("guavaCache", gateway.new_array(jvm.java.lang.Class, 0))
+    method.setAccessible(True)
+    return method.invoke(kept.getField("MODULE$").get(None), none)
+
+
+def _jvm(spark: SparkSession) -> Any:
+    return spark.sparkContext._jvm
