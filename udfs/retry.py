@@ -4,6 +4,8 @@ Anybody who can publish can write these properties. So nonsense in them counts a
 counts as the largest that can't hold a query up or overflow a counter.
 """
 
+import base64
+import json
 from collections.abc import Mapping
 
 from udfs.records import Rejection
@@ -21,6 +23,8 @@ ORIGIN_MESSAGE_IDY_TIME = "ORIGIN_MESSAGE_IDY_TIME"
 REASON = "REASON"
 # Our own: <receipts table>/<sequence id>. By it we recognise a copy when the broker has forgotten its producer.
 COPY_ID = "COPY_ID"
+# On a copy whose key is not the original's, but that one's bytes in base64.
+BASE64_KEY = "BASE64_KEY"
 # On a copy that holds less than the original payload, mostly its beginning: how many bytes the original had.
 CUT_FROM = "CUT_FROM"
 
@@ -34,6 +38,9 @@ DEFAULT_MESSAGE_BYTES = 5 * 1024 * 1024
 # What we write about a copy, without the payload, has at most half as many bytes.
 LEAST_MESSAGE_BYTES = 16 * 1024
 MAX_ABOUT_BYTES = 256 * 1024
+# Behind an open transaction we get a copy from the admin API only, its key and properties as HTTP headers. Nobody can
+# read an answer whose headers are larger than 64 KiB, or hold a control character.
+MAX_SHOWN_BYTES = 32 * 1024
 MAX_PROPERTY_BYTES = 4096
 CUT_BYTES = 64 * 1024
 # The producer's name, times, ids, COPY_ID, and what stands around each property.
@@ -96,19 +103,28 @@ def dead_letter_properties(
 
 
 def fitting(
-    payload: bytes, key: bytes, properties: Mapping[str, str], most_bytes: int = DEFAULT_MESSAGE_BYTES
+    payload: bytes,
+    key: bytes,
+    properties: Mapping[str, str],
+    most_bytes: int = DEFAULT_MESSAGE_BYTES,
+    *,
+    most_shown: int | None = None,
 ) -> tuple[bytes, bytes, dict[str, str]]:
     """Cut a copy down to what its broker stores: an original may have got in compressed, and be larger than that.
 
-    most_bytes: what the broker takes in all; from LEAST_MESSAGE_BYTES on, every copy can be made to fit. The key and
-    others' properties are dropped whole: half a property would mean something else. Of a request that is too long, what
-    we do not read is left out. Any other payload is cut, so that nothing of a request is lost unless the request itself
-    is longer than the broker takes. CUT_FROM says how many bytes there were.
+    most_bytes: what the broker takes in all; from LEAST_MESSAGE_BYTES on, every copy can be made to fit. most_shown:
+    how many bytes key and properties may have as the admin API shows them. The key and others' properties are dropped
+    whole: half a property would mean something else. A key that is no plain text becomes base64 (BASE64_KEY), so that
+    every copy can be shown. Of a request that is too long, what we do not read is left out. Any other payload is cut,
+    so that nothing of a request is lost unless the request itself is longer than the broker takes. CUT_FROM says how
+    many bytes there were.
     """
     kept = dict(properties)
-    if says_too_much(key, kept) or _stored_about(key, kept) > most_bytes // 2:
+    if not _is_plain(key):
+        key, kept = base64.b64encode(key), kept | {BASE64_KEY: "true"}
+    if says_too_much(key, kept) or _is_too_much(key, kept, most_bytes, most_shown):
         key, kept = b"", kept_of(kept)
-    if _stored_about(key, kept) > most_bytes // 2:
+    if _is_too_much(key, kept, most_bytes, most_shown):
         kept |= {REASON: kept[REASON][:_SHORT_REASON_LENGTH]} if REASON in kept else {}
         kept = {name: value for name, value in kept.items() if _is_needed(name, value)}
     room = max(0, min(MAX_PAYLOAD_BYTES, most_bytes - _stored_about(key, kept) - _CUT_FROM_BYTES))
@@ -126,6 +142,17 @@ def says_too_much(key: bytes, properties: Mapping[str, str]) -> bool:
 def kept_of(properties: Mapping[str, str]) -> dict[str, str]:
     """Return what stays of the properties of a message that says too much about itself."""
     return {name: value for name, value in properties.items() if name in KEPT and _size(value) <= MAX_PROPERTY_BYTES}
+
+
+def _is_plain(key: bytes) -> bool:
+    """Whether a key can be an HTTP header as it is: printable ASCII, and no space at its ends."""
+    return key.isascii() and key.decode("ascii").isprintable() and key == key.strip()
+
+
+def _is_too_much(key: bytes, properties: Mapping[str, str], most_bytes: int, most_shown: int | None) -> bool:
+    if _stored_about(key, properties) > most_bytes // 2:
+        return True
+    return most_shown is not None and len(key) + len(json.dumps(dict(properties))) > most_shown
 
 
 def _is_needed(name: str, value: str) -> bool:

@@ -24,7 +24,7 @@ from streaming.config.sections import PulsarSettings
 from streaming.config.settings import Settings
 from streaming.errors import ReaperError
 from udfs import columns as c
-from udfs.retry import COPY_ID, DEFAULT_MESSAGE_BYTES, fitting
+from udfs.retry import COPY_ID, DEFAULT_MESSAGE_BYTES, MAX_SHOWN_BYTES, fitting
 
 MAX_ROWS_PER_CHUNK = 1 << 20
 MAX_CHUNK = (1 << 63) // MAX_ROWS_PER_CHUNK - 1
@@ -60,7 +60,12 @@ class PulsarCopies:
             .sortWithinPartitions(c.TARGET, c.TARGET_PARTITION, *c.POSITION)
             .foreachPartition(
                 _Publisher(
-                    self.settings.pulsar, table_id, self._producer_prefix(table_id), dict(stored), self._limits()
+                    self.settings.pulsar,
+                    table_id,
+                    self._producer_prefix(table_id),
+                    dict(stored),
+                    self._limits(),
+                    self.settings.topics.retry,
                 )
             )
         )
@@ -116,12 +121,13 @@ class _Publisher:
     producer_prefix: str
     stored: Mapping[str, int]
     limits: Mapping[str, int] = field(default_factory=dict)
+    retry_topic: str = ""
 
     def __call__(self, rows: Iterable[Row]) -> None:
         for (topic, number), group in groupby(rows, key=lambda row: (row[c.TARGET], row[c.TARGET_PARTITION])):
             partition = _partition(topic, number)
             most_bytes = self._most_bytes(topic, partition)
-            copies = self._copies(partition, group, most_bytes)
+            copies = self._copies(partition, group, most_bytes, self._most_shown(topic))
             publish(self.settings, partition, f"{self.producer_prefix}-{number}", copies)
 
     def _most_bytes(self, topic: str, partition: str) -> int:
@@ -130,7 +136,17 @@ class _Publisher:
         """
         return min(largest_message(self.settings, partition), self.limits.get(topic) or DEFAULT_MESSAGE_BYTES)
 
-    def _copies(self, partition: str, rows: Iterator[Any], most_bytes: int = DEFAULT_MESSAGE_BYTES) -> Iterator[Copy]:
+    def _most_shown(self, topic: str) -> int | None:
+        """What is put off has to be read again, whatever others write into RETRY before it."""
+        return MAX_SHOWN_BYTES if topic == self.retry_topic else None
+
+    def _copies(
+        self,
+        partition: str,
+        rows: Iterator[Any],
+        most_bytes: int = DEFAULT_MESSAGE_BYTES,
+        most_shown: int | None = None,
+    ) -> Iterator[Copy]:
         last = self.stored.get(partition, 0)
         for place, row in enumerate(rows):
             this = sequence_id(row[c.CHUNK], place)
@@ -141,5 +157,6 @@ class _Publisher:
                 bytes(row[c.MESSAGE_KEY] or b""),
                 row[c.MESSAGE_PROPERTIES] or {},
                 most_bytes,
+                most_shown=most_shown,
             )
             yield Copy(this, key, payload, properties | {COPY_ID: f"{self.table_id}/{this}"}, row[c.DELAY_MS] or 0)

@@ -14,6 +14,7 @@ from typing import Any, cast
 import pulsar
 import pytest
 
+from streaming.clients import admin_for
 from streaming.sandbox import topics
 from streaming.sandbox.cluster import Cluster
 from streaming.sandbox.reckoning import reckon
@@ -22,6 +23,7 @@ from tests.integration.conftest import (
     Deployment,
     deployment,
     killed_at_the_end,
+    new_topic,
     payload,
     read_further,
     stop,
@@ -29,6 +31,7 @@ from tests.integration.conftest import (
 )
 from tests.integration.odd_messages import ODD, Senders, senders
 from tests.integration.raw_producer import RawProducer
+from tests.pulsar_fields import key_value
 from udfs.records import Reason
 
 pytestmark = [pytest.mark.cluster]
@@ -175,3 +178,29 @@ def test_transactions_and_what_is_worst_to_read_keep_nothing_behind_them_waiting
     assert (found.open, found.wrong) == (0, [])
     assert service.call("backlog", "--json")
     assert "PROBLEM" not in service.call("check")
+
+
+@pytest.mark.long
+def test_what_is_put_off_is_found_again_behind_an_open_transaction_whatever_it_says_of_itself(
+    transactional: Cluster, tmp_path: Path
+) -> None:
+    service = deployment(transactional, tmp_path)
+    (first,), retry = read_further(service), service.settings.topics.retry
+    owner = new_topic("odd-key")
+    topics.fill(transactional, owner, 2, ["s"])
+    in_use = topics.data_ledgers(transactional, owner)[0]
+    about = [key_value("a", "\x01" * 8_000), key_value("b", "x" * 50_000)]
+    with senders(service.settings.pulsar.service_url) as send:
+        send.raw.send(f"{first}-partition-0", payload(owner, in_use), partition_key="\x00\ufffd")
+        send.raw.send(f"{first}-partition-1", payload(owner, in_use), partition_key="k", properties=about)
+        with admin_for(service.settings) as admin:
+            partitions = admin.partitions(retry) or 0
+        for number in range(partitions):
+            publish(send, f"{retry}-partition-{number}", "open_and_no_coordinator_knows")
+
+    said = service.run("run", "--until-idle", seconds=300)
+
+    expected = dead(Reason.IN_USE, Reason.IN_USE, *[Reason.OPEN_TRANSACTION] * partitions)
+    assert (partitions > 0, service.outcomes()) == (True, expected), said[-4000:]
+    found = reckon(service.settings)
+    assert (found.open, found.wrong) == (0, [])

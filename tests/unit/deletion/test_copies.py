@@ -1,5 +1,6 @@
 """Copies for RETRY and DLQ as they are sent: none that is stored already, and each so that a broker stores it."""
 
+import base64
 from typing import Any
 
 import pytest
@@ -16,7 +17,7 @@ from streaming.deletion.copies import (
 )
 from streaming.errors import ReaperError
 from udfs import columns as c
-from udfs.retry import COPY_ID, CUT_BYTES, CUT_FROM, REAL_TOPIC, REASON
+from udfs.retry import BASE64_KEY, COPY_ID, CUT_BYTES, CUT_FROM, MAX_SHOWN_BYTES, REAL_TOPIC, REASON
 
 SETTINGS = load(None).pulsar
 PUBLISHER = _Publisher(SETTINGS, "T", "p", {})
@@ -94,6 +95,25 @@ def test_a_copy_that_no_broker_would_store_is_made_to_fit() -> None:
     (copy,) = PUBLISHER._copies("p", iter([row]))
     assert copy.properties == {REASON: "NOT_JSON", CUT_FROM: str(8 << 20), COPY_ID: f"T/{copy.sequence_id}"}
     assert (copy.key, copy.payload) == (b"", bytes(CUT_BYTES))
+
+
+@pytest.mark.parametrize("key", [b"\x00\xff", b"a\nb", "ä".encode(), b" k", b"k\x7f"])
+def test_a_key_that_could_not_be_shown_becomes_base64(key: bytes) -> None:
+    (copy,) = PUBLISHER._copies("p", iter([row_of(**{c.MESSAGE_KEY: key})]))
+    assert (base64.b64decode(copy.key or b""), copy.properties[BASE64_KEY]) == (key, "true")
+    (again,) = PUBLISHER._copies("p", iter([row_of(**{c.MESSAGE_KEY: copy.key})]))
+    assert again.key == copy.key
+
+
+@pytest.mark.parametrize("value", ["x" * MAX_SHOWN_BYTES, "\x01" * (MAX_SHOWN_BYTES // 6)])
+def test_what_is_put_off_says_so_little_about_itself_that_it_can_be_shown(value: str) -> None:
+    about = {"foreign": value, REAL_TOPIC: "t", REASON: "r"}
+    publisher = _Publisher(SETTINGS, "T", "p", {}, retry_topic="RETRY")
+    row = row_of(**{c.MESSAGE_PROPERTIES: about})
+    (put_off,) = publisher._copies("RETRY-0", iter([row]), most_shown=publisher._most_shown("RETRY"))
+    assert (put_off.key, put_off.properties.keys()) == (b"", {REAL_TOPIC, REASON, COPY_ID})
+    (dead,) = publisher._copies("DLQ", iter([row]), most_shown=publisher._most_shown("DLQ"))
+    assert (dead.key, dead.properties.items() >= about.items()) == (b"k", True)
 
 
 def test_a_copy_that_fits_goes_as_it_is() -> None:
