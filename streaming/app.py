@@ -283,6 +283,7 @@ def _work(
         Lanes(rescue, board.show, most_failures=most),
         service.reading.slow_down,
         clients.close,
+        can_end,
     )
     pulsar = Pulsar(admin, reader_for(settings))
     upkeep = Upkeep(

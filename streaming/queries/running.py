@@ -8,6 +8,8 @@
 3. A topic that a checkpoint has read and no query reads now is named in the log.
 4. A query that ends for any other reason is parked, and the others go on (lanes.py). Only what concerns safety ends the
    service.
+5. A query that can't plan its next batch, since the broker can't say what a partition's last message is, is stopped and
+   parked. The connector would wait a minute for it.
 """
 
 import contextlib
@@ -36,6 +38,14 @@ log = logging.getLogger("ledger-reaper")
 
 _LOOK_UP_S = 60.0
 _AGAIN_S = 2.0
+_PLANNING = "Getting offsets"  # so a Spark query's status begins while the connector is asked where its topic ends
+_PLANS_S = 8.0
+
+
+@dataclass(frozen=True, slots=True)
+class _Stopped:
+    thread: threading.Thread
+    why: ReaperError
 
 
 @dataclass(slots=True)
@@ -44,7 +54,7 @@ class RunningQueries:
 
     begin: starts a query. begin_again: tells the service that a query, by name, is started once more. lanes: those that
     are parked. slow_down: is told the name of each query that has failed. let_go: gives back what the connector holds
-    for a query, by name, that has ended.
+    for a query, by name, that has ended. tells_last: whether the broker can say what a partition's last message is.
     most_matched: how many topics of the pattern are read. Each query is a thread and, every trigger, a handful of
     requests to brokers, and whoever may make topics could make any number of them.
     """
@@ -56,12 +66,15 @@ class RunningQueries:
     lanes: Lanes
     slow_down: Callable[[str], None] = lambda _query: None
     let_go: Callable[[str], None] = lambda _query: None
+    tells_last: Callable[[str], bool] = lambda _partition: True
     monotonic: Callable[[], float] = time.monotonic
     most_matched: int = 100
     _running: dict[Query, StreamingQuery] = field(default_factory=dict)
     _matched: dict[str, Query] = field(default_factory=dict)
     _busy_since_s: dict[Query, float] = field(default_factory=dict)
     _again_s: dict[Query, float] = field(default_factory=dict)
+    _plans_since_s: dict[Query, float] = field(default_factory=dict)
+    _stopped: dict[Query, "_Stopped"] = field(default_factory=dict)
     _looked_up_s: float = 0
     _logged: dict[str, str] = field(default_factory=dict)
     _stopping: list[threading.Thread] = field(default_factory=list)
@@ -92,10 +105,10 @@ class RunningQueries:
             if self.lanes.rests(query):
                 if (failure := self._try_again(query)) is not None:
                     failed[query] = failure
-            elif not stream.isActive:
-                self._ended(query, stream.exception() or RuntimeError("it ended without a word"))
-            elif stream.lastProgress is not None:
-                self._got_on(query)
+            elif query in self._stopped:
+                self._await_end(query)
+            else:
+                self._look_after(query, stream)
         return failed
 
     def look_up(self) -> bool:
@@ -154,6 +167,41 @@ class RunningQueries:
         log.info("reading %s, which matches topics.requests_pattern", topic)
         return True
 
+    def _look_after(self, query: Query, stream: StreamingQuery) -> None:
+        if not stream.isActive:
+            self._ended(query, stream.exception() or RuntimeError("it ended without a word"))
+            return
+        if stream.lastProgress is not None:
+            self._got_on(query)
+        self._stop_if_it_cannot_plan(query, stream)
+
+    def _await_end(self, query: Query) -> None:
+        """Wait for the thread of a query that we stop: it may run on, and a rescue must not run beside it."""
+        if not self._stopped[query].thread.is_alive():
+            self._ended(query, self._stopped.pop(query).why)
+
+    def _stop_if_it_cannot_plan(self, query: Query, stream: StreamingQuery) -> None:
+        """Stop a query that seems to have planned for long, if we see why; nobody waits for its end here."""
+        now_s = self.monotonic()
+        if not str(stream.status["message"]).startswith(_PLANNING):
+            self._plans_since_s[query] = now_s
+        elif now_s - self._plans_since_s.setdefault(query, now_s) >= _PLANS_S:
+            self._plans_since_s[query] = now_s
+            if (partition := self._untold(query)) is not None:
+                why = f"no batch can be planned: the broker can't say what the last message of {partition} is"
+                thread = threading.Thread(target=_stop, args=(stream,), name="stop-query", daemon=True)
+                self._stopped[query] = _Stopped(thread, ReaperError(why))
+                thread.start()
+
+    def _untold(self, query: Query) -> str | None:
+        """Return a partition whose broker can't say what its last message is; None also where nobody answers at all."""
+        with contextlib.suppress(ReaperError):
+            for topic in query.topics:
+                for number in range(self.admin.partitions(topic) or 0):
+                    if not self.tells_last(partition := f"{topic}-partition-{number}"):
+                        return partition
+        return None
+
     def _got_on(self, query: Query) -> None:
         was_held = self._busy_since_s.pop(query, None) is not None
         if self.lanes.recover(query) or was_held:
@@ -166,6 +214,7 @@ class RunningQueries:
         concerned, whoever met that has ended it already (deletion.outages).
         """
         ours = error_of(query.name, why)
+        self._plans_since_s.pop(query, None)
         if query in self._matched.values():
             with _try_again_later(f"{query.topics[0]} not looked at"):
                 if self._end_if_gone(query):
@@ -230,7 +279,8 @@ class RunningQueries:
         threading.Thread(target=self._end, args=(query, stream), name="end-query", daemon=True).start()
         del self._matched[topic]
         self.lanes.forget(query)
-        for known in (self._busy_since_s, self._again_s):
+        self._stopped.pop(query, None)
+        for known in (self._busy_since_s, self._again_s, self._plans_since_s):
             known.pop(query, None)
         self._log_once(topic, "is gone, and with it what was unread there; its receipts and its checkpoint stay")
         return True

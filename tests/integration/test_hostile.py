@@ -103,7 +103,7 @@ def test_whatever_is_published_each_message_ends_in_one_receipt_and_honest_reque
     assert "PROBLEM" not in checked
 
 
-def test_a_query_that_failed_leaves_no_reader_that_connects_again_and_again(
+def test_a_query_that_failed_leaves_no_reader_behind_and_one_that_cannot_plan_is_stopped(
     service: Deployment, send: Senders, cluster: Cluster, tmp_path: Path
 ) -> None:
     first = service.settings.topics.requests[0]
@@ -122,6 +122,11 @@ def test_a_query_that_failed_leaves_no_reader_that_connects_again_and_again(
             wait_until(lambda: service.outcomes().total() >= before + 16, running, log)  # noqa: B023
         assert "is parked, and the other topics go on" in log.read_text()
         wait_until(lambda: not readers(), running, log, seconds=60)
+        wait_until(lambda: f"{first} is read again" in log.read_text(), running, log)
+        before = service.outcomes().total()
+        publish(send, partitions[1], "honest", "metadata_is_garbage")
+        wait_until(lambda: service.outcomes().total() == before + 2, running, log)
+        assert f"the broker can't say what the last message of {partitions[1]} is" in log.read_text()
         stop(running)
 
 

@@ -56,6 +56,7 @@ class Stream:
     isActive: bool = True  # noqa: N815  Spark's name
     lastProgress: object = None  # noqa: N815
     failure: Exception | None = None
+    status: Mapping[str, str] = field(default_factory=lambda: {"message": "Waiting for next trigger"})
 
     def exception(self) -> Exception | None:
         return self.failure

@@ -57,6 +57,9 @@ class PaperStream:
         self.isActive = True
         self.lastProgress: object = None
         self.failure: Exception | None = None
+        self.status = {"message": "Waiting for next trigger"}
+        self.may_end = threading.Event()
+        self.may_end.set()
 
     def fail(self, why: Exception) -> None:
         self.isActive, self.failure = False, why
@@ -65,7 +68,9 @@ class PaperStream:
         return self.failure
 
     def stop(self) -> None:
+        """As Spark's: the query counts as ended before its thread has ended."""
         self.isActive = False
+        self.may_end.wait(10)
 
 
 class World:
@@ -76,6 +81,7 @@ class World:
         self.streams: dict[str, list[PaperStream]] = {}
         self.again: list[str] = []
         self.let_go: list[str] = []
+        self.untold: set[str] = set()
         self.rescues: list[str] = []
         self.shown: dict[str, ParkedLane] = {}
         self.rescued: Rescued | Exception = Rescued(has_news=False)
@@ -88,6 +94,7 @@ class World:
             self.again.append,
             self.lanes,
             let_go=self.let_go.append,
+            tells_last=lambda partition: partition not in self.untold,
             monotonic=lambda: self.now_s,
             most_matched=most_matched,
         )
@@ -194,6 +201,44 @@ def test_a_query_that_fails_of_anything_else_is_parked_rescued_and_begun_again_a
     assert world.check_once() == {}
     assert world.shown == {}
     assert f"{ACMES} is read again" in caplog.text
+
+
+def test_a_query_that_cannot_plan_is_stopped_and_rescued_once_its_thread_has_ended(
+    make: Callable[..., World], caplog: pytest.LogCaptureFixture
+) -> None:
+    world = make(ACMES)
+    stream = world.streams[ACMES][-1]
+    world.untold = {f"{ACMES}-partition-3"}
+    stream.status = {"message": "Getting offsets from PulsarSource[...]"}
+    stream.may_end.clear()
+    for _ in range(16):
+        assert world.check_once() == {}
+    assert stream.isActive, "the connector has eight seconds"
+    for _ in range(3):
+        world.check_once()
+    assert (stream.isActive, world.shown, world.rescues) == (False, {}, [])
+    stream.may_end.set()
+    for thread in threading.enumerate():
+        if thread.name == "stop-query":
+            thread.join(10)
+    for _ in range(2):
+        world.check_once()
+    assert world.rescues == [ACMES]
+    assert f"the broker can't say what the last message of {ACMES}-partition-3 is" in caplog.text
+    for _ in range(60):
+        world.streams[FIRST][-1].status = stream.status
+        world.check_once()
+    assert world.streams[FIRST][-1].isActive, "it plans for long, and its broker tells all"
+
+
+def test_a_query_that_plans_now_and_then_is_not_asked_about(make: Callable[..., World]) -> None:
+    world = make(ACMES)
+    stream = world.streams[ACMES][-1]
+    world.untold = {f"{ACMES}-partition-0"}
+    for number in range(100):
+        stream.status = {"message": "Getting offsets from x" if number % 15 else "Waiting for next trigger"}
+        world.check_once()
+    assert stream.isActive
 
 
 def test_a_rescue_that_finds_something_unsafe_ends_the_service(make: Callable[..., World]) -> None:
