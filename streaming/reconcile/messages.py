@@ -12,7 +12,7 @@ miss one between two places and call it a gap. A topic that we can't look at is 
 """
 
 import contextlib
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from streaming.config.settings import Settings
@@ -281,7 +281,17 @@ class _Look:
             published_ms = message.publish_ms or published_ms
             if here in wanted and not is_known and published_ms >= oldest_ms:
                 wanted.discard(here)
-                yield here
+                if self._holds_other(partition, here, messages):
+                    yield here
+
+    def _holds_other(self, partition: str, here: Position, messages: Container[tuple[int, int, int]]) -> bool:
+        """Whether an entry, read by itself, holds a message that is not among these.
+
+        Of many entries that the broker sends to nobody we ask for a few only, and the others count as messages, markers
+        among them (adapters.pulsar.entries).
+        """
+        found = self._pulsar.reader.read({partition: here}, after={partition: (here[0], here[1] - 1)})
+        return any((*here, message.batch_index) not in messages for message in found)
 
 
 class _FailedLooks:

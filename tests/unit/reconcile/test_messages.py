@@ -1,7 +1,7 @@
 """Accounts by position: what was read has a receipt or waits, to the entry, and a gap is found wherever it is."""
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 import pytest
@@ -27,6 +27,7 @@ from streaming.reconcile.messages import (
 from streaming.schemas import REQUESTS
 from tests.unit.reconcile.rows import SOURCE, write_rows
 from udfs.entry_ranges import Span
+from udfs.formats.internal_stats import Position
 
 
 @pytest.mark.parametrize(
@@ -202,6 +203,27 @@ def test_a_message_whose_age_nobody_can_tell_is_as_old_as_the_one_before_it(sett
     assert [one.missing for one in reconcile(settings, Pulsar(topics, topics), 2 * young_ms - 1).partitions] == [
         ((5, 1), (5, 2), (5, 3))
     ]
+
+
+def test_what_is_a_message_only_where_many_entries_are_read_is_no_gap(settings: Settings) -> None:
+    topic = settings.topics.requests[0]
+    partition = f"{topic}-partition-0"
+    write_rows(Path(settings.state.dir), "receipts", [(5, 0, -1)], source=partition)
+    _commit(settings, partition, 5, 2)
+    topics = _stored({topic: [(5, 3)]})
+
+    class Reader:
+        """Tells of (5, 1), a marker, that it was not shown, unless it is asked for that entry alone."""
+
+        def read(
+            self, last: Mapping[str, Position], *, after: Mapping[str, Position] | None = None
+        ) -> Iterator[StoredMessage]:
+            is_alone = after == {partition: (5, last[partition][1] - 1)}
+            for entry in range((after or {}).get(partition, (5, -1))[1] + 1, last[partition][1] + 1):
+                if entry != 1 or not is_alone:
+                    yield StoredMessage(partition, 5, entry, -1, 1, "", b"", {})
+
+    assert [one.missing for one in reconcile(settings, Pulsar(topics, Reader()), 0).partitions] == [((5, 2),)]
 
 
 def _moved(partition: str) -> Callable[[str, Sequence[str]], None]:
