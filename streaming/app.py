@@ -60,6 +60,7 @@ from streaming.queries.running import RunningQueries
 from streaming.queries.streams import describe_jobs, stream
 from streaming.reconcile.messages import reconcile
 from streaming.schemas import REQUESTS, RETRY, WAITING_RETRIES
+from streaming.spark import classes
 from streaming.spark.failures import one_line, raise_failure
 from streaming.spark.s3a import faults_named
 from streaming.spark.session import MESSAGES_PER_BATCH, ROWS_PER_BATCH, Jars, has_ended, start
@@ -111,7 +112,7 @@ def _run(settings: Settings, jars: Callable[[], Jars], stop: threading.Event, *,
         try:
             who = Identity(instance.rules, instance.secret, retry_partitions, dead_letter_partitions)
             service = _service(spark, settings, instance, who, stop)
-            with jvm_signals(partial(_on_signal, stop)):
+            with jvm_signals(partial(_on_signal, stop)), classes.kept():
                 try:
                     service.outbox.publish_again()
                 except StopRequestedError:

@@ -6,7 +6,7 @@ import os
 import signal
 import sys
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, MutableMapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -18,10 +18,12 @@ from streaming.config.load import CONF
 from streaming.config.settings import Settings
 from streaming.config.stores import is_on_s3
 from streaming.errors import ConfigError
-from streaming.spark import ivy, s3a, scratch, submitted
+from streaming.spark import classes, ivy, s3a, scratch, submitted
 from streaming.spark.submitted import LOOPBACK
 
 log = logging.getLogger("ledger-reaper")
+
+_CLASS_PATH = "SPARK_DIST_CLASSPATH"  # Spark puts this at the end of the class path
 
 # Rows that the JVM hands to Python at once.
 ROWS_PER_BATCH = "spark.sql.execution.arrow.maxRecordsPerBatch"
@@ -65,7 +67,7 @@ def start(settings: Settings, jars: Jars, *, with_streams: bool = True) -> Spark
     if submitted.is_submitted():
         conf = submitted.completed(needed | submitted.chosen(settings.spark, os.environ), submitted.given())
     else:
-        conf = needed | _own_conf(settings, jars)
+        conf = needed | _own_conf(settings, jars, with_streams=with_streams)
     builder = SparkSession.builder.appName(f"ledger-reaper {settings.service.name}")
     for key, value in conf.items():
         builder = builder.config(key, value)
@@ -83,7 +85,7 @@ def has_ended(spark: SparkSession) -> bool:
     return context is None or bool(context.sc().isStopped())
 
 
-def _own_conf(settings: Settings, jars: Jars) -> dict[str, str]:
+def _own_conf(settings: Settings, jars: Jars, *, with_streams: bool) -> dict[str, str]:
     """What a JVM of our own is started with. Raises ConfigError for a master whose workers are on other machines."""
     if not submitted.is_local(settings.spark.master):
         raise ConfigError(
@@ -99,6 +101,7 @@ def _own_conf(settings: Settings, jars: Jars) -> dict[str, str]:
         f'"-Djava.io.tmpdir={local_dir}"',
         "-XX:-UsePerfData",
         settings.spark.java_options,
+        *(classes.options(settings.spark, (*jars.everywhere, *jars.driver), local_dir) if with_streams else ()),
     )
     submitted.listen_on(settings.spark.ui_address, os.environ)
     conf = {
@@ -111,12 +114,28 @@ def _own_conf(settings: Settings, jars: Jars) -> dict[str, str]:
         "spark.driver.host": LOOPBACK,
         "spark.driver.bindAddress": LOOPBACK,
     }
-    if jars.everywhere:
+    if is_one_process(settings.spark.master):
+        load_with_spark(jars.everywhere, os.environ)
+    elif jars.everywhere:
         conf["spark.jars"] = ",".join(str(jar) for jar in jars.everywhere)
     if jars.driver:
         conf["spark.driver.extraClassPath"] = ":".join(str(jar) for jar in jars.driver)
         s3a.name_profiles_for_java()
     return conf
+
+
+def is_one_process(master: str) -> bool:
+    """Whether the driver's JVM has the executors inside."""
+    return submitted.is_local(master) and not master.startswith("local-cluster")
+
+
+def load_with_spark(jars: Sequence[Path], environment: MutableMapping[str, str]) -> None:
+    """Have the JVM that is started with this environment load these jars as it loads Spark's own, and behind them.
+
+    As spark.jars they would be copied twice, and no class of theirs would be in the archive.
+    """
+    there = environment.get(_CLASS_PATH, "").split(":")
+    environment[_CLASS_PATH] = ":".join(filter(None, dict.fromkeys((*there, *map(str, jars)))))
 
 
 @contextlib.contextmanager
