@@ -179,13 +179,25 @@ def jars_for(settings: Settings) -> Jars:
     return Jars() if submitted.is_submitted() else fetched_jars(settings)
 
 
+def are_jars_here(settings: Settings) -> bool:
+    """Whether fetched_jars has nothing to fetch."""
+    from streaming.spark import jars as artifacts
+
+    return artifacts.are_here(_for_checkpoints(settings))
+
+
+def _for_checkpoints(settings: Settings) -> Sequence[ivy.Artifact]:
+    from streaming.spark import jars as artifacts
+
+    return artifacts.S3A if is_on_s3(settings.checkpoints.dir) else ()
+
+
 def fetched_jars(settings: Settings, provided: Path | None = None) -> Jars:
     """The connector, and S3A for checkpoints on S3: of a folder that has them, or fetched into the user's cache."""
     from streaming.spark import jars as artifacts
 
     progress = fetches_logged()
-    on_s3 = artifacts.S3A if is_on_s3(settings.checkpoints.dir) else ()
-    driver = artifacts.found(on_s3, progress=progress, provided=provided)
+    driver = artifacts.found(_for_checkpoints(settings), progress=progress, provided=provided)
     return Jars(artifacts.jars(progress=progress, provided=provided), driver)
 
 
