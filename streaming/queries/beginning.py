@@ -1,11 +1,11 @@
-"""Spark's start, beside the rest of a start: a JVM takes seconds until it is up, and so does all else that a start asks.
+"""Spark's start, beside the rest of a start: a JVM takes seconds until it is up, and the rest takes as long.
 
 1. Spark begins in a thread, while our modules are loaded, the lock is taken, and topics are checked. A session does
    nothing by itself, and the service, which does, takes it only once it holds the lock.
 2. Then Spark reads a batch without messages, in a thread too: when the first real one comes, Python's workers are up,
    and Spark has compiled its code.
-3. Where spark-submit has started the JVM, or archives have to be fetched, Spark begins only when the service takes it: a
-   cluster's executors, or minutes of fetching, are not for a service that may be refused.
+3. Where spark-submit has started the JVM, or archives have to be fetched, Spark begins only when the service takes
+   it: a cluster's executors, or minutes of fetching, are not for a service that may be refused.
 """
 
 import contextlib

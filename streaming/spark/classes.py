@@ -77,7 +77,11 @@ def options(spark: "SparkSettings", jars: Sequence[Path], scratch: Path, cache: 
 def kept(cache: Path | None = None, after_s: float = _AFTER_S) -> Iterator[None]:
     """Have the archive made, if Spark's JVM writes its classes down: a while after the beginning, or at a clean end."""
     folder = (cache or default_cache()) / FOLDER
-    wanted = _wanted()
+    try:
+        wanted = _wanted()
+    except Exception as error:  # the JVM has ended: whoever needs it says so
+        log.debug("nobody knows of this JVM's classes: %s", error)
+        wanted = None
     if wanted is None:
         yield
         return
@@ -154,7 +158,7 @@ def _begin(folder: Path, listed: Path, command: Sequence[str]) -> bool:
             stderr=subprocess.DEVNULL,
             start_new_session=True,
         )
-    except (OSError, ValueError) as error:
+    except Exception as error:  # the service does without
         log.debug("no archive of Java classes is made: %s", error)
         return False
     log.info("an archive of Java classes is made beside this, once, for faster starts (0.2 GB in %s)", folder)

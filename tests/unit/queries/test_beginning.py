@@ -1,4 +1,4 @@
-"""What begins beside the rest of a start is ready when it is asked for, and nothing of it stays where the start fails."""
+"""What begins beside the rest of a start is there when it is asked for, and goes where the start fails."""
 
 import threading
 from dataclasses import dataclass, field
