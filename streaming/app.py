@@ -98,9 +98,7 @@ def run(settings: Settings, begun: Callable[[], SparkSession], *, until_idle: bo
         log.info("stopped before anything was begun")
 
 
-def _run(
-    settings: Settings, begun: Callable[[], SparkSession], stop: threading.Event, *, until_idle: bool
-) -> None:
+def _run(settings: Settings, begun: Callable[[], SparkSession], stop: threading.Event, *, until_idle: bool) -> None:
     with (
         on_signals(partial(_on_signal, stop)),
         faults_named(settings.checkpoints),
