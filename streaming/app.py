@@ -60,10 +60,11 @@ from streaming.queries.running import RunningQueries
 from streaming.queries.streams import describe_jobs, stream
 from streaming.reconcile.messages import reconcile
 from streaming.schemas import REQUESTS, RETRY, WAITING_RETRIES
+from streaming.spark import classes
 from streaming.spark.connector_clients import ConnectorClients
 from streaming.spark.failures import one_line, raise_failure
 from streaming.spark.s3a import faults_named
-from streaming.spark.session import MESSAGES_PER_BATCH, ROWS_PER_BATCH, Jars, has_ended, start
+from streaming.spark.session import MESSAGES_PER_BATCH, ROWS_PER_BATCH, has_ended
 from streaming.spark.signals import jvm_signals, on_signals
 from streaming.spark.submitted import NO_UI
 from streaming.state import journal
@@ -83,20 +84,22 @@ _MOST_FAILURES = 4  # with --until-idle, a lane that failed more often in a row 
 _LAST_WORDS_S = 2.0  # how long a stop lets what is under way come to its end
 
 
-def run(settings: Settings, jars: Callable[[], Jars], *, until_idle: bool = False) -> None:
+def run(settings: Settings, begun: Callable[[], SparkSession], *, until_idle: bool = False) -> None:
     """Run the service until it is told to stop, or, with until_idle, until no request is waiting.
+
+    begun: waits until Spark has begun; it is called once the lock is held, and never where the start is refused before.
 
     Raises ReaperError's family: with until_idle SafetyError where all that is left waits for a person. Returns normally
     after a clean stop.
     """
     stop = threading.Event()
     try:
-        _run(settings, jars, stop, until_idle=until_idle)
+        _run(settings, begun, stop, until_idle=until_idle)
     except StopRequestedError:
         log.info("stopped before anything was begun")
 
 
-def _run(settings: Settings, jars: Callable[[], Jars], stop: threading.Event, *, until_idle: bool) -> None:
+def _run(settings: Settings, begun: Callable[[], SparkSession], stop: threading.Event, *, until_idle: bool) -> None:
     with (
         on_signals(partial(_on_signal, stop)),
         faults_named(settings.checkpoints),
@@ -107,12 +110,12 @@ def _run(settings: Settings, jars: Callable[[], Jars], stop: threading.Event, *,
         for topic in (settings.topics.retry, settings.topics.dead_letter):
             require_room_for_copies(settings.pulsar, f"{topic}-partition-0")
         refuse_changes(settings, instance.admin.partitions)
-        spark = start(settings, jars())
-        spark.conf.set(ROWS_PER_BATCH, MESSAGES_PER_BATCH)
+        spark = begun()
         try:
+            spark.conf.set(ROWS_PER_BATCH, MESSAGES_PER_BATCH)
             who = Identity(instance.rules, instance.secret, retry_partitions, dead_letter_partitions)
             service = _service(spark, settings, instance, who, stop)
-            with jvm_signals(partial(_on_signal, stop)):
+            with jvm_signals(partial(_on_signal, stop)), classes.kept():
                 try:
                     service.outbox.publish_again()
                 except StopRequestedError:

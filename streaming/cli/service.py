@@ -17,10 +17,12 @@ def run(
 ) -> None:
     """Run the service until it gets SIGTERM or SIGINT."""
     settings = settings_of(config)
-    from streaming import app
-    from streaming.spark.session import jars_for
+    from streaming.queries.beginning import begun
 
-    app.run(settings, lambda: jars_for(settings), until_idle=until_idle)
+    with begun(settings) as spark:  # while the rest of the program is loaded
+        from streaming import app
+
+        app.run(settings, spark, until_idle=until_idle)
 
 
 def jars(

@@ -96,7 +96,7 @@ class Completion:
         what = f"{query}, batch {batch_id}: reading"
         seconds = allowed_seconds(total, size, self.spark.sparkContext.master or "")
         with self.reading.of(query, len(batch.ranges)), limited(self.spark, seconds, what):
-            runs = _runs(delivered).collect()
+            runs = delivered_runs(delivered).collect()
         missing = _missing(stored, runs)
         if not missing:
             return Completed(delivered, _extent(runs))
@@ -145,7 +145,7 @@ def _stored(admin: TopicAdmin, ranges: Mapping[str, Range]) -> tuple[Spans, int]
     return found, size
 
 
-def _runs(delivered: DataFrame) -> DataFrame:
+def delivered_runs(delivered: DataFrame) -> DataFrame:
     """The entries that were delivered, as runs (schemas.RUN).
 
     One task reads a partition, in order of position, so nothing has to be shuffled. The plan is the same for every

@@ -70,6 +70,11 @@ def fetch(artifacts: Sequence[Artifact], *, cache: Path | None = None, progress:
     return [folder / artifact.file_name for artifact in artifacts]
 
 
+def are_fetched(artifacts: Sequence[Artifact], *, cache: Path | None = None) -> bool:
+    """Whether fetch would find all of them in the cache."""
+    return not _missing(artifacts, cache or default_cache())
+
+
 @contextmanager
 def locked(path: Path) -> Iterator[None]:
     """Wait for an exclusive lock on a file, and hold it. The lock ends with the process, however it ends."""

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from streaming.errors import ConfigError
-from streaming.spark.ivy import Artifact, Progress, fetch, sha512_of
+from streaming.spark.ivy import Artifact, Progress, are_fetched, fetch, sha512_of
 
 # This variable names a folder that has them all (`ledger-reaper jars --to` makes one): then nothing is fetched.
 FOLDER_VARIABLE = "LEDGER_REAPER_JARS"
@@ -53,6 +53,11 @@ S3A = (
 def jars(*, progress: Progress | None = None, provided: Path | None = None) -> list[Path]:
     """The connector's jar for the installed Spark. Raises what connector() and found() raise."""
     return found([connector(_installed_spark())], progress=progress, provided=provided)
+
+
+def are_here(others: Sequence[Artifact] = ()) -> bool:
+    """Whether nothing has to be fetched for the connector's jar and others. Raises what connector() does."""
+    return folder() is not None or are_fetched([connector(_installed_spark()), *others])
 
 
 def folder() -> Path | None:

@@ -6,7 +6,7 @@ import os
 import signal
 import sys
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, MutableMapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -18,10 +18,12 @@ from streaming.config.load import CONF
 from streaming.config.settings import Settings
 from streaming.config.stores import is_on_s3
 from streaming.errors import ConfigError
-from streaming.spark import connector_clients, ivy, s3a, scratch, submitted
+from streaming.spark import classes, connector_clients, ivy, s3a, scratch, submitted
 from streaming.spark.submitted import LOOPBACK
 
 log = logging.getLogger("ledger-reaper")
+
+_CLASS_PATH = "SPARK_DIST_CLASSPATH"  # Spark puts this at the end of the class path
 
 # Rows that the JVM hands to Python at once.
 ROWS_PER_BATCH = "spark.sql.execution.arrow.maxRecordsPerBatch"
@@ -65,7 +67,7 @@ def start(settings: Settings, jars: Jars, *, with_streams: bool = True) -> Spark
     if submitted.is_submitted():
         conf = submitted.completed(needed | submitted.chosen(settings.spark, os.environ), submitted.given())
     else:
-        conf = needed | _own_conf(settings, jars)
+        conf = needed | _own_conf(settings, jars, with_streams=with_streams)
     builder = SparkSession.builder.appName(f"ledger-reaper {settings.service.name}")
     for key, value in conf.items():
         builder = builder.config(key, value)
@@ -84,7 +86,7 @@ def has_ended(spark: SparkSession) -> bool:
     return context is None or bool(context.sc().isStopped())
 
 
-def _own_conf(settings: Settings, jars: Jars) -> dict[str, str]:
+def _own_conf(settings: Settings, jars: Jars, *, with_streams: bool) -> dict[str, str]:
     """What a JVM of our own is started with. Raises ConfigError for a master whose workers are on other machines."""
     if not submitted.is_local(settings.spark.master):
         raise ConfigError(
@@ -100,6 +102,7 @@ def _own_conf(settings: Settings, jars: Jars) -> dict[str, str]:
         f'"-Djava.io.tmpdir={local_dir}"',
         "-XX:-UsePerfData",
         settings.spark.java_options,
+        *(classes.options(settings.spark, (*jars.everywhere, *jars.driver), local_dir) if with_streams else ()),
     )
     submitted.listen_on(settings.spark.ui_address, os.environ)
     conf = {
@@ -112,12 +115,28 @@ def _own_conf(settings: Settings, jars: Jars) -> dict[str, str]:
         "spark.driver.host": LOOPBACK,
         "spark.driver.bindAddress": LOOPBACK,
     }
-    if jars.everywhere:
+    if is_one_process(settings.spark.master):
+        load_with_spark(jars.everywhere, os.environ)
+    elif jars.everywhere:
         conf["spark.jars"] = ",".join(str(jar) for jar in jars.everywhere)
     if jars.driver:
         conf["spark.driver.extraClassPath"] = ":".join(str(jar) for jar in jars.driver)
         s3a.name_profiles_for_java()
     return conf
+
+
+def is_one_process(master: str) -> bool:
+    """Whether the driver's JVM has the executors inside."""
+    return submitted.is_local(master) and not master.startswith("local-cluster")
+
+
+def load_with_spark(jars: Sequence[Path], environment: MutableMapping[str, str]) -> None:
+    """Have the JVM that is started with this environment load these jars as it loads Spark's own, and behind them.
+
+    As spark.jars they would be copied twice, and no class of theirs would be in the archive.
+    """
+    there = environment.get(_CLASS_PATH, "").split(":")
+    environment[_CLASS_PATH] = ":".join(filter(None, dict.fromkeys((*there, *map(str, jars)))))
 
 
 @contextlib.contextmanager
@@ -161,13 +180,25 @@ def jars_for(settings: Settings) -> Jars:
     return Jars() if submitted.is_submitted() else fetched_jars(settings)
 
 
+def are_jars_here(settings: Settings) -> bool:
+    """Whether fetched_jars has nothing to fetch."""
+    from streaming.spark import jars as artifacts
+
+    return artifacts.are_here(_for_checkpoints(settings))
+
+
+def _for_checkpoints(settings: Settings) -> Sequence[ivy.Artifact]:
+    from streaming.spark import jars as artifacts
+
+    return artifacts.S3A if is_on_s3(settings.checkpoints.dir) else ()
+
+
 def fetched_jars(settings: Settings, provided: Path | None = None) -> Jars:
     """The connector, and S3A for checkpoints on S3: of a folder that has them, or fetched into the user's cache."""
     from streaming.spark import jars as artifacts
 
     progress = fetches_logged()
-    on_s3 = artifacts.S3A if is_on_s3(settings.checkpoints.dir) else ()
-    driver = artifacts.found(on_s3, progress=progress, provided=provided)
+    driver = artifacts.found(_for_checkpoints(settings), progress=progress, provided=provided)
     return Jars(artifacts.jars(progress=progress, provided=provided), driver)
 
 

@@ -125,6 +125,36 @@ def test_a_chunk_is_stored_once_and_read_by_the_next_run(state: str) -> None:
     assert again.summary(2).deleted_bytes == receipts.total(state, None, c.BYTES) == 7
 
 
+def test_a_chunk_is_summed_up_by_what_became_of_its_requests(state: str) -> None:
+    table = Receipts(NO_SPARK, state)
+    deleted = {c.OUTCOME: "DELETED", c.REASON: "UNREFERENCED", c.TENANT: "a", c.REFERENCE_KEY: "t/a", c.BYTES: 7}
+    kinds: list[dict[str, object]] = [
+        deleted,
+        deleted | {c.BYTES: None},
+        deleted | {c.REFERENCE_KEY: "t/b", c.REFRESHED: True},
+        {c.OUTCOME: "RETRY", c.REASON: "IN_USE", c.TARGET: "retry", c.BYTES: 100},
+        {c.OUTCOME: "RETRY", c.REASON: "TOO_YOUNG", c.TARGET: "retry"},
+        {c.OUTCOME: "DEAD_LETTER", c.REASON: "NOT_JSON", c.TARGET: "dead", c.EPOCH: 4},
+        {c.OUTCOME: "KEPT", c.REASON: "IN_USE", c.TARGET: ""},
+    ]
+    blank = dict.fromkeys(schemas.RECEIPT.names) | {c.CHUNK: 1, c.AT_MS: NOW_MS, c.EPOCH: 3, c.REFRESHED: False}
+    rows: Any = Tasks(pa.Table.from_pylist([blank | kind for kind in kinds], schema=schemas.RECEIPT))
+    table.append(rows, 1)
+
+    summary = table.summary(1)
+
+    assert summary.outcomes == {
+        ("DELETED", "UNREFERENCED"): 3,
+        ("RETRY", "IN_USE"): 1,
+        ("RETRY", "TOO_YOUNG"): 1,
+        ("DEAD_LETTER", "NOT_JSON"): 1,
+        ("KEPT", "IN_USE"): 1,
+    }
+    assert summary.copies == {"retry": 2, "dead": 1}
+    assert (summary.total, summary.deleted_bytes, summary.has_refreshed, summary.epochs) == (7, 14, True, frozenset({3, 4}))
+    assert table.deleted_by_owner(1) == {("a", "t/a"): 2, ("a", "t/b"): 1}
+
+
 def test_of_two_runs_that_commit_at_once_one_goes_on(state: str) -> None:
     first, second = Receipts(NO_SPARK, state), Receipts(NO_SPARK, state)
 

@@ -9,7 +9,7 @@ import pytest
 
 from streaming.config.load import load
 from streaming.errors import ConfigError
-from streaming.spark.session import Jars, start
+from streaming.spark.session import Jars, is_one_process, load_with_spark, start
 
 START = """
 import signal, sys
@@ -222,3 +222,19 @@ def test_a_spark_submit_that_would_run_a_deleting_task_twice_at_once_is_refused(
     done = _submit(tmp_path, "spark.speculation=true")
     assert "spark.speculation=true, and not false: Spark would run second copies of tasks that delete" in done.stdout
     assert done.returncode == 2
+
+
+def test_our_jars_stand_behind_those_of_spark_and_of_its_user_on_the_class_path() -> None:
+    environment = {"SPARK_DIST_CLASSPATH": "/theirs.jar"}
+
+    for _start in range(2):
+        load_with_spark([Path("/a.jar"), Path("/b.jar")], environment)
+
+    assert environment == {"SPARK_DIST_CLASSPATH": "/theirs.jar:/a.jar:/b.jar"}
+
+
+@pytest.mark.parametrize(
+    ("master", "is_one"), [("local", True), ("local[8]", True), ("local-cluster[2,1,1024]", False), ("yarn", False)]
+)
+def test_only_executors_of_the_same_process_have_the_class_path_of_the_driver(master: str, is_one: bool) -> None:
+    assert is_one_process(master) is is_one

@@ -50,6 +50,16 @@ def test_a_file_is_named_as_ivy_retrieves_it(artifact: Artifact, name: str) -> N
     assert artifact.file_name == name
 
 
+def test_a_file_is_here_once_it_was_fetched(tmp_path: Path, ivy_runs: Path) -> None:
+    cache = tmp_path / "cache"
+    assert not ivy.are_fetched([JAR], cache=cache)
+
+    ivy.fetch([JAR], cache=cache)
+
+    assert ivy_runs.exists()
+    assert ivy.are_fetched([JAR], cache=cache)
+
+
 def test_ivy_is_asked_for_the_files_and_none_of_their_dependencies() -> None:
     root = ElementTree.fromstring(ivy.ivy_file([JAR, ARCHIVE]))
 
