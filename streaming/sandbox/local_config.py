@@ -44,7 +44,8 @@ max_share_per_hour = 1.0
 
 [spark]
 ui_port = 0
-java_options = "-XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=128m"
+# -Xshare: no archive of classes is made, for its maker would outlive the sandbox
+java_options = "-XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=128m -Xshare:auto"
 local_dir = "{home}/spark"
 
 [metrics]
