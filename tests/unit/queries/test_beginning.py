@@ -69,9 +69,16 @@ def _fails() -> PaperSession:
 
 
 def test_what_keeps_spark_from_beginning_is_raised_where_it_is_asked_for() -> None:
-    with beside(_fails) as take:  # the rest of the start goes on until then
-        with pytest.raises(ConfigError, match="no such master"):
+    def asks() -> None:
+        with beside(_fails) as take:
+            rest.append("goes on until then")
             take()
+
+    rest: list[str] = []
+    with pytest.raises(ConfigError, match="no such master"):
+        asks()
+
+    assert rest
 
 
 def test_where_both_fail_the_rest_of_the_start_says_why() -> None:
