@@ -110,7 +110,7 @@ def _run(settings: Settings, begun: Callable[[], SparkSession], stop: threading.
         for topic in (settings.topics.retry, settings.topics.dead_letter):
             require_room_for_copies(settings.pulsar, f"{topic}-partition-0")
         refuse_changes(settings, instance.admin.partitions)
-        spark = begun()
+        spark = _taken(begun, stop)
         try:
             spark.conf.set(ROWS_PER_BATCH, MESSAGES_PER_BATCH)
             who = Identity(instance.rules, instance.secret, retry_partitions, dead_letter_partitions)
@@ -125,6 +125,16 @@ def _run(settings: Settings, begun: Callable[[], SparkSession], stop: threading.
                 _work(spark, settings, service, instance.admin, until_idle=until_idle)
         finally:
             spark.stop()
+
+
+def _taken(begun: Callable[[], SparkSession], stop: threading.Event) -> SparkSession:
+    """Wait for Spark. A signal to the whole process group ends its JVM too, and then we were told to stop."""
+    try:
+        return begun()
+    except Exception:
+        if stop.is_set():
+            raise StopRequestedError from None
+        raise
 
 
 def _service(
