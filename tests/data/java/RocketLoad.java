@@ -24,6 +24,7 @@ import org.apache.rocketmq.client.consumer.PullResult;
 import org.apache.rocketmq.client.consumer.PullStatus;
 import org.apache.rocketmq.client.consumer.listener.ConsumeConcurrentlyStatus;
 import org.apache.rocketmq.client.consumer.listener.MessageListenerConcurrently;
+import org.apache.rocketmq.client.exception.OffsetNotFoundException;
 import org.apache.rocketmq.client.producer.LocalTransactionState;
 import org.apache.rocketmq.client.producer.SendResult;
 import org.apache.rocketmq.client.producer.SendStatus;
@@ -35,6 +36,7 @@ import org.apache.rocketmq.common.message.Message;
 import org.apache.rocketmq.common.message.MessageConst;
 import org.apache.rocketmq.common.message.MessageExt;
 import org.apache.rocketmq.common.message.MessageQueue;
+import org.apache.rocketmq.remoting.protocol.header.QueryConsumerOffsetRequestHeader;
 import org.apache.rocketmq.tools.admin.DefaultMQAdminExt;
 
 /**
@@ -55,11 +57,11 @@ import org.apache.rocketmq.tools.admin.DefaultMQAdminExt;
  */
 public final class RocketLoad {
     private static final Gson JSON = new Gson();
-    private static final Map<String, DefaultMQPullConsumer> READERS = new HashMap<>();
     private static final Map<String, LocalTransactionState> ANSWERS = new ConcurrentHashMap<>();
     private static String nameServer;
     private static String broker;
     private static String brokerName;
+    private static DefaultMQPullConsumer reader;
     private static TransactionMQProducer producer;
     private static DefaultMQAdminExt admin;
     private static int instances;
@@ -221,7 +223,7 @@ public final class RocketLoad {
             long at = found.get("min").getAsLong();
             long end = found.get("max").getAsLong();
             for (int empty = 0; at < end && empty < 5; ) {
-                PullResult result = reader("readers").pull(queue, "*", at, 32);
+                PullResult result = reader().pull(queue, "*", at, 32);
                 if (result.getPullStatus() == PullStatus.FOUND) {
                     for (MessageExt message : result.getMsgFoundList()) {
                         messages.add(row(message));
@@ -262,18 +264,34 @@ public final class RocketLoad {
         JsonObject found = new JsonObject();
         found.addProperty("topic", queue.getTopic());
         found.addProperty("id", queue.getQueueId());
-        found.addProperty("min", reader("readers").minOffset(queue));
-        found.addProperty("max", reader("readers").maxOffset(queue));
+        found.addProperty("min", reader().minOffset(queue));
+        found.addProperty("max", reader().maxOffset(queue));
         return found;
     }
 
     private static JsonObject offsets(JsonObject command) throws Exception {
-        DefaultMQPullConsumer reader = reader(command.get("group").getAsString());
         JsonArray offsets = new JsonArray();
         for (MessageQueue queue : queues(command)) {
-            offsets.add(reader.fetchConsumeOffset(queue, true));
+            offsets.add(committed(command.get("group").getAsString(), queue));
         }
         return of("offsets", offsets);
+    }
+
+    /** Asks the broker itself: a consumer needs a route first, and LMQ queues have none. */
+    private static long committed(String group, MessageQueue queue) throws Exception {
+        QueryConsumerOffsetRequestHeader header = new QueryConsumerOffsetRequestHeader();
+        header.setConsumerGroup(group);
+        header.setTopic(queue.getTopic());
+        header.setQueueId(queue.getQueueId());
+        try {
+            return reader().getDefaultMQPullConsumerImpl()
+                    .getRebalanceImpl()
+                    .getmQClientFactory()
+                    .getMQClientAPIImpl()
+                    .queryConsumerOffset(broker, header, 5000);
+        } catch (OffsetNotFoundException none) {
+            return -1;
+        }
     }
 
     private static JsonObject commit(JsonObject command) throws Exception {
@@ -301,10 +319,9 @@ public final class RocketLoad {
             Map<MessageQueue, Long> counts = new HashMap<>();
             Set<MessageQueue> open = new HashSet<>(queues);
             for (MessageQueue queue : queues) {
-                long end = reader("readers").maxOffset(queue);
+                long end = reader().maxOffset(queue);
                 ends.put(queue, end);
-                long at = reader(command.get("group").getAsString()).fetchConsumeOffset(queue, true);
-                if (at >= end) {
+                if (committed(command.get("group").getAsString(), queue) >= end) {
                     open.remove(queue);
                 }
             }
@@ -380,7 +397,7 @@ public final class RocketLoad {
         for (MessageQueue queue : queues(command)) {
             JsonArray row = new JsonArray();
             for (JsonElement stamp : command.getAsJsonArray("stamps")) {
-                row.add(reader("readers").searchOffset(queue, stamp.getAsLong()));
+                row.add(reader().searchOffset(queue, stamp.getAsLong()));
             }
             rows.add(row);
         }
@@ -401,8 +418,10 @@ public final class RocketLoad {
     }
 
     private static JsonObject close() {
-        READERS.values().forEach(DefaultMQPullConsumer::shutdown);
-        READERS.clear();
+        if (reader != null) {
+            reader.shutdown();
+            reader = null;
+        }
         if (producer != null) {
             producer.shutdown();
             producer = null;
@@ -429,19 +448,18 @@ public final class RocketLoad {
         return made;
     }
 
-    private static DefaultMQPullConsumer reader(String group) throws Exception {
-        DefaultMQPullConsumer known = READERS.get(group);
-        if (known == null) {
-            known = new DefaultMQPullConsumer(group);
-            known.setNamesrvAddr(nameServer);
-            known.setInstanceName("reader-" + instances++);
-            known.setVipChannelEnabled(false);
-            known.start();
+    private static DefaultMQPullConsumer reader() throws Exception {
+        if (reader == null) {
+            DefaultMQPullConsumer made = new DefaultMQPullConsumer("readers");
+            made.setNamesrvAddr(nameServer);
+            made.setInstanceName("reader-" + instances++);
+            made.setVipChannelEnabled(false);
+            made.start();
             // LMQ queues have no route: a client goes to the broker that it knows from another topic
-            known.fetchSubscribeMessageQueues(brokerName);
-            READERS.put(group, known);
+            made.fetchSubscribeMessageQueues(brokerName);
+            reader = made;
         }
-        return known;
+        return reader;
     }
 
     private static TransactionMQProducer producer() throws Exception {
