@@ -1,12 +1,14 @@
 """A real RocketMQ on this machine: a name server and a broker, started from the published jars."""
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from streaming.errors import ConfigError, ReaperError, UnavailableError
 from streaming.sandbox import process
+from streaming.sandbox.cluster import State
+from streaming.sandbox.home import Home as ClusterHome
 from streaming.sandbox.home import pick
 from streaming.sandbox.launch import tail
 from streaming.sandbox.rocketmq import network, remoting
@@ -63,6 +65,12 @@ class RocketMQ:
     def runs(self, part: Part) -> bool:
         """Whether the part's process runs."""
         return process.find(self.home.record(part)) is not None
+
+    def state(self, part: Part) -> State:
+        """Whether the part runs and answers."""
+        if not self.runs(part):
+            return State.DOWN
+        return State.RUNNING if self.serves(part) else State.STUCK
 
     def serves(self, part: Part) -> bool:
         """Whether clients can work with the part: of a broker, whether it came up and the name server sends to it."""
@@ -152,6 +160,8 @@ def up(  # noqa: PLR0913  each is asked for by its name
     otherwise than asked for, and what RocketMQ.start_broker() raises; whatever this call started is then stopped.
     """
     home = Home(root.resolve())
+    if ClusterHome(home.root).load() is not None:
+        raise ConfigError(f"{home.root} holds a Pulsar cluster: name another folder (--home)")
     class_path(version, progress=progress)
     home.make_folders()
     made = RocketMQ(home)
@@ -167,19 +177,24 @@ def up(  # noqa: PLR0913  each is asked for by its name
         if Part.BROKER in running and wanted != known:
             raise ConfigError(f"a broker runs in {home.root} in another way: run `ledger-reaper sandbox down` first")
         home.save(wanted)
-        try:
-            for part in Part:
-                if part not in running:
-                    say(f"Starting RocketMQ's {part}")
-                made.start(part)
-        except BaseException:
-            for part in reversed(Part):
-                if part not in running:
-                    process.stop(home.record(part), grace_seconds=GRACE_SECONDS)
-            if not running:
-                network.end(home.network)
-            raise
+        _start(made, running, say)
     return made
+
+
+def _start(made: RocketMQ, running: Collection[Part], say: Say) -> None:
+    """Start what does not run; if one part fails, stop it again."""
+    try:
+        for part in Part:
+            if part not in running:
+                say(f"Starting RocketMQ's {part}")
+            made.start(part)
+    except BaseException:
+        for part in reversed(Part):
+            if part not in running:
+                process.stop(made.home.record(part), grace_seconds=GRACE_SECONDS)
+        if not running:
+            network.end(made.home.network)
+        raise
 
 
 def down(root: Path, say: Say = _silent) -> bool:
