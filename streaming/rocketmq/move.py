@@ -1,0 +1,98 @@
+"""Moves what is made into the store, and out again.
+
+RocksDB takes a folder for a database when it holds the file CURRENT. So everything else is moved in first, which no
+broker in file mode looks at, and CURRENT last: that one rename makes the upgrade. A run that was cut short anywhere
+before it has changed nothing that counts, and the next run goes on or takes it back. Moving out begins with CURRENT.
+"""
+
+import os
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+from streaming.rocketmq.configuration import DATABASES
+from streaming.rocketmq.place import Place
+from streaming.rocketmq.staging import CONFIG, CURRENT, MOVED, QUEUES, Sealed, fsync_folder, throw_away, write_file
+
+Rename = Callable[[Path, Path], object]
+
+
+def move_in(place: Place, sealed: Sealed, rename: Rename = os.replace) -> None:
+    """Move the databases in. What lies in their way is kept. A second call finishes what a first one began."""
+    place.rocksdb.mkdir(exist_ok=True)
+    kept = place.own / sealed.kept
+    if not _is_ours(place.rocksdb / CURRENT, sealed.files[CURRENT]):
+        set_aside_queues(place, kept, rename, ours=sealed)
+        set_aside_databases(place, kept, rename, ours=sealed)
+        for name in DATABASES:
+            _carry(place.staging / CONFIG / name, place.config / name, rename)
+        fsync_folder(place.config)
+        for name in sorted(sealed.files.keys() - {CURRENT}):
+            _carry(place.staging / QUEUES / name, place.rocksdb / name, rename)
+        fsync_folder(place.rocksdb)
+        write_file(place.own / MOVED, _as_dict(sealed))
+        # Allowed here: all other files are in, durably. This rename is the upgrade.
+        rename(place.staging / QUEUES / CURRENT, place.rocksdb / CURRENT)
+        fsync_folder(place.rocksdb)
+    throw_away(place)
+
+
+def take_back(place: Place, sealed: Sealed, rename: Rename = os.replace) -> None:
+    """Take out what an unfinished move has brought in, and throw it away with the staging folder.
+
+    Only what SEALED names with its inode is touched, and only as long as CURRENT is not in.
+    """
+    if _is_ours(place.rocksdb / CURRENT, sealed.files[CURRENT]):
+        return
+    thrown = place.staging / "taken-back"
+    thrown.mkdir(exist_ok=True)
+    for name, inode in sealed.databases.items():
+        if _is_ours(place.config / name, inode):
+            rename(place.config / name, thrown / name)
+    for name, inode in sealed.files.items():
+        if _is_ours(place.rocksdb / name, inode):
+            rename(place.rocksdb / name, thrown / name)
+    throw_away(place)
+
+
+def set_aside_queues(place: Place, kept: Path, rename: Rename = os.replace, ours: Sealed | None = None) -> None:
+    """Move the files of a consume queues' database, CURRENT first, into kept/consumequeue; `ours` stay."""
+    known = set(ours.files.values()) if ours else set()
+    strangers = [path for path in _plain_files(place.rocksdb) if path.stat().st_ino not in known]
+    for path in sorted(strangers, key=lambda each: each.name != CURRENT):
+        (kept / QUEUES).mkdir(parents=True, exist_ok=True)
+        rename(path, kept / QUEUES / path.name)
+        if path.name == CURRENT:
+            fsync_folder(place.rocksdb)
+
+
+def set_aside_databases(place: Place, kept: Path, rename: Rename = os.replace, ours: Sealed | None = None) -> None:
+    """Move the three databases below config/ into kept/config; `ours` stay."""
+    known = set(ours.databases.values()) if ours else set()
+    for name in DATABASES:
+        folder = place.config / name
+        if folder.exists() and folder.stat().st_ino not in known:
+            (kept / CONFIG).mkdir(parents=True, exist_ok=True)
+            rename(folder, kept / CONFIG / name)
+    fsync_folder(place.config)
+
+
+def _plain_files(folder: Path) -> Iterator[Path]:
+    return (path for path in (folder.iterdir() if folder.is_dir() else ()) if path.is_file())
+
+
+def _carry(source: Path, target: Path, rename: Rename) -> None:
+    if source.exists():
+        rename(source, target)
+
+
+def _is_ours(path: Path, inode: int) -> bool:
+    try:
+        return path.stat().st_ino == inode
+    except FileNotFoundError:
+        return False
+
+
+def _as_dict(sealed: Sealed) -> dict[str, object]:
+    from dataclasses import asdict
+
+    return asdict(sealed)
