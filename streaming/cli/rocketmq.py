@@ -9,7 +9,7 @@ import typer
 from streaming.cli.options import Json, Yes, confirm
 from streaming.clock import SystemClock
 from streaming.errors import SafetyError
-from streaming.terminal import say, say_json, say_lines
+from streaming.terminal import say, say_json
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -49,7 +49,7 @@ def backfill(  # noqa: PLR0913  one parameter an option: that is what typer read
     ] = False,
     json_lines: Json = False,
 ) -> None:
-    """Convert a stopped broker's store to RocksDB. The files of the old form stay; nothing counts before all is whole."""
+    """Convert a stopped broker's store to RocksDB. The old files stay, and nothing counts before all is whole."""
     from streaming.rocketmq.backfill import Backfill
     from streaming.rocketmq.place import place_of
     from streaming.rocketmq.spark import local_spark
@@ -64,4 +64,33 @@ def backfill(  # noqa: PLR0913  one parameter an option: that is what typer read
     if json_lines:
         say_json(result._asdict())
     else:
-        say(f"done: {result.units} units of {result.queues} queues in {result.seconds:.1f} s; set storeType=defaultRocksDB")
+        say(f"done: {result.units} units of {result.queues} queues in {result.seconds:.1f} s")
+        say("Start the broker with storeType=defaultRocksDB, and without rocksdbCQDoubleWriteEnable.", err=True)
+
+
+@app.command()
+def check(
+    *,
+    store: Store = None,
+    broker_conf: BrokerConf = None,
+    lmq: Lmq = None,
+    topic: Annotated[str, typer.Option("--topic", help="Only this topic, queue by queue")] = "",
+    json_lines: Json = False,
+) -> None:
+    """Compare every unit of RocksDB with the commitlog and the file queues. The exit code is 4 if anything is wrong."""
+    from streaming.rocketmq.check import Check
+    from streaming.rocketmq.place import place_of
+    from streaming.rocketmq.shown import check_json, check_lines
+    from streaming.rocketmq.spark import local_spark
+
+    place = place_of(store, broker_conf, lmq=lmq)
+    with local_spark() as spark:
+        result = Check(place, SystemClock(), _say).run(spark.sparkContext, topic)
+    if json_lines:
+        for value in check_json(result, topic):
+            say_json(value)
+    else:
+        for line in check_lines(result, topic):
+            say(line)
+    if not result.is_well:
+        raise SafetyError(f"{len(result.findings)} findings: a broker in RocksDB mode would not serve all messages")

@@ -40,7 +40,7 @@ from streaming.rocketmq.staging import (
 from streaming.rocketmq.survey import survey_of
 from streaming.rocketmq.work import works_of
 from udfs.rocketmq import rows
-from udfs.rocketmq.refusals import Code, refusals_of
+from udfs.rocketmq.refusals import refusals_of
 
 ROWS_PER_FILE = 300_000
 _STAGES = 3  # a unit is counted in each
@@ -70,7 +70,7 @@ class Backfill:
     rename: Rename = os.replace
 
     def run(self, spark: SparkContext) -> Result:
-        """Convert the store. Raises SafetyError for a store that is refused, BusyError beside another writer of ours."""
+        """Convert the store. Raises SafetyError if the store is refused, BusyError beside another writer of ours."""
         with ExitStack() as locks:
             locks.enter_context(broker_kept_out(self.place))
             locks.enter_context(one_writer(self.place))
@@ -90,17 +90,15 @@ class Backfill:
 
     def _accepted(self) -> tuple[Inventory, Configuration]:
         self.say("looking at the store")
-        survey = survey_of(self.place)
-        # this process holds the broker's lock itself
-        refusals = [
-            each for each in refusals_of(survey.facts, replace=self.replace) if each.code is not Code.RUNNING
-        ]  # fmt: skip
+        # this process holds the broker's lock itself, and would lose it if it asked
+        survey = survey_of(self.place, is_running=False)
+        refusals = refusals_of(survey.facts, replace=self.replace)
         if refusals or survey.inventory is None or survey.configuration is None:
             raise SafetyError("\n".join(f"{each.code}: {each.text}" for each in refusals) or "the store can't be read")
         return survey.inventory, survey.configuration
 
     def _settle(self, fingerprint: str) -> None:
-        """Take back what an earlier run has moved in halfway, if the store has changed since, or all is to begin anew."""
+        """Take back what an earlier run has moved in halfway, if the store has changed since, or by --restart."""
         sealed = sealed_of(self.place)
         if sealed is not None and (self.restart or sealed.fingerprint != fingerprint):
             take_back(self.place, sealed, self.rename)
@@ -150,7 +148,9 @@ class Backfill:
             database.put_all(rows.OFFSET_FAMILY, offset_rows(inventory))
             database.flush()
             first, last = _ends(inventory)
-            if first is not None and (database.get(DEFAULT_FAMILY, first) is None or database.get(DEFAULT_FAMILY, last) is None):
+            if first is not None and (
+                database.get(DEFAULT_FAMILY, first) is None or database.get(DEFAULT_FAMILY, last) is None
+            ):
                 raise SafetyError("the database lacks its first or last row")
 
 

@@ -1,4 +1,4 @@
-"""A store's topics, groups and offsets: read from its JSON files, or from its three databases, and written as either."""
+"""A store's topics, groups and offsets: read from its JSON files or its three databases, and written as either."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -97,4 +97,3 @@ def _read(folder: Path) -> m.ConfigRows:
 
 def _is_there(config: Path, name: str) -> bool:
     return any((config / each).is_file() and (config / each).stat().st_size for each in (name, f"{name}.bak"))
-

@@ -121,13 +121,12 @@ def _folders(consumequeue: Path) -> Iterator[tuple[str, int, Path]]:
 def _last_phy(files: QueueFiles, end: int) -> int:
     if end <= files.start:
         return -1
-    phy = int(files.read(end - 1, end).phy[0])
-    return phy
+    return int(files.read(end - 1, end).phy[0])
 
 
 def _stamp(path: str) -> str:
     try:
-        seen = os.stat(path)
+        seen = Path(path).stat()
     except FileNotFoundError:
         return f"{path}\n"
     return f"{path} {seen.st_size} {seen.st_mtime_ns}\n"

@@ -164,8 +164,8 @@ class Job:
             if (piece.topic, piece.queue_id, offset) in made:
                 return
         raise SafetyError(
-            f"{piece.files.where(offset)}: the unit is that of queue offset {offset}, and the message at {phy}, to which "
-            "it points, is another one"
+            f"{piece.files.where(offset)}: the unit is that of queue offset {offset}, and the message at {phy}, to "
+            "which it points, is another one"
         )
 
 

@@ -1,8 +1,8 @@
 """Locks: one writer of ours for each store, and no broker beside a writer.
 
 A broker holds byte 0 of the file `lock` in its store as long as it runs (FileChannel.tryLock, a POSIX lock). Whoever
-holds that byte keeps a broker from starting. Such a lock belongs to the process, and closing the file by any handle lets
-go of it, so the file is opened in one place only.
+holds that byte keeps a broker from starting. Such a lock belongs to the process, and closing the file by any handle
+lets go of it: a process that holds it must not ask `is_broker_running`.
 """
 
 import fcntl

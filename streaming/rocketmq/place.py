@@ -56,7 +56,9 @@ def place_of(store: Path | None, conf_file: Path | None, *, lmq: bool | None = N
     if not root.is_dir():
         raise ConfigError(f"there is no folder {root}")
     if "," in conf.commitlog:
-        raise ConfigError(f"storePathCommitLog names several folders, which this program does not read: {conf.commitlog}")
+        raise ConfigError(
+            f"storePathCommitLog names several folders, which this program does not read: {conf.commitlog}"
+        )
     commitlog, queues = (Path(each) if each else None for each in (conf.commitlog, conf.consumequeue))
     if store is not None and conf.store and store.absolute() != Path(conf.store).absolute():
         # the configuration is that of another place, of which this is a copy

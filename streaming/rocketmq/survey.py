@@ -10,7 +10,6 @@ from streaming.adapters.rocksdb.database import exists
 from streaming.errors import SafetyError
 from streaming.rocketmq.configuration import DATABASES, Configuration, offsets_name, read_databases, read_json
 from streaming.rocketmq.inventory import Inventory, inventory_of
-from streaming.rocketmq.locks import is_broker_running
 from streaming.rocketmq.place import Place
 from streaming.rocketmq.staging import is_unopened
 from udfs.rocketmq import metadata as m
@@ -33,8 +32,8 @@ class Survey(NamedTuple):
         return self.facts.bytes_needed
 
 
-def survey_of(place: Place) -> Survey:
-    """Look at everything that could speak against converting this store."""
+def survey_of(place: Place, *, is_running: bool) -> Survey:
+    """Look at everything that could speak against converting this store; is_running: its broker."""
     bad = list[str]()
     inventory = _tried(lambda: inventory_of(place), bad)
     two = ""
@@ -47,10 +46,11 @@ def survey_of(place: Place) -> Survey:
     with_rows = _tried(lambda: tuple(_databases_with_rows(place)), bad) or ()
     units = inventory.units if inventory else 0
     facts = StoreFacts(
-        is_running=is_broker_running(place),
+        is_running=is_running,
         has_abort=(place.store / "abort").exists(),
         bad_bytes=tuple(bad),
-        batch_queues=_some_file(place.store / "batchconsumequeue") or _topics_with(configuration, "queue.type", "BatchCQ"),
+        batch_queues=_some_file(place.store / "batchconsumequeue")
+        or _topics_with(configuration, "queue.type", "BatchCQ"),
         ext_queues=_some_file(place.store / "consumequeue_ext"),
         compaction=_compaction(place) or _topics_with(configuration, "cleanup.policy", "COMPACTION"),
         config_manager=place.conf.config_manager,
@@ -77,7 +77,7 @@ def _tried(look: Callable[[], Any], bad: list[str]) -> Any:
 
 
 def _databases_with_rows(place: Place) -> Iterator[str]:
-    """Databases below config/ with rows of which the JSON files may not know: not those that we wrote and none opened."""
+    """Databases below config/ with rows that may be newer than the JSON: not those of ours that no broker opened."""
     rows = read_databases(place.config)
     return (name for name in DATABASES if rows[name].default and not is_unopened(place, name))
 

@@ -9,7 +9,7 @@ from udfs.rocketmq.parts import Part, parts_of
 
 
 class Piece(NamedTuple):
-    """A run of units of one queue. place: how many units of the part stand before them. is_last: the queue ends here."""
+    """A run of units of a queue. place: how many units of the part stand before them. is_last: the queue ends here."""
 
     number: int
     topic: bytes
@@ -42,7 +42,7 @@ def _pieces(queues: Sequence[Queue], part: Part) -> Iterator[Piece]:
         needed = [
             file
             for file in queue.files.files
-            if file.start < segment.end and segment.first < file.start + file.count
+            if (file.start < segment.end and segment.first < file.start + file.count)
             or (is_last and file.start >= segment.end)
         ]
         yield Piece(

@@ -1,15 +1,15 @@
 """The JSON of RocketMQ's configuration files: fastjson writes the integer keys of maps without quotation marks.
 
-Reading: a number that stands where a key has to be becomes an int key; all else is JSON. Writing: the broker's own form,
-with tabs, in which a map with integer keys stays on one line, and the compact form of RocksDB values.
+Reading: a number that stands where a key has to be becomes an int key; all else is JSON. Writing: the broker's own
+form, with tabs, in which a map with integer keys stays on one line, and the compact form of RocksDB values.
 """
 
 import json
 import re
 from typing import Any
 
-# A whole string, which is kept, or a bare integer key, which is marked and quoted. A string comes first, so that nothing
-# inside of it is taken for a key.
+# A whole string, which is kept, or a bare integer key, which is marked and quoted. A string comes first, so that
+# nothing inside of it is taken for a key.
 _TOKEN = re.compile(r'"(?:[^"\\]|\\.)*"|([{,]\s*)(-?\d+)(\s*:)', re.DOTALL)
 _MARK = "\x01"  # no name of a topic or group has it
 _INTEGER = re.compile(rf"{_MARK}(-?\d+)")

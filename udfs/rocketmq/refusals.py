@@ -59,6 +59,7 @@ def refusals_of(facts: StoreFacts, *, replace: bool = False) -> list[Refusal]:
     """Return every reason not to convert this store. replace: a consume queues' database that is there may go."""
     return [
         *_of_the_broker(facts),
+        *(Refusal(Code.BAD_BYTES, text) for text in facts.bad_bytes),
         *_of_the_forms(facts),
         *_of_what_is_there(facts, replace=replace),
         *_of_the_disk(facts),
@@ -77,37 +78,36 @@ def _of_the_broker(facts: StoreFacts) -> Iterator[Refusal]:
 
 
 def _of_the_forms(facts: StoreFacts) -> Iterator[Refusal]:
-    for text in facts.bad_bytes:
-        yield Refusal(Code.BAD_BYTES, text)
     if facts.batch_queues:
         yield Refusal(Code.BATCH_QUEUES, f"RocksDB has no form for batch consume queues: {facts.batch_queues}")
     if facts.ext_queues:
         yield Refusal(Code.EXT_QUEUES, f"RocksDB has no form for consume queues with extensions: {facts.ext_queues}")
     if facts.compaction:
-        yield Refusal(Code.COMPACTION, f"there are compacted topics, whose upgrade nobody has tried: {facts.compaction}")
+        yield Refusal(
+            Code.COMPACTION, f"there are compacted topics, whose upgrade nobody has tried: {facts.compaction}"
+        )
     if facts.config_manager.lower() == "v2":
         yield Refusal(Code.CONFIG_V2, "the broker's configManagerVersion is v2, which this program does not write")
     if facts.other_databases:
         yield Refusal(Code.CONFIG_V2, f"a database that this program does not know lies in {facts.other_databases}")
-    for topic in facts.topics:
-        if len(topic) > TOPIC_BYTES_MAX:
-            shown = topic.decode("utf-8", "replace")
-            text = f"{shown} has {len(topic)} bytes, and a key has room for {TOPIC_BYTES_MAX}: move its consumers first"
-            yield Refusal(Code.LONG_TOPIC, text)
+    for topic in (each for each in facts.topics if len(each) > TOPIC_BYTES_MAX):
+        shown = topic.decode("utf-8", "replace")
+        text = f"{shown} has {len(topic)} bytes, and a key has room for {TOPIC_BYTES_MAX}: move its consumers first"
+        yield Refusal(Code.LONG_TOPIC, text)
 
 
 def _of_what_is_there(facts: StoreFacts, *, replace: bool) -> Iterator[Refusal]:
     if facts.has_rocksdb and not replace:
         yield Refusal(
             Code.ROCKSDB_THERE,
-            "the consume queues' RocksDB is there already. If the broker runs with it, there is nothing to do. If it is "
-            "left from double writing (stage 2), --replace sets it aside",
+            "the consume queues' RocksDB is there already. If the broker runs with it, there is nothing to do. If it "
+            "is left from double writing (stage 2), --replace sets it aside",
         )
     if facts.databases_with_rows:
         yield Refusal(
             Code.DATABASES_THERE,
-            f"the databases {', '.join(facts.databases_with_rows)} below config/ hold rows, and a broker may have worked "
-            "with them: `rollback` first brings their offsets back into the JSON files",
+            f"the databases {', '.join(facts.databases_with_rows)} below config/ hold rows, and a broker may have "
+            "worked with them: `rollback` first brings their offsets back into the JSON files",
         )
     if facts.two_offset_files:
         yield Refusal(Code.TWO_OFFSET_FILES, facts.two_offset_files)

@@ -5,8 +5,9 @@ Column family `default`: one row for each message of each queue. Its key is the 
 queue and offset. Its value is the message's place in the commitlog (8), its size (4), its tags code (8) and its store
 time in milliseconds (8).
 
-Column family `offset`: for each queue a row `max` (start of the last message, its queue offset) and a row `min` (the same
-of the first message that the commitlog still has), and one CHECKPOINT for all. All numbers are big-endian and signed.
+Column family `offset`: for each queue a row `max` (start of the last message, its queue offset) and a row `min` (the
+same of the first message that the commitlog still has), and one CHECKPOINT for all. All numbers are big-endian and
+signed.
 """
 
 import struct

@@ -80,6 +80,12 @@ class Database:
             yield cursor.key(), cursor.value()
             cursor.next()
 
+    def last_before(self, family: str, key: bytes) -> tuple[bytes, bytes] | None:
+        """Return the last row whose key is at most this one; None if there is none."""
+        cursor = self._families[family].iter()
+        cursor.seek_for_prev(key)
+        return (cursor.key(), cursor.value()) if cursor.valid() else None
+
     def flush(self) -> None:
         """Bring all that was written into files."""
         for family in self._families.values():
