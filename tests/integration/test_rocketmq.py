@@ -12,7 +12,9 @@ from typing import Any
 
 import pytest
 
-from streaming.sandbox.rocketmq.home import StoreMode
+from streaming.sandbox import process
+from streaming.sandbox.home import HOST
+from streaming.sandbox.rocketmq.home import Home, Part, StoreMode
 from streaming.sandbox.rocketmq.server import RocketMQ, down, up
 from tests.integration import rocket_load as load
 from tests.integration.rocket_client import Content, Queue, RocketClient, Taken
@@ -31,10 +33,7 @@ class World:
 
     def run(self, *arguments: str, code: int = 0) -> str:
         """`ledger-reaper rocketmq ARGUMENTS` over the store; returns what it prints."""
-        command = [sys.executable, "-m", "streaming", "rocketmq", *arguments, "--store", str(self.server.store)]
-        done = subprocess.run(command, capture_output=True, text=True, timeout=240, check=False)
-        assert done.returncode == code, f"{' '.join(arguments)}: {done.returncode}\n{done.stdout}\n{done.stderr}"
-        return done.stdout
+        return ledger_reaper("rocketmq", *arguments, "--store", str(self.server.store), code=code)
 
     def stop(self) -> None:
         """Stop the broker, and forget its clients."""
@@ -47,14 +46,23 @@ class World:
         assert summary["ok"], summary
 
 
+def ledger_reaper(*arguments: str, code: int = 0) -> str:
+    """Run a command; returns what it prints. Fails unless it ends with `code`."""
+    command = [sys.executable, "-m", "streaming", *arguments]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
+    assert done.returncode == code, f"{' '.join(arguments)}: {done.returncode}\n{done.stdout}\n{done.stderr}"
+    return done.stdout
+
+
 @pytest.fixture(
     scope="module", params=["5.3.3", pytest.param("5.5.0", marks=pytest.mark.long)], ids=lambda version: f"v{version}"
 )
 def loaded(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
     """A store that a file broker has filled, at rest."""
     root = tmp_path_factory.mktemp("rocketmq")
+    server = RocketMQ(Home(root))
     try:
-        server = up(root, request.param, mode=StoreMode.FILE, broker_settings=load.BROKER_SETTINGS)
+        up(root, request.param, mode=StoreMode.FILE, broker_settings=load.BROKER_SETTINGS)
         with RocketClient(server) as client:
             world = World(server, client, load.fill(server, client))
             world.stop()
@@ -62,6 +70,7 @@ def loaded(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
             yield world
     finally:
         down(root)
+        assert not [part for part in Part if server.runs(part)]
 
 
 @pytest.fixture(scope="module")
@@ -71,6 +80,36 @@ def upgraded(loaded: World) -> World:
     loaded.is_well()
     loaded.server.start_broker(StoreMode.ROCKSDB)
     return loaded
+
+
+def test_the_sandbox_tells_where_it_is_and_starts_no_second_broker(upgraded: World) -> None:
+    server = upgraded.server
+    version, home = server.spec.version, str(server.home.root)
+
+    facts = json.loads(ledger_reaper("sandbox", "up", "--rocketmq", version, "--home", home, "--json"))
+    ledger_reaper("sandbox", "up", "--rocketmq", version, "--store", "file", "--home", home, code=2)
+    ledger_reaper("sandbox", "up", "--home", home, code=2)
+
+    assert facts == json.loads(ledger_reaper("sandbox", "status", "--home", home, "--json"))
+    assert (facts["running"], facts["mode"], facts["store"]) == (True, "rocksdb", str(server.store))
+    assert facts["name_server"] == server.spec.name_server
+
+
+def test_nobody_else_reaches_the_broker(upgraded: World) -> None:
+    holder = process.find(upgraded.server.home.network)
+    if upgraded.server.spec.address == HOST:
+        pytest.skip("this machine lets us make no network namespace")
+
+    assert holder is not None
+    spaces = {Path(f"/proc/{pid}/ns/net").readlink() for pid in (holder.pid, _pid(upgraded.server, Part.BROKER))}
+    assert len(spaces) == 1
+    assert spaces != {Path("/proc/self/ns/net").readlink()}
+
+
+def _pid(server: RocketMQ, part: Part) -> int:
+    found = process.find(server.home.record(part))
+    assert found is not None
+    return found.pid
 
 
 def test_every_old_message_is_read_by_its_offset(upgraded: World) -> None:
@@ -239,11 +278,32 @@ def test_the_brokers_own_check_finds_both_kinds_of_queues_alike(both: World) -> 
     assert verdict["checkStatus"] == 0, verdict
 
 
-def test_what_both_kinds_of_queues_got_passes_our_check(both: World) -> None:
+@pytest.fixture(scope="module")
+def after_both(both: World) -> World:
+    """The store at rest after stage 2, in which a group went on: what RocksDB has of its offsets is old by now."""
+    both.client.take("laters", _LATER)
     both.told = _told(both.client)
     both.stop()
+    return both
 
-    both.is_well()
+
+def test_our_check_finds_the_queues_of_both_kinds_whole_and_the_offsets_old(after_both: World) -> None:
+    *findings, summary = map(json.loads, after_both.run("check", "--json", code=4).splitlines())
+
+    assert findings == []
+    assert not summary["ok"]
+    assert any("consumerOffsets" in each for each in summary["config"]), summary
+
+
+def test_stage_three_serves_the_offsets_of_stage_two_once_they_are_converted(after_both: World) -> None:
+    after_both.run("backfill", "--replace", "--yes")
+    after_both.is_well()
+    after_both.server.start_broker(StoreMode.ROCKSDB)
+
+    found = {group: after_both.client.offsets(group, queues) for group, queues in _GROUPS.items()}
+
+    assert found == after_both.told.offsets
+    assert _differences(after_both.told.content, after_both.client.dump(_ALL)) == []
 
 
 def _told(client: RocketClient) -> load.Told:
