@@ -125,9 +125,14 @@ def is_unopened(place: Place, database: str) -> bool:
 
 def write_file(path: Path, value: object) -> None:
     """Write a JSON file whole or not at all, and durably."""
+    write_text(path, json.dumps(value, indent=1))
+
+
+def write_text(path: Path, text: str) -> None:
+    """Write a file whole or not at all, and durably."""
     aside = path.with_name(f".{path.name}.aside")
     with aside.open("w", encoding="utf-8") as handle:
-        json.dump(value, handle, indent=1)
+        handle.write(text)
         handle.flush()
         os.fsync(handle.fileno())
     aside.replace(path)

@@ -1,8 +1,8 @@
 """Units of RocketMQ's file consume queues: 20 bytes for each message of a queue (ConsumeQueue.java).
 
 A unit says where in the commitlog its message begins (8 bytes), how long the message is (4) and the hash of its tag
-(8), all big-endian and signed. A file holds units from its first byte on; the first unit without a size or with a negative
-offset ends what was written, for the file was made at its full length, of zeros.
+(8), all big-endian and signed. A file holds units from its first byte on; the first unit without a size or with a
+negative offset ends what was written, for the file was made at its full length, of zeros.
 
 numpy keeps the order of bytes in the dtype and drops it where it makes a new array (concatenate, arithmetic). So
 nothing here hands out a big-endian array: whoever writes bytes converts once more, at the last moment.
