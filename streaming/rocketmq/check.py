@@ -4,7 +4,7 @@ The store is only read. What it is compared with is the commitlog, which alone h
 the JSON files where they are not older than the databases.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -29,6 +29,7 @@ from udfs.rocketmq.dispatch import LMQ_PREFIX, DispatchRules
 from udfs.rocketmq.parts import QueueRange, in_key_order
 
 ROWS_PER_PART = 300_000
+_ALWAYS_KEPT = (LMQ_PREFIX, b"RMQ_SYS_", b"SCHEDULE_TOPIC", b"TRANS_CHECK_MAX_TIME_TOPIC")
 
 
 class Bounds(NamedTuple):
@@ -89,8 +90,10 @@ class Check:
         compared = [
             each for each in self._compared(spark, inventory, queues) if not topic or each.topic == topic.encode()
         ]
-        findings = [*compared, *_of_bounds(queues, bounds, inventory)]
-        notes = list[str]()
+        findings, gone = without_deleted([*compared, *_of_bounds(queues, bounds, inventory)], topics_of(self.place))
+        notes = [
+            f"topic {each.decode('utf-8', 'replace')} was deleted, and the commitlog has messages of it" for each in gone
+        ]
         if not topic:
             findings += _of_checkpoint(checkpoint, inventory.log.end)
             notes += _notes(queues, inventory, checkpoint)
@@ -154,6 +157,28 @@ def check_configuration(place: Place) -> tuple[list[Finding], list[str]]:
     return findings, notes
 
 
+def topics_of(place: Place) -> frozenset[bytes]:
+    """The topics that database or JSON file know. Of one that only one of them lacks, it is not sure that it was deleted."""
+    table = rows_of(m.TOPICS, read_json(place).tables[m.TOPICS])
+    return frozenset(read_databases(place.config)[m.TOPICS].default.keys() | table.default.keys())
+
+
+def without_deleted(findings: Sequence[Finding], topics: Collection[bytes]) -> tuple[list[Finding], list[bytes]]:
+    """Take out the findings about topics that were deleted; returns those topics as well.
+
+    A broker in RocksDB mode deletes the rows of topics that its configuration lacks, but for LMQ queues and RocketMQ's
+    own topics. Where no topics are known, none counts as deleted.
+    """
+    if not topics:
+        return list(findings), []
+    gone = {each.topic for each in findings if each.queue_id >= 0 and not _is_kept(each.topic, topics)}
+    return [each for each in findings if each.topic not in gone or each.queue_id < 0], sorted(gone)
+
+
+def _is_kept(topic: bytes, topics: Collection[bytes]) -> bool:
+    return topic in topics or topic.upper().startswith(_ALWAYS_KEPT)
+
+
 def _config_finding(text: str, count: int) -> Finding:
     return Finding(b"", -1, Kind.CONFIG, count, -1, text)
 
@@ -200,16 +225,16 @@ def _joined(inventory: Inventory, bounds: dict[QueueKey, Bounds], only: bytes = 
     nothing = QueueFiles(())
     return [
         Queue(each._replace(number=number), known[name].files if name in known else nothing,
-              known[name].last_phy if name in known else -1)
+              max(known[name].last_phy if name in known else -1, (bounds.get(name, Bounds()).max or (-1, 0))[0]))
         for number, each in enumerate(in_key_order(ranges)) for name in [(each.topic, each.queue_id)]
     ]  # fmt: skip
 
 
 def _numbering(queues: Sequence[Queue], rows_per_part: int) -> Numbering:
-    firsts, before = dict[QueueKey, tuple[int, int, int]](), 0
+    firsts, before = dict[QueueKey, tuple[int, int, int, int]](), 0
     for queue in queues:
         each = queue.range
-        firsts[each.topic, each.queue_id] = (each.first, each.end, before)
+        firsts[each.topic, each.queue_id] = (each.first, each.end, before, queue.last_phy)
         before += each.end - each.first
     return Numbering(firsts, rows_per_part)
 

@@ -19,11 +19,13 @@ from streaming.rocketmq.work import PartWork, Piece
 from udfs.rocketmq import commitlog as c
 from udfs.rocketmq import rows
 from udfs.rocketmq.compare import Finding, Kind, Run, compare
-from udfs.rocketmq.dispatch import DispatchRules, properties_of, tags_code, units_of
+from udfs.rocketmq.dispatch import Dispatch, DispatchRules, properties_of, tags_code, units_of
 
 _FLUSHED_UNITS = 50_000
 _MOST_TASKS = 2_000
 _UNIT = np.dtype([("place", "<i8"), ("phy", "<i8"), ("size", "<i4"), ("tags", "<i8"), ("time", "<i8")])
+
+_NO_QUEUE = (0, 0, 0, -1)
 
 QueueKey = tuple[bytes, int]
 Held = dict[int, list[tuple[int, int, int, int, int]]]
@@ -31,15 +33,26 @@ Held = dict[int, list[tuple[int, int, int, int, int]]]
 
 @dataclass(frozen=True, slots=True)
 class Numbering:
-    """Where each unit of each queue stands among all: `starts` is the number of units before the queue's."""
+    """Where each unit of each queue stands among all.
 
-    firsts: Mapping[QueueKey, tuple[int, int, int]]  # first, end, units before the queue
+    A topic that was deleted and made anew counts its messages from 0 again, and the commitlog has those of its earlier
+    life until they expire. Within one life a higher offset lies further on in the log. So of two messages with one
+    offset the later counts, and one behind the end of its queue that begins before the last known message (last_phy) is
+    of an earlier life.
+    """
+
+    firsts: Mapping[QueueKey, tuple[int, int, int, int]]  # first, end, units before the queue, last_phy
     rows_per_part: int
 
     def place_of(self, topic: bytes, queue_id: int, offset: int) -> int:
         """Return the number of a unit; -1 where no queue has room for it."""
-        first, end, before = self.firsts.get((topic, queue_id), (0, 0, 0))
+        first, end, before, _last_phy = self.firsts.get((topic, queue_id), _NO_QUEUE)
         return before + offset - first if first <= offset < end else -1
+
+    def is_of_earlier_life(self, unit: Dispatch, phy: int) -> bool:
+        """Whether the message at phy, for whose unit no queue has room, is of a queue that was deleted."""
+        _first, end, _before, last_phy = self.firsts.get((unit.topic, unit.queue_id), _NO_QUEUE)
+        return unit.offset >= end and phy < last_phy
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,12 +68,11 @@ class IndexJob:
     def run(self, spark: SparkContext, works: Sequence[PartWork]) -> list[Finding]:
         """Return everything that is not as it should be."""
         files = list(enumerate(self.log.used))
-        if not works:
-            return []
-        tasks = min(len(works), _MOST_TASKS)
+        tasks = max(min(len(works), _MOST_TASKS), 1)  # without any queue, the log may have messages all the same
         walked = spark.parallelize([number for number, _file in files], max(len(files), 1)).mapPartitions(self.walk)
         told = spark.parallelize([(work.number, work) for work in works], tasks).union(walked)
-        return told.partitionBy(tasks, lambda part: part * tasks // len(works)).mapPartitions(self.compare).collect()
+        parts = max(len(works), 1)
+        return told.partitionBy(tasks, lambda part: part * tasks // parts).mapPartitions(self.compare).collect()
 
     def walk(self, numbers: Iterable[int]) -> Iterator[tuple[int, bytes | Finding]]:
         """Yield the units of some commitlog files, by part."""
@@ -91,6 +103,8 @@ class IndexJob:
         tags = tags_code(record, properties, self.rules.delays_ms)
         for unit in units_of(record, properties, self.rules):
             place = self.numbering.place_of(*unit)
+            if place < 0 and self.numbering.is_of_earlier_life(unit, record.phy):
+                continue
             if place < 0:
                 count, offset, phy = lost.get(unit[:2], (0, unit.offset, record.phy))
                 lost[unit[:2]] = (count + 1, offset, phy)
@@ -111,7 +125,7 @@ class IndexJob:
         with opened(Path(self.rocksdb), read_only=True) as database:
             for work in works:
                 from_log = np.frombuffer(b"".join(walked.pop(work.number, [])), dtype=_UNIT)
-                from_log = from_log[np.argsort(from_log["place"], kind="stable")]
+                from_log = from_log[np.lexsort((from_log["phy"], from_log["place"]))]  # of one offset, the later one last
                 yield from self._compare(work, from_log, database)
                 self.done.add(work.rows)
 
@@ -121,6 +135,7 @@ class IndexJob:
             begin, end = (start + piece.place + each for each in (0, piece.end - piece.first))
             places = from_log["place"]
             some = from_log[bisect.bisect_left(places, begin) : bisect.bisect_left(places, end)]
+            some = some[np.diff(some["place"], append=np.int64(-1)) != 0]
             log = Run(
                 some["place"].astype(np.int64) - begin + piece.first,
                 some["phy"].astype(np.int64), some["size"].astype(np.int32), some["tags"].astype(np.int64),

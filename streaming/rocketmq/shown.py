@@ -27,6 +27,8 @@ def check_json(result: CheckResult, topic: str = "") -> Iterator[dict[str, Any]]
         of_queue = [each for each in result.findings if _is_about(each, state)]
         if topic or of_queue:
             yield {**state._asdict(), "findings": [finding_json(each) for each in of_queue]}
+    shown = {(state.topic, state.queue_id) for state in result.queues}
+    others = [each for each in result.findings if (each.topic.decode("utf-8", "replace"), each.queue_id) not in shown]
     yield {
         "ok": result.is_well,
         "queues": len(result.queues),
@@ -34,7 +36,7 @@ def check_json(result: CheckResult, topic: str = "") -> Iterator[dict[str, Any]]
         "findings": len(result.findings),
         "checkpoint": result.checkpoint,
         "log_end": result.log_end,
-        "others": [finding_json(each) for each in result.findings if each.queue_id < 0],
+        "others": [finding_json(each) for each in others],
         "notes": list(result.notes),
     }
 

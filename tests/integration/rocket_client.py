@@ -52,6 +52,10 @@ class RocketClient(JavaCommands):
         self.ask({"do": "topic", "name": name, "queues": queues})
         return [(name, number) for number in range(queues)]
 
+    def delete(self, name: str) -> None:
+        """Delete a topic; its messages stay in the commitlog."""
+        self.ask({"do": "delete", "name": name})
+
     def send(self, topic: str, prefix: str, count: int, **options: Any) -> dict[str, tuple[int, int]]:
         """Send messages prefix-0, prefix-1, …; returns queue and offset of each (without meaning where delayed)."""
         answer = self.ask({"do": "send", "topic": topic, "prefix": prefix, "count": count, **options})

@@ -22,9 +22,10 @@ SETTLED = [("Settled", 0)]
 SOURCES = [("Sources", 0)]
 BATCHES = [("Batches", 0), ("Batches", 1)]
 RETRIED = [("Retried", 0)]
+AGAIN = [("Again", 0), ("Again", 1)]
 EMPTY = [("Empty", 0), ("Empty", 1)]
 # What nobody adds to unless a client sends.
-QUIET: list[Queue] = [*OLD, *FILLER, *ORDERS, *TAGGED, *SOURCES, *BATCHES, *RETRIED, *EMPTY, *LMQ]
+QUIET: list[Queue] = [*OLD, *FILLER, *ORDERS, *TAGGED, *SOURCES, *BATCHES, *RETRIED, *AGAIN, *EMPTY, *LMQ]
 TOPICS = (OLD, FILLER, ORDERS, TAGGED, DELAYED, SETTLED, SOURCES, BATCHES, RETRIED, EMPTY)
 GROUPS: dict[str, Sequence[Queue]] = {
     "old": OLD,
@@ -57,6 +58,7 @@ def fill(server: RocketMQ, client: RocketClient) -> Told:
     client.send("Old", "old", 20, queues=2)
     client.take("old", OLD)
     client.send("Filler", "filler", _FILLED, bytes=1800)
+    _delete_topics(client)
     client.send("Orders", "orders", 240, queues=4, bytes=1500, tags=TAGS)
     client.send("Tagged", "tagged", 80, queues=2, tags=TAGS)
     client.send("Batches", "batches", 60, queues=2, batch=10)
@@ -81,6 +83,18 @@ def fill(server: RocketMQ, client: RocketClient) -> Told:
     stamps = _stamps(content)
     offsets = {group: client.offsets(group, queues) for group, queues in GROUPS.items()}
     return Told(content, stamps, client.times(QUIET, stamps), offsets, sent_ms, taken)
+
+
+def _delete_topics(client: RocketClient) -> None:
+    """Leave messages in the log that are in no queue: of a topic that is gone, and of one that was made anew."""
+    client.topic("Gone", 1)
+    client.send("Gone", "gone", 6)
+    client.delete("Gone")
+    client.topic("Again", 2)
+    client.send("Again", "before", 14, queues=2)
+    client.delete("Again")
+    client.topic("Again", 2)
+    client.send("Again", "after", 9, queues=2)
 
 
 def expire_oldest_file(server: RocketMQ, told: Told) -> None:

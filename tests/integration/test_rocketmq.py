@@ -292,7 +292,7 @@ def test_our_check_finds_the_queues_of_both_kinds_whole_and_the_offsets_old(afte
 
     assert findings == []
     assert not summary["ok"]
-    assert any("consumerOffsets" in each for each in summary["config"]), summary
+    assert ["consumerOffsets" in each["text"] for each in summary["others"]] == [True], summary
 
 
 def test_stage_three_serves_the_offsets_of_stage_two_once_they_are_converted(after_both: World) -> None:

@@ -46,7 +46,7 @@ import org.apache.rocketmq.tools.admin.DefaultMQAdminExt;
  * {@code @}; {@code {"error": "..."}} says what failed. A message is told by its name: the first word of its body. A queue
  * is [topic, id]; a message that was read is [offset, name, store time, physical offset, tag, keys, times of delivery].
  *
- * <p>topic: name, queues.
+ * <p>topic: name, queues. delete: name.
  * send: prefix, topic, count, queue (left out: in turn), queues, bytes, tags, level, delaySeconds, lmq, batch.
  * transactions: prefix, topic, commit, rollback, unknown. resolve: how to answer the broker's checks from now on, by prefix of
  * names. dump: queues (min, max, and every message between, read by offset). ends: queues (min and max). offsets: group,
@@ -93,6 +93,7 @@ public final class RocketLoad {
     private static JsonObject answer(JsonObject command) throws Exception {
         return switch (command.get("do").getAsString()) {
             case "topic" -> topic(command);
+            case "delete" -> delete(command);
             case "send" -> send(command);
             case "transactions" -> transactions(command);
             case "resolve" -> resolve(command);
@@ -113,6 +114,13 @@ public final class RocketLoad {
     private static JsonObject topic(JsonObject command) throws Exception {
         int queues = command.get("queues").getAsInt();
         admin().createAndUpdateTopicConfig(broker, new TopicConfig(command.get("name").getAsString(), queues, queues));
+        return new JsonObject();
+    }
+
+    private static JsonObject delete(JsonObject command) throws Exception {
+        String topic = command.get("name").getAsString();
+        admin().deleteTopicInBroker(Set.of(broker), topic);
+        admin().deleteTopicInNameServer(Set.of(nameServer), topic);
         return new JsonObject();
     }
 
