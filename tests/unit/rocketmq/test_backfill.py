@@ -12,7 +12,8 @@ from streaming.errors import SafetyError
 from streaming.rocketmq import job as job_module
 from streaming.rocketmq.backfill import Backfill, offset_rows
 from streaming.rocketmq.inventory import inventory_of
-from streaming.rocketmq.staging import MOVED
+from streaming.rocketmq.move import take_back
+from streaming.rocketmq.staging import MOVED, sealed_of
 from tests.rocketmq_store import V1, V2, Message, Store, small_store
 from tests.unit.rocketmq.converted import CLOCK, backfill, check, context, files_below, place
 from udfs.rocketmq import rows
@@ -266,3 +267,49 @@ def test_checkpoint_is_the_walked_end_of_the_log(tmp_path: Path) -> None:
 def test_a_file_has_the_name_of_its_part() -> None:
     assert job_module.file_name(12) == "part-00000012.sst"
 
+
+
+def without_leaving(root: Path) -> None:
+    """The state after a kill between the last rename and the removal of the staging folder."""
+    sealed = root / "ledger-reaper" / "staging" / "sealed.json"
+    sealed.parent.mkdir(parents=True)
+    sealed.write_bytes((root / "ledger-reaper" / MOVED).read_bytes())
+
+
+def test_a_run_that_is_cut_short_after_its_last_rename_is_done(tmp_path: Path) -> None:
+    store = small_store(tmp_path).write()
+    backfill(tmp_path)
+    without_leaving(tmp_path)
+    with pytest.raises(SafetyError, match="ROCKSDB_THERE"):
+        backfill(tmp_path)
+    assert not (tmp_path / "ledger-reaper" / "staging").exists()
+    assert database_of(tmp_path) == expected_of(store)
+
+
+def test_nothing_is_taken_back_from_a_database_that_a_broker_has_opened(tmp_path: Path) -> None:
+    store = small_store(tmp_path).write()
+    backfill(tmp_path)
+    without_leaving(tmp_path)
+    with opened(tmp_path / "consumequeue", ("offset",), compressed=True) as database:
+        database.put_all("offset", [])
+    for name in ("topics", "subscriptionGroups", "consumerOffsets"):
+        with opened(tmp_path / "config" / name, ("kvDataVersion", "forbidden")):
+            pass
+    (tmp_path / "ledger-reaper" / MOVED).unlink()
+    where, sealed = place(tmp_path), sealed_of(place(tmp_path))
+    assert sealed is not None
+    take_back(where, sealed)
+    assert database_of(tmp_path) == expected_of(store)
+    assert (tmp_path / "config" / "topics" / "CURRENT").exists()
+
+
+def test_a_file_that_is_gone_meanwhile_keeps_current_out(tmp_path: Path) -> None:
+    small_store(tmp_path).write()
+    with pytest.raises(Killed):
+        backfill(tmp_path, rename=dying_rename(6))
+    next(path for path in (tmp_path / "consumequeue").iterdir() if path.is_file()).unlink()
+    with pytest.raises(SafetyError, match="--restart"):
+        backfill(tmp_path)
+    assert not (tmp_path / "consumequeue" / "CURRENT").exists()
+    backfill(tmp_path, restart=True)
+    assert check(tmp_path).findings == ()
