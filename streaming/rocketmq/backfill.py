@@ -9,7 +9,6 @@ import os
 from collections.abc import Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import NamedTuple
 
@@ -33,6 +32,7 @@ from streaming.rocketmq.staging import (
     Started,
     begin,
     finished_parts,
+    new_kept,
     part_path,
     seal,
     sealed_of,
@@ -132,7 +132,7 @@ class Backfill:
         write_databases(configuration, self._config_folder())
         if inventory.fingerprint() != started.fingerprint:
             raise SafetyError("the store has changed while it was read")
-        kept = f"kept-{datetime.fromtimestamp(self.clock.now_ms() / 1000, UTC):%Y%m%dT%H%M%SZ}"
+        kept = new_kept(self.place, self.clock.now_ms())
         counts = (len(inventory.queues), inventory.units, inventory.log.end)
         return written, seal(self.place, started, kept, counts), resumed
 

@@ -11,7 +11,6 @@ databases leave, the consume queues' CURRENT first.
 import json
 import os
 import shutil
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import NamedTuple
 
@@ -23,7 +22,7 @@ from streaming.rocketmq.export import write_json
 from streaming.rocketmq.locks import broker_kept_out, one_writer
 from streaming.rocketmq.move import Rename, is_moved_in, set_aside_databases, set_aside_queues
 from streaming.rocketmq.place import Place
-from streaming.rocketmq.staging import CONFIG, MOVED, fsync_folder, is_unopened, sealed_of, throw_away, write_file
+from streaming.rocketmq.staging import CONFIG, MOVED, fsync_folder, is_unopened, new_kept, sealed_of, throw_away, write_file
 
 _FOLDER, _PLAN = "rollback", "plan.json"
 
@@ -71,7 +70,7 @@ def _prepare(place: Place, aside: Path, clock: Clock) -> None:
     newer = [name for name in databases if not is_unopened(place, name)]
     files = write_json(place, aside, newer).files if newer else {}
     aside.mkdir(exist_ok=True)
-    kept = f"kept-{datetime.fromtimestamp(clock.now_ms() / 1000, UTC):%Y%m%dT%H%M%SZ}"
+    kept = new_kept(place, clock.now_ms())
     write_file(aside / _PLAN, {"kept": kept, "files": files})
 
 

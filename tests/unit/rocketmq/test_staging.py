@@ -59,3 +59,12 @@ def test_nothing_that_only_rocksdict_needs_is_moved_in(tmp_path: Path) -> None:
     names = {path.name for path in (tmp_path / "consumequeue").iterdir()}
     names |= {path.name for path in (tmp_path / "config" / "topics").iterdir()}
     assert not names & {"LOCK", "LOG", "rocksdict-config.json"}
+
+
+def test_what_is_kept_never_lies_where_something_else_was_kept(tmp_path: Path) -> None:
+    where = place(small_store(tmp_path).write().root)
+    names = []
+    for _time in range(3):
+        names.append(staging.new_kept(where, 0))
+        (where.own / names[-1]).mkdir(parents=True)
+    assert names == ["kept-19700101T000000Z", "kept-19700101T000000Z-2", "kept-19700101T000000Z-3"]
