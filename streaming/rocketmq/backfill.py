@@ -9,7 +9,6 @@ import os
 from collections.abc import Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import NamedTuple
 
@@ -22,7 +21,7 @@ from streaming.rocketmq.configuration import Configuration, write_databases
 from streaming.rocketmq.inventory import Inventory
 from streaming.rocketmq.job import Job, Written, file_name, require_end
 from streaming.rocketmq.locks import broker_kept_out, one_writer
-from streaming.rocketmq.move import Rename, move_in, take_back
+from streaming.rocketmq.move import Rename, is_moved_in, move_in, take_back
 from streaming.rocketmq.place import Place
 from streaming.rocketmq.progress import Say, told
 from streaming.rocketmq.staging import (
@@ -33,9 +32,11 @@ from streaming.rocketmq.staging import (
     Started,
     begin,
     finished_parts,
+    new_kept,
     part_path,
     seal,
     sealed_of,
+    throw_away,
 )
 from streaming.rocketmq.survey import survey_of
 from streaming.rocketmq.work import works_of
@@ -75,9 +76,9 @@ class Backfill:
             locks.enter_context(broker_kept_out(self.place))
             locks.enter_context(one_writer(self.place))
             began_ms = self.clock.now_ms()
+            self._settle()
             inventory, configuration = self._accepted()
-            self._settle(inventory.fingerprint())
-            sealed = sealed_of(self.place)
+            sealed = self._sealed_for(inventory.fingerprint())
             written, resumed = list[Written](), sealed is not None
             if sealed is None:
                 written, sealed, resumed = self._make(spark, inventory, configuration)
@@ -97,11 +98,19 @@ class Backfill:
             raise SafetyError("\n".join(f"{each.code}: {each.text}" for each in refusals) or "the store can't be read")
         return survey.inventory, survey.configuration
 
-    def _settle(self, fingerprint: str) -> None:
-        """Take back what an earlier run has moved in halfway, if the store has changed since, or by --restart."""
+    def _settle(self) -> None:
+        """Remove the staging folder of a run that was cut short after its last rename: nothing is left to do of it."""
+        sealed = sealed_of(self.place)
+        if sealed is not None and is_moved_in(self.place, sealed):
+            throw_away(self.place)
+
+    def _sealed_for(self, fingerprint: str) -> Sealed | None:
+        """What an earlier run has made of this state of the store; what it made of another one is taken back."""
         sealed = sealed_of(self.place)
         if sealed is not None and (self.restart or sealed.fingerprint != fingerprint):
             take_back(self.place, sealed, self.rename)
+            return None
+        return sealed
 
     def _make(
         self, spark: SparkContext, inventory: Inventory, configuration: Configuration
@@ -123,7 +132,7 @@ class Backfill:
         write_databases(configuration, self._config_folder())
         if inventory.fingerprint() != started.fingerprint:
             raise SafetyError("the store has changed while it was read")
-        kept = f"kept-{datetime.fromtimestamp(self.clock.now_ms() / 1000, UTC):%Y%m%dT%H%M%SZ}"
+        kept = new_kept(self.place, self.clock.now_ms())
         counts = (len(inventory.queues), inventory.units, inventory.log.end)
         return written, seal(self.place, started, kept, counts), resumed
 

@@ -91,6 +91,8 @@ class IndexJob:
                             self.done.add(_FLUSHED_UNITS)
                 except c.BadRecordError as error:
                     raise SafetyError(f"{file.path}, byte {error.position}: {error.text}") from error
+                except ValueError as error:
+                    raise SafetyError(f"{file.path}: a record's properties can't be read: {error}") from error
                 finally:
                     records.close()  # type: ignore[attr-defined]
             yield from _packed(held)

@@ -11,7 +11,6 @@ databases leave, the consume queues' CURRENT first.
 import json
 import os
 import shutil
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import NamedTuple
 
@@ -21,9 +20,9 @@ from streaming.errors import SafetyError
 from streaming.rocketmq.configuration import DATABASES
 from streaming.rocketmq.export import write_json
 from streaming.rocketmq.locks import broker_kept_out, one_writer
-from streaming.rocketmq.move import Rename, set_aside_databases, set_aside_queues
+from streaming.rocketmq.move import Rename, is_moved_in, set_aside_databases, set_aside_queues
 from streaming.rocketmq.place import Place
-from streaming.rocketmq.staging import CONFIG, MOVED, fsync_folder, is_unopened, sealed_of, write_file
+from streaming.rocketmq.staging import CONFIG, MOVED, fsync_folder, is_unopened, new_kept, sealed_of, throw_away, write_file
 
 _FOLDER, _PLAN = "rollback", "plan.json"
 
@@ -41,7 +40,10 @@ def rollback(place: Place, clock: Clock, rename: Rename = os.replace) -> RolledB
     Raises SafetyError beside a running broker, in the middle of a backfill, or where there is no RocksDB.
     """
     with broker_kept_out(place), one_writer(place):
-        if sealed_of(place) is not None:
+        sealed = sealed_of(place)
+        if sealed is not None and is_moved_in(place, sealed):
+            throw_away(place)
+        elif sealed is not None:
             raise SafetyError("a backfill has not ended: run it again, or throw it away with `forget`")
         aside = place.own / _FOLDER
         if not (aside / _PLAN).exists():
@@ -68,7 +70,7 @@ def _prepare(place: Place, aside: Path, clock: Clock) -> None:
     newer = [name for name in databases if not is_unopened(place, name)]
     files = write_json(place, aside, newer).files if newer else {}
     aside.mkdir(exist_ok=True)
-    kept = f"kept-{datetime.fromtimestamp(clock.now_ms() / 1000, UTC):%Y%m%dT%H%M%SZ}"
+    kept = new_kept(place, clock.now_ms())
     write_file(aside / _PLAN, {"kept": kept, "files": files})
 
 
@@ -81,6 +83,8 @@ def _replace(place: Place, new: Path, kept: Path, rename: Rename) -> None:
     if old.exists():
         copy = kept / CONFIG / f".{old.name}.copy"
         shutil.copy2(old, copy)
+        with copy.open("rb") as handle:
+            os.fsync(handle.fileno())
         rename(copy, kept / CONFIG / old.name)
     bak = place.config / f"{new.name}.bak"
     if bak.exists():

@@ -8,6 +8,8 @@ import json
 import os
 import shutil
 from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
+from itertools import chain, count
 from pathlib import Path
 
 from streaming.errors import SafetyError
@@ -121,6 +123,13 @@ def is_unopened(place: Place, database: str) -> bool:
     except FileNotFoundError:
         return False
     return any(made is not None and said == made.currents[database] for made in (moved_of(place), sealed_of(place)))
+
+
+def new_kept(place: Place, now_ms: int) -> str:
+    """Return a name, which no folder has yet, for what is to be kept."""
+    name = f"kept-{datetime.fromtimestamp(now_ms / 1000, UTC):%Y%m%dT%H%M%SZ}"
+    taken = {path.name for path in place.own.glob("kept-*")}
+    return next(each for each in chain([name], (f"{name}-{n}" for n in count(2))) if each not in taken)
 
 
 def write_file(path: Path, value: object) -> None:

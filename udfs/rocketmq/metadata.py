@@ -4,7 +4,7 @@ A broker compares versions when it starts: where the counter of a JSON file is a
 file over the database. So the rows get a counter above the file's.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from udfs.rocketmq.json_text import BadJsonError, compact, parse
@@ -85,10 +85,15 @@ def offsets_table(rows: ConfigRows, *, is_lmq: bool) -> dict[str, Any]:
     """Make the table of consumerOffset.json; is_lmq: of lmqConsumerOffset.json. Raises BadTableError."""
     offsets = {name: _part(row, "offsetTable") for name, row in _table(rows.default).items()}
     if not is_lmq:
-        return {"dataVersion": _version(rows), "groupTopicMap": {}, "offsetTable": offsets}
+        return {"dataVersion": _version(rows), "groupTopicMap": _topics_by_group(offsets), "offsetTable": offsets}
     lmq = {name: each[0] for name, each in offsets.items() if is_lmq_group(name) and 0 in each}
     others = {name: each for name, each in offsets.items() if name not in lmq}
-    return {"dataVersion": _version(rows), "groupTopicMap": {}, "lmqOffsetTable": lmq, "offsetTable": others}
+    return {
+        "dataVersion": _version(rows),
+        "groupTopicMap": _topics_by_group(others),
+        "lmqOffsetTable": lmq,
+        "offsetTable": others,
+    }
 
 
 def is_lmq_group(name: str) -> bool:
@@ -101,24 +106,22 @@ def counter_of(rows: ConfigRows) -> int | None:
     return _version(rows)["counter"] if VERSION_KEY in rows.version else None
 
 
-def same_offsets(left: Mapping[str, Any], right: Mapping[str, Any]) -> list[str]:
-    """Return the names of the offsets, topic@group, in which two such tables differ, sorted."""
-    first, second = _all_offsets(left), _all_offsets(right)
-    return sorted(name for name in first.keys() | second.keys() if first.get(name) != second.get(name))
-
-
-def _all_offsets(table: Mapping[str, Any]) -> dict[str, Any]:
-    lmq = {name: {0: offset} for name, offset in _part(table, "lmqOffsetTable", needed=False).items()}
-    return {**_part(table, "offsetTable"), **lmq}
+def _topics_by_group(offsets: Mapping[str, Any]) -> dict[str, list[str]]:
+    """A broker writes this beside the offsets, and makes it anew from them."""
+    topics = dict[str, list[str]]()
+    for name in sorted(offsets):
+        topic, _, group = name.rpartition("@")
+        topics.setdefault(group, []).append(topic)
+    return topics
 
 
 def _rows(table: Mapping[str, Any]) -> Pairs:
     return {name.encode(): compact(value).encode() for name, value in table.items()}
 
 
-def _table(rows: Iterable[bytes] | Mapping[bytes, bytes]) -> dict[str, Any]:
+def _table(rows: Pairs) -> dict[str, Any]:
     table = {}
-    for key, value in dict(rows).items():  # type: ignore[call-overload]
+    for key, value in rows.items():
         name = key.decode("utf-8", "replace")
         try:
             table[name] = parse(value.decode())

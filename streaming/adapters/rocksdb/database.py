@@ -47,6 +47,10 @@ class Database:
                 batch = WriteBatch(raw_mode=True)
         self._root.write(batch)
 
+    def delete(self, family: str, key: bytes) -> None:
+        """Delete a row; none is there afterwards, whether there was one or not."""
+        self._families[family].delete(key)
+
     def put_atomically(self, rows: Mapping[str, Rows]) -> None:
         """Write rows of several column families in one batch, which is durable at the return or not there at all."""
         batch = WriteBatch(raw_mode=True)

@@ -1,0 +1,132 @@
+import struct
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from streaming.adapters.rocksdb.database import Database, opened
+from streaming.errors import SafetyError
+from streaming.rocketmq.check import check_configuration
+from tests.rocketmq_store import Message, small_store
+from tests.unit.rocketmq.converted import backfill, check, place
+from udfs.rocketmq import rows
+from udfs.rocketmq.compare import Kind
+
+
+def changed(root: Path, change: Callable[[Database], object]) -> None:
+    with opened(root / "consumequeue", ("offset",), compressed=True) as database:
+        change(database)
+        database.flush()
+
+
+ORDERS_0 = rows.unit_key(b"Orders", 0, 1)
+VALUE = struct.pack(">qiqq", 1, 2, 3, 4)
+
+
+@pytest.mark.parametrize(
+    ("change", "kinds"),
+    [
+        pytest.param(lambda db: db.delete("default", ORDERS_0), [Kind.MISSING], id="a row is missing"),
+        pytest.param(
+            lambda db: db.put_all("default", [(ORDERS_0, db.get("default", ORDERS_0)[:20] + VALUE[20:])]),
+            [Kind.TIME],
+            id="another store time",
+        ),
+        pytest.param(
+            lambda db: db.put_all("default", [(ORDERS_0, VALUE[:12] + db.get("default", ORDERS_0)[12:])]),
+            [Kind.DIFFERENT],
+            id="another place",
+        ),
+        pytest.param(
+            lambda db: db.put_all("default", [(rows.unit_key(b"Orders", 0, 99), VALUE)]),
+            [Kind.NO_MESSAGE, Kind.MAX],
+            id="a row without a message",
+        ),
+        pytest.param(lambda db: db.delete("offset", rows.max_key(b"Orders", 0)), [Kind.MAX], id="no max"),
+        pytest.param(
+            lambda db: db.put_all("offset", [(rows.max_key(b"Orders", 0), rows.bound_value(0, 500))]),
+            [Kind.MAX],
+            id="a max that would leave a hole",
+        ),
+        pytest.param(
+            lambda db: db.put_all("offset", [(rows.min_key(b"Orders", 0), rows.bound_value(0, 2))]),
+            [Kind.MIN],
+            id="a min behind the first message",
+        ),
+        pytest.param(lambda db: db.delete("offset", rows.min_key(b"Orders", 0)), [], id="no min: the broker finds it"),
+        pytest.param(lambda db: db.delete("offset", rows.checkpoint_key()), [Kind.CHECKPOINT], id="no CHECKPOINT"),
+        pytest.param(
+            lambda db: db.put_all("offset", [(rows.checkpoint_key(), rows.checkpoint_value(2**40))]),
+            [Kind.CHECKPOINT],
+            id="CHECKPOINT behind the log",
+        ),
+        pytest.param(
+            lambda db: db.put_all("offset", [(rows.checkpoint_key(), rows.checkpoint_value(1))]),
+            [],
+            id="CHECKPOINT before the end: the broker reads again",
+        ),
+    ],
+)
+def test_what_is_wrong_is_found(tmp_path: Path, change: Callable[[Database], object], kinds: list[Kind]) -> None:
+    small_store(tmp_path).write()
+    backfill(tmp_path)
+    changed(tmp_path, change)
+    result = check(tmp_path)
+    assert sorted({each.kind for each in result.findings}) == sorted(kinds)
+    assert result.is_well == (not kinds)
+
+
+def test_a_message_that_nobody_has_indexed_is_found(tmp_path: Path) -> None:
+    store = small_store(tmp_path / "s")
+    store.write()
+    backfill(tmp_path / "s")
+    longer = small_store(tmp_path / "t")
+    longer.put(Message("Orders", 0))
+    longer.put(Message("Nowhere", 0))
+    longer.write()
+    for file in (tmp_path / "t" / "commitlog").iterdir():
+        (tmp_path / "s" / "commitlog" / file.name).write_bytes(file.read_bytes())
+    result = check(tmp_path / "s")
+    assert [(each.topic, each.kind, each.count) for each in result.findings] == [
+        (b"Nowhere", Kind.NO_QUEUE, 1),
+        (b"Orders", Kind.NO_QUEUE, 1),
+    ]
+    assert "index" in result.notes[0]
+
+
+def test_of_one_topic_each_queue_is_shown_and_no_other_one(tmp_path: Path) -> None:
+    store = small_store(tmp_path).write()
+    backfill(tmp_path)
+    changed(tmp_path, lambda db: db.delete("default", rows.unit_key(b"Sources", 0, 0)))
+    result = check(tmp_path, "Orders")
+    assert result.is_well
+    assert [(each.queue_id, each.next) for each in result.queues] == [
+        (queue, len(store.units["Orders", queue])) for queue in range(3)
+    ]
+    assert not check(tmp_path, "Sources").is_well
+
+
+def test_a_store_without_rocksdb_is_nothing_to_check(tmp_path: Path) -> None:
+    small_store(tmp_path).write()
+    with pytest.raises(SafetyError, match="backfill"):
+        check(tmp_path)
+
+
+def test_json_that_a_broker_would_read_over_the_rows_is_found(tmp_path: Path) -> None:
+    store = small_store(tmp_path).write()
+    backfill(tmp_path)
+    assert check_configuration(place(tmp_path)) == ([], [])
+    store.counter += 3
+    store.write_config()
+    findings, _notes = check_configuration(place(tmp_path))
+    assert {each.kind for each in findings} == {Kind.CONFIG}
+    assert len(findings) == 3
+
+
+def test_offsets_that_differ_although_no_broker_has_worked_with_them_are_found(tmp_path: Path) -> None:
+    store = small_store(tmp_path).write()
+    backfill(tmp_path)
+    store.offsets["Orders@readers"][0] += 1
+    store.write_config()
+    findings, _notes = check_configuration(place(tmp_path))
+    assert ["Orders@readers" in each.text for each in findings] == [True]
