@@ -26,3 +26,9 @@ def test_json_has_the_queues_with_findings_and_one_line_for_all() -> None:
     assert (queue["topic"], queue["queue_id"], queue["findings"][0]["kind"]) == ("T", 1, "MISSING")
     assert (total["ok"], total["findings"], total["others"][0]["kind"]) == (False, 2, "CHECKPOINT")
     assert len(list(check_json(WELL, "T"))) == 3
+
+
+def test_json_tells_of_a_queue_that_only_the_log_knows() -> None:
+    nowhere = Finding(b"T", 9, Kind.NO_QUEUE, 1, 0, "file queue and database end before it")
+    (total,) = check_json(WELL._replace(findings=(nowhere,)))
+    assert [each["kind"] for each in total["others"]] == ["NO_QUEUE"]
