@@ -143,7 +143,7 @@ def _of_files(piece: Piece, log_start: int) -> Run:
     """The units that the file queue has of a piece, as far as their messages are there."""
     first, end = max(piece.first, piece.files.start), min(piece.end, piece.files.limit)
     found = piece.files.read(first, end) if first < end else piece.files.read(0, 0)
-    offsets = np.arange(first, first + len(found), dtype=np.int64)
+    offsets = np.arange(first, first + found.rows, dtype=np.int64)
     live = found.phy >= log_start
     return Run(offsets[live], found.phy[live], found.size[live], found.tags[live], None)
 
