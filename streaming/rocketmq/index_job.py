@@ -54,13 +54,11 @@ class IndexJob:
 
     def run(self, spark: SparkContext, works: Sequence[PartWork]) -> list[Finding]:
         """Return everything that is not as it should be."""
-        files = list(enumerate(self.log.used))
-        if not works:
-            return []
-        tasks = min(len(works), _MOST_TASKS)
-        walked = spark.parallelize([number for number, _file in files], max(len(files), 1)).mapPartitions(self.walk)
+        files, count = len(self.log.used), max(len(works), 1)
+        tasks = min(count, _MOST_TASKS)
+        walked = spark.parallelize(range(files), max(files, 1)).mapPartitions(self.walk)
         told = spark.parallelize([(work.number, work) for work in works], tasks).union(walked)
-        return told.partitionBy(tasks, lambda part: part * tasks // len(works)).mapPartitions(self.compare).collect()
+        return told.partitionBy(tasks, lambda part: part * tasks // count).mapPartitions(self.compare).collect()
 
     def walk(self, numbers: Iterable[int]) -> Iterator[tuple[int, bytes | Finding]]:
         """Yield the units of some commitlog files, by part."""
