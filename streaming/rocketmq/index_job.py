@@ -67,12 +67,11 @@ class IndexJob:
 
     def run(self, spark: SparkContext, works: Sequence[PartWork]) -> list[Finding]:
         """Return everything that is not as it should be."""
-        files = list(enumerate(self.log.used))
-        tasks = max(min(len(works), _MOST_TASKS), 1)  # without any queue, the log may have messages all the same
-        walked = spark.parallelize([number for number, _file in files], max(len(files), 1)).mapPartitions(self.walk)
+        files, count = len(self.log.used), max(len(works), 1)
+        tasks = min(count, _MOST_TASKS)
+        walked = spark.parallelize(range(files), max(files, 1)).mapPartitions(self.walk)
         told = spark.parallelize([(work.number, work) for work in works], tasks).union(walked)
-        parts = max(len(works), 1)
-        return told.partitionBy(tasks, lambda part: part * tasks // parts).mapPartitions(self.compare).collect()
+        return told.partitionBy(tasks, lambda part: part * tasks // count).mapPartitions(self.compare).collect()
 
     def walk(self, numbers: Iterable[int]) -> Iterator[tuple[int, bytes | Finding]]:
         """Yield the units of some commitlog files, by part."""
@@ -158,7 +157,7 @@ def _of_files(piece: Piece, log_start: int) -> Run:
     """The units that the file queue has of a piece, as far as their messages are there."""
     first, end = max(piece.first, piece.files.start), min(piece.end, piece.files.limit)
     found = piece.files.read(first, end) if first < end else piece.files.read(0, 0)
-    offsets = np.arange(first, first + len(found), dtype=np.int64)
+    offsets = np.arange(first, first + found.rows, dtype=np.int64)
     live = found.phy >= log_start
     return Run(offsets[live], found.phy[live], found.size[live], found.tags[live], None)
 

@@ -80,7 +80,7 @@ class Job:
             phy = np.empty(work.rows, dtype=np.int64)
             for piece in work.pieces:
                 found = self._live_units(piece)
-                phy[piece.place : piece.place + len(found)] = found.phy
+                phy[piece.place : piece.place + found.rows] = found.phy
                 if piece.is_last:
                     require_end(piece.files, piece.end)
             log = np.searchsorted(starts, phy, side="right") - 1
@@ -131,12 +131,12 @@ class Job:
     def _rows(self, work: PartWork, headers: NDArray[Any]) -> Iterator[tuple[list[bytes], list[bytes]]]:
         for piece in work.pieces:
             prefix, found = rows.queue_prefix(piece.topic, piece.queue_id), self._live_units(piece)
-            of_piece = headers[piece.place : piece.place + len(found)]
+            of_piece = headers[piece.place : piece.place + found.rows]
             self._compare(piece, found, of_piece)
             times = of_piece["time"].astype(np.int64)
-            for start in range(0, len(found), _CHUNK_ROWS):
+            for start in range(0, found.rows, _CHUNK_ROWS):
                 some = found.between(start, start + _CHUNK_ROWS)
-                keys = rows.unit_keys(prefix, piece.first + start, len(some))
+                keys = rows.unit_keys(prefix, piece.first + start, some.rows)
                 yield keys, rows.unit_values(some, times[start : start + _CHUNK_ROWS])
 
     def _live_units(self, piece: Piece) -> u.Units:

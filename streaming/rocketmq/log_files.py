@@ -4,7 +4,7 @@ import bisect
 import mmap
 import os
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import NamedTuple
 
@@ -102,8 +102,9 @@ def mapped(file: LogFile) -> Iterator[memoryview]:
     try:
         yield view
     finally:
-        view.release()
-        memory.close()
+        with suppress(BufferError):  # the traceback of an error holds it still, and it goes with that
+            view.release()
+            memory.close()
 
 
 def _end_of(files: list[LogFile]) -> int:

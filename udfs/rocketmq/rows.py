@@ -59,7 +59,7 @@ def unit_keys(prefix: bytes, first: int, count: int) -> list[bytes]:
 
 def unit_values(units: Units, store_times: Longs) -> list[bytes]:
     """Return the values of units, whose messages were stored at these milliseconds, in order."""
-    raw = np.empty(len(units), dtype=_VALUE)
+    raw = np.empty(units.rows, dtype=_VALUE)
     raw["phy"], raw["size"], raw["tags"], raw["time"] = units.phy, units.size, units.tags, store_times
     listed: list[bytes] = raw.view(f"V{VALUE_BYTES}").tolist()
     return listed

@@ -32,8 +32,9 @@ class Units(NamedTuple):
     size: Ints
     tags: Longs
 
-    def __len__(self) -> int:
-        """How many units they are; a tuple would say how many columns."""
+    @property
+    def rows(self) -> int:
+        """How many units they are."""
         return int(self.phy.shape[0])
 
     def between(self, start: int, end: int) -> "Units":
@@ -50,7 +51,7 @@ def decode(data: bytes | memoryview) -> Units:
 
 def encode(units: Units) -> bytes:
     """Return the bytes as a broker writes them."""
-    raw = np.empty(len(units), dtype=_ON_DISK)
+    raw = np.empty(units.rows, dtype=_ON_DISK)
     raw["phy"], raw["size"], raw["tags"] = units.phy, units.size, units.tags
     return raw.tobytes()
 
@@ -68,7 +69,7 @@ def is_blank(units: Units) -> NDArray[np.bool_]:
 def count_written(units: Units) -> int:
     """How many units stand before the first one that was not written."""
     written = is_written(units)
-    return len(units) if bool(written.all()) else int(np.argmin(written))
+    return units.rows if bool(written.all()) else int(np.argmin(written))
 
 
 def is_live(units: Units, log_start: int) -> NDArray[np.bool_]:

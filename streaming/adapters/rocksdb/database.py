@@ -20,6 +20,7 @@ from streaming.errors import SafetyError, UnavailableError
 
 DEFAULT_FAMILY = "default"
 _BATCH_ROWS = 20_000
+_NOTE = "rocksdict-config.json"  # rocksdict writes it even where it only reads; nobody else needs it
 Rows = Iterable[tuple[bytes, bytes]]
 
 
@@ -116,7 +117,10 @@ def opened(
         names = list(Rdict.list_cf(str(folder), _options())) if read_only else [DEFAULT_FAMILY, *families]
         access = AccessType.read_only(False) if read_only else AccessType.read_write()
         made = {name: _options(compressed=compressed and name == DEFAULT_FAMILY) for name in names}
+        is_noted = (folder / _NOTE).exists()
         root = Rdict(str(folder), _options(), column_families=made, access_type=access)
+        if read_only and not is_noted:
+            (folder / _NOTE).unlink(missing_ok=True)
     except Exception as error:
         raise _opening_error(folder, error) from error
     database = Database(root, names)

@@ -191,3 +191,16 @@ def test_offsets_that_differ_although_no_broker_has_worked_with_them_are_found(t
     store.write_config()
     findings, _notes = check_configuration(place(tmp_path))
     assert ["Orders@readers" in each.text for each in findings] == [True]
+
+
+def test_messages_without_any_queue_are_found(tmp_path: Path) -> None:
+    store = Store(tmp_path)
+    store.write()
+    backfill(tmp_path)
+    assert check(tmp_path).is_well
+    other = Store(tmp_path / "other")
+    other.put(Message())
+    other.write()
+    for file in (tmp_path / "other" / "commitlog").iterdir():
+        (tmp_path / "commitlog" / file.name).write_bytes(file.read_bytes())
+    assert [each.kind for each in check(tmp_path).findings] == [Kind.NO_QUEUE]
