@@ -8,8 +8,8 @@ from streaming.sandbox.rocketmq.server import RocketMQ
 from streaming.sandbox.rocketmq.settings import COMMIT_LOG_FILE_BYTES
 from tests.integration.rocket_client import Content, Queue, RocketClient, Taken
 
-# So that a transaction left open is asked about within seconds.
-BROKER_SETTINGS = {"transactionCheckInterval": "2000", "transactionTimeOut": "1000"}
+# So that a transaction left open is asked about within seconds, and not given up.
+BROKER_SETTINGS = {"transactionCheckInterval": "2000", "transactionTimeOut": "1000", "transactionCheckMax": "1000"}
 LMQ: list[Queue] = [("%LMQ%left", 0), ("%LMQ%right", 0)]
 LMQ_GROUP = "%LMQ%readers"
 TAGS = ["red", "緑", "🟦", None]

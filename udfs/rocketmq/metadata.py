@@ -83,7 +83,7 @@ def groups_table(rows: ConfigRows) -> dict[str, Any]:
 
 def offsets_table(rows: ConfigRows, *, is_lmq: bool) -> dict[str, Any]:
     """Make the table of consumerOffset.json; is_lmq: of lmqConsumerOffset.json. Raises BadTableError."""
-    offsets = {name: _part(row, "offsetTable") for name, row in _table(rows.default).items()}
+    offsets = {name: _by_queue(name, _part(row, "offsetTable")) for name, row in _table(rows.default).items()}
     if not is_lmq:
         return {"dataVersion": _version(rows), "groupTopicMap": _topics_by_group(offsets), "offsetTable": offsets}
     lmq = {name: each[0] for name, each in offsets.items() if is_lmq_group(name) and 0 in each}
@@ -144,6 +144,14 @@ def _part(table: Mapping[str, Any], name: str, *, needed: bool = True) -> dict[s
     if not isinstance(found, dict):
         raise BadTableError(f"{name} is missing or no object")
     return found
+
+
+def _by_queue(name: str, offsets: Mapping[Any, Any]) -> dict[int, int]:
+    """Offsets by queue id: a broker writes the ids of its rows in quotation marks, and those of its files without."""
+    try:
+        return _offsets(name, {int(key): value for key, value in offsets.items()})
+    except ValueError as error:
+        raise BadTableError(f"the offsets of {name!r} are no map from queue ids") from error
 
 
 def _offsets(name: str, offsets: Any) -> dict[int, int]:

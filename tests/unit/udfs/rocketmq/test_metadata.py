@@ -86,3 +86,22 @@ def test_a_row_that_is_no_json_is_refused_by_name() -> None:
 def test_a_database_without_a_version_has_no_counter() -> None:
     assert m.counter_of(m.ConfigRows({}, {}, {})) is None
     assert m.counter_of(m.offset_rows(OFFSETS)) == 17
+
+
+@pytest.mark.parametrize("is_lmq", [True, False])
+def test_offsets_of_rows_that_a_broker_wrote_come_back_although_it_quotes_the_queue_ids(is_lmq: bool) -> None:
+    # rows of a real broker 5.3.3
+    rows = m.ConfigRows(
+        {b"%LMQ%left@%LMQ%readers": b'{"offsetTable":{"0":9}}', b"Later@laters": b'{"offsetTable":{"0":4,"1":6}}'}, {}, {}
+    )
+    table = m.offsets_table(rows, is_lmq=is_lmq)
+    others = {"Later@laters": {0: 4, 1: 6}}
+    if is_lmq:
+        assert (table["lmqOffsetTable"], table["offsetTable"]) == ({"%LMQ%left@%LMQ%readers": 9}, others)
+    else:
+        assert table["offsetTable"] == {"%LMQ%left@%LMQ%readers": {0: 9}, **others}
+
+
+def test_a_row_whose_queue_ids_are_no_numbers_is_refused() -> None:
+    with pytest.raises(m.BadTableError, match="T@g"):
+        m.offsets_table(m.ConfigRows({b"T@g": b'{"offsetTable":{"one":1}}'}, {}, {}), is_lmq=True)
