@@ -22,7 +22,16 @@ from streaming.rocketmq.export import write_json
 from streaming.rocketmq.locks import broker_kept_out, one_writer
 from streaming.rocketmq.move import Rename, is_moved_in, set_aside_databases, set_aside_queues
 from streaming.rocketmq.place import Place
-from streaming.rocketmq.staging import CONFIG, MOVED, fsync_folder, is_unopened, new_kept, sealed_of, throw_away, write_file
+from streaming.rocketmq.staging import (
+    CONFIG,
+    MOVED,
+    fsync_folder,
+    is_unopened,
+    new_kept,
+    sealed_of,
+    throw_away,
+    write_file,
+)
 
 _FOLDER, _PLAN = "rollback", "plan.json"
 

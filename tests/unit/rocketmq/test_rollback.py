@@ -10,7 +10,7 @@ from streaming.rocketmq.inventory import json_table
 from streaming.rocketmq.rollback import rollback
 from tests.rocketmq_store import small_store
 from tests.unit.rocketmq.converted import CLOCK, backfill, check, files_below, place
-from tests.unit.rocketmq.test_backfill import Killed, dying_rename
+from tests.unit.rocketmq.test_backfill import KilledError, dying_rename
 
 CONSUMED = b'{"offsetTable":{0:9,1:9,2:9}}'
 
@@ -70,7 +70,7 @@ def test_a_rollback_that_is_cut_short_anywhere_ends_the_same_when_repeated(tmp_p
     worked_with(tmp_path)
     try:
         rollback(place(tmp_path), CLOCK, dying_rename(killed_at))
-    except Killed:
+    except KilledError:
         rollback(place(tmp_path), CLOCK, os.replace)
     else:
         pytest.skip("there are fewer renames")
@@ -101,7 +101,7 @@ def test_without_rocksdb_there_is_nothing_to_roll_back(tmp_path: Path) -> None:
 
 def test_a_backfill_that_has_not_ended_is_not_rolled_back(tmp_path: Path) -> None:
     small_store(tmp_path).write()
-    with pytest.raises(Killed):
+    with pytest.raises(KilledError):
         backfill(tmp_path, rename=dying_rename(2))
     with pytest.raises(SafetyError, match="has not ended"):
         rollback(place(tmp_path), CLOCK)
