@@ -83,7 +83,7 @@ def groups_table(rows: ConfigRows) -> dict[str, Any]:
 
 def offsets_table(rows: ConfigRows, *, is_lmq: bool) -> dict[str, Any]:
     """Make the table of consumerOffset.json; is_lmq: of lmqConsumerOffset.json. Raises BadTableError."""
-    offsets = {name: _part(row, "offsetTable") for name, row in _table(rows.default).items()}
+    offsets = {name: _by_queue(name, _part(row, "offsetTable")) for name, row in _table(rows.default).items()}
     if not is_lmq:
         return {"dataVersion": _version(rows), "groupTopicMap": _topics_by_group(offsets), "offsetTable": offsets}
     lmq = {name: each[0] for name, each in offsets.items() if is_lmq_group(name) and 0 in each}
@@ -150,6 +150,14 @@ def _offsets(name: str, offsets: Any) -> dict[int, int]:
     if not isinstance(offsets, dict) or not all(isinstance(key, int) for key in offsets):
         raise BadTableError(f"the offsets of {name!r} are no map from queue ids")
     return {key: _whole(value, f"the offset of {name!r}, queue {key}") for key, value in offsets.items()}
+
+
+def _by_queue(name: str, offsets: dict[Any, Any]) -> dict[int, int]:
+    """Offsets of a row. A broker 5.3.3 puts the queue ids into quotation marks there, and in its files it does not."""
+    try:
+        return _offsets(name, {int(key): value for key, value in offsets.items()})
+    except ValueError as error:
+        raise BadTableError(f"the offsets of {name!r} are no map from queue ids") from error
 
 
 def _whole(value: Any, what: str) -> int:
