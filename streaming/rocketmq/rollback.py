@@ -1,11 +1,10 @@
 """Brings a store back to file mode: the JSON files get what RocksDB knows, and RocksDB's files go to a folder of ours.
 
-A broker in file mode appends to its file queues what they lack, from the commitlog, at its start. What it can't rebuild
-are topics, groups and offsets. Where no broker has opened the databases since they were made, the JSON files are the
+The file queues get what only RocksDB has (streaming/rocketmq/file_queues.py says why). Where no broker has opened the databases since they were made, the JSON files are the
 newer ones, and stay.
 
-A run that was cut short goes on where it was: first all JSON files are made, then they replace the old ones, then the
-databases leave, the consume queues' CURRENT first.
+A run that was cut short goes on where it was: first all JSON files are made, then the file queues are completed, then
+the JSON files replace the old ones, then the databases leave, the consume queues' CURRENT first.
 """
 
 import json
@@ -19,6 +18,7 @@ from streaming.clock import Clock
 from streaming.errors import SafetyError
 from streaming.rocketmq.configuration import DATABASES
 from streaming.rocketmq.export import write_json
+from streaming.rocketmq.file_queues import complete
 from streaming.rocketmq.locks import broker_kept_out, one_writer
 from streaming.rocketmq.move import Rename, is_moved_in, set_aside_databases, set_aside_queues
 from streaming.rocketmq.place import Place
@@ -59,6 +59,8 @@ def rollback(place: Place, clock: Clock, rename: Rename = os.replace) -> RolledB
             _prepare(place, aside, clock)
         plan = json.loads((aside / _PLAN).read_text(encoding="utf-8"))
         kept = place.own / plan["kept"]
+        if exists(place.rocksdb):
+            complete(place)
         for name in plan["files"]:
             _replace(place, aside / name, kept, rename)
         set_aside_queues(place, kept, rename)
