@@ -177,7 +177,7 @@ def rollback(
     for name, count in made.files.items():
         say(f"{place.config / name}: {count} entries of RocksDB")
     say(f"What was replaced lies in {made.kept}; `forget` deletes it.", err=True)
-    say("Start the broker with storeType=default: it appends what its file queues lack from the commitlog.", err=True)
+    say("Start the broker with storeType=default.", err=True)
 
 
 @app.command()

@@ -18,6 +18,7 @@ from streaming.rocketmq.log_files import CommitLog, mapped
 from streaming.rocketmq.work import PartWork, Piece
 from udfs.rocketmq import commitlog as c
 from udfs.rocketmq import rows
+from udfs.rocketmq import units as u
 from udfs.rocketmq.compare import Finding, Kind, Run, compare
 from udfs.rocketmq.dispatch import Dispatch, DispatchRules, properties_of, tags_code, units_of
 
@@ -158,7 +159,7 @@ def _of_files(piece: Piece, log_start: int) -> Run:
     first, end = max(piece.first, piece.files.start), min(piece.end, piece.files.limit)
     found = piece.files.read(first, end) if first < end else piece.files.read(0, 0)
     offsets = np.arange(first, first + found.rows, dtype=np.int64)
-    live = found.phy >= log_start
+    live = u.is_written(found) & u.is_live(found, log_start)
     return Run(offsets[live], found.phy[live], found.size[live], found.tags[live], None)
 
 

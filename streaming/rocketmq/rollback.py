@@ -1,11 +1,10 @@
 """Brings a store back to file mode: the JSON files get what RocksDB knows, and RocksDB's files go to a folder of ours.
 
-A broker in file mode appends to its file queues what they lack, from the commitlog, at its start. What it can't rebuild
-are topics, groups and offsets. Where no broker has opened the databases since they were made, the JSON files are the
+The file queues get what only RocksDB has (streaming/rocketmq/file_queues.py says why). Where no broker has opened the databases since they were made, the JSON files are the
 newer ones, and stay.
 
-A run that was cut short goes on where it was: first all JSON files are made, then they replace the old ones, then the
-databases leave, the consume queues' CURRENT first.
+A run that was cut short goes on where it was: first all JSON files are made, then the file queues are completed, then
+the JSON files replace the old ones, then the databases leave, the consume queues' CURRENT first.
 """
 
 import json
@@ -19,11 +18,20 @@ from streaming.clock import Clock
 from streaming.errors import SafetyError
 from streaming.rocketmq.configuration import DATABASES
 from streaming.rocketmq.export import write_json
-from streaming.rocketmq.inventory import Queue, inventory_of
+from streaming.rocketmq.file_queues import complete
 from streaming.rocketmq.locks import broker_kept_out, one_writer
 from streaming.rocketmq.move import Rename, is_moved_in, set_aside_databases, set_aside_queues
 from streaming.rocketmq.place import Place
-from streaming.rocketmq.staging import CONFIG, MOVED, fsync_folder, is_unopened, new_kept, sealed_of, throw_away, write_file
+from streaming.rocketmq.staging import (
+    CONFIG,
+    MOVED,
+    fsync_folder,
+    is_unopened,
+    new_kept,
+    sealed_of,
+    throw_away,
+    write_file,
+)
 
 _FOLDER, _PLAN = "rollback", "plan.json"
 
@@ -51,6 +59,8 @@ def rollback(place: Place, clock: Clock, rename: Rename = os.replace) -> RolledB
             _prepare(place, aside, clock)
         plan = json.loads((aside / _PLAN).read_text(encoding="utf-8"))
         kept = place.own / plan["kept"]
+        if exists(place.rocksdb):
+            complete(place)
         for name in plan["files"]:
             _replace(place, aside / name, kept, rename)
         set_aside_queues(place, kept, rename)
@@ -63,36 +73,10 @@ def rollback(place: Place, clock: Clock, rename: Rename = os.replace) -> RolledB
         return RolledBack(str(kept), plan["files"])
 
 
-def _require_no_gap(place: Place) -> None:
-    """Raise SafetyError where a broker in file mode would leave a message out.
-
-    At its start it indexes the messages that begin *behind* the end of its file queues, and so leaves out the one that
-    begins just there. The units that follow in that queue then stand one place too early (seen with 5.3.3).
-    """
-    inventory = inventory_of(place)
-    ends = [_end_of(queue) for queue in inventory.queues]
-    end = max([inventory.log.start, *ends])
-    record = inventory.log.record_at(end)
-    if record is not None and record.is_indexed:
-        raise SafetyError(
-            f"a broker in file mode would leave out the message that begins at {end}, where the file queues end, and "
-            f"count {record.topic.decode('utf-8', 'replace')}, queue {record.queue_id}, wrongly from there on: the store "
-            "stays as it is, so let the broker go on with storeType=defaultRocksDB"
-        )
-
-
-def _end_of(queue: Queue) -> int:
-    """The byte of the commitlog behind the last message that the file queue knows."""
-    if queue.last_phy < 0:
-        return -1
-    return queue.last_phy + int(queue.files.read(queue.range.end - 1, queue.range.end).size[0])
-
-
 def _prepare(place: Place, aside: Path, clock: Clock) -> None:
     databases = [name for name in DATABASES if exists(place.config / name)]
     if not databases and not exists(place.rocksdb):
         raise SafetyError(f"{place.store} has no RocksDB: there is nothing to roll back")
-    _require_no_gap(place)
     shutil.rmtree(aside, ignore_errors=True)
     newer = [name for name in databases if not is_unopened(place, name)]
     files = write_json(place, aside, newer).files if newer else {}

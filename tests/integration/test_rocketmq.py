@@ -20,8 +20,6 @@ from tests.integration import rocket_load as load
 from tests.integration.rocket_client import Content, Queue, RocketClient, Taken
 
 pytestmark = pytest.mark.cluster
-# `rollback` refuses such a store for now: a file broker would leave out the message at which its file queues end.
-refused = pytest.mark.xfail(reason="a file broker leaves a message out", strict=True, raises=AssertionError)
 SECONDS = 90.0
 
 
@@ -239,19 +237,16 @@ _GROUPS = {**load.GROUPS, "laters": _LATER}
 _ALL = [*load.QUIET, *load.DELAYED, *load.SETTLED, *_LATER]
 
 
-@refused
 def test_after_the_rollback_everything_is_read_from_files(rolled_back: World) -> None:
     assert _differences(rolled_back.told.content, rolled_back.client.dump(_ALL)) == []
 
 
-@refused
 def test_after_the_rollback_every_group_stands_where_it_stood_in_rocksdb(rolled_back: World) -> None:
     found = {group: rolled_back.client.offsets(group, queues) for group, queues in _GROUPS.items()}
 
     assert found == rolled_back.told.offsets
 
 
-@refused
 def test_after_the_rollback_a_group_goes_on(rolled_back: World) -> None:
     rolled_back.client.send("Later", "last", 4, queues=2)
 
@@ -274,7 +269,6 @@ def both(rolled_back: World) -> World:
     return rolled_back
 
 
-@refused
 def test_the_brokers_own_check_finds_both_kinds_of_queues_alike(both: World) -> None:
     for queues in (load.ORDERS, load.EMPTY, _LATER):
         both.client.send(queues[0][0], "stage-two", 40, queues=len(queues))
@@ -294,7 +288,6 @@ def after_both(both: World) -> World:
     return both
 
 
-@refused
 def test_our_check_finds_the_queues_of_both_kinds_whole_and_the_offsets_old(after_both: World) -> None:
     *findings, summary = map(json.loads, after_both.run("check", "--json", code=4).splitlines())
 
@@ -303,7 +296,6 @@ def test_our_check_finds_the_queues_of_both_kinds_whole_and_the_offsets_old(afte
     assert ["consumerOffsets" in each["text"] for each in summary["others"]] == [True], summary
 
 
-@refused
 def test_stage_three_serves_the_offsets_of_stage_two_once_they_are_converted(after_both: World) -> None:
     after_both.run("backfill", "--replace", "--yes")
     after_both.is_well()

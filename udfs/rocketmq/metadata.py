@@ -146,18 +146,18 @@ def _part(table: Mapping[str, Any], name: str, *, needed: bool = True) -> dict[s
     return found
 
 
-def _by_queue(name: str, offsets: Mapping[Any, Any]) -> dict[int, int]:
-    """Offsets by queue id: a broker writes the ids of its rows in quotation marks, and those of its files without."""
-    try:
-        return _offsets(name, {int(key): value for key, value in offsets.items()})
-    except ValueError as error:
-        raise BadTableError(f"the offsets of {name!r} are no map from queue ids") from error
-
-
 def _offsets(name: str, offsets: Any) -> dict[int, int]:
     if not isinstance(offsets, dict) or not all(isinstance(key, int) for key in offsets):
         raise BadTableError(f"the offsets of {name!r} are no map from queue ids")
     return {key: _whole(value, f"the offset of {name!r}, queue {key}") for key, value in offsets.items()}
+
+
+def _by_queue(name: str, offsets: dict[Any, Any]) -> dict[int, int]:
+    """Offsets of a row. A broker 5.3.3 puts the queue ids into quotation marks there, and in its files it does not."""
+    try:
+        return _offsets(name, {int(key): value for key, value in offsets.items()})
+    except ValueError as error:
+        raise BadTableError(f"the offsets of {name!r} are no map from queue ids") from error
 
 
 def _whole(value: Any, what: str) -> int:

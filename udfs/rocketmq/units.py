@@ -90,4 +90,4 @@ def first_bad(units: Units, log_start: int, log_end: int) -> tuple[int, str] | N
         (np.diff(units.phy, prepend=np.int64(-1)) <= 0, "points before the unit that precedes it"),
     )
     found = [(int(np.argmax(bad)), text) for bad, text in faults if bool(bad.any())]
-    return min(found, default=None)
+    return min(found, key=lambda each: each[0], default=None)

@@ -33,4 +33,3 @@ def test_what_a_task_refuses_is_an_error_of_ours_with_file_and_byte(spark: Spark
     with pytest.raises(SafetyError, match=rf"{file}, byte 20"), our_errors():
         Backfill(place(tmp_path), CLOCK, nothing).run(spark.sparkContext)
     assert not (tmp_path / "consumequeue" / "CURRENT").exists()
-

@@ -116,7 +116,7 @@ def test_any_store_that_the_formats_allow_is_converted_and_found_whole(  # noqa:
     assert check(root).findings == ()
 
 
-class Killed(Exception):
+class KilledError(Exception):
     """Stands for a kill -9."""
 
 
@@ -126,9 +126,9 @@ def dying_rename(after: int) -> Callable[[Path, Path], None]:
     def rename(source: Path, target: Path) -> None:
         nonlocal done
         if done == after:
-            raise Killed
+            raise KilledError
         done += 1
-        os.replace(source, target)
+        source.replace(target)
 
     return rename
 
@@ -141,7 +141,7 @@ def test_a_run_that_is_cut_short_at_any_rename_ends_the_same_when_repeated(
     store = small_store(tmp_path).write()
     try:
         backfill(tmp_path, rename=dying_rename(killed_at))
-    except Killed:
+    except KilledError:
         # before CURRENT is there, RocksDB takes the folder for none of its own
         assert not (tmp_path / "consumequeue" / "CURRENT").exists()
     else:
@@ -158,7 +158,7 @@ def test_a_run_that_is_cut_short_at_any_rename_ends_the_same_when_repeated(
 
 def test_finished_parts_are_not_made_again(tmp_path: Path) -> None:
     small_store(tmp_path).write()
-    with pytest.raises(Killed):
+    with pytest.raises(KilledError):
         backfill(tmp_path, rename=dying_rename(0))
     staging = tmp_path / "ledger-reaper" / "staging"
     (staging / "sealed.json").unlink()
@@ -268,7 +268,6 @@ def test_a_file_has_the_name_of_its_part() -> None:
     assert job_module.file_name(12) == "part-00000012.sst"
 
 
-
 def without_leaving(root: Path) -> None:
     """The state after a kill between the last rename and the removal of the staging folder."""
     sealed = root / "ledger-reaper" / "staging" / "sealed.json"
@@ -305,7 +304,7 @@ def test_nothing_is_taken_back_from_a_database_that_a_broker_has_opened(tmp_path
 
 def test_a_file_that_is_gone_meanwhile_keeps_current_out(tmp_path: Path) -> None:
     small_store(tmp_path).write()
-    with pytest.raises(Killed):
+    with pytest.raises(KilledError):
         backfill(tmp_path, rename=dying_rename(6))
     next(path for path in (tmp_path / "consumequeue").iterdir() if path.is_file()).unlink()
     with pytest.raises(SafetyError, match="--restart"):

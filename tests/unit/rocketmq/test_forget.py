@@ -8,7 +8,7 @@ from streaming.rocketmq.forget import forget, forgettable
 from streaming.rocketmq.rollback import rollback
 from tests.rocketmq_store import small_store
 from tests.unit.rocketmq.converted import CLOCK, backfill, files_below, place
-from tests.unit.rocketmq.test_backfill import Killed, dying_rename
+from tests.unit.rocketmq.test_backfill import KilledError, dying_rename
 
 
 def test_what_was_kept_goes_and_nothing_else(tmp_path: Path) -> None:
@@ -31,7 +31,7 @@ def test_a_backfill_that_has_not_ended_is_taken_back_and_forgotten(tmp_path: Pat
     before = files_below(tmp_path)
     try:
         backfill(tmp_path, rename=dying_rename(killed_at))
-    except Killed:
+    except KilledError:
         where = place(tmp_path)
         assert forgettable(where) == [where.staging]
         forget(where, [where.staging])

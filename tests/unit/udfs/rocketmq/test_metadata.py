@@ -53,6 +53,19 @@ def test_a_broker_without_lmq_reads_them_all_in_one_table() -> None:
     assert "lmqOffsetTable" not in back
 
 
+def test_queue_ids_in_quotation_marks_as_a_broker_writes_them_into_rows_are_queue_ids() -> None:
+    written = {b"T@g": b'{"offsetTable":{"0":60,"1":61}}', b"%LMQ%a@%LMQ%g": b'{"offsetTable":{"0":9}}'}
+    back = m.offsets_table(m.ConfigRows(written, {}, {}), is_lmq=True)
+    assert back["offsetTable"] == {"T@g": {0: 60, 1: 61}}
+    assert back["lmqOffsetTable"] == {"%LMQ%a@%LMQ%g": 9}
+
+
+@pytest.mark.parametrize("row", [b'{"offsetTable":{"a":1}}', b'{"offsetTable":{"0":"1"}}', b'{"offsetTable":[]}', b"{}"])
+def test_a_row_without_offsets_by_queue_is_refused(row: bytes) -> None:
+    with pytest.raises(m.BadTableError):
+        m.offsets_table(m.ConfigRows({b"T@g": row}, {}, {}), is_lmq=False)
+
+
 @given(TABLES, st.booleans())
 def test_offsets_come_back_whatever_they_are(offsets: dict[str, dict[int, int]], is_lmq: bool) -> None:
     table = {"dataVersion": VERSION, "offsetTable": offsets}

@@ -32,7 +32,7 @@ def test_a_healthy_store_is_not_refused() -> None:
         ({"is_one_disk": False}, Code.OTHER_DISK),
         ({"bytes_needed": 6, "bytes_free": 5}, Code.NO_SPACE),
     ],
-    ids=lambda value: str(value),
+    ids=str,
 )
 def test_each_reason_alone_refuses_a_store(facts: dict[str, Any], code: Code) -> None:
     assert codes(**facts) == [code]

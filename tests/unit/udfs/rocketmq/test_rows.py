@@ -74,7 +74,9 @@ def test_values_are_read_back() -> None:
     assert times.tolist() == [0x190AABBCCDD] * 2
 
 
-@pytest.mark.parametrize("key", [b"", KEY[:-1], KEY + b"\0", KEY.replace(b"\x01", b"\x02", 1), struct.pack(">i", -1) + KEY])
+@pytest.mark.parametrize(
+    "key", [b"", KEY[:-1], KEY + b"\0", KEY.replace(b"\x01", b"\x02", 1), struct.pack(">i", -1) + KEY]
+)
 def test_what_is_no_key_is_refused(key: bytes) -> None:
     with pytest.raises(ValueError, match="key"):
         rows.decode_key(key)

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from udfs.rocketmq import units as u
 
-GOLDEN = bytes.fromhex("0000000000001234" "000000ff" "fffffffffffffffe")
+GOLDEN = bytes.fromhex("0000000000001234000000fffffffffffffffffe")
 LONGS = st.integers(0, 2**63 - 1)
 UNIT = st.tuples(LONGS, st.integers(1, 2**31 - 1), st.integers(-(2**63), 2**63 - 1))
 
