@@ -92,7 +92,8 @@ class Check:
         ]
         findings, gone = without_deleted([*compared, *_of_bounds(queues, bounds, inventory)], topics_of(self.place))
         notes = [
-            f"topic {each.decode('utf-8', 'replace')} was deleted, and the commitlog has messages of it" for each in gone
+            f"topic {each.decode('utf-8', 'replace')} was deleted, and the commitlog has messages of it"
+            for each in gone
         ]
         if not topic:
             findings += _of_checkpoint(checkpoint, inventory.log.end)
@@ -158,7 +159,7 @@ def check_configuration(place: Place) -> tuple[list[Finding], list[str]]:
 
 
 def topics_of(place: Place) -> frozenset[bytes]:
-    """The topics that database or JSON file know. Of one that only one of them lacks, it is not sure that it was deleted."""
+    """The topics that database or JSON file know. One that only one of them lacks does not count as deleted."""
     table = rows_of(m.TOPICS, read_json(place).tables[m.TOPICS])
     return frozenset(read_databases(place.config)[m.TOPICS].default.keys() | table.default.keys())
 

@@ -127,7 +127,9 @@ class IndexJob:
         with opened(Path(self.rocksdb), read_only=True) as database:
             for work in works:
                 from_log = np.frombuffer(b"".join(walked.pop(work.number, [])), dtype=_UNIT)
-                from_log = from_log[np.lexsort((from_log["phy"], from_log["place"]))]  # of one offset, the later one last
+                from_log = from_log[
+                    np.lexsort((from_log["phy"], from_log["place"]))
+                ]  # of one offset, the later one last
                 yield from self._compare(work, from_log, database)
                 self.done.add(work.rows)
 

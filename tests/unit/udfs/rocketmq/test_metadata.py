@@ -60,7 +60,9 @@ def test_queue_ids_in_quotation_marks_as_a_broker_writes_them_into_rows_are_queu
     assert back["lmqOffsetTable"] == {"%LMQ%a@%LMQ%g": 9}
 
 
-@pytest.mark.parametrize("row", [b'{"offsetTable":{"a":1}}', b'{"offsetTable":{"0":"1"}}', b'{"offsetTable":[]}', b"{}"])
+@pytest.mark.parametrize(
+    "row", [b'{"offsetTable":{"a":1}}', b'{"offsetTable":{"0":"1"}}', b'{"offsetTable":[]}', b"{}"]
+)
 def test_a_row_without_offsets_by_queue_is_refused(row: bytes) -> None:
     with pytest.raises(m.BadTableError):
         m.offsets_table(m.ConfigRows({b"T@g": row}, {}, {}), is_lmq=False)
@@ -105,7 +107,9 @@ def test_a_database_without_a_version_has_no_counter() -> None:
 def test_offsets_of_rows_that_a_broker_wrote_come_back_although_it_quotes_the_queue_ids(is_lmq: bool) -> None:
     # rows of a real broker 5.3.3
     rows = m.ConfigRows(
-        {b"%LMQ%left@%LMQ%readers": b'{"offsetTable":{"0":9}}', b"Later@laters": b'{"offsetTable":{"0":4,"1":6}}'}, {}, {}
+        {b"%LMQ%left@%LMQ%readers": b'{"offsetTable":{"0":9}}', b"Later@laters": b'{"offsetTable":{"0":4,"1":6}}'},
+        {},
+        {},
     )
     table = m.offsets_table(rows, is_lmq=is_lmq)
     others = {"Later@laters": {0: 4, 1: 6}}
