@@ -216,7 +216,9 @@ public final class RocketLoad {
     }
 
     private static JsonObject resolve(JsonObject command) throws Exception {
-        producer(); // the broker asks whoever is there of the group
+        // The broker asks whoever of the group has told it of himself: a producer does that once it knows a route.
+        producer().fetchPublishMessageQueues(brokerName);
+        producer().getDefaultMQProducerImpl().getMqClientFactory().sendHeartbeatToAllBrokerWithLock();
         for (Map.Entry<String, JsonElement> each : command.getAsJsonObject("how").entrySet()) {
             ANSWERS.put(each.getKey(), state(each.getValue().getAsString()));
         }
