@@ -5,7 +5,7 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from streaming.cli import dlq, sandbox
+from streaming.cli import dlq, rocketmq, sandbox
 from streaming.cli.accept import accept
 from streaming.cli.audit import audit, explain
 from streaming.cli.backlog import backlog
@@ -33,6 +33,7 @@ ORDER_OF_USE = (
     "resume",
     "jars",
     "submit-args",
+    "rocketmq",
     "sandbox",
     "cluster",
 )
@@ -54,6 +55,7 @@ app = typer.Typer(
 for command in (check, audit, explain, run, request, receipts, backlog, undo, accept, pause, resume, jars, submit_args):
     app.command()(command)
 app.add_typer(dlq.app, name="dlq")
+app.add_typer(rocketmq.app, name="rocketmq")
 app.add_typer(sandbox.app, name="sandbox")
 app.add_typer(sandbox.app, name="cluster", hidden=True)  # the older name
 

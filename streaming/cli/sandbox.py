@@ -1,4 +1,4 @@
-"""`ledger-reaper sandbox` (older name: `cluster`): a real Pulsar cluster on this machine, to try things out."""
+"""`ledger-reaper sandbox` (older name: `cluster`): a real Pulsar cluster, or RocketMQ, to try things out."""
 
 import signal
 from dataclasses import asdict
@@ -7,16 +7,17 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from streaming.errors import UnavailableError
+from streaming.errors import ConfigError, UnavailableError
 from streaming.terminal import say, say_json
 
 if TYPE_CHECKING:
     from streaming.sandbox.cluster import Cluster
     from streaming.sandbox.home import Instance
+    from streaming.sandbox.rocketmq.server import RocketMQ
 
 app = typer.Typer(
     no_args_is_help=True,
-    help="A real cluster on this machine to try things out: Pulsar, ZooKeeper, BookKeeper and an S3 server.",
+    help="A real cluster on this machine to try things out: Pulsar with ZooKeeper, BookKeeper and S3, or RocketMQ.",
 )
 HomeOption = Annotated[Path, typer.Option("--home", help="Folder of the cluster; each folder holds one cluster")]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print one JSON object instead of text")]
@@ -50,6 +51,26 @@ BookiesOption = Annotated[
         show_default=False,
     ),
 ]
+RocketMQOption = Annotated[
+    str | None,
+    typer.Option(
+        "--rocketmq",
+        metavar="VERSION",
+        help="A RocketMQ of this version instead (name server and broker), with small files, in a network of its own "
+        "where this machine lets us make one",
+        show_default=False,
+    ),
+]
+StoreOption = Annotated[
+    str | None,
+    typer.Option(
+        "--store",
+        metavar="file|both|rocksdb",
+        help="Where the broker of --rocketmq keeps consume queues and offsets (default: as at its last start, at first "
+        "file)",
+        show_default=False,
+    ),
+]
 DEFAULT_HOME = Path(".cluster")
 
 
@@ -61,12 +82,20 @@ def up(  # noqa: PLR0913  one parameter an option: that is what typer reads
     brokers: BrokersOption = None,
     bookies: BookiesOption = None,
     listen: ListenOption = None,
+    rocketmq: RocketMQOption = None,
+    store: StoreOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Start the cluster and return when it works. The first start downloads Pulsar.
+    """Start the cluster and return when it works. The first start downloads Pulsar, or RocketMQ.
 
     HOME/local.toml is then a configuration for this cluster: set LEDGER_REAPER_CONFIG to it, or name it with --config.
+    Of a RocketMQ, the store that is printed is what `ledger-reaper rocketmq` takes as --store, once `down` stopped it.
     """
+    if rocketmq is not None or store is not None:
+        if rocketmq is None or (zookeepers, brokers, bookies, listen) != (None, None, None, None):
+            raise ConfigError("--rocketmq VERSION starts a RocketMQ; only --home and --store go with it")
+        _up_rocketmq(home, rocketmq, store, as_json=as_json)
+        return
     from streaming.cli.progress import steps
     from streaming.sandbox import cluster as sandbox
     from streaming.sandbox.home import Part
@@ -87,8 +116,9 @@ def up(  # noqa: PLR0913  one parameter an option: that is what typer reads
 def down(home: HomeOption = DEFAULT_HOME) -> None:
     """Stop the cluster's processes. Its data stay, and `up` starts it again."""
     from streaming.sandbox import cluster as sandbox
+    from streaming.sandbox.rocketmq import server
 
-    stopped = sandbox.down(home, say=_say)
+    stopped = (server if server.is_here(home) else sandbox).down(home, say=_say)
     _say(f"Stopped the cluster in {home}." if stopped else f"No cluster was running in {home}.")
 
 
@@ -96,8 +126,9 @@ def down(home: HomeOption = DEFAULT_HOME) -> None:
 def status(home: HomeOption = DEFAULT_HOME, as_json: JsonOption = False) -> None:
     """Print the addresses of the cluster's parts and whether they run. The exit code is 3 unless all of them run."""
     from streaming.sandbox import cluster as sandbox
+    from streaming.sandbox.rocketmq import server
 
-    found = facts(sandbox.attach(home))
+    found = rocketmq_facts(server.attach(home)) if server.is_here(home) else facts(sandbox.attach(home))
     _print(found, as_json=as_json)
     if not found["running"]:
         raise typer.Exit(UnavailableError.exit_code)
@@ -117,6 +148,38 @@ def facts(cluster: "Cluster") -> dict[str, Any]:
         "home": str(cluster.home.root),
         "parts": parts,
     }
+
+
+def rocketmq_facts(made: "RocketMQ") -> dict[str, Any]:
+    """What `status --json` prints of a RocketMQ."""
+    from streaming.sandbox.rocketmq.home import Part
+
+    spec = made.spec
+    parts = {str(part): made.state(part).value for part in Part}
+    return {
+        "running": all(state == "running" for state in parts.values()),
+        "version": spec.version,
+        "name_server": spec.name_server,
+        "broker": spec.broker,
+        "mode": spec.mode.value,
+        "store": str(made.store),
+        "broker_conf": str(made.home.conf(Part.BROKER)),
+        "home": str(made.home.root),
+        "parts": parts,
+    }
+
+
+def _up_rocketmq(home: Path, version: str, store: str | None, *, as_json: bool) -> None:
+    from streaming.cli.progress import steps
+    from streaming.sandbox.rocketmq import server
+    from streaming.sandbox.rocketmq.home import StoreMode
+
+    if store is not None and store not in set(StoreMode):
+        raise ConfigError(f"--store takes {', '.join(StoreMode)}; not {store}")
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    with steps() as shown:
+        made = server.up(home, version, mode=StoreMode(store) if store else None, say=shown.say, progress=shown.advance)
+    _print(rocketmq_facts(made), as_json=as_json)
 
 
 def _say(text: str) -> None:

@@ -218,6 +218,8 @@ def up(  # noqa: PLR0913  each is asked for by its name
     home = Home(root.resolve())
     if any(character.isspace() for character in str(home.root)):
         raise ConfigError(f"Pulsar's scripts don't work in a folder with a blank in its name: {home.root}")
+    if (home.root / "rocketmq.json").is_file():
+        raise ConfigError(f"{home.root} holds a RocketMQ: name another folder (--home)")
     java()
     pulsar_home(progress=progress)
     home.make_folders()

@@ -2,7 +2,7 @@
 
 import json
 import socket
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from enum import StrEnum
 from pathlib import Path
@@ -194,7 +194,11 @@ def addresses(spec: Spec, parts: Iterable[Instance] | None = None) -> Addresses:
 def pick_ports(known: Mapping[str, int], listen: str = HOST, counts: Mapping[str, int] | None = None) -> dict[str, int]:
     """A free port of the address for each name: the known one if nobody listens on it, else a new one."""
     counts = counts or {}
-    names = [name for part in parts_of(counts) for name in port_names(part, counts)]
+    return pick([name for part in parts_of(counts) for name in port_names(part, counts)], known, listen)
+
+
+def pick(names: Sequence[str], known: Mapping[str, int], listen: str = HOST) -> dict[str, int]:
+    """A free port of the address for each of these names, the known one where nobody listens on it."""
     chosen = {name: known[name] for name in names if name in known and is_free(known[name], listen)}
     held: list[socket.socket] = []
     try:

@@ -21,6 +21,7 @@ from platformdirs import user_cache_path
 from streaming.errors import ConfigError, ReaperError, UnavailableError
 
 FETCH_TIMEOUT_SECONDS = 1800
+_NAMED = 4  # of more files than these, people are told the number
 # This variable names a file of Ivy settings, for sites that fetch through a mirror.
 IVY_SETTINGS_VARIABLE = "LEDGER_REAPER_IVY_SETTINGS"
 # Without POMs: reading the parents of Pulsar's POM takes longer than fetching 300 MB, and we want no dependencies.
@@ -126,7 +127,8 @@ def _run_ivy(work: Path, artifacts: Sequence[Artifact], progress: Progress | Non
     command += ["-jar", str(_ivy_jar()), "-settings", settings, "-ivy", str(work / "ivy.xml"), "-types", *types]
     command += ["-cache", str(work / "ivy"), "-retrieve", f"{work}/out/[artifact]-[revision](-[classifier]).[ext]"]
     total = sum(artifact.size_bytes for artifact in artifacts)
-    what = "Fetching " + ", ".join(artifact.name for artifact in artifacts)
+    names = [artifact.name for artifact in artifacts]
+    what = f"Fetching {', '.join(names) if len(names) <= _NAMED else f'{len(names)} files'}"
     with (work / "ivy.log").open("wb") as log:
         process = subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL, cwd=work)
         try:

@@ -1,0 +1,204 @@
+"""`ledger-reaper rocketmq`: upgrade a RocketMQ broker's consume queues and offsets to RocksDB, in place."""
+
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from streaming.cli.options import Json, Yes, confirm, utc
+from streaming.clock import SystemClock
+from streaming.errors import SafetyError
+from streaming.terminal import say, say_json
+
+app = typer.Typer(
+    no_args_is_help=True,
+    help="Upgrade a RocketMQ broker's consume queues, topics and offsets to RocksDB in place, and back.",
+)
+
+Store = Annotated[Path | None, typer.Option("--store", help="The broker's storePathRootDir")]
+BrokerConf = Annotated[Path | None, typer.Option("--broker-conf", help="The broker's configuration (properties)")]
+Lmq = Annotated[
+    bool | None,
+    typer.Option("--lmq/--no-lmq", help="The broker's enableLmq", show_default="as --broker-conf or the files say"),
+]
+
+Report = Annotated[Path | None, typer.Option("--report", help="Write an HTML page, too")]
+
+
+def _say(text: str) -> None:
+    say(text, err=True)
+
+
+def _require_answer(question: str, *, yes: bool) -> None:
+    """Ask, unless --yes was given. Raises SafetyError where nobody can answer, or the answer is no."""
+    if not yes and not sys.stdin.isatty():
+        raise SafetyError("nothing was done: this touches a store, so say --yes, or answer the question on a terminal")
+    confirm(question, yes=yes)
+
+
+@app.command()
+def plan(  # noqa: PLR0913  one parameter an option: that is what typer reads
+    *,
+    store: Store = None,
+    broker_conf: BrokerConf = None,
+    lmq: Lmq = None,
+    broker_version: Annotated[str, typer.Option("--broker-version", help="The broker's version, as in 5.3.3")] = "",
+    report: Report = None,
+    json_lines: Json = False,
+) -> None:
+    """Say how much there is to convert, how long that takes, and what speaks against it. Nothing is written."""
+    from streaming.rocketmq.place import place_of
+    from streaming.rocketmq.plan import lines, plan_of
+    from streaming.rocketmq.report import plan_page
+
+    made = plan_of(place_of(store, broker_conf, lmq=lmq), broker_version)
+    if report:
+        report.write_text(plan_page(made), encoding="utf-8")
+    if json_lines:
+        say_json(made.as_json())
+    else:
+        for line in lines(made):
+            say(line)
+    if made.refusals:
+        raise SafetyError("this store is not converted: " + ", ".join(sorted({each.code for each in made.refusals})))
+
+
+@app.command()
+def backfill(  # noqa: PLR0913  one parameter an option: that is what typer reads
+    *,
+    store: Store = None,
+    broker_conf: BrokerConf = None,
+    lmq: Lmq = None,
+    yes: Yes = False,
+    rows_per_file: Annotated[int, typer.Option("--rows-per-file", min=1000, help="Units in one file")] = 300_000,
+    restart: Annotated[bool, typer.Option("--restart", help="Throw away what an interrupted run has made")] = False,
+    replace: Annotated[
+        bool, typer.Option("--replace", help="Set a RocksDB aside that lies there from double writing")
+    ] = False,
+    json_lines: Json = False,
+) -> None:
+    """Convert a stopped broker's store to RocksDB. The old files stay, and nothing counts before all is whole."""
+    from streaming.rocketmq.backfill import Backfill
+    from streaming.rocketmq.place import place_of
+    from streaming.rocketmq.spark import local_spark
+
+    place = place_of(store, broker_conf, lmq=lmq)
+    _require_answer(f"Convert the consume queues and offsets of {place.store} to RocksDB?", yes=yes)
+    with local_spark() as spark:
+        work = Backfill(
+            place, SystemClock(), _say, rows_per_file=rows_per_file, restart=restart, replace=replace
+        )  # fmt: skip
+        result = work.run(spark.sparkContext)
+    if json_lines:
+        say_json(result._asdict())
+    else:
+        say(f"done: {result.units} units of {result.queues} queues in {result.seconds:.1f} s")
+        say("Start the broker with storeType=defaultRocksDB, and without rocksdbCQDoubleWriteEnable.", err=True)
+
+
+@app.command()
+def check(  # noqa: PLR0913  one parameter an option: that is what typer reads
+    *,
+    store: Store = None,
+    broker_conf: BrokerConf = None,
+    lmq: Lmq = None,
+    topic: Annotated[str, typer.Option("--topic", help="Only this topic, queue by queue")] = "",
+    report: Report = None,
+    json_lines: Json = False,
+) -> None:
+    """Compare every unit of RocksDB with the commitlog and the file queues. The exit code is 4 if anything is wrong."""
+    from streaming.rocketmq.check import Check
+    from streaming.rocketmq.place import place_of
+    from streaming.rocketmq.report import check_page
+    from streaming.rocketmq.shown import check_json, check_lines
+    from streaming.rocketmq.spark import local_spark
+
+    place = place_of(store, broker_conf, lmq=lmq)
+    with local_spark() as spark:
+        result = Check(place, SystemClock(), _say).run(spark.sparkContext, topic)
+    if report:
+        report.write_text(check_page(result), encoding="utf-8")
+    if json_lines:
+        for value in check_json(result, topic):
+            say_json(value)
+    else:
+        for line in check_lines(result, topic):
+            say(line)
+    if not result.is_well:
+        raise SafetyError(f"{len(result.findings)} findings: a broker in RocksDB mode would not serve all messages")
+
+
+@app.command()
+def export(
+    *,
+    store: Store = None,
+    broker_conf: BrokerConf = None,
+    lmq: Lmq = None,
+    out: Annotated[
+        Path | None,
+        typer.Option("--out", help="Folder of the JSON files", show_default="<store>/ledger-reaper/export-<time>"),
+    ] = None,
+    json_lines: Json = False,
+) -> None:
+    """Write topics, groups and offsets of RocksDB as JSON files, under the names that this broker reads."""
+    from streaming.rocketmq.export import export as export_json
+    from streaming.rocketmq.place import place_of
+
+    place = place_of(store, broker_conf, lmq=lmq)
+    stamp = utc(SystemClock().now_ms()).replace(" ", "T").replace(":", "").replace("-", "")
+    made = export_json(place, out or place.own / f"export-{stamp}Z")
+    if json_lines:
+        say_json({"out": str(made.out), "files": made.files})
+        return
+    for name, count in made.files.items():
+        say(f"{made.out / name}: {count} entries")
+
+
+@app.command()
+def rollback(
+    *,
+    store: Store = None,
+    broker_conf: BrokerConf = None,
+    lmq: Lmq = None,
+    yes: Yes = False,
+    json_lines: Json = False,
+) -> None:
+    """Bring a stopped broker's store back to file mode, with the offsets that RocksDB has."""
+    from streaming.rocketmq.place import place_of
+    from streaming.rocketmq.rollback import rollback as roll_back
+
+    place = place_of(store, broker_conf, lmq=lmq)
+    _require_answer(f"Bring {place.store} back to file mode?", yes=yes)
+    made = roll_back(place, SystemClock())
+    if json_lines:
+        say_json(made._asdict())
+        return
+    for name, count in made.files.items():
+        say(f"{place.config / name}: {count} entries of RocksDB")
+    say(f"What was replaced lies in {made.kept}; `forget` deletes it.", err=True)
+    say("Start the broker with storeType=default.", err=True)
+
+
+@app.command()
+def forget(
+    *,
+    store: Store = None,
+    broker_conf: BrokerConf = None,
+    yes: Yes = False,
+    json_lines: Json = False,
+) -> None:
+    """Delete what `backfill`, `rollback` and `export` have kept of this store."""
+    from streaming.rocketmq.forget import forget as forget_folders
+    from streaming.rocketmq.forget import forgettable
+    from streaming.rocketmq.place import place_of
+
+    place = place_of(store, broker_conf)
+    folders = forgettable(place)
+    for folder in folders:
+        say(folder, err=json_lines)
+    if folders:
+        _require_answer("Delete these folders?", yes=yes)
+        forget_folders(place, folders)
+    if json_lines:
+        say_json({"deleted": [str(folder) for folder in folders]})

@@ -1,0 +1,290 @@
+"""Looks whether a store in RocksDB form is whole: each queue, each unit, the rows about queues, the configuration.
+
+The store is only read. What it is compared with is the commitlog, which alone holds the messages; the file queues and
+the JSON files where they are not older than the databases.
+"""
+
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from pyspark import SparkContext
+
+from streaming.adapters.rocksdb.database import DEFAULT_FAMILY, Database, exists, opened
+from streaming.clock import Clock
+from streaming.errors import SafetyError
+from streaming.rocketmq.configuration import DATABASES, read_databases, read_json, rows_of
+from streaming.rocketmq.index_job import IndexJob, Numbering, QueueKey
+from streaming.rocketmq.inventory import Inventory, Queue, inventory_of
+from streaming.rocketmq.locks import is_broker_running
+from streaming.rocketmq.place import Place
+from streaming.rocketmq.progress import Say, told
+from streaming.rocketmq.queue_files import QueueFiles
+from streaming.rocketmq.staging import is_unopened
+from streaming.rocketmq.work import works_of
+from udfs.rocketmq import metadata as m
+from udfs.rocketmq import rows
+from udfs.rocketmq.compare import Finding, Kind
+from udfs.rocketmq.dispatch import LMQ_PREFIX, DispatchRules
+from udfs.rocketmq.parts import QueueRange, in_key_order
+
+ROWS_PER_PART = 300_000
+_ALWAYS_KEPT = (LMQ_PREFIX, b"RMQ_SYS_", b"SCHEDULE_TOPIC", b"TRANS_CHECK_MAX_TIME_TOPIC")
+
+
+class Bounds(NamedTuple):
+    """What the database says of one queue: its first and last row in `default`, -1 without one, and its bounds."""
+
+    first: int = -1
+    last: int = -1
+    max: tuple[int, int] | None = None
+    min: tuple[int, int] | None = None
+
+
+class QueueState(NamedTuple):
+    """One queue for people. file_end, next: offset of the next message by the file queue, and by the database."""
+
+    topic: str
+    queue_id: int
+    first: int
+    next: int
+    file_end: int
+    units: int
+
+
+class CheckResult(NamedTuple):
+    """notes: what a person may want to know, and is not wrong."""
+
+    queues: tuple[QueueState, ...]
+    findings: tuple[Finding, ...]
+    notes: tuple[str, ...]
+    checkpoint: int
+    log_end: int
+
+    @property
+    def is_well(self) -> bool:
+        """Whether nothing is wrong."""
+        return not self.findings
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """One check of a store whose broker is stopped."""
+
+    place: Place
+    clock: Clock
+    say: Say
+    rows_per_part: int = ROWS_PER_PART
+
+    def run(self, spark: SparkContext, topic: str = "") -> CheckResult:
+        """Check all queues, or those of one topic. Raises SafetyError where there is nothing to check."""
+        if is_broker_running(self.place):
+            raise SafetyError(f"a broker runs on {self.place.store}: stop it, or check a copy")
+        if not exists(self.place.rocksdb):
+            raise SafetyError(f"there is no RocksDB of consume queues in {self.place.rocksdb}: `backfill` makes it")
+        inventory = inventory_of(self.place)
+        with opened(self.place.rocksdb, read_only=True) as database:
+            bounds = bounds_of(database)
+            checkpoint = _checkpoint(database)
+        queues = _joined(inventory, bounds, topic.encode())
+        compared = [
+            each for each in self._compared(spark, inventory, queues) if not topic or each.topic == topic.encode()
+        ]
+        findings, gone = without_deleted([*compared, *_of_bounds(queues, bounds, inventory)], topics_of(self.place))
+        notes = [
+            f"topic {each.decode('utf-8', 'replace')} was deleted, and the commitlog has messages of it"
+            for each in gone
+        ]
+        if not topic:
+            findings += _of_checkpoint(checkpoint, inventory.log.end)
+            notes += _notes(queues, inventory, checkpoint)
+            config, said = check_configuration(self.place)
+            findings += config
+            notes += said
+        states = tuple(_state(queue, bounds) for queue in queues)
+        return CheckResult(states, tuple(sorted(findings)), tuple(notes), checkpoint or 0, inventory.log.end)
+
+    def _compared(self, spark: SparkContext, inventory: Inventory, queues: Sequence[Queue]) -> list[Finding]:
+        done = spark.accumulator(0)
+        conf = self.place.conf
+        has_lmq = any(queue.range.topic.startswith(LMQ_PREFIX) for queue in inventory.queues)
+        is_multi = has_lmq if conf.is_multi_dispatch is None else conf.is_multi_dispatch
+        numbering = _numbering(queues, self.rows_per_part)
+        rules = DispatchRules(self.place.delays_ms, is_multi=is_multi)
+        job = IndexJob(inventory.log, str(self.place.rocksdb), rules, numbering, done)
+        works = list(works_of(queues, self.rows_per_part))
+        units = sum(work.rows for work in works)
+        with told(self.say, lambda: min(done.value // 2, units), units, self.clock):
+            return job.run(spark, works)
+
+
+def bounds_of(database: Database) -> dict[QueueKey, Bounds]:
+    """Find all queues that the database knows, without reading their rows. Raises SafetyError for damaged keys."""
+    found = dict[QueueKey, Bounds]()
+    try:
+        for key, value in database.rows(rows.OFFSET_FAMILY):
+            topic, word, queue_id = rows.decode_bound_key(key)
+            if topic != rows.CHECKPOINT_TOPIC:
+                known = found.get((topic, queue_id), Bounds())
+                found[topic, queue_id] = known._replace(**{word: rows.decode_bound(value)})
+        for first, last in _spans(database):
+            name = (first.topic, first.queue_id)
+            found[name] = found.get(name, Bounds())._replace(first=first.offset, last=last.offset)
+    except ValueError as error:
+        raise SafetyError(f"the consume queues' database has a damaged row: {error}") from error
+    return found
+
+
+def check_configuration(place: Place) -> tuple[list[Finding], list[str]]:
+    """Compare the configuration's databases with the JSON files: what is wrong, and what is only newer."""
+    configuration, databases = read_json(place), read_databases(place.config)
+    findings, notes = list[Finding](), list[str]()
+    for database in DATABASES:
+        wanted, there = rows_of(database, configuration.tables[database]), databases[database]
+        file = configuration.files[database]
+        counter, wanted_counter = m.counter_of(there), m.counter_of(wanted) or 0
+        if counter is None or counter < wanted_counter - 1:
+            text = f"the version of {database} is {counter}, and a broker would read {file} over its rows"
+            findings.append(_config_finding(text, 1))
+        lacking = [name for name in wanted.default if name not in there.default]
+        other = [name for name, value in wanted.default.items() if there.default.get(name, value) != value]
+        other += [name for name, value in wanted.forbidden.items() if there.forbidden.get(name) != value]
+        if is_unopened(place, database):
+            if lacking or other:
+                text = f"{database} lacks or differs in {_names([*lacking, *other])} of {file}"
+                findings.append(_config_finding(text, len(lacking) + len(other)))
+        elif lacking or other:
+            notes.append(f"a broker has worked with {database}: it differs from {file} in {_names([*lacking, *other])}")
+    return findings, notes
+
+
+def topics_of(place: Place) -> frozenset[bytes]:
+    """The topics that database or JSON file know. One that only one of them lacks does not count as deleted."""
+    table = rows_of(m.TOPICS, read_json(place).tables[m.TOPICS])
+    return frozenset(read_databases(place.config)[m.TOPICS].default.keys() | table.default.keys())
+
+
+def without_deleted(findings: Sequence[Finding], topics: Collection[bytes]) -> tuple[list[Finding], list[bytes]]:
+    """Take out the findings about topics that were deleted; returns those topics as well.
+
+    A broker in RocksDB mode deletes the rows of topics that its configuration lacks, but for LMQ queues and RocketMQ's
+    own topics. Where no topics are known, none counts as deleted.
+    """
+    if not topics:
+        return list(findings), []
+    gone = {each.topic for each in findings if each.queue_id >= 0 and not _is_kept(each.topic, topics)}
+    return [each for each in findings if each.topic not in gone or each.queue_id < 0], sorted(gone)
+
+
+def _is_kept(topic: bytes, topics: Collection[bytes]) -> bool:
+    return topic in topics or topic.upper().startswith(_ALWAYS_KEPT)
+
+
+def _config_finding(text: str, count: int) -> Finding:
+    return Finding(b"", -1, Kind.CONFIG, count, -1, text)
+
+
+def _names(names: Sequence[bytes]) -> str:
+    shown = ", ".join(name.decode("utf-8", "replace") for name in names[:3])
+    return f"{shown} and {len(names) - 3} more" if len(names) > 3 else shown
+
+
+def _spans(database: Database) -> Iterator[tuple[rows.Row, rows.Row]]:
+    """First and last row of each queue, by leaping from queue to queue."""
+    key = b""
+    while (first := next(database.rows(DEFAULT_FAMILY, key), None)) is not None:
+        row = rows.decode_key(first[0])
+        end = rows.queue_prefix(row.topic, row.queue_id) + b"\xff" * 8
+        last = database.last_before(DEFAULT_FAMILY, end)
+        yield row, rows.decode_key(last[0] if last else first[0])
+        key = end
+
+
+def _checkpoint(database: Database) -> int | None:
+    value = database.get(rows.OFFSET_FAMILY, rows.checkpoint_key())
+    return None if value is None else rows.decode_checkpoint(value)
+
+
+def _joined(inventory: Inventory, bounds: dict[QueueKey, Bounds], only: bytes = b"") -> list[Queue]:
+    """All queues, or one topic's, that files or database know, with a range that has room for the units of both."""
+    known = {(queue.range.topic, queue.range.queue_id): queue for queue in inventory.queues}
+    ranges = list[QueueRange]()
+    for topic, queue_id in known.keys() | bounds.keys():
+        if only and topic != only:
+            continue
+        spans = list[tuple[int, int]]()
+        bound = bounds.get((topic, queue_id), Bounds())
+        if bound.first >= 0:
+            spans.append((bound.first, bound.last + 1))
+        if bound.max is not None:
+            spans.append((bound.max[1] + 1, bound.max[1] + 1))
+        if (topic, queue_id) in known:
+            each = known[topic, queue_id].range
+            spans.append((each.first, each.end))
+        first, end = min(span[0] for span in spans or [(0, 0)]), max(span[1] for span in spans or [(0, 0)])
+        ranges.append(QueueRange(0, topic, queue_id, first, end))
+    nothing = QueueFiles(())
+    return [
+        Queue(each._replace(number=number), known[name].files if name in known else nothing,
+              max(known[name].last_phy if name in known else -1, (bounds.get(name, Bounds()).max or (-1, 0))[0]))
+        for number, each in enumerate(in_key_order(ranges)) for name in [(each.topic, each.queue_id)]
+    ]  # fmt: skip
+
+
+def _numbering(queues: Sequence[Queue], rows_per_part: int) -> Numbering:
+    firsts, before = dict[QueueKey, tuple[int, int, int, int]](), 0
+    for queue in queues:
+        each = queue.range
+        firsts[each.topic, each.queue_id] = (each.first, each.end, before, queue.last_phy)
+        before += each.end - each.first
+    return Numbering(firsts, rows_per_part)
+
+
+def _of_bounds(queues: Sequence[Queue], bounds: dict[QueueKey, Bounds], inventory: Inventory) -> Iterator[Finding]:
+    ends = {(each.range.topic, each.range.queue_id): each.range.end for each in inventory.queues}
+    for queue in queues:
+        name = (queue.range.topic, queue.range.queue_id)
+        bound = bounds.get(name, Bounds())
+        wanted, said = max(bound.last + 1, ends.get(name, 0)), bound.max[1] + 1 if bound.max else 0
+        # without rows, all messages of a queue have expired, and the file queue may have ended long ago
+        if said < wanted or (bound.last >= 0 and said != wanted):
+            text = f"the max row gives the next message the offset {said}, and it has to be {wanted}"
+            yield Finding(*name, Kind.MAX, 1, wanted, text)
+        if bound.min is not None and 0 <= bound.first < bound.min[1]:
+            text = f"the min row says {bound.min[1]}, and the first row is that of {bound.first}"
+            live = _is_live(queue, bound, inventory)
+            if live:
+                yield Finding(*name, Kind.MIN, 1, bound.first, text)
+
+
+def _is_live(queue: Queue, bound: Bounds, inventory: Inventory) -> bool:
+    """Whether the commitlog still has the message of the database's first row, as far as the file queue tells."""
+    if not queue.files.start <= bound.first < queue.files.limit:
+        return False
+    return int(queue.files.read(bound.first, bound.first + 1).phy[0]) >= inventory.log.start
+
+
+def _of_checkpoint(checkpoint: int | None, log_end: int) -> Iterator[Finding]:
+    if checkpoint is None:
+        yield Finding(b"", -1, Kind.CHECKPOINT, 1, -1, "the database has no CHECKPOINT")
+    elif checkpoint > log_end:
+        text = f"CHECKPOINT is {checkpoint}, behind the end of the commitlog, {log_end}"
+        yield Finding(b"", -1, Kind.CHECKPOINT, 1, checkpoint, text)
+
+
+def _notes(queues: Sequence[Queue], inventory: Inventory, checkpoint: int | None) -> Iterator[str]:
+    ends = {(each.range.topic, each.range.queue_id): each.range.end for each in inventory.queues}
+    behind = sum(1 for queue in queues if ends.get((queue.range.topic, queue.range.queue_id), 0) < queue.range.end)
+    if behind:
+        yield f"{behind} file queues end before the database: a broker in RocksDB mode does not write them"
+    if checkpoint is not None and checkpoint < inventory.log.end:
+        yield f"CHECKPOINT is {checkpoint}; the broker will index {inventory.log.end - checkpoint} bytes again"
+
+
+def _state(queue: Queue, bounds: dict[QueueKey, Bounds]) -> QueueState:
+    bound = bounds.get((queue.range.topic, queue.range.queue_id), Bounds())
+    following = bound.max[1] + 1 if bound.max else max(bound.last + 1, 0)
+    return QueueState(
+        queue.range.topic.decode("utf-8", "replace"), queue.range.queue_id, max(bound.first, 0), following,
+        queue.files.end(), queue.range.end - queue.range.first,
+    )  # fmt: skip

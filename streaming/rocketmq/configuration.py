@@ -1,0 +1,99 @@
+"""A store's topics, groups and offsets: read from its JSON files or its three databases, and written as either."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from streaming.adapters.rocksdb.database import DEFAULT_FAMILY, exists, opened
+from streaming.errors import SafetyError
+from streaming.rocketmq.inventory import json_table
+from streaming.rocketmq.place import Place
+from udfs.rocketmq import metadata as m
+
+DATABASES = (m.TOPICS, m.GROUPS, m.OFFSETS)
+Table = dict[str, Any]
+_NO_TABLE = {"dataVersion": {"counter": 0, "stateVersion": 0, "timestamp": 0}}
+_EMPTY: dict[str, Table] = {
+    m.TOPICS: {**_NO_TABLE, "topicConfigTable": {}},
+    m.GROUPS: {**_NO_TABLE, "subscriptionGroupTable": {}},
+    m.OFFSETS: {**_NO_TABLE, "offsetTable": {}},
+}
+
+
+class Configuration(NamedTuple):
+    """tables: by the name of the database. files: which file each was read from; "" where there was none."""
+
+    tables: Mapping[str, Table]
+    files: Mapping[str, str]
+
+
+def offsets_name(place: Place) -> str:
+    """Return the name of the file that the broker keeps its offsets in.
+
+    Raises SafetyError where both names are there and nobody has said which one counts.
+    """
+    if place.conf.is_lmq is not None:
+        return m.LMQ_OFFSETS_JSON if place.conf.is_lmq else m.OFFSETS_JSON
+    there = [name for name in (m.OFFSETS_JSON, m.LMQ_OFFSETS_JSON) if _is_there(place.config, name)]
+    if len(there) == 2:
+        raise SafetyError(
+            f"{place.config} has {m.OFFSETS_JSON} and {m.LMQ_OFFSETS_JSON}, and the broker reads one of them: name its "
+            "configuration with --broker-conf, or say --lmq (enableLmq=true) or --no-lmq"
+        )
+    return there[0] if there else m.OFFSETS_JSON
+
+
+def read_json(place: Place) -> Configuration:
+    """Read the JSON files as the broker would. Raises SafetyError, which names the file, for one that is damaged."""
+    tables, files = dict[str, Table](), dict[str, str]()
+    for database, name in ((m.TOPICS, m.TOPICS_JSON), (m.GROUPS, m.GROUPS_JSON), (m.OFFSETS, offsets_name(place))):
+        found = json_table(place.config, name)
+        tables[database], files[database] = found or (_EMPTY[database], "")
+        try:
+            rows_of(database, tables[database])
+        except m.BadTableError as error:
+            raise SafetyError(f"{place.config / files[database]}: {error}") from error
+    return Configuration(tables, files)
+
+
+def rows_of(database: str, table: Table) -> m.ConfigRows:
+    """Make the rows of a table. Raises udfs.rocketmq.metadata.BadTableError."""
+    make = {m.TOPICS: m.topic_rows, m.GROUPS: m.group_rows, m.OFFSETS: m.offset_rows}[database]
+    return make(table)
+
+
+def table_of(database: str, rows: m.ConfigRows, *, is_lmq: bool) -> Table:
+    """Make the table of a JSON file from rows. Raises udfs.rocketmq.metadata.BadTableError."""
+    if database == m.OFFSETS:
+        return m.offsets_table(rows, is_lmq=is_lmq)
+    return m.topics_table(rows) if database == m.TOPICS else m.groups_table(rows)
+
+
+def write_databases(configuration: Configuration, folder: Path) -> None:
+    """Make the three databases in a folder."""
+    for database in DATABASES:
+        rows = rows_of(database, configuration.tables[database])
+        with opened(folder / database, (m.VERSION_FAMILY, m.FORBIDDEN_FAMILY)) as made:
+            made.put_all(DEFAULT_FAMILY, rows.default.items())
+            made.put_all(m.VERSION_FAMILY, rows.version.items())
+            made.put_all(m.FORBIDDEN_FAMILY, rows.forbidden.items())
+            made.flush()
+
+
+def read_databases(folder: Path) -> dict[str, m.ConfigRows]:
+    """Read the three databases of a folder; a missing one has no rows."""
+    return {database: _read(folder / database) for database in DATABASES}
+
+
+def _read(folder: Path) -> m.ConfigRows:
+    if not exists(folder):
+        return m.ConfigRows({}, {}, {})
+    with opened(folder, read_only=True) as database:
+        return m.ConfigRows(*(
+            dict(database.rows(family)) if database.has(family) else {}
+            for family in (DEFAULT_FAMILY, m.VERSION_FAMILY, m.FORBIDDEN_FAMILY)
+        ))  # fmt: skip
+
+
+def _is_there(config: Path, name: str) -> bool:
+    return any((config / each).is_file() and (config / each).stat().st_size for each in (name, f"{name}.bak"))

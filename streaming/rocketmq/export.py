@@ -1,0 +1,53 @@
+"""Writes topics, groups and offsets of RocksDB as the JSON files that a broker in file mode reads.
+
+Both of RocketMQ's own tools leave something out: the local one does not work in 5.3.3, the other one has no offsets, no
+forbidden groups and no versions, and neither knows that a broker with enableLmq=true reads another file.
+"""
+
+from pathlib import Path
+from typing import NamedTuple
+
+from streaming.adapters.rocksdb.database import exists
+from streaming.errors import SafetyError
+from streaming.rocketmq.configuration import DATABASES, offsets_name, read_databases, table_of
+from streaming.rocketmq.locks import is_broker_running
+from streaming.rocketmq.place import Place
+from streaming.rocketmq.staging import write_text
+from udfs.rocketmq import metadata as m
+from udfs.rocketmq.json_text import pretty
+
+
+class Exported(NamedTuple):
+    """files: name -> how many topics, groups or offsets it has."""
+
+    out: Path
+    files: dict[str, int]
+
+
+def export(place: Place, out: Path) -> Exported:
+    """Write the JSON files into a folder. Raises SafetyError beside a running broker, or where no database is."""
+    if is_broker_running(place):
+        raise SafetyError(f"a broker runs on {place.store}: stop it, so that its last offsets are in the database")
+    if out.resolve() == place.config.resolve():
+        raise SafetyError(f"{out} is the broker's own: `rollback` writes there, and keeps what it replaces")
+    there = [name for name in DATABASES if exists(place.config / name)]
+    if not there:
+        raise SafetyError(f"there are no databases below {place.config}: the JSON files are all there is")
+    return write_json(place, out, there)
+
+
+def write_json(place: Place, out: Path, databases: list[str]) -> Exported:
+    """Write the JSON files of some databases into a folder. Raises SafetyError for a damaged row."""
+    offsets = offsets_name(place)
+    names = {m.TOPICS: m.TOPICS_JSON, m.GROUPS: m.GROUPS_JSON, m.OFFSETS: offsets}
+    rows = read_databases(place.config)
+    out.mkdir(parents=True, exist_ok=True)
+    files = dict[str, int]()
+    for database in databases:
+        try:
+            table = table_of(database, rows[database], is_lmq=offsets == m.LMQ_OFFSETS_JSON)
+        except m.BadTableError as error:
+            raise SafetyError(f"{place.config / database}: {error}") from error
+        write_text(out / names[database], pretty(table))
+        files[names[database]] = len(rows[database].default)
+    return Exported(out, files)

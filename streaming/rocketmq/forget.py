@@ -1,0 +1,44 @@
+"""Deletes what was kept: the only command that frees what an upgrade or a rollback has set aside."""
+
+import os
+import shutil
+from collections.abc import Sequence
+from pathlib import Path
+
+from streaming.errors import SafetyError
+from streaming.rocketmq.locks import one_writer
+from streaming.rocketmq.move import take_back
+from streaming.rocketmq.place import OWN, Place
+from streaming.rocketmq.staging import sealed_of, throw_away
+
+_NAMES = ("kept-", "export-")
+
+
+def forgettable(place: Place) -> list[Path]:
+    """Folders of ours that hold what was replaced, exported, or begun and not ended."""
+    if not place.own.is_dir():
+        return []
+    found = [each for each in sorted(place.own.iterdir()) if each.is_dir() and each.name.startswith(_NAMES)]
+    return found + [place.staging] * place.staging.exists()
+
+
+def forget(place: Place, folders: Sequence[Path]) -> None:
+    """Delete these folders. Raises SafetyError for one that is not ours, BusyError beside a writer."""
+    with one_writer(place):
+        known = forgettable(place)
+        for folder in folders:
+            if folder not in known or folder.parent.name != OWN or folder.is_symlink():
+                raise SafetyError(f"{folder} was not kept by this program")
+        for folder in folders:
+            if folder == place.staging:
+                _forget_staging(place)
+            else:
+                # Allowed here: the operator has said so, the folder is ours and holds what was replaced.
+                shutil.rmtree(folder)
+
+
+def _forget_staging(place: Place) -> None:
+    sealed = sealed_of(place)
+    if sealed is not None:
+        take_back(place, sealed, os.replace)
+    throw_away(place)

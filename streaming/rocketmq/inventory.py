@@ -1,0 +1,132 @@
+"""What a store holds: its queues with the ends of each, its commitlog, and its JSON files.
+
+Nothing is written, and no file is read whole. So an inventory of a copy, or of a store whose broker runs, costs little.
+"""
+
+import hashlib
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from streaming.errors import SafetyError
+from streaming.rocketmq.log_files import CommitLog, commitlog_of
+from streaming.rocketmq.place import Place
+from streaming.rocketmq.queue_files import QueueFiles, files_of
+from udfs.rocketmq import metadata as m
+from udfs.rocketmq.json_text import BadJsonError, parse
+from udfs.rocketmq.parts import QueueRange, in_key_order
+
+
+@dataclass(frozen=True, slots=True)
+class Queue:
+    """One queue. first: queue offset of its first live unit; end: that of the next message. last_phy: where the message
+    of its last unit begins, -1 where the queue has no unit.
+    """
+
+    range: QueueRange
+    files: QueueFiles
+    last_phy: int
+
+    @property
+    def name(self) -> str:
+        """Topic and queue id, for people."""
+        return f"{self.range.topic.decode('utf-8', 'replace')}-{self.range.queue_id}"
+
+
+@dataclass(frozen=True, slots=True)
+class Inventory:
+    """queues: in the order of their keys; a queue's number is its place here."""
+
+    place: Place
+    log: CommitLog
+    queues: tuple[Queue, ...]
+
+    @property
+    def units(self) -> int:
+        """Units that have their message still."""
+        return sum(each.range.end - each.range.first for each in self.queues)
+
+    def fingerprint(self) -> str:
+        """Return a digest of names, sizes and times of all files; it changes when a broker has worked on the store."""
+        digest = hashlib.sha256()
+        paths = [file.path for queue in self.queues for file in queue.files.files]
+        paths += [file.path for file in self.log.files]
+        paths += [str(self.place.config / name) for name in JSON_FILES]
+        for path in paths:
+            digest.update(_stamp(path).encode())
+        return digest.hexdigest()
+
+
+JSON_FILES = (m.TOPICS_JSON, m.GROUPS_JSON, m.OFFSETS_JSON, m.LMQ_OFFSETS_JSON)
+
+
+def inventory_of(place: Place) -> Inventory:
+    """Look at a store. Raises SafetyError, which names the file, at bytes that no healthy store has."""
+    log = commitlog_of(place.commitlog)
+    found = [(topic, queue_id, files_of(folder)) for topic, queue_id, folder in _folders(place.consumequeue)]
+    ends = [files.end() for _topic, _queue_id, files in found]
+    ranges = [
+        QueueRange(number, topic.encode(), queue_id, files.first_live(end, log.start), end)
+        for number, ((topic, queue_id, files), end) in enumerate(zip(found, ends, strict=True))
+    ]
+    queues = []
+    for place_in_order, each in enumerate(in_key_order(ranges)):
+        files = found[each.number][2]
+        queues.append(Queue(each._replace(number=place_in_order), files, _last_phy(files, each.end)))
+    return Inventory(place, log, tuple(queues))
+
+
+def json_table(config: Path, name: str) -> tuple[dict[str, Any], str] | None:
+    """Read a JSON file, or where that is empty or missing its .bak, as the broker does; and say which one it was.
+
+    None if neither is there. Raises SafetyError, which names file and character, at one that is no JSON.
+    """
+    for each in (name, f"{name}.bak"):
+        path = config / each
+        text = _text(path)
+        if not text.strip():
+            continue
+        try:
+            table = parse(text)
+        except BadJsonError as error:
+            raise SafetyError(f"{path}, character {error.position}: {error.text}") from error
+        if not isinstance(table, dict):
+            raise SafetyError(f"{path} holds no object")
+        return table, each
+    return None
+
+
+def _text(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8")
+    except FileNotFoundError:
+        return ""
+    except UnicodeDecodeError as error:
+        raise SafetyError(f"{path}, byte {error.start}: this is no UTF-8") from error
+
+
+def _folders(consumequeue: Path) -> Iterator[tuple[str, int, Path]]:
+    """Folders of queues. Plain files beside the topics' folders are RocksDB's."""
+    if not consumequeue.is_dir():
+        return
+    for topic in os.scandir(consumequeue):
+        for queue in os.scandir(topic.path) if topic.is_dir() else ():
+            if not (queue.is_dir() and queue.name.isdecimal()):
+                raise SafetyError(f"{queue.path} is no folder of a queue")
+            yield topic.name, int(queue.name), Path(queue.path)
+
+
+def _last_phy(files: QueueFiles, end: int) -> int:
+    if end <= files.start:
+        return -1
+    return int(files.read(end - 1, end).phy[0])
+
+
+def _stamp(path: str) -> str:
+    try:
+        seen = Path(path).stat()
+    except FileNotFoundError:
+        return f"{path}\n"
+    return f"{path} {seen.st_size} {seen.st_mtime_ns}\n"

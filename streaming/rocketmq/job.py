@@ -1,0 +1,190 @@
+"""The Spark job that turns queue files into sorted files of RocksDB rows.
+
+Three stages, with a shuffle after the first two:
+1. by part: read the units of a part, and say of each in which commitlog file its message lies;
+2. by commitlog file: read what stands at the beginning of those messages, the store time among it, so that each file of
+   the log is read by one task, from its beginning to its end;
+3. by part: put units and store times together, compare them, and write the part's file.
+
+What goes through the shuffles are packed arrays, one for each part and log file, never single rows. A task needs memory
+for one part.
+"""
+
+import os
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+from uuid import uuid4
+
+import numpy as np
+from numpy.typing import NDArray
+from pyspark import Accumulator, SparkContext
+
+from streaming.adapters.rocksdb.database import write_sst
+from streaming.errors import SafetyError
+from streaming.rocketmq.log_files import CommitLog, headers_of
+from streaming.rocketmq.queue_files import QueueFiles
+from streaming.rocketmq.work import PartWork, Piece
+from udfs.rocketmq import rows
+from udfs.rocketmq import units as u
+from udfs.rocketmq.dispatch import LMQ_PREFIX, DispatchRules, properties_of, units_of
+
+_CHUNK_ROWS = 50_000
+_MOST_TASKS = 2_000
+_HEADER = np.dtype([("time", "<i8"), ("queue_offset", "<i8"), ("size", "<i4"), ("queue_id", "<i4")])
+
+LogBlock = tuple[int, bytes, bytes]  # part, places in it, physical offsets
+PartBlock = tuple[bytes, bytes]  # places in the part, headers
+
+
+class Written(NamedTuple):
+    """A finished file."""
+
+    part: int
+    name: str
+    rows: int
+    size: int
+
+
+def file_name(part: int) -> str:
+    """Return the name of a part's file."""
+    return f"part-{part:08d}.sst"
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """log: the commitlog. folder: where the files go. done: counts units, each of them once in each stage."""
+
+    log: CommitLog
+    folder: str
+    done: "Accumulator[int]"
+
+    def run(self, spark: SparkContext, works: Sequence[PartWork]) -> list[Written]:
+        """Write a file for each part. Raises Spark's error, with ours in its text, where a task refuses a unit."""
+        if not works:
+            return []
+        logs, tasks = max(len(self.log.used), 1), min(len(works), _MOST_TASKS)
+        log_tasks = min(logs, _MOST_TASKS)
+        task_of = {work.number: place * tasks // len(works) for place, work in enumerate(works)}
+        parts = spark.parallelize(works, tasks)
+        by_log = parts.mapPartitions(self.by_log).partitionBy(log_tasks, lambda log: log * log_tasks // logs)
+        headers = by_log.mapPartitions(self.with_headers)
+        told = parts.map(lambda work: (work.number, work)).union(headers)
+        return told.partitionBy(tasks, lambda part: task_of[part]).mapPartitions(self.write).collect()
+
+    def by_log(self, works: Iterable[PartWork]) -> Iterator[tuple[int, LogBlock]]:
+        """Stage 1: yield the messages of each part, by the commitlog file that they are in."""
+        starts = np.array(self.log.starts, dtype=np.int64)
+        for work in works:
+            phy = np.empty(work.rows, dtype=np.int64)
+            for piece in work.pieces:
+                found = self._live_units(piece)
+                phy[piece.place : piece.place + found.rows] = found.phy
+                if piece.is_last:
+                    require_end(piece.files, piece.end)
+            log = np.searchsorted(starts, phy, side="right") - 1
+            order = np.argsort(log, kind="stable").astype("<u4")
+            bounds = np.searchsorted(log[order], np.arange(len(starts) + 1))
+            for number in range(len(starts)):
+                places = order[bounds[number] : bounds[number + 1]]
+                if len(places):
+                    yield number, (work.number, places.tobytes(), phy[places].astype("<i8").tobytes())
+            self.done.add(work.rows)
+
+    def with_headers(self, blocks: Iterable[tuple[int, LogBlock]]) -> Iterator[tuple[int, PartBlock]]:
+        """Stage 2: yield the headers of messages, by the part that they belong to."""
+        for number, (part, places, offsets) in blocks:
+            file, phy = self.log.files[number], np.frombuffer(offsets, dtype="<i8").astype(np.int64)
+            order = np.argsort(phy, kind="stable")  # the disk is read in one direction
+            found = headers_of(file, phy[order] - file.start)
+            moved = found.phy != phy[order]
+            if bool(moved.any()):
+                position = int(phy[order][np.argmax(moved)]) - file.start
+                raise SafetyError(f"{file.path}, byte {position}: the record there names another place as its own")
+            headers = np.empty(len(phy), dtype=_HEADER)
+            headers["time"][order], headers["queue_offset"][order] = found.store_time, found.queue_offset
+            headers["size"][order], headers["queue_id"][order] = found.size, found.queue_id
+            self.done.add(len(phy))
+            yield part, (places, headers.tobytes())
+
+    def write(self, told: Iterable[tuple[int, PartWork | PartBlock]]) -> Iterator[Written]:
+        """Stage 3: write the file of each part."""
+        works, headers = dict[int, PartWork](), dict[int, list[PartBlock]]()
+        for number, each in told:
+            if isinstance(each, PartWork):
+                works[number] = each
+            else:
+                headers.setdefault(number, []).append(each)
+        for number, work in works.items():
+            yield self._write(work, _in_place(work.rows, headers.pop(number, [])))
+            self.done.add(work.rows)
+
+    def _write(self, work: PartWork, headers: NDArray[Any]) -> Written:
+        name, aside = file_name(work.number), Path(self.folder) / f".{uuid4().hex}"
+        size = write_sst(aside, self._rows(work, headers))
+        with aside.open("rb") as handle:
+            os.fsync(handle.fileno())
+        aside.replace(Path(self.folder) / name)  # a finished file is whole, and the second one of a task is the same
+        return Written(work.number, name, work.rows, size)
+
+    def _rows(self, work: PartWork, headers: NDArray[Any]) -> Iterator[tuple[list[bytes], list[bytes]]]:
+        for piece in work.pieces:
+            prefix, found = rows.queue_prefix(piece.topic, piece.queue_id), self._live_units(piece)
+            of_piece = headers[piece.place : piece.place + found.rows]
+            self._compare(piece, found, of_piece)
+            times = of_piece["time"].astype(np.int64)
+            for start in range(0, found.rows, _CHUNK_ROWS):
+                some = found.between(start, start + _CHUNK_ROWS)
+                keys = rows.unit_keys(prefix, piece.first + start, some.rows)
+                yield keys, rows.unit_values(some, times[start : start + _CHUNK_ROWS])
+
+    def _live_units(self, piece: Piece) -> u.Units:
+        """The units of a piece. Raises SafetyError, which names file and byte, for one that no healthy queue has."""
+        found = piece.files.read(piece.first, piece.end)
+        bad = u.first_bad(found, self.log.start, self.log.end)
+        if bad is not None:
+            raise SafetyError(f"{piece.files.where(piece.first + bad[0])}: the unit {bad[1]}")
+        return found
+
+    def _compare(self, piece: Piece, found: u.Units, headers: NDArray[Any]) -> None:
+        """Raise SafetyError, which names file and byte, where a unit is not that of the message it points to."""
+        wrong = found.size != headers["size"]
+        if not piece.topic.startswith(LMQ_PREFIX):
+            wrong |= headers["queue_offset"] != np.arange(piece.first, piece.end)
+            wrong |= headers["queue_id"] != piece.queue_id
+        for place in np.flatnonzero(wrong):
+            self._require_own(piece, piece.first + int(place), int(found.phy[place]), int(found.size[place]))
+
+    def _require_own(self, piece: Piece, offset: int, phy: int, size: int) -> None:
+        """A queue may name messages of other queues (INNER_MULTI_DISPATCH); the message then says so itself."""
+        record = self.log.record_at(phy)
+        if record is not None and record.size == size:
+            made = units_of(record, properties_of(record.properties), DispatchRules((), is_multi=True))
+            if (piece.topic, piece.queue_id, offset) in made:
+                return
+        raise SafetyError(
+            f"{piece.files.where(offset)}: the unit is that of queue offset {offset}, and the message at {phy}, to "
+            "which it points, is another one"
+        )
+
+
+def require_end(files: QueueFiles, end: int) -> None:
+    """Raise SafetyError, which names file and byte, if a written unit stands behind the end of a queue."""
+    later = files.later(end)
+    if later is not None:
+        raise SafetyError(
+            f"{files.where(end)}: no unit was written here, but one of the same queue was, at {files.where(later)}"
+        )
+
+
+def _in_place(count: int, blocks: Sequence[PartBlock]) -> NDArray[Any]:
+    """Put the headers of a part into the order of its units."""
+    headers, found = np.zeros(count, dtype=_HEADER), 0
+    for places, packed in blocks:
+        some = np.frombuffer(packed, dtype=_HEADER)
+        headers[np.frombuffer(places, dtype="<u4")] = some
+        found += len(some)
+    if found != count:
+        raise RuntimeError(f"a part of {count} units got {found} headers")
+    return headers

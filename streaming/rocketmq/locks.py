@@ -1,0 +1,58 @@
+"""Locks: one writer of ours for each store, and no broker beside a writer.
+
+A broker holds byte 0 of the file `lock` in its store as long as it runs (FileChannel.tryLock, a POSIX lock). Whoever
+holds that byte keeps a broker from starting. Such a lock belongs to the process, and closing the file by any handle
+lets go of it: a process that holds it must not ask `is_broker_running`.
+"""
+
+import fcntl
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from streaming.errors import BusyError, SafetyError
+from streaming.rocketmq.place import Place
+
+
+def is_broker_running(place: Place) -> bool:
+    """Whether a broker holds its lock. Nothing is written."""
+    try:
+        handle = os.open(place.store / "lock", os.O_RDWR)
+    except FileNotFoundError:
+        return False
+    try:
+        fcntl.lockf(handle, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, 0)
+    except BlockingIOError:
+        return True
+    finally:
+        os.close(handle)
+    return False
+
+
+@contextmanager
+def broker_kept_out(place: Place) -> Iterator[None]:
+    """Keep a broker from starting. Raises SafetyError if one runs."""
+    handle = os.open(place.store / "lock", os.O_RDWR | os.O_CREAT, 0o644)
+    try:
+        try:
+            fcntl.lockf(handle, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, 0)
+        except BlockingIOError as error:
+            raise SafetyError(f"a broker runs on {place.store}: it holds the file lock") from error
+        yield
+    finally:
+        os.close(handle)
+
+
+@contextmanager
+def one_writer(place: Place) -> Iterator[None]:
+    """Be the only command of ours that writes to this store. Raises BusyError if another one does."""
+    place.own.mkdir(exist_ok=True)
+    handle = os.open(place.own / "lock", os.O_RDWR | os.O_CREAT, 0o644)
+    try:
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            raise BusyError(f"another command of this program works on {place.store}") from error
+        yield
+    finally:
+        os.close(handle)

@@ -1,0 +1,120 @@
+"""The files of the commitlog: where it begins and ends, and what stands at the beginning of many records at once."""
+
+import bisect
+import mmap
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+
+from streaming.errors import SafetyError
+from udfs.rocketmq import commitlog as c
+from udfs.rocketmq.units import Longs
+
+
+class LogFile(NamedTuple):
+    """start: physical offset of its first byte."""
+
+    path: str
+    start: int
+    size: int
+
+
+class CommitLog(NamedTuple):
+    """The files of a commitlog, one directly after the other. end: the physical offset behind the last record."""
+
+    files: tuple[LogFile, ...]
+    end: int
+
+    @property
+    def start(self) -> int:
+        """Physical offset of the first byte that is still there."""
+        return self.files[0].start if self.files else 0
+
+    @property
+    def starts(self) -> list[int]:
+        """Physical offsets at which the files begin."""
+        return [file.start for file in self.files]
+
+    @property
+    def used(self) -> tuple[LogFile, ...]:
+        """The files that have records."""
+        return tuple(file for file in self.files if file.start < self.end)
+
+    def record_at(self, phy: int) -> c.Record | None:
+        """Read one record; None where there is none. Raises SafetyError at bytes that are no record."""
+        number = bisect.bisect_right(self.starts, phy) - 1
+        if number < 0 or phy >= self.end:
+            return None
+        file = self.files[number]
+        with mapped(file) as view:
+            try:
+                return c.record_at(view, file.start, phy - file.start)
+            except c.BadRecordError as error:
+                raise SafetyError(f"{file.path}, byte {error.position}: {error.text}") from error
+
+
+def commitlog_of(folder: Path) -> CommitLog:
+    """List the files of a commitlog and walk the last one to its end.
+
+    Raises SafetyError, which names file and byte, where files do not follow each other, have several sizes, or hold
+    bytes that are no record.
+    """
+    files = list[LogFile]()
+    for entry in sorted(os.scandir(folder), key=lambda each: each.name):
+        if not (entry.is_file() and len(entry.name) == 20 and entry.name.isdecimal()):
+            raise SafetyError(f"{entry.path} is no file of a commitlog")
+        file = LogFile(entry.path, int(entry.name), entry.stat().st_size)
+        if files and file.size != files[0].size:
+            raise SafetyError(f"{file.path} has {file.size} bytes, and {files[0].path} {files[0].size}")
+        if files and files[-1].start + files[-1].size != file.start:
+            raise SafetyError(f"{file.path} does not follow {files[-1].path}: a file between them is missing")
+        if file.size:
+            files.append(file)
+    return CommitLog(tuple(files), _end_of(files))
+
+
+def headers_of(file: LogFile, positions: Longs) -> c.Headers:
+    """Read what stands at the beginning of records, in ascending order of the disk.
+
+    Raises SafetyError, which names file and byte, for the first position at which no record begins.
+    """
+    with mapped(file) as view:
+        log = np.frombuffer(view, dtype=np.uint8)
+        try:
+            headers = c.headers_at(log, positions)
+        except c.BadRecordError as error:
+            raise SafetyError(f"{file.path}, byte {error.position}: {error.text}") from error
+        finally:
+            del log
+    return headers
+
+
+@contextmanager
+def mapped(file: LogFile) -> Iterator[memoryview]:
+    """A file's bytes, read when they are looked at."""
+    with open(file.path, "rb") as handle:  # noqa: PTH123  mmap takes a file descriptor
+        memory = mmap.mmap(handle.fileno(), file.size, prot=mmap.PROT_READ)
+    view = memoryview(memory)
+    try:
+        yield view
+    finally:
+        with suppress(BufferError):  # the traceback of an error holds it still, and it goes with that
+            view.release()
+            memory.close()
+
+
+def _end_of(files: list[LogFile]) -> int:
+    """The end of the last file that has records; those behind it were made in advance."""
+    for file in reversed(files):
+        with mapped(file) as view:
+            try:
+                position = c.end_of(view, file.start)
+            except c.BadRecordError as error:
+                raise SafetyError(f"{file.path}, byte {error.position}: {error.text}") from error
+        if position:
+            return file.start + position
+    return files[0].start if files else 0

@@ -1,0 +1,80 @@
+"""Where the parts of a broker's store lie, and where our own files lie beside them."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from streaming.errors import ConfigError
+from udfs.rocketmq.broker_conf import BrokerConf, broker_conf, read_properties
+from udfs.rocketmq.dispatch import DEFAULT_DELAYS, delays_of
+
+OWN = "ledger-reaper"
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """One store. rocksdb: the folder in which the broker looks for the consume queues' database."""
+
+    store: Path
+    commitlog: Path
+    consumequeue: Path
+    rocksdb: Path
+    conf: BrokerConf
+
+    @property
+    def config(self) -> Path:
+        """Folder of the JSON files and of the three databases."""
+        return self.store / "config"
+
+    @property
+    def own(self) -> Path:
+        """Folder of ours. It lies beside the consume queues, so that a rename can carry files over."""
+        return self.consumequeue.parent / OWN
+
+    @property
+    def staging(self) -> Path:
+        """What is not yet moved in."""
+        return self.own / "staging"
+
+    @property
+    def delays_ms(self) -> tuple[int, ...]:
+        """Delays of the levels 1, 2, …"""
+        return delays_of(self.conf.delay_levels or DEFAULT_DELAYS)
+
+
+def place_of(store: Path | None, conf_file: Path | None, *, lmq: bool | None = None) -> Place:
+    """Find the parts of a store by its folder, by its broker's configuration or by both.
+
+    Raises ConfigError where neither names a store, or what they name is none.
+    """
+    conf = _conf_of(conf_file)
+    if lmq is not None:
+        conf = conf._replace(is_lmq=lmq)
+    root = store or (Path(conf.store) if conf.store else None)
+    if root is None:
+        raise ConfigError("no store was given: name it with --store, or the broker's configuration with --broker-conf")
+    root = root.absolute()
+    if not root.is_dir():
+        raise ConfigError(f"there is no folder {root}")
+    if "," in conf.commitlog:
+        raise ConfigError(
+            f"storePathCommitLog names several folders, which this program does not read: {conf.commitlog}"
+        )
+    commitlog, queues = (Path(each) if each else None for each in (conf.commitlog, conf.consumequeue))
+    if store is not None and conf.store and store.absolute() != Path(conf.store).absolute():
+        # the configuration is that of another place, of which this is a copy
+        commitlog = queues = None
+    commitlog, queues = commitlog or root / "commitlog", queues or root / "consumequeue"
+    for folder in (commitlog, root / "config"):
+        if not folder.is_dir():
+            raise ConfigError(f"{root} is no store of a RocketMQ broker: there is no folder {folder}")
+    rocksdb = queues.parent / "consumequeue_rocksdb" if conf.has_own_rocksdb_folder else queues
+    return Place(root, commitlog, queues, rocksdb, conf)
+
+
+def _conf_of(conf_file: Path | None) -> BrokerConf:
+    if conf_file is None:
+        return BrokerConf()
+    try:
+        return broker_conf(read_properties(conf_file.read_text(encoding="utf-8")))
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"the broker's configuration can't be read: {error}") from error

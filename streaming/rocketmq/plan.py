@@ -1,0 +1,118 @@
+"""Says what an upgrade of a store would be: how much, how long, what speaks against it, and the broker's switches."""
+
+import os
+from typing import Any, NamedTuple
+
+from streaming.rocketmq.locks import is_broker_running
+from streaming.rocketmq.place import Place
+from streaming.rocketmq.progress import seconds
+from streaming.rocketmq.survey import Survey, survey_of
+from udfs.rocketmq import metadata as m
+from udfs.rocketmq.refusals import Refusal, refusals_of
+from udfs.rocketmq.versions import Stage, stages_of, version_of, warnings_of
+
+# An estimate, on the careful side: units a second of one core, and bytes a second of a commitlog that no cache holds.
+_UNITS_PER_CORE_SECOND = 250_000
+_LOG_BYTES_PER_SECOND = 150_000_000
+_START_SECONDS = 20
+
+
+class Plan(NamedTuple):
+    """What there is, and what speaks against converting it."""
+
+    store: str
+    topics: int
+    queues: int
+    units: int
+    live_units: int
+    log_files: int
+    log_bytes: int
+    log_start: int
+    log_end: int
+    disk_needed_bytes: int
+    disk_free_bytes: int
+    seconds_expected: int
+    offsets_file: str
+    groups: int
+    offsets: int
+    refusals: tuple[Refusal, ...]
+    notes: tuple[str, ...]
+    stages: tuple[Stage, ...]
+
+    def as_json(self) -> dict[str, Any]:
+        """Return it as one object."""
+        nested = {name: [each._asdict() for each in getattr(self, name)] for name in ("refusals", "stages")}
+        return self._asdict() | nested | {"notes": list(self.notes), "lmq": self.offsets_file == m.LMQ_OFFSETS_JSON}
+
+
+def plan_of(place: Place, broker_version: str = "") -> Plan:
+    """Look at a store. Nothing is written, and a broker may run on it; then the numbers are an estimate."""
+    survey = survey_of(place, is_running=is_broker_running(place))
+    version = version_of(broker_version)
+    inventory, tables = survey.inventory, survey.configuration.tables if survey.configuration else {}
+    log_bytes = sum(file.size for file in inventory.log.files) if inventory else 0
+    live = inventory.units if inventory else 0
+    return Plan(
+        store=str(place.store),
+        topics=len(survey.facts.topics),
+        queues=len(inventory.queues) if inventory else 0,
+        units=sum(each.range.end - each.files.start for each in inventory.queues) if inventory else 0,
+        live_units=live,
+        log_files=len(inventory.log.files) if inventory else 0,
+        log_bytes=log_bytes,
+        log_start=inventory.log.start if inventory else 0,
+        log_end=inventory.log.end if inventory else 0,
+        disk_needed_bytes=survey.facts.bytes_needed,
+        disk_free_bytes=survey.facts.bytes_free,
+        seconds_expected=expected_seconds(live, log_bytes, len(os.sched_getaffinity(0))),
+        offsets_file=survey.configuration.files[m.OFFSETS] if survey.configuration else "",
+        groups=len(tables[m.GROUPS].get("subscriptionGroupTable", {})) if tables else 0,
+        offsets=_offsets(tables[m.OFFSETS]) if tables else 0,
+        refusals=tuple(refusals_of(survey.facts)),
+        notes=(*_notes(survey, log_bytes), *warnings_of(version)),
+        stages=tuple(stages_of(version)),
+    )
+
+
+def expected_seconds(units: int, log_bytes: int, cores: int) -> int:
+    """Estimate how long a backfill takes, where most of the commitlog is read from the disk once."""
+    return round(_START_SECONDS + units / (_UNITS_PER_CORE_SECOND * cores) + log_bytes / _LOG_BYTES_PER_SECOND)
+
+
+def lines(plan: Plan) -> list[str]:
+    """The plan for people."""
+    return [
+        f"store            {plan.store}",
+        f"queues           {plan.queues} of {plan.topics} topics",
+        f"units            {plan.units:,}, of which {plan.live_units:,} have their message still",
+        f"commitlog        {plan.log_files} files, {plan.log_bytes:,} bytes, from {plan.log_start} to {plan.log_end}",
+        f"offsets          {plan.offsets} in {plan.offsets_file or 'no file'}, {plan.groups} groups",
+        f"disk             {plan.disk_needed_bytes:,} bytes are needed, {plan.disk_free_bytes:,} are free",
+        f"time             about {seconds(plan.seconds_expected)}, the broker being stopped",
+        *(f"note             {note}" for note in plan.notes),
+        *(
+            f"stage {each.stage}          {each.when}: " + " ".join(f"{k}={v}" for k, v in each.settings.items())
+            for each in plan.stages
+        ),
+        *(f"REFUSED          {each.code}: {each.text}" for each in plan.refusals),
+    ]
+
+
+def _offsets(table: dict[str, Any]) -> int:
+    return len(table.get("offsetTable", {})) + len(table.get("lmqOffsetTable", {}))
+
+
+def _notes(survey: Survey, log_bytes: int) -> list[str]:
+    notes = [
+        "a broker that is switched to RocksDB without a backfill reads the whole commitlog before it answers: at the "
+        f"50 MB/s that were seen, {seconds(log_bytes / 50_000_000)}",
+    ]
+    files = survey.configuration.files if survey.configuration else {}
+    if files.get(m.OFFSETS) == m.LMQ_OFFSETS_JSON:
+        notes.append("with enableLmq=true such a switch would lose all offsets of all groups; a backfill brings them")
+    if survey.configuration and not files[m.OFFSETS]:
+        notes.append("there is no file of offsets: all groups begin as new ones")
+    for name in files.values():
+        if name.endswith(".bak"):
+            notes.append(f"{name.removesuffix('.bak')} is missing or empty, so {name} is read, as the broker would")
+    return notes

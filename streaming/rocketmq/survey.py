@@ -1,0 +1,118 @@
+"""Looks at a store for the rules of udfs/rocketmq/refusals.py. Nothing is written."""
+
+import os
+import shutil
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from streaming.adapters.rocksdb.database import exists
+from streaming.errors import SafetyError
+from streaming.rocketmq.configuration import DATABASES, Configuration, offsets_name, read_databases, read_json
+from streaming.rocketmq.inventory import Inventory, inventory_of
+from streaming.rocketmq.place import Place
+from streaming.rocketmq.staging import is_unopened
+from udfs.rocketmq import metadata as m
+from udfs.rocketmq.refusals import StoreFacts
+
+# bytes for each unit: 22 were seen in RocksDB (apache/rocketmq 5.3.3), and the parts lie beside it until the end
+BYTES_PER_UNIT = 45
+
+
+class Survey(NamedTuple):
+    """inventory and configuration: None where bad bytes stand in the way."""
+
+    facts: StoreFacts
+    inventory: Inventory | None
+    configuration: Configuration | None
+
+    @property
+    def bytes_needed(self) -> int:
+        """What the upgrade takes on the disk."""
+        return self.facts.bytes_needed
+
+
+def survey_of(place: Place, *, is_running: bool) -> Survey:
+    """Look at everything that could speak against converting this store; is_running: its broker."""
+    bad = list[str]()
+    inventory = _tried(lambda: inventory_of(place), bad)
+    two = ""
+    try:
+        offsets_name(place)
+    except SafetyError as error:
+        two = str(error)
+    configuration = None if two else _tried(lambda: read_json(place), bad)
+    topics = tuple(sorted({queue.range.topic for queue in inventory.queues})) if inventory else ()
+    with_rows = _tried(lambda: tuple(_databases_with_rows(place)), bad) or ()
+    units = inventory.units if inventory else 0
+    facts = StoreFacts(
+        is_running=is_running,
+        has_abort=(place.store / "abort").exists(),
+        bad_bytes=tuple(bad),
+        batch_queues=_some_file(place.store / "batchconsumequeue")
+        or _topics_with(configuration, "queue.type", "BatchCQ"),
+        ext_queues=_some_file(place.store / "consumequeue_ext"),
+        compaction=_compaction(place) or _topics_with(configuration, "cleanup.policy", "COMPACTION"),
+        config_manager=place.conf.config_manager,
+        other_databases=_other_database(place),
+        has_rocksdb=exists(place.rocksdb),
+        databases_with_rows=with_rows,
+        topics=topics,
+        two_offset_files=two,
+        has_topics=configuration is None or bool(configuration.files[m.TOPICS]),
+        has_messages=bool(topics),
+        is_one_disk=_is_one_disk(place),
+        bytes_needed=units * BYTES_PER_UNIT + (64 << 20),
+        bytes_free=shutil.disk_usage(place.consumequeue.parent).free,
+    )
+    return Survey(facts, inventory, configuration)
+
+
+def _tried(look: Callable[[], Any], bad: list[str]) -> Any:
+    try:
+        return look()
+    except SafetyError as error:
+        bad.append(str(error))
+    return None
+
+
+def _databases_with_rows(place: Place) -> Iterator[str]:
+    """Databases below config/ with rows that may be newer than the JSON: not those of ours that no broker opened."""
+    rows = read_databases(place.config)
+    return (name for name in DATABASES if rows[name].default and not is_unopened(place, name))
+
+
+def _other_database(place: Place) -> str:
+    folders = (entry for entry in os.scandir(place.config) if entry.is_dir() and entry.name not in DATABASES)
+    return next((entry.path for entry in folders if exists(Path(entry.path))), "")
+
+
+def _some_file(folder: Path) -> str:
+    """A file with data below a folder; "" if there is none."""
+    for root, _folders, names in os.walk(folder):
+        for name in names:
+            path = Path(root) / name
+            if path.stat().st_size:
+                return str(path)
+    return ""
+
+
+def _compaction(place: Place) -> str:
+    folders = (place.store / "compaction" / name for name in ("compactionLog", "compactionCq"))
+    return next(filter(None, map(_some_file, folders)), "")
+
+
+def _topics_with(configuration: Configuration | None, attribute: str, value: str) -> str:
+    """A topic whose attributes say so; "" if there is none."""
+    if configuration is None:
+        return ""
+    for name, topic in configuration.tables[m.TOPICS].get("topicConfigTable", {}).items():
+        attributes = topic.get("attributes") if isinstance(topic, dict) else None
+        if isinstance(attributes, dict) and str(attributes.get(attribute)).lower() == value.lower():
+            return f"topic {name}"
+    return ""
+
+
+def _is_one_disk(place: Place) -> bool:
+    folders = [place.consumequeue.parent, place.config, place.consumequeue, place.rocksdb]
+    return len({folder.stat().st_dev for folder in folders if folder.exists()}) == 1

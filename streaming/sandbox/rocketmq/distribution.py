@@ -1,0 +1,40 @@
+"""RocketMQ's jars, as Maven would put them together, fetched once into the user's cache.
+
+The lists beside this module (`jars-VERSION.txt`) pin every jar with its size and SHA-512.
+"""
+
+from pathlib import Path
+
+from streaming.errors import ConfigError
+from streaming.spark.ivy import Artifact, Progress, default_cache, fetch
+
+_LISTS = Path(__file__).parent
+
+
+def versions() -> list[str]:
+    """The versions of RocketMQ that can be fetched."""
+    return sorted(each.stem.removeprefix("jars-") for each in _LISTS.glob("jars-*.txt"))
+
+
+def artifacts(version: str) -> list[Artifact]:
+    """Every jar of a version. Raises ConfigError for a version that has no list."""
+    if version not in versions():
+        raise ConfigError(f"no jars are pinned for RocketMQ {version}: take {' or '.join(versions())}")
+    lines = (_LISTS / f"jars-{version}.txt").read_text(encoding="utf-8").splitlines()
+    return [_artifact(line) for line in lines if not line.startswith("#")]
+
+
+def class_path(version: str, *, cache: Path | None = None, progress: Progress | None = None) -> str:
+    """What Java takes as class path of a version; its jars are fetched if they are missing.
+
+    Each version has a folder of its own. Raises what artifacts() and streaming.spark.ivy.fetch() raise.
+    """
+    folder = (cache or default_cache()) / f"rocketmq-{version}"
+    fetch(artifacts(version), cache=folder, progress=progress)
+    return f"{folder}/*"
+
+
+def _artifact(line: str) -> Artifact:
+    sha512, size, coordinate = line.split()
+    organisation, name, revision = coordinate.split(":")
+    return Artifact(organisation, name, revision, "jar", "", int(size), sha512)

@@ -1,0 +1,122 @@
+"""A load for RocketMQ with a bit of everything, and what a file broker says of it before its store is converted."""
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from streaming.sandbox.rocketmq.server import RocketMQ
+from streaming.sandbox.rocketmq.settings import COMMIT_LOG_FILE_BYTES
+from tests.integration.rocket_client import Content, Queue, RocketClient, Taken
+
+# So that a transaction left open is asked about within seconds, and not given up.
+BROKER_SETTINGS = {"transactionCheckInterval": "2000", "transactionTimeOut": "1000", "transactionCheckMax": "1000"}
+LMQ: list[Queue] = [("%LMQ%left", 0), ("%LMQ%right", 0)]
+LMQ_GROUP = "%LMQ%readers"
+TAGS = ["red", "緑", "🟦", None]
+OLD = [("Old", 0), ("Old", 1)]
+FILLER = [("Filler", 0)]
+ORDERS = [("Orders", number) for number in range(4)]
+TAGGED = [("Tagged", 0), ("Tagged", 1)]
+DELAYED = [("Delayed", 0)]
+SETTLED = [("Settled", 0)]
+SOURCES = [("Sources", 0)]
+BATCHES = [("Batches", 0), ("Batches", 1)]
+RETRIED = [("Retried", 0)]
+AGAIN = [("Again", 0), ("Again", 1)]
+EMPTY = [("Empty", 0), ("Empty", 1)]
+# What nobody adds to unless a client sends.
+QUIET: list[Queue] = [*OLD, *FILLER, *ORDERS, *TAGGED, *SOURCES, *BATCHES, *RETRIED, *AGAIN, *EMPTY, *LMQ]
+TOPICS = (OLD, FILLER, ORDERS, TAGGED, DELAYED, SETTLED, SOURCES, BATCHES, RETRIED, EMPTY)
+GROUPS: dict[str, Sequence[Queue]] = {
+    "old": OLD,
+    "orders-a": ORDERS,
+    "orders-b": ORDERS,
+    "filtered": TAGGED,
+    "retrying": RETRIED,
+    LMQ_GROUP: LMQ,
+    "nothing": EMPTY,
+}
+_FILLED = COMMIT_LOG_FILE_BYTES // 2000 + 40
+
+
+@dataclass
+class Told:
+    """What the file broker told: all of QUIET, offsets by time, and where the groups stand."""
+
+    content: dict[Queue, Content]
+    stamps: list[int]
+    times: dict[Queue, tuple[int, ...]]
+    offsets: dict[str, dict[Queue, int]]
+    sent_ms: int  # when the delayed messages were sent
+    taken: dict[str, list[Taken]] = field(default_factory=dict)
+
+
+def fill(server: RocketMQ, client: RocketClient) -> Told:
+    """Send and consume all of it. The oldest file of the log then ends within the one queue of Filler."""
+    for queues in TOPICS:
+        client.topic(queues[0][0], len(queues))
+    client.send("Old", "old", 20, queues=2)
+    client.take("old", OLD)
+    client.send("Filler", "filler", _FILLED, bytes=1800)
+    _delete_topics(client)
+    client.send("Orders", "orders", 240, queues=4, bytes=1500, tags=TAGS)
+    client.send("Tagged", "tagged", 80, queues=2, tags=TAGS)
+    client.send("Batches", "batches", 60, queues=2, batch=10)
+    client.send("Sources", "sources", 20, lmq=",".join(name for name, _ in LMQ))
+    client.send("Retried", "fail", 3)
+    client.send("Retried", "retried", 4)
+    client.transactions("Settled", "tx", commit=4, rollback=4, unknown=6)
+    taken = {
+        "orders-a": client.take("orders-a", ORDERS, each=12),
+        "orders-b": client.take("orders-b", ORDERS, each=41),
+        "filtered": client.take("filtered", TAGGED, each=7),
+        "retrying": client.push("retrying", "Retried", 4, failing="fail", seconds=30),
+    }
+    for number, queue in enumerate(LMQ):
+        client.commit(LMQ_GROUP, queue, 5 + number)
+    client.send("Delayed", "second", 2, level=1)
+    sent_ms = time.time_ns() // 1_000_000
+    client.send("Delayed", "half-minute", 4, level=4)
+    client.send("Delayed", "minute", 4, level=5)
+    client.send("Delayed", "timer", 3, delaySeconds=40)
+    content = client.dump(QUIET)
+    stamps = _stamps(content)
+    offsets = {group: client.offsets(group, queues) for group, queues in GROUPS.items()}
+    return Told(content, stamps, client.times(QUIET, stamps), offsets, sent_ms, taken)
+
+
+def _delete_topics(client: RocketClient) -> None:
+    """Leave messages in the log that are in no queue: of a topic that is gone, and of one that was made anew."""
+    client.topic("Gone", 1)
+    client.send("Gone", "gone", 6)
+    client.delete("Gone")
+    client.topic("Again", 2)
+    client.send("Again", "before", 14, queues=2)
+    client.delete("Again")
+    client.topic("Again", 2)
+    client.send("Again", "after", 9, queues=2)
+
+
+def expire_oldest_file(server: RocketMQ, told: Told) -> None:
+    """Delete the log's oldest file, as the broker does when its time is over; the broker must be stopped.
+
+    `told` then says what is left of the queues. Offsets by time are not told of queues that lost messages.
+    """
+    oldest, *rest = sorted((server.store / "commitlog").iterdir())
+    assert rest
+    # allowed: the store is the test's own, and its broker is stopped
+    oldest.unlink()
+    start = int(rest[0].name)
+    for queue, content in told.content.items():
+        live = tuple(message for message in content.messages if message.physical >= start)
+        if len(live) < len(content.messages):
+            first = live[0].offset if live else content.end
+            told.content[queue] = Content(first, content.end, live)
+            del told.times[queue]
+
+
+def _stamps(content: dict[Queue, Content]) -> list[int]:
+    """Times before, at and after those at which messages were stored."""
+    stored = sorted({message.stored_ms for each in content.values() for message in each.messages})
+    some = stored[:: max(1, len(stored) // 25)]
+    return sorted({0, stored[0] - 1, stored[-1] + 1, stored[-1] + 3_600_000, *some, *(each + 1 for each in some)})

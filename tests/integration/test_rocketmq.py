@@ -1,0 +1,369 @@
+"""A real RocketMQ goes from files to RocksDB and back on stores that `ledger-reaper rocketmq` alone has converted."""
+
+import json
+import subprocess
+import sys
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from streaming.sandbox import process
+from streaming.sandbox.home import HOST
+from streaming.sandbox.rocketmq.home import Home, Part, StoreMode
+from streaming.sandbox.rocketmq.server import RocketMQ, down, up
+from tests.integration import rocket_load as load
+from tests.integration.rocket_client import Content, Queue, RocketClient, Taken
+
+pytestmark = pytest.mark.cluster
+SECONDS = 90.0
+
+
+@dataclass
+class World:
+    """A RocketMQ, its client, and what was told before the store was last converted."""
+
+    server: RocketMQ
+    client: RocketClient
+    told: load.Told
+
+    def run(self, *arguments: str, code: int = 0) -> str:
+        """`ledger-reaper rocketmq ARGUMENTS` over the store; returns what it prints."""
+        return ledger_reaper("rocketmq", *arguments, "--store", str(self.server.store), code=code)
+
+    def stop(self) -> None:
+        """Stop the broker, and forget its clients."""
+        self.client.close()
+        self.server.stop_broker()
+
+    def is_well(self) -> None:
+        """The stopped store passes our own check."""
+        *_, summary = map(json.loads, self.run("check", "--json").splitlines())
+        assert summary["ok"], summary
+
+
+def ledger_reaper(*arguments: str, code: int = 0) -> str:
+    """Run a command; returns what it prints. Fails unless it ends with `code`."""
+    command = [sys.executable, "-m", "streaming", *arguments]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
+    assert done.returncode == code, f"{' '.join(arguments)}: {done.returncode}\n{done.stdout}\n{done.stderr}"
+    return done.stdout
+
+
+@pytest.fixture(
+    scope="module", params=["5.3.3", pytest.param("5.5.0", marks=pytest.mark.long)], ids=lambda version: f"v{version}"
+)
+def loaded(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
+    """A store that a file broker has filled, at rest."""
+    root = tmp_path_factory.mktemp("rocketmq")
+    server = RocketMQ(Home(root))
+    try:
+        up(root, request.param, mode=StoreMode.FILE, broker_settings=load.BROKER_SETTINGS)
+        with RocketClient(server) as client:
+            world = World(server, client, load.fill(server, client))
+            world.stop()
+            load.expire_oldest_file(server, world.told)
+            yield world
+    finally:
+        down(root)
+        assert not [part for part in Part if server.runs(part)]
+
+
+@pytest.fixture(scope="module")
+def upgraded(loaded: World) -> World:
+    """The same store, converted and checked by our commands alone, and served from RocksDB."""
+    loaded.run("backfill", "--yes")
+    loaded.is_well()
+    loaded.server.start_broker(StoreMode.ROCKSDB)
+    return loaded
+
+
+def test_the_sandbox_tells_where_it_is_and_starts_no_second_broker(upgraded: World) -> None:
+    server = upgraded.server
+    version, home = server.spec.version, str(server.home.root)
+
+    facts = json.loads(ledger_reaper("sandbox", "up", "--rocketmq", version, "--home", home, "--json"))
+    ledger_reaper("sandbox", "up", "--rocketmq", version, "--store", "file", "--home", home, code=2)
+    ledger_reaper("sandbox", "up", "--home", home, code=2)
+
+    assert facts == json.loads(ledger_reaper("sandbox", "status", "--home", home, "--json"))
+    assert (facts["running"], facts["mode"], facts["store"]) == (True, "rocksdb", str(server.store))
+    assert facts["name_server"] == server.spec.name_server
+
+
+def test_nobody_else_reaches_the_broker(upgraded: World) -> None:
+    holder = process.find(upgraded.server.home.network)
+    if upgraded.server.spec.address == HOST:
+        pytest.skip("this machine lets us make no network namespace")
+
+    assert holder is not None
+    spaces = {Path(f"/proc/{pid}/ns/net").readlink() for pid in (holder.pid, _pid(upgraded.server, Part.BROKER))}
+    assert len(spaces) == 1
+    assert spaces != {Path("/proc/self/ns/net").readlink()}
+
+
+def _pid(server: RocketMQ, part: Part) -> int:
+    found = process.find(server.home.record(part))
+    assert found is not None
+    return found.pid
+
+
+def test_every_old_message_is_read_by_its_offset(upgraded: World) -> None:
+    found = upgraded.client.dump(load.QUIET)
+
+    assert _differences(upgraded.told.content, found) == []
+
+
+def test_times_lead_to_the_offsets_that_the_file_broker_told(upgraded: World) -> None:
+    queues = [queue for queue in load.QUIET if queue in upgraded.told.times]
+
+    assert upgraded.client.times(queues, upgraded.told.stamps) == upgraded.told.times
+
+
+def test_every_group_stands_where_it_stood(upgraded: World) -> None:
+    found = {group: upgraded.client.offsets(group, queues) for group, queues in load.GROUPS.items()}
+
+    assert found == upgraded.told.offsets
+
+
+@pytest.mark.parametrize("group", ["orders-a", "orders-b"])
+def test_a_group_goes_on_exactly_where_it_stopped(upgraded: World, group: str) -> None:
+    already = {each.read.name for each in upgraded.told.taken[group]}
+
+    taken = upgraded.client.take(group, load.ORDERS)
+
+    names = [each.read.name for each in taken]
+    everything = {f"orders-{number}" for number in range(240)}
+    assert Counter(names) == Counter(everything - already)
+    assert _first_offsets(taken) == upgraded.told.offsets[group]
+
+
+def test_a_filter_by_tag_finds_what_follows_the_groups_offset(upgraded: World) -> None:
+    wanted = {
+        message.name
+        for queue in load.TAGGED
+        for message in upgraded.told.content[queue].messages
+        if message.offset >= upgraded.told.offsets["filtered"][queue] and message.tag in ("red", "緑")
+    }
+
+    taken = upgraded.client.push("filtered", "Tagged", len(wanted), tags="red || 緑", seconds=60)
+
+    assert Counter(each.read.name for each in taken) == Counter(wanted)
+
+
+def test_a_message_that_was_put_off_comes_again_and_once(upgraded: World) -> None:
+    taken = upgraded.client.push("retrying", "Retried", 3, seconds=60)
+
+    assert Counter(each.read.name for each in taken) == Counter(f"fail-{number}" for number in range(3))
+    assert all(each.read.deliveries > 0 for each in taken)
+
+
+def test_delayed_messages_arrive_once_and_not_before_their_time(upgraded: World) -> None:
+    delays = {"second": (2, 1), "half-minute": (4, 30), "minute": (4, 60), "timer": (3, 40)}
+    wanted = Counter(f"{name}-{number}" for name, (count, _) in delays.items() for number in range(count))
+
+    (content,) = _until(upgraded.client, load.DELAYED, lambda found: len(found.messages) >= wanted.total())
+
+    assert Counter(message.name for message in content.messages) == wanted
+    for message in content.messages:
+        seconds = delays[message.name.rpartition("-")[0]][1]
+        if seconds > 1:  # those were sent before sent_ms
+            assert message.stored_ms >= upgraded.told.sent_ms + seconds * 1000 - 100, message
+
+
+def test_open_transactions_end_as_the_producer_says(upgraded: World) -> None:
+    committed = {f"tx-unknown-{number}" for number in range(3)}
+    rolled_back = {f"tx-unknown-{number}" for number in range(3, 6)}
+    wanted = Counter(committed | {f"tx-commit-{number}" for number in range(4)})
+
+    upgraded.client.resolve(dict.fromkeys(committed, "commit") | dict.fromkeys(rolled_back, "rollback"))
+    (content,) = _until(upgraded.client, load.SETTLED, lambda found: len(found.messages) >= wanted.total())
+
+    assert Counter(message.name for message in content.messages) == wanted
+
+
+def test_new_messages_follow_the_old_ones_in_every_queue(upgraded: World) -> None:
+    for queue in [*load.OLD, *load.FILLER, *load.BATCHES, *load.EMPTY]:
+        end = upgraded.told.content[queue].end
+
+        sent = upgraded.client.send(queue[0], f"new-{queue[1]}", 5, queue=queue[1])
+
+        assert sorted(offset for _, offset in sent.values()) == list(range(end, end + 5)), queue
+
+
+def test_a_group_whose_messages_were_all_gone_gets_the_new_ones(upgraded: World) -> None:
+    upgraded.client.send("Old", "late", 4, queues=2)
+
+    taken = upgraded.client.take("old", load.OLD)
+
+    names = [each.read.name for each in taken]
+    assert {f"late-{number}" for number in range(4)} <= set(names)
+    assert len(names) == len(set(names))
+    assert _first_offsets(taken) == upgraded.told.offsets["old"]
+
+
+def test_new_messages_reach_the_light_queues(upgraded: World) -> None:
+    upgraded.client.send("Sources", "light", 3, lmq=",".join(name for name, _ in load.LMQ))
+
+    for queue, content in upgraded.client.dump(load.LMQ).items():
+        end = upgraded.told.content[queue].end
+        assert [(each.offset, each.name) for each in content.messages[-3:]] == [
+            (end + number, f"light-{number}") for number in range(3)
+        ]
+
+
+@pytest.fixture(scope="module")
+def rolled_back(upgraded: World) -> World:
+    """The store in files again, after a while in RocksDB in which topics, messages and offsets were added."""
+    client = upgraded.client
+    client.topic("Later", 2)
+    client.send("Later", "later", 24, queues=2)
+    client.take("laters", _LATER, each=3)
+    client.commit(load.LMQ_GROUP, load.LMQ[0], 9)
+    upgraded.told = _told(client)
+    upgraded.stop()
+    upgraded.is_well()
+    upgraded.run("rollback", "--yes")
+    upgraded.server.start_broker(StoreMode.FILE)
+    return upgraded
+
+
+_LATER: list[Queue] = [("Later", 0), ("Later", 1)]
+_GROUPS = {**load.GROUPS, "laters": _LATER}
+_ALL = [*load.QUIET, *load.DELAYED, *load.SETTLED, *_LATER]
+
+
+def test_after_the_rollback_everything_is_read_from_files(rolled_back: World) -> None:
+    assert _differences(rolled_back.told.content, rolled_back.client.dump(_ALL)) == []
+
+
+def test_after_the_rollback_every_group_stands_where_it_stood_in_rocksdb(rolled_back: World) -> None:
+    found = {group: rolled_back.client.offsets(group, queues) for group, queues in _GROUPS.items()}
+
+    assert found == rolled_back.told.offsets
+
+
+def test_after_the_rollback_a_group_goes_on(rolled_back: World) -> None:
+    rolled_back.client.send("Later", "last", 4, queues=2)
+
+    taken = rolled_back.client.take("laters", _LATER)
+
+    names = [each.read.name for each in taken]
+    committed = rolled_back.told.offsets["laters"]
+    assert len(names) == len(set(names)) == 24 + 4 - sum(committed.values())
+    assert _first_offsets(taken) == rolled_back.told.offsets["laters"]
+
+
+@pytest.fixture(scope="module")
+def both(rolled_back: World) -> World:
+    """The store converted once more, and a broker that writes both kinds of queues beside that (stage 2)."""
+    rolled_back.told = _told(rolled_back.client)
+    rolled_back.stop()
+    rolled_back.run("backfill", "--yes")
+    rolled_back.is_well()
+    rolled_back.server.start_broker(StoreMode.BOTH)
+    return rolled_back
+
+
+def test_the_brokers_own_check_finds_both_kinds_of_queues_alike(both: World) -> None:
+    for queues in (load.ORDERS, load.EMPTY, _LATER):
+        both.client.send(queues[0][0], "stage-two", 40, queues=len(queues))
+
+    both.client.check()
+
+    verdict = _verdict(both.server)
+    assert verdict["checkStatus"] == 0, verdict
+
+
+@pytest.fixture(scope="module")
+def after_both(both: World) -> World:
+    """The store at rest after stage 2, in which a group went on: what RocksDB has of its offsets is old by now."""
+    both.client.take("laters", _LATER)
+    both.told = _told(both.client)
+    both.stop()
+    return both
+
+
+def test_our_check_finds_the_queues_of_both_kinds_whole_and_the_offsets_old(after_both: World) -> None:
+    *findings, summary = map(json.loads, after_both.run("check", "--json", code=4).splitlines())
+
+    assert findings == []
+    assert not summary["ok"]
+    assert ["consumerOffsets" in each["text"] for each in summary["others"]] == [True], summary
+
+
+def test_stage_three_serves_the_offsets_of_stage_two_once_they_are_converted(after_both: World) -> None:
+    after_both.run("backfill", "--replace", "--yes")
+    after_both.is_well()
+    after_both.server.start_broker(StoreMode.ROCKSDB)
+
+    found = {group: after_both.client.offsets(group, queues) for group, queues in _GROUPS.items()}
+
+    assert found == after_both.told.offsets
+    assert _differences(after_both.told.content, after_both.client.dump(_ALL)) == []
+
+
+def _told(client: RocketClient) -> load.Told:
+    """What the broker says now."""
+    offsets = {group: client.offsets(group, queues) for group, queues in _GROUPS.items()}
+    return load.Told(client.dump(_ALL), [], {}, offsets, 0)
+
+
+def _differences(told: dict[Queue, Content], found: dict[Queue, Content]) -> list[str]:
+    """What differs between two dumps.
+
+    A file broker tells an older first offset until it has cleaned its queues up, and then reads from the first that is
+    there; RocksDB tells that one at once.
+    """
+    return [line for queue, before in told.items() for line in _difference(queue, before, found[queue])]
+
+
+def _difference(queue: Queue, before: Content, after: Content) -> Iterator[str]:
+    if after.end != before.end:
+        yield f"{queue}: ends at {after.end}, not {before.end}"
+    if lost := set(before.messages) - set(after.messages):
+        yield f"{queue}: {len(lost)} lost, first {min(lost)}"
+    if more := set(after.messages) - set(before.messages):
+        yield f"{queue}: {len(more)} more, first {min(more)}"
+    if len(after.messages) != len(set(after.messages)):
+        yield f"{queue}: some are there twice"
+
+
+def _first_offsets(taken: Iterable[Taken]) -> dict[Queue, int]:
+    first: dict[Queue, int] = {}
+    for each in taken:
+        first[each.queue] = min(first.get(each.queue, each.read.offset), each.read.offset)
+    return dict(sorted(first.items()))
+
+
+def _until(client: RocketClient, queues: list[Queue], holds: Callable[[Content], bool]) -> list[Content]:
+    """The queues' content once it holds, or as it is when the time is over."""
+    deadline = time.monotonic() + SECONDS
+    while True:
+        found = list(client.dump(queues).values())
+        if all(map(holds, found)) or time.monotonic() > deadline:
+            break
+        time.sleep(1)
+    time.sleep(2)  # what comes too often comes now
+    return list(client.dump(queues).values())
+
+
+def _verdict(server: RocketMQ) -> dict[str, Any]:
+    """What the broker's own check wrote to its log."""
+    log = server.home.own_log("broker.log")
+    deadline = time.monotonic() + SECONDS
+    while time.monotonic() < deadline:
+        found = _verdicts(log)
+        if found:
+            return found[-1]
+        time.sleep(0.5)
+    raise AssertionError(f"{log} tells of no check")
+
+
+def _verdicts(log: Path) -> list[dict[str, Any]]:
+    lines = log.read_text(encoding="utf-8", errors="replace").splitlines()
+    return [json.loads(line[line.index("{") :]) for line in lines if '"checkStatus"' in line]

@@ -1,0 +1,51 @@
+"""As much of Spark's RDDs as the jobs of streaming/rocketmq use, in this process: the same functions, no JVM.
+
+What goes through a shuffle is pickled, as in Spark, and arrives in another order than it was sent.
+"""
+
+import pickle
+from collections.abc import Callable, Iterable
+from typing import Any
+
+
+class LocalRdd:
+    def __init__(self, parts: list[list[Any]]) -> None:
+        self._parts = parts
+
+    def mapPartitions(self, function: Callable[[Iterable[Any]], Iterable[Any]]) -> "LocalRdd":  # noqa: N802
+        return LocalRdd([list(function(iter(part))) for part in self._parts])
+
+    def map(self, function: Callable[[Any], Any]) -> "LocalRdd":
+        return LocalRdd([[function(each) for each in part] for part in self._parts])
+
+    def union(self, other: "LocalRdd") -> "LocalRdd":
+        return LocalRdd(self._parts + other._parts)
+
+    def partitionBy(self, count: int, function: Callable[[Any], int]) -> "LocalRdd":  # noqa: N802
+        parts: list[list[Any]] = [[] for _ in range(count)]
+        for part in reversed(self._parts):
+            for key, value in reversed(part):
+                parts[function(key) % count].append(pickle.loads(pickle.dumps((key, value))))
+        return LocalRdd(parts)
+
+    def collect(self) -> list[Any]:
+        return [each for part in self._parts for each in part]
+
+
+class LocalAccumulator:
+    def __init__(self, value: int) -> None:
+        self.value = value
+
+    def add(self, count: int) -> None:
+        self.value += count
+
+
+class LocalContext:
+    """Stands in for a SparkContext."""
+
+    def parallelize(self, values: Iterable[Any], count: int) -> LocalRdd:
+        listed = list(values)
+        return LocalRdd([listed[number::count] for number in range(count)])
+
+    def accumulator(self, value: int) -> LocalAccumulator:
+        return LocalAccumulator(value)

@@ -1,0 +1,54 @@
+from pathlib import Path
+
+import pytest
+
+from streaming.adapters.rocksdb.database import exists, opened, write_sst
+from streaming.errors import SafetyError, UnavailableError
+
+ROWS = [(b"a", b"1"), (b"b", b"2"), (b"c", b"3")]
+
+
+def test_rows_are_written_read_in_order_and_there_after_a_close(tmp_path: Path) -> None:
+    with opened(tmp_path / "d", ("offset",), compressed=True) as database:
+        database.put_all("default", reversed(ROWS))
+        database.put_atomically({"offset": [(b"x", b"9")], "default": [(b"d", b"4")]})
+        database.delete("default", b"d")
+    with opened(tmp_path / "d", read_only=True) as database:
+        assert list(database.rows("default")) == ROWS
+        assert list(database.rows("default", b"b")) == ROWS[1:]
+        assert list(database.rows("default", b"b", b"c")) == ROWS[1:2]
+        assert database.last_before("default", b"bb") == (b"b", b"2")
+        assert database.last_before("default", b"A") is None
+        assert (database.get("offset", b"x"), database.get("offset", b"y")) == (b"9", None)
+        assert (database.has("offset"), database.has("other")) == (True, False)
+
+
+def test_files_are_taken_in_beside_rows(tmp_path: Path) -> None:
+    write_sst(tmp_path / "1.sst", [([b"a"], [b"1"]), ([b"b"], [b"2"])])
+    write_sst(tmp_path / "2.sst", [([b"c"], [b"3"])])
+    with opened(tmp_path / "d") as database:
+        database.take_in([str(tmp_path / "2.sst"), str(tmp_path / "1.sst")])
+        assert list(database.rows("default")) == ROWS
+
+
+def test_what_was_written_is_in_files_after_a_flush_and_needs_no_close(tmp_path: Path) -> None:
+    with opened(tmp_path / "d", ("offset",)) as database:
+        database.put_all("offset", ROWS)
+        database.flush()
+        with opened(tmp_path / "d", read_only=True) as reader:
+            assert list(reader.rows("offset")) == ROWS
+
+
+def test_what_is_no_database_is_said(tmp_path: Path) -> None:
+    assert not exists(tmp_path)
+    with pytest.raises(SafetyError, match="can't be opened"), opened(tmp_path, read_only=True):
+        pass
+    (tmp_path / "CURRENT").write_text("MANIFEST-000001\n")
+    assert exists(tmp_path)
+    with pytest.raises(SafetyError, match="can't be opened"), opened(tmp_path, read_only=True):
+        pass
+
+
+def test_a_database_has_one_writer(tmp_path: Path) -> None:
+    with opened(tmp_path / "d"), pytest.raises(UnavailableError), opened(tmp_path / "d"):
+        pass

@@ -1,0 +1,68 @@
+import json
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from streaming.cli.rocketmq import app
+from streaming.errors import ConfigError, SafetyError
+from tests.rocketmq_store import small_store
+from tests.unit.rocketmq.converted import backfill, files_below
+
+RUNNER = CliRunner()
+
+
+def run(*words: object) -> str:
+    result = RUNNER.invoke(app, [str(word) for word in words])
+    if result.exception is not None and not isinstance(result.exception, SystemExit):
+        raise result.exception
+    assert result.exit_code == 0, result.output
+    return result.stdout
+
+
+@pytest.mark.parametrize("command", ["backfill", "rollback"])
+def test_a_store_is_not_touched_without_a_word(tmp_path: Path, command: str) -> None:
+    small_store(tmp_path).write()
+    before = files_below(tmp_path)
+    with pytest.raises(SafetyError, match="--yes"):
+        run(command, "--store", tmp_path)
+    assert files_below(tmp_path) == before
+    assert not (tmp_path / "ledger-reaper").exists()
+
+
+def test_nothing_is_forgotten_without_a_word(tmp_path: Path) -> None:
+    small_store(tmp_path).write()
+    backfill(tmp_path)
+    run("export", "--store", tmp_path)
+    with pytest.raises(SafetyError, match="--yes"):
+        run("forget", "--store", tmp_path)
+    assert list((tmp_path / "ledger-reaper").glob("export-*"))
+    run("forget", "--store", tmp_path, "--yes")
+    assert not list((tmp_path / "ledger-reaper").glob("export-*"))
+
+
+def test_a_plan_is_printed_and_a_refusal_is_an_error(tmp_path: Path) -> None:
+    small_store(tmp_path / "s").write()
+    value = json.loads(run("plan", "--store", tmp_path / "s", "--json", "--report", tmp_path / "plan.html"))
+    assert value["refusals"] == []
+    assert (tmp_path / "plan.html").exists()
+    (tmp_path / "s" / "abort").write_bytes(b"")
+    with pytest.raises(SafetyError, match="ABORT"):
+        run("plan", "--store", tmp_path / "s")
+
+
+def test_export_and_rollback_say_what_they_wrote(tmp_path: Path) -> None:
+    small_store(tmp_path / "s").write()
+    backfill(tmp_path / "s")
+    made = json.loads(run("export", "--store", tmp_path / "s", "--out", tmp_path / "out", "--json"))
+    assert made == {
+        "out": str(tmp_path / "out"),
+        "files": {"topics.json": 3, "subscriptionGroup.json": 1, "lmqConsumerOffset.json": 3},
+    }
+    back = json.loads(run("rollback", "--store", tmp_path / "s", "--yes", "--json"))
+    assert back["files"] == {}
+
+
+def test_a_folder_that_is_no_store_is_said(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="no store"):
+        run("plan", "--store", tmp_path)

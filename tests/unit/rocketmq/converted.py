@@ -1,0 +1,50 @@
+"""Stores that are converted in this process, without a JVM."""
+
+from pathlib import Path
+from typing import Any, cast
+
+from pyspark import SparkContext
+
+from streaming.clock import Clock
+from streaming.rocketmq.backfill import Backfill, Result
+from streaming.rocketmq.check import Check, CheckResult
+from streaming.rocketmq.place import Place, place_of
+from tests.local_rdd import LocalContext
+from tests.rocketmq_store import BASE_TIME
+
+
+class StoppedClock:
+    def now_ms(self) -> int:
+        return BASE_TIME
+
+
+CLOCK: Clock = StoppedClock()
+
+
+def context() -> SparkContext:
+    return cast("SparkContext", LocalContext())
+
+
+def place(root: Path, *, lmq: bool | None = None) -> Place:
+    return place_of(root, None, lmq=lmq)
+
+
+def nothing(_text: str) -> None:
+    """Say nothing."""
+
+
+def backfill(root: Path, **how: Any) -> Result:
+    return Backfill(place(root), CLOCK, nothing, **({"rows_per_file": 7} | how)).run(context())
+
+
+def check(root: Path, topic: str = "") -> CheckResult:
+    return Check(place(root), CLOCK, nothing, rows_per_part=5).run(context(), topic)
+
+
+def files_below(root: Path) -> dict[str, bytes]:
+    """Every file of a store but ours, with its bytes."""
+    return {
+        str(path.relative_to(root)): path.read_bytes()
+        for path in sorted(root.rglob("*"))
+        if path.is_file() and "ledger-reaper" not in path.parts
+    }

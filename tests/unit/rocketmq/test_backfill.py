@@ -1,0 +1,314 @@
+import os
+import struct
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from streaming.adapters.rocksdb.database import opened
+from streaming.errors import SafetyError
+from streaming.rocketmq import job as job_module
+from streaming.rocketmq.backfill import Backfill, offset_rows
+from streaming.rocketmq.inventory import inventory_of
+from streaming.rocketmq.move import take_back
+from streaming.rocketmq.staging import MOVED, sealed_of
+from tests.rocketmq_store import V1, V2, Message, Store, small_store
+from tests.unit.rocketmq.converted import CLOCK, backfill, check, context, files_below, place
+from udfs.rocketmq import rows
+
+
+def database_of(root: Path) -> tuple[dict[bytes, bytes], dict[bytes, bytes]]:
+    with opened(root / "consumequeue", read_only=True) as database:
+        return dict(database.rows("default")), dict(database.rows("offset"))
+
+
+def expected_of(store: Store) -> tuple[dict[bytes, bytes], dict[bytes, bytes]]:
+    """Both column families, packed here from what the store was made of."""
+    units, bounds = {}, {}
+    for (topic, queue_id), all_units in store.units.items():
+        name = topic.encode()
+        head = struct.pack(">i", len(name)) + b"\1" + name + b"\1"
+        for offset, phy, size, tags, time in store.live(topic, queue_id):
+            key = head + struct.pack(">i", queue_id) + b"\1" + struct.pack(">q", offset)
+            units[key] = struct.pack(">qiqq", phy, size, tags, time)
+        last = all_units[-1]
+        bounds[head + b"max\1" + struct.pack(">i", queue_id)] = struct.pack(">qq", last[1], last[0])
+        for first in store.live(topic, queue_id)[:1]:
+            bounds[head + b"min\1" + struct.pack(">i", queue_id)] = struct.pack(">qq", first[1], first[0])
+    bounds[rows.checkpoint_key()] = struct.pack(">q", store.end)
+    return units, bounds
+
+
+@pytest.mark.parametrize("expired", [0, 2])
+def test_every_unit_becomes_a_row_and_every_queue_its_bounds(tmp_path: Path, expired: int) -> None:
+    store = small_store(tmp_path).write(expired_files=expired)
+    result = backfill(tmp_path)
+    assert database_of(tmp_path) == expected_of(store)
+    assert result.units == sum(len(store.live(*queue)) for queue in store.units)
+    assert check(tmp_path).findings == ()
+
+
+def test_what_was_there_stays_as_it_was(tmp_path: Path) -> None:
+    small_store(tmp_path).write()
+    before = files_below(tmp_path)
+    backfill(tmp_path)
+    after = files_below(tmp_path)
+    assert {name: after[name] for name in before} == before
+
+
+def test_a_queue_whose_messages_have_all_expired_keeps_its_next_offset(tmp_path: Path) -> None:
+    store = Store(tmp_path)
+    for _number in range(5):
+        store.put(Message("Old"))
+    while store.end < 3 * store.log_file_bytes:
+        store.put(Message("New"))
+    store.write(expired_files=2)
+    backfill(tmp_path)
+    _units, bounds = database_of(tmp_path)
+    assert rows.decode_bound(bounds[rows.max_key(b"Old", 0)])[1] == 4
+    assert rows.min_key(b"Old", 0) not in bounds
+    assert check(tmp_path).findings == ()
+
+
+MESSAGES = st.builds(
+    Message,
+    topic=st.sampled_from(["A", "B", "长", "%RETRY%g", "SCHEDULE_TOPIC_XXXX"]),
+    queue_id=st.integers(0, 2),
+    tag=st.sampled_from(["", "a", "订单", "😀"]),
+    body=st.binary(max_size=200),
+    magic=st.sampled_from([V1, V2]),
+    sys_flag=st.sampled_from([0, 0, 0, 4, 8, 12, 0x10, 0x30]),
+    level=st.sampled_from([0, 1, 18]),
+    lmq=st.sampled_from([(), (), ("%LMQ%x",), ("%LMQ%x", "%LMQ%y")]),
+).map(lambda each: each if each.topic in "AB长" else Message(each.topic, each.queue_id, each.tag, level=each.level))
+BEGINS = st.dictionaries(st.tuples(st.sampled_from(["A", "B", "%LMQ%x"]), st.just(0)), st.integers(1, 20))
+
+
+@settings(max_examples=60)
+@given(
+    st.lists(MESSAGES, min_size=1, max_size=40),
+    BEGINS,
+    st.integers(0, 2),
+    st.integers(1, 9),
+    st.sampled_from([0, 1024 * 7]),
+    st.booleans(),
+)
+def test_any_store_that_the_formats_allow_is_converted_and_found_whole(  # noqa: PLR0917
+    tmp_path_factory: pytest.TempPathFactory,
+    messages: list[Message],
+    begins: dict[tuple[str, int], int],
+    expired: int,
+    per_file: int,
+    log_start: int,
+    unused: bool,
+) -> None:
+    root = tmp_path_factory.mktemp("store")
+    store = Store(root, log_file_bytes=1024, queue_file_units=5, begins=begins, is_lmq=True, log_start=log_start)
+    for message in messages:
+        store.put(message)
+    store.units = {queue: units for queue, units in store.units.items() if units}  # type: ignore[assignment]
+    files = -(-len(store.log) // 1024)
+    store.write(expired_files=min(expired, files - 1), unused_file=unused)
+    backfill(root, rows_per_file=per_file)
+    assert database_of(root) == expected_of(store)
+    assert check(root).findings == ()
+
+
+class KilledError(Exception):
+    """Stands for a kill -9."""
+
+
+def dying_rename(after: int) -> Callable[[Path, Path], None]:
+    done = 0
+
+    def rename(source: Path, target: Path) -> None:
+        nonlocal done
+        if done == after:
+            raise KilledError
+        done += 1
+        source.replace(target)
+
+    return rename
+
+
+@pytest.mark.parametrize("change", ["nothing", "restart", "the store"])
+@pytest.mark.parametrize("killed_at", range(10))
+def test_a_run_that_is_cut_short_at_any_rename_ends_the_same_when_repeated(
+    tmp_path: Path, killed_at: int, change: str
+) -> None:
+    store = small_store(tmp_path).write()
+    try:
+        backfill(tmp_path, rename=dying_rename(killed_at))
+    except KilledError:
+        # before CURRENT is there, RocksDB takes the folder for none of its own
+        assert not (tmp_path / "consumequeue" / "CURRENT").exists()
+    else:
+        pytest.skip("there are fewer renames")
+    if change == "the store":
+        store.counter += 1
+        store.offsets["Orders@readers"] = {0: 4}
+        store.write_config()
+    backfill(tmp_path, restart=change == "restart")
+    assert database_of(tmp_path) == expected_of(store)
+    assert check(tmp_path).findings == ()
+    assert not (tmp_path / "ledger-reaper" / "staging").exists()
+
+
+def test_finished_parts_are_not_made_again(tmp_path: Path) -> None:
+    small_store(tmp_path).write()
+    with pytest.raises(KilledError):
+        backfill(tmp_path, rename=dying_rename(0))
+    staging = tmp_path / "ledger-reaper" / "staging"
+    (staging / "sealed.json").unlink()
+    (staging / "parts" / "part-00000001.sst").unlink()
+    result = backfill(tmp_path)
+    assert (result.resumed, result.files) == (True, 1)
+    assert check(tmp_path).findings == ()
+
+
+def damaged(file: Path, position: int, data: bytes) -> None:
+    raw = bytearray(file.read_bytes())
+    raw[position : position + len(data)] = data
+    file.write_bytes(raw)
+
+
+@pytest.mark.parametrize(
+    ("name", "position", "data", "said"),
+    [
+        ("consumequeue/Orders/0/" + "0" * 20, 20, bytes(20), "byte 20: the unit was not written"),
+        ("consumequeue/Orders/0/" + "0" * 20, 28, struct.pack(">i", 99), "byte 20: the unit is that of queue offset 1"),
+        ("consumequeue/Orders/0/" + "0" * 20, 20, struct.pack(">q", 2**40), "byte 20: the unit points behind the end"),
+        ("consumequeue/Orders/0/" + "0" * 20, 20, struct.pack(">q", 5), "byte 5: wrong magic"),
+        ("consumequeue/Orders/0/" + "0" * 20, 32, struct.pack(">q", -(2**40)), "ConsumeQueueExt"),
+        ("commitlog/" + "0" * 20, 4, b"\0\0\0\1", "byte 0: wrong magic"),
+        ("commitlog/" + "0" * 20, 28, struct.pack(">q", 7), "names another place"),
+        ("commitlog/" + "0" * 20, 20, struct.pack(">q", 7), "is another one"),
+        ("commitlog/" + "0" * 20, 12, struct.pack(">i", 9), "is another one"),
+    ],
+    ids=["hole", "size", "behind the end", "inside a record", "ext", "magic", "moved", "queue offset", "queue id"],
+)
+def test_a_damaged_store_is_refused_by_file_and_byte_and_not_touched(
+    tmp_path: Path, name: str, position: int, data: bytes, said: str
+) -> None:
+    small_store(tmp_path).write()
+    damaged(tmp_path / name, position, data)
+    before = files_below(tmp_path)
+    with pytest.raises(SafetyError, match=said):
+        backfill(tmp_path)
+    assert files_below(tmp_path) == before
+
+
+def test_a_store_whose_broker_did_not_stop_cleanly_is_refused(tmp_path: Path) -> None:
+    small_store(tmp_path).write()
+    (tmp_path / "abort").write_bytes(b"")
+    with pytest.raises(SafetyError, match="ABORT"):
+        backfill(tmp_path)
+
+
+def test_a_second_conversion_needs_a_word(tmp_path: Path) -> None:
+    store = small_store(tmp_path).write()
+    backfill(tmp_path)
+    with pytest.raises(SafetyError, match="ROCKSDB_THERE"):
+        backfill(tmp_path)
+    first = (tmp_path / "consumequeue" / "CURRENT").stat().st_ino
+    backfill(tmp_path, replace=True)
+    (kept,) = (tmp_path / "ledger-reaper").glob("kept-*")
+    assert (kept / "consumequeue" / "CURRENT").stat().st_ino == first
+    assert database_of(tmp_path) == expected_of(store)
+
+
+def test_databases_that_a_broker_has_worked_with_are_never_replaced(tmp_path: Path) -> None:
+    small_store(tmp_path).write()
+    backfill(tmp_path)
+    with opened(tmp_path / "config" / "consumerOffsets", ("kvDataVersion", "forbidden")) as database:
+        database.put_all("default", [(b"Orders@readers", b'{"offsetTable":{0:30}}')])
+    with pytest.raises(SafetyError, match="DATABASES_THERE"):
+        backfill(tmp_path, replace=True)
+
+
+def test_no_broker_can_start_meanwhile(tmp_path: Path) -> None:
+    small_store(tmp_path).write()
+    seen = list[int]()
+
+    def say(text: str) -> None:
+        if text == "moving in":
+            seen.append(os.spawnvp(os.P_WAIT, "python3", ["python3", "-c", TRY_LOCK, str(tmp_path / "lock")]))
+
+    Backfill(place(tmp_path), CLOCK, say).run(context())
+    assert seen == [7]
+
+
+TRY_LOCK = """
+import fcntl, sys
+try:
+    fcntl.lockf(open(sys.argv[1], "r+b"), fcntl.LOCK_EX | fcntl.LOCK_NB, 1, 0)
+except BlockingIOError:
+    sys.exit(7)
+"""
+
+
+def test_it_says_what_it_has_moved_in(tmp_path: Path) -> None:
+    small_store(tmp_path).write()
+    backfill(tmp_path)
+    assert (tmp_path / "ledger-reaper" / MOVED).exists()
+
+
+def test_checkpoint_is_the_walked_end_of_the_log(tmp_path: Path) -> None:
+    store = Store(tmp_path)
+    store.put(Message())
+    store.put(Message(sys_flag=4))  # no queue has it, and the log goes on behind every unit
+    store.write()
+    written = dict(offset_rows(inventory_of(place(tmp_path))))
+    assert rows.decode_checkpoint(written[rows.checkpoint_key()]) == store.end
+
+
+def test_a_file_has_the_name_of_its_part() -> None:
+    assert job_module.file_name(12) == "part-00000012.sst"
+
+
+def without_leaving(root: Path) -> None:
+    """The state after a kill between the last rename and the removal of the staging folder."""
+    sealed = root / "ledger-reaper" / "staging" / "sealed.json"
+    sealed.parent.mkdir(parents=True)
+    sealed.write_bytes((root / "ledger-reaper" / MOVED).read_bytes())
+
+
+def test_a_run_that_is_cut_short_after_its_last_rename_is_done(tmp_path: Path) -> None:
+    store = small_store(tmp_path).write()
+    backfill(tmp_path)
+    without_leaving(tmp_path)
+    with pytest.raises(SafetyError, match="ROCKSDB_THERE"):
+        backfill(tmp_path)
+    assert not (tmp_path / "ledger-reaper" / "staging").exists()
+    assert database_of(tmp_path) == expected_of(store)
+
+
+def test_nothing_is_taken_back_from_a_database_that_a_broker_has_opened(tmp_path: Path) -> None:
+    store = small_store(tmp_path).write()
+    backfill(tmp_path)
+    without_leaving(tmp_path)
+    with opened(tmp_path / "consumequeue", ("offset",), compressed=True) as database:
+        database.put_all("offset", [])
+    for name in ("topics", "subscriptionGroups", "consumerOffsets"):
+        with opened(tmp_path / "config" / name, ("kvDataVersion", "forbidden")):
+            pass
+    (tmp_path / "ledger-reaper" / MOVED).unlink()
+    where, sealed = place(tmp_path), sealed_of(place(tmp_path))
+    assert sealed is not None
+    take_back(where, sealed)
+    assert database_of(tmp_path) == expected_of(store)
+    assert (tmp_path / "config" / "topics" / "CURRENT").exists()
+
+
+def test_a_file_that_is_gone_meanwhile_keeps_current_out(tmp_path: Path) -> None:
+    small_store(tmp_path).write()
+    with pytest.raises(KilledError):
+        backfill(tmp_path, rename=dying_rename(6))
+    next(path for path in (tmp_path / "consumequeue").iterdir() if path.is_file()).unlink()
+    with pytest.raises(SafetyError, match="--restart"):
+        backfill(tmp_path)
+    assert not (tmp_path / "consumequeue" / "CURRENT").exists()
+    backfill(tmp_path, restart=True)
+    assert check(tmp_path).findings == ()

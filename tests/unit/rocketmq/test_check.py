@@ -1,0 +1,206 @@
+import shutil
+import struct
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from streaming.adapters.rocksdb.database import Database, opened
+from streaming.errors import SafetyError
+from streaming.rocketmq.check import check_configuration, without_deleted
+from tests.rocketmq_store import Message, Store, small_store
+from tests.unit.rocketmq.converted import backfill, check, place
+from udfs.rocketmq import rows
+from udfs.rocketmq.compare import Finding, Kind
+
+
+def changed(root: Path, change: Callable[[Database], object]) -> None:
+    with opened(root / "consumequeue", ("offset",), compressed=True) as database:
+        change(database)
+        database.flush()
+
+
+ORDERS_0 = rows.unit_key(b"Orders", 0, 1)
+VALUE = struct.pack(">qiqq", 1, 2, 3, 4)
+
+
+@pytest.mark.parametrize(
+    ("change", "kinds"),
+    [
+        pytest.param(lambda db: db.delete("default", ORDERS_0), [Kind.MISSING], id="a row is missing"),
+        pytest.param(
+            lambda db: db.put_all("default", [(ORDERS_0, db.get("default", ORDERS_0)[:20] + VALUE[20:])]),
+            [Kind.TIME],
+            id="another store time",
+        ),
+        pytest.param(
+            lambda db: db.put_all("default", [(ORDERS_0, VALUE[:12] + db.get("default", ORDERS_0)[12:])]),
+            [Kind.DIFFERENT],
+            id="another place",
+        ),
+        pytest.param(
+            lambda db: db.put_all("default", [(rows.unit_key(b"Orders", 0, 99), VALUE)]),
+            [Kind.NO_MESSAGE, Kind.MAX],
+            id="a row without a message",
+        ),
+        pytest.param(lambda db: db.delete("offset", rows.max_key(b"Orders", 0)), [Kind.MAX], id="no max"),
+        pytest.param(
+            lambda db: db.put_all("offset", [(rows.max_key(b"Orders", 0), rows.bound_value(0, 500))]),
+            [Kind.MAX],
+            id="a max that would leave a hole",
+        ),
+        pytest.param(
+            lambda db: db.put_all("offset", [(rows.min_key(b"Orders", 0), rows.bound_value(0, 2))]),
+            [Kind.MIN],
+            id="a min behind the first message",
+        ),
+        pytest.param(lambda db: db.delete("offset", rows.min_key(b"Orders", 0)), [], id="no min: the broker finds it"),
+        pytest.param(lambda db: db.delete("offset", rows.checkpoint_key()), [Kind.CHECKPOINT], id="no CHECKPOINT"),
+        pytest.param(
+            lambda db: db.put_all("offset", [(rows.checkpoint_key(), rows.checkpoint_value(2**40))]),
+            [Kind.CHECKPOINT],
+            id="CHECKPOINT behind the log",
+        ),
+        pytest.param(
+            lambda db: db.put_all("offset", [(rows.checkpoint_key(), rows.checkpoint_value(1))]),
+            [],
+            id="CHECKPOINT before the end: the broker reads again",
+        ),
+    ],
+)
+def test_what_is_wrong_is_found(tmp_path: Path, change: Callable[[Database], object], kinds: list[Kind]) -> None:
+    small_store(tmp_path).write()
+    backfill(tmp_path)
+    changed(tmp_path, change)
+    result = check(tmp_path)
+    assert sorted({each.kind for each in result.findings}) == sorted(kinds)
+    assert result.is_well == (not kinds)
+
+
+def test_a_message_that_nobody_has_indexed_is_found(tmp_path: Path) -> None:
+    store = small_store(tmp_path / "s")
+    store.write()
+    backfill(tmp_path / "s")
+    longer = small_store(tmp_path / "t")
+    longer.put(Message("Orders", 0))
+    longer.put(Message("Orders", 9))
+    longer.write()
+    for file in (tmp_path / "t" / "commitlog").iterdir():
+        (tmp_path / "s" / "commitlog" / file.name).write_bytes(file.read_bytes())
+    result = check(tmp_path / "s")
+    assert [(each.topic, each.queue_id, each.kind, each.count) for each in result.findings] == [
+        (b"Orders", 0, Kind.NO_QUEUE, 1),
+        (b"Orders", 9, Kind.NO_QUEUE, 1),
+    ]
+    assert "index" in result.notes[0]
+
+
+def test_a_store_without_any_queue_is_not_well_while_its_log_has_messages(tmp_path: Path) -> None:
+    small_store(tmp_path).write()
+    backfill(tmp_path)
+    shutil.rmtree(tmp_path / "consumequeue")
+    (tmp_path / "consumequeue").mkdir()
+    changed(tmp_path, lambda _db: None)
+    found = {(each.topic, each.queue_id) for each in check(tmp_path).findings if each.kind is Kind.NO_QUEUE}
+    assert found >= {(b"Orders", 0), (b"Orders", 1), (b"Orders", 2), (b"Sources", 0)}
+
+
+def deleted(store: Store, topic: str) -> None:
+    """What the deletion of a topic leaves behind: its messages in the log."""
+    for name, queue_id in list(store.units):
+        if name == topic:
+            del store.units[name, queue_id]
+
+
+@pytest.mark.parametrize("again", [1, 4, 9, 12])
+def test_messages_of_a_topic_that_was_made_anew_count_from_its_new_beginning(tmp_path: Path, again: int) -> None:
+    store = small_store(tmp_path)
+    for _ in range(9):
+        store.put(Message("Again", 0, tag="before"))
+    deleted(store, "Again")
+    for _ in range(again):
+        store.put(Message("Again", 0, tag="after"))
+    store.write()
+    backfill(tmp_path)
+    assert check(tmp_path).findings == ()
+
+    changed(tmp_path, lambda db: db.delete("default", rows.unit_key(b"Again", 0, 0)))
+    assert Kind.MISSING in {each.kind for each in check(tmp_path).findings}
+
+
+def test_messages_of_a_deleted_topic_are_a_note(tmp_path: Path) -> None:
+    store = small_store(tmp_path)
+    store.put(Message("Gone", 0))
+    deleted(store, "Gone")
+    store.write()
+    backfill(tmp_path)
+    result = check(tmp_path)
+    assert result.findings == ()
+    assert [note for note in result.notes if "Gone" in note]
+
+
+@pytest.mark.parametrize("topic", [b"%LMQ%left", b"RMQ_SYS_TRANS_HALF_TOPIC", b"rmq_sys_wheel_timer", b"Orders"])
+def test_a_topic_whose_rows_the_broker_keeps_does_not_count_as_deleted(topic: bytes) -> None:
+    finding = Finding(topic, 0, Kind.MISSING, 1, 0, "")
+    assert without_deleted([finding], {b"Orders"}) == ([finding], [])
+
+
+def test_where_no_topic_is_known_none_counts_as_deleted() -> None:
+    finding = Finding(b"T", 0, Kind.MISSING, 1, 0, "")
+    assert without_deleted([finding], set()) == ([finding], [])
+
+
+def test_what_is_about_no_queue_stays() -> None:
+    finding = Finding(b"", -1, Kind.CHECKPOINT, 1, -1, "")
+    assert without_deleted([finding], {b"Orders"}) == ([finding], [])
+
+
+def test_of_one_topic_each_queue_is_shown_and_no_other_one(tmp_path: Path) -> None:
+    store = small_store(tmp_path).write()
+    backfill(tmp_path)
+    changed(tmp_path, lambda db: db.delete("default", rows.unit_key(b"Sources", 0, 0)))
+    result = check(tmp_path, "Orders")
+    assert result.is_well
+    assert [(each.queue_id, each.next) for each in result.queues] == [
+        (queue, len(store.units["Orders", queue])) for queue in range(3)
+    ]
+    assert not check(tmp_path, "Sources").is_well
+
+
+def test_a_store_without_rocksdb_is_nothing_to_check(tmp_path: Path) -> None:
+    small_store(tmp_path).write()
+    with pytest.raises(SafetyError, match="backfill"):
+        check(tmp_path)
+
+
+def test_json_that_a_broker_would_read_over_the_rows_is_found(tmp_path: Path) -> None:
+    store = small_store(tmp_path).write()
+    backfill(tmp_path)
+    assert check_configuration(place(tmp_path)) == ([], [])
+    store.counter += 3
+    store.write_config()
+    findings, _notes = check_configuration(place(tmp_path))
+    assert {each.kind for each in findings} == {Kind.CONFIG}
+    assert len(findings) == 3
+
+
+def test_offsets_that_differ_although_no_broker_has_worked_with_them_are_found(tmp_path: Path) -> None:
+    store = small_store(tmp_path).write()
+    backfill(tmp_path)
+    store.offsets["Orders@readers"][0] += 1
+    store.write_config()
+    findings, _notes = check_configuration(place(tmp_path))
+    assert ["Orders@readers" in each.text for each in findings] == [True]
+
+
+def test_messages_without_any_queue_are_found(tmp_path: Path) -> None:
+    store = Store(tmp_path)
+    store.write()
+    backfill(tmp_path)
+    assert check(tmp_path).is_well
+    other = Store(tmp_path / "other")
+    other.put(Message())
+    other.write()
+    for file in (tmp_path / "other" / "commitlog").iterdir():
+        (tmp_path / "commitlog" / file.name).write_bytes(file.read_bytes())
+    assert [each.kind for each in check(tmp_path).findings] == [Kind.NO_QUEUE]

@@ -1,0 +1,38 @@
+from pathlib import Path
+
+import pytest
+
+from streaming.errors import SafetyError
+from streaming.rocketmq.export import export
+from streaming.rocketmq.inventory import json_table
+from tests.rocketmq_store import small_store
+from tests.unit.rocketmq.converted import backfill, files_below, place
+
+
+@pytest.mark.parametrize(("is_lmq", "name"), [(True, "lmqConsumerOffset.json"), (False, "consumerOffset.json")])
+def test_what_went_in_comes_out_under_the_name_that_this_broker_reads(tmp_path: Path, is_lmq: bool, name: str) -> None:
+    small_store(tmp_path / "s", is_lmq=is_lmq).write()
+    backfill(tmp_path / "s")
+    before = files_below(tmp_path / "s")
+    made = export(place(tmp_path / "s"), tmp_path / "out")
+    assert list(made.files) == ["topics.json", "subscriptionGroup.json", name]
+    assert files_below(tmp_path / "s") == before
+    for file in made.files:
+        old, new = json_table(tmp_path / "s" / "config", file), json_table(tmp_path / "out", file)
+        assert old is not None
+        assert new is not None
+        assert new[0].pop("dataVersion")["counter"] == old[0].pop("dataVersion")["counter"] + 1
+        assert {**new[0], "groupTopicMap": {}} == {**old[0], "groupTopicMap": {}}
+
+
+def test_the_brokers_own_folder_is_left_to_rollback(tmp_path: Path) -> None:
+    small_store(tmp_path).write()
+    backfill(tmp_path)
+    with pytest.raises(SafetyError, match="rollback"):
+        export(place(tmp_path), tmp_path / "config")
+
+
+def test_without_databases_there_is_nothing_to_export(tmp_path: Path) -> None:
+    small_store(tmp_path).write()
+    with pytest.raises(SafetyError, match="no databases"):
+        export(place(tmp_path), tmp_path / "out")

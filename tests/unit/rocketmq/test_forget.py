@@ -1,0 +1,52 @@
+from pathlib import Path
+
+import pytest
+
+from streaming.errors import SafetyError
+from streaming.rocketmq.export import export
+from streaming.rocketmq.forget import forget, forgettable
+from streaming.rocketmq.rollback import rollback
+from tests.rocketmq_store import small_store
+from tests.unit.rocketmq.converted import CLOCK, backfill, files_below, place
+from tests.unit.rocketmq.test_backfill import KilledError, dying_rename
+
+
+def test_what_was_kept_goes_and_nothing_else(tmp_path: Path) -> None:
+    small_store(tmp_path).write()
+    backfill(tmp_path)
+    where = place(tmp_path)
+    export(where, where.own / "export-x")
+    rollback(where, CLOCK)
+    before = files_below(tmp_path)
+    folders = forgettable(where)
+    assert sorted(folder.name[:6] for folder in folders) == ["export", "kept-2"]
+    forget(where, folders)
+    assert forgettable(where) == []
+    assert files_below(tmp_path) == before
+
+
+@pytest.mark.parametrize("killed_at", range(8))
+def test_a_backfill_that_has_not_ended_is_taken_back_and_forgotten(tmp_path: Path, killed_at: int) -> None:
+    small_store(tmp_path).write()
+    before = files_below(tmp_path)
+    try:
+        backfill(tmp_path, rename=dying_rename(killed_at))
+    except KilledError:
+        where = place(tmp_path)
+        assert forgettable(where) == [where.staging]
+        forget(where, [where.staging])
+        assert files_below(tmp_path) == before
+
+
+def test_what_is_not_ours_is_not_forgotten(tmp_path: Path) -> None:
+    small_store(tmp_path).write()
+    backfill(tmp_path)
+    where = place(tmp_path)
+    for folder in (where.config, where.own, where.own / "kept-none"):
+        with pytest.raises(SafetyError, match="not kept by this program"):
+            forget(where, [folder])
+
+
+def test_where_nothing_was_kept_there_is_nothing_to_forget(tmp_path: Path) -> None:
+    small_store(tmp_path).write()
+    assert forgettable(place(tmp_path)) == []

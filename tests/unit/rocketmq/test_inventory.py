@@ -1,0 +1,60 @@
+from pathlib import Path
+
+import pytest
+
+from streaming.errors import SafetyError
+from streaming.rocketmq.inventory import inventory_of, json_table
+from tests.rocketmq_store import small_store
+from tests.unit.rocketmq.converted import place
+
+
+def test_every_queue_is_there_in_the_order_of_its_keys(tmp_path: Path) -> None:
+    store = small_store(tmp_path).write()
+    queues = inventory_of(place(tmp_path)).queues
+    assert [queue.range.number for queue in queues] == list(range(len(queues)))
+    names = [(queue.range.topic.decode(), queue.range.queue_id) for queue in queues]
+    assert names == sorted(store.units, key=lambda name: (len(name[0].encode()), *name))
+    assert [queue.range.end for queue in queues] == [store.next_offset(*name) for name in names]
+    assert [queue.last_phy for queue in queues] == [store.units[name][-1][1] for name in names]
+
+
+def test_files_of_rocksdb_beside_the_topics_are_no_topics(tmp_path: Path) -> None:
+    small_store(tmp_path).write()
+    before = inventory_of(place(tmp_path))
+    (tmp_path / "consumequeue" / "CURRENT").write_text("MANIFEST-000005\n")
+    assert inventory_of(place(tmp_path)) == before
+
+
+def test_a_stranger_beside_the_queues_is_named(tmp_path: Path) -> None:
+    small_store(tmp_path).write()
+    (tmp_path / "consumequeue" / "Orders" / "x").mkdir()
+    with pytest.raises(SafetyError, match="Orders/x"):
+        inventory_of(place(tmp_path))
+
+
+@pytest.mark.parametrize("name", ["commitlog", "consumequeue/Orders/0", "config"])
+def test_the_fingerprint_changes_with_any_file(tmp_path: Path, name: str) -> None:
+    small_store(tmp_path).write()
+    found = inventory_of(place(tmp_path))
+    before = found.fingerprint()
+    assert inventory_of(place(tmp_path)).fingerprint() == before
+    file = min(path for path in (tmp_path / name).iterdir() if path.name != "subscriptionGroup.json")
+    file.write_bytes(file.read_bytes())
+    assert found.fingerprint() != before
+
+
+def test_where_a_json_file_is_empty_its_bak_counts_as_for_the_broker(tmp_path: Path) -> None:
+    (tmp_path / "topics.json").write_text("\n")
+    assert json_table(tmp_path, "topics.json") is None
+    (tmp_path / "topics.json.bak").write_text("{1:2}")
+    assert json_table(tmp_path, "topics.json") == ({1: 2}, "topics.json.bak")
+
+
+@pytest.mark.parametrize(
+    ("data", "said"),
+    [(b'{"a":', "character 5"), (b"[]", "no object"), (b'{"\xff":1}', "byte 2: this is no UTF-8")],
+)
+def test_damaged_json_is_named_with_its_place(tmp_path: Path, data: bytes, said: str) -> None:
+    (tmp_path / "topics.json").write_bytes(data)
+    with pytest.raises(SafetyError, match=rf"topics\.json.*{said}"):
+        json_table(tmp_path, "topics.json")

@@ -1,0 +1,57 @@
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from streaming.errors import BusyError, SafetyError
+from streaming.rocketmq.locks import broker_kept_out, is_broker_running, one_writer
+from tests.rocketmq_store import small_store
+from tests.unit.rocketmq.converted import place
+
+HOLD = """
+import fcntl, sys
+file = open(sys.argv[1], "r+b")
+fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, 0)
+print("held", flush=True)
+sys.stdin.read()
+"""
+
+
+@contextmanager
+def broker(root: Path) -> Iterator[None]:
+    """Another process that holds the lock as a broker does."""
+    command = [sys.executable, "-c", HOLD, str(root / "lock")]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == b"held\n"
+        yield
+        process.communicate()
+
+
+def test_a_running_broker_is_seen_and_nothing_of_ours_begins(tmp_path: Path) -> None:
+    small_store(tmp_path).write()
+    assert not is_broker_running(place(tmp_path))
+    with broker(tmp_path):
+        assert is_broker_running(place(tmp_path))
+        with pytest.raises(SafetyError, match="a broker runs"), broker_kept_out(place(tmp_path)):
+            pass
+    with broker_kept_out(place(tmp_path)):
+        pass
+
+
+def test_a_store_that_no_broker_has_opened_has_no_lock(tmp_path: Path) -> None:
+    small_store(tmp_path).write()
+    (tmp_path / "lock").unlink()
+    assert not is_broker_running(place(tmp_path))
+    assert not (tmp_path / "lock").exists()
+
+
+def test_there_is_one_writer_of_ours(tmp_path: Path) -> None:
+    small_store(tmp_path).write()
+    with one_writer(place(tmp_path)), pytest.raises(BusyError), one_writer(place(tmp_path)):
+        pass
+    with one_writer(place(tmp_path)):
+        pass

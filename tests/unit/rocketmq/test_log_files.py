@@ -1,0 +1,71 @@
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from streaming.errors import SafetyError
+from streaming.rocketmq.log_files import commitlog_of, headers_of
+from tests.rocketmq_store import Message, Store, small_store
+
+
+def test_the_end_is_that_of_the_last_record_not_of_the_file(tmp_path: Path) -> None:
+    store = small_store(tmp_path / "s").write()
+    log = commitlog_of(tmp_path / "s" / "commitlog")
+    assert log.end == store.end
+    assert len(log.files) > 2
+
+
+def test_a_file_that_was_made_in_advance_has_no_part_in_it(tmp_path: Path) -> None:
+    store = small_store(tmp_path / "s").write(unused_file=True)
+    log = commitlog_of(tmp_path / "s" / "commitlog")
+    assert (log.end, len(log.used)) == (store.end, len(log.files) - 1)
+
+
+def test_a_log_may_end_in_a_message_that_no_queue_has(tmp_path: Path) -> None:
+    store = Store(tmp_path / "s")
+    store.put(Message())
+    store.put(Message(sys_flag=4))
+    store.write()
+    assert commitlog_of(tmp_path / "s" / "commitlog").end == store.end
+
+
+def test_an_empty_log_ends_where_it_begins(tmp_path: Path) -> None:
+    (tmp_path / f"{4096:020d}").write_bytes(bytes(4096))
+    log = commitlog_of(tmp_path)
+    assert (log.start, log.end, log.used) == (4096, 4096, ())
+
+
+def test_one_record_is_read_by_its_place(tmp_path: Path) -> None:
+    small_store(tmp_path / "s").write(expired_files=1)
+    log = commitlog_of(tmp_path / "s" / "commitlog")
+    first = log.record_at(log.start)
+    assert first is not None
+    assert first.phy == log.start == 2048
+    assert log.record_at(log.start - 1) is None
+    assert log.record_at(log.end) is None
+    with pytest.raises(SafetyError, match="byte 1: "):
+        log.record_at(log.start + 1)
+
+
+@pytest.mark.parametrize(
+    ("damage", "said"),
+    [
+        (lambda folder: (folder / f"{2048:020d}").unlink(), "does not follow"),
+        (lambda folder: (folder / f"{2048:020d}").write_bytes(bytes(100)), "100 bytes"),
+        (lambda folder: (folder / "x").write_bytes(b""), "no file of a commitlog"),
+        (lambda folder: max(folder.iterdir()).write_bytes(b"\1" * 2048), "byte 0: wrong magic"),
+    ],
+    ids=["missing", "another size", "stranger", "magic"],
+)
+def test_what_no_healthy_log_has_is_named(tmp_path: Path, damage: object, said: str) -> None:
+    small_store(tmp_path / "s").write()
+    damage(tmp_path / "s" / "commitlog")  # type: ignore[operator]
+    with pytest.raises(SafetyError, match=said):
+        commitlog_of(tmp_path / "s" / "commitlog")
+
+
+def test_headers_name_file_and_byte_of_what_is_no_record(tmp_path: Path) -> None:
+    small_store(tmp_path / "s").write()
+    file = commitlog_of(tmp_path / "s" / "commitlog").files[1]
+    with pytest.raises(SafetyError, match=rf"{file.path}, byte 9"):
+        headers_of(file, np.array([0, 9]))

@@ -1,0 +1,66 @@
+from pathlib import Path
+
+import pytest
+
+from streaming.errors import ConfigError
+from streaming.rocketmq.place import place_of
+from tests.rocketmq_store import small_store
+
+
+def test_a_store_is_found_by_its_folder(tmp_path: Path) -> None:
+    small_store(tmp_path / "s").write()
+    place = place_of(tmp_path / "s", None)
+    assert place.rocksdb == place.consumequeue == tmp_path / "s" / "consumequeue"
+    assert place.own == tmp_path / "s" / "ledger-reaper"
+
+
+def test_a_store_is_found_by_its_brokers_configuration(tmp_path: Path) -> None:
+    small_store(tmp_path / "s").write()
+    (tmp_path / "q").mkdir()
+    conf = tmp_path / "broker.conf"
+    conf.write_text(
+        f"storePathRootDir={tmp_path}/s\nstorePathConsumeQueue={tmp_path}/q/consumequeue\nenableLmq=true\n"
+        "useSeparateStorePathForRocksdbCQ=true\n"
+    )
+    place = place_of(None, conf)
+    assert place.store == tmp_path / "s"
+    assert place.rocksdb == tmp_path / "q" / "consumequeue_rocksdb"
+    assert place.conf.is_lmq
+
+
+def test_a_copys_paths_are_its_own_and_not_those_of_the_configuration(tmp_path: Path) -> None:
+    """Whoever tries it with a copy first must not touch the store that the configuration names."""
+    small_store(tmp_path / "s").write()
+    small_store(tmp_path / "copy").write()
+    conf = tmp_path / "broker.conf"
+    conf.write_text(
+        f"storePathRootDir={tmp_path}/s\nstorePathCommitLog={tmp_path}/s/commitlog\n"
+        f"storePathConsumeQueue={tmp_path}/s/consumequeue\n"
+    )
+    place = place_of(tmp_path / "copy", conf)
+    assert {place.commitlog.parent, place.consumequeue.parent, place.config.parent} == {tmp_path / "copy"}
+
+
+def test_what_the_command_line_says_of_lmq_wins(tmp_path: Path) -> None:
+    small_store(tmp_path / "s").write()
+    assert place_of(tmp_path / "s", None, lmq=True).conf.is_lmq is True
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [("", "no store was given"), ("storePathRootDir=/nowhere", "no folder"), ("storePathRootDir={tmp}", "no store of")],
+)
+def test_what_is_no_store_is_said(tmp_path: Path, text: str, said: str) -> None:
+    conf = tmp_path / "broker.conf"
+    conf.write_text(text.format(tmp=tmp_path))
+    with pytest.raises(ConfigError, match=said):
+        place_of(None, conf)
+
+
+def test_several_folders_of_the_log_and_an_unreadable_configuration_are_said(tmp_path: Path) -> None:
+    conf = tmp_path / "broker.conf"
+    conf.write_text(f"storePathRootDir={tmp_path}\nstorePathCommitLog=/a,/b\n")
+    with pytest.raises(ConfigError, match="several folders"):
+        place_of(None, conf)
+    with pytest.raises(ConfigError, match="can't be read"):
+        place_of(None, tmp_path / "none.conf")

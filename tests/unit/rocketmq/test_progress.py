@@ -1,0 +1,29 @@
+import pytest
+
+from streaming.rocketmq.progress import line, seconds, told
+from tests.unit.rocketmq.converted import CLOCK
+
+
+@pytest.mark.parametrize(
+    ("done", "total", "elapsed_ms", "expected"),
+    [
+        (0, 1000, 0, "0 % of 1,000 units"),
+        (500, 1000, 1000, "50 % of 1,000 units, 500 a second, 1 s left"),
+        (1, 3_600_001, 1000, "0 % of 3,600,001 units, 1 a second, 1000.0 h left"),
+        (0, 0, 0, "100 % of 0 units"),
+    ],
+)
+def test_a_line_says_the_rate_and_what_is_left(done: int, total: int, elapsed_ms: int, expected: str) -> None:
+    assert line(done, total, elapsed_ms) == expected
+
+
+@pytest.mark.parametrize(("count", "text"), [(0, "0 s"), (119, "119 s"), (120, "2 min"), (7200, "2.0 h")])
+def test_durations_are_for_people(count: float, text: str) -> None:
+    assert seconds(count) == text
+
+
+def test_a_job_that_ends_at_once_says_nothing_and_leaves_no_thread() -> None:
+    said = list[str]()
+    with told(said.append, lambda: 0, 10, CLOCK):
+        pass
+    assert said == []

@@ -1,0 +1,107 @@
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from streaming.adapters.rocksdb.database import opened
+from streaming.errors import SafetyError
+from streaming.rocketmq.inventory import json_table
+from streaming.rocketmq.rollback import rollback
+from tests.rocketmq_store import small_store
+from tests.unit.rocketmq.converted import CLOCK, backfill, check, files_below, place
+from tests.unit.rocketmq.test_backfill import KilledError, dying_rename
+
+CONSUMED = b'{"offsetTable":{"0":9,"1":9,"2":9}}'  # with quotation marks, as brokers write rows
+
+
+def worked_with(root: Path) -> None:
+    """What a broker in RocksDB mode does to the offsets."""
+    with opened(root / "config" / "consumerOffsets", ("kvDataVersion", "forbidden")) as database:
+        database.put_all("default", [(b"Orders@readers", CONSUMED)])
+
+
+def offsets_of(root: Path) -> Any:
+    found = json_table(root / "config", "lmqConsumerOffset.json")
+    assert found is not None
+    return found[0]
+
+
+def test_where_no_broker_has_worked_with_the_databases_all_is_as_before(tmp_path: Path) -> None:
+    small_store(tmp_path).write()
+    before = files_below(tmp_path)
+    backfill(tmp_path)
+    assert rollback(place(tmp_path), CLOCK).files == {}
+    assert files_below(tmp_path) == before
+
+
+def test_offsets_that_a_broker_has_moved_on_come_back(tmp_path: Path) -> None:
+    store = small_store(tmp_path).write()
+    (tmp_path / "config" / "lmqConsumerOffset.json.bak").write_text("{}")
+    old = (tmp_path / "config" / "lmqConsumerOffset.json").read_bytes()
+    backfill(tmp_path)
+    worked_with(tmp_path)
+    result = rollback(place(tmp_path), CLOCK)
+    assert result.files == {"lmqConsumerOffset.json": 3}
+    assert offsets_of(tmp_path)["offsetTable"]["Orders@readers"] == {0: 9, 1: 9, 2: 9}
+    assert offsets_of(tmp_path)["lmqOffsetTable"] == store.lmq_offsets
+    kept = Path(result.kept) / "config"
+    assert (kept / "lmqConsumerOffset.json").read_bytes() == old
+    assert (kept / "lmqConsumerOffset.json.bak").read_text() == "{}"
+    assert (kept / "consumerOffsets" / "CURRENT").exists()
+    assert not (tmp_path / "consumequeue" / "CURRENT").exists()
+
+
+def test_forward_again_the_newest_offsets_are_taken(tmp_path: Path) -> None:
+    small_store(tmp_path).write()
+    backfill(tmp_path)
+    worked_with(tmp_path)
+    rollback(place(tmp_path), CLOCK)
+    backfill(tmp_path)
+    assert check(tmp_path).findings == ()
+    with opened(tmp_path / "config" / "consumerOffsets", read_only=True) as database:
+        assert database.get("default", b"Orders@readers") == b'{"offsetTable":{0:9,1:9,2:9}}'
+
+
+@pytest.mark.parametrize("killed_at", range(30))
+def test_a_rollback_that_is_cut_short_anywhere_ends_the_same_when_repeated(tmp_path: Path, killed_at: int) -> None:
+    store = small_store(tmp_path).write()
+    backfill(tmp_path)
+    worked_with(tmp_path)
+    try:
+        rollback(place(tmp_path), CLOCK, dying_rename(killed_at))
+    except KilledError:
+        rollback(place(tmp_path), CLOCK, os.replace)
+    else:
+        pytest.skip("there are fewer renames")
+    assert offsets_of(tmp_path)["offsetTable"]["Orders@readers"] == {0: 9, 1: 9, 2: 9}
+    (kept,) = (tmp_path / "ledger-reaper").glob("kept-*")
+    old = json_table(kept / "config", "lmqConsumerOffset.json")
+    assert old is not None
+    assert old[0]["offsetTable"] == store.offsets
+    assert {path.name for path in (tmp_path / "consumequeue").iterdir()} == {topic for topic, _queue in store.units}
+    assert not any(path.is_dir() for path in (tmp_path / "config").iterdir())
+
+
+def test_double_writing_alone_leaves_no_offsets_to_export(tmp_path: Path) -> None:
+    small_store(tmp_path).write()
+    backfill(tmp_path)
+    with opened(tmp_path / "consumequeue", ("offset",), compressed=True) as database:  # as stage 2 does
+        database.put_all("offset", [])
+    before = (tmp_path / "config" / "lmqConsumerOffset.json").read_bytes()
+    assert rollback(place(tmp_path), CLOCK).files == {}
+    assert (tmp_path / "config" / "lmqConsumerOffset.json").read_bytes() == before
+
+
+def test_without_rocksdb_there_is_nothing_to_roll_back(tmp_path: Path) -> None:
+    small_store(tmp_path).write()
+    with pytest.raises(SafetyError, match="nothing to roll back"):
+        rollback(place(tmp_path), CLOCK)
+
+
+def test_a_backfill_that_has_not_ended_is_not_rolled_back(tmp_path: Path) -> None:
+    small_store(tmp_path).write()
+    with pytest.raises(KilledError):
+        backfill(tmp_path, rename=dying_rename(2))
+    with pytest.raises(SafetyError, match="has not ended"):
+        rollback(place(tmp_path), CLOCK)

@@ -1,0 +1,70 @@
+from pathlib import Path
+
+import pytest
+
+from streaming.errors import SafetyError
+from streaming.rocketmq import staging
+from tests.rocketmq_store import small_store
+from tests.unit.rocketmq.converted import backfill, place
+
+STARTED = staging.Started("abc", 7)
+
+
+def test_a_run_goes_on_with_what_fits_and_throws_the_rest_away(tmp_path: Path) -> None:
+    where = place(small_store(tmp_path).write().root)
+    where.own.mkdir()
+    assert not staging.begin(where, STARTED, restart=False)
+    part = staging.part_path(where, 3)
+    part.write_bytes(b"x")
+    (part.parent / ".half").write_bytes(b"x")
+    assert staging.begin(where, STARTED, restart=False)
+    assert staging.finished_parts(where) == {"part-00000003.sst"}
+    assert not (part.parent / ".half").exists()
+    for other in (staging.Started("abd", 7), staging.Started("abc", 8)):
+        assert not staging.begin(where, other, restart=False)
+        assert staging.finished_parts(where) == set()
+
+
+def test_a_restart_begins_anew(tmp_path: Path) -> None:
+    where = place(small_store(tmp_path).write().root)
+    where.own.mkdir()
+    staging.begin(where, STARTED, restart=False)
+    staging.part_path(where, 3).write_bytes(b"x")
+    assert not staging.begin(where, STARTED, restart=True)
+    assert staging.finished_parts(where) == set()
+
+
+def test_a_damaged_note_is_named(tmp_path: Path) -> None:
+    where = place(small_store(tmp_path).write().root)
+    where.staging.mkdir(parents=True)
+    for text in ("{", '{"some": 1}'):
+        (where.staging / "sealed.json").write_text(text)
+        with pytest.raises(SafetyError, match=r"sealed\.json"):
+            staging.sealed_of(where)
+
+
+def test_a_database_counts_as_opened_once_its_current_says_something_else(tmp_path: Path) -> None:
+    where = place(small_store(tmp_path).write().root)
+    assert not staging.is_unopened(where, staging.QUEUES)
+    backfill(tmp_path)
+    assert staging.is_unopened(where, staging.QUEUES)
+    assert staging.is_unopened(where, "topics")
+    (where.config / "topics" / "CURRENT").write_text("MANIFEST-000099\n")
+    assert not staging.is_unopened(where, "topics")
+
+
+def test_nothing_that_only_rocksdict_needs_is_moved_in(tmp_path: Path) -> None:
+    small_store(tmp_path).write()
+    backfill(tmp_path)
+    names = {path.name for path in (tmp_path / "consumequeue").iterdir()}
+    names |= {path.name for path in (tmp_path / "config" / "topics").iterdir()}
+    assert not names & {"LOCK", "LOG", "rocksdict-config.json"}
+
+
+def test_what_is_kept_never_lies_where_something_else_was_kept(tmp_path: Path) -> None:
+    where = place(small_store(tmp_path).write().root)
+    names = []
+    for _time in range(3):
+        names.append(staging.new_kept(where, 0))
+        (where.own / names[-1]).mkdir(parents=True)
+    assert names == ["kept-19700101T000000Z", "kept-19700101T000000Z-2", "kept-19700101T000000Z-3"]

@@ -1,0 +1,18 @@
+from udfs.rocketmq.broker_conf import BrokerConf, broker_conf, read_properties
+
+TEXT = """# a comment
+storePathRootDir = /data/store
+enableLmq=false
+enableLmq=true
+listenPort=10911
+"""
+
+
+def test_a_brokers_configuration_is_read_and_the_later_line_wins() -> None:
+    conf = broker_conf(read_properties(TEXT))
+    assert conf == BrokerConf(store="/data/store", is_lmq=True)
+
+
+def test_what_is_not_said_is_not_made_up() -> None:
+    assert broker_conf({}) == BrokerConf()
+    assert broker_conf({"enableLmq": "FALSE"}).is_lmq is False

@@ -1,0 +1,73 @@
+import pytest
+
+from tests.rocketmq_store import java_hash as known_hash
+from udfs.rocketmq import dispatch as d
+from udfs.rocketmq.commitlog import Record
+
+DELAYS = d.delays_of(d.DEFAULT_DELAYS)
+MULTI = d.DispatchRules(DELAYS, is_multi=True)
+LMQ = b"INNER_MULTI_DISPATCH\x01%LMQ%a,other\x02INNER_MULTI_QUEUE_OFFSET\x017,9\x02"
+
+
+def record(topic: bytes = b"T", properties: bytes = b"", sys_flag: int = 0) -> Record:
+    return Record(100, 200, 3, 4, sys_flag, 5_000, topic, properties)
+
+
+def units(one: Record, rules: d.DispatchRules = MULTI) -> list[tuple[bytes, int, int]]:
+    return [tuple(each) for each in d.units_of(one, d.properties_of(one.properties), rules)]  # type: ignore[misc]
+
+
+@pytest.mark.parametrize(("text", "code"), [("", 0), ("a", 97), ("TagA", 2598919), ("订单", 1129459), ("😀", 1772899)])
+def test_the_hash_of_a_string_is_javas(text: str, code: int) -> None:
+    assert d.java_hash(text) == code == known_hash(text)
+
+
+def test_a_hash_beyond_31_bits_is_negative() -> None:
+    assert d.java_hash("polygenelubricants") == -(2**31)
+
+
+def test_a_message_is_in_the_queue_that_it_names() -> None:
+    assert units(record()) == [(b"T", 3, 4)]
+
+
+@pytest.mark.parametrize("sys_flag", [4, 12])
+def test_prepared_and_rolled_back_messages_are_in_none(sys_flag: int) -> None:
+    assert units(record(properties=LMQ, sys_flag=sys_flag)) == []
+
+
+def test_a_message_is_in_each_queue_that_it_lists_and_lmq_queues_have_the_number_0() -> None:
+    assert units(record(properties=LMQ)) == [(b"T", 3, 4), (b"%LMQ%a", 0, 7), (b"other", 3, 9)]
+
+
+@pytest.mark.parametrize("topic", [b"%RETRY%g", b"rmq_sys_wheel_timer", b"SCHEDULE_TOPIC_XXXX"])
+def test_the_brokers_own_topics_list_no_queues(topic: bytes) -> None:
+    assert units(record(topic, LMQ)) == [(topic, 3, 4)]
+
+
+def test_without_multi_dispatch_no_list_counts() -> None:
+    assert units(record(properties=LMQ), d.DispatchRules(DELAYS, is_multi=False)) == [(b"T", 3, 4)]
+
+
+def test_a_list_whose_offsets_do_not_match_is_refused() -> None:
+    with pytest.raises(ValueError, match="zip"):
+        units(record(properties=LMQ.replace(b"7,9", b"7")))
+
+
+@pytest.mark.parametrize(
+    ("topic", "properties", "code"),
+    [
+        pytest.param(b"T", b"TAGS\x01a\x02", 97, id="the hash of the tag"),
+        pytest.param(b"T", b"DELAY\x013\x02", 0, id="a level counts in the schedule topic only"),
+        pytest.param(b"SCHEDULE_TOPIC_XXXX", b"DELAY\x013\x02TAGS\x01a\x02", 15_000, id="the time when it is due"),
+        pytest.param(b"SCHEDULE_TOPIC_XXXX", b"DELAY\x0199\x02", 7_205_000, id="the last level"),
+        pytest.param(b"SCHEDULE_TOPIC_XXXX", b"DELAY\x010\x02TAGS\x01a\x02", 97, id="no level"),
+    ],
+)
+def test_tags_code(topic: bytes, properties: bytes, code: int) -> None:
+    one = record(topic, properties)
+    assert d.tags_code(one, d.properties_of(properties), DELAYS) == code
+
+
+def test_delay_levels_that_cannot_be_read_are_refused() -> None:
+    with pytest.raises(ValueError, match="messageDelayLevel"):
+        d.delays_of("1s 5x")

@@ -1,0 +1,73 @@
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from udfs.rocketmq.json_text import BadJsonError, compact, parse, pretty
+
+# as a broker 5.3.3 wrote it
+OFFSETS = """{
+\t"dataVersion":{
+\t\t"counter":0,
+\t\t"stateVersion":0,
+\t\t"timestamp":1795415710816
+\t},
+\t"groupTopicMap":{
+\t\t"orders-b":["Orders"],
+\t\t"tx":["HALF","OP"]
+\t},
+\t"lmqOffsetTable":{},
+\t"offsetTable":{
+\t\t"Orders@orders-b":{0:50,1:50
+\t\t}
+\t}
+}"""
+
+VALUES = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.text(),
+    lambda inner: (
+        st.lists(inner)
+        | st.dictionaries(st.text().filter(lambda key: not key.startswith("\x01")), inner)
+        | st.dictionaries(st.integers(), inner)
+    ),
+)
+
+
+def test_a_brokers_file_is_read_and_written_byte_by_byte() -> None:
+    table = parse(OFFSETS)
+    assert table["offsetTable"] == {"Orders@orders-b": {0: 50, 1: 50}}
+    assert pretty(table) == OFFSETS
+
+
+@given(VALUES)
+def test_what_is_written_is_read_again(value: Any) -> None:
+    assert parse(compact(value)) == value
+    assert parse(pretty(value)) == value
+
+
+def test_a_value_of_rocksdb_is_compact() -> None:
+    assert compact({"offsetTable": {0: 10, 1: 19000}}) == '{"offsetTable":{0:10,1:19000}}'
+
+
+@pytest.mark.parametrize(
+    "text", ['{"a{1:2":"{3:4,5:6}"}', '{"a\\"{1:":2}', '{"a":"\\\\",1:2}'], ids=["in a string", "quote", "backslash"]
+)
+def test_numbers_inside_of_strings_stay_what_they_are(text: str) -> None:
+    assert compact(parse(text)) == text
+
+
+def test_an_integer_key_and_the_same_text_are_two_keys() -> None:
+    assert parse('{1:2,"1":3}') == {1: 2, "1": 3}
+
+
+@pytest.mark.parametrize("text", ["", "{", '{"a":}', "{1 2}", '{"a":1', "\0"])
+def test_what_is_no_json_is_refused_with_its_position(text: str) -> None:
+    with pytest.raises(BadJsonError) as error:
+        parse(text)
+    assert error.value.position <= len(text)
+
+
+def test_a_key_that_stands_twice_is_refused() -> None:
+    with pytest.raises(BadJsonError, match="twice"):
+        parse('{"a@b":{0:1,0:2}}')

@@ -1,0 +1,55 @@
+from typing import Any
+
+import pytest
+
+from udfs.rocketmq.refusals import Code, StoreFacts, refusals_of
+
+
+def codes(*, replace: bool = False, **facts: Any) -> list[Code]:
+    return [each.code for each in refusals_of(StoreFacts(**facts), replace=replace)]
+
+
+def test_a_healthy_store_is_not_refused() -> None:
+    assert codes(topics=(b"T" * 281,), bytes_needed=5, bytes_free=5) == []
+
+
+@pytest.mark.parametrize(
+    ("facts", "code"),
+    [
+        ({"is_running": True, "has_abort": True}, Code.RUNNING),
+        ({"has_abort": True}, Code.ABORT),
+        ({"bad_bytes": ("a file",)}, Code.BAD_BYTES),
+        ({"batch_queues": "topic B"}, Code.BATCH_QUEUES),
+        ({"ext_queues": "a file"}, Code.EXT_QUEUES),
+        ({"compaction": "topic C"}, Code.COMPACTION),
+        ({"config_manager": "V2"}, Code.CONFIG_V2),
+        ({"other_databases": "config/rdb"}, Code.CONFIG_V2),
+        ({"has_rocksdb": True}, Code.ROCKSDB_THERE),
+        ({"databases_with_rows": ("topics",)}, Code.DATABASES_THERE),
+        ({"topics": (b"T" * 282,)}, Code.LONG_TOPIC),
+        ({"two_offset_files": "both"}, Code.TWO_OFFSET_FILES),
+        ({"has_topics": False}, Code.NO_TOPICS),
+        ({"is_one_disk": False}, Code.OTHER_DISK),
+        ({"bytes_needed": 6, "bytes_free": 5}, Code.NO_SPACE),
+    ],
+    ids=str,
+)
+def test_each_reason_alone_refuses_a_store(facts: dict[str, Any], code: Code) -> None:
+    assert codes(**facts) == [code]
+
+
+def test_every_reason_is_said_at_once() -> None:
+    assert codes(has_abort=True, has_rocksdb=True, is_one_disk=False) == [
+        Code.ABORT,
+        Code.ROCKSDB_THERE,
+        Code.OTHER_DISK,
+    ]
+
+
+def test_a_database_of_queues_may_be_replaced_and_one_of_offsets_never() -> None:
+    assert codes(has_rocksdb=True, replace=True) == []
+    assert codes(has_rocksdb=True, databases_with_rows=("topics",), replace=True) == [Code.DATABASES_THERE]
+
+
+def test_an_empty_store_needs_no_topics() -> None:
+    assert codes(has_topics=False, has_messages=False) == []

@@ -1,0 +1,50 @@
+"""A broker's configuration file, a Java properties file, as far as it says where the store is and what is in it."""
+
+from collections.abc import Mapping
+from typing import NamedTuple
+
+
+class BrokerConf(NamedTuple):
+    """What a broker's configuration says; None and "" where it says nothing, and then the broker's default holds."""
+
+    store: str = ""
+    commitlog: str = ""
+    consumequeue: str = ""
+    is_lmq: bool | None = None
+    is_multi_dispatch: bool | None = None
+    has_own_rocksdb_folder: bool = False
+    config_manager: str = ""
+    store_type: str = ""
+    delay_levels: str = ""
+
+
+def read_properties(text: str) -> dict[str, str]:
+    """Read `name=value` lines; of a name that stands twice, the later line wins, as in Java."""
+    found = {}
+    for line in text.splitlines():
+        bare = line.strip()
+        if not bare or bare[0] in "#!":
+            continue
+        name, _, value = bare.partition("=")
+        found[name.strip()] = value.strip()
+    return found
+
+
+def broker_conf(properties: Mapping[str, str]) -> BrokerConf:
+    """Take from a broker's properties what this program needs."""
+    return BrokerConf(
+        store=properties.get("storePathRootDir", ""),
+        commitlog=properties.get("storePathCommitLog", ""),
+        consumequeue=properties.get("storePathConsumeQueue", ""),
+        is_lmq=_flag(properties, "enableLmq"),
+        is_multi_dispatch=_flag(properties, "enableMultiDispatch"),
+        has_own_rocksdb_folder=bool(_flag(properties, "useSeparateStorePathForRocksdbCQ")),
+        config_manager=properties.get("configManagerVersion", ""),
+        store_type=properties.get("storeType", ""),
+        delay_levels=properties.get("messageDelayLevel", ""),
+    )
+
+
+def _flag(properties: Mapping[str, str], name: str) -> bool | None:
+    said = properties.get(name)
+    return None if said is None else said.strip().lower() == "true"

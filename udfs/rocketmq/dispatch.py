@@ -1,0 +1,82 @@
+"""Which units the broker makes of a record of the commitlog (CommitLog.checkMessageAndReturnSize, ConsumeQueue.java).
+
+1. A message is in the queue that its record names, unless it is prepared or rolled back.
+2. Its tags code is the hash of its tag. In the schedule topic it is the time at which the message is due.
+3. A message that names queues in INNER_MULTI_DISPATCH is in each of those too, where the broker does that at all
+   (enableMultiDispatch). Retry topics and RocketMQ's own topics never are.
+"""
+
+from collections.abc import Iterator, Mapping
+from typing import NamedTuple
+
+from udfs.rocketmq.commitlog import Record
+
+LMQ_PREFIX = b"%LMQ%"
+SCHEDULE_TOPIC = b"SCHEDULE_TOPIC_XXXX"
+_NOT_MULTI = (b"%RETRY%", b"rmq_sys_", SCHEDULE_TOPIC)
+# MessageStoreConfig.messageDelayLevel
+DEFAULT_DELAYS = "1s 5s 10s 30s 1m 2m 3m 4m 5m 6m 7m 8m 9m 10m 20m 30m 1h 2h"
+_MS = {"s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
+
+
+class Dispatch(NamedTuple):
+    """A unit that a record makes: the queue and the place in it. message size and start are the record's."""
+
+    topic: bytes
+    queue_id: int
+    offset: int
+
+
+class DispatchRules(NamedTuple):
+    """What of the broker's configuration says which units there are. delays_ms: of levels 1, 2, …"""
+
+    delays_ms: tuple[int, ...]
+    is_multi: bool
+
+
+def delays_of(levels: str) -> tuple[int, ...]:
+    """Read messageDelayLevel, as in `1s 5s 10m`. Raises ValueError if it can't be read."""
+    try:
+        return tuple(int(each[:-1]) * _MS[each[-1]] for each in levels.split())
+    except (KeyError, ValueError) as error:
+        raise ValueError(f"messageDelayLevel can't be read: {levels!r}") from error
+
+
+def properties_of(raw: bytes) -> dict[bytes, bytes]:
+    """Read a record's properties: `name 0x01 value 0x02` each."""
+    pairs = (each.split(b"\x01", 1) for each in raw.split(b"\x02"))
+    return {pair[0]: pair[1] for pair in pairs if len(pair) == 2}
+
+
+def java_hash(text: str) -> int:
+    """Return String.hashCode: over UTF-16, as a signed number of 32 bits."""
+    data = text.encode("utf-16-be", "surrogatepass")
+    value = 0
+    for high, low in zip(data[::2], data[1::2], strict=True):
+        value = (31 * value + (high << 8 | low)) & 0xFFFFFFFF
+    return value - 2**32 if value >= 2**31 else value
+
+
+def tags_code(record: Record, properties: Mapping[bytes, bytes], delays_ms: tuple[int, ...]) -> int:
+    """Return the tags code of a record's units."""
+    level_text = properties.get(b"DELAY")
+    if record.topic == SCHEDULE_TOPIC and level_text is not None:
+        level = min(int(level_text), len(delays_ms))
+        if level > 0:
+            return record.store_time + delays_ms[level - 1]
+    tag = properties.get(b"TAGS", b"")
+    return java_hash(tag.decode("utf-8", "replace")) if tag else 0
+
+
+def units_of(record: Record, properties: Mapping[bytes, bytes], rules: DispatchRules) -> Iterator[Dispatch]:
+    """Yield the units that a record makes. Raises ValueError if its list of further queues can't be read."""
+    if not record.is_indexed:
+        return
+    yield Dispatch(record.topic, record.queue_id, record.queue_offset)
+    if not rules.is_multi or record.topic.startswith(_NOT_MULTI):
+        return
+    names, offsets = properties.get(b"INNER_MULTI_DISPATCH"), properties.get(b"INNER_MULTI_QUEUE_OFFSET")
+    if not names or not offsets:
+        return
+    for name, offset in zip(names.split(b","), offsets.split(b","), strict=True):
+        yield Dispatch(name, 0 if name.startswith(LMQ_PREFIX) else record.queue_id, int(offset))

@@ -1,0 +1,79 @@
+"""The JSON of RocketMQ's configuration files: fastjson writes the integer keys of maps without quotation marks.
+
+Reading: a number that stands where a key has to be becomes an int key; all else is JSON. Writing: the broker's own
+form, with tabs, in which a map with integer keys stays on one line, and the compact form of RocksDB values.
+"""
+
+import json
+import re
+from typing import Any
+
+# A whole string, which is kept, or a bare integer key, which is marked and quoted. A string comes first, so that
+# nothing inside of it is taken for a key.
+_TOKEN = re.compile(r'"(?:[^"\\]|\\.)*"|([{,]\s*)(-?\d+)(\s*:)', re.DOTALL)
+_MARK = "\x01"  # no name of a topic or group has it
+_INTEGER = re.compile(rf"{_MARK}(-?\d+)")
+
+
+class BadJsonError(ValueError):
+    """A text is no JSON of RocketMQ's. position: the character; it is near that of the file."""
+
+    def __init__(self, position: int, text: str) -> None:
+        super().__init__(position, text)
+        self.position, self.text = position, text
+
+
+def parse(text: str) -> Any:
+    """Read a text; integer keys become int. Raises BadJsonError, also for a key that stands twice in an object."""
+    quoted = _TOKEN.sub(_quoted, text)
+    try:
+        return json.loads(quoted, object_pairs_hook=_object)
+    except json.JSONDecodeError as error:
+        raise BadJsonError(error.pos, error.msg) from error
+    except RecursionError as error:
+        raise BadJsonError(0, "it is nested too deeply") from error
+
+
+def compact(value: Any) -> str:
+    """Write a value as RocksDB rows have it: no blanks, integer keys bare."""
+    if isinstance(value, dict):
+        return "{" + ",".join(f"{_key(key)}:{compact(each)}" for key, each in value.items()) + "}"
+    if isinstance(value, list):
+        return "[" + ",".join(map(compact, value)) + "]"
+    return _scalar(value)
+
+
+def pretty(value: Any, depth: int = 0) -> str:
+    """Write a value as a broker writes its files."""
+    inner, outer = "\n" + "\t" * (depth + 1), "\n" + "\t" * depth
+    if isinstance(value, dict) and value:
+        between = "," if all(isinstance(key, int) for key in value) else "," + inner
+        lead = "" if between == "," else inner
+        entries = between.join(f"{_key(key)}:{pretty(each, depth + 1)}" for key, each in value.items())
+        return "{" + lead + entries + outer + "}"
+    if isinstance(value, list) and value:
+        return "[" + ",".join(pretty(each, depth + 1) for each in value) + "]"
+    return compact(value)
+
+
+def _quoted(match: re.Match[str]) -> str:
+    return f'{match[1]}"\\u0001{match[2]}"{match[3]}' if match[2] is not None else match[0]
+
+
+def _object(pairs: list[tuple[str, Any]]) -> dict[Any, Any]:
+    made: dict[Any, Any] = {}
+    for name, value in pairs:
+        bare = _INTEGER.fullmatch(name)
+        key: Any = int(bare[1]) if bare else name
+        if key in made:
+            raise BadJsonError(0, f"the key {key!r} stands twice in one object")
+        made[key] = value
+    return made
+
+
+def _key(key: Any) -> str:
+    return str(key) if isinstance(key, int) else _scalar(key)
+
+
+def _scalar(value: Any) -> str:
+    return json.dumps(value, ensure_ascii=False)

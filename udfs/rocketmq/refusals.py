@@ -1,0 +1,126 @@
+"""When a store is not converted, and why. Reasons to leave it alone are all named at once."""
+
+from collections.abc import Iterator
+from enum import StrEnum
+from typing import NamedTuple
+
+from udfs.rocketmq.rows import TOPIC_BYTES_MAX
+
+
+class Code(StrEnum):
+    """Why a store is refused."""
+
+    RUNNING = "RUNNING"  # a broker holds the lock of the store
+    ABORT = "ABORT"  # the file `abort`: a broker runs, or did not stop cleanly, and its queues may lack messages
+    BAD_BYTES = "BAD_BYTES"  # a file holds what no healthy store has
+    BATCH_QUEUES = "BATCH_QUEUES"  # RocksDB has no form for BatchCQ
+    EXT_QUEUES = "EXT_QUEUES"  # RocksDB has no form for ConsumeQueueExt
+    COMPACTION = "COMPACTION"  # compacted topics have queues of their own, which nobody has tried to convert
+    CONFIG_V2 = "CONFIG_V2"  # another form of the configuration's database
+    ROCKSDB_THERE = "ROCKSDB_THERE"  # the consume queues' database is there already
+    DATABASES_THERE = "DATABASES_THERE"  # the configuration's databases hold rows: they may be newer than the JSON
+    LONG_TOPIC = "LONG_TOPIC"  # a topic's name does not fit into a key
+    TWO_OFFSET_FILES = "TWO_OFFSET_FILES"  # and nobody has said which one the broker reads
+    NO_TOPICS = "NO_TOPICS"  # without them the broker would delete the rows of all topics
+    OTHER_DISK = "OTHER_DISK"  # a rename does not carry files over
+    NO_SPACE = "NO_SPACE"
+
+
+class Refusal(NamedTuple):
+    """One reason. text says what the operator can do."""
+
+    code: Code
+    text: str
+
+
+class StoreFacts(NamedTuple):
+    """What the rules look at. Each text is "" where there is nothing to say."""
+
+    is_running: bool = False
+    has_abort: bool = False
+    bad_bytes: tuple[str, ...] = ()
+    batch_queues: str = ""
+    ext_queues: str = ""
+    compaction: str = ""
+    config_manager: str = ""
+    other_databases: str = ""
+    has_rocksdb: bool = False
+    databases_with_rows: tuple[str, ...] = ()
+    topics: tuple[bytes, ...] = ()
+    two_offset_files: str = ""
+    has_topics: bool = True
+    has_messages: bool = True
+    is_one_disk: bool = True
+    bytes_needed: int = 0
+    bytes_free: int = 0
+
+
+def refusals_of(facts: StoreFacts, *, replace: bool = False) -> list[Refusal]:
+    """Return every reason not to convert this store. replace: a consume queues' database that is there may go."""
+    return [
+        *_of_the_broker(facts),
+        *(Refusal(Code.BAD_BYTES, text) for text in facts.bad_bytes),
+        *_of_the_forms(facts),
+        *_of_what_is_there(facts, replace=replace),
+        *_of_the_disk(facts),
+    ]
+
+
+def _of_the_broker(facts: StoreFacts) -> Iterator[Refusal]:
+    if facts.is_running:
+        yield Refusal(Code.RUNNING, "a broker runs on this store: stop it, or work on a copy")
+    elif facts.has_abort:
+        yield Refusal(
+            Code.ABORT,
+            "the file `abort` is there: the broker did not stop cleanly, so its queues may lack messages that the "
+            "commitlog has. Start it once more in file mode, wait until it is up, and stop it cleanly",
+        )
+
+
+def _of_the_forms(facts: StoreFacts) -> Iterator[Refusal]:
+    if facts.batch_queues:
+        yield Refusal(Code.BATCH_QUEUES, f"RocksDB has no form for batch consume queues: {facts.batch_queues}")
+    if facts.ext_queues:
+        yield Refusal(Code.EXT_QUEUES, f"RocksDB has no form for consume queues with extensions: {facts.ext_queues}")
+    if facts.compaction:
+        yield Refusal(
+            Code.COMPACTION, f"there are compacted topics, whose upgrade nobody has tried: {facts.compaction}"
+        )
+    if facts.config_manager.lower() == "v2":
+        yield Refusal(Code.CONFIG_V2, "the broker's configManagerVersion is v2, which this program does not write")
+    if facts.other_databases:
+        yield Refusal(Code.CONFIG_V2, f"a database that this program does not know lies in {facts.other_databases}")
+    for topic in (each for each in facts.topics if len(each) > TOPIC_BYTES_MAX):
+        shown = topic.decode("utf-8", "replace")
+        text = f"{shown} has {len(topic)} bytes, and a key has room for {TOPIC_BYTES_MAX}: move its consumers first"
+        yield Refusal(Code.LONG_TOPIC, text)
+
+
+def _of_what_is_there(facts: StoreFacts, *, replace: bool) -> Iterator[Refusal]:
+    if facts.has_rocksdb and not replace:
+        yield Refusal(
+            Code.ROCKSDB_THERE,
+            "the consume queues' RocksDB is there already. If the broker runs with it, there is nothing to do. If it "
+            "is left from double writing (stage 2), --replace sets it aside",
+        )
+    if facts.databases_with_rows:
+        yield Refusal(
+            Code.DATABASES_THERE,
+            f"the databases {', '.join(facts.databases_with_rows)} below config/ hold rows, and a broker may have "
+            "worked with them: `rollback` first brings their offsets back into the JSON files",
+        )
+    if facts.two_offset_files:
+        yield Refusal(Code.TWO_OFFSET_FILES, facts.two_offset_files)
+    if not facts.has_topics and facts.has_messages:
+        yield Refusal(
+            Code.NO_TOPICS,
+            "config/topics.json and its .bak are missing or empty: without topics a RocksDB broker deletes the rows of "
+            "all queues within the hour",
+        )
+
+
+def _of_the_disk(facts: StoreFacts) -> Iterator[Refusal]:
+    if not facts.is_one_disk:
+        yield Refusal(Code.OTHER_DISK, "the folder beside the consume queues is on another disk than they are")
+    if facts.bytes_needed > facts.bytes_free:
+        yield Refusal(Code.NO_SPACE, f"{facts.bytes_needed} bytes are needed and {facts.bytes_free} are free")
