@@ -60,7 +60,9 @@ def test_queue_ids_in_quotation_marks_as_a_broker_writes_them_into_rows_are_queu
     assert back["lmqOffsetTable"] == {"%LMQ%a@%LMQ%g": 9}
 
 
-@pytest.mark.parametrize("row", [b'{"offsetTable":{"a":1}}', b'{"offsetTable":{"0":"1"}}', b'{"offsetTable":[]}', b"{}"])
+@pytest.mark.parametrize(
+    "row", [b'{"offsetTable":{"a":1}}', b'{"offsetTable":{"0":"1"}}', b'{"offsetTable":[]}', b"{}"]
+)
 def test_a_row_without_offsets_by_queue_is_refused(row: bytes) -> None:
     with pytest.raises(m.BadTableError):
         m.offsets_table(m.ConfigRows({b"T@g": row}, {}, {}), is_lmq=False)
