@@ -126,7 +126,7 @@ def bounds_of(database: Database) -> dict[QueueKey, Bounds]:
             topic, word, queue_id = rows.decode_bound_key(key)
             if topic != rows.CHECKPOINT_TOPIC:
                 known = found.get((topic, queue_id), Bounds())
-                found[topic, queue_id] = known._replace(**{word: rows.decode_bound(value)})
+                found[topic, queue_id] = known._replace(**{word: rows.decode_bound(value)})  # type: ignore[arg-type]
         for first, last in _spans(database):
             name = (first.topic, first.queue_id)
             found[name] = found.get(name, Bounds())._replace(first=first.offset, last=last.offset)

@@ -28,7 +28,7 @@ from streaming.rocketmq.queue_files import QueueFiles
 from streaming.rocketmq.work import PartWork, Piece
 from udfs.rocketmq import rows
 from udfs.rocketmq import units as u
-from udfs.rocketmq.dispatch import LMQ_PREFIX, DispatchRules, properties_of, units_of
+from udfs.rocketmq.dispatch import LMQ_PREFIX, Dispatch, DispatchRules, properties_of, units_of
 
 _CHUNK_ROWS = 50_000
 _MOST_TASKS = 2_000
@@ -71,7 +71,7 @@ class Job:
         by_log = parts.mapPartitions(self.by_log).partitionBy(log_tasks, lambda log: log * log_tasks // logs)
         headers = by_log.mapPartitions(self.with_headers)
         told = parts.map(lambda work: (work.number, work)).union(headers)
-        return told.partitionBy(tasks, lambda part: task_of[part]).mapPartitions(self.write).collect()
+        return told.partitionBy(tasks, lambda part: task_of[part]).mapPartitions(self.write).collect()  # type: ignore[arg-type]
 
     def by_log(self, works: Iterable[PartWork]) -> Iterator[tuple[int, LogBlock]]:
         """Stage 1: yield the messages of each part, by the commitlog file that they are in."""
@@ -161,7 +161,7 @@ class Job:
         record = self.log.record_at(phy)
         if record is not None and record.size == size:
             made = units_of(record, properties_of(record.properties), DispatchRules((), is_multi=True))
-            if (piece.topic, piece.queue_id, offset) in made:
+            if Dispatch(piece.topic, piece.queue_id, offset) in made:
                 return
         raise SafetyError(
             f"{piece.files.where(offset)}: the unit is that of queue offset {offset}, and the message at {phy}, to "

@@ -20,7 +20,7 @@ class QueueFile(NamedTuple):
 
     path: str
     start: int
-    count: int
+    count: int  # type: ignore[assignment]  # no caller counts values in it
 
 
 class QueueFiles(NamedTuple):

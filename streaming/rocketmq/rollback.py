@@ -1,7 +1,7 @@
 """Brings a store back to file mode: the JSON files get what RocksDB knows, and RocksDB's files go to a folder of ours.
 
-The file queues get what only RocksDB has (streaming/rocketmq/file_queues.py says why). Where no broker has opened the databases since they were made, the JSON files are the
-newer ones, and stay.
+The file queues get what only RocksDB has (streaming/rocketmq/file_queues.py says why). Where no broker has opened the
+databases since they were made, the JSON files are the newer ones, and stay.
 
 A run that was cut short goes on where it was: first all JSON files are made, then the file queues are completed, then
 the JSON files replace the old ones, then the databases leave, the consume queues' CURRENT first.

@@ -108,7 +108,7 @@ def test_any_store_that_the_formats_allow_is_converted_and_found_whole(  # noqa:
     store = Store(root, log_file_bytes=1024, queue_file_units=5, begins=begins, is_lmq=True, log_start=log_start)
     for message in messages:
         store.put(message)
-    store.units = {queue: units for queue, units in store.units.items() if units}  # type: ignore[assignment]
+    store.units = {queue: units for queue, units in store.units.items() if units}
     files = -(-len(store.log) // 1024)
     store.write(expired_files=min(expired, files - 1), unused_file=unused)
     backfill(root, rows_per_file=per_file)

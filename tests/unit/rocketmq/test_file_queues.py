@@ -27,10 +27,7 @@ def gone_on(root: Path, store: Store) -> None:
         for (topic, queue_id), units in store.units.items():
             database.put_all(
                 "default",
-                [
-                    (rows.unit_key(topic.encode(), queue_id, unit[0]), struct.pack(">qiqq", *unit[1:]))
-                    for unit in units
-                ],
+                [(rows.unit_key(topic.encode(), queue_id, unit[0]), struct.pack(">qiqq", *unit[1:])) for unit in units],
             )
         database.flush()
 

@@ -47,7 +47,7 @@ def test_where_a_json_file_is_empty_its_bak_counts_as_for_the_broker(tmp_path: P
     (tmp_path / "topics.json").write_text("\n")
     assert json_table(tmp_path, "topics.json") is None
     (tmp_path / "topics.json.bak").write_text("{1:2}")
-    assert json_table(tmp_path, "topics.json") == ({1: 2}, "topics.json.bak")
+    assert json_table(tmp_path, "topics.json") == ({1: 2}, "topics.json.bak")  # type: ignore[comparison-overlap]
 
 
 @pytest.mark.parametrize(

@@ -37,7 +37,7 @@ def test_the_value_of_a_unit() -> None:
 
 def test_values_of_joined_columns_have_the_order_of_the_disk() -> None:
     """numpy drops the order of bytes where it joins arrays; a broker then answers every read with nothing."""
-    twice = Units(*(np.concatenate((column, column)) for column in one_unit()))
+    twice = Units(*(np.concatenate((column, column)) for column in one_unit()))  # type: ignore[arg-type]
     assert rows.unit_values(twice, np.array([0x190AABBCCDD] * 2)) == [VALUE, VALUE]
 
 

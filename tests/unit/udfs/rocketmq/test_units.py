@@ -26,7 +26,7 @@ def test_a_unit_is_read_and_written_as_a_broker_writes_it() -> None:
 def test_any_units_come_back_in_native_order_and_leave_in_that_of_the_disk(drawn: list[tuple[int, int, int]]) -> None:
     raw = b"".join(struct.pack(">qiq", *row) for row in drawn)
     read = u.decode(raw)
-    joined = u.Units(*(np.concatenate((column, column)) for column in read))
+    joined = u.Units(*(np.concatenate((column, column)) for column in read))  # type: ignore[arg-type]
     assert all(column.dtype.isnative for column in joined)
     assert u.encode(joined) == raw * 2
 
