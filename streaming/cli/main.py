@@ -55,7 +55,7 @@ app = typer.Typer(
 for command in (check, audit, explain, run, request, receipts, backlog, undo, accept, pause, resume, jars, submit_args):
     app.command()(command)
 app.add_typer(dlq.app, name="dlq")
-app.add_typer(rocketmq.app, name="rocketmq")
+app.add_typer(rocketmq.app, name="rocketmq", hidden=True)  # until each of its stages was seen on real brokers
 app.add_typer(sandbox.app, name="sandbox")
 app.add_typer(sandbox.app, name="cluster", hidden=True)  # the older name
 

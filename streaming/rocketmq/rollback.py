@@ -19,6 +19,7 @@ from streaming.errors import SafetyError
 from streaming.rocketmq.configuration import DATABASES
 from streaming.rocketmq.export import write_json
 from streaming.rocketmq.file_queues import complete
+from streaming.rocketmq.inventory import Queue, inventory_of
 from streaming.rocketmq.locks import broker_kept_out, one_writer
 from streaming.rocketmq.move import Rename, is_moved_in, set_aside_databases, set_aside_queues
 from streaming.rocketmq.place import Place
@@ -46,9 +47,15 @@ class RolledBack(NamedTuple):
 def rollback(place: Place, clock: Clock, rename: Rename = os.replace) -> RolledBack:
     """Bring the store back to file mode. A second call finishes what a first one began.
 
-    Raises SafetyError beside a running broker, in the middle of a backfill, or where there is no RocksDB.
+    Raises SafetyError beside a running broker and behind one that was killed, in the middle of a backfill, where there
+    is no RocksDB, and where RocksDB lacks a message that the log has.
     """
     with broker_kept_out(place), one_writer(place):
+        if (place.store / "abort").exists():
+            raise SafetyError(
+                f"{place.store}/abort is there: the broker was killed, and RocksDB may lack what it wrote last. "
+                "Start the broker once more as it was, stop it with SIGTERM, and roll back then"
+            )
         sealed = sealed_of(place)
         if sealed is not None and is_moved_in(place, sealed):
             throw_away(place)
@@ -61,6 +68,7 @@ def rollback(place: Place, clock: Clock, rename: Rename = os.replace) -> RolledB
         kept = place.own / plan["kept"]
         if exists(place.rocksdb):
             complete(place)
+            _require_no_gap(place, aside)
         for name in plan["files"]:
             _replace(place, aside / name, kept, rename)
         set_aside_queues(place, kept, rename)
@@ -71,6 +79,32 @@ def rollback(place: Place, clock: Clock, rename: Rename = os.replace) -> RolledB
         # Allowed here: the folder is ours, and all in it has its place now.
         shutil.rmtree(aside)
         return RolledBack(str(kept), plan["files"])
+
+
+def _require_no_gap(place: Place, aside: Path) -> None:
+    """Raise SafetyError where a broker in file mode would leave a message out, since RocksDB lacks it too.
+
+    At its start such a broker indexes the messages that begin *behind* the end of its file queues, and so leaves out
+    the one that begins just there (seen with 5.3.3). What was prepared is thrown away: the broker goes on with RocksDB.
+    """
+    inventory = inventory_of(place)
+    end = max([inventory.log.start, *(_end_of(queue) for queue in inventory.queues)])
+    record = inventory.log.record_at(end)
+    if record is not None and record.is_indexed:
+        # Allowed here: the folder is ours, and all in it was made by this command.
+        shutil.rmtree(aside)
+        raise SafetyError(
+            f"a broker in file mode would leave out the message that begins at {end}, where the file queues end, and "
+            f"count {record.topic.decode('utf-8', 'replace')}, queue {record.queue_id}, wrongly from there on: start "
+            "the broker once more with storeType=defaultRocksDB, stop it with SIGTERM, and roll back then"
+        )
+
+
+def _end_of(queue: Queue) -> int:
+    """The byte of the commitlog behind the last message that the file queue knows."""
+    if queue.last_phy < 0:
+        return -1
+    return queue.last_phy + int(queue.files.read(queue.range.end - 1, queue.range.end).size[0])
 
 
 def _prepare(place: Place, aside: Path, clock: Clock) -> None:

@@ -19,7 +19,7 @@ from streaming.sandbox.rocketmq.server import RocketMQ, down, up
 from tests.integration import rocket_load as load
 from tests.integration.rocket_client import Content, Queue, RocketClient, Taken
 
-pytestmark = pytest.mark.cluster
+pytestmark = [pytest.mark.cluster, pytest.mark.long]
 SECONDS = 90.0
 
 
@@ -54,9 +54,7 @@ def ledger_reaper(*arguments: str, code: int = 0) -> str:
     return done.stdout
 
 
-@pytest.fixture(
-    scope="module", params=["5.3.3", pytest.param("5.5.0", marks=pytest.mark.long)], ids=lambda version: f"v{version}"
-)
+@pytest.fixture(scope="module", params=["5.3.3", "5.5.0"], ids=lambda version: f"v{version}")
 def loaded(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
     """A store that a file broker has filled, at rest."""
     root = tmp_path_factory.mktemp("rocketmq")

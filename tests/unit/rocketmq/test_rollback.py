@@ -8,7 +8,7 @@ from streaming.adapters.rocksdb.database import opened
 from streaming.errors import SafetyError
 from streaming.rocketmq.inventory import json_table
 from streaming.rocketmq.rollback import rollback
-from tests.rocketmq_store import small_store
+from tests.rocketmq_store import Message, small_store
 from tests.unit.rocketmq.converted import CLOCK, backfill, check, files_below, place
 from tests.unit.rocketmq.test_backfill import KilledError, dying_rename
 
@@ -105,3 +105,42 @@ def test_a_backfill_that_has_not_ended_is_not_rolled_back(tmp_path: Path) -> Non
         backfill(tmp_path, rename=dying_rename(2))
     with pytest.raises(SafetyError, match="has not ended"):
         rollback(place(tmp_path), CLOCK)
+
+
+def stored_since(root: Path, *messages: Message) -> None:
+    """What a broker in RocksDB mode adds to the commitlog, where it is killed before RocksDB has it."""
+    longer = small_store(root.parent / "longer")
+    for message in messages:
+        longer.put(message)
+    longer.write()
+    for file in (root.parent / "longer" / "commitlog").iterdir():
+        (root / "commitlog" / file.name).write_bytes(file.read_bytes())
+
+
+def test_a_store_of_which_a_file_broker_would_leave_out_a_message_is_not_rolled_back(tmp_path: Path) -> None:
+    root = tmp_path / "s"
+    small_store(root).write()
+    backfill(root)
+    stored_since(root, Message("Orders", 0), Message("Orders", 1))
+    before = files_below(root)
+    with pytest.raises(SafetyError, match="Orders, queue 0"):
+        rollback(place(root), CLOCK)
+    assert files_below(root) == before
+
+
+def test_a_message_that_is_in_no_queue_may_stand_where_the_file_queues_end(tmp_path: Path) -> None:
+    root = tmp_path / "s"
+    small_store(root).write()
+    backfill(root)
+    stored_since(root, Message("Orders", 1, sys_flag=12), Message("Orders", 0))
+    rollback(place(root), CLOCK)
+    assert not (root / "consumequeue" / "CURRENT").exists()
+
+
+def test_behind_a_broker_that_was_killed_nothing_is_rolled_back(tmp_path: Path) -> None:
+    small_store(tmp_path).write()
+    backfill(tmp_path)
+    (tmp_path / "abort").touch()
+    with pytest.raises(SafetyError, match="the broker was killed"):
+        rollback(place(tmp_path), CLOCK)
+    assert (tmp_path / "consumequeue" / "CURRENT").exists()
