@@ -215,7 +215,7 @@ def test_many_requests_in_few_entries_may_take_their_time_and_one_entry_may_not(
 
 
 def test_of_rows_that_cannot_be_computed_spark_keeps_nothing(spark: SparkSession) -> None:
-    held = spark._jsparkSession.sharedState().cacheManager()  # type: ignore[attr-defined]
+    held = spark._jsparkSession.sharedState().cacheManager()
     spark.catalog.clearCache()
     rows = another_way.kept(spark.range(3))
     assert not held.isEmpty()
