@@ -18,7 +18,7 @@ from streaming.config.load import CONF
 from streaming.config.settings import Settings
 from streaming.config.stores import is_on_s3
 from streaming.errors import ConfigError
-from streaming.spark import classes, connector_clients, ivy, s3a, scratch, submitted
+from streaming.spark import classes, connector_clients, connector_lz4, ivy, s3a, scratch, submitted
 from streaming.spark.submitted import LOOPBACK
 
 log = logging.getLogger("ledger-reaper")
@@ -75,6 +75,8 @@ def start(settings: Settings, jars: Jars, *, with_streams: bool = True) -> Spark
         spark = builder.getOrCreate()
     spark.sparkContext.setLogLevel("WARN")
     connector_clients.keep_in_driver(spark)
+    if with_streams:
+        connector_lz4.decompress_safely(spark)
     if with_streams and is_on_s3(settings.checkpoints.dir):
         _require_s3a(spark)
     return spark

@@ -98,6 +98,7 @@ COVERED = {
     "streaming.config.stores": "tests/unit/spark/test_s3a.py",
     "streaming.coordination.overwriting": "tests/contract/test_overwriting.py",
     "streaming.spark.session": "tests/unit/spark/test_s3a.py",
+    "streaming.spark.connector_lz4": "tests/spark/test_session.py",
     "streaming.undo.control": "tests/integration/test_ops.py",
     "streaming.state.spark_files": "tests/spark/test_state_on_s3.py",
     "streaming.state.outcomes": "tests/integration/test_service.py",

@@ -9,12 +9,14 @@ import pytest
 
 from streaming.config.load import load
 from streaming.errors import ConfigError
+from streaming.spark.connector_lz4 import SAFE
 from streaming.spark.session import Jars, is_one_process, load_with_spark, start
 
 START = """
 import signal, sys
 from pathlib import Path
 from streaming.config.load import load
+from streaming.spark.connector_lz4 import SAFE
 from streaming.spark.session import Jars, has_ended, start
 
 def ours(number, frame):
@@ -32,6 +34,37 @@ print("ended", *ended, has_ended(spark))
 spark.stop()
 print("ended", has_ended(spark))
 """
+
+WITH_THE_CONNECTOR = """
+import sys
+from pathlib import Path
+from streaming.config.load import load
+from streaming.spark.connector_lz4 import decompressor_of
+from streaming.spark.session import fetched_jars, start
+
+settings = load(Path(sys.argv[1]))
+spark = start(settings, fetched_jars(settings))
+print(decompressor_of(spark))
+print(spark._jvm.net.jpountz.lz4.LZ4Factory.fastestInstance().toString())
+spark.stop()
+"""
+
+
+def test_wrong_bytes_in_an_lz4_message_can_not_end_the_jvm(tmp_path: Path) -> None:
+    """LZ4_decompress_fast, which the connector would call, reads beyond its input."""
+    config = tmp_path / "config.toml"
+    config.write_text(f'[spark]\nui_port = 0\nlocal_dir = "{tmp_path}/spark"\n[state]\ndir = "{tmp_path}/state"\n')
+
+    done = subprocess.run(
+        [sys.executable, "-c", WITH_THE_CONNECTOR, str(config)],
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines() == [SAFE, "LZ4Factory:JNI"], "and Spark keeps the fast one"
 
 
 def test_a_session_leaves_sigint_to_us_and_its_files_where_they_are_told(tmp_path: Path) -> None:
@@ -55,6 +88,7 @@ LOGGED = """
 import sys
 from pathlib import Path
 from streaming.config.load import load
+from streaming.spark.connector_lz4 import SAFE
 from streaming.spark.session import Jars, start
 
 spark = start(load(Path(sys.argv[1])), Jars(), with_streams=False)
@@ -83,6 +117,7 @@ import socket, sys, threading, time, urllib.request
 from pathlib import Path
 from urllib.parse import urlsplit
 from streaming.config.load import load
+from streaming.spark.connector_lz4 import SAFE
 from streaming.spark.session import Jars, start
 
 spark = start(load(Path(sys.argv[1])), Jars(), with_streams=False)
@@ -157,6 +192,7 @@ sys.path.pop(0)
 from pathlib import Path
 from streaming.config.load import load
 from streaming.errors import ConfigError
+from streaming.spark.connector_lz4 import SAFE
 from streaming.spark.session import Jars, end_jvm, start
 
 try:
