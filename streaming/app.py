@@ -325,6 +325,8 @@ def _work(
         stop.set()
         _stop(spark, queries, due)
         running.background.join(_LAST_WORDS_S)
+        if running.was_idle and not running.failed:
+            board.clear()  # a lane may just have been begun again, and what it was parked for is worked off
         log.info("stopped; %s", what_is_left(settings, queries.running, was_idle=running.was_idle))
     running.raise_failure(service.outages.fatal)
 

@@ -18,7 +18,7 @@ class Board:
     _guard: threading.Lock = field(default_factory=threading.Lock)
 
     def clear(self) -> None:
-        """At the start: no lane is parked, whatever an earlier run has noted."""
+        """No lane is parked: at the start, whatever was noted before, and at an end with nothing left to read."""
         lanes.note(self.state_dir, {})
 
     def show(self, name: str, lane: ParkedLane | None) -> None:

@@ -112,7 +112,7 @@ def test_a_frozen_server_makes_waits_end_and_its_outcome_unknown(
     own_zookeeper_server.thaw()
     after = opened(own_zookeeper_server.hosts)
 
-    assert {*results[32:]} == {UNKNOWN}, "a server on a busy machine may answer the first few before it is frozen"
+    assert results == [UNKNOWN] * 100
     # a window's worth may have reached the server; the rest was not even sent
     assert all(after.read_many(paths[32:]))
     assert all(_read_at_last(store, paths[32:]))

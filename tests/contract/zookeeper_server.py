@@ -65,8 +65,11 @@ class ZooKeeperServer:
             self.process = None
 
     def freeze(self) -> None:
+        """Stop it, and wait until it stands: on a busy machine its threads go on for a moment."""
         assert self.process is not None
         os.kill(self.process.pid, signal.SIGSTOP)
+        while any(_state(task) != "T" for task in Path(f"/proc/{self.process.pid}/task").iterdir()):
+            time.sleep(0.001)
 
     def thaw(self) -> None:
         assert self.process is not None
@@ -128,6 +131,11 @@ def free_port() -> int:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         return int(free.getsockname()[1])
+
+
+def _state(task: Path) -> str:
+    """The state of a thread, as /proc has it behind its name, which stands in brackets: T where it is stopped."""
+    return (task / "stat").read_text().rpartition(")")[2].split()[0]
 
 
 def _class_path() -> str:

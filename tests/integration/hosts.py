@@ -14,7 +14,6 @@ import os
 import secrets
 import shutil
 import signal
-import socket
 import subprocess
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -24,11 +23,12 @@ from typing import Protocol
 
 import psutil
 
+from streaming.sandbox.rocketmq.network import free_network
+
 PATH = "/usr/local/bin:/usr/bin:/bin"
 _SPACES = ("--mount", "--uts", "--net", "--pid")
 _ALONE = ["unshare", *_SPACES, "--fork", "--kill-child"]
 _SYSTEM = ("usr", "bin", "sbin", "lib", "lib32", "lib64", "etc", "dev", "sys")
-_TRIES = 20
 _SECONDS = 30.0
 
 # What a host's first process does: it makes the root directory, and then waits for nothing.
@@ -163,7 +163,7 @@ class Separate:
 def separate(here: Path) -> Iterator[Separate]:
     """A bridge for hosts, whose files lie in `here`."""
     with contextlib.ExitStack() as stack:
-        bridge, address = f"lr{secrets.token_hex(3)}", _free_address()
+        bridge, address = f"lr{secrets.token_hex(3)}", f"{free_network()}.1"
         _done("ip", "link", "add", bridge, "type", "bridge")
         stack.callback(_try, "ip", "link", "delete", bridge)
         _done("ip", "address", "add", f"{address}/24", "dev", bridge)
@@ -284,20 +284,6 @@ def _end(started: subprocess.Popen[bytes]) -> None:
 
 def _with_children(process: psutil.Process) -> list[psutil.Process]:
     return [process, *process.children(recursive=True)]
-
-
-def _free_address() -> str:
-    """The first address of a /24 that this machine has nothing in."""
-    held = {each.address.rpartition(".")[0] for of in psutil.net_if_addrs().values() for each in of if _is_v4(each)}
-    for _ in range(_TRIES):
-        network = f"10.{200 + secrets.randbelow(50)}.{secrets.randbelow(256)}"
-        if network not in held:
-            return f"{network}.1"
-    raise RuntimeError("no free network was found")
-
-
-def _is_v4(address: object) -> bool:
-    return getattr(address, "family", None) == socket.AF_INET
 
 
 def until(holds: Callable[[], object], log: Path, seconds: float = _SECONDS) -> None:

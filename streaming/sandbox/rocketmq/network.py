@@ -23,7 +23,7 @@ _TRIES = 20
 
 def make(record: Path, log: Path, cwd: Path) -> str:
     """Make a namespace, held by the process of `record`; returns the address in it, or loopback where none is made."""
-    address = _free_address()
+    address = f"{free_network()}.2"
     process.start(["unshare", "--net", "sleep", "infinity"], env={"PATH": _PATH}, log=log, record=record, cwd=cwd)
     try:
         _connect(_held(record), address)
@@ -83,13 +83,13 @@ def _ip(*words: str, enter: tuple[str, ...] = ()) -> None:
         raise ReaperError(f"`ip {' '.join(words)}` says: {done.stderr.strip()}")
 
 
-def _free_address() -> str:
-    """The second address of a small network of which this machine has no address."""
+def free_network() -> str:
+    """The first three numbers of a /24 of which this machine has no address. Raises ReaperError."""
     held = {each.address.rpartition(".")[0] for of in psutil.net_if_addrs().values() for each in of if _is_v4(each)}
     for _ in range(_TRIES):
         network = f"10.{200 + secrets.randbelow(50)}.{secrets.randbelow(256)}"
         if network not in held:
-            return f"{network}.2"
+            return network
     raise ReaperError("no free network was found")
 
 
