@@ -292,6 +292,22 @@ class RequestSender(Protocol):
         ...
 
 
+class TopicProperties(Protocol):
+    """Properties of a topic without partitions, or of one partition: ManagedLedgerInfo.properties, by its broker."""
+
+    def update(self, topic: str, properties: Mapping[str, str]) -> None:
+        """Write properties; others stay. Raises UnavailableError (they may be written), RefusedError (no topic)."""
+        ...
+
+    def remove(self, topic: str, key: str) -> bool:
+        """Remove one property, if it is there; False where there is no such topic. Raises as update."""
+        ...
+
+    def close(self) -> None:
+        """Close the connections."""
+        ...
+
+
 @dataclass(frozen=True, slots=True)
 class Pulsar:
     """One Pulsar cluster, as a command asks it."""

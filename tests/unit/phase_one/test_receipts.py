@@ -51,7 +51,9 @@ def test_waiting_ends_when_the_last_one_has_its_receipt() -> None:
         seen.append(set(ids))
         final = sorted(ids)[0]
         return {
-            each: Receipt(each, 5, None, None, Outcome.DELETED if each == final else Outcome.RETRY, Reason.IN_USE, "", 0, 0)
+            each: Receipt(
+                each, 5, None, None, Outcome.DELETED if each == final else Outcome.RETRY, Reason.IN_USE, "", 0, 0
+            )
             for each in ids
         }
 
