@@ -21,7 +21,7 @@ _SHOWN = 20
 _WAIT_SECONDS = 900
 
 
-def request(  # noqa: PLR0913  one parameter an option
+def request(  # noqa: PLR0913, PLR0917  one parameter an option
     config: Config,
     file: Annotated[str, typer.Argument(help="File with one JSON object a line; - is standard input")] = "-",
     unchecked: Annotated[

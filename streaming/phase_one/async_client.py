@@ -35,7 +35,7 @@ class AsyncLedgerDeletionClient:
         """As LedgerDeletionClient.close."""
         await asyncio.to_thread(self._client.close)
 
-    async def send_pending_delete_ledger(
+    async def send_pending_delete_ledger(  # noqa: PLR0913  PIP-186's parameters
         self,
         topic: str,
         ledger_id: int,

@@ -119,7 +119,7 @@ class LedgerDeletionClient:
         answer.add_done_callback(count)
         return answer
 
-    def send_pending_delete_ledger(
+    def send_pending_delete_ledger(  # noqa: PLR0913  PIP-186's parameters
         self,
         topic: str,
         ledger_id: int,
@@ -185,7 +185,7 @@ class LedgerDeletionClient:
         self.close()
 
 
-def checked_request(
+def checked_request(  # noqa: PLR0913  PIP-186's parameters
     topic: str,
     ledger_id: int,
     context: OffloadContext | None,

@@ -3,18 +3,24 @@
 1. A mark is durable when mark_deletable_ledgers returns: we read it back from ZooKeeper.
 2. remove_all_deletable_ledgers never deletes by itself. It asks the sweep, which keeps its promises: a ledger that the
    topic still lists is left alone, whatever is marked.
-3. A mark goes only when its ledger is seen to be gone. So a call that is cut short at any point leaves marks behind, and
-   the next call works them off: the check and retry of PIP-129.
+3. A mark goes only when its ledger is seen to be gone. So a call that is cut short at any point leaves marks behind,
+   and the next call works them off: the check and retry of PIP-129.
 4. A mark that is shortened is written anew first, under a new key, and only then is the old key removed.
 """
 
 import secrets
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from concurrent.futures import Future
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 
+from streaming.adapters.pulsar.properties import PulsarTopicProperties
+from streaming.clients import admin_settings, command_clients
+from streaming.config.settings import Settings
+from streaming.coordination.identity import read_layout
 from streaming.errors import RefusedError, UnavailableError
-from streaming.phase_one.receipts import Look, await_receipts
+from streaming.phase_one.client import LedgerDeletionClient
+from streaming.phase_one.receipts import Look, await_receipts, finished_uploads
 from streaming.ports import SweepStore, TopicProperties, Unreadable, Znode
 from udfs.formats.errors import FormatError
 from udfs.formats.managed_ledger import ListedLedgers, ManagedLedgerInfo, in_use_ids, parse_managed_ledger
@@ -122,7 +128,11 @@ class DeletableLedgers:
             self._ask(found.name, asked, timeout_seconds)
             again, uploads_again = self._gone(asked)
             gone, gone_uploads = gone | again, gone_uploads | uploads_again
-        self._take_away(found.name, marked, gone, gone_uploads)
+        try:
+            self._take_away(found.name, marked, gone, gone_uploads)
+        except RefusedError:
+            if self._topic(found.name) is not None:
+                raise  # else the topic was deleted meanwhile, and its marks went with it
         rest = todo.without(gone, gone_uploads)
         still_asked = asked.without(gone, gone_uploads)
         return Removal(
@@ -147,7 +157,7 @@ class DeletableLedgers:
                 return  # the marks stay, and the next call looks again
 
     def _gone(self, marks: Marks) -> tuple[set[int], set[Upload]]:
-        """Return what of it there is no more. Absence in BookKeeper is read from ZooKeeper, never taken from a receipt."""
+        """Return what of it there is no more. For BookKeeper, ZooKeeper says so, never a receipt."""
         ids = sorted(marks.ledgers)
         nodes = self._store.read_many([ledger_path(self._layout, self._root, each) for each in ids])
         absent = {each for each, node in zip(ids, nodes, strict=True) if node is None}
@@ -163,7 +173,7 @@ class DeletableLedgers:
             self._properties.remove(topic, key)
 
     def _write(self, topic: str, marks: Marks) -> None:
-        """Write marks under keys that are new, and read them back. Nothing is written where there is nothing to mark."""
+        """Write marks under keys that are new, and read them back. Without marks, write nothing."""
         if not marks:
             return
         wanted = properties_of(marks, secrets.token_hex(8))
@@ -188,6 +198,24 @@ class DeletableLedgers:
         if isinstance(node, Unreadable):
             raise RefusedError(f"the list of {topic} can't be read: {node.detail}")
         return _parsed(name, node)
+
+
+@contextmanager
+def deletable_ledgers(settings: Settings) -> Iterator[DeletableLedgers]:
+    """PIP-129's API on the cluster that the configuration names, until the block ends."""
+    with (
+        command_clients(settings) as clients,
+        LedgerDeletionClient(settings) as client,
+        closing(PulsarTopicProperties(admin_settings(settings))) as properties,
+    ):
+        sweep = Sweep(
+            client.begin_send,
+            client.around.look,
+            lambda uploads: finished_uploads(settings.state_dir, uploads),
+            client.around.now_ms,
+        )
+        root = settings.zookeeper.ledgers_root
+        yield DeletableLedgers(clients.store, properties, sweep, read_layout(clients.store, root), root)
 
 
 def _parsed(name: str, node: Znode) -> _Topic:

@@ -74,7 +74,21 @@ def newest_receipts(state_dir: str, message_ids: Collection[str], since_ms: int)
     return newest
 
 
-def await_receipts(
+def finished_uploads(state_dir: str, uploads: Collection[tuple[int, str]]) -> set[tuple[int, str]]:
+    """Return those uploads (ledger id, UUID) of which a receipt says that nothing is left.
+
+    That stays true, because no upload is ever given the UUID of another. Raises UnavailableError.
+    """
+    wanted = (
+        ds.field(c.LEDGER_ID).isin(sorted({ledger_id for ledger_id, _uuid in uploads}))
+        & (ds.field(c.LEDGER_TYPE) == str(LedgerType.OFFLOAD_LEDGER))
+        & ds.field(c.OUTCOME).isin([str(Outcome.DELETED), str(Outcome.ALREADY_GONE)])
+    )
+    rows = receipts.rows(state_dir, wanted, columns=[c.LEDGER_ID, c.UUID])
+    return {(row[c.LEDGER_ID], row[c.UUID]) for row in rows}.intersection(uploads)
+
+
+def await_receipts(  # noqa: PLR0913  what to look at, and how to wait
     look: Look,
     message_ids: Collection[str],
     since_ms: int,
@@ -103,8 +117,8 @@ def _still_waiting(wanted: Collection[str], newest: Mapping[str, Receipt], timeo
     answer = newest.get(one)
     said = f"the last answer is {answer.reason}" if answer else "nothing has answered it yet; does the service run?"
     return (
-        f"{len(wanted)} requests have no final receipt after {timeout_seconds:g} s, {one} among them ({said}). They are "
-        "durable and stay so: look again later with `ledger-reaper receipts`"
+        f"{len(wanted)} requests have no final receipt after {timeout_seconds:g} s, {one} among them ({said}). They "
+        "are durable and stay so: look again later with `ledger-reaper receipts`"
     )
 
 

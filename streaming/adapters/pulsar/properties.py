@@ -39,6 +39,6 @@ class PulsarTopicProperties:
 
 def _told(what: str, topic: str, status: int, reason: str) -> str:
     return (
-        f"Pulsar would not {what} {topic}: {status} {reason}; check the name (of a partition, where the topic has some) "
-        "and that the role of pulsar.token_file may change the topic"
+        f"Pulsar would not {what} {topic}: {status} {reason}; check the name (of a partition, where the topic has "
+        "some) and that the role of pulsar.token_file may change the topic"
     )
