@@ -178,7 +178,7 @@ def test_of_a_topic_that_is_gone_nothing_is_marked_and_nothing_is_left_to_remove
     topic.api().mark_deletable_ledgers(topic.name, [5])
     topic.delete_topic()
     assert topic.api().remove_all_deletable_ledgers(topic.name) == Removal()
-    with pytest.raises(RefusedError, match="there is no topic .* name the partition"):
+    with pytest.raises(RefusedError, match=r"there is no topic .* name the partition"):
         topic.api().mark_deletable_ledgers(topic.name, [5])
     assert topic.sent == []
 
