@@ -7,7 +7,7 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, start_http_serv
 from streaming.in_use.cache import InUseCache
 from streaming.reconcile.messages import Reconciliation
 from streaming.state.receipts import ChunkSummary
-from udfs.phase_one.metrics import HELP, Metric, counted_as, sent_as
+from udfs.phase_one.metrics import HELP, SENT, Metric, counted_as
 
 
 def pip_186_counters(registry: CollectorRegistry, metrics: Iterable[Metric]) -> dict[Metric, Counter]:
@@ -51,7 +51,7 @@ class Metrics:
             ["what"],
             registry=self.registry,
         )
-        self._of_pip_186 = pip_186_counters(self.registry, Metric)
+        self._of_pip_186 = pip_186_counters(self.registry, [each for each in Metric if each not in SENT])
         self._gaps: dict[str, int] = {}
         self._looked = Gauge(
             "ledger_deletion_accounts_looked_at_seconds",
@@ -98,10 +98,6 @@ class Metrics:
         for (ledger_type, outcome, reason), n in summary.by_type.items():
             for metric in counted_as(ledger_type, outcome, reason):
                 self._of_pip_186[metric].inc(n)
-
-    def sent(self, ledger_type: str, requests: int = 1) -> None:
-        """Count requests that this process has sent itself."""
-        self._of_pip_186[sent_as(ledger_type)].inc(requests)
 
     def cache(self, cache: InUseCache) -> None:
         """Show the in-use cache as it is now."""
