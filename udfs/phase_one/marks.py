@@ -132,9 +132,14 @@ def _parse(value: str) -> Marks:
         raise ValueError(f"version {fields['v']!r} is not known")
     if "ledgers" in fields:
         return Marks(frozenset(_ids(fields["ledgers"])))
-    context = {"driver_name": str(fields["driver"]), "driver_properties": _texts(fields["properties"])}
+    driver, properties = str(fields["driver"]), _texts(fields["properties"])
     pairs = [(_id(ledger_id), str(uuid)) for ledger_id, uuid in fields["uploads"]]
-    return Marks(uploads={(ledger_id, uuid): OffloadContext(uuid, **context) for ledger_id, uuid in pairs})
+    return Marks(
+        uploads={
+            (ledger_id, uuid): OffloadContext(uuid, driver_name=driver, driver_properties=properties)
+            for ledger_id, uuid in pairs
+        }
+    )
 
 
 def _texts(properties: Mapping[str, Any]) -> dict[str, str]:

@@ -269,10 +269,9 @@ def test_a_mark_that_the_broker_took_and_zookeeper_lacks_is_no_mark() -> None:
     topic.properties.faults.fail_at(1)
     with pytest.raises(UnavailableError):
         topic.api().mark_deletable_ledgers(topic.name, [5])
-    lost = topic.api()
-    lost._properties = _Forgetful(topic.tree)  # type: ignore[assignment]
+    topic.properties = _Forgetful(topic.tree)
     with pytest.raises(ReaperError, match="ZooKeeper does not have them"):
-        lost.mark_deletable_ledgers(topic.name, [5])
+        topic.api().mark_deletable_ledgers(topic.name, [5])
 
 
 class _Forgetful(MemoryTopicProperties):
