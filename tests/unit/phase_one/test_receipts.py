@@ -75,7 +75,7 @@ def test_an_upload_is_finished_by_a_receipt_that_says_that_nothing_is_left_of_it
         row("1:2:0", Outcome.ALREADY_GONE, Reason.NOT_FOUND, **(objects | {c.UUID: "b"})),
         row("1:3:0", Outcome.RETRY, Reason.IN_USE, **(objects | {c.UUID: "c"})),
         row("1:4:0", Outcome.DEAD_LETTER, Reason.PROOF_MISSING, **(objects | {c.UUID: "d"})),
-        row("1:5:0", Outcome.DELETED, Reason.UNREFERENCED, **{c.LEDGER_ID: 5, c.LEDGER_TYPE: "LEDGER", c.UUID: "e"}),
+        row("1:5:0", Outcome.DELETED, Reason.UNREFERENCED, **(objects | {c.LEDGER_TYPE: "LEDGER", c.UUID: "e"})),
         row("1:6:0", Outcome.DELETED, Reason.UNREFERENCED, **(objects | {c.LEDGER_ID: 6, c.UUID: "c"})),
     )
     assert finished_uploads(state, [(5, each) for each in "abcde"]) == {(5, "a"), (5, "b")}
