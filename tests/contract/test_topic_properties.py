@@ -38,10 +38,10 @@ def real() -> Iterator[Real]:
 def test_the_broker_is_asked_to_write_and_to_remove(real: Real) -> None:
     real.stub.tell(PATH, Told(204))
     real.adapter.update(TOPIC, {"a": "1", "b": "2"})
-    assert real.adapter.remove(TOPIC, "a b")
+    assert real.adapter.remove(TOPIC, "ledger-reaper.deletable.a.0")
     put, delete = real.stub.asked
     assert (put.method, put.path, json.loads(put.body)) == ("PUT", PATH, {"a": "1", "b": "2"})
-    assert (delete.method, delete.path) == ("DELETE", f"{PATH}?key=a%20b")
+    assert (delete.method, delete.path) == ("DELETE", f"{PATH}?key=ledger-reaper.deletable.a.0")
 
 
 @pytest.mark.parametrize(
