@@ -7,6 +7,12 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, start_http_serv
 from streaming.in_use.cache import InUseCache
 from streaming.reconcile.messages import Reconciliation
 from streaming.state.receipts import ChunkSummary
+from udfs.phase_one.metrics import HELP, SENT, Metric, counted_as
+
+
+def pip_186_counters(registry: CollectorRegistry, metrics: Iterable[Metric]) -> dict[Metric, Counter]:
+    """Make counters for some of PIP-186's metrics, `ledger_deletion_<name>_total`."""
+    return {each: Counter(f"ledger_deletion_{each}", HELP[each], registry=registry) for each in metrics}
 
 
 class Metrics:
@@ -45,6 +51,7 @@ class Metrics:
             ["what"],
             registry=self.registry,
         )
+        self._of_pip_186 = pip_186_counters(self.registry, [each for each in Metric if each not in SENT])
         self._gaps: dict[str, int] = {}
         self._looked = Gauge(
             "ledger_deletion_accounts_looked_at_seconds",
@@ -88,6 +95,9 @@ class Metrics:
         for topic, n in summary.copies.items():
             self._copies.labels(topic).inc(n)
         self._bytes.inc(summary.deleted_bytes)
+        for (ledger_type, outcome, reason), n in summary.by_type.items():
+            for metric in counted_as(ledger_type, outcome, reason):
+                self._of_pip_186[metric].inc(n)
 
     def cache(self, cache: InUseCache) -> None:
         """Show the in-use cache as it is now."""

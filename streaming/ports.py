@@ -6,6 +6,7 @@ same tests (tests/contract). "Unknown" is an exception (UnavailableError), never
 
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Future
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, Protocol
@@ -273,6 +274,37 @@ class MessageReader(Protocol):
         Messages come in the order of the partition; what was trimmed is passed over. Raises UnavailableError when the
         broker stops answering.
         """
+        ...
+
+
+class RequestSender(Protocol):
+    """A producer on a request topic."""
+
+    def send(self, key: bytes | None, payload: bytes) -> "Future[str]":
+        """Put a request under way. The future is its message id, as Java prints it, once the request is durable.
+
+        The future's UnavailableError: it may be stored or not. Raises UnavailableError: it was not sent.
+        """
+        ...
+
+    def close(self) -> None:
+        """Wait for what is under way, then disconnect. A second call does nothing."""
+        ...
+
+
+class TopicProperties(Protocol):
+    """Properties of a topic without partitions, or of one partition: ManagedLedgerInfo.properties, by its broker."""
+
+    def update(self, topic: str, properties: Mapping[str, str]) -> None:
+        """Write properties; others stay. Raises UnavailableError (they may be written), RefusedError (no topic)."""
+        ...
+
+    def remove(self, topic: str, key: str) -> bool:
+        """Remove one property, if it is there; False where there is no such topic. Raises as update."""
+        ...
+
+    def close(self) -> None:
+        """Close the connections."""
         ...
 
 

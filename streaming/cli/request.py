@@ -1,39 +1,80 @@
 """`ledger-reaper request`."""
 
 import sys
+from collections.abc import Sequence
+from contextlib import nullcontext
+from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from streaming.cli.options import Config, settings_of
-from streaming.errors import ConfigError
-from streaming.terminal import say
+from streaming.cli.arrow import load_datasets
+from streaming.cli.options import Config, Json, settings_of
+from streaming.errors import ConfigError, SafetyError
+from streaming.terminal import say, say_json
+
+if TYPE_CHECKING:
+    from streaming.phase_one.receipts import Receipt
 
 _SHOWN = 20
+_WAIT_SECONDS = 900
 
 
-def request(
+def request(  # noqa: PLR0913, PLR0917  one parameter an option
     config: Config,
     file: Annotated[str, typer.Argument(help="File with one JSON object a line; - is standard input")] = "-",
     unchecked: Annotated[
         bool, typer.Option("--unchecked", help="Publish every line as it is, even if it is not a valid request")
     ] = False,
+    wait: Annotated[
+        bool, typer.Option("--wait", help="Wait for the final receipt of every request, and print the receipts")
+    ] = False,
+    timeout: Annotated[
+        int, typer.Option("--timeout", min=0, help="With --wait: give up after so many seconds")
+    ] = _WAIT_SECONDS,
+    json_lines: Json = False,
 ) -> None:
     """Publish deletion requests.
 
     Invalid lines are not published: the command lists them and ends with exit code 2. The valid lines are published.
+    With --wait, the exit code is 3 if a request has no final receipt in time, and 4 if one became a dead letter.
     """
+    load_datasets()
     from streaming.clients import command_clients
+    from streaming.phase_one.client import surroundings_of
+    from streaming.phase_one.lines import publish_and_wait
     from streaming.topics.requests import publish_lines
 
     settings = settings_of(config)
     if file != "-" and not Path(file).is_file():
         raise ConfigError(f"there is no file {file}")
-    with command_clients(settings) as clients, sys.stdin.buffer if file == "-" else Path(file).open("rb") as lines:
-        report = publish_lines(settings, clients.pulsar.admin, lines, unchecked=unchecked)
+    found: list[Receipt] = []
+    with nullcontext(sys.stdin.buffer) if file == "-" else Path(file).open("rb") as lines:
+        if wait:
+            around = surroundings_of(settings)
+            report, found = publish_and_wait(settings, around, lines, timeout, unchecked=unchecked)
+        else:
+            with command_clients(settings) as clients:
+                report = publish_lines(settings, clients.pulsar.admin, lines, unchecked=unchecked)
     say(f"{report.published} requests published to {settings.topics.requests[0]}", err=True)
+    dead = _shown(found, json_lines=json_lines)
     if report.invalid:
         shown = "\n".join(f"  line {number}: {why}" for number, why in report.invalid[:_SHOWN])
         more = f"\n  … and {len(report.invalid) - _SHOWN} more" if len(report.invalid) > _SHOWN else ""
         raise ConfigError(f"{len(report.invalid)} lines are not valid requests and were not published:\n{shown}{more}")
+    if dead:
+        raise SafetyError(f"{dead} requests became dead letters; `ledger-reaper dlq list` says why")
+
+
+def _shown(found: "Sequence[Receipt]", *, json_lines: bool) -> int:
+    """Print receipts; returns how many requests became dead letters."""
+    dead = 0
+    for each in found:
+        dead += each.outcome == "DEAD_LETTER"
+        if json_lines:
+            say_json(asdict(each))
+        else:
+            what = f"ledger {each.ledger_id}" if each.ledger_id is not None else "no request"
+            say(f"{what}: {each.outcome} {each.reason} {each.detail}".rstrip())
+    return dead

@@ -6,7 +6,7 @@ are sent is read back from the commit, never from the computation: a copy exists
 
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from itertools import accumulate
 from typing import TYPE_CHECKING, Any
@@ -32,13 +32,17 @@ _COUNT = "count_all"
 
 @dataclass(frozen=True, slots=True)
 class ChunkSummary:
-    """What a chunk came to: (outcome, reason) -> how many; copies by target topic; bytes of deleted ledgers."""
+    """What a chunk came to: (outcome, reason) -> how many; copies by target topic; bytes of deleted ledgers.
+
+    by_type: (ledger type, outcome, reason) -> how many; the type is None where the message was no request.
+    """
 
     outcomes: Mapping[tuple[str, str], int]
     copies: Mapping[str, int]
     deleted_bytes: int
     has_refreshed: bool
     epochs: frozenset[int]
+    by_type: Mapping[tuple[str | None, str, str], int] = field(default_factory=dict)
 
     @property
     def total(self) -> int:
@@ -106,15 +110,18 @@ class Receipts:
         deleted_bytes = 0
         has_refreshed = False
         epochs: set[int] = set()
-        for row in self._counted(chunk, [c.OUTCOME, c.REASON, c.REFRESHED, c.TARGET, c.EPOCH], c.BYTES):
+        by_type: Counter[tuple[str | None, str, str]] = Counter()
+        keys = [c.OUTCOME, c.REASON, c.REFRESHED, c.TARGET, c.EPOCH, c.LEDGER_TYPE]
+        for row in self._counted(chunk, keys, c.BYTES):
             epochs.add(row[c.EPOCH])
+            by_type[row[c.LEDGER_TYPE], row[c.OUTCOME], row[c.REASON]] += row[_COUNT]
             outcomes[row[c.OUTCOME], row[c.REASON]] += row[_COUNT]
             has_refreshed = has_refreshed or bool(row[c.REFRESHED])
             if row[c.TARGET]:
                 copies[row[c.TARGET]] += row[_COUNT]
             if row[c.OUTCOME] == Outcome.DELETED:
                 deleted_bytes += row[f"{c.BYTES}_sum"] or 0
-        return ChunkSummary(outcomes, copies, deleted_bytes, has_refreshed, frozenset(epochs))
+        return ChunkSummary(outcomes, copies, deleted_bytes, has_refreshed, frozenset(epochs), by_type)
 
     def _batches(self, chunk: int, columns: list[str]) -> Iterator[pa.RecordBatch]:
         """One chunk's rows; Delta's statistics name the few files that hold them, so no Spark job is needed."""

@@ -12,14 +12,12 @@
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.dataset as ds
 from deltalake.transaction import AddAction
-from pyspark.sql import DataFrame, SparkSession, Window
-from pyspark.sql import functions as F
 
 from streaming import schemas
 from streaming.clock import Clock, SystemClock
@@ -30,6 +28,9 @@ from streaming.state.filesystem import shown
 from streaming.state.tables import Durable, Table, complete, created, frame, opened, refuse_torn, scan, table_path, tidy
 from udfs import columns as c
 from udfs.retry import MAX_DELAY_MS, ORIGIN_MESSAGE_ID
+
+if TYPE_CHECKING:  # whoever only counts what waits starts without Spark
+    from pyspark.sql import DataFrame, SparkSession
 
 TABLE = "waiting"
 _BEFORE_ALL = -1
@@ -42,7 +43,7 @@ class Waiting:
 
     def __init__(
         self,
-        spark: SparkSession,
+        spark: "SparkSession",
         state_dir: str,
         open_table: Callable[[str, str], Table | None] = opened,
         clock: Clock | None = None,
@@ -62,13 +63,15 @@ class Waiting:
         self._in_doubt: list[AddAction] = []  # of an append whose answer did not come
         self._durable = Durable(self.path)
 
-    def take_over(self, still_mine: Callable[[], bool], without_done: Callable[[DataFrame], DataFrame]) -> None:
+    def take_over(self, still_mine: Callable[[], bool], without_done: "Callable[[DataFrame], DataFrame]") -> None:
         """Begin a generation; once a run, before anything else. Raises FencedError where a newer run has.
 
         still_mine: whether this is the newest run. without_done: leaves out messages that have a receipt.
         """
         if self._version:
             return
+        from pyspark.sql import functions as F
+
         begun = self._begin_generation(still_mine)
         if not still_mine():  # after the commit: whoever comes later must see it, or be refused
             raise FencedError("another instance of this service has taken over the waiting retries; this one stops")
@@ -96,7 +99,7 @@ class Waiting:
         """Whether earlier runs may have worked off rows of the next pass."""
         return self._begun_ms < self._receipts_until_ms
 
-    def append(self, messages: DataFrame) -> None:
+    def append(self, messages: "DataFrame") -> None:
         """Keep messages (schemas.MESSAGE) until they are due; all, or none. Raises FencedError.
 
         UnavailableError: they may be kept all the same; a second try with them, or with some of them, adds none twice.
@@ -117,13 +120,16 @@ class Waiting:
             self._in_doubt = []
         self._durable.sync()
 
-    def without_held(self, messages: DataFrame) -> DataFrame:
+    def without_held(self, messages: "DataFrame") -> "DataFrame":
         """Leave out messages that wait here already, or did so: a batch may come twice."""
         held = self._read().select(*c.POSITION).distinct()
         return messages.join(held, list(c.POSITION), "left_anti")
 
-    def begin(self, now_ms: int) -> DataFrame:
+    def begin(self, now_ms: int) -> "DataFrame":
         """Begin a pass: what is due and in no earlier pass of this run, each source's rows numbered by due time."""
+        from pyspark.sql import Window
+        from pyspark.sql import functions as F
+
         self._require_taken_over()
         until_ms = max(now_ms, self._begun_ms)
         rows = self._read().where((F.col(c.READY_MS) > self._begun_ms) & (F.col(c.READY_MS) <= until_ms))
@@ -178,7 +184,7 @@ class Waiting:
                 f"{shown(self.path)} is at transaction {found} of another run, not at {self._version}; this one stops"
             )
 
-    def _read(self) -> DataFrame:
+    def _read(self) -> "DataFrame":
         return frame(self._spark, self._existing(), schemas.WAITING)
 
 

@@ -29,7 +29,7 @@ def publish_lines(
     """
     ensure_topics(admin, settings)  # or the broker would make an unpartitioned one at the first message
     report = PublishReport()
-    messages = _messages(lines, report, settings.service.max_request_bytes, unchecked=unchecked)
+    messages = messages_of(lines, report, settings.service.max_request_bytes, unchecked=unchecked)
     report.published = send_all(settings.pulsar, settings.topics.requests[0], messages)
     return report
 
@@ -39,7 +39,10 @@ def owner_key(request: PendingDelete) -> bytes:
     return key_of(request).encode()
 
 
-def _messages(lines: Iterable[bytes], report: PublishReport, most_bytes: int, *, unchecked: bool) -> Iterator[Message]:
+def messages_of(
+    lines: Iterable[bytes], report: PublishReport, most_bytes: int, *, unchecked: bool = False
+) -> Iterator[Message]:
+    """Return the message for each non-empty line; a line that is no valid request is noted in the report instead."""
     for number, line in enumerate(lines, start=1):
         payload = line.rstrip(b"\r\n")
         if not payload.strip():

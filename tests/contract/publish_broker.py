@@ -91,8 +91,9 @@ class PublishBroker:
     def _producer(self, asked: Fields) -> bytes:
         if self._fenced:
             return _command(ERROR, _number(1, asked[3]) + _number(2, PRODUCER_FENCED) + _text(3, b"fenced"))
-        self.producers.append(asked[4].decode())
-        return _command(PRODUCER_SUCCESS, _number(1, asked[3]) + _text(2, asked[4]) + _number(3, self._last))
+        name = asked.get(4, b"named-by-the-broker")
+        self.producers.append(name.decode())
+        return _command(PRODUCER_SUCCESS, _number(1, asked[3]) + _text(2, name) + _number(3, self._last))
 
     def _stored(self, asked: Fields, rest: bytes) -> bytes:
         self.sent.append((asked[2], rest))

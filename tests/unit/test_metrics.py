@@ -36,6 +36,22 @@ def test_a_chunk_counts_by_outcome_copy_and_bytes(metrics: Metrics) -> None:
     assert value(metrics, "chunks_committed_total", query="requests") == 2
 
 
+def test_seven_of_pip_186s_metrics_are_counted_by_the_kind_of_ledger(metrics: Metrics) -> None:
+    by_type = {
+        ("LEDGER", "DELETED", "UNREFERENCED"): 2,
+        ("OFFLOAD_LEDGER", "RETRY", "STORE_REFUSED"): 3,
+        ("LEDGER", "DEAD_LETTER", "IN_USE"): 1,
+        (None, "DEAD_LETTER", "NOT_JSON"): 4,
+    }
+    metrics.count("requests", ChunkSummary({}, {}, 0, has_refreshed=False, epochs=frozenset(), by_type=by_type))
+    assert value(metrics, "messages_received_total") == value(metrics, "messages_acked_total") == 10
+    assert (value(metrics, "ledgers_deleted_total"), value(metrics, "offload_ledgers_deleted_total")) == (2, 0)
+    assert value(metrics, "ledgers_delete_failed_total") == 0
+    assert value(metrics, "offload_ledgers_delete_failed_total") == 3
+    assert value(metrics, "messages_at_max_retry_total") == 1
+    assert value(metrics, "ledgers_sent_total") is None, "the client counts what it sends"
+
+
 def test_what_is_unaccounted_for_is_lowered_by_a_look_that_read_everything_only(metrics: Metrics) -> None:
     gaps = PartitionGaps("t-partition-0", 9, 0, missing=((1, 2), (1, 3)), trimmed=(7,))
     metrics.unaccounted(Reconciliation((gaps,), 1, lost=("request",)))

@@ -54,6 +54,16 @@ class Message:
 @contextmanager
 def client(settings: PulsarSettings) -> Iterator[Any]:
     """A Pulsar client, closed at the end."""
+    opened = new_client(settings)
+    try:
+        yield opened
+    finally:
+        with suppress(pulsar.PulsarException):  # what was sent has its answers, or is sent again
+            opened.close()
+
+
+def new_client(settings: PulsarSettings) -> Any:
+    """A Pulsar client; the caller closes it."""
     options: dict[str, Any] = {
         "operation_timeout_seconds": settings.timeout_seconds,
         "logger": pulsar.ConsoleLogger(pulsar.LoggerLevel.Error),
@@ -63,12 +73,7 @@ def client(settings: PulsarSettings) -> Iterator[Any]:
         options["authentication"] = pulsar.AuthenticationToken(lambda: token.read_text().strip())
     if settings.tls_trust_certs_file:
         options["tls_trust_certs_file_path"] = settings.tls_trust_certs_file
-    opened = pulsar.Client(settings.service_url, **options)
-    try:
-        yield opened
-    finally:
-        with suppress(pulsar.PulsarException):  # what was sent has its answers, or is sent again
-            opened.close()
+    return pulsar.Client(settings.service_url, **options)
 
 
 def publish(

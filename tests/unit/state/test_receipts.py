@@ -73,6 +73,21 @@ def test_a_chunk_that_is_stored_is_not_worked_off_again(receipts: Receipts) -> N
     assert receipts.summary(1).total == 1
 
 
+def test_a_chunk_is_counted_by_the_kind_of_ledger_too(receipts: Receipts) -> None:
+    kinds = ["LEDGER", "LEDGER", "OFFLOAD_LEDGER", None]
+    about = {c.CHUNK: 1, c.OUTCOME: "DELETED", c.REASON: "UNREFERENCED"}
+    rows = [dict.fromkeys(schemas.RECEIPT.names) | about | {c.LEDGER_TYPE: kind} for kind in kinds]
+    tasks: Any = Tasks(pa.Table.from_pylist(rows, schema=schemas.RECEIPT))
+    receipts.append(tasks, 1)
+    found = receipts.summary(1)
+    assert found.by_type == {
+        ("LEDGER", "DELETED", "UNREFERENCED"): 2,
+        ("OFFLOAD_LEDGER", "DELETED", "UNREFERENCED"): 1,
+        (None, "DELETED", "UNREFERENCED"): 1,
+    }
+    assert found.outcomes == {("DELETED", "UNREFERENCED"): 4}
+
+
 def test_a_run_that_stalled_while_a_newer_one_wrote_is_fenced(receipts: Receipts, tmp_path: Path) -> None:
     def stalls(batches: Any) -> Any:
         append(Receipts(None, str(tmp_path)), 1)  # type: ignore[arg-type]

@@ -1,0 +1,22 @@
+"""Drops a ledger as PIP-186 wants it: the request is durable before the ledger leaves its owner's list."""
+
+import sys
+from collections.abc import Callable
+
+from streaming.config.load import load
+from streaming.phase_one.client import LedgerDeletionClient
+from udfs.records import LedgerComponent, LedgerType
+
+
+def drop(client: LedgerDeletionClient, topic: str, ledger_id: int, take_off_the_list: Callable[[], None]) -> str:
+    """Send the request, then take the ledger off the list. Where the first raises, the second is not done."""
+    message_id = client.send_pending_delete_ledger(
+        topic, ledger_id, None, LedgerComponent.MANAGED_LEDGER, LedgerType.LEDGER
+    )
+    take_off_the_list()  # a crash before this line costs nothing: the sweep keeps what is listed
+    return message_id
+
+
+if __name__ == "__main__":
+    with LedgerDeletionClient(load(sys.argv[1])) as client:
+        print(drop(client, sys.argv[2], int(sys.argv[3]), lambda: None))

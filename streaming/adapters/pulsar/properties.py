@@ -1,0 +1,44 @@
+"""The port TopicProperties by the admin API: the owner broker writes the topic's znode, with its own version check.
+
+A broker that does not have the topic loaded loads it for that. A partition is asked for by its own name: for the name
+of the partitioned topic, a broker would write somewhere else (PartitionedTopicMetadata).
+"""
+
+from collections.abc import Mapping
+from http import HTTPStatus
+
+from streaming.adapters.pulsar.http import PulsarAdminSettings, PulsarHttp, topic_path
+from streaming.errors import RefusedError
+
+
+class PulsarTopicProperties:
+    """TopicProperties over HTTP. The caller closes it."""
+
+    def __init__(self, settings: PulsarAdminSettings) -> None:
+        self._http = PulsarHttp(settings)
+
+    def update(self, topic: str, properties: Mapping[str, str]) -> None:
+        """Write properties; others stay. Raises UnavailableError (they may be written), RefusedError."""
+        answer = self._http.ask("PUT", f"{topic_path(topic)}/properties", body=dict(properties))
+        if not answer.ok:
+            raise RefusedError(_told("write properties of", topic, answer.status, answer.reason))
+
+    def remove(self, topic: str, key: str) -> bool:
+        """Remove one property; False where there is no such topic any more. Raises UnavailableError, RefusedError."""
+        answer = self._http.ask("DELETE", f"{topic_path(topic)}/properties", params={"key": key})
+        if answer.status == HTTPStatus.NOT_FOUND:
+            return False
+        if not answer.ok:
+            raise RefusedError(_told("remove a property of", topic, answer.status, answer.reason))
+        return True
+
+    def close(self) -> None:
+        """Close the connections."""
+        self._http.close()
+
+
+def _told(what: str, topic: str, status: int, reason: str) -> str:
+    return (
+        f"Pulsar would not {what} {topic}: {status} {reason}; check the name (of a partition, where the topic has "
+        "some) and that the role of pulsar.token_file may change the topic"
+    )

@@ -1,0 +1,103 @@
+"""The same client for asyncio: nothing here blocks the event loop, and any number of requests are under way at once."""
+
+import asyncio
+from types import TracebackType
+from typing import Self
+
+from prometheus_client import CollectorRegistry
+
+from streaming.config.settings import Settings
+from streaming.phase_one.client import WAIT_SECONDS, LedgerDeletionClient, Surroundings, checked_request
+from streaming.phase_one.receipts import POLL_SECONDS, Receipt, await_receipts
+from udfs.phase_one.requests import request_for
+from udfs.records import LedgerComponent, LedgerType, OffloadContext, PendingDelete
+
+
+class AsyncLedgerDeletionClient:
+    """LedgerDeletionClient with coroutines; it takes the same arguments and raises the same errors."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        *,
+        topic: str = "",
+        registry: CollectorRegistry | None = None,
+        surroundings: Surroundings | None = None,
+    ) -> None:
+        self._client = LedgerDeletionClient(settings, topic=topic, registry=registry, surroundings=surroundings)
+        self.registry = self._client.registry
+
+    async def start(self) -> None:
+        """As LedgerDeletionClient.start."""
+        await asyncio.to_thread(self._client.start)
+
+    async def close(self) -> None:
+        """As LedgerDeletionClient.close."""
+        await asyncio.to_thread(self._client.close)
+
+    async def send_pending_delete_ledger(  # noqa: PLR0913  PIP-186's parameters
+        self,
+        topic: str,
+        ledger_id: int,
+        context: OffloadContext | None,
+        component: LedgerComponent,
+        ledger_type: LedgerType,
+        *,
+        cursor_name: str | None = None,
+    ) -> str:
+        """As LedgerDeletionClient.send_pending_delete_ledger. Who cancels it does not take the request back."""
+        request = checked_request(topic, ledger_id, context, component, ledger_type, cursor_name=cursor_name)
+        return await self._send(request)
+
+    async def delete_ledger(
+        self,
+        topic: str,
+        ledger_id: int,
+        component: LedgerComponent,
+        *,
+        cursor_name: str | None = None,
+        timeout_seconds: float = WAIT_SECONDS,
+    ) -> Receipt:
+        """As LedgerDeletionClient.delete_ledger."""
+        return await self._finish(request_for(topic, ledger_id, component, cursor_name=cursor_name), timeout_seconds)
+
+    async def delete_offloaded_ledger(
+        self, topic: str, ledger_id: int, context: OffloadContext, *, timeout_seconds: float = WAIT_SECONDS
+    ) -> Receipt:
+        """As LedgerDeletionClient.delete_offloaded_ledger."""
+        request = request_for(topic, ledger_id, LedgerComponent.MANAGED_LEDGER, context=context)
+        return await self._finish(request, timeout_seconds)
+
+    async def estimated_inflight_deletion_ledger_count(self) -> int:
+        """As LedgerDeletionClient.estimated_inflight_deletion_ledger_count."""
+        return await asyncio.to_thread(self._client.estimated_inflight_deletion_ledger_count)
+
+    async def _send(self, request: PendingDelete) -> str:
+        # in a thread, since a producer that has too much under way makes its caller wait
+        under_way = await asyncio.to_thread(self._client.begin_send, request)
+        return await asyncio.wrap_future(under_way)
+
+    async def _finish(self, request: PendingDelete, timeout_seconds: float) -> Receipt:
+        around = self._client.around
+        since_ms = around.now_ms()
+        message_id = await self._send(request)
+        give_up = asyncio.get_running_loop().time() + timeout_seconds
+        while True:
+            found = (await asyncio.to_thread(around.look, [message_id], since_ms)).get(message_id)
+            if found is not None and found.is_final:
+                return found
+            if asyncio.get_running_loop().time() >= give_up:
+                # one more look, which raises the error that says what is known
+                return (await asyncio.to_thread(await_receipts, around.look, [message_id], since_ms, 0))[message_id]
+            await asyncio.sleep(POLL_SECONDS)
+
+    async def __aenter__(self) -> Self:
+        """Start, and return itself."""
+        await self.start()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        """Close."""
+        await self.close()

@@ -1,0 +1,257 @@
+"""PIP-129's API: ledgers that may be deleted are marked in their topic's own metadata, and stay so until they are gone.
+
+1. A mark is durable when mark_deletable_ledgers returns: we read it back from ZooKeeper.
+2. remove_all_deletable_ledgers never deletes by itself. It asks the sweep, which keeps its promises: a ledger that the
+   topic still lists is left alone, whatever is marked.
+3. A mark goes only when its ledger is seen to be gone. So a call that is cut short at any point leaves marks behind,
+   and the next call works them off: the check and retry of PIP-129.
+4. A mark that is shortened is written anew first, under a new key, and only then is the old key removed.
+"""
+
+import secrets
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from concurrent.futures import Future
+from contextlib import closing, contextmanager
+from dataclasses import dataclass
+
+from streaming.adapters.pulsar.properties import PulsarTopicProperties
+from streaming.clients import admin_settings, command_clients
+from streaming.config.settings import Settings
+from streaming.coordination.identity import read_layout
+from streaming.errors import RefusedError, UnavailableError
+from streaming.phase_one.client import LedgerDeletionClient
+from streaming.phase_one.receipts import Look, await_receipts, finished_uploads
+from streaming.ports import SweepStore, TopicProperties, Unreadable, Znode
+from udfs.formats.errors import FormatError
+from udfs.formats.managed_ledger import ListedLedgers, ManagedLedgerInfo, in_use_ids, parse_managed_ledger
+from udfs.paths import MAX_LEDGER_ID, Layout, ledger_path, managed_ledger_name, managed_ledger_path
+from udfs.phase_one.marks import MarkedTopic, Marks, Upload, properties_of, read_marks
+from udfs.phase_one.requests import request_for
+from udfs.records import LedgerComponent, OffloadContext, PendingDelete
+
+
+@dataclass(frozen=True, slots=True)
+class Removal:
+    """What became of a topic's marks. gone: taken away, as nothing is left of the ledger. listed: the topic needs it
+    still; asked: the sweep was asked, and has not finished; unreadable: keys that hold no marks that we can read.
+    """
+
+    gone: int = 0
+    listed: int = 0
+    asked: int = 0
+    unreadable: tuple[str, ...] = ()
+
+    @property
+    def is_done(self) -> bool:
+        """Whether no mark is left."""
+        return not (self.listed or self.asked or self.unreadable)
+
+
+@dataclass(frozen=True, slots=True)
+class Sweep:
+    """How to ask the sweep and learn of its answers.
+
+    begin_send: as LedgerDeletionClient's. look: the newest receipts. finished: which uploads have a receipt that says
+    that nothing is left of them. now_ms: this machine's clock.
+    """
+
+    begin_send: Callable[[PendingDelete], "Future[str]"]
+    look: Look
+    finished: Callable[[Collection[Upload]], set[Upload]]
+    now_ms: Callable[[], int]
+
+
+@dataclass(frozen=True, slots=True)
+class _Topic:
+    name: str
+    info: ManagedLedgerInfo
+    listed: ListedLedgers
+
+    @property
+    def marked(self) -> MarkedTopic:
+        return read_marks(self.info.properties)
+
+
+class DeletableLedgers:
+    """The marks of any number of topics. Topics are named in any form; of a partitioned one, name the partition.
+
+    Every method raises UnavailableError where a service does not answer, and RefusedError where there is no such topic
+    or it can't be read.
+    """
+
+    def __init__(
+        self, store: SweepStore, properties: TopicProperties, sweep: Sweep, layout: Layout, ledgers_root: str
+    ) -> None:
+        self._store = store
+        self._properties = properties
+        self._sweep = sweep
+        self._layout = layout
+        self._root = ledgers_root
+
+    def mark_deletable_ledgers(
+        self, topic: str, ledger_ids: Iterable[int], offloaded_ledger_ids: Iterable[int] = ()
+    ) -> None:
+        """Mark ledgers, in BookKeeper and in tiered storage; return when the marks are durable.
+
+        What is marked already stays marked. An offloaded ledger must be in the topic's list still: the list alone knows
+        which upload it is. Raises ValueError for what is no ledger id.
+        """
+        found = self._required(topic)
+        uploads = _uploads(found, set(offloaded_ledger_ids))
+        known = found.marked.all
+        new = Marks(frozenset(_checked(ledger_ids)), uploads).without(known.ledgers, known.uploads)
+        self._write(found.name, new)
+
+    def get_all_deletable_ledgers(self, topic: str) -> set[int]:
+        """Return the ledgers that are marked as deletable in BookKeeper."""
+        return set(self._required(topic).marked.all.ledgers)
+
+    def get_all_deletable_offloaded_ledgers(self, topic: str) -> set[int]:
+        """Return the ledgers of which an upload is marked as deletable in tiered storage."""
+        return {ledger_id for ledger_id, _uuid in self._required(topic).marked.all.uploads}
+
+    def remove_all_deletable_ledgers(self, topic: str, *, timeout_seconds: float = 0) -> Removal:
+        """Have the sweep delete what is marked and no longer listed; take away the marks of what is gone.
+
+        timeout_seconds: so long we wait for the sweep. Call it again later for what is left. Where the topic is gone,
+        its marks are gone with it, and there is nothing to do: `ledger-reaper audit` finds what it may have leaked.
+        """
+        found = self._topic(topic)
+        if found is None:
+            return Removal()
+        marked = found.marked
+        todo = marked.all
+        gone, gone_uploads = self._gone(todo)
+        left = todo.without(gone, gone_uploads)
+        asked = left.without(found.listed.ids, found.listed.offloads)
+        if asked:
+            self._ask(found.name, asked, timeout_seconds)
+            again, uploads_again = self._gone(asked)
+            gone, gone_uploads = gone | again, gone_uploads | uploads_again
+        try:
+            self._take_away(found.name, marked, gone, gone_uploads)
+        except RefusedError:
+            if self._topic(found.name) is not None:
+                raise  # else the topic was deleted meanwhile, and its marks went with it
+        rest = todo.without(gone, gone_uploads)
+        still_asked = asked.without(gone, gone_uploads)
+        return Removal(
+            gone=_count(todo) - _count(rest),
+            listed=_count(rest) - _count(still_asked),
+            asked=_count(still_asked),
+            unreadable=marked.unreadable,
+        )
+
+    def _ask(self, topic: str, marks: Marks, timeout_seconds: float) -> None:
+        """Send a request for each, durably; wait for the answers as long as we may."""
+        data = LedgerComponent.MANAGED_LEDGER
+        requests = [request_for(topic, each, data) for each in sorted(marks.ledgers)]
+        requests += [request_for(topic, each, data, context=at) for (each, _uuid), at in _pairs(marks)]
+        since_ms = self._sweep.now_ms()
+        under_way = [self._sweep.begin_send(request) for request in requests]
+        ids = [each.result() for each in under_way]
+        if timeout_seconds > 0:
+            try:
+                await_receipts(self._sweep.look, ids, since_ms, timeout_seconds)
+            except UnavailableError:
+                return  # the marks stay, and the next call looks again
+
+    def _gone(self, marks: Marks) -> tuple[set[int], set[Upload]]:
+        """Return what of it there is no more. For BookKeeper, ZooKeeper says so, never a receipt."""
+        ids = sorted(marks.ledgers)
+        nodes = self._store.read_many([ledger_path(self._layout, self._root, each) for each in ids])
+        absent = {each for each, node in zip(ids, nodes, strict=True) if node is None}
+        return absent, self._sweep.finished(marks.uploads) if marks.uploads else set()
+
+    def _take_away(self, topic: str, marked: MarkedTopic, gone: set[int], gone_uploads: set[Upload]) -> None:
+        for key, marks in marked.by_key.items():
+            rest = marks.without(gone, gone_uploads)
+            if rest == marks and rest:
+                continue
+            self._write(topic, rest)
+            # Allowed here: what the key marks is gone, or was just written, and read back, under another key.
+            self._properties.remove(topic, key)
+
+    def _write(self, topic: str, marks: Marks) -> None:
+        """Write marks under keys that are new, and read them back. Without marks, write nothing."""
+        if not marks:
+            return
+        wanted = properties_of(marks, secrets.token_hex(8))
+        self._properties.update(topic, wanted)
+        stored = self._required(topic).info.properties
+        if not wanted.items() <= stored.items():
+            raise UnavailableError(f"the broker took marks of {topic}, and ZooKeeper does not have them; mark again")
+
+    def _required(self, topic: str) -> _Topic:
+        found = self._topic(topic)
+        if found is None:
+            raise RefusedError(
+                f"there is no topic {topic}: check the name; of a partitioned topic, name the partition (-partition-0)"
+            )
+        return found
+
+    def _topic(self, topic: str) -> _Topic | None:
+        name = managed_ledger_name(topic)
+        (node,) = self._store.read_many([managed_ledger_path(name)])
+        if node is None:
+            return None
+        if isinstance(node, Unreadable):
+            raise RefusedError(f"the list of {topic} can't be read: {node.detail}")
+        return _parsed(name, node)
+
+
+@contextmanager
+def deletable_ledgers(settings: Settings) -> Iterator[DeletableLedgers]:
+    """PIP-129's API on the cluster that the configuration names, until the block ends."""
+    with (
+        command_clients(settings) as clients,
+        LedgerDeletionClient(settings) as client,
+        closing(PulsarTopicProperties(admin_settings(settings))) as properties,
+    ):
+        sweep = Sweep(
+            client.begin_send,
+            client.around.look,
+            lambda uploads: finished_uploads(settings.state_dir, uploads),
+            client.around.now_ms,
+        )
+        root = settings.zookeeper.ledgers_root
+        yield DeletableLedgers(clients.store, properties, sweep, read_layout(clients.store, root), root)
+
+
+def _parsed(name: str, node: Znode) -> _Topic:
+    try:
+        return _Topic(name, parse_managed_ledger(node.data), in_use_ids(node.data))
+    except FormatError as error:
+        raise RefusedError(f"the list of {name} can't be read: {error}") from error
+
+
+def _uploads(topic: _Topic, ledger_ids: set[int]) -> dict[Upload, OffloadContext]:
+    """Return the uploads of ledgers as the topic's list has them. Raises RefusedError for one that it does not know."""
+    found: dict[Upload, OffloadContext] = {}
+    for ledger in topic.info.ledgers:
+        offload = ledger.offload
+        if ledger.ledger_id in ledger_ids and offload is not None and offload.uuid is not None:
+            found[ledger.ledger_id, offload.uuid] = OffloadContext(
+                offload.uuid, driver_name=offload.driver_name, driver_properties=offload.driver_properties
+            )
+    if unknown := ledger_ids - {ledger_id for ledger_id, _uuid in found}:
+        raise RefusedError(
+            f"the list of {topic.name} names no upload of ledger {min(unknown)}: which objects are meant can't be told"
+        )
+    return found
+
+
+def _checked(ledger_ids: Iterable[int]) -> Sequence[int]:
+    ids = list(ledger_ids)
+    for each in ids:
+        if type(each) is not int or not 0 <= each <= MAX_LEDGER_ID:
+            raise ValueError(f"{each!r} is no ledger id: expected 0 to {MAX_LEDGER_ID}")
+    return ids
+
+
+def _pairs(marks: Marks) -> list[tuple[Upload, OffloadContext]]:
+    return sorted(marks.uploads.items(), key=lambda each: each[0])
+
+
+def _count(marks: Marks) -> int:
+    return len(marks.ledgers) + len(marks.uploads)

@@ -1,0 +1,93 @@
+"""Properties of a topic: written beside others, removed one by one, and never of a topic that is not there."""
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import pytest
+
+from streaming.adapters.memory.properties import MemoryTopicProperties
+from streaming.adapters.memory.tree import MemoryTree
+from streaming.adapters.pulsar.http import PulsarAdminSettings
+from streaming.adapters.pulsar.properties import PulsarTopicProperties
+from streaming.errors import RefusedError, UnavailableError
+from tests.builders import TOPIC
+from tests.contract.http_stub import HttpStub, Told, http_stub
+from udfs.formats.managed_ledger import ManagedLedgerInfo, parse_managed_ledger, serialize_managed_ledger
+from udfs.paths import managed_ledger_path
+
+PATH = "/admin/v2/persistent/public/default/orders/properties"
+
+
+@dataclass
+class Real:
+    """The real adapter, and a server that says what it is told to."""
+
+    stub: HttpStub
+    adapter: PulsarTopicProperties
+
+
+@pytest.fixture
+def real() -> Iterator[Real]:
+    with http_stub() as stub:
+        adapter = PulsarTopicProperties(PulsarAdminSettings(stub.url, timeout_seconds=1))
+        yield Real(stub, adapter)
+        adapter.close()
+
+
+def test_the_broker_is_asked_to_write_and_to_remove(real: Real) -> None:
+    real.stub.tell(PATH, Told(204))
+    real.adapter.update(TOPIC, {"a": "1", "b": "2"})
+    assert real.adapter.remove(TOPIC, "ledger-reaper.deletable.a.0")
+    put, delete = real.stub.asked
+    assert (put.method, put.path, json.loads(put.body)) == ("PUT", PATH, {"a": "1", "b": "2"})
+    assert (delete.method, delete.path) == ("DELETE", f"{PATH}?key=ledger-reaper.deletable.a.0")
+
+
+@pytest.mark.parametrize(
+    ("topic", "path"),
+    [
+        (f"{TOPIC}-partition-3", "/admin/v2/persistent/public/default/orders-partition-3/properties"),
+        ("t/c/ns/persistent/a%2Fb".replace("%2F", "%3F"), "/admin/persistent/t/c/ns/a%3Fb/properties"),
+    ],
+    ids=["a partition", "a V1 name"],
+)
+def test_a_topic_is_asked_for_by_its_own_name(real: Real, topic: str, path: str) -> None:
+    real.stub.tell(path, Told(204))
+    real.adapter.update(topic, {"a": "1"})
+    assert [asked.path for asked in real.stub.asked] == [path]
+
+
+def test_a_broker_that_says_no_is_refused_with_what_to_do(real: Real) -> None:
+    real.stub.tell(PATH, Told(404, b'{"reason":"Topic not found"}'))
+    with pytest.raises(RefusedError, match=r"404 Topic not found; check the name"):
+        real.adapter.update(TOPIC, {"a": "1"})
+    assert not real.adapter.remove(TOPIC, "a")
+    real.stub.answers.clear()
+    real.stub.tell(PATH, Told(401))
+    with pytest.raises(RefusedError, match="token_file"):
+        real.adapter.remove(TOPIC, "a")
+
+
+def test_a_broker_that_does_not_answer_may_have_written(real: Real) -> None:
+    real.stub.tell(PATH, Told(503))
+    with pytest.raises(UnavailableError):
+        real.adapter.update(TOPIC, {"a": "1"})
+
+
+def test_the_fake_does_as_a_broker_does() -> None:
+    tree = MemoryTree()
+    path = managed_ledger_path(TOPIC)
+    for depth in range(2, path.count("/") + 1):
+        tree.create("/".join(path.split("/")[:depth]), b"")
+    tree.create(path, serialize_managed_ledger(ManagedLedgerInfo(properties={"mine": "1"})))
+    fake = MemoryTopicProperties(tree)
+    fake.update(TOPIC, {"a": "1"})
+    assert parse_managed_ledger(tree.read(path).data).properties == {"mine": "1", "a": "1"}
+    assert fake.remove(TOPIC, "a")
+    assert fake.remove(TOPIC, "a")
+    assert parse_managed_ledger(tree.read(path).data).properties == {"mine": "1"}
+    tree.remove(path)
+    assert not fake.remove(TOPIC, "a")
+    with pytest.raises(RefusedError):
+        fake.update(TOPIC, {"a": "1"})

@@ -1,0 +1,50 @@
+"""The client's surroundings in memory: MemoryPulsar's topics, and receipts that the test writes."""
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field
+
+from streaming.adapters.memory.pulsar import MemoryPulsar
+from streaming.adapters.memory.sender import MemoryRequestSender
+from streaming.config.load import load
+from streaming.config.settings import Settings
+from streaming.phase_one.client import Surroundings
+from streaming.phase_one.receipts import Receipt
+from streaming.ports import StoredMessage
+from streaming.topics.setup import ensure_topics
+from tests.builders import NOW_MS
+from udfs.records import Outcome, Reason
+
+
+@dataclass
+class Memory:
+    """answer: what the newest receipt of every request says, one after the other; the last one stays."""
+
+    settings: Settings = field(default_factory=lambda: load(None))
+    pulsar: MemoryPulsar = field(default_factory=MemoryPulsar)
+    answers: list[tuple[Outcome, Reason]] = field(default_factory=lambda: [(Outcome.DELETED, Reason.UNREFERENCED)])
+    senders: list[MemoryRequestSender] = field(default_factory=list)
+
+    def surroundings(self) -> Surroundings:
+        return Surroundings(
+            ensure_topics=lambda: ensure_topics(self.pulsar, self.settings),
+            open_sender=self._open,
+            look=self._look,
+            count=lambda: len(self.sent()),
+            now_ms=lambda: NOW_MS,
+        )
+
+    def sent(self, topic: str = "") -> list[StoredMessage]:
+        name = topic or self.settings.topics.requests[0]
+        return [each for part in self.pulsar.topics[name].partitions.values() for each in part.messages]
+
+    def _open(self, topic: str) -> MemoryRequestSender:
+        self.senders.append(MemoryRequestSender(self.pulsar, topic))
+        return self.senders[-1]
+
+    def _look(self, message_ids: Collection[str], since_ms: int) -> Mapping[str, Receipt]:
+        assert since_ms == NOW_MS
+        outcome, reason = self.answers.pop(0) if len(self.answers) > 1 else self.answers[0]
+        return {
+            each: Receipt(each, 5, None, "persistent://public/default/orders", outcome, reason, "", 0, NOW_MS)
+            for each in message_ids
+        }

@@ -1,0 +1,281 @@
+"""PIP-129's API: a mark outlives every crash, never costs a ledger that is in use, and goes only with its ledger."""
+
+from collections.abc import Callable, Collection
+from concurrent.futures import Future
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+
+import pytest
+
+from streaming.adapters.memory.properties import MemoryTopicProperties
+from streaming.adapters.memory.store import CrashError, MemoryStore
+from streaming.adapters.memory.tree import MemoryTree, NoNodeError, parent_of
+from streaming.errors import ReaperError, RefusedError, UnavailableError
+from streaming.phase_one.marks import DeletableLedgers, Removal, Sweep
+from tests.builders import NOW_MS, ROOT, TOPIC, UUID
+from udfs.formats.managed_ledger import (
+    LedgerInfo,
+    ManagedLedgerInfo,
+    OffloadState,
+    parse_managed_ledger,
+    serialize_managed_ledger,
+)
+from udfs.paths import Layout, ledger_path, managed_ledger_path
+from udfs.phase_one.marks import PREFIX, Upload
+from udfs.records import LedgerType, PendingDelete
+
+OFFLOAD = OffloadState(UUID, complete=True, driver_name="aws-s3", driver_properties={"bucket": "b"})
+OURS = {"owner": "a team"}
+V1_TOPIC = "public/standalone/default/persistent/orders"
+Deletes = Callable[[PendingDelete], bool]
+
+
+@dataclass
+class Topic:
+    """A topic's list in a MemoryTree, its ledgers, and a sweep that deletes at once what the list does not name."""
+
+    name: str = TOPIC
+    tree: MemoryTree = field(default_factory=MemoryTree)
+    sent: list[PendingDelete] = field(default_factory=list)
+    objects: set[Upload] = field(default_factory=set)
+    sweeps: bool = True
+    sends: Callable[[], None] = lambda: None
+
+    def __post_init__(self) -> None:
+        self.properties = MemoryTopicProperties(self.tree)
+        self.store = MemoryStore(self.tree)
+
+    def api(self) -> DeletableLedgers:
+        sweep = Sweep(self._send, lambda _ids, _since: {}, self._finished, lambda: NOW_MS)
+        return DeletableLedgers(self.store, self.properties, sweep, Layout.HIERARCHICAL, ROOT)
+
+    def lists(self, *ledgers: LedgerInfo | int) -> None:
+        """Let the list name these; ledgers that it names, or named, exist."""
+        infos = [LedgerInfo(each, 10) if isinstance(each, int) else each for each in ledgers]
+        for each in infos:
+            self.make(ledger_path(Layout.HIERARCHICAL, ROOT, each.ledger_id))
+            if each.offload is not None and each.offload.uuid:
+                self.objects.add((each.ledger_id, each.offload.uuid))
+        path = managed_ledger_path(self.name)
+        known = self.info().properties if path in self.tree.paths() else OURS
+        self.make(path)
+        self.tree.write(path, serialize_managed_ledger(ManagedLedgerInfo(tuple(infos), known)))
+
+    def make(self, path: str) -> None:
+        if path not in self.tree.paths():
+            if parent_of(path) != "/":
+                self.make(parent_of(path))
+            self.tree.create(path, b"")
+
+    def info(self) -> ManagedLedgerInfo:
+        return parse_managed_ledger(self.tree.read(managed_ledger_path(self.name)).data)
+
+    def exists(self, ledger_id: int) -> bool:
+        return ledger_path(Layout.HIERARCHICAL, ROOT, ledger_id) in self.tree.paths()
+
+    def keys(self) -> set[str]:
+        return {key for key in self.info().properties if key.startswith(PREFIX)}
+
+    def delete_topic(self) -> None:
+        self.tree.remove(managed_ledger_path(self.name))
+
+    def _send(self, request: PendingDelete) -> "Future[str]":
+        self.sends()
+        self.sent.append(request)
+        if self.sweeps:
+            self._sweep(request)
+        answer: Future[str] = Future()
+        answer.set_result(f"1:{len(self.sent)}:0")
+        return answer
+
+    def _sweep(self, request: PendingDelete) -> None:
+        """As the real one: what the list names at this moment stays."""
+        try:
+            listed = self.info().ledgers
+        except NoNodeError:
+            listed = ()
+        if request.ledger_type is LedgerType.OFFLOAD_LEDGER and request.offload_context is not None:
+            assert request.offload_context.driver_properties == {"bucket": "b"}
+            named = {(each.ledger_id, each.offload.uuid) for each in listed if each.offload}
+            if (request.ledger_id, request.offload_context.uuid) not in named:
+                self.objects.discard((request.ledger_id, request.offload_context.uuid))
+        elif request.ledger_id not in {each.ledger_id for each in listed} and self.exists(request.ledger_id):
+            self.tree.remove(ledger_path(Layout.HIERARCHICAL, ROOT, request.ledger_id))
+
+    def _finished(self, uploads: Collection[Upload]) -> set[Upload]:
+        return set(uploads) - self.objects
+
+
+@pytest.fixture(params=[TOPIC, f"{TOPIC}-partition-0", V1_TOPIC])
+def topic(request: pytest.FixtureRequest) -> Topic:
+    made = Topic(request.param)
+    made.lists(5, 6, LedgerInfo(7, 10, offload=OFFLOAD), 8)
+    return made
+
+
+def test_what_is_marked_is_told_and_other_properties_stay(topic: Topic) -> None:
+    api = topic.api()
+    api.mark_deletable_ledgers(topic.name, [5, 6], [7])
+    assert api.get_all_deletable_ledgers(topic.name) == {5, 6}
+    assert api.get_all_deletable_offloaded_ledgers(topic.name) == {7}
+    assert topic.info().properties.items() >= OURS.items()
+    api.mark_deletable_ledgers(topic.name, [5, 6], [7])
+    assert len(topic.keys()) == 2, "what is marked already needs no new key"
+
+
+def test_a_ledger_that_is_listed_is_not_even_asked_about(topic: Topic) -> None:
+    topic.api().mark_deletable_ledgers(topic.name, [5, 6], [7])
+    keys = topic.keys()
+    assert topic.api().remove_all_deletable_ledgers(topic.name) == Removal(listed=3)
+    assert topic.keys() == keys, "a mark of which nothing is gone is not written anew"
+    assert (topic.sent, topic.api().get_all_deletable_ledgers(topic.name)) == ([], {5, 6})
+
+
+def test_what_the_list_has_dropped_is_deleted_and_its_mark_goes(topic: Topic) -> None:
+    topic.api().mark_deletable_ledgers(topic.name, [5, 6], [7])
+    topic.lists(6, 8)
+    assert topic.api().remove_all_deletable_ledgers(topic.name) == Removal(gone=2, listed=1)
+    assert not topic.exists(5)
+    assert topic.objects == set()
+    assert topic.api().get_all_deletable_ledgers(topic.name) == {6}
+    topic.lists(8)
+    assert topic.api().remove_all_deletable_ledgers(topic.name) == Removal(gone=1)
+    assert topic.info().properties == OURS
+    assert [topic.exists(each) for each in (5, 6, 7, 8)] == [False, False, True, True]
+
+
+def test_while_the_sweep_has_not_finished_the_mark_stays(topic: Topic) -> None:
+    topic.sweeps = False
+    topic.api().mark_deletable_ledgers(topic.name, [5], [7])
+    topic.lists(6, 8)
+    assert topic.api().remove_all_deletable_ledgers(topic.name) == Removal(asked=2)
+    assert topic.api().get_all_deletable_ledgers(topic.name) == {5}
+    topic.sweeps = True
+    assert topic.api().remove_all_deletable_ledgers(topic.name).is_done
+
+
+def test_a_copy_in_bookkeeper_that_the_list_needs_no_more_counts_as_dropped(topic: Topic) -> None:
+    """The list names an offloaded ledger for ever, although its copy in BookKeeper is to be deleted."""
+    topic.api().mark_deletable_ledgers(topic.name, [7])
+    topic.lists(5, 6, LedgerInfo(7, 10, offload=replace(OFFLOAD, bookkeeper_deleted=True)), 8)
+    topic.api().remove_all_deletable_ledgers(topic.name)
+    assert [each.ledger_id for each in topic.sent] == [7]
+
+
+def test_an_upload_that_the_list_does_not_name_cannot_be_marked(topic: Topic) -> None:
+    for ledger_id in (5, 99):
+        with pytest.raises(RefusedError, match=f"names no upload of ledger {ledger_id}"):
+            topic.api().mark_deletable_ledgers(topic.name, [6], [ledger_id])
+    assert topic.keys() == set()
+
+
+@pytest.mark.parametrize("ledger_id", [-1, 1 << 63, True])
+def test_what_is_no_ledger_id_is_not_marked(topic: Topic, ledger_id: int) -> None:
+    with pytest.raises(ValueError, match="is no ledger id"):
+        topic.api().mark_deletable_ledgers(topic.name, [5, ledger_id])
+    assert topic.keys() == set()
+
+
+def test_of_a_topic_that_is_gone_nothing_is_marked_and_nothing_is_left_to_remove(topic: Topic) -> None:
+    topic.api().mark_deletable_ledgers(topic.name, [5])
+    topic.delete_topic()
+    assert topic.api().remove_all_deletable_ledgers(topic.name) == Removal()
+    with pytest.raises(RefusedError, match=r"there is no topic .* name the partition"):
+        topic.api().mark_deletable_ledgers(topic.name, [5])
+    assert topic.sent == []
+
+
+def test_a_topic_that_is_deleted_in_between_takes_its_marks_along(topic: Topic) -> None:
+    topic.api().mark_deletable_ledgers(topic.name, [5, 6])
+    topic.lists(6, 8)
+    topic.sends = topic.delete_topic
+    assert topic.api().remove_all_deletable_ledgers(topic.name) == Removal(gone=1, listed=1)
+
+
+def test_a_key_that_cannot_be_read_stays_and_is_told(topic: Topic) -> None:
+    topic.properties.update(topic.name, {f"{PREFIX}newer.0": '{"v":2}'})
+    found = topic.api().remove_all_deletable_ledgers(topic.name)
+    assert (found.unreadable, found.is_done) == ((f"{PREFIX}newer.0",), False)
+    assert topic.keys() == {f"{PREFIX}newer.0"}
+
+
+def test_two_markers_at_once_lose_none_of_each_others_marks(topic: Topic) -> None:
+    """The second marks between the first one's look at the properties and its write."""
+    first, second = topic.api(), topic.api()
+    is_begun: list[bool] = []
+
+    def interleave(operation: str, _paths: object) -> None:
+        if operation == "update" and not is_begun:
+            is_begun.append(True)
+            second.mark_deletable_ledgers(topic.name, [6, 8])
+
+    topic.properties.faults.before(interleave)
+    first.mark_deletable_ledgers(topic.name, [5, 6])
+    assert topic.api().get_all_deletable_ledgers(topic.name) == {5, 6, 8}
+
+
+def test_two_removers_at_once_lose_no_mark_of_a_ledger_that_is_there(topic: Topic) -> None:
+    topic.api().mark_deletable_ledgers(topic.name, [5, 6])
+    topic.lists(6, 8)
+    is_begun: list[bool] = []
+
+    def interleave(operation: str, _paths: object) -> None:
+        if operation == "remove" and not is_begun:
+            is_begun.append(True)
+            topic.api().remove_all_deletable_ledgers(topic.name)
+
+    topic.properties.faults.before(interleave)
+    topic.api().remove_all_deletable_ledgers(topic.name)
+    assert topic.api().get_all_deletable_ledgers(topic.name) == {6}
+
+
+def _work(topic: Topic) -> None:
+    topic.api().mark_deletable_ledgers(topic.name, [5, 6], [7])
+    topic.lists(6, 8)
+    topic.api().remove_all_deletable_ledgers(topic.name)
+
+
+@pytest.mark.parametrize("applied", [False, True])
+@pytest.mark.parametrize("crash_at", range(1, 7))
+def test_a_marker_that_is_killed_at_any_effect_leaves_what_the_next_one_works_off(crash_at: int, applied: bool) -> None:
+    topic = Topic()
+    topic.lists(5, 6, LedgerInfo(7, 10, offload=OFFLOAD), 8)
+    effects = topic.properties.faults
+    effects.fail_at(crash_at, applied=applied, crash=True)
+    topic.sends = lambda: effects.effect(lambda: None)
+    with suppress(CrashError):
+        _work(topic)
+    effects.fail_at(10**9)
+    marked = topic.api()
+    everything = marked.get_all_deletable_ledgers(topic.name) | marked.get_all_deletable_offloaded_ledgers(topic.name)
+    assert topic.exists(5) <= (5 in everything or crash_at == 1), "a mark was lost before its ledger was"
+    if 5 in everything or not topic.exists(5):
+        topic.lists(8)
+        assert topic.api().remove_all_deletable_ledgers(topic.name).is_done
+        assert not topic.exists(5)
+    assert topic.exists(8)
+    assert topic.info().properties == OURS or crash_at == 1
+
+
+def test_every_effect_of_that_work_was_killed_once() -> None:
+    topic = Topic()
+    topic.lists(5, 6, LedgerInfo(7, 10, offload=OFFLOAD), 8)
+    topic.sends = lambda: topic.properties.faults.effect(lambda: None)
+    _work(topic)
+    assert topic.properties.faults.effects == 6
+
+
+def test_a_mark_that_the_broker_took_and_zookeeper_lacks_is_no_mark() -> None:
+    topic = Topic()
+    topic.lists(5)
+    topic.properties.faults.fail_at(1)
+    with pytest.raises(UnavailableError):
+        topic.api().mark_deletable_ledgers(topic.name, [5])
+    topic.properties = _Forgetful(topic.tree)
+    with pytest.raises(ReaperError, match="ZooKeeper does not have them"):
+        topic.api().mark_deletable_ledgers(topic.name, [5])
+
+
+class _Forgetful(MemoryTopicProperties):
+    def update(self, topic: str, properties: object) -> None:
+        """Say yes, and do nothing."""

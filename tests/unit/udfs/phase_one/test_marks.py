@@ -1,0 +1,87 @@
+"""Marks of many ledgers take few keys, are read back as they were written, and what is not ours is left alone."""
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.builders import UUID
+from udfs.paths import MAX_LEDGER_ID
+from udfs.phase_one.marks import MOST_BYTES, PREFIX, MarkedTopic, Marks, properties_of, read_marks
+from udfs.records import OffloadContext
+
+BUCKET = OffloadContext(UUID, driver_name="aws-s3", driver_properties={"bucket": "b", "region": "r"})
+
+
+def uploads(*ids: int, context: OffloadContext = BUCKET) -> dict[tuple[int, str], OffloadContext]:
+    named = {each: f"{each:08x}{UUID[8:]}" for each in ids}
+    return {(each, uuid): replace(context, uuid=uuid) for each, uuid in named.items()}
+
+
+@given(st.sets(st.integers(0, 300) | st.integers(0, MAX_LEDGER_ID)), st.sets(st.integers(0, 99)), st.integers(64, 300))
+def test_what_is_written_is_read_again(ledgers: set[int], offloaded: set[int], most_bytes: int) -> None:
+    marks = Marks(frozenset(ledgers), uploads(*offloaded))
+    written = properties_of(marks, "m", most_bytes)
+    assert read_marks(written).all == marks
+    assert read_marks(written).unreadable == ()
+    assert all(key.startswith(f"{PREFIX}m.") for key in written)
+
+
+def test_a_hundred_thousand_ledgers_in_a_row_take_one_short_key() -> None:
+    ((key, value),) = properties_of(Marks(frozenset(range(100_000))), "m").items()
+    assert (key, value) == (f"{PREFIX}m.0", '{"v":1,"ledgers":"0-99999"}')
+
+
+def test_values_stay_below_the_limit_however_scattered_the_ids_are() -> None:
+    scattered = frozenset(range(0, 40_000, 2))
+    written = properties_of(Marks(scattered, uploads(*range(1_000))), "m")
+    assert max(map(len, written.values())) <= MOST_BYTES
+    assert len(written) < 20
+    assert read_marks(written).all.ledgers == scattered
+
+
+def test_uploads_to_one_place_share_its_description() -> None:
+    other = replace(BUCKET, driver_properties={"bucket": "c"})
+    written = properties_of(Marks(uploads={**uploads(1, 2), **uploads(3, context=other)}), "m")
+    assert len(written) == 2
+    assert read_marks(written).all.uploads == {**uploads(1, 2), **uploads(3, context=other)}
+
+
+def test_other_properties_are_no_marks() -> None:
+    assert read_marks({"owner": "a team", "PULSAR.SHADOW_SOURCE": "t"}) == MarkedTopic({})
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        "",
+        "5-9",
+        "[]",
+        '{"v":2,"ledgers":"5"}',
+        '{"v":1}',
+        '{"v":1,"ledgers":"9-5"}',
+        '{"v":1,"ledgers":"5,x"}',
+        '{"v":1,"ledgers":"-1"}',
+        '{"v":1,"ledgers":"0-9999999999"}',
+        '{"v":1,"ledgers":7}',
+        '{"v":1,"driver":"d","properties":{},"uploads":[["5","u"]]}',
+        "[" * 100_000,
+    ],
+)
+def test_a_key_that_cannot_be_read_marks_nothing_and_is_told(value: str) -> None:
+    marked = read_marks({f"{PREFIX}x.0": value, f"{PREFIX}y.0": '{"v":1,"ledgers":"5"}'})
+    assert marked.all == Marks(frozenset({5}))
+    assert marked.unreadable == (f"{PREFIX}x.0",)
+
+
+def test_the_same_ledger_under_two_keys_is_marked_once() -> None:
+    both = properties_of(Marks(frozenset({5, 6})), "a") | properties_of(Marks(frozenset({6, 7})), "b")
+    assert read_marks(both).all.ledgers == {5, 6, 7}
+
+
+def test_taking_away_leaves_the_rest() -> None:
+    marks = Marks(frozenset({5, 6}), uploads(5, 6))
+    left = marks.without({5}, uploads(6))
+    assert left == Marks(frozenset({6}), uploads(5))
+    assert not left.without({6}, uploads(5))

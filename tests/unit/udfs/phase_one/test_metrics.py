@@ -1,0 +1,72 @@
+"""PIP-186 lists nine metrics; a receipt counts towards those that it is about."""
+
+import pytest
+
+from udfs.phase_one.metrics import HELP, PUTS_OFF, SENT, Metric, counted_as, sent_as
+from udfs.records import LedgerType, Outcome, Reason
+
+READ = {Metric.MESSAGES_RECEIVED, Metric.MESSAGES_ACKED}
+BOTH = list(LedgerType)
+
+
+def test_there_are_nine_and_each_has_a_help_text() -> None:
+    assert len(Metric) == 9
+    assert HELP.keys() == set(Metric)
+
+
+@pytest.mark.parametrize(
+    ("outcome", "reason", "of_ledgers", "of_offloads"),
+    [
+        pytest.param(
+            Outcome.DELETED,
+            Reason.UNREFERENCED,
+            {Metric.LEDGERS_DELETED},
+            {Metric.OFFLOAD_LEDGERS_DELETED},
+            id="deleted",
+        ),
+        pytest.param(Outcome.ALREADY_GONE, Reason.NOT_FOUND, set(), set(), id="gone already: we deleted nothing"),
+        pytest.param(
+            Outcome.RETRY,
+            Reason.STORE_REFUSED,
+            {Metric.LEDGERS_DELETE_FAILED},
+            {Metric.OFFLOAD_LEDGERS_DELETE_FAILED},
+            id="a store refused",
+        ),
+        pytest.param(Outcome.RETRY, Reason.IN_USE, set(), set(), id="a rule kept it: nothing failed"),
+        pytest.param(
+            Outcome.DEAD_LETTER,
+            Reason.STILL_THERE,
+            {Metric.LEDGERS_DELETE_FAILED, Metric.MESSAGES_AT_MAX_RETRY},
+            {Metric.OFFLOAD_LEDGERS_DELETE_FAILED, Metric.MESSAGES_AT_MAX_RETRY},
+            id="failed too often",
+        ),
+        pytest.param(
+            Outcome.DEAD_LETTER,
+            Reason.IN_USE,
+            {Metric.MESSAGES_AT_MAX_RETRY},
+            {Metric.MESSAGES_AT_MAX_RETRY},
+            id="put off too often",
+        ),
+        pytest.param(Outcome.DEAD_LETTER, Reason.OTHER_OWNER, set(), set(), id="refused at once"),
+    ],
+)
+def test_a_receipt_counts_once_for_each_metric_it_is_about(
+    outcome: Outcome, reason: Reason, of_ledgers: set[Metric], of_offloads: set[Metric]
+) -> None:
+    for ledger_type, expected in zip(BOTH, (of_ledgers, of_offloads), strict=True):
+        counted = counted_as(ledger_type, outcome, reason)
+        assert set(counted) == READ | expected
+        assert len(counted) == len(set(counted))
+
+
+def test_what_is_no_request_is_read_and_acknowledged_all_the_same() -> None:
+    assert set(counted_as(None, Outcome.DEAD_LETTER, Reason.NOT_JSON)) == READ
+
+
+def test_every_reason_that_puts_off_is_one_that_is_no_final_refusal() -> None:
+    assert Reason.NOT_JSON not in PUTS_OFF
+    assert {Reason.UNREFERENCED, Reason.OWNER_GONE, Reason.NOT_FOUND}.isdisjoint(PUTS_OFF)
+
+
+def test_what_was_sent_is_counted_by_its_kind() -> None:
+    assert tuple(map(sent_as, BOTH)) == SENT

@@ -1,0 +1,83 @@
+"""PIP-186's nine metrics: their names here, and which of them a receipt counts towards.
+
+The proposal counts what a consumer received and acknowledged. Here each message that was read gets one receipt for each
+time it was read, and the commit of its receipts stands in for the acknowledgement; so the two counts are the same.
+"""
+
+from enum import StrEnum
+
+from udfs.records import LedgerType, Outcome, Reason
+
+
+class Metric(StrEnum):
+    """The proposal's metrics, in its order. The first two are counted where a request is sent."""
+
+    LEDGERS_SENT = "ledgers_sent"
+    OFFLOAD_LEDGERS_SENT = "offload_ledgers_sent"
+    MESSAGES_RECEIVED = "messages_received"
+    LEDGERS_DELETED = "ledgers_deleted"
+    OFFLOAD_LEDGERS_DELETED = "offload_ledgers_deleted"
+    LEDGERS_DELETE_FAILED = "ledgers_delete_failed"
+    OFFLOAD_LEDGERS_DELETE_FAILED = "offload_ledgers_delete_failed"
+    MESSAGES_ACKED = "messages_acked"
+    MESSAGES_AT_MAX_RETRY = "messages_at_max_retry"
+
+
+SENT = (Metric.LEDGERS_SENT, Metric.OFFLOAD_LEDGERS_SENT)
+
+HELP = {
+    Metric.LEDGERS_SENT: "Requests for ledgers that this process has sent to the request topic",
+    Metric.OFFLOAD_LEDGERS_SENT: "Requests for offloaded ledgers that this process has sent to the request topic",
+    Metric.MESSAGES_RECEIVED: "Messages that were read, each time they were read",
+    Metric.LEDGERS_DELETED: "Ledgers that were deleted",
+    Metric.OFFLOAD_LEDGERS_DELETED: "Offloaded ledgers whose objects were deleted",
+    Metric.LEDGERS_DELETE_FAILED: "Ledgers whose deletion was tried and failed",
+    Metric.OFFLOAD_LEDGERS_DELETE_FAILED: "Offloaded ledgers whose deletion was tried and failed",
+    Metric.MESSAGES_ACKED: "Messages whose receipt is committed, which is what stands in for the acknowledgement",
+    Metric.MESSAGES_AT_MAX_RETRY: "Requests that became dead letters because they were tried too often",
+}
+
+# The sweep was allowed to delete, and a store did not do it. In all other cases a rule kept the ledger.
+_FAILURES = frozenset({Reason.STORE_UNAVAILABLE, Reason.STORE_REFUSED, Reason.STILL_THERE})
+
+# Reasons that put a request off. A dead letter with one of them was put off too often; others were refused at once.
+PUTS_OFF = frozenset(
+    {
+        Reason.IN_USE,
+        Reason.OWNER_UNREADABLE,
+        Reason.OWNER_CHANGED,
+        Reason.OWNER_ABSENT_ONCE,
+        Reason.UNREFERENCED_ONCE,
+        Reason.LEDGER_UNREADABLE,
+        Reason.LEDGER_CHANGED,
+        Reason.NOT_CLOSED,
+        Reason.TOO_YOUNG,
+        Reason.ABOVE_NEWEST,
+        Reason.STORE_UNAVAILABLE,
+        Reason.STORE_REFUSED,
+        Reason.STILL_THERE,
+        Reason.TENANT_HELD,
+        Reason.SOURCE_SHRANK,
+        Reason.KEPT_AND_GONE,
+        Reason.OFFLOAD_IN_PROGRESS,
+        Reason.PROOF_MISSING,
+    }
+)
+
+
+def sent_as(ledger_type: str) -> Metric:
+    """Return the metric of a request that was sent."""
+    return Metric.OFFLOAD_LEDGERS_SENT if ledger_type == LedgerType.OFFLOAD_LEDGER else Metric.LEDGERS_SENT
+
+
+def counted_as(ledger_type: str | None, outcome: str, reason: str) -> tuple[Metric, ...]:
+    """Return the metrics that a receipt counts towards. ledger_type None: the message was no request."""
+    is_offloaded = ledger_type == LedgerType.OFFLOAD_LEDGER
+    metrics = [Metric.MESSAGES_RECEIVED, Metric.MESSAGES_ACKED]
+    if outcome == Outcome.DELETED:
+        metrics.append(Metric.OFFLOAD_LEDGERS_DELETED if is_offloaded else Metric.LEDGERS_DELETED)
+    if reason in _FAILURES:
+        metrics.append(Metric.OFFLOAD_LEDGERS_DELETE_FAILED if is_offloaded else Metric.LEDGERS_DELETE_FAILED)
+    if outcome == Outcome.DEAD_LETTER and reason in PUTS_OFF:
+        metrics.append(Metric.MESSAGES_AT_MAX_RETRY)
+    return tuple(metrics)
