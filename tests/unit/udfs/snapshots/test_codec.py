@@ -1,6 +1,7 @@
 """Our bytes are fastavro's bytes, sizes are those that were seen on 4.0.8, and hostile bytes end in FormatError."""
 
 from collections.abc import Callable
+from contextlib import suppress
 from io import BytesIO
 from typing import Any
 
@@ -100,7 +101,7 @@ def test_nulls_and_lists_in_several_blocks_are_read() -> None:
     read = decode_snapshot(b"\x00" + rest)
     assert (read.topic, read.max_read, read.aborts.rows) == ("", (4, 3), 0)
     row = b"\x02\x04\x06\x08"
-    read = decode_snapshot(b"\x02" + b"\x02" + row + b"\x03\x08" + row + b"\x00" + rest)  # the second with its length
+    read = decode_snapshot(b"\x02" + b"\x02" + row + b"\x01\x08" + row + b"\x00" + rest)  # the second with its length
     assert read.aborts.tuples() == [(4, 3, 2, 1)] * 2
     assert decode_index(b"\x00\x00\x00").max_read == (-1, -1)
 
@@ -126,10 +127,8 @@ def test_bytes_that_are_no_value_are_refused(decode: Callable[[bytes], Any], dat
 @settings(max_examples=150, deadline=None)
 @given(st.binary(max_size=60), st.sampled_from(DECODERS))
 def test_whatever_bytes_there_are_reading_ends(data: bytes, decode: Callable[[bytes], Any]) -> None:
-    try:
+    with suppress(FormatError):
         decode(data)
-    except FormatError:
-        pass
 
 
 def test_a_value_cut_anywhere_is_refused() -> None:

@@ -34,5 +34,5 @@ def test_an_index_and_its_segments_hold_all_ids_with_markers_that_are_late_enoug
 def test_a_segment_that_is_not_where_the_index_says_is_an_error() -> None:
     segments, tail = seal(TOPIC, ABORTS, 2)
     index = index_of(TOPIC, segments, [(9, 0), (9, 1)], tail, (6, 2))
-    with pytest.raises(FormatError, match="segment 1 of .* is not at 9:1"):
+    with pytest.raises(FormatError, match=r"segment 1 of .* is not at 9:1"):
         recover(index, {(9, 0): segments[0]}, (8, 8))
