@@ -93,4 +93,5 @@ def _decoded(raw: NDArray[np.uint8], begin: int, ends: NDArray[np.intp]) -> Long
         longer = np.flatnonzero(lengths > byte)
         bits = (raw[starts[longer] + byte] & 0x7F).astype(np.uint64)
         found[longer] |= bits << np.uint64(7 * byte)
-    return ((found >> np.uint64(1)) ^ np.negative(found & np.uint64(1))).view(np.int64)
+    values: Longs = ((found >> np.uint64(1)) ^ np.negative(found & np.uint64(1))).view(np.int64)
+    return values
