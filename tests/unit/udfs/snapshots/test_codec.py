@@ -145,3 +145,8 @@ def test_a_part_of_many_ids_comes_back() -> None:
     aborts = aborts_of([(each % 16, each, 90_000 + each // 500, each % 500) for each in least.tolist()])
     read = decode_snapshot(encode_snapshot(Snapshot(TOPIC, (90_100, 0), aborts)))
     assert all((ours == theirs).all() for ours, theirs in zip(read.aborts, aborts, strict=True))
+
+
+def test_a_whole_value_in_thousands_of_blocks_is_refused() -> None:
+    with pytest.raises(FormatError, match="in more than 1000 blocks"):
+        decode_snapshot(b"\x02" + b"\x02\x00\x00\x00\x00" * 2000 + b"\x00\x06\x08\x00")
