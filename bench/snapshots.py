@@ -1,0 +1,49 @@
+"""How long ten million aborted ids take to encode and decode, part by part, and how much memory one part needs.
+
+.venv/bin/python -m bench.snapshots [--ids 10000000] [--part 500000]
+"""
+
+import argparse
+import resource
+import time
+
+import numpy as np
+
+from udfs.snapshots.aborts import Aborts
+from udfs.snapshots.codec import Segment, Snapshot, decode_segment, decode_snapshot, encode_segment, encode_snapshot
+
+TOPIC = "persistent://public/default/orders"
+
+
+def _made(first: int, rows: int) -> Aborts:
+    """Ids of a cluster of a million transactions a coordinator, in ledgers near 100,000."""
+    at = np.arange(first, first + rows, dtype=np.int64)
+    return Aborts(at % 16, 1_000_000 + at // 16, 100_000 + at // 50_000, at % 50_000)
+
+
+def main() -> None:
+    options = argparse.ArgumentParser(description=__doc__)
+    options.add_argument("--ids", type=int, default=10_000_000)
+    options.add_argument("--part", type=int, default=500_000)
+    given = options.parse_args()
+    for kind in ("single", "segment"):
+        encoding = decoding = 0.0
+        size = 0
+        for first in range(0, given.ids, given.part):
+            part = _made(first, min(given.part, given.ids - first))
+            begin = time.perf_counter()
+            if kind == "single":
+                data = encode_snapshot(Snapshot(TOPIC, (1, 1), part))
+            else:
+                data = encode_segment(Segment(TOPIC, 1, (1, 1), part.ids))
+            between = time.perf_counter()
+            rows = decode_snapshot(data).aborts.rows if kind == "single" else decode_segment(data).ids.rows
+            end = time.perf_counter()
+            assert rows == part.rows
+            encoding, decoding, size = encoding + between - begin, decoding + end - between, size + len(data)
+        print(f"{kind}: {given.ids} ids, {size / given.ids:.2f} bytes an id, {encoding:.1f} s, back {decoding:.1f} s")
+    print(f"most memory: {resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024:.0f} MiB")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,236 @@
+"""Snapshots in parts under crashes behind any message, compaction, trims and restarts; and without each rule once.
+
+The model: a topic gets aborts, loses its oldest ledgers, and its snapshot is written to a compacted topic by a writer
+that may crash behind each message. After each event somebody recovers. Then
+a) no aborted id whose marker's ledger lives is missing from what was recovered and what replaying finds;
+b) once a snapshot was written whole, there always is one that says up to where it is complete;
+c) what is recovered beyond the living ids were aborted ids, since trimmed; behind a whole write no stale part stays.
+"""
+
+import random
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field, replace
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from udfs.formats.internal_stats import BEFORE_ALL, Position
+from udfs.snapshots.aborts import Aborts, aborts_of
+from udfs.snapshots.codec import decode_snapshot, encode_snapshot
+from udfs.snapshots.keys import Capacity, PartKey, part_key_of
+from udfs.snapshots.parts import Recovered, Step, recover, write
+
+TOPIC = "persistent://t/ns/orders"
+Row = tuple[int, int, int, int]
+Write = Callable[["World"], Iterator[Step]]
+Recover = Callable[["World"], Recovered]
+
+
+class BrokenError(AssertionError):
+    """An invariant does not hold."""
+
+
+@dataclass
+class World:
+    """A topic with its aborts, and the log of its snapshots' compacted topic."""
+
+    capacity: Capacity = field(default_factory=lambda: Capacity(2, 10_000))
+    rows: list[Row] = field(default_factory=list)
+    first_ledger: int = 0
+    ledger: int = 0
+    log: list[Step] = field(default_factory=list)
+    was_whole: bool = False
+
+    @property
+    def ledgers(self) -> range:
+        return range(self.first_ledger, self.ledger + 1)
+
+    @property
+    def living(self) -> list[Row]:
+        return [row for row in self.rows if row[2] in self.ledgers]
+
+    @property
+    def end(self) -> Position:
+        return (self.rows[-1][2], self.rows[-1][3]) if self.rows else BEFORE_ALL
+
+    @property
+    def latest(self) -> dict[str, bytes]:
+        found: dict[str, bytes | None] = {step.key: step.value for step in self.log}
+        return {key: value for key, value in found.items() if value is not None}
+
+    def abort(self, count: int) -> None:
+        self.rows += [(0, len(self.rows) + each, self.ledger, len(self.rows) + each) for each in range(count)]
+
+    def compact(self) -> None:
+        self.log = [Step(key, value) for key, value in self.latest.items()]
+
+
+def written(world: World) -> Iterator[Step]:
+    known = recovered(world)
+    replayed = [row for row in world.living if row[2:] > known.max_read]
+    ids = {row[:2] for row in known.aborts.tuples()}
+    rows = sorted(known.aborts.tuples() + [row for row in replayed if row[:2] not in ids], key=lambda row: row[2:])
+    return write(TOPIC, aborts_of(rows), world.end, world.capacity, tuple(world.latest))
+
+
+def recovered(world: World) -> Recovered:
+    return recover(world.latest, TOPIC, world.ledgers)
+
+
+def check(world: World, recovering: Recover) -> None:
+    found = recovering(world)
+    replayed = {row[:2] for row in world.living if row[2:] > found.max_read}
+    recovered_ids = {row[:2] for row in found.aborts.tuples()}
+    living = {row[:2] for row in world.living}
+    if living - recovered_ids - replayed:
+        raise BrokenError("a: an aborted id is missing")
+    if world.was_whole and not found.generation:
+        raise BrokenError("b: no snapshot is complete")
+    if recovered_ids - {row[:2] for row in world.rows}:
+        raise BrokenError("c: an id that never was aborted")
+    if recovered_ids - living:
+        raise BrokenError("c: a dead id was not dropped")
+
+
+Event = tuple[str, int]
+
+
+def run(events: list[Event], writing: Write = written, recovering: Recover = recovered) -> None:
+    world = World()
+    for event, number in events:
+        if event == "abort":
+            world.abort(number)
+        elif event == "roll":
+            world.ledger += 1
+        elif event == "trim":
+            world.first_ledger = min(world.ledger, world.first_ledger + number)
+        elif event == "capacity":
+            world.capacity = Capacity(1 + number % 5, 10_000)
+        elif event == "compact":
+            world.compact()
+        else:
+            _write(world, writing, recovering, None if event == "write" else number)
+        check(world, recovering)
+
+
+def _write(world: World, writing: Write, recovering: Recover, crash_behind: int | None) -> None:
+    for sent, step in enumerate(writing(world)):
+        if sent == crash_behind:
+            return
+        world.log.append(step)
+        if sent % 3 == 2:
+            world.compact()
+        key = part_key_of(step.key)
+        world.was_whole |= step.value is not None and key is not None and key.number is None
+        check(world, recovering)
+    parts = [part_key_of(key) for key in world.latest]
+    numbers = sorted(key.number for key in parts if key and key.number)
+    if numbers != list(range(1, len(numbers) + 1)) or len({key.generation for key in parts if key}) > 1:
+        raise BrokenError("c: a stale part stays")
+    if len(numbers) > max(0, -(-len(world.living) // world.capacity.ids)):
+        raise BrokenError("c: more parts than ids")
+
+
+EVENTS = st.one_of(
+    st.tuples(st.just("abort"), st.integers(1, 6)),
+    st.tuples(st.sampled_from(["roll", "write", "compact"]), st.just(1)),
+    st.tuples(st.just("trim"), st.integers(1, 2)),
+    st.tuples(st.just("crash"), st.integers(0, 6)),
+    st.tuples(st.just("capacity"), st.integers(0, 4)),
+)
+
+
+@settings(max_examples=150, deadline=None)
+@given(st.lists(EVENTS, max_size=25))
+def test_no_crash_at_any_message_loses_an_id(events: list[Event]) -> None:
+    run(events)
+
+
+def _drawn(seed: int, *, changes_capacity: bool) -> list[Event]:
+    dice = random.Random(seed)
+    kinds = ["abort", "abort", "roll", "write", "crash", "crash", "trim", "compact"] + ["capacity"] * changes_capacity
+    return [(dice.choice(kinds), dice.randint(1, 5)) for _ in range(40)]
+
+
+def test_the_same_draws_that_find_broken_rules_find_nothing_here() -> None:
+    for seed in range(15):
+        run(_drawn(seed, changes_capacity=True))
+
+
+def _run_all(draws: list[list[Event]], writing: Write, recovering: Recover) -> None:
+    for events in draws:
+        run(events, writing, recovering)
+
+
+def _end_first(world: World) -> Iterator[Step]:
+    steps = list(written(world))
+    yield from sorted(steps, key=lambda step: "-end-" not in step.key)
+
+
+def _newest_first(world: World) -> Iterator[Step]:
+    steps = list(written(world))
+    values = [step for step in steps if step.value is not None]
+    yield from [*values[-2::-1], values[-1], *(step for step in steps if step.value is None)]
+
+
+def _tombstones_first(world: World) -> Iterator[Step]:
+    yield from sorted(written(world), key=lambda step: step.value is not None)
+
+
+def _no_tombstones(world: World) -> Iterator[Step]:
+    yield from (step for step in written(world) if step.value is not None)
+
+
+def _shrinking(world: World) -> Iterator[Step]:
+    """Parts of whatever size under the keys of one generation."""
+    for step in written(world):
+        key = part_key_of(step.key)
+        assert key is not None
+        yield Step(str(PartKey(1, Capacity(1, 10_000), key.number, TOPIC)), step.value)
+
+
+def _part_is_complete_somewhere(world: World) -> Iterator[Step]:
+    for step in written(world):
+        key = part_key_of(step.key)
+        if step.value is None or key is None or key.number is None:
+            yield step
+        else:
+            part = decode_snapshot(step.value)
+            yield Step(step.key, encode_snapshot(replace(part, max_read=world.end)))
+
+
+def _highest_max_read(world: World) -> Recovered:
+    found = recovered(world)
+    values = [decode_snapshot(value) for value in world.latest.values()]
+    return replace(found, max_read=max([found.max_read, *(value.max_read for value in values)]))
+
+
+def _end_alone(world: World) -> Recovered:
+    found = recovered(world)
+    ends = [value for key, value in world.latest.items() if "-end-" in key]
+    aborts: Aborts = decode_snapshot(ends[-1]).aborts if ends else found.aborts
+    return replace(found, aborts=aborts)
+
+
+def _dead_ids_too(world: World) -> Recovered:
+    return recover(world.latest, TOPIC, range(world.ledger + 1))
+
+
+@pytest.mark.parametrize(
+    ("writing", "recovering"),
+    [
+        pytest.param(_end_first, recovered, id="end first"),
+        pytest.param(_newest_first, recovered, id="newest part first"),
+        pytest.param(_tombstones_first, recovered, id="tombstones before end"),
+        pytest.param(_no_tombstones, recovered, id="stale parts never tombstoned"),
+        pytest.param(_shrinking, recovered, id="capacity changes within a generation"),
+        pytest.param(_part_is_complete_somewhere, _highest_max_read, id="maxReadPosition of any part"),
+        pytest.param(written, _end_alone, id="only what stands in end"),
+        pytest.param(written, _dead_ids_too, id="ids of trimmed ledgers kept"),
+    ],
+)
+def test_without_one_rule_some_draw_breaks(writing: Write, recovering: Recover) -> None:
+    draws = [_drawn(seed, changes_capacity=writing is _shrinking) for seed in range(400)]
+    with pytest.raises(BrokenError):
+        _run_all(draws, writing, recovering)

@@ -1,0 +1,139 @@
+"""From one form of a topic's snapshot to another: single, in parts (udfs.snapshots.parts), and PIP-196's segments.
+
+Where a topic has several forms, the one in parts counts if it has its `end`, else the index, else the single one, else
+nothing (then the topic is replayed). Each of them is right by itself, however old it is: it holds what it says up to
+its own maxReadPosition, and the rest is replayed. So a migration writes the new form whole, and takes the old ones away
+afterwards, those that would be preferred last of all. It may be cut short behind any message and begun again.
+
+While a topic is migrated, nobody else may write its snapshots: its broker must not have it loaded.
+"""
+
+from collections.abc import Collection, Generator, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from udfs.formats.errors import FormatError
+from udfs.formats.internal_stats import Position
+from udfs.snapshots import parts, segments
+from udfs.snapshots.aborts import Aborts, trimmed
+from udfs.snapshots.codec import (
+    Segment,
+    Snapshot,
+    decode_index,
+    decode_snapshot,
+    encode_index,
+    encode_segment,
+    encode_snapshot,
+)
+from udfs.snapshots.keys import Capacity, SegmentKey, segment_key_of
+from udfs.snapshots.schemas import SnapshotKind
+
+
+class Message(NamedTuple):
+    """One message to send to the compacted topic of that kind. value None: a tombstone."""
+
+    kind: SnapshotKind
+    key: str
+    value: bytes | None
+
+
+Keys = Mapping[SnapshotKind, Collection[str]]  # that have a value now, of each compacted topic
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Stored:
+    """What was read of a namespace's snapshots: latest values by kind and key, and segments by their places."""
+
+    latest: Mapping[SnapshotKind, Mapping[str, bytes]]
+    segments_at: Mapping[Position, Segment]
+
+    @property
+    def keys(self) -> Keys:
+        """The keys that have a value."""
+        return {kind: tuple(values) for kind, values in self.latest.items()}
+
+
+class Form(NamedTuple):
+    """Which form of a topic's snapshot counts, and what it says; kind None: there is none."""
+
+    kind: SnapshotKind | None
+    max_read: Position
+    aborts: Aborts
+
+
+def current(stored: Stored, topic: str, ledgers: Collection[int], newest: Position) -> Form:
+    """Return what counts for a topic; newest: place of its newest entry, as segments.recover wants it.
+
+    Raises FormatError where the form that counts can't be read.
+    """
+    in_parts = parts.recover(stored.latest.get(SnapshotKind.PARTS, {}), topic, ledgers)
+    if in_parts.generation:
+        return Form(SnapshotKind.PARTS, in_parts.max_read, in_parts.aborts)
+    index = stored.latest.get(SnapshotKind.INDEX, {}).get(topic)
+    if index is not None:
+        read = decode_index(index)
+        found = segments.recover(read, stored.segments_at, newest)
+        return Form(SnapshotKind.INDEX, read.max_read, trimmed(found, ledgers))
+    single = stored.latest.get(SnapshotKind.SINGLE, {}).get(topic)
+    if single is not None:
+        snapshot = decode_snapshot(single)
+        return Form(SnapshotKind.SINGLE, snapshot.max_read, trimmed(snapshot.aborts, ledgers))
+    return Form(None, parts.NOTHING.max_read, parts.NOTHING.aborts)
+
+
+def to_parts(topic: str, form: Form, capacity: Capacity, keys: Keys) -> Iterator[Message]:
+    """Yield the messages that store `form` in parts and then take the others away, in this order and one by one."""
+    for step in parts.write(topic, form.aborts, form.max_read, capacity, keys.get(SnapshotKind.PARTS, ())):
+        yield Message(SnapshotKind.PARTS, step.key, step.value)
+    yield from _retired_segments(topic, keys)
+    if topic in keys.get(SnapshotKind.SINGLE, ()):
+        yield Message(SnapshotKind.SINGLE, topic, None)
+
+
+def to_single(topic: str, form: Form, most_bytes: int, keys: Keys) -> Iterator[Message]:
+    """Yield the messages that store `form` as one single snapshot and then take the others away, in this order.
+
+    Raises FormatError where it would be larger than most_bytes; nothing was yielded then.
+    """
+    value = encode_snapshot(Snapshot(topic, form.max_read, form.aborts))
+    if len(value) > most_bytes:
+        raise FormatError(f"{form.aborts.rows} aborted ids of {topic} take {len(value)} bytes, more than {most_bytes}")
+    yield Message(SnapshotKind.SINGLE, topic, value)
+    yield from _retired_segments(topic, keys)
+    yield from _retired_parts(topic, keys)
+
+
+def to_segments(topic: str, form: Form, ids: int, keys: Keys) -> Generator[Message, Position, None]:
+    """Yield the messages that store `form` in segments of so many ids; whoever sends one answers with its place.
+
+    The new segments get numbers above all that the topic has, so that no index of another's loses a segment. What
+    became of the old ones is tombstoned behind the index, then the parts. A single snapshot stays, as it does where a
+    broker begins with segments.
+    """
+    old = [key for key in map(segment_key_of, keys.get(SnapshotKind.SEGMENT, ())) if key and key.topic == topic]
+    first = max((key.sequence for key in old), default=-1) + 1
+    sealed, tail = segments.seal(topic, form.aborts, ids, first)
+    places = []
+    for segment in sealed:
+        places.append(
+            (yield Message(SnapshotKind.SEGMENT, str(SegmentKey(segment.sequence, topic)), encode_segment(segment)))
+        )
+    index = segments.index_of(topic, sealed, places, tail, form.max_read)
+    yield Message(SnapshotKind.INDEX, topic, encode_index(index))
+    for key in old:
+        yield Message(SnapshotKind.SEGMENT, str(key), None)
+    yield from _retired_parts(topic, keys)
+
+
+def _retired_segments(topic: str, keys: Keys) -> Iterator[Message]:
+    """The index goes first: a broker can't load a topic whose index names what is no longer there."""
+    if topic in keys.get(SnapshotKind.INDEX, ()):
+        yield Message(SnapshotKind.INDEX, topic, None)
+    found: Iterable[SegmentKey | None] = map(segment_key_of, keys.get(SnapshotKind.SEGMENT, ()))
+    for key in sorted(key for key in found if key and key.topic == topic):
+        yield Message(SnapshotKind.SEGMENT, str(key), None)
+
+
+def _retired_parts(topic: str, keys: Keys) -> Iterator[Message]:
+    for step in parts.retire(topic, keys.get(SnapshotKind.PARTS, ())):
+        yield Message(SnapshotKind.PARTS, step.key, step.value)

@@ -1,0 +1,140 @@
+"""A snapshot in several parts (apache/pulsar#16042), with the rules under which it survives a crash at any message.
+
+The ids of a topic stand in the order of their abort markers; new ones are added behind, trimmed ones vanish, mostly in
+front. So when a snapshot is written again, each part ends at the same id as before or at a later one. Whatever mixture
+of new and old parts a crash leaves behind, the parts therefore overlap and have no gap, if
+1. parts are written oldest first, each one acknowledged before the next, and `end` last;
+2. `end` alone says up to where the snapshot is complete (maxReadPosition);
+3. the capacity of a part never changes within a generation: another capacity begins a new one, with keys of its own,
+   which counts from its own `end` on;
+4. what is left of longer or older snapshots is tombstoned only after `end`, and of a generation its `end` first;
+5. whoever recovers takes the latest value of each key, the parts' union as a set without ids whose marker's ledger has
+   gone, and replays the topic behind maxReadPosition. Without an `end` nothing was ever complete: then all is replayed.
+
+Resuming is writing all again. tests/model/test_snapshot_parts.py takes each rule away once.
+"""
+
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from udfs.formats.errors import FormatError
+from udfs.formats.internal_stats import BEFORE_ALL, Position
+from udfs.snapshots import varints
+from udfs.snapshots.aborts import Aborts, aborts_of, merged, trimmed
+from udfs.snapshots.codec import Snapshot, decode_snapshot, encode_snapshot
+from udfs.snapshots.keys import Capacity, PartKey, part_key_of
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One message to send, once the one before it was acknowledged. value None: a tombstone."""
+
+    key: str
+    value: bytes | None
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Recovered:
+    """What a topic's snapshot says. generation 0: there is no complete snapshot, so the whole topic is to be replayed.
+
+    aborts: as a set, in the order of the markers. max_read: replay begins behind it.
+    """
+
+    generation: int
+    max_read: Position
+    aborts: Aborts
+
+
+NOTHING = Recovered(0, BEFORE_ALL, aborts_of([]))
+
+
+def split(aborts: Aborts, capacity: Capacity) -> Iterator[Aborts]:
+    """Cut ids in the order of their markers into parts, each filled before the next; always at least one part.
+
+    Parts are views, so this takes no memory but for one part's sizes.
+    """
+    capacity.checked()
+    start = 0
+    while True:
+        piece = aborts.between(start, start + capacity.ids)
+        sizes = np.cumsum(varints.row_bytes([piece.entry, piece.ledger, piece.least, piece.most]))
+        fit = int(np.searchsorted(sizes, capacity.size_bytes, side="right"))
+        piece = piece.between(0, fit)
+        start += piece.rows
+        yield piece
+        if start >= aborts.rows:
+            return
+
+
+def write(
+    topic: str, aborts: Aborts, max_read: Position, capacity: Capacity, present: Collection[str]
+) -> Iterator[Step]:
+    """Yield the messages that store a snapshot, to be sent in this order and one by one; each is made when asked for.
+
+    aborts: ids in the order of their markers. present: the keys that have a value in the topic now, those of other
+    topics among them; they must have been read, for the number of parts alone does not tell what earlier snapshots
+    left behind.
+    """
+    known = [key for key in map(part_key_of, present) if key is not None and key.topic == topic]
+    generation = _generation(known, capacity)
+    number = 0
+    before: Aborts | None = None
+    for piece in split(aborts, capacity):
+        if before is not None:
+            number += 1
+            key = PartKey(generation, capacity, number, topic)
+            yield Step(str(key), encode_snapshot(Snapshot(topic, BEFORE_ALL, before)))
+        before = piece
+    end = PartKey(generation, capacity, None, topic)
+    yield Step(str(end), encode_snapshot(Snapshot(topic, max_read, before if before is not None else aborts_of([]))))
+    stale = [key for key in known if key.generation != generation or (key.number or 0) > number]
+    yield from _tombstones(stale)
+
+
+def retire(topic: str, present: Iterable[str]) -> Iterator[Step]:
+    """Yield the tombstones of all that a topic has in parts, for when another form has taken over, or the topic went.
+
+    Each `end` goes before any part: a snapshot that is no longer whole must not be taken for one.
+    """
+    yield from _tombstones([key for key in map(part_key_of, present) if key is not None and key.topic == topic])
+
+
+def recover(latest: Mapping[str, bytes], topic: str, ledgers: Collection[int]) -> Recovered:
+    """Return what the latest value of each key says of a topic.
+
+    latest: values of live keys (no tombstones); those of other topics don't matter. ledgers: the topic's list of
+    ledgers. Raises FormatError where a part that counts can't be read; replaying the whole topic then is always right.
+    """
+    keys = [key for key in map(part_key_of, latest) if key is not None and key.topic == topic]
+    ends = [key for key in keys if key.number is None]
+    if not ends:
+        return NOTHING
+    counting = max(ends, key=lambda key: key.generation)
+    mine = sorted(
+        (key for key in keys if (key.generation, key.capacity) == (counting.generation, counting.capacity)),
+        key=lambda key: (key.number is None, key.number or 0),
+    )
+    values = [_value(latest[str(key)], key) for key in mine]
+    aborts = trimmed(merged([value.aborts for value in values]), ledgers)
+    return Recovered(counting.generation, values[-1].max_read, aborts)
+
+
+def _value(data: bytes, key: PartKey) -> Snapshot:
+    value = decode_snapshot(data)
+    if value.topic != key.topic:
+        raise FormatError(f"the value of key {key} names another topic: {value.topic!r}")
+    return value
+
+
+def _generation(known: Collection[PartKey], capacity: Capacity) -> int:
+    """Return the generation to write: the newest one if its parts are as large as ours will be, else the one behind."""
+    newest = max((key.generation for key in known), default=0)
+    sizes = {key.capacity for key in known if key.generation == newest}
+    return newest if sizes == {capacity} else newest + 1
+
+
+def _tombstones(stale: Iterable[PartKey]) -> Iterator[Step]:
+    for key in sorted(stale, key=lambda key: (key.number is not None, key.generation, -(key.number or 0))):
+        yield Step(str(key), None)
