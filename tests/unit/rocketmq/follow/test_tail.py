@@ -1,3 +1,4 @@
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -22,7 +23,7 @@ def test_ranges_cover_all_records_but_the_last_across_files(tmp_path: Path) -> N
     found = ranges(Tail(tmp_path / "commitlog", 0, range_bytes=500))
     assert found[0].start == 0
     assert found[-1].end == last
-    for before, after in zip(found, found[1:], strict=False):
+    for before, after in pairwise(found):
         assert after.start in (before.end, before.file.start + before.file.size)
     assert {each.file.path for each in found} == {file.path for file in commitlog_of(tmp_path / "commitlog").used}
 
