@@ -30,7 +30,7 @@ from udfs.rocketmq import rows
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
-    from pyspark.sql.streaming import StreamingQuery
+    from pyspark.sql.streaming.query import StreamingQuery
 
 _NOTE = "note long, path string, file_start long, file_size long, start long, end long"
 _LOOK_SECONDS = 0.2

@@ -1,5 +1,4 @@
-import shutil
-from collections.abc import Mapping
+from collections import defaultdict
 from pathlib import Path
 from typing import Any
 
@@ -95,7 +94,7 @@ def test_however_a_store_grows_the_rows_are_those_of_its_log(
     for messages in rounds:
         for message in messages:
             store.put(message)
-        store.units = type(store.units)(list, {queue: units for queue, units in store.units.items() if units})
+        store.units = defaultdict(list, {queue: units for queue, units in store.units.items() if units})
         follow(written(store).root, range_bytes=range_bytes)
     is_as_a_backfill_would_make_it(store.root, store)
 
@@ -155,10 +154,7 @@ def test_where_a_queue_would_get_a_hole_nothing_is_written(tmp_path: Path) -> No
 def test_a_database_that_ends_otherwise_than_its_file_queues_is_refused(tmp_path: Path) -> None:
     store = written(grown(small_store(tmp_path), 12))
     follow(tmp_path)
-    shorter: Mapping[Any, Any] = {**store.units, ("Grown", 0): store.units["Grown", 0][:-2]}
-    store.units = type(store.units)(list, shorter)
-    log = tmp_path / "commitlog"
-    shutil.copytree(log, tmp_path / "log")
+    del store.units["Grown", 0][-2:]
     written(store)
     with pytest.raises(SafetyError, match="--restart"):
         backfill(tmp_path)
