@@ -53,8 +53,6 @@ class Followed:
         Raises OvertakenError where nothing of the database is of use any more.
         """
         while (checkpoint := self.checkpoint) is not None:
-            if checkpoint < log.start:
-                raise OvertakenError(f"the commitlog begins at {log.start}, and was indexed up to {checkpoint}")
             if self._agrees(log, checkpoint):
                 return checkpoint
             before = [file.start for file in log.files if file.start < checkpoint]

@@ -85,7 +85,7 @@ def test_a_queue_that_was_deleted_is_not_in_the_database(tmp_path: Path) -> None
     is_as_a_backfill_would_make_it(tmp_path, store)
 
 
-@settings(max_examples=25)
+@settings(max_examples=12)
 @given(st.lists(st.lists(MESSAGES, min_size=1, max_size=12), min_size=1, max_size=5), st.integers(200, 3000))
 def test_however_a_store_grows_the_rows_are_those_of_its_log(
     tmp_path_factory: pytest.TempPathFactory, rounds: list[list[Message]], range_bytes: int
