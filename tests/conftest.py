@@ -39,8 +39,15 @@ settings.load_profile("repeatable")
 # `make test` runs three processes beside each other: one for each group. Tests that need a cluster wait more than they
 # work, and each cluster takes memory and half a minute to start, so there are two of them; all others need none.
 # A cluster that is used again is one for all: tests kill its parts, and must not meet each other there.
-# (test_rocketmq.py uses neither, and waits as they do.)
-_ON_THE_SECOND_CLUSTER = {"test_faults.py", "test_ops.py", "test_retry.py", "test_rocketmq.py", "test_service.py"}
+# (test_rocketmq.py and test_rocketmq_follow.py use neither, and wait as they do.)
+_ON_THE_SECOND_CLUSTER = {
+    "test_faults.py",
+    "test_ops.py",
+    "test_retry.py",
+    "test_rocketmq.py",
+    "test_rocketmq_follow.py",
+    "test_service.py",
+}
 
 
 def pytest_itemcollected(item: pytest.Item) -> None:

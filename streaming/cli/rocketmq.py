@@ -98,6 +98,36 @@ def backfill(  # noqa: PLR0913  one parameter an option: that is what typer read
 
 
 @app.command()
+def follow(
+    *,
+    store: Store = None,
+    broker_conf: BrokerConf = None,
+    until_caught_up: Annotated[
+        bool, typer.Option("--until-caught-up", help="End once all that the broker has written is indexed")
+    ] = False,
+    json_lines: Json = False,
+) -> None:
+    """Make RocksDB beside a broker that goes on working in file mode; `backfill` then takes seconds."""
+    from streaming.rocketmq.follow.run import Follow, Lag
+    from streaming.rocketmq.place import place_of
+    from streaming.rocketmq.spark import local_spark
+    from streaming.spark.signals import on_signals
+
+    def tell(lag: Lag) -> None:
+        say_json(lag._asdict() | {"bytes_behind": lag.bytes_behind})
+
+    place = place_of(store, broker_conf)
+    work = Follow(place, SystemClock(), _say, tell=tell if json_lines else None)
+    with local_spark() as spark, on_signals(lambda _number: work.is_stopping.set()):
+        lag = work.run(spark, until_caught_up=until_caught_up)
+    if json_lines:
+        tell(lag)
+    else:
+        say(f"{lag.units} units are new, {lag.bytes_behind} bytes of the log are behind")
+        say("Stop the broker with SIGTERM, and run `backfill`: it takes the rest.", err=True)
+
+
+@app.command()
 def check(  # noqa: PLR0913  one parameter an option: that is what typer reads
     *,
     store: Store = None,

@@ -6,7 +6,7 @@ otherwise what it made is thrown away.
 """
 
 import os
-from collections.abc import Iterator
+import shutil
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,12 +14,17 @@ from typing import NamedTuple
 
 from pyspark import SparkContext
 
-from streaming.adapters.rocksdb.database import DEFAULT_FAMILY, opened
+from streaming.adapters.rocksdb.database import exists, opened
 from streaming.clock import Clock
 from streaming.errors import SafetyError
 from streaming.rocketmq.configuration import Configuration, write_databases
+from streaming.rocketmq.follow.base import DATABASE
+from streaming.rocketmq.follow.followed import Followed, rules_of
+from streaming.rocketmq.follow.ranges import RangeJob, ranges_up_to_the_end
+from streaming.rocketmq.follow.tail import OvertakenError
 from streaming.rocketmq.inventory import Inventory
 from streaming.rocketmq.job import Job, Written, file_name, require_end
+from streaming.rocketmq.join import join
 from streaming.rocketmq.locks import broker_kept_out, one_writer
 from streaming.rocketmq.move import Rename, is_moved_in, move_in, take_back
 from streaming.rocketmq.place import Place
@@ -44,6 +49,7 @@ from udfs.rocketmq import rows
 from udfs.rocketmq.refusals import refusals_of
 
 ROWS_PER_FILE = 300_000
+_RANGES_AT_ONCE = 8
 _STAGES = 3  # a unit is counted in each
 
 
@@ -80,6 +86,8 @@ class Backfill:
             inventory, configuration = self._accepted()
             sealed = self._sealed_for(inventory.fingerprint())
             written, resumed = list[Written](), sealed is not None
+            if sealed is None and self._finish_followed(spark, inventory):
+                sealed, resumed = self._seal_followed(inventory, configuration), True
             if sealed is None:
                 written, sealed, resumed = self._make(spark, inventory, configuration)
             self.say("moving in")
@@ -128,7 +136,9 @@ class Backfill:
         units = sum(work.rows for work in missing)
         with told(self.say, lambda: done.value // _STAGES, units, self.clock):
             written = job.run(spark, missing)
-        self._join(inventory, [part_path(self.place, work.number) for work in works])
+        self.say("joining the files")
+        parts = [part_path(self.place, work.number) for work in works]
+        join(self.place.staging / QUEUES, parts, inventory, inventory.log.end)
         write_databases(configuration, self._config_folder())
         if inventory.fingerprint() != started.fingerprint:
             raise SafetyError("the store has changed while it was read")
@@ -141,50 +151,35 @@ class Backfill:
         folder.mkdir()
         return folder
 
-    def _join(self, inventory: Inventory, parts: list[Path]) -> None:
-        """Make the consume queues' database of the finished files."""
-        self.say("joining the files")
-        folder = self.place.staging / QUEUES
-        folder.mkdir()
-        linked = []
-        for part in parts:  # taking in moves a file, and a run that is cut short here needs it again
-            link = folder / f"{part.name}.link"
-            link.hardlink_to(part)
-            linked.append(str(link))
-        with opened(folder, (rows.OFFSET_FAMILY,), compressed=True) as database:
-            if linked:
-                database.take_in(linked)
-            database.put_all(rows.OFFSET_FAMILY, offset_rows(inventory))
-            database.flush()
-            first, last = _ends(inventory)
-            if first is not None and (
-                database.get(DEFAULT_FAMILY, first) is None or database.get(DEFAULT_FAMILY, last) is None
-            ):
-                raise SafetyError("the database lacks its first or last row")
+    def _finish_followed(self, spark: SparkContext, inventory: Inventory) -> bool:
+        """Bring what `follow` has made to the end of the log; False if there is nothing of use."""
+        if not exists(self.place.followed / DATABASE):
+            return False
+        rules = rules_of(self.place)
+        try:
+            if self.restart:
+                raise OvertakenError("it was to be thrown away")
+            with opened(self.place.followed / DATABASE, (rows.OFFSET_FAMILY,), compressed=True) as database:
+                followed = Followed(database, rules)
+                left = list(ranges_up_to_the_end(inventory.log, followed.resume(inventory.log)))
+                self.say(f"going on with what `follow` has made: {sum(each.end - each.start for each in left):,} bytes")
+                for first in range(0, len(left), _RANGES_AT_ONCE):
+                    followed.add(RangeJob(rules).run(spark, left[first : first + _RANGES_AT_ONCE]))
+                followed.settle(inventory)
+                database.flush()
+        except OvertakenError:
+            # Allowed here: the folder is ours, and the operator wants a new one, or the log has none of its messages.
+            shutil.rmtree(self.place.followed)
+            return False
+        return True
 
-
-def offset_rows(inventory: Inventory) -> Iterator[tuple[bytes, bytes]]:
-    """Yield the rows of the column family `offset`.
-
-    Every queue that ever had a message gets its `max`, for that alone says which offset the next message gets. All
-    messages are indexed, so CHECKPOINT is the end of the commitlog.
-    """
-    for queue in inventory.queues:
-        each = queue.range
-        if each.end > 0:
-            yield rows.max_key(each.topic, each.queue_id), rows.bound_value(max(queue.last_phy, 0), each.end - 1)
-        if each.first < each.end:
-            first = queue.files.read(each.first, each.first + 1)
-            yield rows.min_key(each.topic, each.queue_id), rows.bound_value(int(first.phy[0]), each.first)
-    yield rows.checkpoint_key(), rows.checkpoint_value(inventory.log.end)
-
-
-def _ends(inventory: Inventory) -> tuple[bytes | None, bytes]:
-    live = [queue.range for queue in inventory.queues if queue.range.first < queue.range.end]
-    if not live:
-        return None, b""
-    first, last = live[0], live[-1]
-    return (
-        rows.unit_key(first.topic, first.queue_id, first.first),
-        rows.unit_key(last.topic, last.queue_id, last.end - 1),
-    )
+    def _seal_followed(self, inventory: Inventory, configuration: Configuration) -> Sealed:
+        started = Started(inventory.fingerprint(), self.rows_per_file)
+        begin(self.place, started, restart=True)
+        write_databases(configuration, self._config_folder())
+        (self.place.followed / DATABASE).replace(self.place.staging / QUEUES)
+        kept = new_kept(self.place, self.clock.now_ms())
+        sealed = seal(self.place, started, kept, (len(inventory.queues), inventory.units, inventory.log.end))
+        # Allowed here: the folder is ours, and what counts has left it.
+        shutil.rmtree(self.place.followed)
+        return sealed

@@ -43,6 +43,11 @@ def offsets_name(place: Place) -> str:
     return there[0] if there else m.OFFSETS_JSON
 
 
+def is_name_told(place: Place) -> bool:
+    """Whether a file of offsets is there, whose name says which one the broker reads."""
+    return any(_is_there(place.config, name) for name in (m.OFFSETS_JSON, m.LMQ_OFFSETS_JSON))
+
+
 def read_json(place: Place) -> Configuration:
     """Read the JSON files as the broker would. Raises SafetyError, which names the file, for one that is damaged."""
     tables, files = dict[str, Table](), dict[str, str]()

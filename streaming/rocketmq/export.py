@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from streaming.adapters.rocksdb.database import exists
 from streaming.errors import SafetyError
-from streaming.rocketmq.configuration import DATABASES, offsets_name, read_databases, table_of
+from streaming.rocketmq.configuration import DATABASES, is_name_told, offsets_name, read_databases, table_of
 from streaming.rocketmq.locks import is_broker_running
 from streaming.rocketmq.place import Place
 from streaming.rocketmq.staging import write_text
@@ -39,6 +39,11 @@ def export(place: Place, out: Path) -> Exported:
 def write_json(place: Place, out: Path, databases: list[str]) -> Exported:
     """Write the JSON files of some databases into a folder. Raises SafetyError for a damaged row."""
     offsets = offsets_name(place)
+    if m.OFFSETS in databases and place.conf.is_lmq is None and not is_name_told(place):
+        raise SafetyError(
+            f"{place.config} has no file of offsets, so nothing says which one the broker reads: name its "
+            "configuration with --broker-conf, or say --lmq (enableLmq=true) or --no-lmq"
+        )
     names = {m.TOPICS: m.TOPICS_JSON, m.GROUPS: m.GROUPS_JSON, m.OFFSETS: offsets}
     rows = read_databases(place.config)
     out.mkdir(parents=True, exist_ok=True)

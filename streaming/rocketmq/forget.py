@@ -19,7 +19,7 @@ def forgettable(place: Place) -> list[Path]:
     if not place.own.is_dir():
         return []
     found = [each for each in sorted(place.own.iterdir()) if each.is_dir() and each.name.startswith(_NAMES)]
-    return found + [place.staging] * place.staging.exists()
+    return found + [each for each in (place.followed, place.staging) if each.exists()]
 
 
 def forget(place: Place, folders: Sequence[Path]) -> None:

@@ -62,9 +62,12 @@ class Inventory:
 JSON_FILES = (m.TOPICS_JSON, m.GROUPS_JSON, m.OFFSETS_JSON, m.LMQ_OFFSETS_JSON)
 
 
-def inventory_of(place: Place) -> Inventory:
-    """Look at a store. Raises SafetyError, which names the file, at bytes that no healthy store has."""
-    log = commitlog_of(place.commitlog)
+def inventory_of(place: Place, log: CommitLog | None = None) -> Inventory:
+    """Look at a store. Raises SafetyError, which names the file, at bytes that no healthy store has.
+
+    log: its commitlog, if that was looked at already.
+    """
+    log = log or commitlog_of(place.commitlog)
     found = [(topic, queue_id, files_of(folder)) for topic, queue_id, folder in _folders(place.consumequeue)]
     ends = [files.end() for _topic, _queue_id, files in found]
     ranges = [

@@ -7,26 +7,29 @@ lets go of it: a process that holds it must not ask `is_broker_running`.
 
 import fcntl
 import os
+import struct
 from collections.abc import Iterator
 from contextlib import contextmanager
 
 from streaming.errors import BusyError, SafetyError
 from streaming.rocketmq.place import Place
 
+# struct flock of Linux: type, whence, start, length, pid
+_FLOCK = struct.Struct("@hhqqi0q")
+
 
 def is_broker_running(place: Place) -> bool:
-    """Whether a broker holds its lock. Nothing is written."""
+    """Whether a broker holds its lock. Nothing is written, and no lock is taken: a broker may start meanwhile."""
     try:
-        handle = os.open(place.store / "lock", os.O_RDWR)
+        handle = os.open(place.store / "lock", os.O_RDONLY)
     except FileNotFoundError:
         return False
     try:
-        fcntl.lockf(handle, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, 0)
-    except BlockingIOError:
-        return True
+        asked = _FLOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, 0, 1, 0)
+        kind, *_rest = _FLOCK.unpack(fcntl.fcntl(handle, fcntl.F_GETLK, asked))
     finally:
         os.close(handle)
-    return False
+    return bool(kind != fcntl.F_UNLCK)
 
 
 @contextmanager

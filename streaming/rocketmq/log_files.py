@@ -44,12 +44,18 @@ class CommitLog(NamedTuple):
         """The files that have records."""
         return tuple(file for file in self.files if file.start < self.end)
 
+    def file_at(self, phy: int) -> LogFile | None:
+        """Return the file that has this byte of the log; None if none has."""
+        number = bisect.bisect_right(self.starts, phy) - 1
+        if number < 0 or phy >= self.files[number].start + self.files[number].size:
+            return None
+        return self.files[number]
+
     def record_at(self, phy: int) -> c.Record | None:
         """Read one record; None where there is none. Raises SafetyError at bytes that are no record."""
-        number = bisect.bisect_right(self.starts, phy) - 1
-        if number < 0 or phy >= self.end:
+        file = self.file_at(phy)
+        if file is None or phy >= self.end:
             return None
-        file = self.files[number]
         with mapped(file) as view:
             try:
                 return c.record_at(view, file.start, phy - file.start)
@@ -63,18 +69,33 @@ def commitlog_of(folder: Path) -> CommitLog:
     Raises SafetyError, which names file and byte, where files do not follow each other, have several sizes, or hold
     bytes that are no record.
     """
+    files = _listed(folder)
+    return CommitLog(tuple(files), _end_of(files))
+
+
+def commitlog_being_written(folder: Path) -> CommitLog:
+    """List the files of a commitlog to which a broker writes; its end is that of its last file, records or not.
+
+    Raises SafetyError, which names the file, where files do not follow each other or have several sizes.
+    """
+    files = _listed(folder)
+    return CommitLog(tuple(files), files[-1].start + files[-1].size if files else 0)
+
+
+def _listed(folder: Path) -> list[LogFile]:
     files = list[LogFile]()
     for entry in sorted(os.scandir(folder), key=lambda each: each.name):
         if not (entry.is_file() and len(entry.name) == 20 and entry.name.isdecimal()):
             raise SafetyError(f"{entry.path} is no file of a commitlog")
         file = LogFile(entry.path, int(entry.name), entry.stat().st_size)
+        if not file.size:
+            continue
         if files and file.size != files[0].size:
             raise SafetyError(f"{file.path} has {file.size} bytes, and {files[0].path} {files[0].size}")
         if files and files[-1].start + files[-1].size != file.start:
             raise SafetyError(f"{file.path} does not follow {files[-1].path}: a file between them is missing")
-        if file.size:
-            files.append(file)
-    return CommitLog(tuple(files), _end_of(files))
+        files.append(file)
+    return files
 
 
 def headers_of(file: LogFile, positions: Longs) -> c.Headers:

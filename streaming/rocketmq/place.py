@@ -36,6 +36,11 @@ class Place:
         return self.own / "staging"
 
     @property
+    def followed(self) -> Path:
+        """What `follow` makes."""
+        return self.own / "follow"
+
+    @property
     def delays_ms(self) -> tuple[int, ...]:
         """Delays of the levels 1, 2, …"""
         return delays_of(self.conf.delay_levels or DEFAULT_DELAYS)

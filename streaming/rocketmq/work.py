@@ -29,16 +29,19 @@ class PartWork(NamedTuple):
     pieces: tuple[Piece, ...]
 
 
-def works_of(queues: Sequence[Queue], rows_per_part: int) -> Iterator[PartWork]:
-    """Yield the work of each part, with the files that it needs and no others."""
+def works_of(queues: Sequence[Queue], rows_per_part: int, *, are_ended: bool = True) -> Iterator[PartWork]:
+    """Yield the work of each part, with the files that it needs and no others.
+
+    are_ended: no broker adds to the queues, so that nothing may stand behind their ends.
+    """
     for part in parts_of([queue.range for queue in queues], rows_per_part):
-        yield PartWork(part.number, part.rows, tuple(_pieces(queues, part)))
+        yield PartWork(part.number, part.rows, tuple(_pieces(queues, part, are_ended=are_ended)))
 
 
-def _pieces(queues: Sequence[Queue], part: Part) -> Iterator[Piece]:
+def _pieces(queues: Sequence[Queue], part: Part, *, are_ended: bool) -> Iterator[Piece]:
     for segment in part.segments:
         queue = queues[segment.number]
-        is_last = segment.end == queue.range.end
+        is_last = are_ended and segment.end == queue.range.end
         needed = [
             file
             for file in queue.files.files

@@ -8,8 +8,14 @@ from streaming.sandbox.rocketmq.server import RocketMQ
 from streaming.sandbox.rocketmq.settings import COMMIT_LOG_FILE_BYTES
 from tests.integration.rocket_client import Content, Queue, RocketClient, Taken
 
-# So that a transaction left open is asked about within seconds, and not given up.
-BROKER_SETTINGS = {"transactionCheckInterval": "2000", "transactionTimeOut": "1000", "transactionCheckMax": "1000"}
+# So that a transaction left open is asked about within seconds, and not given up. A broker writes down how transactions
+# ended every three seconds only, and asks about them again before that; then it would commit them twice.
+BROKER_SETTINGS = {
+    "transactionCheckInterval": "2000",
+    "transactionTimeOut": "1000",
+    "transactionCheckMax": "1000",
+    "transactionOpBatchInterval": "100",
+}
 LMQ: list[Queue] = [("%LMQ%left", 0), ("%LMQ%right", 0)]
 LMQ_GROUP = "%LMQ%readers"
 TAGS = ["red", "緑", "🟦", None]

@@ -110,12 +110,60 @@ def end_of(log: memoryview, start: int, position: int = 0) -> int:
 
     Only sizes, magics and offsets are looked at.
     """
-    while position + 8 <= len(log):
+    return end_before(log, start, position, len(log))
+
+
+def end_before(log: memoryview, start: int, position: int, stop: int) -> int:
+    """Return the byte behind the last record that begins before the byte stop. Raises BadRecordError as `walk` does."""
+    while position < stop and position + 8 <= len(log):
         size, magic = struct.unpack_from(">ii", log, position)
         if not _begins_record(log, start, position, size, magic):
             break
         position += size
     return position
+
+
+class Confirmed(NamedTuple):
+    """How far the records of a file that a broker still writes are known to be whole.
+
+    position: the byte behind the last such record. last: where that record begins, -1 if there is none. is_over: the
+    file has no more records. bad: what is wrong with the bytes at position; "" if they may just not be written yet.
+    """
+
+    position: int
+    last: int
+    is_over: bool
+    bad: str = ""
+
+
+def confirmed(log: memoryview, start: int, position: int, most_bytes: int) -> Confirmed:
+    """Walk a file that a broker writes, from this byte on, and for at most so many bytes.
+
+    A broker writes one record after the other. So a record counts as whole once another one, or the blank, has begun
+    behind it; before that some of its bytes may be missing. The last record therefore waits for the next one.
+    """
+    begin, last = position, -1
+    while position - begin < most_bytes and position + 8 <= len(log):
+        size, magic = struct.unpack_from(">ii", log, position)
+        if magic == MAGIC_BLANK:
+            return Confirmed(position, last, is_over=True)
+        try:
+            if not _begins_record(log, start, position, size, magic):
+                return Confirmed(position, last, is_over=False)
+        except BadRecordError as error:
+            return Confirmed(position, last, is_over=False, bad=error.text)
+        if not _has_begun(log, position + size):
+            return Confirmed(position, last, is_over=False)
+        position, last = position + size, position
+    return Confirmed(position, last, is_over=position + 8 > len(log))
+
+
+def _has_begun(log: memoryview, position: int) -> bool:
+    """Whether anything that can stand behind a record is there; a file has no room for it where it is full."""
+    if position + 8 > len(log):
+        return True
+    size, magic = struct.unpack_from(">ii", log, position)
+    return size > 0 and magic in (MAGIC_V1, MAGIC_V2, MAGIC_BLANK)
 
 
 def record_at(log: memoryview, start: int, position: int) -> Record | None:

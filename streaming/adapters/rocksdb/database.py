@@ -52,9 +52,16 @@ class Database:
         """Delete a row; none is there afterwards, whether there was one or not."""
         self._families[family].delete(key)
 
-    def put_atomically(self, rows: Mapping[str, Rows]) -> None:
-        """Write rows of several column families in one batch, which is durable at the return or not there at all."""
+    def put_atomically(self, rows: Mapping[str, Rows], gone: Mapping[str, Rows] | None = None) -> None:
+        """Write rows of several column families in one batch, which is durable at the return or not there at all.
+
+        gone: ranges of keys, from the first up to the second, whose rows are deleted before that.
+        """
         batch = WriteBatch(raw_mode=True)
+        for family, ranges in (gone or {}).items():
+            handle = self._root.get_column_family_handle(family)
+            for first, end in ranges:
+                batch.delete_range(first, end, handle)
         for family, some in rows.items():
             handle = self._root.get_column_family_handle(family)
             for key, value in some:

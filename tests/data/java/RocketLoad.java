@@ -25,6 +25,7 @@ import org.apache.rocketmq.client.consumer.PullStatus;
 import org.apache.rocketmq.client.consumer.listener.ConsumeConcurrentlyStatus;
 import org.apache.rocketmq.client.consumer.listener.MessageListenerConcurrently;
 import org.apache.rocketmq.client.exception.OffsetNotFoundException;
+import org.apache.rocketmq.client.impl.factory.MQClientInstance;
 import org.apache.rocketmq.client.producer.LocalTransactionState;
 import org.apache.rocketmq.client.producer.SendResult;
 import org.apache.rocketmq.client.producer.SendStatus;
@@ -216,12 +217,14 @@ public final class RocketLoad {
     }
 
     private static JsonObject resolve(JsonObject command) throws Exception {
-        // The broker asks whoever of the group has told it of himself: a producer does that once it knows a route.
-        producer().fetchPublishMessageQueues(brokerName);
-        producer().getDefaultMQProducerImpl().getMqClientFactory().sendHeartbeatToAllBrokerWithLock();
         for (Map.Entry<String, JsonElement> each : command.getAsJsonObject("how").entrySet()) {
             ANSWERS.put(each.getKey(), state(each.getValue().getAsString()));
         }
+        // The broker asks whoever of the group has told it of himself, and a client tells the brokers of whose routes it
+        // knows. Merely looking a topic's queues up leaves no route behind.
+        MQClientInstance client = producer().getDefaultMQProducerImpl().getMqClientFactory();
+        client.updateTopicRouteInfoFromNameServer(brokerName);
+        client.sendHeartbeatToAllBrokerWithLock();
         return new JsonObject();
     }
 

@@ -36,3 +36,12 @@ def test_without_databases_there_is_nothing_to_export(tmp_path: Path) -> None:
     small_store(tmp_path).write()
     with pytest.raises(SafetyError, match="no databases"):
         export(place(tmp_path), tmp_path / "out")
+
+
+def test_without_a_file_of_offsets_somebody_has_to_say_which_one_the_broker_reads(tmp_path: Path) -> None:
+    small_store(tmp_path).write()
+    backfill(tmp_path)
+    (tmp_path / "config" / "lmqConsumerOffset.json").unlink()
+    with pytest.raises(SafetyError, match="--lmq"):
+        export(place(tmp_path), tmp_path / "out")
+    assert export(place(tmp_path, lmq=True), tmp_path / "out").files["lmqConsumerOffset.json"] == 3

@@ -63,7 +63,7 @@ def test_forward_again_the_newest_offsets_are_taken(tmp_path: Path) -> None:
         assert database.get("default", b"Orders@readers") == b'{"offsetTable":{0:9,1:9,2:9}}'
 
 
-@pytest.mark.parametrize("killed_at", range(30))
+@pytest.mark.parametrize("killed_at", range(23))
 def test_a_rollback_that_is_cut_short_anywhere_ends_the_same_when_repeated(tmp_path: Path, killed_at: int) -> None:
     store = small_store(tmp_path).write()
     backfill(tmp_path)
@@ -73,7 +73,7 @@ def test_a_rollback_that_is_cut_short_anywhere_ends_the_same_when_repeated(tmp_p
     except KilledError:
         rollback(place(tmp_path), CLOCK, os.replace)
     else:
-        pytest.skip("there are fewer renames")
+        pytest.fail("there are fewer renames")
     assert offsets_of(tmp_path)["offsetTable"]["Orders@readers"] == {0: 9, 1: 9, 2: 9}
     (kept,) = (tmp_path / "ledger-reaper").glob("kept-*")
     old = json_table(kept / "config", "lmqConsumerOffset.json")

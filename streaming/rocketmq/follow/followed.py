@@ -1,0 +1,201 @@
+"""The database that `follow` keeps beside a running broker: where to go on, and one atomic batch after the other.
+
+A batch holds units, the `max` rows of their queues and CHECKPOINT, and is durable as a whole. So the database's own
+CHECKPOINT says where to go on, and a run that is killed anywhere lags and never leaves a hole. CHECKPOINT is the start
+of the last message that is indexed; a message that is indexed again changes nothing.
+"""
+
+import bisect
+from collections.abc import Iterable
+from typing import NamedTuple
+
+from streaming.adapters.rocksdb.database import DEFAULT_FAMILY, Database
+from streaming.errors import SafetyError
+from streaming.rocketmq.check import bounds_of
+from streaming.rocketmq.follow.tail import OvertakenError
+from streaming.rocketmq.index_job import QueueKey
+from streaming.rocketmq.inventory import Inventory
+from streaming.rocketmq.join import offset_rows
+from streaming.rocketmq.log_files import CommitLog
+from streaming.rocketmq.place import Place
+from udfs.rocketmq import rows
+from udfs.rocketmq.dispatch import DispatchRules, properties_of, units_of
+from udfs.rocketmq.growth import End, GapError, Step, Stretch, step_of
+
+_BEHIND_ALL = b"\xff" * 8
+
+
+class Span(NamedTuple):
+    """The rows that the database has of a queue: queue offsets from first up to end."""
+
+    first: int
+    end: int
+
+
+class Followed:
+    """The open database. It is the only one that writes to it."""
+
+    def __init__(self, database: Database, rules: DispatchRules) -> None:
+        self._database = database
+        self._rules = rules
+        self._ends, self._spans = dict[QueueKey, End](), dict[QueueKey, Span]()
+        self._load()
+
+    @property
+    def checkpoint(self) -> int | None:
+        """Where the last indexed message begins; None before the first one."""
+        value = self._database.get(rows.OFFSET_FAMILY, rows.checkpoint_key())
+        return None if value is None else rows.decode_checkpoint(value)
+
+    def resume(self, log: CommitLog) -> int:
+        """Return the physical offset at which to go on, and follow the log back where its end was cut off.
+
+        Raises OvertakenError where nothing of the database is of use any more.
+        """
+        while (checkpoint := self.checkpoint) is not None:
+            if self._agrees(log, checkpoint):
+                return checkpoint
+            before = [file.start for file in log.files if file.start < checkpoint]
+            if len(before) < 2:  # the first file holds nothing that could be kept
+                raise OvertakenError("the commitlog has none of the messages any more that were indexed")
+            self._cut_off(before[-1])
+        return log.start
+
+    def add(self, stretches: Iterable[Stretch]) -> int:
+        """Write the units in one batch, durably, and return how many were new.
+
+        Raises SafetyError, and writes nothing, where a queue would get a hole.
+        """
+        ends, units, new = dict(self._ends), list[tuple[bytes, bytes]](), 0
+        cleared, newest = set[QueueKey](), -1
+        kept = dict[QueueKey, list[Stretch]]()
+        for stretch in stretches:
+            name = (stretch.topic, stretch.queue_id)
+            newest = max(newest, int(stretch.units.phy[-1]))
+            try:
+                step = step_of(ends.get(name), stretch)
+            except GapError as error:
+                raise SafetyError(f"{error}: nothing was written") from error
+            if step is not None:
+                ends[name] = step.end
+                _keep(kept.setdefault(name, []), cleared, name, step)
+        for name, parts in kept.items():
+            for part in parts:
+                prefix = rows.queue_prefix(*name)
+                keys = rows.unit_keys(prefix, part.first, part.units.rows)
+                units += zip(keys, rows.unit_values(part.units, part.times), strict=True)
+                new += part.units.rows
+        bounds = [(rows.max_key(*name), rows.bound_value(ends[name].phy, ends[name].offset)) for name in kept]
+        if newest > (self.checkpoint if self.checkpoint is not None else -1):
+            bounds.append((rows.checkpoint_key(), rows.checkpoint_value(newest)))
+        gone = [_all_of(name) for name in cleared]
+        self._database.put_atomically(
+            {DEFAULT_FAMILY: units, rows.OFFSET_FAMILY: bounds}, {DEFAULT_FAMILY: gone} if gone else None
+        )
+        self._ends = ends
+        return new
+
+    def settle(self, inventory: Inventory) -> None:
+        """Make the database that of a stopped broker's store: all is indexed, and this is its inventory.
+
+        What the store does not have any more goes: deleted queues, and units whose messages have expired. Raises
+        SafetyError, and writes nothing, where the database does not end each queue as its file queue does.
+        """
+        self._load()
+        wanted = {(queue.range.topic, queue.range.queue_id): queue for queue in inventory.queues}
+        for name, queue in wanted.items():
+            self._require_alike(name, Span(queue.range.first, queue.range.end), queue.last_phy)
+        gone = [_all_of(name) for name in self._spans if name not in wanted]
+        gone += [
+            (rows.unit_key(*name, 0), rows.unit_key(*name, queue.range.first))
+            for name, queue in wanted.items()
+            if name in self._spans and self._spans[name].first < queue.range.first
+        ]
+        bounds = list(offset_rows(inventory, inventory.log.end))
+        self._database.put_atomically(
+            {rows.OFFSET_FAMILY: bounds},
+            {DEFAULT_FAMILY: gone, rows.OFFSET_FAMILY: [(b"", b"\xff" * 300)]},
+        )
+
+    def _load(self) -> None:
+        found = bounds_of(self._database)
+        self._ends = {name: End(each.max[1], each.max[0]) for name, each in found.items() if each.max is not None}
+        self._spans = {name: Span(each.first, each.last + 1) for name, each in found.items() if each.first >= 0}
+
+    def _require_alike(self, name: QueueKey, live: Span, last_phy: int) -> None:
+        if live.first == live.end:
+            return
+        span = self._spans.get(name, Span(0, 0))
+        row = self._row(name, live.end - 1)
+        if not (span.first <= live.first and span.end == live.end and row is not None and row[0] == last_phy):
+            topic = name[0].decode("utf-8", "replace")
+            raise SafetyError(
+                f"{topic}, queue {name[1]}: the file queue has the offsets {live.first} to {live.end - 1}, and what "
+                f"`follow` made has {span.first} to {span.end - 1}: convert the whole store anew with --restart"
+            )
+
+    def _agrees(self, log: CommitLog, checkpoint: int) -> bool:
+        """Whether the log has the message there that was indexed."""
+        try:
+            record = log.record_at(checkpoint)
+        except SafetyError:
+            return False
+        if record is None:
+            return False
+        wanted = (record.phy, record.size, record.store_time)
+        names = units_of(record, properties_of(record.properties), self._rules)
+        return any(self._row((each.topic, each.queue_id), each.offset) == wanted for each in names)
+
+    def _row(self, name: QueueKey, offset: int) -> tuple[int, int, int] | None:
+        value = self._database.get(DEFAULT_FAMILY, rows.unit_key(*name, offset))
+        if value is None:
+            return None
+        units, times = rows.decode_values([value])
+        return int(units.phy[0]), int(units.size[0]), int(times[0])
+
+    def _cut_off(self, cut: int) -> None:
+        """Delete all that was made of messages that begin at the physical offset cut, or later."""
+        gone, bounds, unknown, newest = list[tuple[bytes, bytes]](), list[tuple[bytes, bytes]](), list[bytes](), -1
+        self._load()
+        for name, span in self._spans.items():
+            end = self._end_before(name, span, cut)
+            gone.append((rows.unit_key(*name, end), rows.queue_prefix(*name) + _BEHIND_ALL))
+            last = self._row(name, end - 1) if end > span.first else None
+            if last is None:
+                unknown.append(rows.max_key(*name))
+            else:
+                bounds.append((rows.max_key(*name), rows.bound_value(last[0], end - 1)))
+                newest = max(newest, last[0])
+        if newest < 0:
+            raise OvertakenError("the commitlog has none of the messages any more that were indexed")
+        bounds.append((rows.checkpoint_key(), rows.checkpoint_value(newest)))
+        self._database.put_atomically(
+            {rows.OFFSET_FAMILY: bounds},
+            {DEFAULT_FAMILY: gone, rows.OFFSET_FAMILY: [(key, key + b"\0") for key in unknown]},
+        )
+        self._load()
+
+    def _end_before(self, name: QueueKey, span: Span, cut: int) -> int:
+        def is_behind(offset: int) -> bool:
+            row = self._row(name, offset)
+            return row is None or row[0] >= cut
+
+        return span.first + bisect.bisect_left(range(*span), True, key=is_behind)
+
+
+def rules_of(place: Place) -> DispatchRules:
+    """How the broker makes units. A message names further queues only where the broker has put it into them."""
+    return DispatchRules(place.delays_ms, is_multi=place.conf.is_multi_dispatch is not False)
+
+
+def _all_of(name: QueueKey) -> tuple[bytes, bytes]:
+    """The range of all keys of a queue."""
+    prefix = rows.queue_prefix(*name)
+    return prefix, prefix + _BEHIND_ALL
+
+
+def _keep(parts: list[Stretch], cleared: set[QueueKey], name: QueueKey, step: Step) -> None:
+    if step.clears:
+        cleared.add(name)
+        parts.clear()
+    parts.append(step.stretch)

@@ -1,0 +1,75 @@
+"""A real RocketMQ goes to RocksDB with a stop of seconds: `follow` works beside it, and is killed, while it writes."""
+
+import json
+import subprocess
+import sys
+import time
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from streaming.sandbox.rocketmq.home import StoreMode
+from streaming.sandbox.rocketmq.server import RocketMQ, down, up
+from tests.integration.rocket_client import Queue, RocketClient
+from tests.integration.test_rocketmq import ledger_reaper
+
+pytestmark = [pytest.mark.cluster, pytest.mark.long]
+QUEUES: list[Queue] = [("Orders", number) for number in range(4)]
+LMQ: list[Queue] = [("%LMQ%left", 0)]
+ALIVE_SECONDS = (6, 9, 12, 15)
+
+
+@pytest.fixture(params=["5.3.3", "5.5.0"], ids=lambda version: f"v{version}")
+def server(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[RocketMQ]:
+    try:
+        yield up(tmp_path, request.param, mode=StoreMode.FILE)
+    finally:
+        down(tmp_path)
+
+
+def sent(client: RocketClient, number: int) -> set[str]:
+    """A bit of load, over several files of the log."""
+    names = client.send("Orders", f"load{number}", 120, queues=4, bytes=2500)
+    client.send("Orders", f"light{number}", 5, queue=0, lmq=LMQ[0][0])
+    return set(names) | {f"light{number}-{each}" for each in range(5)}
+
+
+def follow(server: RocketMQ, *words: str) -> "subprocess.Popen[str]":
+    command = [sys.executable, "-m", "streaming", "rocketmq", "follow", "--store", str(server.store), "--json", *words]
+    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
+
+
+def test_a_broker_that_was_followed_under_load_goes_on_in_rocksdb_with_all_it_had(server: RocketMQ) -> None:
+    with RocketClient(server) as client:
+        client.topic("Orders", 4)
+        names = sent(client, 0)
+        client.take("readers", QUEUES, each=11)
+        for number, seconds in enumerate(ALIVE_SECONDS, 1):
+            with follow(server) as process:
+                deadline = time.monotonic() + seconds
+                while time.monotonic() < deadline:
+                    names |= sent(client, number * 1000 + len(names))
+                process.kill()  # kill -9, wherever it is
+        names |= sent(client, 9)
+        with follow(server, "--until-caught-up") as process:
+            said, _ = process.communicate(timeout=300)
+        assert process.returncode == 0, said
+        assert json.loads(said.splitlines()[-1])["bytes_behind"] == 0
+        told, offsets = client.dump([*QUEUES, *LMQ]), client.offsets("readers", QUEUES)
+        client.close()
+        server.stop_broker()
+
+        made = json.loads(ledger_reaper("rocketmq", "backfill", "--yes", "--json", "--store", str(server.store)))
+        *_, checked = map(
+            json.loads, ledger_reaper("rocketmq", "check", "--json", "--store", str(server.store)).splitlines()
+        )
+        server.start_broker(StoreMode.ROCKSDB)
+
+        assert made["resumed"], made
+        assert checked["ok"], checked
+        assert client.dump([*QUEUES, *LMQ]) == told
+        assert client.offsets("readers", QUEUES) == offsets
+        assert Counter(each.name for queue in QUEUES for each in told[queue].messages) == Counter(names)
+        print(f"backfill behind follow: {made['seconds']:.1f} s for {made['units']} units")  # noqa: T201

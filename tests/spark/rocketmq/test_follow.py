@@ -1,0 +1,49 @@
+"""`follow` with a real Spark: the notes are a stream, and the rows come from its workers."""
+
+import threading
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+
+from streaming.rocketmq.backfill import Backfill
+from streaming.rocketmq.follow.run import Follow, Lag
+from tests.rocketmq_store import Store, small_store
+from tests.unit.rocketmq.converted import CLOCK, nothing, place
+from tests.unit.rocketmq.follow.followed_store import grown, written
+from tests.unit.rocketmq.test_backfill import database_of, expected_of
+
+pytestmark = pytest.mark.spark
+
+
+def test_a_store_is_followed_while_it_grows_and_then_finished(spark: SparkSession, tmp_path: Path) -> None:
+    store, begun = written(small_store(tmp_path)), list[Lag]()
+
+    def tell(lag: Lag) -> None:
+        if not begun:
+            grown_in_place(store)
+        if lag.units >= 29:
+            follow.is_stopping.set()
+        begun.append(lag)
+
+    follow = Follow(place(tmp_path), CLOCK, nothing, 7, tell=tell)
+    too_late = threading.Timer(60, follow.is_stopping.set)
+    too_late.start()
+    assert follow.run(spark, until_caught_up=False).units == 29
+    too_late.cancel()
+    written(store)  # the broker has its units in the file queues by the time at which it ends
+    assert Follow(place(tmp_path), CLOCK, nothing, 7).run(spark, until_caught_up=True).bytes_behind == 0
+    assert Backfill(place(tmp_path), CLOCK, nothing).run(spark.sparkContext).resumed
+    assert database_of(tmp_path) == expected_of(store)
+
+
+def grown_in_place(store: Store) -> None:
+    """Have files grow as a broker does: those that are there keep their places."""
+    before = {path: path.read_bytes() for path in (store.root / "commitlog").iterdir()}
+    grown(store, 30)
+    size, whole = store.log_file_bytes, bytes(store.log) + bytes(-len(store.log) % store.log_file_bytes)
+    for number in range(len(whole) // size):
+        path = store.root / "commitlog" / f"{number * size:020d}"
+        data = whole[number * size : (number + 1) * size]
+        if before.get(path) != data:
+            path.write_bytes(data)
