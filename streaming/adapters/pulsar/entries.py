@@ -10,12 +10,14 @@
 3. No answer while the partition's broker answers nothing else either is an outage, and no reason to give an entry up.
 """
 
+import time
 from collections import deque
 from collections.abc import Generator, Iterator, Sequence
 from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from http import HTTPStatus
-from typing import Protocol
+from threading import Lock
+from typing import Protocol, TypeGuard
 
 from streaming.adapters.pulsar.frames import FrameReader, Silence, opened
 from streaming.adapters.pulsar.http import Body
@@ -32,6 +34,7 @@ _ASK_SECONDS = 3.0
 _ASK_AGAIN_SECONDS = 1.0  # where it has told nothing of several others
 _TRIES = 2
 _MOST_UNANSWERED = 5
+_SECOND_LOOKS_SECONDS = 30.0  # for all entries of one reading together
 _AT_ONCE = 4
 # As many entries that are not wanted are read along, rather than to begin anew behind them.
 _READ_ALONG = 1000
@@ -162,6 +165,8 @@ class _Shown:
     admin: EntryAdmin
     partition: str
     _unanswered: int = field(default=0, init=False)
+    _left_s: float = field(default_factory=lambda: _SECOND_LOOKS_SECONDS, init=False)
+    _one_by_one: Lock = field(default_factory=Lock, init=False)
 
     def ask(self, sent: Sent) -> Body | NotShown:
         """Ask for an entry that the reader did not get. Raises UnavailableError."""
@@ -169,18 +174,37 @@ class _Shown:
         if sent.is_passed_over and unanswered >= _MOST_UNANSWERED:
             return NotShown(f"the broker passes it over, and told nothing of {unanswered} others before it")
         patience_s = _ASK_SECONDS if unanswered < _MOST_UNANSWERED else _ASK_AGAIN_SECONDS
-        for _ in range(1 if sent.is_passed_over or unanswered else _TRIES):
-            answer = self.admin.entry(self.partition, sent.position, MAX_UNCOMPRESSED_BYTES, patience_s)
-            if answer is not None and answer.status == HTTPStatus.OK:
-                if answer.is_whole:
-                    return answer
-                self._unanswered += 1
-                return NotShown(f"it is larger than {MAX_UNCOMPRESSED_BYTES} bytes once decompressed")
+        answer = self._entry(sent, patience_s)
+        if not sent.is_passed_over and not _is_shown(answer):
+            answer = self._second_look(sent)
+        if _is_shown(answer):
+            if answer.is_whole:
+                return answer
+            self._unanswered += 1
+            return NotShown(f"it is larger than {MAX_UNCOMPRESSED_BYTES} bytes once decompressed")
         # Else the partition's broker answers nothing, and the entry is not to blame; another broker may be healthy.
         self.admin.internal_stats(self.partition)
         self._unanswered += 1
         said = "gave no answer that can be read" if answer is None else f"answered {answer.status}"
         return NotShown(f"the broker sends it to nobody, and {said} when asked for it by its position")
+
+    def _entry(self, sent: Sent, patience_s: float) -> Body | None:
+        return self.admin.entry(self.partition, sent.position, MAX_UNCOMPRESSED_BYTES, patience_s)
+
+    def _second_look(self, sent: Sent) -> Body | None:
+        """Ask for one entry after the other with full patience, until the time for that is used up."""
+        with self._one_by_one:
+            if self._left_s <= 0:
+                return None
+            began_s = time.monotonic()
+            try:
+                return self._entry(sent, _ASK_SECONDS)
+            finally:
+                self._left_s -= time.monotonic() - began_s
+
+
+def _is_shown(answer: Body | None) -> TypeGuard[Body]:
+    return answer is not None and answer.status == HTTPStatus.OK
 
 
 def tells_last(settings: PulsarSettings, partition: str) -> bool:

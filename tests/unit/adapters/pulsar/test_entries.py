@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from streaming.adapters.pulsar import entries
 from streaming.adapters.pulsar.entries import Sent, another_way, read_spans
 from streaming.adapters.pulsar.http import Body
 from streaming.config.sections import PulsarSettings
@@ -198,7 +199,38 @@ def test_an_entry_that_nobody_was_meant_to_get_is_asked_for_once_and_one_that_ma
         _another_way(partition, shown, [Span(8, 2, 2)])
         assert shown.asked == [(8, 0), LAST, LAST]
         _another_way(partition, shown, [Span(8, 0, 2)])
-        assert shown.asked[3:] == [(8, 0), LAST], "once, where another one was not shown before"
+        assert shown.asked[3:] == [(8, 0), LAST, LAST], "whatever others were not shown before"
+
+
+def test_a_request_behind_an_open_transaction_is_not_lost_because_the_broker_is_slow_once() -> None:
+    stored: dict[Position, bytes | None] = dict.fromkeys(((8, number) for number in range(12)), None)
+
+    @dataclass
+    class SlowAtFirst(Shown):
+        def entry(self, partition: str, position: Position, most_bytes: int, patience_seconds: float) -> Body | None:
+            is_first = position not in self.asked
+            answer = super().entry(partition, position, most_bytes, patience_seconds)
+            return None if is_first and position == (8, 11) else answer
+
+    with serving(Partition({**STORED, **stored}, (7, 2))) as partition:
+        shown = SlowAtFirst({(8, 11): _body(b"request", txn_uncommitted="true")})
+        assert _another_way(partition, shown, [Span(8, 0, 11)])[-1] == ((8, 11), b"request", None)
+
+
+def test_second_looks_at_many_entries_that_are_never_shown_end_after_a_while(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(entries, "_SECOND_LOOKS_SECONDS", 0.05)
+    stored: dict[Position, bytes | None] = dict.fromkeys(((8, number) for number in range(40)), None)
+
+    @dataclass
+    class Slow(Shown):
+        def entry(self, partition: str, position: Position, most_bytes: int, patience_seconds: float) -> Body | None:
+            Event().wait(0.02)
+            return super().entry(partition, position, most_bytes, patience_seconds)
+
+    with serving(Partition({**STORED, **stored}, (7, 2))) as partition:
+        shown = Slow()
+        assert len(_another_way(partition, shown, [Span(8, 0, 39)])) == 40
+    assert 40 < len(shown.asked) <= 44
 
 
 def test_a_sender_of_many_unreadable_entries_does_not_hold_the_others_up() -> None:
