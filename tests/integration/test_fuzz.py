@@ -292,7 +292,7 @@ def _answered(arena: Arena) -> Counter[Place]:
 
 
 def _not_shown(arena: Arena) -> set[tuple[str, int, int]]:
-    """Entries of which the broker told nothing when they were read, and whose one receipt stands for all their messages.
+    """Entries of which the broker told nothing when they were read; their one receipt stands for all their messages.
 
     The broker may send them later: once the transaction that they lay behind has ended.
     """
