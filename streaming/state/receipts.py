@@ -160,6 +160,9 @@ class Receipts:
     def without_done(self, messages: "DataFrame", oldest: int | None = None) -> "DataFrame":
         """Leave out messages that have a receipt: after a crash, part of a batch may be worked off already.
 
+        A receipt of a whole entry (its index is -1) is one for each message in it: what the broker told nothing of at
+        first, it may send later.
+
         oldest: a ledger before which there is no message, if one is known.
         """
         from pyspark.sql import functions as F
@@ -173,7 +176,12 @@ class Receipts:
         if not any(True for _ in rows(self._state_dir, newer, columns=[c.POSITION_LEDGER])):
             return messages
         done = self.read(newer).where(F.col(c.POSITION_LEDGER) >= oldest).select(*c.POSITION).distinct()
-        return messages.join(done, list(c.POSITION), "left_anti")
+        entry = (c.SOURCE, c.POSITION_LEDGER, c.POSITION_ENTRY)
+        index = F.col(f"done.{c.POSITION_BATCH}")
+        is_done = F.col(f"message.{c.POSITION_BATCH}").eqNullSafe(index) | (index == -1)
+        for name in entry:
+            is_done &= F.col(f"message.{name}") == F.col(f"done.{name}")
+        return messages.alias("message").join(done.alias("done"), is_done, "left_anti")
 
     def _existing(self) -> Table:
         table = self._opened()

@@ -3,8 +3,9 @@
 import shutil
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.pandas.types import from_arrow_schema
 
 from streaming import schemas
@@ -74,3 +75,20 @@ def test_the_state_directory_may_have_any_name(spark: SparkSession, tmp_path: Pa
     receipts.sync()
     assert receipts.read().count() == receipts.of_chunk(1).count() == 1
     assert Receipts(spark, state).newest_chunk == 1
+
+
+def test_messages_of_an_entry_that_has_a_receipt_as_a_whole_are_done(spark: SparkSession, tmp_path: Path) -> None:
+    def at(schema: pa.Schema, chunk: int, *places: tuple[int, int]) -> DataFrame:
+        rows = [
+            dict.fromkeys(schema.names)
+            | {c.SOURCE: "requests", c.POSITION_LEDGER: 7, c.POSITION_ENTRY: entry, c.POSITION_BATCH: index}
+            | ({c.CHUNK: chunk} if c.CHUNK in schema.names else {})
+            for entry, index in places
+        ]
+        return spark.createDataFrame([tuple(row.values()) for row in rows], from_arrow_schema(schema))
+
+    receipts = Receipts(spark, str(tmp_path))
+    receipts.append(at(schemas.RECEIPT, 1, (1, -1), (2, 0), (3, -1)), 1)
+    left = receipts.without_done(at(schemas.MESSAGE, 1, (1, 0), (1, 1), (2, 0), (2, 1), (3, -1), (4, -1), (4, 0)))
+    assert left.columns == schemas.MESSAGE.names
+    assert sorted((row[c.POSITION_ENTRY], row[c.POSITION_BATCH]) for row in left.collect()) == [(2, 1), (4, -1), (4, 0)]
