@@ -99,13 +99,13 @@ def test_what_vanishes_from_a_cursor_is_asked_for() -> None:
     assert gone(path, cursor(5), cursor(6)) == [cursor_request(5)]
     assert gone(path, cursor(5), cursor(-1)) == [cursor_request(5)]
     assert gone(path, cursor(5), None) == [cursor_request(5)]
-    assert gone(path, cursor(5, **bucket), cursor(5)) == [bucket_request(8)]  # type: ignore[arg-type]
+    assert gone(path, cursor(5, **bucket), cursor(5)) == [bucket_request(8)]
 
 
 def test_the_compacted_ledger_is_known_by_the_cursor_of_compaction_alone() -> None:
     named: dict[str, dict[str, int]] = {"properties": {"CompactedTopicLedger": 8}}
-    assert gone(cursor_path(TOPIC, "__compaction"), cursor(5, **named), cursor(5)) == [compacted_request(8)]  # type: ignore[arg-type]
-    assert gone(cursor_path(TOPIC, CURSOR), cursor(5, **named), cursor(5)) == []  # type: ignore[arg-type]
+    assert gone(cursor_path(TOPIC, "__compaction"), cursor(5, **named), cursor(5)) == [compacted_request(8)]
+    assert gone(cursor_path(TOPIC, CURSOR), cursor(5, **named), cursor(5)) == []
 
 
 def test_a_schema_that_went_leaves_all_its_versions() -> None:
