@@ -40,11 +40,13 @@ def request(  # noqa: PLR0913, PLR0917  one parameter an option
     Invalid lines are not published: the command lists them and ends with exit code 2. The valid lines are published.
     With --wait, the exit code is 3 if a request has no final receipt in time, and 4 if one became a dead letter.
     """
-    load_datasets()
-    from streaming.clients import command_clients
-    from streaming.phase_one.client import surroundings_of
-    from streaming.phase_one.lines import publish_and_wait
-    from streaming.topics.requests import publish_lines
+    if wait:
+        load_datasets()
+        from streaming.phase_one.client import surroundings_of
+        from streaming.phase_one.lines import publish_and_wait
+    else:
+        from streaming.clients import command_clients
+        from streaming.topics.requests import publish_lines
 
     settings = settings_of(config)
     if file != "-" and not Path(file).is_file():

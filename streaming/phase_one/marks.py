@@ -9,7 +9,7 @@
 """
 
 import secrets
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator
 from concurrent.futures import Future
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
@@ -24,9 +24,9 @@ from streaming.phase_one.receipts import Look, await_receipts, finished_uploads
 from streaming.ports import SweepStore, TopicProperties, Unreadable, Znode
 from udfs.formats.errors import FormatError
 from udfs.formats.managed_ledger import ListedLedgers, ManagedLedgerInfo, in_use_ids, parse_managed_ledger
-from udfs.paths import MAX_LEDGER_ID, Layout, ledger_path, managed_ledger_name, managed_ledger_path
-from udfs.phase_one.marks import MarkedTopic, Marks, Upload, properties_of, read_marks
-from udfs.phase_one.requests import request_for
+from udfs.paths import Layout, ledger_path, managed_ledger_name, managed_ledger_path
+from udfs.phase_one.marks import MarkedTopic, Marks, Upload, checked_id, properties_of, read_marks
+from udfs.phase_one.requests import request_for, uploads_in
 from udfs.records import LedgerComponent, OffloadContext, PendingDelete
 
 
@@ -99,7 +99,7 @@ class DeletableLedgers:
         found = self._required(topic)
         uploads = _uploads(found, set(offloaded_ledger_ids))
         known = found.marked.all
-        new = Marks(frozenset(_checked(ledger_ids)), uploads).without(known.ledgers, known.uploads)
+        new = Marks(frozenset(map(checked_id, ledger_ids)), uploads).without(known.ledgers, known.uploads)
         self._write(found.name, new)
 
     def get_all_deletable_ledgers(self, topic: str) -> set[int]:
@@ -227,26 +227,12 @@ def _parsed(name: str, node: Znode) -> _Topic:
 
 def _uploads(topic: _Topic, ledger_ids: set[int]) -> dict[Upload, OffloadContext]:
     """Return the uploads of ledgers as the topic's list has them. Raises RefusedError for one that it does not know."""
-    found: dict[Upload, OffloadContext] = {}
-    for ledger in topic.info.ledgers:
-        offload = ledger.offload
-        if ledger.ledger_id in ledger_ids and offload is not None and offload.uuid is not None:
-            found[ledger.ledger_id, offload.uuid] = OffloadContext(
-                offload.uuid, driver_name=offload.driver_name, driver_properties=offload.driver_properties
-            )
+    found = {each: at for each, at in uploads_in(topic.info).items() if each[0] in ledger_ids}
     if unknown := ledger_ids - {ledger_id for ledger_id, _uuid in found}:
         raise RefusedError(
             f"the list of {topic.name} names no upload of ledger {min(unknown)}: which objects are meant can't be told"
         )
     return found
-
-
-def _checked(ledger_ids: Iterable[int]) -> Sequence[int]:
-    ids = list(ledger_ids)
-    for each in ids:
-        if type(each) is not int or not 0 <= each <= MAX_LEDGER_ID:
-            raise ValueError(f"{each!r} is no ledger id: expected 0 to {MAX_LEDGER_ID}")
-    return ids
 
 
 def _pairs(marks: Marks) -> list[tuple[Upload, OffloadContext]]:

@@ -14,12 +14,11 @@ from typing import NamedTuple
 
 from pyspark import SparkContext
 
-from streaming.adapters.rocksdb.database import exists, opened
+from streaming.adapters.rocksdb.database import exists
 from streaming.clock import Clock
 from streaming.errors import SafetyError
 from streaming.rocketmq.configuration import Configuration, write_databases
-from streaming.rocketmq.follow.base import DATABASE
-from streaming.rocketmq.follow.followed import Followed, rules_of
+from streaming.rocketmq.follow.followed import followed_of, rules_of
 from streaming.rocketmq.follow.ranges import RangeJob, ranges_up_to_the_end
 from streaming.rocketmq.follow.tail import OvertakenError
 from streaming.rocketmq.inventory import Inventory
@@ -45,7 +44,6 @@ from streaming.rocketmq.staging import (
 )
 from streaming.rocketmq.survey import survey_of
 from streaming.rocketmq.work import works_of
-from udfs.rocketmq import rows
 from udfs.rocketmq.refusals import refusals_of
 
 ROWS_PER_FILE = 300_000
@@ -153,20 +151,18 @@ class Backfill:
 
     def _finish_followed(self, spark: SparkContext, inventory: Inventory) -> bool:
         """Bring what `follow` has made to the end of the log; False if there is nothing of use."""
-        if not exists(self.place.followed / DATABASE):
+        if not exists(self.place.followed_queues):
             return False
         rules = rules_of(self.place)
         try:
             if self.restart:
                 raise OvertakenError("it was to be thrown away")
-            with opened(self.place.followed / DATABASE, (rows.OFFSET_FAMILY,), compressed=True) as database:
-                followed = Followed(database, rules)
+            with followed_of(self.place) as followed:
                 left = list(ranges_up_to_the_end(inventory.log, followed.resume(inventory.log)))
                 self.say(f"going on with what `follow` has made: {sum(each.end - each.start for each in left):,} bytes")
                 for first in range(0, len(left), _RANGES_AT_ONCE):
                     followed.add(RangeJob(rules).run(spark, left[first : first + _RANGES_AT_ONCE]))
                 followed.settle(inventory)
-                database.flush()
         except OvertakenError:
             # Allowed here: the folder is ours, and the operator wants a new one, or the log has none of its messages.
             shutil.rmtree(self.place.followed)
@@ -177,7 +173,7 @@ class Backfill:
         started = Started(inventory.fingerprint(), self.rows_per_file)
         begin(self.place, started, restart=True)
         write_databases(configuration, self._config_folder())
-        (self.place.followed / DATABASE).replace(self.place.staging / QUEUES)
+        self.place.followed_queues.replace(self.place.staging / QUEUES)
         kept = new_kept(self.place, self.clock.now_ms())
         sealed = seal(self.place, started, kept, (len(inventory.queues), inventory.units, inventory.log.end))
         # Allowed here: the folder is ours, and what counts has left it.

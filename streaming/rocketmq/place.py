@@ -41,6 +41,11 @@ class Place:
         return self.own / "follow"
 
     @property
+    def followed_queues(self) -> Path:
+        """The consume queues' database that `follow` makes."""
+        return self.followed / "consumequeue"
+
+    @property
     def delays_ms(self) -> tuple[int, ...]:
         """Delays of the levels 1, 2, …"""
         return delays_of(self.conf.delay_levels or DEFAULT_DELAYS)

@@ -44,7 +44,7 @@ def survey_of(place: Place, *, is_running: bool) -> Survey:
     configuration = None if two else _tried(lambda: read_json(place), bad)
     topics = tuple(sorted({queue.range.topic for queue in inventory.queues})) if inventory else ()
     with_rows = _tried(lambda: tuple(_databases_with_rows(place)), bad) or ()
-    is_followed = exists(place.followed / "consumequeue")  # then the rows lie on the disk already
+    is_followed = exists(place.followed_queues)  # then the rows lie on the disk already
     units = inventory.units if inventory and not is_followed else 0
     facts = StoreFacts(
         is_running=is_running,

@@ -133,7 +133,7 @@ def _parse(value: str) -> Marks:
     if "ledgers" in fields:
         return Marks(frozenset(_ids(fields["ledgers"])))
     driver, properties = str(fields["driver"]), _texts(fields["properties"])
-    pairs = [(_id(ledger_id), str(uuid)) for ledger_id, uuid in fields["uploads"]]
+    pairs = [(checked_id(ledger_id), str(uuid)) for ledger_id, uuid in fields["uploads"]]
     return Marks(
         uploads={
             (ledger_id, uuid): OffloadContext(uuid, driver_name=driver, driver_properties=properties)
@@ -153,14 +153,15 @@ def _ids(text: str) -> Iterator[int]:
     count = 0
     for part in text.split(","):
         first, _, last = part.partition("-")
-        begin, end = _id(int(first)), _id(int(last or first))
+        begin, end = checked_id(int(first)), checked_id(int(last or first))
         count += end - begin + 1
         if end < begin or count > _MOST_IDS:
             raise ValueError(f"{part[:40]!a} is no range of ledger ids")
         yield from range(begin, end + 1)
 
 
-def _id(number: Any) -> int:
+def checked_id(number: Any) -> int:
+    """Return what is a ledger id. Raises ValueError for all else."""
     if type(number) is not int or not 0 <= number <= MAX_LEDGER_ID:
-        raise ValueError("not a ledger id")
+        raise ValueError(f"{number!r} is no ledger id: expected 0 to {MAX_LEDGER_ID}")
     return number

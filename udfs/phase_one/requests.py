@@ -1,8 +1,20 @@
 """Arguments of PIP-186's LedgerDeletionService, made into a request that the sweep will understand."""
 
+from udfs.formats.managed_ledger import ManagedLedgerInfo
 from udfs.paths import managed_ledger_name, schema_id_of
 from udfs.records import LedgerComponent, LedgerType, OffloadContext, PendingDelete, Rejection
 from udfs.wire import decode, encode
+
+
+def uploads_in(info: ManagedLedgerInfo) -> dict[tuple[int, str], OffloadContext]:
+    """Return every upload that a topic's list names: (ledger id, UUID) -> what a request for it says of its place."""
+    return {
+        (ledger.ledger_id, offload.uuid): OffloadContext(
+            offload.uuid, driver_name=offload.driver_name, driver_properties=offload.driver_properties
+        )
+        for ledger in info.ledgers
+        if (offload := ledger.offload) is not None and offload.uuid is not None
+    }
 
 
 def request_for(

@@ -13,7 +13,8 @@ from enum import StrEnum
 from udfs.formats.managed_ledger import in_use_ids, parse_cursor, parse_managed_ledger
 from udfs.formats.schema_locator import ledger_ids
 from udfs.paths import MANAGED_LEDGERS_ROOT, SCHEMAS_ROOT, checked_schema_id, managed_ledger_name
-from udfs.records import LedgerComponent, LedgerType, OffloadContext, PendingDelete
+from udfs.phase_one.requests import uploads_in
+from udfs.records import LedgerComponent, LedgerType, PendingDelete
 from udfs.references import COMPACTED_LEDGER_PROPERTY, COMPACTION_CURSOR, DELAYED_BUCKET_PREFIX
 
 _DOMAIN = "persistent"
@@ -85,13 +86,8 @@ def _topic(owner: str, data: bytes) -> Iterable[PendingDelete]:
     component = LedgerComponent.MANAGED_LEDGER
     for ledger_id in in_use_ids(data).ids:
         yield PendingDelete(owner, component, LedgerType.LEDGER, ledger_id)
-    for ledger in parse_managed_ledger(data).ledgers:
-        offload = ledger.offload
-        if offload is not None and offload.uuid is not None:
-            context = OffloadContext(
-                offload.uuid, driver_name=offload.driver_name, driver_properties=offload.driver_properties
-            )
-            yield PendingDelete(owner, component, LedgerType.OFFLOAD_LEDGER, ledger.ledger_id, offload_context=context)
+    for (ledger_id, _uuid), context in uploads_in(parse_managed_ledger(data)).items():
+        yield PendingDelete(owner, component, LedgerType.OFFLOAD_LEDGER, ledger_id, offload_context=context)
 
 
 def _cursor(owner: str, cursor: str, data: bytes) -> Iterable[PendingDelete]:

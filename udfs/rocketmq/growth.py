@@ -85,9 +85,7 @@ def step_of(known: End | None, stretch: Stretch) -> Step | None:
             f"{topic}, queue {stretch.queue_id}: the message at {int(stretch.units.phy[start])} has the queue offset "
             f"{first}, and {known.offset + 1} should follow the last one known, at {known.phy}"
         )
-    rest = Stretch(
-        stretch.topic, stretch.queue_id, first, stretch.units.between(start, rows), stretch.times[start:]
-    )  # fmt: skip
+    rest = stretch._replace(first=first, units=stretch.units.between(start, rows), times=stretch.times[start:])
     clears = known is not None and first <= known.offset
     return Step(clears, rest, End(stretch.first + rows - 1, int(stretch.units.phy[-1])))
 

@@ -23,7 +23,6 @@ from streaming.rocketmq.progress import Say, told
 from streaming.rocketmq.staging import fsync_folder
 from streaming.rocketmq.work import works_of
 
-DATABASE = "consumequeue"
 _STAGES = 3
 
 
@@ -39,7 +38,7 @@ class Base:
     def make(self, spark: SparkContext) -> None:
         """Make it, unless it is there. Raises UnavailableError where the broker deletes what is read: try again."""
         folder = self.place.followed
-        if exists(folder / DATABASE):
+        if exists(self.place.followed_queues):
             return
         # Allowed here: the folder is ours, and what is in it was never finished.
         shutil.rmtree(folder, ignore_errors=True)
@@ -55,15 +54,15 @@ class Base:
             join(aside, [parts / file_name(work.number) for work in works], inventory, last if last >= 0 else None)
         except FileNotFoundError as error:
             raise UnavailableError(f"the broker has deleted what was being read: start again ({error})") from error
-        os.replace(aside, folder / DATABASE)  # noqa: PTH105  it is all there, durably
+        os.replace(aside, self.place.followed_queues)  # noqa: PTH105  it is all there, durably
         fsync_folder(folder)
         shutil.rmtree(parts)
 
 
 def snapshot_of(place: Place) -> tuple[Inventory, int]:
     """Return all queues as of one message, and where that message begins; -1 where no queue has one."""
-    last = max((queue.last_phy for queue in inventory_of(place, commitlog_being_written(place.commitlog)).queues),
-               default=-1)  # fmt: skip
+    first = inventory_of(place, commitlog_being_written(place.commitlog))
+    last = max((queue.last_phy for queue in first.queues), default=-1)
     found = inventory_of(place, commitlog_being_written(place.commitlog))
     return replace(found, queues=tuple(_up_to(queue, last) for queue in found.queues)), last
 
@@ -77,6 +76,5 @@ def _up_to(queue: Queue, last: int) -> Queue:
     begin = queue.files.start
     end = begin + bisect.bisect_left(range(begin, queue.range.end), True, key=is_behind)
     last_phy = int(queue.files.read(end - 1, end).phy[0]) if end > begin else -1
-    return replace(
-        queue, range=queue.range._replace(first=min(queue.range.first, end), end=end), last_phy=last_phy
-    )  # fmt: skip
+    cut = queue.range._replace(first=min(queue.range.first, end), end=end)
+    return replace(queue, range=cut, last_phy=last_phy)

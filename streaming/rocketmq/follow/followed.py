@@ -6,10 +6,11 @@ of the last message that is indexed; a message that is indexed again changes not
 """
 
 import bisect
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from typing import NamedTuple
 
-from streaming.adapters.rocksdb.database import DEFAULT_FAMILY, Database
+from streaming.adapters.rocksdb.database import DEFAULT_FAMILY, Database, opened
 from streaming.errors import SafetyError
 from streaming.rocketmq.check import bounds_of
 from streaming.rocketmq.follow.tail import OvertakenError
@@ -116,6 +117,7 @@ class Followed:
             {rows.OFFSET_FAMILY: bounds},
             {DEFAULT_FAMILY: gone, rows.OFFSET_FAMILY: [(b"", b"\xff" * 300)]},
         )
+        self._database.flush()
 
     def _load(self) -> None:
         found = bounds_of(self._database)
@@ -181,6 +183,13 @@ class Followed:
             return row is None or row[0] >= cut
 
         return span.first + bisect.bisect_left(range(*span), True, key=is_behind)
+
+
+@contextmanager
+def followed_of(place: Place) -> Iterator[Followed]:
+    """Open the database of a store, which `Base` has made, until the block ends."""
+    with opened(place.followed_queues, (rows.OFFSET_FAMILY,), compressed=True) as database:
+        yield Followed(database, rules_of(place))
 
 
 def rules_of(place: Place) -> DispatchRules:

@@ -14,11 +14,10 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple
 
-from streaming.adapters.rocksdb.database import opened
 from streaming.clock import Clock
 from streaming.errors import SafetyError
-from streaming.rocketmq.follow.base import DATABASE, Base
-from streaming.rocketmq.follow.followed import Followed, rules_of
+from streaming.rocketmq.follow.base import Base
+from streaming.rocketmq.follow.followed import Followed, followed_of, rules_of
 from streaming.rocketmq.follow.ranges import RangeJob
 from streaming.rocketmq.follow.tail import LogRange, Look, OvertakenError, Tail, TruncatedError
 from streaming.rocketmq.locks import one_writer
@@ -26,7 +25,6 @@ from streaming.rocketmq.log_files import LogFile, commitlog_being_written
 from streaming.rocketmq.place import Place
 from streaming.rocketmq.progress import Say
 from streaming.rocketmq.spark import our_errors
-from udfs.rocketmq import rows
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -73,8 +71,7 @@ class Follow:
             while True:
                 Base(self.place, self.clock, self.say, self.rows_per_file).make(spark.sparkContext)
                 try:
-                    with opened(self.place.followed / DATABASE, (rows.OFFSET_FAMILY,), compressed=True) as database:
-                        followed = Followed(database, rules_of(self.place))
+                    with followed_of(self.place) as followed:
                         return _Stream(self, spark, followed).run(until_caught_up=until_caught_up)
                 except TruncatedError as error:
                     self.say(f"the broker has cut off the end of its log: {error}")

@@ -4,7 +4,7 @@ import shutil
 from pathlib import Path
 
 from streaming.adapters.rocksdb.database import Database, opened
-from streaming.rocketmq.follow.base import DATABASE, Base
+from streaming.rocketmq.follow.base import Base
 from streaming.rocketmq.follow.followed import Followed, rules_of
 from streaming.rocketmq.follow.ranges import RangeJob
 from streaming.rocketmq.follow.tail import OvertakenError, Tail, TruncatedError
@@ -25,7 +25,7 @@ def follow(root: Path, *, range_bytes: int = 700) -> int:
     """One run of `follow` to the end of what is whole; returns how many units were new."""
     where = place(root)
     Base(where, CLOCK, nothing, 7).make(context())
-    with opened(where.followed / DATABASE, (rows.OFFSET_FAMILY,), compressed=True) as database:
+    with opened(where.followed_queues, (rows.OFFSET_FAMILY,), compressed=True) as database:
         return follow_with(root, database, range_bytes)
 
 

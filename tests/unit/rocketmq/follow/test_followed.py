@@ -9,7 +9,6 @@ from hypothesis import strategies as st
 
 from streaming.adapters.rocksdb.database import Database, opened
 from streaming.errors import SafetyError
-from streaming.rocketmq.follow.base import DATABASE
 from streaming.rocketmq.follow.followed import Followed, rules_of
 from tests.rocketmq_store import Message, Store, small_store
 from tests.unit.rocketmq.converted import backfill, check, place
@@ -126,7 +125,7 @@ def test_a_run_that_is_killed_at_any_batch_lags_and_leaves_no_hole(
     store = written(small_store(tmp_path))
     follow(tmp_path)
     written(grown(store, 150))
-    with opened(place(tmp_path).followed / DATABASE, ("offset",), compressed=True) as database:
+    with opened(place(tmp_path).followed_queues, ("offset",), compressed=True) as database:
         dying: Any = Dying(database, batch, is_written=is_written)
         with pytest.raises(KilledError):
             follow_with(tmp_path, dying, 300)
