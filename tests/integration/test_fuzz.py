@@ -8,7 +8,6 @@ long, and LEDGER_REAPER_FUZZ_KINDS (with commas between) draws from some kinds o
 import json
 import os
 import random
-import re
 import statistics
 import subprocess
 import sys
@@ -23,7 +22,6 @@ from pathlib import Path
 
 import pytest
 
-from streaming.adapters.pulsar.entries import another_way
 from streaming.clients import admin_for
 from streaming.sandbox import ledgers, topics
 from streaming.sandbox.cluster import Cluster
@@ -32,15 +30,12 @@ from streaming.topics.setup import ensure_topics
 from tests.integration.conftest import Deploy, Deployment, deployment, kill, leak, payload, stop, wait_until
 from tests.integration.drawn_messages import REFUSED, Drawer
 from tests.integration.odd_messages import Senders, senders
+from tests.integration.stored_messages import StoredMessages
 from udfs import columns as c
-from udfs.entry_ranges import Range, Span, spans_of
-from udfs.formats.internal_stats import BEFORE_ALL
+from udfs.entry_ranges import Place
 from udfs.records import Outcome, Reason
-from udfs.retry import COPY_ID
-from udfs.undelivered import Found
 
 SECONDS, SEED, KINDS = (os.environ.get(f"LEDGER_REAPER_FUZZ_{name}", "") for name in ("SECONDS", "SEED", "KINDS"))
-EVERYTHING = (1 << 62, 1 << 62)
 ANSWERED_WITHIN_S = 150
 PAUSE_S = 8.0
 # what is in these messages is not to be acted on, whatever it says
@@ -53,9 +48,6 @@ NOT_ACTED_ON = {
     "marker_with_a_request_in_it",
     "open_and_no_coordinator_knows",
 }
-
-Place = tuple[str, int, int, int]
-"""A message: its partition, ledger, entry, and index in a producer's batch (-1: it was sent alone)."""
 
 
 @dataclass
@@ -72,6 +64,7 @@ class Arena:
     odd_topics: list[str]
     foreign: str
     in_use: set[int]
+    stored: StoredMessages
     kept: set[int] = field(default_factory=set)
     asked: dict[int, tuple[str, float]] = field(default_factory=dict)
     told: list[str] = field(default_factory=list)
@@ -141,7 +134,7 @@ def _arena(cluster: Cluster, service: Deployment) -> Arena:
             admin.create_partitioned_topic(topic, 2)
             admin.ensure_subscription(topic, named.subscription)
     odd = [named.requests[0], acmes, named.retry, named.dead_letter]
-    return Arena(cluster, service, owners, odd, owners[rivals], in_use)
+    return Arena(cluster, service, owners, odd, owners[rivals], in_use, StoredMessages(service.settings))
 
 
 def _fuzz(arena: Arena, here: Path, seconds: float, *, transactions: bool) -> None:
@@ -268,20 +261,9 @@ def _until_none(
         raise
 
 
-def _stored(arena: Arena, topic: str) -> dict[Place, Found]:
-    """Every message of a topic, read without Pulsar's client, which some of them would end."""
-    settings = arena.service.settings
-    with admin_for(settings) as admin:
-        return {
-            (partition, *position, found.batch_index): found
-            for partition in _partitions(arena, topic)
-            for position, found in another_way(
-                settings.pulsar,
-                admin,
-                partition,
-                list(spans_of(admin.internal_stats(partition).ledgers, Range(BEFORE_ALL, EVERYTHING))),
-            )
-        }
+def _stored(arena: Arena, *topics: str) -> dict[Place, str | None]:
+    """Every message of the topics; those that are copies with the name of the copy."""
+    return arena.stored.of([partition for topic in topics for partition in _partitions(arena, topic)])
 
 
 def _answered(arena: Arena) -> Counter[Place]:
@@ -305,20 +287,21 @@ def _not_shown(arena: Arena) -> set[tuple[str, int, int]]:
 
 
 def _unanswered(arena: Arena) -> list[Place]:
-    """Messages without a receipt, on the topics whose messages have one."""
+    """Messages without a receipt, on the topics whose messages have one; -1 also for an entry that nobody was told."""
     known, whole = _answered(arena), _not_shown(arena)
-    read = [*arena.owners, arena.service.settings.topics.retry]
-    stored = [place for topic in read for place in _stored(arena, topic)]
+    has_one = {place[:3] for place in known}
+    stored = _stored(arena, *_read_topics(arena))
+    arena.stored.ask_again(arena.stored.untold - has_one)
     lacking = [place for place in stored if place not in known and place[:3] not in whole]
-    return [place for place in lacking if _is_message(arena, place)]
+    return lacking + [(*entry, -1) for entry in arena.stored.untold - has_one if _is_read(arena, entry[0])]
 
 
-def _is_message(arena: Arena, place: Place) -> bool:
-    """Whether an entry holds a message when it is read by itself: of many, another_way asks for a few only."""
-    settings, (partition, ledger, entry, _batch) = arena.service.settings, place
-    with admin_for(settings) as admin:
-        found = another_way(settings.pulsar, admin, partition, [Span(ledger, entry, entry)])
-        return any(place == (partition, *position, each.batch_index) for position, each in found)
+def _read_topics(arena: Arena) -> list[str]:
+    return [*arena.owners, arena.service.settings.topics.retry]
+
+
+def _is_read(arena: Arena, partition: str) -> bool:
+    return partition.rpartition("-partition-")[0] in _read_topics(arena)
 
 
 def _look_at(arena: Arena) -> None:
@@ -326,12 +309,13 @@ def _look_at(arena: Arena) -> None:
     service = arena.service
     known = _answered(arena)
     whole = _not_shown(arena)
-    stored = {place for topic in (*arena.owners, service.settings.topics.retry) for place in _stored(arena, topic)}
     assert [place for place, count in known.items() if count > 1] == [], "several receipts for one message"
     assert [place for place in known if place[:3] in whole and place[3] >= 0] == [], "several receipts for one entry"
-    stored = {place for place in stored if place[:3] not in whole} | {(*entry, -1) for entry in whole}
-    assert sorted(place for place in stored - known.keys() if _is_message(arena, place)) == [], "no receipt"
-    assert sorted(known.keys() - stored) == [], "a receipt for what is no message"
+    assert sorted(_unanswered(arena)) == [], "no receipt"
+    # how many messages there are in an entry of which only the service was told, the receipts alone say
+    unsure = whole | arena.stored.untold
+    messages = {place for place in known if place[:3] not in unsure}
+    assert sorted(messages - _stored(arena, *_read_topics(arena)).keys()) == [], "a receipt for what is no message"
 
     rows = list(receipts.rows(service.settings.state.dir, columns=[c.OUTCOME]))
     outcomes = Counter(row[c.OUTCOME] for row in rows)
@@ -340,9 +324,7 @@ def _look_at(arena: Arena) -> None:
         (Outcome.DEAD_LETTER, service.settings.topics.dead_letter),
     ):
         # each partition counts its copies for itself
-        copies = Counter(
-            (place[0], _copy_id(found)) for place, found in _stored(arena, topic).items() if _copy_id(found)
-        )
+        copies = Counter((place[0], copy) for place, copy in _stored(arena, topic).items() if copy)
         assert copies.total() == len(copies) == outcomes[outcome], f"{outcome}: {copies.most_common(3)}"
 
     left = ledgers.every_ledger(arena.cluster).keys()
@@ -354,11 +336,6 @@ def _look_at(arena: Arena) -> None:
         assert "PROBLEM" not in said, said[-3000:]
     service.run("dlq", "list")  # in a process of its own: Pulsar's client reads the messages, which may end it
     _tell_waits(arena)
-
-
-def _copy_id(found: Found) -> str | None:
-    written = found.content.properties.get(COPY_ID, "")
-    return written if re.fullmatch(r"[0-9a-f-]{36}/\d+", written) else None
 
 
 def _tell_waits(arena: Arena) -> None:
