@@ -114,7 +114,10 @@ def _arena(cluster: Cluster, service: Deployment) -> Arena:
     known = json.loads(topics.admin(cluster, "GET", "clusters"))
     for tenant in (acme, rival):
         topics.admin(cluster, "PUT", f"tenants/{tenant}", {"allowedClusters": known, "adminRoles": []})
-        topics.admin(cluster, "PUT", f"namespaces/{tenant}/reaper")
+        namespace = f"namespaces/{tenant}/reaper"
+        topics.admin(cluster, "PUT", namespace)
+        # else the broker drops a ledger of ten entries once all are worked off, and nothing is left to compare with
+        topics.admin(cluster, "POST", f"{namespace}/retention", {"retentionTimeInMinutes": -1, "retentionSizeInMB": -1})
     pattern = f'requests_pattern = "persistent://({acme}|{rival})/reaper/d"'
     service.config.write_text(service.config.read_text().replace("[two_phase]", f"{pattern}\n[two_phase]"))
     named = service.settings.topics
