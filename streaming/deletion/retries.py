@@ -108,7 +108,7 @@ class Retries:
 class DueLoop:
     """Runs passes over the waiting retries. work_off() makes one pass, and prune() removes what is worked off.
 
-    A pass that fails is made again after a pause, and pauses grow. show(why, failures): is told so; why None: it goes
+    A pass that fails is made again after a pause, and pauses grow; one that fails once stop is set was cut short by it. show(why, failures): is told so; why None: it goes
     on. most_failures: with more of them in a row the loop ends; None: only where safety is concerned.
     """
 
@@ -135,6 +135,8 @@ class DueLoop:
         self.most_failures: int | None = None
         self.passes = 0
         self.failure: Exception | None = None
+        self.was_cut_short = False
+        """Whether a pass ended without an end since the service was told to stop: the next run makes it again."""
 
     def start(self) -> None:
         """Begin. The loop ends when stop is set, or where it must not go on; `failure` says why."""
@@ -169,6 +171,9 @@ class DueLoop:
                 self._woken.clear()
                 self._do_next(self._waiting.next_ms())
             except Exception as error:
+                self.was_cut_short = self._stop.is_set()
+                if self.was_cut_short and not isinstance(error, SafetyError | StopRequestedError):
+                    return
                 self._failures += 1
                 is_too_much = self.most_failures is not None and self._failures > self.most_failures
                 if isinstance(error, SafetyError | StopRequestedError) or is_too_much:

@@ -54,10 +54,14 @@ def is_unfinished(checkpoint: str) -> bool:
     return _number(checkpoint, "offsets") > _number(checkpoint, "commits")
 
 
-def what_is_left(settings: Settings, queries: Iterable[Query], *, was_idle: bool) -> str:
-    """Tell what will run again at the next start, for the log. was_idle: no request was waiting any more."""
+def what_is_left(settings: Settings, queries: Iterable[Query], *, was_idle: bool, cut_short: Iterable[str] = ()) -> str:
+    """Tell what will run again at the next start, for the log. was_idle: no request was waiting any more.
+
+    cut_short: names of what else was begun and has not ended.
+    """
     try:
         unfinished = [each.name for each in queries if is_unfinished(location_of(settings, each.name))]
+        unfinished += cut_short
     except UnavailableError as error:  # must not hide why the service stopped
         return f"whether all was finished could not be read: {error}"
     if not unfinished:

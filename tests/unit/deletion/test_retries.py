@@ -253,6 +253,19 @@ def test_a_pass_that_fails_is_tried_again_after_pauses_that_grow() -> None:
     assert loop.failure is None
 
 
+def test_a_pass_that_a_stop_has_cut_short_is_no_failure_and_is_named_as_unfinished() -> None:
+    def is_cancelled() -> None:
+        stop.set()
+        raise ValueError("Job 740 cancelled as part of cancellation of all jobs")
+
+    told: list[Exception | None] = []
+    loop, stop = _loop(Table(1), is_cancelled)
+    loop.show = lambda why, _failures: told.append(why)
+    loop.start()
+    assert loop.join(10)
+    assert (told, loop.failure, loop.was_cut_short) == ([], None, True)
+
+
 def test_passes_that_go_on_are_told_of_and_a_run_until_idle_gives_up() -> None:
     left = [ValueError("no disk")] * 2
     told: list[tuple[bool, int]] = []
