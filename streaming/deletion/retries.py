@@ -108,8 +108,9 @@ class Retries:
 class DueLoop:
     """Runs passes over the waiting retries. work_off() makes one pass, and prune() removes what is worked off.
 
-    A pass that fails is made again after a pause, and pauses grow; one that fails once stop is set was cut short by it. show(why, failures): is told so; why None: it goes
-    on. most_failures: with more of them in a row the loop ends; None: only where safety is concerned.
+    A pass that fails is made again after a pause, and pauses grow; one that fails once stop is set was cut short by it.
+    show(why, failures): is told of failures; why None: it goes on. most_failures: with more of them in a row the loop
+    ends; None: only where safety is concerned.
     """
 
     def __init__(
