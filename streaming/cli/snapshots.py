@@ -1,0 +1,53 @@
+"""`ledger-reaper snapshots`: snapshots of transaction buffers, looked at and kept readable."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from streaming.cli.options import Config, Json, settings_of
+
+app = typer.Typer(
+    no_args_is_help=True,
+    help="Snapshots of aborted transactions: find those that are lost, doubled or orphaned, and guard the others.",
+)
+Tenant = Annotated[str, typer.Option("--tenant", help="Only this tenant")]
+Namespace = Annotated[str, typer.Option("--namespace", help="Only this namespace (tenant/ns)")]
+
+
+@app.command()
+def audit(  # noqa: PLR0913  one parameter an option: that is what typer reads
+    config: Config,
+    *,
+    out: Annotated[
+        Path | None,
+        typer.Option("--out", help="Folder of report.html and findings", show_default="<state.dir>/snapshots"),
+    ] = None,
+    json_lines: Json = False,
+    verify_only: Annotated[
+        bool, typer.Option("--verify-only", help="The exit code is 4 if a finding is MISSING or DANGER")
+    ] = False,
+    tenant: Tenant = "",
+    namespace: Namespace = "",
+    recheck_seconds: Annotated[
+        int | None,
+        typer.Option(
+            "--recheck-seconds", min=0, help="Seconds between the two looks", show_default="safety.min_age_seconds"
+        ),
+    ] = None,
+) -> None:
+    """Find topics that will not load again, aborted messages that may be read, and snapshots of deleted topics.
+
+    Nothing is changed.
+    """
+    settings = settings_of(config)
+    from streaming.audit.options import AuditOptions, FindingFilters
+    from streaming.snapshots.command import SnapshotRequest
+    from streaming.snapshots.command import audit as run_audit
+
+    options = AuditOptions(
+        settings.safety.min_age_seconds if recheck_seconds is None else recheck_seconds,
+        verify_only=verify_only,
+        filters=FindingFilters(tenant=tenant, namespace=namespace),
+    )
+    run_audit(settings, SnapshotRequest(options, out, as_json=json_lines))
