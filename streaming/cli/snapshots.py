@@ -5,7 +5,9 @@ from typing import Annotated
 
 import typer
 
-from streaming.cli.options import Config, Json, settings_of
+from streaming.cli.options import Config, Json, Yes, confirm, settings_of
+from streaming.errors import UnavailableError
+from streaming.terminal import say, say_json
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -51,3 +53,31 @@ def audit(  # noqa: PLR0913  one parameter an option: that is what typer reads
         filters=FindingFilters(tenant=tenant, namespace=namespace),
     )
     run_audit(settings, SnapshotRequest(options, out, as_json=json_lines))
+
+
+@app.command()
+def guard(
+    config: Config,
+    *,
+    tenant: Tenant = "",
+    namespace: Namespace = "",
+    json_lines: Json = False,
+    yes: Yes = False,
+) -> None:
+    """Keep the segments that topics need to be loaded from being trimmed: make a guard, or move it forward.
+
+    The guard is the subscription ledger-reaper-guard on the segments topic of each namespace that has one. What lies
+    before the first segment that may be needed is left to the broker. Run it regularly, or let `run` do so
+    (snapshots.guard_every_seconds).
+    """
+    settings = settings_of(config)
+    from streaming.audit.options import FindingFilters
+    from streaming.snapshots.guard import guard_all
+
+    confirm("Make a guard, or move it, in each namespace with segments?", yes=yes)
+    failed = 0
+    for each in guard_all(settings, FindingFilters(tenant=tenant, namespace=namespace)):
+        say_json(each.as_json()) if json_lines else say(each.in_words())
+        failed += bool(each.error)
+    if failed:
+        raise UnavailableError(f"{failed} namespaces could not be guarded; their guards are where they were")

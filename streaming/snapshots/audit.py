@@ -18,27 +18,23 @@ from streaming.adapters.zookeeper.session import newest_zxid
 from streaming.audit import columns as a
 from streaming.audit.certificate import Completeness
 from streaming.audit.looks.twice import SECOND_LOOK_WAITS
-from streaming.audit.options import AuditOptions, FindingFilters
+from streaming.audit.options import AuditOptions
 from streaming.audit.place import FINDINGS, Place
 from streaming.audit.progress import Phases
 from streaming.audit.result import AuditResult
 from streaming.audit.run import WORK, audit_id_at, left_behind
 from streaming.audit.stages import PhaseTools, Stages
-from streaming.audit.walk.listing import Problem
-from streaming.audit.walk.owners import find_namespaces
 from streaming.clients import admin_settings, clients_for, zookeeper_settings
 from streaming.clock import Clock
 from streaming.config.settings import Settings
 from streaming.coordination.identity import instance_id_of, read_layout
 from streaming.errors import ReaperError
-from streaming.ports import MetadataStore
 from streaming.snapshots import columns as s
 from streaming.snapshots import join
 from streaming.snapshots.facts import NamespaceTask, SchemaTask, SegmentsTopicTask, TopicTask
 from streaming.snapshots.owners import OwnersTask
-from streaming.snapshots.read import IN_ORDER, ReadTask, system_topic
+from streaming.snapshots.read import ReadTask, namespaces_with_snapshots
 from udfs import columns as c
-from udfs.paths import MANAGED_LEDGERS_ROOT, managed_ledger_path
 from udfs.snapshots.audit import SnapshotClass
 
 _IDENTITY = (a.CLASS, c.REASON, a.NAMESPACE, c.TOPIC_NAME, s.KIND, s.KEY, s.LEDGER, s.ENTRY)
@@ -136,25 +132,6 @@ class SnapshotAudit:
             except ReaperError:
                 return 0, None
         return most_bytes, is_segmented
-
-
-def namespaces_with_snapshots(store: MetadataStore, filters: FindingFilters) -> tuple[list[str], list[Problem]]:
-    """Return the namespaces that have one of the topics, and what could not be listed. Raises UnavailableError."""
-    found = find_namespaces(store)
-    prefix, suffix = f"{MANAGED_LEDGERS_ROOT}/", "/persistent"
-    names = [path[len(prefix) : -len(suffix)] for path in found.paths if path.startswith(prefix)]
-    chosen = [name for name in names if _is_chosen(name, filters)]
-    paths = [managed_ledger_path(system_topic(name, kind)) for name in chosen for kind in IN_ORDER]
-    nodes = store.read_many(paths)
-    per = len(IN_ORDER)
-    present = [any(nodes[number * per : (number + 1) * per]) for number in range(len(chosen))]
-    return [name for name, is_present in zip(chosen, present, strict=True) if is_present], list(found.problems)
-
-
-def _is_chosen(namespace: str, filters: FindingFilters) -> bool:
-    if filters.namespace:
-        return namespace == filters.namespace
-    return not filters.tenant or namespace.split("/", maxsplit=1)[0] == filters.tenant
 
 
 def agreed(first: DataFrame, second: DataFrame) -> DataFrame:

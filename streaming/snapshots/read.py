@@ -4,8 +4,8 @@ Indexes are read before segments, and a broker writes a segment before the index
 was there when the segments were read, unless it has gone.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import closing
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,12 +16,18 @@ from streaming.adapters.pulsar.admin import PulsarAdmin
 from streaming.adapters.pulsar.compacted import read_compacted, read_stored
 from streaming.adapters.pulsar.snapshots import SnapshotAdmin
 from streaming.audit import columns as a
+from streaming.audit.options import FindingFilters
+from streaming.audit.walk.listing import Problem
+from streaming.audit.walk.owners import find_namespaces
 from streaming.clients import admin_for, admin_settings
+from streaming.config.sections import PulsarSettings
 from streaming.config.settings import Settings
 from streaming.errors import ReaperError
+from streaming.ports import MetadataStore
 from streaming.snapshots import columns as s
 from udfs import columns as c
-from udfs.formats.internal_stats import Position
+from udfs.formats.internal_stats import BEFORE_ALL, Position
+from udfs.paths import MANAGED_LEDGERS_ROOT, managed_ledger_path
 from udfs.snapshots.codec import Index, Segment, Snapshot
 from udfs.snapshots.schemas import SnapshotKind, is_brokers
 from udfs.snapshots.segments import places_of
@@ -32,76 +38,108 @@ IN_ORDER = (SnapshotKind.INDEX, SnapshotKind.SINGLE, SnapshotKind.SEGMENT)
 _ROWS = 500
 _BATCH_BYTES = 8 * 1024 * 1024  # of values: what one batch of rows takes is a few times that
 
-Reader = Callable[[str], Iterator[tuple[Position, Found]]]
-
 
 def system_topic(namespace: str, kind: SnapshotKind) -> str:
     """Return the full name of a namespace's topic of that kind."""
     return f"persistent://{namespace}/{kind}"
 
 
+def namespaces_with_snapshots(store: MetadataStore, filters: FindingFilters) -> tuple[list[str], list[Problem]]:
+    """Return the namespaces that have one of the topics, and what could not be listed. Raises UnavailableError."""
+    found = find_namespaces(store)
+    prefix, suffix = f"{MANAGED_LEDGERS_ROOT}/", "/persistent"
+    names = [path[len(prefix) : -len(suffix)] for path in found.paths if path.startswith(prefix)]
+    chosen = [name for name in names if _is_chosen(name, filters)]
+    paths = [managed_ledger_path(system_topic(name, kind)) for name in chosen for kind in IN_ORDER]
+    nodes = store.read_many(paths)
+    per = len(IN_ORDER)
+    present = [any(nodes[number * per : (number + 1) * per]) for number in range(len(chosen))]
+    return [name for name, is_present in zip(chosen, present, strict=True) if is_present], list(found.problems)
+
+
+def _is_chosen(namespace: str, filters: FindingFilters) -> bool:
+    if filters.namespace:
+        return namespace == filters.namespace
+    return not filters.tenant or namespace.split("/", maxsplit=1)[0] == filters.tenant
+
+
+class SnapshotTopics:
+    """The snapshot topics of namespaces, message by message. Every method raises UnavailableError, RefusedError."""
+
+    def __init__(self, settings: PulsarSettings, admin: PulsarAdmin, more: SnapshotAdmin) -> None:
+        self._settings = settings
+        self.admin = admin
+        self.more = more
+
+    def present(self, namespace: str) -> set[str]:
+        """All topics of a namespace."""
+        return set(self.admin.topics(namespace))
+
+    def compacted(self, namespace: str, kind: SnapshotKind) -> Iterator[Read]:
+        """Yield what a compacted reader gets: of a key, the last message counts."""
+        topic = system_topic(namespace, kind)
+        return self._reads(namespace, kind, read_compacted(self._settings, self.admin, topic))
+
+    def stored(self, namespace: str, kind: SnapshotKind, after: Position = BEFORE_ALL) -> Iterator[Read]:
+        """Yield what lies behind a position in the topic's own ledgers, where a broker that recovers reads it."""
+        topic = system_topic(namespace, kind)
+        return self._reads(namespace, kind, read_stored(self._settings, self.admin, topic, after))
+
+    def _reads(self, namespace: str, kind: SnapshotKind, messages: Iterator[tuple[Position, Found]]) -> Iterator[Read]:
+        versions = known_versions(kind, self.more.schemas(system_topic(namespace, kind)))
+        for position, found in messages:
+            yield read_message(kind, namespace, position, found, lambda version: versions.get(version, False))
+
+
+@contextmanager
+def snapshot_topics(settings: Settings) -> Iterator[SnapshotTopics]:
+    """The snapshot topics of the configured cluster; the block's end closes the connections."""
+    with admin_for(settings) as admin, closing(SnapshotAdmin(admin_settings(settings))) as more:
+        yield SnapshotTopics(settings.pulsar, admin, more)
+
+
 @dataclass(frozen=True, slots=True)
 class ReadTask:
-    """Spark's task: turns system topics (columns.PLACE: the topic and its kind) into messages (columns.MESSAGE).
+    """Spark's task: turns namespaces (columns.PLACE) into the messages of their snapshot topics (columns.MESSAGE).
 
-    A topic that can't be read to its end becomes a row with a path at its end.
+    A topic that can't be read to its end becomes a row with a path.
     """
 
     settings: Settings
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Read every namespace of every batch."""
-        pulsar = self.settings.pulsar
-        with admin_for(self.settings) as admin, closing(SnapshotAdmin(admin_settings(self.settings))) as more:
-            topics = Topics(
-                admin,
-                more,
-                lambda topic: read_compacted(pulsar, admin, topic),
-                lambda topic: read_stored(pulsar, admin, topic),
-            )
+        with snapshot_topics(self.settings) as topics:
             for batch in batches:
                 for namespace in batch.column(0).to_pylist():
-                    yield from topics.read(namespace)
+                    yield from read_namespace(topics, namespace)
 
 
-@dataclass(frozen=True, slots=True)
-class Topics:
-    """Reads one namespace after the other."""
-
-    admin: PulsarAdmin
-    more: SnapshotAdmin
-    compacted: Reader
-    stored: Reader
-
-    def read(self, namespace: str) -> Iterator[pa.RecordBatch]:
-        """Yield all messages of a namespace's snapshot topics."""
+def read_namespace(topics: SnapshotTopics, namespace: str) -> Iterator[pa.RecordBatch]:
+    """Yield all messages of a namespace's snapshot topics as columns.MESSAGE; never raises ReaperError."""
+    try:
+        present = topics.present(namespace)
+    except ReaperError as error:
+        yield _problem(namespace, f"/{namespace}", str(error))
+        return
+    for kind in IN_ORDER:
+        topic = system_topic(namespace, kind)
+        if topic not in present:
+            continue
         try:
-            present = set(self.admin.topics(namespace))
+            yield from _messages(topics, namespace, kind)
         except ReaperError as error:
-            yield _problem(namespace, f"/{namespace}", str(error))
-            return
-        for kind in IN_ORDER:
-            topic = system_topic(namespace, kind)
-            if topic not in present:
-                continue
-            try:
-                yield from self._topic(namespace, kind, topic)
-            except ReaperError as error:
-                yield _problem(namespace, topic, str(error))
+            yield _problem(namespace, topic, str(error))
 
-    def _topic(self, namespace: str, kind: SnapshotKind, topic: str) -> Iterator[pa.RecordBatch]:
-        versions = known_versions(kind, self.more.schemas(topic))
 
-        def of(position: Position, found: Found) -> Read:
-            return read_message(kind, namespace, position, found, lambda version: versions.get(version, False))
-
-        rows = _Rows(namespace)
-        for position, found in self.compacted(topic):
-            yield from rows.add(of(position, found), is_raw=False)
-        if kind is SnapshotKind.SEGMENT:
-            for position, found in self.stored(topic):
-                yield from rows.add(of(position, found), is_raw=True)
-        yield from rows.rest()
+def _messages(topics: SnapshotTopics, namespace: str, kind: SnapshotKind) -> Iterator[pa.RecordBatch]:
+    rows = _Rows(namespace)
+    for read in topics.compacted(namespace, kind):
+        yield from rows.add(read, is_raw=False)
+    if kind is SnapshotKind.SEGMENT:
+        for read in topics.stored(namespace, kind):
+            yield from rows.add(read, is_raw=True)
+    yield from rows.rest()
 
 
 def known_versions(kind: SnapshotKind, definitions: Mapping[int, str]) -> dict[bytes, bool]:

@@ -39,15 +39,17 @@ def read_compacted(settings: PulsarSettings, admin: EntryAdmin, topic: str) -> I
                 yield position, found
 
 
-def read_stored(settings: PulsarSettings, admin: EntryAdmin, topic: str) -> Iterator[tuple[Position, Found]]:
-    """Yield the messages that lie in a topic's own ledgers, at the places at which a broker reads them.
+def read_stored(
+    settings: PulsarSettings, admin: EntryAdmin, topic: str, after: Position = BEFORE_ALL
+) -> Iterator[tuple[Position, Found]]:
+    """Yield the messages that lie behind a position in a topic's own ledgers, at the places where a broker reads them.
 
     An entry that the broker sends to nobody comes as one that was not shown. Raises UnavailableError, RefusedError.
     """
     stats = admin.internal_stats(topic)
-    if stats.last[1] < 0:
+    if stats.last[1] < 0 or stats.last <= after:
         return
-    for sent in read_spans(settings, topic, list(spans_of(stats.ledgers, Range(BEFORE_ALL, stats.last)))):
+    for sent in read_spans(settings, topic, list(spans_of(stats.ledgers, Range(after, stats.last)))):
         if sent.data is None:
             yield sent.position, not_shown(NotShown("the broker sends it to nobody"))
             continue
