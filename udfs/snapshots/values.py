@@ -36,7 +36,8 @@ class Fault(StrEnum):
 class Read:
     """One message. topic: the owner that its key names; "" where the key is none. value None: a fault or a tombstone.
 
-    sequence: the number in a segment's key; -1 for other kinds. size_bytes: of the value, decompressed.
+    sequence: the number in a segment's key; -1 for other kinds. size_bytes: of the value, decompressed. data: its
+    bytes, of a part alone; other values are known by what is in them.
     """
 
     kind: SnapshotKind
@@ -50,6 +51,7 @@ class Read:
     fault: Fault | None = None
     detail: str = ""
     value: AnyValue | None = None
+    data: bytes = b""
 
 
 def read_message(
@@ -84,7 +86,7 @@ def _decoded(about: Read, data: bytes) -> Read:
     if value.topic != about.topic or (isinstance(value, Segment) and value.sequence != about.sequence):
         detail = f"the value says that it belongs to {value.topic!r}"[:_LONGEST_DETAIL]
         return replace(about, fault=Fault.OTHER_NAME, detail=detail)
-    return replace(about, value=value)
+    return replace(about, value=value, data=data if about.kind is SnapshotKind.PARTS else b"")
 
 
 _DECODERS: dict[SnapshotKind, Callable[[bytes], AnyValue]] = {

@@ -140,7 +140,7 @@ def test_ids_are_counted_once_and_dead_ones_not(spark: SparkSession) -> None:
     facts = {row[c.TOPIC_NAME]: topic_facts(row.asDict(recursive=True), 0, is_segmented=None) for row in rows}
     assert (facts[A].live_ids, facts[A].doubled_ids) == (3, 1)
     assert facts[SINGLE].live_ids == 2
-    assert [each.is_readable for each in facts[A].named] == [True, True, False]
+    assert {each.sequence: each.is_readable for each in facts[A].named} == {0: True, 1: True, 2: False}
 
 
 @pytest.mark.parametrize(("guard", "is_told"), [((69, 9), False), ((70, 0), True), (None, True)])
