@@ -8,6 +8,7 @@ from pathlib import Path
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
+from streaming.audit.command import Further
 from streaming.audit.options import AuditOptions
 from streaming.audit.place import FINDINGS, Place
 from streaming.audit.progress import Phases
@@ -103,6 +104,22 @@ def audited(
         remember(place, result, options.filters)
         with phases.phase("Adding up"):
             return result, report.groups_of(place.load(spark, FINDINGS))
+
+
+def further(settings: Settings, options: AuditOptions) -> Further:
+    """Return the audit of snapshots as a part of that of ledgers; its findings lie where `snapshots audit` has them."""
+
+    def section(spark: SparkSession, stop: threading.Event) -> str:
+        try:
+            result, groups = audited(spark, settings, options, place_of(settings, None), stop)
+        except ReaperError as error:
+            log.warning("snapshots were not looked at: %s", error)
+            return report.failed_section(str(error))
+        if groups:
+            log.warning("snapshots: %s; `ledger-reaper snapshots audit` shows them", report.in_short(result))
+        return report.html_section(groups, result)
+
+    return section
 
 
 def _print_json(found: DataFrame, result: AuditResult) -> None:

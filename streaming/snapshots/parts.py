@@ -1,8 +1,8 @@
 """Snapshots in parts (apache/pulsar#16042) on a real compacted topic: written message by message, and recovered.
 
 The topic is one of ours, beside Pulsar's three: `transaction_buffer_snapshot_parts` of the user topic's namespace. The
-rules of writing and recovering are in udfs/snapshots/parts.py. Without a threshold for compaction nothing would keep the
-topic's ledgers, so it gets one before its first message, and the cursor of compaction is waited for.
+rules of writing and recovering are in udfs/snapshots/parts.py. Without a threshold for compaction nothing would keep
+the topic's ledgers, so it gets one before its first message, and the cursor of compaction is waited for.
 """
 
 import time

@@ -24,6 +24,8 @@ from udfs.snapshots.audit import SnapshotClass, SnapshotReason
 
 SAMPLES = 200
 _SHOWN = 40
+_UNREAD = 20
+_TITLE = "Transaction-buffer snapshots"
 _ORDER = {str(each): number for number, each in enumerate(SnapshotClass)}
 _STYLES = {SnapshotClass.MISSING: "bold red", SnapshotClass.DANGER: "red", SnapshotClass.ORPHAN: "yellow"}
 _HEADS = ("class", "reason", "topic", "what is found", "messages", "bytes", "what to do")
@@ -89,7 +91,12 @@ def in_short(result: AuditResult) -> str:
     return ", ".join(f"{count} {each}" for each, count in counts if count) or "none"
 
 
-def html_section(groups: Sequence[Group]) -> str:
+def failed_section(why: str) -> str:
+    """Return the part of a page that says why there are no findings."""
+    return section(_TITLE, f"<p class='note'>They were not looked at: {escape(why)}</p>")
+
+
+def html_section(groups: Sequence[Group], result: AuditResult) -> str:
     """Return the findings as a part of a page."""
     rows = [
         (
@@ -105,7 +112,9 @@ def html_section(groups: Sequence[Group]) -> str:
     ]
     shown = table(_HEADS, rows, numbers={4, 5}, codes={0})
     note = f"<p class='dim'>The gravest {SAMPLES}; the findings folder holds all.</p>" if len(rows) == SAMPLES else ""
-    return section("Transaction-buffer snapshots", f"<p class='dim'>{escape(INTRODUCTION)}</p>{shown}{note}")
+    unread = [f"{path}: {detail}" for path, detail in result.certificate.unreadable[:_UNREAD]]
+    gaps = "".join(f"<p class='note'>Not read, so not judged: {escape(each)}</p>" for each in unread)
+    return section(_TITLE, f"<p class='dim'>{escape(INTRODUCTION)}</p>{gaps}{shown}{note}")
 
 
 def page(result: AuditResult, groups: Sequence[Group]) -> str:
@@ -121,7 +130,7 @@ def page(result: AuditResult, groups: Sequence[Group]) -> str:
         '<meta name="viewport" content="width=device-width, initial-scale=1">'
         f"<title>Snapshot audit {escape(result.audit_id)}</title><style>{STYLE}</style></head><body><main>"
         f"<header><h1>Snapshot audit {stamp}</h1><p class='dim'>{started} UTC · {escape(result.audit_id)}</p></header>"
-        f"{html_section(groups)}"
+        f"{html_section(groups, result)}"
         f"{section('Classes', table(('class', 'meaning', 'findings'), meanings, numbers={2}, codes={0}))}"
         f"{section('Completeness certificate', certificate(result.certificate))}</main></body></html>"
     )

@@ -63,7 +63,7 @@ class SnapshotAdmin:
         The broker moves to the next position that exists.
         """
         path = f"{topic_path(topic)}/subscription/{quote(subscription, safe='')}/resetcursor"
-        body = {"ledgerId": position[0], "entryId": position[1], "partitionIndex": -1, "isExcluded": False}
+        body = {"ledgerId": position[0], "entryId": position[1], "partitionIndex": -1}
         answer = self._http.ask("POST", path, body=body)
         if not answer.ok:
             raise RefusedError(f"Pulsar would not move {subscription} on {topic}: {answer.status} {answer.reason}")

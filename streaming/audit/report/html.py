@@ -37,11 +37,15 @@ _SAMPLE_HEADS = ("ledger", "what", "topic", "bytes", "reason", "detail")
 
 @dataclass(frozen=True, slots=True)
 class ReportContext:
-    """What the report shows beside one audit's findings. scope: the filters in words, "" for everything."""
+    """What the report shows beside one audit's findings. scope: the filters in words, "" for everything.
+
+    further: sections of other audits, as HTML.
+    """
 
     past: tuple[PastAudit, ...]
     space: Space
     scope: str = ""
+    further: str = ""
 
 
 def page(result: AuditResult, summary: Summary, context: ReportContext) -> str:
@@ -61,6 +65,7 @@ def page(result: AuditResult, summary: Summary, context: ReportContext) -> str:
             section("All findings", _classes(summary)),
             _samples("Missing: what topics refer to and does not exist", summary.missing),
             _samples("Unknown: the audit could not read what decides", summary.unknown),
+            context.further,
             section("Completeness certificate", certificate(result.certificate)),
         )
     )

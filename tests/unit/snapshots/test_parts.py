@@ -76,7 +76,8 @@ def test_a_write_that_was_cut_short_loses_nothing_and_is_written_again(crash_at:
     try:
         stored.topic.write(stored, OWNER, newer, (5, 100), CAPACITY)
     except UnavailableError:
-        stored.crash_at = -1
+        assert len(stored.messages) == 3 + crash_at
+    stored.crash_at = -1
     assert set(range(4, 9)) <= set(_ids(stored))
     stored.topic.write(stored, OWNER, newer, (5, 100), CAPACITY)
     assert _ids(stored) == list(range(4, 14))
