@@ -138,3 +138,159 @@ class _Crashing:
             raise _CrashError
         self._left -= 1
         return self._sender.send(key, value)
+
+
+def aborts_and_commits(
+    cluster: Cluster, topic: str, aborts: int, commits: int = 20
+) -> tuple[set[tuple[int, int]], int]:
+    """Make transactions; returns the aborted ids, and how many were committed."""
+    ends = "a" * aborts + "c" * commits
+    with Transactions(cluster.serving.pulsar) as transactions:
+        return aborted_ids(ends, transactions.run(topic, ends)), commits
+
+
+def sealed(service: Deployment, space: str, topic: str, count: int) -> None:
+    """Wait until the index of a topic names so many segments."""
+
+    def is_there() -> bool:
+        read = latest(service, space, SnapshotKind.INDEX).get(topic)
+        return read is not None and isinstance(read.value, Index) and read.value.entries.rows >= count
+
+    topics.wait_for(is_there, f"{count} segments of {topic}")
+
+
+def reads_committed(cluster: Cluster, topic: str, commits: int) -> bool:
+    """Whether a new consumer gets every committed message once, and nothing that was aborted."""
+    with Transactions(cluster.serving.pulsar) as transactions:
+        values = transactions.read(topic, f"reader-{random.randrange(10**9)}", 10)
+    return len(committed(values)) == commits == len(set(values)) == len(values)
+
+
+def test_segments_and_index_hold_the_ids_that_the_client_aborted(segmented: Cluster, service: Deployment) -> None:
+    space = namespace(segmented, "segmented")
+    topic = topic_in(segmented, space, "orders")
+    truth, _commits = aborts_and_commits(segmented, topic, 200)
+    sealed(service, space, topic, 4)
+    topics.wait_for(lambda: recovered(service, space, topic) == truth, "the tail of the last aborts")
+    assert told(findings(service, "--namespace", space), topic) == set()
+
+
+def test_a_topic_whose_segments_were_trimmed_is_found_while_it_still_works(
+    segmented: Cluster, service: Deployment
+) -> None:
+    space = namespace(segmented, "lost")
+    topic = topic_in(segmented, space, "orders")
+    _truth, commits = aborts_and_commits(segmented, topic, 500)
+    sealed(service, space, topic, 10)
+    before = findings(service, "--namespace", space)
+    assert told(before, system_topic(space, SnapshotKind.SEGMENT)) == {("DANGER", "NO_GUARD")}
+    assert "have none: public/lost" in service.call("check")
+
+    lose_segments(segmented, space)
+
+    assert reads_committed(segmented, topic, commits)  # it still works
+    found = findings(service, "--namespace", space)
+    assert ("MISSING", "SEGMENT_LOST") in told(found, topic)
+    assert found[-1]["complete"]
+    findings(service, "--namespace", space, "--verify-only", code=4)
+    topics.unload(segmented, topic)
+    assert not reads_committed(segmented, topic, commits)  # and now it does not
+    assert ("MISSING", "SEGMENT_LOST") in told(findings(service, "--namespace", space), topic)
+
+
+def test_a_guard_keeps_the_segments_and_moves_on_once_they_are_not_needed(
+    segmented: Cluster, service: Deployment
+) -> None:
+    space = namespace(segmented, "guarded")
+    topic = topic_in(segmented, space, "orders")
+    truth, commits = aborts_and_commits(segmented, topic, 500)
+    sealed(service, space, topic, 10)
+    said = service.call("snapshots", "guard", "--namespace", space)
+    assert f"{space}: guard made" in said
+    segments_topic = system_topic(space, SnapshotKind.SEGMENT)
+    before = ledgers(segmented, segments_topic)
+    topics.compact(segmented, segments_topic)
+    topics.trim(segmented, segments_topic)
+    topics.unload(segmented, segments_topic)
+    assert ledgers(segmented, segments_topic)[: len(before)] == before
+    topics.unload(segmented, topic)
+    assert reads_committed(segmented, topic, commits)
+    assert recovered(service, space, topic) >= truth
+    found = findings(service, "--namespace", space)
+    assert told(found, topic) | told(found, segments_topic) == set()
+    assert "moved" not in service.call("snapshots", "guard", "--namespace", space)
+
+    _consume_all(segmented, topic)
+    aborts_and_commits(segmented, topic, 0, 1)  # only a commit trims ids
+    topics.wait_for(lambda: len(recovered(service, space, topic)) < len(truth) // 4, "the trimming of dead ids")
+    assert "moved from" in service.call("snapshots", "guard", "--namespace", space)
+    topics.compact(segmented, segments_topic)
+    topics.trim(segmented, segments_topic)
+    topics.wait_for(lambda: ledgers(segmented, segments_topic)[0] > before[0], "what the guard let go")
+    topics.unload(segmented, topic)
+    assert reads_committed(segmented, topic, 0)
+
+
+def _consume_all(cluster: Cluster, topic: str) -> None:
+    """Let every subscription have read everything, so that the broker trims the topic."""
+    before = ledgers(cluster, topic)
+    for subscription in topics.internal_stats(cluster, topic)["cursors"]:
+        topics.admin(cluster, "POST", f"{topics.resource(topic)}/subscription/{subscription}/skip_all")
+    topics.trim(cluster, topic)
+    topics.wait_for(lambda: ledgers(cluster, topic)[0] >= before[-1], f"trimming of {topic}")
+
+
+def test_snapshots_of_deleted_topics_are_orphans(segmented: Cluster, service: Deployment) -> None:
+    space = namespace(segmented, "deleted")
+    gone, stays = topic_in(segmented, space, "gone"), topic_in(segmented, space, "stays")
+    for topic in (gone, stays):
+        aborts_and_commits(segmented, topic, 100)
+        sealed(service, space, topic, 2)
+    topics.unload(segmented, gone)
+    assert topics.delete_topic(segmented, gone)
+    found = findings(service, "--namespace", space)
+    assert told(found, gone) == {("ORPHAN", "OWNER_GONE")}
+    assert {line["kind"] for line in found if line.get("topic_name") == gone} == {
+        str(SnapshotKind.SEGMENT),
+        str(SnapshotKind.INDEX),
+    }
+    assert told(found, stays) == set()
+
+
+def test_ids_that_a_killed_broker_sealed_twice_are_found(segmented: Cluster, service: Deployment) -> None:
+    space = namespace(segmented, "doubled")
+    topic = topic_in(segmented, space, "orders")
+    with Transactions(segmented.serving.pulsar) as transactions:
+        transactions.run(topic, "o" + "a" * 100)  # one stays open, and all behind it is in memory alone
+    restart(segmented, kill=True)
+    aborts_and_commits(segmented, topic, 5, 5)
+    topics.wait_for(
+        lambda: ("DANGER", "DOUBLED_IDS") in told(findings(service, "--namespace", space), topic),
+        "doubled ids",
+        seconds=120,
+    )
+
+
+def test_what_others_publish_there_is_named_and_hides_nothing(segmented: Cluster, service: Deployment) -> None:
+    space = namespace(segmented, "hostile")
+    topic = topic_in(segmented, space, "orders")
+    aborts_and_commits(segmented, topic, 100)
+    sealed(service, space, topic, 2)
+    good = latest(service, space, SnapshotKind.SEGMENT)
+    pulsar = service.settings.pulsar
+    with KeyedSender(pulsar, system_topic(space, SnapshotKind.SEGMENT)) as sender:
+        for number, value in enumerate([b"", b"\x02", b"\xff" * 5_000_000, b"{}"]):
+            sender.send(f"multiple-{900 + number}-{topic}", value)
+        sender.send("no key of ours", b"x")
+        sender.send(f"multiple-1-persistent://{space}/../x", b"x")
+        sender.send(f"multiple-950-{topic}", None)
+    found = findings(service, "--namespace", space)
+    assert found[-1]["complete"]
+    foreign = [line["reason"] for line in found if line.get("class") == "FOREIGN"]
+    assert sorted(foreign) == ["ODD_KEY", "ODD_KEY", *["UNREADABLE"] * 4]
+    assert ("DANGER", "NULLS_VISIBLE") in told(found, system_topic(space, SnapshotKind.SEGMENT))
+    assert told(found, topic) == {("FOREIGN", "UNREADABLE")}
+    assert set(good) <= set(latest(service, space, SnapshotKind.SEGMENT))
+    said = service.call("snapshots", "guard", "--namespace", space)
+    assert "guard made" in said
+    assert GUARD in topics.internal_stats(segmented, system_topic(space, SnapshotKind.SEGMENT))["cursors"]
