@@ -113,7 +113,7 @@ COVERED = {
     "streaming.snapshots.join": "tests/spark/snapshots/test_join.py",
     "streaming.snapshots.preflight": "tests/unit/snapshots/test_facts.py",
     "streaming.snapshots.words": "tests/unit/snapshots/test_report.py",
-    "streaming.audit.report.parts": "tests/unit/snapshots/test_report.py",
+    "streaming.audit.report.parts": "tests/unit/audit/report/test_html.py",
     "streaming.state.spark_files": "tests/spark/test_state_on_s3.py",
     "streaming.state.outcomes": "tests/integration/test_service.py",
     "streaming.state.waiting": "tests/spark/test_waiting.py",

@@ -19,7 +19,7 @@ from udfs import columns as c
 from udfs.formats.internal_stats import Position
 from udfs.records import Presence
 from udfs.snapshots.aborts import aborts_of, ids_of
-from udfs.snapshots.audit import SnapshotClass, SnapshotReason
+from udfs.snapshots.audit import SnapshotClass
 from udfs.snapshots.codec import Index, Segment, Snapshot, entries_of
 from udfs.snapshots.schemas import SnapshotKind
 from udfs.snapshots.values import Fault, Read
@@ -111,10 +111,13 @@ def _found(spark: SparkSession, messages: DataFrame, owners: DataFrame, segments
     return of_topics.unionByName(join.namespaces(messages, segments).mapInArrow(NamespaceTask(), schema))
 
 
-def test_each_fault_is_found_where_it_is(spark: SparkSession) -> None:
+def test_each_fault_is_found_once_where_it_is(spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(join, "VALUES_AT_ONCE", 2)  # so that topics come in parts
     messages = _world().frame(spark)
     owners = _owners(spark, a=[5], gone=None, single=[5])
     found = _found(spark, messages, owners, _segments_topic(spark, None)).cache()
+    lines = [(row[c.REASON], row[s.KEY]) for row in found.collect()]
+    assert len(lines) == len(set(lines))
     told = {(row[a.CLASS], row[c.REASON], row[c.TOPIC_NAME], row[s.KEY]) for row in found.collect()}
     segments = f"persistent://{SPACE}/{SnapshotKind.SEGMENT}"
     assert told == {
@@ -129,6 +132,12 @@ def test_each_fault_is_found_where_it_is(spark: SparkSession) -> None:
     amounts = totals(found)
     assert amounts["ORPHAN"] == {"count": 2, "bytes": 700, "ids": 1}
     assert amounts["WASTE"] == {"count": 1, "bytes": 100, "ids": 1}
+    second = found.where(found[c.REASON] != "SEGMENT_LOST")
+    later = {(row[a.CLASS], row[c.REASON]) for row in agreed(second, found).collect()}
+    assert later == {(finding_class, reason) for finding_class, reason, *_rest in told} - {
+        ("MISSING", "SEGMENT_LOST")
+    } | {("TOO_YOUNG", "SEGMENT_LOST")}
+    assert agreed(found, found.limit(0)).collect() == []
     groups = groups_of(found)
     assert [each.finding_class for each in groups][:2] == [SnapshotClass.MISSING, SnapshotClass.DANGER]
     assert all(row["do"] for row in with_advice(found).collect())
@@ -142,43 +151,20 @@ def test_ids_are_counted_once_and_dead_ones_not(spark: SparkSession) -> None:
     assert {each.sequence: each.is_readable for each in facts[A].named} == {0: True, 1: True, 2: False}
 
 
-@pytest.mark.parametrize(("guard", "is_told"), [((69, 9), False), ((70, 0), True), (None, True)])
-def test_a_guard_counts_only_before_the_first_named_segment_that_is_there(
-    spark: SparkSession, guard: Position | None, is_told: bool
-) -> None:
-    found = _found(spark, _world().frame(spark), _owners(spark, a=[5]), _segments_topic(spark, guard))
-    assert (SnapshotReason.NO_GUARD in {row[c.REASON] for row in found.collect()}) is is_told
+def test_a_guard_counts_only_before_the_first_named_segment_that_is_there(spark: SparkSession) -> None:
+    messages = _world().frame(spark)
+    for guard, is_guarded in (((69, 9), True), ((70, 0), False), (None, False)):
+        (row,) = join.namespaces(messages, _segments_topic(spark, guard)).collect()
+        assert row[s.IS_GUARDED] is is_guarded
 
 
 def test_of_a_namespace_that_could_not_be_read_whole_nothing_is_told(spark: SparkSession) -> None:
     world = _world()
     world.rows.append(FULL | dict.fromkeys(s.MESSAGE.names) | {a.NAMESPACE: SPACE, a.PATH: "topic", c.DETAIL: "broke"})
     messages = world.frame(spark)
-    found = _found(spark, messages, _owners(spark, a=[5], gone=None), _segments_topic(spark, (1, 1)))
-    assert found.collect() == []
     assert join.owners_of(messages).collect() == []
     assert join.foreign(messages).collect() == []
 
 
-def test_values_are_judged_in_parts(spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(join, "VALUES_AT_ONCE", 2)
-    messages, owners = _world().frame(spark), _owners(spark, a=[5], gone=None, single=[5])
-    found = _found(spark, messages, owners, _segments_topic(spark, (1, 1))).collect()
-    assert sorted(row[c.REASON] for row in found) == sorted(
-        ["SEGMENT_LOST", "DOUBLED_IDS", "NOT_NAMED", "OWNER_GONE", "DEAD_IDS", "NULLS_VISIBLE"]
-    )
-
-
 def test_foreign_messages_are_told_without_an_owner(spark: SparkSession) -> None:
     assert [row[s.FAULT] for row in join.foreign(_world().frame(spark)).collect()] == [str(Fault.ODD_KEY)]
-
-
-def test_what_the_second_look_alone_sees_is_too_young(spark: SparkSession) -> None:
-    messages, owners = _world().frame(spark), _owners(spark, a=[5], gone=None, single=[5])
-    second = _found(spark, messages, owners, _segments_topic(spark, (1, 1))).cache()
-    first = second.where(second[c.REASON] != "SEGMENT_LOST").withColumn(c.DETAIL, second[c.REASON])
-    told = {(row[a.CLASS], row[c.REASON]) for row in agreed(first, second).collect()}
-    assert ("TOO_YOUNG", "SEGMENT_LOST") in told
-    assert ("ORPHAN", "OWNER_GONE") in told
-    assert len(told) == 6
-    assert agreed(first, second.limit(0)).collect() == []
