@@ -26,9 +26,10 @@ SAMPLES = 200
 _SHOWN = 40
 _UNREAD = 20
 _TITLE = "Transaction-buffer snapshots"
+_WHOLE = ("class", "reason", "messages", "bytes")
 _ORDER = {str(each): number for number, each in enumerate(SnapshotClass)}
 _STYLES = {SnapshotClass.MISSING: "bold red", SnapshotClass.DANGER: "red", SnapshotClass.ORPHAN: "yellow"}
-_HEADS = ("class", "reason", "topic", "what is found", "messages", "bytes", "what to do")
+_HEADS = ("class", "reason", "topic", "what is found", "messages", "bytes")
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,6 +81,8 @@ def show(console: Terminal, result: AuditResult, groups: Sequence[Group]) -> Non
     console.print(INTRODUCTION, style="dim", highlight=False)
     if groups:
         console.print(_table(groups))
+        for reason in dict.fromkeys(each.reason for each in groups):
+            console.print(Text.assemble((reason, "bold"), ": ", NEXT[reason]))
     read = ", ".join(f"{count:,} {name}" for name, count in result.certificate.listed.items())
     console.print(f"Read: {read}. Findings: {in_short(result)}.")
     show_certificate(console, result)
@@ -110,7 +113,7 @@ def html_section(groups: Sequence[Group], result: AuditResult) -> str:
         )
         for each in groups
     ]
-    shown = table(_HEADS, rows, numbers={4, 5}, codes={0})
+    shown = table((*_HEADS, "what to do"), rows, numbers={4, 5}, codes={0})
     note = f"<p class='dim'>The gravest {SAMPLES}; the findings folder holds all.</p>" if len(rows) == SAMPLES else ""
     unread = [f"{path}: {detail}" for path, detail in result.certificate.unreadable[:_UNREAD]]
     gaps = "".join(f"<p class='note'>Not read, so not judged: {escape(each)}</p>" for each in unread)
@@ -140,9 +143,10 @@ def _table(groups: Sequence[Group]) -> Table:
     more = f" (the gravest {_SHOWN}; the report has more)" if len(groups) > _SHOWN else ""
     shown = Table(title=f"Findings{more}", title_justify="left")
     for name in _HEADS:
-        shown.add_column(name, overflow="fold", justify="right" if name in ("messages", "bytes") else "left")
+        is_number = name in ("messages", "bytes")
+        shown.add_column(name, overflow="fold", justify="right" if is_number else "left", no_wrap=name in _WHOLE)
     for each in groups[:_SHOWN]:
         amounts = (f"{each.count:,}", size_text(each.size_bytes))
-        cells = (each.finding_class, each.reason, each.topic, each.detail, *amounts, NEXT[each.reason])
+        cells = (each.finding_class, each.reason, each.topic, each.detail, *amounts)
         shown.add_row(*map(cell, cells), style=_STYLES.get(each.finding_class, ""))
     return shown

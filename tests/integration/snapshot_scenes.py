@@ -6,14 +6,12 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from streaming.clients import admin_for
-from streaming.errors import ReaperError
 from streaming.sandbox import clients, topics
 from streaming.sandbox.cluster import Cluster, down, up
 from streaming.sandbox.home import Part
 from streaming.snapshots.read import system_topic
 from tests.integration.conftest import Deployment
-from tests.integration.transactions import Transactions, TxnId, admin
+from tests.integration.transactions import TxnId, admin
 from udfs.snapshots.schemas import SnapshotKind
 
 SINGLE = {
@@ -53,20 +51,11 @@ def namespace(cluster: Cluster, name: str) -> str:
     return f"public/{name}"
 
 
-def topic_in(cluster: Cluster, space: str, name: str, *, kept: bool = True) -> str:
-    """A topic; kept: nothing of it is trimmed, as there is a subscription that reads nothing."""
+def topic_in(cluster: Cluster, space: str, name: str) -> str:
+    """A topic of which nothing is trimmed, as it has a subscription that reads nothing."""
     topic = f"persistent://{space}/{name}"
-    admin(cluster, "PUT", f"v2/{topics.resource(topic)}") if not kept else clients.subscribe(
-        cluster.serving.pulsar, topic, [SUBSCRIPTION]
-    )
+    clients.subscribe(cluster.serving.pulsar, topic, [SUBSCRIPTION])
     return topic
-
-
-def buffer(cluster: Cluster, topic: str) -> dict[str, Any]:
-    """The broker's stats of a topic's transaction buffer."""
-    path = topic.replace("persistent://", "v3/transactions/transactionBufferStats/")
-    found: dict[str, Any] = admin(cluster, "GET", f"{path}?segmentStats=true&lowWaterMarks=true")
-    return found
 
 
 def ledgers(cluster: Cluster, topic: str) -> list[int]:
@@ -92,26 +81,9 @@ def findings(service: Deployment, *arguments: str, code: int = 0) -> list[dict[s
     return [json.loads(line) for line in text.splitlines() if line.startswith("{")]
 
 
-def reasons(found: list[dict[str, Any]], topic: str) -> set[tuple[str, str]]:
-    return {(line["class"], line["reason"]) for line in found if line.get("topicName", line.get("topic_name")) == topic}
-
-
-def loads(transactions: Transactions, topic: str, subscription: str) -> bool:
-    """Whether a consumer gets anything."""
-    return bool(transactions.read(topic, subscription, 10))
-
-
 def committed(values: list[str]) -> list[str]:
     return [value for value in values if value.startswith("c")]
 
 
 def aborted_ids(ends: str, ids: list[TxnId]) -> set[TxnId]:
     return {txn for end, txn in zip(ends, ids, strict=True) if end == "a"}
-
-
-def is_gone(service: Deployment, topic: str) -> bool:
-    with admin_for(service.settings) as found:
-        try:
-            return found.partitions(topic) is None
-        except ReaperError:
-            return False

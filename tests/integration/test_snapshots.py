@@ -5,19 +5,26 @@ The Java client's own record of its transactions is the truth.
 
 import random
 from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any
+from uuid import uuid4
 
 import pytest
+from typer.testing import CliRunner
 
 from streaming.adapters.pulsar.keyed import KeyedSender
+from streaming.cli.main import app
 from streaming.clients import admin_for
 from streaming.sandbox import topics
 from streaming.sandbox.cluster import Cluster
-from streaming.snapshots.guard import GUARD
 from streaming.snapshots.parts import PartsTopic, ensure
 from streaming.snapshots.read import snapshot_topics, system_topic
 from tests.integration.conftest import Deployment, _deployment
+from tests.integration.java_commands import JavaError
 from tests.integration.snapshot_scenes import (
     SEGMENTED,
+    SUBSCRIPTION,
     aborted_ids,
     cluster_in,
     committed,
@@ -58,6 +65,12 @@ def segmented(cluster: Cluster) -> Cluster:
     return cluster
 
 
+@pytest.fixture(scope="module")
+def transactions(segmented: Cluster) -> Iterator[Transactions]:
+    with Transactions(segmented.serving.pulsar) as opened:
+        yield opened
+
+
 def latest(service: Deployment, space: str, kind: SnapshotKind) -> dict[str, Read]:
     with snapshot_topics(service.settings) as found:
         return {read.key: read for read in found.compacted(space, kind)}
@@ -73,8 +86,8 @@ def recovered(service: Deployment, space: str, topic: str) -> set[tuple[int, int
     return set(segments.recover(index, at, (1 << 60, 0)).ids.pairs())
 
 
-def told(found: list[dict[str, str]], topic: str) -> set[tuple[str, str]]:
-    return {(line["class"], line["reason"]) for line in found if line.get("topic_name") == topic}
+def told(found: list[dict[str, Any]], topic: str) -> set[tuple[str, str]]:
+    return {(line["class"], line["reason"]) for line in found if line.get("topic") == topic}
 
 
 def test_single_snapshots_hold_the_ids_that_the_client_aborted(cluster: Cluster, service: Deployment) -> None:
@@ -91,8 +104,13 @@ def test_single_snapshots_hold_the_ids_that_the_client_aborted(cluster: Cluster,
 
         topics.wait_for(is_whole, "the snapshot of all aborts")
         value = latest(service, space, SnapshotKind.SINGLE)[topic].value
+        gone = topic_in(cluster, space, "gone")
+        transactions.run(gone, "a" * 30)
+        topics.wait_for(lambda: gone in latest(service, space, SnapshotKind.SINGLE), "its snapshot")
     assert isinstance(value, Snapshot)
     assert set(value.aborts.ids.pairs()) == truth
+    topics.unload(cluster, gone)
+    assert topics.delete_topic(cluster, gone)
 
 
 def test_parts_survive_crashes_and_compactions_on_a_real_topic(cluster: Cluster, service: Deployment) -> None:
@@ -140,95 +158,229 @@ class _Crashing:
         return self._sender.send(key, value)
 
 
-def aborts_and_commits(
-    cluster: Cluster, topic: str, aborts: int, commits: int = 20
-) -> tuple[set[tuple[int, int]], int]:
-    """Make transactions; returns the aborted ids, and how many were committed."""
+@dataclass(frozen=True)
+class Scene:
+    """A topic of a namespace of its own, the ids that were aborted on it, and how many messages were committed."""
+
+    space: str
+    topic: str
+    aborted: set[tuple[int, int]]
+    commits: int
+
+    @property
+    def segments(self) -> str:
+        return system_topic(self.space, SnapshotKind.SEGMENT)
+
+
+def made(
+    cluster: Cluster, service: Deployment, transactions: Transactions, name: str, aborts: int, *, commits: int = 10
+) -> Scene:
+    """Make transactions on a topic that keeps everything, until its index names the segments that are full."""
+    space = namespace(cluster, name)
+    topic = topic_in(cluster, space, "orders")
     ends = "a" * aborts + "c" * commits
-    with Transactions(cluster.serving.pulsar) as transactions:
-        return aborted_ids(ends, transactions.run(topic, ends)), commits
+    ids = aborted_ids(ends, transactions.run(topic, ends))
 
-
-def sealed(service: Deployment, space: str, topic: str, count: int) -> None:
-    """Wait until the index of a topic names so many segments."""
-
-    def is_there() -> bool:
+    def is_sealed() -> bool:
         read = latest(service, space, SnapshotKind.INDEX).get(topic)
-        return read is not None and isinstance(read.value, Index) and read.value.entries.rows >= count
+        rows = read.value.entries.rows if read is not None and isinstance(read.value, Index) else 0
+        return rows >= aborts // 40
 
-    topics.wait_for(is_there, f"{count} segments of {topic}")
+    topics.wait_for(is_sealed, f"segments of {topic}")
+    return Scene(space, topic, ids, commits)
 
 
-def reads_committed(cluster: Cluster, topic: str, commits: int) -> bool:
+def reads_committed(transactions: Transactions, scene: Scene) -> bool:
     """Whether a new consumer gets every committed message once, and nothing that was aborted."""
-    with Transactions(cluster.serving.pulsar) as transactions:
-        values = transactions.read(topic, f"reader-{random.randrange(10**9)}", 10)
-    return len(committed(values)) == commits == len(set(values)) == len(values)
+    values = transactions.read(scene.topic, f"reader-{uuid4().hex}", 10)
+    return len(committed(values)) == scene.commits == len(set(values)) == len(values)
 
 
-def test_segments_and_index_hold_the_ids_that_the_client_aborted(segmented: Cluster, service: Deployment) -> None:
-    space = namespace(segmented, "segmented")
+@pytest.fixture(scope="module")
+def doubled(segmented: Cluster, service: Deployment) -> Scene:
+    """Fault F: a broker was killed while a transaction was open behind which it had sealed segments."""
+    space = namespace(segmented, "doubled")
     topic = topic_in(segmented, space, "orders")
-    truth, _commits = aborts_and_commits(segmented, topic, 200)
-    sealed(service, space, topic, 4)
-    topics.wait_for(lambda: recovered(service, space, topic) == truth, "the tail of the last aborts")
-    assert told(findings(service, "--namespace", space), topic) == set()
+    with Transactions(segmented.serving.pulsar) as ends_open:
+        ends_open.run(topic, "o" + "a" * 100)
+    restart(segmented, kill=True)
+    with Transactions(segmented.serving.pulsar) as again:
+        again.run(topic, "a" * 5 + "c" * 5)
+    return Scene(space, topic, set(), 5)
+
+
+@pytest.fixture(scope="module")
+def well(doubled: Scene, segmented: Cluster, service: Deployment, transactions: Transactions) -> Scene:
+    return made(segmented, service, transactions, "well", 100)
+
+
+@pytest.fixture(scope="module")
+def guarded(doubled: Scene, segmented: Cluster, service: Deployment, transactions: Transactions) -> Scene:
+    """What would be fault A, had it no guard."""
+    scene = made(segmented, service, transactions, "guarded", 500)
+    said = service.call("snapshots", "guard", "--namespace", scene.space)
+    assert f"{scene.space}: guard made" in said
+    before = ledgers(segmented, scene.segments)
+    topics.compact(segmented, scene.segments)
+    topics.trim(segmented, scene.segments)
+    topics.unload(segmented, scene.segments)
+    assert ledgers(segmented, scene.segments)[: len(before)] == before
+    return scene
+
+
+@pytest.fixture(scope="module")
+def lost(doubled: Scene, segmented: Cluster, service: Deployment, transactions: Transactions) -> Scene:
+    """Fault A: the segments topic was compacted and trimmed."""
+    scene = made(segmented, service, transactions, "lost", 500)
+    lose_segments(segmented, scene.space)
+    return scene
+
+
+@pytest.fixture(scope="module")
+def deleted(doubled: Scene, segmented: Cluster, service: Deployment, transactions: Transactions) -> Scene:
+    """Fault E: the topic was unloaded, and deleted then."""
+    scene = made(segmented, service, transactions, "deleted", 100)
+    topics.unload(segmented, scene.topic)
+    assert topics.delete_topic(segmented, scene.topic)
+    return scene
+
+
+@pytest.fixture(scope="module")
+def refused(doubled: Scene, segmented: Cluster, service: Deployment, transactions: Transactions) -> Scene:
+    """Fault D: the topic was to be deleted while it was loaded."""
+    scene = made(segmented, service, transactions, "refused", 100)
+    assert not topics.delete_topic(segmented, scene.topic)
+    return scene
+
+
+@pytest.fixture(scope="module")
+def hostile(doubled: Scene, segmented: Cluster, service: Deployment, transactions: Transactions) -> Scene:
+    """Somebody published to the segments topic."""
+    scene = made(segmented, service, transactions, "hostile", 100)
+    with KeyedSender(service.settings.pulsar, scene.segments) as sender:
+        for number, value in enumerate([b"", b"\x02", b"\xff" * 5_000_000, b"{}"]):
+            sender.send(f"multiple-{900 + number}-{scene.topic}", value)
+        sender.send("no key of ours", b"x")
+        sender.send(f"multiple-1-persistent://{scene.space}/../x", b"x")
+        sender.send(f"multiple-950-{scene.topic}", None)
+    return scene
+
+
+SCENES = ("doubled", "well", "guarded", "deleted", "refused", "hostile", "lost")
+
+
+@pytest.fixture(scope="module")
+def found(request: pytest.FixtureRequest, service: Deployment) -> list[dict[str, Any]]:
+    """What one audit of the whole cluster says, once all scenes are made; a scene that fails fails its own test."""
+    for name in SCENES:
+        with suppress(BaseException):
+            request.getfixturevalue(name)
+    return findings(service)
+
+
+def test_the_audit_is_complete_and_says_what_to_do(found: list[dict[str, Any]]) -> None:
+    *lines, last = found
+    assert last["complete"]
+    assert all(line["do"] for line in lines)
+
+
+def test_segments_and_index_hold_the_ids_that_the_client_aborted(
+    well: Scene, service: Deployment, found: list[dict[str, Any]]
+) -> None:
+    topics.wait_for(lambda: recovered(service, well.space, well.topic) == well.aborted, "the last aborts")
+    assert told(found, well.topic) == set()
+    assert told(found, well.segments) == {("DANGER", "NO_GUARD")}
+
+
+def test_a_single_snapshot_of_a_deleted_topic_is_an_orphan(found: list[dict[str, Any]]) -> None:
+    assert told(found, "persistent://public/single/gone") == {("ORPHAN", "OWNER_GONE")}
+    assert told(found, "persistent://public/single/orders") == set()
+
+
+def test_segments_and_index_of_a_deleted_topic_are_orphans(deleted: Scene, found: list[dict[str, Any]]) -> None:
+    assert told(found, deleted.topic) == {("ORPHAN", "OWNER_GONE")}
+    kinds = {line["kind"] for line in found if line.get("topic") == deleted.topic}
+    assert kinds == {str(SnapshotKind.SEGMENT), str(SnapshotKind.INDEX)}
+
+
+def test_ids_that_a_killed_broker_sealed_twice_are_found(doubled: Scene, found: list[dict[str, Any]]) -> None:
+    assert ("DANGER", "DOUBLED_IDS") in told(found, doubled.topic)
+
+
+def test_a_deletion_that_failed_is_told_by_the_tombstones_that_can_be_seen(
+    refused: Scene, found: list[dict[str, Any]]
+) -> None:
+    assert ("DANGER", "NULLS_VISIBLE") in told(found, refused.segments)
+
+
+def test_what_others_publish_there_is_named_and_hides_nothing(
+    hostile: Scene, service: Deployment, found: list[dict[str, Any]]
+) -> None:
+    foreign = [
+        line["reason"] for line in found if (line.get("class"), line.get("namespace")) == ("FOREIGN", hostile.space)
+    ]
+    assert sorted(foreign) == ["ODD_KEY", "ODD_KEY", *["UNREADABLE"] * 4]
+    assert ("DANGER", "NULLS_VISIBLE") in told(found, hostile.segments)
+    assert told(found, hostile.topic) == {("FOREIGN", "UNREADABLE")}
+    said = service.call("snapshots", "guard", "--namespace", hostile.space)
+    assert "guard made" in said
 
 
 def test_a_topic_whose_segments_were_trimmed_is_found_while_it_still_works(
-    segmented: Cluster, service: Deployment
+    lost: Scene, transactions: Transactions, found: list[dict[str, Any]]
 ) -> None:
-    space = namespace(segmented, "lost")
-    topic = topic_in(segmented, space, "orders")
-    _truth, commits = aborts_and_commits(segmented, topic, 500)
-    sealed(service, space, topic, 10)
-    before = findings(service, "--namespace", space)
-    assert told(before, system_topic(space, SnapshotKind.SEGMENT)) == {("DANGER", "NO_GUARD")}
-    assert "have none: public/lost" in service.call("check")
-
-    lose_segments(segmented, space)
-
-    assert reads_committed(segmented, topic, commits)  # it still works
-    found = findings(service, "--namespace", space)
-    assert ("MISSING", "SEGMENT_LOST") in told(found, topic)
-    assert found[-1]["complete"]
-    findings(service, "--namespace", space, "--verify-only", code=4)
-    topics.unload(segmented, topic)
-    assert not reads_committed(segmented, topic, commits)  # and now it does not
-    assert ("MISSING", "SEGMENT_LOST") in told(findings(service, "--namespace", space), topic)
+    assert told(found, lost.topic) == {("MISSING", "SEGMENT_LOST")}
+    assert reads_committed(transactions, lost)
 
 
-def test_a_guard_keeps_the_segments_and_moves_on_once_they_are_not_needed(
-    segmented: Cluster, service: Deployment
+def test_a_guard_keeps_what_is_named(guarded: Scene, service: Deployment, found: list[dict[str, Any]]) -> None:
+    assert told(found, guarded.topic) | told(found, guarded.segments) == set()
+    assert recovered(service, guarded.space, guarded.topic) == guarded.aborted
+    assert "moved" not in service.call("snapshots", "guard", "--namespace", guarded.space)
+    said = CliRunner().invoke(app, ["check", "--config", str(service.config)]).output
+    assert "guards of snapshots" in said
+    assert guarded.space not in said
+
+
+def test_after_a_kill_the_guarded_topic_is_whole_and_the_other_does_not_load(
+    segmented: Cluster, guarded: Scene, lost: Scene, well: Scene
 ) -> None:
-    space = namespace(segmented, "guarded")
-    topic = topic_in(segmented, space, "orders")
-    truth, commits = aborts_and_commits(segmented, topic, 500)
-    sealed(service, space, topic, 10)
-    said = service.call("snapshots", "guard", "--namespace", space)
-    assert f"{space}: guard made" in said
-    segments_topic = system_topic(space, SnapshotKind.SEGMENT)
-    before = ledgers(segmented, segments_topic)
-    topics.compact(segmented, segments_topic)
-    topics.trim(segmented, segments_topic)
-    topics.unload(segmented, segments_topic)
-    assert ledgers(segmented, segments_topic)[: len(before)] == before
-    topics.unload(segmented, topic)
-    assert reads_committed(segmented, topic, commits)
-    assert recovered(service, space, topic) >= truth
-    found = findings(service, "--namespace", space)
-    assert told(found, topic) | told(found, segments_topic) == set()
-    assert "moved" not in service.call("snapshots", "guard", "--namespace", space)
+    restart(segmented, kill=True)
+    with Transactions(segmented.serving.pulsar) as again:
+        assert reads_committed(again, guarded)
+        assert reads_committed(again, well)
+        with pytest.raises((JavaError, AssertionError)):
+            assert reads_committed(again, lost)
 
-    _consume_all(segmented, topic)
-    aborts_and_commits(segmented, topic, 0, 1)  # only a commit trims ids
-    topics.wait_for(lambda: len(recovered(service, space, topic)) < len(truth) // 4, "the trimming of dead ids")
-    assert "moved from" in service.call("snapshots", "guard", "--namespace", space)
-    topics.compact(segmented, segments_topic)
-    topics.trim(segmented, segments_topic)
-    topics.wait_for(lambda: ledgers(segmented, segments_topic)[0] > before[0], "what the guard let go")
-    topics.unload(segmented, topic)
-    assert reads_committed(segmented, topic, 0)
+
+def test_verify_only_ends_with_4_where_a_topic_does_not_load(lost: Scene, service: Deployment) -> None:
+    found = findings(service, "--namespace", lost.space, "--verify-only", code=4)
+    assert ("MISSING", "SEGMENT_LOST") in told(found, lost.topic)
+
+
+def test_a_guard_moves_on_once_segments_are_not_needed(segmented: Cluster, service: Deployment, guarded: Scene) -> None:
+    before = ledgers(segmented, guarded.segments)
+    with Transactions(segmented.serving.pulsar) as again:
+        _consume_all(segmented, guarded.topic)
+        again.run(guarded.topic, "c")  # only the end of a transaction trims ids
+        few = len(guarded.aborted) // 4
+        topics.wait_for(lambda: len(recovered(service, guarded.space, guarded.topic)) < few, "dead ids to go")
+        assert "moved from" in service.call("snapshots", "guard", "--namespace", guarded.space)
+        topics.compact(segmented, guarded.segments)
+        topics.trim(segmented, guarded.segments)
+        topics.wait_for(lambda: ledgers(segmented, guarded.segments)[0] > before[0], "what the guard let go")
+        topics.unload(segmented, guarded.topic)
+        again.run(guarded.topic, "ac")
+        values = again.read(guarded.topic, SUBSCRIPTION)
+        assert values[-1:] == ["c1"]
+        assert not [value for value in values if value.startswith("a")]
+
+
+def test_brokers_that_write_single_snapshots_again_are_told(
+    segmented: Cluster, service: Deployment, well: Scene
+) -> None:
+    restart(segmented, {"transactionBufferSegmentedSnapshotEnabled": "false"})
+    assert ("DANGER", "FLAG_OFF") in told(findings(service, "--namespace", well.space), well.topic)
 
 
 def _consume_all(cluster: Cluster, topic: str) -> None:
@@ -238,59 +390,3 @@ def _consume_all(cluster: Cluster, topic: str) -> None:
         topics.admin(cluster, "POST", f"{topics.resource(topic)}/subscription/{subscription}/skip_all")
     topics.trim(cluster, topic)
     topics.wait_for(lambda: ledgers(cluster, topic)[0] >= before[-1], f"trimming of {topic}")
-
-
-def test_snapshots_of_deleted_topics_are_orphans(segmented: Cluster, service: Deployment) -> None:
-    space = namespace(segmented, "deleted")
-    gone, stays = topic_in(segmented, space, "gone"), topic_in(segmented, space, "stays")
-    for topic in (gone, stays):
-        aborts_and_commits(segmented, topic, 100)
-        sealed(service, space, topic, 2)
-    topics.unload(segmented, gone)
-    assert topics.delete_topic(segmented, gone)
-    found = findings(service, "--namespace", space)
-    assert told(found, gone) == {("ORPHAN", "OWNER_GONE")}
-    assert {line["kind"] for line in found if line.get("topic_name") == gone} == {
-        str(SnapshotKind.SEGMENT),
-        str(SnapshotKind.INDEX),
-    }
-    assert told(found, stays) == set()
-
-
-def test_ids_that_a_killed_broker_sealed_twice_are_found(segmented: Cluster, service: Deployment) -> None:
-    space = namespace(segmented, "doubled")
-    topic = topic_in(segmented, space, "orders")
-    with Transactions(segmented.serving.pulsar) as transactions:
-        transactions.run(topic, "o" + "a" * 100)  # one stays open, and all behind it is in memory alone
-    restart(segmented, kill=True)
-    aborts_and_commits(segmented, topic, 5, 5)
-    topics.wait_for(
-        lambda: ("DANGER", "DOUBLED_IDS") in told(findings(service, "--namespace", space), topic),
-        "doubled ids",
-        seconds=120,
-    )
-
-
-def test_what_others_publish_there_is_named_and_hides_nothing(segmented: Cluster, service: Deployment) -> None:
-    space = namespace(segmented, "hostile")
-    topic = topic_in(segmented, space, "orders")
-    aborts_and_commits(segmented, topic, 100)
-    sealed(service, space, topic, 2)
-    good = latest(service, space, SnapshotKind.SEGMENT)
-    pulsar = service.settings.pulsar
-    with KeyedSender(pulsar, system_topic(space, SnapshotKind.SEGMENT)) as sender:
-        for number, value in enumerate([b"", b"\x02", b"\xff" * 5_000_000, b"{}"]):
-            sender.send(f"multiple-{900 + number}-{topic}", value)
-        sender.send("no key of ours", b"x")
-        sender.send(f"multiple-1-persistent://{space}/../x", b"x")
-        sender.send(f"multiple-950-{topic}", None)
-    found = findings(service, "--namespace", space)
-    assert found[-1]["complete"]
-    foreign = [line["reason"] for line in found if line.get("class") == "FOREIGN"]
-    assert sorted(foreign) == ["ODD_KEY", "ODD_KEY", *["UNREADABLE"] * 4]
-    assert ("DANGER", "NULLS_VISIBLE") in told(found, system_topic(space, SnapshotKind.SEGMENT))
-    assert told(found, topic) == {("FOREIGN", "UNREADABLE")}
-    assert set(good) <= set(latest(service, space, SnapshotKind.SEGMENT))
-    said = service.call("snapshots", "guard", "--namespace", space)
-    assert "guard made" in said
-    assert GUARD in topics.internal_stats(segmented, system_topic(space, SnapshotKind.SEGMENT))["cursors"]
