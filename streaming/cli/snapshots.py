@@ -1,11 +1,12 @@
 """`ledger-reaper snapshots`: snapshots of transaction buffers, looked at and kept readable."""
 
+from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from streaming.cli.options import Config, Json, Yes, confirm, settings_of
+from streaming.cli.options import Config, Json, Yes, confirm, require_answer, settings_of
 from streaming.errors import UnavailableError
 from streaming.terminal import say, say_json
 
@@ -81,3 +82,35 @@ def guard(
         failed += bool(each.error)
     if failed:
         raise UnavailableError(f"{failed} namespaces could not be guarded; their guards are where they were")
+
+
+TopicOption = Annotated[str, typer.Option("--topic", help="Full name: persistent://tenant/ns/name")]
+
+
+@app.command(hidden=True)  # until it was seen on a real broker
+def repair(config: Config, *, topic: TopicOption, json_lines: Json = False, yes: Yes = False) -> None:
+    """Have the broker replay a topic that does not load any more because segments of its snapshot are lost.
+
+    A topic that works is refused. What is replaced goes to the journal first; `snapshots undo` puts it back.
+    """
+    settings = settings_of(config)
+    from streaming.snapshots.repairs import repairs_for
+
+    require_answer(f"Replace the snapshot of {topic} by an empty one, so that its broker replays the topic?", yes=yes)
+    with repairs_for(settings) as repairs:
+        done = repairs.repair(topic)
+    if json_lines:
+        say_json(asdict(done))
+    else:
+        say(f"{done.topic} is loaded again and has {done.aborted} aborted ids; the old index is {done.journal}")
+
+
+@app.command(hidden=True)  # until it was seen on a real broker
+def undo(config: Config, *, topic: TopicOption, yes: Yes = False) -> None:
+    """Put back the index that the last repair of a topic replaced; the topic is as broken then as it was."""
+    settings = settings_of(config)
+    from streaming.snapshots.repairs import repairs_for
+
+    require_answer(f"Put back the index that the last repair of {topic} replaced?", yes=yes)
+    with repairs_for(settings) as repairs:
+        say(f"put back what {repairs.undo(topic)} holds")

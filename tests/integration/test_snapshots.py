@@ -358,6 +358,28 @@ def test_verify_only_ends_with_4_where_a_topic_does_not_load(lost: Scene, servic
     assert ("MISSING", "SEGMENT_LOST") in told(found, lost.topic)
 
 
+def test_a_repair_by_replay_makes_the_topic_whole_and_can_be_taken_back(
+    segmented: Cluster, lost: Scene, well: Scene, service: Deployment
+) -> None:
+    repair = ("snapshots", "repair", "--yes", "--topic")
+    assert "it works" in service.call(*repair, well.topic, code=4)
+    assert "loaded again" in service.call(*repair, lost.topic)
+    with Transactions(segmented.serving.pulsar) as again:
+        assert reads_committed(again, lost)
+        assert "put back" in service.call("snapshots", "undo", "--yes", "--topic", lost.topic)
+        with pytest.raises((JavaError, AssertionError)):
+            assert reads_committed(again, lost)
+        service.call(*repair, lost.topic)
+        assert reads_committed(again, lost)
+        again.run(lost.topic, "a")  # its snapshot is written anew
+        count = len(lost.aborted)
+        topics.wait_for(lambda: len(recovered(service, lost.space, lost.topic)) >= count, "all ids sealed again")
+    restart(segmented, kill=True)
+    with Transactions(segmented.serving.pulsar) as again:
+        assert reads_committed(again, lost)
+    assert lost.aborted <= recovered(service, lost.space, lost.topic)
+
+
 def test_a_guard_moves_on_once_segments_are_not_needed(segmented: Cluster, service: Deployment, guarded: Scene) -> None:
     before = ledgers(segmented, guarded.segments)
     with Transactions(segmented.serving.pulsar) as again:

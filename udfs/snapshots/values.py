@@ -20,6 +20,7 @@ from udfs.undelivered import Found
 
 AnyValue: TypeAlias = Snapshot | Segment | Index
 _LONGEST_DETAIL = 300
+_KEPT = (SnapshotKind.PARTS, SnapshotKind.INDEX)
 _LONGEST_KEY = 4200  # of a key that is shown: a topic's longest name, and a number in front
 
 
@@ -37,7 +38,7 @@ class Read:
     """One message. topic: the owner that its key names; "" where the key is none. value None: a fault or a tombstone.
 
     sequence: the number in a segment's key; -1 for other kinds. size_bytes: of the value, decompressed. data: its
-    bytes, of a part alone; other values are known by what is in them.
+    bytes, of a part or an index alone; other values are known by what is in them.
     """
 
     kind: SnapshotKind
@@ -86,7 +87,7 @@ def _decoded(about: Read, data: bytes) -> Read:
     if value.topic != about.topic or (isinstance(value, Segment) and value.sequence != about.sequence):
         detail = f"the value says that it belongs to {value.topic!r}"[:_LONGEST_DETAIL]
         return replace(about, fault=Fault.OTHER_NAME, detail=detail)
-    return replace(about, value=value, data=data if about.kind is SnapshotKind.PARTS else b"")
+    return replace(about, value=value, data=data if about.kind in _KEPT else b"")
 
 
 _DECODERS: dict[SnapshotKind, Callable[[bytes], AnyValue]] = {
