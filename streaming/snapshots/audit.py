@@ -73,8 +73,7 @@ class SnapshotAudit:
             tools.completeness.problems += problems
             tools.completeness.listed["namespaces"] = len(namespaces)
             phase.came_to(len(namespaces), "namespaces")
-        first = self._look(tools, namespaces, "First look", 1)
-        found = first
+        found = first = self._first_look(tools, namespaces)
         suspicious = [row[0] for row in first.select(a.NAMESPACE).distinct().collect()]
         if suspicious:
             self.phases.wait(SECOND_LOOK_WAITS, self.options.recheck_seconds)
@@ -91,6 +90,11 @@ class SnapshotAudit:
             {**tools.completeness.listed, **totals(self.place.load(self.spark, FINDINGS))},
             (),
         )
+
+    def _first_look(self, tools: PhaseTools, namespaces: Sequence[str]) -> DataFrame:
+        if namespaces:
+            return self._look(tools, namespaces, "First look", 1)
+        return self.spark.createDataFrame([], from_arrow_schema(s.FINDING))
 
     def _look(self, tools: PhaseTools, namespaces: Sequence[str], name: str, number: int) -> DataFrame:
         stages, listed = tools.stages, tools.completeness.listed
