@@ -72,12 +72,12 @@ def lose_segments(cluster: Cluster, space: str) -> None:
     before = ledgers(cluster, segments)
     topics.compact(cluster, segments)
     topics.trim(cluster, segments)
-    topics.wait_for(lambda: ledgers(cluster, segments)[0] != before[0], f"trimming of {segments}")
+    topics.wait_for(lambda: ledgers(cluster, segments)[0] != before[0], f"trimming of {segments}", seconds=120)
 
 
 def findings(service: Deployment, *arguments: str, code: int = 0) -> list[dict[str, Any]]:
     """The lines of `snapshots audit --json`; the last one is what it came to."""
-    text = service.run("snapshots", "audit", "--json", "--recheck-seconds", "1", *arguments, code=code)
+    text = service.run("snapshots", "audit", "--json", "--recheck-seconds", "1", *arguments, code=code, seconds=600)
     return [json.loads(line) for line in text.splitlines() if line.startswith("{")]
 
 

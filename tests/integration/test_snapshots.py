@@ -4,7 +4,7 @@ The Java client's own record of its transactions is the truth.
 """
 
 import random
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
@@ -45,6 +45,7 @@ from udfs.snapshots.values import Read
 
 pytestmark = [pytest.mark.cluster, pytest.mark.long]
 SEED = 20261123
+PATIENCE_SECONDS = 120
 
 
 @pytest.fixture(scope="module")
@@ -69,6 +70,10 @@ def segmented(cluster: Cluster) -> Cluster:
 def transactions(segmented: Cluster) -> Iterator[Transactions]:
     with Transactions(segmented.serving.pulsar) as opened:
         yield opened
+
+
+def wait_for(condition: Callable[[], bool], what: str) -> None:
+    topics.wait_for(condition, what, seconds=PATIENCE_SECONDS)
 
 
 def latest(service: Deployment, space: str, kind: SnapshotKind) -> dict[str, Read]:
@@ -102,11 +107,11 @@ def test_single_snapshots_hold_the_ids_that_the_client_aborted(cluster: Cluster,
             read = latest(service, space, SnapshotKind.SINGLE).get(topic)
             return read is not None and isinstance(read.value, Snapshot) and read.value.aborts.rows == len(truth)
 
-        topics.wait_for(is_whole, "the snapshot of all aborts")
+        wait_for(is_whole, "the snapshot of all aborts")
         value = latest(service, space, SnapshotKind.SINGLE)[topic].value
         gone = topic_in(cluster, space, "gone")
         transactions.run(gone, "a" * 30)
-        topics.wait_for(lambda: gone in latest(service, space, SnapshotKind.SINGLE), "its snapshot")
+        wait_for(lambda: gone in latest(service, space, SnapshotKind.SINGLE), "its snapshot")
     assert isinstance(value, Snapshot)
     assert set(value.aborts.ids.pairs()) == truth
     topics.unload(cluster, gone)
@@ -186,7 +191,7 @@ def made(
         rows = read.value.entries.rows if read is not None and isinstance(read.value, Index) else 0
         return rows >= aborts // 40
 
-    topics.wait_for(is_sealed, f"segments of {topic}")
+    wait_for(is_sealed, f"segments of {topic}")
     return Scene(space, topic, ids, commits)
 
 
@@ -287,7 +292,7 @@ def test_the_audit_is_complete_and_says_what_to_do(found: list[dict[str, Any]]) 
 def test_segments_and_index_hold_the_ids_that_the_client_aborted(
     well: Scene, service: Deployment, found: list[dict[str, Any]]
 ) -> None:
-    topics.wait_for(lambda: recovered(service, well.space, well.topic) == well.aborted, "the last aborts")
+    wait_for(lambda: recovered(service, well.space, well.topic) == well.aborted, "the last aborts")
     assert told(found, well.topic) == set()
     assert told(found, well.segments) == {("DANGER", "NO_GUARD")}
 
@@ -373,7 +378,7 @@ def test_a_repair_by_replay_makes_the_topic_whole_and_can_be_taken_back(
         assert reads_committed(again, lost)
         again.run(lost.topic, "a")  # its snapshot is written anew
         count = len(lost.aborted)
-        topics.wait_for(lambda: len(recovered(service, lost.space, lost.topic)) >= count, "all ids sealed again")
+        wait_for(lambda: len(recovered(service, lost.space, lost.topic)) >= count, "all ids sealed again")
     restart(segmented, kill=True)
     with Transactions(segmented.serving.pulsar) as again:
         assert reads_committed(again, lost)
@@ -386,11 +391,11 @@ def test_a_guard_moves_on_once_segments_are_not_needed(segmented: Cluster, servi
         _consume_all(segmented, guarded.topic)
         again.run(guarded.topic, "c")  # only the end of a transaction trims ids
         few = len(guarded.aborted) // 4
-        topics.wait_for(lambda: len(recovered(service, guarded.space, guarded.topic)) < few, "dead ids to go")
+        wait_for(lambda: len(recovered(service, guarded.space, guarded.topic)) < few, "dead ids to go")
         assert "moved from" in service.call("snapshots", "guard", "--namespace", guarded.space)
         topics.compact(segmented, guarded.segments)
         topics.trim(segmented, guarded.segments)
-        topics.wait_for(lambda: ledgers(segmented, guarded.segments)[0] > before[0], "what the guard let go")
+        wait_for(lambda: ledgers(segmented, guarded.segments)[0] > before[0], "what the guard let go")
         topics.unload(segmented, guarded.topic)
         again.run(guarded.topic, "ac")
         values = again.read(guarded.topic, SUBSCRIPTION)
@@ -411,4 +416,4 @@ def _consume_all(cluster: Cluster, topic: str) -> None:
     for subscription in topics.internal_stats(cluster, topic)["cursors"]:
         topics.admin(cluster, "POST", f"{topics.resource(topic)}/subscription/{subscription}/skip_all")
     topics.trim(cluster, topic)
-    topics.wait_for(lambda: ledgers(cluster, topic)[0] >= before[-1], f"trimming of {topic}")
+    wait_for(lambda: ledgers(cluster, topic)[0] >= before[-1], f"trimming of {topic}")
