@@ -310,7 +310,7 @@ def _work(
     try:
         queries.start()
         log.info("reading %s", ", ".join((*settings.topics.requests, settings.topics.retry)))
-        with _audits(spark, settings) as is_auditing:
+        with _audits(spark, settings) as is_auditing, _guards(settings):
 
             def only_retries() -> bool:
                 return only_retries_wait(settings, admin, queries, due)
@@ -361,6 +361,18 @@ def _audits(spark: SparkSession, settings: Settings) -> Iterator[Callable[[], bo
     # a session of its own, since an audit's rows are all small: its record batches are as large as they were configured
     with auditing(spark.newSession(), settings) as turns:
         yield lambda: turns.is_busy
+
+
+@contextlib.contextmanager
+def _guards(settings: Settings) -> Iterator[None]:
+    """Move the guards of snapshots as [snapshots] asks for it. Nobody waits for them, --until-idle neither."""
+    if not settings.snapshots.guard_every_seconds:
+        yield
+        return
+    from streaming.snapshots.beside_service import guarding
+
+    with guarding(settings):
+        yield
 
 
 def _stop(spark: SparkSession, queries: RunningQueries, due: DueLoop, *, last_words_s: float = _LAST_WORDS_S) -> None:

@@ -17,7 +17,18 @@ ROOT = Path(__file__).parent.parent
 COPIED = ("udfs", "streaming", "tests", "conf", "pyproject.toml")
 # Folders, so that a test that moves, or is new, counts.
 UNIT_TESTS = tuple(
-    f"tests/unit/{name}" for name in ("udfs", "sweep", "in_use", "limits", "coordination", "state", "deletion")
+    f"tests/unit/{name}"
+    for name in (
+        "udfs",
+        "sweep",
+        "in_use",
+        "limits",
+        "coordination",
+        "state",
+        "deletion",
+        "snapshots",
+        "adapters/pulsar",
+    )
 )
 UNIT = (*UNIT_TESTS, "tests/contract/test_coordination.py", "-m", "not cluster and not slow")
 MODEL = "tests/model/test_safety.py"
@@ -41,6 +52,7 @@ JUDGE, REFERENCES, OWNERSHIP, SIGHTINGS = (
 BLAST_RADIUS, DELETION = "udfs/blast_radius.py", "streaming/deletion"
 SWEEP, IN_USE, COORDINATION, LIMITS = (f"streaming/{name}" for name in ("sweep", "in_use", "coordination", "limits"))
 JOURNAL, REPLAY_TARGET = "streaming/state/journal.py", "udfs/replay_target.py"
+GUARDING = "udfs/snapshots/guarding.py"
 VANISHED, OFFLOADS = "udfs/vanished.py", "udfs/judge_offload.py"
 
 MUTATIONS = (
@@ -424,6 +436,70 @@ MUTATIONS = (
         REPLAY_TARGET,
         "    if not proven and origin.is_other_tenants and trusted:\n",
         "    if False:\n",
+    ),
+    Mutation(
+        "a snapshot's topic is gone only where both say so",
+        "udfs/snapshots/audit.py",
+        "    if (facts.in_metadata, facts.at_broker) == (Presence.GONE, Presence.GONE):\n",
+        "    if facts.in_metadata is Presence.GONE:\n",
+    ),
+    Mutation(
+        "an index that can't be read makes no segment an orphan",
+        "udfs/snapshots/audit.py",
+        "    if facts.index is Standing.READABLE:\n        yield from _not_named(facts)\n",
+        "    yield from _not_named(facts)\n",
+    ),
+    Mutation(
+        "what a sender published is a value only if its schema is the brokers'",
+        "udfs/snapshots/values.py",
+        "    if content.schema_version and not is_brokers(content.schema_version):\n",
+        "    if False:\n",
+    ),
+    Mutation(
+        "a value belongs to its key",
+        "udfs/snapshots/values.py",
+        "    if value.topic != about.topic or (",
+        "    if False and (",
+    ),
+    Mutation(
+        "an index that can't be read holds the guard", GUARDING, "        if hold.fault:\n", "        if False:\n"
+    ),
+    Mutation(
+        "a segment whose index is to come holds the guard",
+        GUARDING,
+        "    return hold is None or segment.sequence > hold.last\n",
+        "    return False\n",
+    ),
+    Mutation(
+        "a guard may pass only what was there before the indexes were read",
+        "streaming/snapshots/guard.py",
+        "index_bound(holds.by_topic, gone, stats.last, now_ms)",
+        "index_bound(holds.by_topic, gone, (1 << 62, 0), now_ms)",
+    ),
+    Mutation(
+        "a guard that went too far is moved back",
+        "streaming/snapshots/guard.py",
+        "        if moved >= bound.position:\n",
+        "        if False:\n",
+    ),
+    Mutation(
+        "silence is no end of a compacted topic",
+        "streaming/adapters/pulsar/compacted.py",
+        "            position, data = _next(reader, topic, left)\n",
+        "            try:\n                position, data = _next(reader, topic, left)\n"
+        "            except UnavailableError:\n                return\n",
+    ),
+    Mutation(
+        "a topic that works is not repaired",
+        "udfs/snapshots/repairing.py",
+        "    if facts.buffer is not None and facts.buffer.state == READY:\n",
+        "    if False:\n",
+    ),
+    Mutation(
+        "an index that somebody wrote meanwhile is not replaced",
+        "streaming/snapshots/repair.py",
+        "or old.position != look.index.position:\n",
+        "or False:\n",
     ),
 )
 

@@ -103,12 +103,16 @@ def _messages(entry: Entry, why: Undeliverable | None) -> Iterator[Found]:
             after = index + 1
     except FormatError as error:
         # behind those that could be read, and where none could, for the whole
-        content = Content(entry.key, entry.payload, entry.properties)
+        content = _whole_content(entry)
         yield Found(after, content, entry.publish_ms, Undeliverable.UNREADABLE, str(error))
 
 
 def _whole(entry: Entry, why: Undeliverable, detail: str) -> Found:
-    return Found(-1, Content(entry.key, entry.payload, entry.properties), entry.publish_ms, why, detail)
+    return Found(-1, _whole_content(entry), entry.publish_ms, why, detail)
+
+
+def _whole_content(entry: Entry) -> Content:
+    return Content(entry.key, entry.payload, entry.properties, entry.is_null, entry.schema_version)
 
 
 def said_of(found: Found) -> str | None:

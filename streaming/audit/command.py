@@ -3,6 +3,7 @@
 import logging
 import shlex
 import threading
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -55,12 +56,17 @@ _JSON_FIELDS = (
 )
 
 
+# Runs another audit on the session, until the event is set, and returns a section for the report (HTML).
+Further = Callable[[SparkSession, threading.Event], str]
+
+
 @dataclass(frozen=True, slots=True)
 class AuditRequest:
     """What the operator asked for. last: use the findings of the last audit there instead of searching again.
 
     config: the configuration file as the operator named it, for the commands that the output proposes. is_quiet: write
     one line to the log and nothing to the terminal. repeats: one audit of many, which together request an orphan once.
+    further: another audit, of which the report shows a section too.
     """
 
     options: AuditOptions
@@ -71,6 +77,7 @@ class AuditRequest:
     last: bool = False
     is_quiet: bool = False
     repeats: bool = False
+    further: "Further | None" = None
 
 
 def audit(settings: Settings, request: AuditRequest, *, watch_seconds: int = 0) -> None:
@@ -182,7 +189,8 @@ class AuditCommand:
         counts = filters.are_empty and not self.request.last and not self.request.options.verify_only
         past = history.add(self.place, newest) if counts else history.read(self.place)
         remember(self.place, result, filters)
-        context = ReportContext(tuple(past), space, scope_text(filters))
+        further = self.request.further(self.spark, self.stop) if self.request.further else ""
+        context = ReportContext(tuple(past), space, scope_text(filters), further)
         self.place.write(REPORT, html.page(result, summary, context).encode())
         return f"{self.place.shown}/{REPORT}"
 

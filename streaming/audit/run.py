@@ -36,7 +36,7 @@ from streaming.config.settings import Settings
 from streaming.coordination.identity import instance_id_of, read_layout
 from udfs.units import DAY_MS
 
-_WORK = ".work-"
+WORK = ".work-"
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +56,7 @@ class Audit:
         audit_id = audit_id_at(started_ms)
         for folder in left_behind(self.place.folders(), started_ms):
             self.place.remove(folder)
-        stages = Stages(self.spark, self.place, f"{_WORK}{audit_id}")
+        stages = Stages(self.spark, self.place, f"{WORK}{audit_id}")
         try:
             return self._run(stages, audit_id, started_ms)
         finally:
@@ -102,8 +102,8 @@ def audit_id_at(now_ms: int) -> str:
 
 def left_behind(folders: Sequence[str], now_ms: int) -> list[str]:
     """Return the work folders that audits left when they were killed; one that is a day old is at work no more."""
-    oldest = f"{_WORK}{audit_id_at(now_ms - DAY_MS)}"
-    return [folder for folder in folders if folder.startswith(_WORK) and folder < oldest]
+    oldest = f"{WORK}{audit_id_at(now_ms - DAY_MS)}"
+    return [folder for folder in folders if folder.startswith(WORK) and folder < oldest]
 
 
 def _compared(tools: PhaseTools, listed: DataFrame, references: DataFrame) -> DataFrame:

@@ -91,8 +91,17 @@ def audit(  # noqa: PLR0913  one parameter an option: that is what typer reads
     every_seconds = options.every_seconds_of(watch, last=last)
     if publish:
         confirm(f"Request the deletion of all orphans that are found, in {settings.topics.requests[0]}?", yes=yes)
+    from streaming.snapshots.command import further
+
     wanted = AuditRequest(
-        chosen, str(config), out, as_json=json_lines, publish=publish, last=last, repeats=every_seconds > 0
+        chosen,
+        str(config),
+        out,
+        as_json=json_lines,
+        publish=publish,
+        last=last,
+        repeats=every_seconds > 0,
+        further=None if last or verify_only else further(settings, chosen),
     )
     run_audit(settings, wanted, watch_seconds=every_seconds)
 

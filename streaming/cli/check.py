@@ -1,6 +1,7 @@
 """`ledger-reaper check`."""
 
 from dataclasses import asdict
+from itertools import chain
 
 import typer
 
@@ -16,12 +17,13 @@ def check(config: Config, json_lines: Json = False) -> None:
     from streaming.check.preflight import Status, worst
     from streaming.check.preflight import check as look
     from streaming.clients import command_clients
+    from streaming.snapshots.preflight import guard_line
 
     marks = {Status.OK: "ok      ", Status.NOTE: "note    ", Status.PROBLEM: "PROBLEM "}
     lines = []
     settings = settings_of(config)
     with command_clients(settings) as clients:
-        for line in look(settings, clients):
+        for line in chain(look(settings, clients), (guard_line(settings, clients) for _once in (1,))):
             lines.append(line)
             if json_lines:
                 say_json(asdict(line))

@@ -5,7 +5,7 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from streaming.cli import dlq, rocketmq, sandbox
+from streaming.cli import dlq, rocketmq, sandbox, snapshots
 from streaming.cli.accept import accept
 from streaming.cli.audit import audit, explain
 from streaming.cli.backlog import backlog
@@ -33,6 +33,7 @@ ORDER_OF_USE = (
     "resume",
     "jars",
     "submit-args",
+    "snapshots",
     "rocketmq",
     "sandbox",
     "cluster",
@@ -55,6 +56,7 @@ app = typer.Typer(
 for command in (check, audit, explain, run, request, receipts, backlog, undo, accept, pause, resume, jars, submit_args):
     app.command()(command)
 app.add_typer(dlq.app, name="dlq")
+app.add_typer(snapshots.app, name="snapshots", hidden=True)  # until its scenes were seen on real brokers
 app.add_typer(rocketmq.app, name="rocketmq", hidden=True)  # until each of its stages was seen on real brokers
 app.add_typer(sandbox.app, name="sandbox")
 app.add_typer(sandbox.app, name="cluster", hidden=True)  # the older name

@@ -81,6 +81,13 @@ def confirm(question: str, *, yes: bool) -> None:
         raise SafetyError("nothing was done: the question was not answered with yes (--yes answers it beforehand)")
 
 
+def require_answer(question: str, *, yes: bool) -> None:
+    """Ask, unless --yes was given. Raises SafetyError where nobody can answer, or the answer is no."""
+    if not yes and not sys.stdin.isatty():
+        raise SafetyError("nothing was done: say --yes, or answer the question on a terminal")
+    confirm(question, yes=yes)
+
+
 def utc(at_ms: int) -> str:
     """Date and time in UTC."""
     return datetime.fromtimestamp(at_ms / 1000, UTC).strftime("%Y-%m-%d %H:%M:%S")

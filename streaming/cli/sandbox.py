@@ -1,6 +1,7 @@
 """`ledger-reaper sandbox` (older name: `cluster`): a real Pulsar cluster, or RocketMQ, to try things out."""
 
 import signal
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -71,6 +72,16 @@ StoreOption = Annotated[
         show_default=False,
     ),
 ]
+SettingOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--broker-setting",
+        metavar="KEY=VALUE",
+        help="A line of broker.conf; may stand several times. The cluster remembers it; brokers that run already are "
+        "restarted for it",
+        show_default=False,
+    ),
+]
 DEFAULT_HOME = Path(".cluster")
 
 
@@ -84,6 +95,7 @@ def up(  # noqa: PLR0913  one parameter an option: that is what typer reads
     listen: ListenOption = None,
     rocketmq: RocketMQOption = None,
     store: StoreOption = None,
+    broker_setting: SettingOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """Start the cluster and return when it works. The first start downloads Pulsar, or RocketMQ.
@@ -92,7 +104,7 @@ def up(  # noqa: PLR0913  one parameter an option: that is what typer reads
     Of a RocketMQ, the store that is printed is what `ledger-reaper rocketmq` takes as --store, once `down` stopped it.
     """
     if rocketmq is not None or store is not None:
-        if rocketmq is None or (zookeepers, brokers, bookies, listen) != (None, None, None, None):
+        if rocketmq is None or (zookeepers, brokers, bookies, listen, broker_setting) != (None,) * 5:
             raise ConfigError("--rocketmq VERSION starts a RocketMQ; only --home and --store go with it")
         _up_rocketmq(home, rocketmq, store, as_json=as_json)
         return
@@ -100,13 +112,18 @@ def up(  # noqa: PLR0913  one parameter an option: that is what typer reads
     from streaming.sandbox import cluster as sandbox
     from streaming.sandbox.home import Part
 
+    lines = _broker_settings(broker_setting or ())
     before = _running_parts(home)
     # Whoever ends this command by SIGTERM gets the same tidying as with Ctrl-C.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     asked = {Part.ZOOKEEPER: zookeepers, Part.BROKER: brokers, Part.BOOKIE: bookies}
     counts = {kind: number for kind, number in asked.items() if number is not None}
     with steps() as shown:
-        made = sandbox.up(home, counts=counts, listen=listen, say=shown.say, progress=shown.advance)
+        if lines:
+            _stop_brokers(home, lines)
+        made = sandbox.up(
+            home, broker_settings=lines, counts=counts, listen=listen, say=shown.say, progress=shown.advance
+        )
     if len(before) == len(made.spec.parts):
         _say(f"The cluster in {made.home.root} was running already.")
     _print(facts(made), as_json=as_json)
@@ -184,6 +201,32 @@ def _up_rocketmq(home: Path, version: str, store: str | None, *, as_json: bool) 
 
 def _say(text: str) -> None:
     say(text, err=True)
+
+
+def _broker_settings(lines: Sequence[str]) -> dict[str, str]:
+    """Read KEY=VALUE. Raises ConfigError."""
+    found = {}
+    for line in lines:
+        key, equals, value = line.partition("=")
+        if not key.strip() or not equals or not line.isprintable():
+            raise ConfigError(f"--broker-setting {line!r}: expected KEY=VALUE, a line of broker.conf")
+        found[key.strip()] = value.strip()
+    return found
+
+
+def _stop_brokers(home: Path, lines: Mapping[str, str]) -> None:
+    """Stop the brokers of a cluster that runs with other settings; `up` starts them again."""
+    from streaming.sandbox import cluster as sandbox
+    from streaming.sandbox.home import Part
+
+    try:
+        cluster = sandbox.attach(home)
+    except UnavailableError:
+        return
+    known = cluster.spec.broker_settings
+    if any(known.get(key) != value for key, value in lines.items()):
+        for broker in cluster.spec.all_of(Part.BROKER):
+            cluster.stop(broker)
 
 
 def _running_parts(home: Path) -> "list[Instance]":

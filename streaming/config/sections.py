@@ -225,6 +225,12 @@ class AuditSettings(_Part):
     publish: bool
 
 
+class SnapshotSettings(_Part):
+    """[snapshots]."""
+
+    guard_every_seconds: NonNegativeInt
+
+
 class StateSettings(_Part):
     """[state]."""
 

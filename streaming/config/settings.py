@@ -14,6 +14,7 @@ from streaming.config.sections import (
     PulsarSettings,
     SafetySettings,
     ServiceSettings,
+    SnapshotSettings,
     SparkSettings,
     StateSettings,
     StoreSettings,
@@ -47,6 +48,7 @@ class Settings(BaseSettings):
     in_use: InUseSettings
     tiered_storage: TieredStorageSettings
     audit: AuditSettings
+    snapshots: SnapshotSettings
     state: StateSettings
     checkpoints: CheckpointSettings
     s3: StoreSettings

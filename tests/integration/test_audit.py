@@ -176,7 +176,9 @@ def test_report_and_findings_are_written_for_people_and_machines(world: World) -
     rows = ds.dataset(out / "findings").to_table().to_pylist()
 
     assert {row["ledger_id"] for row in rows} >= set(world.made.leaked[LEAKY].every)
-    assert VANISHED in (out / "report.html").read_text()
+    report = (out / "report.html").read_text()
+    assert VANISHED in report
+    assert "Transaction-buffer snapshots" in report
     assert json.loads((out / "summary.json").read_text())["certificate"]["zxid_start"].startswith("0x")
     assert not list(out.glob(".work-*"))
 

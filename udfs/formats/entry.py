@@ -47,11 +47,16 @@ class Standing(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Content:
-    """A message as its sender gave it. key None: it has none. payload is empty where its value is null."""
+    """A message as its sender gave it. key None: it has none. payload is empty where its value is null.
+
+    schema_version: as brokers number them (eight bytes for the most part); empty where it was sent without a schema.
+    """
 
     key: bytes | None
     payload: bytes
     properties: Mapping[str, str]
+    is_null: bool = False
+    schema_version: bytes = b""
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,6 +86,8 @@ class Entry:
     marker_type: int | None
     chunk: Chunk | None
     transaction: tuple[int, int] | None
+    is_null: bool = False
+    schema_version: bytes = b""
 
 
 def parse_entry(data: bytes) -> Entry:
@@ -119,9 +126,9 @@ def contents_of(entry: Entry) -> Iterator[tuple[int, Content]]:
     """
     payload = uncompressed(entry)
     if entry.batch_size is None:
-        yield -1, Content(entry.key, payload, entry.properties)
+        yield -1, Content(entry.key, payload, entry.properties, entry.is_null, entry.schema_version)
         return
-    yield from _batch(payload, entry.batch_size)
+    yield from _batch(payload, entry.batch_size, entry.schema_version)
 
 
 def uncompressed(entry: Entry) -> bytes:
@@ -152,10 +159,12 @@ def _entry(metadata: MessageMetadata, payload: bytes) -> Entry:
         marker_type=metadata.marker_type if metadata.HasField("marker_type") else None,
         chunk=_chunk(metadata),
         transaction=(metadata.txnid_most_bits, metadata.txnid_least_bits) if has_transaction else None,
+        is_null=metadata.null_value,
+        schema_version=metadata.schema_version,
     )
 
 
-def _batch(payload: bytes, size: int) -> Iterator[tuple[int, Content]]:
+def _batch(payload: bytes, size: int, schema_version: bytes) -> Iterator[tuple[int, Content]]:
     at = index = 0
     while index < size:
         if at >= len(payload):
@@ -165,7 +174,7 @@ def _batch(payload: bytes, size: int) -> Iterator[tuple[int, Content]]:
             raise FormatError(f"message {index} of a batch says that it has {single.payload_size} bytes")
         if not single.compacted_out:
             body = payload[at : at + single.payload_size]
-            yield index, Content(_key(single), body, _texts(single.properties))
+            yield index, Content(_key(single), body, _texts(single.properties), single.null_value, schema_version)
         at += single.payload_size
         index += 1
     if size < 1 and payload:

@@ -23,13 +23,20 @@ class InternalStats:
 
     ledgers: (ledger, entries), oldest first, the one being written included. cursors: encoded name of a subscription's
     cursor -> up to where it has acknowledged. pending_adds: entries that the broker has not got to the bookies yet.
-    sizes: ledger -> bytes, as they are stored; 0 where the broker does not say.
+    sizes: ledger -> bytes, as they are stored; 0 where the broker does not say. compacted: (ledger, entries) of the
+    compacted ledger; (-1, 0) where the topic has none.
     """
 
     ledgers: tuple[tuple[int, int], ...]
     cursors: Mapping[str, Position]
     pending_adds: int
     sizes: Mapping[int, int] = field(default_factory=dict)
+    compacted: tuple[int, int] = (-1, 0)
+
+    @property
+    def horizon(self) -> Position:
+        """The last entry that the compacted ledger stands for; before everything where the topic has none."""
+        return self.cursors.get(COMPACTION_CURSOR, BEFORE_ALL) if self.compacted[0] >= 0 else BEFORE_ALL
 
     def mark_deleted(self, subscription: str) -> Position:
         """Up to where the subscription has acknowledged; before everything where there is none."""
@@ -61,6 +68,7 @@ def parse_internal_stats(stats: Any) -> InternalStats:
             {str(name): _position(cursor["markDeletePosition"]) for name, cursor in stats["cursors"].items()},
             int(stats["pendingAddEntriesCount"]),
             _sizes(stats["ledgers"], int(stats.get("currentLedgerSize", 0))),
+            _compacted(stats.get("compactedLedger")),
         )
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise FormatError(f"internalStats of a form not known: {error!r}") from error
@@ -96,6 +104,11 @@ def _sizes(listed: Sequence[Mapping[str, Any]], current_size: int) -> dict[int, 
         newest = int(listed[-1]["ledgerId"])  # the list has no size for the ledger that is being written either
         sizes[newest] = max(sizes[newest], current_size)
     return sizes
+
+
+def _compacted(found: Mapping[str, Any] | None) -> tuple[int, int]:
+    ledger = int(found["ledgerId"]) if found else -1
+    return (ledger, max(0, int(found["entries"]))) if found and ledger >= 0 else (-1, 0)
 
 
 def _position(text: str) -> Position:

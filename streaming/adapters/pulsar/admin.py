@@ -196,6 +196,10 @@ class PulsarAdmin:
         body = {"retentionTimeInMinutes": minutes, "retentionSizeInMB": megabytes}
         self._set_policy(topic, "retention", body=body)
 
+    def set_compaction_threshold(self, topic: str, *, size_bytes: int) -> None:
+        """Let the broker compact the topic once so many bytes lie behind the last compaction."""
+        self._set_policy(topic, "compactionThreshold", body=size_bytes)
+
     def message_ttl(self, topic: str) -> int:
         """Seconds in force after which unread messages expire; 0: never."""
         return int(self._policy(topic, "messageTTL") or 0)

@@ -170,7 +170,7 @@ class FrameReader:
     where nobody can read the metadata of a partition's last entry. Up to Pulsar 3.2 it may be that of a marker.
     """
 
-    def __init__(self, connection: Connection, partition: str, after: Position) -> None:
+    def __init__(self, connection: Connection, partition: str, after: Position, *, compacted: bool = False) -> None:
         start = api.MessageId(ledger_id=after[0] % _LONG, entry_id=after[1] % _LONG)
         subscribe = api.CommandSubscribe(
             topic=partition,
@@ -180,6 +180,8 @@ class FrameReader:
             request_id=connection.next_request(),
             durable=False,
             start_message_id=start,
+            read_compacted=compacted,
+            force_topic_creation=not compacted,  # nobody but a broker may make a system topic
         )
         connection.ask(api.BaseCommand(type=SUBSCRIBE, subscribe=subscribe), SUCCESS)
         self.last = _last(connection)
@@ -204,11 +206,16 @@ class FrameReader:
 
 
 @contextmanager
-def opened(settings: PulsarSettings, partition: str, after: Position) -> Iterator[FrameReader]:
-    """A reader of a partition's entries behind `after`; (-1, -1): all. Raises UnavailableError, RefusedError."""
+def opened(
+    settings: PulsarSettings, partition: str, after: Position, *, compacted: bool = False
+) -> Iterator[FrameReader]:
+    """A reader of a partition's entries behind `after`; (-1, -1): all. Raises UnavailableError, RefusedError.
+
+    compacted: up to the horizon of compaction it gets the latest message of each key, and behind it all of them.
+    """
     url, proxied_to = _owner(settings, partition)
     with Connection(settings, url, proxied_to) as connection:
-        yield FrameReader(connection, partition, after)
+        yield FrameReader(connection, partition, after, compacted=compacted)
 
 
 def largest_message(settings: PulsarSettings, partition: str) -> int:

@@ -1,4 +1,4 @@
-"""Repeats an audit: one that fails is logged, and the next one comes at its time."""
+"""Repeats an audit, or what else is done now and then: a run that fails is logged, and the next comes at its time."""
 
 import logging
 import threading
@@ -10,15 +10,24 @@ log = logging.getLogger("ledger-reaper")
 
 
 class Schedule:
-    """Runs something again and again until stop is set. first_after_seconds: how long until the first run."""
+    """Runs something again and again until stop is set.
+
+    first_after_seconds: how long until the first run. what: its name in the log.
+    """
 
     def __init__(
-        self, run: Callable[[], None], every_seconds: float, first_after_seconds: float, stop: threading.Event
+        self,
+        run: Callable[[], None],
+        every_seconds: float,
+        first_after_seconds: float,
+        stop: threading.Event,
+        what: str = "audit",
     ) -> None:
         self._run = run
         self._every_seconds = every_seconds
         self._first_after_seconds = first_after_seconds
         self._stop = stop
+        self._what = what
         self._is_busy = first_after_seconds <= 0
 
     @property
@@ -47,6 +56,6 @@ class Schedule:
         if self._stop.is_set():
             return  # Spark fails in many ways while it is being stopped, and none of them matters
         if isinstance(error, ReaperError):
-            log.error("audit: %s", error)
+            log.error("%s: %s", self._what, error)
         else:
-            log.error("audit failed; the next one is in %s s", self._every_seconds, exc_info=error)
+            log.error("%s failed; the next one is in %s s", self._what, self._every_seconds, exc_info=error)

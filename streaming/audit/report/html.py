@@ -1,13 +1,14 @@
 """The audit's HTML report: one file that loads nothing else, so that it can be mailed and archived."""
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence, Set
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from html import escape
 
 from streaming.audit.history import PastAudit
 from streaming.audit.report import plots
+from streaming.audit.report.parts import certificate, section, table
 from streaming.audit.report.style import STYLE
 from streaming.audit.report.summary import SAMPLES, Sample, Summary
 from streaming.audit.report.words import (
@@ -32,23 +33,19 @@ _COMPONENT_CLASSES: Mapping[str, str] = {
 }
 _STANDING_CLASSES = {"in use, BookKeeper": "use", "in use, tiered storage": "tier", "orphans": "bad"}
 _SAMPLE_HEADS = ("ledger", "what", "topic", "bytes", "reason", "detail")
-_LISTED = {
-    "ledgers": "ledgers listed",
-    "owners": "topics and schemas listed",
-    "references": "references read (a ledger or object that a topic, cursor or schema names)",
-    "unreferenced": "ledgers without a reference, each looked at",
-    "objects": "objects in tiered storage listed",
-    "objects elsewhere": "offloads in buckets that tiered_storage.allowed does not name, not looked at",
-}
 
 
 @dataclass(frozen=True, slots=True)
 class ReportContext:
-    """What the report shows beside one audit's findings. scope: the filters in words, "" for everything."""
+    """What the report shows beside one audit's findings. scope: the filters in words, "" for everything.
+
+    further: sections of other audits, as HTML.
+    """
 
     past: tuple[PastAudit, ...]
     space: Space
     scope: str = ""
+    further: str = ""
 
 
 def page(result: AuditResult, summary: Summary, context: ReportContext) -> str:
@@ -59,16 +56,17 @@ def page(result: AuditResult, summary: Summary, context: ReportContext) -> str:
             _alarm(summary),
             _incomplete(result),
             _cards(result, summary),
-            _section("Orphan bytes by namespace and component", _by_namespace(summary)),
-            _section("What each namespace holds", _standing(result, summary)),
-            _section("Age of the orphans (since their last change)", _ages(summary)),
-            _section("Orphan bytes, audit by audit", _trend(context.past)),
+            section("Orphan bytes by namespace and component", _by_namespace(summary)),
+            section("What each namespace holds", _standing(result, summary)),
+            section("Age of the orphans (since their last change)", _ages(summary)),
+            section("Orphan bytes, audit by audit", _trend(context.past)),
             _space(context.space),
-            _section("Topics with the most orphan bytes", _topics(summary)),
-            _section("All findings", _classes(summary)),
+            section("Topics with the most orphan bytes", _topics(summary)),
+            section("All findings", _classes(summary)),
             _samples("Missing: what topics refer to and does not exist", summary.missing),
             _samples("Unknown: the audit could not read what decides", summary.unknown),
-            _section("Completeness certificate", _certificate(result)),
+            context.further,
+            section("Completeness certificate", certificate(result.certificate)),
         )
     )
     return (
@@ -102,11 +100,11 @@ def _alarm(summary: Summary) -> str:
 
 
 def _incomplete(result: AuditResult) -> str:
-    certificate = result.certificate
-    if certificate.is_complete:
+    proof = result.certificate
+    if proof.is_complete:
         return ""
-    unread = len(certificate.unreadable)
-    what = certificate.errors[0] if certificate.errors else f"{unread:,} path{'s' * (unread != 1)} could not be read"
+    unread = len(proof.unreadable)
+    what = proof.errors[0] if proof.errors else f"{unread:,} path{'s' * (unread != 1)} could not be read"
     return (
         f'<p class="note"><b>Not everything is known:</b> {escape(what)}. Findings that depend on it are UNKNOWN, and '
         "no deletion is requested for them. This report does not show what the audit could not list. The certificate "
@@ -175,9 +173,9 @@ def _space(space: Space) -> str:
     rows = [(what, size_text(size)) for what, size in space.lines()]
     why = "".join(f"<li>{escape(reason)}</li>" for reason in space.why)
     reasons = f"<p class='dim'>{escape(WHY_ON_DISK)}</p><ul class='dim'>{why}</ul>" if why else ""
-    return _section(
+    return section(
         "Space: what was deleted, and what the bookies' disks got back",
-        _table(("what", "bytes"), rows, numbers={1}) + reasons,
+        table(("what", "bytes"), rows, numbers={1}) + reasons,
     )
 
 
@@ -192,7 +190,7 @@ def _topics(summary: Summary) -> str:
         )
         for row in summary.by_topic
     ]
-    return _table(("topic", "components", "orphans", "bytes", "oldest"), rows, numbers={2, 3, 4})
+    return table(("topic", "components", "orphans", "bytes", "oldest"), rows, numbers={2, 3, 4})
 
 
 def _classes(summary: Summary) -> str:
@@ -207,7 +205,7 @@ def _classes(summary: Summary) -> str:
         )
         for each in sorted(summary.by_class, key=lambda each: list(FindingClass).index(FindingClass(each.label)))
     ]
-    return _table(("class", "meaning", "reason", "count", "bytes", "what to do"), rows, numbers={3, 4}, codes={0, 2})
+    return table(("class", "meaning", "reason", "count", "bytes", "what to do"), rows, numbers={3, 4}, codes={0, 2})
 
 
 def _samples(title: str, samples: Sequence[Sample]) -> str:
@@ -218,7 +216,7 @@ def _samples(title: str, samples: Sequence[Sample]) -> str:
         for each in samples
     ]
     note = f"<p class='dim'>The {SAMPLES} largest; findings/ holds all of them.</p>" if len(samples) >= SAMPLES else ""
-    return _section(title, _table(_SAMPLE_HEADS, rows, numbers={0, 3}, codes={4}) + note)
+    return section(title, table(_SAMPLE_HEADS, rows, numbers={0, 3}, codes={4}) + note)
 
 
 def _kind(sample: Sample) -> str:
@@ -227,40 +225,6 @@ def _kind(sample: Sample) -> str:
 
 def _words(component: str) -> str:
     return component.lower().replace("_", " ")
-
-
-def _certificate(result: AuditResult) -> str:
-    certificate = result.certificate
-    facts = [(_LISTED.get(name, name), f"{count:,}") for name, count in certificate.listed.items()]
-    facts.append(("nothing is missed that was written before ZooKeeper transaction", f"{certificate.zxid_start:#x}"))
-    facts.append(("nothing is in here that was written after", f"{certificate.zxid_end:#x}"))
-    facts += [("error", error) for error in certificate.errors]
-    facts.append(("paths that could not be read", f"{len(certificate.unreadable):,}"))
-    shown = _table(("what the audit read", "result"), facts, numbers=set())
-    if certificate.unreadable:
-        shown += _table(("could not be read", "why"), certificate.unreadable[:100], numbers=set())
-    return shown
-
-
-def _section(title: str, content: str) -> str:
-    return f"<section><h2>{escape(title)}</h2>{content}</section>"
-
-
-def _table(
-    heads: Sequence[str], rows: Iterable[Sequence[str]], *, numbers: set[int], codes: Set[int] = frozenset()
-) -> str:
-    """Return a table. numbers: columns to align right; codes: columns of words that must not be broken."""
-
-    def cells(tag: str, texts: Sequence[str]) -> str:
-        return "".join(
-            f"<{tag}{' class=n' if number in numbers else ' class=k' if number in codes else ''}>{escape(text)}</{tag}>"
-            for number, text in enumerate(texts)
-        )
-
-    body = "".join(f"<tr>{cells('td', row)}</tr>" for row in rows)
-    if not body:
-        return '<p class="nothing">None.</p>'
-    return f'<div class="scroll"><table><thead><tr>{cells("th", heads)}</tr></thead><tbody>{body}</tbody></table></div>'
 
 
 def _time(at_ms: int) -> str:

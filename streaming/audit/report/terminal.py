@@ -44,7 +44,7 @@ def show(console: Terminal, result: AuditResult, summary: Summary, space: Space,
     if space.unasked:
         more = f" (and {len(space.unasked) - 1} more)" if len(space.unasked) > 1 else ""
         console.print(_marked("Not counted", "yellow", f"{space.unasked[0]}{more}"), soft_wrap=True)
-    _certificate(console, result)
+    show_certificate(console, result)
 
 
 def in_short(result: AuditResult, summary: Summary) -> str:
@@ -151,7 +151,8 @@ def _samples(title: str, samples: tuple[Sample, ...]) -> Table:
     return table
 
 
-def _certificate(console: Terminal, result: AuditResult) -> None:
+def show_certificate(console: Terminal, result: AuditResult) -> None:
+    """Say whether the audit could read everything, and what not."""
     certificate = result.certificate
     span = (
         f"The audit holds all that was written before ZooKeeper transaction {certificate.zxid_start:#x} and nothing "

@@ -128,7 +128,7 @@ def test_a_bomb_takes_no_more_memory_than_the_bound(compression: int) -> None:
 
 def test_of_a_batch_what_was_compacted_away_is_left_out_and_the_others_keep_their_places() -> None:
     batch = single(REQUEST) + single(REQUEST, compacted_out=1) + single(b"", null_value=1)
-    assert _read(entry(batch, num_messages_in_batch=3)) == [(0, PLAIN), (2, Content(None, b"", {}))]
+    assert _read(entry(batch, num_messages_in_batch=3)) == [(0, PLAIN), (2, Content(None, b"", {}, is_null=True))]
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,89 @@
+"""Compacted topics as the broker sends them: the latest message of each key, and all that came behind the compaction.
+
+We read Pulsar's frames ourselves here too (frames.py): a system topic takes what anybody who may publish to it sends,
+and some such messages end a process that reads them with pulsar-client (docs/findings-odd-messages.md).
+
+A broker does not say where a compacted reader's end is: its last message may be a tombstone that compaction has taken
+away. So we count: the compacted ledger has so many entries, and behind its horizon come the topic's own ones up to the
+last. Whoever gets less was not sent everything, which is an UnavailableError and never an end.
+"""
+
+from collections.abc import Iterator
+
+from streaming.adapters.pulsar.entries import EntryAdmin, read_spans
+from streaming.adapters.pulsar.frames import FrameReader, Silence, opened
+from streaming.config.sections import PulsarSettings
+from streaming.errors import UnavailableError
+from udfs.entry_ranges import Range, spans_of
+from udfs.formats.internal_stats import BEFORE_ALL, InternalStats, Position
+from udfs.undelivered import Found, NotShown, found_in_bytes, not_shown
+
+_PATIENCE_SECONDS = 10.0
+
+
+def read_compacted(settings: PulsarSettings, admin: EntryAdmin, topic: str) -> Iterator[tuple[Position, Found]]:
+    """Yield a compacted topic's messages as a compacted reader gets them; one entry is in memory at a time.
+
+    A key may come several times, then its last message counts. A message without a value is a tombstone. Raises
+    UnavailableError where not all could be read, as when a compaction ends meanwhile: what was yielded is not all then.
+    """
+    stats = admin.internal_stats(topic)
+    left = _Left(stats)
+    if left.is_nothing:
+        return
+    with opened(settings, topic, BEFORE_ALL, compacted=True) as reader:
+        while not left.is_nothing:
+            position, data = _next(reader, topic, left)
+            left.take(position)
+            for found in found_in_bytes(data):
+                yield position, found
+
+
+def read_stored(
+    settings: PulsarSettings, admin: EntryAdmin, topic: str, after: Position = BEFORE_ALL
+) -> Iterator[tuple[Position, Found]]:
+    """Yield the messages that lie behind a position in a topic's own ledgers, at the places where a broker reads them.
+
+    An entry that the broker sends to nobody comes as one that was not shown. Raises UnavailableError, RefusedError.
+    """
+    stats = admin.internal_stats(topic)
+    if stats.last[1] < 0 or stats.last <= after:
+        return
+    for sent in read_spans(settings, topic, list(spans_of(stats.ledgers, Range(after, stats.last)))):
+        if sent.data is None:
+            yield sent.position, not_shown(NotShown("the broker sends it to nobody"))
+            continue
+        for found in found_in_bytes(sent.data):
+            yield sent.position, found
+
+
+class _Left:
+    """What a compacted reader has not got yet."""
+
+    def __init__(self, stats: InternalStats) -> None:
+        self._horizon = stats.horizon
+        self._compacted = stats.compacted[1]
+        self._last = stats.last
+        self._waits_for_last = stats.entries_after(stats.horizon) > 0
+
+    @property
+    def is_nothing(self) -> bool:
+        return self._compacted <= 0 and not self._waits_for_last
+
+    def take(self, position: Position) -> None:
+        if position <= self._horizon:
+            self._compacted -= 1
+        else:
+            self._compacted = 0  # it comes first; a compaction that ended meanwhile has left less of it
+            self._waits_for_last &= position < self._last
+
+    def __str__(self) -> str:
+        behind = f", and what lies behind it up to {self._last[0]}:{self._last[1]}" if self._waits_for_last else ""
+        return f"{max(0, self._compacted)} entries of the compacted ledger{behind}"
+
+
+def _next(reader: FrameReader, topic: str, left: _Left) -> tuple[Position, bytes]:
+    try:
+        return reader.next(_PATIENCE_SECONDS)
+    except Silence:
+        raise UnavailableError(f"{topic}: the broker sends nothing more, and these are left: {left}") from None

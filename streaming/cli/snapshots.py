@@ -1,0 +1,116 @@
+"""`ledger-reaper snapshots`: snapshots of transaction buffers, looked at and kept readable."""
+
+from dataclasses import asdict
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from streaming.cli.options import Config, Json, Yes, confirm, require_answer, settings_of
+from streaming.errors import UnavailableError
+from streaming.terminal import say, say_json
+
+app = typer.Typer(
+    no_args_is_help=True,
+    help="Snapshots of aborted transactions: find those that are lost, doubled or orphaned, and guard the others.",
+)
+Tenant = Annotated[str, typer.Option("--tenant", help="Only this tenant")]
+Namespace = Annotated[str, typer.Option("--namespace", help="Only this namespace (tenant/ns)")]
+
+
+@app.command()
+def audit(  # noqa: PLR0913  one parameter an option: that is what typer reads
+    config: Config,
+    *,
+    out: Annotated[
+        Path | None,
+        typer.Option("--out", help="Folder of report.html and findings", show_default="<state.dir>/snapshots"),
+    ] = None,
+    json_lines: Json = False,
+    verify_only: Annotated[
+        bool, typer.Option("--verify-only", help="The exit code is 4 if a finding is MISSING or DANGER")
+    ] = False,
+    tenant: Tenant = "",
+    namespace: Namespace = "",
+    recheck_seconds: Annotated[
+        int | None,
+        typer.Option(
+            "--recheck-seconds", min=0, help="Seconds between the two looks", show_default="safety.min_age_seconds"
+        ),
+    ] = None,
+) -> None:
+    """Find topics that will not load again, aborted messages that may be read, and snapshots of deleted topics.
+
+    Nothing is changed.
+    """
+    settings = settings_of(config)
+    from streaming.audit.options import AuditOptions, FindingFilters
+    from streaming.snapshots.command import SnapshotRequest
+    from streaming.snapshots.command import audit as run_audit
+
+    options = AuditOptions(
+        settings.safety.min_age_seconds if recheck_seconds is None else recheck_seconds,
+        verify_only=verify_only,
+        filters=FindingFilters(tenant=tenant, namespace=namespace),
+    )
+    run_audit(settings, SnapshotRequest(options, out, as_json=json_lines))
+
+
+@app.command()
+def guard(
+    config: Config,
+    *,
+    tenant: Tenant = "",
+    namespace: Namespace = "",
+    json_lines: Json = False,
+    yes: Yes = False,
+) -> None:
+    """Keep the segments that topics need to be loaded from being trimmed: make a guard, or move it forward.
+
+    The guard is the subscription ledger-reaper-guard on the segments topic of each namespace that has one. What lies
+    before the first segment that may be needed is left to the broker. Run it regularly, or let `run` do so
+    (snapshots.guard_every_seconds).
+    """
+    settings = settings_of(config)
+    from streaming.audit.options import FindingFilters
+    from streaming.snapshots.guard import guard_all
+
+    confirm("Make a guard, or move it, in each namespace with segments?", yes=yes)
+    failed = 0
+    for each in guard_all(settings, FindingFilters(tenant=tenant, namespace=namespace)):
+        say_json(each.as_json()) if json_lines else say(each.in_words())
+        failed += bool(each.error)
+    if failed:
+        raise UnavailableError(f"{failed} namespaces could not be guarded; their guards are where they were")
+
+
+TopicOption = Annotated[str, typer.Option("--topic", help="Full name: persistent://tenant/ns/name")]
+
+
+@app.command(hidden=True)  # until it was seen on a real broker
+def repair(config: Config, *, topic: TopicOption, json_lines: Json = False, yes: Yes = False) -> None:
+    """Have the broker replay a topic that does not load any more because segments of its snapshot are lost.
+
+    A topic that works is refused. What is replaced goes to the journal first; `snapshots undo` puts it back.
+    """
+    settings = settings_of(config)
+    from streaming.snapshots.repairs import repairs_for
+
+    require_answer(f"Replace the snapshot of {topic} by an empty one, so that its broker replays the topic?", yes=yes)
+    with repairs_for(settings) as repairs:
+        done = repairs.repair(topic)
+    if json_lines:
+        say_json(asdict(done))
+    else:
+        say(f"{done.topic} is loaded again and has {done.aborted} aborted ids; the old index is {done.journal}")
+
+
+@app.command(hidden=True)  # until it was seen on a real broker
+def undo(config: Config, *, topic: TopicOption, yes: Yes = False) -> None:
+    """Put back the index that the last repair of a topic replaced; the topic is as broken then as it was."""
+    settings = settings_of(config)
+    from streaming.snapshots.repairs import repairs_for
+
+    require_answer(f"Put back the index that the last repair of {topic} replaced?", yes=yes)
+    with repairs_for(settings) as repairs:
+        say(f"put back what {repairs.undo(topic)} holds")

@@ -1,0 +1,130 @@
+"""`ledger-reaper snapshots audit`: run one audit, show what it found, and keep findings and report."""
+
+import logging
+import threading
+from dataclasses import dataclass
+from pathlib import Path
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+
+from streaming.audit.command import Further
+from streaming.audit.options import AuditOptions
+from streaming.audit.place import FINDINGS, Place
+from streaming.audit.progress import Phases
+from streaming.audit.result import AuditResult, remember
+from streaming.audit.stopping import run_until_signal
+from streaming.clock import SystemClock
+from streaming.config.settings import Settings
+from streaming.errors import ReaperError, SafetyError
+from streaming.snapshots import report
+from streaming.snapshots.audit import SnapshotAudit
+from streaming.spark.failures import translated
+from streaming.spark.session import Jars, start
+from streaming.state.filesystem import below, folder_of
+from streaming.terminal import Terminal, cell, say_json, say_json_line
+from udfs.snapshots.audit import SnapshotClass
+
+log = logging.getLogger("ledger-reaper")
+
+REPORT = "report.html"
+GRAVE = (SnapshotClass.MISSING, SnapshotClass.DANGER)
+
+
+@dataclass(frozen=True, slots=True)
+class SnapshotRequest:
+    """What the operator asked for."""
+
+    options: AuditOptions
+    out: Path | None = None
+    as_json: bool = False
+
+
+def place_of(settings: Settings, out: Path | str | None) -> Place:
+    """--out, or `snapshots` in the state directory. Raises UnavailableError."""
+    folder = folder_of(str(out) if out else below(settings.state_dir, "snapshots"))
+    return Place(folder.location, folder.filesystem, folder.root)
+
+
+def audit(settings: Settings, request: SnapshotRequest) -> None:
+    """Run one audit. Raises KeyboardInterrupt when a signal cut it short, and SafetyError as --verify-only asks for."""
+    place = place_of(settings, request.out)
+    spark = start(settings, Jars(), with_streams=False)
+    stop = threading.Event()
+    command = SnapshotCommand(spark, settings, request, place, stop)
+    try:
+        has_ended = run_until_signal(spark, command.run, stop)
+    finally:
+        spark.stop()
+    if not has_ended:
+        raise KeyboardInterrupt
+
+
+@dataclass(frozen=True, slots=True)
+class SnapshotCommand:
+    """One audit. Once stop is set, it ends instead of waiting for the second look."""
+
+    spark: SparkSession
+    settings: Settings
+    request: SnapshotRequest
+    place: Place
+    stop: threading.Event
+
+    def run(self) -> None:
+        """Audit, and show the findings. Raises ReaperError's family."""
+        try:
+            self._run()
+        except ReaperError:
+            raise
+        except Exception as error:
+            ours = translated(error)  # executors' errors come back inside a Java exception
+            if ours is error:
+                raise
+            raise ours from error
+
+    def _run(self) -> None:
+        result, groups = audited(self.spark, self.settings, self.request.options, self.place, self.stop)
+        self.place.write(REPORT, report.page(result, groups).encode())
+        if self.request.as_json:
+            _print_json(self.place.load(self.spark, FINDINGS), result)
+        else:
+            report.show(Terminal(), result, groups)
+            Terminal().print(cell(f"Report: {self.place.shown}/{REPORT}"), soft_wrap=True)
+        grave = sum(result.totals[str(each)]["count"] for each in GRAVE)
+        if self.request.options.verify_only and grave:
+            raise SafetyError(f"{grave} findings are {' or '.join(GRAVE)}; see {self.place.shown}/{REPORT}")
+
+
+def audited(
+    spark: SparkSession, settings: Settings, options: AuditOptions, place: Place, stop: threading.Event
+) -> tuple[AuditResult, list[report.Group]]:
+    """Run one audit into the place, and return what it came to with its findings added up."""
+    with Phases(spark, Terminal(stderr=True), stop) as phases:
+        result = SnapshotAudit(spark, settings, options, place, phases, SystemClock()).run()
+        remember(place, result, options.filters)
+        with phases.phase("Adding up"):
+            return result, report.groups_of(place.load(spark, FINDINGS))
+
+
+def further(settings: Settings, options: AuditOptions) -> Further:
+    """Return the audit of snapshots as a part of that of ledgers; its findings lie where `snapshots audit` has them."""
+
+    def section(spark: SparkSession, stop: threading.Event) -> str:
+        try:
+            result, groups = audited(spark, settings, options, place_of(settings, None), stop)
+        except ReaperError as error:
+            log.warning("snapshots were not looked at: %s", error)
+            return report.failed_section(str(error))
+        if groups:
+            log.warning("snapshots: %s; `ledger-reaper snapshots audit` shows them", report.in_short(result))
+        return report.html_section(groups, result)
+
+    return section
+
+
+def _print_json(found: DataFrame, result: AuditResult) -> None:
+    named = report.with_advice(found)
+    lines = named.select(F.to_json(F.struct(*named.columns), {"ignoreNullFields": "false"}))
+    for row in lines.toLocalIterator(prefetchPartitions=True):
+        say_json_line(row[0])
+    say_json({"complete": result.certificate.is_complete, "totals": result.totals})

@@ -1,0 +1,212 @@
+"""Spark's task that reads the snapshot topics of namespaces: every message as one row, whatever its sender wrote.
+
+Indexes are read before segments, and a broker writes a segment before the index that names it: what an index names here
+was there when the segments were read, unless it has gone.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from streaming.adapters.pulsar.admin import PulsarAdmin
+from streaming.adapters.pulsar.compacted import read_compacted, read_stored
+from streaming.adapters.pulsar.snapshots import SnapshotAdmin
+from streaming.audit import columns as a
+from streaming.audit.options import FindingFilters
+from streaming.audit.walk.listing import Problem
+from streaming.audit.walk.owners import find_namespaces
+from streaming.clients import admin_for, admin_settings
+from streaming.config.sections import PulsarSettings
+from streaming.config.settings import Settings
+from streaming.errors import ReaperError
+from streaming.ports import MetadataStore
+from streaming.snapshots import columns as s
+from udfs import columns as c
+from udfs.formats.internal_stats import BEFORE_ALL, Position
+from udfs.paths import MANAGED_LEDGERS_ROOT, managed_ledger_path
+from udfs.snapshots.codec import Index, Segment, Snapshot
+from udfs.snapshots.schemas import SnapshotKind, is_brokers
+from udfs.snapshots.segments import places_of
+from udfs.snapshots.values import Read, read_message
+from udfs.undelivered import Found
+
+IN_ORDER = (SnapshotKind.INDEX, SnapshotKind.SINGLE, SnapshotKind.SEGMENT)
+_ROWS = 500
+_BATCH_BYTES = 8 * 1024 * 1024  # of values: what one batch of rows takes is a few times that
+
+
+def system_topic(namespace: str, kind: SnapshotKind) -> str:
+    """Return the full name of a namespace's topic of that kind."""
+    return f"persistent://{namespace}/{kind}"
+
+
+def namespaces_with_snapshots(store: MetadataStore, filters: FindingFilters) -> tuple[list[str], list[Problem]]:
+    """Return the namespaces that have one of the topics, and what could not be listed. Raises UnavailableError."""
+    found = find_namespaces(store)
+    prefix, suffix = f"{MANAGED_LEDGERS_ROOT}/", "/persistent"
+    names = [path[len(prefix) : -len(suffix)] for path in found.paths if path.startswith(prefix)]
+    chosen = [name for name in names if _is_chosen(name, filters)]
+    paths = [managed_ledger_path(system_topic(name, kind)) for name in chosen for kind in IN_ORDER]
+    nodes = store.read_many(paths)
+    per = len(IN_ORDER)
+    present = [any(nodes[number * per : (number + 1) * per]) for number in range(len(chosen))]
+    return [name for name, is_present in zip(chosen, present, strict=True) if is_present], list(found.problems)
+
+
+def _is_chosen(namespace: str, filters: FindingFilters) -> bool:
+    if filters.namespace:
+        return namespace == filters.namespace
+    return not filters.tenant or namespace.split("/", maxsplit=1)[0] == filters.tenant
+
+
+class SnapshotTopics:
+    """The snapshot topics of namespaces, message by message. Every method raises UnavailableError, RefusedError."""
+
+    def __init__(self, settings: PulsarSettings, admin: PulsarAdmin, more: SnapshotAdmin) -> None:
+        self._settings = settings
+        self.admin = admin
+        self.more = more
+
+    def present(self, namespace: str) -> set[str]:
+        """All topics of a namespace."""
+        return set(self.admin.topics(namespace))
+
+    def compacted(self, namespace: str, kind: SnapshotKind) -> Iterator[Read]:
+        """Yield what a compacted reader gets: of a key, the last message counts."""
+        topic = system_topic(namespace, kind)
+        return self._reads(namespace, kind, read_compacted(self._settings, self.admin, topic))
+
+    def stored(self, namespace: str, kind: SnapshotKind, after: Position = BEFORE_ALL) -> Iterator[Read]:
+        """Yield what lies behind a position in the topic's own ledgers, where a broker that recovers reads it."""
+        topic = system_topic(namespace, kind)
+        return self._reads(namespace, kind, read_stored(self._settings, self.admin, topic, after))
+
+    def _reads(self, namespace: str, kind: SnapshotKind, messages: Iterator[tuple[Position, Found]]) -> Iterator[Read]:
+        versions = known_versions(kind, self.more.schemas(system_topic(namespace, kind)))
+        for position, found in messages:
+            yield read_message(kind, namespace, position, found, lambda version: versions.get(version, False))
+
+
+@contextmanager
+def snapshot_topics(settings: Settings) -> Iterator[SnapshotTopics]:
+    """The snapshot topics of the configured cluster; the block's end closes the connections."""
+    with admin_for(settings) as admin, closing(SnapshotAdmin(admin_settings(settings))) as more:
+        yield SnapshotTopics(settings.pulsar, admin, more)
+
+
+@dataclass(frozen=True, slots=True)
+class ReadTask:
+    """Spark's task: turns namespaces (columns.PLACE) into the messages of their snapshot topics (columns.MESSAGE).
+
+    A topic that can't be read to its end becomes a row with a path.
+    """
+
+    settings: Settings
+
+    def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """Read every namespace of every batch."""
+        with snapshot_topics(self.settings) as topics:
+            for batch in batches:
+                for namespace in batch.column(0).to_pylist():
+                    yield from read_namespace(topics, namespace)
+
+
+def read_namespace(topics: SnapshotTopics, namespace: str) -> Iterator[pa.RecordBatch]:
+    """Yield all messages of a namespace's snapshot topics as columns.MESSAGE; never raises ReaperError."""
+    try:
+        present = topics.present(namespace)
+    except ReaperError as error:
+        yield _problem(namespace, f"/{namespace}", str(error))
+        return
+    for kind in IN_ORDER:
+        topic = system_topic(namespace, kind)
+        if topic not in present:
+            continue
+        try:
+            yield from _messages(topics, namespace, kind)
+        except ReaperError as error:
+            yield _problem(namespace, topic, str(error))
+
+
+def _messages(topics: SnapshotTopics, namespace: str, kind: SnapshotKind) -> Iterator[pa.RecordBatch]:
+    rows = _Rows(namespace)
+    for read in topics.compacted(namespace, kind):
+        yield from rows.add(read, is_raw=False)
+    if kind is SnapshotKind.SEGMENT:
+        for read in topics.stored(namespace, kind):
+            yield from rows.add(read, is_raw=True)
+    yield from rows.rest()
+
+
+def known_versions(kind: SnapshotKind, definitions: Mapping[int, str]) -> dict[bytes, bool]:
+    """Return schema version, as it stands in a message, -> whether it is the schema that brokers write."""
+    return {version.to_bytes(8, "big"): is_brokers(kind, text) for version, text in definitions.items()}
+
+
+class _Rows:
+    def __init__(self, namespace: str) -> None:
+        self._namespace = namespace
+        self._number = 0
+        self._held: list[dict[str, Any]] = []
+        self._bytes = 0
+
+    def add(self, read: Read, *, is_raw: bool) -> Iterator[pa.RecordBatch]:
+        self._number += 1
+        self._held.append(row_of(self._namespace, read, self._number, is_raw=is_raw))
+        self._bytes += read.size_bytes
+        if len(self._held) >= _ROWS or self._bytes >= _BATCH_BYTES:
+            yield from self.rest()
+
+    def rest(self) -> Iterator[pa.RecordBatch]:
+        if self._held:
+            yield pa.RecordBatch.from_pylist(self._held, schema=s.MESSAGE)
+        self._held, self._bytes = [], 0
+
+
+def row_of(namespace: str, read: Read, number: int, *, is_raw: bool) -> dict[str, Any]:
+    """Return a message as columns.MESSAGE."""
+    return {
+        a.NAMESPACE: namespace,
+        s.KIND: str(read.kind),
+        s.IS_RAW: is_raw,
+        s.NUMBER: number,
+        s.KEY: read.key,
+        c.TOPIC_NAME: read.topic,
+        s.LEDGER: read.position[0],
+        s.ENTRY: read.position[1],
+        s.PUBLISH_MS: read.publish_ms,
+        c.BYTES: read.size_bytes,
+        s.IS_NULL: read.is_null,
+        s.FAULT: str(read.fault or ""),
+        c.DETAIL: read.detail,
+        s.SEQUENCE: read.sequence,
+        **_content(read.value),
+    }
+
+
+def _content(value: Snapshot | Segment | Index | None) -> dict[str, Any]:
+    if isinstance(value, Segment):
+        marker = {s.MARKER_LEDGER: value.marker[0], s.MARKER_ENTRY: value.marker[1]}
+        return marker | {s.IDS: value.ids.rows, s.MOST: value.ids.most, s.LEAST: value.ids.least}
+    if isinstance(value, Snapshot):
+        ledgers, counts = np.unique(value.aborts.ledger, return_counts=True)
+        amounts = zip(ledgers.tolist(), counts.tolist(), strict=True)
+        return {s.IDS: value.aborts.rows, s.MARKERS: [{s.LEDGER: ledger, s.IDS: ids} for ledger, ids in amounts]}
+    if isinstance(value, Index):
+        return {s.IDS: value.tail.rows, s.NAMED: _named(value)}
+    return {s.IDS: 0}
+
+
+def _named(index: Index) -> Sequence[dict[str, int]]:
+    names = (s.SEQUENCE, s.LEDGER, s.ENTRY, s.MARKER_LEDGER, s.MARKER_ENTRY)
+    rows = ((sequence, *place, *marker) for sequence, place, marker in places_of(index))
+    return [dict(zip(names, row, strict=True)) for row in rows]
+
+
+def _problem(namespace: str, path: str, detail: str) -> pa.RecordBatch:
+    row = {a.NAMESPACE: namespace, a.PATH: path, c.DETAIL: detail}
+    return pa.RecordBatch.from_pylist([row], schema=s.MESSAGE)

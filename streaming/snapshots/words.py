@@ -1,0 +1,42 @@
+"""What the findings of a snapshot audit mean to an operator, and what to do about each."""
+
+from udfs.snapshots.audit import SnapshotClass, SnapshotReason
+
+INTRODUCTION = (
+    "Brokers keep the ids of aborted transactions in snapshots, so that they can hide the messages of these "
+    "transactions. This audit compared the snapshots with the topics that they belong to. It changed nothing."
+)
+CLASS_MEANING = {
+    SnapshotClass.MISSING: "a topic needs it to be loaded, and it can't be read",
+    SnapshotClass.DANGER: "aborted messages are or may become readable, or the broker will fail at something",
+    SnapshotClass.ORPHAN: "no topic uses it any more",
+    SnapshotClass.WASTE: "ids of transactions whose messages are gone; the broker drops them by itself",
+    SnapshotClass.UNKNOWN: "something that decides could not be read",
+    SnapshotClass.FOREIGN: "no broker wrote it; nobody should touch it before it is known who did",
+    SnapshotClass.TOO_YOUNG: "only the second look saw it; audit again",
+}
+NEXT = {
+    SnapshotReason.SEGMENT_LOST: "don't unload the topic and don't restart its broker before its subscriptions have "
+    "read everything: once the ledger of the abort marker is trimmed, the broker does without the segment",
+    SnapshotReason.INDEX_LOST: "don't unload the topic; end a transaction on it, which writes the index anew",
+    SnapshotReason.DOUBLED_IDS: "unload the topic at a quiet time if aborted messages can be read; let its "
+    "subscriptions read everything, then the broker drops the segments",
+    SnapshotReason.IDS_LOST: "unload the topic: when it is loaded again it reads its snapshot (aborted messages are "
+    "readable until then)",
+    SnapshotReason.FLAG_OFF: "set transactionBufferSegmentedSnapshotEnabled=true in all brokers and restart them",
+    SnapshotReason.NEAR_LIMIT: "let the topic's subscriptions read everything, or raise maxMessageSize, or switch to "
+    "segmented snapshots; make transactionBufferSnapshotSegmentSize smaller for a segment",
+    SnapshotReason.NULLS_VISIBLE: "compact the segments topic (`pulsar-admin topics compact`); unload a topic before "
+    "you delete it",
+    SnapshotReason.NO_GUARD: "`ledger-reaper snapshots guard`",
+    SnapshotReason.OWNER_GONE: "nothing urgent: it takes space only; this program does not remove it yet",
+    SnapshotReason.NOT_NAMED: "nothing urgent: it takes space only; this program does not remove it yet",
+    SnapshotReason.DEAD_IDS: "nothing: the next commit or abort on the topic drops them",
+    SnapshotReason.OWNER_UNKNOWN: "repair what keeps ZooKeeper or the broker from answering, then audit again",
+    SnapshotReason.INDEX_UNREADABLE: "find out who publishes to the indexes topic, and take away the right; don't "
+    "unload the topic before it has written its index anew",
+    SnapshotReason.ODD_KEY: "find out who publishes to this system topic, and take away the right",
+    SnapshotReason.FOREIGN_SCHEMA: "find out who publishes to this system topic, and take away the right",
+    SnapshotReason.UNREADABLE: "find out who publishes to this system topic, and take away the right",
+    SnapshotReason.OTHER_NAME: "find out who publishes to this system topic, and take away the right",
+}

@@ -1,0 +1,419 @@
+"""Snapshots of transaction buffers on a real broker: what it writes is decoded, and its faults are found and prevented.
+
+The Java client's own record of its transactions is the truth.
+"""
+
+import random
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any
+from uuid import uuid4
+
+import pytest
+from typer.testing import CliRunner
+
+from streaming.adapters.pulsar.keyed import KeyedSender
+from streaming.cli.main import app
+from streaming.clients import admin_for
+from streaming.sandbox import topics
+from streaming.sandbox.cluster import Cluster
+from streaming.snapshots.parts import PartsTopic, ensure
+from streaming.snapshots.read import snapshot_topics, system_topic
+from tests.integration.conftest import Deployment, _deployment
+from tests.integration.java_commands import JavaError
+from tests.integration.snapshot_scenes import (
+    SEGMENTED,
+    SUBSCRIPTION,
+    aborted_ids,
+    cluster_in,
+    committed,
+    findings,
+    ledgers,
+    lose_segments,
+    namespace,
+    restart,
+    topic_in,
+)
+from tests.integration.transactions import Transactions
+from udfs.snapshots import segments
+from udfs.snapshots.aborts import aborts_of
+from udfs.snapshots.codec import Index, Segment, Snapshot
+from udfs.snapshots.keys import Capacity
+from udfs.snapshots.schemas import SnapshotKind
+from udfs.snapshots.values import Read
+
+pytestmark = [pytest.mark.cluster, pytest.mark.long]
+SEED = 20261123
+PATIENCE_SECONDS = 120
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    with cluster_in(tmp_path_factory.mktemp("snapshots")) as made:
+        yield made
+
+
+@pytest.fixture(scope="module")
+def service(cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Deployment:
+    return _deployment(cluster, tmp_path_factory.mktemp("service"), classes="")
+
+
+@pytest.fixture(scope="module")
+def segmented(cluster: Cluster) -> Cluster:
+    """The same cluster once its brokers write segments; tests before it met single snapshots."""
+    restart(cluster, SEGMENTED)
+    return cluster
+
+
+@pytest.fixture(scope="module")
+def transactions(segmented: Cluster) -> Iterator[Transactions]:
+    with Transactions(segmented.serving.pulsar) as opened:
+        yield opened
+
+
+def wait_for(condition: Callable[[], bool], what: str) -> None:
+    topics.wait_for(condition, what, seconds=PATIENCE_SECONDS)
+
+
+def latest(service: Deployment, space: str, kind: SnapshotKind) -> dict[str, Read]:
+    with snapshot_topics(service.settings) as found:
+        return {read.key: read for read in found.compacted(space, kind)}
+
+
+def recovered(service: Deployment, space: str, topic: str) -> set[tuple[int, int]]:
+    """What a broker would recover of the index and the segments at their places."""
+    index = latest(service, space, SnapshotKind.INDEX)[topic].value
+    with snapshot_topics(service.settings) as found:
+        stored = list(found.stored(space, SnapshotKind.SEGMENT))
+    at = {read.position: read.value for read in stored if isinstance(read.value, Segment)}
+    assert isinstance(index, Index)
+    return set(segments.recover(index, at, (1 << 60, 0)).ids.pairs())
+
+
+def told(found: list[dict[str, Any]], topic: str) -> set[tuple[str, str]]:
+    return {(line["class"], line["reason"]) for line in found if line.get("topic") == topic}
+
+
+def test_single_snapshots_hold_the_ids_that_the_client_aborted(cluster: Cluster, service: Deployment) -> None:
+    space = namespace(cluster, "single")
+    topic = topic_in(cluster, space, "orders")
+    ends = "a" * 60 + "c" * 20
+    with Transactions(cluster.serving.pulsar) as transactions:
+        ids = transactions.run(topic, ends)
+        truth = aborted_ids(ends, ids)
+
+        def is_whole() -> bool:
+            read = latest(service, space, SnapshotKind.SINGLE).get(topic)
+            return read is not None and isinstance(read.value, Snapshot) and read.value.aborts.rows == len(truth)
+
+        wait_for(is_whole, "the snapshot of all aborts")
+        value = latest(service, space, SnapshotKind.SINGLE)[topic].value
+        gone = topic_in(cluster, space, "gone")
+        transactions.run(gone, "a" * 30)
+        wait_for(lambda: gone in latest(service, space, SnapshotKind.SINGLE), "its snapshot")
+    assert isinstance(value, Snapshot)
+    assert set(value.aborts.ids.pairs()) == truth
+    topics.unload(cluster, gone)
+    assert topics.delete_topic(cluster, gone)
+
+
+def test_parts_survive_crashes_and_compactions_on_a_real_topic(cluster: Cluster, service: Deployment) -> None:
+    space = namespace(cluster, "parts")
+    owner = f"persistent://{space}/orders"
+    chance = random.Random(SEED)
+    with admin_for(service.settings) as admin, snapshot_topics(service.settings) as found:
+        topic = ensure(admin, space)
+        ours = PartsTopic(topic, lambda: found.compacted(space, SnapshotKind.PARTS))
+        with KeyedSender(service.settings.pulsar, topic) as sender:
+            first = newest = complete = 0
+            for _round in range(30):
+                first += chance.randrange(3)
+                newest = max(newest, first) + chance.randrange(6)
+                aborts = aborts_of((0, number, number, 0) for number in range(first, newest))
+                crashing = _Crashing(sender, chance.choice([-1, -1, *range(6)]))
+                try:
+                    ours.write(crashing, owner, aborts, (newest, 0), Capacity(4, 1_000))
+                    complete = newest
+                except _CrashError:
+                    pass
+                if chance.random() < 0.2:
+                    topics.compact(cluster, topic)
+                back = ours.recover(owner, range(first, newest + 1))
+                assert back.max_read[0] in (-1, *range(newest + 1))
+                got = [least for _most, least in back.aborts.ids.pairs()]
+                assert set(range(first, max(complete, back.max_read[0]))) <= set(got) <= set(range(first, newest))
+
+
+class _CrashError(Exception):
+    pass
+
+
+class _Crashing:
+    """A writer that dies before its n-th message; -1: it lives."""
+
+    def __init__(self, sender: KeyedSender, left: int) -> None:
+        self._sender = sender
+        self._left = left
+
+    def send(self, key: str, value: bytes | None) -> tuple[int, int]:
+        if self._left == 0:
+            raise _CrashError
+        self._left -= 1
+        return self._sender.send(key, value)
+
+
+@dataclass(frozen=True)
+class Scene:
+    """A topic of a namespace of its own, the ids that were aborted on it, and how many messages were committed."""
+
+    space: str
+    topic: str
+    aborted: set[tuple[int, int]]
+    commits: int
+
+    @property
+    def segments(self) -> str:
+        return system_topic(self.space, SnapshotKind.SEGMENT)
+
+
+def made(
+    cluster: Cluster, service: Deployment, transactions: Transactions, name: str, aborts: int, *, commits: int = 10
+) -> Scene:
+    """Make transactions on a topic that keeps everything, until its index names the segments that are full."""
+    space = namespace(cluster, name)
+    topic = topic_in(cluster, space, "orders")
+    ends = "a" * aborts + "c" * commits
+    ids = aborted_ids(ends, transactions.run(topic, ends))
+
+    def is_sealed() -> bool:
+        read = latest(service, space, SnapshotKind.INDEX).get(topic)
+        rows = read.value.entries.rows if read is not None and isinstance(read.value, Index) else 0
+        return rows >= aborts // 40
+
+    wait_for(is_sealed, f"segments of {topic}")
+    return Scene(space, topic, ids, commits)
+
+
+def reads_committed(transactions: Transactions, scene: Scene) -> bool:
+    """Whether a new consumer gets every committed message once, and nothing that was aborted."""
+    values = transactions.read(scene.topic, f"reader-{uuid4().hex}", 10)
+    return len(committed(values)) == scene.commits == len(set(values)) == len(values)
+
+
+@pytest.fixture(scope="module")
+def doubled(segmented: Cluster, service: Deployment) -> Scene:
+    """Fault F: a broker was killed while a transaction was open behind which it had sealed segments."""
+    space = namespace(segmented, "doubled")
+    topic = topic_in(segmented, space, "orders")
+    with Transactions(segmented.serving.pulsar) as ends_open:
+        ends_open.run(topic, "o" + "a" * 100)
+    restart(segmented, kill=True)
+    with Transactions(segmented.serving.pulsar) as again:
+        again.run(topic, "a" * 5 + "c" * 5)
+    return Scene(space, topic, set(), 5)
+
+
+@pytest.fixture(scope="module")
+def well(doubled: Scene, segmented: Cluster, service: Deployment, transactions: Transactions) -> Scene:
+    return made(segmented, service, transactions, "well", 100)
+
+
+@pytest.fixture(scope="module")
+def guarded(doubled: Scene, segmented: Cluster, service: Deployment, transactions: Transactions) -> Scene:
+    """What would be fault A, had it no guard."""
+    scene = made(segmented, service, transactions, "guarded", 500)
+    said = service.call("snapshots", "guard", "--namespace", scene.space)
+    assert f"{scene.space}: guard made" in said
+    before = ledgers(segmented, scene.segments)
+    topics.compact(segmented, scene.segments)
+    topics.trim(segmented, scene.segments)
+    topics.unload(segmented, scene.segments)
+    assert ledgers(segmented, scene.segments)[: len(before)] == before
+    return scene
+
+
+@pytest.fixture(scope="module")
+def lost(doubled: Scene, segmented: Cluster, service: Deployment, transactions: Transactions) -> Scene:
+    """Fault A: the segments topic was compacted and trimmed."""
+    scene = made(segmented, service, transactions, "lost", 500)
+    lose_segments(segmented, scene.space)
+    return scene
+
+
+@pytest.fixture(scope="module")
+def deleted(doubled: Scene, segmented: Cluster, service: Deployment, transactions: Transactions) -> Scene:
+    """Fault E: the topic was unloaded, and deleted then."""
+    scene = made(segmented, service, transactions, "deleted", 100)
+    topics.unload(segmented, scene.topic)
+    assert topics.delete_topic(segmented, scene.topic)
+    return scene
+
+
+@pytest.fixture(scope="module")
+def refused(doubled: Scene, segmented: Cluster, service: Deployment, transactions: Transactions) -> Scene:
+    """Fault D: the topic was to be deleted while it was loaded."""
+    scene = made(segmented, service, transactions, "refused", 100)
+    assert not topics.delete_topic(segmented, scene.topic)
+    return scene
+
+
+@pytest.fixture(scope="module")
+def hostile(doubled: Scene, segmented: Cluster, service: Deployment, transactions: Transactions) -> Scene:
+    """Somebody published to the segments topic."""
+    scene = made(segmented, service, transactions, "hostile", 100)
+    with KeyedSender(service.settings.pulsar, scene.segments) as sender:
+        for number, value in enumerate([b"", b"\x02", b"\xff" * 5_000_000, b"{}"]):
+            sender.send(f"multiple-{900 + number}-{scene.topic}", value)
+        sender.send("no key of ours", b"x")
+        sender.send(f"multiple-1-persistent://{scene.space}/../x", b"x")
+        sender.send(f"multiple-950-{scene.topic}", None)
+    return scene
+
+
+SCENES = ("doubled", "well", "guarded", "deleted", "refused", "hostile", "lost")
+
+
+@pytest.fixture(scope="module")
+def found(request: pytest.FixtureRequest, service: Deployment) -> list[dict[str, Any]]:
+    """What one audit of the whole cluster says, once all scenes are made; a scene that fails fails its own test."""
+    for name in SCENES:
+        with suppress(BaseException):
+            request.getfixturevalue(name)
+    return findings(service)
+
+
+def test_the_audit_is_complete_and_says_what_to_do(found: list[dict[str, Any]]) -> None:
+    *lines, last = found
+    assert last["complete"]
+    assert all(line["do"] for line in lines)
+
+
+def test_segments_and_index_hold_the_ids_that_the_client_aborted(
+    well: Scene, service: Deployment, found: list[dict[str, Any]]
+) -> None:
+    wait_for(lambda: recovered(service, well.space, well.topic) == well.aborted, "the last aborts")
+    assert told(found, well.topic) == set()
+    assert told(found, well.segments) == {("DANGER", "NO_GUARD")}
+
+
+def test_a_single_snapshot_of_a_deleted_topic_is_an_orphan(found: list[dict[str, Any]]) -> None:
+    assert told(found, "persistent://public/single/gone") == {("ORPHAN", "OWNER_GONE")}
+    assert told(found, "persistent://public/single/orders") == set()
+
+
+def test_segments_and_index_of_a_deleted_topic_are_orphans(deleted: Scene, found: list[dict[str, Any]]) -> None:
+    assert told(found, deleted.topic) == {("ORPHAN", "OWNER_GONE")}
+    kinds = {line["kind"] for line in found if line.get("topic") == deleted.topic}
+    assert kinds == {str(SnapshotKind.SEGMENT), str(SnapshotKind.INDEX)}
+
+
+def test_ids_that_a_killed_broker_sealed_twice_are_found(doubled: Scene, found: list[dict[str, Any]]) -> None:
+    assert ("DANGER", "DOUBLED_IDS") in told(found, doubled.topic)
+
+
+def test_a_deletion_that_failed_is_told_by_the_tombstones_that_can_be_seen(
+    refused: Scene, found: list[dict[str, Any]]
+) -> None:
+    assert ("DANGER", "NULLS_VISIBLE") in told(found, refused.segments)
+
+
+def test_what_others_publish_there_is_named_and_hides_nothing(
+    hostile: Scene, service: Deployment, found: list[dict[str, Any]]
+) -> None:
+    foreign = [
+        line["reason"] for line in found if (line.get("class"), line.get("namespace")) == ("FOREIGN", hostile.space)
+    ]
+    assert sorted(foreign) == ["ODD_KEY", "ODD_KEY", *["UNREADABLE"] * 4]
+    assert ("DANGER", "NULLS_VISIBLE") in told(found, hostile.segments)
+    assert told(found, hostile.topic) == {("FOREIGN", "UNREADABLE")}
+    said = service.call("snapshots", "guard", "--namespace", hostile.space)
+    assert "guard made" in said
+
+
+def test_a_topic_whose_segments_were_trimmed_is_found_while_it_still_works(
+    lost: Scene, transactions: Transactions, found: list[dict[str, Any]]
+) -> None:
+    assert told(found, lost.topic) == {("MISSING", "SEGMENT_LOST")}
+    assert reads_committed(transactions, lost)
+
+
+def test_a_guard_keeps_what_is_named(guarded: Scene, service: Deployment, found: list[dict[str, Any]]) -> None:
+    assert told(found, guarded.topic) | told(found, guarded.segments) == set()
+    assert recovered(service, guarded.space, guarded.topic) == guarded.aborted
+    assert "moved" not in service.call("snapshots", "guard", "--namespace", guarded.space)
+    said = CliRunner().invoke(app, ["check", "--config", str(service.config)]).output
+    assert "guards of snapshots" in said
+    assert guarded.space not in said
+
+
+def test_after_a_kill_the_guarded_topic_is_whole_and_the_other_does_not_load(
+    segmented: Cluster, guarded: Scene, lost: Scene, well: Scene
+) -> None:
+    restart(segmented, kill=True)
+    with Transactions(segmented.serving.pulsar) as again:
+        assert reads_committed(again, guarded)
+        assert reads_committed(again, well)
+        with pytest.raises((JavaError, AssertionError)):
+            assert reads_committed(again, lost)
+
+
+def test_verify_only_ends_with_4_where_a_topic_does_not_load(lost: Scene, service: Deployment) -> None:
+    found = findings(service, "--namespace", lost.space, "--verify-only", code=4)
+    assert ("MISSING", "SEGMENT_LOST") in told(found, lost.topic)
+
+
+def test_a_repair_by_replay_makes_the_topic_whole_and_can_be_taken_back(
+    segmented: Cluster, lost: Scene, well: Scene, service: Deployment
+) -> None:
+    repair = ("snapshots", "repair", "--yes", "--topic")
+    assert "it works" in service.call(*repair, well.topic, code=4)
+    assert "loaded again" in service.call(*repair, lost.topic)
+    with Transactions(segmented.serving.pulsar) as again:
+        assert reads_committed(again, lost)
+        assert "put back" in service.call("snapshots", "undo", "--yes", "--topic", lost.topic)
+        with pytest.raises((JavaError, AssertionError)):
+            assert reads_committed(again, lost)
+        service.call(*repair, lost.topic)
+        assert reads_committed(again, lost)
+        again.run(lost.topic, "a")  # its snapshot is written anew
+        count = len(lost.aborted)
+        wait_for(lambda: len(recovered(service, lost.space, lost.topic)) >= count, "all ids sealed again")
+    restart(segmented, kill=True)
+    with Transactions(segmented.serving.pulsar) as again:
+        assert reads_committed(again, lost)
+    assert lost.aborted <= recovered(service, lost.space, lost.topic)
+
+
+def test_a_guard_moves_on_once_segments_are_not_needed(segmented: Cluster, service: Deployment, guarded: Scene) -> None:
+    before = ledgers(segmented, guarded.segments)
+    with Transactions(segmented.serving.pulsar) as again:
+        _consume_all(segmented, guarded.topic)
+        again.run(guarded.topic, "c")  # only the end of a transaction trims ids
+        few = len(guarded.aborted) // 4
+        wait_for(lambda: len(recovered(service, guarded.space, guarded.topic)) < few, "dead ids to go")
+        assert "moved from" in service.call("snapshots", "guard", "--namespace", guarded.space)
+        topics.compact(segmented, guarded.segments)
+        topics.trim(segmented, guarded.segments)
+        wait_for(lambda: ledgers(segmented, guarded.segments)[0] > before[0], "what the guard let go")
+        topics.unload(segmented, guarded.topic)
+        again.run(guarded.topic, "ac")
+        values = again.read(guarded.topic, SUBSCRIPTION)
+        assert values[-1:] == ["c1"]
+        assert not [value for value in values if value.startswith("a")]
+
+
+def test_brokers_that_write_single_snapshots_again_are_told(
+    segmented: Cluster, service: Deployment, well: Scene
+) -> None:
+    restart(segmented, {"transactionBufferSegmentedSnapshotEnabled": "false"})
+    assert ("DANGER", "FLAG_OFF") in told(findings(service, "--namespace", well.space), well.topic)
+
+
+def _consume_all(cluster: Cluster, topic: str) -> None:
+    """Let every subscription have read everything, so that the broker trims the topic."""
+    before = ledgers(cluster, topic)
+    for subscription in topics.internal_stats(cluster, topic)["cursors"]:
+        topics.admin(cluster, "POST", f"{topics.resource(topic)}/subscription/{subscription}/skip_all")
+    topics.trim(cluster, topic)
+    wait_for(lambda: ledgers(cluster, topic)[0] >= before[-1], f"trimming of {topic}")

@@ -1,0 +1,170 @@
+"""Spark's joins bring together what belongs together: latest values, owners, places of segments, ids."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.pandas.types import from_arrow_schema
+
+from streaming.audit import columns as a
+from streaming.snapshots import columns as s
+from streaming.snapshots import join
+from streaming.snapshots.audit import agreed, totals
+from streaming.snapshots.facts import NamespaceTask, TopicTask, topic_facts
+from streaming.snapshots.read import row_of
+from streaming.snapshots.report import groups_of, with_advice
+from udfs import columns as c
+from udfs.formats.internal_stats import Position
+from udfs.records import Presence
+from udfs.snapshots.aborts import aborts_of, ids_of
+from udfs.snapshots.audit import SnapshotClass
+from udfs.snapshots.codec import Index, Segment, Snapshot, entries_of
+from udfs.snapshots.schemas import SnapshotKind
+from udfs.snapshots.values import Fault, Read
+
+SPACE = "t/ns"
+A, B, GONE, SINGLE = (f"persistent://{SPACE}/{name}" for name in ("a", "b", "gone", "single"))
+FULL = {  # a struct needs each of its fields
+    s.MOST: None,
+    s.LEAST: None,
+    s.MARKERS: None,
+    s.NAMED: None,
+    s.MARKER_LEDGER: None,
+    s.MARKER_ENTRY: None,
+    s.IDS: 0,
+    a.PATH: None,
+}
+
+
+class Messages:
+    """Messages of one namespace, in the order in which they are read."""
+
+    def __init__(self) -> None:
+        self.rows: list[dict[str, Any]] = []
+
+    def index(self, topic: str, *rows: tuple[int, Position, Position], at: Position = (60, 0)) -> None:
+        value = Index(topic, entries_of(rows), (1, 1), ids_of([]))
+        self.add(Read(SnapshotKind.INDEX, topic, topic, at, 0, 100, value=value))
+
+    def segment(
+        self, topic: str, number: int, place: Position, ids: Sequence[tuple[int, int]], *, stored: bool = True
+    ) -> None:
+        value = Segment(topic, number, (5, number), ids_of(ids))
+        read = Read(SnapshotKind.SEGMENT, f"multiple-{number}-{topic}", topic, place, 0, 600, number, value=value)
+        self.add(read)
+        if stored:
+            self.add(read, is_raw=True)
+
+    def add(self, read: Read, *, is_raw: bool = False) -> None:
+        self.rows.append(FULL | row_of(SPACE, read, len(self.rows), is_raw=is_raw))
+
+    def frame(self, spark: SparkSession) -> DataFrame:
+        table = pa.Table.from_pylist(self.rows, schema=s.MESSAGE)
+        return spark.createDataFrame(table.to_pylist(), from_arrow_schema(s.MESSAGE))
+
+
+def _owners(spark: SparkSession, **ledgers: list[int] | None) -> DataFrame:
+    rows = []
+    for name, listed in ledgers.items():
+        presence = Presence.GONE if listed is None else Presence.PRESENT
+        row = {c.TOPIC_NAME: f"persistent://{SPACE}/{name}", s.PRESENCE: str(presence), s.LEDGERS: listed or []}
+        at_broker = Presence.GONE if listed is None else Presence.UNREADABLE
+        unknown = {s.STATE: None, s.SNAPSHOT_TYPE: None, s.ABORTED: None, c.DETAIL: ""}
+        rows.append(row | {s.AT_BROKER: str(at_broker)} | unknown)
+    return spark.createDataFrame(rows, from_arrow_schema(s.OWNER))
+
+
+def _segments_topic(spark: SparkSession, guard: Position | None, ledgers: Sequence[int] = (70,)) -> DataFrame:
+    place = guard or (None, None)
+    row = {
+        a.NAMESPACE: SPACE,
+        s.SEGMENT_LEDGERS: list(ledgers),
+        s.GUARD_LEDGER: place[0],
+        s.GUARD_ENTRY: place[1],
+        s.KEEPS_ALL: False,
+        c.DETAIL: "",
+    }
+    return spark.createDataFrame([row], from_arrow_schema(s.SEGMENTS_TOPIC))
+
+
+def _world() -> Messages:
+    read = Messages()
+    read.index(A, (9, (69, 0), (5, 9)))  # an older one, which does not count
+    read.index(A, (0, (70, 0), (5, 0)), (1, (70, 1), (5, 1)), (2, (69, 4), (5, 2)))
+    read.index(GONE)
+    read.segment(A, 0, (70, 0), [(1, 1), (1, 2)])
+    read.segment(A, 1, (70, 1), [(1, 2), (1, 3)])
+    read.segment(A, 2, (69, 4), [(1, 4)], stored=False)  # trimmed; the compacted ledger still has it
+    read.segment(A, 3, (70, 3), [(1, 5)])  # not named
+    value = Snapshot(SINGLE, (5, 5), aborts_of([(1, 1, 4, 0), (1, 2, 5, 0), (1, 3, 5, 1)]))
+    read.add(Read(SnapshotKind.SINGLE, SINGLE, SINGLE, (50, 0), 0, 300, value=value))
+    read.add(Read(SnapshotKind.SEGMENT, "?", "", (70, 7), 0, 9, fault=Fault.ODD_KEY, detail="odd"))
+    read.add(Read(SnapshotKind.SEGMENT, f"multiple-8-{A}", A, (70, 8), 0, 0, 8, is_null=True))
+    return read
+
+
+def _found(spark: SparkSession, messages: DataFrame, owners: DataFrame, segments: DataFrame) -> DataFrame:
+    schema = from_arrow_schema(s.FINDING)
+    of_topics = join.topics(messages, owners, segments).mapInArrow(TopicTask(0, None), schema)
+    return of_topics.unionByName(join.namespaces(messages, segments).mapInArrow(NamespaceTask(), schema))
+
+
+def test_each_fault_is_found_once_where_it_is(spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(join, "VALUES_AT_ONCE", 2)  # so that topics come in parts
+    messages = _world().frame(spark)
+    owners = _owners(spark, a=[5], gone=None, single=[5])
+    found = _found(spark, messages, owners, _segments_topic(spark, None)).cache()
+    lines = [(row[c.REASON], row[s.KEY]) for row in found.collect()]
+    assert len(lines) == len(set(lines))
+    told = {(row[a.CLASS], row[c.REASON], row[c.TOPIC_NAME], row[s.KEY]) for row in found.collect()}
+    segments = f"persistent://{SPACE}/{SnapshotKind.SEGMENT}"
+    assert told == {
+        ("MISSING", "SEGMENT_LOST", A, f"multiple-2-{A}"),
+        ("DANGER", "DOUBLED_IDS", A, ""),
+        ("ORPHAN", "NOT_NAMED", A, f"multiple-3-{A}"),
+        ("ORPHAN", "OWNER_GONE", GONE, GONE),
+        ("WASTE", "DEAD_IDS", SINGLE, SINGLE),
+        ("DANGER", "NULLS_VISIBLE", segments, ""),
+        ("DANGER", "NO_GUARD", segments, ""),
+    }
+    amounts = totals(found)
+    assert amounts["ORPHAN"] == {"count": 2, "bytes": 700, "ids": 1}
+    assert amounts["WASTE"] == {"count": 1, "bytes": 100, "ids": 1}
+    second = found.where(found[c.REASON] != "SEGMENT_LOST")
+    later = {(row[a.CLASS], row[c.REASON]) for row in agreed(second, found).collect()}
+    assert later == {(finding_class, reason) for finding_class, reason, *_rest in told} - {
+        ("MISSING", "SEGMENT_LOST")
+    } | {("TOO_YOUNG", "SEGMENT_LOST")}
+    assert agreed(found, found.limit(0)).collect() == []
+    groups = groups_of(found)
+    assert [each.finding_class for each in groups][:2] == [SnapshotClass.MISSING, SnapshotClass.DANGER]
+    assert all(row["do"] for row in with_advice(found).collect())
+
+
+def test_ids_are_counted_once_and_dead_ones_not(spark: SparkSession) -> None:
+    rows = join.topics(_world().frame(spark), _owners(spark, a=[5], single=[5]), _segments_topic(spark, None)).collect()
+    facts = {row[c.TOPIC_NAME]: topic_facts(row.asDict(recursive=True), 0, is_segmented=None) for row in rows}
+    assert (facts[A].live_ids, facts[A].doubled_ids) == (3, 1)
+    assert facts[SINGLE].live_ids == 2
+    assert {each.sequence: each.is_readable for each in facts[A].named} == {0: True, 1: True, 2: False}
+
+
+def test_a_guard_counts_only_before_the_first_named_segment_that_is_there(spark: SparkSession) -> None:
+    messages = _world().frame(spark)
+    for guard, is_guarded in (((69, 9), True), ((70, 0), False), (None, False)):
+        (row,) = join.namespaces(messages, _segments_topic(spark, guard)).collect()
+        assert row[s.IS_GUARDED] is is_guarded
+
+
+def test_of_a_namespace_that_could_not_be_read_whole_nothing_is_told(spark: SparkSession) -> None:
+    world = _world()
+    world.rows.append(FULL | dict.fromkeys(s.MESSAGE.names) | {a.NAMESPACE: SPACE, a.PATH: "topic", c.DETAIL: "broke"})
+    messages = world.frame(spark)
+    assert join.owners_of(messages).collect() == []
+    assert join.foreign(messages).collect() == []
+
+
+def test_foreign_messages_are_told_without_an_owner(spark: SparkSession) -> None:
+    assert [row[s.FAULT] for row in join.foreign(_world().frame(spark)).collect()] == [str(Fault.ODD_KEY)]

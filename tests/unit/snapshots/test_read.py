@@ -1,0 +1,117 @@
+"""Whatever lies in the snapshot topics becomes rows, and a topic that can't be read whole says so."""
+
+from typing import Any, cast
+
+import pyarrow as pa
+import pytest
+
+from streaming.audit.columns import PATH
+from streaming.audit.options import FindingFilters
+from streaming.ports import MetadataStore, Unreadable, Znode
+from streaming.snapshots import columns as s
+from streaming.snapshots import read as module
+from streaming.snapshots.read import (
+    SnapshotTopics,
+    known_versions,
+    namespaces_with_snapshots,
+    read_namespace,
+    system_topic,
+)
+from tests.unit.snapshots.fakes import Store, Topics
+from udfs import columns as c
+from udfs.snapshots.aborts import aborts_of, ids_of
+from udfs.snapshots.codec import Index, Segment, Snapshot, entries_of
+from udfs.snapshots.schemas import SCHEMAS, SnapshotKind
+from udfs.snapshots.values import Fault, Read
+
+SPACE = "t/ns"
+TOPIC = f"persistent://{SPACE}/orders"
+ALL = {system_topic(SPACE, kind) for kind in SnapshotKind}
+
+
+def _value(kind: SnapshotKind, value: Any, key: str = TOPIC, number: int = -1) -> Read:
+    return Read(kind, key, TOPIC, (7, 1), 5, 9, number, value=value)
+
+
+INDEX = _value(SnapshotKind.INDEX, Index(TOPIC, entries_of([(0, (7, 1), (2, 2))]), (2, 3), ids_of([(1, 1)])))
+SEGMENT = _value(SnapshotKind.SEGMENT, Segment(TOPIC, 0, (2, 2), ids_of([(1, 1), (1, 2)])), f"multiple-0-{TOPIC}", 0)
+SINGLE = _value(SnapshotKind.SINGLE, Snapshot(TOPIC, (2, 3), aborts_of([(1, 1, 2, 0), (1, 2, 2, 1), (1, 3, 4, 0)])))
+TORN = Read(SnapshotKind.SINGLE, "?", "", (7, 2), 5, 9, fault=Fault.UNREADABLE, detail="torn")
+MESSAGES = {SnapshotKind.INDEX: [INDEX], SnapshotKind.SEGMENT: [SEGMENT], SnapshotKind.SINGLE: [SINGLE, TORN]}
+
+
+def _rows(topics: Topics) -> list[dict[str, Any]]:
+    batches = list(read_namespace(cast(SnapshotTopics, topics), SPACE))
+    return pa.Table.from_batches(batches, schema=s.MESSAGE).to_pylist() if batches else []
+
+
+def test_each_message_is_a_row_and_segments_are_read_twice() -> None:
+    rows = _rows(Topics(MESSAGES, names=ALL))
+    assert [(row[s.KIND], row[s.IS_RAW]) for row in rows] == [
+        (str(SnapshotKind.INDEX), False),  # before segments: what it names was written before it
+        (str(SnapshotKind.SINGLE), False),
+        (str(SnapshotKind.SINGLE), False),
+        (str(SnapshotKind.SEGMENT), False),
+        (str(SnapshotKind.SEGMENT), True),
+    ]
+    index, single, torn, segment, _stored = rows
+    assert [each[s.MARKER_LEDGER] for each in index[s.NAMED]] == [2]
+    assert (segment[s.LEAST], segment[s.MARKER_ENTRY], segment[s.IDS]) == ([1, 2], 2, 2)
+    assert single[s.MARKERS] == [{s.LEDGER: 2, s.IDS: 2}, {s.LEDGER: 4, s.IDS: 1}]
+    assert (torn[s.FAULT], torn[c.TOPIC_NAME]) == ("UNREADABLE", "")
+
+
+def test_topics_that_are_not_there_are_not_read() -> None:
+    assert _rows(Topics(MESSAGES, names={TOPIC})) == []
+
+
+def test_what_breaks_off_is_told() -> None:
+    rows = _rows(Topics(MESSAGES, fails=SnapshotKind.INDEX, names=ALL))
+    assert rows[0][PATH] == system_topic(SPACE, SnapshotKind.INDEX)
+    assert rows[0][c.DETAIL] == "it broke off"
+    assert len(rows) == 5
+    assert [row[PATH] for row in _rows(Topics(MESSAGES))] == [f"/{SPACE}"]
+
+
+def test_rows_are_handed_on_by_and_by(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "_BATCH_BYTES", 18)
+    topics = Topics({SnapshotKind.SINGLE: [SINGLE] * 5}, names=ALL)
+    assert [len(batch) for batch in read_namespace(cast(SnapshotTopics, topics), SPACE)] == [2, 2, 1]
+
+
+def test_only_the_brokers_schema_is_known() -> None:
+    import json
+
+    definitions = {0: json.dumps(SCHEMAS[SnapshotKind.INDEX]), 1: '{"type": "string"}'}
+    assert known_versions(SnapshotKind.INDEX, definitions) == {bytes(8): True, b"\x00" * 7 + b"\x01": False}
+
+
+@pytest.mark.parametrize(
+    ("filters", "expected"),
+    [
+        (FindingFilters(), ["t/a", "u/a"]),
+        (FindingFilters(tenant="t"), ["t/a"]),
+        (FindingFilters(namespace="u/a"), ["u/a"]),
+        (FindingFilters(namespace="t/b"), []),
+    ],
+)
+def test_namespaces_with_a_snapshot_topic_are_found_in_zookeeper(filters: FindingFilters, expected: list[str]) -> None:
+    node = Znode(b"", 0, 0, 0)
+    root = "/managed-ledgers"
+    store = Store(
+        {
+            f"{root}/t/a/persistent/{SnapshotKind.SINGLE}": node,
+            f"{root}/u/a/persistent/{SnapshotKind.SEGMENT}": node,
+            f"{root}/t/b/persistent/orders": node,
+        },
+        {
+            root: ["t", "u", "v"],
+            f"{root}/t": ["a", "b"],
+            f"{root}/u": ["a"],
+            f"{root}/v": Unreadable("no right"),
+            **{f"{root}/{each}": ["persistent"] for each in ("t/a", "t/b", "u/a")},
+        },
+    )
+    found, problems = namespaces_with_snapshots(cast(MetadataStore, store), filters)
+    assert found == expected
+    assert problems == [(f"{root}/v", "no right")]

@@ -1,0 +1,186 @@
+"""A repair is refused unless a lost segment keeps the topic from being loaded, and what it replaces can be put back."""
+
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+
+from streaming.clock import ManualClock
+from streaming.errors import ConfigError, RefusedError, SafetyError, UnavailableError
+from streaming.ports import Broker, MetadataStore, Unreadable, Znode
+from streaming.snapshots.guard import GUARD
+from streaming.snapshots.parts import Sender
+from streaming.snapshots.read import SnapshotTopics, system_topic
+from streaming.snapshots.repair import Repairs
+from streaming.state.filesystem import Folder, folder_of
+from tests.builders import list_znode
+from udfs.formats.entry import Content
+from udfs.formats.internal_stats import BEFORE_ALL, InternalStats, Position
+from udfs.records import BrokerView, Presence
+from udfs.snapshots.aborts import ids_of
+from udfs.snapshots.audit import BufferFacts
+from udfs.snapshots.codec import Index, Segment, decode_index, encode_index, encode_segment, entries_of
+from udfs.snapshots.schemas import SnapshotKind
+from udfs.snapshots.values import Read, read_message
+from udfs.undelivered import Found
+
+SPACE = "t/ns"
+TOPIC = f"persistent://{SPACE}/orders"
+INDEXES = system_topic(SPACE, SnapshotKind.INDEX)
+SEGMENTS = system_topic(SPACE, SnapshotKind.SEGMENT)
+OLD = encode_index(Index(TOPIC, entries_of([(0, (9, 0), (5, 1)), (1, (10, 0), (5, 9))]), (5, 9), ids_of([])))
+IDS = {0: [(1, 1), (1, 2)], 1: [(1, 2), (1, 3)]}
+
+
+def _read(kind: SnapshotKind, key: str, value: bytes | None, at: Position) -> Read:
+    found = Found(-1, Content(key.encode(), value or b"", {}, is_null=value is None))
+    return read_message(kind, SPACE, at, found, lambda _version: True)
+
+
+def _segment(number: int, at: Position) -> Read:
+    value = encode_segment(Segment(TOPIC, number, (5, 1), ids_of(IDS[number])))
+    return _read(SnapshotKind.SEGMENT, f"multiple-{number}-{TOPIC}", value, at)
+
+
+@dataclass
+class World:
+    """A broker with one topic whose first segment was trimmed: it loads once its index is empty."""
+
+    node: Znode | Unreadable | None = field(default_factory=lambda: Znode(list_znode(5), 0, 0, 0))
+    indexes: list[Read] = field(default_factory=lambda: [_read(SnapshotKind.INDEX, TOPIC, OLD, (1, 1))])
+    segments: Sequence[Read] = field(default_factory=lambda: [_segment(1, (10, 0))])
+    cursor: Position | None = None
+    is_loaded: bool = False
+    replayed: int = 3
+    done: list[str] = field(default_factory=list)
+    meanwhile: Read | None = None
+
+    @property
+    def admin(self) -> "World":
+        return self
+
+    more = admin
+
+    def present(self, namespace: str) -> set[str]:
+        return {INDEXES, SEGMENTS}
+
+    def compacted(self, namespace: str, kind: SnapshotKind) -> Iterator[Read]:
+        if kind is SnapshotKind.INDEX:
+            return iter(list(self.indexes))
+        return iter([_segment(0, (9, 0)), _segment(1, (10, 0))])  # the compacted ledger still has the trimmed one
+
+    def stored(self, namespace: str, kind: SnapshotKind, after: Position = BEFORE_ALL) -> Iterator[Read]:
+        return (read for read in self.segments if read.position > after)
+
+    def buffer(self, topic: str) -> BufferFacts | None:
+        return BufferFacts("Ready", "Segment", self.replayed) if self.is_loaded else None
+
+    def internal_stats(self, topic: str) -> InternalStats:
+        return InternalStats(((10, 5),), {} if self.cursor is None else {GUARD: self.cursor}, 0)
+
+    def ensure_subscription(self, topic: str, subscription: str) -> None:
+        self.done.append("guard")
+        self.cursor = (10, -1)
+
+    def read_many(self, paths: Sequence[str]) -> list[Any]:
+        return [self.node for _path in paths]
+
+    def views(self, managed_ledgers: Sequence[str]) -> list[BrokerView]:
+        return [BrokerView(Presence.GONE) for _each in managed_ledgers]
+
+    def unload(self, topic: str) -> None:
+        self.done.append("unload")
+        if self.meanwhile is not None:
+            self.indexes.append(self.meanwhile)
+        if not self.is_loaded:
+            raise RefusedError("404")
+        self.is_loaded = False
+
+    def load(self, topic: str) -> None:
+        index = self.indexes[-1].value
+        if not isinstance(index, Index) or index.entries.rows:
+            raise UnavailableError("Failed to read snapshot segment")
+        self.is_loaded = True
+
+    def send(self, key: str, value: bytes | None) -> Position:
+        self.done.append("send")
+        self.indexes.append(_read(SnapshotKind.INDEX, key, value, (1, 50 + len(self.indexes))))
+        return 1, 2
+
+    def sender(self, topic: str) -> AbstractContextManager[Sender]:
+        assert topic == INDEXES
+        return nullcontext(self)
+
+
+@pytest.fixture
+def journal(tmp_path: Path) -> Folder:
+    return folder_of(str(tmp_path / "journal"))
+
+
+def _repairs(world: World, journal: Folder) -> Repairs:
+    return Repairs(
+        cast(SnapshotTopics, world),
+        cast(MetadataStore, world),
+        cast(Broker, world),
+        world,
+        world.sender,
+        journal,
+        ManualClock(1_000),
+        lambda _seconds: None,
+    )
+
+
+def test_a_topic_that_does_not_load_is_replayed_behind_a_guard_and_the_old_index_is_kept(journal: Folder) -> None:
+    world = World()
+    done = _repairs(world, journal).repair(TOPIC)
+    assert world.done == ["guard", "unload", "send"]
+    assert world.is_loaded
+    assert (done.aborted, done.expected) == (3, 3)
+    sent = world.indexes[-1].data
+    assert (decode_index(sent).entries.rows, decode_index(sent).max_read, len(sent)) == (0, BEFORE_ALL, len(TOPIC) + 9)
+    assert journal.names() == [done.journal]
+
+    assert _repairs(world, journal).undo(TOPIC) == done.journal
+    assert world.indexes[-1].data == OLD
+    assert not world.is_loaded
+
+
+@pytest.mark.parametrize(
+    ("changes", "why"),
+    [
+        pytest.param({"is_loaded": True}, "it works", id="it works"),
+        pytest.param({"node": None}, "ZooKeeper does not have", id="it is gone"),
+        pytest.param({"node": Unreadable("no right")}, "could not be read", id="its ledgers are not known"),
+        pytest.param({"node": Znode(list_znode(6), 0, 0, 0)}, "something else", id="its marker is gone"),
+        pytest.param(
+            {"segments": [_segment(0, (9, 0)), _segment(1, (10, 0))]}, "something else", id="all segments can be read"
+        ),
+        pytest.param({"indexes": []}, "no index", id="it has no index"),
+        pytest.param(
+            {"indexes": [_read(SnapshotKind.INDEX, TOPIC, b"torn", (1, 1))]}, "no index", id="its index is torn"
+        ),
+        pytest.param(
+            {"meanwhile": _read(SnapshotKind.INDEX, TOPIC, OLD, (1, 2))}, "meanwhile", id="somebody writes its index"
+        ),
+    ],
+)
+def test_whatever_else_is_refused_and_nothing_is_sent(changes: dict[str, Any], why: str, journal: Folder) -> None:
+    world = World(**changes)
+    with pytest.raises(SafetyError, match=why):
+        _repairs(world, journal).repair(TOPIC)
+    assert "send" not in world.done
+
+
+def test_a_replay_that_found_less_than_the_old_segments_tell_is_an_alarm(journal: Folder) -> None:
+    with pytest.raises(SafetyError, match="tell of 3"):
+        _repairs(World(replayed=2), journal).repair(TOPIC)
+
+
+def test_an_undo_without_a_repair_is_refused(journal: Folder) -> None:
+    world = World()
+    with pytest.raises(ConfigError, match="no repair"):
+        _repairs(world, journal).undo(TOPIC)
+    assert world.done == []

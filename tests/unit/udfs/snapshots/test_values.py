@@ -1,0 +1,99 @@
+"""A message is a value only where key, schema, bytes and names all fit; whatever else stands there is named."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from udfs.formats.entry import Content
+from udfs.formats.internal_stats import BEFORE_ALL
+from udfs.snapshots.aborts import aborts_of, ids_of
+from udfs.snapshots.codec import (
+    Index,
+    Segment,
+    Snapshot,
+    encode_index,
+    encode_segment,
+    encode_snapshot,
+    entries_of,
+)
+from udfs.snapshots.schemas import SnapshotKind
+from udfs.snapshots.values import Fault, Read, read_message
+from udfs.undelivered import Found, Undeliverable
+
+TOPIC = "persistent://t/ns/orders"
+AT = (7, 3)
+SEGMENT = encode_segment(Segment(TOPIC, 4, (2, 9), ids_of([(1, 2), (3, 4)])))
+SINGLE = encode_snapshot(Snapshot(TOPIC, (2, 9), aborts_of([(1, 2, 2, 8)])))
+INDEX = encode_index(Index(TOPIC, entries_of([(4, AT, (2, 9))]), (2, 9), ids_of([])))
+KEY = f"multiple-4-{TOPIC}".encode()
+
+
+def _read(
+    kind: SnapshotKind, key: bytes | None, payload: bytes, *, is_null: bool = False, version: bytes = b""
+) -> Read:
+    found = Found(-1, Content(key, payload, {}, is_null, version), 1000)
+    return read_message(kind, "t/ns", AT, found, lambda said: said == bytes(8))
+
+
+@pytest.mark.parametrize(
+    ("kind", "key", "payload"),
+    [
+        (SnapshotKind.SEGMENT, KEY, SEGMENT),
+        (SnapshotKind.SINGLE, TOPIC.encode(), SINGLE),
+        (SnapshotKind.INDEX, TOPIC.encode(), INDEX),
+        (SnapshotKind.PARTS, f"parts-1-10-100-end-{TOPIC}".encode(), SINGLE),
+    ],
+)
+@pytest.mark.parametrize("version", [b"", bytes(8)], ids=["without a schema", "the brokers' schema"])
+def test_what_a_broker_writes_is_a_value(kind: SnapshotKind, key: bytes, payload: bytes, version: bytes) -> None:
+    read = _read(kind, key, payload, version=version)
+    assert (read.fault, read.topic, read.position, read.size_bytes) == (None, TOPIC, AT, len(payload))
+    assert read.value is not None
+
+
+@pytest.mark.parametrize(
+    ("key", "payload", "version", "fault"),
+    [
+        pytest.param(None, SEGMENT, b"", Fault.ODD_KEY, id="no key"),
+        pytest.param(b"\xff", SEGMENT, b"", Fault.ODD_KEY, id="a key that is no text"),
+        pytest.param(TOPIC.encode(), SEGMENT, b"", Fault.ODD_KEY, id="the key of an index"),
+        pytest.param(b"multiple-4-persistent://t/other/orders", SEGMENT, b"", Fault.ODD_KEY, id="another namespace"),
+        pytest.param(KEY, SEGMENT, b"\x00" * 7 + b"\x01", Fault.FOREIGN_SCHEMA, id="another schema version"),
+        pytest.param(KEY, SEGMENT[:-1], b"", Fault.UNREADABLE, id="cut off"),
+        pytest.param(KEY, SEGMENT + b"\x00", b"", Fault.UNREADABLE, id="a byte too much"),
+        pytest.param(KEY, b"", b"", Fault.UNREADABLE, id="empty"),
+        pytest.param(KEY, b"\xff" * 5_242_880, b"", Fault.UNREADABLE, id="five MiB of nothing"),
+        pytest.param(f"multiple-5-{TOPIC}".encode(), SEGMENT, b"", Fault.OTHER_NAME, id="another number"),
+        pytest.param(f"{KEY.decode()}-2".encode(), SEGMENT, b"", Fault.OTHER_NAME, id="another topic"),
+    ],
+)
+def test_what_does_not_fit_is_named_and_is_no_value(key: bytes, payload: bytes, version: bytes, fault: Fault) -> None:
+    read = _read(SnapshotKind.SEGMENT, key, payload, version=version)
+    assert (read.fault, read.value) == (fault, None)
+    assert read.detail
+
+
+def test_a_tombstone_is_neither_a_value_nor_a_fault() -> None:
+    read = _read(SnapshotKind.SEGMENT, KEY, b"", is_null=True, version=b"\x09")
+    assert (read.is_null, read.fault, read.value, read.topic) == (True, None, None, TOPIC)
+
+
+def test_what_the_broker_did_not_deliver_is_unreadable() -> None:
+    found = Found(-1, Content(KEY, SEGMENT, {}), why=Undeliverable.ENCRYPTED, detail="encrypted")
+    read = read_message(SnapshotKind.SEGMENT, "t/ns", AT, found, lambda _version: True)
+    assert (read.fault, read.value, read.detail) == (Fault.UNREADABLE, None, "encrypted")
+
+
+@given(st.sampled_from(SnapshotKind), st.one_of(st.none(), st.binary(max_size=40)), st.binary(max_size=60))
+def test_no_bytes_of_a_sender_raise_an_error(kind: SnapshotKind, key: bytes | None, payload: bytes) -> None:
+    for each in (key, TOPIC.encode(), KEY):
+        read = _read(kind, each, payload)
+        assert (read.value is None) == (read.fault is not None)
+
+
+@given(st.integers(0, len(INDEX) - 1), st.integers(0, 255))
+def test_no_byte_that_was_changed_raises_an_error(at: int, byte: int) -> None:
+    changed = INDEX[:at] + bytes([byte]) + INDEX[at + 1 :]
+    read = _read(SnapshotKind.INDEX, TOPIC.encode(), changed)
+    assert (read.value is None) == (read.fault is not None)
+    assert read.position != BEFORE_ALL

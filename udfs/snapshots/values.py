@@ -1,0 +1,120 @@
+"""A message of a compacted snapshot topic as a value of its kind, or why it is none.
+
+Whoever can publish to a system topic chooses key, schema, bytes and the null mark. So nothing that stands there is
+believed before it fits: the key is one of this topic's, the schema is the brokers', the bytes are a value to their last
+one, and the value names the topic and the number of its key. What does not fit has a Fault; it is shown and left alone.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from enum import StrEnum
+from typing import TypeAlias
+
+from udfs.formats.errors import FormatError
+from udfs.formats.internal_stats import Position
+from udfs.paths import namespace_of
+from udfs.snapshots.codec import Index, Segment, Snapshot, decode_index, decode_segment, decode_snapshot
+from udfs.snapshots.keys import is_topic, part_key_of, segment_key_of
+from udfs.snapshots.schemas import SnapshotKind
+from udfs.undelivered import Found
+
+AnyValue: TypeAlias = Snapshot | Segment | Index
+_LONGEST_DETAIL = 300
+_KEPT = (SnapshotKind.PARTS, SnapshotKind.INDEX)
+_LONGEST_KEY = 4200  # of a key that is shown: a topic's longest name, and a number in front
+
+
+class Fault(StrEnum):
+    """Why a message is no value of its topic."""
+
+    ODD_KEY = "ODD_KEY"  # no key of this kind, or one of a topic in another namespace
+    FOREIGN_SCHEMA = "FOREIGN_SCHEMA"  # sent with another schema than the brokers'
+    UNREADABLE = "UNREADABLE"  # cut off, compressed or encoded in a way that can't be read
+    OTHER_NAME = "OTHER_NAME"  # the value names another topic, or another number, than its key
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Read:
+    """One message. topic: the owner that its key names; "" where the key is none. value None: a fault or a tombstone.
+
+    sequence: the number in a segment's key; -1 for other kinds. size_bytes: of the value, decompressed. data: its
+    bytes, of a part or an index alone; other values are known by what is in them.
+    """
+
+    kind: SnapshotKind
+    key: str
+    topic: str
+    position: Position
+    publish_ms: int
+    size_bytes: int
+    sequence: int = -1
+    is_null: bool = False
+    fault: Fault | None = None
+    detail: str = ""
+    value: AnyValue | None = None
+    data: bytes = b""
+
+
+def read_message(
+    kind: SnapshotKind, namespace: str, position: Position, found: Found, is_brokers: Callable[[bytes], bool]
+) -> Read:
+    """Read one message of a namespace's topic of that kind. Never raises an error for what a sender wrote.
+
+    is_brokers: whether a schema version, as it stands in a message, is the schema that brokers write this kind with.
+    """
+    content = found.content
+    key, topic, sequence = _key(kind, namespace, content.key)
+    about = Read(
+        kind, key, topic, position, found.publish_ms, len(content.payload), sequence, is_null=content.is_null
+    )  # fmt: skip
+    if not topic:
+        return replace(about, fault=Fault.ODD_KEY, detail=f"the key is no key of a {kind} of {namespace}")
+    if found.why is not None:
+        return replace(about, fault=Fault.UNREADABLE, detail=found.detail)
+    if content.is_null:
+        return about
+    if content.schema_version and not is_brokers(content.schema_version):
+        foreign = f"schema version {content.schema_version[:16].hex()} is not the brokers'"
+        return replace(about, fault=Fault.FOREIGN_SCHEMA, detail=foreign)
+    return _decoded(about, content.payload)
+
+
+def _decoded(about: Read, data: bytes) -> Read:
+    try:
+        value = _DECODERS[about.kind](data)
+    except FormatError as error:
+        return replace(about, fault=Fault.UNREADABLE, detail=str(error))
+    if value.topic != about.topic or (isinstance(value, Segment) and value.sequence != about.sequence):
+        detail = f"the value says that it belongs to {value.topic!r}"[:_LONGEST_DETAIL]
+        return replace(about, fault=Fault.OTHER_NAME, detail=detail)
+    return replace(about, value=value, data=data if about.kind in _KEPT else b"")
+
+
+_DECODERS: dict[SnapshotKind, Callable[[bytes], AnyValue]] = {
+    SnapshotKind.PARTS: decode_snapshot,
+    SnapshotKind.SINGLE: decode_snapshot,
+    SnapshotKind.SEGMENT: decode_segment,
+    SnapshotKind.INDEX: decode_index,
+}
+
+
+def _key(kind: SnapshotKind, namespace: str, key: bytes | None) -> tuple[str, str, int]:
+    """Return the key's text, the topic that it names ("" if none that may be), and a segment's number."""
+    try:
+        text = (key or b"").decode()
+    except UnicodeDecodeError:
+        return repr(key)[:_LONGEST_KEY], "", -1
+    topic, sequence = _named(kind, text)
+    if not topic or namespace_of(topic) != namespace:
+        return text[:_LONGEST_KEY], "", -1
+    return text, topic, sequence
+
+
+def _named(kind: SnapshotKind, key: str) -> tuple[str, int]:
+    if kind is SnapshotKind.SEGMENT:
+        segment = segment_key_of(key)
+        return (segment.topic, segment.sequence) if segment else ("", -1)
+    if kind is SnapshotKind.PARTS:
+        part = part_key_of(key)
+        return (part.topic, -1) if part else ("", -1)
+    return (key, -1) if is_topic(key) else ("", -1)
