@@ -19,6 +19,7 @@ from streaming.clock import Clock
 from streaming.errors import SafetyError
 from streaming.rocketmq.configuration import Configuration, write_databases
 from streaming.rocketmq.follow.followed import followed_of, rules_of
+from streaming.rocketmq.follow.handover import give_back, take_over, tidy_up
 from streaming.rocketmq.follow.ranges import RangeJob, ranges_up_to_the_end
 from streaming.rocketmq.follow.tail import OvertakenError
 from streaming.rocketmq.inventory import Inventory
@@ -81,6 +82,7 @@ class Backfill:
             locks.enter_context(one_writer(self.place))
             began_ms = self.clock.now_ms()
             self._settle()
+            give_back(self.place)
             inventory, configuration = self._accepted()
             sealed = self._sealed_for(inventory.fingerprint())
             written, resumed = list[Written](), sealed is not None
@@ -90,6 +92,7 @@ class Backfill:
                 written, sealed, resumed = self._make(spark, inventory, configuration)
             self.say("moving in")
             move_in(self.place, sealed, self.rename)
+            tidy_up(self.place)
             return Result(
                 sealed.queues, sealed.units, len(written), sum(each.size for each in written),
                 (self.clock.now_ms() - began_ms) / 1000, resumed,
@@ -173,9 +176,6 @@ class Backfill:
         started = Started(inventory.fingerprint(), self.rows_per_file)
         begin(self.place, started, restart=True)
         write_databases(configuration, self._config_folder())
-        self.place.followed_queues.replace(self.place.staging / QUEUES)
+        take_over(self.place)
         kept = new_kept(self.place, self.clock.now_ms())
-        sealed = seal(self.place, started, kept, (len(inventory.queues), inventory.units, inventory.log.end))
-        # Allowed here: the folder is ours, and what counts has left it.
-        shutil.rmtree(self.place.followed)
-        return sealed
+        return seal(self.place, started, kept, (len(inventory.queues), inventory.units, inventory.log.end))

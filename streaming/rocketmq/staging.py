@@ -19,6 +19,7 @@ from streaming.rocketmq.place import Place
 
 PARTS, QUEUES, CONFIG = "parts", "consumequeue", "config"
 _STARTED, _SEALED, MOVED = "started.json", "sealed.json", "moved-in.json"
+FOLLOWED = "followed.json"  # the consume queues here are those that `follow` has made
 CURRENT = "CURRENT"
 # what rocksdict leaves in the folder of a database, and no broker needs
 _NOT_MOVED = ("LOCK", "LOG", "rocksdict-config.json")

@@ -54,8 +54,11 @@ class Followed:
         Raises OvertakenError where nothing of the database is of use any more.
         """
         while (checkpoint := self.checkpoint) is not None:
-            if self._agrees(log, checkpoint):
-                return checkpoint
+            # a `backfill` that was cut short has left the end of the log there, where no message begins
+            newest = max((end.phy for end in self._ends.values()), default=-1)
+            for indexed in (checkpoint, newest):
+                if 0 <= indexed <= checkpoint and self._agrees(log, indexed):
+                    return indexed
             before = [file.start for file in log.files if file.start < checkpoint]
             if len(before) < 2:  # the first file holds nothing that could be kept
                 raise OvertakenError("the commitlog has none of the messages any more that were indexed")

@@ -18,6 +18,7 @@ from streaming.clock import Clock
 from streaming.errors import SafetyError
 from streaming.rocketmq.follow.base import Base
 from streaming.rocketmq.follow.followed import Followed, followed_of, rules_of
+from streaming.rocketmq.follow.handover import give_back
 from streaming.rocketmq.follow.ranges import RangeJob
 from streaming.rocketmq.follow.tail import LogRange, Look, OvertakenError, Tail, TruncatedError
 from streaming.rocketmq.locks import one_writer
@@ -68,6 +69,7 @@ class Follow:
         bytes that no broker writes.
         """
         with one_writer(self.place):
+            give_back(self.place)
             while True:
                 Base(self.place, self.clock, self.say, self.rows_per_file).make(spark.sparkContext)
                 try:
