@@ -98,16 +98,24 @@ def backfill(  # noqa: PLR0913  one parameter an option: that is what typer read
 
 
 @app.command()
-def follow(
+def follow(  # noqa: PLR0913  one parameter an option: that is what typer reads
     *,
     store: Store = None,
     broker_conf: BrokerConf = None,
     until_caught_up: Annotated[
         bool, typer.Option("--until-caught-up", help="End once all that the broker has written is indexed")
     ] = False,
+    metrics_port: Annotated[
+        int | None,
+        typer.Option("--metrics-port", min=0, max=65_535, help="Show Prometheus how far it is behind; 0: any port"),
+    ] = None,
+    metrics_address: Annotated[
+        str, typer.Option("--metrics-address", help="Address of this machine for --metrics-port")
+    ] = "127.0.0.1",
     json_lines: Json = False,
 ) -> None:
     """Make RocksDB beside a broker that goes on working in file mode; `backfill` then takes seconds."""
+    from streaming.rocketmq.follow.metrics import FollowMetrics
     from streaming.rocketmq.follow.run import Follow, Lag
     from streaming.rocketmq.place import place_of
     from streaming.rocketmq.spark import local_spark
@@ -117,7 +125,10 @@ def follow(
         say_json(lag._asdict() | {"bytes_behind": lag.bytes_behind})
 
     place = place_of(store, broker_conf)
-    work = Follow(place, SystemClock(), _say, tell=tell if json_lines else None)
+    metrics = FollowMetrics()
+    if metrics_port is not None:
+        _say(f"metrics: http://{metrics_address}:{metrics.serve(metrics_address, metrics_port)}/metrics")
+    work = Follow(place, SystemClock(), _say, tell=tell if json_lines else None, show=metrics.show)
     with local_spark() as spark, on_signals(lambda _number: work.is_stopping.set()):
         lag = work.run(spark, until_caught_up=until_caught_up)
     if json_lines:

@@ -1,7 +1,7 @@
-"""Hands the database that `follow` has made over to `backfill`, and back where that was cut short before it sealed it.
+"""Hands the database that `follow` has made over to `backfill`, and back where `backfill` was cut short.
 
-A whole conversion may take hours, and `follow` has done it already. So a database of `follow` lies in the staging folder
-only beside a note that says so, until the staging folder is sealed.
+A whole conversion may take hours, and `follow` has done it already. So a note beside a database in the staging folder
+says that it comes from `follow`; as long as the staging folder is not sealed, the database may go back.
 """
 
 import shutil

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from streaming.clock import Clock
 from streaming.errors import SafetyError
+from streaming.rocketmq.disk import require_room
 from streaming.rocketmq.follow.base import Base
 from streaming.rocketmq.follow.followed import Followed, followed_of, rules_of
 from streaming.rocketmq.follow.handover import give_back
@@ -51,9 +52,16 @@ class Lag(NamedTuple):
         return max(self.end - self.indexed, 0)
 
 
+def _nothing(_lag: Lag) -> None:
+    """Show nobody."""
+
+
 @dataclass(slots=True)
 class Follow:
-    """One run. is_stopping: set it, and the run ends. tell: gets the lag every other second, instead of say."""
+    """One run. is_stopping: set it, and the run ends. tell: gets the lag every other second, instead of say.
+
+    show: gets the lag at every look.
+    """
 
     place: Place
     clock: Clock
@@ -61,12 +69,13 @@ class Follow:
     rows_per_file: int = 300_000
     is_stopping: threading.Event = field(default_factory=threading.Event)
     tell: Callable[["Lag"], None] | None = None
+    show: Callable[["Lag"], None] = _nothing
 
     def run(self, spark: "SparkSession", *, until_caught_up: bool) -> Lag:
         """Follow until it is told to stop, or until all that the log has is indexed.
 
         Raises BusyError beside another writer of ours, SafetyError where a queue would get a hole and where a log holds
-        bytes that no broker writes.
+        bytes that no broker writes, and where the disk gets so full that a broker would delete messages.
         """
         with one_writer(self.place):
             give_back(self.place)
@@ -150,6 +159,7 @@ class _Stream:
                 look = tail.look()  # where the log was cut off, this says so, and not the failure
             if failure is not None:
                 raise failure
+            require_room(self._follow.place)
             bad_since = bad_since if look.bad else time.monotonic()
             if time.monotonic() - bad_since > _BAD_SECONDS:
                 raise SafetyError(f"the commitlog at {look.end}: {look.bad}")
@@ -157,6 +167,7 @@ class _Stream:
                 self._note(look.ranges)
             is_done = look.is_all and not look.ranges and self._noted == self._done
             lag = Lag(tail.position, tail.position if is_done else self._indexed, self._units)
+            self._follow.show(lag)
             if self._follow.is_stopping.is_set() or (until_caught_up and is_done):
                 return lag
             if time.monotonic() - told > _TELL_SECONDS:

@@ -9,6 +9,7 @@ from streaming.rocketmq.rollback import rollback
 from tests.rocketmq_store import small_store
 from tests.unit.rocketmq.converted import CLOCK, backfill, files_below, place
 from tests.unit.rocketmq.test_backfill import KilledError, dying_rename
+from tests.unit.rocketmq.test_locks import broker
 
 
 def test_what_was_kept_goes_and_nothing_else(tmp_path: Path) -> None:
@@ -36,6 +37,17 @@ def test_a_backfill_that_has_not_ended_is_taken_back_and_forgotten(tmp_path: Pat
         assert forgettable(where) == [where.staging]
         forget(where, [where.staging])
         assert files_below(tmp_path) == before
+
+
+def test_nothing_is_taken_out_of_a_store_beside_a_broker(tmp_path: Path) -> None:
+    small_store(tmp_path).write()
+    with pytest.raises(KilledError):
+        backfill(tmp_path, rename=dying_rename(5))
+    before = files_below(tmp_path)
+    where = place(tmp_path)
+    with broker(tmp_path), pytest.raises(SafetyError, match="a broker runs"):
+        forget(where, [where.staging])
+    assert files_below(tmp_path) == before
 
 
 def test_what_is_not_ours_is_not_forgotten(tmp_path: Path) -> None:

@@ -1,6 +1,6 @@
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 
@@ -11,16 +11,27 @@ from tests.unit.rocketmq.converted import backfill, check, files_below
 from tests.unit.rocketmq.follow.followed_store import follow, grown, written
 from tests.unit.rocketmq.test_backfill import KilledError, database_of, expected_of
 
+
+class Step(NamedTuple):
+    """Where a kill comes: before a function does its work, or behind it."""
+
+    where: Any
+    name: str
+    is_done: bool
+
+    def __str__(self) -> str:
+        return f"{'behind' if self.is_done else 'before'} {self.name}"
+
+
 STEPS = [
-    (Followed, "settle", False),
-    (Followed, "settle", True),
-    (backfill_module, "write_databases", True),
-    (backfill_module, "take_over", False),
-    (backfill_module, "take_over", True),
-    (backfill_module, "seal", True),
-    (backfill_module, "move_in", False),
+    Step(Followed, "settle", is_done=False),
+    Step(Followed, "settle", is_done=True),
+    Step(backfill_module, "write_databases", is_done=True),
+    Step(backfill_module, "take_over", is_done=False),
+    Step(backfill_module, "take_over", is_done=True),
+    Step(backfill_module, "seal", is_done=True),
+    Step(backfill_module, "move_in", is_done=False),
 ]
-IDS = [f"{'behind' if is_done else 'before'} {name}" for _where, name, is_done in STEPS]
 
 
 def followed(root: Path, *, is_one_file: bool) -> Store:
@@ -33,25 +44,29 @@ def followed(root: Path, *, is_one_file: bool) -> Store:
     return written(store)
 
 
-def dying(real: Callable[..., Any], *, is_done: bool) -> Callable[..., Any]:
-    def step(*words: Any, **named: Any) -> None:
-        if is_done:
+def killed(root: Path, step: Step) -> None:
+    """Convert the store, and be killed there."""
+    real: Callable[..., Any] = getattr(step.where, step.name)
+
+    def dying(*words: Any, **named: Any) -> None:
+        if step.is_done:
             real(*words, **named)
         raise KilledError
 
-    return step
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(step.where, step.name, dying)
+        with pytest.raises(KilledError):
+            backfill(root)
 
 
 @pytest.mark.parametrize("is_one_file", [False, True], ids=["many files", "one file"])
-@pytest.mark.parametrize(("where", "name", "is_done"), STEPS, ids=IDS)
+@pytest.mark.parametrize("step", STEPS, ids=str)
 def test_what_follow_has_made_is_used_though_the_run_that_took_it_over_was_cut_short(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, where: Any, name: str, is_done: bool, is_one_file: bool
+    tmp_path: Path, step: Step, is_one_file: bool
 ) -> None:
     store = followed(tmp_path, is_one_file=is_one_file)
     before = files_below(tmp_path)
-    with monkeypatch.context() as patched, pytest.raises(KilledError):
-        patched.setattr(where, name, dying(getattr(where, name), is_done=is_done))
-        backfill(tmp_path)
+    killed(tmp_path, step)
     assert files_below(tmp_path) == before
     result = backfill(tmp_path)
     assert (result.resumed, result.files) == (True, 0)
@@ -61,14 +76,10 @@ def test_what_follow_has_made_is_used_though_the_run_that_took_it_over_was_cut_s
     assert not (tmp_path / "ledger-reaper" / "follow").exists()
 
 
-@pytest.mark.parametrize(("where", "name", "is_done"), STEPS[:5], ids=IDS[:5])
-def test_it_is_followed_further_though_a_backfill_was_cut_short(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, where: Any, name: str, is_done: bool
-) -> None:
+@pytest.mark.parametrize("step", STEPS[:5], ids=str)
+def test_it_is_followed_further_though_a_backfill_was_cut_short(tmp_path: Path, step: Step) -> None:
     store = followed(tmp_path, is_one_file=False)
-    with monkeypatch.context() as patched, pytest.raises(KilledError):
-        patched.setattr(where, name, dying(getattr(where, name), is_done=is_done))
-        backfill(tmp_path)
+    killed(tmp_path, step)
     written(grown(store, 40))  # the broker went on in file mode
     assert follow(tmp_path) >= 39, "it began anew, with the units of the file queues"
     result = backfill(tmp_path)
