@@ -48,11 +48,13 @@ def plan(  # noqa: PLR0913  one parameter an option: that is what typer reads
     json_lines: Json = False,
 ) -> None:
     """Say how much there is to convert, how long that takes, and what speaks against it. Nothing is written."""
+    from streaming.rocketmq.failures import our_errors
     from streaming.rocketmq.place import place_of
     from streaming.rocketmq.plan import lines, plan_of
     from streaming.rocketmq.report import plan_page
 
-    made = plan_of(place_of(store, broker_conf, lmq=lmq), broker_version)
+    with our_errors():
+        made = plan_of(place_of(store, broker_conf, lmq=lmq), broker_version)
     if report:
         report.write_text(plan_page(made), encoding="utf-8")
     if json_lines:
@@ -184,11 +186,13 @@ def export(
 ) -> None:
     """Write topics, groups and offsets of RocksDB as JSON files, under the names that this broker reads."""
     from streaming.rocketmq.export import export as export_json
+    from streaming.rocketmq.failures import our_errors
     from streaming.rocketmq.place import place_of
 
     place = place_of(store, broker_conf, lmq=lmq)
     stamp = utc(SystemClock().now_ms()).replace(" ", "T").replace(":", "").replace("-", "")
-    made = export_json(place, out or place.own / f"export-{stamp}Z")
+    with our_errors():
+        made = export_json(place, out or place.own / f"export-{stamp}Z")
     if json_lines:
         say_json({"out": str(made.out), "files": made.files})
         return
@@ -206,12 +210,14 @@ def rollback(
     json_lines: Json = False,
 ) -> None:
     """Bring a stopped broker's store back to file mode, with the offsets that RocksDB has."""
+    from streaming.rocketmq.failures import our_errors
     from streaming.rocketmq.place import place_of
     from streaming.rocketmq.rollback import rollback as roll_back
 
     place = place_of(store, broker_conf, lmq=lmq)
     _require_answer(f"Bring {place.store} back to file mode?", yes=yes)
-    made = roll_back(place, SystemClock())
+    with our_errors():
+        made = roll_back(place, SystemClock())
     if json_lines:
         say_json(made._asdict())
         return
@@ -230,6 +236,7 @@ def forget(
     json_lines: Json = False,
 ) -> None:
     """Delete what `backfill`, `rollback` and `export` have kept of this store."""
+    from streaming.rocketmq.failures import our_errors
     from streaming.rocketmq.forget import forget as forget_folders
     from streaming.rocketmq.forget import forgettable
     from streaming.rocketmq.place import place_of
@@ -240,6 +247,7 @@ def forget(
         say(folder, err=json_lines)
     if folders:
         _require_answer("Delete these folders?", yes=yes)
-        forget_folders(place, folders)
+        with our_errors():
+            forget_folders(place, folders)
     if json_lines:
         say_json({"deleted": [str(folder) for folder in folders]})

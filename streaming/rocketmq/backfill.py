@@ -27,6 +27,7 @@ from streaming.rocketmq.job import Job, Written, file_name, require_end
 from streaming.rocketmq.join import join
 from streaming.rocketmq.locks import broker_kept_out, one_writer
 from streaming.rocketmq.move import Rename, is_moved_in, move_in, take_back
+from streaming.rocketmq.owner import require_owner
 from streaming.rocketmq.place import Place
 from streaming.rocketmq.progress import Say, told
 from streaming.rocketmq.staging import (
@@ -77,6 +78,7 @@ class Backfill:
 
     def run(self, spark: SparkContext) -> Result:
         """Convert the store. Raises SafetyError if the store is refused, BusyError beside another writer of ours."""
+        require_owner(self.place)
         with ExitStack() as locks:
             locks.enter_context(broker_kept_out(self.place))
             locks.enter_context(one_writer(self.place))

@@ -22,6 +22,7 @@ from streaming.rocketmq.file_queues import complete
 from streaming.rocketmq.inventory import Queue, inventory_of
 from streaming.rocketmq.locks import broker_kept_out, one_writer
 from streaming.rocketmq.move import Rename, is_moved_in, set_aside_databases, set_aside_queues
+from streaming.rocketmq.owner import require_owner
 from streaming.rocketmq.place import Place
 from streaming.rocketmq.staging import (
     CONFIG,
@@ -47,9 +48,10 @@ class RolledBack(NamedTuple):
 def rollback(place: Place, clock: Clock, rename: Rename = os.replace) -> RolledBack:
     """Bring the store back to file mode. A second call finishes what a first one began.
 
-    Raises SafetyError beside a running broker and behind one that was killed, in the middle of a backfill, where there
-    is no RocksDB, and where RocksDB lacks a message that the log has.
+    Raises SafetyError where the store is another user's, beside a running broker and behind one that was killed, in the
+    middle of a backfill, where there is no RocksDB, and where RocksDB lacks a message that the log has.
     """
+    require_owner(place)
     with broker_kept_out(place), one_writer(place):
         if (place.store / "abort").exists():
             raise SafetyError(

@@ -10,6 +10,7 @@ from streaming.errors import SafetyError
 from streaming.rocketmq.configuration import DATABASES, Configuration, offsets_name, read_databases, read_json
 from streaming.rocketmq.disk import disk_of
 from streaming.rocketmq.inventory import Inventory, inventory_of
+from streaming.rocketmq.owner import wrong_user
 from streaming.rocketmq.place import Place
 from streaming.rocketmq.staging import is_unopened
 from udfs.rocketmq import metadata as m
@@ -65,6 +66,7 @@ def survey_of(place: Place, *, is_running: bool) -> Survey:
         has_topics=configuration is None or bool(configuration.files[m.TOPICS]),
         has_messages=bool(topics),
         is_one_disk=_is_one_disk(place),
+        wrong_user=wrong_user(place),
         bytes_needed=units * BYTES_PER_UNIT + MORE_BYTES,
         bytes_kept=units * BYTES_PER_UNIT // 2,
         bytes_free=disk.free,

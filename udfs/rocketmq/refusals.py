@@ -24,6 +24,7 @@ class Code(StrEnum):
     TWO_OFFSET_FILES = "TWO_OFFSET_FILES"  # and nobody has said which one the broker reads
     NO_TOPICS = "NO_TOPICS"  # without them the broker would delete the rows of all topics
     OTHER_DISK = "OTHER_DISK"  # a rename does not carry files over
+    WRONG_USER = "WRONG_USER"  # the broker could not write what this process makes
     NO_SPACE = "NO_SPACE"
     CROWDED_DISK = "CROWDED_DISK"  # on a disk as full as it would be, a broker deletes messages before their time
 
@@ -56,6 +57,7 @@ class StoreFacts(NamedTuple):
     has_topics: bool = True
     has_messages: bool = True
     is_one_disk: bool = True
+    wrong_user: str = ""
     bytes_needed: int = 0
     bytes_kept: int = 0
     bytes_free: int = 0
@@ -130,6 +132,8 @@ def _of_what_is_there(facts: StoreFacts, *, replace: bool) -> Iterator[Refusal]:
 def _of_the_disk(facts: StoreFacts) -> Iterator[Refusal]:
     if not facts.is_one_disk:
         yield Refusal(Code.OTHER_DISK, "the folder beside the consume queues is on another disk than they are")
+    if facts.wrong_user:
+        yield Refusal(Code.WRONG_USER, facts.wrong_user)
     if facts.bytes_needed > facts.bytes_free:
         yield Refusal(Code.NO_SPACE, f"{facts.bytes_needed} bytes are needed and {facts.bytes_free} are free")
     percent = used_percent(facts.bytes_total, facts.bytes_free - facts.bytes_kept)

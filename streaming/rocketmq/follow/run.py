@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from streaming.clock import Clock
 from streaming.errors import SafetyError
 from streaming.rocketmq.disk import require_room
+from streaming.rocketmq.failures import our_errors
 from streaming.rocketmq.follow.base import Base
 from streaming.rocketmq.follow.followed import Followed, followed_of, rules_of
 from streaming.rocketmq.follow.handover import give_back
@@ -24,9 +25,9 @@ from streaming.rocketmq.follow.ranges import RangeJob
 from streaming.rocketmq.follow.tail import LogRange, Look, OvertakenError, Tail, TruncatedError
 from streaming.rocketmq.locks import one_writer
 from streaming.rocketmq.log_files import LogFile, commitlog_being_written
+from streaming.rocketmq.owner import require_owner
 from streaming.rocketmq.place import Place
 from streaming.rocketmq.progress import Say
-from streaming.rocketmq.spark import our_errors
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -77,6 +78,7 @@ class Follow:
         Raises BusyError beside another writer of ours, SafetyError where a queue would get a hole and where a log holds
         bytes that no broker writes, and where the disk gets so full that a broker would delete messages.
         """
+        require_owner(self.place)
         with one_writer(self.place):
             give_back(self.place)
             while True:

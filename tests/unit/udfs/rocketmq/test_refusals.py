@@ -31,6 +31,7 @@ def test_a_healthy_store_is_not_refused() -> None:
         ({"two_offset_files": "both"}, Code.TWO_OFFSET_FILES),
         ({"has_topics": False}, Code.NO_TOPICS),
         ({"is_one_disk": False}, Code.OTHER_DISK),
+        ({"wrong_user": "it is another's"}, Code.WRONG_USER),
         ({"bytes_needed": 6, "bytes_free": 5}, Code.NO_SPACE),
         ({"bytes_kept": 2, "bytes_free": 16, "bytes_total": 100}, Code.CROWDED_DISK),
     ],
