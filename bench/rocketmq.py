@@ -5,9 +5,9 @@
 The store is made up (bench/rocketmq_store.py): 16 queues, messages of 120 bytes, files of the usual sizes; 100 million
 units take 17 GB of DIR. Ours is `backfill` as it is: it reads the commitlog, compares each unit with its message, and
 moves the database in. In turn with it runs one thread of numpy and rocksdict, which is the least that does the job: it
-reads the queue files and writes sorted files of 300,000 rows. `no log`: it makes store times up; `log`: it reads them from
-the commitlog, and compares nothing. Each run is a process of its own. The script fails unless both databases have the
-same rows, of which a thousand are looked at.
+reads the queue files and writes sorted files of 300,000 rows. `no log`: it makes store times up; `log`: it reads them
+from the commitlog, and compares nothing. Each run is a process of its own. The script fails unless both databases have
+the same rows, of which a thousand are looked at.
 
 What 10 executors would take is an estimate: what one core needs in the tasks, divided by 10, and the rest as it is.
 """

@@ -18,8 +18,8 @@ _BLANK = 0xCBD43194 - 2**32
 _RECORD = np.dtype([
     ("size", ">i4"), ("magic", ">i4"), ("crc", ">i4"), ("queue_id", ">i4"), ("flag", ">i4"), ("queue_offset", ">i8"),
     ("phy", ">i8"), ("sys_flag", ">i4"), ("born", ">i8"), ("born_host", ">i8"), ("stored", ">i8"),
-    ("store_host", ">i8"), ("again", ">i4"), ("prepared", ">i8"), ("body_bytes", ">i4"), ("body", f"V{_BODY}"), ("topic_bytes", "u1"),
-    ("topic", "S2"), ("property_bytes", ">i2"), ("properties", "V2"),
+    ("store_host", ">i8"), ("again", ">i4"), ("prepared", ">i8"), ("body_bytes", ">i4"), ("body", f"V{_BODY}"),
+    ("topic_bytes", "u1"), ("topic", "S2"), ("property_bytes", ">i2"), ("properties", "V2"),
 ])  # fmt: skip
 _UNIT = np.dtype([("phy", ">i8"), ("size", ">i4"), ("tags", ">i8")])
 _CHUNK = 2_000_000
