@@ -127,7 +127,7 @@ def _baseline(store: Path, folder: Path, *, reads_log: bool) -> None:
     logs = [np.memmap(path, dtype=np.uint8, mode="r") for path in sorted((store / "commitlog").iterdir())]
     folder.mkdir()
     root = Rdict(str(folder), options)
-    files = []
+    files: list[str] = []
     for topic, queue_id in sorted(made_up.QUEUES):
         name = topic.encode()
         prefix = len(name).to_bytes(4, "big") + b"\1" + name + b"\1" + queue_id.to_bytes(4, "big") + b"\1"
