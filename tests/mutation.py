@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tests.rocketmq_mutations import ROCKETMQ
+from tests.rocketmq_mutations import TESTS as ROCKETMQ_TESTS
 
 ROOT = Path(__file__).parent.parent
 COPIED = ("udfs", "streaming", "tests", "conf", "pyproject.toml")
@@ -25,8 +26,6 @@ UNIT = (*UNIT_TESTS, "tests/contract/test_coordination.py", "-m", "not cluster a
 MODEL = "tests/model/test_safety.py"
 MODEL_EXAMPLES = "250"
 RUNS = "model-runs"
-# of a program of its own, which no model test runs
-OF_ROCKETMQ = ("tests/unit/rocketmq", "tests/unit/udfs/rocketmq", "tests/unit/cli/test_rocketmq.py", "--maxfail=3")
 
 
 @dataclass(frozen=True, slots=True)
@@ -443,8 +442,8 @@ def main(words: list[str]) -> int:
         with tempfile.TemporaryDirectory() as folder:
             where = Path(folder)
             file = _copy_mutated(mutation, where)
-            is_rocketmq = "rocketmq" in mutation.where
-            failed, _ = _failures(where, OF_ROCKETMQ if is_rocketmq else UNIT)
+            is_rocketmq = mutation.where in ROCKETMQ_TESTS  # no model test runs it
+            failed, _ = _failures(where, (*ROCKETMQ_TESTS[mutation.where], "--maxfail=3") if is_rocketmq else UNIT)
             noticed, took_s = ([], 0.0) if is_rocketmq else _failures(where, (MODEL, "-x"))
             runs = where / RUNS
             after = runs.read_text() if runs.exists() else "?"

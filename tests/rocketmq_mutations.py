@@ -1,17 +1,45 @@
 """The safety lines of `ledger-reaper rocketmq` for tests/mutation.py: line, file, what stands there, what then does."""
 
-MOVE, LOCKS, STAGING, BACKFILL, JOB, JOIN, SURVEY, FORGET, ROLLBACK, FILE_QUEUES, EXPORT, CHECK, OWNER, DISK = (
+MOVE, LOCKS, BACKFILL, JOB, JOIN, SURVEY, FORGET, ROLLBACK, FILE_QUEUES, EXPORT, CHECK, OWNER, DISK = (
     f"streaming/rocketmq/{name}.py"
     for name in (
-        "move", "locks", "staging", "backfill", "job", "join", "survey", "forget", "rollback", "file_queues", "export",
+        "move", "locks", "backfill", "job", "join", "survey", "forget", "rollback", "file_queues", "export",
         "check", "owner", "disk",
     )
 )  # fmt: skip
-FOLLOWED, TAIL, HANDOVER, RUN, BASE = (
-    f"streaming/rocketmq/follow/{name}.py" for name in ("followed", "tail", "handover", "run", "base")
+FOLLOWED, TAIL, HANDOVER, BASE, RUN = (
+    f"streaming/rocketmq/follow/{name}.py" for name in ("followed", "tail", "handover", "base", "run")
 )
 REFUSALS, GROWTH, LOG, COMPARE = (f"udfs/rocketmq/{name}.py" for name in ("refusals", "growth", "commitlog", "compare"))
 CLI = "streaming/cli/rocketmq.py"
+_UNIT = "tests/unit/rocketmq"
+_FORMATS = "tests/unit/udfs/rocketmq"
+# which tests have to notice, by the file that is changed
+TESTS = {
+    MOVE: (f"{_UNIT}/test_backfill.py", f"{_UNIT}/test_rollback.py", f"{_UNIT}/test_forget.py"),
+    LOCKS: (f"{_UNIT}/test_locks.py",),
+    BACKFILL: (f"{_UNIT}/test_backfill.py",),
+    JOB: (f"{_UNIT}/test_backfill.py",),
+    JOIN: (f"{_UNIT}/test_backfill.py",),
+    SURVEY: (f"{_UNIT}/test_survey.py",),
+    FORGET: (f"{_UNIT}/test_forget.py",),
+    ROLLBACK: (f"{_UNIT}/test_rollback.py", f"{_UNIT}/test_file_queues.py"),
+    FILE_QUEUES: (f"{_UNIT}/test_file_queues.py",),
+    EXPORT: (f"{_UNIT}/test_export.py",),
+    CHECK: (f"{_UNIT}/test_check.py",),
+    OWNER: (f"{_UNIT}/test_owner.py",),
+    DISK: (f"{_UNIT}/test_disk.py",),
+    FOLLOWED: (f"{_UNIT}/follow/test_followed.py",),
+    TAIL: (f"{_UNIT}/follow/test_tail.py",),
+    HANDOVER: (f"{_UNIT}/follow/test_handover.py",),
+    RUN: (f"{_UNIT}/follow/test_acceptance.py",),
+    BASE: (f"{_UNIT}/follow/test_followed.py",),
+    REFUSALS: (f"{_FORMATS}/test_refusals.py",),
+    GROWTH: (f"{_FORMATS}/test_growth.py", f"{_UNIT}/follow/test_followed.py"),
+    LOG: (f"{_FORMATS}/test_commitlog.py", f"{_UNIT}/follow/test_tail.py"),
+    COMPARE: (f"{_FORMATS}/test_compare.py",),
+    CLI: ("tests/unit/cli/test_rocketmq.py",),
+}
 _LOCK = "fcntl.LOCK_EX | fcntl.LOCK_NB"
 
 ROCKETMQ = (
@@ -127,7 +155,7 @@ ROCKETMQ = (
         "        rename(copy, kept / CONFIG / old.name)",
         "        copy.unlink()",
     ),
-    ("RocketMQ: a rollback completes the file queues", ROLLBACK, "            complete(place)\n", ""),
+    ("RocketMQ: a rollback completes the file queues", ROLLBACK, "            complete(place, kept, rename)\n", ""),
     (
         "RocketMQ: no hole goes back into a file queue",
         FILE_QUEUES,
@@ -135,11 +163,24 @@ ROCKETMQ = (
         "if False:",
     ),
     (
-        "RocketMQ: a file queue continues where it ended",
+        "RocketMQ: a file queue of an earlier life is set aside",
         FILE_QUEUES,
-        "    if files.files and bounds.first > end:",
+        "    if row is None or row == unit or unit.size == u.BLANK_SIZE:",
+        "    if True:",
+    ),
+    (
+        "RocketMQ: a contradicted file queue is no rollback",
+        FILE_QUEUES,
+        "    if is_later:\n        return False",
+        "    return False",
+    ),
+    (
+        "RocketMQ: newer JSON files are not replaced unasked",
+        ROLLBACK,
+        "    if newest and not offsets_of:",
         "    if False:",
     ),
+    ("RocketMQ: follow refuses what backfill would", RUN, "        require_accepted(self.place)\n", ""),
     ("RocketMQ: no export beside a broker", EXPORT, "    if is_broker_running(place):", "    if False:"),
     (
         "RocketMQ: no guess which offsets a broker reads",

@@ -10,6 +10,7 @@ from streaming.cli.options import Json, Yes, confirm, utc
 from streaming.clock import SystemClock
 from streaming.errors import SafetyError
 from streaming.terminal import say, say_json
+from udfs.rocketmq.metadata import OffsetsOf
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -201,12 +202,16 @@ def export(
 
 
 @app.command()
-def rollback(
+def rollback(  # noqa: PLR0913  one parameter an option: that is what typer reads
     *,
     store: Store = None,
     broker_conf: BrokerConf = None,
     lmq: Lmq = None,
     yes: Yes = False,
+    offsets_of: Annotated[
+        OffsetsOf | None,
+        typer.Option("--offsets-of", help="Whose topics, groups and offsets count, where both were written since"),
+    ] = None,
     json_lines: Json = False,
 ) -> None:
     """Bring a stopped broker's store back to file mode, with the offsets that RocksDB has."""
@@ -217,7 +222,7 @@ def rollback(
     place = place_of(store, broker_conf, lmq=lmq)
     _require_answer(f"Bring {place.store} back to file mode?", yes=yes)
     with our_errors():
-        made = roll_back(place, SystemClock())
+        made = roll_back(place, SystemClock(), offsets_of=offsets_of)
     if json_lines:
         say_json(made._asdict())
         return

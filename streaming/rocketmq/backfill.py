@@ -141,7 +141,7 @@ class Backfill:
             written = job.run(spark, missing)
         self.say("joining the files")
         parts = [part_path(self.place, work.number) for work in works]
-        join(self.place.staging / QUEUES, parts, inventory, inventory.log.end)
+        join(self.place.staging / QUEUES, parts, inventory, inventory.checkpoint)
         write_databases(configuration, self._config_folder())
         if inventory.fingerprint() != started.fingerprint:
             raise SafetyError("the store has changed while it was read")

@@ -17,6 +17,7 @@ from streaming.rocketmq.configuration import DATABASES, read_databases, read_jso
 from streaming.rocketmq.index_job import IndexJob, Numbering, QueueKey
 from streaming.rocketmq.inventory import Inventory, Queue, inventory_of
 from streaming.rocketmq.locks import is_broker_running
+from streaming.rocketmq.log_files import CommitLog
 from streaming.rocketmq.place import Place
 from streaming.rocketmq.progress import Say, told
 from streaming.rocketmq.queue_files import QueueFiles
@@ -277,8 +278,20 @@ def _notes(queues: Sequence[Queue], inventory: Inventory, checkpoint: int | None
     behind = sum(1 for queue in queues if ends.get((queue.range.topic, queue.range.queue_id), 0) < queue.range.end)
     if behind:
         yield f"{behind} file queues end before the database: a broker in RocksDB mode does not write them"
-    if checkpoint is not None and checkpoint < inventory.log.end:
-        yield f"CHECKPOINT is {checkpoint}; the broker will index {inventory.log.end - checkpoint} bytes again"
+    behind = _behind(checkpoint, inventory.log)
+    if behind:
+        yield f"CHECKPOINT is {checkpoint}: the broker will index the last {behind} bytes of the log at its start"
+
+
+def _behind(checkpoint: int | None, log: CommitLog) -> int:
+    """Bytes of the log behind CHECKPOINT, and behind the message that begins there, which is indexed."""
+    if checkpoint is None:
+        return 0
+    try:
+        record = log.record_at(checkpoint)
+    except SafetyError:
+        record = None
+    return max(log.end - checkpoint - (record.size if record else 0), 0)
 
 
 def _state(queue: Queue, bounds: dict[QueueKey, Bounds]) -> QueueState:

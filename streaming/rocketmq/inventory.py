@@ -48,6 +48,16 @@ class Inventory:
         """Units that have their message still."""
         return sum(each.range.end - each.range.first for each in self.queues)
 
+    @property
+    def checkpoint(self) -> int:
+        """What CHECKPOINT has to say: where the last message begins that is in any queue.
+
+        A broker indexes at its start what begins behind CHECKPOINT. So it finds whatever the queues lack, be it that a
+        broker stopped before its queues had all, or that one has worked in file mode since.
+        """
+        last = max((queue.last_phy for queue in self.queues), default=-1)
+        return last if last >= 0 else self.log.end
+
     def fingerprint(self) -> str:
         """Return a digest of names, sizes and times of all files; it changes when a broker has worked on the store."""
         digest = hashlib.sha256()

@@ -54,7 +54,7 @@ class Followed:
         Raises OvertakenError where nothing of the database is of use any more.
         """
         while (checkpoint := self.checkpoint) is not None:
-            # a `backfill` that was cut short has left the end of the log there, where no message begins
+            # a `backfill` that was cut short may have left a message there that is in no queue any more
             newest = max((end.phy for end in self._ends.values()), default=-1)
             for indexed in (checkpoint, newest):
                 if 0 <= indexed <= checkpoint and self._agrees(log, indexed):
@@ -115,7 +115,7 @@ class Followed:
             for name, queue in wanted.items()
             if name in self._spans and self._spans[name].first < queue.range.first
         ]
-        bounds = list(offset_rows(inventory, inventory.log.end))
+        bounds = list(offset_rows(inventory, inventory.checkpoint))
         self._database.put_atomically(
             {rows.OFFSET_FAMILY: bounds},
             {DEFAULT_FAMILY: gone, rows.OFFSET_FAMILY: [(b"", b"\xff" * 300)]},

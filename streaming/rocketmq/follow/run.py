@@ -18,6 +18,7 @@ from streaming.clock import Clock
 from streaming.errors import SafetyError
 from streaming.rocketmq.disk import require_room
 from streaming.rocketmq.failures import our_errors
+from streaming.rocketmq.follow.acceptance import require_accepted
 from streaming.rocketmq.follow.base import Base
 from streaming.rocketmq.follow.followed import Followed, followed_of, rules_of
 from streaming.rocketmq.follow.handover import give_back
@@ -79,6 +80,7 @@ class Follow:
         bytes that no broker writes, and where the disk gets so full that a broker would delete messages.
         """
         require_owner(self.place)
+        require_accepted(self.place)
         with one_writer(self.place):
             give_back(self.place)
             while True:

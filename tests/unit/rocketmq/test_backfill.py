@@ -1,5 +1,6 @@
 import os
 import struct
+from collections import defaultdict
 from collections.abc import Callable
 from pathlib import Path
 
@@ -16,6 +17,7 @@ from streaming.rocketmq.staging import MOVED, sealed_of
 from tests.rocketmq_store import V1, V2, Message, Store, small_store
 from tests.unit.rocketmq.converted import CLOCK, backfill, check, context, files_below, place
 from udfs.rocketmq import rows
+from udfs.rocketmq.compare import Kind
 
 
 def database_of(root: Path) -> tuple[dict[bytes, bytes], dict[bytes, bytes]]:
@@ -36,8 +38,13 @@ def expected_of(store: Store) -> tuple[dict[bytes, bytes], dict[bytes, bytes]]:
         bounds[head + b"max\1" + struct.pack(">i", queue_id)] = struct.pack(">qq", last[1], last[0])
         for first in store.live(topic, queue_id)[:1]:
             bounds[head + b"min\1" + struct.pack(">i", queue_id)] = struct.pack(">qq", first[1], first[0])
-    bounds[rows.checkpoint_key()] = struct.pack(">q", store.end)
+    bounds[rows.checkpoint_key()] = struct.pack(">q", last_of(store))
     return units, bounds
+
+
+def last_of(store: Store) -> int:
+    """Where the last message begins that is in a queue."""
+    return max((unit[1] for units in store.units.values() for unit in units), default=store.end)
 
 
 @pytest.mark.parametrize("expired", [0, 2])
@@ -254,14 +261,31 @@ def test_it_says_what_it_has_moved_in(tmp_path: Path) -> None:
     assert (tmp_path / "ledger-reaper" / MOVED).exists()
 
 
-def test_checkpoint_is_the_walked_end_of_the_log(tmp_path: Path) -> None:
+def test_checkpoint_is_where_the_last_message_of_a_queue_begins(tmp_path: Path) -> None:
+    """A broker indexes what begins behind it. It must find what a broker has written in file mode since."""
     store = Store(tmp_path)
     store.put(Message())
+    last = store.put(Message())
     store.put(Message(sys_flag=4))  # no queue has it, and the log goes on behind every unit
     store.write()
     backfill(tmp_path)
     _units, bounds = database_of(tmp_path)
-    assert rows.decode_checkpoint(bounds[rows.checkpoint_key()]) == store.end
+    assert rows.decode_checkpoint(bounds[rows.checkpoint_key()]) == last
+
+
+def test_what_the_queues_of_a_stopped_broker_lack_is_left_to_its_next_start(tmp_path: Path) -> None:
+    """A broker waits some seconds only, at its end, until its queues have all that its log has."""
+    store = small_store(tmp_path)
+    known = {queue: list(units) for queue, units in store.units.items()}
+    last = last_of(store)
+    for number in range(9):
+        store.put(Message("Orders", number % 3))
+    store.units = defaultdict(list, known)
+    store.write()
+    backfill(tmp_path)
+    _units, bounds = database_of(tmp_path)
+    assert rows.decode_checkpoint(bounds[rows.checkpoint_key()]) == last
+    assert {each.kind for each in check(tmp_path).findings} == {Kind.NO_QUEUE}
 
 
 def test_a_file_has_the_name_of_its_part() -> None:
