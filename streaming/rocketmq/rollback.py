@@ -122,8 +122,8 @@ def _prepare(place: Place, aside: Path, clock: Clock, offsets_of: m.OffsetsOf | 
     newest = [name for name in opened if _is_json_newer(place, name)]
     if newest and not offsets_of:
         raise SafetyError(
-            f"a broker has worked with {', '.join(newest)} in RocksDB, and the JSON files were written later: has one run "
-            "in file mode since? `export` shows what RocksDB has. Say which count: --offsets-of rocksdb, or files"
+            f"a broker has worked with {', '.join(newest)} in RocksDB, and the JSON files were written later, by one "
+            "in file mode perhaps. `export` shows what RocksDB has. Say which count: --offsets-of rocksdb, or files"
         )
     newer = [] if offsets_of is m.OffsetsOf.FILES else opened
     files = write_json(place, aside, newer).files if newer else {}
