@@ -1,10 +1,10 @@
 """The safety lines of `ledger-reaper rocketmq` for tests/mutation.py: line, file, what stands there, what then does."""
 
-MOVE, LOCKS, BACKFILL, JOB, JOIN, SURVEY, FORGET, ROLLBACK, FILE_QUEUES, EXPORT, CHECK, OWNER, DISK = (
+MOVE, LOCKS, BACKFILL, JOB, JOIN, SURVEY, FORGET, ROLLBACK, FILE_QUEUES, EXPORT, CHECK, OWNER, DISK, LIVES = (
     f"streaming/rocketmq/{name}.py"
     for name in (
         "move", "locks", "backfill", "job", "join", "survey", "forget", "rollback", "file_queues", "export",
-        "check", "owner", "disk",
+        "check", "owner", "disk", "lives",
     )
 )  # fmt: skip
 FOLLOWED, TAIL, HANDOVER, BASE, RUN = (
@@ -25,6 +25,7 @@ TESTS = {
     FORGET: (f"{_UNIT}/test_forget.py",),
     ROLLBACK: (f"{_UNIT}/test_rollback.py", f"{_UNIT}/test_file_queues.py"),
     FILE_QUEUES: (f"{_UNIT}/test_file_queues.py",),
+    LIVES: (f"{_UNIT}/test_file_queues.py",),
     EXPORT: (f"{_UNIT}/test_export.py",),
     CHECK: (f"{_UNIT}/test_check.py",),
     OWNER: (f"{_UNIT}/test_owner.py",),
@@ -164,13 +165,13 @@ ROCKETMQ = (
     ),
     (
         "RocketMQ: a file queue of an earlier life is set aside",
-        FILE_QUEUES,
+        LIVES,
         "    if row is None or row == unit or unit.size == u.BLANK_SIZE:",
         "    if True:",
     ),
     (
         "RocketMQ: a contradicted file queue is no rollback",
-        FILE_QUEUES,
+        LIVES,
         "    if is_later:\n        return False",
         "    return False",
     ),

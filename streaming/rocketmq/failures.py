@@ -25,6 +25,11 @@ def our_errors() -> Iterator[None]:
         raise ours from error
 
 
+def is_file_gone(error: BaseException) -> bool:
+    """Whether a file was not there, here or in a task."""
+    return isinstance(error, FileNotFoundError) or "FileNotFoundError: [Errno 2]" in str(error)
+
+
 def _ours(error: Exception) -> Exception:
     ours = translated(error)
     if ours is not error:

@@ -19,8 +19,9 @@ import numpy as np
 
 from streaming.adapters.rocksdb.database import DEFAULT_FAMILY, Database, opened
 from streaming.errors import SafetyError
-from streaming.rocketmq.check import Bounds, bounds_of
+from streaming.rocketmq.bounds import bounds_of
 from streaming.rocketmq.inventory import inventory_of
+from streaming.rocketmq.lives import Both, is_same_life
 from streaming.rocketmq.move import Rename
 from streaming.rocketmq.place import Place
 from streaming.rocketmq.queue_files import QueueFiles
@@ -58,7 +59,7 @@ def complete(place: Place, kept: Path, rename: Rename = os.replace) -> int:
     sizes = [file.count for files in known.values() for file in files.files]
     per_file = sizes[0] if sizes else _UNITS_PER_FILE
     with opened(place.rocksdb, read_only=True) as database:
-        both = [_Both(*name, each, known.get(name, QueueFiles(()))) for name, each in bounds_of(database).items()]
+        both = [Both(*name, each, known.get(name, QueueFiles(()))) for name, each in bounds_of(database).items()]
         lacking = [each for queue in both for each in _lacking(queue, database, per_file)]
         for each in lacking:
             if each.is_anew:
@@ -67,32 +68,7 @@ def complete(place: Place, kept: Path, rename: Rename = os.replace) -> int:
     return sum(each.end - each.first for each in lacking)
 
 
-class _Both(NamedTuple):
-    """A queue in both forms; bounds: RocksDB's."""
-
-    topic: bytes
-    queue_id: int
-    bounds: Bounds
-    files: QueueFiles
-
-    def unit(self, offset: int) -> "_Message":
-        found = self.files.read(offset, offset + 1)
-        return _Message(int(found.phy[0]), int(found.size[0]))
-
-    def row(self, database: Database, offset: int) -> "_Message | None":
-        value = database.get(DEFAULT_FAMILY, rows.unit_key(self.topic, self.queue_id, offset))
-        if value is None:
-            return None
-        units, _times = rows.decode_values([value])
-        return _Message(int(units.phy[0]), int(units.size[0]))
-
-
-class _Message(NamedTuple):
-    phy: int
-    size: int
-
-
-def _lacking(queue: _Both, database: Database, per_file: int) -> Iterator[Lacking]:
+def _lacking(queue: Both, database: Database, per_file: int) -> Iterator[Lacking]:
     bounds, files, end = queue.bounds, queue.files, queue.files.end()
     has_rows = bounds.last >= 0
     following = (bounds.last if has_rows else bounds.max[1] if bounds.max else -1) + 1
@@ -102,33 +78,10 @@ def _lacking(queue: _Both, database: Database, per_file: int) -> Iterator[Lackin
     if not files.files:
         if has_rows:
             yield anew
-    elif end > files.start and has_rows and not _is_same_life(queue, database):
+    elif end > files.start and has_rows and not is_same_life(queue, database):
         yield anew
     elif following > end:
         yield Lacking(queue.topic, queue.queue_id, end, end, following) if has_rows and first <= end else anew
-
-
-def _is_same_life(queue: _Both, database: Database) -> bool:
-    """Whether both have units of the same queue, and not of one that was deleted and made anew in RocksDB mode.
-
-    Raises SafetyError where they contradict each other otherwise.
-    """
-    last, newest = queue.files.end() - 1, queue.row(database, queue.bounds.last)
-    common = min(last, queue.bounds.last)
-    if newest is None or common < queue.bounds.first:
-        return True
-    is_later = newest.phy > queue.unit(last).phy
-    if common < queue.files.start:
-        return not is_later
-    unit, row = queue.unit(common), queue.row(database, common)
-    if row is None or row == unit or unit.size == u.BLANK_SIZE:
-        return True
-    if is_later:
-        return False
-    raise SafetyError(
-        f"{queue.files.where(common)}: the unit is not that of RocksDB, which was not written later: see `check`. "
-        "Where RocksDB is right, move the folder of this queue away, and its file queue is made from RocksDB"
-    )
 
 
 def _set_aside(consumequeue: Path, lacking: Lacking, kept: Path, rename: Rename) -> None:

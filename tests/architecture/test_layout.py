@@ -97,6 +97,8 @@ COVERED = {
     "streaming.rocketmq.follow.base": "tests/unit/rocketmq/follow/test_followed.py",
     "streaming.rocketmq.follow.ranges": "tests/unit/rocketmq/follow/test_followed.py",
     "streaming.rocketmq.follow.run": "tests/spark/rocketmq/test_follow.py",
+    "streaming.rocketmq.bounds": "tests/unit/rocketmq/test_file_queues.py",
+    "streaming.rocketmq.lives": "tests/unit/rocketmq/test_file_queues.py",
     "streaming.rocketmq.join": "tests/unit/rocketmq/test_backfill.py",
     "streaming.rocketmq.index_job": "tests/unit/rocketmq/test_check.py",
     "streaming.rocketmq.job": "tests/unit/rocketmq/test_backfill.py",

@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from streaming.adapters.rocksdb.database import DEFAULT_FAMILY, Database, opened
 from streaming.errors import SafetyError
-from streaming.rocketmq.check import bounds_of
+from streaming.rocketmq.bounds import bounds_of
 from streaming.rocketmq.follow.tail import OvertakenError
 from streaming.rocketmq.index_job import QueueKey
 from streaming.rocketmq.inventory import Inventory

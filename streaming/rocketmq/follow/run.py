@@ -15,9 +15,9 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple
 
 from streaming.clock import Clock
-from streaming.errors import SafetyError
+from streaming.errors import SafetyError, UnavailableError
 from streaming.rocketmq.disk import require_room
-from streaming.rocketmq.failures import our_errors
+from streaming.rocketmq.failures import is_file_gone, our_errors
 from streaming.rocketmq.follow.acceptance import require_accepted
 from streaming.rocketmq.follow.base import Base
 from streaming.rocketmq.follow.followed import Followed, followed_of, rules_of
@@ -39,6 +39,8 @@ _LOOK_SECONDS = 0.2
 _TELL_SECONDS = 2.0
 _MOST_WAITING = 3
 _BAD_SECONDS = 30.0
+_AGAIN_SECONDS = 1.0
+_MOST_AGAIN = 1000
 
 
 class Lag(NamedTuple):
@@ -83,17 +85,26 @@ class Follow:
         require_accepted(self.place)
         with one_writer(self.place):
             give_back(self.place)
-            while True:
-                Base(self.place, self.clock, self.say, self.rows_per_file).make(spark.sparkContext)
+            for _again in range(_MOST_AGAIN):
                 try:
-                    with followed_of(self.place) as followed:
-                        return _Stream(self, spark, followed).run(until_caught_up=until_caught_up)
+                    return self._run_once(spark, until_caught_up=until_caught_up)
                 except TruncatedError as error:
                     self.say(f"the broker has cut off the end of its log: {error}")
                 except OvertakenError as error:
                     self.say(f"beginning anew: {error}")
                     # Allowed here: the folder is ours, and the log has none of its messages any more.
-                    shutil.rmtree(self.place.followed)
+                    shutil.rmtree(self.place.followed, ignore_errors=True)
+                except Exception as error:
+                    if not is_file_gone(error):
+                        raise
+                    self.say("the broker has deleted a file while it was read: looking again")
+                self.is_stopping.wait(_AGAIN_SECONDS)
+        raise UnavailableError("the broker deletes files again and again while they are read: start again later")
+
+    def _run_once(self, spark: "SparkSession", *, until_caught_up: bool) -> Lag:
+        Base(self.place, self.clock, self.say, self.rows_per_file).make(spark.sparkContext)
+        with followed_of(self.place) as followed:
+            return _Stream(self, spark, followed).run(until_caught_up=until_caught_up)
 
 
 class _Stream:

@@ -3,7 +3,7 @@ import errno
 import pytest
 
 from streaming.errors import ConfigError, SafetyError, UnavailableError
-from streaming.rocketmq.failures import our_errors
+from streaming.rocketmq.failures import is_file_gone, our_errors
 
 OF_A_TASK = """An error occurred while calling z:org.apache.spark.api.python.PythonRDD.collectAndServe.
 : org.apache.spark.SparkException: Job aborted due to stage failure
@@ -39,3 +39,11 @@ def test_what_an_operator_can_mend_is_said_in_a_line(raised: Exception, kind: ty
 def test_what_nobody_has_thought_of_stays_as_it_is() -> None:
     with pytest.raises(ZeroDivisionError), our_errors():
         raise ZeroDivisionError
+
+
+def test_a_file_that_is_gone_is_told_from_another_fault_also_in_a_task() -> None:
+    gone = FileNotFoundError(errno.ENOENT, "No such file or directory", "/x/00000000000000000000")
+    assert is_file_gone(gone)
+    assert is_file_gone(RuntimeError(f"Job aborted\nFileNotFoundError: {gone}\nDriver stacktrace:"))
+    assert not is_file_gone(RuntimeError("FileNotFoundError is what it might have been"))
+    assert not is_file_gone(PermissionError(errno.EACCES, "Permission denied"))
