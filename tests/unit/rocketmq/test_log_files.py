@@ -72,7 +72,9 @@ def test_headers_name_file_and_byte_of_what_is_no_record(tmp_path: Path) -> None
 
 
 def test_the_end_is_found_from_a_known_record_on(tmp_path: Path) -> None:
-    store = small_store(tmp_path / "s").write(unused_file=True)
+    store = small_store(tmp_path / "s")
+    store.put(Message("Orders", 0))
+    store.write(unused_file=True)
     folder = tmp_path / "s" / "commitlog"
     last = max(unit[1] for units in store.units.values() for unit in units)
     whole = commitlog_of(folder)
