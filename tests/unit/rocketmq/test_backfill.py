@@ -3,6 +3,7 @@ import struct
 from collections import defaultdict
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -10,8 +11,10 @@ from hypothesis import strategies as st
 
 from streaming.adapters.rocksdb.database import opened
 from streaming.errors import SafetyError
+from streaming.rocketmq import backfill as backfill_module
 from streaming.rocketmq import job as job_module
 from streaming.rocketmq.backfill import Backfill
+from streaming.rocketmq.join import join
 from streaming.rocketmq.move import take_back
 from streaming.rocketmq.staging import MOVED, sealed_of
 from tests.rocketmq_store import V1, V2, Message, Store, small_store
@@ -160,6 +163,22 @@ def test_a_run_that_is_cut_short_at_any_rename_ends_the_same_when_repeated(
     assert database_of(tmp_path) == expected_of(store)
     assert check(tmp_path).findings == ()
     assert not (tmp_path / "ledger-reaper" / "staging").exists()
+
+
+def test_a_store_that_changes_while_it_is_read_is_not_converted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = small_store(tmp_path).write()
+
+    def joined(*words: Any) -> None:
+        join(*words)
+        store.offsets["Orders@readers"] = {0: 4}
+        store.write_config()
+
+    monkeypatch.setattr(backfill_module, "join", joined)
+    with pytest.raises(SafetyError, match="has changed while it was read"):
+        backfill(tmp_path)
+    assert not (tmp_path / "consumequeue" / "CURRENT").exists()
 
 
 def test_finished_parts_are_not_made_again(tmp_path: Path) -> None:
