@@ -101,7 +101,8 @@ def _run(way: str, store: Path, units: int) -> dict[str, Any]:
     _compare(database, units, has_times=way != "no log")
     size = sum(each.stat().st_size for each in database.glob("*.sst"))
     rounded = {name: round(value, 1) for name, value in result.items()}
-    return {"units": units, "way": way, **rounded, "bytes_a_unit": round(size / units, 1), **sampler.peak_mb()}
+    cpu = {"cpu_seconds": round(sampler.cpu_seconds(), 1)}
+    return {"units": units, "way": way, **rounded, **cpu, "bytes_a_unit": round(size / units, 1), **sampler.peak_mb()}
 
 
 def _ours(store: Path, cores: int) -> dict[str, float]:

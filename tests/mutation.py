@@ -442,10 +442,10 @@ def main(words: list[str]) -> int:
         with tempfile.TemporaryDirectory() as folder:
             where = Path(folder)
             file = _copy_mutated(mutation, where)
-            words = next((each[4] for each in ROCKETMQ if each[0] == mutation.line), "")
-            tests = (*ROCKETMQ_TESTS[mutation.where], "--maxfail=3", "-k", words) if words else UNIT
+            named = next((each[4] for each in ROCKETMQ if each[0] == mutation.line), "")
+            tests = (*ROCKETMQ_TESTS[mutation.where], "--maxfail=3", "-k", named) if named else UNIT
             failed, _ = _failures(where, tests)
-            noticed, took_s = ([], 0.0) if words else _failures(where, (MODEL, "-x"))  # it has no RocketMQ
+            noticed, took_s = ([], 0.0) if named else _failures(where, (MODEL, "-x"))  # it has no RocketMQ
             runs = where / RUNS
             after = runs.read_text() if runs.exists() else "?"
         survivors += not failed and not noticed
