@@ -213,9 +213,6 @@ def rolled_back(upgraded: World) -> World:
     client.send("Later", "later", 24, queues=2)
     client.take("laters", _LATER, each=3)
     client.commit(load.LMQ_GROUP, load.LMQ[0], 9)
-    client.delete("Again")  # the file queues keep the units of its earlier lives
-    client.topic("Again", 2)
-    client.send("Again", "anew", 5, queues=2)
     upgraded.told = _told(client)
     upgraded.stop()
     upgraded.is_well()

@@ -59,3 +59,35 @@ def test_what_a_broker_has_written_in_files_since_it_indexes_itself(server: Rock
         server.stop_broker()
         *_, checked = map(json.loads, ledger_reaper("rocketmq", "check", "--json", "--store", store).splitlines())
         assert checked["ok"], checked
+
+
+def test_a_topic_that_is_made_anew_in_rocksdb_comes_back_with_its_new_messages(server: RocketMQ) -> None:
+    store, again = str(server.store), [("Again", 0), ("Again", 1)]
+    with RocketClient(server) as client:
+        client.topic("Orders", 4)
+        client.topic("Again", 2)
+        client.send("Orders", "before", 80, queues=4)
+        client.send("Again", "old", 30, queues=2)
+        client.close()
+        server.stop_broker()
+        ledger_reaper("rocketmq", "backfill", "--yes", "--store", store)
+        server.start_broker(StoreMode.ROCKSDB)
+        client.delete("Again")
+        client.topic("Again", 2)
+        names = set(client.send("Again", "new", 10, queues=2))
+        client.send("Orders", "after", 20, queues=4)
+        told = client.dump([*QUEUES, *again])
+        client.close()
+        server.stop_broker()
+        *_, checked = map(json.loads, ledger_reaper("rocketmq", "check", "--json", "--store", store).splitlines())
+        assert checked["ok"], checked
+
+        ledger_reaper("rocketmq", "rollback", "--yes", "--store", store)
+        server.start_broker(StoreMode.FILE)
+
+        assert client.dump([*QUEUES, *again]) == told
+        assert {each.name for queue in again for each in told[queue].messages} == names
+        client.send("Again", "last", 2, queues=2)
+        assert {queue: end for queue, (_first, end) in client.ends(again).items()} == {
+            queue: told[queue].end + 1 for queue in again
+        }
