@@ -243,16 +243,18 @@ def forget(
     """Delete what `backfill`, `rollback` and `export` have kept of this store."""
     from streaming.rocketmq.failures import our_errors
     from streaming.rocketmq.forget import forget as forget_folders
-    from streaming.rocketmq.forget import forgettable
+    from streaming.rocketmq.forget import forgettable, what_is
     from streaming.rocketmq.place import place_of
 
     place = place_of(store, broker_conf)
     folders = forgettable(place)
     for folder in folders:
-        say(folder, err=json_lines)
+        say(f"{folder}: {what_is(place, folder)}", err=json_lines)
     if folders:
         _require_answer("Delete these folders?", yes=yes)
         with our_errors():
             forget_folders(place, folders)
     if json_lines:
         say_json({"deleted": [str(folder) for folder in folders]})
+    else:
+        say("deleted" if folders else f"nothing was kept of {place.store}")

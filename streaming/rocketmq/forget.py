@@ -22,6 +22,15 @@ def forgettable(place: Place) -> list[Path]:
     return found + [each for each in (place.followed, place.staging) if each.exists()]
 
 
+def what_is(place: Place, folder: Path) -> str:
+    """Say for people what a forgettable folder holds."""
+    if folder == place.followed:
+        return "what `follow` has made, which `backfill` would go on with"
+    if folder == place.staging:
+        return "a backfill that has not ended"
+    return "an export" if folder.name.startswith("export-") else "what was replaced"
+
+
 def forget(place: Place, folders: Sequence[Path]) -> None:
     """Delete these folders.
 

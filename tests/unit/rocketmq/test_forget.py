@@ -4,7 +4,7 @@ import pytest
 
 from streaming.errors import SafetyError
 from streaming.rocketmq.export import export
-from streaming.rocketmq.forget import forget, forgettable
+from streaming.rocketmq.forget import forget, forgettable, what_is
 from streaming.rocketmq.rollback import rollback
 from tests.rocketmq_store import small_store
 from tests.unit.rocketmq.converted import CLOCK, backfill, files_below, place
@@ -62,3 +62,10 @@ def test_what_is_not_ours_is_not_forgotten(tmp_path: Path) -> None:
 def test_where_nothing_was_kept_there_is_nothing_to_forget(tmp_path: Path) -> None:
     small_store(tmp_path).write()
     assert forgettable(place(tmp_path)) == []
+
+
+def test_people_are_told_what_each_folder_holds(tmp_path: Path) -> None:
+    small_store(tmp_path).write()
+    where = place(tmp_path)
+    folders = [where.followed, where.staging, where.own / "kept-x", where.own / "export-x"]
+    assert [what_is(where, each).split()[1] for each in folders] == ["`follow`", "backfill", "was", "export"]
