@@ -36,7 +36,11 @@ class Both(NamedTuple):
         value = database.get(DEFAULT_FAMILY, rows.unit_key(self.topic, self.queue_id, offset))
         if value is None:
             return None
-        units, _times = rows.decode_values([value])
+        try:
+            units, _times = rows.decode_values([value])
+        except ValueError as error:
+            name = f"{self.topic.decode('utf-8', 'replace')}, queue {self.queue_id}"
+            raise SafetyError(f"the database has a damaged row of {name}: {error}") from error
         return _Message(int(units.phy[0]), int(units.size[0]))
 
 

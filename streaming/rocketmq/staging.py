@@ -60,7 +60,7 @@ def begin(place: Place, started: Started, *, restart: bool) -> bool:
         throw_away(place)
         (staging / PARTS).mkdir(parents=True)
         write_file(staging / _STARTED, asdict(started))
-    for unfinished in (*(staging / PARTS).glob(".*"), staging / QUEUES, staging / CONFIG):
+    for unfinished in (*(staging / PARTS).glob(".*"), staging / QUEUES, staging / CONFIG, staging / FOLLOWED):
         _remove(unfinished)
     return resumed
 

@@ -81,6 +81,8 @@ def _tried(look: Callable[[], Any], bad: list[str]) -> Any:
         return look()
     except SafetyError as error:
         bad.append(str(error))
+    except FileNotFoundError as error:
+        bad.append(f"{error.filename} was deleted while it was looked at, by a broker perhaps: look again")
     return None
 
 

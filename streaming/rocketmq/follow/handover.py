@@ -26,6 +26,7 @@ def give_back(place: Place) -> None:
         place.followed.mkdir(exist_ok=True)
         queues.replace(place.followed_queues)
         fsync_folder(place.followed)
+        (place.staging / FOLLOWED).unlink()
 
 
 def tidy_up(place: Place) -> None:

@@ -203,6 +203,7 @@ def damaged(file: Path, position: int, data: bytes) -> None:
     ("name", "position", "data", "said"),
     [
         ("consumequeue/Orders/0/" + "0" * 20, 20, bytes(20), "byte 20: the unit was not written"),
+        ("consumequeue/Orders/0/" + f"{160:020d}", 0, bytes(20), "no unit was written here, but one of the same queue"),
         ("consumequeue/Orders/0/" + "0" * 20, 28, struct.pack(">i", 99), "byte 20: the unit is that of queue offset 1"),
         ("consumequeue/Orders/0/" + "0" * 20, 20, struct.pack(">q", 2**40), "byte 20: the unit points behind the end"),
         ("consumequeue/Orders/0/" + "0" * 20, 20, struct.pack(">q", 5), "byte 5: wrong magic"),
@@ -212,7 +213,18 @@ def damaged(file: Path, position: int, data: bytes) -> None:
         ("commitlog/" + "0" * 20, 20, struct.pack(">q", 7), "is another one"),
         ("commitlog/" + "0" * 20, 12, struct.pack(">i", 9), "is another one"),
     ],
-    ids=["hole", "size", "behind the end", "inside a record", "ext", "magic", "moved", "queue offset", "queue id"],
+    ids=[
+        "hole",
+        "hole at the end",
+        "size",
+        "behind the end",
+        "inside a record",
+        "ext",
+        "magic",
+        "moved",
+        "queue offset",
+        "queue id",
+    ],
 )
 def test_a_damaged_store_is_refused_by_file_and_byte_and_not_touched(
     tmp_path: Path, name: str, position: int, data: bytes, said: str

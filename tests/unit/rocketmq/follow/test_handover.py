@@ -1,3 +1,4 @@
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -86,3 +87,13 @@ def test_it_is_followed_further_though_a_backfill_was_cut_short(tmp_path: Path, 
     assert (result.resumed, result.files) == (True, 0)
     assert database_of(tmp_path) == expected_of(store)
     assert check(tmp_path).findings == ()
+
+
+def test_what_a_later_run_has_begun_is_not_taken_for_what_follow_has_made(tmp_path: Path) -> None:
+    store = followed(tmp_path, is_one_file=False)
+    killed(tmp_path, STEPS[4])
+    shutil.rmtree(tmp_path / "ledger-reaper" / "staging" / "consumequeue")  # of that, nothing is left
+    killed(tmp_path, Step(backfill_module, "join", is_done=True))
+    assert not backfill(tmp_path).files  # the parts are there, and are joined once more
+    assert database_of(tmp_path) == expected_of(store)
+    assert not (tmp_path / "ledger-reaper" / "follow").exists()
