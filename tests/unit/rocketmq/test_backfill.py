@@ -319,6 +319,11 @@ def test_what_the_queues_of_a_stopped_broker_lack_is_left_to_its_next_start(tmp_
     assert {each.kind for each in check(tmp_path).findings} == {Kind.NO_QUEUE}
 
 
+@pytest.mark.parametrize(("parts", "tasks"), [(1, 1), (3, 3), (4, 4), (30, 4), (33, 5), (334, 42), (99_999, 2000)])
+def test_every_core_has_tasks_and_no_task_many_parts(parts: int, tasks: int) -> None:
+    assert job_module.tasks_of(parts, cores=2) == tasks
+
+
 def test_a_file_has_the_name_of_its_part() -> None:
     assert job_module.file_name(12) == "part-00000012.sst"
 
