@@ -130,6 +130,13 @@ ROCKETMQ = (
         "each_reason",
     ),
     (
+        "RocketMQ: a store without queues is refused",
+        REFUSALS,
+        "    if facts.lacks_queues:",
+        "    if False:",
+        "each_reason",
+    ),
+    (
         "RocketMQ: a store without topics is refused",
         REFUSALS,
         "    if not facts.has_topics and facts.has_messages:",

@@ -49,6 +49,11 @@ class Inventory:
         return sum(each.range.end - each.range.first for each in self.queues)
 
     @property
+    def lacks_queues(self) -> bool:
+        """Whether the log has messages, and no queue has any."""
+        return self.log.end > self.log.start and all(queue.last_phy < 0 for queue in self.queues)
+
+    @property
     def checkpoint(self) -> int:
         """What CHECKPOINT has to say: where the last message begins that is in any queue.
 

@@ -63,6 +63,7 @@ def survey_of(place: Place, *, is_running: bool) -> Survey:
         databases_with_rows=with_rows,
         topics=topics,
         two_offset_files=two,
+        lacks_queues=inventory is not None and inventory.lacks_queues,
         has_topics=configuration is None or bool(configuration.files[m.TOPICS]),
         has_messages=bool(topics),
         is_one_disk=_is_one_disk(place),

@@ -22,6 +22,7 @@ class Code(StrEnum):
     DATABASES_THERE = "DATABASES_THERE"  # the configuration's databases hold rows: they may be newer than the JSON
     LONG_TOPIC = "LONG_TOPIC"  # a topic's name does not fit into a key
     TWO_OFFSET_FILES = "TWO_OFFSET_FILES"  # and nobody has said which one the broker reads
+    NO_QUEUES = "NO_QUEUES"  # the log has messages and no queue has any: nobody would ever index them
     NO_TOPICS = "NO_TOPICS"  # without them the broker would delete the rows of all topics
     OTHER_DISK = "OTHER_DISK"  # a rename does not carry files over
     WRONG_USER = "WRONG_USER"  # the broker could not write what this process makes
@@ -54,6 +55,7 @@ class StoreFacts(NamedTuple):
     databases_with_rows: tuple[str, ...] = ()
     topics: tuple[bytes, ...] = ()
     two_offset_files: str = ""
+    lacks_queues: bool = False
     has_topics: bool = True
     has_messages: bool = True
     is_one_disk: bool = True
@@ -121,6 +123,12 @@ def _of_what_is_there(facts: StoreFacts, *, replace: bool) -> Iterator[Refusal]:
         )
     if facts.two_offset_files:
         yield Refusal(Code.TWO_OFFSET_FILES, facts.two_offset_files)
+    if facts.lacks_queues:
+        yield Refusal(
+            Code.NO_QUEUES,
+            "the commitlog has messages, and no queue has any: start the broker once more in file mode, wait until it "
+            "has made its queues, and stop it cleanly",
+        )
     if not facts.has_topics and facts.has_messages:
         yield Refusal(
             Code.NO_TOPICS,

@@ -7,7 +7,8 @@ from udfs.rocketmq.refusals import Code, refusals_of
 
 # What a running broker brings with it, what it may change until then, and what `follow` looks at itself.
 _NOT_YET = {
-    Code.RUNNING, Code.ABORT, Code.BAD_BYTES, Code.NO_TOPICS, Code.NO_SPACE, Code.CROWDED_DISK, Code.ROCKSDB_THERE,
+    Code.RUNNING, Code.ABORT, Code.BAD_BYTES, Code.NO_QUEUES, Code.NO_TOPICS, Code.NO_SPACE, Code.CROWDED_DISK,
+    Code.ROCKSDB_THERE,
 }  # fmt: skip
 
 

@@ -1,4 +1,5 @@
 import os
+import shutil
 import struct
 from collections import defaultdict
 from collections.abc import Callable
@@ -115,7 +116,7 @@ def test_any_store_that_the_formats_allow_is_converted_and_found_whole(  # noqa:
 ) -> None:
     root = tmp_path_factory.mktemp("store")
     store = Store(root, log_file_bytes=1024, queue_file_units=5, begins=begins, is_lmq=True, log_start=log_start)
-    for message in messages:
+    for message in [Message("A"), *messages]:
         store.put(message)
     store.units = {queue: units for queue, units in store.units.items() if units}
     files = -(-len(store.log) // 1024)
@@ -242,6 +243,16 @@ def test_a_store_whose_broker_did_not_stop_cleanly_is_refused(tmp_path: Path) ->
     (tmp_path / "abort").write_bytes(b"")
     with pytest.raises(SafetyError, match="ABORT"):
         backfill(tmp_path)
+
+
+def test_a_store_whose_queues_are_gone_is_refused(tmp_path: Path) -> None:
+    """A broker in file mode makes them anew; one in RocksDB mode would never index what is there."""
+    small_store(tmp_path).write()
+    shutil.rmtree(tmp_path / "consumequeue")
+    (tmp_path / "consumequeue").mkdir()
+    with pytest.raises(SafetyError, match="NO_QUEUES"):
+        backfill(tmp_path)
+    assert not (tmp_path / "consumequeue" / "CURRENT").exists()
 
 
 def test_a_second_conversion_needs_a_word(tmp_path: Path) -> None:

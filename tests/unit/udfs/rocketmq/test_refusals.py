@@ -29,6 +29,7 @@ def test_a_healthy_store_is_not_refused() -> None:
         ({"databases_with_rows": ("topics",)}, Code.DATABASES_THERE),
         ({"topics": (b"T" * 282,)}, Code.LONG_TOPIC),
         ({"two_offset_files": "both"}, Code.TWO_OFFSET_FILES),
+        ({"lacks_queues": True}, Code.NO_QUEUES),
         ({"has_topics": False}, Code.NO_TOPICS),
         ({"is_one_disk": False}, Code.OTHER_DISK),
         ({"wrong_user": "it is another's"}, Code.WRONG_USER),
