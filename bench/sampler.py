@@ -16,6 +16,7 @@ class Sampler:
     def __init__(self, pid: int | None = None) -> None:
         self._driver = psutil.Process(pid)
         self._peaks: dict[str, int] = {}
+        self._cpu: dict[int, float] = {}
         self._done = threading.Event()
         self._thread = threading.Thread(target=self._sample, daemon=True)
 
@@ -31,6 +32,10 @@ class Sampler:
         """Return the peaks in MB."""
         return {f"{kind}_mb": peak // 1_000_000 for kind, peak in sorted(self._peaks.items())}
 
+    def cpu_seconds(self) -> float:
+        """Return the CPU time of all processes, as of when each was last seen."""
+        return sum(self._cpu.values())
+
     def _sample(self) -> None:
         while not self._done.wait(_SAMPLE_SECONDS):
             with contextlib.suppress(psutil.NoSuchProcess):  # the process has ended
@@ -38,6 +43,9 @@ class Sampler:
 
     def _look(self) -> None:
         seen = {"driver_python": self._driver.memory_info().rss, "jvm": 0, "workers": 0}
+        for each in (self._driver, *self._driver.children(recursive=True)):
+            with contextlib.suppress(psutil.NoSuchProcess):
+                self._cpu[each.pid] = sum(each.cpu_times()[:2])
         for child in self._driver.children(recursive=True):
             with contextlib.suppress(psutil.NoSuchProcess):
                 seen["jvm" if child.name() == "java" else "workers"] += child.memory_info().rss

@@ -43,6 +43,8 @@ class LocalAccumulator:
 class LocalContext:
     """Stands in for a SparkContext."""
 
+    defaultParallelism = 2  # noqa: N815
+
     def parallelize(self, values: Iterable[Any], count: int) -> LocalRdd:
         listed = list(values)
         return LocalRdd([listed[number::count] for number in range(count)])

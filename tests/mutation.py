@@ -13,6 +13,9 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
+from tests.rocketmq_mutations import ROCKETMQ
+from tests.rocketmq_mutations import TESTS as ROCKETMQ_TESTS
+
 ROOT = Path(__file__).parent.parent
 COPIED = ("udfs", "streaming", "tests", "conf", "pyproject.toml")
 # Folders, so that a test that moves, or is new, counts.
@@ -501,6 +504,7 @@ MUTATIONS = (
         "or old.position != look.index.position:\n",
         "or False:\n",
     ),
+    *(Mutation(*each[:4]) for each in ROCKETMQ),
 )
 
 
@@ -514,8 +518,10 @@ def main(words: list[str]) -> int:
         with tempfile.TemporaryDirectory() as folder:
             where = Path(folder)
             file = _copy_mutated(mutation, where)
-            failed, _ = _failures(where, UNIT)
-            noticed, took_s = _failures(where, (MODEL, "-x"))
+            named = next((each[4] for each in ROCKETMQ if each[0] == mutation.line), "")
+            tests = (*ROCKETMQ_TESTS[mutation.where], "--maxfail=3", "-k", named) if named else UNIT
+            failed, _ = _failures(where, tests)
+            noticed, took_s = ([], 0.0) if named else _failures(where, (MODEL, "-x"))  # it has no RocketMQ
             runs = where / RUNS
             after = runs.read_text() if runs.exists() else "?"
         survivors += not failed and not noticed

@@ -10,6 +10,7 @@ from streaming.cli.options import Json, Yes, confirm, utc
 from streaming.clock import SystemClock
 from streaming.errors import SafetyError
 from streaming.terminal import say, say_json
+from udfs.rocketmq.metadata import OffsetsOf
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -48,11 +49,13 @@ def plan(  # noqa: PLR0913  one parameter an option: that is what typer reads
     json_lines: Json = False,
 ) -> None:
     """Say how much there is to convert, how long that takes, and what speaks against it. Nothing is written."""
+    from streaming.rocketmq.failures import our_errors
     from streaming.rocketmq.place import place_of
     from streaming.rocketmq.plan import lines, plan_of
     from streaming.rocketmq.report import plan_page
 
-    made = plan_of(place_of(store, broker_conf, lmq=lmq), broker_version)
+    with our_errors():
+        made = plan_of(place_of(store, broker_conf, lmq=lmq), broker_version)
     if report:
         report.write_text(plan_page(made), encoding="utf-8")
     if json_lines:
@@ -98,16 +101,24 @@ def backfill(  # noqa: PLR0913  one parameter an option: that is what typer read
 
 
 @app.command()
-def follow(
+def follow(  # noqa: PLR0913  one parameter an option: that is what typer reads
     *,
     store: Store = None,
     broker_conf: BrokerConf = None,
     until_caught_up: Annotated[
         bool, typer.Option("--until-caught-up", help="End once all that the broker has written is indexed")
     ] = False,
+    metrics_port: Annotated[
+        int | None,
+        typer.Option("--metrics-port", min=0, max=65_535, help="Show Prometheus how far it is behind; 0: any port"),
+    ] = None,
+    metrics_address: Annotated[
+        str, typer.Option("--metrics-address", help="Address of this machine for --metrics-port")
+    ] = "127.0.0.1",
     json_lines: Json = False,
 ) -> None:
     """Make RocksDB beside a broker that goes on working in file mode; `backfill` then takes seconds."""
+    from streaming.rocketmq.follow.metrics import FollowMetrics
     from streaming.rocketmq.follow.run import Follow, Lag
     from streaming.rocketmq.place import place_of
     from streaming.rocketmq.spark import local_spark
@@ -117,7 +128,10 @@ def follow(
         say_json(lag._asdict() | {"bytes_behind": lag.bytes_behind})
 
     place = place_of(store, broker_conf)
-    work = Follow(place, SystemClock(), _say, tell=tell if json_lines else None)
+    metrics = FollowMetrics()
+    if metrics_port is not None:
+        _say(f"metrics: http://{metrics_address}:{metrics.serve(metrics_address, metrics_port)}/metrics")
+    work = Follow(place, SystemClock(), _say, tell=tell if json_lines else None, show=metrics.show)
     with local_spark() as spark, on_signals(lambda _number: work.is_stopping.set()):
         lag = work.run(spark, until_caught_up=until_caught_up)
     if json_lines:
@@ -173,11 +187,13 @@ def export(
 ) -> None:
     """Write topics, groups and offsets of RocksDB as JSON files, under the names that this broker reads."""
     from streaming.rocketmq.export import export as export_json
+    from streaming.rocketmq.failures import our_errors
     from streaming.rocketmq.place import place_of
 
     place = place_of(store, broker_conf, lmq=lmq)
     stamp = utc(SystemClock().now_ms()).replace(" ", "T").replace(":", "").replace("-", "")
-    made = export_json(place, out or place.own / f"export-{stamp}Z")
+    with our_errors():
+        made = export_json(place, out or place.own / f"export-{stamp}Z")
     if json_lines:
         say_json({"out": str(made.out), "files": made.files})
         return
@@ -186,21 +202,27 @@ def export(
 
 
 @app.command()
-def rollback(
+def rollback(  # noqa: PLR0913  one parameter an option: that is what typer reads
     *,
     store: Store = None,
     broker_conf: BrokerConf = None,
     lmq: Lmq = None,
     yes: Yes = False,
+    offsets_of: Annotated[
+        OffsetsOf | None,
+        typer.Option("--offsets-of", help="Whose topics, groups and offsets count, where both were written since"),
+    ] = None,
     json_lines: Json = False,
 ) -> None:
     """Bring a stopped broker's store back to file mode, with the offsets that RocksDB has."""
+    from streaming.rocketmq.failures import our_errors
     from streaming.rocketmq.place import place_of
     from streaming.rocketmq.rollback import rollback as roll_back
 
     place = place_of(store, broker_conf, lmq=lmq)
     _require_answer(f"Bring {place.store} back to file mode?", yes=yes)
-    made = roll_back(place, SystemClock())
+    with our_errors():
+        made = roll_back(place, SystemClock(), offsets_of=offsets_of)
     if json_lines:
         say_json(made._asdict())
         return
@@ -219,16 +241,20 @@ def forget(
     json_lines: Json = False,
 ) -> None:
     """Delete what `backfill`, `rollback` and `export` have kept of this store."""
+    from streaming.rocketmq.failures import our_errors
     from streaming.rocketmq.forget import forget as forget_folders
-    from streaming.rocketmq.forget import forgettable
+    from streaming.rocketmq.forget import forgettable, what_is
     from streaming.rocketmq.place import place_of
 
     place = place_of(store, broker_conf)
     folders = forgettable(place)
     for folder in folders:
-        say(folder, err=json_lines)
+        say(f"{folder}: {what_is(place, folder)}", err=json_lines)
     if folders:
         _require_answer("Delete these folders?", yes=yes)
-        forget_folders(place, folders)
+        with our_errors():
+            forget_folders(place, folders)
     if json_lines:
         say_json({"deleted": [str(folder) for folder in folders]})
+    else:
+        say("deleted" if folders else f"nothing was kept of {place.store}")

@@ -19,6 +19,7 @@ from streaming.clock import Clock
 from streaming.errors import SafetyError
 from streaming.rocketmq.configuration import Configuration, write_databases
 from streaming.rocketmq.follow.followed import followed_of, rules_of
+from streaming.rocketmq.follow.handover import give_back, take_over, tidy_up
 from streaming.rocketmq.follow.ranges import RangeJob, ranges_up_to_the_end
 from streaming.rocketmq.follow.tail import OvertakenError
 from streaming.rocketmq.inventory import Inventory
@@ -26,6 +27,7 @@ from streaming.rocketmq.job import Job, Written, file_name, require_end
 from streaming.rocketmq.join import join
 from streaming.rocketmq.locks import broker_kept_out, one_writer
 from streaming.rocketmq.move import Rename, is_moved_in, move_in, take_back
+from streaming.rocketmq.owner import require_owner
 from streaming.rocketmq.place import Place
 from streaming.rocketmq.progress import Say, told
 from streaming.rocketmq.staging import (
@@ -76,11 +78,13 @@ class Backfill:
 
     def run(self, spark: SparkContext) -> Result:
         """Convert the store. Raises SafetyError if the store is refused, BusyError beside another writer of ours."""
+        require_owner(self.place)
         with ExitStack() as locks:
             locks.enter_context(broker_kept_out(self.place))
             locks.enter_context(one_writer(self.place))
             began_ms = self.clock.now_ms()
             self._settle()
+            give_back(self.place)
             inventory, configuration = self._accepted()
             sealed = self._sealed_for(inventory.fingerprint())
             written, resumed = list[Written](), sealed is not None
@@ -90,6 +94,7 @@ class Backfill:
                 written, sealed, resumed = self._make(spark, inventory, configuration)
             self.say("moving in")
             move_in(self.place, sealed, self.rename)
+            tidy_up(self.place)
             return Result(
                 sealed.queues, sealed.units, len(written), sum(each.size for each in written),
                 (self.clock.now_ms() - began_ms) / 1000, resumed,
@@ -136,7 +141,7 @@ class Backfill:
             written = job.run(spark, missing)
         self.say("joining the files")
         parts = [part_path(self.place, work.number) for work in works]
-        join(self.place.staging / QUEUES, parts, inventory, inventory.log.end)
+        join(self.place.staging / QUEUES, parts, inventory, inventory.checkpoint)
         write_databases(configuration, self._config_folder())
         if inventory.fingerprint() != started.fingerprint:
             raise SafetyError("the store has changed while it was read")
@@ -173,9 +178,6 @@ class Backfill:
         started = Started(inventory.fingerprint(), self.rows_per_file)
         begin(self.place, started, restart=True)
         write_databases(configuration, self._config_folder())
-        self.place.followed_queues.replace(self.place.staging / QUEUES)
+        take_over(self.place)
         kept = new_kept(self.place, self.clock.now_ms())
-        sealed = seal(self.place, started, kept, (len(inventory.queues), inventory.units, inventory.log.end))
-        # Allowed here: the folder is ours, and what counts has left it.
-        shutil.rmtree(self.place.followed)
-        return sealed
+        return seal(self.place, started, kept, (len(inventory.queues), inventory.units, inventory.log.end))

@@ -10,13 +10,16 @@ from typing import NamedTuple
 
 from pyspark import SparkContext
 
-from streaming.adapters.rocksdb.database import DEFAULT_FAMILY, Database, exists, opened
+from streaming.adapters.rocksdb.database import Database, exists, opened
 from streaming.clock import Clock
 from streaming.errors import SafetyError
+from streaming.rocketmq.bounds import Bounds, bounds_of
 from streaming.rocketmq.configuration import DATABASES, read_databases, read_json, rows_of
 from streaming.rocketmq.index_job import IndexJob, Numbering, QueueKey
 from streaming.rocketmq.inventory import Inventory, Queue, inventory_of
+from streaming.rocketmq.lives import of_this_life
 from streaming.rocketmq.locks import is_broker_running
+from streaming.rocketmq.log_files import CommitLog
 from streaming.rocketmq.place import Place
 from streaming.rocketmq.progress import Say, told
 from streaming.rocketmq.queue_files import QueueFiles
@@ -30,15 +33,6 @@ from udfs.rocketmq.parts import QueueRange, in_key_order
 
 ROWS_PER_PART = 300_000
 _ALWAYS_KEPT = (LMQ_PREFIX, b"RMQ_SYS_", b"SCHEDULE_TOPIC", b"TRANS_CHECK_MAX_TIME_TOPIC")
-
-
-class Bounds(NamedTuple):
-    """What the database says of one queue: its first and last row in `default`, -1 without one, and its bounds."""
-
-    first: int = -1
-    last: int = -1
-    max: tuple[int, int] | None = None
-    min: tuple[int, int] | None = None
 
 
 class QueueState(NamedTuple):
@@ -86,6 +80,7 @@ class Check:
         with opened(self.place.rocksdb, read_only=True) as database:
             bounds = bounds_of(database)
             checkpoint = _checkpoint(database)
+            inventory, earlier = of_this_life(inventory, bounds, database)
         queues = _joined(inventory, bounds, topic.encode())
         compared = [
             each for each in self._compared(spark, inventory, queues) if not topic or each.topic == topic.encode()
@@ -95,6 +90,8 @@ class Check:
             f"topic {each.decode('utf-8', 'replace')} was deleted, and the commitlog has messages of it"
             for each in gone
         ]
+        if earlier:
+            notes.append(f"{earlier} file queues are of topics that were made anew since: `rollback` replaces them")
         if not topic:
             findings += _of_checkpoint(checkpoint, inventory.log.end)
             notes += _notes(queues, inventory, checkpoint)
@@ -116,23 +113,6 @@ class Check:
         units = sum(work.rows for work in works)
         with told(self.say, lambda: min(done.value // 2, units), units, self.clock):
             return job.run(spark, works)
-
-
-def bounds_of(database: Database) -> dict[QueueKey, Bounds]:
-    """Find all queues that the database knows, without reading their rows. Raises SafetyError for damaged keys."""
-    found = dict[QueueKey, Bounds]()
-    try:
-        for key, value in database.rows(rows.OFFSET_FAMILY):
-            topic, word, queue_id = rows.decode_bound_key(key)
-            if topic != rows.CHECKPOINT_TOPIC:
-                known = found.get((topic, queue_id), Bounds())
-                found[topic, queue_id] = known._replace(**{word: rows.decode_bound(value)})  # type: ignore[arg-type]
-        for first, last in _spans(database):
-            name = (first.topic, first.queue_id)
-            found[name] = found.get(name, Bounds())._replace(first=first.offset, last=last.offset)
-    except ValueError as error:
-        raise SafetyError(f"the consume queues' database has a damaged row: {error}") from error
-    return found
 
 
 def check_configuration(place: Place) -> tuple[list[Finding], list[str]]:
@@ -187,17 +167,6 @@ def _config_finding(text: str, count: int) -> Finding:
 def _names(names: Sequence[bytes]) -> str:
     shown = ", ".join(name.decode("utf-8", "replace") for name in names[:3])
     return f"{shown} and {len(names) - 3} more" if len(names) > 3 else shown
-
-
-def _spans(database: Database) -> Iterator[tuple[rows.Row, rows.Row]]:
-    """First and last row of each queue, by leaping from queue to queue."""
-    key = b""
-    while (first := next(database.rows(DEFAULT_FAMILY, key), None)) is not None:
-        row = rows.decode_key(first[0])
-        end = rows.queue_prefix(row.topic, row.queue_id) + b"\xff" * 8
-        last = database.last_before(DEFAULT_FAMILY, end)
-        yield row, rows.decode_key(last[0] if last else first[0])
-        key = end
 
 
 def _checkpoint(database: Database) -> int | None:
@@ -277,8 +246,20 @@ def _notes(queues: Sequence[Queue], inventory: Inventory, checkpoint: int | None
     behind = sum(1 for queue in queues if ends.get((queue.range.topic, queue.range.queue_id), 0) < queue.range.end)
     if behind:
         yield f"{behind} file queues end before the database: a broker in RocksDB mode does not write them"
-    if checkpoint is not None and checkpoint < inventory.log.end:
-        yield f"CHECKPOINT is {checkpoint}; the broker will index {inventory.log.end - checkpoint} bytes again"
+    behind = _behind(checkpoint, inventory.log)
+    if behind:
+        yield f"CHECKPOINT is {checkpoint}: the broker will index the last {behind} bytes of the log at its start"
+
+
+def _behind(checkpoint: int | None, log: CommitLog) -> int:
+    """Bytes of the log behind CHECKPOINT, and behind the message that begins there, which is indexed."""
+    if checkpoint is None:
+        return 0
+    try:
+        record = log.record_at(checkpoint)
+    except SafetyError:
+        record = None
+    return max(log.end - checkpoint - (record.size if record else 0), 0)
 
 
 def _state(queue: Queue, bounds: dict[QueueKey, Bounds]) -> QueueState:

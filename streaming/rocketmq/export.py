@@ -11,6 +11,7 @@ from streaming.adapters.rocksdb.database import exists
 from streaming.errors import SafetyError
 from streaming.rocketmq.configuration import DATABASES, is_name_told, offsets_name, read_databases, table_of
 from streaming.rocketmq.locks import is_broker_running
+from streaming.rocketmq.owner import require_owner
 from streaming.rocketmq.place import Place
 from streaming.rocketmq.staging import write_text
 from udfs.rocketmq import metadata as m
@@ -30,6 +31,8 @@ def export(place: Place, out: Path) -> Exported:
         raise SafetyError(f"a broker runs on {place.store}: stop it, so that its last offsets are in the database")
     if out.resolve() == place.config.resolve():
         raise SafetyError(f"{out} is the broker's own: `rollback` writes there, and keeps what it replaces")
+    if out.parent == place.own:
+        require_owner(place)
     there = [name for name in DATABASES if exists(place.config / name)]
     if not there:
         raise SafetyError(f"there are no databases below {place.config}: the JSON files are all there is")

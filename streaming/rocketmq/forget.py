@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from streaming.errors import SafetyError
-from streaming.rocketmq.locks import one_writer
+from streaming.rocketmq.locks import broker_kept_out, one_writer
 from streaming.rocketmq.move import take_back
 from streaming.rocketmq.place import OWN, Place
 from streaming.rocketmq.staging import sealed_of, throw_away
@@ -22,8 +22,21 @@ def forgettable(place: Place) -> list[Path]:
     return found + [each for each in (place.followed, place.staging) if each.exists()]
 
 
+def what_is(place: Place, folder: Path) -> str:
+    """Say for people what a forgettable folder holds."""
+    if folder == place.followed:
+        return "what `follow` has made, which `backfill` would go on with"
+    if folder == place.staging:
+        return "a backfill that has not ended"
+    return "an export" if folder.name.startswith("export-") else "what was replaced"
+
+
 def forget(place: Place, folders: Sequence[Path]) -> None:
-    """Delete these folders. Raises SafetyError for one that is not ours, BusyError beside a writer."""
+    """Delete these folders.
+
+    Raises SafetyError for one that is not ours, and for an unfinished backfill beside a running broker. Raises
+    BusyError beside a writer.
+    """
     with one_writer(place):
         known = forgettable(place)
         for folder in folders:
@@ -31,7 +44,8 @@ def forget(place: Place, folders: Sequence[Path]) -> None:
                 raise SafetyError(f"{folder} was not kept by this program")
         for folder in folders:
             if folder == place.staging:
-                _forget_staging(place)
+                with broker_kept_out(place):  # what was moved in already is taken out
+                    _forget_staging(place)
             else:
                 # Allowed here: the operator has said so, the folder is ours and holds what was replaced.
                 shutil.rmtree(folder)

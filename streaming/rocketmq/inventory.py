@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from streaming.errors import SafetyError
-from streaming.rocketmq.log_files import CommitLog, commitlog_of
+from streaming.rocketmq.log_files import CommitLog, commitlog_of, start_of
 from streaming.rocketmq.place import Place
 from streaming.rocketmq.queue_files import QueueFiles, files_of
 from udfs.rocketmq import metadata as m
@@ -48,6 +48,21 @@ class Inventory:
         """Units that have their message still."""
         return sum(each.range.end - each.range.first for each in self.queues)
 
+    @property
+    def lacks_queues(self) -> bool:
+        """Whether the log has messages, and no queue has any."""
+        return self.log.end > self.log.start and all(queue.last_phy < 0 for queue in self.queues)
+
+    @property
+    def checkpoint(self) -> int:
+        """What CHECKPOINT has to say: where the last message begins that is in any queue.
+
+        A broker indexes at its start what begins behind CHECKPOINT. So it finds whatever the queues lack, be it that a
+        broker stopped before its queues had all, or that one has worked in file mode since.
+        """
+        last = max((queue.last_phy for queue in self.queues), default=-1)
+        return last if last >= 0 else self.log.end
+
     def fingerprint(self) -> str:
         """Return a digest of names, sizes and times of all files; it changes when a broker has worked on the store."""
         digest = hashlib.sha256()
@@ -67,18 +82,19 @@ def inventory_of(place: Place, log: CommitLog | None = None) -> Inventory:
 
     log: its commitlog, if that was looked at already.
     """
-    log = log or commitlog_of(place.commitlog)
+    start = log.start if log else start_of(place.commitlog)
     found = [(topic, queue_id, files_of(folder)) for topic, queue_id, folder in _folders(place.consumequeue)]
     ends = [files.end() for _topic, _queue_id, files in found]
     ranges = [
-        QueueRange(number, topic.encode(), queue_id, files.first_live(end, log.start), end)
+        QueueRange(number, topic.encode(), queue_id, files.first_live(end, start), end)
         for number, ((topic, queue_id, files), end) in enumerate(zip(found, ends, strict=True))
     ]
     queues = []
     for place_in_order, each in enumerate(in_key_order(ranges)):
         files = found[each.number][2]
         queues.append(Queue(each._replace(number=place_in_order), files, _last_phy(files, each.end)))
-    return Inventory(place, log, tuple(queues))
+    last = max((queue.last_phy for queue in queues), default=-1)
+    return Inventory(place, log or commitlog_of(place.commitlog, last), tuple(queues))
 
 
 def json_table(config: Path, name: str) -> tuple[dict[str, Any], str] | None:

@@ -7,7 +7,7 @@ Three stages, with a shuffle after the first two:
 3. by part: put units and store times together, compare them, and write the part's file.
 
 What goes through the shuffles are packed arrays, one for each part and log file, never single rows. A task needs memory
-for one part.
+for the headers of its parts, which are few, and for the rows of one.
 """
 
 import os
@@ -32,6 +32,7 @@ from udfs.rocketmq.dispatch import LMQ_PREFIX, Dispatch, DispatchRules, properti
 
 _CHUNK_ROWS = 50_000
 _MOST_TASKS = 2_000
+_PARTS_PER_TASK = 8  # to begin a task costs as much as half a part
 _HEADER = np.dtype([("time", "<i8"), ("queue_offset", "<i8"), ("size", "<i4"), ("queue_id", "<i4")])
 
 LogBlock = tuple[int, bytes, bytes]  # part, places in it, physical offsets
@@ -45,6 +46,11 @@ class Written(NamedTuple):
     name: str
     rows: int
     size: int
+
+
+def tasks_of(parts: int, cores: int) -> int:
+    """How many tasks work on so many parts: some for each core, and no task on more than a few parts."""
+    return min(max(-(-parts // _PARTS_PER_TASK), min(parts, 2 * cores)), _MOST_TASKS)
 
 
 def file_name(part: int) -> str:
@@ -64,7 +70,7 @@ class Job:
         """Write a file for each part. Raises Spark's error, with ours in its text, where a task refuses a unit."""
         if not works:
             return []
-        logs, tasks = max(len(self.log.used), 1), min(len(works), _MOST_TASKS)
+        logs, tasks = max(len(self.log.used), 1), tasks_of(len(works), spark.defaultParallelism)
         log_tasks = min(logs, _MOST_TASKS)
         task_of = {work.number: place * tasks // len(works) for place, work in enumerate(works)}
         parts = spark.parallelize(works, tasks)

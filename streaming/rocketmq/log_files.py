@@ -63,14 +63,20 @@ class CommitLog(NamedTuple):
                 raise SafetyError(f"{file.path}, byte {error.position}: {error.text}") from error
 
 
-def commitlog_of(folder: Path) -> CommitLog:
+def commitlog_of(folder: Path, known: int = -1) -> CommitLog:
     """List the files of a commitlog and walk the last one to its end.
 
-    Raises SafetyError, which names file and byte, where files do not follow each other, have several sizes, or hold
-    bytes that are no record.
+    known: physical offset of a record, from which the walk begins if it is in that file. Raises SafetyError, which
+    names file and byte, where files do not follow each other, have several sizes, or hold bytes that are no record.
     """
     files = _listed(folder)
-    return CommitLog(tuple(files), _end_of(files))
+    return CommitLog(tuple(files), _end_of(files, known))
+
+
+def start_of(folder: Path) -> int:
+    """Return the physical offset of the first byte that is still there. Raises SafetyError as `commitlog_of` does."""
+    files = _listed(folder)
+    return files[0].start if files else 0
 
 
 def commitlog_being_written(folder: Path) -> CommitLog:
@@ -128,12 +134,15 @@ def mapped(file: LogFile) -> Iterator[memoryview]:
             memory.close()
 
 
-def _end_of(files: list[LogFile]) -> int:
+def _end_of(files: list[LogFile], known: int) -> int:
     """The end of the last file that has records; those behind it were made in advance."""
     for file in reversed(files):
+        begin = known - file.start if file.start <= known < file.start + file.size else 0
         with mapped(file) as view:
             try:
-                position = c.end_of(view, file.start)
+                position = c.end_of(view, file.start, begin)
+                if position == begin:  # no record begins there
+                    position = c.end_of(view, file.start)
             except c.BadRecordError as error:
                 raise SafetyError(f"{file.path}, byte {error.position}: {error.text}") from error
         if position:

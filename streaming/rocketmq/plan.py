@@ -51,6 +51,7 @@ def plan_of(place: Place, broker_version: str = "") -> Plan:
     version = version_of(broker_version)
     inventory, tables = survey.inventory, survey.configuration.tables if survey.configuration else {}
     log_bytes = sum(file.size for file in inventory.log.files) if inventory else 0
+    used_bytes = inventory.log.end - inventory.log.start if inventory else 0
     live = inventory.units if inventory else 0
     return Plan(
         store=str(place.store),
@@ -64,12 +65,12 @@ def plan_of(place: Place, broker_version: str = "") -> Plan:
         log_end=inventory.log.end if inventory else 0,
         disk_needed_bytes=survey.facts.bytes_needed,
         disk_free_bytes=survey.facts.bytes_free,
-        seconds_expected=expected_seconds(live, log_bytes, len(os.sched_getaffinity(0))),
+        seconds_expected=expected_seconds(live, used_bytes, len(os.sched_getaffinity(0))),
         offsets_file=survey.configuration.files[m.OFFSETS] if survey.configuration else "",
         groups=len(tables[m.GROUPS].get("subscriptionGroupTable", {})) if tables else 0,
         offsets=_offsets(tables[m.OFFSETS]) if tables else 0,
         refusals=tuple(refusals_of(survey.facts)),
-        notes=(*_notes(survey, log_bytes), *warnings_of(version)),
+        notes=(*_notes(survey, used_bytes), *warnings_of(version)),
         stages=tuple(stages_of(version)),
     )
 

@@ -22,6 +22,7 @@ from streaming.rocketmq.file_queues import complete
 from streaming.rocketmq.inventory import Queue, inventory_of
 from streaming.rocketmq.locks import broker_kept_out, one_writer
 from streaming.rocketmq.move import Rename, is_moved_in, set_aside_databases, set_aside_queues
+from streaming.rocketmq.owner import require_owner
 from streaming.rocketmq.place import Place
 from streaming.rocketmq.staging import (
     CONFIG,
@@ -33,6 +34,7 @@ from streaming.rocketmq.staging import (
     throw_away,
     write_file,
 )
+from udfs.rocketmq import metadata as m
 
 _FOLDER, _PLAN = "rollback", "plan.json"
 
@@ -44,12 +46,16 @@ class RolledBack(NamedTuple):
     files: dict[str, int]
 
 
-def rollback(place: Place, clock: Clock, rename: Rename = os.replace) -> RolledBack:
+def rollback(
+    place: Place, clock: Clock, rename: Rename = os.replace, offsets_of: m.OffsetsOf | None = None
+) -> RolledBack:
     """Bring the store back to file mode. A second call finishes what a first one began.
 
-    Raises SafetyError beside a running broker and behind one that was killed, in the middle of a backfill, where there
-    is no RocksDB, and where RocksDB lacks a message that the log has.
+    Raises SafetyError where the store is another user's, beside a running broker and behind one that was killed, in the
+    middle of a backfill, where there is no RocksDB, where RocksDB lacks a message that the log has, and where JSON
+    files are newer than a database that a broker has worked with and nobody says which count.
     """
+    require_owner(place)
     with broker_kept_out(place), one_writer(place):
         if (place.store / "abort").exists():
             raise SafetyError(
@@ -63,11 +69,11 @@ def rollback(place: Place, clock: Clock, rename: Rename = os.replace) -> RolledB
             raise SafetyError("a backfill has not ended: run it again, or throw it away with `forget`")
         aside = place.own / _FOLDER
         if not (aside / _PLAN).exists():
-            _prepare(place, aside, clock)
+            _prepare(place, aside, clock, offsets_of)
         plan = json.loads((aside / _PLAN).read_text(encoding="utf-8"))
         kept = place.own / plan["kept"]
         if exists(place.rocksdb):
-            complete(place)
+            complete(place, kept, rename)
             _require_no_gap(place, aside)
         for name in plan["files"]:
             _replace(place, aside / name, kept, rename)
@@ -107,16 +113,34 @@ def _end_of(queue: Queue) -> int:
     return queue.last_phy + int(queue.files.read(queue.range.end - 1, queue.range.end).size[0])
 
 
-def _prepare(place: Place, aside: Path, clock: Clock) -> None:
+def _prepare(place: Place, aside: Path, clock: Clock, offsets_of: m.OffsetsOf | None) -> None:
     databases = [name for name in DATABASES if exists(place.config / name)]
     if not databases and not exists(place.rocksdb):
         raise SafetyError(f"{place.store} has no RocksDB: there is nothing to roll back")
     shutil.rmtree(aside, ignore_errors=True)
-    newer = [name for name in databases if not is_unopened(place, name)]
+    opened = [name for name in databases if not is_unopened(place, name)]
+    newest = [name for name in opened if _is_json_newer(place, name)]
+    if newest and not offsets_of:
+        raise SafetyError(
+            f"a broker has worked with {', '.join(newest)} in RocksDB, and the JSON files were written later, by one "
+            "in file mode perhaps. `export` shows what RocksDB has. Say which count: --offsets-of rocksdb, or files"
+        )
+    newer = [] if offsets_of is m.OffsetsOf.FILES else opened
     files = write_json(place, aside, newer).files if newer else {}
     aside.mkdir(exist_ok=True)
     kept = new_kept(place, clock.now_ms())
     write_file(aside / _PLAN, {"kept": kept, "files": files})
+
+
+def _is_json_newer(place: Place, database: str) -> bool:
+    names = {m.TOPICS: (m.TOPICS_JSON,), m.GROUPS: (m.GROUPS_JSON,), m.OFFSETS: (m.OFFSETS_JSON, m.LMQ_OFFSETS_JSON)}
+    files = [path for name in names[database] if (path := place.config / name).exists()]
+    rows = [path for path in (place.config / database).iterdir() if path.suffix in (".sst", ".log")]
+    return bool(files) and max(map(_changed, files)) > max(map(_changed, rows), default=0)
+
+
+def _changed(path: Path) -> int:
+    return path.stat().st_mtime_ns
 
 
 def _replace(place: Place, new: Path, kept: Path, rename: Rename) -> None:

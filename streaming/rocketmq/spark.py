@@ -1,4 +1,4 @@
-"""Spark for the commands of RocketMQ: local, with one thread for each core, and errors of tasks as errors of ours."""
+"""Spark for the commands of RocketMQ: local, with one thread for each core."""
 
 import os
 from collections.abc import Iterator
@@ -7,8 +7,7 @@ from contextlib import contextmanager
 from pyspark.sql import SparkSession
 
 from streaming.config.load import load
-from streaming.errors import ReaperError
-from streaming.spark.failures import translated
+from streaming.rocketmq.failures import our_errors
 from streaming.spark.session import Jars, start
 
 
@@ -24,17 +23,3 @@ def local_spark(cores: int | None = None) -> Iterator[SparkSession]:
             yield spark
     finally:
         spark.stop()
-
-
-@contextmanager
-def our_errors() -> Iterator[None]:
-    """Turn what a task raised, which comes back inside a Java exception, into the error of ours that it was."""
-    try:
-        yield
-    except ReaperError:
-        raise
-    except Exception as error:
-        ours = translated(error)
-        if ours is error:
-            raise
-        raise ours from error

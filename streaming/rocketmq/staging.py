@@ -19,6 +19,7 @@ from streaming.rocketmq.place import Place
 
 PARTS, QUEUES, CONFIG = "parts", "consumequeue", "config"
 _STARTED, _SEALED, MOVED = "started.json", "sealed.json", "moved-in.json"
+FOLLOWED = "followed.json"  # the consume queues here are those that `follow` has made
 CURRENT = "CURRENT"
 # what rocksdict leaves in the folder of a database, and no broker needs
 _NOT_MOVED = ("LOCK", "LOG", "rocksdict-config.json")
@@ -59,7 +60,7 @@ def begin(place: Place, started: Started, *, restart: bool) -> bool:
         throw_away(place)
         (staging / PARTS).mkdir(parents=True)
         write_file(staging / _STARTED, asdict(started))
-    for unfinished in (*(staging / PARTS).glob(".*"), staging / QUEUES, staging / CONFIG):
+    for unfinished in (*(staging / PARTS).glob(".*"), staging / QUEUES, staging / CONFIG, staging / FOLLOWED):
         _remove(unfinished)
     return resumed
 

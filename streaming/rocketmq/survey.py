@@ -1,7 +1,6 @@
 """Looks at a store for the rules of udfs/rocketmq/refusals.py. Nothing is written."""
 
 import os
-import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -9,7 +8,9 @@ from typing import Any, NamedTuple
 from streaming.adapters.rocksdb.database import exists
 from streaming.errors import SafetyError
 from streaming.rocketmq.configuration import DATABASES, Configuration, offsets_name, read_databases, read_json
+from streaming.rocketmq.disk import disk_of
 from streaming.rocketmq.inventory import Inventory, inventory_of
+from streaming.rocketmq.owner import wrong_user
 from streaming.rocketmq.place import Place
 from streaming.rocketmq.staging import is_unopened
 from udfs.rocketmq import metadata as m
@@ -17,6 +18,7 @@ from udfs.rocketmq.refusals import StoreFacts
 
 # bytes for each unit: 22 were seen in RocksDB (apache/rocketmq 5.3.3), and the parts lie beside it until the end
 BYTES_PER_UNIT = 45
+MORE_BYTES = 64 << 20  # the write-ahead log and the smaller databases
 
 
 class Survey(NamedTuple):
@@ -46,6 +48,7 @@ def survey_of(place: Place, *, is_running: bool) -> Survey:
     with_rows = _tried(lambda: tuple(_databases_with_rows(place)), bad) or ()
     is_followed = exists(place.followed_queues)  # then the rows lie on the disk already
     units = inventory.units if inventory and not is_followed else 0
+    disk = disk_of(place)
     facts = StoreFacts(
         is_running=is_running,
         has_abort=(place.store / "abort").exists(),
@@ -60,11 +63,16 @@ def survey_of(place: Place, *, is_running: bool) -> Survey:
         databases_with_rows=with_rows,
         topics=topics,
         two_offset_files=two,
+        lacks_queues=inventory is not None and inventory.lacks_queues,
         has_topics=configuration is None or bool(configuration.files[m.TOPICS]),
         has_messages=bool(topics),
         is_one_disk=_is_one_disk(place),
-        bytes_needed=units * BYTES_PER_UNIT + (64 << 20),
-        bytes_free=shutil.disk_usage(place.consumequeue.parent).free,
+        wrong_user=wrong_user(place),
+        bytes_needed=units * BYTES_PER_UNIT + MORE_BYTES,
+        bytes_kept=units * BYTES_PER_UNIT // 2,
+        bytes_free=disk.free,
+        bytes_total=disk.total,
+        clean_forcibly_percent=place.conf.clean_forcibly_percent,
     )
     return Survey(facts, inventory, configuration)
 
@@ -74,6 +82,8 @@ def _tried(look: Callable[[], Any], bad: list[str]) -> Any:
         return look()
     except SafetyError as error:
         bad.append(str(error))
+    except FileNotFoundError as error:
+        bad.append(f"{error.filename} was deleted while it was looked at, by a broker perhaps: look again")
     return None
 
 

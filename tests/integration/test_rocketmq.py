@@ -5,7 +5,7 @@ import subprocess
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,10 +17,10 @@ from streaming.sandbox.home import HOST
 from streaming.sandbox.rocketmq.home import Home, Part, StoreMode
 from streaming.sandbox.rocketmq.server import RocketMQ, down, up
 from tests.integration import rocket_load as load
-from tests.integration.rocket_client import Content, Queue, RocketClient, Taken
+from tests.integration.rocket_client import Queue, RocketClient, Taken
+from tests.integration.rocket_compare import SECONDS, content_once, delayed_come_once, differences
 
 pytestmark = [pytest.mark.cluster, pytest.mark.long]
-SECONDS = 90.0
 
 
 @dataclass
@@ -113,7 +113,7 @@ def _pid(server: RocketMQ, part: Part) -> int:
 def test_every_old_message_is_read_by_its_offset(upgraded: World) -> None:
     found = upgraded.client.dump(load.QUIET)
 
-    assert _differences(upgraded.told.content, found) == []
+    assert differences(upgraded.told.content, found) == []
 
 
 def test_times_lead_to_the_offsets_that_the_file_broker_told(upgraded: World) -> None:
@@ -161,16 +161,7 @@ def test_a_message_that_was_put_off_comes_again_and_once(upgraded: World) -> Non
 
 
 def test_delayed_messages_arrive_once_and_not_before_their_time(upgraded: World) -> None:
-    delays = {"second": (2, 1), "half-minute": (4, 30), "minute": (4, 60), "timer": (3, 40)}
-    wanted = Counter(f"{name}-{number}" for name, (count, _) in delays.items() for number in range(count))
-
-    (content,) = _until(upgraded.client, load.DELAYED, lambda found: len(found.messages) >= wanted.total())
-
-    assert Counter(message.name for message in content.messages) == wanted
-    for message in content.messages:
-        seconds = delays[message.name.rpartition("-")[0]][1]
-        if seconds > 1:  # those were sent before sent_ms
-            assert message.stored_ms >= upgraded.told.sent_ms + seconds * 1000 - 100, message
+    delayed_come_once(upgraded.client, upgraded.told)
 
 
 def test_open_transactions_end_as_the_producer_says(upgraded: World) -> None:
@@ -179,7 +170,7 @@ def test_open_transactions_end_as_the_producer_says(upgraded: World) -> None:
     wanted = Counter(committed | {f"tx-commit-{number}" for number in range(4)})
 
     upgraded.client.resolve(dict.fromkeys(committed, "commit") | dict.fromkeys(rolled_back, "rollback"))
-    (content,) = _until(upgraded.client, load.SETTLED, lambda found: len(found.messages) >= wanted.total())
+    (content,) = content_once(upgraded.client, load.SETTLED, lambda found: len(found.messages) >= wanted.total())
 
     assert Counter(message.name for message in content.messages) == wanted
 
@@ -236,7 +227,7 @@ _ALL = [*load.QUIET, *load.DELAYED, *load.SETTLED, *_LATER]
 
 
 def test_after_the_rollback_everything_is_read_from_files(rolled_back: World) -> None:
-    assert _differences(rolled_back.told.content, rolled_back.client.dump(_ALL)) == []
+    assert differences(rolled_back.told.content, rolled_back.client.dump(_ALL)) == []
 
 
 def test_after_the_rollback_every_group_stands_where_it_stood_in_rocksdb(rolled_back: World) -> None:
@@ -302,7 +293,7 @@ def test_stage_three_serves_the_offsets_of_stage_two_once_they_are_converted(aft
     found = {group: after_both.client.offsets(group, queues) for group, queues in _GROUPS.items()}
 
     assert found == after_both.told.offsets
-    assert _differences(after_both.told.content, after_both.client.dump(_ALL)) == []
+    assert differences(after_both.told.content, after_both.client.dump(_ALL)) == []
 
 
 def _told(client: RocketClient) -> load.Told:
@@ -311,43 +302,11 @@ def _told(client: RocketClient) -> load.Told:
     return load.Told(client.dump(_ALL), [], {}, offsets, 0)
 
 
-def _differences(told: dict[Queue, Content], found: dict[Queue, Content]) -> list[str]:
-    """What differs between two dumps.
-
-    A file broker tells an older first offset until it has cleaned its queues up, and then reads from the first that is
-    there; RocksDB tells that one at once.
-    """
-    return [line for queue, before in told.items() for line in _difference(queue, before, found[queue])]
-
-
-def _difference(queue: Queue, before: Content, after: Content) -> Iterator[str]:
-    if after.end != before.end:
-        yield f"{queue}: ends at {after.end}, not {before.end}"
-    if lost := set(before.messages) - set(after.messages):
-        yield f"{queue}: {len(lost)} lost, first {min(lost)}"
-    if more := set(after.messages) - set(before.messages):
-        yield f"{queue}: {len(more)} more, first {min(more)}"
-    if len(after.messages) != len(set(after.messages)):
-        yield f"{queue}: some are there twice"
-
-
 def _first_offsets(taken: Iterable[Taken]) -> dict[Queue, int]:
     first: dict[Queue, int] = {}
     for each in taken:
         first[each.queue] = min(first.get(each.queue, each.read.offset), each.read.offset)
     return dict(sorted(first.items()))
-
-
-def _until(client: RocketClient, queues: list[Queue], holds: Callable[[Content], bool]) -> list[Content]:
-    """The queues' content once it holds, or as it is when the time is over."""
-    deadline = time.monotonic() + SECONDS
-    while True:
-        found = list(client.dump(queues).values())
-        if all(map(holds, found)) or time.monotonic() > deadline:
-            break
-        time.sleep(1)
-    time.sleep(2)  # what comes too often comes now
-    return list(client.dump(queues).values())
 
 
 def _verdict(server: RocketMQ) -> dict[str, Any]:

@@ -12,7 +12,10 @@ import pytest
 
 from streaming.sandbox.rocketmq.home import StoreMode
 from streaming.sandbox.rocketmq.server import RocketMQ, down, up
+from tests.integration import rocket_load as load
 from tests.integration.rocket_client import Queue, RocketClient
+from tests.integration.rocket_compare import content_once, delayed_come_once, differences
+from tests.integration.rocket_follow import Following
 from tests.integration.test_rocketmq import ledger_reaper
 
 pytestmark = [pytest.mark.cluster, pytest.mark.long]
@@ -73,3 +76,32 @@ def test_a_broker_that_was_followed_under_load_goes_on_in_rocksdb_with_all_it_ha
         assert client.offsets("readers", QUEUES) == offsets
         assert Counter(each.name for queue in QUEUES for each in told[queue].messages) == Counter(names)
         print(f"backfill behind follow: {made['seconds']:.1f} s for {made['units']} units")  # noqa: T201
+
+
+@pytest.mark.parametrize("version", ["5.3.3", "5.5.0"])
+def test_delays_transactions_and_deleted_topics_are_followed(tmp_path: Path, version: str) -> None:
+    server = up(tmp_path, version, mode=StoreMode.FILE, broker_settings=load.BROKER_SETTINGS)
+    try:
+        with RocketClient(server) as client:
+            with Following(server) as following:  # from an empty store on
+                following.until(lambda: bool(following.lags))
+                told = load.fill(server, client)
+                following.until_caught_up()
+            client.close()
+            server.stop_broker()
+            made = json.loads(ledger_reaper("rocketmq", "backfill", "--yes", "--json", "--store", str(server.store)))
+            assert made["resumed"], made
+            ledger_reaper("rocketmq", "check", "--store", str(server.store))
+            server.start_broker(StoreMode.ROCKSDB)
+
+            assert differences(told.content, client.dump(load.QUIET)) == []
+            assert client.times(load.QUIET, told.stamps) == told.times
+            assert {group: client.offsets(group, queues) for group, queues in load.GROUPS.items()} == told.offsets
+            ends = {f"tx-unknown-{number}": "commit" if number < 3 else "rollback" for number in range(6)}
+            client.resolve(ends)
+            delayed_come_once(client, told)
+            wanted = {name for name, end in ends.items() if end == "commit"} | {f"tx-commit-{n}" for n in range(4)}
+            (settled,) = content_once(client, load.SETTLED, lambda found: len(found.messages) >= len(wanted))
+            assert Counter(each.name for each in settled.messages) == Counter(wanted)
+    finally:
+        down(tmp_path)

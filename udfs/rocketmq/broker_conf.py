@@ -3,6 +3,11 @@
 from collections.abc import Mapping
 from typing import NamedTuple
 
+# diskSpaceCleanForciblyRatio (MessageStoreConfig.java): on a disk that is used to more than that, a broker deletes
+# messages before their time. It takes no more than the default, and no less than 30.
+CLEAN_FORCIBLY_PERCENT = 85
+_LEAST_PERCENT = 30
+
 
 class BrokerConf(NamedTuple):
     """What a broker's configuration says; None and "" where it says nothing, and then the broker's default holds."""
@@ -16,6 +21,7 @@ class BrokerConf(NamedTuple):
     config_manager: str = ""
     store_type: str = ""
     delay_levels: str = ""
+    clean_forcibly_percent: int = CLEAN_FORCIBLY_PERCENT
 
 
 def read_properties(text: str) -> dict[str, str]:
@@ -42,9 +48,15 @@ def broker_conf(properties: Mapping[str, str]) -> BrokerConf:
         config_manager=properties.get("configManagerVersion", ""),
         store_type=properties.get("storeType", ""),
         delay_levels=properties.get("messageDelayLevel", ""),
+        clean_forcibly_percent=_percent(properties.get("diskSpaceCleanForciblyRatio", "")),
     )
 
 
 def _flag(properties: Mapping[str, str], name: str) -> bool | None:
     said = properties.get(name)
     return None if said is None else said.strip().lower() == "true"
+
+
+def _percent(said: str) -> int:
+    asked = int(said) if said.isdecimal() else CLEAN_FORCIBLY_PERCENT
+    return min(max(asked, _LEAST_PERCENT), CLEAN_FORCIBLY_PERCENT)

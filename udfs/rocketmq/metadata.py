@@ -5,6 +5,7 @@ file over the database. So the rows get a counter above the file's.
 """
 
 from collections.abc import Mapping
+from enum import StrEnum
 from typing import Any, NamedTuple
 
 from udfs.rocketmq.json_text import BadJsonError, compact, parse
@@ -27,6 +28,13 @@ class ConfigRows(NamedTuple):
     default: Pairs
     version: Pairs
     forbidden: Pairs
+
+
+class OffsetsOf(StrEnum):
+    """Whose topics, groups and offsets count where brokers have written both forms."""
+
+    ROCKSDB = "rocksdb"
+    FILES = "files"
 
 
 class BadTableError(ValueError):

@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from enum import StrEnum
 from typing import NamedTuple
 
+from udfs.rocketmq.broker_conf import CLEAN_FORCIBLY_PERCENT
 from udfs.rocketmq.rows import TOPIC_BYTES_MAX
 
 
@@ -21,9 +22,12 @@ class Code(StrEnum):
     DATABASES_THERE = "DATABASES_THERE"  # the configuration's databases hold rows: they may be newer than the JSON
     LONG_TOPIC = "LONG_TOPIC"  # a topic's name does not fit into a key
     TWO_OFFSET_FILES = "TWO_OFFSET_FILES"  # and nobody has said which one the broker reads
+    NO_QUEUES = "NO_QUEUES"  # the log has messages and no queue has any: nobody would ever index them
     NO_TOPICS = "NO_TOPICS"  # without them the broker would delete the rows of all topics
     OTHER_DISK = "OTHER_DISK"  # a rename does not carry files over
+    WRONG_USER = "WRONG_USER"  # the broker could not write what this process makes
     NO_SPACE = "NO_SPACE"
+    CROWDED_DISK = "CROWDED_DISK"  # on a disk as full as it would be, a broker deletes messages before their time
 
 
 class Refusal(NamedTuple):
@@ -34,7 +38,10 @@ class Refusal(NamedTuple):
 
 
 class StoreFacts(NamedTuple):
-    """What the rules look at. Each text is "" where there is nothing to say."""
+    """What the rules look at. Each text is "" where there is nothing to say.
+
+    bytes_needed: of the disk, until the end. bytes_kept: how many of them stay. bytes_total: the disk, 0 for unknown.
+    """
 
     is_running: bool = False
     has_abort: bool = False
@@ -48,11 +55,16 @@ class StoreFacts(NamedTuple):
     databases_with_rows: tuple[str, ...] = ()
     topics: tuple[bytes, ...] = ()
     two_offset_files: str = ""
+    lacks_queues: bool = False
     has_topics: bool = True
     has_messages: bool = True
     is_one_disk: bool = True
+    wrong_user: str = ""
     bytes_needed: int = 0
+    bytes_kept: int = 0
     bytes_free: int = 0
+    bytes_total: int = 0
+    clean_forcibly_percent: int = CLEAN_FORCIBLY_PERCENT
 
 
 def refusals_of(facts: StoreFacts, *, replace: bool = False) -> list[Refusal]:
@@ -111,6 +123,12 @@ def _of_what_is_there(facts: StoreFacts, *, replace: bool) -> Iterator[Refusal]:
         )
     if facts.two_offset_files:
         yield Refusal(Code.TWO_OFFSET_FILES, facts.two_offset_files)
+    if facts.lacks_queues:
+        yield Refusal(
+            Code.NO_QUEUES,
+            "the commitlog has messages, and no queue has any: start the broker once more in file mode, wait until it "
+            "has made its queues, and stop it cleanly",
+        )
     if not facts.has_topics and facts.has_messages:
         yield Refusal(
             Code.NO_TOPICS,
@@ -122,5 +140,23 @@ def _of_what_is_there(facts: StoreFacts, *, replace: bool) -> Iterator[Refusal]:
 def _of_the_disk(facts: StoreFacts) -> Iterator[Refusal]:
     if not facts.is_one_disk:
         yield Refusal(Code.OTHER_DISK, "the folder beside the consume queues is on another disk than they are")
+    if facts.wrong_user:
+        yield Refusal(Code.WRONG_USER, facts.wrong_user)
     if facts.bytes_needed > facts.bytes_free:
         yield Refusal(Code.NO_SPACE, f"{facts.bytes_needed} bytes are needed and {facts.bytes_free} are free")
+    percent = used_percent(facts.bytes_total, facts.bytes_free - facts.bytes_kept)
+    if percent > facts.clean_forcibly_percent:
+        yield Refusal(Code.CROWDED_DISK, crowded_text(percent, facts.clean_forcibly_percent))
+
+
+def used_percent(total: int, free: int) -> float:
+    """How much of a disk is used, in percent; 0 for a disk of unknown size."""
+    return 100 * (total - free) / total if total else 0.0
+
+
+def crowded_text(percent: float, limit: int) -> str:
+    """Why a disk that is used to so many percent is too full."""
+    return (
+        f"the disk would be used to {percent:.0f} %, and on one that is used to more than {limit} % "
+        "(diskSpaceCleanForciblyRatio) a broker deletes messages before their time: make room first"
+    )

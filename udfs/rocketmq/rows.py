@@ -128,9 +128,8 @@ def checkpoint_key() -> bytes:
 def checkpoint_value(phy: int) -> bytes:
     """Return the value of CHECKPOINT.
 
-    Where all is indexed, phy is the end of the commitlog. While the rows are behind, phy has to be the *start* of the
-    last message that is indexed: a broker goes on with the messages that start behind CHECKPOINT, so the end of the
-    last indexed message would make it leave one out.
+    phy is the *start* of the last message that is indexed: a broker goes on with the messages that start behind
+    CHECKPOINT, so the end of that message would make it leave one out. A broker itself writes that end.
     """
     return struct.pack(">q", phy)
 

@@ -13,7 +13,7 @@ from pyspark import SparkContext
 
 from streaming.adapters.rocksdb.database import exists
 from streaming.clock import Clock
-from streaming.errors import UnavailableError
+from streaming.rocketmq.disk import require_room
 from streaming.rocketmq.inventory import Inventory, Queue, inventory_of
 from streaming.rocketmq.job import Job, file_name
 from streaming.rocketmq.join import join
@@ -21,6 +21,7 @@ from streaming.rocketmq.log_files import commitlog_being_written
 from streaming.rocketmq.place import Place
 from streaming.rocketmq.progress import Say, told
 from streaming.rocketmq.staging import fsync_folder
+from streaming.rocketmq.survey import BYTES_PER_UNIT, MORE_BYTES
 from streaming.rocketmq.work import works_of
 
 _STAGES = 3
@@ -36,7 +37,11 @@ class Base:
     rows_per_file: int
 
     def make(self, spark: SparkContext) -> None:
-        """Make it, unless it is there. Raises UnavailableError where the broker deletes what is read: try again."""
+        """Make it, unless it is there.
+
+        Raises FileNotFoundError, or Spark's error with it in its text, where the broker deletes what is read.
+        Raises SafetyError where the disk has too little room.
+        """
         folder = self.place.followed
         if exists(self.place.followed_queues):
             return
@@ -44,16 +49,14 @@ class Base:
         shutil.rmtree(folder, ignore_errors=True)
         parts = folder / "parts"
         parts.mkdir(parents=True)
-        try:
-            inventory, last = snapshot_of(self.place)
-            works = list(works_of(inventory.queues, self.rows_per_file, are_ended=False))
-            done = spark.accumulator(0)
-            with told(self.say, lambda: done.value // _STAGES, inventory.units, self.clock):
-                Job(inventory.log, str(parts), done).run(spark, works)
-            aside = folder / "joined"
-            join(aside, [parts / file_name(work.number) for work in works], inventory, last if last >= 0 else None)
-        except FileNotFoundError as error:
-            raise UnavailableError(f"the broker has deleted what was being read: start again ({error})") from error
+        inventory, last = snapshot_of(self.place)
+        require_room(self.place, inventory.units * BYTES_PER_UNIT + MORE_BYTES)
+        works = list(works_of(inventory.queues, self.rows_per_file, are_ended=False))
+        done = spark.accumulator(0)
+        with told(self.say, lambda: done.value // _STAGES, inventory.units, self.clock):
+            Job(inventory.log, str(parts), done).run(spark, works)
+        aside = folder / "joined"
+        join(aside, [parts / file_name(work.number) for work in works], inventory, last if last >= 0 else None)
         os.replace(aside, self.place.followed_queues)  # noqa: PTH105  it is all there, durably
         fsync_folder(folder)
         shutil.rmtree(parts)

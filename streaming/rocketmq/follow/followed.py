@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from streaming.adapters.rocksdb.database import DEFAULT_FAMILY, Database, opened
 from streaming.errors import SafetyError
-from streaming.rocketmq.check import bounds_of
+from streaming.rocketmq.bounds import bounds_of
 from streaming.rocketmq.follow.tail import OvertakenError
 from streaming.rocketmq.index_job import QueueKey
 from streaming.rocketmq.inventory import Inventory
@@ -54,8 +54,11 @@ class Followed:
         Raises OvertakenError where nothing of the database is of use any more.
         """
         while (checkpoint := self.checkpoint) is not None:
-            if self._agrees(log, checkpoint):
-                return checkpoint
+            # a `backfill` that was cut short may have left a message there that is in no queue any more
+            newest = max((end.phy for end in self._ends.values()), default=-1)
+            for indexed in (checkpoint, newest):
+                if 0 <= indexed <= checkpoint and self._agrees(log, indexed):
+                    return indexed
             before = [file.start for file in log.files if file.start < checkpoint]
             if len(before) < 2:  # the first file holds nothing that could be kept
                 raise OvertakenError("the commitlog has none of the messages any more that were indexed")
@@ -112,7 +115,7 @@ class Followed:
             for name, queue in wanted.items()
             if name in self._spans and self._spans[name].first < queue.range.first
         ]
-        bounds = list(offset_rows(inventory, inventory.log.end))
+        bounds = list(offset_rows(inventory, inventory.checkpoint))
         self._database.put_atomically(
             {rows.OFFSET_FAMILY: bounds},
             {DEFAULT_FAMILY: gone, rows.OFFSET_FAMILY: [(b"", b"\xff" * 300)]},

@@ -15,16 +15,20 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple
 
 from streaming.clock import Clock
-from streaming.errors import SafetyError
+from streaming.errors import SafetyError, UnavailableError
+from streaming.rocketmq.disk import require_room
+from streaming.rocketmq.failures import is_file_gone, our_errors
+from streaming.rocketmq.follow.acceptance import require_accepted
 from streaming.rocketmq.follow.base import Base
 from streaming.rocketmq.follow.followed import Followed, followed_of, rules_of
+from streaming.rocketmq.follow.handover import give_back
 from streaming.rocketmq.follow.ranges import RangeJob
 from streaming.rocketmq.follow.tail import LogRange, Look, OvertakenError, Tail, TruncatedError
 from streaming.rocketmq.locks import one_writer
 from streaming.rocketmq.log_files import LogFile, commitlog_being_written
+from streaming.rocketmq.owner import require_owner
 from streaming.rocketmq.place import Place
 from streaming.rocketmq.progress import Say
-from streaming.rocketmq.spark import our_errors
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -35,6 +39,8 @@ _LOOK_SECONDS = 0.2
 _TELL_SECONDS = 2.0
 _MOST_WAITING = 3
 _BAD_SECONDS = 30.0
+_AGAIN_SECONDS = 1.0
+_MOST_AGAIN = 1000
 
 
 class Lag(NamedTuple):
@@ -50,9 +56,16 @@ class Lag(NamedTuple):
         return max(self.end - self.indexed, 0)
 
 
+def _nothing(_lag: Lag) -> None:
+    """Show nobody."""
+
+
 @dataclass(slots=True)
 class Follow:
-    """One run. is_stopping: set it, and the run ends. tell: gets the lag every other second, instead of say."""
+    """One run. is_stopping: set it, and the run ends. tell: gets the lag every other second, instead of say.
+
+    show: gets the lag at every look.
+    """
 
     place: Place
     clock: Clock
@@ -60,25 +73,38 @@ class Follow:
     rows_per_file: int = 300_000
     is_stopping: threading.Event = field(default_factory=threading.Event)
     tell: Callable[["Lag"], None] | None = None
+    show: Callable[["Lag"], None] = _nothing
 
     def run(self, spark: "SparkSession", *, until_caught_up: bool) -> Lag:
         """Follow until it is told to stop, or until all that the log has is indexed.
 
         Raises BusyError beside another writer of ours, SafetyError where a queue would get a hole and where a log holds
-        bytes that no broker writes.
+        bytes that no broker writes, and where the disk gets so full that a broker would delete messages.
         """
+        require_owner(self.place)
+        require_accepted(self.place)
         with one_writer(self.place):
-            while True:
-                Base(self.place, self.clock, self.say, self.rows_per_file).make(spark.sparkContext)
+            give_back(self.place)
+            for _again in range(_MOST_AGAIN):
                 try:
-                    with followed_of(self.place) as followed:
-                        return _Stream(self, spark, followed).run(until_caught_up=until_caught_up)
+                    return self._run_once(spark, until_caught_up=until_caught_up)
                 except TruncatedError as error:
                     self.say(f"the broker has cut off the end of its log: {error}")
                 except OvertakenError as error:
                     self.say(f"beginning anew: {error}")
                     # Allowed here: the folder is ours, and the log has none of its messages any more.
-                    shutil.rmtree(self.place.followed)
+                    shutil.rmtree(self.place.followed, ignore_errors=True)
+                except Exception as error:
+                    if not is_file_gone(error):
+                        raise
+                    self.say("the broker has deleted a file while it was read: looking again")
+                self.is_stopping.wait(_AGAIN_SECONDS)
+        raise UnavailableError("the broker deletes files again and again while they are read: start again later")
+
+    def _run_once(self, spark: "SparkSession", *, until_caught_up: bool) -> Lag:
+        Base(self.place, self.clock, self.say, self.rows_per_file).make(spark.sparkContext)
+        with followed_of(self.place) as followed:
+            return _Stream(self, spark, followed).run(until_caught_up=until_caught_up)
 
 
 class _Stream:
@@ -148,6 +174,7 @@ class _Stream:
                 look = tail.look()  # where the log was cut off, this says so, and not the failure
             if failure is not None:
                 raise failure
+            require_room(self._follow.place)
             bad_since = bad_since if look.bad else time.monotonic()
             if time.monotonic() - bad_since > _BAD_SECONDS:
                 raise SafetyError(f"the commitlog at {look.end}: {look.bad}")
@@ -155,6 +182,7 @@ class _Stream:
                 self._note(look.ranges)
             is_done = look.is_all and not look.ranges and self._noted == self._done
             lag = Lag(tail.position, tail.position if is_done else self._indexed, self._units)
+            self._follow.show(lag)
             if self._follow.is_stopping.is_set() or (until_caught_up and is_done):
                 return lag
             if time.monotonic() - told > _TELL_SECONDS:

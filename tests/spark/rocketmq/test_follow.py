@@ -27,7 +27,7 @@ def test_a_store_is_followed_while_it_grows_and_then_finished(spark: SparkSessio
         begun.append(lag)
 
     follow = Follow(place(tmp_path), CLOCK, nothing, 7, tell=tell)
-    too_late = threading.Timer(60, follow.is_stopping.set)
+    too_late = threading.Timer(400, follow.is_stopping.set)
     too_late.start()
     assert follow.run(spark, until_caught_up=False).units == 29
     too_late.cancel()

@@ -8,7 +8,7 @@ from pyspark.sql import SparkSession
 from streaming.errors import SafetyError
 from streaming.rocketmq.backfill import Backfill
 from streaming.rocketmq.check import Check
-from streaming.rocketmq.spark import our_errors
+from streaming.rocketmq.failures import our_errors
 from tests.rocketmq_store import small_store
 from tests.unit.rocketmq.converted import CLOCK, nothing, place
 from tests.unit.rocketmq.test_backfill import database_of, expected_of

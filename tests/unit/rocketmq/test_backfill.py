@@ -1,7 +1,10 @@
 import os
+import shutil
 import struct
+from collections import defaultdict
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -9,13 +12,16 @@ from hypothesis import strategies as st
 
 from streaming.adapters.rocksdb.database import opened
 from streaming.errors import SafetyError
+from streaming.rocketmq import backfill as backfill_module
 from streaming.rocketmq import job as job_module
 from streaming.rocketmq.backfill import Backfill
+from streaming.rocketmq.join import join
 from streaming.rocketmq.move import take_back
 from streaming.rocketmq.staging import MOVED, sealed_of
 from tests.rocketmq_store import V1, V2, Message, Store, small_store
 from tests.unit.rocketmq.converted import CLOCK, backfill, check, context, files_below, place
 from udfs.rocketmq import rows
+from udfs.rocketmq.compare import Kind
 
 
 def database_of(root: Path) -> tuple[dict[bytes, bytes], dict[bytes, bytes]]:
@@ -36,8 +42,13 @@ def expected_of(store: Store) -> tuple[dict[bytes, bytes], dict[bytes, bytes]]:
         bounds[head + b"max\1" + struct.pack(">i", queue_id)] = struct.pack(">qq", last[1], last[0])
         for first in store.live(topic, queue_id)[:1]:
             bounds[head + b"min\1" + struct.pack(">i", queue_id)] = struct.pack(">qq", first[1], first[0])
-    bounds[rows.checkpoint_key()] = struct.pack(">q", store.end)
+    bounds[rows.checkpoint_key()] = struct.pack(">q", last_of(store))
     return units, bounds
+
+
+def last_of(store: Store) -> int:
+    """Where the last message begins that is in a queue."""
+    return max((unit[1] for units in store.units.values() for unit in units), default=store.end)
 
 
 @pytest.mark.parametrize("expired", [0, 2])
@@ -105,7 +116,7 @@ def test_any_store_that_the_formats_allow_is_converted_and_found_whole(  # noqa:
 ) -> None:
     root = tmp_path_factory.mktemp("store")
     store = Store(root, log_file_bytes=1024, queue_file_units=5, begins=begins, is_lmq=True, log_start=log_start)
-    for message in messages:
+    for message in [Message("A"), *messages]:
         store.put(message)
     store.units = {queue: units for queue, units in store.units.items() if units}
     files = -(-len(store.log) // 1024)
@@ -155,6 +166,22 @@ def test_a_run_that_is_cut_short_at_any_rename_ends_the_same_when_repeated(
     assert not (tmp_path / "ledger-reaper" / "staging").exists()
 
 
+def test_a_store_that_changes_while_it_is_read_is_not_converted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = small_store(tmp_path).write()
+
+    def joined(*words: Any) -> None:
+        join(*words)
+        store.offsets["Orders@readers"] = {0: 4}
+        store.write_config()
+
+    monkeypatch.setattr(backfill_module, "join", joined)
+    with pytest.raises(SafetyError, match="has changed while it was read"):
+        backfill(tmp_path)
+    assert not (tmp_path / "consumequeue" / "CURRENT").exists()
+
+
 def test_finished_parts_are_not_made_again(tmp_path: Path) -> None:
     small_store(tmp_path).write()
     with pytest.raises(KilledError):
@@ -177,6 +204,7 @@ def damaged(file: Path, position: int, data: bytes) -> None:
     ("name", "position", "data", "said"),
     [
         ("consumequeue/Orders/0/" + "0" * 20, 20, bytes(20), "byte 20: the unit was not written"),
+        ("consumequeue/Orders/0/" + f"{160:020d}", 0, bytes(20), "no unit was written here, but one of the same queue"),
         ("consumequeue/Orders/0/" + "0" * 20, 28, struct.pack(">i", 99), "byte 20: the unit is that of queue offset 1"),
         ("consumequeue/Orders/0/" + "0" * 20, 20, struct.pack(">q", 2**40), "byte 20: the unit points behind the end"),
         ("consumequeue/Orders/0/" + "0" * 20, 20, struct.pack(">q", 5), "byte 5: wrong magic"),
@@ -186,7 +214,18 @@ def damaged(file: Path, position: int, data: bytes) -> None:
         ("commitlog/" + "0" * 20, 20, struct.pack(">q", 7), "is another one"),
         ("commitlog/" + "0" * 20, 12, struct.pack(">i", 9), "is another one"),
     ],
-    ids=["hole", "size", "behind the end", "inside a record", "ext", "magic", "moved", "queue offset", "queue id"],
+    ids=[
+        "hole",
+        "hole at the end",
+        "size",
+        "behind the end",
+        "inside a record",
+        "ext",
+        "magic",
+        "moved",
+        "queue offset",
+        "queue id",
+    ],
 )
 def test_a_damaged_store_is_refused_by_file_and_byte_and_not_touched(
     tmp_path: Path, name: str, position: int, data: bytes, said: str
@@ -204,6 +243,16 @@ def test_a_store_whose_broker_did_not_stop_cleanly_is_refused(tmp_path: Path) ->
     (tmp_path / "abort").write_bytes(b"")
     with pytest.raises(SafetyError, match="ABORT"):
         backfill(tmp_path)
+
+
+def test_a_store_whose_queues_are_gone_is_refused(tmp_path: Path) -> None:
+    """A broker in file mode makes them anew; one in RocksDB mode would never index what is there."""
+    small_store(tmp_path).write()
+    shutil.rmtree(tmp_path / "consumequeue")
+    (tmp_path / "consumequeue").mkdir()
+    with pytest.raises(SafetyError, match="NO_QUEUES"):
+        backfill(tmp_path)
+    assert not (tmp_path / "consumequeue" / "CURRENT").exists()
 
 
 def test_a_second_conversion_needs_a_word(tmp_path: Path) -> None:
@@ -254,14 +303,36 @@ def test_it_says_what_it_has_moved_in(tmp_path: Path) -> None:
     assert (tmp_path / "ledger-reaper" / MOVED).exists()
 
 
-def test_checkpoint_is_the_walked_end_of_the_log(tmp_path: Path) -> None:
+def test_checkpoint_is_where_the_last_message_of_a_queue_begins(tmp_path: Path) -> None:
+    """A broker indexes what begins behind it. It must find what a broker has written in file mode since."""
     store = Store(tmp_path)
     store.put(Message())
+    last = store.put(Message())
     store.put(Message(sys_flag=4))  # no queue has it, and the log goes on behind every unit
     store.write()
     backfill(tmp_path)
     _units, bounds = database_of(tmp_path)
-    assert rows.decode_checkpoint(bounds[rows.checkpoint_key()]) == store.end
+    assert rows.decode_checkpoint(bounds[rows.checkpoint_key()]) == last
+
+
+def test_what_the_queues_of_a_stopped_broker_lack_is_left_to_its_next_start(tmp_path: Path) -> None:
+    """A broker waits some seconds only, at its end, until its queues have all that its log has."""
+    store = small_store(tmp_path)
+    known = {queue: list(units) for queue, units in store.units.items()}
+    last = last_of(store)
+    for number in range(9):
+        store.put(Message("Orders", number % 3))
+    store.units = defaultdict(list, known)
+    store.write()
+    backfill(tmp_path)
+    _units, bounds = database_of(tmp_path)
+    assert rows.decode_checkpoint(bounds[rows.checkpoint_key()]) == last
+    assert {each.kind for each in check(tmp_path).findings} == {Kind.NO_QUEUE}
+
+
+@pytest.mark.parametrize(("parts", "tasks"), [(1, 1), (3, 3), (4, 4), (30, 4), (33, 5), (334, 42), (99_999, 2000)])
+def test_every_core_has_tasks_and_no_task_many_parts(parts: int, tasks: int) -> None:
+    assert job_module.tasks_of(parts, cores=2) == tasks
 
 
 def test_a_file_has_the_name_of_its_part() -> None:

@@ -10,6 +10,7 @@ from streaming.errors import SafetyError
 from streaming.rocketmq.check import check_configuration, without_deleted
 from tests.rocketmq_store import Message, Store, small_store
 from tests.unit.rocketmq.converted import backfill, check, place
+from tests.unit.rocketmq.test_file_queues import changed as changed_in_rocksdb
 from udfs.rocketmq import rows
 from udfs.rocketmq.compare import Finding, Kind
 
@@ -204,3 +205,21 @@ def test_messages_without_any_queue_are_found(tmp_path: Path) -> None:
     for file in (tmp_path / "other" / "commitlog").iterdir():
         (tmp_path / "commitlog" / file.name).write_bytes(file.read_bytes())
     assert [each.kind for each in check(tmp_path).findings] == [Kind.NO_QUEUE]
+
+
+def test_a_file_queue_of_a_topic_that_was_made_anew_in_rocksdb_is_no_finding(tmp_path: Path) -> None:
+    store = small_store(tmp_path).write()
+    backfill(tmp_path)
+    whole = list(store.units["Sources", 0])
+    begin = len(store.log)
+    store.units["Sources", 0] = []
+    for _number in range(3):
+        store.put(Message("Sources", 0))
+    size = store.log_file_bytes
+    padded = bytes(store.log) + bytes(-len(store.log) % size)
+    for start in range(begin // size * size, len(padded), size):
+        (tmp_path / "commitlog" / f"{start:020d}").write_bytes(padded[start : start + size])
+    changed_in_rocksdb(tmp_path, "Sources", whole, store.units["Sources", 0])
+    result = check(tmp_path)
+    assert result.findings == ()
+    assert any("made anew" in note for note in result.notes)

@@ -7,6 +7,7 @@ from streaming.rocketmq.export import export
 from streaming.rocketmq.inventory import json_table
 from tests.rocketmq_store import small_store
 from tests.unit.rocketmq.converted import backfill, files_below, place
+from tests.unit.rocketmq.test_locks import broker
 
 
 @pytest.mark.parametrize(("is_lmq", "name"), [(True, "lmqConsumerOffset.json"), (False, "consumerOffset.json")])
@@ -45,3 +46,12 @@ def test_without_a_file_of_offsets_somebody_has_to_say_which_one_the_broker_read
     with pytest.raises(SafetyError, match="--lmq"):
         export(place(tmp_path), tmp_path / "out")
     assert export(place(tmp_path, lmq=True), tmp_path / "out").files["lmqConsumerOffset.json"] == 3
+
+
+def test_beside_a_broker_nothing_is_exported(tmp_path: Path) -> None:
+    """Its last offsets are not in the database yet."""
+    small_store(tmp_path).write()
+    backfill(tmp_path)
+    with broker(tmp_path), pytest.raises(SafetyError, match="a broker runs"):
+        export(place(tmp_path), tmp_path / "out")
+    assert not (tmp_path / "out").exists()

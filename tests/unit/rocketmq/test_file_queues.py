@@ -8,9 +8,13 @@ from streaming.errors import SafetyError
 from streaming.rocketmq.file_queues import complete
 from streaming.rocketmq.inventory import inventory_of
 from streaming.rocketmq.rollback import rollback
-from tests.rocketmq_store import Message, Store, small_store
+from tests.rocketmq_store import Message, Store, Unit, small_store
 from tests.unit.rocketmq.converted import CLOCK, backfill, place
 from udfs.rocketmq import rows
+
+
+def kept(root: Path) -> Path:
+    return place(root).own / "kept-now"
 
 
 def gone_on(root: Path, store: Store) -> None:
@@ -54,10 +58,10 @@ def test_after_a_rollback_the_file_queues_have_every_message(tmp_path: Path) -> 
 def test_a_second_call_finds_nothing_to_do(tmp_path: Path) -> None:
     store = small_store(tmp_path).write()
     backfill(tmp_path)
-    assert complete(place(tmp_path)) == 0
+    assert complete(place(tmp_path), kept(tmp_path)) == 0
     gone_on(tmp_path, store)
-    assert complete(place(tmp_path)) == 60
-    assert complete(place(tmp_path)) == 0
+    assert complete(place(tmp_path), kept(tmp_path)) == 60
+    assert complete(place(tmp_path), kept(tmp_path)) == 0
 
 
 def test_a_hole_is_no_rollback(tmp_path: Path) -> None:
@@ -71,12 +75,88 @@ def test_a_hole_is_no_rollback(tmp_path: Path) -> None:
     assert (tmp_path / "consumequeue" / "CURRENT").exists()
 
 
-def test_where_messages_between_have_expired_a_queue_is_not_continued(tmp_path: Path) -> None:
+def changed(root: Path, topic: str, gone: list[Unit], new: list[Unit]) -> None:
+    """Change the rows of a topic's queue 0, and its max row."""
+    with opened(root / "consumequeue", ("offset",), compressed=True) as database:
+        for unit in gone:
+            database.delete("default", rows.unit_key(topic.encode(), 0, unit[0]))
+        database.put_all(
+            "default", [(rows.unit_key(topic.encode(), 0, unit[0]), struct.pack(">qiqq", *unit[1:])) for unit in new]
+        )
+        last = (new or gone)[-1]
+        database.put_all("offset", [(rows.max_key(topic.encode(), 0), rows.bound_value(last[1], last[0]))])
+        database.flush()
+
+
+def file_queue(root: Path, topic: str) -> tuple[int, list[tuple[int, int]]]:
+    """Where a topic's queue 0 goes on, and the messages of its units; blanks are left out."""
+    (queue,) = [each for each in inventory_of(place(root)).queues if each.name == f"{topic}-0"]
+    units = queue.files.read(queue.files.start, queue.range.end)
+    found = [
+        (queue.files.start + number, int(units.phy[number]))
+        for number in range(units.rows)
+        if int(units.size[number]) != 0x7FFFFFFF
+    ]
+    return queue.range.end, found
+
+
+LIVES = [
+    pytest.param(range(3), id="fewer messages than before"),
+    pytest.param(range(40), id="more messages than before"),
+    pytest.param(range(17, 20), id="the first ones have expired"),
+]
+
+
+@pytest.mark.parametrize("offsets", LIVES)
+def test_a_topic_that_was_made_anew_has_its_new_messages_and_no_old_ones(tmp_path: Path, offsets: range) -> None:
     store = small_store(tmp_path).write()
     backfill(tmp_path)
+    new = [(offset, store.end - 500 + offset, 99, 0, 0) for offset in offsets]
+    changed(tmp_path, "Sources", store.units["Sources", 0], new)
+    old = (tmp_path / "consumequeue" / "Sources" / "0" / ("0" * 20)).read_bytes()
+    assert complete(place(tmp_path), kept(tmp_path)) == len(offsets)
+    assert file_queue(tmp_path, "Sources") == (offsets[-1] + 1, [unit[:2] for unit in new])
+    assert (kept(tmp_path) / "file-queues" / "Sources" / "0-1" / ("0" * 20)).read_bytes() == old
+    assert complete(place(tmp_path), kept(tmp_path)) == 0
+
+
+def test_what_only_the_file_queue_has_stays(tmp_path: Path) -> None:
+    """Double writing of 5.3.x loses rows, and the file queues are those that count then."""
+    store = small_store(tmp_path).write()
+    backfill(tmp_path)
+    units = store.units["Sources", 0]
+    changed(tmp_path, "Sources", units[4:], units[3:4])
+    assert complete(place(tmp_path), kept(tmp_path)) == 0
+    assert file_queue(tmp_path, "Sources") == (len(units), [unit[:2] for unit in units])
+
+
+def test_file_queue_and_rocksdb_must_not_contradict_each_other(tmp_path: Path) -> None:
+    store = small_store(tmp_path).write()
+    backfill(tmp_path)
+    units = store.units["Sources", 0]
+    changed(tmp_path, "Sources", units, [(offset, phy - 1, size, 0, 0) for offset, phy, size, *_ in units])
+    before = (tmp_path / "consumequeue" / "Sources" / "0" / ("0" * 20)).read_bytes()
+    with pytest.raises(SafetyError, match="the unit is not that of RocksDB"):
+        rollback(place(tmp_path), CLOCK)
+    assert (tmp_path / "consumequeue" / "Sources" / "0" / ("0" * 20)).read_bytes() == before
+    assert (tmp_path / "consumequeue" / "CURRENT").exists()
+
+
+@pytest.mark.parametrize("following", [48, 51])
+def test_a_queue_whose_later_messages_have_all_expired_goes_on_at_its_offset(tmp_path: Path, following: int) -> None:
+    store = small_store(tmp_path).write()
+    backfill(tmp_path)
+    changed(tmp_path, "Sources", store.units["Sources", 0], [])
     with opened(tmp_path / "consumequeue", ("offset",), compressed=True) as database:
-        for unit in store.units["Sources", 0]:
-            database.delete("default", rows.unit_key(b"Sources", 0, unit[0]))
-        database.put_all("default", [(rows.unit_key(b"Sources", 0, 50), struct.pack(">qiqq", 1, 100, 0, 0))])
-    with pytest.raises(SafetyError, match="move the folder"):
-        complete(place(tmp_path))
+        database.put_all("offset", [(rows.max_key(b"Sources", 0), rows.bound_value(store.end, following - 1))])
+    complete(place(tmp_path), kept(tmp_path))
+    assert file_queue(tmp_path, "Sources") == (following, [])
+    assert complete(place(tmp_path), kept(tmp_path)) == 0
+
+
+def test_where_messages_between_have_expired_a_queue_goes_on_behind_them(tmp_path: Path) -> None:
+    store = small_store(tmp_path).write()
+    backfill(tmp_path)
+    changed(tmp_path, "Sources", store.units["Sources", 0], [(50, store.end, 100, 0, 0)])
+    complete(place(tmp_path), kept(tmp_path))
+    assert file_queue(tmp_path, "Sources") == (51, [(50, store.end)])

@@ -4,11 +4,12 @@ import pytest
 
 from streaming.errors import SafetyError
 from streaming.rocketmq.export import export
-from streaming.rocketmq.forget import forget, forgettable
+from streaming.rocketmq.forget import forget, forgettable, what_is
 from streaming.rocketmq.rollback import rollback
 from tests.rocketmq_store import small_store
 from tests.unit.rocketmq.converted import CLOCK, backfill, files_below, place
 from tests.unit.rocketmq.test_backfill import KilledError, dying_rename
+from tests.unit.rocketmq.test_locks import broker
 
 
 def test_what_was_kept_goes_and_nothing_else(tmp_path: Path) -> None:
@@ -38,6 +39,17 @@ def test_a_backfill_that_has_not_ended_is_taken_back_and_forgotten(tmp_path: Pat
         assert files_below(tmp_path) == before
 
 
+def test_nothing_is_taken_out_of_a_store_beside_a_broker(tmp_path: Path) -> None:
+    small_store(tmp_path).write()
+    with pytest.raises(KilledError):
+        backfill(tmp_path, rename=dying_rename(5))
+    before = files_below(tmp_path)
+    where = place(tmp_path)
+    with broker(tmp_path), pytest.raises(SafetyError, match="a broker runs"):
+        forget(where, [where.staging])
+    assert files_below(tmp_path) == before
+
+
 def test_what_is_not_ours_is_not_forgotten(tmp_path: Path) -> None:
     small_store(tmp_path).write()
     backfill(tmp_path)
@@ -50,3 +62,10 @@ def test_what_is_not_ours_is_not_forgotten(tmp_path: Path) -> None:
 def test_where_nothing_was_kept_there_is_nothing_to_forget(tmp_path: Path) -> None:
     small_store(tmp_path).write()
     assert forgettable(place(tmp_path)) == []
+
+
+def test_people_are_told_what_each_folder_holds(tmp_path: Path) -> None:
+    small_store(tmp_path).write()
+    where = place(tmp_path)
+    folders = [where.followed, where.staging, where.own / "kept-x", where.own / "export-x"]
+    assert [what_is(where, each).split()[1] for each in folders] == ["`follow`", "backfill", "was", "export"]

@@ -69,3 +69,26 @@ def test_headers_name_file_and_byte_of_what_is_no_record(tmp_path: Path) -> None
     file = commitlog_of(tmp_path / "s" / "commitlog").files[1]
     with pytest.raises(SafetyError, match=rf"{file.path}, byte 9"):
         headers_of(file, np.array([0, 9]))
+
+
+def test_the_end_is_found_from_a_known_record_on(tmp_path: Path) -> None:
+    store = small_store(tmp_path / "s")
+    store.put(Message("Orders", 0))
+    store.write(unused_file=True)
+    folder = tmp_path / "s" / "commitlog"
+    last = max(unit[1] for units in store.units.values() for unit in units)
+    whole = commitlog_of(folder)
+    file = Path(whole.used[-1].path)
+    assert last > whole.used[-1].start
+    raw = bytearray(file.read_bytes())
+    raw[4:8] = b"bad!"
+    file.write_bytes(raw)
+    assert commitlog_of(folder, last) == whole
+    with pytest.raises(SafetyError, match="byte 0: wrong magic"):
+        commitlog_of(folder)
+
+
+@pytest.mark.parametrize("ahead", [0, 64, 5000])
+def test_where_no_record_begins_the_walk_begins_with_the_file(tmp_path: Path, ahead: int) -> None:
+    store = small_store(tmp_path / "s").write(unused_file=True)
+    assert commitlog_of(tmp_path / "s" / "commitlog", store.end + ahead).end == store.end

@@ -1,4 +1,5 @@
 import os
+import time
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ from streaming.rocketmq.rollback import rollback
 from tests.rocketmq_store import Message, small_store
 from tests.unit.rocketmq.converted import CLOCK, backfill, check, files_below, place
 from tests.unit.rocketmq.test_backfill import KilledError, dying_rename
+from udfs.rocketmq.metadata import OffsetsOf
 
 CONSUMED = b'{"offsetTable":{"0":9,"1":9,"2":9}}'  # with quotation marks, as brokers write rows
 
@@ -144,3 +146,22 @@ def test_behind_a_broker_that_was_killed_nothing_is_rolled_back(tmp_path: Path) 
     with pytest.raises(SafetyError, match="the broker was killed"):
         rollback(place(tmp_path), CLOCK)
     assert (tmp_path / "consumequeue" / "CURRENT").exists()
+
+
+@pytest.mark.parametrize("counts", list(OffsetsOf))
+def test_json_files_that_a_broker_has_written_later_are_not_replaced_unasked(tmp_path: Path, counts: OffsetsOf) -> None:
+    small_store(tmp_path).write()
+    backfill(tmp_path)
+    worked_with(tmp_path)
+    file = tmp_path / "config" / "lmqConsumerOffset.json"
+    later = time.time_ns() + 5 * 10**9
+    os.utime(file, ns=(later, later))
+    before = files_below(tmp_path)
+    with pytest.raises(SafetyError, match=r"consumerOffsets .*--offsets-of"):
+        rollback(place(tmp_path), CLOCK)
+    assert files_below(tmp_path) == before
+    rollback(place(tmp_path), CLOCK, offsets_of=counts)
+    is_of_rocksdb = offsets_of(tmp_path)["offsetTable"]["Orders@readers"] == {0: 9, 1: 9, 2: 9}
+    assert is_of_rocksdb == (counts is OffsetsOf.ROCKSDB)
+    assert (file.read_bytes() == before["config/lmqConsumerOffset.json"]) == (counts is OffsetsOf.FILES)
+    assert not (tmp_path / "consumequeue" / "CURRENT").exists()

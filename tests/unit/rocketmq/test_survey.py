@@ -3,6 +3,8 @@ from pathlib import Path
 
 import pytest
 
+from streaming.rocketmq import survey as survey_module
+from streaming.rocketmq.place import Place
 from streaming.rocketmq.survey import survey_of
 from tests.rocketmq_store import small_store
 from tests.unit.rocketmq.converted import backfill, place
@@ -78,3 +80,14 @@ def test_looking_writes_nothing(tmp_path: Path) -> None:
     before = {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*")}
     survey_of(place(tmp_path), is_running=False)
     assert {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*")} == before
+
+
+def test_a_file_that_a_broker_deletes_meanwhile_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    small_store(tmp_path).write()
+
+    def gone(_place: Place) -> None:
+        raise FileNotFoundError(2, "No such file or directory", "/x/00000000000000000000")
+
+    monkeypatch.setattr(survey_module, "inventory_of", gone)
+    (text,) = survey_of(place(tmp_path), is_running=True).facts.bad_bytes
+    assert text.startswith("/x/00000000000000000000 was deleted")

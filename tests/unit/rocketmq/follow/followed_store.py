@@ -6,6 +6,7 @@ from pathlib import Path
 from streaming.adapters.rocksdb.database import Database, opened
 from streaming.rocketmq.follow.base import Base
 from streaming.rocketmq.follow.followed import Followed, rules_of
+from streaming.rocketmq.follow.handover import give_back
 from streaming.rocketmq.follow.ranges import RangeJob
 from streaming.rocketmq.follow.tail import OvertakenError, Tail, TruncatedError
 from streaming.rocketmq.log_files import commitlog_being_written
@@ -24,6 +25,7 @@ def written(store: Store, *, expired_files: int = 0) -> Store:
 def follow(root: Path, *, range_bytes: int = 700) -> int:
     """One run of `follow` to the end of what is whole; returns how many units were new."""
     where = place(root)
+    give_back(where)
     Base(where, CLOCK, nothing, 7).make(context())
     with opened(where.followed_queues, (rows.OFFSET_FAMILY,), compressed=True) as database:
         return follow_with(root, database, range_bytes)

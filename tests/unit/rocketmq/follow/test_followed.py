@@ -9,7 +9,12 @@ from hypothesis import strategies as st
 
 from streaming.adapters.rocksdb.database import Database, opened
 from streaming.errors import SafetyError
+from streaming.rocketmq.follow import base as base_module
+from streaming.rocketmq.follow.base import snapshot_of
 from streaming.rocketmq.follow.followed import Followed, rules_of
+from streaming.rocketmq.inventory import Inventory, inventory_of
+from streaming.rocketmq.log_files import CommitLog
+from streaming.rocketmq.place import Place
 from tests.rocketmq_store import Message, Store, small_store
 from tests.unit.rocketmq.converted import backfill, check, place
 from tests.unit.rocketmq.follow.followed_store import follow, follow_on, follow_with, grown, written
@@ -158,3 +163,24 @@ def test_a_database_that_ends_otherwise_than_its_file_queues_is_refused(tmp_path
     with pytest.raises(SafetyError, match="--restart"):
         backfill(tmp_path)
     assert not (tmp_path / "consumequeue" / "CURRENT").exists()
+
+
+def test_queues_that_grow_while_they_are_looked_at_are_cut_off_at_one_message(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A queue that is looked at later has units of messages that another one did not have yet."""
+    store = written(small_store(tmp_path))
+    known = {queue: [unit[0] for unit in units] for queue, units in store.units.items()}
+    looks = list[Inventory]()
+
+    def look(where: Place, log: CommitLog | None = None) -> Inventory:
+        if looks:
+            written(grown(store, 9, "Orders"))
+        looks.append(inventory_of(where, log))
+        return looks[-1]
+
+    monkeypatch.setattr(base_module, "inventory_of", look)
+    found, last = snapshot_of(place(tmp_path))
+    assert last == looks[0].checkpoint
+    ends = {(each.range.topic.decode(), each.range.queue_id): each.range.end for each in found.queues}
+    assert ends == {queue: offsets[-1] + 1 for queue, offsets in known.items()}

@@ -16,3 +16,9 @@ def test_a_brokers_configuration_is_read_and_the_later_line_wins() -> None:
 def test_what_is_not_said_is_not_made_up() -> None:
     assert broker_conf({}) == BrokerConf()
     assert broker_conf({"enableLmq": "FALSE"}).is_lmq is False
+
+
+def test_the_limit_from_which_a_broker_deletes_messages_is_read_as_the_broker_reads_it() -> None:
+    said = {"99": 85, "85": 85, "60": 60, "5": 30, "": 85, "x": 85}
+    found = {each: broker_conf({"diskSpaceCleanForciblyRatio": each}).clean_forcibly_percent for each in said}
+    assert found == said

@@ -11,6 +11,7 @@ def codes(*, replace: bool = False, **facts: Any) -> list[Code]:
 
 def test_a_healthy_store_is_not_refused() -> None:
     assert codes(topics=(b"T" * 281,), bytes_needed=5, bytes_free=5) == []
+    assert codes(bytes_kept=2, bytes_free=17, bytes_total=100) == []
 
 
 @pytest.mark.parametrize(
@@ -28,9 +29,12 @@ def test_a_healthy_store_is_not_refused() -> None:
         ({"databases_with_rows": ("topics",)}, Code.DATABASES_THERE),
         ({"topics": (b"T" * 282,)}, Code.LONG_TOPIC),
         ({"two_offset_files": "both"}, Code.TWO_OFFSET_FILES),
+        ({"lacks_queues": True}, Code.NO_QUEUES),
         ({"has_topics": False}, Code.NO_TOPICS),
         ({"is_one_disk": False}, Code.OTHER_DISK),
+        ({"wrong_user": "it is another's"}, Code.WRONG_USER),
         ({"bytes_needed": 6, "bytes_free": 5}, Code.NO_SPACE),
+        ({"bytes_kept": 2, "bytes_free": 16, "bytes_total": 100}, Code.CROWDED_DISK),
     ],
     ids=str,
 )

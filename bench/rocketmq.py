@@ -1,0 +1,224 @@
+"""Measures the conversion of RocketMQ's consume queues to RocksDB: units a second, and memory.
+
+    .venv/bin/python -m bench.rocketmq --folder DIR [--units 2000000 10000000] [--pairs 3] [--cores 1 2]
+
+The store is made up (bench/rocketmq_store.py): 16 queues, messages of 120 bytes, files of the usual sizes; 100 million
+units take 17 GB of DIR. Ours is `backfill` as it is: it reads the commitlog, compares each unit with its message, and
+moves the database in. In turn with it runs one thread of numpy and rocksdict, which is the least that does the job: it
+reads the queue files and writes sorted files of 300,000 rows. `no log`: it makes store times up; `log`: it reads them
+from the commitlog, and compares nothing. Each run is a process of its own. The script fails unless both databases have
+the same rows, of which a thousand are looked at.
+
+What 10 executors would take is an estimate: what one core needs in the tasks, divided by 10, and the rest as it is.
+"""
+
+import argparse
+import json
+import os
+import shutil
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from rocksdict import (
+    BlockBasedOptions,
+    DBCompressionType,
+    IngestExternalFileOptions,
+    Options,
+    Rdict,
+    SstFileWriter,
+)
+
+from bench import rocketmq_store as made_up
+from bench.sampler import Sampler
+from bench.session import command_line
+
+_UNIT = np.dtype([("phy", ">i8"), ("size", ">i4"), ("tags", ">i8")])
+_VALUE = np.dtype([("phy", ">i8"), ("size", ">i4"), ("tags", ">i8"), ("time", ">i8")])
+_ROWS = 300_000
+
+
+def main() -> None:
+    parser = command_line(__doc__)
+    parser.add_argument("--folder", type=Path, required=True, help="where the stores are made")
+    parser.add_argument("--units", type=int, nargs="+", default=[2_000_000, 10_000_000])
+    parser.add_argument("--pairs", type=int, default=3)
+    parser.add_argument("--cores", type=int, nargs="+", default=[1, 2], help="threads of ours")
+    parser.add_argument("--single", default="", help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    store = options.folder / "store"
+    if options.single:
+        _say(_run(options.single, store, options.units[0]))
+        return
+    for units in options.units:
+        made_up.make(store, units)
+        measure(store, units, options.pairs, options.cores)
+    shutil.rmtree(store)
+
+
+def measure(store: Path, units: int, pairs: int, cores: list[int]) -> None:
+    """Run all ways in turn, and print the medians."""
+    ways = ["no log", "log", *(f"ours {each}" for each in cores)]
+    found: dict[str, list[dict[str, Any]]] = {way: [] for way in ways}
+    for _pair in range(pairs):
+        for way in ways:
+            _clean(store)
+            load = os.getloadavg()[0]
+            command = [sys.executable, "-m", "bench.rocketmq", "--folder", str(store.parent), "--single", way]
+            done = subprocess.run([*command, "--units", str(units)], check=True, stdout=subprocess.PIPE, text=True)
+            found[way].append({**json.loads(done.stdout.splitlines()[-1]), "load": round(load, 1)})
+            _say(found[way][-1])
+    for way, runs in found.items():
+        rate = units / statistics.median(run["seconds"] for run in runs)
+        memory = max(run.get("all_mb", 0) for run in runs)
+        _say({"units": units, "way": way, "median_units_a_second": round(rate), "most_mb": memory})
+    for way in ways[2:]:
+        for beside in ways[:2]:
+            ratios = [a["seconds"] / b["seconds"] for a, b in zip(found[beside], found[way], strict=True)]
+            _say({"units": units, "ratio": f"{way} to {beside}", "of_each_pair": [round(each, 2) for each in ratios]})
+    for run in found.get("ours 1", []):
+        ten = (run["seconds"] - run["driver_seconds"]) / 10 + run["driver_seconds"]
+        _say({"units": units, "ten_executors_estimate_s": round(ten, 1), "of": run["seconds"]})
+
+
+def _run(way: str, store: Path, units: int) -> dict[str, Any]:
+    with Sampler() as sampler:
+        kind, _, cores = way.partition(" ")
+        started = time.monotonic()
+        if kind == "ours":
+            result = _ours(store, int(cores))
+            database = store / "consumequeue"
+        else:
+            database = store / "baseline"
+            _baseline(store, database, reads_log=way == "log")
+            result = {"seconds": time.monotonic() - started}
+        result["with_start_seconds"] = time.monotonic() - started
+    _compare(database, units, has_times=way != "no log")
+    size = sum(each.stat().st_size for each in database.glob("*.sst"))
+    rounded = {name: round(value, 1) for name, value in result.items()}
+    cpu = {"cpu_seconds": round(sampler.cpu_seconds(), 1)}
+    return {"units": units, "way": way, **rounded, **cpu, "bytes_a_unit": round(size / units, 1), **sampler.peak_mb()}
+
+
+def _ours(store: Path, cores: int) -> dict[str, float]:
+    from streaming.clock import SystemClock
+    from streaming.rocketmq.backfill import Backfill
+    from streaming.rocketmq.place import place_of
+    from streaming.rocketmq.spark import local_spark
+
+    joined: list[float] = []
+
+    def say(text: str) -> None:
+        if text == "joining the files":
+            joined.append(time.monotonic())
+
+    with local_spark(cores) as spark:
+        result = Backfill(place_of(store, None), SystemClock(), say).run(spark.sparkContext)
+        driver = time.monotonic() - joined[0]
+    return {"seconds": result.seconds, "driver_seconds": driver}
+
+
+def _baseline(store: Path, folder: Path, *, reads_log: bool) -> None:
+    options = _options()
+    logs = [np.memmap(path, dtype=np.uint8, mode="r") for path in sorted((store / "commitlog").iterdir())]
+    folder.mkdir()
+    root = Rdict(str(folder), options)
+    files: list[str] = []
+    for topic, queue_id in sorted(made_up.QUEUES):
+        name = topic.encode()
+        prefix = len(name).to_bytes(4, "big") + b"\1" + name + b"\1" + queue_id.to_bytes(4, "big") + b"\1"
+        for first, units in _units(store / "consumequeue" / topic / str(queue_id)):
+            values = np.empty(len(units), dtype=_VALUE)
+            for column in ("phy", "size", "tags"):
+                values[column] = units[column]
+            values["time"] = _times(logs, units["phy"].astype(np.int64)) if reads_log else made_up.BASE_TIME
+            files.append(str(folder / f"{len(files)}.part"))
+            _write(files[-1], options, _keys(prefix, first, len(units)), values)
+    ingest = IngestExternalFileOptions()
+    ingest.set_move_files(True)
+    root.ingest_external_file(files, ingest)
+    root.flush(True)
+    root.close()
+
+
+def _units(folder: Path) -> Iterator[tuple[int, Any]]:
+    for path in sorted(folder.iterdir()):
+        units = np.fromfile(path, dtype=_UNIT)
+        yield int(path.name) // _UNIT.itemsize, units[units["size"] > 0]
+
+
+def _times(logs: list[Any], phy: Any) -> Any:
+    times = np.empty(len(phy), dtype=np.int64)
+    number = phy // made_up.LOG_FILE_BYTES
+    for each in np.unique(number):
+        here = number == each
+        at = phy[here] % made_up.LOG_FILE_BYTES + 56
+        times[here] = logs[each][at[:, None] + np.arange(8)].copy().view(">i8").ravel()
+    return times
+
+
+def _keys(prefix: bytes, first: int, count: int) -> Any:
+    keys = np.empty((count, len(prefix) + 8), dtype=np.uint8)
+    keys[:, : len(prefix)] = np.frombuffer(prefix, dtype=np.uint8)
+    keys[:, len(prefix) :] = np.arange(first, first + count).astype(">i8").view(np.uint8).reshape(count, 8)
+    return keys
+
+
+def _write(path: str, options: Options, keys: Any, values: Any) -> None:
+    writer = SstFileWriter(options)
+    writer.open(path)
+    all_keys, all_values, width = keys.tobytes(), values.tobytes(), keys.shape[1]
+    for number in range(len(values)):
+        writer[all_keys[number * width : (number + 1) * width]] = all_values[number * 28 : (number + 1) * 28]
+    writer.finish()
+
+
+def _options() -> Options:
+    table = BlockBasedOptions()
+    table.set_format_version(5)
+    table.set_bloom_filter(16, False)
+    table.set_block_size(32 << 10)
+    options = Options(raw_mode=True)
+    options.create_if_missing(True)
+    options.set_block_based_table_factory(table)
+    options.set_compression_type(DBCompressionType.lz4())
+    return options
+
+
+def _compare(folder: Path, units: int, *, has_times: bool) -> None:
+    """Look at a thousand rows, and at the end of each queue."""
+    from streaming.adapters.rocksdb.database import opened
+    from udfs.rocketmq import rows
+
+    places = np.unique(np.append(np.linspace(0, units - 1, 1000).astype(np.int64), np.arange(units - 16, units)))
+    with opened(folder, read_only=True) as database:
+        for message, phy in zip(places.tolist(), made_up.place_of(places).tolist(), strict=True):
+            topic, queue_id = made_up.QUEUES[message % 16]
+            value = database.get("default", rows.unit_key(topic.encode(), queue_id, message // 16))
+            assert value is not None, f"message {message} has no row"
+            found, times = rows.decode_values([value])
+            time_ms = made_up.BASE_TIME + (message // 10 if has_times else 0)
+            assert (int(found.phy[0]), int(times[0])) == (phy, time_ms), f"the row of message {message} is wrong"
+            ahead = database.get("default", rows.unit_key(topic.encode(), queue_id, message // 16 + 1))
+            assert (ahead is None) == (message + 16 >= units)
+
+
+def _clean(store: Path) -> None:
+    for path in (store / "consumequeue").iterdir():
+        if path.is_file():
+            path.unlink()
+    for name in ("baseline", "ledger-reaper", "config/topics", "config/subscriptionGroups", "config/consumerOffsets"):
+        shutil.rmtree(store / name, ignore_errors=True)
+
+
+def _say(value: object) -> None:
+    print(json.dumps(value), flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,49 @@
+"""Turns what tasks and the disk raise into errors of ours, each with a line that says what to do."""
+
+import errno
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from streaming.errors import ConfigError, ReaperError, UnavailableError
+from streaming.spark.failures import one_line, translated
+
+_FULL = "No space left on device"
+_FORBIDDEN = "Permission denied"
+
+
+@contextmanager
+def our_errors() -> Iterator[None]:
+    """Turn what was raised into an error of ours, also where it comes back from a task inside a Java exception."""
+    try:
+        yield
+    except ReaperError:
+        raise
+    except Exception as error:
+        ours = _ours(error)
+        if ours is error:
+            raise
+        raise ours from error
+
+
+def is_file_gone(error: BaseException) -> bool:
+    """Whether a file was not there, here or in a task."""
+    return isinstance(error, FileNotFoundError) or "FileNotFoundError: [Errno 2]" in str(error)
+
+
+def _ours(error: Exception) -> Exception:
+    ours = translated(error)
+    if ours is not error:
+        return ours
+    text = str(error)
+    if _FULL in text or (isinstance(error, OSError) and error.errno == errno.EDQUOT):
+        return UnavailableError(
+            f"the disk is full ({_line(error, _FULL)}): make room, and run the command again, it goes on where it was"
+        )
+    if isinstance(error, PermissionError) or _FORBIDDEN in text:
+        return ConfigError(f"this user may not do that ({_line(error, _FORBIDDEN)}): run it as the broker's user")
+    return error
+
+
+def _line(error: Exception, word: str) -> str:
+    """The line of an error's text that says what happened."""
+    return next((line.strip() for line in str(error).splitlines() if word in line), one_line(error))

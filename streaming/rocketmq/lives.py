@@ -1,0 +1,95 @@
+"""Whether a file queue and RocksDB have units of the same queue.
+
+A topic that was deleted and made anew in RocksDB mode counts its messages from 0 again, and the file queue still has
+the units of its earlier life.
+"""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import NamedTuple
+
+from streaming.adapters.rocksdb.database import DEFAULT_FAMILY, Database
+from streaming.errors import SafetyError
+from streaming.rocketmq.bounds import Bounds
+from streaming.rocketmq.index_job import QueueKey
+from streaming.rocketmq.inventory import Inventory, Queue
+from streaming.rocketmq.queue_files import QueueFiles
+from udfs.rocketmq import rows
+from udfs.rocketmq import units as u
+
+
+class Both(NamedTuple):
+    """A queue in both forms; bounds: RocksDB's."""
+
+    topic: bytes
+    queue_id: int
+    bounds: Bounds
+    files: QueueFiles
+
+    def unit(self, offset: int) -> "_Message":
+        """What the file queue has there."""
+        found = self.files.read(offset, offset + 1)
+        return _Message(int(found.phy[0]), int(found.size[0]))
+
+    def row(self, database: Database, offset: int) -> "_Message | None":
+        """What RocksDB has there; None for nothing."""
+        value = database.get(DEFAULT_FAMILY, rows.unit_key(self.topic, self.queue_id, offset))
+        if value is None:
+            return None
+        try:
+            units, _times = rows.decode_values([value])
+        except ValueError as error:
+            name = f"{self.topic.decode('utf-8', 'replace')}, queue {self.queue_id}"
+            raise SafetyError(f"the database has a damaged row of {name}: {error}") from error
+        return _Message(int(units.phy[0]), int(units.size[0]))
+
+
+class _Message(NamedTuple):
+    phy: int
+    size: int
+
+
+def is_same_life(queue: Both, database: Database) -> bool:
+    """Whether both have units of the same queue, and not of one that was deleted and made anew in RocksDB mode.
+
+    Raises SafetyError where they contradict each other otherwise.
+    """
+    last, newest = queue.files.end() - 1, queue.row(database, queue.bounds.last)
+    common = min(last, queue.bounds.last)
+    if newest is None or common < queue.bounds.first:
+        return True
+    is_later = newest.phy > queue.unit(last).phy
+    if common < queue.files.start:
+        return not is_later
+    unit, row = queue.unit(common), queue.row(database, common)
+    if row is None or row == unit or unit.size == u.BLANK_SIZE:
+        return True
+    if is_later:
+        return False
+    raise SafetyError(
+        f"{queue.files.where(common)}: the unit is not that of RocksDB, which was not written later: see `check`. "
+        "Where RocksDB is right, move the folder of this queue away, and its file queue is made from RocksDB"
+    )
+
+
+def of_this_life(inventory: Inventory, bounds: Mapping[QueueKey, Bounds], database: Database) -> tuple[Inventory, int]:
+    """Return the inventory without the file queues of an earlier life, and how many those are."""
+    queues = tuple(
+        queue if _is_of_this_life(queue, bounds, database) else _without_files(queue) for queue in inventory.queues
+    )
+    gone = sum(1 for before, after in zip(inventory.queues, queues, strict=True) if before is not after)
+    return replace(inventory, queues=queues), gone
+
+
+def _is_of_this_life(queue: Queue, bounds: Mapping[QueueKey, Bounds], database: Database) -> bool:
+    name = (queue.range.topic, queue.range.queue_id)
+    if name not in bounds or bounds[name].last < 0 or queue.range.end <= queue.files.start:
+        return True
+    try:
+        return is_same_life(Both(*name, bounds[name], queue.files), database)
+    except SafetyError:  # a contradiction is no other life, and is found unit by unit
+        return True
+
+
+def _without_files(queue: Queue) -> Queue:
+    return replace(queue, range=queue.range._replace(first=0, end=0), files=QueueFiles(()), last_phy=-1)

@@ -1,0 +1,96 @@
+"""A broker that goes on in file mode after its store was converted, and in RocksDB mode later, has all its messages."""
+
+import json
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from streaming.sandbox.rocketmq.home import StoreMode
+from streaming.sandbox.rocketmq.server import RocketMQ, down, up
+from tests.integration.rocket_client import Queue, RocketClient
+from tests.integration.test_rocketmq import ledger_reaper
+
+pytestmark = [pytest.mark.cluster, pytest.mark.long]
+QUEUES: list[Queue] = [("Orders", number) for number in range(4)]
+LMQ: list[Queue] = [("%LMQ%left", 0)]
+
+
+@pytest.fixture(params=["5.3.3", "5.5.0"], ids=lambda version: f"v{version}")
+def server(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[RocketMQ]:
+    try:
+        yield up(tmp_path, request.param, mode=StoreMode.FILE)
+    finally:
+        down(tmp_path)
+
+
+def test_what_a_broker_has_written_in_files_since_it_indexes_itself(server: RocketMQ) -> None:
+    store = str(server.store)
+    with RocketClient(server) as client:
+        client.topic("Orders", 4)
+        names = set(client.send("Orders", "before", 300, queues=4, bytes=2500))
+        client.send("Orders", "light", 5, queue=0, lmq=LMQ[0][0])
+        client.take("readers", QUEUES, each=11)
+        client.close()
+        server.stop_broker()
+        ledger_reaper("rocketmq", "backfill", "--yes", "--store", store)
+        server.start_broker(StoreMode.FILE)
+        names |= set(client.send("Orders", "between", 900, queues=4, bytes=2500))  # over several files of the log
+        client.send("Orders", "lighter", 5, queue=1, lmq=LMQ[0][0])
+        told = client.dump([*QUEUES, *LMQ])
+        client.close()
+        server.stop_broker()
+
+        server.start_broker(StoreMode.ROCKSDB)
+
+        found = client.dump([*QUEUES, *LMQ])
+        assert found == told
+        assert names <= {each.name for queue in QUEUES for each in found[queue].messages}
+        assert Counter(len(content.messages) == content.end for content in found.values()) == {True: 5}
+        sent = client.send("Orders", "after", 4, queues=4)
+        assert {(("Orders", queue), offset) for queue, offset in sent.values()} == {
+            (queue, told[queue].end) for queue in QUEUES
+        }
+        taken = client.take("readers", QUEUES)
+        # its groups stand where they stood at the conversion, or further on: they miss nothing
+        assert {each.read.name for each in taken} >= {f"between-{number}" for number in range(900)} | set(sent)
+        client.close()
+        server.stop_broker()
+        *_, checked = map(json.loads, ledger_reaper("rocketmq", "check", "--json", "--store", store).splitlines())
+        assert checked["ok"], checked
+
+
+def test_a_topic_that_is_made_anew_in_rocksdb_comes_back_with_its_new_messages(server: RocketMQ) -> None:
+    store, again = str(server.store), [("Again", 0), ("Again", 1)]
+    with RocketClient(server) as client:
+        client.topic("Orders", 4)
+        client.topic("Again", 2)
+        client.send("Orders", "before", 80, queues=4)
+        client.send("Again", "old", 30, queues=2)
+        client.close()
+        server.stop_broker()
+        ledger_reaper("rocketmq", "backfill", "--yes", "--store", store)
+        server.start_broker(StoreMode.ROCKSDB)
+        client.delete("Again")
+        client.topic("Again", 2)
+        names = set(client.send("Again", "new", 10, queues=2))
+        client.send("Orders", "after", 20, queues=4)
+        told = client.dump([*QUEUES, *again])
+        client.close()
+        server.stop_broker()
+        *_, checked = map(json.loads, ledger_reaper("rocketmq", "check", "--json", "--store", store).splitlines())
+        assert checked["ok"], checked
+
+        ledger_reaper("rocketmq", "rollback", "--yes", "--store", store)
+        server.start_broker(StoreMode.FILE)
+
+        # 5.3.3 goes on counting, and a file broker shows what the log has of the topic's earlier life, too
+        found = client.dump([*QUEUES, *again])
+        assert all(found[queue].end == told[queue].end for queue in told)
+        assert all(set(told[queue].messages) <= set(found[queue].messages) for queue in told)
+        assert names <= {each.name for queue in again for each in found[queue].messages}
+        client.send("Again", "last", 2, queues=2)
+        assert {queue: end for queue, (_first, end) in client.ends(again).items()} == {
+            queue: told[queue].end + 1 for queue in again
+        }

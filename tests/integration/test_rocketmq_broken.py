@@ -1,0 +1,353 @@
+"""A real RocketMQ that is followed, while its broker crashes, its files expire, and its disk fills up."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from streaming.rocketmq.log_files import commitlog_of
+from streaming.sandbox.rocketmq.home import StoreMode
+from streaming.sandbox.rocketmq.server import RocketMQ, down, up
+from streaming.sandbox.rocketmq.settings import COMMIT_LOG_FILE_BYTES
+from tests.integration.rocket_client import Content, Queue, RocketClient
+from tests.integration.rocket_follow import Following
+from tests.integration.test_rocketmq import ledger_reaper
+
+pytestmark = [pytest.mark.cluster, pytest.mark.long]
+QUEUES: list[Queue] = [("Orders", number) for number in range(4)]
+LMQ: list[Queue] = [("%LMQ%left", 0)]
+ALL = [*QUEUES, *LMQ]
+# so that files whose time is over go within seconds
+RETENTION = {"cleanResourceInterval": "1000", "deleteCommitLogFilesInterval": "10"}
+
+
+@pytest.fixture(params=["5.3.3", "5.5.0"], ids=lambda version: f"v{version}")
+def server(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[RocketMQ]:
+    try:
+        yield up(tmp_path, request.param, mode=StoreMode.FILE, broker_settings=RETENTION)
+    finally:
+        down(tmp_path)
+
+
+@pytest.fixture
+def client(server: RocketMQ) -> Iterator[RocketClient]:
+    with RocketClient(server) as made:
+        made.topic("Orders", 4)
+        yield made
+
+
+def sent(client: RocketClient, prefix: str, count: int = 400) -> set[str]:
+    """Messages in all queues, over a file of the log or so."""
+    names = set(client.send("Orders", prefix, count, queues=4, bytes=2500))
+    return names | set(client.send("Orders", f"{prefix}-light", 5, queue=0, lmq=LMQ[0][0]))
+
+
+def log_files(store: Path) -> list[Path]:
+    return sorted((store / "commitlog").iterdir())
+
+
+def run(command: str, store: Path, *words: str, code: int = 0) -> str:
+    return ledger_reaper("rocketmq", command, "--store", str(store), *words, code=code)
+
+
+def is_well(store: Path) -> None:
+    *_, summary = map(json.loads, run("check", store, "--json").splitlines())
+    assert summary["ok"], summary
+
+
+def converted(server: RocketMQ, client: RocketClient) -> dict[Queue, Content]:
+    """Stop the broker, finish with `backfill`, check, and start it in RocksDB; returns what it told before."""
+    told = client.dump(ALL)
+    client.close()
+    server.stop_broker()
+    made = json.loads(run("backfill", server.store, "--yes", "--json"))
+    assert made["resumed"], made
+    is_well(server.store)
+    server.start_broker(StoreMode.ROCKSDB)
+    assert client.dump(ALL) == told
+    return told
+
+
+def names_in(told: dict[Queue, Content]) -> Counter[str]:
+    return Counter(message.name for queue in QUEUES for message in told[queue].messages)
+
+
+def lose_the_end(store: Path, lost: int) -> int:
+    """What a power cut does to a log whose last pages were never written: zeros, from the middle of a record on.
+
+    Returns where they begin. The broker must be dead, and the store is the test's own.
+    """
+    log = commitlog_of(store / "commitlog")
+    cut = log.end - lost
+    for file in log.files:
+        begin = max(cut - file.start, 0)
+        if begin < file.size:
+            with Path(file.path).open("r+b") as handle:
+                handle.seek(begin)
+                handle.write(bytes(file.size - begin))
+    return cut
+
+
+@pytest.mark.parametrize("lost", [700_001, 1_900_003], ids=["in one file", "over a roll"])
+def test_a_broker_that_crashes_and_loses_the_end_of_its_log_is_followed_back(
+    server: RocketMQ, client: RocketClient, lost: int
+) -> None:
+    for number in range(6):
+        sent(client, f"before{number}")
+    with Following(server) as following:
+        following.until_caught_up()
+        sent(client, "followed")
+        following.until_caught_up()
+        reached = following.end
+        server.kill_broker()
+        cut = lose_the_end(server.store, lost)
+        assert cut < reached
+        following.until_told("has cut off the end of its log")
+        client.close()
+        server.start_broker()
+        assert commitlog_end(client) <= cut
+        after = sent(client, "after") | sent(client, "later")
+        following.until_caught_up()
+    told = converted(server, client)
+    found = names_in(told)
+    assert after <= found.keys()
+    assert max(found.values()) == 1
+    assert all(content.end == len(content.messages) for content in told.values()), "a queue has a hole"
+
+
+def commitlog_end(client: RocketClient) -> int:
+    """Where the last message that the broker knows begins."""
+    return max(message.physical for content in client.dump(ALL).values() for message in content.messages)
+
+
+def test_a_broker_that_is_killed_under_load_is_followed_on(server: RocketMQ, client: RocketClient) -> None:
+    names = sent(client, "before")
+    with Following(server) as following:
+        following.until(lambda: bool(following.lags))
+        for number in range(3):
+            names |= sent(client, f"round{number}", 300)
+            server.kill_broker()  # kill -9: what it wrote is there, and it may have been about to write
+            client.close()
+            server.start_broker()
+        names |= sent(client, "after")
+        following.until_caught_up()
+    assert names_in(converted(server, client)) == Counter(names)
+
+
+def test_files_that_expire_while_they_are_followed_are_gone_afterwards(server: RocketMQ, client: RocketClient) -> None:
+    for number in range(4):
+        sent(client, f"before{number}")
+    with Following(server) as following:
+        following.until_caught_up()
+        oldest = log_files(server.store)[0]
+        sent(client, "followed")
+        following.until_caught_up()
+        client.ask({"do": "expire"})
+        following.until(lambda: not oldest.exists())
+        names = sent(client, "after")
+        following.until_caught_up()
+    told = converted(server, client)
+    assert names <= names_in(told).keys()
+    assert all(content.first > 0 for queue, content in told.items() if queue in QUEUES)
+
+
+def test_files_that_expire_before_they_were_read_have_it_begin_anew(server: RocketMQ, client: RocketClient) -> None:
+    sent(client, "before")
+    with Following(server) as following:
+        following.until_caught_up()
+        following.process.send_signal(signal.SIGSTOP)
+        unread = int(log_files(server.store)[-1].name)
+        for number in range(6):
+            sent(client, f"unread{number}")
+        client.ask({"do": "expire"})
+        deadline = time.monotonic() + 120
+        while int(log_files(server.store)[0].name) <= unread + COMMIT_LOG_FILE_BYTES:
+            assert time.monotonic() < deadline
+            time.sleep(0.2)
+        following.process.send_signal(signal.SIGCONT)
+        following.until_told("beginning anew")
+        names = sent(client, "after")
+        following.until_caught_up()
+    assert names <= names_in(converted(server, client)).keys()
+
+
+@contextmanager
+def small_disk(where: Path, megabytes: int) -> Iterator[Path]:
+    """A disk of its own. Skips the test where this machine lets us make none."""
+    where.mkdir()
+    mount = ["mount", "-t", "tmpfs", "-o", f"size={megabytes}m", "tmpfs", str(where)]
+    if subprocess.run(mount, capture_output=True, check=False).returncode:
+        pytest.skip("this machine lets us mount nothing")
+    try:
+        yield where
+    finally:
+        subprocess.run(["umount", "--lazy", str(where)], check=True)
+
+
+def fill(disk: Path, percent: float, kilobytes: int = 0) -> Path:
+    """Write a file that leaves so much of the disk used, but for some kilobytes."""
+    found, file = os.statvfs(disk), disk / "filler"
+    free = int(found.f_bavail - found.f_blocks * (100 - percent) / 100) * found.f_frsize - kilobytes * 1000
+    with file.open("wb") as handle:
+        os.posix_fallocate(handle.fileno(), 0, max(free, 1))
+    return file
+
+
+@pytest.mark.parametrize("version", ["5.3.3", "5.5.0"])
+def test_a_disk_that_fills_up_ends_follow_before_the_broker_deletes_messages(tmp_path: Path, version: str) -> None:
+    with small_disk(tmp_path / "disk", 400) as disk:
+        try:
+            server = up(disk / "home", version, mode=StoreMode.FILE)
+            with RocketClient(server) as client:
+                client.topic("Orders", 4)
+                names = sent(client, "before")
+                with Following(server) as following:
+                    following.until_caught_up()
+                    filler = fill(disk, 83.7)
+                    assert following.wait() == 4, following.said
+                assert any("before their time" in line for line in following.said), following.said
+                names |= sent(client, "meanwhile")
+                filler.unlink()
+                with Following(server, "--until-caught-up") as following:
+                    assert following.wait() == 0, following.said
+                assert names_in(converted(server, client)) == Counter(names)
+        finally:
+            down(disk / "home")
+
+
+@pytest.mark.parametrize("version", ["5.3.3", "5.5.0"])
+def test_a_full_disk_stops_every_command_and_leaves_the_store_as_it_was(tmp_path: Path, version: str) -> None:
+    with small_disk(tmp_path / "disk", 400) as disk:
+        try:
+            server = up(disk / "home", version, mode=StoreMode.FILE)
+            with RocketClient(server) as client:
+                client.topic("Orders", 4)
+                names = sent(client, "before", 2000)
+                client.close()
+                server.stop_broker()
+                before = hashes(server.store)
+                failed = 0
+                for kilobytes in (0, 40, 100, 250, 1000):
+                    if filled_up(disk, server.store, kilobytes):
+                        break
+                    failed += 1
+                    assert before.items() <= hashes(server.store).items(), f"with {kilobytes} kB"
+                    assert not (server.store / "consumequeue" / "CURRENT").exists()
+                assert failed > 1
+                (disk / "filler").unlink()
+                if not (server.store / "consumequeue" / "CURRENT").exists():
+                    run("backfill", server.store, "--yes")
+                is_well(server.store)
+                server.start_broker(StoreMode.ROCKSDB)
+                names |= sent(client, "after", 2000)
+                told = client.dump(ALL)
+                client.close()
+                server.stop_broker()
+                fill(disk, 100)
+                assert "the disk is full" in ledger_reaper_says("rollback", "--yes", "--store", str(server.store))
+                (disk / "filler").unlink()
+                is_well(server.store)
+                run("rollback", server.store, "--yes")
+                server.start_broker(StoreMode.FILE)
+                assert client.dump(ALL) == told
+                assert names_in(told) == Counter(names)
+        finally:
+            down(disk / "home")
+
+
+def hashes(store: Path) -> dict[str, int]:
+    """Every file of the store that matters, but ours."""
+    return {
+        str(path.relative_to(store)): hash(path.read_bytes())
+        for part in ("commitlog", "consumequeue", "config")
+        for path in sorted((store / part).rglob("*"))
+        if path.is_file()
+    }
+
+
+def filled_up(disk: Path, store: Path, kilobytes: int) -> bool:
+    """Run `backfill` on a disk on which so much is left once it has looked at it; returns whether it came through."""
+    (disk / "filler").unlink(missing_ok=True)
+    words = [*_PROGRAM, "rocketmq", "backfill", "--store", str(store), "--yes", "--rows-per-file", "1000"]
+    said = []
+    with subprocess.Popen(words, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stderr is not None
+        for line in process.stderr:
+            said.append(line)
+            if "looking at the store" in line:
+                time.sleep(0.3)
+                fill(disk, 100, kilobytes)
+        code = process.wait(120)
+    assert code in (0, 3, 4), said
+    assert not code or any("the disk is full" in line or "NO_SPACE" in line for line in said), said
+    return code == 0
+
+
+def ledger_reaper_says(*words: str) -> str:
+    done = subprocess.run([*_PROGRAM, "rocketmq", *words], capture_output=True, text=True, timeout=300, check=False)
+    assert done.returncode not in (0, 1), done.stderr  # 1: an error that nobody has thought of
+    return done.stderr
+
+
+_PROGRAM = [sys.executable, "-m", "streaming"]
+
+
+def test_a_store_that_is_copied_while_it_is_used_is_whole_or_says_what_is_wrong(
+    server: RocketMQ, client: RocketClient, tmp_path: Path
+) -> None:
+    sent(client, "before")
+    with Following(server) as following:
+        following.until_caught_up()
+        copies = [copied(server, client, tmp_path, number) for number in range(3)]
+        following.until_caught_up()
+    for copy in copies:
+        assert "ABORT" in ledger_reaper_says("plan", "--store", str(copy))
+        assert "ABORT" in ledger_reaper_says("backfill", "--yes", "--store", str(copy))
+        (copy / "abort").unlink()  # as an impatient operator would
+        assert_converted_or_told(copy)
+    converted(server, client)
+    for number in range(3, 6):
+        copy = copied(server, client, tmp_path, number)
+        done = subprocess.run(
+            [*_PROGRAM, "rocketmq", "check", "--store", str(copy), "--json"],
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert done.returncode in (0, 3, 4), done.stderr
+        assert "Traceback" not in done.stderr
+
+
+def copied(server: RocketMQ, client: RocketClient, tmp_path: Path, number: int) -> Path:
+    """Copy the store while the broker takes messages."""
+    copy = tmp_path / f"copy{number}"
+    with subprocess.Popen(["cp", "-a", "--sparse=always", str(server.store), str(copy)]) as process:
+        while process.poll() is None:
+            sent(client, f"copied{number}-{time.monotonic_ns()}", 40)
+    (copy / "lock").unlink(missing_ok=True)
+    return copy
+
+
+def assert_converted_or_told(copy: Path) -> None:
+    """Either the conversion ends, and the check finds nothing or says what; or it is refused with words."""
+    words = [*_PROGRAM, "rocketmq", "backfill", "--yes", "--store", str(copy)]
+    done = subprocess.run(words, capture_output=True, text=True, check=False)
+    if done.returncode == 4 and "--restart" in done.stderr:
+        done = subprocess.run([*words, "--restart"], capture_output=True, text=True, check=False)
+    assert "Traceback" not in done.stderr
+    assert done.returncode in (0, 3, 4), done.stderr
+    if done.returncode:
+        assert not (copy / "consumequeue" / "CURRENT").exists()
+        return
+    checked = subprocess.run(
+        [*_PROGRAM, "rocketmq", "check", "--store", str(copy)], capture_output=True, text=True, check=False
+    )
+    assert checked.returncode in (0, 4), checked.stderr

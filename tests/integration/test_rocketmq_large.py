@@ -1,0 +1,89 @@
+"""A real broker's store of millions of units is converted: within the time, disk and memory that it should take."""
+
+import json
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from bench.sampler import Sampler
+from streaming.sandbox.rocketmq.home import StoreMode
+from streaming.sandbox.rocketmq.server import down, up
+from tests.integration.rocket_client import Queue, RocketClient
+from tests.integration.test_rocketmq import ledger_reaper
+
+pytestmark = [pytest.mark.cluster, pytest.mark.long]
+UNITS = int(os.environ.get("LEDGER_REAPER_ROCKETMQ_UNITS", "2000000"))
+QUEUES: list[Queue] = [("Large", number) for number in range(8)]
+SENT_AT_ONCE = 20_000
+FILES = {"mappedFileSizeCommitLog": str(64 << 20), "mappedFileSizeConsumeQueue": "6000000"}
+
+
+@pytest.mark.timeout(3600)
+def test_millions_of_units_are_converted_within_what_the_plan_says(tmp_path: Path) -> None:
+    server = up(tmp_path, "5.3.3", mode=StoreMode.FILE, broker_settings=FILES)
+    try:
+        with RocketClient(server) as client:
+            client.topic("Large", len(QUEUES))
+            for number in range(UNITS // SENT_AT_ONCE):
+                client.send("Large", f"m{number}", SENT_AT_ONCE, queues=len(QUEUES), batch=500, tags=["a", "b", None])
+            client.commit("readers", QUEUES[3], 77_777)
+            ends = client.ends(QUEUES)
+            client.close()
+            server.stop_broker()
+            store = str(server.store)
+            plan = json.loads(ledger_reaper("rocketmq", "plan", "--store", store, "--json"))
+            used = _used(server.store)
+            began = time.monotonic()
+            made, memory = _sampled("backfill", "--store", store, "--yes", "--json")
+            took = time.monotonic() - began
+            checked_from = time.monotonic()
+            *_, checked = map(json.loads, ledger_reaper("rocketmq", "check", "--store", store, "--json").splitlines())
+            check_seconds = time.monotonic() - checked_from
+            figures = {
+                "units": made["units"],
+                "seconds": made["seconds"],
+                "with_start_seconds": round(took, 1),
+                "disk_bytes": _used(server.store) - used,
+                "check_seconds": round(check_seconds, 1),
+                "planned_seconds": plan["seconds_expected"],
+                "planned_disk_bytes": plan["disk_needed_bytes"],
+                **memory,
+            }
+            print(json.dumps(figures))  # noqa: T201
+            assert checked["ok"], checked
+            assert made["units"] == plan["live_units"] >= UNITS
+            assert made["seconds"] <= 3 * plan["seconds_expected"]  # other work may be done on this machine
+            assert figures["disk_bytes"] <= plan["disk_needed_bytes"]
+            assert memory["all_mb"] < 2_500
+            server.start_broker(StoreMode.ROCKSDB)
+            assert client.ends(QUEUES) == ends
+            assert client.offsets("readers", QUEUES)[QUEUES[3]] == 77_777
+            (taken, *_) = client.take("readers", [QUEUES[3]], each=1)
+            assert taken.read.offset == 77_777
+            sent = client.send("Large", "new", 8, queues=8)
+            assert {(("Large", queue), offset) for queue, offset in sent.values()} == {
+                (queue, end) for queue, (_first, end) in ends.items()
+            }
+    finally:
+        down(tmp_path)
+
+
+def _sampled(*words: str) -> tuple[dict[str, float], dict[str, int]]:
+    """Run a command; returns what it prints as JSON, and the most memory of its processes."""
+    command = [sys.executable, "-m", "streaming", "rocketmq", *words]
+    with (
+        subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process,
+        Sampler(process.pid) as sampler,
+    ):
+        out, error = process.communicate(timeout=1800)
+        assert process.returncode == 0, error
+    return json.loads(out.splitlines()[-1]), sampler.peak_mb()
+
+
+def _used(folder: Path) -> int:
+    """Bytes on the disk: of sparse files, those that are stored."""
+    return sum(path.stat().st_blocks * 512 for path in folder.rglob("*") if path.is_file())

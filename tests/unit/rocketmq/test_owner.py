@@ -1,0 +1,45 @@
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from streaming.errors import SafetyError
+from streaming.rocketmq.export import export
+from streaming.rocketmq.owner import wrong_user
+from streaming.rocketmq.plan import plan_of
+from streaming.rocketmq.rollback import rollback
+from tests.rocketmq_store import small_store
+from tests.unit.rocketmq.converted import CLOCK, backfill, place
+from tests.unit.rocketmq.test_locks import broker
+
+COMMANDS: list[Callable[[Path], object]] = [
+    lambda root: backfill(root, replace=True),
+    lambda root: rollback(place(root), CLOCK),
+    lambda root: export(place(root), place(root).own / "export-x"),
+]
+
+
+def test_the_owner_of_a_store_may_work_on_it(tmp_path: Path) -> None:
+    small_store(tmp_path).write()
+    assert wrong_user(place(tmp_path)) == ""
+
+
+@pytest.mark.parametrize("command", COMMANDS, ids=["backfill", "rollback", "export"])
+def test_nobody_else_leaves_files_there_that_the_broker_could_not_write(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, command: Callable[[Path], object]
+) -> None:
+    small_store(tmp_path).write()
+    backfill(tmp_path)
+    before = {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*")}
+    monkeypatch.setattr(os, "geteuid", lambda: tmp_path.stat().st_uid + 4_000_000)
+    with pytest.raises(SafetyError, match=r"runs as the user 4\d+: the broker could not write"):
+        command(tmp_path)
+    assert {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*")} == before
+
+
+def test_a_plan_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    small_store(tmp_path).write()
+    monkeypatch.setattr(os, "geteuid", lambda: tmp_path.stat().st_uid + 1)
+    with broker(tmp_path):
+        assert {each.code for each in plan_of(place(tmp_path)).refusals} == {"RUNNING", "WRONG_USER"}
