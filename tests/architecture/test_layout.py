@@ -17,6 +17,7 @@ ROOT = Path(__file__).parents[2]
 # the same folder, that imports the module.
 COVERED = {
     "streaming.adapters.bookkeeper.bookies": "tests/integration/test_ops.py",
+    "streaming.adapters.memory.changes": "tests/contract/test_change_hints.py",
     "streaming.adapters.memory.faults": "tests/unit/sweep/test_offloads.py",
     "streaming.adapters.memory.objects": "tests/contract/test_object_store.py",
     "streaming.adapters.memory.pulsar": "tests/contract/test_topic_admin.py",
@@ -36,6 +37,8 @@ COVERED = {
     "streaming.adapters.s3.calls": "tests/contract/test_s3_faults.py",
     "streaming.adapters.s3.objects": "tests/contract/test_object_store.py",
     "streaming.adapters.s3.pace": "tests/unit/adapters/test_s3_pace.py",
+    "streaming.adapters.zookeeper.add_watch": "tests/contract/test_change_hints.py",
+    "streaming.adapters.zookeeper.changes": "tests/contract/test_change_hints.py",
     "streaming.adapters.zookeeper.deletes": "tests/contract/test_zookeeper_faults.py",
     "streaming.adapters.zookeeper.guarded_transaction": "tests/contract/test_zookeeper_faults.py",
     "streaming.adapters.zookeeper.multi_read": "tests/contract/test_zookeeper_faults.py",
