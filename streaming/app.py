@@ -310,7 +310,7 @@ def _work(
     try:
         queries.start()
         log.info("reading %s", ", ".join((*settings.topics.requests, settings.topics.retry)))
-        with _audits(spark, settings) as is_auditing:
+        with _audits(spark, settings) as is_auditing, _watching(settings, service.outages.metrics):
 
             def only_retries() -> bool:
                 return only_retries_wait(settings, admin, queries, due)
@@ -359,6 +359,18 @@ def _audits(spark: SparkSession, settings: Settings) -> Iterator[Callable[[], bo
     # a session of its own, since an audit's rows are all small: its record batches are as large as they were configured
     with auditing(spark.newSession(), settings) as turns:
         yield lambda: turns.is_busy
+
+
+@contextlib.contextmanager
+def _watching(settings: Settings, metrics: Metrics) -> Iterator[None]:
+    """Run the watcher, if [watch] asks for it."""
+    if not settings.watch.enabled:
+        yield
+        return
+    from streaming.phase_one.watcher.run import watching
+
+    with watching(settings, metrics.registry):
+        yield
 
 
 def _stop(spark: SparkSession, queries: RunningQueries, due: DueLoop, *, last_words_s: float = _LAST_WORDS_S) -> None:

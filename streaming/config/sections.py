@@ -225,6 +225,15 @@ class AuditSettings(_Part):
     publish: bool
 
 
+class WatchSettings(_Part):
+    """[watch]."""
+
+    enabled: bool
+    poll_seconds: PositiveInt
+    reads_per_second: NonNegativeInt
+    unlisted_after_seconds: PositiveInt
+
+
 class StateSettings(_Part):
     """[state]."""
 

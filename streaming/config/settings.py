@@ -20,6 +20,7 @@ from streaming.config.sections import (
     TieredStorageSettings,
     TopicSettings,
     TwoPhaseSettings,
+    WatchSettings,
     ZooKeeperSettings,
 )
 from streaming.config.stores import located
@@ -47,6 +48,7 @@ class Settings(BaseSettings):
     in_use: InUseSettings
     tiered_storage: TieredStorageSettings
     audit: AuditSettings
+    watch: WatchSettings
     state: StateSettings
     checkpoints: CheckpointSettings
     s3: StoreSettings
