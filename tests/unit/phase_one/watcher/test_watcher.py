@@ -1,6 +1,5 @@
 """Whatever an owner names no more is asked for, once, however the watcher learnt of it and wherever it died."""
 
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -8,6 +7,7 @@ import pytest
 from streaming.errors import StopRequestedError, UnavailableError
 from streaming.phase_one.watcher.watcher import Watcher
 from streaming.state import watched
+from streaming.state.commits import commit
 from tests.builders import CURSOR, SCHEMA, TOPIC, cursor_znode, data_request, locator_znode, put
 from tests.unit.phase_one.watcher.watching import AT, CrashedError, World
 from udfs.paths import cursor_path, managed_ledger_path, schema_path
@@ -209,8 +209,7 @@ def _scene(world: World) -> None:
 
 
 def _with_effects(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    real: Callable[..., None] = watched.commit
-    monkeypatch.setattr(watched, "commit", lambda *args: world.crash.effect(lambda: real(*args)))
+    monkeypatch.setattr(watched, "commit", lambda *args: world.crash.effect(lambda: commit(*args)))
     monkeypatch.setattr(watched, "_COMMITS_BEFORE_FOLD", 4)
 
 
