@@ -9,6 +9,8 @@ class WatchMetrics:
     """Since the start, in the registry that is given."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
+        self.registry = registry
+
         def counter(name: str, what: str) -> Counter:
             return Counter(f"{_NAME}_{name}", what, registry=registry)
 

@@ -27,14 +27,13 @@ from streaming.phase_one.watcher.metrics import WatchMetrics
 from streaming.phase_one.watcher.outbox import Outbox
 from streaming.phase_one.watcher.publication import PulsarPublication
 from streaming.phase_one.watcher.watcher import Parts, Watcher, still_names
-from streaming.state.filesystem import folder_of
 from streaming.state.watched import Watched
+from streaming.state.watcher_note import note
 from streaming.sweep.pace import Pace
 from udfs.paths import MANAGED_LEDGERS_ROOT, SCHEMAS_ROOT
 
 log = logging.getLogger("ledger-reaper")
 
-STATE_FILE = "watcher.json"
 _LOCK = ".watch"  # no service can have a name with a dot
 _TICK_S = 1.0
 _AGAIN_S = (1.0, 5.0, 15.0, 60.0)  # between an error and the next try, and for how long at most
@@ -103,14 +102,14 @@ def _watch_once(settings: Settings, metrics: WatchMetrics, stop: threading.Event
         parts = parts_of(settings, store, hints, metrics, lambda: stop.is_set() or over.is_set())
         watcher = Watcher(parts, settings.watch.poll_seconds, stop)
         log.info("watching what topics, cursors and schemas name; %s are known", len(parts.watched.nodes))
-        folder, looks = folder_of(settings.state_dir), -1
+        looks = -1
         while not stop.is_set():
             if over.is_set():
                 raise UnavailableError("the ZooKeeper session that the watcher's lock lives by is over")
             watcher.turn()
             if looks != watcher.looks:
                 looks = watcher.looks
-                folder.write(STATE_FILE, watcher.state())
+                note(settings.state_dir, watcher.note())
             stop.wait(_TICK_S)
 
 

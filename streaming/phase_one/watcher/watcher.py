@@ -8,7 +8,6 @@
 4. A first start takes what there is as it is. A later one compares it with what was known.
 """
 
-import json
 import struct
 import time
 from collections.abc import Callable, Mapping, Set
@@ -24,6 +23,7 @@ from streaming.phase_one.watcher.metrics import WatchMetrics
 from streaming.phase_one.watcher.outbox import LedgerName, Outbox
 from streaming.ports import ChangedPaths, ChangeHints, Unreadable, Znode
 from streaming.state.watched import Watched
+from streaming.state.watcher_note import WatcherNote
 from udfs.formats.errors import FormatError
 from udfs.phase_one.kept_names import packed, still_named, unpacked
 from udfs.phase_one.watched import names_in, vanished
@@ -92,16 +92,19 @@ class Watcher:
         self._parts.metrics.show(
             len(self._parts.watched.nodes),
             self._parts.outbox.waiting,
-            len(self._unparsable.union(self._parts.look.unlisted)),
+            len(self._unreadable()),
         )
         self._parts.metrics.is_watching.set(int(changes.is_watching))
 
-    def state(self) -> bytes:
-        """Return what `check` shows of a watcher, as JSON."""
+    def note(self) -> WatcherNote:
+        """Return what `check` shows of a watcher."""
         parts = self._parts
-        unreadable = len(self._unparsable.union(parts.look.unlisted))
-        shown = {"at_ms": parts.clock.now_ms(), "znodes": len(parts.watched.nodes), "waiting": parts.outbox.waiting}
-        return json.dumps(shown | {"unreadable": unreadable}).encode()
+        return WatcherNote(
+            parts.clock.now_ms(), len(parts.watched.nodes), parts.outbox.waiting, len(self._unreadable())
+        )
+
+    def _unreadable(self) -> set[str]:
+        return self._unparsable.union(self._parts.look.unlisted)
 
     def _is_time(self, changes: ChangedPaths) -> bool:
         now_s = self._monotonic()
