@@ -2,9 +2,9 @@
 
     .venv/bin/python -m bench.watch [--topics 100000] [--ledgers 10] [--changes 100] [--seconds 180]
 
-It runs the watcher in this process on the ZooKeeper of a cluster of its own, on topics that exist in ZooKeeper only:
-each has a list and one cursor. Requests go nowhere. It prints how long the first look takes, which writes down all
-there is, and a later one, which compares; then, while another process changes lists at random (each change drops a
+It runs the watcher in this process on a ZooKeeper of its own (PySpark's, without fsync), on topics that exist there
+only: each has a list and one cursor. Requests go nowhere. It prints how long the first look takes, which writes down
+all there is, and a later one, which compares; then, while another process changes lists at random (each change drops a
 ledger and adds one), events and reads a second, memory and CPU of the watcher, and CPU of ZooKeeper, with hints and
 without.
 """
@@ -36,11 +36,11 @@ from streaming.phase_one.watcher.made import MadeLedgers
 from streaming.phase_one.watcher.metrics import WatchMetrics
 from streaming.phase_one.watcher.outbox import Outbox, Send
 from streaming.phase_one.watcher.watcher import Parts, Watcher, still_names
-from streaming.sandbox import cluster as clusters
-from streaming.sandbox.home import LEDGERS_ROOT, Part
+from streaming.sandbox.home import LEDGERS_ROOT
 from streaming.sandbox.ledgers import LAYOUT
 from streaming.state.watched import Watched
 from streaming.sweep.pace import Pace
+from tests.contract.zookeeper_server import ZooKeeperServer, zookeeper_running
 from udfs.formats.internal_stats import Position
 from udfs.formats.managed_ledger import (
     LedgerInfo,
@@ -200,15 +200,10 @@ def idle_cost(seconds: float, zookeeper: psutil.Process) -> None:
     print(f"ZooKeeper without a watcher: {(cpu_s(zookeeper) - theirs_s) / seconds:.3f} cores", flush=True)
 
 
-def measure(home: Path, options: argparse.Namespace) -> None:
+def measure(home: Path, server: ZooKeeperServer, options: argparse.Namespace) -> None:
     """Run it all."""
-    cluster = clusters.up(home)
-    for part in (Part.BROKER, Part.BOOKIE):  # what they do must not count
-        cluster.stop(part)
-    hosts = cluster.addresses.zookeeper
-    found = cluster.process(Part.ZOOKEEPER)
-    assert found is not None
-    zookeeper = psutil.Process(found.pid)
+    assert server.process is not None
+    hosts, zookeeper = server.hosts, psutil.Process(server.process.pid)
     print(f"before: {psutil.Process().memory_info().rss >> 20} MiB resident", flush=True)
     timed(f"making {options.topics} topics", lambda: make_topics(hosts, options.topics, options.ledgers), zookeeper)
     state = home / "watch-state"
@@ -253,10 +248,8 @@ def main() -> int:
         change_lists(options.change, options.topics, options.ledgers, options.changes)
     with tempfile.TemporaryDirectory(prefix="watch-") as scratch:
         home = Path(scratch).absolute()
-        try:
-            measure(home, options)
-        finally:
-            clusters.down(home)
+        with zookeeper_running(home) as server:
+            measure(home, server, options)
     return 0
 
 
