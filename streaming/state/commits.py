@@ -50,7 +50,7 @@ def written(rows: "DataFrame", path: str, schema: pa.Schema, work: Work | None =
     from pyspark.sql.pandas.types import from_arrow_schema
 
     files = rows.mapInArrow(_Writer(path, schema, work), from_arrow_schema(_FILE)).collect()
-    return [_added(row.asDict()) for row in files]
+    return [_added(row) for row in files]
 
 
 def written_here(batches: Iterable[pa.RecordBatch], path: str, schema: pa.Schema) -> list[AddAction]:
@@ -106,7 +106,7 @@ def has(table: DeltaTable, files: Sequence[AddAction]) -> bool:
     return all(file.path in paths for file in files)
 
 
-def _added(row: dict[str, Any]) -> AddAction:
+def _added(row: Any) -> AddAction:
     return AddAction(row["path"], row["size"], {}, row["modified_ms"], True, row["stats"])
 
 
