@@ -34,7 +34,7 @@ from streaming.topics.sizes import require_room_for_copies
 from udfs.formats.acl import DELETE, acl_entries
 
 _FREE_BYTES = 1 << 30
-_WATCHER_LATE = 15  # looks that are missing; a look that takes long is followed by a pause of ten times that
+_WATCHER_LATE = 15  # looks that are missing; a look that takes long is followed by a longer pause
 _WHERE_IT_WAS = "if the service has run before, the configuration named another directory then: name that one"
 _SKEW_MS = 5_000  # NTP keeps clocks within milliseconds; the rest is what an answer takes
 _DEEPEST = 6  # levels of the long-hierarchical layout, and one

@@ -31,7 +31,7 @@ from udfs.wire import encode
 
 _STAMP = struct.Struct("<iqq")
 _LEAST_BETWEEN_LOOKS_S = 5.0  # however often the watches are lost
-_SHARE_OF_TIME = 10  # a whole look takes a tenth of the time at most
+_PAUSE_PER_LOOK = 3  # a whole look takes a quarter of the time at most
 _SAVED_AT_ONCE = 20_000
 _PUBLISH_EVERY_MS = 5_000
 
@@ -96,6 +96,10 @@ class Watcher:
         )
         self._parts.metrics.is_watching.set(int(changes.is_watching))
 
+    def look_soon(self) -> None:
+        """Have one of the next turns look at all there is."""
+        self._next_look_s = float("-inf")
+
     def note(self) -> WatcherNote:
         """Return what `check` shows of a watcher."""
         parts = self._parts
@@ -131,7 +135,7 @@ class Watcher:
         parts.metrics.unlisted.inc(len(requests))
         self._looked_s = self._monotonic()
         took_s = self._looked_s - began_s
-        self._next_look_s = self._looked_s + max(self._poll_seconds, took_s * _SHARE_OF_TIME)
+        self._next_look_s = self._looked_s + max(self._poll_seconds, took_s * _PAUSE_PER_LOOK)
         self.looks += 1
         parts.metrics.looked(reads, took_s)
 
