@@ -101,7 +101,9 @@ def _watch_once(settings: Settings, metrics: WatchMetrics, stop: threading.Event
         stack.callback(hints.close)
         parts = parts_of(settings, store, hints, metrics, lambda: stop.is_set() or over.is_set())
         watcher = Watcher(parts, settings.watch.poll_seconds, stop)
-        log.info("watching what topics, cursors and schemas name; %s are known", len(parts.watched.nodes))
+        how_many = f"{len(parts.watched.nodes)} are known"
+        first = "this is the first start, and what has leaked before is the audit's"
+        log.info("watching what topics, cursors and schemas name; %s", first if parts.watched.is_new else how_many)
         looks = -1
         while not stop.is_set():
             if over.is_set():
