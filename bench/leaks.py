@@ -46,6 +46,7 @@ from udfs.paths import managed_ledger_name
 NAMESPACE = "public/leaks"
 WATCHER_HARMED = 0.7  # of the rounds
 FIRST_LOOK_SECONDS = 20  # in which the watcher takes what there is as it is
+SESSION = "\nsession_timeout_seconds = 10\ntimeout_seconds = 12\n"  # a watcher that is frozen loses it
 WATCH = """
 [watch]
 poll_seconds = 20
@@ -265,7 +266,7 @@ def orphans_of(cluster: Cluster, names: list[str]) -> set[int]:
 
 def configured(cluster: Cluster, config: Path) -> Settings:
     """Write the configuration of the watcher and of the service; waits are cut to seconds."""
-    text = merged(cluster.home.config.read_text())
+    text = merged(cluster.home.config.read_text()).replace("[zookeeper]\n", f"[zookeeper]{SESSION}")
     config.write_text(text.replace("send_delay_seconds = 0", "send_delay_seconds = 5") + WATCH)
     return load(config)
 
