@@ -76,17 +76,17 @@ class Traffic:
     def _use_until_it_fails(self) -> None:
         client = pulsar.Client(
             self.cluster.addresses.pulsar,
-            operation_timeout_seconds=5,
+            operation_timeout_seconds=20,
             logger=pulsar.ConsoleLogger(pulsar.LoggerLevel.Fatal),
         )
         try:
-            open_ones = [
-                (name, client.create_producer(name, send_timeout_millis=5000), client.subscribe(name, "worker"))
-                for name in self.names
-            ]
+            open_ones: dict[str, tuple[Any, Any]] = {}
             while not self.stop.is_set():
-                for name, producer, consumer in open_ones:
-                    self._use(name, producer, consumer)
+                for name in self.names:
+                    if name not in open_ones:
+                        producer = client.create_producer(name, send_timeout_millis=10_000)
+                        open_ones[name] = producer, client.subscribe(name, "worker")
+                    self._use(name, *open_ones[name])
         finally:
             client.close()
 
