@@ -68,7 +68,7 @@ class Traffic:
     def run(self) -> None:
         """Use the topics, one after the other, with clients that stay open as long as they work."""
         while not self.stop.is_set():
-            with suppress(Exception):  # a broker dies at any moment, and its clients with it
+            with suppress(pulsar.PulsarException):  # a broker dies at any moment, and its clients with it
                 self._use_until_it_fails()
             self.failures += 1
             self.stop.wait(1)
@@ -77,7 +77,7 @@ class Traffic:
         client = pulsar.Client(
             self.cluster.addresses.pulsar,
             operation_timeout_seconds=20,
-            logger=pulsar.ConsoleLogger(pulsar.LoggerLevel.Fatal),
+            logger=pulsar.ConsoleLogger(pulsar.LoggerLevel.Error),
         )
         try:
             open_ones: dict[str, tuple[Any, Any]] = {}

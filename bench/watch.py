@@ -128,7 +128,7 @@ def watcher_on(hosts: str, state: Path, hints_roots: Sequence[str]) -> tuple[Wat
         named,
         3_600_000,
     )
-    outbox = Outbox(watched, Nowhere(), named, DELAY_MS, now_ms=clock.now_ms())
+    outbox = Outbox(watched, Nowhere(), named, DELAY_MS)
     parts = Parts(
         watched,
         ZnodeLook(store, pace, lambda: False),

@@ -10,12 +10,12 @@ import json
 import secrets
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence, Set
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from itertools import islice, takewhile
-from typing import Any, Protocol
+from typing import Protocol
 from zlib import crc32
 
-from streaming.errors import SafetyError
+from streaming.errors import RefusedError, SafetyError, UnavailableError
 from streaming.state.watched import KeptRequest, Watched
 from streaming.topics.requests import owner_key
 from udfs.formats.internal_stats import Position
@@ -54,10 +54,14 @@ class Publication(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Lot:
-    """What became of the requests that were due: how many were sent, and how many a list names again."""
+    """What became of the requests that were due: how many were sent, and how many a list names again.
+
+    why: what the topic failed of; then some may be stored, and all are tried again.
+    """
 
     sent: int = 0
     dropped: int = 0
+    why: str = ""
 
 
 class Outbox:
@@ -69,22 +73,15 @@ class Outbox:
         publication: Publication,
         named: Callable[[Set[LedgerName]], Set[LedgerName]],
         delay_ms: int,
-        *,
-        now_ms: int,
     ) -> None:
-        """Find out how far the last run came. Raises UnavailableError, RefusedError, SafetyError."""
         self._watched = watched
         self._publication = publication
         self._named = named
         self._delay_ms = delay_ms
-        if NOTE not in watched.notes:
-            # before the first request: what an earlier watcher, whose state is lost, has sent has other names
-            self._write(f"watch-{secrets.token_hex(8)}", -1, publication.ends(), now_ms)
-        note = self._note()
-        self._sender = str(note["sender"])
-        self._after = {name: (int(at[0]), int(at[1])) for name, at in note["after"].items()}
-        watched.forget_through(int(note["number"]))
-        self._knows_all = not watched.requests
+        self._knows_all = False
+        if NOTE in watched.notes:
+            watched.forget_through(self._note().number)
+            self._knows_all = not watched.requests
 
     @property
     def waiting(self) -> int:
@@ -92,44 +89,71 @@ class Outbox:
         return len(self._watched.requests)
 
     def publish_due(self, now_ms: int) -> Lot:
-        """Publish what has waited long enough. Raises UnavailableError: the next call goes on where this one ended."""
+        """Publish what has waited long enough; where the topic does not take it, a later call goes on.
+
+        Raises what saving the state raises; then make a new outbox.
+        """
         aged = takewhile(lambda each: each.at_ms + self._delay_ms <= now_ms, self._watched.requests.values())
         due = list(islice(aged, _MOST_AT_ONCE))
         if not due:
             return Lot()
+        try:
+            # where the partitions end before the first request of all
+            first = self._publication.ends() if NOTE not in self._watched.notes else None
+        except (UnavailableError, RefusedError) as error:
+            return Lot(why=str(error))
+        if first is not None:
+            # a new name: what an earlier watcher, whose state is lost, has sent has another
+            self._write(_Note(f"watch-{secrets.token_hex(8)}", -1, first), now_ms)
+            self._knows_all = True
+        return self._publish(due, self._note(), now_ms)
+
+    def _publish(self, due: Sequence[KeptRequest], note: "_Note", now_ms: int) -> Lot:
         requests = {each.number: _understood(each) for each in due}
-        wanted = {_name_of(request) for request in requests.values()}
-        named = self._named(wanted)
-        by_partition = self._by_partition(due, requests, named)
+        named = self._named({_name_of(request) for request in requests.values()})
+        by_partition = _by_partition(due, requests, named, sorted(note.after))
         knows_all, self._knows_all = self._knows_all, False  # until all of this is answered
-        sent = sum(
-            self._publication.send(partition, self._sender, sends, None if knows_all else self._after[partition])
-            for partition, sends in by_partition.items()
-        )
-        self._after = self._publication.ends()
-        self._write(self._sender, due[-1].number, self._after, now_ms)
+        try:
+            sent = sum(
+                self._publication.send(partition, note.sender, sends, None if knows_all else note.after[partition])
+                for partition, sends in by_partition.items()
+            )
+            ends = self._publication.ends()
+        except (UnavailableError, RefusedError) as error:
+            return Lot(why=str(error))
+        self._write(_Note(note.sender, due[-1].number, ends), now_ms)
         self._watched.forget_through(due[-1].number)
         self._knows_all = True
         return Lot(sent, sum(_name_of(request) in named for request in requests.values()))
 
-    def _by_partition(
-        self, due: Sequence[KeptRequest], requests: Mapping[int, PendingDelete], named: Set[LedgerName]
-    ) -> dict[str, list[Send]]:
-        partitions = sorted(self._after)
-        found: dict[str, list[Send]] = defaultdict(list)
-        for each in due:
-            request = requests[each.number]
-            if _name_of(request) not in named:
-                key = owner_key(request)
-                found[partitions[crc32(key) % len(partitions)]].append(Send(each.number, key, each.payload))
-        return found
+    def _write(self, note: "_Note", now_ms: int) -> None:
+        self._watched.save({}, notes={NOTE: json.dumps(asdict(note)).encode()}, at_ms=now_ms)
 
-    def _write(self, sender: str, number: int, after: Mapping[str, Position], now_ms: int) -> None:
-        note = {"sender": sender, "number": number, "after": dict(after)}
-        self._watched.save({}, notes={NOTE: json.dumps(note).encode()}, at_ms=now_ms)
+    def _note(self) -> "_Note":
+        known = json.loads(self._watched.notes[NOTE])
+        after = {name: (int(at[0]), int(at[1])) for name, at in known["after"].items()}
+        return _Note(str(known["sender"]), int(known["number"]), after)
 
-    def _note(self) -> dict[str, Any]:
-        return dict(json.loads(self._watched.notes[NOTE]))
+
+@dataclass(frozen=True, slots=True)
+class _Note:
+    """How far publishing came. number: all up to it is done. after: where the partitions ended then."""
+
+    sender: str
+    number: int
+    after: Mapping[str, Position]
+
+
+def _by_partition(
+    due: Sequence[KeptRequest], requests: Mapping[int, PendingDelete], named: Set[LedgerName], partitions: Sequence[str]
+) -> dict[str, list[Send]]:
+    found: dict[str, list[Send]] = defaultdict(list)
+    for each in due:
+        request = requests[each.number]
+        if _name_of(request) not in named:
+            key = owner_key(request)
+            found[partitions[crc32(key) % len(partitions)]].append(Send(each.number, key, each.payload))
+    return found
 
 
 def _understood(kept: KeptRequest) -> PendingDelete:

@@ -1,4 +1,7 @@
-"""The port Publication on Pulsar: the first of topics.requests, a producer of a fixed name for each partition."""
+"""The port Publication on Pulsar: the first of topics.requests, a producer of a fixed name for each partition.
+
+Topics are made or checked at the first use, so that the watcher can begin while no broker runs.
+"""
 
 from collections.abc import Iterator, Sequence
 
@@ -15,20 +18,21 @@ WATCH_ID = "WATCH_ID"  # property of a request that the watcher sent: <sender>/<
 
 
 class PulsarPublication:
-    """Publication of one configuration. Makes or checks the topics when it is made."""
+    """Publication of one configuration. Every method raises ConfigError too, where the topics can't be used."""
 
     def __init__(self, settings: Settings) -> None:
-        """Raise ConfigError, UnavailableError, RefusedError where the topics can't be used."""
         self._settings = settings
         self._topic = settings.topics.requests[0]
-        with admin_for(settings) as admin:
-            ensure_topics(admin, settings)
-            if not admin.partitions(self._topic):
-                raise ConfigError(f"{self._topic} is not partitioned, and the watcher writes to fixed partitions")
+        self._is_checked = False
 
     def ends(self) -> dict[str, Position]:
         """Return where each partition ends now."""
         with admin_for(self._settings) as admin:
+            if not self._is_checked:
+                ensure_topics(admin, self._settings)
+                if not admin.partitions(self._topic):
+                    raise ConfigError(f"{self._topic} is not partitioned, and the watcher writes to fixed partitions")
+                self._is_checked = True
             return admin.last_positions(self._topic)
 
     def send(self, partition: str, sender: str, sends: Sequence[Send], after: Position | None) -> int:

@@ -95,8 +95,7 @@ def _watch_once(settings: Settings, metrics: WatchMetrics, stop: threading.Event
         stack.callback(store.close)
         name = settings.service.name + _LOCK
         stack.enter_context(InstanceLock(store, settings.zookeeper.own_root, name, on_lost=over.set, stop=stop))
-        with admin_for(settings) as admin:
-            identity.hold(identity.of_cluster(settings, store, admin), settings.state_dir)
+        _hold(settings, store)
         hints = ZooKeeperChanges(zookeeper_settings(settings), (MANAGED_LEDGERS_ROOT, SCHEMAS_ROOT))
         stack.callback(hints.close)
         parts = parts_of(settings, store, hints, metrics, lambda: stop.is_set() or over.is_set())
@@ -113,6 +112,20 @@ def _watch_once(settings: Settings, metrics: WatchMetrics, stop: threading.Event
                 looks = watcher.looks
                 note(settings.state_dir, watcher.note())
             stop.wait(_TICK_S)
+
+
+def _hold(settings: Settings, store: ZooKeeperStore) -> None:
+    """Refuse another cluster's state. Without a broker, BookKeeper's name for itself is enough, if it is known.
+
+    Raises SafetyError, ConfigError, UnavailableError.
+    """
+    try:
+        with admin_for(settings) as admin:
+            identity.hold(identity.of_cluster(settings, store, admin), settings.state_dir)
+    except UnavailableError:
+        known = identity.known_instance_id(settings.state_dir)
+        if known != identity.instance_id_of(store, settings.zookeeper.ledgers_root):
+            raise
 
 
 def parts_of(
@@ -135,7 +148,7 @@ def parts_of(
         ZnodeLook(store, pace, has_stopped),
         hints,
         MadeLedgers(store, reader, loader, named, settings.watch.unlisted_after_seconds * 1000),
-        Outbox(watched, PulsarPublication(settings), named, delay_ms, now_ms=clock.now_ms()),
+        Outbox(watched, PulsarPublication(settings), named, delay_ms),
         metrics,
         clock,
     )

@@ -8,6 +8,7 @@
 4. A first start takes what there is as it is. A later one compares it with what was known.
 """
 
+import logging
 import struct
 import time
 from collections.abc import Callable, Mapping, Set
@@ -28,6 +29,8 @@ from udfs.formats.errors import FormatError
 from udfs.phase_one.kept_names import packed, still_named, unpacked
 from udfs.phase_one.watched import names_in, vanished
 from udfs.wire import encode
+
+log = logging.getLogger("ledger-reaper")
 
 _STAMP = struct.Struct("<iqq")
 _LEAST_BETWEEN_LOOKS_S = 5.0  # however often the watches are lost
@@ -76,6 +79,7 @@ class Watcher:
         self._unparsable: set[str] = set()
         self._looked_s = self._next_look_s = float("-inf")
         self._published_ms = 0
+        self._why_not_sent = ""
         self.looks = 0  # whole ones, so far
 
     def turn(self) -> None:
@@ -180,9 +184,15 @@ class Watcher:
         now_ms = self._parts.clock.now_ms()
         if 0 <= now_ms - self._published_ms < _PUBLISH_EVERY_MS:
             return
-        lot = self._parts.outbox.publish_due(now_ms)
         self._published_ms = now_ms
+        lot = self._parts.outbox.publish_due(now_ms)
         self._parts.metrics.sent(lot.sent, lot.dropped)
+        if lot.why and not self._why_not_sent:
+            log.warning("the watcher's requests wait in its state, and are sent later: %s", lot.why)
+        elif lot.sent and self._why_not_sent:
+            log.info("the watcher's requests are sent again")
+        if lot.why or lot.sent:
+            self._why_not_sent = lot.why
 
 
 def _kept(path: str, node: Node) -> bytes | None:

@@ -34,7 +34,7 @@ class Scene:
 
     def open(self, delay_ms: int = 100) -> Outbox:
         self.watched = Watched(self.state)
-        return Outbox(self.watched, self.topic, self._named, delay_ms, now_ms=0)
+        return Outbox(self.watched, self.topic, self._named, delay_ms)
 
     def ask(self, *requests: PendingDelete, at_ms: int = 0) -> None:
         self.watched.save({}, [("/p", encode(each)) for each in requests], at_ms=at_ms)
@@ -100,10 +100,14 @@ def test_after_a_crash_between_two_sends_the_rest_is_sent(scene: Scene, at: int,
 
 def test_after_an_error_the_same_outbox_looks_up_what_is_stored(scene: Scene) -> None:
     box = scene.open()
+    scene.topic.is_away = True
+    scene.ask(data_request(1))
+    assert box.publish_due(100).why == "away", "before the first note"
+    scene.topic.is_away = False
+    assert box.publish_due(100) == Lot(sent=1)
     scene.ask(*owners(4))
     scene.topic.is_away = True
-    with pytest.raises(UnavailableError):
-        box.publish_due(100)
+    assert box.publish_due(100).why == "away"
     scene.topic.is_away = False
     assert box.publish_due(100) == Lot(sent=4)
     looked_up = scene.topic.looked_up
@@ -111,6 +115,18 @@ def test_after_an_error_the_same_outbox_looks_up_what_is_stored(scene: Scene) ->
     scene.ask(data_request(9))
     assert box.publish_due(100) == Lot(sent=1)
     assert scene.topic.looked_up == looked_up, "now all is known again"
+
+
+def test_an_error_of_the_state_is_no_error_of_the_topic(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+    box = scene.open()
+    scene.ask(data_request(1))
+
+    def save(*_nodes: object, **_rest: object) -> None:
+        raise UnavailableError("it may be stored or not")
+
+    monkeypatch.setattr(scene.watched, "save", save)
+    with pytest.raises(UnavailableError):
+        box.publish_due(100)
 
 
 def test_a_lot_is_bounded(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -64,6 +64,8 @@ class MemoryPublication:
     looked_up: int = 0
 
     def ends(self) -> dict[str, Position]:
+        if self.is_away:
+            raise UnavailableError("away")
         return {partition: (1, len(some) - 1) for partition, some in self.stored.items()}
 
     def send(self, partition: str, sender: str, sends: Sequence[Send], after: Position | None) -> int:
@@ -125,7 +127,7 @@ class World:
             ZnodeLook(self.store, pace, self.stop.is_set),
             self.hints,
             MadeLedgers(self.store, reader, loader, named, PATIENCE_MS),
-            Outbox(watched, self.topic, named, DELAY_MS, now_ms=self.clock.now_ms()),
+            Outbox(watched, self.topic, named, DELAY_MS),
             WatchMetrics(CollectorRegistry()),
             self.clock,
         )
