@@ -103,15 +103,27 @@ def _watch_once(settings: Settings, metrics: WatchMetrics, stop: threading.Event
         how_many = f"{len(parts.watched.nodes)} are known"
         first = "this is the first start, and what has leaked before is the audit's"
         log.info("watching what topics, cursors and schemas name; %s", first if parts.watched.is_new else how_many)
-        looks = -1
-        while not stop.is_set():
-            if over.is_set():
-                raise UnavailableError("the ZooKeeper session that the watcher's lock lives by is over")
+        take_turns(watcher, settings.state_dir, stop, over)
+
+
+def take_turns(watcher: Watcher, state_dir: str, stop: threading.Event, over: threading.Event) -> None:
+    """Have the watcher take a turn a second until stop is set, and note what it sees.
+
+    over: another may have the lock now. Then UnavailableError is raised; a stop raises StopRequestedError, or nothing.
+    """
+    looks = -1
+    try:
+        while not stop.is_set() and not over.is_set():
             watcher.turn()
             if looks != watcher.looks:
                 looks = watcher.looks
-                note(settings.state_dir, watcher.note())
+                note(state_dir, watcher.note())
             stop.wait(_TICK_S)
+    except StopRequestedError:
+        if stop.is_set():
+            raise
+    if over.is_set() and not stop.is_set():
+        raise UnavailableError("the ZooKeeper session that the watcher's lock lives by is over")
 
 
 def _hold(settings: Settings, store: ZooKeeperStore) -> None:

@@ -2,6 +2,7 @@
 
 import threading
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 from prometheus_client import CollectorRegistry
@@ -10,6 +11,9 @@ from streaming.config.load import load
 from streaming.errors import RefusedError, SafetyError, StopRequestedError, UnavailableError
 from streaming.phase_one.watcher import run
 from streaming.phase_one.watcher.metrics import WatchMetrics
+from streaming.ports import ChangedPaths
+from streaming.state.watcher_note import noted
+from tests.unit.phase_one.watcher.watching import World
 
 
 def raising(errors: list[Exception]) -> Callable[..., None]:
@@ -19,9 +23,15 @@ def raising(errors: list[Exception]) -> Callable[..., None]:
     return once
 
 
+@pytest.fixture
+def world(tmp_path: Path) -> World:
+    return World(tmp_path)
+
+
 @pytest.fixture(autouse=True)
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(run, "_AGAIN_S", (0.0, 0.0))
+    monkeypatch.setattr(run, "_TICK_S", 0.01)
 
 
 def test_what_may_pass_is_tried_again_until_a_stop() -> None:
@@ -35,6 +45,29 @@ def test_what_may_pass_is_tried_again_until_a_stop() -> None:
 def test_what_a_person_must_see_ends_it() -> None:
     with pytest.raises(SafetyError):
         run.repeat(raising([SafetyError("a")]), WatchMetrics(CollectorRegistry()), threading.Event())
+
+
+@pytest.mark.parametrize("is_in_a_look", [False, True])
+def test_a_lost_lock_is_no_stop(world: World, *, is_in_a_look: bool) -> None:
+    stop, over = threading.Event(), threading.Event()
+    world.list(1)
+    watcher = world.start(lambda: stop.is_set() or over.is_set())
+    if is_in_a_look:
+        world.hints.take = lambda: over.set() or ChangedPaths(has_gap=True)  # type: ignore[method-assign,func-returns-value]
+    else:
+        over.set()
+    with pytest.raises(UnavailableError, match="is over"):
+        run.take_turns(watcher, world.state, stop, over)
+
+
+def test_a_stop_ends_it_and_each_look_is_noted(world: World) -> None:
+    stop = threading.Event()
+    world.list(1)
+    threading.Timer(0.1, stop.set).start()
+    run.take_turns(world.start(), world.state, stop, threading.Event())
+    found = noted(world.state)
+    assert found is not None
+    assert found.znodes == 1
 
 
 def test_beside_a_service_nothing_ends_it_but_the_service(

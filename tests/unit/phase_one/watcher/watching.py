@@ -1,6 +1,6 @@
 """A cluster in memory with a watcher on it, which may crash at any of its effects and is then started again."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from threading import Event
@@ -114,7 +114,7 @@ class World:
     def ledger(self, ledger_id: int, data: bytes = b"") -> None:
         put(self.tree, ledger_path(Layout.HIERARCHICAL, ROOT, ledger_id), data)
 
-    def start(self) -> Watcher:
+    def start(self, has_stopped: Callable[[], bool] | None = None) -> Watcher:
         """Start a watcher, as a process does."""
         self.hints.drop()
         watched = Watched(self.state)
@@ -124,7 +124,7 @@ class World:
         loader = InUseLoader(self.store, self.broker, self.clock)
         self.parts = Parts(
             watched,
-            ZnodeLook(self.store, pace, self.stop.is_set),
+            ZnodeLook(self.store, pace, has_stopped or self.stop.is_set),
             self.hints,
             MadeLedgers(self.store, reader, loader, named, PATIENCE_MS),
             Outbox(watched, self.topic, named, DELAY_MS),
