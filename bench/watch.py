@@ -219,7 +219,6 @@ def measure(home: Path, server: ZooKeeperServer, options: argparse.Namespace) ->
     watcher, parts = opened[0]
     timed("the look after that, compared", watcher.turn, zookeeper)
     watcher.look_soon()
-    time.sleep(5.0)  # looks are so far apart at least
     timed("a look where nothing has changed", watcher.turn, zookeeper)
     changer = subprocess.Popen(
         [

@@ -33,7 +33,7 @@ from udfs.wire import encode
 log = logging.getLogger("ledger-reaper")
 
 _STAMP = struct.Struct("<iqq")
-_LEAST_BETWEEN_LOOKS_S = 5.0  # however often the watches are lost
+_LEAST_BETWEEN_LOOKS_S = 5.0  # however often the watches are lost; and as long as the last look took
 _PAUSE_PER_LOOK = 3  # a whole look takes a quarter of the time at most
 _SAVED_AT_ONCE = 20_000
 _PUBLISH_EVERY_MS = 5_000
@@ -77,7 +77,7 @@ class Watcher:
         self._monotonic = monotonic
         self._stamps: dict[str, bytes] = {}
         self._unparsable: set[str] = set()
-        self._looked_s = self._next_look_s = float("-inf")
+        self._next_look_s = self._earliest_s = float("-inf")
         self._published_ms = 0
         self._why_not_sent = ""
         self.looks = 0  # whole ones, so far
@@ -93,16 +93,12 @@ class Watcher:
         self._publish()
         if self._parts.watched.fold_if_due(at_ms=self._parts.clock.now_ms()):
             self._parts.metrics.folds.inc()
-        self._parts.metrics.show(
-            len(self._parts.watched.nodes),
-            self._parts.outbox.waiting,
-            len(self._unreadable()),
-        )
+        self._parts.metrics.show(len(self._parts.watched.nodes), self._parts.outbox.waiting, len(self._unreadable()))
         self._parts.metrics.is_watching.set(int(changes.is_watching))
 
     def look_soon(self) -> None:
-        """Have one of the next turns look at all there is."""
-        self._next_look_s = float("-inf")
+        """Have the next turn look at all there is."""
+        self._next_look_s = self._earliest_s = float("-inf")
 
     def note(self) -> WatcherNote:
         """Return what `check` shows of a watcher."""
@@ -118,7 +114,7 @@ class Watcher:
         now_s = self._monotonic()
         if changes.has_gap:
             self._next_look_s = min(self._next_look_s, now_s)
-        return now_s >= max(self._next_look_s, self._looked_s + min(_LEAST_BETWEEN_LOOKS_S, self._poll_seconds))
+        return now_s >= max(self._next_look_s, self._earliest_s)
 
     def _look_at_all(self) -> None:
         began_s, parts = self._monotonic(), self._parts
@@ -137,9 +133,10 @@ class Watcher:
             asked = [(f"unlisted ledger {each.ledger_id}", encode(each)) for each in requests]
             parts.watched.save({}, asked, notes={made.NOTE: note}, at_ms=now_ms)
         parts.metrics.unlisted.inc(len(requests))
-        self._looked_s = self._monotonic()
-        took_s = self._looked_s - began_s
-        self._next_look_s = self._looked_s + max(self._poll_seconds, took_s * _PAUSE_PER_LOOK)
+        ended_s = self._monotonic()
+        took_s = ended_s - began_s
+        self._next_look_s = ended_s + max(self._poll_seconds, took_s * _PAUSE_PER_LOOK)
+        self._earliest_s = ended_s + max(took_s, min(_LEAST_BETWEEN_LOOKS_S, self._poll_seconds))
         self.looks += 1
         parts.metrics.looked(reads, took_s)
 
