@@ -119,6 +119,24 @@ def test_after_an_expired_session_there_is_a_gap_and_then_changes_are_told_again
     store.close()
 
 
+def test_a_server_that_is_started_anew_has_dropped_all_watches_and_there_is_a_gap(
+    own_zookeeper_server: ZooKeeperServer,
+) -> None:
+    root = f"/hints-{uuid4().hex}"
+    settings = replace(QUICK, hosts=own_zookeeper_server.hosts)
+    store, hints = ZooKeeperStore(settings), ZooKeeperChanges(settings, [root])
+    store.create(root, b"")
+    hints.take()
+    own_zookeeper_server.stop()
+    assert not hints.take().is_watching
+    own_zookeeper_server.start()
+    wait_for(lambda: hints.take().has_gap, "the watches to be set anew", seconds=20)
+    store.set_data(root, b"new")
+    assert told(hints, root) == {root}
+    hints.close()
+    store.close()
+
+
 def test_where_nobody_answers_nothing_is_told() -> None:
     hints = ZooKeeperChanges(replace(QUICK, hosts="127.0.0.1:1", connect_timeout_seconds=0.2), ["/"])
     assert hints.take() == ChangedPaths()
