@@ -40,15 +40,17 @@ class Candidate:
 
 @dataclass(slots=True)
 class Candidates:
-    """What the note holds. newest_id: of all ledgers that were looked at; -1: none."""
+    """What the note holds. newest_id: of all ledgers that were looked at; -1: none. brokers: sessions at that look."""
 
     newest_id: int = -1
     waiting: dict[int, Candidate] = field(default_factory=dict)
+    brokers: frozenset[str] = frozenset()
 
     def text(self) -> bytes:
         """Return the note."""
         waiting = {ledger_id: [each.since_ms, sorted(each.brokers)] for ledger_id, each in self.waiting.items()}
-        return json.dumps({"newest_id": self.newest_id, "waiting": waiting}).encode()
+        note = {"newest_id": self.newest_id, "waiting": waiting, "brokers": sorted(self.brokers)}
+        return json.dumps(note).encode()
 
 
 def candidates_of(note: bytes) -> Candidates:
@@ -57,7 +59,7 @@ def candidates_of(note: bytes) -> Candidates:
     waiting = {
         int(each): Candidate(since_ms, frozenset(brokers)) for each, (since_ms, brokers) in known["waiting"].items()
     }
-    return Candidates(int(known["newest_id"]), waiting)
+    return Candidates(int(known["newest_id"]), waiting, frozenset(known["brokers"]))
 
 
 class MadeLedgers:
@@ -82,19 +84,20 @@ class MadeLedgers:
 
         note None: nothing was ever looked at. Raises UnavailableError.
         """
-        if note is None:
-            return Candidates(max(self._ids_above(-1), default=-1)).text(), []
-        known = candidates_of(note)
         brokers = self._brokers()
+        if note is None:
+            return Candidates(max(self._ids_above(-1), default=-1), brokers=brokers).text(), []
+        known = candidates_of(note)
         fresh = self._ids_above(known.newest_id)
-        waiting = known.waiting | {each: Candidate(now_ms, brokers) for each in fresh}
+        # whoever made them ran at this look or at the one before, and may have ended in between
+        waiting = known.waiting | {each: Candidate(now_ms, brokers | known.brokers) for each in fresh}
         names = self._named({(each, "") for each in waiting})
         waiting = {each: found for each, found in sorted(waiting.items()) if (each, "") not in names}
         due = [each for each, found in waiting.items() if self._is_due(found, brokers, now_ms)]
         requests, is_over = self._asked(due)
         left = {each: found for each, found in waiting.items() if each not in is_over}
         newest_id = max([known.newest_id, *fresh])
-        return Candidates(newest_id, dict(list(left.items())[:_MOST_CANDIDATES])).text(), requests
+        return Candidates(newest_id, dict(list(left.items())[:_MOST_CANDIDATES]), brokers).text(), requests
 
     def _is_due(self, candidate: Candidate, brokers: frozenset[str], now_ms: int) -> bool:
         return now_ms - candidate.since_ms >= self._patience_ms and bool(candidate.brokers - brokers)

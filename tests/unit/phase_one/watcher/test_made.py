@@ -58,6 +58,22 @@ def test_it_is_asked_about_when_it_is_old_and_a_broker_has_gone(world: World, *,
     assert not _is_noted(world, 5)
 
 
+def test_what_was_made_and_dropped_while_the_watcher_was_away_is_asked_about_if_a_broker_went_too(
+    world: World,
+) -> None:
+    world.turns(world.start(), 70)
+    _make(world, DATA)
+    world.list(1, 2, 5)
+    world.list(1, 2)
+    _restart_broker(world)
+    world.clock.advance(3_600_000)
+    watcher = world.start()
+    world.turns(watcher, HOUR_S - 100)
+    assert world.topic.requests == []
+    world.turns(watcher, 300)
+    assert world.topic.requests == [DATA]
+
+
 def test_it_is_not_asked_about_while_it_is_young(world: World) -> None:
     watcher = world.start()
     world.turns(watcher, 70)
@@ -111,7 +127,8 @@ def test_it_is_not_asked_about(world: World, what: str) -> None:
 def test_the_first_start_leaves_what_is_there_to_the_audit(world: World) -> None:
     watcher = world.start()
     world.turns(watcher, 70)
-    assert candidates_of(world.parts.watched.notes[made.NOTE]) == Candidates(3)
+    found = candidates_of(world.parts.watched.notes[made.NOTE])
+    assert (found.newest_id, found.waiting, len(found.brokers)) == (3, {}, 2)
     _restart_broker(world)
     world.turns(watcher, HOUR_S + 200)
     assert world.topic.requests == []
@@ -127,5 +144,6 @@ def test_folders_of_ledgers_come_in_the_order_of_their_ids(world: World) -> None
 
 
 def test_a_note_comes_back_as_it_was() -> None:
-    noted = Candidates(7, {5: Candidate(1, frozenset({"a@1", "b@2"})), 6: Candidate(2, frozenset())})
+    waiting = {5: Candidate(1, frozenset({"a@1", "b@2"})), 6: Candidate(2, frozenset())}
+    noted = Candidates(7, waiting, frozenset({"c@3"}))
     assert candidates_of(noted.text()) == noted
