@@ -310,7 +310,11 @@ def _work(
     try:
         queries.start()
         log.info("reading %s", ", ".join((*settings.topics.requests, settings.topics.retry)))
-        with _audits(spark, settings) as is_auditing, _guards(settings):
+        with (
+            _audits(spark, settings) as is_auditing,
+            _guards(settings),
+            _watching(settings, service.outages.metrics),
+        ):
 
             def only_retries() -> bool:
                 return only_retries_wait(settings, admin, queries, due)
@@ -372,6 +376,18 @@ def _guards(settings: Settings) -> Iterator[None]:
     from streaming.snapshots.beside_service import guarding
 
     with guarding(settings):
+        yield
+
+
+@contextlib.contextmanager
+def _watching(settings: Settings, metrics: Metrics) -> Iterator[None]:
+    """Run the watcher, if [watch] asks for it."""
+    if not settings.watch.enabled:
+        yield
+        return
+    from streaming.phase_one.watcher.run import watching
+
+    with watching(settings, metrics.registry):
         yield
 
 

@@ -127,6 +127,30 @@ class MetadataStore(SweepStore, Protocol):
         ...
 
 
+@dataclass(frozen=True, slots=True)
+class ChangedPaths:
+    """Znodes that were made, changed or deleted, as far as ZooKeeper told us. Some may not have changed, some may lack.
+
+    has_gap: something may be lacking since the call before. is_watching: from now on, changes are told.
+    """
+
+    paths: frozenset[str] = frozenset()
+    has_gap: bool = False
+    is_watching: bool = False
+
+
+class ChangeHints(Protocol):
+    """What has changed in ZooKeeper, told soon and without a promise: whoever must know compares what is there."""
+
+    def take(self) -> ChangedPaths:
+        """Return what changed since the last call. Never raises: where ZooKeeper does not answer, nothing is told."""
+        ...
+
+    def close(self) -> None:
+        """Stop listening."""
+        ...
+
+
 def refuse_ledgers(path: str) -> None:
     """Raise SafetyError where path has the shape of a ledger's znode: such a one goes by delete_guarded or not at all.
 

@@ -91,6 +91,17 @@ PLAN = pa.schema(
     ]
 )
 
+WATCHED = pa.schema(
+    [
+        pa.field(c.CHUNK, pa.int64()),
+        pa.field(c.AT_MS, pa.int64()),
+        pa.field(c.REQUEST_NUMBER, pa.int64()),
+        pa.field(c.WATCHED_PATH, pa.string()),
+        pa.field(c.KEPT, pa.binary()),
+        pa.field(c.PAYLOAD, pa.binary()),
+    ]
+)
+
 OWNER = pa.schema(
     [pa.field(c.TENANT, pa.string()), pa.field(c.REFERENCE_KEY, pa.string()), pa.field(c.ASKED, pa.int64())]
 )

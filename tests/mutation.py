@@ -30,6 +30,7 @@ UNIT_TESTS = tuple(
         "state",
         "deletion",
         "snapshots",
+        "phase_one",
         "adapters/pulsar",
     )
 )
@@ -56,6 +57,7 @@ BLAST_RADIUS, DELETION = "udfs/blast_radius.py", "streaming/deletion"
 SWEEP, IN_USE, COORDINATION, LIMITS = (f"streaming/{name}" for name in ("sweep", "in_use", "coordination", "limits"))
 JOURNAL, REPLAY_TARGET = "streaming/state/journal.py", "udfs/replay_target.py"
 GUARDING = "udfs/snapshots/guarding.py"
+WATCHER = "streaming/phase_one/watcher"
 VANISHED, OFFLOADS = "udfs/vanished.py", "udfs/judge_offload.py"
 
 MUTATIONS = (
@@ -505,6 +507,28 @@ MUTATIONS = (
         "or False:\n",
     ),
     *(Mutation(*each[:4]) for each in ROCKETMQ),
+    Mutation(
+        "a znode that can't be read names what it named",
+        WATCHER,
+        "        raise FormatError(node.detail)\n",
+        "        return None\n",
+    ),
+    Mutation(
+        "what was not listed is read before it is gone", WATCHER, "yield self._read(paths)", "yield {}.fromkeys(paths)"
+    ),
+    Mutation("what any list names is not asked for", WATCHER, "_name_of(request) not in named:", "True:"),
+    Mutation("what is stored is not sent again", WATCHER, "None if knows_all else", "None if True else"),
+    Mutation(
+        "a lost watch is followed by a whole look", WATCHER, "        if changes.has_gap:\n", "        if False:\n"
+    ),
+    Mutation("an unlisted ledger waits for a broker's end", WATCHER, "and bool(candidate.brokers - brokers)", ""),
+    Mutation(
+        "an unlisted ledger that its broker needs is left",
+        WATCHER,
+        "if not refers_to(reference, ledger_id):",
+        "if True:",
+    ),
+    Mutation("a watcher that stalled is refused", "streaming/state/watched.py", "or 0) + 1\n", "or 0)\n"),
 )
 
 

@@ -61,3 +61,8 @@ DELETES = "deletes"
 # admitted requests by owner (streaming.schemas.OWNER)
 ASKED = "asked"
 POSITION = (SOURCE, POSITION_LEDGER, POSITION_ENTRY, POSITION_BATCH)
+
+# The watcher's table.
+WATCHED_PATH = "path"  # of the znode; or the name of a note, which begins with no slash
+KEPT = "kept"  # what the znode names (udfs.phase_one.kept_names), or the note; null: it is gone
+REQUEST_NUMBER = "request_number"  # of a request's row; -1 in all others

@@ -67,6 +67,11 @@ def check(settings: Settings, clients: CommandClients, clock: Clock | None = Non
         lambda: questions.lanes(settings),
         "see the log and what publishes to the topic; the service tries again by itself, and the other topics go on",
     )
+    yield _look(
+        "watcher",
+        lambda: questions.watcher(settings, clock.now_ms()),
+        "see the log of the service, or of `ledger-reaper watch`: it says what the watcher waits for",
+    )
     yield from _buckets(settings)
     yield from _here(settings)
 

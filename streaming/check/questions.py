@@ -27,12 +27,14 @@ from streaming.errors import ConfigError, RefusedError, SafetyError, Unavailable
 from streaming.ports import MetadataStore, TopicAdmin, Unreadable, Znode
 from streaming.spark import ivy
 from streaming.spark import jars as artifacts
+from streaming.state import watcher_note
 from streaming.state.filesystem import open_filesystem, shown
 from streaming.state.lanes import noted
 from streaming.topics.sizes import require_room_for_copies
 from udfs.formats.acl import DELETE, acl_entries
 
 _FREE_BYTES = 1 << 30
+_WATCHER_LATE = 15  # looks that are missing; a look that takes long is followed by a longer pause
 _WHERE_IT_WAS = "if the service has run before, the configuration named another directory then: name that one"
 _SKEW_MS = 5_000  # NTP keeps clocks within milliseconds; the rest is what an answer takes
 _DEEPEST = 6  # levels of the long-hierarchical layout, and one
@@ -173,6 +175,21 @@ def lanes(settings: Settings) -> str:
     if all(lane.is_read for lane in parked.values()):
         raise Notice(f"the connector can't read these topics; they are read another way meanwhile: {said}", do="")
     raise UnavailableError(f"parked, and tried again after growing pauses: {said}")
+
+
+def watcher(settings: Settings, now_ms: int) -> str:
+    """What the watcher noted at its last whole look, and whether that is long ago."""
+    found = watcher_note.noted(settings.state_dir)
+    if found is None:
+        if settings.watch.enabled:
+            raise Notice("watch.enabled: it has not looked yet; it begins with the service", do="")
+        return "not in use (watch.enabled)"
+    said = f"last look {_utc(found.at_ms)} UTC: {found.znodes} znodes known, {found.waiting} requests not sent yet"
+    if now_ms - found.at_ms > _WATCHER_LATE * settings.watch.poll_seconds * 1000:
+        raise Notice(f"{said}. That is long ago: what vanishes until it runs again is found by comparing then")
+    if found.unreadable:
+        raise Notice(f"{said}; {found.unreadable} znodes can't be read, and what they named counts as named")
+    return said
 
 
 def _utc(at_ms: int) -> str:

@@ -16,6 +16,7 @@ from streaming.cli.request import request
 from streaming.cli.service import jars, run
 from streaming.cli.submit import submit_args
 from streaming.cli.undo import undo
+from streaming.cli.watch import watch
 from streaming.terminal import say
 
 ORDER_OF_USE = (
@@ -23,6 +24,7 @@ ORDER_OF_USE = (
     "audit",
     "explain",
     "run",
+    "watch",
     "request",
     "receipts",
     "backlog",
@@ -55,6 +57,7 @@ app = typer.Typer(
 )
 for command in (check, audit, explain, run, request, receipts, backlog, undo, accept, pause, resume, jars, submit_args):
     app.command()(command)
+app.command(hidden=True)(watch)  # until it was seen on a real cluster under faults
 app.add_typer(dlq.app, name="dlq")
 app.add_typer(snapshots.app, name="snapshots", hidden=True)  # until its scenes were seen on real brokers
 app.add_typer(rocketmq.app, name="rocketmq", hidden=True)  # until each of its stages was seen on real brokers

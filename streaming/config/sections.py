@@ -231,6 +231,15 @@ class SnapshotSettings(_Part):
     guard_every_seconds: NonNegativeInt
 
 
+class WatchSettings(_Part):
+    """[watch]."""
+
+    enabled: bool
+    poll_seconds: PositiveInt
+    reads_per_second: NonNegativeInt
+    unlisted_after_seconds: PositiveInt
+
+
 class StateSettings(_Part):
     """[state]."""
 

@@ -21,6 +21,7 @@ from streaming.config.sections import (
     TieredStorageSettings,
     TopicSettings,
     TwoPhaseSettings,
+    WatchSettings,
     ZooKeeperSettings,
 )
 from streaming.config.stores import located
@@ -49,6 +50,7 @@ class Settings(BaseSettings):
     tiered_storage: TieredStorageSettings
     audit: AuditSettings
     snapshots: SnapshotSettings
+    watch: WatchSettings
     state: StateSettings
     checkpoints: CheckpointSettings
     s3: StoreSettings

@@ -100,6 +100,12 @@ def compare(identity: ClusterIdentity, directory: str) -> bool:
     return True
 
 
+def known_instance_id(directory: str) -> str | None:
+    """Return the INSTANCEID that the directory remembers; None where it remembers none. Raises as compare."""
+    known = _read(folder_of(directory), _FILE)
+    return None if known is None else str(known.get("instance_id"))
+
+
 def hold_state(receipts_id: str, checkpoints: str) -> None:
     """Compare the receipts with those the checkpoints were made with. Raises SafetyError, UnavailableError."""
     folder = folder_of(checkpoints)

@@ -8,7 +8,7 @@ from prometheus_client import CollectorRegistry
 
 from streaming.config.settings import Settings
 from streaming.phase_one.client import WAIT_SECONDS, LedgerDeletionClient, Surroundings, checked_request
-from streaming.phase_one.receipts import POLL_SECONDS, Receipt, await_receipts
+from streaming.phase_one.receipts import POLL_SECONDS, Awaited, Receipt
 from udfs.phase_one.requests import request_for
 from udfs.records import LedgerComponent, LedgerType, OffloadContext, PendingDelete
 
@@ -81,15 +81,12 @@ class AsyncLedgerDeletionClient:
         around = self._client.around
         since_ms = around.now_ms()
         message_id = await self._send(request)
-        give_up = asyncio.get_running_loop().time() + timeout_seconds
-        while True:
-            found = (await asyncio.to_thread(around.look, [message_id], since_ms)).get(message_id)
-            if found is not None and found.is_final:
-                return found
-            if asyncio.get_running_loop().time() >= give_up:
-                # one more look, which raises the error that says what is known
-                return (await asyncio.to_thread(await_receipts, around.look, [message_id], since_ms, 0))[message_id]
+        clock = asyncio.get_running_loop().time
+        awaited = Awaited([message_id], timeout_seconds, now_s=clock())
+        # a look at a time in a thread: one that waited there would keep it from all other requests
+        while not awaited.take(await asyncio.to_thread(around.look, [message_id], since_ms), now_s=clock()):
             await asyncio.sleep(POLL_SECONDS)
+        return awaited.final[message_id]
 
     async def __aenter__(self) -> Self:
         """Start, and return itself."""

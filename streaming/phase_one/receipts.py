@@ -88,6 +88,27 @@ def finished_uploads(state_dir: str, uploads: Collection[tuple[int, str]]) -> se
     return {(row[c.LEDGER_ID], row[c.UUID]) for row in rows}.intersection(uploads)
 
 
+class Awaited:
+    """Requests whose final receipts somebody waits for: what is still wanted, what has come, and until when to wait.
+
+    The times are those of any one clock, in seconds.
+    """
+
+    def __init__(self, message_ids: Collection[str], timeout_seconds: float, *, now_s: float) -> None:
+        self.wanted = set(message_ids)
+        self.final: dict[str, Receipt] = {}
+        self._timeout_seconds = timeout_seconds
+        self._give_up_s = now_s + timeout_seconds
+
+    def take(self, newest: Mapping[str, Receipt], *, now_s: float) -> bool:
+        """Take a look's receipts; True when all are final. Raises UnavailableError when time is up before."""
+        self.final |= {each: found for each, found in newest.items() if found.is_final}
+        self.wanted.difference_update(self.final)
+        if self.wanted and now_s >= self._give_up_s:
+            raise UnavailableError(_still_waiting(self.wanted, newest, self._timeout_seconds))
+        return not self.wanted
+
+
 def await_receipts(  # noqa: PLR0913  what to look at, and how to wait
     look: Look,
     message_ids: Collection[str],
@@ -98,18 +119,10 @@ def await_receipts(  # noqa: PLR0913  what to look at, and how to wait
     monotonic: Callable[[], float] = time.monotonic,
 ) -> dict[str, Receipt]:
     """Return the final receipt of each request. Raises UnavailableError where some have none within the time."""
-    wanted = set(message_ids)
-    final: dict[str, Receipt] = {}
-    give_up = monotonic() + timeout_seconds
-    while wanted:
-        newest = look(wanted, since_ms)
-        final |= {each: found for each, found in newest.items() if found.is_final}
-        wanted.difference_update(final)
-        if wanted and monotonic() >= give_up:
-            raise UnavailableError(_still_waiting(wanted, newest, timeout_seconds))
-        if wanted:
-            sleep(POLL_SECONDS)
-    return final
+    awaited = Awaited(message_ids, timeout_seconds, now_s=monotonic())
+    while awaited.wanted and not awaited.take(look(awaited.wanted, since_ms), now_s=monotonic()):
+        sleep(POLL_SECONDS)
+    return awaited.final
 
 
 def _still_waiting(wanted: Collection[str], newest: Mapping[str, Receipt], timeout_seconds: float) -> str:

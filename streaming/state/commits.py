@@ -11,7 +11,7 @@ import json
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Literal
 from uuid import uuid4
 
 import pyarrow as pa
@@ -50,11 +50,28 @@ def written(rows: "DataFrame", path: str, schema: pa.Schema, work: Work | None =
     from pyspark.sql.pandas.types import from_arrow_schema
 
     files = rows.mapInArrow(_Writer(path, schema, work), from_arrow_schema(_FILE)).collect()
-    return [AddAction(row["path"], row["size"], {}, row["modified_ms"], True, row["stats"]) for row in files]
+    return [_added(row) for row in files]
 
 
-def commit(table: DeltaTable, files: Sequence[AddAction], schema: pa.Schema, app: str, version: int) -> None:
+def written_here(batches: Iterable[pa.RecordBatch], path: str, schema: pa.Schema) -> list[AddAction]:
+    """Write rows to a table's folder in this process, without Spark: one file, or none where there are no rows.
+
+    Nothing of it is in the table before commit(). Raises UnavailableError.
+    """
+    return [_added(row) for files in _Writer(path, schema, None)(batches) for row in files.to_pylist()]
+
+
+def commit(  # noqa: PLR0913, PLR0917  what to commit, and as what
+    table: DeltaTable,
+    files: Sequence[AddAction],
+    schema: pa.Schema,
+    app: str,
+    version: int,
+    mode: Literal["append", "overwrite"] = "append",
+) -> None:
     """Add files to a table in one transaction of an application; the table is then as of this commit.
+
+    mode overwrite: these files take the place of all that the table has.
 
     Raises FencedError where another transaction of the application was committed since the table was opened, and
     UnavailableError: then the files may have been added all the same.
@@ -64,7 +81,7 @@ def commit(table: DeltaTable, files: Sequence[AddAction], schema: pa.Schema, app
     try:
         for _ in range(_TRIES):
             try:
-                table.create_write_transaction(list(files), "append", schema, commit_properties=properties)
+                table.create_write_transaction(list(files), mode, schema, commit_properties=properties)
             except CommitFailedError as error:
                 refused = error
             else:
@@ -87,6 +104,10 @@ def has(table: DeltaTable, files: Sequence[AddAction]) -> bool:
     """Whether a table, as it was opened, has all these files."""
     paths = set(table.get_add_actions().column("path").to_pylist())
     return all(file.path in paths for file in files)
+
+
+def _added(row: Any) -> AddAction:
+    return AddAction(row["path"], row["size"], {}, row["modified_ms"], True, row["stats"])
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,7 +6,7 @@ are sent is read back from the commit, never from the computation: a copy exists
 
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from itertools import accumulate
 from typing import TYPE_CHECKING, Any
@@ -32,22 +32,29 @@ _COUNT = "count_all"
 
 @dataclass(frozen=True, slots=True)
 class ChunkSummary:
-    """What a chunk came to: (outcome, reason) -> how many; copies by target topic; bytes of deleted ledgers.
+    """What a chunk came to: copies by target topic; bytes of deleted ledgers.
 
     by_type: (ledger type, outcome, reason) -> how many; the type is None where the message was no request.
     """
 
-    outcomes: Mapping[tuple[str, str], int]
+    by_type: Mapping[tuple[str | None, str, str], int]
     copies: Mapping[str, int]
     deleted_bytes: int
     has_refreshed: bool
     epochs: frozenset[int]
-    by_type: Mapping[tuple[str | None, str, str], int] = field(default_factory=dict)
+
+    @property
+    def outcomes(self) -> Counter[tuple[str, str]]:
+        """(outcome, reason) -> how many."""
+        found: Counter[tuple[str, str]] = Counter()
+        for (_ledger_type, outcome, reason), count in self.by_type.items():
+            found[outcome, reason] += count
+        return found
 
     @property
     def total(self) -> int:
         """Requests in the chunk."""
-        return sum(self.outcomes.values())
+        return sum(self.by_type.values())
 
 
 class Receipts:
@@ -105,7 +112,6 @@ class Receipts:
 
     def summary(self, chunk: int) -> ChunkSummary:
         """Count a chunk by outcome and reason, record batch by record batch."""
-        outcomes: Counter[tuple[str, str]] = Counter()
         copies: Counter[str] = Counter()
         deleted_bytes = 0
         has_refreshed = False
@@ -115,13 +121,12 @@ class Receipts:
         for row in self._counted(chunk, keys, c.BYTES):
             epochs.add(row[c.EPOCH])
             by_type[row[c.LEDGER_TYPE], row[c.OUTCOME], row[c.REASON]] += row[_COUNT]
-            outcomes[row[c.OUTCOME], row[c.REASON]] += row[_COUNT]
             has_refreshed = has_refreshed or bool(row[c.REFRESHED])
             if row[c.TARGET]:
                 copies[row[c.TARGET]] += row[_COUNT]
             if row[c.OUTCOME] == Outcome.DELETED:
                 deleted_bytes += row[f"{c.BYTES}_sum"] or 0
-        return ChunkSummary(outcomes, copies, deleted_bytes, has_refreshed, frozenset(epochs), by_type)
+        return ChunkSummary(by_type, copies, deleted_bytes, has_refreshed, frozenset(epochs))
 
     def _batches(self, chunk: int, columns: list[str]) -> Iterator[pa.RecordBatch]:
         """One chunk's rows; Delta's statistics name the few files that hold them, so no Spark job is needed."""

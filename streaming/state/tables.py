@@ -4,7 +4,7 @@ import errno
 import json
 import os
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
@@ -51,11 +51,15 @@ class Table(DeltaTable):
         self.location = location
 
 
-def created(location: str, schema: pa.Schema, name: str) -> Table:
-    """Make a table where there is none, and open it. Raises UnavailableError."""
+def created(
+    location: str, schema: pa.Schema, name: str, configuration: Mapping[str, str | None] | None = None
+) -> Table:
+    """Make a table where there is none, and open it. configuration: Delta's properties. Raises UnavailableError."""
     told(location)
     try:
-        DeltaTable.create(shown(location), schema, name=name, storage_options=options_of(location))
+        DeltaTable.create(
+            shown(location), schema, name=name, configuration=configuration, storage_options=options_of(location)
+        )
         return Table(location)
     except Exception as error:
         raise UnavailableError(f"{shown(location)} can't be made: {error}") from error

@@ -29,6 +29,7 @@ from streaming.state.outcomes import newest_of, receipts_of
 from streaming.state.receipts import Receipts
 from streaming.state.settlements import REPLAYED, REPLAYING, WRITTEN_OFF, PlanWriter, SettlementFolder
 from streaming.state.waiting import Waiting, outstanding
+from streaming.state.watched import Watched
 from tests.builders import DAY_MS, NOW_MS, reference
 from tests.contract.s3_server import S3Server, s3_running
 from tests.tasks import Tasks
@@ -385,3 +386,18 @@ def test_only_s3_has_no_folders(store: Store) -> None:
     folder_of(store.state).write("below/a.json", b"1")
     assert (store.server is None) is not isinstance(folder_of(store.state).filesystem, pafs.S3FileSystem)
     assert store.files() == ["below/a.json"]
+
+
+def test_what_the_watcher_knows_is_written_anew_and_read_by_the_next_run(
+    state: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("streaming.state.watched._COMMITS_BEFORE_FOLD", 2)
+    known = Watched(state)
+    known.save({"/a": b"1", "/b": b"2"}, [("/c", b"request")], at_ms=1)
+    known.save({"/a": None}, notes={"made": b"note"}, at_ms=2)
+    assert known.fold_if_due(at_ms=3)
+    known.save({"/b": b"3"}, at_ms=4)
+    again = Watched(state)
+    assert (again.nodes, again.notes, [*again.requests]) == ({"/b": b"3"}, {"made": b"note"}, [0])
+    with pytest.raises(FencedError):
+        known.save({"/b": b"4"}, at_ms=5)

@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -25,11 +26,23 @@ from tests.integration.conftest import (
     stop,
     wait_until,
 )
+from udfs.paths import managed_ledger_name
 from udfs.records import LedgerComponent, Outcome
 
 pytestmark = [pytest.mark.cluster, pytest.mark.long]
 
 DATA = LedgerComponent.MANAGED_LEDGER
+PLUGIN = Path(__file__).parents[2] / "docs" / "examples" / "BrokerPlugin.java"
+MAIN = """
+class Main {
+    public static void main(String[] args) throws Exception {
+        try (var client = org.apache.pulsar.client.api.PulsarClient.builder().serviceUrl(args[0]).build();
+             var producer = client.newProducer().topic(args[1]).enableBatching(false).create()) {
+            System.out.println(BrokerPlugin.announce(producer, args[2], Long.parseLong(args[3])));
+        }
+    }
+}
+"""
 EXAMPLE = Path(__file__).parents[2] / "docs" / "examples" / "producer.py"
 
 
@@ -102,3 +115,60 @@ def test_marks_live_in_a_real_topics_metadata(cluster: Cluster, running: Deploym
         assert marks.get_all_deletable_ledgers(topic) == set()
     left = json.loads(topics.admin(cluster, "GET", f"{topics.resource(topic)}/properties"))
     assert left == {"owner": "a team"}
+
+
+def test_marks_of_offloaded_ledgers_go_when_their_objects_are_gone(cluster: Cluster, running: Deployment) -> None:
+    topic = new_topic("uploaded")
+    topics.fill(cluster, topic, 4, ["s"])
+    topics.offload(cluster, topic)
+    uploaded = topics.data_ledgers(cluster, topic)[:2]
+    with deletable_ledgers(running.settings) as marks:
+        marks.mark_deletable_ledgers(topic, [], uploaded)
+        assert marks.get_all_deletable_offloaded_ledgers(topic) == set(uploaded)
+        assert marks.remove_all_deletable_ledgers(topic, timeout_seconds=10) == Removal(gone=0, listed=2)
+        topics.consume(cluster, topic, "s", 4 * topics.ENTRIES_PER_LEDGER)
+        topics.trim(cluster, topic)
+        topics.wait_for(lambda: not set(uploaded) & set(topics.data_ledgers(cluster, topic)), "the trim")
+        topics.wait_for(
+            lambda: marks.remove_all_deletable_ledgers(topic, timeout_seconds=30).is_done, "the removal", seconds=180
+        )
+        assert marks.get_all_deletable_offloaded_ledgers(topic) == set()
+    assert not any(f"-ledger-{each}" in key for key in topics.objects(cluster) for each in uploaded)
+
+
+def test_two_markers_at_once_lose_nothing(cluster: Cluster, running: Deployment) -> None:
+    topic = new_topic("shared")
+    topics.fill(cluster, topic, 2, ["s"])
+    lots = [range(10**12 + start, 10**12 + start + 40, 2) for start in range(0, 800, 40)]
+    with deletable_ledgers(running.settings) as one, deletable_ledgers(running.settings) as other:
+        with ThreadPoolExecutor(2) as pool:
+            list(
+                pool.map(
+                    lambda turn: (one, other)[turn % 2].mark_deletable_ledgers(topic, lots[turn]), range(len(lots))
+                )
+            )
+        assert one.get_all_deletable_ledgers(topic) == {each for lot in lots for each in lot}
+
+
+def test_the_broker_plugin_compiles_and_its_request_is_answered(
+    cluster: Cluster, running: Deployment, tmp_path: Path
+) -> None:
+    topic = new_topic("plugin")
+    topics.fill(cluster, topic, 2, ["s"])
+    (leaked,) = leak(cluster, topic, 1)
+    main = tmp_path / "Main.java"
+    main.write_text(MAIN)
+    class_path = f"{cluster.pulsar}/lib/*"
+    subprocess.run(["javac", "-cp", class_path, "-d", str(tmp_path), str(PLUGIN), str(main)], check=True)
+    request_topic = running.settings.topics.requests[0]
+    arguments = [cluster.addresses.pulsar, request_topic, managed_ledger_name(topic), str(leaked)]
+    subprocess.run(["java", "-cp", f"{class_path}:{tmp_path}", "Main", *arguments], check=True, timeout=120)
+    topics.wait_for(
+        lambda: any(
+            row["ledger_id"] == leaked and row["outcome"] == "DELETED"
+            for some in running.final().values()
+            for row in some
+        ),
+        "the receipt of the plugin's request",
+        seconds=120,
+    )

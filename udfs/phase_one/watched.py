@@ -14,13 +14,14 @@ from udfs.formats.managed_ledger import in_use_ids, parse_cursor, parse_managed_
 from udfs.formats.schema_locator import ledger_ids
 from udfs.paths import MANAGED_LEDGERS_ROOT, SCHEMAS_ROOT, checked_schema_id, managed_ledger_name
 from udfs.phase_one.requests import uploads_in
-from udfs.records import LedgerComponent, LedgerType, PendingDelete
+from udfs.records import LedgerComponent, LedgerType, OffloadContext, PendingDelete
 from udfs.references import COMPACTED_LEDGER_PROPERTY, COMPACTION_CURSOR, DELAYED_BUCKET_PREFIX
 
 _DOMAIN = "persistent"
 
 Name = tuple[LedgerComponent, int, str]  # component, ledger id, UUID of the upload; "": in BookKeeper
 Names = Mapping[Name, PendingDelete]
+Found = tuple[LedgerComponent, int, OffloadContext | None]
 
 
 class Kind(StrEnum):
@@ -54,13 +55,29 @@ def names_in(path: str, data: bytes) -> dict[Name, PendingDelete]:
     """
     kind = kind_of(path)
     if kind is Kind.SCHEMA:
-        return _named(_schema(checked_schema_id(path.removeprefix(f"{SCHEMAS_ROOT}/")), data))
+        return named(path, ((LedgerComponent.SCHEMA_STORAGE, each, None) for each in ledger_ids(data)))
     if kind is Kind.TOPIC:
-        return _named(_topic(managed_ledger_name(path.removeprefix(f"{MANAGED_LEDGERS_ROOT}/")), data))
+        return named(path, _topic(data))
     if kind is Kind.CURSOR:
-        topic, _, cursor = path.removeprefix(f"{MANAGED_LEDGERS_ROOT}/").rpartition("/")
-        return _named(_cursor(managed_ledger_name(topic), cursor, data))
+        return named(path, _cursor(path.rpartition("/")[2], data))
     raise ValueError(f"{path[:200]!a} is no topic, cursor or schema")
+
+
+def named(path: str, found: Iterable[Found]) -> dict[Name, PendingDelete]:
+    """Return the request for each thing that the znode at a path refers to. Raises ValueError as names_in does."""
+    owner, cursor, schema_id = _owner_at(path)
+    names: dict[Name, PendingDelete] = {}
+    for component, ledger_id, upload in found:
+        names[component, ledger_id, upload.uuid if upload else ""] = PendingDelete(
+            owner,
+            component,
+            LedgerType.OFFLOAD_LEDGER if upload else LedgerType.LEDGER,
+            ledger_id,
+            cursor_name=cursor if component is LedgerComponent.MANAGED_CURSOR else None,
+            schema_id=schema_id,
+            offload_context=upload,
+        )
+    return names
 
 
 def vanished(before: Names, after: Names) -> list[PendingDelete]:
@@ -68,37 +85,33 @@ def vanished(before: Names, after: Names) -> list[PendingDelete]:
     return [before[name] for name in sorted(before.keys() - after.keys(), key=lambda name: (name[1], name))]
 
 
-def _named(requests: Iterable[PendingDelete]) -> dict[Name, PendingDelete]:
-    return {
-        (each.component, each.ledger_id, each.offload_context.uuid if each.offload_context else ""): each
-        for each in requests
-    }
+def _owner_at(path: str) -> tuple[str, str | None, str | None]:
+    """Return the managed ledger, the cursor and the schema's id that a path names. Raises ValueError."""
+    if path.startswith(f"{SCHEMAS_ROOT}/"):
+        schema_id = checked_schema_id(path.removeprefix(f"{SCHEMAS_ROOT}/"))
+        tenant, namespace, encoded = schema_id.split("/")
+        return managed_ledger_name(f"{tenant}/{namespace}/{_DOMAIN}/{encoded}"), None, schema_id
+    name = path.removeprefix(f"{MANAGED_LEDGERS_ROOT}/")
+    if kind_of(path) is Kind.CURSOR:
+        topic, _, cursor = name.rpartition("/")
+        return managed_ledger_name(topic), cursor, None
+    return managed_ledger_name(name), None, None
 
 
-def _schema(schema_id: str, data: bytes) -> Iterable[PendingDelete]:
-    tenant, namespace, encoded = schema_id.split("/")
-    owner = managed_ledger_name(f"{tenant}/{namespace}/{_DOMAIN}/{encoded}")
-    for ledger_id in ledger_ids(data):
-        yield PendingDelete(owner, LedgerComponent.SCHEMA_STORAGE, LedgerType.LEDGER, ledger_id, schema_id=schema_id)
-
-
-def _topic(owner: str, data: bytes) -> Iterable[PendingDelete]:
-    component = LedgerComponent.MANAGED_LEDGER
+def _topic(data: bytes) -> Iterable[Found]:
     for ledger_id in in_use_ids(data).ids:
-        yield PendingDelete(owner, component, LedgerType.LEDGER, ledger_id)
+        yield LedgerComponent.MANAGED_LEDGER, ledger_id, None
     for (ledger_id, _uuid), context in uploads_in(parse_managed_ledger(data)).items():
-        yield PendingDelete(owner, component, LedgerType.OFFLOAD_LEDGER, ledger_id, offload_context=context)
+        yield LedgerComponent.MANAGED_LEDGER, ledger_id, context
 
 
-def _cursor(owner: str, cursor: str, data: bytes) -> Iterable[PendingDelete]:
+def _cursor(cursor: str, data: bytes) -> Iterable[Found]:
     info = parse_cursor(data)
     if info.cursors_ledger_id >= 0:
-        yield PendingDelete(
-            owner, LedgerComponent.MANAGED_CURSOR, LedgerType.LEDGER, info.cursors_ledger_id, cursor_name=cursor
-        )
+        yield LedgerComponent.MANAGED_CURSOR, info.cursors_ledger_id, None
     compacted = info.properties.get(COMPACTED_LEDGER_PROPERTY, -1)
     if cursor == COMPACTION_CURSOR and compacted >= 0:
-        yield PendingDelete(owner, LedgerComponent.COMPACTED_LEDGER, LedgerType.LEDGER, compacted)
+        yield LedgerComponent.COMPACTED_LEDGER, compacted, None
     for name, value in info.cursor_properties.items():
         if name.startswith(DELAYED_BUCKET_PREFIX) and value.isdecimal():
-            yield PendingDelete(owner, LedgerComponent.DELAYED_INDEX_BUCKET, LedgerType.LEDGER, int(value))
+            yield LedgerComponent.DELAYED_INDEX_BUCKET, int(value), None

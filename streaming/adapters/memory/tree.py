@@ -5,7 +5,7 @@
 """
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from threading import RLock
 
@@ -59,6 +59,7 @@ class MemoryTree:
         self._clock = clock or ManualClock(1_700_000_000_000)
         self._nodes = {"/": Node(Znode(b"", 0, 0, 0))}
         self._sessions = 0
+        self.listeners: list[Callable[[str], None]] = []  # told of each path that is made, changed or deleted
 
     def new_session(self) -> int:
         """Return a session id."""
@@ -115,6 +116,7 @@ class MemoryTree:
             now_ms = self._clock.now_ms()
             self._nodes[path] = Node(Znode(bytes(data), 0, now_ms, now_ms), tuple(acl), owner)
             parent.children.add(_name(path))
+            self._tell(path)
 
     def write(self, path: str, data: bytes, version: int = -1, *, who: Identities = ANYONE) -> int:
         """Write data and return the new version. Raises NoNodeError, NoAuthError, BadVersionError."""
@@ -124,6 +126,7 @@ class MemoryTree:
             _require_version(node, version)
             new_version, now_ms = node.znode.version + 1, self._clock.now_ms()
             node.znode = replace(node.znode, data=bytes(data), version=new_version, mtime_ms=now_ms)
+            self._tell(path)
             return new_version
 
     def check(self, path: str, version: int, who: Identities = ANYONE) -> None:
@@ -188,6 +191,11 @@ class MemoryTree:
     def _drop(self, path: str) -> None:
         del self._nodes[path]
         self._nodes[parent_of(path)].children.discard(_name(path))
+        self._tell(path)
+
+    def _tell(self, path: str) -> None:
+        for listener in self.listeners:
+            listener(path)
 
     def _node(self, path: str) -> Node:
         node = self._nodes.get(path)

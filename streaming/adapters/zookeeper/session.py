@@ -94,6 +94,10 @@ class ZooKeeperSession:
         """Return when there is a connection; waits connect_timeout_seconds at most, then raises UnavailableError."""
         self._connected()
 
+    def client(self) -> KazooClient:
+        """Return the client that is connected now, as connect() does."""
+        return self._connected()
+
     def absolute(self, path: str) -> str:
         """Return the path as the server knows it, chroot included."""
         if not self._chroot:

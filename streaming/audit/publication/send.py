@@ -7,7 +7,6 @@
    because brokers switch that off on topics of pulsar/system, whatever the topic's policy says.
 """
 
-import time
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from itertools import groupby
@@ -17,23 +16,18 @@ from pyspark.sql import DataFrame, Row
 from pyspark.sql import functions as F
 
 from streaming.adapters.pulsar.publish import Copy, publish
-from streaming.adapters.pulsar.read import numbered, read
 from streaming.audit import columns as a
 from streaming.audit.findings import is_class
 from streaming.audit.publication.plan import PublicationPlan
 from streaming.audit.walk.suspects import request_of
-from streaming.clients import admin_for
 from streaming.config.settings import Settings
-from streaming.errors import UnavailableError
-from streaming.ports import TopicAdmin
 from streaming.sweep.pace import Pace
+from streaming.topics.stored import last_stored
 from udfs import columns as c
 from udfs.audit import FindingClass
 from udfs.wire import encode
 
 AUDIT_ID = "AUDIT_ID"  # property of a request that an audit sent: <plan>/<number of the finding>
-
-_POLL_SECONDS = 0.2
 
 
 def send(settings: Settings, orphans: DataFrame, plan: PublicationPlan, *, is_fresh: bool, per_second: float) -> None:
@@ -70,7 +64,9 @@ class _Publisher:
 
     def _copies(self, topic: str, rows: Iterator[Any]) -> Iterator[Copy]:
         pace = Pace(self.per_second)
-        last = -1 if self.is_fresh else self._last_stored(topic)
+        last = (
+            -1 if self.is_fresh else last_stored(self.settings, topic, self.plan.after[topic], AUDIT_ID, self.plan.name)
+        )
         for row in rows:
             number = row[a.NUMBER]
             if number > last:
@@ -79,21 +75,3 @@ class _Publisher:
                 properties = {AUDIT_ID: f"{self.plan.name}/{number}"}
                 # the Python client ignores sequence id 0
                 yield Copy(number + 1, key, encode(request_of(row.asDict())), properties)
-
-    def _last_stored(self, topic: str) -> int:
-        """Return the number of the last finding that an earlier run got stored in this partition; -1: none."""
-        with admin_for(self.settings) as admin:
-            _settle(admin, topic, self.settings.pulsar.timeout_seconds)
-            last = admin.last_positions(topic)
-        after = {topic: self.plan.after[topic]} if self.plan.after[topic][1] >= 0 else None
-        messages = read(self.settings.pulsar, last, after=after)
-        return max((number for number, _message in numbered(messages, AUDIT_ID, self.plan.name)), default=-1)
-
-
-def _settle(admin: TopicAdmin, topic: str, timeout_seconds: float) -> None:
-    """Wait until the bookies hold everything that an earlier run handed to the broker."""
-    deadline = time.monotonic() + timeout_seconds
-    while admin.internal_stats(topic).pending_adds:
-        if time.monotonic() > deadline:
-            raise UnavailableError(f"somebody writes to {topic} all the time; try again when it is quieter")
-        time.sleep(_POLL_SECONDS)

@@ -14,11 +14,14 @@ from streaming.check.questions import (
     lanes,
     own_root_and_clock,
     parked_topics,
+    watcher,
 )
 from streaming.clock import ManualClock
 from streaming.config.load import load
 from streaming.errors import ConfigError, RefusedError, SafetyError, UnavailableError
+from streaming.state import watcher_note
 from streaming.state.lanes import ParkedLane, note
+from streaming.state.watcher_note import WatcherNote
 from tests.builders import DAY_MS, NOW_MS, ROOT, put
 from udfs.formats.acl import CREATE, DELETE, READ, AclEntry, acl_bytes
 
@@ -143,3 +146,22 @@ def test_a_parked_topic_is_a_problem_unless_it_is_read_another_way(tmp_path: Pat
     with pytest.raises(UnavailableError, match=r"parked, and tried again after growing pauses: .* no rights"):
         lanes(settings)
     assert parked_topics(settings) == ["persistent://pulsar/reaper/e"]
+
+
+def test_the_watchers_last_look_is_told_and_whether_it_is_old_or_lacks_something(tmp_path: Path) -> None:
+    base = load(None)
+    state = base.state.model_copy(update={"dir": str(tmp_path)})
+    settings = base.model_copy(update={"state": state})
+    enabled = settings.model_copy(update={"watch": base.watch.model_copy(update={"enabled": True})})
+    assert watcher(settings, NOW_MS) == "not in use (watch.enabled)"
+    with pytest.raises(Notice, match="has not looked yet"):
+        watcher(enabled, NOW_MS)
+    watcher_note.note(str(tmp_path), WatcherNote(NOW_MS, 7, 3, 0))
+    assert "7 znodes known, 3 requests not sent yet" in watcher(settings, NOW_MS + 900_000)
+    with pytest.raises(Notice, match="long ago"):
+        watcher(enabled, NOW_MS + 900_001)
+    watcher_note.note(str(tmp_path), WatcherNote(NOW_MS, 7, 3, 2))
+    with pytest.raises(Notice, match="2 znodes can't be read"):
+        watcher(enabled, NOW_MS)
+    (tmp_path / watcher_note.FILE).write_text("{")
+    assert watcher(settings, NOW_MS) == "not in use (watch.enabled)"

@@ -22,6 +22,7 @@ def test_the_first_start_writes_it_down_and_every_later_one_compares(tmp_path: P
     identity.hold(HERE, state)
     identity.hold(HERE, state)
     assert identity.compare(HERE, state)
+    assert (identity.known_instance_id(state), identity.known_instance_id(str(tmp_path))) == ("id", None)
     for other in (replace(HERE, instance_id="another"), replace(HERE, service_name="second")):
         with pytest.raises(SafetyError, match="belongs to another"):
             identity.hold(other, state)

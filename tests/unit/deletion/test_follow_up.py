@@ -52,7 +52,10 @@ class Scene:
 
 
 def _summary(outcomes: dict[tuple[str, str], int], *, has_refreshed: bool = False) -> ChunkSummary:
-    return ChunkSummary(outcomes, {}, 0, has_refreshed, frozenset({1}))
+    by_type: dict[tuple[str | None, str, str], int] = {
+        ("LEDGER", outcome, reason): n for (outcome, reason), n in outcomes.items()
+    }
+    return ChunkSummary(by_type, {}, 0, has_refreshed, frozenset({1}))
 
 
 def test_one_tenants_loss_that_is_not_ours_holds_that_tenant_and_stops_nobody_else() -> None:

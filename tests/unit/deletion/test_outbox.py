@@ -64,7 +64,10 @@ class World:
         return chunk
 
     def summary(self, _chunk: int) -> Any:
-        return ChunkSummary(self.outcomes, self.copies, 0, has_refreshed=False, epochs=frozenset({self.epoch}))
+        by_type: dict[tuple[str | None, str, str], int] = {
+            ("LEDGER", outcome, reason): n for (outcome, reason), n in self.outcomes.items()
+        }
+        return ChunkSummary(by_type, self.copies, 0, has_refreshed=False, epochs=frozenset({self.epoch}))
 
     def deleted_by_owner(self, chunk: int) -> int:
         return chunk

@@ -1,5 +1,8 @@
 """PIP-186 lists nine metrics; a receipt counts towards those that it is about."""
 
+import re
+from pathlib import Path
+
 import pytest
 
 from udfs.phase_one.metrics import HELP, PUTS_OFF, SENT, Metric, counted_as, sent_as
@@ -63,9 +66,15 @@ def test_what_is_no_request_is_read_and_acknowledged_all_the_same() -> None:
     assert set(counted_as(None, Outcome.DEAD_LETTER, Reason.NOT_JSON)) == READ
 
 
-def test_every_reason_that_puts_off_is_one_that_is_no_final_refusal() -> None:
-    assert Reason.NOT_JSON not in PUTS_OFF
-    assert {Reason.UNREFERENCED, Reason.OWNER_GONE, Reason.NOT_FOUND}.isdisjoint(PUTS_OFF)
+def test_what_puts_off_is_what_the_rules_say_retry_to_and_the_page_of_reasons_calls_kept() -> None:
+    root = Path(__file__).parents[4]
+    page = (root / "docs" / "reasons.md").read_text()
+    kept = page.partition("\n## Kept for now")[2].partition("\n## ")[0]
+    assert {str(each) for each in PUTS_OFF} == set(re.findall(r"^\| `(\w+)`", kept, re.MULTILINE))
+    files = [*(root / "udfs").glob("*.py"), *(root / "streaming" / "sweep").glob("*.py")]
+    said = re.findall(r"(?:_later|Outcome\.RETRY)[(,]\s*Reason\.(\w+)", "".join(each.read_text() for each in files))
+    assert len(set(said)) >= 14
+    assert set(said) <= {str(each) for each in PUTS_OFF}
 
 
 def test_what_was_sent_is_counted_by_its_kind() -> None:

@@ -1,0 +1,259 @@
+"""Measures what watching costs: 100,000 topics, of which 100 change their lists in a second.
+
+    .venv/bin/python -m bench.watch [--topics 100000] [--ledgers 10] [--changes 100] [--seconds 180]
+
+It runs the watcher in this process on a ZooKeeper of its own (PySpark's, without fsync), on topics that exist there
+only: each has a list and one cursor. Requests go nowhere. It prints how long the first look takes, which writes down
+all there is, and a later one, which compares; then, while another process changes lists at random (each change drops a
+ledger and adds one), events and reads a second, memory and CPU of the watcher, and CPU of ZooKeeper, with hints and
+without.
+"""
+
+import argparse
+import random
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from threading import Event
+
+import psutil
+from kazoo.client import KazooClient
+from prometheus_client import CollectorRegistry
+
+from bench.session import command_line
+from streaming.adapters.memory.store import MemoryBroker
+from streaming.adapters.zookeeper.changes import ZooKeeperChanges
+from streaming.adapters.zookeeper.settings import ZooKeeperSettings
+from streaming.adapters.zookeeper.store import ZooKeeperStore
+from streaming.audit.walk.suspects import LedgerReader
+from streaming.clock import SystemClock
+from streaming.in_use.loader import InUseLoader
+from streaming.phase_one.watcher.look import ZnodeLook
+from streaming.phase_one.watcher.made import MadeLedgers
+from streaming.phase_one.watcher.metrics import WatchMetrics
+from streaming.phase_one.watcher.outbox import Outbox, Send
+from streaming.phase_one.watcher.watcher import Parts, Watcher, still_names
+from streaming.sandbox.home import LEDGERS_ROOT
+from streaming.sandbox.ledgers import LAYOUT
+from streaming.state.watched import Watched
+from streaming.sweep.pace import Pace
+from tests.contract.zookeeper_server import ZooKeeperServer, zookeeper_running
+from udfs.formats.internal_stats import Position
+from udfs.formats.managed_ledger import (
+    LedgerInfo,
+    ManagedCursorInfo,
+    ManagedLedgerInfo,
+    serialize_cursor,
+    serialize_managed_ledger,
+)
+from udfs.paths import MANAGED_LEDGERS_ROOT, SCHEMAS_ROOT
+
+FIRST_ID = 10**12
+PARENT = f"{MANAGED_LEDGERS_ROOT}/bench/many/persistent"
+AT_ONCE = 100
+DELAY_MS = 60_000
+
+
+class Nowhere:
+    """A request topic that takes everything and keeps nothing."""
+
+    sent = 0
+
+    def ends(self) -> dict[str, Position]:
+        """Return two partitions that are empty."""
+        return {"nowhere-partition-0": (0, -1), "nowhere-partition-1": (0, -1)}
+
+    def send(self, _partition: str, _sender: str, sends: Sequence[Send], _after: Position | None) -> int:
+        """Count them."""
+        self.sent += len(sends)
+        return len(sends)
+
+
+def list_of(topic: int, changes: int, ledgers: int) -> bytes:
+    """Return a topic's list after so many changes."""
+    first = FIRST_ID + topic * 1_000_000 + changes
+    infos = [LedgerInfo(first + each, 50_000, 10**9, 1) for each in range(ledgers)]
+    return serialize_managed_ledger(ManagedLedgerInfo(tuple(infos)))
+
+
+def make_topics(hosts: str, count: int, ledgers: int) -> None:
+    """Make topics with a cursor each, in ZooKeeper only."""
+    client = KazooClient(hosts)
+    client.start()
+    client.ensure_path(PARENT)
+    cursor = serialize_cursor(ManagedCursorInfo(FIRST_ID - 1, FIRST_ID, 1))
+    answers = []
+    for start in range(0, count, AT_ONCE):
+        transaction = client.transaction()
+        for number in range(start, min(start + AT_ONCE, count)):
+            transaction.create(f"{PARENT}/topic-{number:06d}", list_of(number, 0, ledgers))
+            transaction.create(f"{PARENT}/topic-{number:06d}/worker", cursor)
+        answers.append(transaction.commit_async())
+        if len(answers) > AT_ONCE:
+            answers.pop(0).get()
+    for answer in answers:
+        answer.get()
+    client.stop()
+    client.close()
+
+
+def change_lists(hosts: str, count: int, ledgers: int, per_second: int) -> None:
+    """Change lists at random until killed; what a list holds says how often it changed."""
+    client = KazooClient(hosts)
+    client.start()
+    chance = random.Random(1)
+    changes: dict[int, int] = {}
+    began_s, done = time.monotonic(), 0
+    while True:
+        topic = chance.randrange(count)
+        changes[topic] = changes.get(topic, 0) + 1
+        client.set_async(f"{PARENT}/topic-{topic:06d}", list_of(topic, changes[topic], ledgers))
+        done += 1
+        time.sleep(max(0.0, began_s + done / per_second - time.monotonic()))
+
+
+def watcher_on(hosts: str, state: Path, hints_roots: Sequence[str]) -> tuple[Watcher, Parts]:
+    """Open a watcher on a state directory."""
+    settings = ZooKeeperSettings(hosts)
+    store, clock, pace = ZooKeeperStore(settings), SystemClock(), Pace(0)
+    watched = Watched(str(state))
+    named = still_names(watched)
+    made = MadeLedgers(
+        store,
+        LedgerReader(store, LAYOUT, LEDGERS_ROOT, pace),
+        InUseLoader(store, MemoryBroker(), clock),
+        named,
+        3_600_000,
+    )
+    outbox = Outbox(watched, Nowhere(), named, DELAY_MS)
+    parts = Parts(
+        watched,
+        ZnodeLook(store, pace, lambda: False),
+        ZooKeeperChanges(settings, hints_roots),
+        made,
+        outbox,
+        WatchMetrics(CollectorRegistry()),
+        clock,
+    )
+    return Watcher(parts, 60.0, Event()), parts
+
+
+def timed(what: str, call: Callable[[], object], zookeeper: psutil.Process) -> None:
+    """Call it and print how long that took, here and in ZooKeeper."""
+    here = psutil.Process()
+    began_s, mine_s, theirs_s = time.monotonic(), cpu_s(here), cpu_s(zookeeper)
+    call()
+    print(
+        f"{what:34} {time.monotonic() - began_s:7.1f} s; CPU {cpu_s(here) - mine_s:.1f} s here, "
+        f"{cpu_s(zookeeper) - theirs_s:.1f} s in ZooKeeper; {here.memory_info().rss >> 20} MiB resident",
+        flush=True,
+    )
+
+
+def cpu_s(process: psutil.Process) -> float:
+    """CPU seconds of a process so far."""
+    times = process.cpu_times()
+    return float(times.user + times.system)
+
+
+def counted(parts: Parts, name: str) -> float:
+    """Return a counter of the watcher's."""
+    for metric in parts.metrics.registry.collect():
+        for sample in metric.samples:
+            if sample.name == f"ledger_deletion_watch_{name}":
+                return float(sample.value)
+    return 0.0
+
+
+def run_for(what: str, seconds: float, watcher: Watcher, parts: Parts, zookeeper: psutil.Process) -> None:
+    """Let the watcher run, a turn a second, and print what it did and cost."""
+    here = psutil.Process()
+    names = ("events_total", "reads_total", "changes_total", "requests_noticed_total", "looks_total")
+    before = {name: counted(parts, name) for name in names}
+    began_s, mine_s, theirs_s = time.monotonic(), cpu_s(here), cpu_s(zookeeper)
+    turns: list[float] = []
+    while time.monotonic() - began_s < seconds:
+        turn_s = time.monotonic()
+        watcher.turn()
+        turns.append(time.monotonic() - turn_s)
+        time.sleep(1.0)
+    took_s = time.monotonic() - began_s
+    rates = {name: (counted(parts, name) - before[name]) / took_s for name in names}
+    turns.sort()
+    print(
+        f"{what}: over {took_s:.0f} s, a second: "
+        + ", ".join(f"{name.removesuffix('_total')} {rate:.1f}" for name, rate in rates.items())
+        + f"; a turn {turns[len(turns) // 2] * 1000:.0f} ms (median), {turns[-1] * 1000:.0f} ms (longest); CPU "
+        f"{(cpu_s(here) - mine_s) / took_s:.3f} cores here, {(cpu_s(zookeeper) - theirs_s) / took_s:.3f} in ZooKeeper; "
+        f"{here.memory_info().rss >> 20} MiB resident",
+        flush=True,
+    )
+
+
+def idle_cost(seconds: float, zookeeper: psutil.Process) -> None:
+    """Print what the changes alone cost ZooKeeper."""
+    theirs_s = cpu_s(zookeeper)
+    time.sleep(seconds)
+    print(f"ZooKeeper without a watcher: {(cpu_s(zookeeper) - theirs_s) / seconds:.3f} cores", flush=True)
+
+
+def measure(home: Path, server: ZooKeeperServer, options: argparse.Namespace) -> None:
+    """Run it all."""
+    assert server.process is not None
+    hosts, zookeeper = server.hosts, psutil.Process(server.process.pid)
+    print(f"before: {psutil.Process().memory_info().rss >> 20} MiB resident", flush=True)
+    timed(f"making {options.topics} topics", lambda: make_topics(hosts, options.topics, options.ledgers), zookeeper)
+    state = home / "watch-state"
+    watcher, parts = watcher_on(hosts, state, (MANAGED_LEDGERS_ROOT, SCHEMAS_ROOT))
+    timed("the first look, written down", watcher.turn, zookeeper)
+    parts.hints.close()
+    opened: list[tuple[Watcher, Parts]] = []
+    timed(
+        "opening what is known",
+        lambda: opened.append(watcher_on(hosts, state, (MANAGED_LEDGERS_ROOT, SCHEMAS_ROOT))),
+        zookeeper,
+    )
+    watcher, parts = opened[0]
+    timed("the look after that, compared", watcher.turn, zookeeper)
+    watcher.look_soon()
+    timed("a look where nothing has changed", watcher.turn, zookeeper)
+    changer = subprocess.Popen(
+        [
+            *(sys.executable, "-m", "bench.watch", "--change", hosts, "--topics", str(options.topics)),
+            *("--ledgers", str(options.ledgers), "--changes", str(options.changes)),
+        ]
+    )
+    try:
+        idle_cost(30, zookeeper)
+        run_for("with hints", options.seconds, watcher, parts, zookeeper)
+        parts.hints.close()
+        run_for("without hints", options.seconds, watcher, parts, zookeeper)
+    finally:
+        changer.kill()
+        changer.wait()
+    files = [each.stat().st_size for each in (state / "watched").rglob("*") if each.is_file()]
+    print(f"state: {sum(files) >> 20} MiB in {len(files)} files", flush=True)
+
+
+def main() -> int:
+    parser = command_line(__doc__)
+    parser.add_argument("--topics", type=int, default=100_000)
+    parser.add_argument("--ledgers", type=int, default=10)
+    parser.add_argument("--changes", type=int, default=100, help="lists that change a second")
+    parser.add_argument("--seconds", type=float, default=180)
+    parser.add_argument("--change", help=argparse.SUPPRESS)  # the process that changes lists; the value: ZooKeeper
+    options = parser.parse_args()
+    if options.change:
+        change_lists(options.change, options.topics, options.ledgers, options.changes)
+    with tempfile.TemporaryDirectory(prefix="watch-") as scratch:
+        home = Path(scratch).absolute()
+        with zookeeper_running(home) as server:
+            measure(home, server, options)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,166 @@
+"""Runs the watcher: by itself (`ledger-reaper watch`), or in a thread beside the service ([watch] enabled).
+
+After an error the watcher is made anew from its state. The lock is of its own, so that a service and a watcher by
+itself, or two services that share a name, never publish twice.
+"""
+
+import contextlib
+import logging
+import threading
+from collections.abc import Callable, Iterator
+
+from prometheus_client import CollectorRegistry, start_http_server
+
+from streaming.adapters.zookeeper.changes import ZooKeeperChanges
+from streaming.adapters.zookeeper.store import ZooKeeperStore
+from streaming.audit.walk.suspects import LedgerReader
+from streaming.clients import admin_for, broker_for, zookeeper_settings
+from streaming.clock import SystemClock
+from streaming.config.settings import Settings
+from streaming.coordination import identity
+from streaming.coordination.lock import InstanceLock
+from streaming.errors import RefusedError, StopRequestedError, UnavailableError
+from streaming.in_use.loader import InUseLoader
+from streaming.phase_one.watcher.look import ZnodeLook
+from streaming.phase_one.watcher.made import MadeLedgers
+from streaming.phase_one.watcher.metrics import WatchMetrics
+from streaming.phase_one.watcher.outbox import Outbox
+from streaming.phase_one.watcher.publication import PulsarPublication
+from streaming.phase_one.watcher.watcher import Parts, Watcher, still_names
+from streaming.state.watched import Watched
+from streaming.state.watcher_note import note
+from streaming.sweep.pace import Pace
+from udfs.paths import MANAGED_LEDGERS_ROOT, SCHEMAS_ROOT
+
+log = logging.getLogger("ledger-reaper")
+
+_LOCK = ".watch"  # no service can have a name with a dot
+_TICK_S = 1.0
+_AGAIN_S = (1.0, 5.0, 15.0, 60.0)  # between an error and the next try, and for how long at most
+_LEAVE_S = 10.0
+
+
+def watch(settings: Settings, stop: threading.Event) -> None:
+    """Watch until stop is set. Raises ConfigError, SafetyError, FencedError; what may pass is tried again."""
+    metrics = WatchMetrics(registry := CollectorRegistry())
+    if settings.metrics.port >= 0:
+        server, _thread = start_http_server(settings.metrics.port, addr=settings.metrics.address, registry=registry)
+        log.info("metrics: http://%s:%s/metrics", settings.metrics.address, server.server_port)
+    repeat(lambda: _watch_once(settings, metrics, stop), metrics, stop)
+
+
+@contextlib.contextmanager
+def watching(settings: Settings, registry: CollectorRegistry) -> Iterator[None]:
+    """Watch in a thread until the block is left. Whatever goes wrong is logged and tried again; the service goes on."""
+    stop = threading.Event()
+    metrics = WatchMetrics(registry)
+
+    def run() -> None:
+        while not stop.is_set():
+            try:
+                repeat(lambda: _watch_once(settings, metrics, stop), metrics, stop)
+            except Exception as error:
+                metrics.failures.inc()
+                log.error("ALARM: the watcher does not run, again in a minute: %s", error, exc_info=error)
+                stop.wait(_AGAIN_S[-1])
+
+    thread = threading.Thread(target=run, name="watch", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        stop.set()
+        thread.join(_LEAVE_S)
+
+
+def repeat(once: Callable[[], None], metrics: WatchMetrics, stop: threading.Event) -> None:
+    """Do it again after each error that may pass, later and later. Raises the others."""
+    failures = 0
+    while not stop.is_set():
+        try:
+            once()
+        except StopRequestedError:
+            return
+        except (UnavailableError, RefusedError) as error:
+            metrics.failures.inc()
+            log.warning("the watcher begins anew: %s", error)
+            stop.wait(_AGAIN_S[min(failures, len(_AGAIN_S) - 1)])
+            failures += 1
+
+
+def _watch_once(settings: Settings, metrics: WatchMetrics, stop: threading.Event) -> None:
+    over = threading.Event()  # the lock may be another's
+    with contextlib.ExitStack() as stack:
+        store = ZooKeeperStore(zookeeper_settings(settings))
+        stack.callback(store.close)
+        name = settings.service.name + _LOCK
+        stack.enter_context(InstanceLock(store, settings.zookeeper.own_root, name, on_lost=over.set, stop=stop))
+        _hold(settings, store)
+        hints = ZooKeeperChanges(zookeeper_settings(settings), (MANAGED_LEDGERS_ROOT, SCHEMAS_ROOT))
+        stack.callback(hints.close)
+        parts = parts_of(settings, store, hints, metrics, lambda: stop.is_set() or over.is_set())
+        watcher = Watcher(parts, settings.watch.poll_seconds, stop)
+        how_many = f"{len(parts.watched.nodes)} are known"
+        first = "this is the first start, and what has leaked before is the audit's"
+        log.info("watching what topics, cursors and schemas name; %s", first if parts.watched.is_new else how_many)
+        take_turns(watcher, settings.state_dir, stop, over)
+
+
+def take_turns(watcher: Watcher, state_dir: str, stop: threading.Event, over: threading.Event) -> None:
+    """Have the watcher take a turn a second until stop is set, and note what it sees.
+
+    over: another may have the lock now. Then UnavailableError is raised; a stop raises StopRequestedError, or nothing.
+    """
+    looks = -1
+    try:
+        while not stop.is_set() and not over.is_set():
+            watcher.turn()
+            if looks != watcher.looks:
+                looks = watcher.looks
+                note(state_dir, watcher.note())
+            stop.wait(_TICK_S)
+    except StopRequestedError:
+        if stop.is_set():
+            raise
+    if over.is_set() and not stop.is_set():
+        raise UnavailableError("the ZooKeeper session that the watcher's lock lives by is over")
+
+
+def _hold(settings: Settings, store: ZooKeeperStore) -> None:
+    """Refuse another cluster's state. Without a broker, BookKeeper's name for itself is enough, if it is known.
+
+    Raises SafetyError, ConfigError, UnavailableError.
+    """
+    try:
+        with admin_for(settings) as admin:
+            identity.hold(identity.of_cluster(settings, store, admin), settings.state_dir)
+    except UnavailableError:
+        known = identity.known_instance_id(settings.state_dir)
+        if known != identity.instance_id_of(store, settings.zookeeper.ledgers_root):
+            raise
+
+
+def parts_of(
+    settings: Settings,
+    store: ZooKeeperStore,
+    hints: ZooKeeperChanges,
+    metrics: WatchMetrics,
+    has_stopped: Callable[[], bool],
+) -> Parts:
+    """Open the state, and put a watcher's parts together. Raises ConfigError, UnavailableError, SafetyError."""
+    clock, root = SystemClock(), settings.zookeeper.ledgers_root
+    pace = Pace(settings.watch.reads_per_second)
+    watched = Watched(settings.state_dir)
+    named = still_names(watched)
+    reader = LedgerReader(store, identity.read_layout(store, root), root, pace)
+    loader = InUseLoader(store, broker_for(settings) if settings.safety.ask_broker else None, clock)
+    delay_ms = settings.two_phase.send_delay_seconds * 1000
+    return Parts(
+        watched,
+        ZnodeLook(store, pace, has_stopped),
+        hints,
+        MadeLedgers(store, reader, loader, named, settings.watch.unlisted_after_seconds * 1000),
+        Outbox(watched, PulsarPublication(settings), named, delay_ms),
+        metrics,
+        clock,
+    )

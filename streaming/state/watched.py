@@ -1,0 +1,172 @@
+"""What the watcher knows: a Delta table of what each znode names, and of the requests that it has not published yet.
+
+1. A commit holds what znodes name now, and the requests for what they name no more: both are durable, or neither is.
+   So a crash loses no request and makes none twice.
+2. Of a path's rows, the one of the latest commit counts. From time to time all that counts is written anew, in place
+   of the whole table, so that it stays small.
+3. Each opening begins a transaction of its own: a watcher that stalled, and goes on later, is refused.
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import chain, islice
+from typing import Any
+
+import pyarrow as pa
+
+from streaming import schemas
+from streaming.state.commits import commit, written_here
+from streaming.state.tables import Durable, Table, created, opened, refuse_torn, scan, table_path
+from udfs import columns as c
+
+TABLE = "watched"
+_APP = "ledger-reaper-watched"
+_COMMITS_BEFORE_FOLD = 300
+_ROWS_PER_BATCH = 20_000
+_KEEP_HOURS = 1
+# a commit a second leaves 3,600 files of the log behind, and not a month's
+_SETTINGS: dict[str, str | None] = {"delta.logRetentionDuration": "interval 1 hours"}
+
+
+@dataclass(frozen=True, slots=True)
+class KeptRequest:
+    """A request that is durable and not published yet. payload: its JSON. at_ms: when its ledger was missed."""
+
+    number: int
+    path: str
+    payload: bytes
+    at_ms: int
+
+
+class Watched:
+    """The table, and its content in memory. One per watcher; not thread-safe.
+
+    nodes: path -> what it names, bytes of udfs.phase_one.kept_names. notes: the watcher's own notes, by name.
+    requests: by number, ascending. is_new: there was no table, so nothing was known. After an error, open it anew:
+    what was being committed may be stored.
+    """
+
+    def __init__(self, state_dir: str, open_table: Callable[[str, str], Table | None] = opened) -> None:
+        """Open the table and take it over. Raises UnavailableError, SafetyError, FencedError."""
+        self.path = table_path(state_dir, TABLE)
+        refuse_torn(self.path)
+        table = open_table(state_dir, TABLE)
+        self.is_new = table is None
+        self._table = table or created(self.path, schemas.WATCHED, "ledger-reaper watched znodes", _SETTINGS)
+        self.nodes: dict[str, bytes] = {}
+        self.notes: dict[str, bytes] = {}
+        self.requests: dict[int, KeptRequest] = {}
+        self._commits = self._read()
+        self._version = (self._table.transaction_version(_APP) or 0) + 1
+        self._durable = Durable(self.path)
+        self._next_number = max(self.requests, default=-1) + 1
+        commit(self._table, [], schemas.WATCHED, _APP, self._version)
+        self._durable.sync()
+
+    def forget_through(self, number: int) -> None:
+        """Take requests up to this number for published; later ones get higher numbers."""
+        for each in [each for each in self.requests if each <= number]:
+            del self.requests[each]
+        self._next_number = max(self._next_number, number + 1)
+
+    def save(
+        self,
+        nodes: Mapping[str, bytes | None],
+        requests: Sequence[tuple[str, bytes]] = (),
+        *,
+        notes: Mapping[str, bytes] | None = None,
+        at_ms: int,
+    ) -> None:
+        """Commit what has changed; None: the znode is gone. requests: (path, payload) each.
+
+        Raises UnavailableError (it may be stored: open the table anew), FencedError, SafetyError.
+        """
+        added = [
+            KeptRequest(self._next_number + at, path, payload, at_ms) for at, (path, payload) in enumerate(requests)
+        ]
+        version = self._version + 1
+        rows = chain(
+            (_row(version, at_ms, path, kept) for path, kept in chain(nodes.items(), (notes or {}).items())),
+            (_request_row(version, request) for request in added),
+        )
+        self._commit(version, rows)
+        for path, kept in nodes.items():
+            if kept is None:
+                self.nodes.pop(path, None)
+            else:
+                self.nodes[path] = kept
+        self.notes |= notes or {}
+        self.requests |= {request.number: request for request in added}
+        self._next_number += len(added)
+
+    def fold_if_due(self, *, at_ms: int) -> bool:
+        """Write all that counts anew, if there were many commits since the last time. Raises as save()."""
+        if self._commits < _COMMITS_BEFORE_FOLD:
+            return False
+        version = self._version + 1
+        rows = chain(
+            (_row(version, at_ms, path, kept) for path, kept in chain(self.nodes.items(), self.notes.items())),
+            (_request_row(version, request) for request in self.requests.values()),
+        )
+        commit(self._table, self._files(rows), schemas.WATCHED, _APP, version, "overwrite")
+        self._version, self._commits = version, 0
+        self._durable.sync()
+        self._table.create_checkpoint()
+        self._table.vacuum(retention_hours=_KEEP_HOURS, dry_run=False, enforce_retention_duration=False, full=True)
+        return True
+
+    def _commit(self, version: int, rows: Iterable[dict[str, Any]]) -> None:
+        commit(self._table, self._files(rows), schemas.WATCHED, _APP, version)
+        self._version = version
+        self._commits += 1
+        self._durable.sync()
+
+    def _files(self, rows: Iterable[dict[str, Any]]) -> list[Any]:
+        return written_here(_batches(iter(rows)), self.path, schemas.WATCHED)
+
+    def _read(self) -> int:
+        """Read the table; returns how many commits its rows come from."""
+        newest: dict[str, int] = {}
+        chunks: set[int] = set()
+        for row in _rows(self._table):
+            chunk, path = row[c.CHUNK], row[c.WATCHED_PATH]
+            chunks.add(chunk)
+            if row[c.REQUEST_NUMBER] >= 0:
+                request = KeptRequest(row[c.REQUEST_NUMBER], path, row[c.PAYLOAD], row[c.AT_MS])
+                self.requests[request.number] = request
+            elif newest.get(path, -1) < chunk:
+                newest[path] = chunk
+                self._take(path, row[c.KEPT])
+        self.requests = dict(sorted(self.requests.items()))
+        return len(chunks)
+
+    def _take(self, path: str, kept: bytes | None) -> None:
+        into = self.nodes if path.startswith("/") else self.notes
+        if kept is None:
+            into.pop(path, None)
+        else:
+            into[path] = kept
+
+
+def _rows(table: Table) -> Iterator[dict[str, Any]]:
+    for batch in scan(table):
+        yield from batch.to_pylist()
+
+
+def _batches(rows: Iterator[dict[str, Any]]) -> Iterator[pa.RecordBatch]:
+    while part := list(islice(rows, _ROWS_PER_BATCH)):
+        yield pa.RecordBatch.from_pylist(part, schema=schemas.WATCHED)
+
+
+def _row(version: int, at_ms: int, path: str, kept: bytes | None) -> dict[str, Any]:
+    return {c.CHUNK: version, c.AT_MS: at_ms, c.REQUEST_NUMBER: -1, c.WATCHED_PATH: path, c.KEPT: kept}
+
+
+def _request_row(version: int, request: KeptRequest) -> dict[str, Any]:
+    return {
+        c.CHUNK: version,
+        c.AT_MS: request.at_ms,
+        c.REQUEST_NUMBER: request.number,
+        c.WATCHED_PATH: request.path,
+        c.PAYLOAD: request.payload,
+    }

@@ -1,0 +1,190 @@
+"""The watcher on a real ZooKeeper whose connections break, while brokers that are made up drop ledgers and die."""
+
+import random
+import threading
+import time
+from collections import Counter
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from threading import Event
+from uuid import uuid4
+
+from kazoo.client import KazooClient
+from prometheus_client import CollectorRegistry
+
+from streaming.adapters.memory.store import MemoryBroker
+from streaming.adapters.zookeeper.changes import ZooKeeperChanges
+from streaming.adapters.zookeeper.settings import ZooKeeperSettings
+from streaming.adapters.zookeeper.store import ZooKeeperStore
+from streaming.audit.walk.suspects import LedgerReader
+from streaming.clock import SystemClock
+from streaming.errors import UnavailableError
+from streaming.in_use.loader import InUseLoader
+from streaming.phase_one.watcher.look import ZnodeLook
+from streaming.phase_one.watcher.made import MadeLedgers
+from streaming.phase_one.watcher.metrics import WatchMetrics
+from streaming.phase_one.watcher.outbox import Outbox, Send
+from streaming.phase_one.watcher.watcher import Parts, Watcher, still_names
+from streaming.state.watched import Watched
+from streaming.sweep.pace import Pace
+from tests.builders import ROOT, list_znode
+from tests.contract.cutting_proxy import CuttingProxy, cutting_proxy
+from tests.contract.zookeeper_server import ZooKeeperServer
+from udfs.formats.internal_stats import Position
+from udfs.paths import MANAGED_LEDGERS_ROOT, SCHEMAS_ROOT, Layout, ledger_path
+from udfs.phase_one.kept_names import unpacked
+from udfs.records import PendingDelete
+from udfs.wire import decode
+
+SECONDS = 8.0
+TOPICS = 8
+IMPATIENT = ZooKeeperSettings("", session_timeout_seconds=2.0, operation_timeout_seconds=3.0)
+
+
+@dataclass
+class Brokers:
+    """Roll and trim topics' ledgers as brokers do: the list first, the ledgers after, and often they die between."""
+
+    hosts: str
+    topics: list[str]
+    chance: random.Random
+    lists: dict[str, list[int]] = field(default_factory=dict)
+    leaked: set[int] = field(default_factory=set)
+    next_id: int = 1
+
+    def begin(self) -> None:
+        self.client = KazooClient(self.hosts)
+        self.client.start()
+        for topic in self.topics:
+            self.client.ensure_path(topic)
+            self.lists[topic] = []
+            for _ in range(3):
+                self.roll(topic)
+
+    def roll(self, topic: str) -> None:
+        ledger_id, self.next_id = self.next_id, self.next_id + 1
+        self.client.create(ledger_path(Layout.HIERARCHICAL, ROOT, ledger_id), b"x", makepath=True)
+        self.lists[topic].append(ledger_id)
+        self.client.set(topic, list_znode(*self.lists[topic]))
+
+    def trim(self, topic: str) -> None:
+        dropped, self.lists[topic] = self.lists[topic][:2], self.lists[topic][2:]
+        self.client.set(topic, list_znode(*self.lists[topic]))
+        if self.chance.random() < 0.5:
+            self.leaked.update(dropped)  # the broker died
+            return
+        for ledger_id in dropped:
+            self.client.delete(ledger_path(Layout.HIERARCHICAL, ROOT, ledger_id))
+
+    def work(self, seconds: float) -> None:
+        end_s = time.monotonic() + seconds
+        while time.monotonic() < end_s:
+            topic = self.chance.choice(self.topics)
+            self.roll(topic)
+            if len(self.lists[topic]) > 4:
+                self.trim(topic)
+            time.sleep(0.03)
+
+    def end(self) -> None:
+        self.client.stop()
+        self.client.close()
+
+
+@dataclass
+class Topic:
+    """A request topic in memory; what was sent can be looked up."""
+
+    stored: list[tuple[str, Send]] = field(default_factory=list)
+    known: set[int] = field(default_factory=set)  # to any watcher
+
+    def ends(self) -> dict[str, Position]:
+        return {"p-0": (1, len(self.stored) - 1)}
+
+    def send(self, _partition: str, sender: str, sends: Sequence[Send], after: Position | None) -> int:
+        seen = [each.number for of, each in self.stored[after[1] + 1 :] if of == sender] if after is not None else []
+        left = [each for each in sends if each.number > max(seen, default=-1)]
+        self.stored += [(sender, each) for each in left]
+        return len(left)
+
+
+def watch_until(stop: Event, proxy: CuttingProxy, state: Path, topic: Topic, chance: random.Random) -> None:
+    """Run one watcher after the other, each given up as if it had been killed; the last one comes to rest."""
+    is_done = False
+    while not is_done:
+        settings = replace(IMPATIENT, hosts=proxy.hosts)
+        store, hints = ZooKeeperStore(settings), ZooKeeperChanges(settings, (MANAGED_LEDGERS_ROOT, SCHEMAS_ROOT))
+        with suppress(UnavailableError):
+            watcher = watcher_on(store, hints, state, topic)
+            is_last, end_s = stop.is_set(), time.monotonic() + chance.uniform(0.5, 2.5)
+            while not is_done and (is_last or time.monotonic() < end_s):
+                watcher.turn()
+                topic.known |= known_to(watcher)
+                is_done = is_last and watcher.looks > 1 and not watcher.note().waiting
+                time.sleep(0.05)
+        hints.close()
+        store.close()
+
+
+def watcher_on(store: ZooKeeperStore, hints: ZooKeeperChanges, state: Path, topic: Topic) -> Watcher:
+    clock, pace, watched = SystemClock(), Pace(0), Watched(str(state))
+    named = still_names(watched)
+    loader = InUseLoader(store, MemoryBroker(), clock)
+    made = MadeLedgers(store, LedgerReader(store, Layout.HIERARCHICAL, ROOT, pace), loader, named, 3_600_000)
+    look = ZnodeLook(store, pace, lambda: False)
+    outbox = Outbox(watched, topic, named, 500)
+    parts = Parts(watched, look, hints, made, outbox, WatchMetrics(CollectorRegistry()), clock)
+    return Watcher(parts, 1.0, Event())
+
+
+def test_every_ledger_that_brokers_leak_is_asked_for_once_however_often_connections_break(
+    own_zookeeper_server: ZooKeeperServer, tmp_path: Path
+) -> None:
+    chance, topic, stop = random.Random(3), Topic(), Event()
+    names = [f"{MANAGED_LEDGERS_ROOT}/public/default/persistent/{uuid4().hex}" for _ in range(TOPICS)]
+    brokers = Brokers(own_zookeeper_server.hosts, names, chance)
+    brokers.begin()
+    with cutting_proxy(own_zookeeper_server.port) as proxy:
+        cuts = random.Random(4)
+        state = tmp_path / "state"
+        began = watcher_began(proxy, state, topic)
+        assert began == set(names)
+        proxy.cut_answer = lambda _frame: not stop.is_set() and cuts.random() < 0.03
+        thread = threading.Thread(target=watch_until, args=(stop, proxy, state, topic, random.Random(5)))
+        thread.start()
+        brokers.work(SECONDS)
+        stop.set()
+        thread.join(60)
+        assert proxy.cuts > 3
+    brokers.end()
+    asked = Counter(found.ledger_id for found in map(request_in, topic.stored))
+    known = brokers.leaked & topic.known
+    assert len(known) > 20
+    assert known - asked.keys() == set()
+    # the others were made and dropped while no watcher ran, or none was connected
+    assert len(brokers.leaked - known) < len(known)
+    assert [each for each, count in asked.items() if count > 1] == []
+    assert asked.keys() & {each for some in brokers.lists.values() for each in some} == set()
+
+
+def watcher_began(proxy: CuttingProxy, state: Path, topic: Topic) -> set[str]:
+    """Have a watcher take what there is as it is; returns what it knows then."""
+    settings = ZooKeeperSettings(proxy.hosts)
+    store, hints = ZooKeeperStore(settings), ZooKeeperChanges(settings, (MANAGED_LEDGERS_ROOT, SCHEMAS_ROOT))
+    watcher = watcher_on(store, hints, state, topic)
+    watcher.turn()
+    hints.close()
+    store.close()
+    return set(watcher._parts.watched.nodes)
+
+
+def known_to(watcher: Watcher) -> set[int]:
+    nodes = watcher._parts.watched.nodes
+    return {ledger_id for path, kept in nodes.items() for _component, ledger_id, _uuid in unpacked(path, kept)}
+
+
+def request_in(stored: tuple[str, Send]) -> PendingDelete:
+    found = decode(stored[1].payload)
+    assert isinstance(found, PendingDelete)
+    return found

@@ -1,0 +1,248 @@
+"""Whatever an owner names no more is asked for, once, however the watcher learnt of it and wherever it died."""
+
+from pathlib import Path
+
+import pytest
+
+from streaming.errors import StopRequestedError
+from streaming.phase_one.watcher.watcher import Watcher
+from streaming.state import watched
+from streaming.state.commits import commit
+from tests.builders import CURSOR, SCHEMA, TOPIC, cursor_znode, data_request, locator_znode, put
+from tests.unit.phase_one.watcher.watching import AT, CrashedError, World
+from udfs.paths import cursor_path, managed_ledger_path, schema_path
+from udfs.records import LedgerComponent
+
+OTHER = managed_ledger_path("public/default/persistent/payments")
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> World:
+    return World(tmp_path)
+
+
+def test_a_first_start_takes_what_there_is_as_it_is(world: World) -> None:
+    world.list(1, 2, 3)
+    world.ledger(99)
+    watcher = world.start()
+    world.turns(watcher, 300)
+    assert world.topic.requests == []
+    assert set(world.parts.watched.nodes) == {AT}
+
+
+def test_what_a_list_drops_is_asked_for_when_the_delay_is_over(world: World) -> None:
+    world.list(1, 2, 3)
+    watcher = world.start()
+    watcher.turn()
+    world.list(2, 3)
+    world.turns(watcher, 60)
+    assert world.topic.requests == [], "most brokers delete it by themselves"
+    assert list(world.parts.watched.requests), "but it is durable"
+    world.turns(watcher, 30)
+    assert world.topic.requests == [data_request(1)]
+    world.turns(watcher, 300)
+    assert world.topic.ids == [1], "once"
+
+
+def test_every_kind_of_owner_is_watched(world: World) -> None:
+    world.list(1, 2)
+    put(world.tree, cursor_path(TOPIC, CURSOR), cursor_znode(10))
+    put(world.tree, cursor_path(TOPIC, "other"), cursor_znode(11))
+    put(world.tree, schema_path(SCHEMA), locator_znode(20, 21))
+    world.list(30, at=OTHER)
+    watcher = world.start()
+    watcher.turn()
+    put(world.tree, cursor_path(TOPIC, CURSOR), cursor_znode(12))
+    world.tree.remove(cursor_path(TOPIC, "other"))
+    put(world.tree, schema_path(SCHEMA), locator_znode(21))
+    world.tree.remove(OTHER)
+    world.list(2, 3)
+    world.turns(watcher, 120)
+    assert sorted((each.component, each.ledger_id) for each in world.topic.requests) == [
+        (LedgerComponent.MANAGED_CURSOR, 10),
+        (LedgerComponent.MANAGED_CURSOR, 11),
+        (LedgerComponent.MANAGED_LEDGER, 1),
+        (LedgerComponent.MANAGED_LEDGER, 30),
+        (LedgerComponent.SCHEMA_STORAGE, 20),
+    ]
+
+
+def test_a_hint_is_enough_to_see_a_change_within_a_turn(world: World) -> None:
+    world.list(1)
+    watcher = world.start()
+    watcher.turn()
+    for number in range(1, 5):
+        world.list(number, number + 1)
+        world.clock.advance(1000)
+        watcher.turn()
+    assert watcher.looks == 1
+    world.list(6)
+    watcher.turn()
+    assert sorted(each.number for each in world.parts.watched.requests.values()) == [0, 1, 2, 3, 4]
+
+
+@pytest.mark.parametrize("has_watches", [False, True])
+def test_what_no_hint_told_is_found_by_the_next_whole_look(world: World, *, has_watches: bool) -> None:
+    world.list(1, 2)
+    world.hints.is_reachable = has_watches
+    watcher = world.start()
+    watcher.turn()
+    world.hints._is_set = False  # the server forgot the watches
+    world.list(2)
+    world.hints._is_set = has_watches
+    world.turns(watcher, 180)
+    assert world.topic.ids == [1]
+
+
+def test_lost_watches_are_followed_by_a_whole_look_at_once(world: World) -> None:
+    world.list(1, 2)
+    watcher = world.start()
+    watcher.turn()
+    world.clock.advance(10_000)
+    world.hints.drop()
+    world.list(2)
+    watcher.turn()
+    assert watcher.looks == 2
+    world.hints.drop()
+    watcher.turn()
+    assert watcher.looks == 2, "but not again and again"
+
+
+def test_what_changed_while_it_was_away_is_found_by_comparing(world: World) -> None:
+    world.list(1, 2)
+    put(world.tree, cursor_path(TOPIC, CURSOR), cursor_znode(10))
+    world.turns(world.start(), 70)
+    world.list(3, 4)
+    world.tree.remove(cursor_path(TOPIC, CURSOR))
+    world.clock.advance(3_600_000)
+    world.turns(world.start(), 120)
+    assert world.topic.ids == [1, 2, 10]
+
+
+def test_a_ledger_that_any_list_names_when_its_time_has_come_is_not_asked_for(world: World) -> None:
+    world.list(1, 2, 3)
+    world.list(30, at=OTHER)
+    watcher = world.start()
+    watcher.turn()
+    world.list(3)
+    watcher.turn()
+    world.list(30, 1, at=OTHER)
+    world.turns(watcher, 120)
+    assert world.topic.ids == [2]
+    assert world.parts.watched.requests == {}
+
+
+@pytest.mark.parametrize("spoil", ["unreadable", "no list"])
+def test_a_znode_that_can_not_be_understood_names_what_it_named(world: World, spoil: str) -> None:
+    world.list(1, 2)
+    watcher = world.start()
+    watcher.turn()
+    if spoil == "unreadable":
+        world.store.unreadable.add(AT)
+    world.tree.write(AT, b"\xff\xff\xff")
+    world.turns(watcher, 120)
+    assert world.topic.requests == []
+    assert watcher.note().unreadable == 1
+    world.store.unreadable.clear()
+    world.list(2)
+    world.turns(watcher, 120)
+    assert world.topic.ids == [1]
+    assert watcher.note().unreadable == 0
+
+
+@pytest.mark.parametrize("unlisted", ["/managed-ledgers", AT.rpartition("/")[0], AT])
+def test_what_a_listing_can_not_tell_is_not_gone(world: World, unlisted: str) -> None:
+    world.list(1, 2)
+    put(world.tree, cursor_path(TOPIC, CURSOR), cursor_znode(10))
+    watcher = world.start()
+    watcher.turn()
+    world.store.unreadable.add(unlisted)
+    world.turns(watcher, 180)
+    assert world.topic.requests == []
+    world.store.unreadable.clear()
+    world.turns(watcher, 70)
+    assert watcher.note().unreadable == 0
+
+
+def test_a_topic_made_anew_under_its_name_has_lost_its_old_ledgers(world: World) -> None:
+    world.list(1, 2)
+    watcher = world.start()
+    watcher.turn()
+    world.hints.is_reachable = False
+    world.clock.advance(1)
+    world.tree.remove(AT)
+    world.list(5)
+    world.turns(watcher, 180)
+    assert world.topic.ids == [1, 2]
+
+
+@pytest.mark.parametrize("is_restarted", [False, True])
+def test_while_the_topic_is_away_requests_wait_and_it_watches_on(
+    world: World, caplog: pytest.LogCaptureFixture, *, is_restarted: bool
+) -> None:
+    world.list(1, 2)
+    watcher = world.start()
+    watcher.turn()
+    world.list(2)
+    world.topic.is_away = True
+    world.turns(watcher, 120)
+    world.list(3)
+    world.turns(watcher, 120)
+    world.topic.is_away = False
+    if is_restarted:
+        watcher = world.start()
+    world.turns(watcher, 120)
+    assert world.topic.ids == [1, 2]
+    assert caplog.text.count("wait in its state") == 1
+
+
+def test_a_stop_ends_a_look_before_its_next_read(world: World) -> None:
+    world.list(1)
+    watcher = world.start()
+    world.stop.set()
+    with pytest.raises(StopRequestedError):
+        watcher.turn()
+
+
+def _scene(world: World) -> None:
+    world.list(1, 2, 3)
+    world.list(30, 31, at=OTHER)
+    watcher = world.start()
+    world.turns(watcher, 70)
+    world.list(3)
+    world.turns(watcher, 20)
+    world.list(31, 32, at=OTHER)
+    world.turns(watcher, 140)
+
+
+def _with_effects(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(watched, "commit", lambda *args: world.crash.effect(lambda: commit(*args)))
+    monkeypatch.setattr(watched, "_COMMITS_BEFORE_FOLD", 4)
+
+
+def test_a_crash_at_any_effect_loses_no_request_and_makes_none_twice(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole = World(tmp_path / "whole")
+    with monkeypatch.context() as patch:
+        _with_effects(whole, patch)
+        _scene(whole)
+    assert whole.topic.ids == [1, 2, 30]
+    assert whole.crash.effects >= 12
+    for at in range(1, whole.crash.effects + 1):
+        for is_after in (False, True):
+            world = World(tmp_path / f"{at}-{is_after}")
+            world.crash.at, world.crash.is_after = at, is_after
+            with monkeypatch.context() as patch:
+                _with_effects(world, patch)
+                with pytest.raises(CrashedError):
+                    _scene(world)
+                watcher: Watcher = world.start()
+                # what the crash kept from happening in the scene
+                world.list(3)
+                world.list(31, 32, at=OTHER)
+                world.turns(watcher, 200)
+            found = world.topic.ids
+            assert len(found) == len(set(found)), f"twice, after a crash at effect {at}"
+            # the second effect is the commit of what there was at the first start
+            assert found == ([1, 2, 30] if (at, is_after) >= (2, True) else found[:0]), f"after a crash at effect {at}"

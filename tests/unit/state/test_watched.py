@@ -1,0 +1,85 @@
+"""What the watcher knows outlives it: both what znodes name and what is to be asked for, or neither."""
+
+from pathlib import Path
+
+import pytest
+
+from streaming.errors import FencedError
+from streaming.state import watched
+from streaming.state.watched import KeptRequest, Watched
+
+TOPIC, OTHER = "/managed-ledgers/t/n/persistent/a", "/managed-ledgers/t/n/persistent/b"
+
+
+def known(table: Watched) -> tuple[object, ...]:
+    return table.nodes, table.notes, list(table.requests.values())
+
+
+def test_what_is_saved_is_there_at_the_next_start(tmp_path: Path) -> None:
+    table = Watched(str(tmp_path))
+    assert table.is_new
+    table.save({TOPIC: b"1", OTHER: b"2"}, at_ms=1)
+    table.save({TOPIC: b"3", OTHER: None}, [(OTHER, b"first"), (OTHER, b"second")], notes={"made": b"x"}, at_ms=2)
+    table.save({}, [(TOPIC, b"third")], at_ms=3)
+    again = Watched(str(tmp_path))
+    assert not again.is_new
+    assert known(again) == known(table)
+    assert again.nodes == {TOPIC: b"3"}
+    assert list(again.requests.values()) == [
+        KeptRequest(0, OTHER, b"first", 2),
+        KeptRequest(1, OTHER, b"second", 2),
+        KeptRequest(2, TOPIC, b"third", 3),
+    ]
+    again.save({}, [(TOPIC, b"fourth")], at_ms=4)
+    assert list(again.requests) == [0, 1, 2, 3]
+
+
+def test_what_is_published_waits_no_more_and_its_number_is_never_given_again(tmp_path: Path) -> None:
+    table = Watched(str(tmp_path))
+    table.save({}, [(TOPIC, b"first"), (TOPIC, b"second")], at_ms=1)
+    table.forget_through(1)
+    again = Watched(str(tmp_path))
+    again.forget_through(1)
+    assert (table.requests, again.requests) == ({}, {})
+    for each in (table, again):
+        each.forget_through(7)
+    again.save({}, [(TOPIC, b"third")], at_ms=2)
+    assert list(again.requests) == [8]
+
+
+@pytest.mark.parametrize("is_cut", [False, True])
+def test_all_is_written_anew_after_many_commits(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, is_cut: bool
+) -> None:
+    monkeypatch.setattr(watched, "_COMMITS_BEFORE_FOLD", 3)
+    monkeypatch.setattr(watched, "_ROWS_PER_BATCH", 2)
+    table = Watched(str(tmp_path))
+    table.save({f"{TOPIC}{each}": bytes([each]) for each in range(5)}, at_ms=1)
+    table.save({TOPIC: b"1"}, [(TOPIC, b"r")], notes={"made": b"x"}, at_ms=2)
+    assert not table.fold_if_due(at_ms=3)
+    table.save({f"{TOPIC}0": None}, at_ms=3)
+    if is_cut:  # the files are written, and the process dies before the commit
+        monkeypatch.setattr(watched, "commit", _die)
+        with pytest.raises(KeyboardInterrupt):
+            table.fold_if_due(at_ms=4)
+        monkeypatch.undo()
+    else:
+        assert table.fold_if_due(at_ms=4)
+        assert not table.fold_if_due(at_ms=5)
+        table.save({TOPIC: b"2"}, at_ms=6)
+    again = Watched(str(tmp_path))
+    assert known(again) == known(table)
+    assert len(again.nodes) == 5
+
+
+def _die(*_arguments: object) -> None:
+    raise KeyboardInterrupt
+
+
+def test_one_that_stalled_is_refused(tmp_path: Path) -> None:
+    stalled = Watched(str(tmp_path))
+    newer = Watched(str(tmp_path))
+    with pytest.raises(FencedError):
+        stalled.save({TOPIC: b"1"}, at_ms=1)
+    newer.save({TOPIC: b"2"}, at_ms=1)
+    assert Watched(str(tmp_path)).nodes == {TOPIC: b"2"}
