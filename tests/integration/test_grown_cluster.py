@@ -355,7 +355,7 @@ def test_a_bookie_dies_for_good_and_its_ledgers_metadata_are_rewritten(world: Wo
         world.ask(gone.topic, dict.fromkeys(some, "leaked"))
         asked += [*some, *world.lot(kept, leaked=50)]
         time.sleep(2)
-    topics.wait_for(lambda: not _on(world, name, on_it), "autorecovery", seconds=120)
+    topics.wait_for(lambda: not _on(world, name, on_it), "autorecovery", seconds=300)
     tell(f"{rewritten} of {len(on_it)} ledgers were rewritten before the last was asked for")
     world.wait_for(asked, seconds=120)
 
