@@ -20,7 +20,8 @@ LMQ: list[Queue] = [("%LMQ%left", 0)]
 @pytest.fixture(params=["5.3.3", "5.5.0"], ids=lambda version: f"v{version}")
 def server(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[RocketMQ]:
     try:
-        yield up(tmp_path, request.param, mode=StoreMode.FILE)
+        # a busy machine's broker refuses messages that wait for longer than 200 ms
+        yield up(tmp_path, request.param, mode=StoreMode.FILE, broker_settings={"waitTimeMillsInSendQueue": "10000"})
     finally:
         down(tmp_path)
 
