@@ -63,8 +63,15 @@ def test_a_lost_lock_is_no_stop(world: World, *, is_in_a_look: bool) -> None:
 def test_a_stop_ends_it_and_each_look_is_noted(world: World) -> None:
     stop = threading.Event()
     world.list(1)
-    threading.Timer(0.1, stop.set).start()
-    run.take_turns(world.start(), world.state, stop, threading.Event())
+    watcher = world.start()
+    turn = watcher.turn
+
+    def last() -> None:
+        turn()
+        stop.set()
+
+    watcher.turn = last  # type: ignore[method-assign]
+    run.take_turns(watcher, world.state, stop, threading.Event())
     found = noted(world.state)
     assert found is not None
     assert found.znodes == 1
