@@ -484,8 +484,8 @@ MUTATIONS = (
     Mutation(
         "a guard that went too far is moved back",
         "streaming/snapshots/guard.py",
-        "        if moved >= bound.position:\n",
-        "        if False:\n",
+        "        if moved >= (bound.position[0], max(bound.position[1], 0)):",
+        "        if False:",
     ),
     Mutation(
         "silence is no end of a compacted topic",

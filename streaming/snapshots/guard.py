@@ -153,7 +153,7 @@ class Guards:
             return guarded
         self.topics.more.reset_cursor(topic, GUARD, wanted)
         moved = admin.internal_stats(topic).mark_deleted(GUARD)
-        if moved >= bound.position:
+        if moved >= (bound.position[0], max(bound.position[1], 0)):  # entry -1: the ledger has none yet
             self.topics.more.reset_cursor(topic, GUARD, (max(now[0], 0), max(now[1], 0)))
             raise SafetyError(f"{topic}: the guard went to {moved}, behind {bound.held_by}; it was moved back")
         return Guarded(guarded.namespace, guarded.is_new, moved, now, bound.held_by, guarded.lost)

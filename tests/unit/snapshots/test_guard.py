@@ -47,6 +47,7 @@ class World:
     overshoots: int = 0
     moves: list[Position] = field(default_factory=list)
     fails: bool = False
+    ledgers: tuple[tuple[int, int], ...] = ((10, 10), (11, 10), (12, 10), (13, 5))
 
     # SnapshotTopics
     @property
@@ -71,7 +72,7 @@ class World:
     # PulsarAdmin and SnapshotAdmin
     def internal_stats(self, topic: str) -> InternalStats:
         cursors = {} if self.cursor is None else {GUARD: self.cursor}
-        return InternalStats(((10, 10), (11, 10), (12, 10), (13, 5)), cursors, 0)
+        return InternalStats(self.ledgers, cursors, 0)
 
     def ensure_subscription(self, topic: str, subscription: str) -> None:
         self.cursor = (10, -1)
@@ -160,6 +161,12 @@ def test_a_guard_that_went_too_far_is_moved_back_and_told() -> None:
     found = keep(world)
     assert "moved back" in found.error
     assert world.moves == [(12, 0), (10, 0)]
+
+
+def test_where_everything_was_trimmed_the_guard_stands_before_the_first_entry_to_come() -> None:
+    world = replace(WELL, moves=[], cursor=(10, -1), ledgers=((20, 0),), segments=[])
+    found = keep(world)
+    assert (found.error, found.position, found.lost) == ("", (20, -1), 2)
 
 
 def test_too_many_candidates_leave_the_guard_where_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
