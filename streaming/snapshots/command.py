@@ -16,10 +16,10 @@ from streaming.audit.result import AuditResult, remember
 from streaming.audit.stopping import run_until_signal
 from streaming.clock import SystemClock
 from streaming.config.settings import Settings
-from streaming.errors import ReaperError, SafetyError
+from streaming.errors import ReaperError, SafetyError, StopRequestedError
 from streaming.snapshots import report
 from streaming.snapshots.audit import SnapshotAudit
-from streaming.spark.failures import translated
+from streaming.spark.failures import one_line, translated
 from streaming.spark.session import Jars, start
 from streaming.state.filesystem import below, folder_of
 from streaming.terminal import Terminal, cell, say_json, say_json_line
@@ -112,9 +112,12 @@ def further(settings: Settings, options: AuditOptions) -> Further:
     def section(spark: SparkSession, stop: threading.Event) -> str:
         try:
             result, groups = audited(spark, settings, options, place_of(settings, None), stop)
-        except ReaperError as error:
-            log.warning("snapshots were not looked at: %s", error)
-            return report.failed_section(str(error))
+        except StopRequestedError:
+            raise
+        except Exception as error:  # whatever it is, the audit of ledgers must come to its end
+            said = one_line(translated(error))
+            log.warning("snapshots were not looked at: %s", said)
+            return report.failed_section(said)
         if groups:
             log.warning("snapshots: %s; `ledger-reaper snapshots audit` shows them", report.in_short(result))
         return report.html_section(groups, result)

@@ -174,7 +174,6 @@ RUN = {
     "streaming.adapters.pulsar.snapshots": ("tests/integration/test_snapshots.py", '"snapshots", "guard"'),
     "streaming.cli.snapshots": ("tests/integration/test_snapshots.py", '"snapshots", "guard"'),
     "streaming.snapshots.repairs": ("tests/integration/test_snapshots.py", '"snapshots", "repair"'),
-    "streaming.snapshots.command": ("tests/integration/test_snapshots.py", '"snapshots", "guard"'),
     "streaming.spark.connector_clients": ("tests/integration/test_hostile.py", 'name.startswith("reader-")'),
     "streaming.spark.signals": ("tests/integration/test_shutdown.py", "signal.SIGTERM"),
 }

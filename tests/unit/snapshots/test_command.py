@@ -1,0 +1,34 @@
+from pathlib import Path
+from threading import Event
+from typing import Any, cast
+
+import pytest
+from pyspark.sql import SparkSession
+
+from streaming.audit.options import AuditOptions
+from streaming.config.load import load
+from streaming.errors import StopRequestedError, UnavailableError
+from streaming.snapshots import command
+
+
+def _section(monkeypatch: pytest.MonkeyPatch, folder: Path, error: Exception) -> str:
+    def fails(*_each: Any) -> None:
+        raise error
+
+    monkeypatch.setattr(command, "audited", fails)
+    file = folder / "config.toml"
+    file.write_text(f'[state]\ndir = "{folder}"\n')
+    section = command.further(load(file), AuditOptions(recheck_seconds=0))
+    return section(cast("SparkSession", None), Event())
+
+
+@pytest.mark.parametrize("error", [UnavailableError("no broker"), ValueError("no broker"), OSError("no broker")])
+def test_an_audit_of_ledgers_comes_to_its_end_whatever_happens_to_that_of_snapshots(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, error: Exception
+) -> None:
+    assert "no broker" in _section(monkeypatch, tmp_path, error)
+
+
+def test_a_stop_is_no_failure(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    with pytest.raises(StopRequestedError):
+        _section(monkeypatch, tmp_path, StopRequestedError())
