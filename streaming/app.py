@@ -331,7 +331,7 @@ def _work(
         running.background.join(_LAST_WORDS_S)
         if running.was_idle and not running.failed:
             board.clear()  # a lane may just have been begun again, and what it was parked for is worked off
-        cut_short = ["waiting retries"] if due.was_cut_short else []
+        cut_short = ["waiting retries"] if due.was_cut_short or due.is_alive else []
         left = what_is_left(settings, queries.running, was_idle=running.was_idle, cut_short=cut_short)
         log.info("stopped; %s", left)
     running.raise_failure(service.outages.fatal)

@@ -5,6 +5,7 @@ its own, which sleeps until the next one is due. Spark would not: it calls a que
 what has waited long enough is nothing new.
 """
 
+import logging
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -19,8 +20,11 @@ from streaming.errors import SafetyError, StopRequestedError
 from streaming.metrics import Metrics
 from streaming.queries.streams import Describe
 from streaming.schemas import RETRY
+from streaming.spark.failures import one_line
 from streaming.state.receipts import Receipts
 from streaming.state.waiting import Waiting
+
+log = logging.getLogger("ledger-reaper")
 
 _LOOK_S = 0.5  # between two looks at stop; what arrives cuts a sleep short
 _PRUNE_MS = 600_000
@@ -137,7 +141,7 @@ class DueLoop:
         self.passes = 0
         self.failure: Exception | None = None
         self.was_cut_short = False
-        """Whether a pass ended without an end since the service was told to stop: the next run makes it again."""
+        """Whether a stop broke a pass off: the next run makes it again."""
 
     def start(self) -> None:
         """Begin. The loop ends when stop is set, or where it must not go on; `failure` says why."""
@@ -174,6 +178,7 @@ class DueLoop:
             except Exception as error:
                 self.was_cut_short = self._stop.is_set()
                 if self.was_cut_short and not isinstance(error, SafetyError | StopRequestedError):
+                    log.info("a pass over waiting retries was broken off by the stop: %s", one_line(error))
                     return
                 self._failures += 1
                 is_too_much = self.most_failures is not None and self._failures > self.most_failures
@@ -187,8 +192,8 @@ class DueLoop:
         now_ms = self._clock.now_ms()
         prune_ms = self._pruned_ms + _PRUNE_MS if self._done_since else _NEVER_MS
         if prune_ms <= now_ms:  # before a pass: under a steady load something is always due
+            self._pruned_ms, self._done_since = now_ms, False  # first: where it fails, retries that are due come first
             self._prune()
-            self._pruned_ms, self._done_since = now_ms, False
         elif next_ms is not None and next_ms <= now_ms:
             self._is_busy = True
             self.passes += 1

@@ -61,7 +61,8 @@ def read_rows(
 
     They are rows of schemas.MESSAGE, each source's numbered, and kept until unpersist.
     """
-    most = reading.most_tasks(query)
+    lots = sum(1 for spans in wanted.values() for _ in split(spans, _ENTRIES_PER_TASK))
+    most = min(reading.most_tasks(query), max(1, lots))
     # What is kept is read without a shuffle: Spark runs one while it holds a lock, and for that lock every unpersist of
     # every query waits.
     found = rows_of(spark, settings, wanted, most_tasks=most).persist()

@@ -37,6 +37,9 @@ _SECONDS = 30.0
 _SECONDS_ELSEWHERE = 240.0
 _SECONDS_PER_ENTRY = 0.005
 _SECONDS_PER_BYTE = 10e-6  # an entry may hold a thousand requests, in 10 KB or more
+# However much a batch holds: what the connector has not read by then is read another way, in slots that keep none of
+# those waiting whose query has not failed.
+_MOST_SECONDS = 120.0
 
 Spans = Mapping[str, Sequence[Span]]  # by partition
 
@@ -125,7 +128,7 @@ class Completion:
 def allowed_seconds(entries: int, size: int, master: str) -> float:
     """Return how long the connector may take to read entries that have `size` bytes together as they are stored."""
     begin = _SECONDS if is_local(master) else _SECONDS_ELSEWHERE
-    return begin + _SECONDS_PER_ENTRY * entries + _SECONDS_PER_BYTE * size
+    return begin + min(_SECONDS_PER_ENTRY * entries + _SECONDS_PER_BYTE * size, _MOST_SECONDS)
 
 
 def stored_spans(admin: TopicAdmin, ranges: Mapping[str, Range]) -> Spans:

@@ -2,8 +2,8 @@
 
 A slot is what Spark runs a task in; `local[8]` has eight. The connector waits for an entry that it will never be given,
 for half a minute and more, and all that time a slot is held. So reads as a whole get RESERVED slots less than there
-are, and topics whose query has failed lately share two of those: whoever publishes what the connector fails on makes
-only his own kind wait.
+are, and topics whose query has failed lately share two of those: whoever publishes what the connector fails on again
+and again makes only his own kind wait.
 """
 
 import threading

@@ -50,8 +50,8 @@ class Inventory:
 
     @property
     def lacks_queues(self) -> bool:
-        """Whether the log has messages, and no queue has any."""
-        return self.log.end > self.log.start and all(queue.last_phy < 0 for queue in self.queues)
+        """Whether the log has messages that belong into queues, and no queue has any. Raises SafetyError."""
+        return all(queue.last_phy < 0 for queue in self.queues) and self.log.has_indexed
 
     @property
     def checkpoint(self) -> int:

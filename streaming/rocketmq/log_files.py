@@ -44,6 +44,11 @@ class CommitLog(NamedTuple):
         """The files that have records."""
         return tuple(file for file in self.files if file.start < self.end)
 
+    @property
+    def has_indexed(self) -> bool:
+        """Whether a record belongs into a queue; it reads up to the first one that does. Raises SafetyError."""
+        return any(_has_indexed(file) for file in self.used)
+
     def file_at(self, phy: int) -> LogFile | None:
         """Return the file that has this byte of the log; None if none has."""
         number = bisect.bisect_right(self.starts, phy) - 1
@@ -102,6 +107,14 @@ def _listed(folder: Path) -> list[LogFile]:
             raise SafetyError(f"{file.path} does not follow {files[-1].path}: a file between them is missing")
         files.append(file)
     return files
+
+
+def _has_indexed(file: LogFile) -> bool:
+    with mapped(file) as view:
+        try:
+            return any(record.is_indexed for record in c.walk(view, file.start))
+        except c.BadRecordError as error:
+            raise SafetyError(f"{file.path}, byte {error.position}: {error.text}") from error
 
 
 def headers_of(file: LogFile, positions: Longs) -> c.Headers:

@@ -211,6 +211,7 @@ def test_entries_become_rows_in_the_executors_and_a_dead_letter_says_why(spark: 
 def test_many_requests_in_few_entries_may_take_their_time_and_one_entry_may_not() -> None:
     assert allowed_seconds(1_000, 10_000_000, "local[2]") >= 120, "a million requests in batches of a thousand"
     assert allowed_seconds(10, 105_060, "local[2]") < 35, "twelve million messages without a byte"
+    assert allowed_seconds(101, 500_000_000, "local[8]") <= 150, "a batch that never ends, and holds much"
     assert allowed_seconds(1, 100, "spark://head:7077") >= 180, "a host may be silent, or its executor not begun yet"
 
 

@@ -8,6 +8,8 @@
    short patience, and of entries that the broker passes over (nobody will ever be sent them) only until a few have got
    no answer. Of those that it may still send, behind an open transaction, it is asked for a few at once.
 3. No answer while the partition's broker answers nothing else either is an outage, and no reason to give an entry up.
+   Nor is an answer that says nothing of the entry itself: that we ask too often, that the topic is being moved, or that
+   our role may not ask.
 """
 
 import time
@@ -22,6 +24,7 @@ from typing import Protocol, TypeGuard
 from streaming.adapters.pulsar.frames import FrameReader, Silence, opened
 from streaming.adapters.pulsar.http import Body
 from streaming.config.sections import PulsarSettings
+from streaming.errors import RefusedError, UnavailableError
 from udfs.entry_ranges import Span
 from udfs.formats.entry import MAX_UNCOMPRESSED_BYTES
 from udfs.formats.entry_answer import entry_of
@@ -31,11 +34,20 @@ from udfs.undelivered import Found, NotShown, found_in, found_in_bytes, not_show
 # A position that the reader has not come to yet: the broker is slow, or sends nothing more.
 _PATIENCE_SECONDS = 3.0
 _ASK_SECONDS = 3.0
-_ASK_AGAIN_SECONDS = 1.0  # where it has told nothing of several others
 _TRIES = 2
 _MOST_UNANSWERED = 5
+# How long it is asked, by how many others it has told nothing of: a healthy broker answers in some milliseconds.
+_PATIENCE = ((_MOST_UNANSWERED, _ASK_SECONDS), (50, 1.0), (float("inf"), 0.25))
 _SECOND_LOOKS_SECONDS = 30.0  # for all entries of one reading together
 _AT_ONCE = 4
+# Answers that say nothing of the entry: too many requests, or the topic is being moved; and no right to ask.
+_BUSY = (
+    HTTPStatus.TOO_MANY_REQUESTS,
+    HTTPStatus.BAD_GATEWAY,
+    HTTPStatus.SERVICE_UNAVAILABLE,
+    HTTPStatus.GATEWAY_TIMEOUT,
+)
+_REFUSED = (HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN)
 # As many entries that are not wanted are read along, rather than to begin anew behind them.
 _READ_ALONG = 1000
 
@@ -169,12 +181,12 @@ class _Shown:
     _one_by_one: Lock = field(default_factory=Lock, init=False)
 
     def ask(self, sent: Sent) -> Body | NotShown:
-        """Ask for an entry that the reader did not get. Raises UnavailableError."""
+        """Ask for an entry that the reader did not get. Raises UnavailableError, RefusedError."""
         unanswered = self._unanswered
         if sent.is_passed_over and unanswered >= _MOST_UNANSWERED:
             return NotShown(f"the broker passes it over, and told nothing of {unanswered} others before it")
-        patience_s = _ASK_SECONDS if unanswered < _MOST_UNANSWERED else _ASK_AGAIN_SECONDS
-        answer = self._entry(sent, patience_s)
+        patience_s = next(seconds for most, seconds in _PATIENCE if unanswered < most)
+        answer = self._accepted(sent, patience_s)
         if not sent.is_passed_over and not _is_shown(answer):
             answer = self._second_look(sent)
         if _is_shown(answer):
@@ -188,8 +200,17 @@ class _Shown:
         said = "gave no answer that can be read" if answer is None else f"answered {answer.status}"
         return NotShown(f"the broker sends it to nobody, and {said} when asked for it by its position")
 
-    def _entry(self, sent: Sent, patience_s: float) -> Body | None:
-        return self.admin.entry(self.partition, sent.position, MAX_UNCOMPRESSED_BYTES, patience_s)
+    def _accepted(self, sent: Sent, patience_s: float) -> Body | None:
+        """Ask once. Raises UnavailableError, RefusedError where the answer says nothing of the entry itself."""
+        answer = self.admin.entry(self.partition, sent.position, MAX_UNCOMPRESSED_BYTES, patience_s)
+        if answer is not None and answer.status in _BUSY:
+            raise UnavailableError(f"{self.partition}: asked for an entry, the broker answered {answer.status}")
+        if answer is not None and answer.status in _REFUSED:
+            raise RefusedError(
+                f"{self.partition}: the broker refuses to show an entry ({answer.status}); our role needs the right to "
+                "read messages of this topic by the admin API"
+            )
+        return answer
 
     def _second_look(self, sent: Sent) -> Body | None:
         """Ask for one entry after the other with full patience, until the time for that is used up."""
@@ -198,7 +219,7 @@ class _Shown:
                 return None
             began_s = time.monotonic()
             try:
-                return self._entry(sent, _ASK_SECONDS)
+                return self._accepted(sent, _ASK_SECONDS)
             finally:
                 self._left_s -= time.monotonic() - began_s
 

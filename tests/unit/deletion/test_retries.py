@@ -211,6 +211,19 @@ def test_a_pass_that_breaks_off_is_made_again_with_the_same_retries() -> None:
     assert waiting.said == ["take over", "begin", "give back"]
 
 
+class Unhurried:
+    """An event for which nobody waits."""
+
+    def __init__(self, event: threading.Event) -> None:
+        self._event = event
+
+    def is_set(self) -> bool:
+        return self._event.is_set()
+
+    def wait(self, _timeout: float | None = None) -> bool:
+        return self._event.is_set()
+
+
 class Pauses(threading.Event):
     """Does not wait; is set after so many pauses."""
 
@@ -307,6 +320,24 @@ def test_pruning_is_not_put_off_by_a_load_that_never_ends() -> None:
     assert loop.join(10)
     assert loop.failure is None
     assert len(pruned_ms) in (5, 6)
+
+
+def test_pruning_that_fails_keeps_no_retry_waiting() -> None:
+    clock, stop, passes = ManualClock(), threading.Event(), []
+
+    def work_off() -> None:
+        clock.advance(60_000)
+        passes.append(clock.now_ms())
+        if len(passes) == 30:
+            stop.set()
+
+    def prune() -> None:
+        raise OSError("no room")
+
+    loop = DueLoop(cast("Waiting", Table(0)), work_off, prune, clock, cast("threading.Event", Unhurried(stop)))
+    loop.start()
+    assert loop.join(10)
+    assert len(passes) == 30
 
 
 def test_it_is_asleep_only_when_nothing_is_due_and_no_pass_runs() -> None:

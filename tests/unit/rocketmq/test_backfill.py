@@ -255,6 +255,15 @@ def test_a_store_whose_queues_are_gone_is_refused(tmp_path: Path) -> None:
     assert not (tmp_path / "consumequeue" / "CURRENT").exists()
 
 
+def test_a_log_that_has_only_the_first_halves_of_transactions_needs_no_queues(tmp_path: Path) -> None:
+    store = Store(tmp_path)
+    store.put(Message("A", sys_flag=4))
+    store.units.clear()
+    store.write()
+    backfill(tmp_path)
+    assert (tmp_path / "consumequeue" / "CURRENT").exists()
+
+
 def test_a_second_conversion_needs_a_word(tmp_path: Path) -> None:
     store = small_store(tmp_path).write()
     backfill(tmp_path)

@@ -273,6 +273,41 @@ def test_what_the_broker_may_still_send_is_asked_for_a_few_at_once_and_told_in_i
     assert max(most) == 4
 
 
+@pytest.mark.parametrize(
+    ("status", "error"),
+    [
+        (429, UnavailableError),
+        (503, UnavailableError),
+        (504, UnavailableError),
+        (401, RefusedError),
+        (403, RefusedError),
+    ],
+)
+@pytest.mark.parametrize("place", [(7, 1), (8, 5)], ids=["passed over", "it may come yet"])
+def test_an_answer_that_says_nothing_of_the_entry_gives_no_entry_up(
+    place: Position, status: int, error: type[Exception]
+) -> None:
+    shown = Shown({place: Body(status, {}, b"", True)})
+    stored: dict[Position, bytes | None] = {**STORED, (8, 5): None}
+    with serving(Partition(stored, LAST)) as partition, pytest.raises(error, match=str(status)):
+        _another_way(partition, shown, [Span(place[0], place[1], place[1])])
+
+
+def test_of_a_thousand_entries_that_nobody_is_told_of_each_is_asked_for_a_moment_only() -> None:
+    stored: dict[Position, bytes | None] = dict.fromkeys(((8, number) for number in range(80)), None)
+    patience: list[float] = []
+
+    @dataclass
+    class Silent(Shown):
+        def entry(self, partition: str, position: Position, most_bytes: int, patience_seconds: float) -> Body | None:
+            patience.append(patience_seconds)
+            return super().entry(partition, position, most_bytes, patience_seconds)
+
+    with serving(Partition({**STORED, **stored}, (7, 2))) as partition:
+        _another_way(partition, Silent(), [Span(8, 0, 79)])
+    assert sorted(set(patience)) == [0.25, 1, 3]
+
+
 def test_what_is_larger_than_the_bound_is_not_taken_into_memory() -> None:
     shown = Shown({(7, 1): Body(200, {}, b"the beginning", False)})
     with serving(Partition(STORED, LAST)) as partition:
