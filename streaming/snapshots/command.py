@@ -114,7 +114,10 @@ def further(settings: Settings, options: AuditOptions) -> Further:
             result, groups = audited(spark, settings, options, place_of(settings, None), stop)
         except StopRequestedError:
             raise
-        except Exception as error:  # whatever it is, the audit of ledgers must come to its end
+        except Exception as error:
+            if stop.is_set():  # it was told to stop, and so was the audit of ledgers
+                raise
+            # whatever else it is, the audit of ledgers must come to its end
             said = one_line(translated(error))
             log.warning("snapshots were not looked at: %s", said)
             return report.failed_section(said)

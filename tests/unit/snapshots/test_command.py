@@ -6,12 +6,13 @@ import pytest
 from pyspark.sql import SparkSession
 
 from streaming.audit.options import AuditOptions
+from streaming.audit.stopping import StoppedError
 from streaming.config.load import load
 from streaming.errors import StopRequestedError, UnavailableError
 from streaming.snapshots import command
 
 
-def _section(monkeypatch: pytest.MonkeyPatch, folder: Path, error: Exception) -> str:
+def _section(monkeypatch: pytest.MonkeyPatch, folder: Path, error: Exception, stop: Event | None = None) -> str:
     def fails(*_each: Any) -> None:
         raise error
 
@@ -19,7 +20,7 @@ def _section(monkeypatch: pytest.MonkeyPatch, folder: Path, error: Exception) ->
     file = folder / "config.toml"
     file.write_text(f'[state]\ndir = "{folder}"\n')
     section = command.further(load(file), AuditOptions(recheck_seconds=0))
-    return section(cast("SparkSession", None), Event())
+    return section(cast("SparkSession", None), stop or Event())
 
 
 @pytest.mark.parametrize("error", [UnavailableError("no broker"), ValueError("no broker"), OSError("no broker")])
@@ -32,3 +33,13 @@ def test_an_audit_of_ledgers_comes_to_its_end_whatever_happens_to_that_of_snapsh
 def test_a_stop_is_no_failure(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     with pytest.raises(StopRequestedError):
         _section(monkeypatch, tmp_path, StopRequestedError())
+
+
+@pytest.mark.parametrize("error", [StoppedError(), ValueError("Job 4 cancelled as part of cancellation of all jobs")])
+def test_what_a_signal_cut_short_ends_the_audit_of_ledgers_too(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, error: Exception
+) -> None:
+    stop = Event()
+    stop.set()
+    with pytest.raises(type(error)):
+        _section(monkeypatch, tmp_path, error, stop)
