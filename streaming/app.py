@@ -60,12 +60,13 @@ from streaming.queries.running import RunningQueries
 from streaming.queries.streams import describe_jobs, stream
 from streaming.reconcile.messages import reconcile
 from streaming.schemas import REQUESTS, RETRY, WAITING_RETRIES
+from streaming.signals import on_signals
 from streaming.spark import classes
 from streaming.spark.connector_clients import ConnectorClients
 from streaming.spark.failures import one_line, raise_failure
 from streaming.spark.s3a import faults_named
 from streaming.spark.session import MESSAGES_PER_BATCH, ROWS_PER_BATCH, has_ended
-from streaming.spark.signals import jvm_signals, on_signals
+from streaming.spark.signals import jvm_signals
 from streaming.spark.submitted import NO_UI
 from streaming.state import journal
 from streaming.state.lanes import ParkedLane

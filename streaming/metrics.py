@@ -2,9 +2,10 @@
 
 from collections.abc import Iterable
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, start_http_server
+from prometheus_client import CollectorRegistry, Counter, Gauge
 
 from streaming.in_use.cache import InUseCache
+from streaming.prometheus import serve
 from streaming.reconcile.messages import Reconciliation
 from streaming.state.receipts import ChunkSummary
 from udfs.phase_one.metrics import HELP, SENT, Metric, counted_as
@@ -84,8 +85,7 @@ class Metrics:
 
     def serve(self, address: str, port: int) -> int:
         """Serve on this address of the machine; port 0 takes a free one. Returns the port."""
-        server, _thread = start_http_server(port, addr=address, registry=self.registry)
-        return int(server.server_port)
+        return serve(self.registry, address, port)
 
     def count(self, query: str, summary: ChunkSummary) -> None:
         """Count one committed chunk."""

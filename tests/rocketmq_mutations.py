@@ -11,7 +11,7 @@ FOLLOWED, TAIL, HANDOVER, BASE, RUN = (
     f"streaming/rocketmq/follow/{name}.py" for name in ("followed", "tail", "handover", "base", "run")
 )
 REFUSALS, GROWTH, LOG, COMPARE = (f"udfs/rocketmq/{name}.py" for name in ("refusals", "growth", "commitlog", "compare"))
-CLI = "streaming/cli/rocketmq.py"
+QUESTIONS = "streaming/cli/options.py"
 _UNIT = "tests/unit/rocketmq"
 _FORMATS = "tests/unit/udfs/rocketmq"
 # which tests have to notice, by the file that is changed
@@ -39,7 +39,7 @@ TESTS = {
     GROWTH: (f"{_FORMATS}/test_growth.py", f"{_UNIT}/follow/test_followed.py"),
     LOG: (f"{_FORMATS}/test_commitlog.py", f"{_UNIT}/follow/test_tail.py"),
     COMPARE: (f"{_FORMATS}/test_compare.py",),
-    CLI: ("tests/unit/cli/test_rocketmq.py",),
+    QUESTIONS: ("tests/unit/cli/test_rocketmq.py",),
 }
 
 # line, file, what stands there, what then does, and words (pytest -k) that name the tests which have to notice
@@ -355,7 +355,7 @@ ROCKETMQ = (
     ),
     (
         "RocketMQ: nothing without a word",
-        CLI,
+        QUESTIONS,
         "    if not yes and not sys.stdin.isatty():",
         "    if False:",
         "without_a_word",

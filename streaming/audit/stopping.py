@@ -13,7 +13,7 @@ from collections.abc import Callable
 from pyspark import inheritable_thread_target
 from pyspark.sql import SparkSession
 
-from streaming.spark.signals import on_signals
+from streaming.signals import on_signals
 
 log = logging.getLogger("ledger-reaper")
 

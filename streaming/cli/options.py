@@ -81,10 +81,10 @@ def confirm(question: str, *, yes: bool) -> None:
         raise SafetyError("nothing was done: the question was not answered with yes (--yes answers it beforehand)")
 
 
-def require_answer(question: str, *, yes: bool) -> None:
-    """Ask, unless --yes was given. Raises SafetyError where nobody can answer, or the answer is no."""
+def require_answer(question: str, *, yes: bool, why: str = "") -> None:
+    """Ask, unless --yes was given. Raises SafetyError where nobody can answer (why: it asks), or the answer is no."""
     if not yes and not sys.stdin.isatty():
-        raise SafetyError("nothing was done: say --yes, or answer the question on a terminal")
+        raise SafetyError(f"nothing was done: {why}say --yes, or answer the question on a terminal")
     confirm(question, yes=yes)
 
 

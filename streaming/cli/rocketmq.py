@@ -1,12 +1,11 @@
 """`ledger-reaper rocketmq`: upgrade a RocketMQ broker's consume queues and offsets to RocksDB, in place."""
 
-import sys
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from streaming.cli.options import Json, Yes, confirm, utc
+from streaming.cli.options import Json, Yes, require_answer, utc
 from streaming.clock import SystemClock
 from streaming.errors import SafetyError
 from streaming.terminal import say, say_json
@@ -32,10 +31,7 @@ def _say(text: str) -> None:
 
 
 def _require_answer(question: str, *, yes: bool) -> None:
-    """Ask, unless --yes was given. Raises SafetyError where nobody can answer, or the answer is no."""
-    if not yes and not sys.stdin.isatty():
-        raise SafetyError("nothing was done: this touches a store, so say --yes, or answer the question on a terminal")
-    confirm(question, yes=yes)
+    require_answer(question, yes=yes, why="this touches a store, so ")
 
 
 @app.command()
@@ -122,7 +118,7 @@ def follow(  # noqa: PLR0913  one parameter an option: that is what typer reads
     from streaming.rocketmq.follow.run import Follow, Lag
     from streaming.rocketmq.place import place_of
     from streaming.rocketmq.spark import local_spark
-    from streaming.spark.signals import on_signals
+    from streaming.signals import on_signals
 
     def tell(lag: Lag) -> None:
         say_json(lag._asdict() | {"bytes_behind": lag.bytes_behind})

@@ -12,12 +12,11 @@ def watch(config: Config) -> None:
     from streaming.cli.arrow import load_datasets
 
     load_datasets()
-    import signal
     import threading
 
     from streaming.phase_one.watcher.run import watch as watch_until
+    from streaming.signals import on_signals
 
     stop = threading.Event()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda *_ignored: stop.set())
-    watch_until(settings, stop)
+    with on_signals(lambda _number: stop.set()):
+        watch_until(settings, stop)

@@ -1,8 +1,7 @@
-"""Turns SIGTERM and SIGINT into a call of ours, in Python and in the JVM, instead of the end of the process."""
+"""Turns SIGTERM and SIGINT into a call of ours in the JVM, as streaming/signals.py does in Python."""
 
 import contextlib
 import signal
-import threading
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -44,24 +43,3 @@ def jvm_signals(told: Callable[[int], None]) -> Iterator[None]:
         with contextlib.suppress(Py4JError, OSError):  # the JVM may have ended
             for name, old in before.items():
                 signals.handle(signals(name), old)
-
-
-@contextlib.contextmanager
-def on_signals(told: Callable[[int], None]) -> Iterator[None]:
-    """Call told(number) when this process gets SIGTERM or SIGINT; the handlers from before return at the end.
-
-    Only the main thread can set handlers; in another thread nothing changes.
-    """
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-
-    def handle(number: int, _frame: object) -> None:
-        told(number)
-
-    before = {number: signal.signal(number, handle) for number in (signal.SIGTERM, signal.SIGINT)}
-    try:
-        yield
-    finally:
-        for number, old in before.items():
-            signal.signal(number, old)

@@ -9,7 +9,7 @@ import logging
 import threading
 from collections.abc import Callable, Iterator
 
-from prometheus_client import CollectorRegistry, start_http_server
+from prometheus_client import CollectorRegistry
 
 from streaming.adapters.zookeeper.changes import ZooKeeperChanges
 from streaming.adapters.zookeeper.store import ZooKeeperStore
@@ -27,6 +27,7 @@ from streaming.phase_one.watcher.metrics import WatchMetrics
 from streaming.phase_one.watcher.outbox import Outbox
 from streaming.phase_one.watcher.publication import PulsarPublication
 from streaming.phase_one.watcher.watcher import Parts, Watcher, still_names
+from streaming.prometheus import serve
 from streaming.state.watched import Watched
 from streaming.state.watcher_note import note
 from streaming.sweep.pace import Pace
@@ -44,8 +45,8 @@ def watch(settings: Settings, stop: threading.Event) -> None:
     """Watch until stop is set. Raises ConfigError, SafetyError, FencedError; what may pass is tried again."""
     metrics = WatchMetrics(registry := CollectorRegistry())
     if settings.metrics.port >= 0:
-        server, _thread = start_http_server(settings.metrics.port, addr=settings.metrics.address, registry=registry)
-        log.info("metrics: http://%s:%s/metrics", settings.metrics.address, server.server_port)
+        address = settings.metrics.address
+        log.info("metrics: http://%s:%s/metrics", address, serve(registry, address, settings.metrics.port))
     repeat(lambda: _watch_once(settings, metrics, stop), metrics, stop)
 
 

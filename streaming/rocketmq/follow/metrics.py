@@ -3,7 +3,9 @@
 import time
 from typing import TYPE_CHECKING
 
-from prometheus_client import CollectorRegistry, Gauge, start_http_server
+from prometheus_client import CollectorRegistry, Gauge
+
+from streaming.prometheus import serve
 
 if TYPE_CHECKING:
     from streaming.rocketmq.follow.run import Lag
@@ -27,8 +29,7 @@ class FollowMetrics:
 
     def serve(self, address: str, port: int) -> int:
         """Serve on this address of the machine; port 0 takes a free one. Returns the port."""
-        server, _thread = start_http_server(port, addr=address, registry=self.registry)
-        return int(server.server_port)
+        return serve(self.registry, address, port)
 
     def show(self, lag: "Lag") -> None:
         """Show how far it is."""
