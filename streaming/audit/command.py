@@ -33,8 +33,8 @@ from streaming.clock import SystemClock
 from streaming.config.settings import Settings
 from streaming.coordination.exclusive import require_exclusive_bookkeeper
 from streaming.coordination.identity import instance_id_of
-from streaming.errors import ReaperError, SafetyError
-from streaming.spark.failures import translated
+from streaming.errors import SafetyError
+from streaming.spark.failures import our_errors
 from streaming.spark.session import Jars, start
 from streaming.terminal import Terminal, cell, say_json, say_json_line
 from udfs import columns as c
@@ -115,15 +115,8 @@ class AuditCommand:
 
     def run(self) -> None:
         """Audit, show the findings, and publish them if that was asked for. Raises ReaperError's family."""
-        try:
+        with our_errors():
             self._run()
-        except ReaperError:
-            raise
-        except Exception as error:
-            ours = translated(error)  # executors' errors come back inside a Java exception
-            if ours is error:
-                raise
-            raise ours from error
 
     def _run(self) -> None:
         filters = self.request.options.filters

@@ -10,7 +10,8 @@ That order is the proof that the audit calls no ledger in use an orphan:
 4. After a pause it does 3 once more. Only what both looks agree on becomes an ORPHAN, or MISSING.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
@@ -36,7 +37,7 @@ from streaming.config.settings import Settings
 from streaming.coordination.identity import instance_id_of, read_layout
 from udfs.units import DAY_MS
 
-WORK = ".work-"
+_WORK = ".work-"
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,14 +54,8 @@ class Audit:
     def run(self) -> AuditResult:
         """Run all phases. Raises UnavailableError and the like; the findings of the audit before it stay then."""
         started_ms = self.clock.now_ms()
-        audit_id = audit_id_at(started_ms)
-        for folder in left_behind(self.place.folders(), started_ms):
-            self.place.remove(folder)
-        stages = Stages(self.spark, self.place, f"{WORK}{audit_id}")
-        try:
+        with stages_at(self.spark, self.place, started_ms) as (audit_id, stages):
             return self._run(stages, audit_id, started_ms)
-        finally:
-            self.place.remove(stages.folder)
 
     def _run(self, stages: Stages, audit_id: str, started_ms: int) -> AuditResult:
         tools, buckets = self._tools(stages), tuple(buckets_by_label(self.settings))
@@ -95,6 +90,19 @@ class Audit:
         return PhaseTools(self.settings, self.options, store, layout, self.phases, stages, Completeness())
 
 
+@contextmanager
+def stages_at(spark: SparkSession, place: Place, started_ms: int) -> Iterator[tuple[str, Stages]]:
+    """An audit's id and its stages, in a work folder that goes at the end, with what killed audits left."""
+    audit_id = audit_id_at(started_ms)
+    for folder in left_behind(place.folders(), started_ms):
+        place.remove(folder)
+    stages = Stages(spark, place, f"{_WORK}{audit_id}")
+    try:
+        yield audit_id, stages
+    finally:
+        place.remove(stages.folder)
+
+
 def audit_id_at(now_ms: int) -> str:
     """Name an audit by its start; the names sort as the times do."""
     return f"{datetime.fromtimestamp(now_ms / 1000, UTC):%Y%m%dT%H%M%S}{now_ms % 1000:03d}Z"
@@ -102,8 +110,8 @@ def audit_id_at(now_ms: int) -> str:
 
 def left_behind(folders: Sequence[str], now_ms: int) -> list[str]:
     """Return the work folders that audits left when they were killed; one that is a day old is at work no more."""
-    oldest = f"{WORK}{audit_id_at(now_ms - DAY_MS)}"
-    return [folder for folder in folders if folder.startswith(WORK) and folder < oldest]
+    oldest = f"{_WORK}{audit_id_at(now_ms - DAY_MS)}"
+    return [folder for folder in folders if folder.startswith(_WORK) and folder < oldest]
 
 
 def _compared(tools: PhaseTools, listed: DataFrame, references: DataFrame) -> DataFrame:

@@ -4,8 +4,9 @@ import errno
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from streaming.errors import ConfigError, ReaperError, UnavailableError
+from streaming.errors import ConfigError, UnavailableError
 from streaming.spark.failures import one_line, translated
+from streaming.spark.failures import our_errors as of_tasks
 
 _FULL = "No space left on device"
 _FORBIDDEN = "Permission denied"
@@ -14,15 +15,8 @@ _FORBIDDEN = "Permission denied"
 @contextmanager
 def our_errors() -> Iterator[None]:
     """Turn what was raised into an error of ours, also where it comes back from a task inside a Java exception."""
-    try:
+    with of_tasks(_ours):
         yield
-    except ReaperError:
-        raise
-    except Exception as error:
-        ours = _ours(error)
-        if ours is error:
-            raise
-        raise ours from error
 
 
 def is_file_gone(error: BaseException) -> bool:

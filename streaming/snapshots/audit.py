@@ -22,7 +22,7 @@ from streaming.audit.options import AuditOptions
 from streaming.audit.place import FINDINGS, Place
 from streaming.audit.progress import Phases
 from streaming.audit.result import AuditResult
-from streaming.audit.run import WORK, audit_id_at, left_behind
+from streaming.audit.run import stages_at
 from streaming.audit.stages import PhaseTools, Stages
 from streaming.clients import admin_settings, clients_for, zookeeper_settings
 from streaming.clock import Clock
@@ -54,14 +54,8 @@ class SnapshotAudit:
     def run(self) -> AuditResult:
         """Look twice. Raises UnavailableError and the like; the findings of the audit before it stay then."""
         started_ms = self.clock.now_ms()
-        audit_id = audit_id_at(started_ms)
-        for folder in left_behind(self.place.folders(), started_ms):
-            self.place.remove(folder)
-        stages = Stages(self.spark, self.place, f"{WORK}{audit_id}")
-        try:
+        with stages_at(self.spark, self.place, started_ms) as (audit_id, stages):
             return self._run(stages, audit_id, started_ms)
-        finally:
-            self.place.remove(stages.folder)
 
     def _run(self, stages: Stages, audit_id: str, started_ms: int) -> AuditResult:
         store = clients_for(self.settings).store

@@ -16,10 +16,10 @@ from streaming.audit.result import AuditResult, remember
 from streaming.audit.stopping import run_until_signal
 from streaming.clock import SystemClock
 from streaming.config.settings import Settings
-from streaming.errors import ReaperError, SafetyError, StopRequestedError
+from streaming.errors import SafetyError, StopRequestedError
 from streaming.snapshots import report
 from streaming.snapshots.audit import SnapshotAudit
-from streaming.spark.failures import one_line, translated
+from streaming.spark.failures import one_line, our_errors, translated
 from streaming.spark.session import Jars, start
 from streaming.state.filesystem import below, folder_of
 from streaming.terminal import Terminal, cell, say_json, say_json_line
@@ -72,15 +72,8 @@ class SnapshotCommand:
 
     def run(self) -> None:
         """Audit, and show the findings. Raises ReaperError's family."""
-        try:
+        with our_errors():
             self._run()
-        except ReaperError:
-            raise
-        except Exception as error:
-            ours = translated(error)  # executors' errors come back inside a Java exception
-            if ours is error:
-                raise
-            raise ours from error
 
     def _run(self) -> None:
         result, groups = audited(self.spark, self.settings, self.request.options, self.place, self.stop)

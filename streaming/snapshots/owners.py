@@ -55,17 +55,27 @@ def owner_rows(clients: Clients, admin: SnapshotAdmin, topics: Sequence[str]) ->
     return rows
 
 
-def _row(topic: str, node: Znode | Unreadable | None) -> dict[str, Any]:
-    row: dict[str, Any] = {c.TOPIC_NAME: topic, s.AT_BROKER: str(Presence.UNREADABLE), s.LEDGERS: [], c.DETAIL: ""}
+def listed(node: Znode | Unreadable | None) -> tuple[Presence, list[int], str]:
+    """Return whether a topic is there by its znode, the ledgers of its list, and why they can't be told."""
     if node is None:
-        return row | {s.PRESENCE: str(Presence.GONE)}
+        return Presence.GONE, [], ""
     if isinstance(node, Unreadable):
-        return row | {s.PRESENCE: str(Presence.UNREADABLE), c.DETAIL: node.detail}
+        return Presence.UNREADABLE, [], node.detail
     try:
-        ledgers = [each.ledger_id for each in parse_managed_ledger(node.data).ledgers]
+        return Presence.PRESENT, [each.ledger_id for each in parse_managed_ledger(node.data).ledgers], ""
     except FormatError as error:
-        return row | {s.PRESENCE: str(Presence.UNREADABLE), c.DETAIL: f"its list of ledgers: {error}"}
-    return row | {s.PRESENCE: str(Presence.PRESENT), s.LEDGERS: ledgers}
+        return Presence.UNREADABLE, [], f"its list of ledgers: {error}"
+
+
+def _row(topic: str, node: Znode | Unreadable | None) -> dict[str, Any]:
+    presence, ledgers, detail = listed(node)
+    return {
+        c.TOPIC_NAME: topic,
+        s.PRESENCE: str(presence),
+        s.AT_BROKER: str(Presence.UNREADABLE),
+        s.LEDGERS: ledgers,
+        c.DETAIL: detail,
+    }
 
 
 def _buffer(admin: SnapshotAdmin, topic: str) -> dict[str, Any]:

@@ -17,14 +17,13 @@ from typing import Any, Protocol
 
 from streaming.clock import Clock
 from streaming.errors import ConfigError, RefusedError, SafetyError, UnavailableError
-from streaming.ports import Broker, MetadataStore, Znode
+from streaming.ports import Broker, MetadataStore
 from streaming.snapshots.guard import Guards
+from streaming.snapshots.owners import listed
 from streaming.snapshots.parts import Sender
 from streaming.snapshots.read import SnapshotTopics, system_topic
 from streaming.state.filesystem import Folder
-from udfs.formats.errors import FormatError
 from udfs.formats.internal_stats import Position
-from udfs.formats.managed_ledger import parse_managed_ledger
 from udfs.paths import managed_ledger_path, namespace_of
 from udfs.records import Presence
 from udfs.snapshots.audit import READY, BufferFacts, NamedSegment, TopicFacts
@@ -132,12 +131,12 @@ class Repairs:
         readable = self._readable(namespace, topic, places) if places else set()
         named = tuple(NamedSegment(number, at, marker, at in readable) for at, (number, marker) in places.items())
         (node,) = self.store.read_many([managed_ledger_path(topic)])
-        presence, ledgers = _ledgers(node)
+        presence, ledgers, _why = listed(node)
         facts = TopicFacts(
             topic,
             presence,
             Presence.UNREADABLE,
-            ledgers=ledgers,
+            ledgers=frozenset(ledgers),
             named=named,
             buffer=self.topics.more.buffer(topic),
         )
@@ -206,14 +205,3 @@ class Repairs:
             f"{topic} was given an empty index and is not loaded yet: look at the broker's log; "
             f"`ledger-reaper snapshots undo --topic {topic}` puts the old one back"
         )
-
-
-def _ledgers(node: object) -> tuple[Presence, frozenset[int]]:
-    if node is None:
-        return Presence.GONE, frozenset()
-    try:
-        if isinstance(node, Znode):
-            return Presence.PRESENT, frozenset(each.ledger_id for each in parse_managed_ledger(node.data).ledgers)
-    except FormatError:
-        pass
-    return Presence.UNREADABLE, frozenset()

@@ -1,6 +1,8 @@
 """Turns errors that reach us as text inside a Java exception back into this program's own errors."""
 
 import re
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from importlib import import_module
 
 from streaming.errors import (
@@ -83,6 +85,23 @@ def translated(error: Exception) -> Exception:
                 return known(text)
     lost = _lost(str(error).partition(_QUERY_AND_PLAN)[0])
     return WorkersLostError(f"Spark lost executors: {lost}") if lost else error
+
+
+@contextmanager
+def our_errors(ours_of: Callable[[Exception], Exception] = translated) -> Iterator[None]:
+    """Raise the error of ours that an executor raised, which comes back inside a Java exception, in that one's place.
+
+    ours_of: what to raise for an error that is none of ours; the error itself stays as it is.
+    """
+    try:
+        yield
+    except ReaperError:
+        raise
+    except Exception as error:
+        ours = ours_of(error)
+        if ours is error:
+            raise
+        raise ours from error
 
 
 def _lost(text: str) -> str:

@@ -2,8 +2,15 @@
 
 import pytest
 
-from streaming.errors import FencedError, ReaperError, StopRequestedError, UnavailableError, WorkersLostError
-from streaming.spark.failures import error_of, one_line, raise_failure, translated
+from streaming.errors import (
+    FencedError,
+    ReaperError,
+    SafetyError,
+    StopRequestedError,
+    UnavailableError,
+    WorkersLostError,
+)
+from streaming.spark.failures import error_of, one_line, our_errors, raise_failure, translated
 
 PLAN = "\n=== Streaming Query ===\nIdentifier: ledger_deletion_requests\n\nLogical Plan:\n+- StreamingExecutionRelation"
 PULSAR = "org.apache.pulsar.client.api.PulsarClientException"
@@ -166,3 +173,14 @@ def test_a_stop_is_not_mistaken_for_a_fault() -> None:
 )
 def test_a_failure_is_told_in_one_line_for_people(text: str, line: str) -> None:
     assert one_line(RuntimeError(text)) == line
+
+
+def test_a_block_raises_the_error_of_ours_and_leaves_any_other_as_it_is() -> None:
+    with pytest.raises(UnavailableError, match="no broker"), our_errors():
+        raise ValueError("streaming.errors.UnavailableError: no broker")
+    with pytest.raises(SafetyError, match="look"), our_errors():
+        raise SafetyError("look")
+    with pytest.raises(ValueError, match="something else"), our_errors():
+        raise ValueError("something else")
+    with pytest.raises(SafetyError, match="full"), our_errors(lambda error: SafetyError(f"full: {error}")):
+        raise OSError("no room")
