@@ -1,12 +1,17 @@
 """`ledger-reaper check`."""
 
 from dataclasses import asdict
-from itertools import chain
+from typing import TYPE_CHECKING
 
 import typer
 
 from streaming.cli.options import Config, Json, settings_of
 from streaming.terminal import say_json, say_lines
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from streaming.check.preflight import Line
 
 
 def check(config: Config, json_lines: Json = False) -> None:
@@ -23,7 +28,12 @@ def check(config: Config, json_lines: Json = False) -> None:
     lines = []
     settings = settings_of(config)
     with command_clients(settings) as clients:
-        for line in chain(look(settings, clients), (guard_line(settings, clients) for _once in (1,))):
+
+        def all_lines() -> "Iterator[Line]":
+            yield from look(settings, clients)
+            yield guard_line(settings, clients)
+
+        for line in all_lines():
             lines.append(line)
             if json_lines:
                 say_json(asdict(line))

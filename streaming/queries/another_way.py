@@ -22,7 +22,10 @@ _ENTRIES_PER_TASK = 2000
 # of a record batch; a worker and the JVM hold a few of them at once
 _MOST_ROWS = 1000
 _MOST_BYTES = 8 * 1024 * 1024
-_TASK = f"{c.SOURCE} string, ledgers array<long>, firsts array<long>, lasts array<long>"
+_LOT = f"{c.SOURCE} string, ledgers array<long>, firsts array<long>, lasts array<long>"
+
+Lot = tuple[str, list[int], list[int], list[int]]
+"""Entries of a partition: of each span the ledger, the first and the last one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,11 +64,11 @@ def read_rows(
 
     They are rows of schemas.MESSAGE, each source's numbered, and kept until unpersist.
     """
-    lots = sum(1 for spans in wanted.values() for _ in split(spans, _ENTRIES_PER_TASK))
-    most = min(reading.most_tasks(query), max(1, lots))
+    lots = _lots_of(wanted)
+    most = max(1, min(reading.most_tasks(query), len(lots)))
     # What is kept is read without a shuffle: Spark runs one while it holds a lock, and for that lock every unpersist of
     # every query waits.
-    found = rows_of(spark, settings, wanted, most_tasks=most).persist()
+    found = _rows_of(spark, settings, lots, most).persist()
     try:
         with reading.of(query, most):
             found.count()
@@ -74,14 +77,9 @@ def read_rows(
         found.unpersist()
 
 
-def rows_of(
-    spark: SparkSession, settings: Settings, wanted: Mapping[str, Sequence[Span]], *, most_tasks: int
-) -> DataFrame:
-    """Return the messages of these entries as rows of schemas.MESSAGE that are not numbered yet.
-
-    most_tasks: so many Spark tasks read them, one lot of entries after the other.
-    """
-    tasks = [
+def _lots_of(wanted: Mapping[str, Sequence[Span]]) -> list[Lot]:
+    """Return the entries as rows of _LOT, each as much as is read at once."""
+    return [
         (
             partition,
             [span.ledger for span in spans],
@@ -91,8 +89,14 @@ def rows_of(
         for partition, each in wanted.items()
         for spans in split(each, _ENTRIES_PER_TASK)
     ]
-    # a Spark partition for each task
-    planned = spark.createDataFrame(spark.sparkContext.parallelize(tasks, max(min(len(tasks), most_tasks), 1)), _TASK)
+
+
+def _rows_of(spark: SparkSession, settings: Settings, lots: Sequence[Lot], tasks: int) -> DataFrame:
+    """Return the messages of these lots as rows of schemas.MESSAGE that are not numbered yet.
+
+    tasks: so many tasks of Spark's read them, one lot after the other.
+    """
+    planned = spark.createDataFrame(spark.sparkContext.parallelize(lots, tasks), _LOT)
     return planned.mapInArrow(ReadEntries(settings), from_arrow_schema(schemas.MESSAGE))
 
 
