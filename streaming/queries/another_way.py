@@ -22,6 +22,7 @@ _ENTRIES_PER_TASK = 2000
 # of a record batch; a worker and the JVM hold a few of them at once
 _MOST_ROWS = 1000
 _MOST_BYTES = 8 * 1024 * 1024
+_NOTHING = "nothing int"
 _LOT = f"{c.SOURCE} string, ledgers array<long>, firsts array<long>, lasts array<long>"
 
 Lot = tuple[str, list[int], list[int], list[int]]
@@ -60,18 +61,22 @@ class ReadEntries:
 def read_rows(
     spark: SparkSession, settings: Settings, reading: Reading, query: str, wanted: Mapping[str, Sequence[Span]]
 ) -> DataFrame:
-    """Read the messages of these entries (by partition), in as many slots as the query may have.
+    """Read the messages of these entries (by partition), piece by piece, in as many slots as the query may have.
 
+    The slots are given back behind each piece, so that others' reads come in between, however much there is to read.
     They are rows of schemas.MESSAGE, each source's numbered, and kept until unpersist.
     """
-    lots = _lots_of(wanted)
-    most = max(1, min(reading.most_tasks(query), len(lots)))
     # What is kept is read without a shuffle: Spark runs one while it holds a lock, and for that lock every unpersist of
     # every query waits.
-    found = _rows_of(spark, settings, lots, most).persist()
+    found = _rows_of(spark, settings, _lots_of(wanted)).persist()
     try:
-        with reading.of(query, most):
-            found.count()
+        keep = found.mapInArrow(_nothing, _NOTHING).rdd
+        left = [*range(keep.getNumPartitions())]
+        while left:
+            most = reading.most_tasks(query)
+            piece, left = left[:most], left[most:]
+            with reading.of(query, len(piece)):
+                spark.sparkContext.runJob(keep, list, piece)
         return kept(numbered(found))
     finally:
         found.unpersist()
@@ -91,13 +96,17 @@ def _lots_of(wanted: Mapping[str, Sequence[Span]]) -> list[Lot]:
     ]
 
 
-def _rows_of(spark: SparkSession, settings: Settings, lots: Sequence[Lot], tasks: int) -> DataFrame:
-    """Return the messages of these lots as rows of schemas.MESSAGE that are not numbered yet.
-
-    tasks: so many tasks of Spark's read them, one lot after the other.
-    """
-    planned = spark.createDataFrame(spark.sparkContext.parallelize(lots, tasks), _LOT)
+def _rows_of(spark: SparkSession, settings: Settings, lots: Sequence[Lot]) -> DataFrame:
+    """Return the messages of these lots, a task's each, as rows of schemas.MESSAGE that are not numbered yet."""
+    planned = spark.createDataFrame(spark.sparkContext.parallelize(lots, max(1, len(lots))), _LOT)
     return planned.mapInArrow(ReadEntries(settings), from_arrow_schema(schemas.MESSAGE))
+
+
+def _nothing(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """Take all rows, so that Spark computes and keeps them, and yield none."""
+    for _batch in batches:
+        pass
+    return iter(())
 
 
 def kept(rows: DataFrame) -> DataFrame:

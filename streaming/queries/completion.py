@@ -38,8 +38,9 @@ _SECONDS_ELSEWHERE = 240.0
 _SECONDS_PER_ENTRY = 0.005
 _SECONDS_PER_BYTE = 10e-6  # an entry may hold a thousand requests, in 10 KB or more
 # However much a batch holds: what the connector has not read by then is read another way, in slots that keep none of
-# those waiting whose query has not failed.
+# those waiting whose query has not failed. Where others wait for its slots, a read that hangs ends within a minute.
 _MOST_SECONDS = 120.0
+_MOST_SECONDS_WHILE_OTHERS_WAIT = 30.0
 
 Spans = Mapping[str, Sequence[Span]]  # by partition
 
@@ -97,9 +98,14 @@ class Completion:
         stored, size = self._stored(batch)
         total = sum(count_of(each) for each in stored.values())
         what = f"{query}, batch {batch_id}: reading"
-        seconds = allowed_seconds(total, size, self.spark.sparkContext.master or "")
-        with self.reading.of(query, len(batch.ranges)), limited(self.spark, seconds, what):
-            runs = delivered_runs(delivered).collect()
+        master = self.spark.sparkContext.master or ""
+        with self.reading.of(query, len(batch.ranges)) as slots:
+
+            def seconds() -> float:
+                return allowed_seconds(total, size, master, others_wait=slots.is_waited_for)
+
+            with limited(self.spark, seconds, what):
+                runs = delivered_runs(delivered).collect()
         missing = _missing(stored, runs)
         if not missing:
             return Completed(delivered, _extent(runs))
@@ -125,10 +131,14 @@ class Completion:
         return found[-1]
 
 
-def allowed_seconds(entries: int, size: int, master: str) -> float:
-    """Return how long the connector may take to read entries that have `size` bytes together as they are stored."""
+def allowed_seconds(entries: int, size: int, master: str, *, others_wait: bool) -> float:
+    """Return how long the connector may take to read entries that have `size` bytes together as they are stored.
+
+    others_wait: for the slots that it reads in.
+    """
     begin = _SECONDS if is_local(master) else _SECONDS_ELSEWHERE
-    return begin + min(_SECONDS_PER_ENTRY * entries + _SECONDS_PER_BYTE * size, _MOST_SECONDS)
+    most = _MOST_SECONDS_WHILE_OTHERS_WAIT if others_wait else _MOST_SECONDS
+    return begin + min(_SECONDS_PER_ENTRY * entries + _SECONDS_PER_BYTE * size, most)
 
 
 def stored_spans(admin: TopicAdmin, ranges: Mapping[str, Range]) -> Spans:

@@ -3,7 +3,8 @@
 A slot is what Spark runs a task in; `local[8]` has eight. The connector waits for an entry that it will never be given,
 for half a minute and more, and all that time a slot is held. So reads as a whole get RESERVED slots less than there
 are, and topics whose query has failed lately share two of those: whoever publishes what the connector fails on again
-and again makes only his own kind wait.
+and again makes only his own kind wait. And no query's read gets more than half of what it shares with others: one that
+hangs leaves the other half.
 """
 
 import threading
@@ -29,6 +30,12 @@ class Slots:
         self._guard = threading.Lock()
         self._waiting: deque[tuple[int, int, threading.Event]] = deque()
         self._taken = 0
+
+    @property
+    def is_waited_for(self) -> bool:
+        """Whether somebody waits for slots."""
+        with self._guard:
+            return bool(self._waiting)
 
     @contextmanager
     def taken(self, wanted: int, most: int) -> Iterator[None]:
@@ -90,14 +97,17 @@ class Reading:
 
     def most_tasks(self, query: str) -> int:
         """Return in how many tasks a query's read may run at once."""
-        return _SLOW if self._has_slow_ones(query) else self._most_usual()
+        return _half(_SLOW if self._has_slow_ones(query) else self._most_usual())
 
     @contextmanager
-    def of(self, query: str, partitions: int) -> Iterator[None]:
-        """Wait for the slots that a read of so many partitions may take, and hold them. Raises StopRequestedError."""
+    def of(self, query: str, partitions: int) -> Iterator[Slots]:
+        """Wait for the slots that a read of so many partitions may take, and hold them. Raises StopRequestedError.
+
+        Yields all those that it shares with others.
+        """
         slots, most = (self._slow, _SLOW) if self._has_slow_ones(query) else (self._usual, self._most_usual())
-        with slots.taken(max(1, min(partitions, most)), most):
-            yield
+        with slots.taken(max(1, min(partitions, _half(most))), most):
+            yield slots
 
     def _has_slow_ones(self, query: str) -> bool:
         is_slow = self._slow_until_s.get(query, float("-inf")) > self.monotonic()
@@ -105,3 +115,7 @@ class Reading:
 
     def _most_usual(self) -> int:
         return max(1, self.slots() - RESERVED - _SLOW)
+
+
+def _half(slots: int) -> int:
+    return max(1, slots // 2)

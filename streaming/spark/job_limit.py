@@ -9,7 +9,7 @@ import contextlib
 import threading
 import time
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 from pyspark.sql import SparkSession
 
@@ -20,10 +20,11 @@ _LOOK_S = 0.5
 
 
 @contextlib.contextmanager
-def limited(spark: SparkSession, seconds: float, what: str) -> Iterator[None]:
+def limited(spark: SparkSession, seconds: Callable[[], float], what: str) -> Iterator[None]:
     """Cancel the jobs that this thread runs in the block once they have run so long; then raise ReaperError.
 
-    It is no UnavailableError: to wait and try again would take as long once more.
+    seconds: is asked again and again, for the limit may change. The error is no UnavailableError: to wait and try again
+    would take as long once more.
     """
     context = spark.sparkContext
     group = context.getLocalProperty(_GROUP)  # a streaming query's jobs have one, by which its stop cancels them
@@ -36,7 +37,7 @@ def limited(spark: SparkSession, seconds: float, what: str) -> Iterator[None]:
         yield
     except Exception as error:
         if watch.is_over:
-            raise ReaperError(f"{what} took longer than {seconds:.0f} s and was given up") from error
+            raise ReaperError(f"{what} took longer than {watch.limit_s:.0f} s and was given up") from error
         raise
     finally:
         watch.ended.set()
@@ -44,11 +45,13 @@ def limited(spark: SparkSession, seconds: float, what: str) -> Iterator[None]:
 
 
 class _Watch:
-    def __init__(self, spark: SparkSession, group: str, seconds: float) -> None:
+    def __init__(self, spark: SparkSession, group: str, seconds: Callable[[], float]) -> None:
         self._context = spark.sparkContext
         self._tracker = self._context.statusTracker()
         self._group = group
-        self._left_s = seconds
+        self._seconds = seconds
+        self._ran_s = 0.0
+        self.limit_s = seconds()
         self.ended = threading.Event()
         self.is_over = False
         self.thread = threading.Thread(target=self._run, name="job-limit", daemon=True)
@@ -59,8 +62,10 @@ class _Watch:
             is_running = self._may_be_running()
             since_s, looked_s = looked_s, time.monotonic()
             if is_running:
-                self._left_s -= looked_s - since_s
-            if self._left_s <= 0:
+                self._ran_s += looked_s - since_s
+            if not self.is_over:
+                self.limit_s = self._seconds()
+            if self._ran_s >= self.limit_s:
                 self.is_over = True
                 if self._is_cancelled():
                     return

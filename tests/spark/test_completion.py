@@ -3,9 +3,11 @@
 import json
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from pyspark.sql import DataFrame, SparkSession
@@ -17,7 +19,7 @@ from streaming.adapters.memory.pulsar import MemoryPulsar
 from streaming.config.load import load
 from streaming.config.settings import Settings
 from streaming.errors import ReaperError
-from streaming.queries import another_way
+from streaming.queries import another_way, completion
 from streaming.queries.completion import Completion, allowed_seconds
 from streaming.queries.names import checkpoint_of
 from streaming.queries.reading import Reading
@@ -61,6 +63,11 @@ class World:
         (checkpoint / "commits").mkdir()
         (checkpoint / "commits" / "0").write_text("v1\n{}")
         self.completion = Completion(spark, settings, pulsar, self._read, Reading(threading.Event(), lambda: 2))
+
+    def read_beside(self) -> None:
+        """Wait for slots, as another query does, have them and give them back."""
+        with self.completion.reading.of("another", 1):
+            pass
 
     def _begin(self, checkpoint: Path, number: int, upto: Mapping[str, tuple[int, int]]) -> None:
         (checkpoint / "offsets").mkdir(parents=True, exist_ok=True)
@@ -175,15 +182,15 @@ def test_reading_that_does_not_end_is_given_up(spark: SparkSession) -> None:
 
     began_s = time.monotonic()
     given_up = pytest.raises(ReaperError, match=r"requests, batch 1: reading took longer than 1 s")
-    with given_up, limited(spark, 1, "requests, batch 1: reading"):
+    with given_up, limited(spark, lambda: 1, "requests, batch 1: reading"):
         spark.range(2).mapInArrow(sleeps, "id long").count()
     assert time.monotonic() - began_s < 100
 
 
 def test_what_ends_in_time_or_fails_of_itself_is_left_alone(spark: SparkSession) -> None:
-    with limited(spark, 60, "reading"):
+    with limited(spark, lambda: 60, "reading"):
         assert spark.range(3).count() == 3
-    with pytest.raises(ValueError, match="a bug"), limited(spark, 60, "reading"):
+    with pytest.raises(ValueError, match="a bug"), limited(spark, lambda: 60, "reading"):
         raise ValueError("a bug")
 
 
@@ -208,11 +215,61 @@ def test_entries_become_rows_in_the_executors_and_a_dead_letter_says_why(spark: 
     assert last[c.NO_REQUEST] == "ENCRYPTED: the payload is encrypted, and a request must not be"
 
 
+def test_whoever_reads_much_another_way_gives_his_slots_back_in_between(
+    spark: SparkSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(another_way, "_ENTRIES_PER_TASK", 2)
+    reading = Reading(threading.Event(), lambda: 8)
+    held: list[int] = []
+
+    class Watched:
+        most_tasks = reading.most_tasks
+
+        @contextmanager
+        def of(self, query: str, partitions: int) -> Iterator[None]:
+            with reading.of(query, partitions):
+                held.append(partitions)
+                yield
+
+    stored = {(7, number): entry(b"x") for number in range(9)}
+    with serving(Partition(stored, (7, 8))) as partition:
+        base = load(None)
+        pulsar = base.pulsar.model_copy(update={"service_url": partition.url, "admin_url": "http://127.0.0.1:1"})
+        settings = base.model_copy(update={"pulsar": pulsar})
+        rows = another_way.read_rows(spark, settings, cast("Reading", Watched()), REQUESTS, {FIRST: [Span(7, 0, 8)]})
+        connections = len(partition.readers)
+        assert [row[c.ROW] for row in rows.orderBy(c.ROW).collect()] == list(range(9))
+    assert held == [2, 2, 1], "two of the four slots that reads have, and for two entries each"
+    assert connections == len(partition.readers) == 5, "each lot is read once"
+
+
 def test_many_requests_in_few_entries_may_take_their_time_and_one_entry_may_not() -> None:
-    assert allowed_seconds(1_000, 10_000_000, "local[2]") >= 120, "a million requests in batches of a thousand"
-    assert allowed_seconds(10, 105_060, "local[2]") < 35, "twelve million messages without a byte"
-    assert allowed_seconds(101, 500_000_000, "local[8]") <= 150, "a batch that never ends, and holds much"
-    assert allowed_seconds(1, 100, "spark://head:7077") >= 180, "a host may be silent, or its executor not begun yet"
+    alone = partial(allowed_seconds, others_wait=False)
+    assert alone(1_000, 10_000_000, "local[2]") >= 120, "a million requests in batches of a thousand"
+    assert alone(10, 105_060, "local[2]") < 35, "twelve million messages without a byte"
+    assert alone(101, 500_000_000, "local[8]") <= 150, "a batch that never ends, and holds much"
+    assert alone(1, 100, "spark://head:7077") >= 180, "a host may be silent, or its executor not begun yet"
+    assert allowed_seconds(101, 500_000_000, "local[8]", others_wait=True) <= 60, "nobody waits for it longer"
+
+
+def test_a_read_that_others_wait_for_is_given_up_sooner(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    def sleeps(batches: Any) -> Any:
+        time.sleep(100)
+        yield from batches
+
+    monkeypatch.setattr(completion, "_SECONDS", 0.5)
+    monkeypatch.setattr(completion, "_SECONDS_PER_ENTRY", 100.0)
+    monkeypatch.setattr(completion, "_MOST_SECONDS_WHILE_OTHERS_WAIT", 1.0)
+    waits = threading.Thread(target=world.read_beside, daemon=True)
+    delivered = _rows(world.spark, WHOLE)
+    hangs = delivered.mapInArrow(sleeps, delivered.schema)
+    threading.Timer(2, waits.start).start()
+    began_s = time.monotonic()
+    with pytest.raises(ReaperError, match=r"batch 1: reading took longer than 2 s"):
+        world.completion(REQUESTS, 1, hangs)
+    assert time.monotonic() - began_s < 90, "it would have had 120 s"
+    waits.join(10)
+    assert not waits.is_alive()
 
 
 def test_of_rows_that_cannot_be_computed_spark_keeps_nothing(spark: SparkSession) -> None:

@@ -33,6 +33,7 @@ from udfs.undelivered import Found, NotShown, found_in, found_in_bytes, not_show
 
 # A position that the reader has not come to yet: the broker is slow, or sends nothing more.
 _PATIENCE_SECONDS = 3.0
+_LOOK_AGAIN_SECONDS = 10.0
 _ASK_SECONDS = 3.0
 _TRIES = 2
 _MOST_UNANSWERED = 5
@@ -122,10 +123,25 @@ def _found(sent: Sent, answer: Body | NotShown | None) -> Iterator[Found]:
 
 
 def read_spans(settings: PulsarSettings, partition: str, spans: Sequence[Span]) -> Iterator[Sent]:
-    """Read the entries of spans, which ascend, as the broker sends them. Raises UnavailableError, RefusedError."""
+    """Read the entries of spans, which ascend, as the broker sends them. Raises UnavailableError, RefusedError.
+
+    What the broker sends nothing of is told as it is, and every few seconds we look whether something has come behind
+    it: then the broker passes it over.
+    """
     wanted = _Wanted(spans)
+    tries = _TRIES
+    while wanted.now is not None:
+        yield from _sent(settings, partition, wanted, tries)
+        until_s = time.monotonic() + _LOOK_AGAIN_SECONDS
+        while wanted.now is not None and time.monotonic() < until_s:
+            yield Sent(wanted.take(), None)
+        tries = 1
+
+
+def _sent(settings: PulsarSettings, partition: str, wanted: "_Wanted", most_tries: int) -> Iterator[Sent]:
+    """Read on until nothing is wanted, or the broker sends nothing more however often a reader is begun anew."""
     tries = 0
-    while wanted.now is not None and tries < _TRIES:
+    while wanted.now is not None and tries < most_tries:
         ledger = wanted.now[0]
         with opened(settings, partition, (ledger, wanted.now[1] - 1)) as reader:
             is_silent = yield from _read_on(reader, wanted)
@@ -133,8 +149,6 @@ def read_spans(settings: PulsarSettings, partition: str, spans: Sequence[Span]) 
         tries = 0 if not is_silent or wanted.now is None or wanted.now[0] != ledger else tries + 1
         if wanted.now is not None and reader.last is not None and wanted.now > reader.last:
             break
-    while wanted.now is not None:
-        yield Sent(wanted.take(), None)
 
 
 def _read_on(reader: FrameReader, wanted: "_Wanted") -> Generator[Sent, None, bool]:

@@ -63,46 +63,66 @@ def readers() -> Any:
 def test_a_read_that_hangs_leaves_slots_for_chunks_and_for_those_that_failed(readers: Readers) -> None:
     readers.begin("hangs", 16)
     readers.begin("another", 1)
-    assert readers.settle() == {"hangs": 4}, "of eight, two are for chunks and two for those that failed"
+    readers.begin("third", 16)
+    assert readers.settle() == {"hangs": 2, "another": 1}, "of eight, two are for chunks and two for those that failed"
     readers.end("hangs")
-    assert readers.settle() == {"another": 1}
+    assert readers.settle() == {"another": 1, "third": 2}
 
 
 def test_those_that_failed_share_a_few_slots_and_keep_nobody_else_waiting(readers: Readers) -> None:
-    for query in ("bad", "worse"):
+    for query in ("bad", "worse", "worst"):
         readers.reading.slow_down(query)
     readers.begin("bad", 16)
     readers.begin("worse", 16)
     readers.begin("good", 3)
-    assert readers.settle() == {"bad": 2, "good": 3}
+    assert readers.settle() == {"bad": 1, "worse": 1, "good": 2}
+    readers.begin("worst", 16)
     readers.end("bad")
-    assert readers.settle() == {"worse": 2, "good": 3}
+    assert readers.settle() == {"worse": 1, "good": 2, "worst": 1}
+
+
+def test_one_that_hangs_leaves_half_of_the_slots_to_others_and_it_is_known_whether_anybody_waits() -> None:
+    reading = Reading(threading.Event(), lambda: 8)
+    readers = Readers(reading)
+    with reading.of("hangs", 16) as slots:
+        assert not slots.is_waited_for
+        readers.begin("good", 16)
+        assert readers.settle() == {"good": 2}
+        assert not slots.is_waited_for
+        readers.begin("too many", 1)
+        assert readers.settle() == {"good": 2}
+        assert slots.is_waited_for
+        readers.end("good")
+        assert readers.settle() == {"too many": 1}
+        assert not slots.is_waited_for
+    readers.join()
 
 
 def test_reads_that_fit_run_beside_one_another_and_nobody_overtakes_a_large_one(readers: Readers) -> None:
     readers.begin("first", 1)
     readers.begin("second", 1)
-    readers.begin("large", 4)
+    readers.begin("third", 1)
+    readers.begin("large", 2)
     readers.begin("small", 1)
-    assert readers.settle() == {"first": 1, "second": 1}
+    assert readers.settle() == {"first": 1, "second": 1, "third": 1}
     readers.end("first")
-    assert readers.settle() == {"second": 1}
+    assert readers.settle() == {"second": 1, "third": 1, "large": 2}
     readers.end("second")
-    assert readers.settle() == {"large": 4}
+    assert readers.settle() == {"third": 1, "large": 2, "small": 1}
 
 
 def test_a_failure_is_forgotten_after_a_while() -> None:
     now_s = [0.0]
     reading = Reading(threading.Event(), lambda: 8, monotonic=lambda: now_s[0])
     reading.slow_down("query")
-    assert reading.most_tasks("query") == 2
+    assert reading.most_tasks("query") == 1
     now_s[0] = SLOW_S - 1
-    assert reading.most_tasks("query") == 2
+    assert reading.most_tasks("query") == 1
     now_s[0] = SLOW_S
-    assert reading.most_tasks("query") == 4
+    assert reading.most_tasks("query") == 2
 
 
-@pytest.mark.parametrize(("slots", "most"), [(1, 1), (2, 1), (4, 1), (5, 1), (6, 2), (32, 28)])
+@pytest.mark.parametrize(("slots", "most"), [(1, 1), (2, 1), (4, 1), (5, 1), (6, 1), (8, 2), (32, 14)])
 def test_whatever_the_slots_a_read_has_one(slots: int, most: int) -> None:
     reading = Reading(threading.Event(), lambda: slots)
     assert reading.most_tasks("query") == most
@@ -124,12 +144,13 @@ def test_where_there_are_too_few_slots_those_that_failed_share_with_the_others(s
 def test_who_waits_gives_up_when_the_service_stops() -> None:
     reading = Reading(threading.Event(), lambda: 8)
     readers = Readers(reading)
-    readers.begin("reads", 16)
+    for query in ("reads", "reads too"):
+        readers.begin(query, 16)
     readers.settle()
     readers.begin("waits", 16)
     reading.stop.set()
     threading.Event().wait(0.5)
-    assert readers.settle() == {"reads": 4, "waits gave up": 0}
+    assert readers.settle() == {"reads": 2, "reads too": 2, "waits gave up": 0}
     readers.join()
 
 

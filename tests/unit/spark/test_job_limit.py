@@ -63,7 +63,7 @@ def seconds_to_the_end(spark: PaperSpark, limit_s: float) -> float:
     begun_s = time.monotonic()
     with (
         pytest.raises(ReaperError, match="took longer than"),
-        limited(cast("SparkSession", spark), limit_s, "a batch: reading"),
+        limited(cast("SparkSession", spark), lambda: limit_s, "a batch: reading"),
     ):
         spark.collect(20)
     return time.monotonic() - begun_s
@@ -79,6 +79,6 @@ def test_a_job_is_given_up_also_where_the_jvm_has_no_memory_to_answer() -> None:
 
 def test_a_job_that_waits_for_others_tasks_is_not_given_up() -> None:
     spark = PaperSpark(tasks=0)
-    with limited(cast("SparkSession", spark), 0.1, "a batch: reading"):
+    with limited(cast("SparkSession", spark), lambda: 0.1, "a batch: reading"):
         spark.collect(1.5)
     assert not spark.cancelled.is_set()

@@ -308,6 +308,29 @@ def test_of_a_thousand_entries_that_nobody_is_told_of_each_is_asked_for_a_moment
     assert sorted(set(patience)) == [0.25, 1, 3]
 
 
+def test_what_comes_behind_entries_that_nobody_can_read_is_noticed_while_they_are_asked_for(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(entries, "_LOOK_AGAIN_SECONDS", 0.05)
+    monkeypatch.setattr(entries, "_PATIENCE_SECONDS", 0.2)
+    stored: dict[Position, bytes | None] = dict.fromkeys(((8, number) for number in range(1000)), None)
+
+    @dataclass
+    class Slow(Shown):
+        def entry(self, partition: str, position: Position, most_bytes: int, patience_seconds: float) -> Body | None:
+            Event().wait(0.01)
+            if len(self.asked) == 20:
+                broker.entries, broker.last = {**stored, (8, 1000): ORDINARY}, (8, 1000)
+            return super().entry(partition, position, most_bytes, patience_seconds)
+
+    with serving(Partition(stored, (8, 999))) as broker:
+        shown = Slow()
+        found = _another_way(broker, shown, [Span(8, 0, 1000)])
+    assert [position[1] for position, _payload, _why in found] == list(range(1001))
+    assert found[-1] == ((8, 1000), b"request", None)
+    assert len(shown.asked) < 300, "the others are passed over, and of such only a few are asked for"
+
+
 def test_what_is_larger_than_the_bound_is_not_taken_into_memory() -> None:
     shown = Shown({(7, 1): Body(200, {}, b"the beginning", False)})
     with serving(Partition(STORED, LAST)) as partition:
