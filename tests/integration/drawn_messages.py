@@ -13,7 +13,7 @@ from typing import Any
 import pulsar
 
 from tests.integration.java_producer import JavaError, message
-from tests.integration.odd_messages import MIB, NEEDS_TRANSACTIONS, ODD, Senders
+from tests.integration.odd_messages import MIB, NEEDS_TRANSACTIONS, NO_MESSAGE, ODD, Senders
 from tests.integration.raw_producer import RefusedByBrokerError
 from tests.pulsar_fields import Value, key_value, metadata, single
 from udfs.retry import (
@@ -101,12 +101,14 @@ class Drawn:
     """A message to be published. kind: of odd_messages.py, or the client that publishes it. said: for a person.
 
     may_wait: it may say that it was published in the future, so that a retry would not be due before.
+    may_be_none: an entry of it may hold no message at all, so that it has no receipt.
     """
 
     kind: str
     said: str
     publish: Callable[[Senders, str], None]
     may_wait: bool = False
+    may_be_none: bool = False
 
 
 class Drawer:
@@ -137,7 +139,8 @@ class Drawer:
         """Draw a message of a kind with that request in it, or with another payload where the kind has its own."""
         if kind in self._clients:
             return self._clients[kind](request)
-        return Drawn(kind, "", lambda send, topic: ODD[kind](send, topic, request), "publish_time" in kind)
+        may_wait, is_none = "publish_time" in kind, kind in NO_MESSAGE
+        return Drawn(kind, "", lambda send, topic: ODD[kind](send, topic, request), may_wait, is_none)
 
     def _is(self, share: float) -> bool:
         return self._chance.random() < share
@@ -199,13 +202,7 @@ class Drawer:
             payload = self._chance.randbytes(MIB) * 6
 
         def publish(send: Senders, topic: str) -> None:
-            producer = send.python.create_producer(topic, **how)
-            try:
-                for _ in range(count):
-                    producer.send_async(payload, lambda *_: None, **each)
-                producer.flush()
-            finally:
-                producer.close()
+            send.by_python(topic, [payload] * count, how, **each)
 
         return Drawn("python", _said(payload, count, how | each), publish)
 
@@ -282,7 +279,7 @@ class Drawer:
             send.raw.send(topic, payload, command, **fields)
 
         said = _said(payload, 1, fields | {"command": str(command)})
-        return Drawn("raw", said, publish, "publish_time" in fields)
+        return Drawn("raw", said, publish, "publish_time" in fields, "marker_type" in fields)
 
     def _raw_batch(self, request: bytes) -> Drawn:
         count = self._chance.randrange(1, 5)
@@ -306,7 +303,8 @@ class Drawer:
             send.raw.send(topic, batch, None, **fields)
 
         about = _said(batch, count, fields | {"singles": str(said)})
-        return Drawn("raw batch", about, publish, "publish_time" in fields)
+        is_none = "marker_type" in fields or any("compacted_out" in each for each in said)
+        return Drawn("raw batch", about, publish, "publish_time" in fields, is_none)
 
     def _raw_bytes(self, request: bytes) -> Drawn:
         """Metadata that was right, and then bytes of it were changed, left out or put in."""
@@ -326,7 +324,7 @@ class Drawer:
         def publish(send: Senders, topic: str) -> None:
             send.raw.send_bytes(topic, changed, request)
 
-        return Drawn("raw bytes", changed.hex()[:400], publish, may_wait=True)
+        return Drawn("raw bytes", changed.hex()[:400], publish, may_wait=True, may_be_none=True)
 
 
 def _said(payload: bytes | None, count: int, given: Mapping[str, Any]) -> str:

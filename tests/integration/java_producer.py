@@ -21,6 +21,7 @@ class JavaProducer(JavaCommands):
 
     def __init__(self, service_url: str, *, transactions: bool = False) -> None:
         arguments = [service_url, *(["transactions"] if transactions else [])]
+        self.acknowledged: list[tuple[str, int, int]] = []  # topic, ledger, entry
         super().__init__("OddMessages.java", f"{pulsar_home()}/lib/*", arguments)
 
     def send(
@@ -34,6 +35,11 @@ class JavaProducer(JavaCommands):
         command = {"do": "send", "topic": topic, "messages": messages, "producer": producer or {}}
         answer = self.ask(command | ({"transaction": transaction} if transaction else {}))
         self.newest_transaction = answer.get("transaction")
+        for each in answer["ids"]:
+            # `first;last` of a message in chunks
+            for position in each.split(";"):
+                ledger, entry, *_ = position.split(":")
+                self.acknowledged.append((topic, int(ledger), int(entry)))
         return list(answer["ids"])
 
     def end(self, transaction: int, how: str) -> None:

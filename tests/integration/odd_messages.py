@@ -1,4 +1,4 @@
-"""Messages as odd as a producer can make them: a function for each kind, and how such a message is expected to end.
+"""Messages as odd as a producer can make them: a function for each kind.
 
 Every function takes the senders, a topic (a partition, or one without partitions) and the bytes of a request, and
 returns when its entries are stored. ODD has them all by name.
@@ -7,11 +7,10 @@ returns when its entries are stored. ODD has them all by name.
 import json
 import os
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import timedelta
-from enum import StrEnum
 from typing import Any
 
 import pulsar
@@ -24,14 +23,6 @@ LARGEST_LONG = (1 << 63) - 1
 MIB = 1 << 20
 
 
-class Comes(StrEnum):
-    """What is to become of the entries of a kind. AS_SENT: as the service takes any message with those bytes."""
-
-    AS_SENT = "as sent"
-    DEAD = "dead letter"
-    NOTHING = "nothing"
-
-
 @dataclass(frozen=True)
 class Senders:
     """One of each client. java may be None where no kind that is drawn needs it."""
@@ -39,6 +30,27 @@ class Senders:
     python: Any
     raw: RawProducer
     java: JavaProducer
+    _by_python: list[tuple[str, int, int]] = field(default_factory=list)
+
+    @property
+    def acknowledged(self) -> set[tuple[str, int, int]]:
+        """Topic (or partition), ledger and entry of all that brokers said they have stored."""
+        return {*self._by_python, *self.raw.acknowledged, *self.java.acknowledged}
+
+    def by_python(self, topic: str, payloads: list[bytes], how: Mapping[str, Any], **each: Any) -> None:
+        """Publish with pulsar-client. how: of the producer; each: of every message."""
+
+        def stored(result: Any, message_id: Any) -> None:
+            if result == pulsar.Result.Ok:
+                self._by_python.append((topic, message_id.ledger_id(), message_id.entry_id()))
+
+        producer = self.python.create_producer(topic, **how)
+        try:
+            for payload in payloads:
+                producer.send_async(payload, stored, **each)
+            producer.flush()
+        finally:
+            producer.close()
 
 
 @contextmanager
@@ -55,6 +67,14 @@ def senders(service_url: str, *, transactions: bool = False) -> Iterator[Senders
 Publish = Callable[[Senders, str, bytes], None]
 ODD: dict[str, Publish] = {}
 NEEDS_TRANSACTIONS: set[str] = set()
+# kinds of which no entry holds a message
+NO_MESSAGE = {
+    "batch_all_compacted_out",
+    "marker_of_a_replicated_subscription",
+    "marker_with_a_request_in_it",
+    "marker_nobody_knows",
+    "marker_of_a_commit_that_was_none",
+}
 
 
 def _odd(publish: Publish) -> Publish:
@@ -68,13 +88,7 @@ def _in_transactions(publish: Publish) -> Publish:
 
 
 def _python(send: Senders, topic: str, payloads: list[bytes], how: dict[str, Any], **each: Any) -> None:
-    producer = send.python.create_producer(topic, **how)
-    try:
-        for payload in payloads:
-            producer.send_async(payload, lambda *_: None, **each)
-        producer.flush()
-    finally:
-        producer.close()
+    send.by_python(topic, payloads, how, **each)
 
 
 # --- times -----------------------------------------------------------------------------------------------------------

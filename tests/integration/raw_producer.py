@@ -35,6 +35,7 @@ class RawProducer:
     """A connection to a broker with producers on it, one a topic. A context manager; from one thread."""
 
     def __init__(self, service_url: str) -> None:
+        self.acknowledged: list[tuple[str, int, int]] = []  # topic, ledger, entry
         where = urlsplit(service_url)
         self._address = (where.hostname or "127.0.0.1", where.port or 6650)
         self._producers: dict[str, int] = {}
@@ -85,7 +86,9 @@ class RawProducer:
         self._command(_SEND_TYPE, named(_SEND, said), body)
         receipt = _parse(self._expect(_RECEIPT))
         stored = _parse(_bytes(receipt[3][0]))
-        return _number(stored[1][0]), _number(stored[2][0])
+        position = _number(stored[1][0]), _number(stored[2][0])
+        self.acknowledged.append((topic, *position))
+        return position
 
     def _producer(self, topic: str) -> int:
         if topic not in self._producers:
