@@ -164,8 +164,8 @@ def run(scratch: Path, batches: int, each: int) -> list[Cost]:
         spark.stop()
 
 
-def _refuse(_query: str, missing: object) -> DataFrame:
-    raise AssertionError(f"said to be missing: {missing}")
+def _refuse(_query: str, missing: object, /, *, gives_up: bool = False) -> DataFrame:
+    raise AssertionError(f"{gives_up}: said to be missing: {missing}")
 
 
 def _print(costs: Sequence[Cost]) -> None:

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from functools import partial
 
 from pyspark.sql import SparkSession
+from pyspark.sql.streaming.query import StreamingQuery
 
 from streaming.adapters.pulsar.entries import tells_last
 from streaming.clients import admin_for, clients_for, reader_for
@@ -50,7 +51,7 @@ from streaming.limits.last_hour import deletes_since
 from streaming.limits.tenants import TenantHolds, tenant_holds_path
 from streaming.metrics import Metrics
 from streaming.ports import MetadataStore, Pulsar, TopicAdmin
-from streaming.queries.another_way import read_rows
+from streaming.queries.another_way import ReadRows
 from streaming.queries.checkpoints import refuse_changes, root_of, what_is_left
 from streaming.queries.completion import Completion
 from streaming.queries.lanes import Lanes
@@ -76,6 +77,7 @@ from streaming.state.worked_off import WorkedOff
 from streaming.topics.setup import ensure_topics
 from streaming.topics.sizes import require_room_for_copies
 from udfs.blast_radius import Planned
+from udfs.paths import tenant_of
 from udfs.units import HOUR_MS
 
 log = logging.getLogger("ledger-reaper")
@@ -166,7 +168,7 @@ def _service(
     holds = TenantHolds(store, tenant_holds_path(settings.zookeeper.own_root, settings.service.name))
     tenants = HeldTenants(holds, metrics, log.info)
     reading = Reading(stop, lambda: spark.sparkContext.defaultParallelism)
-    read = partial(read_rows, spark, settings, reading)
+    read = ReadRows(spark, settings, reading)
     missing = MissingOnes(loader, settings.state_dir, instance.rules.layout, settings.zookeeper.ledgers_root)
     return LedgerDeletionService(
         receipts,
@@ -286,13 +288,19 @@ def _work(
     due.most_failures, due.show = most, partial(_show_retries, settings, board, clock)
     retries.on_kept = due.wake
     due.start()
-    read, can_end = partial(read_rows, spark, settings, service.reading), partial(tells_last, settings.pulsar)
+    read, can_end = ReadRows(spark, settings, service.reading), partial(tells_last, settings.pulsar, admin)
     rescue = AnotherWay(settings, admin, service, read, can_end)
     clients = ConnectorClients(spark)
+
+    def begin(query: Query) -> StreamingQuery:
+        if query.topics[0] not in (*settings.topics.requests, settings.topics.retry):
+            service.reading.belongs_to(query.name, tenant_of(query.topics[0]))
+        return stream(spark, settings, query, service.process, clients.new(query.name)).start()
+
     queries = RunningQueries(
         settings,
         admin,
-        lambda query: stream(spark, settings, query, service.process, clients.new(query.name)).start(),
+        begin,
         service.begin_again,
         Lanes(rescue, board.show, most_failures=most),
         service.reading.slow_down,

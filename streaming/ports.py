@@ -227,6 +227,10 @@ class TopicAdmin(Protocol):
         """Partition (full name) -> position of its newest message, whether read or not; entry -1: it has none."""
         ...
 
+    def tells_last(self, partition: str, patience_seconds: float) -> bool:
+        """Whether the broker says in time what the partition's last message is. Raises UnavailableError."""
+        ...
+
     def position_at(self, partition: str, publish_ms: int) -> Position:
         """Position of the first message of a partition that was published then or later, or of one before that."""
         ...

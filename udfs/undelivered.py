@@ -6,7 +6,7 @@
 | those of a committed transaction | the same |
 | those of an aborted or open transaction | a dead letter each: what was taken back, or not yet said, is not acted on |
 | encrypted, alone or a batch | one dead letter with the encrypted bytes |
-| a part of a larger message (chunk) | one dead letter: a request has no parts |
+| a part of a larger message (chunk), sent alone | one dead letter: a request has no parts |
 | what can't be read (metadata, compression, a batch's lengths) | one dead letter with the bytes, behind the messages |
 |  | that can be read |
 | what the broker would not show, whoever asked | one dead letter without bytes |
@@ -72,7 +72,7 @@ def found_in(entry: Entry, standing: Standing = Standing.DELIVERED) -> Iterator[
         return
     if entry.is_encrypted:
         yield _whole(entry, Undeliverable.ENCRYPTED, "the payload is encrypted, and a request must not be")
-    elif entry.chunk is not None:
+    elif entry.chunk is not None and entry.batch_size is None:
         detail = f"part {entry.chunk.number + 1} of {entry.chunk.of} of a larger message; a request has no parts"
         yield _whole(entry, Undeliverable.CHUNK, detail)
     else:

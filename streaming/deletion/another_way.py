@@ -3,14 +3,20 @@
 1. The batch that was begun and not committed: its range is read another way, worked off like any batch, and then
    committed in Spark's place (queries/batches.py). A crash before that changes nothing: the connector fails on the
    batch again, and what has a receipt is left out.
+   Where the broker shows no entry at all, of other topics neither, its bookies are away, or there was never one that
+   can be read. That is tried again for ten minutes, and only then are the entries given up.
 2. Where no batch could be planned, everything behind the last commit is worked off, and nothing is committed. The next
    batch that Spark plans begins at the same place.
 """
 
 import logging
+import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+from pyspark.sql import DataFrame
+
+from streaming.adapters.pulsar.entries import NOTHING_SHOWN
 from streaming.config.settings import Settings
 from streaming.deletion.service import LedgerDeletionService
 from streaming.ports import TopicAdmin
@@ -25,6 +31,7 @@ from udfs.formats.internal_stats import BEFORE_ALL, Position
 log = logging.getLogger("ledger-reaper")
 
 _BEHIND_ALL: Position = (1 << 62, 1 << 62)
+_GIVES_UP_S = 600.0
 
 
 @dataclass(slots=True)
@@ -40,7 +47,9 @@ class AnotherWay:
     service: LedgerDeletionService
     read: Read
     tells_last: Callable[[str], bool]
+    monotonic: Callable[[], float] = time.monotonic
     _reached: dict[str, Position] = field(default_factory=dict)
+    _nothing_since_s: dict[tuple[str, int], float] = field(default_factory=dict)  # by query and batch
 
     def __call__(self, query: Query) -> Rescued:
         """Work off what waits for the query. Raises what LedgerDeletionService.process, Pulsar and the disk do."""
@@ -71,10 +80,20 @@ class AnotherWay:
         """Work off these entries as that batch; returns how many there are."""
         if spans:
             self.service.describe(query, number, "reading entries another way")
-            rows = self.read(query, spans)
+            rows = self._rows(query, number, spans)
             try:
                 self.service.take(query, rows, number)
             finally:
                 rows.unpersist()
             self.service.note(spans)
         return sum(count_of(each) for each in spans.values())
+
+    def _rows(self, query: str, number: int, spans: Spans) -> DataFrame:
+        since_s = self._nothing_since_s.pop((query, number), None)
+        now_s = self.monotonic()
+        try:
+            return self.read(query, spans, gives_up=since_s is not None and now_s - since_s >= _GIVES_UP_S)
+        except Exception as error:
+            if NOTHING_SHOWN in str(error):
+                self._nothing_since_s[query, number] = now_s if since_s is None else since_s
+            raise

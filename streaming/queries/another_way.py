@@ -10,6 +10,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.pandas.types import from_arrow_schema
 
 from streaming import schemas
+from streaming.adapters.pulsar.controls import Controls
 from streaming.adapters.pulsar.entries import another_way
 from streaming.clients import admin_for
 from streaming.config.settings import Settings
@@ -22,6 +23,7 @@ _ENTRIES_PER_TASK = 2000
 # of a record batch; a worker and the JVM hold a few of them at once
 _MOST_ROWS = 1000
 _MOST_BYTES = 8 * 1024 * 1024
+_ELSEWHERE = 2  # partitions of each of our topics whose entries tell whether the broker shows any
 _NOTHING = "nothing int"
 _LOT = f"{c.SOURCE} string, ledgers array<long>, firsts array<long>, lasts array<long>"
 
@@ -34,6 +36,7 @@ class ReadEntries:
     """What an executor does with tasks: it reads their entries, and yields a row (schemas.MESSAGE) for each message."""
 
     settings: Settings
+    gives_up: bool = False
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Yield record batches of a bounded size. Raises UnavailableError, RefusedError."""
@@ -48,38 +51,53 @@ class ReadEntries:
         yield pa.RecordBatch.from_pylist(rows, schema=schemas.MESSAGE)
 
     def _rows(self, batches: Iterable[pa.RecordBatch]) -> Iterator[tuple[dict[str, Any], int]]:
-        most_bytes = self.settings.service.max_request_bytes
+        most_bytes, topics = self.settings.service.max_request_bytes, self.settings.topics
+        ours = (topics.dead_letter, topics.retry, *topics.requests)
+        elsewhere = [f"{topic}-partition-{number}" for topic in ours for number in range(_ELSEWHERE)]
         with admin_for(self.settings) as admin:
             for batch in batches:
                 for source, *spans in zip(*(column.to_pylist() for column in batch.columns), strict=True):
                     wanted = [Span(*each) for each in zip(*spans, strict=True)]
-                    for position, found in another_way(self.settings.pulsar, admin, source, wanted):
+                    controls = Controls(admin, source, elsewhere, self.gives_up)
+                    for position, found in another_way(self.settings.pulsar, admin, source, wanted, controls):
                         row = found_row(source, position, found, most_bytes)
                         yield row, size_of(row[c.MESSAGE_KEY], row[c.PAYLOAD], row[c.MESSAGE_PROPERTIES])
 
 
-def read_rows(
-    spark: SparkSession, settings: Settings, reading: Reading, query: str, wanted: Mapping[str, Sequence[Span]]
-) -> DataFrame:
-    """Read the messages of these entries (by partition), piece by piece, in as many slots as the query may have.
+@dataclass(frozen=True, slots=True)
+class ReadRows:
+    """One per service: what queries.completion calls a Read. reading: who reads when."""
 
-    The slots are given back behind each piece, so that others' reads come in between, however much there is to read.
-    They are rows of schemas.MESSAGE, each source's numbered, and kept until unpersist.
-    """
-    # What is kept is read without a shuffle: Spark runs one while it holds a lock, and for that lock every unpersist of
-    # every query waits.
-    found = _rows_of(spark, settings, _lots_of(wanted)).persist()
-    try:
-        keep = found.mapInArrow(_nothing, _NOTHING).rdd
-        left = [*range(keep.getNumPartitions())]
-        while left:
-            most = reading.most_tasks(query)
-            piece, left = left[:most], left[most:]
-            with reading.of(query, len(piece)):
-                spark.sparkContext.runJob(keep, list, piece)
-        return kept(numbered(found))
-    finally:
-        found.unpersist()
+    spark: SparkSession
+    settings: Settings
+    reading: Reading
+
+    def __call__(self, query: str, wanted: Mapping[str, Sequence[Span]], /, *, gives_up: bool = False) -> DataFrame:
+        """Read the messages of these entries (by partition), piece by piece, in as many slots as the query may have.
+
+        The slots are given back behind each piece, so that others' reads come in between, however much there is to
+        read. They are rows of schemas.MESSAGE, each source's numbered, and kept until unpersist.
+        gives_up: entries that the broker does not show, though it shows no other one either.
+        """
+        # What is kept is read without a shuffle: Spark runs one while it holds a lock, and for that lock every
+        # unpersist of every query waits.
+        found = self._rows_of(_lots_of(wanted), gives_up=gives_up).persist()
+        try:
+            keep = found.mapInArrow(_nothing, _NOTHING).rdd
+            left = [*range(keep.getNumPartitions())]
+            while left:
+                most = self.reading.most_tasks(query)
+                piece, left = left[:most], left[most:]
+                with self.reading.of(query, len(piece)):
+                    self.spark.sparkContext.runJob(keep, list, piece)
+            return kept(numbered(found))
+        finally:
+            found.unpersist()
+
+    def _rows_of(self, lots: Sequence[Lot], *, gives_up: bool) -> DataFrame:
+        """Return the messages of these lots, a task's each, as rows of schemas.MESSAGE that are not numbered yet."""
+        planned = self.spark.createDataFrame(self.spark.sparkContext.parallelize(lots, max(1, len(lots))), _LOT)
+        return planned.mapInArrow(ReadEntries(self.settings, gives_up), from_arrow_schema(schemas.MESSAGE))
 
 
 def _lots_of(wanted: Mapping[str, Sequence[Span]]) -> list[Lot]:
@@ -94,12 +112,6 @@ def _lots_of(wanted: Mapping[str, Sequence[Span]]) -> list[Lot]:
         for partition, each in wanted.items()
         for spans in split(each, _ENTRIES_PER_TASK)
     ]
-
-
-def _rows_of(spark: SparkSession, settings: Settings, lots: Sequence[Lot]) -> DataFrame:
-    """Return the messages of these lots, a task's each, as rows of schemas.MESSAGE that are not numbered yet."""
-    planned = spark.createDataFrame(spark.sparkContext.parallelize(lots, max(1, len(lots))), _LOT)
-    return planned.mapInArrow(ReadEntries(settings), from_arrow_schema(schemas.MESSAGE))
 
 
 def _nothing(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:

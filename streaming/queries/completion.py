@@ -10,6 +10,7 @@ import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
+from typing import Protocol
 
 from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql.pandas.types import from_arrow_schema
@@ -44,8 +45,13 @@ _MOST_SECONDS_WHILE_OTHERS_WAIT = 30.0
 
 Spans = Mapping[str, Sequence[Span]]  # by partition
 
-Read = Callable[[str, Spans], DataFrame]
-"""(query, entries): their messages, read and kept until unpersist (queries.another_way.read_rows)."""
+
+class Read(Protocol):
+    """Reads the messages of entries another way, and keeps them until unpersist (queries.another_way.ReadRows)."""
+
+    def __call__(self, query: str, wanted: Spans, /, *, gives_up: bool = False) -> DataFrame:
+        """Return their rows; gives_up: though no other entry is shown (adapters.pulsar.entries)."""
+        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,10 +105,10 @@ class Completion:
         total = sum(count_of(each) for each in stored.values())
         what = f"{query}, batch {batch_id}: reading"
         master = self.spark.sparkContext.master or ""
-        with self.reading.of(query, len(batch.ranges)) as slots:
+        with self.reading.of(query, len(batch.ranges)) as others_wait:
 
             def seconds() -> float:
-                return allowed_seconds(total, size, master, others_wait=slots.is_waited_for)
+                return allowed_seconds(total, size, master, others_wait=others_wait())
 
             with limited(self.spark, seconds, what):
                 runs = delivered_runs(delivered).collect()

@@ -20,6 +20,7 @@ PATIENCE_SECONDS = (
     90  # brokers notice within 30 to 60 s that a client is gone without a word (keepAliveIntervalSeconds)
 )
 _LOOK_SECONDS = 0.2
+MOST_PARTITIONS = 64  # of a topic that only matches the pattern; its owner chose the number
 
 
 def ensure_topics(admin: TopicAdmin, settings: Settings, stop: Event | None = None) -> tuple[int, int]:
@@ -88,6 +89,11 @@ def take_up(admin: TopicAdmin, settings: Settings, topic: str) -> list[str]:
     found = admin.partitions(topic)
     if not found:
         return [f"{topic} is gone" if found is None else f"{topic} is not partitioned"]
+    if found > MOST_PARTITIONS:
+        return [
+            f"{topic} has {found} partitions, and a topic of the pattern may have {MOST_PARTITIONS}: all others would "
+            "wait while each of them is looked at. List it in topics.requests, or ask for fewer."
+        ]
     admin.ensure_subscription(topic, settings.topics.subscription)
     return _deviations(admin, settings, topic) + _evictions(admin, topic)
 

@@ -6,10 +6,11 @@ from pathlib import Path
 
 import pytest
 
+from streaming.adapters.memory.pulsar import MemoryPulsar
 from streaming.adapters.pulsar.admin import PulsarAdmin, PulsarAdminSettings
 from streaming.config.load import load
 from streaming.config.settings import Settings
-from streaming.topics.setup import faults_of
+from streaming.topics.setup import MOST_PARTITIONS, faults_of, take_up
 from tests.contract.http_stub import HttpStub, Told, http_stub
 
 TOPIC = "/admin/v2/persistent/acme/reaper/r-RETRY"
@@ -61,3 +62,14 @@ def test_deduplication_counts_only_where_it_is_in_force(
 
     assert faults is not None
     assert [("is not deduplicated" in fault) for fault in faults] == [True] * is_told
+
+
+def test_a_topic_of_the_pattern_with_very_many_partitions_is_not_read(settings: Settings) -> None:
+    pulsar = MemoryPulsar()
+    pulsar.known_namespaces.add("acme/reaper")
+    for name, partitions in (("many", MOST_PARTITIONS + 1), ("few", MOST_PARTITIONS)):
+        pulsar.create_partitioned_topic(f"persistent://acme/reaper/{name}", partitions)
+    (fault,) = take_up(pulsar, settings, "persistent://acme/reaper/many")
+    assert "65 partitions" in fault
+    assert pulsar.internal_stats("persistent://acme/reaper/many-partition-0").cursors == {}, "it was not even begun"
+    assert take_up(pulsar, settings, "persistent://acme/reaper/few") == []

@@ -9,6 +9,7 @@ from typing import Any
 
 from streaming.sandbox.distribution import pulsar_home
 from tests.integration.java_commands import JavaCommands, JavaError
+from udfs.entry_ranges import Place
 
 __all__ = ["JavaError", "JavaProducer", "message", "messages"]
 
@@ -21,7 +22,7 @@ class JavaProducer(JavaCommands):
 
     def __init__(self, service_url: str, *, transactions: bool = False) -> None:
         arguments = [service_url, *(["transactions"] if transactions else [])]
-        self.acknowledged: list[tuple[str, int, int]] = []  # topic, ledger, entry
+        self.acknowledged: list[Place] = []
         super().__init__("OddMessages.java", f"{pulsar_home()}/lib/*", arguments)
 
     def send(
@@ -38,8 +39,8 @@ class JavaProducer(JavaCommands):
         for each in answer["ids"]:
             # `first;last` of a message in chunks
             for position in each.split(";"):
-                ledger, entry, *_ = position.split(":")
-                self.acknowledged.append((topic, int(ledger), int(entry)))
+                ledger, entry, _partition, *index = position.split(":")
+                self.acknowledged.append((topic, int(ledger), int(entry), int(index[0]) if index else -1))
         return list(answer["ids"])
 
     def end(self, transaction: int, how: str) -> None:

@@ -18,6 +18,7 @@ import pulsar
 from tests.integration.java_producer import JavaProducer, message, messages
 from tests.integration.raw_producer import RawProducer
 from tests.pulsar_fields import key_value, metadata, single
+from udfs.entry_ranges import Place
 
 LARGEST_LONG = (1 << 63) - 1
 MIB = 1 << 20
@@ -30,19 +31,23 @@ class Senders:
     python: Any
     raw: RawProducer
     java: JavaProducer
-    _by_python: list[tuple[str, int, int]] = field(default_factory=list)
+    _by_python: list[Place] = field(default_factory=list)
 
     @property
-    def acknowledged(self) -> set[tuple[str, int, int]]:
-        """Topic (or partition), ledger and entry of all that brokers said they have stored."""
-        return {*self._by_python, *self.raw.acknowledged, *self.java.acknowledged}
+    def acknowledged(self) -> set[Place]:
+        """Where all lies that brokers said they have stored; index -1: alone, or an entry of whatever messages.
+
+        A broker that dropped a message as a duplicate acknowledges it too, and names no place.
+        """
+        return {each for each in (*self._by_python, *self.raw.acknowledged, *self.java.acknowledged) if each[1] >= 0}
 
     def by_python(self, topic: str, payloads: list[bytes], how: Mapping[str, Any], **each: Any) -> None:
         """Publish with pulsar-client. how: of the producer; each: of every message."""
 
         def stored(result: Any, message_id: Any) -> None:
             if result == pulsar.Result.Ok:
-                self._by_python.append((topic, message_id.ledger_id(), message_id.entry_id()))
+                place = (message_id.ledger_id(), message_id.entry_id(), message_id.batch_index())
+                self._by_python.append((topic, *place))
 
         producer = self.python.create_producer(topic, **how)
         try:

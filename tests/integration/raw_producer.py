@@ -8,6 +8,7 @@ from typing import Self
 from urllib.parse import urlsplit
 
 from tests.pulsar_fields import Fields, Value, field, framed, metadata, named
+from udfs.entry_ranges import Place
 from udfs.formats.internal_stats import Position
 
 _SEND = {
@@ -35,7 +36,7 @@ class RawProducer:
     """A connection to a broker with producers on it, one a topic. A context manager; from one thread."""
 
     def __init__(self, service_url: str) -> None:
-        self.acknowledged: list[tuple[str, int, int]] = []  # topic, ledger, entry
+        self.acknowledged: list[Place] = []
         where = urlsplit(service_url)
         self._address = (where.hostname or "127.0.0.1", where.port or 6650)
         self._producers: dict[str, int] = {}
@@ -87,7 +88,7 @@ class RawProducer:
         receipt = _parse(self._expect(_RECEIPT))
         stored = _parse(_bytes(receipt[3][0]))
         position = _number(stored[1][0]), _number(stored[2][0])
-        self.acknowledged.append((topic, *position))
+        self.acknowledged.append((topic, *position, -1))
         return position
 
     def _producer(self, topic: str) -> int:

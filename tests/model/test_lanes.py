@@ -187,7 +187,8 @@ class World:
         if self.fail_in == 0:
             raise RuntimeError("a bug")
 
-    def _found(self, _query: str, spans: Mapping[str, Sequence[Span]]) -> "Rows":
+    def _found(self, _query: str, spans: Mapping[str, Sequence[Span]], /, *, gives_up: bool = False) -> "Rows":
+        assert not gives_up
         return Rows(
             (partition, span.ledger, number)
             for partition, each in spans.items()

@@ -3,7 +3,7 @@
 import json
 import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
@@ -67,7 +67,7 @@ class World:
     def read_beside(self) -> None:
         """Wait for slots, as another query does, have them and give them back."""
         with self.completion.reading.of("another", 1):
-            pass
+            return
 
     def _begin(self, checkpoint: Path, number: int, upto: Mapping[str, tuple[int, int]]) -> None:
         (checkpoint / "offsets").mkdir(parents=True, exist_ok=True)
@@ -77,7 +77,8 @@ class World:
         }
         (checkpoint / "offsets" / str(number)).write_text(f"v1\n{{}}\n{json.dumps(offsets)}")
 
-    def _read(self, _query: str, spans: Mapping[str, Sequence[Span]]) -> DataFrame:
+    def _read(self, _query: str, spans: Mapping[str, Sequence[Span]], /, *, gives_up: bool = False) -> DataFrame:
+        assert not gives_up
         self.asked = {partition: list(each) for partition, each in spans.items()}
         entries = {
             (partition, span.ledger, number)
@@ -205,7 +206,7 @@ def test_entries_become_rows_in_the_executors_and_a_dead_letter_says_why(spark: 
         pulsar = base.pulsar.model_copy(update={"service_url": partition.url, "admin_url": "http://127.0.0.1:1"})
         settings = base.model_copy(update={"pulsar": pulsar})
         reading = Reading(threading.Event(), lambda: 2)
-        rows = another_way.read_rows(spark, settings, reading, REQUESTS, {FIRST: [Span(7, 0, 4500)], SECOND: []})
+        rows = another_way.ReadRows(spark, settings, reading)(REQUESTS, {FIRST: [Span(7, 0, 4500)], SECOND: []})
         found = {row[c.POSITION_ENTRY]: row.asDict() for row in rows.collect()}
     assert sorted(found) == list(range(4501))
     assert [found[number][c.ROW] for number in range(4501)] == list(range(4501))
@@ -226,17 +227,17 @@ def test_whoever_reads_much_another_way_gives_his_slots_back_in_between(
         most_tasks = reading.most_tasks
 
         @contextmanager
-        def of(self, query: str, partitions: int) -> Iterator[None]:
-            with reading.of(query, partitions):
+        def of(self, query: str, partitions: int) -> Iterator[Callable[[], bool]]:
+            with reading.of(query, partitions) as others_wait:
                 held.append(partitions)
-                yield
+                yield others_wait
 
     stored = {(7, number): entry(b"x") for number in range(9)}
     with serving(Partition(stored, (7, 8))) as partition:
         base = load(None)
         pulsar = base.pulsar.model_copy(update={"service_url": partition.url, "admin_url": "http://127.0.0.1:1"})
         settings = base.model_copy(update={"pulsar": pulsar})
-        rows = another_way.read_rows(spark, settings, cast("Reading", Watched()), REQUESTS, {FIRST: [Span(7, 0, 8)]})
+        rows = another_way.ReadRows(spark, settings, cast("Reading", Watched()))(REQUESTS, {FIRST: [Span(7, 0, 8)]})
         connections = len(partition.readers)
         assert [row[c.ROW] for row in rows.orderBy(c.ROW).collect()] == list(range(9))
     assert held == [2, 2, 1], "two of the four slots that reads have, and for two entries each"
@@ -294,7 +295,7 @@ def test_while_entries_are_read_another_way_nobody_waits_to_let_go_of_what_he_ke
 
         def read() -> None:
             with pytest.raises(Exception, match="does not answer"):  # the admin API, which is asked in the end
-                another_way.read_rows(spark, settings, reading, REQUESTS, {FIRST: [Span(7, 0, 1)]})
+                another_way.ReadRows(spark, settings, reading)(REQUESTS, {FIRST: [Span(7, 0, 1)]})
             ended.set()
 
         spark.conf.set("spark.sql.adaptive.enabled", "true")  # as it is where the service runs

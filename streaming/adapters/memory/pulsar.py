@@ -166,6 +166,11 @@ class MemoryPulsar:
         self._step("last_positions", topic)
         return {name: partition.last for name, partition in self._partitions_of(topic).items()}
 
+    def tells_last(self, partition: str, patience_seconds: float) -> bool:
+        """Whether the broker says what the partition's last message is."""
+        self._step("tells_last", partition)
+        return patience_seconds > 0
+
     def position_at(self, partition: str, publish_ms: int) -> Position:
         """Position of the first message that was published then or later, or else of the newest."""
         self._step("position_at", partition)

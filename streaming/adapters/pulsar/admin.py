@@ -20,6 +20,7 @@ _BUSY = re.compile(
     r"412 Precondition Failed|PreconditionFailedException|Subscription ?Busy|ConsumerBusy"
     r"|Exclusive consumer is already connected|Failed to fence subscription"
 )
+_LAST_BYTES = 1024  # of an answer that holds two numbers
 _EARLIEST = {"ledgerId": -1, "entryId": -1}
 _ADVICE: dict[int, str] = {
     HTTPStatus.UNAUTHORIZED: "check pulsar.token_file, and the rights of its role (docs/operating.md lists them)",
@@ -164,6 +165,15 @@ class PulsarAdmin:
         """
         path = f"{topic_path(partition)}/ledger/{position[0]}/entry/{position[1]}"
         return self._http.body(path, most_bytes=most_bytes, patience_seconds=patience_seconds)
+
+    def tells_last(self, partition: str, patience_seconds: float) -> bool:
+        """Whether the broker says in time what the partition's last message is; the connector asks the same.
+
+        Where nobody can read the newest entry's metadata, a broker gives no answer. Raises UnavailableError.
+        """
+        path = f"{topic_path(partition)}/lastMessageId"
+        answer = self._http.body(path, most_bytes=_LAST_BYTES, patience_seconds=patience_seconds)
+        return answer is not None and answer.status == HTTPStatus.OK
 
     def trim(self, topic: str) -> None:
         """Ask the broker to drop ledgers that are consumed and past retention; it does so in its own time."""

@@ -10,7 +10,8 @@ last. Whoever gets less was not sent everything, which is an UnavailableError an
 
 from collections.abc import Iterator
 
-from streaming.adapters.pulsar.entries import EntryAdmin, read_spans
+from streaming.adapters.pulsar.controls import EntryAdmin
+from streaming.adapters.pulsar.entries import read_spans
 from streaming.adapters.pulsar.frames import FrameReader, Silence, opened
 from streaming.config.sections import PulsarSettings
 from streaming.errors import UnavailableError

@@ -7,9 +7,9 @@
    answer at all where that fails, nor one that is HTTP where a sender's text breaks its headers. So it is asked with
    short patience, and of entries that the broker passes over (nobody will ever be sent them) only until a few have got
    no answer. Of those that it may still send, behind an open transaction, it is asked for a few at once.
-3. No answer while the partition's broker answers nothing else either is an outage, and no reason to give an entry up.
-   Nor is an answer that says nothing of the entry itself: that we ask too often, that the topic is being moved, or that
-   our role may not ask.
+3. No answer while the partition's broker shows no other entry either is an outage, and no reason to give an entry up
+   (controls.py). Nor is an answer that says nothing of the entry itself: that we ask too often, that the topic is being
+   moved, or that our role may not ask.
 """
 
 import time
@@ -21,6 +21,7 @@ from http import HTTPStatus
 from threading import Lock
 from typing import Protocol, TypeGuard
 
+from streaming.adapters.pulsar.controls import Controls, EntryAdmin
 from streaming.adapters.pulsar.frames import FrameReader, Silence, opened
 from streaming.adapters.pulsar.http import Body
 from streaming.config.sections import PulsarSettings
@@ -49,15 +50,18 @@ _BUSY = (
     HTTPStatus.GATEWAY_TIMEOUT,
 )
 _REFUSED = (HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN)
+# What stands in an UnavailableError where no entry can be read: a broker without its bookies, or topics in which there
+# was never anything that can be read. Only time tells which.
+NOTHING_SHOWN = "the broker shows no entry, neither of this topic nor of others"
 # As many entries that are not wanted are read along, rather than to begin anew behind them.
 _READ_ALONG = 1000
 
 
-class EntryAdmin(Protocol):
+class LastAdmin(Protocol):
     """What is asked of the admin API, as PulsarAdmin does it."""
 
-    def entry(self, partition: str, position: Position, most_bytes: int, patience_seconds: float) -> Body | None:
-        """Return what the broker shows of one entry; None where it gives no answer in time."""
+    def tells_last(self, partition: str, patience_seconds: float) -> bool:
+        """Whether the broker says in time what the partition's last message is. Raises UnavailableError."""
         ...
 
     def internal_stats(self, partition: str) -> InternalStats:
@@ -78,13 +82,18 @@ class Sent:
 
 
 def another_way(
-    settings: PulsarSettings, admin: EntryAdmin, partition: str, spans: Sequence[Span]
+    settings: PulsarSettings,
+    admin: EntryAdmin,
+    partition: str,
+    spans: Sequence[Span],
+    controls: Controls | None = None,
 ) -> Iterator[tuple[Position, Found]]:
     """Yield every message of these entries, in their order; a few entries are in memory at a time.
 
-    Raises UnavailableError, RefusedError.
+    controls: tells whether the broker shows entries at all; where it shows none, that is an UnavailableError with the
+    words NOTHING_SHOWN. Raises UnavailableError, RefusedError.
     """
-    shown = _Shown(admin, partition)
+    shown = _Shown(admin, partition, controls or Controls(admin, partition))
     with ThreadPoolExecutor(_AT_ONCE, thread_name_prefix="entries") as threads:
         for sent, answer in _answered(shown, threads, read_spans(settings, partition, spans)):
             for each in _found(sent, answer):
@@ -108,6 +117,8 @@ def _answered(
             yield from taken(_AT_ONCE)
             continue
         yield from taken(0)
+        if each.data is not None:
+            shown.controls.was_sent(each.position)
         yield each, None if each.data is not None else shown.ask(each)
     yield from taken(0)
 
@@ -190,6 +201,7 @@ class _Shown:
 
     admin: EntryAdmin
     partition: str
+    controls: Controls
     _unanswered: int = field(default=0, init=False)
     _left_s: float = field(default_factory=lambda: _SECOND_LOOKS_SECONDS, init=False)
     _one_by_one: Lock = field(default_factory=Lock, init=False)
@@ -200,23 +212,42 @@ class _Shown:
         if sent.is_passed_over and unanswered >= _MOST_UNANSWERED:
             return NotShown(f"the broker passes it over, and told nothing of {unanswered} others before it")
         patience_s = next(seconds for most, seconds in _PATIENCE if unanswered < most)
-        answer = self._accepted(sent, patience_s)
+        answer = self._accepted(sent.position, patience_s)
         if not sent.is_passed_over and not _is_shown(answer):
-            answer = self._second_look(sent)
+            answer = self._second_look(sent.position)
+        if not _is_shown(answer):
+            answer = self._with_a_control(sent.position, answer, patience_s)
         if _is_shown(answer):
+            self.controls.was_shown(sent.position)
             if answer.is_whole:
                 return answer
             self._unanswered += 1
             return NotShown(f"it is larger than {MAX_UNCOMPRESSED_BYTES} bytes once decompressed")
-        # Else the partition's broker answers nothing, and the entry is not to blame; another broker may be healthy.
-        self.admin.internal_stats(self.partition)
         self._unanswered += 1
         said = "gave no answer that can be read" if answer is None else f"answered {answer.status}"
         return NotShown(f"the broker sends it to nobody, and {said} when asked for it by its position")
 
-    def _accepted(self, sent: Sent, patience_s: float) -> Body | None:
+    def _with_a_control(self, position: Position, answer: Body | None, patience_s: float) -> Body | None:
+        """Return an answer for an entry that was not shown, once the broker has shown another one as quickly.
+
+        Raises UnavailableError where it shows none.
+        """
+        are_shown = self.controls.are_shown(position, patience_s)
+        if are_shown is False and patience_s < _ASK_SECONDS:
+            are_shown = self.controls.are_shown(position, _ASK_SECONDS)
+        elif are_shown:
+            return answer
+        if are_shown:
+            # the broker is slow, and so it may have been with this entry
+            return self._accepted(position, _ASK_SECONDS)
+        self.admin.internal_stats(self.partition)  # raises an error where no broker answers anything
+        if are_shown is False and not self.controls.gives_up:
+            raise UnavailableError(f"{self.partition}: {NOTHING_SHOWN}; do its bookies answer?")
+        return answer
+
+    def _accepted(self, position: Position, patience_s: float) -> Body | None:
         """Ask once. Raises UnavailableError, RefusedError where the answer says nothing of the entry itself."""
-        answer = self.admin.entry(self.partition, sent.position, MAX_UNCOMPRESSED_BYTES, patience_s)
+        answer = self.admin.entry(self.partition, position, MAX_UNCOMPRESSED_BYTES, patience_s)
         if answer is not None and answer.status in _BUSY:
             raise UnavailableError(f"{self.partition}: asked for an entry, the broker answered {answer.status}")
         if answer is not None and answer.status in _REFUSED:
@@ -226,14 +257,14 @@ class _Shown:
             )
         return answer
 
-    def _second_look(self, sent: Sent) -> Body | None:
+    def _second_look(self, position: Position) -> Body | None:
         """Ask for one entry after the other with full patience, until the time for that is used up."""
         with self._one_by_one:
             if self._left_s <= 0:
                 return None
             began_s = time.monotonic()
             try:
-                return self._accepted(sent, _ASK_SECONDS)
+                return self._accepted(position, _ASK_SECONDS)
             finally:
                 self._left_s -= time.monotonic() - began_s
 
@@ -242,10 +273,16 @@ def _is_shown(answer: Body | None) -> TypeGuard[Body]:
     return answer is not None and answer.status == HTTPStatus.OK
 
 
-def tells_last(settings: PulsarSettings, partition: str) -> bool:
+def tells_last(settings: PulsarSettings, admin: LastAdmin, partition: str) -> bool:
     """Whether the broker can say what a partition's last message is; else no reader of Pulsar's own can find its end.
 
+    It is asked both ways: the connector asks the admin API, and behind an open transaction the two answers differ.
     Raises UnavailableError, RefusedError.
     """
     with opened(settings, partition, BEFORE_ALL) as reader:
-        return reader.last is not None
+        if reader.last is None:
+            return False
+    if admin.tells_last(partition, _ASK_SECONDS):
+        return True
+    admin.internal_stats(partition)  # raises an error where no broker answers anything
+    return False

@@ -128,9 +128,11 @@ class PulsarHttp:
 
     def _body_from(self, host: str, path: str, most_bytes: int, patience_seconds: float) -> Body | None:
         location = f"{host}/admin/{path}"
+        # to connect takes its time whoever wrote what is asked for
+        timeout = httpx.Timeout(patience_seconds, connect=_CONNECT_SECONDS, pool=_CONNECT_SECONDS)
         for _ in range(_REDIRECTS):
             try:
-                with self._client.stream("GET", location, headers=self._headers(), timeout=patience_seconds) as answer:
+                with self._client.stream("GET", location, headers=self._headers(), timeout=timeout) as answer:
                     if answer.status_code not in _REDIRECTING:
                         return _body(answer, most_bytes)
                     location = self._next_location(location, answer)

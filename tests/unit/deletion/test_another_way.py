@@ -7,6 +7,7 @@ from typing import Any, cast
 import pytest
 
 from streaming.adapters.memory.pulsar import MemoryPulsar
+from streaming.adapters.pulsar.entries import NOTHING_SHOWN
 from streaming.config.load import load
 from streaming.config.settings import Settings
 from streaming.deletion.another_way import AnotherWay
@@ -53,14 +54,20 @@ class World:
         self.checkpoint = Path(checkpoint_of(settings, self.query.name))
         self.partition = f"{self.query.topics[0]}-partition-0"
         self.pulsar, self.service = MemoryPulsar(), Service()
-        self.tells_last = True
+        self.tells_last, self.shows, self.now_s = True, True, 0.0
         self.another_way = AnotherWay(
             settings,
             self.pulsar,
             cast("LedgerDeletionService", self.service),
-            cast("Any", lambda _query, spans: Rows({partition: list(each) for partition, each in spans.items()})),
+            self._read,
             lambda _partition: self.tells_last,
+            monotonic=lambda: self.now_s,
         )
+
+    def _read(self, _query: str, spans: Any, /, *, gives_up: bool = False) -> Any:
+        if not self.shows and not gives_up:
+            raise UnavailableError(f"{self.partition}: {NOTHING_SHOWN}")
+        return Rows({partition: list(each) for partition, each in spans.items()})
 
     def begin(self, number: int, ledger: int, entry: int, *, committed: bool) -> None:
         for folder in ("offsets", "commits"):
@@ -110,6 +117,32 @@ def test_nothing_is_committed_where_working_it_off_fails(world: World) -> None:
     assert world.rescue()[1] == [("requests", 0, {world.partition: [Span(5, 0, 3)]})]
     assert world.committed == ["0"]
     assert world.service.noted == [{world.partition: [Span(5, 0, 3)]}]
+
+
+def test_entries_are_given_up_where_none_at_all_is_shown_after_ten_minutes_and_not_before(world: World) -> None:
+    world.pulsar.store(world.partition, (5, 4))
+    world.begin(0, 5, 3, committed=False)
+    world.shows = False
+    for world.now_s in (100.0, 400.0, 699.0):
+        with pytest.raises(UnavailableError):
+            world.rescue()
+    world.now_s = 700.0
+    world.rescue()
+    assert world.committed == ["0"]
+
+
+def test_an_outage_of_another_kind_begins_that_time_anew(world: World) -> None:
+    world.pulsar.store(world.partition, (5, 4))
+    world.begin(0, 5, 3, committed=False)
+    world.shows = False
+    with pytest.raises(UnavailableError):
+        world.rescue()
+    world.shows, world.service.failure = True, UnavailableError("the disk is away")
+    with pytest.raises(UnavailableError):
+        world.rescue()
+    world.shows, world.now_s = False, 900.0
+    with pytest.raises(UnavailableError, match=NOTHING_SHOWN):
+        world.rescue()
 
 
 def test_a_batch_whose_entries_are_all_gone_is_committed_without_work(world: World) -> None:

@@ -84,17 +84,57 @@ def test_those_that_failed_share_a_few_slots_and_keep_nobody_else_waiting(reader
 def test_one_that_hangs_leaves_half_of_the_slots_to_others_and_it_is_known_whether_anybody_waits() -> None:
     reading = Reading(threading.Event(), lambda: 8)
     readers = Readers(reading)
-    with reading.of("hangs", 16) as slots:
-        assert not slots.is_waited_for
+    with reading.of("hangs", 16) as others_wait:
+        assert not others_wait()
         readers.begin("good", 16)
         assert readers.settle() == {"good": 2}
-        assert not slots.is_waited_for
+        assert not others_wait()
         readers.begin("too many", 1)
         assert readers.settle() == {"good": 2}
-        assert slots.is_waited_for
+        assert others_wait()
         readers.end("good")
         assert readers.settle() == {"too many": 1}
-        assert not slots.is_waited_for
+        assert not others_wait()
+    readers.join()
+
+
+@pytest.mark.parametrize("are_slow", [False, True])
+def test_a_tenant_with_many_topics_keeps_others_waiting_for_one_of_them_only(
+    readers: Readers, *, are_slow: bool
+) -> None:
+    hostile = [f"hostile {number}" for number in range(10)]
+    for query in hostile:
+        readers.reading.belongs_to(query, "hostile")
+    for query in (*hostile, "listed") if are_slow else ():
+        readers.reading.slow_down(query)
+    for query in hostile:
+        readers.begin(query, 2)
+    first = readers.settle()
+    assert len(first) == 1, "half of the slots are for others"
+    readers.reading.belongs_to("honest", "honest")
+    readers.begin("listed", 2)
+    readers.begin("honest", 2)
+    held = readers.settle()
+    assert "listed" in held
+    if not are_slow:  # then what reads the honest tenant's topic has the other slots
+        assert "honest" not in held
+        readers.end(*first)
+        assert "honest" in readers.settle()
+
+
+def test_a_tenants_own_reads_that_wait_for_their_share_hurry_nobody() -> None:
+    reading = Reading(threading.Event(), lambda: 8)
+    readers = Readers(reading)
+    for query in ("one", "two"):
+        reading.belongs_to(query, "tenant")
+        readers.begin(query, 2)
+        readers.settle()
+    with reading.of("good", 2) as others_wait:
+        assert readers.settle() == {"one": 2}
+        assert not others_wait()
+        readers.begin("third", 2)
+        readers.settle()
+        assert others_wait()
     readers.join()
 
 
@@ -156,20 +196,20 @@ def test_who_waits_gives_up_when_the_service_stops() -> None:
 
 def test_an_error_gives_the_slots_back() -> None:
     slots = Slots(threading.Event())
-    with pytest.raises(ValueError), slots.taken(2, 2):  # noqa: PT011
+    with pytest.raises(ValueError), slots.taken(2, 2, "mine"):  # noqa: PT011
         raise ValueError
-    with slots.taken(2, 2):
+    with slots.taken(2, 2, "mine"):
         pass
 
 
 @settings(max_examples=30, deadline=None)
-@given(st.lists(st.integers(1, 5), min_size=1, max_size=12), st.integers(1, 4))
-def test_never_more_than_there_are_and_everybody_in_the_end(wanted: list[int], most: int) -> None:
+@given(st.lists(st.tuples(st.integers(1, 5), st.integers(1, 3)), min_size=1, max_size=12), st.integers(1, 4))
+def test_never_more_than_there_are_and_everybody_in_the_end(wanted: list[tuple[int, int]], most: int) -> None:
     slots, guard, inside, highest, done = Slots(threading.Event()), threading.Lock(), [0], [0], []
 
-    def read(number: int) -> None:
+    def read(number: int, whose: int) -> None:
         with ExitStack() as stack:
-            stack.enter_context(slots.taken(number, most))
+            stack.enter_context(slots.taken(number, most, str(whose)))
             with guard:
                 inside[0] += number
                 highest[0] = max(highest[0], inside[0])
@@ -178,10 +218,11 @@ def test_never_more_than_there_are_and_everybody_in_the_end(wanted: list[int], m
                 inside[0] -= number
         done.append(number)
 
-    threads = [threading.Thread(target=read, args=(number,)) for number in wanted]
+    threads = [threading.Thread(target=read, args=each) for each in wanted]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join(10)
-    assert sorted(done) == sorted(wanted)
-    assert highest[0] <= max(most, *wanted)
+    numbers = [number for number, _whose in wanted]
+    assert sorted(done) == sorted(numbers)
+    assert highest[0] <= max(most, *numbers)

@@ -55,6 +55,17 @@ def _why(found: Found) -> tuple[int, bytes, Undeliverable | None]:
             [(-1, REQUEST, Undeliverable.CHUNK)],
             id="a part of a message",
         ),
+        pytest.param(
+            entry(
+                single(REQUEST) + single(REQUEST, compacted_out=1) + single(REQUEST),
+                num_messages_in_batch=3,
+                uuid="u",
+                chunk_id=0,
+                num_chunks_from_msg=3,
+            ),
+            [(0, REQUEST, None), (2, REQUEST, None)],
+            id="a batch that says it is a part of a message, which the connector delivers",
+        ),
         pytest.param(entry(REQUEST, marker_type=10), [], id="a marker"),
         pytest.param(entry(REQUEST, marker_type=99, encryption_keys=[b""]), [], id="a marker of any kind"),
         pytest.param(entry(single(REQUEST, compacted_out=1), num_messages_in_batch=1), [], id="compacted away"),

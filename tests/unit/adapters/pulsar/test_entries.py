@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from streaming.adapters.pulsar import entries
+from streaming.adapters.pulsar.controls import Controls
 from streaming.adapters.pulsar.entries import Sent, another_way, read_spans
 from streaming.adapters.pulsar.http import Body
 from streaming.config.sections import PulsarSettings
@@ -40,16 +41,19 @@ class Shown:
 
     answers: Mapping[Position, Body | None] = field(default_factory=dict)
     is_up: bool = True
+    stats: InternalStats = field(default_factory=lambda: InternalStats((), {}, 0))
     asked: list[Position] = field(default_factory=list)
 
     def entry(self, partition: str, position: Position, most_bytes: int, patience_seconds: float) -> Body | None:
+        if most_bytes == 1:  # whether it shows anything
+            return self.answers.get(position)
         self.asked.append(position)
         return self.answers.get(position)
 
     def internal_stats(self, partition: str) -> InternalStats:
         if not self.is_up:
             raise UnavailableError("no broker answers")
-        return InternalStats((), {}, 0)
+        return self.stats
 
 
 def _settings(partition: Partition, **more: Any) -> PulsarSettings:
@@ -193,7 +197,7 @@ def test_an_entry_that_is_not_shown_is_a_dead_letter_without_bytes_while_the_bro
 
 def test_an_entry_that_nobody_was_meant_to_get_is_asked_for_once_and_one_that_may_come_twice() -> None:
     with serving(Partition({**STORED, LAST: None}, (8, 1))) as partition:
-        shown = Shown()
+        shown = Shown({(8, 1): _body(b"request")})
         _another_way(partition, shown, [Span(8, 0, 0)])
         assert shown.asked == [(8, 0)]
         _another_way(partition, shown, [Span(8, 2, 2)])
@@ -329,6 +333,55 @@ def test_what_comes_behind_entries_that_nobody_can_read_is_noticed_while_they_ar
     assert [position[1] for position, _payload, _why in found] == list(range(1001))
     assert found[-1] == ((8, 1000), b"request", None)
     assert len(shown.asked) < 300, "the others are passed over, and of such only a few are asked for"
+
+
+TWO_LEDGERS = InternalStats(((7, 3), (8, 3)), {}, 0)
+
+
+def test_where_the_broker_shows_no_other_entry_either_none_is_given_up_until_that_is_said() -> None:
+    stored: dict[Position, bytes | None] = {**STORED, (8, 1): None, LAST: None}
+    with serving(Partition(stored, (8, 0))) as partition:
+        shown = Shown(stats=TWO_LEDGERS)
+        with pytest.raises(UnavailableError, match=entries.NOTHING_SHOWN):
+            _another_way(partition, shown, [Span(8, 1, 2)])
+        read = another_way(_settings(partition), shown, TOPIC, [Span(8, 1, 2)], Controls(shown, TOPIC, gives_up=True))
+        assert [found.why for _position, found in read] == [Undeliverable.NOT_SHOWN] * 2
+
+
+@pytest.mark.parametrize("other", [(8, 0), (7, 2)], ids=["of its ledger", "of another ledger"])
+def test_an_entry_is_given_up_where_the_broker_shows_another_one(other: Position) -> None:
+    stored: dict[Position, bytes | None] = {**STORED, LAST: None}
+    with serving(Partition(stored, (8, 1))) as partition:
+        shown = Shown({other: _body(b"request")}, stats=TWO_LEDGERS)
+        assert _another_way(partition, shown, [Span(8, 2, 2)]) == [(LAST, b"", Undeliverable.NOT_SHOWN)]
+
+
+@pytest.mark.parametrize("status", [404, 409, 412, 500])
+def test_a_status_that_the_broker_has_for_every_entry_gives_none_up(status: int) -> None:
+    fails = Body(status, {}, b"", True)
+    with serving(Partition({**STORED, LAST: None}, (8, 1))) as partition:
+        shown = Shown({(8, 1): fails, LAST: fails, (8, 0): fails, (7, 2): fails, (7, 0): fails}, stats=TWO_LEDGERS)
+        with pytest.raises(UnavailableError, match=entries.NOTHING_SHOWN):
+            _another_way(partition, shown, [Span(8, 2, 2)])
+
+
+def test_a_request_behind_many_unreadable_entries_is_asked_for_with_patience_where_the_broker_is_slow() -> None:
+    stored: dict[Position, bytes | None] = dict.fromkeys(((8, number) for number in range(61)), None)
+
+    @dataclass
+    class Slow(Shown):
+        """Answers nothing within a second, but the first entry of the other ledger for those that ask before."""
+
+        def entry(self, partition: str, position: Position, most_bytes: int, patience_seconds: float) -> Body | None:
+            answer = super().entry(partition, position, most_bytes, patience_seconds)
+            return answer if patience_seconds > 1 else None
+
+    with serving(Partition({**STORED, **stored}, (7, 2))) as partition:
+        answers = {(8, 60): _body(b"request", txn_uncommitted="true"), (7, 0): _body(b"other")}
+        shown = Slow(answers, stats=InternalStats(((7, 1), (8, 61)), {}, 0))
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(entries, "_SECOND_LOOKS_SECONDS", 0.0)
+            assert _another_way(partition, shown, [Span(8, 0, 60)])[-1] == ((8, 60), b"request", None)
 
 
 def test_what_is_larger_than_the_bound_is_not_taken_into_memory() -> None:
