@@ -4,15 +4,19 @@ The broker has transactions switched on, so it is one of its own.
 """
 
 import resource
+import time
 import uuid
 from collections.abc import Iterator
 
 import pytest
 
 from streaming.adapters.pulsar.admin import PulsarAdmin, PulsarAdminSettings
-from streaming.adapters.pulsar.entries import another_way
+from streaming.adapters.pulsar.entries import NOTHING_SHOWN, another_way
 from streaming.config.sections import PulsarSettings
+from streaming.errors import UnavailableError
+from streaming.sandbox import faults
 from streaming.sandbox.cluster import Cluster
+from streaming.sandbox.home import Part
 from tests.integration.conftest import payload
 from tests.integration.odd_messages import ODD, Senders, senders
 from udfs.entry_ranges import Range, spans_of
@@ -113,3 +117,18 @@ def test_every_message_is_found_whatever_it_is_and_the_others_beside_it(
     assert ordinary == [(None, REQUEST)] * len(ordinary)
     assert [found.why for found in odd] == EXPECTED.get(kind, [SENT])
     assert taken_bytes < 64 * MIB
+
+
+def test_while_the_bookies_are_away_no_entry_is_given_up(transactional: Cluster, send: Senders) -> None:
+    topic = f"persistent://public/default/bookies-{uuid.uuid4().hex[:8]}"
+    for _ in range(3):
+        send.raw.send(topic, REQUEST)
+    ODD["open_and_no_coordinator_knows"](send, topic, REQUEST)
+    for _ in range(3):
+        send.raw.send(topic, REQUEST)
+    ODD["metadata_is_garbage"](send, topic, REQUEST)
+    time.sleep(5)  # by then the broker has nothing of it in its cache
+    with faults.paused(transactional, Part.BOOKIE), pytest.raises(UnavailableError):
+        _read(transactional, topic)
+    found = [each.why for each in _read(transactional, topic)]
+    assert found == [SENT] * 3 + [OPEN] + [SENT] * 3 + [NOT_SHOWN]
