@@ -11,7 +11,7 @@ from collections.abc import Iterator
 import pytest
 
 from streaming.adapters.pulsar.admin import PulsarAdmin, PulsarAdminSettings
-from streaming.adapters.pulsar.entries import NOTHING_SHOWN, another_way
+from streaming.adapters.pulsar.entries import another_way
 from streaming.config.sections import PulsarSettings
 from streaming.errors import UnavailableError
 from streaming.sandbox import faults
@@ -130,5 +130,11 @@ def test_while_the_bookies_are_away_no_entry_is_given_up(transactional: Cluster,
     time.sleep(5)  # by then the broker has nothing of it in its cache
     with faults.paused(transactional, Part.BOOKIE), pytest.raises(UnavailableError):
         _read(transactional, topic)
+    faults.kill(transactional, Part.BOOKIE)
+    try:
+        with pytest.raises(UnavailableError):
+            _read(transactional, topic)
+    finally:
+        faults.restart(transactional, Part.BOOKIE)
     found = [each.why for each in _read(transactional, topic)]
     assert found == [SENT] * 3 + [OPEN] + [SENT] * 3 + [NOT_SHOWN]
