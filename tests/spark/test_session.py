@@ -94,6 +94,8 @@ from streaming.spark.session import Jars, start
 spark = start(load(Path(sys.argv[1])), Jars(), with_streams=False)
 log = spark._jvm.org.apache.logging.log4j.LogManager.getLogger("a.B")
 log.error("topic a\\n2026 INFO forged\\x1b[2J\\u202e")
+log.error("with it", spark._jvm.java.lang.RuntimeException("key b\\n2026 INFO forged\\x1b[2J\\u202e"))
+log.error("the next")
 spark.stop()
 """
 
@@ -110,6 +112,10 @@ def test_what_java_logs_of_others_forges_no_line_and_does_not_act_on_the_termina
     lines = done.stderr.splitlines()
     (first,) = [number for number, line in enumerate(lines) if line.endswith("Z ERROR B: topic a")]
     assert lines[first + 1] == "    2026 INFO forged?[2J?"
+    assert lines[first + 2].endswith("Z ERROR B: with it")
+    assert lines[first + 3 : first + 5] == ["java.lang.RuntimeException: key b", "    2026 INFO forged?[2J?"]
+    assert "\x1b" not in done.stderr
+    assert [line for line in lines if line.startswith("2") and line.endswith("Z ERROR B: the next")] != []
 
 
 WATCHED = """
