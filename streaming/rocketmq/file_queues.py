@@ -48,11 +48,11 @@ class Lacking(NamedTuple):
     is_anew: bool = False
 
 
-def complete(place: Place, kept: Path, rename: Rename = os.replace) -> int:
+def complete(place: Place, kept: Path, rename: Rename = os.replace, *, only_lost: bool = False) -> int:
     """Append the units, durably, and return how many they were. A second call appends what is still lacking.
 
-    kept: folder for file queues that are made anew. Raises SafetyError, before anything is written, where file queue
-    and RocksDB contradict each other.
+    kept: folder for file queues that are made anew. only_lost: queues of which a file is there stay as they are. Raises
+    SafetyError, before anything is written, where file queue and RocksDB contradict each other.
     """
     inventory = inventory_of(place)
     known = {(queue.range.topic, queue.range.queue_id): queue.files for queue in inventory.queues}
@@ -60,7 +60,8 @@ def complete(place: Place, kept: Path, rename: Rename = os.replace) -> int:
     per_file = sizes[0] if sizes else _UNITS_PER_FILE
     with opened(place.rocksdb, read_only=True) as database:
         both = [Both(*name, each, known.get(name, QueueFiles(()))) for name, each in bounds_of(database).items()]
-        lacking = [each for queue in both for each in _lacking(queue, database, per_file)]
+        changing = [queue for queue in both if not (only_lost and queue.files.files)]
+        lacking = [each for queue in changing for each in _lacking(queue, database, per_file)]
         for each in lacking:
             if each.is_anew:
                 _set_aside(place.consumequeue, each, kept, rename)
@@ -76,7 +77,7 @@ def _lacking(queue: Both, database: Database, per_file: int) -> Iterator[Lacking
     blanks = first - first % per_file
     anew = Lacking(queue.topic, queue.queue_id, blanks, first, following, is_anew=bool(files.files))
     if not files.files:
-        if has_rows:
+        if following > 0:  # without rows, too: the name of an empty file says which offset the next message gets
             yield anew
     elif end > files.start and has_rows and not is_same_life(queue, database):
         yield anew
