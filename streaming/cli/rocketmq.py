@@ -232,6 +232,8 @@ def rollback(  # noqa: PLR0913  one parameter an option: that is what typer read
         return
     for name, count in made.files.items():
         say(f"{place.config / name}: {count} entries of RocksDB")
+    if not made.files:
+        say("topics, groups and offsets stay as the JSON files have them")
     say(f"What was replaced lies in {made.kept}; `forget` deletes it.", err=True)
     say("Start the broker with storeType=default.", err=True)
 
