@@ -29,7 +29,6 @@ from streaming.rocketmq.staging import fsync_folder
 from udfs.rocketmq import rows
 from udfs.rocketmq import units as u
 
-_UNITS_PER_FILE = 300_000  # MessageStoreConfig.mappedFileSizeConsumeQueue, where no file shows another size
 _CHUNK_ROWS = 50_000
 
 
@@ -57,9 +56,14 @@ def complete(place: Place, kept: Path, rename: Rename = os.replace, *, only_lost
     inventory = inventory_of(place)
     known = {(queue.range.topic, queue.range.queue_id): queue.files for queue in inventory.queues}
     sizes = [file.count for files in known.values() for file in files.files]
-    per_file = sizes[0] if sizes else _UNITS_PER_FILE
+    per_file = sizes[0] if sizes else place.conf.queue_file_units
     with opened(place.rocksdb, read_only=True) as database:
         both = [Both(*name, each, known.get(name, QueueFiles(()))) for name, each in bounds_of(database).items()]
+        if both and not per_file:
+            raise SafetyError(
+                f"no file queue is left in {place.consumequeue} that shows how large a broker makes its files "
+                "(mappedFileSizeConsumeQueue), and it starts with no others: name its configuration with --broker-conf"
+            )
         changing = [queue for queue in both if not (only_lost and queue.files.files)]
         lacking = [each for queue in changing for each in _lacking(queue, database, per_file)]
         for each in lacking:

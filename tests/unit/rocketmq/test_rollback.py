@@ -1,4 +1,5 @@
 import os
+import shutil
 import struct
 import time
 from pathlib import Path
@@ -10,7 +11,7 @@ from streaming.adapters.rocksdb.database import opened
 from streaming.errors import SafetyError
 from streaming.rocketmq.inventory import json_table
 from streaming.rocketmq.rollback import rollback
-from tests.rocketmq_store import Message, small_store
+from tests.rocketmq_store import Message, Store, small_store
 from tests.unit.rocketmq.converted import CLOCK, backfill, check, files_below, place
 from tests.unit.rocketmq.test_backfill import KilledError, dying_rename
 from udfs.rocketmq.metadata import OffsetsOf
@@ -124,6 +125,16 @@ def test_a_topic_that_was_made_anew_in_file_mode_is_no_hindrance_where_no_broker
     before = file.read_bytes()
     rollback(place(tmp_path), CLOCK)
     assert file.read_bytes() == before
+    assert not (tmp_path / "consumequeue" / "CURRENT").exists()
+
+
+def test_a_store_without_any_queue_is_rolled_back(tmp_path: Path) -> None:
+    store = Store(tmp_path)
+    store.units["T", 0] = []
+    store.write()
+    shutil.rmtree(tmp_path / "consumequeue" / "T")
+    backfill(tmp_path)
+    rollback(place(tmp_path), CLOCK)
     assert not (tmp_path / "consumequeue" / "CURRENT").exists()
 
 
