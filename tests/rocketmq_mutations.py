@@ -11,7 +11,7 @@ FOLLOWED, TAIL, HANDOVER, BASE, RUN = (
     f"streaming/rocketmq/follow/{name}.py" for name in ("followed", "tail", "handover", "base", "run")
 )
 REFUSALS, GROWTH, LOG, COMPARE = (f"udfs/rocketmq/{name}.py" for name in ("refusals", "growth", "commitlog", "compare"))
-QUESTIONS = "streaming/cli/options.py"
+QUESTIONS, DATABASE = "streaming/cli/options.py", "streaming/adapters/rocksdb/database.py"
 _UNIT = "tests/unit/rocketmq"
 _FORMATS = "tests/unit/udfs/rocketmq"
 # which tests have to notice, by the file that is changed
@@ -39,6 +39,7 @@ TESTS = {
     GROWTH: (f"{_FORMATS}/test_growth.py", f"{_UNIT}/follow/test_followed.py"),
     LOG: (f"{_FORMATS}/test_commitlog.py", f"{_UNIT}/follow/test_tail.py"),
     COMPARE: (f"{_FORMATS}/test_compare.py",),
+    DATABASE: ("tests/unit/adapters/rocksdb/test_database.py",),
     QUESTIONS: ("tests/unit/cli/test_rocketmq.py",),
 }
 
@@ -346,6 +347,13 @@ ROCKETMQ = (
         "written_later",
     ),
     ("RocketMQ: follow refuses what backfill would", RUN, "        require_accepted(self.place)\n", "", "would_refuse"),
+    (
+        "RocketMQ: a damaged block is not the end of the rows",
+        DATABASE,
+        "        _require_sound(cursor)  # at a",
+        "        # at a",
+        "damaged_block",
+    ),
     (
         "RocketMQ: an export replaces nothing",
         EXPORT,

@@ -11,6 +11,7 @@ from rocksdict import (
     IngestExternalFileOptions,
     Options,
     Rdict,
+    RdictIter,
     ReadOptions,
     SstFileWriter,
     WriteBatch,
@@ -76,12 +77,18 @@ class Database:
         self._root.ingest_external_file(list(files), options)
 
     def get(self, family: str, key: bytes) -> bytes | None:
-        """Return a row's value; None if there is none."""
-        found: bytes | None = self._families[family].get(key)
+        """Return a row's value; None if there is none. Raises SafetyError where a file is damaged."""
+        try:
+            found: bytes | None = self._families[family].get(key)
+        except Exception as error:
+            raise _damage(error) from error
         return found
 
     def rows(self, family: str, first: bytes = b"", end: bytes | None = None) -> Iterator[tuple[bytes, bytes]]:
-        """Yield rows in the order of their keys: from the key first up to the key end, or to the last."""
+        """Yield rows in the order of their keys: from the key first up to the key end, or to the last.
+
+        Raises SafetyError where a file is damaged.
+        """
         options = ReadOptions()
         if end is not None:
             options.set_iterate_upper_bound(end)
@@ -91,11 +98,13 @@ class Database:
         while cursor.valid():
             yield cursor.key(), cursor.value()
             cursor.next()
+        _require_sound(cursor)  # at a damaged block a cursor ends, as behind the last row
 
     def last_before(self, family: str, key: bytes) -> tuple[bytes, bytes] | None:
-        """Return the last row whose key is at most this one; None if there is none."""
+        """Return the last row whose key is at most this one; None if there is none. Raises SafetyError as `rows`."""
         cursor = self._families[family].iter()
         cursor.seek_for_prev(key)
+        _require_sound(cursor)
         return (cursor.key(), cursor.value()) if cursor.valid() else None
 
     def flush(self) -> None:
@@ -164,6 +173,17 @@ def _options(*, compressed: bool = False) -> Options:
     options.set_block_based_table_factory(table)
     options.set_compression_type(DBCompressionType.lz4() if compressed else DBCompressionType.none())
     return options
+
+
+def _require_sound(cursor: RdictIter) -> None:
+    try:
+        cursor.status()
+    except Exception as error:
+        raise _damage(error) from error
+
+
+def _damage(error: Exception) -> SafetyError:
+    return SafetyError(f"a database is damaged: {error}")
 
 
 def _opening_error(folder: Path, error: Exception) -> Exception:
