@@ -1,5 +1,7 @@
 """RocksDB by rocksdict, with the options under which RocketMQ's brokers open its files."""
 
+import errno
+import os
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -127,7 +129,7 @@ def opened(
     """Open a database with these column families besides `default`; where it may be written, it is made if missing.
 
     compressed: the family `default`. Read-only it is opened with all families that it has. Raises SafetyError where it
-    can't be opened.
+    can't be opened, and OSError where the disk is full.
     """
     try:
         names = list(Rdict.list_cf(str(folder), _options())) if read_only else [DEFAULT_FAMILY, *families]
@@ -187,5 +189,7 @@ def _damage(error: Exception) -> SafetyError:
 
 
 def _opening_error(folder: Path, error: Exception) -> Exception:
+    if os.strerror(errno.ENOSPC) in str(error):
+        return OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(folder))
     text = f"the database in {folder} can't be opened: {error}"
     return UnavailableError(text) if "lock" in str(error).lower() else SafetyError(text)

@@ -1,3 +1,4 @@
+import errno
 from pathlib import Path
 
 import pytest
@@ -69,3 +70,10 @@ def test_a_damaged_block_is_an_error_and_never_the_end_of_the_rows(tmp_path: Pat
             [database.get("default", b"%06d" % number) for number in range(5000)]
         with pytest.raises(SafetyError, match="damaged"):
             [database.last_before("default", b"%06d" % number) for number in range(5000)]
+
+
+def test_a_full_disk_is_told_from_a_damaged_database(tmp_path: Path) -> None:
+    (tmp_path / "000001.dbtmp").symlink_to("/dev/full")  # a file of RocksDB, which takes no byte there
+    with pytest.raises(OSError, match="No space left on device") as caught, opened(tmp_path):
+        pass
+    assert caught.value.errno == errno.ENOSPC
