@@ -11,7 +11,7 @@ FOLLOWED, TAIL, HANDOVER, BASE, RUN = (
     f"streaming/rocketmq/follow/{name}.py" for name in ("followed", "tail", "handover", "base", "run")
 )
 REFUSALS, GROWTH, LOG, COMPARE = (f"udfs/rocketmq/{name}.py" for name in ("refusals", "growth", "commitlog", "compare"))
-QUESTIONS = "streaming/cli/options.py"
+QUESTIONS, DATABASE = "streaming/cli/options.py", "streaming/adapters/rocksdb/database.py"
 _UNIT = "tests/unit/rocketmq"
 _FORMATS = "tests/unit/udfs/rocketmq"
 # which tests have to notice, by the file that is changed
@@ -24,7 +24,7 @@ TESTS = {
     SURVEY: (f"{_UNIT}/test_backfill.py",),
     FORGET: (f"{_UNIT}/test_forget.py",),
     ROLLBACK: (f"{_UNIT}/test_rollback.py", f"{_UNIT}/test_file_queues.py"),
-    FILE_QUEUES: (f"{_UNIT}/test_file_queues.py",),
+    FILE_QUEUES: (f"{_UNIT}/test_file_queues.py", f"{_UNIT}/test_rollback.py"),
     LIVES: (f"{_UNIT}/test_file_queues.py",),
     EXPORT: (f"{_UNIT}/test_export.py",),
     CHECK: (f"{_UNIT}/test_check.py",),
@@ -39,6 +39,7 @@ TESTS = {
     GROWTH: (f"{_FORMATS}/test_growth.py", f"{_UNIT}/follow/test_followed.py"),
     LOG: (f"{_FORMATS}/test_commitlog.py", f"{_UNIT}/follow/test_tail.py"),
     COMPARE: (f"{_FORMATS}/test_compare.py",),
+    DATABASE: ("tests/unit/adapters/rocksdb/test_database.py",),
     QUESTIONS: ("tests/unit/cli/test_rocketmq.py",),
 }
 
@@ -285,9 +286,37 @@ ROCKETMQ = (
     (
         "RocketMQ: a rollback completes the file queues",
         ROLLBACK,
-        "            complete(place, kept, rename)\n",
+        "            complete(place, kept, rename, only_lost=is_unopened(place, QUEUES))\n",
         "",
         "have_every_message",
+    ),
+    (
+        "RocketMQ: nothing old of a rollback that was cut short",
+        ROLLBACK,
+        "return None if is_older or any(",
+        "return None if any(",
+        "forgets_what_it_made",
+    ),
+    (
+        "RocketMQ: no newer JSON file is replaced by what was prepared",
+        ROLLBACK,
+        "return None if is_older or any(",
+        "return None if is_older or False and any(",
+        "file_mode_has_gone_on",
+    ),
+    (
+        "RocketMQ: file queues newer than RocksDB stay",
+        FILE_QUEUES,
+        "if not (only_lost and queue.files.files)]",
+        "]",
+        "no_hindrance",
+    ),
+    (
+        "RocketMQ: a queue without files keeps its next offset",
+        FILE_QUEUES,
+        "        if following > 0:",
+        "        if has_rows:",
+        "without_files",
     ),
     (
         "RocketMQ: no hole goes back into a file queue",
@@ -318,6 +347,20 @@ ROCKETMQ = (
         "written_later",
     ),
     ("RocketMQ: follow refuses what backfill would", RUN, "        require_accepted(self.place)\n", "", "would_refuse"),
+    (
+        "RocketMQ: a damaged block is not the end of the rows",
+        DATABASE,
+        "        _require_sound(cursor)  # at a",
+        "        # at a",
+        "damaged_block",
+    ),
+    (
+        "RocketMQ: an export replaces nothing",
+        EXPORT,
+        "    if taken:",
+        "    if False:",
+        "are_not_replaced",
+    ),
     (
         "RocketMQ: no export beside a broker",
         EXPORT,

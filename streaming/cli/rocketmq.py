@@ -13,11 +13,18 @@ from udfs.rocketmq.metadata import OffsetsOf
 
 app = typer.Typer(
     no_args_is_help=True,
-    help="Upgrade a RocketMQ broker's consume queues, topics and offsets to RocksDB in place, and back.",
+    help="""Upgrade a RocketMQ broker's consume queues, topics and offsets to RocksDB in place, and back.
+
+The usual order: `plan` while the broker runs in file mode; stop the broker; `backfill`; `check`; start the broker with
+storeType=defaultRocksDB. Where the broker may stop for seconds only, run `follow` before you stop it. `rollback` is the
+way back. docs/rocketmq.md has each step, and what each refusal means.""",
 )
 
-Store = Annotated[Path | None, typer.Option("--store", help="The broker's storePathRootDir")]
-BrokerConf = Annotated[Path | None, typer.Option("--broker-conf", help="The broker's configuration (properties)")]
+Store = Annotated[Path | None, typer.Option("--store", help="The broker's storePathRootDir, or a copy")]
+BrokerConf = Annotated[
+    Path | None,
+    typer.Option("--broker-conf", help="The broker's configuration file; needed where it names other folders"),
+]
 Lmq = Annotated[
     bool | None,
     typer.Option("--lmq/--no-lmq", help="The broker's enableLmq", show_default="as --broker-conf or the files say"),
@@ -70,7 +77,7 @@ def backfill(  # noqa: PLR0913  one parameter an option: that is what typer read
     broker_conf: BrokerConf = None,
     lmq: Lmq = None,
     yes: Yes = False,
-    rows_per_file: Annotated[int, typer.Option("--rows-per-file", min=1000, help="Units in one file")] = 300_000,
+    rows_per_file: Annotated[int, typer.Option("--rows-per-file", min=1000, help="Units in one part")] = 300_000,
     restart: Annotated[bool, typer.Option("--restart", help="Throw away what an interrupted run has made")] = False,
     replace: Annotated[
         bool, typer.Option("--replace", help="Set a RocksDB aside that lies there from double writing")
@@ -101,6 +108,7 @@ def follow(  # noqa: PLR0913  one parameter an option: that is what typer reads
     *,
     store: Store = None,
     broker_conf: BrokerConf = None,
+    lmq: Lmq = None,
     until_caught_up: Annotated[
         bool, typer.Option("--until-caught-up", help="End once all that the broker has written is indexed")
     ] = False,
@@ -123,7 +131,7 @@ def follow(  # noqa: PLR0913  one parameter an option: that is what typer reads
     def tell(lag: Lag) -> None:
         say_json(lag._asdict() | {"bytes_behind": lag.bytes_behind})
 
-    place = place_of(store, broker_conf)
+    place = place_of(store, broker_conf, lmq=lmq)
     metrics = FollowMetrics()
     if metrics_port is not None:
         _say(f"metrics: http://{metrics_address}:{metrics.serve(metrics_address, metrics_port)}/metrics")
@@ -224,6 +232,8 @@ def rollback(  # noqa: PLR0913  one parameter an option: that is what typer read
         return
     for name, count in made.files.items():
         say(f"{place.config / name}: {count} entries of RocksDB")
+    if not made.files:
+        say("topics, groups and offsets stay as the JSON files have them")
     say(f"What was replaced lies in {made.kept}; `forget` deletes it.", err=True)
     say("Start the broker with storeType=default.", err=True)
 

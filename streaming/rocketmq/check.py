@@ -12,7 +12,7 @@ from pyspark import SparkContext
 
 from streaming.adapters.rocksdb.database import Database, exists, opened
 from streaming.clock import Clock
-from streaming.errors import SafetyError
+from streaming.errors import ConfigError, SafetyError
 from streaming.rocketmq.bounds import Bounds, bounds_of
 from streaming.rocketmq.configuration import DATABASES, read_databases, read_json, rows_of
 from streaming.rocketmq.index_job import IndexJob, Numbering, QueueKey
@@ -71,7 +71,10 @@ class Check:
     rows_per_part: int = ROWS_PER_PART
 
     def run(self, spark: SparkContext, topic: str = "") -> CheckResult:
-        """Check all queues, or those of one topic. Raises SafetyError where there is nothing to check."""
+        """Check all queues, or those of one topic.
+
+        Raises SafetyError where there is nothing to check, and ConfigError for a topic that nothing knows.
+        """
         if is_broker_running(self.place):
             raise SafetyError(f"a broker runs on {self.place.store}: stop it, or check a copy")
         if not exists(self.place.rocksdb):
@@ -85,11 +88,21 @@ class Check:
         compared = [
             each for each in self._compared(spark, inventory, queues) if not topic or each.topic == topic.encode()
         ]
-        findings, gone = without_deleted([*compared, *_of_bounds(queues, bounds, inventory)], topics_of(self.place))
+        topics = topics_of(self.place)
+        if topic and not queues and not compared and topic.encode() not in topics:
+            raise ConfigError(f"neither queues nor commitlog nor configuration know a topic {topic}")
+        findings, gone = without_deleted([*compared, *_of_bounds(queues, bounds, inventory)], topics)
         notes = [
             f"topic {each.decode('utf-8', 'replace')} was deleted, and the commitlog has messages of it"
             for each in gone
         ]
+        if topic and not queues and not compared:
+            notes.append(f"topic {topic} has no queue yet: nobody has sent a message to it")
+        if (self.place.store / "abort").exists():
+            notes.append(
+                "the file `abort` is there: the broker did not stop cleanly. At its next start in RocksDB mode it "
+                "indexes what begins behind CHECKPOINT, so check again after that"
+            )
         if earlier:
             notes.append(f"{earlier} file queues are of topics that were made anew since: `rollback` replaces them")
         if not topic:

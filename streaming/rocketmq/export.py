@@ -10,6 +10,7 @@ from typing import NamedTuple
 from streaming.adapters.rocksdb.database import exists
 from streaming.errors import SafetyError
 from streaming.rocketmq.configuration import DATABASES, is_name_told, offsets_name, read_databases, table_of
+from streaming.rocketmq.inventory import JSON_FILES
 from streaming.rocketmq.locks import is_broker_running
 from streaming.rocketmq.owner import require_owner
 from streaming.rocketmq.place import Place
@@ -26,11 +27,17 @@ class Exported(NamedTuple):
 
 
 def export(place: Place, out: Path) -> Exported:
-    """Write the JSON files into a folder. Raises SafetyError beside a running broker, or where no database is."""
+    """Write the JSON files into a folder that has none.
+
+    Raises SafetyError beside a running broker, where no database is, and where a file is in the way.
+    """
     if is_broker_running(place):
         raise SafetyError(f"a broker runs on {place.store}: stop it, so that its last offsets are in the database")
     if out.resolve() == place.config.resolve():
         raise SafetyError(f"{out} is the broker's own: `rollback` writes there, and keeps what it replaces")
+    taken = [name for name in JSON_FILES if (out / name).exists()]
+    if taken:
+        raise SafetyError(f"{out} has {', '.join(taken)} already, of another broker perhaps: name another folder")
     if out.parent == place.own:
         require_owner(place)
     there = [name for name in DATABASES if exists(place.config / name)]

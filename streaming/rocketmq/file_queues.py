@@ -29,7 +29,6 @@ from streaming.rocketmq.staging import fsync_folder
 from udfs.rocketmq import rows
 from udfs.rocketmq import units as u
 
-_UNITS_PER_FILE = 300_000  # MessageStoreConfig.mappedFileSizeConsumeQueue, where no file shows another size
 _CHUNK_ROWS = 50_000
 
 
@@ -48,19 +47,25 @@ class Lacking(NamedTuple):
     is_anew: bool = False
 
 
-def complete(place: Place, kept: Path, rename: Rename = os.replace) -> int:
+def complete(place: Place, kept: Path, rename: Rename = os.replace, *, only_lost: bool = False) -> int:
     """Append the units, durably, and return how many they were. A second call appends what is still lacking.
 
-    kept: folder for file queues that are made anew. Raises SafetyError, before anything is written, where file queue
-    and RocksDB contradict each other.
+    kept: folder for file queues that are made anew. only_lost: queues of which a file is there stay as they are. Raises
+    SafetyError, before anything is written, where file queue and RocksDB contradict each other.
     """
     inventory = inventory_of(place)
     known = {(queue.range.topic, queue.range.queue_id): queue.files for queue in inventory.queues}
     sizes = [file.count for files in known.values() for file in files.files]
-    per_file = sizes[0] if sizes else _UNITS_PER_FILE
+    per_file = sizes[0] if sizes else place.conf.queue_file_units
     with opened(place.rocksdb, read_only=True) as database:
         both = [Both(*name, each, known.get(name, QueueFiles(()))) for name, each in bounds_of(database).items()]
-        lacking = [each for queue in both for each in _lacking(queue, database, per_file)]
+        if both and not per_file:
+            raise SafetyError(
+                f"no file queue is left in {place.consumequeue} that shows how large a broker makes its files "
+                "(mappedFileSizeConsumeQueue), and it starts with no others: name its configuration with --broker-conf"
+            )
+        changing = [queue for queue in both if not (only_lost and queue.files.files)]
+        lacking = [each for queue in changing for each in _lacking(queue, database, per_file)]
         for each in lacking:
             if each.is_anew:
                 _set_aside(place.consumequeue, each, kept, rename)
@@ -76,7 +81,7 @@ def _lacking(queue: Both, database: Database, per_file: int) -> Iterator[Lacking
     blanks = first - first % per_file
     anew = Lacking(queue.topic, queue.queue_id, blanks, first, following, is_anew=bool(files.files))
     if not files.files:
-        if has_rows:
+        if following > 0:  # without rows, too: the name of an empty file says which offset the next message gets
             yield anew
     elif end > files.start and has_rows and not is_same_life(queue, database):
         yield anew

@@ -70,7 +70,7 @@ def place_of(store: Path | None, conf_file: Path | None, *, lmq: bool | None = N
             f"storePathCommitLog names several folders, which this program does not read: {conf.commitlog}"
         )
     commitlog, queues = (Path(each) if each else None for each in (conf.commitlog, conf.consumequeue))
-    if store is not None and conf.store and store.absolute() != Path(conf.store).absolute():
+    if store is not None and conf.store and store.resolve() != Path(conf.store).resolve():
         # the configuration is that of another place, of which this is a copy
         commitlog = queues = None
     commitlog, queues = commitlog or root / "commitlog", queues or root / "consumequeue"

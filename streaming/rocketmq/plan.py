@@ -3,6 +3,7 @@
 import os
 from typing import Any, NamedTuple
 
+from streaming.errors import ConfigError
 from streaming.rocketmq.locks import is_broker_running
 from streaming.rocketmq.place import Place
 from streaming.rocketmq.progress import seconds
@@ -46,9 +47,14 @@ class Plan(NamedTuple):
 
 
 def plan_of(place: Place, broker_version: str = "") -> Plan:
-    """Look at a store. Nothing is written, and a broker may run on it; then the numbers are an estimate."""
-    survey = survey_of(place, is_running=is_broker_running(place))
+    """Look at a store. Nothing is written, and a broker may run on it; then the numbers are an estimate.
+
+    Raises ConfigError for a text that is no version.
+    """
     version = version_of(broker_version)
+    if broker_version and version is None:
+        raise ConfigError(f"{broker_version} is no version of RocketMQ: it has three numbers, as 5.3.3 has")
+    survey = survey_of(place, is_running=is_broker_running(place))
     inventory, tables = survey.inventory, survey.configuration.tables if survey.configuration else {}
     log_bytes = sum(file.size for file in inventory.log.files) if inventory else 0
     used_bytes = inventory.log.end - inventory.log.start if inventory else 0

@@ -3,15 +3,16 @@
 The file queues get what only RocksDB has (streaming/rocketmq/file_queues.py says why). Where no broker has opened the
 databases since they were made, the JSON files are the newer ones, and stay.
 
-A run that was cut short goes on where it was: first all JSON files are made, then the file queues are completed, then
-the JSON files replace the old ones, then the databases leave, the consume queues' CURRENT first.
+A run that was cut short goes on where it was, unless a broker has worked on the store since: first all JSON files are
+made, then the file queues are completed, then the JSON files replace the old ones, then the databases leave, the
+consume queues' CURRENT first.
 """
 
 import json
 import os
 import shutil
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from streaming.adapters.rocksdb.database import exists
 from streaming.clock import Clock
@@ -26,7 +27,9 @@ from streaming.rocketmq.owner import require_owner
 from streaming.rocketmq.place import Place
 from streaming.rocketmq.staging import (
     CONFIG,
+    CURRENT,
     MOVED,
+    QUEUES,
     fsync_folder,
     is_unopened,
     new_kept,
@@ -68,12 +71,13 @@ def rollback(
         elif sealed is not None:
             raise SafetyError("a backfill has not ended: run it again, or throw it away with `forget`")
         aside = place.own / _FOLDER
-        if not (aside / _PLAN).exists():
-            _prepare(place, aside, clock, offsets_of)
-        plan = json.loads((aside / _PLAN).read_text(encoding="utf-8"))
+        plan = _plan_of(place, aside)
+        if plan is None:
+            plan = _prepare(place, aside, clock, offsets_of)
         kept = place.own / plan["kept"]
         if exists(place.rocksdb):
-            complete(place, kept, rename)
+            # where no broker has opened it, the file queues are the newer ones, as far as they are there
+            complete(place, kept, rename, only_lost=is_unopened(place, QUEUES))
             _require_no_gap(place, aside)
         for name in plan["files"]:
             _replace(place, aside / name, kept, rename)
@@ -113,7 +117,32 @@ def _end_of(queue: Queue) -> int:
     return queue.last_phy + int(queue.files.read(queue.range.end - 1, queue.range.end).size[0])
 
 
-def _prepare(place: Place, aside: Path, clock: Clock, offsets_of: m.OffsetsOf | None) -> None:
+def _plan_of(place: Place, aside: Path) -> dict[str, Any] | None:
+    """What a run that was cut short has prepared; None if there is none, or if a broker has gone on since.
+
+    A broker that opens a database writes another CURRENT, and one in file mode writes its JSON files again. What was
+    prepared before is older than what they have now.
+    """
+    try:
+        plan: dict[str, Any] = json.loads((aside / _PLAN).read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        return None
+    is_older = any(plan.get("currents", {}).get(name) != said for name, said in _currents(place).items())
+    waiting = [name for name in plan["files"] if (aside / name).exists()]
+    return None if is_older or any(_stamp(place.config / name) != plan["stamps"][name] for name in waiting) else plan
+
+
+def _currents(place: Place) -> dict[str, str]:
+    """What CURRENT says in each database that is there."""
+    folders = {QUEUES: place.rocksdb, **{name: place.config / name for name in DATABASES}}
+    return {name: (folder / CURRENT).read_text() for name, folder in folders.items() if exists(folder)}
+
+
+def _stamp(path: Path) -> int:
+    return _changed(path) if path.exists() else 0
+
+
+def _prepare(place: Place, aside: Path, clock: Clock, offsets_of: m.OffsetsOf | None) -> dict[str, Any]:
     databases = [name for name in DATABASES if exists(place.config / name)]
     if not databases and not exists(place.rocksdb):
         raise SafetyError(f"{place.store} has no RocksDB: there is nothing to roll back")
@@ -128,8 +157,12 @@ def _prepare(place: Place, aside: Path, clock: Clock, offsets_of: m.OffsetsOf | 
     newer = [] if offsets_of is m.OffsetsOf.FILES else opened
     files = write_json(place, aside, newer).files if newer else {}
     aside.mkdir(exist_ok=True)
-    kept = new_kept(place, clock.now_ms())
-    write_file(aside / _PLAN, {"kept": kept, "files": files})
+    stamps = {name: _stamp(place.config / name) for name in files}
+    plan = {
+        "kept": new_kept(place, clock.now_ms()), "files": files, "stamps": stamps, "currents": _currents(place)
+    }  # fmt: skip
+    write_file(aside / _PLAN, plan)
+    return plan
 
 
 def _is_json_newer(place: Place, database: str) -> bool:

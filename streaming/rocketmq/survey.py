@@ -46,6 +46,8 @@ def survey_of(place: Place, *, is_running: bool) -> Survey:
     configuration = None if two else _tried(lambda: read_json(place), bad)
     topics = tuple(sorted({queue.range.topic for queue in inventory.queues})) if inventory else ()
     with_rows = _tried(lambda: tuple(_databases_with_rows(place)), bad) or ()
+    if is_running:
+        bad = [f"{text} (a broker runs and may have been writing just there: look again)" for text in bad]
     is_followed = exists(place.followed_queues)  # then the rows lie on the disk already
     units = inventory.units if inventory and not is_followed else 0
     disk = disk_of(place)

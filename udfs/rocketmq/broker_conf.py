@@ -7,6 +7,8 @@ from typing import NamedTuple
 # messages before their time. It takes no more than the default, and no less than 30.
 CLEAN_FORCIBLY_PERCENT = 85
 _LEAST_PERCENT = 30
+_QUEUE_FILE_UNITS = 300_000  # mappedFileSizeConsumeQueue; a broker does not start with files of another size
+_UNIT_BYTES = 20
 
 
 class BrokerConf(NamedTuple):
@@ -22,6 +24,7 @@ class BrokerConf(NamedTuple):
     store_type: str = ""
     delay_levels: str = ""
     clean_forcibly_percent: int = CLEAN_FORCIBLY_PERCENT
+    queue_file_units: int = 0  # units in a file of a queue; 0 where no configuration was read
 
 
 def read_properties(text: str) -> dict[str, str]:
@@ -49,6 +52,7 @@ def broker_conf(properties: Mapping[str, str]) -> BrokerConf:
         store_type=properties.get("storeType", ""),
         delay_levels=properties.get("messageDelayLevel", ""),
         clean_forcibly_percent=_percent(properties.get("diskSpaceCleanForciblyRatio", "")),
+        queue_file_units=_units(properties.get("mappedFileSizeConsumeQueue", "")),
     )
 
 
@@ -60,3 +64,7 @@ def _flag(properties: Mapping[str, str], name: str) -> bool | None:
 def _percent(said: str) -> int:
     asked = int(said) if said.isdecimal() else CLEAN_FORCIBLY_PERCENT
     return min(max(asked, _LEAST_PERCENT), CLEAN_FORCIBLY_PERCENT)
+
+
+def _units(said: str) -> int:
+    return -(-int(said) // _UNIT_BYTES) if said.isdecimal() else _QUEUE_FILE_UNITS

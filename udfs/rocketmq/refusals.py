@@ -85,7 +85,7 @@ def _of_the_broker(facts: StoreFacts) -> Iterator[Refusal]:
         yield Refusal(
             Code.ABORT,
             "the file `abort` is there: the broker did not stop cleanly, so its queues may lack messages that the "
-            "commitlog has. Start it once more in file mode, wait until it is up, and stop it cleanly",
+            "commitlog has. Start it once more as it was, wait until it is up, and stop it cleanly (SIGTERM)",
         )
 
 
@@ -124,11 +124,12 @@ def _of_what_is_there(facts: StoreFacts, *, replace: bool) -> Iterator[Refusal]:
     if facts.two_offset_files:
         yield Refusal(Code.TWO_OFFSET_FILES, facts.two_offset_files)
     if facts.lacks_queues:
-        yield Refusal(
-            Code.NO_QUEUES,
-            "the commitlog has messages, and no queue has any: start the broker once more in file mode, wait until it "
-            "has made its queues, and stop it cleanly",
+        what_to_do = (
+            "but RocksDB is there: let the broker run with it. `rollback` makes the file queues of it again"
+            if facts.has_rocksdb
+            else "so start the broker once more in file mode, wait until it has made its queues, and stop it cleanly"
         )
+        yield Refusal(Code.NO_QUEUES, f"the commitlog has messages, and no file queue has any, {what_to_do}")
     if not facts.has_topics and facts.has_messages:
         yield Refusal(
             Code.NO_TOPICS,

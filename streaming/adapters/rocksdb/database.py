@@ -1,5 +1,7 @@
 """RocksDB by rocksdict, with the options under which RocketMQ's brokers open its files."""
 
+import errno
+import os
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -11,6 +13,7 @@ from rocksdict import (
     IngestExternalFileOptions,
     Options,
     Rdict,
+    RdictIter,
     ReadOptions,
     SstFileWriter,
     WriteBatch,
@@ -76,12 +79,18 @@ class Database:
         self._root.ingest_external_file(list(files), options)
 
     def get(self, family: str, key: bytes) -> bytes | None:
-        """Return a row's value; None if there is none."""
-        found: bytes | None = self._families[family].get(key)
+        """Return a row's value; None if there is none. Raises SafetyError where a file is damaged."""
+        try:
+            found: bytes | None = self._families[family].get(key)
+        except Exception as error:
+            raise _damage(error) from error
         return found
 
     def rows(self, family: str, first: bytes = b"", end: bytes | None = None) -> Iterator[tuple[bytes, bytes]]:
-        """Yield rows in the order of their keys: from the key first up to the key end, or to the last."""
+        """Yield rows in the order of their keys: from the key first up to the key end, or to the last.
+
+        Raises SafetyError where a file is damaged.
+        """
         options = ReadOptions()
         if end is not None:
             options.set_iterate_upper_bound(end)
@@ -91,11 +100,13 @@ class Database:
         while cursor.valid():
             yield cursor.key(), cursor.value()
             cursor.next()
+        _require_sound(cursor)  # at a damaged block a cursor ends, as behind the last row
 
     def last_before(self, family: str, key: bytes) -> tuple[bytes, bytes] | None:
-        """Return the last row whose key is at most this one; None if there is none."""
+        """Return the last row whose key is at most this one; None if there is none. Raises SafetyError as `rows`."""
         cursor = self._families[family].iter()
         cursor.seek_for_prev(key)
+        _require_sound(cursor)
         return (cursor.key(), cursor.value()) if cursor.valid() else None
 
     def flush(self) -> None:
@@ -118,7 +129,7 @@ def opened(
     """Open a database with these column families besides `default`; where it may be written, it is made if missing.
 
     compressed: the family `default`. Read-only it is opened with all families that it has. Raises SafetyError where it
-    can't be opened.
+    can't be opened, and OSError where the disk is full.
     """
     try:
         names = list(Rdict.list_cf(str(folder), _options())) if read_only else [DEFAULT_FAMILY, *families]
@@ -166,6 +177,19 @@ def _options(*, compressed: bool = False) -> Options:
     return options
 
 
+def _require_sound(cursor: RdictIter) -> None:
+    try:
+        cursor.status()
+    except Exception as error:
+        raise _damage(error) from error
+
+
+def _damage(error: Exception) -> SafetyError:
+    return SafetyError(f"a database is damaged: {error}")
+
+
 def _opening_error(folder: Path, error: Exception) -> Exception:
+    if os.strerror(errno.ENOSPC) in str(error):
+        return OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(folder))
     text = f"the database in {folder} can't be opened: {error}"
     return UnavailableError(text) if "lock" in str(error).lower() else SafetyError(text)

@@ -61,6 +61,8 @@ def test_export_and_rollback_say_what_they_wrote(tmp_path: Path) -> None:
     }
     back = json.loads(run("rollback", "--store", tmp_path / "s", "--yes", "--json"))
     assert back["files"] == {}
+    backfill(tmp_path / "s")
+    assert "stay as the JSON files have them" in run("rollback", "--store", tmp_path / "s", "--yes")
 
 
 def test_a_folder_that_is_no_store_is_said(tmp_path: Path) -> None:

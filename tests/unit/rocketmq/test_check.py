@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from streaming.adapters.rocksdb.database import Database, opened
-from streaming.errors import SafetyError
+from streaming.errors import ConfigError, SafetyError
 from streaming.rocketmq.check import check_configuration, without_deleted
 from tests.rocketmq_store import Message, Store, small_store
 from tests.unit.rocketmq.converted import backfill, check, place
@@ -166,6 +166,27 @@ def test_of_one_topic_each_queue_is_shown_and_no_other_one(tmp_path: Path) -> No
         (queue, len(store.units["Orders", queue])) for queue in range(3)
     ]
     assert not check(tmp_path, "Sources").is_well
+
+
+def test_a_topic_that_nothing_knows_is_an_error_and_one_without_messages_is_not(tmp_path: Path) -> None:
+    store = small_store(tmp_path)
+    store.units["Unused", 0] = []
+    store.write()
+    shutil.rmtree(tmp_path / "consumequeue" / "Unused")
+    backfill(tmp_path)
+    with pytest.raises(ConfigError, match=r"a topic Order$"):
+        check(tmp_path, "Order")
+    unused = check(tmp_path, "Unused")
+    assert (unused.is_well, unused.queues) == (True, ())
+    assert any("no queue yet" in note for note in unused.notes)
+
+
+def test_behind_a_broker_that_was_killed_a_note_says_so(tmp_path: Path) -> None:
+    small_store(tmp_path).write()
+    backfill(tmp_path)
+    assert not any("abort" in note for note in check(tmp_path).notes)
+    (tmp_path / "abort").touch()
+    assert any("abort" in note for note in check(tmp_path).notes)
 
 
 def test_a_store_without_rocksdb_is_nothing_to_check(tmp_path: Path) -> None:

@@ -33,6 +33,16 @@ def test_the_brokers_own_folder_is_left_to_rollback(tmp_path: Path) -> None:
         export(place(tmp_path), tmp_path / "config")
 
 
+def test_files_that_are_there_are_not_replaced(tmp_path: Path) -> None:
+    small_store(tmp_path / "s").write()
+    small_store(tmp_path / "other").write()
+    backfill(tmp_path / "s")
+    before = files_below(tmp_path / "other")
+    with pytest.raises(SafetyError, match="name another folder"):
+        export(place(tmp_path / "s"), tmp_path / "other" / "config")
+    assert files_below(tmp_path / "other") == before
+
+
 def test_without_databases_there_is_nothing_to_export(tmp_path: Path) -> None:
     small_store(tmp_path).write()
     with pytest.raises(SafetyError, match="no databases"):

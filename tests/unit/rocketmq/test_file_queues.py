@@ -1,3 +1,4 @@
+import shutil
 import struct
 from pathlib import Path
 
@@ -7,6 +8,7 @@ from streaming.adapters.rocksdb.database import opened
 from streaming.errors import SafetyError
 from streaming.rocketmq.file_queues import complete
 from streaming.rocketmq.inventory import inventory_of
+from streaming.rocketmq.place import place_of
 from streaming.rocketmq.rollback import rollback
 from tests.rocketmq_store import Message, Store, Unit, small_store
 from tests.unit.rocketmq.converted import CLOCK, backfill, place
@@ -160,3 +162,31 @@ def test_where_messages_between_have_expired_a_queue_goes_on_behind_them(tmp_pat
     changed(tmp_path, "Sources", store.units["Sources", 0], [(50, store.end, 100, 0, 0)])
     complete(place(tmp_path), kept(tmp_path))
     assert file_queue(tmp_path, "Sources") == (51, [(50, store.end)])
+
+
+def test_a_queue_without_files_whose_messages_have_all_expired_goes_on_at_its_offset(tmp_path: Path) -> None:
+    """Whoever needed the room has deleted the file queues after the upgrade."""
+    store, conf = small_store(tmp_path).write(), tmp_path / "broker.conf"
+    backfill(tmp_path)
+    units = store.units["Sources", 0]
+    changed(tmp_path, "Sources", units, [])
+    for topic in (path for path in (tmp_path / "consumequeue").iterdir() if path.is_dir()):
+        shutil.rmtree(topic)
+    with pytest.raises(SafetyError, match=r"mappedFileSizeConsumeQueue.*--broker-conf"):
+        rollback(place(tmp_path), CLOCK)
+    assert (tmp_path / "consumequeue" / "CURRENT").exists()
+    conf.write_text("mappedFileSizeConsumeQueue=159\n")  # a broker rounds up
+    complete(place_of(tmp_path, conf), kept(tmp_path))
+    assert file_queue(tmp_path, "Sources") == (len(units), [])
+    expected = {name: [unit[:4] for unit in each] for name, each in store.units.items() if name[0] != "Sources"}
+    assert queues_of(tmp_path) == expected | {("Sources", 0): []}
+    assert {path.stat().st_size for path in (tmp_path / "consumequeue").glob("*/*/*")} == {160}
+    assert complete(place_of(tmp_path, conf), kept(tmp_path)) == 0
+
+
+def test_queues_that_were_deleted_before_a_broker_opened_rocksdb_come_back(tmp_path: Path) -> None:
+    store = small_store(tmp_path).write()
+    backfill(tmp_path)
+    shutil.rmtree(tmp_path / "consumequeue" / "Sources")
+    rollback(place(tmp_path), CLOCK)
+    assert queues_of(tmp_path) == {name: [unit[:4] for unit in units] for name, units in store.units.items()}

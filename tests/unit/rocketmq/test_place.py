@@ -41,6 +41,16 @@ def test_a_copys_paths_are_its_own_and_not_those_of_the_configuration(tmp_path: 
     assert {place.commitlog.parent, place.consumequeue.parent, place.config.parent} == {tmp_path / "copy"}
 
 
+def test_a_store_that_a_link_leads_to_is_no_copy(tmp_path: Path) -> None:
+    small_store(tmp_path / "s").write()
+    (tmp_path / "s" / "commitlog").rename(tmp_path / "log")
+    (tmp_path / "s" / "commitlog").mkdir()  # left behind, when the log was moved to another disk
+    (tmp_path / "link").symlink_to(tmp_path / "s")
+    conf = tmp_path / "broker.conf"
+    conf.write_text(f"storePathRootDir={tmp_path}/s\nstorePathCommitLog={tmp_path}/log\n")
+    assert place_of(tmp_path / "link", conf).commitlog == tmp_path / "log"
+
+
 def test_what_the_command_line_says_of_lmq_wins(tmp_path: Path) -> None:
     small_store(tmp_path / "s").write()
     assert place_of(tmp_path / "s", None, lmq=True).conf.is_lmq is True

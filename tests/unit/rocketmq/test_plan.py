@@ -1,6 +1,9 @@
 import json
 from pathlib import Path
 
+import pytest
+
+from streaming.errors import ConfigError
 from streaming.rocketmq.plan import expected_seconds, lines, plan_of
 from tests.rocketmq_store import small_store
 from tests.unit.rocketmq.converted import files_below, place
@@ -26,6 +29,12 @@ def test_as_json_it_has_every_refusal_with_its_code(tmp_path: Path) -> None:
     assert [each["code"] for each in value["refusals"]] == [Code.ABORT]
     assert value["lmq"] is True
     assert [each["stage"] for each in value["stages"]] == [1, 2, 3]
+
+
+def test_a_version_that_is_none_is_said(tmp_path: Path) -> None:
+    small_store(tmp_path).write()
+    with pytest.raises(ConfigError, match=r"5\.3 is no version"):
+        plan_of(place(tmp_path), "5.3")
 
 
 def test_an_unreadable_store_is_planned_too(tmp_path: Path) -> None:

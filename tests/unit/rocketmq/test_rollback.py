@@ -1,4 +1,6 @@
 import os
+import shutil
+import struct
 import time
 from pathlib import Path
 from typing import Any
@@ -9,7 +11,7 @@ from streaming.adapters.rocksdb.database import opened
 from streaming.errors import SafetyError
 from streaming.rocketmq.inventory import json_table
 from streaming.rocketmq.rollback import rollback
-from tests.rocketmq_store import Message, small_store
+from tests.rocketmq_store import Message, Store, small_store
 from tests.unit.rocketmq.converted import CLOCK, backfill, check, files_below, place
 from tests.unit.rocketmq.test_backfill import KilledError, dying_rename
 from udfs.rocketmq.metadata import OffsetsOf
@@ -83,6 +85,57 @@ def test_a_rollback_that_is_cut_short_anywhere_ends_the_same_when_repeated(tmp_p
     assert old[0]["offsetTable"] == store.offsets
     assert {path.name for path in (tmp_path / "consumequeue").iterdir()} == {topic for topic, _queue in store.units}
     assert not any(path.is_dir() for path in (tmp_path / "config").iterdir())
+
+
+@pytest.mark.parametrize("killed_at", range(6))
+def test_a_rollback_that_was_cut_short_forgets_what_it_made_once_a_broker_has_gone_on(
+    tmp_path: Path, killed_at: int
+) -> None:
+    """Whoever had no room on the disk may have started the broker once more, for days."""
+    small_store(tmp_path).write()
+    backfill(tmp_path)
+    worked_with(tmp_path)
+    with pytest.raises(KilledError):
+        rollback(place(tmp_path), CLOCK, dying_rename(killed_at))
+    with opened(tmp_path / "config" / "consumerOffsets", ("kvDataVersion", "forbidden")) as database:
+        database.put_all("default", [(b"Orders@readers", b'{"offsetTable":{"0":11,"1":11,"2":11}}')])
+    rollback(place(tmp_path), CLOCK)
+    assert offsets_of(tmp_path)["offsetTable"]["Orders@readers"] == {0: 11, 1: 11, 2: 11}
+
+
+def test_a_rollback_that_was_cut_short_asks_once_a_broker_in_file_mode_has_gone_on(tmp_path: Path) -> None:
+    small_store(tmp_path).write()
+    backfill(tmp_path)
+    worked_with(tmp_path)
+    with pytest.raises(KilledError):
+        rollback(place(tmp_path), CLOCK, dying_rename(0))
+    file = tmp_path / "config" / "lmqConsumerOffset.json"
+    os.utime(file, ns=(time.time_ns() + 5 * 10**9,) * 2)
+    with pytest.raises(SafetyError, match="--offsets-of"):
+        rollback(place(tmp_path), CLOCK)
+
+
+def test_a_topic_that_was_made_anew_in_file_mode_is_no_hindrance_where_no_broker_has_opened_rocksdb(
+    tmp_path: Path,
+) -> None:
+    store = small_store(tmp_path).write()
+    backfill(tmp_path)
+    file = tmp_path / "consumequeue" / "Sources" / "0" / ("0" * 20)
+    file.write_bytes(struct.pack(">qiq", store.end, 99, 0) + bytes(file.stat().st_size - 20))
+    before = file.read_bytes()
+    rollback(place(tmp_path), CLOCK)
+    assert file.read_bytes() == before
+    assert not (tmp_path / "consumequeue" / "CURRENT").exists()
+
+
+def test_a_store_without_any_queue_is_rolled_back(tmp_path: Path) -> None:
+    store = Store(tmp_path)
+    store.units["T", 0] = []
+    store.write()
+    shutil.rmtree(tmp_path / "consumequeue" / "T")
+    backfill(tmp_path)
+    rollback(place(tmp_path), CLOCK)
+    assert not (tmp_path / "consumequeue" / "CURRENT").exists()
 
 
 def test_double_writing_alone_leaves_no_offsets_to_export(tmp_path: Path) -> None:

@@ -91,3 +91,12 @@ def test_a_file_that_a_broker_deletes_meanwhile_is_said(tmp_path: Path, monkeypa
     monkeypatch.setattr(survey_module, "inventory_of", gone)
     (text,) = survey_of(place(tmp_path), is_running=True).facts.bad_bytes
     assert text.startswith("/x/00000000000000000000 was deleted")
+
+
+def test_of_bytes_beside_a_running_broker_it_says_that_they_may_be_half_written(tmp_path: Path) -> None:
+    small_store(tmp_path).write()
+    written(tmp_path, "config/topics.json", "{")
+    (said,) = survey_of(place(tmp_path), is_running=True).facts.bad_bytes
+    assert "look again" in said
+    (said,) = survey_of(place(tmp_path), is_running=False).facts.bad_bytes
+    assert "look again" not in said

@@ -1,3 +1,4 @@
+import errno
 from pathlib import Path
 
 import pytest
@@ -52,3 +53,27 @@ def test_what_is_no_database_is_said(tmp_path: Path) -> None:
 def test_a_database_has_one_writer(tmp_path: Path) -> None:
     with opened(tmp_path / "d"), pytest.raises(UnavailableError), opened(tmp_path / "d"):
         pass
+
+
+def test_a_damaged_block_is_an_error_and_never_the_end_of_the_rows(tmp_path: Path) -> None:
+    with opened(tmp_path / "d") as database:
+        database.put_all("default", [(b"%06d" % number, bytes([number % 256]) * 50) for number in range(5000)])
+        database.flush()
+    file = max((tmp_path / "d").glob("*.sst"), key=lambda each: each.stat().st_size)
+    raw = bytearray(file.read_bytes())
+    raw[len(raw) // 2 : len(raw) // 2 + 50] = bytes(50)
+    file.write_bytes(raw)
+    with opened(tmp_path / "d", read_only=True) as database:
+        with pytest.raises(SafetyError, match=f"damaged.*{file.name}"):
+            list(database.rows("default"))
+        with pytest.raises(SafetyError, match="damaged"):
+            [database.get("default", b"%06d" % number) for number in range(5000)]
+        with pytest.raises(SafetyError, match="damaged"):
+            [database.last_before("default", b"%06d" % number) for number in range(5000)]
+
+
+def test_a_full_disk_is_told_from_a_damaged_database(tmp_path: Path) -> None:
+    (tmp_path / "000001.dbtmp").symlink_to("/dev/full")  # a file of RocksDB, which takes no byte there
+    with pytest.raises(OSError, match="No space left on device") as caught, opened(tmp_path):
+        pass
+    assert caught.value.errno == errno.ENOSPC
