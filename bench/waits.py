@@ -184,6 +184,7 @@ class Bench:
                 self.sent += 1
             cpu_s = used.seconds() - cpu_s
         _told("lone request", took)
+        print(f"  in their order: {' '.join(f'{each:.1f}' for each in took)}", flush=True)  # the first one may be cold
         print(f"cpu of that: {cpu_s / count:.2f} s for each, with the pauses", flush=True)
         time.sleep(_SETTLE_S)
         cpu_s, began_s = used.seconds(), time.monotonic()

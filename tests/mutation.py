@@ -13,6 +13,8 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
+from tests.hosts_mutations import HOSTS
+from tests.hosts_mutations import TESTS as HOSTS_TESTS
 from tests.rocketmq_mutations import ROCKETMQ
 from tests.rocketmq_mutations import TESTS as ROCKETMQ_TESTS
 
@@ -507,6 +509,7 @@ MUTATIONS = (
         "or False:\n",
     ),
     *(Mutation(*each[:4]) for each in ROCKETMQ),
+    *(Mutation(*each) for each in HOSTS),
     Mutation(
         "a znode that can't be read names what it named",
         WATCHER,
@@ -531,6 +534,10 @@ MUTATIONS = (
     Mutation("a watcher that stalled is refused", "streaming/state/watched.py", "or 0) + 1\n", "or 0)\n"),
 )
 
+# lines of which the model test has nothing: the tests that have to notice
+NARROWED = {each[0]: (*ROCKETMQ_TESTS[each[1]], "-k", each[4]) for each in ROCKETMQ}
+NARROWED |= {each[0]: HOSTS_TESTS[each[1]] for each in HOSTS}
+
 
 def main(words: list[str]) -> int:
     """Run the mutations whose line holds one of the words (all without words)."""
@@ -542,10 +549,9 @@ def main(words: list[str]) -> int:
         with tempfile.TemporaryDirectory() as folder:
             where = Path(folder)
             file = _copy_mutated(mutation, where)
-            named = next((each[4] for each in ROCKETMQ if each[0] == mutation.line), "")
-            tests = (*ROCKETMQ_TESTS[mutation.where], "--maxfail=3", "-k", named) if named else UNIT
-            failed, _ = _failures(where, tests)
-            noticed, took_s = ([], 0.0) if named else _failures(where, (MODEL, "-x"))  # it has no RocketMQ
+            narrowed = NARROWED.get(mutation.line)
+            failed, _ = _failures(where, (*narrowed, "--maxfail=3") if narrowed else UNIT)
+            noticed, took_s = ([], 0.0) if narrowed else _failures(where, (MODEL, "-x"))
             runs = where / RUNS
             after = runs.read_text() if runs.exists() else "?"
         survivors += not failed and not noticed

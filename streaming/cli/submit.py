@@ -37,12 +37,11 @@ def submit_args(  # noqa: PLR0913  one parameter an option: that is what typer r
     """Print the spark-submit line that runs the service on a Spark cluster, with what `make dist` built.
 
     The line holds no secret: driver and executors read the files that the configuration names. Standard error says
-    which files and folders every host must have.
+    what every host must have.
     """
     settings = settings_of(config)
-    from streaming.config.stores import is_on_s3
     from streaming.spark.session import fetched_jars
-    from streaming.spark.submission import Submission, arguments, secret_files
+    from streaming.spark.submission import Submission, arguments, needs
     from streaming.spark.submitted import is_local
 
     chosen = master or settings.spark.master
@@ -68,8 +67,5 @@ def submit_args(  # noqa: PLR0913  one parameter an option: that is what typer r
         say_json(line)
     else:
         say(shlex.join(line))
-    if not wanted.is_local:
-        if not is_on_s3(settings.state.dir):
-            say(f"Every host needs state.dir, as one and the same: {settings.state.dir}", err=True)
-        for path in [] if secret else secret_files(settings):
-            say(f"Every host needs this file: {path}", err=True)
+    for need in needs(wanted):
+        say(need, err=True)

@@ -67,8 +67,9 @@ def _directory_faults(state: str, checkpoints: str) -> list[str]:
             )
         if location.startswith(_OBJECT_STORES) and not _S3_DIRECTORY.fullmatch(location):
             faults.append(
-                f"{key} {_bare(location)}: on an object store it must be s3://bucket/folder, of letters, digits, dots, "
-                "dashes, underlines and slashes; credentials come from AWS's standard chain, never from here"
+                f"{key} {_bare(location)}: on an object store it must be s3://bucket/folder: the bucket of 3 to 63 "
+                "small letters, digits, dots and dashes, the folder of letters, digits, dots, dashes, underlines and "
+                "slashes; credentials come from AWS's standard chain, never from here"
             )
     return faults
 

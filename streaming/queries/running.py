@@ -171,7 +171,8 @@ class RunningQueries:
         if not stream.isActive:
             self._ended(query, stream.exception() or RuntimeError("it ended without a word"))
             return
-        if stream.lastProgress is not None:
+        # only where something was wrong: Spark writes its progress as text for each look, and looks cost idling CPU
+        if (query in self._busy_since_s or query in self.lanes) and stream.lastProgress is not None:
             self._got_on(query)
         self._stop_if_it_cannot_plan(query, stream)
 

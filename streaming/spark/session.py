@@ -170,11 +170,18 @@ def _require_s3a(spark: SparkSession) -> None:
 
 
 def end_jvm(exit_code: int) -> None:
-    """End spark-submit's JVM together with this process: the connector's threads would keep it alive for ever."""
+    """End spark-submit's JVM together with this process: the connector's threads would keep it alive for ever.
+
+    On YARN the JVM that has the driver inside ends by itself once this process has ended. An application whose JVM ends
+    sooner has failed there, and is run again.
+    """
     gateway = SparkContext._gateway
-    if gateway is not None:
-        with contextlib.suppress(Py4JError, OSError):  # the JVM ends before it answers
-            gateway.jvm.java.lang.System.exit(exit_code)
+    if gateway is None:
+        return
+    with contextlib.suppress(Py4JError, OSError):  # the JVM ends before it answers
+        system = gateway.jvm.java.lang.System
+        if not submitted.is_yarns(system.getProperty):
+            system.exit(exit_code)
 
 
 def jars_for(settings: Settings) -> Jars:

@@ -30,6 +30,7 @@ IMAGE_HOME = "/opt/ledger-reaper"  # where deploy/Dockerfile installs
 _UNPACKED = "environment"
 _APPLICATION = Path(__file__).parents[1] / "__main__.py"
 _LOG = "log4j2.properties"
+_KUBERNETES = "k8s://"
 # Keys for Kubernetes name its secrets, and hold none.
 _LOOKS_SECRET = re.compile(r"secret|password|passwd|token|credential|access[._]?key", re.IGNORECASE)
 _ONLY_NAMES = "spark.kubernetes."
@@ -75,6 +76,21 @@ def secret_files(settings: Settings) -> list[str]:
     return [value for value in values if value]
 
 
+def needs(wanted: Submission) -> Iterator[str]:
+    """What hosts must have that neither the line nor the folder of `make dist` brings, as sentences."""
+    if wanted.is_local:
+        return
+    settings = wanted.settings
+    if not is_on_s3(settings.state.dir):
+        yield f"Every host needs state.dir, as one and the same: {settings.state.dir}"
+    if wanted.in_cluster and not is_on_s3(settings.checkpoints.dir):
+        yield f"Every host where the driver may run needs checkpoints.dir, the same one: {settings.checkpoints.dir}"
+    if is_on_s3(settings.state.dir) or is_on_s3(settings.checkpoints.dir):
+        yield "Every host needs credentials for S3 where AWS's tools look: in its environment, or in a file"
+    for path in [] if wanted.secret else secret_files(settings):
+        yield f"Every host needs this file: {path}"
+
+
 def arguments(wanted: Submission, environment: Mapping[str, str] = os.environ) -> list[str]:
     """The command line. Raises ConfigError for what can't work, or would show a secret."""
     if faults := list(_faults(wanted, environment)):
@@ -103,7 +119,8 @@ def _faults(wanted: Submission, environment: Mapping[str, str]) -> Iterator[str]
         yield f"a deploy mode is client or cluster, not {wanted.deploy_mode}"
     if wanted.in_cluster and (wanted.is_local or wanted.master.startswith("spark://")):
         yield f"Spark has no deploy mode cluster for Python on {wanted.master}"
-    if not (wanted.is_local or wanted.image or (wanted.dist / ENVIRONMENT).is_file()):
+    needs_none = wanted.is_local or wanted.image or wanted.master.startswith(_KUBERNETES)
+    if not (needs_none or (wanted.dist / ENVIRONMENT).is_file()):
         yield f"{wanted.dist} has no {ENVIRONMENT} for the workers: build it with `make dist`, and name it with --dist"
     yield from _faults_of_kubernetes(wanted)
     for each in wanted.conf:
@@ -113,7 +130,7 @@ def _faults(wanted: Submission, environment: Mapping[str, str]) -> Iterator[str]
 
 
 def _faults_of_kubernetes(wanted: Submission) -> Iterator[str]:
-    if wanted.master.startswith("k8s://"):
+    if wanted.master.startswith(_KUBERNETES):
         if not wanted.image:
             yield "Kubernetes needs a container image: --image"
         if wanted.secret and len({Path(each).parent for each in secret_files(wanted.settings)}) != 1:

@@ -8,7 +8,7 @@
 
 import os
 import re
-from collections.abc import Mapping, MutableMapping
+from collections.abc import Callable, Mapping, MutableMapping
 from typing import TYPE_CHECKING
 
 from streaming.errors import ConfigError
@@ -42,6 +42,11 @@ def is_submitted() -> bool:
 def is_local(master: str) -> bool:
     """Whether a master has its executors on the driver's own machine."""
     return master.startswith("local")
+
+
+def is_yarns(property_of: Callable[[str], str | None]) -> bool:
+    """Whether the driver's JVM, of which this tells a system property, is YARN's: its application master."""
+    return property_of("spark.master") == "yarn" and property_of("spark.submit.deployMode") == "cluster"
 
 
 def given() -> dict[str, str]:

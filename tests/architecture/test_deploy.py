@@ -219,6 +219,38 @@ def test_the_entrypoint_starts_the_executor_that_spark_asks_for(tmp_path: Path) 
     assert "org.apache.spark.scheduler.cluster.k8s.KubernetesExecutorBackend" in said
 
 
+# What Spark 3.5.9 gives the pod of a driver in deploy mode cluster, for a line of `ledger-reaper submit-args`.
+OF_A_DRIVERS_POD = [
+    "driver",
+    "--properties-file",
+    "/opt/spark/conf/spark.properties",
+    "--class",
+    "org.apache.spark.deploy.PythonRunner",
+    f"local://{IMAGE_HOME}/venv/lib/python3.11/site-packages/streaming/__main__.py",
+    "run",
+    "--config",
+    "config.toml",
+]
+
+
+def test_the_entrypoint_starts_the_driver_that_spark_asks_for(tmp_path: Path) -> None:
+    submit = tmp_path / "venv" / "lib" / "python3.11" / "site-packages" / "pyspark" / "bin" / "spark-submit"
+    (tmp_path / "bin").mkdir()
+    submit.parent.mkdir(parents=True)
+    submit.write_text(JAVA)
+    submit.chmod(0o755)
+    entrypoint = shutil.copy(DEPLOY / "entrypoint", tmp_path / "bin")
+    done = subprocess.run(
+        [entrypoint, *OF_A_DRIVERS_POD],
+        capture_output=True,
+        text=True,
+        check=True,
+        env=os.environ | {"SPARK_DRIVER_BIND_ADDRESS": "10.0.0.8"},
+    )
+    own = ["--conf", "spark.driver.bindAddress=10.0.0.8", "--conf", "spark.executorEnv.SPARK_DRIVER_POD_IP=10.0.0.8"]
+    assert done.stdout.splitlines() == ["--deploy-mode", "client", *own, *OF_A_DRIVERS_POD[1:]]
+
+
 @pytest.mark.parametrize(("answer", "code"), [("HTTP/1.0 200 OK", 0), ("HTTP/1.0 503 Service Unavailable", 1)])
 def test_healthy_is_who_answers_well(answer: str, code: int) -> None:
     server = (

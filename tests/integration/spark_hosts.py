@@ -82,7 +82,7 @@ class SparkHosts:
     def add_worker(self, name: str) -> Host:
         """A new host joins the cluster."""
         spark = Path(pyspark.__file__).parent
-        host = self.hosts.add(name, {spark: _SPARK, **_java()})
+        host = self.hosts.add(name, {spark: _SPARK, **of_java()})
         host.path(_WORK).mkdir(parents=True)
         # a folder that stands for a host knows no other place than its own
         home, work = (_SPARK, _WORK) if host.is_separate else (str(spark), str(host.path(_WORK)))
@@ -102,7 +102,7 @@ class SparkHosts:
     def add_driver(self, name: str, config: Path) -> Host:
         """A host for a driver, which can read the configuration's folder at its place."""
         lent = {each: str(each) for each in (self.installed, self.dist, config.parent)}
-        return self.hosts.add(name, {**lent, **_java(), **_python()})
+        return self.hosts.add(name, {**lent, **of_java(), **of_python()})
 
     def drive(self, host: Host, config: Path, *command: str, conf: Iterable[str] = ()) -> Driver:
         """Run a command of ours as `submit-args` says, on a driver's host."""
@@ -153,11 +153,11 @@ def _end(process: subprocess.Popen[bytes]) -> None:
     process.wait(_SECONDS)
 
 
-def _java() -> dict[Path, str]:
+def of_java() -> dict[Path, str]:
     return _elsewhere(Path(os.environ["JAVA_HOME"])) if "JAVA_HOME" in os.environ else {}
 
 
-def _python() -> dict[Path, str]:
+def of_python() -> dict[Path, str]:
     """The Python that the installation was made with, and that its virtual environment takes."""
     return _elsewhere(Path(sys.base_prefix))
 

@@ -7,7 +7,7 @@ import pytest
 
 from streaming.config.load import CONF, load
 from streaming.errors import ConfigError
-from streaming.spark.submission import IMAGE_HOME, Submission, arguments, secret_files
+from streaming.spark.submission import IMAGE_HOME, Submission, arguments, needs, secret_files
 
 JAR = Path("/dist/jars/connector.jar")
 STANDALONE, YARN, KUBERNETES = "spark://head:7077", "yarn", "k8s://https://head"
@@ -130,13 +130,38 @@ def test_the_files_that_every_host_needs_are_those_that_the_configuration_names(
         ("local[2]", {"deploy_mode": "cluster"}, "no deploy mode cluster for Python"),
         (YARN, {"deploy_mode": "both"}, "client or cluster"),
         (YARN, {"image": "reaper:1"}, "are for Kubernetes"),
-        (KUBERNETES, {}, "needs a container image"),
+        (KUBERNETES, {"dist": Path("nowhere")}, r"line:\n  Kubernetes needs a container image: --image$"),
         (STANDALONE, {"conf": ["spark.executor.memory"]}, "key=value"),
     ],
 )
 def test_what_can_not_work_is_refused(tmp_path: Path, master: str, chosen: dict[str, object], fault: str) -> None:
     with pytest.raises(ConfigError, match=fault):
         arguments(wanted(tmp_path, master, **chosen), {})  # type: ignore[arg-type]
+
+
+def said(wanted: Submission) -> str:
+    return "\n".join(needs(wanted))
+
+
+def test_who_runs_it_elsewhere_is_told_what_hosts_need_and_nobody_else_is(tmp_path: Path) -> None:
+    assert said(wanted(tmp_path, "local[2]")) == ""
+    on_disk = said(wanted(tmp_path, YARN))
+    assert "needs state.dir, as one and the same: /shared/state" in on_disk
+    assert "needs this file: /etc/secrets/token" in on_disk
+    assert "checkpoints.dir" not in on_disk  # they are the driver's, which is here
+    assert "S3" not in on_disk
+    distant = said(wanted(tmp_path, YARN, deploy_mode="cluster"))
+    assert "the driver may run needs checkpoints.dir, the same one: /shared/checkpoints" in distant
+
+
+def test_state_on_s3_needs_credentials_and_no_folder(tmp_path: Path) -> None:
+    config = tmp_path / "config.toml"
+    config.write_text(
+        '[state]\ndir = "s3://bucket/state"\n[checkpoints]\ndir = "s3://bucket/checkpoints"\n'
+        '[pulsar]\nadmin_url = "https://pulsar"\n'
+    )
+    told = said(Submission(load(config), config, [JAR], YARN, deploy_mode="cluster"))
+    assert told == "Every host needs credentials for S3 where AWS's tools look: in its environment, or in a file"
 
 
 def test_secrets_in_two_folders_can_not_be_one_mounted_secret(tmp_path: Path) -> None:

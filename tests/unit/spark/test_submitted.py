@@ -8,7 +8,7 @@ from streaming.config.load import CONF, load
 from streaming.errors import ConfigError
 from streaming.spark import s3a
 from streaming.spark.session import NEEDED
-from streaming.spark.submitted import FIXED, chosen, completed, listen_on
+from streaming.spark.submitted import FIXED, chosen, completed, is_yarns, listen_on
 
 
 def test_what_was_given_is_not_set_again_and_what_was_not_given_is_ours() -> None:
@@ -90,3 +90,17 @@ def test_a_jvm_that_would_listen_on_every_address_has_no_ui_unless_that_was_aske
     assert completed(chosen(spark, {}), {"spark.ui.enabled": "true"}).get("spark.ui.enabled") is None
     assert "spark.ui.enabled" not in chosen(spark, {"SPARK_LOCAL_IP": "127.0.0.1"})
     assert "spark.ui.enabled" not in chosen(spark.model_copy(update={"ui_address": "0.0.0.0"}), {})
+
+
+@pytest.mark.parametrize(
+    ("master", "mode", "expected"),
+    [
+        pytest.param("yarn", "cluster", True, id="the application master has the driver inside"),
+        pytest.param("yarn", "client", False, id="the driver is spark-submit's own JVM"),
+        pytest.param("k8s://https://head", "client", False, id="the driver's pod starts spark-submit too"),
+        pytest.param(None, None, False, id="nothing is known"),
+    ],
+)
+def test_only_yarn_ends_a_drivers_jvm_by_itself(master: str | None, mode: str | None, expected: bool) -> None:
+    properties = {"spark.master": master, "spark.submit.deployMode": mode}
+    assert is_yarns(properties.get) is expected

@@ -82,7 +82,12 @@ def test_many_batches_become_one_file_of_a_few_row_groups(path: Path, monkeypatc
     assert next(iter(ds.dataset(path / files[0].path).get_fragments())).metadata.num_row_groups == 3
 
 
-def test_work_that_fails_leaves_no_file_and_its_own_error(path: Path) -> None:
+@pytest.mark.parametrize("group_rows", [pytest.param(1, id="of which a part is written"), 50_000])
+def test_work_that_fails_leaves_no_file_and_its_own_error(
+    path: Path, monkeypatch: pytest.MonkeyPatch, group_rows: int
+) -> None:
+    monkeypatch.setattr(commits, "_GROUP_ROWS", group_rows)
+
     def fails(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         yield next(batches)
         raise OSError("the bookie is away")

@@ -1,0 +1,61 @@
+"""The safety lines of what many hosts share, for tests/mutation.py: each once, with the tests that notice."""
+
+COMMITS, STORES = "streaming/state/commits.py", "streaming/state/stores.py"
+OVERWRITING, SUBMISSION = "streaming/coordination/overwriting.py", "streaming/spark/submission.py"
+TASK, PACE = "streaming/sweep/task.py", "streaming/sweep/pace.py"
+# which tests have to notice, by the file that is changed
+TESTS = {
+    COMMITS: ("tests/unit/state/test_commits.py",),
+    STORES: ("tests/contract/test_state_stores.py",),
+    OVERWRITING: ("tests/contract/test_overwriting.py",),
+    SUBMISSION: ("tests/unit/spark/test_submission.py",),
+    TASK: ("tests/unit/sweep/test_task.py",),
+    PACE: ("tests/unit/sweep/test_pace.py",),
+}
+HOSTS = (
+    (
+        "a run that was overtaken commits nothing",
+        COMMITS,
+        "if (found := table.transaction_version(app)) != before:",
+        "if (found := before) != before:",
+    ),
+    (
+        "a commit carries its transaction",
+        COMMITS,
+        "CommitProperties(app_transactions=[Transaction(app, version)])",
+        "CommitProperties()",
+    ),
+    ("a task's file is on the disk", COMMITS, "                flush(self._path)\n", "                pass\n"),
+    ("a file of work that failed is not there", COMMITS, "                file.discard()\n", "                pass\n"),
+    (
+        "a commit on S3 is put on condition",
+        STORES,
+        '{"conditional_put": "etag"}',
+        '{"conditional_put": "disabled"}',
+    ),
+    ("a store that overwrites is refused", OVERWRITING, "    if not refuses:\n", "    if False:\n"),
+    (
+        "a property that shows a secret is refused",
+        SUBMISSION,
+        "    elif _LOOKS_SECRET.search(key) and",
+        "    elif False and",
+    ),
+    (
+        "a task that runs again has no plan",
+        TASK,
+        "task.most_deletes[_task_number()] if is_first else 0",
+        "task.most_deletes[_task_number()]",
+    ),
+    (
+        "a group is paid for before it is sent",
+        PACE,
+        "self._paid_s = max(self._paid_s + deletes / (self._rate * self._share), now_s)",
+        "self._paid_s = max(self._paid_s, now_s - deletes / (self._rate * self._share))",
+    ),
+    (
+        "no more goes than was planned",
+        PACE,
+        "        if deletes > self._left:\n",
+        "        if False:\n",
+    ),
+)

@@ -1,0 +1,128 @@
+"""A real YARN on this machine: Hadoop's own small cluster, with a resource manager and a node manager in one JVM.
+
+What it runs finds Java and Python on its PATH, and nothing of ours.
+"""
+
+import os
+import subprocess
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+import psutil
+import pyspark
+
+from streaming.spark.ivy import Artifact, fetch, java
+from tests.integration.installation import BARE
+
+_SOURCE = Path(__file__).parent.parent / "data" / "java" / "Yarn.java"
+_SECONDS = 120.0
+# Of the Hadoop that PySpark brings, and what its servers load beside it.
+_JARS = (
+    Artifact(
+        "org.apache.hadoop",
+        "hadoop-client-minicluster",
+        "3.3.4",
+        "jar",
+        "",
+        37_033_043,
+        "547516ae52c85a2ea8a3a091cf522512bafbc0ee3e9e6f605b9da4f55728dff289fbeec650d665e21aa918e80b4e2b7ee8b197c3f6da157f9b16ae3c1d912f55",
+    ),
+    Artifact(
+        "junit",
+        "junit",
+        "4.13.2",
+        "jar",
+        "",
+        384_581,
+        "a31b9950f929a7e5a600d89787ef40e42a8a8e2392e210d0c0f45b3572937670a18a524f1815508cd1152cd1eaa7275cb7430ba45c053be365c83c231bccd3f0",
+    ),
+    Artifact(
+        "org.hamcrest",
+        "hamcrest-core",
+        "1.3",
+        "jar",
+        "",
+        45_024,
+        "e237ae735aac4fa5a7253ec693191f42ef7ddce384c11d29fbf605981c0be077d086757409acad53cb5b9e53d86a07cc428d459ff0f5b00d32a8cbbca390be49",
+    ),
+    Artifact(
+        "org.bouncycastle",
+        "bcprov-jdk15on",
+        "1.60",
+        "jar",
+        "",
+        4_189_874,
+        "1c08d82349e333720c08fc467ff6489b14b8633a09019bf8bb5e6a3c426dfae6dcc415648fe1fb4a2da8631548f4947ab6ca1bc90b3190a05040f4d2eb271a10",
+    ),
+    Artifact(
+        "org.bouncycastle",
+        "bcpkix-jdk15on",
+        "1.60",
+        "jar",
+        "",
+        796_532,
+        "d44cdac998a0d804ac452725c9e84b7d517c838cc6770cecdb214e1df50efc5ec2d067a91a5009f1316a5635cf7a1d213f2ee2a4e7497c66e1c7bbd5d2d4445f",
+    ),
+)
+
+
+@dataclass(frozen=True)
+class Yarn:
+    """conf: what HADOOP_CONF_DIR has to name. work: the node's folder."""
+
+    conf: Path
+    work: Path
+
+    def submitting(self) -> Mapping[str, str]:
+        """The environment of spark-submit."""
+        return _environment(self.work) | {"HADOOP_CONF_DIR": str(self.conf)}
+
+    def attempts(self) -> set[str]:
+        """The containers that were first in an attempt of an application: application masters."""
+        return {each.name for each in self.work.glob("**/container_*_000001") if each.is_dir()}
+
+    def said(self) -> str:
+        """What all containers have written."""
+        logs = [each for name in ("stdout", "stderr") for each in self.work.glob(f"**/container_*/{name}")]
+        return "".join(f"{each.parent.name}:\n{each.read_text(errors='replace')}" for each in logs)
+
+
+@contextmanager
+def yarn(here: Path) -> Iterator[Yarn]:
+    """Start one in a folder; it ends with the block."""
+    conf, work, log = here / "conf", here / "work", here / "yarn.log"
+    for each in (conf, work):
+        each.mkdir(parents=True)
+    classes = [*map(str, fetch(_JARS)), f"{Path(pyspark.__file__).parent}/jars/*"]
+    # Hadoop 3.3 makes classes in a way that Java 17 has to be told to allow
+    options = ["-Xmx512m", "-XX:TieredStopAtLevel=1", "--add-opens", "java.base/java.lang=ALL-UNNAMED"]
+    with log.open("wb") as out:
+        started = subprocess.Popen(
+            [java(), *options, "-cp", ":".join(classes), str(_SOURCE), str(conf)],
+            env=_environment(work),
+            cwd=work,
+            stdout=out,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
+    try:
+        deadline = time.monotonic() + _SECONDS
+        while "yarn is up" not in log.read_text(errors="replace"):
+            assert started.poll() is None, log.read_text(errors="replace")[-5000:]
+            assert time.monotonic() < deadline, log.read_text(errors="replace")[-5000:]
+            time.sleep(0.2)
+        yield Yarn(conf, work)
+    finally:
+        containers = psutil.Process(started.pid).children(recursive=True)  # each has a session of its own
+        started.kill()
+        started.wait()
+        for container in containers:
+            with suppress(psutil.NoSuchProcess):
+                container.kill()
+
+
+def _environment(home: Path) -> dict[str, str]:
+    return BARE | {"HOME": str(home)} | {key: os.environ[key] for key in ("JAVA_HOME",) if key in os.environ}
