@@ -242,9 +242,10 @@ def lost(doubled: Scene, segmented: Cluster, service: Deployment, transactions: 
 
 
 @pytest.fixture(scope="module")
-def deleted(doubled: Scene, segmented: Cluster, service: Deployment, transactions: Transactions) -> Scene:
-    """Fault E: the topic was unloaded, and deleted then."""
-    scene = made(segmented, service, transactions, "deleted", 100)
+def deleted(doubled: Scene, segmented: Cluster, service: Deployment) -> Scene:
+    """Fault E: the topic was unloaded, and deleted then; a producer that lives would make a new one at once."""
+    with Transactions(segmented.serving.pulsar) as closed_before:
+        scene = made(segmented, service, closed_before, "deleted", 100)
     topics.unload(segmented, scene.topic)
     assert topics.delete_topic(segmented, scene.topic)
     return scene
