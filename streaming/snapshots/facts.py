@@ -34,7 +34,8 @@ from udfs.snapshots.audit import (
     findings_of,
     namespace_findings_of,
 )
-from udfs.snapshots.schemas import SnapshotKind, is_brokers
+from udfs.snapshots.keys import SnapshotKind
+from udfs.snapshots.schemas import is_brokers
 
 _FINDINGS_PER_BATCH = 5_000
 _NO_LIMIT = (-1, -1)

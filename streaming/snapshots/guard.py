@@ -21,7 +21,7 @@ from udfs.formats.internal_stats import BEFORE_ALL, InternalStats, Position
 from udfs.paths import managed_ledger_name, managed_ledger_path
 from udfs.records import Presence
 from udfs.snapshots.guarding import Bound, Holds, index_bound, is_perhaps_needed, segment_bound
-from udfs.snapshots.schemas import SnapshotKind
+from udfs.snapshots.keys import SnapshotKind
 from udfs.snapshots.values import Read
 
 GUARD = "ledger-reaper-guard"

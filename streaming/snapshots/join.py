@@ -11,7 +11,7 @@ from streaming.audit import columns as a
 from streaming.snapshots import columns as s
 from udfs import columns as c
 from udfs.snapshots.audit import Standing
-from udfs.snapshots.schemas import SnapshotKind
+from udfs.snapshots.keys import SnapshotKind
 
 VALUES_AT_ONCE = 5_000
 _TOPIC = (a.NAMESPACE, c.TOPIC_NAME)

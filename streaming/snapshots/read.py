@@ -29,7 +29,8 @@ from udfs import columns as c
 from udfs.formats.internal_stats import BEFORE_ALL, Position
 from udfs.paths import MANAGED_LEDGERS_ROOT, managed_ledger_path
 from udfs.snapshots.codec import Index, Segment, Snapshot
-from udfs.snapshots.schemas import SnapshotKind, is_brokers
+from udfs.snapshots.keys import SnapshotKind
+from udfs.snapshots.schemas import is_brokers
 from udfs.snapshots.segments import places_of
 from udfs.snapshots.values import Read, read_message
 from udfs.undelivered import Found

@@ -28,8 +28,8 @@ from udfs.paths import managed_ledger_path, namespace_of
 from udfs.records import Presence
 from udfs.snapshots.audit import READY, BufferFacts, NamedSegment, TopicFacts
 from udfs.snapshots.codec import Index, Segment
+from udfs.snapshots.keys import SnapshotKind
 from udfs.snapshots.repairing import empty_index, refusal_of
-from udfs.snapshots.schemas import SnapshotKind
 from udfs.snapshots.segments import places_of
 from udfs.snapshots.values import Read
 

@@ -12,7 +12,7 @@ from streaming.sandbox.home import Part
 from streaming.snapshots.read import system_topic
 from tests.integration.conftest import Deployment
 from tests.integration.transactions import TxnId, admin
-from udfs.snapshots.schemas import SnapshotKind
+from udfs.snapshots.keys import SnapshotKind
 
 SINGLE = {
     "transactionCoordinatorEnabled": "true",

@@ -39,8 +39,7 @@ from tests.integration.transactions import Transactions
 from udfs.snapshots import segments
 from udfs.snapshots.aborts import aborts_of
 from udfs.snapshots.codec import Index, Segment, Snapshot
-from udfs.snapshots.keys import Capacity
-from udfs.snapshots.schemas import SnapshotKind
+from udfs.snapshots.keys import Capacity, SnapshotKind
 from udfs.snapshots.values import Read
 
 pytestmark = [pytest.mark.cluster, pytest.mark.long]

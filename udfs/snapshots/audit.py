@@ -17,8 +17,7 @@ from enum import StrEnum
 
 from udfs.formats.internal_stats import Position
 from udfs.records import Presence
-from udfs.snapshots.keys import SegmentKey
-from udfs.snapshots.schemas import SnapshotKind
+from udfs.snapshots.keys import SegmentKey, SnapshotKind
 
 NEAR_LIMIT = 0.8  # of what a message may have; Pulsar's own metadata takes a little of the rest
 READY = "Ready"  # a transaction buffer that has recovered

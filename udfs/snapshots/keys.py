@@ -13,6 +13,7 @@ of the single snapshot of the topic `orders-1`, and compaction would keep one of
 """
 
 import re
+from enum import StrEnum
 from typing import NamedTuple
 
 from udfs.paths import topic_of
@@ -23,6 +24,15 @@ _PART = re.compile(
     re.ASCII | re.DOTALL,
 )
 LEAST_CAPACITY_BYTES = 40  # four numbers of ten bytes: any one id fits
+
+
+class SnapshotKind(StrEnum):
+    """What a compacted topic holds; the value is the topic's local name. PARTS is ours, the others are Pulsar's."""
+
+    PARTS = "transaction_buffer_snapshot_parts"
+    SINGLE = "__transaction_buffer_snapshot"
+    SEGMENT = "__transaction_buffer_snapshot_segments"
+    INDEX = "__transaction_buffer_snapshot_indexes"
 
 
 class Capacity(NamedTuple):

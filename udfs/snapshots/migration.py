@@ -25,8 +25,7 @@ from udfs.snapshots.codec import (
     encode_segment,
     encode_snapshot,
 )
-from udfs.snapshots.keys import Capacity, SegmentKey, segment_key_of
-from udfs.snapshots.schemas import SnapshotKind
+from udfs.snapshots.keys import Capacity, SegmentKey, SnapshotKind, segment_key_of
 
 
 class Message(NamedTuple):

@@ -21,7 +21,7 @@ from udfs.records import Presence
 from udfs.snapshots.aborts import aborts_of, ids_of
 from udfs.snapshots.audit import SnapshotClass
 from udfs.snapshots.codec import Index, Segment, Snapshot, entries_of
-from udfs.snapshots.schemas import SnapshotKind
+from udfs.snapshots.keys import SnapshotKind
 from udfs.snapshots.values import Fault, Read
 
 SPACE = "t/ns"

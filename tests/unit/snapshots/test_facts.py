@@ -17,7 +17,7 @@ from tests.unit.snapshots.fakes import Admin, Node, Store
 from udfs import columns as c
 from udfs.formats.internal_stats import InternalStats
 from udfs.paths import managed_ledger_path
-from udfs.snapshots.schemas import SnapshotKind
+from udfs.snapshots.keys import SnapshotKind
 
 SPACE = "t/ns"
 PATH = managed_ledger_path(system_topic(SPACE, SnapshotKind.SEGMENT))

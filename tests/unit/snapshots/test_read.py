@@ -21,7 +21,8 @@ from tests.unit.snapshots.fakes import Store, Topics
 from udfs import columns as c
 from udfs.snapshots.aborts import aborts_of, ids_of
 from udfs.snapshots.codec import Index, Segment, Snapshot, entries_of
-from udfs.snapshots.schemas import SCHEMAS, SnapshotKind
+from udfs.snapshots.keys import SnapshotKind
+from udfs.snapshots.schemas import SCHEMAS
 from udfs.snapshots.values import Fault, Read
 
 SPACE = "t/ns"

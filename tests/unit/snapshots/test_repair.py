@@ -23,7 +23,7 @@ from udfs.records import BrokerView, Presence
 from udfs.snapshots.aborts import ids_of
 from udfs.snapshots.audit import BufferFacts
 from udfs.snapshots.codec import Index, Segment, decode_index, encode_index, encode_segment, entries_of
-from udfs.snapshots.schemas import SnapshotKind
+from udfs.snapshots.keys import SnapshotKind
 from udfs.snapshots.values import Read, read_message
 from udfs.undelivered import Found
 

@@ -17,7 +17,7 @@ from udfs.snapshots.audit import (
     findings_of,
     namespace_findings_of,
 )
-from udfs.snapshots.schemas import SnapshotKind
+from udfs.snapshots.keys import SnapshotKind
 
 TOPIC = "persistent://t/ns/orders"
 LIVES, GONE = 5, 4  # ledgers of the topic

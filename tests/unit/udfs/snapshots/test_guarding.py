@@ -13,7 +13,7 @@ from udfs.snapshots.guarding import (
     is_perhaps_needed,
     segment_bound,
 )
-from udfs.snapshots.schemas import SnapshotKind
+from udfs.snapshots.keys import SnapshotKind
 from udfs.snapshots.values import Fault, Read
 
 A, B = "persistent://t/ns/a", "persistent://t/ns/b"
