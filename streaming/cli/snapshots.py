@@ -38,12 +38,20 @@ def audit(  # noqa: PLR0913  one parameter an option: that is what typer reads
             "--recheck-seconds", min=0, help="Seconds between the two looks", show_default="safety.min_age_seconds"
         ),
     ] = None,
+    publish: Annotated[
+        bool,
+        typer.Option("--publish", help="Request the removal of orphans: the service checks each again, and removes it"),
+    ] = False,
+    yes: Yes = False,
 ) -> None:
     """Find topics that will not load again, aborted messages that may be read, and snapshots of deleted topics.
 
-    Nothing is changed.
+    Nothing is changed. With --publish, the audit sends a request for each orphan to the request topic; the service
+    looks at each twice more, keeps its bytes in the journal, and then publishes a tombstone for its key.
     """
     settings = settings_of(config)
+    if publish:
+        confirm(f"Request the removal of all orphans that are found, in {settings.topics.requests[0]}?", yes=yes)
     from streaming.audit.options import AuditOptions, FindingFilters
     from streaming.snapshots.command import SnapshotRequest
     from streaming.snapshots.command import audit as run_audit
@@ -53,7 +61,7 @@ def audit(  # noqa: PLR0913  one parameter an option: that is what typer reads
         verify_only=verify_only,
         filters=FindingFilters(tenant=tenant, namespace=namespace),
     )
-    run_audit(settings, SnapshotRequest(options, out, as_json=json_lines))
+    run_audit(settings, SnapshotRequest(options, out, as_json=json_lines, publish=publish))
 
 
 @app.command()
@@ -88,29 +96,70 @@ TopicOption = Annotated[str, typer.Option("--topic", help="Full name: persistent
 
 
 @app.command(hidden=True)  # until it was seen on a real broker
-def repair(config: Config, *, topic: TopicOption, json_lines: Json = False, yes: Yes = False) -> None:
-    """Have the broker replay a topic that does not load any more because segments of its snapshot are lost.
+def repair(
+    config: Config,
+    *,
+    topic: TopicOption,
+    republish: Annotated[
+        bool,
+        typer.Option(
+            "--republish/--replay",
+            help="Publish the lost segments once more, instead of having the broker read the whole topic: for a topic "
+            "that is too large for that",
+        ),
+    ] = False,
+    json_lines: Json = False,
+    yes: Yes = False,
+) -> None:
+    """Make a topic load again that lost segments of its snapshot, or take the doubled ids out of one that works.
 
-    A topic that works is refused. What is replaced goes to the journal first; `snapshots undo` puts it back.
+    Any other topic that works is refused. What is replaced goes to the journal first; `snapshots undo` puts it back.
+    Afterwards the topic is read once, to see that no message of an aborted transaction comes out of it.
     """
     settings = settings_of(config)
     from streaming.snapshots.repairs import repairs_for
+    from udfs.snapshots.repairing import Remedy
 
-    require_answer(f"Replace the snapshot of {topic} by an empty one, so that its broker replays the topic?", yes=yes)
+    question = (
+        f"Publish the lost segments of {topic} once more, and an index that names them?"
+        if republish
+        else f"Replace the snapshot of {topic} by an empty one, so that its broker replays the topic?"
+    )
+    require_answer(question, yes=yes)
     with repairs_for(settings) as repairs:
-        done = repairs.repair(topic)
+        done = repairs.repair(topic, Remedy.REPUBLISH if republish else Remedy.REPLAY)
     if json_lines:
         say_json(asdict(done))
-    else:
-        say(f"{done.topic} is loaded again and has {done.aborted} aborted ids; the old index is {done.journal}")
+        return
+    say(
+        f"{done.topic} is loaded again and has {done.aborted} aborted ids (its segments told of {done.expected}); a "
+        f"reader gets {done.delivered} entries, none of them aborted. The old index is {done.journal} in the journal"
+    )
 
 
 @app.command(hidden=True)  # until it was seen on a real broker
-def undo(config: Config, *, topic: TopicOption, yes: Yes = False) -> None:
-    """Put back the index that the last repair of a topic replaced; the topic is as broken then as it was."""
-    settings = settings_of(config)
-    from streaming.snapshots.repairs import repairs_for
+def undo(
+    config: Config,
+    *,
+    topic: TopicOption,
+    removed: Annotated[
+        bool, typer.Option("--removed", help="Put back the snapshots of the topic that the service removed")
+    ] = False,
+    yes: Yes = False,
+) -> None:
+    """Put back the index that the last repair of a topic replaced; the topic is as broken then as it was.
 
+    With --removed, publish again all messages about the topic that got tombstones from the service. A key that has a
+    value by now keeps it.
+    """
+    settings = settings_of(config)
+    from streaming.snapshots.repairs import put_back_all, repairs_for
+
+    if removed:
+        require_answer(f"Publish again all snapshots of {topic} that the service removed?", yes=yes)
+        for each in put_back_all(settings, topic):
+            say(each.in_words())
+        return
     require_answer(f"Put back the index that the last repair of {topic} replaced?", yes=yes)
     with repairs_for(settings) as repairs:
         say(f"put back what {repairs.undo(topic)} holds")

@@ -14,12 +14,13 @@ import pytest
 from typer.testing import CliRunner
 
 from streaming.adapters.pulsar.keyed import KeyedSender
+from streaming.adapters.pulsar.snapshot_topics import system_topic
 from streaming.cli.main import app
 from streaming.clients import admin_for
 from streaming.sandbox import topics
 from streaming.sandbox.cluster import Cluster
 from streaming.snapshots.parts import PartsTopic, ensure
-from streaming.snapshots.read import snapshot_topics, system_topic
+from streaming.snapshots.read import snapshot_topics
 from tests.integration.conftest import Deployment, _deployment
 from tests.integration.java_commands import JavaError
 from tests.integration.snapshot_scenes import (

@@ -23,6 +23,7 @@ _PART = re.compile(
     r"parts-([1-9][0-9]{0,17})-([1-9][0-9]{0,17})-([1-9][0-9]{0,17})-([1-9][0-9]{0,17}|end)-(persistent://.+)",
     re.ASCII | re.DOTALL,
 )
+KEEPER = "__ledger_reaper_keeper"  # no topic: the name under which we write a live record behind tombstones of ours
 LEAST_CAPACITY_BYTES = 40  # four numbers of ten bytes: any one id fits
 
 
@@ -77,6 +78,16 @@ class SegmentKey(NamedTuple):
     def __str__(self) -> str:
         """Return the key's text."""
         return f"multiple-{self.sequence}-{self.topic}"
+
+
+def keeper_topic(namespace: str) -> str:
+    """Return the name that our live record behind tombstones has for a topic's; no broker ever reads it."""
+    return f"persistent://{namespace}/{KEEPER}"
+
+
+def is_keeper(topic: str) -> bool:
+    """Whether it is such a name."""
+    return topic.endswith(f"/{KEEPER}")
 
 
 def part_key_of(key: str) -> PartKey | None:

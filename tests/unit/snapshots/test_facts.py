@@ -5,13 +5,13 @@ from typing import Any, cast
 import pytest
 
 from streaming.adapters.pulsar.admin import PulsarAdmin
+from streaming.adapters.pulsar.snapshot_store import GUARD
+from streaming.adapters.pulsar.snapshot_topics import system_topic
 from streaming.check.preflight import Status
 from streaming.ports import MetadataStore, Unreadable, Znode
 from streaming.snapshots import columns as s
 from streaming.snapshots.facts import segments_topics
-from streaming.snapshots.guard import GUARD
 from streaming.snapshots.preflight import line_of
-from streaming.snapshots.read import system_topic
 from tests.builders import list_znode
 from tests.unit.snapshots.fakes import Admin, Node, Store
 from udfs import columns as c

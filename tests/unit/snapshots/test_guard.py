@@ -6,12 +6,13 @@ from typing import cast
 
 import pytest
 
+from streaming.adapters.pulsar.snapshot_store import GUARD
+from streaming.adapters.pulsar.snapshot_topics import SnapshotTopics, system_topic
 from streaming.clock import ManualClock
 from streaming.errors import UnavailableError
 from streaming.ports import Broker, MetadataStore, Znode
 from streaming.snapshots import guard as module
-from streaming.snapshots.guard import GUARD, Guarded, Guards
-from streaming.snapshots.read import SnapshotTopics, system_topic
+from streaming.snapshots.guard import Guarded, Guards
 from udfs.formats.internal_stats import BEFORE_ALL, InternalStats, Position
 from udfs.records import BrokerView, Presence
 from udfs.snapshots.aborts import ids_of
