@@ -133,7 +133,8 @@ def _kept_by_topic(case: SnapshotCase, context: SnapshotContext) -> Verdict | No
     if needs_guard(context.kind) and not case.is_guarded:
         return _later(Reason.NOT_GUARDED, "run `ledger-reaper snapshots guard`: a compaction could take other segments")
     if context.kind == SnapshotKind.INDEX and case.segments:
-        return _later(Reason.IN_USE, f"{case.segments} segments of its topic have to go first")
+        # with this reason the time of the first sighting is kept, and the index goes as soon as they have gone
+        return _later(Reason.OWNER_ABSENT_ONCE, f"{case.segments} segments of its topic have to go first")
     return None
 
 

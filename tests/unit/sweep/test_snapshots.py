@@ -188,13 +188,18 @@ def test_a_journal_that_is_full_keeps_everything(world: World) -> None:
 
 def test_the_first_look_sends_nothing(world: World) -> None:
     swept = world.sweep(*ALL, first_look=True)
-    assert {reason for _outcome, reason in told(swept)} == {Reason.OWNER_ABSENT_ONCE, Reason.IN_USE}
+    assert {reason for _outcome, reason in told(swept)} == {Reason.OWNER_ABSENT_ONCE}
     assert world.topics.sent == []
     assert swept[2].absent_since_ms == world.bench.clock.now_ms()
 
 
 def test_an_index_waits_for_segments_that_nobody_asked_for(world: World) -> None:
-    assert told(world.sweep(ALL[0])) == [(Outcome.RETRY, Reason.IN_USE)]
+    (swept,) = world.sweep(ALL[0])
+    assert (swept.verdict.reason, swept.absent_since_ms) == (
+        Reason.OWNER_ABSENT_ONCE,
+        world.bench.clock.now_ms() - 11 * MINUTE_MS,
+    )
+    assert "segments of its topic have to go first" in swept.verdict.detail
     assert world.topics.sent == []
 
 

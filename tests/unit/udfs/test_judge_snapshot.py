@@ -87,7 +87,7 @@ def test_no_segment_goes_while_nothing_guards_the_others() -> None:
 
 def test_an_index_goes_behind_its_segments() -> None:
     of_index = replace(OF_GONE, request=snapshot_request(SnapshotKind.INDEX))
-    assert judged(of_index).reason is Reason.IN_USE
+    assert judged(of_index).reason is Reason.OWNER_ABSENT_ONCE
     assert judged(of_index, segments=0).outcome is Outcome.DELETED
 
 
