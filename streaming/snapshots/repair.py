@@ -5,8 +5,9 @@
 2. A guard is made first: a repair without one is broken again within a minute.
 3. The index that is replaced is in the journal, on disk, before the new one is sent.
 4. Right before that the topic is looked at once more, and nothing is sent if its index is another one by then.
-5. Afterwards the topic is unloaded once more, in case a client had it loaded from the old index, and loaded. It must
-   have in memory all ids that the old segments still tell of, and a reader must get none of their messages.
+5. Afterwards the topic is loaded. It must have in memory all ids that the old segments still tell of, and a reader
+   must get none of their messages. One that worked is unloaded once more before that, in case a client had it loaded
+   from the old index.
 """
 
 import base64
@@ -117,10 +118,12 @@ class Repairs:
         new = empty_index(topic) if remedy is Remedy.REPLAY else self._republished(again)
         name = self._write_down(topic, old, new)
         self._send(topic, new)
-        with suppress(RefusedError):  # a client may have had it loaded from the old index meanwhile
-            self.loader.unload(topic)
-        self._still_ours(topic, new)
+        if look.facts.doubled_ids:
+            with suppress(RefusedError):  # a client may have had it loaded from the old index meanwhile
+                self.loader.unload(topic)
         buffer = self._load(topic)
+        if look.facts.doubled_ids:
+            self._no_more_doubled(topic)
         undo = f"keep consumers away, and `ledger-reaper snapshots undo --topic {topic}`"
         if buffer.aborted < len(look.ids):
             found = f"{buffer.aborted} aborted ids, and its old segments tell of {len(look.ids)}"
@@ -207,12 +210,11 @@ class Repairs:
             places = {number: sender.send(str(SegmentKey(number, topic)), look.values[number]) for number in lost}
         return moved_index(index.value, places)
 
-    def _still_ours(self, topic: str, new: bytes) -> None:
-        index = self._latest_index(namespace_of(topic), topic)
-        if index is None or index.data != new:
+    def _no_more_doubled(self, topic: str) -> None:
+        if self.look(topic).facts.doubled_ids:
             raise SafetyError(
-                f"{topic}: its broker wrote an index over ours, as a client had it loaded: take its clients away, and "
-                "try again. Nothing is worse than before"
+                f"{topic}: its broker wrote its old index over ours, as a client had it loaded: take its clients away, "
+                "and try again. Nothing is worse than before"
             )
 
     def _delivered(self, look: Look, undo: str) -> int:

@@ -381,7 +381,7 @@ def test_a_repair_by_replay_makes_the_topic_whole_and_can_be_taken_back(
             assert reads_committed(again, lost)
         service.call(*repair, lost.topic)
         assert reads_committed(again, lost)
-        again.run(lost.topic, "a")  # its snapshot is written anew
+        again.run(lost.topic, "a" * 25)  # after twenty its snapshot is written anew
         count = len(lost.aborted)
         wait_for(lambda: len(recovered(service, lost.space, lost.topic)) >= count, "all ids sealed again")
     restart(segmented, kill=True)
@@ -479,7 +479,7 @@ def test_ids_that_were_sealed_twice_are_sealed_once_after_a_repair(
     assert told(findings(service, "--namespace", doubled.space), doubled.topic) <= {("WASTE", "NOT_NAMED")}
     with Transactions(segmented.serving.pulsar) as again:
         assert reads_committed(again, doubled)
-        again.run(doubled.topic, "ac", start=200)
+        again.run(doubled.topic, "a" * 25, start=200)
     wait_for(lambda: len(recovered(service, doubled.space, doubled.topic)) >= 105, "all ids sealed again")
     assert ("DANGER", "DOUBLED_IDS") not in told(findings(service, "--namespace", doubled.space), doubled.topic)
 
