@@ -95,7 +95,7 @@ def guard(
 TopicOption = Annotated[str, typer.Option("--topic", help="Full name: persistent://tenant/ns/name")]
 
 
-@app.command(hidden=True)  # until it was seen on a real broker
+@app.command()
 def repair(
     config: Config,
     *,
@@ -117,8 +117,10 @@ def repair(
     Afterwards the topic is read once, to see that no message of an aborted transaction comes out of it.
     """
     settings = settings_of(config)
-    from streaming.snapshots.repairs import repairs_for
+    from streaming.snapshots.repairs import full_name, repairs_for
     from udfs.snapshots.repairing import Remedy
+
+    topic = full_name(topic)
 
     question = (
         f"Publish the lost segments of {topic} once more, and an index that names them?"
@@ -137,7 +139,7 @@ def repair(
     )
 
 
-@app.command(hidden=True)  # until it was seen on a real broker
+@app.command()
 def undo(
     config: Config,
     *,
@@ -153,8 +155,9 @@ def undo(
     value by now keeps it.
     """
     settings = settings_of(config)
-    from streaming.snapshots.repairs import put_back_all, repairs_for
+    from streaming.snapshots.repairs import full_name, put_back_all, repairs_for
 
+    topic = full_name(topic)
     if removed:
         require_answer(f"Publish again all snapshots of {topic} that the service removed?", yes=yes)
         for each in put_back_all(settings, topic):

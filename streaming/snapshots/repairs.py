@@ -75,15 +75,19 @@ def repairs_for(settings: Settings) -> Iterator[Repairs]:
         )
 
 
+def full_name(topic: str) -> str:
+    """Return a topic's full name, given in any form. Raises ConfigError."""
+    try:
+        return topic_of(managed_ledger_name(topic))
+    except ValueError as error:
+        raise ConfigError(f"--topic: {error}") from error
+
+
 def put_back_all(settings: Settings, topic: str) -> Iterator[PutBack]:
     """Publish again what the service removed of a topic's snapshots.
 
     Raises ConfigError where the journal has nothing of it, UnavailableError, RefusedError.
     """
-    try:
-        name = topic_of(managed_ledger_name(topic))
-    except ValueError as error:
-        raise ConfigError(f"--topic: {error}") from error
     with snapshot_topics(settings) as topics:
         journaled = snapshot_entries(settings.state_dir)
-        yield from put_back(name, journaled, topics, lambda each: KeyedSender(settings.pulsar, each))
+        yield from put_back(topic, journaled, topics, lambda each: KeyedSender(settings.pulsar, each))
