@@ -617,6 +617,12 @@ MUTATIONS = (
         "            if transaction is not None and transaction in look.ids:\n",
         "            if False:\n",
     ),
+    Mutation(
+        "where ids stand in several segments nothing is trimmed",
+        "streaming/snapshots/trim.py",
+        "    if facts.doubled_ids:\n",
+        "    if False:\n",
+    ),
     *(Mutation(*each[:4]) for each in ROCKETMQ),
     Mutation(
         "a znode that can't be read names what it named",

@@ -140,6 +140,29 @@ def repair(
 
 
 @app.command()
+def trim(config: Config, *, topic: TopicOption, json_lines: Json = False, yes: Yes = False) -> None:
+    """Let the broker drop ids of aborted transactions whose messages are gone: commit an empty transaction on a topic.
+
+    A broker drops them only while a transaction ends on the topic. It adds one entry to the topic, and is refused where
+    there is nothing to drop, or where ids stand in several segments.
+    """
+    settings = settings_of(config)
+    from streaming.adapters.pulsar.transactions import commit_nothing
+    from streaming.snapshots.repairs import full_name, repairs_for
+    from streaming.snapshots.trim import Trims
+
+    topic = full_name(topic)
+    require_answer(f"Commit an empty transaction on {topic}?", yes=yes)
+    with repairs_for(settings) as repairs:
+        done = Trims(repairs, lambda name: commit_nothing(settings.pulsar, name)).trim(topic)
+    if json_lines:
+        say_json(asdict(done))
+    else:
+        what = f"{done.segments} segments" if done.segments else f"{done.ids} ids"
+        say(f"the broker has dropped {what} of {done.topic}")
+
+
+@app.command()
 def undo(
     config: Config,
     *,

@@ -34,7 +34,8 @@ NEXT = {
     SnapshotReason.NO_GUARD: "`ledger-reaper snapshots guard`",
     SnapshotReason.OWNER_GONE: f"nothing urgent: it takes space only. {_REMOVE}",
     SnapshotReason.NOT_NAMED: f"nothing urgent: it takes space only. Where it is an orphan: {_REMOVE}",
-    SnapshotReason.DEAD_IDS: "nothing: the next commit or abort on the topic drops them",
+    SnapshotReason.DEAD_IDS: "nothing: the next commit or abort on the topic drops them. Where none comes any more: "
+    "`ledger-reaper snapshots trim --topic`",
     SnapshotReason.OWNER_UNKNOWN: "repair what keeps ZooKeeper or the broker from answering, then audit again",
     SnapshotReason.INDEX_UNREADABLE: "find out who publishes to the indexes topic, and take away the right; don't "
     "unload the topic before it has written its index anew",
