@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from streaming.errors import SafetyError, UnavailableError
-from streaming.snapshots.repair import Repairs
+from streaming.snapshots.repair import Look, Repairs
 from udfs.paths import namespace_of
 from udfs.records import Presence
 from udfs.snapshots.audit import TopicFacts
@@ -41,28 +41,28 @@ class Trims:
 
     def trim(self, topic: str) -> Trimmed:
         """Let its broker drop the dead ids. Raises SafetyError where that is refused, UnavailableError."""
-        facts = self.repairs.look(topic).facts
-        segments, ids = dead_segments(facts), self._dead_ids(facts)
+        look = self.repairs.look(topic)
+        facts, segments, ids = look.facts, dead_segments(look.facts), self._dead_ids(look)
         if why := refusal_of(facts, segments + ids):
             raise SafetyError(f"{topic} is not trimmed: {why}")
         self.commit(topic)
         for _try in range(_TRIES):
-            now = self.repairs.look(topic).facts
-            if not dead_segments(now) and not self._dead_ids(now):
+            now = self.repairs.look(topic)
+            if not dead_segments(now.facts) and not self._dead_ids(now):
                 return Trimmed(topic, segments, ids)
             self.sleep(_WAIT_SECONDS)
         raise UnavailableError(f"an empty transaction was committed on {topic}, and its broker has dropped nothing yet")
 
-    def _dead_ids(self, facts: TopicFacts) -> int:
+    def _dead_ids(self, look: Look) -> int:
         """How many ids of a single snapshot are dead; none where there is an index, which counts then."""
-        if facts.named:
+        if look.index is not None:
             return 0
-        dead = 0
-        for read in self.repairs.topics.compacted(namespace_of(facts.topic), SnapshotKind.SINGLE):
-            if read.topic == facts.topic:
+        topic, ledgers, dead = look.facts.topic, look.facts.ledgers, 0
+        for read in self.repairs.topics.compacted(namespace_of(topic), SnapshotKind.SINGLE):
+            if read.topic == topic:
                 value = read.value
                 markers = value.aborts.ledger.tolist() if isinstance(value, Snapshot) else []
-                dead = sum(marker not in facts.ledgers for marker in markers)
+                dead = sum(marker not in ledgers for marker in markers)
         return dead
 
 

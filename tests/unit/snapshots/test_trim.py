@@ -41,6 +41,7 @@ class World:
     facts: TopicFacts = FACTS
     single: tuple[int, ...] = ()
     drops_at: int = 2
+    index: Read | None = Read(SnapshotKind.INDEX, TOPIC, TOPIC, (1, 1), 1, 1)
     committed: list[str] = field(default_factory=list)
     looks: int = 0
 
@@ -53,8 +54,9 @@ class World:
         if self.looks == self.drops_at and self.committed:
             living = tuple(each for each in self.facts.named if each.marker[0] in self.facts.ledgers)
             self.facts = replace(self.facts, named=living)
-            self.single = tuple(each for each in self.single if each in self.facts.ledgers)
-        return Look(self.facts, None, frozenset(), {})
+            if self.index is None:
+                self.single = tuple(each for each in self.single if each in self.facts.ledgers)
+        return Look(self.facts, self.index, frozenset(), {})
 
     def compacted(self, namespace: str, kind: SnapshotKind) -> Iterator[Read]:
         assert kind is SnapshotKind.SINGLE
@@ -73,8 +75,12 @@ def test_dead_segments_are_dropped_by_one_empty_transaction() -> None:
 
 
 def test_dead_ids_of_a_single_snapshot_are_too() -> None:
-    world = World(replace(FACTS, named=()), (GONE, GONE, LIVES))
+    world = World(replace(FACTS, named=()), (GONE, GONE, LIVES), index=None)
     assert world.trim() == Trimmed(TOPIC, 0, 2)
+
+
+def test_beside_an_index_a_single_snapshot_does_not_count() -> None:
+    assert World(single=(GONE, GONE)).trim() == Trimmed(TOPIC, 2, 0)
 
 
 @pytest.mark.parametrize(
