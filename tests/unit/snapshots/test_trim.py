@@ -19,6 +19,7 @@ from udfs.snapshots.values import Read
 
 TOPIC = "persistent://t/ns/orders"
 LIVES, GONE = 5, 4
+INDEX = Read(SnapshotKind.INDEX, TOPIC, TOPIC, (1, 1), 1, 1)
 
 
 def _segment(number: int, marker: int, *, is_readable: bool = True) -> NamedSegment:
@@ -41,7 +42,7 @@ class World:
     facts: TopicFacts = FACTS
     single: tuple[int, ...] = ()
     drops_at: int = 2
-    index: Read | None = Read(SnapshotKind.INDEX, TOPIC, TOPIC, (1, 1), 1, 1)
+    index: Read | None = INDEX
     committed: list[str] = field(default_factory=list)
     looks: int = 0
 
@@ -80,7 +81,8 @@ def test_dead_ids_of_a_single_snapshot_are_too() -> None:
 
 
 def test_beside_an_index_a_single_snapshot_does_not_count() -> None:
-    assert World(single=(GONE, GONE)).trim() == Trimmed(TOPIC, 2, 0)
+    facts = replace(FACTS, named=(_segment(0, GONE),))
+    assert World(facts, (GONE, GONE)).trim() == Trimmed(TOPIC, 1, 0)
 
 
 @pytest.mark.parametrize(
