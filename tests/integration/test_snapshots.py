@@ -19,6 +19,7 @@ from streaming.adapters.pulsar.snapshot_store import GUARD
 from streaming.adapters.pulsar.snapshot_topics import system_topic
 from streaming.cli.main import app
 from streaming.clients import admin_for
+from streaming.errors import UnavailableError
 from streaming.sandbox import topics
 from streaming.sandbox.cluster import Cluster
 from streaming.snapshots.parts import PartsTopic, ensure
@@ -198,6 +199,18 @@ def made(
 
     wait_for(is_sealed, f"segments of {topic}")
     return Scene(space, topic, ids, commits)
+
+
+def wait_until_sealed(service: Deployment, scene: Scene) -> None:
+    """Wait until index and segments hold all ids; else say what they hold, and what the broker has in memory."""
+    try:
+        wait_for(lambda: recovered(service, scene.space, scene.topic) >= scene.aborted, "all ids sealed again")
+    except UnavailableError as error:
+        index = latest(service, scene.space, SnapshotKind.INDEX)[scene.topic]
+        with snapshot_topics(service.settings) as found:
+            buffer = found.more.buffer(scene.topic)
+        held = len(recovered(service, scene.space, scene.topic))
+        raise AssertionError(f"{held} of {len(scene.aborted)} ids; {index}; {buffer}") from error
 
 
 def reads_committed(transactions: Transactions, scene: Scene) -> bool:
@@ -383,8 +396,7 @@ def test_a_repair_by_replay_makes_the_topic_whole_and_can_be_taken_back(
         service.call(*repair, lost.topic)
         assert reads_committed(again, lost)
         again.run(lost.topic, "a" * 25)  # after twenty its snapshot is written anew
-        count = len(lost.aborted)
-        wait_for(lambda: len(recovered(service, lost.space, lost.topic)) >= count, "all ids sealed again")
+        wait_until_sealed(service, lost)
     restart(segmented, kill=True)
     with Transactions(segmented.serving.pulsar) as again:
         assert reads_committed(again, lost)
@@ -488,7 +500,7 @@ def test_ids_that_were_sealed_twice_are_sealed_once_after_a_repair(
     with Transactions(segmented.serving.pulsar) as again:
         assert reads_committed(again, doubled)
         again.run(doubled.topic, "a" * 25, start=200)
-    wait_for(lambda: recovered(service, doubled.space, doubled.topic) >= doubled.aborted, "all ids sealed again")
+    wait_until_sealed(service, doubled)
     assert ("DANGER", "DOUBLED_IDS") not in told(findings(service, "--namespace", doubled.space), doubled.topic)
 
 
