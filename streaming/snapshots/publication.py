@@ -3,6 +3,7 @@
 A request that is sent a second time does no harm: what has a tombstone by then is ALREADY_GONE.
 """
 
+import logging
 from collections.abc import Iterator
 
 from pyspark.sql import DataFrame
@@ -19,6 +20,8 @@ from udfs.records import LedgerComponent, LedgerType, PendingDelete, SnapshotCon
 from udfs.snapshots.audit import SnapshotClass
 from udfs.snapshots.keys import SnapshotKind
 from udfs.wire import encode
+
+log = logging.getLogger("ledger-reaper")
 
 
 def orphans_of(found: DataFrame) -> DataFrame:
@@ -49,4 +52,7 @@ def publish(settings: Settings, found: DataFrame) -> int:
             yield encode(request_of(row[c.TOPIC_NAME], row[s.KIND], row[s.KEY], place))
 
     with admin_for(settings) as admin:
-        return publish_lines(settings, admin, lines()).published
+        report = publish_lines(settings, admin, lines())
+    if report.invalid:
+        log.warning("%d orphans were not requested: %s", len(report.invalid), report.invalid[0][1])
+    return report.published
