@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from streaming.cli.options import Config, Json, Yes, confirm, require_answer, settings_of
-from streaming.errors import UnavailableError
+from streaming.errors import SafetyError, UnavailableError
 from streaming.terminal import say, say_json
 
 app = typer.Typer(
@@ -140,26 +140,43 @@ def repair(
 
 
 @app.command()
-def trim(config: Config, *, topic: TopicOption, json_lines: Json = False, yes: Yes = False) -> None:
-    """Let the broker drop ids of aborted transactions whose messages are gone: commit an empty transaction on a topic.
+def trim(
+    config: Config,
+    *,
+    topic: Annotated[
+        str, typer.Option("--topic", help="Only this topic: persistent://tenant/ns/name", show_default=False)
+    ] = "",
+    yes: Yes = False,
+) -> None:
+    """Let brokers drop ids of aborted transactions whose messages are gone: commit an empty transaction on a topic.
 
     A broker drops them only while a transaction ends on the topic. It adds one entry to the topic, and is refused where
-    there is nothing to drop, or where ids stand in several segments.
+    there is nothing to drop, or where ids stand in several segments. Without --topic: on each topic in
+    snapshots.trim_namespaces of which the service has deleted data ledgers.
     """
     settings = settings_of(config)
     from streaming.adapters.pulsar.transactions import commit_nothing
     from streaming.snapshots.repairs import full_name, repairs_for
     from streaming.snapshots.trim import Trims
+    from streaming.snapshots.trimmable import topics_told
 
-    topic = full_name(topic)
-    require_answer(f"Commit an empty transaction on {topic}?", yes=yes)
+    chosen = [full_name(topic)] if topic else topics_told(settings)
+    if not chosen:
+        say("nothing to do: the service deleted no data ledger of a topic in snapshots.trim_namespaces")
+        return
+    require_answer(f"Commit an empty transaction on {topic or f'each of {len(chosen)} topics'}?", yes=yes)
     with repairs_for(settings) as repairs:
-        done = Trims(repairs, lambda name: commit_nothing(settings.pulsar, name)).trim(topic)
-    if json_lines:
-        say_json(asdict(done))
-    else:
-        what = f"{done.segments} segments" if done.segments else f"{done.ids} ids"
-        say(f"the broker has dropped {what} of {done.topic}")
+        trims = Trims(repairs, lambda name: commit_nothing(settings.pulsar, name))
+        for each in chosen:
+            try:
+                done = trims.trim(each)
+            except SafetyError as refused:
+                if topic:
+                    raise
+                say(str(refused))
+                continue
+            what = f"{done.segments} segments" if done.segments else f"{done.ids} ids"
+            say(f"the broker has dropped {what} of {done.topic}")
 
 
 @app.command()
