@@ -606,6 +606,18 @@ MUTATIONS = (
         "            elif False:\n",
     ),
     Mutation(
+        "a newer value behind our tombstone is left as it is",
+        SNAPSHOTS,
+        "            if mine and not mine[-1].is_null:",
+        "            if False:",
+    ),
+    Mutation(
+        "what is put back replaces nothing that came right before it",
+        SNAPSHOTS,
+        "            data = theirs[-1].data\n",
+        "            break\n",
+    ),
+    Mutation(
         "what is put back never replaces a value",
         "streaming/snapshots/put_back.py",
         "                if key in has_value:\n",

@@ -37,6 +37,7 @@ from udfs.snapshots.values import Read
 
 log = logging.getLogger("ledger-reaper")
 
+_PUT_BACK_TRIES = 5
 _AT_ONCE = 50  # tombstones behind one look: they take a second or two
 _IN_ORDER = (SnapshotKind.SEGMENT, SnapshotKind.SINGLE, SnapshotKind.INDEX)
 _READ_WITH = {
@@ -231,11 +232,14 @@ class SnapshotSweeper:
         named = namespace.named_since(look, {one.topic for one in sent}) if kind is SnapshotKind.SEGMENT else set()
         for one in sent:
             mine = [read for read in written if read.key == one.context.key]
+            if mine and not mine[-1].is_null:  # what came behind our tombstone counts, and ours must not replace it
+                one.later(Reason.OWNER_CHANGED, "its key has a newer value by now, which was left as it is")
+                continue
             between = [read for read in mine if not read.is_null and read.position < (one.sent_at or BEFORE_ALL)]
             segment = segment_key_of(one.context.key)
             is_named = (one.topic, one.place) in named or (segment and (one.topic, segment.sequence) in named)
             if between or is_named or not self._is_as_judged(one):
-                place = namespace.send(one.kind, one.context.key, between[-1].data if between else one.data)
+                place = self._put_back(namespace, one, look, between[-1].data if between else one.data)
                 one.later(
                     Reason.OWNER_CHANGED, f"its topic needed it a moment later; put back at {place[0]}:{place[1]}"
                 )
@@ -244,6 +248,20 @@ class SnapshotSweeper:
                 one.later(Reason.STILL_THERE, "its tombstone was acknowledged, and is not found")
             else:
                 one.is_proven = True
+
+    def _put_back(self, namespace: "_Namespace", one: SnapshotJob, look: "_Look", data: bytes) -> Position:
+        """Publish the bytes again; where somebody wrote the key right before that, publish theirs."""
+        key, ours = one.context.key, set[Position]()
+        for _try in range(_PUT_BACK_TRIES):
+            place = namespace.send(one.kind, key, data)
+            ours.add(place)
+            since = namespace.written_since(one.kind, look, {key})
+            others = [read for read in since if not read.is_null and read.position not in ours]
+            theirs = [read for read in others if read.position > (one.sent_at or BEFORE_ALL)]
+            if not theirs or theirs[-1].position > place or theirs[-1].data == data:
+                break
+            data = theirs[-1].data
+        return place
 
 
 @dataclass(frozen=True, slots=True)

@@ -39,7 +39,7 @@ def index(*named: tuple[int, Position]) -> bytes:
 
 @dataclass
 class Compacted:
-    """A namespace's topics. on_send: what else happens right before a message is stored."""
+    """A namespace's topics. on_send, on_sent: what else happens right before and behind a message that is stored."""
 
     publish_ms: int
     messages: dict[SnapshotKind, list[Read]] = field(default_factory=lambda: {SINGLE: [], SEGMENT: [], INDEX: []})
@@ -48,6 +48,7 @@ class Compacted:
     sent: list[tuple[SnapshotKind, str, bytes | None]] = field(default_factory=list)
     compactions: list[SnapshotKind] = field(default_factory=list)
     on_send: Callable[[], None] = lambda: None
+    on_sent: Callable[[], None] = lambda: None
     is_deaf: bool = False
 
     def add(self, kind: SnapshotKind, key: str, value: bytes | None) -> Position:
@@ -87,7 +88,10 @@ class Compacted:
         act, self.on_send = self.on_send, lambda: None
         act()
         self.sent.append((kind, key, value))
-        return (100, 999) if self.is_deaf else self.add(kind, key, value)
+        place = (100, 999) if self.is_deaf else self.add(kind, key, value)
+        then, self.on_sent = self.on_sent, lambda: None
+        then()
+        return place
 
     def compact(self, namespace: str, kind: SnapshotKind) -> bool:
         self.compactions.append(kind)
@@ -236,6 +240,32 @@ def test_what_somebody_writes_in_between_is_put_back(world: World) -> None:
     world.topics.on_send = lambda: world.topics.add(SINGLE, OWNER, newer) and None
     assert told(world.sweep(ALL[1])) == [(Outcome.RETRY, Reason.OWNER_CHANGED)]
     assert world.topics.sent[-1] == (SINGLE, OWNER, newer)
+
+
+def test_a_value_that_comes_right_before_the_bytes_are_put_back_is_put_back_itself(world: World) -> None:
+    newer = encode_snapshot(Snapshot(OWNER, (9, 0), aborts_of([(0, 7, 9, 0)])))
+
+    def anew() -> None:
+        world.revive()
+        world.topics.on_send = lambda: world.topics.add(SINGLE, OWNER, newer) and None
+
+    world.topics.on_sent = anew
+    assert told(world.sweep(ALL[1])) == [(Outcome.RETRY, Reason.OWNER_CHANGED)]
+    assert world.topics.sent[0] == (SINGLE, OWNER, None)
+    assert world.topics.messages[SINGLE][-1].data == newer
+
+
+def test_a_newer_value_behind_our_tombstone_is_left_as_it_is(world: World) -> None:
+    newer = encode_snapshot(Snapshot(OWNER, (9, 0), aborts_of([(0, 7, 9, 0)])))
+
+    def anew() -> None:
+        world.revive()
+        world.topics.add(SINGLE, OWNER, newer)
+
+    world.topics.on_sent = anew
+    assert told(world.sweep(ALL[1])) == [(Outcome.RETRY, Reason.OWNER_CHANGED)]
+    assert [value for _kind, _key, value in world.topics.sent] == [None]
+    assert world.topics.messages[SINGLE][-1].data == newer
 
 
 def test_a_topic_that_comes_back_in_between_has_everything_again(world: World) -> None:
