@@ -9,16 +9,42 @@ import time
 
 import numpy as np
 
+from udfs.formats.internal_stats import BEFORE_ALL
 from udfs.snapshots.aborts import Aborts
 from udfs.snapshots.codec import Segment, Snapshot, decode_segment, decode_snapshot, encode_segment, encode_snapshot
+from udfs.snapshots.keys import Capacity, PartKey
+from udfs.snapshots.parts import pieces
+from udfs.snapshots.segments import sealed
 
 TOPIC = "persistent://public/default/orders"
+_SEGMENT_IDS = 87_364  # of Pulsar's default size
 
 
 def _made(first: int, rows: int) -> Aborts:
     """Ids of a cluster of a million transactions a coordinator, in ledgers near 100,000."""
     at = np.arange(first, first + rows, dtype=np.int64)
     return Aborts(at % 16, 1_000_000 + at // 16, 100_000 + at // 50_000, at % 50_000)
+
+
+def _moved(ids: int, part: int) -> int:
+    """Read parts one by one and seal them as segments, as to_segments_of does; returns how many ids came out."""
+    capacity = Capacity(part, 1 << 40)
+    keys = [PartKey(1, capacity, number + 1, TOPIC) for number in range(-(-ids // part))]
+
+    def value_of(key: PartKey) -> bytes:
+        if key.number is None:
+            return encode_snapshot(Snapshot(TOPIC, (1, 1), _made(0, 0)))
+        first = (key.number - 1) * part
+        return encode_snapshot(Snapshot(TOPIC, BEFORE_ALL, _made(first, min(part, ids - first))))
+
+    ledgers = range(100_000, 100_001 + ids // 50_000)
+    sealing = sealed(TOPIC, pieces([*keys, PartKey(1, capacity, None, TOPIC)], value_of, ledgers), _SEGMENT_IDS)
+    rows = 0
+    while True:
+        try:
+            rows += next(sealing).ids.rows
+        except StopIteration as ended:
+            return rows + int(ended.value.rows)
 
 
 def main() -> None:
@@ -42,6 +68,10 @@ def main() -> None:
             assert rows == part.rows
             encoding, decoding, size = encoding + between - begin, decoding + end - between, size + len(data)
         print(f"{kind}: {given.ids} ids, {size / given.ids:.2f} bytes an id, {encoding:.1f} s, back {decoding:.1f} s")
+    begin = time.perf_counter()
+    rows = _moved(given.ids, given.part)
+    assert rows == given.ids
+    print(f"parts to segments: {rows} ids, {time.perf_counter() - begin:.1f} s, the making of the parts included")
     print(f"most memory: {resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024:.0f} MiB")
 
 

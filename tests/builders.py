@@ -14,7 +14,7 @@ from udfs.formats.managed_ledger import (
     serialize_managed_ledger,
 )
 from udfs.formats.schema_locator import serialize_schema_locator
-from udfs.paths import Layout, ledger_path
+from udfs.paths import Layout, ledger_path, topic_of
 from udfs.records import (
     BrokerView,
     LedgerComponent,
@@ -25,7 +25,9 @@ from udfs.records import (
     PendingDelete,
     Presence,
     Reference,
+    SnapshotContext,
 )
+from udfs.snapshots.keys import SegmentKey, SnapshotKind
 
 TOPIC = "public/default/persistent/orders"
 OTHER_TOPIC = "public/default/persistent/payments"
@@ -39,6 +41,7 @@ HOUR_MS = 60 * MINUTE_MS
 DAY_MS = 24 * HOUR_MS
 
 ROOT = "/ledgers"
+OF_LEDGERS = tuple(each for each in LedgerComponent if each is not LedgerComponent.TRANSACTION_SNAPSHOT)
 UUID = "01234567-89ab-cdef-0123-456789abcdef"
 
 
@@ -60,6 +63,20 @@ def compacted_request(ledger_id: int = 5, topic: str = TOPIC) -> PendingDelete:
 
 def bucket_request(ledger_id: int = 5, topic: str = TOPIC) -> PendingDelete:
     return PendingDelete(topic, LedgerComponent.DELAYED_INDEX_BUCKET, LedgerType.LEDGER, ledger_id)
+
+
+def snapshot_request(
+    kind: SnapshotKind = SnapshotKind.SEGMENT, number: int = 0, place: tuple[int, int] = (5, 0), topic: str = TOPIC
+) -> PendingDelete:
+    owner = topic_of(topic)
+    key = str(SegmentKey(number, owner)) if kind is SnapshotKind.SEGMENT else owner
+    return PendingDelete(
+        topic,
+        LedgerComponent.TRANSACTION_SNAPSHOT,
+        LedgerType.COMPACTED_MESSAGE,
+        place[0],
+        snapshot_context=SnapshotContext(kind, key, place[1]),
+    )
 
 
 def data_custom(topic: str = TOPIC) -> dict[str, bytes]:
@@ -108,6 +125,8 @@ def custom_of(request: PendingDelete) -> dict[str, bytes]:
             return compacted_custom(f"persistent://{topic}")
         case LedgerComponent.DELAYED_INDEX_BUCKET:
             return bucket_custom(f"persistent://{topic}")
+        case LedgerComponent.TRANSACTION_SNAPSHOT:
+            raise AssertionError("it is a message, no ledger")
 
 
 def metadata(

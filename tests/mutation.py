@@ -59,6 +59,7 @@ BLAST_RADIUS, DELETION = "udfs/blast_radius.py", "streaming/deletion"
 SWEEP, IN_USE, COORDINATION, LIMITS = (f"streaming/{name}" for name in ("sweep", "in_use", "coordination", "limits"))
 JOURNAL, REPLAY_TARGET = "streaming/state/journal.py", "udfs/replay_target.py"
 GUARDING = "udfs/snapshots/guarding.py"
+JUDGE_SNAPSHOT, SNAPSHOTS = "udfs/judge_snapshot.py", "streaming/sweep/snapshots.py"
 WATCHER = "streaming/phase_one/watcher"
 VANISHED, OFFLOADS = "udfs/vanished.py", "udfs/judge_offload.py"
 
@@ -507,6 +508,134 @@ MUTATIONS = (
         "streaming/snapshots/repair.py",
         "or old.position != look.index.position:\n",
         "or False:\n",
+    ),
+    Mutation(
+        "an owner that could not be read keeps its snapshots",
+        JUDGE_SNAPSHOT,
+        "    if case.reference.presence is Presence.UNREADABLE:\n",
+        "    if False:\n",
+    ),
+    Mutation(
+        "a topic that exists keeps its index and its single snapshot",
+        JUDGE_SNAPSHOT,
+        '        return _later(Reason.IN_USE, "its topic exists, and may read it whenever it is loaded")\n',
+        "        return None\n",
+    ),
+    Mutation(
+        "a segment that the index names stays",
+        JUDGE_SNAPSHOT,
+        "    if number in case.index.numbers or place in case.index.places:\n",
+        "    if False:\n",
+    ),
+    Mutation(
+        "a segment that the index may still name stays",
+        JUDGE_SNAPSHOT,
+        "    if number > max(case.index.numbers, default=-1):\n",
+        "    if False:\n",
+    ),
+    Mutation(
+        "without an index that can be read every segment stays",
+        JUDGE_SNAPSHOT,
+        "    if case.index.standing is not IndexStanding.READABLE:\n",
+        "    if False:\n",
+    ),
+    Mutation(
+        "only the value that was asked for gets a tombstone",
+        JUDGE_SNAPSHOT,
+        "    if case.latest.position != (case.request.ledger_id, context.entry_id):\n",
+        "    if False:\n",
+    ),
+    Mutation("what no broker wrote stays", JUDGE_SNAPSHOT, "    if case.latest.fault:\n", "    if False:\n"),
+    Mutation("a young snapshot stays", JUDGE_SNAPSHOT, "    if age_ms < (", "    if False and age_ms < ("),
+    Mutation(
+        "no segment goes while nothing guards the others",
+        JUDGE_SNAPSHOT,
+        "    if needs_guard(context.kind) and not case.is_guarded:\n",
+        "    if False:\n",
+    ),
+    Mutation(
+        "an index goes behind its segments",
+        JUDGE_SNAPSHOT,
+        "    if context.kind == SnapshotKind.INDEX and case.segments:\n",
+        "    if False:\n",
+    ),
+    Mutation(
+        "a snapshot goes at the second look",
+        JUDGE_SNAPSHOT,
+        "    if is_second_look(case.absent_since_ms, policy, now_ms=now_ms):\n",
+        "    if True:\n",
+    ),
+    Mutation(
+        "a tombstone comes behind the journal",
+        SNAPSHOTS,
+        "        self._journal.write_snapshots([_entry(namespace.name, one) for one in deletable])\n",
+        "",
+    ),
+    Mutation(
+        "an instance that was replaced sends no tombstone",
+        SNAPSHOTS,
+        "        if self._rules.epoch not in self._loader.holding([self._rules.epoch]):\n",
+        "        if False:\n",
+    ),
+    Mutation(
+        "the owner is read once more before each tombstone",
+        SNAPSHOTS,
+        "        if not self._is_as_judged(one):\n",
+        "        if False:\n",
+    ),
+    Mutation(
+        "what was written before our tombstone is put back",
+        SNAPSHOTS,
+        "            if between or is_named or not self._is_as_judged(one):\n",
+        "            if is_named or not self._is_as_judged(one):\n",
+    ),
+    Mutation(
+        "a segment that came to be named is put back",
+        SNAPSHOTS,
+        "            if between or is_named or not self._is_as_judged(one):\n",
+        "            if between or not self._is_as_judged(one):\n",
+    ),
+    Mutation(
+        "what belongs to a topic that came back is put back",
+        SNAPSHOTS,
+        "            if between or is_named or not self._is_as_judged(one):\n",
+        "            if between or is_named:\n",
+    ),
+    Mutation(
+        "DELETED means that the tombstone was found",
+        SNAPSHOTS,
+        "            elif not any(read.is_null and read.position == one.sent_at for read in mine):\n",
+        "            elif False:\n",
+    ),
+    Mutation(
+        "a newer value behind our tombstone is left as it is",
+        SNAPSHOTS,
+        "            if mine and not mine[-1].is_null:",
+        "            if False:",
+    ),
+    Mutation(
+        "what is put back replaces nothing that came right before it",
+        SNAPSHOTS,
+        "            data = theirs[-1].data\n",
+        "            break\n",
+    ),
+    Mutation(
+        "what is put back never replaces a value",
+        "streaming/snapshots/put_back.py",
+        "                if key in has_value:\n",
+        "                if False:\n",
+    ),
+    Mutation(
+        "after a repair no reader gets what was taken back",
+        "streaming/snapshots/repair.py",
+        "            if transaction is not None and transaction in look.ids:\n",
+        "            if False:\n",
+    ),
+    Mutation(
+        "where ids stand in several segments nothing is trimmed",
+        "streaming/snapshots/trim.py",
+        "    if facts.doubled_ids:\n",
+        "    if False:\n",
     ),
     *(Mutation(*each[:4]) for each in ROCKETMQ),
     *(Mutation(*each) for each in HOSTS),

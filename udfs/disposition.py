@@ -15,6 +15,7 @@ _FREE_OF_CHARGE = frozenset(
         Reason.ABOVE_NEWEST,
         Reason.OFFLOAD_IN_PROGRESS,
         Reason.STORE_UNAVAILABLE,
+        Reason.NOT_GUARDED,
     }
 )
 _SHORTEST_FRESH_WAIT_MS = 1000

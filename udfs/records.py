@@ -11,20 +11,29 @@ from enum import StrEnum
 
 
 class LedgerComponent(StrEnum):
-    """What part of Pulsar wrote the ledger. The last two are ours: real brokers write them too."""
+    """What part of Pulsar wrote the ledger. The last three are ours: real brokers write them too.
+
+    TRANSACTION_SNAPSHOT is no ledger: it is a message of one of the compacted topics in which brokers keep the ids of
+    aborted transactions.
+    """
 
     MANAGED_LEDGER = "MANAGED_LEDGER"
     MANAGED_CURSOR = "MANAGED_CURSOR"
     SCHEMA_STORAGE = "SCHEMA_STORAGE"
     COMPACTED_LEDGER = "COMPACTED_LEDGER"
     DELAYED_INDEX_BUCKET = "DELAYED_INDEX_BUCKET"
+    TRANSACTION_SNAPSHOT = "TRANSACTION_SNAPSHOT"
 
 
 class LedgerType(StrEnum):
-    """Where the bytes are: BookKeeper (LEDGER) or tiered storage (OFFLOAD_LEDGER)."""
+    """Where the bytes are: BookKeeper (LEDGER), tiered storage (OFFLOAD_LEDGER), or a message of a compacted topic.
+
+    COMPACTED_MESSAGE is ours, and goes with the component TRANSACTION_SNAPSHOT alone.
+    """
 
     LEDGER = "LEDGER"
     OFFLOAD_LEDGER = "OFFLOAD_LEDGER"
+    COMPACTED_MESSAGE = "COMPACTED_MESSAGE"
 
 
 class LedgerState(StrEnum):
@@ -71,6 +80,7 @@ class Reason(StrEnum):
     SOURCE_SHRANK = "SOURCE_SHRANK"  # its owner names far fewer ledgers than at our last look: a person must look first
     KEPT_AND_GONE = "KEPT_AND_GONE"  # we kept it as in use, and it was gone a moment later: the service stops
     OFFLOAD_IN_PROGRESS = "OFFLOAD_IN_PROGRESS"  # a broker may still be offloading it
+    NOT_GUARDED = "NOT_GUARDED"  # nothing keeps the segments that topics need from being trimmed by a compaction
     PROOF_MISSING = "PROOF_MISSING"  # nothing that we can read proves whose object it is
 
     # refused for good (DEAD_LETTER)
@@ -84,6 +94,7 @@ class Reason(StrEnum):
     UNKNOWN_LEDGER_TYPE = "UNKNOWN_LEDGER_TYPE"
     BAD_TOPIC_NAME = "BAD_TOPIC_NAME"
     BAD_OFFLOAD_CONTEXT = "BAD_OFFLOAD_CONTEXT"
+    BAD_SNAPSHOT_CONTEXT = "BAD_SNAPSHOT_CONTEXT"
     NOT_PULSARS = "NOT_PULSARS"  # the ledger's own metadata does not say application=pulsar
     OTHER_OWNER = "OTHER_OWNER"  # the ledger's own metadata names another owner
     OTHER_COMPONENT = "OTHER_COMPONENT"  # the ledger's own metadata names another component
@@ -114,6 +125,18 @@ class OffloadContext:
 
 
 @dataclass(frozen=True, slots=True)
+class SnapshotContext:
+    """A message of a compacted topic in the namespace of the topic that it is about.
+
+    kind: that compacted topic's local name (a SnapshotKind). entry_id: the message's, in the request's ledger.
+    """
+
+    kind: str
+    key: str
+    entry_id: int
+
+
+@dataclass(frozen=True, slots=True)
 class PendingDelete:
     """One request: PIP-186's PendingDeleteLedgerInfo, checked.
 
@@ -129,6 +152,14 @@ class PendingDelete:
     cursor_name: str | None = None
     schema_id: str | None = None
     offload_context: OffloadContext | None = None
+    snapshot_context: SnapshotContext | None = None
+
+    @property
+    def part(self) -> str | None:
+        """Return what tells it from other requests for the same ledger: an upload's uuid, or a message's entry."""
+        if self.offload_context is not None:
+            return self.offload_context.uuid
+        return None if self.snapshot_context is None else f"entry {self.snapshot_context.entry_id}"
 
 
 @dataclass(frozen=True, slots=True)

@@ -30,6 +30,7 @@ _KIND_OF = {
     LedgerComponent.SCHEMA_STORAGE: "schema",
     LedgerComponent.COMPACTED_LEDGER: "compacted",
     LedgerComponent.DELAYED_INDEX_BUCKET: "buckets",
+    LedgerComponent.TRANSACTION_SNAPSHOT: "data",  # its owner is the topic whose transactions were aborted
 }
 _Named = tuple[set[int], set[int], int]  # ids that znodes name, ids that the broker names (-1: none), newest_id
 

@@ -17,9 +17,14 @@ OWNER_ABSENT_SINCE = "OWNER_ABSENT_SINCE"
 
 
 def subject_of(request: PendingDelete) -> str:
-    """Say what a sighting is about: the owner and the ledger (in tiered storage: the upload) that the request names."""
-    upload = request.offload_context.uuid if request.offload_context else ""
-    return f"{key_of(request)}#{request.ledger_id}#{upload}"
+    """Say what a sighting is about: the owner and the ledger, upload or message that the request names."""
+    return f"{key_of(request)}#{request.ledger_id}#{_exactly(request)}"
+
+
+def _exactly(request: PendingDelete) -> str:
+    if request.snapshot_context is None:
+        return request.part or ""
+    return f"{request.snapshot_context.kind}/{request.snapshot_context.entry_id}/{request.snapshot_context.key}"
 
 
 def signed(secret: bytes, subject: str, since_ms: int) -> str:

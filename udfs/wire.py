@@ -12,8 +12,17 @@ from collections.abc import Mapping
 from typing import Any, NoReturn
 
 from udfs.formats.java_uuid import uuid_halves, uuid_text
-from udfs.paths import MAX_LEDGER_ID, encode_cursor, managed_ledger_name, schema_id_of
-from udfs.records import LedgerComponent, LedgerType, OffloadContext, PendingDelete, Reason, Rejection
+from udfs.paths import MAX_LEDGER_ID, encode_cursor, managed_ledger_name, schema_id_of, topic_of
+from udfs.records import (
+    LedgerComponent,
+    LedgerType,
+    OffloadContext,
+    PendingDelete,
+    Reason,
+    Rejection,
+    SnapshotContext,
+)
+from udfs.snapshots.keys import SnapshotKind, is_topic, segment_key_of
 
 # A request is a few hundred bytes. What is larger than this is no request, unless service.max_request_bytes says so.
 MAX_REQUEST_BYTES = 64 * 1024
@@ -21,6 +30,7 @@ MAX_REQUEST_BYTES = 64 * 1024
 MAX_PAYLOAD_BYTES = 1024 * 1024
 
 _MAX_DETAIL_LENGTH = 300
+BROKERS_KINDS = (SnapshotKind.SINGLE, SnapshotKind.SEGMENT, SnapshotKind.INDEX)
 _JSON_TYPES = {
     type(None): "null",
     bool: "true or false",
@@ -61,6 +71,9 @@ def encode(request: PendingDelete) -> bytes:
     fields |= {"ledgerType": request.ledger_type, "ledgerId": request.ledger_id}
     if request.offload_context is not None:
         fields["offloadContext"] = _offload_fields(request.offload_context)
+    if request.snapshot_context is not None:
+        context = request.snapshot_context
+        fields["snapshotContext"] = {"kind": context.kind, "key": context.key, "entryId": context.entry_id}
     return json.dumps(fields, separators=(",", ":")).encode("ascii")
 
 
@@ -103,6 +116,8 @@ _DECODER = json.JSONDecoder(object_pairs_hook=_object_of, parse_constant=_refuse
 def _request(fields: dict[str, Any]) -> PendingDelete:
     component = _component(fields)
     ledger_type = _ledger_type(fields)
+    if (component is LedgerComponent.TRANSACTION_SNAPSHOT) != (ledger_type is LedgerType.COMPACTED_MESSAGE):
+        _refuse(Reason.UNKNOWN_LEDGER_TYPE, f"ledgerType {ledger_type} does not go with {component}")
     managed_ledger = _managed_ledger(fields)
     return PendingDelete(
         managed_ledger=managed_ledger,
@@ -112,6 +127,7 @@ def _request(fields: dict[str, Any]) -> PendingDelete:
         cursor_name=_cursor_name(fields, component),
         schema_id=_schema_id(fields, component, managed_ledger),
         offload_context=_offload_context(fields, ledger_type),
+        snapshot_context=_snapshot_context(fields, component, managed_ledger),
     )
 
 
@@ -186,6 +202,36 @@ def _offload_context(fields: Mapping[str, Any], ledger_type: LedgerType) -> Offl
     if flat and ("uidMsb" in context or "uidLsb" in context):
         _refuse(Reason.BAD_OFFLOAD_CONTEXT, "offloadContext has uidMsb/uidLsb and msb/lsb: send one form")
     return _flat_context(context) if flat else _nested_context(context)
+
+
+def _snapshot_context(
+    fields: Mapping[str, Any], component: LedgerComponent, managed_ledger: str
+) -> SnapshotContext | None:
+    """Read which message is meant; its key must name the request's own topic."""
+    context = fields.get("snapshotContext")
+    if context is not None and not isinstance(context, dict):
+        _refuse_type("snapshotContext", context, "an object")
+    if component is not LedgerComponent.TRANSACTION_SNAPSHOT:
+        return None
+    context = _required(fields, "snapshotContext")
+    kind, key, entry_id = (_required(context, name) for name in ("kind", "key", "entryId"))
+    for name, value, wanted in (("kind", kind, str), ("key", key, str), ("entryId", entry_id, int)):
+        if type(value) is not wanted:
+            _refuse_type(name, value, _JSON_TYPES[wanted])
+    if kind not in BROKERS_KINDS:
+        _refuse(Reason.BAD_SNAPSHOT_CONTEXT, f"kind is {_shown(kind)}, expected one of {', '.join(BROKERS_KINDS)}")
+    if _topic_in(kind, key) != topic_of(managed_ledger):
+        _refuse(Reason.BAD_SNAPSHOT_CONTEXT, f"key {_shown(key)} is no key of {kind} that names the topic")
+    if not 0 <= entry_id <= MAX_LEDGER_ID:
+        _refuse(Reason.BAD_SNAPSHOT_CONTEXT, f"entryId is {str(entry_id)[:40]}, expected 0 to {MAX_LEDGER_ID}")
+    return SnapshotContext(kind, key, entry_id)
+
+
+def _topic_in(kind: str, key: str) -> str | None:
+    if kind == SnapshotKind.SEGMENT:
+        segment = segment_key_of(key)
+        return segment.topic if segment else None
+    return key if is_topic(key) else None
 
 
 def _nested_context(context: Mapping[str, Any]) -> OffloadContext:

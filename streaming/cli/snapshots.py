@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from streaming.cli.options import Config, Json, Yes, confirm, require_answer, settings_of
-from streaming.errors import UnavailableError
+from streaming.errors import SafetyError, UnavailableError
 from streaming.terminal import say, say_json
 
 app = typer.Typer(
@@ -38,12 +38,20 @@ def audit(  # noqa: PLR0913  one parameter an option: that is what typer reads
             "--recheck-seconds", min=0, help="Seconds between the two looks", show_default="safety.min_age_seconds"
         ),
     ] = None,
+    publish: Annotated[
+        bool,
+        typer.Option("--publish", help="Request the removal of orphans: the service checks each again, and removes it"),
+    ] = False,
+    yes: Yes = False,
 ) -> None:
     """Find topics that will not load again, aborted messages that may be read, and snapshots of deleted topics.
 
-    Nothing is changed.
+    Nothing is changed. With --publish, the audit sends a request for each orphan to the request topic; the service
+    looks at each twice more, keeps its bytes in the journal, and then publishes a tombstone for its key.
     """
     settings = settings_of(config)
+    if publish:
+        confirm(f"Request the removal of all orphans that are found, in {settings.topics.requests[0]}?", yes=yes)
     from streaming.audit.options import AuditOptions, FindingFilters
     from streaming.snapshots.command import SnapshotRequest
     from streaming.snapshots.command import audit as run_audit
@@ -53,7 +61,7 @@ def audit(  # noqa: PLR0913  one parameter an option: that is what typer reads
         verify_only=verify_only,
         filters=FindingFilters(tenant=tenant, namespace=namespace),
     )
-    run_audit(settings, SnapshotRequest(options, out, as_json=json_lines))
+    run_audit(settings, SnapshotRequest(options, out, as_json=json_lines, publish=publish))
 
 
 @app.command()
@@ -87,30 +95,114 @@ def guard(
 TopicOption = Annotated[str, typer.Option("--topic", help="Full name: persistent://tenant/ns/name")]
 
 
-@app.command(hidden=True)  # until it was seen on a real broker
-def repair(config: Config, *, topic: TopicOption, json_lines: Json = False, yes: Yes = False) -> None:
-    """Have the broker replay a topic that does not load any more because segments of its snapshot are lost.
+@app.command()
+def repair(
+    config: Config,
+    *,
+    topic: TopicOption,
+    republish: Annotated[
+        bool,
+        typer.Option(
+            "--republish/--replay",
+            help="Publish the lost segments once more, instead of having the broker read the whole topic: for a topic "
+            "that is too large for that",
+        ),
+    ] = False,
+    json_lines: Json = False,
+    yes: Yes = False,
+) -> None:
+    """Make a topic load again that lost segments of its snapshot, or take the doubled ids out of one that works.
 
-    A topic that works is refused. What is replaced goes to the journal first; `snapshots undo` puts it back.
+    Any other topic that works is refused. What is replaced goes to the journal first; `snapshots undo` puts it back.
+    Afterwards the topic is read once, to see that no message of an aborted transaction comes out of it.
     """
     settings = settings_of(config)
-    from streaming.snapshots.repairs import repairs_for
+    from streaming.snapshots.repairs import full_name, repairs_for
+    from udfs.snapshots.repairing import Remedy
 
-    require_answer(f"Replace the snapshot of {topic} by an empty one, so that its broker replays the topic?", yes=yes)
+    topic = full_name(topic)
+
+    question = (
+        f"Publish the lost segments of {topic} once more, and an index that names them?"
+        if republish
+        else f"Replace the snapshot of {topic} by an empty one, so that its broker replays the topic?"
+    )
+    require_answer(question, yes=yes)
     with repairs_for(settings) as repairs:
-        done = repairs.repair(topic)
+        done = repairs.repair(topic, Remedy.REPUBLISH if republish else Remedy.REPLAY)
     if json_lines:
         say_json(asdict(done))
-    else:
-        say(f"{done.topic} is loaded again and has {done.aborted} aborted ids; the old index is {done.journal}")
+        return
+    say(
+        f"{done.topic} is loaded again and has {done.aborted} aborted ids (its segments told of {done.expected}); a "
+        f"reader gets {done.delivered} entries, none of them aborted. The old index is {done.journal} in the journal"
+    )
 
 
-@app.command(hidden=True)  # until it was seen on a real broker
-def undo(config: Config, *, topic: TopicOption, yes: Yes = False) -> None:
-    """Put back the index that the last repair of a topic replaced; the topic is as broken then as it was."""
+@app.command()
+def trim(
+    config: Config,
+    *,
+    topic: Annotated[
+        str, typer.Option("--topic", help="Only this topic: persistent://tenant/ns/name", show_default=False)
+    ] = "",
+    yes: Yes = False,
+) -> None:
+    """Let brokers drop ids of aborted transactions whose messages are gone: commit an empty transaction on a topic.
+
+    A broker drops them only while a transaction ends on the topic. It adds one entry to the topic, and is refused where
+    there is nothing to drop, or where ids stand in several segments. Without --topic: on each topic in
+    snapshots.trim_namespaces of which the service has deleted data ledgers.
+    """
     settings = settings_of(config)
-    from streaming.snapshots.repairs import repairs_for
+    from streaming.adapters.pulsar.transactions import commit_nothing
+    from streaming.snapshots.repairs import full_name, repairs_for
+    from streaming.snapshots.trim import Trims
+    from streaming.snapshots.trimmable import topics_told
 
+    chosen = [full_name(topic)] if topic else topics_told(settings)
+    if not chosen:
+        say("nothing to do: the service deleted no data ledger of a topic in snapshots.trim_namespaces")
+        return
+    require_answer(f"Commit an empty transaction on {topic or f'each of {len(chosen)} topics'}?", yes=yes)
+    with repairs_for(settings) as repairs:
+        trims = Trims(repairs, lambda name: commit_nothing(settings.pulsar, name))
+        for each in chosen:
+            try:
+                done = trims.trim(each)
+            except SafetyError as refused:
+                if topic:
+                    raise
+                say(str(refused))
+                continue
+            what = f"{done.segments} segments" if done.segments else f"{done.ids} ids"
+            say(f"the broker has dropped {what} of {done.topic}")
+
+
+@app.command()
+def undo(
+    config: Config,
+    *,
+    topic: TopicOption,
+    removed: Annotated[
+        bool, typer.Option("--removed", help="Put back the snapshots of the topic that the service removed")
+    ] = False,
+    yes: Yes = False,
+) -> None:
+    """Put back the index that the last repair of a topic replaced; the topic is as broken then as it was.
+
+    With --removed, publish again all messages about the topic that got tombstones from the service. A key that has a
+    value by now keeps it.
+    """
+    settings = settings_of(config)
+    from streaming.snapshots.repairs import full_name, put_back_all, repairs_for
+
+    topic = full_name(topic)
+    if removed:
+        require_answer(f"Publish again all snapshots of {topic} that the service removed?", yes=yes)
+        for each in put_back_all(settings, topic):
+            say(each.in_words())
+        return
     require_answer(f"Put back the index that the last repair of {topic} replaced?", yes=yes)
     with repairs_for(settings) as repairs:
         say(f"put back what {repairs.undo(topic)} holds")

@@ -229,6 +229,7 @@ class SnapshotSettings(_Part):
     """[snapshots]."""
 
     guard_every_seconds: NonNegativeInt
+    trim_namespaces: tuple[str, ...]
 
 
 class WatchSettings(_Part):

@@ -214,7 +214,6 @@ def _decoded(request: PendingDelete | Rejection) -> dict[str, Any]:
 
 
 def _request_fields(request: PendingDelete) -> Mapping[str, Any]:
-    context = request.offload_context
     return {
         "topic": topic_of(request.managed_ledger),
         "component": str(request.component),
@@ -222,7 +221,7 @@ def _request_fields(request: PendingDelete) -> Mapping[str, Any]:
         "ledger_id": request.ledger_id,
         "cursor_name": request.cursor_name,
         "schema_id": request.schema_id,
-        "uuid": context.uuid if context else None,
+        "uuid": request.part,
     }
 
 

@@ -276,13 +276,12 @@ def _receipt(letter: DeadLetter, why: str, now_ms: int) -> dict[str, Any]:
         c.BYTES: 0,
     }
     if isinstance(request, PendingDelete):
-        context = request.offload_context
         receipt |= {
             c.LEDGER_ID: request.ledger_id,
             c.LEDGER_TYPE: str(request.ledger_type),
             c.COMPONENT: str(request.component),
             c.TOPIC_NAME: letter.owner,
-            c.UUID: context.uuid if context else None,
+            c.UUID: request.part,
             c.REFERENCE_KEY: key_of(request),
             c.TENANT: tenant_of(letter.owner),
         }

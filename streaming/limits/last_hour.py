@@ -2,10 +2,11 @@
 
 The journal tells where a run ended before its receipts: a ledger that it wrote down in order to delete it, that has no
 receipt and that is not there any more counts as deleted, whoever did it. The earlier run can't delete the others later,
-because the epoch has moved on. An object in tiered storage counts without a look.
+because the epoch has moved on. An object in tiered storage and a snapshot's message count without a look.
 """
 
 from collections.abc import Iterable, Iterator
+from itertools import chain
 from typing import Any
 
 import pyarrow.dataset as ds
@@ -38,7 +39,8 @@ def _vanished(state_dir: str, store: MetadataStore, since_ms: int, known: set[An
 
 def _objects(state_dir: str, since_ms: int, known: set[Any]) -> Iterator[dict[str, Any]]:
     wanted = journal.JournalQuery(since_ms, columns=("at_ms", "ledger_id", "uuid", "reference_key"))
-    yield from _newest(journal.object_entries(state_dir, wanted), known)
+    rows = chain(journal.object_entries(state_dir, wanted), journal.snapshot_entries(state_dir, wanted))
+    yield from _newest(rows, known)
 
 
 def _newest(rows: Iterable[dict[str, Any]], known: set[Any]) -> list[dict[str, Any]]:

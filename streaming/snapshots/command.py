@@ -19,6 +19,7 @@ from streaming.config.settings import Settings
 from streaming.errors import SafetyError, StopRequestedError
 from streaming.snapshots import report
 from streaming.snapshots.audit import SnapshotAudit
+from streaming.snapshots.publication import publish
 from streaming.spark.failures import one_line, our_errors, translated
 from streaming.spark.session import Jars, start
 from streaming.state.filesystem import below, folder_of
@@ -38,6 +39,7 @@ class SnapshotRequest:
     options: AuditOptions
     out: Path | None = None
     as_json: bool = False
+    publish: bool = False
 
 
 def place_of(settings: Settings, out: Path | str | None) -> Place:
@@ -83,9 +85,23 @@ class SnapshotCommand:
         else:
             report.show(Terminal(), result, groups)
             Terminal().print(cell(f"Report: {self.place.shown}/{REPORT}"), soft_wrap=True)
+        if self.request.publish:
+            self._publish(result)
         grave = sum(result.totals[str(each)]["count"] for each in GRAVE)
         if self.request.options.verify_only and grave:
             raise SafetyError(f"{grave} findings are {' or '.join(GRAVE)}; see {self.place.shown}/{REPORT}")
+
+    def _publish(self, result: AuditResult) -> None:
+        """Request tombstones for the orphans; of a namespace that could not be read, nothing was called one."""
+        if result.certificate.errors:
+            raise SafetyError(f"the audit requested nothing: {result.certificate.errors[0]}")
+        sent = publish(self.settings, self.place.load(self.spark, FINDINGS))
+        log.info("%s received %d requests", self.settings.topics.requests[0], sent)
+        faults = result.certificate.faults_within(self.request.options.filters)
+        if faults:
+            raise SafetyError(
+                f"the audit did not request everything: it could not read {len(faults)} parts. The first: {faults[0]}"
+            )
 
 
 def audited(

@@ -8,6 +8,8 @@ from typing import Any
 import pyarrow as pa
 
 from streaming.adapters.pulsar.admin import PulsarAdmin
+from streaming.adapters.pulsar.snapshot_store import GUARD, NO_LIMIT
+from streaming.adapters.pulsar.snapshot_topics import system_topic
 from streaming.adapters.pulsar.snapshots import SnapshotAdmin
 from streaming.audit import columns as a
 from streaming.clients import admin_for, admin_settings, clients_for
@@ -15,8 +17,7 @@ from streaming.config.settings import Settings
 from streaming.errors import ReaperError
 from streaming.ports import MetadataStore, Znode
 from streaming.snapshots import columns as s
-from streaming.snapshots.guard import GUARD
-from streaming.snapshots.read import IN_ORDER, system_topic
+from streaming.snapshots.read import IN_ORDER
 from udfs import columns as c
 from udfs.formats.errors import FormatError
 from udfs.formats.internal_stats import Position
@@ -34,10 +35,10 @@ from udfs.snapshots.audit import (
     findings_of,
     namespace_findings_of,
 )
-from udfs.snapshots.schemas import SnapshotKind, is_brokers
+from udfs.snapshots.keys import SnapshotKind
+from udfs.snapshots.schemas import is_brokers
 
 _FINDINGS_PER_BATCH = 5_000
-_NO_LIMIT = (-1, -1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +76,7 @@ def segments_topics(store: MetadataStore, admin: PulsarAdmin, namespaces: Sequen
 
 
 def _guard(admin: PulsarAdmin, topic: str) -> dict[str, Any]:
-    row: dict[str, Any] = {s.KEEPS_ALL: admin.retention(topic) == _NO_LIMIT}
+    row: dict[str, Any] = {s.KEEPS_ALL: admin.retention(topic) == NO_LIMIT}
     stats = admin.internal_stats(topic)
     if stats.has_subscription(GUARD):
         row |= dict(zip((s.GUARD_LEDGER, s.GUARD_ENTRY), stats.mark_deleted(GUARD), strict=True))

@@ -10,21 +10,22 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from streaming.adapters.pulsar.snapshot_store import GUARD
+from streaming.adapters.pulsar.snapshot_topics import SnapshotTopics, system_topic
 from streaming.audit.options import FindingFilters
 from streaming.clients import clients_for
 from streaming.clock import Clock, SystemClock
 from streaming.config.settings import Settings
 from streaming.errors import ReaperError, SafetyError, UnavailableError
 from streaming.ports import Broker, MetadataStore
-from streaming.snapshots.read import SnapshotTopics, namespaces_with_snapshots, snapshot_topics, system_topic
+from streaming.snapshots.read import namespaces_with_snapshots, snapshot_topics
 from udfs.formats.internal_stats import BEFORE_ALL, InternalStats, Position
 from udfs.paths import managed_ledger_name, managed_ledger_path
 from udfs.records import Presence
 from udfs.snapshots.guarding import Bound, Holds, index_bound, is_perhaps_needed, segment_bound
-from udfs.snapshots.schemas import SnapshotKind
+from udfs.snapshots.keys import SnapshotKind
 from udfs.snapshots.values import Read
 
-GUARD = "ledger-reaper-guard"
 MOST_CANDIDATES = 50_000  # segments before every named place that may be needed; with more, the guard stays
 _AT_ONCE = 500
 

@@ -11,7 +11,7 @@ from streaming.audit import columns as a
 from streaming.snapshots import columns as s
 from udfs import columns as c
 from udfs.snapshots.audit import Standing
-from udfs.snapshots.schemas import SnapshotKind
+from udfs.snapshots.keys import KEEPER, SnapshotKind
 
 VALUES_AT_ONCE = 5_000
 _TOPIC = (a.NAMESPACE, c.TOPIC_NAME)
@@ -21,6 +21,7 @@ _SEGMENT = (*_PLACE, c.TOPIC_NAME, s.SEQUENCE)
 
 def read_of(messages: DataFrame) -> DataFrame:
     """Return the messages of namespaces of which all could be read: half a namespace would look like one with holes."""
+    messages = messages.where(~F.coalesce(F.col(c.TOPIC_NAME).endswith(f"/{KEEPER}"), F.lit(False)))  # our own record
     problems = messages.where(F.col(a.PATH).isNotNull()).select(a.NAMESPACE).distinct()
     return messages.where(F.col(a.PATH).isNull()).join(problems, a.NAMESPACE, "left_anti")
 

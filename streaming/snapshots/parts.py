@@ -16,9 +16,8 @@ from udfs.formats.internal_stats import InternalStats, Position
 from udfs.references import COMPACTION_CURSOR
 from udfs.snapshots import parts
 from udfs.snapshots.aborts import Aborts
-from udfs.snapshots.keys import Capacity
+from udfs.snapshots.keys import Capacity, SnapshotKind
 from udfs.snapshots.parts import Recovered
-from udfs.snapshots.schemas import SnapshotKind
 from udfs.snapshots.values import Read
 
 COMPACT_ABOVE_BYTES = 64 * 1024 * 1024

@@ -4,7 +4,7 @@ Indexes are read before segments, and a broker writes a segment before the index
 was there when the segments were read, unless it has gone.
 """
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -12,36 +12,27 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from streaming.adapters.pulsar.admin import PulsarAdmin
-from streaming.adapters.pulsar.compacted import read_compacted, read_stored
+from streaming.adapters.pulsar.snapshot_topics import SnapshotTopics, system_topic
 from streaming.adapters.pulsar.snapshots import SnapshotAdmin
 from streaming.audit import columns as a
 from streaming.audit.options import FindingFilters
 from streaming.audit.walk.listing import Problem
 from streaming.audit.walk.owners import find_namespaces
 from streaming.clients import admin_for, admin_settings
-from streaming.config.sections import PulsarSettings
 from streaming.config.settings import Settings
 from streaming.errors import ReaperError
 from streaming.ports import MetadataStore
 from streaming.snapshots import columns as s
 from udfs import columns as c
-from udfs.formats.internal_stats import BEFORE_ALL, Position
 from udfs.paths import MANAGED_LEDGERS_ROOT, managed_ledger_path
 from udfs.snapshots.codec import Index, Segment, Snapshot
-from udfs.snapshots.schemas import SnapshotKind, is_brokers
+from udfs.snapshots.keys import SnapshotKind
 from udfs.snapshots.segments import places_of
-from udfs.snapshots.values import Read, read_message
-from udfs.undelivered import Found
+from udfs.snapshots.values import Read
 
 IN_ORDER = (SnapshotKind.INDEX, SnapshotKind.SINGLE, SnapshotKind.SEGMENT)
 _ROWS = 500
 _BATCH_BYTES = 8 * 1024 * 1024  # of values: what one batch of rows takes is a few times that
-
-
-def system_topic(namespace: str, kind: SnapshotKind) -> str:
-    """Return the full name of a namespace's topic of that kind."""
-    return f"persistent://{namespace}/{kind}"
 
 
 def namespaces_with_snapshots(store: MetadataStore, filters: FindingFilters) -> tuple[list[str], list[Problem]]:
@@ -61,34 +52,6 @@ def _is_chosen(namespace: str, filters: FindingFilters) -> bool:
     if filters.namespace:
         return namespace == filters.namespace
     return not filters.tenant or namespace.split("/", maxsplit=1)[0] == filters.tenant
-
-
-class SnapshotTopics:
-    """The snapshot topics of namespaces, message by message. Every method raises UnavailableError, RefusedError."""
-
-    def __init__(self, settings: PulsarSettings, admin: PulsarAdmin, more: SnapshotAdmin) -> None:
-        self._settings = settings
-        self.admin = admin
-        self.more = more
-
-    def present(self, namespace: str) -> set[str]:
-        """All topics of a namespace."""
-        return set(self.admin.topics(namespace))
-
-    def compacted(self, namespace: str, kind: SnapshotKind) -> Iterator[Read]:
-        """Yield what a compacted reader gets: of a key, the last message counts."""
-        topic = system_topic(namespace, kind)
-        return self._reads(namespace, kind, read_compacted(self._settings, self.admin, topic))
-
-    def stored(self, namespace: str, kind: SnapshotKind, after: Position = BEFORE_ALL) -> Iterator[Read]:
-        """Yield what lies behind a position in the topic's own ledgers, where a broker that recovers reads it."""
-        topic = system_topic(namespace, kind)
-        return self._reads(namespace, kind, read_stored(self._settings, self.admin, topic, after))
-
-    def _reads(self, namespace: str, kind: SnapshotKind, messages: Iterator[tuple[Position, Found]]) -> Iterator[Read]:
-        versions = known_versions(kind, self.more.schemas(system_topic(namespace, kind)))
-        for position, found in messages:
-            yield read_message(kind, namespace, position, found, lambda version: versions.get(version, False))
 
 
 @contextmanager
@@ -140,11 +103,6 @@ def _messages(topics: SnapshotTopics, namespace: str, kind: SnapshotKind) -> Ite
         for read in topics.stored(namespace, kind):
             yield from rows.add(read, is_raw=True)
     yield from rows.rest()
-
-
-def known_versions(kind: SnapshotKind, definitions: Mapping[int, str]) -> dict[bytes, bool]:
-    """Return schema version, as it stands in a message, -> whether it is the schema that brokers write."""
-    return {version.to_bytes(8, "big"): is_brokers(kind, text) for version, text in definitions.items()}
 
 
 class _Rows:

@@ -1,39 +1,44 @@
-"""`ledger-reaper snapshots repair`: have a broker replay a topic whose segments are lost; `undo` puts the index back.
+"""`ledger-reaper snapshots repair`: give a topic an index with which it loads again; `undo` puts the old one back.
 
-1. A topic that works is refused, and so is one of which anything is not known.
+1. A topic that works is refused, and so is one of which anything is not known. One whose segments hold ids twice
+   works, and is replayed all the same.
 2. A guard is made first: a repair without one is broken again within a minute.
 3. The index that is replaced is in the journal, on disk, before the new one is sent.
 4. Right before that the topic is looked at once more, and nothing is sent if its index is another one by then.
-5. Afterwards the topic is loaded, and must have in memory all ids that the old segments still tell of.
+5. Afterwards the topic is loaded. It must have in memory all ids that the old segments still tell of, and a reader
+   must get none of their messages. One that worked is unloaded once more before that, in case a client had it loaded
+   from the old index.
 """
 
 import base64
 import json
 import time
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+from streaming.adapters.pulsar.snapshot_topics import SnapshotTopics, system_topic
 from streaming.clock import Clock
 from streaming.errors import ConfigError, RefusedError, SafetyError, UnavailableError
 from streaming.ports import Broker, MetadataStore
 from streaming.snapshots.guard import Guards
 from streaming.snapshots.owners import listed
 from streaming.snapshots.parts import Sender
-from streaming.snapshots.read import SnapshotTopics, system_topic
 from streaming.state.filesystem import Folder
 from udfs.formats.internal_stats import Position
 from udfs.paths import managed_ledger_path, namespace_of
 from udfs.records import Presence
 from udfs.snapshots.audit import READY, BufferFacts, NamedSegment, TopicFacts
-from udfs.snapshots.codec import Index, Segment
-from udfs.snapshots.repairing import empty_index, refusal_of
-from udfs.snapshots.schemas import SnapshotKind
+from udfs.snapshots.codec import Index, Segment, encode_segment
+from udfs.snapshots.keys import SegmentKey, SnapshotKind
+from udfs.snapshots.repairing import Remedy, empty_index, lost_of, moved_index, refusal_of
 from udfs.snapshots.segments import places_of
 from udfs.snapshots.values import Read
 
 JOURNAL = "snapshots-journal"
+_NAMED = 10
 _TRIES, _WAIT_SECONDS = 120, 1.0  # a broker that replays reads the whole topic
 
 
@@ -48,24 +53,38 @@ class TopicLoader(Protocol):
         """Ask for it once, as a client does. Raises UnavailableError, RefusedError."""
         ...
 
+    def delivered(self, topic: str) -> Iterator[tuple[int, int] | None]:
+        """Yield the transaction's id of each entry that a reader gets; None: it has none. Raises UnavailableError."""
+        ...
+
 
 @dataclass(frozen=True, slots=True)
 class Repaired:
-    """What a repair came to. aborted: ids that the broker has now; expected: those that the old segments told of."""
+    """What a repair came to. aborted: ids that the broker has now; expected: those that the old segments told of.
+
+    delivered: how many messages a reader got afterwards; none of them was of an aborted transaction. remedy: how.
+    """
 
     topic: str
     journal: str
     aborted: int
     expected: int
+    delivered: int
+    remedy: Remedy = Remedy.REPLAY
 
 
 @dataclass(frozen=True, slots=True)
 class Look:
-    """What was seen of a topic. index: its latest message; None where it has none."""
+    """What was seen of a topic. index: its latest message; None where it has none.
+
+    ids: those that its segments still tell of, and whose marker's ledger lives. values: number of a segment -> its
+    bytes, as the compacted topic has them.
+    """
 
     facts: TopicFacts
     index: Read | None
-    expected: int
+    ids: frozenset[tuple[int, int]]
+    values: Mapping[int, bytes]
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,28 +100,35 @@ class Repairs:
     clock: Clock
     sleep: Callable[[float], None] = time.sleep
 
-    def repair(self, topic: str) -> Repaired:
-        """Have the broker replay the topic. Raises SafetyError where it is refused, or what came out is not whole."""
+    def repair(self, topic: str, remedy: Remedy = Remedy.REPLAY) -> Repaired:
+        """Give the topic an index with which it loads.
+
+        Raises SafetyError where it is refused, or what came out is not whole. Raises UnavailableError.
+        """
         look = self.look(topic)
-        self._refuse(look)
+        self._refuse(look, remedy)
         self._guard(namespace_of(topic))
         with suppress(RefusedError):  # it is not loaded
             self.loader.unload(topic)
         again = self.look(topic)
-        self._refuse(again)
+        self._refuse(again, remedy)
         old = again.index
         if old is None or look.index is None or old.position != look.index.position:
             raise SafetyError(f"{topic}: somebody wrote its index meanwhile; look at it again")
-        new = empty_index(topic)
+        new = empty_index(topic) if remedy is Remedy.REPLAY else self._republished(again)
         name = self._write_down(topic, old, new)
         self._send(topic, new)
+        if look.facts.doubled_ids:
+            with suppress(RefusedError):  # a client may have had it loaded from the old index meanwhile
+                self.loader.unload(topic)
         buffer = self._load(topic)
-        if buffer.aborted < look.expected:
-            raise SafetyError(
-                f"{topic} was replayed and has {buffer.aborted} aborted ids, and its old segments tell of "
-                f"{look.expected}: keep consumers away, and `ledger-reaper snapshots undo --topic {topic}`"
-            )
-        return Repaired(topic, name, buffer.aborted, look.expected)
+        if look.facts.doubled_ids:
+            self._no_more_doubled(topic)
+        undo = f"keep consumers away, and `ledger-reaper snapshots undo --topic {topic}`"
+        if buffer.aborted < len(look.ids):
+            found = f"{buffer.aborted} aborted ids, and its old segments tell of {len(look.ids)}"
+            raise SafetyError(f"{topic} is loaded and has {found}: {undo}")
+        return Repaired(topic, name, buffer.aborted, len(look.ids), self._delivered(look, undo), remedy)
 
     def undo(self, topic: str) -> str:
         """Put back the index that the last repair replaced; returns the journal's name of it.
@@ -129,6 +155,7 @@ class Repairs:
             value, Index
         ) else {}  # fmt: skip
         readable = self._readable(namespace, topic, places) if places else set()
+        values = self._values(namespace, topic, {number for number, _marker in places.values()})
         named = tuple(NamedSegment(number, at, marker, at in readable) for at, (number, marker) in places.items())
         (node,) = self.store.read_many([managed_ledger_path(topic)])
         presence, ledgers, _why = listed(node)
@@ -138,9 +165,12 @@ class Repairs:
             Presence.UNREADABLE,
             ledgers=frozenset(ledgers),
             named=named,
+            doubled_ids=_doubled(values.values()),
             buffer=self.topics.more.buffer(topic),
         )
-        return Look(facts, index, self._ids(namespace, facts))
+        living = {each.sequence for each in named if each.marker[0] in facts.ledgers}
+        ids = {pair for number, value in values.items() if number in living for pair in value.ids.pairs()}
+        return Look(facts, index, frozenset(ids), {number: encode_segment(value) for number, value in values.items()})
 
     def _latest_index(self, namespace: str, topic: str) -> Read | None:
         found: Read | None = None
@@ -158,18 +188,48 @@ class Repairs:
             and places.get(read.position, (-1,))[0] == read.sequence
         }
 
-    def _ids(self, namespace: str, facts: TopicFacts) -> int:
-        """How many distinct ids the named segments tell of whose marker's ledger lives, as far as any can be read."""
-        numbers = {each.sequence for each in facts.named if each.marker[0] in facts.ledgers}
-        ids: dict[int, set[tuple[int, int]]] = {}
+    def _values(self, namespace: str, topic: str, numbers: set[int]) -> dict[int, Segment]:
+        """What the compacted topic has of the segments with these numbers; a broker does not read it there."""
+        values: dict[int, Segment] = {}
         for read in self.topics.compacted(namespace, SnapshotKind.SEGMENT) if numbers else ():
-            if read.topic == facts.topic and read.sequence in numbers:
-                value = read.value
-                ids[read.sequence] = set(value.ids.pairs()) if isinstance(value, Segment) else set()
-        return len(set().union(*ids.values()))
+            if read.topic == topic and read.sequence in numbers:
+                values.pop(read.sequence, None)
+                if isinstance(read.value, Segment):
+                    values[read.sequence] = read.value
+        return values
 
-    def _refuse(self, look: Look) -> None:
-        if why := refusal_of(look.facts):
+    def _republished(self, look: Look) -> bytes:
+        """Publish the lost segments once more, and return the index that names their new places."""
+        index, topic = look.index, look.facts.topic
+        lost = lost_of(look.facts)
+        missing = [number for number in lost if number not in look.values]
+        if index is None or not isinstance(index.value, Index) or missing:
+            some = ", ".join(map(str, missing[:_NAMED]))
+            raise SafetyError(f"{topic}: the compacted topic lacks segments {some} too, so only a replay can repair it")
+        with self.sender(system_topic(namespace_of(topic), SnapshotKind.SEGMENT)) as sender:
+            places = {number: sender.send(str(SegmentKey(number, topic)), look.values[number]) for number in lost}
+        return moved_index(index.value, places)
+
+    def _no_more_doubled(self, topic: str) -> None:
+        if self.look(topic).facts.doubled_ids:
+            raise SafetyError(
+                f"{topic}: its broker wrote its old index over ours, as a client had it loaded: take its clients away, "
+                "and try again. Nothing is worse than before"
+            )
+
+    def _delivered(self, look: Look, undo: str) -> int:
+        """Read the topic as a client does, and count. Raises SafetyError at a message that was taken back."""
+        count = 0
+        for transaction in self.loader.delivered(look.facts.topic):
+            count += 1
+            if transaction is not None and transaction in look.ids:
+                raise SafetyError(
+                    f"{look.facts.topic}: a reader got a message of aborted transaction {transaction}: {undo}"
+                )
+        return count
+
+    def _refuse(self, look: Look, remedy: Remedy) -> None:
+        if why := refusal_of(look.facts, remedy):
             raise SafetyError(f"{look.facts.topic} is not repaired: {why}")
 
     def _guard(self, namespace: str) -> None:
@@ -202,6 +262,12 @@ class Repairs:
                 return buffer
             self.sleep(_WAIT_SECONDS)
         raise UnavailableError(
-            f"{topic} was given an empty index and is not loaded yet: look at the broker's log; "
+            f"{topic} was given a new index and is not loaded yet: look at the broker's log; "
             f"`ledger-reaper snapshots undo --topic {topic}` puts the old one back"
         )
+
+
+def _doubled(values: Iterable[Segment]) -> int:
+    """How many ids stand in more than one of these segments."""
+    times = Counter(pair for value in values for pair in value.ids.pairs())
+    return sum(count > 1 for count in times.values())

@@ -6,21 +6,24 @@ INTRODUCTION = (
     "Brokers keep the ids of aborted transactions in snapshots, so that they can hide the messages of these "
     "transactions. This audit compared the snapshots with the topics that they belong to. It changed nothing."
 )
+_REMOVE = "`ledger-reaper snapshots audit --publish` requests that the service removes it"
 CLASS_MEANING = {
     SnapshotClass.MISSING: "a topic needs it to be loaded, and it can't be read",
     SnapshotClass.DANGER: "aborted messages are or may become readable, or the broker will fail at something",
     SnapshotClass.ORPHAN: "no topic uses it any more",
-    SnapshotClass.WASTE: "ids of transactions whose messages are gone; the broker drops them by itself",
+    SnapshotClass.WASTE: "ids of transactions whose messages are gone, or a segment that no index names yet; the "
+    "broker drops or replaces them by itself",
     SnapshotClass.UNKNOWN: "something that decides could not be read",
     SnapshotClass.FOREIGN: "no broker wrote it; nobody should touch it before it is known who did",
     SnapshotClass.TOO_YOUNG: "only the second look saw it; audit again",
 }
 NEXT = {
-    SnapshotReason.SEGMENT_LOST: "don't unload the topic and don't restart its broker before its subscriptions have "
-    "read everything: once the ledger of the abort marker is trimmed, the broker does without the segment",
+    SnapshotReason.SEGMENT_LOST: "while the topic works, let its subscriptions read everything, and don't unload it or "
+    "restart its broker before: once the ledger of the abort marker is trimmed, the broker does without the segment. "
+    "Once it does not load any more: `ledger-reaper snapshots repair --topic`",
     SnapshotReason.INDEX_LOST: "don't unload the topic; end a transaction on it, which writes the index anew",
-    SnapshotReason.DOUBLED_IDS: "unload the topic at a quiet time if aborted messages can be read; let its "
-    "subscriptions read everything, then the broker drops the segments",
+    SnapshotReason.DOUBLED_IDS: "at a quiet time, with its clients away: `ledger-reaper snapshots repair --topic`, "
+    "which has the broker read the topic again and write each id once",
     SnapshotReason.IDS_LOST: "unload the topic: when it is loaded again it reads its snapshot (aborted messages are "
     "readable until then)",
     SnapshotReason.FLAG_OFF: "set transactionBufferSegmentedSnapshotEnabled=true in all brokers and restart them",
@@ -29,9 +32,10 @@ NEXT = {
     SnapshotReason.NULLS_VISIBLE: "compact the segments topic (`pulsar-admin topics compact`); unload a topic before "
     "you delete it",
     SnapshotReason.NO_GUARD: "`ledger-reaper snapshots guard`",
-    SnapshotReason.OWNER_GONE: "nothing urgent: it takes space only; this program does not remove it yet",
-    SnapshotReason.NOT_NAMED: "nothing urgent: it takes space only; this program does not remove it yet",
-    SnapshotReason.DEAD_IDS: "nothing: the next commit or abort on the topic drops them",
+    SnapshotReason.OWNER_GONE: f"nothing urgent: it takes space only. {_REMOVE}",
+    SnapshotReason.NOT_NAMED: f"nothing urgent: it takes space only. Where it is an orphan: {_REMOVE}",
+    SnapshotReason.DEAD_IDS: "nothing: the next commit or abort on the topic drops them. Where none comes any more: "
+    "`ledger-reaper snapshots trim --topic`",
     SnapshotReason.OWNER_UNKNOWN: "repair what keeps ZooKeeper or the broker from answering, then audit again",
     SnapshotReason.INDEX_UNREADABLE: "find out who publishes to the indexes topic, and take away the right; don't "
     "unload the topic before it has written its index anew",

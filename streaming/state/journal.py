@@ -1,7 +1,8 @@
 """The undo journal: Parquet files that are written before a delete and never changed afterwards.
 
 `<state>/journal/day=YYYY-MM-DD/<query>-<batch>-<random>.parquet`; each run of a batch writes files of its own.
-What is kept of objects in tiered storage lies beside it in `<state>/object-journal`, in the same way.
+What is kept of objects in tiered storage lies beside it in `<state>/object-journal`, and what is kept of snapshots'
+messages in `<state>/snapshot-journal`, in the same way.
 On a local disk file and folder are fsynced; elsewhere the store's answer to the put is the promise.
 """
 
@@ -60,7 +61,25 @@ OBJECT_SCHEMA = pa.schema(
         pa.field("checks", pa.list_(pa.string())),
     ]
 )
-_LEDGERS, _OBJECTS = "journal", "object-journal"
+# messages of snapshot topics; topic: the compacted topic's full name; uuid: what receipts call the message
+SNAPSHOT_SCHEMA = pa.schema(
+    [
+        pa.field("at_ms", pa.int64()),
+        pa.field("query", pa.string()),
+        pa.field("batch_id", pa.int64()),
+        pa.field("topic", pa.string()),
+        pa.field("key", pa.string()),
+        pa.field("ledger_id", pa.int64()),
+        pa.field("entry_id", pa.int64()),
+        pa.field("uuid", pa.string()),
+        pa.field("value", pa.binary()),
+        pa.field("reference_key", pa.string()),
+        pa.field("presence", pa.string()),
+        pa.field("checks", pa.list_(pa.string())),
+    ]
+)
+_LEDGERS, _OBJECTS, _SNAPSHOTS = "journal", "object-journal", "snapshot-journal"
+_SCHEMAS = {_LEDGERS: SCHEMA, _OBJECTS: OBJECT_SCHEMA, _SNAPSHOTS: SNAPSHOT_SCHEMA}
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,6 +110,19 @@ class ObjectEntry:
     reference: Reference
 
 
+@dataclass(frozen=True, slots=True)
+class SnapshotEntry:
+    """What is kept of a snapshot's message before its key gets a tombstone: all that is needed to publish it again."""
+
+    topic: str
+    key: str
+    ledger_id: int
+    entry_id: int
+    uuid: str
+    value: bytes
+    reference: Reference
+
+
 class ParquetJournal:
     """Writes entries of one task; safe to use from many tasks at once, each file has one writer."""
 
@@ -107,6 +139,10 @@ class ParquetJournal:
     def write_objects(self, entries: Sequence[ObjectEntry]) -> None:
         """Make entries of objects durable, as write does."""
         self._write(_OBJECTS, [_object_row(entry) for entry in entries], OBJECT_SCHEMA)
+
+    def write_snapshots(self, entries: Sequence[SnapshotEntry]) -> None:
+        """Make entries of snapshots' messages durable, as write does."""
+        self._write(_SNAPSHOTS, [_snapshot_row(entry) for entry in entries], SNAPSHOT_SCHEMA)
 
     def _write(self, kind: str, rows: Sequence[dict[str, object]], schema: pa.Schema) -> None:
         if not rows:
@@ -167,6 +203,18 @@ def _object_row(entry: ObjectEntry) -> dict[str, object]:
     }
 
 
+def _snapshot_row(entry: SnapshotEntry) -> dict[str, object]:
+    return {
+        "topic": entry.topic,
+        "key": entry.key,
+        "ledger_id": entry.ledger_id,
+        "entry_id": entry.entry_id,
+        "uuid": entry.uuid,
+        "value": entry.value,
+        **_basis(entry.reference),
+    }
+
+
 def _basis(reference: Reference) -> dict[str, object]:
     return {
         "reference_key": reference.key,
@@ -203,13 +251,20 @@ def object_entries(state_dir: str, wanted: JournalQuery = _ALL) -> Iterator[dict
         yield from batch.to_pylist()
 
 
+def snapshot_entries(state_dir: str, wanted: JournalQuery = _ALL) -> Iterator[dict[str, Any]]:
+    """Rows of the snapshots' journal (SNAPSHOT_SCHEMA's columns), as entries does."""
+    for batch in _batches(state_dir, _SNAPSHOTS, wanted):
+        yield from batch.to_pylist()
+
+
 def begun(state_dir: str, query: str, batch_id: int, *, since_ms: int) -> Counter[tuple[str, str]]:
     """What a batch has written down since then to delete it, by (tenant, reference key); each ledger or upload once.
 
     Raises UnavailableError.
     """
     counted: Counter[tuple[str, str]] = Counter()
-    for kind, identity in ((_LEDGERS, ("path",)), (_OBJECTS, ("ledger_id", "uuid"))):
+    exactly = ("ledger_id", "uuid")
+    for kind, identity in ((_LEDGERS, ("path",)), (_OBJECTS, exactly), (_SNAPSHOTS, exactly)):
         columns = ("reference_key", *identity)
         batches = list(_batches(state_dir, kind, JournalQuery(since_ms, columns=columns, batch=(query, batch_id))))
         if batches:
@@ -227,8 +282,7 @@ def _batches(state_dir: str, kind: str, wanted: JournalQuery) -> Iterator[pa.Rec
     try:
         files = _files(filesystem, f"{root}/{kind}", wanted)
         if files:
-            schema = SCHEMA if kind == _LEDGERS else OBJECT_SCHEMA
-            dataset = ds.dataset(files, schema=schema, format="parquet", filesystem=filesystem)
+            dataset = ds.dataset(files, schema=_SCHEMAS[kind], format="parquet", filesystem=filesystem)
             yield from (batch for batch in dataset.to_batches(filter=where, columns=columns) if batch.num_rows)
     except (OSError, pa.ArrowInvalid) as error:
         raise UnavailableError(f"the journal in {root}/{kind} can't be read: {error}") from error
@@ -256,7 +310,7 @@ def expire(state_dir: str, *, now_ms: int, keep_days: int) -> int:
     filesystem, root = open_filesystem(state_dir)
     oldest = _day(now_ms - keep_days * DAY_MS)
     old = []
-    for kind in (_LEDGERS, _OBJECTS):
+    for kind in _SCHEMAS:
         days = filesystem.get_file_info(pafs.FileSelector(f"{root}/{kind}", allow_not_found=True))
         old += [info.path for info in days if info.base_name.startswith("day=") and info.base_name[4:] < oldest]
     for path in old:

@@ -6,7 +6,7 @@ So we know how much a sweep would delete, and can compare it with the limits, be
 from collections.abc import Iterator, Sequence
 
 from streaming.ports import GuardedDelete, GuardResult, GuardStatus, ObjectStore, SweepStore, Unreadable, Znode
-from streaming.state.journal import JournalEntry, ObjectEntry
+from streaming.state.journal import JournalEntry, ObjectEntry, SnapshotEntry
 from udfs.records import StoredObject, UnfinishedUpload
 
 
@@ -91,4 +91,7 @@ class NoJournal:
         """Do nothing."""
 
     def write_objects(self, entries: Sequence[ObjectEntry]) -> None:
+        """Do nothing."""
+
+    def write_snapshots(self, entries: Sequence[SnapshotEntry]) -> None:
         """Do nothing."""

@@ -126,11 +126,10 @@ def _identity(message: Message) -> dict[str, Any]:
     request = message.asked
     if request is None:
         return {}
-    context = request.offload_context
     return {
         c.LEDGER_ID: request.ledger_id,
         c.LEDGER_TYPE: str(request.ledger_type),
         c.COMPONENT: str(request.component),
         c.TOPIC_NAME: topic_of(request.managed_ledger),
-        c.UUID: context.uuid if context else None,
+        c.UUID: request.part,
     }

@@ -5,6 +5,7 @@ A SweepTask is pickled and sent to the executors. It opens its clients there, on
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import cache
 from typing import Any, Protocol
@@ -22,7 +23,7 @@ from streaming.config.settings import Settings
 from streaming.coordination.pause import Pause
 from streaming.in_use.loader import InUseLoader
 from streaming.ports import ObjectStore, SweepStore
-from streaming.state.journal import ParquetJournal
+from streaming.state.journal import ParquetJournal, SnapshotEntry
 from streaming.sweep.dry_run import DryRunObjects, DryRunStore, NoJournal
 from streaming.sweep.jobs import GroupSweeper, Job, Journal, Limiter, SweepRules, Swept
 from streaming.sweep.ledgers import Sweeper
@@ -158,7 +159,11 @@ class Worker:
 
 
 class _Journals(Journal, ObjectJournal, Protocol):
-    """The journal of both kinds of deletes."""
+    """The journal of all kinds of deletes."""
+
+    def write_snapshots(self, entries: Sequence[SnapshotEntry]) -> None:
+        """Make entries of snapshots' messages durable."""
+        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,6 +174,7 @@ class _Effects:
     objects: Callable[[ObjectStore], ObjectStore]
     journal: _Journals
     limiter: Limiter
+    is_dry: bool = False
 
 
 def worker_for(task: SweepTask, clients: Clients, clock: Clock, *, is_dry: bool = False) -> Worker:
@@ -179,6 +185,7 @@ def worker_for(task: SweepTask, clients: Clients, clock: Clock, *, is_dry: bool 
     sweepers: dict[LedgerType, Callable[[], GroupSweeper]] = {
         LedgerType.LEDGER: cache(lambda: Sweeper(effects.store, loader, effects.journal, clock, task.rules)),
         LedgerType.OFFLOAD_LEDGER: cache(lambda: _offload_sweeper(task, loader, effects, clock)),
+        LedgerType.COMPACTED_MESSAGE: cache(lambda: _snapshot_sweeper(task, loader, effects, clock)),
     }
     writer = ReceiptWriter(
         Run(task.rules.epoch[1], task.query, task.batch_id, task.chunk),
@@ -206,7 +213,7 @@ def _effects(task: SweepTask, clients: Clients, clock: Clock) -> _Effects:
 
 
 def _no_effects(clients: Clients) -> _Effects:
-    return _Effects(DryRunStore(clients.store), DryRunObjects, NoJournal(), Pace(0))
+    return _Effects(DryRunStore(clients.store), DryRunObjects, NoJournal(), Pace(0), is_dry=True)
 
 
 def _offload_sweeper(task: SweepTask, loader: InUseLoader, effects: _Effects, clock: Clock) -> OffloadSweeper:
@@ -221,6 +228,19 @@ def _offload_sweeper(task: SweepTask, loader: InUseLoader, effects: _Effects, cl
     places = replace(places, open_store=lambda bucket: effects.objects(open_store(bucket)))
     rules = OffloadRules(task.rules.epoch, policy, task.rules.layout, task.rules.ledgers_root)
     return OffloadSweeper(places, loader, effects.journal, clock, rules)
+
+
+def _snapshot_sweeper(task: SweepTask, loader: InUseLoader, effects: _Effects, clock: Clock) -> GroupSweeper:
+    # few batches have such requests, and the codecs of their values take a while to load
+    from streaming.sweep.snapshot_stores import DryRunSnapshots, snapshots_for
+    from streaming.sweep.snapshots import Snapshots, SnapshotSweeper
+
+    @contextmanager
+    def opened() -> Iterator[Snapshots]:
+        with snapshots_for(task.settings) as topics:
+            yield DryRunSnapshots(topics) if effects.is_dry else topics
+
+    return SnapshotSweeper(opened, loader, effects.journal, clock, task.rules)
 
 
 def _task_number() -> int:

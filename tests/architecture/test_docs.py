@@ -236,6 +236,7 @@ def _examples() -> Iterator[Any]:
         (test_wire.test_what_is_no_json_object_is_refused, None),
         (test_wire.test_a_wrong_field_is_refused_by_name, None),
         (test_wire.test_a_wrong_offload_context_is_refused, "offloadContext"),
+        (test_wire.test_a_wrong_snapshot_context_is_refused, "snapshotContext"),
     ):
         for case in vars(function)["pytestmark"][0].args[1]:
             value = case.values[0]
@@ -244,7 +245,8 @@ def _examples() -> Iterator[Any]:
                     value = json.loads(value or b"", parse_constant=_refuse)
                 except (ValueError, RecursionError):
                     continue
-            yield pytest.param(test_wire.OFFLOAD | {place: value} if place else value, id=case.id)
+            base = test_wire.SNAPSHOT if place == "snapshotContext" else test_wire.OFFLOAD
+            yield pytest.param(base | {place: value} if place else value, id=case.id)
 
 
 def _refuse(name: str) -> None:
@@ -260,6 +262,7 @@ _BEYOND_A_SCHEMA = {
     "with partition",
     "nameless topic",
     "a property stands twice",
+    "key of another topic",
 }
 
 

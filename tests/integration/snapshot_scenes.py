@@ -6,13 +6,13 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from streaming.adapters.pulsar.snapshot_topics import system_topic
 from streaming.sandbox import clients, topics
 from streaming.sandbox.cluster import Cluster, down, up
 from streaming.sandbox.home import Part
-from streaming.snapshots.read import system_topic
 from tests.integration.conftest import Deployment
 from tests.integration.transactions import TxnId, admin
-from udfs.snapshots.schemas import SnapshotKind
+from udfs.snapshots.keys import SnapshotKind
 
 SINGLE = {
     "transactionCoordinatorEnabled": "true",

@@ -7,6 +7,7 @@ import random
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
@@ -14,12 +15,16 @@ import pytest
 from typer.testing import CliRunner
 
 from streaming.adapters.pulsar.keyed import KeyedSender
+from streaming.adapters.pulsar.snapshot_store import GUARD
+from streaming.adapters.pulsar.snapshot_topics import system_topic
 from streaming.cli.main import app
 from streaming.clients import admin_for
+from streaming.errors import UnavailableError
 from streaming.sandbox import topics
 from streaming.sandbox.cluster import Cluster
 from streaming.snapshots.parts import PartsTopic, ensure
-from streaming.snapshots.read import snapshot_topics, system_topic
+from streaming.snapshots.publication import request_of
+from streaming.snapshots.read import snapshot_topics
 from tests.integration.conftest import Deployment, _deployment
 from tests.integration.java_commands import JavaError
 from tests.integration.snapshot_scenes import (
@@ -35,13 +40,13 @@ from tests.integration.snapshot_scenes import (
     restart,
     topic_in,
 )
-from tests.integration.transactions import Transactions
+from tests.integration.transactions import Transactions, admin
 from udfs.snapshots import segments
 from udfs.snapshots.aborts import aborts_of
 from udfs.snapshots.codec import Index, Segment, Snapshot
-from udfs.snapshots.keys import Capacity
-from udfs.snapshots.schemas import SnapshotKind
+from udfs.snapshots.keys import Capacity, SnapshotKind
 from udfs.snapshots.values import Read
+from udfs.wire import encode
 
 pytestmark = [pytest.mark.cluster, pytest.mark.long]
 SEED = 20261123
@@ -122,8 +127,8 @@ def test_parts_survive_crashes_and_compactions_on_a_real_topic(cluster: Cluster,
     space = namespace(cluster, "parts")
     owner = f"persistent://{space}/orders"
     chance = random.Random(SEED)
-    with admin_for(service.settings) as admin, snapshot_topics(service.settings) as found:
-        topic = ensure(admin, space)
+    with admin_for(service.settings) as asked, snapshot_topics(service.settings) as found:
+        topic = ensure(asked, space)
         ours = PartsTopic(topic, lambda: found.compacted(space, SnapshotKind.PARTS))
         with KeyedSender(service.settings.pulsar, topic) as sender:
             first = newest = complete = 0
@@ -171,6 +176,7 @@ class Scene:
     topic: str
     aborted: set[tuple[int, int]]
     commits: int
+    left_open: tuple[int, int] = (-1, -1)
 
     @property
     def segments(self) -> str:
@@ -195,6 +201,18 @@ def made(
     return Scene(space, topic, ids, commits)
 
 
+def wait_until_sealed(service: Deployment, scene: Scene) -> None:
+    """Wait until index and segments hold all ids; else say what they hold, and what the broker has in memory."""
+    try:
+        wait_for(lambda: recovered(service, scene.space, scene.topic) >= scene.aborted, "all ids sealed again")
+    except UnavailableError as error:
+        index = latest(service, scene.space, SnapshotKind.INDEX)[scene.topic]
+        with snapshot_topics(service.settings) as found:
+            buffer = found.more.buffer(scene.topic)
+        held = len(recovered(service, scene.space, scene.topic))
+        raise AssertionError(f"{held} of {len(scene.aborted)} ids; {index}; {buffer}") from error
+
+
 def reads_committed(transactions: Transactions, scene: Scene) -> bool:
     """Whether a new consumer gets every committed message once, and nothing that was aborted."""
     values = transactions.read(scene.topic, f"reader-{uuid4().hex}", 10)
@@ -207,11 +225,11 @@ def doubled(segmented: Cluster, service: Deployment) -> Scene:
     space = namespace(segmented, "doubled")
     topic = topic_in(segmented, space, "orders")
     with Transactions(segmented.serving.pulsar) as ends_open:
-        ends_open.run(topic, "o" + "a" * 100)
+        left_open, *aborted = ends_open.run(topic, "o" + "a" * 100)
     restart(segmented, kill=True)
     with Transactions(segmented.serving.pulsar) as again:
         again.run(topic, "a" * 5 + "c" * 5)
-    return Scene(space, topic, set(), 5)
+    return Scene(space, topic, set(aborted), 5, left_open)
 
 
 @pytest.fixture(scope="module")
@@ -242,9 +260,10 @@ def lost(doubled: Scene, segmented: Cluster, service: Deployment, transactions: 
 
 
 @pytest.fixture(scope="module")
-def deleted(doubled: Scene, segmented: Cluster, service: Deployment, transactions: Transactions) -> Scene:
-    """Fault E: the topic was unloaded, and deleted then."""
-    scene = made(segmented, service, transactions, "deleted", 100)
+def deleted(doubled: Scene, segmented: Cluster, service: Deployment) -> Scene:
+    """Fault E: the topic was unloaded, and deleted then; a producer that lives would make a new one at once."""
+    with Transactions(segmented.serving.pulsar) as closed_before:
+        scene = made(segmented, service, closed_before, "deleted", 100)
     topics.unload(segmented, scene.topic)
     assert topics.delete_topic(segmented, scene.topic)
     return scene
@@ -376,9 +395,8 @@ def test_a_repair_by_replay_makes_the_topic_whole_and_can_be_taken_back(
             assert reads_committed(again, lost)
         service.call(*repair, lost.topic)
         assert reads_committed(again, lost)
-        again.run(lost.topic, "a")  # its snapshot is written anew
-        count = len(lost.aborted)
-        wait_for(lambda: len(recovered(service, lost.space, lost.topic)) >= count, "all ids sealed again")
+        again.run(lost.topic, "a" * 25)  # after twenty its snapshot is written anew
+        wait_until_sealed(service, lost)
     restart(segmented, kill=True)
     with Transactions(segmented.serving.pulsar) as again:
         assert reads_committed(again, lost)
@@ -389,9 +407,12 @@ def test_a_guard_moves_on_once_segments_are_not_needed(segmented: Cluster, servi
     before = ledgers(segmented, guarded.segments)
     with Transactions(segmented.serving.pulsar) as again:
         _consume_all(segmented, guarded.topic)
-        again.run(guarded.topic, "c")  # only the end of a transaction trims ids
+        assert ("WASTE", "DEAD_IDS") in told(findings(service, "--namespace", guarded.space), guarded.topic)
+        said = service.call("snapshots", "trim", "--yes", "--topic", guarded.topic)  # the end of a transaction
+        assert "the broker has dropped" in said
         few = len(guarded.aborted) // 4
         wait_for(lambda: len(recovered(service, guarded.space, guarded.topic)) < few, "dead ids to go")
+        assert "no ids" in service.call("snapshots", "trim", "--yes", "--topic", guarded.topic, code=4)
         assert "moved from" in service.call("snapshots", "guard", "--namespace", guarded.space)
         topics.compact(segmented, guarded.segments)
         topics.trim(segmented, guarded.segments)
@@ -401,6 +422,119 @@ def test_a_guard_moves_on_once_segments_are_not_needed(segmented: Cluster, servi
         values = again.read(guarded.topic, SUBSCRIPTION)
         assert values[-1:] == ["c1"]
         assert not [value for value in values if value.startswith("a")]
+
+
+def test_orphans_are_removed_by_the_service_and_can_be_put_back(
+    segmented: Cluster, service: Deployment, deleted: Scene, well: Scene
+) -> None:
+    single = "persistent://public/single/gone"
+    with Transactions(segmented.serving.pulsar) as others:
+        neighbour = topic_in(segmented, deleted.space, "neighbour")
+        others.run(neighbour, "a" * 100 + "c" * 10)
+    service.call("snapshots", "guard", "--namespace", deleted.space)
+    service.call("snapshots", "guard", "--namespace", well.space)
+    for space in (deleted.space, "public/single"):
+        findings(service, "--namespace", space, "--publish", "--yes")
+    kept = [*latest(service, well.space, SnapshotKind.INDEX).values()][:1]
+    kept += [*latest(service, well.space, SnapshotKind.SEGMENT).values()][:1]
+    service.request(encode(request_of(well.topic, read.kind, read.key, read.position)) for read in kept)
+    service.run("run", "--until-idle", seconds=600)
+    ends: dict[str, set[tuple[str, str]]] = {}
+    for row in service.receipts():
+        if row["outcome"] != "RETRY":
+            ends.setdefault(row["topic"], set()).add((row["outcome"], row["reason"]))
+    gone = {("DELETED", "OWNER_GONE")}
+    assert ends == {deleted.topic: gone, single: gone, well.topic: {("DEAD_LETTER", "IN_USE")}}
+    for space, topic in ((deleted.space, deleted.topic), ("public/single", single)):
+        found = findings(service, "--namespace", space)
+        assert told(found, topic) == set()
+        assert not [line for line in found if line.get("reason") == "NULLS_VISIBLE"]
+    scene = Scene(deleted.space, neighbour, set(), 10)
+    restart(segmented, kill=True)
+    with Transactions(segmented.serving.pulsar) as again:
+        assert reads_committed(again, well)
+        assert reads_committed(again, scene)
+        again.run(neighbour, "ac", start=200)
+    said = service.call("snapshots", "undo", "--removed", "--yes", "--topic", deleted.topic)
+    assert said.count("put back") == len(latest_of(service, deleted))
+    assert told(findings(service, "--namespace", deleted.space), deleted.topic) == {("ORPHAN", "OWNER_GONE")}
+    assert recovered(service, deleted.space, deleted.topic) <= deleted.aborted
+    assert len(recovered(service, deleted.space, deleted.topic)) >= 60
+    assert "left as it is" in service.call("snapshots", "undo", "--removed", "--yes", "--topic", deleted.topic)
+
+
+def latest_of(service: Deployment, scene: Scene) -> list[str]:
+    """The keys about a topic that have values."""
+    kinds = (SnapshotKind.SEGMENT, SnapshotKind.INDEX)
+    found = [read for kind in kinds for read in latest(service, scene.space, kind).values()]
+    return [read.key for read in found if read.topic == scene.topic and not read.is_null]
+
+
+def test_segments_that_are_published_once_more_make_the_topic_whole(
+    segmented: Cluster, service: Deployment, well: Scene
+) -> None:
+    repair = ("snapshots", "repair", "--republish", "--yes", "--topic")
+    with Transactions(segmented.serving.pulsar) as own:
+        scene = made(segmented, service, own, "republished", 500)
+    wait_for(lambda: recovered(service, scene.space, scene.topic) == scene.aborted, "the last aborts")
+    lose_segments(segmented, scene.space)
+    assert "it works" in service.call(*repair, scene.topic, code=4)
+    topics.unload(segmented, scene.topic)
+    said = service.call(*repair, scene.topic)
+    assert "loaded again and has 500 aborted ids" in said
+    restart(segmented, kill=True)
+    with Transactions(segmented.serving.pulsar) as again:
+        assert reads_committed(again, scene)
+    assert recovered(service, scene.space, scene.topic) == scene.aborted
+    assert told(findings(service, "--namespace", scene.space), scene.topic) == set()
+
+
+def test_ids_that_were_sealed_twice_are_sealed_once_after_a_repair(
+    segmented: Cluster, service: Deployment, doubled: Scene
+) -> None:
+    most, least = doubled.left_open  # nothing behind an open transaction can be read
+    with suppress(AssertionError):  # it has timed out
+        admin(segmented, "POST", f"v3/transactions/abortTransaction/{most}/{least}")
+    assert "loaded again" in service.call("snapshots", "repair", "--yes", "--topic", doubled.topic)
+    assert told(findings(service, "--namespace", doubled.space), doubled.topic) <= {("WASTE", "NOT_NAMED")}
+    with Transactions(segmented.serving.pulsar) as again:
+        assert reads_committed(again, doubled)
+        again.run(doubled.topic, "a" * 25, start=200)
+    wait_until_sealed(service, doubled)
+    assert ("DANGER", "DOUBLED_IDS") not in told(findings(service, "--namespace", doubled.space), doubled.topic)
+
+
+def test_a_compaction_takes_the_tombstones_of_a_failed_deletion_away(
+    segmented: Cluster, service: Deployment, refused: Scene
+) -> None:
+    topics.compact(segmented, refused.segments)
+    found = findings(service, "--namespace", refused.space)
+    assert ("DANGER", "NULLS_VISIBLE") not in told(found, refused.segments)
+
+
+def test_run_makes_and_moves_guards_where_it_is_configured(
+    segmented: Cluster, service: Deployment, tmp_path: Path, well: Scene, refused: Scene
+) -> None:
+    own = _deployment(segmented, tmp_path, classes="")
+    own.config.write_text(own.config.read_text() + "[snapshots]\nguard_every_seconds = 1\n")
+    said = CliRunner().invoke(app, ["check", "--config", str(own.config)]).output
+    assert f"namespaces with segments have none: {refused.space}" in said
+    process = own.start("run", log=tmp_path / "run.txt")
+    try:
+        wait_for(lambda: GUARD in topics.internal_stats(segmented, refused.segments)["cursors"], "a guard")
+    finally:
+        process.terminate()
+        process.wait(180)
+    said = CliRunner().invoke(app, ["check", "--config", str(own.config)]).output
+    assert "namespaces with segments, all guarded" in " ".join(said.split())
+
+
+def test_an_audit_of_ledgers_shows_them_too(service: Deployment, tmp_path: Path, doubled: Scene) -> None:
+    service.run("audit", "--recheck-seconds", "1", "--out", str(tmp_path / "report"), seconds=600)
+    report = (tmp_path / "report" / "report.html").read_text()
+    assert "Transaction-buffer snapshots" in report
+    assert "They were not looked at" not in report
+    assert "SEGMENT" in report or "OWNER_GONE" in report
 
 
 def test_brokers_that_write_single_snapshots_again_are_told(

@@ -14,7 +14,7 @@ from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from tests.builders import DAY_MS, HOUR_MS, MINUTE_MS, SCHEMA, SECOND_MS, exists
+from tests.builders import DAY_MS, HOUR_MS, MINUTE_MS, OF_LEDGERS, SCHEMA, SECOND_MS, exists
 from tests.invariants import PROMISES
 from tests.model.pulsar import CURSORS, TOPICS, Pulsar
 from tests.model.service import CALMLY, WITHOUT_TRACE, Cluster, Way
@@ -272,7 +272,7 @@ class Safety(RuleBasedStateMachine):
 
 
 def _forged(data: st.DataObject, ledger_id: int) -> PendingDelete:
-    component = data.draw(st.sampled_from(LedgerComponent))
+    component = data.draw(st.sampled_from(OF_LEDGERS))
     request = PendingDelete(data.draw(topics), component, LedgerType.LEDGER, ledger_id)
     if component is LedgerComponent.MANAGED_CURSOR:
         return replace(request, cursor_name=data.draw(cursors))

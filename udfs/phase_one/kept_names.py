@@ -14,7 +14,8 @@ from udfs.formats.errors import FormatError
 from udfs.phase_one.watched import Found, Name, Names, named
 from udfs.records import LedgerComponent, OffloadContext, PendingDelete
 
-_COMPONENTS = tuple(LedgerComponent)
+# those that a znode can name, in the order in which they are kept
+_COMPONENTS = tuple(each for each in LedgerComponent if each is not LedgerComponent.TRANSACTION_SNAPSHOT)
 _HEAD = struct.Struct(f"<{len(_COMPONENTS) + 1}I")
 _UPLOAD = struct.Struct("<q16sI")
 _ID_BYTES = 8

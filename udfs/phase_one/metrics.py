@@ -52,12 +52,16 @@ def sent_as(ledger_type: str) -> Metric:
 
 
 def counted_as(ledger_type: str | None, outcome: str, reason: str) -> tuple[Metric, ...]:
-    """Return the metrics that a receipt counts towards. ledger_type None: the message was no request."""
+    """Return the metrics that a receipt counts towards. ledger_type None: the message was no request.
+
+    PIP-186 has no metric for messages of snapshot topics, and they are no ledgers.
+    """
+    is_ledger = ledger_type != LedgerType.COMPACTED_MESSAGE
     is_offloaded = ledger_type == LedgerType.OFFLOAD_LEDGER
     metrics = [Metric.MESSAGES_RECEIVED, Metric.MESSAGES_ACKED]
-    if outcome == Outcome.DELETED:
+    if outcome == Outcome.DELETED and is_ledger:
         metrics.append(Metric.OFFLOAD_LEDGERS_DELETED if is_offloaded else Metric.LEDGERS_DELETED)
-    if reason in _FAILURES:
+    if reason in _FAILURES and is_ledger:
         metrics.append(Metric.OFFLOAD_LEDGERS_DELETE_FAILED if is_offloaded else Metric.LEDGERS_DELETE_FAILED)
     if outcome == Outcome.DEAD_LETTER and reason in PUTS_OFF:
         metrics.append(Metric.MESSAGES_AT_MAX_RETRY)

@@ -17,8 +17,7 @@ from enum import StrEnum
 
 from udfs.formats.internal_stats import Position
 from udfs.records import Presence
-from udfs.snapshots.keys import SegmentKey
-from udfs.snapshots.schemas import SnapshotKind
+from udfs.snapshots.keys import SegmentKey, SnapshotKind
 
 NEAR_LIMIT = 0.8  # of what a message may have; Pulsar's own metadata takes a little of the rest
 READY = "Ready"  # a transaction buffer that has recovered
@@ -31,7 +30,7 @@ class SnapshotClass(StrEnum):
     MISSING = "MISSING"  # a topic needs it, and it can't be read: the topic will not load again
     DANGER = "DANGER"  # aborted messages are or may become readable, or an operation of the broker will fail
     ORPHAN = "ORPHAN"  # nobody uses it any more
-    WASTE = "WASTE"  # ids of transactions whose messages are gone; the broker drops them itself
+    WASTE = "WASTE"  # ids that hide no message, or a segment that is not named yet; the broker drops them itself
     UNKNOWN = "UNKNOWN"  # something that decides could not be read
     FOREIGN = "FOREIGN"  # brokers did not write it
     TOO_YOUNG = "TOO_YOUNG"  # seen by the second look alone
@@ -240,11 +239,16 @@ def _not_named(facts: TopicFacts) -> Iterator[SnapshotFinding]:
     named = {each.place for each in facts.named}
     # the broker republishes nothing, but a repair does: a key whose number is named is in use wherever it lies
     numbers = {each.sequence for each in facts.named}
+    highest = max(numbers, default=-1)
     for value in facts.of(SnapshotKind.SEGMENT):
-        if value.position not in named and value.sequence not in numbers:
-            yield _of(
-                facts, value, SnapshotClass.ORPHAN, SnapshotReason.NOT_NAMED, "the topic's index does not name it"
-            )
+        if value.position in named or value.sequence in numbers:
+            continue
+        if value.sequence < highest:
+            unnamed = "the topic's index does not name it"
+            yield _of(facts, value, SnapshotClass.ORPHAN, SnapshotReason.NOT_NAMED, unnamed)
+        else:  # a broker writes a segment first, and names it later; after a replay it writes the same numbers anew
+            ahead = "the topic's index does not name it yet; the broker will name or replace it"
+            yield _of(facts, value, SnapshotClass.WASTE, SnapshotReason.NOT_NAMED, ahead)
 
 
 def _dangers(facts: TopicFacts) -> Iterator[SnapshotFinding]:

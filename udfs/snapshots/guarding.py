@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 
 from udfs.formats.internal_stats import Position
 from udfs.snapshots.codec import Index
+from udfs.snapshots.keys import is_keeper
 from udfs.snapshots.segments import places_of
 from udfs.snapshots.values import Read
 from udfs.units import DAY_MS
@@ -90,7 +91,7 @@ def is_perhaps_needed(segment: Read, holds: Mapping[str, IndexHold], gone: froze
 
     What is no value of a broker's is never named. Whether it was tombstoned meanwhile, the caller looks.
     """
-    if segment.value is None:
+    if segment.value is None or is_keeper(segment.topic):
         return False
     hold = holds.get(segment.topic)
     if segment.topic in gone and now_ms - segment.publish_ms >= HOLD_GONE_MS:

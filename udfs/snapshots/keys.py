@@ -13,6 +13,7 @@ of the single snapshot of the topic `orders-1`, and compaction would keep one of
 """
 
 import re
+from enum import StrEnum
 from typing import NamedTuple
 
 from udfs.paths import topic_of
@@ -22,7 +23,17 @@ _PART = re.compile(
     r"parts-([1-9][0-9]{0,17})-([1-9][0-9]{0,17})-([1-9][0-9]{0,17})-([1-9][0-9]{0,17}|end)-(persistent://.+)",
     re.ASCII | re.DOTALL,
 )
+KEEPER = "__ledger_reaper_keeper"  # no topic: the name under which we write a live record behind tombstones of ours
 LEAST_CAPACITY_BYTES = 40  # four numbers of ten bytes: any one id fits
+
+
+class SnapshotKind(StrEnum):
+    """What a compacted topic holds; the value is the topic's local name. PARTS is ours, the others are Pulsar's."""
+
+    PARTS = "transaction_buffer_snapshot_parts"
+    SINGLE = "__transaction_buffer_snapshot"
+    SEGMENT = "__transaction_buffer_snapshot_segments"
+    INDEX = "__transaction_buffer_snapshot_indexes"
 
 
 class Capacity(NamedTuple):
@@ -67,6 +78,16 @@ class SegmentKey(NamedTuple):
     def __str__(self) -> str:
         """Return the key's text."""
         return f"multiple-{self.sequence}-{self.topic}"
+
+
+def keeper_topic(namespace: str) -> str:
+    """Return the name that our live record behind tombstones has for a topic's; no broker ever reads it."""
+    return f"persistent://{namespace}/{KEEPER}"
+
+
+def is_keeper(topic: str) -> bool:
+    """Whether it is such a name."""
+    return topic.endswith(f"/{KEEPER}")
 
 
 def part_key_of(key: str) -> PartKey | None:

@@ -17,6 +17,7 @@ from udfs.formats.internal_stats import Position
 from udfs.snapshots import parts, segments
 from udfs.snapshots.aborts import Aborts, trimmed
 from udfs.snapshots.codec import (
+    Index,
     Segment,
     Snapshot,
     decode_index,
@@ -24,9 +25,9 @@ from udfs.snapshots.codec import (
     encode_index,
     encode_segment,
     encode_snapshot,
+    entries_of,
 )
-from udfs.snapshots.keys import Capacity, SegmentKey, segment_key_of
-from udfs.snapshots.schemas import SnapshotKind
+from udfs.snapshots.keys import Capacity, SegmentKey, SnapshotKind, segment_key_of
 
 
 class Message(NamedTuple):
@@ -104,22 +105,34 @@ def to_single(topic: str, form: Form, most_bytes: int, keys: Keys) -> Iterator[M
 
 
 def to_segments(topic: str, form: Form, ids: int, keys: Keys) -> Generator[Message, Position, None]:
-    """Yield the messages that store `form` in segments of so many ids; whoever sends one answers with its place.
+    """Yield the messages that store `form` in segments of so many ids; whoever sends one answers with its place."""
+    yield from to_segments_of(topic, (form.aborts,), form.max_read, ids, keys)
 
-    The new segments get numbers above all that the topic has, so that no index of another's loses a segment. What
-    became of the old ones is tombstoned behind the index, then the parts. A single snapshot stays, as it does where a
-    broker begins with segments.
+
+def to_segments_of(
+    topic: str, pieces: Iterable[Aborts], max_read: Position, ids: int, keys: Keys
+) -> Generator[Message, Position, None]:
+    """Yield the messages that store these ids in segments; whoever sends one answers with its place.
+
+    pieces: in the order of their markers (parts.pieces); one of them is in memory at a time. The new segments get
+    numbers above all that the topic has, so that no index of another's loses a segment. What became of the old ones is
+    tombstoned behind the index, then the parts. A single snapshot stays, as it does where a broker begins with
+    segments.
     """
     old = [key for key in map(segment_key_of, keys.get(SnapshotKind.SEGMENT, ())) if key and key.topic == topic]
     first = max((key.sequence for key in old), default=-1) + 1
-    sealed, tail = segments.seal(topic, form.aborts, ids, first)
-    places = []
-    for segment in sealed:
-        places.append(
-            (yield Message(SnapshotKind.SEGMENT, str(SegmentKey(segment.sequence, topic)), encode_segment(segment)))
-        )
-    index = segments.index_of(topic, sealed, places, tail, form.max_read)
-    yield Message(SnapshotKind.INDEX, topic, encode_index(index))
+    rows: list[tuple[int, Position, Position]] = []
+    sealing = segments.sealed(topic, pieces, ids, first)
+    while True:
+        try:
+            segment = next(sealing)
+        except StopIteration as ended:
+            tail = ended.value
+            break
+        named = str(SegmentKey(segment.sequence, topic))
+        place = yield Message(SnapshotKind.SEGMENT, named, encode_segment(segment))
+        rows.append((segment.sequence, place, segment.marker))
+    yield Message(SnapshotKind.INDEX, topic, encode_index(Index(topic, entries_of(rows), max_read, tail)))
     for key in old:
         yield Message(SnapshotKind.SEGMENT, str(key), None)
     yield from _retired_parts(topic, keys)

@@ -14,7 +14,7 @@ of new and old parts a crash leaves behind, the parts therefore overlap and have
 Resuming is writing all again. tests/model/test_snapshot_parts.py takes each rule away once.
 """
 
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -107,18 +107,46 @@ def recover(latest: Mapping[str, bytes], topic: str, ledgers: Collection[int]) -
     latest: values of live keys (no tombstones); those of other topics don't matter. ledgers: the topic's list of
     ledgers. Raises FormatError where a part that counts can't be read; replaying the whole topic then is always right.
     """
-    keys = [key for key in map(part_key_of, latest) if key is not None and key.topic == topic]
-    ends = [key for key in keys if key.number is None]
-    if not ends:
+    mine = counting_of(latest, topic)
+    if not mine:
         return NOTHING
-    counting = max(ends, key=lambda key: key.generation)
-    mine = sorted(
-        (key for key in keys if (key.generation, key.capacity) == (counting.generation, counting.capacity)),
-        key=lambda key: (key.number is None, key.number or 0),
-    )
     values = [_value(latest[str(key)], key) for key in mine]
     aborts = trimmed(merged([value.aborts for value in values]), ledgers)
-    return Recovered(counting.generation, values[-1].max_read, aborts)
+    return Recovered(mine[-1].generation, values[-1].max_read, aborts)
+
+
+def counting_of(keys: Iterable[str], topic: str) -> list[PartKey]:
+    """Return the keys of the parts that count for a topic, in order, `end` last; none where no snapshot is complete."""
+    known = [key for key in map(part_key_of, keys) if key is not None and key.topic == topic]
+    ends = [key for key in known if key.number is None]
+    if not ends:
+        return []
+    counting = max(ends, key=lambda key: key.generation)
+    return sorted(
+        (key for key in known if (key.generation, key.capacity) == (counting.generation, counting.capacity)),
+        key=lambda key: (key.number is None, key.number or 0),
+    )
+
+
+def pieces(keys: Iterable[PartKey], value_of: Callable[[PartKey], bytes], ledgers: Collection[int]) -> Iterator[Aborts]:
+    """Yield what recover would return, in the order of the markers, with one part in memory at a time.
+
+    keys: as counting_of returns them. value_of: returns the value of one key. Parts of two snapshots overlap, and have
+    no gap; so what lies at or before the last marker that was yielded was yielded already, or its ledger has gone.
+    Raises FormatError where a part can't be read or is not in the order of its markers.
+    """
+    reached = BEFORE_ALL
+    for key in keys:
+        aborts = _value(value_of(key), key).aborts
+        ledger, entry = aborts.ledger, aborts.entry
+        if not bool(np.all((ledger[:-1] < ledger[1:]) | ((ledger[:-1] == ledger[1:]) & (entry[:-1] <= entry[1:])))):
+            raise FormatError(f"the ids in {key} are not in the order of their markers")
+        is_new = (ledger > reached[0]) | ((ledger == reached[0]) & (entry > reached[1]))
+        piece = trimmed(Aborts(*(column[is_new] for column in aborts)), ledgers)
+        if aborts.rows:
+            reached = max(reached, (int(ledger[-1]), int(entry[-1])))
+        if piece.rows:
+            yield piece
 
 
 def _value(data: bytes, key: PartKey) -> Snapshot:

@@ -3,14 +3,26 @@
 A broker that finds an index without segments and without a maxReadPosition replays all that the topic still holds,
 finds every abort marker again, and seals new segments (seen on Pulsar 4.0.8). That costs one reading of the topic and
 loses nothing: where a marker is gone, the messages before it that it takes back are gone as well. It is right only for
-a topic that does not load: of one that is loaded, the broker would write its own index over ours.
+a topic that is not loaded: of one that is, the broker would write its own index over ours. Where the topic is too large
+to be read again, and the compacted ledger still has the values of its lost segments, these can be published once more.
 """
 
-from udfs.formats.internal_stats import BEFORE_ALL
+from collections.abc import Mapping
+from enum import StrEnum
+
+from udfs.formats.internal_stats import BEFORE_ALL, Position
 from udfs.records import Presence
 from udfs.snapshots.aborts import ids_of
 from udfs.snapshots.audit import READY, TopicFacts
 from udfs.snapshots.codec import Index, encode_index, entries_of
+from udfs.snapshots.segments import places_of
+
+
+class Remedy(StrEnum):
+    """How a repair goes about it. REPUBLISH: segments are published again, and the index names their new places."""
+
+    REPLAY = "REPLAY"
+    REPUBLISH = "REPUBLISH"
 
 
 def empty_index(topic: str) -> bytes:
@@ -18,14 +30,31 @@ def empty_index(topic: str) -> bytes:
     return encode_index(Index(topic, entries_of([]), BEFORE_ALL, ids_of([])))
 
 
-def refusal_of(facts: TopicFacts) -> str:
-    """Return why a topic must not be repaired; "" where it may. facts: as the audit has them, read just now."""
+def moved_index(index: Index, places: Mapping[int, Position]) -> bytes:
+    """Return the index with the new places of those segments (by number) that were published again."""
+    rows = [(number, places.get(number, place), marker) for number, place, marker in places_of(index)]
+    return encode_index(Index(index.topic, entries_of(rows), index.max_read, index.tail))
+
+
+def lost_of(facts: TopicFacts) -> list[int]:
+    """Return the numbers of the segments that can't be read at their places, and that the topic still needs."""
+    return [each.sequence for each in facts.named if not each.is_readable and each.marker[0] in facts.ledgers]
+
+
+def refusal_of(facts: TopicFacts, remedy: Remedy = Remedy.REPLAY) -> str:
+    """Return why a topic must not be repaired; "" where it may. facts: as the audit has them, read just now.
+
+    A topic whose segments hold ids twice works, and may be replayed all the same: a trim can make its broker forget
+    every id.
+    """
     if facts.in_metadata is not Presence.PRESENT:
         return facts.detail or "ZooKeeper does not have the topic, or it could not be read"
+    if facts.doubled_ids and remedy is Remedy.REPLAY:
+        return ""
     if facts.buffer is not None and facts.buffer.state == READY:
         return "the topic is loaded and its transaction buffer is ready: it works, and nothing is repaired"
     if not facts.named:
         return "it has no index that names a segment: a missing segment is not what keeps it from being loaded"
-    if not any(not each.is_readable and each.marker[0] in facts.ledgers for each in facts.named):
+    if not lost_of(facts):
         return "every segment that it needs can be read: something else keeps it from being loaded"
     return ""

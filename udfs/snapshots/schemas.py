@@ -4,19 +4,11 @@ Fields stand in alphabetical order, which is the order of their bytes. A value i
 """
 
 import json
-from enum import StrEnum
 from typing import Any
 
 from fastavro import parse_schema
 
-
-class SnapshotKind(StrEnum):
-    """What a compacted topic holds; the value is the topic's local name. PARTS is ours, the others are Pulsar's."""
-
-    PARTS = "transaction_buffer_snapshot_parts"
-    SINGLE = "__transaction_buffer_snapshot"
-    SEGMENT = "__transaction_buffer_snapshot_segments"
-    INDEX = "__transaction_buffer_snapshot_indexes"
+from udfs.snapshots.keys import SnapshotKind
 
 
 def _record(name: str, *fields: tuple[str, Any]) -> dict[str, Any]:

@@ -5,13 +5,13 @@ the index itself; then it replays the topic behind the index's maxReadPosition. 
 count. A segment says only where the marker of its *last* id lies, and the tail says nothing of markers at all.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 
 import numpy as np
 
 from udfs.formats.errors import FormatError
 from udfs.formats.internal_stats import Position
-from udfs.snapshots.aborts import Aborts, TxnIds, merged
+from udfs.snapshots.aborts import Aborts, TxnIds, aborts_of, joined, merged
 from udfs.snapshots.codec import Index, Segment, entries_of
 from udfs.snapshots.varints import Longs
 
@@ -34,6 +34,22 @@ def seal(topic: str, aborts: Aborts, ids: int, first: int = 0) -> tuple[list[Seg
     whole = aborts.rows // ids
     segments = [_segment(topic, first + each, aborts.between(each * ids, (each + 1) * ids)) for each in range(whole)]
     return segments, aborts.between(whole * ids, aborts.rows).ids
+
+
+def sealed(topic: str, pieces: Iterable[Aborts], ids: int, first: int = 0) -> Generator[Segment, None, TxnIds]:
+    """Yield the segments that seal would return, each as soon as it is full; the generator returns the tail.
+
+    The pieces follow each other in the order of their markers. No more than one of them and one segment are in memory.
+    """
+    left = aborts_of([])
+    for piece in pieces:
+        rows = joined([left, piece])
+        whole = rows.rows // ids
+        for each in range(whole):
+            yield _segment(topic, first + each, rows.between(each * ids, (each + 1) * ids))
+        first += whole
+        left = Aborts(*(column.copy() for column in rows.between(whole * ids, rows.rows)))
+    return left.ids
 
 
 def index_of(
@@ -59,14 +75,21 @@ def recover(index: Index, at: Mapping[Position, Segment], newest: Position) -> A
     markers lie there or before. So trimming by markers keeps some ids a little longer, and drops none too early.
     Raises FormatError where a segment is not where the index says: then a broker can't load the topic either.
     """
-    pieces = []
+    return merged(list(recovered(index, at.get, newest)))
+
+
+def recovered(index: Index, value_at: Callable[[Position], Segment | None], newest: Position) -> Iterator[Aborts]:
+    """Yield what recover would return piece by piece: each segment, then the tail, with one of them in memory.
+
+    An id that stands in two segments comes twice: only a killed broker seals one twice. value_at: the segment whose
+    message lies at a place. Raises FormatError as recover does.
+    """
     for sequence, place, marker in places_of(index):
-        found = at.get(place)
+        found = value_at(place)
         if found is None or found.topic != index.topic:
             raise FormatError(f"segment {sequence} of {index.topic} is not at {place[0]}:{place[1]}")
-        pieces.append(_with_marker(found.ids, marker))
-    pieces.append(_with_marker(index.tail, newest))
-    return merged(pieces)
+        yield _with_marker(found.ids, marker)
+    yield _with_marker(index.tail, newest)
 
 
 def _segment(topic: str, sequence: int, piece: Aborts) -> Segment:

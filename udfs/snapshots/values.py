@@ -14,8 +14,7 @@ from udfs.formats.errors import FormatError
 from udfs.formats.internal_stats import Position
 from udfs.paths import namespace_of
 from udfs.snapshots.codec import Index, Segment, Snapshot, decode_index, decode_segment, decode_snapshot
-from udfs.snapshots.keys import is_topic, part_key_of, segment_key_of
-from udfs.snapshots.schemas import SnapshotKind
+from udfs.snapshots.keys import SnapshotKind, is_topic, part_key_of, segment_key_of
 from udfs.undelivered import Found
 
 AnyValue: TypeAlias = Snapshot | Segment | Index

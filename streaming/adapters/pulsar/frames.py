@@ -213,7 +213,7 @@ def opened(
 
     compacted: up to the horizon of compaction it gets the latest message of each key, and behind it all of them.
     """
-    url, proxied_to = _owner(settings, partition)
+    url, proxied_to = owner_of(settings, partition)
     with Connection(settings, url, proxied_to) as connection:
         yield FrameReader(connection, partition, after, compacted=compacted)
 
@@ -223,7 +223,7 @@ def largest_message(settings: PulsarSettings, partition: str) -> int:
 
     Raises UnavailableError, RefusedError.
     """
-    url, proxied_to = _owner(settings, partition)
+    url, proxied_to = owner_of(settings, partition)
     with Connection(settings, url, proxied_to) as connection:
         return connection.max_message_bytes
 
@@ -237,8 +237,11 @@ def _last(connection: Connection) -> Position | None:
     return _position(answer.get_last_message_id_response.last_message_id)
 
 
-def _owner(settings: PulsarSettings, partition: str) -> tuple[str, str]:
-    """Return the URL of the broker that serves a partition, and that of the broker behind it where it is a proxy."""
+def owner_of(settings: PulsarSettings, partition: str) -> tuple[str, str]:
+    """Return the URL of the broker that serves a partition, and that of the broker behind it where it is a proxy.
+
+    Raises UnavailableError, RefusedError.
+    """
     url, is_authoritative = settings.service_url, False
     for _ in range(_REDIRECTS):
         with Connection(settings, url) as connection:

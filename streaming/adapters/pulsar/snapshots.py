@@ -68,6 +68,12 @@ class SnapshotAdmin:
         if not answer.ok:
             raise RefusedError(f"Pulsar would not move {subscription} on {topic}: {answer.status} {answer.reason}")
 
+    def ask_for_compaction(self, topic: str) -> None:
+        """Let the broker compact the topic soon; one that does so already is not asked again."""
+        answer = self._http.ask("PUT", f"{topic_path(topic)}/compaction")
+        if not answer.ok and answer.status != HTTPStatus.CONFLICT:
+            raise RefusedError(f"Pulsar would not compact {topic}: {answer.status} {answer.reason}")
+
     def close(self) -> None:
         """Close the connections."""
         self._http.close()

@@ -13,6 +13,7 @@ from streaming.snapshots import columns as s
 from streaming.snapshots import join
 from streaming.snapshots.audit import agreed, totals
 from streaming.snapshots.facts import NamespaceTask, TopicTask, topic_facts
+from streaming.snapshots.publication import orphans_of, request_of
 from streaming.snapshots.read import row_of
 from streaming.snapshots.report import groups_of, with_advice
 from udfs import columns as c
@@ -21,8 +22,9 @@ from udfs.records import Presence
 from udfs.snapshots.aborts import aborts_of, ids_of
 from udfs.snapshots.audit import SnapshotClass
 from udfs.snapshots.codec import Index, Segment, Snapshot, entries_of
-from udfs.snapshots.schemas import SnapshotKind
+from udfs.snapshots.keys import SnapshotKind, keeper_topic
 from udfs.snapshots.values import Fault, Read
+from udfs.wire import decode, encode
 
 SPACE = "t/ns"
 A, B, GONE, SINGLE = (f"persistent://{SPACE}/{name}" for name in ("a", "b", "gone", "single"))
@@ -98,6 +100,7 @@ def _world() -> Messages:
     read.segment(A, 1, (70, 1), [(1, 2), (1, 3)])
     read.segment(A, 2, (69, 4), [(1, 4)], stored=False)  # trimmed; the compacted ledger still has it
     read.segment(A, 3, (70, 3), [(1, 5)])  # not named
+    read.segment(keeper_topic(SPACE), 0, (70, 9), [(0, 0)])  # our own record behind tombstones
     value = Snapshot(SINGLE, (5, 5), aborts_of([(1, 1, 4, 0), (1, 2, 5, 0), (1, 3, 5, 1)]))
     read.add(Read(SnapshotKind.SINGLE, SINGLE, SINGLE, (50, 0), 0, 300, value=value))
     read.add(Read(SnapshotKind.SEGMENT, "?", "", (70, 7), 0, 9, fault=Fault.ODD_KEY, detail="odd"))
@@ -123,15 +126,18 @@ def test_each_fault_is_found_once_where_it_is(spark: SparkSession, monkeypatch: 
     assert told == {
         ("MISSING", "SEGMENT_LOST", A, f"multiple-2-{A}"),
         ("DANGER", "DOUBLED_IDS", A, ""),
-        ("ORPHAN", "NOT_NAMED", A, f"multiple-3-{A}"),
+        ("WASTE", "NOT_NAMED", A, f"multiple-3-{A}"),
         ("ORPHAN", "OWNER_GONE", GONE, GONE),
         ("WASTE", "DEAD_IDS", SINGLE, SINGLE),
         ("DANGER", "NULLS_VISIBLE", segments, ""),
         ("DANGER", "NO_GUARD", segments, ""),
     }
     amounts = totals(found)
-    assert amounts["ORPHAN"] == {"count": 2, "bytes": 700, "ids": 1}
-    assert amounts["WASTE"] == {"count": 1, "bytes": 100, "ids": 1}
+    assert (amounts["ORPHAN"]["count"], amounts["WASTE"]["count"], amounts["WASTE"]["ids"]) == (1, 2, 2)
+    (orphan,) = orphans_of(found).collect()
+    place = (orphan[s.LEDGER], orphan[s.ENTRY])
+    request = request_of(orphan[c.TOPIC_NAME], orphan[s.KIND], orphan[s.KEY], place)
+    assert decode(encode(request)) == request
     second = found.where(found[c.REASON] != "SEGMENT_LOST")
     later = {(row[a.CLASS], row[c.REASON]) for row in agreed(second, found).collect()}
     assert later == {(finding_class, reason) for finding_class, reason, *_rest in told} - {

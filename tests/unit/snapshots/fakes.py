@@ -8,7 +8,7 @@ from streaming.ports import Unreadable, Znode
 from udfs.formats.internal_stats import BEFORE_ALL, InternalStats, Position
 from udfs.records import BrokerView, Presence
 from udfs.snapshots.audit import BufferFacts
-from udfs.snapshots.schemas import SnapshotKind
+from udfs.snapshots.keys import SnapshotKind
 from udfs.snapshots.values import Read
 
 Node = Znode | Unreadable | None

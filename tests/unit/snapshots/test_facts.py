@@ -5,19 +5,19 @@ from typing import Any, cast
 import pytest
 
 from streaming.adapters.pulsar.admin import PulsarAdmin
+from streaming.adapters.pulsar.snapshot_store import GUARD
+from streaming.adapters.pulsar.snapshot_topics import system_topic
 from streaming.check.preflight import Status
 from streaming.ports import MetadataStore, Unreadable, Znode
 from streaming.snapshots import columns as s
 from streaming.snapshots.facts import segments_topics
-from streaming.snapshots.guard import GUARD
 from streaming.snapshots.preflight import line_of
-from streaming.snapshots.read import system_topic
 from tests.builders import list_znode
 from tests.unit.snapshots.fakes import Admin, Node, Store
 from udfs import columns as c
 from udfs.formats.internal_stats import InternalStats
 from udfs.paths import managed_ledger_path
-from udfs.snapshots.schemas import SnapshotKind
+from udfs.snapshots.keys import SnapshotKind
 
 SPACE = "t/ns"
 PATH = managed_ledger_path(system_topic(SPACE, SnapshotKind.SEGMENT))

@@ -6,18 +6,19 @@ from typing import cast
 
 import pytest
 
+from streaming.adapters.pulsar.snapshot_store import GUARD
+from streaming.adapters.pulsar.snapshot_topics import SnapshotTopics, system_topic
 from streaming.clock import ManualClock
 from streaming.errors import UnavailableError
 from streaming.ports import Broker, MetadataStore, Znode
 from streaming.snapshots import guard as module
-from streaming.snapshots.guard import GUARD, Guarded, Guards
-from streaming.snapshots.read import SnapshotTopics, system_topic
+from streaming.snapshots.guard import Guarded, Guards
 from udfs.formats.internal_stats import BEFORE_ALL, InternalStats, Position
 from udfs.records import BrokerView, Presence
 from udfs.snapshots.aborts import ids_of
 from udfs.snapshots.codec import Index, Segment, entries_of
 from udfs.snapshots.guarding import HOLD_GONE_MS
-from udfs.snapshots.schemas import SnapshotKind
+from udfs.snapshots.keys import SnapshotKind
 from udfs.snapshots.values import Fault, Read
 
 SPACE = "t/ns"

@@ -12,8 +12,7 @@ from udfs.formats.entry import Content
 from udfs.formats.errors import FormatError
 from udfs.formats.internal_stats import InternalStats, Position
 from udfs.snapshots.aborts import Aborts, aborts_of
-from udfs.snapshots.keys import Capacity
-from udfs.snapshots.schemas import SnapshotKind
+from udfs.snapshots.keys import Capacity, SnapshotKind
 from udfs.snapshots.values import Read, read_message
 from udfs.undelivered import Found
 

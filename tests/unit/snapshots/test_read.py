@@ -5,23 +5,19 @@ from typing import Any, cast
 import pyarrow as pa
 import pytest
 
+from streaming.adapters.pulsar.snapshot_topics import SnapshotTopics, known_versions, system_topic
 from streaming.audit.columns import PATH
 from streaming.audit.options import FindingFilters
 from streaming.ports import MetadataStore, Unreadable, Znode
 from streaming.snapshots import columns as s
 from streaming.snapshots import read as module
-from streaming.snapshots.read import (
-    SnapshotTopics,
-    known_versions,
-    namespaces_with_snapshots,
-    read_namespace,
-    system_topic,
-)
+from streaming.snapshots.read import namespaces_with_snapshots, read_namespace
 from tests.unit.snapshots.fakes import Store, Topics
 from udfs import columns as c
 from udfs.snapshots.aborts import aborts_of, ids_of
 from udfs.snapshots.codec import Index, Segment, Snapshot, entries_of
-from udfs.snapshots.schemas import SCHEMAS, SnapshotKind
+from udfs.snapshots.keys import SnapshotKind
+from udfs.snapshots.schemas import SCHEMAS
 from udfs.snapshots.values import Fault, Read
 
 SPACE = "t/ns"

@@ -8,12 +8,12 @@ from typing import Any, cast
 
 import pytest
 
+from streaming.adapters.pulsar.snapshot_store import GUARD
+from streaming.adapters.pulsar.snapshot_topics import SnapshotTopics, system_topic
 from streaming.clock import ManualClock
 from streaming.errors import ConfigError, RefusedError, SafetyError, UnavailableError
 from streaming.ports import Broker, MetadataStore, Unreadable, Znode
-from streaming.snapshots.guard import GUARD
 from streaming.snapshots.parts import Sender
-from streaming.snapshots.read import SnapshotTopics, system_topic
 from streaming.snapshots.repair import Repairs
 from streaming.state.filesystem import Folder, folder_of
 from tests.builders import list_znode
@@ -23,7 +23,9 @@ from udfs.records import BrokerView, Presence
 from udfs.snapshots.aborts import ids_of
 from udfs.snapshots.audit import BufferFacts
 from udfs.snapshots.codec import Index, Segment, decode_index, encode_index, encode_segment, entries_of
-from udfs.snapshots.schemas import SnapshotKind
+from udfs.snapshots.keys import SnapshotKind
+from udfs.snapshots.repairing import Remedy
+from udfs.snapshots.segments import places_of
 from udfs.snapshots.values import Read, read_message
 from udfs.undelivered import Found
 
@@ -32,7 +34,8 @@ TOPIC = f"persistent://{SPACE}/orders"
 INDEXES = system_topic(SPACE, SnapshotKind.INDEX)
 SEGMENTS = system_topic(SPACE, SnapshotKind.SEGMENT)
 OLD = encode_index(Index(TOPIC, entries_of([(0, (9, 0), (5, 1)), (1, (10, 0), (5, 9))]), (5, 9), ids_of([])))
-IDS = {0: [(1, 1), (1, 2)], 1: [(1, 2), (1, 3)]}
+IDS = {0: [(1, 1), (1, 2)], 1: [(1, 3)]}
+DOUBLED = [(1, 2), (1, 3)]
 
 
 def _read(kind: SnapshotKind, key: str, value: bytes | None, at: Position) -> Read:
@@ -40,8 +43,8 @@ def _read(kind: SnapshotKind, key: str, value: bytes | None, at: Position) -> Re
     return read_message(kind, SPACE, at, found, lambda _version: True)
 
 
-def _segment(number: int, at: Position) -> Read:
-    value = encode_segment(Segment(TOPIC, number, (5, 1), ids_of(IDS[number])))
+def _segment(number: int, at: Position, ids: Sequence[tuple[int, int]] = ()) -> Read:
+    value = encode_segment(Segment(TOPIC, number, (5, 1), ids_of(ids or IDS[number])))
     return _read(SnapshotKind.SEGMENT, f"multiple-{number}-{TOPIC}", value, at)
 
 
@@ -57,6 +60,10 @@ class World:
     replayed: int = 3
     done: list[str] = field(default_factory=list)
     meanwhile: Read | None = None
+    compacts: dict[int, Read] = field(default_factory=lambda: {0: _segment(0, (9, 0)), 1: _segment(1, (10, 0))})
+    gets: list[tuple[int, int] | None] = field(default_factory=lambda: [None, (1, 9)])
+    overwritten: Read | None = None
+    sent: list[str] = field(default_factory=list)
 
     @property
     def admin(self) -> "World":
@@ -70,7 +77,7 @@ class World:
     def compacted(self, namespace: str, kind: SnapshotKind) -> Iterator[Read]:
         if kind is SnapshotKind.INDEX:
             return iter(list(self.indexes))
-        return iter([_segment(0, (9, 0)), _segment(1, (10, 0))])  # the compacted ledger still has the trimmed one
+        return iter(list(self.compacts.values()))  # the compacted ledger still has the trimmed one
 
     def stored(self, namespace: str, kind: SnapshotKind, after: Position = BEFORE_ALL) -> Iterator[Read]:
         return (read for read in self.segments if read.position > after)
@@ -91,8 +98,13 @@ class World:
     def views(self, managed_ledgers: Sequence[str]) -> list[BrokerView]:
         return [BrokerView(Presence.GONE) for _each in managed_ledgers]
 
+    def delivered(self, topic: str) -> Iterator[tuple[int, int] | None]:
+        return iter(self.gets)
+
     def unload(self, topic: str) -> None:
         self.done.append("unload")
+        if self.overwritten is not None and "send" in self.done:
+            self.indexes.append(self.overwritten)
         if self.meanwhile is not None:
             self.indexes.append(self.meanwhile)
         if not self.is_loaded:
@@ -101,17 +113,24 @@ class World:
 
     def load(self, topic: str) -> None:
         index = self.indexes[-1].value
-        if not isinstance(index, Index) or index.entries.rows:
+        places = {read.position for read in self.segments}
+        named = [(row[1], row[2]) for row in zip(*index.entries, strict=True)] if isinstance(index, Index) else []
+        if not isinstance(index, Index) or not places.issuperset(named):
             raise UnavailableError("Failed to read snapshot segment")
         self.is_loaded = True
 
     def send(self, key: str, value: bytes | None) -> Position:
         self.done.append("send")
+        self.sent.append(key)
+        if key.startswith("multiple"):
+            at = (11, len(self.sent))
+            self.segments = [*self.segments, _read(SnapshotKind.SEGMENT, key, value, at)]
+            return at
         self.indexes.append(_read(SnapshotKind.INDEX, key, value, (1, 50 + len(self.indexes))))
         return 1, 2
 
     def sender(self, topic: str) -> AbstractContextManager[Sender]:
-        assert topic == INDEXES
+        assert topic in (INDEXES, SEGMENTS)
         return nullcontext(self)
 
 
@@ -138,7 +157,7 @@ def test_a_topic_that_does_not_load_is_replayed_behind_a_guard_and_the_old_index
     done = _repairs(world, journal).repair(TOPIC)
     assert world.done == ["guard", "unload", "send"]
     assert world.is_loaded
-    assert (done.aborted, done.expected) == (3, 3)
+    assert (done.aborted, done.expected, done.delivered) == (3, 3, 2)
     sent = world.indexes[-1].data
     assert (decode_index(sent).entries.rows, decode_index(sent).max_read, len(sent)) == (0, BEFORE_ALL, len(TOPIC) + 9)
     assert journal.names() == [done.journal]
@@ -184,3 +203,51 @@ def test_an_undo_without_a_repair_is_refused(journal: Folder) -> None:
     with pytest.raises(ConfigError, match="no repair"):
         _repairs(world, journal).undo(TOPIC)
     assert world.done == []
+
+
+def test_lost_segments_are_published_once_more_and_named_at_their_new_places(journal: Folder) -> None:
+    world = World()
+    done = _repairs(world, journal).repair(TOPIC, Remedy.REPUBLISH)
+    assert world.sent == [f"multiple-0-{TOPIC}", TOPIC]
+    index = decode_index(world.indexes[-1].data)
+    assert list(places_of(index)) == [(0, (11, 1), (5, 1)), (1, (10, 0), (5, 9))]
+    assert (index.max_read, done.remedy) == ((5, 9), Remedy.REPUBLISH)
+    assert world.is_loaded
+    assert _repairs(world, journal).undo(TOPIC) == done.journal
+    assert world.indexes[-1].data == OLD
+
+
+def test_a_segment_that_the_compacted_topic_lacks_too_can_only_be_replayed(journal: Folder) -> None:
+    world = World(compacts={1: _segment(1, (10, 0))})
+    with pytest.raises(SafetyError, match="lacks segments 0 too"):
+        _repairs(world, journal).repair(TOPIC, Remedy.REPUBLISH)
+    assert world.sent == []
+
+
+def _doubled(**changes: Any) -> World:
+    """A topic that works, two segments of which share an id."""
+    segments = [_segment(0, (9, 0)), _segment(1, (10, 0), DOUBLED)]
+    return World(is_loaded=True, segments=segments, compacts=dict(enumerate(segments)), **changes)
+
+
+def test_a_topic_that_works_and_has_doubled_ids_is_replayed(journal: Folder) -> None:
+    world = _doubled()
+    done = _repairs(world, journal).repair(TOPIC)
+    assert world.done == ["guard", "unload", "send", "unload"]
+    assert (done.aborted, done.expected) == (3, 3)
+
+
+def test_doubled_ids_are_no_reason_to_publish_segments_once_more(journal: Folder) -> None:
+    with pytest.raises(SafetyError, match="it works"):
+        _repairs(_doubled(), journal).repair(TOPIC, Remedy.REPUBLISH)
+
+
+def test_a_broker_that_writes_its_old_index_over_ours_is_told(journal: Folder) -> None:
+    world = _doubled(overwritten=_read(SnapshotKind.INDEX, TOPIC, OLD, (1, 99)))
+    with pytest.raises(SafetyError, match="take its clients away"):
+        _repairs(world, journal).repair(TOPIC)
+
+
+def test_a_message_that_was_taken_back_and_is_read_all_the_same_is_an_alarm(journal: Folder) -> None:
+    with pytest.raises(SafetyError, match=r"got a message of aborted transaction \(1, 3\)"):
+        _repairs(World(gets=[None, (1, 3)]), journal).repair(TOPIC)

@@ -11,6 +11,7 @@ from tests.builders import (
     HOUR_MS,
     MINUTE_MS,
     NOW_MS,
+    OF_LEDGERS,
     TOPIC,
     bucket_request,
     compacted_request,
@@ -378,7 +379,7 @@ def _with_its_own_ledger(case: Case) -> tuple[Case, LedgerFacts]:
     return replace(case, ledger=about), about
 
 
-@pytest.mark.parametrize("component", LedgerComponent)
+@pytest.mark.parametrize("component", OF_LEDGERS)
 @pytest.mark.parametrize("presence", [Presence.PRESENT, Presence.GONE])
 def test_of_the_drawn_facts_some_let_a_ledger_go(component: LedgerComponent, presence: Presence) -> None:
     """Else the next test would show nothing."""

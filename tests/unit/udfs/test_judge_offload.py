@@ -4,7 +4,18 @@ from dataclasses import replace
 
 import pytest
 
-from tests.builders import DAY_MS, HOUR_MS, MINUTE_MS, NOW_MS, OTHER_TOPIC, TOPIC, UUID, data_custom, gone, metadata
+from tests.builders import (
+    DAY_MS,
+    HOUR_MS,
+    MINUTE_MS,
+    NOW_MS,
+    OTHER_TOPIC,
+    TOPIC,
+    UUID,
+    data_custom,
+    gone,
+    metadata,
+)
 from tests.builders import reference as reference_to
 from udfs.judge import Policy
 from udfs.judge_offload import OffloadCase, OffloadPolicy, judge_offload, refuse_request

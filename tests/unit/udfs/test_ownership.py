@@ -5,6 +5,7 @@ from dataclasses import replace
 import pytest
 
 from tests.builders import (
+    OF_LEDGERS,
     bucket_custom,
     bucket_request,
     compacted_custom,
@@ -30,13 +31,13 @@ REQUESTS = {
 }
 
 
-@pytest.mark.parametrize("component", LedgerComponent)
+@pytest.mark.parametrize("component", OF_LEDGERS)
 def test_a_ledger_matches_the_request_that_names_its_owner(component: LedgerComponent) -> None:
     assert mismatch(REQUESTS[component], custom_of(REQUESTS[component])) is None
 
 
-@pytest.mark.parametrize("asked", LedgerComponent)
-@pytest.mark.parametrize("found", LedgerComponent)
+@pytest.mark.parametrize("asked", OF_LEDGERS)
+@pytest.mark.parametrize("found", OF_LEDGERS)
 def test_a_ledger_of_another_component_names_another(asked: LedgerComponent, found: LedgerComponent) -> None:
     assert names_another(REQUESTS[asked], custom_of(REQUESTS[found])) == (asked is not found)
 
@@ -47,8 +48,8 @@ def test_a_ledger_that_does_not_say_that_it_is_pulsars_names_nobody() -> None:
     assert names_another(data_request(), data_custom("public/default/persistent/payments"))
 
 
-@pytest.mark.parametrize("asked", LedgerComponent)
-@pytest.mark.parametrize("found", LedgerComponent)
+@pytest.mark.parametrize("asked", OF_LEDGERS)
+@pytest.mark.parametrize("found", OF_LEDGERS)
 def test_a_ledger_of_one_component_never_matches_a_request_for_another(
     asked: LedgerComponent, found: LedgerComponent
 ) -> None:
@@ -89,7 +90,7 @@ def test_another_owner_is_refused(request_: PendingDelete, custom: dict[str, byt
     assert why[0] is Reason.OTHER_OWNER
 
 
-@pytest.mark.parametrize("component", LedgerComponent)
+@pytest.mark.parametrize("component", OF_LEDGERS)
 def test_a_ledger_that_names_no_owner_matches_no_request(component: LedgerComponent) -> None:
     request = REQUESTS[component]
     kept = {"application", "component"} | ({"pulsar/cursor"} & set(custom_of(request)))

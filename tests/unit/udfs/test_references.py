@@ -5,6 +5,7 @@ import pytest
 from tests.builders import (
     CURSOR,
     NOW_MS,
+    OF_LEDGERS,
     SCHEMA,
     TOPIC,
     UUID,
@@ -17,11 +18,12 @@ from tests.builders import (
     locator_znode,
     offloaded,
     schema_request,
+    snapshot_request,
     view,
 )
 from udfs.judge import refers_to
 from udfs.paths import cursor_path, managed_ledger_path, schema_path
-from udfs.records import BrokerView, LedgerComponent, PendingDelete, Presence, Reference
+from udfs.records import BrokerView, PendingDelete, Presence, Reference
 from udfs.references import Owner, Seen, fixed_paths, key_of, owner_of, reference_of
 
 DATA, CURSOR_KEY, SCHEMA_KEY, COMPACTED, BUCKETS = (
@@ -76,7 +78,10 @@ class TestKeys:
 
     def test_every_component_has_a_key_of_its_own(self) -> None:
         made = {key_of(r) for r in (data_request(), cursor_request(), schema_request(), compacted_request())}
-        assert len(made | {key_of(bucket_request())}) == len(LedgerComponent)
+        assert len(made | {key_of(bucket_request())}) == len(OF_LEDGERS)
+
+    def test_a_snapshot_has_the_key_of_its_topic(self) -> None:
+        assert key_of(snapshot_request()) == key_of(data_request())
 
     @pytest.mark.parametrize("text", ["", "data:", "data", "nothing:x", "Data:x", ":x"])
     def test_what_is_no_key_is_refused(self, text: str) -> None:

@@ -8,8 +8,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from udfs.paths import encode_cursor, managed_ledger_name, schema_id_of
-from udfs.records import LedgerComponent, LedgerType, OffloadContext, PendingDelete, Reason, Rejection
+from udfs.paths import encode_cursor, managed_ledger_name, schema_id_of, topic_of
+from udfs.records import LedgerComponent, LedgerType, OffloadContext, PendingDelete, Reason, Rejection, SnapshotContext
+from udfs.snapshots.keys import SnapshotKind
 from udfs.wire import MAX_PAYLOAD_BYTES, MAX_REQUEST_BYTES, _object_of, _RefusedError, decode, encode
 
 UUID = "fedcba98-7654-3210-0123-456789abcdef"
@@ -37,6 +38,22 @@ FLAT = {
 }
 OFFLOAD = DATA | {"ledgerType": "OFFLOAD_LEDGER", "offloadContext": NESTED}
 REQUEST = PendingDelete(DATA["topicName"], LedgerComponent.MANAGED_LEDGER, LedgerType.LEDGER, 278117)  # type: ignore[arg-type]
+SEGMENT = {
+    "kind": "__transaction_buffer_snapshot_segments",
+    "key": "multiple-3-persistent://tenant/ns/topic-partition-0",
+    "entryId": 7,
+}
+SNAPSHOT = DATA | {
+    "ledgerComponent": "TRANSACTION_SNAPSHOT",
+    "ledgerType": "COMPACTED_MESSAGE",
+    "snapshotContext": SEGMENT,
+}
+OF_SNAPSHOT = replace(
+    REQUEST,
+    component=LedgerComponent.TRANSACTION_SNAPSHOT,
+    ledger_type=LedgerType.COMPACTED_MESSAGE,
+    snapshot_context=SnapshotContext(str(SEGMENT["kind"]), str(SEGMENT["key"]), 7),
+)
 CONTEXT = OffloadContext(UUID, True, True, 1_700_000_000_000, "aws-s3", {"bucket": "b1"})
 
 
@@ -71,6 +88,7 @@ def refused(data: bytes | None) -> Rejection:
         pytest.param(
             DATA | {"cursorName": "x", "schemaId": 7, "offloadContext": NESTED}, REQUEST, id="fields not needed"
         ),
+        pytest.param(SNAPSHOT, OF_SNAPSHOT, id="message of a snapshot topic"),
         pytest.param(DATA | {"ledgerId": 0}, replace(REQUEST, ledger_id=0), id="smallest id"),
         pytest.param(DATA | {"ledgerId": 2**63 - 1}, replace(REQUEST, ledger_id=2**63 - 1), id="largest id"),
         pytest.param(
@@ -271,6 +289,35 @@ def test_a_wrong_offload_context_is_refused(context: dict[str, Any]) -> None:
     assert refused(payload(OFFLOAD | {"offloadContext": context})).reason is Reason.BAD_OFFLOAD_CONTEXT
 
 
+@pytest.mark.parametrize(
+    ("context", "reason"),
+    [
+        pytest.param(SEGMENT | {"kind": "orders"}, Reason.BAD_SNAPSHOT_CONTEXT, id="another topic"),
+        pytest.param(SEGMENT | {"kind": "transaction_buffer_snapshot_parts"}, Reason.BAD_SNAPSHOT_CONTEXT, id="ours"),
+        pytest.param(SEGMENT | {"kind": ["a"]}, Reason.WRONG_TYPE, id="kind is a list"),
+        pytest.param(
+            SEGMENT | {"key": "multiple-3-persistent://tenant/ns/b"},
+            Reason.BAD_SNAPSHOT_CONTEXT,
+            id="key of another topic",
+        ),
+        pytest.param(SEGMENT | {"key": "persistent://tenant/ns/b"}, Reason.BAD_SNAPSHOT_CONTEXT, id="no segment's key"),
+        pytest.param(SEGMENT | {"key": None}, Reason.MISSING_FIELD, id="no key"),
+        pytest.param(SEGMENT | {"entryId": -1}, Reason.BAD_SNAPSHOT_CONTEXT, id="negative entry"),
+        pytest.param(SEGMENT | {"entryId": 2**63}, Reason.BAD_SNAPSHOT_CONTEXT, id="entry beyond 63 bits"),
+        pytest.param(SEGMENT | {"entryId": True}, Reason.WRONG_TYPE, id="entry is true"),
+        pytest.param("x", Reason.WRONG_TYPE, id="a string"),
+        pytest.param(None, Reason.MISSING_FIELD, id="none"),
+    ],
+)
+def test_a_wrong_snapshot_context_is_refused(context: Any, reason: Reason) -> None:
+    assert refused(payload(SNAPSHOT | {"snapshotContext": context})).reason is reason
+
+
+def test_a_snapshot_is_no_ledger_and_a_ledger_no_snapshot() -> None:
+    for fields in (SNAPSHOT | {"ledgerType": "LEDGER"}, DATA | {"ledgerType": "COMPACTED_MESSAGE"}):
+        assert refused(payload(fields)).reason is Reason.UNKNOWN_LEDGER_TYPE
+
+
 CONTEXTS = st.builds(
     OffloadContext,
     st.uuids().map(str),
@@ -286,13 +333,17 @@ LOCAL_NAMES = st.text("abc-+%ü", min_size=1, max_size=10)
 @st.composite
 def requests(draw: st.DrawFn) -> PendingDelete:
     component = draw(st.sampled_from(LedgerComponent))
-    ledger_type = draw(st.sampled_from(LedgerType))
+    is_message = component is LedgerComponent.TRANSACTION_SNAPSHOT
+    in_ledgers = st.sampled_from((LedgerType.LEDGER, LedgerType.OFFLOAD_LEDGER))
+    ledger_type = LedgerType.COMPACTED_MESSAGE if is_message else draw(in_ledgers)
     managed_ledger = managed_ledger_name(f"persistent://t/ns/{draw(LOCAL_NAMES)}")
     cursor = encode_cursor(draw(LOCAL_NAMES)) if component is LedgerComponent.MANAGED_CURSOR else None
     schema = schema_id_of(managed_ledger) if component is LedgerComponent.SCHEMA_STORAGE else None
     context = draw(CONTEXTS) if ledger_type is LedgerType.OFFLOAD_LEDGER else None
     ledger_id = draw(st.integers(0, 2**63 - 1))
-    return PendingDelete(managed_ledger, component, ledger_type, ledger_id, cursor, schema, context)
+    segment = f"multiple-{draw(st.integers(0, 99))}-{topic_of(managed_ledger)}"
+    message = SnapshotContext(SnapshotKind.SEGMENT, segment, draw(st.integers(0, 2**63 - 1))) if is_message else None
+    return PendingDelete(managed_ledger, component, ledger_type, ledger_id, cursor, schema, context, message)
 
 
 @settings(max_examples=100, deadline=None)

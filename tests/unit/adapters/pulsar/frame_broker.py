@@ -6,8 +6,9 @@ import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from typing import Any
 
-from streaming.adapters.pulsar import frames
+from streaming.adapters.pulsar import frames, transactions
 from udfs.formats.entry import messages_in
 from udfs.formats.internal_stats import Position
 from udfs.proto import pulsar_api_pb2 as api
@@ -19,6 +20,7 @@ _LONG = 1 << 64
 class Partition:
     """What is stored, and how the broker behaves.
 
+    ended: transactions (most, least, action, topic). refuses: the command of a transaction that it says no to.
     entries: position -> what is sent; None: passed over. last: what it says is the last, None: it refuses to say.
     stalls_behind: the first reader that has got this one gets nothing more. redirects: look-ups that are sent on first.
     """
@@ -30,6 +32,8 @@ class Partition:
     closes_behind: Position | None = None
     token: bytes = b""
     readers: list[Position] = field(default_factory=list)
+    ended: list[tuple[int, int, int, str]] = field(default_factory=list)
+    refuses: int = 0
     url: str = ""
 
 
@@ -75,9 +79,30 @@ class _Connection:
                 self._send(api.BaseCommand(type=frames.SUCCESS))
             elif command.type == frames.GET_LAST:
                 self._tell_last()
+            elif command.type in (transactions.JOIN, transactions.NEW, transactions.ADD, transactions.END):
+                self._transact(command)
             elif command.type == frames.FLOW:
                 self._permits += command.flow.message_permits
                 next(to_send, None)
+
+    def _transact(self, command: api.BaseCommand) -> None:
+        """What a coordinator answers; its transactions are (0, 7)."""
+        no: dict[str, Any] = {"error": 22, "message": "it says no"} if command.type == self._partition.refuses else {}
+        if command.type == transactions.JOIN:
+            answer = api.BaseCommand(tc_client_connect_response=api.CommandTcClientConnectResponse(**no))
+        elif command.type == transactions.NEW:
+            made = api.CommandNewTxnResponse(txnid_most_bits=0, txnid_least_bits=7, **no)
+            answer = api.BaseCommand(new_txn_response=made)
+        elif command.type == transactions.ADD:
+            self._joined = command.add_partition_to_txn.partitions[0]
+            answer = api.BaseCommand(add_partition_to_txn_response=api.CommandTxnResponse(**no))
+        else:
+            end = command.end_txn
+            ended = (end.txnid_most_bits, end.txnid_least_bits, end.txn_action, self._joined)
+            self._partition.ended.append(ended)
+            answer = api.BaseCommand(end_txn_response=api.CommandTxnResponse(**no))
+        answer.type = command.type + 1
+        self._send(answer)
 
     def _connected(self, who: api.CommandConnect) -> None:
         if who.auth_data != self._partition.token:

@@ -9,7 +9,7 @@ from udfs.phase_one.metrics import HELP, PUTS_OFF, SENT, Metric, counted_as, sen
 from udfs.records import LedgerType, Outcome, Reason
 
 READ = {Metric.MESSAGES_RECEIVED, Metric.MESSAGES_ACKED}
-BOTH = list(LedgerType)
+BOTH = (LedgerType.LEDGER, LedgerType.OFFLOAD_LEDGER)
 
 
 def test_there_are_nine_and_each_has_a_help_text() -> None:
@@ -60,6 +60,11 @@ def test_a_receipt_counts_once_for_each_metric_it_is_about(
         counted = counted_as(ledger_type, outcome, reason)
         assert set(counted) == READ | expected
         assert len(counted) == len(set(counted))
+
+
+def test_a_message_of_a_snapshot_topic_is_no_ledger() -> None:
+    for reason in (Reason.OWNER_GONE, Reason.STILL_THERE):
+        assert set(counted_as(LedgerType.COMPACTED_MESSAGE, Outcome.DELETED, reason)) == READ
 
 
 def test_what_is_no_request_is_read_and_acknowledged_all_the_same() -> None:

@@ -17,7 +17,7 @@ from udfs.snapshots.audit import (
     findings_of,
     namespace_findings_of,
 )
-from udfs.snapshots.schemas import SnapshotKind
+from udfs.snapshots.keys import SnapshotKind
 
 TOPIC = "persistent://t/ns/orders"
 LIVES, GONE = 5, 4  # ledgers of the topic
@@ -69,8 +69,16 @@ def test_a_topic_that_is_well_has_no_findings() -> None:
         ),
         pytest.param(
             {"values": (INDEX, SEGMENT, replace(SEGMENT, sequence=1, position=(71, 0)))},
+            {(SnapshotClass.WASTE, SnapshotReason.NOT_NAMED)},
+            id="a segment that the index does not name yet",
+        ),
+        pytest.param(
+            {
+                "values": (INDEX, SEGMENT, replace(SEGMENT, sequence=1, position=(71, 0))),
+                "named": (NAMED, replace(NAMED, sequence=2)),
+            },
             {(SnapshotClass.ORPHAN, SnapshotReason.NOT_NAMED)},
-            id="a segment that the index does not name",
+            id="a segment that the index has left behind",
         ),
         pytest.param(
             {"values": (INDEX, replace(SEGMENT, position=(71, 0)))},

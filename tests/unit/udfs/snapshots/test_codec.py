@@ -25,7 +25,8 @@ from udfs.snapshots.codec import (
     encode_snapshot,
     entries_of,
 )
-from udfs.snapshots.schemas import SCHEMAS, SnapshotKind
+from udfs.snapshots.keys import SnapshotKind
+from udfs.snapshots.schemas import SCHEMAS
 
 TOPIC = "persistent://public/default/orders"
 LONGS = st.integers(-(1 << 63), (1 << 63) - 1)

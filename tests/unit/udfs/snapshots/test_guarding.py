@@ -13,7 +13,7 @@ from udfs.snapshots.guarding import (
     is_perhaps_needed,
     segment_bound,
 )
-from udfs.snapshots.schemas import SnapshotKind
+from udfs.snapshots.keys import SnapshotKind, keeper_topic
 from udfs.snapshots.values import Fault, Read
 
 A, B = "persistent://t/ns/a", "persistent://t/ns/b"
@@ -91,6 +91,7 @@ def test_what_a_topic_that_is_gone_names_is_held_for_days() -> None:
         pytest.param(_segment(A, 3, (10, 0)), {A: IndexHold((12, 0), 2)}, True, id="behind the last that is named"),
         pytest.param(_segment(A, 2, (10, 0)), {A: IndexHold((12, 0), 2)}, False, id="the index has gone past it"),
         pytest.param(_segment(A, 0, (10, 0)), {}, True, id="a topic without an index"),
+        pytest.param(_segment(keeper_topic("t/ns"), 0, (10, 0)), {}, False, id="our own record behind tombstones"),
         pytest.param(_segment(A, 0, (10, 0)), {A: IndexHold(None)}, True, id="an index that names nothing"),
         pytest.param(
             Read(SnapshotKind.SEGMENT, "k", A, (10, 0), 1, 1, 9, fault=Fault.UNREADABLE), {}, False, id="no value"

@@ -8,9 +8,8 @@ from udfs.formats.errors import FormatError
 from udfs.formats.internal_stats import Position
 from udfs.snapshots.aborts import aborts_of
 from udfs.snapshots.codec import Segment, decode_segment
-from udfs.snapshots.keys import Capacity
+from udfs.snapshots.keys import Capacity, SnapshotKind
 from udfs.snapshots.migration import Form, Message, Stored, current, to_parts, to_segments, to_single
-from udfs.snapshots.schemas import SnapshotKind
 
 TOPIC = "persistent://t/ns/orders"
 OTHER = "persistent://t/ns/orders-1"

@@ -2,9 +2,9 @@ import pytest
 
 from udfs.formats.errors import FormatError
 from udfs.snapshots.aborts import aborts_of, joined
-from udfs.snapshots.codec import decode_snapshot
+from udfs.snapshots.codec import Snapshot, decode_snapshot, encode_snapshot
 from udfs.snapshots.keys import Capacity, PartKey, part_key_of
-from udfs.snapshots.parts import recover, retire, split, write
+from udfs.snapshots.parts import counting_of, pieces, recover, retire, split, write
 
 TOPIC = "persistent://t/ns/orders"
 TWO = Capacity(2, 1000)
@@ -71,3 +71,24 @@ def test_a_part_of_another_topic_or_without_sense_is_an_error_and_no_empty_part(
     assert stranger
     with pytest.raises(FormatError, match="names another topic"):
         recover(latest | {first: stranger}, TOPIC, {5})
+
+
+def test_parts_are_recovered_one_by_one_as_at_once() -> None:
+    old = {key: value for key, value in _written() if value}
+    longer = aborts_of(
+        [(0, each, 5, each) for each in range(1, 8)]
+    )  # the first id was trimmed; a crash behind one part
+    first = next(write(TOPIC, longer, (5, 20), TWO, tuple(old)))
+    mixed = old | {first.key: first.value or b""}
+    keys = counting_of(mixed, TOPIC)
+    found = list(pieces(keys, lambda key: mixed[str(key)], {5}))
+    assert joined(found).tuples() == recover(mixed, TOPIC, {5}).aborts.tuples()
+    assert max(piece.rows for piece in found) <= TWO.ids
+    assert list(pieces(keys, lambda key: mixed[str(key)], ())) == []
+
+
+def test_a_part_whose_ids_are_out_of_order_is_an_error() -> None:
+    backwards = encode_snapshot(Snapshot(TOPIC, (5, 9), aborts_of([(0, 1, 5, 1), (0, 0, 5, 0)])))
+    key = PartKey(1, TWO, None, TOPIC)
+    with pytest.raises(FormatError, match="order of their markers"):
+        list(pieces([key], lambda _key: backwards, {5}))

@@ -3,7 +3,8 @@ from copy import deepcopy
 
 import pytest
 
-from udfs.snapshots.schemas import SCHEMAS, SnapshotKind, is_brokers
+from udfs.snapshots.keys import SnapshotKind
+from udfs.snapshots.schemas import SCHEMAS, is_brokers
 
 
 @pytest.mark.parametrize("kind", SnapshotKind)

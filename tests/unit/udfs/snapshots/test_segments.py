@@ -1,8 +1,10 @@
+from itertools import accumulate
+
 import pytest
 
 from udfs.formats.errors import FormatError
-from udfs.snapshots.aborts import aborts_of
-from udfs.snapshots.segments import ids_of_a_segment, index_of, places_of, recover, seal
+from udfs.snapshots.aborts import aborts_of, joined
+from udfs.snapshots.segments import ids_of_a_segment, index_of, places_of, recover, recovered, seal, sealed
 
 TOPIC = "persistent://t/ns/orders"
 ABORTS = aborts_of([(0, each, 5 + each // 3, each) for each in range(5)])
@@ -36,3 +38,30 @@ def test_a_segment_that_is_not_where_the_index_says_is_an_error() -> None:
     index = index_of(TOPIC, segments, [(9, 0), (9, 1)], tail, (6, 2))
     with pytest.raises(FormatError, match=r"segment 1 of .* is not at 9:1"):
         recover(index, {(9, 0): segments[0]}, (8, 8))
+
+
+@pytest.mark.parametrize("cuts", [(5,), (1, 1, 1, 1, 1), (0, 3, 0, 2), (2, 2, 1), (4, 1)])
+def test_segments_are_sealed_piece_by_piece_as_at_once(cuts: tuple[int, ...]) -> None:
+    ends = list(accumulate(cuts))
+    given = [ABORTS.between(end - rows, end) for end, rows in zip(ends, cuts, strict=True)]
+    made, tail = [], None
+    sealing = sealed(TOPIC, given, 2, first=7)
+    while tail is None:
+        try:
+            made.append(next(sealing))
+        except StopIteration as ended:
+            tail = ended.value
+    whole, rest = seal(TOPIC, ABORTS, 2, first=7)
+    assert [(each.sequence, each.marker, each.ids.pairs()) for each in made] == [
+        (each.sequence, each.marker, each.ids.pairs()) for each in whole
+    ]
+    assert tail.pairs() == rest.pairs()
+
+
+def test_an_index_is_recovered_piece_by_piece_as_at_once() -> None:
+    segments, tail = seal(TOPIC, ABORTS, 2)
+    index = index_of(TOPIC, segments, [(9, 0), (9, 1)], tail, (6, 2))
+    at = {(9, 0): segments[0], (9, 1): segments[1]}
+    pieces = list(recovered(index, at.get, (8, 8)))
+    assert [piece.rows for piece in pieces] == [2, 2, 1]
+    assert joined(pieces).tuples() == recover(index, at, (8, 8)).tuples()

@@ -16,7 +16,7 @@ from udfs.snapshots.codec import (
     encode_snapshot,
     entries_of,
 )
-from udfs.snapshots.schemas import SnapshotKind
+from udfs.snapshots.keys import SnapshotKind
 from udfs.snapshots.values import Fault, Read, read_message
 from udfs.undelivered import Found, Undeliverable
 

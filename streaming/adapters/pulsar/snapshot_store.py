@@ -1,0 +1,91 @@
+"""What a sweep needs of a cluster's snapshot topics: to read them, to send tombstones, and to have them compacted.
+
+1. Nothing is sent to a topic that is not there: brokers make these topics, we never do.
+2. Producers live as long as the store: a namespace has three of them at most.
+"""
+
+import time
+from collections.abc import Callable, Collection, Iterator
+from contextlib import ExitStack
+from types import TracebackType
+from typing import Self
+
+from streaming.adapters.pulsar.keyed import KeyedSender
+from streaming.adapters.pulsar.snapshot_topics import SnapshotTopics, system_topic
+from streaming.config.sections import PulsarSettings
+from streaming.errors import RefusedError
+from udfs.formats.internal_stats import BEFORE_ALL, Position
+from udfs.snapshots.keys import SnapshotKind
+from udfs.snapshots.values import Read
+
+GUARD = "ledger-reaper-guard"  # the durable subscription that keeps segments from being trimmed
+NO_LIMIT = (-1, -1)  # retention of everything
+_TRIES, _WAIT_SECONDS = 60, 0.5
+
+
+class SnapshotStore:
+    """Snapshot topics to a sweep. Every method raises UnavailableError, RefusedError."""
+
+    def __init__(
+        self, settings: PulsarSettings, topics: SnapshotTopics, sleep: Callable[[float], None] = time.sleep
+    ) -> None:
+        self._settings = settings
+        self._topics = topics
+        self._sleep = sleep
+        self._senders: dict[str, KeyedSender] = {}
+        self._stack = ExitStack()
+
+    def __enter__(self) -> Self:
+        """Return itself; the block's end closes its producers."""
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        """Close the producers."""
+        self._stack.close()
+
+    def kinds(self, namespace: str) -> set[SnapshotKind]:
+        """Return which of the topics the namespace has."""
+        present = self._topics.present(namespace)
+        return {kind for kind in SnapshotKind if system_topic(namespace, kind) in present}
+
+    def last(self, namespace: str, kind: SnapshotKind) -> Position:
+        """Return the place of the topic's newest entry."""
+        return self._topics.admin.internal_stats(system_topic(namespace, kind)).last
+
+    def compacted(self, namespace: str, kind: SnapshotKind, with_bytes_of: Collection[str] = ()) -> Iterator[Read]:
+        """Yield what a compacted reader gets: of a key, the last message counts."""
+        return self._topics.compacted(namespace, kind, with_bytes_of)
+
+    def stored(
+        self, namespace: str, kind: SnapshotKind, after: Position = BEFORE_ALL, with_bytes_of: Collection[str] = ()
+    ) -> Iterator[Read]:
+        """Yield what lies behind a place in the topic's own ledgers."""
+        return self._topics.stored(namespace, kind, after, with_bytes_of)
+
+    def is_guarded(self, namespace: str) -> bool:
+        """Whether a guard or retention without limit keeps the segments that indexes name."""
+        topic = system_topic(namespace, SnapshotKind.SEGMENT)
+        admin = self._topics.admin
+        return admin.internal_stats(topic).has_subscription(GUARD) or admin.retention(topic) == NO_LIMIT
+
+    def send(self, namespace: str, kind: SnapshotKind, key: str, value: bytes | None) -> Position:
+        """Send a value, or a tombstone (None), and return its place once it is stored."""
+        topic = system_topic(namespace, kind)
+        if topic not in self._senders:
+            if topic not in self._topics.present(namespace):
+                raise RefusedError(f"{topic} does not exist, and only brokers make it")
+            self._senders[topic] = self._stack.enter_context(KeyedSender(self._settings, topic))
+        return self._senders[topic].send(key, value)
+
+    def compact(self, namespace: str, kind: SnapshotKind) -> bool:
+        """Ask for a compaction, and return whether it has ended with a new compacted ledger before our patience did."""
+        topic = system_topic(namespace, kind)
+        before = self._topics.admin.internal_stats(topic).compacted[0]
+        self._topics.more.ask_for_compaction(topic)
+        for _try in range(_TRIES):
+            self._sleep(_WAIT_SECONDS)
+            if self._topics.admin.internal_stats(topic).compacted[0] != before:
+                return True
+        return False

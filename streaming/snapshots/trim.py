@@ -1,0 +1,84 @@
+"""`ledger-reaper snapshots trim`: let a broker drop ids of aborted transactions whose messages are gone.
+
+A broker drops such ids only while a transaction ends on their topic, and of segments whole ones only. On a topic where
+none ends any more they stay for ever. This commits an empty transaction there, which an operator has to ask for: it
+adds an entry to the topic. It is refused where that could do harm: a broker that trims segments which share ids can
+forget all ids that it has (seen on Pulsar 4.0.8).
+"""
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from streaming.errors import SafetyError, UnavailableError
+from streaming.snapshots.repair import Look, Repairs
+from udfs.paths import namespace_of
+from udfs.records import Presence
+from udfs.snapshots.audit import TopicFacts
+from udfs.snapshots.codec import Snapshot
+from udfs.snapshots.keys import SnapshotKind
+from udfs.snapshots.repairing import lost_of
+
+_TRIES, _WAIT_SECONDS = 60, 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class Trimmed:
+    """What a trim came to. segments, ids: how many dead ones there were; ids: of a single snapshot."""
+
+    topic: str
+    segments: int
+    ids: int
+
+
+@dataclass(frozen=True, slots=True)
+class Trims:
+    """Trims one topic at a time. commit: commits an empty transaction on a topic."""
+
+    repairs: Repairs
+    commit: Callable[[str], object]
+    sleep: Callable[[float], None] = time.sleep
+
+    def trim(self, topic: str) -> Trimmed:
+        """Let its broker drop the dead ids. Raises SafetyError where that is refused, UnavailableError."""
+        look = self.repairs.look(topic)
+        facts, segments, ids = look.facts, dead_segments(look.facts), self._dead_ids(look)
+        if why := refusal_of(facts, segments + ids):
+            raise SafetyError(f"{topic} is not trimmed: {why}")
+        self.commit(topic)
+        for _try in range(_TRIES):
+            now = self.repairs.look(topic)
+            if not dead_segments(now.facts) and not self._dead_ids(now):
+                return Trimmed(topic, segments, ids)
+            self.sleep(_WAIT_SECONDS)
+        raise UnavailableError(f"an empty transaction was committed on {topic}, and its broker has dropped nothing yet")
+
+    def _dead_ids(self, look: Look) -> int:
+        """How many ids of a single snapshot are dead; none where there is an index, which counts then."""
+        if look.index is not None:
+            return 0
+        topic, ledgers, dead = look.facts.topic, look.facts.ledgers, 0
+        for read in self.repairs.topics.compacted(namespace_of(topic), SnapshotKind.SINGLE):
+            if read.topic == topic:
+                value = read.value
+                markers = value.aborts.ledger.tolist() if isinstance(value, Snapshot) else []
+                dead = sum(marker not in ledgers for marker in markers)
+        return dead
+
+
+def dead_segments(facts: TopicFacts) -> int:
+    """How many segments the index names whose last marker's ledger is gone."""
+    return sum(each.marker[0] not in facts.ledgers for each in facts.named)
+
+
+def refusal_of(facts: TopicFacts, dead: int) -> str:
+    """Return why nothing may be committed on a topic; "" where it may."""
+    if facts.in_metadata is not Presence.PRESENT:
+        return facts.detail or "ZooKeeper does not have the topic, or it could not be read"
+    if facts.doubled_ids:
+        return f"{facts.doubled_ids} ids stand in more than one segment, and a trim can lose them all: repair it first"
+    if lost_of(facts):
+        return "segments that it needs can't be read: repair it first"
+    if not dead:
+        return "it has no ids that a broker would drop"
+    return ""

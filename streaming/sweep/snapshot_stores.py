@@ -1,0 +1,71 @@
+"""The snapshot topics that a sweep works on, and what stands for them in a dry run."""
+
+from collections.abc import Collection, Iterator
+from contextlib import closing, contextmanager
+
+from streaming.adapters.pulsar.snapshot_store import SnapshotStore
+from streaming.adapters.pulsar.snapshot_topics import SnapshotTopics
+from streaming.adapters.pulsar.snapshots import SnapshotAdmin
+from streaming.clients import admin_for, admin_settings
+from streaming.config.settings import Settings
+from streaming.sweep.snapshots import Snapshots
+from udfs.formats.internal_stats import BEFORE_ALL, Position
+from udfs.snapshots.keys import SnapshotKind, segment_key_of
+from udfs.snapshots.values import Read
+
+
+@contextmanager
+def snapshots_for(settings: Settings) -> Iterator[SnapshotStore]:
+    """The snapshot topics of the cluster; the block's end closes what was opened."""
+    with (
+        admin_for(settings) as admin,
+        closing(SnapshotAdmin(admin_settings(settings))) as more,
+        SnapshotStore(settings.pulsar, SnapshotTopics(settings.pulsar, admin, more)) as store,
+    ):
+        yield store
+
+
+class DryRunSnapshots:
+    """Snapshot topics in a dry run: what would be sent is only remembered, and read back as if it had been."""
+
+    def __init__(self, topics: Snapshots) -> None:
+        self._topics = topics
+        self._sent: dict[tuple[str, SnapshotKind], list[Read]] = {}
+
+    def kinds(self, namespace: str) -> set[SnapshotKind]:
+        """Ask the cluster."""
+        return self._topics.kinds(namespace)
+
+    def last(self, namespace: str, kind: SnapshotKind) -> Position:
+        """Ask the cluster."""
+        return self._topics.last(namespace, kind)
+
+    def compacted(self, namespace: str, kind: SnapshotKind, with_bytes_of: Collection[str] = ()) -> Iterator[Read]:
+        """Read from the cluster, then what was remembered."""
+        yield from self._topics.compacted(namespace, kind, with_bytes_of)
+        yield from self._sent.get((namespace, kind), ())
+
+    def stored(
+        self, namespace: str, kind: SnapshotKind, after: Position = BEFORE_ALL, with_bytes_of: Collection[str] = ()
+    ) -> Iterator[Read]:
+        """Return what was remembered: a dry run changes nothing that it could have to put back."""
+        del after, with_bytes_of
+        return iter(self._sent.get((namespace, kind), ()))
+
+    def is_guarded(self, namespace: str) -> bool:
+        """Ask the cluster."""
+        return self._topics.is_guarded(namespace)
+
+    def send(self, namespace: str, kind: SnapshotKind, key: str, value: bytes | None) -> Position:
+        """Remember; nothing is sent."""
+        sent = self._sent.setdefault((namespace, kind), [])
+        place = ((1 << 62), len(sent))
+        segment = segment_key_of(key)
+        topic = segment.topic if segment else key
+        sent.append(Read(kind, key, topic, place, 0, len(value or b""), is_null=value is None))
+        return place
+
+    def compact(self, namespace: str, kind: SnapshotKind) -> bool:
+        """Do nothing."""
+        del namespace, kind
+        return True

@@ -1,0 +1,140 @@
+"""Whatever a broker does while the service removes snapshots, no topic that lives lacks what it wrote.
+
+A broker deletes and makes a topic anew, seals segments, names them, leaves some behind, and writes single snapshots,
+between sweeps and right before and behind any message of ours. Behind each sweep,
+a) of a topic that lives, each key has the value that its broker wrote last, but for segments that its index has left;
+b) what got a tombstone is in the journal with its bytes.
+"""
+
+import random
+
+from streaming.sweep.jobs import Job, Swept
+from streaming.sweep.snapshots import SnapshotSweeper
+from tests.builders import MINUTE_MS, TOPIC, snapshot_request
+from tests.unit.sweep.test_snapshots import INDEX, OWNER, SEGMENT, SINGLE, World, index
+from udfs.formats.internal_stats import Position
+from udfs.paths import managed_ledger_path
+from udfs.records import Outcome, PendingDelete
+from udfs.snapshots.aborts import aborts_of, ids_of
+from udfs.snapshots.codec import Segment, Snapshot, encode_segment, encode_snapshot
+from udfs.snapshots.keys import SegmentKey, SnapshotKind
+
+RUNS, EVENTS, REMOVED = 100, 60, 500
+
+
+class Broker:
+    """One topic's broker. named: number -> place, as it has them. left: keys of segments that it trimmed.
+
+    wrote: key -> value of the last message.
+    """
+
+    def __init__(self, seed: int) -> None:
+        self.dice = random.Random(seed)
+        self.world = World()
+        self.is_alive = False
+        self.number = 2
+        self.count = 0
+        self.named: dict[int, Position] = {}
+        self.left: set[str] = set()
+        self.wrote: dict[tuple[SnapshotKind, str], bytes] = {}
+        self.since: dict[PendingDelete, int] = {}
+        self.world.topics.on_send = self.world.topics.on_sent = self.disturb
+
+    def act(self) -> None:
+        kinds = ["delete", "seal", "seal", "name", "name", "single"] if self.is_alive else ["make"]
+        getattr(self, f"_{self.dice.choice(kinds)}")()
+
+    def disturb(self) -> None:
+        """Now and then something happens right before or behind a message of ours."""
+        if self.dice.random() < 0.1:
+            self.act()
+        self.world.topics.on_send = self.world.topics.on_sent = self.disturb
+
+    def sweep(self) -> None:
+        topics, bench = self.world.topics, self.world.bench
+        latest = {(kind, read.key): read for kind, reads in topics.messages.items() for read in reads}
+        asked = []
+        for (kind, key), read in latest.items():
+            if read.topic == OWNER and not read.is_null and self.dice.random() < 0.8:
+                number = int(key.split("-")[1]) if kind is SEGMENT else 0
+                asked.append(snapshot_request(kind, number, read.position))
+        self.dice.shuffle(asked)
+        sweeper = SnapshotSweeper(topics, bench.loader(), self.world.journal, bench.clock, bench.rules())
+        swept = sweeper.sweep([Job(request, self.since.get(request)) for request in asked], {})
+        self._remember(asked, swept)
+
+    def check(self) -> int:
+        """Look at both promises; returns how many tombstones of ours there are."""
+        topics = self.world.topics
+        latest = {(kind, read.key): read for kind, reads in topics.messages.items() for read in reads}
+        if self.is_alive:
+            for (kind, key), value in self.wrote.items():
+                if kind is SEGMENT and key in self.left:
+                    continue
+                assert latest[kind, key].data == value, f"{key} of {kind} is gone"
+        kept = {(entry.topic.rsplit("/", 1)[1], entry.key) for entry in self.world.journal.entries}
+        gone = [(str(kind), key) for kind, key, value in topics.sent if value is None]
+        assert set(gone) <= kept
+        return len(gone)
+
+    def _remember(self, asked: list[PendingDelete], swept: list[Swept]) -> None:
+        for request, one in zip(asked, swept, strict=True):
+            if one.absent_since_ms is not None:
+                self.since[request] = one.absent_since_ms
+            elif one.verdict.outcome is not Outcome.RETRY:
+                self.since.pop(request, None)
+
+    def _add(self, kind: SnapshotKind, key: str, value: bytes) -> Position:
+        topics = self.world.topics
+        topics.publish_ms = self.world.bench.clock.now_ms()
+        self.wrote[kind, key] = value
+        return topics.add(kind, key, value)
+
+    def _make(self) -> None:
+        """A topic of that name begins from what it finds: the index that the dead one left."""
+        self.is_alive = True
+        self.world.revive()
+        latest = {(kind, read.key): read for kind, reads in self.world.topics.messages.items() for read in reads}
+        self.wrote, self.named, self.left = {}, {}, set()
+        self._single()
+        found = latest.get((INDEX, OWNER))
+        self.number = self.number if found is not None and not found.is_null else 0
+
+    def _delete(self) -> None:
+        self.is_alive = False
+        self.world.bench.tree.remove(managed_ledger_path(TOPIC))
+        self.world.bench.broker.topics.pop(TOPIC)
+
+    def _seal(self) -> None:
+        self.count += 1
+        value = encode_segment(Segment(OWNER, self.number, (8, self.count), ids_of([(0, self.count)])))
+        place = self._add(SEGMENT, str(SegmentKey(self.number, OWNER)), value)
+        self.named[self.number] = place
+        self.left.discard(str(SegmentKey(self.number, OWNER)))
+        self.number += 1
+        if self.dice.random() < 0.7:
+            self._name()
+
+    def _name(self) -> None:
+        if self.named and self.dice.random() < 0.4:
+            number = min(self.named)
+            del self.named[number]  # trimmed
+            self.left.add(str(SegmentKey(number, OWNER)))
+        self._add(INDEX, OWNER, index(*self.named.items()))
+
+    def _single(self) -> None:
+        self.count += 1
+        value = encode_snapshot(Snapshot(OWNER, (8, self.count), aborts_of([(0, self.count, 8, 0)])))
+        self._add(SINGLE, OWNER, value)
+
+
+def test_no_topic_that_lives_lacks_what_its_broker_wrote() -> None:
+    removed = 0
+    for seed in range(RUNS):
+        broker = Broker(seed)
+        for _event in range(EVENTS):
+            broker.world.bench.age(broker.dice.choice([MINUTE_MS, *[11 * MINUTE_MS] * 4, 26 * 60 * MINUTE_MS]))
+            (broker.sweep if broker.dice.random() < 0.7 else broker.act)()
+            broker.check()
+        removed += broker.check()
+    assert removed > REMOVED, removed  # else this would show nothing

@@ -1,0 +1,84 @@
+"""A sweep's view of snapshot topics: what guards them, what may be sent, and when a compaction has ended."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import cast
+
+import pytest
+
+from streaming.adapters.pulsar.snapshot_store import GUARD, NO_LIMIT, SnapshotStore
+from streaming.adapters.pulsar.snapshot_topics import SnapshotTopics, system_topic
+from streaming.config.sections import PulsarSettings
+from streaming.errors import RefusedError
+from udfs.formats.internal_stats import InternalStats, Position
+from udfs.snapshots.keys import SnapshotKind
+
+SPACE = "t/ns"
+SEGMENTS = system_topic(SPACE, SnapshotKind.SEGMENT)
+
+
+@dataclass
+class World:
+    """The admin API of a namespace with segments. ends: at which look a compaction has ended; None: never."""
+
+    cursors: Mapping[str, Position] = field(default_factory=dict)
+    kept: tuple[int, int] = (0, 0)
+    ends: int | None = 3
+    asked: list[str] = field(default_factory=list)
+    looks: int = 0
+
+    @property
+    def admin(self) -> "World":
+        return self
+
+    more = admin
+
+    def present(self, namespace: str) -> set[str]:
+        return {SEGMENTS}
+
+    def retention(self, topic: str) -> tuple[int, int]:
+        return self.kept
+
+    def ask_for_compaction(self, topic: str) -> None:
+        self.asked.append(topic)
+
+    def internal_stats(self, topic: str) -> InternalStats:
+        self.looks += 1
+        has_ended = self.ends is not None and self.looks > self.ends
+        return InternalStats(((7, 4),), self.cursors, 0, compacted=(71 if has_ended else 70, 9))
+
+
+def _store(world: World) -> SnapshotStore:
+    return SnapshotStore(cast(PulsarSettings, None), cast(SnapshotTopics, world), lambda _seconds: None)
+
+
+@pytest.mark.parametrize(
+    ("world", "expected"),
+    [
+        pytest.param(World(), False, id="nothing"),
+        pytest.param(World({"another": (1, 1)}), False, id="another subscription"),
+        pytest.param(World({GUARD: (1, 1)}), True, id="a guard"),
+        pytest.param(World(kept=NO_LIMIT), True, id="retention without limit"),
+        pytest.param(World(kept=(-1, 10)), False, id="retention with a limit"),
+    ],
+)
+def test_a_guard_or_retention_without_limit_guards(world: World, expected: bool) -> None:
+    assert _store(world).is_guarded(SPACE) is expected
+
+
+def test_what_is_there_and_where_it_ends_is_told() -> None:
+    store = _store(World())
+    assert store.kinds(SPACE) == {SnapshotKind.SEGMENT}
+    assert store.last(SPACE, SnapshotKind.SEGMENT) == (7, 3)
+
+
+def test_a_compaction_has_ended_once_there_is_a_new_compacted_ledger() -> None:
+    world = World()
+    assert _store(world).compact(SPACE, SnapshotKind.SEGMENT)
+    assert world.asked == [SEGMENTS]
+    assert not _store(World(ends=None)).compact(SPACE, SnapshotKind.SEGMENT)
+
+
+def test_nothing_is_sent_to_a_topic_that_is_not_there() -> None:
+    with pytest.raises(RefusedError, match="only brokers make it"), _store(World()) as store:
+        store.send(SPACE, SnapshotKind.INDEX, "key", None)

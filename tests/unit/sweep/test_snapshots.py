@@ -1,0 +1,321 @@
+"""Tombstones for snapshots: what is sent, in which order, behind which looks, and what is put back."""
+
+from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, field, replace
+
+import pytest
+
+from streaming.errors import FencedError, UnavailableError
+from streaming.state.journal import SnapshotEntry
+from streaming.sweep.jobs import Job, Swept
+from streaming.sweep.snapshot_stores import DryRunSnapshots
+from streaming.sweep.snapshots import Snapshots, SnapshotSweeper
+from tests.builders import MINUTE_MS, TOPIC, list_znode, put, snapshot_request, view
+from tests.world import EPOCH, Bench
+from udfs.formats.entry import Content
+from udfs.formats.internal_stats import BEFORE_ALL, Position
+from udfs.paths import managed_ledger_path, topic_of
+from udfs.records import Outcome, PendingDelete, Reason, SnapshotContext
+from udfs.snapshots.aborts import aborts_of, ids_of
+from udfs.snapshots.codec import Index, Segment, Snapshot, encode_index, encode_segment, encode_snapshot, entries_of
+from udfs.snapshots.keys import SegmentKey, SnapshotKind, is_keeper
+from udfs.snapshots.values import Read, read_message
+from udfs.undelivered import Found
+
+SPACE = "public/default"
+OWNER = topic_of(TOPIC)
+SINGLE, SEGMENT, INDEX = SnapshotKind.SINGLE, SnapshotKind.SEGMENT, SnapshotKind.INDEX
+
+
+def segment(number: int) -> bytes:
+    return encode_segment(Segment(OWNER, number, (8, number), ids_of([(0, number)])))
+
+
+def index(*named: tuple[int, Position]) -> bytes:
+    rows = [(number, place, (8, number)) for number, place in named]
+    return encode_index(Index(OWNER, entries_of(rows), (8, 99), ids_of([])))
+
+
+@dataclass
+class Compacted:
+    """A namespace's topics. on_send, on_sent: what else happens right before and behind a message that is stored."""
+
+    publish_ms: int
+    messages: dict[SnapshotKind, list[Read]] = field(default_factory=lambda: {SINGLE: [], SEGMENT: [], INDEX: []})
+    guarded: bool = True
+    down: bool = False
+    sent: list[tuple[SnapshotKind, str, bytes | None]] = field(default_factory=list)
+    compactions: list[SnapshotKind] = field(default_factory=list)
+    on_send: Callable[[], None] = lambda: None
+    on_sent: Callable[[], None] = lambda: None
+    is_deaf: bool = False
+
+    def add(self, kind: SnapshotKind, key: str, value: bytes | None) -> Position:
+        place = (100, len(self.messages[kind]))
+        content = Content(key.encode(), value or b"", {}, is_null=value is None)
+        found = Found(-1, content, self.publish_ms)
+        read = read_message(kind, SPACE, place, found, lambda _version: True)
+        self.messages[kind].append(replace(read, data=value or b""))
+        return place
+
+    def segments(self, *numbers: int) -> list[Position]:
+        return [self.add(SEGMENT, str(SegmentKey(number, OWNER)), segment(number)) for number in numbers]
+
+    def __call__(self) -> AbstractContextManager[Snapshots]:
+        return nullcontext(self)
+
+    def kinds(self, namespace: str) -> set[SnapshotKind]:
+        if self.down:
+            raise UnavailableError("no broker answers")
+        return {kind for kind, messages in self.messages.items() if messages}
+
+    def last(self, namespace: str, kind: SnapshotKind) -> Position:
+        return self.messages[kind][-1].position
+
+    def compacted(self, namespace: str, kind: SnapshotKind, with_bytes_of: Collection[str] = ()) -> Iterator[Read]:
+        return iter(list(self.messages[kind]))
+
+    def stored(
+        self, namespace: str, kind: SnapshotKind, after: Position = BEFORE_ALL, with_bytes_of: Collection[str] = ()
+    ) -> Iterator[Read]:
+        return iter([read for read in self.messages[kind] if read.position > after])
+
+    def is_guarded(self, namespace: str) -> bool:
+        return self.guarded
+
+    def send(self, namespace: str, kind: SnapshotKind, key: str, value: bytes | None) -> Position:
+        act, self.on_send = self.on_send, lambda: None
+        act()
+        self.sent.append((kind, key, value))
+        place = (100, 999) if self.is_deaf else self.add(kind, key, value)
+        then, self.on_sent = self.on_sent, lambda: None
+        then()
+        return place
+
+    def compact(self, namespace: str, kind: SnapshotKind) -> bool:
+        self.compactions.append(kind)
+        return True
+
+    @property
+    def tombstones(self) -> list[str]:
+        return [key for _kind, key, value in self.sent if value is None]
+
+
+@dataclass
+class Kept:
+    """A journal that remembers how much had been sent when it was written."""
+
+    topics: Compacted
+    entries: list[SnapshotEntry] = field(default_factory=list)
+    sent_before: list[int] = field(default_factory=list)
+    is_full: bool = False
+
+    def write_snapshots(self, entries: Sequence[SnapshotEntry]) -> None:
+        if self.is_full:
+            raise UnavailableError("disk full")
+        self.entries += entries
+        self.sent_before.append(len(self.topics.sent))
+
+
+@dataclass
+class World:
+    """A topic that is gone, two segments, its index and a single snapshot; all old, the first look long ago."""
+
+    bench: Bench = field(default_factory=Bench)
+
+    def __post_init__(self) -> None:
+        self.topics = Compacted(self.bench.clock.now_ms())
+        self.journal = Kept(self.topics)
+        places = self.topics.segments(0, 1)
+        self.topics.add(INDEX, OWNER, index((0, places[0]), (1, places[1])))
+        self.topics.add(SINGLE, OWNER, encode_snapshot(Snapshot(OWNER, (8, 0), aborts_of([(0, 1, 8, 0)]))))
+        self.bench.age()
+
+    def revive(self) -> None:
+        self.bench.owner(managed_ledger_path(TOPIC), list_znode(8))
+        self.bench.broker.topics[TOPIC] = view(8)
+
+    def sweep(self, *requests: PendingDelete, first_look: bool = False, is_dry: bool = False) -> list[Swept]:
+        seen_ms = None if first_look else self.bench.clock.now_ms() - 11 * MINUTE_MS
+        topics: Snapshots = self.topics
+        opened = (lambda: nullcontext(DryRunSnapshots(topics))) if is_dry else self.topics
+        sweeper = SnapshotSweeper(opened, self.bench.loader(), self.journal, self.bench.clock, self.bench.rules())
+        return sweeper.sweep([Job(request, seen_ms) for request in requests], {})
+
+
+ALL = (
+    snapshot_request(INDEX, place=(100, 0)),
+    snapshot_request(SINGLE, place=(100, 0)),
+    snapshot_request(SEGMENT, 0, (100, 0)),
+    snapshot_request(SEGMENT, 1, (100, 1)),
+)
+
+
+def told(swept: Sequence[Swept]) -> list[tuple[Outcome, Reason]]:
+    return [(one.verdict.outcome, one.verdict.reason) for one in swept]
+
+
+@pytest.fixture
+def world() -> World:
+    return World()
+
+
+def test_of_a_topic_that_is_gone_segments_go_before_the_index_and_a_live_record_lies_behind_them(world: World) -> None:
+    swept = world.sweep(*ALL)
+    assert told(swept) == [(Outcome.DELETED, Reason.OWNER_GONE)] * 4
+    assert [one.length_bytes > 0 for one in swept] == [True] * 4
+    segments = [str(SegmentKey(number, OWNER)) for number in (0, 1)]
+    assert world.topics.tombstones == [*segments, OWNER, OWNER]
+    assert [kind for kind, _key, value in world.topics.sent if value is None] == [SEGMENT, SEGMENT, SINGLE, INDEX]
+    (keeper,) = [(kind, key) for kind, key, value in world.topics.sent if value is not None]
+    assert keeper[0] is SEGMENT
+    assert is_keeper(keeper[1])
+    assert world.topics.compactions == [SEGMENT, SINGLE, INDEX]
+    assert isinstance(world.topics.messages[SEGMENT][-1].value, Segment)
+
+
+def test_the_bytes_are_in_the_journal_before_their_tombstone_is_sent(world: World) -> None:
+    world.sweep(*ALL)
+    assert world.journal.sent_before == [0, 3, 4]  # behind both segments comes the keeper
+    kept = {(entry.topic.rsplit("/", 1)[1], entry.key): entry.value for entry in world.journal.entries}
+    assert kept[str(SEGMENT), str(SegmentKey(1, OWNER))] == segment(1)
+    assert {entry.uuid for entry in world.journal.entries} == {"entry 0", "entry 1"}
+
+
+def test_a_journal_that_is_full_keeps_everything(world: World) -> None:
+    world.journal.is_full = True
+    with pytest.raises(UnavailableError):
+        world.sweep(*ALL)
+    assert world.topics.sent == []
+
+
+def test_the_first_look_sends_nothing(world: World) -> None:
+    swept = world.sweep(*ALL, first_look=True)
+    assert {reason for _outcome, reason in told(swept)} == {Reason.OWNER_ABSENT_ONCE}
+    assert world.topics.sent == []
+    assert swept[2].absent_since_ms == world.bench.clock.now_ms()
+
+
+def test_an_index_waits_for_segments_that_nobody_asked_for(world: World) -> None:
+    (swept,) = world.sweep(ALL[0])
+    assert (swept.verdict.reason, swept.absent_since_ms) == (
+        Reason.OWNER_ABSENT_ONCE,
+        world.bench.clock.now_ms() - 11 * MINUTE_MS,
+    )
+    assert "segments of its topic have to go first" in swept.verdict.detail
+    assert world.topics.sent == []
+
+
+def test_a_dry_run_says_the_same_and_sends_nothing(world: World) -> None:
+    assert told(world.sweep(*ALL, is_dry=True)) == [(Outcome.DELETED, Reason.OWNER_GONE)] * 4
+    assert world.topics.sent == []
+
+
+def test_nothing_of_a_living_topic_goes(world: World) -> None:
+    world.revive()
+    assert told(world.sweep(*ALL)) == [(Outcome.RETRY, Reason.IN_USE)] * 4
+    assert world.topics.sent == []
+
+
+def test_a_segment_that_the_index_of_a_living_topic_left_behind_goes(world: World) -> None:
+    world.revive()
+    world.topics.add(INDEX, OWNER, index((1, (100, 1))))
+    assert told(world.sweep(ALL[2])) == [(Outcome.DELETED, Reason.UNREFERENCED)]
+    assert world.topics.tombstones == [str(SegmentKey(0, OWNER))]
+
+
+def test_an_index_that_names_the_segment_in_between_brings_it_back(world: World) -> None:
+    world.revive()
+    old = index((0, (100, 0)), (1, (100, 1)))
+    world.topics.add(INDEX, OWNER, index((1, (100, 1))))
+    world.topics.on_send = lambda: world.topics.add(INDEX, OWNER, old) and None
+    assert told(world.sweep(ALL[2])) == [(Outcome.RETRY, Reason.OWNER_CHANGED)]
+    assert world.topics.sent[-1] == (SEGMENT, str(SegmentKey(0, OWNER)), segment(0))
+    assert world.topics.compactions == []
+
+
+def test_what_somebody_writes_in_between_is_put_back(world: World) -> None:
+    newer = encode_snapshot(Snapshot(OWNER, (9, 0), aborts_of([(0, 7, 9, 0)])))
+    world.topics.on_send = lambda: world.topics.add(SINGLE, OWNER, newer) and None
+    assert told(world.sweep(ALL[1])) == [(Outcome.RETRY, Reason.OWNER_CHANGED)]
+    assert world.topics.sent[-1] == (SINGLE, OWNER, newer)
+
+
+def test_a_value_that_comes_right_before_the_bytes_are_put_back_is_put_back_itself(world: World) -> None:
+    newer = encode_snapshot(Snapshot(OWNER, (9, 0), aborts_of([(0, 7, 9, 0)])))
+
+    def anew() -> None:
+        world.revive()
+        world.topics.on_send = lambda: world.topics.add(SINGLE, OWNER, newer) and None
+
+    world.topics.on_sent = anew
+    assert told(world.sweep(ALL[1])) == [(Outcome.RETRY, Reason.OWNER_CHANGED)]
+    assert world.topics.sent[0] == (SINGLE, OWNER, None)
+    assert world.topics.messages[SINGLE][-1].data == newer
+
+
+def test_a_newer_value_behind_our_tombstone_is_left_as_it_is(world: World) -> None:
+    newer = encode_snapshot(Snapshot(OWNER, (9, 0), aborts_of([(0, 7, 9, 0)])))
+
+    def anew() -> None:
+        world.revive()
+        world.topics.add(SINGLE, OWNER, newer)
+
+    world.topics.on_sent = anew
+    assert told(world.sweep(ALL[1])) == [(Outcome.RETRY, Reason.OWNER_CHANGED)]
+    assert [value for _kind, _key, value in world.topics.sent] == [None]
+    assert world.topics.messages[SINGLE][-1].data == newer
+
+
+def test_a_topic_that_comes_back_in_between_has_everything_again(world: World) -> None:
+    world.topics.on_send = world.revive
+    assert told(world.sweep(ALL[1])) == [(Outcome.RETRY, Reason.OWNER_CHANGED)]
+    assert world.topics.sent[-1][2] is not None
+
+
+def test_a_topic_that_comes_back_before_its_turn_keeps_the_rest(world: World) -> None:
+    world.topics.on_send = world.revive
+    swept = world.sweep(*ALL[2:])
+    assert told(swept) == [(Outcome.RETRY, Reason.OWNER_CHANGED)] * 2
+    assert [value is None for _kind, _key, value in world.topics.sent] == [True, False]
+
+
+def test_a_newer_instance_ends_the_sweep_before_anything_is_sent(world: World) -> None:
+    put(world.bench.tree, EPOCH, b"newer")
+    with pytest.raises(FencedError):
+        world.sweep(*ALL)
+    assert world.topics.sent == []
+
+
+def test_a_tombstone_that_is_not_found_afterwards_is_no_success(world: World) -> None:
+    world.topics.is_deaf = True
+    assert told(world.sweep(ALL[1])) == [(Outcome.RETRY, Reason.STILL_THERE)]
+
+
+def test_a_namespace_whose_brokers_do_not_answer_waits(world: World) -> None:
+    world.topics.down = True
+    assert told(world.sweep(*ALL)) == [(Outcome.RETRY, Reason.STORE_UNAVAILABLE)] * 4
+
+
+def test_the_same_asked_for_twice_is_sent_once_and_the_second_run_finds_it_gone(world: World) -> None:
+    assert told(world.sweep(ALL[1], ALL[1])) == [
+        (Outcome.DELETED, Reason.OWNER_GONE),
+        (Outcome.ALREADY_GONE, Reason.DUPLICATE),
+    ]
+    assert told(world.sweep(ALL[1])) == [(Outcome.ALREADY_GONE, Reason.NOT_FOUND)]
+    assert world.topics.tombstones == [OWNER]
+
+
+def test_what_no_broker_wrote_is_refused_and_named(world: World) -> None:
+    world.topics.add(SINGLE, OWNER, b"\xff\xff")
+    at = world.topics.messages[SINGLE][-1].position
+    request = replace(ALL[1], ledger_id=at[0], snapshot_context=SnapshotContext(str(SINGLE), OWNER, at[1]))
+    assert told(world.sweep(request)) == [(Outcome.DEAD_LETTER, Reason.NOT_PULSARS)]
+    assert world.topics.sent == []
+
+
+def test_without_a_guard_no_segment_goes(world: World) -> None:
+    world.topics.guarded = False
+    assert told(world.sweep(ALL[2])) == [(Outcome.RETRY, Reason.NOT_GUARDED)]
+    assert world.topics.sent == []
