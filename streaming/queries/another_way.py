@@ -10,16 +10,19 @@ from pyspark.sql import functions as F
 from pyspark.sql.pandas.types import from_arrow_schema
 
 from streaming import schemas
+from streaming.adapters.pulsar.admin import PulsarAdmin
 from streaming.adapters.pulsar.controls import Controls
 from streaming.adapters.pulsar.entries import another_way
 from streaming.clients import admin_for
 from streaming.config.settings import Settings
 from streaming.queries.reading import Reading
+from streaming.queries.side_by_side import side_by_side
 from udfs import columns as c
 from udfs.entry_ranges import Span, split
 from udfs.spark import found_row, size_of
 
 _ENTRIES_PER_TASK = 2000
+_LOTS_PER_TASK = 4
 # of a record batch; a worker and the JVM hold a few of them at once
 _MOST_ROWS = 1000
 _MOST_BYTES = 8 * 1024 * 1024
@@ -51,17 +54,22 @@ class ReadEntries:
         yield pa.RecordBatch.from_pylist(rows, schema=schemas.MESSAGE)
 
     def _rows(self, batches: Iterable[pa.RecordBatch]) -> Iterator[tuple[dict[str, Any], int]]:
+        with admin_for(self.settings) as admin:
+            lots = [
+                lot for batch in batches for lot in zip(*(column.to_pylist() for column in batch.columns), strict=True)
+            ]
+            yield from side_by_side([self._of(admin, lot) for lot in lots])
+
+    def _of(self, admin: PulsarAdmin, lot: Lot) -> Iterator[tuple[dict[str, Any], int]]:
         most_bytes, topics = self.settings.service.max_request_bytes, self.settings.topics
         ours = (topics.dead_letter, topics.retry, *topics.requests)
         elsewhere = [f"{topic}-partition-{number}" for topic in ours for number in range(_ELSEWHERE)]
-        with admin_for(self.settings) as admin:
-            for batch in batches:
-                for source, *spans in zip(*(column.to_pylist() for column in batch.columns), strict=True):
-                    wanted = [Span(*each) for each in zip(*spans, strict=True)]
-                    controls = Controls(admin, source, elsewhere, self.gives_up)
-                    for position, found in another_way(self.settings.pulsar, admin, source, wanted, controls):
-                        row = found_row(source, position, found, most_bytes)
-                        yield row, size_of(row[c.MESSAGE_KEY], row[c.PAYLOAD], row[c.MESSAGE_PROPERTIES])
+        source, *spans = lot
+        wanted = [Span(*each) for each in zip(*spans, strict=True)]
+        controls = Controls(admin, source, elsewhere, self.gives_up)
+        for position, found in another_way(self.settings.pulsar, admin, source, wanted, controls):
+            row = found_row(source, position, found, most_bytes)
+            yield row, size_of(row[c.MESSAGE_KEY], row[c.PAYLOAD], row[c.MESSAGE_PROPERTIES])
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,8 +103,11 @@ class ReadRows:
             found.unpersist()
 
     def _rows_of(self, lots: Sequence[Lot], *, gives_up: bool) -> DataFrame:
-        """Return the messages of these lots, a task's each, as rows of schemas.MESSAGE that are not numbered yet."""
-        planned = self.spark.createDataFrame(self.spark.sparkContext.parallelize(lots, max(1, len(lots))), _LOT)
+        """Return the messages of these lots as rows of schemas.MESSAGE that are not numbered yet."""
+        tasks = [*_tasks_of(lots)]
+        planned = self.spark.createDataFrame(
+            self.spark.sparkContext.parallelize(tasks, max(1, len(tasks))).flatMap(list), _LOT
+        )
         return planned.mapInArrow(ReadEntries(self.settings, gives_up), from_arrow_schema(schemas.MESSAGE))
 
 
@@ -112,6 +123,24 @@ def _lots_of(wanted: Mapping[str, Sequence[Span]]) -> list[Lot]:
         for partition, each in wanted.items()
         for spans in split(each, _ENTRIES_PER_TASK)
     ]
+
+
+def _tasks_of(lots: Iterable[Lot]) -> Iterator[list[Lot]]:
+    """Yield which lots a task reads side by side: together they have no more entries than one may have.
+
+    Most of the time passes while brokers are waited for, so small lots of several partitions take no longer than one.
+    """
+    task: list[Lot] = []
+    size = 0
+    for lot in lots:
+        entries = sum(last - first + 1 for first, last in zip(lot[2], lot[3], strict=True))
+        if task and (size + entries > _ENTRIES_PER_TASK or len(task) >= _LOTS_PER_TASK):
+            yield task
+            task, size = [], 0
+        task.append(lot)
+        size += entries
+    if task:
+        yield task
 
 
 def _nothing(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:

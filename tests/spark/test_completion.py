@@ -244,6 +244,16 @@ def test_whoever_reads_much_another_way_gives_his_slots_back_in_between(
     assert connections == len(partition.readers) == 5, "each lot is read once"
 
 
+def test_a_few_entries_of_several_partitions_are_waited_for_together_in_one_slot() -> None:
+    def lot(partition: str, *spans: tuple[int, int, int]) -> another_way.Lot:
+        return (partition, [s[0] for s in spans], [s[1] for s in spans], [s[2] for s in spans])
+
+    small = [lot(f"p{number}", (7, 0, 9)) for number in range(6)]
+    large = lot("large", (7, 0, 1899), (8, 0, 99))
+    tasks = [[each[0] for each in task] for task in another_way._tasks_of([*small, large, small[0]])]
+    assert tasks == [["p0", "p1", "p2", "p3"], ["p4", "p5"], ["large"], ["p0"]]
+
+
 def test_many_requests_in_few_entries_may_take_their_time_and_one_entry_may_not() -> None:
     alone = partial(allowed_seconds, others_wait=False)
     assert alone(1_000, 10_000_000, "local[2]") >= 120, "a million requests in batches of a thousand"

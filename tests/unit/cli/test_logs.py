@@ -12,7 +12,8 @@ from streaming.cli.logs import Log4jFormatter, start_logging
 from streaming.config.load import CONF
 
 HARMLESS = r"%replace{%replace{%m}{[\\p{C}\\u2028\\u2029&&[^\\n\\t]]}{?}}{\\n}{\n    }"
-PATTERN = "%d{yyyy-MM-dd'T'HH:mm:ss.SSS}{UTC}Z %p %c{1}: " + HARMLESS + "%n%ex"
+THROWN = r"%replace{%replace{%ex}{[\\p{C}\\u2028\\u2029&&[^\\n\\t]]}{?}}{\\n(?=.)}{\n    }"
+PATTERN = "%d{yyyy-MM-dd'T'HH:mm:ss.SSS}{UTC}Z %p %c{1}: " + HARMLESS + "%n" + THROWN
 
 
 @pytest.fixture
