@@ -2,8 +2,8 @@
 
 1. Spark begins in a thread, while our modules are loaded, the lock is taken, and topics are checked. A session does
    nothing by itself, and the service, which does, takes it only once it holds the lock.
-2. Then Spark reads a batch without messages, in a thread too, and writes the receipts of its chunk, which are none:
-   when the first real one comes, Python's workers are up, and Spark has compiled its code.
+2. Then Spark reads a batch without messages, in a thread too: when the first real one comes, Python's workers are up,
+   and Spark has compiled its code.
 3. Where spark-submit has started the JVM, or archives have to be fetched, Spark begins only when the service takes
    it: a cluster's executors, or minutes of fetching, are not for a service that may be refused.
 """
@@ -26,7 +26,6 @@ if TYPE_CHECKING:
 log = logging.getLogger("ledger-reaper")
 
 _TASKS = 2
-_NOWHERE = "/nowhere"  # a folder that only rows would need
 # As the connector's rows, of a column that there are no rows of: of constants Spark would make other code.
 _NOTHING = (
     f"cast(cast(id as string) as binary) {c.VALUE}",
@@ -96,21 +95,17 @@ def beside(begin: Callable[[], Session]) -> Iterator[Callable[[], Session]]:
 
 
 def read_nothing(spark: "SparkSession", most_bytes: int) -> list["Row"]:
-    """Read a batch without messages, and write its receipts, as the service does; returns its entries, which are none.
+    """Read a batch without messages, as the service reads its batches; returns the entries that it had, which are none.
 
-    A task without rows writes no file. most_bytes: as transforms.messages takes it.
+    most_bytes: as transforms.messages takes it.
     """
-    from streaming import schemas
     from streaming.queries.completion import delivered_runs
-    from streaming.queries.transforms import grouped_by_owner, messages
-    from streaming.state.commits import written
+    from streaming.queries.transforms import messages
 
     nothing = spark.range(0, _TASKS, 1, _TASKS).where("id < 0").selectExpr(*_NOTHING)
     rows = messages(nothing, most_bytes, _TASKS).persist()
     try:
-        found = delivered_runs(rows).collect()
-        written(grouped_by_owner(rows, total=1, parallelism=1), _NOWHERE, schemas.RECEIPT)
-        return found
+        return delivered_runs(rows).collect()
     finally:
         rows.unpersist()
 
