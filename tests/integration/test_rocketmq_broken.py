@@ -25,12 +25,8 @@ pytestmark = [pytest.mark.cluster, pytest.mark.long]
 QUEUES: list[Queue] = [("Orders", number) for number in range(4)]
 LMQ: list[Queue] = [("%LMQ%left", 0)]
 ALL = [*QUEUES, *LMQ]
-# so that files whose time is over go within seconds, and that a busy machine's broker takes messages
-RETENTION = {
-    "cleanResourceInterval": "1000",
-    "deleteCommitLogFilesInterval": "10",
-    "waitTimeMillsInSendQueue": "10000",
-}
+# so that files whose time is over go within seconds
+RETENTION = {"cleanResourceInterval": "1000", "deleteCommitLogFilesInterval": "10"}
 
 
 @pytest.fixture(params=["5.3.3", "5.5.0"], ids=lambda version: f"v{version}")

@@ -43,4 +43,5 @@ def _broker(home: Home, spec: Spec) -> dict[str, object]:
         "enableLmq": True,
         "enableMultiDispatch": True,
         "diskMaxUsedSpaceRatio": 95,
+        "waitTimeMillsInSendQueue": 10_000,  # by default 200: a busy machine's broker refuses messages then
     }
