@@ -48,6 +48,9 @@ def admit(request: PendingDelete, requester: str, admission: Admission) -> Pendi
         return Rejection(Reason.OTHER_TENANT, f"{requester} may ask for ledgers of tenant {tenant} only")
     if admission.components and request.component not in admission.components:
         return Rejection(Reason.REQUESTER_NOT_ALLOWED, f"{request.component} is not in safety.allowed_components")
+    if request.component is LedgerComponent.TRANSACTION_SNAPSHOT and request.component not in admission.components:
+        detail = f"{request.component} is worked off only where safety.allowed_components names it, beside all others"
+        return Rejection(Reason.REQUESTER_NOT_ALLOWED, detail)
     if admission.namespaces and not {tenant_of(topic), namespace_of(topic)} & admission.namespaces:
         return Rejection(Reason.REQUESTER_NOT_ALLOWED, f"{namespace_of(topic)} is not in safety.allowed_namespaces")
     return request

@@ -41,6 +41,7 @@ from tests.integration.snapshot_scenes import (
     topic_in,
 )
 from tests.integration.transactions import Transactions, admin
+from udfs.records import LedgerComponent
 from udfs.snapshots import segments
 from udfs.snapshots.aborts import aborts_of
 from udfs.snapshots.codec import Index, Segment, Snapshot
@@ -61,7 +62,15 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
 
 @pytest.fixture(scope="module")
 def service(cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Deployment:
-    return _deployment(cluster, tmp_path_factory.mktemp("service"), classes="")
+    return _allowing(_deployment(cluster, tmp_path_factory.mktemp("service"), classes=""))
+
+
+def _allowing(service: Deployment) -> Deployment:
+    """Have the service remove snapshots, too."""
+    components = ", ".join(f'"{each}"' for each in LedgerComponent)
+    text = service.config.read_text().replace("[safety]\n", f"[safety]\nallowed_components = [{components}]\n")
+    service.config.write_text(text)
+    return service
 
 
 @pytest.fixture(scope="module")
@@ -515,7 +524,7 @@ def test_a_compaction_takes_the_tombstones_of_a_failed_deletion_away(
 def test_run_makes_and_moves_guards_where_it_is_configured(
     segmented: Cluster, service: Deployment, tmp_path: Path, well: Scene, refused: Scene
 ) -> None:
-    own = _deployment(segmented, tmp_path, classes="")
+    own = _allowing(_deployment(segmented, tmp_path, classes=""))
     own.config.write_text(own.config.read_text() + "[snapshots]\nguard_every_seconds = 1\n")
     said = CliRunner().invoke(app, ["check", "--config", str(own.config)]).output
     assert f"namespaces with segments have none: {refused.space}" in said

@@ -4,11 +4,12 @@ from dataclasses import replace
 
 import pytest
 
-from tests.builders import TOPIC, cursor_request, data_request
+from tests.builders import TOPIC, cursor_request, data_request, snapshot_request
 from udfs.admission import Admission, admit, first_topic
 from udfs.records import LedgerComponent, Reason, Rejection
 from udfs.retry import ORIGIN_MESSAGE_ID, REAL_TOPIC, RECONSUMETIMES, as_original
 from udfs.sightings import OWNER_ABSENT_SINCE
+from udfs.snapshots.keys import SnapshotKind
 from udfs.topic_pattern import parse_pattern
 
 SYSTEM = "persistent://pulsar/system/__ledger_deletion"
@@ -44,6 +45,15 @@ def test_a_request_is_refused_unless_its_sender_may_ask_for_that(
 ) -> None:
     answer = admit(data_request(5), requester, rules)
     assert answer == data_request(5) if reason is None else isinstance(answer, Rejection) and answer.reason is reason
+
+
+def test_a_snapshot_is_removed_only_where_the_configuration_names_its_component() -> None:
+    request = snapshot_request(SnapshotKind.SINGLE, 0, (100, 0))
+    for components in (frozenset[LedgerComponent](), frozenset({LedgerComponent.MANAGED_LEDGER})):
+        answer = admit(request, SYSTEM, replace(RULES, components=components))
+        assert isinstance(answer, Rejection)
+        assert answer.reason is Reason.REQUESTER_NOT_ALLOWED
+    assert admit(request, SYSTEM, replace(RULES, components=frozenset(LedgerComponent))) == request
 
 
 @pytest.mark.parametrize("topic", ["pulsar/x/persistent/t", "publicx/y/persistent/t"])
