@@ -335,8 +335,8 @@ def _look_at(arena: Arena) -> None:
     assert [place for place in known if place[:3] in whole and place[3] >= 0] == [], "several receipts for one entry"
     assert sorted(_unanswered(arena)) == [], "no receipt"
     read = {place for place in arena.acknowledged if _is_read(arena, place[0])}
-    answered = known.keys() | {place[:3] for place in known}
-    lacking = [each for each in read - answered if each[:3] not in answered or (*each[:3], -1) not in answered]
+    entries = {place[:3] for place in known}
+    lacking = [each for each in read if not (each in known or _is_whole(each, known, entries))]
     assert sorted(lacking) == [], "stored, as the broker said, and without a receipt"
     _look_at_not_shown(arena, whole, len({place[:3] for place in read}))
     # how many messages there are in an entry of which only the service was told, the receipts alone say
@@ -363,6 +363,11 @@ def _look_at(arena: Arena) -> None:
         assert "PROBLEM" not in said, said[-3000:]
     service.run("dlq", "list")  # in a process of its own: Pulsar's client reads the messages, which may end it
     _tell_waits(arena)
+
+
+def _is_whole(place: Place, known: Counter[Place], entries: set[tuple[str, int, int]]) -> bool:
+    """Whether there is a receipt for a place as a whole: of its entry, or, where it is one, of any message in it."""
+    return place[:3] in entries if place[3] < 0 else (*place[:3], -1) in known
 
 
 def _look_at_not_shown(arena: Arena, whole: set[tuple[str, int, int]], entries: int) -> None:
