@@ -120,7 +120,8 @@ class Reading:
 
     def most_tasks(self, query: str) -> int:
         """Return in how many tasks a query's read may run at once."""
-        return _half(_SLOW if self._has_slow_ones(query) else self._most_usual())
+        _slots, most = self._shared_by(query)
+        return _half(most)
 
     @contextmanager
     def of(self, query: str, partitions: int) -> Iterator[Callable[[], bool]]:
@@ -128,17 +129,17 @@ class Reading:
 
         Yields what says whether others wait for the slots that it shares with them.
         """
-        slots, most = (self._slow, _SLOW) if self._has_slow_ones(query) else (self._usual, self._most_usual())
+        slots, most = self._shared_by(query)
         whose = f"tenant {self._tenants[query]}" if query in self._tenants else f"query {query}"
         with slots.taken(max(1, min(partitions, _half(most))), most, whose):
             yield lambda: slots.is_waited_for(besides=whose)
 
-    def _has_slow_ones(self, query: str) -> bool:
+    def _shared_by(self, query: str) -> tuple[Slots, int]:
+        """Return the slots that the query shares with others of its kind, and how many those are."""
         is_slow = self._slow_until_s.get(query, float("-inf")) > self.monotonic()
-        return is_slow and self.slots() > RESERVED + _SLOW
-
-    def _most_usual(self) -> int:
-        return max(1, self.slots() - RESERVED - _SLOW)
+        if is_slow and self.slots() > RESERVED + _SLOW:
+            return self._slow, _SLOW
+        return self._usual, max(1, self.slots() - RESERVED - _SLOW)
 
 
 def _half(slots: int) -> int:

@@ -2,8 +2,8 @@
 
 A broker whose bookies don't answer still tells a topic's stats, from its memory, and shows no entry. So before an entry
 is given up, another one is asked for, with the same patience: one of the same ledger that was read before if there is
-one, then others of that ledger, of its neighbours, and of the topic's other partitions. A sender can make his own
-entries such that nobody can read them, and not those of others.
+one, then others of that ledger, of its neighbours, of the topic's other partitions, and of other topics. A sender can
+make his own entries such that nobody can read them, and not those of others.
 """
 
 from collections.abc import Iterator, Sequence
