@@ -52,6 +52,14 @@ class StoredMessages:
             for partition, *position in sorted(entries & self.untold):
                 self._keep(admin, partition, Sent((position[0], position[1]), None))
 
+    def told_of(self, place: Place) -> str:
+        """Say what is known of a place's entry: the messages that we found in it, and what the broker tells of it."""
+        entry = place[:3]
+        found = sorted(each[3] for each in self.found if each[:3] == entry)
+        with admin_for(self.settings) as admin:
+            answer = admin.entry(place[0], (place[1], place[2]), MAX_UNCOMPRESSED_BYTES, _PATIENCE_S)
+        return f"\n{place}: read as {found}, read up to {self._upto.get(place[0])}; the broker says {answer!r:.4000}"
+
     def _read_on(self, admin: PulsarAdmin, partition: str) -> None:
         ledgers = admin.internal_stats(partition).ledgers
         spans = list(spans_of(ledgers, Range(self._upto.get(partition, BEFORE_ALL), _EVERYTHING)))

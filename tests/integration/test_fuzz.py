@@ -342,7 +342,8 @@ def _look_at(arena: Arena) -> None:
     # how many messages there are in an entry of which only the service was told, the receipts alone say
     unsure = whole | arena.stored.untold
     messages = {place for place in known if place[:3] not in unsure}
-    assert sorted(messages - _stored(arena, *_read_topics(arena)).keys()) == [], "a receipt for what is no message"
+    none = sorted(messages - _stored(arena, *_read_topics(arena)).keys())
+    assert none == [], "a receipt for what is no message" + "".join(map(arena.stored.told_of, none))
 
     rows = list(receipts.rows(service.settings.state.dir, columns=[c.OUTCOME]))
     outcomes = Counter(row[c.OUTCOME] for row in rows)

@@ -159,7 +159,7 @@ def _entry(metadata: MessageMetadata, payload: bytes) -> Entry:
         marker_type=metadata.marker_type if metadata.HasField("marker_type") else None,
         chunk=_chunk(metadata),
         transaction=(metadata.txnid_most_bits, metadata.txnid_least_bits) if has_transaction else None,
-        is_null=metadata.null_value,
+        is_null=metadata.null_value != 0,
         schema_version=metadata.schema_version,
     )
 
@@ -174,7 +174,7 @@ def _batch(payload: bytes, size: int, schema_version: bytes) -> Iterator[tuple[i
             raise FormatError(f"message {index} of a batch says that it has {single.payload_size} bytes")
         if not single.compacted_out:
             body = payload[at : at + single.payload_size]
-            yield index, Content(_key(single), body, _texts(single.properties), single.null_value, schema_version)
+            yield index, Content(_key(single), body, _texts(single.properties), single.null_value != 0, schema_version)
         at += single.payload_size
         index += 1
     if size < 1 and payload:

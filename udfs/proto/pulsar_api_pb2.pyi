@@ -1,10 +1,24 @@
 from google.protobuf.internal import containers as _containers
+from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
 from google.protobuf import descriptor as _descriptor
 from google.protobuf import message as _message
 from collections.abc import Iterable as _Iterable, Mapping as _Mapping
 from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 
 DESCRIPTOR: _descriptor.FileDescriptor
+
+class CompressionType(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    NONE: _ClassVar[CompressionType]
+    LZ4: _ClassVar[CompressionType]
+    ZLIB: _ClassVar[CompressionType]
+    ZSTD: _ClassVar[CompressionType]
+    SNAPPY: _ClassVar[CompressionType]
+NONE: CompressionType
+LZ4: CompressionType
+ZLIB: CompressionType
+ZSTD: CompressionType
+SNAPPY: CompressionType
 
 class KeyValue(_message.Message):
     __slots__ = ("key", "value")
@@ -46,21 +60,21 @@ class MessageMetadata(_message.Message):
     publish_time: int
     properties: _containers.RepeatedCompositeFieldContainer[KeyValue]
     partition_key: bytes
-    compression: int
+    compression: CompressionType
     uncompressed_size: int
     num_messages_in_batch: int
     encryption_keys: _containers.RepeatedCompositeFieldContainer[EncryptionKeys]
     schema_version: bytes
-    partition_key_b64_encoded: bool
+    partition_key_b64_encoded: int
     marker_type: int
     txnid_least_bits: int
     txnid_most_bits: int
-    null_value: bool
+    null_value: int
     uuid: bytes
     num_chunks_from_msg: int
     chunk_id: int
-    null_partition_key: bool
-    def __init__(self, producer_name: _Optional[bytes] = ..., sequence_id: _Optional[int] = ..., publish_time: _Optional[int] = ..., properties: _Optional[_Iterable[_Union[KeyValue, _Mapping]]] = ..., partition_key: _Optional[bytes] = ..., compression: _Optional[int] = ..., uncompressed_size: _Optional[int] = ..., num_messages_in_batch: _Optional[int] = ..., encryption_keys: _Optional[_Iterable[_Union[EncryptionKeys, _Mapping]]] = ..., schema_version: _Optional[bytes] = ..., partition_key_b64_encoded: _Optional[bool] = ..., marker_type: _Optional[int] = ..., txnid_least_bits: _Optional[int] = ..., txnid_most_bits: _Optional[int] = ..., null_value: _Optional[bool] = ..., uuid: _Optional[bytes] = ..., num_chunks_from_msg: _Optional[int] = ..., chunk_id: _Optional[int] = ..., null_partition_key: _Optional[bool] = ...) -> None: ...
+    null_partition_key: int
+    def __init__(self, producer_name: _Optional[bytes] = ..., sequence_id: _Optional[int] = ..., publish_time: _Optional[int] = ..., properties: _Optional[_Iterable[_Union[KeyValue, _Mapping]]] = ..., partition_key: _Optional[bytes] = ..., compression: _Optional[_Union[CompressionType, str]] = ..., uncompressed_size: _Optional[int] = ..., num_messages_in_batch: _Optional[int] = ..., encryption_keys: _Optional[_Iterable[_Union[EncryptionKeys, _Mapping]]] = ..., schema_version: _Optional[bytes] = ..., partition_key_b64_encoded: _Optional[int] = ..., marker_type: _Optional[int] = ..., txnid_least_bits: _Optional[int] = ..., txnid_most_bits: _Optional[int] = ..., null_value: _Optional[int] = ..., uuid: _Optional[bytes] = ..., num_chunks_from_msg: _Optional[int] = ..., chunk_id: _Optional[int] = ..., null_partition_key: _Optional[int] = ...) -> None: ...
 
 class SingleMessageMetadata(_message.Message):
     __slots__ = ("properties", "partition_key", "payload_size", "compacted_out", "partition_key_b64_encoded", "null_value", "null_partition_key")
@@ -74,11 +88,11 @@ class SingleMessageMetadata(_message.Message):
     properties: _containers.RepeatedCompositeFieldContainer[KeyValue]
     partition_key: bytes
     payload_size: int
-    compacted_out: bool
-    partition_key_b64_encoded: bool
-    null_value: bool
-    null_partition_key: bool
-    def __init__(self, properties: _Optional[_Iterable[_Union[KeyValue, _Mapping]]] = ..., partition_key: _Optional[bytes] = ..., payload_size: _Optional[int] = ..., compacted_out: _Optional[bool] = ..., partition_key_b64_encoded: _Optional[bool] = ..., null_value: _Optional[bool] = ..., null_partition_key: _Optional[bool] = ...) -> None: ...
+    compacted_out: int
+    partition_key_b64_encoded: int
+    null_value: int
+    null_partition_key: int
+    def __init__(self, properties: _Optional[_Iterable[_Union[KeyValue, _Mapping]]] = ..., partition_key: _Optional[bytes] = ..., payload_size: _Optional[int] = ..., compacted_out: _Optional[int] = ..., partition_key_b64_encoded: _Optional[int] = ..., null_value: _Optional[int] = ..., null_partition_key: _Optional[int] = ...) -> None: ...
 
 class MessageId(_message.Message):
     __slots__ = ("ledger_id", "entry_id", "partition", "batch_index")

@@ -91,8 +91,10 @@ def test_every_compression_of_pulsar_is_undone(compression: int) -> None:
     assert _read(entry(packed, **fields)) == [(0, PLAIN), (1, PLAIN)]
 
 
-def test_a_compression_that_nobody_knows_is_none_as_for_java() -> None:
+def test_a_compression_that_nobody_knows_is_none_as_for_java_or_the_one_that_stood_there_before() -> None:
     assert _read(entry(REQUEST, compression=9, uncompressed_size=3)) == [(-1, PLAIN)]
+    packed = zlib.compress(REQUEST)
+    assert _read(entry(packed, compression=[2, 9], uncompressed_size=len(REQUEST))) == [(-1, PLAIN)]
 
 
 @pytest.mark.parametrize("compression", [1, 2, 3, 4])
@@ -129,6 +131,21 @@ def test_a_bomb_takes_no_more_memory_than_the_bound(compression: int) -> None:
 def test_of_a_batch_what_was_compacted_away_is_left_out_and_the_others_keep_their_places() -> None:
     batch = single(REQUEST) + single(REQUEST, compacted_out=1) + single(b"", null_value=1)
     assert _read(entry(batch, num_messages_in_batch=3)) == [(0, PLAIN), (2, Content(None, b"", {}, is_null=True))]
+
+
+@pytest.mark.parametrize("said", [1 << 32, 1 << 62, -(1 << 63), 0])
+def test_a_bool_whose_low_32_bits_are_zero_is_false_as_for_java(said: int) -> None:
+    names = ("null_value", "null_partition_key", "partition_key_b64_encoded")
+    flags: dict[str, int | str] = {**dict.fromkeys(names, said), "partition_key": "AP8="}
+    read = Content(b"AP8=", REQUEST, {})
+    assert _read(entry(REQUEST, **flags)) == [(-1, read)]
+    assert _read(entry(single(REQUEST, compacted_out=said, **flags), num_messages_in_batch=1)) == [(0, read)]
+
+
+@pytest.mark.parametrize("said", [1, 2, -1, (1 << 32) + 1, (1 << 63) - 1])
+def test_any_other_bool_is_true(said: int) -> None:
+    assert _read(entry(REQUEST, null_value=said)) == [(-1, Content(None, REQUEST, {}, is_null=True))]
+    assert _read(entry(single(REQUEST, compacted_out=said), num_messages_in_batch=1)) == []
 
 
 @pytest.mark.parametrize(
