@@ -4,7 +4,8 @@
    committed in Spark's place (queries/batches.py). A crash before that changes nothing: the connector fails on the
    batch again, and what has a receipt is left out.
    Where the broker shows no entry at all, of other topics neither, its bookies are away, or there was never one that
-   can be read. That is tried again for ten minutes, and only then are the entries given up.
+   can be read. That is tried again for ten minutes, and only then are the entries given up. So is a batch with an entry
+   for which there is only an answer that may as well be due to a topic that is being moved.
 2. Where no batch could be planned, everything behind the last commit is worked off, and nothing is committed. The next
    batch that Spark plans begins at the same place.
 """
@@ -16,7 +17,7 @@ from dataclasses import dataclass, field
 
 from pyspark.sql import DataFrame
 
-from streaming.adapters.pulsar.entries import NOTHING_SHOWN
+from streaming.adapters.pulsar.entries import NOTHING_SHOWN, WITHHELD
 from streaming.config.settings import Settings
 from streaming.deletion.service import LedgerDeletionService
 from streaming.ports import TopicAdmin
@@ -49,7 +50,7 @@ class AnotherWay:
     tells_last: Callable[[str], bool]
     monotonic: Callable[[], float] = time.monotonic
     _reached: dict[str, Position] = field(default_factory=dict)
-    _nothing_since_s: dict[tuple[str, int], float] = field(default_factory=dict)  # by query and batch
+    _withheld_since_s: dict[tuple[str, int], float] = field(default_factory=dict)  # by query and batch
 
     def __call__(self, query: Query) -> Rescued:
         """Work off what waits for the query. Raises what LedgerDeletionService.process, Pulsar and the disk do."""
@@ -89,11 +90,11 @@ class AnotherWay:
         return sum(count_of(each) for each in spans.values())
 
     def _rows(self, query: str, number: int, spans: Spans) -> DataFrame:
-        since_s = self._nothing_since_s.pop((query, number), None)
+        since_s = self._withheld_since_s.pop((query, number), None)
         now_s = self.monotonic()
         try:
             return self.read(query, spans, gives_up=since_s is not None and now_s - since_s >= _GIVES_UP_S)
         except Exception as error:
-            if NOTHING_SHOWN in str(error):
-                self._nothing_since_s[query, number] = now_s if since_s is None else since_s
+            if any(said in str(error) for said in (NOTHING_SHOWN, WITHHELD)):
+                self._withheld_since_s[query, number] = now_s if since_s is None else since_s
             raise

@@ -2,6 +2,9 @@
 
 import json
 import pickle
+import socket
+import struct
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -142,6 +145,23 @@ def test_a_broker_that_does_not_answer_in_time_is_unreadable(stub: HttpStub) -> 
 
     assert view.presence is Presence.UNREADABLE
     assert "does not answer (ReadTimeout" in view.detail
+
+
+def test_a_connection_that_is_cut_tells_nothing_of_an_entry_and_one_that_is_refused_is_an_outage() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+
+        def cut() -> None:
+            connection, _address = server.accept()
+            connection.recv(1 << 16)
+            connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))  # a reset
+            connection.close()
+
+        threading.Thread(target=cut, daemon=True).start()
+        url = f"http://127.0.0.1:{server.getsockname()[1]}"
+        with PulsarHttp(PulsarAdminSettings(url)) as http:
+            assert http.body("v2/an-entry", most_bytes=9, patience_seconds=5.0) is None
+    with PulsarHttp(PulsarAdminSettings(url)) as http, pytest.raises(UnavailableError):
+        http.body("v2/an-entry", most_bytes=9, patience_seconds=5.0)
 
 
 def test_a_redirect_to_another_broker_keeps_token_method_body_and_query(stub: HttpStub, tmp_path: Path) -> None:

@@ -406,6 +406,12 @@ def metadata_lacks_what_it_needs(send: Senders, topic: str, request: bytes) -> N
 
 
 @_odd
+def metadata_that_leaves_brokers_speechless(send: Senders, topic: str, request: bytes) -> None:
+    """The fuzzer's: a broker that is asked for the last message gives no answer while this is the last entry."""
+    send.raw.send_bytes(topic, bytes.fromhex("0a03726177108195e01880d095ffbc31"), request)
+
+
+@_odd
 def metadata_is_empty(send: Senders, topic: str, request: bytes) -> None:
     send.raw.send_bytes(topic, b"", request)
 

@@ -62,6 +62,7 @@ EXPECTED: dict[str, list[Undeliverable | None]] = {
     "said_to_be_encrypted": [ENCRYPTED],
     "metadata_is_garbage": [NOT_SHOWN],
     "metadata_lacks_what_it_needs": [NOT_SHOWN],
+    "metadata_that_leaves_brokers_speechless": [NOT_SHOWN],
     "metadata_is_empty": [NOT_SHOWN],
     "chunked": [CHUNK] * 4,
     "chunks_that_never_end": [CHUNK] * 2,

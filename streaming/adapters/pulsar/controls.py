@@ -3,7 +3,9 @@
 A broker whose bookies don't answer still tells a topic's stats, from its memory, and shows no entry. So before an entry
 is given up, another one is asked for, with the same patience: one of the same ledger that was read before if there is
 one, then others of that ledger, of its neighbours, of the topic's other partitions, and of other topics. A sender can
-make his own entries such that nobody can read them, and not those of others.
+make his own entries such that nobody can read them, and not those of others. One that was not shown is asked for again
+only with more patience, and one of another partition that was shown is asked for before its neighbours: a sender could
+else make us wait for the same silent entries again and again.
 """
 
 from collections.abc import Iterator, Sequence
@@ -33,6 +35,9 @@ class EntryAdmin(Protocol):
         ...
 
 
+_Entry = tuple[str, Position]  # of a partition
+
+
 @dataclass(slots=True)
 class Controls:
     """Other entries than those of which the broker tells nothing. Threads may share it.
@@ -48,6 +53,8 @@ class Controls:
     _shown: dict[int, Position] = field(default_factory=dict, init=False)  # of each ledger one that was shown
     _sent: dict[int, Position] = field(default_factory=dict, init=False)
     _silent: set[Position] = field(default_factory=set, init=False)
+    _mute: dict[_Entry, float] = field(default_factory=dict, init=False)  # those that were not shown: within which time
+    _elsewhere: _Entry | None = field(default=None, init=False)
 
     def was_shown(self, position: Position) -> None:
         """The broker has shown this entry."""
@@ -66,15 +73,24 @@ class Controls:
         if (known := self._shown.get(instead_of[0])) is not None:
             return self._is_shown(self.partition, known, patience_seconds)
         found: bool | None = None
-        for _, (partition, position) in zip(range(_MOST), self._candidates(instead_of), strict=False):
+        left = _MOST
+        for partition, position in self._candidates(instead_of):
+            found = False
+            if patience_seconds <= self._mute.get((partition, position), 0.0):
+                continue
             if self._is_shown(partition, position, patience_seconds):
                 if partition == self.partition:
                     self.was_shown(position)
+                else:
+                    self._elsewhere = (partition, position)
                 return True
-            found = False
+            self._mute[partition, position] = patience_seconds
+            left -= 1
+            if not left:
+                break
         return found
 
-    def _candidates(self, instead_of: Position) -> Iterator[tuple[str, Position]]:
+    def _candidates(self, instead_of: Position) -> Iterator[_Entry]:
         ledger = instead_of[0]
         asked = set(self._silent)
         here = [self._sent.get(ledger), *self._stored(self.partition, ledger)]
@@ -82,6 +98,8 @@ class Controls:
             if position is not None and position not in asked:
                 asked.add(position)
                 yield self.partition, position
+        if self._elsewhere is not None:
+            yield self._elsewhere
         topic, is_partition, _ = self.partition.rpartition("-partition-")
         siblings = [f"{topic}-partition-{number}" for number in range(_SIBLINGS)] if is_partition else []
         for other in dict.fromkeys((*siblings, *self.elsewhere)):

@@ -8,8 +8,11 @@
    short patience, and of entries that the broker passes over (nobody will ever be sent them) only until a few have got
    no answer. Of those that it may still send, behind an open transaction, it is asked for a few at once.
 3. No answer while the partition's broker shows no other entry either is an outage, and no reason to give an entry up
-   (controls.py). Nor is an answer that says nothing of the entry itself: that we ask too often, that the topic is being
-   moved, or that our role may not ask.
+   (controls.py). Nor is an answer that says nothing of the entry itself: that we ask too often, or that our role may
+   not ask.
+4. Between the broker and us there may be a proxy, which answers 502, 503 or 504 where it can't pass on an answer with
+   such headers, and also while a topic is being moved. So such an entry is asked for once more, after another one was
+   shown; and behind a 503 only time tells, for brokers themselves say it of a topic that is being moved.
 """
 
 import time
@@ -42,17 +45,14 @@ _MOST_UNANSWERED = 5
 _PATIENCE = ((_MOST_UNANSWERED, _ASK_SECONDS), (50, 1.0), (float("inf"), 0.25))
 _SECOND_LOOKS_SECONDS = 30.0  # for all entries of one reading together
 _AT_ONCE = 4
-# Answers that say nothing of the entry: too many requests, or the topic is being moved; and no right to ask.
-_BUSY = (
-    HTTPStatus.TOO_MANY_REQUESTS,
-    HTTPStatus.BAD_GATEWAY,
-    HTTPStatus.SERVICE_UNAVAILABLE,
-    HTTPStatus.GATEWAY_TIMEOUT,
-)
+# Answers that say nothing of the entry: too many requests, and no right to ask. And those that may pass.
+_BUSY = HTTPStatus.TOO_MANY_REQUESTS
 _REFUSED = (HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN)
-# What stands in an UnavailableError where no entry can be read: a broker without its bookies, or topics in which there
-# was never anything that can be read. Only time tells which.
+_MAY_PASS = (HTTPStatus.BAD_GATEWAY, HTTPStatus.SERVICE_UNAVAILABLE, HTTPStatus.GATEWAY_TIMEOUT)
+# What stands in an UnavailableError where only time tells: a broker without its bookies, or topics in which there was
+# never anything that can be read; and a topic that is being moved, or an answer that a proxy can't pass on.
 NOTHING_SHOWN = "the broker shows no entry, neither of this topic nor of others"
+WITHHELD = "asked for an entry again and again, the broker or a proxy before it answered"
 # As many entries that are not wanted are read along, rather than to begin anew behind them.
 _READ_ALONG = 1000
 
@@ -91,7 +91,8 @@ def another_way(
     """Yield every message of these entries, in their order; a few entries are in memory at a time.
 
     controls: tells whether the broker shows entries at all; where it shows none, that is an UnavailableError with the
-    words NOTHING_SHOWN. Raises UnavailableError, RefusedError.
+    words NOTHING_SHOWN, and with WITHHELD where an answer may be due to the entry or to a topic that is being moved.
+    Raises UnavailableError, RefusedError.
     """
     shown = _Shown(admin, partition, controls or Controls(admin, partition))
     with ThreadPoolExecutor(_AT_ONCE, thread_name_prefix="entries") as threads:
@@ -230,25 +231,29 @@ class _Shown:
     def _with_a_control(self, position: Position, answer: Body | None, patience_s: float) -> Body | None:
         """Return an answer for an entry that was not shown, once the broker has shown another one as quickly.
 
-        Raises UnavailableError where it shows none.
+        Raises UnavailableError where it shows none, and where the answer may pass.
         """
         are_shown = self.controls.are_shown(position, patience_s)
         if are_shown is False and patience_s < _ASK_SECONDS:
             are_shown = self.controls.are_shown(position, _ASK_SECONDS)
-        elif are_shown:
+        elif are_shown and not _may_pass(answer):
             return answer
         if are_shown:
-            # the broker is slow, and so it may have been with this entry
-            return self._accepted(position, _ASK_SECONDS)
-        self.admin.internal_stats(self.partition)  # raises an error where no broker answers anything
-        if are_shown is False and not self.controls.gives_up:
-            raise UnavailableError(f"{self.partition}: {NOTHING_SHOWN}; do its bookies answer?")
+            # the broker is slow, or was being moved, and so it may have been with this entry
+            answer = self._accepted(position, _ASK_SECONDS)
+        else:
+            self.admin.internal_stats(self.partition)  # raises an error where no broker answers anything
+        if not self.controls.gives_up:
+            if are_shown is False:
+                raise UnavailableError(f"{self.partition}: {NOTHING_SHOWN}; do its bookies answer?")
+            if _may_pass(answer) and (are_shown is None or answer.status == HTTPStatus.SERVICE_UNAVAILABLE):
+                raise UnavailableError(f"{self.partition}: {WITHHELD} {answer.status}")
         return answer
 
     def _accepted(self, position: Position, patience_s: float) -> Body | None:
         """Ask once. Raises UnavailableError, RefusedError where the answer says nothing of the entry itself."""
         answer = self.admin.entry(self.partition, position, MAX_UNCOMPRESSED_BYTES, patience_s)
-        if answer is not None and answer.status in _BUSY:
+        if answer is not None and answer.status == _BUSY:
             raise UnavailableError(f"{self.partition}: asked for an entry, the broker answered {answer.status}")
         if answer is not None and answer.status in _REFUSED:
             raise RefusedError(
@@ -271,6 +276,10 @@ class _Shown:
 
 def _is_shown(answer: Body | None) -> TypeGuard[Body]:
     return answer is not None and answer.status == HTTPStatus.OK
+
+
+def _may_pass(answer: Body | None) -> TypeGuard[Body]:
+    return answer is not None and answer.status in _MAY_PASS
 
 
 def tells_last(settings: PulsarSettings, admin: LastAdmin, partition: str) -> bool:

@@ -44,6 +44,8 @@ _MOST_PERMITS = (1 << 31) - 1  # a Java int
 _MAX_FRAME_BYTES = 256 * 1024 * 1024
 _FRAME = struct.Struct(">II")
 _LONG = 1 << 64
+# A broker tells the last message in milliseconds, or never: for some metadata of the last entry it has no answer.
+_LAST_SECONDS = 5.0
 
 
 class SaidNoError(UnavailableError):
@@ -110,13 +112,17 @@ class Connection:
 
     def ask(self, command: api.BaseCommand, answer: int) -> api.BaseCommand:
         """Send a command and return its answer; what comes before is dropped. Raises UnavailableError, RefusedError."""
-        self.send(command)
-        deadline = time.monotonic() + self._settings.timeout_seconds
         try:
-            while (received := self.receive(deadline)[0]).type != answer:
-                pass
+            return self.ask_shortly(command, answer, self._settings.timeout_seconds)
         except Silence:
             raise UnavailableError(f"{self._url} does not answer within {self._settings.timeout_seconds} s") from None
+
+    def ask_shortly(self, command: api.BaseCommand, answer: int, patience_seconds: float) -> api.BaseCommand:
+        """The same, but raises Silence where no answer has come by then; one that comes later is for whoever reads."""
+        self.send(command)
+        deadline = time.monotonic() + patience_seconds
+        while (received := self.receive(deadline)[0]).type != answer:
+            pass
         return received
 
     def next_request(self) -> int:
@@ -167,7 +173,8 @@ class FrameReader:
     """Reads entries of one partition behind a position, in order. Made by opened(); for one thread.
 
     last: up to which position the broker had something to send when the reader was opened; None: it can't tell, as
-    where nobody can read the metadata of a partition's last entry. Up to Pulsar 3.2 it may be that of a marker.
+    where nobody can read the metadata of a partition's last entry (for some it says so, for some it gives no answer).
+    Up to Pulsar 3.2 it may be that of a marker.
     """
 
     def __init__(self, connection: Connection, partition: str, after: Position, *, compacted: bool = False) -> None:
@@ -231,8 +238,9 @@ def largest_message(settings: PulsarSettings, partition: str) -> int:
 def _last(connection: Connection) -> Position | None:
     asked = api.CommandGetLastMessageId(consumer_id=1, request_id=connection.next_request())
     try:
-        answer = connection.ask(api.BaseCommand(type=GET_LAST, get_last_message_id=asked), LAST)
-    except SaidNoError:
+        command = api.BaseCommand(type=GET_LAST, get_last_message_id=asked)
+        answer = connection.ask_shortly(command, LAST, _LAST_SECONDS)
+    except (SaidNoError, Silence):
         return None
     return _position(answer.get_last_message_id_response.last_message_id)
 

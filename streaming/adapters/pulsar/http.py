@@ -136,8 +136,8 @@ class PulsarHttp:
                     if answer.status_code not in _REDIRECTING:
                         return _body(answer, most_bytes)
                     location = self._next_location(location, answer)
-            except (httpx.ReadTimeout, httpx.RemoteProtocolError, httpx.DecodingError):
-                return None
+            except (httpx.ReadTimeout, httpx.ReadError, httpx.RemoteProtocolError, httpx.DecodingError):
+                return None  # a proxy may cut the connection where it can't pass on the headers
             except httpx.HTTPError as error:
                 raise UnavailableError(f"{host} does not answer ({type(error).__name__}: {error})") from error
         raise UnavailableError(f"{location} is redirected again and again; are its brokers advertised rightly?")

@@ -7,7 +7,7 @@ from typing import Any, cast
 import pytest
 
 from streaming.adapters.memory.pulsar import MemoryPulsar
-from streaming.adapters.pulsar.entries import NOTHING_SHOWN
+from streaming.adapters.pulsar.entries import NOTHING_SHOWN, WITHHELD
 from streaming.config.load import load
 from streaming.config.settings import Settings
 from streaming.deletion.another_way import AnotherWay
@@ -55,6 +55,7 @@ class World:
         self.partition = f"{self.query.topics[0]}-partition-0"
         self.pulsar, self.service = MemoryPulsar(), Service()
         self.tells_last, self.shows, self.now_s = True, True, 0.0
+        self.why = NOTHING_SHOWN
         self.another_way = AnotherWay(
             settings,
             self.pulsar,
@@ -66,7 +67,7 @@ class World:
 
     def _read(self, _query: str, spans: Any, /, *, gives_up: bool = False) -> Any:
         if not self.shows and not gives_up:
-            raise UnavailableError(f"{self.partition}: {NOTHING_SHOWN}")
+            raise UnavailableError(f"{self.partition}: {self.why}")
         return Rows({partition: list(each) for partition, each in spans.items()})
 
     def begin(self, number: int, ledger: int, entry: int, *, committed: bool) -> None:
@@ -119,7 +120,9 @@ def test_nothing_is_committed_where_working_it_off_fails(world: World) -> None:
     assert world.service.noted == [{world.partition: [Span(5, 0, 3)]}]
 
 
-def test_entries_are_given_up_where_none_at_all_is_shown_after_ten_minutes_and_not_before(world: World) -> None:
+@pytest.mark.parametrize("why", [NOTHING_SHOWN, f"{WITHHELD} 503"])
+def test_entries_are_given_up_where_only_time_tells_after_ten_minutes_and_not_before(world: World, why: str) -> None:
+    world.why = why
     world.pulsar.store(world.partition, (5, 4))
     world.begin(0, 5, 3, committed=False)
     world.shows = False

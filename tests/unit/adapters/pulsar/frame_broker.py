@@ -22,11 +22,13 @@ class Partition:
 
     ended: transactions (most, least, action, topic). refuses: the command of a transaction that it says no to.
     entries: position -> what is sent; None: passed over. last: what it says is the last, None: it refuses to say.
-    stalls_behind: the first reader that has got this one gets nothing more. redirects: look-ups that are sent on first.
+    is_silent_on_last: it gives no answer to that. stalls_behind: the first reader that has got this one gets nothing
+    more. redirects: look-ups that are sent on first.
     """
 
     entries: Mapping[Position, bytes | None]
     last: Position | None
+    is_silent_on_last: bool = False
     stalls_behind: Position | None = None
     redirects: int = 0
     closes_behind: Position | None = None
@@ -120,6 +122,8 @@ class _Connection:
 
     def _tell_last(self) -> None:
         last = self._partition.last
+        if self._partition.is_silent_on_last:
+            return
         if last is None:
             said = api.CommandError(error=1, message="Failed to get batch size for entry")
             self._send(api.BaseCommand(type=frames.ERROR, error=said))

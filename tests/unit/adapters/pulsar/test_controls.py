@@ -65,6 +65,20 @@ def test_what_is_found_to_be_shown_is_asked_for_first_the_next_time() -> None:
     assert admin.asked == [(HERE, (4, 0))]
 
 
+def test_what_was_not_shown_is_asked_for_again_with_more_patience_only() -> None:
+    other = "persistent://t/ns/dead-letters-partition-0"
+    admin = Admin({HERE: ((4, 10),), SIBLING: ((9, 1),), other: ((3, 1),)}, {(other, (3, 0))}, takes_s=0.5)
+    controls = Controls(admin, HERE, [other])
+    assert controls.are_shown((4, 3), 0.25) is False
+    asked = len(admin.asked)
+    assert controls.are_shown((4, 4), 0.25) is False
+    assert len(admin.asked) == asked
+    assert controls.are_shown((4, 4), 1.0) is True
+    admin.asked.clear()
+    assert controls.are_shown((4, 6), 1.0) is True
+    assert admin.asked == [(other, (3, 0))], "the neighbours were silent, and that one was not"
+
+
 def test_an_entry_of_another_partition_will_do() -> None:
     admin = Admin({HERE: ((4, 1),), SIBLING: ((9, 3),)}, {(SIBLING, (9, 2))})
     assert Controls(admin, HERE).are_shown((4, 0), 1.0) is True

@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from streaming.adapters.pulsar import entries
+from streaming.adapters.pulsar import entries, frames
 from streaming.adapters.pulsar.controls import Controls
-from streaming.adapters.pulsar.entries import Sent, another_way, read_spans
+from streaming.adapters.pulsar.entries import Sent, another_way, read_spans, tells_last
 from streaming.adapters.pulsar.http import Body
 from streaming.config.sections import PulsarSettings
 from streaming.errors import RefusedError, UnavailableError
@@ -49,6 +49,9 @@ class Shown:
             return self.answers.get(position)
         self.asked.append(position)
         return self.answers.get(position)
+
+    def tells_last(self, partition: str, patience_seconds: float) -> bool:
+        return True
 
     def internal_stats(self, partition: str) -> InternalStats:
         if not self.is_up:
@@ -116,6 +119,17 @@ def test_behind_the_last_that_the_broker_would_send_nothing_is_waited_for() -> N
 def test_what_does_not_come_is_given_up_after_a_while(last: Position | None) -> None:
     with serving(Partition({**STORED, LAST: None}, last)) as partition:
         assert _read(partition, [Span(8, 1, 2)]) == [Sent((8, 1), ORDINARY), Sent(LAST, None)]
+
+
+def test_a_broker_that_gives_no_answer_to_what_is_the_last_is_read_all_the_same(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(frames, "_LAST_SECONDS", 0.2)
+    with serving(Partition({**STORED, LAST: None}, None, is_silent_on_last=True)) as partition:
+        settings = _settings(partition, timeout_seconds=60)
+        read = list(read_spans(settings, TOPIC, [Span(8, 1, 2)]))
+        assert read == [Sent((8, 1), ORDINARY), Sent(LAST, None)]
+        assert not tells_last(settings, Shown(), TOPIC)
 
 
 def test_a_reader_that_is_sent_nothing_more_is_begun_anew_behind_what_it_got() -> None:
@@ -281,6 +295,7 @@ def test_what_the_broker_may_still_send_is_asked_for_a_few_at_once_and_told_in_i
     ("status", "error"),
     [
         (429, UnavailableError),
+        (502, UnavailableError),
         (503, UnavailableError),
         (504, UnavailableError),
         (401, RefusedError),
@@ -295,6 +310,90 @@ def test_an_answer_that_says_nothing_of_the_entry_gives_no_entry_up(
     stored: dict[Position, bytes | None] = {**STORED, (8, 5): None}
     with serving(Partition(stored, LAST)) as partition, pytest.raises(error, match=str(status)):
         _another_way(partition, shown, [Span(place[0], place[1], place[1])])
+
+
+BEHIND_A_PROXY = InternalStats(((7, 1), (8, 6)), {}, 0)
+
+
+@dataclass
+class Proxied(Shown):
+    """Behind a proxy: has that answer for one entry, for so many times it is asked; then the broker's own."""
+
+    place: Position = (7, 1)
+    status: int = 502
+    times: int = 1 << 30
+
+    def entry(self, partition: str, position: Position, most_bytes: int, patience_seconds: float) -> Body | None:
+        answer = super().entry(partition, position, most_bytes, patience_seconds)
+        return Body(self.status, {}, b"", True) if position == self.place and self._is_left() else answer
+
+    def _is_left(self) -> bool:
+        self.times -= 1
+        return self.times >= 0
+
+
+@pytest.mark.parametrize("status", [502, 504])
+@pytest.mark.parametrize("place", [(7, 1), (8, 5)], ids=["passed over", "it may come yet"])
+def test_what_a_proxy_cannot_pass_on_is_given_up_where_it_passes_another_entry_on(place: Position, status: int) -> None:
+    shown = Proxied({(7, 0): _body(b"other")}, stats=BEHIND_A_PROXY, place=place, status=status)
+    with serving(Partition({**STORED, (8, 5): None}, LAST)) as partition:
+        assert _another_way(partition, shown, [Span(*place, place[1])]) == [(place, b"", Undeliverable.NOT_SHOWN)]
+
+
+@pytest.mark.parametrize("status", [502, 503, 504])
+def test_a_request_is_not_lost_because_its_topic_was_being_moved_for_a_moment(status: int) -> None:
+    answers = {(7, 0): _body(b"other"), (8, 5): _body(b"request", txn_uncommitted="true")}
+    for times in (1, 2):
+        shown = Proxied(answers, stats=BEHIND_A_PROXY, place=(8, 5), status=status, times=times)
+        with serving(Partition({**STORED, (8, 5): None}, LAST)) as partition:
+            assert _another_way(partition, shown, [Span(8, 5, 5)]) == [((8, 5), b"request", None)]
+
+
+@pytest.mark.parametrize("place", [(7, 1), (8, 5)], ids=["passed over", "it may come yet"])
+def test_behind_a_503_only_time_tells_though_others_are_shown(place: Position) -> None:
+    shown = Proxied({(7, 0): _body(b"other")}, stats=BEHIND_A_PROXY, place=place, status=503)
+    with serving(Partition({**STORED, (8, 5): None}, LAST)) as partition:
+        with pytest.raises(UnavailableError, match=f"{entries.WITHHELD} 503"):
+            _another_way(partition, shown, [Span(*place, place[1])])
+        controls = Controls(shown, TOPIC, gives_up=True)
+        read = another_way(_settings(partition), shown, TOPIC, [Span(*place, place[1])], controls)
+        assert [found.why for _position, found in read] == [Undeliverable.NOT_SHOWN]
+
+
+def test_too_many_requests_never_give_an_entry_up() -> None:
+    shown = Proxied({(7, 0): _body(b"other")}, stats=BEHIND_A_PROXY, status=429)
+    with serving(Partition(STORED, LAST)) as partition:
+        read = another_way(_settings(partition), shown, TOPIC, [Span(7, 1, 1)], Controls(shown, TOPIC, gives_up=True))
+        with pytest.raises(UnavailableError, match="429"):
+            list(read)
+
+
+def test_silent_entries_of_a_sender_cost_their_patience_once_and_not_for_each_of_his_others(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(entries, "_SECOND_LOOKS_SECONDS", 0.0)
+    monkeypatch.setattr(entries, "_PATIENCE_SECONDS", 0.2)
+    stored: dict[Position, bytes | None] = dict.fromkeys(((8, number) for number in range(400)), None)
+    ours = "persistent://t/ns/ours-partition-0"
+    waited: list[float] = []
+
+    @dataclass
+    class Silent(Shown):
+        """Shows one entry of ours only, at once; for every other one it takes all the patience."""
+
+        def entry(self, partition: str, position: Position, most_bytes: int, patience_seconds: float) -> Body | None:
+            if partition == ours:
+                return _body(b"")
+            waited.append(patience_seconds)
+            return None
+
+    with serving(Partition({**STORED, **stored}, (7, 2))) as partition:
+        shown = Silent(stats=InternalStats(((5, 9), (6, 9), (7, 3), (8, 400)), {}, 0))
+        controls = Controls(shown, TOPIC, [ours])
+        found = [*another_way(_settings(partition), shown, TOPIC, [Span(8, 0, 399)], controls)]
+    assert len(found) == 400
+    own = 5 * 3.0 + 45 * 1.0 + 350 * 0.25
+    assert sum(waited) < own + 4 * 16 * (0.25 + 1.0 + 3.0), "what is asked for in their place is asked for once"
 
 
 def test_of_a_thousand_entries_that_nobody_is_told_of_each_is_asked_for_a_moment_only() -> None:
