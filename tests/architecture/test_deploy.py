@@ -3,11 +3,14 @@
 No image is built and no cluster asked; tests/integration/test_dist.py runs the steps of the image.
 """
 
+import json
 import os
 import re
+import shlex
 import shutil
 import subprocess
 import sys
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +26,7 @@ from streaming.spark import jars as artifacts
 from streaming.spark.submission import IMAGE_HOME, secret_files
 
 DEPLOY = Path(__file__).parents[2] / "deploy"
+DOCS = DEPLOY.parent / "docs"
 BASE, EXECUTORS = DEPLOY / "kubernetes" / "base", DEPLOY / "kubernetes" / "executors"
 # kinds that Kubernetes knows only where somebody has added them, and files that are parts of others
 _NOT_KUBERNETES = {"PodMonitor", "Kustomization"}
@@ -162,6 +166,36 @@ def test_the_image_is_made_of_what_the_tested_steps_install_and_runs_as_nobody()
     assert re.search(r"^USER 10001:10001$", text, re.MULTILINE)
     for name in re.findall(rf"{IMAGE_HOME}/bin/(\w+)", text):
         assert os.access(DEPLOY / name, os.X_OK)
+
+
+def _volumes() -> list[str]:
+    said = re.search(r"^VOLUME (.+)$", (DEPLOY / "Dockerfile").read_text(), re.MULTILINE)
+    assert said is not None
+    return [str(each) for each in json.loads(said[1])]
+
+
+def test_what_the_image_has_as_volumes_its_user_can_write_to() -> None:
+    """A new volume has the owner of the folder that the image has there; without one it is root's."""
+    before, declared, _after = (DEPLOY / "Dockerfile").read_text().partition("\nVOLUME ")
+    assert declared
+    made = re.findall(r"install -d -o 10001 -g 10001 (?:-m \d+ )?(\S+)", before)
+    assert set(_volumes()) - {"/tmp"} == set(made)  # anybody can write to /tmp
+
+
+def _docker_run() -> list[str]:
+    (line,) = re.findall(r"^docker run (?:.*\\\n)*.*$", (DOCS / "deploying.md").read_text(), re.MULTILINE)
+    return shlex.split(line)
+
+
+def test_the_line_for_docker_mounts_where_the_image_writes_and_java_can_load_libraries_there() -> None:
+    said = _docker_run()
+    assert "--read-only" in said
+    mounted = [value.split(":") for option, value in pairwise(said) if option == "--volume"]
+    in_memory = [value.partition(":") for option, value in pairwise(said) if option == "--tmpfs"]
+    folders = {parts[min(1, len(parts) - 1)] for parts in mounted} | {where for where, _, _ in in_memory}
+    assert {*_volumes(), "/etc/ledger-reaper"} == folders
+    # Docker mounts a tmpfs with noexec unless it is told otherwise, and Java maps libraries from /tmp
+    assert all("exec" in options.split(",") for _where, _, options in in_memory)
 
 
 def test_shellcheck_finds_nothing_in_the_scripts() -> None:
