@@ -149,8 +149,20 @@ def test_an_executor_may_do_no_more_than_the_driver(pod: dict[str, Any]) -> None
     assert executor["spec"]["securityContext"] == pod["securityContext"]
     assert executor["spec"]["containers"][0]["securityContext"] == pod["containers"][0]["securityContext"]
     assert not executor["spec"]["automountServiceAccountToken"]
-    budget = manifest(BASE / "poddisruptionbudget.yaml")["spec"]["selector"]["matchLabels"]
-    assert budget.items() <= executor["metadata"]["labels"].items()
+
+
+def test_a_budget_of_disruptions_counts_the_driver_only() -> None:
+    """Kubernetes counts pods by the scale of their controller. An executor's is the driver's pod, which has none.
+
+    Of a budget that selects such a pod it allows no disruption at all, and no node could be emptied.
+    """
+    budget = manifest(BASE / "poddisruptionbudget.yaml")["spec"]
+    selected = budget["selector"]["matchLabels"].items()
+    driver = manifest(BASE / "statefulset.yaml")["spec"]["template"]["metadata"]["labels"]
+    executor = manifest(EXECUTORS / "executor.yaml")["metadata"]["labels"]
+    assert selected <= driver.items()
+    assert not selected <= executor.items()
+    assert budget["maxUnavailable"] == 1
 
 
 def test_hadolint_finds_nothing_in_the_dockerfile() -> None:
