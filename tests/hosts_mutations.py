@@ -57,8 +57,14 @@ HOSTS = (
     (
         "a property that shows a secret is refused",
         SUBMISSION,
-        "    elif _LOOKS_SECRET.search(key) and",
-        "    elif False and",
+        "    elif _LOOKS_SECRET.search(key):\n",
+        "    elif False:\n",
+    ),
+    (
+        "an option of Java that shows a secret is refused",
+        SUBMISSION,
+        "    if any(not _SAYS_WHERE.fullmatch(found",
+        "    if any(False and not _SAYS_WHERE.fullmatch(found",
     ),
     (
         "a task that runs again has no plan",
