@@ -227,6 +227,40 @@ def test_systemd_takes_the_unit(tmp_path: Path) -> None:
     assert (done.returncode, done.stdout + done.stderr) == (0, "")
 
 
+def _shell_for_systemd() -> str:
+    """What docs/deploying.md has one type into a shell to install the service on one machine."""
+    text = (DOCS / "deploying.md").read_text().partition("\n## One machine\n")[2].partition("\n## ")[0]
+    blocks = re.findall(r"^```(\w*)\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
+    return "".join(code for language, code in blocks if not language).replace("\\\n", "")
+
+
+def _settings_of_the_unit() -> dict[str, list[str]]:
+    found: dict[str, list[str]] = {}
+    for line in (DEPLOY / "systemd" / "ledger-reaper.service").read_text().splitlines():
+        key, is_setting, value = line.partition("=")
+        if is_setting and not line.startswith("#"):
+            found.setdefault(key, []).append(value)
+    return found
+
+
+def test_the_lines_for_systemd_make_what_the_unit_asks_for(tmp_path: Path) -> None:
+    typed, unit = _shell_for_systemd(), _settings_of_the_unit()
+    script = tmp_path / "typed.sh"
+    script.write_text(f"#!/bin/bash\n{typed}")
+    done = subprocess.run([BIN / "shellcheck", script], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout) == (0, "")
+    (user,), environment = unit["User"], dict(each.split("=", 1) for each in unit["Environment"])
+    assert re.search(rf"^useradd .*--home-dir {environment['HOME']} +{user}$", typed, re.MULTILINE)
+    folders = f"/var/lib/{unit['StateDirectory'][0]} /var/cache/{unit['CacheDirectory'][0]}"
+    assert f"install -d -o {user} -g {user} -m 0700 {folders}\n" in typed
+    assert f"-m 0640 my.toml {environment['LEDGER_REAPER_CONFIG']}\n" in typed
+    as_the_unit = next(line for line in typed.splitlines() if "runuser" in line)
+    assert f"runuser -u {user} -- env " in as_the_unit
+    assert environment.items() <= dict(re.findall(r"(\w+)=(\S+)", as_the_unit)).items()
+    assert f" {IMAGE_HOME}/venv/bin/ledger-reaper " in as_the_unit
+    assert typed.index("\nreaper check\n") < typed.index("systemctl enable --now ledger-reaper\n")
+
+
 JAVA = """#!/bin/sh
 for each in "$@"; do echo "$each"; done
 """
