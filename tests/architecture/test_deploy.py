@@ -1,6 +1,6 @@
 """What deploy/ has for containers, Kubernetes and systemd: the formats' own tools take it, and it fits the program.
 
-No image is built and no cluster asked; tests/integration/test_dist.py runs the steps of the image.
+No image is built and no cluster asked; tests/integration/test_dist.py and test_image.py run the steps of the image.
 """
 
 import json
