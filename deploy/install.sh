@@ -15,6 +15,7 @@ source=$(cd "$(dirname "$0")/.." && pwd)
 into=${1:?name the folder to install into, for example /opt/ledger-reaper}
 python=${PYTHON:-python3.11}
 
+umask 022 # the service runs as another user than the one who installs
 mkdir -p "$into/wheel" "$into/bin"
 into=$(cd "$into" && pwd)
 scratch=$(mktemp -d)

@@ -1,11 +1,13 @@
 """The safety lines of what many hosts share, for tests/mutation.py: each once, with the tests that notice."""
 
 COMMITS, STORES = "streaming/state/commits.py", "streaming/state/stores.py"
+LEFTOVERS = "streaming/state/leftovers.py"
 OVERWRITING, SUBMISSION = "streaming/coordination/overwriting.py", "streaming/spark/submission.py"
 TASK, PACE = "streaming/sweep/task.py", "streaming/sweep/pace.py"
 # which tests have to notice, by the file that is changed
 TESTS = {
     COMMITS: ("tests/unit/state/test_commits.py",),
+    LEFTOVERS: ("tests/unit/state/test_leftovers.py",),
     STORES: ("tests/contract/test_state_stores.py",),
     OVERWRITING: ("tests/contract/test_overwriting.py",),
     SUBMISSION: ("tests/unit/spark/test_submission.py",),
@@ -28,6 +30,24 @@ HOSTS = (
     ("a task's file is on the disk", COMMITS, "                flush(self._path)\n", "                pass\n"),
     ("a file of work that failed is not there", COMMITS, "                file.discard()\n", "                pass\n"),
     (
+        "a file that may yet be committed stays",
+        LEFTOVERS,
+        "(found is None or int(found[1]) > settled)",
+        "found is None",
+    ),
+    (
+        "a file of which nobody knows for what it was written stays",
+        LEFTOVERS,
+        "(found is None or int(found[1]) > settled)",
+        "(found is not None and int(found[1]) > settled)",
+    ),
+    (
+        "what was merged stays for whoever reads it",
+        LEFTOVERS,
+        "known = kept_for_readers.union(",
+        "known = set[str]().union(",
+    ),
+    (
         "a commit on S3 is put on condition",
         STORES,
         '{"conditional_put": "etag"}',
@@ -37,8 +57,14 @@ HOSTS = (
     (
         "a property that shows a secret is refused",
         SUBMISSION,
-        "    elif _LOOKS_SECRET.search(key) and",
-        "    elif False and",
+        "    elif _LOOKS_SECRET.search(key):\n",
+        "    elif False:\n",
+    ),
+    (
+        "an option of Java that shows a secret is refused",
+        SUBMISSION,
+        "    if any(not _SAYS_WHERE.fullmatch(found",
+        "    if any(False and not _SAYS_WHERE.fullmatch(found",
     ),
     (
         "a task that runs again has no plan",

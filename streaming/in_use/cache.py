@@ -13,7 +13,9 @@ from streaming.clock import Clock
 from streaming.in_use.loader import InUseLoader
 from udfs.records import Presence, Reference
 
-_ENTRY_OVERHEAD_BYTES = 600  # key, checks and object headers of a Reference, measured with sys.getsizeof
+# Measured with tracemalloc (bench/sizes.py): key and object headers of a Reference; a check, beside its path's letters.
+_ENTRY_OVERHEAD_BYTES = 600
+_CHECK_BYTES = 150
 _OFFLOAD_BYTES = 200
 
 
@@ -83,7 +85,7 @@ class InUseCache:
     def _put(self, key: str, reference: Reference) -> None:
         self._drop(key)
         self._entries[key] = reference
-        self._bytes += _bytes_of(reference)
+        self._bytes += estimated_bytes(reference)
         while self._bytes > self.max_bytes and self._entries:
             self._drop(next(iter(self._entries)))
 
@@ -94,8 +96,10 @@ class InUseCache:
     def _drop(self, key: str) -> None:
         gone = self._entries.pop(key, None)
         if gone is not None:
-            self._bytes -= _bytes_of(gone)
+            self._bytes -= estimated_bytes(gone)
 
 
-def _bytes_of(reference: Reference) -> int:
-    return _ENTRY_OVERHEAD_BYTES + 8 * len(reference.in_use) + _OFFLOAD_BYTES * len(reference.offloads)
+def estimated_bytes(reference: Reference) -> int:
+    """What a reference takes in memory, about."""
+    checks = sum(_CHECK_BYTES + len(path) for path, _version in reference.checks)
+    return _ENTRY_OVERHEAD_BYTES + checks + 8 * len(reference.in_use) + _OFFLOAD_BYTES * len(reference.offloads)

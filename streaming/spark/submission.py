@@ -31,9 +31,15 @@ _UNPACKED = "environment"
 _APPLICATION = Path(__file__).parents[1] / "__main__.py"
 _LOG = "log4j2.properties"
 _KUBERNETES = "k8s://"
-# Keys for Kubernetes name its secrets, and hold none.
-_LOOKS_SECRET = re.compile(r"secret|password|passwd|token|credential|access[._]?key", re.IGNORECASE)
-_ONLY_NAMES = "spark.kubernetes."
+_WORDS = r"(?:secret|password|passwd|token|credential|access[._]?key)"
+_LOOKS_SECRET = re.compile(_WORDS, re.IGNORECASE)
+_SETS_A_SECRET = re.compile(rf"(?P<name>{_WORDS}[\w.-]*)=", re.IGNORECASE)  # in options of Java, or of its agents
+# These say where a secret is, or what Kubernetes calls it, and hold none.
+_SAYS_WHERE = re.compile(
+    r".*(?:File|\.file|_FILE)"
+    r"|spark\.kubernetes\.(?:driver|executor)\.(?:secrets|secretKeyRef)\..+"
+    r"|spark\.kubernetes\.container\.image\.pullSecrets"
+)
 _PROFILES = ("AWS_SHARED_CREDENTIALS_FILE", "AWS_CREDENTIAL_PROFILES_FILE")
 
 
@@ -123,6 +129,7 @@ def _faults(wanted: Submission, environment: Mapping[str, str]) -> Iterator[str]
     if not (needs_none or (wanted.dist / ENVIRONMENT).is_file()):
         yield f"{wanted.dist} has no {ENVIRONMENT} for the workers: build it with `make dist`, and name it with --dist"
     yield from _faults_of_kubernetes(wanted)
+    yield from _faults_of_a_value("spark.java_options", wanted.settings.spark.java_options)
     for each in wanted.conf:
         yield from _faults_of_a_property(*each.split("=", 1))
     if wanted.in_cluster:
@@ -141,9 +148,25 @@ def _faults_of_kubernetes(wanted: Submission) -> Iterator[str]:
 
 def _faults_of_a_property(key: str, value: str = "") -> Iterator[str]:
     if not value:
-        yield f"--conf takes key=value, and not {key}"
-    elif _LOOKS_SECRET.search(key) and not key.startswith(_ONLY_NAMES):
-        yield f"{key}: whoever opens Spark's UI or lists processes would see its value; name a file instead"
+        name = re.split(r"[\s:]", key)[0]  # what follows may be the value
+        yield f"--conf takes key=value, and not {name}"
+    elif _SAYS_WHERE.fullmatch(key):
+        return
+    elif _LOOKS_SECRET.search(key):
+        yield (
+            f"{key}: whoever opens Spark's UI or lists processes would see its value; put it into a file that every "
+            "host has, or into a secret of Kubernetes (--secret, or spark.kubernetes.executor.secretKeyRef.VARIABLE)"
+        )
+    else:
+        yield from _faults_of_a_value(key, value)
+
+
+def _faults_of_a_value(key: str, value: str) -> Iterator[str]:
+    if any(not _SAYS_WHERE.fullmatch(found["name"]) for found in _SETS_A_SECRET.finditer(value)):
+        yield (
+            f"{key}: whoever opens Spark's UI or lists processes would see what looks like a secret in its value: keep "
+            "such options of Java in a file that every host has, and write @ and its path in their place"
+        )
 
 
 def _faults_of_a_distant_driver(config: Path, environment: Mapping[str, str]) -> Iterator[str]:

@@ -12,7 +12,6 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
-from uuid import uuid4
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -23,6 +22,7 @@ from pyarrow.fs import LocalFileSystem
 
 from streaming.errors import FencedError, UnavailableError
 from streaming.state.filesystem import flush, open_filesystem, translated
+from streaming.state.leftovers import file_name
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -41,24 +41,30 @@ _GROUP_ROWS, _GROUP_BYTES = 50_000, 16 * 1024 * 1024
 _TRIES = 20
 
 
-def written(rows: "DataFrame", path: str, schema: pa.Schema, work: Work | None = None) -> list[AddAction]:
+def written(
+    rows: "DataFrame", path: str, schema: pa.Schema, work: Work | None = None, *, version: int | None = None
+) -> list[AddAction]:
     """Run a job: write to a table's folder what `work` makes of the rows (default: the rows), a file a task at most.
+
+    version: of the transaction that commit() will be told; files that it never comes to are removed one day.
 
     Nothing of it is in the table before commit(). Raises what the work does, and UnavailableError from a task that
     can't write.
     """
     from pyspark.sql.pandas.types import from_arrow_schema
 
-    files = rows.mapInArrow(_Writer(path, schema, work), from_arrow_schema(_FILE)).collect()
+    files = rows.mapInArrow(_Writer(path, schema, work, version), from_arrow_schema(_FILE)).collect()
     return [_added(row) for row in files]
 
 
-def written_here(batches: Iterable[pa.RecordBatch], path: str, schema: pa.Schema) -> list[AddAction]:
+def written_here(
+    batches: Iterable[pa.RecordBatch], path: str, schema: pa.Schema, *, version: int | None = None
+) -> list[AddAction]:
     """Write rows to a table's folder in this process, without Spark: one file, or none where there are no rows.
 
-    Nothing of it is in the table before commit(). Raises UnavailableError.
+    version: as of written(). Nothing of it is in the table before commit(). Raises UnavailableError.
     """
-    return [_added(row) for files in _Writer(path, schema, None)(batches) for row in files.to_pylist()]
+    return [_added(row) for files in _Writer(path, schema, None, version)(batches) for row in files.to_pylist()]
 
 
 def commit(  # noqa: PLR0913, PLR0917  what to commit, and as what
@@ -117,13 +123,14 @@ class _Writer:
     path: str
     schema: pa.Schema
     work: Work | None
+    version: int | None
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         rows = self.work(iter(batches)) if self.work else batches
         file: _File | None = None
         try:
             for group in _groups(rows, self.schema):
-                file = file or _File(self.path, self.schema)
+                file = file or _File(self.path, self.schema, self.version)
                 file.write(group)
             if file is not None:
                 yield pa.RecordBatch.from_pylist([file.close()], schema=_FILE)
@@ -136,9 +143,9 @@ class _Writer:
 class _File:
     """A Parquet file that is being written. Every method raises UnavailableError where the store refuses."""
 
-    def __init__(self, folder: str, schema: pa.Schema) -> None:
+    def __init__(self, folder: str, schema: pa.Schema, version: int | None) -> None:
         self._filesystem, root = open_filesystem(folder)
-        self._name = f"part-{uuid4().hex}.parquet"
+        self._name = file_name(version)
         self._path = f"{root}/{self._name}"
         self._metadata: list[pq.FileMetaData] = []
         with translated(self._path, "written"):

@@ -28,6 +28,7 @@ if TYPE_CHECKING:  # whoever only reads receipts starts without Spark
 
 TABLE = "receipts"
 _COUNT = "count_all"
+_KEEP_HOURS = 48
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,10 +93,11 @@ class Receipts:
         Raises what the work does, and FencedError where another run has written in the meantime. It may be stored
         where an error is raised: catch_up.
         """
-        table, app = self._existing(), f"ledger-reaper-{self.table_id}"
+        table, app = self._existing(), _app(self.table_id)
         if (table.transaction_version(app) or 0) < chunk:
             self._is_in_doubt = True
-            commit(table, written(rows, self.path, schemas.RECEIPT, work), schemas.RECEIPT, app, chunk)
+            files = written(rows, self.path, schemas.RECEIPT, work, version=chunk)
+            commit(table, files, schemas.RECEIPT, app, chunk)
         self.newest_chunk = max(self.newest_chunk, chunk)
         self._is_in_doubt = False
 
@@ -195,6 +197,11 @@ class Receipts:
         return table
 
 
+def _app(table_id: str) -> str:
+    """Whose transactions the chunks are."""
+    return f"ledger-reaper-{table_id}"
+
+
 def certificates(state_dir: str, condition: Any) -> Iterator[tuple[str, str, int]]:
     """(reference key, certificate of its sources, newest at_ms) of receipts that meet a condition; some come twice."""
     table = opened(state_dir, TABLE)
@@ -288,7 +295,7 @@ def compact(state_dir: str) -> None:
     """Merge small files and drop those that no reader of the last two days can need."""
     table = opened(state_dir, TABLE)
     if table is not None:
-        tidy(table, keep_hours=48)
+        tidy(table, _app(str(table.metadata().id)), keep_hours=_KEEP_HOURS)
 
 
 def expire(state_dir: str, before_ms: int) -> None:

@@ -19,6 +19,7 @@ from pyarrow.fs import LocalFileSystem
 
 from streaming.errors import SafetyError, UnavailableError
 from streaming.state.filesystem import below, open_filesystem, shown
+from streaming.state.leftovers import remove_leftovers
 from streaming.state.spark_files import read_files
 from streaming.state.stores import options_of, told
 
@@ -159,10 +160,13 @@ def complete(table: DeltaTable, schema: pa.Schema) -> None:
         table.alter.add_columns(lacking)
 
 
-def tidy(table: Table, *, keep_hours: int) -> None:
-    """Merge small files, and remove those that are so old and that no commit names any more, or that none ever did."""
+def tidy(table: Table, app: str, *, keep_hours: int) -> None:
+    """Merge small files, and remove what nobody needs any more; what was merged so many hours ago counts as that.
+
+    app: the application whose transactions the table's files were written for (streaming/state/leftovers.py).
+    """
     table.optimize.compact()
-    table.vacuum(retention_hours=keep_hours, dry_run=False, enforce_retention_duration=False, full=True)
+    remove_leftovers(table, table.location, app, keep_hours=keep_hours)
     table.create_checkpoint()
 
 

@@ -35,6 +35,7 @@ if TYPE_CHECKING:  # whoever only counts what waits starts without Spark
 TABLE = "waiting"
 _BEFORE_ALL = -1
 _APP = "ledger-reaper-waiting"
+_KEEP_HOURS = 1  # for those who count what waits; whoever works rows off does not prune meanwhile
 _APPENDS = 1 << 32  # of one generation; the transaction's version is generation * that + number
 
 
@@ -112,7 +113,7 @@ class Waiting:
         self._in_doubt = []
         self._refuse_other(table)
         ready = _Ready(self._begun_ms + 1, self._clock.now_ms() + MAX_DELAY_MS)
-        files = written(messages, self.path, schemas.WAITING, ready)
+        files = written(messages, self.path, schemas.WAITING, ready, version=self._version + 1)
         if files:
             self._in_doubt = files
             commit(table, files, schemas.WAITING, _APP, self._version + 1)
@@ -163,9 +164,10 @@ class Waiting:
         """Remove what passes have done, and merge small files. Raises FencedError."""
         table = self._opened()
         if table is not None and self.done_ms > _BEFORE_ALL:
-            self._refuse_other(table)  # only what is in this very snapshot is removed
+            self._refuse_other(table)
+            # Allowed here, and after any pause: only files of this very snapshot lose rows, and those have receipts.
             table.delete(f"{c.READY_MS} <= {int(self.done_ms)}")
-            tidy(table, keep_hours=1)
+            tidy(table, _APP, keep_hours=_KEEP_HOURS)
             self._durable.sync()
 
     def _require_taken_over(self) -> None:

@@ -16,6 +16,7 @@ import pyarrow as pa
 
 from streaming import schemas
 from streaming.state.commits import commit, written_here
+from streaming.state.leftovers import remove_leftovers
 from streaming.state.tables import Durable, Table, created, opened, refuse_torn, scan, table_path
 from udfs import columns as c
 
@@ -108,21 +109,21 @@ class Watched:
             (_row(version, at_ms, path, kept) for path, kept in chain(self.nodes.items(), self.notes.items())),
             (_request_row(version, request) for request in self.requests.values()),
         )
-        commit(self._table, self._files(rows), schemas.WATCHED, _APP, version, "overwrite")
+        commit(self._table, self._files(rows, version), schemas.WATCHED, _APP, version, "overwrite")
         self._version, self._commits = version, 0
         self._durable.sync()
         self._table.create_checkpoint()
-        self._table.vacuum(retention_hours=_KEEP_HOURS, dry_run=False, enforce_retention_duration=False, full=True)
+        remove_leftovers(self._table, self.path, _APP, keep_hours=_KEEP_HOURS)
         return True
 
     def _commit(self, version: int, rows: Iterable[dict[str, Any]]) -> None:
-        commit(self._table, self._files(rows), schemas.WATCHED, _APP, version)
+        commit(self._table, self._files(rows, version), schemas.WATCHED, _APP, version)
         self._version = version
         self._commits += 1
         self._durable.sync()
 
-    def _files(self, rows: Iterable[dict[str, Any]]) -> list[Any]:
-        return written_here(_batches(iter(rows)), self.path, schemas.WATCHED)
+    def _files(self, rows: Iterable[dict[str, Any]], version: int) -> list[Any]:
+        return written_here(_batches(iter(rows)), self.path, schemas.WATCHED, version=version)
 
     def _read(self) -> int:
         """Read the table; returns how many commits its rows come from."""

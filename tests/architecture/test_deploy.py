@@ -1,13 +1,16 @@
 """What deploy/ has for containers, Kubernetes and systemd: the formats' own tools take it, and it fits the program.
 
-No image is built and no cluster asked; tests/integration/test_dist.py runs the steps of the image.
+No image is built and no cluster asked; tests/integration/test_dist.py and test_image.py run the steps of the image.
 """
 
+import json
 import os
 import re
+import shlex
 import shutil
 import subprocess
 import sys
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +26,7 @@ from streaming.spark import jars as artifacts
 from streaming.spark.submission import IMAGE_HOME, secret_files
 
 DEPLOY = Path(__file__).parents[2] / "deploy"
+DOCS = DEPLOY.parent / "docs"
 BASE, EXECUTORS = DEPLOY / "kubernetes" / "base", DEPLOY / "kubernetes" / "executors"
 # kinds that Kubernetes knows only where somebody has added them, and files that are parts of others
 _NOT_KUBERNETES = {"PodMonitor", "Kustomization"}
@@ -145,8 +149,20 @@ def test_an_executor_may_do_no_more_than_the_driver(pod: dict[str, Any]) -> None
     assert executor["spec"]["securityContext"] == pod["securityContext"]
     assert executor["spec"]["containers"][0]["securityContext"] == pod["containers"][0]["securityContext"]
     assert not executor["spec"]["automountServiceAccountToken"]
-    budget = manifest(BASE / "poddisruptionbudget.yaml")["spec"]["selector"]["matchLabels"]
-    assert budget.items() <= executor["metadata"]["labels"].items()
+
+
+def test_a_budget_of_disruptions_counts_the_driver_only() -> None:
+    """Kubernetes counts pods by the scale of their controller. An executor's is the driver's pod, which has none.
+
+    Of a budget that selects such a pod it allows no disruption at all, and no node could be emptied.
+    """
+    budget = manifest(BASE / "poddisruptionbudget.yaml")["spec"]
+    selected = budget["selector"]["matchLabels"].items()
+    driver = manifest(BASE / "statefulset.yaml")["spec"]["template"]["metadata"]["labels"]
+    executor = manifest(EXECUTORS / "executor.yaml")["metadata"]["labels"]
+    assert selected <= driver.items()
+    assert not selected <= executor.items()
+    assert budget["maxUnavailable"] == 1
 
 
 def test_hadolint_finds_nothing_in_the_dockerfile() -> None:
@@ -164,6 +180,36 @@ def test_the_image_is_made_of_what_the_tested_steps_install_and_runs_as_nobody()
         assert os.access(DEPLOY / name, os.X_OK)
 
 
+def _volumes() -> list[str]:
+    said = re.search(r"^VOLUME (.+)$", (DEPLOY / "Dockerfile").read_text(), re.MULTILINE)
+    assert said is not None
+    return [str(each) for each in json.loads(said[1])]
+
+
+def test_what_the_image_has_as_volumes_its_user_can_write_to() -> None:
+    """A new volume has the owner of the folder that the image has there; without one it is root's."""
+    before, declared, _after = (DEPLOY / "Dockerfile").read_text().partition("\nVOLUME ")
+    assert declared
+    made = re.findall(r"install -d -o 10001 -g 10001 (?:-m \d+ )?(\S+)", before)
+    assert set(_volumes()) - {"/tmp"} == set(made)  # anybody can write to /tmp
+
+
+def _docker_run() -> list[str]:
+    (line,) = re.findall(r"^docker run (?:.*\\\n)*.*$", (DOCS / "deploying.md").read_text(), re.MULTILINE)
+    return shlex.split(line)
+
+
+def test_the_line_for_docker_mounts_where_the_image_writes_and_java_can_load_libraries_there() -> None:
+    said = _docker_run()
+    assert "--read-only" in said
+    mounted = [value.split(":") for option, value in pairwise(said) if option == "--volume"]
+    in_memory = [value.partition(":") for option, value in pairwise(said) if option == "--tmpfs"]
+    folders = {parts[min(1, len(parts) - 1)] for parts in mounted} | {where for where, _, _ in in_memory}
+    assert {*_volumes(), "/etc/ledger-reaper"} == folders
+    # Docker mounts a tmpfs with noexec unless it is told otherwise, and Java maps libraries from /tmp
+    assert all("exec" in options.split(",") for _where, _, options in in_memory)
+
+
 def test_shellcheck_finds_nothing_in_the_scripts() -> None:
     scripts = [path for path in DEPLOY.iterdir() if path.is_file() and path.read_bytes().startswith(b"#!")]
     assert len(scripts) == 6
@@ -179,6 +225,40 @@ def test_systemd_takes_the_unit(tmp_path: Path) -> None:
     unit.write_text(text.replace(f"ExecStart={IMAGE_HOME}/bin/start", f"ExecStart={DEPLOY}/start"))
     done = subprocess.run(["systemd-analyze", "verify", unit], capture_output=True, text=True, check=False)
     assert (done.returncode, done.stdout + done.stderr) == (0, "")
+
+
+def _shell_for_systemd() -> str:
+    """What docs/deploying.md has one type into a shell to install the service on one machine."""
+    text = (DOCS / "deploying.md").read_text().partition("\n## One machine\n")[2].partition("\n## ")[0]
+    blocks = re.findall(r"^```(\w*)\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
+    return "".join(code for language, code in blocks if not language).replace("\\\n", "")
+
+
+def _settings_of_the_unit() -> dict[str, list[str]]:
+    found: dict[str, list[str]] = {}
+    for line in (DEPLOY / "systemd" / "ledger-reaper.service").read_text().splitlines():
+        key, is_setting, value = line.partition("=")
+        if is_setting and not line.startswith("#"):
+            found.setdefault(key, []).append(value)
+    return found
+
+
+def test_the_lines_for_systemd_make_what_the_unit_asks_for(tmp_path: Path) -> None:
+    typed, unit = _shell_for_systemd(), _settings_of_the_unit()
+    script = tmp_path / "typed.sh"
+    script.write_text(f"#!/bin/bash\n{typed}")
+    done = subprocess.run([BIN / "shellcheck", script], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout) == (0, "")
+    (user,), environment = unit["User"], dict(each.split("=", 1) for each in unit["Environment"])
+    assert re.search(rf"^useradd .*--home-dir {environment['HOME']} +{user}$", typed, re.MULTILINE)
+    folders = f"/var/lib/{unit['StateDirectory'][0]} /var/cache/{unit['CacheDirectory'][0]}"
+    assert f"install -d -o {user} -g {user} -m 0700 {folders}\n" in typed
+    assert f"-m 0640 my.toml {environment['LEDGER_REAPER_CONFIG']}\n" in typed
+    as_the_unit = next(line for line in typed.splitlines() if "runuser" in line)
+    assert f"runuser -u {user} -- env " in as_the_unit
+    assert environment.items() <= dict(re.findall(r"(\w+)=(\S+)", as_the_unit)).items()
+    assert f" {IMAGE_HOME}/venv/bin/ledger-reaper " in as_the_unit
+    assert typed.index("\nreaper check\n") < typed.index("systemctl enable --now ledger-reaper\n")
 
 
 JAVA = """#!/bin/sh

@@ -1,12 +1,15 @@
 """Waiting retries: each is worked off once, when it is due, whatever came before or after it."""
 
-from collections.abc import Iterable
+import contextlib
+import os
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pytest
 from deltalake import DeltaTable
+from deltalake.exceptions import CommitFailedError
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.pandas.types import from_arrow_schema
 
@@ -38,14 +41,15 @@ def _entries(rows: DataFrame | Iterable[dict[str, Any]]) -> list[int]:
 
 
 class Disk:
-    """Opens tables, unless it is away."""
+    """Opens tables, or another one instead, unless it is away."""
 
     is_away = False
+    instead: Table | None = None
 
     def open(self, state_dir: str, table: str) -> Table | None:
         if self.is_away:
             raise UnavailableError("the disk is away")
-        return opened(state_dir, table)
+        return self.instead or opened(state_dir, table)
 
 
 def _run(spark: SparkSession, state: Path, *, is_newest: bool = True, disk: Disk | None = None) -> Waiting:
@@ -224,6 +228,68 @@ def test_a_run_that_stalled_removes_nothing_of_a_newer_ones(
         waiting.prune()
 
     assert _entries(outstanding(str(tmp_path))) == [0, 1]
+
+
+class Sleeper(Table):
+    """A table whose run is suspended once, right before one of its calls."""
+
+    asleep_before: str
+    meanwhile: Callable[[], None] | None = None
+
+    def _sleep(self, call: str) -> None:
+        if call == self.asleep_before and self.meanwhile is not None:
+            meanwhile, self.meanwhile = self.meanwhile, None
+            meanwhile()
+
+    def delete(self, *args: Any, **kwargs: Any) -> Any:
+        self._sleep("delete")
+        return super().delete(*args, **kwargs)
+
+    @property
+    def optimize(self) -> Any:
+        self._sleep("optimize")
+        return super().optimize
+
+    def vacuum(self, *args: Any, **kwargs: Any) -> Any:
+        self._sleep("vacuum")
+        return super().vacuum(*args, **kwargs)
+
+    def create_checkpoint(self, *args: Any, **kwargs: Any) -> None:
+        self._sleep("create_checkpoint")
+        super().create_checkpoint(*args, **kwargs)
+
+
+@pytest.mark.parametrize("call", ["delete", "optimize", "vacuum", "create_checkpoint"])
+def test_a_run_that_is_suspended_for_days_while_it_prunes_removes_nothing_of_a_newer_ones(
+    spark: SparkSession, tmp_path: Path, call: str
+) -> None:
+    waiting = _run(spark, tmp_path, disk=(disk := Disk()))
+    waiting.append(_messages(spark, {0: 10, 1: 2_000}))
+    waiting.begin(1_000)
+    waiting.end()
+    newer: list[Waiting] = []
+
+    def taken_over() -> None:
+        _receipts(spark, tmp_path, 0)
+        newer.append(_run(spark, tmp_path))
+        newer[0].append(_messages(spark, {2: 500}))
+        newer[0].begin(1_000)
+        newer[0].end()
+        newer[0].prune()
+        newer[0].append(_messages(spark, {3: 500}))
+        for each in tmp_path.glob("waiting/*.parquet"):
+            os.utime(each, (0, 0))
+
+    sleeper = Sleeper(str(tmp_path / "waiting"))
+    sleeper.asleep_before, sleeper.meanwhile = call, taken_over
+    disk.instead = sleeper
+    with contextlib.suppress(CommitFailedError):  # the newer one has removed the rows, too
+        waiting.prune()
+
+    assert sleeper.meanwhile is None
+    assert _entries(outstanding(str(tmp_path))) == [1, 3]
+    newer[0].append(_messages(spark, {4: 600}))
+    assert _entries(newer[0].begin(2_000)) == [1, 3, 4]
 
 
 def test_of_two_runs_that_take_over_only_the_newer_goes_on(

@@ -1,11 +1,13 @@
 """A cached reference is never more than a hint, and never cut short."""
 
+import tracemalloc
+from array import array
 from collections.abc import Iterable
 
 import pytest
 
 from streaming.errors import UnavailableError
-from streaming.in_use.cache import InUseCache
+from streaming.in_use.cache import InUseCache, estimated_bytes
 from streaming.in_use.loader import InUseLoader
 from tests.builders import (
     MINUTE_MS,
@@ -143,3 +145,21 @@ class TestCache:
             cache.references([DATA, OTHER_DATA])
         bench.store.faults.away = False
         assert set(cache.references([DATA, OTHER_DATA])) == {DATA, OTHER_DATA}
+
+
+@pytest.mark.parametrize(("subscriptions", "ledgers"), [(0, 1), (2, 10), (20, 10), (2, 10_000)])
+def test_the_memory_of_a_reference_is_reckoned_with_what_it_was_read_from(subscriptions: int, ledgers: int) -> None:
+    def read(number: int) -> Reference:
+        path = f"/managed-ledgers/public/default/persistent/a-topic-whose-name-is-long-{number}"
+        paths = [path, *(f"{path}/subscription-{each}" for each in range(subscriptions))]
+        checks = tuple((path, 1_000 + at) for at, path in enumerate(paths))
+        return Reference(f"data:{path}", Presence.PRESENT, 10**12 + number, checks, array("q", range(ledgers)))
+
+    tracemalloc.start()
+    try:
+        before, _peak = tracemalloc.get_traced_memory()
+        held = {each.key: each for each in map(read, range(200))}
+        taken = tracemalloc.get_traced_memory()[0] - before
+    finally:
+        tracemalloc.stop()
+    assert 0.8 < sum(map(estimated_bytes, held.values())) / taken < 1.5

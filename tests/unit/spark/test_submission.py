@@ -91,6 +91,10 @@ def test_on_kubernetes_all_comes_from_the_image_and_secrets_are_mounted_where_th
         "spark.hadoop.fs.s3a.secret.key=x",
         "spark.executorEnv.PULSAR_TOKEN=x",
         "spark.ssl.keyPassword=x",
+        "spark.kubernetes.driverEnv.AWS_SECRET_ACCESS_KEY=x",
+        "spark.kubernetes.authenticate.submission.oauthToken=x",
+        "spark.kubernetes.authenticate.driver.oauthToken=x",
+        "spark.kubernetes.driver.annotation.password=x",
     ],
 )
 def test_a_property_that_would_show_a_secret_is_refused_without_being_shown(tmp_path: Path, given: str) -> None:
@@ -100,8 +104,46 @@ def test_a_property_that_would_show_a_secret_is_refused_without_being_shown(tmp_
     assert "hidden-value" not in str(refused.value)
 
 
-def test_the_name_of_a_kubernetes_secret_is_no_secret(tmp_path: Path) -> None:
-    given = "spark.kubernetes.executor.secretKeyRef.AWS_SECRET_ACCESS_KEY=aws:key"
+@pytest.mark.parametrize(
+    "value",
+    [
+        "-Djavax.net.ssl.keyStorePassword=hidden-value",
+        "-Xss8m -Dpulsar.token=hidden-value -Da=b",
+        "-javaagent:/opt/agent.jar=port=1,token=hidden-value",
+        "'-Dmy.secret.key=hidden-value'",
+    ],
+)
+@pytest.mark.parametrize("key", ["spark.driver.extraJavaOptions", "spark.executorEnv.JAVA_TOOL_OPTIONS", ""])
+def test_a_secret_among_the_options_of_java_is_refused_without_being_shown(
+    tmp_path: Path, key: str, value: str
+) -> None:
+    given = {"conf": [f"{key}={value}"]} if key else {"text": f'[spark]\njava_options = "{value}"\n'}
+    with pytest.raises(ConfigError, match=f"{key or 'spark.java_options'}: .* in its value: .* in a file") as refused:
+        arguments(wanted(tmp_path, STANDALONE, **given), {})
+    assert "hidden-value" not in str(refused.value)
+
+
+@pytest.mark.parametrize("given", ["spark.ssl.keyPassword hidden-value", "spark.ssl.keyPassword:hidden-value"])
+def test_what_is_no_property_at_all_is_not_shown_either(tmp_path: Path, given: str) -> None:
+    with pytest.raises(ConfigError, match=r"--conf takes key=value, and not spark\.ssl\.keyPassword") as refused:
+        arguments(wanted(tmp_path, STANDALONE, conf=[given]), {})
+    assert "hidden-value" not in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        "spark.kubernetes.executor.secretKeyRef.AWS_SECRET_ACCESS_KEY=aws:key",
+        "spark.kubernetes.driver.secrets.aws-credentials=/etc/secrets",
+        "spark.kubernetes.container.image.pullSecrets=of-the-registry",
+        "spark.kubernetes.authenticate.submission.oauthTokenFile=/etc/secrets/token",
+        "spark.authenticate.secret.file=/etc/secrets/spark",
+        "spark.executorEnv.AWS_WEB_IDENTITY_TOKEN_FILE=/etc/secrets/token",
+        "spark.executor.extraJavaOptions=-Djavax.net.ssl.keyStore=/etc/secrets/store -Dmy.passwordFile=/etc/secrets/p",
+        "spark.kubernetes.executor.podTemplateFile=/etc/secrets/executor.yaml",
+    ],
+)
+def test_where_a_secret_is_and_what_it_is_called_is_no_secret(tmp_path: Path, given: str) -> None:
     line = arguments(wanted(tmp_path, KUBERNETES, image="reaper:1", conf=[given]), {})
     assert given in line
 

@@ -1,11 +1,15 @@
 """What the watcher knows outlives it: both what znodes name and what is to be asked for, or neither."""
 
+import os
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from streaming.errors import FencedError
 from streaming.state import watched
+from streaming.state.tables import Table
 from streaming.state.watched import KeptRequest, Watched
 
 TOPIC, OTHER = "/managed-ledgers/t/n/persistent/a", "/managed-ledgers/t/n/persistent/b"
@@ -83,3 +87,33 @@ def test_one_that_stalled_is_refused(tmp_path: Path) -> None:
         stalled.save({TOPIC: b"1"}, at_ms=1)
     newer.save({TOPIC: b"2"}, at_ms=1)
     assert Watched(str(tmp_path)).nodes == {TOPIC: b"2"}
+
+
+class Sleeper(Table):
+    """A table whose owner is suspended right after it has written all anew."""
+
+    meanwhile: Callable[[], None]
+
+    def create_checkpoint(self, *args: Any, **kwargs: Any) -> None:
+        super().create_checkpoint(*args, **kwargs)
+        self.meanwhile()
+
+
+def test_one_that_was_suspended_while_it_wrote_all_anew_takes_nothing_of_a_newer_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def begun_by_another() -> None:
+        Watched(str(tmp_path)).save({OTHER: b"2"}, [(OTHER, b"request")], at_ms=2)
+        for each in tmp_path.glob("watched/*.parquet"):
+            os.utime(each, (0, 0))
+
+    Watched(str(tmp_path))
+    sleeper = Sleeper(str(tmp_path / "watched"))
+    sleeper.meanwhile = begun_by_another
+    table = Watched(str(tmp_path), lambda _state, _name: sleeper)
+    table.save({TOPIC: b"1"}, at_ms=1)
+    monkeypatch.setattr(watched, "_COMMITS_BEFORE_FOLD", 1)
+    assert table.fold_if_due(at_ms=1)
+    newer = Watched(str(tmp_path))
+    assert newer.nodes == {TOPIC: b"1", OTHER: b"2"}
+    assert [each.payload for each in newer.requests.values()] == [b"request"]
