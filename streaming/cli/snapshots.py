@@ -180,6 +180,26 @@ def trim(
 
 
 @app.command()
+def compact(
+    config: Config,
+    *,
+    namespace: Annotated[str, typer.Option("--namespace", help="The namespace (tenant/ns)")],
+    yes: Yes = False,
+) -> None:
+    """Take away the tombstones that make brokers answer 500 where somebody deletes a loaded topic of a namespace.
+
+    Sends a record of its own behind them, which no broker reads, and has the segments topic compacted; before that, it
+    makes a guard.
+    """
+    settings = settings_of(config)
+    from streaming.snapshots.repairs import compact_segments
+
+    require_answer(f"Have the segments topic of {namespace} compacted?", yes=yes)
+    taken = compact_segments(settings, namespace)
+    say(f"{namespace}: {taken} tombstones are gone" if taken else f"{namespace}: no tombstone can be read")
+
+
+@app.command()
 def undo(
     config: Config,
     *,

@@ -79,6 +79,12 @@ class Guards:
             except ReaperError as error:
                 yield Guarded(namespace, error=str(error))
 
+    def require(self, namespace: str) -> None:
+        """Guard a namespace. Raises UnavailableError where that fails, so that nothing is done without a guard."""
+        for each in self.keep([namespace]):
+            if each.error:
+                raise UnavailableError(f"no guard for {namespace}, so nothing was done: {each.error}")
+
     def _keep(self, namespace: str, topic: str) -> Guarded:
         admin = self.topics.admin
         before = admin.internal_stats(topic)

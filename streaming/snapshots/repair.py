@@ -107,7 +107,7 @@ class Repairs:
         """
         look = self.look(topic)
         self._refuse(look, remedy)
-        self._guard(namespace_of(topic))
+        Guards(self.topics, self.store, self.broker, self.clock).require(namespace_of(topic))
         with suppress(RefusedError):  # it is not loaded
             self.loader.unload(topic)
         again = self.look(topic)
@@ -231,11 +231,6 @@ class Repairs:
     def _refuse(self, look: Look, remedy: Remedy) -> None:
         if why := refusal_of(look.facts, remedy):
             raise SafetyError(f"{look.facts.topic} is not repaired: {why}")
-
-    def _guard(self, namespace: str) -> None:
-        for each in Guards(self.topics, self.store, self.broker, self.clock).keep([namespace]):
-            if each.error:
-                raise UnavailableError(f"no guard for {namespace}, so nothing was repaired: {each.error}")
 
     def _write_down(self, topic: str, old: Read, new: bytes) -> str:
         name = f"{self.clock.now_ms():015d}.json"
