@@ -637,6 +637,24 @@ MUTATIONS = (
         "    if facts.doubled_ids:\n",
         "    if False:\n",
     ),
+    Mutation(
+        "a segments topic is compacted behind a guard",
+        "streaming/snapshots/compact.py",
+        "    guard(namespace)\n",
+        "",
+    ),
+    Mutation(
+        "a live record stands behind tombstones that are compacted",
+        "streaming/snapshots/compact.py",
+        "    topics.send(namespace, SnapshotKind.SEGMENT, *keeper_of(namespace))\n",
+        "",
+    ),
+    Mutation(
+        "an empty transaction has a minute, in milliseconds",
+        "streaming/adapters/pulsar/transactions.py",
+        "_TIMEOUT_MS = 60_000 ",
+        "_TIMEOUT_MS = 60 ",
+    ),
     *(Mutation(*each[:4]) for each in ROCKETMQ),
     *(Mutation(*each) for each in HOSTS),
     Mutation(

@@ -84,10 +84,13 @@ def guard(
     from streaming.snapshots.guard import guard_all
 
     confirm("Make a guard, or move it, in each namespace with segments?", yes=yes)
-    failed = 0
+    count = failed = 0
     for each in guard_all(settings, FindingFilters(tenant=tenant, namespace=namespace)):
         say_json(each.as_json()) if json_lines else say(each.in_words())
+        count += 1
         failed += bool(each.error)
+    if not count and not json_lines:
+        say(f"nothing to guard: there are no segments in {namespace or tenant or 'any namespace'}")
     if failed:
         raise UnavailableError(f"{failed} namespaces could not be guarded; their guards are where they were")
 
