@@ -225,7 +225,7 @@ def _lost_segments(facts: TopicFacts) -> Iterator[SnapshotFinding]:
         if each.is_readable or each.marker[0] not in facts.ledgers:
             continue
         where = f"{each.place[0]}:{each.place[1]}"
-        gone = "was trimmed" if each.place[0] not in facts.segment_ledgers else "does not hold it"
+        gone = "was trimmed" if each.place[0] not in facts.segment_ledgers else "holds nothing there that brokers read"
         detail = f"its index names segment {each.sequence} at {where}, and that ledger {gone}: it will not load again"
         yield SnapshotFinding(
             SnapshotClass.MISSING,
