@@ -25,7 +25,7 @@ from streaming.sandbox.cluster import Cluster
 from streaming.snapshots.parts import PartsTopic, ensure
 from streaming.snapshots.publication import request_of
 from streaming.snapshots.read import snapshot_topics
-from tests.integration.conftest import Deployment, _deployment
+from tests.integration.conftest import Deployment, _deployment, leak, payload
 from tests.integration.java_commands import JavaError
 from tests.integration.snapshot_scenes import (
     SEGMENTED,
@@ -554,6 +554,24 @@ def test_a_deletion_that_failed_is_brought_to_its_end(segmented: Cluster, servic
     service.run("run", "--until-idle", seconds=600)
     found = findings(service, "--namespace", refused.space)
     assert told(found, refused.topic) | told(found, refused.segments) == set()
+
+
+def test_topics_of_which_the_service_deleted_ledgers_are_trimmed_where_that_is_allowed(
+    segmented: Cluster, service: Deployment, tmp_path: Path, well: Scene
+) -> None:
+    with Transactions(segmented.serving.pulsar) as closed_before:
+        scene = made(segmented, service, closed_before, "told", 100)
+    own = _deployment(segmented, tmp_path, classes="")
+    own.request(payload(scene.topic, each) for each in leak(segmented, scene.topic, 2))
+    own.run("run", "--until-idle", seconds=600)
+    assert own.outcomes() == {("DELETED", "UNREFERENCED"): 2}
+    _consume_all(segmented, scene.topic)
+    assert ("WASTE", "DEAD_IDS") in told(findings(own, "--namespace", scene.space), scene.topic)
+    trim = ("snapshots", "trim", "--yes")
+    assert "nothing to do" in own.call(*trim)
+    own.config.write_text(own.config.read_text() + f'[snapshots]\ntrim_namespaces = ["{scene.space}"]\n')
+    assert "the broker has dropped" in own.call(*trim)
+    assert ("WASTE", "DEAD_IDS") not in told(findings(own, "--namespace", scene.space), scene.topic)
 
 
 def test_an_audit_of_ledgers_shows_them_too(service: Deployment, tmp_path: Path, doubled: Scene) -> None:
