@@ -39,7 +39,7 @@ from udfs.snapshots.values import Read
 
 JOURNAL = "snapshots-journal"
 _NAMED = 10
-_TRIES, _WAIT_SECONDS = 120, 1.0  # a broker that replays reads the whole topic
+_PATIENCE_MINUTES, _WAIT_SECONDS = 10, 1.0  # a broker that replays reads the whole topic
 
 
 class TopicLoader(Protocol):
@@ -249,17 +249,20 @@ class Repairs:
             sender.send(topic, value)
 
     def _load(self, topic: str) -> BufferFacts:
-        for _try in range(_TRIES):
+        until_ms = self.clock.now_ms() + _PATIENCE_MINUTES * 60_000
+        while True:
             with suppress(UnavailableError, RefusedError):
                 self.loader.load(topic)
             buffer = self.topics.more.buffer(topic)
             if buffer is not None and buffer.state == READY:
                 return buffer
+            if self.clock.now_ms() >= until_ms:
+                raise UnavailableError(
+                    f"{topic} was given a new index and is not loaded after {_PATIENCE_MINUTES} minutes. Its broker "
+                    "may still be reading the topic, then wait for it. If its log says that it failed to recover, "
+                    f"`ledger-reaper snapshots undo --topic {topic}` puts the old index back"
+                )
             self.sleep(_WAIT_SECONDS)
-        raise UnavailableError(
-            f"{topic} was given a new index and is not loaded yet: look at the broker's log; "
-            f"`ledger-reaper snapshots undo --topic {topic}` puts the old one back"
-        )
 
 
 def _doubled(values: Iterable[Segment]) -> int:
