@@ -5,13 +5,15 @@ The Java client's own record of its transactions is the truth.
 
 import random
 from collections.abc import Callable, Iterator
-from contextlib import suppress
+from contextlib import closing, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
+import pulsar
 import pytest
+from pulsar.schema import AvroSchema, Record, String
 from typer.testing import CliRunner
 
 from streaming.adapters.pulsar.keyed import KeyedSender
@@ -297,7 +299,14 @@ def hostile(doubled: Scene, segmented: Cluster, service: Deployment, transaction
         sender.send("no key of ours", b"x")
         sender.send(f"multiple-1-persistent://{scene.space}/../x", b"x")
         sender.send(f"multiple-950-{scene.topic}", None)
+    with closing(pulsar.Client(segmented.serving.pulsar)) as client:  # its schema is the topic's latest from now on
+        foreign = client.create_producer(scene.segments, schema=AvroSchema(_Foreign))
+        foreign.send(_Foreign(text="x"), partition_key=f"multiple-960-{scene.topic}")
     return scene
+
+
+class _Foreign(Record):  # type: ignore[misc]  # pulsar-client has no types
+    text = String()
 
 
 SCENES = ("doubled", "well", "guarded", "deleted", "refused", "hostile", "lost")
@@ -353,9 +362,10 @@ def test_what_others_publish_there_is_named_and_hides_nothing(
     foreign = [
         line["reason"] for line in found if (line.get("class"), line.get("namespace")) == ("FOREIGN", hostile.space)
     ]
-    assert sorted(foreign) == ["ODD_KEY", "ODD_KEY", *["UNREADABLE"] * 4]
+    assert sorted(foreign) == ["FOREIGN_SCHEMA", "FOREIGN_SCHEMA", "ODD_KEY", "ODD_KEY", *["UNREADABLE"] * 4]
+    assert ("FOREIGN", "FOREIGN_SCHEMA") in told(found, hostile.segments)
     assert ("DANGER", "NULLS_VISIBLE") in told(found, hostile.segments)
-    assert told(found, hostile.topic) == {("FOREIGN", "UNREADABLE")}
+    assert told(found, hostile.topic) == {("FOREIGN", "UNREADABLE"), ("FOREIGN", "FOREIGN_SCHEMA")}
     said = service.call("snapshots", "guard", "--namespace", hostile.space)
     assert "guard made" in said
 
