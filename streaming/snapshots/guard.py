@@ -56,7 +56,9 @@ class Guarded:
             return f"{self.namespace}: NOT GUARDED ANEW: {self.error}"
         made = "guard made" if self.is_new else "guarded"
         moved = "" if self.moved_from is None else f", moved from {_text(self.moved_from)}"
-        lost = f"; {self.lost} segments that indexes name were trimmed before" if self.lost else ""
+        lost = ""
+        if self.lost:
+            lost = f"; {self.lost} segments that indexes name were trimmed before (`snapshots audit` names the topics)"
         return f"{self.namespace}: {made} behind {_text(self.position)}{moved}; held by {self.held_by}{lost}"
 
 
