@@ -637,6 +637,36 @@ MUTATIONS = (
         "    if facts.doubled_ids:\n",
         "    if False:\n",
     ),
+    Mutation(
+        "a segment that no broker can read where it lies is a lost one",
+        "streaming/adapters/pulsar/snapshot_topics.py",
+        "    if found.why is not None or found.content.is_null or found.content.is_plain:\n",
+        "    if True:\n",
+    ),
+    Mutation(
+        "segments are sent as brokers read them, not compressed",
+        "streaming/adapters/pulsar/keyed.py",
+        "self._values = self._producer(pulsar.CompressionType.NONE)",
+        "self._values = self._producer(pulsar.CompressionType.LZ4)",
+    ),
+    Mutation(
+        "a segments topic is compacted behind a guard",
+        "streaming/snapshots/compact.py",
+        "    guard(namespace)\n",
+        "",
+    ),
+    Mutation(
+        "a live record stands behind tombstones that are compacted",
+        "streaming/snapshots/compact.py",
+        "    topics.send(namespace, SnapshotKind.SEGMENT, *keeper_of(namespace))\n",
+        "",
+    ),
+    Mutation(
+        "an empty transaction has a minute, in milliseconds",
+        "streaming/adapters/pulsar/transactions.py",
+        "_TIMEOUT_MS = 60_000 ",
+        "_TIMEOUT_MS = 60 ",
+    ),
     *(Mutation(*each[:4]) for each in ROCKETMQ),
     *(Mutation(*each) for each in HOSTS),
     Mutation(
@@ -666,6 +696,13 @@ MUTATIONS = (
 # lines of which the model test has nothing: the tests that have to notice
 NARROWED = {each[0]: (*ROCKETMQ_TESTS[each[1]], "-k", each[4]) for each in ROCKETMQ}
 NARROWED |= {each[0]: HOSTS_TESTS[each[1]] for each in HOSTS}
+NARROWED |= {
+    "a segment that no broker can read where it lies is a lost one": ("tests/unit/snapshots/test_read.py",),
+    "segments are sent as brokers read them, not compressed": ("tests/unit/adapters/pulsar/test_keyed.py",),
+    "a segments topic is compacted behind a guard": ("tests/unit/snapshots/test_compact.py",),
+    "a live record stands behind tombstones that are compacted": ("tests/unit/snapshots/test_compact.py",),
+    "an empty transaction has a minute, in milliseconds": ("tests/unit/adapters/pulsar/test_transactions.py",),
+}
 
 
 def main(words: list[str]) -> int:

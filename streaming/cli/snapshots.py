@@ -84,10 +84,13 @@ def guard(
     from streaming.snapshots.guard import guard_all
 
     confirm("Make a guard, or move it, in each namespace with segments?", yes=yes)
-    failed = 0
+    count = failed = 0
     for each in guard_all(settings, FindingFilters(tenant=tenant, namespace=namespace)):
         say_json(each.as_json()) if json_lines else say(each.in_words())
+        count += 1
         failed += bool(each.error)
+    if not count and not json_lines:
+        say(f"nothing to guard: there are no segments in {namespace or tenant or 'any namespace'}")
     if failed:
         raise UnavailableError(f"{failed} namespaces could not be guarded; their guards are where they were")
 
@@ -177,6 +180,26 @@ def trim(
                 continue
             what = f"{done.segments} segments" if done.segments else f"{done.ids} ids"
             say(f"the broker has dropped {what} of {done.topic}")
+
+
+@app.command()
+def compact(
+    config: Config,
+    *,
+    namespace: Annotated[str, typer.Option("--namespace", help="The namespace (tenant/ns)")],
+    yes: Yes = False,
+) -> None:
+    """Take away the tombstones that make brokers answer 500 where somebody deletes a loaded topic of a namespace.
+
+    Sends a record of its own behind them, which no broker reads, and has the segments topic compacted; before that, it
+    makes a guard.
+    """
+    settings = settings_of(config)
+    from streaming.snapshots.repairs import compact_segments
+
+    require_answer(f"Have the segments topic of {namespace} compacted?", yes=yes)
+    taken = compact_segments(settings, namespace)
+    say(f"{namespace}: {taken} tombstones are gone" if taken else f"{namespace}: no tombstone can be read")
 
 
 @app.command()

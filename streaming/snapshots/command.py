@@ -16,7 +16,7 @@ from streaming.audit.result import AuditResult, remember
 from streaming.audit.stopping import run_until_signal
 from streaming.clock import SystemClock
 from streaming.config.settings import Settings
-from streaming.errors import SafetyError, StopRequestedError
+from streaming.errors import ConfigError, SafetyError, StopRequestedError
 from streaming.snapshots import report
 from streaming.snapshots.audit import SnapshotAudit
 from streaming.snapshots.publication import publish
@@ -24,6 +24,7 @@ from streaming.spark.failures import one_line, our_errors, translated
 from streaming.spark.session import Jars, start
 from streaming.state.filesystem import below, folder_of
 from streaming.terminal import Terminal, cell, say_json, say_json_line
+from udfs.records import LedgerComponent
 from udfs.snapshots.audit import SnapshotClass
 
 log = logging.getLogger("ledger-reaper")
@@ -49,7 +50,16 @@ def place_of(settings: Settings, out: Path | str | None) -> Place:
 
 
 def audit(settings: Settings, request: SnapshotRequest) -> None:
-    """Run one audit. Raises KeyboardInterrupt when a signal cut it short, and SafetyError as --verify-only asks for."""
+    """Run one audit.
+
+    Raises KeyboardInterrupt when a signal cut it short, SafetyError as --verify-only asks for, and ConfigError where
+    the service would refuse what --publish asks for.
+    """
+    if request.publish and LedgerComponent.TRANSACTION_SNAPSHOT not in settings.safety.allowed_components:
+        raise ConfigError(
+            f"--publish: safety.allowed_components does not name {LedgerComponent.TRANSACTION_SNAPSHOT}, so the "
+            "service would refuse every request. Name it there, beside all others that the service is to work off"
+        )
     place = place_of(settings, request.out)
     spark = start(settings, Jars(), with_streams=False)
     stop = threading.Event()

@@ -56,7 +56,9 @@ class Guarded:
             return f"{self.namespace}: NOT GUARDED ANEW: {self.error}"
         made = "guard made" if self.is_new else "guarded"
         moved = "" if self.moved_from is None else f", moved from {_text(self.moved_from)}"
-        lost = f"; {self.lost} segments that indexes name were trimmed before" if self.lost else ""
+        lost = ""
+        if self.lost:
+            lost = f"; {self.lost} segments that indexes name were trimmed before (`snapshots audit` names the topics)"
         return f"{self.namespace}: {made} behind {_text(self.position)}{moved}; held by {self.held_by}{lost}"
 
 
@@ -78,6 +80,12 @@ class Guards:
                     yield self._keep(namespace, topic)
             except ReaperError as error:
                 yield Guarded(namespace, error=str(error))
+
+    def require(self, namespace: str) -> None:
+        """Guard a namespace. Raises UnavailableError where that fails, so that nothing is done without a guard."""
+        for each in self.keep([namespace]):
+            if each.error:
+                raise UnavailableError(f"no guard for {namespace}, so nothing was done: {each.error}")
 
     def _keep(self, namespace: str, topic: str) -> Guarded:
         admin = self.topics.admin

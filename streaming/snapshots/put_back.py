@@ -111,7 +111,11 @@ def _named_anew(value: bytes, places: Mapping[int, Position], topics: Compacted,
         index = decode_index(value)
     except FormatError as error:
         raise RefusedError(f"the journal's index of {topic} is none: {error}") from error
-    stored = {read.position for read in topics.stored(namespace_of(topic), SnapshotKind.SEGMENT) if read.topic == topic}
+    stored = {
+        read.position
+        for read in topics.stored(namespace_of(topic), SnapshotKind.SEGMENT)
+        if read.topic == topic and read.fault is None and not read.is_null
+    }
     gone = {number for number, place, _marker in places_of(index) if place not in stored}
     moved = {number: place for number, place in places.items() if number in gone}
     return moved_index(index, moved) if moved else value

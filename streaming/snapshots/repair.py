@@ -39,7 +39,7 @@ from udfs.snapshots.values import Read
 
 JOURNAL = "snapshots-journal"
 _NAMED = 10
-_TRIES, _WAIT_SECONDS = 120, 1.0  # a broker that replays reads the whole topic
+_PATIENCE_MINUTES, _WAIT_SECONDS = 10, 1.0  # a broker that replays reads the whole topic
 
 
 class TopicLoader(Protocol):
@@ -107,7 +107,7 @@ class Repairs:
         """
         look = self.look(topic)
         self._refuse(look, remedy)
-        self._guard(namespace_of(topic))
+        Guards(self.topics, self.store, self.broker, self.clock).require(namespace_of(topic))
         with suppress(RefusedError):  # it is not loaded
             self.loader.unload(topic)
         again = self.look(topic)
@@ -232,11 +232,6 @@ class Repairs:
         if why := refusal_of(look.facts, remedy):
             raise SafetyError(f"{look.facts.topic} is not repaired: {why}")
 
-    def _guard(self, namespace: str) -> None:
-        for each in Guards(self.topics, self.store, self.broker, self.clock).keep([namespace]):
-            if each.error:
-                raise UnavailableError(f"no guard for {namespace}, so nothing was repaired: {each.error}")
-
     def _write_down(self, topic: str, old: Read, new: bytes) -> str:
         name = f"{self.clock.now_ms():015d}.json"
         entry = {
@@ -254,17 +249,20 @@ class Repairs:
             sender.send(topic, value)
 
     def _load(self, topic: str) -> BufferFacts:
-        for _try in range(_TRIES):
+        until_ms = self.clock.now_ms() + _PATIENCE_MINUTES * 60_000
+        while True:
             with suppress(UnavailableError, RefusedError):
                 self.loader.load(topic)
             buffer = self.topics.more.buffer(topic)
             if buffer is not None and buffer.state == READY:
                 return buffer
+            if self.clock.now_ms() >= until_ms:
+                raise UnavailableError(
+                    f"{topic} was given a new index and is not loaded after {_PATIENCE_MINUTES} minutes. Its broker "
+                    "may still be reading the topic, then wait for it. If its log says that it failed to recover, "
+                    f"`ledger-reaper snapshots undo --topic {topic}` puts the old index back"
+                )
             self.sleep(_WAIT_SECONDS)
-        raise UnavailableError(
-            f"{topic} was given a new index and is not loaded yet: look at the broker's log; "
-            f"`ledger-reaper snapshots undo --topic {topic}` puts the old one back"
-        )
 
 
 def _doubled(values: Iterable[Segment]) -> int:

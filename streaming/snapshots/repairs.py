@@ -7,11 +7,14 @@ from dataclasses import dataclass
 from streaming.adapters.pulsar.admin import PulsarAdmin
 from streaming.adapters.pulsar.frames import Silence, opened
 from streaming.adapters.pulsar.keyed import KeyedSender
+from streaming.adapters.pulsar.snapshot_store import SnapshotStore
 from streaming.clients import clients_for
 from streaming.clock import SystemClock
 from streaming.config.sections import PulsarSettings
 from streaming.config.settings import Settings
 from streaming.errors import ConfigError
+from streaming.snapshots.compact import compact
+from streaming.snapshots.guard import Guards
 from streaming.snapshots.put_back import PutBack, put_back
 from streaming.snapshots.read import snapshot_topics
 from streaming.snapshots.repair import JOURNAL, Repairs
@@ -81,6 +84,17 @@ def full_name(topic: str) -> str:
         return topic_of(managed_ledger_name(topic))
     except ValueError as error:
         raise ConfigError(f"--topic: {error}") from error
+
+
+def compact_segments(settings: Settings, namespace: str) -> int:
+    """Take away the tombstones in a namespace's segments topic; returns how many there were.
+
+    Raises SafetyError, UnavailableError, RefusedError.
+    """
+    clients = clients_for(settings)
+    with snapshot_topics(settings) as topics, SnapshotStore(settings.pulsar, topics) as store:
+        guards = Guards(topics, clients.store, clients.broker, SystemClock())
+        return compact(namespace, store, guards.require)
 
 
 def put_back_all(settings: Settings, topic: str) -> Iterator[PutBack]:

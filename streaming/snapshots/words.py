@@ -29,8 +29,8 @@ NEXT = {
     SnapshotReason.FLAG_OFF: "set transactionBufferSegmentedSnapshotEnabled=true in all brokers and restart them",
     SnapshotReason.NEAR_LIMIT: "let the topic's subscriptions read everything, or raise maxMessageSize, or switch to "
     "segmented snapshots; make transactionBufferSnapshotSegmentSize smaller for a segment",
-    SnapshotReason.NULLS_VISIBLE: "compact the segments topic (`pulsar-admin topics compact`); unload a topic before "
-    "you delete it",
+    SnapshotReason.NULLS_VISIBLE: "`ledger-reaper snapshots compact --namespace`. Where a topic was to be deleted: "
+    "unload it, delete it then, and have the snapshots that stay behind removed (`snapshots audit --publish`)",
     SnapshotReason.NO_GUARD: "`ledger-reaper snapshots guard`",
     SnapshotReason.OWNER_GONE: f"nothing urgent: it takes space only. {_REMOVE}",
     SnapshotReason.NOT_NAMED: f"nothing urgent: it takes space only. Where it is an orphan: {_REMOVE}",

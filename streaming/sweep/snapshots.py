@@ -29,10 +29,9 @@ from udfs.judge_snapshot import IndexFacts, IndexStanding, MessageFacts, Snapsho
 from udfs.paths import namespace_of, topic_of
 from udfs.records import Outcome, Reason, Reference, SnapshotContext, Verdict
 from udfs.references import key_of
-from udfs.snapshots.aborts import ids_of
-from udfs.snapshots.codec import Index, Segment, encode_segment
-from udfs.snapshots.keys import SegmentKey, SnapshotKind, keeper_topic, segment_key_of
-from udfs.snapshots.segments import places_of
+from udfs.snapshots.codec import Index
+from udfs.snapshots.keys import SnapshotKind, segment_key_of
+from udfs.snapshots.segments import keeper_of, places_of
 from udfs.snapshots.values import Read
 
 log = logging.getLogger("ledger-reaper")
@@ -313,9 +312,7 @@ class _Namespace:
         """Write a live record behind tombstones of segments, and ask for a compaction that takes them away."""
         with _failures():
             if kind is SnapshotKind.SEGMENT:  # a compaction with nothing new behind tombstones shows them again
-                owner = keeper_topic(self.name)
-                value = encode_segment(Segment(owner, 0, BEFORE_ALL, ids_of([(0, 0)])))
-                self.topics.send(self.name, kind, str(SegmentKey(0, owner)), value)
+                self.topics.send(self.name, kind, *keeper_of(self.name))
             if not self.topics.compact(self.name, kind):
                 log.warning("%s: compaction of %s has not ended; until then tombstones can be read", self.name, kind)
 

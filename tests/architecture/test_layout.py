@@ -173,7 +173,6 @@ RUN = {
     "streaming.topics.stored": ("tests/integration/test_audit_repeated.py", "publish"),
     "streaming.queries.source": ("tests/integration/test_connector.py", '"run"'),
     "streaming.queries.streams": ("tests/integration/test_service.py", '"run"'),
-    "streaming.adapters.pulsar.keyed": ("tests/integration/test_snapshots.py", "KeyedSender"),
     "streaming.adapters.pulsar.snapshots": ("tests/integration/test_snapshots.py", '"snapshots", "guard"'),
     "streaming.cli.snapshots": ("tests/integration/test_snapshots.py", '"snapshots", "guard"'),
     "streaming.snapshots.repairs": ("tests/integration/test_snapshots.py", '"snapshots", "repair"'),

@@ -5,13 +5,15 @@ The Java client's own record of its transactions is the truth.
 
 import random
 from collections.abc import Callable, Iterator
-from contextlib import suppress
+from contextlib import closing, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
+import pulsar
 import pytest
+from pulsar.schema import AvroSchema, Record, String
 from typer.testing import CliRunner
 
 from streaming.adapters.pulsar.keyed import KeyedSender
@@ -25,7 +27,7 @@ from streaming.sandbox.cluster import Cluster
 from streaming.snapshots.parts import PartsTopic, ensure
 from streaming.snapshots.publication import request_of
 from streaming.snapshots.read import snapshot_topics
-from tests.integration.conftest import Deployment, _deployment
+from tests.integration.conftest import Deployment, _deployment, leak, payload
 from tests.integration.java_commands import JavaError
 from tests.integration.snapshot_scenes import (
     SEGMENTED,
@@ -279,9 +281,10 @@ def deleted(doubled: Scene, segmented: Cluster, service: Deployment) -> Scene:
 
 
 @pytest.fixture(scope="module")
-def refused(doubled: Scene, segmented: Cluster, service: Deployment, transactions: Transactions) -> Scene:
+def refused(doubled: Scene, segmented: Cluster, service: Deployment) -> Scene:
     """Fault D: the topic was to be deleted while it was loaded."""
-    scene = made(segmented, service, transactions, "refused", 100)
+    with Transactions(segmented.serving.pulsar) as closed_before:
+        scene = made(segmented, service, closed_before, "refused", 100)
     assert not topics.delete_topic(segmented, scene.topic)
     return scene
 
@@ -296,7 +299,14 @@ def hostile(doubled: Scene, segmented: Cluster, service: Deployment, transaction
         sender.send("no key of ours", b"x")
         sender.send(f"multiple-1-persistent://{scene.space}/../x", b"x")
         sender.send(f"multiple-950-{scene.topic}", None)
+    with closing(pulsar.Client(segmented.serving.pulsar)) as client:  # its schema is the topic's latest from now on
+        foreign = client.create_producer(scene.segments, schema=AvroSchema(_Foreign))
+        foreign.send(_Foreign(text="x"), partition_key=f"multiple-960-{scene.topic}")
     return scene
+
+
+class _Foreign(Record):  # type: ignore[misc]  # pulsar-client has no types
+    text = String()
 
 
 SCENES = ("doubled", "well", "guarded", "deleted", "refused", "hostile", "lost")
@@ -352,9 +362,10 @@ def test_what_others_publish_there_is_named_and_hides_nothing(
     foreign = [
         line["reason"] for line in found if (line.get("class"), line.get("namespace")) == ("FOREIGN", hostile.space)
     ]
-    assert sorted(foreign) == ["ODD_KEY", "ODD_KEY", *["UNREADABLE"] * 4]
+    assert sorted(foreign) == ["FOREIGN_SCHEMA", "FOREIGN_SCHEMA", "ODD_KEY", "ODD_KEY", *["UNREADABLE"] * 4]
+    assert ("FOREIGN", "FOREIGN_SCHEMA") in told(found, hostile.segments)
     assert ("DANGER", "NULLS_VISIBLE") in told(found, hostile.segments)
-    assert told(found, hostile.topic) == {("FOREIGN", "UNREADABLE")}
+    assert told(found, hostile.topic) == {("FOREIGN", "UNREADABLE"), ("FOREIGN", "FOREIGN_SCHEMA")}
     said = service.call("snapshots", "guard", "--namespace", hostile.space)
     assert "guard made" in said
 
@@ -501,9 +512,7 @@ def test_segments_that_are_published_once_more_make_the_topic_whole(
 def test_ids_that_were_sealed_twice_are_sealed_once_after_a_repair(
     segmented: Cluster, service: Deployment, doubled: Scene
 ) -> None:
-    most, least = doubled.left_open  # nothing behind an open transaction can be read
-    with suppress(AssertionError):  # it has timed out
-        admin(segmented, "POST", f"v3/transactions/abortTransaction/{most}/{least}")
+    _end_left_open(segmented, doubled)
     assert "loaded again" in service.call("snapshots", "repair", "--yes", "--topic", doubled.topic)
     assert told(findings(service, "--namespace", doubled.space), doubled.topic) <= {("WASTE", "NOT_NAMED")}
     with Transactions(segmented.serving.pulsar) as again:
@@ -513,29 +522,64 @@ def test_ids_that_were_sealed_twice_are_sealed_once_after_a_repair(
     assert ("DANGER", "DOUBLED_IDS") not in told(findings(service, "--namespace", doubled.space), doubled.topic)
 
 
-def test_a_compaction_takes_the_tombstones_of_a_failed_deletion_away(
-    segmented: Cluster, service: Deployment, refused: Scene
-) -> None:
-    topics.compact(segmented, refused.segments)
-    found = findings(service, "--namespace", refused.space)
-    assert ("DANGER", "NULLS_VISIBLE") not in told(found, refused.segments)
-
-
 def test_run_makes_and_moves_guards_where_it_is_configured(
     segmented: Cluster, service: Deployment, tmp_path: Path, well: Scene, refused: Scene
 ) -> None:
     own = _allowing(_deployment(segmented, tmp_path, classes=""))
     own.config.write_text(own.config.read_text() + "[snapshots]\nguard_every_seconds = 1\n")
-    said = CliRunner().invoke(app, ["check", "--config", str(own.config)]).output
-    assert f"namespaces with segments have none: {refused.space}" in said
+
+    def check() -> str:
+        return " ".join(CliRunner().invoke(app, ["check", "--config", str(own.config)]).output.split())
+
+    assert "namespaces with segments have none: " in check()
     process = own.start("run", log=tmp_path / "run.txt")
-    try:
-        wait_for(lambda: GUARD in topics.internal_stats(segmented, refused.segments)["cursors"], "a guard")
+    try:  # each namespace in its turn
+        wait_for(lambda: "namespaces with segments, all guarded" in check(), "all guards")
     finally:
         process.terminate()
         process.wait(180)
-    said = CliRunner().invoke(app, ["check", "--config", str(own.config)]).output
-    assert "namespaces with segments, all guarded" in " ".join(said.split())
+    assert GUARD in topics.internal_stats(segmented, refused.segments)["cursors"]
+
+
+def test_a_deletion_that_failed_is_brought_to_its_end(segmented: Cluster, service: Deployment, refused: Scene) -> None:
+    """Fault D: of a topic that is loaded, nothing of its namespace can be deleted until the tombstones are gone."""
+    with Transactions(segmented.serving.pulsar) as loads:
+        neighbour, another = (topic_in(segmented, refused.space, name) for name in ("neighbour", "another"))
+        loads.run(neighbour, "ac")
+        loads.run(another, "ac")
+    assert not topics.delete_topic(segmented, neighbour)
+    compact = ("snapshots", "compact", "--yes", "--namespace", refused.space)
+    assert "tombstones are gone" in service.call(*compact)
+    topics.compact(segmented, refused.segments)  # without a record of ours behind them they would be back
+    assert "no tombstone can be read" in service.call(*compact)
+    assert ("DANGER", "NULLS_VISIBLE") not in told(findings(service, "--namespace", refused.space), refused.segments)
+    assert topics.delete_topic(segmented, another)
+    for topic in (refused.topic, neighbour):
+        topics.unload(segmented, topic)
+        assert topics.delete_topic(segmented, topic)
+    found = findings(service, "--namespace", refused.space, "--publish", "--yes")
+    assert told(found, refused.topic) == {("ORPHAN", "OWNER_GONE")}
+    service.run("run", "--until-idle", seconds=600)
+    found = findings(service, "--namespace", refused.space)
+    assert told(found, refused.topic) | told(found, refused.segments) == set()
+
+
+def test_topics_of_which_the_service_deleted_ledgers_are_trimmed_where_that_is_allowed(
+    segmented: Cluster, service: Deployment, tmp_path: Path, well: Scene
+) -> None:
+    with Transactions(segmented.serving.pulsar) as closed_before:
+        scene = made(segmented, service, closed_before, "told", 100)
+    own = _deployment(segmented, tmp_path, classes="")
+    own.request(payload(scene.topic, each) for each in leak(segmented, scene.topic, 2))
+    own.run("run", "--until-idle", seconds=600)
+    assert own.outcomes() == {("DELETED", "UNREFERENCED"): 2}
+    _consume_all(segmented, scene.topic)
+    assert ("WASTE", "DEAD_IDS") in told(findings(own, "--namespace", scene.space), scene.topic)
+    trim = ("snapshots", "trim", "--yes")
+    assert "nothing to do" in own.call(*trim)
+    own.config.write_text(own.config.read_text() + f'[snapshots]\ntrim_namespaces = ["{scene.space}"]\n')
+    assert "the broker has dropped" in own.call(*trim)
+    assert ("WASTE", "DEAD_IDS") not in told(findings(own, "--namespace", scene.space), scene.topic)
 
 
 def test_an_audit_of_ledgers_shows_them_too(service: Deployment, tmp_path: Path, doubled: Scene) -> None:
@@ -551,6 +595,34 @@ def test_brokers_that_write_single_snapshots_again_are_told(
 ) -> None:
     restart(segmented, {"transactionBufferSegmentedSnapshotEnabled": "false"})
     assert ("DANGER", "FLAG_OFF") in told(findings(service, "--namespace", well.space), well.topic)
+
+
+@pytest.fixture
+def whole(segmented: Cluster, service: Deployment, lost: Scene, doubled: Scene, hostile: Scene) -> list[Scene]:
+    """Topics that have all their messages yet. Where the test runs alone, they are repaired here."""
+    _end_left_open(segmented, doubled)
+    if ("MISSING", "SEGMENT_LOST") in told(findings(service, "--namespace", lost.space), lost.topic):
+        topics.unload(segmented, lost.topic)
+        service.call("snapshots", "repair", "--yes", "--topic", lost.topic)
+    return [lost, doubled, hostile]
+
+
+def test_after_everything_a_killed_broker_gives_readers_what_was_committed(
+    segmented: Cluster, service: Deployment, whole: list[Scene], well: Scene, guarded: Scene
+) -> None:
+    restart(segmented, SEGMENTED, kill=True)
+    with Transactions(segmented.serving.pulsar) as again:
+        for scene in (*whole, well):
+            assert reads_committed(again, scene), scene.topic
+        assert not [value for value in again.read(guarded.topic, SUBSCRIPTION) if not value.startswith("c")]
+    assert not [line for line in findings(service) if line.get("class") == "MISSING"]
+
+
+def _end_left_open(cluster: Cluster, scene: Scene) -> None:
+    """Abort the transaction that was left open: nothing behind it can be read."""
+    most, least = scene.left_open
+    with suppress(AssertionError):  # it has ended
+        admin(cluster, "POST", f"v3/transactions/abortTransaction/{most}/{least}")
 
 
 def _consume_all(cluster: Cluster, topic: str) -> None:

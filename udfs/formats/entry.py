@@ -12,7 +12,7 @@ import base64
 import binascii
 import struct
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import TypeVar
 
@@ -50,6 +50,7 @@ class Content:
     """A message as its sender gave it. key None: it has none. payload is empty where its value is null.
 
     schema_version: as brokers number them (eight bytes for the most part); empty where it was sent without a schema.
+    is_plain: the payload lies in the entry as it is here, neither compressed nor in a batch.
     """
 
     key: bytes | None
@@ -57,6 +58,7 @@ class Content:
     properties: Mapping[str, str]
     is_null: bool = False
     schema_version: bytes = b""
+    is_plain: bool = field(default=True, compare=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,7 +128,8 @@ def contents_of(entry: Entry) -> Iterator[tuple[int, Content]]:
     """
     payload = uncompressed(entry)
     if entry.batch_size is None:
-        yield -1, Content(entry.key, payload, entry.properties, entry.is_null, entry.schema_version)
+        is_plain = entry.compression is Compression.NONE
+        yield -1, Content(entry.key, payload, entry.properties, entry.is_null, entry.schema_version, is_plain)
         return
     yield from _batch(payload, entry.batch_size, entry.schema_version)
 
@@ -174,7 +177,8 @@ def _batch(payload: bytes, size: int, schema_version: bytes) -> Iterator[tuple[i
             raise FormatError(f"message {index} of a batch says that it has {single.payload_size} bytes")
         if not single.compacted_out:
             body = payload[at : at + single.payload_size]
-            yield index, Content(_key(single), body, _texts(single.properties), single.null_value != 0, schema_version)
+            properties = _texts(single.properties)
+            yield index, Content(_key(single), body, properties, single.null_value != 0, schema_version, is_plain=False)
         at += single.payload_size
         index += 1
     if size < 1 and payload:

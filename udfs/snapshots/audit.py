@@ -190,7 +190,10 @@ def namespace_findings_of(facts: NamespaceFacts) -> Iterator[SnapshotFinding]:
         detail = f"{facts.nulls} tombstones can be read: deleting a loaded topic of this namespace answers 500"
         yield finding(SnapshotClass.DANGER, SnapshotReason.NULLS_VISIBLE, SnapshotKind.SEGMENT, detail)
     if facts.segments and not facts.is_guarded:
-        detail = f"nothing keeps the broker from trimming ledgers that the indexes name: {facts.segments} segments"
+        detail = (
+            f"nothing keeps the broker from trimming the {facts.segments} segments that indexes name; a topic does not "
+            "load again once one of its segments is gone"
+        )
         yield finding(SnapshotClass.DANGER, SnapshotReason.NO_GUARD, SnapshotKind.SEGMENT, detail)
     for name, versions in sorted(facts.foreign.items()):
         detail = f"{versions} of its schema versions are not the brokers'; readers that decode by the latest one fail"
@@ -222,7 +225,7 @@ def _lost_segments(facts: TopicFacts) -> Iterator[SnapshotFinding]:
         if each.is_readable or each.marker[0] not in facts.ledgers:
             continue
         where = f"{each.place[0]}:{each.place[1]}"
-        gone = "was trimmed" if each.place[0] not in facts.segment_ledgers else "does not hold it"
+        gone = "was trimmed" if each.place[0] not in facts.segment_ledgers else "holds nothing there that brokers read"
         detail = f"its index names segment {each.sequence} at {where}, and that ledger {gone}: it will not load again"
         yield SnapshotFinding(
             SnapshotClass.MISSING,

@@ -10,9 +10,10 @@ from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Se
 import numpy as np
 
 from udfs.formats.errors import FormatError
-from udfs.formats.internal_stats import Position
-from udfs.snapshots.aborts import Aborts, TxnIds, aborts_of, joined, merged
-from udfs.snapshots.codec import Index, Segment, entries_of
+from udfs.formats.internal_stats import BEFORE_ALL, Position
+from udfs.snapshots.aborts import Aborts, TxnIds, aborts_of, ids_of, joined, merged
+from udfs.snapshots.codec import Index, Segment, encode_segment, entries_of
+from udfs.snapshots.keys import SegmentKey, keeper_topic
 from udfs.snapshots.varints import Longs
 
 SEGMENT_BYTES = 262_144  # transactionBufferSnapshotSegmentSize, unless the brokers are told otherwise
@@ -65,6 +66,15 @@ def places_of(index: Index) -> Iterator[tuple[int, Position, Position]]:
     listed = index.entries
     for row in zip(*(column.tolist() for column in listed), strict=True):
         yield row[0], (row[1], row[2]), (row[3], row[4])
+
+
+def keeper_of(namespace: str) -> tuple[str, bytes]:
+    """Return key and value of a live record to send behind tombstones of segments.
+
+    A compaction with nothing new behind them would show them again (seen on Pulsar 4.0.8). No broker ever reads it.
+    """
+    owner = keeper_topic(namespace)
+    return str(SegmentKey(0, owner)), encode_segment(Segment(owner, 0, BEFORE_ALL, ids_of([(0, 0)])))
 
 
 def recover(index: Index, at: Mapping[Position, Segment], newest: Position) -> Aborts:

@@ -2,9 +2,11 @@
 
 1. It is `Shared`: another access mode throws the broker's producer out of a system topic, or waits for it for ever.
 2. It has no schema, so that it registers none: brokers accept any schema on a system topic, and take it for the latest.
-3. It compresses with LZ4: of a tombstone without compression this client does not say that it is empty, so compaction
-   keeps it for ever (seen on Pulsar 4.0.8 with pulsar-client 3.13).
-4. It sends one message an entry, since an index names a segment by its entry alone.
+3. It does not compress values: a broker takes what it finds at a segment's place for the value, and does not decompress
+   it (seen on Pulsar 4.0.8: the topic would not load).
+4. It compresses tombstones with LZ4: of one without compression this client does not say that it is empty, so
+   compaction keeps it for ever (seen on Pulsar 4.0.8 with pulsar-client 3.13). That takes a producer of its own.
+5. It sends one message an entry, since an index names a segment by its entry alone.
 """
 
 from contextlib import suppress
@@ -25,20 +27,16 @@ class KeyedSender:
     def __init__(self, settings: PulsarSettings, topic: str) -> None:
         self._settings = settings
         self._topic = topic
+        self._tombstones: pulsar.Producer | None = None
 
     def __enter__(self) -> Self:
         """Connect. Raises UnavailableError."""
         self._client = new_client(self._settings)
         try:
-            self._producer = self._client.create_producer(
-                self._topic,
-                batching_enabled=False,
-                compression_type=pulsar.CompressionType.LZ4,
-                send_timeout_millis=self._settings.timeout_seconds * 1000,
-            )
-        except pulsar.PulsarException as error:
+            self._values = self._producer(pulsar.CompressionType.NONE)
+        except UnavailableError:
             self._close()
-            raise UnavailableError(f"{self._topic} takes no producer: {error}") from error
+            raise
         return self
 
     def send(self, key: str, value: bytes | None) -> Position:
@@ -46,11 +44,28 @@ class KeyedSender:
 
         Raises UnavailableError: it may be stored or not.
         """
+        producer = self._values if value is not None else self._of_tombstones()
         try:
-            stored = self._producer.send(value, partition_key=key)
+            stored = producer.send(value, partition_key=key)
         except pulsar.PulsarException as error:
             raise UnavailableError(f"{self._topic} did not acknowledge a message: {error}") from error
         return stored.ledger_id(), stored.entry_id()
+
+    def _of_tombstones(self) -> pulsar.Producer:
+        if self._tombstones is None:
+            self._tombstones = self._producer(pulsar.CompressionType.LZ4)
+        return self._tombstones
+
+    def _producer(self, compression: pulsar.CompressionType) -> pulsar.Producer:
+        try:
+            return self._client.create_producer(
+                self._topic,
+                batching_enabled=False,
+                compression_type=compression,
+                send_timeout_millis=self._settings.timeout_seconds * 1000,
+            )
+        except pulsar.PulsarException as error:
+            raise UnavailableError(f"{self._topic} takes no producer: {error}") from error
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None

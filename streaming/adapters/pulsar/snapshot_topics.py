@@ -11,7 +11,7 @@ from udfs.formats.internal_stats import BEFORE_ALL, Position
 from udfs.snapshots.keys import SnapshotKind
 from udfs.snapshots.schemas import is_brokers
 from udfs.snapshots.values import Read, read_message
-from udfs.undelivered import Found
+from udfs.undelivered import Found, Undeliverable
 
 
 def system_topic(namespace: str, kind: SnapshotKind) -> str:
@@ -46,9 +46,15 @@ class SnapshotTopics:
         after: Position = BEFORE_ALL,
         with_bytes_of: Collection[str] = (),
     ) -> Iterator[Read]:
-        """Yield what lies behind a position in the topic's own ledgers, where a broker that recovers reads it."""
+        """Yield what lies behind a position in the topic's own ledgers, where a broker that recovers reads it.
+
+        A broker takes a segment's entry for the value itself: in one that is compressed, or a batch, it can't read any.
+        """
         topic = system_topic(namespace, kind)
-        return self._reads(namespace, kind, read_stored(self._settings, self.admin, topic, after), with_bytes_of)
+        stored = read_stored(self._settings, self.admin, topic, after)
+        if kind is SnapshotKind.SEGMENT:
+            stored = ((position, as_brokers_read(found)) for position, found in stored)
+        return self._reads(namespace, kind, stored, with_bytes_of)
 
     def _reads(
         self,
@@ -61,6 +67,14 @@ class SnapshotTopics:
         for position, found in messages:
             read = read_message(kind, namespace, position, found, lambda version: versions.get(version, False))
             yield replace(read, data=found.content.payload) if read.key in with_bytes_of else read
+
+
+def as_brokers_read(found: Found) -> Found:
+    """Return a message at its place as a broker that reads a segment there finds it."""
+    if found.why is not None or found.content.is_null or found.content.is_plain:
+        return found
+    detail = "it is compressed or in a batch, and a broker that reads it at its place takes it for the value itself"
+    return replace(found, why=Undeliverable.UNREADABLE, detail=detail)
 
 
 def known_versions(kind: SnapshotKind, definitions: Mapping[int, str]) -> dict[bytes, bool]:

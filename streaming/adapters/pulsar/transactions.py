@@ -13,7 +13,7 @@ NEW, NEW_DONE, ADD, ADD_DONE, END, END_DONE, JOIN, JOIN_DONE = 50, 51, 52, 53, 5
 _COORDINATOR = 0
 _COORDINATORS_TOPIC = f"persistent://pulsar/system/transaction_coordinator_assign-partition-{_COORDINATOR}"
 _COMMIT = 0
-_TIMEOUT_SECONDS = 60
+_TIMEOUT_MS = 60_000  # the field is called txn_ttl_seconds; brokers and Java's client take it for milliseconds
 
 
 def commit_nothing(settings: PulsarSettings, topic: str) -> tuple[int, int]:
@@ -28,7 +28,7 @@ def commit_nothing(settings: PulsarSettings, topic: str) -> tuple[int, int]:
         joined = connection.ask(api.BaseCommand(type=JOIN, tc_client_connect_request=join), JOIN_DONE)
         _checked(joined.tc_client_connect_response, "no coordinator takes us")
         number = connection.next_request()
-        new = api.CommandNewTxn(request_id=number, txn_ttl_seconds=_TIMEOUT_SECONDS, tc_id=_COORDINATOR)
+        new = api.CommandNewTxn(request_id=number, txn_ttl_seconds=_TIMEOUT_MS, tc_id=_COORDINATOR)
         made = connection.ask(api.BaseCommand(type=NEW, new_txn=new), NEW_DONE).new_txn_response
         _checked(made, "no transaction is begun")
         most, least = made.txnid_most_bits, made.txnid_least_bits

@@ -8,7 +8,7 @@ from pyspark.sql import SparkSession
 from streaming.audit.options import AuditOptions
 from streaming.audit.stopping import StoppedError
 from streaming.config.load import load
-from streaming.errors import StopRequestedError, UnavailableError
+from streaming.errors import ConfigError, StopRequestedError, UnavailableError
 from streaming.snapshots import command
 
 
@@ -28,6 +28,14 @@ def test_an_audit_of_ledgers_comes_to_its_end_whatever_happens_to_that_of_snapsh
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, error: Exception
 ) -> None:
     assert "no broker" in _section(monkeypatch, tmp_path, error)
+
+
+def test_no_removal_is_requested_that_the_service_would_refuse(tmp_path: Path) -> None:
+    file = tmp_path / "config.toml"
+    file.write_text(f'[state]\ndir = "{tmp_path}"\n[safety]\nallowed_components = ["MANAGED_LEDGER"]\n')
+    request = command.SnapshotRequest(AuditOptions(recheck_seconds=0), None, publish=True)
+    with pytest.raises(ConfigError, match=r"safety\.allowed_components does not name TRANSACTION_SNAPSHOT"):
+        command.audit(load(file), request)
 
 
 def test_a_stop_is_no_failure(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -186,5 +186,5 @@ def test_a_guard_says_what_it_did() -> None:
     said = Guarded("t/ns", True, (12, -1), (10, -1), "a segment", 2).in_words()
     assert said == (
         "t/ns: guard made behind 12:-1, moved from 10:-1; held by a segment; 2 segments that indexes name were "
-        "trimmed before"
+        "trimmed before (`snapshots audit` names the topics)"
     )

@@ -17,7 +17,7 @@ from udfs.snapshots.aborts import ids_of
 from udfs.snapshots.codec import Index, decode_index, encode_index, entries_of
 from udfs.snapshots.keys import SegmentKey, SnapshotKind
 from udfs.snapshots.segments import places_of
-from udfs.snapshots.values import Read
+from udfs.snapshots.values import Fault, Read
 
 SPACE = "t/ns"
 TOPIC = f"persistent://{SPACE}/orders"
@@ -67,14 +67,17 @@ class World:
         return [each.in_words() for each in put_back(TOPIC, journal, self, self.sender)]
 
 
-def _read(kind: SnapshotKind, key: str, at: Position, *, is_null: bool = False) -> Read:
-    return Read(kind, key, TOPIC, at, 1, 1, is_null=is_null)
+def _read(kind: SnapshotKind, key: str, at: Position, *, is_null: bool = False, fault: Fault | None = None) -> Read:
+    return Read(kind, key, TOPIC, at, 1, 1, is_null=is_null, fault=fault)
 
 
 def test_segments_go_first_and_the_index_names_the_new_places_of_those_whose_old_ones_are_gone() -> None:
     world = World(
         live=[_read(SnapshotKind.SEGMENT, segment(0), (8, 0), is_null=True)],
-        raw=[_read(SnapshotKind.SEGMENT, segment(1), (5, 1))],
+        raw=[
+            _read(SnapshotKind.SEGMENT, segment(0), (5, 0), fault=Fault.UNREADABLE),
+            _read(SnapshotKind.SEGMENT, segment(1), (5, 1)),
+        ],
     )
     said = world.run(JOURNAL)
     assert world.sent[:2] == [(segment(0), b"zero"), (segment(1), b"one")]

@@ -5,7 +5,7 @@ from typing import Any, cast
 import pyarrow as pa
 import pytest
 
-from streaming.adapters.pulsar.snapshot_topics import SnapshotTopics, known_versions, system_topic
+from streaming.adapters.pulsar.snapshot_topics import SnapshotTopics, as_brokers_read, known_versions, system_topic
 from streaming.audit.columns import PATH
 from streaming.audit.options import FindingFilters
 from streaming.ports import MetadataStore, Unreadable, Znode
@@ -14,11 +14,13 @@ from streaming.snapshots import read as module
 from streaming.snapshots.read import namespaces_with_snapshots, read_namespace
 from tests.unit.snapshots.fakes import Store, Topics
 from udfs import columns as c
+from udfs.formats.entry import Content
 from udfs.snapshots.aborts import aborts_of, ids_of
 from udfs.snapshots.codec import Index, Segment, Snapshot, entries_of
 from udfs.snapshots.keys import SnapshotKind
 from udfs.snapshots.schemas import SCHEMAS
 from udfs.snapshots.values import Fault, Read
+from udfs.undelivered import Found, Undeliverable
 
 SPACE = "t/ns"
 TOPIC = f"persistent://{SPACE}/orders"
@@ -80,6 +82,18 @@ def test_only_the_brokers_schema_is_known() -> None:
 
     definitions = {0: json.dumps(SCHEMAS[SnapshotKind.INDEX]), 1: '{"type": "string"}'}
     assert known_versions(SnapshotKind.INDEX, definitions) == {bytes(8): True, b"\x00" * 7 + b"\x01": False}
+
+
+@pytest.mark.parametrize(
+    ("content", "why"),
+    [
+        pytest.param(Content(b"k", b"x", {}), None, id="plain"),
+        pytest.param(Content(b"k", b"x", {}, is_plain=False), Undeliverable.UNREADABLE, id="compressed or in a batch"),
+        pytest.param(Content(b"k", b"", {}, is_null=True, is_plain=False), None, id="a tombstone"),
+    ],
+)
+def test_a_broker_can_read_a_segment_only_where_it_lies_as_it_is(content: Content, why: Undeliverable | None) -> None:
+    assert as_brokers_read(Found(-1, content)).why is why
 
 
 @pytest.mark.parametrize(

@@ -63,6 +63,8 @@ class World:
     compacts: dict[int, Read] = field(default_factory=lambda: {0: _segment(0, (9, 0)), 1: _segment(1, (10, 0))})
     gets: list[tuple[int, int] | None] = field(default_factory=lambda: [None, (1, 9)])
     overwritten: Read | None = None
+    loads: bool = True
+    tries: int = 0
     sent: list[str] = field(default_factory=list)
 
     @property
@@ -112,6 +114,9 @@ class World:
         self.is_loaded = False
 
     def load(self, topic: str) -> None:
+        self.tries += 1
+        if not self.loads:
+            raise UnavailableError("no answer for half a minute")
         index = self.indexes[-1].value
         places = {read.position for read in self.segments}
         named = [(row[1], row[2]) for row in zip(*index.entries, strict=True)] if isinstance(index, Index) else []
@@ -139,7 +144,8 @@ def journal(tmp_path: Path) -> Folder:
     return folder_of(str(tmp_path / "journal"))
 
 
-def _repairs(world: World, journal: Folder) -> Repairs:
+def _repairs(world: World, journal: Folder, clock: ManualClock | None = None) -> Repairs:
+    clock = clock or ManualClock(1_000)
     return Repairs(
         cast(SnapshotTopics, world),
         cast(MetadataStore, world),
@@ -147,8 +153,8 @@ def _repairs(world: World, journal: Folder) -> Repairs:
         world,
         world.sender,
         journal,
-        ManualClock(1_000),
-        lambda _seconds: None,
+        clock,
+        lambda _seconds: clock.advance(30_000),
     )
 
 
@@ -196,6 +202,14 @@ def test_whatever_else_is_refused_and_nothing_is_sent(changes: dict[str, Any], w
 def test_a_replay_that_found_less_than_the_old_segments_tell_is_an_alarm(journal: Folder) -> None:
     with pytest.raises(SafetyError, match="tell of 3"):
         _repairs(World(replayed=2), journal).repair(TOPIC)
+
+
+def test_a_topic_that_does_not_load_all_the_same_is_told_after_ten_minutes(journal: Folder) -> None:
+    world = World(loads=False)
+    with pytest.raises(UnavailableError, match="not loaded after 10 minutes"):
+        _repairs(world, journal).repair(TOPIC)
+    assert world.tries == 21
+    assert len(journal.names()) == 1
 
 
 def test_an_undo_without_a_repair_is_refused(journal: Folder) -> None:

@@ -21,6 +21,7 @@ class Partition:
     """What is stored, and how the broker behaves.
 
     ended: transactions (most, least, action, topic). refuses: the command of a transaction that it says no to.
+    timeouts_ms: of the transactions; Pulsar's field is called txn_ttl_seconds, and a broker takes it for milliseconds.
     entries: position -> what is sent; None: passed over. last: what it says is the last, None: it refuses to say.
     is_silent_on_last: it gives no answer to that. stalls_behind: the first reader that has got this one gets nothing
     more. redirects: look-ups that are sent on first.
@@ -36,6 +37,7 @@ class Partition:
     readers: list[Position] = field(default_factory=list)
     ended: list[tuple[int, int, int, str]] = field(default_factory=list)
     refuses: int = 0
+    timeouts_ms: list[int] = field(default_factory=list)
     url: str = ""
 
 
@@ -93,6 +95,7 @@ class _Connection:
         if command.type == transactions.JOIN:
             answer = api.BaseCommand(tc_client_connect_response=api.CommandTcClientConnectResponse(**no))
         elif command.type == transactions.NEW:
+            self._partition.timeouts_ms.append(command.new_txn.txn_ttl_seconds)
             made = api.CommandNewTxnResponse(txnid_most_bits=0, txnid_least_bits=7, **no)
             answer = api.BaseCommand(new_txn_response=made)
         elif command.type == transactions.ADD:

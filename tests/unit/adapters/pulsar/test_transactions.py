@@ -28,6 +28,12 @@ def test_the_transaction_is_committed_on_the_topic() -> None:
         assert partition.ended == [(0, 7, 0, TOPIC)]
 
 
+def test_a_busy_broker_has_a_minute_for_it() -> None:
+    with serving(Partition({}, None)) as partition:
+        _commit(partition)
+        assert partition.timeouts_ms == [60_000]
+
+
 @pytest.mark.parametrize("command", [transactions.JOIN, transactions.NEW, transactions.ADD])
 def test_what_is_refused_ends_it_before_anything_is_committed(command: int) -> None:
     with serving(Partition({}, None, refuses=command)) as partition:

@@ -36,6 +36,16 @@ def test_a_message_that_was_sent_alone() -> None:
     assert parse_entry(written).publish_ms == 1_700_000_000_000
 
 
+def test_only_what_was_sent_alone_and_not_compressed_lies_there_as_it_is() -> None:
+    plain, packed = entry(REQUEST), entry(PACK[1](REQUEST), compression=1, uncompressed_size=len(REQUEST))
+    batch = entry(single(REQUEST), num_messages_in_batch=1)
+    assert [content.is_plain for data in (plain, packed, batch) for _index, content in _read(data)] == [
+        True,
+        False,
+        False,
+    ]
+
+
 @pytest.mark.parametrize(
     "before",
     [
