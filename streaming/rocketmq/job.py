@@ -10,9 +10,12 @@ What goes through the shuffles are packed arrays, one for each part and log file
 for the headers of its parts, which are few, and for the rows of one.
 """
 
+import bisect
 import os
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import groupby
+from operator import itemgetter
 from pathlib import Path
 from typing import Any, NamedTuple
 from uuid import uuid4
@@ -23,20 +26,21 @@ from pyspark import Accumulator, SparkContext
 
 from streaming.adapters.rocksdb.database import write_sst
 from streaming.errors import SafetyError
-from streaming.rocketmq.log_files import CommitLog, headers_of
+from streaming.rocketmq.log_files import CommitLog, headers_of, mapped
 from streaming.rocketmq.queue_files import QueueFiles
 from streaming.rocketmq.work import PartWork, Piece
 from udfs.rocketmq import rows
 from udfs.rocketmq import units as u
 from udfs.rocketmq.dispatch import LMQ_PREFIX, Dispatch, DispatchRules, properties_of, units_of
+from udfs.rocketmq.units import Longs
 
-_CHUNK_ROWS = 50_000
+_CHUNK_ROWS = 8_000  # so many keys and values stay in a core's cache
 _MOST_TASKS = 2_000
 _PARTS_PER_TASK = 8  # to begin a task costs as much as half a part
 _HEADER = np.dtype([("time", "<i8"), ("queue_offset", "<i8"), ("size", "<i4"), ("queue_id", "<i4")])
 
-LogBlock = tuple[int, bytes, bytes]  # part, places in it, physical offsets
-PartBlock = tuple[bytes, bytes]  # places in the part, headers
+LogBlock = tuple[int, bytes, bytes]  # part, runs of places in it (first, count), physical offsets
+PartBlock = tuple[bytes, bytes]  # runs of places in the part, headers
 
 
 class Written(NamedTuple):
@@ -81,38 +85,43 @@ class Job:
 
     def by_log(self, works: Iterable[PartWork]) -> Iterator[tuple[int, LogBlock]]:
         """Stage 1: yield the messages of each part, by the commitlog file that they are in."""
-        starts = np.array(self.log.starts, dtype=np.int64)
+        starts = self.log.starts
         for work in works:
-            phy = np.empty(work.rows, dtype=np.int64)
+            runs = dict[int, list[tuple[int, int]]]()
+            offsets = dict[int, list[Longs]]()
             for piece in work.pieces:
                 found = self._live_units(piece)
-                phy[piece.place : piece.place + found.rows] = found.phy
+                for log, first, end in _by_log(found.phy, starts):
+                    runs.setdefault(log, []).append((piece.place + first, end - first))
+                    offsets.setdefault(log, []).append(found.phy[first:end])
                 if piece.is_last:
                     require_end(piece.files, piece.end)
-            log = np.searchsorted(starts, phy, side="right") - 1
-            order = np.argsort(log, kind="stable").astype("<u4")
-            bounds = np.searchsorted(log[order], np.arange(len(starts) + 1))
-            for number in range(len(starts)):
-                places = order[bounds[number] : bounds[number + 1]]
-                if len(places):
-                    yield number, (work.number, places.tobytes(), phy[places].astype("<i8").tobytes())
+            for log, some in runs.items():
+                packed = np.concatenate(offsets.pop(log)).astype("<i8").tobytes()
+                yield log, (work.number, np.array(some, dtype="<u4").tobytes(), packed)
             self.done.add(work.rows)
 
     def with_headers(self, blocks: Iterable[tuple[int, LogBlock]]) -> Iterator[tuple[int, PartBlock]]:
         """Stage 2: yield the headers of messages, by the part that they belong to."""
-        for number, (part, places, offsets) in blocks:
-            file, phy = self.log.files[number], np.frombuffer(offsets, dtype="<i8").astype(np.int64)
-            order = np.argsort(phy, kind="stable")  # the disk is read in one direction
-            found = headers_of(file, phy[order] - file.start)
-            moved = found.phy != phy[order]
-            if bool(moved.any()):
-                position = int(phy[order][np.argmax(moved)]) - file.start
-                raise SafetyError(f"{file.path}, byte {position}: the record there names another place as its own")
-            headers = np.empty(len(phy), dtype=_HEADER)
-            headers["time"][order], headers["queue_offset"][order] = found.store_time, found.queue_offset
-            headers["size"][order], headers["queue_id"][order] = found.size, found.queue_id
-            self.done.add(len(phy))
-            yield part, (places, headers.tobytes())
+        for number, of_log in groupby(blocks, key=itemgetter(0)):
+            with mapped(self.log.files[number]) as view:
+                for _number, (part, runs, offsets) in of_log:
+                    yield part, (runs, self._headers(number, view, np.frombuffer(offsets, dtype="<i8")).tobytes())
+                    self.done.add(len(offsets) // 8)
+
+    def _headers(self, number: int, view: memoryview, offsets: Longs) -> NDArray[Any]:
+        """What stands at the beginning of messages of one commitlog file, in their order."""
+        file, phy = self.log.files[number], offsets.astype(np.int64)
+        order = np.argsort(phy, kind="stable")  # the disk is read in one direction
+        found = headers_of(file, view, phy[order] - file.start)
+        moved = found.phy != phy[order]
+        if bool(moved.any()):
+            position = int(phy[order][np.argmax(moved)]) - file.start
+            raise SafetyError(f"{file.path}, byte {position}: the record there names another place as its own")
+        headers = np.empty(len(phy), dtype=_HEADER)
+        headers["time"][order], headers["queue_offset"][order] = found.store_time, found.queue_offset
+        headers["size"][order], headers["queue_id"][order] = found.size, found.queue_id
+        return headers
 
     def write(self, told: Iterable[tuple[int, PartWork | PartBlock]]) -> Iterator[Written]:
         """Stage 3: write the file of each part."""
@@ -184,13 +193,27 @@ def require_end(files: QueueFiles, end: int) -> None:
         )
 
 
+def _by_log(phy: Longs, starts: Sequence[int]) -> Iterator[tuple[int, int, int]]:
+    """Yield which of a queue's messages are in which commitlog file: file, first, end. Their places ascend."""
+    number, first = bisect.bisect_right(starts, int(phy[0])) - 1 if len(phy) else 0, 0
+    while first < len(phy):
+        is_last = number + 1 == len(starts)
+        end = len(phy) if is_last else int(np.searchsorted(phy, starts[number + 1]))
+        if first < end:
+            yield number, first, end
+        first, number = end, number + 1
+
+
 def _in_place(count: int, blocks: Sequence[PartBlock]) -> NDArray[Any]:
     """Put the headers of a part into the order of its units."""
-    headers, found = np.zeros(count, dtype=_HEADER), 0
-    for places, packed in blocks:
-        some = np.frombuffer(packed, dtype=_HEADER)
-        headers[np.frombuffer(places, dtype="<u4")] = some
-        found += len(some)
+    size = _HEADER.itemsize
+    headers, found = np.zeros(count * size, dtype=np.uint8), 0
+    for runs, packed in blocks:
+        some, at = np.frombuffer(packed, dtype=np.uint8), 0
+        for place, length in (np.frombuffer(runs, dtype="<u4").reshape(-1, 2).astype(np.int64) * size).tolist():
+            headers[place : place + length] = some[at : at + length]
+            at += length
+        found += at // size
     if found != count:
         raise RuntimeError(f"a part of {count} units got {found} headers")
-    return headers
+    return headers.view(_HEADER)
