@@ -406,6 +406,16 @@ def test_messages_are_told_apart_by_the_stretch_of_the_log_that_they_begin_in() 
     assert stretches([100]) == []
 
 
+def test_a_part_that_lacks_headers_is_not_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A block that got lost on its way would leave units without their store times."""
+    small_store(tmp_path).write()
+    whole = job_module.Job.with_headers
+    monkeypatch.setattr(job_module.Job, "with_headers", lambda job, blocks: list(whole(job, blocks))[1:])
+    with pytest.raises(RuntimeError, match="headers"):
+        backfill(tmp_path)
+    assert not (tmp_path / "consumequeue" / "CURRENT").exists()
+
+
 @pytest.mark.parametrize(
     ("files", "end", "starts"),
     [
