@@ -189,6 +189,8 @@ ROCKETMQ = (
         "        pass",
         "damaged_store",
     ),
+    ("RocketMQ: a record is at its own place", JOB, "    if bool(moved.any()):", "    if False:", "damaged_store"),
+    ("RocketMQ: every unit has its header", JOB, "    if found != count:", "    if False:", "lacks_headers"),
     ("RocketMQ: bad units are refused", JOB, "        if bad is not None:", "        if False:", "damaged_store"),
     (
         "RocketMQ: every queue keeps its next offset",

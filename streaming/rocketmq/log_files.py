@@ -117,20 +117,15 @@ def _has_indexed(file: LogFile) -> bool:
             raise SafetyError(f"{file.path}, byte {error.position}: {error.text}") from error
 
 
-def headers_of(file: LogFile, positions: Longs) -> c.Headers:
-    """Read what stands at the beginning of records, in ascending order of the disk.
+def headers_of(file: LogFile, view: memoryview, positions: Longs) -> c.Headers:
+    """Read what stands at the beginning of records, in ascending order of the disk. view: the file, `mapped`.
 
     Raises SafetyError, which names file and byte, for the first position at which no record begins.
     """
-    with mapped(file) as view:
-        log = np.frombuffer(view, dtype=np.uint8)
-        try:
-            headers = c.headers_at(log, positions)
-        except c.BadRecordError as error:
-            raise SafetyError(f"{file.path}, byte {error.position}: {error.text}") from error
-        finally:
-            del log
-    return headers
+    try:
+        return c.headers_at(np.frombuffer(view, dtype=np.uint8), positions)
+    except c.BadRecordError as error:
+        raise SafetyError(f"{file.path}, byte {error.position}: {error.text}") from error
 
 
 @contextmanager

@@ -1,13 +1,14 @@
 """A broker that goes on in file mode after its store was converted, and in RocksDB mode later, has all its messages."""
 
 import json
+import shutil
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from streaming.sandbox.rocketmq.home import StoreMode
+from streaming.sandbox.rocketmq.home import Part, StoreMode
 from streaming.sandbox.rocketmq.server import RocketMQ, down, up
 from tests.integration.rocket_client import Queue, RocketClient
 from tests.integration.test_rocketmq import ledger_reaper
@@ -94,3 +95,39 @@ def test_a_topic_that_is_made_anew_in_rocksdb_comes_back_with_its_new_messages(s
         assert {queue: end for queue, (_first, end) in client.ends(again).items()} == {
             queue: told[queue].end + 1 for queue in again
         }
+
+
+def test_queues_whose_files_were_deleted_come_back_from_rocksdb(server: RocketMQ) -> None:
+    store, light = server.store, [*QUEUES, *LMQ]
+    with RocketClient(server) as client:
+        client.topic("Orders", 4)
+        client.send("Orders", "before", 300, queues=4, bytes=2500)
+        client.send("Orders", "light", 5, queue=0, lmq=LMQ[0][0])
+        client.take("readers", QUEUES, each=11)
+        client.close()
+        server.stop_broker()
+        ledger_reaper("rocketmq", "backfill", "--yes", "--store", str(store))
+        server.start_broker(StoreMode.ROCKSDB)
+        client.send("Orders", "after", 100, queues=4, bytes=2500)
+        client.send("Orders", "lighter", 5, queue=1, lmq=LMQ[0][0])
+        client.take("readers", QUEUES, each=7)
+        told, offsets = client.dump(light), client.offsets("readers", QUEUES)
+        client.close()
+        server.stop_broker()
+        folders = [each for each in (store / "consumequeue").iterdir() if each.is_dir()]
+        assert {"Orders", LMQ[0][0]} <= {each.name for each in folders}
+        for folder in folders:  # as somebody who needed the room
+            shutil.rmtree(folder)
+
+        conf = str(server.home.conf(Part.BROKER))
+        ledger_reaper("rocketmq", "rollback", "--yes", "--store", str(store), "--broker-conf", conf)
+        server.start_broker(StoreMode.FILE)
+
+        assert client.dump(light) == told
+        assert client.offsets("readers", QUEUES) == offsets
+        sent = client.send("Orders", "last", 4, queues=4)
+        assert {(("Orders", queue), offset) for queue, offset in sent.values()} == {
+            (queue, told[queue].end) for queue in QUEUES
+        }
+        wanted = {m.name for queue in QUEUES for m in told[queue].messages if m.offset >= offsets[queue]} | set(sent)
+        assert Counter(each.read.name for each in client.take("readers", QUEUES)) == Counter(wanted)

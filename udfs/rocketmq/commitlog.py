@@ -27,6 +27,7 @@ RECORD_BYTES_MIN = 91
 _FIXED = struct.Struct(">iiiiiqqiq")
 _GATHERED = np.dtype([("size", ">i4"), ("magic", ">i4"), ("crc", ">i4"), ("queue_id", ">i4"), ("flag", ">i4"),
                       ("queue_offset", ">i8"), ("phy", ">i8"), ("sys_flag", ">i4"), ("born", ">i8")])  # fmt: skip
+_GATHERED_BYTES = np.dtype((np.void, _GATHERED.itemsize))  # numpy copies it whole, and _GATHERED field by field
 
 
 class BadRecordError(ValueError):
@@ -74,7 +75,7 @@ def headers_at(log: NDArray[np.uint8], positions: Longs) -> Headers:
     too_late = positions + HEADER_BYTES > log.shape[0]
     if bool(too_late.any()):
         raise BadRecordError(int(positions[np.argmax(too_late)]), "a record does not fit into the rest of the file")
-    raw = _at_any_byte(log, _GATHERED)[positions]
+    raw = _at_any_byte(log, _GATHERED_BYTES)[positions].view(_GATHERED)
     magic = raw["magic"].astype(np.int32)
     strange = (magic != MAGIC_V1) & (magic != MAGIC_V2)
     if bool(strange.any()):

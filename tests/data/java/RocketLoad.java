@@ -125,11 +125,27 @@ public final class RocketLoad {
         return new JsonObject();
     }
 
+    private interface Question {
+        boolean isTrue() throws Exception;
+    }
+
+    private static void until(String what, Question question) throws Exception {
+        long deadline = System.currentTimeMillis() + 30_000;
+        while (!question.isTrue()) {
+            if (System.currentTimeMillis() > deadline) {
+                throw new IllegalStateException("there is still no " + what);
+            }
+            Thread.sleep(100);
+        }
+    }
+
     private static JsonObject send(JsonObject command) throws Exception {
         String topic = command.get("topic").getAsString();
         int count = command.get("count").getAsInt();
         int queues = command.has("queues") ? command.get("queues").getAsInt() : 1;
         int batch = command.has("batch") ? command.get("batch").getAsInt() : 1;
+        boolean isDelayed = command.has("level") || command.has("delaySeconds");
+        Map<MessageQueue, Long> ends = new HashMap<>();
         JsonObject answer = new JsonObject();
         for (int at = 0; at < count; at += batch) {
             int queue = command.has("queue") ? command.get("queue").getAsInt() : (at / batch) % queues;
@@ -148,6 +164,11 @@ public final class RocketLoad {
                 where.add(result.getQueueOffset() + each);
                 answer.add(name(messages.get(each).getBody()), where);
             }
+            ends.put(into, result.getQueueOffset() + messages.size());
+        }
+        for (Map.Entry<MessageQueue, Long> end : isDelayed ? Map.<MessageQueue, Long>of().entrySet() : ends.entrySet()) {
+            // a busy broker answers before its queue has the message
+            until("message in " + end, () -> reader().maxOffset(end.getKey()) >= end.getValue());
         }
         return answer;
     }
@@ -330,6 +351,7 @@ public final class RocketLoad {
             List<MessageQueue> queues = queues(command);
             Map<MessageQueue, Long> ends = new HashMap<>();
             Map<MessageQueue, Long> counts = new HashMap<>();
+            Map<MessageQueue, Long> nexts = new HashMap<>();
             Set<MessageQueue> open = new HashSet<>(queues);
             for (MessageQueue queue : queues) {
                 long end = reader().maxOffset(queue);
@@ -348,6 +370,9 @@ public final class RocketLoad {
                     row.add(queue.getTopic());
                     row.add(queue.getQueueId());
                     taken.add(row);
+                    if (ends.containsKey(queue)) {
+                        nexts.merge(queue, message.getQueueOffset() + 1, Math::max);
+                    }
                     long count = counts.merge(queue, 1L, Long::sum);
                     if (count >= each || message.getQueueOffset() + 1 >= ends.getOrDefault(queue, 0L)) {
                         open.remove(queue);
@@ -356,7 +381,16 @@ public final class RocketLoad {
                 }
             }
             consumer.commit();
-            Thread.sleep(200); // it sends offsets one way: nothing says when they are there
+            for (Map.Entry<MessageQueue, Long> next : nexts.entrySet()) {
+                until("commit of " + next, () -> {
+                    // offsets are sent one way: nothing says whether they have come
+                    boolean isThere = committed(command.get("group").getAsString(), next.getKey()) >= next.getValue();
+                    if (!isThere) {
+                        consumer.commit();
+                    }
+                    return isThere;
+                });
+            }
             return of("taken", taken);
         } finally {
             consumer.shutdown();

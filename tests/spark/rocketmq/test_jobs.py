@@ -1,5 +1,7 @@
 """The two jobs with a real Spark: the same functions as in tests/unit/rocketmq, in workers, through shuffles."""
 
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -33,3 +35,17 @@ def test_what_a_task_refuses_is_an_error_of_ours_with_file_and_byte(spark: Spark
     with pytest.raises(SafetyError, match=rf"{file}, byte 20"), our_errors():
         Backfill(place(tmp_path), CLOCK, nothing).run(spark.sparkContext)
     assert not (tmp_path / "consumequeue" / "CURRENT").exists()
+
+
+def test_what_a_task_refuses_is_told_without_a_traceback(tmp_path: Path) -> None:
+    small_store(tmp_path).write()
+    file = tmp_path / "consumequeue" / "Orders" / "0" / ("0" * 20)
+    raw = bytearray(file.read_bytes())
+    raw[20:40] = bytes(20)
+    file.write_bytes(raw)
+    words = [sys.executable, "-m", "streaming", "rocketmq", "backfill", "--yes", "--store", str(tmp_path)]
+    done = subprocess.run(words, capture_output=True, text=True, check=False)
+    assert done.returncode == 4, done.stderr
+    assert f"{file}, byte 20: the unit was not written" in done.stderr
+    assert "Traceback" not in done.stderr
+    assert "TaskSetManager" not in done.stderr

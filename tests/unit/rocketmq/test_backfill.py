@@ -2,10 +2,11 @@ import os
 import shutil
 import struct
 from collections import defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -16,6 +17,7 @@ from streaming.rocketmq import backfill as backfill_module
 from streaming.rocketmq import job as job_module
 from streaming.rocketmq.backfill import Backfill
 from streaming.rocketmq.join import join
+from streaming.rocketmq.log_files import CommitLog, LogFile
 from streaming.rocketmq.move import take_back
 from streaming.rocketmq.staging import MOVED, sealed_of
 from tests.rocketmq_store import V1, V2, Message, Store, small_store
@@ -392,3 +394,41 @@ def test_a_file_that_is_gone_meanwhile_keeps_current_out(tmp_path: Path) -> None
     assert not (tmp_path / "consumequeue" / "CURRENT").exists()
     backfill(tmp_path, restart=True)
     assert check(tmp_path).findings == ()
+
+
+def stretches(starts: list[int], *phy: int) -> list[tuple[int, int, int]]:
+    return list(job_module.by_stretch(np.array(phy, dtype=np.int64), starts))
+
+
+def test_messages_are_told_apart_by_the_stretch_of_the_log_that_they_begin_in() -> None:
+    assert stretches([100, 200, 300, 400], 100, 199, 200, 400, 999) == [(0, 0, 2), (1, 2, 3), (3, 3, 5)]
+    assert stretches([100], 100, 500) == [(0, 0, 2)]
+    assert stretches([100]) == []
+
+
+def test_a_part_that_lacks_headers_is_not_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A block that got lost on its way would leave units without their store times."""
+    small_store(tmp_path).write()
+    whole = job_module.Job.with_headers
+    monkeypatch.setattr(job_module.Job, "with_headers", lambda job, blocks: list(whole(job, blocks))[1:])
+    with pytest.raises(RuntimeError, match="headers"):
+        backfill(tmp_path)
+    assert not (tmp_path / "consumequeue" / "CURRENT").exists()
+
+
+@pytest.mark.parametrize(
+    ("files", "end", "starts"),
+    [
+        (1, 160, range(0, 160, 10)),
+        (1, 95, range(0, 95, 10)),
+        (3, 330, [*range(0, 160, 27), *range(160, 320, 27), 320]),
+        (16, 16 * 160, range(0, 16 * 160, 160)),
+        (0, 0, []),
+    ],
+    ids=["one file", "one, not full", "three", "as many as there shall be", "none"],
+)
+def test_few_files_of_the_log_are_several_stretches_each(files: int, end: int, starts: Iterable[int]) -> None:
+    log = CommitLog(tuple(LogFile(str(number), number * 160, 160) for number in range(files)), end)
+    made = job_module.stretches_of(log)
+    assert [start for start, _file in made] == list(starts)
+    assert all(file.start <= start < file.start + file.size for start, file in made)

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from streaming.errors import SafetyError
-from streaming.rocketmq.log_files import commitlog_of, headers_of
+from streaming.rocketmq.log_files import commitlog_of, headers_of, mapped
 from tests.rocketmq_store import Message, Store, small_store
 
 
@@ -67,8 +67,8 @@ def test_what_no_healthy_log_has_is_named(tmp_path: Path, damage: object, said: 
 def test_headers_name_file_and_byte_of_what_is_no_record(tmp_path: Path) -> None:
     small_store(tmp_path / "s").write()
     file = commitlog_of(tmp_path / "s" / "commitlog").files[1]
-    with pytest.raises(SafetyError, match=rf"{file.path}, byte 9"):
-        headers_of(file, np.array([0, 9]))
+    with mapped(file) as view, pytest.raises(SafetyError, match=rf"{file.path}, byte 9"):
+        headers_of(file, view, np.array([0, 9]))
 
 
 def test_the_end_is_found_from_a_known_record_on(tmp_path: Path) -> None:
