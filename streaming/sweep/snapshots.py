@@ -366,6 +366,9 @@ class _Namespace:
     def tidy(self, kind: SnapshotKind) -> None:
         """Write a live record behind tombstones of segments, and ask for a compaction that takes them away."""
         with _failures():
+            if kind is SnapshotKind.SEGMENT and not self.topics.is_guarded(self.name):
+                log.error("%s: its guard is gone or too late, so its tombstones are not compacted away", self.name)
+                return
             if kind is SnapshotKind.SEGMENT:  # a compaction with nothing new behind tombstones shows them again
                 self.topics.send(self.name, kind, *keeper_of(self.name))
             if not self.topics.compact(self.name, kind):

@@ -421,6 +421,15 @@ def test_what_no_broker_wrote_is_refused_and_named(world: World) -> None:
     assert world.topics.sent == []
 
 
+def test_a_guard_that_goes_in_between_keeps_the_topic_from_being_compacted(world: World) -> None:
+    def act() -> None:
+        world.topics.guarded = False
+
+    world.topics.on_sent = act
+    assert told(world.sweep(ALL[2])) == [(Outcome.DELETED, Reason.OWNER_GONE)]
+    assert world.topics.compactions == []
+
+
 def test_without_a_guard_no_segment_goes(world: World) -> None:
     world.topics.guarded = False
     assert told(world.sweep(ALL[2])) == [(Outcome.RETRY, Reason.NOT_GUARDED)]
