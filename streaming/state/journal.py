@@ -8,7 +8,7 @@ On a local disk file and folder are fsynced; elsewhere the store's answer to the
 
 import os
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -128,6 +128,7 @@ class ParquetJournal:
 
     def __init__(self, state_dir: str, query: str, batch_id: int, clock: Clock) -> None:
         self._filesystem, self._root = open_filesystem(state_dir)
+        self._state_dir = state_dir
         self._query = query
         self._batch_id = batch_id
         self._clock = clock
@@ -143,6 +144,12 @@ class ParquetJournal:
     def write_snapshots(self, entries: Sequence[SnapshotEntry]) -> None:
         """Make entries of snapshots' messages durable, as write does."""
         self._write(_SNAPSHOTS, [_snapshot_row(entry) for entry in entries], SNAPSHOT_SCHEMA)
+
+    def newest_snapshots(self, topic: str, keys: Collection[str]) -> dict[str, tuple[tuple[int, int], bytes]]:
+        """Return key -> (place, bytes) of what was last written of these keys, by any run. Raises UnavailableError."""
+        where = (ds.field("topic") == topic) & ds.field("key").isin(list(keys))
+        rows = sorted(snapshot_entries(self._state_dir, JournalQuery(where=where)), key=lambda row: row["at_ms"])
+        return {row["key"]: ((row["ledger_id"], row["entry_id"]), row["value"]) for row in rows}
 
     def _write(self, kind: str, rows: Sequence[dict[str, object]], schema: pa.Schema) -> None:
         if not rows:

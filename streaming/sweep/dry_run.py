@@ -3,7 +3,7 @@
 So we know how much a sweep would delete, and can compare it with the limits, before anything is deleted.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 
 from streaming.ports import GuardedDelete, GuardResult, GuardStatus, ObjectStore, SweepStore, Unreadable, Znode
 from streaming.state.journal import JournalEntry, ObjectEntry, SnapshotEntry
@@ -95,3 +95,8 @@ class NoJournal:
 
     def write_snapshots(self, entries: Sequence[SnapshotEntry]) -> None:
         """Do nothing."""
+
+    def newest_snapshots(self, topic: str, keys: Collection[str]) -> dict[str, tuple[tuple[int, int], bytes]]:
+        """Return nothing: a dry run puts nothing back."""
+        del topic, keys
+        return {}

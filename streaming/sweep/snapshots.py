@@ -5,7 +5,9 @@ A tombstone can't be made to depend on anything. Instead:
 2. the bytes are in the journal before anything is sent. Right before each tombstone we look whether a newer instance
    has taken over, and read the owner once more;
 3. afterwards we read what has come into the topics since our look. Where somebody wrote the same key before our
-   tombstone, an index came to name the segment, or the owner is back, we publish the bytes again;
+   tombstone, an index came to name the segment, or the owner is back, we publish the bytes again. That look is taken
+   whatever fails, and of each tombstone that we tried to send. Where it fails itself, the next look at the same key
+   finds that the journal has it and that its topic lives without it, and publishes it again before it answers;
 4. segments go before the index of their topic. Behind their tombstones we write a record of our own and ask for a
    compaction, since brokers can't delete a loaded topic while a tombstone in the segments topic can be read.
 If the brokers fail, the requests for that namespace come back later; the others go on.
@@ -85,6 +87,10 @@ class SnapshotJournal(Protocol):
 
     def write_snapshots(self, entries: Sequence[SnapshotEntry]) -> None:
         """Make entries durable; returns only then. Raises UnavailableError."""
+        ...
+
+    def newest_snapshots(self, topic: str, keys: Collection[str]) -> Mapping[str, tuple[Position, bytes]]:
+        """Return, of those keys that it has, place and bytes of what was written last. Raises UnavailableError."""
         ...
 
 
@@ -173,6 +179,7 @@ class SnapshotSweeper:
     ) -> None:
         look = namespace.look(kind, jobs)
         self._judge(jobs, look)
+        self._mend(namespace, kind, jobs, look)
         deletable, _others = one_for_each([one for one in jobs if one.is_to_delete], lambda one: one.message)
         if not deletable:
             return
@@ -181,9 +188,13 @@ class SnapshotSweeper:
             limiter.wait_for(len(deletable))
         sent: list[SnapshotJob] = []
         try:
-            sent.extend(one for one in deletable if self._send(namespace, one))
-        except _TopicsFailedError:
-            self._verify(namespace, kind, sent, look)  # those before the one that failed
+            for one in deletable:
+                self._send(namespace, one, sent)
+        except BaseException:
+            try:
+                self._verify(namespace, kind, sent, look)
+            except (_TopicsFailedError, UnavailableError) as error:  # the next look mends; the first error counts
+                log.error("%s: could not look whether anybody needed what got tombstones: %s", namespace.name, error)
             raise
         self._verify(namespace, kind, sent, look)
         if limiter is not None:
@@ -208,45 +219,86 @@ class SnapshotSweeper:
             )
             one.verdict = judge_snapshot(case, self._rules.policy, now_ms=self._clock.now_ms())
 
-    def _send(self, namespace: "_Namespace", one: SnapshotJob) -> bool:
-        """Send the tombstone, unless, right before that, the owner is not as it was judged. Raises FencedError."""
+    def _mend(self, namespace: "_Namespace", kind: SnapshotKind, jobs: Sequence[SnapshotJob], look: "_Look") -> None:
+        """Put back what a living topic lacks since a tombstone of ours behind which nobody could look."""
+        lacking = [one for one in jobs if one.is_in_use and look.lacks(kind, one.context.key)]
+        if not lacking:
+            return
+        keys = {one.context.key for one in lacking}
+        journaled = self._journal.newest_snapshots(system_topic(namespace.name, kind), keys)
+        for one in lacking:
+            if one.context.key not in journaled:
+                continue  # the tombstone, if there is one, is not ours
+            in_use, one.verdict = one.verdict, None  # so that it comes again if the brokers fail now
+            place, data = journaled[one.context.key]
+            written = namespace.written_behind(kind, place, {one.context.key})
+            if written and not written[-1].is_null:
+                one.verdict = in_use
+                continue
+            values = [read for read in written if not read.is_null]
+            place = self._put_back(namespace, one, look, values[-1].data if values else data)
+            why = f"its topic lives, and an earlier try had taken it away; put back at {place[0]}:{place[1]}"
+            one.later(Reason.OWNER_CHANGED, why)
+            log.error("%s: %s had a tombstone since an earlier try, and was put back", namespace.name, one.context.key)
+
+    def _send(self, namespace: "_Namespace", one: SnapshotJob, sent: list[SnapshotJob]) -> None:
+        """Send the tombstone, unless, right before that, the owner is not as it was judged. Raises FencedError.
+
+        It counts as sent before we try: one without an answer may be stored all the same.
+        """
         if self._rules.epoch not in self._loader.holding([self._rules.epoch]):
             raise FencedError("another instance of this service has taken over; stopping without deleting")
         if not self._is_as_judged(one):
             one.later(Reason.OWNER_CHANGED, "its topic came or went since we looked; nothing was sent")
-            return False
+            return
         # the judge has seen twice that nobody needs the value, its bytes are in the journal, and its owner was read now
+        sent.append(one)
         one.sent_at = namespace.send(one.kind, one.context.key, None)
-        return True
 
     def _is_as_judged(self, one: SnapshotJob) -> bool:
         now = self._loader.load({one.key})[one.key].presence
         return one.judged_on is not None and now is one.judged_on.presence
 
     def _verify(self, namespace: "_Namespace", kind: SnapshotKind, sent: Sequence[SnapshotJob], look: "_Look") -> None:
-        """Put back what somebody wrote or came to need in between, and say DELETED only of tombstones that we find."""
+        """Put back what somebody wrote or came to need in between, and say DELETED only of tombstones that we find.
+
+        Where that fails for one of them, the others have their turn first.
+        """
         if not sent:
             return
         written = namespace.written_since(kind, look, {one.context.key for one in sent})
         named = namespace.named_since(look, {one.topic for one in sent}) if kind is SnapshotKind.SEGMENT else set()
+        since = _Since(written, named)
+        failed: list[Exception] = []
         for one in sent:
-            mine = [read for read in written if read.key == one.context.key]
-            if mine and not mine[-1].is_null:  # what came behind our tombstone counts, and ours must not replace it
-                one.later(Reason.OWNER_CHANGED, "its key has a newer value by now, which was left as it is")
-                continue
-            between = [read for read in mine if not read.is_null and read.position < (one.sent_at or BEFORE_ALL)]
-            segment = segment_key_of(one.context.key)
-            is_named = (one.topic, one.place) in named or (segment and (one.topic, segment.sequence) in named)
-            if between or is_named or not self._is_as_judged(one):
-                place = self._put_back(namespace, one, look, between[-1].data if between else one.data)
-                one.later(
-                    Reason.OWNER_CHANGED, f"its topic needed it a moment later; put back at {place[0]}:{place[1]}"
-                )
-                log.error("%s: %s had a tombstone for a moment, and was put back", namespace.name, one.context.key)
-            elif not any(read.is_null and read.position == one.sent_at for read in mine):
-                one.later(Reason.STILL_THERE, "its tombstone was acknowledged, and is not found")
-            else:
-                one.is_proven = True
+            try:
+                self._verify_one(namespace, one, look, since)
+            except (_TopicsFailedError, UnavailableError) as error:
+                failed.append(error)
+        if failed:
+            raise failed[0]
+
+    def _verify_one(self, namespace: "_Namespace", one: SnapshotJob, look: "_Look", since: "_Since") -> None:
+        mine = [read for read in since.written if read.key == one.context.key]
+        if mine and not mine[-1].is_null:  # what came behind our tombstone counts, and ours must not replace it
+            one.later(Reason.OWNER_CHANGED, "its key has a newer value by now, which was left as it is")
+            return
+        if one.sent_at is None and not mine:
+            return  # it had no answer and is not stored; if it comes yet, the next look finds it
+        sent_at = mine[-1].position if one.sent_at is None else one.sent_at
+        between = [read for read in mine if not read.is_null and read.position < sent_at]
+        segment = segment_key_of(one.context.key)
+        is_named = (one.topic, one.place) in since.named or (segment and (one.topic, segment.sequence) in since.named)
+        if between or is_named or not self._is_as_judged(one):
+            place = self._put_back(namespace, one, look, between[-1].data if between else one.data)
+            one.later(Reason.OWNER_CHANGED, f"its topic needed it a moment later; put back at {place[0]}:{place[1]}")
+            log.error("%s: %s had a tombstone for a moment, and was put back", namespace.name, one.context.key)
+        elif one.sent_at is None:
+            return  # a tombstone is there, but was not acknowledged: the next look says what became of it
+        elif not any(read.is_null and read.position == one.sent_at for read in mine):
+            one.later(Reason.STILL_THERE, "its tombstone was acknowledged, and is not found")
+        else:
+            one.is_proven = True
 
     def _put_back(self, namespace: "_Namespace", one: SnapshotJob, look: "_Look", data: bytes) -> Position:
         """Publish the bytes again; where somebody wrote the key right before that, publish theirs."""
@@ -292,9 +344,12 @@ class _Namespace:
 
     def written_since(self, kind: SnapshotKind, look: "_Look", keys: Collection[str]) -> list[Read]:
         """Return the messages with these keys that came since the look."""
+        return self.written_behind(kind, look.last[kind], keys)
+
+    def written_behind(self, kind: SnapshotKind, place: Position, keys: Collection[str]) -> list[Read]:
+        """Return the messages with these keys behind a place, as far as the topic still has them."""
         with _failures():
-            stored = self.topics.stored(self.name, kind, look.last[kind], keys)
-            return [read for read in stored if read.key in keys]
+            return [read for read in self.topics.stored(self.name, kind, place, keys) if read.key in keys]
 
     def named_since(self, look: "_Look", owners: Collection[str]) -> set[tuple[str, object]]:
         """Return (owner, number) and (owner, place) of each segment that indexes came to name since the look."""
@@ -311,6 +366,9 @@ class _Namespace:
     def tidy(self, kind: SnapshotKind) -> None:
         """Write a live record behind tombstones of segments, and ask for a compaction that takes them away."""
         with _failures():
+            if kind is SnapshotKind.SEGMENT and not self.topics.is_guarded(self.name):
+                log.error("%s: its guard is gone or too late, so its tombstones are not compacted away", self.name)
+                return
             if kind is SnapshotKind.SEGMENT:  # a compaction with nothing new behind tombstones shows them again
                 self.topics.send(self.name, kind, *keeper_of(self.name))
             if not self.topics.compact(self.name, kind):
@@ -327,6 +385,11 @@ class _Look:
     indexes: dict[str, IndexFacts] = field(default_factory=dict)
     is_guarded: bool = False
 
+    def lacks(self, kind: SnapshotKind, key: str) -> bool:
+        """Whether a key of a topic that is there has a tombstone or nothing."""
+        latest = self.latest.get((kind, key))
+        return kind in self.last and (latest is None or latest.is_null)
+
     def take(self, read: Read, keys: Collection[str], owners: Collection[str]) -> None:
         """Take the next message of a topic; of a key, the last one counts."""
         if read.key in keys:
@@ -339,6 +402,14 @@ class _Look:
             mine = self.segments.setdefault(read.topic, set())
             is_value = not read.is_null and read.fault is None
             (mine.add if is_value else mine.discard)(read.key)
+
+
+@dataclass(frozen=True, slots=True)
+class _Since:
+    """What came since a look. named: (owner, number) and (owner, place) of segments that indexes came to name."""
+
+    written: Sequence[Read]
+    named: set[tuple[str, object]]
 
 
 class _TopicsFailedError(Exception):

@@ -4,7 +4,7 @@ A SweepTask is pickled and sent to the executors. It opens its clients there, on
 """
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import cache
@@ -36,6 +36,7 @@ from streaming.sweep.receipt import CopyTopic, ReceiptWriter, Run
 from streaming.sweep.stores import configuration_for, places_for
 from udfs import columns as c
 from udfs.blast_radius import Plan
+from udfs.formats.internal_stats import Position
 from udfs.judge_offload import OffloadPolicy
 from udfs.records import Counts, LedgerType, Outcome, PendingDelete, Reason, Reference, Rejection, Verdict
 from udfs.references import key_of, tenant_of_key
@@ -163,6 +164,10 @@ class _Journals(Journal, ObjectJournal, Protocol):
 
     def write_snapshots(self, entries: Sequence[SnapshotEntry]) -> None:
         """Make entries of snapshots' messages durable."""
+        ...
+
+    def newest_snapshots(self, topic: str, keys: Collection[str]) -> Mapping[str, tuple[Position, bytes]]:
+        """Return place and bytes of what was last written of keys."""
         ...
 
 

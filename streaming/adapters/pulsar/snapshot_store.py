@@ -15,6 +15,7 @@ from streaming.adapters.pulsar.snapshot_topics import SnapshotTopics, system_top
 from streaming.config.sections import PulsarSettings
 from streaming.errors import RefusedError
 from udfs.formats.internal_stats import BEFORE_ALL, Position
+from udfs.snapshots.guarding import Holds
 from udfs.snapshots.keys import SnapshotKind
 from udfs.snapshots.values import Read
 
@@ -65,10 +66,23 @@ class SnapshotStore:
         return self._topics.stored(namespace, kind, after, with_bytes_of)
 
     def is_guarded(self, namespace: str) -> bool:
-        """Whether a guard or retention without limit keeps the segments that indexes name."""
+        """Whether retention without limit keeps the segments that indexes name, or a guard that stands before them.
+
+        A guard that stands behind one keeps the others only. A segment whose ledger is gone nothing keeps any more.
+        """
         topic = system_topic(namespace, SnapshotKind.SEGMENT)
         admin = self._topics.admin
-        return admin.internal_stats(topic).has_subscription(GUARD) or admin.retention(topic) == NO_LIMIT
+        if admin.retention(topic) == NO_LIMIT:
+            return True
+        stats = admin.internal_stats(topic)
+        if not stats.has_subscription(GUARD):
+            return False
+        holds = Holds(frozenset(ledger for ledger, _entries in stats.ledgers))
+        if SnapshotKind.INDEX in self.kinds(namespace):
+            for read in self._topics.compacted(namespace, SnapshotKind.INDEX):
+                holds.take(read)
+        lowest = [hold.lowest for hold in holds.by_topic.values() if hold.lowest is not None]
+        return not lowest or stats.mark_deleted(GUARD) < min(lowest)
 
     def send(self, namespace: str, kind: SnapshotKind, key: str, value: bytes | None) -> Position:
         """Send a value, or a tombstone (None), and return its place once it is stored."""

@@ -11,7 +11,7 @@ import pytest
 from streaming.clock import ManualClock
 from streaming.errors import UnavailableError
 from streaming.state.filesystem import open_filesystem
-from streaming.state.journal import JournalEntry, JournalQuery, ParquetJournal, entries, expire
+from streaming.state.journal import JournalEntry, JournalQuery, ParquetJournal, SnapshotEntry, entries, expire
 from tests.builders import DAY_MS, HOUR_MS, reference
 
 NOON_MS = int(datetime(2026, 3, 1, 12, tzinfo=UTC).timestamp() * 1000)
@@ -59,6 +59,20 @@ def test_a_ledger_is_found_among_many(tmp_path: Path, clock: ManualClock) -> Non
     journal_in(tmp_path, clock).write([entry(7)])
     found = list(entries(str(tmp_path), JournalQuery(where=ds.field("ledger_id") == 7)))
     assert [row["ledger_id"] for row in found] == [7, 7]
+
+
+def test_of_a_snapshots_key_the_newest_entry_of_any_run_is_found(tmp_path: Path, clock: ManualClock) -> None:
+    def written(key: str, place: int, value: bytes, topic: str = "t") -> None:
+        journal = journal_in(tmp_path, clock, query="another" if place else "requests")
+        journal.write_snapshots([SnapshotEntry(topic, key, 7, place, "", value, reference())])
+        clock.advance(HOUR_MS)
+
+    assert journal_in(tmp_path, clock).newest_snapshots("t", ["a"]) == {}
+    written("a", 1, b"old")
+    written("a", 0, b"new")
+    written("a", 2, b"elsewhere", topic="u")
+    written("b", 3, b"of another key")
+    assert journal_in(tmp_path, clock).newest_snapshots("t", ["a", "c"]) == {"a": ((7, 0), b"new")}
 
 
 def test_nothing_to_write_leaves_no_file(tmp_path: Path, clock: ManualClock) -> None:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 import pytest
 
 from streaming.errors import FencedError, UnavailableError
+from streaming.in_use.loader import InUseLoader
 from streaming.state.journal import SnapshotEntry
 from streaming.sweep.jobs import Job, Swept
 from streaming.sweep.snapshot_stores import DryRunSnapshots
@@ -50,6 +51,7 @@ class Compacted:
     on_send: Callable[[], None] = lambda: None
     on_sent: Callable[[], None] = lambda: None
     is_deaf: bool = False
+    fails: Callable[[str], None] = lambda _where: None
 
     def add(self, kind: SnapshotKind, key: str, value: bytes | None) -> Position:
         place = (100, len(self.messages[kind]))
@@ -79,6 +81,7 @@ class Compacted:
     def stored(
         self, namespace: str, kind: SnapshotKind, after: Position = BEFORE_ALL, with_bytes_of: Collection[str] = ()
     ) -> Iterator[Read]:
+        self.fails("stored")
         return iter([read for read in self.messages[kind] if read.position > after])
 
     def is_guarded(self, namespace: str) -> bool:
@@ -87,10 +90,12 @@ class Compacted:
     def send(self, namespace: str, kind: SnapshotKind, key: str, value: bytes | None) -> Position:
         act, self.on_send = self.on_send, lambda: None
         act()
+        self.fails("before")
         self.sent.append((kind, key, value))
         place = (100, 999) if self.is_deaf else self.add(kind, key, value)
         then, self.on_sent = self.on_sent, lambda: None
         then()
+        self.fails("behind")
         return place
 
     def compact(self, namespace: str, kind: SnapshotKind) -> bool:
@@ -110,6 +115,10 @@ class Kept:
     entries: list[SnapshotEntry] = field(default_factory=list)
     sent_before: list[int] = field(default_factory=list)
     is_full: bool = False
+
+    def newest_snapshots(self, topic: str, keys: Collection[str]) -> dict[str, tuple[Position, bytes]]:
+        mine = [entry for entry in self.entries if entry.topic == topic and entry.key in keys]
+        return {entry.key: ((entry.ledger_id, entry.entry_id), entry.value) for entry in mine}
 
     def write_snapshots(self, entries: Sequence[SnapshotEntry]) -> None:
         if self.is_full:
@@ -281,6 +290,103 @@ def test_a_topic_that_comes_back_before_its_turn_keeps_the_rest(world: World) ->
     assert [value is None for _kind, _key, value in world.topics.sent] == [True, False]
 
 
+NEWER = encode_snapshot(Snapshot(OWNER, (9, 0), aborts_of([(0, 7, 9, 0)])))
+
+
+def failing(world: World, *places: str, error: Exception | None = None) -> None:
+    """Let the topics fail at each of these places, once."""
+    left = list(places)
+
+    def fails(where: str) -> None:
+        if left and left[0] == where:
+            left.pop(0)
+            raise error or UnavailableError(where)
+
+    world.topics.fails = fails
+
+
+def anew(world: World) -> Callable[[], None]:
+    """The topic comes back and writes a snapshot."""
+
+    def act() -> None:
+        world.revive()
+        world.topics.add(SINGLE, OWNER, NEWER)
+
+    return act
+
+
+def test_a_tombstone_without_an_answer_is_looked_at_too(world: World) -> None:
+    world.topics.on_send = anew(world)
+    failing(world, "behind")
+    assert told(world.sweep(ALL[1])) == [(Outcome.RETRY, Reason.OWNER_CHANGED)]
+    assert world.topics.messages[SINGLE][-1].data == NEWER
+
+
+def test_a_tombstone_that_was_not_stored_changes_nothing(world: World) -> None:
+    failing(world, "before")
+    assert told(world.sweep(ALL[1])) == [(Outcome.RETRY, Reason.STORE_UNAVAILABLE)]
+    assert [len(world.topics.messages[SINGLE]), world.topics.sent] == [1, []]
+    assert told(world.sweep(ALL[1])) == [(Outcome.DELETED, Reason.OWNER_GONE)]
+
+
+@pytest.mark.parametrize("places", [("stored",), ("behind", "stored"), ("stored", "stored")])
+def test_what_nobody_could_look_at_is_put_back_by_the_next_look(world: World, places: tuple[str, ...]) -> None:
+    world.topics.on_send = anew(world)
+    failing(world, *places)
+    swept = [told(world.sweep(ALL[1]))[0] for _try in range(4)]
+    assert swept[0] == (Outcome.RETRY, Reason.STORE_UNAVAILABLE)
+    assert (Outcome.RETRY, Reason.OWNER_CHANGED) in swept
+    assert swept[-1] == (Outcome.RETRY, Reason.IN_USE)
+    assert world.topics.messages[SINGLE][-1].data == NEWER
+    assert len([value for _kind, _key, value in world.topics.sent if value is not None]) == 1
+
+
+def test_what_nobody_could_look_at_comes_out_of_the_journal_where_nothing_newer_was_written(world: World) -> None:
+    before = world.topics.messages[SINGLE][0].data
+    world.topics.on_sent = world.revive
+    failing(world, "stored")
+    world.sweep(ALL[1])
+    assert told(world.sweep(ALL[1])) == [(Outcome.RETRY, Reason.OWNER_CHANGED)]
+    assert world.topics.messages[SINGLE][-1].data == before
+
+
+def test_a_tombstone_of_somebody_else_stays(world: World) -> None:
+    world.revive()
+    world.topics.add(SINGLE, OWNER, None)
+    assert told(world.sweep(ALL[1])) == [(Outcome.RETRY, Reason.IN_USE)]
+    assert world.topics.sent == []
+
+
+def test_whoever_is_replaced_in_the_middle_puts_back_what_was_needed_before(world: World) -> None:
+    def act() -> None:
+        world.revive()
+        put(world.bench.tree, EPOCH, b"newer")
+
+    world.topics.on_sent = act
+    with pytest.raises(FencedError):
+        world.sweep(*ALL[2:])
+    assert world.topics.messages[SEGMENT][-1].data == segment(0)
+
+
+def test_a_metadata_store_that_fails_in_the_middle_does_not_keep_others_from_being_put_back(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world.topics.on_send = lambda: world.topics.add(SEGMENT, str(SegmentKey(0, OWNER)), segment(0)) and None
+    holding = InUseLoader.holding
+    asked: list[int] = []
+
+    def fails(self: InUseLoader, paths: Sequence[tuple[str, int]]) -> set[tuple[str, int]]:
+        asked.append(1)
+        if len(asked) > 1:
+            raise UnavailableError("no ZooKeeper")
+        return holding(self, paths)
+
+    monkeypatch.setattr(InUseLoader, "holding", fails)
+    with pytest.raises(UnavailableError):
+        world.sweep(*ALL[2:])
+    assert not world.topics.messages[SEGMENT][-1].is_null
+
+
 def test_a_newer_instance_ends_the_sweep_before_anything_is_sent(world: World) -> None:
     put(world.bench.tree, EPOCH, b"newer")
     with pytest.raises(FencedError):
@@ -313,6 +419,15 @@ def test_what_no_broker_wrote_is_refused_and_named(world: World) -> None:
     request = replace(ALL[1], ledger_id=at[0], snapshot_context=SnapshotContext(str(SINGLE), OWNER, at[1]))
     assert told(world.sweep(request)) == [(Outcome.DEAD_LETTER, Reason.NOT_PULSARS)]
     assert world.topics.sent == []
+
+
+def test_a_guard_that_goes_in_between_keeps_the_topic_from_being_compacted(world: World) -> None:
+    def act() -> None:
+        world.topics.guarded = False
+
+    world.topics.on_sent = act
+    assert told(world.sweep(ALL[2])) == [(Outcome.DELETED, Reason.OWNER_GONE)]
+    assert world.topics.compactions == []
 
 
 def test_without_a_guard_no_segment_goes(world: World) -> None:

@@ -1,6 +1,6 @@
 """A sweep's view of snapshot topics: what guards them, what may be sent, and when a compaction has ended."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import cast
 
@@ -11,9 +11,13 @@ from streaming.adapters.pulsar.snapshot_topics import SnapshotTopics, system_top
 from streaming.config.sections import PulsarSettings
 from streaming.errors import RefusedError
 from udfs.formats.internal_stats import InternalStats, Position
+from udfs.snapshots.aborts import ids_of
+from udfs.snapshots.codec import Index, entries_of
 from udfs.snapshots.keys import SnapshotKind
+from udfs.snapshots.values import Read
 
 SPACE = "t/ns"
+OWNER = "persistent://t/ns/orders"
 SEGMENTS = system_topic(SPACE, SnapshotKind.SEGMENT)
 
 
@@ -26,6 +30,7 @@ class World:
     ends: int | None = 3
     asked: list[str] = field(default_factory=list)
     looks: int = 0
+    named: Position | None = None
 
     @property
     def admin(self) -> "World":
@@ -34,7 +39,14 @@ class World:
     more = admin
 
     def present(self, namespace: str) -> set[str]:
-        return {SEGMENTS}
+        return {SEGMENTS} if self.named is None else {SEGMENTS, system_topic(namespace, SnapshotKind.INDEX)}
+
+    def compacted(self, namespace: str, kind: SnapshotKind) -> Iterator[Read]:
+        assert kind is SnapshotKind.INDEX
+        assert self.named is not None
+        rows = entries_of([(0, self.named, (1, 1))])
+        value = Index(OWNER, rows, (1, 1), ids_of([]))
+        yield Read(kind, OWNER, OWNER, (3, 0), 0, 9, value=value)
 
     def retention(self, topic: str) -> tuple[int, int]:
         return self.kept
@@ -58,6 +70,10 @@ def _store(world: World) -> SnapshotStore:
         pytest.param(World(), False, id="nothing"),
         pytest.param(World({"another": (1, 1)}), False, id="another subscription"),
         pytest.param(World({GUARD: (1, 1)}), True, id="a guard"),
+        pytest.param(World({GUARD: (7, 0)}, named=(7, 1)), True, id="a guard right before what is named"),
+        pytest.param(World({GUARD: (7, 1)}, named=(7, 1)), False, id="a guard behind what is named"),
+        pytest.param(World({GUARD: (7, 1)}, named=(6, 1)), True, id="a guard behind what is gone"),
+        pytest.param(World({GUARD: (7, 1)}, NO_LIMIT, named=(7, 1)), True, id="a late guard, and retention"),
         pytest.param(World(kept=NO_LIMIT), True, id="retention without limit"),
         pytest.param(World(kept=(-1, 10)), False, id="retention with a limit"),
     ],
