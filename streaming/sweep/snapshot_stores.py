@@ -31,6 +31,7 @@ class DryRunSnapshots:
     def __init__(self, topics: Snapshots) -> None:
         self._topics = topics
         self._sent: dict[tuple[str, SnapshotKind], list[Read]] = {}
+        self._compacted: dict[tuple[str, SnapshotKind], set[str]] = {}
 
     def kinds(self, namespace: str) -> set[SnapshotKind]:
         """Ask the cluster."""
@@ -42,8 +43,13 @@ class DryRunSnapshots:
 
     def compacted(self, namespace: str, kind: SnapshotKind, with_bytes_of: Collection[str] = ()) -> Iterator[Read]:
         """Read from the cluster, then what was remembered."""
-        yield from self._topics.compacted(namespace, kind, with_bytes_of)
-        yield from self._sent.get((namespace, kind), ())
+        gone = self._compacted.get((namespace, kind), set())
+        for read in self._topics.compacted(namespace, kind, with_bytes_of):
+            if read.key not in gone and not (gone and read.is_null):
+                yield read
+        for read in self._sent.get((namespace, kind), ()):
+            if not (read.is_null and read.key in gone):
+                yield read
 
     def stored(
         self, namespace: str, kind: SnapshotKind, after: Position = BEFORE_ALL, with_bytes_of: Collection[str] = ()
@@ -66,6 +72,7 @@ class DryRunSnapshots:
         return place
 
     def compact(self, namespace: str, kind: SnapshotKind) -> bool:
-        """Do nothing."""
-        del namespace, kind
+        """Remember; what tombstones were remembered of is not read any more."""
+        sent = self._sent.get((namespace, kind), ())
+        self._compacted[namespace, kind] = {read.key for read in sent if read.is_null}
         return True

@@ -99,12 +99,14 @@ class SnapshotJob(OpenJob):
     """A job for one message. data: its bytes, once they were read. sent_at: place of its tombstone.
 
     is_proven: the tombstone was found there afterwards, and nobody had needed the message meanwhile.
+    is_open: a tombstone may be there, and whether anybody needed the message is not known.
     """
 
     context: SnapshotContext
     data: bytes = b""
     sent_at: Position | None = None
     is_proven: bool = False
+    is_open: bool = False
 
     @property
     def topic(self) -> str:
@@ -165,10 +167,16 @@ class SnapshotSweeper:
         try:
             for kind in _IN_ORDER:
                 mine = [one for one in jobs if one.kind is kind]
-                for start in range(0, len(mine), _AT_ONCE):
-                    self._sweep_lot(namespace, kind, mine[start : start + _AT_ONCE], limiter)
-                if any(one.is_proven for one in mine):
-                    namespace.tidy(kind)
+                try:
+                    for start in range(0, len(mine), _AT_ONCE):
+                        self._sweep_lot(namespace, kind, mine[start : start + _AT_ONCE], limiter)
+                except BaseException:
+                    try:
+                        _tidy(namespace, kind, mine)
+                    except _TopicsFailedError as error:  # the next look at a segment tidies; the first error counts
+                        log.warning("%s: tombstones of %s can still be read: %s", namespace.name, kind, error)
+                    raise
+                _tidy(namespace, kind, mine)
         except _TopicsFailedError as failed:
             for one in jobs:
                 if one.verdict is None or (one.is_to_delete and not one.is_proven):
@@ -253,6 +261,7 @@ class SnapshotSweeper:
             return
         # the judge has seen twice that nobody needs the value, its bytes are in the journal, and its owner was read now
         sent.append(one)
+        one.is_open = True
         one.sent_at = namespace.send(one.kind, one.context.key, None)
 
     def _is_as_judged(self, one: SnapshotJob) -> bool:
@@ -272,19 +281,20 @@ class SnapshotSweeper:
         failed: list[Exception] = []
         for one in sent:
             try:
-                self._verify_one(namespace, one, look, since)
+                one.is_open = not self._is_settled(namespace, one, look, since)
             except (_TopicsFailedError, UnavailableError) as error:
                 failed.append(error)
         if failed:
             raise failed[0]
 
-    def _verify_one(self, namespace: "_Namespace", one: SnapshotJob, look: "_Look", since: "_Since") -> None:
+    def _is_settled(self, namespace: "_Namespace", one: SnapshotJob, look: "_Look", since: "_Since") -> bool:
+        """Verify one; False where the next look has to say what became of it."""
         mine = [read for read in since.written if read.key == one.context.key]
         if mine and not mine[-1].is_null:  # what came behind our tombstone counts, and ours must not replace it
             one.later(Reason.OWNER_CHANGED, "its key has a newer value by now, which was left as it is")
-            return
+            return one.sent_at is not None
         if one.sent_at is None and not mine:
-            return  # it had no answer and is not stored; if it comes yet, the next look finds it
+            return False  # it had no answer and is not stored; if it comes yet, the next look finds it
         sent_at = mine[-1].position if one.sent_at is None else one.sent_at
         between = [read for read in mine if not read.is_null and read.position < sent_at]
         segment = segment_key_of(one.context.key)
@@ -294,11 +304,12 @@ class SnapshotSweeper:
             one.later(Reason.OWNER_CHANGED, f"its topic needed it a moment later; put back at {place[0]}:{place[1]}")
             log.error("%s: %s had a tombstone for a moment, and was put back", namespace.name, one.context.key)
         elif one.sent_at is None:
-            return  # a tombstone is there, but was not acknowledged: the next look says what became of it
+            return False  # a tombstone is there, but was not acknowledged: the next look says what became of it
         elif not any(read.is_null and read.position == one.sent_at for read in mine):
             one.later(Reason.STILL_THERE, "its tombstone was acknowledged, and is not found")
         else:
             one.is_proven = True
+        return True
 
     def _put_back(self, namespace: "_Namespace", one: SnapshotJob, look: "_Look", data: bytes) -> Position:
         """Publish the bytes again; where somebody wrote the key right before that, publish theirs."""
@@ -321,6 +332,7 @@ class _Namespace:
 
     topics: Snapshots
     name: str
+    untidy: set[SnapshotKind] = field(default_factory=set)
 
     def look(self, kind: SnapshotKind, jobs: Sequence[SnapshotJob]) -> "_Look":
         """Read what decides about these jobs, all of one kind."""
@@ -334,6 +346,8 @@ class _Namespace:
                     look.last[each] = self.topics.last(self.name, each)
                     for read in self.topics.compacted(self.name, each, keys if each is kind else ()):
                         look.take(read, keys if each is kind else (), owners)
+            if kind is SnapshotKind.SEGMENT and look.nulls:
+                self.untidy.add(kind)
             look.is_guarded = kind is SnapshotKind.SEGMENT and kind in present and self.topics.is_guarded(self.name)
             return look
 
@@ -371,8 +385,14 @@ class _Namespace:
                 return
             if kind is SnapshotKind.SEGMENT:  # a compaction with nothing new behind tombstones shows them again
                 self.topics.send(self.name, kind, *keeper_of(self.name))
-            if not self.topics.compact(self.name, kind):
+            has_ended = self.topics.compact(self.name, kind)
+            if kind is SnapshotKind.SEGMENT and has_ended and self._shows_nulls():
+                has_ended = self.topics.compact(self.name, kind)  # the first one had begun before our record was there
+            if not has_ended:
                 log.warning("%s: compaction of %s has not ended; until then tombstones can be read", self.name, kind)
+
+    def _shows_nulls(self) -> bool:
+        return any(read.is_null for read in self.topics.compacted(self.name, SnapshotKind.SEGMENT))
 
 
 @dataclass(slots=True)
@@ -384,6 +404,7 @@ class _Look:
     segments: dict[str, set[str]] = field(default_factory=dict)
     indexes: dict[str, IndexFacts] = field(default_factory=dict)
     is_guarded: bool = False
+    nulls: int = 0
 
     def lacks(self, kind: SnapshotKind, key: str) -> bool:
         """Whether a key of a topic that is there has a tombstone or nothing."""
@@ -392,6 +413,7 @@ class _Look:
 
     def take(self, read: Read, keys: Collection[str], owners: Collection[str]) -> None:
         """Take the next message of a topic; of a key, the last one counts."""
+        self.nulls += read.kind is SnapshotKind.SEGMENT and read.is_null
         if read.key in keys:
             self.latest[read.kind, read.key] = read
         if read.topic not in owners:
@@ -429,6 +451,17 @@ def _failures() -> Iterator[None]:
         raise _TopicsFailedError(Verdict(Outcome.RETRY, Reason.STORE_UNAVAILABLE, str(error))) from error
     except RefusedError as error:
         raise _TopicsFailedError(Verdict(Outcome.RETRY, Reason.STORE_REFUSED, str(error))) from error
+
+
+def _tidy(namespace: _Namespace, kind: SnapshotKind, jobs: Sequence[SnapshotJob]) -> None:
+    """Have tombstones compacted away: ours, and those of segments that a look saw.
+
+    Not while one is open: what a compaction leaves behind may be trimmed, and then nobody could put it back.
+    """
+    if any(one.is_open for one in jobs):
+        return
+    if kind in namespace.untidy or any(one.is_proven for one in jobs):
+        namespace.tidy(kind)
 
 
 def _opened(job: Job) -> SnapshotJob:

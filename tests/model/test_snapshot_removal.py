@@ -23,7 +23,7 @@ from udfs.snapshots.codec import Segment, Snapshot, encode_segment, encode_snaps
 from udfs.snapshots.keys import SegmentKey, SnapshotKind
 
 RUNS, EVENTS, REMOVED, MENDED = 100, 60, 500, 20
-FAILS = 0.03
+FAILS = 0.06
 
 
 class Broker:

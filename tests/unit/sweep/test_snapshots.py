@@ -48,6 +48,8 @@ class Compacted:
     down: bool = False
     sent: list[tuple[SnapshotKind, str, bytes | None]] = field(default_factory=list)
     compactions: list[SnapshotKind] = field(default_factory=list)
+    horizon: dict[SnapshotKind, int] = field(default_factory=dict)
+    too_early: int = 0
     on_send: Callable[[], None] = lambda: None
     on_sent: Callable[[], None] = lambda: None
     is_deaf: bool = False
@@ -76,7 +78,10 @@ class Compacted:
         return self.messages[kind][-1].position
 
     def compacted(self, namespace: str, kind: SnapshotKind, with_bytes_of: Collection[str] = ()) -> Iterator[Read]:
-        return iter(list(self.messages[kind]))
+        done = self.horizon.get(kind, 0)
+        before, behind = self.messages[kind][:done], self.messages[kind][done:]
+        latest = {read.key: read for read in before}
+        return iter([*(read for read in before if read is latest[read.key] and not read.is_null), *behind])
 
     def stored(
         self, namespace: str, kind: SnapshotKind, after: Position = BEFORE_ALL, with_bytes_of: Collection[str] = ()
@@ -99,7 +104,12 @@ class Compacted:
         return place
 
     def compact(self, namespace: str, kind: SnapshotKind) -> bool:
+        self.fails("compact")
         self.compactions.append(kind)
+        if self.too_early:
+            self.too_early -= 1
+        else:
+            self.horizon[kind] = len(self.messages[kind])
         return True
 
     @property
@@ -419,6 +429,36 @@ def test_what_no_broker_wrote_is_refused_and_named(world: World) -> None:
     request = replace(ALL[1], ledger_id=at[0], snapshot_context=SnapshotContext(str(SINGLE), OWNER, at[1]))
     assert told(world.sweep(request)) == [(Outcome.DEAD_LETTER, Reason.NOT_PULSARS)]
     assert world.topics.sent == []
+
+
+def test_tombstones_that_were_not_compacted_away_are_so_by_the_next_look(world: World) -> None:
+    failing(world, "compact")
+    assert told(world.sweep(ALL[2])) == [(Outcome.DELETED, Reason.OWNER_GONE)]
+    assert world.topics.compactions == []
+    assert told(world.sweep(ALL[2])) == [(Outcome.ALREADY_GONE, Reason.NOT_FOUND)]
+    assert world.topics.compactions == [SEGMENT]
+    world.sweep(ALL[2])
+    assert world.topics.compactions == [SEGMENT]
+
+
+def test_a_compaction_that_began_too_early_is_asked_for_once_more(world: World) -> None:
+    world.topics.too_early = 1
+    world.sweep(ALL[2])
+    assert world.topics.compactions == [SEGMENT, SEGMENT]
+    assert not any(read.is_null for read in world.topics.compacted(SPACE, SEGMENT))
+
+
+def test_whoever_is_replaced_in_the_middle_tidies_what_was_sent(world: World) -> None:
+    world.topics.on_sent = lambda: put(world.bench.tree, EPOCH, b"newer")
+    with pytest.raises(FencedError):
+        world.sweep(*ALL[2:])
+    assert world.topics.compactions == [SEGMENT]
+
+
+def test_nothing_is_compacted_away_that_may_have_to_be_put_back(world: World) -> None:
+    failing(world, "stored")
+    world.sweep(*ALL[2:])
+    assert world.topics.compactions == []
 
 
 def test_a_guard_that_goes_in_between_keeps_the_topic_from_being_compacted(world: World) -> None:
