@@ -39,7 +39,9 @@ _SECONDS_ELSEWHERE = 240.0
 _SECONDS_PER_ENTRY = 0.005
 _SECONDS_PER_BYTE = 10e-6  # an entry may hold a thousand requests, in 10 KB or more
 # However much a batch holds: what the connector has not read by then is read another way, in slots that keep none of
-# those waiting whose query has not failed. Where others wait for its slots, a read that hangs ends within a minute.
+# those waiting whose query has not failed. Bytes are cheap for their sender where they compress well, and requests of
+# others lie behind them in the same topic. Where others wait for its slots, a read that hangs ends within a minute.
+_MOST_SECONDS_FOR_BYTES = 30.0
 _MOST_SECONDS = 120.0
 _MOST_SECONDS_WHILE_OTHERS_WAIT = 30.0
 
@@ -144,7 +146,8 @@ def allowed_seconds(entries: int, size: int, master: str, *, others_wait: bool) 
     """
     begin = _SECONDS if is_local(master) else _SECONDS_ELSEWHERE
     most = _MOST_SECONDS_WHILE_OTHERS_WAIT if others_wait else _MOST_SECONDS
-    return begin + min(_SECONDS_PER_ENTRY * entries + _SECONDS_PER_BYTE * size, most)
+    for_bytes = min(_SECONDS_PER_BYTE * size, _MOST_SECONDS_FOR_BYTES)
+    return begin + min(_SECONDS_PER_ENTRY * entries + for_bytes, most)
 
 
 def stored_spans(admin: TopicAdmin, ranges: Mapping[str, Range]) -> Spans:
