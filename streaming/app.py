@@ -59,6 +59,7 @@ from streaming.queries.names import Query
 from streaming.queries.reading import Reading
 from streaming.queries.running import RunningQueries
 from streaming.queries.streams import describe_jobs, stream
+from streaming.reconcile.markers import Markers
 from streaming.reconcile.messages import reconcile
 from streaming.schemas import REQUESTS, RETRY, WAITING_RETRIES
 from streaming.signals import on_signals
@@ -307,10 +308,10 @@ def _work(
         clients.close,
         can_end,
     )
-    pulsar = Pulsar(admin, reader_for(settings))
+    pulsar, markers = Pulsar(admin, reader_for(settings)), Markers()
     upkeep = Upkeep(
         partial(tidy_up, settings, pulsar, service.receipts, service.turn, clock),
-        lambda: reconcile(settings, pulsar, clock.now_ms(), matched=queries.matched, remembers=True),
+        lambda: reconcile(settings, pulsar, clock.now_ms(), matched=queries.matched, service=markers),
         service.outages.metrics,
     )
     accepted = service.follow_up.watch.accepted

@@ -12,6 +12,7 @@ from enum import StrEnum
 from typing import Any, Protocol
 
 from streaming.errors import SafetyError
+from udfs.entry_ranges import Span
 from udfs.formats.internal_stats import InternalStats, Position
 from udfs.formats.message_id import message_id_text
 from udfs.paths import partition_index
@@ -301,6 +302,13 @@ class MessageReader(Protocol):
 
         Messages come in the order of the partition; what was trimmed is passed over. Raises UnavailableError when the
         broker stops answering.
+        """
+        ...
+
+    def read_entries(self, partition: str, spans: Sequence[Span]) -> Iterator[StoredMessage]:
+        """Read these entries of a partition, which ascend, and no others; what was trimmed is passed over.
+
+        Raises UnavailableError when the broker stops answering.
         """
         ...
 

@@ -14,17 +14,19 @@ miss one between two places and call it a gap. A topic that we can't look at is 
 import contextlib
 from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 
 from streaming.config.settings import Settings
 from streaming.errors import ReaperError, RefusedError
 from streaming.ports import Pulsar, TopicAdmin
 from streaming.queries.checkpoints import committed_positions, location_of
 from streaming.queries.names import queries_of
+from streaming.reconcile.markers import Markers
 from streaming.reconcile.memory import Unread, UnreadMemory
 from streaming.reconcile.positions import Accounted, AccountedEntries
 from streaming.reconcile.retries import not_waiting, put_off
 from streaming.state.worked_off import WorkedOff
-from udfs.entry_ranges import Span, without
+from udfs.entry_ranges import Span, joined, without
 from udfs.formats.internal_stats import BEFORE_ALL, Position
 from udfs.paths import base_topic, topic_of
 from udfs.units import DAY_MS
@@ -150,14 +152,20 @@ def vanished(
 
 
 def reconcile(
-    settings: Settings, pulsar: Pulsar, now_ms: int, *, matched: Sequence[str] = (), remembers: bool = False
+    settings: Settings,
+    pulsar: Pulsar,
+    now_ms: int,
+    *,
+    matched: Sequence[str] = (),
+    service: Markers | None = None,
 ) -> Reconciliation:
-    """Look at everything that is still stored. remembers: keep what is unread now for the next look (the service does).
+    """Look at everything that is still stored. matched: request topics beside the listed ones.
 
-    matched: request topics beside the listed ones. Raises UnavailableError where nothing can be looked at.
+    service: what its earlier looks need not have read again; this one adds to it, and keeps what is unread now for the
+    next look. None: somebody else looks. Raises UnavailableError where nothing can be looked at.
     """
     waiting = put_off(settings, now_ms)
-    look_now = _Look(settings, pulsar, now_ms)
+    look_now = _Look(settings, pulsar, now_ms, service or Markers())
     look_now.find_positions(matched)
     lost = look_now.lost(waiting)
     memory = UnreadMemory(settings.state_dir)
@@ -165,7 +173,7 @@ def reconcile(
     unread = {partition: dict(each) for partition, each in before.items()}  # stays for what we can't look at now
     unread |= look_now.partitions(before)
     unread |= look_now.former_partitions(before)
-    if remembers:
+    if service is not None:
         memory.remember(unread)
     failed = look_now.failed
     return Reconciliation(
@@ -184,10 +192,11 @@ def accept_gaps(settings: Settings, pulsar: Pulsar, now_ms: int, *, matched: Seq
 class _Look:
     """One look. found: what it came to, partition by partition. failed: what could not be looked at."""
 
-    def __init__(self, settings: Settings, pulsar: Pulsar, now_ms: int) -> None:
+    def __init__(self, settings: Settings, pulsar: Pulsar, now_ms: int, markers: Markers) -> None:
         self._settings = settings
         self._pulsar = pulsar
         self._now_ms = now_ms
+        self._markers = markers
         self._worked_off = WorkedOff(settings.state_dir)
         self._committed: dict[str, Position] = {}
         self._last: dict[str, Position] = {}
@@ -255,7 +264,7 @@ class _Look:
             partition,
             sum(seen.read.values()),
             sum(entries - seen.read[ledger] for ledger, entries in seen.unread.items()),
-            tuple(self._confirmed(partition, missing_of(seen, known), accounted)),
+            tuple(self._confirmed(partition, missing_of(seen, known), accounted, seen.stored)),
             tuple(self._vanished(partition, before, seen, known)),
         )
 
@@ -266,23 +275,33 @@ class _Look:
         lost = vanished(before, seen, known)
         return vanished(before, seen, known, self._worked_off.recall().get(partition, ())) if lost else lost
 
-    def _confirmed(self, partition: str, missing: list[Position], accounted: Accounted) -> Iterator[Position]:
-        """Those of the entries that do hold messages without a receipt, and are as young as receipts are kept."""
-        if not missing:
-            return
+    def _confirmed(
+        self, partition: str, missing: Iterable[Position], accounted: Accounted, stored: Mapping[int, int]
+    ) -> list[Position]:
+        """Those of the entries that do hold messages without a receipt, and are as young as receipts are kept.
+
+        Only these entries are read: among the others there may be some for whose answer a broker takes seconds. The
+        one before each is read along, for where nobody can tell when a message was published, it is as old as that.
+        """
+        known = self._markers.of(partition)
+        spans = list(without((Span(ledger, entry, entry) for ledger, entry in missing), known))
+        if not spans:
+            return []
+        wanted = {(span.ledger, entry) for span in spans for entry in range(span.first, span.last + 1)}
+        messages = accounted.messages({span.ledger for span in spans})
         oldest_ms = self._now_ms - self._settings.state.receipts_days * DAY_MS
-        messages, wanted = accounted.messages({ledger for ledger, _ in missing}), set(missing)
-        first, last = missing[0], missing[-1]
+        confirmed: list[Position] = []
         published_ms = 0
-        for message in self._pulsar.reader.read({partition: last}, after={partition: (first[0], first[1] - 1)}):
+        for message in self._pulsar.reader.read_entries(partition, _with_those_before(spans, stored)):
             here = (message.ledger_id, message.entry_id)
             is_known = (*here, message.batch_index) in messages
-            # where nobody can tell when it was published, it is as old as the one before it
             published_ms = message.publish_ms or published_ms
             if here in wanted and not is_known and published_ms >= oldest_ms:
                 wanted.discard(here)
                 if self._holds_other(partition, here, messages):
-                    yield here
+                    confirmed.append(here)
+        self._markers.keep(partition, without(spans, (Span(*each, each[1]) for each in confirmed)), stored)
+        return confirmed
 
     def _holds_other(self, partition: str, here: Position, messages: Container[tuple[int, int, int]]) -> bool:
         """Whether an entry, read by itself, holds a message that is not among these.
@@ -290,8 +309,20 @@ class _Look:
         Of many entries that the broker sends to nobody we ask for a few only, and the others count as messages, markers
         among them (adapters.pulsar.entries).
         """
-        found = self._pulsar.reader.read({partition: here}, after={partition: (here[0], here[1] - 1)})
+        found = self._pulsar.reader.read_entries(partition, [Span(*here, here[1])])
         return any((*here, message.batch_index) not in messages for message in found)
+
+
+def _with_those_before(spans: Iterable[Span], stored: Mapping[int, int]) -> list[Span]:
+    """Add to spans the entry before each. stored: ledger -> entries."""
+    filled = sorted(ledger for ledger, entries in stored.items() if entries)
+    last_of = {behind: Span(ledger, stored[ledger] - 1, stored[ledger] - 1) for ledger, behind in pairwise(filled)}
+    wider: list[Span] = []
+    for span in spans:
+        wider.append(Span(span.ledger, max(span.first - 1, 0), span.last))
+        if span.first == 0 and span.ledger in last_of:
+            wider.append(last_of[span.ledger])
+    return joined(wider)
 
 
 class _FailedLooks:

@@ -15,6 +15,7 @@ from streaming.clients import admin_for, reader_for
 from streaming.clock import SystemClock
 from streaming.ports import Pulsar, StoredMessage
 from streaming.queries.checkpoints import committed_positions
+from streaming.reconcile.markers import Markers
 from streaming.reconcile.messages import reconcile
 from streaming.sandbox import ledgers, topics
 from streaming.sandbox.cluster import Cluster
@@ -258,7 +259,9 @@ def test_messages_that_go_unread_and_topics_that_vanish_are_alarms(cluster: Clus
         kill(running)
         service.run("resume")
     with admin_for(service.settings) as admin:
-        reconcile(service.settings, Pulsar(admin, reader_for(service.settings)), SystemClock().now_ms(), remembers=True)
+        reconcile(
+            service.settings, Pulsar(admin, reader_for(service.settings)), SystemClock().now_ms(), service=Markers()
+        )
         admin.set_message_ttl(other, seconds=3600)
         assert "message TTL" in service.run("run", "--until-idle", code=2)
         admin.set_message_ttl(other, seconds=0)

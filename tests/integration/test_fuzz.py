@@ -184,8 +184,21 @@ def _fuzz(arena: Arena, here: Path, seconds: float, *, transactions: bool) -> No
             stop(running)
         finally:
             kill(running)
-        service.run("run", "--until-idle", seconds=400)
+        _work_off_all(service, here / "until-idle.log")
         _look_at(arena)
+
+
+def _work_off_all(service: Deployment, log: Path) -> None:
+    began_s = time.monotonic()
+    running = service.start("run", "--until-idle", log=log)
+    try:
+        assert running.wait(400) == 0, log.read_text()[-3000:]
+    except subprocess.TimeoutExpired as error:
+        error.add_note(log.read_text()[-3000:])
+        raise
+    finally:
+        kill(running)
+    _say(f"run --until-idle took {time.monotonic() - began_s:.0f} s")
 
 
 @contextmanager

@@ -5,7 +5,7 @@
 3. In pulsar/system a deduplication policy is kept and not acted on.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -14,6 +14,7 @@ from streaming.adapters.memory.faults import Faults
 from streaming.clock import Clock, ManualClock
 from streaming.errors import BusyError, RefusedError
 from streaming.ports import StoredMessage
+from udfs.entry_ranges import Span
 from udfs.formats.internal_stats import BEFORE_ALL, InternalStats, Position
 from udfs.paths import base_topic, encode_name, namespace_of, topic_of
 
@@ -241,6 +242,13 @@ class MemoryPulsar:
             for message in self.partition(name).messages:
                 if begin < (message.ledger_id, message.entry_id) <= end:
                     yield message
+
+    def read_entries(self, partition: str, spans: Sequence[Span]) -> Iterator[StoredMessage]:
+        """Read these entries of a partition, and no others."""
+        self._step("read_entries", partition)
+        for message in self.partition(partition).messages:
+            if any(span.ledger == message.ledger_id and span.first <= message.entry_id <= span.last for span in spans):
+                yield message
 
     def _step(self, operation: str, asked: str = "") -> None:
         self.faults.step(operation, [asked])

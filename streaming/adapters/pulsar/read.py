@@ -4,14 +4,14 @@ We read Pulsar's frames ourselves (frames.py, entries.py): a message that somebo
 reads it with pulsar-client, or take gigabytes there (docs/findings-odd-messages.md).
 """
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from streaming.adapters.pulsar.admin import PulsarAdmin, PulsarAdminSettings
 from streaming.adapters.pulsar.entries import another_way
 from streaming.adapters.pulsar.frames import opened
 from streaming.config.sections import PulsarSettings
 from streaming.ports import StoredMessage
-from udfs.entry_ranges import Range, spans_of
+from udfs.entry_ranges import Range, Span, spans_of, without
 from udfs.formats.internal_stats import BEFORE_ALL, Position
 from udfs.undelivered import Found
 
@@ -32,6 +32,14 @@ class PulsarReader:
         """Read each partition in `last` up to that position, as the port says. Raises UnavailableError."""
         return read(self._settings, last, after=after)
 
+    def read_entries(self, partition: str, spans: Sequence[Span]) -> Iterator[StoredMessage]:
+        """Read these entries, as the port says. Raises UnavailableError, RefusedError."""
+        with PulsarAdmin(_admin_settings(self._settings)) as admin:
+            whole = [Span(ledger, 0, entries - 1) for ledger, entries in admin.internal_stats(partition).ledgers]
+            stored = list(without(spans, without(spans, whole)))
+            if stored:
+                yield from _read(self._settings, admin, partition, stored)
+
 
 def read(
     settings: PulsarSettings, last: Mapping[str, Position], *, after: Mapping[str, Position] | None = None
@@ -46,8 +54,7 @@ def read(
             wanted = Range((after or {}).get(partition, BEFORE_ALL), end)
             if end[1] >= 0 and not wanted.is_empty:
                 spans = list(spans_of(admin.internal_stats(partition).ledgers, wanted))
-                for position, found in another_way(settings, admin, partition, spans):
-                    yield _stored(partition, position, found)
+                yield from _read(settings, admin, partition, spans)
 
 
 def numbered(messages: Iterable[StoredMessage], name: str, of: str) -> Iterator[tuple[int, StoredMessage]]:
@@ -69,6 +76,13 @@ def _admin_settings(settings: PulsarSettings) -> PulsarAdminSettings:
     return PulsarAdminSettings(
         settings.admin_url, settings.token_file, settings.tls_trust_certs_file, settings.timeout_seconds
     )
+
+
+def _read(
+    settings: PulsarSettings, admin: PulsarAdmin, partition: str, spans: Sequence[Span]
+) -> Iterator[StoredMessage]:
+    for position, found in another_way(settings, admin, partition, spans):
+        yield _stored(partition, position, found)
 
 
 def _stored(partition: str, position: Position, found: Found) -> StoredMessage:

@@ -14,6 +14,7 @@ from streaming.errors import UnavailableError
 from streaming.metrics import Metrics
 from streaming.ports import Pulsar, StoredMessage
 from streaming.queries.names import checkpoint_of, queries_of
+from streaming.reconcile.markers import Markers
 from streaming.reconcile.messages import (
     PartitionEntries,
     PartitionGaps,
@@ -124,7 +125,7 @@ def _commit(settings: Settings, partition: str, ledger: int, entry: int, query: 
 
 
 def _looked_at(settings: Settings, memory: MemoryPulsar, *, remembers: bool = True) -> Reconciliation:
-    return reconcile(settings, Pulsar(memory, memory), 0, remembers=remembers)
+    return reconcile(settings, Pulsar(memory, memory), 0, service=Markers() if remembers else None)
 
 
 def _remembered(settings: Settings) -> object:
@@ -218,12 +219,59 @@ def test_what_is_a_message_only_where_many_entries_are_read_is_no_gap(settings: 
         def read(
             self, last: Mapping[str, Position], *, after: Mapping[str, Position] | None = None
         ) -> Iterator[StoredMessage]:
-            is_alone = after == {partition: (5, last[partition][1] - 1)}
-            for entry in range((after or {}).get(partition, (5, -1))[1] + 1, last[partition][1] + 1):
-                if entry != 1 or not is_alone:
+            raise NotImplementedError
+
+        def read_entries(self, partition: str, spans: Sequence[Span]) -> Iterator[StoredMessage]:
+            for entry in (entry for span in spans for entry in range(span.first, span.last + 1)):
+                if entry != 1 or spans != [Span(5, 1, 1)]:
                     yield StoredMessage(partition, 5, entry, -1, 1, "", b"", {})
 
     assert [one.missing for one in reconcile(settings, Pulsar(topics, Reader()), 0).partitions] == [((5, 2),)]
+
+
+def test_what_holds_no_message_is_read_once_and_what_has_its_receipt_not_at_all(settings: Settings) -> None:
+    topic = settings.topics.requests[0]
+    partition = f"{topic}-partition-0"
+    write_rows(Path(settings.state.dir), "receipts", [(5, 0, -1), (5, 2, -1), (5, 3, -1)], source=partition)
+    _commit(settings, partition, 6, 1)
+    topics = _stored({topic: [(4, 9), (5, 6), (6, 2)]})  # all without a receipt are markers, but the last
+    topics.partition(partition).messages.append(StoredMessage(partition, 6, 1, -1, 1, "", b"", {}))
+    asked: list[Span] = []
+
+    class Reader:
+        def read(
+            self, last: Mapping[str, Position], *, after: Mapping[str, Position] | None = None
+        ) -> Iterator[StoredMessage]:
+            raise NotImplementedError
+
+        def read_entries(self, partition: str, spans: Sequence[Span]) -> Iterator[StoredMessage]:
+            asked.extend(spans)
+            return topics.read_entries(partition, spans)
+
+    markers, pulsar = Markers(), Pulsar(topics, Reader())
+    looks = [reconcile(settings, pulsar, 0, service=markers).partitions[0].missing]
+    assert asked == [Span(4, 0, 8), Span(5, 0, 1), Span(5, 3, 5), Span(6, 0, 1), Span(6, 1, 1)], "with those before"
+    del asked[:]
+    topics.partition(partition).ledgers = {5: 6, 6: 3}
+    looks += [reconcile(settings, pulsar, 0, service=markers).partitions[0].missing for _ in range(2)]
+    assert asked == [Span(6, 0, 1), Span(6, 1, 1)] * 2, "a gap is looked at again"
+    assert looks == [((6, 1),)] * 3
+    assert markers.of(partition) == [Span(5, 1, 1), Span(5, 4, 5), Span(6, 0, 0)], "and what is gone is forgotten"
+
+
+def test_the_first_entry_of_a_ledger_is_as_old_as_the_last_of_the_ledger_before_it(settings: Settings) -> None:
+    topic = settings.topics.requests[0]
+    partition = f"{topic}-partition-0"
+    write_rows(Path(settings.state.dir), "receipts", [(5, 0, -1), (5, 1, -1)], source=partition)
+    _commit(settings, partition, 6, 0)
+    topics = _stored({topic: [(5, 2), (6, 1)]})
+    young_ms = settings.state.receipts_days * 86_400_000
+    topics.partition(partition).messages += [
+        StoredMessage(partition, ledger, entry, -1, publish_ms, "", b"", {})
+        for ledger, entry, publish_ms in ((5, 1, young_ms), (6, 0, 0))
+    ]
+    for now_ms, missing in ((2 * young_ms, ((6, 0),)), (2 * young_ms + 1, ())):
+        assert [one.missing for one in reconcile(settings, Pulsar(topics, topics), now_ms).partitions] == [missing]
 
 
 def _moved(partition: str) -> Callable[[str, Sequence[str]], None]:
