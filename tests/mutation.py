@@ -632,6 +632,18 @@ MUTATIONS = (
         "            if False:\n",
     ),
     Mutation(
+        "a segment is published again only with the marker that the index names",
+        "streaming/snapshots/repair.py",
+        "{(number, value.marker): value for number, value in latest.items() if (number, value.marker) in wanted}",
+        "{name: latest[name[0]] for name in wanted if name[0] in latest}",
+    ),
+    Mutation(
+        "where a number names two segments none is published again",
+        "streaming/snapshots/repair.py",
+        "        if len({each.sequence for each in look.facts.named}) < len(look.facts.named):\n",
+        "        if False:\n",
+    ),
+    Mutation(
         "where ids stand in several segments nothing is trimmed",
         "streaming/snapshots/trim.py",
         "    if facts.doubled_ids:\n",
@@ -697,6 +709,8 @@ MUTATIONS = (
 NARROWED = {each[0]: (*ROCKETMQ_TESTS[each[1]], "-k", each[4]) for each in ROCKETMQ}
 NARROWED |= {each[0]: HOSTS_TESTS[each[1]] for each in HOSTS}
 NARROWED |= {
+    "a segment is published again only with the marker that the index names": ("tests/unit/snapshots/test_repair.py",),
+    "where a number names two segments none is published again": ("tests/unit/snapshots/test_repair.py",),
     "a segment that no broker can read where it lies is a lost one": ("tests/unit/snapshots/test_read.py",),
     "segments are sent as brokers read them, not compressed": ("tests/unit/adapters/pulsar/test_keyed.py",),
     "a segments topic is compacted behind a guard": ("tests/unit/snapshots/test_compact.py",),

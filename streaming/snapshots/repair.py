@@ -38,6 +38,9 @@ from udfs.snapshots.segments import places_of
 from udfs.snapshots.values import Read
 
 JOURNAL = "snapshots-journal"
+Named = tuple[int, Position]
+"""How an index names a segment: by its number, and by the place of its last abort marker."""
+
 _NAMED = 10
 _PATIENCE_MINUTES, _WAIT_SECONDS = 10, 1.0  # a broker that replays reads the whole topic
 
@@ -77,14 +80,14 @@ class Repaired:
 class Look:
     """What was seen of a topic. index: its latest message; None where it has none.
 
-    ids: those that its segments still tell of, and whose marker's ledger lives. values: number of a segment -> its
-    bytes, as the compacted topic has them.
+    ids: those that its segments still tell of, and whose marker's ledger lives. values: number and last marker of a
+    segment that the index names -> its bytes, as they lie at their place or as the compacted topic has them.
     """
 
     facts: TopicFacts
     index: Read | None
     ids: frozenset[tuple[int, int]]
-    values: Mapping[int, bytes]
+    values: Mapping[Named, bytes]
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,12 +154,12 @@ class Repairs:
         namespace = namespace_of(topic)
         index = self._latest_index(namespace, topic)
         value = index.value if index is not None else None
-        places = {place: (sequence, marker) for sequence, place, marker in places_of(value)} if isinstance(
-            value, Index
-        ) else {}  # fmt: skip
-        readable = self._readable(namespace, topic, places) if places else set()
-        values = self._values(namespace, topic, {number for number, _marker in places.values()})
-        named = tuple(NamedSegment(number, at, marker, at in readable) for at, (number, marker) in places.items())
+        rows = places_of(value) if isinstance(value, Index) else ()
+        places: dict[Position, Named] = {place: (sequence, marker) for sequence, place, marker in rows}
+        stored = self._stored(namespace, topic, places) if places else {}
+        values = self._values(namespace, topic, set(places.values()))
+        values |= {places[place]: value for place, value in stored.items()}  # what lies there is what a broker reads
+        named = tuple(NamedSegment(number, at, marker, at in stored) for at, (number, marker) in places.items())
         (node,) = self.store.read_many([managed_ledger_path(topic)])
         presence, ledgers, _why = listed(node)
         facts = TopicFacts(
@@ -168,9 +171,9 @@ class Repairs:
             doubled_ids=_doubled(values.values()),
             buffer=self.topics.more.buffer(topic),
         )
-        living = {each.sequence for each in named if each.marker[0] in facts.ledgers}
-        ids = {pair for number, value in values.items() if number in living for pair in value.ids.pairs()}
-        return Look(facts, index, frozenset(ids), {number: encode_segment(value) for number, value in values.items()})
+        living = {(each.sequence, each.marker) for each in named if each.marker[0] in facts.ledgers}
+        ids = {pair for name, value in values.items() if name in living for pair in value.ids.pairs()}
+        return Look(facts, index, frozenset(ids), {name: encode_segment(value) for name, value in values.items()})
 
     def _latest_index(self, namespace: str, topic: str) -> Read | None:
         found: Read | None = None
@@ -179,35 +182,49 @@ class Repairs:
                 found = None if read.is_null else read
         return found
 
-    def _readable(self, namespace: str, topic: str, places: dict[Position, tuple[int, Position]]) -> set[Position]:
+    def _stored(self, namespace: str, topic: str, places: dict[Position, Named]) -> dict[Position, Segment]:
+        """What a broker reads at these places."""
         return {
-            read.position
+            read.position: read.value
             for read in self.topics.stored(namespace, SnapshotKind.SEGMENT)
             if isinstance(read.value, Segment)
             and read.topic == topic
-            and places.get(read.position, (-1,))[0] == read.sequence
+            and read.position in places
+            and places[read.position][0] == read.sequence
         }
 
-    def _values(self, namespace: str, topic: str, numbers: set[int]) -> dict[int, Segment]:
-        """What the compacted topic has of the segments with these numbers; a broker does not read it there."""
-        values: dict[int, Segment] = {}
-        for read in self.topics.compacted(namespace, SnapshotKind.SEGMENT) if numbers else ():
+    def _values(self, namespace: str, topic: str, wanted: set[Named]) -> dict[Named, Segment]:
+        """What the compacted topic has of these segments; a broker does not read it there.
+
+        A key says a topic and a number only, and a broker that replays a topic counts from 0 again. So a value is the
+        segment that the index names only if its last marker is the one that the index names, too.
+        """
+        latest: dict[int, Segment] = {}
+        numbers = {number for number, _marker in wanted}
+        for read in self.topics.compacted(namespace, SnapshotKind.SEGMENT) if wanted else ():
             if read.topic == topic and read.sequence in numbers:
-                values.pop(read.sequence, None)
+                latest.pop(read.sequence, None)
                 if isinstance(read.value, Segment):
-                    values[read.sequence] = read.value
-        return values
+                    latest[read.sequence] = read.value
+        return {(number, value.marker): value for number, value in latest.items() if (number, value.marker) in wanted}
 
     def _republished(self, look: Look) -> bytes:
         """Publish the lost segments once more, and return the index that names their new places."""
         index, topic = look.index, look.facts.topic
         lost = lost_of(look.facts)
-        missing = [number for number in lost if number not in look.values]
+        missing = [each.sequence for each in lost if (each.sequence, each.marker) not in look.values]
         if index is None or not isinstance(index.value, Index) or missing:
             some = ", ".join(map(str, missing[:_NAMED]))
             raise SafetyError(f"{topic}: the compacted topic lacks segments {some} too, so only a replay can repair it")
+        if len({each.sequence for each in look.facts.named}) < len(look.facts.named):
+            raise SafetyError(f"{topic}: its index names a segment's number twice, so only a replay can repair it")
         with self.sender(system_topic(namespace_of(topic), SnapshotKind.SEGMENT)) as sender:
-            places = {number: sender.send(str(SegmentKey(number, topic)), look.values[number]) for number in lost}
+            places = {
+                each.sequence: sender.send(
+                    str(SegmentKey(each.sequence, topic)), look.values[each.sequence, each.marker]
+                )
+                for each in lost
+            }
         return moved_index(index.value, places)
 
     def _no_more_doubled(self, topic: str) -> None:

@@ -13,7 +13,7 @@ from enum import StrEnum
 from udfs.formats.internal_stats import BEFORE_ALL, Position
 from udfs.records import Presence
 from udfs.snapshots.aborts import ids_of
-from udfs.snapshots.audit import READY, TopicFacts
+from udfs.snapshots.audit import READY, NamedSegment, TopicFacts
 from udfs.snapshots.codec import Index, encode_index, entries_of
 from udfs.snapshots.segments import places_of
 
@@ -36,9 +36,9 @@ def moved_index(index: Index, places: Mapping[int, Position]) -> bytes:
     return encode_index(Index(index.topic, entries_of(rows), index.max_read, index.tail))
 
 
-def lost_of(facts: TopicFacts) -> list[int]:
-    """Return the numbers of the segments that can't be read at their places, and that the topic still needs."""
-    return [each.sequence for each in facts.named if not each.is_readable and each.marker[0] in facts.ledgers]
+def lost_of(facts: TopicFacts) -> list[NamedSegment]:
+    """Return the segments that can't be read at their places, and that the topic still needs."""
+    return [each for each in facts.named if not each.is_readable and each.marker[0] in facts.ledgers]
 
 
 def refusal_of(facts: TopicFacts, remedy: Remedy = Remedy.REPLAY) -> str:

@@ -35,6 +35,7 @@ INDEXES = system_topic(SPACE, SnapshotKind.INDEX)
 SEGMENTS = system_topic(SPACE, SnapshotKind.SEGMENT)
 OLD = encode_index(Index(TOPIC, entries_of([(0, (9, 0), (5, 1)), (1, (10, 0), (5, 9))]), (5, 9), ids_of([])))
 IDS = {0: [(1, 1), (1, 2)], 1: [(1, 3)]}
+MARKERS = {0: (5, 1), 1: (5, 9)}
 DOUBLED = [(1, 2), (1, 3)]
 
 
@@ -43,8 +44,8 @@ def _read(kind: SnapshotKind, key: str, value: bytes | None, at: Position) -> Re
     return read_message(kind, SPACE, at, found, lambda _version: True)
 
 
-def _segment(number: int, at: Position, ids: Sequence[tuple[int, int]] = ()) -> Read:
-    value = encode_segment(Segment(TOPIC, number, (5, 1), ids_of(ids or IDS[number])))
+def _segment(number: int, at: Position, ids: Sequence[tuple[int, int]] = (), marker: Position | None = None) -> Read:
+    value = encode_segment(Segment(TOPIC, number, marker or MARKERS[number], ids_of(ids or IDS[number])))
     return _read(SnapshotKind.SEGMENT, f"multiple-{number}-{TOPIC}", value, at)
 
 
@@ -234,6 +235,27 @@ def test_lost_segments_are_published_once_more_and_named_at_their_new_places(jou
 def test_a_segment_that_the_compacted_topic_lacks_too_can_only_be_replayed(journal: Folder) -> None:
     world = World(compacts={1: _segment(1, (10, 0))})
     with pytest.raises(SafetyError, match="lacks segments 0 too"):
+        _repairs(world, journal).repair(TOPIC, Remedy.REPUBLISH)
+    assert world.sent == []
+
+
+def test_a_segment_of_that_number_whose_marker_is_another_one_is_not_published(journal: Folder) -> None:
+    """A broker that replayed a topic counts from 0 again: its segment 0 holds other ids."""
+    world = World(compacts={0: _segment(0, (10, 3), [(1, 7)], (6, 2)), 1: _segment(1, (10, 0))})
+    with pytest.raises(SafetyError, match="lacks segments 0 too"):
+        _repairs(world, journal).repair(TOPIC, Remedy.REPUBLISH)
+    assert world.sent == []
+
+
+def test_an_index_that_names_a_number_twice_can_only_be_replayed(journal: Folder) -> None:
+    rows = [(0, (9, 0), (5, 1)), (0, (9, 1), (5, 9))]
+    twice = encode_index(Index(TOPIC, entries_of(rows), (5, 9), ids_of([])))
+    world = World(
+        indexes=[_read(SnapshotKind.INDEX, TOPIC, twice, (1, 1))],
+        segments=[_segment(0, (9, 1), [(1, 3)], (5, 9))],
+        compacts={0: _segment(0, (9, 0))},
+    )
+    with pytest.raises(SafetyError, match="names a segment's number twice"):
         _repairs(world, journal).repair(TOPIC, Remedy.REPUBLISH)
     assert world.sent == []
 
