@@ -58,6 +58,7 @@ JUDGE, REFERENCES, OWNERSHIP, SIGHTINGS = (
 BLAST_RADIUS, DELETION = "udfs/blast_radius.py", "streaming/deletion"
 SWEEP, IN_USE, COORDINATION, LIMITS = (f"streaming/{name}" for name in ("sweep", "in_use", "coordination", "limits"))
 JOURNAL, REPLAY_TARGET = "streaming/state/journal.py", "udfs/replay_target.py"
+PUT_BACK = "streaming/snapshots/put_back.py"
 GUARDING = "udfs/snapshots/guarding.py"
 JUDGE_SNAPSHOT, SNAPSHOTS = "udfs/judge_snapshot.py", "streaming/sweep/snapshots.py"
 WATCHER = "streaming/phase_one/watcher"
@@ -621,9 +622,9 @@ MUTATIONS = (
     ),
     Mutation(
         "what is put back never replaces a value",
-        "streaming/snapshots/put_back.py",
-        "                if key in has_value:\n",
-        "                if False:\n",
+        PUT_BACK,
+        "                    if key in kept:\n",
+        "                    if False:\n",
     ),
     Mutation(
         "after a repair no reader gets what was taken back",
@@ -642,6 +643,37 @@ MUTATIONS = (
         "streaming/snapshots/repair.py",
         "        if len({each.sequence for each in look.facts.named}) < len(look.facts.named):\n",
         "        if False:\n",
+    ),
+    Mutation("what is put back is guarded first", PUT_BACK, "        self.guard(namespace)\n", ""),
+    Mutation(
+        "nothing is put back under a topic that is loaded",
+        PUT_BACK,
+        "        if self.is_loaded(topic):\n",
+        "        if False:\n",
+    ),
+    Mutation(
+        "an index is put back only where its topic was not loaded meanwhile",
+        PUT_BACK,
+        "                        self._refuse_loaded(topic)\n",
+        "                        pass\n",
+    ),
+    Mutation(
+        "an index that will name what is nowhere is refused before anything is sent",
+        PUT_BACK,
+        "        if lost:\n",
+        "        if False:\n",
+    ),
+    Mutation(
+        "a segment that is put back stands for one with its own marker only",
+        PUT_BACK,
+        "            if (number, marker) not in there and",
+        "            if number not in dict(there) and",
+    ),
+    Mutation(
+        "an index that names what is nowhere is not put back",
+        PUT_BACK,
+        "in places_of(index) if not _is_at(place, number, stored)]",
+        "in places_of(index) if (number, marker) in now and not _is_at(place, number, stored)]",
     ),
     Mutation(
         "where ids stand in several segments nothing is trimmed",
@@ -709,6 +741,14 @@ MUTATIONS = (
 NARROWED = {each[0]: (*ROCKETMQ_TESTS[each[1]], "-k", each[4]) for each in ROCKETMQ}
 NARROWED |= {each[0]: HOSTS_TESTS[each[1]] for each in HOSTS}
 NARROWED |= {
+    "what is put back is guarded first": ("tests/unit/snapshots/test_put_back.py",),
+    "nothing is put back under a topic that is loaded": ("tests/unit/snapshots/test_put_back.py",),
+    "an index is put back only where its topic was not loaded meanwhile": ("tests/unit/snapshots/test_put_back.py",),
+    "an index that will name what is nowhere is refused before anything is sent": (
+        "tests/unit/snapshots/test_put_back.py",
+    ),
+    "a segment that is put back stands for one with its own marker only": ("tests/unit/snapshots/test_put_back.py",),
+    "an index that names what is nowhere is not put back": ("tests/unit/snapshots/test_put_back.py",),
     "a segment is published again only with the marker that the index names": ("tests/unit/snapshots/test_repair.py",),
     "where a number names two segments none is published again": ("tests/unit/snapshots/test_repair.py",),
     "a segment that no broker can read where it lies is a lost one": ("tests/unit/snapshots/test_read.py",),

@@ -33,14 +33,11 @@ from udfs.records import Presence
 from udfs.snapshots.audit import READY, BufferFacts, NamedSegment, TopicFacts
 from udfs.snapshots.codec import Index, Segment, encode_segment
 from udfs.snapshots.keys import SegmentKey, SnapshotKind
-from udfs.snapshots.repairing import Remedy, empty_index, lost_of, moved_index, refusal_of
+from udfs.snapshots.repairing import Named, Remedy, empty_index, lost_of, moved_index, refusal_of
 from udfs.snapshots.segments import places_of
 from udfs.snapshots.values import Read
 
 JOURNAL = "snapshots-journal"
-Named = tuple[int, Position]
-"""How an index names a segment: by its number, and by the place of its last abort marker."""
-
 _NAMED = 10
 _PATIENCE_MINUTES, _WAIT_SECONDS = 10, 1.0  # a broker that replays reads the whole topic
 
@@ -220,7 +217,7 @@ class Repairs:
             raise SafetyError(f"{topic}: its index names a segment's number twice, so only a replay can repair it")
         with self.sender(system_topic(namespace_of(topic), SnapshotKind.SEGMENT)) as sender:
             places = {
-                each.sequence: sender.send(
+                (each.sequence, each.marker): sender.send(
                     str(SegmentKey(each.sequence, topic)), look.values[each.sequence, each.marker]
                 )
                 for each in lost

@@ -15,7 +15,7 @@ from streaming.config.settings import Settings
 from streaming.errors import ConfigError
 from streaming.snapshots.compact import compact
 from streaming.snapshots.guard import Guards
-from streaming.snapshots.put_back import PutBack, put_back
+from streaming.snapshots.put_back import PutBack, PutBacks
 from streaming.snapshots.read import snapshot_topics
 from streaming.snapshots.repair import JOURNAL, Repairs
 from streaming.state.filesystem import below, folder_of
@@ -100,8 +100,16 @@ def compact_segments(settings: Settings, namespace: str) -> int:
 def put_back_all(settings: Settings, topic: str) -> Iterator[PutBack]:
     """Publish again what the service removed of a topic's snapshots.
 
-    Raises ConfigError where the journal has nothing of it, UnavailableError, RefusedError.
+    Raises ConfigError where the journal has nothing of it, SafetyError where that is refused, UnavailableError,
+    RefusedError.
     """
+    clients = clients_for(settings)
     with snapshot_topics(settings) as topics:
-        journaled = snapshot_entries(settings.state_dir)
-        yield from put_back(topic, journaled, topics, lambda each: KeyedSender(settings.pulsar, each))
+        guards = Guards(topics, clients.store, clients.broker, SystemClock())
+        runs = PutBacks(
+            topics,
+            lambda each: KeyedSender(settings.pulsar, each),
+            guards.require,
+            lambda each: topics.more.buffer(each) is not None,
+        )
+        yield from runs.put_back(topic, snapshot_entries(settings.state_dir))

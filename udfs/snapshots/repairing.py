@@ -17,6 +17,9 @@ from udfs.snapshots.audit import READY, NamedSegment, TopicFacts
 from udfs.snapshots.codec import Index, encode_index, entries_of
 from udfs.snapshots.segments import places_of
 
+Named = tuple[int, Position]
+"""How an index names a segment: by its number, and by the place of its last abort marker."""
+
 
 class Remedy(StrEnum):
     """How a repair goes about it. REPUBLISH: segments are published again, and the index names their new places."""
@@ -30,9 +33,9 @@ def empty_index(topic: str) -> bytes:
     return encode_index(Index(topic, entries_of([]), BEFORE_ALL, ids_of([])))
 
 
-def moved_index(index: Index, places: Mapping[int, Position]) -> bytes:
-    """Return the index with the new places of those segments (by number) that were published again."""
-    rows = [(number, places.get(number, place), marker) for number, place, marker in places_of(index)]
+def moved_index(index: Index, places: Mapping[Named, Position]) -> bytes:
+    """Return the index with the new places of those segments that were published again."""
+    rows = [(number, places.get((number, marker), place), marker) for number, place, marker in places_of(index)]
     return encode_index(Index(index.topic, entries_of(rows), index.max_read, index.tail))
 
 
