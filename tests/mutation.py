@@ -676,6 +676,18 @@ MUTATIONS = (
         "in places_of(index) if (number, marker) in now and not _is_at(place, number, stored)]",
     ),
     Mutation(
+        "an undo replaces only what the repair published",
+        "streaming/snapshots/repair.py",
+        "        if index.data != ours:\n",
+        "        if False:\n",
+    ),
+    Mutation(
+        "an undo looks again once the topic is unloaded",
+        "streaming/snapshots/repair.py",
+        "        self._refuse_newer(topic, ours, old)\n        self._send(",
+        "        self._send(",
+    ),
+    Mutation(
         "where ids stand in several segments nothing is trimmed",
         "streaming/snapshots/trim.py",
         "    if facts.doubled_ids:\n",
@@ -741,6 +753,8 @@ MUTATIONS = (
 NARROWED = {each[0]: (*ROCKETMQ_TESTS[each[1]], "-k", each[4]) for each in ROCKETMQ}
 NARROWED |= {each[0]: HOSTS_TESTS[each[1]] for each in HOSTS}
 NARROWED |= {
+    "an undo replaces only what the repair published": ("tests/unit/snapshots/test_repair.py",),
+    "an undo looks again once the topic is unloaded": ("tests/unit/snapshots/test_repair.py",),
     "what is put back is guarded first": ("tests/unit/snapshots/test_put_back.py",),
     "nothing is put back under a topic that is loaded": ("tests/unit/snapshots/test_put_back.py",),
     "an index is put back only where its topic was not loaded meanwhile": ("tests/unit/snapshots/test_put_back.py",),

@@ -133,18 +133,40 @@ class Repairs:
     def undo(self, topic: str) -> str:
         """Put back the index that the last repair replaced; returns the journal's name of it.
 
-        Raises ConfigError where the journal has none. The topic is as broken then as it was before.
+        Raises ConfigError where the journal has none, and SafetyError where the index that is there now is another one
+        than that repair published: nothing would have it any more. The topic is as broken then as it was before.
         """
+        name, entry = self._last_repair(topic)
+        ours, old = (base64.b64decode(entry[which]) for which in ("by", "replaced"))
+        self._refuse_newer(topic, ours, old)
+        with suppress(RefusedError):  # it is not loaded
+            self.loader.unload(topic)
+        self._refuse_newer(topic, ours, old)
+        self._send(topic, old)
+        return name
+
+    def _last_repair(self, topic: str) -> tuple[str, dict[str, Any]]:
         names = [name for name in self.journal.names() if name.endswith(".json")]
         for name in sorted(names, reverse=True):
             content = self.journal.read(name)
             entry: dict[str, Any] = json.loads(content) if content else {}
             if entry.get("topic") == topic:
-                with suppress(RefusedError):
-                    self.loader.unload(topic)
-                self._send(topic, base64.b64decode(entry["replaced"]))
-                return name
+                return name, entry
         raise ConfigError(f"the journal {self.journal.location} holds no repair of {topic}")
+
+    def _refuse_newer(self, topic: str, ours: bytes, old: bytes) -> None:
+        index = self._latest_index(namespace_of(topic), topic)
+        if index is None:
+            raise SafetyError(f"{topic} has no index now: somebody took away the one that the repair published")
+        if index.data == old:
+            raise SafetyError(f"{topic}: the index that the repair replaced is there already")
+        if index.data != ours:
+            at = f"{index.position[0]}:{index.position[1]}"
+            raise SafetyError(
+                f"{topic}: its index, at {at}, is not the one that the repair published; its broker has gone on since. "
+                "Nothing is put back, as what it wrote would be lost. If the topic does not load, repair it again: "
+                "that keeps the index that is there now in the journal"
+            )
 
     def look(self, topic: str) -> Look:
         """Read what decides about a topic. Raises UnavailableError, RefusedError."""

@@ -220,6 +220,38 @@ def test_an_undo_without_a_repair_is_refused(journal: Folder) -> None:
     assert world.done == []
 
 
+NEWER = encode_index(Index(TOPIC, entries_of([(0, (12, 0), (5, 9))]), (6, 0), ids_of([(1, 9)])))
+
+
+@pytest.mark.parametrize(
+    ("index", "why"),
+    [
+        pytest.param(NEWER, "is not the one that the repair", id="its broker wrote one since"),
+        pytest.param(b"torn", "is not the one that the repair", id="somebody wrote one that is torn"),
+        pytest.param(None, "has no index now", id="it has a tombstone"),
+        pytest.param(OLD, "is there already", id="it was put back"),
+    ],
+)
+@pytest.mark.parametrize("at_unload", [False, True])
+def test_an_undo_replaces_only_the_index_that_the_repair_published(
+    index: bytes | None, why: str, at_unload: bool, journal: Folder
+) -> None:
+    world = World()
+    _repairs(world, journal).repair(TOPIC)
+    there = _read(SnapshotKind.INDEX, TOPIC, index, (1, 80))
+    if at_unload:
+        world.meanwhile = there
+    else:
+        world.indexes.append(there)
+    sent, done = list(world.sent), len(world.done)
+    with pytest.raises(SafetyError, match=why):
+        _repairs(world, journal).undo(TOPIC)
+    assert world.sent == sent
+    assert world.indexes[-1] is there
+    assert world.done[done:] == (["unload"] if at_unload else [])
+    assert len(journal.names()) == 1
+
+
 def test_lost_segments_are_published_once_more_and_named_at_their_new_places(journal: Folder) -> None:
     world = World()
     done = _repairs(world, journal).repair(TOPIC, Remedy.REPUBLISH)
