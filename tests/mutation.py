@@ -629,8 +629,8 @@ MUTATIONS = (
     Mutation(
         "after a repair no reader gets what was taken back",
         "streaming/snapshots/repair.py",
-        "            if transaction is not None and transaction in look.ids:\n",
-        "            if False:\n",
+        "                if transaction is not None and transaction in look.told.known:\n",
+        "                if False:\n",
     ),
     Mutation(
         "a segment is published again only with the marker that the index names",
@@ -686,6 +686,36 @@ MUTATIONS = (
         "streaming/snapshots/repair.py",
         "        self._refuse_newer(topic, ours, old)\n        self._send(",
         "        self._send(",
+    ),
+    Mutation(
+        "what the old tail tells of is looked for after a repair",
+        "udfs/snapshots/repairing.py",
+        "    known.update(tail.pairs())\n",
+        "    known.update(())\n",
+    ),
+    Mutation(
+        "a repair of which no old ids are known is not verified",
+        "streaming/snapshots/repair.py",
+        "    if not told.known:\n",
+        "    if False:\n",
+    ),
+    Mutation(
+        "a repair of which some old ids are not known is not verified",
+        "streaming/snapshots/repair.py",
+        "    if told.unknown:\n",
+        "    if False:\n",
+    ),
+    Mutation(
+        "silence is no end of a topic that was repaired",
+        "streaming/snapshots/repairs.py",
+        "        if end is not None and (at >= end or end[1] < 0):\n",
+        "        if True:\n",
+    ),
+    Mutation(
+        "a repair that is not verified ends with 4",
+        "streaming/cli/snapshots.py",
+        "    if done.not_verified:\n",
+        "    if False:\n",
     ),
     Mutation(
         "where ids stand in several segments nothing is trimmed",
@@ -753,6 +783,11 @@ MUTATIONS = (
 NARROWED = {each[0]: (*ROCKETMQ_TESTS[each[1]], "-k", each[4]) for each in ROCKETMQ}
 NARROWED |= {each[0]: HOSTS_TESTS[each[1]] for each in HOSTS}
 NARROWED |= {
+    "what the old tail tells of is looked for after a repair": ("tests/unit/udfs/snapshots/test_repairing.py",),
+    "a repair of which no old ids are known is not verified": ("tests/unit/snapshots/test_repair.py",),
+    "a repair of which some old ids are not known is not verified": ("tests/unit/snapshots/test_repair.py",),
+    "silence is no end of a topic that was repaired": ("tests/unit/snapshots/test_repairs.py",),
+    "a repair that is not verified ends with 4": ("tests/unit/cli/test_snapshots.py",),
     "an undo replaces only what the repair published": ("tests/unit/snapshots/test_repair.py",),
     "an undo looks again once the topic is unloaded": ("tests/unit/snapshots/test_repair.py",),
     "what is put back is guarded first": ("tests/unit/snapshots/test_put_back.py",),

@@ -5,9 +5,10 @@
 2. A guard is made first: a repair without one is broken again within a minute.
 3. The index that is replaced is in the journal, on disk, before the new one is sent.
 4. Right before that the topic is looked at once more, and nothing is sent if its index is another one by then.
-5. Afterwards the topic is loaded. It must have in memory all ids that the old segments still tell of, and a reader
-   must get none of their messages. One that worked is unloaded once more before that, in case a client had it loaded
-   from the old index.
+5. Afterwards the topic is loaded. It must have in memory all ids that the old snapshot tells of and whose markers live
+   for certain, and a reader that comes to the topic's end must get no message of any id that it tells of. Where not all
+   old ids are known, or the reader does not come to the end, the repair says that it is not verified. A topic that
+   worked is unloaded once more before that, in case a client had it loaded from the old index.
 """
 
 import base64
@@ -30,10 +31,11 @@ from streaming.state.filesystem import Folder
 from udfs.formats.internal_stats import Position
 from udfs.paths import managed_ledger_path, namespace_of
 from udfs.records import Presence
+from udfs.snapshots.aborts import ids_of
 from udfs.snapshots.audit import READY, BufferFacts, NamedSegment, TopicFacts
 from udfs.snapshots.codec import Index, Segment, encode_segment
 from udfs.snapshots.keys import SegmentKey, SnapshotKind
-from udfs.snapshots.repairing import Named, Remedy, empty_index, lost_of, moved_index, refusal_of
+from udfs.snapshots.repairing import Named, Remedy, Told, empty_index, lost_of, moved_index, refusal_of, told_of
 from udfs.snapshots.segments import places_of
 from udfs.snapshots.values import Read
 
@@ -54,36 +56,51 @@ class TopicLoader(Protocol):
         ...
 
     def delivered(self, topic: str) -> Iterator[tuple[int, int] | None]:
-        """Yield the transaction's id of each entry that a reader gets; None: it has none. Raises UnavailableError."""
+        """Yield the transaction's id of each entry that a reader gets; None: it has none.
+
+        Raises UnavailableError where that is not all up to the end that the topic had.
+        """
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class Repaired:
-    """What a repair came to. aborted: ids that the broker has now; expected: those that the old segments told of.
+    """What a repair came to. aborted: ids that the broker has now.
 
-    delivered: how many messages a reader got afterwards; none of them was of an aborted transaction. remedy: how.
+    known: ids that the old snapshot told of. expected: those of them that the broker must have. delivered: how many
+    entries a reader got afterwards; none of them was of a known id. not_verified: why that says too little; "" where
+    all old ids are known and the reader came to the end. remedy: how.
     """
 
     topic: str
     journal: str
     aborted: int
+    known: int
     expected: int
     delivered: int
+    not_verified: str = ""
     remedy: Remedy = Remedy.REPLAY
+
+    def in_words(self) -> str:
+        """Return one line for people."""
+        reader = f"a reader gets {self.delivered} entries" + ("" if self.not_verified else ", none of them aborted")
+        return (
+            f"{self.topic} is loaded again and has {self.aborted} aborted ids (its old snapshot told of {self.known}); "
+            f"{reader}. The old index is {self.journal} in the journal"
+        )
 
 
 @dataclass(frozen=True, slots=True)
 class Look:
     """What was seen of a topic. index: its latest message; None where it has none.
 
-    ids: those that its segments still tell of, and whose marker's ledger lives. values: number and last marker of a
+    told: what index and segments tell of aborted ids. values: number and last marker of a
     segment that the index names -> its bytes, as they lie at their place or as the compacted topic has them.
     """
 
     facts: TopicFacts
     index: Read | None
-    ids: frozenset[tuple[int, int]]
+    told: Told
     values: Mapping[Named, bytes]
 
 
@@ -125,10 +142,14 @@ class Repairs:
         if look.facts.doubled_ids:
             self._no_more_doubled(topic)
         undo = f"keep consumers away, and `ledger-reaper snapshots undo --topic {topic}`"
-        if buffer.aborted < len(look.ids):
-            found = f"{buffer.aborted} aborted ids, and its old segments tell of {len(look.ids)}"
+        told = look.told
+        if buffer.aborted < len(told.sure):
+            found = f"{buffer.aborted} aborted ids, and its old snapshot tells of {len(told.sure)}"
             raise SafetyError(f"{topic} is loaded and has {found}: {undo}")
-        return Repaired(topic, name, buffer.aborted, len(look.ids), self._delivered(look, undo), remedy)
+        delivered, why = self._delivered(look, undo)
+        return Repaired(
+            topic, name, buffer.aborted, len(told.known), len(told.sure), delivered, _ignorance(told) or why, remedy
+        )
 
     def undo(self, topic: str) -> str:
         """Put back the index that the last repair replaced; returns the journal's name of it.
@@ -177,7 +198,9 @@ class Repairs:
         places: dict[Position, Named] = {place: (sequence, marker) for sequence, place, marker in rows}
         stored = self._stored(namespace, topic, places) if places else {}
         values = self._values(namespace, topic, set(places.values()))
-        values |= {places[place]: value for place, value in stored.items()}  # what lies there is what a broker reads
+        values |= {
+            places[place]: segment for place, segment in stored.items()
+        }  # what lies there is what a broker reads
         named = tuple(NamedSegment(number, at, marker, at in stored) for at, (number, marker) in places.items())
         (node,) = self.store.read_many([managed_ledger_path(topic)])
         presence, ledgers, _why = listed(node)
@@ -190,9 +213,9 @@ class Repairs:
             doubled_ids=_doubled(values.values()),
             buffer=self.topics.more.buffer(topic),
         )
-        living = {(each.sequence, each.marker) for each in named if each.marker[0] in facts.ledgers}
-        ids = {pair for name, value in values.items() if name in living for pair in value.ids.pairs()}
-        return Look(facts, index, frozenset(ids), {name: encode_segment(value) for name, value in values.items()})
+        tail = value.tail if isinstance(value, Index) else ids_of([])
+        told = told_of(facts, {name: segment.ids for name, segment in values.items()}, tail)
+        return Look(facts, index, told, {name: encode_segment(segment) for name, segment in values.items()})
 
     def _latest_index(self, namespace: str, topic: str) -> Read | None:
         found: Read | None = None
@@ -253,16 +276,22 @@ class Repairs:
                 "and try again. Nothing is worse than before"
             )
 
-    def _delivered(self, look: Look, undo: str) -> int:
-        """Read the topic as a client does, and count. Raises SafetyError at a message that was taken back."""
+    def _delivered(self, look: Look, undo: str) -> tuple[int, str]:
+        """Read the topic as a client does; return how many entries came, and why that is not all, "" where it is.
+
+        Raises SafetyError at a message that was taken back.
+        """
         count = 0
-        for transaction in self.loader.delivered(look.facts.topic):
-            count += 1
-            if transaction is not None and transaction in look.ids:
-                raise SafetyError(
-                    f"{look.facts.topic}: a reader got a message of aborted transaction {transaction}: {undo}"
-                )
-        return count
+        try:
+            for transaction in self.loader.delivered(look.facts.topic):
+                count += 1
+                if transaction is not None and transaction in look.told.known:
+                    raise SafetyError(
+                        f"{look.facts.topic}: a reader got a message of aborted transaction {transaction}: {undo}"
+                    )
+        except (UnavailableError, RefusedError) as error:
+            return count, f"no reader came to the topic's end: {error}"
+        return count, ""
 
     def _refuse(self, look: Look, remedy: Remedy) -> None:
         if why := refusal_of(look.facts, remedy):
@@ -299,6 +328,16 @@ class Repairs:
                     f"`ledger-reaper snapshots undo --topic {topic}` puts the old index back"
                 )
             self.sleep(_WAIT_SECONDS)
+
+
+def _ignorance(told: Told) -> str:
+    """Why what is known of the old ids says too little; "" where it says all."""
+    if not told.known:
+        return "no old ids are known"
+    if told.unknown:
+        more = f" and {len(told.unknown) - _NAMED} more" if len(told.unknown) > _NAMED else ""
+        return f"the ids of segments {', '.join(map(str, told.unknown[:_NAMED]))}{more} are not known"
+    return ""
 
 
 def _doubled(values: Iterable[Segment]) -> int:
