@@ -718,6 +718,24 @@ MUTATIONS = (
         "    if False:\n",
     ),
     Mutation(
+        "check compares where a guard stands",
+        "streaming/snapshots/preflight.py",
+        "            if not is_guarded(topics, namespace):\n",
+        "            if False:\n",
+    ),
+    Mutation(
+        "a guard that was moved too far is moved back by the next run",
+        "streaming/snapshots/guard.py",
+        "        if lowest is not None and guarded.position >= lowest:\n",
+        "        if False:\n",
+    ),
+    Mutation(
+        "a guard is one only before all that indexes name",
+        "streaming/adapters/pulsar/snapshot_store.py",
+        "    return lowest is None or stats.mark_deleted(GUARD) < lowest\n",
+        "    return True\n",
+    ),
+    Mutation(
         "where ids stand in several segments nothing is trimmed",
         "streaming/snapshots/trim.py",
         "    if facts.doubled_ids:\n",
@@ -783,6 +801,9 @@ MUTATIONS = (
 NARROWED = {each[0]: (*ROCKETMQ_TESTS[each[1]], "-k", each[4]) for each in ROCKETMQ}
 NARROWED |= {each[0]: HOSTS_TESTS[each[1]] for each in HOSTS}
 NARROWED |= {
+    "check compares where a guard stands": ("tests/unit/snapshots/test_facts.py",),
+    "a guard that was moved too far is moved back by the next run": ("tests/unit/snapshots/test_guard.py",),
+    "a guard is one only before all that indexes name": ("tests/unit/adapters/pulsar/test_snapshot_store.py",),
     "what the old tail tells of is looked for after a repair": ("tests/unit/udfs/snapshots/test_repairing.py",),
     "a repair of which no old ids are known is not verified": ("tests/unit/snapshots/test_repair.py",),
     "a repair of which some old ids are not known is not verified": ("tests/unit/snapshots/test_repair.py",),
