@@ -621,6 +621,37 @@ MUTATIONS = (
         "            break\n",
     ),
     Mutation(
+        "the next look puts back what nobody could look at",
+        SNAPSHOTS,
+        "        self._mend(namespace, kind, jobs, look)\n",
+        "",
+    ),
+    Mutation(
+        "a tombstone counts as sent before it is tried",
+        SNAPSHOTS,
+        "        one.is_open = True\n        one.sent_at = namespace.send(one.kind, one.context.key, None)\n",
+        "        sent.remove(one)\n        one.sent_at = namespace.send(one.kind, one.context.key, None)\n"
+        "        sent.append(one)\n        one.is_open = True\n",
+    ),
+    Mutation(
+        "nothing is compacted while a tombstone is open",
+        SNAPSHOTS,
+        "    if any(one.is_open for one in jobs):\n",
+        "    if False:\n",
+    ),
+    Mutation(
+        "what is mended is what was written last",
+        SNAPSHOTS,
+        "            if written and not written[-1].is_null:\n",
+        "            if False:\n",
+    ),
+    Mutation(
+        "a tombstone of somebody else is not taken back",
+        SNAPSHOTS,
+        "            if one.context.key not in journaled:\n                continue  #",
+        "            journaled = {one.context.key: (BEFORE_ALL, one.data), **journaled}  #",
+    ),
+    Mutation(
         "what is put back never replaces a value",
         PUT_BACK,
         "                    if key in kept:\n",
@@ -801,6 +832,11 @@ MUTATIONS = (
 NARROWED = {each[0]: (*ROCKETMQ_TESTS[each[1]], "-k", each[4]) for each in ROCKETMQ}
 NARROWED |= {each[0]: HOSTS_TESTS[each[1]] for each in HOSTS}
 NARROWED |= {
+    "the next look puts back what nobody could look at": ("tests/unit/sweep/test_snapshots.py",),
+    "a tombstone counts as sent before it is tried": ("tests/unit/sweep/test_snapshots.py",),
+    "nothing is compacted while a tombstone is open": ("tests/unit/sweep/test_snapshots.py",),
+    "what is mended is what was written last": ("tests/unit/sweep/test_snapshots.py",),
+    "a tombstone of somebody else is not taken back": ("tests/unit/sweep/test_snapshots.py",),
     "check compares where a guard stands": ("tests/unit/snapshots/test_facts.py",),
     "a guard that was moved too far is moved back by the next run": ("tests/unit/snapshots/test_guard.py",),
     "a guard is one only before all that indexes name": ("tests/unit/adapters/pulsar/test_snapshot_store.py",),
