@@ -652,6 +652,18 @@ MUTATIONS = (
         "            journaled = {one.context.key: (BEFORE_ALL, one.data), **journaled}  #",
     ),
     Mutation(
+        "where one topic can't be trimmed the others are",
+        "streaming/snapshots/trim.py",
+        "        except ReaperError as error:\n",
+        "        except SafetyError as error:\n",
+    ),
+    Mutation(
+        "a topic that was not trimmed is no success",
+        "streaming/cli/snapshots.py",
+        "    if left:\n",
+        "    if False:\n",
+    ),
+    Mutation(
         "what is put back never replaces a value",
         PUT_BACK,
         "                    if key in kept:\n",
@@ -832,6 +844,8 @@ MUTATIONS = (
 NARROWED = {each[0]: (*ROCKETMQ_TESTS[each[1]], "-k", each[4]) for each in ROCKETMQ}
 NARROWED |= {each[0]: HOSTS_TESTS[each[1]] for each in HOSTS}
 NARROWED |= {
+    "where one topic can't be trimmed the others are": ("tests/unit/cli/test_snapshots.py",),
+    "a topic that was not trimmed is no success": ("tests/unit/cli/test_snapshots.py",),
     "the next look puts back what nobody could look at": ("tests/unit/sweep/test_snapshots.py",),
     "a tombstone counts as sent before it is tried": ("tests/unit/sweep/test_snapshots.py",),
     "nothing is compacted while a tombstone is open": ("tests/unit/sweep/test_snapshots.py",),

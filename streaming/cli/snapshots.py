@@ -14,6 +14,7 @@ app = typer.Typer(
     no_args_is_help=True,
     help="Snapshots of aborted transactions: find those that are lost, doubled or orphaned, and guard the others.",
 )
+_NAMED = 5
 Tenant = Annotated[str, typer.Option("--tenant", help="Only this tenant")]
 Namespace = Annotated[str, typer.Option("--namespace", help="Only this namespace (tenant/ns)")]
 
@@ -159,12 +160,13 @@ def trim(
 
     A broker drops them only while a transaction ends on the topic. It adds one entry to the topic, and is refused where
     there is nothing to drop, or where ids stand in several segments. Without --topic: on each topic in
-    snapshots.trim_namespaces of which the service has deleted data ledgers.
+    snapshots.trim_namespaces of which the service has deleted data ledgers; where one of them can't be trimmed now, the
+    others are, and the exit code is 3.
     """
     settings = settings_of(config)
     from streaming.adapters.pulsar.transactions import commit_nothing
     from streaming.snapshots.repairs import full_name, repairs_for
-    from streaming.snapshots.trim import Trims
+    from streaming.snapshots.trim import Left, Trims, trim_each
     from streaming.snapshots.trimmable import topics_told
 
     chosen = [full_name(topic)] if topic else topics_told(settings)
@@ -174,16 +176,19 @@ def trim(
     require_answer(f"Commit an empty transaction on {topic or f'each of {len(chosen)} topics'}?", yes=yes)
     with repairs_for(settings) as repairs:
         trims = Trims(repairs, lambda name: commit_nothing(settings.pulsar, name))
-        for each in chosen:
-            try:
-                done = trims.trim(each)
-            except SafetyError as refused:
+        left: list[Left] = []
+        for done in trim_each(trims.trim, chosen):
+            if isinstance(done, Left):
                 if topic:
-                    raise
-                say(str(refused))
-                continue
-            what = f"{done.segments} segments" if done.segments else f"{done.ids} ids"
-            say(f"the broker has dropped {what} of {done.topic}")
+                    raise done.error
+                say(str(done.error) if done.is_refused else f"{done.topic} was left: {done.error}")
+                left += [] if done.is_refused else [done]
+            else:
+                say(done.in_words())
+    if left:
+        names = ", ".join(each.topic for each in left[:_NAMED])
+        more = f" and {len(left) - _NAMED} more" if len(left) > _NAMED else ""
+        raise UnavailableError(f"{len(left)} of {len(chosen)} topics were left, try again: {names}{more}")
 
 
 @app.command()
