@@ -223,6 +223,8 @@ def undo(
 ) -> None:
     """Put back the index that the last repair of a topic replaced; the topic is as broken then as it was.
 
+    The index that is there now goes to the journal first, and another undo puts that one back.
+
     With --removed, publish again all messages about the topic that got tombstones from the service. A key that has a
     value by now keeps it.
     """
@@ -237,4 +239,5 @@ def undo(
         return
     require_answer(f"Put back the index that the last repair of {topic} replaced?", yes=yes)
     with repairs_for(settings) as repairs:
-        say(f"put back what {repairs.undo(topic)} holds")
+        name, kept = repairs.undo(topic)
+    say(f"put back what {name} holds; what was there is {kept} in the journal, and another undo puts that back")

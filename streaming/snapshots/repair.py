@@ -3,7 +3,7 @@
 1. A topic that works is refused, and so is one of which anything is not known. One whose segments hold ids twice
    works, and is replayed all the same.
 2. A guard is made first: a repair without one is broken again within a minute.
-3. The index that is replaced is in the journal, on disk, before the new one is sent.
+3. The index that is replaced is in the journal, on disk, before the new one is sent; so it is with an undo.
 4. Right before that the topic is looked at once more, and nothing is sent if its index is another one by then.
 5. Afterwards the topic is loaded. It must have in memory all ids that the old snapshot tells of and whose markers live
    for certain, and a reader that comes to the topic's end must get no message of any id that it tells of. Where not all
@@ -151,43 +151,49 @@ class Repairs:
             topic, name, buffer.aborted, len(told.known), len(told.sure), delivered, _ignorance(told) or why, remedy
         )
 
-    def undo(self, topic: str) -> str:
-        """Put back the index that the last repair replaced; returns the journal's name of it.
+    def undo(self, topic: str) -> tuple[str, str]:
+        """Put back the index that the last repair replaced; returns the journal's names of it and of what is there now.
 
-        Raises ConfigError where the journal has none, and SafetyError where the index that is there now is another one
-        than that repair published: nothing would have it any more. The topic is as broken then as it was before.
+        A broker that replays a topic seals it anew, and writes indexes of its own behind ours within a second. So what
+        is there now goes to the journal first, and another undo puts that back. Raises ConfigError where the journal
+        has none, and SafetyError where that is refused. The topic is as broken then as it was before.
         """
-        name, entry = self._last_repair(topic)
-        ours, old = (base64.b64decode(entry[which]) for which in ("by", "replaced"))
-        self._refuse_newer(topic, ours, old)
+        seen = self._replaceable(topic)
+        name, old = self._replaced_last(topic, seen.data)
         with suppress(RefusedError):  # it is not loaded
             self.loader.unload(topic)
-        self._refuse_newer(topic, ours, old)
+        now = self._replaceable(topic)
+        if now.position != seen.position:
+            raise SafetyError(f"{topic}: somebody wrote its index meanwhile; take its clients away, and try again")
+        kept = self._write_down(topic, now, old, is_undo=True)
         self._send(topic, old)
-        return name
+        return name, kept
 
-    def _last_repair(self, topic: str) -> tuple[str, dict[str, Any]]:
-        names = [name for name in self.journal.names() if name.endswith(".json")]
-        for name in sorted(names, reverse=True):
-            content = self.journal.read(name)
-            entry: dict[str, Any] = json.loads(content) if content else {}
-            if entry.get("topic") == topic:
-                return name, entry
-        raise ConfigError(f"the journal {self.journal.location} holds no repair of {topic}")
-
-    def _refuse_newer(self, topic: str, ours: bytes, old: bytes) -> None:
+    def _replaceable(self, topic: str) -> Read:
+        """Return the index that is there now. Raises SafetyError where it can't be kept in the journal."""
         index = self._latest_index(namespace_of(topic), topic)
         if index is None:
             raise SafetyError(f"{topic} has no index now: somebody took away the one that the repair published")
-        if index.data == old:
-            raise SafetyError(f"{topic}: the index that the repair replaced is there already")
-        if index.data != ours:
-            at = f"{index.position[0]}:{index.position[1]}"
-            raise SafetyError(
-                f"{topic}: its index, at {at}, is not the one that the repair published; its broker has gone on since. "
-                "Nothing is put back, as what it wrote would be lost. If the topic does not load, repair it again: "
-                "that keeps the index that is there now in the journal"
-            )
+        if not isinstance(index.value, Index):
+            raise SafetyError(f"{topic}: its index can't be read ({index.fault}), so it is not replaced")
+        return index
+
+    def _replaced_last(self, topic: str, now: bytes) -> tuple[str, bytes]:
+        """Return what the last repair or undo replaced; an undo that broke off before it sent anything does not count.
+
+        now: the index that is there.
+        """
+        for name in sorted(self.journal.names(), reverse=True):
+            content = self.journal.read(name) if name.endswith(".json") else None
+            entry: dict[str, Any] = json.loads(content) if content else {}
+            if entry.get("topic") != topic:
+                continue
+            replaced = base64.b64decode(entry["replaced"])
+            if replaced != now:
+                return name, replaced
+            if not entry.get("is_undo"):
+                raise SafetyError(f"{topic}: the index that the repair replaced is there already")
+        raise ConfigError(f"the journal {self.journal.location} holds no repair of {topic}")
 
     def look(self, topic: str) -> Look:
         """Read what decides about a topic. Raises UnavailableError, RefusedError."""
@@ -297,14 +303,17 @@ class Repairs:
         if why := refusal_of(look.facts, remedy):
             raise SafetyError(f"{look.facts.topic} is not repaired: {why}")
 
-    def _write_down(self, topic: str, old: Read, new: bytes) -> str:
+    def _write_down(self, topic: str, old: Read, new: bytes, *, is_undo: bool = False) -> str:
         name = f"{self.clock.now_ms():015d}.json"
+        if name in self.journal.names():
+            raise UnavailableError(f"the journal has {name} already; try again")
         entry = {
             "topic": topic,
             "key": old.key,
             "position": list(old.position),
             "replaced": base64.b64encode(old.data).decode(),
             "by": base64.b64encode(new).decode(),
+            "is_undo": is_undo,
         }
         self.journal.write(name, json.dumps(entry).encode())
         return name

@@ -414,14 +414,17 @@ def test_a_repair_by_replay_makes_the_topic_whole_and_can_be_taken_back(
     with Transactions(segmented.serving.pulsar) as again:
         assert reads_committed(again, lost)
         assert "put back" in service.call(*undo)
-        assert "is there already" in service.call(*undo, code=4)
         with pytest.raises((JavaError, AssertionError)):
             assert reads_committed(again, lost)
         service.call(*repair, lost.topic)
         assert reads_committed(again, lost)
         again.run(lost.topic, "a" * 25)  # after twenty its snapshot is written anew
         wait_until_sealed(service, lost)
-    assert "its broker has gone on since" in service.call(*undo, code=4)
+    topics.unload(segmented, lost.topic)
+    before = latest(service, lost.space, SnapshotKind.INDEX)[lost.topic].data
+    for is_back in (False, True):
+        assert "another undo puts that back" in service.call(*undo)
+        assert (latest(service, lost.space, SnapshotKind.INDEX)[lost.topic].data == before) is is_back
     restart(segmented, kill=True)
     with Transactions(segmented.serving.pulsar) as again:
         assert reads_committed(again, lost)
@@ -561,6 +564,10 @@ def test_run_makes_and_moves_guards_where_it_is_configured(
         process.terminate()
         process.wait(180)
     assert GUARD in topics.internal_stats(segmented, refused.segments)["cursors"]
+    topics.admin(segmented, "POST", f"{topics.resource(well.segments)}/subscription/{GUARD}/skip_all")
+    assert f"stands behind segments which indexes name: {well.space}" in check()
+    assert "moved from" in service.call("snapshots", "guard", "--namespace", well.space)
+    assert "namespaces with segments, all guarded" in check()
 
 
 def test_a_deletion_that_failed_is_brought_to_its_end(segmented: Cluster, service: Deployment, refused: Scene) -> None:
