@@ -664,6 +664,12 @@ MUTATIONS = (
         "    if False:\n",
     ),
     Mutation(
+        "an index that is put back names only what the guard keeps",
+        PUT_BACK,
+        "isinstance(read.value, Segment) and read.position > guard\n",
+        "isinstance(read.value, Segment)\n",
+    ),
+    Mutation(
         "what is put back never replaces a value",
         PUT_BACK,
         "                    if key in kept:\n",
@@ -850,6 +856,7 @@ MUTATIONS = (
 NARROWED = {each[0]: (*ROCKETMQ_TESTS[each[1]], "-k", each[4]) for each in ROCKETMQ}
 NARROWED |= {each[0]: HOSTS_TESTS[each[1]] for each in HOSTS}
 NARROWED |= {
+    "an index that is put back names only what the guard keeps": ("tests/unit/snapshots/test_put_back.py",),
     "where one topic can't be trimmed the others are": ("tests/unit/cli/test_snapshots.py",),
     "a topic that was not trimmed is no success": ("tests/unit/cli/test_snapshots.py",),
     "the next look puts back what nobody could look at": ("tests/unit/sweep/test_snapshots.py",),

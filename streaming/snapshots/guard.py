@@ -81,11 +81,16 @@ class Guards:
             except ReaperError as error:
                 yield Guarded(namespace, error=str(error))
 
-    def require(self, namespace: str) -> None:
-        """Guard a namespace. Raises UnavailableError where that fails, so that nothing is done without a guard."""
+    def require(self, namespace: str) -> Position:
+        """Guard a namespace, and return behind which place everything is kept; (-1, -1) where it has no segments.
+
+        Raises UnavailableError where that fails, so that nothing is done without a guard.
+        """
         for each in self.keep([namespace]):
             if each.error:
                 raise UnavailableError(f"no guard for {namespace}, so nothing was done: {each.error}")
+            return each.position
+        return BEFORE_ALL
 
     def _keep(self, namespace: str, topic: str) -> Guarded:
         admin = self.topics.admin

@@ -167,6 +167,8 @@ class Repairs:
             raise SafetyError(f"{topic}: somebody wrote its index meanwhile; take its clients away, and try again")
         kept = self._write_down(topic, now, old, is_undo=True)
         self._send(topic, old)
+        # a guard that has moved on since is moved back, as far as what the old index names is there
+        Guards(self.topics, self.store, self.broker, self.clock).require(namespace_of(topic))
         return name, kept
 
     def _replaceable(self, topic: str) -> Read:

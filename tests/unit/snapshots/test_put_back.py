@@ -61,6 +61,7 @@ class World:
     loaded: list[bool] = field(default_factory=list)
     guarded: list[str] = field(default_factory=list)
     is_guarded: bool = True
+    guarded_behind: Position = (-1, -1)
     guard_comes_first: bool = True
 
     def compacted(self, namespace: str, kind: SnapshotKind) -> Iterator[Read]:
@@ -83,11 +84,12 @@ class World:
         self.raw.append(read)
         return place
 
-    def guard(self, namespace: str) -> None:
+    def guard(self, namespace: str) -> Position:
         assert not self.sent or not self.guard_comes_first
         self.guarded.append(namespace)
         if not self.is_guarded:
             raise UnavailableError("no guard")
+        return self.guarded_behind
 
     def is_loaded(self, topic: str) -> bool:
         assert topic == TOPIC
@@ -127,6 +129,31 @@ def test_an_index_whose_segments_are_where_they_were_comes_back_byte_for_byte() 
     world = World(raw=[_segment(0, (5, 0), ZERO), _segment(1, (5, 1), ONE)])
     world.run(JOURNAL)
     assert world.sent[-1] == (TOPIC, INDEX)
+
+
+def test_an_index_does_not_name_places_that_the_guard_has_left_behind() -> None:
+    """A guard moves over segments while nothing names them, and then they are trimmed at any time."""
+    world = World(raw=[_segment(0, (5, 0), ZERO), _segment(1, (5, 1), ONE)], guarded_behind=(5, 0))
+    world.run(JOURNAL)
+    assert world.named == [(9, 1), (5, 1)]
+
+
+def test_what_an_undo_that_broke_off_sent_is_sent_again_where_nothing_keeps_it_any_more() -> None:
+    first = World(breaks_at=2)
+    with pytest.raises(UnavailableError):
+        first.run(JOURNAL)
+    second = World(first.live, first.raw, list(first.sent), guard_comes_first=False, guarded_behind=(9, 1))
+    second.run(JOURNAL)
+    assert [key for key, _value in second.sent[2:]] == [segment(0), TOPIC]
+    assert second.named == [(9, 3), (9, 2)]
+
+
+def test_a_newer_segment_stays_though_nothing_keeps_it() -> None:
+    newer = _segment(1, (5, 1), value_of(1, (7, 7)))
+    world = World(live=[newer], raw=[newer], guarded_behind=(6, 0))
+    with pytest.raises(SafetyError, match=r"segments 1 .* neither"):
+        world.run(JOURNAL)
+    assert world.sent == []
 
 
 def test_a_key_that_has_a_value_keeps_it() -> None:

@@ -98,6 +98,9 @@ class World:
         self.done.append("guard")
         self.cursor = (10, -1)
 
+    def reset_cursor(self, topic: str, subscription: str, position: Position) -> None:
+        self.cursor = (position[0], position[1] - 1)
+
     def read_many(self, paths: Sequence[str]) -> list[Any]:
         return [self.node for _path in paths]
 
@@ -247,6 +250,14 @@ def test_an_undo_keeps_what_the_broker_wrote_since_and_another_one_puts_that_bac
     clock.advance(1)
     name, _third = _repairs(world, journal, clock).undo(TOPIC)
     assert (name, world.indexes[-1].data) == (second, NEWER)
+
+
+def test_an_undo_moves_a_guard_back_that_has_moved_on_since(journal: Folder) -> None:
+    world = World()
+    _repairs(world, journal).repair(TOPIC)
+    world.cursor = (10, 3)
+    _repairs(world, journal, ManualClock(2_000)).undo(TOPIC)
+    assert world.cursor == (10, -1)
 
 
 def test_an_undo_that_broke_off_behind_the_journal_is_done_by_the_next_one(journal: Folder) -> None:
