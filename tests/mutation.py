@@ -693,7 +693,12 @@ MUTATIONS = (
         "        if len({each.sequence for each in look.facts.named}) < len(look.facts.named):\n",
         "        if False:\n",
     ),
-    Mutation("what is put back is guarded first", PUT_BACK, "        self.guard(namespace)\n", ""),
+    Mutation(
+        "what is put back is guarded first",
+        PUT_BACK,
+        "        guard = self.guard(namespace)\n",
+        "        guard = (-1, -1)\n",
+    ),
     Mutation(
         "nothing is put back under a topic that is loaded",
         PUT_BACK,
