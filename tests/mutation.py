@@ -58,6 +58,7 @@ JUDGE, REFERENCES, OWNERSHIP, SIGHTINGS = (
 BLAST_RADIUS, DELETION = "udfs/blast_radius.py", "streaming/deletion"
 SWEEP, IN_USE, COORDINATION, LIMITS = (f"streaming/{name}" for name in ("sweep", "in_use", "coordination", "limits"))
 JOURNAL, REPLAY_TARGET = "streaming/state/journal.py", "udfs/replay_target.py"
+PUT_BACK = "streaming/snapshots/put_back.py"
 GUARDING = "udfs/snapshots/guarding.py"
 JUDGE_SNAPSHOT, SNAPSHOTS = "udfs/judge_snapshot.py", "streaming/sweep/snapshots.py"
 WATCHER = "streaming/phase_one/watcher"
@@ -620,16 +621,179 @@ MUTATIONS = (
         "            break\n",
     ),
     Mutation(
+        "the next look puts back what nobody could look at",
+        SNAPSHOTS,
+        "        self._mend(namespace, kind, jobs, look)\n",
+        "",
+    ),
+    Mutation(
+        "a tombstone counts as sent before it is tried",
+        SNAPSHOTS,
+        "        one.is_open = True\n        one.sent_at = namespace.send(one.kind, one.context.key, None)\n",
+        "        sent.remove(one)\n        one.sent_at = namespace.send(one.kind, one.context.key, None)\n"
+        "        sent.append(one)\n        one.is_open = True\n",
+    ),
+    Mutation(
+        "nothing is compacted while a tombstone is open",
+        SNAPSHOTS,
+        "    if any(one.is_open for one in jobs):\n",
+        "    if False:\n",
+    ),
+    Mutation(
+        "what is mended is what was written last",
+        SNAPSHOTS,
+        "            if written and not written[-1].is_null:\n",
+        "            if False:\n",
+    ),
+    Mutation(
+        "a tombstone of somebody else is not taken back",
+        SNAPSHOTS,
+        "            if one.context.key not in journaled:\n                continue  #",
+        "            journaled = {one.context.key: (BEFORE_ALL, one.data), **journaled}  #",
+    ),
+    Mutation(
+        "where one topic can't be trimmed the others are",
+        "streaming/snapshots/trim.py",
+        "        except ReaperError as error:\n",
+        "        except SafetyError as error:\n",
+    ),
+    Mutation(
+        "a topic that was not trimmed is no success",
+        "streaming/cli/snapshots.py",
+        "    if left:\n",
+        "    if False:\n",
+    ),
+    Mutation(
+        "an index that is put back names only what the guard keeps",
+        PUT_BACK,
+        "isinstance(read.value, Segment) and read.position > guard\n",
+        "isinstance(read.value, Segment)\n",
+    ),
+    Mutation(
         "what is put back never replaces a value",
-        "streaming/snapshots/put_back.py",
-        "                if key in has_value:\n",
-        "                if False:\n",
+        PUT_BACK,
+        "                    if key in kept:\n",
+        "                    if False:\n",
     ),
     Mutation(
         "after a repair no reader gets what was taken back",
         "streaming/snapshots/repair.py",
-        "            if transaction is not None and transaction in look.ids:\n",
+        "                if transaction is not None and transaction in look.told.known:\n",
+        "                if False:\n",
+    ),
+    Mutation(
+        "a segment is published again only with the marker that the index names",
+        "streaming/snapshots/repair.py",
+        "{(number, value.marker): value for number, value in latest.items() if (number, value.marker) in wanted}",
+        "{name: latest[name[0]] for name in wanted if name[0] in latest}",
+    ),
+    Mutation(
+        "where a number names two segments none is published again",
+        "streaming/snapshots/repair.py",
+        "        if len({each.sequence for each in look.facts.named}) < len(look.facts.named):\n",
+        "        if False:\n",
+    ),
+    Mutation(
+        "what is put back is guarded first",
+        PUT_BACK,
+        "        guard = self.guard(namespace)\n",
+        "        guard = (-1, -1)\n",
+    ),
+    Mutation(
+        "nothing is put back under a topic that is loaded",
+        PUT_BACK,
+        "        if self.is_loaded(topic):\n",
+        "        if False:\n",
+    ),
+    Mutation(
+        "an index is put back only where its topic was not loaded meanwhile",
+        PUT_BACK,
+        "                        self._refuse_loaded(topic)\n",
+        "                        pass\n",
+    ),
+    Mutation(
+        "an index that will name what is nowhere is refused before anything is sent",
+        PUT_BACK,
+        "        if lost:\n",
+        "        if False:\n",
+    ),
+    Mutation(
+        "a segment that is put back stands for one with its own marker only",
+        PUT_BACK,
+        "            if (number, marker) not in there and",
+        "            if number not in dict(there) and",
+    ),
+    Mutation(
+        "an index that names what is nowhere is not put back",
+        PUT_BACK,
+        "in places_of(index) if not _is_at(place, number, stored)]",
+        "in places_of(index) if (number, marker) in now and not _is_at(place, number, stored)]",
+    ),
+    Mutation(
+        "an undo keeps what it replaces",
+        "streaming/snapshots/repair.py",
+        "        kept = self._write_down(topic, now, old, is_undo=True)\n",
+        '        kept = ""\n',
+    ),
+    Mutation(
+        "an undo does not replace what was written while the topic was unloaded",
+        "streaming/snapshots/repair.py",
+        "        if now.position != seen.position:\n",
+        "        if False:\n",
+    ),
+    Mutation(
+        "an undo replaces nothing that it can't keep",
+        "streaming/snapshots/repair.py",
+        "        if not isinstance(index.value, Index):\n",
+        "        if False:\n",
+    ),
+    Mutation(
+        "what the old tail tells of is looked for after a repair",
+        "udfs/snapshots/repairing.py",
+        "    known.update(tail.pairs())\n",
+        "    known.update(())\n",
+    ),
+    Mutation(
+        "a repair of which no old ids are known is not verified",
+        "streaming/snapshots/repair.py",
+        "    if not told.known:\n",
+        "    if False:\n",
+    ),
+    Mutation(
+        "a repair of which some old ids are not known is not verified",
+        "streaming/snapshots/repair.py",
+        "    if told.unknown:\n",
+        "    if False:\n",
+    ),
+    Mutation(
+        "silence is no end of a topic that was repaired",
+        "streaming/snapshots/repairs.py",
+        "        if end is not None and (at >= end or end[1] < 0):\n",
+        "        if True:\n",
+    ),
+    Mutation(
+        "a repair that is not verified ends with 4",
+        "streaming/cli/snapshots.py",
+        "    if done.not_verified:\n",
+        "    if False:\n",
+    ),
+    Mutation(
+        "check compares where a guard stands",
+        "streaming/snapshots/preflight.py",
+        "            if not is_guarded(topics, namespace):\n",
         "            if False:\n",
+    ),
+    Mutation(
+        "a guard that was moved too far is moved back by the next run",
+        "streaming/snapshots/guard.py",
+        "        if lowest is not None and guarded.position >= lowest:\n",
+        "        if False:\n",
+    ),
+    Mutation(
+        "a guard is one only before all that indexes name",
+        "streaming/adapters/pulsar/snapshot_store.py",
+        "    return lowest is None or stats.mark_deleted(GUARD) < lowest\n",
+        "    return True\n",
     ),
     Mutation(
         "where ids stand in several segments nothing is trimmed",
@@ -697,6 +861,35 @@ MUTATIONS = (
 NARROWED = {each[0]: (*ROCKETMQ_TESTS[each[1]], "-k", each[4]) for each in ROCKETMQ}
 NARROWED |= {each[0]: HOSTS_TESTS[each[1]] for each in HOSTS}
 NARROWED |= {
+    "an index that is put back names only what the guard keeps": ("tests/unit/snapshots/test_put_back.py",),
+    "where one topic can't be trimmed the others are": ("tests/unit/cli/test_snapshots.py",),
+    "a topic that was not trimmed is no success": ("tests/unit/cli/test_snapshots.py",),
+    "the next look puts back what nobody could look at": ("tests/unit/sweep/test_snapshots.py",),
+    "a tombstone counts as sent before it is tried": ("tests/unit/sweep/test_snapshots.py",),
+    "nothing is compacted while a tombstone is open": ("tests/unit/sweep/test_snapshots.py",),
+    "what is mended is what was written last": ("tests/unit/sweep/test_snapshots.py",),
+    "a tombstone of somebody else is not taken back": ("tests/unit/sweep/test_snapshots.py",),
+    "check compares where a guard stands": ("tests/unit/snapshots/test_facts.py",),
+    "a guard that was moved too far is moved back by the next run": ("tests/unit/snapshots/test_guard.py",),
+    "a guard is one only before all that indexes name": ("tests/unit/adapters/pulsar/test_snapshot_store.py",),
+    "what the old tail tells of is looked for after a repair": ("tests/unit/udfs/snapshots/test_repairing.py",),
+    "a repair of which no old ids are known is not verified": ("tests/unit/snapshots/test_repair.py",),
+    "a repair of which some old ids are not known is not verified": ("tests/unit/snapshots/test_repair.py",),
+    "silence is no end of a topic that was repaired": ("tests/unit/snapshots/test_repairs.py",),
+    "a repair that is not verified ends with 4": ("tests/unit/cli/test_snapshots.py",),
+    "an undo keeps what it replaces": ("tests/unit/snapshots/test_repair.py",),
+    "an undo does not replace what was written while the topic was unloaded": ("tests/unit/snapshots/test_repair.py",),
+    "an undo replaces nothing that it can't keep": ("tests/unit/snapshots/test_repair.py",),
+    "what is put back is guarded first": ("tests/unit/snapshots/test_put_back.py",),
+    "nothing is put back under a topic that is loaded": ("tests/unit/snapshots/test_put_back.py",),
+    "an index is put back only where its topic was not loaded meanwhile": ("tests/unit/snapshots/test_put_back.py",),
+    "an index that will name what is nowhere is refused before anything is sent": (
+        "tests/unit/snapshots/test_put_back.py",
+    ),
+    "a segment that is put back stands for one with its own marker only": ("tests/unit/snapshots/test_put_back.py",),
+    "an index that names what is nowhere is not put back": ("tests/unit/snapshots/test_put_back.py",),
+    "a segment is published again only with the marker that the index names": ("tests/unit/snapshots/test_repair.py",),
+    "where a number names two segments none is published again": ("tests/unit/snapshots/test_repair.py",),
     "a segment that no broker can read where it lies is a lost one": ("tests/unit/snapshots/test_read.py",),
     "segments are sent as brokers read them, not compressed": ("tests/unit/adapters/pulsar/test_keyed.py",),
     "a segments topic is compacted behind a guard": ("tests/unit/snapshots/test_compact.py",),

@@ -14,6 +14,7 @@ app = typer.Typer(
     no_args_is_help=True,
     help="Snapshots of aborted transactions: find those that are lost, doubled or orphaned, and guard the others.",
 )
+_NAMED = 5
 Tenant = Annotated[str, typer.Option("--tenant", help="Only this tenant")]
 Namespace = Annotated[str, typer.Option("--namespace", help="Only this namespace (tenant/ns)")]
 
@@ -117,7 +118,8 @@ def repair(
     """Make a topic load again that lost segments of its snapshot, or take the doubled ids out of one that works.
 
     Any other topic that works is refused. What is replaced goes to the journal first; `snapshots undo` puts it back.
-    Afterwards the topic is read once, to see that no message of an aborted transaction comes out of it.
+    Afterwards the topic is read once, to see that no message of an aborted transaction comes out of it. The exit code
+    is 4 where one does, and where that can't be told.
     """
     settings = settings_of(config)
     from streaming.snapshots.repairs import full_name, repairs_for
@@ -134,12 +136,15 @@ def repair(
     with repairs_for(settings) as repairs:
         done = repairs.repair(topic, Remedy.REPUBLISH if republish else Remedy.REPLAY)
     if json_lines:
-        say_json(asdict(done))
-        return
-    say(
-        f"{done.topic} is loaded again and has {done.aborted} aborted ids (its segments told of {done.expected}); a "
-        f"reader gets {done.delivered} entries, none of them aborted. The old index is {done.journal} in the journal"
-    )
+        say_json({**asdict(done), "is_verified": not done.not_verified})
+    else:
+        say(done.in_words())
+    if done.not_verified:
+        raise SafetyError(
+            f"{topic} is not verified: {done.not_verified}. Keep consumers away until you have seen that a reader gets "
+            f"no message of an aborted transaction; `ledger-reaper snapshots undo --topic {topic}` puts the old index "
+            "back, with which the topic does not load"
+        )
 
 
 @app.command()
@@ -155,12 +160,13 @@ def trim(
 
     A broker drops them only while a transaction ends on the topic. It adds one entry to the topic, and is refused where
     there is nothing to drop, or where ids stand in several segments. Without --topic: on each topic in
-    snapshots.trim_namespaces of which the service has deleted data ledgers.
+    snapshots.trim_namespaces of which the service has deleted data ledgers; where one of them can't be trimmed now, the
+    others are, and the exit code is 3.
     """
     settings = settings_of(config)
     from streaming.adapters.pulsar.transactions import commit_nothing
     from streaming.snapshots.repairs import full_name, repairs_for
-    from streaming.snapshots.trim import Trims
+    from streaming.snapshots.trim import Left, Trims, trim_each
     from streaming.snapshots.trimmable import topics_told
 
     chosen = [full_name(topic)] if topic else topics_told(settings)
@@ -170,16 +176,19 @@ def trim(
     require_answer(f"Commit an empty transaction on {topic or f'each of {len(chosen)} topics'}?", yes=yes)
     with repairs_for(settings) as repairs:
         trims = Trims(repairs, lambda name: commit_nothing(settings.pulsar, name))
-        for each in chosen:
-            try:
-                done = trims.trim(each)
-            except SafetyError as refused:
+        left: list[Left] = []
+        for done in trim_each(trims.trim, chosen):
+            if isinstance(done, Left):
                 if topic:
-                    raise
-                say(str(refused))
-                continue
-            what = f"{done.segments} segments" if done.segments else f"{done.ids} ids"
-            say(f"the broker has dropped {what} of {done.topic}")
+                    raise done.error
+                say(str(done.error) if done.is_refused else f"{done.topic} was left: {done.error}")
+                left += [] if done.is_refused else [done]
+            else:
+                say(done.in_words())
+    if left:
+        names = ", ".join(each.topic for each in left[:_NAMED])
+        more = f" and {len(left) - _NAMED} more" if len(left) > _NAMED else ""
+        raise UnavailableError(f"{len(left)} of {len(chosen)} topics were left, try again: {names}{more}")
 
 
 @app.command()
@@ -214,6 +223,8 @@ def undo(
 ) -> None:
     """Put back the index that the last repair of a topic replaced; the topic is as broken then as it was.
 
+    The index that is there now goes to the journal first, and another undo puts that one back.
+
     With --removed, publish again all messages about the topic that got tombstones from the service. A key that has a
     value by now keeps it.
     """
@@ -228,4 +239,5 @@ def undo(
         return
     require_answer(f"Put back the index that the last repair of {topic} replaced?", yes=yes)
     with repairs_for(settings) as repairs:
-        say(f"put back what {repairs.undo(topic)} holds")
+        name, kept = repairs.undo(topic)
+    say(f"put back what {name} holds; what was there is {kept} in the journal, and another undo puts that back")

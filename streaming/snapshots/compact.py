@@ -35,7 +35,7 @@ class SegmentsTopics(Protocol):
         ...
 
 
-def compact(namespace: str, topics: SegmentsTopics, guard: Callable[[str], None]) -> int:
+def compact(namespace: str, topics: SegmentsTopics, guard: Callable[[str], object]) -> int:
     """Take the tombstones away, and return how many there were; where there are none, nothing is done.
 
     guard: makes one in the namespace.

@@ -22,7 +22,7 @@ from streaming.snapshots.read import namespaces_with_snapshots, snapshot_topics
 from udfs.formats.internal_stats import BEFORE_ALL, InternalStats, Position
 from udfs.paths import managed_ledger_name, managed_ledger_path
 from udfs.records import Presence
-from udfs.snapshots.guarding import Bound, Holds, index_bound, is_perhaps_needed, segment_bound
+from udfs.snapshots.guarding import Bound, Holds, index_bound, is_perhaps_needed, lowest_of, segment_bound
 from udfs.snapshots.keys import SnapshotKind
 from udfs.snapshots.values import Read
 
@@ -81,11 +81,16 @@ class Guards:
             except ReaperError as error:
                 yield Guarded(namespace, error=str(error))
 
-    def require(self, namespace: str) -> None:
-        """Guard a namespace. Raises UnavailableError where that fails, so that nothing is done without a guard."""
+    def require(self, namespace: str) -> Position:
+        """Guard a namespace, and return behind which place everything is kept; (-1, -1) where it has no segments.
+
+        Raises UnavailableError where that fails, so that nothing is done without a guard.
+        """
         for each in self.keep([namespace]):
             if each.error:
                 raise UnavailableError(f"no guard for {namespace}, so nothing was done: {each.error}")
+            return each.position
+        return BEFORE_ALL
 
     def _keep(self, namespace: str, topic: str) -> Guarded:
         admin = self.topics.admin
@@ -105,6 +110,9 @@ class Guards:
             held_by=bound.held_by,
             lost=sum(hold.lost for hold in holds.by_topic.values()),
         )
+        lowest = lowest_of(holds.by_topic)
+        if lowest is not None and guarded.position >= lowest:
+            return self._move_back(topic, guarded, lowest)
         return self._move(topic, guarded, before, bound)
 
     def _holds(self, namespace: str, stats: InternalStats) -> Holds:
@@ -152,7 +160,7 @@ class Guards:
         return frozenset(gone)
 
     def _move(self, topic: str, guarded: Guarded, before: InternalStats, bound: Bound) -> Guarded:
-        """Move the guard so that it keeps the bound itself and all behind it; never back.
+        """Move the guard forward so that it keeps the bound itself and all behind it.
 
         Only to the beginning of the bound's ledger: a broker trims whole ledgers, so that is as good, and safer.
         """
@@ -166,6 +174,15 @@ class Guards:
             self.topics.more.reset_cursor(topic, GUARD, (max(now[0], 0), max(now[1], 0)))
             raise SafetyError(f"{topic}: the guard went to {moved}, behind {bound.held_by}; it was moved back")
         return Guarded(guarded.namespace, guarded.is_new, moved, now, bound.held_by, guarded.lost)
+
+    def _move_back(self, topic: str, guarded: Guarded, lowest: Position) -> Guarded:
+        """Move a guard back that stands behind a place which an index names: somebody else has moved it."""
+        self.topics.more.reset_cursor(topic, GUARD, (lowest[0], 0))
+        moved = self.topics.admin.internal_stats(topic).mark_deleted(GUARD)
+        held_by = f"a segment at {_text(lowest)}, which an index names"
+        if moved >= lowest:
+            raise SafetyError(f"{topic}: the guard stands at {_text(moved)}, behind {held_by}, and does not move back")
+        return Guarded(guarded.namespace, guarded.is_new, moved, guarded.position, held_by, guarded.lost)
 
 
 def guard_all(settings: Settings, filters: FindingFilters) -> Iterator[Guarded]:

@@ -3,11 +3,12 @@
 1. A topic that works is refused, and so is one of which anything is not known. One whose segments hold ids twice
    works, and is replayed all the same.
 2. A guard is made first: a repair without one is broken again within a minute.
-3. The index that is replaced is in the journal, on disk, before the new one is sent.
+3. The index that is replaced is in the journal, on disk, before the new one is sent; so it is with an undo.
 4. Right before that the topic is looked at once more, and nothing is sent if its index is another one by then.
-5. Afterwards the topic is loaded. It must have in memory all ids that the old segments still tell of, and a reader
-   must get none of their messages. One that worked is unloaded once more before that, in case a client had it loaded
-   from the old index.
+5. Afterwards the topic is loaded. It must have in memory all ids that the old snapshot tells of and whose markers live
+   for certain, and a reader that comes to the topic's end must get no message of any id that it tells of. Where not all
+   old ids are known, or the reader does not come to the end, the repair says that it is not verified. A topic that
+   worked is unloaded once more before that, in case a client had it loaded from the old index.
 """
 
 import base64
@@ -30,10 +31,11 @@ from streaming.state.filesystem import Folder
 from udfs.formats.internal_stats import Position
 from udfs.paths import managed_ledger_path, namespace_of
 from udfs.records import Presence
+from udfs.snapshots.aborts import ids_of
 from udfs.snapshots.audit import READY, BufferFacts, NamedSegment, TopicFacts
 from udfs.snapshots.codec import Index, Segment, encode_segment
 from udfs.snapshots.keys import SegmentKey, SnapshotKind
-from udfs.snapshots.repairing import Remedy, empty_index, lost_of, moved_index, refusal_of
+from udfs.snapshots.repairing import Named, Remedy, Told, empty_index, lost_of, moved_index, refusal_of, told_of
 from udfs.snapshots.segments import places_of
 from udfs.snapshots.values import Read
 
@@ -54,37 +56,52 @@ class TopicLoader(Protocol):
         ...
 
     def delivered(self, topic: str) -> Iterator[tuple[int, int] | None]:
-        """Yield the transaction's id of each entry that a reader gets; None: it has none. Raises UnavailableError."""
+        """Yield the transaction's id of each entry that a reader gets; None: it has none.
+
+        Raises UnavailableError where that is not all up to the end that the topic had.
+        """
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class Repaired:
-    """What a repair came to. aborted: ids that the broker has now; expected: those that the old segments told of.
+    """What a repair came to. aborted: ids that the broker has now.
 
-    delivered: how many messages a reader got afterwards; none of them was of an aborted transaction. remedy: how.
+    known: ids that the old snapshot told of. expected: those of them that the broker must have. delivered: how many
+    entries a reader got afterwards; none of them was of a known id. not_verified: why that says too little; "" where
+    all old ids are known and the reader came to the end. remedy: how.
     """
 
     topic: str
     journal: str
     aborted: int
+    known: int
     expected: int
     delivered: int
+    not_verified: str = ""
     remedy: Remedy = Remedy.REPLAY
+
+    def in_words(self) -> str:
+        """Return one line for people."""
+        reader = f"a reader gets {self.delivered} entries" + ("" if self.not_verified else ", none of them aborted")
+        return (
+            f"{self.topic} is loaded again and has {self.aborted} aborted ids (its old snapshot told of {self.known}); "
+            f"{reader}. The old index is {self.journal} in the journal"
+        )
 
 
 @dataclass(frozen=True, slots=True)
 class Look:
     """What was seen of a topic. index: its latest message; None where it has none.
 
-    ids: those that its segments still tell of, and whose marker's ledger lives. values: number of a segment -> its
-    bytes, as the compacted topic has them.
+    told: what index and segments tell of aborted ids. values: number and last marker of a
+    segment that the index names -> its bytes, as they lie at their place or as the compacted topic has them.
     """
 
     facts: TopicFacts
     index: Read | None
-    ids: frozenset[tuple[int, int]]
-    values: Mapping[int, bytes]
+    told: Told
+    values: Mapping[Named, bytes]
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,25 +142,59 @@ class Repairs:
         if look.facts.doubled_ids:
             self._no_more_doubled(topic)
         undo = f"keep consumers away, and `ledger-reaper snapshots undo --topic {topic}`"
-        if buffer.aborted < len(look.ids):
-            found = f"{buffer.aborted} aborted ids, and its old segments tell of {len(look.ids)}"
+        told = look.told
+        if buffer.aborted < len(told.sure):
+            found = f"{buffer.aborted} aborted ids, and its old snapshot tells of {len(told.sure)}"
             raise SafetyError(f"{topic} is loaded and has {found}: {undo}")
-        return Repaired(topic, name, buffer.aborted, len(look.ids), self._delivered(look, undo), remedy)
+        delivered, why = self._delivered(look, undo)
+        return Repaired(
+            topic, name, buffer.aborted, len(told.known), len(told.sure), delivered, _ignorance(told) or why, remedy
+        )
 
-    def undo(self, topic: str) -> str:
-        """Put back the index that the last repair replaced; returns the journal's name of it.
+    def undo(self, topic: str) -> tuple[str, str]:
+        """Put back the index that the last repair replaced; returns the journal's names of it and of what is there now.
 
-        Raises ConfigError where the journal has none. The topic is as broken then as it was before.
+        A broker that replays a topic seals it anew, and writes indexes of its own behind ours within a second. So what
+        is there now goes to the journal first, and another undo puts that back. Raises ConfigError where the journal
+        has none, and SafetyError where that is refused. The topic is as broken then as it was before.
         """
-        names = [name for name in self.journal.names() if name.endswith(".json")]
-        for name in sorted(names, reverse=True):
-            content = self.journal.read(name)
+        seen = self._replaceable(topic)
+        name, old = self._replaced_last(topic, seen.data)
+        with suppress(RefusedError):  # it is not loaded
+            self.loader.unload(topic)
+        now = self._replaceable(topic)
+        if now.position != seen.position:
+            raise SafetyError(f"{topic}: somebody wrote its index meanwhile; take its clients away, and try again")
+        kept = self._write_down(topic, now, old, is_undo=True)
+        self._send(topic, old)
+        # a guard that has moved on since is moved back, as far as what the old index names is there
+        Guards(self.topics, self.store, self.broker, self.clock).require(namespace_of(topic))
+        return name, kept
+
+    def _replaceable(self, topic: str) -> Read:
+        """Return the index that is there now. Raises SafetyError where it can't be kept in the journal."""
+        index = self._latest_index(namespace_of(topic), topic)
+        if index is None:
+            raise SafetyError(f"{topic} has no index now: somebody took away the one that the repair published")
+        if not isinstance(index.value, Index):
+            raise SafetyError(f"{topic}: its index can't be read ({index.fault}), so it is not replaced")
+        return index
+
+    def _replaced_last(self, topic: str, now: bytes) -> tuple[str, bytes]:
+        """Return what the last repair or undo replaced; an undo that broke off before it sent anything does not count.
+
+        now: the index that is there.
+        """
+        for name in sorted(self.journal.names(), reverse=True):
+            content = self.journal.read(name) if name.endswith(".json") else None
             entry: dict[str, Any] = json.loads(content) if content else {}
-            if entry.get("topic") == topic:
-                with suppress(RefusedError):
-                    self.loader.unload(topic)
-                self._send(topic, base64.b64decode(entry["replaced"]))
-                return name
+            if entry.get("topic") != topic:
+                continue
+            replaced = base64.b64decode(entry["replaced"])
+            if replaced != now:
+                return name, replaced
+            if not entry.get("is_undo"):
+                raise SafetyError(f"{topic}: the index that the repair replaced is there already")
         raise ConfigError(f"the journal {self.journal.location} holds no repair of {topic}")
 
     def look(self, topic: str) -> Look:
@@ -151,12 +202,14 @@ class Repairs:
         namespace = namespace_of(topic)
         index = self._latest_index(namespace, topic)
         value = index.value if index is not None else None
-        places = {place: (sequence, marker) for sequence, place, marker in places_of(value)} if isinstance(
-            value, Index
-        ) else {}  # fmt: skip
-        readable = self._readable(namespace, topic, places) if places else set()
-        values = self._values(namespace, topic, {number for number, _marker in places.values()})
-        named = tuple(NamedSegment(number, at, marker, at in readable) for at, (number, marker) in places.items())
+        rows = places_of(value) if isinstance(value, Index) else ()
+        places: dict[Position, Named] = {place: (sequence, marker) for sequence, place, marker in rows}
+        stored = self._stored(namespace, topic, places) if places else {}
+        values = self._values(namespace, topic, set(places.values()))
+        values |= {
+            places[place]: segment for place, segment in stored.items()
+        }  # what lies there is what a broker reads
+        named = tuple(NamedSegment(number, at, marker, at in stored) for at, (number, marker) in places.items())
         (node,) = self.store.read_many([managed_ledger_path(topic)])
         presence, ledgers, _why = listed(node)
         facts = TopicFacts(
@@ -168,9 +221,9 @@ class Repairs:
             doubled_ids=_doubled(values.values()),
             buffer=self.topics.more.buffer(topic),
         )
-        living = {each.sequence for each in named if each.marker[0] in facts.ledgers}
-        ids = {pair for number, value in values.items() if number in living for pair in value.ids.pairs()}
-        return Look(facts, index, frozenset(ids), {number: encode_segment(value) for number, value in values.items()})
+        tail = value.tail if isinstance(value, Index) else ids_of([])
+        told = told_of(facts, {name: segment.ids for name, segment in values.items()}, tail)
+        return Look(facts, index, told, {name: encode_segment(segment) for name, segment in values.items()})
 
     def _latest_index(self, namespace: str, topic: str) -> Read | None:
         found: Read | None = None
@@ -179,35 +232,49 @@ class Repairs:
                 found = None if read.is_null else read
         return found
 
-    def _readable(self, namespace: str, topic: str, places: dict[Position, tuple[int, Position]]) -> set[Position]:
+    def _stored(self, namespace: str, topic: str, places: dict[Position, Named]) -> dict[Position, Segment]:
+        """What a broker reads at these places."""
         return {
-            read.position
+            read.position: read.value
             for read in self.topics.stored(namespace, SnapshotKind.SEGMENT)
             if isinstance(read.value, Segment)
             and read.topic == topic
-            and places.get(read.position, (-1,))[0] == read.sequence
+            and read.position in places
+            and places[read.position][0] == read.sequence
         }
 
-    def _values(self, namespace: str, topic: str, numbers: set[int]) -> dict[int, Segment]:
-        """What the compacted topic has of the segments with these numbers; a broker does not read it there."""
-        values: dict[int, Segment] = {}
-        for read in self.topics.compacted(namespace, SnapshotKind.SEGMENT) if numbers else ():
+    def _values(self, namespace: str, topic: str, wanted: set[Named]) -> dict[Named, Segment]:
+        """What the compacted topic has of these segments; a broker does not read it there.
+
+        A key says a topic and a number only, and a broker that replays a topic counts from 0 again. So a value is the
+        segment that the index names only if its last marker is the one that the index names, too.
+        """
+        latest: dict[int, Segment] = {}
+        numbers = {number for number, _marker in wanted}
+        for read in self.topics.compacted(namespace, SnapshotKind.SEGMENT) if wanted else ():
             if read.topic == topic and read.sequence in numbers:
-                values.pop(read.sequence, None)
+                latest.pop(read.sequence, None)
                 if isinstance(read.value, Segment):
-                    values[read.sequence] = read.value
-        return values
+                    latest[read.sequence] = read.value
+        return {(number, value.marker): value for number, value in latest.items() if (number, value.marker) in wanted}
 
     def _republished(self, look: Look) -> bytes:
         """Publish the lost segments once more, and return the index that names their new places."""
         index, topic = look.index, look.facts.topic
         lost = lost_of(look.facts)
-        missing = [number for number in lost if number not in look.values]
+        missing = [each.sequence for each in lost if (each.sequence, each.marker) not in look.values]
         if index is None or not isinstance(index.value, Index) or missing:
             some = ", ".join(map(str, missing[:_NAMED]))
             raise SafetyError(f"{topic}: the compacted topic lacks segments {some} too, so only a replay can repair it")
+        if len({each.sequence for each in look.facts.named}) < len(look.facts.named):
+            raise SafetyError(f"{topic}: its index names a segment's number twice, so only a replay can repair it")
         with self.sender(system_topic(namespace_of(topic), SnapshotKind.SEGMENT)) as sender:
-            places = {number: sender.send(str(SegmentKey(number, topic)), look.values[number]) for number in lost}
+            places = {
+                (each.sequence, each.marker): sender.send(
+                    str(SegmentKey(each.sequence, topic)), look.values[each.sequence, each.marker]
+                )
+                for each in lost
+            }
         return moved_index(index.value, places)
 
     def _no_more_doubled(self, topic: str) -> None:
@@ -217,29 +284,38 @@ class Repairs:
                 "and try again. Nothing is worse than before"
             )
 
-    def _delivered(self, look: Look, undo: str) -> int:
-        """Read the topic as a client does, and count. Raises SafetyError at a message that was taken back."""
+    def _delivered(self, look: Look, undo: str) -> tuple[int, str]:
+        """Read the topic as a client does; return how many entries came, and why that is not all, "" where it is.
+
+        Raises SafetyError at a message that was taken back.
+        """
         count = 0
-        for transaction in self.loader.delivered(look.facts.topic):
-            count += 1
-            if transaction is not None and transaction in look.ids:
-                raise SafetyError(
-                    f"{look.facts.topic}: a reader got a message of aborted transaction {transaction}: {undo}"
-                )
-        return count
+        try:
+            for transaction in self.loader.delivered(look.facts.topic):
+                count += 1
+                if transaction is not None and transaction in look.told.known:
+                    raise SafetyError(
+                        f"{look.facts.topic}: a reader got a message of aborted transaction {transaction}: {undo}"
+                    )
+        except (UnavailableError, RefusedError) as error:
+            return count, f"no reader came to the topic's end: {error}"
+        return count, ""
 
     def _refuse(self, look: Look, remedy: Remedy) -> None:
         if why := refusal_of(look.facts, remedy):
             raise SafetyError(f"{look.facts.topic} is not repaired: {why}")
 
-    def _write_down(self, topic: str, old: Read, new: bytes) -> str:
+    def _write_down(self, topic: str, old: Read, new: bytes, *, is_undo: bool = False) -> str:
         name = f"{self.clock.now_ms():015d}.json"
+        if name in self.journal.names():
+            raise UnavailableError(f"the journal has {name} already; try again")
         entry = {
             "topic": topic,
             "key": old.key,
             "position": list(old.position),
             "replaced": base64.b64encode(old.data).decode(),
             "by": base64.b64encode(new).decode(),
+            "is_undo": is_undo,
         }
         self.journal.write(name, json.dumps(entry).encode())
         return name
@@ -263,6 +339,16 @@ class Repairs:
                     f"`ledger-reaper snapshots undo --topic {topic}` puts the old index back"
                 )
             self.sleep(_WAIT_SECONDS)
+
+
+def _ignorance(told: Told) -> str:
+    """Why what is known of the old ids says too little; "" where it says all."""
+    if not told.known:
+        return "no old ids are known"
+    if told.unknown:
+        more = f" and {len(told.unknown) - _NAMED} more" if len(told.unknown) > _NAMED else ""
+        return f"the ids of segments {', '.join(map(str, told.unknown[:_NAMED]))}{more} are not known"
+    return ""
 
 
 def _doubled(values: Iterable[Segment]) -> int:

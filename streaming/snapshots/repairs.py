@@ -1,8 +1,9 @@
 """The repairs of the configured cluster: clients, the journal in the state directory, and how a topic is loaded."""
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass
+from typing import Protocol
 
 from streaming.adapters.pulsar.admin import PulsarAdmin
 from streaming.adapters.pulsar.frames import Silence, opened
@@ -12,10 +13,10 @@ from streaming.clients import clients_for
 from streaming.clock import SystemClock
 from streaming.config.sections import PulsarSettings
 from streaming.config.settings import Settings
-from streaming.errors import ConfigError
+from streaming.errors import ConfigError, UnavailableError
 from streaming.snapshots.compact import compact
 from streaming.snapshots.guard import Guards
-from streaming.snapshots.put_back import PutBack, put_back
+from streaming.snapshots.put_back import PutBack, PutBacks
 from streaming.snapshots.read import snapshot_topics
 from streaming.snapshots.repair import JOURNAL, Repairs
 from streaming.state.filesystem import below, folder_of
@@ -25,8 +26,21 @@ from udfs.formats.errors import FormatError
 from udfs.formats.internal_stats import BEFORE_ALL, Position
 from udfs.paths import managed_ledger_name, topic_of
 
-_PATIENCE_SECONDS = 5.0
+_PATIENCE_SECONDS, _TRIES = 60.0, 2
 _BEHIND_ALL: Position = ((1 << 63) - 1, (1 << 63) - 1)
+
+
+class Entries(Protocol):
+    """What is needed of a reader of a topic's entries."""
+
+    @property
+    def last(self) -> Position | None:
+        """The last place of which the broker has something to send; entry -1: of none; None: it does not say."""
+        ...
+
+    def next(self, patience_seconds: float) -> tuple[Position, bytes]:
+        """Return the next entry. Raises Silence, UnavailableError."""
+        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,19 +61,42 @@ class BrokerLoader:
 
     def delivered(self, topic: str) -> Iterator[tuple[int, int] | None]:
         """Yield the transaction of each entry that a reader gets, up to the end that there is now."""
-        with opened(self.settings, topic, BEFORE_ALL, compacted=True) as reader:
-            end = reader.last
-            while True:
-                try:
-                    position, data = reader.next(_PATIENCE_SECONDS)
-                except Silence:  # what is behind was taken back, or is a marker
-                    return
-                try:
-                    yield parse_entry(data).transaction
-                except FormatError:  # no client can read it either
-                    yield None
-                if end is not None and position >= end:
-                    return
+        return read_to_the_end(topic, lambda after: opened(self.settings, topic, after, compacted=True))
+
+
+def read_to_the_end(
+    topic: str, reader_behind: Callable[[Position], AbstractContextManager[Entries]]
+) -> Iterator[tuple[int, int] | None]:
+    """Yield the transaction of each entry up to the last one that the broker had something to send of; None: no such.
+
+    Silence before that is no end: a broker that passes over many aborted messages is silent for long. Raises
+    UnavailableError where a reader does not come to the end though it is begun anew, or nobody says where the end is.
+    """
+    end: Position | None = None
+    at, silent = BEFORE_ALL, 0
+    while silent < _TRIES:
+        silent += 1
+        with reader_behind(at) as reader:
+            end = reader.last if end is None else end
+            with suppress(Silence):
+                while end is not None and at < end and end[1] >= 0:
+                    at, data = reader.next(_PATIENCE_SECONDS)
+                    silent = 0
+                    yield _transaction_of(data)
+        if end is not None and (at >= end or end[1] < 0):
+            return
+    if end is None:
+        raise UnavailableError(f"{topic}: its broker does not say what its last message is")
+    raise UnavailableError(
+        f"{topic}: its broker sends nothing behind {at[0]}:{at[1]}, and the end is {end[0]}:{end[1]}"
+    )
+
+
+def _transaction_of(data: bytes) -> tuple[int, int] | None:
+    try:
+        return parse_entry(data).transaction
+    except FormatError:  # no client can read it either
+        return None
 
 
 @contextmanager
@@ -100,8 +137,16 @@ def compact_segments(settings: Settings, namespace: str) -> int:
 def put_back_all(settings: Settings, topic: str) -> Iterator[PutBack]:
     """Publish again what the service removed of a topic's snapshots.
 
-    Raises ConfigError where the journal has nothing of it, UnavailableError, RefusedError.
+    Raises ConfigError where the journal has nothing of it, SafetyError where that is refused, UnavailableError,
+    RefusedError.
     """
+    clients = clients_for(settings)
     with snapshot_topics(settings) as topics:
-        journaled = snapshot_entries(settings.state_dir)
-        yield from put_back(topic, journaled, topics, lambda each: KeyedSender(settings.pulsar, each))
+        guards = Guards(topics, clients.store, clients.broker, SystemClock())
+        runs = PutBacks(
+            topics,
+            lambda each: KeyedSender(settings.pulsar, each),
+            guards.require,
+            lambda each: topics.more.buffer(each) is not None,
+        )
+        yield from runs.put_back(topic, snapshot_entries(settings.state_dir))

@@ -7,10 +7,10 @@ forget all ids that it has (seen on Pulsar 4.0.8).
 """
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
-from streaming.errors import SafetyError, UnavailableError
+from streaming.errors import ReaperError, SafetyError, UnavailableError
 from streaming.snapshots.repair import Look, Repairs
 from udfs.paths import namespace_of
 from udfs.records import Presence
@@ -29,6 +29,11 @@ class Trimmed:
     topic: str
     segments: int
     ids: int
+
+    def in_words(self) -> str:
+        """Return one line for people."""
+        what = f"{self.segments} segments" if self.segments else f"{self.ids} ids"
+        return f"the broker has dropped {what} of {self.topic}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +69,28 @@ class Trims:
                 markers = value.aborts.ledger.tolist() if isinstance(value, Snapshot) else []
                 dead = sum(marker not in ledgers for marker in markers)
         return dead
+
+
+@dataclass(frozen=True, slots=True)
+class Left:
+    """A topic that was left as it is. error: why; SafetyError where there is nothing to be done or it could do harm."""
+
+    topic: str
+    error: ReaperError
+
+    @property
+    def is_refused(self) -> bool:
+        """Whether we refused it, so that another try would, too."""
+        return isinstance(self.error, SafetyError)
+
+
+def trim_each(trim: Callable[[str], Trimmed], topics: Iterable[str]) -> Iterator[Trimmed | Left]:
+    """Trim one topic after the other; where one fails, the others have their turn all the same."""
+    for topic in topics:
+        try:
+            yield trim(topic)
+        except ReaperError as error:
+            yield Left(topic, error)
 
 
 def dead_segments(facts: TopicFacts) -> int:

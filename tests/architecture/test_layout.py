@@ -174,8 +174,6 @@ RUN = {
     "streaming.queries.source": ("tests/integration/test_connector.py", '"run"'),
     "streaming.queries.streams": ("tests/integration/test_service.py", '"run"'),
     "streaming.adapters.pulsar.snapshots": ("tests/integration/test_snapshots.py", '"snapshots", "guard"'),
-    "streaming.cli.snapshots": ("tests/integration/test_snapshots.py", '"snapshots", "guard"'),
-    "streaming.snapshots.repairs": ("tests/integration/test_snapshots.py", '"snapshots", "repair"'),
     "streaming.spark.connector_clients": ("tests/integration/test_hostile.py", 'name.startswith("reader-")'),
     "streaming.spark.signals": ("tests/integration/test_shutdown.py", "signal.SIGTERM"),
 }

@@ -7,6 +7,7 @@ import random
 from collections.abc import Callable, Iterator
 from contextlib import closing, suppress
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -27,6 +28,7 @@ from streaming.sandbox.cluster import Cluster
 from streaming.snapshots.parts import PartsTopic, ensure
 from streaming.snapshots.publication import request_of
 from streaming.snapshots.read import snapshot_topics
+from streaming.snapshots.repairs import put_back_all
 from tests.integration.conftest import Deployment, _deployment, leak, payload
 from tests.integration.java_commands import JavaError
 from tests.integration.snapshot_scenes import (
@@ -45,8 +47,8 @@ from tests.integration.snapshot_scenes import (
 from tests.integration.transactions import Transactions, admin
 from udfs.records import LedgerComponent
 from udfs.snapshots import segments
-from udfs.snapshots.aborts import aborts_of
-from udfs.snapshots.codec import Index, Segment, Snapshot
+from udfs.snapshots.aborts import aborts_of, ids_of
+from udfs.snapshots.codec import Index, Segment, Snapshot, encode_segment
 from udfs.snapshots.keys import Capacity, SnapshotKind
 from udfs.snapshots.values import Read
 from udfs.wire import encode
@@ -406,17 +408,23 @@ def test_a_repair_by_replay_makes_the_topic_whole_and_can_be_taken_back(
     segmented: Cluster, lost: Scene, well: Scene, service: Deployment
 ) -> None:
     repair = ("snapshots", "repair", "--yes", "--topic")
+    undo = ("snapshots", "undo", "--yes", "--topic", lost.topic)
     assert "it works" in service.call(*repair, well.topic, code=4)
-    assert "loaded again" in service.call(*repair, lost.topic)
+    assert "none of them aborted" in service.call(*repair, lost.topic)
     with Transactions(segmented.serving.pulsar) as again:
         assert reads_committed(again, lost)
-        assert "put back" in service.call("snapshots", "undo", "--yes", "--topic", lost.topic)
+        assert "put back" in service.call(*undo)
         with pytest.raises((JavaError, AssertionError)):
             assert reads_committed(again, lost)
         service.call(*repair, lost.topic)
         assert reads_committed(again, lost)
         again.run(lost.topic, "a" * 25)  # after twenty its snapshot is written anew
         wait_until_sealed(service, lost)
+    topics.unload(segmented, lost.topic)
+    before = latest(service, lost.space, SnapshotKind.INDEX)[lost.topic].data
+    for is_back in (False, True):
+        assert "another undo puts that back" in service.call(*undo)
+        assert (latest(service, lost.space, SnapshotKind.INDEX)[lost.topic].data == before) is is_back
     restart(segmented, kill=True)
     with Transactions(segmented.serving.pulsar) as again:
         assert reads_committed(again, lost)
@@ -475,12 +483,20 @@ def test_orphans_are_removed_by_the_service_and_can_be_put_back(
         assert reads_committed(again, well)
         assert reads_committed(again, scene)
         again.run(neighbour, "ac", start=200)
-    said = service.call("snapshots", "undo", "--removed", "--yes", "--topic", deleted.topic)
-    assert said.count("put back") == len(latest_of(service, deleted))
+    undo = ("snapshots", "undo", "--removed", "--yes", "--topic", deleted.topic)
+    topic_in(segmented, deleted.space, "orders")  # it is made anew, and loaded
+    assert "is loaded" in service.call(*undo, code=4)
+    topics.unload(segmented, deleted.topic)
+    assert topics.delete_topic(segmented, deleted.topic)
+    broken_off = list(islice(put_back_all(service.settings, deleted.topic), 2))
+    assert all(each.place for each in broken_off)
+    said = service.call(*undo)
+    assert said.count("left as it is") == 2
+    assert said.count("put back") == len(latest_of(service, deleted)) - 2
     assert told(findings(service, "--namespace", deleted.space), deleted.topic) == {("ORPHAN", "OWNER_GONE")}
     assert recovered(service, deleted.space, deleted.topic) <= deleted.aborted
     assert len(recovered(service, deleted.space, deleted.topic)) >= 60
-    assert "left as it is" in service.call("snapshots", "undo", "--removed", "--yes", "--topic", deleted.topic)
+    assert "put back" not in service.call(*undo)
 
 
 def latest_of(service: Deployment, scene: Scene) -> list[str]:
@@ -500,8 +516,17 @@ def test_segments_that_are_published_once_more_make_the_topic_whole(
     lose_segments(segmented, scene.space)
     assert "it works" in service.call(*repair, scene.topic, code=4)
     topics.unload(segmented, scene.topic)
+    key = f"multiple-0-{scene.topic}"
+    first = latest(service, scene.space, SnapshotKind.SEGMENT)[key].value
+    assert isinstance(first, Segment)
+    other = Segment(scene.topic, 0, (first.marker[0], first.marker[1] + 1), ids_of([(0, 1 << 40)]))
+    with KeyedSender(service.settings.pulsar, scene.segments) as sender:
+        sender.send(key, encode_segment(other))
+        assert "lacks segments 0 too" in service.call(*repair, scene.topic, code=4)
+        sender.send(key, encode_segment(first))
     said = service.call(*repair, scene.topic)
-    assert "loaded again and has 500 aborted ids" in said
+    assert "loaded again and has 500 aborted ids (its old snapshot told of 500)" in said
+    assert "gets 10 entries, none of them aborted" in said
     restart(segmented, kill=True)
     with Transactions(segmented.serving.pulsar) as again:
         assert reads_committed(again, scene)
@@ -539,6 +564,10 @@ def test_run_makes_and_moves_guards_where_it_is_configured(
         process.terminate()
         process.wait(180)
     assert GUARD in topics.internal_stats(segmented, refused.segments)["cursors"]
+    topics.admin(segmented, "POST", f"{topics.resource(well.segments)}/subscription/{GUARD}/skip_all")
+    assert f"stands behind segments which indexes name: {well.space}" in check()
+    assert "moved from" in service.call("snapshots", "guard", "--namespace", well.space)
+    assert "namespaces with segments, all guarded" in check()
 
 
 def test_a_deletion_that_failed_is_brought_to_its_end(segmented: Cluster, service: Deployment, refused: Scene) -> None:

@@ -70,6 +70,14 @@ class Holds:
         return IndexHold(min(there, default=None), last, len(rows) - len(there), read.publish_ms)
 
 
+def lowest_of(holds: Mapping[str, IndexHold]) -> Position | None:
+    """Return the first place that an index names and that is still there; None where no index names any.
+
+    A guard keeps all of them if it stands before it.
+    """
+    return min((hold.lowest for hold in holds.values() if hold.lowest is not None), default=None)
+
+
 def index_bound(holds: Mapping[str, IndexHold], gone: frozenset[str], end: Position, now_ms: int) -> Bound:
     """Return the lowest place that an index names. end: the topic's last entry before any index was read.
 

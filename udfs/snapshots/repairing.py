@@ -8,14 +8,18 @@ to be read again, and the compacted ledger still has the values of its lost segm
 """
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from enum import StrEnum
 
 from udfs.formats.internal_stats import BEFORE_ALL, Position
 from udfs.records import Presence
-from udfs.snapshots.aborts import ids_of
-from udfs.snapshots.audit import READY, TopicFacts
+from udfs.snapshots.aborts import TxnIds, ids_of
+from udfs.snapshots.audit import READY, NamedSegment, TopicFacts
 from udfs.snapshots.codec import Index, encode_index, entries_of
 from udfs.snapshots.segments import places_of
+
+Named = tuple[int, Position]
+"""How an index names a segment: by its number, and by the place of its last abort marker."""
 
 
 class Remedy(StrEnum):
@@ -30,15 +34,55 @@ def empty_index(topic: str) -> bytes:
     return encode_index(Index(topic, entries_of([]), BEFORE_ALL, ids_of([])))
 
 
-def moved_index(index: Index, places: Mapping[int, Position]) -> bytes:
-    """Return the index with the new places of those segments (by number) that were published again."""
-    rows = [(number, places.get(number, place), marker) for number, place, marker in places_of(index)]
+def moved_index(index: Index, places: Mapping[Named, Position]) -> bytes:
+    """Return the index with the new places of those segments that were published again."""
+    rows = [(number, places.get((number, marker), place), marker) for number, place, marker in places_of(index)]
     return encode_index(Index(index.topic, entries_of(rows), index.max_read, index.tail))
 
 
-def lost_of(facts: TopicFacts) -> list[int]:
-    """Return the numbers of the segments that can't be read at their places, and that the topic still needs."""
-    return [each.sequence for each in facts.named if not each.is_readable and each.marker[0] in facts.ledgers]
+def lost_of(facts: TopicFacts) -> list[NamedSegment]:
+    """Return the segments that can't be read at their places, and that the topic still needs."""
+    return [each for each in facts.named if not each.is_readable and each.marker[0] in facts.ledgers]
+
+
+@dataclass(frozen=True, slots=True)
+class Told:
+    """What an old snapshot tells of aborted transactions, so that what a repair came to can be compared with it.
+
+    known: all ids of its segments and its tail. sure: those of them whose abort marker lives for certain; so a broker
+    must have found them again. unknown: numbers of the segments that the topic needs, and whose ids nobody knows.
+    """
+
+    known: frozenset[tuple[int, int]]
+    sure: frozenset[tuple[int, int]]
+    unknown: tuple[int, ...]
+
+
+def told_of(facts: TopicFacts, values: Mapping[Named, TxnIds], tail: TxnIds) -> Told:
+    """Return what an index tells. values: ids of the segments that it names, as far as they are known.
+
+    A segment says only where the marker of its last id lies; those of the others lie behind the segment before it, and
+    those of the tail behind the last segment. Of segments that share ids that is not so.
+    """
+    known: set[tuple[int, int]] = set()
+    sure: set[tuple[int, int]] = set()
+    unknown: list[int] = []
+    are_sure = False
+    for each in sorted(facts.named, key=lambda segment: segment.marker):
+        if each.marker[0] not in facts.ledgers:
+            are_sure = False
+            continue
+        value = values.get((each.sequence, each.marker))
+        if value is None:
+            unknown.append(each.sequence)
+        else:
+            pairs = value.pairs()
+            known.update(pairs)
+            sure.update(pairs if are_sure else pairs[-1:])
+        are_sure = not facts.doubled_ids
+    known.update(tail.pairs())
+    sure.update(tail.pairs() if are_sure else ())
+    return Told(frozenset(known), frozenset(sure), tuple(unknown))
 
 
 def refusal_of(facts: TopicFacts, remedy: Remedy = Remedy.REPLAY) -> str:

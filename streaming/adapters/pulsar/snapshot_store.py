@@ -15,7 +15,7 @@ from streaming.adapters.pulsar.snapshot_topics import SnapshotTopics, system_top
 from streaming.config.sections import PulsarSettings
 from streaming.errors import RefusedError
 from udfs.formats.internal_stats import BEFORE_ALL, Position
-from udfs.snapshots.guarding import Holds
+from udfs.snapshots.guarding import Holds, lowest_of
 from udfs.snapshots.keys import SnapshotKind
 from udfs.snapshots.values import Read
 
@@ -70,19 +70,7 @@ class SnapshotStore:
 
         A guard that stands behind one keeps the others only. A segment whose ledger is gone nothing keeps any more.
         """
-        topic = system_topic(namespace, SnapshotKind.SEGMENT)
-        admin = self._topics.admin
-        if admin.retention(topic) == NO_LIMIT:
-            return True
-        stats = admin.internal_stats(topic)
-        if not stats.has_subscription(GUARD):
-            return False
-        holds = Holds(frozenset(ledger for ledger, _entries in stats.ledgers))
-        if SnapshotKind.INDEX in self.kinds(namespace):
-            for read in self._topics.compacted(namespace, SnapshotKind.INDEX):
-                holds.take(read)
-        lowest = [hold.lowest for hold in holds.by_topic.values() if hold.lowest is not None]
-        return not lowest or stats.mark_deleted(GUARD) < min(lowest)
+        return is_guarded(self._topics, namespace)
 
     def send(self, namespace: str, kind: SnapshotKind, key: str, value: bytes | None) -> Position:
         """Send a value, or a tombstone (None), and return its place once it is stored."""
@@ -103,3 +91,19 @@ class SnapshotStore:
             if self._topics.admin.internal_stats(topic).compacted[0] != before:
                 return True
         return False
+
+
+def is_guarded(topics: SnapshotTopics, namespace: str) -> bool:
+    """Return what SnapshotStore.is_guarded does. Raises UnavailableError, RefusedError."""
+    topic = system_topic(namespace, SnapshotKind.SEGMENT)
+    if topics.admin.retention(topic) == NO_LIMIT:
+        return True
+    stats = topics.admin.internal_stats(topic)
+    if not stats.has_subscription(GUARD):
+        return False
+    holds = Holds(frozenset(ledger for ledger, _entries in stats.ledgers))
+    if system_topic(namespace, SnapshotKind.INDEX) in topics.present(namespace):
+        for read in topics.compacted(namespace, SnapshotKind.INDEX):
+            holds.take(read)
+    lowest = lowest_of(holds.by_topic)
+    return lowest is None or stats.mark_deleted(GUARD) < lowest

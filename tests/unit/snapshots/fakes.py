@@ -68,6 +68,7 @@ class Topics:
     messages: Mapping[SnapshotKind, Sequence[Read]]
     fails: SnapshotKind | None = None
     names: set[str] | None = None
+    admin: Admin = field(default_factory=Admin)
 
     def present(self, namespace: str) -> set[str]:
         if self.names is None:

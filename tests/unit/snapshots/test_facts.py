@@ -6,21 +6,26 @@ import pytest
 
 from streaming.adapters.pulsar.admin import PulsarAdmin
 from streaming.adapters.pulsar.snapshot_store import GUARD
-from streaming.adapters.pulsar.snapshot_topics import system_topic
-from streaming.check.preflight import Status
+from streaming.adapters.pulsar.snapshot_topics import SnapshotTopics, system_topic
+from streaming.check.preflight import Line, Status
 from streaming.ports import MetadataStore, Unreadable, Znode
 from streaming.snapshots import columns as s
 from streaming.snapshots.facts import segments_topics
 from streaming.snapshots.preflight import line_of
 from tests.builders import list_znode
-from tests.unit.snapshots.fakes import Admin, Node, Store
+from tests.unit.snapshots.fakes import Admin, Node, Store, Topics
 from udfs import columns as c
-from udfs.formats.internal_stats import InternalStats
+from udfs.formats.internal_stats import InternalStats, Position
 from udfs.paths import managed_ledger_path
+from udfs.snapshots.aborts import ids_of
+from udfs.snapshots.codec import Index, entries_of
 from udfs.snapshots.keys import SnapshotKind
+from udfs.snapshots.values import Read
 
 SPACE = "t/ns"
-PATH = managed_ledger_path(system_topic(SPACE, SnapshotKind.SEGMENT))
+TOPIC = f"persistent://{SPACE}/orders"
+SEGMENTS = system_topic(SPACE, SnapshotKind.SEGMENT)
+PATH = managed_ledger_path(SEGMENTS)
 NODE = Znode(list_znode(70), 0, 0, 0)
 GUARDED = InternalStats(((70, 5),), {GUARD: (70, 1)}, 0)
 TREE = {"/managed-ledgers": ["t"], "/managed-ledgers/t": ["ns"], "/managed-ledgers/t/ns": ["persistent"]}
@@ -52,21 +57,45 @@ def test_what_nobody_can_tell_counts_as_not_guarded() -> None:
     assert torn[s.SEGMENT_LEDGERS] == []
 
 
+def _line(admin: Admin, tree: Store, *indexes: Read, fails: bool = False) -> Line:
+    kind = SnapshotKind.INDEX
+    topics = Topics({kind: indexes}, kind if fails else None, {SEGMENTS, system_topic(SPACE, kind)}, admin)
+    return line_of(cast(MetadataStore, tree), cast(SnapshotTopics, topics))
+
+
+def _index(place: Position) -> Read:
+    value = Index(TOPIC, entries_of([(0, place, (1, 1))]), (1, 1), ids_of([]))
+    return Read(SnapshotKind.INDEX, TOPIC, TOPIC, (1, 1), 0, 9, value=value)
+
+
 @pytest.mark.parametrize(
-    ("admin", "status", "says"),
+    ("admin", "place", "status", "says"),
     [
-        (Admin(GUARDED), Status.OK, "1 namespaces with segments, all guarded"),
-        (Admin(retentions=(-1, -1)), Status.OK, "all guarded"),
-        (Admin(), Status.NOTE, "1 of 1 namespaces with segments have none: t/ns"),
-        (Admin(is_up=False), Status.NOTE, "no broker answers"),
+        pytest.param(Admin(GUARDED), (70, 2), Status.OK, "1 namespaces with segments, all guarded", id="before it"),
+        pytest.param(Admin(GUARDED), (60, 0), Status.OK, "all guarded", id="its ledger is gone: nothing keeps it"),
+        pytest.param(
+            Admin(GUARDED),
+            (70, 1),
+            Status.NOTE,
+            "1 have one that stands behind segments which indexes name: t/ns",
+            id="behind it",
+        ),
+        pytest.param(Admin(retentions=(-1, -1)), (70, 1), Status.OK, "all guarded", id="retention"),
+        pytest.param(Admin(), (70, 1), Status.NOTE, "1 of 1 namespaces with segments have none: t/ns", id="none"),
+        pytest.param(Admin(is_up=False), (70, 1), Status.NOTE, "no broker answers", id="no answer"),
     ],
 )
-def test_check_says_which_namespaces_have_no_guard(admin: Admin, status: Status, says: str) -> None:
-    line = line_of(cast(MetadataStore, Store({PATH: NODE}, TREE)), cast(PulsarAdmin, admin))
+def test_check_says_which_namespaces_are_not_guarded(admin: Admin, place: Position, status: Status, says: str) -> None:
+    line = _line(admin, Store({PATH: NODE}, TREE), _index(place))
     assert line.status is status
     assert says in line.says
     assert bool(line.do) == (status is not Status.OK)
 
 
+def test_check_does_not_call_guarded_what_it_can_not_compare() -> None:
+    line = _line(Admin(GUARDED), Store({PATH: NODE}, TREE), fails=True)
+    assert (line.status, line.says) == (Status.NOTE, "t/ns: it broke off")
+
+
 def test_check_is_content_without_segments() -> None:
-    assert line_of(cast(MetadataStore, Store({}, TREE)), cast(PulsarAdmin, Admin())).says == "no segments"
+    assert _line(Admin(), Store({}, TREE)).says == "no segments"

@@ -114,10 +114,23 @@ def test_a_guard_is_made_at_the_beginning_and_moved_to_the_ledger_of_the_first_n
 
 
 def test_a_guard_that_stands_there_already_is_left_alone() -> None:
-    for cursor in ((12, -1), (12, 2), (13, 0)):
+    for cursor in ((12, -1), (12, 2)):
         world = replace(WELL, moves=[], cursor=cursor)
         assert keep(world).moved_from is None
         assert world.moves == []
+
+
+@pytest.mark.parametrize("cursor", [(12, 3), (13, 0)])
+def test_a_guard_behind_a_place_that_an_index_names_is_moved_back(cursor: Position) -> None:
+    world = replace(WELL, moves=[], cursor=cursor)
+    found = keep(world)
+    assert (found.moved_from, found.position, found.error) == (cursor, (12, -1), "")
+    assert world.moves == [(12, 0)]
+    assert "at 12:3, which an index names" in found.in_words()
+
+
+def test_one_that_does_not_move_back_is_told() -> None:
+    assert "does not move back" in keep(replace(WELL, moves=[], cursor=(13, 0), overshoots=1)).error
 
 
 @pytest.mark.parametrize(

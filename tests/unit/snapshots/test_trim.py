@@ -15,6 +15,7 @@ from udfs.snapshots.aborts import aborts_of
 from udfs.snapshots.audit import NamedSegment, TopicFacts
 from udfs.snapshots.codec import Snapshot
 from udfs.snapshots.keys import SnapshotKind
+from udfs.snapshots.repairing import Told
 from udfs.snapshots.values import Read
 
 TOPIC = "persistent://t/ns/orders"
@@ -57,7 +58,7 @@ class World:
             self.facts = replace(self.facts, named=living)
             if self.index is None:
                 self.single = tuple(each for each in self.single if each in self.facts.ledgers)
-        return Look(self.facts, self.index, frozenset(), {})
+        return Look(self.facts, self.index, Told(frozenset(), frozenset(), ()), {})
 
     def compacted(self, namespace: str, kind: SnapshotKind) -> Iterator[Read]:
         assert kind is SnapshotKind.SINGLE

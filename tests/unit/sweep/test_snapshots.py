@@ -360,6 +360,22 @@ def test_what_nobody_could_look_at_comes_out_of_the_journal_where_nothing_newer_
     assert world.topics.messages[SINGLE][-1].data == before
 
 
+def test_what_its_broker_writes_right_before_is_not_replaced_by_the_next_look(world: World) -> None:
+    world.topics.on_sent = world.revive
+    failing(world, "stored")
+    world.sweep(ALL[1])
+    writes = [NEWER]
+
+    def fails(where: str) -> None:
+        if where == "stored" and writes:
+            world.topics.add(SINGLE, OWNER, writes.pop())
+
+    world.topics.fails = fails
+    assert told(world.sweep(ALL[1])) == [(Outcome.RETRY, Reason.IN_USE)]
+    assert len(world.topics.sent) == 1
+    assert world.topics.messages[SINGLE][-1].data == NEWER
+
+
 def test_a_tombstone_of_somebody_else_stays(world: World) -> None:
     world.revive()
     world.topics.add(SINGLE, OWNER, None)
@@ -455,7 +471,11 @@ def test_whoever_is_replaced_in_the_middle_tidies_what_was_sent(world: World) ->
     assert world.topics.compactions == [SEGMENT]
 
 
-def test_nothing_is_compacted_away_that_may_have_to_be_put_back(world: World) -> None:
+@pytest.mark.parametrize("others", [0, 1])
+def test_nothing_is_compacted_away_that_may_have_to_be_put_back(world: World, others: int) -> None:
+    """Not even where there are tombstones of others, for which it would be compacted else."""
+    for number in range(others):
+        world.topics.add(SEGMENT, str(SegmentKey(7 + number, OWNER)), None)
     failing(world, "stored")
     world.sweep(*ALL[2:])
     assert world.topics.compactions == []

@@ -1,0 +1,98 @@
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from streaming.cli.snapshots import app
+from streaming.errors import ReaperError, RefusedError, SafetyError, UnavailableError
+from streaming.snapshots import repairs, trimmable
+from streaming.snapshots.repair import Repaired
+from streaming.snapshots.trim import Trimmed, Trims
+from udfs.snapshots.repairing import Remedy
+
+TOPIC = "persistent://t/ns/orders"
+
+
+@dataclass
+class Done:
+    """Repairs of which this one comes to that."""
+
+    not_verified: str
+
+    def repair(self, topic: str, remedy: Remedy) -> Repaired:
+        return Repaired(topic, "1.json", 3, 0, 0, 2, self.not_verified, remedy)
+
+
+def _run(monkeypatch: pytest.MonkeyPatch, path: Path, not_verified: str, *options: str) -> tuple[int, str]:
+    @contextmanager
+    def repairs_for(_settings: Any) -> Iterator[Done]:
+        yield Done(not_verified)
+
+    monkeypatch.setattr(repairs, "repairs_for", repairs_for)
+    config = path / "config.toml"
+    config.write_text(f'[state]\ndir = "{path}"\n')
+    result = CliRunner().invoke(app, ["repair", "--yes", "--topic", TOPIC, *options, "--config", str(config)])
+    error = result.exception
+    return (error.exit_code if isinstance(error, ReaperError) else result.exit_code), f"{result.output}{error or ''}"
+
+
+def test_a_repair_that_is_verified_ends_well(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    code, said = _run(monkeypatch, tmp_path, "", "--json")
+    assert (code, json.loads(said)["is_verified"]) == (0, True)
+
+
+def test_one_that_is_not_says_what_came_out_and_ends_with_4(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    code, said = _run(monkeypatch, tmp_path, "no old ids are known")
+    assert code == 4
+    assert "is loaded again" in said
+    assert "not verified: no old ids are known" in said
+    assert "snapshots undo --topic" in said
+    code, said = _run(monkeypatch, tmp_path, "no old ids are known", "--json")
+    found = json.loads(said.splitlines()[0])
+    assert (code, found["is_verified"], found["not_verified"]) == (4, False, "no old ids are known")
+
+
+FAILS: dict[str, ReaperError] = {
+    "a": SafetyError("a is not trimmed: it has no ids"),
+    "b": UnavailableError("no broker answers"),
+    "d": RefusedError("no right"),
+}
+
+
+def _trim(monkeypatch: pytest.MonkeyPatch, path: Path, *topics: str) -> tuple[int, str]:
+    @contextmanager
+    def repairs_for(_settings: Any) -> Iterator[None]:
+        yield None
+
+    def trim(_self: Trims, topic: str) -> Trimmed:
+        if topic in FAILS:
+            raise FAILS[topic]
+        return Trimmed(topic, 2, 0)
+
+    monkeypatch.setattr(repairs, "repairs_for", repairs_for)
+    monkeypatch.setattr(trimmable, "topics_told", lambda _settings: list(topics))
+    monkeypatch.setattr(Trims, "trim", trim)
+    config = path / "config.toml"
+    config.write_text(f'[state]\ndir = "{path}"\n')
+    result = CliRunner().invoke(app, ["trim", "--yes", "--config", str(config)])
+    error = result.exception
+    return (error.exit_code if isinstance(error, ReaperError) else result.exit_code), f"{result.output}{error or ''}"
+
+
+def test_where_a_topic_can_not_be_trimmed_the_others_are(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    code, said = _trim(monkeypatch, tmp_path, "a", "b", "c", "d", "e")
+    assert [line.split()[-1] for line in said.splitlines() if "has dropped" in line] == ["c", "e"]
+    assert "b was left: no broker answers" in said
+    assert said.endswith("2 of 5 topics were left, try again: b, d")
+    assert code == UnavailableError.exit_code
+
+
+def test_a_topic_with_nothing_to_trim_is_no_failure(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    code, said = _trim(monkeypatch, tmp_path, "a", "c")
+    assert code == 0
+    assert "it has no ids" in said
