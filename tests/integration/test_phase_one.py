@@ -197,7 +197,7 @@ def test_what_a_killed_caller_leaves_the_next_two_at_once_work_off(cluster: Clus
             list(pool.map(lambda marks: marks.remove_all_deletable_ledgers(topic, timeout_seconds=60), (one, other)))
         assert one.remove_all_deletable_ledgers(topic) == Removal(listed=1)
         assert one.get_all_deletable_ledgers(topic) == {listed[0]}
-    assert topics.data_ledgers(cluster, topic) == listed
+    assert set(topics.data_ledgers(cluster, topic)) >= set(listed)
 
 
 def test_marks_stop_before_a_znode_that_zookeeper_would_not_take(cluster: Cluster, running: Deployment) -> None:
