@@ -126,7 +126,8 @@ def test_marks_live_in_a_real_topics_metadata(cluster: Cluster, running: Deploym
         assert marks.get_all_deletable_ledgers(topic) == {*leaked, *listed[:2], *scattered}
         found = marks.remove_all_deletable_ledgers(topic, timeout_seconds=120)
         assert found == Removal(gone=len(leaked) + len(scattered), listed=2)
-        assert topics.data_ledgers(cluster, topic) == listed, "a mark costs no ledger that is listed"
+        # a broker may have begun its next ledger meanwhile
+        assert set(topics.data_ledgers(cluster, topic)) >= set(listed), "a mark costs no ledger that is listed"
         topics.consume(cluster, topic, "s", 4 * topics.ENTRIES_PER_LEDGER)
         topics.trim(cluster, topic)
         topics.wait_for(lambda: listed[1] not in topics.data_ledgers(cluster, topic), "the trim")

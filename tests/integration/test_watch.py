@@ -132,7 +132,9 @@ def test_killed_again_and_again_it_asks_for_each_once(
             running = service.start("watch", log=log)
             time.sleep(chance.uniform(2, 6))
             kill(running)
+            before = len(log.read_text())
             running = service.start("watch", log=log)
+        wait_until(lambda: "watching what topics" in log.read_text()[before:], running, log)  # it hears a SIGTERM now
         wait_until(lambda: known - set(topics.data_ledgers(cluster, leaky)) <= asked_for(service), running, log)
         assert len(asked_for(service) & known) >= 4
         stop(running)
