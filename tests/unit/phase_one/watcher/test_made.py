@@ -79,7 +79,7 @@ def test_a_ledger_that_came_and_went_between_two_looks_is_asked_about_once(world
     world.turns(watcher, 70)
     _make(world, DATA)
     world.list(1, 2, 5)
-    world.turns(watcher, 2)
+    world.turns(watcher, 10)
     world.list(1, 2)  # and the ledger stays: it has leaked
     world.turns(watcher, 70)
     assert not _is_noted(world, 5)
