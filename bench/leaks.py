@@ -50,6 +50,7 @@ from udfs.records import LedgerMetadata
 NAMESPACE = "public/leaks"
 KEPT_TOPICS = 3  # which nobody reads
 WATCHER_HARMED = 0.7  # of the rounds
+SETTLE_SECONDS = 15
 FIRST_LOOK_SECONDS = 20  # in which the watcher takes what there is as it is
 OPEN_DAYS = "\nopen_quarantine_days = 1"
 SHORT_DAYS = "import streaming.config.policies as p; p.DAY_MS = 60_000; from streaming.__main__ import main; main()"
@@ -335,6 +336,8 @@ def measure(home: Path, options: argparse.Namespace) -> int:
         time.sleep(FIRST_LOOK_SECONDS)
         trouble(cluster, watcher, names, options)
         time.sleep(options.rest)
+        orphans_of(cluster, names)  # asking for a list loads its topic, and the broker drops what was read by then
+        time.sleep(SETTLE_SECONDS)
         found = orphans_of(cluster, names)
         leaked = found.keys()
         states = dict(Counter(str(each.state) for each in found.values()))
