@@ -61,7 +61,7 @@ JOURNAL, REPLAY_TARGET = "streaming/state/journal.py", "udfs/replay_target.py"
 PUT_BACK = "streaming/snapshots/put_back.py"
 GUARDING = "udfs/snapshots/guarding.py"
 JUDGE_SNAPSHOT, SNAPSHOTS = "udfs/judge_snapshot.py", "streaming/sweep/snapshots.py"
-WATCHER = "streaming/phase_one/watcher"
+WATCHER, MARKS = "streaming/phase_one/watcher", "streaming/phase_one/marks.py"
 VANISHED, OFFLOADS = "udfs/vanished.py", "udfs/judge_offload.py"
 
 MUTATIONS = (
@@ -847,6 +847,9 @@ MUTATIONS = (
     Mutation(
         "a lost watch is followed by a whole look", WATCHER, "        if changes.has_gap:\n", "        if False:\n"
     ),
+    Mutation("marks leave a znode small enough", MARKS, "        _refuse_too_large(found, wanted)\n", ""),
+    Mutation("a V1 topic's marks are refused", MARKS, "        _refuse_v1(found.name)\n", ""),
+    Mutation("what was asked about is no candidate", WATCHER, " and each not in asked", ""),
     Mutation("an unlisted ledger waits for a broker's end", WATCHER, "and bool(candidate.brokers - brokers)", ""),
     Mutation(
         "an unlisted ledger that its broker needs is left",

@@ -6,10 +6,12 @@
 3. A mark goes only when its ledger is seen to be gone. So a call that is cut short at any point leaves marks behind,
    and the next call works them off: the check and retry of PIP-129.
 4. A mark that is shortened is written anew first, under a new key, and only then is the old key removed.
+5. No mark makes a topic's znode larger than MOST_ZNODE_BYTES: a broker whose write ZooKeeper will not take tries it
+   again and again, and serves no other topic meanwhile.
 """
 
 import secrets
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from concurrent.futures import Future
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
@@ -24,10 +26,12 @@ from streaming.phase_one.receipts import Look, await_receipts, finished_uploads
 from streaming.ports import SweepStore, TopicProperties, Unreadable, Znode
 from udfs.formats.errors import FormatError
 from udfs.formats.managed_ledger import ListedLedgers, ManagedLedgerInfo, in_use_ids, parse_managed_ledger
-from udfs.paths import Layout, ledger_path, managed_ledger_name, managed_ledger_path
+from udfs.paths import Layout, ledger_path, managed_ledger_name, managed_ledger_path, namespace_of
 from udfs.phase_one.marks import MarkedTopic, Marks, Upload, checked_id, properties_of, read_marks
 from udfs.phase_one.requests import request_for, uploads_in
 from udfs.records import LedgerComponent, OffloadContext, PendingDelete
+
+MOST_ZNODE_BYTES = 512 * 1024  # half of what a ZooKeeper takes by default: the list has to grow, too
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +68,7 @@ class Sweep:
 @dataclass(frozen=True, slots=True)
 class _Topic:
     name: str
+    znode_bytes: int
     info: ManagedLedgerInfo
     listed: ListedLedgers
 
@@ -94,13 +99,17 @@ class DeletableLedgers:
         """Mark ledgers, in BookKeeper and in tiered storage; return when the marks are durable.
 
         What is marked already stays marked. An offloaded ledger must be in the topic's list still: the list alone knows
-        which upload it is. Raises ValueError for what is no ledger id.
+        which upload it is. Raises ValueError for what is no ledger id, and RefusedError for a topic with a V1 name, and
+        for marks with which the topic's znode would be too large.
         """
         found = self._required(topic)
+        _refuse_v1(found.name)
         uploads = _uploads(found, set(offloaded_ledger_ids))
         known = found.marked.all
         new = Marks(frozenset(map(checked_id, ledger_ids)), uploads).without(known.ledgers, known.uploads)
-        self._write(found.name, new)
+        wanted = _properties(new)
+        _refuse_too_large(found, wanted)
+        self._write(found.name, wanted)
 
     def get_all_deletable_ledgers(self, topic: str) -> set[int]:
         """Return the ledgers that are marked as deletable in BookKeeper."""
@@ -168,15 +177,14 @@ class DeletableLedgers:
             rest = marks.without(gone, gone_uploads)
             if rest == marks and rest:
                 continue
-            self._write(topic, rest)
+            self._write(topic, _properties(rest))
             # Allowed here: what the key marks is gone, or was just written, and read back, under another key.
             self._properties.remove(topic, key)
 
-    def _write(self, topic: str, marks: Marks) -> None:
-        """Write marks under keys that are new, and read them back. Without marks, write nothing."""
-        if not marks:
+    def _write(self, topic: str, wanted: Mapping[str, str]) -> None:
+        """Write marks, and read them back. Without marks, write nothing."""
+        if not wanted:
             return
-        wanted = properties_of(marks, secrets.token_hex(8))
         self._properties.update(topic, wanted)
         stored = self._required(topic).info.properties
         if not wanted.items() <= stored.items():
@@ -218,9 +226,32 @@ def deletable_ledgers(settings: Settings) -> Iterator[DeletableLedgers]:
         yield DeletableLedgers(clients.store, properties, sweep, read_layout(clients.store, root), root)
 
 
+def _properties(marks: Marks) -> dict[str, str]:
+    """Return the properties that mark all of it, under keys that are new."""
+    return properties_of(marks, secrets.token_hex(8))
+
+
+def _refuse_v1(topic: str) -> None:
+    if namespace_of(topic).count("/") > 1:
+        raise RefusedError(
+            f"{topic} can't be marked: it has a V1 name (tenant/cluster/namespace), and for these Pulsar has no call "
+            "that writes properties; send requests for its ledgers instead (`ledger-reaper request`)"
+        )
+
+
+def _refuse_too_large(topic: _Topic, wanted: Mapping[str, str]) -> None:
+    size = topic.znode_bytes + sum(len(key) + len(value) for key, value in wanted.items())
+    if wanted and size > MOST_ZNODE_BYTES:
+        raise RefusedError(
+            f"with these marks the znode of {topic.name} would have {size // 1024} KiB, and we write "
+            f"{MOST_ZNODE_BYTES // 1024} at most: a ZooKeeper takes 1024 by default (jute.maxbuffer), and a broker "
+            "whose write it does not take can't go on; call remove_all_deletable_ledgers, or mark fewer ledgers"
+        )
+
+
 def _parsed(name: str, node: Znode) -> _Topic:
     try:
-        return _Topic(name, parse_managed_ledger(node.data), in_use_ids(node.data))
+        return _Topic(name, len(node.data), parse_managed_ledger(node.data), in_use_ids(node.data))
     except FormatError as error:
         raise RefusedError(f"the list of {name} can't be read: {error}") from error
 

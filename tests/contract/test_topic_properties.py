@@ -44,17 +44,10 @@ def test_the_broker_is_asked_to_write_and_to_remove(real: Real) -> None:
     assert (delete.method, delete.path) == ("DELETE", f"{PATH}?key=ledger-reaper.deletable.a.0")
 
 
-@pytest.mark.parametrize(
-    ("topic", "path"),
-    [
-        (f"{TOPIC}-partition-3", "/admin/v2/persistent/public/default/orders-partition-3/properties"),
-        ("t/c/ns/persistent/a%2Fb".replace("%2F", "%3F"), "/admin/persistent/t/c/ns/a%3Fb/properties"),
-    ],
-    ids=["a partition", "a V1 name"],
-)
-def test_a_topic_is_asked_for_by_its_own_name(real: Real, topic: str, path: str) -> None:
+def test_a_partition_is_asked_for_by_its_own_name(real: Real) -> None:
+    path = "/admin/v2/persistent/public/default/orders-partition-3/properties"
     real.stub.tell(path, Told(204))
-    real.adapter.update(topic, {"a": "1"})
+    real.adapter.update(f"{TOPIC}-partition-3", {"a": "1"})
     assert [asked.path for asked in real.stub.asked] == [path]
 
 

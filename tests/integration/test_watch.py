@@ -4,7 +4,8 @@ import json
 import random
 import signal
 import time
-from collections import Counter
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -12,11 +13,22 @@ import pytest
 from streaming.adapters.pulsar.read import read
 from streaming.clients import admin_for
 from streaming.phase_one.watcher.publication import WATCH_ID
-from streaming.sandbox import faults, ledgers, topics
-from streaming.sandbox.cluster import Cluster
-from streaming.sandbox.home import Part
+from streaming.sandbox import clients, faults, ledgers, topics
+from streaming.sandbox.cluster import Cluster, down, up
+from streaming.sandbox.home import CLUSTER_NAME, Part
 from streaming.sandbox.orphans import WORKER, consume_and_trim
-from tests.integration.conftest import Deploy, Deployment, kill, killed_at_the_end, new_topic, stop, wait_until
+from tests.integration.conftest import (
+    Deploy,
+    Deployment,
+    deployment,
+    kill,
+    killed_at_the_end,
+    new_topic,
+    stop,
+    wait_until,
+)
+from udfs.formats.managed_ledger import in_use_ids
+from udfs.paths import managed_ledger_path
 
 pytestmark = [pytest.mark.cluster, pytest.mark.long, pytest.mark.timeout(1500)]
 
@@ -120,7 +132,9 @@ def test_killed_again_and_again_it_asks_for_each_once(
             running = service.start("watch", log=log)
             time.sleep(chance.uniform(2, 6))
             kill(running)
+            before = len(log.read_text())
             running = service.start("watch", log=log)
+        wait_until(lambda: "watching what topics" in log.read_text()[before:], running, log)  # it hears a SIGTERM now
         wait_until(lambda: known - set(topics.data_ledgers(cluster, leaky)) <= asked_for(service), running, log)
         assert len(asked_for(service) & known) >= 4
         stop(running)
@@ -142,3 +156,97 @@ def test_while_the_broker_is_away_it_waits_and_then_goes_on(
         faults.restart(cluster, Part.BROKER)
         wait_until(lambda: set(before[:5]) <= asked_for(service), running, log)
         stop(running)
+
+
+def listed_in_zookeeper(cluster: Cluster, topic: str) -> set[int]:
+    path = managed_ledger_path(topic)
+    return set(in_use_ids(clients.read_znodes(cluster.addresses.zookeeper, [path])[path]).ids)
+
+
+def test_what_a_topic_with_a_v1_name_leaks_is_asked_for_and_deleted(
+    cluster: Cluster, deploy: Deploy, tmp_path: Path
+) -> None:
+    space = f"public/{CLUSTER_NAME}/v1"
+    made = clients.http_any("PUT", cluster.serving.admin, f"admin/namespaces/{space}", body={})
+    assert made.ok or made.status == 409, made
+    topic = f"persistent://{space}/{new_topic('old').rpartition('/')[2]}"
+    url = cluster.serving.pulsar
+    clients.subscribe(url, topic, [WORKER])
+    clients.publish(url, topic, topics.payloads(9 * topics.ENTRIES_PER_LEDGER, 64))
+    service, log = deploy(extra=WATCH), tmp_path / "log"
+    with killed_at_the_end(service.start("run", log=log)) as running:
+        wait_until(lambda: is_watching(log) and "reading persistent" in log.read_text(), running, log)
+        wait_until((service.config.parent / "state" / "watcher.json").exists, running, log)
+        before = listed_in_zookeeper(cluster, topic)
+        with faults.crash_with_metadata_fault(cluster):
+            clients.consume(url, topic, WORKER, 5 * topics.ENTRIES_PER_LEDGER)
+            clients.publish(url, topic, topics.payloads(2 * topics.ENTRIES_PER_LEDGER, 64))  # new ledgers: a trim
+            topics.wait_for(lambda: len(before - listed_in_zookeeper(cluster, topic)) >= 4, "the trim")
+        leaked = before - listed_in_zookeeper(cluster, topic)
+        assert leaked <= ledgers.every_ledger(cluster).keys(), "the broker could not delete them"
+        wait_until(lambda: not leaked & ledgers.every_ledger(cluster).keys(), running, log)
+        assert listed_in_zookeeper(cluster, topic) <= ledgers.every_ledger(cluster).keys(), "what is listed stays"
+        stop(running)
+
+
+@pytest.fixture(scope="module")
+def two_brokers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    home = tmp_path_factory.mktemp("two")
+    made = up(home, counts={Part.BROKER: 2})
+    try:
+        yield made
+    finally:
+        down(home)
+
+
+def in_the_end(do: Callable[[], object]) -> None:
+    """Do it again while the topic's broker is on the move."""
+    deadline = time.monotonic() + 120
+    while True:
+        try:
+            do()
+        except Exception:  # of pulsar's client, which has no class for it
+            assert time.monotonic() < deadline
+            time.sleep(1)
+        else:
+            return
+
+
+def owner_of(cluster: Cluster, topic: str) -> str:
+    path = f"lookup/v2/topic/{topics.resource(topic)}"
+    return str(json.loads(clients.http_any("GET", cluster.serving.admin, path).text)["brokerUrl"])
+
+
+def test_while_topics_move_between_two_brokers_what_they_leak_is_asked_for_once(
+    two_brokers: Cluster, tmp_path: Path
+) -> None:
+    cluster, log = two_brokers, tmp_path / "log"
+    (here := tmp_path / "service").mkdir()
+    service = deployment(cluster, here, extra=WATCH)
+    names = [new_topic("moved") for _ in range(6)]
+    for topic in names:
+        topics.fill(cluster, topic, 9, [WORKER])
+        topics.consume(cluster, topic, WORKER, 1)
+    owners: dict[str, set[str]] = defaultdict(set)
+    before = {topic: set(topics.data_ledgers(cluster, topic)) for topic in names}
+    with killed_at_the_end(service.start("watch", log=log)) as running:
+        wait_until((here / "state" / "watcher.json").exists, running, log)
+        for part in cluster.spec.all_of(Part.BROKER):
+            with faults.metadata_fault(cluster):
+                for topic in names:
+                    in_the_end(lambda at=topic: owners[at].add(owner_of(cluster, at)))  # type: ignore[misc]
+                    in_the_end(lambda at=topic: topics.consume(cluster, at, WORKER, 25))  # type: ignore[misc]
+                    in_the_end(lambda at=topic: topics.trim(cluster, at))  # type: ignore[misc]
+                time.sleep(3)
+                faults.kill(cluster, part)
+            faults.restart(cluster, part)
+            topics.admin(cluster, "PUT", "namespaces/public/default/unload")
+        listed = {topic: listed_in_zookeeper(cluster, topic) for topic in names}
+        dropped = {each for topic in names for each in before[topic] - listed[topic]}
+        leaked = dropped & ledgers.every_ledger(cluster).keys()
+        wait_until(lambda: dropped <= asked_for(service), running, log)
+        assert not asked_for(service) & {each for topic in names for each in listed_in_zookeeper(cluster, topic)}
+        stop(running)
+    assert any(len(found) > 1 for found in owners.values()), f"no topic moved: {dict(owners)}"
+    assert len(dropped) >= 4 * len(names), f"too little was dropped: {len(dropped)}"
+    assert leaked, "nothing leaked"

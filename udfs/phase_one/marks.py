@@ -16,7 +16,7 @@ from udfs.paths import MAX_LEDGER_ID
 from udfs.records import OffloadContext
 
 PREFIX = "ledger-reaper.deletable."
-# Of one value. The znode of a topic has a megabyte in all (jute.maxbuffer), and its list needs most of it.
+# Of one value. Brokers take 2 MiB as well, but a value is written anew as a whole where one of its ledgers is gone.
 MOST_BYTES = 16 * 1024
 _VERSION = 1
 

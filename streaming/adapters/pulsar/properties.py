@@ -1,7 +1,8 @@
 """The port TopicProperties by the admin API: the owner broker writes the topic's znode, with its own version check.
 
 A broker that does not have the topic loaded loads it for that. A partition is asked for by its own name: for the name
-of the partitioned topic, a broker would write somewhere else (PartitionedTopicMetadata).
+of the partitioned topic, a broker would write somewhere else (PartitionedTopicMetadata). For V1 names
+(tenant/cluster/ns) brokers have no such call, and answer 404 (seen: 4.0.8).
 """
 
 from collections.abc import Mapping

@@ -7,6 +7,8 @@
 3. Before that, its own metadata must name an owner, and that owner's broker must not need it: the compacted ledger of a
    topic is often named by its broker alone.
 4. What existed before the first look of all is the audit's.
+5. What a list named between two looks and names no more is asked about already. Only a crash between these looks makes
+   that a second request, which finds the ledger gone.
 """
 
 import json
@@ -79,10 +81,11 @@ class MadeLedgers:
         self._named = named
         self._patience_ms = patience_ms
 
-    def look(self, note: bytes | None, now_ms: int) -> tuple[bytes, list[PendingDelete]]:
+    def look(self, note: bytes | None, now_ms: int, asked: Set[int] = frozenset()) -> tuple[bytes, list[PendingDelete]]:
         """Return the new note, and requests for what is to be asked about; both are to be committed together.
 
-        note None: nothing was ever looked at. Raises UnavailableError.
+        note None: nothing was ever looked at. asked: ledgers that have a request since the last look. Raises
+        UnavailableError.
         """
         brokers = self._brokers()
         if note is None:
@@ -92,7 +95,9 @@ class MadeLedgers:
         # whoever made them ran at this look or at the one before, and may have ended in between
         waiting = known.waiting | {each: Candidate(now_ms, brokers | known.brokers) for each in fresh}
         names = self._named({(each, "") for each in waiting})
-        waiting = {each: found for each, found in sorted(waiting.items()) if (each, "") not in names}
+        waiting = {
+            each: found for each, found in sorted(waiting.items()) if (each, "") not in names and each not in asked
+        }
         due = [each for each, found in waiting.items() if self._is_due(found, brokers, now_ms)]
         requests, is_over = self._asked(due)
         left = {each: found for each, found in waiting.items() if each not in is_over}

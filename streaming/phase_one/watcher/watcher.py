@@ -77,6 +77,7 @@ class Watcher:
         self._monotonic = monotonic
         self._stamps: dict[str, bytes] = {}
         self._unparsable: set[str] = set()
+        self._asked: set[int] = set()  # ledgers that have a request since the last whole look
         self._next_look_s = self._earliest_s = float("-inf")
         self._published_ms = 0
         self._why_not_sent = ""
@@ -128,10 +129,11 @@ class Watcher:
                 found = {}
         self._see(found, parts.clock.now_ms())
         now_ms = parts.clock.now_ms()
-        note, requests = parts.made.look(parts.watched.notes.get(made.NOTE), now_ms)
+        note, requests = parts.made.look(parts.watched.notes.get(made.NOTE), now_ms, self._asked)
         if requests or note != parts.watched.notes.get(made.NOTE):
             asked = [(f"unlisted ledger {each.ledger_id}", encode(each)) for each in requests]
             parts.watched.save({}, asked, notes={made.NOTE: note}, at_ms=now_ms)
+        self._asked.clear()
         parts.metrics.unlisted.inc(len(requests))
         ended_s = self._monotonic()
         took_s = ended_s - began_s
@@ -151,6 +153,7 @@ class Watcher:
         changed: dict[str, bytes | None] = {}
         stamps: dict[str, bytes] = {}
         requests: list[tuple[str, bytes]] = []
+        asked: set[int] = set()
         for path, node in nodes.items():
             if self._stop.is_set():
                 raise StopRequestedError
@@ -170,8 +173,10 @@ class Watcher:
             if isinstance(node, Znode):
                 stamps[path] = _stamp(node)
             requests += [(path, encode(each)) for each in gone]
+            asked.update(each.ledger_id for each in gone if each.offload_context is None)
         if changed:
             self._parts.watched.save(changed, requests, at_ms=now_ms)
+        self._asked |= asked
         self._stamps |= stamps
         for path in [path for path, kept in changed.items() if kept is None]:
             self._stamps.pop(path, None)

@@ -27,6 +27,7 @@ from udfs.records import LedgerType, PendingDelete
 OFFLOAD = OffloadState(UUID, complete=True, driver_name="aws-s3", driver_properties={"bucket": "b"})
 OURS = {"owner": "a team"}
 V1_TOPIC = "public/standalone/default/persistent/orders"
+SCATTERED = range(10**12, 10**12 + 60_000, 2)  # some 420 KB as marks
 Deletes = Callable[[PendingDelete], bool]
 
 
@@ -106,7 +107,7 @@ class Topic:
         return set(uploads) - self.objects
 
 
-@pytest.fixture(params=[TOPIC, f"{TOPIC}-partition-0", V1_TOPIC])
+@pytest.fixture(params=[TOPIC, f"{TOPIC}-partition-0"])
 def topic(request: pytest.FixtureRequest) -> Topic:
     made = Topic(request.param)
     made.lists(5, 6, LedgerInfo(7, 10, offload=OFFLOAD), 8)
@@ -173,6 +174,26 @@ def test_an_upload_that_the_list_does_not_name_cannot_be_marked(topic: Topic) ->
 def test_what_is_no_ledger_id_is_not_marked(topic: Topic, ledger_id: int) -> None:
     with pytest.raises(ValueError, match="is no ledger id"):
         topic.api().mark_deletable_ledgers(topic.name, [5, ledger_id])
+    assert topic.keys() == set()
+
+
+def test_a_topic_of_a_v1_name_has_no_marks_because_brokers_have_no_call_for_them() -> None:
+    topic = Topic(V1_TOPIC)
+    topic.lists(5, 6)
+    with pytest.raises(RefusedError, match="send requests"):
+        topic.api().mark_deletable_ledgers(V1_TOPIC, [5])
+    assert topic.api().get_all_deletable_ledgers(V1_TOPIC) == set()
+    assert topic.api().remove_all_deletable_ledgers(V1_TOPIC) == Removal()
+
+
+def test_marks_that_would_make_the_topics_znode_too_large_are_refused_and_removals_still_work(topic: Topic) -> None:
+    api = topic.api()
+    api.mark_deletable_ledgers(topic.name, [5, *SCATTERED])
+    with pytest.raises(RefusedError, match=r"would have \d+ KiB"):
+        api.mark_deletable_ledgers(topic.name, [each + 1 for each in SCATTERED])
+    assert api.get_all_deletable_ledgers(topic.name) == {5, *SCATTERED}
+    topic.lists(6, 8)
+    assert api.remove_all_deletable_ledgers(topic.name).is_done
     assert topic.keys() == set()
 
 

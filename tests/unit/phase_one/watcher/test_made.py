@@ -74,6 +74,20 @@ def test_what_was_made_and_dropped_while_the_watcher_was_away_is_asked_about_if_
     assert world.topic.requests == [DATA]
 
 
+def test_a_ledger_that_came_and_went_between_two_looks_is_asked_about_once(world: World) -> None:
+    watcher = world.start()
+    world.turns(watcher, 70)
+    _make(world, DATA)
+    world.list(1, 2, 5)
+    world.turns(watcher, 10)
+    world.list(1, 2)  # and the ledger stays: it has leaked
+    world.turns(watcher, 70)
+    assert not _is_noted(world, 5)
+    _restart_broker(world)
+    world.turns(watcher, HOUR_S + 200)
+    assert world.topic.requests == [DATA]
+
+
 def test_it_is_not_asked_about_while_it_is_young(world: World) -> None:
     watcher = world.start()
     world.turns(watcher, 70)
