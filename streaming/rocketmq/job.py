@@ -41,6 +41,7 @@ from udfs.rocketmq.units import Ints, Longs
 _LEAST_ROWS_OF_A_RUN = 100  # `write_counted` has to begin a block for each run of a queue, however short
 _MOST_TASKS = 2_000
 _PARTS_PER_TASK = 8  # to begin a task costs as much as half a part
+_MOST_STRETCH_BYTES = 1 << 32  # 4 bytes say where in its stretch a message begins
 _LEAST_STRETCHES = 16  # a small store has few files of a gigabyte, and every core shall have its share of them
 # units of a queue that follow each other: place in the part, how many, queue id (-1: of any queue), first queue offset
 _RUN = np.dtype([("place", "<u4"), ("count", "<u4"), ("queue_id", "<i4"), ("offset", "<i8")])
@@ -219,7 +220,8 @@ def require_end(files: QueueFiles, end: int) -> None:
 
 def stretches_of(log: CommitLog) -> list[tuple[int, LogFile]]:
     """Return the stretches of a commitlog: where each begins, and its file."""
-    of_a_file = -(-_LEAST_STRETCHES // max(len(log.used), 1))
+    largest = max((file.size for file in log.used), default=0)
+    of_a_file = max(-(-_LEAST_STRETCHES // max(len(log.used), 1)), -(-largest // _MOST_STRETCH_BYTES))
     return [
         (start, file)
         for file in log.used

@@ -420,6 +420,13 @@ def test_a_part_that_lacks_headers_is_not_written(tmp_path: Path, monkeypatch: p
     assert not (tmp_path / "consumequeue" / "CURRENT").exists()
 
 
+def test_four_bytes_reach_to_the_end_of_every_stretch() -> None:
+    """No broker has files of 8 GiB; one that had would get other messages' store times."""
+    log = CommitLog(tuple(LogFile(str(number), number << 33, 1 << 33) for number in range(20)), 20 << 33)
+    starts = [start for start, _file in job_module.stretches_of(log)]
+    assert max(np.diff([*starts, log.end])) <= 1 << 32
+
+
 @pytest.mark.parametrize(
     ("files", "end", "starts"),
     [
