@@ -153,7 +153,7 @@ def dies(server: RocketMQ, client: RocketClient | None, effect: str) -> set[str]
             assert time.monotonic() < deadline, (effect, following.said[-9:])
             time.sleep(0.2)
             if client is not None and following.lags:
-                names |= sent(client, f"{effect} {len(names)}", 40)
+                names |= sent(client, f"{effect}-{len(names)}".replace(" ", "-"), 40)
         assert following.wait() == -signal.SIGKILL, (effect, following.said[-9:])
     return names
 
@@ -163,7 +163,7 @@ def test_follow_that_is_killed_at_each_of_its_effects_lags_and_leaves_no_hole(
 ) -> None:
     names = sent(client, "before")
     for effect in FIRST | LATER:
-        names |= sent(client, effect, 40) | dies(server, client, effect)
+        names |= sent(client, effect.replace(" ", "-"), 40) | dies(server, client, effect)
         is_there = (server.store / "ledger-reaper" / "follow" / "consumequeue" / "CURRENT").exists()
         assert is_there == (effect in LATER or effect == "in its place"), effect
     with Following(server, "--until-caught-up") as following:
