@@ -92,7 +92,7 @@ def test_long_queues_are_read_as_before(tmp_path: Path, version: str) -> None:
             store = str(server.store)
             ledger_reaper("rocketmq", "backfill", "--store", store, "--yes", "--rows-per-file", "7000")
             files = list((server.store / "consumequeue").glob("*.sst"))
-            ours = [file for file in files if b"creating.db.identity" not in file.read_bytes()]
+            ours = [file for file in files if b"session.identity" not in file.read_bytes()]
             ledger_reaper("rocketmq", "check", "--store", store)
             for number in range(2):
                 server.start_broker(StoreMode.ROCKSDB)
