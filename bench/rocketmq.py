@@ -1,12 +1,14 @@
 """Measures the conversion of RocketMQ's consume queues to RocksDB: units a second, and memory.
 
-    .venv/bin/python -m bench.rocketmq --folder DIR [--units 2000000 10000000] [--pairs 3] [--cores 1 2]
+    .venv/bin/python -m bench.rocketmq --folder DIR [--units 2000000 10000000] [--pairs 3] [--cores 1 2] [--no-log]
 
 The store is made up (bench/rocketmq_store.py): 16 queues, messages of 120 bytes, files of the usual sizes; 100 million
 units take 17 GB of DIR. Ours is `backfill` as it is: it reads the commitlog, compares each unit with its message, and
 moves the database in. In turn with it runs one thread of numpy and rocksdict, which is the least that does the job: it
 reads the queue files and writes sorted files of 300,000 rows. `no log`: it makes store times up; `log`: it reads them
-from the commitlog, and compares nothing. Each run is a process of its own. The script fails unless both databases have
+from the commitlog, and compares nothing (--no-log: that one is left out). Each run is a process of its own. With
+--made, the store is there already, of --units; its files are read once, so that no run waits for the disk, and it
+stays. The script fails unless both databases have
 the same rows, of which a thousand are looked at.
 
 What 10 executors would take is an estimate: what one core needs in the tasks, divided by 10, and the rest as it is.
@@ -49,21 +51,30 @@ def main() -> None:
     parser.add_argument("--units", type=int, nargs="+", default=[2_000_000, 10_000_000])
     parser.add_argument("--pairs", type=int, default=3)
     parser.add_argument("--cores", type=int, nargs="+", default=[1, 2], help="threads of ours")
+    parser.add_argument("--no-log", action="store_true", help="leave out the thread that reads the log")
+    parser.add_argument("--made", action="store_true", help="take the store that an earlier --make-only has left")
+    parser.add_argument("--make-only", action="store_true", help="make the store, and leave it")
     parser.add_argument("--single", default="", help=argparse.SUPPRESS)
     options = parser.parse_args()
     store = options.folder / "store"
     if options.single:
         _say(_run(options.single, store, options.units[0]))
         return
+    beside = ["no log"] if options.no_log else ["no log", "log"]
     for units in options.units:
-        made_up.make(store, units)
-        measure(store, units, options.pairs, options.cores)
-    shutil.rmtree(store)
+        if options.made:
+            _read(store)
+        else:
+            made_up.make(store, units)
+        if not options.make_only:
+            measure(store, units, options.pairs, options.cores, beside)
+    if not (options.made or options.make_only):
+        shutil.rmtree(store)
 
 
-def measure(store: Path, units: int, pairs: int, cores: list[int]) -> None:
-    """Run all ways in turn, and print the medians."""
-    ways = ["no log", "log", *(f"ours {each}" for each in cores)]
+def measure(store: Path, units: int, pairs: int, cores: list[int], beside: list[str]) -> None:
+    """Run all ways in turn, and print the medians. beside: the ways to compare with."""
+    ways = [*beside, *(f"ours {each}" for each in cores)]
     found: dict[str, list[dict[str, Any]]] = {way: [] for way in ways}
     for _pair in range(pairs):
         for way in ways:
@@ -77,10 +88,10 @@ def measure(store: Path, units: int, pairs: int, cores: list[int]) -> None:
         rate = units / statistics.median(run["seconds"] for run in runs)
         memory = max(run.get("all_mb", 0) for run in runs)
         _say({"units": units, "way": way, "median_units_a_second": round(rate), "most_mb": memory})
-    for way in ways[2:]:
-        for beside in ways[:2]:
-            ratios = [a["seconds"] / b["seconds"] for a, b in zip(found[beside], found[way], strict=True)]
-            _say({"units": units, "ratio": f"{way} to {beside}", "of_each_pair": [round(each, 2) for each in ratios]})
+    for way in ways[len(beside) :]:
+        for other in beside:
+            ratios = [a["seconds"] / b["seconds"] for a, b in zip(found[other], found[way], strict=True)]
+            _say({"units": units, "ratio": f"{way} to {other}", "of_each_pair": [round(each, 2) for each in ratios]})
     for run in found.get("ours 1", []):
         ten = (run["seconds"] - run["driver_seconds"]) / 10 + run["driver_seconds"]
         _say({"units": units, "ten_executors_estimate_s": round(ten, 1), "of": run["seconds"]})
@@ -206,6 +217,14 @@ def _compare(folder: Path, units: int, *, has_times: bool) -> None:
             assert (int(found.phy[0]), int(times[0])) == (phy, time_ms), f"the row of message {message} is wrong"
             ahead = database.get("default", rows.unit_key(topic.encode(), queue_id, message // 16 + 1))
             assert (ahead is None) == (message + 16 >= units)
+
+
+def _read(store: Path) -> None:
+    """Have the system keep the store's files in memory, as far as there is room."""
+    for path in sorted(each for each in store.rglob("*") if each.is_file()):
+        with path.open("rb") as file:
+            while file.read(8 << 20):
+                pass
 
 
 def _clean(store: Path) -> None:

@@ -12,6 +12,7 @@ FOLLOWED, TAIL, HANDOVER, BASE, RUN = (
 )
 REFUSALS, GROWTH, LOG, COMPARE = (f"udfs/rocketmq/{name}.py" for name in ("refusals", "growth", "commitlog", "compare"))
 QUESTIONS, DATABASE = "streaming/cli/options.py", "streaming/adapters/rocksdb/database.py"
+COUNTED, INDEX_JOB = "streaming/adapters/rocksdb/counted.py", "streaming/rocketmq/index_job.py"
 _UNIT = "tests/unit/rocketmq"
 _FORMATS = "tests/unit/udfs/rocketmq"
 # which tests have to notice, by the file that is changed
@@ -28,6 +29,7 @@ TESTS = {
     LIVES: (f"{_UNIT}/test_file_queues.py",),
     EXPORT: (f"{_UNIT}/test_export.py",),
     CHECK: (f"{_UNIT}/test_check.py",),
+    INDEX_JOB: (f"{_UNIT}/test_check.py",),
     OWNER: (f"{_UNIT}/test_owner.py",),
     DISK: (f"{_UNIT}/test_disk.py",),
     FOLLOWED: (f"{_UNIT}/follow/test_followed.py",),
@@ -40,6 +42,7 @@ TESTS = {
     LOG: (f"{_FORMATS}/test_commitlog.py", f"{_UNIT}/follow/test_tail.py"),
     COMPARE: (f"{_FORMATS}/test_compare.py",),
     DATABASE: ("tests/unit/adapters/rocksdb/test_database.py",),
+    COUNTED: ("tests/unit/adapters/rocksdb/test_counted.py",),
     QUESTIONS: ("tests/unit/cli/test_rocketmq.py",),
 }
 
@@ -185,9 +188,38 @@ ROCKETMQ = (
     (
         "RocketMQ: a unit is that of its message",
         JOB,
-        "        self._compare(piece, found, of_piece)",
-        "        pass",
+        "            self._require_own(piece, piece.first + int(place), int(found.phy[place]), int(found.size[place]))",
+        "            pass",
         "damaged_store",
+    ),
+    (
+        "RocketMQ: a message's own queue is looked at",
+        JOB,
+        "    is_strange &= queue_ids != _ANY_QUEUE",
+        "    is_strange &= False",
+        "damaged_store",
+    ),
+    (
+        "RocketMQ: a unit has the size of its message",
+        JOB,
+        " | (found.size != headers.sizes[of_piece])",
+        "",
+        "damaged_store",
+    ),
+    (
+        "RocketMQ: rows are written in the order of their keys",
+        COUNTED,
+        " <= self._last_key:",
+        " < b'':",
+        "do_not_ascend",
+    ),
+    ("RocketMQ: blocks have checksums", COUNTED, "_XXH3 = 4", "_XXH3 = 0", "changed_byte"),
+    (
+        "RocketMQ: two files' blocks are told apart",
+        COUNTED,
+        '"deleted.keys": _varint(0),',
+        '"creating.session.identity": b"DRZ5H8T88YD5AOOT9TCQ", "original.file.number": _varint(1),',
+        "two_files",
     ),
     ("RocketMQ: a record is at its own place", JOB, "    if bool(moved.any()):", "    if False:", "damaged_store"),
     ("RocketMQ: every unit has its header", JOB, "    if found != count:", "    if False:", "lacks_headers"),
@@ -411,6 +443,13 @@ ROCKETMQ = (
         "in_log.there & ~in_database.there,",
         "in_log.there & ~in_log.there,",
         "differs",
+    ),
+    (
+        "RocketMQ: check looks rows up by their keys",
+        INDEX_JOB,
+        "        if database.get(DEFAULT_FAMILY, key) != value:",
+        "        if False:",
+        "only_its_key",
     ),
     (
         "RocketMQ: check looks at max rows",

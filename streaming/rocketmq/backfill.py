@@ -6,7 +6,6 @@ otherwise what it made is thrown away.
 """
 
 import os
-import shutil
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,7 +18,7 @@ from streaming.clock import Clock
 from streaming.errors import SafetyError
 from streaming.rocketmq.configuration import Configuration, write_databases
 from streaming.rocketmq.follow.followed import followed_of, rules_of
-from streaming.rocketmq.follow.handover import give_back, take_over, tidy_up
+from streaming.rocketmq.follow.handover import give_back, take_over, throw_away_followed, tidy_up
 from streaming.rocketmq.follow.ranges import RangeJob, ranges_up_to_the_end
 from streaming.rocketmq.follow.tail import OvertakenError
 from streaming.rocketmq.inventory import Inventory
@@ -170,7 +169,7 @@ class Backfill:
                 followed.settle(inventory)
         except OvertakenError:
             # Allowed here: the folder is ours, and the operator wants a new one, or the log has none of its messages.
-            shutil.rmtree(self.place.followed)
+            throw_away_followed(self.place)
             return False
         return True
 

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from streaming.errors import SafetyError
+from streaming.rocketmq.follow.handover import throw_away_followed
 from streaming.rocketmq.locks import broker_kept_out, one_writer
 from streaming.rocketmq.move import take_back
 from streaming.rocketmq.place import OWN, Place
@@ -46,6 +47,8 @@ def forget(place: Place, folders: Sequence[Path]) -> None:
             if folder == place.staging:
                 with broker_kept_out(place):  # what was moved in already is taken out
                     _forget_staging(place)
+            elif folder == place.followed:
+                throw_away_followed(place)  # allowed here: as below
             else:
                 # Allowed here: the operator has said so, the folder is ours and holds what was replaced.
                 shutil.rmtree(folder)

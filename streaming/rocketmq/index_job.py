@@ -23,6 +23,7 @@ from udfs.rocketmq.compare import Finding, Kind, Run, compare
 from udfs.rocketmq.dispatch import Dispatch, DispatchRules, properties_of, tags_code, units_of
 
 _FLUSHED_UNITS = 50_000
+_LOOKED_UP = 100  # one row of so many is looked up by its key, too; a block has some hundreds
 _MOST_TASKS = 2_000
 _UNIT = np.dtype([("place", "<i8"), ("phy", "<i8"), ("size", "<i4"), ("tags", "<i8"), ("time", "<i8")])
 
@@ -178,5 +179,20 @@ def _of_database(piece: Piece, database: Database, log_start: int) -> Run:
     except ValueError as error:
         topic = piece.topic.decode("utf-8", "replace")
         raise SafetyError(f"the database has a damaged row of {topic}, queue {piece.queue_id}: {error}") from error
+    _require_found_by_key(piece, database, keys[::_LOOKED_UP] + keys[-1:], values[::_LOOKED_UP] + values[-1:])
     live = units.phy >= log_start
     return Run(offsets[live], units.phy[live], units.size[live], units.tags[live], times[live])
+
+
+def _require_found_by_key(piece: Piece, database: Database, keys: list[bytes], values: list[bytes]) -> None:
+    """Raise SafetyError where a row that was read in turn is not found by its key.
+
+    A broker looks rows up, and a file whose index is wrong still has them all in order.
+    """
+    for key, value in zip(keys, values, strict=True):
+        if database.get(DEFAULT_FAMILY, key) != value:
+            topic, offset = piece.topic.decode("utf-8", "replace"), rows.decode_key(key).offset
+            raise SafetyError(
+                f"the database has queue offset {offset} of {topic}, queue {piece.queue_id}, and does not find it by "
+                "its key: the index of its file is wrong"
+            )

@@ -4,11 +4,12 @@ Three stages, with a shuffle after the first two:
 1. by part: read the units of a part, and say of each in which stretch of the commitlog its message lies: in which file,
    or in which piece of one where there are few;
 2. by stretch: read what stands at the beginning of those messages, the store time among it, so that each stretch is
-   read by one task, from its beginning to its end;
-3. by part: put units and store times together, compare them, and write the part's file.
+   read by one task, from its beginning to its end; and look whether they are messages of these queues;
+3. by part: put units and store times together, compare sizes, and write the part's file.
 
-What goes through the shuffles are packed arrays, one for each part and stretch, never single rows. A task needs memory
-for the headers of its parts, which are few, and for the rows of one.
+What goes through the shuffles are packed arrays, one for each part and stretch, never single rows: 4 bytes of each unit
+to the second stage, and 8 bytes back. A task needs memory for the times and sizes of its parts, which are few, and for
+the rows of one.
 """
 
 import bisect
@@ -25,24 +26,58 @@ import numpy as np
 from numpy.typing import NDArray
 from pyspark import Accumulator, SparkContext
 
+from streaming.adapters.rocksdb.counted import CountedRows, write_counted
 from streaming.adapters.rocksdb.database import write_sst
 from streaming.errors import SafetyError
 from streaming.rocketmq.log_files import CommitLog, LogFile, headers_of, mapped
 from streaming.rocketmq.queue_files import QueueFiles
 from streaming.rocketmq.work import PartWork, Piece
+from udfs.rocketmq import commitlog as c
 from udfs.rocketmq import rows
 from udfs.rocketmq import units as u
 from udfs.rocketmq.dispatch import LMQ_PREFIX, Dispatch, DispatchRules, properties_of, units_of
-from udfs.rocketmq.units import Longs
+from udfs.rocketmq.units import Ints, Longs
 
-_CHUNK_ROWS = 8_000  # so many keys and values stay in a core's cache
+_LEAST_ROWS_OF_A_RUN = 100  # `write_counted` has to begin a block for each run of a queue, however short
 _MOST_TASKS = 2_000
 _PARTS_PER_TASK = 8  # to begin a task costs as much as half a part
+_MOST_STRETCH_BYTES = 1 << 32  # 4 bytes say where in its stretch a message begins
 _LEAST_STRETCHES = 16  # a small store has few files of a gigabyte, and every core shall have its share of them
-_HEADER = np.dtype([("time", "<i8"), ("queue_offset", "<i8"), ("size", "<i4"), ("queue_id", "<i4")])
+# units of a queue that follow each other: place in the part, how many, queue id (-1: of any queue), first queue offset
+_RUN = np.dtype([("place", "<u4"), ("count", "<u4"), ("queue_id", "<i4"), ("offset", "<i8")])
+_ANY_QUEUE = -1
 
-LogBlock = tuple[int, bytes, bytes]  # part, runs of places in it (first, count), physical offsets
-PartBlock = tuple[bytes, bytes]  # runs of places in the part, headers
+
+class LogBlock(NamedTuple):
+    """Units of a part whose messages are in one stretch. messages: where they begin in the stretch."""
+
+    part: int
+    runs: bytes
+    messages: bytes
+
+
+class PartBlock(NamedTuple):
+    """What the messages of a LogBlock say. strange: places in the part of those that name another queue or offset."""
+
+    runs: bytes
+    times: "Times"
+    sizes: bytes
+    strange: bytes
+
+
+class Times(NamedTuple):
+    """Store times as packed numbers to which `least` is added, of 4 bytes where they lie near enough to each other."""
+
+    least: int
+    packed: bytes
+
+
+class Headers(NamedTuple):
+    """What the messages of a part's units say, in the order of the units."""
+
+    times: Longs
+    sizes: Ints
+    is_strange: NDArray[np.bool_]
 
 
 class Written(NamedTuple):
@@ -89,30 +124,33 @@ class Job:
         """Stage 1: yield the messages of each part, by the stretch of the commitlog that they are in."""
         starts = [start for start, _file in stretches_of(self.log)]
         for work in works:
-            runs = dict[int, list[tuple[int, int]]]()
-            offsets = dict[int, list[Longs]]()
+            runs = dict[int, list[tuple[int, int, int, int]]]()
+            messages = dict[int, list[Longs]]()
             for piece in work.pieces:
                 found = self._live_units(piece)
+                queue_id = _ANY_QUEUE if piece.topic.startswith(LMQ_PREFIX) else piece.queue_id
                 for number, first, end in by_stretch(found.phy, starts):
-                    runs.setdefault(number, []).append((piece.place + first, end - first))
-                    offsets.setdefault(number, []).append(found.phy[first:end])
+                    run = (piece.place + first, end - first, queue_id, piece.first + first)
+                    runs.setdefault(number, []).append(run)
+                    messages.setdefault(number, []).append(found.phy[first:end] - starts[number])
                 if piece.is_last:
                     require_end(piece.files, piece.end)
             for number, some in runs.items():
-                packed = np.concatenate(offsets.pop(number)).astype("<i8").tobytes()
-                yield number, (work.number, np.array(some, dtype="<u4").tobytes(), packed)
+                packed = np.concatenate(messages.pop(number)).astype("<u4").tobytes()
+                yield number, LogBlock(work.number, np.array(some, dtype=_RUN).tobytes(), packed)
             self.done.add(work.rows)
 
     def with_headers(self, blocks: Iterable[tuple[int, LogBlock]]) -> Iterator[tuple[int, PartBlock]]:
-        """Stage 2: yield the headers of messages, by the part that they belong to."""
+        """Stage 2: yield what the messages say, by the part that they belong to."""
         stretches = stretches_of(self.log)
         for number, of_stretch in groupby(blocks, key=itemgetter(0)):
-            _start, file = stretches[number]
+            start, file = stretches[number]
             with mapped(file) as view:
-                for _number, (part, runs, offsets) in of_stretch:
-                    phy = np.frombuffer(offsets, dtype="<i8").astype(np.int64)
-                    yield part, (runs, _headers(file, view, phy).tobytes())
-                    self.done.add(len(phy))
+                for _number, block in of_stretch:
+                    messages = np.frombuffer(block.messages, dtype="<u4")
+                    found = _headers(file, view, messages.astype(np.int64) + start)
+                    yield block.part, _told(np.frombuffer(block.runs, dtype=_RUN), found)
+                    self.done.add(len(messages))
 
     def write(self, told: Iterable[tuple[int, PartWork | PartBlock]]) -> Iterator[Written]:
         """Stage 3: write the file of each part."""
@@ -126,24 +164,24 @@ class Job:
             yield self._write(work, _in_place(work.rows, headers.pop(number, [])))
             self.done.add(work.rows)
 
-    def _write(self, work: PartWork, headers: NDArray[Any]) -> Written:
+    def _write(self, work: PartWork, headers: Headers) -> Written:
         name, aside = file_name(work.number), Path(self.folder) / f".{uuid4().hex}"
-        size = write_sst(aside, self._rows(work, headers))
+        runs = self._runs(work, headers)
+        if work.rows >= len(work.pieces) * _LEAST_ROWS_OF_A_RUN:
+            size = write_counted(aside, runs)
+        else:
+            size = write_sst(aside, map(_keys_and_values, runs))
         with aside.open("rb") as handle:
             os.fsync(handle.fileno())
         aside.replace(Path(self.folder) / name)  # a finished file is whole, and the second one of a task is the same
         return Written(work.number, name, work.rows, size)
 
-    def _rows(self, work: PartWork, headers: NDArray[Any]) -> Iterator[tuple[list[bytes], list[bytes]]]:
+    def _runs(self, work: PartWork, headers: Headers) -> Iterator[CountedRows]:
         for piece in work.pieces:
-            prefix, found = rows.queue_prefix(piece.topic, piece.queue_id), self._live_units(piece)
-            of_piece = headers[piece.place : piece.place + found.rows]
-            self._compare(piece, found, of_piece)
-            times = of_piece["time"].astype(np.int64)
-            for start in range(0, found.rows, _CHUNK_ROWS):
-                some = found.between(start, start + _CHUNK_ROWS)
-                keys = rows.unit_keys(prefix, piece.first + start, some.rows)
-                yield keys, rows.unit_values(some, times[start : start + _CHUNK_ROWS])
+            found, of_piece = self._live_units(piece), slice(piece.place, piece.place + piece.end - piece.first)
+            self._compare(piece, found, headers.is_strange[of_piece] | (found.size != headers.sizes[of_piece]))
+            values = rows.packed_values(found, headers.times[of_piece])
+            yield CountedRows(rows.queue_prefix(piece.topic, piece.queue_id), piece.first, values)
 
     def _live_units(self, piece: Piece) -> u.Units:
         """The units of a piece. Raises SafetyError, which names file and byte, for one that no healthy queue has."""
@@ -153,12 +191,8 @@ class Job:
             raise SafetyError(f"{piece.files.where(piece.first + bad[0])}: the unit {bad[1]}")
         return found
 
-    def _compare(self, piece: Piece, found: u.Units, headers: NDArray[Any]) -> None:
+    def _compare(self, piece: Piece, found: u.Units, wrong: NDArray[np.bool_]) -> None:
         """Raise SafetyError, which names file and byte, where a unit is not that of the message it points to."""
-        wrong = found.size != headers["size"]
-        if not piece.topic.startswith(LMQ_PREFIX):
-            wrong |= headers["queue_offset"] != np.arange(piece.first, piece.end)
-            wrong |= headers["queue_id"] != piece.queue_id
         for place in np.flatnonzero(wrong):
             self._require_own(piece, piece.first + int(place), int(found.phy[place]), int(found.size[place]))
 
@@ -186,7 +220,8 @@ def require_end(files: QueueFiles, end: int) -> None:
 
 def stretches_of(log: CommitLog) -> list[tuple[int, LogFile]]:
     """Return the stretches of a commitlog: where each begins, and its file."""
-    of_a_file = -(-_LEAST_STRETCHES // max(len(log.used), 1))
+    largest = max((file.size for file in log.used), default=0)
+    of_a_file = max(-(-_LEAST_STRETCHES // max(len(log.used), 1)), -(-largest // _MOST_STRETCH_BYTES))
     return [
         (start, file)
         for file in log.used
@@ -204,33 +239,69 @@ def by_stretch(phy: Longs, starts: Sequence[int]) -> Iterator[tuple[int, int, in
         first = end
 
 
-def _headers(file: LogFile, view: memoryview, phy: Longs) -> NDArray[Any]:
-    """Read what stands at the beginning of messages of one commitlog file, in their order.
+def _keys_and_values(run: CountedRows) -> tuple[list[bytes], list[bytes]]:
+    return rows.unit_keys(run.prefix, run.first, len(run.values)), rows.listed(run.values)
+
+
+def _headers(file: LogFile, view: memoryview, phy: Longs) -> c.Headers:
+    """Read what stands at the beginning of messages of one commitlog file, in their order (but for phy and magic).
 
     Raises SafetyError, which names file and byte, where none begins.
     """
     order = np.argsort(phy, kind="stable")  # the disk is read in one direction
-    found = headers_of(file, view, phy[order] - file.start)
-    moved = found.phy != phy[order]
+    ascending = phy[order]
+    found = headers_of(file, view, ascending - file.start)
+    moved = found.phy != ascending
     if bool(moved.any()):
-        position = int(phy[order][np.argmax(moved)]) - file.start
+        position = int(ascending[np.argmax(moved)]) - file.start
         raise SafetyError(f"{file.path}, byte {position}: the record there names another place as its own")
-    headers = np.empty(len(phy), dtype=_HEADER)
-    headers["time"][order], headers["queue_offset"][order] = found.store_time, found.queue_offset
-    headers["size"][order], headers["queue_id"][order] = found.size, found.queue_id
-    return headers
+    for column in (found.size, found.queue_id, found.queue_offset, found.store_time):
+        column[order] = column.copy()
+    return found
 
 
-def _in_place(count: int, blocks: Sequence[PartBlock]) -> NDArray[Any]:
-    """Put the headers of a part into the order of its units."""
-    size = _HEADER.itemsize
-    headers, found = np.zeros(count * size, dtype=np.uint8), 0
-    for runs, packed in blocks:
-        some, at = np.frombuffer(packed, dtype=np.uint8), 0
-        for place, length in (np.frombuffer(runs, dtype="<u4").reshape(-1, 2).astype(np.int64) * size).tolist():
-            headers[place : place + length] = some[at : at + length]
-            at += length
-        found += at // size
+def _told(runs: NDArray[Any], found: c.Headers) -> PartBlock:
+    """Pack what stage 3 needs of the messages of these runs."""
+    places, within = _spread(runs)
+    queue_ids = np.repeat(runs["queue_id"], runs["count"])
+    is_strange = (found.queue_id != queue_ids) | (
+        found.queue_offset != np.repeat(runs["offset"], runs["count"]) + within
+    )
+    is_strange &= queue_ids != _ANY_QUEUE
+    strange = places[is_strange].astype("<u4").tobytes()
+    return PartBlock(runs.tobytes(), packed_times(found.store_time), found.size.astype("<i4").tobytes(), strange)
+
+
+def packed_times(times: Longs) -> Times:
+    """Pack store times; those of a stretch hardly ever lie further apart than 49 days, which 4 bytes hold."""
+    least = int(times.min()) if len(times) else 0
+    is_near = not len(times) or int(times.max()) - least < 1 << 32
+    return Times(least, (times - least).astype("<u4").tobytes()) if is_near else Times(0, times.astype("<i8").tobytes())
+
+
+def unpacked_times(times: Times, count: int) -> Longs:
+    """Return so many store times that `packed_times` has packed."""
+    return np.frombuffer(times.packed, dtype="<i8" if len(times.packed) == 8 * count else "<u4") + np.int64(times.least)
+
+
+def _spread(runs: NDArray[Any]) -> tuple[Longs, Longs]:
+    """Return of each unit of the runs its place in the part, and which of its run it is."""
+    counts = runs["count"].astype(np.int64)
+    before = np.cumsum(counts) - counts
+    within = np.arange(int(counts.sum()), dtype=np.int64) - np.repeat(before, counts)
+    return np.repeat(runs["place"].astype(np.int64), counts) + within, within
+
+
+def _in_place(count: int, blocks: Sequence[PartBlock]) -> Headers:
+    """Put what was read of a part's messages into the order of its units."""
+    headers = Headers(np.zeros(count, np.int64), np.zeros(count, np.int32), np.zeros(count, np.bool_))
+    found = 0
+    for block in blocks:
+        places, _within = _spread(np.frombuffer(block.runs, dtype=_RUN))
+        headers.times[places] = unpacked_times(block.times, len(places))
+        headers.sizes[places] = np.frombuffer(block.sizes, dtype="<i4")
+        headers.is_strange[np.frombuffer(block.strange, dtype="<u4")] = True
+        found += len(places)
     if found != count:
         raise RuntimeError(f"a part of {count} units got {found} headers")
-    return headers.view(_HEADER)
+    return headers

@@ -55,6 +55,7 @@ def survey_of(place: Place, *, is_running: bool) -> Survey:
         is_running=is_running,
         has_abort=(place.store / "abort").exists(),
         bad_bytes=tuple(bad),
+        wrong_size=_wrong_size(place, inventory) if inventory else "",
         batch_queues=_some_file(place.store / "batchconsumequeue")
         or _topics_with(configuration, "queue.type", "BatchCQ"),
         ext_queues=_some_file(place.store / "consumequeue_ext"),
@@ -98,6 +99,20 @@ def _databases_with_rows(place: Place) -> Iterator[str]:
 def _other_database(place: Place) -> str:
     folders = (entry for entry in os.scandir(place.config) if entry.is_dir() and entry.name not in DATABASES)
     return next((entry.path for entry in folders if exists(Path(entry.path))), "")
+
+
+def _wrong_size(place: Place, inventory: Inventory) -> str:
+    """The first file of another size than the broker's configuration says, or the first queue file; "" if none is."""
+    said, files = place.conf.log_file_bytes, inventory.log.files
+    if said and files and files[0].size != said:  # all files of a log have one size
+        return f"{files[0].path} has {files[0].size} bytes, and mappedFileSizeCommitLog is {said}"
+    wanted, by = place.conf.queue_file_units, "mappedFileSizeConsumeQueue"
+    for file in (each for queue in inventory.queues for each in queue.files.files):
+        if not wanted:
+            wanted, by = file.count, file.path
+        if file.count != wanted:
+            return f"{file.path} has room for {file.count} units, and {by} for {wanted}"
+    return ""
 
 
 def _some_file(folder: Path) -> str:

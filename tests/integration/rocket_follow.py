@@ -15,10 +15,14 @@ SECONDS = 120.0
 
 
 class Following:
-    """One run of the command. A context manager, which ends it by kill -9 if it still runs."""
+    """One run of the command. A context manager, which ends it by kill -9 if it still runs.
 
-    def __init__(self, server: RocketMQ, *words: str) -> None:
-        base = [sys.executable, "-m", "streaming", "rocketmq", "follow", "--store", str(server.store), "--json"]
+    dying: the effect (rocket_dying.py) at which it dies by itself.
+    """
+
+    def __init__(self, server: RocketMQ, *words: str, dying: str = "") -> None:
+        program = ["tests.integration.rocket_dying", dying] if dying else ["streaming"]
+        base = [sys.executable, "-m", *program, "rocketmq", "follow", "--store", str(server.store), "--json"]
         self.process = subprocess.Popen(
             [*base, *words], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, encoding="utf-8"
         )

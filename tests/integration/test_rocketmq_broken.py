@@ -18,6 +18,7 @@ from streaming.sandbox.rocketmq.home import StoreMode
 from streaming.sandbox.rocketmq.server import RocketMQ, down, up
 from streaming.sandbox.rocketmq.settings import COMMIT_LOG_FILE_BYTES
 from tests.integration.rocket_client import Content, Queue, RocketClient
+from tests.integration.rocket_dying import CUT_OFF, FIRST, LATER
 from tests.integration.rocket_follow import Following
 from tests.integration.test_rocketmq import ledger_reaper
 
@@ -140,6 +141,54 @@ def test_a_broker_that_is_killed_under_load_is_followed_on(server: RocketMQ, cli
         names |= sent(client, "after")
         following.until_caught_up()
     assert names_in(converted(server, client)) == Counter(names)
+
+
+def dies(server: RocketMQ, client: RocketClient | None, effect: str) -> set[str]:
+    """Run `follow` until it dies at this effect, while the client, if there is one, goes on sending."""
+    names = set[str]()
+    words = ("--until-caught-up",) if effect == "before the close" else ()
+    with Following(server, *words, dying=effect) as following:
+        deadline = time.monotonic() + 240
+        while following.process.poll() is None:
+            assert time.monotonic() < deadline, (effect, following.said[-9:])
+            time.sleep(0.2)
+            if client is not None and following.lags:
+                names |= sent(client, f"{effect}-{len(names)}".replace(" ", "-"), 40)
+        assert following.wait() == -signal.SIGKILL, (effect, following.said[-9:])
+    return names
+
+
+def test_follow_that_is_killed_at_each_of_its_effects_lags_and_leaves_no_hole(
+    server: RocketMQ, client: RocketClient
+) -> None:
+    names = sent(client, "before")
+    for effect in FIRST | LATER:
+        names |= sent(client, effect.replace(" ", "-"), 40) | dies(server, client, effect)
+        is_there = (server.store / "ledger-reaper" / "follow" / "consumequeue" / "CURRENT").exists()
+        assert is_there == (effect in LATER or effect == "in its place"), effect
+    with Following(server, "--until-caught-up") as following:
+        assert following.wait() == 0, following.said
+    assert names_in(converted(server, client)) == Counter(names)
+
+
+def test_follow_that_is_killed_while_it_goes_back_goes_back_again(server: RocketMQ, client: RocketClient) -> None:
+    for number in range(4):
+        sent(client, f"before{number}")
+    with Following(server, "--until-caught-up") as following:
+        assert following.wait() == 0, following.said
+    client.close()
+    server.kill_broker()
+    lose_the_end(server.store, 700_001)
+    for effect in CUT_OFF:
+        dies(server, None, effect)
+    server.start_broker()
+    after = sent(client, "after")
+    with Following(server, "--until-caught-up") as following:
+        assert following.wait() == 0, following.said
+    told = converted(server, client)
+    assert after <= names_in(told).keys()
+    assert max(names_in(told).values()) == 1
+    assert all(content.end == len(content.messages) for content in told.values()), "a queue has a hole"
 
 
 def until_all_is_deleted(server: RocketMQ) -> None:

@@ -73,6 +73,44 @@ def test_millions_of_units_are_converted_within_what_the_plan_says(tmp_path: Pat
         down(tmp_path)
 
 
+@pytest.mark.parametrize("version", ["5.3.3", "5.5.0"])
+def test_long_queues_are_read_as_before(tmp_path: Path, version: str) -> None:
+    """Whole files of the upgrade come from our own writer here, which leaves short queues to RocksDB's."""
+    server = up(tmp_path, version, mode=StoreMode.FILE, broker_settings=FILES)
+    queues: list[Queue] = [("Long", number) for number in range(3)]
+    try:
+        with RocketClient(server) as client:
+            client.topic("Long", len(queues))
+            for number in range(5):
+                client.send("Long", f"m{number}", 6_000, queues=len(queues), batch=100, tags=["a", "b", None])
+            told = client.dump(queues)
+            stored = sorted(each.stored_ms for each in told[queues[0]].messages)
+            stamps = [stored[0] - 1, *stored[:: len(stored) // 20], stored[-1] + 1]
+            times = client.times(queues, stamps)
+            client.close()
+            server.stop_broker()
+            store = str(server.store)
+            ledger_reaper("rocketmq", "backfill", "--store", store, "--yes", "--rows-per-file", "7000")
+            files = list((server.store / "consumequeue").glob("*.sst"))
+            ours = [file for file in files if b"session.identity" not in file.read_bytes()]
+            ledger_reaper("rocketmq", "check", "--store", store)
+            for number in range(2):
+                server.start_broker(StoreMode.ROCKSDB)
+                found = client.dump(queues)
+                assert {queue: found[queue].messages[: len(told[queue].messages)] for queue in queues} == {
+                    queue: each.messages for queue, each in told.items()
+                }
+                assert number or client.times(queues, stamps) == times
+                assert all(each.end == len(each.messages) for each in found.values())
+                client.send("Long", f"new{number}", 30, queues=len(queues))
+                client.close()
+                server.stop_broker()
+            assert len(ours) == 5
+            ledger_reaper("rocketmq", "check", "--store", store)
+    finally:
+        down(tmp_path)
+
+
 def _sampled(*words: str) -> tuple[dict[str, float], dict[str, int]]:
     """Run a command; returns what it prints as JSON, and the most memory of its processes."""
     command = [sys.executable, "-m", "streaming", "rocketmq", *words]

@@ -7,7 +7,9 @@ from typing import NamedTuple
 # messages before their time. It takes no more than the default, and no less than 30.
 CLEAN_FORCIBLY_PERCENT = 85
 _LEAST_PERCENT = 30
-_QUEUE_FILE_UNITS = 300_000  # mappedFileSizeConsumeQueue; a broker does not start with files of another size
+# mappedFileSizeCommitLog and mappedFileSizeConsumeQueue; a broker does not start with files of another size
+_LOG_FILE_BYTES = 1 << 30
+_QUEUE_FILE_UNITS = 300_000
 _UNIT_BYTES = 20
 
 
@@ -25,6 +27,7 @@ class BrokerConf(NamedTuple):
     delay_levels: str = ""
     clean_forcibly_percent: int = CLEAN_FORCIBLY_PERCENT
     queue_file_units: int = 0  # units in a file of a queue; 0 where no configuration was read
+    log_file_bytes: int = 0  # bytes of a file of the commitlog; the same
 
 
 def read_properties(text: str) -> dict[str, str]:
@@ -53,6 +56,7 @@ def broker_conf(properties: Mapping[str, str]) -> BrokerConf:
         delay_levels=properties.get("messageDelayLevel", ""),
         clean_forcibly_percent=_percent(properties.get("diskSpaceCleanForciblyRatio", "")),
         queue_file_units=_units(properties.get("mappedFileSizeConsumeQueue", "")),
+        log_file_bytes=_log_file_bytes(properties.get("mappedFileSizeCommitLog", "")),
     )
 
 
@@ -64,6 +68,10 @@ def _flag(properties: Mapping[str, str], name: str) -> bool | None:
 def _percent(said: str) -> int:
     asked = int(said) if said.isdecimal() else CLEAN_FORCIBLY_PERCENT
     return min(max(asked, _LEAST_PERCENT), CLEAN_FORCIBLY_PERCENT)
+
+
+def _log_file_bytes(said: str) -> int:
+    return int(said) if said.isdecimal() else _LOG_FILE_BYTES
 
 
 def _units(said: str) -> int:

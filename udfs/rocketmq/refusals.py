@@ -14,6 +14,7 @@ class Code(StrEnum):
     RUNNING = "RUNNING"  # a broker holds the lock of the store
     ABORT = "ABORT"  # the file `abort`: a broker runs, or did not stop cleanly, and its queues may lack messages
     BAD_BYTES = "BAD_BYTES"  # a file holds what no healthy store has
+    WRONG_SIZE = "WRONG_SIZE"  # a broker does not start with a file of another size than its configuration says
     BATCH_QUEUES = "BATCH_QUEUES"  # RocksDB has no form for BatchCQ
     EXT_QUEUES = "EXT_QUEUES"  # RocksDB has no form for ConsumeQueueExt
     COMPACTION = "COMPACTION"  # compacted topics have queues of their own, which nobody has tried to convert
@@ -46,6 +47,7 @@ class StoreFacts(NamedTuple):
     is_running: bool = False
     has_abort: bool = False
     bad_bytes: tuple[str, ...] = ()
+    wrong_size: str = ""
     batch_queues: str = ""
     ext_queues: str = ""
     compaction: str = ""
@@ -90,6 +92,8 @@ def _of_the_broker(facts: StoreFacts) -> Iterator[Refusal]:
 
 
 def _of_the_forms(facts: StoreFacts) -> Iterator[Refusal]:
+    if facts.wrong_size:
+        yield Refusal(Code.WRONG_SIZE, f"{facts.wrong_size}: a broker does not start with such a file")
     if facts.batch_queues:
         yield Refusal(Code.BATCH_QUEUES, f"RocksDB has no form for batch consume queues: {facts.batch_queues}")
     if facts.ext_queues:

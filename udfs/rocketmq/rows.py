@@ -59,10 +59,20 @@ def unit_keys(prefix: bytes, first: int, count: int) -> list[bytes]:
 
 def unit_values(units: Units, store_times: Longs) -> list[bytes]:
     """Return the values of units, whose messages were stored at these milliseconds, in order."""
+    return listed(packed_values(units, store_times))
+
+
+def packed_values(units: Units, store_times: Longs) -> NDArray[np.void]:
+    """Return the same as an array of their bytes."""
     raw = np.empty(units.rows, dtype=_VALUE)
     raw["phy"], raw["size"], raw["tags"], raw["time"] = units.phy, units.size, units.tags, store_times
-    listed: list[bytes] = raw.view(f"V{VALUE_BYTES}").tolist()
-    return listed
+    return raw.view(f"V{VALUE_BYTES}")
+
+
+def listed(values: NDArray[np.void]) -> list[bytes]:
+    """Return the values of an array one by one."""
+    found: list[bytes] = values.tolist()
+    return found
 
 
 def decode_key(key: bytes) -> Row:

@@ -14,6 +14,7 @@ from pyspark import SparkContext
 from streaming.adapters.rocksdb.database import exists
 from streaming.clock import Clock
 from streaming.rocketmq.disk import require_room
+from streaming.rocketmq.follow.handover import throw_away_followed
 from streaming.rocketmq.inventory import Inventory, Queue, inventory_of
 from streaming.rocketmq.job import Job, file_name
 from streaming.rocketmq.join import join
@@ -46,7 +47,7 @@ class Base:
         if exists(self.place.followed_queues):
             return
         # Allowed here: the folder is ours, and what is in it was never finished.
-        shutil.rmtree(folder, ignore_errors=True)
+        throw_away_followed(self.place)
         parts = folder / "parts"
         parts.mkdir(parents=True)
         inventory, last = snapshot_of(self.place)

@@ -5,6 +5,7 @@ says that it comes from `follow`; as long as the staging folder is not sealed, t
 """
 
 import shutil
+from pathlib import Path
 
 from streaming.adapters.rocksdb.database import exists
 from streaming.rocketmq.place import Place
@@ -31,5 +32,19 @@ def give_back(place: Place) -> None:
 
 def tidy_up(place: Place) -> None:
     """Delete the folder of `follow` if its database has left it. Allowed here: it is ours, and nothing in it counts."""
+    shutil.rmtree(_thrown_away(place), ignore_errors=True)
     if not place.followed_queues.exists():
         shutil.rmtree(place.followed, ignore_errors=True)
+
+
+def throw_away_followed(place: Place) -> None:
+    """Delete what `follow` has made: all at once, for half a database may look like a whole one."""
+    aside = _thrown_away(place)
+    shutil.rmtree(aside, ignore_errors=True)
+    if place.followed.exists():
+        place.followed.replace(aside)
+        shutil.rmtree(aside)
+
+
+def _thrown_away(place: Place) -> Path:
+    return place.own / "follow-thrown-away"

@@ -21,7 +21,7 @@ from streaming.rocketmq.failures import is_file_gone, our_errors
 from streaming.rocketmq.follow.acceptance import require_accepted
 from streaming.rocketmq.follow.base import Base
 from streaming.rocketmq.follow.followed import Followed, followed_of, rules_of
-from streaming.rocketmq.follow.handover import give_back
+from streaming.rocketmq.follow.handover import give_back, throw_away_followed
 from streaming.rocketmq.follow.ranges import RangeJob
 from streaming.rocketmq.follow.tail import LogRange, Look, OvertakenError, Tail, TruncatedError
 from streaming.rocketmq.locks import one_writer
@@ -93,7 +93,7 @@ class Follow:
                 except OvertakenError as error:
                     self.say(f"beginning anew: {error}")
                     # Allowed here: the folder is ours, and the log has none of its messages any more.
-                    shutil.rmtree(self.place.followed, ignore_errors=True)
+                    throw_away_followed(self.place)
                 except Exception as error:
                     if not is_file_gone(error):
                         raise

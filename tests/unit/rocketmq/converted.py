@@ -37,8 +37,8 @@ def backfill(root: Path, **how: Any) -> Result:
     return Backfill(place(root), CLOCK, nothing, **({"rows_per_file": 7} | how)).run(context())
 
 
-def check(root: Path, topic: str = "") -> CheckResult:
-    return Check(place(root), CLOCK, nothing, rows_per_part=5).run(context(), topic)
+def check(root: Path, topic: str = "", rows_per_part: int = 5) -> CheckResult:
+    return Check(place(root), CLOCK, nothing, rows_per_part=rows_per_part).run(context(), topic)
 
 
 def files_below(root: Path) -> dict[str, bytes]:

@@ -5,6 +5,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import numpy as np
 import pytest
@@ -106,6 +107,7 @@ BEGINS = st.dictionaries(st.tuples(st.sampled_from(["A", "B", "%LMQ%x"]), st.jus
     st.integers(1, 9),
     st.sampled_from([0, 1024 * 7]),
     st.booleans(),
+    st.sampled_from([0, 3, 100]),
 )
 def test_any_store_that_the_formats_allow_is_converted_and_found_whole(  # noqa: PLR0917
     tmp_path_factory: pytest.TempPathFactory,
@@ -115,6 +117,7 @@ def test_any_store_that_the_formats_allow_is_converted_and_found_whole(  # noqa:
     per_file: int,
     log_start: int,
     unused: bool,
+    least_rows_of_a_run: int,
 ) -> None:
     root = tmp_path_factory.mktemp("store")
     store = Store(root, log_file_bytes=1024, queue_file_units=5, begins=begins, is_lmq=True, log_start=log_start)
@@ -123,7 +126,8 @@ def test_any_store_that_the_formats_allow_is_converted_and_found_whole(  # noqa:
     store.units = {queue: units for queue, units in store.units.items() if units}
     files = -(-len(store.log) // 1024)
     store.write(expired_files=min(expired, files - 1), unused_file=unused)
-    backfill(root, rows_per_file=per_file)
+    with mock.patch.object(job_module, "_LEAST_ROWS_OF_A_RUN", least_rows_of_a_run):  # of both writers
+        backfill(root, rows_per_file=per_file)
     assert database_of(root) == expected_of(store)
     assert check(root).findings == ()
 
@@ -416,6 +420,13 @@ def test_a_part_that_lacks_headers_is_not_written(tmp_path: Path, monkeypatch: p
     assert not (tmp_path / "consumequeue" / "CURRENT").exists()
 
 
+def test_four_bytes_reach_to_the_end_of_every_stretch() -> None:
+    """No broker has files of 8 GiB; one that had would get other messages' store times."""
+    log = CommitLog(tuple(LogFile(str(number), number << 33, 1 << 33) for number in range(20)), 20 << 33)
+    starts = [start for start, _file in job_module.stretches_of(log)]
+    assert max(np.diff([*starts, log.end])) <= 1 << 32
+
+
 @pytest.mark.parametrize(
     ("files", "end", "starts"),
     [
@@ -432,3 +443,20 @@ def test_few_files_of_the_log_are_several_stretches_each(files: int, end: int, s
     made = job_module.stretches_of(log)
     assert [start for start, _file in made] == list(starts)
     assert all(file.start <= start < file.start + file.size for start, file in made)
+
+
+@given(st.lists(st.integers(0, 2**40) | st.integers(0, 2**62), max_size=20))
+def test_packed_store_times_are_the_same_again(times: list[int]) -> None:
+    packed = job_module.packed_times(np.array(times, dtype=np.int64))
+    assert job_module.unpacked_times(packed, len(times)).tolist() == times
+
+
+@pytest.mark.parametrize(
+    ("times", "width"),
+    [([5, 5 + 2**32 - 1], 4), ([5, 5 + 2**32], 8), ([-7, 2**31], 4)],
+    ids=["49 days", "a millisecond more", "before 1970"],
+)
+def test_store_times_that_lie_near_each_other_are_packed_into_four_bytes(times: list[int], width: int) -> None:
+    packed = job_module.packed_times(np.array(times, dtype=np.int64))
+    assert len(packed.packed) == width * len(times)
+    assert job_module.unpacked_times(packed, len(times)).tolist() == times

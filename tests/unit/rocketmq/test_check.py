@@ -2,9 +2,11 @@ import shutil
 import struct
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from streaming.adapters.rocksdb import counted
 from streaming.adapters.rocksdb.database import Database, opened
 from streaming.errors import ConfigError, SafetyError
 from streaming.rocketmq.check import check_configuration, without_deleted
@@ -244,3 +246,24 @@ def test_a_file_queue_of_a_topic_that_was_made_anew_in_rocksdb_is_no_finding(tmp
     result = check(tmp_path)
     assert result.findings == ()
     assert any("made anew" in note for note in result.notes)
+
+
+def test_a_row_that_only_its_key_does_not_find_is_damage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A broker looks rows up by their keys; a file with a wrong index still gives them all to who reads in turn."""
+    whole = counted._Table._point_at
+
+    def point_too_early(table: Any, last_key: bytes, handle: bytes) -> None:
+        number = int.from_bytes(last_key[-8:], "big")
+        early = number if number == 1199 else number - 300  # the last row is looked up by `backfill` itself
+        whole(table, last_key[:-8] + early.to_bytes(8, "big"), handle)
+
+    store = Store(tmp_path, queue_file_units=900)
+    for _number in range(1200):
+        store.put(Message("A"))
+    store.write()
+    monkeypatch.setattr(counted._Table, "_point_at", point_too_early)
+    backfill(tmp_path, rows_per_file=1200)
+    with opened(tmp_path / "consumequeue", read_only=True) as database:
+        assert len(list(database.rows("default"))) == 1200
+    with pytest.raises(SafetyError, match="does not find it by its key"):
+        check(tmp_path, rows_per_part=1200)

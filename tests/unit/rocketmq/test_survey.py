@@ -4,9 +4,9 @@ from pathlib import Path
 import pytest
 
 from streaming.rocketmq import survey as survey_module
-from streaming.rocketmq.place import Place
+from streaming.rocketmq.place import Place, place_of
 from streaming.rocketmq.survey import survey_of
-from tests.rocketmq_store import small_store
+from tests.rocketmq_store import Message, Store, small_store
 from tests.unit.rocketmq.converted import backfill, place
 from udfs.rocketmq.refusals import Code, refusals_of
 
@@ -100,3 +100,40 @@ def test_of_bytes_beside_a_running_broker_it_says_that_they_may_be_half_written(
     assert "look again" in said
     (said,) = survey_of(place(tmp_path), is_running=False).facts.bad_bytes
     assert "look again" not in said
+
+
+SIZES = "mappedFileSizeCommitLog={}\nmappedFileSizeConsumeQueue={}\n"
+
+
+@pytest.mark.parametrize(
+    ("log_bytes", "queue_bytes", "said"),
+    [
+        pytest.param(2048, 160, "", id="as they are"),
+        pytest.param(2048, 150, "", id="a broker rounds up to units"),
+        pytest.param(4096, 160, "has 2048 bytes, and mappedFileSizeCommitLog is 4096", id="log"),
+        pytest.param("", 160, "has 2048 bytes, and mappedFileSizeCommitLog is 1073741824", id="log, by default"),
+        pytest.param(2048, 200, "has room for 8 units, and mappedFileSizeConsumeQueue for 10", id="queue"),
+        pytest.param(
+            2048, "", "has room for 8 units, and mappedFileSizeConsumeQueue for 300000", id="queue, by default"
+        ),
+    ],
+)
+def test_files_have_the_size_that_the_configuration_says(
+    tmp_path: Path, log_bytes: object, queue_bytes: object, said: str
+) -> None:
+    small_store(tmp_path).write()
+    conf = tmp_path / "broker.conf"
+    conf.write_text(SIZES.format(log_bytes, queue_bytes))
+    found = survey_of(place_of(tmp_path, conf), is_running=False).facts.wrong_size
+    assert found.endswith(said)
+    assert bool(found) == bool(said)
+
+
+def test_without_a_configuration_all_queue_files_have_one_size(tmp_path: Path) -> None:
+    store = Store(tmp_path)
+    store.put(Message("A"))
+    store.put(Message("B"))
+    store.write()
+    with (tmp_path / "consumequeue" / "B" / "0" / ("0" * 20)).open("ab") as file:
+        file.write(bytes(20))
+    assert codes(tmp_path) == [Code.WRONG_SIZE]

@@ -97,3 +97,25 @@ def test_what_a_later_run_has_begun_is_not_taken_for_what_follow_has_made(tmp_pa
     assert not backfill(tmp_path).files  # the parts are there, and are joined once more
     assert database_of(tmp_path) == expected_of(store)
     assert not (tmp_path / "ledger-reaper" / "follow").exists()
+
+
+def test_half_a_database_that_was_being_thrown_away_is_not_gone_on_with(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = followed(tmp_path, is_one_file=False)
+
+    def dying(folder: Path, **_how: object) -> None:
+        found = sorted(folder.rglob("*.sst"))
+        if found:
+            found[0].unlink()
+            raise KilledError
+
+    with monkeypatch.context() as patched:
+        patched.setattr(shutil, "rmtree", dying)
+        with pytest.raises(KilledError):
+            backfill(tmp_path, restart=True)
+    result = backfill(tmp_path)
+    assert result.resumed is False
+    assert database_of(tmp_path) == expected_of(store)
+    assert check(tmp_path).findings == ()
+    assert not list((tmp_path / "ledger-reaper").glob("follow*"))

@@ -10,11 +10,13 @@ listenPort=10911
 
 def test_a_brokers_configuration_is_read_and_the_later_line_wins() -> None:
     conf = broker_conf(read_properties(TEXT))
-    assert conf == BrokerConf(store="/data/store", is_lmq=True, queue_file_units=300_000)
+    assert conf == BrokerConf(store="/data/store", is_lmq=True, queue_file_units=300_000, log_file_bytes=1 << 30)
 
 
 def test_what_is_not_said_is_not_made_up() -> None:
-    assert broker_conf({}) == BrokerConf(queue_file_units=300_000)  # the default of a broker that is known
+    assert broker_conf({}) == BrokerConf(
+        queue_file_units=300_000, log_file_bytes=1 << 30
+    )  # the default of a broker that is known
     assert broker_conf({"enableLmq": "FALSE"}).is_lmq is False
 
 
@@ -27,4 +29,10 @@ def test_the_limit_from_which_a_broker_deletes_messages_is_read_as_the_broker_re
 def test_the_size_of_a_queue_file_is_rounded_up_to_units_as_the_broker_does() -> None:
     said = {"6000000": 300_000, "20": 1, "21": 2, "x": 300_000}
     found = {each: broker_conf({"mappedFileSizeConsumeQueue": each}).queue_file_units for each in said}
+    assert found == said
+
+
+def test_the_size_of_a_log_file_is_read() -> None:
+    said = {"1048576": 1 << 20, "x": 1 << 30}
+    found = {each: broker_conf({"mappedFileSizeCommitLog": each}).log_file_bytes for each in said}
     assert found == said

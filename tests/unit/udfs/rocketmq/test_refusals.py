@@ -20,6 +20,7 @@ def test_a_healthy_store_is_not_refused() -> None:
         ({"is_running": True, "has_abort": True}, Code.RUNNING),
         ({"has_abort": True}, Code.ABORT),
         ({"bad_bytes": ("a file",)}, Code.BAD_BYTES),
+        ({"wrong_size": "a file is larger"}, Code.WRONG_SIZE),
         ({"batch_queues": "topic B"}, Code.BATCH_QUEUES),
         ({"ext_queues": "a file"}, Code.EXT_QUEUES),
         ({"compaction": "topic C"}, Code.COMPACTION),
