@@ -43,7 +43,7 @@ def _rows(spark: SparkSession, places: Sequence[Place]) -> DataFrame:
     columns = (c.SOURCE, c.POSITION_LEDGER, c.POSITION_ENTRY, c.POSITION_BATCH)
     rows = [tuple((blank | dict(zip(columns, place, strict=True)) | {c.ROW: 0}).values()) for place in places]
     # one task reads a partition, as the connector's do
-    return spark.createDataFrame(rows, from_arrow_schema(schemas.MESSAGE)).coalesce(1)
+    return spark.createDataFrame(spark.sparkContext.parallelize(rows, 1), from_arrow_schema(schemas.MESSAGE))
 
 
 class World:
