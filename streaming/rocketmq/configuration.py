@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 from streaming.adapters.rocksdb.database import DEFAULT_FAMILY, exists, opened
 from streaming.errors import SafetyError
-from streaming.rocketmq.inventory import json_table
+from streaming.rocketmq.inventory import json_table, offsets_name
 from streaming.rocketmq.place import Place
 from udfs.rocketmq import metadata as m
 
@@ -25,27 +25,6 @@ class Configuration(NamedTuple):
 
     tables: Mapping[str, Table]
     files: Mapping[str, str]
-
-
-def offsets_name(place: Place) -> str:
-    """Return the name of the file that the broker keeps its offsets in.
-
-    Raises SafetyError where both names are there and nobody has said which one counts.
-    """
-    if place.conf.is_lmq is not None:
-        return m.LMQ_OFFSETS_JSON if place.conf.is_lmq else m.OFFSETS_JSON
-    there = [name for name in (m.OFFSETS_JSON, m.LMQ_OFFSETS_JSON) if _is_there(place.config, name)]
-    if len(there) == 2:
-        raise SafetyError(
-            f"{place.config} has {m.OFFSETS_JSON} and {m.LMQ_OFFSETS_JSON}, and the broker reads one of them: name its "
-            "configuration with --broker-conf, or say --lmq (enableLmq=true) or --no-lmq"
-        )
-    return there[0] if there else m.OFFSETS_JSON
-
-
-def is_name_told(place: Place) -> bool:
-    """Whether a file of offsets is there, whose name says which one the broker reads."""
-    return any(_is_there(place.config, name) for name in (m.OFFSETS_JSON, m.LMQ_OFFSETS_JSON))
 
 
 def read_json(place: Place) -> Configuration:
@@ -98,7 +77,3 @@ def _read(folder: Path) -> m.ConfigRows:
             dict(database.rows(family)) if database.has(family) else {}
             for family in (DEFAULT_FAMILY, m.VERSION_FAMILY, m.FORBIDDEN_FAMILY)
         ))  # fmt: skip
-
-
-def _is_there(config: Path, name: str) -> bool:
-    return any((config / each).is_file() and (config / each).stat().st_size for each in (name, f"{name}.bak"))

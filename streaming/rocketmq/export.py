@@ -9,8 +9,8 @@ from typing import NamedTuple
 
 from streaming.adapters.rocksdb.database import exists
 from streaming.errors import SafetyError
-from streaming.rocketmq.configuration import DATABASES, is_name_told, offsets_name, read_databases, table_of
-from streaming.rocketmq.inventory import JSON_FILES
+from streaming.rocketmq.configuration import DATABASES, read_databases, table_of
+from streaming.rocketmq.inventory import JSON_FILES, is_name_told, offsets_name
 from streaming.rocketmq.locks import is_broker_running
 from streaming.rocketmq.owner import require_owner
 from streaming.rocketmq.place import Place

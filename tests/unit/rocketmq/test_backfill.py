@@ -22,7 +22,7 @@ from streaming.rocketmq.log_files import CommitLog, LogFile
 from streaming.rocketmq.move import take_back
 from streaming.rocketmq.staging import MOVED, sealed_of
 from tests.rocketmq_store import V1, V2, Message, Store, small_store
-from tests.unit.rocketmq.converted import CLOCK, backfill, check, context, files_below, place
+from tests.unit.rocketmq.converted import CLOCK, backfill, check, context, files_below, nothing, place
 from udfs.rocketmq import rows
 from udfs.rocketmq.compare import Kind
 
@@ -150,6 +150,19 @@ def dying_rename(after: int) -> Callable[[Path, Path], None]:
         source.replace(target)
 
     return rename
+
+
+def test_what_was_made_of_the_other_offsets_is_not_gone_on_with(tmp_path: Path) -> None:
+    small_store(tmp_path).write()
+    config = tmp_path / "config"
+    (config / "consumerOffset.json").write_text(
+        '{"dataVersion":{"counter":3,"stateVersion":0,"timestamp":1},"offsetTable":{"Orders@readers":{0:0}}}'
+    )
+    with pytest.raises(KilledError):
+        Backfill(place(tmp_path, lmq=False), CLOCK, nothing, rename=dying_rename(9)).run(context())
+    Backfill(place(tmp_path, lmq=True), CLOCK, nothing).run(context())
+    with opened(config / "consumerOffsets", read_only=True) as database:
+        assert database.get("default", b"Orders@readers") == b'{"offsetTable":{0:3,1:5,2:1}}'
 
 
 def test_so_many_renames_make_an_upgrade(tmp_path: Path) -> None:
