@@ -23,7 +23,7 @@ from streaming.rocketmq.log_files import CommitLog
 from streaming.rocketmq.place import Place
 from streaming.rocketmq.progress import Say, told
 from streaming.rocketmq.queue_files import QueueFiles
-from streaming.rocketmq.staging import is_unopened
+from streaming.rocketmq.staging import is_unopened, unfinished_rollback
 from streaming.rocketmq.work import works_of
 from udfs.rocketmq import metadata as m
 from udfs.rocketmq import rows
@@ -75,10 +75,7 @@ class Check:
 
         Raises SafetyError where there is nothing to check, and ConfigError for a topic that nothing knows.
         """
-        if is_broker_running(self.place):
-            raise SafetyError(f"a broker runs on {self.place.store}: stop it, or check a copy")
-        if not exists(self.place.rocksdb):
-            raise SafetyError(f"there is no RocksDB of consume queues in {self.place.rocksdb}: `backfill` makes it")
+        self._require_something_to_check()
         inventory = inventory_of(self.place)
         with opened(self.place.rocksdb, read_only=True) as database:
             bounds = bounds_of(database)
@@ -98,11 +95,7 @@ class Check:
         ]
         if topic and not queues and not compared:
             notes.append(f"topic {topic} has no queue yet: nobody has sent a message to it")
-        if (self.place.store / "abort").exists():
-            notes.append(
-                "the file `abort` is there: the broker did not stop cleanly. At its next start in RocksDB mode it "
-                "indexes what begins behind CHECKPOINT, so check again after that"
-            )
+        notes += _notes_of_the_store(self.place)
         if earlier:
             notes.append(f"{earlier} file queues are of topics that were made anew since: `rollback` replaces them")
         if not topic:
@@ -113,6 +106,16 @@ class Check:
             notes += said
         states = tuple(_state(queue, bounds) for queue in queues)
         return CheckResult(states, tuple(sorted(findings)), tuple(notes), checkpoint or 0, inventory.log.end)
+
+    def _require_something_to_check(self) -> None:
+        if is_broker_running(self.place):
+            raise SafetyError(f"a broker runs on {self.place.store}: stop it, or check a copy")
+        if not exists(self.place.rocksdb):
+            left = unfinished_rollback(self.place)
+            raise SafetyError(
+                f"there is no RocksDB of consume queues in {self.place.rocksdb}"
+                + (f", and {left}" if left else ": `backfill` makes it")
+            )
 
     def _compared(self, spark: SparkContext, inventory: Inventory, queues: Sequence[Queue]) -> list[Finding]:
         done = spark.accumulator(0)
@@ -244,6 +247,17 @@ def _is_live(queue: Queue, bound: Bounds, inventory: Inventory) -> bool:
     if not queue.files.start <= bound.first < queue.files.limit:
         return False
     return int(queue.files.read(bound.first, bound.first + 1).phy[0]) >= inventory.log.start
+
+
+def _notes_of_the_store(place: Place) -> Iterator[str]:
+    if (place.store / "abort").exists():
+        yield (
+            "the file `abort` is there: the broker did not stop cleanly. At its next start in RocksDB mode it "
+            "indexes what begins behind CHECKPOINT, so check again after that"
+        )
+    left = unfinished_rollback(place)
+    if left:
+        yield left
 
 
 def _of_checkpoint(checkpoint: int | None, log_end: int) -> Iterator[Finding]:

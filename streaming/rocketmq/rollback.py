@@ -30,6 +30,8 @@ from streaming.rocketmq.staging import (
     CURRENT,
     MOVED,
     QUEUES,
+    ROLLBACK,
+    ROLLBACK_PLAN,
     fsync_folder,
     is_unopened,
     new_kept,
@@ -38,8 +40,6 @@ from streaming.rocketmq.staging import (
     write_file,
 )
 from udfs.rocketmq import metadata as m
-
-_FOLDER, _PLAN = "rollback", "plan.json"
 
 
 class RolledBack(NamedTuple):
@@ -70,7 +70,7 @@ def rollback(
             throw_away(place)
         elif sealed is not None:
             raise SafetyError("a backfill has not ended: run it again, or throw it away with `forget`")
-        aside = place.own / _FOLDER
+        aside = place.own / ROLLBACK
         plan = _plan_of(place, aside)
         if plan is None:
             plan = _prepare(place, aside, clock, offsets_of)
@@ -124,7 +124,7 @@ def _plan_of(place: Place, aside: Path) -> dict[str, Any] | None:
     prepared before is older than what they have now.
     """
     try:
-        plan: dict[str, Any] = json.loads((aside / _PLAN).read_text(encoding="utf-8"))
+        plan: dict[str, Any] = json.loads((place.own / ROLLBACK_PLAN).read_text(encoding="utf-8"))
     except FileNotFoundError:
         return None
     is_older = any(plan.get("currents", {}).get(name) != said for name, said in _currents(place).items())
@@ -161,7 +161,7 @@ def _prepare(place: Place, aside: Path, clock: Clock, offsets_of: m.OffsetsOf | 
     plan = {
         "kept": new_kept(place, clock.now_ms()), "files": files, "stamps": stamps, "currents": _currents(place)
     }  # fmt: skip
-    write_file(aside / _PLAN, plan)
+    write_file(place.own / ROLLBACK_PLAN, plan)
     return plan
 
 

@@ -21,6 +21,9 @@ PARTS, QUEUES, CONFIG = "parts", "consumequeue", "config"
 _STARTED, _SEALED, MOVED = "started.json", "sealed.json", "moved-in.json"
 FOLLOWED = "followed.json"  # the consume queues here are those that `follow` has made
 CURRENT = "CURRENT"
+ROLLBACK = "rollback"  # what a rollback has made so far
+ROLLBACK_PLAN = f"{ROLLBACK}/plan.json"
+NEW_QUEUES = f"{ROLLBACK}/file-queues"
 # what rocksdict leaves in the folder of a database, and no broker needs
 _NOT_MOVED = ("LOCK", "LOG", "rocksdict-config.json")
 
@@ -115,6 +118,17 @@ def sealed_of(place: Place) -> Sealed | None:
 def moved_of(place: Place) -> Sealed | None:
     """What was moved in last; None if nothing was, or if it was taken back. Raises SafetyError for a damaged file."""
     return _sealed(place.own / MOVED)
+
+
+def unfinished_rollback(place: Place) -> str:
+    """Say that a rollback has begun and not ended, and what to do; "" if none has."""
+    if not (place.own / ROLLBACK_PLAN).exists():
+        return ""
+    return (
+        "a `rollback` has begun and has not ended: run it again before a broker starts with storeType=default, or that "
+        "one may miss messages. A broker with storeType=defaultRocksDB may go on, as long as its queues' CURRENT is "
+        f"in {place.rocksdb}"
+    )
 
 
 def is_unopened(place: Place, database: str) -> bool:
