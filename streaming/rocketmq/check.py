@@ -14,7 +14,7 @@ from streaming.adapters.rocksdb.database import Database, exists, opened
 from streaming.clock import Clock
 from streaming.errors import ConfigError, SafetyError
 from streaming.rocketmq.bounds import Bounds, bounds_of
-from streaming.rocketmq.configuration import DATABASES, read_databases, read_json, rows_of
+from streaming.rocketmq.configuration import DATABASES, LostOffsets, lost_offsets, read_databases, read_json, rows_of
 from streaming.rocketmq.index_job import IndexJob, Numbering, QueueKey
 from streaming.rocketmq.inventory import Inventory, Queue, inventory_of
 from streaming.rocketmq.lives import of_this_life
@@ -23,7 +23,7 @@ from streaming.rocketmq.log_files import CommitLog
 from streaming.rocketmq.place import Place
 from streaming.rocketmq.progress import Say, told
 from streaming.rocketmq.queue_files import QueueFiles
-from streaming.rocketmq.staging import is_unopened, unfinished_rollback
+from streaming.rocketmq.staging import is_unopened, moved_of, unfinished_rollback
 from streaming.rocketmq.work import works_of
 from udfs.rocketmq import metadata as m
 from udfs.rocketmq import rows
@@ -151,7 +151,17 @@ def check_configuration(place: Place) -> tuple[list[Finding], list[str]]:
                 findings.append(_config_finding(text, len(lacking) + len(other)))
         elif lacking or other:
             notes.append(f"a broker has worked with {database}: it differs from {file} in {_names([*lacking, *other])}")
+    if not is_unopened(place, m.OFFSETS):
+        findings += _of_offsets(lost_offsets(configuration, databases), is_converted=moved_of(place) is not None)
     return findings, notes
+
+
+def _of_offsets(lost: LostOffsets, *, is_converted: bool) -> Iterator[Finding]:
+    """is_converted: a backfill has brought the offsets, so that lower ones were set back since."""
+    for what, names in (("lacks", lost.missing), ("has lower ones than", () if is_converted else lost.lower)):
+        if names:
+            shown = _names([name.encode() for name in names])
+            yield _config_finding(f"{m.OFFSETS} {what} offsets of the JSON file: {shown}", len(names))
 
 
 def topics_of(place: Place) -> frozenset[bytes]:

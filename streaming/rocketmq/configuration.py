@@ -77,3 +77,38 @@ def _read(folder: Path) -> m.ConfigRows:
             dict(database.rows(family)) if database.has(family) else {}
             for family in (DEFAULT_FAMILY, m.VERSION_FAMILY, m.FORBIDDEN_FAMILY)
         ))  # fmt: skip
+
+
+class LostOffsets(NamedTuple):
+    """What the JSON file has of the groups' offsets and RocksDB has not: names and queues, and lower ones than it."""
+
+    missing: tuple[str, ...]
+    lower: tuple[str, ...]
+
+
+def lost_offsets(configuration: Configuration, databases: Mapping[str, m.ConfigRows]) -> LostOffsets:
+    """Compare the offsets; those of topics and groups that were deleted in RocksDB mode do not count as lost.
+
+    A broker that was switched to RocksDB without a backfill has lost them so. Raises SafetyError for a damaged row.
+    """
+    try:
+        files = m.offsets_of_rows(rows_of(m.OFFSETS, configuration.tables[m.OFFSETS]))
+        there = m.offsets_of_rows(databases[m.OFFSETS])
+    except m.BadTableError as error:
+        raise SafetyError(f"the offsets can't be read: {error}") from error
+    deleted = {
+        database: rows_of(database, configuration.tables[database]).default.keys() - databases[database].default.keys()
+        for database in (m.TOPICS, m.GROUPS)
+    }
+    missing, lower = list[str](), list[str]()
+    for name, offsets in sorted(files.items()):
+        topic, _, group = name.rpartition("@")
+        if topic.encode() in deleted[m.TOPICS] or group.encode() in deleted[m.GROUPS]:
+            continue
+        for queue_id, offset in sorted(offsets.items()):
+            has = there.get(name, {}).get(queue_id)
+            if has is None:
+                missing.append(f"{name}, queue {queue_id}")
+            elif has < offset:
+                lower.append(f"{name}, queue {queue_id}: {has} instead of {offset}")
+    return LostOffsets(tuple(missing), tuple(lower))

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 from streaming.adapters.rocksdb.database import exists
 from streaming.clock import Clock
 from streaming.errors import SafetyError
-from streaming.rocketmq.configuration import DATABASES
+from streaming.rocketmq.configuration import DATABASES, lost_offsets, read_databases, read_json
 from streaming.rocketmq.export import write_json
 from streaming.rocketmq.file_queues import complete
 from streaming.rocketmq.inventory import Queue, inventory_of
@@ -40,6 +40,8 @@ from streaming.rocketmq.staging import (
     write_file,
 )
 from udfs.rocketmq import metadata as m
+
+_SHOWN = 10  # names in a message
 
 
 class RolledBack(NamedTuple):
@@ -152,10 +154,14 @@ def _prepare(place: Place, aside: Path, clock: Clock, offsets_of: m.OffsetsOf | 
     if newest and not offsets_of:
         raise SafetyError(
             f"a broker has worked with {', '.join(newest)} in RocksDB, and the JSON files were written later, by one "
-            "in file mode perhaps. `export` shows what RocksDB has. Say which count: --offsets-of rocksdb, or files"
+            "in file mode perhaps. `export` shows what RocksDB has. Say which count: --offsets-of rocksdb, files, or "
+            "both (those of RocksDB, and of the files what RocksDB lacks)"
         )
+    if m.OFFSETS in opened and not offsets_of:
+        _require_no_lost_offsets(place)
     newer = [] if offsets_of is m.OffsetsOf.FILES else opened
-    files = write_json(place, aside, newer).files if newer else {}
+    more = read_json(place) if offsets_of is m.OffsetsOf.BOTH else None
+    files = write_json(place, aside, newer, more).files if newer else {}
     aside.mkdir(exist_ok=True)
     stamps = {name: _stamp(place.config / name) for name in files}
     plan = {
@@ -163,6 +169,19 @@ def _prepare(place: Place, aside: Path, clock: Clock, offsets_of: m.OffsetsOf | 
     }  # fmt: skip
     write_file(place.own / ROLLBACK_PLAN, plan)
     return plan
+
+
+def _require_no_lost_offsets(place: Place) -> None:
+    """Raise SafetyError where the JSON file has offsets of groups that RocksDB would not bring back."""
+    lost = lost_offsets(read_json(place), read_databases(place.config))
+    names = [*lost.missing, *lost.lower]
+    if names:
+        shown = "; ".join(names[:_SHOWN]) + (f"; and {len(names) - _SHOWN} more" if len(names) > _SHOWN else "")
+        raise SafetyError(
+            f"RocksDB lacks {len(lost.missing)} offsets that the JSON file has, and has {len(lost.lower)} lower ones, "
+            f"as after a switch without `backfill`: {shown}. Say which count: --offsets-of rocksdb, files, or both "
+            "(those of RocksDB, and of the file what RocksDB lacks)"
+        )
 
 
 def _is_json_newer(place: Place, database: str) -> bool:

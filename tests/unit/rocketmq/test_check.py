@@ -267,3 +267,33 @@ def test_a_row_that_only_its_key_does_not_find_is_damage(tmp_path: Path, monkeyp
         assert len(list(database.rows("default"))) == 1200
     with pytest.raises(SafetyError, match="does not find it by its key"):
         check(tmp_path, rows_per_part=1200)
+
+
+def worked_with(root: Path, *gone: bytes, **offsets: int) -> None:
+    with opened(root / "config" / "consumerOffsets", ("kvDataVersion", "forbidden")) as database:
+        for name in gone:
+            database.delete("default", name)
+        rows_of_them = [(f"Orders@{group}".encode(), b'{"offsetTable":{"0":%d}}' % at) for group, at in offsets.items()]
+        database.put_all("default", rows_of_them)
+        database.flush()
+
+
+def test_offsets_that_a_broker_has_lost_are_found(tmp_path: Path) -> None:
+    small_store(tmp_path).write()
+    backfill(tmp_path)
+    worked_with(tmp_path, b"Orders@readers", b"%LMQ%left@%LMQ%readers")
+    findings, _notes = check_configuration(place(tmp_path))
+    assert [(each.kind, each.count) for each in findings] == [(Kind.CONFIG, 4)]
+    assert "Orders@readers, queue 0" in findings[0].text
+
+
+def test_offsets_below_those_of_the_file_are_found_unless_a_backfill_has_brought_them(tmp_path: Path) -> None:
+    store = small_store(tmp_path)
+    store.offsets = {"Orders@readers": {0: 3}}
+    store.write()
+    backfill(tmp_path)
+    worked_with(tmp_path, readers=2)
+    assert check_configuration(place(tmp_path))[0] == []  # somebody has set the group back
+    shutil.rmtree(tmp_path / "ledger-reaper")
+    findings, _notes = check_configuration(place(tmp_path))
+    assert ["2 instead of 3" in each.text for each in findings] == [True]
