@@ -48,9 +48,24 @@ def test_without_multi_dispatch_no_list_counts() -> None:
     assert units(record(properties=LMQ), d.DispatchRules(DELAYS, is_multi=False)) == [(b"T", 3, 4)]
 
 
-def test_a_list_whose_offsets_do_not_match_is_refused() -> None:
-    with pytest.raises(ValueError, match="zip"):
-        units(record(properties=LMQ.replace(b"7,9", b"7")))
+@pytest.mark.parametrize(
+    ("names", "offsets", "further"),
+    [
+        pytest.param(b"%LMQ%a,other", b"7", [], id="fewer offsets"),
+        pytest.param(b"%LMQ%a", b"7,9", [], id="fewer names"),
+        pytest.param(b"%LMQ%a,,", b"7", [(b"%LMQ%a", 0, 7)], id="empty names at the end"),
+        pytest.param(b"%LMQ%a,other", b"7,9,", [(b"%LMQ%a", 0, 7), (b"other", 3, 9)], id="an empty offset at the end"),
+        pytest.param(b"%LMQ%a,other", b"x,9", [], id="no number"),
+        pytest.param(b"%LMQ%a,other", b"7,1_0", [(b"%LMQ%a", 0, 7)], id="no number later"),
+        pytest.param(b",", b",", [], id="nothing"),
+    ],
+)
+def test_a_list_is_read_as_the_broker_reads_it(
+    names: bytes, offsets: bytes, further: list[tuple[bytes, int, int]]
+) -> None:
+    """A message's sender writes the names, and must not be able to stop whoever reads the log."""
+    raw = b"INNER_MULTI_DISPATCH\x01%s\x02INNER_MULTI_QUEUE_OFFSET\x01%s\x02" % (names, offsets)
+    assert units(record(properties=raw)) == [(b"T", 3, 4), *further]
 
 
 @pytest.mark.parametrize(
