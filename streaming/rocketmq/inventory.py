@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from streaming.errors import SafetyError
-from streaming.rocketmq.log_files import CommitLog, commitlog_of, start_of
+from streaming.rocketmq.log_files import LOST_AND_FOUND, CommitLog, commitlog_of, start_of
 from streaming.rocketmq.place import Place
 from streaming.rocketmq.queue_files import QueueFiles, files_of
 from udfs.rocketmq import metadata as m
@@ -162,7 +162,7 @@ def _folders(consumequeue: Path) -> Iterator[tuple[str, int, Path]]:
     if not consumequeue.is_dir():
         return
     for topic in os.scandir(consumequeue):
-        for queue in os.scandir(topic.path) if topic.is_dir() else ():
+        for queue in os.scandir(topic.path) if topic.is_dir() and topic.name != LOST_AND_FOUND else ():
             if not (queue.is_dir() and queue.name.isdecimal()):
                 raise SafetyError(f"{queue.path} is no folder of a queue")
             yield topic.name, int(queue.name), Path(queue.path)

@@ -73,3 +73,12 @@ def test_what_a_backfill_makes_depends_on_options_and_on_what_stands_beside_the_
         (tmp_path / "config" / name).write_text("{}")
         seen.add(inventory_of(lmq).fingerprint())
     assert len(seen) == 5
+
+
+def test_the_folder_of_a_mounted_disk_is_no_part_of_a_store(tmp_path: Path) -> None:
+    small_store(tmp_path).write()
+    before = [queue.name for queue in inventory_of(place(tmp_path)).queues]
+    for name in ("commitlog", "consumequeue"):
+        (tmp_path / name / "lost+found").mkdir()
+        (tmp_path / name / "lost+found" / "x").mkdir()
+    assert [queue.name for queue in inventory_of(place(tmp_path)).queues] == before
