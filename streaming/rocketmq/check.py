@@ -4,13 +4,14 @@ The store is only read. What it is compared with is the commitlog, which alone h
 the JSON files where they are not older than the databases.
 """
 
+import bisect
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
 from pyspark import SparkContext
 
-from streaming.adapters.rocksdb.database import Database, exists, opened
+from streaming.adapters.rocksdb.database import DEFAULT_FAMILY, Database, exists, opened
 from streaming.clock import Clock
 from streaming.errors import ConfigError, SafetyError
 from streaming.rocketmq.bounds import Bounds, bounds_of
@@ -81,6 +82,7 @@ class Check:
             bounds = bounds_of(database)
             checkpoint = _checkpoint(database)
             inventory, earlier = of_this_life(inventory, bounds, database)
+            live = _first_live(bounds, database, inventory.log.start)
         queues = _joined(inventory, bounds, topic.encode())
         compared = [
             each for each in self._compared(spark, inventory, queues) if not topic or each.topic == topic.encode()
@@ -88,7 +90,7 @@ class Check:
         topics = topics_of(self.place)
         if topic and not queues and not compared and topic.encode() not in topics:
             raise ConfigError(f"neither queues nor commitlog nor configuration know a topic {topic}")
-        findings, gone = without_deleted([*compared, *_of_bounds(queues, bounds, inventory)], topics)
+        findings, gone = without_deleted([*compared, *_of_bounds(queues, bounds, inventory, live)], topics)
         notes = [
             f"topic {each.decode('utf-8', 'replace')} was deleted, and the commitlog has messages of it"
             for each in gone
@@ -235,7 +237,36 @@ def _numbering(queues: Sequence[Queue], rows_per_part: int) -> Numbering:
     return Numbering(firsts, rows_per_part)
 
 
-def _of_bounds(queues: Sequence[Queue], bounds: dict[QueueKey, Bounds], inventory: Inventory) -> Iterator[Finding]:
+def _first_live(bounds: dict[QueueKey, Bounds], database: Database, log_start: int) -> dict[QueueKey, tuple[int, int]]:
+    """Where the first message begins that the commitlog still has, and its queue offset, of queues that have a min."""
+    found = dict[QueueKey, tuple[int, int]]()
+    for name, bound in bounds.items():
+        if bound.min is None or bound.first < 0:
+            continue
+
+        def row_from(offset: int, name: QueueKey = name) -> tuple[int, int]:
+            return _row_from(database, *name, offset)
+
+        offsets = range(bound.first, bound.last + 1)
+        place = bisect.bisect_left(offsets, (log_start, -1), key=row_from)
+        if place < len(offsets):
+            found[name] = row_from(offsets[place])
+    return found
+
+
+def _row_from(database: Database, topic: bytes, queue_id: int, offset: int) -> tuple[int, int]:
+    """Where the message begins of a queue's first row from an offset on, for which there is one; and its offset."""
+    key, value = next(database.rows(DEFAULT_FAMILY, rows.unit_key(topic, queue_id, offset)))
+    try:
+        return int(rows.decode_values([value])[0].phy[0]), rows.decode_key(key).offset
+    except ValueError as error:
+        shown = topic.decode("utf-8", "replace")
+        raise SafetyError(f"the database has a damaged row of {shown}, queue {queue_id}: {error}") from error
+
+
+def _of_bounds(
+    queues: Sequence[Queue], bounds: dict[QueueKey, Bounds], inventory: Inventory, live: dict[QueueKey, tuple[int, int]]
+) -> Iterator[Finding]:
     ends = {(each.range.topic, each.range.queue_id): each.range.end for each in inventory.queues}
     for queue in queues:
         name = (queue.range.topic, queue.range.queue_id)
@@ -245,18 +276,15 @@ def _of_bounds(queues: Sequence[Queue], bounds: dict[QueueKey, Bounds], inventor
         if said < wanted or (bound.last >= 0 and said != wanted):
             text = f"the max row gives the next message the offset {said}, and it has to be {wanted}"
             yield Finding(*name, Kind.MAX, 1, wanted, text)
-        if bound.min is not None and 0 <= bound.first < bound.min[1]:
-            text = f"the min row says {bound.min[1]}, and the first row is that of {bound.first}"
-            live = _is_live(queue, bound, inventory)
-            if live:
-                yield Finding(*name, Kind.MIN, 1, bound.first, text)
+        if bound.min is not None and name in live and _is_wrong_min(bound.min, live[name], inventory.log.start):
+            phy, offset = live[name]
+            text = f"the min row says {bound.min[1]} at {bound.min[0]}, and the first message is {offset} at {phy}"
+            yield Finding(*name, Kind.MIN, 1, offset, text)
 
 
-def _is_live(queue: Queue, bound: Bounds, inventory: Inventory) -> bool:
-    """Whether the commitlog still has the message of the database's first row, as far as the file queue tells."""
-    if not queue.files.start <= bound.first < queue.files.limit:
-        return False
-    return int(queue.files.read(bound.first, bound.first + 1).phy[0]) >= inventory.log.start
+def _is_wrong_min(said: tuple[int, int], live: tuple[int, int], log_start: int) -> bool:
+    """A broker takes the min row for true as long as the log has its message, and looks for another one otherwise."""
+    return said != live if said[0] >= log_start else said[1] > live[1]
 
 
 def _notes_of_the_store(place: Place) -> Iterator[str]:

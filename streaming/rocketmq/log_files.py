@@ -14,7 +14,6 @@ from streaming.errors import SafetyError
 from udfs.rocketmq import commitlog as c
 from udfs.rocketmq.units import Longs
 
-
 LOST_AND_FOUND = "lost+found"  # every ext4 file system has it, in the folder where it is mounted
 
 

@@ -243,6 +243,7 @@ def test_a_file_queue_of_a_topic_that_was_made_anew_in_rocksdb_is_no_finding(tmp
     for start in range(begin // size * size, len(padded), size):
         (tmp_path / "commitlog" / f"{start:020d}").write_bytes(padded[start : start + size])
     changed_in_rocksdb(tmp_path, "Sources", whole, store.units["Sources", 0])
+    changed(tmp_path, lambda db: db.delete("offset", rows.min_key(b"Sources", 0)))  # a broker deletes it with the topic
     result = check(tmp_path)
     assert result.findings == ()
     assert any("made anew" in note for note in result.notes)
@@ -297,3 +298,28 @@ def test_offsets_below_those_of_the_file_are_found_unless_a_backfill_has_brought
     shutil.rmtree(tmp_path / "ledger-reaper")
     findings, _notes = check_configuration(place(tmp_path))
     assert ["2 instead of 3" in each.text for each in findings] == [True]
+
+
+@pytest.mark.parametrize("expired", [0, 1])
+@pytest.mark.parametrize("are_files_there", [True, False])
+def test_a_min_that_is_not_the_first_message_is_found_without_file_queues_too(
+    tmp_path: Path, expired: int, are_files_there: bool
+) -> None:
+    store = Store(tmp_path)
+    for number in range(60):
+        store.put(Message("Orders", number % 3))
+    store.write(expired_files=expired)
+    backfill(tmp_path)
+    if not are_files_there:
+        shutil.rmtree(tmp_path / "consumequeue" / "Orders")
+    assert check(tmp_path).is_well
+    live = store.live("Orders", 0)
+    for offset, phy in ((live[0][0] + 3, live[3][1]), (live[0][0] + 1, live[0][1]), (live[0][0] + 1, 0)):
+        changed(tmp_path, lambda db, to=(phy, offset): db.put_all("offset", [(MIN, rows.bound_value(*to))]))  # type: ignore[misc]
+        assert [each.kind for each in check(tmp_path).findings] == [Kind.MIN]
+    if expired:  # a broker looks for the first one itself, where the message of the min row has expired
+        changed(tmp_path, lambda db: db.put_all("offset", [(MIN, rows.bound_value(0, 0))]))
+        assert check(tmp_path).is_well
+
+
+MIN = rows.min_key(b"Orders", 0)
