@@ -29,7 +29,7 @@ from streaming.rocketmq.work import works_of
 from udfs.rocketmq import metadata as m
 from udfs.rocketmq import rows
 from udfs.rocketmq.compare import Finding, Kind
-from udfs.rocketmq.dispatch import LMQ_PREFIX, DispatchRules
+from udfs.rocketmq.dispatch import LMQ_PREFIX, Dispatch, DispatchRules, properties_of, units_of
 from udfs.rocketmq.parts import QueueRange, in_key_order
 
 ROWS_PER_PART = 300_000
@@ -83,9 +83,11 @@ class Check:
             checkpoint = _checkpoint(database)
             inventory, earlier = of_this_life(inventory, bounds, database)
             live = _first_live(bounds, database, inventory.log.start)
-        queues = _joined(inventory, bounds, topic.encode())
+        queues = _joined(inventory, _without_wild_max(inventory, bounds), topic.encode())
         compared = [
-            each for each in self._compared(spark, inventory, queues) if not topic or each.topic == topic.encode()
+            each
+            for each in self._compared(spark, inventory, queues, has_lmq=_has_lmq(inventory, bounds))
+            if (not topic or each.topic == topic.encode()) and not _is_left_out(each, bounds)
         ]
         topics = topics_of(self.place)
         if topic and not queues and not compared and topic.encode() not in topics:
@@ -119,10 +121,11 @@ class Check:
                 + (f", and {left}" if left else ": `backfill` makes it")
             )
 
-    def _compared(self, spark: SparkContext, inventory: Inventory, queues: Sequence[Queue]) -> list[Finding]:
+    def _compared(
+        self, spark: SparkContext, inventory: Inventory, queues: Sequence[Queue], *, has_lmq: bool
+    ) -> list[Finding]:
         done = spark.accumulator(0)
         conf = self.place.conf
-        has_lmq = any(queue.range.topic.startswith(LMQ_PREFIX) for queue in inventory.queues)
         is_multi = has_lmq if conf.is_multi_dispatch is None else conf.is_multi_dispatch
         numbering = _numbering(queues, self.rows_per_part)
         rules = DispatchRules(self.place.delays_ms, is_multi=is_multi)
@@ -131,6 +134,21 @@ class Check:
         units = sum(work.rows for work in works)
         with told(self.say, lambda: min(done.value // 2, units), units, self.clock):
             return job.run(spark, works)
+
+
+def _has_lmq(inventory: Inventory, bounds: Collection[QueueKey]) -> bool:
+    files = ((queue.range.topic, queue.range.queue_id) for queue in inventory.queues)
+    return any(topic.startswith(LMQ_PREFIX) for topic, _queue_id in (*files, *bounds))
+
+
+def _is_left_out(finding: Finding, bounds: dict[QueueKey, Bounds]) -> bool:
+    """Whether this is about messages of an LMQ queue that a broker in file mode does not make: no folder has its name.
+
+    One in RocksDB mode may have made it since, and begun it behind them.
+    """
+    is_path = finding.topic.startswith(LMQ_PREFIX) and b"/" in finding.topic
+    first = bounds.get((finding.topic, finding.queue_id), Bounds()).first
+    return is_path and finding.kind is Kind.NO_QUEUE and (first < 0 or finding.offset < first)
 
 
 def check_configuration(place: Place) -> tuple[list[Finding], list[str]]:
@@ -180,11 +198,12 @@ def without_deleted(findings: Sequence[Finding], topics: Collection[bytes]) -> t
     """
     if not topics:
         return list(findings), []
-    gone = {each.topic for each in findings if each.queue_id >= 0 and not _is_kept(each.topic, topics)}
+    gone = {each.topic for each in findings if each.queue_id >= 0 and not is_kept(each.topic, topics)}
     return [each for each in findings if each.topic not in gone or each.queue_id < 0], sorted(gone)
 
 
-def _is_kept(topic: bytes, topics: Collection[bytes]) -> bool:
+def is_kept(topic: bytes, topics: Collection[bytes]) -> bool:
+    """Whether a broker in RocksDB mode keeps the rows of a topic: a known one, an LMQ queue, or one of its own."""
     return topic in topics or topic.upper().startswith(_ALWAYS_KEPT)
 
 
@@ -209,16 +228,7 @@ def _joined(inventory: Inventory, bounds: dict[QueueKey, Bounds], only: bytes = 
     for topic, queue_id in known.keys() | bounds.keys():
         if only and topic != only:
             continue
-        spans = list[tuple[int, int]]()
-        bound = bounds.get((topic, queue_id), Bounds())
-        if bound.first >= 0:
-            spans.append((bound.first, bound.last + 1))
-        if bound.max is not None:
-            spans.append((bound.max[1] + 1, bound.max[1] + 1))
-        if (topic, queue_id) in known:
-            each = known[topic, queue_id].range
-            spans.append((each.first, each.end))
-        first, end = min(span[0] for span in spans or [(0, 0)]), max(span[1] for span in spans or [(0, 0)])
+        first, end = _span(bounds.get((topic, queue_id), Bounds()), known.get((topic, queue_id)))
         ranges.append(QueueRange(0, topic, queue_id, first, end))
     nothing = QueueFiles(())
     return [
@@ -226,6 +236,46 @@ def _joined(inventory: Inventory, bounds: dict[QueueKey, Bounds], only: bytes = 
               max(known[name].last_phy if name in known else -1, (bounds.get(name, Bounds()).max or (-1, 0))[0]))
         for number, each in enumerate(in_key_order(ranges)) for name in [(each.topic, each.queue_id)]
     ]  # fmt: skip
+
+
+def _span(bound: Bounds, queue: Queue | None) -> tuple[int, int]:
+    """Where a queue's rows and live units are, and those that max promises; without any, where it goes on."""
+    known = (queue.range.first, queue.range.end) if queue else (0, 0)
+    following = bound.max[1] + 1 if bound.max else 0
+    spans = [each for each in ((bound.first, bound.last + 1), known) if 0 <= each[0] < each[1]]
+    if not spans:
+        end = max(following, known[1])
+        return end, end
+    return min(span[0] for span in spans), max(following, *(span[1] for span in spans))
+
+
+def _without_wild_max(inventory: Inventory, bounds: dict[QueueKey, Bounds]) -> dict[QueueKey, Bounds]:
+    """Leave out each max that is behind all rows and units of its queue, and whose message is not in the log.
+
+    It may be damaged, and promise more units than a disk can hold; what it says is judged apart from them.
+    """
+    ends = {(each.range.topic, each.range.queue_id): each.range for each in inventory.queues}
+    found = dict(bounds)
+    for name, bound in bounds.items():
+        live = [bound.last + 1, *(each.end for each in [ends.get(name)] if each and each.first < each.end)]
+        is_bare = max(live) == 0  # nothing else says where the queue goes on
+        if bound.max is None or bound.max[1] < max(live) or is_bare:
+            continue
+        if not _is_in_log(inventory.log, name, bound.max):
+            found[name] = bound._replace(max=None)
+    return found
+
+
+def _is_in_log(log: CommitLog, name: QueueKey, bound: tuple[int, int]) -> bool:
+    phy, offset = bound
+    try:
+        record = log.record_at(phy)
+    except SafetyError:
+        return False
+    if record is None:
+        return False
+    units = units_of(record, properties_of(record.properties), DispatchRules((), is_multi=True))
+    return Dispatch(*name, offset) in units
 
 
 def _numbering(queues: Sequence[Queue], rows_per_part: int) -> Numbering:

@@ -11,12 +11,14 @@ consume queues' CURRENT first.
 import json
 import os
 import shutil
+from collections.abc import Collection
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from streaming.adapters.rocksdb.database import exists
 from streaming.clock import Clock
 from streaming.errors import SafetyError
+from streaming.rocketmq.check import is_kept, topics_of
 from streaming.rocketmq.configuration import DATABASES, lost_offsets, read_databases, read_json
 from streaming.rocketmq.export import write_json
 from streaming.rocketmq.file_queues import complete
@@ -40,6 +42,8 @@ from streaming.rocketmq.staging import (
     write_file,
 )
 from udfs.rocketmq import metadata as m
+from udfs.rocketmq.commitlog import Record
+from udfs.rocketmq.dispatch import DispatchRules, properties_of, units_of
 
 _SHOWN = 10  # names in a message
 
@@ -97,12 +101,13 @@ def _require_no_gap(place: Place, aside: Path) -> None:
     """Raise SafetyError where a broker in file mode would leave a message out, since RocksDB lacks it too.
 
     At its start such a broker indexes the messages that begin *behind* the end of its file queues, and so leaves out
-    the one that begins just there (seen with 5.3.3). What was prepared is thrown away: the broker goes on with RocksDB.
+    the one that begins just there (seen with 5.3.3). One that is in queues of deleted topics only may be left out. What
+    was prepared is thrown away: the broker goes on with RocksDB.
     """
     inventory = inventory_of(place)
     end = max([inventory.log.start, *(_end_of(queue) for queue in inventory.queues)])
     record = inventory.log.record_at(end)
-    if record is not None and record.is_indexed:
+    if record is not None and _is_read(record, topics_of(place)):
         # Allowed here: the folder is ours, and all in it was made by this command.
         shutil.rmtree(aside)
         raise SafetyError(
@@ -110,6 +115,13 @@ def _require_no_gap(place: Place, aside: Path) -> None:
             f"count {record.topic.decode('utf-8', 'replace')}, queue {record.queue_id}, wrongly from there on: start "
             "the broker once more with storeType=defaultRocksDB, stop it with SIGTERM, and roll back then"
         )
+
+
+def _is_read(record: Record, topics: Collection[bytes]) -> bool:
+    """Whether a message is in a queue that somebody may read. Where no topics are known, none counts as deleted."""
+    rules = DispatchRules((), is_multi=True, is_file_mode=True)
+    units = units_of(record, properties_of(record.properties), rules)
+    return any(not topics or is_kept(unit.topic, topics) for unit in units)
 
 
 def _end_of(queue: Queue) -> int:

@@ -30,10 +30,14 @@ class Dispatch(NamedTuple):
 
 
 class DispatchRules(NamedTuple):
-    """What of the broker's configuration says which units there are. delays_ms: of levels 1, 2, …"""
+    """What of the broker's configuration says which units there are. delays_ms: of levels 1, 2, …
+
+    is_file_mode: the broker leaves out further queues whose names would be folders within folders.
+    """
 
     delays_ms: tuple[int, ...]
     is_multi: bool
+    is_file_mode: bool = False
 
 
 def delays_of(levels: str) -> tuple[int, ...]:
@@ -81,6 +85,8 @@ def units_of(record: Record, properties: Mapping[bytes, bytes], rules: DispatchR
     if len(names) != len(offsets):
         return
     for name, offset in zip(names, offsets, strict=True):
+        if rules.is_file_mode and b"/" in name:
+            continue
         if not _WHOLE.fullmatch(offset):
             return
         yield Dispatch(name, 0 if name.startswith(LMQ_PREFIX) else record.queue_id, int(offset))

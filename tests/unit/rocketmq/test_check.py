@@ -323,3 +323,54 @@ def test_a_min_that_is_not_the_first_message_is_found_without_file_queues_too(
 
 
 MIN = rows.min_key(b"Orders", 0)
+
+
+def spans_of(root: Path) -> dict[str, int]:
+    """How many units of each queue are compared."""
+    return {f"{each.topic}-{each.queue_id}": each.units for each in check(root).queues}
+
+
+def test_a_damaged_max_does_not_say_how_much_there_is_to_compare(tmp_path: Path) -> None:
+    store = small_store(tmp_path).write()
+    backfill(tmp_path)
+    for phy in (0, 17, 2**40):
+        changed(
+            tmp_path,
+            lambda db, to=phy: db.put_all(  # type: ignore[misc]
+                "offset", [(rows.max_key(b"Orders", 0), rows.bound_value(to, 2**50))]
+            ),
+        )
+        result = check(tmp_path)
+        assert [each.kind for each in result.findings] == [Kind.MAX]
+        assert spans_of(tmp_path)["Orders-0"] == len(store.units["Orders", 0])
+
+
+def test_what_the_end_of_rocksdb_lacks_is_found_where_no_file_queue_has_it(tmp_path: Path) -> None:
+    store = small_store(tmp_path).write()
+    backfill(tmp_path)
+    shutil.rmtree(tmp_path / "consumequeue" / "Sources")
+    count = len(store.units["Sources", 0])
+    for offset in range(count - 3, count):
+        changed(tmp_path, lambda db, at=offset: db.delete("default", rows.unit_key(b"Sources", 0, at)))  # type: ignore[misc]
+    found = [(each.topic, each.kind, each.count) for each in check(tmp_path).findings if each.kind is not Kind.MAX]
+    assert found == [(b"Sources", Kind.MISSING, 3)]
+
+
+def test_a_light_queue_that_began_in_rocksdb_mode_is_compared(tmp_path: Path) -> None:
+    store = Store(tmp_path, is_lmq=True)
+    for _number in range(9):
+        store.put(Message("Orders", 0))
+    store.put(Message("Orders", 0, lmq=("%LMQ%new",)))
+    store.write()
+    backfill(tmp_path)
+    shutil.rmtree(tmp_path / "consumequeue" / "%LMQ%new")
+    assert check(tmp_path).findings == ()
+
+
+def test_a_light_queue_that_no_broker_in_file_mode_makes_is_no_finding(tmp_path: Path) -> None:
+    store = small_store(tmp_path)
+    store.put(Message("Sources", 0, lmq=("%LMQ%a/b",)))
+    del store.units["%LMQ%a/b", 0]
+    store.write()
+    backfill(tmp_path)
+    assert check(tmp_path).findings == ()

@@ -192,6 +192,25 @@ def test_a_message_that_is_in_no_queue_may_stand_where_the_file_queues_end(tmp_p
     assert not (root / "consumequeue" / "CURRENT").exists()
 
 
+def test_a_message_of_a_deleted_topic_may_stand_where_the_file_queues_end(tmp_path: Path) -> None:
+    """No broker would ever index it again, so nobody could do anything about it."""
+    root = tmp_path / "s"
+    small_store(root).write()
+    backfill(root)
+    stored_since(root, Message("Gone", 0))
+    rollback(place(root), CLOCK)
+    assert not (root / "consumequeue" / "CURRENT").exists()
+
+
+def test_a_message_of_a_deleted_topic_counts_where_a_light_queue_has_it(tmp_path: Path) -> None:
+    root = tmp_path / "s"
+    small_store(root).write()
+    backfill(root)
+    stored_since(root, Message("Gone", 0, lmq=("%LMQ%left",)))
+    with pytest.raises(SafetyError, match="Gone, queue 0"):
+        rollback(place(root), CLOCK)
+
+
 def test_behind_a_broker_that_was_killed_nothing_is_rolled_back(tmp_path: Path) -> None:
     small_store(tmp_path).write()
     backfill(tmp_path)

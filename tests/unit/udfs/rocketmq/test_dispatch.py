@@ -39,6 +39,12 @@ def test_a_message_is_in_each_queue_that_it_lists_and_lmq_queues_have_the_number
     assert units(record(properties=LMQ)) == [(b"T", 3, 4), (b"%LMQ%a", 0, 7), (b"other", 3, 9)]
 
 
+def test_a_broker_in_file_mode_makes_no_queue_that_would_be_a_folder_within_a_folder() -> None:
+    one = record(properties=LMQ.replace(b"%LMQ%a", b"%LMQ%a/b"))
+    assert units(one, d.DispatchRules(DELAYS, is_multi=True, is_file_mode=True)) == [(b"T", 3, 4), (b"other", 3, 9)]
+    assert (b"%LMQ%a/b", 0, 7) in units(one)
+
+
 @pytest.mark.parametrize("topic", [b"%RETRY%g", b"rmq_sys_wheel_timer", b"SCHEDULE_TOPIC_XXXX"])
 def test_the_brokers_own_topics_list_no_queues(topic: bytes) -> None:
     assert units(record(topic, LMQ)) == [(topic, 3, 4)]
