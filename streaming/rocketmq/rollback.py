@@ -77,13 +77,11 @@ def rollback(
         elif sealed is not None:
             raise SafetyError("a backfill has not ended: run it again, or throw it away with `forget`")
         aside = place.own / ROLLBACK
-        plan = _plan_of(place, aside)
-        if plan is None:
-            plan = _prepare(place, aside, clock, offsets_of)
+        begun = _plan_of(place, aside)
+        plan = begun or _prepare(place, aside, clock, offsets_of)
         kept = place.own / plan["kept"]
         if exists(place.rocksdb):
-            # where no broker has opened it, the file queues are the newer ones, as far as they are there
-            complete(place, kept, rename, only_lost=is_unopened(place, QUEUES))
+            _complete(place, kept, rename, is_new=begun is None)
             _require_no_gap(place, aside)
         for name in plan["files"]:
             _replace(place, aside / name, kept, rename)
@@ -95,6 +93,20 @@ def rollback(
         # Allowed here: the folder is ours, and all in it has its place now.
         shutil.rmtree(aside)
         return RolledBack(str(kept), plan["files"])
+
+
+def _complete(place: Place, kept: Path, rename: Rename, *, is_new: bool) -> None:
+    """Complete the file queues. Where no broker has opened RocksDB, they are the newer ones, as far as they are there.
+
+    is_new: no rollback had begun before, so that one that is refused has moved nothing in.
+    """
+    try:
+        complete(place, kept, rename, only_lost=is_unopened(place, QUEUES))
+    except SafetyError:
+        if is_new:
+            # Allowed here: the folder is ours, and this command has only just made it.
+            shutil.rmtree(place.own / ROLLBACK)
+        raise
 
 
 def _require_no_gap(place: Place, aside: Path) -> None:

@@ -172,6 +172,7 @@ def test_a_name_that_no_folder_can_have_is_refused_before_anything_is_written(tm
     with pytest.raises(SafetyError, match="can't have a file queue"):
         rollback(place(tmp_path), CLOCK)
     assert files_below(tmp_path) == before
+    assert not any("has not ended" in note for note in plan_of(place(tmp_path)).notes)
 
 
 def file_queues_of(root: Path) -> dict[str, bytes]:
