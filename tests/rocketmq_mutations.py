@@ -324,7 +324,7 @@ ROCKETMQ = (
     (
         "RocketMQ: a rollback completes the file queues",
         ROLLBACK,
-        "            complete(place, kept, rename, only_lost=is_unopened(place, QUEUES))\n",
+        "            _complete(place, kept, rename, is_new=begun is None)\n",
         "",
         "have_every_message",
     ),
