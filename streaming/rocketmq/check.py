@@ -178,10 +178,11 @@ def check_configuration(place: Place) -> tuple[list[Finding], list[str]]:
 
 def _of_offsets(lost: LostOffsets, *, is_converted: bool) -> Iterator[Finding]:
     """is_converted: a backfill has brought the offsets, so that lower ones were set back since."""
-    for what, names in (("lacks", lost.missing), ("has lower ones than", () if is_converted else lost.lower)):
+    lower = () if is_converted else lost.lower
+    for what, names in (("lacks offsets", lost.missing), ("has lower offsets than those", lower)):
         if names:
             shown = _names([name.encode() for name in names])
-            yield _config_finding(f"{m.OFFSETS} {what} offsets of the JSON file: {shown}", len(names))
+            yield _config_finding(f"{m.OFFSETS} {what} of the JSON file: {shown}", len(names))
 
 
 def topics_of(place: Place) -> frozenset[bytes]:
