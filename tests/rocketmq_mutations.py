@@ -10,6 +10,7 @@ MOVE, LOCKS, BACKFILL, JOB, JOIN, SURVEY, FORGET, ROLLBACK, FILE_QUEUES, EXPORT,
 FOLLOWED, TAIL, HANDOVER, BASE, RUN = (
     f"streaming/rocketmq/follow/{name}.py" for name in ("followed", "tail", "handover", "base", "run")
 )
+PLACE, STAGING, INVENTORY = (f"streaming/rocketmq/{name}.py" for name in ("place", "staging", "inventory"))
 REFUSALS, GROWTH, LOG, COMPARE = (f"udfs/rocketmq/{name}.py" for name in ("refusals", "growth", "commitlog", "compare"))
 QUESTIONS, DATABASE = "streaming/cli/options.py", "streaming/adapters/rocksdb/database.py"
 COUNTED, INDEX_JOB = "streaming/adapters/rocksdb/counted.py", "streaming/rocketmq/index_job.py"
@@ -19,6 +20,9 @@ _FORMATS = "tests/unit/udfs/rocketmq"
 TESTS = {
     MOVE: (f"{_UNIT}/test_backfill.py", f"{_UNIT}/test_rollback.py", f"{_UNIT}/test_forget.py"),
     LOCKS: (f"{_UNIT}/test_locks.py",),
+    PLACE: (f"{_UNIT}/test_place.py",),
+    STAGING: (f"{_UNIT}/test_staging.py",),
+    INVENTORY: (f"{_UNIT}/test_inventory.py",),
     BACKFILL: (f"{_UNIT}/test_backfill.py",),
     JOB: (f"{_UNIT}/test_backfill.py",),
     JOIN: (f"{_UNIT}/test_backfill.py",),
@@ -299,7 +303,7 @@ ROCKETMQ = (
     (
         "RocketMQ: no rollback over a gap",
         ROLLBACK,
-        "    if record is not None and record.is_indexed:",
+        "    if record is not None and _is_read(record, topics_of(place)):",
         "    if False:",
         "leave_out",
     ),
@@ -320,7 +324,7 @@ ROCKETMQ = (
     (
         "RocketMQ: a rollback completes the file queues",
         ROLLBACK,
-        "            complete(place, kept, rename, only_lost=is_unopened(place, QUEUES))\n",
+        "            _complete(place, kept, rename, is_new=begun is None)\n",
         "",
         "have_every_message",
     ),
@@ -355,7 +359,7 @@ ROCKETMQ = (
     (
         "RocketMQ: no hole goes back into a file queue",
         FILE_QUEUES,
-        "if not np.array_equal(offsets, np.arange(first, first + len(some))):",
+        "if not np.array_equal(offsets, np.arange(following, following + len(offsets))):",
         "if False:",
         "hole",
     ),
@@ -408,6 +412,64 @@ ROCKETMQ = (
         "place.conf.is_lmq is None and not is_name_told(place)",
         "False",
         "somebody_has_to_say",
+    ),
+    (
+        "RocketMQ: the lock that is held is that of the store that is written to",
+        LOCKS,
+        "        if not place.is_named and not folder.resolve().is_relative_to(root):",
+        "        if False:",
+        "lead_into",
+    ),
+    (
+        "RocketMQ: paths elsewhere need the store that they belong to",
+        PLACE,
+        "        if said and not is_named and not folder.resolve().is_relative_to(root.resolve()):",
+        "        if False:",
+        "paths_elsewhere",
+    ),
+    (
+        "RocketMQ: a database that is new is not ours",
+        STAGING,
+        "        return current.stat().st_mtime_ns == made.times[database]",
+        "        return True",
+        "made_anew",
+    ),
+    (
+        "RocketMQ: a conversion with other options is not gone on with",
+        INVENTORY,
+        "[offsets_name(self.place), *map(",
+        "[*map(",
+        "depends_on_options",
+    ),
+    (
+        "RocketMQ: all new file queues are whole before one is moved in",
+        FILE_QUEUES,
+        "            _make(made / str(number), place.consumequeue, each, database, per_file)\n",
+        "            _make(made / str(number), place.consumequeue, each, database, per_file)\n"
+        "            _move_in(made / str(number), place.consumequeue, each, kept, rename)\n"
+        "            (made / str(number)).mkdir()\n",
+        "full",
+    ),
+    (
+        "RocketMQ: a queue's name is no path",
+        FILE_QUEUES,
+        'if not is_text or b"/" in topic or b"\\0" in topic',
+        'if False and b"\\0" in topic',
+        "folder_can_have",
+    ),
+    (
+        "RocketMQ: offsets that only the file has are not dropped unasked",
+        ROLLBACK,
+        "    if m.OFFSETS in opened and not offsets_of:",
+        "    if False:",
+        "only_the_file_has",
+    ),
+    (
+        "RocketMQ: a finished upgrade is not taken back",
+        FORGET,
+        "    if sealed is not None and not is_moved_in(place, sealed):",
+        "    if sealed is not None:",
+        "left_behind",
     ),
     (
         "RocketMQ: only what is ours is forgotten",

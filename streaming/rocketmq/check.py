@@ -4,17 +4,18 @@ The store is only read. What it is compared with is the commitlog, which alone h
 the JSON files where they are not older than the databases.
 """
 
+import bisect
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
 from pyspark import SparkContext
 
-from streaming.adapters.rocksdb.database import Database, exists, opened
+from streaming.adapters.rocksdb.database import DEFAULT_FAMILY, Database, exists, opened
 from streaming.clock import Clock
 from streaming.errors import ConfigError, SafetyError
 from streaming.rocketmq.bounds import Bounds, bounds_of
-from streaming.rocketmq.configuration import DATABASES, read_databases, read_json, rows_of
+from streaming.rocketmq.configuration import DATABASES, LostOffsets, lost_offsets, read_databases, read_json, rows_of
 from streaming.rocketmq.index_job import IndexJob, Numbering, QueueKey
 from streaming.rocketmq.inventory import Inventory, Queue, inventory_of
 from streaming.rocketmq.lives import of_this_life
@@ -23,12 +24,12 @@ from streaming.rocketmq.log_files import CommitLog
 from streaming.rocketmq.place import Place
 from streaming.rocketmq.progress import Say, told
 from streaming.rocketmq.queue_files import QueueFiles
-from streaming.rocketmq.staging import is_unopened
+from streaming.rocketmq.staging import is_unopened, moved_of, unfinished_rollback
 from streaming.rocketmq.work import works_of
 from udfs.rocketmq import metadata as m
 from udfs.rocketmq import rows
 from udfs.rocketmq.compare import Finding, Kind
-from udfs.rocketmq.dispatch import LMQ_PREFIX, DispatchRules
+from udfs.rocketmq.dispatch import LMQ_PREFIX, Dispatch, DispatchRules, properties_of, units_of
 from udfs.rocketmq.parts import QueueRange, in_key_order
 
 ROWS_PER_PART = 300_000
@@ -75,34 +76,30 @@ class Check:
 
         Raises SafetyError where there is nothing to check, and ConfigError for a topic that nothing knows.
         """
-        if is_broker_running(self.place):
-            raise SafetyError(f"a broker runs on {self.place.store}: stop it, or check a copy")
-        if not exists(self.place.rocksdb):
-            raise SafetyError(f"there is no RocksDB of consume queues in {self.place.rocksdb}: `backfill` makes it")
+        self._require_something_to_check()
         inventory = inventory_of(self.place)
         with opened(self.place.rocksdb, read_only=True) as database:
             bounds = bounds_of(database)
             checkpoint = _checkpoint(database)
             inventory, earlier = of_this_life(inventory, bounds, database)
-        queues = _joined(inventory, bounds, topic.encode())
+            live = _first_live(bounds, database, inventory.log.start)
+        queues = _joined(inventory, _without_wild_max(inventory, bounds), topic.encode())
         compared = [
-            each for each in self._compared(spark, inventory, queues) if not topic or each.topic == topic.encode()
+            each
+            for each in self._compared(spark, inventory, queues, has_lmq=_has_lmq(inventory, bounds))
+            if (not topic or each.topic == topic.encode()) and not _is_left_out(each, bounds)
         ]
         topics = topics_of(self.place)
         if topic and not queues and not compared and topic.encode() not in topics:
             raise ConfigError(f"neither queues nor commitlog nor configuration know a topic {topic}")
-        findings, gone = without_deleted([*compared, *_of_bounds(queues, bounds, inventory)], topics)
+        findings, gone = without_deleted([*compared, *_of_bounds(queues, bounds, inventory, live)], topics)
         notes = [
             f"topic {each.decode('utf-8', 'replace')} was deleted, and the commitlog has messages of it"
             for each in gone
         ]
         if topic and not queues and not compared:
             notes.append(f"topic {topic} has no queue yet: nobody has sent a message to it")
-        if (self.place.store / "abort").exists():
-            notes.append(
-                "the file `abort` is there: the broker did not stop cleanly. At its next start in RocksDB mode it "
-                "indexes what begins behind CHECKPOINT, so check again after that"
-            )
+        notes += _notes_of_the_store(self.place)
         if earlier:
             notes.append(f"{earlier} file queues are of topics that were made anew since: `rollback` replaces them")
         if not topic:
@@ -114,10 +111,21 @@ class Check:
         states = tuple(_state(queue, bounds) for queue in queues)
         return CheckResult(states, tuple(sorted(findings)), tuple(notes), checkpoint or 0, inventory.log.end)
 
-    def _compared(self, spark: SparkContext, inventory: Inventory, queues: Sequence[Queue]) -> list[Finding]:
+    def _require_something_to_check(self) -> None:
+        if is_broker_running(self.place):
+            raise SafetyError(f"a broker runs on {self.place.store}: stop it, or check a copy")
+        if not exists(self.place.rocksdb):
+            left = unfinished_rollback(self.place)
+            raise SafetyError(
+                f"there is no RocksDB of consume queues in {self.place.rocksdb}"
+                + (f", and {left}" if left else ": `backfill` makes it")
+            )
+
+    def _compared(
+        self, spark: SparkContext, inventory: Inventory, queues: Sequence[Queue], *, has_lmq: bool
+    ) -> list[Finding]:
         done = spark.accumulator(0)
         conf = self.place.conf
-        has_lmq = any(queue.range.topic.startswith(LMQ_PREFIX) for queue in inventory.queues)
         is_multi = has_lmq if conf.is_multi_dispatch is None else conf.is_multi_dispatch
         numbering = _numbering(queues, self.rows_per_part)
         rules = DispatchRules(self.place.delays_ms, is_multi=is_multi)
@@ -126,6 +134,21 @@ class Check:
         units = sum(work.rows for work in works)
         with told(self.say, lambda: min(done.value // 2, units), units, self.clock):
             return job.run(spark, works)
+
+
+def _has_lmq(inventory: Inventory, bounds: Collection[QueueKey]) -> bool:
+    files = ((queue.range.topic, queue.range.queue_id) for queue in inventory.queues)
+    return any(topic.startswith(LMQ_PREFIX) for topic, _queue_id in (*files, *bounds))
+
+
+def _is_left_out(finding: Finding, bounds: dict[QueueKey, Bounds]) -> bool:
+    """Whether this is about messages of an LMQ queue that a broker in file mode does not make: no folder has its name.
+
+    One in RocksDB mode may have made it since, and begun it behind them.
+    """
+    is_path = finding.topic.startswith(LMQ_PREFIX) and b"/" in finding.topic
+    first = bounds.get((finding.topic, finding.queue_id), Bounds()).first
+    return is_path and finding.kind is Kind.NO_QUEUE and (first < 0 or finding.offset < first)
 
 
 def check_configuration(place: Place) -> tuple[list[Finding], list[str]]:
@@ -148,7 +171,18 @@ def check_configuration(place: Place) -> tuple[list[Finding], list[str]]:
                 findings.append(_config_finding(text, len(lacking) + len(other)))
         elif lacking or other:
             notes.append(f"a broker has worked with {database}: it differs from {file} in {_names([*lacking, *other])}")
+    if not is_unopened(place, m.OFFSETS):
+        findings += _of_offsets(lost_offsets(configuration, databases), is_converted=moved_of(place) is not None)
     return findings, notes
+
+
+def _of_offsets(lost: LostOffsets, *, is_converted: bool) -> Iterator[Finding]:
+    """is_converted: a backfill has brought the offsets, so that lower ones were set back since."""
+    lower = () if is_converted else lost.lower
+    for what, names in (("lacks offsets", lost.missing), ("has lower offsets than those", lower)):
+        if names:
+            shown = _names([name.encode() for name in names])
+            yield _config_finding(f"{m.OFFSETS} {what} of the JSON file: {shown}", len(names))
 
 
 def topics_of(place: Place) -> frozenset[bytes]:
@@ -165,11 +199,12 @@ def without_deleted(findings: Sequence[Finding], topics: Collection[bytes]) -> t
     """
     if not topics:
         return list(findings), []
-    gone = {each.topic for each in findings if each.queue_id >= 0 and not _is_kept(each.topic, topics)}
+    gone = {each.topic for each in findings if each.queue_id >= 0 and not is_kept(each.topic, topics)}
     return [each for each in findings if each.topic not in gone or each.queue_id < 0], sorted(gone)
 
 
-def _is_kept(topic: bytes, topics: Collection[bytes]) -> bool:
+def is_kept(topic: bytes, topics: Collection[bytes]) -> bool:
+    """Whether a broker in RocksDB mode keeps the rows of a topic: a known one, an LMQ queue, or one of its own."""
     return topic in topics or topic.upper().startswith(_ALWAYS_KEPT)
 
 
@@ -194,16 +229,7 @@ def _joined(inventory: Inventory, bounds: dict[QueueKey, Bounds], only: bytes = 
     for topic, queue_id in known.keys() | bounds.keys():
         if only and topic != only:
             continue
-        spans = list[tuple[int, int]]()
-        bound = bounds.get((topic, queue_id), Bounds())
-        if bound.first >= 0:
-            spans.append((bound.first, bound.last + 1))
-        if bound.max is not None:
-            spans.append((bound.max[1] + 1, bound.max[1] + 1))
-        if (topic, queue_id) in known:
-            each = known[topic, queue_id].range
-            spans.append((each.first, each.end))
-        first, end = min(span[0] for span in spans or [(0, 0)]), max(span[1] for span in spans or [(0, 0)])
+        first, end = _span(bounds.get((topic, queue_id), Bounds()), known.get((topic, queue_id)))
         ranges.append(QueueRange(0, topic, queue_id, first, end))
     nothing = QueueFiles(())
     return [
@@ -211,6 +237,46 @@ def _joined(inventory: Inventory, bounds: dict[QueueKey, Bounds], only: bytes = 
               max(known[name].last_phy if name in known else -1, (bounds.get(name, Bounds()).max or (-1, 0))[0]))
         for number, each in enumerate(in_key_order(ranges)) for name in [(each.topic, each.queue_id)]
     ]  # fmt: skip
+
+
+def _span(bound: Bounds, queue: Queue | None) -> tuple[int, int]:
+    """Where a queue's rows and live units are, and those that max promises; without any, where it goes on."""
+    known = (queue.range.first, queue.range.end) if queue else (0, 0)
+    following = bound.max[1] + 1 if bound.max else 0
+    spans = [each for each in ((bound.first, bound.last + 1), known) if 0 <= each[0] < each[1]]
+    if not spans:
+        end = max(following, known[1])
+        return end, end
+    return min(span[0] for span in spans), max(following, *(span[1] for span in spans))
+
+
+def _without_wild_max(inventory: Inventory, bounds: dict[QueueKey, Bounds]) -> dict[QueueKey, Bounds]:
+    """Leave out each max that is behind all rows and units of its queue, and whose message is not in the log.
+
+    It may be damaged, and promise more units than a disk can hold; what it says is judged apart from them.
+    """
+    ends = {(each.range.topic, each.range.queue_id): each.range for each in inventory.queues}
+    found = dict(bounds)
+    for name, bound in bounds.items():
+        live = [bound.last + 1, *(each.end for each in [ends.get(name)] if each and each.first < each.end)]
+        is_bare = max(live) == 0  # nothing else says where the queue goes on
+        if bound.max is None or bound.max[1] < max(live) or is_bare:
+            continue
+        if not _is_in_log(inventory.log, name, bound.max):
+            found[name] = bound._replace(max=None)
+    return found
+
+
+def _is_in_log(log: CommitLog, name: QueueKey, bound: tuple[int, int]) -> bool:
+    phy, offset = bound
+    try:
+        record = log.record_at(phy)
+    except SafetyError:
+        return False
+    if record is None:
+        return False
+    units = units_of(record, properties_of(record.properties), DispatchRules((), is_multi=True))
+    return Dispatch(*name, offset) in units
 
 
 def _numbering(queues: Sequence[Queue], rows_per_part: int) -> Numbering:
@@ -222,7 +288,36 @@ def _numbering(queues: Sequence[Queue], rows_per_part: int) -> Numbering:
     return Numbering(firsts, rows_per_part)
 
 
-def _of_bounds(queues: Sequence[Queue], bounds: dict[QueueKey, Bounds], inventory: Inventory) -> Iterator[Finding]:
+def _first_live(bounds: dict[QueueKey, Bounds], database: Database, log_start: int) -> dict[QueueKey, tuple[int, int]]:
+    """Where the first message begins that the commitlog still has, and its queue offset, of queues that have a min."""
+    found = dict[QueueKey, tuple[int, int]]()
+    for name, bound in bounds.items():
+        if bound.min is None or bound.first < 0:
+            continue
+
+        def row_from(offset: int, name: QueueKey = name) -> tuple[int, int]:
+            return _row_from(database, *name, offset)
+
+        offsets = range(bound.first, bound.last + 1)
+        place = bisect.bisect_left(offsets, (log_start, -1), key=row_from)
+        if place < len(offsets):
+            found[name] = row_from(offsets[place])
+    return found
+
+
+def _row_from(database: Database, topic: bytes, queue_id: int, offset: int) -> tuple[int, int]:
+    """Where the message begins of a queue's first row from an offset on, for which there is one; and its offset."""
+    key, value = next(database.rows(DEFAULT_FAMILY, rows.unit_key(topic, queue_id, offset)))
+    try:
+        return int(rows.decode_values([value])[0].phy[0]), rows.decode_key(key).offset
+    except ValueError as error:
+        shown = topic.decode("utf-8", "replace")
+        raise SafetyError(f"the database has a damaged row of {shown}, queue {queue_id}: {error}") from error
+
+
+def _of_bounds(
+    queues: Sequence[Queue], bounds: dict[QueueKey, Bounds], inventory: Inventory, live: dict[QueueKey, tuple[int, int]]
+) -> Iterator[Finding]:
     ends = {(each.range.topic, each.range.queue_id): each.range.end for each in inventory.queues}
     for queue in queues:
         name = (queue.range.topic, queue.range.queue_id)
@@ -232,18 +327,26 @@ def _of_bounds(queues: Sequence[Queue], bounds: dict[QueueKey, Bounds], inventor
         if said < wanted or (bound.last >= 0 and said != wanted):
             text = f"the max row gives the next message the offset {said}, and it has to be {wanted}"
             yield Finding(*name, Kind.MAX, 1, wanted, text)
-        if bound.min is not None and 0 <= bound.first < bound.min[1]:
-            text = f"the min row says {bound.min[1]}, and the first row is that of {bound.first}"
-            live = _is_live(queue, bound, inventory)
-            if live:
-                yield Finding(*name, Kind.MIN, 1, bound.first, text)
+        if bound.min is not None and name in live and _is_wrong_min(bound.min, live[name], inventory.log.start):
+            phy, offset = live[name]
+            text = f"the min row says {bound.min[1]} at {bound.min[0]}, and the first message is {offset} at {phy}"
+            yield Finding(*name, Kind.MIN, 1, offset, text)
 
 
-def _is_live(queue: Queue, bound: Bounds, inventory: Inventory) -> bool:
-    """Whether the commitlog still has the message of the database's first row, as far as the file queue tells."""
-    if not queue.files.start <= bound.first < queue.files.limit:
-        return False
-    return int(queue.files.read(bound.first, bound.first + 1).phy[0]) >= inventory.log.start
+def _is_wrong_min(said: tuple[int, int], live: tuple[int, int], log_start: int) -> bool:
+    """A broker takes the min row for true as long as the log has its message, and looks for another one otherwise."""
+    return said != live if said[0] >= log_start else said[1] > live[1]
+
+
+def _notes_of_the_store(place: Place) -> Iterator[str]:
+    if (place.store / "abort").exists():
+        yield (
+            "the file `abort` is there: the broker did not stop cleanly. At its next start in RocksDB mode it "
+            "indexes what begins behind CHECKPOINT, so check again after that"
+        )
+    left = unfinished_rollback(place)
+    if left:
+        yield left
 
 
 def _of_checkpoint(checkpoint: int | None, log_end: int) -> Iterator[Finding]:

@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 from streaming.adapters.rocksdb.database import DEFAULT_FAMILY, exists, opened
 from streaming.errors import SafetyError
-from streaming.rocketmq.inventory import json_table
+from streaming.rocketmq.inventory import json_table, offsets_name
 from streaming.rocketmq.place import Place
 from udfs.rocketmq import metadata as m
 
@@ -25,27 +25,6 @@ class Configuration(NamedTuple):
 
     tables: Mapping[str, Table]
     files: Mapping[str, str]
-
-
-def offsets_name(place: Place) -> str:
-    """Return the name of the file that the broker keeps its offsets in.
-
-    Raises SafetyError where both names are there and nobody has said which one counts.
-    """
-    if place.conf.is_lmq is not None:
-        return m.LMQ_OFFSETS_JSON if place.conf.is_lmq else m.OFFSETS_JSON
-    there = [name for name in (m.OFFSETS_JSON, m.LMQ_OFFSETS_JSON) if _is_there(place.config, name)]
-    if len(there) == 2:
-        raise SafetyError(
-            f"{place.config} has {m.OFFSETS_JSON} and {m.LMQ_OFFSETS_JSON}, and the broker reads one of them: name its "
-            "configuration with --broker-conf, or say --lmq (enableLmq=true) or --no-lmq"
-        )
-    return there[0] if there else m.OFFSETS_JSON
-
-
-def is_name_told(place: Place) -> bool:
-    """Whether a file of offsets is there, whose name says which one the broker reads."""
-    return any(_is_there(place.config, name) for name in (m.OFFSETS_JSON, m.LMQ_OFFSETS_JSON))
 
 
 def read_json(place: Place) -> Configuration:
@@ -100,5 +79,36 @@ def _read(folder: Path) -> m.ConfigRows:
         ))  # fmt: skip
 
 
-def _is_there(config: Path, name: str) -> bool:
-    return any((config / each).is_file() and (config / each).stat().st_size for each in (name, f"{name}.bak"))
+class LostOffsets(NamedTuple):
+    """What the JSON file has of the groups' offsets and RocksDB has not: names and queues, and lower ones than it."""
+
+    missing: tuple[str, ...]
+    lower: tuple[str, ...]
+
+
+def lost_offsets(configuration: Configuration, databases: Mapping[str, m.ConfigRows]) -> LostOffsets:
+    """Compare the offsets; those of topics and groups that were deleted in RocksDB mode do not count as lost.
+
+    A broker that was switched to RocksDB without a backfill has lost them so. Raises SafetyError for a damaged row.
+    """
+    try:
+        files = m.offsets_of_rows(rows_of(m.OFFSETS, configuration.tables[m.OFFSETS]))
+        there = m.offsets_of_rows(databases[m.OFFSETS])
+    except m.BadTableError as error:
+        raise SafetyError(f"the offsets can't be read: {error}") from error
+    deleted = {
+        database: rows_of(database, configuration.tables[database]).default.keys() - databases[database].default.keys()
+        for database in (m.TOPICS, m.GROUPS)
+    }
+    missing, lower = list[str](), list[str]()
+    for name, offsets in sorted(files.items()):
+        topic, _, group = name.rpartition("@")
+        if topic.encode() in deleted[m.TOPICS] or group.encode() in deleted[m.GROUPS]:
+            continue
+        for queue_id, offset in sorted(offsets.items()):
+            has = there.get(name, {}).get(queue_id)
+            if has is None:
+                missing.append(f"{name}, queue {queue_id}")
+            elif has < offset:
+                lower.append(f"{name}, queue {queue_id}: {has} instead of {offset}")
+    return LostOffsets(tuple(missing), tuple(lower))

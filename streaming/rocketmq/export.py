@@ -9,8 +9,8 @@ from typing import NamedTuple
 
 from streaming.adapters.rocksdb.database import exists
 from streaming.errors import SafetyError
-from streaming.rocketmq.configuration import DATABASES, is_name_told, offsets_name, read_databases, table_of
-from streaming.rocketmq.inventory import JSON_FILES
+from streaming.rocketmq.configuration import DATABASES, Configuration, read_databases, rows_of, table_of
+from streaming.rocketmq.inventory import JSON_FILES, is_name_told, offsets_name
 from streaming.rocketmq.locks import is_broker_running
 from streaming.rocketmq.owner import require_owner
 from streaming.rocketmq.place import Place
@@ -46,8 +46,11 @@ def export(place: Place, out: Path) -> Exported:
     return write_json(place, out, there)
 
 
-def write_json(place: Place, out: Path, databases: list[str]) -> Exported:
-    """Write the JSON files of some databases into a folder. Raises SafetyError for a damaged row."""
+def write_json(place: Place, out: Path, databases: list[str], more: Configuration | None = None) -> Exported:
+    """Write the JSON files of some databases into a folder. Raises SafetyError for a damaged row.
+
+    more: JSON files whose entries are taken where the databases have none.
+    """
     offsets = offsets_name(place)
     if m.OFFSETS in databases and place.conf.is_lmq is None and not is_name_told(place):
         raise SafetyError(
@@ -60,6 +63,9 @@ def write_json(place: Place, out: Path, databases: list[str]) -> Exported:
     files = dict[str, int]()
     for database in databases:
         try:
+            if more:
+                said = rows_of(database, more.tables[database])
+                rows[database] = m.united(rows[database], said, are_offsets=database == m.OFFSETS)
             table = table_of(database, rows[database], is_lmq=offsets == m.LMQ_OFFSETS_JSON)
         except m.BadTableError as error:
             raise SafetyError(f"{place.config / database}: {error}") from error

@@ -6,10 +6,15 @@ with 5.3.3). So a rollback leaves the broker nothing to index.
 
 A topic that was deleted and made anew in RocksDB mode counts its messages from 0 again, and the file queue still has
 the units of its earlier life: with it, nobody would ever see the new messages.
+
+A broker in file mode goes on behind the largest end of all its file queues. So whoever stops half-way must not leave
+one queue with its new units and another without. All new files are made beside the store first, then all are renamed
+into it: until the first of those renames, every queue ends where it did.
 """
 
 import errno
 import os
+import shutil
 from collections.abc import Iterator
 from itertools import count, islice
 from pathlib import Path
@@ -25,11 +30,13 @@ from streaming.rocketmq.lives import Both, is_same_life
 from streaming.rocketmq.move import Rename
 from streaming.rocketmq.place import Place
 from streaming.rocketmq.queue_files import QueueFiles
-from streaming.rocketmq.staging import fsync_folder
+from streaming.rocketmq.staging import NEW_QUEUES, fsync_folder
 from udfs.rocketmq import rows
 from udfs.rocketmq import units as u
+from udfs.rocketmq.dispatch import LMQ_PREFIX
 
 _CHUNK_ROWS = 50_000
+_NAME_BYTES = 255
 
 
 class Lacking(NamedTuple):
@@ -51,8 +58,12 @@ def complete(place: Place, kept: Path, rename: Rename = os.replace, *, only_lost
     """Append the units, durably, and return how many they were. A second call appends what is still lacking.
 
     kept: folder for file queues that are made anew. only_lost: queues of which a file is there stay as they are. Raises
-    SafetyError, before anything is written, where file queue and RocksDB contradict each other.
+    SafetyError, before anything is written, where file queue and RocksDB contradict each other, where RocksDB has a
+    hole, and where a queue's name can be no folder's.
     """
+    made = place.own / NEW_QUEUES
+    # Allowed here: the folder is ours, and holds what a call that was cut short had made and not moved in.
+    shutil.rmtree(made, ignore_errors=True)
     inventory = inventory_of(place)
     known = {(queue.range.topic, queue.range.queue_id): queue.files for queue in inventory.queues}
     sizes = [file.count for files in known.values() for file in files.files]
@@ -65,11 +76,14 @@ def complete(place: Place, kept: Path, rename: Rename = os.replace, *, only_lost
                 "(mappedFileSizeConsumeQueue), and it starts with no others: name its configuration with --broker-conf"
             )
         changing = [queue for queue in both if not (only_lost and queue.files.files)]
-        lacking = [each for queue in changing for each in _lacking(queue, database, per_file)]
+        lacking = [each for queue in changing for each in _lacking(queue, database, per_file) if _has_files(each)]
         for each in lacking:
-            if each.is_anew:
-                _set_aside(place.consumequeue, each, kept, rename)
-            _append(place.consumequeue, each, database, per_file)
+            _require_whole(each, database)
+        for number, each in enumerate(lacking):
+            _make(made / str(number), place.consumequeue, each, database, per_file)
+    for number, each in enumerate(lacking):
+        _move_in(made / str(number), place.consumequeue, each, kept, rename)
+    shutil.rmtree(made, ignore_errors=True)
     return sum(each.end - each.first for each in lacking)
 
 
@@ -89,38 +103,97 @@ def _lacking(queue: Both, database: Database, per_file: int) -> Iterator[Lacking
         yield Lacking(queue.topic, queue.queue_id, end, end, following) if has_rows and first <= end else anew
 
 
-def _set_aside(consumequeue: Path, lacking: Lacking, kept: Path, rename: Rename) -> None:
-    folder = kept / "file-queues" / lacking.topic.decode()
-    folder.mkdir(parents=True, exist_ok=True)
-    taken = {path.name for path in folder.iterdir()}
-    name = next(each for each in (f"{lacking.queue_id}-{n}" for n in count(1)) if each not in taken)
-    rename(consumequeue / lacking.topic.decode() / str(lacking.queue_id), folder / name)
-    fsync_folder(folder)
+def _has_files(lacking: Lacking) -> bool:
+    """Whether a broker makes a file queue of it. It leaves out LMQ queues that would be folders within folders.
+
+    Raises SafetyError for any other name that no folder can have.
+    """
+    topic = lacking.topic
+    if topic.startswith(LMQ_PREFIX) and b"/" in topic:
+        return False
+    is_text = topic.decode("utf-8", "replace").encode() == topic
+    if not is_text or b"/" in topic or b"\0" in topic or topic in {b"", b".", b".."} or len(topic) > _NAME_BYTES:
+        raise SafetyError(
+            f"the queue {topic!r}, {lacking.queue_id}, can't have a file queue, for no folder can have such a name: "
+            "a broker in file mode would not have its messages. Delete it in RocksDB mode, or stay there"
+        )
+    return True
 
 
-def _append(consumequeue: Path, lacking: Lacking, database: Database, per_file: int) -> None:
-    folder = consumequeue / lacking.topic.decode() / str(lacking.queue_id)
-    folder.mkdir(parents=True, exist_ok=True)
-    blanks = lacking.first - lacking.blanks
+def _require_whole(lacking: Lacking, database: Database) -> None:
+    following = lacking.first
+    for offsets, _values in _rows_of(lacking, database):
+        if not np.array_equal(offsets, np.arange(following, following + len(offsets))):
+            name = lacking.topic.decode("utf-8", "replace")
+            raise SafetyError(f"the database has a hole in {name}, queue {lacking.queue_id}: see `check`")
+        following += len(offsets)
+
+
+def _rows_of(lacking: Lacking, database: Database) -> Iterator[tuple[u.Longs, list[bytes]]]:
+    """Yield queue offsets and values of what the file queue lacks, some at a time."""
+    prefix = rows.queue_prefix(lacking.topic, lacking.queue_id)
+    begin = rows.unit_key(lacking.topic, lacking.queue_id, lacking.first)
+    found = database.rows(DEFAULT_FAMILY, begin, prefix + b"\xff" * 8)
+    while some := list(islice(found, _CHUNK_ROWS)):
+        yield rows.key_offsets([key for key, _value in some], prefix), [value for _key, value in some]
+
+
+def _folder_of(consumequeue: Path, lacking: Lacking) -> Path:
+    return consumequeue / lacking.topic.decode() / str(lacking.queue_id)
+
+
+def _make(folder: Path, consumequeue: Path, lacking: Lacking, database: Database, per_file: int) -> None:
+    """Make the files that are new or get more units, whole and durably, in a folder of ours."""
+    folder.mkdir(parents=True)
+    if lacking.blanks % per_file and not lacking.is_anew:  # the last file has room still
+        _copy_begun(_folder_of(consumequeue, lacking), folder, lacking.blanks, per_file)
+    blanks, first = lacking.first - lacking.blanks, lacking.first
     if lacking.first == lacking.end and not blanks:  # the name of the file alone says where the queue goes on
         _write_file(folder, lacking.first, 0, b"", per_file)
     if blanks:
         no = np.zeros(blanks, dtype=np.int64)
         _write(folder, lacking.blanks, u.Units(no, np.full(blanks, u.BLANK_SIZE, dtype=np.int32), no), per_file)
-    prefix, first = rows.queue_prefix(lacking.topic, lacking.queue_id), lacking.first
-    found = database.rows(DEFAULT_FAMILY, rows.unit_key(lacking.topic, lacking.queue_id, first), prefix + b"\xff" * 8)
-    while some := list(islice(found, _CHUNK_ROWS)):
-        offsets = rows.key_offsets([key for key, _value in some], prefix)
-        if not np.array_equal(offsets, np.arange(first, first + len(some))):
-            raise SafetyError(f"the database has a hole in {folder.parent.name}, queue {folder.name}: see `check`")
-        units, _times = rows.decode_values([value for _key, value in some])
+    for _offsets, values in _rows_of(lacking, database):
+        units, _times = rows.decode_values(values)
         _write(folder, first, units, per_file)
-        first += len(some)
+        first += units.rows
     fsync_folder(folder)
 
 
+def _copy_begun(source: Path, folder: Path, end: int, per_file: int) -> None:
+    """Copy the units of a queue's last file."""
+    start = end - end % per_file
+    path = source / f"{start * u.UNIT_BYTES:020d}"
+    with path.open("rb") as handle:
+        data = handle.read((end - start) * u.UNIT_BYTES)
+    _write_file(folder, start, 0, data, per_file)
+    shutil.copymode(path, folder / path.name)
+
+
+def _move_in(made: Path, consumequeue: Path, lacking: Lacking, kept: Path, rename: Rename) -> None:
+    """Rename the new files into place, the lowest first, so that the queue has no hole at any time."""
+    folder = _folder_of(consumequeue, lacking)
+    if lacking.is_anew:
+        _set_aside(folder, lacking, kept, rename)
+    folder.mkdir(parents=True, exist_ok=True)
+    for file in sorted(made.iterdir()):
+        # Allowed here: what this replaces is a file of which the new one is a longer copy, and is durable.
+        rename(file, folder / file.name)
+    fsync_folder(folder)
+    fsync_folder(folder.parent)
+
+
+def _set_aside(folder: Path, lacking: Lacking, kept: Path, rename: Rename) -> None:
+    aside = kept / "file-queues" / folder.parent.name
+    aside.mkdir(parents=True, exist_ok=True)
+    taken = {path.name for path in aside.iterdir()}
+    name = next(each for each in (f"{lacking.queue_id}-{n}" for n in count(1)) if each not in taken)
+    rename(folder, aside / name)
+    fsync_folder(aside)
+
+
 def _write(folder: Path, first: int, units: u.Units, per_file: int) -> None:
-    """Write units to their places. Allowed here: a file queue has only zeros behind its end."""
+    """Write units to their places in the files of a folder."""
     done = 0
     while done < units.rows:
         start = (first + done) // per_file * per_file

@@ -8,7 +8,7 @@ from pathlib import Path
 from streaming.errors import SafetyError
 from streaming.rocketmq.follow.handover import throw_away_followed
 from streaming.rocketmq.locks import broker_kept_out, one_writer
-from streaming.rocketmq.move import take_back
+from streaming.rocketmq.move import is_moved_in, take_back
 from streaming.rocketmq.place import OWN, Place
 from streaming.rocketmq.staging import sealed_of, throw_away
 
@@ -28,7 +28,7 @@ def what_is(place: Place, folder: Path) -> str:
     if folder == place.followed:
         return "what `follow` has made, which `backfill` would go on with"
     if folder == place.staging:
-        return "a backfill that has not ended"
+        return "what a backfill that has ended left behind" if _has_ended(place) else "a backfill that has not ended"
     return "an export" if folder.name.startswith("export-") else "what was replaced"
 
 
@@ -56,6 +56,11 @@ def forget(place: Place, folders: Sequence[Path]) -> None:
 
 def _forget_staging(place: Place) -> None:
     sealed = sealed_of(place)
-    if sealed is not None:
+    if sealed is not None and not is_moved_in(place, sealed):
         take_back(place, sealed, os.replace)
     throw_away(place)
+
+
+def _has_ended(place: Place) -> bool:
+    sealed = sealed_of(place)
+    return sealed is not None and is_moved_in(place, sealed)

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from streaming.errors import SafetyError
-from streaming.rocketmq.log_files import CommitLog, commitlog_of, start_of
+from streaming.rocketmq.log_files import LOST_AND_FOUND, CommitLog, commitlog_of, start_of
 from streaming.rocketmq.place import Place
 from streaming.rocketmq.queue_files import QueueFiles, files_of
 from udfs.rocketmq import metadata as m
@@ -64,11 +64,17 @@ class Inventory:
         return last if last >= 0 else self.log.end
 
     def fingerprint(self) -> str:
-        """Return a digest of names, sizes and times of all files; it changes when a broker has worked on the store."""
-        digest = hashlib.sha256()
+        """Return a digest of what a conversion depends on.
+
+        That is names, sizes and times of all files, which change when a broker has worked on the store; which file of
+        offsets counts; and where the databases go. Raises SafetyError where nobody has said which offsets count.
+        """
+        digest = hashlib.sha256(
+            "\n".join([offsets_name(self.place), *map(str, (self.place.rocksdb, self.place.config)), ""]).encode()
+        )
         paths = [file.path for queue in self.queues for file in queue.files.files]
         paths += [file.path for file in self.log.files]
-        paths += [str(self.place.config / name) for name in JSON_FILES]
+        paths += [str(self.place.config / f"{name}{suffix}") for name in JSON_FILES for suffix in ("", ".bak")]
         for path in paths:
             digest.update(_stamp(path).encode())
         return digest.hexdigest()
@@ -117,6 +123,31 @@ def json_table(config: Path, name: str) -> tuple[dict[str, Any], str] | None:
     return None
 
 
+def offsets_name(place: Place) -> str:
+    """Return the name of the file that the broker keeps its offsets in.
+
+    Raises SafetyError where both names are there and nobody has said which one counts.
+    """
+    if place.conf.is_lmq is not None:
+        return m.LMQ_OFFSETS_JSON if place.conf.is_lmq else m.OFFSETS_JSON
+    there = [name for name in (m.OFFSETS_JSON, m.LMQ_OFFSETS_JSON) if _is_there(place.config, name)]
+    if len(there) == 2:
+        raise SafetyError(
+            f"{place.config} has {m.OFFSETS_JSON} and {m.LMQ_OFFSETS_JSON}, and the broker reads one of them: name its "
+            "configuration with --broker-conf, or say --lmq (enableLmq=true) or --no-lmq"
+        )
+    return there[0] if there else m.OFFSETS_JSON
+
+
+def is_name_told(place: Place) -> bool:
+    """Whether a file of offsets is there, whose name says which one the broker reads."""
+    return any(_is_there(place.config, name) for name in (m.OFFSETS_JSON, m.LMQ_OFFSETS_JSON))
+
+
+def _is_there(config: Path, name: str) -> bool:
+    return any((config / each).is_file() and (config / each).stat().st_size for each in (name, f"{name}.bak"))
+
+
 def _text(path: Path) -> str:
     try:
         return path.read_text(encoding="utf-8")
@@ -131,7 +162,7 @@ def _folders(consumequeue: Path) -> Iterator[tuple[str, int, Path]]:
     if not consumequeue.is_dir():
         return
     for topic in os.scandir(consumequeue):
-        for queue in os.scandir(topic.path) if topic.is_dir() else ():
+        for queue in os.scandir(topic.path) if topic.is_dir() and topic.name != LOST_AND_FOUND else ():
             if not (queue.is_dir() and queue.name.isdecimal()):
                 raise SafetyError(f"{queue.path} is no folder of a queue")
             yield topic.name, int(queue.name), Path(queue.path)

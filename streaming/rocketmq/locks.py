@@ -34,7 +34,8 @@ def is_broker_running(place: Place) -> bool:
 
 @contextmanager
 def broker_kept_out(place: Place) -> Iterator[None]:
-    """Keep a broker from starting. Raises SafetyError if one runs."""
+    """Keep a broker from starting. Raises SafetyError if one runs, or where the lock may be that of another store."""
+    _require_one_store(place)
     handle = os.open(place.store / "lock", os.O_RDWR | os.O_CREAT, 0o644)
     try:
         try:
@@ -44,6 +45,20 @@ def broker_kept_out(place: Place) -> Iterator[None]:
         yield
     finally:
         os.close(handle)
+
+
+def _require_one_store(place: Place) -> None:
+    """Raise SafetyError where a part of the store lies outside of it, unless the configuration names the store.
+
+    A copy may have links that lead into the store of a running broker, which holds another lock than ours.
+    """
+    root = place.store.resolve()
+    for folder in (place.commitlog, place.config, place.consumequeue, place.rocksdb):
+        if not place.is_named and not folder.resolve().is_relative_to(root):
+            raise SafetyError(
+                f"{folder} is {folder.resolve()}, outside of {place.store}, whose lock keeps the broker out: where "
+                "both belong to one broker, name its configuration with --broker-conf, and storePathRootDir in it"
+            )
 
 
 @contextmanager

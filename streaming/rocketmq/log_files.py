@@ -14,6 +14,8 @@ from streaming.errors import SafetyError
 from udfs.rocketmq import commitlog as c
 from udfs.rocketmq.units import Longs
 
+LOST_AND_FOUND = "lost+found"  # every ext4 file system has it, in the folder where it is mounted
+
 
 class LogFile(NamedTuple):
     """start: physical offset of its first byte."""
@@ -96,6 +98,8 @@ def commitlog_being_written(folder: Path) -> CommitLog:
 def _listed(folder: Path) -> list[LogFile]:
     files = list[LogFile]()
     for entry in sorted(os.scandir(folder), key=lambda each: each.name):
+        if entry.name == LOST_AND_FOUND:
+            continue
         if not (entry.is_file() and len(entry.name) == 20 and entry.name.isdecimal()):
             raise SafetyError(f"{entry.path} is no file of a commitlog")
         file = LogFile(entry.path, int(entry.name), entry.stat().st_size)

@@ -12,13 +12,17 @@ OWN = "ledger-reaper"
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """One store. rocksdb: the folder in which the broker looks for the consume queues' database."""
+    """One store. rocksdb: the folder in which the broker looks for the consume queues' database.
+
+    is_named: the broker's configuration names this very folder as its store, so that parts of it may lie elsewhere.
+    """
 
     store: Path
     commitlog: Path
     consumequeue: Path
     rocksdb: Path
     conf: BrokerConf
+    is_named: bool = False
 
     @property
     def config(self) -> Path:
@@ -69,16 +73,29 @@ def place_of(store: Path | None, conf_file: Path | None, *, lmq: bool | None = N
         raise ConfigError(
             f"storePathCommitLog names several folders, which this program does not read: {conf.commitlog}"
         )
-    commitlog, queues = (Path(each) if each else None for each in (conf.commitlog, conf.consumequeue))
-    if store is not None and conf.store and store.resolve() != Path(conf.store).resolve():
-        # the configuration is that of another place, of which this is a copy
-        commitlog = queues = None
-    commitlog, queues = commitlog or root / "commitlog", queues or root / "consumequeue"
+    is_named = bool(conf.store) and root.resolve() == Path(conf.store).resolve()
+    commitlog, queues = _folders_of(root, conf, is_named=is_named)
     for folder in (commitlog, root / "config"):
         if not folder.is_dir():
             raise ConfigError(f"{root} is no store of a RocketMQ broker: there is no folder {folder}")
     rocksdb = queues.parent / "consumequeue_rocksdb" if conf.has_own_rocksdb_folder else queues
-    return Place(root, commitlog, queues, rocksdb, conf)
+    return Place(root, commitlog, queues, rocksdb, conf, is_named)
+
+
+def _folders_of(root: Path, conf: BrokerConf, *, is_named: bool) -> tuple[Path, Path]:
+    """Find commitlog and consume queues. A configuration that names another store is not about this copy of it."""
+    commitlog, queues = root / "commitlog", root / "consumequeue"
+    if conf.store and not is_named:
+        return commitlog, queues
+    commitlog, queues = (Path(conf.commitlog or commitlog), Path(conf.consumequeue or queues))
+    for folder, said in ((commitlog, conf.commitlog), (queues, conf.consumequeue)):
+        if said and not is_named and not folder.resolve().is_relative_to(root.resolve()):
+            raise ConfigError(
+                f"the configuration names {folder}, which lies outside of {root}, and not storePathRootDir: nothing "
+                f"says whether that is the store of the same broker. Add storePathRootDir={root} if it is, and the "
+                "storePathRootDir of that broker if this is a copy of it"
+            )
+    return commitlog, queues
 
 
 def _conf_of(conf_file: Path | None) -> BrokerConf:

@@ -7,6 +7,7 @@ from streaming.errors import ConfigError
 from streaming.rocketmq.locks import is_broker_running
 from streaming.rocketmq.place import Place
 from streaming.rocketmq.progress import seconds
+from streaming.rocketmq.staging import unfinished_rollback
 from streaming.rocketmq.survey import Survey, survey_of
 from udfs.rocketmq import metadata as m
 from udfs.rocketmq.refusals import Refusal, refusals_of
@@ -76,7 +77,7 @@ def plan_of(place: Place, broker_version: str = "") -> Plan:
         groups=len(tables[m.GROUPS].get("subscriptionGroupTable", {})) if tables else 0,
         offsets=_offsets(tables[m.OFFSETS]) if tables else 0,
         refusals=tuple(refusals_of(survey.facts)),
-        notes=(*_notes(survey, used_bytes), *warnings_of(version)),
+        notes=(*filter(None, [unfinished_rollback(place)]), *_notes(survey, used_bytes), *warnings_of(version)),
         stages=tuple(stages_of(version)),
     )
 

@@ -11,13 +11,15 @@ consume queues' CURRENT first.
 import json
 import os
 import shutil
+from collections.abc import Collection
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from streaming.adapters.rocksdb.database import exists
 from streaming.clock import Clock
 from streaming.errors import SafetyError
-from streaming.rocketmq.configuration import DATABASES
+from streaming.rocketmq.check import is_kept, topics_of
+from streaming.rocketmq.configuration import DATABASES, lost_offsets, read_databases, read_json
 from streaming.rocketmq.export import write_json
 from streaming.rocketmq.file_queues import complete
 from streaming.rocketmq.inventory import Queue, inventory_of
@@ -30,6 +32,8 @@ from streaming.rocketmq.staging import (
     CURRENT,
     MOVED,
     QUEUES,
+    ROLLBACK,
+    ROLLBACK_PLAN,
     fsync_folder,
     is_unopened,
     new_kept,
@@ -38,8 +42,10 @@ from streaming.rocketmq.staging import (
     write_file,
 )
 from udfs.rocketmq import metadata as m
+from udfs.rocketmq.commitlog import Record
+from udfs.rocketmq.dispatch import DispatchRules, properties_of, units_of
 
-_FOLDER, _PLAN = "rollback", "plan.json"
+_SHOWN = 10  # names in a message
 
 
 class RolledBack(NamedTuple):
@@ -70,14 +76,12 @@ def rollback(
             throw_away(place)
         elif sealed is not None:
             raise SafetyError("a backfill has not ended: run it again, or throw it away with `forget`")
-        aside = place.own / _FOLDER
-        plan = _plan_of(place, aside)
-        if plan is None:
-            plan = _prepare(place, aside, clock, offsets_of)
+        aside = place.own / ROLLBACK
+        begun = _plan_of(place, aside)
+        plan = begun or _prepare(place, aside, clock, offsets_of)
         kept = place.own / plan["kept"]
         if exists(place.rocksdb):
-            # where no broker has opened it, the file queues are the newer ones, as far as they are there
-            complete(place, kept, rename, only_lost=is_unopened(place, QUEUES))
+            _complete(place, kept, rename, is_new=begun is None)
             _require_no_gap(place, aside)
         for name in plan["files"]:
             _replace(place, aside / name, kept, rename)
@@ -91,16 +95,31 @@ def rollback(
         return RolledBack(str(kept), plan["files"])
 
 
+def _complete(place: Place, kept: Path, rename: Rename, *, is_new: bool) -> None:
+    """Complete the file queues. Where no broker has opened RocksDB, they are the newer ones, as far as they are there.
+
+    is_new: no rollback had begun before, so that one that is refused has moved nothing in.
+    """
+    try:
+        complete(place, kept, rename, only_lost=is_unopened(place, QUEUES))
+    except SafetyError:
+        if is_new:
+            # Allowed here: the folder is ours, and this command has only just made it.
+            shutil.rmtree(place.own / ROLLBACK)
+        raise
+
+
 def _require_no_gap(place: Place, aside: Path) -> None:
     """Raise SafetyError where a broker in file mode would leave a message out, since RocksDB lacks it too.
 
     At its start such a broker indexes the messages that begin *behind* the end of its file queues, and so leaves out
-    the one that begins just there (seen with 5.3.3). What was prepared is thrown away: the broker goes on with RocksDB.
+    the one that begins just there (seen with 5.3.3). One that is in queues of deleted topics only may be left out. What
+    was prepared is thrown away: the broker goes on with RocksDB.
     """
     inventory = inventory_of(place)
     end = max([inventory.log.start, *(_end_of(queue) for queue in inventory.queues)])
     record = inventory.log.record_at(end)
-    if record is not None and record.is_indexed:
+    if record is not None and _is_read(record, topics_of(place)):
         # Allowed here: the folder is ours, and all in it was made by this command.
         shutil.rmtree(aside)
         raise SafetyError(
@@ -108,6 +127,13 @@ def _require_no_gap(place: Place, aside: Path) -> None:
             f"count {record.topic.decode('utf-8', 'replace')}, queue {record.queue_id}, wrongly from there on: start "
             "the broker once more with storeType=defaultRocksDB, stop it with SIGTERM, and roll back then"
         )
+
+
+def _is_read(record: Record, topics: Collection[bytes]) -> bool:
+    """Whether a message is in a queue that somebody may read. Where no topics are known, none counts as deleted."""
+    rules = DispatchRules((), is_multi=True, is_file_mode=True)
+    units = units_of(record, properties_of(record.properties), rules)
+    return any(not topics or is_kept(unit.topic, topics) for unit in units)
 
 
 def _end_of(queue: Queue) -> int:
@@ -124,7 +150,7 @@ def _plan_of(place: Place, aside: Path) -> dict[str, Any] | None:
     prepared before is older than what they have now.
     """
     try:
-        plan: dict[str, Any] = json.loads((aside / _PLAN).read_text(encoding="utf-8"))
+        plan: dict[str, Any] = json.loads((place.own / ROLLBACK_PLAN).read_text(encoding="utf-8"))
     except FileNotFoundError:
         return None
     is_older = any(plan.get("currents", {}).get(name) != said for name, said in _currents(place).items())
@@ -152,17 +178,34 @@ def _prepare(place: Place, aside: Path, clock: Clock, offsets_of: m.OffsetsOf | 
     if newest and not offsets_of:
         raise SafetyError(
             f"a broker has worked with {', '.join(newest)} in RocksDB, and the JSON files were written later, by one "
-            "in file mode perhaps. `export` shows what RocksDB has. Say which count: --offsets-of rocksdb, or files"
+            "in file mode perhaps. `export` shows what RocksDB has. Say which count: --offsets-of rocksdb, files, or "
+            "both (those of RocksDB, and of the files what RocksDB lacks)"
         )
+    if m.OFFSETS in opened and not offsets_of:
+        _require_no_lost_offsets(place)
     newer = [] if offsets_of is m.OffsetsOf.FILES else opened
-    files = write_json(place, aside, newer).files if newer else {}
+    more = read_json(place) if offsets_of is m.OffsetsOf.BOTH else None
+    files = write_json(place, aside, newer, more).files if newer else {}
     aside.mkdir(exist_ok=True)
     stamps = {name: _stamp(place.config / name) for name in files}
     plan = {
         "kept": new_kept(place, clock.now_ms()), "files": files, "stamps": stamps, "currents": _currents(place)
     }  # fmt: skip
-    write_file(aside / _PLAN, plan)
+    write_file(place.own / ROLLBACK_PLAN, plan)
     return plan
+
+
+def _require_no_lost_offsets(place: Place) -> None:
+    """Raise SafetyError where the JSON file has offsets of groups that RocksDB would not bring back."""
+    lost = lost_offsets(read_json(place), read_databases(place.config))
+    names = [*lost.missing, *lost.lower]
+    if names:
+        shown = "; ".join(names[:_SHOWN]) + (f"; and {len(names) - _SHOWN} more" if len(names) > _SHOWN else "")
+        raise SafetyError(
+            f"RocksDB lacks {len(lost.missing)} offsets that the JSON file has, and has {len(lost.lower)} lower ones, "
+            f"as after a switch without `backfill`: {shown}. Say which count: --offsets-of rocksdb, files, or both "
+            "(those of RocksDB, and of the file what RocksDB lacks)"
+        )
 
 
 def _is_json_newer(place: Place, database: str) -> bool:

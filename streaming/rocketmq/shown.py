@@ -17,7 +17,9 @@ def check_lines(result: CheckResult, topic: str = "") -> Iterator[str]:
     for note in result.notes:
         yield f"note: {note}"
     units = sum(state.units for state in result.queues)
-    verdict = "all is well" if result.is_well else f"{len(result.findings)} findings"
+    verdict = (
+        ("this topic is well" if topic else "all is well") if result.is_well else f"{len(result.findings)} findings"
+    )
     yield f"{verdict}: {len(result.queues)} queues, {units} units, commitlog up to {result.log_end}"
 
 

@@ -7,7 +7,7 @@ folder that is to be moved in, with its inode, so that a later run knows what is
 import json
 import os
 import shutil
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
 from itertools import chain, count
 from pathlib import Path
@@ -21,6 +21,9 @@ PARTS, QUEUES, CONFIG = "parts", "consumequeue", "config"
 _STARTED, _SEALED, MOVED = "started.json", "sealed.json", "moved-in.json"
 FOLLOWED = "followed.json"  # the consume queues here are those that `follow` has made
 CURRENT = "CURRENT"
+ROLLBACK = "rollback"  # what a rollback has made so far
+ROLLBACK_PLAN = f"{ROLLBACK}/plan.json"
+NEW_QUEUES = f"{ROLLBACK}/file-queues"
 # what rocksdict leaves in the folder of a database, and no broker needs
 _NOT_MOVED = ("LOCK", "LOG", "rocksdict-config.json")
 
@@ -38,7 +41,8 @@ class Sealed:
     """files: names in the consume queues' database -> inode. databases: names below config/ -> inode.
 
     kept: the folder, of ours, for what has to make room. currents: what each CURRENT holds; a broker that opens a
-    database writes another one.
+    database writes another one. times: when each CURRENT was written, in nanoseconds, for all databases that are new
+    have the same CURRENT; empty in a note of an earlier version.
     """
 
     fingerprint: str
@@ -49,6 +53,7 @@ class Sealed:
     queues: int
     units: int
     log_end: int
+    times: dict[str, int] = field(default_factory=dict)
 
 
 def begin(place: Place, started: Started, *, restart: bool) -> bool:
@@ -88,16 +93,15 @@ def seal(place: Place, started: Started, kept: str, counts: tuple[int, int, int]
     """Write down that all is made. counts: queues, units, end of the log."""
     queues = place.staging / QUEUES
     names = [each.name for each in queues.iterdir() if not each.name.startswith(_NOT_MOVED)]
+    folders = {QUEUES: queues, **{name: place.staging / CONFIG / name for name in DATABASES}}
     sealed = Sealed(
         started.fingerprint,
         kept,
         {name: (queues / name).stat().st_ino for name in names},
         {name: (place.staging / CONFIG / name).stat().st_ino for name in DATABASES},
-        {
-            QUEUES: (queues / CURRENT).read_text(),
-            **{name: (place.staging / CONFIG / name / CURRENT).read_text() for name in DATABASES},
-        },
+        {name: (folder / CURRENT).read_text() for name, folder in folders.items()},
         *counts,
+        {name: (folder / CURRENT).stat().st_mtime_ns for name, folder in folders.items()},
     )
     for database in DATABASES:
         for name in _NOT_MOVED:
@@ -116,14 +120,34 @@ def moved_of(place: Place) -> Sealed | None:
     return _sealed(place.own / MOVED)
 
 
+def unfinished_rollback(place: Place) -> str:
+    """Say that a rollback has begun and not ended, and what to do; "" if none has."""
+    if not (place.own / ROLLBACK_PLAN).exists():
+        return ""
+    return (
+        "a `rollback` has begun and has not ended: run it again before a broker starts with storeType=default, or that "
+        "one may miss messages. A broker with storeType=defaultRocksDB may go on, as long as its queues' CURRENT is "
+        f"in {place.rocksdb}"
+    )
+
+
 def is_unopened(place: Place, database: str) -> bool:
     """Whether a database (of DATABASES, or QUEUES) is as we moved it in: no broker has opened it since."""
     folder = place.rocksdb if database == QUEUES else place.config / database
-    try:
-        said = (folder / CURRENT).read_text()
-    except FileNotFoundError:
+    if not (folder / CURRENT).exists():
         return False
-    return any(made is not None and said == made.currents[database] for made in (moved_of(place), sealed_of(place)))
+    return any(made is not None and _is_as_made(folder, database, made) for made in (moved_of(place), sealed_of(place)))
+
+
+def _is_as_made(folder: Path, database: str, made: Sealed) -> bool:
+    current = folder / CURRENT
+    if current.read_text() != made.currents[database]:
+        return False
+    if made.times:
+        return current.stat().st_mtime_ns == made.times[database]
+    if database == QUEUES:
+        return current.stat().st_ino == made.files[CURRENT]
+    return folder.stat().st_ino == made.databases[database]
 
 
 def new_kept(place: Place, now_ms: int) -> str:

@@ -7,9 +7,9 @@ from typing import Any, NamedTuple
 
 from streaming.adapters.rocksdb.database import exists
 from streaming.errors import SafetyError
-from streaming.rocketmq.configuration import DATABASES, Configuration, offsets_name, read_databases, read_json
+from streaming.rocketmq.configuration import DATABASES, Configuration, read_databases, read_json
 from streaming.rocketmq.disk import disk_of
-from streaming.rocketmq.inventory import Inventory, inventory_of
+from streaming.rocketmq.inventory import Inventory, inventory_of, offsets_name
 from streaming.rocketmq.owner import wrong_user
 from streaming.rocketmq.place import Place
 from streaming.rocketmq.staging import is_unopened

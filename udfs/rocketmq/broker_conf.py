@@ -1,6 +1,7 @@
 """A broker's configuration file, a Java properties file, as far as it says where the store is and what is in it."""
 
-from collections.abc import Mapping
+import re
+from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
 # diskSpaceCleanForciblyRatio (MessageStoreConfig.java): on a disk that is used to more than that, a broker deletes
@@ -11,6 +12,13 @@ _LEAST_PERCENT = 30
 _LOG_FILE_BYTES = 1 << 30
 _QUEUE_FILE_UNITS = 300_000
 _UNIT_BYTES = 20
+# java.util.Properties: what ends a line, what is blank, and where a name ends
+_LINE_END = re.compile(r"\r\n|\r|\n")
+_BLANKS = " \t\f"
+_NAME = re.compile(r"(?:[^\\=: \t\f]|\\.)*", re.DOTALL)
+_BETWEEN = re.compile(r"[ \t\f]*[=:]?[ \t\f]*")
+_ESCAPE = re.compile(r"\\(?:u([0-9A-Fa-f]{4})|(.))", re.DOTALL)
+_ESCAPED = {"t": "\t", "n": "\n", "r": "\r", "f": "\f"}
 
 
 class BrokerConf(NamedTuple):
@@ -31,14 +39,17 @@ class BrokerConf(NamedTuple):
 
 
 def read_properties(text: str) -> dict[str, str]:
-    """Read `name=value` lines; of a name that stands twice, the later line wins, as in Java."""
+    """Read a Java properties file; of a name that stands twice, the later line wins.
+
+    A name ends at the first =, : or blank. A line that ends with a backslash goes on in the next one. Blanks behind a
+    value, which Java keeps, are taken off.
+    """
     found = {}
-    for line in text.splitlines():
-        bare = line.strip()
-        if not bare or bare[0] in "#!":
-            continue
-        name, _, value = bare.partition("=")
-        found[name.strip()] = value.strip()
+    for line in _lines(text):
+        name = _NAME.match(line)
+        between = _BETWEEN.match(line, name.end() if name else 0)
+        value = line[between.end() if between else 0 :]
+        found[_unescaped(name.group() if name else "")] = _unescaped(value).strip()
     return found
 
 
@@ -58,6 +69,30 @@ def broker_conf(properties: Mapping[str, str]) -> BrokerConf:
         queue_file_units=_units(properties.get("mappedFileSizeConsumeQueue", "")),
         log_file_bytes=_log_file_bytes(properties.get("mappedFileSizeCommitLog", "")),
     )
+
+
+def _lines(text: str) -> Iterator[str]:
+    """Lines as Java counts them: those that go on are put together, comments and empty ones are left out."""
+    begun = ""
+    for natural in _LINE_END.split(text):
+        bare = natural.lstrip(_BLANKS)
+        if not begun and (not bare or bare[0] in "#!"):
+            continue
+        goes_on = (len(bare) - len(bare.rstrip("\\"))) % 2 == 1
+        begun += bare[:-1] if goes_on else bare
+        if not goes_on and begun:
+            yield begun
+            begun = ""
+    if begun:
+        yield begun
+
+
+def _unescaped(text: str) -> str:
+    def meant(found: re.Match[str]) -> str:
+        code, letter = found.groups()
+        return chr(int(code, 16)) if code else _ESCAPED.get(letter, letter)
+
+    return _ESCAPE.sub(meant, text)
 
 
 def _flag(properties: Mapping[str, str], name: str) -> bool | None:

@@ -6,6 +6,7 @@
    (enableMultiDispatch). Retry topics and RocketMQ's own topics never are.
 """
 
+import re
 from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
@@ -16,6 +17,7 @@ SCHEDULE_TOPIC = b"SCHEDULE_TOPIC_XXXX"
 _NOT_MULTI = (b"%RETRY%", b"rmq_sys_", SCHEDULE_TOPIC)
 # MessageStoreConfig.messageDelayLevel
 DEFAULT_DELAYS = "1s 5s 10s 30s 1m 2m 3m 4m 5m 6m 7m 8m 9m 10m 20m 30m 1h 2h"
+_WHOLE = re.compile(rb"[+-]?[0-9]+")
 _MS = {"s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 
 
@@ -28,10 +30,14 @@ class Dispatch(NamedTuple):
 
 
 class DispatchRules(NamedTuple):
-    """What of the broker's configuration says which units there are. delays_ms: of levels 1, 2, …"""
+    """What of the broker's configuration says which units there are. delays_ms: of levels 1, 2, …
+
+    is_file_mode: the broker leaves out further queues whose names would be folders within folders.
+    """
 
     delays_ms: tuple[int, ...]
     is_multi: bool
+    is_file_mode: bool = False
 
 
 def delays_of(levels: str) -> tuple[int, ...]:
@@ -69,14 +75,24 @@ def tags_code(record: Record, properties: Mapping[bytes, bytes], delays_ms: tupl
 
 
 def units_of(record: Record, properties: Mapping[bytes, bytes], rules: DispatchRules) -> Iterator[Dispatch]:
-    """Yield the units that a record makes. Raises ValueError if its list of further queues can't be read."""
+    """Yield the units that a record makes. Of a list of further queues that it can't read, a broker takes none more."""
     if not record.is_indexed:
         return
     yield Dispatch(record.topic, record.queue_id, record.queue_offset)
     if not rules.is_multi or record.topic.startswith(_NOT_MULTI):
         return
-    names, offsets = properties.get(b"INNER_MULTI_DISPATCH"), properties.get(b"INNER_MULTI_QUEUE_OFFSET")
-    if not names or not offsets:
+    names, offsets = (_listed(properties, name) for name in (b"INNER_MULTI_DISPATCH", b"INNER_MULTI_QUEUE_OFFSET"))
+    if len(names) != len(offsets):
         return
-    for name, offset in zip(names.split(b","), offsets.split(b","), strict=True):
+    for name, offset in zip(names, offsets, strict=True):
+        if rules.is_file_mode and b"/" in name:
+            continue
+        if not _WHOLE.fullmatch(offset):
+            return
         yield Dispatch(name, 0 if name.startswith(LMQ_PREFIX) else record.queue_id, int(offset))
+
+
+def _listed(properties: Mapping[bytes, bytes], name: bytes) -> list[bytes]:
+    """Split at commas as Java's String.split: without the empty ones at the end."""
+    said = properties.get(name, b"").rstrip(b",")
+    return said.split(b",") if said else []

@@ -31,10 +31,14 @@ class ConfigRows(NamedTuple):
 
 
 class OffsetsOf(StrEnum):
-    """Whose topics, groups and offsets count where brokers have written both forms."""
+    """Whose topics, groups and offsets count where brokers have written both forms.
+
+    BOTH: those of RocksDB, and of the files what RocksDB does not have.
+    """
 
     ROCKSDB = "rocksdb"
     FILES = "files"
+    BOTH = "both"
 
 
 class BadTableError(ValueError):
@@ -91,7 +95,7 @@ def groups_table(rows: ConfigRows) -> dict[str, Any]:
 
 def offsets_table(rows: ConfigRows, *, is_lmq: bool) -> dict[str, Any]:
     """Make the table of consumerOffset.json; is_lmq: of lmqConsumerOffset.json. Raises BadTableError."""
-    offsets = {name: _by_queue(name, _part(row, "offsetTable")) for name, row in _table(rows.default).items()}
+    offsets = offsets_of_rows(rows)
     if not is_lmq:
         return {"dataVersion": _version(rows), "groupTopicMap": _topics_by_group(offsets), "offsetTable": offsets}
     lmq = {name: each[0] for name, each in offsets.items() if is_lmq_group(name) and 0 in each}
@@ -112,6 +116,21 @@ def is_lmq_group(name: str) -> bool:
 def counter_of(rows: ConfigRows) -> int | None:
     """Return the database's version counter; None where it has none. Raises BadTableError."""
     return _version(rows)["counter"] if VERSION_KEY in rows.version else None
+
+
+def offsets_of_rows(rows: ConfigRows) -> dict[str, dict[int, int]]:
+    """Return the offsets by topic@group and queue id. Raises BadTableError."""
+    return {name: _by_queue(name, _part(row, "offsetTable")) for name, row in _table(rows.default).items()}
+
+
+def united(first: ConfigRows, other: ConfigRows, *, are_offsets: bool = False) -> ConfigRows:
+    """Put rows together; where both have one, the first counts, and of offsets queue by queue. Raises BadTableError."""
+    default = other.default | first.default
+    if are_offsets:
+        ours, theirs = offsets_of_rows(first), offsets_of_rows(other)
+        table = {name: {"offsetTable": theirs.get(name, {}) | ours.get(name, {})} for name in ours | theirs}
+        default = _rows(table)
+    return ConfigRows(default, first.version or other.version, other.forbidden | first.forbidden)
 
 
 def _topics_by_group(offsets: Mapping[str, Any]) -> dict[str, list[str]]:

@@ -197,7 +197,7 @@ def followed_of(place: Place) -> Iterator[Followed]:
 
 def rules_of(place: Place) -> DispatchRules:
     """How the broker makes units. A message names further queues only where the broker has put it into them."""
-    return DispatchRules(place.delays_ms, is_multi=place.conf.is_multi_dispatch is not False)
+    return DispatchRules(place.delays_ms, is_multi=place.conf.is_multi_dispatch is not False, is_file_mode=True)
 
 
 def _all_of(name: QueueKey) -> tuple[bytes, bytes]:

@@ -8,6 +8,7 @@ from streaming.cli.rocketmq import app
 from streaming.errors import ConfigError, SafetyError
 from tests.rocketmq_store import small_store
 from tests.unit.rocketmq.converted import backfill, files_below
+from tests.unit.rocketmq.test_locks import broker
 
 RUNNER = CliRunner()
 
@@ -49,6 +50,17 @@ def test_a_plan_is_printed_and_a_refusal_is_an_error(tmp_path: Path) -> None:
     (tmp_path / "s" / "abort").write_bytes(b"")
     with pytest.raises(SafetyError, match="ABORT"):
         run("plan", "--store", tmp_path / "s")
+
+
+def test_a_plan_beside_a_running_broker_is_no_error_unless_something_else_speaks_against_it(tmp_path: Path) -> None:
+    small_store(tmp_path).write()
+    (tmp_path / "abort").touch()
+    with broker(tmp_path):
+        assert "RUNNING" in run("plan", "--store", tmp_path)
+        (tmp_path / "batchconsumequeue").mkdir()
+        (tmp_path / "batchconsumequeue" / "x").write_bytes(b"x")
+        with pytest.raises(SafetyError, match="BATCH_QUEUES"):
+            run("plan", "--store", tmp_path)
 
 
 def test_export_and_rollback_say_what_they_wrote(tmp_path: Path) -> None:

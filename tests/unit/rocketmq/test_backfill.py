@@ -22,7 +22,7 @@ from streaming.rocketmq.log_files import CommitLog, LogFile
 from streaming.rocketmq.move import take_back
 from streaming.rocketmq.staging import MOVED, sealed_of
 from tests.rocketmq_store import V1, V2, Message, Store, small_store
-from tests.unit.rocketmq.converted import CLOCK, backfill, check, context, files_below, place
+from tests.unit.rocketmq.converted import CLOCK, backfill, check, context, files_below, nothing, place
 from udfs.rocketmq import rows
 from udfs.rocketmq.compare import Kind
 
@@ -136,6 +136,9 @@ class KilledError(Exception):
     """Stands for a kill -9."""
 
 
+RENAMES = 20  # of a backfill of `small_store`, that of CURRENT is the last one
+
+
 def dying_rename(after: int) -> Callable[[Path, Path], None]:
     done = 0
 
@@ -149,19 +152,42 @@ def dying_rename(after: int) -> Callable[[Path, Path], None]:
     return rename
 
 
+def test_what_was_made_of_the_other_offsets_is_not_gone_on_with(tmp_path: Path) -> None:
+    small_store(tmp_path).write()
+    config = tmp_path / "config"
+    (config / "consumerOffset.json").write_text(
+        '{"dataVersion":{"counter":3,"stateVersion":0,"timestamp":1},"offsetTable":{"Orders@readers":{0:0}}}'
+    )
+    with pytest.raises(KilledError):
+        Backfill(place(tmp_path, lmq=False), CLOCK, nothing, rename=dying_rename(9)).run(context())
+    Backfill(place(tmp_path, lmq=True), CLOCK, nothing).run(context())
+    with opened(config / "consumerOffsets", read_only=True) as database:
+        assert database.get("default", b"Orders@readers") == b'{"offsetTable":{0:3,1:5,2:1}}'
+
+
+def test_so_many_renames_make_an_upgrade(tmp_path: Path) -> None:
+    """The tests that kill one at each of them have to know how many there are."""
+    small_store(tmp_path).write()
+    targets = list[str]()
+
+    def rename(source: Path, target: Path) -> None:
+        targets.append(target.name)
+        source.replace(target)
+
+    backfill(tmp_path, rename=rename)
+    assert (len(targets), targets[-1]) == (RENAMES, "CURRENT")
+
+
 @pytest.mark.parametrize("change", ["nothing", "restart", "the store"])
-@pytest.mark.parametrize("killed_at", range(10))
+@pytest.mark.parametrize("killed_at", range(RENAMES))
 def test_a_run_that_is_cut_short_at_any_rename_ends_the_same_when_repeated(
     tmp_path: Path, killed_at: int, change: str
 ) -> None:
     store = small_store(tmp_path).write()
-    try:
+    with pytest.raises(KilledError):
         backfill(tmp_path, rename=dying_rename(killed_at))
-    except KilledError:
-        # before CURRENT is there, RocksDB takes the folder for none of its own
-        assert not (tmp_path / "consumequeue" / "CURRENT").exists()
-    else:
-        pytest.skip("there are fewer renames")
+    # before CURRENT is there, RocksDB takes the folder for none of its own
+    assert not (tmp_path / "consumequeue" / "CURRENT").exists()
     if change == "the store":
         store.counter += 1
         store.offsets["Orders@readers"] = {0: 4}

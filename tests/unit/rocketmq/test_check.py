@@ -243,6 +243,7 @@ def test_a_file_queue_of_a_topic_that_was_made_anew_in_rocksdb_is_no_finding(tmp
     for start in range(begin // size * size, len(padded), size):
         (tmp_path / "commitlog" / f"{start:020d}").write_bytes(padded[start : start + size])
     changed_in_rocksdb(tmp_path, "Sources", whole, store.units["Sources", 0])
+    changed(tmp_path, lambda db: db.delete("offset", rows.min_key(b"Sources", 0)))  # a broker deletes it with the topic
     result = check(tmp_path)
     assert result.findings == ()
     assert any("made anew" in note for note in result.notes)
@@ -267,3 +268,109 @@ def test_a_row_that_only_its_key_does_not_find_is_damage(tmp_path: Path, monkeyp
         assert len(list(database.rows("default"))) == 1200
     with pytest.raises(SafetyError, match="does not find it by its key"):
         check(tmp_path, rows_per_part=1200)
+
+
+def worked_with(root: Path, *gone: bytes, **offsets: int) -> None:
+    with opened(root / "config" / "consumerOffsets", ("kvDataVersion", "forbidden")) as database:
+        for name in gone:
+            database.delete("default", name)
+        rows_of_them = [(f"Orders@{group}".encode(), b'{"offsetTable":{"0":%d}}' % at) for group, at in offsets.items()]
+        database.put_all("default", rows_of_them)
+        database.flush()
+
+
+def test_offsets_that_a_broker_has_lost_are_found(tmp_path: Path) -> None:
+    small_store(tmp_path).write()
+    backfill(tmp_path)
+    worked_with(tmp_path, b"Orders@readers", b"%LMQ%left@%LMQ%readers")
+    findings, _notes = check_configuration(place(tmp_path))
+    assert [(each.kind, each.count) for each in findings] == [(Kind.CONFIG, 4)]
+    assert "Orders@readers, queue 0" in findings[0].text
+
+
+def test_offsets_below_those_of_the_file_are_found_unless_a_backfill_has_brought_them(tmp_path: Path) -> None:
+    store = small_store(tmp_path)
+    store.offsets = {"Orders@readers": {0: 3}}
+    store.write()
+    backfill(tmp_path)
+    worked_with(tmp_path, readers=2)
+    assert check_configuration(place(tmp_path))[0] == []  # somebody has set the group back
+    shutil.rmtree(tmp_path / "ledger-reaper")
+    findings, _notes = check_configuration(place(tmp_path))
+    assert ["2 instead of 3" in each.text for each in findings] == [True]
+
+
+@pytest.mark.parametrize("expired", [0, 1])
+@pytest.mark.parametrize("are_files_there", [True, False])
+def test_a_min_that_is_not_the_first_message_is_found_without_file_queues_too(
+    tmp_path: Path, expired: int, are_files_there: bool
+) -> None:
+    store = Store(tmp_path)
+    for number in range(60):
+        store.put(Message("Orders", number % 3))
+    store.write(expired_files=expired)
+    backfill(tmp_path)
+    if not are_files_there:
+        shutil.rmtree(tmp_path / "consumequeue" / "Orders")
+    assert check(tmp_path).is_well
+    live = store.live("Orders", 0)
+    for offset, phy in ((live[0][0] + 3, live[3][1]), (live[0][0] + 1, live[0][1]), (live[0][0] + 1, 0)):
+        changed(tmp_path, lambda db, to=(phy, offset): db.put_all("offset", [(MIN, rows.bound_value(*to))]))  # type: ignore[misc]
+        assert [each.kind for each in check(tmp_path).findings] == [Kind.MIN]
+    if expired:  # a broker looks for the first one itself, where the message of the min row has expired
+        changed(tmp_path, lambda db: db.put_all("offset", [(MIN, rows.bound_value(0, 0))]))
+        assert check(tmp_path).is_well
+
+
+MIN = rows.min_key(b"Orders", 0)
+
+
+def spans_of(root: Path) -> dict[str, int]:
+    """How many units of each queue are compared."""
+    return {f"{each.topic}-{each.queue_id}": each.units for each in check(root).queues}
+
+
+def test_a_damaged_max_does_not_say_how_much_there_is_to_compare(tmp_path: Path) -> None:
+    store = small_store(tmp_path).write()
+    backfill(tmp_path)
+    for phy in (0, 17, 2**40):
+        changed(
+            tmp_path,
+            lambda db, to=phy: db.put_all(  # type: ignore[misc]
+                "offset", [(rows.max_key(b"Orders", 0), rows.bound_value(to, 2**50))]
+            ),
+        )
+        result = check(tmp_path)
+        assert [each.kind for each in result.findings] == [Kind.MAX]
+        assert spans_of(tmp_path)["Orders-0"] == len(store.units["Orders", 0])
+
+
+def test_what_the_end_of_rocksdb_lacks_is_found_where_no_file_queue_has_it(tmp_path: Path) -> None:
+    store = small_store(tmp_path).write()
+    backfill(tmp_path)
+    shutil.rmtree(tmp_path / "consumequeue" / "Sources")
+    count = len(store.units["Sources", 0])
+    for offset in range(count - 3, count):
+        changed(tmp_path, lambda db, at=offset: db.delete("default", rows.unit_key(b"Sources", 0, at)))  # type: ignore[misc]
+    found = [(each.topic, each.kind, each.count) for each in check(tmp_path).findings if each.kind is not Kind.MAX]
+    assert found == [(b"Sources", Kind.MISSING, 3)]
+
+
+def test_a_light_queue_that_began_in_rocksdb_mode_is_compared(tmp_path: Path) -> None:
+    store = Store(tmp_path, is_lmq=True)
+    for _number in range(9):
+        store.put(Message("Orders", 0))
+    store.put(Message("Orders", 0, lmq=("%LMQ%new",)))
+    store.write()
+    backfill(tmp_path)
+    shutil.rmtree(tmp_path / "consumequeue" / "%LMQ%new")
+    assert check(tmp_path).findings == ()
+
+
+def test_a_light_queue_that_no_broker_in_file_mode_makes_is_no_finding(tmp_path: Path) -> None:
+    store = small_store(tmp_path)
+    store.put(Message("Sources", 0, lmq=("%LMQ%a/b",)))
+    del store.units["%LMQ%a/b", 0]
+    store.write()
+    backfill(tmp_path)
+    assert check(tmp_path).findings == ()

@@ -3,7 +3,8 @@ from pathlib import Path
 import pytest
 
 from streaming.errors import SafetyError
-from streaming.rocketmq.configuration import offsets_name, read_databases, read_json, rows_of, write_databases
+from streaming.rocketmq.configuration import read_databases, read_json, rows_of, write_databases
+from streaming.rocketmq.inventory import offsets_name
 from tests.rocketmq_store import small_store
 from tests.unit.rocketmq.converted import place
 from udfs.rocketmq import metadata as m

@@ -1,17 +1,22 @@
+import errno
 import shutil
 import struct
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from streaming.adapters.rocksdb.database import opened
 from streaming.errors import SafetyError
+from streaming.rocketmq import file_queues
 from streaming.rocketmq.file_queues import complete
 from streaming.rocketmq.inventory import inventory_of
 from streaming.rocketmq.place import place_of
+from streaming.rocketmq.plan import plan_of
 from streaming.rocketmq.rollback import rollback
 from tests.rocketmq_store import Message, Store, Unit, small_store
-from tests.unit.rocketmq.converted import CLOCK, backfill, place
+from tests.unit.rocketmq.converted import CLOCK, backfill, check, files_below, place
+from tests.unit.rocketmq.test_backfill import KilledError, dying_rename
 from udfs.rocketmq import rows
 
 
@@ -64,6 +69,118 @@ def test_a_second_call_finds_nothing_to_do(tmp_path: Path) -> None:
     gone_on(tmp_path, store)
     assert complete(place(tmp_path), kept(tmp_path)) == 60
     assert complete(place(tmp_path), kept(tmp_path)) == 0
+
+
+def grown(tmp_path: Path) -> tuple[Path, dict[tuple[str, int], list[tuple[int, int, int, int]]]]:
+    """A store whose file queues all lack units, and what they have to have in the end."""
+    root = tmp_path / "grown"
+    store = small_store(root).write()
+    backfill(root)
+    gone_on(root, store)
+    changed(root, "Sources", store.units["Sources", 0], [(offset, store.end + offset, 99, 0, 0) for offset in range(3)])
+    expected = {name: [unit[:4] for unit in units] for name, units in store.units.items()}
+    return root, expected | {("Sources", 0): [(offset, store.end + offset, 99, 0) for offset in range(3)]}
+
+
+def test_a_disk_that_is_full_leaves_all_file_queues_as_they_were(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A broker in file mode goes on behind the largest end of all, so no queue may be ahead of the others."""
+    root, expected = grown(tmp_path)
+    before, written = file_queues_of(root), list[Path]()
+    whole, room = file_queues._write_file, [10**6]
+
+    def write(folder: Path, *words: Any) -> None:
+        if len(written) == room[0]:
+            raise OSError(errno.ENOSPC, "no space is left")
+        written.append(folder)
+        whole(folder, *words)
+
+    monkeypatch.setattr(file_queues, "_write_file", write)
+    shutil.copytree(root, tmp_path / "counted")
+    complete(place(tmp_path / "counted"), kept(tmp_path / "counted"))
+    writes = len(written)
+    assert writes > 10
+    for number in range(writes):
+        written.clear()
+        room[0] = number
+        with pytest.raises(OSError, match="no space is left"):
+            complete(place(root), kept(root))
+        assert file_queues_of(root) == before
+    room[0] = 10**6
+    complete(place(root), kept(root))
+    assert queues_of(root) == expected
+
+
+def test_a_rollback_that_is_cut_short_leaves_no_hole_in_any_file_queue(tmp_path: Path) -> None:
+    root, expected = grown(tmp_path)
+    old, killed_at, is_done = queues_of(root), 0, False
+    while not is_done:
+        copy = tmp_path / str(killed_at)
+        shutil.copytree(root, copy)
+        try:
+            complete(place(copy), kept(copy), dying_rename(killed_at))
+            is_done = True
+        except KilledError:
+            for name, units in queues_of(copy).items():
+                assert units in (old.get(name, []), expected[name]) or units == expected[name][: len(units)]
+            complete(place(copy), kept(copy))
+        assert queues_of(copy) == expected
+        assert not (place(copy).own / "rollback" / "file-queues").exists()
+        killed_at += 1
+    assert killed_at > 10
+
+
+def test_plan_and_check_say_that_a_rollback_has_not_ended(tmp_path: Path) -> None:
+    root, _expected = grown(tmp_path)
+    with pytest.raises(KilledError):
+        rollback(place(root), CLOCK, dying_rename(4))
+    assert any("has not ended" in note for note in plan_of(place(root)).notes)
+    assert any("has not ended" in note for note in check(root).notes)
+    (root / "consumequeue" / "CURRENT").unlink()
+    with pytest.raises(SafetyError, match="has not ended"):
+        check(root)
+
+
+def with_a_row(root: Path, topic: bytes) -> None:
+    with opened(root / "consumequeue", ("offset",), compressed=True) as database:
+        database.put_all("default", [(rows.unit_key(topic, 0, 0), struct.pack(">qiqq", 0, 120, 0, 1))])
+        database.put_all("offset", [(rows.max_key(topic, 0), rows.bound_value(0, 0))])
+
+
+@pytest.mark.parametrize("topic", ["%LMQ%a/b", "%LMQ%../../commitlog/x"])
+def test_a_light_queue_that_no_file_broker_makes_gets_no_files(tmp_path: Path, topic: str) -> None:
+    """The name comes from a message, and a broker in file mode leaves it out."""
+    small_store(tmp_path).write()
+    backfill(tmp_path)
+    with_a_row(tmp_path, topic.encode())
+    (tmp_path / "x").mkdir()
+    before = file_queues_of(tmp_path)
+    rollback(place(tmp_path), CLOCK)
+    assert file_queues_of(tmp_path) == before
+    assert not list((tmp_path / "x").iterdir())
+    assert inventory_of(place(tmp_path)).queues
+
+
+@pytest.mark.parametrize("topic", [b"%LMQ%" + b"y" * 251, b"%LMQ%\xff", b"%LMQ%\0", b"..", b".", b"a/b"])
+def test_a_name_that_no_folder_can_have_is_refused_before_anything_is_written(tmp_path: Path, topic: bytes) -> None:
+    store = small_store(tmp_path).write()
+    backfill(tmp_path)
+    gone_on(tmp_path, store)
+    with_a_row(tmp_path, topic)
+    before = files_below(tmp_path)
+    with pytest.raises(SafetyError, match="can't have a file queue"):
+        rollback(place(tmp_path), CLOCK)
+    assert files_below(tmp_path) == before
+    assert not any("has not ended" in note for note in plan_of(place(tmp_path)).notes)
+
+
+def file_queues_of(root: Path) -> dict[str, bytes]:
+    return {
+        name: data
+        for name, data in files_below(root).items()
+        if name.startswith("consumequeue/") and name.count("/") > 1
+    }
 
 
 def test_a_hole_is_no_rollback(tmp_path: Path) -> None:

@@ -7,8 +7,8 @@ from streaming.rocketmq.export import export
 from streaming.rocketmq.forget import forget, forgettable, what_is
 from streaming.rocketmq.rollback import rollback
 from tests.rocketmq_store import small_store
-from tests.unit.rocketmq.converted import CLOCK, backfill, files_below, place
-from tests.unit.rocketmq.test_backfill import KilledError, dying_rename
+from tests.unit.rocketmq.converted import CLOCK, backfill, check, files_below, place
+from tests.unit.rocketmq.test_backfill import RENAMES, KilledError, database_of, dying_rename, expected_of
 from tests.unit.rocketmq.test_locks import broker
 
 
@@ -26,17 +26,37 @@ def test_what_was_kept_goes_and_nothing_else(tmp_path: Path) -> None:
     assert files_below(tmp_path) == before
 
 
-@pytest.mark.parametrize("killed_at", range(8))
+@pytest.mark.parametrize("killed_at", range(RENAMES))
 def test_a_backfill_that_has_not_ended_is_taken_back_and_forgotten(tmp_path: Path, killed_at: int) -> None:
     small_store(tmp_path).write()
     before = files_below(tmp_path)
-    try:
+    with pytest.raises(KilledError):
         backfill(tmp_path, rename=dying_rename(killed_at))
-    except KilledError:
-        where = place(tmp_path)
-        assert forgettable(where) == [where.staging]
-        forget(where, [where.staging])
-        assert files_below(tmp_path) == before
+    where = place(tmp_path)
+    assert forgettable(where) == [where.staging]
+    assert "has not ended" in what_is(where, where.staging)
+    forget(where, [where.staging])
+    assert files_below(tmp_path) == before
+
+
+def test_what_an_upgrade_has_left_behind_is_forgotten_and_the_upgrade_stays(tmp_path: Path) -> None:
+    """The state after a kill between the rename of CURRENT and the removal of the staging folder."""
+    store = small_store(tmp_path).write()
+
+    def rename(source: Path, target: Path) -> None:
+        source.replace(target)
+        if target.name == "CURRENT":
+            raise KilledError
+
+    with pytest.raises(KilledError):
+        backfill(tmp_path, rename=rename)
+    before, where = files_below(tmp_path), place(tmp_path)
+    assert "has ended" in what_is(where, where.staging)
+    forget(where, [where.staging])
+    assert files_below(tmp_path) == before
+    assert forgettable(where) == []
+    assert database_of(tmp_path) == expected_of(store)
+    assert check(tmp_path).is_well
 
 
 def test_nothing_is_taken_out_of_a_store_beside_a_broker(tmp_path: Path) -> None:

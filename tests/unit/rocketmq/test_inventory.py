@@ -1,3 +1,4 @@
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -58,3 +59,26 @@ def test_damaged_json_is_named_with_its_place(tmp_path: Path, data: bytes, said:
     (tmp_path / "topics.json").write_bytes(data)
     with pytest.raises(SafetyError, match=rf"topics\.json.*{said}"):
         json_table(tmp_path, "topics.json")
+
+
+def test_what_a_backfill_makes_depends_on_options_and_on_what_stands_beside_the_files(tmp_path: Path) -> None:
+    small_store(tmp_path).write()
+    (tmp_path / "config" / "consumerOffset.json").write_text("{}")
+    lmq = place(tmp_path, lmq=True)
+    seen = {inventory_of(lmq).fingerprint()}
+    assert inventory_of(lmq).fingerprint() in seen
+    seen.add(inventory_of(place(tmp_path, lmq=False)).fingerprint())
+    seen.add(inventory_of(replace(lmq, rocksdb=tmp_path / "consumequeue_rocksdb")).fingerprint())
+    for name in ("topics.json.bak", "lmqConsumerOffset.json.bak"):
+        (tmp_path / "config" / name).write_text("{}")
+        seen.add(inventory_of(lmq).fingerprint())
+    assert len(seen) == 5
+
+
+def test_the_folder_of_a_mounted_disk_is_no_part_of_a_store(tmp_path: Path) -> None:
+    small_store(tmp_path).write()
+    before = [queue.name for queue in inventory_of(place(tmp_path)).queues]
+    for name in ("commitlog", "consumequeue"):
+        (tmp_path / name / "lost+found").mkdir()
+        (tmp_path / name / "lost+found" / "x").mkdir()
+    assert [queue.name for queue in inventory_of(place(tmp_path)).queues] == before

@@ -1,3 +1,4 @@
+import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -8,6 +9,7 @@ import pytest
 
 from streaming.errors import BusyError, SafetyError
 from streaming.rocketmq.locks import broker_kept_out, is_broker_running, one_writer
+from streaming.rocketmq.place import place_of
 from tests.rocketmq_store import small_store
 from tests.unit.rocketmq.converted import place
 
@@ -39,6 +41,21 @@ def test_a_running_broker_is_seen_and_nothing_of_ours_begins(tmp_path: Path) -> 
         with pytest.raises(SafetyError, match="a broker runs"), broker_kept_out(place(tmp_path)):
             pass
     with broker_kept_out(place(tmp_path)):
+        pass
+
+
+@pytest.mark.parametrize("folder", ["commitlog", "config", "consumequeue"])
+def test_a_copy_whose_links_lead_into_another_store_is_not_written_to(tmp_path: Path, folder: str) -> None:
+    """The broker of that store holds another lock."""
+    small_store(tmp_path / "s").write()
+    small_store(tmp_path / "copy").write()
+    shutil.rmtree(tmp_path / "copy" / folder)
+    (tmp_path / "copy" / folder).symlink_to(tmp_path / "s" / folder)
+    with pytest.raises(SafetyError, match=r"outside of .*--broker-conf"), broker_kept_out(place(tmp_path / "copy")):
+        pass
+    conf = tmp_path / "broker.conf"
+    conf.write_text(f"storePathRootDir={tmp_path}/copy\n")
+    with broker_kept_out(place_of(tmp_path / "copy", conf)):
         pass
 
 

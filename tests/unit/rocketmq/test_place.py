@@ -41,6 +41,27 @@ def test_a_copys_paths_are_its_own_and_not_those_of_the_configuration(tmp_path: 
     assert {place.commitlog.parent, place.consumequeue.parent, place.config.parent} == {tmp_path / "copy"}
 
 
+@pytest.mark.parametrize("sign", [" : ", "  "])
+def test_a_copy_is_known_by_whatever_sign_java_knows(tmp_path: Path, sign: str) -> None:
+    small_store(tmp_path / "s").write()
+    small_store(tmp_path / "copy").write()
+    conf = tmp_path / "broker.conf"
+    conf.write_text(f"storePathRootDir{sign}{tmp_path}/s\nstorePathConsumeQueue={tmp_path}/s/consumequeue\n")
+    assert place_of(tmp_path / "copy", conf).consumequeue == tmp_path / "copy" / "consumequeue"
+
+
+@pytest.mark.parametrize("name", ["storePathCommitLog", "storePathConsumeQueue"])
+def test_paths_elsewhere_need_the_store_that_they_belong_to(tmp_path: Path, name: str) -> None:
+    """Where storePathRootDir is left at its default, nothing says that this is a copy."""
+    small_store(tmp_path / "s").write()
+    small_store(tmp_path / "copy").write()
+    conf, folder = tmp_path / "broker.conf", {"storePathCommitLog": "commitlog"}.get(name, "consumequeue")
+    conf.write_text(f"{name}={tmp_path}/s/{folder}\n")
+    with pytest.raises(ConfigError, match="storePathRootDir"):
+        place_of(tmp_path / "copy", conf)
+    assert place_of(tmp_path / "s", conf).consumequeue == tmp_path / "s" / "consumequeue"
+
+
 def test_a_store_that_a_link_leads_to_is_no_copy(tmp_path: Path) -> None:
     small_store(tmp_path / "s").write()
     (tmp_path / "s" / "commitlog").rename(tmp_path / "log")

@@ -192,6 +192,25 @@ def test_a_message_that_is_in_no_queue_may_stand_where_the_file_queues_end(tmp_p
     assert not (root / "consumequeue" / "CURRENT").exists()
 
 
+def test_a_message_of_a_deleted_topic_may_stand_where_the_file_queues_end(tmp_path: Path) -> None:
+    """No broker would ever index it again, so nobody could do anything about it."""
+    root = tmp_path / "s"
+    small_store(root).write()
+    backfill(root)
+    stored_since(root, Message("Gone", 0))
+    rollback(place(root), CLOCK)
+    assert not (root / "consumequeue" / "CURRENT").exists()
+
+
+def test_a_message_of_a_deleted_topic_counts_where_a_light_queue_has_it(tmp_path: Path) -> None:
+    root = tmp_path / "s"
+    small_store(root).write()
+    backfill(root)
+    stored_since(root, Message("Gone", 0, lmq=("%LMQ%left",)))
+    with pytest.raises(SafetyError, match="Gone, queue 0"):
+        rollback(place(root), CLOCK)
+
+
 def test_behind_a_broker_that_was_killed_nothing_is_rolled_back(tmp_path: Path) -> None:
     small_store(tmp_path).write()
     backfill(tmp_path)
@@ -215,6 +234,52 @@ def test_json_files_that_a_broker_has_written_later_are_not_replaced_unasked(tmp
     assert files_below(tmp_path) == before
     rollback(place(tmp_path), CLOCK, offsets_of=counts)
     is_of_rocksdb = offsets_of(tmp_path)["offsetTable"]["Orders@readers"] == {0: 9, 1: 9, 2: 9}
-    assert is_of_rocksdb == (counts is OffsetsOf.ROCKSDB)
+    assert is_of_rocksdb == (counts is not OffsetsOf.FILES)
     assert (file.read_bytes() == before["config/lmqConsumerOffset.json"]) == (counts is OffsetsOf.FILES)
     assert not (tmp_path / "consumequeue" / "CURRENT").exists()
+
+
+def switched_without_a_backfill(root: Path) -> None:
+    """With enableLmq=true such a broker has no offsets but those of groups that have connected since."""
+    store = small_store(root)
+    store.offsets["Orders@asleep"] = {0: 7, 1: 7}
+    store.write()
+    backfill(root)
+    shutil.rmtree(root / "ledger-reaper")
+    with opened(root / "config" / "consumerOffsets", ("kvDataVersion", "forbidden")) as database:
+        for name, _value in list(database.rows("default")):
+            database.delete("default", name)
+        database.put_all("default", [(b"Orders@readers", b'{"offsetTable":{"0":1,"3":4}}')])
+
+
+def test_offsets_that_only_the_file_has_are_not_dropped_unasked(tmp_path: Path) -> None:
+    switched_without_a_backfill(tmp_path)
+    before = files_below(tmp_path)
+    with pytest.raises(SafetyError, match=r"lacks 6 .* 1 lower .*Orders@asleep, queue 0.*--offsets-of"):
+        rollback(place(tmp_path), CLOCK)
+    assert files_below(tmp_path) == before
+
+
+def test_offsets_of_both_are_those_of_rocksdb_and_what_only_the_file_has(tmp_path: Path) -> None:
+    switched_without_a_backfill(tmp_path)
+    rollback(place(tmp_path), CLOCK, offsets_of=OffsetsOf.BOTH)
+    assert offsets_of(tmp_path)["offsetTable"] == {
+        "Orders@asleep": {0: 7, 1: 7},
+        "Orders@readers": {0: 1, 1: 5, 2: 1, 3: 4},
+        "%RETRY%readers@readers": {0: 0},
+    }
+    assert offsets_of(tmp_path)["lmqOffsetTable"] == {"%LMQ%left@%LMQ%readers": 2}
+    topics = json_table(tmp_path / "config", "topics.json")
+    assert topics is not None
+    assert {"Orders", "Sources"} <= topics[0]["topicConfigTable"].keys()
+
+
+def test_offsets_of_a_topic_that_was_deleted_in_rocksdb_are_not_asked_for(tmp_path: Path) -> None:
+    small_store(tmp_path).write()
+    backfill(tmp_path)
+    with opened(tmp_path / "config" / "consumerOffsets", ("kvDataVersion", "forbidden")) as database:
+        database.delete("default", b"Orders@readers")
+    with opened(tmp_path / "config" / "topics", ("kvDataVersion", "forbidden")) as database:
+        database.delete("default", b"Orders")
+    rollback(place(tmp_path), CLOCK)
+    assert "Orders@readers" not in offsets_of(tmp_path)["offsetTable"]

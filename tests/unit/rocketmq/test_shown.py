@@ -13,6 +13,10 @@ def test_all_well_is_one_line_and_the_notes() -> None:
     assert list(check_lines(WELL)) == ["note: a note", "all is well: 2 queues, 10 units, commitlog up to 100"]
 
 
+def test_of_a_topic_nothing_is_said_of_the_others() -> None:
+    assert list(check_lines(WELL, "T"))[-1] == "this topic is well: 2 queues, 10 units, commitlog up to 100"
+
+
 def test_of_a_topic_each_queue_has_a_line() -> None:
     lines = list(check_lines(WRONG, "T"))
     assert lines[0].startswith("T queue 0: ready, first 0, next 5")

@@ -1,7 +1,10 @@
+import json
+import shutil
 from pathlib import Path
 
 import pytest
 
+from streaming.adapters.rocksdb.database import opened
 from streaming.errors import SafetyError
 from streaming.rocketmq import staging
 from tests.rocketmq_store import small_store
@@ -51,6 +54,42 @@ def test_a_database_counts_as_opened_once_its_current_says_something_else(tmp_pa
     assert staging.is_unopened(where, "topics")
     (where.config / "topics" / "CURRENT").write_text("MANIFEST-000099\n")
     assert not staging.is_unopened(where, "topics")
+
+
+@pytest.mark.parametrize("database", ["consumerOffsets", "topics"])
+def test_a_database_that_somebody_has_made_anew_is_not_ours(tmp_path: Path, database: str) -> None:
+    """The CURRENT of each database that is new says the same."""
+    where = place(small_store(tmp_path).write().root)
+    backfill(tmp_path)
+    said = (where.config / database / "CURRENT").read_text()
+    shutil.rmtree(where.config / database)
+    with opened(where.config / database, ("kvDataVersion", "forbidden")):
+        pass
+    assert (where.config / database / "CURRENT").read_text() == said
+    assert not staging.is_unopened(where, database)
+
+
+def test_in_a_copy_the_databases_are_still_ours(tmp_path: Path) -> None:
+    small_store(tmp_path / "s").write()
+    backfill(tmp_path / "s")
+    shutil.copytree(tmp_path / "s", tmp_path / "copy", symlinks=True)
+    assert staging.is_unopened(place(tmp_path / "copy"), "topics")
+    assert staging.is_unopened(place(tmp_path / "copy"), staging.QUEUES)
+
+
+def test_a_note_of_an_earlier_version_tells_by_inodes_what_is_ours(tmp_path: Path) -> None:
+    where = place(small_store(tmp_path).write().root)
+    backfill(tmp_path)
+    note = json.loads((where.own / staging.MOVED).read_text())
+    del note["times"]
+    (where.own / staging.MOVED).write_text(json.dumps(note))
+    assert all(staging.is_unopened(where, name) for name in (staging.QUEUES, "topics"))
+    for folder in (where.rocksdb, where.config / "topics"):
+        (folder / "CURRENT").rename(folder / "CURRENT.old")
+        (folder / "CURRENT").write_text((folder / "CURRENT.old").read_text())
+    (where.config / "topics").rename(where.config / "topics.old")
+    shutil.copytree(where.config / "topics.old", where.config / "topics")
+    assert not any(staging.is_unopened(where, name) for name in (staging.QUEUES, "topics"))
 
 
 def test_nothing_that_only_rocksdict_needs_is_moved_in(tmp_path: Path) -> None:

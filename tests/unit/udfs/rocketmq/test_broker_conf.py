@@ -1,3 +1,5 @@
+import pytest
+
 from udfs.rocketmq.broker_conf import BrokerConf, broker_conf, read_properties
 
 TEXT = """# a comment
@@ -36,3 +38,29 @@ def test_the_size_of_a_log_file_is_read() -> None:
     said = {"1048576": 1 << 20, "x": 1 << 30}
     found = {each: broker_conf({"mappedFileSizeCommitLog": each}).log_file_bytes for each in said}
     assert found == said
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        ("a=b", {"a": "b"}),
+        ("a:b", {"a": "b"}),
+        ("a b", {"a": "b"}),
+        ("a\tb", {"a": "b"}),
+        ("  a  :  b c  ", {"a": "b c"}),
+        ("a = = b", {"a": "= b"}),
+        ("a=b:c=d", {"a": "b:c=d"}),
+        ("a", {"a": ""}),
+        ("a\\:b=c", {"a:b": "c"}),
+        ("a=/x/\\\n   y\nb=z", {"a": "/x/y", "b": "z"}),
+        ("a=1\\\n#2\nb=3", {"a": "1#2", "b": "3"}),
+        ("a=b\\\\\nc=d", {"a": "b\\", "c": "d"}),
+        ("# a=b\\\nc=d\n! e=f", {"c": "d"}),
+        ("a=b\r\nc=d\re=f", {"a": "b", "c": "d", "e": "f"}),
+        ("a=\\u0041\\q\\t.", {"a": "Aq\t."}),
+        ("a=b\\", {"a": "b"}),
+        ("", {}),
+    ],
+)
+def test_a_file_is_read_as_java_reads_it(text: str, found: dict[str, str]) -> None:
+    assert read_properties(text) == found

@@ -39,6 +39,12 @@ def test_a_message_is_in_each_queue_that_it_lists_and_lmq_queues_have_the_number
     assert units(record(properties=LMQ)) == [(b"T", 3, 4), (b"%LMQ%a", 0, 7), (b"other", 3, 9)]
 
 
+def test_a_broker_in_file_mode_makes_no_queue_that_would_be_a_folder_within_a_folder() -> None:
+    one = record(properties=LMQ.replace(b"%LMQ%a", b"%LMQ%a/b"))
+    assert units(one, d.DispatchRules(DELAYS, is_multi=True, is_file_mode=True)) == [(b"T", 3, 4), (b"other", 3, 9)]
+    assert (b"%LMQ%a/b", 0, 7) in units(one)
+
+
 @pytest.mark.parametrize("topic", [b"%RETRY%g", b"rmq_sys_wheel_timer", b"SCHEDULE_TOPIC_XXXX"])
 def test_the_brokers_own_topics_list_no_queues(topic: bytes) -> None:
     assert units(record(topic, LMQ)) == [(topic, 3, 4)]
@@ -48,9 +54,24 @@ def test_without_multi_dispatch_no_list_counts() -> None:
     assert units(record(properties=LMQ), d.DispatchRules(DELAYS, is_multi=False)) == [(b"T", 3, 4)]
 
 
-def test_a_list_whose_offsets_do_not_match_is_refused() -> None:
-    with pytest.raises(ValueError, match="zip"):
-        units(record(properties=LMQ.replace(b"7,9", b"7")))
+@pytest.mark.parametrize(
+    ("names", "offsets", "further"),
+    [
+        pytest.param(b"%LMQ%a,other", b"7", [], id="fewer offsets"),
+        pytest.param(b"%LMQ%a", b"7,9", [], id="fewer names"),
+        pytest.param(b"%LMQ%a,,", b"7", [(b"%LMQ%a", 0, 7)], id="empty names at the end"),
+        pytest.param(b"%LMQ%a,other", b"7,9,", [(b"%LMQ%a", 0, 7), (b"other", 3, 9)], id="an empty offset at the end"),
+        pytest.param(b"%LMQ%a,other", b"x,9", [], id="no number"),
+        pytest.param(b"%LMQ%a,other", b"7,1_0", [(b"%LMQ%a", 0, 7)], id="no number later"),
+        pytest.param(b",", b",", [], id="nothing"),
+    ],
+)
+def test_a_list_is_read_as_the_broker_reads_it(
+    names: bytes, offsets: bytes, further: list[tuple[bytes, int, int]]
+) -> None:
+    """A message's sender writes the names, and must not be able to stop whoever reads the log."""
+    raw = b"INNER_MULTI_DISPATCH\x01%s\x02INNER_MULTI_QUEUE_OFFSET\x01%s\x02" % (names, offsets)
+    assert units(record(properties=raw)) == [(b"T", 3, 4), *further]
 
 
 @pytest.mark.parametrize(
