@@ -59,7 +59,7 @@ for command in (check, audit, explain, run, request, receipts, backlog, undo, ac
     app.command()(command)
 app.command(hidden=True)(watch)  # until it was seen on a real cluster under faults
 app.add_typer(dlq.app, name="dlq")
-app.add_typer(snapshots.app, name="snapshots")
+app.add_typer(snapshots.app, name="snapshots", hidden=True)  # until its scenes were seen on real brokers
 app.add_typer(rocketmq.app, name="rocketmq", hidden=True)  # until each of its stages was seen on real brokers
 app.add_typer(sandbox.app, name="sandbox")
 app.add_typer(sandbox.app, name="cluster", hidden=True)  # the older name
