@@ -334,8 +334,8 @@ def _of_bounds(
 
 
 def _is_wrong_min(said: tuple[int, int], live: tuple[int, int], log_start: int) -> bool:
-    """A broker takes the min row for true as long as the log has its message, and looks for another one otherwise."""
-    return said != live if said[0] >= log_start else said[1] > live[1]
+    """A broker takes the offset for true as long as the log has that place, and looks for another one otherwise."""
+    return said[1] != live[1] if said[0] >= log_start else said[1] > live[1]
 
 
 def _notes_of_the_store(place: Place) -> Iterator[str]:

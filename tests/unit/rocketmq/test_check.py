@@ -317,6 +317,10 @@ def test_a_min_that_is_not_the_first_message_is_found_without_file_queues_too(
     for offset, phy in ((live[0][0] + 3, live[3][1]), (live[0][0] + 1, live[0][1]), (live[0][0] + 1, 0)):
         changed(tmp_path, lambda db, to=(phy, offset): db.put_all("offset", [(MIN, rows.bound_value(*to))]))  # type: ignore[misc]
         assert [each.kind for each in check(tmp_path).findings] == [Kind.MIN]
+    # a queue that had no message when it was converted: its min row has the log's beginning, and a broker serves that
+    first_of_log = min(store.live("Orders", queue_id)[0][1] for queue_id in range(3))
+    changed(tmp_path, lambda db: db.put_all("offset", [(MIN, rows.bound_value(first_of_log, live[0][0]))]))
+    assert check(tmp_path).is_well
     if expired:  # a broker looks for the first one itself, where the message of the min row has expired
         changed(tmp_path, lambda db: db.put_all("offset", [(MIN, rows.bound_value(0, 0))]))
         assert check(tmp_path).is_well
