@@ -73,13 +73,14 @@ def _service(receipts: Receipts, chunk_rows: int) -> LedgerDeletionService:
 def _source(spark: SparkSession, entries: int) -> DataFrame:
     """As the connector does, a Spark partition for each of the topic's.
 
-    Not by coalesce: in one task, Spark would read several lists by a Python worker each, and sometimes loses a worker.
+    The rows are kept in the JVM, as the connector's are: else a task that works on several of these partitions would
+    read each by a Python worker, and Spark sometimes closes the connection of such a one too early.
     """
     parts = []
     for partition in range(2):
         source, positions = f"{TOPIC}-partition-{partition}", (MessagePosition(5, n, partition) for n in range(entries))
         rows: list[tuple[Any, ...]] = [(b"{}", b"k", source, serialize_message_id(each), AT, {}) for each in positions]
-        parts.append(spark.createDataFrame(spark.sparkContext.parallelize(rows, 1), SOURCE_SCHEMA))
+        parts.append(spark.createDataFrame(rows, SOURCE_SCHEMA).coalesce(1).localCheckpoint())
     return parts[0].union(parts[1])
 
 
