@@ -274,7 +274,9 @@ def test_a_read_that_others_wait_for_is_given_up_sooner(world: World, monkeypatc
     monkeypatch.setattr(completion, "_SECONDS_PER_ENTRY", 100.0)
     monkeypatch.setattr(completion, "_MOST_SECONDS_WHILE_OTHERS_WAIT", 1.0)
     waits = threading.Thread(target=world.read_beside, daemon=True)
-    delivered = _rows(world.spark, WHOLE)
+    # In the JVM: where a task is cancelled, Spark closes the connections of all its Python workers, also of one that
+    # has ended and was handed back, and whoever takes that one next fails.
+    delivered = _rows(world.spark, WHOLE).localCheckpoint()
     hangs = delivered.mapInArrow(sleeps, delivered.schema)
     threading.Timer(2, waits.start).start()
     began_s = time.monotonic()
@@ -298,6 +300,15 @@ def test_of_rows_that_cannot_be_computed_spark_keeps_nothing(spark: SparkSession
 
 
 def test_while_entries_are_read_another_way_nobody_waits_to_let_go_of_what_he_kept(spark: SparkSession) -> None:
+    spark.conf.set("spark.sql.adaptive.enabled", "true")  # as it is where the service runs
+    try:  # a read takes some seconds; on a machine that is busy with other things, all else may take as long
+        assert any(_lets_go_meanwhile(spark) for _ in range(4)), "it waited for the end of each read"
+    finally:
+        spark.conf.unset("spark.sql.adaptive.enabled")
+
+
+def _lets_go_meanwhile(spark: SparkSession) -> bool:
+    """Whether something else is let go of before a read ends that was begun before."""
     with serving(Partition({(7, 0): entry(b"x"), (7, 1): None}, (7, 1))) as partition:  # waited for, for seconds
         base = load(None)
         pulsar = base.pulsar.model_copy(update={"service_url": partition.url, "admin_url": "http://127.0.0.1:1"})
@@ -310,7 +321,6 @@ def test_while_entries_are_read_another_way_nobody_waits_to_let_go_of_what_he_ke
                 another_way.ReadRows(spark, settings, reading)(REQUESTS, {FIRST: [Span(7, 0, 1)]})
             ended.set()
 
-        spark.conf.set("spark.sql.adaptive.enabled", "true")  # as it is where the service runs
         thread = threading.Thread(target=read)
         thread.start()
         while not spark.sparkContext.statusTracker().getActiveJobsIds():
@@ -318,7 +328,7 @@ def test_while_entries_are_read_another_way_nobody_waits_to_let_go_of_what_he_ke
         kept = spark.range(10).persist()
         assert kept.count() == 10
         kept.unpersist()
-        assert spark.sparkContext.statusTracker().getActiveJobsIds(), "it is still being read"
+        is_read = bool(spark.sparkContext.statusTracker().getActiveJobsIds())
         thread.join(60)
-        spark.conf.unset("spark.sql.adaptive.enabled")
         assert ended.is_set()
+        return is_read
