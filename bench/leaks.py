@@ -232,7 +232,7 @@ def audited(config: Path, out: Path) -> tuple[Counter[str], dict[str, Any]]:
 
 def sent_by_watcher(settings: Settings) -> Iterator[tuple[str, int]]:
     """The number and the ledger of each request that the watcher sent."""
-    topic = settings.topics.requests[0]
+    topic = settings.topics.watch
     with admin_for(settings) as admin:
         last = admin.last_positions(topic)
     for message in read(settings.pulsar, last):

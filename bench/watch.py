@@ -34,7 +34,7 @@ from streaming.in_use.loader import InUseLoader
 from streaming.phase_one.watcher.look import ZnodeLook
 from streaming.phase_one.watcher.made import MadeLedgers
 from streaming.phase_one.watcher.metrics import WatchMetrics
-from streaming.phase_one.watcher.outbox import Outbox, Send
+from streaming.phase_one.watcher.outbox import Knows, Outbox, Send
 from streaming.phase_one.watcher.watcher import Parts, Watcher, still_names
 from streaming.sandbox.home import LEDGERS_ROOT
 from streaming.sandbox.ledgers import LAYOUT
@@ -60,13 +60,14 @@ DELAY_MS = 60_000
 class Nowhere:
     """A request topic that takes everything and keeps nothing."""
 
+    topic = "persistent://pulsar/ledger-deletion/nowhere"
     sent = 0
 
     def ends(self) -> dict[str, Position]:
         """Return two partitions that are empty."""
-        return {"nowhere-partition-0": (0, -1), "nowhere-partition-1": (0, -1)}
+        return {f"{self.topic}-partition-{number}": (0, -1) for number in range(2)}
 
-    def send(self, _partition: str, _sender: str, sends: Sequence[Send], _after: Position | None) -> int:
+    def send(self, _partition: str, _sender: str, sends: Sequence[Send], _after: Position | None, _knows: Knows) -> int:
         """Count them."""
         self.sent += len(sends)
         return len(sends)

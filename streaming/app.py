@@ -294,7 +294,7 @@ def _work(
     clients = ConnectorClients(spark)
 
     def begin(query: Query) -> StreamingQuery:
-        if query.topics[0] not in (*settings.topics.requests, settings.topics.retry):
+        if query.topics[0] not in (*settings.topics.requests, settings.topics.retry, settings.topics.watch):
             service.reading.belongs_to(query.name, tenant_of(query.topics[0]))
         return stream(spark, settings, query, service.process, clients.new(query.name)).start()
 

@@ -177,15 +177,24 @@ def _brokers(settings: Settings, admin: TopicAdmin) -> Iterator[Line]:
     if answers.status is Status.PROBLEM:
         return
     topics = (*settings.topics.requests, settings.topics.retry, settings.topics.dead_letter)
-    if settings.topics.requests_pattern:
-        matched: list[str] = []
+    matched: list[str] = []
 
-        def look_up() -> str:
-            matched.extend(matched_topics(admin, settings))
-            return f"{len(matched)} topics match {settings.topics.requests_pattern}"
+    def look_up() -> str:
+        matched.extend(matched_topics(admin, settings))
+        pattern, found = settings.topics.requests_pattern, {*matched} - {settings.topics.watch}
+        return (
+            f"{len(found)} topics match {pattern}"
+            if pattern
+            else "none but topics.watch is read beside topics.requests"
+        )
 
-        yield _look("topics.requests_pattern", look_up, "let this service list tenants, namespaces and topics there")
-        topics = (*topics, *matched)
+    yield _look(
+        "further topics",
+        look_up,
+        "let this service look up topics.watch, and list what topics.requests_pattern may match",
+    )
+    watch = (settings.topics.watch,) if settings.watch.enabled else ()
+    topics = tuple(dict.fromkeys((*topics, *watch, *matched)))
     for topic in topics:
         yield _look(
             f"topic {topic}",

@@ -22,6 +22,7 @@ def faults_of(settings: Settings) -> list[str]:
         *_zookeeper_faults(settings.zookeeper),
         *_directory_faults(settings.state.dir, settings.checkpoints.dir),
         *_tenant_faults(settings.topics),
+        *(watch_faults(settings.topics) if settings.watch.enabled else ()),
         *_delay_faults(settings),
         *_token_faults(settings.pulsar),
     ]
@@ -92,6 +93,17 @@ def _tenant_faults(topics: TopicSettings) -> list[str]:
         "while several tenants have request topics: name one in a trusted tenant's namespace"
         for key, topic in (("retry", topics.retry), ("dead_letter", topics.dead_letter))
         if tenant_of(topic) not in trusted
+    ]
+
+
+def watch_faults(topics: TopicSettings) -> list[str]:
+    """Return why no watcher can publish to topics.watch: it speaks for every tenant."""
+    tenant = tenant_of(topics.watch)
+    if tenant in topics.trusted_tenants:
+        return []
+    return [
+        f"topics.watch {topics.watch} belongs to tenant {tenant}, which is not in topics.trusted_tenants, and the "
+        "watcher asks for ledgers of all tenants: name a topic in a trusted tenant's namespace"
     ]
 
 

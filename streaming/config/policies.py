@@ -45,7 +45,7 @@ def limits_of(settings: LimitSettings) -> Limits:
 def admission_of(settings: Settings) -> Admission:
     """[topics] and [safety], as udfs.admission takes them."""
     return Admission(
-        request_topics=frozenset(settings.topics.requests),
+        request_topics=frozenset({*settings.topics.requests, settings.topics.watch}),
         trusted_tenants=frozenset(settings.topics.trusted_tenants),
         namespaces=frozenset(settings.safety.allowed_namespaces),
         components=frozenset(settings.safety.allowed_components),

@@ -99,13 +99,14 @@ OWN_NAMESPACE = "pulsar/ledger-deletion"
 
 
 class TopicSettings(_Part):
-    """[topics]. After loading, retry and dead_letter are filled in, and all names have the form `persistent://…`."""
+    """[topics]. After loading, retry, dead_letter and watch are filled in; all names have the form `persistent://…`."""
 
     requests: Annotated[tuple[str, ...], Field(min_length=1)]
     requests_pattern: str
     trusted_tenants: tuple[str, ...]
     retry: str
     dead_letter: str
+    watch: str
     subscription: Annotated[str, Field(min_length=1)]
     retention_minutes: PositiveInt
 
@@ -115,7 +116,7 @@ class TopicSettings(_Part):
         named = dict(values)
         requests = [topic_of(managed_ledger_name(topic)) for topic in named.get("requests") or ()]
         named["requests"] = tuple(requests)
-        for key, suffix in (("retry", "-RETRY"), ("dead_letter", "-DLQ")):
+        for key, suffix in (("retry", "-RETRY"), ("dead_letter", "-DLQ"), ("watch", "-WATCH")):
             topic = named.get(key) or (_beside(requests[0]) + suffix if requests else "")
             named[key] = topic_of(managed_ledger_name(topic)) if topic else ""
         return named
@@ -124,19 +125,24 @@ class TopicSettings(_Part):
     def _distinct(self) -> "TopicSettings":
         if self.requests_pattern:
             parse_pattern(self.requests_pattern)
-        names = [*self.requests, self.retry, self.dead_letter]
+        names = [*self.requests, *self.deduplicated]
         if len(set(names)) != len(names):
-            raise ValueError(f"the request, retry and dead-letter topics must all differ: {', '.join(names)}")
+            raise ValueError(f"the request, retry, dead-letter and watch topics must all differ: {', '.join(names)}")
         for topic in names:
             if not is_one_name(topic):
                 raise ValueError(f"{topic!r}: Spark's connector would read another topic; name one without a comma")
-        for topic in (self.retry, self.dead_letter):
+        for topic in self.deduplicated:
             if topic.startswith(f"persistent://{SYSTEM_NAMESPACE}/"):
                 raise ValueError(
-                    f"{topic}: brokers never deduplicate topics of {SYSTEM_NAMESPACE}, so this one could hold copies "
-                    "twice; name topics.retry and topics.dead_letter in another namespace"
+                    f"{topic}: brokers never deduplicate topics of {SYSTEM_NAMESPACE}, so this one could hold "
+                    "messages twice; name topics.retry, topics.dead_letter and topics.watch in another namespace"
                 )
         return self
+
+    @property
+    def deduplicated(self) -> tuple[str, str, str]:
+        """The topics to which we publish each message once, which rests on the broker's deduplication."""
+        return self.retry, self.dead_letter, self.watch
 
     @property
     def pattern(self) -> TopicPattern | None:
@@ -144,9 +150,9 @@ class TopicSettings(_Part):
         return parse_pattern(self.requests_pattern) if self.requests_pattern else None
 
     def takes(self, topic: str) -> bool:
-        """Whether a topic (full name), existing or not, is listed in requests or matches requests_pattern."""
+        """Whether a topic (full name), existing or not, is listed in requests, watch, or matches requests_pattern."""
         pattern = self.pattern
-        return topic in self.requests or (
+        return topic in (*self.requests, self.watch) or (
             pattern is not None and topic not in (self.retry, self.dead_letter) and pattern.matches(topic)
         )
 

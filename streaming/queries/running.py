@@ -1,10 +1,12 @@
-"""The running queries: those of the configuration, and those of topics that match topics.requests_pattern meanwhile.
+"""The running queries: those of the configuration, and those of topics that a look finds beside them.
+
+Such topics are the watcher's, where there is one, and those that match topics.requests_pattern.
 
 1. A query that ends because somebody still holds its subscription is begun again, for PATIENCE_SECONDS: a broker takes
    a while to notice that a run was killed. Before its messages are worked off, they are looked up in the receipts.
-2. Every minute, the topics that match the pattern are looked up. A new one gets its subscription, a checkpoint and a
-   query, each tenant's first one before any tenant's second; if something keeps it from being read, the log says what,
-   and it is tried again. If one is gone, its query ends, and the log says so.
+2. Every minute, these topics are looked up. A new one gets its subscription, a checkpoint and a query, each tenant's
+   first one before any tenant's second; if something keeps it from being read, the log says what, and we try it again.
+   If one is gone, its query ends, and the log says so.
 3. A topic that a checkpoint has read and no query reads now is named in the log.
 4. A query that ends for any other reason is parked, and the others go on (lanes.py). Only what concerns safety ends the
    service.
@@ -56,7 +58,7 @@ class RunningQueries:
     are parked. slow_down: is told the name of each query that has failed. let_go: gives back what the connector holds
     for a query, by name, that has ended. tells_last: whether the broker can say what a partition's last message is.
     most_matched: how many topics of the pattern are read. Each query is a thread and, every trigger, a handful of
-    requests to brokers, and whoever may make topics could make any number of them.
+    requests to brokers, and whoever may make topics could make any number of them. The watcher's topic does not count.
     """
 
     settings: Settings
@@ -86,7 +88,7 @@ class RunningQueries:
 
     @property
     def matched(self) -> tuple[str, ...]:
-        """Topics that are read because they match the pattern."""
+        """Topics that are read though they are not listed: the watcher's, and those that match the pattern."""
         return tuple(self._matched)
 
     def start(self) -> None:
@@ -98,7 +100,7 @@ class RunningQueries:
     def check_once(self) -> Mapping[Query, Exception]:
         """Look after the queries; return the failures that must end the service. To be called again and again."""
         if self.monotonic() - self._looked_up_s >= _LOOK_UP_S:
-            with _try_again_later("topics.requests_pattern not looked up"):
+            with _try_again_later("the watcher's topic and topics.requests_pattern not looked up"):
                 self.look_up()
         failed: dict[Query, Exception] = {}
         for query, stream in list(self._running.items()):
@@ -112,20 +114,23 @@ class RunningQueries:
         return failed
 
     def look_up(self) -> bool:
-        """Read the topics that match the pattern now; True if one of them is new. Raises what TopicAdmin does."""
+        """Read the topics that there are beside the listed ones; True if one is new. Raises what TopicAdmin does."""
         self._looked_up_s = self.monotonic()
         found = matched_topics(self.admin, self.settings)
         for topic in self._matched.keys() - set(found):
             self._end_if_gone(self._matched[topic])
-        wanted = _in_turns([topic for topic in found if topic not in self._matched], self._matched)
-        room = max(self.most_matched - len(self._matched), 0)
+        watch = self.settings.topics.watch
+        read = self._matched.keys() - {watch}
+        wanted = _in_turns([topic for topic in found if topic not in (*read, watch)], read)
+        room = max(self.most_matched - len(read), 0)
         for topic in wanted[room:]:
             why = f"more than {self.most_matched} topics match; list it in topics.requests"
             self._log_once(topic, f"not read: {why}")
-        news = [topic for topic in wanted[:room] if self._take_up(topic)]
+        further = [watch] if watch in found and watch not in self._matched else []
+        news = [topic for topic in (*further, *wanted[:room]) if self._take_up(topic)]
         with _try_again_later("topics that were read before not looked at"):
-            read = [*self._running, *_queries(self.settings, found)]
-            for topic, what in left_behind(self.settings, read, self.admin.partitions).items():
+            queries = [*self._running, *_queries(self.settings, found)]
+            for topic, what in left_behind(self.settings, queries, self.admin.partitions).items():
                 self._log_once(topic, what)
         return bool(news)
 
@@ -158,14 +163,15 @@ class RunningQueries:
             except Exception as error:  # its old query, for one, may still wait for its turn after the topic was gone
                 faults = [one_line(error_of(query.name, error))]
         if faults:
-            self._log_once(
-                topic, f"matches topics.requests_pattern and is not read, looked at again every minute: {faults}"
-            )
+            self._log_once(topic, f"{self._why(topic)} and is not read, looked at again every minute: {faults}")
             return False
         self._matched[topic] = query
         self._logged.pop(topic, None)
-        log.info("reading %s, which matches topics.requests_pattern", topic)
+        log.info("reading %s, which %s", topic, self._why(topic))
         return True
+
+    def _why(self, topic: str) -> str:
+        return "is topics.watch" if topic == self.settings.topics.watch else "matches topics.requests_pattern"
 
     def _look_after(self, query: Query, stream: StreamingQuery) -> None:
         if not stream.isActive:

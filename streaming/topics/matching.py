@@ -1,4 +1,7 @@
-"""Which topics match topics.requests_pattern now. We ask the admin API only about namespaces that can hold any."""
+"""Which request topics there are now beside the listed ones: the watcher's, and those that match requests_pattern.
+
+We ask the admin API only about namespaces that can hold any.
+"""
 
 from streaming.config.settings import Settings
 from streaming.ports import TopicAdmin
@@ -6,18 +9,21 @@ from udfs.topic_pattern import TopicPattern
 
 
 def matched_topics(admin: TopicAdmin, settings: Settings) -> tuple[str, ...]:
-    """Partitioned topics that match and are not listed in topics.requests, by name. Raises what TopicAdmin does."""
-    pattern = settings.topics.pattern
+    """Partitioned topics that match and are not listed in topics.requests, by name. Raises what TopicAdmin does.
+
+    topics.watch is the first of them where it exists: a watcher makes it, beside the service or by itself.
+    """
+    topics, pattern = settings.topics, settings.topics.pattern
+    watch = (topics.watch,) if admin.partitions(topics.watch) is not None else ()
     if pattern is None:
-        return ()
-    return tuple(
-        sorted(
-            topic
-            for namespace in _namespaces(admin, pattern)
-            for topic in admin.partitioned_topics(namespace)
-            if settings.topics.takes(topic) and topic not in settings.topics.requests
-        )
-    )
+        return watch
+    found = {
+        topic
+        for namespace in _namespaces(admin, pattern)
+        for topic in admin.partitioned_topics(namespace)
+        if topics.takes(topic) and topic not in (*topics.requests, topics.watch)
+    }
+    return (*watch, *sorted(found))
 
 
 def _namespaces(admin: TopicAdmin, pattern: TopicPattern) -> list[str]:

@@ -23,15 +23,19 @@ _LOOK_SECONDS = 0.2
 MOST_PARTITIONS = 64  # of a topic that only matches the pattern; its owner chose the number
 
 
-def ensure_topics(admin: TopicAdmin, settings: Settings, stop: Event | None = None) -> tuple[int, int]:
+def ensure_topics(
+    admin: TopicAdmin, settings: Settings, stop: Event | None = None, *, is_watching: bool = False
+) -> tuple[int, int]:
     """Make or check all topics; returns the partitions of RETRY and of the DLQ. Raises ConfigError with all faults.
 
-    Raises StopRequestedError where stop is set while a subscription is waited for.
+    is_watching: the watcher's topic too, whatever watch.enabled says. Raises StopRequestedError where stop is set while
+    a subscription is waited for.
     """
     topics, stop = settings.topics, stop or Event()
     faults: list[str] = []
     partitions: dict[str, int] = {}
-    for topic in (*topics.requests, topics.retry, topics.dead_letter):
+    watch = (topics.watch,) if is_watching or settings.watch.enabled else ()
+    for topic in (*topics.requests, topics.retry, topics.dead_letter, *watch):
         admin.ensure_namespace(topic)
         partitions[topic] = _ensure(admin, settings, topic, faults, stop)
     if faults:
@@ -99,7 +103,7 @@ def take_up(admin: TopicAdmin, settings: Settings, topic: str) -> list[str]:
 
 
 def _needs_deduplication(settings: Settings, topic: str) -> bool:
-    return topic in (settings.topics.retry, settings.topics.dead_letter)
+    return topic in settings.topics.deduplicated
 
 
 def _set_policies(admin: TopicAdmin, settings: Settings, topic: str) -> None:
@@ -114,18 +118,21 @@ def _deviations(admin: TopicAdmin, settings: Settings, topic: str) -> list[str]:
     faults = []
     if admin.message_ttl(topic):
         faults.append(f"{topic} has a message TTL: unread requests would expire. Remove the TTL.")
-    if _needs_deduplication(settings, topic):
+    if topic in (settings.topics.retry, settings.topics.dead_letter):
         most = admin.max_message_bytes(topic)
         if 0 < most < LEAST_MESSAGE_BYTES:
             faults.append(
                 f"{topic} takes messages of {most} bytes at most, and copies need {LEAST_MESSAGE_BYTES}: no copy would "
                 "get in. Raise the topic's maxMessageSize, or remove it."
             )
+    if _needs_deduplication(settings, topic):
         if not admin.deduplication(topic):
-            faults.append(f"{topic} has no deduplication: copies could be doubled. Enable it (deduplicationEnabled).")
+            faults.append(
+                f"{topic} has no deduplication: what we publish could be doubled. Enable it (deduplicationEnabled)."
+            )
         elif not _deduplicates_soon(admin, settings, topic):
             faults.append(
-                f"{topic} is not deduplicated, though its policy says so: copies could be doubled. "
+                f"{topic} is not deduplicated, though its policy says so: what we publish could be doubled. "
                 "Look at deduplicationStatus of its partitions' stats, or name another topic."
             )
     return faults

@@ -19,7 +19,7 @@ def control_entries(settings: Settings, admin: TopicAdmin) -> list[tuple[int, in
     """Return (ledger, 0) for some ledgers of our own topics; none where no broker tells of any."""
     topics = settings.topics
     found: list[tuple[int, int]] = []
-    for topic in (topics.dead_letter, topics.retry, *topics.requests):
+    for topic in (*topics.deduplicated, *topics.requests):
         for partition in _partitions(admin, topic):
             if len(found) >= _AT_MOST:
                 return found[:_AT_MOST]

@@ -25,7 +25,7 @@ from streaming.in_use.loader import InUseLoader
 from streaming.phase_one.watcher.look import ZnodeLook
 from streaming.phase_one.watcher.made import MadeLedgers
 from streaming.phase_one.watcher.metrics import WatchMetrics
-from streaming.phase_one.watcher.outbox import Outbox, Send
+from streaming.phase_one.watcher.outbox import Knows, Outbox, Send
 from streaming.phase_one.watcher.watcher import Parts, Watcher, still_names
 from streaming.state.watched import Watched
 from streaming.sweep.pace import Pace
@@ -96,13 +96,14 @@ class Brokers:
 class Topic:
     """A request topic in memory; what was sent can be looked up."""
 
+    topic: str = "persistent://pulsar/ledger-deletion/w"
     stored: list[tuple[str, Send]] = field(default_factory=list)
     known: set[int] = field(default_factory=set)  # to any watcher
 
     def ends(self) -> dict[str, Position]:
-        return {"p-0": (1, len(self.stored) - 1)}
+        return {f"{self.topic}-partition-0": (1, len(self.stored) - 1)}
 
-    def send(self, _partition: str, sender: str, sends: Sequence[Send], after: Position | None) -> int:
+    def send(self, _partition: str, sender: str, sends: Sequence[Send], after: Position | None, _knows: Knows) -> int:
         seen = [each.number for of, each in self.stored[after[1] + 1 :] if of == sender] if after is not None else []
         left = [each for each in sends if each.number > max(seen, default=-1)]
         self.stored += [(sender, each) for each in left]

@@ -39,9 +39,9 @@ def requested(service: Deployment) -> list[tuple[str, int]]:
     """Number and ledger of each request that a watcher sent."""
     settings = service.settings
     with admin_for(settings) as admin:
-        if not admin.partitions(settings.topics.requests[0]):
+        if not admin.partitions(settings.topics.watch):
             return []
-        last = admin.last_positions(settings.topics.requests[0])
+        last = admin.last_positions(settings.topics.watch)
     messages = [each for each in read(settings.pulsar, last) if WATCH_ID in each.properties]
     return [(each.properties[WATCH_ID], json.loads(each.payload)["ledgerId"]) for each in messages]
 

@@ -4,9 +4,13 @@
    the ledger when its time has come, whichever list, nothing is asked for.
 2. Requests go out in the order of their numbers. A note says up to which number all is done, and where the partitions
    ended then. What an interrupted run sent behind that is looked up in the topic, before more is sent.
+3. The numbers belong to a sender, whose name the note holds. Another topic, or a state that is older than what its
+   sender has sent (somebody put a backup back), makes a new sender: a request that comes twice does no harm, and one
+   that counts as sent and is not would be lost.
 """
 
 import json
+import logging
 import secrets
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence, Set
@@ -15,12 +19,15 @@ from itertools import islice, takewhile
 from typing import Protocol
 from zlib import crc32
 
-from streaming.errors import RefusedError, SafetyError, UnavailableError
+from streaming.errors import ReaperError, RefusedError, SafetyError, UnavailableError
 from streaming.state.watched import KeptRequest, Watched
 from streaming.topics.requests import owner_key
 from udfs.formats.internal_stats import Position
+from udfs.paths import base_topic
 from udfs.records import PendingDelete
 from udfs.wire import decode
+
+log = logging.getLogger("ledger-reaper")
 
 NOTE = "published"
 _MOST_AT_ONCE = 5_000
@@ -37,17 +44,28 @@ class Send:
     payload: bytes
 
 
+class OlderStateError(ReaperError):
+    """The topic has a request of our sender that does not wait in the state, or another one of its number."""
+
+
+Knows = Callable[[int, bytes], bool]
+"""Whether a request of this number and payload waits in the state."""
+
+
 class Publication(Protocol):
     """The request topic, as the outbox needs it."""
+
+    topic: str
 
     def ends(self) -> dict[str, Position]:
         """Partition -> position of its newest message. Raises UnavailableError, RefusedError."""
         ...
 
-    def send(self, partition: str, sender: str, sends: Sequence[Send], after: Position | None) -> int:
+    def send(self, partition: str, sender: str, sends: Sequence[Send], after: Position | None, knows: Knows) -> int:
         """Send requests in order; returns how many. after: leave out those that are stored behind it; None: none is.
 
-        Raises UnavailableError: some may be stored.
+        Raises UnavailableError: some may be stored; OlderStateError: one is stored behind it that the state does not
+        know, and none of these was sent.
         """
         ...
 
@@ -78,10 +96,9 @@ class Outbox:
         self._publication = publication
         self._named = named
         self._delay_ms = delay_ms
-        self._knows_all = False
+        self._knows_all = self._is_older = False
         if NOTE in watched.notes:
             watched.forget_through(self._note().number)
-            self._knows_all = not watched.requests
 
     @property
     def waiting(self) -> int:
@@ -97,16 +114,25 @@ class Outbox:
         due = list(islice(aged, _MOST_AT_ONCE))
         if not due:
             return Lot()
-        try:
-            # where the partitions end before the first request of all
-            first = self._publication.ends() if NOTE not in self._watched.notes else None
-        except (UnavailableError, RefusedError) as error:
-            return Lot(why=str(error))
-        if first is not None:
-            # a new name: what an earlier watcher, whose state is lost, has sent has another
-            self._write(_Note(f"watch-{secrets.token_hex(8)}", -1, first), now_ms)
-            self._knows_all = True
+        if not self._goes_on():
+            try:
+                ends = self._publication.ends()
+            except (UnavailableError, RefusedError) as error:
+                return Lot(why=str(error))
+            self._begin_anew(ends, now_ms)
         return self._publish(due, self._note(), now_ms)
+
+    def _goes_on(self) -> bool:
+        """Whether there is a note, it is about this topic, and its sender has sent no more than the state knows."""
+        if NOTE not in self._watched.notes or self._is_older:
+            return False
+        return {*map(base_topic, self._note().after)} == {self._publication.topic}
+
+    def _begin_anew(self, ends: Mapping[str, Position], now_ms: int) -> None:
+        """Take another name: what was sent under an earlier one counts for nothing."""
+        number = self._note().number if NOTE in self._watched.notes else -1
+        self._write(_Note(f"watch-{secrets.token_hex(8)}", number, ends), now_ms)
+        self._knows_all, self._is_older = True, False
 
     def _publish(self, due: Sequence[KeptRequest], note: "_Note", now_ms: int) -> Lot:
         requests = {each.number: _understood(each) for each in due}
@@ -115,16 +141,30 @@ class Outbox:
         knows_all, self._knows_all = self._knows_all, False  # until all of this is answered
         try:
             sent = sum(
-                self._publication.send(partition, note.sender, sends, None if knows_all else note.after[partition])
+                self._publication.send(
+                    partition,
+                    note.sender,
+                    sends,
+                    None if knows_all else note.after[partition],
+                    self._knows,
+                )
                 for partition, sends in by_partition.items()
             )
             ends = self._publication.ends()
+        except OlderStateError as error:
+            log.warning("the watcher's state is older than what it has sent (from a backup?): %s; it sends anew", error)
+            self._is_older = True
+            return Lot()
         except (UnavailableError, RefusedError) as error:
             return Lot(why=str(error))
         self._write(_Note(note.sender, due[-1].number, ends), now_ms)
         self._watched.forget_through(due[-1].number)
         self._knows_all = True
         return Lot(sent, sum(_name_of(request) in named for request in requests.values()))
+
+    def _knows(self, number: int, payload: bytes) -> bool:
+        kept = self._watched.requests.get(number)
+        return kept is not None and kept.payload == payload
 
     def _write(self, note: "_Note", now_ms: int) -> None:
         self._watched.save({}, notes={NOTE: json.dumps(asdict(note)).encode()}, at_ms=now_ms)

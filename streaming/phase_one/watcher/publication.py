@@ -1,17 +1,21 @@
-"""The port Publication on Pulsar: the first of topics.requests, a producer of a fixed name for each partition.
+"""The port Publication on Pulsar: topics.watch, a producer of a fixed name for each partition.
 
-Topics are made or checked at the first use, so that the watcher can begin while no broker runs.
+1. What an interrupted run got stored is looked up in the topic. But a broker may be killed when it has stored requests
+   and not answered yet; then Pulsar's client sends them again by itself. The broker's deduplication drops these, by the
+   producer's name and the request's number. So the topic lies outside pulsar/system, where brokers deduplicate nothing.
+2. Topics are made or checked at the first use, so that the watcher can begin while no broker runs.
 """
 
 from collections.abc import Iterator, Sequence
 
 from streaming.adapters.pulsar.publish import Copy, publish
 from streaming.clients import admin_for
+from streaming.config.combinations import watch_faults
 from streaming.config.settings import Settings
 from streaming.errors import ConfigError
-from streaming.phase_one.watcher.outbox import Send
+from streaming.phase_one.watcher.outbox import Knows, OlderStateError, Send
 from streaming.topics.setup import ensure_topics
-from streaming.topics.stored import last_stored
+from streaming.topics.stored import stored
 from udfs.formats.internal_stats import Position
 
 WATCH_ID = "WATCH_ID"  # property of a request that the watcher sent: <sender>/<its number>
@@ -22,26 +26,32 @@ class PulsarPublication:
 
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
-        self._topic = settings.topics.requests[0]
+        self.topic = settings.topics.watch
         self._is_checked = False
 
     def ends(self) -> dict[str, Position]:
         """Return where each partition ends now."""
         with admin_for(self._settings) as admin:
             if not self._is_checked:
-                ensure_topics(admin, self._settings)
-                if not admin.partitions(self._topic):
-                    raise ConfigError(f"{self._topic} is not partitioned, and the watcher writes to fixed partitions")
+                if faults := watch_faults(self._settings.topics):
+                    raise ConfigError("; ".join(faults))
+                ensure_topics(admin, self._settings, is_watching=True)
                 self._is_checked = True
-            return admin.last_positions(self._topic)
+            return admin.last_positions(self.topic)
 
-    def send(self, partition: str, sender: str, sends: Sequence[Send], after: Position | None) -> int:
+    def send(self, partition: str, sender: str, sends: Sequence[Send], after: Position | None, knows: Knows) -> int:
         """Send requests, but for those that are stored already; returns how many were sent."""
         name = f"ledger-reaper-{sender}-{partition.rpartition('-')[2]}"
 
         def copies() -> Iterator[Copy]:
             # publish() starts this when the producer's name is ours; from then on nobody else adds requests of ours
-            last = -1 if after is None else last_stored(self._settings, partition, after, WATCH_ID, sender)
+            last = -1
+            for number, message in stored(self._settings, partition, after, WATCH_ID, sender) if after else ():
+                if not knows(number, message.payload):
+                    raise OlderStateError(
+                        f"{partition} has a request {number} of {sender} that the state does not know"
+                    )
+                last = max(last, number)
             for each in sends:
                 if each.number > last:
                     properties = {WATCH_ID: f"{sender}/{each.number}"}

@@ -24,7 +24,7 @@ def test_the_defaults_are_safe() -> None:
     assert (safety.open_quarantine_days, safety.ask_broker, safety.max_shrink) == (0, True, 0.8)
     topics = load(None).topics
     assert topics.requests == (SYSTEM,)
-    assert (topics.retry, topics.dead_letter) == (f"{BESIDE}-RETRY", f"{BESIDE}-DLQ")
+    assert topics.deduplicated == (f"{BESIDE}-RETRY", f"{BESIDE}-DLQ", f"{BESIDE}-WATCH")
 
 
 @pytest.mark.parametrize(
@@ -60,6 +60,13 @@ def test_the_defaults_are_safe() -> None:
         ),
         pytest.param(f'[topics]\nretry = "{SYSTEM}-RETRY"', "never deduplicate", id="retries could be doubled"),
         pytest.param(f'[topics]\ndead_letter = "{SYSTEM}-DLQ"', "never deduplicate", id="dead letters could be"),
+        pytest.param(f'[topics]\nwatch = "{SYSTEM}-WATCH"', "never deduplicate", id="the watcher's requests could be"),
+        pytest.param(f'[topics]\nwatch = "{SYSTEM}"', "must all differ", id="the watcher's topic is a listed one"),
+        pytest.param(
+            f'[topics]\nrequests = ["{MINE}"]\n[watch]\nenabled = true',
+            "topics.watch persistent://acme/reaper/requests-WATCH belongs to tenant acme",
+            id="a watcher that speaks for one tenant",
+        ),
         pytest.param(
             f'[topics]\nrequests = ["{SYSTEM},x"]', "would read another topic", id="two topics to the connector"
         ),
@@ -165,3 +172,7 @@ def test_a_secret_in_the_environment_is_not_repeated_either(monkeypatch: pytest.
 )
 def test_what_can_be_safe_is_taken(tmp_path: Path, text: str) -> None:
     load(write(tmp_path, text))
+
+
+def test_a_topic_that_no_watcher_can_use_refuses_nothing_while_none_runs(tmp_path: Path) -> None:
+    assert load(write(tmp_path, f'[topics]\nrequests = ["{MINE}"]')).topics.watch == f"{MINE}-WATCH"

@@ -353,6 +353,45 @@ def test_what_matches_is_read_from_the_start_and_what_comes_later_from_the_next_
     assert names[ACMES] == queries_of(settings.model_copy(update={"topics": listed}))[1].name
 
 
+def test_the_watchers_topic_is_read_once_it_is_there_and_counts_as_none_of_the_matches(
+    make: Callable[..., World], settings: Settings
+) -> None:
+    watch = settings.topics.watch
+    world = make(ACMES, RIVALS, most_matched=2)
+    world.admin.known_namespaces.add("pulsar/ledger-deletion")
+    make_topics(world.admin, watch)
+    world.admin.set_deduplication(watch, enabled=True)
+    assert world.check_once(60) == {}
+    assert (world.queries.matched, world.subscribed) == ((ACMES, RIVALS, watch), [ACMES, RIVALS, watch])
+    make_topics(world.admin, "persistent://acme/reaper/d3")
+    assert world.check_once(60) == {}
+    assert world.queries.matched == (ACMES, RIVALS, watch), "there are two matches already"
+
+
+def test_a_watchers_topic_that_could_hold_requests_twice_is_not_read_and_the_log_says_why(
+    make: Callable[..., World], settings: Settings, caplog: pytest.LogCaptureFixture
+) -> None:
+    world = make()
+    world.admin.known_namespaces.add("pulsar/ledger-deletion")
+    make_topics(world.admin, settings.topics.watch)
+    assert world.check_once(60) == {}
+    assert world.queries.matched == ()
+    assert f"{settings.topics.watch} is topics.watch and is not read" in caplog.text
+    assert "has no deduplication" in caplog.text
+
+
+def test_without_a_pattern_the_watchers_topic_alone_is_looked_up(settings: Settings) -> None:
+    admin = pulsar(ACMES)
+    asked = asked_of(admin, "tenants", "namespaces", "partitioned_topics", "partitions")
+    topics = settings.topics.model_copy(update={"requests_pattern": ""})
+    without = settings.model_copy(update={"topics": topics})
+    assert matched_topics(admin, without) == ()
+    admin.known_namespaces.add("pulsar/ledger-deletion")
+    make_topics(admin, topics.watch)
+    assert matched_topics(admin, without) == (topics.watch,)
+    assert {*asked} == {topics.watch}
+
+
 def test_only_namespaces_that_can_match_are_listed(settings: Settings) -> None:
     admin = pulsar(ACMES)
     asked = asked_of(admin, "tenants", "namespaces", "partitioned_topics")

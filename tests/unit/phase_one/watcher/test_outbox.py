@@ -1,5 +1,6 @@
 """Requests leave in the order of their numbers; what an interrupted run sent is not sent again."""
 
+import shutil
 from collections.abc import Set
 from pathlib import Path
 
@@ -144,6 +145,35 @@ def test_a_new_state_gives_its_requests_another_sender(tmp_path: Path) -> None:
         each.ask(data_request(1))
         box.publish_due(100)
     assert len({sender for some in one.topic.stored.values() for sender, _send in some}) == 2
+
+
+def test_a_state_from_a_backup_loses_no_request_to_the_numbers_that_were_used_since(scene: Scene) -> None:
+    box = scene.open()
+    scene.ask(data_request(1))
+    box.publish_due(100)
+    backup = scene.state + "-backup"
+    shutil.copytree(scene.state, backup)
+    scene.ask(*owners(6))
+    box.publish_due(200)
+    scene.state = backup
+    again = scene.open()
+    scene.ask(data_request(99))
+    assert again.publish_due(300) == Lot(), "it sees that others had its numbers"
+    assert again.publish_due(400) == Lot(sent=1)
+    assert again.waiting == 0
+    assert data_request(99) in scene.topic.requests
+
+
+def test_another_topic_gets_what_waits_under_another_name(scene: Scene) -> None:
+    box = scene.open()
+    scene.ask(data_request(1))
+    box.publish_due(100)
+    (first,) = {sender for some in scene.topic.stored.values() for sender, _send in some}
+    scene.ask(data_request(2))
+    scene.topic = MemoryPublication(Crash(), "persistent://pulsar/elsewhere/w")
+    assert scene.open().publish_due(200) == Lot(sent=1)
+    assert scene.topic.requests == [data_request(2)]
+    assert {sender for some in scene.topic.stored.values() for sender, _send in some} != {first}
 
 
 def test_damaged_requests_stop_it(scene: Scene) -> None:

@@ -17,7 +17,7 @@ from streaming.in_use.loader import InUseLoader
 from streaming.phase_one.watcher.look import ZnodeLook
 from streaming.phase_one.watcher.made import BROKERS, MadeLedgers
 from streaming.phase_one.watcher.metrics import WatchMetrics
-from streaming.phase_one.watcher.outbox import Outbox, Send
+from streaming.phase_one.watcher.outbox import Knows, OlderStateError, Outbox, Send
 from streaming.phase_one.watcher.watcher import Parts, Watcher, still_names
 from streaming.state.watched import Watched
 from streaming.sweep.pace import Pace
@@ -59,22 +59,29 @@ class MemoryPublication:
     """A request topic of two partitions. Each request that is stored is an effect."""
 
     crash: Crash
-    stored: dict[str, list[tuple[str, Send]]] = field(default_factory=lambda: {"p-0": [], "p-1": []})
+    topic: str = "persistent://pulsar/ledger-deletion/w"
+    stored: dict[str, list[tuple[str, Send]]] = field(default_factory=dict)
     is_away: bool = False
     looked_up: int = 0
+
+    def __post_init__(self) -> None:
+        self.stored = self.stored or {f"{self.topic}-partition-{number}": [] for number in range(2)}
 
     def ends(self) -> dict[str, Position]:
         if self.is_away:
             raise UnavailableError("away")
         return {partition: (1, len(some) - 1) for partition, some in self.stored.items()}
 
-    def send(self, partition: str, sender: str, sends: Sequence[Send], after: Position | None) -> int:
+    def send(self, partition: str, sender: str, sends: Sequence[Send], after: Position | None, knows: Knows) -> int:
         if self.is_away:
             raise UnavailableError("away")
         last = -1
         if after is not None:
             self.looked_up += 1
-            last = max((each.number for of, each in self.stored[partition][after[1] + 1 :] if of == sender), default=-1)
+            behind = [each for of, each in self.stored[partition][after[1] + 1 :] if of == sender]
+            if not all(knows(each.number, each.payload) for each in behind):
+                raise OlderStateError(partition)
+            last = max((each.number for each in behind), default=-1)
         left = [each for each in sends if each.number > last]
         for each in left:
             self.crash.effect(lambda each=each: self.stored[partition].append((sender, each)))
