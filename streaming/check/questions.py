@@ -1,6 +1,5 @@
 """The single questions of `check`. Each returns in words what is well, or raises Notice, or an error."""
 
-import json
 import os
 import shutil
 import subprocess
@@ -21,7 +20,7 @@ from streaming.clock import Clock
 from streaming.config.sections import BucketSettings
 from streaming.config.settings import Settings
 from streaming.config.stores import is_on_s3
-from streaming.coordination.lock import InstanceLock
+from streaming.coordination.lock import holder_of, lock_path
 from streaming.coordination.own_znodes import CHECK, open_to_all
 from streaming.errors import ConfigError, RefusedError, SafetyError, UnavailableError
 from streaming.ports import MetadataStore, TopicAdmin, Unreadable, Znode
@@ -141,15 +140,10 @@ def judged_clock(ahead_ms: int, min_age_ms: int) -> str:
 
 def instance(store: MetadataStore, settings: Settings) -> str:
     """Whether the service runs; that is well, but this name is taken."""
-    lock = InstanceLock(store, settings.zookeeper.own_root, settings.service.name, on_lost=lambda: None)
-    node = store.read_many([lock.path])[0]
-    if not isinstance(node, Znode):
+    holder = holder_of(store, lock_path(settings.zookeeper.own_root, settings.service.name))
+    if holder is None:
         return f"no instance {settings.service.name} runs"
-    try:
-        holder = json.loads(node.data)
-        raise Notice(f"runs already: pid {holder['pid']} on {holder['host']} since {holder['since']}")
-    except (ValueError, KeyError, TypeError):
-        raise Notice(f"{lock.path} exists") from None
+    raise Notice(f"runs already: pid {holder.pid} on {holder.host} since {holder.since}")
 
 
 def service_url(settings: Settings, admin: TopicAdmin, topics: Sequence[str]) -> str:

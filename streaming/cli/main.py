@@ -14,6 +14,7 @@ from streaming.cli.pause import pause, resume
 from streaming.cli.receipts import receipts
 from streaming.cli.request import request
 from streaming.cli.service import jars, run
+from streaming.cli.status import status
 from streaming.cli.submit import submit_args
 from streaming.cli.undo import undo
 from streaming.cli.watch import watch
@@ -24,6 +25,7 @@ ORDER_OF_USE = (
     "audit",
     "explain",
     "run",
+    "status",
     "watch",
     "request",
     "receipts",
@@ -55,7 +57,22 @@ app = typer.Typer(
     rich_markup_mode="markdown",
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-for command in (check, audit, explain, run, request, receipts, backlog, undo, accept, pause, resume, jars, submit_args):
+for command in (
+    check,
+    audit,
+    explain,
+    run,
+    status,
+    request,
+    receipts,
+    backlog,
+    undo,
+    accept,
+    pause,
+    resume,
+    jars,
+    submit_args,
+):
     app.command()(command)
 app.command(hidden=True)(watch)  # until it was seen on a real cluster under faults
 app.add_typer(dlq.app, name="dlq")

@@ -28,6 +28,7 @@ from streaming.ports import MetadataStore
 log = logging.getLogger("ledger-reaper")
 
 _POLL_SECONDS = 0.25
+WATCH = ".watch"  # behind a service's name: the lock of its watcher. No service can have a name with a dot.
 _PATIENCE_SECONDS = 60.0  # a dead holder's session ends after its timeout; 40 s is ZooKeeper's usual limit
 _ABOUT_THEN_S = 2.0  # a lock is taken after its holder began, but its time is written in whole seconds
 
@@ -54,6 +55,23 @@ class Holder:
             return False
 
 
+def lock_path(root: str, name: str) -> str:
+    """Return where an instance's lock is."""
+    return f"{root}/instances/{name}/lock"
+
+
+def holder_of(store: MetadataStore, path: str) -> Holder | None:
+    """Return who holds a lock; None: nobody. Raises UnavailableError."""
+    node = read_own(store, path)
+    if node is None:
+        return None
+    try:
+        known = json.loads(node.data)
+        return Holder(str(known["host"]), int(known["pid"]), str(known["since"]), str(known["token"]))
+    except (ValueError, KeyError, TypeError):
+        return Holder("unknown", -1, "unknown", "")
+
+
 class InstanceLock:
     """Held while the `with` block runs; an ephemeral znode at <root>/instances/<name>/lock.
 
@@ -71,7 +89,7 @@ class InstanceLock:
         on_lost: Callable[[], None],
         stop: Event | None = None,
     ) -> None:
-        self.path = f"{root}/instances/{name}/lock"
+        self.path = lock_path(root, name)
         self._store = store
         self._name = name
         self._on_lost = on_lost
@@ -124,14 +142,7 @@ class InstanceLock:
             self._on_lost()
 
     def _holder(self) -> Holder | None:
-        node = read_own(self._store, self.path)
-        if node is None:
-            return None
-        try:
-            known = json.loads(node.data)
-            return Holder(str(known["host"]), int(known["pid"]), str(known["since"]), str(known["token"]))
-        except (ValueError, KeyError, TypeError):
-            return Holder("unknown", -1, "unknown", "")
+        return holder_of(self._store, self.path)
 
     def _refusal(self, holder: Holder) -> str:
         return (

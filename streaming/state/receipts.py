@@ -271,6 +271,18 @@ def newest(
     return outcomes, [blank | row for row in found.take(order[-most:]).to_pylist()]
 
 
+def counted(state_dir: str, condition: Any) -> Iterator[dict[str, Any]]:
+    """Yield rows {outcome, count, newest_ms} of receipts that meet a condition; one outcome may come several times.
+
+    Raises UnavailableError.
+    """
+    table = opened(state_dir, TABLE)
+    for batch in scan(table, condition, [c.OUTCOME, c.AT_MS]) if table is not None else ():
+        grouped = pa.Table.from_batches([batch]).group_by([c.OUTCOME])
+        for row in grouped.aggregate([(c.AT_MS, "count"), (c.AT_MS, "max")]).to_pylist():
+            yield {c.OUTCOME: row[c.OUTCOME], "count": row[f"{c.AT_MS}_count"], "newest_ms": row[f"{c.AT_MS}_max"]}
+
+
 def newest_answers(state_dir: str, origins: Collection[str], since_ms: int) -> dict[str, dict[str, Any]]:
     """What was answered last, since then, to each request (by its original message id). Raises UnavailableError."""
     wanted = ds.field(c.ORIGIN_MESSAGE_ID).isin(sorted(origins)) & (ds.field(c.AT_MS) >= since_ms)

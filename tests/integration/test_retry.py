@@ -1,5 +1,6 @@
 """The RETRY lane on the real cluster: due times across restarts, mixed delays, and copies that are there already."""
 
+import json
 import subprocess
 import time
 from pathlib import Path
@@ -61,6 +62,10 @@ def test_retries_are_worked_off_when_due_across_restarts_whatever_waits_before_t
         due = {FIRST - 10 - s: _retry(service, range(FIRST - 10 - s, FIRST - 9 - s), s * 1000) for s in spread_s}
         for s in (2, 4, 8):
             assert _worked_off(service, running, FIRST - 10 - s, log) >= due[FIRST - 10 - s] - 100
+        now = json.loads(service.call("status", "--json"))
+        assert (now["service"]["pid"], now["holds"], now["unknown"]) == (running.pid, [], {})
+        assert now["retries"]["waiting"] >= BULK
+        assert f"runs: pid {running.pid} on" in service.call("status")
         stop(running)
     with killed_at_the_end(
         service.start("run", log=log)
@@ -74,6 +79,9 @@ def test_retries_are_worked_off_when_due_across_restarts_whatever_waits_before_t
     with command_clients(service.settings) as opened:
         counted = backlog_of(service.settings, opened.pulsar)
     assert counted["topics"][service.settings.topics.retry] == BULK
+    now = json.loads(service.call("status", "--json"))
+    assert (now["service"], now["retries"]["waiting"], now["waiting"]) == (None, BULK, counted["topics"])
+    assert now["last_hour"]["outcomes"] == {"ALREADY_GONE": 6}
 
 
 def test_copies_are_known_again_by_their_table_and_from_their_time_on(deploy: Deploy) -> None:

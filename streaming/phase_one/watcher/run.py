@@ -18,7 +18,7 @@ from streaming.clients import admin_for, broker_for, zookeeper_settings
 from streaming.clock import SystemClock
 from streaming.config.settings import Settings
 from streaming.coordination import identity
-from streaming.coordination.lock import InstanceLock
+from streaming.coordination.lock import WATCH, InstanceLock
 from streaming.errors import RefusedError, StopRequestedError, UnavailableError
 from streaming.in_use.loader import InUseLoader
 from streaming.phase_one.watcher.look import ZnodeLook
@@ -35,7 +35,6 @@ from udfs.paths import MANAGED_LEDGERS_ROOT, SCHEMAS_ROOT
 
 log = logging.getLogger("ledger-reaper")
 
-_LOCK = ".watch"  # no service can have a name with a dot
 _TICK_S = 1.0
 _AGAIN_S = (1.0, 5.0, 15.0, 60.0)  # between an error and the next try, and for how long at most
 _LEAVE_S = 10.0
@@ -94,7 +93,7 @@ def _watch_once(settings: Settings, metrics: WatchMetrics, stop: threading.Event
     with contextlib.ExitStack() as stack:
         store = ZooKeeperStore(zookeeper_settings(settings))
         stack.callback(store.close)
-        name = settings.service.name + _LOCK
+        name = settings.service.name + WATCH
         stack.enter_context(InstanceLock(store, settings.zookeeper.own_root, name, on_lost=over.set, stop=stop))
         _hold(settings, store)
         hints = ZooKeeperChanges(zookeeper_settings(settings), (MANAGED_LEDGERS_ROOT, SCHEMAS_ROOT))

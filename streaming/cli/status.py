@@ -1,0 +1,150 @@
+"""`ledger-reaper status`: what runs, what waits, and what holds it."""
+
+import sys
+import threading
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from streaming.cli.arrow import load_datasets
+from streaming.cli.options import Config, Json, settings_of, utc
+from streaming.cli.state import require_state
+from streaming.clock import SystemClock
+from streaming.errors import ConfigError
+from streaming.signals import on_signals
+from streaming.terminal import Terminal, cell, plain, say, say_json
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from streaming.check.now import Now
+    from streaming.clients import CommandClients
+    from streaming.config.settings import Settings
+    from streaming.coordination.lock import Holder
+
+_WIDTH = 12
+_LEAST_EVERY_S = 1.0
+
+
+def status(
+    config: Config,
+    json_lines: Json = False,
+    watch: Annotated[bool, typer.Option("--watch", help="Look again and again, until Ctrl-C")] = False,
+    every: Annotated[float, typer.Option("--every", help="Seconds between two looks of --watch")] = 5.0,
+) -> None:
+    """Tell what the service does now: whether it runs, what waits, and what holds it. Changes nothing.
+
+    The exit code is 3 where something could not be read because a service does not answer. `check` judges; this tells.
+    """
+    if every < _LEAST_EVERY_S:
+        raise ConfigError(f"--every {every:g}: at least {_LEAST_EVERY_S:g} second")
+    load_datasets()
+    from streaming.check.now import look
+    from streaming.clients import command_clients
+
+    settings = settings_of(config)
+    require_state(settings, config)
+    with command_clients(settings) as clients:
+        if watch:
+            _watch(settings, clients, every, json_lines=json_lines)
+            return
+        now = look(settings, clients, SystemClock().now_ms())
+        _print(now, json_lines=json_lines)
+    if now.exit_code:
+        raise typer.Exit(now.exit_code)
+
+
+def _watch(settings: "Settings", clients: "CommandClients", every_s: float, *, json_lines: bool) -> None:
+    """Show it until a signal comes: on a terminal in place, elsewhere one look after the other."""
+    from rich.console import Group
+    from rich.live import Live
+
+    from streaming.check.now import look
+
+    stop = threading.Event()
+    with on_signals(lambda _number: stop.set()):
+        if json_lines or not sys.stdout.isatty():
+            while not stop.is_set():
+                _print(look(settings, clients, SystemClock().now_ms()), json_lines=json_lines)
+                stop.wait(every_s)
+            return
+        with Live(console=Terminal(), auto_refresh=False, screen=False) as live:
+            while not stop.is_set():
+                now = look(settings, clients, SystemClock().now_ms())
+                live.update(Group(cell(f"{utc(now.at_ms)} UTC"), *map(cell, told(now))), refresh=True)
+                stop.wait(every_s)
+
+
+def _print(now: "Now", *, json_lines: bool) -> None:
+    if json_lines:
+        say_json(now.as_json())
+        return
+    for line in told(now):
+        say(line)
+
+
+def told(now: "Now") -> "Iterator[str]":
+    """Yield the lines that a person reads."""
+    yield _line("service", f"{now.name} {_runs(now, 'service', now.service)}")
+    if now.watched is not None or now.watcher is not None or "watcher" in now.unknown:
+        yield _line("watcher", _watcher(now))
+    yield from _holds(now)
+    for lane in now.parked:
+        how = "is read another way than by the connector" if lane.is_read else "is parked, and its requests wait"
+        yield _line("topic", f"{lane.topic} {how} since {utc(lane.since_ms)} UTC: {lane.why}")
+    yield from _waiting(now)
+    yield _line("last hour", _last_hour(now))
+
+
+def _line(what: str, says: str) -> str:
+    return plain(f"{what:<{_WIDTH}}{says}")
+
+
+def _runs(now: "Now", what: str, holder: "Holder | None") -> str:
+    if what in now.unknown:
+        return f"not known: {now.unknown[what]}"
+    return "does not run" if holder is None else f"runs: pid {holder.pid} on {holder.host} since {holder.since}"
+
+
+def _watcher(now: "Now") -> str:
+    said = _runs(now, "watcher", now.watcher)
+    if (watched := now.watched) is None:
+        return f"{said}; it has not looked at everything yet"
+    unreadable = f"; {watched.unreadable} can't be read" if watched.unreadable else ""
+    return (
+        f"{said}; last whole look {utc(watched.at_ms)} UTC: {watched.znodes} znodes known{unreadable}, "
+        f"{watched.waiting} requests not sent yet"
+    )
+
+
+def _holds(now: "Now") -> "Iterator[str]":
+    if now.holds is None:
+        yield _line("deletes", f"not known: {now.unknown['holds']}")
+    elif not now.holds:
+        yield _line("deletes", "nothing holds it")
+    for each in now.holds or ():
+        yield _line("deletes", f"HELD, {each.what}: {each.why}{f' -> {each.do}' if each.do else ''}")
+
+
+def _waiting(now: "Now") -> "Iterator[str]":
+    if now.waiting is None:
+        yield _line("waiting", f"not known: {now.unknown['waiting']}")
+    else:
+        yield _line("waiting", f"{sum(now.waiting.values())} requests, retries included")
+        for topic, messages in now.waiting.items():
+            yield _line("", f"{messages:>9}  {topic}")
+    if now.retries is None:
+        yield _line("retries", f"not known: {now.unknown['retries']}")
+    elif now.retries.next_ms is not None:
+        yield _line(
+            "retries", f"{now.retries.waiting} wait for their time, the next one until {utc(now.retries.next_ms)} UTC"
+        )
+
+
+def _last_hour(now: "Now") -> str:
+    if now.last_hour is None:
+        return f"not known: {now.unknown['last_hour']}"
+    if now.last_hour.newest_ms is None:
+        return "no receipt"
+    counted = ", ".join(f"{n} {outcome}" for outcome, n in now.last_hour.outcomes.items())
+    return f"{counted}; the newest at {utc(now.last_hour.newest_ms)} UTC"

@@ -1,0 +1,157 @@
+"""What `status` tells: what runs, what waits and what holds it; and the rest where something can't be read."""
+
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from streaming.adapters.memory.pulsar import MemoryPulsar
+from streaming.adapters.memory.store import MemoryBroker, MemoryStore
+from streaming.adapters.memory.tree import MemoryTree
+from streaming.check.now import Hold, Now, look
+from streaming.cli.status import told
+from streaming.clients import CommandClients
+from streaming.clock import ManualClock
+from streaming.config.load import load
+from streaming.config.settings import Settings
+from streaming.coordination.lock import WATCH, InstanceLock
+from streaming.coordination.pause import Pause
+from streaming.errors import UnavailableError
+from streaming.limits.breaker import Breaker, breaker_path
+from streaming.limits.tenants import TenantHolds, tenant_holds_path
+from streaming.ports import Pulsar
+from streaming.state import hold, lanes, watcher_note
+from streaming.state.lanes import ParkedLane
+from streaming.state.watcher_note import WatcherNote
+from tests.builders import NOW_MS
+from tests.unit.reconcile.rows import write_rows
+from udfs import columns as c
+from udfs.units import HOUR_MS
+
+ROOT, NAME = "/ledger-reaper", "main"
+
+
+class World:
+    def __init__(self, settings: Settings, state: Path) -> None:
+        self.settings, self.state = settings, state
+        self.tree = MemoryTree(ManualClock(NOW_MS))
+        self.store = MemoryStore(self.tree)
+        self.pulsar = MemoryPulsar(ManualClock(NOW_MS))
+
+    def look(self) -> Now:
+        clients = CommandClients(self.store, lambda: Pulsar(self.pulsar, self.pulsar), MemoryBroker)
+        return look(self.settings, clients, NOW_MS)
+
+    def says(self) -> list[str]:
+        return list(told(self.look()))
+
+    @contextmanager
+    def running(self, name: str = NAME) -> Iterator[None]:
+        with InstanceLock(self.store, ROOT, name, on_lost=lambda: None):
+            yield
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> World:
+    file, state = tmp_path / "config.toml", tmp_path / "state"
+    state.mkdir()
+    file.write_text(f'[state]\ndir = "{state}"\n[checkpoints]\ndir = "{tmp_path}/checkpoints"\n')
+    return World(load(file), state)
+
+
+def test_a_service_that_never_ran(world: World) -> None:
+    assert world.says() == [
+        "service     main does not run",
+        "deletes     nothing holds it",
+        "waiting     0 requests, retries included",
+        f"                    0  {world.settings.topics.requests[0]}",
+        f"                    0  {world.settings.topics.retry}",
+        "last hour   no receipt",
+    ]
+    assert world.look().exit_code == 0
+
+
+def test_what_runs_is_told_with_its_process(world: World) -> None:
+    with world.running(), world.running(NAME + WATCH):
+        watcher_note.note(str(world.state), WatcherNote(NOW_MS, 12, 3, 1))
+        now = world.look()
+        assert now.service is not None
+        service, watcher = world.says()[:2]
+    assert service == f"service     main runs: pid {now.service.pid} on {now.service.host} since {now.service.since}"
+    assert "runs: pid" in watcher
+    assert watcher.endswith("UTC: 12 znodes known; 1 can't be read, 3 requests not sent yet")
+    assert now.service.token not in json.dumps(now.as_json()), "whoever knows it could pass for the holder"
+    assert world.says()[0] == "service     main does not run"
+
+
+def test_every_hold_is_told_with_the_word_that_ends_it(world: World) -> None:
+    Pause(world.store, ROOT).set("maintenance")
+    Breaker(world.store, breaker_path(ROOT, NAME)).trip("6 deletes in an hour")
+    TenantHolds(world.store, tenant_holds_path(ROOT, NAME)).hold({"acme": "9 of 9 topics are gone"})
+    hold.note(str(world.state), "paused: what ZooKeeper says better", now_ms=NOW_MS)
+    assert [(each.what, each.do) for each in world.look().holds or ()] == [
+        ("paused", "ledger-reaper resume"),
+        ("limit reached", "ledger-reaper resume"),
+        ("tenant acme held", "ledger-reaper resume"),
+    ]
+    assert "deletes     HELD, limit reached: 6 deletes in an hour -> ledger-reaper resume" in world.says()
+
+
+def test_what_the_service_alone_knows_is_told_as_it_noted_it(world: World) -> None:
+    hold.note(str(world.state), "a doubt", now_ms=NOW_MS)
+    assert world.look().holds == [Hold("held", "a doubt (as the service noted last; it may have gone on since)")]
+
+
+def test_topics_that_are_parked_are_told(world: World) -> None:
+    lanes.note(
+        str(world.state),
+        {"a": ParkedLane("persistent://a/b/c", "no\nanswer", NOW_MS), "b": ParkedLane("x", "y", NOW_MS, is_read=True)},
+    )
+    parked = [line for line in world.says() if line.startswith("topic")]
+    assert "persistent://a/b/c is parked, and its requests wait since" in parked[0]
+    assert "no\\nanswer" in parked[0], "a sender's words make no line of their own"
+    assert "is read another way" in parked[1]
+
+
+def test_what_waits_is_counted_and_retries_say_when(world: World) -> None:
+    partition = f"{world.settings.topics.requests[0]}-partition-0"
+    world.pulsar.store(partition, (5, 0))
+    for _ in range(3):
+        world.pulsar.publish(partition)
+    write_rows(world.state, "waiting", [(1, 1, -1), (1, 2, -1)], about={c.DUE_MS: NOW_MS + 5_000, c.READY_MS: 1})
+    write_rows(world.state, "waiting", [(1, 3, -1)], about={c.DUE_MS: NOW_MS + 1_000, c.READY_MS: 1})
+    now = world.look()
+    assert now.waiting == {world.settings.topics.requests[0]: 3, world.settings.topics.retry: 3}
+    assert now.retries is not None
+    assert (now.retries.waiting, now.retries.next_ms) == (3, NOW_MS + 1_000)
+    assert "waiting     6 requests, retries included" in world.says()
+
+
+def test_the_last_hours_receipts_are_counted_both_sides_of_the_hour(world: World) -> None:
+    for at_ms, outcome in (
+        (NOW_MS - HOUR_MS, "DELETED"),
+        (NOW_MS - 5, "DELETED"),
+        (NOW_MS - 9, "RETRY"),
+        (NOW_MS - HOUR_MS - 1, "DEAD_LETTER"),
+    ):
+        write_rows(world.state, "receipts", [(1, 1, -1)], about={c.AT_MS: at_ms, c.OUTCOME: outcome})
+    now = world.look()
+    assert now.last_hour is not None
+    assert (now.last_hour.outcomes, now.last_hour.newest_ms) == ({"DELETED": 2, "RETRY": 1}, NOW_MS - 5)
+    assert world.says()[-1].startswith("last hour   2 DELETED, 1 RETRY; the newest at ")
+
+
+def test_what_can_not_be_read_is_named_and_the_rest_is_told(world: World) -> None:
+    world.pulsar.faults.away = True
+    now = world.look()
+    assert (set(now.unknown), now.exit_code) == ({"waiting"}, UnavailableError.exit_code)
+    says = list(told(now))
+    assert "service     main does not run" in says
+    assert any(line.startswith("waiting     not known: ") for line in says)
+    world.store.faults.away = True
+    now = world.look()
+    assert {"service", "watcher", "holds", "waiting"} <= set(now.unknown)
+    assert now.service is None
+    assert "service     main not known: " in next(iter(told(now))), "unknown is not the same as not running"
