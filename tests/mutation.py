@@ -847,7 +847,7 @@ MUTATIONS = (
     Mutation(
         "a lost watch is followed by a whole look", WATCHER, "        if changes.has_gap:\n", "        if False:\n"
     ),
-    Mutation("marks leave a znode small enough", MARKS, "        _refuse_too_large(found, wanted)\n", ""),
+    Mutation("marks leave a znode small enough", MARKS, "        _refuse_too_large(topic, wanted)\n", ""),
     Mutation("a V1 topic's marks are refused", MARKS, "        _refuse_v1(found.name)\n", ""),
     Mutation("what was asked about is no candidate", WATCHER, " and each not in asked", ""),
     Mutation("an unlisted ledger waits for a broker's end", WATCHER, "and bool(candidate.brokers - brokers)", ""),

@@ -23,7 +23,7 @@ from streaming.coordination.identity import read_layout
 from streaming.errors import RefusedError, UnavailableError
 from streaming.phase_one.client import LedgerDeletionClient
 from streaming.phase_one.receipts import Look, await_receipts, finished_uploads
-from streaming.ports import SweepStore, TopicProperties, Unreadable, Znode
+from streaming.ports import MetadataStore, SweepStore, TopicProperties, Unreadable, Znode
 from udfs.formats.errors import FormatError
 from udfs.formats.managed_ledger import ListedLedgers, ManagedLedgerInfo, in_use_ids, parse_managed_ledger
 from udfs.paths import Layout, ledger_path, managed_ledger_name, managed_ledger_path, namespace_of
@@ -106,10 +106,21 @@ class DeletableLedgers:
         _refuse_v1(found.name)
         uploads = _uploads(found, set(offloaded_ledger_ids))
         known = found.marked.all
-        new = Marks(frozenset(map(checked_id, ledger_ids)), uploads).without(known.ledgers, known.uploads)
-        wanted = _properties(new)
-        _refuse_too_large(found, wanted)
-        self._write(found.name, wanted)
+        self._mark(found, Marks(frozenset(map(checked_id, ledger_ids)), uploads).without(known.ledgers, known.uploads))
+
+    def mark_chosen(self, topic: str, choose: Callable[[ManagedLedgerInfo, Marks], Marks]) -> int:
+        """Mark what choose returns for the topic's list and for what is marked already; return how much of it is new.
+
+        Where there is no such topic, nothing is marked. Otherwise as mark_deletable_ledgers.
+        """
+        found = self._topic(topic)
+        if found is None:
+            return 0
+        _refuse_v1(found.name)
+        known = found.marked.all
+        new = choose(found.info, known).without(known.ledgers, known.uploads)
+        self._mark(found, new)
+        return _count(new)
 
     def get_all_deletable_ledgers(self, topic: str) -> set[int]:
         """Return the ledgers that are marked as deletable in BookKeeper."""
@@ -150,6 +161,11 @@ class DeletableLedgers:
             asked=_count(still_asked),
             unreadable=marked.unreadable,
         )
+
+    def _mark(self, topic: _Topic, new: Marks) -> None:
+        wanted = _properties(new)
+        _refuse_too_large(topic, wanted)
+        self._write(topic.name, wanted)
 
     def _ask(self, topic: str, marks: Marks, timeout_seconds: float) -> None:
         """Send a request for each, durably; wait for the answers as long as we may."""
@@ -211,8 +227,14 @@ class DeletableLedgers:
 @contextmanager
 def deletable_ledgers(settings: Settings) -> Iterator[DeletableLedgers]:
     """PIP-129's API on the cluster that the configuration names, until the block ends."""
+    with command_clients(settings) as clients, deletable_ledgers_on(settings, clients.store) as marks:
+        yield marks
+
+
+@contextmanager
+def deletable_ledgers_on(settings: Settings, store: MetadataStore) -> Iterator[DeletableLedgers]:
+    """The same with a connection to ZooKeeper that the caller has."""
     with (
-        command_clients(settings) as clients,
         LedgerDeletionClient(settings) as client,
         closing(PulsarTopicProperties(admin_settings(settings))) as properties,
     ):
@@ -223,7 +245,7 @@ def deletable_ledgers(settings: Settings) -> Iterator[DeletableLedgers]:
             client.around.now_ms,
         )
         root = settings.zookeeper.ledgers_root
-        yield DeletableLedgers(clients.store, properties, sweep, read_layout(clients.store, root), root)
+        yield DeletableLedgers(store, properties, sweep, read_layout(store, root), root)
 
 
 def _properties(marks: Marks) -> dict[str, str]:
