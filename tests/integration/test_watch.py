@@ -19,7 +19,6 @@ from streaming.sandbox import clients, faults, ledgers, topics
 from streaming.sandbox.cluster import Cluster, down, up
 from streaming.sandbox.home import CLUSTER_NAME, Part
 from streaming.sandbox.orphans import WORKER, consume_and_trim
-from tests.integration.audit_world import RECHECK
 from tests.integration.conftest import (
     Deploy,
     Deployment,
@@ -343,7 +342,7 @@ def test_without_marks_ahead_only_the_audit_finds_what_leaked_when_watcher_broke
         assert not leaked & set(all_requests(service))
         assert marked(cluster, topic) == {by_hand}, "a watcher without the feature lets marks be"
         stop(running)
-    said = service.run("audit", *RECHECK, "--json")
+    said = service.run("audit", "--recheck-seconds", "1", "--json")
     found = [json.loads(line) for line in said.splitlines() if line.startswith("{")]
     assert leaked <= {each["ledger_id"] for each in found if each.get("class") == "ORPHAN"}
 
