@@ -103,7 +103,6 @@ class DeletableLedgers:
         for marks with which the topic's znode would be too large.
         """
         found = self._required(topic)
-        _refuse_v1(found.name)
         uploads = _uploads(found, set(offloaded_ledger_ids))
         known = found.marked.all
         self._mark(found, Marks(frozenset(map(checked_id, ledger_ids)), uploads).without(known.ledgers, known.uploads))
@@ -116,7 +115,6 @@ class DeletableLedgers:
         found = self._topic(topic)
         if found is None:
             return 0
-        _refuse_v1(found.name)
         known = found.marked.all
         new = choose(found.info, known).without(known.ledgers, known.uploads)
         self._mark(found, new)
@@ -163,6 +161,7 @@ class DeletableLedgers:
         )
 
     def _mark(self, topic: _Topic, new: Marks) -> None:
+        _refuse_v1(topic.name)
         wanted = _properties(new)
         _refuse_too_large(topic, wanted)
         self._write(topic.name, wanted)

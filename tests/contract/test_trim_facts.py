@@ -67,9 +67,8 @@ def test_a_broker_with_transactions_says_whether_a_topic_is_loaded(
 
 
 def test_a_broker_without_transactions_cannot_say_and_is_not_asked_again(real: Real) -> None:
-    real.stub.tell(
-        BUFFER, Told(503, b'{"reason":"This Broker is not configured with transactionCoordinatorEnabled=true."}')
-    )
+    said = b'{"reason":"This Broker is not configured with transactionCoordinatorEnabled=true."}'
+    real.stub.tell(BUFFER, Told(503, said))
     assert real.adapter.is_loaded(TOPIC) is None
     asked = len(real.stub.asked)
     assert real.adapter.is_loaded(TOPIC) is None
