@@ -6,7 +6,8 @@
 2. So few topics a minute are asked about that brokers do not notice. A topic whose turn comes too late is left out
    until it changes again.
 3. Marks of what a list names no more are worked off after the watcher's own request has had its time; then again,
-   seldom, until nothing is left. Each of it is PIP-129's remove_all_deletable_ledgers: the sweep judges.
+   seldom, until nothing is left, so many at once. Each of it is PIP-129's remove_all_deletable_ledgers: the sweep
+   judges.
 4. Whatever goes wrong is said once, counted, and ends nothing.
 """
 
@@ -31,7 +32,9 @@ log = logging.getLogger("ledger-reaper")
 _BETWEEN_TOPICS_S = 0.2  # 300 topics a minute at most
 _IDLE_S = 1.0
 _AGAIN_S = 15.0  # after a service did not answer
-_AGAIN_MS = 600_000  # between two requests for one mark: what PIP-186 waits before it tries again
+_LOOK_AGAIN_MS = 60_000  # between two looks at whether what is marked is gone
+_ASK_AGAIN_MS = 600_000  # between two requests for one mark: what PIP-186 waits before it tries again
+_MOST_AT_ONCE = 1_000  # requests for one topic's marks: who may write properties could mark a million ledgers
 _LEAST_AHEAD_MS = 180_000  # a broker trims every two minutes by default
 _LEAST_FRESH_MS = 120_000
 _LOOKS_AHEAD = 3
@@ -59,6 +62,7 @@ class Marking:
         self._ask: dict[str, int] = {}  # topic -> until when the sign that it is loaded holds
         self._due: dict[str, int] = {}  # topic -> when more of it may be about to be dropped
         self._work: dict[str, int] = {}  # topic -> when its marks are worked off
+        self._ask_again: dict[str, int] = {}  # topic -> before then the sweep is not asked for its marks again
         self._doubtful: set[str] = set()  # a broker has ended since these gave a sign
         self._sessions: frozenset[str] | None = None
         self._has_new_look = False
@@ -137,11 +141,15 @@ class Marking:
         return about_to_drop(info.ledgers, open_bytes, cursors, retention, now_ms=now_ms, ahead_ms=self._ahead_ms)
 
     def _work_off(self, tools: Tools, topic: str, now_ms: int) -> None:
-        self._work[topic] = now_ms + _AGAIN_MS
-        done = tools.marks.remove_all_deletable_ledgers(topic)
+        asks = now_ms >= self._ask_again.get(topic, now_ms)
+        self._work[topic] = now_ms + _LOOK_AGAIN_MS
+        done = tools.marks.remove_all_deletable_ledgers(topic, at_most=_MOST_AT_ONCE, asks=asks)
         self._metrics.marks_worked_off.inc(done.gone)
-        if not done.asked:
+        if not (done.asked or done.later):
             del self._work[topic]
+            self._ask_again.pop(topic, None)
+        elif asks:
+            self._ask_again[topic] = now_ms + _ASK_AGAIN_MS
         if done.unreadable:
             self._say(topic, f"{topic} has marks that can't be read, and they stay: {', '.join(done.unreadable)}")
 
@@ -153,6 +161,7 @@ class Marking:
             self._metrics.marking_failures.inc()
             self._due.pop(topic, None)
             self._work.pop(topic, None)
+            self._ask_again.pop(topic, None)
             self._say("rights" if isinstance(error, ForbiddenError) else topic, str(error))
 
     def _say(self, about: str, what: str) -> None:

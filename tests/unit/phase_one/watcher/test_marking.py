@@ -227,9 +227,25 @@ def test_what_the_sweep_keeps_is_asked_for_seldom_and_stays_marked(scene: Scene,
     scene.looks(10)
     assert len(scene.topic.sent) == 6, "ten minutes later, once more"
     assert scene.marked() == {5, 6}
+    for each in (5, 6):
+        scene.world.tree.remove(f"/ledgers/00/0000/L{each:04}")
+    scene.topic.objects.clear()
+    scene.looks(2)
+    assert (scene.topic.keys(), len(scene.topic.sent)) == (set(), 6), "the marks go as soon as it is gone"
+
+
+def test_of_many_marks_a_part_is_worked_off_at_a_time(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(marking, "_MOST_AT_ONCE", 2)
+    scene.topic.lists(5, 6, 7, 8, 99)
+    scene.topic.lists(99)
+    scene.topic.sweeps = False
+    scene.topic.api().mark_deletable_ledgers(TOPIC, [5, 6, 7, 8, 99])
+    scene.looks(4)
+    assert len(scene.topic.sent) == 2
     scene.topic.sweeps = True
-    scene.looks(15)
-    assert scene.topic.keys() == set()
+    scene.looks(40)
+    assert scene.marked() == {99}
+    assert not any(map(scene.topic.exists, (5, 6, 7, 8)))
 
 
 def test_when_a_broker_deletes_it_by_itself_the_mark_goes_and_marking_sends_nothing(scene: Scene) -> None:
