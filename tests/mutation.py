@@ -868,7 +868,7 @@ MUTATIONS = (
     Mutation(
         "once a broker has ended, old signs that a topic is loaded count for nothing",
         WATCHER,
-        "self._doubtful.update(self._ask, self._due)",
+        "self._doubtful = {*self._ask, *self._due}",
         "pass",
     ),
     Mutation("a closed cursor's topic is not asked about", WATCHER, "in seen.loaded - seen.closed:", "in seen.loaded:"),

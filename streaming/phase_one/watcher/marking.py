@@ -20,6 +20,7 @@ from dataclasses import dataclass
 
 from streaming.errors import ForbiddenError, ReaperError, RefusedError
 from streaming.phase_one.marks import DeletableLedgers
+from streaming.phase_one.watcher.agenda import Agenda
 from streaming.phase_one.watcher.ahead import Seen
 from streaming.phase_one.watcher.metrics import WatchMetrics
 from streaming.ports import TrimFacts
@@ -60,8 +61,9 @@ class Marking:
         self._work_after_ms = 2 * send_delay_seconds * 1000
         self._metrics = metrics
         self._ask: dict[str, int] = {}  # topic -> until when the sign that it is loaded holds
-        self._due: dict[str, int] = {}  # topic -> when more of it may be about to be dropped
-        self._work: dict[str, int] = {}  # topic -> when its marks are worked off
+        self._due = Agenda()  # when more of a topic may be about to be dropped
+        self._work = Agenda()  # when a topic's marks are worked off
+        self._works_next = True
         self._ask_again: dict[str, int] = {}  # topic -> before then the sweep is not asked for its marks again
         self._doubtful: set[str] = set()  # a broker has ended since these gave a sign
         self._sessions: frozenset[str] | None = None
@@ -72,58 +74,67 @@ class Marking:
         """Take what a whole look saw."""
         for topic in seen.closed:
             self._ask.pop(topic, None)
-            self._due.pop(topic, None)
+            self._due.drop(topic)
         for topic in seen.loaded - seen.closed:
             self._ask[topic] = now_ms + self._fresh_ms
             self._doubtful.discard(topic)
         for topic in seen.marked:
-            self._work.setdefault(topic, now_ms + self._work_after_ms)
+            if topic not in self._work:
+                self._work.put(topic, now_ms + self._work_after_ms)
         self._has_new_look = True
 
     def has_work(self, now_ms: int) -> bool:
         """Whether step() would do something now."""
-        return bool(self._ask) or any(at <= now_ms for some in (self._due, self._work) for at in some.values())
+        return bool(self._ask) or any(each.next(now_ms) is not None for each in (self._due, self._work))
 
     def step(self, tools: Tools, now_ms: int) -> bool:
         """Look after one topic; False where there is none. Raises UnavailableError; the topic has its turn later."""
         if self._has_new_look:
             self._doubt(tools.sessions())
             self._has_new_look = False
-        work = _first_due(self._work, now_ms)
-        if work is not None:
+        work, ask = self._work.next(now_ms), self._next_to_ask(now_ms)
+        if work is not None and (self._works_next or ask is None):
+            self._works_next = False  # in turn, so that marks that stay for long keep no others waiting
             self._said_once(work, lambda: self._work_off(tools, work, now_ms))
-            return True
-        for each in [each for each, until_ms in self._ask.items() if until_ms < now_ms]:
-            del self._ask[each]
-        topic = next(iter(self._ask), None) or _first_due(self._due, now_ms)
-        if topic is None:
-            return False
-        self._ask.pop(topic, None)
-        if topic in self._due:
-            self._due[topic] = now_ms + self._fresh_ms  # again then, if a service does not answer now
-        self._said_once(topic, lambda: self._mark(tools, topic, now_ms))
-        return True
+        elif ask is not None:
+            self._works_next = True
+            self._ask.pop(ask, None)
+            if ask in self._due:
+                self._due.put(ask, now_ms + self._fresh_ms)  # again then, if a service does not answer now
+            self._said_once(ask, lambda: self._mark(tools, ask, now_ms))
+        return work is not None or ask is not None
+
+    def _next_to_ask(self, now_ms: int) -> str | None:
+        while self._ask:
+            topic = next(iter(self._ask))
+            if self._ask[topic] >= now_ms:
+                return topic
+            del self._ask[topic]
+        return self._due.next(now_ms)
 
     def _doubt(self, sessions: frozenset[str]) -> None:
         if self._sessions is not None and self._sessions - sessions:
-            self._doubtful.update(self._ask, self._due)
+            self._doubtful = {*self._ask, *self._due}
         self._sessions = sessions
 
     def _mark(self, tools: Tools, topic: str, now_ms: int) -> None:
         is_loaded = tools.facts.is_loaded(topic)
         # internalStats, which may follow, loads a topic that no broker has loaded
         if is_loaded is False or (is_loaded is None and topic in self._doubtful):
-            self._due.pop(topic, None)
+            self._due.drop(topic)
             return
 
+        outlook = Outlook()
+
         def choose(info: ManagedLedgerInfo, known: Marks) -> Marks:
+            nonlocal outlook
             outlook = self._outlook(tools.facts, topic, info, known, now_ms)
-            self._due.pop(topic, None)
-            if outlook.next_ms is not None:
-                self._due[topic] = outlook.next_ms
             return marks_for(info, outlook.ids)
 
         self._metrics.marks_set.inc(tools.marks.mark_chosen(topic, choose))
+        self._due.drop(topic)
+        if outlook.next_ms is not None:
+            self._due.put(topic, outlook.next_ms)
 
     def _outlook(self, facts: TrimFacts, topic: str, info: ManagedLedgerInfo, known: Marks, now_ms: int) -> Outlook:
         if not has_unmarked(info, known):
@@ -142,11 +153,11 @@ class Marking:
 
     def _work_off(self, tools: Tools, topic: str, now_ms: int) -> None:
         asks = now_ms >= self._ask_again.get(topic, now_ms)
-        self._work[topic] = now_ms + _LOOK_AGAIN_MS
+        self._work.put(topic, now_ms + _LOOK_AGAIN_MS)
         done = tools.marks.remove_all_deletable_ledgers(topic, at_most=_MOST_AT_ONCE, asks=asks)
         self._metrics.marks_worked_off.inc(done.gone)
         if not (done.asked or done.later):
-            del self._work[topic]
+            self._work.drop(topic)
             self._ask_again.pop(topic, None)
         elif asks:
             self._ask_again[topic] = now_ms + _ASK_AGAIN_MS
@@ -159,8 +170,8 @@ class Marking:
             do()
         except RefusedError as error:
             self._metrics.marking_failures.inc()
-            self._due.pop(topic, None)
-            self._work.pop(topic, None)
+            self._due.drop(topic)
+            self._work.drop(topic)
             self._ask_again.pop(topic, None)
             self._say("rights" if isinstance(error, ForbiddenError) else topic, str(error))
 
@@ -235,7 +246,3 @@ class MarkingThread:
         while not self._seen.empty():
             self._marking.take(self._seen.get(), self._now_ms())
         return self._marking.has_work(self._now_ms())
-
-
-def _first_due(waiting: dict[str, int], now_ms: int) -> str | None:
-    return next((topic for topic, at_ms in waiting.items() if at_ms <= now_ms), None)

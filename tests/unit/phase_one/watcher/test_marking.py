@@ -269,6 +269,19 @@ def test_a_cursor_that_is_set_back_after_a_mark_costs_nothing_that_is_needed(sce
     assert scene.topic.exists(5)
 
 
+def test_marks_that_stay_for_long_keep_no_topic_from_its_turn(scene: Scene) -> None:
+    scene.topic.sweeps = False
+    scene.topic.lists(scene.closed(5, 100), scene.closed(6, 100), LedgerInfo(99))
+    scene.marking.take(Seen(loaded={TOPIC, OTHER}, marked={OTHER, V1_TOPIC, TOPIC}), scene.now_ms)
+    scene.world.clock.advance(2 * DELAY_S * 1000)  # as soon as it is known that there are marks
+    for _ in range(2):
+        assert scene.marking.step(scene.tools, scene.now_ms)
+    assert scene.marked() == {5, 6}
+    while scene.marking.step(scene.tools, scene.now_ms):
+        pass
+    assert not scene.marking.has_work(scene.now_ms)
+
+
 def test_a_topic_that_is_deleted_meanwhile_ends_nothing(scene: Scene, tmp_path: Path) -> None:
     lost(scene, tmp_path).look()
     scene.topic.delete_topic()
@@ -282,13 +295,13 @@ def test_marks_that_would_make_the_znode_too_large_are_refused_once_and_the_watc
 ) -> None:
     full = properties_of(Marks(frozenset(range(10**12, 10**12 + 74_000, 2))), "full")
     scene.topic.properties.update(TOPIC, full)
-    scene.marking._work.clear()
+    scene.marking._work.drop(TOPIC)
     ledgers = [scene.closed(each, 100) for each in range(5, 5000, 2)]
     for newest in (9_999, 10_000):
         scene.topic.lists(*ledgers, LedgerInfo(newest))
         scene.watcher.look_soon()
         scene.watcher.turn()
-        scene.marking._work.clear()
+        scene.marking._work.drop(TOPIC)
         scene.marking.step(scene.tools, scene.now_ms)
     assert caplog.text.count("mark fewer ledgers") == 1
     assert scene.metric("marking_failures") == 2
@@ -328,6 +341,16 @@ def test_a_service_that_does_not_answer_is_asked_again_when_a_topics_time_had_co
     scene.facts.faults.away = False
     scene.looks(3)
     assert scene.marked() == {5}
+
+
+def test_a_topic_that_is_gone_when_its_time_comes_is_forgotten(scene: Scene) -> None:
+    scene.topic.lists(scene.closed(5, 50), LedgerInfo(99))
+    scene.look()
+    scene.topic.delete_topic()
+    scene.looks(10)
+    assert scene.asked["is_loaded"] == 2
+    scene.looks(10)
+    assert scene.asked["is_loaded"] == 2
 
 
 def test_a_watcher_that_does_not_mark_ahead_leaves_marks_alone(tmp_path: Path) -> None:
