@@ -6,6 +6,7 @@ ReaperError                exit 1: a fault of ours
 │   ├── BusyError          somebody else holds it at the moment: wait, but not for ever
 │   └── WorkersLostError   executors of Spark ended while they worked: again, but not for ever
 ├── RefusedError           exit 1: the service said no (rights, quota); a retry would say no again
+│   └── ForbiddenError     the service says that our role has no right to it
 └── SafetyError            exit 4: a person looks first: going on could delete live data, or nothing goes on by itself
     └── FencedError        another instance took over; this one must stop at once
 
@@ -43,6 +44,10 @@ class WorkersLostError(UnavailableError):
 
 class RefusedError(ReaperError):
     """A service answered no."""
+
+
+class ForbiddenError(RefusedError):
+    """A service says that our role has no right to what was asked."""
 
 
 class SafetyError(ReaperError):

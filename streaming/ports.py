@@ -16,6 +16,7 @@ from udfs.entry_ranges import Span
 from udfs.formats.internal_stats import InternalStats, Position
 from udfs.formats.message_id import message_id_text
 from udfs.paths import partition_index
+from udfs.phase_one.ahead import Retention
 from udfs.records import BrokerView, StoredObject, UnfinishedUpload
 
 _LEDGER_LEAF = re.compile(r"/\d{2,4}/L\d{4}")
@@ -337,6 +338,26 @@ class TopicProperties(Protocol):
 
     def remove(self, topic: str, key: str) -> bool:
         """Remove one property, if it is there; False where there is no such topic. Raises as update."""
+        ...
+
+    def close(self) -> None:
+        """Close the connections."""
+        ...
+
+
+class TrimFacts(Protocol):
+    """What decides which ledgers a topic's broker drops. Every method raises UnavailableError, RefusedError."""
+
+    def is_loaded(self, topic: str) -> bool | None:
+        """Whether a broker has the topic loaded; None where that can't be told. Asking does not load it."""
+        ...
+
+    def retention(self, topic: str) -> Retention:
+        """Return the retention in force. None is in force where we may not ask for the brokers' default."""
+        ...
+
+    def internal_stats(self, topic: str) -> InternalStats:
+        """Return internalStats of one partition or unpartitioned topic. A topic that is not loaded is loaded for it."""
         ...
 
     def close(self) -> None:

@@ -40,6 +40,7 @@ UNIT = (*UNIT_TESTS, "tests/contract/test_coordination.py", "-m", "not cluster a
 MODEL = "tests/model/test_safety.py"
 MODEL_EXAMPLES = "250"
 RUNS = "model-runs"
+MARKING_TESTS = "tests/unit/phase_one/watcher/test_marking.py"
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +63,7 @@ PUT_BACK = "streaming/snapshots/put_back.py"
 GUARDING = "udfs/snapshots/guarding.py"
 JUDGE_SNAPSHOT, SNAPSHOTS = "udfs/judge_snapshot.py", "streaming/sweep/snapshots.py"
 WATCHER, MARKS = "streaming/phase_one/watcher", "streaming/phase_one/marks.py"
+AHEAD = "udfs/phase_one/ahead.py"
 VANISHED, OFFLOADS = "udfs/vanished.py", "udfs/judge_offload.py"
 
 MUTATIONS = (
@@ -847,8 +849,8 @@ MUTATIONS = (
     Mutation(
         "a lost watch is followed by a whole look", WATCHER, "        if changes.has_gap:\n", "        if False:\n"
     ),
-    Mutation("marks leave a znode small enough", MARKS, "        _refuse_too_large(found, wanted)\n", ""),
-    Mutation("a V1 topic's marks are refused", MARKS, "        _refuse_v1(found.name)\n", ""),
+    Mutation("marks leave a znode small enough", MARKS, "        _refuse_too_large(topic, wanted)\n", ""),
+    Mutation("a V1 topic's marks are refused", MARKS, "        _refuse_v1(topic.name)\n", ""),
     Mutation("what was asked about is no candidate", WATCHER, " and each not in asked", ""),
     Mutation("an unlisted ledger waits for a broker's end", WATCHER, "and bool(candidate.brokers - brokers)", ""),
     Mutation(
@@ -856,6 +858,34 @@ MUTATIONS = (
         WATCHER,
         "if not refers_to(reference, ledger_id):",
         "if True:",
+    ),
+    Mutation(
+        "marking asks nobody about a topic that is not loaded",
+        WATCHER,
+        "if is_loaded is False or (is_loaded is None and topic in self._doubtful):",
+        "if False:",
+    ),
+    Mutation(
+        "once a broker has ended, old signs that a topic is loaded count for nothing",
+        WATCHER,
+        "self._doubtful = {*self._ask, *self._due}",
+        "pass",
+    ),
+    Mutation("a closed cursor's topic is not asked about", WATCHER, "in seen.loaded - seen.closed:", "in seen.loaded:"),
+    Mutation(
+        "what has changed before the first look is no sign that a topic is loaded",
+        WATCHER,
+        "            seen.loaded.clear()\n",
+        "            pass\n",
+    ),
+    Mutation("the newest ledger is never marked ahead", AHEAD, "_over(listed[:-1], cursors)", "_over(listed, cursors)"),
+    Mutation("what a cursor has still to read is not marked ahead", AHEAD, "min(cursors)", "max(cursors)"),
+    Mutation("nothing is marked where nothing is retained", AHEAD, "retention.is_none or len", "len"),
+    Mutation(
+        "marking that fails ends nothing",
+        WATCHER,
+        "except Exception as error:  # the watching goes on",
+        "except KeyError as error:  # the watching goes on",
     ),
     Mutation("a watcher that stalled is refused", "streaming/state/watched.py", "or 0) + 1\n", "or 0)\n"),
 )
@@ -898,6 +928,14 @@ NARROWED |= {
     "a segments topic is compacted behind a guard": ("tests/unit/snapshots/test_compact.py",),
     "a live record stands behind tombstones that are compacted": ("tests/unit/snapshots/test_compact.py",),
     "an empty transaction has a minute, in milliseconds": ("tests/unit/adapters/pulsar/test_transactions.py",),
+    "marking asks nobody about a topic that is not loaded": (MARKING_TESTS,),
+    "once a broker has ended, old signs that a topic is loaded count for nothing": (MARKING_TESTS,),
+    "a closed cursor's topic is not asked about": (MARKING_TESTS,),
+    "what has changed before the first look is no sign that a topic is loaded": (MARKING_TESTS,),
+    "the newest ledger is never marked ahead": ("tests/unit/udfs/phase_one/test_ahead.py",),
+    "what a cursor has still to read is not marked ahead": ("tests/unit/udfs/phase_one/test_ahead.py",),
+    "nothing is marked where nothing is retained": ("tests/unit/udfs/phase_one/test_ahead.py",),
+    "marking that fails ends nothing": (MARKING_TESTS,),
 }
 
 

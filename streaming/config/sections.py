@@ -245,6 +245,7 @@ class WatchSettings(_Part):
     poll_seconds: PositiveInt
     reads_per_second: NonNegativeInt
     unlisted_after_seconds: PositiveInt
+    mark_ahead: bool
 
 
 class StateSettings(_Part):

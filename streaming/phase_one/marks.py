@@ -10,6 +10,7 @@
    again and again, and serves no other topic meanwhile.
 """
 
+import random
 import secrets
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from concurrent.futures import Future
@@ -23,7 +24,7 @@ from streaming.coordination.identity import read_layout
 from streaming.errors import RefusedError, UnavailableError
 from streaming.phase_one.client import LedgerDeletionClient
 from streaming.phase_one.receipts import Look, await_receipts, finished_uploads
-from streaming.ports import SweepStore, TopicProperties, Unreadable, Znode
+from streaming.ports import MetadataStore, SweepStore, TopicProperties, Unreadable, Znode
 from udfs.formats.errors import FormatError
 from udfs.formats.managed_ledger import ListedLedgers, ManagedLedgerInfo, in_use_ids, parse_managed_ledger
 from udfs.paths import Layout, ledger_path, managed_ledger_name, managed_ledger_path, namespace_of
@@ -37,18 +38,20 @@ MOST_ZNODE_BYTES = 512 * 1024  # half of what a ZooKeeper takes by default: the 
 @dataclass(frozen=True, slots=True)
 class Removal:
     """What became of a topic's marks. gone: taken away, as nothing is left of the ledger. listed: the topic needs it
-    still; asked: the sweep was asked, and has not finished; unreadable: keys that hold no marks that we can read.
+    still; asked: the sweep was asked, and has not finished; later: nobody looked at it, because there were too many;
+    unreadable: keys that hold no marks that we can read.
     """
 
     gone: int = 0
     listed: int = 0
     asked: int = 0
+    later: int = 0
     unreadable: tuple[str, ...] = ()
 
     @property
     def is_done(self) -> bool:
         """Whether no mark is left."""
-        return not (self.listed or self.asked or self.unreadable)
+        return not (self.listed or self.asked or self.later or self.unreadable)
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,13 +106,22 @@ class DeletableLedgers:
         for marks with which the topic's znode would be too large.
         """
         found = self._required(topic)
-        _refuse_v1(found.name)
         uploads = _uploads(found, set(offloaded_ledger_ids))
         known = found.marked.all
-        new = Marks(frozenset(map(checked_id, ledger_ids)), uploads).without(known.ledgers, known.uploads)
-        wanted = _properties(new)
-        _refuse_too_large(found, wanted)
-        self._write(found.name, wanted)
+        self._mark(found, Marks(frozenset(map(checked_id, ledger_ids)), uploads).without(known.ledgers, known.uploads))
+
+    def mark_chosen(self, topic: str, choose: Callable[[ManagedLedgerInfo, Marks], Marks]) -> int:
+        """Mark what choose returns for the topic's list and for what is marked already; return how much of it is new.
+
+        Where there is no such topic, nothing is marked. Otherwise as mark_deletable_ledgers.
+        """
+        found = self._topic(topic)
+        if found is None:
+            return 0
+        known = found.marked.all
+        new = choose(found.info, known).without(known.ledgers, known.uploads)
+        self._mark(found, new)
+        return _count(new)
 
     def get_all_deletable_ledgers(self, topic: str) -> set[int]:
         """Return the ledgers that are marked as deletable in BookKeeper."""
@@ -119,21 +131,25 @@ class DeletableLedgers:
         """Return the ledgers of which an upload is marked as deletable in tiered storage."""
         return {ledger_id for ledger_id, _uuid in self._required(topic).marked.all.uploads}
 
-    def remove_all_deletable_ledgers(self, topic: str, *, timeout_seconds: float = 0) -> Removal:
+    def remove_all_deletable_ledgers(
+        self, topic: str, *, timeout_seconds: float = 0, at_most: int | None = None, asks: bool = True
+    ) -> Removal:
         """Have the sweep delete what is marked and no longer listed; take away the marks of what is gone.
 
-        timeout_seconds: so long we wait for the sweep. Call it again later for what is left. Where the topic is gone,
-        its marks are gone with it, and there is nothing to do: `ledger-reaper audit` finds what it may have leaked.
+        timeout_seconds: so long we wait for the sweep. Call it again later for what is left. at_most: of more marks
+        than these, so many are looked at, any of them. asks: False: the sweep was asked already, and only the marks of
+        what is gone are taken away. Where the topic is gone, its marks are gone with it, and there
+        is nothing to do: `ledger-reaper audit` finds what it may have leaked.
         """
         found = self._topic(topic)
         if found is None:
             return Removal()
         marked = found.marked
-        todo = marked.all
+        todo = _some_of(marked.all, found.listed, at_most)
         gone, gone_uploads = self._gone(todo)
         left = todo.without(gone, gone_uploads)
         asked = left.without(found.listed.ids, found.listed.offloads)
-        if asked:
+        if asked and asks:
             self._ask(found.name, asked, timeout_seconds)
             again, uploads_again = self._gone(asked)
             gone, gone_uploads = gone | again, gone_uploads | uploads_again
@@ -148,8 +164,15 @@ class DeletableLedgers:
             gone=_count(todo) - _count(rest),
             listed=_count(rest) - _count(still_asked),
             asked=_count(still_asked),
+            later=max(0, _count(marked.all.without(found.listed.ids, found.listed.offloads)) - _count(todo)),
             unreadable=marked.unreadable,
         )
+
+    def _mark(self, topic: _Topic, new: Marks) -> None:
+        _refuse_v1(topic.name)
+        wanted = _properties(new)
+        _refuse_too_large(topic, wanted)
+        self._write(topic.name, wanted)
 
     def _ask(self, topic: str, marks: Marks, timeout_seconds: float) -> None:
         """Send a request for each, durably; wait for the answers as long as we may."""
@@ -211,8 +234,14 @@ class DeletableLedgers:
 @contextmanager
 def deletable_ledgers(settings: Settings) -> Iterator[DeletableLedgers]:
     """PIP-129's API on the cluster that the configuration names, until the block ends."""
+    with command_clients(settings) as clients, deletable_ledgers_on(settings, clients.store) as marks:
+        yield marks
+
+
+@contextmanager
+def deletable_ledgers_on(settings: Settings, store: MetadataStore) -> Iterator[DeletableLedgers]:
+    """The same with a connection to ZooKeeper that the caller has."""
     with (
-        command_clients(settings) as clients,
         LedgerDeletionClient(settings) as client,
         closing(PulsarTopicProperties(admin_settings(settings))) as properties,
     ):
@@ -223,7 +252,7 @@ def deletable_ledgers(settings: Settings) -> Iterator[DeletableLedgers]:
             client.around.now_ms,
         )
         root = settings.zookeeper.ledgers_root
-        yield DeletableLedgers(clients.store, properties, sweep, read_layout(clients.store, root), root)
+        yield DeletableLedgers(store, properties, sweep, read_layout(store, root), root)
 
 
 def _properties(marks: Marks) -> dict[str, str]:
@@ -268,6 +297,19 @@ def _uploads(topic: _Topic, ledger_ids: set[int]) -> dict[Upload, OffloadContext
 
 def _pairs(marks: Marks) -> list[tuple[Upload, OffloadContext]]:
     return sorted(marks.uploads.items(), key=lambda each: each[0])
+
+
+def _some_of(marks: Marks, listed: ListedLedgers, at_most: int | None) -> Marks:
+    """Return all marks, or so many of those that the list does not name."""
+    if at_most is None or _count(marks) <= at_most:
+        return marks
+    left = marks.without(listed.ids, listed.offloads)
+    names = [*sorted(left.ledgers), *sorted(left.uploads)]
+    chosen = set(random.sample(names, min(at_most, len(names))))
+    return Marks(
+        frozenset(each for each in left.ledgers if each in chosen),
+        {name: at for name, at in left.uploads.items() if name in chosen},
+    )
 
 
 def _count(marks: Marks) -> int:

@@ -10,7 +10,7 @@ from streaming.adapters.memory.properties import MemoryTopicProperties
 from streaming.adapters.memory.tree import MemoryTree
 from streaming.adapters.pulsar.http import PulsarAdminSettings
 from streaming.adapters.pulsar.properties import PulsarTopicProperties
-from streaming.errors import RefusedError, UnavailableError
+from streaming.errors import ForbiddenError, RefusedError, UnavailableError
 from tests.builders import TOPIC
 from tests.contract.http_stub import HttpStub, Told, http_stub
 from udfs.formats.managed_ledger import ManagedLedgerInfo, parse_managed_ledger, serialize_managed_ledger
@@ -58,7 +58,7 @@ def test_a_broker_that_says_no_is_refused_with_what_to_do(real: Real) -> None:
     assert not real.adapter.remove(TOPIC, "a")
     real.stub.answers.clear()
     real.stub.tell(PATH, Told(401))
-    with pytest.raises(RefusedError, match="token_file"):
+    with pytest.raises(ForbiddenError, match="token_file"):
         real.adapter.remove(TOPIC, "a")
 
 

@@ -2,6 +2,7 @@
 
 import json
 import random
+import shutil
 import signal
 import time
 from collections import Counter, defaultdict
@@ -12,6 +13,7 @@ import pytest
 
 from streaming.adapters.pulsar.read import read
 from streaming.clients import admin_for
+from streaming.phase_one.marks import deletable_ledgers
 from streaming.phase_one.watcher.publication import WATCH_ID
 from streaming.sandbox import clients, faults, ledgers, topics
 from streaming.sandbox.cluster import Cluster, down, up
@@ -27,8 +29,9 @@ from tests.integration.conftest import (
     stop,
     wait_until,
 )
-from udfs.formats.managed_ledger import in_use_ids
+from udfs.formats.managed_ledger import in_use_ids, parse_managed_ledger
 from udfs.paths import managed_ledger_path
+from udfs.phase_one.marks import read_marks
 
 pytestmark = [pytest.mark.cluster, pytest.mark.long, pytest.mark.timeout(1500)]
 
@@ -250,3 +253,112 @@ def test_while_topics_move_between_two_brokers_what_they_leak_is_asked_for_once(
     assert any(len(found) > 1 for found in owners.values()), f"no topic moved: {dict(owners)}"
     assert len(dropped) >= 4 * len(names), f"too little was dropped: {len(dropped)}"
     assert leaked, "nothing leaked"
+
+
+RETENTION = {"retentionTimeInMinutes": 1, "retentionSizeInMB": -1}
+AHEAD = f"{WATCH}mark_ahead = true\n".replace("poll_seconds = 15", "poll_seconds = 5")
+
+
+def marked(cluster: Cluster, topic: str) -> set[int]:
+    """The ledgers that are marked in a topic's own metadata."""
+    path = managed_ledger_path(topic)
+    info = parse_managed_ledger(clients.read_znodes(cluster.addresses.zookeeper, [path])[path])
+    return set(read_marks(info.properties).all.ledgers)
+
+
+def has_looked(service: Deployment) -> bool:
+    return (service.config.parent / "state" / "watcher.json").exists()
+
+
+def all_requests(service: Deployment) -> list[int]:
+    """The ledgers that anybody has asked about, one for each request."""
+    settings = service.settings
+    with admin_for(settings) as admin:
+        if not admin.partitions(settings.topics.requests[0]):
+            return []
+        last = admin.last_positions(settings.topics.requests[0])
+    return [json.loads(each.payload)["ledgerId"] for each in read(settings.pulsar, last)]
+
+
+def crash_of_watcher_and_broker(cluster: Cluster, service: Deployment, log: Path, topic: str) -> set[int]:
+    """A watcher sees a topic come near the end of its retention and is killed; its state is lost. Then the broker drops
+    ledgers that it can't delete, and is killed too. Returns what leaked.
+    """
+    with killed_at_the_end(service.start("watch", log=log)) as running:
+        wait_until(lambda: has_looked(service), running, log)
+        topics.fill(cluster, topic, 9, [WORKER])
+        topics.admin(cluster, "POST", f"{topics.resource(topic)}/retention", RETENTION)
+        before = topics.data_ledgers(cluster, topic)
+        topics.consume(cluster, topic, WORKER, 5 * topics.ENTRIES_PER_LEDGER)
+        if service.settings.watch.mark_ahead:
+            wait_until(lambda: set(before[:5]) <= marked(cluster, topic), running, log, seconds=50)
+        else:
+            time.sleep(20)  # three looks
+        listed = listed_in_zookeeper(cluster, topic)
+        assert set(before[:5]) <= listed, "the marks are there before the broker drops anything"
+        assert marked(cluster, topic) <= set(before[:6]), "what a subscription has still to read is not marked"
+        kill(running)
+    shutil.rmtree(service.config.parent / "state")
+    with faults.crash_with_metadata_fault(cluster):
+        topics.wait_for(
+            lambda: not set(before[:5]) & listed_in_zookeeper(cluster, topic), "the end of retention", seconds=120
+        )
+    leaked = set(before) - listed_in_zookeeper(cluster, topic)
+    assert leaked <= ledgers.every_ledger(cluster).keys(), "the broker could not delete them"
+    assert not set(all_requests(service)) & leaked, "nobody has asked for them yet"
+    return leaked
+
+
+def test_what_was_marked_ahead_is_asked_for_although_watcher_broker_and_state_were_lost(
+    cluster: Cluster, deploy: Deploy, tmp_path: Path
+) -> None:
+    service, topic = deploy(extra=AHEAD), new_topic("ahead")
+    leaked = crash_of_watcher_and_broker(cluster, service, tmp_path / "first", topic)
+    assert marked(cluster, topic) >= leaked
+    log = tmp_path / "second"
+    with killed_at_the_end(service.start("run", log=log)) as running:
+        wait_until(lambda: not leaked & ledgers.every_ledger(cluster).keys(), running, log)
+        assert leaked <= set(all_requests(service))
+        wait_until(lambda: not leaked & marked(cluster, topic), running, log)
+        assert listed_in_zookeeper(cluster, topic) <= ledgers.every_ledger(cluster).keys(), "what is listed stays"
+        assert len(topics.read_all(cluster, topic)) >= 4 * topics.ENTRIES_PER_LEDGER
+        stop(running)
+
+
+def test_without_marks_ahead_only_the_audit_finds_what_leaked_when_watcher_broker_and_state_were_lost(
+    cluster: Cluster, deploy: Deploy, tmp_path: Path
+) -> None:
+    service, topic = deploy(extra=AHEAD.replace("mark_ahead = true", "mark_ahead = false")), new_topic("behind")
+    leaked = crash_of_watcher_and_broker(cluster, service, tmp_path / "first", topic)
+    assert marked(cluster, topic) == set()
+    by_hand = min(leaked)
+    with deletable_ledgers(service.settings) as marks:
+        marks.mark_deletable_ledgers(topic, [by_hand])
+    log = tmp_path / "second"
+    with killed_at_the_end(service.start("run", log=log)) as running:
+        wait_until(lambda: has_looked(service), running, log)
+        time.sleep(30)
+        assert leaked <= ledgers.every_ledger(cluster).keys()
+        assert not leaked & set(all_requests(service))
+        assert marked(cluster, topic) == {by_hand}, "a watcher without the feature lets marks be"
+        stop(running)
+    said = service.run("audit", "--recheck-seconds", "1", "--json")
+    found = [json.loads(line) for line in said.splitlines() if line.startswith("{")]
+    assert leaked <= {each["ledger_id"] for each in found if each.get("class") == "ORPHAN"}
+
+
+def test_marking_ahead_loads_no_topic(cluster: Cluster, deploy: Deploy, tmp_path: Path) -> None:
+    service, log, topic = deploy(extra=AHEAD), tmp_path / "log", new_topic("unloaded")
+    with killed_at_the_end(service.start("watch", log=log)) as running:
+        wait_until(lambda: has_looked(service), running, log)
+        topics.fill(cluster, topic, 9, [WORKER])
+        topics.admin(cluster, "POST", f"{topics.resource(topic)}/retention", RETENTION)
+        topics.consume(cluster, topic, WORKER, 5 * topics.ENTRIES_PER_LEDGER)
+        topics.unload(cluster, topic)
+        time.sleep(1)
+        listed = listed_in_zookeeper(cluster, topic)
+        time.sleep(40)
+        # a broker that loads a topic begins a new ledger
+        assert listed_in_zookeeper(cluster, topic) == listed
+        assert marked(cluster, topic) == set()
+        stop(running)

@@ -8,8 +8,8 @@ of the partitioned topic, a broker would write somewhere else (PartitionedTopicM
 from collections.abc import Mapping
 from http import HTTPStatus
 
-from streaming.adapters.pulsar.http import PulsarAdminSettings, PulsarHttp, topic_path
-from streaming.errors import RefusedError
+from streaming.adapters.pulsar.http import Answer, PulsarAdminSettings, PulsarHttp, topic_path
+from streaming.errors import ForbiddenError, RefusedError
 
 
 class PulsarTopicProperties:
@@ -22,7 +22,7 @@ class PulsarTopicProperties:
         """Write properties; others stay. Raises UnavailableError (they may be written), RefusedError."""
         answer = self._http.ask("PUT", f"{topic_path(topic)}/properties", body=dict(properties))
         if not answer.ok:
-            raise RefusedError(_told("write properties of", topic, answer.status, answer.reason))
+            raise refusal(answer, f"write properties of {topic}")
 
     def remove(self, topic: str, key: str) -> bool:
         """Remove one property; False where there is no such topic any more. Raises UnavailableError, RefusedError."""
@@ -30,7 +30,7 @@ class PulsarTopicProperties:
         if answer.status == HTTPStatus.NOT_FOUND:
             return False
         if not answer.ok:
-            raise RefusedError(_told("remove a property of", topic, answer.status, answer.reason))
+            raise refusal(answer, f"remove a property of {topic}")
         return True
 
     def close(self) -> None:
@@ -38,8 +38,10 @@ class PulsarTopicProperties:
         self._http.close()
 
 
-def _told(what: str, topic: str, status: int, reason: str) -> str:
-    return (
-        f"Pulsar would not {what} {topic}: {status} {reason}; check the name (of a partition, where the topic has "
-        "some) and that the role of pulsar.token_file may change the topic"
+def refusal(answer: Answer, what: str) -> RefusedError:
+    """Return the error for a broker's no to what we wanted; ForbiddenError where it says that we have no right."""
+    kind = ForbiddenError if answer.status in (HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN) else RefusedError
+    return kind(
+        f"Pulsar would not {what}: {answer.status} {answer.reason}; check the name (of a partition, where the topic "
+        "has some) and that the role of pulsar.token_file may change the topic"
     )

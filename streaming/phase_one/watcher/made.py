@@ -87,7 +87,7 @@ class MadeLedgers:
         note None: nothing was ever looked at. asked: ledgers that have a request since the last look. Raises
         UnavailableError.
         """
-        brokers = self._brokers()
+        brokers = broker_sessions(self._store)
         if note is None:
             return Candidates(max(self._ids_above(-1), default=-1), brokers=brokers).text(), []
         known = candidates_of(note)
@@ -142,12 +142,13 @@ class MadeLedgers:
             found += ids_in(root, part, self._store.children_many(part), [])
         return [each for each in found if each > ledger_id]
 
-    def _brokers(self) -> frozenset[str]:
-        """Return the sessions of the brokers that run now: name and when it began."""
-        (names,) = self._store.children_many([BROKERS])
-        paths = [f"{BROKERS}/{name}" for name in names] if isinstance(names, list) else []
-        nodes: Mapping[str, Znode | Unreadable | None] = dict(zip(paths, self._store.read_many(paths), strict=True))
-        return frozenset(f"{path}@{node.ctime_ms}" for path, node in nodes.items() if isinstance(node, Znode))
+
+def broker_sessions(store: MetadataStore) -> frozenset[str]:
+    """Return the sessions of the brokers that run now: name and when it began. Raises UnavailableError."""
+    (names,) = store.children_many([BROKERS])
+    paths = [f"{BROKERS}/{name}" for name in names] if isinstance(names, list) else []
+    nodes: Mapping[str, Znode | Unreadable | None] = dict(zip(paths, store.read_many(paths), strict=True))
+    return frozenset(f"{path}@{node.ctime_ms}" for path, node in nodes.items() if isinstance(node, Znode))
 
 
 def _order(folder: str) -> tuple[int, str]:

@@ -26,6 +26,9 @@ class WatchMetrics:
             "requests_dropped", "Requests that were not sent, because a list names the ledger again"
         )
         self.unlisted = counter("unlisted", "Requests for ledgers that were made and never listed")
+        self.marks_set = counter("marks_set", "Ledgers and uploads marked because a broker is about to drop them")
+        self.marks_worked_off = counter("marks_worked_off", "Marks taken away because what they mark is gone")
+        self.marking_failures = counter("marking_failures", "How often a mark could not be set or worked off")
         self._looks = counter("looks", "Whole looks at all there is")
         self.folds = counter("folds", "How often the state was written anew")
         self.failures = counter("failures", "How often the watcher began anew after an error")

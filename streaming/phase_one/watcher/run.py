@@ -8,21 +8,26 @@ import contextlib
 import logging
 import threading
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 
 from prometheus_client import CollectorRegistry
 
+from streaming.adapters.pulsar.trims import PulsarTrimFacts
 from streaming.adapters.zookeeper.changes import ZooKeeperChanges
 from streaming.adapters.zookeeper.store import ZooKeeperStore
 from streaming.audit.walk.suspects import LedgerReader
-from streaming.clients import admin_for, broker_for, zookeeper_settings
+from streaming.clients import admin_for, admin_settings, broker_for, command_clients, zookeeper_settings
 from streaming.clock import SystemClock
 from streaming.config.settings import Settings
 from streaming.coordination import identity
 from streaming.coordination.lock import WATCH, InstanceLock
 from streaming.errors import RefusedError, StopRequestedError, UnavailableError
 from streaming.in_use.loader import InUseLoader
+from streaming.phase_one.marks import deletable_ledgers_on
+from streaming.phase_one.watcher.ahead import Ahead
 from streaming.phase_one.watcher.look import ZnodeLook
-from streaming.phase_one.watcher.made import MadeLedgers
+from streaming.phase_one.watcher.made import MadeLedgers, broker_sessions
+from streaming.phase_one.watcher.marking import Marking, MarkingThread, Tools
 from streaming.phase_one.watcher.metrics import WatchMetrics
 from streaming.phase_one.watcher.outbox import Outbox
 from streaming.phase_one.watcher.publication import PulsarPublication
@@ -99,6 +104,9 @@ def _watch_once(settings: Settings, metrics: WatchMetrics, stop: threading.Event
         hints = ZooKeeperChanges(zookeeper_settings(settings), (MANAGED_LEDGERS_ROOT, SCHEMAS_ROOT))
         stack.callback(hints.close)
         parts = parts_of(settings, store, hints, metrics, lambda: stop.is_set() or over.is_set())
+        if settings.watch.mark_ahead:
+            thread = stack.enter_context(_marking(settings, metrics))
+            parts = replace(parts, ahead=Ahead(thread.hand_over))
         watcher = Watcher(parts, settings.watch.poll_seconds, stop)
         how_many = f"{len(parts.watched.nodes)} are known"
         first = "this is the first start, and what has leaked before is the audit's"
@@ -124,6 +132,22 @@ def take_turns(watcher: Watcher, state_dir: str, stop: threading.Event, over: th
             raise
     if over.is_set() and not stop.is_set():
         raise UnavailableError("the ZooKeeper session that the watcher's lock lives by is over")
+
+
+def _marking(settings: Settings, metrics: WatchMetrics) -> MarkingThread:
+    marking = Marking(settings.watch.poll_seconds, settings.two_phase.send_delay_seconds, metrics)
+    return MarkingThread(marking, lambda: _tools_of(settings), metrics, SystemClock().now_ms, _LEAVE_S)
+
+
+@contextlib.contextmanager
+def _tools_of(settings: Settings) -> Iterator[Tools]:
+    """Open what marking talks to, beside the watcher's own connections, which must wait for nothing."""
+    with (
+        command_clients(settings) as clients,
+        deletable_ledgers_on(settings, clients.store) as marks,
+        contextlib.closing(PulsarTrimFacts(admin_settings(settings))) as facts,
+    ):
+        yield Tools(marks, facts, lambda: broker_sessions(clients.store))
 
 
 def _hold(settings: Settings, store: ZooKeeperStore) -> None:

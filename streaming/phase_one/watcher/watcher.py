@@ -18,6 +18,7 @@ from threading import Event
 from streaming.clock import Clock
 from streaming.errors import StopRequestedError
 from streaming.phase_one.watcher import made
+from streaming.phase_one.watcher.ahead import Ahead
 from streaming.phase_one.watcher.look import Node, ZnodeLook
 from streaming.phase_one.watcher.made import MadeLedgers
 from streaming.phase_one.watcher.metrics import WatchMetrics
@@ -27,7 +28,7 @@ from streaming.state.watched import Watched
 from streaming.state.watcher_note import WatcherNote
 from udfs.formats.errors import FormatError
 from udfs.phase_one.kept_names import packed, still_named, unpacked
-from udfs.phase_one.watched import names_in, vanished
+from udfs.phase_one.watched import Names, names_in, vanished
 from udfs.wire import encode
 
 log = logging.getLogger("ledger-reaper")
@@ -41,7 +42,7 @@ _PUBLISH_EVERY_MS = 5_000
 
 @dataclass(frozen=True, slots=True)
 class Parts:
-    """What a watcher is made of."""
+    """What a watcher is made of. ahead: who hears what is seen, to mark it; None: nobody."""
 
     watched: Watched
     look: ZnodeLook
@@ -50,6 +51,7 @@ class Parts:
     outbox: Outbox
     metrics: WatchMetrics
     clock: Clock
+    ahead: Ahead | None = None
 
 
 def still_names(watched: Watched) -> Callable[[Set[LedgerName]], set[LedgerName]]:
@@ -141,6 +143,8 @@ class Watcher:
         self._earliest_s = ended_s + max(took_s, min(_LEAST_BETWEEN_LOOKS_S, self._poll_seconds))
         self.looks += 1
         parts.metrics.looked(reads, took_s)
+        if parts.ahead is not None:
+            parts.ahead.looked()
 
     def _may_have_changed(self, path: str, node: Node) -> bool:
         if node is None:
@@ -160,18 +164,17 @@ class Watcher:
             before = known.get(path)
             try:
                 kept = _kept(path, node)
-                if kept == before:
-                    gone = []
-                else:
-                    names = unpacked(path, kept) if kept is not None else {}
-                    gone = vanished(unpacked(path, before), names) if before is not None else []
-                    changed[path] = kept
+                had, has = _names(path, before, kept)
             except (FormatError, ValueError):
                 self._unparsable.add(path)
                 continue
             self._unparsable.discard(path)
+            if kept != before:
+                changed[path] = kept
+            gone = vanished(had, has or {}) if had is not None else []
             if isinstance(node, Znode):
                 stamps[path] = _stamp(node)
+            self._tell(path, node, had, has)
             requests += [(path, encode(each)) for each in gone]
             asked.update(each.ledger_id for each in gone if each.offload_context is None)
         if changed:
@@ -181,6 +184,10 @@ class Watcher:
         for path in [path for path, kept in changed.items() if kept is None]:
             self._stamps.pop(path, None)
         self._parts.metrics.saw(len(nodes), len(changed), len(requests))
+
+    def _tell(self, path: str, node: Node, had: Names | None, has: Names | None) -> None:
+        if self._parts.ahead is not None:
+            self._parts.ahead.saw(path, node, had, has)
 
     def _publish(self) -> None:
         now_ms = self._parts.clock.now_ms()
@@ -202,6 +209,14 @@ def _kept(path: str, node: Node) -> bytes | None:
     if isinstance(node, Unreadable):
         raise FormatError(node.detail)
     return packed(names_in(path, node.data)) if node is not None else None
+
+
+def _names(path: str, before: bytes | None, now: bytes | None) -> tuple[Names | None, Names | None]:
+    """What was named and what is, where that differs; None: nothing, or no difference. Raises FormatError."""
+    if now == before:
+        return None, None
+    had = unpacked(path, before) if before is not None else None
+    return had, unpacked(path, now) if now is not None else None
 
 
 def _stamp(node: Node) -> bytes:

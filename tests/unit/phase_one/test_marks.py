@@ -1,110 +1,26 @@
 """PIP-129's API: a mark outlives every crash, never costs a ledger that is in use, and goes only with its ledger."""
 
-from collections.abc import Callable, Collection
-from concurrent.futures import Future
+from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 
 import pytest
 
 from streaming.adapters.memory.properties import MemoryTopicProperties
-from streaming.adapters.memory.store import CrashError, MemoryStore
-from streaming.adapters.memory.tree import MemoryTree, NoNodeError, parent_of
+from streaming.adapters.memory.store import CrashError
 from streaming.errors import ReaperError, RefusedError, UnavailableError
-from streaming.phase_one.marks import DeletableLedgers, Removal, Sweep
-from tests.builders import NOW_MS, ROOT, TOPIC, UUID
+from streaming.phase_one.marks import Removal
+from tests.builders import TOPIC
+from tests.unit.phase_one.marked_topic import OFFLOAD, OURS, Topic
 from udfs.formats.managed_ledger import (
     LedgerInfo,
-    ManagedLedgerInfo,
-    OffloadState,
-    parse_managed_ledger,
-    serialize_managed_ledger,
 )
-from udfs.paths import Layout, ledger_path, managed_ledger_path
-from udfs.phase_one.marks import PREFIX, Upload
-from udfs.records import LedgerType, PendingDelete
+from udfs.phase_one.marks import PREFIX
+from udfs.records import PendingDelete
 
-OFFLOAD = OffloadState(UUID, complete=True, driver_name="aws-s3", driver_properties={"bucket": "b"})
-OURS = {"owner": "a team"}
 V1_TOPIC = "public/standalone/default/persistent/orders"
 SCATTERED = range(10**12, 10**12 + 60_000, 2)  # some 420 KB as marks
 Deletes = Callable[[PendingDelete], bool]
-
-
-@dataclass
-class Topic:
-    """A topic's list in a MemoryTree, its ledgers, and a sweep that deletes at once what the list does not name."""
-
-    name: str = TOPIC
-    tree: MemoryTree = field(default_factory=MemoryTree)
-    sent: list[PendingDelete] = field(default_factory=list)
-    objects: set[Upload] = field(default_factory=set)
-    sweeps: bool = True
-    sends: Callable[[], None] = lambda: None
-
-    def __post_init__(self) -> None:
-        self.properties = MemoryTopicProperties(self.tree)
-        self.store = MemoryStore(self.tree)
-
-    def api(self) -> DeletableLedgers:
-        sweep = Sweep(self._send, lambda _ids, _since: {}, self._finished, lambda: NOW_MS)
-        return DeletableLedgers(self.store, self.properties, sweep, Layout.HIERARCHICAL, ROOT)
-
-    def lists(self, *ledgers: LedgerInfo | int) -> None:
-        """Let the list name these; ledgers that it names, or named, exist."""
-        infos = [LedgerInfo(each, 10) if isinstance(each, int) else each for each in ledgers]
-        for each in infos:
-            self.make(ledger_path(Layout.HIERARCHICAL, ROOT, each.ledger_id))
-            if each.offload is not None and each.offload.uuid:
-                self.objects.add((each.ledger_id, each.offload.uuid))
-        path = managed_ledger_path(self.name)
-        known = self.info().properties if path in self.tree.paths() else OURS
-        self.make(path)
-        self.tree.write(path, serialize_managed_ledger(ManagedLedgerInfo(tuple(infos), known)))
-
-    def make(self, path: str) -> None:
-        if path not in self.tree.paths():
-            if parent_of(path) != "/":
-                self.make(parent_of(path))
-            self.tree.create(path, b"")
-
-    def info(self) -> ManagedLedgerInfo:
-        return parse_managed_ledger(self.tree.read(managed_ledger_path(self.name)).data)
-
-    def exists(self, ledger_id: int) -> bool:
-        return ledger_path(Layout.HIERARCHICAL, ROOT, ledger_id) in self.tree.paths()
-
-    def keys(self) -> set[str]:
-        return {key for key in self.info().properties if key.startswith(PREFIX)}
-
-    def delete_topic(self) -> None:
-        self.tree.remove(managed_ledger_path(self.name))
-
-    def _send(self, request: PendingDelete) -> "Future[str]":
-        self.sends()
-        self.sent.append(request)
-        if self.sweeps:
-            self._sweep(request)
-        answer: Future[str] = Future()
-        answer.set_result(f"1:{len(self.sent)}:0")
-        return answer
-
-    def _sweep(self, request: PendingDelete) -> None:
-        """As the real one: what the list names at this moment stays."""
-        try:
-            listed = self.info().ledgers
-        except NoNodeError:
-            listed = ()
-        if request.ledger_type is LedgerType.OFFLOAD_LEDGER and request.offload_context is not None:
-            assert request.offload_context.driver_properties == {"bucket": "b"}
-            named = {(each.ledger_id, each.offload.uuid) for each in listed if each.offload}
-            if (request.ledger_id, request.offload_context.uuid) not in named:
-                self.objects.discard((request.ledger_id, request.offload_context.uuid))
-        elif request.ledger_id not in {each.ledger_id for each in listed} and self.exists(request.ledger_id):
-            self.tree.remove(ledger_path(Layout.HIERARCHICAL, ROOT, request.ledger_id))
-
-    def _finished(self, uploads: Collection[Upload]) -> set[Upload]:
-        return set(uploads) - self.objects
 
 
 @pytest.fixture(params=[TOPIC, f"{TOPIC}-partition-0"])

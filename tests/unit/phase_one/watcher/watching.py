@@ -14,6 +14,7 @@ from streaming.audit.walk.suspects import LedgerReader
 from streaming.clock import ManualClock
 from streaming.errors import UnavailableError
 from streaming.in_use.loader import InUseLoader
+from streaming.phase_one.watcher.ahead import Ahead
 from streaming.phase_one.watcher.look import ZnodeLook
 from streaming.phase_one.watcher.made import BROKERS, MadeLedgers
 from streaming.phase_one.watcher.metrics import WatchMetrics
@@ -111,6 +112,7 @@ class World:
         self.crash = Crash()
         self.topic = MemoryPublication(self.crash)
         self.stop = Event()
+        self.ahead: Ahead | None = None
         for folder in (ROOT, MANAGED_LEDGERS_ROOT, SCHEMAS_ROOT, BROKERS):
             put(self.tree, folder)
 
@@ -137,6 +139,7 @@ class World:
             Outbox(watched, self.topic, named, DELAY_MS),
             WatchMetrics(CollectorRegistry()),
             self.clock,
+            self.ahead,
         )
         return Watcher(self.parts, POLL_S, self.stop, monotonic=lambda: self.clock.now_ms() / 1000)
 

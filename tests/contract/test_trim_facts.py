@@ -1,0 +1,160 @@
+"""What decides a trim: asked for without loading a topic where that is possible, and as it was set."""
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import pytest
+
+from streaming.adapters.memory.trims import MemoryTrimFacts
+from streaming.adapters.pulsar.http import PulsarAdminSettings
+from streaming.adapters.pulsar.trims import PulsarTrimFacts
+from streaming.errors import ForbiddenError, RefusedError, UnavailableError
+from tests.builders import CURSOR, TOPIC
+from tests.contract.http_stub import HttpStub, Told, http_stub
+from udfs.phase_one.ahead import Retention
+
+BUFFER = "/admin/v3/transactions/transactionBufferStats/public/default/orders"
+OWN = "/admin/v2/persistent/public/default/orders/retention"
+NAMESPACE = "/admin/v2/namespaces/public/default/retention"
+RUNTIME = "/admin/v2/brokers/configuration/runtime"
+STATS = "/admin/v2/persistent/public/default/orders/internalStats"
+NOTHING = Told(200, b"null")
+
+
+def told(**fields: object) -> Told:
+    return Told(200, json.dumps(fields).encode())
+
+
+def kept(minutes: int, megabytes: int) -> Told:
+    return told(retentionTimeInMinutes=minutes, retentionSizeInMB=megabytes)
+
+
+@dataclass
+class Real:
+    """The real adapter, and a server that says what it is told to."""
+
+    stub: HttpStub
+    adapter: PulsarTrimFacts
+
+    def asked(self) -> list[str]:
+        return [each.path.partition("?")[0] for each in self.stub.asked]
+
+
+@pytest.fixture
+def real() -> Iterator[Real]:
+    with http_stub() as stub:
+        adapter = PulsarTrimFacts(PulsarAdminSettings(stub.url, timeout_seconds=1))
+        yield Real(stub, adapter)
+        adapter.close()
+
+
+@pytest.mark.parametrize(
+    ("answer", "expected"),
+    [
+        (told(state="Ready"), True),
+        (Told(404, b'{"reason":"Topic not found"}'), False),
+        (Told(403, b'{"reason":"no right"}'), None),
+        (Told(412), None),
+    ],
+)
+def test_a_broker_with_transactions_says_whether_a_topic_is_loaded(
+    real: Real, answer: Told, expected: bool | None
+) -> None:
+    real.stub.tell(BUFFER, answer)
+    assert real.adapter.is_loaded(TOPIC) is expected
+    assert set(real.asked()) == {BUFFER}, "nothing that loads it was asked"
+
+
+def test_a_broker_without_transactions_cannot_say_and_is_not_asked_again(real: Real) -> None:
+    said = b'{"reason":"This Broker is not configured with transactionCoordinatorEnabled=true."}'
+    real.stub.tell(BUFFER, Told(503, said))
+    assert real.adapter.is_loaded(TOPIC) is None
+    asked = len(real.stub.asked)
+    assert real.adapter.is_loaded(TOPIC) is None
+    assert len(real.stub.asked) == asked
+
+
+def test_a_broker_that_is_away_says_nothing(real: Real) -> None:
+    real.stub.tell(BUFFER, Told(503, b'{"reason":"starting"}'))
+    with pytest.raises(UnavailableError):
+        real.adapter.is_loaded(TOPIC)
+
+
+def test_the_topics_own_retention_counts_first_then_its_namespaces_then_the_brokers(real: Real) -> None:
+    real.stub.tell(OWN, kept(5, -1), Told(204), NOTHING)
+    real.stub.tell(NAMESPACE, kept(7, 100), NOTHING)
+    real.stub.tell(RUNTIME, told(defaultRetentionTimeInMinutes="9", defaultRetentionSizeInMB="-1"))
+    found = [real.adapter.retention(TOPIC) for _ in range(4)]
+    assert found == [Retention(5, -1), Retention(7, 100), Retention(9, -1), Retention(9, -1)]
+    assert real.asked().count(RUNTIME) == 1
+
+
+def test_a_partition_has_the_retention_of_its_topic(real: Real) -> None:
+    real.stub.tell(OWN, kept(5, -1))
+    assert real.adapter.retention(f"{TOPIC}-partition-3") == Retention(5, -1)
+    assert real.asked() == [OWN]
+
+
+def test_where_topics_have_no_policies_their_namespaces_counts(real: Real) -> None:
+    real.stub.tell(OWN, Told(405))
+    real.stub.tell(NAMESPACE, kept(7, -1))
+    assert real.adapter.retention(TOPIC) == Retention(7, -1)
+
+
+def test_a_default_that_we_may_not_ask_for_counts_as_none(real: Real) -> None:
+    real.stub.tell(OWN, NOTHING)
+    real.stub.tell(NAMESPACE, NOTHING)
+    real.stub.tell(RUNTIME, Told(403))
+    assert real.adapter.retention(TOPIC).is_none
+
+
+@pytest.mark.parametrize(
+    ("answer", "error"),
+    [
+        (Told(403), ForbiddenError),
+        (Told(401), ForbiddenError),
+        (Told(404), RefusedError),
+        (told(retentionTimeInMinutes=5), UnavailableError),
+        (Told(500), UnavailableError),
+    ],
+)
+def test_what_a_broker_does_not_tell_is_an_error(real: Real, answer: Told, error: type[Exception]) -> None:
+    real.stub.tell(OWN, answer)
+    with pytest.raises(error):
+        real.adapter.retention(TOPIC)
+
+
+def test_cursors_and_sizes_are_those_of_internal_stats(real: Real) -> None:
+    stats = told(
+        ledgers=[{"ledgerId": 5, "entries": 10, "size": 100}, {"ledgerId": 6, "entries": 0, "size": 0}],
+        cursors={CURSOR: {"markDeletePosition": "5:9"}},
+        currentLedgerEntries=3,
+        currentLedgerSize=30,
+        pendingAddEntriesCount=0,
+    )
+    real.stub.tell(STATS, stats, told(ledgers=[]), Told(403))
+    found = real.adapter.internal_stats(TOPIC)
+    assert (found.cursors, found.sizes) == ({CURSOR: (5, 9)}, {5: 100, 6: 30})
+    with pytest.raises(UnavailableError):
+        real.adapter.internal_stats(TOPIC)
+    with pytest.raises(ForbiddenError):
+        real.adapter.internal_stats(TOPIC)
+
+
+def test_the_fake_does_as_brokers_do() -> None:
+    fake = MemoryTrimFacts()
+    fake.cursors, fake.kept, fake.open_bytes = {TOPIC: {CURSOR: (5, 9)}}, Retention(5, -1), 30
+    assert fake.is_loaded(TOPIC) is False
+    assert fake.retention(TOPIC) == Retention(5, -1)
+    assert fake.is_loaded(TOPIC) is False, "policies are asked for without the topic"
+    stats = fake.internal_stats(TOPIC)
+    assert (stats.cursors, stats.sizes[stats.ledgers[-1][0]]) == ({CURSOR: (5, 9)}, 30)
+    assert fake.is_loaded(TOPIC) is True, "internalStats loads the topic"
+    with pytest.raises(RefusedError):
+        fake.internal_stats("public/default/persistent/nowhere")
+    fake.tells_loaded = False
+    assert fake.is_loaded(TOPIC) is None
+    fake.faults.away = True
+    with pytest.raises(UnavailableError):
+        fake.retention(TOPIC)

@@ -1,0 +1,417 @@
+"""What a broker is about to drop is marked before, and worked off although watcher, broker and state are lost."""
+
+import logging
+import threading
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+from prometheus_client import CollectorRegistry
+
+from streaming.adapters.memory.trims import MemoryTrimFacts
+from streaming.errors import ForbiddenError, UnavailableError
+from streaming.phase_one.watcher import marking
+from streaming.phase_one.watcher.ahead import Ahead, Seen
+from streaming.phase_one.watcher.made import BROKERS, broker_sessions
+from streaming.phase_one.watcher.marking import Marking, MarkingThread, Tools
+from streaming.phase_one.watcher.metrics import WatchMetrics
+from tests.builders import CURSOR, MINUTE_MS, TOPIC, UUID, cursor_znode, put
+from tests.unit.phase_one.marked_topic import OFFLOAD, OURS, Topic
+from tests.unit.phase_one.watcher.watching import World
+from udfs.formats.managed_ledger import LedgerInfo, ManagedLedgerInfo, serialize_managed_ledger
+from udfs.paths import cursor_path, managed_ledger_path
+from udfs.phase_one.ahead import Retention
+from udfs.phase_one.marks import Marks, properties_of
+
+V1_TOPIC = "public/standalone/default/persistent/orders"
+OTHER = "public/default/persistent/payments"
+POLL_S, DELAY_S = 60, 60
+
+
+class Scene:
+    """A topic with a cursor, a broker, and a watcher that marks ahead. Its retention is an hour."""
+
+    def __init__(self, state: Path) -> None:
+        self.world = World(state)
+        self.topic = Topic(tree=self.world.tree)
+        self.facts = MemoryTrimFacts()
+        self.facts.kept, self.facts.cursors = Retention(60, -1), {TOPIC: {CURSOR: (99, -1)}}
+        self.facts.loaded = {TOPIC}
+        self.asked: Counter[str] = Counter()
+        self.facts.faults.before(lambda operation, _topics: self.asked.update([operation]))
+        put(self.world.tree, f"{BROKERS}/one")
+
+    @property
+    def now_ms(self) -> int:
+        return self.world.clock.now_ms()
+
+    def start(self) -> None:
+        """Start a watcher that has not looked yet."""
+        self.registry = CollectorRegistry()
+        self.marking = Marking(POLL_S, DELAY_S, WatchMetrics(self.registry))
+        self.world.ahead = Ahead(lambda seen: self.marking.take(seen, self.now_ms))
+        self.tools = Tools(self.topic.api(), self.facts, lambda: broker_sessions(self.world.store))
+        self.watcher = self.world.start()
+
+    def look(self) -> None:
+        """Let a minute pass in which the watcher looks at everything, and the marking does what it has to do."""
+        self.world.clock.advance(POLL_S * 1000)
+        self.watcher.look_soon()
+        self.watcher.turn()
+        while self.marking.has_work(self.now_ms) and self.marking.step(self.tools, self.now_ms):
+            pass
+
+    def looks(self, minutes: int) -> None:
+        for _ in range(minutes):
+            self.look()
+
+    def closed(self, ledger_id: int, minutes_ago: int, *, is_uploaded: bool = False) -> LedgerInfo:
+        offload = OFFLOAD if is_uploaded else None
+        return LedgerInfo(ledger_id, 10, 1000, self.now_ms - minutes_ago * MINUTE_MS, offload)
+
+    def marked(self) -> set[int]:
+        return self.topic.api().get_all_deletable_ledgers(TOPIC)
+
+    def metric(self, name: str) -> float | None:
+        return self.registry.get_sample_value(f"ledger_deletion_watch_{name}_total")
+
+
+@pytest.fixture
+def scene(tmp_path: Path) -> Scene:
+    made = Scene(tmp_path)
+    made.topic.lists(1, 99)
+    made.start()
+    made.look()
+    return made
+
+
+def test_what_is_about_to_go_is_marked_once_its_topic_has_changed(scene: Scene) -> None:
+    ledgers = [scene.closed(5, 100), scene.closed(6, 58, is_uploaded=True), scene.closed(7, 10), LedgerInfo(99)]
+    scene.topic.lists(*ledgers)
+    scene.look()
+    assert scene.marked() == {5, 6}
+    assert scene.topic.api().get_all_deletable_offloaded_ledgers(TOPIC) == {6}
+    assert scene.topic.info().properties.items() >= OURS.items()
+    assert scene.metric("marks_set") == 3
+    keys = scene.topic.keys()
+    scene.topic.lists(*ledgers, LedgerInfo(100))
+    scene.look()
+    assert scene.topic.keys() == keys, "what is marked already is not marked again"
+    assert scene.topic.sent == []
+
+
+def test_a_topic_that_has_not_changed_is_not_asked_about(scene: Scene) -> None:
+    scene.looks(5)
+    assert not scene.asked
+
+
+def test_what_has_changed_before_the_first_look_is_not_asked_about(tmp_path: Path) -> None:
+    scene = Scene(tmp_path)
+    scene.topic.lists(1, 99)
+    scene.start()
+    scene.look()
+    scene.topic.lists(scene.closed(5, 100), LedgerInfo(99))
+    scene.start()  # a watcher that was away: the topic may be unloaded long since
+    scene.looks(3)
+    assert not scene.asked
+
+
+def test_what_is_too_early_is_marked_when_its_time_comes_and_the_cursors_are_asked_for_only_then(scene: Scene) -> None:
+    scene.topic.lists(scene.closed(5, 0), LedgerInfo(99))
+    scene.look()
+    assert scene.asked == {"is_loaded": 1, "retention": 1}
+    scene.looks(55)
+    assert (scene.marked(), scene.asked["retention"]) == (set(), 1)
+    scene.looks(2)
+    assert scene.marked() == {5}
+    assert scene.asked["internal_stats"] == 1
+
+
+@pytest.mark.parametrize("tells_loaded", [True, False])
+def test_a_topic_whose_cursor_was_closed_is_not_asked_about(scene: Scene, *, tells_loaded: bool) -> None:
+    scene.facts.tells_loaded = tells_loaded
+    put(scene.world.tree, cursor_path(TOPIC, CURSOR), cursor_znode(50))
+    scene.topic.lists(scene.closed(5, 50), LedgerInfo(99))
+    scene.look()
+    assert scene.asked["retention"] == 1
+    put(scene.world.tree, cursor_path(TOPIC, CURSOR), cursor_znode(-1))
+    scene.topic.lists(scene.closed(5, 51), scene.closed(6, 0), LedgerInfo(99))  # both in one look: which was last?
+    scene.looks(20)
+    assert (scene.marked(), scene.asked["retention"]) == (set(), 1)
+
+
+def test_a_topic_that_its_broker_says_is_not_loaded_is_not_asked_about(scene: Scene) -> None:
+    scene.facts.loaded.clear()
+    scene.topic.lists(scene.closed(5, 100), LedgerInfo(99))
+    scene.looks(3)
+    assert (scene.marked(), scene.asked) == (set(), {"is_loaded": 1})
+
+
+@pytest.mark.parametrize(("tells_loaded", "marked"), [(True, {5}), (False, set[int]())])
+def test_when_a_broker_has_ended_old_signs_count_for_nothing(
+    scene: Scene, *, tells_loaded: bool, marked: set[int]
+) -> None:
+    scene.facts.tells_loaded = tells_loaded
+    put(scene.world.tree, f"{BROKERS}/two")
+    scene.topic.lists(scene.closed(5, 40), LedgerInfo(99))
+    scene.look()
+    scene.world.tree.remove(f"{BROKERS}/two")
+    scene.looks(20)
+    assert scene.marked() == marked
+    scene.topic.lists(scene.closed(5, 60), scene.closed(6, 0), LedgerInfo(99))  # a new sign
+    scene.look()
+    assert scene.marked() == {5}
+
+
+def test_without_retention_and_without_a_turn_in_time_nothing_is_marked(scene: Scene) -> None:
+    scene.facts.kept = Retention(0, 0)
+    scene.topic.lists(scene.closed(5, 100), LedgerInfo(99))
+    scene.look()
+    assert (scene.marked(), scene.asked["internal_stats"]) == (set(), 0)
+    scene.marking.take(Seen(loaded={TOPIC}), scene.now_ms)
+    scene.facts.kept = Retention(60, -1)
+    scene.world.clock.advance(3 * MINUTE_MS)
+    assert not scene.marking.step(scene.tools, scene.now_ms), "the sign that it is loaded is too old by now"
+
+
+def test_a_topic_with_a_v1_name_is_left_alone(scene: Scene) -> None:
+    put(scene.world.tree, managed_ledger_path(V1_TOPIC))
+    scene.look()
+    for ledgers in ((1, 2), (2, 3)):
+        infos = tuple(LedgerInfo(each, 10) for each in ledgers)
+        scene.world.tree.write(managed_ledger_path(V1_TOPIC), serialize_managed_ledger(ManagedLedgerInfo(infos)))
+        scene.look()
+    assert not scene.asked
+
+
+def lost(scene: Scene, tmp_path: Path) -> Scene:
+    """Mark 5 and 6; then watcher and broker crash, the state is lost, and the list has dropped both."""
+    scene.topic.lists(scene.closed(5, 100), scene.closed(6, 100, is_uploaded=True), LedgerInfo(99))
+    scene.look()
+    assert scene.marked() == {5, 6}
+    scene.topic.lists(LedgerInfo(99))
+    scene.world.state = str(tmp_path / "new")
+    scene.start()
+    return scene
+
+
+def test_a_watcher_that_knows_nothing_works_off_the_marks_of_its_predecessor(scene: Scene, tmp_path: Path) -> None:
+    lost(scene, tmp_path).looks(5)
+    asked = [(each.ledger_id, each.offload_context.uuid if each.offload_context else "") for each in scene.topic.sent]
+    assert asked == [(5, ""), (6, ""), (6, UUID)]
+    assert not scene.topic.exists(5)
+    assert scene.topic.objects == set()
+    assert scene.topic.keys() == set()
+    assert scene.metric("marks_worked_off") == 3
+    assert scene.world.topic.requests == [], "the watcher itself knew nothing of them"
+
+
+def test_without_marks_nobody_asks_for_what_was_lost_like_that(scene: Scene, tmp_path: Path) -> None:
+    scene.facts.kept = Retention(0, 0)
+    scene.topic.lists(scene.closed(5, 100), LedgerInfo(99))
+    scene.look()
+    scene.topic.lists(LedgerInfo(99))
+    scene.world.state = str(tmp_path / "new")
+    scene.start()
+    scene.looks(10)
+    assert scene.topic.exists(5)
+    assert scene.topic.sent == scene.world.topic.requests == []
+
+
+def test_what_the_sweep_keeps_is_asked_for_seldom_and_stays_marked(scene: Scene, tmp_path: Path) -> None:
+    scene.topic.sweeps = False
+    lost(scene, tmp_path).looks(9)
+    assert len(scene.topic.sent) == 3
+    scene.looks(10)
+    assert len(scene.topic.sent) == 6, "ten minutes later, once more"
+    assert scene.marked() == {5, 6}
+    for each in (5, 6):
+        scene.world.tree.remove(f"/ledgers/00/0000/L{each:04}")
+    scene.topic.objects.clear()
+    scene.looks(2)
+    assert (scene.topic.keys(), len(scene.topic.sent)) == (set(), 6), "the marks go as soon as it is gone"
+
+
+def test_of_many_marks_a_part_is_worked_off_at_a_time(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(marking, "_MOST_AT_ONCE", 2)
+    scene.topic.lists(5, 6, 7, 8, 99)
+    scene.topic.lists(99)
+    scene.topic.sweeps = False
+    scene.topic.api().mark_deletable_ledgers(TOPIC, [5, 6, 7, 8, 99])
+    scene.looks(4)
+    assert len(scene.topic.sent) == 2
+    scene.topic.sweeps = True
+    scene.looks(40)
+    assert scene.marked() == {99}
+    assert not any(map(scene.topic.exists, (5, 6, 7, 8)))
+
+
+def test_when_a_broker_deletes_it_by_itself_the_mark_goes_and_marking_sends_nothing(scene: Scene) -> None:
+    scene.topic.lists(scene.closed(5, 100), LedgerInfo(99))
+    scene.look()
+    scene.topic.lists(LedgerInfo(99))
+    scene.world.tree.remove("/ledgers/00/0000/L0005")
+    scene.looks(4)
+    assert scene.topic.sent == []
+    assert (scene.topic.keys(), scene.metric("marks_worked_off")) == (set(), 1)
+    assert 5 in scene.world.topic.ids, "the watcher's own request, as ever"
+
+
+def test_a_cursor_that_is_set_back_after_a_mark_costs_nothing_that_is_needed(scene: Scene) -> None:
+    scene.topic.lists(scene.closed(5, 100), LedgerInfo(99))
+    scene.look()
+    scene.facts.cursors = {TOPIC: {CURSOR: (0, -1)}}
+    put(scene.world.tree, cursor_path(TOPIC, CURSOR), cursor_znode(50))
+    scene.looks(30)
+    assert (scene.topic.sent, scene.marked()) == ([], {5})
+    assert scene.topic.exists(5)
+
+
+def test_marks_that_stay_for_long_keep_no_topic_from_its_turn(scene: Scene) -> None:
+    scene.topic.sweeps = False
+    scene.topic.lists(scene.closed(5, 100), scene.closed(6, 100), LedgerInfo(99))
+    scene.marking.take(Seen(loaded={TOPIC, OTHER}, marked={OTHER, V1_TOPIC, TOPIC}), scene.now_ms)
+    scene.world.clock.advance(2 * DELAY_S * 1000)  # as soon as it is known that there are marks
+    for _ in range(2):
+        assert scene.marking.step(scene.tools, scene.now_ms)
+    assert scene.marked() == {5, 6}
+    while scene.marking.step(scene.tools, scene.now_ms):
+        pass
+    assert not scene.marking.has_work(scene.now_ms)
+
+
+def test_a_topic_that_is_deleted_meanwhile_ends_nothing(scene: Scene, tmp_path: Path) -> None:
+    lost(scene, tmp_path).look()
+    scene.topic.delete_topic()
+    scene.looks(5)
+    assert scene.topic.sent == []
+    assert scene.metric("marking_failures") == 0
+
+
+def test_marks_that_would_make_the_znode_too_large_are_refused_once_and_the_watching_goes_on(
+    scene: Scene, caplog: pytest.LogCaptureFixture
+) -> None:
+    full = properties_of(Marks(frozenset(range(10**12, 10**12 + 74_000, 2))), "full")
+    scene.topic.properties.update(TOPIC, full)
+    scene.marking._work.drop(TOPIC)
+    ledgers = [scene.closed(each, 100) for each in range(5, 5000, 2)]
+    for newest in (9_999, 10_000):
+        scene.topic.lists(*ledgers, LedgerInfo(newest))
+        scene.watcher.look_soon()
+        scene.watcher.turn()
+        scene.marking._work.drop(TOPIC)
+        scene.marking.step(scene.tools, scene.now_ms)
+    assert caplog.text.count("mark fewer ledgers") == 1
+    assert scene.metric("marking_failures") == 2
+    assert not scene.marked() & {5, 7}
+    scene.topic.lists(*ledgers[1:], LedgerInfo(10_000))
+    scene.world.turns(scene.watcher, 120)
+    assert 5 in scene.world.topic.ids
+
+
+def test_a_broker_that_gives_no_right_is_told_of_once(scene: Scene, caplog: pytest.LogCaptureFixture) -> None:
+    def refuse(_operation: str, topics: Sequence[str]) -> None:
+        raise ForbiddenError(f"Pulsar would not write properties of {topics[0]}: 403 Forbidden")
+
+    scene.topic.properties.faults.before(refuse)
+    scene.facts.cursors[OTHER] = {}
+    scene.facts.loaded.add(OTHER)
+    scene.topic.make(managed_ledger_path(OTHER))
+    scene.look()
+    scene.topic.lists(scene.closed(5, 100), LedgerInfo(99))
+    infos = (scene.closed(7, 100), LedgerInfo(98))
+    scene.world.tree.write(managed_ledger_path(OTHER), serialize_managed_ledger(ManagedLedgerInfo(infos)))
+    scene.look()
+    scene.topic.lists(scene.closed(5, 100), LedgerInfo(99), LedgerInfo(100))
+    scene.look()
+    assert caplog.text.count("403 Forbidden") == 1
+    assert scene.metric("marking_failures") == 3
+
+
+def test_a_service_that_does_not_answer_is_asked_again_when_a_topics_time_had_come(scene: Scene) -> None:
+    scene.topic.lists(scene.closed(5, 50), LedgerInfo(99))
+    scene.look()
+    scene.world.clock.advance(10 * MINUTE_MS)
+    scene.facts.faults.away = True
+    with pytest.raises(UnavailableError):
+        scene.marking.step(scene.tools, scene.now_ms)
+    assert not scene.marking.has_work(scene.now_ms)
+    scene.facts.faults.away = False
+    scene.looks(3)
+    assert scene.marked() == {5}
+
+
+def test_a_topic_that_is_gone_when_its_time_comes_is_forgotten(scene: Scene) -> None:
+    scene.topic.lists(scene.closed(5, 50), LedgerInfo(99))
+    scene.look()
+    scene.topic.delete_topic()
+    scene.looks(10)
+    assert scene.asked["is_loaded"] == 2
+    scene.looks(10)
+    assert scene.asked["is_loaded"] == 2
+
+
+def test_a_watcher_that_does_not_mark_ahead_leaves_marks_alone(tmp_path: Path) -> None:
+    scene = Scene(tmp_path)
+    scene.topic.lists(5, 99)
+    scene.topic.api().mark_deletable_ledgers(TOPIC, [5, 1000])
+    watcher = scene.world.start()
+    watcher.turn()
+    scene.topic.lists(99)
+    scene.world.turns(watcher, 300)
+    assert scene.world.topic.ids == [5], "as it is asked for without a mark"
+    assert (scene.topic.sent, scene.marked()) == ([], {5, 1000})
+    assert not scene.asked
+
+
+def test_keys_that_cannot_be_read_are_told_of_once_and_stay(scene: Scene, caplog: pytest.LogCaptureFixture) -> None:
+    scene.topic.properties.update(TOPIC, {"ledger-reaper.deletable.x.0": "no json"} | properties_of(gone(7), "y"))
+    scene.looks(5)
+    scene.topic.properties.update(TOPIC, properties_of(gone(8), "z"))
+    scene.looks(5)
+    assert scene.topic.keys() == {"ledger-reaper.deletable.x.0"}
+    assert caplog.text.count("can't be read, and they stay") == 1
+
+
+def gone(ledger_id: int) -> Marks:
+    return Marks(frozenset({ledger_id}))
+
+
+@contextmanager
+def run(scene: Scene, opened: list[Exception]) -> Iterator[MarkingThread]:
+    """A marking's thread whose tools can't be opened as often as there are errors."""
+
+    @contextmanager
+    def tools() -> Iterator[Tools]:
+        if opened:
+            raise opened.pop(0)
+        yield scene.tools
+
+    metrics = WatchMetrics(registry := CollectorRegistry())
+    scene.registry = registry
+    with MarkingThread(scene.marking, tools, metrics, lambda: scene.now_ms, 10) as thread:
+        yield thread
+
+
+def test_no_error_ends_the_thread_and_each_is_told_of_once(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    for name in ("_AGAIN_S", "_IDLE_S", "_BETWEEN_TOPICS_S"):
+        monkeypatch.setattr(marking, name, 0.01)
+    scene.topic.lists(scene.closed(5, 100), LedgerInfo(99))
+    errors: list[Exception] = [UnavailableError("away"), UnavailableError("away"), ValueError("a fault of ours")]
+    with caplog.at_level(logging.WARNING), run(scene, errors) as thread:
+        thread.hand_over(Seen(loaded={TOPIC}))
+        is_marked = threading.Event()
+        for _ in range(500):
+            if scene.marked() == {5}:
+                is_marked.set()
+                break
+            threading.Event().wait(0.01)
+        assert is_marked.is_set()
+    assert not thread._thread.is_alive()
+    assert scene.metric("marking_failures") == 3
+    assert caplog.text.count("nothing is marked or worked off for the moment: away") == 1
+    assert "a fault of ours" in caplog.text
