@@ -15,11 +15,9 @@ from streaming.signals import on_signals
 from streaming.terminal import Terminal, cell, plain, say, say_json
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
     from streaming.check.now import Now
-    from streaming.clients import CommandClients
-    from streaming.config.settings import Settings
     from streaming.coordination.lock import Holder
 
 _WIDTH = 12
@@ -45,33 +43,38 @@ def status(
     settings = settings_of(config)
     require_state(settings, config)
     with command_clients(settings) as clients:
+
+        def look_now() -> "Now":
+            return look(settings, clients, SystemClock().now_ms())
+
         if watch:
-            _watch(settings, clients, every, json_lines=json_lines)
+            show_again_and_again(look_now, every, json_lines=json_lines, is_terminal=sys.stdout.isatty())
             return
-        now = look(settings, clients, SystemClock().now_ms())
+        now = look_now()
         _print(now, json_lines=json_lines)
     if now.exit_code:
         raise typer.Exit(now.exit_code)
 
 
-def _watch(settings: "Settings", clients: "CommandClients", every_s: float, *, json_lines: bool) -> None:
+def show_again_and_again(look: "Callable[[], Now]", every_s: float, *, json_lines: bool, is_terminal: bool) -> None:
     """Show it until a signal comes: on a terminal in place, elsewhere one look after the other."""
-    from rich.console import Group
     from rich.live import Live
-
-    from streaming.check.now import look
+    from rich.table import Table
 
     stop = threading.Event()
     with on_signals(lambda _number: stop.set()):
-        if json_lines or not sys.stdout.isatty():
+        if json_lines or not is_terminal:
             while not stop.is_set():
-                _print(look(settings, clients, SystemClock().now_ms()), json_lines=json_lines)
+                _print(look(), json_lines=json_lines)
                 stop.wait(every_s)
             return
         with Live(console=Terminal(), auto_refresh=False, screen=False) as live:
             while not stop.is_set():
-                now = look(settings, clients, SystemClock().now_ms())
-                live.update(Group(cell(f"{utc(now.at_ms)} UTC"), *map(cell, told(now))), refresh=True)
+                now = look()
+                shown = Table.grid()
+                for line in (f"{utc(now.at_ms)} UTC", *told(now)):
+                    shown.add_row(cell(line))
+                live.update(shown, refresh=True)
                 stop.wait(every_s)
 
 

@@ -1,0 +1,94 @@
+"""What `status` says of a moment, and which calls it refuses."""
+
+import json
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from streaming.check.now import Finished, Hold, Now, Retries
+from streaming.cli import status
+from streaming.cli.main import app
+from streaming.coordination.lock import Holder
+from streaming.errors import ConfigError, ReaperError
+from streaming.state.watcher_note import WatcherNote
+
+AT_MS = 1_700_000_000_000  # 2023-11-14 22:13:20 UTC
+HOLDER = Holder("host-1", 4711, "2023-11-14T22:00:00Z", "secret")
+
+
+def busy() -> Now:
+    return Now(
+        AT_MS,
+        "main",
+        service=HOLDER,
+        watched=WatcherNote(AT_MS, 7, 2, 0),
+        holds=[Hold("paused", "maintenance", "ledger-reaper resume")],
+        waiting={"persistent://a/b/c": 5, "persistent://a/b/c-RETRY": 2},
+        retries=Retries(2, AT_MS + 1000),
+        last_hour=Finished({"DELETED": 3}, AT_MS - 1000),
+    )
+
+
+def test_a_person_reads_one_line_for_each_thing() -> None:
+    assert list(status.told(busy())) == [
+        "service     main runs: pid 4711 on host-1 since 2023-11-14T22:00:00Z",
+        "watcher     does not run; last whole look 2023-11-14 22:13:20 UTC: 7 znodes known, 2 requests not sent yet",
+        "deletes     HELD, paused: maintenance -> ledger-reaper resume",
+        "waiting     7 requests, retries included",
+        "                    5  persistent://a/b/c",
+        "                    2  persistent://a/b/c-RETRY",
+        "retries     2 wait for their time, the next one until 2023-11-14 22:13:21 UTC",
+        "last hour   3 DELETED; the newest at 2023-11-14 22:13:19 UTC",
+    ]
+
+
+def test_what_is_unknown_is_never_told_as_none() -> None:
+    names = ("service", "watcher", "holds", "waiting", "retries", "last_hour")
+    lines = list(status.told(Now(AT_MS, "main", unknown=dict.fromkeys(names, "no answer"))))
+    assert [line.partition("not known: ")[2] for line in lines] == [
+        "no answer",
+        "no answer; it has not looked at everything yet",
+        "no answer",
+        "no answer",
+        "no answer",
+        "no answer",
+    ]
+
+
+def test_json_has_every_field_and_no_secret() -> None:
+    said = json.loads(json.dumps(busy().as_json()))
+    assert said["service"] == {"host": "host-1", "pid": 4711, "since": "2023-11-14T22:00:00Z"}
+    assert (said["waiting"]["persistent://a/b/c"], said["retries"]["next_ms"], said["unknown"]) == (5, AT_MS + 1000, {})
+    assert "exit_code" not in said
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        pytest.param(["--watch", "--every", "0.5"], "at least 1 second", id="too often"),
+        pytest.param([], "does not exist", id="a state directory that is not there"),
+    ],
+)
+def test_calls_that_are_refused(tmp_path: Path, arguments: list[str], says: str) -> None:
+    file = tmp_path / "config.toml"
+    file.write_text('[state]\ndir = "state"\n')
+    result = CliRunner().invoke(app, ["status", *arguments, "--config", str(file)])
+    assert isinstance(result.exception, ConfigError)
+    assert says in str(result.exception)
+
+
+@pytest.mark.parametrize("is_terminal", [False, True])
+def test_watching_shows_each_look_until_a_signal(capsys: pytest.CaptureFixture[str], *, is_terminal: bool) -> None:
+    looks = 0
+
+    def look() -> Now:
+        nonlocal looks
+        looks += 1
+        if looks == 3:
+            raise ReaperError("stands in for a signal")
+        return busy()
+
+    with pytest.raises(ReaperError, match="signal"):
+        status.show_again_and_again(look, 0.01, json_lines=False, is_terminal=is_terminal)
+    assert capsys.readouterr().out.count("4711") >= (1 if is_terminal else 2)
