@@ -871,7 +871,12 @@ MUTATIONS = (
         "self._doubtful = {*self._ask, *self._due}",
         "pass",
     ),
-    Mutation("a closed cursor's topic is not asked about", WATCHER, "in seen.loaded - seen.closed:", "in seen.loaded:"),
+    Mutation(
+        "a closed cursor's topic is not asked about",
+        WATCHER,
+        "sorted(seen.loaded - seen.closed)",
+        "sorted(seen.loaded)",
+    ),
     Mutation(
         "what has changed before the first look is no sign that a topic is loaded",
         WATCHER,

@@ -75,7 +75,7 @@ class Marking:
         for topic in seen.closed:
             self._ask.pop(topic, None)
             self._due.drop(topic)
-        for topic in seen.loaded - seen.closed:
+        for topic in sorted(seen.loaded - seen.closed):
             self._ask[topic] = now_ms + self._fresh_ms
             self._doubtful.discard(topic)
         for topic in seen.marked:
