@@ -255,7 +255,7 @@ def test_while_topics_move_between_two_brokers_what_they_leak_is_asked_for_once(
     assert leaked, "nothing leaked"
 
 
-RETENTION = {"retentionTimeInMinutes": 1, "retentionSizeInMB": -1}
+RETENTION = {"retentionTimeInMinutes": 3, "retentionSizeInMB": -1}  # what a watcher marks at once
 AHEAD = f"{WATCH}mark_ahead = true\n".replace("poll_seconds = 15", "poll_seconds = 5")
 
 
@@ -291,7 +291,7 @@ def crash_of_watcher_and_broker(cluster: Cluster, service: Deployment, log: Path
         before = topics.data_ledgers(cluster, topic)
         topics.consume(cluster, topic, WORKER, 5 * topics.ENTRIES_PER_LEDGER)
         if service.settings.watch.mark_ahead:
-            wait_until(lambda: set(before[:5]) <= marked(cluster, topic), running, log, seconds=50)
+            wait_until(lambda: set(before[:5]) <= marked(cluster, topic), running, log)
         else:
             time.sleep(20)  # three looks
         listed = listed_in_zookeeper(cluster, topic)
@@ -301,7 +301,7 @@ def crash_of_watcher_and_broker(cluster: Cluster, service: Deployment, log: Path
     shutil.rmtree(service.config.parent / "state")
     with faults.crash_with_metadata_fault(cluster):
         topics.wait_for(
-            lambda: not set(before[:5]) & listed_in_zookeeper(cluster, topic), "the end of retention", seconds=120
+            lambda: not set(before[:5]) & listed_in_zookeeper(cluster, topic), "the end of retention", seconds=300
         )
     leaked = set(before) - listed_in_zookeeper(cluster, topic)
     assert leaked <= ledgers.every_ledger(cluster).keys(), "the broker could not delete them"

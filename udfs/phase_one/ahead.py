@@ -53,15 +53,16 @@ class Sign(StrEnum):
     CLOSED = "closed"
 
 
-def sign_of(kind: Kind, before: Names, after: Names) -> Sign | None:
-    """Say what changed names tell; None: nothing.
+def sign_of(kind: Kind, before: Names | None, after: Names) -> Sign | None:
+    """Say what changed names tell; None: nothing. before None: there was no such znode.
 
-    LOADED: only a broker that has the topic loaded writes a list with other ledgers, or has a cursor begin a ledger.
-    CLOSED: a cursor has given up its ledger, as every cursor does that had one when its broker unloads the topic.
+    LOADED: only a broker that has the topic loaded makes a list, or writes one with other ledgers, or has a cursor begin
+    a ledger. CLOSED: a cursor has given up its ledger, as every cursor does that had one when its broker unloads the
+    topic.
     """
     if kind is Kind.TOPIC:
-        return Sign.LOADED if before.keys() != after.keys() else None
-    if kind is not Kind.CURSOR:
+        return Sign.LOADED if before is None or before.keys() != after.keys() else None
+    if kind is not Kind.CURSOR or before is None:
         return None
     earlier, now = _cursor_ledgers(before), _cursor_ledgers(after)
     if now - earlier:

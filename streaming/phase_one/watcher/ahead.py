@@ -49,12 +49,11 @@ class Ahead:
         topic = _topic_at(path, kind)
         if topic is None or kind is None:
             return
-        if before is not None and after is not None:
-            sign = sign_of(kind, before, after)
-            if sign is Sign.LOADED:
-                self._seen.loaded.add(topic)
-            elif sign is Sign.CLOSED:
-                self._seen.closed.add(topic)
+        sign = sign_of(kind, before, after) if after is not None else None
+        if sign is Sign.LOADED:
+            self._seen.loaded.add(topic)
+        elif sign is Sign.CLOSED:
+            self._seen.closed.add(topic)
         if kind is Kind.TOPIC and isinstance(node, Znode):
             with suppress(FormatError, ValueError):
                 if _has_marks_to_work_off(node.data):

@@ -52,6 +52,16 @@ def test_signs_are_those_of_one_look() -> None:
     assert heard.look() == Seen(loaded={TOPIC})
 
 
+def test_a_topic_that_was_made_since_the_last_look_is_loaded_and_a_cursor_alone_says_nothing() -> None:
+    heard = Heard()
+    heard.ahead.saw(CURSOR_AT, znode(cursor_znode(7)), None, names_in(CURSOR_AT, cursor_znode(7)))
+    assert heard.look() == Seen()
+    heard.ahead.saw(AT, znode(list_znode(1)), None, names_in(AT, list_znode(1)))
+    assert heard.look() == Seen(loaded={TOPIC})
+    heard.ahead.saw(AT, znode(list_znode(1)), None, None)
+    assert heard.look() == Seen(), "it names the same as before"
+
+
 def test_before_the_first_look_has_ended_nothing_is_a_sign_that_a_topic_is_loaded() -> None:
     seen: list[Seen] = []
     ahead = Ahead(seen.append)
