@@ -56,8 +56,8 @@ class Sign(StrEnum):
 def sign_of(kind: Kind, before: Names | None, after: Names) -> Sign | None:
     """Say what changed names tell; None: nothing. before None: there was no such znode.
 
-    LOADED: only a broker that has the topic loaded makes a list, or writes one with other ledgers, or has a cursor begin
-    a ledger. CLOSED: a cursor has given up its ledger, as every cursor does that had one when its broker unloads the
+    LOADED: only a broker that has the topic loaded makes a list, writes one with other ledgers, or has a cursor begin a
+    ledger. CLOSED: a cursor has given up its ledger, as every cursor does that had one when its broker unloads the
     topic.
     """
     if kind is Kind.TOPIC:
