@@ -63,6 +63,7 @@ for command in (
     explain,
     run,
     status,
+    watch,
     request,
     receipts,
     backlog,
@@ -74,7 +75,6 @@ for command in (
     submit_args,
 ):
     app.command()(command)
-app.command(hidden=True)(watch)  # until it was seen on a real cluster under faults
 app.add_typer(dlq.app, name="dlq")
 app.add_typer(snapshots.app, name="snapshots", hidden=True)  # until its scenes were seen on real brokers
 app.add_typer(rocketmq.app, name="rocketmq", hidden=True)  # until each of its stages was seen on real brokers
