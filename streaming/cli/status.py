@@ -135,7 +135,7 @@ def _waiting(now: "Now") -> "Iterator[str]":
     else:
         yield _line("waiting", f"{sum(now.waiting.values())} requests, retries included")
         for topic, messages in now.waiting.items():
-            yield _line("", f"{messages:>9}  {topic}")
+            yield _line("", f"{messages:>7}  {topic.removeprefix('persistent://')}")
     if now.retries is None:
         yield _line("retries", f"not known: {now.unknown['retries']}")
     elif now.retries.next_ms is not None:

@@ -36,8 +36,8 @@ def test_a_person_reads_one_line_for_each_thing() -> None:
         "watcher     does not run; last whole look 2023-11-14 22:13:20 UTC: 7 znodes known, 2 requests not sent yet",
         "deletes     HELD, paused: maintenance -> ledger-reaper resume",
         "waiting     7 requests, retries included",
-        "                    5  persistent://a/b/c",
-        "                    2  persistent://a/b/c-RETRY",
+        "                  5  a/b/c",
+        "                  2  a/b/c-RETRY",
         "retries     2 wait for their time, the next one until 2023-11-14 22:13:21 UTC",
         "last hour   3 DELETED; the newest at 2023-11-14 22:13:19 UTC",
     ]
