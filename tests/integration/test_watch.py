@@ -31,7 +31,7 @@ from tests.integration.conftest import (
 )
 from udfs.formats.managed_ledger import in_use_ids, parse_managed_ledger
 from udfs.paths import managed_ledger_path
-from udfs.phase_one.marks import read_marks
+from udfs.phase_one.marks import Marks, read_marks
 
 pytestmark = [pytest.mark.cluster, pytest.mark.long, pytest.mark.timeout(1500)]
 
@@ -259,11 +259,15 @@ RETENTION = {"retentionTimeInMinutes": 3, "retentionSizeInMB": -1}  # what a wat
 AHEAD = f"{WATCH}mark_ahead = true\n".replace("poll_seconds = 15", "poll_seconds = 5")
 
 
-def marked(cluster: Cluster, topic: str) -> set[int]:
-    """The ledgers that are marked in a topic's own metadata."""
+def marks_of(cluster: Cluster, topic: str) -> Marks:
+    """What is marked in a topic's own metadata."""
     path = managed_ledger_path(topic)
     info = parse_managed_ledger(clients.read_znodes(cluster.addresses.zookeeper, [path])[path])
-    return set(read_marks(info.properties).all.ledgers)
+    return read_marks(info.properties).all
+
+
+def marked(cluster: Cluster, topic: str) -> set[int]:
+    return set(marks_of(cluster, topic).ledgers)
 
 
 def has_looked(service: Deployment) -> bool:
@@ -345,6 +349,52 @@ def test_without_marks_ahead_only_the_audit_finds_what_leaked_when_watcher_broke
     said = service.run("audit", "--recheck-seconds", "1", "--json")
     found = [json.loads(line) for line in said.splitlines() if line.startswith("{")]
     assert leaked <= {each["ledger_id"] for each in found if each.get("class") == "ORPHAN"}
+
+
+def test_by_a_namespaces_size_the_ledger_that_goes_next_is_marked_before_it_goes(
+    cluster: Cluster, deploy: Deploy, tmp_path: Path
+) -> None:
+    service, log, namespace = deploy(extra=AHEAD), tmp_path / "log", f"public/{new_topic('size').rpartition('/')[2]}"
+    topic, ledger_bytes = f"persistent://{namespace}/orders", 200 * 1024
+    topics.admin(cluster, "PUT", f"namespaces/{namespace}", {})
+    by_size = {"retentionTimeInMinutes": -1, "retentionSizeInMB": 1}
+    topics.admin(cluster, "POST", f"namespaces/{namespace}/retention", by_size)
+    with killed_at_the_end(service.start("watch", log=log)) as running:
+        wait_until(lambda: has_looked(service), running, log)
+        topics.fill(cluster, topic, 3, [WORKER], entry_bytes=ledger_bytes // topics.ENTRIES_PER_LEDGER)
+        topics.consume(cluster, topic, WORKER, 3 * topics.ENTRIES_PER_LEDGER)
+        time.sleep(30)  # several looks
+        assert marked(cluster, topic) == set(), "there is room for more than one ledger"
+        seen: set[int] = set()
+        for _ in range(6):
+            before = listed_in_zookeeper(cluster, topic)
+            topics.publish(
+                cluster, topic, topics.ENTRIES_PER_LEDGER, entry_bytes=ledger_bytes // topics.ENTRIES_PER_LEDGER
+            )
+            topics.consume(cluster, topic, WORKER, topics.ENTRIES_PER_LEDGER)
+            dropped = before - listed_in_zookeeper(cluster, topic)
+            assert dropped <= seen, "what went had been marked"
+            oldest = min(listed_in_zookeeper(cluster, topic))
+            if len(listed_in_zookeeper(cluster, topic)) > 5:
+                wait_until(lambda oldest=oldest: oldest in marked(cluster, topic), running, log)
+            seen |= marked(cluster, topic)
+        assert seen, "nothing came so far"
+        stop(running)
+
+
+def test_of_an_offloaded_ledger_the_upload_is_marked_ahead(cluster: Cluster, deploy: Deploy, tmp_path: Path) -> None:
+    service, log, topic = deploy(extra=AHEAD), tmp_path / "log", new_topic("uploaded")
+    with killed_at_the_end(service.start("watch", log=log)) as running:
+        wait_until(lambda: has_looked(service), running, log)
+        topics.fill(cluster, topic, 4, [WORKER])
+        topics.offload(cluster, topic)
+        uploaded = set(topics.data_ledgers(cluster, topic)[:2])
+        topics.admin(cluster, "POST", f"{topics.resource(topic)}/retention", RETENTION)
+        topics.consume(cluster, topic, WORKER, 3 * topics.ENTRIES_PER_LEDGER)
+        topics.publish(cluster, topic, 2 * topics.ENTRIES_PER_LEDGER)  # the list changes, so the broker has it loaded
+        wait_until(lambda: uploaded <= {each for each, _uuid in marks_of(cluster, topic).uploads}, running, log)
+        assert not uploaded & marked(cluster, topic), "BookKeeper has no copy of them"
+        stop(running)
 
 
 def test_marking_ahead_loads_no_topic(cluster: Cluster, deploy: Deploy, tmp_path: Path) -> None:
