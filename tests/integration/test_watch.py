@@ -7,6 +7,7 @@ import signal
 import time
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -270,6 +271,10 @@ def marked(cluster: Cluster, topic: str) -> set[int]:
     return set(marks_of(cluster, topic).ledgers)
 
 
+def is_marked(cluster: Cluster, topic: str, ledger_id: int) -> bool:
+    return ledger_id in marked(cluster, topic)
+
+
 def has_looked(service: Deployment) -> bool:
     return (service.config.parent / "state" / "watcher.json").exists()
 
@@ -376,7 +381,7 @@ def test_by_a_namespaces_size_the_ledger_that_goes_next_is_marked_before_it_goes
             assert dropped <= seen, "what went had been marked"
             oldest = min(listed_in_zookeeper(cluster, topic))
             if len(listed_in_zookeeper(cluster, topic)) > 5:
-                wait_until(lambda oldest=oldest: oldest in marked(cluster, topic), running, log)
+                wait_until(partial(is_marked, cluster, topic, oldest), running, log)
             seen |= marked(cluster, topic)
         assert seen, "nothing came so far"
         stop(running)
