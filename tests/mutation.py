@@ -775,8 +775,8 @@ MUTATIONS = (
     Mutation(
         "a repair that is not verified ends with 4",
         "streaming/cli/snapshots.py",
-        "    if wrong := done.wrong():\n",
-        "    if wrong := None:\n",
+        "    if done.not_verified:\n",
+        "    if False:\n",
     ),
     Mutation(
         "check compares where a guard stands",

@@ -139,8 +139,12 @@ def repair(
         say_json({**asdict(done), "is_verified": not done.not_verified})
     else:
         say(done.in_words())
-    if wrong := done.wrong():
-        raise SafetyError(f"{topic} {wrong}")
+    if done.not_verified:
+        raise SafetyError(
+            f"{topic} is not verified: {done.not_verified}. Keep consumers away until you have seen that a reader gets "
+            f"no message of an aborted transaction; `ledger-reaper snapshots undo --topic {topic}` puts the old index "
+            "back, with which the topic does not load"
+        )
 
 
 @app.command()

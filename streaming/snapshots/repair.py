@@ -6,7 +6,7 @@
 3. The index that is replaced is in the journal, on disk, before the new one is sent; so it is with an undo.
 4. Right before that the topic is looked at once more, and nothing is sent if its index is another one by then.
 5. Afterwards the topic is loaded, and again where its broker writes no index from which it could go on: a fault of
-   Pulsar's. If none has come after five loads, the repair says so, and its own index stands there.
+   Pulsar's. If none comes, the repair says so, and its own index stands there, with which the topic is replayed again.
 6. The topic must have in memory all ids that the old snapshot tells of and whose markers live
    for certain, and a reader that comes to the topic's end must get no message of any id that it tells of. Where not all
    old ids are known, or the reader does not come to the end, the repair says that it is not verified. A topic that
@@ -25,7 +25,7 @@ from streaming.adapters.pulsar.snapshot_topics import SnapshotTopics, system_top
 from streaming.clock import Clock
 from streaming.errors import ConfigError, RefusedError, SafetyError, UnavailableError
 from streaming.ports import Broker, MetadataStore
-from streaming.snapshots.first_index import LOADS, FirstIndex
+from streaming.snapshots.first_index import FirstIndex
 from streaming.snapshots.guard import Guards
 from streaming.snapshots.looks import Look, Looks
 from streaming.snapshots.parts import Sender
@@ -97,25 +97,17 @@ class Repaired:
         reader = f"a reader gets {self.delivered} entries" + ("" if self.not_verified else ", none of them aborted")
         return (
             f"{self.topic} is loaded again and has {self.aborted} aborted ids (its old snapshot told of {self.known}); "
-            f"{reader}. The old index is {self.journal} in the journal"
+            f"{reader}. The old index is {self.journal} in the journal" + self._unwritten()
         )
 
-    def wrong(self) -> str:
-        """Return why a person must look, and at what; "" where nobody need."""
-        said = []
-        if self.not_verified:
-            said.append(
-                f"is not verified: {self.not_verified}. Keep consumers away until you have seen that a reader gets no "
-                f"message of an aborted transaction; `ledger-reaper snapshots undo --topic {self.topic}` puts the old "
-                "index back, with which the topic does not load"
-            )
-        if self.not_written:
-            said.append(
-                f"is loaded, and after {LOADS} loads its broker does not write its snapshot (a fault of Pulsar's, "
-                f"apache/pulsar#26565): {self.not_written}. The index of this repair stands there, so that the broker "
-                "reads the topic again at each load. Unload the topic: until then its broker can't delete it either"
-            )
-        return ", and ".join(said)
+    def _unwritten(self) -> str:
+        if not self.not_written:
+            return ""
+        return (
+            f". Its broker has not written its own snapshot yet: {self.not_written}. That is a fault of Pulsar's "
+            "(apache/pulsar#26565), and loses nothing: the broker goes on as messages come, and until then it reads "
+            "the whole topic again at each load"
+        )
 
 
 @dataclass(frozen=True, slots=True)

@@ -458,6 +458,15 @@ def test_a_topic_of_which_its_broker_never_writes_anything_is_told_after_five_lo
     assert decode_index(world.indexes[-1].data).entries.rows == 0
 
 
+def test_a_topic_of_many_segments_is_not_loaded_again(journal: Folder) -> None:
+    """Each segment is a chance to stop, so that another load would hardly come to its end."""
+    for count, unloads in ((50, 9), (51, 1)):
+        world = World(sealed=frozenset((5, entry) for entry in range(count)))
+        done = _repairs(world, journal, ManualClock(count * 1_000_000)).repair(TOPIC)
+        assert world.done.count("unload") == unloads
+        assert done.not_written == f"its broker has sealed {count} segments, and its index lacks {count} of them"
+
+
 def test_an_index_without_a_max_read_position_is_replaced_before_the_next_load(journal: Folder) -> None:
     """With it the broker would read the whole topic, and seal every id twice."""
     world = _replayed(_written(BEFORE_ALL), _written(at=(1, 95)))
