@@ -17,7 +17,7 @@ from udfs.snapshots.codec import Index
 from udfs.snapshots.repairing import unwritten
 from udfs.snapshots.values import Read
 
-LOADS, FEW_SEGMENTS = 5, 50
+LOADS, FEW_SEGMENTS = 8, 50
 _PATIENCE_MS, _WAIT_SECONDS = 600_000, 1.0
 
 

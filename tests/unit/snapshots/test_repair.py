@@ -449,10 +449,10 @@ def test_a_topic_of_which_its_broker_writes_nothing_is_loaded_again(journal: Fol
     assert done.not_written == ""
 
 
-def test_a_topic_of_which_its_broker_never_writes_anything_is_told_after_five_loads(journal: Folder) -> None:
+def test_a_topic_of_which_its_broker_never_writes_anything_is_told_after_eight_loads(journal: Folder) -> None:
     world = _replayed()
     done = _repairs(world, journal).repair(TOPIC)
-    assert world.done.count("unload") == 1 + 2 * 4
+    assert world.done.count("unload") == 1 + 2 * 7
     assert world.is_loaded
     assert done.not_written == "its broker has sealed 1 segments, and its index lacks 1 of them"
     assert decode_index(world.indexes[-1].data).entries.rows == 0
@@ -460,7 +460,7 @@ def test_a_topic_of_which_its_broker_never_writes_anything_is_told_after_five_lo
 
 def test_a_topic_of_many_segments_is_not_loaded_again(journal: Folder) -> None:
     """Each segment is a chance to stop, so that another load would hardly come to its end."""
-    for count, unloads in ((50, 9), (51, 1)):
+    for count, unloads in ((50, 15), (51, 1)):
         world = World(sealed=frozenset((5, entry) for entry in range(count)))
         done = _repairs(world, journal, ManualClock(count * 1_000_000)).repair(TOPIC)
         assert world.done.count("unload") == unloads
