@@ -36,14 +36,17 @@ class FirstIndex:
     clock: Clock
     sleep: Callable[[float], None] = time.sleep
 
-    def wait(self) -> str:
-        """Return what the index lacks after all that; "" as soon as it lacks nothing. Raises what its parts raise."""
-        for _load in range(LOADS - 1):
+    def wait(self) -> tuple[str, int]:
+        """Return what the index lacks after all that, and how often the topic was loaded; "" as soon as it lacks nothing.
+
+        Raises what its parts raise.
+        """
+        for load in range(1, LOADS):
             lacks, segments = self._lacks()
             if not lacks or segments > FEW_SEGMENTS:
-                return lacks
+                return lacks, load
             self.again()
-        return self._lacks()[0]
+        return self._lacks()[0], LOADS
 
     def _lacks(self) -> tuple[str, int]:
         """Return what is lacking once nothing changes any more, and how many segments the broker has sealed."""

@@ -75,7 +75,8 @@ class TopicLoader(Protocol):
 class Repaired:
     """What a repair came to. aborted: ids that the broker has now.
 
-    not_written: what the index lacks of what the broker has in memory; "" where it could go on from it.
+    loads: how often the topic was loaded. not_written: what its index lacks of what the broker has in memory; "" where
+    the broker could go on from it.
 
     known: ids that the old snapshot told of. expected: those of them that the broker must have. delivered: how many
     entries a reader got afterwards; none of them was of a known id. not_verified: why that says too little; "" where
@@ -89,6 +90,7 @@ class Repaired:
     expected: int
     delivered: int
     not_verified: str = ""
+    loads: int = 1
     not_written: str = ""
     remedy: Remedy = Remedy.REPLAY
 
@@ -145,7 +147,7 @@ class Repairs:
             with suppress(RefusedError):  # a client may have had it loaded from the old index meanwhile
                 self.loader.unload(topic)
         self._load(topic)
-        not_written = self._first_index(topic, new)
+        not_written, loads = self._first_index(topic, new)
         self._not_doubled(topic)
         buffer = self._load(topic)
         undo = f"keep consumers away, and `ledger-reaper snapshots undo --topic {topic}`"
@@ -162,6 +164,7 @@ class Repairs:
             len(told.sure),
             delivered,
             _ignorance(told) or why,
+            loads,
             not_written,
             remedy,
         )
@@ -242,8 +245,10 @@ class Repairs:
             }
         return moved_index(index, places)
 
-    def _first_index(self, topic: str, new: bytes) -> str:
-        """Wait for an index from which the broker could go on; returns what it lacks. new: what the repair published.
+    def _first_index(self, topic: str, new: bytes) -> tuple[str, int]:
+        """Wait for an index from which the broker could go on; returns what it lacks, and how many loads that took.
+
+        new: what the repair published.
 
         Where it lacks something to the end, ours stands there: with that one, the broker replays the topic once more.
         """
@@ -255,9 +260,10 @@ class Repairs:
             self.clock,
             self.sleep,
         )
-        if lacks := wait.wait():
+        lacks, loads = wait.wait()
+        if lacks:
             self._once_more(topic, new)
-        return lacks
+        return lacks, loads
 
     def _again(self, topic: str, new: bytes) -> None:
         with suppress(RefusedError):  # it is not loaded

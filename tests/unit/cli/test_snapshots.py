@@ -26,7 +26,7 @@ class Done:
     not_written: str
 
     def repair(self, topic: str, remedy: Remedy) -> Repaired:
-        return Repaired(topic, "1.json", 3, 0, 0, 2, self.not_verified, self.not_written, remedy)
+        return Repaired(topic, "1.json", 3, 0, 0, 2, self.not_verified, 1, self.not_written, remedy)
 
 
 def _run(
