@@ -37,7 +37,7 @@ class FirstIndex:
     sleep: Callable[[float], None] = time.sleep
 
     def wait(self) -> tuple[str, int]:
-        """Return what the index lacks after all that, and how often the topic was loaded; "" as soon as it lacks nothing.
+        """Return what the index lacks after all that, and how often the topic was loaded; "" where it lacks nothing.
 
         Raises what its parts raise.
         """
