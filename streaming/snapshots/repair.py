@@ -142,6 +142,7 @@ class Repairs:
             raise SafetyError(f"{topic}: somebody wrote its index meanwhile; look at it again")
         new = empty_index(topic) if remedy is Remedy.REPLAY else self._republished(again)
         name = self._write_down(topic, old, new)
+        # allowed: the topic does not load with the old one, or holds ids twice, and the journal has it
         self._send(topic, new)
         if look.facts.doubled_ids:
             with suppress(RefusedError):  # a client may have had it loaded from the old index meanwhile
@@ -193,6 +194,7 @@ class Repairs:
         if now.position != seen.position:
             raise SafetyError(f"{topic}: somebody wrote its index meanwhile; take its clients away, and try again")
         kept = self._write_down(topic, now, old, is_undo=True)
+        # allowed: what is replaced is in the journal, and nobody wrote an index since it was unloaded
         self._send(topic, old)
         # a guard that has moved on since is moved back, as far as what the old index names is there
         Guards(self.topics, self.store, self.broker, self.clock).require(namespace_of(topic))
