@@ -236,6 +236,9 @@ class Repairs:
         if index is None or missing:
             some = ", ".join(map(str, missing[:_NAMED]))
             raise SafetyError(f"{topic}: the compacted topic lacks segments {some} too, so only a replay can repair it")
+        if look.facts.doubled_ids:
+            twice = f"{look.facts.doubled_ids} ids stand in several of its segments"
+            raise SafetyError(f"{topic}: {twice}, so only a replay can repair it")
         if len({each.sequence for each in look.facts.named}) < len(look.facts.named):
             raise SafetyError(f"{topic}: its index names a segment's number twice, so only a replay can repair it")
         with self.sender(system_topic(namespace_of(topic), SnapshotKind.SEGMENT)) as sender:

@@ -381,6 +381,15 @@ def test_doubled_ids_are_no_reason_to_publish_segments_once_more(journal: Folder
         _repairs(_doubled(), journal).repair(TOPIC, Remedy.REPUBLISH)
 
 
+def test_a_topic_that_lost_a_segment_and_has_doubled_ids_can_only_be_replayed(journal: Folder) -> None:
+    world = World(
+        segments=[_segment(1, (10, 0), DOUBLED)], compacts={0: _segment(0, (9, 0)), 1: _segment(1, (10, 0), DOUBLED)}
+    )
+    with pytest.raises(SafetyError, match="ids stand in several of its segments, so only a replay"):
+        _repairs(world, journal).repair(TOPIC, Remedy.REPUBLISH)
+    assert world.sent == []
+
+
 def test_a_broker_that_writes_its_old_index_over_ours_is_told(journal: Folder) -> None:
     world = _doubled(overwritten=_read(SnapshotKind.INDEX, TOPIC, OLD, (1, 99)))
     with pytest.raises(SafetyError, match="take its clients away"):
