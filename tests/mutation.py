@@ -17,6 +17,7 @@ from tests.hosts_mutations import HOSTS
 from tests.hosts_mutations import TESTS as HOSTS_TESTS
 from tests.rocketmq_mutations import ROCKETMQ
 from tests.rocketmq_mutations import TESTS as ROCKETMQ_TESTS
+from tests.snapshots_mutations import SNAPSHOTS_LINES, SNAPSHOTS_TESTS
 
 ROOT = Path(__file__).parent.parent
 COPIED = ("udfs", "streaming", "tests", "conf", "pyproject.toml")
@@ -685,7 +686,7 @@ MUTATIONS = (
     ),
     Mutation(
         "a segment is published again only with the marker that the index names",
-        "streaming/snapshots/repair.py",
+        "streaming/snapshots/looks.py",
         "{(number, value.marker): value for number, value in latest.items() if (number, value.marker) in wanted}",
         "{name: latest[name[0]] for name in wanted if name[0] in latest}",
     ),
@@ -835,6 +836,7 @@ MUTATIONS = (
     ),
     *(Mutation(*each[:4]) for each in ROCKETMQ),
     *(Mutation(*each) for each in HOSTS),
+    *(Mutation(*each) for each in SNAPSHOTS_LINES),
     Mutation(
         "a znode that can't be read names what it named",
         WATCHER,
@@ -898,6 +900,7 @@ MUTATIONS = (
 # lines of which the model test has nothing: the tests that have to notice
 NARROWED = {each[0]: (*ROCKETMQ_TESTS[each[1]], "-k", each[4]) for each in ROCKETMQ}
 NARROWED |= {each[0]: HOSTS_TESTS[each[1]] for each in HOSTS}
+NARROWED |= {each[0]: SNAPSHOTS_TESTS[each[1]] for each in SNAPSHOTS_LINES}
 NARROWED |= {
     "an index that is put back names only what the guard keeps": ("tests/unit/snapshots/test_put_back.py",),
     "where one topic can't be trimmed the others are": ("tests/unit/cli/test_snapshots.py",),

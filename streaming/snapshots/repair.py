@@ -5,7 +5,9 @@
 2. A guard is made first: a repair without one is broken again within a minute.
 3. The index that is replaced is in the journal, on disk, before the new one is sent; so it is with an undo.
 4. Right before that the topic is looked at once more, and nothing is sent if its index is another one by then.
-5. Afterwards the topic is loaded. It must have in memory all ids that the old snapshot tells of and whose markers live
+5. Afterwards the topic is loaded, and again where its broker writes no index from which it could go on: a fault of
+   Pulsar's. If none comes, the repair says so, and its own index stands there, with which the topic is replayed again.
+6. The topic must have in memory all ids that the old snapshot tells of and whose markers live
    for certain, and a reader that comes to the topic's end must get no message of any id that it tells of. Where not all
    old ids are known, or the reader does not come to the end, the repair says that it is not verified. A topic that
    worked is unloaded once more before that, in case a client had it loaded from the old index.
@@ -14,8 +16,7 @@
 import base64
 import json
 import time
-from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -24,24 +25,31 @@ from streaming.adapters.pulsar.snapshot_topics import SnapshotTopics, system_top
 from streaming.clock import Clock
 from streaming.errors import ConfigError, RefusedError, SafetyError, UnavailableError
 from streaming.ports import Broker, MetadataStore
+from streaming.snapshots.first_index import FirstIndex
 from streaming.snapshots.guard import Guards
-from streaming.snapshots.owners import listed
+from streaming.snapshots.looks import Look, Looks
 from streaming.snapshots.parts import Sender
 from streaming.state.filesystem import Folder
-from udfs.formats.internal_stats import Position
-from udfs.paths import managed_ledger_path, namespace_of
-from udfs.records import Presence
-from udfs.snapshots.aborts import ids_of
-from udfs.snapshots.audit import READY, BufferFacts, NamedSegment, TopicFacts
-from udfs.snapshots.codec import Index, Segment, encode_segment
+from udfs.paths import namespace_of
+from udfs.snapshots.audit import READY, BufferFacts
+from udfs.snapshots.codec import Index
 from udfs.snapshots.keys import SegmentKey, SnapshotKind
-from udfs.snapshots.repairing import Named, Remedy, Told, empty_index, lost_of, moved_index, refusal_of, told_of
+from udfs.snapshots.repairing import (
+    Remedy,
+    Told,
+    before_the_end,
+    empty_index,
+    lost_of,
+    moved_index,
+    refusal_of,
+)
 from udfs.snapshots.segments import places_of
 from udfs.snapshots.values import Read
 
 JOURNAL = "snapshots-journal"
 _NAMED = 10
 _PATIENCE_MINUTES, _WAIT_SECONDS = 10, 1.0  # a broker that replays reads the whole topic
+_QUIET_SECONDS = 10.0  # what a broker may take for one segment
 
 
 class TopicLoader(Protocol):
@@ -67,6 +75,9 @@ class TopicLoader(Protocol):
 class Repaired:
     """What a repair came to. aborted: ids that the broker has now.
 
+    loads: how often the topic was loaded. not_written: what its index lacks of what the broker has in memory; "" where
+    the broker could go on from it.
+
     known: ids that the old snapshot told of. expected: those of them that the broker must have. delivered: how many
     entries a reader got afterwards; none of them was of a known id. not_verified: why that says too little; "" where
     all old ids are known and the reader came to the end. remedy: how.
@@ -79,6 +90,8 @@ class Repaired:
     expected: int
     delivered: int
     not_verified: str = ""
+    loads: int = 1
+    not_written: str = ""
     remedy: Remedy = Remedy.REPLAY
 
     def in_words(self) -> str:
@@ -86,22 +99,17 @@ class Repaired:
         reader = f"a reader gets {self.delivered} entries" + ("" if self.not_verified else ", none of them aborted")
         return (
             f"{self.topic} is loaded again and has {self.aborted} aborted ids (its old snapshot told of {self.known}); "
-            f"{reader}. The old index is {self.journal} in the journal"
+            f"{reader}. The old index is {self.journal} in the journal" + self._unwritten()
         )
 
-
-@dataclass(frozen=True, slots=True)
-class Look:
-    """What was seen of a topic. index: its latest message; None where it has none.
-
-    told: what index and segments tell of aborted ids. values: number and last marker of a
-    segment that the index names -> its bytes, as they lie at their place or as the compacted topic has them.
-    """
-
-    facts: TopicFacts
-    index: Read | None
-    told: Told
-    values: Mapping[Named, bytes]
+    def _unwritten(self) -> str:
+        if not self.not_written:
+            return ""
+        return (
+            f". Its broker has not written its own snapshot yet: {self.not_written}. That is a fault of Pulsar's "
+            "(apache/pulsar#26565), and loses nothing: the broker goes on as messages come, and until then it reads "
+            "the whole topic again at each load"
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,13 +142,15 @@ class Repairs:
             raise SafetyError(f"{topic}: somebody wrote its index meanwhile; look at it again")
         new = empty_index(topic) if remedy is Remedy.REPLAY else self._republished(again)
         name = self._write_down(topic, old, new)
+        # allowed: the topic does not load with the old one, or holds ids twice, and the journal has it
         self._send(topic, new)
         if look.facts.doubled_ids:
             with suppress(RefusedError):  # a client may have had it loaded from the old index meanwhile
                 self.loader.unload(topic)
+        self._load(topic)
+        not_written, loads = self._first_index(topic, new)
+        self._not_doubled(topic)
         buffer = self._load(topic)
-        if look.facts.doubled_ids:
-            self._no_more_doubled(topic)
         undo = f"keep consumers away, and `ledger-reaper snapshots undo --topic {topic}`"
         told = look.told
         if buffer.aborted < len(told.sure):
@@ -148,8 +158,26 @@ class Repairs:
             raise SafetyError(f"{topic} is loaded and has {found}: {undo}")
         delivered, why = self._delivered(look, undo)
         return Repaired(
-            topic, name, buffer.aborted, len(told.known), len(told.sure), delivered, _ignorance(told) or why, remedy
+            topic,
+            name,
+            buffer.aborted,
+            len(told.known),
+            len(told.sure),
+            delivered,
+            _ignorance(told) or why,
+            loads,
+            not_written,
+            remedy,
         )
+
+    @property
+    def looks(self) -> Looks:
+        """Reads what decides about a topic."""
+        return Looks(self.topics, self.store)
+
+    def look(self, topic: str) -> Look:
+        """Read what decides about a topic. Raises UnavailableError, RefusedError."""
+        return self.looks.look(topic)
 
     def undo(self, topic: str) -> tuple[str, str]:
         """Put back the index that the last repair replaced; returns the journal's names of it and of what is there now.
@@ -166,6 +194,7 @@ class Repairs:
         if now.position != seen.position:
             raise SafetyError(f"{topic}: somebody wrote its index meanwhile; take its clients away, and try again")
         kept = self._write_down(topic, now, old, is_undo=True)
+        # allowed: what is replaced is in the journal, and nobody wrote an index since it was unloaded
         self._send(topic, old)
         # a guard that has moved on since is moved back, as far as what the old index names is there
         Guards(self.topics, self.store, self.broker, self.clock).require(namespace_of(topic))
@@ -173,7 +202,7 @@ class Repairs:
 
     def _replaceable(self, topic: str) -> Read:
         """Return the index that is there now. Raises SafetyError where it can't be kept in the journal."""
-        index = self._latest_index(namespace_of(topic), topic)
+        index = self.looks.latest_index(topic)
         if index is None:
             raise SafetyError(f"{topic} has no index now: somebody took away the one that the repair published")
         if not isinstance(index.value, Index):
@@ -188,8 +217,8 @@ class Repairs:
         for name in sorted(self.journal.names(), reverse=True):
             content = self.journal.read(name) if name.endswith(".json") else None
             entry: dict[str, Any] = json.loads(content) if content else {}
-            if entry.get("topic") != topic:
-                continue
+            if entry.get("topic") != topic or entry.get("is_again"):
+                continue  # what a broker wrote in the midst of a repair is not what that repair replaced
             replaced = base64.b64decode(entry["replaced"])
             if replaced != now:
                 return name, replaced
@@ -197,75 +226,19 @@ class Repairs:
                 raise SafetyError(f"{topic}: the index that the repair replaced is there already")
         raise ConfigError(f"the journal {self.journal.location} holds no repair of {topic}")
 
-    def look(self, topic: str) -> Look:
-        """Read what decides about a topic. Raises UnavailableError, RefusedError."""
-        namespace = namespace_of(topic)
-        index = self._latest_index(namespace, topic)
-        value = index.value if index is not None else None
-        rows = places_of(value) if isinstance(value, Index) else ()
-        places: dict[Position, Named] = {place: (sequence, marker) for sequence, place, marker in rows}
-        stored = self._stored(namespace, topic, places) if places else {}
-        values = self._values(namespace, topic, set(places.values()))
-        values |= {
-            places[place]: segment for place, segment in stored.items()
-        }  # what lies there is what a broker reads
-        named = tuple(NamedSegment(number, at, marker, at in stored) for at, (number, marker) in places.items())
-        (node,) = self.store.read_many([managed_ledger_path(topic)])
-        presence, ledgers, _why = listed(node)
-        facts = TopicFacts(
-            topic,
-            presence,
-            Presence.UNREADABLE,
-            ledgers=frozenset(ledgers),
-            named=named,
-            doubled_ids=_doubled(values.values()),
-            buffer=self.topics.more.buffer(topic),
-        )
-        tail = value.tail if isinstance(value, Index) else ids_of([])
-        told = told_of(facts, {name: segment.ids for name, segment in values.items()}, tail)
-        return Look(facts, index, told, {name: encode_segment(segment) for name, segment in values.items()})
-
-    def _latest_index(self, namespace: str, topic: str) -> Read | None:
-        found: Read | None = None
-        for read in self.topics.compacted(namespace, SnapshotKind.INDEX):
-            if read.topic == topic:
-                found = None if read.is_null else read
-        return found
-
-    def _stored(self, namespace: str, topic: str, places: dict[Position, Named]) -> dict[Position, Segment]:
-        """What a broker reads at these places."""
-        return {
-            read.position: read.value
-            for read in self.topics.stored(namespace, SnapshotKind.SEGMENT)
-            if isinstance(read.value, Segment)
-            and read.topic == topic
-            and read.position in places
-            and places[read.position][0] == read.sequence
-        }
-
-    def _values(self, namespace: str, topic: str, wanted: set[Named]) -> dict[Named, Segment]:
-        """What the compacted topic has of these segments; a broker does not read it there.
-
-        A key says a topic and a number only, and a broker that replays a topic counts from 0 again. So a value is the
-        segment that the index names only if its last marker is the one that the index names, too.
-        """
-        latest: dict[int, Segment] = {}
-        numbers = {number for number, _marker in wanted}
-        for read in self.topics.compacted(namespace, SnapshotKind.SEGMENT) if wanted else ():
-            if read.topic == topic and read.sequence in numbers:
-                latest.pop(read.sequence, None)
-                if isinstance(read.value, Segment):
-                    latest[read.sequence] = read.value
-        return {(number, value.marker): value for number, value in latest.items() if (number, value.marker) in wanted}
-
     def _republished(self, look: Look) -> bytes:
         """Publish the lost segments once more, and return the index that names their new places."""
-        index, topic = look.index, look.facts.topic
-        lost = lost_of(look.facts)
+        topic, old = look.facts.topic, look.index.value if look.index is not None else None
+        index = before_the_end(old) if isinstance(old, Index) else None
+        kept = {(number, marker) for number, _place, marker in places_of(index)} if index is not None else set()
+        lost = [each for each in lost_of(look.facts) if (each.sequence, each.marker) in kept]
         missing = [each.sequence for each in lost if (each.sequence, each.marker) not in look.values]
-        if index is None or not isinstance(index.value, Index) or missing:
+        if index is None or missing:
             some = ", ".join(map(str, missing[:_NAMED]))
             raise SafetyError(f"{topic}: the compacted topic lacks segments {some} too, so only a replay can repair it")
+        if look.facts.doubled_ids:
+            twice = f"{look.facts.doubled_ids} ids stand in several of its segments"
+            raise SafetyError(f"{topic}: {twice}, so only a replay can repair it")
         if len({each.sequence for each in look.facts.named}) < len(look.facts.named):
             raise SafetyError(f"{topic}: its index names a segment's number twice, so only a replay can repair it")
         with self.sender(system_topic(namespace_of(topic), SnapshotKind.SEGMENT)) as sender:
@@ -275,13 +248,49 @@ class Repairs:
                 )
                 for each in lost
             }
-        return moved_index(index.value, places)
+        return moved_index(index, places)
 
-    def _no_more_doubled(self, topic: str) -> None:
+    def _first_index(self, topic: str, new: bytes) -> tuple[str, int]:
+        """Wait for an index from which the broker could go on; returns what it lacks, and how many loads that took.
+
+        new: what the repair published.
+
+        Where it lacks something to the end, ours stands there: with that one, the broker replays the topic once more.
+        """
+        wait = FirstIndex(
+            lambda: self.looks.latest_index(topic),
+            lambda: self.topics.more.buffer(topic, with_segments=True),
+            lambda: self._again(topic, new),
+            2 * self.topics.more.snapshot_seconds() + _QUIET_SECONDS,
+            self.clock,
+            self.sleep,
+        )
+        lacks, loads = wait.wait()
+        if lacks:
+            self._once_more(topic, new)
+        return lacks, loads
+
+    def _again(self, topic: str, new: bytes) -> None:
+        with suppress(RefusedError):  # it is not loaded
+            self.loader.unload(topic)
+        self._once_more(topic, new)
+        with suppress(RefusedError):  # a client may have had it loaded from what its broker wrote
+            self.loader.unload(topic)
+        self._load(topic)
+
+    def _once_more(self, topic: str, new: bytes) -> None:
+        """Replace what a broker wrote in the midst of a replay: its next load would seal every id once more."""
+        index = self._replaceable(topic)
+        if index.data != new:
+            self._write_down(topic, index, new, is_again=True)
+            # allowed: it is in the journal, and with ours a broker finds whatever the topic still has
+            self._send(topic, new)
+
+    def _not_doubled(self, topic: str) -> None:
         if self.look(topic).facts.doubled_ids:
             raise SafetyError(
-                f"{topic}: its broker wrote its old index over ours, as a client had it loaded: take its clients away, "
-                "and try again. Nothing is worse than before"
+                f"{topic}: ids stand in several segments of its new index, as a client had it loaded from an older "
+                "one meanwhile: take its clients away, and try again. Nothing is worse than before"
             )
 
     def _delivered(self, look: Look, undo: str) -> tuple[int, str]:
@@ -305,7 +314,7 @@ class Repairs:
         if why := refusal_of(look.facts, remedy):
             raise SafetyError(f"{look.facts.topic} is not repaired: {why}")
 
-    def _write_down(self, topic: str, old: Read, new: bytes, *, is_undo: bool = False) -> str:
+    def _write_down(self, topic: str, old: Read, new: bytes, *, is_undo: bool = False, is_again: bool = False) -> str:
         name = f"{self.clock.now_ms():015d}.json"
         if name in self.journal.names():
             raise UnavailableError(f"the journal has {name} already; try again")
@@ -316,6 +325,7 @@ class Repairs:
             "replaced": base64.b64encode(old.data).decode(),
             "by": base64.b64encode(new).decode(),
             "is_undo": is_undo,
+            "is_again": is_again,
         }
         self.journal.write(name, json.dumps(entry).encode())
         return name
@@ -349,9 +359,3 @@ def _ignorance(told: Told) -> str:
         more = f" and {len(told.unknown) - _NAMED} more" if len(told.unknown) > _NAMED else ""
         return f"the ids of segments {', '.join(map(str, told.unknown[:_NAMED]))}{more} are not known"
     return ""
-
-
-def _doubled(values: Iterable[Segment]) -> int:
-    """How many ids stand in more than one of these segments."""
-    times = Counter(pair for value in values for pair in value.ids.pairs())
-    return sum(count > 1 for count in times.values())

@@ -11,7 +11,8 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
 from streaming.errors import ReaperError, SafetyError, UnavailableError
-from streaming.snapshots.repair import Look, Repairs
+from streaming.snapshots.looks import Look
+from streaming.snapshots.repair import Repairs
 from udfs.paths import namespace_of
 from udfs.records import Presence
 from udfs.snapshots.audit import TopicFacts

@@ -124,6 +124,7 @@ COVERED = {
     "streaming.sweep.snapshot_stores": "tests/unit/sweep/test_snapshots.py",
     "streaming.snapshots.preflight": "tests/unit/snapshots/test_facts.py",
     "streaming.snapshots.words": "tests/unit/snapshots/test_report.py",
+    "streaming.snapshots.looks": "tests/unit/snapshots/test_repair.py",
     "streaming.audit.report.parts": "tests/unit/audit/report/test_html.py",
     "streaming.state.spark_files": "tests/spark/test_state_on_s3.py",
     "streaming.state.outcomes": "tests/integration/test_service.py",
@@ -175,7 +176,7 @@ RUN = {
     "streaming.topics.stored": ("tests/integration/test_audit_repeated.py", "publish"),
     "streaming.queries.source": ("tests/integration/test_connector.py", '"run"'),
     "streaming.queries.streams": ("tests/integration/test_service.py", '"run"'),
-    "streaming.adapters.pulsar.snapshots": ("tests/integration/test_snapshots.py", '"snapshots", "guard"'),
+    "streaming.adapters.pulsar.snapshots": ("tests/contract/test_snapshot_admin.py", "SnapshotAdmin"),
     "streaming.spark.connector_clients": ("tests/integration/test_hostile.py", 'name.startswith("reader-")'),
     "streaming.spark.signals": ("tests/integration/test_shutdown.py", "signal.SIGTERM"),
 }

@@ -87,11 +87,17 @@ class NamedSegment:
 
 @dataclass(frozen=True, slots=True)
 class BufferFacts:
-    """What the broker that has a topic loaded says of its transaction buffer."""
+    """What the broker that has a topic loaded says of its transaction buffer.
+
+    sealed: places of the last markers of the segments that it has sealed in memory; none where it was not asked for
+    them. written: how many of them it has written.
+    """
 
     state: str
     snapshot_type: str
     aborted: int
+    sealed: frozenset[Position] = frozenset()
+    written: int = 0
 
 
 class Standing(StrEnum):

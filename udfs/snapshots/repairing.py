@@ -7,7 +7,7 @@ a topic that is not loaded: of one that is, the broker would write its own index
 to be read again, and the compacted ledger still has the values of its lost segments, these can be published once more.
 """
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -38,6 +38,36 @@ def moved_index(index: Index, places: Mapping[Named, Position]) -> bytes:
     """Return the index with the new places of those segments that were published again."""
     rows = [(number, places.get((number, marker), place), marker) for number, place, marker in places_of(index)]
     return encode_index(Index(index.topic, entries_of(rows), index.max_read, index.tail))
+
+
+def before_the_end(index: Index) -> Index:
+    """Return what an index says of the time before its maxReadPosition: what a republished topic begins with.
+
+    A broker writes an index while transactions are open, too. It then names segments, and ids in its tail, of which
+    the markers lie behind maxReadPosition. A broker that loads it takes them, finds the same markers once more as it
+    replays the topic, and seals their ids twice. So only the segments up to maxReadPosition stay, and the last one's
+    marker is the new maxReadPosition: the broker finds again whatever was aborted behind it, the tail as well. No
+    transaction that is open there can be overlooked, since the new position lies before the old one.
+    """
+    rows = [row for row in places_of(index) if row[2] <= index.max_read]
+    last = max((marker for _number, _place, marker in rows), default=BEFORE_ALL)
+    return Index(index.topic, entries_of(rows), last, ids_of([]))
+
+
+def unwritten(index: Index | None, sealed: Collection[Position]) -> str:
+    """Return what the latest index lacks of what its broker has in memory; "" where a broker could go on from it.
+
+    sealed: last markers of the segments that the broker has sealed. The maxReadPosition of a broker that recovers a
+    topic is (-1, -1), and it writes indexes all the same. With such a one it would read the whole topic at the next
+    load, and seal every id once more.
+    """
+    rows = [] if index is None else list(places_of(index))
+    lacks = len(set(sealed) - {marker for _number, _place, marker in rows})
+    if lacks:
+        return f"its broker has sealed {len(sealed)} segments, and its index lacks {lacks} of them"
+    if rows and index is not None and index.max_read == BEFORE_ALL:
+        return f"its index names {len(rows)} segments and no maxReadPosition"
+    return ""
 
 
 def lost_of(facts: TopicFacts) -> list[NamedSegment]:

@@ -12,6 +12,7 @@ from udfs.snapshots.audit import BufferFacts
 
 _FLAG = "transactionBufferSegmentedSnapshotEnabled"
 _MESSAGE_BYTES = "maxMessageSize"
+_SNAPSHOT_MS, _DEFAULT_SNAPSHOT_MS = "transactionBufferSnapshotMinTimeInMillis", 5_000
 
 
 class SnapshotAdmin:
@@ -29,21 +30,26 @@ class SnapshotAdmin:
         listed = _body(answer, f"read the schemas of {topic}").get("getSchemaResponses") or ()
         return {int(each["version"]): str(each.get("data", "")) for each in listed}
 
-    def buffer(self, topic: str) -> BufferFacts | None:
+    def buffer(self, topic: str, *, with_segments: bool = False) -> BufferFacts | None:
         """Return what the owner broker says of a topic's transaction buffer; None where it does not have it loaded.
 
-        Asking does not load the topic.
+        Asking does not load the topic. with_segments: also each segment that it has sealed in memory, written or not.
         """
         path = topic_path(topic).replace("v2/persistent/", "v3/transactions/transactionBufferStats/", 1)
-        answer = self._http.get(path, segmentStats="false", lowWaterMarks="false")
+        answer = self._http.get(path, segmentStats=str(with_segments).lower(), lowWaterMarks="false")
         if answer.status == HTTPStatus.NOT_FOUND:
             return None
         body = _body(answer, f"read the transaction buffer's stats of {topic}")
         try:
+            segments = body.get("segmentsStats") or {}
             return BufferFacts(
-                str(body["state"]), str(body.get("snapshotType") or ""), int(body["totalAbortedTransactions"])
+                str(body["state"]),
+                str(body.get("snapshotType") or ""),
+                int(body["totalAbortedTransactions"]),
+                frozenset(_position(each["persistentPosition"]) for each in segments.get("segmentStats") or ()),
+                int(segments.get("segmentsSize") or 0),
             )
-        except (KeyError, TypeError, ValueError) as error:
+        except (AttributeError, KeyError, TypeError, ValueError) as error:
             raise UnavailableError(f"{topic}: stats of a form not known: {error!r}") from error
 
     def broker_settings(self) -> tuple[bool | None, int]:
@@ -56,6 +62,13 @@ class SnapshotAdmin:
             return None, 0
         size = str(answer.body.get(_MESSAGE_BYTES, "0"))
         return _flag(answer.body.get(_FLAG)), int(size) if size.isdecimal() else 0
+
+    def snapshot_seconds(self) -> float:
+        """After how many seconds the broker writes a snapshot that has changed; its default where we may not ask."""
+        answer = self._http.get("v2/brokers/configuration/runtime")
+        body = answer.body if answer.ok and isinstance(answer.body, dict) else {}
+        told = str(body.get(_SNAPSHOT_MS, ""))
+        return (int(told) if told.isdecimal() else _DEFAULT_SNAPSHOT_MS) / 1_000
 
     def reset_cursor(self, topic: str, subscription: str, position: Position) -> None:
         """Let a subscription without consumers begin at a position of one partition: nothing from there on is trimmed.
@@ -77,6 +90,12 @@ class SnapshotAdmin:
     def close(self) -> None:
         """Close the connections."""
         self._http.close()
+
+
+def _position(said: object) -> Position:
+    """Return a place as a broker writes it, ledger:entry. Raises ValueError."""
+    ledger, entry = str(said).split(":")
+    return int(ledger), int(entry)
 
 
 def _flag(said: object) -> bool | None:

@@ -23,15 +23,18 @@ class Done:
     """Repairs of which this one comes to that."""
 
     not_verified: str
+    not_written: str
 
     def repair(self, topic: str, remedy: Remedy) -> Repaired:
-        return Repaired(topic, "1.json", 3, 0, 0, 2, self.not_verified, remedy)
+        return Repaired(topic, "1.json", 3, 0, 0, 2, self.not_verified, 1, self.not_written, remedy)
 
 
-def _run(monkeypatch: pytest.MonkeyPatch, path: Path, not_verified: str, *options: str) -> tuple[int, str]:
+def _run(
+    monkeypatch: pytest.MonkeyPatch, path: Path, not_verified: str, *options: str, not_written: str = ""
+) -> tuple[int, str]:
     @contextmanager
     def repairs_for(_settings: Any) -> Iterator[Done]:
-        yield Done(not_verified)
+        yield Done(not_verified, not_written)
 
     monkeypatch.setattr(repairs, "repairs_for", repairs_for)
     config = path / "config.toml"
@@ -55,6 +58,15 @@ def test_one_that_is_not_says_what_came_out_and_ends_with_4(monkeypatch: pytest.
     code, said = _run(monkeypatch, tmp_path, "no old ids are known", "--json")
     found = json.loads(said.splitlines()[0])
     assert (code, found["is_verified"], found["not_verified"]) == (4, False, "no old ids are known")
+
+
+def test_one_after_which_the_broker_writes_nothing_says_so(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    lacks = "its broker has sealed 2 segments, and its index lacks 1 of them"
+    code, said = _run(monkeypatch, tmp_path, "", not_written=lacks)
+    assert code == 0
+    assert f"Its broker has not written its own snapshot yet: {lacks}" in said
+    code, said = _run(monkeypatch, tmp_path, "", "--json", not_written=lacks)
+    assert (code, json.loads(said)["not_written"]) == (0, lacks)
 
 
 FAILS: dict[str, ReaperError] = {

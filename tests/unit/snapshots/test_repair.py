@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, cast
 
@@ -70,6 +70,8 @@ class World:
     breaks: bool = False
     tries: int = 0
     sent: list[str] = field(default_factory=list)
+    sealed: frozenset[Position] = frozenset()
+    writes: list[Read | None] = field(default_factory=list)  # what the broker writes at each load
 
     @property
     def admin(self) -> "World":
@@ -88,8 +90,12 @@ class World:
     def stored(self, namespace: str, kind: SnapshotKind, after: Position = BEFORE_ALL) -> Iterator[Read]:
         return (read for read in self.segments if read.position > after)
 
-    def buffer(self, topic: str) -> BufferFacts | None:
-        return BufferFacts("Ready", "Segment", self.replayed) if self.is_loaded else None
+    def buffer(self, topic: str, *, with_segments: bool = False) -> BufferFacts | None:
+        sealed = self.sealed if with_segments else frozenset()
+        return BufferFacts("Ready", "Segment", self.replayed, sealed) if self.is_loaded else None
+
+    def snapshot_seconds(self) -> float:
+        return 5.0
 
     def internal_stats(self, topic: str) -> InternalStats:
         return InternalStats(((10, 5),), {} if self.cursor is None else {GUARD: self.cursor}, 0)
@@ -131,6 +137,8 @@ class World:
         named = [(row[1], row[2]) for row in zip(*index.entries, strict=True)] if isinstance(index, Index) else []
         if not isinstance(index, Index) or not places.issuperset(named):
             raise UnavailableError("Failed to read snapshot segment")
+        if not self.is_loaded and self.writes and (written := self.writes.pop(0)) is not None:
+            self.indexes.append(written)
         self.is_loaded = True
 
     def send(self, key: str, value: bytes | None) -> Position:
@@ -321,7 +329,7 @@ def test_lost_segments_are_published_once_more_and_named_at_their_new_places(jou
     assert world.sent == [f"multiple-0-{TOPIC}", TOPIC]
     index = decode_index(world.indexes[-1].data)
     assert list(places_of(index)) == [(0, (11, 1), (5, 1)), (1, (10, 0), (5, 9))]
-    assert (index.max_read, done.remedy) == ((5, 9), Remedy.REPUBLISH)
+    assert (index.max_read, index.tail.rows, done.remedy) == ((5, 9), 0, Remedy.REPUBLISH)
     assert world.is_loaded
     assert _repairs(world, journal, ManualClock(2_000)).undo(TOPIC)[0] == done.journal
     assert world.indexes[-1].data == OLD
@@ -373,6 +381,15 @@ def test_doubled_ids_are_no_reason_to_publish_segments_once_more(journal: Folder
         _repairs(_doubled(), journal).repair(TOPIC, Remedy.REPUBLISH)
 
 
+def test_a_topic_that_lost_a_segment_and_has_doubled_ids_can_only_be_replayed(journal: Folder) -> None:
+    world = World(
+        segments=[_segment(1, (10, 0), DOUBLED)], compacts={0: _segment(0, (9, 0)), 1: _segment(1, (10, 0), DOUBLED)}
+    )
+    with pytest.raises(SafetyError, match="ids stand in several of its segments, so only a replay"):
+        _repairs(world, journal).repair(TOPIC, Remedy.REPUBLISH)
+    assert world.sent == []
+
+
 def test_a_broker_that_writes_its_old_index_over_ours_is_told(journal: Folder) -> None:
     world = _doubled(overwritten=_read(SnapshotKind.INDEX, TOPIC, OLD, (1, 99)))
     with pytest.raises(SafetyError, match="take its clients away"):
@@ -410,3 +427,110 @@ def test_a_repair_that_can_not_be_verified_says_so(changes: dict[str, Any], why:
     assert world.is_loaded
     assert done.not_verified == why
     assert "none of them aborted" not in done.in_words()
+
+
+PLACE, MARKER = (10, 0), (5, 9)
+
+
+def _written(max_read: Position = (6, 0), at: Position = (1, 90)) -> Read:
+    """What a broker writes that has replayed the topic and sealed one segment."""
+    value = encode_index(Index(TOPIC, entries_of([(1, PLACE, MARKER)]), max_read, ids_of([])))
+    return _read(SnapshotKind.INDEX, TOPIC, value, at)
+
+
+def _replayed(*writes: Read | None) -> World:
+    return World(sealed=frozenset({MARKER}), writes=list(writes))
+
+
+def test_a_repair_waits_for_the_index_that_the_broker_writes(journal: Folder) -> None:
+    world = _replayed(_written())
+    done = _repairs(world, journal).repair(TOPIC)
+    assert world.done == ["guard", "unload", "send"]
+    assert done.not_written == ""
+
+
+def test_a_topic_of_which_its_broker_writes_nothing_is_loaded_again(journal: Folder) -> None:
+    """Pulsar 4.0.8 can stay busy for ever, and then writes neither segments nor an index."""
+    world = _replayed(None, None, _written())
+    done = _repairs(world, journal).repair(TOPIC)
+    assert world.done == ["guard", "unload", "send", *["unload"] * 4]  # what we published stands there yet
+    assert world.is_loaded
+    assert (done.not_written, done.loads) == ("", 3)
+
+
+def test_a_topic_of_which_its_broker_never_writes_anything_is_told_after_eight_loads(journal: Folder) -> None:
+    world = _replayed()
+    done = _repairs(world, journal).repair(TOPIC)
+    assert world.done.count("unload") == 1 + 2 * 7
+    assert world.is_loaded
+    assert done.not_written == "its broker has sealed 1 segments, and its index lacks 1 of them"
+    assert decode_index(world.indexes[-1].data).entries.rows == 0
+
+
+def test_a_topic_of_many_segments_is_not_loaded_again(journal: Folder) -> None:
+    """Each segment is a chance to stop, so that another load would hardly come to its end."""
+    for count, unloads in ((50, 15), (51, 1)):
+        world = World(sealed=frozenset((5, entry) for entry in range(count)))
+        done = _repairs(world, journal, ManualClock(count * 1_000_000)).repair(TOPIC)
+        assert world.done.count("unload") == unloads
+        assert done.not_written == f"its broker has sealed {count} segments, and its index lacks {count} of them"
+
+
+def test_an_index_without_a_max_read_position_is_replaced_before_the_next_load(journal: Folder) -> None:
+    """With it the broker would read the whole topic, and seal every id twice."""
+    world = _replayed(_written(BEFORE_ALL), _written(at=(1, 95)))
+    done = _repairs(world, journal).repair(TOPIC)
+    assert world.done == ["guard", "unload", "send", "unload", "send", "unload"]
+    assert done.not_written == ""
+    assert world.indexes[-1].data == _written().data
+    assert len(journal.names()) == 2  # the broker's own went there as well
+    assert _repairs(world, journal, ManualClock(900_000)).undo(TOPIC)[0] == done.journal
+    assert world.indexes[-1].data == OLD
+
+
+def test_a_broker_that_only_ever_writes_such_an_index_does_not_keep_it(journal: Folder) -> None:
+    world = _replayed(*(_written(BEFORE_ALL, (1, 90 + each)) for each in range(9)))
+    done = _repairs(world, journal).repair(TOPIC)
+    assert done.not_written == "its index names 1 segments and no maxReadPosition"
+    assert world.is_loaded
+    assert decode_index(world.indexes[-1].data).entries.rows == 0
+
+
+def test_a_broker_that_goes_on_writing_is_waited_for(journal: Folder) -> None:
+    """It writes segments for longer than it may be silent."""
+    world, clock = _replayed(), ManualClock(1_000)
+    steps = iter([1, 2, 3, 4])
+
+    def writes_more(_seconds: float) -> None:
+        clock.advance(15_000)
+        step = next(steps)
+        world.indexes.append(_written() if step == 4 else _written(BEFORE_ALL, (1, 80 + step)))
+
+    done = replace(_repairs(world, journal, clock), sleep=writes_more).repair(TOPIC)
+    assert world.done == ["guard", "unload", "send"]
+    assert done.not_written == ""
+
+
+def test_ids_that_a_client_had_sealed_twice_meanwhile_are_told(journal: Folder) -> None:
+    """It had the topic loaded between our unload and our index."""
+    rows = [(0, (12, 0), MARKERS[0]), (1, (12, 1), MARKERS[1])]
+    twice = encode_index(Index(TOPIC, entries_of(rows), (6, 0), ids_of([])))
+    world = World(
+        sealed=frozenset(MARKERS.values()),
+        writes=[_read(SnapshotKind.INDEX, TOPIC, twice, (1, 99))],
+        segments=[_segment(1, (10, 0)), _segment(0, (12, 0)), _segment(1, (12, 1), DOUBLED)],
+    )
+    with pytest.raises(SafetyError, match="take its clients away"):
+        _repairs(world, journal).repair(TOPIC)
+
+
+def test_what_lies_behind_max_read_position_is_left_to_the_replay(journal: Folder) -> None:
+    """The broker finds it again; if the index named it, too, the broker would seal it twice."""
+    open_at = encode_index(Index(TOPIC, entries_of([(0, (9, 0), (5, 1)), (1, (9, 1), (5, 9))]), (5, 4), ids_of([TAIL])))
+    world = World(indexes=[_read(SnapshotKind.INDEX, TOPIC, open_at, (1, 1))], segments=[])
+    done = _repairs(world, journal).repair(TOPIC, Remedy.REPUBLISH)
+    assert world.sent == [f"multiple-0-{TOPIC}", TOPIC]
+    index = decode_index(world.indexes[-1].data)
+    assert list(places_of(index)) == [(0, (11, 1), (5, 1))]
+    assert (index.max_read, index.tail.rows) == ((5, 1), 0)
+    assert (done.known, done.expected) == (4, 3)

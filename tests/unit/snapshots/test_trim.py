@@ -7,7 +7,8 @@ from typing import Any, cast
 import pytest
 
 from streaming.errors import SafetyError, UnavailableError
-from streaming.snapshots.repair import Look, Repairs
+from streaming.snapshots.looks import Look
+from streaming.snapshots.repair import Repairs
 from streaming.snapshots.trim import Trimmed, Trims
 from udfs.formats.internal_stats import Position
 from udfs.records import Presence

@@ -6,10 +6,12 @@ from dataclasses import replace
 import pytest
 
 from tests.unit.udfs.snapshots.test_audit import NAMED, WELL
+from udfs.formats.internal_stats import Position
 from udfs.snapshots.aborts import ids_of
 from udfs.snapshots.audit import NamedSegment
-from udfs.snapshots.codec import decode_index
-from udfs.snapshots.repairing import empty_index, refusal_of, told_of
+from udfs.snapshots.codec import Index, decode_index, entries_of
+from udfs.snapshots.repairing import before_the_end, empty_index, refusal_of, told_of, unwritten
+from udfs.snapshots.segments import places_of
 
 
 def test_an_empty_index_is_as_long_as_the_one_that_was_seen_to_work() -> None:
@@ -55,3 +57,46 @@ def test_segments_that_are_needed_and_of_which_nobody_knows_the_ids_are_told() -
     facts = replace(WELL, named=(FIRST, SECOND), ledgers=frozenset({4, 5}))
     assert told_of(facts, {(0, (4, 8)): IDS[0, (4, 9)]}, ids_of([])).unknown == (0, 1)
     assert told_of(replace(facts, ledgers=frozenset({5})), {}, ids_of([])).unknown == (1,)
+
+
+ROWS = [(0, (70, 0), (4, 9)), (1, (70, 1), (5, 9))]
+
+
+@pytest.mark.parametrize(
+    ("max_read", "kept", "begins"),
+    [
+        pytest.param((6, 0), 2, (5, 9), id="all were settled: replayed from the last marker on, as the tail goes"),
+        pytest.param((5, 9), 2, (5, 9), id="the last one was just settled"),
+        pytest.param((5, 8), 1, (4, 9), id="a transaction was open before the last marker"),
+        pytest.param((4, 8), 0, (-1, -1), id="one was open before all"),
+        pytest.param((-1, -1), 0, (-1, -1), id="the broker recovered the topic just then"),
+    ],
+)
+def test_of_an_index_the_time_before_its_max_read_position_stays(
+    max_read: Position, kept: int, begins: Position
+) -> None:
+    found = before_the_end(Index(WELL.topic, entries_of(ROWS), max_read, ids_of(TAIL)))
+    assert list(places_of(found)) == ROWS[:kept]
+    assert (found.max_read, found.tail.rows, found.topic) == (begins, 0, WELL.topic)
+
+
+@pytest.mark.parametrize(
+    ("rows", "max_read", "sealed", "lacks"),
+    [
+        pytest.param(ROWS, (6, 0), [(4, 9), (5, 9)], "", id="all are named"),
+        pytest.param(ROWS, (6, 0), [(5, 9)], "", id="more are named than it has"),
+        pytest.param(ROWS[:1], (6, 0), [(4, 9), (5, 9)], "sealed 2 segments, and its index lacks 1", id="one is not"),
+        pytest.param(ROWS, (-1, -1), [(4, 9), (5, 9)], "names 2 segments and no maxRead", id="written in a replay"),
+        pytest.param([], (-1, -1), [], "", id="an empty one, and nothing sealed"),
+        pytest.param([], (-1, -1), [(4, 9)], "sealed 1 segments, and its index lacks 1", id="an empty one"),
+        pytest.param(None, (6, 0), [(4, 9)], "sealed 1 segments, and its index lacks 1", id="none"),
+        pytest.param(None, (6, 0), [], "", id="none, and nothing sealed"),
+    ],
+)
+def test_a_broker_can_go_on_from_an_index_that_names_what_it_has_sealed_and_says_up_to_where(
+    rows: list[tuple[int, Position, Position]] | None, max_read: Position, sealed: list[Position], lacks: str
+) -> None:
+    index = None if rows is None else Index(WELL.topic, entries_of(rows), max_read, ids_of([]))
+    said = unwritten(index, sealed)
+    assert lacks in said
+    assert bool(lacks) is bool(said)

@@ -1,0 +1,89 @@
+"""What a broker says of a transaction buffer and its segments, in the form that Pulsar 4.0.8 gives it."""
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from streaming.adapters.pulsar.http import PulsarAdminSettings
+from streaming.adapters.pulsar.snapshots import SnapshotAdmin
+from streaming.errors import UnavailableError
+from tests.contract.http_stub import HttpStub, Told, http_stub
+from udfs.snapshots.audit import BufferFacts
+
+TOPIC = "persistent://t/ns/x"
+STATS = "/admin/v3/transactions/transactionBufferStats/t/ns/x"
+SETTINGS = "/admin/v2/brokers/configuration/runtime"
+SEGMENTED: dict[str, Any] = {
+    "state": "Ready",
+    "snapshotType": "Segment",
+    "totalAbortedTransactions": 70,
+    "segmentsStats": {
+        "segmentsSize": 1,
+        "currentSegmentCapacity": 33,
+        "unsealedAbortTxnIDSize": 4,
+        "segmentStats": [
+            {"lastTxnID": "(3,2)", "persistentPosition": "12:65"},
+            {"lastTxnID": "(4,4)", "persistentPosition": "13:7"},
+        ],
+    },
+}
+
+
+@pytest.fixture
+def stub() -> Iterator[HttpStub]:
+    with http_stub() as running:
+        yield running
+
+
+@pytest.fixture
+def admin(stub: HttpStub) -> Iterator[SnapshotAdmin]:
+    opened = SnapshotAdmin(PulsarAdminSettings(stub.url))
+    yield opened
+    opened.close()
+
+
+def _told(value: object, status: int = 200) -> Told:
+    return Told(status, json.dumps(value).encode())
+
+
+def test_segments_are_told_where_they_are_asked_for(stub: HttpStub, admin: SnapshotAdmin) -> None:
+    stub.tell(f"{STATS}?segmentStats=true&lowWaterMarks=false", _told(SEGMENTED))
+    found = admin.buffer(TOPIC, with_segments=True)
+    assert found == BufferFacts("Ready", "Segment", 70, frozenset({(12, 65), (13, 7)}), 1)
+
+
+@pytest.mark.parametrize("segments", [None, {"segmentsSize": 0, "segmentStats": None}])
+def test_a_buffer_of_single_snapshots_has_no_segments(segments: object, stub: HttpStub, admin: SnapshotAdmin) -> None:
+    stub.tell(f"{STATS}?segmentStats=false&lowWaterMarks=false", _told(SEGMENTED | {"segmentsStats": segments}))
+    assert admin.buffer(TOPIC) == BufferFacts("Ready", "Segment", 70)
+
+
+def test_a_topic_that_is_not_loaded_has_no_buffer(stub: HttpStub, admin: SnapshotAdmin) -> None:
+    stub.tell(STATS, _told({"reason": "not found"}, 404))
+    assert admin.buffer(TOPIC) is None
+
+
+@pytest.mark.parametrize("place", ["12", "12:x", "1:2:3", None])
+def test_a_place_of_a_form_not_known_is_no_place(place: object, stub: HttpStub, admin: SnapshotAdmin) -> None:
+    stub.tell(STATS, _told(SEGMENTED | {"segmentsStats": {"segmentStats": [{"persistentPosition": place}]}}))
+    with pytest.raises(UnavailableError, match="a form not known"):
+        admin.buffer(TOPIC, with_segments=True)
+
+
+@pytest.mark.parametrize(
+    ("answer", "seconds"),
+    [
+        (_told({"transactionBufferSnapshotMinTimeInMillis": "1500"}), 1.5),
+        (_told({}), 5.0),
+        (_told({"transactionBufferSnapshotMinTimeInMillis": "-1"}), 5.0),
+        (_told({"reason": "no right"}, 401), 5.0),
+        (_told([1]), 5.0),
+    ],
+)
+def test_how_often_a_broker_writes_snapshots_is_its_default_where_it_does_not_say(
+    answer: Told, seconds: float, stub: HttpStub, admin: SnapshotAdmin
+) -> None:
+    stub.tell(SETTINGS, answer)
+    assert admin.snapshot_seconds() == seconds

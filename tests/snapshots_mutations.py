@@ -1,0 +1,63 @@
+"""Lines that keep a broker from sealing ids twice after a repair, for tests/mutation.py, with the tests that notice."""
+
+REPAIR, FIRST = "streaming/snapshots/repair.py", "streaming/snapshots/first_index.py"
+RULES = "udfs/snapshots/repairing.py"
+SNAPSHOTS_TESTS = {
+    REPAIR: ("tests/unit/snapshots/test_repair.py",),
+    FIRST: ("tests/unit/snapshots/test_repair.py",),
+    RULES: ("tests/unit/snapshots/test_repair.py", "tests/unit/udfs/snapshots/test_repairing.py"),
+}
+SNAPSHOTS_LINES = (
+    (
+        "a repair waits for its broker's index",
+        FIRST,
+        "            if not lacks or segments > FEW_SEGMENTS:\n",
+        "            if True:\n",
+    ),
+    (
+        "an index without a maxReadPosition is none to go on from",
+        RULES,
+        "    if rows and index is not None and index.max_read == BEFORE_ALL:\n",
+        "    if False:\n",
+    ),
+    (
+        "a sealed segment that the index lacks is waited for",
+        RULES,
+        "    if lacks:\n",
+        "    if False:\n",
+    ),
+    (
+        "what a broker wrote in the midst of a replay is replaced before the next load",
+        REPAIR,
+        "        self._once_more(topic, new)\n        with suppress",
+        "        with suppress",
+    ),
+    (
+        "a topic that a client had loaded from what was replaced is unloaded",
+        REPAIR,
+        "        with suppress(RefusedError):  # a client may have had it loaded from what its broker wrote\n"
+        "            self.loader.unload(topic)\n",
+        "",
+    ),
+    (
+        "a repair whose broker writes nothing leaves its own index",
+        REPAIR,
+        "        if lacks:\n            self._once_more(topic, new)\n",
+        "",
+    ),
+    (
+        "what was replaced in the midst of a repair is in the journal",
+        REPAIR,
+        "            self._write_down(topic, index, new, is_again=True)\n",
+        "",
+    ),
+    ("an undo puts back what the repair found", REPAIR, ' or entry.get("is_again"):\n', ":\n"),
+    ("ids that were sealed twice meanwhile are told", REPAIR, "        self._not_doubled(topic)\n", ""),
+    (
+        "what lies behind maxReadPosition is left to the replay",
+        RULES,
+        "if row[2] <= index.max_read]",
+        "if row[2] <= index.max_read or True]",
+    ),
+    ("a republished index has no tail", RULES, "last, ids_of([]))", "last, index.tail)"),
+)
