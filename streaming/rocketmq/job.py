@@ -173,8 +173,11 @@ class Job:
                         messages = block.messages.read("<u4")
                         found = _headers(file, view, messages.astype(np.int64) + start)
                         times, strange = packed_times(found.store_time), _strange(block.runs.read(_RUN), found)
-                        yield block.part, PartBlock(
-                            block.runs, times.least, hand_on(times.packed), hand_on(found.size), hand_on(strange)
+                        yield (
+                            block.part,
+                            PartBlock(
+                                block.runs, times.least, hand_on(times.packed), hand_on(found.size), hand_on(strange)
+                            ),
                         )
                         self.done.add(len(messages))
 

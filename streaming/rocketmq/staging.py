@@ -127,9 +127,9 @@ def unfinished_rollback(place: Place) -> str:
         return ""
     kept_out = f" (it does not start as long as {place.barrier} is there)" if is_barred else ""
     return (
-        f"a `rollback` has begun and has not ended: run it again before a broker starts with storeType=default{kept_out}"
-        ". A broker with storeType=defaultRocksDB may go on, as long as its queues' CURRENT is "
-        f"in {place.rocksdb}"
+        "a `rollback` has begun and has not ended: run it again before a broker starts with storeType=default"
+        f"{kept_out}. A broker with storeType=defaultRocksDB may go on, as long as its queues' CURRENT is in "
+        f"{place.rocksdb}"
     )
 
 

@@ -15,7 +15,9 @@ Seen = tuple[float, int, int, bool]
         pytest.param([(0, 100, 40, True), (9, 900, 99, True)], False, id="a byte is left of the first look"),
         pytest.param([(0, 100, 40, True), (9, 900, 100, True)], True, id="all of a look nine seconds ago"),
         pytest.param([(0, 100, 40, True), (10.1, 900, 100, True)], False, id="all of a look more than ten seconds ago"),
-        pytest.param([(0, 100, 40, True), (11, 900, 100, True), (20, 2_000, 900, True)], True, id="the second look counts"),
+        pytest.param(
+            [(0, 100, 40, True), (11, 900, 100, True), (20, 2_000, 900, True)], True, id="the second look counts"
+        ),
         pytest.param([(0, 100, 40, False), (9, 900, 100, False)], False, id="more was whole than a look tells"),
     ],
 )
