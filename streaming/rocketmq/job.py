@@ -172,13 +172,10 @@ class Job:
                     for _number, block in of_stretch:
                         messages = block.messages.read("<u4")
                         found = _headers(file, view, messages.astype(np.int64) + start)
-                        times, strange = packed_times(found.store_time), _strange(block.runs.read(_RUN), found)
-                        yield (
-                            block.part,
-                            PartBlock(
-                                block.runs, times.least, hand_on(times.packed), hand_on(found.size), hand_on(strange)
-                            ),
-                        )
+                        strange = _strange(block.runs.read(_RUN), found).astype("<u4")
+                        least, packed = packed_times(found.store_time)
+                        handed_on = hand_on(packed), hand_on(found.size), hand_on(strange)
+                        yield block.part, PartBlock(block.runs, least, *handed_on)
                         self.done.add(len(messages))
 
     def write(self, told: Iterable[tuple[int, PartWork | PartBlock]]) -> Iterator[Written]:
@@ -289,7 +286,7 @@ def _headers(file: LogFile, view: memoryview, phy: Longs) -> c.Headers:
     return found
 
 
-def _strange(runs: NDArray[Any], found: c.Headers) -> NDArray[Any]:
+def _strange(runs: NDArray[Any], found: c.Headers) -> Longs:
     """Return the places of units whose messages name another queue, or another queue offset."""
     places, within = _spread(runs)
     queue_ids = np.repeat(runs["queue_id"], runs["count"])
@@ -297,7 +294,7 @@ def _strange(runs: NDArray[Any], found: c.Headers) -> NDArray[Any]:
         found.queue_offset != np.repeat(runs["offset"], runs["count"]) + within
     )
     is_strange &= queue_ids != _ANY_QUEUE
-    return places[is_strange].astype("<u4")
+    return places[np.flatnonzero(is_strange)]
 
 
 def packed_times(times: Longs) -> Times:
