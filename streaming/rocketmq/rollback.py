@@ -162,7 +162,8 @@ def _plan_of(place: Place, aside: Path) -> dict[str, Any] | None:
     """What a run that was cut short has prepared; None if there is none, or if a broker has gone on since.
 
     A broker that opens a database writes another CURRENT, and one in file mode writes its JSON files again. What was
-    prepared before is older than what they have now.
+    prepared before is older than what they have now. Behind the barrier no broker in file mode can have gone on: it
+    ends, and 5.5.0 writes the JSON files as it has read them.
     """
     try:
         plan: dict[str, Any] = json.loads((place.own / ROLLBACK_PLAN).read_text(encoding="utf-8"))
@@ -170,7 +171,8 @@ def _plan_of(place: Place, aside: Path) -> dict[str, Any] | None:
         return None
     is_older = any(plan.get("currents", {}).get(name) != said for name, said in _currents(place).items())
     waiting = [name for name in plan["files"] if (aside / name).exists()]
-    return None if is_older or any(_stamp(place.config / name) != plan["stamps"][name] for name in waiting) else plan
+    is_written = any(_stamp(place.config / name) != plan["stamps"][name] for name in waiting)
+    return None if is_older or (is_written and not place.barrier.exists()) else plan
 
 
 def _currents(place: Place) -> dict[str, str]:

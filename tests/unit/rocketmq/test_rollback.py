@@ -106,6 +106,23 @@ def test_a_rollback_that_was_cut_short_forgets_what_it_made_once_a_broker_has_go
     assert offsets_of(tmp_path)["offsetTable"]["Orders@readers"] == {0: 11, 1: 11, 2: 11}
 
 
+@pytest.mark.parametrize("killed_at", range(1, 25))
+def test_json_files_that_a_broker_wrote_which_could_not_start_are_replaced_unasked(
+    tmp_path: Path, killed_at: int
+) -> None:
+    """5.5.0 does so at its end, although it has served nobody."""
+    small_store(tmp_path).write()
+    backfill(tmp_path)
+    worked_with(tmp_path)
+    with pytest.raises(KilledError):
+        rollback(place(tmp_path), CLOCK, dying_rename(killed_at))
+    if place(tmp_path).barrier.exists():
+        for file in (tmp_path / "config").glob("*.json"):
+            os.utime(file, ns=(time.time_ns() + 5 * 10**9,) * 2)
+    rollback(place(tmp_path), CLOCK)
+    assert offsets_of(tmp_path)["offsetTable"]["Orders@readers"] == {0: 9, 1: 9, 2: 9}
+
+
 def test_a_rollback_that_was_cut_short_asks_once_a_broker_in_file_mode_has_gone_on(tmp_path: Path) -> None:
     small_store(tmp_path).write()
     backfill(tmp_path)
