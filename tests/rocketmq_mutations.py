@@ -303,7 +303,7 @@ ROCKETMQ = (
     (
         "RocketMQ: no rollback over a gap",
         ROLLBACK,
-        "    if record is not None and _is_read(record, topics_of(place)):",
+        "    if record is not None and _is_read(record, topics):",
         "    if False:",
         "leave_out",
     ),
@@ -519,6 +519,27 @@ ROCKETMQ = (
         "if said < wanted or (bound.last >= 0 and said != wanted):",
         "if False:",
         "what_is_wrong",
+    ),
+    (
+        "RocketMQ: check looks at the place of max rows",
+        CHECK,
+        "bound.max[0] != last[name]",
+        "False",
+        "what_is_wrong",
+    ),
+    (
+        "RocketMQ: no file broker starts on half a rollback",
+        ROLLBACK,
+        "        bar(place, rename)",
+        "        pass",
+        "no_broker_can_load",
+    ),
+    (
+        "RocketMQ: JSON files that a broker in file mode has written are newer",
+        ROLLBACK,
+        " or (is_written and not place.barrier.exists())",
+        "",
+        "asks_once",
     ),
     (
         "RocketMQ: check looks at CHECKPOINT",
