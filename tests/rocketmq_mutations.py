@@ -331,15 +331,15 @@ ROCKETMQ = (
     (
         "RocketMQ: nothing old of a rollback that was cut short",
         ROLLBACK,
-        "return None if is_older or any(",
-        "return None if any(",
+        "return None if is_older or (is_written",
+        "return None if (is_written",
         "forgets_what_it_made",
     ),
     (
         "RocketMQ: no newer JSON file is replaced by what was prepared",
         ROLLBACK,
-        "return None if is_older or any(",
-        "return None if is_older or False and any(",
+        "return None if is_older or (is_written",
+        "return None if is_older or (False",
         "file_mode_has_gone_on",
     ),
     (
@@ -533,13 +533,6 @@ ROCKETMQ = (
         "        bar(place, rename)",
         "        pass",
         "no_broker_can_load",
-    ),
-    (
-        "RocketMQ: JSON files that a broker in file mode has written are newer",
-        ROLLBACK,
-        " or (is_written and not place.barrier.exists())",
-        "",
-        "asks_once",
     ),
     (
         "RocketMQ: check looks at CHECKPOINT",
