@@ -303,7 +303,7 @@ ROCKETMQ = (
     (
         "RocketMQ: no rollback over a gap",
         ROLLBACK,
-        "    if record is not None and _is_read(record, topics_of(place)):",
+        "    if record is not None and _is_read(record, topics):",
         "    if False:",
         "leave_out",
     ),
@@ -331,15 +331,15 @@ ROCKETMQ = (
     (
         "RocketMQ: nothing old of a rollback that was cut short",
         ROLLBACK,
-        "return None if is_older or any(",
-        "return None if any(",
+        "return None if is_older or (is_written",
+        "return None if (is_written",
         "forgets_what_it_made",
     ),
     (
         "RocketMQ: no newer JSON file is replaced by what was prepared",
         ROLLBACK,
-        "return None if is_older or any(",
-        "return None if is_older or False and any(",
+        "return None if is_older or (is_written",
+        "return None if is_older or (False",
         "file_mode_has_gone_on",
     ),
     (
@@ -519,6 +519,20 @@ ROCKETMQ = (
         "if said < wanted or (bound.last >= 0 and said != wanted):",
         "if False:",
         "what_is_wrong",
+    ),
+    (
+        "RocketMQ: check looks at the place of max rows",
+        CHECK,
+        "bound.max[0] != last[name]",
+        "False",
+        "what_is_wrong",
+    ),
+    (
+        "RocketMQ: no file broker starts on half a rollback",
+        ROLLBACK,
+        "        bar(place, rename)",
+        "        pass",
+        "no_broker_can_load",
     ),
     (
         "RocketMQ: check looks at CHECKPOINT",

@@ -111,7 +111,7 @@ def follow(  # noqa: PLR0913  one parameter an option: that is what typer reads
     broker_conf: BrokerConf = None,
     lmq: Lmq = None,
     until_caught_up: Annotated[
-        bool, typer.Option("--until-caught-up", help="End once all that the broker has written is indexed")
+        bool, typer.Option("--until-caught-up", help="End once all is indexed that the log had ten seconds before")
     ] = False,
     metrics_port: Annotated[
         int | None,

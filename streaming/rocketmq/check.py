@@ -83,6 +83,7 @@ class Check:
             checkpoint = _checkpoint(database)
             inventory, earlier = of_this_life(inventory, bounds, database)
             live = _first_live(bounds, database, inventory.log.start)
+            last = {name: _row_from(database, *name, each.last)[0] for name, each in bounds.items() if each.last >= 0}
         queues = _joined(inventory, _without_wild_max(inventory, bounds), topic.encode())
         compared = [
             each
@@ -92,7 +93,7 @@ class Check:
         topics = topics_of(self.place)
         if topic and not queues and not compared and topic.encode() not in topics:
             raise ConfigError(f"neither queues nor commitlog nor configuration know a topic {topic}")
-        findings, gone = without_deleted([*compared, *_of_bounds(queues, bounds, inventory, live)], topics)
+        findings, gone = without_deleted([*compared, *_of_bounds(queues, bounds, inventory, live, last)], topics)
         notes = [
             f"topic {each.decode('utf-8', 'replace')} was deleted, and the commitlog has messages of it"
             for each in gone
@@ -316,8 +317,13 @@ def _row_from(database: Database, topic: bytes, queue_id: int, offset: int) -> t
 
 
 def _of_bounds(
-    queues: Sequence[Queue], bounds: dict[QueueKey, Bounds], inventory: Inventory, live: dict[QueueKey, tuple[int, int]]
+    queues: Sequence[Queue],
+    bounds: dict[QueueKey, Bounds],
+    inventory: Inventory,
+    live: dict[QueueKey, tuple[int, int]],
+    last: dict[QueueKey, int],
 ) -> Iterator[Finding]:
+    """live, last: where the first message that the log still has and the last one begin, of queues that have rows."""
     ends = {(each.range.topic, each.range.queue_id): each.range.end for each in inventory.queues}
     for queue in queues:
         name = (queue.range.topic, queue.range.queue_id)
@@ -327,6 +333,10 @@ def _of_bounds(
         if said < wanted or (bound.last >= 0 and said != wanted):
             text = f"the max row gives the next message the offset {said}, and it has to be {wanted}"
             yield Finding(*name, Kind.MAX, 1, wanted, text)
+        elif bound.max is not None and name in last and bound.max[0] != last[name]:
+            # a broker takes all messages of a queue for expired whose max row names a place before the log
+            text = f"the max row says that the last message begins at {bound.max[0]}, and it begins at {last[name]}"
+            yield Finding(*name, Kind.MAX, 1, said - 1, text)
         if bound.min is not None and name in live and _is_wrong_min(bound.min, live[name], inventory.log.start):
             phy, offset = live[name]
             text = f"the min row says {bound.min[1]} at {bound.min[0]}, and the first message is {offset} at {phy}"

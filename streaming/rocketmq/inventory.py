@@ -12,7 +12,7 @@ from typing import Any
 
 from streaming.errors import SafetyError
 from streaming.rocketmq.log_files import LOST_AND_FOUND, CommitLog, commitlog_of, start_of
-from streaming.rocketmq.place import Place
+from streaming.rocketmq.place import BARRIER, Place
 from streaming.rocketmq.queue_files import QueueFiles, files_of
 from udfs.rocketmq import metadata as m
 from udfs.rocketmq.json_text import BadJsonError, parse
@@ -80,6 +80,7 @@ class Inventory:
         return digest.hexdigest()
 
 
+_NO_TOPICS = (LOST_AND_FOUND, BARRIER)
 JSON_FILES = (m.TOPICS_JSON, m.GROUPS_JSON, m.OFFSETS_JSON, m.LMQ_OFFSETS_JSON)
 
 
@@ -162,7 +163,7 @@ def _folders(consumequeue: Path) -> Iterator[tuple[str, int, Path]]:
     if not consumequeue.is_dir():
         return
     for topic in os.scandir(consumequeue):
-        for queue in os.scandir(topic.path) if topic.is_dir() and topic.name != LOST_AND_FOUND else ():
+        for queue in os.scandir(topic.path) if topic.is_dir() and topic.name not in _NO_TOPICS else ():
             if not (queue.is_dir() and queue.name.isdecimal()):
                 raise SafetyError(f"{queue.path} is no folder of a queue")
             yield topic.name, int(queue.name), Path(queue.path)

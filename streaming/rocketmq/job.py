@@ -7,13 +7,14 @@ Three stages, with a shuffle after the first two:
    read by one task, from its beginning to its end; and look whether they are messages of these queues;
 3. by part: put units and store times together, compare sizes, and write the part's file.
 
-What goes through the shuffles are packed arrays, one for each part and stretch, never single rows: 4 bytes of each unit
-to the second stage, and 8 bytes back. A task needs memory for the times and sizes of its parts, which are few, and for
-the rows of one.
+What a stage hands to the next one are packed arrays, one for each part and stretch, never single rows: 4 bytes of each
+unit to the second stage, and 8 bytes back. They lie in files of ours (streaming/rocketmq/handed_on.py), and Spark's
+shuffles carry only where. A task needs memory for the rows of one part.
 """
 
 import bisect
 import os
+import shutil
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import groupby
@@ -29,6 +30,7 @@ from pyspark import Accumulator, SparkContext
 from streaming.adapters.rocksdb.counted import CountedRows, write_counted
 from streaming.adapters.rocksdb.database import write_sst
 from streaming.errors import SafetyError
+from streaming.rocketmq.handed_on import HandedOn, handing_on
 from streaming.rocketmq.log_files import CommitLog, LogFile, headers_of, mapped
 from streaming.rocketmq.queue_files import QueueFiles
 from streaming.rocketmq.work import PartWork, Piece
@@ -52,17 +54,21 @@ class LogBlock(NamedTuple):
     """Units of a part whose messages are in one stretch. messages: where they begin in the stretch."""
 
     part: int
-    runs: bytes
-    messages: bytes
+    runs: HandedOn
+    messages: HandedOn
 
 
 class PartBlock(NamedTuple):
-    """What the messages of a LogBlock say. strange: places in the part of those that name another queue or offset."""
+    """What the messages of a LogBlock say. strange: places in the part of those that name another queue or offset.
 
-    runs: bytes
-    times: "Times"
-    sizes: bytes
-    strange: bytes
+    least: what is added to each of the packed times.
+    """
+
+    runs: HandedOn
+    least: int
+    times: HandedOn
+    sizes: HandedOn
+    strange: HandedOn
 
 
 class Times(NamedTuple):
@@ -101,7 +107,9 @@ def file_name(part: int) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """log: the commitlog. folder: where the files go. done: counts units, each of them once in each stage."""
+    """log: the commitlog. folder: where the files go, and meanwhile, below a name that begins with a dot, what a stage
+    hands to the next one. done: counts units, each of them once in each stage.
+    """
 
     log: CommitLog
     folder: str
@@ -111,6 +119,15 @@ class Job:
         """Write a file for each part. Raises Spark's error, with ours in its text, where a task refuses a unit."""
         if not works:
             return []
+        self._between.mkdir()
+        try:
+            return self._run(spark, works)
+        finally:
+            # Allowed here: the folder is ours, and nobody reads what a stage has handed on once the job is over. Where
+            # it has failed, another task may still write; a later run begins with removing what is left.
+            shutil.rmtree(self._between, ignore_errors=True)
+
+    def _run(self, spark: SparkContext, works: Sequence[PartWork]) -> list[Written]:
         stretches, tasks = max(len(stretches_of(self.log)), 1), tasks_of(len(works), spark.defaultParallelism)
         log_tasks = min(stretches, _MOST_TASKS)
         task_of = {work.number: place * tasks // len(works) for place, work in enumerate(works)}
@@ -120,37 +137,46 @@ class Job:
         told = parts.map(lambda work: (work.number, work)).union(headers)
         return told.partitionBy(tasks, lambda part: task_of[part]).mapPartitions(self.write).collect()  # type: ignore[arg-type]
 
+    @property
+    def _between(self) -> Path:
+        return Path(self.folder) / ".between"
+
     def by_log(self, works: Iterable[PartWork]) -> Iterator[tuple[int, LogBlock]]:
         """Stage 1: yield the messages of each part, by the stretch of the commitlog that they are in."""
         starts = [start for start, _file in stretches_of(self.log)]
-        for work in works:
-            runs = dict[int, list[tuple[int, int, int, int]]]()
-            messages = dict[int, list[Longs]]()
-            for piece in work.pieces:
-                found = self._live_units(piece)
-                queue_id = _ANY_QUEUE if piece.topic.startswith(LMQ_PREFIX) else piece.queue_id
-                for number, first, end in by_stretch(found.phy, starts):
-                    run = (piece.place + first, end - first, queue_id, piece.first + first)
-                    runs.setdefault(number, []).append(run)
-                    messages.setdefault(number, []).append(found.phy[first:end] - starts[number])
-                if piece.is_last:
-                    require_end(piece.files, piece.end)
-            for number, some in runs.items():
-                packed = np.concatenate(messages.pop(number)).astype("<u4").tobytes()
-                yield number, LogBlock(work.number, np.array(some, dtype=_RUN).tobytes(), packed)
-            self.done.add(work.rows)
+        with handing_on(self._between) as hand_on:
+            for work in works:
+                runs = dict[int, list[tuple[int, int, int, int]]]()
+                messages = dict[int, list[Longs]]()
+                for piece in work.pieces:
+                    found = self._live_units(piece)
+                    queue_id = _ANY_QUEUE if piece.topic.startswith(LMQ_PREFIX) else piece.queue_id
+                    for number, first, end in by_stretch(found.phy, starts):
+                        run = (piece.place + first, end - first, queue_id, piece.first + first)
+                        runs.setdefault(number, []).append(run)
+                        messages.setdefault(number, []).append(found.phy[first:end] - starts[number])
+                    if piece.is_last:
+                        require_end(piece.files, piece.end)
+                for number, some in runs.items():
+                    places = np.concatenate(messages.pop(number)).astype("<u4")
+                    yield number, LogBlock(work.number, hand_on(np.array(some, dtype=_RUN)), hand_on(places))
+                self.done.add(work.rows)
 
     def with_headers(self, blocks: Iterable[tuple[int, LogBlock]]) -> Iterator[tuple[int, PartBlock]]:
         """Stage 2: yield what the messages say, by the part that they belong to."""
         stretches = stretches_of(self.log)
-        for number, of_stretch in groupby(blocks, key=itemgetter(0)):
-            start, file = stretches[number]
-            with mapped(file) as view:
-                for _number, block in of_stretch:
-                    messages = np.frombuffer(block.messages, dtype="<u4")
-                    found = _headers(file, view, messages.astype(np.int64) + start)
-                    yield block.part, _told(np.frombuffer(block.runs, dtype=_RUN), found)
-                    self.done.add(len(messages))
+        with handing_on(self._between) as hand_on:
+            for number, of_stretch in groupby(blocks, key=itemgetter(0)):
+                start, file = stretches[number]
+                with mapped(file) as view:
+                    for _number, block in of_stretch:
+                        messages = block.messages.read("<u4")
+                        found = _headers(file, view, messages.astype(np.int64) + start)
+                        strange = _strange(block.runs.read(_RUN), found).astype("<u4")
+                        least, packed = packed_times(found.store_time)
+                        handed_on = hand_on(packed), hand_on(found.size), hand_on(strange)
+                        yield block.part, PartBlock(block.runs, least, *handed_on)
+                        self.done.add(len(messages))
 
     def write(self, told: Iterable[tuple[int, PartWork | PartBlock]]) -> Iterator[Written]:
         """Stage 3: write the file of each part."""
@@ -260,16 +286,15 @@ def _headers(file: LogFile, view: memoryview, phy: Longs) -> c.Headers:
     return found
 
 
-def _told(runs: NDArray[Any], found: c.Headers) -> PartBlock:
-    """Pack what stage 3 needs of the messages of these runs."""
+def _strange(runs: NDArray[Any], found: c.Headers) -> Longs:
+    """Return the places of units whose messages name another queue, or another queue offset."""
     places, within = _spread(runs)
     queue_ids = np.repeat(runs["queue_id"], runs["count"])
     is_strange = (found.queue_id != queue_ids) | (
         found.queue_offset != np.repeat(runs["offset"], runs["count"]) + within
     )
     is_strange &= queue_ids != _ANY_QUEUE
-    strange = places[is_strange].astype("<u4").tobytes()
-    return PartBlock(runs.tobytes(), packed_times(found.store_time), found.size.astype("<i4").tobytes(), strange)
+    return places[np.flatnonzero(is_strange)]
 
 
 def packed_times(times: Longs) -> Times:
@@ -297,10 +322,10 @@ def _in_place(count: int, blocks: Sequence[PartBlock]) -> Headers:
     headers = Headers(np.zeros(count, np.int64), np.zeros(count, np.int32), np.zeros(count, np.bool_))
     found = 0
     for block in blocks:
-        places, _within = _spread(np.frombuffer(block.runs, dtype=_RUN))
-        headers.times[places] = unpacked_times(block.times, len(places))
-        headers.sizes[places] = np.frombuffer(block.sizes, dtype="<i4")
-        headers.is_strange[np.frombuffer(block.strange, dtype="<u4")] = True
+        places, _within = _spread(block.runs.read(_RUN))
+        headers.times[places] = unpacked_times(Times(block.least, block.times.bytes()), len(places))
+        headers.sizes[places] = block.sizes.read("<i4")
+        headers.is_strange[block.strange.read("<u4")] = True
         found += len(places)
     if found != count:
         raise RuntimeError(f"a part of {count} units got {found} headers")

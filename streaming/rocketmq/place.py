@@ -8,6 +8,7 @@ from udfs.rocketmq.broker_conf import BrokerConf, broker_conf, read_properties
 from udfs.rocketmq.dispatch import DEFAULT_DELAYS, delays_of
 
 OWN = "ledger-reaper"
+BARRIER = "LEDGER_REAPER_ROLLBACK_HAS_NOT_ENDED"
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +49,11 @@ class Place:
     def followed_queues(self) -> Path:
         """The consume queues' database that `follow` makes."""
         return self.followed / "consumequeue"
+
+    @property
+    def barrier(self) -> Path:
+        """A queue that no broker can load, while a rollback has not ended (streaming/rocketmq/barrier.py)."""
+        return self.consumequeue / BARRIER
 
     @property
     def delays_ms(self) -> tuple[int, ...]:

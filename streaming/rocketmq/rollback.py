@@ -5,7 +5,8 @@ databases since they were made, the JSON files are the newer ones, and stay.
 
 A run that was cut short goes on where it was, unless a broker has worked on the store since: first all JSON files are
 made, then the file queues are completed, then the JSON files replace the old ones, then the databases leave, the
-consume queues' CURRENT first.
+consume queues' CURRENT first. Before the first of these renames and until behind the last one, no broker in file mode
+can start (streaming/rocketmq/barrier.py).
 """
 
 import json
@@ -18,11 +19,12 @@ from typing import Any, NamedTuple
 from streaming.adapters.rocksdb.database import exists
 from streaming.clock import Clock
 from streaming.errors import SafetyError
+from streaming.rocketmq.barrier import bar, unbar
 from streaming.rocketmq.check import is_kept, topics_of
 from streaming.rocketmq.configuration import DATABASES, lost_offsets, read_databases, read_json
 from streaming.rocketmq.export import write_json
 from streaming.rocketmq.file_queues import complete
-from streaming.rocketmq.inventory import Queue, inventory_of
+from streaming.rocketmq.inventory import Queue, inventory_of, json_table
 from streaming.rocketmq.locks import broker_kept_out, one_writer
 from streaming.rocketmq.move import Rename, is_moved_in, set_aside_databases, set_aside_queues
 from streaming.rocketmq.owner import require_owner
@@ -80,9 +82,10 @@ def rollback(
         begun = _plan_of(place, aside)
         plan = begun or _prepare(place, aside, clock, offsets_of)
         kept = place.own / plan["kept"]
+        bar(place, rename)
         if exists(place.rocksdb):
             _complete(place, kept, rename, is_new=begun is None)
-            _require_no_gap(place, aside)
+            _require_no_gap(place, aside, _topics_afterwards(place, plan, aside))
         for name in plan["files"]:
             _replace(place, aside / name, kept, rename)
         set_aside_queues(place, kept, rename)
@@ -90,6 +93,7 @@ def rollback(
         if (place.own / MOVED).exists():
             kept.mkdir(exist_ok=True)
             rename(place.own / MOVED, kept / MOVED)
+        unbar(place, rename)
         # Allowed here: the folder is ours, and all in it has its place now.
         shutil.rmtree(aside)
         return RolledBack(str(kept), plan["files"])
@@ -104,12 +108,22 @@ def _complete(place: Place, kept: Path, rename: Rename, *, is_new: bool) -> None
         complete(place, kept, rename, only_lost=is_unopened(place, QUEUES))
     except SafetyError:
         if is_new:
+            unbar(place)
             # Allowed here: the folder is ours, and this command has only just made it.
             shutil.rmtree(place.own / ROLLBACK)
         raise
 
 
-def _require_no_gap(place: Place, aside: Path) -> None:
+def _topics_afterwards(place: Place, plan: dict[str, Any], aside: Path) -> frozenset[bytes]:
+    """The topics that the broker will know. What RocksDB has deleted counts as deleted where its topics come back."""
+    if m.TOPICS_JSON not in plan["files"]:
+        return topics_of(place)
+    folder = aside if (aside / m.TOPICS_JSON).exists() else place.config
+    found = json_table(folder, m.TOPICS_JSON)
+    return frozenset(name.encode() for name in (found[0] if found else {}).get("topicConfigTable", {}))
+
+
+def _require_no_gap(place: Place, aside: Path, topics: Collection[bytes]) -> None:
     """Raise SafetyError where a broker in file mode would leave a message out, since RocksDB lacks it too.
 
     At its start such a broker indexes the messages that begin *behind* the end of its file queues, and so leaves out
@@ -119,7 +133,8 @@ def _require_no_gap(place: Place, aside: Path) -> None:
     inventory = inventory_of(place)
     end = max([inventory.log.start, *(_end_of(queue) for queue in inventory.queues)])
     record = inventory.log.record_at(end)
-    if record is not None and _is_read(record, topics_of(place)):
+    if record is not None and _is_read(record, topics):
+        unbar(place)
         # Allowed here: the folder is ours, and all in it was made by this command.
         shutil.rmtree(aside)
         raise SafetyError(
@@ -147,7 +162,8 @@ def _plan_of(place: Place, aside: Path) -> dict[str, Any] | None:
     """What a run that was cut short has prepared; None if there is none, or if a broker has gone on since.
 
     A broker that opens a database writes another CURRENT, and one in file mode writes its JSON files again. What was
-    prepared before is older than what they have now.
+    prepared before is older than what they have now. Behind the barrier no broker in file mode can have gone on: it
+    ends, and 5.5.0 writes the JSON files as it has read them.
     """
     try:
         plan: dict[str, Any] = json.loads((place.own / ROLLBACK_PLAN).read_text(encoding="utf-8"))
@@ -155,7 +171,8 @@ def _plan_of(place: Place, aside: Path) -> dict[str, Any] | None:
         return None
     is_older = any(plan.get("currents", {}).get(name) != said for name, said in _currents(place).items())
     waiting = [name for name in plan["files"] if (aside / name).exists()]
-    return None if is_older or any(_stamp(place.config / name) != plan["stamps"][name] for name in waiting) else plan
+    is_written = any(_stamp(place.config / name) != plan["stamps"][name] for name in waiting)
+    return None if is_older or (is_written and not place.barrier.exists()) else plan
 
 
 def _currents(place: Place) -> dict[str, str]:

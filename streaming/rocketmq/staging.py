@@ -122,12 +122,14 @@ def moved_of(place: Place) -> Sealed | None:
 
 def unfinished_rollback(place: Place) -> str:
     """Say that a rollback has begun and not ended, and what to do; "" if none has."""
-    if not (place.own / ROLLBACK_PLAN).exists():
+    is_barred = place.barrier.exists()
+    if not ((place.own / ROLLBACK_PLAN).exists() or is_barred):
         return ""
+    kept_out = f" (it does not start as long as {place.barrier} is there)" if is_barred else ""
     return (
-        "a `rollback` has begun and has not ended: run it again before a broker starts with storeType=default, or that "
-        "one may miss messages. A broker with storeType=defaultRocksDB may go on, as long as its queues' CURRENT is "
-        f"in {place.rocksdb}"
+        "a `rollback` has begun and has not ended: run it again before a broker starts with storeType=default"
+        f"{kept_out}. A broker with storeType=defaultRocksDB may go on, as long as its queues' CURRENT is in "
+        f"{place.rocksdb}"
     )
 
 

@@ -12,7 +12,7 @@ from streaming.rocketmq.disk import disk_of
 from streaming.rocketmq.inventory import Inventory, inventory_of, offsets_name
 from streaming.rocketmq.owner import wrong_user
 from streaming.rocketmq.place import Place
-from streaming.rocketmq.staging import is_unopened
+from streaming.rocketmq.staging import is_unopened, unfinished_rollback
 from udfs.rocketmq import metadata as m
 from udfs.rocketmq.refusals import StoreFacts
 
@@ -54,6 +54,7 @@ def survey_of(place: Place, *, is_running: bool) -> Survey:
     facts = StoreFacts(
         is_running=is_running,
         has_abort=(place.store / "abort").exists(),
+        unfinished_rollback=unfinished_rollback(place) if place.barrier.exists() else "",
         bad_bytes=tuple(bad),
         wrong_size=_wrong_size(place, inventory) if inventory else "",
         batch_queues=_some_file(place.store / "batchconsumequeue")

@@ -46,7 +46,16 @@ CUT_OFF = {
     "before it goes back": Effect(f"{_DATABASE}.put_atomically", is_done=False),
     "gone back and not durable": Effect("rocksdb:flush_wal", is_done=False),
 }
-EFFECTS = FIRST | LATER | CUT_OFF
+# `rollback`, from where a broker in file mode must not start until it has ended
+BACK = {
+    "barred": Effect("streaming.rocketmq.rollback:bar", is_done=True),
+    "a queue renamed": Effect("streaming.rocketmq.file_queues:_move_in", is_done=True),
+    "all queues renamed but one": Effect("streaming.rocketmq.file_queues:_move_in", is_done=False, call=4),
+    "offsets replaced": Effect("streaming.rocketmq.rollback:_replace", is_done=True),
+    "CURRENT gone": Effect("streaming.rocketmq.rollback:set_aside_queues", is_done=True),
+    "before the end": Effect("streaming.rocketmq.rollback:unbar", is_done=False),
+}
+EFFECTS = FIRST | LATER | CUT_OFF | BACK
 
 
 def _die() -> None:

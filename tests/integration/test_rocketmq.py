@@ -137,7 +137,10 @@ def test_a_group_goes_on_exactly_where_it_stopped(upgraded: World, group: str) -
     names = [each.read.name for each in taken]
     everything = {f"orders-{number}" for number in range(240)}
     assert Counter(names) == Counter(everything - already)
-    assert _first_offsets(taken) == upgraded.told.offsets[group]
+    left = upgraded.told.content  # on a busy machine a group may have taken all of a queue before
+    assert _first_offsets(taken) == {
+        queue: offset for queue, offset in upgraded.told.offsets[group].items() if offset < left[queue].end
+    }
 
 
 def test_a_filter_by_tag_finds_what_follows_the_groups_offset(upgraded: World) -> None:

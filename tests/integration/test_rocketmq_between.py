@@ -2,15 +2,20 @@
 
 import json
 import shutil
+import signal
+import subprocess
+import sys
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from streaming.errors import ReaperError
 from streaming.sandbox.rocketmq.home import Part, StoreMode
 from streaming.sandbox.rocketmq.server import RocketMQ, down, up
 from tests.integration.rocket_client import Queue, RocketClient
+from tests.integration.rocket_dying import BACK
 from tests.integration.test_rocketmq import ledger_reaper
 
 pytestmark = [pytest.mark.cluster, pytest.mark.long]
@@ -131,3 +136,44 @@ def test_queues_whose_files_were_deleted_come_back_from_rocksdb(server: RocketMQ
         }
         wanted = {m.name for queue in QUEUES for m in told[queue].messages if m.offset >= offsets[queue]} | set(sent)
         assert Counter(each.read.name for each in client.take("readers", QUEUES)) == Counter(wanted)
+
+
+def test_no_broker_starts_in_file_mode_on_a_rollback_that_was_killed(server: RocketMQ) -> None:
+    store = server.store
+    with RocketClient(server) as client:
+        client.topic("Orders", 4)
+        names = set(client.send("Orders", "before", 80, queues=4))
+        client.send("Orders", "light", 5, queue=0, lmq=LMQ[0][0])
+        client.close()
+        server.stop_broker()
+        ledger_reaper("rocketmq", "backfill", "--yes", "--store", str(store))
+        server.start_broker(StoreMode.ROCKSDB)
+        names |= set(client.send("Orders", "after", 80, queues=4))
+        client.send("Orders", "lighter", 5, queue=1, lmq=LMQ[0][0])
+        client.take("readers", QUEUES, each=7)
+        told, offsets = client.dump([*QUEUES, *LMQ]), client.offsets("readers", QUEUES)
+        client.close()
+        server.stop_broker()
+
+        for effect in BACK:
+            words = [sys.executable, "-m", "tests.integration.rocket_dying", effect]
+            done = subprocess.run(
+                [*words, "rocketmq", "rollback", "--yes", "--store", str(store)],
+                capture_output=True,
+                text=True,
+                check=False,
+            )
+            assert done.returncode == -signal.SIGKILL, (effect, done.stderr)
+            with pytest.raises(ReaperError, match="ended before it served"):
+                server.start_broker(StoreMode.FILE)
+            log = server.home.own_log("store.log").read_text(encoding="utf-8", errors="replace")
+            assert "LEDGER_REAPER_ROLLBACK_HAS_NOT_ENDED" in log, effect
+            assert not (store / "abort").exists(), effect
+        ledger_reaper("rocketmq", "rollback", "--yes", "--store", str(store))
+        server.start_broker(StoreMode.FILE)
+
+        assert client.dump([*QUEUES, *LMQ]) == told
+        assert client.offsets("readers", QUEUES) == offsets
+        assert Counter(each.name for queue in QUEUES for each in told[queue].messages) == Counter(
+            [*names, *(f"light-{number}" for number in range(5)), *(f"lighter-{number}" for number in range(5))]
+        )

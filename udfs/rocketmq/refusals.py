@@ -13,6 +13,7 @@ class Code(StrEnum):
 
     RUNNING = "RUNNING"  # a broker holds the lock of the store
     ABORT = "ABORT"  # the file `abort`: a broker runs, or did not stop cleanly, and its queues may lack messages
+    ROLLBACK = "ROLLBACK"  # a rollback was cut short, and the file queues may be of unequal ends
     BAD_BYTES = "BAD_BYTES"  # a file holds what no healthy store has
     WRONG_SIZE = "WRONG_SIZE"  # a broker does not start with a file of another size than its configuration says
     BATCH_QUEUES = "BATCH_QUEUES"  # RocksDB has no form for BatchCQ
@@ -46,6 +47,7 @@ class StoreFacts(NamedTuple):
 
     is_running: bool = False
     has_abort: bool = False
+    unfinished_rollback: str = ""
     bad_bytes: tuple[str, ...] = ()
     wrong_size: str = ""
     batch_queues: str = ""
@@ -73,6 +75,7 @@ def refusals_of(facts: StoreFacts, *, replace: bool = False) -> list[Refusal]:
     """Return every reason not to convert this store. replace: a consume queues' database that is there may go."""
     return [
         *_of_the_broker(facts),
+        *([Refusal(Code.ROLLBACK, facts.unfinished_rollback)] if facts.unfinished_rollback else []),
         *(Refusal(Code.BAD_BYTES, text) for text in facts.bad_bytes),
         *_of_the_forms(facts),
         *_of_what_is_there(facts, replace=replace),

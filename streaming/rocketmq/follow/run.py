@@ -20,6 +20,7 @@ from streaming.rocketmq.disk import require_room
 from streaming.rocketmq.failures import is_file_gone, our_errors
 from streaming.rocketmq.follow.acceptance import require_accepted
 from streaming.rocketmq.follow.base import Base
+from streaming.rocketmq.follow.caught_up import CaughtUp
 from streaming.rocketmq.follow.followed import Followed, followed_of, rules_of
 from streaming.rocketmq.follow.handover import give_back, throw_away_followed
 from streaming.rocketmq.follow.ranges import RangeJob
@@ -76,7 +77,7 @@ class Follow:
     show: Callable[["Lag"], None] = _nothing
 
     def run(self, spark: "SparkSession", *, until_caught_up: bool) -> Lag:
-        """Follow until it is told to stop, or until all that the log has is indexed.
+        """Follow until it is told to stop, or until all is indexed that the log had a few seconds ago.
 
         Raises BusyError beside another writer of ours, SafetyError where a queue would get a hole and where a log holds
         bytes that no broker writes, and where the disk gets so full that a broker would delete messages.
@@ -167,6 +168,7 @@ class _Stream:
 
     def _watch(self, query: "StreamingQuery", tail: Tail, *, until_caught_up: bool) -> Lag:
         told = bad_since = time.monotonic()
+        caught_up = CaughtUp()
         while True:
             failure = self._failure or query.exception()
             look = Look((), tail.position, is_all=False)
@@ -183,7 +185,8 @@ class _Stream:
             is_done = look.is_all and not look.ranges and self._noted == self._done
             lag = Lag(tail.position, tail.position if is_done else self._indexed, self._units)
             self._follow.show(lag)
-            if self._follow.is_stopping.is_set() or (until_caught_up and is_done):
+            has_all = caught_up.sees(time.monotonic(), lag.end, lag.indexed, is_all=look.is_all)
+            if self._follow.is_stopping.is_set() or (until_caught_up and has_all):
                 return lag
             if time.monotonic() - told > _TELL_SECONDS:
                 told = time.monotonic()

@@ -25,6 +25,7 @@ def changed(root: Path, change: Callable[[Database], object]) -> None:
 
 ORDERS_0 = rows.unit_key(b"Orders", 0, 1)
 VALUE = struct.pack(">qiqq", 1, 2, 3, 4)
+MAX = rows.max_key(b"Orders", 0)
 
 
 @pytest.mark.parametrize(
@@ -51,6 +52,11 @@ VALUE = struct.pack(">qiqq", 1, 2, 3, 4)
             lambda db: db.put_all("offset", [(rows.max_key(b"Orders", 0), rows.bound_value(0, 500))]),
             [Kind.MAX],
             id="a max that would leave a hole",
+        ),
+        pytest.param(
+            lambda db: db.put_all("offset", [(MAX, rows.bound_value(0, rows.decode_bound(db.get("offset", MAX))[1]))]),
+            [Kind.MAX],
+            id="a max at another place: all would count as expired once the log begins behind it",
         ),
         pytest.param(
             lambda db: db.put_all("offset", [(rows.min_key(b"Orders", 0), rows.bound_value(0, 2))]),

@@ -134,7 +134,7 @@ def test_a_rollback_that_is_cut_short_leaves_no_hole_in_any_file_queue(tmp_path:
 def test_plan_and_check_say_that_a_rollback_has_not_ended(tmp_path: Path) -> None:
     root, _expected = grown(tmp_path)
     with pytest.raises(KilledError):
-        rollback(place(root), CLOCK, dying_rename(4))
+        rollback(place(root), CLOCK, dying_rename(5))
     assert any("has not ended" in note for note in plan_of(place(root)).notes)
     assert any("has not ended" in note for note in check(root).notes)
     (root / "consumequeue" / "CURRENT").unlink()

@@ -10,11 +10,14 @@ import pytest
 from streaming.adapters.rocksdb.database import opened
 from streaming.errors import SafetyError
 from streaming.rocketmq.inventory import json_table
+from streaming.rocketmq.plan import plan_of
 from streaming.rocketmq.rollback import rollback
+from streaming.rocketmq.staging import unfinished_rollback
 from tests.rocketmq_store import Message, Store, small_store
 from tests.unit.rocketmq.converted import CLOCK, backfill, check, files_below, place
 from tests.unit.rocketmq.test_backfill import KilledError, dying_rename
 from udfs.rocketmq.metadata import OffsetsOf
+from udfs.rocketmq.refusals import Code
 
 CONSUMED = b'{"offsetTable":{"0":9,"1":9,"2":9}}'  # with quotation marks, as brokers write rows
 
@@ -67,7 +70,7 @@ def test_forward_again_the_newest_offsets_are_taken(tmp_path: Path) -> None:
         assert database.get("default", b"Orders@readers") == b'{"offsetTable":{0:9,1:9,2:9}}'
 
 
-@pytest.mark.parametrize("killed_at", range(23))
+@pytest.mark.parametrize("killed_at", range(25))
 def test_a_rollback_that_is_cut_short_anywhere_ends_the_same_when_repeated(tmp_path: Path, killed_at: int) -> None:
     store = small_store(tmp_path).write()
     backfill(tmp_path)
@@ -101,6 +104,23 @@ def test_a_rollback_that_was_cut_short_forgets_what_it_made_once_a_broker_has_go
         database.put_all("default", [(b"Orders@readers", b'{"offsetTable":{"0":11,"1":11,"2":11}}')])
     rollback(place(tmp_path), CLOCK)
     assert offsets_of(tmp_path)["offsetTable"]["Orders@readers"] == {0: 11, 1: 11, 2: 11}
+
+
+@pytest.mark.parametrize("killed_at", range(1, 25))
+def test_json_files_that_a_broker_wrote_which_could_not_start_are_replaced_unasked(
+    tmp_path: Path, killed_at: int
+) -> None:
+    """5.5.0 does so at its end, although it has served nobody."""
+    small_store(tmp_path).write()
+    backfill(tmp_path)
+    worked_with(tmp_path)
+    with pytest.raises(KilledError):
+        rollback(place(tmp_path), CLOCK, dying_rename(killed_at))
+    if place(tmp_path).barrier.exists():
+        for file in (tmp_path / "config").glob("*.json"):
+            os.utime(file, ns=(time.time_ns() + 5 * 10**9,) * 2)
+    rollback(place(tmp_path), CLOCK)
+    assert offsets_of(tmp_path)["offsetTable"]["Orders@readers"] == {0: 9, 1: 9, 2: 9}
 
 
 def test_a_rollback_that_was_cut_short_asks_once_a_broker_in_file_mode_has_gone_on(tmp_path: Path) -> None:
@@ -283,3 +303,45 @@ def test_offsets_of_a_topic_that_was_deleted_in_rocksdb_are_not_asked_for(tmp_pa
         database.delete("default", b"Orders")
     rollback(place(tmp_path), CLOCK)
     assert "Orders@readers" not in offsets_of(tmp_path)["offsetTable"]
+
+
+def test_while_a_rollback_has_not_ended_no_broker_can_load_the_file_queues(tmp_path: Path) -> None:
+    """A broker in file mode does not start with a queue file of another size (seen with 5.3.3 and 5.5.0)."""
+    root = tmp_path / "s"
+    small_store(root).write()
+    backfill(root)
+    worked_with(root)
+    before, killed_at = files_below(root), 0
+    while True:
+        copy = tmp_path / str(killed_at)
+        shutil.copytree(root, copy, copy_function=shutil.copy2)
+        try:
+            rollback(place(copy), CLOCK, dying_rename(killed_at))
+        except KilledError:
+            file = place(copy).barrier / "0" / ("0" * 20)
+            is_whole = not (place(copy).rocksdb / "CURRENT").exists() and not (copy / "config" / "topics").exists()
+            is_as_before = files_below(copy) == before
+            assert file.exists() or is_as_before or is_whole
+            assert not file.exists() or file.stat().st_size == 1
+            if file.exists():
+                assert place(copy).barrier.name in unfinished_rollback(place(copy))
+                assert Code.ROLLBACK in {each.code for each in plan_of(place(copy)).refusals}
+        else:
+            break
+        killed_at += 1
+    assert killed_at > 20
+    assert not place(copy).barrier.exists()
+
+
+def test_a_message_of_a_topic_that_was_deleted_in_rocksdb_mode_may_stand_where_the_file_queues_end(
+    tmp_path: Path,
+) -> None:
+    """The old topics.json still has the topic, and the new one will not."""
+    root = tmp_path / "s"
+    small_store(root).write()
+    backfill(root)
+    with opened(root / "config" / "topics", ("kvDataVersion", "forbidden")) as database:
+        database.delete("default", b"Orders")
+    stored_since(root, Message("Orders", 0))
+    rollback(place(root), CLOCK)
+    assert not (root / "consumequeue" / "CURRENT").exists()
