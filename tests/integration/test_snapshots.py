@@ -565,7 +565,9 @@ def test_segments_that_are_published_once_more_make_the_topic_whole(
     restart(segmented, kill=True)
     with Transactions(segmented.serving.pulsar) as again:
         assert reads_committed(again, scene)
-    wait_until_sealed(service, scene)
+        # our index has no tail: the broker found those ids by its replay, and names them once more transactions end
+        later = {*again.run(scene.topic, "a" * 25, start=600)}
+    wait_until_sealed(service, replace(scene, aborted=scene.aborted | later))
     assert told(found := findings(service, "--namespace", scene.space), scene.topic) == set(), found
 
 
