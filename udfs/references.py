@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from udfs.formats.errors import FormatError
 from udfs.formats.managed_ledger import in_use_ids, parse_cursor
 from udfs.formats.schema_locator import ledger_ids
-from udfs.paths import cursor_path, managed_ledger_path, schema_path
+from udfs.paths import MAX_LEDGER_ID, cursor_path, managed_ledger_path, schema_path
 from udfs.records import BrokerView, Counts, LedgerComponent, PendingDelete, Presence, Reference
 
 COMPACTION_CURSOR = "__compaction"
@@ -187,10 +187,21 @@ def _bucket_ids(_owner: Owner, seen: Sequence[Seen], _broker: BrokerView | None)
 def _buckets_in(properties: Iterable[tuple[str, str]]) -> Iterable[int]:
     for name, value in properties:
         if name.startswith(DELAYED_BUCKET_PREFIX):
-            try:
-                yield int(value)
-            except ValueError as error:
-                raise FormatError(f"delayed bucket {name} names no ledger id") from error
+            yield bucket_id(value)
+
+
+def bucket_id(value: str) -> int:
+    """Return the ledger that a delayed bucket's property names. Raises FormatError.
+
+    Whoever subscribes writes properties of a cursor, so that any text may stand here.
+    """
+    try:
+        ledger_id = int(value)
+    except ValueError as error:
+        raise FormatError(f"a delayed bucket names no ledger id: {value[:40]!a}") from error
+    if not 0 <= ledger_id <= MAX_LEDGER_ID:
+        raise FormatError(f"a delayed bucket names no ledger id: {value[:40]!a}")
+    return ledger_id
 
 
 def _unreadable(key: str, read_at_ms: int, detail: str) -> Reference:

@@ -124,7 +124,7 @@ def _holds(settings: Settings, clients: CommandClients) -> list[Hold]:
 
 
 def _retries(state_dir: str) -> Retries:
-    due = [int(row[c.DUE_MS]) for row in waiting.outstanding(state_dir)]
+    due = [int(row[c.READY_MS]) for row in waiting.outstanding(state_dir)]  # bounded, whatever the sender wrote
     return Retries(len(due), min(due, default=None))
 
 

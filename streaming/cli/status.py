@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from streaming.coordination.lock import Holder
 
 _WIDTH = 12
-_LEAST_EVERY_S = 1.0
+_LEAST_EVERY_S, _MOST_EVERY_S = 1.0, 86_400.0
 
 
 def status(
@@ -34,8 +34,8 @@ def status(
 
     The exit code is 3 where something could not be read because a service does not answer. `check` judges; this tells.
     """
-    if every < _LEAST_EVERY_S:
-        raise ConfigError(f"--every {every:g}: at least {_LEAST_EVERY_S:g} second")
+    if not _LEAST_EVERY_S <= every <= _MOST_EVERY_S:
+        raise ConfigError(f"--every {every:g}: {_LEAST_EVERY_S:g} to {_MOST_EVERY_S:g} seconds")
     load_datasets()
     from streaming.check.now import look
     from streaming.clients import command_clients

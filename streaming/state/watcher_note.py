@@ -33,6 +33,6 @@ def noted(state_dir: str) -> WatcherNote | None:
     """What was noted last; None where nothing was, or nothing that can be read. Raises UnavailableError."""
     content = folder_of(state_dir).read(FILE)
     try:
-        return WatcherNote(**json.loads(content)) if content else None
-    except (TypeError, ValueError):
+        return WatcherNote(**{name: int(value) for name, value in json.loads(content).items()}) if content else None
+    except (AttributeError, TypeError, ValueError):
         return None

@@ -4,6 +4,7 @@ We ask the admin API only about namespaces that can hold any.
 """
 
 from streaming.config.settings import Settings
+from streaming.errors import RefusedError
 from streaming.ports import TopicAdmin
 from udfs.topic_pattern import TopicPattern
 
@@ -14,7 +15,7 @@ def matched_topics(admin: TopicAdmin, settings: Settings) -> tuple[str, ...]:
     topics.watch is the first of them where it exists: a watcher makes it, beside the service or by itself.
     """
     topics, pattern = settings.topics, settings.topics.pattern
-    watch = (topics.watch,) if admin.partitions(topics.watch) is not None else ()
+    watch = _watch(admin, settings)
     if pattern is None:
         return watch
     found = {
@@ -24,6 +25,15 @@ def matched_topics(admin: TopicAdmin, settings: Settings) -> tuple[str, ...]:
         if topics.takes(topic) and topic not in (*topics.requests, topics.watch)
     }
     return (*watch, *sorted(found))
+
+
+def _watch(admin: TopicAdmin, settings: Settings) -> tuple[str, ...]:
+    try:
+        return (settings.topics.watch,) if admin.partitions(settings.topics.watch) is not None else ()
+    except RefusedError:
+        if settings.watch.enabled:
+            raise
+        return ()  # where nobody watches, the service needs no right there
 
 
 def _namespaces(admin: TopicAdmin, pattern: TopicPattern) -> list[str]:

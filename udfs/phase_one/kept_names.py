@@ -8,6 +8,7 @@ Format, little-endian: how many ids of each component there are and how many upl
 import json
 import struct
 from collections.abc import Iterator, Mapping, Set
+from itertools import chain, islice
 from uuid import UUID
 
 from udfs.formats.errors import FormatError
@@ -53,15 +54,30 @@ def unpacked(path: str, data: bytes) -> dict[Name, PendingDelete]:
 
 
 def still_named(data: bytes, wanted: Set[tuple[int, str]]) -> set[tuple[int, str]]:
-    """Return which of the (ledger id, UUID of an upload; "": in BookKeeper) these names have, of any component."""
+    """Return which of the (ledger id, UUID of an upload; "": in BookKeeper) these names have, but for delayed buckets.
+
+    Whoever subscribes to a topic may have a cursor name any ledger as its bucket. That must keep nobody from asking for
+    a ledger of another topic.
+    """
     *counts, uploads = _HEAD.unpack_from(data)
-    found = {(each, "") for each in _ids(data, sum(counts)) if (each, "") in wanted}
+    ids = iter(_ids(data, sum(counts)))
+    by_broker = chain.from_iterable(
+        islice(ids, count) if component is not LedgerComponent.DELAYED_INDEX_BUCKET else _passed_over(ids, count)
+        for component, count in zip(_COMPONENTS, counts, strict=True)
+    )
+    found = {(each, "") for each in by_broker if (each, "") in wanted}
     if uploads:
         at = _HEAD.size + sum(counts) * _ID_BYTES
         for ledger_id, uuid, _place in _UPLOAD.iter_unpack(data[at : at + uploads * _UPLOAD.size]):
             if (name := (ledger_id, str(UUID(bytes=uuid)))) in wanted:
                 found.add(name)
     return found
+
+
+def _passed_over(ids: Iterator[int], count: int) -> tuple[int, ...]:
+    for _ in range(count):
+        next(ids)
+    return ()
 
 
 def _found(data: bytes) -> Iterator[Found]:

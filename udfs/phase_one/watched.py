@@ -15,7 +15,7 @@ from udfs.formats.schema_locator import ledger_ids
 from udfs.paths import MANAGED_LEDGERS_ROOT, SCHEMAS_ROOT, checked_schema_id, managed_ledger_name
 from udfs.phase_one.requests import uploads_in
 from udfs.records import LedgerComponent, LedgerType, OffloadContext, PendingDelete
-from udfs.references import COMPACTED_LEDGER_PROPERTY, COMPACTION_CURSOR, DELAYED_BUCKET_PREFIX
+from udfs.references import COMPACTED_LEDGER_PROPERTY, COMPACTION_CURSOR, DELAYED_BUCKET_PREFIX, bucket_id
 
 _DOMAIN = "persistent"
 
@@ -113,5 +113,5 @@ def _cursor(cursor: str, data: bytes) -> Iterable[Found]:
     if cursor == COMPACTION_CURSOR and compacted >= 0:
         yield LedgerComponent.COMPACTED_LEDGER, compacted, None
     for name, value in info.cursor_properties.items():
-        if name.startswith(DELAYED_BUCKET_PREFIX) and value.isdecimal():
-            yield LedgerComponent.DELAYED_INDEX_BUCKET, int(value), None
+        if name.startswith(DELAYED_BUCKET_PREFIX):
+            yield LedgerComponent.DELAYED_INDEX_BUCKET, bucket_id(value), None

@@ -19,7 +19,7 @@ from itertools import islice, takewhile
 from typing import Protocol
 from zlib import crc32
 
-from streaming.errors import ReaperError, RefusedError, SafetyError, UnavailableError
+from streaming.errors import ConfigError, ReaperError, RefusedError, SafetyError, UnavailableError
 from streaming.state.watched import KeptRequest, Watched
 from streaming.topics.requests import owner_key
 from udfs.formats.internal_stats import Position
@@ -117,7 +117,7 @@ class Outbox:
         if not self._goes_on():
             try:
                 ends = self._publication.ends()
-            except (UnavailableError, RefusedError) as error:
+            except (UnavailableError, RefusedError, ConfigError) as error:
                 return Lot(why=str(error))
             self._begin_anew(ends, now_ms)
         return self._publish(due, self._note(), now_ms)
@@ -155,7 +155,7 @@ class Outbox:
             log.warning("the watcher's state is older than what it has sent (from a backup?): %s; it sends anew", error)
             self._is_older = True
             return Lot()
-        except (UnavailableError, RefusedError) as error:
+        except (UnavailableError, RefusedError, ConfigError) as error:
             return Lot(why=str(error))
         self._write(_Note(note.sender, due[-1].number, ends), now_ms)
         self._watched.forget_through(due[-1].number)

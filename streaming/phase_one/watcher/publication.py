@@ -10,9 +10,7 @@ from collections.abc import Iterator, Sequence
 
 from streaming.adapters.pulsar.publish import Copy, publish
 from streaming.clients import admin_for
-from streaming.config.combinations import watch_faults
 from streaming.config.settings import Settings
-from streaming.errors import ConfigError
 from streaming.phase_one.watcher.outbox import Knows, OlderStateError, Send
 from streaming.topics.setup import ensure_topics
 from streaming.topics.stored import stored
@@ -22,7 +20,7 @@ WATCH_ID = "WATCH_ID"  # property of a request that the watcher sent: <sender>/<
 
 
 class PulsarPublication:
-    """Publication of one configuration. Every method raises ConfigError too, where the topics can't be used."""
+    """Publication of one configuration. Every method raises ConfigError too, while the topics can't be used."""
 
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
@@ -33,8 +31,6 @@ class PulsarPublication:
         """Return where each partition ends now."""
         with admin_for(self._settings) as admin:
             if not self._is_checked:
-                if faults := watch_faults(self._settings.topics):
-                    raise ConfigError("; ".join(faults))
                 ensure_topics(admin, self._settings, is_watching=True)
                 self._is_checked = True
             return admin.last_positions(self.topic)

@@ -7,6 +7,7 @@ itself, or two services that share a name, never publish twice.
 import contextlib
 import logging
 import threading
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 
@@ -18,10 +19,11 @@ from streaming.adapters.zookeeper.store import ZooKeeperStore
 from streaming.audit.walk.suspects import LedgerReader
 from streaming.clients import admin_for, admin_settings, broker_for, command_clients, zookeeper_settings
 from streaming.clock import SystemClock
+from streaming.config.combinations import watch_faults
 from streaming.config.settings import Settings
 from streaming.coordination import identity
 from streaming.coordination.lock import WATCH, InstanceLock
-from streaming.errors import RefusedError, StopRequestedError, UnavailableError
+from streaming.errors import ConfigError, RefusedError, StopRequestedError, UnavailableError
 from streaming.in_use.loader import InUseLoader
 from streaming.phase_one.marks import deletable_ledgers_on
 from streaming.phase_one.watcher.ahead import Ahead
@@ -47,6 +49,8 @@ _LEAVE_S = 10.0
 
 def watch(settings: Settings, stop: threading.Event) -> None:
     """Watch until stop is set. Raises ConfigError, SafetyError, FencedError; what may pass is tried again."""
+    if faults := watch_faults(settings.topics):
+        raise ConfigError("; ".join(faults))
     metrics = WatchMetrics(registry := CollectorRegistry())
     if settings.metrics.port >= 0:
         address = settings.metrics.address
@@ -78,10 +82,16 @@ def watching(settings: Settings, registry: CollectorRegistry) -> Iterator[None]:
         thread.join(_LEAVE_S)
 
 
-def repeat(once: Callable[[], None], metrics: WatchMetrics, stop: threading.Event) -> None:
+def repeat(
+    once: Callable[[], None],
+    metrics: WatchMetrics,
+    stop: threading.Event,
+    monotonic: Callable[[], float] = time.monotonic,
+) -> None:
     """Do it again after each error that may pass, later and later. Raises the others."""
     failures = 0
     while not stop.is_set():
+        began_s = monotonic()
         try:
             once()
         except StopRequestedError:
@@ -89,6 +99,8 @@ def repeat(once: Callable[[], None], metrics: WatchMetrics, stop: threading.Even
         except (UnavailableError, RefusedError) as error:
             metrics.failures.inc()
             log.warning("the watcher begins anew: %s", error)
+            if monotonic() - began_s > _AGAIN_S[-1]:
+                failures = 0  # it had watched for a while
             stop.wait(_AGAIN_S[min(failures, len(_AGAIN_S) - 1)])
             failures += 1
 

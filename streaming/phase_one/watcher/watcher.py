@@ -29,7 +29,8 @@ from streaming.state.watcher_note import WatcherNote
 from udfs.formats.errors import FormatError
 from udfs.phase_one.kept_names import packed, still_named, unpacked
 from udfs.phase_one.watched import Names, names_in, vanished
-from udfs.wire import encode
+from udfs.records import PendingDelete
+from udfs.wire import decode, encode
 
 log = logging.getLogger("ledger-reaper")
 
@@ -165,7 +166,7 @@ class Watcher:
             try:
                 kept = _kept(path, node)
                 had, has = _names(path, before, kept)
-            except (FormatError, ValueError):
+            except (FormatError, ValueError, OverflowError, struct.error):  # one znode ends no watching
                 self._unparsable.add(path)
                 continue
             self._unparsable.discard(path)
@@ -175,7 +176,7 @@ class Watcher:
             if isinstance(node, Znode):
                 stamps[path] = _stamp(node)
             self._tell(path, node, had, has)
-            requests += [(path, encode(each)) for each in gone]
+            requests += [(path, payload) for each in gone if (payload := _payload(path, each)) is not None]
             asked.update(each.ledger_id for each in gone if each.offload_context is None)
         if changed:
             self._parts.watched.save(changed, requests, at_ms=now_ms)
@@ -217,6 +218,15 @@ def _names(path: str, before: bytes | None, now: bytes | None) -> tuple[Names | 
         return None, None
     had = unpacked(path, before) if before is not None else None
     return had, unpacked(path, now) if now is not None else None
+
+
+def _payload(path: str, request: PendingDelete) -> bytes | None:
+    """Return the request's bytes; None where nobody could read them again: it must not stop all that wait behind it."""
+    payload = encode(request)
+    if isinstance(found := decode(payload), PendingDelete):
+        return payload
+    log.error("ALARM: ledger %s, which %s names no more, can't be asked for: %s", request.ledger_id, path, found)
+    return None
 
 
 def _stamp(node: Node) -> bytes:

@@ -120,8 +120,8 @@ def test_what_waits_is_counted_and_retries_say_when(world: World) -> None:
     world.pulsar.store(partition, (5, 0))
     for _ in range(3):
         world.pulsar.publish(partition)
-    write_rows(world.state, "waiting", [(1, 1, -1), (1, 2, -1)], about={c.DUE_MS: NOW_MS + 5_000, c.READY_MS: 1})
-    write_rows(world.state, "waiting", [(1, 3, -1)], about={c.DUE_MS: NOW_MS + 1_000, c.READY_MS: 1})
+    write_rows(world.state, "waiting", [(1, 1, -1), (1, 2, -1)], about={c.DUE_MS: 1 << 62, c.READY_MS: NOW_MS + 5_000})
+    write_rows(world.state, "waiting", [(1, 3, -1)], about={c.DUE_MS: -(1 << 62), c.READY_MS: NOW_MS + 1_000})
     now = world.look()
     assert now.waiting == {world.settings.topics.requests[0]: 3, world.settings.topics.retry: 3}
     assert now.retries is not None
@@ -155,3 +155,11 @@ def test_what_can_not_be_read_is_named_and_the_rest_is_told(world: World) -> Non
     assert {"service", "watcher", "holds", "waiting"} <= set(now.unknown)
     assert now.service is None
     assert "service     main not known: " in next(iter(told(now))), "unknown is not the same as not running"
+
+
+@pytest.mark.parametrize(
+    "said", [b"[]", b'{"at_ms": "x"}', b'{"at_ms": null, "znodes": 1, "waiting": 1, "unreadable": 0}', b"{"]
+)
+def test_a_note_of_the_watcher_that_can_not_be_read_is_no_note(world: World, said: bytes) -> None:
+    (world.state / watcher_note.FILE).write_bytes(said)
+    assert world.look().watched is None

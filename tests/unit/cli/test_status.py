@@ -66,7 +66,9 @@ def test_json_has_every_field_and_no_secret() -> None:
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
-        pytest.param(["--watch", "--every", "0.5"], "at least 1 second", id="too often"),
+        pytest.param(["--watch", "--every", "0.5"], "1 to 86400 seconds", id="too often"),
+        pytest.param(["--watch", "--every", "nan"], "1 to 86400 seconds", id="no number"),
+        pytest.param(["--watch", "--every", "inf"], "1 to 86400 seconds", id="never"),
         pytest.param([], "does not exist", id="a state directory that is not there"),
     ],
 )

@@ -12,7 +12,7 @@ from streaming.adapters.memory.pulsar import MemoryPulsar
 from streaming.adapters.pulsar.admin import is_busy
 from streaming.config.load import load
 from streaming.config.settings import Settings
-from streaming.errors import SafetyError
+from streaming.errors import RefusedError, SafetyError
 from streaming.queries.checkpoints import left_behind
 from streaming.queries.lanes import Lanes, Rescued
 from streaming.queries.names import Query, checkpoint_of, queries_of
@@ -390,6 +390,23 @@ def test_without_a_pattern_the_watchers_topic_alone_is_looked_up(settings: Setti
     make_topics(admin, topics.watch)
     assert matched_topics(admin, without) == (topics.watch,)
     assert {*asked} == {topics.watch}
+
+
+@pytest.mark.parametrize("is_enabled", [False, True])
+def test_where_nobody_watches_no_right_to_the_watchers_topic_is_needed(settings: Settings, *, is_enabled: bool) -> None:
+    admin = pulsar()
+
+    def refuse(operation: str, names: Any) -> None:
+        if operation == "partitions" and names[0] == settings.topics.watch:
+            raise RefusedError("403")
+
+    admin.faults.before(refuse)
+    mine = settings.model_copy(update={"watch": settings.watch.model_copy(update={"enabled": is_enabled})})
+    if is_enabled:
+        with pytest.raises(RefusedError):
+            matched_topics(admin, mine)
+    else:
+        assert matched_topics(admin, mine) == ()
 
 
 def test_only_namespaces_that_can_match_are_listed(settings: Settings) -> None:

@@ -134,10 +134,11 @@ class TestUnreadable:
         listed, broken = seen(LIST_PATH, list_znode(1)), seen(CURSOR_PATH, b"\xff")
         assert refer(BUCKETS, listed, broken).presence is Presence.UNREADABLE
 
-    def test_a_bucket_property_that_names_no_ledger(self) -> None:
+    @pytest.mark.parametrize("bucket", ["many", "", "-1", "9" * 19, "9" * 25, "9" * 5000])
+    def test_a_bucket_property_that_names_no_ledger(self, bucket: str) -> None:
         from udfs.formats.managed_ledger import ManagedCursorInfo, serialize_cursor
 
-        info = ManagedCursorInfo(-1, cursor_properties={"#pulsar.internal.delayed.bucket_1_2": "many"})
+        info = ManagedCursorInfo(-1, cursor_properties={"#pulsar.internal.delayed.bucket_1_2": bucket})
         reference = refer(BUCKETS, seen(LIST_PATH, b""), seen(CURSOR_PATH, serialize_cursor(info)))
         assert reference.presence is Presence.UNREADABLE
 

@@ -6,12 +6,13 @@ from pathlib import Path
 
 import pytest
 
-from streaming.errors import SafetyError, UnavailableError
+from streaming.errors import ConfigError, SafetyError, UnavailableError
 from streaming.phase_one.watcher import outbox
 from streaming.phase_one.watcher.outbox import LedgerName, Lot, Outbox
 from streaming.state.watched import Watched
 from tests.builders import UUID, data_request
 from tests.unit.phase_one.watcher.watching import Crash, CrashedError, MemoryPublication
+from udfs.formats.internal_stats import Position
 from udfs.records import LedgerType, OffloadContext, PendingDelete
 from udfs.wire import encode
 
@@ -116,6 +117,19 @@ def test_after_an_error_the_same_outbox_looks_up_what_is_stored(scene: Scene) ->
     scene.ask(data_request(9))
     assert box.publish_due(100) == Lot(sent=1)
     assert scene.topic.looked_up == looked_up, "now all is known again"
+
+
+def test_topics_that_can_not_be_used_for_a_while_end_nothing(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+    box = scene.open()
+    scene.ask(data_request(1))
+
+    def ends() -> dict[str, Position]:
+        raise ConfigError("a topic has a message TTL")
+
+    monkeypatch.setattr(scene.topic, "ends", ends)
+    assert (box.publish_due(100).why, box.waiting) == ("a topic has a message TTL", 1)
+    monkeypatch.undo()
+    assert box.publish_due(100) == Lot(sent=1)
 
 
 def test_an_error_of_the_state_is_no_error_of_the_topic(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,7 +8,7 @@ import pytest
 from prometheus_client import CollectorRegistry
 
 from streaming.config.load import load
-from streaming.errors import RefusedError, SafetyError, StopRequestedError, UnavailableError
+from streaming.errors import ConfigError, RefusedError, SafetyError, StopRequestedError, UnavailableError
 from streaming.phase_one.watcher import run
 from streaming.phase_one.watcher.metrics import WatchMetrics
 from streaming.ports import ChangedPaths
@@ -40,6 +40,28 @@ def test_what_may_pass_is_tried_again_until_a_stop() -> None:
     run.repeat(raising(errors), metrics, threading.Event())
     assert errors == []
     assert registry.get_sample_value("ledger_deletion_watch_failures_total") == 3
+
+
+def test_after_it_has_watched_for_a_while_an_error_costs_a_second_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(run, "_AGAIN_S", (1.0, 60.0))
+    waits: list[float] = []
+
+    class Stop(threading.Event):
+        def wait(self, timeout: float | None = None) -> bool:
+            waits.append(timeout or 0.0)
+            return False
+
+    ran_s = iter([0.0, 1.0, 1.0, 2.0, 2.0, 100.0, 100.0, 101.0, 101.0])
+    errors: list[Exception] = [*(UnavailableError("a") for _ in range(4)), StopRequestedError()]
+    run.repeat(raising(errors), WatchMetrics(CollectorRegistry()), Stop(), ran_s.__next__)
+    assert waits == [1.0, 60.0, 1.0, 60.0]
+
+
+def test_a_topic_that_no_watcher_may_use_is_refused_before_anything(tmp_path: Path) -> None:
+    file = tmp_path / "config.toml"
+    file.write_text('[topics]\nrequests = ["persistent://acme/reaper/r"]\n')
+    with pytest.raises(ConfigError, match=r"topics\.watch"):
+        run.watch(load(file), threading.Event())
 
 
 def test_what_a_person_must_see_ends_it() -> None:

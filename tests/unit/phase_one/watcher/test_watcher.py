@@ -8,10 +8,18 @@ from streaming.errors import StopRequestedError
 from streaming.phase_one.watcher.watcher import Watcher
 from streaming.state import watched
 from streaming.state.commits import commit
-from tests.builders import CURSOR, SCHEMA, TOPIC, cursor_znode, data_request, locator_znode, put
+from tests.builders import CURSOR, SCHEMA, TOPIC, UUID, cursor_znode, data_request, locator_znode, put
 from tests.unit.phase_one.watcher.watching import AT, CrashedError, World
+from udfs.formats.managed_ledger import (
+    LedgerInfo,
+    ManagedCursorInfo,
+    ManagedLedgerInfo,
+    OffloadState,
+    serialize_cursor,
+    serialize_managed_ledger,
+)
 from udfs.paths import cursor_path, managed_ledger_path, schema_path
-from udfs.records import LedgerComponent
+from udfs.records import LedgerComponent, LedgerType
 
 OTHER = managed_ledger_path("public/default/persistent/payments")
 
@@ -246,3 +254,47 @@ def test_a_crash_at_any_effect_loses_no_request_and_makes_none_twice(
             assert len(found) == len(set(found)), f"twice, after a crash at effect {at}"
             # the second effect is the commit of what there was at the first start
             assert found == ([1, 2, 30] if (at, is_after) >= (2, True) else found[:0]), f"after a crash at effect {at}"
+
+
+BUCKET = "#pulsar.internal.delayed.bucket_1_2"
+
+
+def test_a_cursor_that_names_others_ledgers_as_its_buckets_keeps_nobody_from_asking_for_them(world: World) -> None:
+    world.list(1, 2, 3)
+    watcher = world.start()
+    watcher.turn()
+    hostile = cursor_path("rival/ns/persistent/his", CURSOR)
+    put(world.tree, hostile, serialize_cursor(ManagedCursorInfo(-1, 0, 0, cursor_properties={BUCKET: "1"})))
+    world.list(2, 3)
+    world.turns(watcher, 200)
+    assert [each.ledger_id for each in world.topic.requests] == [1]
+
+
+@pytest.mark.parametrize("bucket", ["9" * 19, "9" * 25, "9" * 5000, "-1", "x", ""])
+def test_a_bucket_that_is_no_ledger_stops_nothing_and_spoils_its_own_cursor_only(world: World, bucket: str) -> None:
+    world.list(1, 2, 3)
+    hostile = cursor_path("rival/ns/persistent/his", CURSOR)
+    put(world.tree, hostile, serialize_cursor(ManagedCursorInfo(-1, 0, 0, cursor_properties={BUCKET: bucket})))
+    watcher = world.start()
+    watcher.turn()
+    world.list(2, 3)
+    world.turns(watcher, 200)
+    assert [each.ledger_id for each in world.topic.requests] == [1]
+    assert watcher.note().unreadable == 1
+
+
+def test_a_request_that_nobody_could_read_again_does_not_stop_those_behind_it(
+    world: World, caplog: pytest.LogCaptureFixture
+) -> None:
+    huge = OffloadState(UUID, complete=True, driver_name="S3", driver_properties={"bucket": "b" * 70_000})
+    upload = ManagedLedgerInfo((LedgerInfo(1, 10, offload=huge), LedgerInfo(2, 10), LedgerInfo(3)))
+    put(world.tree, AT, serialize_managed_ledger(upload))
+    watcher = world.start()
+    watcher.turn()
+    world.list(3)
+    world.turns(watcher, 200)
+    assert sorted((each.ledger_id, each.ledger_type) for each in world.topic.requests) == [
+        (1, LedgerType.LEDGER),
+        (2, LedgerType.LEDGER),
+    ]
+    assert "can't be asked for" in caplog.text
