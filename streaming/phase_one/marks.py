@@ -6,8 +6,9 @@
 3. A mark goes only when its ledger is seen to be gone. So a call that is cut short at any point leaves marks behind,
    and the next call works them off: the check and retry of PIP-129.
 4. A mark that is shortened is written anew first, under a new key, and only then is the old key removed.
-5. No mark makes a topic's znode larger than MOST_ZNODE_BYTES: a broker whose write ZooKeeper will not take tries it
-   again and again, and serves no other topic meanwhile.
+5. Marks that could not be read again are not written, nor marks that make a topic's znode larger than
+   MOST_ZNODE_BYTES: a broker whose write ZooKeeper will not take tries it again and again, and serves no other topic
+   meanwhile.
 """
 
 import random
@@ -28,7 +29,7 @@ from streaming.ports import MetadataStore, SweepStore, TopicProperties, Unreadab
 from udfs.formats.errors import FormatError
 from udfs.formats.managed_ledger import ListedLedgers, ManagedLedgerInfo, in_use_ids, parse_managed_ledger
 from udfs.paths import Layout, ledger_path, managed_ledger_name, managed_ledger_path, namespace_of
-from udfs.phase_one.marks import MarkedTopic, Marks, Upload, checked_id, properties_of, read_marks
+from udfs.phase_one.marks import MOST_IDS, MarkedTopic, Marks, Upload, checked_id, properties_of, read_marks
 from udfs.phase_one.requests import request_for, uploads_in
 from udfs.records import LedgerComponent, OffloadContext, PendingDelete
 
@@ -172,6 +173,7 @@ class DeletableLedgers:
         _refuse_v1(topic.name)
         wanted = _properties(new)
         _refuse_too_large(topic, wanted)
+        _refuse_unreadable(topic, wanted)
         self._write(topic.name, wanted)
 
     def _ask(self, topic: str, marks: Marks, timeout_seconds: float) -> None:
@@ -275,6 +277,18 @@ def _refuse_too_large(topic: _Topic, wanted: Mapping[str, str]) -> None:
             f"with these marks the znode of {topic.name} would have {size // 1024} KiB, and we write "
             f"{MOST_ZNODE_BYTES // 1024} at most: a ZooKeeper takes 1024 by default (jute.maxbuffer), and a broker "
             "whose write it does not take can't go on; call remove_all_deletable_ledgers, or mark fewer ledgers"
+        )
+
+
+def _refuse_unreadable(topic: _Topic, wanted: Mapping[str, str]) -> None:
+    if not wanted:
+        return
+    after = read_marks({**topic.info.properties, **wanted})
+    if set(after.unreadable).difference(topic.marked.unreadable):
+        raise RefusedError(
+            f"these marks of {topic.name} could not be read again: of one topic, {MOST_IDS} ledgers can be marked at "
+            "most, and uploads whose driver's properties fit a request; call remove_all_deletable_ledgers, or mark "
+            "fewer ledgers"
         )
 
 
