@@ -18,7 +18,7 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 
-from streaming.errors import ForbiddenError, ReaperError, RefusedError
+from streaming.errors import ForbiddenError, ReaperError, RefusedError, UnavailableError
 from streaming.phase_one.marks import DeletableLedgers
 from streaming.phase_one.watcher.agenda import Agenda
 from streaming.phase_one.watcher.ahead import Seen
@@ -40,7 +40,9 @@ _LEAST_AHEAD_MS = 180_000  # a broker trims every two minutes by default
 _LEAST_FRESH_MS = 120_000
 _LOOKS_AHEAD = 3
 _LOOKS_FRESH = 2
+_MOST_KEYS_SAID = 5
 _MOST_SAID = 1_000
+_RIGHTS = "rights"  # no topic: those have slashes
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,10 +100,15 @@ class Marking:
             self._said_once(work, lambda: self._work_off(tools, work, now_ms))
         elif ask is not None:
             self._works_next = True
-            self._ask.pop(ask, None)
+            loaded_until_ms = self._ask.pop(ask, None)
             if ask in self._due:
                 self._due.put(ask, now_ms + self._fresh_ms)  # again then, if a service does not answer now
-            self._said_once(ask, lambda: self._mark(tools, ask, now_ms))
+            try:
+                self._said_once(ask, lambda: self._mark(tools, ask, now_ms))
+            except UnavailableError:
+                if loaded_until_ms is not None:
+                    self._ask[ask] = loaded_until_ms  # after all others, while the sign holds
+                raise
         return work is not None or ask is not None
 
     def _next_to_ask(self, now_ms: int) -> str | None:
@@ -162,23 +169,33 @@ class Marking:
         elif asks:
             self._ask_again[topic] = now_ms + _ASK_AGAIN_MS
         if done.unreadable:
-            self._say(topic, f"{topic} has marks that can't be read, and they stay: {', '.join(done.unreadable)}")
+            self._say(
+                topic,
+                f"{topic} has marks that can't be read, and they stay: {', '.join(done.unreadable[:_MOST_KEYS_SAID])}",
+            )
 
     def _said_once(self, topic: str, do: Callable[[], None]) -> None:
-        """Do it. What a service refuses is said once, and the topic waits until something new is seen of it."""
+        """Do it. What a service refuses is said once, and the topic waits until something new is seen of it.
+
+        So is what can't be understood of this one topic: it must keep no other from its turn.
+        """
         try:
             do()
-        except RefusedError as error:
+        except (RefusedError, ValueError) as error:
             self._metrics.marking_failures.inc()
             self._due.drop(topic)
             self._work.drop(topic)
             self._ask_again.pop(topic, None)
-            self._say("rights" if isinstance(error, ForbiddenError) else topic, str(error))
+            self._say(_RIGHTS if isinstance(error, ForbiddenError) else topic, f"{topic}: {error}")
 
     def _say(self, about: str, what: str) -> None:
-        if about not in self._said and len(self._said) < _MOST_SAID:
-            self._said.add(about)
-            log.warning("watch.mark_ahead: %s", what)
+        """Say it once. Of so many topics only, but that we lack a right is said at any time."""
+        if about in self._said or (len(self._said) >= _MOST_SAID and about != _RIGHTS):
+            return
+        self._said.add(about)
+        log.warning("watch.mark_ahead: %s", what)
+        if len(self._said) == _MOST_SAID:
+            log.warning("watch.mark_ahead: of further topics nothing is said; the metrics count what fails")
 
 
 class MarkingThread:

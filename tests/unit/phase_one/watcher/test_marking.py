@@ -20,6 +20,7 @@ from streaming.phase_one.watcher.metrics import WatchMetrics
 from tests.builders import CURSOR, MINUTE_MS, TOPIC, UUID, cursor_znode, put
 from tests.unit.phase_one.marked_topic import OFFLOAD, OURS, Topic
 from tests.unit.phase_one.watcher.watching import World
+from udfs.formats.errors import FormatError
 from udfs.formats.managed_ledger import LedgerInfo, ManagedLedgerInfo, serialize_managed_ledger
 from udfs.paths import cursor_path, managed_ledger_path
 from udfs.phase_one.ahead import Retention
@@ -373,6 +374,80 @@ def test_keys_that_cannot_be_read_are_told_of_once_and_stay(scene: Scene, caplog
     scene.looks(5)
     assert scene.topic.keys() == {"ledger-reaper.deletable.x.0"}
     assert caplog.text.count("can't be read, and they stay") == 1
+
+
+def test_a_mark_that_makes_no_request_keeps_no_other_from_its_turn(
+    scene: Scene, caplog: pytest.LogCaptureFixture
+) -> None:
+    forged = '{"v":1,"driver":"d","properties":{},"uploads":[[7,"no UUID"]]}'
+    scene.topic.properties.update(TOPIC, {"ledger-reaper.deletable.x.0": forged} | properties_of(gone(5), "y"))
+    scene.topic.lists(5, 99)
+    scene.topic.lists(99)
+    scene.looks(10)
+    assert not scene.topic.exists(5)
+    assert scene.topic.keys() == {"ledger-reaper.deletable.x.0"}
+    assert caplog.text.count("can't be read, and they stay") == 1
+
+
+def test_an_error_about_one_topic_is_that_topics_alone(scene: Scene, caplog: pytest.LogCaptureFixture) -> None:
+    def fail(_operation: str, topics: Sequence[str]) -> None:
+        if OTHER in topics:
+            raise FormatError("internalStats can't be read")
+
+    scene.facts.faults.before(fail)
+    scene.facts.loaded.add(OTHER)
+    scene.facts.cursors[OTHER] = {}
+    scene.topic.make(managed_ledger_path(OTHER))
+    scene.look()
+    scene.topic.lists(scene.closed(5, 100), LedgerInfo(99))
+    infos = (scene.closed(7, 100), LedgerInfo(98))
+    scene.world.tree.write(managed_ledger_path(OTHER), serialize_managed_ledger(ManagedLedgerInfo(infos)))
+    scene.looks(3)
+    assert scene.marked() == {5}
+    assert caplog.text.count(f"{OTHER}: internalStats can't be read") == 1
+    assert scene.metric("marking_failures") == 2, "once for each sign"
+
+
+def test_a_service_that_does_not_answer_is_asked_again_while_the_sign_that_a_topic_is_loaded_holds(
+    scene: Scene,
+) -> None:
+    ledgers = [scene.closed(5, 100), LedgerInfo(99)]
+    scene.topic.lists(*ledgers)
+    scene.marking.take(Seen(loaded={TOPIC, OTHER}), scene.now_ms)
+    scene.facts.faults.away = True
+    for _ in range(4):
+        with pytest.raises(UnavailableError):
+            scene.marking.step(scene.tools, scene.now_ms)
+    scene.facts.faults.away = False
+    while scene.marking.step(scene.tools, scene.now_ms):
+        pass
+    assert scene.marked() == {5}
+    scene.topic.lists(*ledgers, LedgerInfo(100))
+    scene.marking.take(Seen(loaded={TOPIC}), scene.now_ms)
+    scene.facts.faults.away = True
+    with pytest.raises(UnavailableError):
+        scene.marking.step(scene.tools, scene.now_ms)
+    scene.world.clock.advance(3 * MINUTE_MS)
+    assert not scene.marking.has_work(scene.now_ms) or not scene.marking.step(scene.tools, scene.now_ms)
+
+
+def test_that_a_right_is_missing_is_said_however_much_was_said_of_topics(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(marking, "_MOST_SAID", 2)
+    errors: list[Exception] = [ValueError("odd")] * 4 + [ForbiddenError("403 Forbidden")] * 2
+
+    def fail(_operation: str, _topics: Sequence[str]) -> None:
+        raise errors.pop(0)
+
+    scene.facts.faults.before(fail)
+    scene.marking.take(Seen(loaded={f"public/default/persistent/t{n}" for n in range(6)}), scene.now_ms)
+    while scene.marking.step(scene.tools, scene.now_ms):
+        pass
+    assert (errors, scene.metric("marking_failures")) == ([], 6)
+    assert caplog.text.count("odd") == 2
+    assert caplog.text.count("of further topics nothing is said") == 1
+    assert caplog.text.count("403 Forbidden") == 1
 
 
 def gone(ledger_id: int) -> Marks:
