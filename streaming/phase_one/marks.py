@@ -59,13 +59,13 @@ class Removal:
 class Sweep:
     """How to ask the sweep and learn of its answers.
 
-    begin_send: as LedgerDeletionClient's. look: the newest receipts. finished: which uploads have a receipt that says
-    that nothing is left of them. now_ms: this machine's clock.
+    begin_send: as LedgerDeletionClient's. look: the newest receipts. finished: which uploads have a receipt since
+    then that says that nothing is left of them. now_ms: this machine's clock.
     """
 
     begin_send: Callable[[PendingDelete], "Future[str]"]
     look: Look
-    finished: Callable[[Collection[Upload]], set[Upload]]
+    finished: Callable[[Collection[Upload], int], set[Upload]]
     now_ms: Callable[[], int]
 
 
@@ -133,26 +133,33 @@ class DeletableLedgers:
         return {ledger_id for ledger_id, _uuid in self._required(topic).marked.all.uploads}
 
     def remove_all_deletable_ledgers(
-        self, topic: str, *, timeout_seconds: float = 0, at_most: int | None = None, asks: bool = True
+        self,
+        topic: str,
+        *,
+        timeout_seconds: float = 0,
+        at_most: int | None = None,
+        asks: bool = True,
+        receipts_since_ms: int = 0,
     ) -> Removal:
         """Have the sweep delete what is marked and no longer listed; take away the marks of what is gone.
 
         timeout_seconds: so long we wait for the sweep. Call it again later for what is left. at_most: of more marks
         than these, so many are looked at, any of them. asks: False: the sweep was asked already, and only the marks of
-        what is gone are taken away. Where the topic is gone, its marks are gone with it, and there
-        is nothing to do: `ledger-reaper audit` finds what it may have leaked.
+        what is gone are taken away. receipts_since_ms: older receipts are not looked through, so an upload that was
+        deleted before is asked for again. Where the topic is gone, its marks are gone with it, and there is nothing to
+        do: `ledger-reaper audit` finds what it may have leaked.
         """
         found = self._topic(topic)
         if found is None:
             return Removal()
         marked = found.marked
         todo = _some_of(marked.all, found.listed, at_most)
-        gone, gone_uploads = self._gone(todo)
+        gone, gone_uploads = self._gone(todo, receipts_since_ms)
         left = todo.without(gone, gone_uploads)
         asked = left.without(found.listed.ids, found.listed.offloads)
         if asked and asks:
             self._ask(found.name, asked, timeout_seconds)
-            again, uploads_again = self._gone(asked)
+            again, uploads_again = self._gone(asked, receipts_since_ms)
             gone, gone_uploads = gone | again, gone_uploads | uploads_again
         try:
             self._take_away(found.name, marked, gone, gone_uploads)
@@ -190,12 +197,12 @@ class DeletableLedgers:
             except UnavailableError:
                 return  # the marks stay, and the next call looks again
 
-    def _gone(self, marks: Marks) -> tuple[set[int], set[Upload]]:
+    def _gone(self, marks: Marks, since_ms: int) -> tuple[set[int], set[Upload]]:
         """Return what of it there is no more. For BookKeeper, ZooKeeper says so, never a receipt."""
         ids = sorted(marks.ledgers)
         nodes = self._store.read_many([ledger_path(self._layout, self._root, each) for each in ids])
         absent = {each for each, node in zip(ids, nodes, strict=True) if node is None}
-        return absent, self._sweep.finished(marks.uploads) if marks.uploads else set()
+        return absent, self._sweep.finished(marks.uploads, since_ms) if marks.uploads else set()
 
     def _take_away(self, topic: str, marked: MarkedTopic, gone: set[int], gone_uploads: set[Upload]) -> None:
         for key, marks in marked.by_key.items():
@@ -250,7 +257,7 @@ def deletable_ledgers_on(settings: Settings, store: MetadataStore) -> Iterator[D
         sweep = Sweep(
             client.begin_send,
             client.around.look,
-            lambda uploads: finished_uploads(settings.state_dir, uploads),
+            lambda uploads, since_ms: finished_uploads(settings.state_dir, uploads, since_ms),
             client.around.now_ms,
         )
         root = settings.zookeeper.ledgers_root

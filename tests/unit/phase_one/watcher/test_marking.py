@@ -1,5 +1,6 @@
 """What a broker is about to drop is marked before, and worked off although watcher, broker and state are lost."""
 
+import itertools
 import logging
 import threading
 from collections import Counter
@@ -25,6 +26,7 @@ from udfs.formats.managed_ledger import LedgerInfo, ManagedLedgerInfo, serialize
 from udfs.paths import cursor_path, managed_ledger_path
 from udfs.phase_one.ahead import Retention
 from udfs.phase_one.marks import Marks, properties_of
+from udfs.units import HOUR_MS
 
 V1_TOPIC = "public/standalone/default/persistent/orders"
 OTHER = "public/default/persistent/payments"
@@ -231,8 +233,29 @@ def test_what_the_sweep_keeps_is_asked_for_seldom_and_stays_marked(scene: Scene,
     for each in (5, 6):
         scene.world.tree.remove(f"/ledgers/00/0000/L{each:04}")
     scene.topic.objects.clear()
-    scene.looks(2)
-    assert (scene.topic.keys(), len(scene.topic.sent)) == (set(), 6), "the marks go as soon as it is gone"
+    scene.looks(10)
+    assert scene.topic.keys() == set(), "the marks go when it is seen to be gone"
+
+
+def test_while_nothing_goes_it_is_looked_at_less_and_less_often(scene: Scene, tmp_path: Path) -> None:
+    scene.topic.sweeps = False
+    lost(scene, tmp_path).looks(3)
+    looks = [len(scene.topic.looked_since)]
+    for _ in range(43):
+        scene.look()
+        looks.append(len(scene.topic.looked_since))
+    at = [minute for minute, (before, now) in enumerate(itertools.pairwise(looks)) if now > before]
+    assert at == [0, 2, 6, 9, 19, 29, 39], "after a minute, two, four; then when it is asked for again"
+    last_ms = scene.now_ms - 3 * MINUTE_MS
+    assert scene.topic.looked_since[-1] == last_ms - 24 * HOUR_MS, "of all receipts, those of a day are looked through"
+    scene.world.tree.remove("/ledgers/00/0000/L0005")
+    scene.looks(6 + 1)
+    before = len(scene.topic.looked_since)
+    scene.look()
+    assert (scene.marked(), len(scene.topic.looked_since)) == ({6}, before + 1), "some went, so it is looked at soon"
+    scene.topic.sweeps = True
+    scene.looks(10)
+    assert scene.topic.keys() == set()
 
 
 def test_of_many_marks_a_part_is_worked_off_at_a_time(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
