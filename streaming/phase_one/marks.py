@@ -6,8 +6,9 @@
 3. A mark goes only when its ledger is seen to be gone. So a call that is cut short at any point leaves marks behind,
    and the next call works them off: the check and retry of PIP-129.
 4. A mark that is shortened is written anew first, under a new key, and only then is the old key removed.
-5. No mark makes a topic's znode larger than MOST_ZNODE_BYTES: a broker whose write ZooKeeper will not take tries it
-   again and again, and serves no other topic meanwhile.
+5. Marks that could not be read again are not written, nor marks that make a topic's znode larger than
+   MOST_ZNODE_BYTES: a broker whose write ZooKeeper will not take tries it again and again, and serves no other topic
+   meanwhile.
 """
 
 import random
@@ -28,7 +29,7 @@ from streaming.ports import MetadataStore, SweepStore, TopicProperties, Unreadab
 from udfs.formats.errors import FormatError
 from udfs.formats.managed_ledger import ListedLedgers, ManagedLedgerInfo, in_use_ids, parse_managed_ledger
 from udfs.paths import Layout, ledger_path, managed_ledger_name, managed_ledger_path, namespace_of
-from udfs.phase_one.marks import MarkedTopic, Marks, Upload, checked_id, properties_of, read_marks
+from udfs.phase_one.marks import MOST_IDS, MarkedTopic, Marks, Upload, checked_id, properties_of, read_marks
 from udfs.phase_one.requests import request_for, uploads_in
 from udfs.records import LedgerComponent, OffloadContext, PendingDelete
 
@@ -58,13 +59,13 @@ class Removal:
 class Sweep:
     """How to ask the sweep and learn of its answers.
 
-    begin_send: as LedgerDeletionClient's. look: the newest receipts. finished: which uploads have a receipt that says
-    that nothing is left of them. now_ms: this machine's clock.
+    begin_send: as LedgerDeletionClient's. look: the newest receipts. finished: which uploads have a receipt since
+    then that says that nothing is left of them. now_ms: this machine's clock.
     """
 
     begin_send: Callable[[PendingDelete], "Future[str]"]
     look: Look
-    finished: Callable[[Collection[Upload]], set[Upload]]
+    finished: Callable[[Collection[Upload], int], set[Upload]]
     now_ms: Callable[[], int]
 
 
@@ -132,26 +133,33 @@ class DeletableLedgers:
         return {ledger_id for ledger_id, _uuid in self._required(topic).marked.all.uploads}
 
     def remove_all_deletable_ledgers(
-        self, topic: str, *, timeout_seconds: float = 0, at_most: int | None = None, asks: bool = True
+        self,
+        topic: str,
+        *,
+        timeout_seconds: float = 0,
+        at_most: int | None = None,
+        asks: bool = True,
+        receipts_since_ms: int = 0,
     ) -> Removal:
         """Have the sweep delete what is marked and no longer listed; take away the marks of what is gone.
 
         timeout_seconds: so long we wait for the sweep. Call it again later for what is left. at_most: of more marks
         than these, so many are looked at, any of them. asks: False: the sweep was asked already, and only the marks of
-        what is gone are taken away. Where the topic is gone, its marks are gone with it, and there
-        is nothing to do: `ledger-reaper audit` finds what it may have leaked.
+        what is gone are taken away. receipts_since_ms: older receipts are not looked through, so an upload that was
+        deleted before is asked for again. Where the topic is gone, its marks are gone with it, and there is nothing to
+        do: `ledger-reaper audit` finds what it may have leaked.
         """
         found = self._topic(topic)
         if found is None:
             return Removal()
         marked = found.marked
         todo = _some_of(marked.all, found.listed, at_most)
-        gone, gone_uploads = self._gone(todo)
+        gone, gone_uploads = self._gone(todo, receipts_since_ms)
         left = todo.without(gone, gone_uploads)
         asked = left.without(found.listed.ids, found.listed.offloads)
         if asked and asks:
             self._ask(found.name, asked, timeout_seconds)
-            again, uploads_again = self._gone(asked)
+            again, uploads_again = self._gone(asked, receipts_since_ms)
             gone, gone_uploads = gone | again, gone_uploads | uploads_again
         try:
             self._take_away(found.name, marked, gone, gone_uploads)
@@ -172,6 +180,7 @@ class DeletableLedgers:
         _refuse_v1(topic.name)
         wanted = _properties(new)
         _refuse_too_large(topic, wanted)
+        _refuse_unreadable(topic, wanted)
         self._write(topic.name, wanted)
 
     def _ask(self, topic: str, marks: Marks, timeout_seconds: float) -> None:
@@ -188,12 +197,12 @@ class DeletableLedgers:
             except UnavailableError:
                 return  # the marks stay, and the next call looks again
 
-    def _gone(self, marks: Marks) -> tuple[set[int], set[Upload]]:
+    def _gone(self, marks: Marks, since_ms: int) -> tuple[set[int], set[Upload]]:
         """Return what of it there is no more. For BookKeeper, ZooKeeper says so, never a receipt."""
         ids = sorted(marks.ledgers)
         nodes = self._store.read_many([ledger_path(self._layout, self._root, each) for each in ids])
         absent = {each for each, node in zip(ids, nodes, strict=True) if node is None}
-        return absent, self._sweep.finished(marks.uploads) if marks.uploads else set()
+        return absent, self._sweep.finished(marks.uploads, since_ms) if marks.uploads else set()
 
     def _take_away(self, topic: str, marked: MarkedTopic, gone: set[int], gone_uploads: set[Upload]) -> None:
         for key, marks in marked.by_key.items():
@@ -248,7 +257,7 @@ def deletable_ledgers_on(settings: Settings, store: MetadataStore) -> Iterator[D
         sweep = Sweep(
             client.begin_send,
             client.around.look,
-            lambda uploads: finished_uploads(settings.state_dir, uploads),
+            lambda uploads, since_ms: finished_uploads(settings.state_dir, uploads, since_ms),
             client.around.now_ms,
         )
         root = settings.zookeeper.ledgers_root
@@ -275,6 +284,18 @@ def _refuse_too_large(topic: _Topic, wanted: Mapping[str, str]) -> None:
             f"with these marks the znode of {topic.name} would have {size // 1024} KiB, and we write "
             f"{MOST_ZNODE_BYTES // 1024} at most: a ZooKeeper takes 1024 by default (jute.maxbuffer), and a broker "
             "whose write it does not take can't go on; call remove_all_deletable_ledgers, or mark fewer ledgers"
+        )
+
+
+def _refuse_unreadable(topic: _Topic, wanted: Mapping[str, str]) -> None:
+    if not wanted:
+        return
+    after = read_marks({**topic.info.properties, **wanted})
+    if set(after.unreadable).difference(topic.marked.unreadable):
+        raise RefusedError(
+            f"these marks of {topic.name} could not be read again: of one topic, {MOST_IDS} ledgers can be marked at "
+            "most, and uploads whose driver's properties fit a request; call remove_all_deletable_ledgers, or mark "
+            "fewer ledgers"
         )
 
 

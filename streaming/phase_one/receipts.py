@@ -74,15 +74,17 @@ def newest_receipts(state_dir: str, message_ids: Collection[str], since_ms: int)
     return newest
 
 
-def finished_uploads(state_dir: str, uploads: Collection[tuple[int, str]]) -> set[tuple[int, str]]:
+def finished_uploads(state_dir: str, uploads: Collection[tuple[int, str]], since_ms: int) -> set[tuple[int, str]]:
     """Return those uploads (ledger id, UUID) of which a receipt says that nothing is left.
 
-    That stays true, because no upload is ever given the UUID of another. Raises UnavailableError.
+    That stays true, because no upload is ever given the UUID of another. since_ms: answers from before are not
+    looked for; an upload that is asked for again is answered again. Raises UnavailableError.
     """
     wanted = (
         ds.field(c.LEDGER_ID).isin(sorted({ledger_id for ledger_id, _uuid in uploads}))
         & (ds.field(c.LEDGER_TYPE) == str(LedgerType.OFFLOAD_LEDGER))
         & ds.field(c.OUTCOME).isin([str(Outcome.DELETED), str(Outcome.ALREADY_GONE)])
+        & (ds.field(c.AT_MS) >= since_ms - _CLOCKS_APART_MS)
     )
     rows = receipts.rows(state_dir, wanted, columns=[c.LEDGER_ID, c.UUID])
     return {(row[c.LEDGER_ID], row[c.UUID]) for row in rows}.intersection(uploads)

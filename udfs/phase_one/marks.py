@@ -2,7 +2,8 @@
 
 1. A key is written once and never changed, and its name is its writer's alone: two markers can't overwrite each other,
    although the broker's call for properties knows no versions.
-2. What is marked is the union of all keys. A key that can't be read marks nothing, and nobody takes it away.
+2. What is marked is the union of all keys. A key that can't be read marks nothing, and nobody takes it away. Who may
+   write properties can write anything into a key, so whatever is read of it makes a request, and is bounded.
 3. An upload to tiered storage is marked with its UUID and driver: once the list drops the ledger, nothing else names
    them.
 """
@@ -10,14 +11,19 @@
 import json
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from itertools import islice
 from typing import Any
 
+from udfs.formats.java_uuid import uuid_halves
 from udfs.paths import MAX_LEDGER_ID
+from udfs.phase_one.requests import check_context
 from udfs.records import OffloadContext
 
 PREFIX = "ledger-reaper.deletable."
 # Of one value. Brokers take 2 MiB as well, but a value is written anew as a whole where one of its ledgers is gone.
 MOST_BYTES = 16 * 1024
+# Ledger ids of all keys of a topic together: a range of a few bytes could otherwise take all our memory.
+MOST_IDS = 500_000
 _VERSION = 1
 
 Upload = tuple[int, str]  # ledger id, UUID
@@ -57,15 +63,31 @@ class MarkedTopic:
 
 
 def read_marks(properties: Mapping[str, str]) -> MarkedTopic:
-    """Read the marks among a managed ledger's properties; other properties are passed over. Never raises."""
+    """Read the marks among a managed ledger's properties; other properties are passed over. Never raises.
+
+    Keys with fewer ledger ids come first. A key with which there would be more than MOST_IDS counts as one that can't
+    be read.
+    """
     found: dict[str, Marks] = {}
     unreadable: list[str] = []
+    ids_of: dict[str, tuple[int, str]] = {}
     for key, value in properties.items():
         if key.startswith(PREFIX):
             try:
-                found[key] = _parse(value)
+                parsed = _parse(value)
+                if isinstance(parsed, str):
+                    ids_of[key] = sum(end - begin + 1 for begin, end in _spans(parsed)), parsed
+                else:
+                    found[key] = parsed
             except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
                 unreadable.append(key)
+    total = 0
+    for key, (count, text) in sorted(ids_of.items(), key=lambda each: each[1][0]):
+        total += count
+        if total > MOST_IDS:
+            unreadable.append(key)
+        else:
+            found[key] = Marks(frozenset(each for begin, end in _spans(text) for each in range(begin, end + 1)))
     return MarkedTopic(found, tuple(unreadable))
 
 
@@ -126,38 +148,42 @@ def _value(**fields: Any) -> str:
     return json.dumps({"v": _VERSION, **fields}, separators=(",", ":"))
 
 
-def _parse(value: str) -> Marks:
+def _parse(value: str) -> Marks | str:
+    """Return the uploads that a value marks, or its ledger ids as text."""
     fields = json.loads(value)
     if fields["v"] != _VERSION:
         raise ValueError(f"version {fields['v']!r} is not known")
     if "ledgers" in fields:
-        return Marks(frozenset(_ids(fields["ledgers"])))
-    driver, properties = str(fields["driver"]), _texts(fields["properties"])
-    pairs = [(checked_id(ledger_id), str(uuid)) for ledger_id, uuid in fields["uploads"]]
-    return Marks(
-        uploads={
-            (ledger_id, uuid): OffloadContext(uuid, driver_name=driver, driver_properties=properties)
-            for ledger_id, uuid in pairs
-        }
-    )
+        return _text(fields["ledgers"])
+    driver, properties = _text(fields["driver"]), _texts(fields["properties"])
+    uploads = {
+        (checked_id(ledger_id), uuid): OffloadContext(uuid, driver_name=driver, driver_properties=properties)
+        for ledger_id, uuid in fields["uploads"]
+        if uuid_halves(uuid)
+    }
+    for context in islice(uploads.values(), 1):
+        check_context(context)  # the others differ in their numbers only
+    return Marks(uploads=uploads)
 
 
 def _texts(properties: Mapping[str, Any]) -> dict[str, str]:
-    return {str(key): str(value) for key, value in properties.items()}
+    return {_text(key): _text(value) for key, value in properties.items()}
 
 
-_MOST_IDS = 1_000_000  # of one key: anybody who may write properties could otherwise take all our memory
+def _text(value: Any) -> str:
+    if not isinstance(value, str):
+        raise TypeError(f"{type(value).__name__} is no text")
+    return value
 
 
-def _ids(text: str) -> Iterator[int]:
-    count = 0
+def _spans(text: str) -> Iterator[tuple[int, int]]:
+    """Read `5-9,12` as (5, 9) and (12, 12)."""
     for part in text.split(","):
         first, _, last = part.partition("-")
         begin, end = checked_id(int(first)), checked_id(int(last or first))
-        count += end - begin + 1
-        if end < begin or count > _MOST_IDS:
+        if end < begin:
             raise ValueError(f"{part[:40]!a} is no range of ledger ids")
-        yield from range(begin, end + 1)
+        yield begin, end
 
 
 def checked_id(number: Any) -> int:

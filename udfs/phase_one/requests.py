@@ -1,9 +1,11 @@
 """Arguments of PIP-186's LedgerDeletionService, made into a request that the sweep will understand."""
 
 from udfs.formats.managed_ledger import ManagedLedgerInfo
-from udfs.paths import managed_ledger_name, schema_id_of
+from udfs.paths import MAX_LEDGER_ID, MAX_NAME_LENGTH, managed_ledger_name, schema_id_of
 from udfs.records import LedgerComponent, LedgerType, OffloadContext, PendingDelete, Rejection
 from udfs.wire import decode, encode
+
+_LONGEST_TOPIC = "any/any/persistent/".ljust(MAX_NAME_LENGTH, "t")  # what goes with it goes with any name
 
 
 def uploads_in(info: ManagedLedgerInfo) -> dict[tuple[int, str], OffloadContext]:
@@ -15,6 +17,11 @@ def uploads_in(info: ManagedLedgerInfo) -> dict[tuple[int, str], OffloadContext]
         for ledger in info.ledgers
         if (offload := ledger.offload) is not None and offload.uuid is not None
     }
+
+
+def check_context(context: OffloadContext) -> None:
+    """Raise ValueError where a request with this context would not be understood, whichever topic it is of."""
+    request_for(_LONGEST_TOPIC, MAX_LEDGER_ID, LedgerComponent.MANAGED_LEDGER, context=context)
 
 
 def request_for(

@@ -6,8 +6,9 @@
 2. So few topics a minute are asked about that brokers do not notice. A topic whose turn comes too late is left out
    until it changes again.
 3. Marks of what a list names no more are worked off after the watcher's own request has had its time; then again,
-   seldom, until nothing is left, so many at once. Each of it is PIP-129's remove_all_deletable_ledgers: the sweep
-   judges.
+   seldom, until nothing is left, so many at once. Whether something is gone is looked at less and less often while
+   nothing goes: a look reads each ledger's metadata, and a day's receipts. Each of it is PIP-129's
+   remove_all_deletable_ledgers: the sweep judges.
 4. Whatever goes wrong is said once, counted, and ends nothing.
 """
 
@@ -18,7 +19,7 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 
-from streaming.errors import ForbiddenError, ReaperError, RefusedError
+from streaming.errors import ForbiddenError, ReaperError, RefusedError, UnavailableError
 from streaming.phase_one.marks import DeletableLedgers
 from streaming.phase_one.watcher.agenda import Agenda
 from streaming.phase_one.watcher.ahead import Seen
@@ -27,20 +28,24 @@ from streaming.ports import TrimFacts
 from udfs.formats.managed_ledger import ManagedLedgerInfo
 from udfs.phase_one.ahead import NO_LIMIT, Outlook, about_to_drop, has_unmarked, marks_for
 from udfs.phase_one.marks import Marks
+from udfs.units import HOUR_MS
 
 log = logging.getLogger("ledger-reaper")
 
 _BETWEEN_TOPICS_S = 0.2  # 300 topics a minute at most
 _IDLE_S = 1.0
 _AGAIN_S = 15.0  # after a service did not answer
-_LOOK_AGAIN_MS = 60_000  # between two looks at whether what is marked is gone
+_LOOK_AGAIN_MS = 60_000  # between two looks at whether what is marked is gone, at first
 _ASK_AGAIN_MS = 600_000  # between two requests for one mark: what PIP-186 waits before it tries again
+_RECEIPTS_OF_MS = 24 * HOUR_MS  # all receipts can be many millions; what is asked for again has a new one
 _MOST_AT_ONCE = 1_000  # requests for one topic's marks: who may write properties could mark a million ledgers
 _LEAST_AHEAD_MS = 180_000  # a broker trims every two minutes by default
 _LEAST_FRESH_MS = 120_000
 _LOOKS_AHEAD = 3
 _LOOKS_FRESH = 2
+_MOST_KEYS_SAID = 5
 _MOST_SAID = 1_000
+_RIGHTS = "rights"  # no topic: those have slashes
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +70,7 @@ class Marking:
         self._work = Agenda()  # when a topic's marks are worked off
         self._works_next = True
         self._ask_again: dict[str, int] = {}  # topic -> before then the sweep is not asked for its marks again
+        self._pause_ms: dict[str, int] = {}  # topic -> between two looks at its marks; longer while none of them goes
         self._doubtful: set[str] = set()  # a broker has ended since these gave a sign
         self._sessions: frozenset[str] | None = None
         self._has_new_look = False
@@ -98,10 +104,15 @@ class Marking:
             self._said_once(work, lambda: self._work_off(tools, work, now_ms))
         elif ask is not None:
             self._works_next = True
-            self._ask.pop(ask, None)
+            loaded_until_ms = self._ask.pop(ask, None)
             if ask in self._due:
                 self._due.put(ask, now_ms + self._fresh_ms)  # again then, if a service does not answer now
-            self._said_once(ask, lambda: self._mark(tools, ask, now_ms))
+            try:
+                self._said_once(ask, lambda: self._mark(tools, ask, now_ms))
+            except UnavailableError:
+                if loaded_until_ms is not None:
+                    self._ask[ask] = loaded_until_ms  # after all others, while the sign holds
+                raise
         return work is not None or ask is not None
 
     def _next_to_ask(self, now_ms: int) -> str | None:
@@ -153,32 +164,53 @@ class Marking:
 
     def _work_off(self, tools: Tools, topic: str, now_ms: int) -> None:
         asks = now_ms >= self._ask_again.get(topic, now_ms)
-        self._work.put(topic, now_ms + _LOOK_AGAIN_MS)
-        done = tools.marks.remove_all_deletable_ledgers(topic, at_most=_MOST_AT_ONCE, asks=asks)
+        pause_ms = self._pause_ms.get(topic, _LOOK_AGAIN_MS)
+        self._work.put(topic, now_ms + pause_ms)
+        done = tools.marks.remove_all_deletable_ledgers(
+            topic, at_most=_MOST_AT_ONCE, asks=asks, receipts_since_ms=now_ms - _RECEIPTS_OF_MS
+        )
         self._metrics.marks_worked_off.inc(done.gone)
         if not (done.asked or done.later):
-            self._work.drop(topic)
-            self._ask_again.pop(topic, None)
-        elif asks:
-            self._ask_again[topic] = now_ms + _ASK_AGAIN_MS
+            self._no_more_work(topic)
+        else:
+            if asks:
+                self._ask_again[topic] = now_ms + _ASK_AGAIN_MS
+            if done.gone:
+                pause_ms = _LOOK_AGAIN_MS
+            self._pause_ms[topic] = min(2 * pause_ms, _ASK_AGAIN_MS)
+            self._work.put(topic, min(now_ms + pause_ms, self._ask_again[topic]))
         if done.unreadable:
-            self._say(topic, f"{topic} has marks that can't be read, and they stay: {', '.join(done.unreadable)}")
+            self._say(
+                topic,
+                f"{topic} has marks that can't be read, and they stay: {', '.join(done.unreadable[:_MOST_KEYS_SAID])}",
+            )
+
+    def _no_more_work(self, topic: str) -> None:
+        self._work.drop(topic)
+        self._ask_again.pop(topic, None)
+        self._pause_ms.pop(topic, None)
 
     def _said_once(self, topic: str, do: Callable[[], None]) -> None:
-        """Do it. What a service refuses is said once, and the topic waits until something new is seen of it."""
+        """Do it. What a service refuses is said once, and the topic waits until something new is seen of it.
+
+        So is what can't be understood of this one topic: it must keep no other from its turn.
+        """
         try:
             do()
-        except RefusedError as error:
+        except (RefusedError, ValueError) as error:
             self._metrics.marking_failures.inc()
             self._due.drop(topic)
-            self._work.drop(topic)
-            self._ask_again.pop(topic, None)
-            self._say("rights" if isinstance(error, ForbiddenError) else topic, str(error))
+            self._no_more_work(topic)
+            self._say(_RIGHTS if isinstance(error, ForbiddenError) else topic, f"{topic}: {error}")
 
     def _say(self, about: str, what: str) -> None:
-        if about not in self._said and len(self._said) < _MOST_SAID:
-            self._said.add(about)
-            log.warning("watch.mark_ahead: %s", what)
+        """Say it once. Of so many topics only, but that we lack a right is said at any time."""
+        if about in self._said or (len(self._said) >= _MOST_SAID and about != _RIGHTS):
+            return
+        self._said.add(about)
+        log.warning("watch.mark_ahead: %s", what)
+        if len(self._said) == _MOST_SAID:
+            log.warning("watch.mark_ahead: of further topics nothing is said; the metrics count what fails")
 
 
 class MarkingThread:

@@ -33,6 +33,7 @@ class Topic:
     sent: list[PendingDelete] = field(default_factory=list)
     objects: set[Upload] = field(default_factory=set)
     sweeps: bool = True
+    looked_since: list[int] = field(default_factory=list)  # since when each look at the receipts went through them
     sends: Callable[[], None] = lambda: None
 
     def __post_init__(self) -> None:
@@ -96,5 +97,6 @@ class Topic:
         elif request.ledger_id not in {each.ledger_id for each in listed} and self.exists(request.ledger_id):
             self.tree.remove(ledger_path(Layout.HIERARCHICAL, ROOT, request.ledger_id))
 
-    def _finished(self, uploads: Collection[Upload]) -> set[Upload]:
+    def _finished(self, uploads: Collection[Upload], since_ms: int) -> set[Upload]:
+        self.looked_since.append(since_ms)
         return set(uploads) - self.objects

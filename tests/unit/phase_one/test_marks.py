@@ -15,7 +15,7 @@ from tests.unit.phase_one.marked_topic import OFFLOAD, OURS, Topic
 from udfs.formats.managed_ledger import (
     LedgerInfo,
 )
-from udfs.phase_one.marks import PREFIX
+from udfs.phase_one.marks import MOST_IDS, PREFIX
 from udfs.records import PendingDelete
 
 V1_TOPIC = "public/standalone/default/persistent/orders"
@@ -111,6 +111,18 @@ def test_marks_that_would_make_the_topics_znode_too_large_are_refused_and_remova
     topic.lists(6, 8)
     assert api.remove_all_deletable_ledgers(topic.name).is_done
     assert topic.keys() == set()
+
+
+def test_more_marks_than_are_read_again_are_refused_and_none_of_them_is_written(topic: Topic) -> None:
+    api = topic.api()
+    with pytest.raises(RefusedError, match="could not be read again"):
+        api.mark_deletable_ledgers(topic.name, range(MOST_IDS + 1))
+    assert topic.keys() == set()
+    api.mark_deletable_ledgers(topic.name, range(10, MOST_IDS + 9))
+    with pytest.raises(RefusedError, match="could not be read again"):
+        api.mark_deletable_ledgers(topic.name, [5, 6])
+    api.mark_deletable_ledgers(topic.name, [5])
+    assert len(api.get_all_deletable_ledgers(topic.name)) == MOST_IDS
 
 
 def test_of_a_topic_that_is_gone_nothing_is_marked_and_nothing_is_left_to_remove(topic: Topic) -> None:

@@ -13,6 +13,7 @@ from streaming.phase_one.receipts import Receipt, await_receipts, finished_uploa
 from tests.builders import NOW_MS
 from udfs import columns as c
 from udfs.records import LedgerType, Outcome, Reason
+from udfs.units import HOUR_MS
 
 
 def row(message_id: str, outcome: Outcome, reason: Reason, at_ms: int = NOW_MS, **rest: Any) -> dict[str, Any]:
@@ -78,4 +79,5 @@ def test_an_upload_is_finished_by_a_receipt_that_says_that_nothing_is_left_of_it
         row("1:5:0", Outcome.DELETED, Reason.UNREFERENCED, **(objects | {c.LEDGER_TYPE: "LEDGER", c.UUID: "e"})),
         row("1:6:0", Outcome.DELETED, Reason.UNREFERENCED, **(objects | {c.LEDGER_ID: 6, c.UUID: "c"})),
     )
-    assert finished_uploads(state, [(5, each) for each in "abcde"]) == {(5, "a"), (5, "b")}
+    assert finished_uploads(state, [(5, each) for each in "abcde"], NOW_MS) == {(5, "a"), (5, "b")}
+    assert finished_uploads(state, [(5, each) for each in "abcde"], NOW_MS + HOUR_MS + 1) == set()

@@ -1,5 +1,6 @@
 """What a broker is about to drop is marked before, and worked off although watcher, broker and state are lost."""
 
+import itertools
 import logging
 import threading
 from collections import Counter
@@ -20,10 +21,12 @@ from streaming.phase_one.watcher.metrics import WatchMetrics
 from tests.builders import CURSOR, MINUTE_MS, TOPIC, UUID, cursor_znode, put
 from tests.unit.phase_one.marked_topic import OFFLOAD, OURS, Topic
 from tests.unit.phase_one.watcher.watching import World
+from udfs.formats.errors import FormatError
 from udfs.formats.managed_ledger import LedgerInfo, ManagedLedgerInfo, serialize_managed_ledger
 from udfs.paths import cursor_path, managed_ledger_path
 from udfs.phase_one.ahead import Retention
 from udfs.phase_one.marks import Marks, properties_of
+from udfs.units import HOUR_MS
 
 V1_TOPIC = "public/standalone/default/persistent/orders"
 OTHER = "public/default/persistent/payments"
@@ -230,8 +233,29 @@ def test_what_the_sweep_keeps_is_asked_for_seldom_and_stays_marked(scene: Scene,
     for each in (5, 6):
         scene.world.tree.remove(f"/ledgers/00/0000/L{each:04}")
     scene.topic.objects.clear()
-    scene.looks(2)
-    assert (scene.topic.keys(), len(scene.topic.sent)) == (set(), 6), "the marks go as soon as it is gone"
+    scene.looks(10)
+    assert scene.topic.keys() == set(), "the marks go when it is seen to be gone"
+
+
+def test_while_nothing_goes_it_is_looked_at_less_and_less_often(scene: Scene, tmp_path: Path) -> None:
+    scene.topic.sweeps = False
+    lost(scene, tmp_path).looks(3)
+    looks = [len(scene.topic.looked_since)]
+    for _ in range(43):
+        scene.look()
+        looks.append(len(scene.topic.looked_since))
+    at = [minute for minute, (before, now) in enumerate(itertools.pairwise(looks)) if now > before]
+    assert at == [0, 2, 6, 9, 19, 29, 39], "after a minute, two, four; then when it is asked for again"
+    last_ms = scene.now_ms - 3 * MINUTE_MS
+    assert scene.topic.looked_since[-1] == last_ms - 24 * HOUR_MS, "of all receipts, those of a day are looked through"
+    scene.world.tree.remove("/ledgers/00/0000/L0005")
+    scene.looks(6 + 1)
+    before = len(scene.topic.looked_since)
+    scene.look()
+    assert (scene.marked(), len(scene.topic.looked_since)) == ({6}, before + 1), "some went, so it is looked at soon"
+    scene.topic.sweeps = True
+    scene.looks(10)
+    assert scene.topic.keys() == set()
 
 
 def test_of_many_marks_a_part_is_worked_off_at_a_time(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -373,6 +397,80 @@ def test_keys_that_cannot_be_read_are_told_of_once_and_stay(scene: Scene, caplog
     scene.looks(5)
     assert scene.topic.keys() == {"ledger-reaper.deletable.x.0"}
     assert caplog.text.count("can't be read, and they stay") == 1
+
+
+def test_a_mark_that_makes_no_request_keeps_no_other_from_its_turn(
+    scene: Scene, caplog: pytest.LogCaptureFixture
+) -> None:
+    forged = '{"v":1,"driver":"d","properties":{},"uploads":[[7,"no UUID"]]}'
+    scene.topic.properties.update(TOPIC, {"ledger-reaper.deletable.x.0": forged} | properties_of(gone(5), "y"))
+    scene.topic.lists(5, 99)
+    scene.topic.lists(99)
+    scene.looks(10)
+    assert not scene.topic.exists(5)
+    assert scene.topic.keys() == {"ledger-reaper.deletable.x.0"}
+    assert caplog.text.count("can't be read, and they stay") == 1
+
+
+def test_an_error_about_one_topic_is_that_topics_alone(scene: Scene, caplog: pytest.LogCaptureFixture) -> None:
+    def fail(_operation: str, topics: Sequence[str]) -> None:
+        if OTHER in topics:
+            raise FormatError("internalStats can't be read")
+
+    scene.facts.faults.before(fail)
+    scene.facts.loaded.add(OTHER)
+    scene.facts.cursors[OTHER] = {}
+    scene.topic.make(managed_ledger_path(OTHER))
+    scene.look()
+    scene.topic.lists(scene.closed(5, 100), LedgerInfo(99))
+    infos = (scene.closed(7, 100), LedgerInfo(98))
+    scene.world.tree.write(managed_ledger_path(OTHER), serialize_managed_ledger(ManagedLedgerInfo(infos)))
+    scene.looks(3)
+    assert scene.marked() == {5}
+    assert caplog.text.count(f"{OTHER}: internalStats can't be read") == 1
+    assert scene.metric("marking_failures") == 2, "once for each sign"
+
+
+def test_a_service_that_does_not_answer_is_asked_again_while_the_sign_that_a_topic_is_loaded_holds(
+    scene: Scene,
+) -> None:
+    ledgers = [scene.closed(5, 100), LedgerInfo(99)]
+    scene.topic.lists(*ledgers)
+    scene.marking.take(Seen(loaded={TOPIC, OTHER}), scene.now_ms)
+    scene.facts.faults.away = True
+    for _ in range(4):
+        with pytest.raises(UnavailableError):
+            scene.marking.step(scene.tools, scene.now_ms)
+    scene.facts.faults.away = False
+    while scene.marking.step(scene.tools, scene.now_ms):
+        pass
+    assert scene.marked() == {5}
+    scene.topic.lists(*ledgers, LedgerInfo(100))
+    scene.marking.take(Seen(loaded={TOPIC}), scene.now_ms)
+    scene.facts.faults.away = True
+    with pytest.raises(UnavailableError):
+        scene.marking.step(scene.tools, scene.now_ms)
+    scene.world.clock.advance(3 * MINUTE_MS)
+    assert not scene.marking.has_work(scene.now_ms) or not scene.marking.step(scene.tools, scene.now_ms)
+
+
+def test_that_a_right_is_missing_is_said_however_much_was_said_of_topics(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(marking, "_MOST_SAID", 2)
+    errors: list[Exception] = [ValueError("odd")] * 4 + [ForbiddenError("403 Forbidden")] * 2
+
+    def fail(_operation: str, _topics: Sequence[str]) -> None:
+        raise errors.pop(0)
+
+    scene.facts.faults.before(fail)
+    scene.marking.take(Seen(loaded={f"public/default/persistent/t{n}" for n in range(6)}), scene.now_ms)
+    while scene.marking.step(scene.tools, scene.now_ms):
+        pass
+    assert (errors, scene.metric("marking_failures")) == ([], 6)
+    assert caplog.text.count("odd") == 2
+    assert caplog.text.count("of further topics nothing is said") == 1
+    assert caplog.text.count("403 Forbidden") == 1
 
 
 def gone(ledger_id: int) -> Marks:
