@@ -42,6 +42,7 @@ MODEL = "tests/model/test_safety.py"
 MODEL_EXAMPLES = "250"
 RUNS = "model-runs"
 MARKING_TESTS = "tests/unit/phase_one/watcher/test_marking.py"
+WATCHER_TESTS = "tests/unit/phase_one/watcher/test_watcher.py"
 
 
 @dataclass(frozen=True, slots=True)
@@ -894,6 +895,36 @@ MUTATIONS = (
         "except Exception as error:  # the watching goes on",
         "except KeyError as error:  # the watching goes on",
     ),
+    Mutation(
+        "what a cursor calls its bucket keeps nobody from asking for another topic's ledger",
+        "udfs/phase_one/kept_names.py",
+        "if component is not LedgerComponent.DELAYED_INDEX_BUCKET else",
+        "if component else",
+    ),
+    Mutation(
+        "a bucket that is no ledger makes its cursor unreadable, and stops nobody",
+        "udfs/references.py",
+        '    if not 0 <= ledger_id <= MAX_LEDGER_ID:\n        raise FormatError(f"a delayed',
+        '    if False:\n        raise FormatError(f"a delayed',
+    ),
+    Mutation(
+        "a request that nobody could read again is not kept",
+        WATCHER,
+        "if isinstance(found := decode(payload), PendingDelete):",
+        "found = None\n    if found is None:",
+    ),
+    Mutation(
+        "a state from a backup takes no stored request for its own",
+        WATCHER,
+        "kept is not None and kept.payload == payload",
+        "True",
+    ),
+    Mutation(
+        "the watcher's topic is read only where brokers deduplicate it",
+        "streaming/topics/setup.py",
+        "return topic in settings.topics.deduplicated",
+        "return topic in settings.topics.deduplicated[:2]",
+    ),
     Mutation("a watcher that stalled is refused", "streaming/state/watched.py", "or 0) + 1\n", "or 0)\n"),
 )
 
@@ -944,6 +975,11 @@ NARROWED |= {
     "what a cursor has still to read is not marked ahead": ("tests/unit/udfs/phase_one/test_ahead.py",),
     "nothing is marked where nothing is retained": ("tests/unit/udfs/phase_one/test_ahead.py",),
     "marking that fails ends nothing": (MARKING_TESTS,),
+    "what a cursor calls its bucket keeps nobody from asking for another topic's ledger": (WATCHER_TESTS,),
+    "a bucket that is no ledger makes its cursor unreadable, and stops nobody": ("tests/unit/udfs/test_references.py",),
+    "a request that nobody could read again is not kept": (WATCHER_TESTS,),
+    "a state from a backup takes no stored request for its own": ("tests/unit/phase_one/watcher/test_outbox.py",),
+    "the watcher's topic is read only where brokers deduplicate it": ("tests/unit/queries/test_running.py",),
 }
 
 

@@ -328,7 +328,9 @@ def test_what_was_marked_ahead_is_asked_for_although_watcher_broker_and_state_we
     with killed_at_the_end(service.start("run", log=log)) as running:
         wait_until(lambda: not leaked & ledgers.every_ledger(cluster).keys(), running, log)
         assert leaked <= set(all_requests(service))
-        wait_until(lambda: not leaked & marked(cluster, topic), running, log)
+        wait_until(
+            lambda: not leaked & marked(cluster, topic), running, log, seconds=480
+        )  # it looks less and less often
         assert listed_in_zookeeper(cluster, topic) <= ledgers.every_ledger(cluster).keys(), "what is listed stays"
         assert len(topics.read_all(cluster, topic)) >= 4 * topics.ENTRIES_PER_LEDGER
         stop(running)
