@@ -5,6 +5,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from streaming.adapters.pulsar.snapshot_topics import SnapshotTopics
+from streaming.errors import UnavailableError
 from streaming.ports import MetadataStore
 from streaming.snapshots.owners import listed
 from udfs.formats.internal_stats import Position
@@ -67,6 +68,25 @@ class Looks:
         tail = value.tail if isinstance(value, Index) else ids_of([])
         told = told_of(facts, {name: segment.ids for name, segment in values.items()}, tail)
         return Look(facts, index, told, {name: encode_segment(segment) for name, segment in values.items()})
+
+    def ledgers(self, topic: str) -> frozenset[int]:
+        """Return the ledgers that a topic has now; none where it is gone. Raises UnavailableError."""
+        (node,) = self.store.read_many([managed_ledger_path(topic)])
+        presence, ledgers, why = listed(node)
+        if presence is Presence.UNREADABLE:
+            raise UnavailableError(f"{topic}: its list of ledgers could not be read: {why}")
+        return frozenset(ledgers)
+
+    def lost_in(self, topic: str, index: object) -> int:
+        """Count the segments that an index names, that can't be read at their places, and that the topic still needs.
+
+        Raises UnavailableError, RefusedError.
+        """
+        rows = list(places_of(index)) if isinstance(index, Index) else []
+        places: dict[Position, Named] = {place: (sequence, marker) for sequence, place, marker in rows}
+        stored = self._stored(namespace_of(topic), topic, places) if places else {}
+        ledgers = self.ledgers(topic) if places else frozenset()
+        return sum(place not in stored and marker[0] in ledgers for place, (_number, marker) in places.items())
 
     def latest_index(self, topic: str) -> Read | None:
         """Return a topic's latest index, whatever it is; None where it has none or a tombstone."""
