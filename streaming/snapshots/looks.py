@@ -2,7 +2,7 @@
 
 from collections import Counter
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from streaming.adapters.pulsar.snapshot_topics import SnapshotTopics
 from streaming.errors import UnavailableError
@@ -13,7 +13,7 @@ from udfs.paths import managed_ledger_path, namespace_of
 from udfs.records import Presence
 from udfs.snapshots.aborts import ids_of
 from udfs.snapshots.audit import NamedSegment, TopicFacts
-from udfs.snapshots.codec import Index, Segment, encode_segment
+from udfs.snapshots.codec import Index, Segment, decode_segment, encode_segment
 from udfs.snapshots.keys import SnapshotKind
 from udfs.snapshots.repairing import Named, Told, told_of
 from udfs.snapshots.segments import places_of
@@ -32,6 +32,13 @@ class Look:
     index: Read | None
     told: Told
     values: Mapping[Named, bytes]
+
+    def told_with(self, ledgers: frozenset[int]) -> Told:
+        """Return what index and segments tell, where the topic has these ledgers by now."""
+        value = self.index.value if self.index is not None else None
+        tail = value.tail if isinstance(value, Index) else ids_of([])
+        ids = {name: decode_segment(data).ids for name, data in self.values.items()}
+        return told_of(replace(self.facts, ledgers=ledgers), ids, tail)
 
 
 @dataclass(frozen=True, slots=True)

@@ -159,10 +159,13 @@ class Repairs:
         buffer = self._load(topic)
         undo = f"keep consumers away, and `ledger-reaper snapshots undo --topic {topic}`"
         told = look.told
+        delivered, why = self._delivered(look, undo)
+        if buffer.aborted < len(told.sure):
+            told = look.told_with(self.looks.ledgers(topic))  # some may have gone while the topic was replayed
         if buffer.aborted < len(told.sure):
             found = f"{buffer.aborted} aborted ids, and its old snapshot tells of {len(told.sure)}"
-            raise SafetyError(f"{topic} is loaded and has {found}: {undo}")
-        delivered, why = self._delivered(look, undo)
+            read = why or f"a reader gets {delivered} entries, none of them aborted"
+            raise SafetyError(f"{topic} is loaded and has {found}; {read}: keep consumers away until it is known why")
         return Repaired(
             topic,
             name,
@@ -364,9 +367,11 @@ class Repairs:
     def _load(self, topic: str) -> BufferFacts:
         until_ms = self.clock.now_ms() + _PATIENCE_MINUTES * 60_000
         while True:
+            buffer = None
             with suppress(UnavailableError, RefusedError):
                 self.loader.load(topic)
-            buffer = self.topics.more.buffer(topic)
+            with suppress(UnavailableError, RefusedError):
+                buffer = self.topics.more.buffer(topic)
             if buffer is not None and buffer.state == READY:
                 return buffer
             if self.clock.now_ms() >= until_ms:

@@ -69,6 +69,8 @@ class World:
     loads: bool = True
     breaks: bool = False
     trims: bool = False
+    vanishes: bool = False
+    mute: int = 0
     tries: int = 0
     sent: list[str] = field(default_factory=list)
     sealed: frozenset[Position] = frozenset()
@@ -92,6 +94,9 @@ class World:
         return (read for read in self.segments if read.position > after)
 
     def buffer(self, topic: str, *, with_segments: bool = False) -> BufferFacts | None:
+        if self.tries and self.mute:
+            self.mute -= 1
+            raise UnavailableError("503")
         sealed = self.sealed if with_segments else frozenset()
         return BufferFacts("Ready", "Segment", self.replayed, sealed) if self.is_loaded else None
 
@@ -121,6 +126,8 @@ class World:
 
     def unload(self, topic: str) -> None:
         self.done.append("unload")
+        if self.vanishes:
+            self.node = None
         if self.trims:
             self.segments = self.segments[1:]
         if self.overwritten is not None and "send" in self.done:
@@ -224,8 +231,27 @@ def test_whatever_else_is_refused_and_nothing_is_sent(changes: dict[str, Any], w
 
 def test_a_replay_that_found_less_than_the_old_segments_tell_is_an_alarm(journal: Folder) -> None:
     """Of segment 0 only the last id lives for certain; of segment 1, and of the tail behind it, all do."""
-    with pytest.raises(SafetyError, match="tells of 3"):
+    with pytest.raises(SafetyError, match="tells of 3; a reader gets 2 entries, none of them aborted: keep") as told:
         _repairs(World(replayed=2), journal).repair(TOPIC)
+    assert "undo" not in str(told.value)
+
+
+def test_a_replay_during_which_a_ledger_was_trimmed_is_no_alarm(journal: Folder) -> None:
+    class Trimmed(World):
+        def load(self, topic: str) -> None:
+            super().load(topic)
+            self.node = Znode(list_znode(6), 0, 0, 0)
+
+    world = Trimmed(replayed=0)
+    done = _repairs(world, journal).repair(TOPIC)
+    assert (done.aborted, done.expected, done.known) == (0, 0, 1)
+
+
+def test_a_topic_that_is_deleted_while_it_is_unloaded_is_not_repaired(journal: Folder) -> None:
+    world = World(vanishes=True)
+    with pytest.raises(SafetyError, match="ZooKeeper does not have"):
+        _repairs(world, journal).repair(TOPIC)
+    assert (world.sent, journal.names()) == ([], [])
 
 
 def test_a_topic_that_does_not_load_all_the_same_is_told_after_ten_minutes(journal: Folder) -> None:
@@ -470,6 +496,13 @@ def _written(max_read: Position = (6, 0), at: Position = (1, 90)) -> Read:
 
 def _replayed(*writes: Read | None) -> World:
     return World(sealed=frozenset({MARKER}), writes=list(writes))
+
+
+def test_a_broker_that_does_not_answer_for_a_while_does_not_end_a_repair(journal: Folder) -> None:
+    world = _replayed(_written())
+    world.mute = 3
+    assert _repairs(world, journal).repair(TOPIC).not_written == ""
+    assert world.mute == 0
 
 
 def test_a_repair_waits_for_the_index_that_the_broker_writes(journal: Folder) -> None:
