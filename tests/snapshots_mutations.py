@@ -9,6 +9,18 @@ SNAPSHOTS_TESTS = {
 }
 SNAPSHOTS_LINES = (
     (
+        "a topic is looked at once more before it is repaired",
+        REPAIR,
+        "        self._refuse(again, remedy)\n",
+        "",
+    ),
+    (
+        "an undo makes no topic unloadable",
+        REPAIR,
+        "        if now > lost:\n",
+        "        if False:\n",
+    ),
+    (
         "a repair waits for its broker's index",
         FIRST,
         "            if not lacks or segments > FEW_SEGMENTS:\n",

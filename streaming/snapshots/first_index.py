@@ -12,6 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from streaming.clock import Clock
+from streaming.errors import RefusedError, UnavailableError
 from udfs.snapshots.audit import READY, BufferFacts
 from udfs.snapshots.codec import Index
 from udfs.snapshots.repairing import unwritten
@@ -39,7 +40,7 @@ class FirstIndex:
     def wait(self) -> tuple[str, int]:
         """Return what the index lacks after all that, and how often the topic was loaded; "" where it lacks nothing.
 
-        Raises what its parts raise.
+        Raises what its parts raise, but for errors that pass within ten minutes.
         """
         for load in range(1, LOADS):
             lacks, segments = self._lacks()
@@ -53,7 +54,14 @@ class FirstIndex:
         seen: object = None
         changed_ms = began_ms = self.clock.now_ms()
         while True:
-            buffer, read = self.buffer(), self.index()
+            try:
+                buffer, read = self.buffer(), self.index()
+            except (UnavailableError, RefusedError):  # not known yet, which is neither silence nor a change
+                if self.clock.now_ms() - began_ms >= _PATIENCE_MS:
+                    raise
+                changed_ms = self.clock.now_ms()
+                self.sleep(_WAIT_SECONDS)
+                continue
             lacks = _lack(buffer, read)
             segments = len(buffer.sealed) if buffer is not None else 0
             if not lacks:

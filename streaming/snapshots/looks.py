@@ -2,9 +2,10 @@
 
 from collections import Counter
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from streaming.adapters.pulsar.snapshot_topics import SnapshotTopics
+from streaming.errors import UnavailableError
 from streaming.ports import MetadataStore
 from streaming.snapshots.owners import listed
 from udfs.formats.internal_stats import Position
@@ -12,7 +13,7 @@ from udfs.paths import managed_ledger_path, namespace_of
 from udfs.records import Presence
 from udfs.snapshots.aborts import ids_of
 from udfs.snapshots.audit import NamedSegment, TopicFacts
-from udfs.snapshots.codec import Index, Segment, encode_segment
+from udfs.snapshots.codec import Index, Segment, decode_segment, encode_segment
 from udfs.snapshots.keys import SnapshotKind
 from udfs.snapshots.repairing import Named, Told, told_of
 from udfs.snapshots.segments import places_of
@@ -31,6 +32,13 @@ class Look:
     index: Read | None
     told: Told
     values: Mapping[Named, bytes]
+
+    def told_with(self, ledgers: frozenset[int]) -> Told:
+        """Return what index and segments tell, where the topic has these ledgers by now."""
+        value = self.index.value if self.index is not None else None
+        tail = value.tail if isinstance(value, Index) else ids_of([])
+        ids = {name: decode_segment(data).ids for name, data in self.values.items()}
+        return told_of(replace(self.facts, ledgers=ledgers), ids, tail)
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +75,25 @@ class Looks:
         tail = value.tail if isinstance(value, Index) else ids_of([])
         told = told_of(facts, {name: segment.ids for name, segment in values.items()}, tail)
         return Look(facts, index, told, {name: encode_segment(segment) for name, segment in values.items()})
+
+    def ledgers(self, topic: str) -> frozenset[int]:
+        """Return the ledgers that a topic has now; none where it is gone. Raises UnavailableError."""
+        (node,) = self.store.read_many([managed_ledger_path(topic)])
+        presence, ledgers, why = listed(node)
+        if presence is Presence.UNREADABLE:
+            raise UnavailableError(f"{topic}: its list of ledgers could not be read: {why}")
+        return frozenset(ledgers)
+
+    def lost_in(self, topic: str, index: object) -> int:
+        """Count the segments that an index names, that can't be read at their places, and that the topic still needs.
+
+        Raises UnavailableError, RefusedError.
+        """
+        rows = list(places_of(index)) if isinstance(index, Index) else []
+        places: dict[Position, Named] = {place: (sequence, marker) for sequence, place, marker in rows}
+        stored = self._stored(namespace_of(topic), topic, places) if places else {}
+        ledgers = self.ledgers(topic) if places else frozenset()
+        return sum(place not in stored and marker[0] in ledgers for place, (_number, marker) in places.items())
 
     def latest_index(self, topic: str) -> Read | None:
         """Return a topic's latest index, whatever it is; None where it has none or a tombstone."""

@@ -24,7 +24,7 @@ from udfs.formats.internal_stats import Position
 from udfs.paths import managed_ledger_name, namespace_of
 from udfs.snapshots.codec import Index, Segment, decode_index, decode_segment, encode_segment
 from udfs.snapshots.keys import SegmentKey, SnapshotKind
-from udfs.snapshots.repairing import Named, moved_index
+from udfs.snapshots.repairing import Named, before_the_end, moved_index
 from udfs.snapshots.segments import places_of
 from udfs.snapshots.values import Read
 
@@ -148,8 +148,9 @@ class PutBacks:
         }
 
     def _named_anew(self, topic: str, value: bytes, guard: Position) -> bytes:
-        """Return the index with the new places of segments whose old ones are gone."""
-        index, stored = _index(topic, value), self._stored(topic, guard)
+        """Return the index with the new places of segments whose old ones are gone, up to its maxReadPosition."""
+        old, stored = _index(topic, value), self._stored(topic, guard)
+        index = before_the_end(old)  # a broker finds again what lies behind it, and would seal that twice
         now = {named: place for place, named in stored.items()}
         gone = [(number, marker) for number, place, marker in places_of(index) if not _is_at(place, number, stored)]
         if lost := [named[0] for named in gone if named not in now]:
@@ -157,7 +158,8 @@ class PutBacks:
                 f"{topic}: segments {_some(lost)} were put back and are not where they were sent to, so its index was "
                 "not put back. Try again"
             )
-        return moved_index(index, {named: now[named] for named in gone}) if gone else value
+        is_whole = not old.tail.rows and list(places_of(index)) == list(places_of(old))
+        return moved_index(old if is_whole else index, {named: now[named] for named in gone})
 
 
 def _is_at(place: Position, number: int, stored: Mapping[Position, Named]) -> bool:

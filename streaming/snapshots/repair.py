@@ -30,9 +30,10 @@ from streaming.snapshots.guard import Guards
 from streaming.snapshots.looks import Look, Looks
 from streaming.snapshots.parts import Sender
 from streaming.state.filesystem import Folder
+from udfs.formats.errors import FormatError
 from udfs.paths import namespace_of
 from udfs.snapshots.audit import READY, BufferFacts
-from udfs.snapshots.codec import Index
+from udfs.snapshots.codec import Index, decode_index
 from udfs.snapshots.keys import SegmentKey, SnapshotKind
 from udfs.snapshots.repairing import (
     Remedy,
@@ -105,10 +106,15 @@ class Repaired:
     def _unwritten(self) -> str:
         if not self.not_written:
             return ""
+        again = (
+            "the whole topic again"
+            if self.remedy is Remedy.REPLAY
+            else "the topic behind the last segment of the repair's index again"
+        )
         return (
             f". Its broker has not written its own snapshot yet: {self.not_written}. That is a fault of Pulsar's "
             "(apache/pulsar#26565), and loses nothing: the broker goes on as messages come, and until then it reads "
-            "the whole topic again at each load"
+            f"{again} at each load"
         )
 
 
@@ -153,10 +159,13 @@ class Repairs:
         buffer = self._load(topic)
         undo = f"keep consumers away, and `ledger-reaper snapshots undo --topic {topic}`"
         told = look.told
+        delivered, why = self._delivered(look, undo)
+        if buffer.aborted < len(told.sure):
+            told = look.told_with(self.looks.ledgers(topic))  # some may have gone while the topic was replayed
         if buffer.aborted < len(told.sure):
             found = f"{buffer.aborted} aborted ids, and its old snapshot tells of {len(told.sure)}"
-            raise SafetyError(f"{topic} is loaded and has {found}: {undo}")
-        delivered, why = self._delivered(look, undo)
+            read = why or f"a reader gets {delivered} entries, none of them aborted"
+            raise SafetyError(f"{topic} is loaded and has {found}; {read}: keep consumers away until it is known why")
         return Repaired(
             topic,
             name,
@@ -184,17 +193,21 @@ class Repairs:
 
         A broker that replays a topic seals it anew, and writes indexes of its own behind ours within a second. So what
         is there now goes to the journal first, and another undo puts that back. Raises ConfigError where the journal
-        has none, and SafetyError where that is refused. The topic is as broken then as it was before.
+        has none, and SafetyError where that is refused: also where more segments of the old index are lost by now than
+        when it was replaced. So a topic is at most as broken then as it was before.
         """
         seen = self._replaceable(topic)
-        name, old = self._replaced_last(topic, seen.data)
+        name, old, lost = self._replaced_last(topic, seen.data)
+        self._refuse_worse(topic, old, lost)
         with suppress(RefusedError):  # it is not loaded
             self.loader.unload(topic)
         now = self._replaceable(topic)
         if now.position != seen.position:
             raise SafetyError(f"{topic}: somebody wrote its index meanwhile; take its clients away, and try again")
+        self._refuse_worse(topic, old, lost)
         kept = self._write_down(topic, now, old, is_undo=True)
-        # allowed: what is replaced is in the journal, and nobody wrote an index since it was unloaded
+        # allowed: what is replaced is in the journal, nobody wrote an index since it was unloaded, and no more segments
+        # of the old one are lost than when it was replaced
         self._send(topic, old)
         # a guard that has moved on since is moved back, as far as what the old index names is there
         Guards(self.topics, self.store, self.broker, self.clock).require(namespace_of(topic))
@@ -209,10 +222,24 @@ class Repairs:
             raise SafetyError(f"{topic}: its index can't be read ({index.fault}), so it is not replaced")
         return index
 
-    def _replaced_last(self, topic: str, now: bytes) -> tuple[str, bytes]:
+    def _refuse_worse(self, topic: str, old: bytes, lost: int) -> None:
+        """Refuse an index that more segments are lacking to than when it was replaced; lost: how many that were."""
+        try:
+            index = decode_index(old)
+        except FormatError as error:
+            raise SafetyError(f"{topic}: the journal's index is none ({error}), so it is not put back") from error
+        now = self.looks.lost_in(topic, index)
+        if now > lost:
+            raise SafetyError(
+                f"{topic}: of the index that would be put back {now} segments that the topic needs can't be read by "
+                f"now, and {lost} when it was replaced: the topic would not load with it. Nothing was sent"
+            )
+
+    def _replaced_last(self, topic: str, now: bytes) -> tuple[str, bytes, int]:
         """Return what the last repair or undo replaced; an undo that broke off before it sent anything does not count.
 
-        now: the index that is there.
+        now: the index that is there. The number is that of the segments that were lost when it was replaced; an entry
+        of an older version does not say it, and counts as 0.
         """
         for name in sorted(self.journal.names(), reverse=True):
             content = self.journal.read(name) if name.endswith(".json") else None
@@ -221,7 +248,7 @@ class Repairs:
                 continue  # what a broker wrote in the midst of a repair is not what that repair replaced
             replaced = base64.b64decode(entry["replaced"])
             if replaced != now:
-                return name, replaced
+                return name, replaced, int(entry.get("lost", 0))
             if not entry.get("is_undo"):
                 raise SafetyError(f"{topic}: the index that the repair replaced is there already")
         raise ConfigError(f"the journal {self.journal.location} holds no repair of {topic}")
@@ -231,6 +258,8 @@ class Repairs:
         topic, old = look.facts.topic, look.index.value if look.index is not None else None
         index = before_the_end(old) if isinstance(old, Index) else None
         kept = {(number, marker) for number, _place, marker in places_of(index)} if index is not None else set()
+        if not kept:  # an empty index is a replay of the whole topic, which nobody asked for
+            raise SafetyError(f"{topic}: nothing before maxReadPosition can be kept: use --replay")
         lost = [each for each in lost_of(look.facts) if (each.sequence, each.marker) in kept]
         missing = [each.sequence for each in lost if (each.sequence, each.marker) not in look.values]
         if index is None or missing:
@@ -324,6 +353,7 @@ class Repairs:
             "position": list(old.position),
             "replaced": base64.b64encode(old.data).decode(),
             "by": base64.b64encode(new).decode(),
+            "lost": self.looks.lost_in(topic, old.value),
             "is_undo": is_undo,
             "is_again": is_again,
         }
@@ -337,9 +367,11 @@ class Repairs:
     def _load(self, topic: str) -> BufferFacts:
         until_ms = self.clock.now_ms() + _PATIENCE_MINUTES * 60_000
         while True:
+            buffer = None
             with suppress(UnavailableError, RefusedError):
                 self.loader.load(topic)
-            buffer = self.topics.more.buffer(topic)
+            with suppress(UnavailableError, RefusedError):
+                buffer = self.topics.more.buffer(topic)
             if buffer is not None and buffer.state == READY:
                 return buffer
             if self.clock.now_ms() >= until_ms:

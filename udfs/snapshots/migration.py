@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from udfs.formats.errors import FormatError
-from udfs.formats.internal_stats import Position
+from udfs.formats.internal_stats import BEFORE_ALL, Position
 from udfs.snapshots import parts, segments
 from udfs.snapshots.aborts import Aborts, trimmed
 from udfs.snapshots.codec import (
@@ -65,7 +65,7 @@ class Form(NamedTuple):
 def current(stored: Stored, topic: str, ledgers: Collection[int], newest: Position) -> Form:
     """Return what counts for a topic; newest: place of its newest entry, as segments.recover wants it.
 
-    Raises FormatError where the form that counts can't be read.
+    Raises FormatError where the form that counts can't be read, or is an index that has ids twice.
     """
     in_parts = parts.recover(stored.latest.get(SnapshotKind.PARTS, {}), topic, ledgers)
     if in_parts.generation:
@@ -74,6 +74,9 @@ def current(stored: Stored, topic: str, ledgers: Collection[int], newest: Positi
     if index is not None:
         read = decode_index(index)
         found = segments.recover(read, stored.segments_at, newest)
+        named = [stored.segments_at[place].ids.rows for _number, place, _marker in segments.places_of(read)]
+        if found.rows < sum(named) + read.tail.rows:  # then where an id's marker lies can't be told
+            raise FormatError(f"ids stand twice in the index of {topic} and its segments: repair it first")
         return Form(SnapshotKind.INDEX, read.max_read, trimmed(found, ledgers))
     single = stored.latest.get(SnapshotKind.SINGLE, {}).get(topic)
     if single is not None:
@@ -117,12 +120,14 @@ def to_segments_of(
     pieces: in the order of their markers (parts.pieces); one of them is in memory at a time. The new segments get
     numbers above all that the topic has, so that no index of another's loses a segment. What became of the old ones is
     tombstoned behind the index, then the parts. A single snapshot stays, as it does where a broker begins with
-    segments.
+    segments. Ids whose marker lies, or may lie, behind max_read are left to the replay: a broker that is given them
+    and finds their markers seals them twice.
     """
     old = [key for key in map(segment_key_of, keys.get(SnapshotKind.SEGMENT, ())) if key and key.topic == topic]
     first = max((key.sequence for key in old), default=-1) + 1
     rows: list[tuple[int, Position, Position]] = []
-    sealing = segments.sealed(topic, pieces, ids, first)
+    cut = _Cut(pieces, max_read)
+    sealing = segments.sealed(topic, cut, ids, first)
     while True:
         try:
             segment = next(sealing)
@@ -132,10 +137,37 @@ def to_segments_of(
         named = str(SegmentKey(segment.sequence, topic))
         place = yield Message(SnapshotKind.SEGMENT, named, encode_segment(segment))
         rows.append((segment.sequence, place, segment.marker))
-    yield Message(SnapshotKind.INDEX, topic, encode_index(Index(topic, entries_of(rows), max_read, tail)))
+    yield Message(SnapshotKind.INDEX, topic, encode_index(Index(topic, entries_of(rows), cut.max_read, tail)))
     for key in old:
         yield Message(SnapshotKind.SEGMENT, str(key), None)
     yield from _retired_parts(topic, keys)
+
+
+class _Cut:
+    """The pieces without what lies behind max_read; where anything does, the last marker before it is the new one.
+
+    A marker that is too late, as an index's tail has it, costs a longer replay: what is left out lies behind the last
+    one that stays, since the pieces come in the order of their markers.
+    """
+
+    def __init__(self, pieces: Iterable[Aborts], max_read: Position) -> None:
+        self._pieces, self._max_read = pieces, max_read
+        self._last, self._is_cut = BEFORE_ALL, False
+
+    def __iter__(self) -> Iterator[Aborts]:
+        ledger, entry = self._max_read
+        for piece in self._pieces:
+            stays = (piece.ledger < ledger) | ((piece.ledger == ledger) & (piece.entry <= entry))
+            kept = Aborts(*(column[stays] for column in piece))
+            self._is_cut |= kept.rows < piece.rows
+            if kept.rows:
+                self._last = max(self._last, (int(kept.ledger[-1]), int(kept.entry[-1])))
+            yield kept
+
+    @property
+    def max_read(self) -> Position:
+        """Up to where what was yielded so far is complete."""
+        return self._last if self._is_cut else self._max_read
 
 
 def _retired_segments(topic: str, keys: Keys) -> Iterator[Message]:

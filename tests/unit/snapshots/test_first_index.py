@@ -6,6 +6,7 @@ from dataclasses import dataclass, field, replace
 import pytest
 
 from streaming.clock import ManualClock
+from streaming.errors import RefusedError, UnavailableError
 from streaming.snapshots.first_index import FEW_SEGMENTS, LOADS, FirstIndex
 from udfs.formats.entry import Content
 from udfs.formats.internal_stats import Position
@@ -56,6 +57,30 @@ class World:
 def test_an_index_that_names_all_ends_the_wait_at_once() -> None:
     world = World([(LOADED, _index(*TWO))])
     assert (world.wait(), world.looks) == (("", 1), 1)
+
+
+def test_an_error_that_passes_is_neither_silence_nor_an_end() -> None:
+    world = World([(LOADED, None)] * 10 + [(LOADED, _index(*TWO))])
+    real, fails = world.buffer, iter([True] * 40)
+
+    def buffer() -> BufferFacts | None:
+        if world.looks == 5 and next(fails, False):
+            raise UnavailableError("503")
+        return real()
+
+    world.buffer = buffer  # type: ignore[method-assign]
+    assert world.wait() == ("", 1)
+
+
+def test_a_broker_that_never_answers_ends_the_wait() -> None:
+    def buffer() -> BufferFacts | None:
+        raise RefusedError("403")
+
+    world = World([(LOADED, None)])
+    world.buffer = buffer  # type: ignore[method-assign]
+    with pytest.raises(RefusedError):
+        world.wait()
+    assert world.clock.now_ms() == 1_000 + 600_000
 
 
 def test_silence_ends_with_another_load() -> None:

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import pytest
@@ -129,6 +129,22 @@ def test_an_index_whose_segments_are_where_they_were_comes_back_byte_for_byte() 
     world = World(raw=[_segment(0, (5, 0), ZERO), _segment(1, (5, 1), ONE)])
     world.run(JOURNAL)
     assert world.sent[-1] == (TOPIC, INDEX)
+
+
+@pytest.mark.parametrize(
+    ("max_read", "tail", "places", "begins"),
+    [((1, 1), [], [(5, 0)], (1, 1)), ((1, 9), [(1, 9)], [(5, 0), (5, 1)], (1, 2)), ((1, 0), [], [], (-1, -1))],
+)
+def test_of_an_index_nothing_comes_back_that_its_broker_finds_again(
+    max_read: Position, tail: list[tuple[int, int]], places: list[Position], begins: Position
+) -> None:
+    """A transaction was open when the index was written; the broker would seal what lies behind it twice."""
+    world = World(raw=[_segment(0, (5, 0), ZERO), _segment(1, (5, 1), ONE)])
+    old = replace(decode_index(INDEX), max_read=max_read, tail=ids_of(tail))
+    world.run([row | ({"value": encode_index(old)} if row["key"] == TOPIC else {}) for row in JOURNAL])
+    assert world.named == places
+    index = decode_index(world.sent[-1][1] or b"")
+    assert (index.max_read, index.tail.rows) == (begins, 0)
 
 
 def test_an_index_does_not_name_places_that_the_guard_has_left_behind() -> None:

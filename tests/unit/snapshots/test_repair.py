@@ -68,6 +68,9 @@ class World:
     overwritten: Read | None = None
     loads: bool = True
     breaks: bool = False
+    trims: bool = False
+    vanishes: bool = False
+    mute: int = 0
     tries: int = 0
     sent: list[str] = field(default_factory=list)
     sealed: frozenset[Position] = frozenset()
@@ -91,6 +94,9 @@ class World:
         return (read for read in self.segments if read.position > after)
 
     def buffer(self, topic: str, *, with_segments: bool = False) -> BufferFacts | None:
+        if self.tries and self.mute:
+            self.mute -= 1
+            raise UnavailableError("503")
         sealed = self.sealed if with_segments else frozenset()
         return BufferFacts("Ready", "Segment", self.replayed, sealed) if self.is_loaded else None
 
@@ -120,6 +126,10 @@ class World:
 
     def unload(self, topic: str) -> None:
         self.done.append("unload")
+        if self.vanishes:
+            self.node = None
+        if self.trims:
+            self.segments = self.segments[1:]
         if self.overwritten is not None and "send" in self.done:
             self.indexes.append(self.overwritten)
         if self.meanwhile is not None:
@@ -221,8 +231,27 @@ def test_whatever_else_is_refused_and_nothing_is_sent(changes: dict[str, Any], w
 
 def test_a_replay_that_found_less_than_the_old_segments_tell_is_an_alarm(journal: Folder) -> None:
     """Of segment 0 only the last id lives for certain; of segment 1, and of the tail behind it, all do."""
-    with pytest.raises(SafetyError, match="tells of 3"):
+    with pytest.raises(SafetyError, match="tells of 3; a reader gets 2 entries, none of them aborted: keep") as told:
         _repairs(World(replayed=2), journal).repair(TOPIC)
+    assert "undo" not in str(told.value)
+
+
+def test_a_replay_during_which_a_ledger_was_trimmed_is_no_alarm(journal: Folder) -> None:
+    class Trimmed(World):
+        def load(self, topic: str) -> None:
+            super().load(topic)
+            self.node = Znode(list_znode(6), 0, 0, 0)
+
+    world = Trimmed(replayed=0)
+    done = _repairs(world, journal).repair(TOPIC)
+    assert (done.aborted, done.expected, done.known) == (0, 0, 1)
+
+
+def test_a_topic_that_is_deleted_while_it_is_unloaded_is_not_repaired(journal: Folder) -> None:
+    world = World(vanishes=True)
+    with pytest.raises(SafetyError, match="ZooKeeper does not have"):
+        _repairs(world, journal).repair(TOPIC)
+    assert (world.sent, journal.names()) == ([], [])
 
 
 def test_a_topic_that_does_not_load_all_the_same_is_told_after_ten_minutes(journal: Folder) -> None:
@@ -404,6 +433,33 @@ def test_a_message_that_was_taken_back_and_is_read_all_the_same_is_an_alarm(
         _repairs(World(gets=[None, one]), journal).repair(TOPIC)
 
 
+def test_an_undo_does_not_put_back_an_index_of_which_segments_were_trimmed_since(journal: Folder) -> None:
+    """The topic worked with it when its doubled ids were mended, and would not load with it now."""
+    world = _doubled()
+    _repairs(world, journal).repair(TOPIC)
+    world.segments = world.segments[1:]
+    sent, done = list(world.sent), list(world.done)
+    with pytest.raises(SafetyError, match="1 segments that the topic needs can't be read by now, and 0 when"):
+        _repairs(world, journal, ManualClock(2_000)).undo(TOPIC)
+    assert (world.sent, world.done) == (sent, done)
+    world.node = Unreadable("no right")
+    with pytest.raises(UnavailableError, match="could not be read"):
+        _repairs(world, journal, ManualClock(2_000)).undo(TOPIC)
+    world.node = Znode(list_znode(6), 0, 0, 0)  # the topic needs it no more
+    _repairs(world, journal, ManualClock(2_000)).undo(TOPIC)
+    assert world.indexes[-1].data == OLD
+
+
+def test_an_undo_sees_a_segment_that_is_trimmed_while_the_topic_is_unloaded(journal: Folder) -> None:
+    world = _doubled()
+    _repairs(world, journal).repair(TOPIC)
+    world.trims = True
+    sent = list(world.sent)
+    with pytest.raises(SafetyError, match="Nothing was sent"):
+        _repairs(world, journal, ManualClock(2_000)).undo(TOPIC)
+    assert world.sent == sent
+
+
 NO_TAIL = encode_index(Index(TOPIC, entries_of([(0, (9, 0), (5, 1))]), (5, 9), ids_of([])))
 
 
@@ -440,6 +496,13 @@ def _written(max_read: Position = (6, 0), at: Position = (1, 90)) -> Read:
 
 def _replayed(*writes: Read | None) -> World:
     return World(sealed=frozenset({MARKER}), writes=list(writes))
+
+
+def test_a_broker_that_does_not_answer_for_a_while_does_not_end_a_repair(journal: Folder) -> None:
+    world = _replayed(_written())
+    world.mute = 3
+    assert _repairs(world, journal).repair(TOPIC).not_written == ""
+    assert world.mute == 0
 
 
 def test_a_repair_waits_for_the_index_that_the_broker_writes(journal: Folder) -> None:
@@ -522,6 +585,27 @@ def test_ids_that_a_client_had_sealed_twice_meanwhile_are_told(journal: Folder) 
     )
     with pytest.raises(SafetyError, match="take its clients away"):
         _repairs(world, journal).repair(TOPIC)
+
+
+@pytest.mark.parametrize("max_read", [(5, 0), BEFORE_ALL])
+def test_a_republished_index_that_would_name_nothing_is_no_replay_in_disguise(
+    max_read: Position, journal: Folder
+) -> None:
+    rows = [(0, (9, 0), (5, 1)), (1, (10, 0), (5, 9))]
+    open_at = encode_index(Index(TOPIC, entries_of(rows), max_read, ids_of([TAIL])))
+    world = World(indexes=[_read(SnapshotKind.INDEX, TOPIC, open_at, (1, 1))])
+    with pytest.raises(SafetyError, match="nothing before maxReadPosition can be kept: use --replay"):
+        _repairs(world, journal).repair(TOPIC, Remedy.REPUBLISH)
+    assert (world.sent, journal.names()) == ([], [])
+
+
+@pytest.mark.parametrize(
+    ("remedy", "read"), [(Remedy.REPLAY, "the whole topic"), (Remedy.REPUBLISH, "the topic behind the last segment")]
+)
+def test_what_a_broker_reads_at_each_load_depends_on_the_remedy(remedy: Remedy, read: str, journal: Folder) -> None:
+    world = _replayed()
+    world.sealed = frozenset({(7, 7)})
+    assert f"it reads {read}" in _repairs(world, journal).repair(TOPIC, remedy).in_words()
 
 
 def test_what_lies_behind_max_read_position_is_left_to_the_replay(journal: Folder) -> None:
