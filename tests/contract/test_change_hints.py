@@ -128,7 +128,7 @@ def test_a_server_that_is_started_anew_has_dropped_all_watches_and_there_is_a_ga
     store.create(root, b"")
     hints.take()
     own_zookeeper_server.stop()
-    assert not hints.take().is_watching
+    wait_for(lambda: not hints.take().is_watching, "the client to notice that its server is gone", seconds=10)
     own_zookeeper_server.start()
     wait_for(lambda: hints.take().has_gap, "the watches to be set anew", seconds=20)
     store.set_data(root, b"new")
