@@ -24,7 +24,7 @@ class Partition:
     timeouts_ms: of the transactions; Pulsar's field is called txn_ttl_seconds, and a broker takes it for milliseconds.
     entries: position -> what is sent; None: passed over. last: what it says is the last, None: it refuses to say.
     is_silent_on_last: it gives no answer to that. stalls_behind: the first reader that has got this one gets nothing
-    more. redirects: look-ups that are sent on first.
+    more. redirects: look-ups that are sent on first. lets_subscribe: no reader is subscribed before it is set.
     """
 
     entries: Mapping[Position, bytes | None]
@@ -33,6 +33,7 @@ class Partition:
     stalls_behind: Position | None = None
     redirects: int = 0
     closes_behind: Position | None = None
+    lets_subscribe: threading.Event | None = None
     token: bytes = b""
     readers: list[Position] = field(default_factory=list)
     ended: list[tuple[int, int, int, str]] = field(default_factory=list)
@@ -78,6 +79,8 @@ class _Connection:
                 self._look_up()
             elif command.type == frames.SUBSCRIBE:
                 start = _position(command.subscribe.start_message_id)
+                if self._partition.lets_subscribe is not None:
+                    self._partition.lets_subscribe.wait(60)
                 self._partition.readers.append(start)
                 to_send = self._entries(start)
                 self._send(api.BaseCommand(type=frames.SUCCESS))
