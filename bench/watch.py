@@ -6,16 +6,20 @@ It runs the watcher in this process on a ZooKeeper of its own (PySpark's, withou
 only: each has a list and one cursor. Requests go nowhere. It prints how long the first look takes, which writes down
 all there is, and a later one, which compares; then, while another process changes lists at random (each change drops a
 ledger and adds one), events and reads a second, memory and CPU of the watcher, and CPU of ZooKeeper, with hints and
-without.
+without. Last come marks ahead: every topic's retention is over and its cursor is past everything, so that each one that
+is asked about is marked, in ZooKeeper. No broker answers there; its answers are in memory and cost nothing.
 """
 
 import argparse
+import contextlib
 import random
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from concurrent.futures import Future
+from dataclasses import replace
 from pathlib import Path
 from threading import Event
 
@@ -31,8 +35,11 @@ from streaming.adapters.zookeeper.store import ZooKeeperStore
 from streaming.audit.walk.suspects import LedgerReader
 from streaming.clock import SystemClock
 from streaming.in_use.loader import InUseLoader
+from streaming.phase_one.marks import DeletableLedgers, Sweep
+from streaming.phase_one.watcher.ahead import Ahead, are_all_closed
 from streaming.phase_one.watcher.look import ZnodeLook
 from streaming.phase_one.watcher.made import MadeLedgers
+from streaming.phase_one.watcher.marking import Marking, MarkingThread, Tools
 from streaming.phase_one.watcher.metrics import WatchMetrics
 from streaming.phase_one.watcher.outbox import Knows, Outbox, Send
 from streaming.phase_one.watcher.watcher import Parts, Watcher, still_names
@@ -41,20 +48,76 @@ from streaming.sandbox.ledgers import LAYOUT
 from streaming.state.watched import Watched
 from streaming.sweep.pace import Pace
 from tests.contract.zookeeper_server import ZooKeeperServer, zookeeper_running
-from udfs.formats.internal_stats import Position
+from udfs.formats.internal_stats import InternalStats, Position
 from udfs.formats.managed_ledger import (
     LedgerInfo,
     ManagedCursorInfo,
     ManagedLedgerInfo,
+    parse_managed_ledger,
     serialize_cursor,
     serialize_managed_ledger,
 )
-from udfs.paths import MANAGED_LEDGERS_ROOT, SCHEMAS_ROOT
+from udfs.paths import MANAGED_LEDGERS_ROOT, SCHEMAS_ROOT, managed_ledger_path
+from udfs.phase_one.ahead import NO_LIMIT, Retention
+from udfs.phase_one.marks import Upload
+from udfs.records import PendingDelete
 
 FIRST_ID = 10**12
 PARENT = f"{MANAGED_LEDGERS_ROOT}/bench/many/persistent"
 AT_ONCE = 100
 DELAY_MS = 60_000
+
+
+class Znodes:
+    """Topic properties, written as a broker writes them, but without a broker. calls: how many there were."""
+
+    def __init__(self, client: KazooClient) -> None:
+        self._client = client
+        self.calls = 0
+
+    def update(self, topic: str, properties: Mapping[str, str]) -> None:
+        """Write properties; others stay."""
+        self._change(topic, lambda known: {**known, **properties})
+
+    def remove(self, topic: str, key: str) -> bool:
+        """Remove one property."""
+        self._change(topic, lambda known: {name: value for name, value in known.items() if name != key})
+        return True
+
+    def close(self) -> None:
+        """Do nothing: the client is not ours."""
+
+    def _change(self, topic: str, change: Callable[[Mapping[str, str]], Mapping[str, str]]) -> None:
+        self.calls += 1
+        path = managed_ledger_path(topic)
+        info = parse_managed_ledger(self._client.get(path)[0])
+        self._client.set(path, serialize_managed_ledger(replace(info, properties=change(info.properties))))
+
+
+class Answers:
+    """What brokers would say of topics that are all loaded, and whose cursors are past everything."""
+
+    def __init__(self) -> None:
+        self.calls = 0
+
+    def is_loaded(self, _topic: str) -> bool | None:
+        """Say yes."""
+        self.calls += 1
+        return True
+
+    def retention(self, _topic: str) -> Retention:
+        """Return a minute."""
+        self.calls += 1
+        return Retention(1, NO_LIMIT)
+
+    def internal_stats(self, _topic: str) -> InternalStats:
+        """Return one cursor at the end."""
+        self.calls += 1
+        newest = 1 << 40
+        return InternalStats(((newest, 0),), {"worker": (newest, -1)}, 0, {newest: 0})
+
+    def close(self) -> None:
+        """Do nothing: there is no connection."""
 
 
 class Nowhere:
@@ -201,6 +264,38 @@ def idle_cost(seconds: float, zookeeper: psutil.Process) -> None:
     print(f"ZooKeeper without a watcher: {(cpu_s(zookeeper) - theirs_s) / seconds:.3f} cores", flush=True)
 
 
+@contextlib.contextmanager
+def marking_on(hosts: str, parts: Parts, answers: Answers) -> Iterator[Parts]:
+    """Mark ahead for this watcher in a thread, until the block is left."""
+    client = KazooClient(hosts)
+    client.start()
+    store = ZooKeeperStore(ZooKeeperSettings(hosts))
+
+    def send(_pending: PendingDelete) -> "Future[str]":
+        done: Future[str] = Future()
+        done.set_result("nowhere")
+        return done
+
+    def uploads(_uploads: Collection[Upload], _since_ms: int) -> set[Upload]:
+        return set()
+
+    sweep = Sweep(send, lambda *_: {}, uploads, SystemClock().now_ms)
+    marks = DeletableLedgers(store, Znodes(client), sweep, LAYOUT, LEDGERS_ROOT)
+
+    @contextlib.contextmanager
+    def tools() -> Iterator[Tools]:
+        yield Tools(marks, answers, lambda: frozenset({"broker"}), lambda topic: are_all_closed(store, topic))
+
+    marking = Marking(60, DELAY_MS // 1000, parts.metrics)
+    try:
+        with MarkingThread(marking, tools, parts.metrics, SystemClock().now_ms, 10.0) as thread:
+            yield replace(parts, ahead=Ahead(thread.hand_over))
+    finally:
+        client.stop()
+        client.close()
+        store.close()
+
+
 def measure(home: Path, server: ZooKeeperServer, options: argparse.Namespace) -> None:
     """Run it all."""
     assert server.process is not None
@@ -232,6 +327,19 @@ def measure(home: Path, server: ZooKeeperServer, options: argparse.Namespace) ->
         run_for("with hints", options.seconds, watcher, parts, zookeeper)
         parts.hints.close()
         run_for("without hints", options.seconds, watcher, parts, zookeeper)
+        watcher, parts = watcher_on(hosts, state, (MANAGED_LEDGERS_ROOT, SCHEMAS_ROOT))
+        answers = Answers()
+        with marking_on(hosts, parts, answers) as parts:
+            watcher = Watcher(parts, 60.0, Event())
+            watcher.turn()  # what it finds changed at its first look counts for nothing
+            run_for("with hints and marks ahead", options.seconds, watcher, parts, zookeeper)
+        print(
+            f"marks ahead: {answers.calls / options.seconds:.1f} questions to brokers a second, "
+            f"{counted(parts, 'marks_set_total') / options.seconds:.1f} marks set, "
+            f"{counted(parts, 'marks_worked_off_total') / options.seconds:.1f} worked off, "
+            f"{counted(parts, 'marking_failures_total'):.0f} failures",
+            flush=True,
+        )
     finally:
         changer.kill()
         changer.wait()

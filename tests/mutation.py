@@ -865,8 +865,14 @@ MUTATIONS = (
     Mutation(
         "marking asks nobody about a topic that is not loaded",
         WATCHER,
-        "if is_loaded is False or (is_loaded is None and topic in self._doubtful):",
+        "if is_loaded is False or (is_loaded is None and (topic in self._doubtful or tools.are_all_closed(topic))):",
         "if False:",
+    ),
+    Mutation(
+        "where brokers can't say what is loaded, cursors are looked at right before a topic is asked about",
+        WATCHER,
+        "(topic in self._doubtful or tools.are_all_closed(topic))",
+        "topic in self._doubtful",
     ),
     Mutation(
         "once a broker has ended, old signs that a topic is loaded count for nothing",

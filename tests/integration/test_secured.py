@@ -3,6 +3,7 @@
 import base64
 import hmac
 import json
+import ssl
 import subprocess
 import time
 import uuid
@@ -13,6 +14,7 @@ from hashlib import sha256
 from ipaddress import ip_address
 from pathlib import Path
 
+import httpx
 import pytest
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
@@ -20,17 +22,25 @@ from cryptography.hazmat.primitives.asymmetric import rsa
 from cryptography.x509.oid import NameOID
 
 from streaming.adapters.pulsar.admin import PulsarAdmin, PulsarAdminSettings
+from streaming.adapters.pulsar.read import read
+from streaming.clients import admin_for
 from streaming.errors import ReaperError
 from streaming.sandbox import bookie, ledgers, process, topics
 from streaming.sandbox import cluster as sandbox
+from streaming.sandbox.clients import read_znodes
 from streaming.sandbox.cluster import Cluster
 from streaming.sandbox.home import Part, Spec
 from tests.contract.zookeeper_server import free_port
-from tests.integration.conftest import CONFIG, Deployment, payload
+from tests.integration.conftest import CONFIG, Deployment, killed_at_the_end, payload, stop, wait_until
+from udfs.formats.managed_ledger import parse_managed_ledger
+from udfs.paths import managed_ledger_path
+from udfs.phase_one.marks import read_marks
 
 pytestmark = [pytest.mark.cluster, pytest.mark.long]
 
 KEY = b"a signing key of thirty-two bytes"
+WATCHED = "persistent://public/default/watched"
+WATCH = "\n[watch]\nenabled = true\npoll_seconds = 5\nmark_ahead = true\n"
 
 
 def _token(role: str) -> str:
@@ -75,8 +85,8 @@ class Secured:
     topic: str
     leaked: list[int]
 
-    def deployment(self, role: str) -> Deployment:
-        here = self.folder / f"service-{role}"
+    def deployment(self, role: str, extra: str = "") -> Deployment:
+        here = self.folder / f"service-{role}{uuid.uuid4().hex[:4]}"
         here.mkdir()
         (here / "token").write_text(_token(role))
         text = CONFIG.format(
@@ -93,8 +103,17 @@ class Secured:
             classes="",
         )
         secrets = f'token_file = "{here}/token"\ntls_trust_certs_file = "{self.ca}"\n'
-        (here / "config.toml").write_text(text.replace("[zookeeper]", f"{secrets}[zookeeper]"))
+        (here / "config.toml").write_text(text.replace("[zookeeper]", f"{secrets}[zookeeper]") + extra)
         return Deployment(here / "config.toml")
+
+    def admin(self, method: str, path: str, body: object = None) -> str:
+        """Ask the broker as a superuser."""
+        head = {"Authorization": f"Bearer {_token('reaper')}"}
+        url = f"{self.admin_url}/admin/v2/{path}"
+        verified = ssl.create_default_context(cafile=str(self.ca))
+        answer = httpx.request(method, url, json=body, headers=head, verify=verified, timeout=60)
+        assert answer.is_success, f"{method} {url}: {answer.status_code} {answer.text}"
+        return answer.text
 
 
 @pytest.fixture(scope="module")
@@ -104,6 +123,7 @@ def secured(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Secured]:
     try:
         topic = "persistent://public/default/secured"
         topics.fill(running, topic, 3, ["s"])
+        topics.fill(running, WATCHED, 9, ["s"])
         leaked = list(ledgers.make_synthetic(running, topic, count=20, first_id=5_000_000))
         yield _with_tokens(running, folder, topic, leaked)
     finally:
@@ -184,3 +204,43 @@ def test_a_token_that_somebody_else_signed_is_refused(secured: Secured) -> None:
     )
     assert done.returncode in (1, 2)
     assert "check pulsar.token_file" in done.stderr
+
+
+def test_a_watcher_whose_role_may_not_change_topics_says_so_once_and_watches_all_the_same(
+    secured: Secured, tmp_path: Path
+) -> None:
+    service, resource, log = secured.deployment("watcher", WATCH), topics.resource(WATCHED), tmp_path / "log"
+    tenant = json.loads(secured.admin("GET", "tenants/pulsar"))
+    secured.admin("POST", "tenants/pulsar", {**tenant, "adminRoles": ["watcher"]})  # of the request topics alone
+    secured.admin("POST", f"{resource}/retention", {"retentionTimeInMinutes": 3, "retentionSizeInMB": -1})
+    with killed_at_the_end(service.start("watch", log=log)) as running:
+        wait_until((service.config.parent / "state" / "watcher.json").exists, running, log)
+        before = {each["ledgerId"] for each in json.loads(secured.admin("GET", f"{resource}/internalStats"))["ledgers"]}
+        secured.admin("POST", f"{resource}/subscription/s/skip_all")  # its cursor is past everything
+        secured.admin("PUT", f"{resource}/unload")
+        time.sleep(15)  # looks that see it closed
+        secured.admin("GET", f"{resource}/internalStats")  # loads it: its list names another ledger
+        wait_until(lambda: "watch.mark_ahead" in log.read_text(), running, log)
+        secured.admin("POST", f"{resource}/retention", {"retentionTimeInMinutes": 0, "retentionSizeInMB": 0})
+        secured.admin("POST", f"{resource}/trim")
+        listed = {each["ledgerId"] for each in json.loads(secured.admin("GET", f"{resource}/internalStats"))["ledgers"]}
+        assert before - listed, "nothing was dropped"
+        wait_until(lambda: before - listed <= _asked_for(service), running, log)
+        stop(running)
+    said = [line for line in log.read_text().splitlines() if "watch.mark_ahead" in line]
+    assert len(said) == 1, said
+    assert "give the role of pulsar.token_file the right to change the topic" in said[0]
+    info = parse_managed_ledger(read_znodes(secured.cluster.addresses.zookeeper, [_PATH])[_PATH])
+    assert not read_marks(info.properties).all.ledgers
+
+
+_PATH = managed_ledger_path(WATCHED)
+
+
+def _asked_for(service: Deployment) -> set[int]:
+    settings = service.settings
+    with admin_for(settings) as admin:
+        if not admin.partitions(settings.topics.watch):
+            return set()
+        last = admin.last_positions(settings.topics.watch)
+    return {json.loads(each.payload)["ledgerId"] for each in read(settings.pulsar, last)}

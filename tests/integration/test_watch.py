@@ -373,20 +373,20 @@ def test_by_a_namespaces_size_the_ledger_that_goes_next_is_marked_before_it_goes
         time.sleep(30)  # several looks
         assert marked(cluster, topic) == set(), "there is room for more than one ledger"
         seen: set[int] = set()
-        for _ in range(6):
+        rest = topics.ENTRIES_PER_LEDGER - 1
+        for _ in range(7):
             before = listed_in_zookeeper(cluster, topic)
-            topics.publish(
-                cluster, topic, topics.ENTRIES_PER_LEDGER, entry_bytes=ledger_bytes // topics.ENTRIES_PER_LEDGER
-            )
-            topics.consume(cluster, topic, WORKER, topics.ENTRIES_PER_LEDGER)
+            topics.publish(cluster, topic, 1)  # a new ledger begins, if none has yet
+            topics.consume(cluster, topic, WORKER, 1)
+            stats = topics.internal_stats(cluster, topic)
+            oldest = stats["ledgers"][0]
+            if stats["totalSize"] - oldest["size"] + ledger_bytes > 1 << 20:  # it goes when the newest one ends
+                wait_until(partial(is_marked, cluster, topic, oldest["ledgerId"]), running, log)
+            seen |= marked(cluster, topic)
+            topics.publish(cluster, topic, rest, entry_bytes=ledger_bytes // topics.ENTRIES_PER_LEDGER)
+            topics.consume(cluster, topic, WORKER, rest)
             dropped = before - listed_in_zookeeper(cluster, topic)
             assert dropped <= seen, "what went had been marked"
-            oldest = min(listed_in_zookeeper(cluster, topic))
-            if (
-                len(listed_in_zookeeper(cluster, topic)) > 6
-            ):  # without the oldest, the next one leaves more than a megabyte
-                wait_until(partial(is_marked, cluster, topic, oldest), running, log)
-            seen |= marked(cluster, topic)
         assert seen, "nothing came so far"
         stop(running)
 
@@ -420,4 +420,47 @@ def test_marking_ahead_loads_no_topic(cluster: Cluster, deploy: Deploy, tmp_path
         # a broker that loads a topic begins a new ledger
         assert listed_in_zookeeper(cluster, topic) == listed
         assert marked(cluster, topic) == set()
+        stop(running)
+
+
+@pytest.fixture(scope="module")
+def by_default(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    """A cluster whose brokers have transactions, and a retention of their own for whoever sets none."""
+    home = tmp_path_factory.mktemp("default")
+    retention = {"defaultRetentionTimeInMinutes": "3", "defaultRetentionSizeInMB": "-1"}
+    made = up(home, broker_settings={"transactionCoordinatorEnabled": "true", **retention})
+    try:
+        yield made
+    finally:
+        down(home)
+
+
+def test_by_the_brokers_own_retention_and_beside_transactions_loaded_topics_are_marked_and_no_other_is_loaded(
+    by_default: Cluster, tmp_path: Path
+) -> None:
+    cluster, log = by_default, tmp_path / "log"
+    (here := tmp_path / "service").mkdir()
+    service = deployment(cluster, here, extra=AHEAD)
+    loaded, unloaded = new_topic("loaded"), new_topic("unloaded")
+    with killed_at_the_end(service.start("watch", log=log)) as running:
+        wait_until(lambda: has_looked(service), running, log)
+        for topic in (unloaded, loaded):
+            topics.fill(cluster, topic, 9, [WORKER])
+            topics.consume(cluster, topic, WORKER, 5 * topics.ENTRIES_PER_LEDGER)
+            if topic == unloaded:
+                topics.unload(cluster, topic)
+        time.sleep(1)
+        listed = listed_in_zookeeper(cluster, unloaded)
+        before = topics.data_ledgers(cluster, loaded)
+        wait_until(lambda: set(before[:5]) <= marked(cluster, loaded), running, log)
+        assert set(before) <= listed_in_zookeeper(cluster, loaded), "the marks are there before anything is dropped"
+        assert marked(cluster, loaded) <= set(before[:6]), "what a subscription has still to read is not marked"
+        time.sleep(40)
+        assert listed_in_zookeeper(cluster, unloaded) == listed, "a broker that loads a topic begins a new ledger"
+        assert marked(cluster, unloaded) == set()
+        # the broker drops them, and deletes them by itself; then their marks go
+        topics.wait_for(
+            lambda: not set(before[:5]) & listed_in_zookeeper(cluster, loaded), "the end of retention", seconds=300
+        )
+        wait_until(lambda: not set(before[:5]) & marked(cluster, loaded), running, log, seconds=480)
         stop(running)

@@ -40,8 +40,7 @@ class PulsarTopicProperties:
 
 def refusal(answer: Answer, what: str) -> RefusedError:
     """Return the error for a broker's no to what we wanted; ForbiddenError where it says that we have no right."""
-    kind = ForbiddenError if answer.status in (HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN) else RefusedError
-    return kind(
-        f"Pulsar would not {what}: {answer.status} {answer.reason}; check the name (of a partition, where the topic "
-        "has some) and that the role of pulsar.token_file may change the topic"
-    )
+    said = f"Pulsar would not {what}: {answer.status} {answer.reason}"
+    if answer.status in (HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN):
+        return ForbiddenError(f"{said}; give the role of pulsar.token_file the right to change the topic")
+    return RefusedError(f"{said}; check the name (of a partition, where the topic has some)")

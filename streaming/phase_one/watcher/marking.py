@@ -2,7 +2,7 @@
 
 1. A broker is asked only about a topic that it has loaded: the topic's znodes have said so, and no cursor was closed
    since. Where brokers can tell whether a topic is loaded, they are asked that first. Where they can't, old signs count
-   for nothing once a broker has ended its session.
+   for nothing once a broker has ended its session, and the cursors are looked at right before.
 2. So few topics a minute are asked about that brokers do not notice. A topic whose turn comes too late is left out
    until it changes again.
 3. Marks of what a list names no more are worked off after the watcher's own request has had its time; then again,
@@ -50,11 +50,12 @@ _RIGHTS = "rights"  # no topic: those have slashes
 
 @dataclass(frozen=True, slots=True)
 class Tools:
-    """What marking talks to. sessions: those of the brokers that run now."""
+    """What marking talks to. sessions: those of the brokers that run now. are_all_closed: ahead.py's, for a topic."""
 
     marks: DeletableLedgers
     facts: TrimFacts
     sessions: Callable[[], frozenset[str]]
+    are_all_closed: Callable[[str], bool]
 
 
 class Marking:
@@ -131,7 +132,7 @@ class Marking:
     def _mark(self, tools: Tools, topic: str, now_ms: int) -> None:
         is_loaded = tools.facts.is_loaded(topic)
         # internalStats, which may follow, loads a topic that no broker has loaded
-        if is_loaded is False or (is_loaded is None and topic in self._doubtful):
+        if is_loaded is False or (is_loaded is None and (topic in self._doubtful or tools.are_all_closed(topic))):
             self._due.drop(topic)
             return
 

@@ -68,7 +68,6 @@ class _Connection:
         self._permits = 0
 
     def serve(self) -> None:
-        start: Position = (-1, -1)
         to_send: Iterator[None] = iter(())
         while header := self._file.read(8):
             size, command_size = struct.unpack(">II", header)
@@ -78,12 +77,7 @@ class _Connection:
             elif command.type == frames.LOOKUP:
                 self._look_up()
             elif command.type == frames.SUBSCRIBE:
-                start = _position(command.subscribe.start_message_id)
-                if self._partition.lets_subscribe is not None:
-                    self._partition.lets_subscribe.wait(60)
-                self._partition.readers.append(start)
-                to_send = self._entries(start)
-                self._send(api.BaseCommand(type=frames.SUCCESS))
+                to_send = self._subscribe(_position(command.subscribe.start_message_id))
             elif command.type == frames.GET_LAST:
                 self._tell_last()
             elif command.type in (transactions.JOIN, transactions.NEW, transactions.ADD, transactions.END):
@@ -91,6 +85,13 @@ class _Connection:
             elif command.type == frames.FLOW:
                 self._permits += command.flow.message_permits
                 next(to_send, None)
+
+    def _subscribe(self, start: Position) -> Iterator[None]:
+        if self._partition.lets_subscribe is not None:
+            self._partition.lets_subscribe.wait(60)
+        self._partition.readers.append(start)
+        self._send(api.BaseCommand(type=frames.SUCCESS))
+        return self._entries(start)
 
     def _transact(self, command: api.BaseCommand) -> None:
         """What a coordinator answers; its transactions are (0, 7)."""

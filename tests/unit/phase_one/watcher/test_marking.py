@@ -14,7 +14,7 @@ from prometheus_client import CollectorRegistry
 from streaming.adapters.memory.trims import MemoryTrimFacts
 from streaming.errors import ForbiddenError, UnavailableError
 from streaming.phase_one.watcher import marking
-from streaming.phase_one.watcher.ahead import Ahead, Seen
+from streaming.phase_one.watcher.ahead import Ahead, Seen, are_all_closed
 from streaming.phase_one.watcher.made import BROKERS, broker_sessions
 from streaming.phase_one.watcher.marking import Marking, MarkingThread, Tools
 from streaming.phase_one.watcher.metrics import WatchMetrics
@@ -55,7 +55,10 @@ class Scene:
         self.registry = CollectorRegistry()
         self.marking = Marking(POLL_S, DELAY_S, WatchMetrics(self.registry))
         self.world.ahead = Ahead(lambda seen: self.marking.take(seen, self.now_ms))
-        self.tools = Tools(self.topic.api(), self.facts, lambda: broker_sessions(self.world.store))
+        store = self.world.store
+        self.tools = Tools(
+            self.topic.api(), self.facts, lambda: broker_sessions(store), lambda topic: are_all_closed(store, topic)
+        )
         self.watcher = self.world.start()
 
     def look(self) -> None:
@@ -143,6 +146,25 @@ def test_a_topic_whose_cursor_was_closed_is_not_asked_about(scene: Scene, *, tel
     scene.topic.lists(scene.closed(5, 51), scene.closed(6, 0), LedgerInfo(99))  # both in one look: which was last?
     scene.looks(20)
     assert (scene.marked(), scene.asked["retention"]) == (set(), 1)
+
+
+@pytest.mark.parametrize(("closed", "marked"), [(True, set[int]()), (False, {5})])
+def test_a_topic_that_was_unloaded_since_the_look_is_not_asked_about_where_brokers_cannot_say(
+    scene: Scene, *, closed: bool, marked: set[int]
+) -> None:
+    scene.facts.tells_loaded = False
+    for number in range(250):  # the look at them comes in pieces
+        put(scene.world.tree, cursor_path(TOPIC, f"idle-{number}"), cursor_znode(-1))
+    put(scene.world.tree, cursor_path(TOPIC, "zz"), cursor_znode(50))
+    scene.look()
+    scene.topic.lists(scene.closed(5, 100), LedgerInfo(99))
+    scene.watcher.look_soon()
+    scene.watcher.turn()
+    if closed:
+        put(scene.world.tree, cursor_path(TOPIC, "zz"), cursor_znode(-1))
+    assert scene.marking.step(scene.tools, scene.now_ms)
+    assert scene.marked() == marked
+    assert scene.asked["internal_stats"] == len(marked), "a broker loads a topic to answer that"
 
 
 def test_a_topic_that_its_broker_says_is_not_loaded_is_not_asked_about(scene: Scene) -> None:
