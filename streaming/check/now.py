@@ -103,8 +103,11 @@ def look(settings: Settings, clients: CommandClients, now_ms: int) -> Now:
     now.watched = read("watched", lambda: watcher_note.noted(state_dir))
     now.holds = read("holds", lambda: _holds(settings, clients))
     now.parked = list(lanes.noted(state_dir).values())
-    now.waiting = read("waiting", lambda: dict(backlog_of(settings, clients.pulsar)["topics"]))
-    now.retries = read("retries", lambda: _retries(state_dir))
+    retries = now.retries = read("retries", lambda: _retries(state_dir))
+    if retries is None:
+        now.unknown["waiting"] = now.unknown["retries"]
+    else:
+        now.waiting = read("waiting", lambda: dict(backlog_of(settings, clients.pulsar, retries.waiting)["topics"]))
     now.last_hour = read("last_hour", lambda: _finished(state_dir, now_ms - HOUR_MS))
     return now
 

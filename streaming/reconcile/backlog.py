@@ -21,14 +21,19 @@ from udfs.formats.internal_stats import Position
 _ENTRIES_READ = 1000  # of a partition; an entry has up to 128 KiB where its producer batches
 
 
-def backlog_of(settings: Settings, pulsar: Pulsar) -> dict[str, Any]:
-    """Messages in no committed batch yet: {"messages": total, "topics": {topic: messages}}. Raises UnavailableError."""
+def backlog_of(settings: Settings, pulsar: Pulsar, retries: int | None = None) -> dict[str, Any]:
+    """Messages in no committed batch yet: {"messages": total, "topics": {topic: messages}}. Raises UnavailableError.
+
+    retries: how many were read from RETRY and are not due yet, where somebody has counted them.
+    """
     counted: dict[str, int] = {}
     for query in queries_of(settings, matched_topics(pulsar.admin, settings)):
         done = committed_positions(location_of(settings, query.name))
         for topic in query.topics:
             counted[topic] = _waiting(settings, pulsar, topic, done)
-    counted[settings.topics.retry] += sum(1 for _ in waiting.outstanding(settings.state_dir))
+    if retries is None:
+        retries = sum(1 for _ in waiting.outstanding(settings.state_dir))
+    counted[settings.topics.retry] += retries
     return {"messages": sum(counted.values()), "topics": counted}
 
 

@@ -4,6 +4,7 @@ import json
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 
@@ -22,7 +23,7 @@ from streaming.errors import UnavailableError
 from streaming.limits.breaker import Breaker, breaker_path
 from streaming.limits.tenants import TenantHolds, tenant_holds_path
 from streaming.ports import Pulsar
-from streaming.state import hold, lanes, watcher_note
+from streaming.state import hold, lanes, waiting, watcher_note
 from streaming.state.lanes import ParkedLane
 from streaming.state.watcher_note import WatcherNote
 from tests.builders import NOW_MS
@@ -115,14 +116,17 @@ def test_topics_that_are_parked_are_told(world: World) -> None:
     assert "is read another way" in parked[1]
 
 
-def test_what_waits_is_counted_and_retries_say_when(world: World) -> None:
+def test_what_waits_is_counted_and_retries_say_when(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     partition = f"{world.settings.topics.requests[0]}-partition-0"
     world.pulsar.store(partition, (5, 0))
     for _ in range(3):
         world.pulsar.publish(partition)
     write_rows(world.state, "waiting", [(1, 1, -1), (1, 2, -1)], about={c.DUE_MS: 1 << 62, c.READY_MS: NOW_MS + 5_000})
     write_rows(world.state, "waiting", [(1, 3, -1)], about={c.DUE_MS: -(1 << 62), c.READY_MS: NOW_MS + 1_000})
+    scan = Mock(wraps=waiting.outstanding)
+    monkeypatch.setattr(waiting, "outstanding", scan)
     now = world.look()
+    assert scan.call_count == 1, "it may be a long one"
     assert now.waiting == {world.settings.topics.requests[0]: 3, world.settings.topics.retry: 3}
     assert now.retries is not None
     assert (now.retries.waiting, now.retries.next_ms) == (3, NOW_MS + 1_000)
