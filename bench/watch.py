@@ -42,7 +42,7 @@ from streaming.phase_one.watcher.made import MadeLedgers
 from streaming.phase_one.watcher.marking import Marking, MarkingThread, Tools
 from streaming.phase_one.watcher.metrics import WatchMetrics
 from streaming.phase_one.watcher.outbox import Knows, Outbox, Send
-from streaming.phase_one.watcher.watcher import Parts, Watcher, still_names
+from streaming.phase_one.watcher.watcher import Parts, StillNames, Watcher
 from streaming.sandbox.home import LEDGERS_ROOT
 from streaming.sandbox.ledgers import LAYOUT
 from streaming.state.watched import Watched
@@ -184,7 +184,7 @@ def watcher_on(hosts: str, state: Path, hints_roots: Sequence[str]) -> tuple[Wat
     settings = ZooKeeperSettings(hosts)
     store, clock, pace = ZooKeeperStore(settings), SystemClock(), Pace(0)
     watched = Watched(str(state))
-    named = still_names(watched)
+    named = StillNames(watched)
     made = MadeLedgers(
         store,
         LedgerReader(store, LAYOUT, LEDGERS_ROOT, pace),

@@ -4,9 +4,12 @@
    So a crash loses no request and makes none twice.
 2. Of a path's rows, the one of the latest commit counts. From time to time all that counts is written anew, in place
    of the whole table, so that it stays small.
-3. Each opening begins a transaction of its own: a watcher that stalled, and goes on later, is refused.
+3. What waits is bounded, in all and for each tenant (room): who can have names vanish by the million must not take the
+   watcher's memory, nor keep others waiting for long.
+4. Each opening begins a transaction of its own: a watcher that stalled, and goes on later, is refused.
 """
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain, islice
@@ -25,6 +28,10 @@ _APP = "ledger-reaper-watched"
 _COMMITS_BEFORE_FOLD = 300
 _ROWS_PER_BATCH = 20_000
 _KEEP_HOURS = 1
+_BYTES_BEFORE_FOLD = 64 << 20  # of requests: the next start reads those, too, that were published long since
+_MOST_WAITING_BYTES = 256 << 20
+_MOST_WAITING_BYTES_OF_TENANT = 16 << 20
+_BYTES_EACH = 400  # what a request takes in memory beside its payload
 # a commit a second leaves 3,600 files of the log behind, and not a month's
 _SETTINGS: dict[str, str | None] = {"delta.logRetentionDuration": "interval 1 hours"}
 
@@ -37,6 +44,21 @@ class KeptRequest:
     path: str
     payload: bytes
     at_ms: int
+
+    @property
+    def cost(self) -> int:
+        """Bytes in memory, roughly."""
+        return cost_of(self.payload)
+
+
+def cost_of(payload: bytes) -> int:
+    """Return how many bytes of memory a request takes while it waits, roughly."""
+    return len(payload) + _BYTES_EACH
+
+
+def tenant_of(path: str) -> str:
+    """Return the tenant of a topic's, cursor's or schema's znode; "" for what is no znode's path."""
+    return path.split("/", 3)[2] if path.count("/") > 2 and path.startswith("/") else ""
 
 
 class Watched:
@@ -57,6 +79,8 @@ class Watched:
         self.nodes: dict[str, bytes] = {}
         self.notes: dict[str, bytes] = {}
         self.requests: dict[int, KeptRequest] = {}
+        self._waiting: Counter[str] = Counter()  # tenant -> bytes of its requests
+        self._request_bytes = 0  # in the table since the last fold
         self._commits = self._read()
         self._version = (self._table.transaction_version(_APP) or 0) + 1
         self._durable = Durable(self.path)
@@ -67,8 +91,16 @@ class Watched:
     def forget_through(self, number: int) -> None:
         """Take requests up to this number for published; later ones get higher numbers."""
         for each in [each for each in self.requests if each <= number]:
-            del self.requests[each]
+            self._count(self.requests.pop(each), -1)
         self._next_number = max(self._next_number, number + 1)
+
+    def room_of(self, tenant: str) -> int:
+        """Return how many bytes of requests (cost_of) may still be added for a tenant."""
+        return _MOST_WAITING_BYTES_OF_TENANT - self._waiting[tenant]
+
+    def room(self) -> int:
+        """Return how many may still be added in all."""
+        return _MOST_WAITING_BYTES - self._waiting.total()
 
     def save(
         self,
@@ -97,12 +129,15 @@ class Watched:
             else:
                 self.nodes[path] = kept
         self.notes |= notes or {}
-        self.requests |= {request.number: request for request in added}
+        for request in added:
+            self.requests[request.number] = request
+            self._count(request, 1)
+            self._request_bytes += request.cost
         self._next_number += len(added)
 
     def fold_if_due(self, *, at_ms: int) -> bool:
         """Write all that counts anew, if there were many commits since the last time. Raises as save()."""
-        if self._commits < _COMMITS_BEFORE_FOLD:
+        if self._commits < _COMMITS_BEFORE_FOLD and self._request_bytes < _BYTES_BEFORE_FOLD:
             return False
         version = self._version + 1
         rows = chain(
@@ -111,6 +146,7 @@ class Watched:
         )
         commit(self._table, self._files(rows, version), schemas.WATCHED, _APP, version, "overwrite")
         self._version, self._commits = version, 0
+        self._request_bytes = 0  # what still waits is written at each fold, and must not call for the next one
         self._durable.sync()
         self._table.create_checkpoint()
         remove_leftovers(self._table, self.path, _APP, keep_hours=_KEEP_HOURS)
@@ -128,18 +164,27 @@ class Watched:
     def _read(self) -> int:
         """Read the table; returns how many commits its rows come from."""
         newest: dict[str, int] = {}
+        paths: dict[str, str] = {}  # a path may be 4,000 characters long, and have a thousand requests
         chunks: set[int] = set()
         for row in _rows(self._table):
             chunk, path = row[c.CHUNK], row[c.WATCHED_PATH]
             chunks.add(chunk)
             if row[c.REQUEST_NUMBER] >= 0:
-                request = KeptRequest(row[c.REQUEST_NUMBER], path, row[c.PAYLOAD], row[c.AT_MS])
+                request = KeptRequest(row[c.REQUEST_NUMBER], paths.setdefault(path, path), row[c.PAYLOAD], row[c.AT_MS])
                 self.requests[request.number] = request
+                self._count(request, 1)
+                self._request_bytes += request.cost
             elif newest.get(path, -1) < chunk:
                 newest[path] = chunk
                 self._take(path, row[c.KEPT])
         self.requests = dict(sorted(self.requests.items()))
         return len(chunks)
+
+    def _count(self, request: KeptRequest, sign: int) -> None:
+        tenant = tenant_of(request.path)
+        self._waiting[tenant] += sign * request.cost
+        if not self._waiting[tenant]:
+            del self._waiting[tenant]
 
     def _take(self, path: str, kept: bytes | None) -> None:
         into = self.nodes if path.startswith("/") else self.notes

@@ -26,7 +26,7 @@ from streaming.phase_one.watcher.look import ZnodeLook
 from streaming.phase_one.watcher.made import MadeLedgers
 from streaming.phase_one.watcher.metrics import WatchMetrics
 from streaming.phase_one.watcher.outbox import Knows, Outbox, Send
-from streaming.phase_one.watcher.watcher import Parts, Watcher, still_names
+from streaming.phase_one.watcher.watcher import Parts, StillNames, Watcher
 from streaming.state.watched import Watched
 from streaming.sweep.pace import Pace
 from tests.builders import ROOT, list_znode
@@ -130,7 +130,7 @@ def watch_until(stop: Event, proxy: CuttingProxy, state: Path, topic: Topic, cha
 
 def watcher_on(store: ZooKeeperStore, hints: ZooKeeperChanges, state: Path, topic: Topic) -> Watcher:
     clock, pace, watched = SystemClock(), Pace(0), Watched(str(state))
-    named = still_names(watched)
+    named = StillNames(watched)
     loader = InUseLoader(store, MemoryBroker(), clock)
     made = MadeLedgers(store, LedgerReader(store, Layout.HIERARCHICAL, ROOT, pace), loader, named, 3_600_000)
     look = ZnodeLook(store, pace, lambda: False)

@@ -17,6 +17,8 @@ from udfs.records import LedgerComponent, OffloadContext, PendingDelete
 
 # those that a znode can name, in the order in which they are kept
 _COMPONENTS = tuple(each for each in LedgerComponent if each is not LedgerComponent.TRANSACTION_SNAPSHOT)
+# what a cursor's properties name, which its client may write
+BY_CLIENTS = frozenset({LedgerComponent.DELAYED_INDEX_BUCKET, LedgerComponent.COMPACTED_LEDGER})
 _HEAD = struct.Struct(f"<{len(_COMPONENTS) + 1}I")
 _UPLOAD = struct.Struct("<q16sI")
 _ID_BYTES = 8
@@ -54,15 +56,15 @@ def unpacked(path: str, data: bytes) -> dict[Name, PendingDelete]:
 
 
 def still_named(data: bytes, wanted: Set[tuple[int, str]]) -> set[tuple[int, str]]:
-    """Return which of the (ledger id, UUID of an upload; "": in BookKeeper) these names have, but for delayed buckets.
+    """Return which of the (ledger id, UUID of an upload; "": in BookKeeper) these names have, as far as brokers chose.
 
-    Whoever subscribes to a topic may have a cursor name any ledger as its bucket. That must keep nobody from asking for
-    a ledger of another topic.
+    Whoever subscribes to a topic may have a cursor name any ledger as its bucket, or as the compacted ledger
+    (BY_CLIENTS). That must keep nobody from asking for a ledger of another topic.
     """
     *counts, uploads = _HEAD.unpack_from(data)
     ids = iter(_ids(data, sum(counts)))
     by_broker = chain.from_iterable(
-        islice(ids, count) if component is not LedgerComponent.DELAYED_INDEX_BUCKET else _passed_over(ids, count)
+        islice(ids, count) if component not in BY_CLIENTS else _passed_over(ids, count)
         for component, count in zip(_COMPONENTS, counts, strict=True)
     )
     found = {(each, "") for each in by_broker if (each, "") in wanted}

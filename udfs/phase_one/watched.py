@@ -80,6 +80,11 @@ def named(path: str, found: Iterable[Found]) -> dict[Name, PendingDelete]:
     return names
 
 
+def name_of(request: PendingDelete) -> Name:
+    """Return the name that a request of names_in belongs to."""
+    return request.component, request.ledger_id, request.offload_context.uuid if request.offload_context else ""
+
+
 def vanished(before: Names, after: Names) -> list[PendingDelete]:
     """Return requests for what is no longer named, the oldest ledger first. An owner that is gone names nothing."""
     return [before[name] for name in sorted(before.keys() - after.keys(), key=lambda name: (name[1], name))]

@@ -29,13 +29,10 @@ class ZnodeLook:
         self._has_stopped = has_stopped
         self.unlisted: list[str] = []
 
-    def at(self, paths: Iterable[str]) -> dict[str, Node]:
+    def at(self, paths: Iterable[str]) -> Iterator[dict[str, Node]]:
         """Read those of the paths that are topics, cursors or schemas. Raises UnavailableError, StopRequestedError."""
-        wanted = [path for path in paths if kind_of(path) is not None]
-        found: dict[str, Node] = {}
-        for part in _parts(wanted):
-            found |= self._read(part)
-        return found
+        for part in _parts(path for path in paths if kind_of(path) is not None):
+            yield self._read(part)
 
     def everything(self, known: Collection[str]) -> Iterator[dict[str, Node]]:
         """Read all that there is, and the paths that are known and were not listed. Raises as at()."""
@@ -52,13 +49,13 @@ class ZnodeLook:
         self.unlisted += [path for path, _why in namespaces.problems]
         for namespace in namespaces.paths:  # one at a time, because one may hold a million topics
             for owners in _parts(f"{namespace}/{name}" for name in self._children([namespace])[0]):
-                yield self._with_cursors(owners)
+                yield from self._with_cursors(owners)
 
-    def _with_cursors(self, owners: Sequence[str]) -> dict[str, Node]:
-        found = self.at(owners)
+    def _with_cursors(self, owners: Sequence[str]) -> Iterator[dict[str, Node]]:
+        yield from self.at(owners)
         topics = [path for path in owners if kind_of(path) is Kind.TOPIC]
         names = zip(topics, self._children(topics), strict=True)
-        return found | self.at(f"{topic}/{cursor}" for topic, cursors in names for cursor in cursors)
+        yield from self.at(f"{topic}/{cursor}" for topic, cursors in names for cursor in cursors)
 
     def _children(self, paths: Sequence[str]) -> list[list[str]]:
         if not paths:

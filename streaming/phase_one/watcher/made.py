@@ -7,13 +7,20 @@
 3. Before that, its own metadata must name an owner, and that owner's broker must not need it: the compacted ledger of a
    topic is often named by its broker alone.
 4. What existed before the first look of all is the audit's.
-5. What a list named between two looks and names no more is asked about already. Only a crash between these looks makes
+5. A ledger that is written after one with a higher id is found by the next look, which begins at what was the highest
+   one look earlier. Where a folder could not be listed, the next looks begin where that one did, for an hour.
+6. More candidates than we keep are looked at: those that are gone, or that their own topic's cursors name, leave. Of
+   what is still too many, tenants keep the same number each. The rest is the audit's, which an alarm says.
+7. What a list named between two looks and names no more is asked about already. Only a crash between these looks makes
    that a second request, which finds the ledger gone.
 """
 
 import json
-from collections.abc import Callable, Mapping, Sequence, Set
+import logging
+from collections import defaultdict
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass, field
+from typing import Protocol
 
 from streaming.audit.walk.listing import find_folders, ids_in
 from streaming.audit.walk.suspects import LedgerReader
@@ -26,10 +33,13 @@ from udfs.paths import ledger_path
 from udfs.records import LedgerFacts, PendingDelete, Presence
 from udfs.references import key_of
 
+log = logging.getLogger("ledger-reaper")
+
 NOTE = "made"
 BROKERS = "/loadbalance/brokers"
-_MOST_CANDIDATES = 10_000  # more than that is no broker that died: the audit finds the rest
+_MOST_CANDIDATES = 10_000  # more than that is no broker that died
 _FOLDERS_PER_READ = 64
+_MOST_LOOKS_BEHIND = 60
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,37 +52,66 @@ class Candidate:
 
 @dataclass(slots=True)
 class Candidates:
-    """What the note holds. newest_id: of all ledgers that were looked at; -1: none. brokers: sessions at that look."""
+    """What the note holds. newest_id: of all ledgers that were looked at; -1: none. brokers: sessions at that look.
+
+    from_id: the next look begins above it; None: at newest_id (notes of older versions). behind: how many looks could
+    not list everything, up to now.
+    """
 
     newest_id: int = -1
     waiting: dict[int, Candidate] = field(default_factory=dict)
     brokers: frozenset[str] = frozenset()
+    from_id: int | None = None
+    behind: int = 0
 
     def text(self) -> bytes:
-        """Return the note."""
-        waiting = {ledger_id: [each.since_ms, sorted(each.brokers)] for ledger_id, each in self.waiting.items()}
-        note = {"newest_id": self.newest_id, "waiting": waiting, "brokers": sorted(self.brokers)}
+        """Return the note. Candidates have few different sets of sessions, so each set is written once."""
+        sets = {each.brokers: 0 for each in self.waiting.values()}
+        sets = {brokers: number for number, brokers in enumerate(sets)}
+        note = {
+            "newest_id": self.newest_id,
+            "from_id": self.from_id,
+            "behind": self.behind,
+            "waiting": {each: [found.since_ms, sets[found.brokers]] for each, found in self.waiting.items()},
+            "sets": [sorted(brokers) for brokers in sets],
+            "brokers": sorted(self.brokers),
+        }
         return json.dumps(note).encode()
 
 
 def candidates_of(note: bytes) -> Candidates:
-    """Read a note."""
+    """Read a note, also one of an older version, in which each candidate has its sessions."""
     known = json.loads(note)
+    sets = [frozenset(brokers) for brokers in known.get("sets", ())]
     waiting = {
-        int(each): Candidate(since_ms, frozenset(brokers)) for each, (since_ms, brokers) in known["waiting"].items()
+        int(each): Candidate(since_ms, sets[brokers] if isinstance(brokers, int) else frozenset(brokers))
+        for each, (since_ms, brokers) in known["waiting"].items()
     }
-    return Candidates(int(known["newest_id"]), waiting, frozenset(known["brokers"]))
+    from_id, behind = known.get("from_id"), int(known.get("behind", 0))
+    return Candidates(int(known["newest_id"]), waiting, frozenset(known["brokers"]), from_id, behind)
+
+
+class Named(Protocol):
+    """What lists and cursors name."""
+
+    def __call__(self, wanted: Set[LedgerName], /) -> Set[LedgerName]:
+        """Return which of these (ledger id, "") a broker has any list or cursor name."""
+        ...
+
+    def by_own_cursors(self, claims: Mapping[int, str], /) -> Set[int]:
+        """Return which of these (id -> the managed ledger that it claims) a cursor of that topic names."""
+        ...
 
 
 class MadeLedgers:
-    """Looks for them. named: which of these (ledger id, "") a list names now."""
+    """Looks for them. left: how many the last look left to the audit."""
 
     def __init__(
         self,
         store: MetadataStore,
         reader: LedgerReader,
         loader: InUseLoader,
-        named: Callable[[Set[LedgerName]], Set[LedgerName]],
+        named: Named,
         patience_ms: int,
     ) -> None:
         self._store = store
@@ -80,6 +119,8 @@ class MadeLedgers:
         self._loader = loader
         self._named = named
         self._patience_ms = patience_ms
+        self._unlisted = 0
+        self.left = 0
 
     def look(self, note: bytes | None, now_ms: int, asked: Set[int] = frozenset()) -> tuple[bytes, list[PendingDelete]]:
         """Return the new note, and requests for what is to be asked about; both are to be committed together.
@@ -91,9 +132,10 @@ class MadeLedgers:
         if note is None:
             return Candidates(max(self._ids_above(-1), default=-1), brokers=brokers).text(), []
         known = candidates_of(note)
-        fresh = self._ids_above(known.newest_id)
+        from_id = known.newest_id if known.from_id is None else known.from_id
+        fresh = self._ids_above(from_id)
         # whoever made them ran at this look or at the one before, and may have ended in between
-        waiting = known.waiting | {each: Candidate(now_ms, brokers | known.brokers) for each in fresh}
+        waiting = {each: Candidate(now_ms, brokers | known.brokers) for each in fresh} | known.waiting
         names = self._named({(each, "") for each in waiting})
         waiting = {
             each: found for each, found in sorted(waiting.items()) if (each, "") not in names and each not in asked
@@ -101,8 +143,35 @@ class MadeLedgers:
         due = [each for each, found in waiting.items() if self._is_due(found, brokers, now_ms)]
         requests, is_over = self._asked(due)
         left = {each: found for each, found in waiting.items() if each not in is_over}
+        self.left = 0
+        if len(left) > _MOST_CANDIDATES:
+            left = self._most_that_count(left)
         newest_id = max([known.newest_id, *fresh])
-        return Candidates(newest_id, dict(list(left.items())[:_MOST_CANDIDATES]), brokers).text(), requests
+        behind = known.behind + 1 if self._unlisted else 0
+        if 0 < behind <= _MOST_LOOKS_BEHIND:
+            return Candidates(newest_id, left, brokers, from_id, behind).text(), requests
+        if behind == _MOST_LOOKS_BEHIND + 1:
+            log.error("ALARM: folders of ledgers can't be listed for an hour: what was made in them is the audit's")
+        return Candidates(newest_id, left, brokers, known.newest_id, behind).text(), requests
+
+    def _most_that_count(self, waiting: Mapping[int, Candidate]) -> dict[int, Candidate]:
+        """Look at all of them; leave out what is gone or named, and the newest of each tenant that has too many."""
+        facts = dict(zip(waiting, self._reader.facts(list(waiting)), strict=True))
+        owners: dict[int, str] = {}
+        for ledger_id, found in facts.items():
+            if isinstance(found, LedgerFacts) and found.metadata is not None:
+                claim = claim_of(ledger_id, found.metadata.custom_metadata)
+                owners[ledger_id] = claim.managed_ledger if isinstance(claim, PendingDelete) else ""
+        named = self._named.by_own_cursors(owners)
+        by_tenant: dict[str, list[int]] = defaultdict(list)
+        for ledger_id, found in facts.items():
+            if found is not None and ledger_id not in named:
+                by_tenant[owners.get(ledger_id, "").partition("/")[0]].append(ledger_id)
+        kept = set(shared(list(by_tenant.values()), _MOST_CANDIDATES))
+        self.left = sum(map(len, by_tenant.values())) - len(kept)
+        if self.left:
+            log.error("ALARM: %d ledgers that no list names are too many to wait for: the audit finds them", self.left)
+        return {each: found for each, found in waiting.items() if each in kept}
 
     def _is_due(self, candidate: Candidate, brokers: frozenset[str], now_ms: int) -> bool:
         return now_ms - candidate.since_ms >= self._patience_ms and bool(candidate.brokers - brokers)
@@ -132,15 +201,28 @@ class MadeLedgers:
 
     def _ids_above(self, ledger_id: int) -> list[int]:
         root, layout = self._reader.root, self._reader.layout
-        folders: Sequence[str] = find_folders(self._store, root, layout).paths
+        listed = find_folders(self._store, root, layout)
+        folders: Sequence[str] = listed.paths
+        unlisted = len(listed.problems)
         if ledger_id >= 0:
             newest = _order(ledger_path(layout, root, ledger_id).rpartition("/")[0])
             folders = [folder for folder in folders if _order(folder) >= newest]
         found: list[int] = []
         for start in range(0, len(folders), _FOLDERS_PER_READ):
             part = folders[start : start + _FOLDERS_PER_READ]
-            found += ids_in(root, part, self._store.children_many(part), [])
+            names = self._store.children_many(part)
+            unlisted += sum(isinstance(each, Unreadable) for each in names)
+            found += ids_in(root, part, names, [])
+        self._unlisted = unlisted
         return [each for each in found if each > ledger_id]
+
+
+def shared(lists: Sequence[list[int]], most: int) -> list[int]:
+    """Return the first ones of each list, so many in all; whoever has less than his share leaves the rest to others."""
+    kept: list[int] = []
+    for left, ids in zip(range(len(lists), 0, -1), sorted(lists, key=len), strict=True):
+        kept += ids[: (most - len(kept)) // left]
+    return kept
 
 
 def broker_sessions(store: MetadataStore) -> frozenset[str]:

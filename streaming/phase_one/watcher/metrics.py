@@ -25,6 +25,11 @@ class WatchMetrics:
         self._dropped = counter(
             "requests_dropped", "Requests that were not sent, because a list names the ledger again"
         )
+        self.put_off = counter(
+            "requests_put_off",
+            "Vanished names that a look left to the next one, since so many requests of a tenant wait",
+        )
+        self.unlisted_left = counter("unlisted_left", "Unlisted ledgers that are too many to wait for: the audit's")
         self.unlisted = counter("unlisted", "Requests for ledgers that were made and never listed")
         self.marks_set = counter("marks_set", "Ledgers and uploads marked because a broker is about to drop them")
         self.marks_worked_off = counter("marks_worked_off", "Marks taken away because what they mark is gone")

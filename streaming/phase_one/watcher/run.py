@@ -33,7 +33,7 @@ from streaming.phase_one.watcher.marking import Marking, MarkingThread, Tools
 from streaming.phase_one.watcher.metrics import WatchMetrics
 from streaming.phase_one.watcher.outbox import Outbox
 from streaming.phase_one.watcher.publication import PulsarPublication
-from streaming.phase_one.watcher.watcher import Parts, Watcher, still_names
+from streaming.phase_one.watcher.watcher import Parts, StillNames, Watcher
 from streaming.prometheus import serve
 from streaming.state.watched import Watched
 from streaming.state.watcher_note import note
@@ -188,7 +188,7 @@ def parts_of(
     clock, root = SystemClock(), settings.zookeeper.ledgers_root
     pace = Pace(settings.watch.reads_per_second)
     watched = Watched(settings.state_dir)
-    named = still_names(watched)
+    named = StillNames(watched)
     reader = LedgerReader(store, identity.read_layout(store, root), root, pace)
     loader = InUseLoader(store, broker_for(settings) if settings.safety.ask_broker else None, clock)
     delay_ms = settings.two_phase.send_delay_seconds * 1000

@@ -5,14 +5,17 @@
 2. What a znode names is committed before anything that rests on it. A name that vanishes is committed together with its
    request, and the request is published later, from what was committed (outbox.py).
 3. A znode that can't be read or parsed names what it named at the last look.
-4. A first start takes what there is as it is. A later one compares it with what was known.
+4. Where so many requests of a tenant wait that there is no room for more, names that vanish count as named still, and
+   a later look finds them again. So nobody's memory grows without bound, and others do not wait for one tenant.
+5. A first start takes what there is as it is. A later one compares it with what was known.
 """
 
 import logging
 import struct
 import time
-from collections.abc import Callable, Mapping, Set
-from dataclasses import dataclass
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
+from dataclasses import dataclass, field
 from threading import Event
 
 from streaming.clock import Clock
@@ -24,11 +27,12 @@ from streaming.phase_one.watcher.made import MadeLedgers
 from streaming.phase_one.watcher.metrics import WatchMetrics
 from streaming.phase_one.watcher.outbox import LedgerName, Outbox
 from streaming.ports import ChangedPaths, ChangeHints, Unreadable, Znode
-from streaming.state.watched import Watched
+from streaming.state.watched import Watched, cost_of, tenant_of
 from streaming.state.watcher_note import WatcherNote
 from udfs.formats.errors import FormatError
-from udfs.phase_one.kept_names import packed, still_named, unpacked
-from udfs.phase_one.watched import Names, names_in, vanished
+from udfs.paths import MANAGED_LEDGERS_ROOT
+from udfs.phase_one.kept_names import BY_CLIENTS, packed, still_named, unpacked
+from udfs.phase_one.watched import Names, name_of, names_in, vanished
 from udfs.records import PendingDelete
 from udfs.wire import decode, encode
 
@@ -38,6 +42,7 @@ _STAMP = struct.Struct("<iqq")
 _LEAST_BETWEEN_LOOKS_S = 5.0  # however often the watches are lost; and as long as the last look took
 _PAUSE_PER_LOOK = 3  # a whole look takes a quarter of the time at most
 _SAVED_AT_ONCE = 20_000
+_BYTES_AT_ONCE = 32 << 20
 _PUBLISH_EVERY_MS = 5_000
 
 
@@ -55,17 +60,30 @@ class Parts:
     ahead: Ahead | None = None
 
 
-def still_names(watched: Watched) -> Callable[[Set[LedgerName]], set[LedgerName]]:
-    """Return what says which of these (ledger id, UUID) any list names, as far as is known."""
+class StillNames:
+    """What any znode names, as far as is known."""
 
-    def named(wanted: Set[LedgerName]) -> set[LedgerName]:
+    def __init__(self, watched: Watched) -> None:
+        self._watched = watched
+
+    def __call__(self, wanted: Set[LedgerName]) -> set[LedgerName]:
+        """Return which of these (ledger id, UUID) a broker has any list or cursor name."""
         found: set[LedgerName] = set()
         if wanted:
-            for kept in watched.nodes.values():
+            for kept in self._watched.nodes.values():
                 found |= still_named(kept, wanted)
         return found
 
-    return named
+    def by_own_cursors(self, claims: Mapping[int, str]) -> set[int]:
+        """Return which of these ledgers (id -> the managed ledger that it claims) a cursor of that topic names."""
+        wanted: dict[str, set[int]] = defaultdict(set)
+        for ledger_id, owner in claims.items():
+            wanted[f"{MANAGED_LEDGERS_ROOT}/{owner}"].add(ledger_id)
+        found: set[int] = set()
+        for path, kept in self._watched.nodes.items():
+            if ids := wanted.get(path.rpartition("/")[0]):
+                found |= {each for component, each, _uuid in unpacked(path, kept) if component in BY_CLIENTS} & ids
+        return found
 
 
 class Watcher:
@@ -81,7 +99,9 @@ class Watcher:
         self._stamps: dict[str, bytes] = {}
         self._unparsable: set[str] = set()
         self._asked: set[int] = set()  # ledgers that have a request since the last whole look
+        self._asked_before: set[int] = set()  # and since the one before, up to the last
         self._next_look_s = self._earliest_s = float("-inf")
+        self._full_since_look: dict[str, int] = {}  # tenant -> the last look that had no room for a request of its own
         self._published_ms = 0
         self._why_not_sent = ""
         self.looks = 0  # whole ones, so far
@@ -93,7 +113,8 @@ class Watcher:
         if self._is_time(changes):
             self._look_at_all()
         elif changes.paths:
-            self._see(self._parts.look.at(changes.paths), self._parts.clock.now_ms())
+            for some in _gathered(self._parts.look.at(changes.paths)):
+                self._see(some, self._parts.clock.now_ms())
         self._publish()
         if self._parts.watched.fold_if_due(at_ms=self._parts.clock.now_ms()):
             self._parts.metrics.folds.inc()
@@ -122,22 +143,26 @@ class Watcher:
 
     def _look_at_all(self) -> None:
         began_s, parts = self._monotonic(), self._parts
-        found: dict[str, Node] = {}
+        doubtful, self._unparsable = self._unparsable, set()  # what is not found again is in nobody's way
         reads = 0
-        for some in parts.look.everything(parts.watched.nodes.keys()):
-            reads += len(some)
-            found |= {path: node for path, node in some.items() if self._may_have_changed(path, node)}
-            if len(found) >= _SAVED_AT_ONCE:
-                self._see(found, parts.clock.now_ms())
-                found = {}
-        self._see(found, parts.clock.now_ms())
+
+        def changed() -> Iterator[dict[str, Node]]:
+            nonlocal reads
+            for some in parts.look.everything(parts.watched.nodes.keys()):
+                reads += len(some)
+                yield {path: node for path, node in some.items() if self._may_have_changed(path, node, doubtful)}
+
+        for some in _gathered(changed()):
+            self._see(some, parts.clock.now_ms())
         now_ms = parts.clock.now_ms()
-        note, requests = parts.made.look(parts.watched.notes.get(made.NOTE), now_ms, self._asked)
+        asked = self._asked | self._asked_before
+        note, requests = parts.made.look(parts.watched.notes.get(made.NOTE), now_ms, asked)
         if requests or note != parts.watched.notes.get(made.NOTE):
-            asked = [(f"unlisted ledger {each.ledger_id}", encode(each)) for each in requests]
-            parts.watched.save({}, asked, notes={made.NOTE: note}, at_ms=now_ms)
-        self._asked.clear()
+            asks = [(f"unlisted ledger {each.ledger_id}", encode(each)) for each in requests]
+            parts.watched.save({}, asks, notes={made.NOTE: note}, at_ms=now_ms)
+        self._asked_before, self._asked = self._asked, set()
         parts.metrics.unlisted.inc(len(requests))
+        parts.metrics.unlisted_left.inc(parts.made.left)
         ended_s = self._monotonic()
         took_s = ended_s - began_s
         self._next_look_s = ended_s + max(self._poll_seconds, took_s * _PAUSE_PER_LOOK)
@@ -147,22 +172,18 @@ class Watcher:
         if parts.ahead is not None:
             parts.ahead.looked()
 
-    def _may_have_changed(self, path: str, node: Node) -> bool:
+    def _may_have_changed(self, path: str, node: Node, doubtful: Set[str]) -> bool:
         if node is None:
             return path in self._parts.watched.nodes
-        return isinstance(node, Unreadable) or path in self._unparsable or self._stamps.get(path) != _stamp(node)
+        return isinstance(node, Unreadable) or path in doubtful or self._stamps.get(path) != _stamp(node)
 
     def _see(self, nodes: Mapping[str, Node], now_ms: int) -> None:
         """Compare znodes with what is known of them, and commit what is new together with the requests."""
-        known = self._parts.watched.nodes
-        changed: dict[str, bytes | None] = {}
-        stamps: dict[str, bytes] = {}
-        requests: list[tuple[str, bytes]] = []
-        asked: set[int] = set()
+        news = _News(self._parts.watched.room_of, self._parts.watched.room())
         for path, node in nodes.items():
             if self._stop.is_set():
                 raise StopRequestedError
-            before = known.get(path)
+            before = self._parts.watched.nodes.get(path)
             try:
                 kept = _kept(path, node)
                 had, has = _names(path, before, kept)
@@ -170,21 +191,35 @@ class Watcher:
                 self._unparsable.add(path)
                 continue
             self._unparsable.discard(path)
-            if kept != before:
-                changed[path] = kept
             gone = vanished(had, has or {}) if had is not None else []
-            if isinstance(node, Znode):
-                stamps[path] = _stamp(node)
+            if left := news.ask(path, gone):
+                self._put_off(path, len(left))
+                kept = packed({**(has or {}), **{name_of(each): each for each in left}})
+            elif isinstance(node, Znode):
+                news.stamps[path] = _stamp(node)
+            if kept != before:
+                news.changed[path] = kept
             self._tell(path, node, had, has)
-            requests += [(path, payload) for each in gone if (payload := _payload(path, each)) is not None]
-            asked.update(each.ledger_id for each in gone if each.offload_context is None)
-        if changed:
-            self._parts.watched.save(changed, requests, at_ms=now_ms)
-        self._asked |= asked
-        self._stamps |= stamps
-        for path in [path for path, kept in changed.items() if kept is None]:
+        self._commit(news, now_ms)
+        self._parts.metrics.saw(len(nodes), len(news.changed), len(news.requests))
+
+    def _commit(self, news: "_News", now_ms: int) -> None:
+        if news.changed:
+            self._parts.watched.save(news.changed, news.requests, at_ms=now_ms)
+        self._asked |= news.asked
+        self._stamps |= news.stamps
+        for path in [path for path, kept in news.changed.items() if kept is None]:
             self._stamps.pop(path, None)
-        self._parts.metrics.saw(len(nodes), len(changed), len(requests))
+
+    def _put_off(self, path: str, how_many: int) -> None:
+        self._parts.metrics.put_off.inc(how_many)
+        tenant = tenant_of(path)
+        if self._full_since_look.get(tenant, -1) < self.looks - 1:
+            log.warning(
+                "so many requests of tenant %s wait that %d more, of %s, are left to the next look",
+                *(tenant, how_many, path),
+            )
+        self._full_since_look[tenant] = self.looks
 
     def _tell(self, path: str, node: Node, had: Names | None, has: Names | None) -> None:
         if self._parts.ahead is not None:
@@ -203,6 +238,52 @@ class Watcher:
             log.info("the watcher's requests are sent again")
         if lot.why or lot.sent:
             self._why_not_sent = lot.why
+
+
+@dataclass(slots=True)
+class _News:
+    """What a comparison found, to be committed together. room_of, room: of a tenant and in all, as it was before.
+
+    asked: ledgers that have a request now, made of a name that a broker chose.
+    """
+
+    room_of: Callable[[str], int]
+    room: int
+    changed: dict[str, bytes | None] = field(default_factory=dict)
+    stamps: dict[str, bytes] = field(default_factory=dict)
+    requests: list[tuple[str, bytes]] = field(default_factory=list)
+    asked: set[int] = field(default_factory=set)
+    taken: Counter[str] = field(default_factory=Counter)  # tenant -> bytes
+
+    def ask(self, path: str, gone: Sequence[PendingDelete]) -> Sequence[PendingDelete]:
+        """Make requests of what has vanished from a znode; returns those that there is no room for."""
+        tenant = tenant_of(path)
+        for at, request in enumerate(gone):
+            payload = _payload(path, request)
+            if payload is None:
+                continue
+            cost = cost_of(payload)
+            if cost > min(self.room_of(tenant) - self.taken[tenant], self.room):
+                return gone[at:]
+            self.taken[tenant] += cost
+            self.room -= cost
+            self.requests.append((path, payload))
+            if request.offload_context is None and request.component not in BY_CLIENTS:
+                self.asked.add(request.ledger_id)
+        return []
+
+
+def _gathered(parts: Iterable[Mapping[str, Node]]) -> Iterator[dict[str, Node]]:
+    """Put parts together, as many as are to be compared and committed at once. Nothing of them is yielded twice."""
+    found: dict[str, Node] = {}
+    bytes_found = 0
+    for some in parts:
+        found |= some
+        bytes_found += sum(len(node.data) for node in some.values() if isinstance(node, Znode))
+        if len(found) >= _SAVED_AT_ONCE or bytes_found >= _BYTES_AT_ONCE:
+            yield found
+            found, bytes_found = {}, 0
+    yield found
 
 
 def _kept(path: str, node: Node) -> bytes | None:

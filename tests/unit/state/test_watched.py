@@ -117,3 +117,29 @@ def test_one_that_was_suspended_while_it_wrote_all_anew_takes_nothing_of_a_newer
     newer = Watched(str(tmp_path))
     assert newer.nodes == {TOPIC: b"1", OTHER: b"2"}
     assert [each.payload for each in newer.requests.values()] == [b"request"]
+
+
+def test_what_may_still_wait_is_counted_for_each_tenant_and_in_all(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(watched, "_MOST_WAITING_BYTES_OF_TENANT", 2_000)
+    monkeypatch.setattr(watched, "_MOST_WAITING_BYTES", 3_000)
+    each = watched.cost_of(b"x" * 100)
+    table = Watched(str(tmp_path))
+    table.save({}, [(TOPIC, b"x" * 100), ("/schemas/t/n/a", b"x" * 100), ("unlisted ledger 5", b"x" * 100)], at_ms=1)
+    for now in (table, Watched(str(tmp_path))):
+        assert (now.room_of("t"), now.room_of("other"), now.room()) == (2_000 - 2 * each, 2_000, 3_000 - 3 * each)
+        now.forget_through(0)
+        assert (now.room_of("t"), now.room()) == (2_000 - each, 3_000 - 2 * each)
+
+
+def test_many_bytes_of_requests_are_written_anew_early_and_published_ones_are_not_read_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(watched, "_BYTES_BEFORE_FOLD", 10_000)
+    table = Watched(str(tmp_path))
+    for number in range(20):
+        table.save({}, [(TOPIC, b"x" * 600)], at_ms=number)
+        table.forget_through(number)
+        table.fold_if_due(at_ms=number)
+    assert len(Watched(str(tmp_path)).requests) <= 10

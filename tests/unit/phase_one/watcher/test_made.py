@@ -5,14 +5,30 @@ from pathlib import Path
 import pytest
 
 from streaming.phase_one.watcher import made
-from streaming.phase_one.watcher.made import BROKERS, Candidate, Candidates, candidates_of
-from tests.builders import TOPIC, compacted_request, custom_of, data_request, metadata, put, view
+from streaming.phase_one.watcher.made import BROKERS, Candidate, Candidates, candidates_of, shared
+from streaming.phase_one.watcher.watcher import Watcher
+from tests.builders import (
+    CURSOR,
+    TOPIC,
+    bucket_request,
+    compacted_request,
+    cursor_znode,
+    custom_of,
+    data_request,
+    metadata,
+    put,
+    view,
+)
 from tests.unit.phase_one.watcher.watching import PATIENCE_MS, World
 from udfs.formats.ledger_metadata import serialize_v3
+from udfs.formats.managed_ledger import ManagedCursorInfo, serialize_cursor
+from udfs.paths import managed_ledger_path
 from udfs.records import PendingDelete, Presence
 
 HOUR_S = PATIENCE_MS // 1000
 DATA, COMPACTED = data_request(5), compacted_request(5)
+HIS_TOPIC = "rival/ns/persistent/his"
+HIS = managed_ledger_path(HIS_TOPIC)
 
 
 @pytest.fixture
@@ -161,3 +177,133 @@ def test_a_note_comes_back_as_it_was() -> None:
     waiting = {5: Candidate(1, frozenset({"a@1", "b@2"})), 6: Candidate(2, frozenset())}
     noted = Candidates(7, waiting, frozenset({"c@3"}))
     assert candidates_of(noted.text()) == noted
+    old = b'{"newest_id": 7, "waiting": {"5": [1, ["a@1", "b@2"]], "6": [2, []]}, "brokers": ["c@3"]}'
+    assert candidates_of(old) == noted, "as an older version wrote it"
+    noted.from_id, noted.behind = 3, 2
+    assert candidates_of(noted.text()) == noted
+    many = Candidates(0, {each: Candidate(each, frozenset({f"{n}@1" for n in range(100)})) for each in range(100)})
+    assert candidates_of(many.text()) == many
+    assert len(many.text()) < 10_000, "what ran then is written once"
+
+
+@pytest.mark.parametrize("component", ["bucket", "compacted"])
+def test_a_tenant_whose_cursor_names_and_drops_it_keeps_it_from_nobody(world: World, component: str) -> None:
+    world.list(100, at=HIS)
+    name = CURSOR if component == "bucket" else "__compaction"
+    put(world.tree, f"{HIS}/{name}", cursor_znode(-1))
+    watcher = world.start()
+    world.turns(watcher, 70)
+    _make(world, DATA)
+    claimed = {"buckets": [5]} if component == "bucket" else {"properties": {"CompactedTopicLedger": 5}}
+    put(world.tree, f"{HIS}/{name}", cursor_znode(-1, **claimed))
+    world.turns(watcher, 10)
+    put(world.tree, f"{HIS}/{name}", cursor_znode(-1))
+    world.turns(watcher, 10)
+    _restart_broker(world)
+    world.turns(watcher, HOUR_S + 300)
+    assert DATA in world.topic.requests
+
+
+def _later_leak_is_asked_about(world: World, watcher: Watcher) -> bool:
+    _make(world, data_request(50))
+    world.turns(watcher, 70)
+    _restart_broker(world)
+    world.turns(watcher, HOUR_S + 300)
+    return data_request(50) in world.topic.requests
+
+
+def test_a_tenant_with_many_of_them_leaves_room_for_others(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(made, "_MOST_CANDIDATES", 5)
+    world.list(100, at=HIS)
+    odd = serialize_cursor(ManagedCursorInfo(-1, 0, 0, cursor_properties={"#pulsar.internal.delayed.bucket_1_2": "x"}))
+    put(world.tree, f"{HIS}/bad", odd)  # so that nobody can tell what his topic needs
+    world.broker.topics[HIS_TOPIC] = view(100)
+    watcher = world.start()
+    world.turns(watcher, 70)
+    for each in range(10, 16):
+        _make(world, data_request(each, HIS_TOPIC))
+    world.turns(watcher, 70)
+    assert _later_leak_is_asked_about(world, watcher)
+    assert watcher_metric(world, "unlisted_left_total") > 0
+
+
+def test_delayed_buckets_that_their_own_cursors_name_take_nobodys_room(
+    world: World, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(made, "_MOST_CANDIDATES", 5)
+    watcher = world.start()
+    world.turns(watcher, 70)
+    for each in range(10, 20):
+        _make(world, bucket_request(each))
+    put(world.tree, f"{managed_ledger_path(TOPIC)}/{CURSOR}", cursor_znode(-1, buckets=range(10, 20)))
+    world.turns(watcher, 70)
+    assert _later_leak_is_asked_about(world, watcher)
+    assert not caplog.records, "none is left out"
+
+
+def test_compacted_ledgers_that_came_and_went_take_nobodys_room(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(made, "_MOST_CANDIDATES", 5)
+    watcher = world.start()
+    world.turns(watcher, 70)
+    for each in range(10, 16):
+        _make(world, compacted_request(each))
+        world.broker.topics[TOPIC] = view(1, 2, compacted_ledger=each)
+        world.turns(watcher, 70)
+        for path in [path for path in world.tree.paths() if path.endswith(f"L{each - 1:04}") and each > 10]:
+            world.tree.remove(path)
+    assert _later_leak_is_asked_about(world, watcher)
+
+
+def test_what_is_to_be_kept_is_shared() -> None:
+    assert sorted(shared([[1, 2, 3, 4, 5, 6], [7], [8, 9]], 5)) == [1, 2, 7, 8, 9]
+    assert shared([[1, 2], [3]], 9) == [3, 1, 2]
+    assert shared([], 5) == []
+
+
+def test_a_ledger_is_found_although_its_folder_could_not_be_listed_at_first(world: World) -> None:
+    watcher = world.start()
+    world.turns(watcher, 70)
+    _make(world, DATA)
+    _make(world, data_request(10_001))  # in another folder
+    world.list(1, 2, 10_001)
+    world.store.unreadable.add("/ledgers/00/0000")
+    world.turns(watcher, 300)
+    world.store.unreadable.clear()
+    world.turns(watcher, 70)
+    _restart_broker(world)
+    world.turns(watcher, HOUR_S + 300)
+    assert DATA in world.topic.requests
+    assert world.topic.ids.count(10_001) == 0
+
+
+def test_a_folder_that_can_never_be_listed_does_not_hold_up_the_others_for_ever(
+    world: World, caplog: pytest.LogCaptureFixture
+) -> None:
+    watcher = world.start()
+    world.turns(watcher, 70)
+    world.store.unreadable.add("/ledgers/00/0001")
+    put(world.tree, "/ledgers/00/0001")
+    world.turns(watcher, 2 * HOUR_S)
+    for each in (6, 7):
+        _make(world, data_request(each))
+        world.turns(watcher, 140)
+    noted = candidates_of(world.parts.watched.notes[made.NOTE])
+    assert (noted.newest_id, noted.from_id) == (7, 7), "looks do not begin where they did two hours ago"
+    assert caplog.text.count("can't be listed for an hour") == 1
+
+
+def test_a_ledger_that_is_written_behind_a_higher_one_is_found(world: World) -> None:
+    watcher = world.start()
+    world.turns(watcher, 70)
+    _make(world, data_request(6))
+    world.list(1, 2, 6)
+    world.turns(watcher, 60)
+    _make(world, DATA)  # its broker took the number before 6 was taken, and wrote it after our look
+    world.turns(watcher, 70)
+    _restart_broker(world)
+    world.turns(watcher, HOUR_S + 300)
+    assert world.topic.requests == [DATA]
+
+
+def watcher_metric(world: World, name: str) -> float:
+    return world.parts.metrics.registry.get_sample_value(f"ledger_deletion_watch_{name}") or 0.0

@@ -1,11 +1,15 @@
 """Whatever an owner names no more is asked for, once, however the watcher learnt of it and wherever it died."""
 
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
 
 from streaming.errors import StopRequestedError
+from streaming.phase_one.watcher import look
+from streaming.phase_one.watcher import watcher as watcher_module
 from streaming.phase_one.watcher.watcher import Watcher
+from streaming.ports import Znode
 from streaming.state import watched
 from streaming.state.commits import commit
 from tests.builders import CURSOR, SCHEMA, TOPIC, UUID, cursor_znode, data_request, locator_znode, put
@@ -20,6 +24,7 @@ from udfs.formats.managed_ledger import (
 )
 from udfs.paths import cursor_path, managed_ledger_path, schema_path
 from udfs.records import LedgerComponent, LedgerType
+from udfs.wire import decode
 
 OTHER = managed_ledger_path("public/default/persistent/payments")
 
@@ -270,6 +275,17 @@ def test_a_cursor_that_names_others_ledgers_as_its_buckets_keeps_nobody_from_ask
     assert [each.ledger_id for each in world.topic.requests] == [1]
 
 
+def test_a_cursor_that_names_anothers_ledger_as_compacted_keeps_nobody_from_asking_for_it(world: World) -> None:
+    world.list(1, 2, 3)
+    watcher = world.start()
+    watcher.turn()
+    hostile = cursor_path("rival/ns/persistent/his", "__compaction")
+    put(world.tree, hostile, cursor_znode(-1, properties={"CompactedTopicLedger": 1}))
+    world.list(2, 3)
+    world.turns(watcher, 200)
+    assert [each.ledger_id for each in world.topic.requests] == [1]
+
+
 @pytest.mark.parametrize("bucket", ["9" * 19, "9" * 25, "9" * 5000, "-1", "x", ""])
 def test_a_bucket_that_is_no_ledger_stops_nothing_and_spoils_its_own_cursor_only(world: World, bucket: str) -> None:
     world.list(1, 2, 3)
@@ -298,3 +314,84 @@ def test_a_request_that_nobody_could_read_again_does_not_stop_those_behind_it(
         (2, LedgerType.LEDGER),
     ]
     assert "can't be asked for" in caplog.text
+
+
+def test_a_znode_that_was_never_understood_and_is_gone_is_forgotten(world: World) -> None:
+    world.list(1)
+    watcher = world.start()
+    watcher.turn()
+    put(world.tree, f"{AT}/bad", b"no cursor")
+    world.turns(watcher, 70)
+    assert watcher.note().unreadable == 1
+    world.tree.remove(f"{AT}/bad")
+    world.hints.drop()
+    world.turns(watcher, 130)
+    assert watcher.note().unreadable == 0
+
+
+def test_a_tenant_with_too_many_requests_waits_for_itself_and_loses_none(
+    world: World, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(watched, "_MOST_WAITING_BYTES_OF_TENANT", 6_000)
+    his = managed_ledger_path("rival/ns/persistent/his")
+    world.list(*range(1, 51))
+    world.list(*range(100, 200), at=his)
+    watcher = world.start()
+    watcher.turn()
+    world.tree.remove(his)
+    world.list(*range(2, 51))
+    most = 0
+    for _ in range(600):
+        world.turns(watcher, 10)
+        most = max(most, len(world.parts.watched.requests))
+        if len(world.topic.ids) == 101:
+            break
+    assert world.topic.ids == [1, *range(100, 200)], "each of them once"
+    assert most < 15, "so few waited at once"
+    assert world.parts.metrics.registry.get_sample_value("ledger_deletion_watch_requests_put_off_total")
+    assert caplog.text.count("so many requests of tenant rival wait") == 1
+    assert his not in world.parts.watched.nodes
+
+
+def test_a_subscription_that_comes_and_goes_with_thousands_of_buckets_takes_bounded_memory(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(watched, "_MOST_WAITING_BYTES_OF_TENANT", 100_000)
+    world.list(1, 2)
+    hostile = cursor_path("rival/ns/persistent/his", CURSOR)
+    many = {f"#pulsar.internal.delayed.bucket_{each}": str(each) for each in range(10_000, 11_000)}
+    watcher = world.start()
+    watcher.turn()
+    for _ in range(10):
+        put(world.tree, hostile, serialize_cursor(ManagedCursorInfo(-1, 0, 0, cursor_properties=many)))
+        watcher.turn()
+        world.tree.remove(hostile)
+        watcher.turn()
+    assert sum(each.cost for each in world.parts.watched.requests.values()) <= 100_000
+    world.list(2)
+    watcher.turn()
+    assert 1 in {decode(each.payload).ledger_id for each in world.parts.watched.requests.values()}  # type: ignore[union-attr]
+
+
+def test_a_look_holds_no_more_at_once_than_its_bound(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(watcher_module, "_BYTES_AT_ONCE", 1_000)
+    seen: list[int] = []
+    monkeypatch.setattr(look, "_OWNERS_PER_READ", 5)
+    for each in range(100):
+        put(world.tree, cursor_path(TOPIC, f"c{each}"), cursor_znode(each))
+    world.list(1)
+    watcher = world.start()
+    see = Watcher._see
+
+    def counted(self: Watcher, nodes: Mapping[str, look.Node], now_ms: int) -> None:
+        seen.append(sum(len(node.data) for node in nodes.values() if isinstance(node, Znode)))
+        see(self, nodes, now_ms)
+
+    monkeypatch.setattr(Watcher, "_see", counted)
+    watcher.turn()
+    assert max(seen) < 1_500
+    seen.clear()
+    for each in range(100):
+        put(world.tree, cursor_path(TOPIC, f"c{each}"), cursor_znode(each + 1000))
+    watcher.turn()
+    assert 0 < max(seen) < 1_500, "of hints, too"

@@ -19,7 +19,7 @@ from streaming.phase_one.watcher.look import ZnodeLook
 from streaming.phase_one.watcher.made import BROKERS, MadeLedgers
 from streaming.phase_one.watcher.metrics import WatchMetrics
 from streaming.phase_one.watcher.outbox import Knows, OlderStateError, Outbox, Send
-from streaming.phase_one.watcher.watcher import Parts, Watcher, still_names
+from streaming.phase_one.watcher.watcher import Parts, StillNames, Watcher
 from streaming.state.watched import Watched
 from streaming.sweep.pace import Pace
 from tests.builders import NOW_MS, ROOT, TOPIC, list_znode, put
@@ -127,7 +127,7 @@ class World:
         """Start a watcher, as a process does."""
         self.hints.drop()
         watched = Watched(self.state)
-        named = still_names(watched)
+        named = StillNames(watched)
         pace = Pace(0)
         reader = LedgerReader(self.store, Layout.HIERARCHICAL, ROOT, pace)
         loader = InUseLoader(self.store, self.broker, self.clock)

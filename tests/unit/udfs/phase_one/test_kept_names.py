@@ -14,9 +14,8 @@ from udfs.formats.managed_ledger import (
 )
 from udfs.formats.schema_locator import serialize_schema_locator
 from udfs.paths import cursor_path, managed_ledger_path, schema_path
-from udfs.phase_one.kept_names import packed, still_named, unpacked
+from udfs.phase_one.kept_names import BY_CLIENTS, packed, still_named, unpacked
 from udfs.phase_one.watched import names_in
-from udfs.records import LedgerComponent
 
 HERE = OffloadState(UUID, complete=True, driver_name="aws-s3", driver_properties={"bucket": "b", "region": "r"})
 THERE = OffloadState(UUID[::-1][:4] + UUID[4:], complete=True, driver_name="S3", driver_properties={"bucket": "ü"})
@@ -44,8 +43,8 @@ def test_names_come_back_as_they_were(path: str, data: bytes) -> None:
     assert unpacked(path, kept) == names
     assert packed(dict(reversed(names.items()))) == kept, "equal names are equal bytes"
     wanted = {(ledger_id, uuid) for _component, ledger_id, uuid in names}
-    buckets = {(each, "") for component, each, _ in names if component is LedgerComponent.DELAYED_INDEX_BUCKET}
-    assert still_named(kept, wanted | {(10**15, ""), (5, "other")}) == wanted - buckets
+    by_clients = {(each, "") for component, each, _ in names if component in BY_CLIENTS}
+    assert still_named(kept, wanted | {(10**15, ""), (5, "other")}) == wanted - by_clients
     assert still_named(kept, {(10**15, "")}) == set()
 
 
