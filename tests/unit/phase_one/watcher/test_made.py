@@ -256,6 +256,7 @@ def test_compacted_ledgers_that_came_and_went_take_nobodys_room(world: World, mo
 
 def test_what_is_to_be_kept_is_shared() -> None:
     assert sorted(shared([[1, 2, 3, 4, 5, 6], [7], [8, 9]], 5)) == [1, 2, 7, 8, 9]
+    assert sorted(shared([[1, 2, 3, 4], [5, 6, 7, 8], [9]], 5)) == [1, 2, 5, 6, 9]
     assert shared([[1, 2], [3]], 9) == [3, 1, 2]
     assert shared([], 5) == []
 
