@@ -217,7 +217,7 @@ class Watcher:
         if self._full_since_look.get(tenant, -1) < self.looks - 1:
             log.warning(
                 "so many requests of tenant %s wait that %d more, of %s, are left to the next look",
-                *(tenant, how_many, path),
+                *(tenant, how_many, path[:200]),
             )
         self._full_since_look[tenant] = self.looks
 
