@@ -877,7 +877,7 @@ MUTATIONS = (
     Mutation(
         "once a broker has ended, old signs that a topic is loaded count for nothing",
         WATCHER,
-        "self._doubtful = {*self._ask, *self._due}",
+        "self._doubtful = {*self._ask, *self._due, *self._failing}",
         "pass",
     ),
     Mutation(
@@ -900,6 +900,19 @@ MUTATIONS = (
         WATCHER,
         "except Exception as error:  # the watching goes on",
         "except KeyError as error:  # the watching goes on",
+    ),
+    Mutation("a topic that fails keeps no other waiting", WATCHER, "if row.failed(topic):", "if True:"),
+    Mutation(
+        "topics that failed come after all others",
+        WATCHER,
+        "if not self._failing.sign(topic, now_ms + self._fresh_ms):",
+        "if True:",
+    ),
+    Mutation(
+        "a topic that failed and was closed is not asked about",
+        WATCHER,
+        "            self._failing.drop(topic)\n        self._failing.forget_old",
+        "        self._failing.forget_old",
     ),
     Mutation(
         "what a cursor calls its bucket keeps nobody from asking for another topic's ledger",
@@ -981,6 +994,9 @@ NARROWED |= {
     "what a cursor has still to read is not marked ahead": ("tests/unit/udfs/phase_one/test_ahead.py",),
     "nothing is marked where nothing is retained": ("tests/unit/udfs/phase_one/test_ahead.py",),
     "marking that fails ends nothing": (MARKING_TESTS,),
+    "a topic that fails keeps no other waiting": (MARKING_TESTS,),
+    "topics that failed come after all others": (MARKING_TESTS,),
+    "a topic that failed and was closed is not asked about": (MARKING_TESTS,),
     "what a cursor calls its bucket keeps nobody from asking for another topic's ledger": (WATCHER_TESTS,),
     "a bucket that is no ledger makes its cursor unreadable, and stops nobody": ("tests/unit/udfs/test_references.py",),
     "a request that nobody could read again is not kept": (WATCHER_TESTS,),
