@@ -22,6 +22,7 @@ from dataclasses import dataclass
 
 from streaming.errors import ForbiddenError, ReaperError, RefusedError, UnavailableError
 from streaming.phase_one.marks import DeletableLedgers
+from streaming.phase_one.requested import Requested
 from streaming.phase_one.watcher.agenda import Agenda
 from streaming.phase_one.watcher.ahead import Seen
 from streaming.phase_one.watcher.failing import Failing, Row
@@ -38,7 +39,9 @@ _BETWEEN_TOPICS_S = 0.2  # 300 topics a minute at most
 _IDLE_S = 1.0
 _AGAIN_S = 15.0  # after a service did not answer
 _LOOK_AGAIN_MS = 60_000  # between two looks at whether what is marked is gone, at first
-_ASK_AGAIN_MS = 600_000  # between two requests for one mark: what PIP-186 waits before it tries again
+_ASK_AGAIN_MS = (
+    600_000  # between two requests for one mark: what PIP-186 waits before it tries again. See requested.py, too
+)
 _RECEIPTS_OF_MS = 24 * HOUR_MS  # all receipts can be many millions; what is asked for again has a new one
 _MOST_AT_ONCE = 1_000  # requests for one topic's marks: who may write properties could mark a million ledgers
 _LEAST_AHEAD_MS = 180_000  # a broker trims every two minutes by default
@@ -75,6 +78,7 @@ class Marking:
         self._ask_row, self._work_row = Row(), Row()
         self._works_next = True
         self._ask_again: dict[str, int] = {}  # topic -> before then the sweep is not asked for its marks again
+        self._requested: dict[str, Requested] = {}  # topic -> what the sweep was asked for
         self._pause_ms: dict[str, int] = {}  # topic -> between two looks at its marks; longer while none of them goes
         self._doubtful: set[str] = set()  # a broker has ended since these gave a sign
         self._sessions: frozenset[str] | None = None
@@ -203,7 +207,11 @@ class Marking:
         self._work.put(topic, now_ms + pause_ms)
         self._pause_ms[topic] = min(2 * pause_ms, _ASK_AGAIN_MS)  # for the next time, if a service does not answer now
         done = tools.marks.remove_all_deletable_ledgers(
-            topic, at_most=_MOST_AT_ONCE, asks=asks, receipts_since_ms=now_ms - _RECEIPTS_OF_MS
+            topic,
+            at_most=_MOST_AT_ONCE,
+            asks=asks,
+            receipts_since_ms=now_ms - _RECEIPTS_OF_MS,
+            requested=self._requested.setdefault(topic, Requested()),
         )
         self._metrics.marks_worked_off.inc(done.gone)
         if not (done.asked or done.later):
@@ -224,6 +232,7 @@ class Marking:
     def _no_more_work(self, topic: str) -> None:
         self._work.drop(topic)
         self._ask_again.pop(topic, None)
+        self._requested.pop(topic, None)
         self._pause_ms.pop(topic, None)
 
     def _said_once(self, topic: str, do: Callable[[], None]) -> None:

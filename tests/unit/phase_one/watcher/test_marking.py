@@ -38,7 +38,7 @@ class Scene:
 
     def __init__(self, state: Path) -> None:
         self.world = World(state)
-        self.topic = Topic(tree=self.world.tree)
+        self.topic = Topic(tree=self.world.tree, now_ms=self.world.clock.now_ms)
         self.facts = MemoryTrimFacts()
         self.facts.kept, self.facts.cursors = Retention(60, -1), {TOPIC: {CURSOR: (99, -1)}}
         self.facts.loaded = {TOPIC}
@@ -584,6 +584,25 @@ def test_where_zookeeper_does_not_answer_all_pause_and_no_topic_is_to_blame(scen
     scene.facts.faults.away = scene.world.store.faults.away = False
     assert scene.step()
     assert scene.marked() == {5}
+
+
+def test_what_ended_as_a_dead_letter_is_asked_for_once_a_day_and_other_marks_as_often_as_before(scene: Scene) -> None:
+    scene.topic.lists(5, 6, 99)
+    scene.topic.api().mark_deletable_ledgers(TOPIC, [5, 6])
+    scene.topic.refuses = True
+    scene.topic.lists(6, 99)
+    scene.looks(60)
+    assert [each.ledger_id for each in scene.topic.sent] == [5]
+    scene.topic.refuses = scene.topic.sweeps = False
+    scene.topic.lists(99)
+    scene.looks(60)
+    again = [each.ledger_id for each in scene.topic.sent]
+    assert again.count(5) == 1
+    assert again.count(6) >= 4
+    scene.topic.sweeps = True
+    scene.looks(24 * 60)
+    assert (scene.topic.exists(5), scene.topic.exists(6), scene.marked()) == (False, False, set())
+    assert len([each for each in scene.topic.sent if each.ledger_id == 5]) == 2
 
 
 def test_marks_that_can_not_be_worked_off_are_looked_at_less_and_less_often(scene: Scene) -> None:
