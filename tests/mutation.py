@@ -901,6 +901,20 @@ MUTATIONS = (
         "except Exception as error:  # the watching goes on",
         "except KeyError as error:  # the watching goes on",
     ),
+    Mutation(
+        "a watcher takes the lock of its name",
+        WATCHER,
+        "stack.enter_context(InstanceLock(store, settings.zookeeper.own_root, name, on_lost=over.set, stop=stop))",
+        "pass",
+    ),
+    Mutation("a watcher refuses another cluster's state", WATCHER, "        _hold(settings, store, doors.admin)\n", ""),
+    Mutation("what a partition holds of a watcher is not sent again", WATCHER, "if each.number > last:", "if True:"),
+    Mutation(
+        "a stored request that the watcher's state does not know ends the sending",
+        WATCHER,
+        "if not knows(number, message.payload):",
+        "if False:",
+    ),
     Mutation("a topic that fails keeps no other waiting", WATCHER, "if row.failed(topic):", "if True:"),
     Mutation(
         "topics that failed come after all others",
@@ -994,6 +1008,12 @@ NARROWED |= {
     "what a cursor has still to read is not marked ahead": ("tests/unit/udfs/phase_one/test_ahead.py",),
     "nothing is marked where nothing is retained": ("tests/unit/udfs/phase_one/test_ahead.py",),
     "marking that fails ends nothing": (MARKING_TESTS,),
+    "a watcher takes the lock of its name": ("tests/unit/phase_one/watcher/test_run.py",),
+    "a watcher refuses another cluster's state": ("tests/unit/phase_one/watcher/test_run.py",),
+    "what a partition holds of a watcher is not sent again": ("tests/unit/phase_one/watcher/test_publication.py",),
+    "a stored request that the watcher's state does not know ends the sending": (
+        "tests/unit/phase_one/watcher/test_publication.py",
+    ),
     "a topic that fails keeps no other waiting": (MARKING_TESTS,),
     "topics that failed come after all others": (MARKING_TESTS,),
     "a topic that failed and was closed is not asked about": (MARKING_TESTS,),
