@@ -877,7 +877,7 @@ MUTATIONS = (
     Mutation(
         "once a broker has ended, old signs that a topic is loaded count for nothing",
         WATCHER,
-        "self._doubtful = {*self._ask, *self._due}",
+        "self._doubtful = {*self._ask, *self._due, *self._failing}",
         "pass",
     ),
     Mutation(
@@ -900,6 +900,33 @@ MUTATIONS = (
         WATCHER,
         "except Exception as error:  # the watching goes on",
         "except KeyError as error:  # the watching goes on",
+    ),
+    Mutation(
+        "a watcher takes the lock of its name",
+        WATCHER,
+        "stack.enter_context(InstanceLock(store, settings.zookeeper.own_root, name, on_lost=over.set, stop=stop))",
+        "pass",
+    ),
+    Mutation("a watcher refuses another cluster's state", WATCHER, "        _hold(settings, store, doors.admin)\n", ""),
+    Mutation("what a partition holds of a watcher is not sent again", WATCHER, "if each.number > last:", "if True:"),
+    Mutation(
+        "a stored request that the watcher's state does not know ends the sending",
+        WATCHER,
+        "if not knows(number, message.payload):",
+        "if False:",
+    ),
+    Mutation("a topic that fails keeps no other waiting", WATCHER, "if row.failed(topic):", "if True:"),
+    Mutation(
+        "topics that failed come after all others",
+        WATCHER,
+        "if not self._failing.sign(topic, now_ms + self._fresh_ms):",
+        "if True:",
+    ),
+    Mutation(
+        "a topic that failed and was closed is not asked about",
+        WATCHER,
+        "            self._failing.drop(topic)\n        self._failing.forget_old",
+        "        self._failing.forget_old",
     ),
     Mutation(
         "what a client has a cursor name keeps nobody from asking for another topic's ledger",
@@ -1011,6 +1038,15 @@ NARROWED |= {
     "what a cursor has still to read is not marked ahead": ("tests/unit/udfs/phase_one/test_ahead.py",),
     "nothing is marked where nothing is retained": ("tests/unit/udfs/phase_one/test_ahead.py",),
     "marking that fails ends nothing": (MARKING_TESTS,),
+    "a watcher takes the lock of its name": ("tests/unit/phase_one/watcher/test_run.py",),
+    "a watcher refuses another cluster's state": ("tests/unit/phase_one/watcher/test_run.py",),
+    "what a partition holds of a watcher is not sent again": ("tests/unit/phase_one/watcher/test_publication.py",),
+    "a stored request that the watcher's state does not know ends the sending": (
+        "tests/unit/phase_one/watcher/test_publication.py",
+    ),
+    "a topic that fails keeps no other waiting": (MARKING_TESTS,),
+    "topics that failed come after all others": (MARKING_TESTS,),
+    "a topic that failed and was closed is not asked about": (MARKING_TESTS,),
     "what a client has a cursor name keeps nobody from asking for another topic's ledger": (WATCHER_TESTS,),
     "an unlisted ledger counts as asked for only if a broker named it": ("tests/unit/phase_one/watcher/test_made.py",),
     "the requests of one tenant that wait are bounded": (WATCHER_TESTS,),

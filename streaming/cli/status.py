@@ -50,8 +50,13 @@ def status(
         if watch:
             show_again_and_again(look_now, every, json_lines=json_lines, is_terminal=sys.stdout.isatty())
             return
-        now = look_now()
-        _print(now, json_lines=json_lines)
+        show_once(look_now, json_lines=json_lines)
+
+
+def show_once(look: "Callable[[], Now]", *, json_lines: bool) -> None:
+    """Show it. Raises typer.Exit where something could not be read, with the code that says why."""
+    now = look()
+    _print(now, json_lines=json_lines)
     if now.exit_code:
         raise typer.Exit(now.exit_code)
 

@@ -25,6 +25,7 @@ from streaming.coordination.identity import read_layout
 from streaming.errors import RefusedError, UnavailableError
 from streaming.phase_one.client import LedgerDeletionClient
 from streaming.phase_one.receipts import Look, await_receipts, finished_uploads
+from streaming.phase_one.requested import Requested
 from streaming.ports import MetadataStore, SweepStore, TopicProperties, Unreadable, Znode
 from udfs.formats.errors import FormatError
 from udfs.formats.managed_ledger import ListedLedgers, ManagedLedgerInfo, in_use_ids, parse_managed_ledger
@@ -132,7 +133,7 @@ class DeletableLedgers:
         """Return the ledgers of which an upload is marked as deletable in tiered storage."""
         return {ledger_id for ledger_id, _uuid in self._required(topic).marked.all.uploads}
 
-    def remove_all_deletable_ledgers(
+    def remove_all_deletable_ledgers(  # noqa: PLR0913  what is asked for, and how often
         self,
         topic: str,
         *,
@@ -140,13 +141,15 @@ class DeletableLedgers:
         at_most: int | None = None,
         asks: bool = True,
         receipts_since_ms: int = 0,
+        requested: Requested | None = None,
     ) -> Removal:
         """Have the sweep delete what is marked and no longer listed; take away the marks of what is gone.
 
         timeout_seconds: so long we wait for the sweep. Call it again later for what is left. at_most: of more marks
         than these, so many are looked at, any of them. asks: False: the sweep was asked already, and only the marks of
         what is gone are taken away. receipts_since_ms: older receipts are not looked through, so an upload that was
-        deleted before is asked for again. Where the topic is gone, its marks are gone with it, and there is nothing to
+        deleted before is asked for again. requested: of the topic's earlier calls; what ended as a dead letter within a
+        day is not asked for. Where the topic is gone, its marks are gone with it, and there is nothing to
         do: `ledger-reaper audit` finds what it may have leaked.
         """
         found = self._topic(topic)
@@ -158,7 +161,7 @@ class DeletableLedgers:
         left = todo.without(gone, gone_uploads)
         asked = left.without(found.listed.ids, found.listed.offloads)
         if asked and asks:
-            self._ask(found.name, asked, timeout_seconds)
+            self._ask(found.name, asked, timeout_seconds, requested or Requested())
             again, uploads_again = self._gone(asked, receipts_since_ms)
             gone, gone_uploads = gone | again, gone_uploads | uploads_again
         try:
@@ -183,14 +186,16 @@ class DeletableLedgers:
         _refuse_unreadable(topic, wanted)
         self._write(topic.name, wanted)
 
-    def _ask(self, topic: str, marks: Marks, timeout_seconds: float) -> None:
-        """Send a request for each, durably; wait for the answers as long as we may."""
+    def _ask(self, topic: str, all_marks: Marks, timeout_seconds: float, requested: Requested) -> None:
+        """Send a request for each that is worth it, durably; wait for the answers as long as we may."""
+        marks = requested.worth_asking(all_marks, self._sweep.look, self._sweep.now_ms())
         data = LedgerComponent.MANAGED_LEDGER
         requests = [request_for(topic, each, data) for each in sorted(marks.ledgers)]
         requests += [request_for(topic, each, data, context=at) for (each, _uuid), at in _pairs(marks)]
         since_ms = self._sweep.now_ms()
         under_way = [self._sweep.begin_send(request) for request in requests]
         ids = [each.result() for each in under_way]
+        requested.note([*sorted(marks.ledgers), *(name for name, _at in _pairs(marks))], ids, since_ms)
         if timeout_seconds > 0:
             try:
                 await_receipts(self._sweep.look, ids, since_ms, timeout_seconds)

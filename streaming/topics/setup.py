@@ -5,7 +5,7 @@ We make the subscription before anybody can publish: else the broker could trim 
 
 import logging
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from threading import Event
 from typing import Any
 
@@ -23,24 +23,33 @@ _LOOK_SECONDS = 0.2
 MOST_PARTITIONS = 64  # of a topic that only matches the pattern; its owner chose the number
 
 
-def ensure_topics(
-    admin: TopicAdmin, settings: Settings, stop: Event | None = None, *, is_watching: bool = False
-) -> tuple[int, int]:
+def ensure_topics(admin: TopicAdmin, settings: Settings, stop: Event | None = None) -> tuple[int, int]:
     """Make or check all topics; returns the partitions of RETRY and of the DLQ. Raises ConfigError with all faults.
 
-    is_watching: the watcher's topic too, whatever watch.enabled says. Raises StopRequestedError where stop is set while
-    a subscription is waited for.
+    Raises StopRequestedError where stop is set while a subscription is waited for.
     """
-    topics, stop = settings.topics, stop or Event()
+    topics = settings.topics
+    watch = (topics.watch,) if settings.watch.enabled else ()
+    partitions = _ensure_all(
+        admin, settings, (*topics.requests, topics.retry, topics.dead_letter, *watch), stop or Event()
+    )
+    return partitions[topics.retry], partitions[topics.dead_letter]
+
+
+def ensure_topic(admin: TopicAdmin, settings: Settings, topic: str) -> None:
+    """Make or check one of them, for who uses no other. Raises ConfigError with all its faults."""
+    _ensure_all(admin, settings, (topic,), Event())
+
+
+def _ensure_all(admin: TopicAdmin, settings: Settings, topics: Sequence[str], stop: Event) -> dict[str, int]:
     faults: list[str] = []
     partitions: dict[str, int] = {}
-    watch = (topics.watch,) if is_watching or settings.watch.enabled else ()
-    for topic in (*topics.requests, topics.retry, topics.dead_letter, *watch):
+    for topic in topics:
         admin.ensure_namespace(topic)
         partitions[topic] = _ensure(admin, settings, topic, faults, stop)
     if faults:
         raise ConfigError("the deletion topics can't be used as they are:\n  " + "\n  ".join(faults))
-    return partitions[topics.retry], partitions[topics.dead_letter]
+    return partitions
 
 
 def _ensure(admin: TopicAdmin, settings: Settings, topic: str, faults: list[str], stop: Event) -> int:

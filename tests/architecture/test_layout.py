@@ -172,7 +172,6 @@ RUN = {
     "streaming.cli.service": ("tests/integration/test_s3_checkpoints.py", '"jars"'),
     "streaming.limits.census": ("tests/integration/test_service.py", "LIMIT REACHED"),
     "streaming.cli.watch": ("tests/integration/test_watch.py", '"watch"'),
-    "streaming.phase_one.watcher.publication": ("tests/integration/test_watch.py", '"watch"'),
     "streaming.topics.stored": ("tests/integration/test_audit_repeated.py", "publish"),
     "streaming.queries.source": ("tests/integration/test_connector.py", '"run"'),
     "streaming.queries.streams": ("tests/integration/test_service.py", '"run"'),

@@ -75,6 +75,21 @@ def test_a_broker_without_transactions_cannot_say_and_is_not_asked_again(real: R
     assert len(real.stub.asked) == asked
 
 
+@pytest.mark.parametrize(
+    "reason",
+    [
+        b'{"reason":"the topic is being loaded"}',
+        b'{"reason":"persistent://acme/ns/transactionCoordinatorEnabled is temporarily unavailable"}',
+    ],
+)
+def test_a_topic_of_the_settings_name_does_not_stop_the_question(real: Real, reason: bytes) -> None:
+    real.stub.tell(BUFFER.replace("public/default/orders", "acme/ns/transactionCoordinatorEnabled"), Told(503, reason))
+    real.stub.tell(BUFFER, Told(404))
+    with pytest.raises(UnavailableError):
+        real.adapter.is_loaded("acme/ns/persistent/transactionCoordinatorEnabled")
+    assert real.adapter.is_loaded(TOPIC) is False
+
+
 def test_a_broker_that_is_away_says_nothing(real: Real) -> None:
     real.stub.tell(BUFFER, Told(503, b'{"reason":"starting"}'))
     with pytest.raises(UnavailableError):

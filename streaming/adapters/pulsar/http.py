@@ -73,6 +73,14 @@ class _TransientError(UnavailableError):
     pass
 
 
+class FailedAnswerError(_TransientError):
+    """A broker answered 429 or 5xx, again and again. reason: its own words, without the URL."""
+
+    def __init__(self, url: str, status: int, reason: str) -> None:
+        super().__init__(f"{url} answered {status}: {reason}")
+        self.reason = reason
+
+
 class PulsarHttp:
     """The admin API as paths, statuses and JSON. Thread-safe."""
 
@@ -155,7 +163,7 @@ class PulsarHttp:
         for _ in range(_REDIRECTS):
             answer = self._send(method, location, params, body)
             if answer.status_code in _TRY_AGAIN:
-                raise _TransientError(f"{url} answered {answer.status_code}: {_reason(answer)}")
+                raise FailedAnswerError(url, answer.status_code, _reason(answer))
             if answer.status_code not in _REDIRECTING:
                 return Answer(answer.status_code, _json(answer), _reason(answer))
             location = self._next_location(location, answer)

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from http import HTTPStatus
 from typing import Any
 
-from streaming.adapters.pulsar.http import Answer, PulsarAdminSettings, PulsarHttp, topic_path
+from streaming.adapters.pulsar.http import Answer, FailedAnswerError, PulsarAdminSettings, PulsarHttp, topic_path
 from streaming.adapters.pulsar.properties import refusal
 from streaming.errors import UnavailableError
 from udfs.formats.errors import FormatError
@@ -18,7 +18,8 @@ from udfs.formats.internal_stats import InternalStats, parse_internal_stats
 from udfs.paths import base_topic, namespace_of
 from udfs.phase_one.ahead import Retention
 
-_NO_TRANSACTIONS = "transactionCoordinatorEnabled"  # in the words of a broker that has none
+# how the reason of a broker without transactions begins; topics can have any name, and reasons quote names
+_NO_TRANSACTIONS = "This Broker is not configured with transactionCoordinatorEnabled"
 _MINUTES, _MEGABYTES = "retentionTimeInMinutes", "retentionSizeInMB"
 _DEFAULT_MINUTES, _DEFAULT_MEGABYTES = "defaultRetentionTimeInMinutes", "defaultRetentionSizeInMB"
 # what a broker says of a topic's own policy where it has no such policies at all
@@ -40,8 +41,8 @@ class PulsarTrimFacts:
         path = topic_path(topic).replace("v2/persistent/", "v3/transactions/transactionBufferStats/", 1)
         try:
             answer = self._http.get(path, segmentStats="false", lowWaterMarks="false")
-        except UnavailableError as error:
-            if _NO_TRANSACTIONS not in str(error):
+        except FailedAnswerError as error:
+            if not error.reason.startswith(_NO_TRANSACTIONS):
                 raise
             self._has_transactions = False
             return None

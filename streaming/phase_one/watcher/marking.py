@@ -9,7 +9,8 @@
    seldom, until nothing is left, so many at once. Whether something is gone is looked at less and less often while
    nothing goes: a look reads each ledger's metadata, and a day's receipts. Each of it is PIP-129's
    remove_all_deletable_ledgers: the sweep judges.
-4. Whatever goes wrong is said once, counted, and ends nothing.
+4. Whatever goes wrong is said once, counted, and ends nothing. What goes wrong with one topic keeps no other waiting:
+   all pause only where ZooKeeper does not answer, or several topics in a row fail.
 """
 
 import logging
@@ -21,8 +22,10 @@ from dataclasses import dataclass
 
 from streaming.errors import ForbiddenError, ReaperError, RefusedError, UnavailableError
 from streaming.phase_one.marks import DeletableLedgers
+from streaming.phase_one.requested import Requested
 from streaming.phase_one.watcher.agenda import Agenda
 from streaming.phase_one.watcher.ahead import Seen
+from streaming.phase_one.watcher.failing import Failing, Row
 from streaming.phase_one.watcher.metrics import WatchMetrics
 from streaming.ports import TrimFacts
 from udfs.formats.managed_ledger import ManagedLedgerInfo
@@ -36,7 +39,9 @@ _BETWEEN_TOPICS_S = 0.2  # 300 topics a minute at most
 _IDLE_S = 1.0
 _AGAIN_S = 15.0  # after a service did not answer
 _LOOK_AGAIN_MS = 60_000  # between two looks at whether what is marked is gone, at first
-_ASK_AGAIN_MS = 600_000  # between two requests for one mark: what PIP-186 waits before it tries again
+_ASK_AGAIN_MS = (
+    600_000  # between two requests for one mark: what PIP-186 waits before it tries again. See requested.py, too
+)
 _RECEIPTS_OF_MS = 24 * HOUR_MS  # all receipts can be many millions; what is asked for again has a new one
 _MOST_AT_ONCE = 1_000  # requests for one topic's marks: who may write properties could mark a million ledgers
 _LEAST_AHEAD_MS = 180_000  # a broker trims every two minutes by default
@@ -69,8 +74,11 @@ class Marking:
         self._ask: dict[str, int] = {}  # topic -> until when the sign that it is loaded holds
         self._due = Agenda()  # when more of a topic may be about to be dropped
         self._work = Agenda()  # when a topic's marks are worked off
+        self._failing = Failing()  # of these a broker did not answer; they are asked about after all others
+        self._ask_row, self._work_row = Row(), Row()
         self._works_next = True
         self._ask_again: dict[str, int] = {}  # topic -> before then the sweep is not asked for its marks again
+        self._requested: dict[str, Requested] = {}  # topic -> what the sweep was asked for
         self._pause_ms: dict[str, int] = {}  # topic -> between two looks at its marks; longer while none of them goes
         self._doubtful: set[str] = set()  # a broker has ended since these gave a sign
         self._sessions: frozenset[str] | None = None
@@ -82,8 +90,11 @@ class Marking:
         for topic in seen.closed:
             self._ask.pop(topic, None)
             self._due.drop(topic)
+            self._failing.drop(topic)
+        self._failing.forget_old(now_ms)
         for topic in sorted(seen.loaded - seen.closed):
-            self._ask[topic] = now_ms + self._fresh_ms
+            if not self._failing.sign(topic, now_ms + self._fresh_ms):
+                self._ask[topic] = now_ms + self._fresh_ms
             self._doubtful.discard(topic)
         for topic in seen.marked:
             if topic not in self._work:
@@ -92,29 +103,56 @@ class Marking:
 
     def has_work(self, now_ms: int) -> bool:
         """Whether step() would do something now."""
-        return bool(self._ask) or any(each.next(now_ms) is not None for each in (self._due, self._work))
+        return bool(self._ask) or any(each.next(now_ms) is not None for each in (self._due, self._work, self._failing))
 
     def step(self, tools: Tools, now_ms: int) -> bool:
-        """Look after one topic; False where there is none. Raises UnavailableError; the topic has its turn later."""
+        """Look after one topic; False where there is none. Raises UnavailableError where all should pause."""
         if self._has_new_look:
             self._doubt(tools.sessions())
             self._has_new_look = False
         work, ask = self._work.next(now_ms), self._next_to_ask(now_ms)
         if work is not None and (self._works_next or ask is None):
             self._works_next = False  # in turn, so that marks that stay for long keep no others waiting
-            self._said_once(work, lambda: self._work_off(tools, work, now_ms))
+            self._one_work(tools, work, now_ms)
         elif ask is not None:
             self._works_next = True
-            loaded_until_ms = self._ask.pop(ask, None)
-            if ask in self._due:
-                self._due.put(ask, now_ms + self._fresh_ms)  # again then, if a service does not answer now
-            try:
-                self._said_once(ask, lambda: self._mark(tools, ask, now_ms))
-            except UnavailableError:
-                if loaded_until_ms is not None:
-                    self._ask[ask] = loaded_until_ms  # after all others, while the sign holds
-                raise
+            self._one_ask(tools, ask, now_ms)
         return work is not None or ask is not None
+
+    def _one_work(self, tools: Tools, topic: str, now_ms: int) -> None:
+        try:
+            self._said_once(topic, lambda: self._work_off(tools, topic, now_ms))
+        except UnavailableError as error:
+            tools.sessions()
+            self._count(self._work_row, topic, error)
+        else:
+            self._work_row.answered()
+
+    def _one_ask(self, tools: Tools, topic: str, now_ms: int) -> None:
+        loaded_until_ms = self._ask.pop(topic, 0)
+        if topic in self._due:
+            self._due.put(topic, now_ms + self._fresh_ms)  # again then, whatever happens now
+        try:
+            self._said_once(topic, lambda: self._mark(tools, topic, now_ms))
+        except UnavailableError as error:
+            if loaded_until_ms:
+                self._ask[topic] = loaded_until_ms
+            tools.sessions()  # where this fails as well, nothing is the topic's fault, and it keeps its turn
+            self._ask.pop(topic, None)
+            again_ms = self._failing.failed(topic, loaded_until_ms, now_ms)
+            if topic in self._due:
+                self._due.put(topic, again_ms)
+            self._count(self._ask_row, topic, error)
+        else:
+            self._failing.drop(topic)
+            self._ask_row.answered()
+
+    def _count(self, row: Row, topic: str, error: UnavailableError) -> None:
+        """Tell of a topic that failed while ZooKeeper answers. Raises the error where it seems to be everybody's."""
+        if row.failed(topic):
+            raise error
+        self._metrics.marking_failures.inc()
+        self._say(topic, f"{topic} waits, and the others go on: {error}")
 
     def _next_to_ask(self, now_ms: int) -> str | None:
         while self._ask:
@@ -122,11 +160,11 @@ class Marking:
             if self._ask[topic] >= now_ms:
                 return topic
             del self._ask[topic]
-        return self._due.next(now_ms)
+        return self._due.next(now_ms) or self._failing.next(now_ms)
 
     def _doubt(self, sessions: frozenset[str]) -> None:
         if self._sessions is not None and self._sessions - sessions:
-            self._doubtful = {*self._ask, *self._due}
+            self._doubtful = {*self._ask, *self._due, *self._failing}
         self._sessions = sessions
 
     def _mark(self, tools: Tools, topic: str, now_ms: int) -> None:
@@ -167,8 +205,13 @@ class Marking:
         asks = now_ms >= self._ask_again.get(topic, now_ms)
         pause_ms = self._pause_ms.get(topic, _LOOK_AGAIN_MS)
         self._work.put(topic, now_ms + pause_ms)
+        self._pause_ms[topic] = min(2 * pause_ms, _ASK_AGAIN_MS)  # for the next time, if a service does not answer now
         done = tools.marks.remove_all_deletable_ledgers(
-            topic, at_most=_MOST_AT_ONCE, asks=asks, receipts_since_ms=now_ms - _RECEIPTS_OF_MS
+            topic,
+            at_most=_MOST_AT_ONCE,
+            asks=asks,
+            receipts_since_ms=now_ms - _RECEIPTS_OF_MS,
+            requested=self._requested.setdefault(topic, Requested()),
         )
         self._metrics.marks_worked_off.inc(done.gone)
         if not (done.asked or done.later):
@@ -189,6 +232,7 @@ class Marking:
     def _no_more_work(self, topic: str) -> None:
         self._work.drop(topic)
         self._ask_again.pop(topic, None)
+        self._requested.pop(topic, None)
         self._pause_ms.pop(topic, None)
 
     def _said_once(self, topic: str, do: Callable[[], None]) -> None:

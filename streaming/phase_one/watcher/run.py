@@ -9,7 +9,8 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import replace
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, replace
 
 from prometheus_client import CollectorRegistry
 
@@ -34,6 +35,7 @@ from streaming.phase_one.watcher.metrics import WatchMetrics
 from streaming.phase_one.watcher.outbox import Outbox
 from streaming.phase_one.watcher.publication import PulsarPublication
 from streaming.phase_one.watcher.watcher import Parts, StillNames, Watcher
+from streaming.ports import ChangeHints, MetadataStore, TopicAdmin
 from streaming.prometheus import serve
 from streaming.state.watched import Watched
 from streaming.state.watcher_note import note
@@ -47,6 +49,17 @@ _AGAIN_S = (1.0, 5.0, 15.0, 60.0)  # between an error and the next try, and for 
 _LEAVE_S = 10.0
 
 
+@dataclass(frozen=True, slots=True)
+class Doors:
+    """How what the watcher talks to is opened. Whoever opens something closes it."""
+
+    store: Callable[[Settings], MetadataStore] = lambda settings: ZooKeeperStore(zookeeper_settings(settings))
+    hints: Callable[[Settings], ChangeHints] = lambda settings: ZooKeeperChanges(
+        zookeeper_settings(settings), (MANAGED_LEDGERS_ROOT, SCHEMAS_ROOT)
+    )
+    admin: Callable[[Settings], AbstractContextManager[TopicAdmin]] = admin_for
+
+
 def watch(settings: Settings, stop: threading.Event) -> None:
     """Watch until stop is set. Raises ConfigError, SafetyError, FencedError; what may pass is tried again."""
     if faults := watch_faults(settings.topics):
@@ -55,7 +68,7 @@ def watch(settings: Settings, stop: threading.Event) -> None:
     if settings.metrics.port >= 0:
         address = settings.metrics.address
         log.info("metrics: http://%s:%s/metrics", address, serve(registry, address, settings.metrics.port))
-    repeat(lambda: _watch_once(settings, metrics, stop), metrics, stop)
+    repeat(lambda: watch_once(settings, metrics, stop, Doors()), metrics, stop)
 
 
 @contextlib.contextmanager
@@ -67,7 +80,7 @@ def watching(settings: Settings, registry: CollectorRegistry) -> Iterator[None]:
     def run() -> None:
         while not stop.is_set():
             try:
-                repeat(lambda: _watch_once(settings, metrics, stop), metrics, stop)
+                repeat(lambda: watch_once(settings, metrics, stop, Doors()), metrics, stop)
             except Exception as error:
                 metrics.failures.inc()
                 log.error("ALARM: the watcher does not run, again in a minute: %s", error, exc_info=error)
@@ -105,15 +118,16 @@ def repeat(
             failures += 1
 
 
-def _watch_once(settings: Settings, metrics: WatchMetrics, stop: threading.Event) -> None:
+def watch_once(settings: Settings, metrics: WatchMetrics, stop: threading.Event, doors: Doors) -> None:
+    """Watch until stop is set. Raises SafetyError where another watcher of the name runs, or for another's state."""
     over = threading.Event()  # the lock may be another's
     with contextlib.ExitStack() as stack:
-        store = ZooKeeperStore(zookeeper_settings(settings))
+        store = doors.store(settings)
         stack.callback(store.close)
         name = settings.service.name + WATCH
         stack.enter_context(InstanceLock(store, settings.zookeeper.own_root, name, on_lost=over.set, stop=stop))
-        _hold(settings, store)
-        hints = ZooKeeperChanges(zookeeper_settings(settings), (MANAGED_LEDGERS_ROOT, SCHEMAS_ROOT))
+        _hold(settings, store, doors.admin)
+        hints = doors.hints(settings)
         stack.callback(hints.close)
         parts = parts_of(settings, store, hints, metrics, lambda: stop.is_set() or over.is_set())
         if settings.watch.mark_ahead:
@@ -163,13 +177,15 @@ def _tools_of(settings: Settings) -> Iterator[Tools]:
         yield Tools(marks, facts, lambda: broker_sessions(store), lambda topic: are_all_closed(store, topic))
 
 
-def _hold(settings: Settings, store: ZooKeeperStore) -> None:
+def _hold(
+    settings: Settings, store: MetadataStore, open_admin: Callable[[Settings], AbstractContextManager[TopicAdmin]]
+) -> None:
     """Refuse another cluster's state. Without a broker, BookKeeper's name for itself is enough, if it is known.
 
     Raises SafetyError, ConfigError, UnavailableError.
     """
     try:
-        with admin_for(settings) as admin:
+        with open_admin(settings) as admin:
             identity.hold(identity.of_cluster(settings, store, admin), settings.state_dir)
     except UnavailableError:
         known = identity.known_instance_id(settings.state_dir)
@@ -179,8 +195,8 @@ def _hold(settings: Settings, store: ZooKeeperStore) -> None:
 
 def parts_of(
     settings: Settings,
-    store: ZooKeeperStore,
-    hints: ZooKeeperChanges,
+    store: MetadataStore,
+    hints: ChangeHints,
     metrics: WatchMetrics,
     has_stopped: Callable[[], bool],
 ) -> Parts:

@@ -1,16 +1,20 @@
 """What `status` says of a moment, and which calls it refuses."""
 
 import json
+import os
+import signal
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import typer
 from typer.testing import CliRunner
 
 from streaming.check.now import Finished, Hold, Now, Retries
 from streaming.cli import status
 from streaming.cli.main import app
 from streaming.coordination.lock import Holder
-from streaming.errors import ConfigError, ReaperError
+from streaming.errors import ConfigError, UnavailableError
 from streaming.state.watcher_note import WatcherNote
 
 AT_MS = 1_700_000_000_000  # 2023-11-14 22:13:20 UTC
@@ -80,17 +84,46 @@ def test_calls_that_are_refused(tmp_path: Path, arguments: list[str], says: str)
     assert says in str(result.exception)
 
 
+@pytest.mark.parametrize("json_lines", [False, True])
+def test_what_could_not_be_read_is_told_and_makes_the_exit_code(
+    capsys: pytest.CaptureFixture[str], *, json_lines: bool
+) -> None:
+    def look() -> Now:
+        return replace(busy(), service=None, unknown={"service": "no answer"}, exit_code=UnavailableError.exit_code)
+
+    with pytest.raises(typer.Exit) as ends:
+        status.show_once(look, json_lines=json_lines)
+    assert ends.value.exit_code == 3
+    assert "no answer" in capsys.readouterr().out
+
+
+def test_where_all_was_read_the_exit_code_is_none() -> None:
+    status.show_once(busy, json_lines=True)
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 @pytest.mark.parametrize("is_terminal", [False, True])
-def test_watching_shows_each_look_until_a_signal(capsys: pytest.CaptureFixture[str], *, is_terminal: bool) -> None:
+def test_watching_shows_each_look_until_a_signal(
+    capsys: pytest.CaptureFixture[str], number: signal.Signals, *, is_terminal: bool
+) -> None:
     looks = 0
 
     def look() -> Now:
         nonlocal looks
         looks += 1
-        if looks == 3:
-            raise ReaperError("stands in for a signal")
+        assert looks <= 2, "it goes on after a signal"
+        if looks == 2:
+            os.kill(os.getpid(), number)
         return busy()
 
-    with pytest.raises(ReaperError, match="signal"):
+    def unheard(*_: object) -> None:
+        raise AssertionError("nobody listens to the signal")
+
+    before = signal.signal(number, unheard)
+    try:
         status.show_again_and_again(look, 0.01, json_lines=False, is_terminal=is_terminal)
+        assert signal.getsignal(number) is unheard, "the handler from before is back"
+    finally:
+        signal.signal(number, before)
+    assert looks == 2
     assert capsys.readouterr().out.count("4711") >= (1 if is_terminal else 2)

@@ -8,6 +8,7 @@ from streaming.adapters.memory.properties import MemoryTopicProperties
 from streaming.adapters.memory.store import MemoryStore
 from streaming.adapters.memory.tree import MemoryTree, NoNodeError, parent_of
 from streaming.phase_one.marks import DeletableLedgers, Sweep
+from streaming.phase_one.receipts import Receipt
 from tests.builders import NOW_MS, ROOT, TOPIC, UUID
 from udfs.formats.managed_ledger import (
     LedgerInfo,
@@ -18,7 +19,7 @@ from udfs.formats.managed_ledger import (
 )
 from udfs.paths import Layout, ledger_path, managed_ledger_path
 from udfs.phase_one.marks import PREFIX, Upload
-from udfs.records import LedgerType, PendingDelete
+from udfs.records import LedgerType, Outcome, PendingDelete, Reason
 
 OFFLOAD = OffloadState(UUID, complete=True, driver_name="aws-s3", driver_properties={"bucket": "b"})
 OURS = {"owner": "a team"}
@@ -35,13 +36,16 @@ class Topic:
     sweeps: bool = True
     looked_since: list[int] = field(default_factory=list)  # since when each look at the receipts went through them
     sends: Callable[[], None] = lambda: None
+    now_ms: Callable[[], int] = lambda: NOW_MS
+    refuses: bool = False  # each request ends as a dead letter
+    letters: set[str] = field(default_factory=set)  # the message ids of those
 
     def __post_init__(self) -> None:
         self.properties = MemoryTopicProperties(self.tree)
         self.store = MemoryStore(self.tree)
 
     def api(self) -> DeletableLedgers:
-        sweep = Sweep(self._send, lambda _ids, _since: {}, self._finished, lambda: NOW_MS)
+        sweep = Sweep(self._send, self._look, self._finished, self.now_ms)
         return DeletableLedgers(self.store, self.properties, sweep, Layout.HIERARCHICAL, ROOT)
 
     def lists(self, *ledgers: LedgerInfo | int) -> None:
@@ -77,11 +81,21 @@ class Topic:
     def _send(self, request: PendingDelete) -> "Future[str]":
         self.sends()
         self.sent.append(request)
-        if self.sweeps:
+        message_id = f"1:{len(self.sent)}:0"
+        if self.refuses:
+            self.letters.add(message_id)
+        elif self.sweeps:
             self._sweep(request)
         answer: Future[str] = Future()
-        answer.set_result(f"1:{len(self.sent)}:0")
+        answer.set_result(message_id)
         return answer
+
+    def _look(self, message_ids: Collection[str], _since_ms: int) -> dict[str, Receipt]:
+        refused = (Outcome.DEAD_LETTER, Reason.NOT_PULSARS)
+        return {
+            each: Receipt(each, None, None, None, *refused, "", 0, self.now_ms())
+            for each in self.letters.intersection(message_ids)
+        }
 
     def _sweep(self, request: PendingDelete) -> None:
         """As the real one: what the list names at this moment stays."""

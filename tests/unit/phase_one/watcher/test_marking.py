@@ -38,7 +38,7 @@ class Scene:
 
     def __init__(self, state: Path) -> None:
         self.world = World(state)
-        self.topic = Topic(tree=self.world.tree)
+        self.topic = Topic(tree=self.world.tree, now_ms=self.world.clock.now_ms)
         self.facts = MemoryTrimFacts()
         self.facts.kept, self.facts.cursors = Retention(60, -1), {TOPIC: {CURSOR: (99, -1)}}
         self.facts.loaded = {TOPIC}
@@ -72,6 +72,23 @@ class Scene:
     def looks(self, minutes: int) -> None:
         for _ in range(minutes):
             self.look()
+
+    def has_work(self) -> bool:
+        return self.marking.has_work(self.now_ms)
+
+    def step(self) -> bool:
+        return self.marking.step(self.tools, self.now_ms)
+
+    def run_for(self, minutes: int, loaded: set[str]) -> None:
+        """Let time pass as MarkingThread does; a look in each minute sees those topics change."""
+        for _ in range(minutes):
+            end_ms = self.now_ms + MINUTE_MS
+            self.marking.take(Seen(loaded=set(loaded)), self.now_ms)
+            while self.now_ms < end_ms:
+                try:
+                    self.world.clock.advance(200 if self.has_work() and self.step() else 1000)
+                except UnavailableError:
+                    self.world.clock.advance(15_000)
 
     def closed(self, ledger_id: int, minutes_ago: int, *, is_uploaded: bool = False) -> LedgerInfo:
         offload = OFFLOAD if is_uploaded else None
@@ -381,9 +398,8 @@ def test_a_service_that_does_not_answer_is_asked_again_when_a_topics_time_had_co
     scene.look()
     scene.world.clock.advance(10 * MINUTE_MS)
     scene.facts.faults.away = True
-    with pytest.raises(UnavailableError):
-        scene.marking.step(scene.tools, scene.now_ms)
-    assert not scene.marking.has_work(scene.now_ms)
+    assert scene.step()
+    assert not scene.has_work(), "not at once"
     scene.facts.faults.away = False
     scene.looks(3)
     assert scene.marked() == {5}
@@ -453,27 +469,159 @@ def test_an_error_about_one_topic_is_that_topics_alone(scene: Scene, caplog: pyt
     assert scene.metric("marking_failures") == 2, "once for each sign"
 
 
-def test_a_service_that_does_not_answer_is_asked_again_while_the_sign_that_a_topic_is_loaded_holds(
-    scene: Scene,
-) -> None:
+def test_a_topic_that_failed_is_asked_about_again_while_the_sign_that_it_is_loaded_holds(scene: Scene) -> None:
     ledgers = [scene.closed(5, 100), LedgerInfo(99)]
     scene.topic.lists(*ledgers)
-    scene.marking.take(Seen(loaded={TOPIC, OTHER}), scene.now_ms)
-    scene.facts.faults.away = True
-    for _ in range(4):
-        with pytest.raises(UnavailableError):
-            scene.marking.step(scene.tools, scene.now_ms)
-    scene.facts.faults.away = False
-    while scene.marking.step(scene.tools, scene.now_ms):
-        pass
-    assert scene.marked() == {5}
-    scene.topic.lists(*ledgers, LedgerInfo(100))
     scene.marking.take(Seen(loaded={TOPIC}), scene.now_ms)
     scene.facts.faults.away = True
-    with pytest.raises(UnavailableError):
-        scene.marking.step(scene.tools, scene.now_ms)
+    for _ in range(2):
+        assert scene.step()
+        scene.world.clock.advance(MINUTE_MS // 2)
+    scene.facts.faults.away = False
+    assert scene.step()
+    assert scene.marked() == {5}
+    scene.topic.lists(*ledgers, scene.closed(6, 100), LedgerInfo(100))
+    scene.marking.take(Seen(loaded={TOPIC}), scene.now_ms)
+    scene.facts.faults.away = True
+    assert scene.step()
+    scene.facts.faults.away = False
     scene.world.clock.advance(3 * MINUTE_MS)
-    assert not scene.marking.has_work(scene.now_ms) or not scene.marking.step(scene.tools, scene.now_ms)
+    assert not scene.has_work() or not scene.step()
+    assert scene.marked() == {5}
+
+
+def test_topics_of_which_brokers_say_nothing_keep_no_others_waiting_and_wait_longer_and_longer(scene: Scene) -> None:
+    bad = {f"hostile/ns/persistent/t{n}" for n in range(40)}
+    tries: Counter[str] = Counter()
+
+    def fail(_operation: str, topics: Sequence[str]) -> None:
+        if bad.intersection(topics):
+            tries.update(topics)
+            raise UnavailableError("answered 500: the topic can't be loaded")
+
+    scene.facts.faults.before(fail)
+    scene.topic.lists(scene.closed(5, 59), LedgerInfo(99))
+    scene.run_for(2, bad | {TOPIC})
+    scene.run_for(3, bad)
+    assert scene.marked() == {5}
+    scene.run_for(5, bad)
+    for hours in range(1, 4):
+        tries.clear()
+        scene.topic.lists(scene.closed(5, 100), scene.closed(10 + hours, 100), LedgerInfo(99))
+        scene.run_for(1, bad | {TOPIC})
+        assert 10 + hours in scene.marked(), "others come first"
+        scene.run_for(59, bad)
+    assert max(tries.values()) <= 2
+
+
+def test_a_topic_that_failed_and_now_answers_has_its_turn_like_all_others(scene: Scene) -> None:
+    scene.topic.lists(scene.closed(5, 100), LedgerInfo(99))
+    scene.facts.faults.away = True
+    scene.run_for(10, {TOPIC})
+    scene.facts.faults.away = False
+    scene.run_for(20, {TOPIC})
+    assert scene.marked() == {5}
+    for ledger_id in (6, 7):
+        scene.topic.lists(scene.closed(5, 100), scene.closed(ledger_id, 100), LedgerInfo(99))
+        scene.run_for(1, {TOPIC})
+        assert ledger_id in scene.marked()
+
+
+def test_of_a_topic_that_failed_and_was_closed_nobody_asks(scene: Scene) -> None:
+    scene.marking.take(Seen(loaded={TOPIC}), scene.now_ms)
+    scene.facts.faults.away = True
+    assert scene.step()
+    scene.facts.faults.away = False
+    scene.marking.take(Seen(closed={TOPIC}), scene.now_ms)
+    scene.world.clock.advance(MINUTE_MS)
+    assert not scene.has_work()
+
+
+def test_once_a_broker_has_ended_the_sign_of_a_topic_that_failed_counts_for_nothing(scene: Scene) -> None:
+    scene.topic.lists(scene.closed(5, 100), LedgerInfo(99))
+    scene.facts.tells_loaded = False
+    scene.marking.take(Seen(loaded={TOPIC}), scene.now_ms)
+    scene.facts.faults.away = True
+    assert scene.step()
+    scene.facts.faults.away = False
+    scene.world.tree.remove(f"{BROKERS}/one")
+    put(scene.world.tree, f"{BROKERS}/two")
+    scene.marking.take(Seen(), scene.now_ms)
+    scene.world.clock.advance(MINUTE_MS)
+    assert scene.step()
+    assert (scene.marked(), scene.asked["internal_stats"]) == (set(), 0)
+
+
+def test_several_topics_in_a_row_that_fail_make_all_pause_and_the_next_time_twice_as_many(scene: Scene) -> None:
+    scene.facts.faults.away = True
+    scene.marking.take(Seen(loaded={f"public/default/persistent/t{n:02}" for n in range(20)}), scene.now_ms)
+    raised = []
+    for n in range(20):
+        try:
+            assert scene.step()
+        except UnavailableError:
+            raised.append(n + 1)
+    assert raised == [5, 10, 20]
+    assert scene.metric("marking_failures") == 17, "the thread counts what is raised"
+    scene.facts.faults.away = False
+    scene.marking.take(Seen(loaded={TOPIC}), scene.now_ms)
+    assert scene.step()
+    scene.facts.faults.away = True
+    scene.marking.take(Seen(loaded={f"public/default/persistent/u{n}" for n in range(5)}), scene.now_ms)
+    assert [scene.step() for _ in range(4)] == [True] * 4
+    with pytest.raises(UnavailableError):
+        scene.step()
+
+
+def test_where_zookeeper_does_not_answer_all_pause_and_no_topic_is_to_blame(scene: Scene) -> None:
+    scene.topic.lists(scene.closed(5, 100), LedgerInfo(99))
+    scene.marking.take(Seen(loaded={OTHER, TOPIC}), scene.now_ms)
+    assert scene.step()
+    scene.facts.faults.away = scene.world.store.faults.away = True
+    for _ in range(3):
+        with pytest.raises(UnavailableError):
+            scene.step()
+    scene.facts.faults.away = scene.world.store.faults.away = False
+    assert scene.step()
+    assert scene.marked() == {5}
+
+
+def test_what_ended_as_a_dead_letter_is_asked_for_once_a_day_and_other_marks_as_often_as_before(scene: Scene) -> None:
+    scene.topic.lists(5, 6, 99)
+    scene.topic.api().mark_deletable_ledgers(TOPIC, [5, 6])
+    scene.topic.refuses = True
+    scene.topic.lists(6, 99)
+    scene.looks(60)
+    assert [each.ledger_id for each in scene.topic.sent] == [5]
+    scene.topic.refuses = scene.topic.sweeps = False
+    scene.topic.lists(99)
+    scene.looks(60)
+    again = [each.ledger_id for each in scene.topic.sent]
+    assert again.count(5) == 1
+    assert again.count(6) >= 4
+    scene.topic.sweeps = True
+    scene.looks(24 * 60)
+    assert (scene.topic.exists(5), scene.topic.exists(6), scene.marked()) == (False, False, set())
+    assert len([each for each in scene.topic.sent if each.ledger_id == 5]) == 2
+
+
+def test_marks_that_can_not_be_worked_off_are_looked_at_less_and_less_often(scene: Scene) -> None:
+    scene.topic.lists(5, 99)
+    scene.topic.api().mark_deletable_ledgers(TOPIC, [5])
+    scene.topic.lists(99)
+    scene.looks(1)
+
+    def fail() -> None:
+        tries.append(scene.now_ms)
+        raise UnavailableError("answered 503: the topic can't be loaded")
+
+    tries: list[int] = []
+    scene.topic.sends = fail
+    scene.looks(60)
+    assert 4 <= len(tries) <= 10
+    scene.topic.sends = lambda: None
+    scene.looks(12)
+    assert not scene.topic.exists(5)
 
 
 def test_that_a_right_is_missing_is_said_however_much_was_said_of_topics(

@@ -2,18 +2,27 @@
 
 import threading
 from collections.abc import Callable
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
 from prometheus_client import CollectorRegistry
 
+from streaming.adapters.memory.changes import MemoryChanges
+from streaming.adapters.memory.pulsar import MemoryPulsar
+from streaming.adapters.memory.store import MemoryStore
+from streaming.adapters.memory.tree import MemoryTree
 from streaming.config.load import load
+from streaming.coordination.lock import WATCH, InstanceLock, lock_path
 from streaming.errors import ConfigError, RefusedError, SafetyError, StopRequestedError, UnavailableError
 from streaming.phase_one.watcher import run
+from streaming.phase_one.watcher.made import BROKERS
 from streaming.phase_one.watcher.metrics import WatchMetrics
 from streaming.ports import ChangedPaths
 from streaming.state.watcher_note import noted
+from tests.builders import ROOT, put
 from tests.unit.phase_one.watcher.watching import World
+from udfs.paths import MANAGED_LEDGERS_ROOT, SCHEMAS_ROOT
 
 
 def raising(errors: list[Exception]) -> Callable[..., None]:
@@ -105,14 +114,99 @@ def test_beside_a_service_nothing_ends_it_but_the_service(
     errors: list[Exception] = [SafetyError("held by another"), ValueError("a fault of ours"), StopRequestedError()]
     is_over = threading.Event()
 
-    def once(settings: object, metrics: object, stop: threading.Event) -> None:
+    def once(settings: object, metrics: object, stop: threading.Event, doors: object) -> None:
         if not errors:
             is_over.set()
             stop.wait()
             return
         raise errors.pop(0)
 
-    monkeypatch.setattr(run, "_watch_once", once)
+    monkeypatch.setattr(run, "watch_once", once)
     with run.watching(load(None), CollectorRegistry()):
         assert is_over.wait(10)
     assert caplog.text.count("ALARM: the watcher does not run") == 2
+
+
+class Cluster:
+    """A cluster in memory, to which a watcher's doors open. is_away: no broker answers."""
+
+    def __init__(self, folder: Path, instance_id: bytes = b"id") -> None:
+        self.tree = MemoryTree()
+        for path in (MANAGED_LEDGERS_ROOT, SCHEMAS_ROOT, BROKERS):
+            put(self.tree, path)
+        put(self.tree, f"{ROOT}/LAYOUT", b"2\norg.apache.bookkeeper.meta.HierarchicalLedgerManagerFactory:1")
+        put(self.tree, f"{ROOT}/INSTANCEID", instance_id)
+        self.pulsar = MemoryPulsar()
+        (folder / "config.toml").write_text(f'[state]\ndir = "{folder / "state"}"\n')
+        self.settings = load(folder / "config.toml")
+        self.lock = lock_path(self.settings.zookeeper.own_root, self.settings.service.name + WATCH)
+
+    def watch(self, stop: threading.Event, store: MemoryStore | None = None) -> None:
+        """Watch, as a process does that was told to stop before its first turn where stop is set."""
+        doors = run.Doors(
+            store=lambda _settings: store or MemoryStore(self.tree),
+            hints=lambda _settings: MemoryChanges(self.tree, (MANAGED_LEDGERS_ROOT, SCHEMAS_ROOT)),
+            admin=lambda _settings: nullcontext(self.pulsar),
+        )
+        run.watch_once(self.settings, WatchMetrics(CollectorRegistry()), stop, doors)
+
+
+@pytest.fixture
+def stopped() -> threading.Event:
+    stop = threading.Event()
+    stop.set()
+    return stop
+
+
+def test_a_second_watcher_of_the_name_is_refused_and_the_first_gives_its_lock_back(
+    tmp_path: Path, stopped: threading.Event
+) -> None:
+    cluster = Cluster(tmp_path)
+    with InstanceLock(
+        MemoryStore(cluster.tree),
+        cluster.settings.zookeeper.own_root,
+        cluster.settings.service.name + WATCH,
+        on_lost=lambda: None,
+    ):
+        with pytest.raises(SafetyError, match="already runs"):
+            cluster.watch(stopped)
+        assert not (tmp_path / "state").exists(), "it has touched nothing"
+    cluster.watch(stopped)
+    assert cluster.lock not in cluster.tree.paths()
+
+
+def test_a_lock_that_is_lost_ends_the_watching(tmp_path: Path) -> None:
+    class Losing(MemoryStore):
+        def when_session_ends(self, callback: Callable[[], None]) -> None:
+            callback()
+
+    cluster, stop = Cluster(tmp_path), threading.Event()
+    give_up = threading.Timer(5.0, stop.set)
+    give_up.start()
+    with pytest.raises(UnavailableError, match="is over"):
+        cluster.watch(stop, Losing(cluster.tree))
+    give_up.cancel()
+
+
+@pytest.mark.parametrize("is_away", [False, True])
+def test_another_clusters_state_is_refused_whether_a_broker_answers_or_not(
+    tmp_path: Path, stopped: threading.Event, *, is_away: bool
+) -> None:
+    Cluster(tmp_path).watch(stopped)
+    other = Cluster(tmp_path, b"another")
+    other.pulsar.faults.away = is_away
+    with pytest.raises(UnavailableError if is_away else SafetyError):
+        other.watch(stopped)
+
+
+def test_without_a_broker_it_watches_a_cluster_that_it_knows_and_no_other(
+    tmp_path: Path, stopped: threading.Event
+) -> None:
+    cluster = Cluster(tmp_path)
+    cluster.pulsar.faults.away = True
+    with pytest.raises(UnavailableError):
+        cluster.watch(stopped)
+    cluster.pulsar.faults.away = False
+    cluster.watch(stopped)
+    cluster.pulsar.faults.away = True
+    cluster.watch(stopped)

@@ -1,0 +1,69 @@
+"""A topic that failed waits by itself, longer and longer; several topics in a row that fail are a sign of an outage."""
+
+import pytest
+
+from streaming.phase_one.watcher.failing import FIRST_PAUSE_MS, LONGEST_PAUSE_MS, Failing, Row
+
+TOPIC, OTHER = "t/ns/persistent/a", "t/ns/persistent/b"
+EVER_MS = 1 << 50
+
+
+def test_each_failure_makes_the_wait_twice_as_long_up_to_an_hour() -> None:
+    failing, now_ms, pauses = Failing(), 0, []
+    for _ in range(12):
+        again_ms = failing.failed(TOPIC, EVER_MS, now_ms)
+        pauses.append(again_ms - now_ms)
+        assert failing.next(again_ms - 1) is None
+        assert failing.next(again_ms) == TOPIC
+        now_ms = again_ms
+    assert pauses[:3] == [FIRST_PAUSE_MS, 2 * FIRST_PAUSE_MS, 4 * FIRST_PAUSE_MS]
+    assert pauses[-2:] == [LONGEST_PAUSE_MS, LONGEST_PAUSE_MS]
+
+
+def test_one_that_answers_begins_anew() -> None:
+    failing = Failing()
+    failing.failed(TOPIC, EVER_MS, 0)
+    failing.failed(OTHER, EVER_MS, 0)
+    failing.drop(TOPIC)
+    assert (list(failing), failing.next(FIRST_PAUSE_MS)) == ([OTHER], OTHER)
+    assert failing.failed(TOPIC, EVER_MS, 0) == FIRST_PAUSE_MS
+
+
+@pytest.mark.parametrize(("until_ms", "expected"), [(FIRST_PAUSE_MS, TOPIC), (FIRST_PAUSE_MS - 1, None)])
+def test_its_turn_comes_while_its_sign_holds(until_ms: int, expected: str | None) -> None:
+    failing = Failing()
+    failing.failed(TOPIC, until_ms, 0)
+    assert failing.next(FIRST_PAUSE_MS) == expected
+
+
+def test_a_later_sign_counts_and_shortens_no_wait() -> None:
+    failing = Failing()
+    failing.failed(TOPIC, 0, 0)
+    assert failing.next(FIRST_PAUSE_MS) is None
+    assert failing.sign(TOPIC, EVER_MS)
+    assert failing.next(FIRST_PAUSE_MS - 1) is None
+    assert failing.next(FIRST_PAUSE_MS) == TOPIC
+    failing.failed(TOPIC, 0, FIRST_PAUSE_MS)
+    assert failing.next(3 * FIRST_PAUSE_MS) == TOPIC, "the sign from before still holds"
+    assert not failing.sign(OTHER, EVER_MS)
+
+
+def test_what_gave_no_sign_for_hours_is_forgotten() -> None:
+    failing = Failing()
+    failing.failed(TOPIC, EVER_MS, 0)
+    failing.forget_old(FIRST_PAUSE_MS + 2 * LONGEST_PAUSE_MS)
+    assert list(failing) == [TOPIC]
+    failing.forget_old(FIRST_PAUSE_MS + 2 * LONGEST_PAUSE_MS + 1)
+    assert (list(failing), failing.next(EVER_MS)) == ([], None)
+
+
+def test_five_topics_in_a_row_then_ten_then_twenty_are_a_sign_of_an_outage() -> None:
+    row = Row()
+    assert [n for n in range(1, 41) if row.failed(str(n))] == [5, 10, 20, 40]
+    row.answered()
+    assert [n for n in range(1, 6) if row.failed(str(n))] == [5]
+
+
+def test_one_topic_that_fails_again_and_again_is_none() -> None:
+    row = Row()
+    assert not any(row.failed(TOPIC) for _ in range(100))
