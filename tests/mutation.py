@@ -937,8 +937,8 @@ MUTATIONS = (
     Mutation(
         "an unlisted ledger counts as asked for only if a broker named it",
         WATCHER,
-        "if request.offload_context is None and request.component not in BY_CLIENTS:",
-        "if request.offload_context is None:",
+        "return request.offload_context is None and request.component not in BY_CLIENTS",
+        "return request.offload_context is None",
     ),
     Mutation(
         "the requests of one tenant that wait are bounded",
@@ -961,8 +961,8 @@ MUTATIONS = (
     Mutation(
         "a look for unlisted ledgers goes back to where a folder could not be listed",
         WATCHER,
-        "return Candidates(newest_id, left, brokers, from_id, behind).text(), requests",
-        "return Candidates(newest_id, left, brokers, known.newest_id, behind).text(), requests",
+        "if behind == 0 or behind > _MOST_LOOKS_BEHIND:",
+        "if True:",
     ),
     Mutation(
         "a bucket that is no ledger makes its cursor unreadable, and stops nobody",

@@ -11,8 +11,9 @@
    one look earlier. Where a folder could not be listed, the next looks begin where that one did, for an hour.
 6. More candidates than we keep are looked at: those that are gone, or that their own topic's cursors name, leave. Of
    what is still too many, tenants keep the same number each. The rest is the audit's, which an alarm says.
-7. What a list named between two looks and names no more is asked about already. Only a crash between these looks makes
-   that a second request, which finds the ledger gone.
+7. What a list named between two looks and names no more is asked about already; the note, and the requests that wait,
+   say so. Only a crash between the publication of such a request and the next look makes a second one, which finds the
+   ledger gone.
 """
 
 import json
@@ -55,7 +56,7 @@ class Candidates:
     """What the note holds. newest_id: of all ledgers that were looked at; -1: none. brokers: sessions at that look.
 
     from_id: the next look begins above it; None: at newest_id (notes of older versions). behind: how many looks could
-    not list everything, up to now.
+    not list everything, up to now. asked: those above from_id that have a request already.
     """
 
     newest_id: int = -1
@@ -63,6 +64,7 @@ class Candidates:
     brokers: frozenset[str] = frozenset()
     from_id: int | None = None
     behind: int = 0
+    asked: frozenset[int] = frozenset()
 
     def text(self) -> bytes:
         """Return the note. Candidates have few different sets of sessions, so each set is written once."""
@@ -72,6 +74,7 @@ class Candidates:
             "newest_id": self.newest_id,
             "from_id": self.from_id,
             "behind": self.behind,
+            "asked": sorted(self.asked),
             "waiting": {each: [found.since_ms, sets[found.brokers]] for each, found in self.waiting.items()},
             "sets": [sorted(brokers) for brokers in sets],
             "brokers": sorted(self.brokers),
@@ -88,7 +91,8 @@ def candidates_of(note: bytes) -> Candidates:
         for each, (since_ms, brokers) in known["waiting"].items()
     }
     from_id, behind = known.get("from_id"), int(known.get("behind", 0))
-    return Candidates(int(known["newest_id"]), waiting, frozenset(known["brokers"]), from_id, behind)
+    asked = frozenset(known.get("asked", ()))
+    return Candidates(int(known["newest_id"]), waiting, frozenset(known["brokers"]), from_id, behind, asked)
 
 
 class Named(Protocol):
@@ -136,9 +140,9 @@ class MadeLedgers:
         fresh = self._ids_above(from_id)
         # whoever made them ran at this look or at the one before, and may have ended in between
         waiting = {each: Candidate(now_ms, brokers | known.brokers) for each in fresh} | known.waiting
-        names = self._named({(each, "") for each in waiting})
+        names, all_asked = self._named({(each, "") for each in waiting}), known.asked | asked
         waiting = {
-            each: found for each, found in sorted(waiting.items()) if (each, "") not in names and each not in asked
+            each: found for each, found in sorted(waiting.items()) if (each, "") not in names and each not in all_asked
         }
         due = [each for each, found in waiting.items() if self._is_due(found, brokers, now_ms)]
         requests, is_over = self._asked(due)
@@ -148,11 +152,12 @@ class MadeLedgers:
             left = self._most_that_count(left)
         newest_id = max([known.newest_id, *fresh])
         behind = known.behind + 1 if self._unlisted else 0
-        if 0 < behind <= _MOST_LOOKS_BEHIND:
-            return Candidates(newest_id, left, brokers, from_id, behind).text(), requests
         if behind == _MOST_LOOKS_BEHIND + 1:
             log.error("ALARM: folders of ledgers can't be listed for an hour: what was made in them is the audit's")
-        return Candidates(newest_id, left, brokers, known.newest_id, behind).text(), requests
+        if behind == 0 or behind > _MOST_LOOKS_BEHIND:
+            from_id = known.newest_id
+        over = frozenset(each for each in all_asked.union(each.ledger_id for each in requests) if each > from_id)
+        return Candidates(newest_id, left, brokers, from_id, behind, over).text(), requests
 
     def _most_that_count(self, waiting: Mapping[int, Candidate]) -> dict[int, Candidate]:
         """Look at all of them; leave out what is gone or named, and the newest of each tenant that has too many."""

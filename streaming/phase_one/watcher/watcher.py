@@ -98,8 +98,7 @@ class Watcher:
         self._monotonic = monotonic
         self._stamps: dict[str, bytes] = {}
         self._unparsable: set[str] = set()
-        self._asked: set[int] = set()  # ledgers that have a request since the last whole look
-        self._asked_before: set[int] = set()  # and since the one before, up to the last
+        self._asked = _asked_about(parts.watched)  # ledgers that have a request since the last whole look
         self._next_look_s = self._earliest_s = float("-inf")
         self._full_since_look: dict[str, int] = {}  # tenant -> the last look that had no room for a request of its own
         self._published_ms = 0
@@ -155,12 +154,11 @@ class Watcher:
         for some in _gathered(changed()):
             self._see(some, parts.clock.now_ms())
         now_ms = parts.clock.now_ms()
-        asked = self._asked | self._asked_before
-        note, requests = parts.made.look(parts.watched.notes.get(made.NOTE), now_ms, asked)
+        note, requests = parts.made.look(parts.watched.notes.get(made.NOTE), now_ms, self._asked)
         if requests or note != parts.watched.notes.get(made.NOTE):
             asks = [(f"unlisted ledger {each.ledger_id}", encode(each)) for each in requests]
             parts.watched.save({}, asks, notes={made.NOTE: note}, at_ms=now_ms)
-        self._asked_before, self._asked = self._asked, set()
+        self._asked.clear()
         parts.metrics.unlisted.inc(len(requests))
         parts.metrics.unlisted_left.inc(parts.made.left)
         ended_s = self._monotonic()
@@ -268,9 +266,19 @@ class _News:
             self.taken[tenant] += cost
             self.room -= cost
             self.requests.append((path, payload))
-            if request.offload_context is None and request.component not in BY_CLIENTS:
+            if _was_a_brokers(request):
                 self.asked.add(request.ledger_id)
         return []
+
+
+def _was_a_brokers(request: PendingDelete) -> bool:
+    return request.offload_context is None and request.component not in BY_CLIENTS
+
+
+def _asked_about(watched: Watched) -> set[int]:
+    """Return the ledgers that requests of before a start ask about."""
+    waiting = (decode(each.payload) for each in watched.requests.values())
+    return {each.ledger_id for each in waiting if isinstance(each, PendingDelete) and _was_a_brokers(each)}
 
 
 def _gathered(parts: Iterable[Mapping[str, Node]]) -> Iterator[dict[str, Node]]:

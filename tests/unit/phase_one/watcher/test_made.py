@@ -179,7 +179,7 @@ def test_a_note_comes_back_as_it_was() -> None:
     assert candidates_of(noted.text()) == noted
     old = b'{"newest_id": 7, "waiting": {"5": [1, ["a@1", "b@2"]], "6": [2, []]}, "brokers": ["c@3"]}'
     assert candidates_of(old) == noted, "as an older version wrote it"
-    noted.from_id, noted.behind = 3, 2
+    noted.from_id, noted.behind, noted.asked = 3, 2, frozenset({5, 9})
     assert candidates_of(noted.text()) == noted
     many = Candidates(0, {each: Candidate(each, frozenset({f"{n}@1" for n in range(100)})) for each in range(100)})
     assert candidates_of(many.text()) == many
@@ -303,6 +303,26 @@ def test_a_ledger_that_is_written_behind_a_higher_one_is_found(world: World) -> 
     world.turns(watcher, 70)
     _restart_broker(world)
     world.turns(watcher, HOUR_S + 300)
+    assert world.topic.requests == [DATA]
+
+
+@pytest.mark.parametrize("after_s", [10, 70, 130], ids=["at once", "after a look", "after two looks"])
+@pytest.mark.parametrize("is_killed", [False, True])
+def test_what_a_list_named_for_a_moment_is_asked_for_once_though_the_watcher_is_killed(
+    world: World, after_s: int, *, is_killed: bool
+) -> None:
+    watcher = world.start()
+    world.turns(watcher, 70)
+    _make(world, DATA)
+    world.list(1, 2, 5)
+    world.turns(watcher, 10)
+    world.list(1, 2)  # its broker dropped it, and died before it could delete it
+    world.turns(watcher, after_s)
+    if is_killed:
+        watcher = world.start()
+    world.turns(watcher, 70)
+    _restart_broker(world)
+    world.turns(watcher, 2 * HOUR_S)
     assert world.topic.requests == [DATA]
 
 
