@@ -854,7 +854,7 @@ MUTATIONS = (
     ),
     Mutation("marks leave a znode small enough", MARKS, "        _refuse_too_large(topic, wanted)\n", ""),
     Mutation("a V1 topic's marks are refused", MARKS, "        _refuse_v1(topic.name)\n", ""),
-    Mutation("what was asked about is no candidate", WATCHER, " and each not in all_asked", ""),
+    Mutation("what was asked about is no candidate", WATCHER, " and each not in asked", ""),
     Mutation("an unlisted ledger waits for a broker's end", WATCHER, "and bool(candidate.brokers - brokers)", ""),
     Mutation(
         "an unlisted ledger that its broker needs is left",

@@ -11,9 +11,9 @@
    one look earlier. Where a folder could not be listed, the next looks begin where that one did, for an hour.
 6. More candidates than we keep are looked at: those that are gone, or that their own topic's cursors name, leave. Of
    what is still too many, tenants keep the same number each. The rest is the audit's, which an alarm says.
-7. What a list named between two looks and names no more is asked about already; the note, and the requests that wait,
-   say so. Only a crash between the publication of such a request and the next look makes a second one, which finds the
-   ledger gone.
+7. What a list named between two looks and names no more is asked about already, as the requests that wait say after a
+   crash. Only one that was made, dropped and asked about since the last look, before a crash, has a second request,
+   which finds the ledger gone.
 """
 
 import json
@@ -21,6 +21,7 @@ import logging
 from collections import defaultdict
 from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass, field
+from itertools import chain
 from typing import Protocol
 
 from streaming.audit.walk.listing import find_folders, ids_in
@@ -56,7 +57,7 @@ class Candidates:
     """What the note holds. newest_id: of all ledgers that were looked at; -1: none. brokers: sessions at that look.
 
     from_id: the next look begins above it; None: at newest_id (notes of older versions). behind: how many looks could
-    not list everything, up to now. asked: those above from_id that have a request already.
+    not list everything, up to now. seen: those above from_id that a look has seen; what a list named then is no news.
     """
 
     newest_id: int = -1
@@ -64,7 +65,7 @@ class Candidates:
     brokers: frozenset[str] = frozenset()
     from_id: int | None = None
     behind: int = 0
-    asked: frozenset[int] = frozenset()
+    seen: frozenset[int] = frozenset()
 
     def text(self) -> bytes:
         """Return the note. Candidates have few different sets of sessions, so each set is written once."""
@@ -74,7 +75,7 @@ class Candidates:
             "newest_id": self.newest_id,
             "from_id": self.from_id,
             "behind": self.behind,
-            "asked": sorted(self.asked),
+            "seen": _ranges(self.seen),
             "waiting": {each: [found.since_ms, sets[found.brokers]] for each, found in self.waiting.items()},
             "sets": [sorted(brokers) for brokers in sets],
             "brokers": sorted(self.brokers),
@@ -91,8 +92,8 @@ def candidates_of(note: bytes) -> Candidates:
         for each, (since_ms, brokers) in known["waiting"].items()
     }
     from_id, behind = known.get("from_id"), int(known.get("behind", 0))
-    asked = frozenset(known.get("asked", ()))
-    return Candidates(int(known["newest_id"]), waiting, frozenset(known["brokers"]), from_id, behind, asked)
+    seen = frozenset(chain.from_iterable(range(first, last + 1) for first, last in known.get("seen", ())))
+    return Candidates(int(known["newest_id"]), waiting, frozenset(known["brokers"]), from_id, behind, seen)
 
 
 class Named(Protocol):
@@ -137,12 +138,13 @@ class MadeLedgers:
             return Candidates(max(self._ids_above(-1), default=-1), brokers=brokers).text(), []
         known = candidates_of(note)
         from_id = known.newest_id if known.from_id is None else known.from_id
-        fresh = self._ids_above(from_id)
+        above = self._ids_above(from_id)
+        fresh = [each for each in above if each not in known.seen]
         # whoever made them ran at this look or at the one before, and may have ended in between
         waiting = {each: Candidate(now_ms, brokers | known.brokers) for each in fresh} | known.waiting
-        names, all_asked = self._named({(each, "") for each in waiting}), known.asked | asked
+        names = self._named({(each, "") for each in waiting})
         waiting = {
-            each: found for each, found in sorted(waiting.items()) if (each, "") not in names and each not in all_asked
+            each: found for each, found in sorted(waiting.items()) if (each, "") not in names and each not in asked
         }
         due = [each for each, found in waiting.items() if self._is_due(found, brokers, now_ms)]
         requests, is_over = self._asked(due)
@@ -156,8 +158,8 @@ class MadeLedgers:
             log.error("ALARM: folders of ledgers can't be listed for an hour: what was made in them is the audit's")
         if behind == 0 or behind > _MOST_LOOKS_BEHIND:
             from_id = known.newest_id
-        over = frozenset(each for each in all_asked.union(each.ledger_id for each in requests) if each > from_id)
-        return Candidates(newest_id, left, brokers, from_id, behind, over).text(), requests
+        seen = frozenset(each for each in known.seen.union(above) if each > from_id)
+        return Candidates(newest_id, left, brokers, from_id, behind, seen).text(), requests
 
     def _most_that_count(self, waiting: Mapping[int, Candidate]) -> dict[int, Candidate]:
         """Look at all of them; leave out what is gone or named, and the newest of each tenant that has too many."""
@@ -228,6 +230,17 @@ def shared(lists: Sequence[list[int]], most: int) -> list[int]:
     for left, ids in zip(range(len(lists), 0, -1), sorted(lists, key=len), strict=True):
         kept += ids[: (most - len(kept)) // left]
     return kept
+
+
+def _ranges(ids: Set[int]) -> list[list[int]]:
+    """Return them as [first, last] each: mostly they are in a row."""
+    found: list[list[int]] = []
+    for each in sorted(ids):
+        if found and found[-1][1] == each - 1:
+            found[-1][1] = each
+        else:
+            found.append([each, each])
+    return found
 
 
 def broker_sessions(store: MetadataStore) -> frozenset[str]:

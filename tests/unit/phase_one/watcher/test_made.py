@@ -19,7 +19,7 @@ from tests.builders import (
     put,
     view,
 )
-from tests.unit.phase_one.watcher.watching import PATIENCE_MS, World
+from tests.unit.phase_one.watcher.watching import DELAY_MS, PATIENCE_MS, World
 from udfs.formats.ledger_metadata import serialize_v3
 from udfs.formats.managed_ledger import ManagedCursorInfo, serialize_cursor
 from udfs.paths import managed_ledger_path
@@ -179,7 +179,7 @@ def test_a_note_comes_back_as_it_was() -> None:
     assert candidates_of(noted.text()) == noted
     old = b'{"newest_id": 7, "waiting": {"5": [1, ["a@1", "b@2"]], "6": [2, []]}, "brokers": ["c@3"]}'
     assert candidates_of(old) == noted, "as an older version wrote it"
-    noted.from_id, noted.behind, noted.asked = 3, 2, frozenset({5, 9})
+    noted.from_id, noted.behind, noted.seen = 3, 2, frozenset({5, 6, 7, 9})
     assert candidates_of(noted.text()) == noted
     many = Candidates(0, {each: Candidate(each, frozenset({f"{n}@1" for n in range(100)})) for each in range(100)})
     assert candidates_of(many.text()) == many
@@ -320,6 +320,27 @@ def test_what_a_list_named_for_a_moment_is_asked_for_once_though_the_watcher_is_
     world.turns(watcher, after_s)
     if is_killed:
         watcher = world.start()
+    world.turns(watcher, 70)
+    _restart_broker(world)
+    world.turns(watcher, 2 * HOUR_S)
+    assert world.topic.requests == [DATA]
+
+
+def test_what_a_list_named_at_the_last_look_is_asked_for_once_though_the_watcher_is_killed_behind_it(
+    world: World,
+) -> None:
+    watcher = world.start()
+    world.turns(watcher, 70)
+    _make(world, DATA)
+    world.list(1, 2, 5)
+    world.turns(watcher, 60)  # a look sees it listed
+    looks = watcher.looks
+    world.list(1, 2)
+    watcher.turn()
+    world.parts.outbox.publish_due(world.clock.now_ms() + DELAY_MS)
+    assert watcher.looks == looks, "no look comes before the end"
+    assert world.topic.requests == [DATA]
+    watcher = world.start()
     world.turns(watcher, 70)
     _restart_broker(world)
     world.turns(watcher, 2 * HOUR_S)
