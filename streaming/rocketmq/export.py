@@ -20,10 +20,14 @@ from udfs.rocketmq.json_text import pretty
 
 
 class Exported(NamedTuple):
-    """files: name -> how many topics, groups or offsets it has."""
+    """files: name -> how many topics, groups or offsets it has.
+
+    only_in_files: name -> topics or groups that no database has, so that they may have been deleted there.
+    """
 
     out: Path
     files: dict[str, int]
+    only_in_files: dict[str, list[str]]
 
 
 def export(place: Place, out: Path) -> Exported:
@@ -60,15 +64,18 @@ def write_json(place: Place, out: Path, databases: list[str], more: Configuratio
     names = {m.TOPICS: m.TOPICS_JSON, m.GROUPS: m.GROUPS_JSON, m.OFFSETS: offsets}
     rows = read_databases(place.config)
     out.mkdir(parents=True, exist_ok=True)
-    files = dict[str, int]()
+    files, only_in_files = dict[str, int](), dict[str, list[str]]()
     for database in databases:
         try:
             if more:
                 said = rows_of(database, more.tables[database])
+                added = sorted(key.decode("utf-8", "replace") for key in said.default.keys() - rows[database].default)
+                if added and database != m.OFFSETS:
+                    only_in_files[names[database]] = added
                 rows[database] = m.united(rows[database], said, are_offsets=database == m.OFFSETS)
             table = table_of(database, rows[database], is_lmq=offsets == m.LMQ_OFFSETS_JSON)
         except m.BadTableError as error:
             raise SafetyError(f"{place.config / database}: {error}") from error
         write_text(out / names[database], pretty(table))
         files[names[database]] = len(rows[database].default)
-    return Exported(out, files)
+    return Exported(out, files, only_in_files)
