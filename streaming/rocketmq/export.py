@@ -16,7 +16,7 @@ from streaming.rocketmq.owner import require_owner
 from streaming.rocketmq.place import Place
 from streaming.rocketmq.staging import write_text
 from udfs.rocketmq import metadata as m
-from udfs.rocketmq.json_text import pretty
+from udfs.rocketmq.json_text import has_lines, pretty
 
 
 class Exported(NamedTuple):
@@ -63,6 +63,7 @@ def write_json(place: Place, out: Path, databases: list[str], more: Configuratio
         )
     names = {m.TOPICS: m.TOPICS_JSON, m.GROUPS: m.GROUPS_JSON, m.OFFSETS: offsets}
     rows = read_databases(place.config)
+    in_lines = any(has_lines(path.read_text(encoding="utf-8", errors="replace")) for path in _written(place, offsets))
     out.mkdir(parents=True, exist_ok=True)
     files, only_in_files = dict[str, int](), dict[str, list[str]]()
     for database in databases:
@@ -76,6 +77,13 @@ def write_json(place: Place, out: Path, databases: list[str], more: Configuratio
             table = table_of(database, rows[database], is_lmq=offsets == m.LMQ_OFFSETS_JSON)
         except m.BadTableError as error:
             raise SafetyError(f"{place.config / database}: {error}") from error
-        write_text(out / names[database], pretty(table))
+        write_text(out / names[database], pretty(table, in_lines=in_lines))
         files[names[database]] = len(rows[database].default)
     return Exported(out, files, only_in_files)
+
+
+def _written(place: Place, offsets: str) -> list[Path]:
+    """The broker's own files that show how it writes integer keys; delayed messages have theirs in both modes."""
+    names = (m.DELAY_OFFSETS_JSON, offsets)
+    paths = (place.config / f"{name}{suffix}" for name in names for suffix in ("", ".bak"))
+    return [path for path in paths if path.is_file()]
