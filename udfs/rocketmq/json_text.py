@@ -2,7 +2,7 @@
 
 Reading: a number that stands where a key has to be becomes an int key; all else is JSON. Writing: the broker's own
 form, with tabs, and the compact form of RocksDB values. A broker 5.3.3 keeps the entries of a map with integer keys on
-one line of its files, and a broker 5.5.0 begins a line for each; both read both.
+one line of its files, and so those of a list; a broker 5.5.0 begins a line for each. Both read both.
 """
 
 import json
@@ -46,7 +46,7 @@ def compact(value: Any) -> str:
 
 
 def has_lines(text: str) -> bool:
-    """Whether a broker's file has a line for each entry of a map with integer keys."""
+    """Whether a broker's file has a line for each entry of a map with integer keys, and of a list."""
     return _LINE_OF_INTEGER.search(text) is not None
 
 
@@ -61,7 +61,8 @@ def pretty(value: Any, depth: int = 0, *, in_lines: bool = False) -> str:
         )
         return "{" + lead + entries + outer + "}"
     if isinstance(value, list) and value:
-        return "[" + ",".join(pretty(each, depth + 1, in_lines=in_lines) for each in value) + "]"
+        lines = (pretty(each, depth + 1, in_lines=in_lines) for each in value)
+        return f"[{inner}{f',{inner}'.join(lines)}{outer}]" if in_lines else f"[{','.join(lines)}]"
     return compact(value)
 
 

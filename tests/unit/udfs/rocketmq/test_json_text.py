@@ -31,7 +31,15 @@ LATER_OFFSETS = """{
 \t\t"stateVersion":0,
 \t\t"timestamp":1795518893229
 \t},
-\t"groupTopicMap":{},
+\t"groupTopicMap":{
+\t\t"CID_RMQ_SYS_TRANS":[
+\t\t\t"RMQ_SYS_TRANS_HALF_TOPIC",
+\t\t\t"RMQ_SYS_TRANS_OP_HALF_TOPIC"
+\t\t],
+\t\t"old":[
+\t\t\t"Old"
+\t\t]
+\t},
 \t"lmqOffsetTable":{},
 \t"offsetTable":{},
 \t"pullOffsetTable":{
