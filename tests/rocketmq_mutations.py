@@ -11,7 +11,9 @@ FOLLOWED, TAIL, HANDOVER, BASE, RUN = (
     f"streaming/rocketmq/follow/{name}.py" for name in ("followed", "tail", "handover", "base", "run")
 )
 PLACE, STAGING, INVENTORY = (f"streaming/rocketmq/{name}.py" for name in ("place", "staging", "inventory"))
-REFUSALS, GROWTH, LOG, COMPARE = (f"udfs/rocketmq/{name}.py" for name in ("refusals", "growth", "commitlog", "compare"))
+REFUSALS, GROWTH, LOG, COMPARE, UNITS = (
+    f"udfs/rocketmq/{name}.py" for name in ("refusals", "growth", "commitlog", "compare", "units")
+)
 QUESTIONS, DATABASE = "streaming/cli/options.py", "streaming/adapters/rocksdb/database.py"
 COUNTED, INDEX_JOB = "streaming/adapters/rocksdb/counted.py", "streaming/rocketmq/index_job.py"
 _UNIT = "tests/unit/rocketmq"
@@ -31,7 +33,7 @@ TESTS = {
     ROLLBACK: (f"{_UNIT}/test_rollback.py", f"{_UNIT}/test_file_queues.py"),
     FILE_QUEUES: (f"{_UNIT}/test_file_queues.py", f"{_UNIT}/test_rollback.py"),
     LIVES: (f"{_UNIT}/test_file_queues.py",),
-    EXPORT: (f"{_UNIT}/test_export.py",),
+    EXPORT: (f"{_UNIT}/test_export.py", f"{_UNIT}/test_rollback.py"),
     CHECK: (f"{_UNIT}/test_check.py",),
     INDEX_JOB: (f"{_UNIT}/test_check.py",),
     OWNER: (f"{_UNIT}/test_owner.py",),
@@ -45,6 +47,7 @@ TESTS = {
     GROWTH: (f"{_FORMATS}/test_growth.py", f"{_UNIT}/follow/test_followed.py"),
     LOG: (f"{_FORMATS}/test_commitlog.py", f"{_UNIT}/follow/test_tail.py"),
     COMPARE: (f"{_FORMATS}/test_compare.py",),
+    UNITS: (f"{_FORMATS}/test_units.py",),
     DATABASE: ("tests/unit/adapters/rocksdb/test_database.py",),
     COUNTED: ("tests/unit/adapters/rocksdb/test_counted.py",),
     QUESTIONS: ("tests/unit/cli/test_rocketmq.py",),
@@ -540,6 +543,41 @@ ROCKETMQ = (
         "    elif checkpoint > log_end:",
         "    elif False:",
         "what_is_wrong",
+    ),
+    (
+        "RocketMQ: a part gets its name once the disk has it",
+        JOB,
+        "            os.fsync(handle.fileno())",
+        "            pass",
+        "disk_has_all",
+    ),
+    (
+        "RocketMQ: at a glance no unit is well that points behind the log",
+        UNITS,
+        "int(units.phy[-1]) + int(units.size.max()) <= log_end",
+        "True",
+        "first_bad_unit or alike",
+    ),
+    (
+        "RocketMQ: at a glance no unit is well that points back",
+        UNITS,
+        "(units.phy[1:] > units.phy[:-1]).all()",
+        "True",
+        "first_bad_unit or alike",
+    ),
+    (
+        "RocketMQ: what no file queue gets is said",
+        ROLLBACK,
+        "left_out(place) if exists(place.rocksdb) else {}",
+        "{}",
+        "light_queue",
+    ),
+    (
+        "RocketMQ: a topic that comes back is named",
+        EXPORT,
+        "if added and database != m.OFFSETS:",
+        "if False:",
+        "only_the_files",
     ),
     (
         "RocketMQ: check looks at versions",

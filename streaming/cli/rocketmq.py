@@ -235,6 +235,10 @@ def rollback(  # noqa: PLR0913  one parameter an option: that is what typer read
         say(f"{place.config / name}: {count} entries of RocksDB")
     if not made.files:
         say("topics, groups and offsets stay as the JSON files have them")
+    for name, names in made.only_in_files.items():
+        say(f"{name}: {len(names)} entries that RocksDB lacks, deleted there perhaps: {', '.join(map(ascii, names))}")
+    for queue, messages in made.left_out.items():
+        say(f"{queue!a} has {messages} messages in RocksDB, and gets no file queue: a broker in file mode makes none")
     say(f"What was replaced lies in {made.kept}; `forget` deletes it.", err=True)
     say("Start the broker with storeType=default.", err=True)
 

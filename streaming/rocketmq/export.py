@@ -16,14 +16,18 @@ from streaming.rocketmq.owner import require_owner
 from streaming.rocketmq.place import Place
 from streaming.rocketmq.staging import write_text
 from udfs.rocketmq import metadata as m
-from udfs.rocketmq.json_text import pretty
+from udfs.rocketmq.json_text import has_lines, pretty
 
 
 class Exported(NamedTuple):
-    """files: name -> how many topics, groups or offsets it has."""
+    """files: name -> how many topics, groups or offsets it has.
+
+    only_in_files: name -> topics or groups that no database has, so that they may have been deleted there.
+    """
 
     out: Path
     files: dict[str, int]
+    only_in_files: dict[str, list[str]]
 
 
 def export(place: Place, out: Path) -> Exported:
@@ -59,16 +63,27 @@ def write_json(place: Place, out: Path, databases: list[str], more: Configuratio
         )
     names = {m.TOPICS: m.TOPICS_JSON, m.GROUPS: m.GROUPS_JSON, m.OFFSETS: offsets}
     rows = read_databases(place.config)
+    in_lines = any(has_lines(path.read_text(encoding="utf-8", errors="replace")) for path in _written(place, offsets))
     out.mkdir(parents=True, exist_ok=True)
-    files = dict[str, int]()
+    files, only_in_files = dict[str, int](), dict[str, list[str]]()
     for database in databases:
         try:
             if more:
                 said = rows_of(database, more.tables[database])
+                added = sorted(key.decode("utf-8", "replace") for key in said.default.keys() - rows[database].default)
+                if added and database != m.OFFSETS:
+                    only_in_files[names[database]] = added
                 rows[database] = m.united(rows[database], said, are_offsets=database == m.OFFSETS)
             table = table_of(database, rows[database], is_lmq=offsets == m.LMQ_OFFSETS_JSON)
         except m.BadTableError as error:
             raise SafetyError(f"{place.config / database}: {error}") from error
-        write_text(out / names[database], pretty(table))
+        write_text(out / names[database], pretty(table, in_lines=in_lines))
         files[names[database]] = len(rows[database].default)
-    return Exported(out, files)
+    return Exported(out, files, only_in_files)
+
+
+def _written(place: Place, offsets: str) -> list[Path]:
+    """The broker's own files that show how it writes integer keys; delayed messages have theirs in both modes."""
+    names = (m.DELAY_OFFSETS_JSON, offsets)
+    paths = (place.config / f"{name}{suffix}" for name in names for suffix in ("", ".bak"))
+    return [path for path in paths if path.is_file()]

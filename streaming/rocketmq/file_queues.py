@@ -87,6 +87,22 @@ def complete(place: Place, kept: Path, rename: Rename = os.replace, *, only_lost
     return sum(each.end - each.first for each in lacking)
 
 
+def left_out(place: Place) -> dict[str, int]:
+    """Return the LMQ queues of RocksDB that get no file queue, and how many messages each has there."""
+    found = dict[str, int]()
+    with opened(place.rocksdb, read_only=True) as database:
+        for (topic, _queue_id), bounds in bounds_of(database).items():
+            if _is_left_out(topic) and bounds.last >= 0:
+                name = topic.decode("utf-8", "replace")
+                found[name] = found.get(name, 0) + bounds.last - bounds.first + 1
+    return found
+
+
+def _is_left_out(topic: bytes) -> bool:
+    """Whether a broker in file mode leaves a queue out: an LMQ queue that would be a folder within a folder."""
+    return topic.startswith(LMQ_PREFIX) and b"/" in topic
+
+
 def _lacking(queue: Both, database: Database, per_file: int) -> Iterator[Lacking]:
     bounds, files, end = queue.bounds, queue.files, queue.files.end()
     has_rows = bounds.last >= 0
@@ -104,12 +120,9 @@ def _lacking(queue: Both, database: Database, per_file: int) -> Iterator[Lacking
 
 
 def _has_files(lacking: Lacking) -> bool:
-    """Whether a broker makes a file queue of it. It leaves out LMQ queues that would be folders within folders.
-
-    Raises SafetyError for any other name that no folder can have.
-    """
+    """Whether a broker makes a file queue of it. Raises SafetyError for a name that no folder can have."""
     topic = lacking.topic
-    if topic.startswith(LMQ_PREFIX) and b"/" in topic:
+    if _is_left_out(topic):
         return False
     is_text = topic.decode("utf-8", "replace").encode() == topic
     if not is_text or b"/" in topic or b"\0" in topic or topic in {b"", b".", b".."} or len(topic) > _NAME_BYTES:

@@ -15,7 +15,9 @@ shuffles carry only where. A task needs memory for the rows of one part.
 import bisect
 import os
 import shutil
+from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from itertools import groupby
 from operator import itemgetter
@@ -31,7 +33,7 @@ from streaming.adapters.rocksdb.counted import CountedRows, write_counted
 from streaming.adapters.rocksdb.database import write_sst
 from streaming.errors import SafetyError
 from streaming.rocketmq.handed_on import HandedOn, handing_on
-from streaming.rocketmq.log_files import CommitLog, LogFile, headers_of, mapped
+from streaming.rocketmq.log_files import CommitLog, LogFile, headers_of
 from streaming.rocketmq.queue_files import QueueFiles
 from streaming.rocketmq.work import PartWork, Piece
 from udfs.rocketmq import commitlog as c
@@ -44,6 +46,7 @@ _LEAST_ROWS_OF_A_RUN = 100  # `write_counted` has to begin a block for each run 
 _MOST_TASKS = 2_000
 _PARTS_PER_TASK = 8  # to begin a task costs as much as half a part
 _MOST_STRETCH_BYTES = 1 << 32  # 4 bytes say where in its stretch a message begins
+_HEADERS_AT_ONCE = 5_000_000  # of 44 bytes each
 _LEAST_STRETCHES = 16  # a small store has few files of a gigabyte, and every core shall have its share of them
 # units of a queue that follow each other: place in the part, how many, queue id (-1: of any queue), first queue offset
 _RUN = np.dtype([("place", "<u4"), ("count", "<u4"), ("queue_id", "<i4"), ("offset", "<i8")])
@@ -166,17 +169,16 @@ class Job:
         """Stage 2: yield what the messages say, by the part that they belong to."""
         stretches = stretches_of(self.log)
         with handing_on(self._between) as hand_on:
-            for number, of_stretch in groupby(blocks, key=itemgetter(0)):
+            for number, of_stretch in groupby(sorted(blocks, key=itemgetter(0)), key=itemgetter(0)):
                 start, file = stretches[number]
-                with mapped(file) as view:
-                    for _number, block in of_stretch:
-                        messages = block.messages.read("<u4")
-                        found = _headers(file, view, messages.astype(np.int64) + start)
+                for some in _groups([block for _number, block in of_stretch]):
+                    positions = [block.messages.read("<u4").astype(np.int64) + (start - file.start) for block in some]
+                    for block, found in zip(some, _headers(file, positions), strict=True):
                         strange = _strange(block.runs.read(_RUN), found).astype("<u4")
                         least, packed = packed_times(found.store_time)
                         handed_on = hand_on(packed), hand_on(found.size), hand_on(strange)
                         yield block.part, PartBlock(block.runs, least, *handed_on)
-                        self.done.add(len(messages))
+                        self.done.add(len(found.size))
 
     def write(self, told: Iterable[tuple[int, PartWork | PartBlock]]) -> Iterator[Written]:
         """Stage 3: write the file of each part."""
@@ -186,21 +188,33 @@ class Job:
                 works[number] = each
             else:
                 headers.setdefault(number, []).append(each)
-        for number, work in works.items():
-            yield self._write(work, _in_place(work.rows, headers.pop(number, [])))
-            self.done.add(work.rows)
+        with ThreadPoolExecutor(max_workers=1) as beside:  # the disk stores a part while the next one is made
+            being_stored = deque[Future[Written]]()
+            for number, work in works.items():
+                written, aside = self._write(work, _in_place(work.rows, headers.pop(number, [])))
+                being_stored.append(beside.submit(self._stored, written, aside))
+                self.done.add(work.rows)
+                if len(being_stored) > 1:
+                    yield being_stored.popleft().result()
+            for left in being_stored:
+                yield left.result()
 
-    def _write(self, work: PartWork, headers: Headers) -> Written:
-        name, aside = file_name(work.number), Path(self.folder) / f".{uuid4().hex}"
+    def _write(self, work: PartWork, headers: Headers) -> tuple[Written, Path]:
+        aside = Path(self.folder) / f".{uuid4().hex}"
         runs = self._runs(work, headers)
         if work.rows >= len(work.pieces) * _LEAST_ROWS_OF_A_RUN:
             size = write_counted(aside, runs)
         else:
             size = write_sst(aside, map(_keys_and_values, runs))
+        return Written(work.number, file_name(work.number), work.rows, size), aside
+
+    def _stored(self, written: Written, aside: Path) -> Written:
+        """Give a part its name once the disk has all of it."""
         with aside.open("rb") as handle:
             os.fsync(handle.fileno())
-        aside.replace(Path(self.folder) / name)  # a finished file is whole, and the second one of a task is the same
-        return Written(work.number, name, work.rows, size)
+        # a finished file is whole, and the second one of a task is the same
+        aside.replace(Path(self.folder) / written.name)
+        return written
 
     def _runs(self, work: PartWork, headers: Headers) -> Iterator[CountedRows]:
         for piece in work.pieces:
@@ -269,21 +283,43 @@ def _keys_and_values(run: CountedRows) -> tuple[list[bytes], list[bytes]]:
     return rows.unit_keys(run.prefix, run.first, len(run.values)), rows.listed(run.values)
 
 
-def _headers(file: LogFile, view: memoryview, phy: Longs) -> c.Headers:
-    """Read what stands at the beginning of messages of one commitlog file, in their order (but for phy and magic).
+def _groups(blocks: Sequence[LogBlock]) -> Iterator[list[LogBlock]]:
+    """Divide blocks into groups whose messages are read together, so that their headers do not take too much memory."""
+    group, messages = list[LogBlock](), 0
+    for block in blocks:
+        group.append(block)
+        messages += block.messages.size // 4
+        if messages >= _HEADERS_AT_ONCE:
+            yield group
+            group, messages = [], 0
+    if group:
+        yield group
 
-    Raises SafetyError, which names file and byte, where none begins.
+
+def _headers(file: LogFile, blocks: Sequence[Longs]) -> list[c.Headers]:
+    """Read what stands at these bytes of a commitlog file, in the order in which each block has them.
+
+    Raises SafetyError, which names file and byte, where no record begins.
     """
-    order = np.argsort(phy, kind="stable")  # the disk is read in one direction
-    ascending = phy[order]
-    found = headers_of(file, view, ascending - file.start)
-    moved = found.phy != ascending
-    if bool(moved.any()):
-        position = int(ascending[np.argmax(moved)]) - file.start
-        raise SafetyError(f"{file.path}, byte {position}: the record there names another place as its own")
-    for column in (found.size, found.queue_id, found.queue_offset, found.store_time):
-        column[order] = column.copy()
+    orders = [_order(positions) for positions in blocks]
+    ascending = [
+        positions if order is None else positions[order] for positions, order in zip(blocks, orders, strict=True)
+    ]
+    found = headers_of(file, ascending)
+    for positions, order, headers in zip(ascending, orders, found, strict=True):
+        moved = headers.phy != positions + file.start
+        if bool(moved.any()):
+            position = int(positions[np.argmax(moved)])
+            raise SafetyError(f"{file.path}, byte {position}: the record there names another place as its own")
+        if order is not None:
+            for column in headers:
+                column[order] = column.copy()
     return found
+
+
+def _order(positions: Longs) -> NDArray[np.intp] | None:
+    """The order in which messages lie on the disk; None where they come in it, as those of one queue do."""
+    return np.argsort(positions, kind="stable") if bool((positions[1:] < positions[:-1]).any()) else None
 
 
 def _strange(runs: NDArray[Any], found: c.Headers) -> Longs:

@@ -1,19 +1,23 @@
 """The files of the commitlog: where it begins and ends, and what stands at the beginning of many records at once."""
 
 import bisect
+import io
 import mmap
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from streaming.errors import SafetyError
 from udfs.rocketmq import commitlog as c
 from udfs.rocketmq.units import Longs
 
+_READ_BYTES = 4 << 20  # of the commitlog at once; no more than a processor has in its caches
+_PAGE_BYTES = mmap.PAGESIZE
 LOST_AND_FOUND = "lost+found"  # every ext4 file system has it, in the folder where it is mounted
 
 
@@ -121,15 +125,46 @@ def _has_indexed(file: LogFile) -> bool:
             raise SafetyError(f"{file.path}, byte {error.position}: {error.text}") from error
 
 
-def headers_of(file: LogFile, view: memoryview, positions: Longs) -> c.Headers:
-    """Read what stands at the beginning of records, in ascending order of the disk. view: the file, `mapped`.
+def headers_of(file: LogFile, positions: Sequence[Longs]) -> list[c.Headers]:
+    """Read what stands at the beginning of records, for several ascending runs of positions, in one pass over the file.
 
-    Raises SafetyError, which names file and byte, for the first position at which no record begins.
+    Where records begin close to each other the file is read in stretches, in which all runs find theirs: a mapped file
+    would come page by page into the memory of this process, and line by line into its caches, once for each run.
+    Raises SafetyError, which names file and byte, for a position at which no record begins.
     """
+    found = [c.no_headers(len(run)) for run in positions]
+    done = [0] * len(positions)
+    begin = min((int(run[0]) for run in positions if len(run)), default=0)
+    end = max((int(run[-1]) + 1 for run in positions if len(run)), default=0)
+    buffer = np.empty(_READ_BYTES + c.HEADER_BYTES, dtype=np.uint8)
+    with mapped(file) as view, open(file.path, "rb", buffering=0) as handle:  # noqa: PTH123  called for each stretch
+        whole: NDArray[np.uint8] = np.frombuffer(view, dtype=np.uint8)
+        for at in range(begin, end, _READ_BYTES):
+            ends = [int(np.searchsorted(run, at + _READ_BYTES)) for run in positions]
+            is_dense = (sum(ends) - sum(done)) * _PAGE_BYTES >= _READ_BYTES
+            log, start = (_filled(buffer, handle, at), at) if is_dense else (whole, 0)
+            for number, run in enumerate(positions):
+                if done[number] < ends[number]:
+                    some = slice(done[number], ends[number])
+                    found[number].put(some, _headers_at(file, log, run[some] - start, start))
+            done = ends
+    return found
+
+
+def _filled(buffer: NDArray[np.uint8], handle: io.FileIO, at: int) -> NDArray[np.uint8]:
+    """Read a file from this byte on, until the buffer is full or the file ends; return as much of the buffer."""
+    handle.seek(at)
+    count = 0
+    while count < len(buffer) and (more := handle.readinto(buffer[count:].data)):
+        count += more
+    return buffer[:count]
+
+
+def _headers_at(file: LogFile, log: NDArray[np.uint8], positions: Longs, start: int) -> c.Headers:
     try:
-        return c.headers_at(np.frombuffer(view, dtype=np.uint8), positions)
+        return c.headers_at(log, positions)
     except c.BadRecordError as error:
-        raise SafetyError(f"{file.path}, byte {error.position}: {error.text}") from error
+        raise SafetyError(f"{file.path}, byte {start + error.position}: {error.text}") from error
 
 
 @contextmanager

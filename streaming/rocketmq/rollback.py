@@ -22,8 +22,8 @@ from streaming.errors import SafetyError
 from streaming.rocketmq.barrier import bar, unbar
 from streaming.rocketmq.check import is_kept, topics_of
 from streaming.rocketmq.configuration import DATABASES, lost_offsets, read_databases, read_json
-from streaming.rocketmq.export import write_json
-from streaming.rocketmq.file_queues import complete
+from streaming.rocketmq.export import Exported, write_json
+from streaming.rocketmq.file_queues import complete, left_out
 from streaming.rocketmq.inventory import Queue, inventory_of, json_table
 from streaming.rocketmq.locks import broker_kept_out, one_writer
 from streaming.rocketmq.move import Rename, is_moved_in, set_aside_databases, set_aside_queues
@@ -51,10 +51,16 @@ _SHOWN = 10  # names in a message
 
 
 class RolledBack(NamedTuple):
-    """kept: where everything is that was replaced. files: the JSON files that were written, and entries of each."""
+    """kept: where everything is that was replaced. files: the JSON files that were written, and entries of each.
+
+    only_in_files: topics and groups that RocksDB did not have, by JSON file. left_out: LMQ queues that get no file
+    queue, and how many messages each has.
+    """
 
     kept: str
     files: dict[str, int]
+    only_in_files: dict[str, list[str]]
+    left_out: dict[str, int]
 
 
 def rollback(
@@ -96,7 +102,7 @@ def rollback(
         unbar(place, rename)
         # Allowed here: the folder is ours, and all in it has its place now.
         shutil.rmtree(aside)
-        return RolledBack(str(kept), plan["files"])
+        return RolledBack(str(kept), plan["files"], plan.get("only_in_files", {}), plan.get("left_out", {}))
 
 
 def _complete(place: Place, kept: Path, rename: Rename, *, is_new: bool) -> None:
@@ -202,12 +208,16 @@ def _prepare(place: Place, aside: Path, clock: Clock, offsets_of: m.OffsetsOf | 
         _require_no_lost_offsets(place)
     newer = [] if offsets_of is m.OffsetsOf.FILES else opened
     more = read_json(place) if offsets_of is m.OffsetsOf.BOTH else None
-    files = write_json(place, aside, newer, more).files if newer else {}
+    made = write_json(place, aside, newer, more) if newer else Exported(aside, {}, {})
     aside.mkdir(exist_ok=True)
-    stamps = {name: _stamp(place.config / name) for name in files}
     plan = {
-        "kept": new_kept(place, clock.now_ms()), "files": files, "stamps": stamps, "currents": _currents(place)
-    }  # fmt: skip
+        "kept": new_kept(place, clock.now_ms()),
+        "files": made.files,
+        "only_in_files": made.only_in_files,
+        "left_out": left_out(place) if exists(place.rocksdb) else {},
+        "stamps": {name: _stamp(place.config / name) for name in made.files},
+        "currents": _currents(place),
+    }
     write_file(place.own / ROLLBACK_PLAN, plan)
     return plan
 

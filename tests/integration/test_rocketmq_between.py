@@ -177,3 +177,78 @@ def test_no_broker_starts_in_file_mode_on_a_rollback_that_was_killed(server: Roc
         assert Counter(each.name for queue in QUEUES for each in told[queue].messages) == Counter(
             [*names, *(f"light-{number}" for number in range(5)), *(f"lighter-{number}" for number in range(5))]
         )
+
+
+def test_a_copy_is_converted_beside_the_broker_and_its_store_is_left_alone(
+    server: RocketMQ, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    store, conf = server.store, str(server.home.conf(Part.BROKER))
+    folder = tmp_path_factory.mktemp("copies")
+    copy, linked = folder / "copy", folder / "linked"
+    with RocketClient(server) as client:
+        client.topic("Orders", 4)
+        client.send("Orders", "before", 300, queues=4, bytes=2500)
+        client.close()
+        server.stop_broker()
+        subprocess.run(["cp", "-a", "--sparse=always", str(store), str(copy)], check=True)
+        server.start_broker(StoreMode.FILE)
+
+        assert "RUNNING" in refused("plan", "--store", str(store), "--broker-conf", conf, code=0)
+        assert "runs" in refused("backfill", "--yes", "--store", str(store), "--broker-conf", conf)
+        ledger_reaper("rocketmq", "backfill", "--yes", "--store", str(copy), "--broker-conf", conf)
+        assert checked(copy, "--broker-conf", conf)["units"] == 300
+        subprocess.run(["cp", "-a", "--sparse=always", str(store), str(linked)], check=True)
+        (linked / "abort").unlink()
+        shutil.rmtree(linked / "consumequeue")
+        (linked / "consumequeue").symlink_to(store / "consumequeue")
+        assert "consumequeue" in refused("backfill", "--yes", "--store", str(linked))
+
+        assert not (store / "ledger-reaper").exists()
+        assert not [path for path in (store / "consumequeue").iterdir() if path.is_file()]
+        names = set(client.send("Orders", "after", 40, queues=4))
+        found = client.dump(QUEUES)
+        assert names <= {each.name for queue in QUEUES for each in found[queue].messages}
+        assert sum(content.end for content in found.values()) == 340
+
+
+def test_a_light_queue_with_a_slash_is_named_when_it_goes_back_to_files(server: RocketMQ) -> None:
+    store = str(server.store)
+    with RocketClient(server) as client:
+        client.topic("Orders", 4)
+        client.send("Orders", "before", 80, queues=4)
+        client.close()
+        server.stop_broker()
+        ledger_reaper("rocketmq", "backfill", "--yes", "--store", store)
+        server.start_broker(StoreMode.ROCKSDB)
+        client.send("Orders", "light", 5, queue=0, lmq="%LMQ%left/right")
+        told = client.dump([*QUEUES, ("%LMQ%left/right", 0)])
+        assert len(told["%LMQ%left/right", 0].messages) == 5
+        client.close()
+        server.stop_broker()
+        checked(server.store)
+
+        said = ledger_reaper("rocketmq", "rollback", "--yes", "--store", store)
+        server.start_broker(StoreMode.FILE)
+
+        assert "'%LMQ%left/right' has 5 messages in RocksDB, and gets no file queue" in said
+        assert client.dump(QUEUES) == {queue: told[queue] for queue in QUEUES}
+        client.send("Orders", "last", 4, queues=4)
+        assert {queue: end for queue, (_first, end) in client.ends(QUEUES).items()} == {
+            queue: told[queue].end + 1 for queue in QUEUES
+        }
+
+
+def checked(store: Path, *more: str) -> dict[str, int]:
+    """What `check` says in the end; it finds nothing."""
+    said = ledger_reaper("rocketmq", "check", "--json", "--store", str(store), *more)
+    summary: dict[str, int] = json.loads(said.splitlines()[-1])
+    assert summary["ok"], summary
+    return summary
+
+
+def refused(*words: str, code: int = 4) -> str:
+    """All that a command says that ends with this code."""
+    command = [sys.executable, "-m", "streaming", "rocketmq", *words]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
+    assert done.returncode == code, f"{done.returncode}\n{done.stdout}\n{done.stderr}"
+    return done.stdout + done.stderr

@@ -48,6 +48,12 @@ class Headers(NamedTuple):
     phy: Longs
     store_time: Longs
 
+    def put(self, where: slice, headers: "Headers") -> None:
+        """Replace those in these places."""
+        columns: Iterator[tuple[NDArray[Any], NDArray[Any]]] = zip(self, headers, strict=True)
+        for column, values in columns:
+            column[where] = values
+
 
 class Record(NamedTuple):
     """One message of the commitlog. properties: the raw bytes (`properties_of` reads them)."""
@@ -65,6 +71,13 @@ class Record(NamedTuple):
     def is_indexed(self) -> bool:
         """Whether the message is in a queue."""
         return self.sys_flag & TRANSACTION in _INDEXED
+
+
+def no_headers(count: int) -> Headers:
+    """Make room for so many headers, which `put` fills."""
+    size, magic, queue_id = (np.empty(count, np.int32) for _column in range(3))
+    queue_offset, phy, store_time = (np.empty(count, np.int64) for _column in range(3))
+    return Headers(size, magic, queue_id, queue_offset, phy, store_time)
 
 
 def headers_at(log: NDArray[np.uint8], positions: Longs) -> Headers:

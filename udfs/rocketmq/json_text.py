@@ -1,7 +1,8 @@
 """The JSON of RocketMQ's configuration files: fastjson writes the integer keys of maps without quotation marks.
 
 Reading: a number that stands where a key has to be becomes an int key; all else is JSON. Writing: the broker's own
-form, with tabs, in which a map with integer keys stays on one line, and the compact form of RocksDB values.
+form, with tabs, and the compact form of RocksDB values. A broker 5.3.3 keeps the entries of a map with integer keys on
+one line of its files, and so those of a list; a broker 5.5.0 begins a line for each. Both read both.
 """
 
 import json
@@ -12,6 +13,7 @@ from typing import Any
 # nothing inside of it is taken for a key.
 _TOKEN = re.compile(r'"(?:[^"\\]|\\.)*"|([{,]\s*)(-?\d+)(\s*:)', re.DOTALL)
 _MARK = "\x01"  # no name of a topic or group has it
+_LINE_OF_INTEGER = re.compile(r"^\t+-?\d+:", re.MULTILINE)  # strings have no line break in them
 _INTEGER = re.compile(rf"{_MARK}(-?\d+)")
 
 
@@ -43,16 +45,24 @@ def compact(value: Any) -> str:
     return _scalar(value)
 
 
-def pretty(value: Any, depth: int = 0) -> str:
-    """Write a value as a broker writes its files."""
+def has_lines(text: str) -> bool:
+    """Whether a broker's file has a line for each entry of a map with integer keys, and of a list."""
+    return _LINE_OF_INTEGER.search(text) is not None
+
+
+def pretty(value: Any, depth: int = 0, *, in_lines: bool = False) -> str:
+    """Write a value as a broker writes its files. in_lines: as `has_lines` says."""
     inner, outer = "\n" + "\t" * (depth + 1), "\n" + "\t" * depth
     if isinstance(value, dict) and value:
-        between = "," if all(isinstance(key, int) for key in value) else "," + inner
+        between = "," if all(isinstance(key, int) for key in value) and not in_lines else "," + inner
         lead = "" if between == "," else inner
-        entries = between.join(f"{_key(key)}:{pretty(each, depth + 1)}" for key, each in value.items())
+        entries = between.join(
+            f"{_key(key)}:{pretty(each, depth + 1, in_lines=in_lines)}" for key, each in value.items()
+        )
         return "{" + lead + entries + outer + "}"
     if isinstance(value, list) and value:
-        return "[" + ",".join(pretty(each, depth + 1) for each in value) + "]"
+        lines = (pretty(each, depth + 1, in_lines=in_lines) for each in value)
+        return f"[{inner}{f',{inner}'.join(lines)}{outer}]" if in_lines else f"[{','.join(lines)}]"
     return compact(value)
 
 

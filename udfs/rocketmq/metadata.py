@@ -18,6 +18,7 @@ LMQ_PREFIX = "%LMQ%"
 TOPICS, GROUPS, OFFSETS = "topics", "subscriptionGroups", "consumerOffsets"
 TOPICS_JSON, GROUPS_JSON = "topics.json", "subscriptionGroup.json"
 OFFSETS_JSON, LMQ_OFFSETS_JSON = "consumerOffset.json", "lmqConsumerOffset.json"
+DELAY_OFFSETS_JSON = "delayOffset.json"
 
 Pairs = dict[bytes, bytes]
 

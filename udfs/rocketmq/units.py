@@ -77,15 +77,30 @@ def is_live(units: Units, log_start: int) -> NDArray[np.bool_]:
     return np.asarray((units.phy >= log_start) & ~is_blank(units))
 
 
+def _are_well(units: Units, log_start: int, log_end: int) -> bool:
+    """Whether nothing is wrong with any unit, at a glance; False where `first_bad` has to look at each."""
+    if not units.rows:
+        return True
+    return bool(
+        units.size.min() > 0
+        and units.phy[0] >= max(log_start, 0)
+        and (units.phy[1:] > units.phy[:-1]).all()
+        and int(units.phy[-1]) + int(units.size.max()) <= log_end
+        and units.tags.min() > EXT_ADDRESS_MAX
+    )
+
+
 def first_bad(units: Units, log_start: int, log_end: int) -> tuple[int, str] | None:
     """Return the place of the first unit that no healthy queue has, and what is wrong with it; None if all are well.
 
     The units are live ones, in the order of their queue.
     """
+    if _are_well(units, log_start, log_end):
+        return None
     faults = (
         (~is_written(units), "was not written"),
         (units.phy < log_start, f"points before the commitlog, which begins at {log_start}"),
-        (units.phy + units.size > log_end, f"points behind the end of the commitlog, {log_end}"),
+        (units.phy > log_end - units.size, f"points behind the end of the commitlog, {log_end}"),
         (units.tags <= EXT_ADDRESS_MAX, "has its tags in a ConsumeQueueExt file"),
         (np.diff(units.phy, prepend=np.int64(-1)) <= 0, "points before the unit that precedes it"),
     )

@@ -37,6 +37,8 @@ _FORMAT_VERSION = 5
 _MAGIC = 0x88E241B785F4CFF7
 _LAST_BYTE_FACTOR = 0x6B9083D9
 _HANDLES_BYTES = 40
+_BUFFERED_BYTES = 1 << 20
+_SMALL = [bytes([number]) for number in range(128)]  # numbers that are one byte each
 
 
 class CountedRows(NamedTuple):
@@ -52,7 +54,7 @@ def write_counted(path: Path, runs: Iterable[CountedRows]) -> int:
 
     Raises ValueError where keys do not ascend, or where there are no rows.
     """
-    with path.open("wb") as file:
+    with path.open("wb", buffering=_BUFFERED_BYTES) as file:
         table = _Table(file)
         for run in runs:
             table.add(run)
@@ -82,6 +84,7 @@ class _Table:
         self._at = 0
         self._last_key = b""
         self._index = list[bytes]()
+        self._compressed = np.empty(0, dtype=np.uint8)
         self._rows = self._key_bytes = self._value_bytes = 0
 
     def add(self, run: CountedRows) -> None:
@@ -131,16 +134,26 @@ class _Table:
 
     def _put(self, block: memoryview | bytes, *, compressed: bool = True) -> bytes:
         """Write a block, and return its handle: where it begins, and its bytes without the five behind it."""
-        kind, data = _NOT_COMPRESSED, block
+        kind, data = _NOT_COMPRESSED, memoryview(block)
         if compressed:
-            smaller = cramjam.lz4.compress_block(block, store_size=False)
-            if len(smaller) < len(block) * 7 // 8:  # as RocksDB's own writer does
-                kind, data = _LZ4, _varint(len(block)) + bytes(smaller)
+            size = _varint(len(block))
+            smaller = self._compressed_behind(size, block)
+            if len(smaller) - len(size) < len(block) * 7 // 8:  # as RocksDB's own writer does
+                kind, data = _LZ4, smaller
         self._file.write(data)
         self._file.write(struct.pack("<BI", kind, _checksum(data, kind)))
         handle = _varint(self._at) + _varint(len(data))
         self._at += len(data) + 5
         return handle
+
+    def _compressed_behind(self, begin: bytes, block: memoryview | bytes) -> memoryview:
+        """Return these bytes and behind them the compressed block, in memory that the next block will get."""
+        most = len(begin) + len(block) + len(block) // 255 + 16  # LZ4 needs no more for any block
+        if len(self._compressed) < most:
+            self._compressed = np.empty(most, dtype=np.uint8)
+        self._compressed[: len(begin)] = np.frombuffer(begin, dtype=np.uint8)
+        count = cramjam.lz4.compress_block_into(block, self._compressed.data[len(begin) :], store_size=False)
+        return self._compressed.data[: len(begin) + count]
 
 
 def _blocks(prefix: bytes, first: int, values: NDArray[np.void]) -> Iterator[tuple[int, memoryview | bytes]]:
@@ -242,6 +255,8 @@ def _number(number: int) -> bytes:
 
 
 def _varint(number: int) -> bytes:
+    if number < 128:
+        return _SMALL[number]
     found = bytearray()
     while number > 127:
         found.append(number & 127 | 128)

@@ -4,10 +4,12 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
+from streaming.adapters.rocksdb.database import opened
 from streaming.cli.rocketmq import app
 from streaming.errors import ConfigError, SafetyError
 from tests.rocketmq_store import small_store
 from tests.unit.rocketmq.converted import backfill, files_below
+from tests.unit.rocketmq.test_file_queues import with_a_row
 from tests.unit.rocketmq.test_locks import broker
 
 RUNNER = CliRunner()
@@ -75,6 +77,17 @@ def test_export_and_rollback_say_what_they_wrote(tmp_path: Path) -> None:
     assert back["files"] == {}
     backfill(tmp_path / "s")
     assert "stay as the JSON files have them" in run("rollback", "--store", tmp_path / "s", "--yes")
+
+
+def test_rollback_names_what_it_leaves_out_and_what_only_the_files_have(tmp_path: Path) -> None:
+    small_store(tmp_path).write()
+    backfill(tmp_path)
+    with_a_row(tmp_path, b"%LMQ%a/\x1b[2J")
+    with opened(tmp_path / "config" / "topics", ("kvDataVersion", "forbidden")) as database:
+        database.delete("default", b"Orders")
+    said = run("rollback", "--store", tmp_path, "--yes", "--offsets-of", "both")
+    assert "topics.json: 1 entries that RocksDB lacks, deleted there perhaps: 'Orders'" in said
+    assert r"'%LMQ%a/\x1b[2J' has 1 messages in RocksDB, and gets no file queue" in said
 
 
 def test_a_folder_that_is_no_store_is_said(tmp_path: Path) -> None:

@@ -436,6 +436,38 @@ def test_messages_are_told_apart_by_the_stretch_of_the_log_that_they_begin_in() 
     assert stretches([100]) == []
 
 
+def test_a_part_gets_its_name_once_the_disk_has_all_of_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A later run takes a file of that name for whole, also behind a machine that lost its power."""
+    stored = dict[int, str]()
+    fsync = os.fsync
+
+    def noted(handle: int) -> None:
+        fsync(handle)
+        stored.setdefault(os.fstat(handle).st_ino, Path(f"/proc/self/fd/{handle}").readlink().name)
+
+    monkeypatch.setattr(os, "fsync", noted)
+    small_store(tmp_path).write()
+    with pytest.raises(KilledError):
+        backfill(tmp_path, rename=dying_rename(0))
+    parts = list((tmp_path / "ledger-reaper" / "staging" / "parts").glob("part-*.sst"))
+    assert len(parts) > 2
+    assert all(stored.get(path.stat().st_ino, "").startswith(".") for path in parts)
+
+
+def test_what_a_run_that_failed_has_handed_on_goes_with_the_next_one(tmp_path: Path) -> None:
+    """A task that outlives its job can still write there when the job has removed the folder."""
+    small_store(tmp_path).write()
+    with pytest.raises(KilledError):
+        backfill(tmp_path, rename=dying_rename(0))
+    staging = tmp_path / "ledger-reaper" / "staging"
+    (staging / "sealed.json").unlink()
+    (staging / "parts" / "part-00000001.sst").unlink()
+    (staging / "parts" / ".between").mkdir()
+    (staging / "parts" / ".between" / "x").write_bytes(b"1")
+    assert backfill(tmp_path).resumed
+    assert not staging.exists()
+
+
 def test_a_part_that_lacks_headers_is_not_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A block that got lost on its way would leave units without their store times."""
     small_store(tmp_path).write()

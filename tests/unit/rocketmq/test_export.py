@@ -8,6 +8,7 @@ from streaming.rocketmq.inventory import json_table
 from tests.rocketmq_store import small_store
 from tests.unit.rocketmq.converted import backfill, files_below, place
 from tests.unit.rocketmq.test_locks import broker
+from udfs.rocketmq.json_text import parse
 
 
 @pytest.mark.parametrize(("is_lmq", "name"), [(True, "lmqConsumerOffset.json"), (False, "consumerOffset.json")])
@@ -65,3 +66,15 @@ def test_beside_a_broker_nothing_is_exported(tmp_path: Path) -> None:
     with broker(tmp_path), pytest.raises(SafetyError, match="a broker runs"):
         export(place(tmp_path), tmp_path / "out")
     assert not (tmp_path / "out").exists()
+
+
+def test_it_is_written_as_this_broker_writes_its_files(tmp_path: Path) -> None:
+    small_store(tmp_path / "s").write()
+    backfill(tmp_path / "s")
+    export(place(tmp_path / "s"), tmp_path / "one")
+    (tmp_path / "s" / "config" / "delayOffset.json").write_text('{\n\t"offsetTable":{\n\t\t3:1\n\t}\n}')
+    export(place(tmp_path / "s"), tmp_path / "lines")
+    one, lines = ((tmp_path / name / "lmqConsumerOffset.json").read_text() for name in ("one", "lines"))
+    assert '"Orders@readers":{0:' in one
+    assert '"Orders@readers":{\n\t\t\t0:' in lines
+    assert parse(one) == parse(lines)

@@ -156,7 +156,8 @@ def test_a_light_queue_that_no_file_broker_makes_gets_no_files(tmp_path: Path, t
     with_a_row(tmp_path, topic.encode())
     (tmp_path / "x").mkdir()
     before = file_queues_of(tmp_path)
-    rollback(place(tmp_path), CLOCK)
+    made = rollback(place(tmp_path), CLOCK)
+    assert made.left_out == {topic: 1}
     assert file_queues_of(tmp_path) == before
     assert not list((tmp_path / "x").iterdir())
     assert inventory_of(place(tmp_path)).queues

@@ -4,8 +4,10 @@ import numpy as np
 import pytest
 
 from streaming.errors import SafetyError
-from streaming.rocketmq.log_files import commitlog_of, headers_of, mapped
+from streaming.rocketmq import log_files
+from streaming.rocketmq.log_files import LogFile, commitlog_of, headers_of
 from tests.rocketmq_store import Message, Store, small_store
+from udfs.rocketmq import commitlog as c
 
 
 def test_the_end_is_that_of_the_last_record_not_of_the_file(tmp_path: Path) -> None:
@@ -67,8 +69,43 @@ def test_what_no_healthy_log_has_is_named(tmp_path: Path, damage: object, said: 
 def test_headers_name_file_and_byte_of_what_is_no_record(tmp_path: Path) -> None:
     small_store(tmp_path / "s").write()
     file = commitlog_of(tmp_path / "s" / "commitlog").files[1]
-    with mapped(file) as view, pytest.raises(SafetyError, match=rf"{file.path}, byte 9"):
-        headers_of(file, view, np.array([0, 9]))
+    with pytest.raises(SafetyError, match=rf"{file.path}, byte 9"):
+        headers_of(file, [np.array([0, 9])])
+
+
+@pytest.mark.parametrize("stretch", [100, 257, 1 << 20])
+@pytest.mark.parametrize("page", [1, 1 << 20], ids=["mapped", "read"])
+def test_headers_of_several_runs_are_those_of_their_records(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, stretch: int, page: int
+) -> None:
+    monkeypatch.setattr(log_files, "_READ_BYTES", stretch)
+    monkeypatch.setattr(log_files, "_PAGE_BYTES", page)
+    small_store(tmp_path / "s").write()
+    file = commitlog_of(tmp_path / "s" / "commitlog").files[1]
+    records = _records(file)
+    runs = [records[::3], [], records[1::3], records[2::3]]
+    found = headers_of(file, [np.array([each.phy - file.start for each in run], dtype=np.int64) for run in runs])
+    for run, headers in zip(runs, found, strict=True):
+        assert headers.phy.tolist() == [each.phy for each in run]
+        assert headers.size.tolist() == [each.size for each in run]
+        assert headers.queue_id.tolist() == [each.queue_id for each in run]
+        assert headers.queue_offset.tolist() == [each.queue_offset for each in run]
+        assert headers.store_time.tolist() == [each.store_time for each in run]
+
+
+@pytest.mark.parametrize("page", [1, 1 << 20], ids=["mapped", "read"])
+def test_a_later_stretch_names_the_byte_of_its_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, page: int) -> None:
+    monkeypatch.setattr(log_files, "_READ_BYTES", 100)
+    monkeypatch.setattr(log_files, "_PAGE_BYTES", page)
+    small_store(tmp_path / "s").write()
+    file = commitlog_of(tmp_path / "s" / "commitlog").files[1]
+    last = _records(file)[-1].phy - file.start
+    with pytest.raises(SafetyError, match=rf"{file.path}, byte {last + 1}: wrong magic"):
+        headers_of(file, [np.array([0, last + 1])])
+
+
+def _records(file: LogFile) -> list[c.Record]:
+    return list(c.walk(memoryview(Path(file.path).read_bytes()), file.start))
 
 
 def test_the_end_is_found_from_a_known_record_on(tmp_path: Path) -> None:

@@ -294,6 +294,22 @@ def test_offsets_of_both_are_those_of_rocksdb_and_what_only_the_file_has(tmp_pat
     assert {"Orders", "Sources"} <= topics[0]["topicConfigTable"].keys()
 
 
+def test_topics_and_groups_that_only_the_files_have_are_named_where_they_come_back(tmp_path: Path) -> None:
+    """Nothing says whether a topic was deleted in RocksDB mode, or is one that only a broker in file mode has made."""
+    small_store(tmp_path).write()
+    backfill(tmp_path)
+    worked_with(tmp_path)
+    for name, gone in (("topics", b"Orders"), ("subscriptionGroups", b"readers")):
+        with opened(tmp_path / "config" / name, ("kvDataVersion", "forbidden")) as database:
+            assert database.get("default", gone) is not None
+            database.delete("default", gone)
+    with pytest.raises(KilledError):
+        rollback(place(tmp_path), CLOCK, dying_rename(1), OffsetsOf.BOTH)
+    made = rollback(place(tmp_path), CLOCK)
+    assert made.only_in_files == {"topics.json": ["Orders"], "subscriptionGroup.json": ["readers"]}
+    assert made.left_out == {}
+
+
 def test_offsets_of_a_topic_that_was_deleted_in_rocksdb_are_not_asked_for(tmp_path: Path) -> None:
     small_store(tmp_path).write()
     backfill(tmp_path)

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from udfs.rocketmq.json_text import BadJsonError, compact, parse, pretty
+from udfs.rocketmq.json_text import BadJsonError, compact, has_lines, parse, pretty
 
 # as a broker 5.3.3 wrote it
 OFFSETS = """{
@@ -24,6 +24,35 @@ OFFSETS = """{
 \t}
 }"""
 
+# as a broker 5.5.0 wrote it, but for names
+LATER_OFFSETS = """{
+\t"dataVersion":{
+\t\t"counter":0,
+\t\t"stateVersion":0,
+\t\t"timestamp":1795518893229
+\t},
+\t"groupTopicMap":{
+\t\t"CID_RMQ_SYS_TRANS":[
+\t\t\t"RMQ_SYS_TRANS_HALF_TOPIC",
+\t\t\t"RMQ_SYS_TRANS_OP_HALF_TOPIC"
+\t\t],
+\t\t"old":[
+\t\t\t"Old"
+\t\t]
+\t},
+\t"lmqOffsetTable":{},
+\t"offsetTable":{},
+\t"pullOffsetTable":{
+\t\t"Orders@readers":{
+\t\t\t0:450,
+\t\t\t1:425
+\t\t},
+\t\t"%LMQ%left@readers":{
+\t\t\t0:25
+\t\t}
+\t}
+}"""
+
 VALUES = st.recursive(
     st.none() | st.booleans() | st.integers() | st.text(),
     lambda inner: (
@@ -38,12 +67,25 @@ def test_a_brokers_file_is_read_and_written_byte_by_byte() -> None:
     table = parse(OFFSETS)
     assert table["offsetTable"] == {"Orders@orders-b": {0: 50, 1: 50}}
     assert pretty(table) == OFFSETS
+    assert not has_lines(OFFSETS)
+
+
+def test_a_later_brokers_file_is_written_in_its_own_lines() -> None:
+    table = parse(LATER_OFFSETS)
+    assert table["pullOffsetTable"]["Orders@readers"] == {0: 450, 1: 425}
+    assert pretty(table, in_lines=has_lines(LATER_OFFSETS)) == LATER_OFFSETS
+
+
+@pytest.mark.parametrize("text", ['{"a":"\\n\\t1:"}', '{"a":{0:1,1:2\n\t}\n}', "{}"])
+def test_only_a_line_that_begins_with_an_integer_key_tells_of_such_lines(text: str) -> None:
+    assert not has_lines(text)
 
 
 @given(VALUES)
 def test_what_is_written_is_read_again(value: Any) -> None:
     assert parse(compact(value)) == value
     assert parse(pretty(value)) == value
+    assert parse(pretty(value, in_lines=True)) == value
 
 
 def test_a_value_of_rocksdb_is_compact() -> None:

@@ -1,3 +1,5 @@
+import re
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -19,6 +21,7 @@ def test_a_healthy_store_is_not_refused() -> None:
     [
         ({"is_running": True, "has_abort": True}, Code.RUNNING),
         ({"has_abort": True}, Code.ABORT),
+        ({"unfinished_rollback": "run it again"}, Code.ROLLBACK),
         ({"bad_bytes": ("a file",)}, Code.BAD_BYTES),
         ({"wrong_size": "a file is larger"}, Code.WRONG_SIZE),
         ({"batch_queues": "topic B"}, Code.BATCH_QUEUES),
@@ -65,3 +68,8 @@ def test_a_broker_whose_queues_only_rocksdb_has_is_never_sent_back_to_files() ->
     assert refusal.code == Code.NO_QUEUES
     assert "let the broker run with it" in refusal.text
     assert all("file mode" not in each.text for each in refusals_of(StoreFacts(has_abort=True)))
+
+
+def test_the_docs_say_what_to_do_about_each_reason() -> None:
+    table = (Path(__file__).parents[4] / "docs" / "rocketmq.md").read_text(encoding="utf-8")
+    assert [code for code in Code if not re.search(rf"^\|[^|]*\b{code.name}\b[^|]*\|", table, re.MULTILINE)] == []

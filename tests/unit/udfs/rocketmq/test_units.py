@@ -61,6 +61,8 @@ def test_a_unit_is_live_if_the_log_has_its_message_and_it_fills_no_gap() -> None
         pytest.param([(99, 50, 0)], (0, "points before the commitlog"), id="one byte before the log"),
         pytest.param([(951, 50, 0)], (0, "points behind the end"), id="one byte behind its end"),
         pytest.param([(950, 50, 0)], None, id="to its last byte"),
+        pytest.param([(200, 500, 0), (950, 50, 0)], None, id="to its last byte, behind a longer one"),
+        pytest.param([(2**63 - 1, 50, 0)], (0, "points behind the end"), id="where numbers end"),
         pytest.param([(200, 50, 0), (200, 50, 0)], (1, "points before the unit"), id="twice the same message"),
         pytest.param([(200, 50, u.EXT_ADDRESS_MAX)], (0, "has its tags in a ConsumeQueueExt"), id="an address"),
         pytest.param([(200, 50, u.EXT_ADDRESS_MAX + 1)], None, id="the smallest hash"),
@@ -72,3 +74,20 @@ def test_the_first_bad_unit_is_named(rows: list[tuple[int, int, int]], bad: tupl
     if found is not None and bad is not None:
         assert found[0] == bad[0]
         assert found[1].startswith(bad[1])
+
+
+NEAR = st.tuples(st.integers(95, 130), st.integers(-1, 12), st.integers(u.EXT_ADDRESS_MAX, u.EXT_ADDRESS_MAX + 3))
+
+
+@given(st.lists(NEAR, max_size=6), st.booleans())
+def test_units_are_bad_at_a_glance_or_one_by_one_alike(drawn: list[tuple[int, int, int]], are_sorted: bool) -> None:
+    rows = sorted(drawn) if are_sorted else drawn
+    before, bad = -1, None
+    for place, (phy, size, tags) in enumerate(rows):
+        is_well = size > 0 and 100 <= phy <= 130 - size and phy > before and tags > u.EXT_ADDRESS_MAX
+        if not is_well:
+            bad = place
+            break
+        before = phy
+    found = u.first_bad(made(*rows), 100, 130)
+    assert (None if found is None else found[0]) == bad
