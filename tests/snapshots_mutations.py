@@ -94,8 +94,14 @@ SNAPSHOTS_LINES = (
     (
         "a repair that goes on looks for what the first one knew",
         REPAIR,
-        "[look, self.looks.look_from(topic, replaced)]",
-        "[look]",
+        "looks = [look, self.looks.look_from(topic, replaced)]",
+        "looks = [look]",
+    ),
+    (
+        "a repair of half a replay that goes on is not verified either",
+        REPAIR,
+        "is_whole=not begun.is_again",
+        "is_whole=True",
     ),
     (
         "a repair whose segments are lost is not gone on with",

@@ -123,7 +123,7 @@ class Repairs:
                 with suppress(RefusedError):  # a client may have had it loaded from the old index meanwhile
                     self.loader.unload(topic)
             self.say(f"{topic} has a new index; the old one is {name} in the journal")
-            return self._ended(name, [look], new)
+            return self._ended(name, [look], new, is_whole=not is_half)
 
     def _begun(self, look: Look) -> Entry | None:
         """Return what a repair began with that was cut short or not verified; None where there is none to go on with.
@@ -157,11 +157,15 @@ class Repairs:
         )
         self.say(f"{topic}: a repair that was cut short, or not verified, goes on ({begun.name} in the journal)")
         with _cut_short(topic, "is published"):
-            done = self._ended(begun.name, [look, self.looks.look_from(topic, replaced)], begun.by)
+            looks = [look, self.looks.look_from(topic, replaced)]
+            done = self._ended(begun.name, looks, begun.by, is_whole=not begun.is_again)
         return replace(done, went_on=True)
 
-    def _ended(self, name: str, looks: Sequence[Look], new: bytes) -> Repaired:
-        """Bring a repair to its end whose index, new, is published; looks: what was there before, and before that."""
+    def _ended(self, name: str, looks: Sequence[Look], new: bytes, *, is_whole: bool) -> Repaired:
+        """Bring a repair to its end whose index, new, is published.
+
+        looks: what was there before, and before that. is_whole: the repair began with more than half a replay's index.
+        """
         topic = looks[0].facts.topic
         remedy = Remedy.REPLAY if new == empty_index(topic) else Remedy.REPUBLISH
         self._load(topic)
@@ -177,7 +181,7 @@ class Repairs:
             found = f"{buffer.aborted} aborted ids, and its old snapshot tells of {len(told.sure)}"
             read = why or f"a reader gets {delivered} entries, none of them aborted"
             raise SafetyError(f"{topic} is loaded and has {found}; {read}: keep consumers away until it is known why")
-        not_verified = ignorance(told, is_whole=not all(is_half_replayed(look.facts) for look in looks)) or why
+        not_verified = ignorance(told, is_whole=is_whole) or why
         if not not_verified and not not_written:
             self.journal.mark_done(name)
         return Repaired(

@@ -58,7 +58,7 @@ class Repaired:
 def ignorance(told: Told, *, is_whole: bool) -> str:
     """Why what is known of the old ids says too little; "" where it says all.
 
-    is_whole: whether any index that was replaced was more than what a broker writes in the midst of a replay.
+    is_whole: whether the index that was replaced was more than what a broker writes in the midst of a replay.
     """
     if not is_whole:
         return "what was replaced was written in the midst of a replay, so not all old ids are known"

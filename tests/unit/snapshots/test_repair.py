@@ -617,6 +617,19 @@ def test_an_index_that_a_broker_wrote_in_the_midst_of_a_replay_of_its_own_is_rep
         _repairs(world, journal, ManualClock(2_000)).undo(TOPIC)
 
 
+def test_a_repair_of_half_a_replay_that_was_cut_short_is_not_verified_by_what_the_broker_wrote_since(
+    journal: Folder,
+) -> None:
+    world, clock = Interrupted(indexes=[_written(BEFORE_ALL)], is_loaded=True), ManualClock(1_000)
+    world.at = "read"
+    with pytest.raises(UnavailableError, match="was interrupted"):
+        _repairs(world, journal, clock).repair(TOPIC)
+    world.indexes.append(_written(at=(1, 95)))
+    done = _repairs(world, journal, clock).repair(TOPIC)
+    assert done.went_on
+    assert "in the midst of a replay" in done.not_verified
+
+
 def test_a_repair_that_broke_off_before_it_sent_anything_is_not_what_an_undo_takes_back(journal: Folder) -> None:
     world, clock = World(), ManualClock(1_000)
     first = _repairs(world, journal, clock).repair(TOPIC).journal
