@@ -3,7 +3,9 @@
 REPAIR, FIRST = "streaming/snapshots/repair.py", "streaming/snapshots/first_index.py"
 JOURNAL, REPAIRED = "streaming/snapshots/repair_journal.py", "streaming/snapshots/repaired.py"
 RULES = "udfs/snapshots/repairing.py"
+LOADER = "streaming/snapshots/repairs.py"
 SNAPSHOTS_TESTS = {
+    LOADER: ("tests/unit/snapshots/test_repairs.py",),
     REPAIR: ("tests/unit/snapshots/test_repair.py",),
     JOURNAL: ("tests/unit/snapshots/test_repair_journal.py",),
     REPAIRED: ("tests/unit/snapshots/test_repair.py",),
@@ -133,6 +135,12 @@ SNAPSHOTS_LINES = (
         RULES,
         "if row[2] <= index.max_read]",
         "if row[2] <= index.max_read or True]",
+    ),
+    (
+        "a topic that was repaired is read from its own ledgers",
+        LOADER,
+        "opened(self.settings, topic, after, make=False)",
+        "opened(self.settings, topic, after, compacted=True)",
     ),
     ("a republished index has no tail", RULES, "last, ids_of([]))", "last, index.tail)"),
 )

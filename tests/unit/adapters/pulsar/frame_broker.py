@@ -23,6 +23,7 @@ class Partition:
     ended: transactions (most, least, action, topic). refuses: the command of a transaction that it says no to.
     timeouts_ms: of the transactions; Pulsar's field is called txn_ttl_seconds, and a broker takes it for milliseconds.
     entries: position -> what is sent; None: passed over. last: what it says is the last, None: it refuses to say.
+    subscribed: of each reader whether it wants what compaction left, and whether a topic is to be made for it.
     is_silent_on_last: it gives no answer to that. stalls_behind: the first reader that has got this one gets nothing
     more. redirects: look-ups that are sent on first.
     """
@@ -35,6 +36,7 @@ class Partition:
     closes_behind: Position | None = None
     token: bytes = b""
     readers: list[Position] = field(default_factory=list)
+    subscribed: list[tuple[bool, bool]] = field(default_factory=list)
     ended: list[tuple[int, int, int, str]] = field(default_factory=list)
     refuses: int = 0
     timeouts_ms: list[int] = field(default_factory=list)
@@ -79,6 +81,8 @@ class _Connection:
             elif command.type == frames.SUBSCRIBE:
                 start = _position(command.subscribe.start_message_id)
                 self._partition.readers.append(start)
+                asked = command.subscribe
+                self._partition.subscribed.append((asked.read_compacted, asked.force_topic_creation))
                 to_send = self._entries(start)
                 self._send(api.BaseCommand(type=frames.SUCCESS))
             elif command.type == frames.GET_LAST:
