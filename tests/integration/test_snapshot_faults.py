@@ -221,7 +221,7 @@ def test_a_repair_that_is_interrupted_is_gone_on_with(segmented: Cluster, servic
         process.kill()
     said = log.read_text()
     assert "the repair was interrupted. The repair's index is published" in said
-    assert "is not verified: run the command again" in said
+    assert "is not verified: run the same command again" in said
     assert "Traceback" not in said
     with Transactions(segmented.serving.pulsar) as again:
         assert reads_committed(again, scene)  # the broker replays it, whoever loads it
