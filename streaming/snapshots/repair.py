@@ -32,6 +32,7 @@ from streaming.snapshots.parts import Sender
 from streaming.snapshots.repair_journal import Act, Entry, RepairJournal
 from streaming.snapshots.repaired import Repaired, ignorance
 from udfs.formats.errors import FormatError
+from udfs.formats.internal_stats import Position
 from udfs.paths import namespace_of
 from udfs.records import Presence
 from udfs.snapshots.audit import READY, BufferFacts, is_half_replayed
@@ -229,8 +230,11 @@ class Repairs:
         kept = self._write_down(topic, now, old, Act.UNDO)
         # allowed: what is replaced is in the journal, nobody wrote an index since it was unloaded, and no more segments
         # of the old one are lost than when it was replaced
-        self._send(topic, old)
+        place = self._send(topic, old)
         self.journal.mark_sent(kept)
+        with suppress(RefusedError):  # a client may have had it loaded from what was replaced meanwhile
+            self.loader.unload(topic)
+        self._refuse_written_over(topic, place)
         self._guard(topic)  # one that has moved on since is moved back, as far as what the old index names is there
         return name, kept
 
@@ -384,9 +388,17 @@ class Repairs:
     def _write_down(self, topic: str, old: Read, new: bytes, act: Act) -> str:
         return self.journal.write(old, new, self.looks.lost_in(topic, old.value), act)
 
-    def _send(self, topic: str, value: bytes) -> None:
+    def _refuse_written_over(self, topic: str, place: Position) -> None:
+        index = self.looks.latest_index(topic)
+        if index is None or index.position != place:
+            raise SafetyError(
+                f"{topic}: the index was put back, and a broker that had it loaded wrote an index of its own over "
+                "it: take its clients away, and try again"
+            )
+
+    def _send(self, topic: str, value: bytes) -> Position:
         with self.sender(system_topic(namespace_of(topic), SnapshotKind.INDEX)) as sender:
-            sender.send(topic, value)
+            return sender.send(topic, value)
 
     def _load(self, topic: str) -> BufferFacts:
         began_ms = said_ms = self.clock.now_ms()

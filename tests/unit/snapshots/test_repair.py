@@ -164,7 +164,7 @@ class World:
             self.segments = [*self.segments, _read(SnapshotKind.SEGMENT, key, value, at)]
             return at
         self.indexes.append(_read(SnapshotKind.INDEX, key, value, (1, 50 + len(self.indexes))))
-        return 1, 2
+        return self.indexes[-1].position
 
     def sender(self, topic: str) -> AbstractContextManager[Sender]:
         assert topic in (INDEXES, SEGMENTS)
@@ -294,6 +294,42 @@ def test_an_undo_keeps_what_the_broker_wrote_since_and_another_one_puts_that_bac
     clock.advance(1)
     name, _third = _repairs(world, journal, clock).undo(TOPIC)
     assert (name, world.indexes[-1].data) == (second, NEWER)
+
+
+class Connected(World):
+    """A client of the topic is connected all the time, and has it loaded again as soon as it was unloaded."""
+
+    memory: bytes = b""
+    writes_over: Read | None = None
+
+    def unload(self, topic: str) -> None:
+        self.done.append("unload")
+        self.memory = self.indexes[-1].data
+
+    def send(self, key: str, value: bytes | None) -> Position:
+        super().send(key, value)
+        at = self.indexes[-1].position
+        if self.writes_over is not None:
+            self.indexes.append(self.writes_over)
+        return at
+
+
+def test_an_undo_unloads_a_topic_that_a_client_had_loaded_meanwhile_from_what_is_replaced(journal: Folder) -> None:
+    """Seen on Pulsar 4.0.8: a producer that was connected was quicker, and the broker went on from the other index."""
+    world, clock = Connected(), ManualClock(1_000)
+    _repairs(world, journal, clock).repair(TOPIC)
+    clock.advance(1_000)
+    _repairs(world, journal, clock).undo(TOPIC)
+    assert world.memory == OLD
+
+
+def test_an_undo_over_which_a_broker_wrote_its_own_index_says_so(journal: Folder) -> None:
+    world, clock = Connected(), ManualClock(1_000)
+    _repairs(world, journal, clock).repair(TOPIC)
+    world.writes_over = _read(SnapshotKind.INDEX, TOPIC, NEWER, (1, 99))
+    clock.advance(1_000)
+    with pytest.raises(SafetyError, match=r"wrote an index of its own over it: take its clients away"):
+        _repairs(world, journal, clock).undo(TOPIC)
 
 
 def test_an_undo_moves_a_guard_back_that_has_moved_on_since(journal: Folder) -> None:
