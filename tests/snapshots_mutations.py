@@ -142,5 +142,18 @@ SNAPSHOTS_LINES = (
         "opened(self.settings, topic, after, make=False)",
         "opened(self.settings, topic, after, compacted=True)",
     ),
+    (
+        "an undo unloads a topic that a client had loaded meanwhile",
+        REPAIR,
+        "        with suppress(RefusedError):  # a client may have had it loaded from what was replaced meanwhile\n"
+        "            self.loader.unload(topic)\n",
+        "",
+    ),
+    (
+        "an undo over which a broker wrote its own index is none",
+        REPAIR,
+        "        self._refuse_written_over(topic, place)\n",
+        "",
+    ),
     ("a republished index has no tail", RULES, "last, ids_of([]))", "last, index.tail)"),
 )
