@@ -385,7 +385,7 @@ def test_a_snapshot_goes_back_from_segments_to_parts_to_a_single_one(
     migrated_to(service, migrated, SnapshotKind.SINGLE)
     restart(segmented, {"transactionBufferSegmentedSnapshotEnabled": "false"}, kill=True)
     with Transactions(segmented.serving.pulsar) as again:
-        values = again.read(migrated.topic, "reader-back", 10)
+        values = again.read(migrated.topic, "reader-back", 90)  # a broker reads the snapshot for half a minute or less
         with snapshot_topics(service.settings) as found:
             after = found.more.buffer(migrated.topic)
         assert after is not None
