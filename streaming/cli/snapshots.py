@@ -144,8 +144,8 @@ def repair(
     if done.not_verified:
         raise SafetyError(
             f"{topic} is not verified: {done.not_verified}. Keep consumers away until you have seen that a reader gets "
-            f"no message of an aborted transaction; `ledger-reaper snapshots undo --topic {topic}` puts the old index "
-            "back, with which the topic does not load"
+            f"no message of an aborted transaction; `ledger-reaper snapshots undo --topic {topic}` puts back the index "
+            "that was replaced, with which the topic is as broken as it was (but no index of half a replay)"
         )
 
 
