@@ -210,6 +210,7 @@ def deleted(doubled: Scene, segmented: Cluster, service: Deployment) -> Scene:
     """Fault E: the topic was unloaded, and deleted then; a producer that lives would make a new one at once."""
     with Transactions(segmented.serving.pulsar) as closed_before:
         scene = made(segmented, service, closed_before, "deleted", 100)
+        wait_until_sealed(service, scene)  # what is put back ends at the maxReadPosition of the last index
     topics.unload(segmented, scene.topic)
     assert topics.delete_topic(segmented, scene.topic)
     return scene
