@@ -682,7 +682,7 @@ MUTATIONS = (
     Mutation(
         "after a repair no reader gets what was taken back",
         "streaming/snapshots/repair.py",
-        "                if transaction is not None and transaction in look.told.known:\n",
+        "                if transaction is not None and transaction in known:\n",
         "                if False:\n",
     ),
     Mutation(
@@ -736,7 +736,7 @@ MUTATIONS = (
     Mutation(
         "an undo keeps what it replaces",
         "streaming/snapshots/repair.py",
-        "        kept = self._write_down(topic, now, old, is_undo=True)\n",
+        "        kept = self._write_down(topic, now, old, Act.UNDO)\n",
         '        kept = ""\n',
     ),
     Mutation(
@@ -759,13 +759,13 @@ MUTATIONS = (
     ),
     Mutation(
         "a repair of which no old ids are known is not verified",
-        "streaming/snapshots/repair.py",
+        "streaming/snapshots/repaired.py",
         "    if not told.known:\n",
         "    if False:\n",
     ),
     Mutation(
         "a repair of which some old ids are not known is not verified",
-        "streaming/snapshots/repair.py",
+        "streaming/snapshots/repaired.py",
         "    if told.unknown:\n",
         "    if False:\n",
     ),

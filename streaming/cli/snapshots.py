@@ -117,9 +117,11 @@ def repair(
 ) -> None:
     """Make a topic load again that lost segments of its snapshot, or take the doubled ids out of one that works.
 
-    Any other topic that works is refused. What is replaced goes to the journal first; `snapshots undo` puts it back.
-    Afterwards the topic is read once, to see that no message of an aborted transaction comes out of it. The exit code
-    is 4 where one does, and where that can't be told.
+    Take the topic's clients away before. Any other topic that works is refused. What is replaced goes to the journal
+    first; `snapshots undo` puts it back. Afterwards the topic is read once, to see that no message of an aborted
+    transaction comes out of it. The exit code is 4 where one does, and where that can't be told.
+
+    What it waits for goes to standard error. One that was cut short, or not verified, is gone on with by the next.
     """
     settings = settings_of(config)
     from streaming.snapshots.repairs import full_name, repairs_for
@@ -133,7 +135,7 @@ def repair(
         else f"Replace the snapshot of {topic} by an empty one, so that its broker replays the topic?"
     )
     require_answer(question, yes=yes)
-    with repairs_for(settings) as repairs:
+    with repairs_for(settings, lambda text: say(text, err=True)) as repairs:
         done = repairs.repair(topic, Remedy.REPUBLISH if republish else Remedy.REPLAY)
     if json_lines:
         say_json({**asdict(done), "is_verified": not done.not_verified})
@@ -142,8 +144,8 @@ def repair(
     if done.not_verified:
         raise SafetyError(
             f"{topic} is not verified: {done.not_verified}. Keep consumers away until you have seen that a reader gets "
-            f"no message of an aborted transaction; `ledger-reaper snapshots undo --topic {topic}` puts the old index "
-            "back, with which the topic does not load"
+            f"no message of an aborted transaction; `ledger-reaper snapshots undo --topic {topic}` puts back the index "
+            "that was replaced, with which the topic is as broken as it was (but no index of half a replay)"
         )
 
 

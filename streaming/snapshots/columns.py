@@ -23,6 +23,8 @@ SEQUENCE = "sequence"
 IDS = "ids"
 MARKER_LEDGER = "marker_ledger"
 MARKER_ENTRY = "marker_entry"
+MAX_READ_LEDGER = "max_read_ledger"
+MAX_READ_ENTRY = "max_read_entry"
 MOST = "most"
 LEAST = "least"
 MARKERS = "markers"  # of a single snapshot: how many abort markers lie in which ledger
@@ -83,6 +85,8 @@ MESSAGE = pa.schema(
         pa.field(IDS, pa.int64()),
         pa.field(MARKER_LEDGER, pa.int64()),
         pa.field(MARKER_ENTRY, pa.int64()),
+        pa.field(MAX_READ_LEDGER, pa.int64()),
+        pa.field(MAX_READ_ENTRY, pa.int64()),
         pa.field(MOST, _LONGS),
         pa.field(LEAST, _LONGS),
         pa.field(MARKERS, pa.list_(_AMOUNT)),

@@ -181,6 +181,7 @@ def _value(row: Mapping[str, Any]) -> SnapshotFacts:
         row[s.DEAD_IDS],
         row[s.SEQUENCE],
         _position(row, s.MARKER_LEDGER, s.MARKER_ENTRY),
+        None if row[s.MAX_READ_LEDGER] is None else (row[s.MAX_READ_LEDGER], row[s.MAX_READ_ENTRY]),
     )
 
 

@@ -19,7 +19,11 @@ from udfs.snapshots.repairing import unwritten
 from udfs.snapshots.values import Read
 
 LOADS, FEW_SEGMENTS = 8, 50
-_PATIENCE_MS, _WAIT_SECONDS = 600_000, 1.0
+_PATIENCE_MS, _SAY_MS, _WAIT_SECONDS = 600_000, 30_000, 1.0
+
+
+def silent(_text: str) -> None:
+    """Say nothing."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,7 +31,8 @@ class FirstIndex:
     """What is needed to wait for one topic's index.
 
     index: reads the latest one. buffer: asks the broker, also for its segments. again: has the topic loaded from what
-    the repair published. quiet_seconds: for how long nothing must have changed, until nothing more is waited for.
+    the repair published. quiet_seconds: for how long nothing must have changed, until nothing more is waited for. say:
+    is told in words what is waited for.
     """
 
     index: Callable[[], Read | None]
@@ -36,6 +41,7 @@ class FirstIndex:
     quiet_seconds: float
     clock: Clock
     sleep: Callable[[float], None] = time.sleep
+    say: Callable[[str], object] = silent
 
     def wait(self) -> tuple[str, int]:
         """Return what the index lacks after all that, and how often the topic was loaded; "" where it lacks nothing.
@@ -46,13 +52,14 @@ class FirstIndex:
             lacks, segments = self._lacks()
             if not lacks or segments > FEW_SEGMENTS:
                 return lacks, load
+            self.say(f"{lacks}, and nothing changes any more: it is loaded once more ({load + 1} of {LOADS})")
             self.again()
         return self._lacks()[0], LOADS
 
     def _lacks(self) -> tuple[str, int]:
         """Return what is lacking once nothing changes any more, and how many segments the broker has sealed."""
         seen: object = None
-        changed_ms = began_ms = self.clock.now_ms()
+        changed_ms = began_ms = said_ms = self.clock.now_ms()
         while True:
             try:
                 buffer, read = self.buffer(), self.index()
@@ -70,6 +77,9 @@ class FirstIndex:
             now = (buffer, None if read is None else read.position)
             if now != seen:
                 seen, changed_ms = now, now_ms
+            if now_ms - said_ms >= _SAY_MS:
+                said_ms = now_ms
+                self.say(f"waits for the index of its broker since {(now_ms - began_ms) // 1_000} seconds: {lacks}")
             if now_ms - changed_ms >= self.quiet_seconds * 1_000 or now_ms - began_ms >= _PATIENCE_MS:
                 return lacks, segments
             self.sleep(_WAIT_SECONDS)

@@ -114,9 +114,8 @@ def _parts(values: DataFrame, owners: DataFrame) -> DataFrame:
     ledgers = owners.select(c.TOPIC_NAME, F.col(s.LEDGERS).alias("_ledgers"))
     lives = F.array_contains(F.coalesce("_ledgers", F.array().cast("array<bigint>")), F.col("_each")[s.LEDGER])
     dead = _dead_ids(values.join(ledgers, c.TOPIC_NAME, "left"), lives)
-    value = F.struct(
-        s.KIND, s.KEY, s.LEDGER, s.ENTRY, c.BYTES, s.IDS, s.DEAD_IDS, s.SEQUENCE, s.MARKER_LEDGER, s.MARKER_ENTRY
-    )  # fmt: skip
+    marked = (s.MARKER_LEDGER, s.MARKER_ENTRY, s.MAX_READ_LEDGER, s.MAX_READ_ENTRY)
+    value = F.struct(s.KIND, s.KEY, s.LEDGER, s.ENTRY, c.BYTES, s.IDS, s.DEAD_IDS, s.SEQUENCE, *marked)
     return dead.withColumn(s.PART, number).groupBy(*_TOPIC, s.PART).agg(F.collect_list(value).alias(s.VALUES))
 
 

@@ -12,7 +12,7 @@ from udfs.formats.internal_stats import Position
 from udfs.paths import managed_ledger_path, namespace_of
 from udfs.records import Presence
 from udfs.snapshots.aborts import ids_of
-from udfs.snapshots.audit import NamedSegment, TopicFacts
+from udfs.snapshots.audit import NamedSegment, SnapshotFacts, TopicFacts
 from udfs.snapshots.codec import Index, Segment, decode_segment, encode_segment
 from udfs.snapshots.keys import SnapshotKind
 from udfs.snapshots.repairing import Named, Told, told_of
@@ -50,8 +50,11 @@ class Looks:
 
     def look(self, topic: str) -> Look:
         """Read what decides about a topic. Raises UnavailableError, RefusedError."""
+        return self.look_from(topic, self.latest_index(topic))
+
+    def look_from(self, topic: str, index: Read | None) -> Look:
+        """The same, as if that were its latest index. Raises UnavailableError, RefusedError."""
         namespace = namespace_of(topic)
-        index = self.latest_index(topic)
         value = index.value if index is not None else None
         rows = places_of(value) if isinstance(value, Index) else ()
         places: dict[Position, Named] = {place: (sequence, marker) for sequence, place, marker in rows}
@@ -68,6 +71,7 @@ class Looks:
             presence,
             Presence.UNREADABLE,
             ledgers=frozenset(ledgers),
+            values=() if index is None else (_index_facts(index),),
             named=named,
             doubled_ids=_doubled(values.values()),
             buffer=self.topics.more.buffer(topic),
@@ -128,6 +132,11 @@ class Looks:
                 if isinstance(read.value, Segment):
                     latest[read.sequence] = read.value
         return {(number, value.marker): value for number, value in latest.items() if (number, value.marker) in wanted}
+
+
+def _index_facts(read: Read) -> SnapshotFacts:
+    max_read = read.value.max_read if isinstance(read.value, Index) else None
+    return SnapshotFacts(SnapshotKind.INDEX, read.key, read.position, read.size_bytes, max_read=max_read)
 
 
 def _doubled(values: Iterable[Segment]) -> int:

@@ -155,7 +155,8 @@ def _content(value: Snapshot | Segment | Index | None) -> dict[str, Any]:
         amounts = zip(ledgers.tolist(), counts.tolist(), strict=True)
         return {s.IDS: value.aborts.rows, s.MARKERS: [{s.LEDGER: ledger, s.IDS: ids} for ledger, ids in amounts]}
     if isinstance(value, Index):
-        return {s.IDS: value.tail.rows, s.NAMED: _named(value)}
+        max_read = {s.MAX_READ_LEDGER: value.max_read[0], s.MAX_READ_ENTRY: value.max_read[1]}
+        return max_read | {s.IDS: value.tail.rows, s.NAMED: _named(value)}
     return {s.IDS: 0}
 
 

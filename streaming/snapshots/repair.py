@@ -11,33 +11,36 @@
    for certain, and a reader that comes to the topic's end must get no message of any id that it tells of. Where not all
    old ids are known, or the reader does not come to the end, the repair says that it is not verified. A topic that
    worked is unloaded once more before that, in case a client had it loaded from the old index.
+7. A repair that is cut short once its index was published says so, and the next one goes on with it, until one was
+   verified. An index that a broker wrote in the midst of a replay is never what an undo puts back.
 """
 
-import base64
-import json
 import time
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, suppress
-from dataclasses import dataclass
-from typing import Any, Protocol
+from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, suppress
+from dataclasses import dataclass, replace
+from typing import Protocol
 
 from streaming.adapters.pulsar.snapshot_topics import SnapshotTopics, system_topic
 from streaming.clock import Clock
 from streaming.errors import ConfigError, RefusedError, SafetyError, UnavailableError
 from streaming.ports import Broker, MetadataStore
-from streaming.snapshots.first_index import FirstIndex
+from streaming.snapshots.first_index import FirstIndex, silent
 from streaming.snapshots.guard import Guards
 from streaming.snapshots.looks import Look, Looks
 from streaming.snapshots.parts import Sender
-from streaming.state.filesystem import Folder
+from streaming.snapshots.repair_journal import Act, Entry, RepairJournal
+from streaming.snapshots.repaired import Repaired, ignorance
 from udfs.formats.errors import FormatError
+from udfs.formats.internal_stats import Position
 from udfs.paths import namespace_of
-from udfs.snapshots.audit import READY, BufferFacts
+from udfs.records import Presence
+from udfs.snapshots.audit import READY, BufferFacts, is_half_replayed
 from udfs.snapshots.codec import Index, decode_index
 from udfs.snapshots.keys import SegmentKey, SnapshotKind
 from udfs.snapshots.repairing import (
     Remedy,
-    Told,
+    all_told,
     before_the_end,
     empty_index,
     lost_of,
@@ -51,6 +54,7 @@ JOURNAL = "snapshots-journal"
 _NAMED = 10
 _PATIENCE_MINUTES, _WAIT_SECONDS = 10, 1.0  # a broker that replays reads the whole topic
 _QUIET_SECONDS = 10.0  # what a broker may take for one segment
+_SAY_MS, _SAY_ENTRIES = 30_000, 100_000  # how often a repair that waits says so
 
 
 class TopicLoader(Protocol):
@@ -73,72 +77,33 @@ class TopicLoader(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Repaired:
-    """What a repair came to. aborted: ids that the broker has now.
-
-    loads: how often the topic was loaded. not_written: what its index lacks of what the broker has in memory; "" where
-    the broker could go on from it.
-
-    known: ids that the old snapshot told of. expected: those of them that the broker must have. delivered: how many
-    entries a reader got afterwards; none of them was of a known id. not_verified: why that says too little; "" where
-    all old ids are known and the reader came to the end. remedy: how.
-    """
-
-    topic: str
-    journal: str
-    aborted: int
-    known: int
-    expected: int
-    delivered: int
-    not_verified: str = ""
-    loads: int = 1
-    not_written: str = ""
-    remedy: Remedy = Remedy.REPLAY
-
-    def in_words(self) -> str:
-        """Return one line for people."""
-        reader = f"a reader gets {self.delivered} entries" + ("" if self.not_verified else ", none of them aborted")
-        return (
-            f"{self.topic} is loaded again and has {self.aborted} aborted ids (its old snapshot told of {self.known}); "
-            f"{reader}. The old index is {self.journal} in the journal" + self._unwritten()
-        )
-
-    def _unwritten(self) -> str:
-        if not self.not_written:
-            return ""
-        again = (
-            "the whole topic again"
-            if self.remedy is Remedy.REPLAY
-            else "the topic behind the last segment of the repair's index again"
-        )
-        return (
-            f". Its broker has not written its own snapshot yet: {self.not_written}. That is a fault of Pulsar's "
-            "(apache/pulsar#26565), and loses nothing: the broker goes on as messages come, and until then it reads "
-            f"{again} at each load"
-        )
-
-
-@dataclass(frozen=True, slots=True)
 class Repairs:
-    """Repairs one topic at a time. sender: opens a producer on a system topic. journal: a folder that outlives us."""
+    """Repairs one topic at a time. sender: opens a producer on a system topic.
+
+    journal: its folder outlives us. say: is told in words what a repair waits for.
+    """
 
     topics: SnapshotTopics
     store: MetadataStore
     broker: Broker
     loader: TopicLoader
     sender: Callable[[str], AbstractContextManager[Sender]]
-    journal: Folder
+    journal: RepairJournal
     clock: Clock
     sleep: Callable[[float], None] = time.sleep
+    say: Callable[[str], object] = silent
 
     def repair(self, topic: str, remedy: Remedy = Remedy.REPLAY) -> Repaired:
-        """Give the topic an index with which it loads.
+        """Give the topic an index with which it loads, or go on with a repair that was cut short.
 
         Raises SafetyError where it is refused, or what came out is not whole. Raises UnavailableError.
         """
         look = self.look(topic)
+        begun = self._begun(look)
+        if begun is not None and (refusal_of(look.facts, remedy) or is_half_replayed(look.facts)):
+            return self._go_on(look, begun)
         self._refuse(look, remedy)
-        Guards(self.topics, self.store, self.broker, self.clock).require(namespace_of(topic))
+        self._guard(topic)
         with suppress(RefusedError):  # it is not loaded
             self.loader.unload(topic)
         again = self.look(topic)
@@ -147,25 +112,79 @@ class Repairs:
         if old is None or look.index is None or old.position != look.index.position:
             raise SafetyError(f"{topic}: somebody wrote its index meanwhile; look at it again")
         new = empty_index(topic) if remedy is Remedy.REPLAY else self._republished(again)
-        name = self._write_down(topic, old, new)
-        # allowed: the topic does not load with the old one, or holds ids twice, and the journal has it
-        self._send(topic, new)
-        if look.facts.doubled_ids:
-            with suppress(RefusedError):  # a client may have had it loaded from the old index meanwhile
-                self.loader.unload(topic)
+        is_half = is_half_replayed(again.facts)
+        name = self._write_down(topic, old, new, Act.REPAIR_OF_HALF if is_half else Act.REPAIR)
+        with _cut_short(topic, "is or may be published"):
+            # allowed: the topic does not load with the old one, or holds ids twice, or would seal them twice at the
+            # next load; and the journal has it
+            self._send(topic, new)
+            self.journal.mark_sent(name)
+        with _cut_short(topic, "is published"):
+            if look.facts.doubled_ids or is_half:
+                with suppress(RefusedError):  # a client may have had it loaded from the old index meanwhile
+                    self.loader.unload(topic)
+            self.say(f"{topic} has a new index; the old one is {name} in the journal")
+            return self._ended(name, [look], new, is_whole=not is_half)
+
+    def _begun(self, look: Look) -> Entry | None:
+        """Return what a repair began with that was cut short or not verified; None where there is none to go on with.
+
+        Its index must be one with which the topic loads.
+        """
+        if look.index is None or look.facts.in_metadata is not Presence.PRESENT:
+            return None
+        topic, last = look.facts.topic, None
+        for entry in self.journal.of(topic):
+            if (entry.begins or entry.is_undo) and self._was_sent(entry, look.index.data):
+                last = entry
+                break
+        if last is None or not last.begins or last.is_done or lost_of(look.facts):
+            return None
+        return None if self.looks.lost_in(topic, _index_of(last.name, last.by)) else last
+
+    def _go_on(self, look: Look, begun: Entry) -> Repaired:
+        """Take up a repair whose index is published: wait, and verify."""
+        topic = look.facts.topic
+        self._guard(topic)
+        replaced = Read(
+            SnapshotKind.INDEX,
+            topic,
+            topic,
+            begun.position,
+            0,
+            len(begun.replaced),
+            value=_index_of(begun.name, begun.replaced),
+            data=begun.replaced,
+        )
+        self.say(f"{topic}: a repair that was cut short, or not verified, goes on ({begun.name} in the journal)")
+        with _cut_short(topic, "is published"):
+            looks = [look, self.looks.look_from(topic, replaced)]
+            done = self._ended(begun.name, looks, begun.by, is_whole=not begun.is_again)
+        return replace(done, went_on=True)
+
+    def _ended(self, name: str, looks: Sequence[Look], new: bytes, *, is_whole: bool) -> Repaired:
+        """Bring a repair to its end whose index, new, is published.
+
+        looks: what was there before, and before that. is_whole: the repair began with more than half a replay's index.
+        """
+        topic = looks[0].facts.topic
+        remedy = Remedy.REPLAY if new == empty_index(topic) else Remedy.REPUBLISH
         self._load(topic)
         not_written, loads = self._first_index(topic, new)
         self._not_doubled(topic)
         buffer = self._load(topic)
-        undo = f"keep consumers away, and `ledger-reaper snapshots undo --topic {topic}`"
-        told = look.told
-        delivered, why = self._delivered(look, undo)
-        if buffer.aborted < len(told.sure):
-            told = look.told_with(self.looks.ledgers(topic))  # some may have gone while the topic was replayed
+        told = all_told(look.told for look in looks)
+        delivered, why = self._delivered(topic, told.known)
+        if buffer.aborted < len(told.sure):  # some may have gone while the topic was replayed
+            ledgers = self.looks.ledgers(topic)
+            told = all_told(look.told_with(ledgers) for look in looks)
         if buffer.aborted < len(told.sure):
             found = f"{buffer.aborted} aborted ids, and its old snapshot tells of {len(told.sure)}"
             read = why or f"a reader gets {delivered} entries, none of them aborted"
             raise SafetyError(f"{topic} is loaded and has {found}; {read}: keep consumers away until it is known why")
+        not_verified = ignorance(told, is_whole=is_whole) or why
+        if not not_verified and not not_written:
+            self.journal.mark_done(name)
         return Repaired(
             topic,
             name,
@@ -173,11 +192,14 @@ class Repairs:
             len(told.known),
             len(told.sure),
             delivered,
-            _ignorance(told) or why,
+            not_verified,
             loads,
             not_written,
             remedy,
         )
+
+    def _guard(self, topic: str) -> None:
+        Guards(self.topics, self.store, self.broker, self.clock).require(namespace_of(topic))
 
     @property
     def looks(self) -> Looks:
@@ -205,12 +227,15 @@ class Repairs:
         if now.position != seen.position:
             raise SafetyError(f"{topic}: somebody wrote its index meanwhile; take its clients away, and try again")
         self._refuse_worse(topic, old, lost)
-        kept = self._write_down(topic, now, old, is_undo=True)
+        kept = self._write_down(topic, now, old, Act.UNDO)
         # allowed: what is replaced is in the journal, nobody wrote an index since it was unloaded, and no more segments
         # of the old one are lost than when it was replaced
-        self._send(topic, old)
-        # a guard that has moved on since is moved back, as far as what the old index names is there
-        Guards(self.topics, self.store, self.broker, self.clock).require(namespace_of(topic))
+        place = self._send(topic, old)
+        self.journal.mark_sent(kept)
+        with suppress(RefusedError):  # a client may have had it loaded from what was replaced meanwhile
+            self.loader.unload(topic)
+        self._refuse_written_over(topic, place)
+        self._guard(topic)  # one that has moved on since is moved back, as far as what the old index names is there
         return name, kept
 
     def _replaceable(self, topic: str) -> Read:
@@ -236,22 +261,33 @@ class Repairs:
             )
 
     def _replaced_last(self, topic: str, now: bytes) -> tuple[str, bytes, int]:
-        """Return what the last repair or undo replaced; an undo that broke off before it sent anything does not count.
+        """Return what the last repair or undo replaced; one that broke off before it sent anything does not count.
 
         now: the index that is there. The number is that of the segments that were lost when it was replaced; an entry
         of an older version does not say it, and counts as 0.
         """
-        for name in sorted(self.journal.names(), reverse=True):
-            content = self.journal.read(name) if name.endswith(".json") else None
-            entry: dict[str, Any] = json.loads(content) if content else {}
-            if entry.get("topic") != topic or entry.get("is_again"):
+        for entry in self.journal.of(topic):
+            if entry.is_again:
                 continue  # what a broker wrote in the midst of a repair is not what that repair replaced
-            replaced = base64.b64decode(entry["replaced"])
-            if replaced != now:
-                return name, replaced, int(entry.get("lost", 0))
-            if not entry.get("is_undo"):
+            if not self._was_sent(entry, now):
+                continue
+            if entry.replaced != now:
+                return entry.name, entry.replaced, entry.lost
+            if not entry.is_undo:
                 raise SafetyError(f"{topic}: the index that the repair replaced is there already")
-        raise ConfigError(f"the journal {self.journal.location} holds no repair of {topic}")
+        raise ConfigError(f"the journal {self.journal.folder.location} holds no repair of {topic}")
+
+    def _was_sent(self, entry: Entry, now: bytes) -> bool:
+        """Whether an entry's index was published, as far as that can be told. now: the index that is there.
+
+        One that was killed between the broker's answer and the mark left its index in the topic.
+        """
+        if entry.was_sent or entry.by == now:
+            return True
+        return any(
+            read.topic == entry.topic and read.data == entry.by and read.position > entry.position
+            for read in self.topics.stored(namespace_of(entry.topic), SnapshotKind.INDEX)
+        )
 
     def _republished(self, look: Look) -> bytes:
         """Publish the lost segments once more, and return the index that names their new places."""
@@ -293,6 +329,7 @@ class Repairs:
             2 * self.topics.more.snapshot_seconds() + _QUIET_SECONDS,
             self.clock,
             self.sleep,
+            lambda what: self.say(f"{topic}: {what}"),
         )
         lacks, loads = wait.wait()
         if lacks:
@@ -311,9 +348,10 @@ class Repairs:
         """Replace what a broker wrote in the midst of a replay: its next load would seal every id once more."""
         index = self._replaceable(topic)
         if index.data != new:
-            self._write_down(topic, index, new, is_again=True)
+            name = self._write_down(topic, index, new, Act.AGAIN)
             # allowed: it is in the journal, and with ours a broker finds whatever the topic still has
             self._send(topic, new)
+            self.journal.mark_sent(name)
 
     def _not_doubled(self, topic: str) -> None:
         if self.look(topic).facts.doubled_ids:
@@ -322,19 +360,23 @@ class Repairs:
                 "one meanwhile: take its clients away, and try again. Nothing is worse than before"
             )
 
-    def _delivered(self, look: Look, undo: str) -> tuple[int, str]:
+    def _delivered(self, topic: str, known: Collection[tuple[int, int]]) -> tuple[int, str]:
         """Read the topic as a client does; return how many entries came, and why that is not all, "" where it is.
 
-        Raises SafetyError at a message that was taken back.
+        known: ids of aborted transactions. Raises SafetyError at a message of one of them.
         """
         count = 0
+        self.say(f"{topic} is loaded, and is read once as a client does")
         try:
-            for transaction in self.loader.delivered(look.facts.topic):
+            for transaction in self.loader.delivered(topic):
                 count += 1
-                if transaction is not None and transaction in look.told.known:
+                if transaction is not None and transaction in known:
                     raise SafetyError(
-                        f"{look.facts.topic}: a reader got a message of aborted transaction {transaction}: {undo}"
+                        f"{topic}: a reader got a message of aborted transaction {transaction}: keep consumers away, "
+                        f"and `ledger-reaper snapshots undo --topic {topic}`"
                     )
+                if count % _SAY_ENTRIES == 0:
+                    self.say(f"{topic}: {count} entries were read")
         except (UnavailableError, RefusedError) as error:
             return count, f"no reader came to the topic's end: {error}"
         return count, ""
@@ -343,29 +385,24 @@ class Repairs:
         if why := refusal_of(look.facts, remedy):
             raise SafetyError(f"{look.facts.topic} is not repaired: {why}")
 
-    def _write_down(self, topic: str, old: Read, new: bytes, *, is_undo: bool = False, is_again: bool = False) -> str:
-        name = f"{self.clock.now_ms():015d}.json"
-        if name in self.journal.names():
-            raise UnavailableError(f"the journal has {name} already; try again")
-        entry = {
-            "topic": topic,
-            "key": old.key,
-            "position": list(old.position),
-            "replaced": base64.b64encode(old.data).decode(),
-            "by": base64.b64encode(new).decode(),
-            "lost": self.looks.lost_in(topic, old.value),
-            "is_undo": is_undo,
-            "is_again": is_again,
-        }
-        self.journal.write(name, json.dumps(entry).encode())
-        return name
+    def _write_down(self, topic: str, old: Read, new: bytes, act: Act) -> str:
+        return self.journal.write(old, new, self.looks.lost_in(topic, old.value), act)
 
-    def _send(self, topic: str, value: bytes) -> None:
+    def _refuse_written_over(self, topic: str, place: Position) -> None:
+        index = self.looks.latest_index(topic)
+        if index is None or index.position != place:
+            raise SafetyError(
+                f"{topic}: the index was put back, and a broker that had it loaded wrote an index of its own over "
+                "it: take its clients away, and try again"
+            )
+
+    def _send(self, topic: str, value: bytes) -> Position:
         with self.sender(system_topic(namespace_of(topic), SnapshotKind.INDEX)) as sender:
-            sender.send(topic, value)
+            return sender.send(topic, value)
 
     def _load(self, topic: str) -> BufferFacts:
-        until_ms = self.clock.now_ms() + _PATIENCE_MINUTES * 60_000
+        began_ms = said_ms = self.clock.now_ms()
+        until_ms = began_ms + _PATIENCE_MINUTES * 60_000
         while True:
             buffer = None
             with suppress(UnavailableError, RefusedError):
@@ -380,14 +417,29 @@ class Repairs:
                     "may still be reading the topic, then wait for it. If its log says that it failed to recover, "
                     f"`ledger-reaper snapshots undo --topic {topic}` puts the old index back"
                 )
+            if (now_ms := self.clock.now_ms()) - said_ms >= _SAY_MS:
+                said_ms = now_ms
+                state = "not loaded" if buffer is None else buffer.state
+                self.say(f"{topic} is not ready after {(now_ms - began_ms) // 1_000} seconds: {state}")
             self.sleep(_WAIT_SECONDS)
 
 
-def _ignorance(told: Told) -> str:
-    """Why what is known of the old ids says too little; "" where it says all."""
-    if not told.known:
-        return "no old ids are known"
-    if told.unknown:
-        more = f" and {len(told.unknown) - _NAMED} more" if len(told.unknown) > _NAMED else ""
-        return f"the ids of segments {', '.join(map(str, told.unknown[:_NAMED]))}{more} are not known"
-    return ""
+def _index_of(name: str, data: bytes) -> Index:
+    try:
+        return decode_index(data)
+    except FormatError as error:
+        raise SafetyError(f"the journal's file {name} holds no index ({error}): look at it, or move it away") from error
+
+
+@contextmanager
+def _cut_short(topic: str, how: str) -> Iterator[None]:
+    """Say of a repair that is cut short in the block what became of it. how: its new index is there or not."""
+    again = (
+        f"The repair's index {how}, and {topic} is not verified: run the same command again, which goes on from there"
+    )
+    try:
+        yield
+    except KeyboardInterrupt:
+        raise UnavailableError(f"{topic}: the repair was interrupted. {again}") from None
+    except (UnavailableError, RefusedError) as error:
+        raise UnavailableError(f"{error}. {again}") from error

@@ -15,10 +15,12 @@ from streaming.config.sections import PulsarSettings
 from streaming.config.settings import Settings
 from streaming.errors import ConfigError, UnavailableError
 from streaming.snapshots.compact import compact
+from streaming.snapshots.first_index import silent
 from streaming.snapshots.guard import Guards
 from streaming.snapshots.put_back import PutBack, PutBacks
 from streaming.snapshots.read import snapshot_topics
 from streaming.snapshots.repair import JOURNAL, Repairs
+from streaming.snapshots.repair_journal import RepairJournal
 from streaming.state.filesystem import below, folder_of
 from streaming.state.journal import snapshot_entries
 from udfs.formats.entry import parse_entry
@@ -60,8 +62,12 @@ class BrokerLoader:
             pass
 
     def delivered(self, topic: str) -> Iterator[tuple[int, int] | None]:
-        """Yield the transaction of each entry that a reader gets, up to the end that there is now."""
-        return read_to_the_end(topic, lambda after: opened(self.settings, topic, after, compacted=True))
+        """Yield the transaction of each entry that a reader gets, up to the end that there is now.
+
+        It reads the topic's own ledgers: of a topic that is compacted, a compacted reader gets the last message of each
+        key only, and the others would not be looked at.
+        """
+        return read_to_the_end(topic, lambda after: opened(self.settings, topic, after, make=False))
 
 
 def read_to_the_end(
@@ -100,9 +106,10 @@ def _transaction_of(data: bytes) -> tuple[int, int] | None:
 
 
 @contextmanager
-def repairs_for(settings: Settings) -> Iterator[Repairs]:
-    """Repairs of the configured cluster; the block's end closes the connections."""
+def repairs_for(settings: Settings, say: Callable[[str], object] = silent) -> Iterator[Repairs]:
+    """Repairs of the configured cluster; the block's end closes the connections. say: is told what is waited for."""
     clients = clients_for(settings)
+    clock = SystemClock()
     with snapshot_topics(settings) as topics:
         yield Repairs(
             topics,
@@ -110,8 +117,9 @@ def repairs_for(settings: Settings) -> Iterator[Repairs]:
             clients.broker,
             BrokerLoader(settings.pulsar, topics.admin),
             lambda topic: KeyedSender(settings.pulsar, topic),
-            folder_of(below(settings.state_dir, JOURNAL)),
-            SystemClock(),
+            RepairJournal(folder_of(below(settings.state_dir, JOURNAL)), clock),
+            clock,
+            say=say,
         )
 
 

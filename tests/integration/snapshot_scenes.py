@@ -1,18 +1,27 @@
 """A broker that writes small segments, and Pulsar 4.0.8's faults with them, made as operators meet them."""
 
 import json
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+from uuid import uuid4
 
 from streaming.adapters.pulsar.snapshot_topics import system_topic
+from streaming.errors import UnavailableError
 from streaming.sandbox import clients, topics
 from streaming.sandbox.cluster import Cluster, down, up
 from streaming.sandbox.home import Part
+from streaming.snapshots.read import snapshot_topics
 from tests.integration.conftest import Deployment
-from tests.integration.transactions import TxnId, admin
+from tests.integration.transactions import Transactions, TxnId, admin
+from udfs.records import LedgerComponent
+from udfs.snapshots import segments
+from udfs.snapshots.codec import Index, Segment
 from udfs.snapshots.keys import SnapshotKind
+from udfs.snapshots.values import Read
 
 SINGLE = {
     "transactionCoordinatorEnabled": "true",
@@ -22,6 +31,7 @@ SINGLE = {
 }
 SEGMENTED = {"transactionBufferSegmentedSnapshotEnabled": "true", "transactionBufferSnapshotSegmentSize": "140"}
 SUBSCRIPTION = "s"
+PATIENCE_SECONDS = 120
 
 
 def restart(cluster: Cluster, settings: Mapping[str, str] | None = None, *, kill: bool = False) -> None:
@@ -68,11 +78,11 @@ def segments_of(cluster: Cluster, space: str) -> str:
 
 def lose_segments(cluster: Cluster, space: str) -> None:
     """What brokers do by themselves every minute: compact the segments topic; then its old ledgers are trimmed."""
-    segments = segments_of(cluster, space)
-    before = ledgers(cluster, segments)
-    topics.compact(cluster, segments)
-    topics.trim(cluster, segments)
-    topics.wait_for(lambda: ledgers(cluster, segments)[0] != before[0], f"trimming of {segments}", seconds=120)
+    topic = segments_of(cluster, space)
+    before = ledgers(cluster, topic)
+    topics.compact(cluster, topic)
+    topics.trim(cluster, topic)
+    topics.wait_for(lambda: ledgers(cluster, topic)[0] != before[0], f"trimming of {topic}", seconds=120)
 
 
 def findings(service: Deployment, *arguments: str, code: int = 0) -> list[dict[str, Any]]:
@@ -87,3 +97,152 @@ def committed(values: list[str]) -> list[str]:
 
 def aborted_ids(ends: str, ids: list[TxnId]) -> set[TxnId]:
     return {txn for end, txn in zip(ends, ids, strict=True) if end == "a"}
+
+
+def allowing(service: Deployment) -> Deployment:
+    """Have the service remove snapshots, too."""
+    components = ", ".join(f'"{each}"' for each in LedgerComponent)
+    text = service.config.read_text().replace("[safety]\n", f"[safety]\nallowed_components = [{components}]\n")
+    service.config.write_text(text)
+    return service
+
+
+def wait_for(condition: Callable[[], bool], what: str) -> None:
+    topics.wait_for(condition, what, seconds=PATIENCE_SECONDS)
+
+
+def latest(service: Deployment, space: str, kind: SnapshotKind) -> dict[str, Read]:
+    with snapshot_topics(service.settings) as found:
+        return {read.key: read for read in found.compacted(space, kind)}
+
+
+def recovered(service: Deployment, space: str, topic: str) -> set[tuple[int, int]]:
+    """What a broker would recover of the index and the segments at their places."""
+    index = latest(service, space, SnapshotKind.INDEX)[topic].value
+    with snapshot_topics(service.settings) as found:
+        stored = list(found.stored(space, SnapshotKind.SEGMENT))
+    at = {read.position: read.value for read in stored if isinstance(read.value, Segment)}
+    assert isinstance(index, Index)
+    return set(segments.recover(index, at, (1 << 60, 0)).ids.pairs())
+
+
+def told(found: list[dict[str, Any]], topic: str) -> set[tuple[str, str]]:
+    return {(line["class"], line["reason"]) for line in found if line.get("topic") == topic}
+
+
+@dataclass(frozen=True)
+class Scene:
+    """A topic of a namespace of its own, the ids that were aborted on it, and how many messages were committed."""
+
+    space: str
+    topic: str
+    aborted: set[tuple[int, int]]
+    commits: int
+    left_open: tuple[int, int] = (-1, -1)
+
+    @property
+    def segments(self) -> str:
+        return system_topic(self.space, SnapshotKind.SEGMENT)
+
+
+def made(
+    cluster: Cluster, service: Deployment, transactions: Transactions, name: str, aborts: int, *, commits: int = 10
+) -> Scene:
+    """Make transactions on a topic that keeps everything, until its index names the segments that are full."""
+    space = namespace(cluster, name)
+    topic = topic_in(cluster, space, "orders")
+    ends = "a" * aborts + "c" * commits
+    ids = aborted_ids(ends, transactions.run(topic, ends))
+
+    def is_sealed() -> bool:
+        read = latest(service, space, SnapshotKind.INDEX).get(topic)
+        rows = read.value.entries.rows if read is not None and isinstance(read.value, Index) else 0
+        return rows >= aborts // 40
+
+    wait_for(is_sealed, f"segments of {topic}")
+    return Scene(space, topic, ids, commits)
+
+
+def wait_until_sealed(service: Deployment, scene: Scene) -> None:
+    """Wait until index and segments hold all ids; else say what they hold, and what the broker has in memory."""
+    try:
+        wait_for(lambda: recovered(service, scene.space, scene.topic) >= scene.aborted, "all ids sealed again")
+    except UnavailableError as error:
+        index = latest(service, scene.space, SnapshotKind.INDEX)[scene.topic]
+        with snapshot_topics(service.settings) as found:
+            buffer = found.more.buffer(scene.topic)
+        held = len(recovered(service, scene.space, scene.topic))
+        raise AssertionError(f"{held} of {len(scene.aborted)} ids; {index}; {buffer}") from error
+
+
+def reads_committed(transactions: Transactions, scene: Scene) -> bool:
+    """Whether a new consumer gets every committed message once, and nothing that was aborted."""
+    values = transactions.read(scene.topic, f"reader-{uuid4().hex}", 10)
+    return len(committed(values)) == scene.commits == len(set(values)) == len(values)
+
+
+def double_ids(cluster: Cluster, service: Deployment, name: str) -> Scene:
+    """Fault F: a broker was killed while a transaction was open behind which it had sealed segments."""
+    space = namespace(cluster, name)
+    topic = topic_in(cluster, space, "orders")
+    with Transactions(cluster.serving.pulsar) as ends_open:
+        left_open, *aborted = ends_open.run(topic, "o" + "a" * 100)
+    restart(cluster, kill=True)
+    with Transactions(cluster.serving.pulsar) as again:
+        again.run(topic, "a" * 5 + "c" * 5)
+        for turn in range(10):
+            if sealed_twice(service, space, topic):
+                break
+            # a broker that stopped in the midst of its replay goes on as further segments are sealed
+            again.run(topic, "a" * 40, start=1_000 * (turn + 1))
+            time.sleep(2)
+    return Scene(space, topic, set(aborted), 5, left_open)
+
+
+def sealed_twice(service: Deployment, space: str, topic: str) -> bool:
+    """Whether an id stands in more than one of the segments that the topic's index names."""
+    index = latest(service, space, SnapshotKind.INDEX)[topic].value
+    places = {place for _number, place, _marker in segments.places_of(index)} if isinstance(index, Index) else set()
+    with snapshot_topics(service.settings) as found:
+        stored = [read for read in found.stored(space, SnapshotKind.SEGMENT) if read.position in places]
+    ids = [pair for read in stored if isinstance(read.value, Segment) for pair in read.value.ids.pairs()]
+    return len(set(ids)) < len(ids)
+
+
+def wait_for_silence(service: Deployment, scene: Scene) -> None:
+    """Wait until the broker has written no index for three seconds: a repair ends where it finds another one."""
+
+    def is_silent() -> bool:
+        before = latest(service, scene.space, SnapshotKind.INDEX)[scene.topic].position
+        time.sleep(3)
+        return latest(service, scene.space, SnapshotKind.INDEX)[scene.topic].position == before
+
+    wait_for(is_silent, f"the last index of {scene.topic}")
+
+
+def repaired(service: Deployment, topic: str, *options: str) -> dict[str, Any]:
+    """Repair a topic; returns what the command says of it."""
+    said = service.call("snapshots", "repair", "--yes", "--json", *options, "--topic", topic)
+    found: dict[str, Any] = json.loads(said.splitlines()[-1])
+    print(f"repaired: {found}")  # noqa: T201  how often it was loaded is worth knowing
+    return found
+
+
+def end_left_open(cluster: Cluster, scene: Scene) -> None:
+    """Abort the transaction that was left open: nothing behind it can be read."""
+    most, least = scene.left_open
+    with suppress(AssertionError):  # it has ended
+        admin(cluster, "POST", f"v3/transactions/abortTransaction/{most}/{least}")
+
+
+def consume_all(cluster: Cluster, topic: str) -> None:
+    """Let every subscription have read everything, so that the broker trims the topic, all but a ledger that is new.
+
+    A busy broker may have put all entries into one, and the last one is never trimmed.
+    """
+    topics.unload(cluster, topic)
+    before = ledgers(cluster, topic)
+    for subscription in topics.internal_stats(cluster, topic)["cursors"]:
+        topics.admin(cluster, "POST", f"{topics.resource(topic)}/subscription/{subscription}/skip_all")
+    topics.trim(cluster, topic)
+    wait_for(lambda: ledgers(cluster, topic)[0] >= before[-1], f"trimming of {topic}")

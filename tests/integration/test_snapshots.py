@@ -5,14 +5,12 @@ The Java client's own record of its transactions is the truth.
 
 import json
 import random
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
 from typing import Any
-from uuid import uuid4
 
 import pulsar
 import pytest
@@ -21,10 +19,8 @@ from typer.testing import CliRunner
 
 from streaming.adapters.pulsar.keyed import KeyedSender
 from streaming.adapters.pulsar.snapshot_store import GUARD
-from streaming.adapters.pulsar.snapshot_topics import system_topic
 from streaming.cli.main import app
 from streaming.clients import admin_for
-from streaming.errors import UnavailableError
 from streaming.sandbox import topics
 from streaming.sandbox.cluster import Cluster
 from streaming.snapshots.parts import PartsTopic, ensure
@@ -36,28 +32,38 @@ from tests.integration.java_commands import JavaError
 from tests.integration.snapshot_scenes import (
     SEGMENTED,
     SUBSCRIPTION,
+    Scene,
     aborted_ids,
+    allowing,
     cluster_in,
-    committed,
+    consume_all,
+    double_ids,
+    end_left_open,
     findings,
+    latest,
     ledgers,
     lose_segments,
+    made,
     namespace,
+    reads_committed,
+    recovered,
+    repaired,
     restart,
+    told,
     topic_in,
+    wait_for,
+    wait_for_silence,
+    wait_until_sealed,
 )
-from tests.integration.transactions import Transactions, admin
-from udfs.records import LedgerComponent
+from tests.integration.transactions import Transactions
 from udfs.snapshots import segments
 from udfs.snapshots.aborts import aborts_of, ids_of
 from udfs.snapshots.codec import Index, Segment, Snapshot, encode_segment
 from udfs.snapshots.keys import Capacity, SnapshotKind
-from udfs.snapshots.values import Read
 from udfs.wire import encode
 
 pytestmark = [pytest.mark.cluster, pytest.mark.long]
 SEED = 20261123
-PATIENCE_SECONDS = 120
 
 
 @pytest.fixture(scope="module")
@@ -68,15 +74,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
 
 @pytest.fixture(scope="module")
 def service(cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Deployment:
-    return _allowing(_deployment(cluster, tmp_path_factory.mktemp("service"), classes=""))
-
-
-def _allowing(service: Deployment) -> Deployment:
-    """Have the service remove snapshots, too."""
-    components = ", ".join(f'"{each}"' for each in LedgerComponent)
-    text = service.config.read_text().replace("[safety]\n", f"[safety]\nallowed_components = [{components}]\n")
-    service.config.write_text(text)
-    return service
+    return allowing(_deployment(cluster, tmp_path_factory.mktemp("service"), classes=""))
 
 
 @dataclass(frozen=True)
@@ -121,29 +119,6 @@ def segmented(cluster: Cluster, single: Single) -> Cluster:
 def transactions(segmented: Cluster) -> Iterator[Transactions]:
     with Transactions(segmented.serving.pulsar) as opened:
         yield opened
-
-
-def wait_for(condition: Callable[[], bool], what: str) -> None:
-    topics.wait_for(condition, what, seconds=PATIENCE_SECONDS)
-
-
-def latest(service: Deployment, space: str, kind: SnapshotKind) -> dict[str, Read]:
-    with snapshot_topics(service.settings) as found:
-        return {read.key: read for read in found.compacted(space, kind)}
-
-
-def recovered(service: Deployment, space: str, topic: str) -> set[tuple[int, int]]:
-    """What a broker would recover of the index and the segments at their places."""
-    index = latest(service, space, SnapshotKind.INDEX)[topic].value
-    with snapshot_topics(service.settings) as found:
-        stored = list(found.stored(space, SnapshotKind.SEGMENT))
-    at = {read.position: read.value for read in stored if isinstance(read.value, Segment)}
-    assert isinstance(index, Index)
-    return set(segments.recover(index, at, (1 << 60, 0)).ids.pairs())
-
-
-def told(found: list[dict[str, Any]], topic: str) -> set[tuple[str, str]]:
-    return {(line["class"], line["reason"]) for line in found if line.get("topic") == topic}
 
 
 def test_single_snapshots_hold_the_ids_that_the_client_aborted(single: Single, service: Deployment) -> None:
@@ -197,84 +172,9 @@ class _Crashing:
         return self._sender.send(key, value)
 
 
-@dataclass(frozen=True)
-class Scene:
-    """A topic of a namespace of its own, the ids that were aborted on it, and how many messages were committed."""
-
-    space: str
-    topic: str
-    aborted: set[tuple[int, int]]
-    commits: int
-    left_open: tuple[int, int] = (-1, -1)
-
-    @property
-    def segments(self) -> str:
-        return system_topic(self.space, SnapshotKind.SEGMENT)
-
-
-def made(
-    cluster: Cluster, service: Deployment, transactions: Transactions, name: str, aborts: int, *, commits: int = 10
-) -> Scene:
-    """Make transactions on a topic that keeps everything, until its index names the segments that are full."""
-    space = namespace(cluster, name)
-    topic = topic_in(cluster, space, "orders")
-    ends = "a" * aborts + "c" * commits
-    ids = aborted_ids(ends, transactions.run(topic, ends))
-
-    def is_sealed() -> bool:
-        read = latest(service, space, SnapshotKind.INDEX).get(topic)
-        rows = read.value.entries.rows if read is not None and isinstance(read.value, Index) else 0
-        return rows >= aborts // 40
-
-    wait_for(is_sealed, f"segments of {topic}")
-    return Scene(space, topic, ids, commits)
-
-
-def wait_until_sealed(service: Deployment, scene: Scene) -> None:
-    """Wait until index and segments hold all ids; else say what they hold, and what the broker has in memory."""
-    try:
-        wait_for(lambda: recovered(service, scene.space, scene.topic) >= scene.aborted, "all ids sealed again")
-    except UnavailableError as error:
-        index = latest(service, scene.space, SnapshotKind.INDEX)[scene.topic]
-        with snapshot_topics(service.settings) as found:
-            buffer = found.more.buffer(scene.topic)
-        held = len(recovered(service, scene.space, scene.topic))
-        raise AssertionError(f"{held} of {len(scene.aborted)} ids; {index}; {buffer}") from error
-
-
-def reads_committed(transactions: Transactions, scene: Scene) -> bool:
-    """Whether a new consumer gets every committed message once, and nothing that was aborted."""
-    values = transactions.read(scene.topic, f"reader-{uuid4().hex}", 10)
-    return len(committed(values)) == scene.commits == len(set(values)) == len(values)
-
-
 @pytest.fixture(scope="module")
 def doubled(segmented: Cluster, service: Deployment) -> Scene:
-    """Fault F: a broker was killed while a transaction was open behind which it had sealed segments."""
-    space = namespace(segmented, "doubled")
-    topic = topic_in(segmented, space, "orders")
-    with Transactions(segmented.serving.pulsar) as ends_open:
-        left_open, *aborted = ends_open.run(topic, "o" + "a" * 100)
-    restart(segmented, kill=True)
-    with Transactions(segmented.serving.pulsar) as again:
-        again.run(topic, "a" * 5 + "c" * 5)
-        for turn in range(10):
-            if _sealed_twice(service, space, topic):
-                break
-            # a broker that stopped in the midst of its replay goes on as further segments are sealed
-            again.run(topic, "a" * 40, start=1_000 * (turn + 1))
-            time.sleep(2)
-    return Scene(space, topic, set(aborted), 5, left_open)
-
-
-def _sealed_twice(service: Deployment, space: str, topic: str) -> bool:
-    """Whether an id stands in more than one of the segments that the topic's index names."""
-    index = latest(service, space, SnapshotKind.INDEX)[topic].value
-    places = {place for _number, place, _marker in segments.places_of(index)} if isinstance(index, Index) else set()
-    with snapshot_topics(service.settings) as found:
-        stored = [read for read in found.stored(space, SnapshotKind.SEGMENT) if read.position in places]
-    ids = [pair for read in stored if isinstance(read.value, Segment) for pair in read.value.ids.pairs()]
-    return len(set(ids)) < len(ids)
+    return double_ids(segmented, service, "doubled")
 
 
 @pytest.fixture(scope="module")
@@ -297,9 +197,10 @@ def guarded(doubled: Scene, segmented: Cluster, service: Deployment, transaction
 
 
 @pytest.fixture(scope="module")
-def lost(doubled: Scene, segmented: Cluster, service: Deployment, transactions: Transactions) -> Scene:
-    """Fault A: the segments topic was compacted and trimmed."""
-    scene = made(segmented, service, transactions, "lost", 500)
+def lost(doubled: Scene, segmented: Cluster, service: Deployment) -> Scene:
+    """Fault A: the segments topic was compacted and trimmed. No client of it lives on, as repair and undo want it."""
+    with Transactions(segmented.serving.pulsar) as closed_before:
+        scene = made(segmented, service, closed_before, "lost", 500)
     lose_segments(segmented, scene.space)
     return scene
 
@@ -309,6 +210,7 @@ def deleted(doubled: Scene, segmented: Cluster, service: Deployment) -> Scene:
     """Fault E: the topic was unloaded, and deleted then; a producer that lives would make a new one at once."""
     with Transactions(segmented.serving.pulsar) as closed_before:
         scene = made(segmented, service, closed_before, "deleted", 100)
+        wait_until_sealed(service, scene)  # what is put back ends at the maxReadPosition of the last index
     topics.unload(segmented, scene.topic)
     assert topics.delete_topic(segmented, scene.topic)
     return scene
@@ -443,14 +345,14 @@ def test_a_repair_by_replay_makes_the_topic_whole_and_can_be_taken_back(
     undo = ("snapshots", "undo", "--yes", "--topic", lost.topic)
     assert "it works" in service.call(*repair, well.topic, code=4)
     topics.unload(segmented, lost.topic)  # where this test runs alone, it is loaded
-    first = _repaired(service, lost.topic)
+    first = repaired(service, lost.topic)
     assert (first["is_verified"], first["not_written"]) == (True, "")
     with Transactions(segmented.serving.pulsar) as again:
         assert reads_committed(again, lost)
         assert "put back" in service.call(*undo)
         with pytest.raises((JavaError, AssertionError)):
             assert reads_committed(again, lost)
-        assert _repaired(service, lost.topic)["not_written"] == ""
+        assert repaired(service, lost.topic)["not_written"] == ""
         wait_until_sealed(service, lost)
         assert reads_committed(again, lost)
         later = {*again.run(lost.topic, "a" * 40)}  # it goes on from there
@@ -469,7 +371,7 @@ def test_a_repair_by_replay_makes_the_topic_whole_and_can_be_taken_back(
 def test_a_guard_moves_on_once_segments_are_not_needed(segmented: Cluster, service: Deployment, guarded: Scene) -> None:
     before = ledgers(segmented, guarded.segments)
     with Transactions(segmented.serving.pulsar) as again:
-        _consume_all(segmented, guarded.topic)
+        consume_all(segmented, guarded.topic)
         assert ("WASTE", "DEAD_IDS") in told(findings(service, "--namespace", guarded.space), guarded.topic)
         said = service.call("snapshots", "trim", "--yes", "--topic", guarded.topic)  # the end of a transaction
         assert "the broker has dropped" in said
@@ -593,9 +495,9 @@ def test_what_was_aborted_while_a_transaction_was_open_is_sealed_once_after_a_re
     assert sum(marker > index().max_read for marker in markers) >= 3
     topics.unload(segmented, topic)
     lose_segments(segmented, space)
-    done = _repaired(service, topic, "--republish")
+    done = repaired(service, topic, "--republish")
     assert (done["is_verified"], done["not_written"]) == (True, "")
-    _end_left_open(segmented, scene)
+    end_left_open(segmented, scene)
     with Transactions(segmented.serving.pulsar) as again:
         assert reads_committed(again, scene)
         later = {*again.run(topic, "a" * 40, start=500)}
@@ -618,31 +520,12 @@ def test_a_repair_that_can_not_be_verified_says_so(segmented: Cluster, service: 
         assert reads_committed(again, scene)
 
 
-def _wait_for_silence(service: Deployment, scene: Scene) -> None:
-    """Wait until the broker has written no index for three seconds: a repair ends where it finds another one."""
-
-    def is_silent() -> bool:
-        before = latest(service, scene.space, SnapshotKind.INDEX)[scene.topic].position
-        time.sleep(3)
-        return latest(service, scene.space, SnapshotKind.INDEX)[scene.topic].position == before
-
-    wait_for(is_silent, f"the last index of {scene.topic}")
-
-
-def _repaired(service: Deployment, topic: str, *options: str) -> dict[str, Any]:
-    """Repair a topic; returns what the command says of it."""
-    said = service.call("snapshots", "repair", "--yes", "--json", *options, "--topic", topic)
-    found: dict[str, Any] = json.loads(said.splitlines()[-1])
-    print(f"repaired: {found}")  # noqa: T201  how often it was loaded is worth knowing
-    return found
-
-
 def test_ids_that_were_sealed_twice_are_sealed_once_after_a_repair(
     segmented: Cluster, service: Deployment, doubled: Scene
 ) -> None:
-    _end_left_open(segmented, doubled)
-    _wait_for_silence(service, doubled)
-    assert _repaired(service, doubled.topic)["not_written"] == ""
+    end_left_open(segmented, doubled)
+    wait_for_silence(service, doubled)
+    assert repaired(service, doubled.topic)["not_written"] == ""
     assert told(findings(service, "--namespace", doubled.space), doubled.topic) <= {("WASTE", "NOT_NAMED")}
     with Transactions(segmented.serving.pulsar) as again:
         assert reads_committed(again, doubled)
@@ -654,7 +537,7 @@ def test_ids_that_were_sealed_twice_are_sealed_once_after_a_repair(
 def test_run_makes_and_moves_guards_where_it_is_configured(
     segmented: Cluster, service: Deployment, tmp_path: Path, well: Scene, refused: Scene
 ) -> None:
-    own = _allowing(_deployment(segmented, tmp_path, classes=""))
+    own = allowing(_deployment(segmented, tmp_path, classes=""))
     own.config.write_text(own.config.read_text() + "[snapshots]\nguard_every_seconds = 1\n")
 
     def check() -> str:
@@ -709,7 +592,7 @@ def test_topics_of_which_the_service_deleted_ledgers_are_trimmed_where_that_is_a
     own.run("run", "--until-idle", seconds=600)
     assert own.outcomes() == {("DELETED", "UNREFERENCED"): 4}
     for each in (scene, away):
-        _consume_all(segmented, each.topic)
+        consume_all(segmented, each.topic)
         assert ("WASTE", "DEAD_IDS") in told(findings(own, "--namespace", each.space), each.topic)
     trim = ("snapshots", "trim", "--yes")
     assert "nothing to do" in own.call(*trim)
@@ -746,7 +629,7 @@ def test_brokers_that_write_single_snapshots_again_are_told(
 @pytest.fixture
 def whole(segmented: Cluster, service: Deployment, lost: Scene, doubled: Scene, hostile: Scene) -> list[Scene]:
     """Topics that have all their messages yet. Where the test runs alone, they are repaired here."""
-    _end_left_open(segmented, doubled)
+    end_left_open(segmented, doubled)
     if ("MISSING", "SEGMENT_LOST") in told(findings(service, "--namespace", lost.space), lost.topic):
         topics.unload(segmented, lost.topic)
         service.call("snapshots", "repair", "--yes", "--topic", lost.topic)
@@ -777,19 +660,3 @@ def _away(cluster: Cluster, space: str) -> Iterator[None]:
         yield
     finally:
         topics.admin(cluster, "DELETE", path)
-
-
-def _end_left_open(cluster: Cluster, scene: Scene) -> None:
-    """Abort the transaction that was left open: nothing behind it can be read."""
-    most, least = scene.left_open
-    with suppress(AssertionError):  # it has ended
-        admin(cluster, "POST", f"v3/transactions/abortTransaction/{most}/{least}")
-
-
-def _consume_all(cluster: Cluster, topic: str) -> None:
-    """Let every subscription have read everything, so that the broker trims the topic."""
-    before = ledgers(cluster, topic)
-    for subscription in topics.internal_stats(cluster, topic)["cursors"]:
-        topics.admin(cluster, "POST", f"{topics.resource(topic)}/subscription/{subscription}/skip_all")
-    topics.trim(cluster, topic)
-    wait_for(lambda: ledgers(cluster, topic)[0] >= before[-1], f"trimming of {topic}")

@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from enum import StrEnum
 
-from udfs.formats.internal_stats import Position
+from udfs.formats.internal_stats import BEFORE_ALL, Position
 from udfs.records import Presence
 from udfs.snapshots.keys import SegmentKey, SnapshotKind
 
@@ -42,6 +42,7 @@ class SnapshotReason(StrEnum):
     SEGMENT_LOST = "SEGMENT_LOST"
     INDEX_LOST = "INDEX_LOST"
     DOUBLED_IDS = "DOUBLED_IDS"
+    NO_MAX_READ = "NO_MAX_READ"
     IDS_LOST = "IDS_LOST"
     FLAG_OFF = "FLAG_OFF"
     NEAR_LIMIT = "NEAR_LIMIT"
@@ -62,7 +63,7 @@ class SnapshotReason(StrEnum):
 class SnapshotFacts:
     """The latest value of one key, without its ids. dead_ids: of a single snapshot, those whose ledger is gone.
 
-    marker: place of a segment's last abort marker.
+    marker: place of a segment's last abort marker. max_read: of an index; None for other kinds.
     """
 
     kind: SnapshotKind
@@ -73,6 +74,7 @@ class SnapshotFacts:
     dead_ids: int = 0
     sequence: int = -1
     marker: Position = (-1, -1)
+    max_read: Position | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,6 +173,11 @@ class NamespaceFacts:
     foreign: dict[str, int] = field(default_factory=dict)
 
 
+def is_half_replayed(facts: TopicFacts) -> bool:
+    """Whether a topic's index names segments and no maxReadPosition: what a broker writes in the midst of a replay."""
+    return bool(facts.named) and any(value.max_read == BEFORE_ALL for value in facts.of(SnapshotKind.INDEX))
+
+
 def findings_of(facts: TopicFacts) -> Iterator[SnapshotFinding]:
     """Yield what one look says of one topic, but for its FOREIGN values, which nothing needs to be known about."""
     if (facts.in_metadata, facts.at_broker) == (Presence.GONE, Presence.GONE):
@@ -209,6 +216,7 @@ def namespace_findings_of(facts: NamespaceFacts) -> Iterator[SnapshotFinding]:
 def _of_values(facts: TopicFacts) -> Iterator[SnapshotFinding]:
     yield from _near_limit(facts)
     yield from _dead_ids(facts)
+    yield from _no_max_read(facts)
     if facts.index is Standing.READABLE:
         yield from _not_named(facts)
 
@@ -304,6 +312,21 @@ def _dead(facts: TopicFacts, value: SnapshotFacts, ids: int, size_bytes: int) ->
         size_bytes,
         ids,
     )
+
+
+def _no_max_read(facts: TopicFacts) -> Iterator[SnapshotFinding]:
+    """Tell of an index that a broker writes while it replays a topic; a moment later it writes another one.
+
+    The finding is about that very message, so two looks agree only where no other one was written between them.
+    """
+    if not is_half_replayed(facts):
+        return
+    detail = (
+        f"its index names {len(facts.named)} segments and no maxReadPosition: whoever loads it reads the whole topic "
+        "again, and seals every id twice"
+    )
+    for value in facts.of(SnapshotKind.INDEX):
+        yield _of(facts, value, SnapshotClass.DANGER, SnapshotReason.NO_MAX_READ, detail)
 
 
 def _near_limit(facts: TopicFacts) -> Iterator[SnapshotFinding]:

@@ -7,14 +7,14 @@ a topic that is not loaded: of one that is, the broker would write its own index
 to be read again, and the compacted ledger still has the values of its lost segments, these can be published once more.
 """
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 
 from udfs.formats.internal_stats import BEFORE_ALL, Position
 from udfs.records import Presence
 from udfs.snapshots.aborts import TxnIds, ids_of
-from udfs.snapshots.audit import READY, NamedSegment, TopicFacts
+from udfs.snapshots.audit import READY, NamedSegment, TopicFacts, is_half_replayed
 from udfs.snapshots.codec import Index, encode_index, entries_of
 from udfs.snapshots.segments import places_of
 
@@ -88,6 +88,18 @@ class Told:
     unknown: tuple[int, ...]
 
 
+def all_told(each: Iterable[Told]) -> Told:
+    """Return what several snapshots of a topic tell together."""
+    known: set[tuple[int, int]] = set()
+    sure: set[tuple[int, int]] = set()
+    unknown: list[int] = []
+    for told in each:
+        known |= told.known
+        sure |= told.sure
+        unknown += told.unknown
+    return Told(frozenset(known), frozenset(sure), tuple(unknown))
+
+
 def told_of(facts: TopicFacts, values: Mapping[Named, TxnIds], tail: TxnIds) -> Told:
     """Return what an index tells. values: ids of the segments that it names, as far as they are known.
 
@@ -119,11 +131,12 @@ def refusal_of(facts: TopicFacts, remedy: Remedy = Remedy.REPLAY) -> str:
     """Return why a topic must not be repaired; "" where it may. facts: as the audit has them, read just now.
 
     A topic whose segments hold ids twice works, and may be replayed all the same: a trim can make its broker forget
-    every id.
+    every id. So does one whose index was written in the midst of a replay that came to no end: its next load would
+    seal every id twice.
     """
     if facts.in_metadata is not Presence.PRESENT:
         return facts.detail or "ZooKeeper does not have the topic, or it could not be read"
-    if facts.doubled_ids and remedy is Remedy.REPLAY:
+    if remedy is Remedy.REPLAY and (facts.doubled_ids or is_half_replayed(facts)):
         return ""
     if facts.buffer is not None and facts.buffer.state == READY:
         return "the topic is loaded and its transaction buffer is ready: it works, and nothing is repaired"

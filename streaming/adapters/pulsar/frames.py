@@ -177,7 +177,15 @@ class FrameReader:
     Up to Pulsar 3.2 it may be that of a marker.
     """
 
-    def __init__(self, connection: Connection, partition: str, after: Position, *, compacted: bool = False) -> None:
+    def __init__(
+        self,
+        connection: Connection,
+        partition: str,
+        after: Position,
+        *,
+        compacted: bool = False,
+        make: bool = True,
+    ) -> None:
         start = api.MessageId(ledger_id=after[0] % _LONG, entry_id=after[1] % _LONG)
         subscribe = api.CommandSubscribe(
             topic=partition,
@@ -188,7 +196,7 @@ class FrameReader:
             durable=False,
             start_message_id=start,
             read_compacted=compacted,
-            force_topic_creation=not compacted,  # nobody but a broker may make a system topic
+            force_topic_creation=make and not compacted,  # nobody but a broker may make a system topic
         )
         connection.ask(api.BaseCommand(type=SUBSCRIBE, subscribe=subscribe), SUCCESS)
         self.last = _last(connection)
@@ -214,15 +222,16 @@ class FrameReader:
 
 @contextmanager
 def opened(
-    settings: PulsarSettings, partition: str, after: Position, *, compacted: bool = False
+    settings: PulsarSettings, partition: str, after: Position, *, compacted: bool = False, make: bool = True
 ) -> Iterator[FrameReader]:
     """A reader of a partition's entries behind `after`; (-1, -1): all. Raises UnavailableError, RefusedError.
 
     compacted: up to the horizon of compaction it gets the latest message of each key, and behind it all of them.
+    make: let the broker make the topic where there is none; of one that is compacted, it never does.
     """
     url, proxied_to = owner_of(settings, partition)
     with Connection(settings, url, proxied_to) as connection:
-        yield FrameReader(connection, partition, after, compacted=compacted)
+        yield FrameReader(connection, partition, after, compacted=compacted, make=make)
 
 
 def largest_message(settings: PulsarSettings, partition: str) -> int:

@@ -17,7 +17,7 @@ from streaming.snapshots.publication import orphans_of, request_of
 from streaming.snapshots.read import row_of
 from streaming.snapshots.report import groups_of, with_advice
 from udfs import columns as c
-from udfs.formats.internal_stats import Position
+from udfs.formats.internal_stats import BEFORE_ALL, Position
 from udfs.records import Presence
 from udfs.snapshots.aborts import aborts_of, ids_of
 from udfs.snapshots.audit import SnapshotClass
@@ -35,6 +35,8 @@ FULL = {  # a struct needs each of its fields
     s.NAMED: None,
     s.MARKER_LEDGER: None,
     s.MARKER_ENTRY: None,
+    s.MAX_READ_LEDGER: None,
+    s.MAX_READ_ENTRY: None,
     s.IDS: 0,
     a.PATH: None,
 }
@@ -46,8 +48,14 @@ class Messages:
     def __init__(self) -> None:
         self.rows: list[dict[str, Any]] = []
 
-    def index(self, topic: str, *rows: tuple[int, Position, Position], at: Position = (60, 0)) -> None:
-        value = Index(topic, entries_of(rows), (1, 1), ids_of([]))
+    def index(
+        self,
+        topic: str,
+        *rows: tuple[int, Position, Position],
+        at: Position = (60, 0),
+        max_read: Position = (1, 1),
+    ) -> None:
+        value = Index(topic, entries_of(rows), max_read, ids_of([]))
         self.add(Read(SnapshotKind.INDEX, topic, topic, at, 0, 100, value=value))
 
     def segment(
@@ -155,6 +163,17 @@ def test_ids_are_counted_once_and_dead_ones_not(spark: SparkSession) -> None:
     assert (facts[A].live_ids, facts[A].doubled_ids) == (3, 1)
     assert facts[SINGLE].live_ids == 2
     assert {each.sequence: each.is_readable for each in facts[A].named} == {0: True, 1: True, 2: False}
+
+
+def test_an_index_that_does_not_say_up_to_where_it_is_complete_is_told_where_it_is(spark: SparkSession) -> None:
+    read = Messages()
+    read.index(A, (0, (70, 0), (5, 0)), at=(60, 3), max_read=BEFORE_ALL)
+    read.index(B, at=(60, 4), max_read=BEFORE_ALL)  # with such a one a topic is replayed
+    read.segment(A, 0, (70, 0), [(1, 1)])
+    found = _found(spark, read.frame(spark), _owners(spark, a=[5], b=[5]), _segments_topic(spark, (69, 9))).collect()
+    assert [(row[a.CLASS], row[c.REASON], row[s.KEY], row[s.LEDGER], row[s.ENTRY]) for row in found] == [
+        ("DANGER", "NO_MAX_READ", A, 60, 3)
+    ]
 
 
 def test_a_guard_counts_only_before_the_first_named_segment_that_is_there(spark: SparkSession) -> None:

@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 from streaming.cli.snapshots import app
 from streaming.errors import ReaperError, RefusedError, SafetyError, UnavailableError
 from streaming.snapshots import repairs, trimmable
-from streaming.snapshots.repair import Repaired
+from streaming.snapshots.repaired import Repaired
 from streaming.snapshots.trim import Trimmed, Trims
 from udfs.snapshots.repairing import Remedy
 
@@ -33,7 +33,8 @@ def _run(
     monkeypatch: pytest.MonkeyPatch, path: Path, not_verified: str, *options: str, not_written: str = ""
 ) -> tuple[int, str]:
     @contextmanager
-    def repairs_for(_settings: Any) -> Iterator[Done]:
+    def repairs_for(_settings: Any, say: Any) -> Iterator[Done]:
+        say("it waits")
         yield Done(not_verified, not_written)
 
     monkeypatch.setattr(repairs, "repairs_for", repairs_for)
@@ -41,7 +42,8 @@ def _run(
     config.write_text(f'[state]\ndir = "{path}"\n')
     result = CliRunner().invoke(app, ["repair", "--yes", "--topic", TOPIC, *options, "--config", str(config)])
     error = result.exception
-    return (error.exit_code if isinstance(error, ReaperError) else result.exit_code), f"{result.output}{error or ''}"
+    assert result.stderr.startswith("it waits\n")
+    return (error.exit_code if isinstance(error, ReaperError) else result.exit_code), f"{result.stdout}{error or ''}"
 
 
 def test_a_repair_that_is_verified_ends_well(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -15,6 +15,7 @@ from streaming.errors import ConfigError, RefusedError, SafetyError, Unavailable
 from streaming.ports import Broker, MetadataStore, Unreadable, Znode
 from streaming.snapshots.parts import Sender
 from streaming.snapshots.repair import Repairs
+from streaming.snapshots.repair_journal import RepairJournal
 from streaming.state.filesystem import Folder, folder_of
 from tests.builders import list_znode
 from udfs.formats.entry import Content
@@ -91,6 +92,8 @@ class World:
         return iter(list(self.compacts.values()))  # the compacted ledger still has the trimmed one
 
     def stored(self, namespace: str, kind: SnapshotKind, after: Position = BEFORE_ALL) -> Iterator[Read]:
+        if kind is SnapshotKind.INDEX:
+            return iter(list(self.indexes))
         return (read for read in self.segments if read.position > after)
 
     def buffer(self, topic: str, *, with_segments: bool = False) -> BufferFacts | None:
@@ -161,7 +164,7 @@ class World:
             self.segments = [*self.segments, _read(SnapshotKind.SEGMENT, key, value, at)]
             return at
         self.indexes.append(_read(SnapshotKind.INDEX, key, value, (1, 50 + len(self.indexes))))
-        return 1, 2
+        return self.indexes[-1].position
 
     def sender(self, topic: str) -> AbstractContextManager[Sender]:
         assert topic in (INDEXES, SEGMENTS)
@@ -173,6 +176,10 @@ def journal(tmp_path: Path) -> Folder:
     return folder_of(str(tmp_path / "journal"))
 
 
+def _entries(journal: Folder) -> list[str]:
+    return [name for name in journal.names() if name.endswith(".json")]
+
+
 def _repairs(world: World, journal: Folder, clock: ManualClock | None = None) -> Repairs:
     clock = clock or ManualClock(1_000)
     return Repairs(
@@ -181,7 +188,7 @@ def _repairs(world: World, journal: Folder, clock: ManualClock | None = None) ->
         cast(Broker, world),
         world,
         world.sender,
-        journal,
+        RepairJournal(journal, clock),
         clock,
         lambda _seconds: clock.advance(30_000),
     )
@@ -196,7 +203,7 @@ def test_a_topic_that_does_not_load_is_replayed_behind_a_guard_and_the_old_index
     assert done.not_verified == ""
     sent = world.indexes[-1].data
     assert (decode_index(sent).entries.rows, decode_index(sent).max_read, len(sent)) == (0, BEFORE_ALL, len(TOPIC) + 9)
-    assert journal.names() == [done.journal]
+    assert _entries(journal) == [done.journal]
 
     assert _repairs(world, journal, ManualClock(2_000)).undo(TOPIC)[0] == done.journal
     assert world.indexes[-1].data == OLD
@@ -259,7 +266,7 @@ def test_a_topic_that_does_not_load_all_the_same_is_told_after_ten_minutes(journ
     with pytest.raises(UnavailableError, match="not loaded after 10 minutes"):
         _repairs(world, journal).repair(TOPIC)
     assert world.tries == 21
-    assert len(journal.names()) == 1
+    assert len(_entries(journal)) == 1
 
 
 def test_an_undo_without_a_repair_is_refused(journal: Folder) -> None:
@@ -289,6 +296,42 @@ def test_an_undo_keeps_what_the_broker_wrote_since_and_another_one_puts_that_bac
     assert (name, world.indexes[-1].data) == (second, NEWER)
 
 
+class Connected(World):
+    """A client of the topic is connected all the time, and has it loaded again as soon as it was unloaded."""
+
+    memory: bytes = b""
+    writes_over: Read | None = None
+
+    def unload(self, topic: str) -> None:
+        self.done.append("unload")
+        self.memory = self.indexes[-1].data
+
+    def send(self, key: str, value: bytes | None) -> Position:
+        super().send(key, value)
+        at = self.indexes[-1].position
+        if self.writes_over is not None:
+            self.indexes.append(self.writes_over)
+        return at
+
+
+def test_an_undo_unloads_a_topic_that_a_client_had_loaded_meanwhile_from_what_is_replaced(journal: Folder) -> None:
+    """Seen on Pulsar 4.0.8: a producer that was connected was quicker, and the broker went on from the other index."""
+    world, clock = Connected(), ManualClock(1_000)
+    _repairs(world, journal, clock).repair(TOPIC)
+    clock.advance(1_000)
+    _repairs(world, journal, clock).undo(TOPIC)
+    assert world.memory == OLD
+
+
+def test_an_undo_over_which_a_broker_wrote_its_own_index_says_so(journal: Folder) -> None:
+    world, clock = Connected(), ManualClock(1_000)
+    _repairs(world, journal, clock).repair(TOPIC)
+    world.writes_over = _read(SnapshotKind.INDEX, TOPIC, NEWER, (1, 99))
+    clock.advance(1_000)
+    with pytest.raises(SafetyError, match=r"wrote an index of its own over it: take its clients away"):
+        _repairs(world, journal, clock).undo(TOPIC)
+
+
 def test_an_undo_moves_a_guard_back_that_has_moved_on_since(journal: Folder) -> None:
     world = World()
     _repairs(world, journal).repair(TOPIC)
@@ -313,12 +356,29 @@ def test_an_undo_that_broke_off_behind_the_journal_is_done_by_the_next_one(journ
 
 def test_an_undo_sends_nothing_before_the_journal_has_what_is_there(journal: Folder) -> None:
     world = World()
-    _repairs(world, journal).repair(TOPIC)  # the clock stands still, so the journal would write over that entry
+    _repairs(world, journal).repair(TOPIC)
     world.indexes.append(_there(NEWER))
     sent = list(world.sent)
-    with pytest.raises(UnavailableError, match=r"has 000000000001000\.json already"):
-        _repairs(world, journal).undo(TOPIC)
+
+    class Full(RepairJournal):
+        def write(self, *_what: object) -> str:
+            raise UnavailableError("no space left")
+
+    runs = _repairs(world, journal)
+    with pytest.raises(UnavailableError, match="no space left"):
+        replace(runs, journal=Full(journal, runs.clock)).undo(TOPIC)
     assert world.sent == sent
+
+
+def test_the_last_repair_is_undone_also_where_the_clock_was_set_back(journal: Folder) -> None:
+    world, clock = World(), ManualClock(9_000)
+    _repairs(world, journal, clock).repair(TOPIC)
+    world.indexes.append(_there(NEWER))
+    clock.advance(-8_000)
+    _name, kept = _repairs(world, journal, clock).undo(TOPIC)
+    world.segments = [_segment(1, (10, 0))]
+    assert _repairs(world, journal, clock).undo(TOPIC)[0] == kept
+    assert world.indexes[-1].data == NEWER
 
 
 @pytest.mark.parametrize(
@@ -349,7 +409,7 @@ def test_an_index_that_is_written_while_the_topic_is_unloaded_is_not_replaced(jo
     with pytest.raises(SafetyError, match="somebody wrote its index meanwhile"):
         _repairs(world, journal).undo(TOPIC)
     assert world.sent == sent
-    assert len(journal.names()) == 1
+    assert len(_entries(journal)) == 1
 
 
 def test_lost_segments_are_published_once_more_and_named_at_their_new_places(journal: Folder) -> None:
@@ -460,6 +520,212 @@ def test_an_undo_sees_a_segment_that_is_trimmed_while_the_topic_is_unloaded(jour
     assert world.sent == sent
 
 
+class Interrupted(World):
+    """Somebody presses Ctrl-C at that step of the repair, once."""
+
+    at: str = ""
+
+    def _perhaps(self, step: str) -> None:
+        if self.at == step:
+            self.at = ""
+            raise KeyboardInterrupt
+
+    def ensure_subscription(self, topic: str, subscription: str) -> None:
+        self._perhaps("guard")
+        super().ensure_subscription(topic, subscription)
+
+    def send(self, key: str, value: bytes | None) -> Position:
+        self._perhaps("send")
+        at = super().send(key, value)
+        self._perhaps("sent")
+        return at
+
+    def load(self, topic: str) -> None:
+        super().load(topic)
+        self._perhaps("load")
+
+    def delivered(self, topic: str) -> Iterator[tuple[int, int] | None]:
+        self._perhaps("read")
+        yield from super().delivered(topic)
+
+
+def _interrupted(at: str, *writes: Read | None) -> Interrupted:
+    world = Interrupted(sealed=frozenset({MARKER}) if writes else frozenset(), writes=list(writes))
+    world.at = at
+    return world
+
+
+@pytest.mark.parametrize(
+    ("at", "remedy"),
+    [
+        ("sent", Remedy.REPLAY),  # of a repair with --republish that is a segment, and the old index stands there yet
+        *((at, remedy) for at in ("load", "read") for remedy in Remedy),
+    ],
+)
+def test_a_repair_that_was_interrupted_says_so_and_the_next_one_goes_on(
+    at: str, remedy: Remedy, journal: Folder
+) -> None:
+    world, clock = _interrupted(at), ManualClock(1_000)
+    said = "may be published" if at == "sent" else "index is published"
+    with pytest.raises(UnavailableError, match=f"was interrupted.* {said}, and {TOPIC} is not verified: run") as told:
+        _repairs(world, journal, clock).repair(TOPIC, remedy)
+    assert told.value.__suppress_context__
+    sent = list(world.sent)
+    clock.advance(1_000)
+    done = _repairs(world, journal, clock).repair(TOPIC, remedy)
+    assert world.sent == sent
+    assert (done.went_on, done.not_verified, done.remedy, done.known, done.expected) == (True, "", remedy, 4, 3)
+    assert _entries(journal) == [done.journal]
+    clock.advance(1_000)
+    with pytest.raises(SafetyError, match="it works"):  # it was verified
+        _repairs(world, journal, clock).repair(TOPIC, remedy)
+    assert _repairs(world, journal, clock).undo(TOPIC)[0] == done.journal
+    assert world.indexes[-1].data == OLD
+
+
+def test_what_a_broker_wrote_in_the_midst_of_a_repair_that_was_cut_short_is_replaced_by_the_next(
+    journal: Folder,
+) -> None:
+    world, clock = _interrupted("load", _written(BEFORE_ALL), _written(at=(1, 95))), ManualClock(1_000)
+    with pytest.raises(UnavailableError, match="not verified"):
+        _repairs(world, journal, clock).repair(TOPIC)
+    assert world.indexes[-1].data == _written(BEFORE_ALL).data
+    clock.advance(1_000)
+    done = _repairs(world, journal, clock).repair(TOPIC)
+    assert (done.went_on, done.not_verified, done.not_written) == (True, "", "")
+    assert world.indexes[-1].data == _written().data
+    clock.advance(1_000)
+    assert _repairs(world, journal, clock).undo(TOPIC)[0] == done.journal
+    assert world.indexes[-1].data == OLD
+
+
+def test_a_repair_that_goes_on_tells_what_is_still_read_of_what_the_first_one_knew(journal: Folder) -> None:
+    world, clock = _interrupted("read"), ManualClock(1_000)
+    with pytest.raises(UnavailableError, match="not verified"):
+        _repairs(world, journal, clock).repair(TOPIC)
+    world.gets = [(1, 1)]
+    with pytest.raises(SafetyError, match=r"aborted transaction \(1, 1\)"):
+        _repairs(world, journal, clock).repair(TOPIC)
+    world.gets, world.replayed = [None], 2
+    with pytest.raises(SafetyError, match="has 2 aborted ids, and its old snapshot tells of 3"):
+        _repairs(world, journal, clock).repair(TOPIC)
+
+
+def test_a_repair_that_was_taken_back_is_not_gone_on_with(journal: Folder) -> None:
+    world, clock = _interrupted("read"), ManualClock(1_000)
+    with pytest.raises(UnavailableError, match="not verified"):
+        _repairs(world, journal, clock).repair(TOPIC)
+    first = _repairs(world, journal, clock).undo(TOPIC)[0]
+    done = _repairs(world, journal, clock).repair(TOPIC)
+    assert not done.went_on
+    assert done.journal > first
+
+
+def test_a_repair_whose_segments_are_lost_by_now_is_not_gone_on_with(journal: Folder) -> None:
+    """A broker that is stuck would be given an index with which the topic does not load."""
+    world, clock = _interrupted("read"), ManualClock(1_000)
+    with pytest.raises(UnavailableError, match="not verified"):
+        _repairs(world, journal, clock).repair(TOPIC, Remedy.REPUBLISH)
+    world.segments = [_segment(1, (10, 0))]
+    world.indexes.append(_written())
+    with pytest.raises(SafetyError, match="it works"):
+        _repairs(world, journal, clock).repair(TOPIC)
+
+
+def test_a_repair_that_was_interrupted_before_anything_was_sent_leaves_nothing(journal: Folder) -> None:
+    world = _interrupted("guard")
+    with pytest.raises(KeyboardInterrupt):
+        _repairs(world, journal).repair(TOPIC)
+    assert (world.sent, journal.names()) == ([], [])
+
+
+def test_an_index_that_a_broker_wrote_in_the_midst_of_a_replay_of_its_own_is_replaced(journal: Folder) -> None:
+    """Nobody repaired it: its broker was killed, or comes to no end. The next load would seal every id twice."""
+    world = World(indexes=[_written(BEFORE_ALL)], is_loaded=True)
+    with pytest.raises(SafetyError, match="it works"):
+        _repairs(world, journal).repair(TOPIC, Remedy.REPUBLISH)
+    assert world.sent == []
+    done = _repairs(world, journal).repair(TOPIC)
+    assert world.done == ["guard", "unload", "send", "unload"]
+    assert decode_index(world.indexes[-1].data).entries.rows == 0
+    assert "in the midst of a replay" in done.not_verified
+    with pytest.raises(ConfigError, match="no repair"):  # nobody wants that index back
+        _repairs(world, journal, ManualClock(2_000)).undo(TOPIC)
+
+
+def test_a_repair_of_half_a_replay_that_was_cut_short_is_not_verified_by_what_the_broker_wrote_since(
+    journal: Folder,
+) -> None:
+    world, clock = Interrupted(indexes=[_written(BEFORE_ALL)], is_loaded=True), ManualClock(1_000)
+    world.at = "read"
+    with pytest.raises(UnavailableError, match="was interrupted"):
+        _repairs(world, journal, clock).repair(TOPIC)
+    world.indexes.append(_written(at=(1, 95)))
+    done = _repairs(world, journal, clock).repair(TOPIC)
+    assert done.went_on
+    assert "in the midst of a replay" in done.not_verified
+
+
+def test_a_repair_that_broke_off_before_it_sent_anything_is_not_what_an_undo_takes_back(journal: Folder) -> None:
+    world, clock = World(), ManualClock(1_000)
+    first = _repairs(world, journal, clock).repair(TOPIC).journal
+    broken = encode_index(Index(TOPIC, entries_of([(0, (9, 0), (5, 9))]), (6, 0), ids_of([])))
+    world.indexes.append(_there(broken))
+    world.is_loaded, world.breaks = False, True
+    with pytest.raises(UnavailableError, match="may be published"):
+        _repairs(world, journal, clock).repair(TOPIC)
+    world.breaks = False
+    assert len(_entries(journal)) == 2
+    world.indexes.append(_there(NEWER))  # and the topic goes on
+    assert _repairs(world, journal, clock).undo(TOPIC)[0] == first
+
+
+def test_a_first_repair_that_broke_off_before_it_sent_anything_leaves_nothing_to_undo(journal: Folder) -> None:
+    world = World(breaks=True)
+    with pytest.raises(UnavailableError, match="may be published"):
+        _repairs(world, journal).repair(TOPIC)
+    world.breaks = False
+    with pytest.raises(ConfigError, match="no repair"):
+        _repairs(world, journal).undo(TOPIC)
+    assert not _repairs(world, journal).repair(TOPIC).went_on
+
+
+def test_a_repair_that_was_killed_before_it_wrote_down_that_it_had_sent_counts(journal: Folder) -> None:
+    """Its index can be seen in the topic, also behind what the broker wrote since."""
+    for later in (None, NEWER):
+        world = World()
+        name = _repairs(world, journal).repair(TOPIC).journal
+        journal.delete(name.replace(".json", ".sent"))
+        if later is not None:
+            world.indexes.append(_there(later))
+        assert _repairs(world, journal).undo(TOPIC)[0] == name
+        assert world.indexes[-1].data == OLD
+
+
+def test_a_journal_with_a_file_that_is_none_can_be_used(journal: Folder) -> None:
+    world = World()
+    name = _repairs(world, journal).repair(TOPIC).journal
+    journal.write("000000000009999.json", b"torn {")
+    assert _repairs(world, journal).undo(TOPIC)[0] == name
+
+
+def test_a_repair_says_what_it_waits_for(journal: Folder) -> None:
+    said: list[str] = []
+    world = _replayed(None, None, _written())
+    replace(_repairs(world, journal), say=said.append).repair(TOPIC)
+    assert said[0].startswith(f"{TOPIC} has a new index; the old one is 0000")
+    assert any(
+        "waits for the index of its broker since 30 seconds: its broker has sealed 1 seg" in each for each in said
+    )
+    assert any(each.endswith("it is loaded once more (2 of 8)") for each in said)
+    assert said[-1] == f"{TOPIC} is loaded, and is read once as a client does"
+    slow = World(loads=False)
+    said.clear()
+    with pytest.raises(UnavailableError, match="not loaded after 10 minutes"):
+        replace(_repairs(slow, folder_of(f"{journal.location}-2")), say=said.append).repair(TOPIC)
+    assert said[1] == f"{TOPIC} is not ready after 30 seconds: not loaded"
+
+
 NO_TAIL = encode_index(Index(TOPIC, entries_of([(0, (9, 0), (5, 1))]), (5, 9), ids_of([])))
 
 
@@ -546,7 +812,7 @@ def test_an_index_without_a_max_read_position_is_replaced_before_the_next_load(j
     assert world.done == ["guard", "unload", "send", "unload", "send", "unload"]
     assert done.not_written == ""
     assert world.indexes[-1].data == _written().data
-    assert len(journal.names()) == 2  # the broker's own went there as well
+    assert len(_entries(journal)) == 2  # the broker's own went there as well
     assert _repairs(world, journal, ManualClock(900_000)).undo(TOPIC)[0] == done.journal
     assert world.indexes[-1].data == OLD
 

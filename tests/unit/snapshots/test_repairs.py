@@ -3,12 +3,17 @@
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
+from typing import cast
 
 import pytest
 
+from streaming.adapters.pulsar.admin import PulsarAdmin
 from streaming.adapters.pulsar.frames import Silence
+from streaming.config.sections import PulsarSettings
 from streaming.errors import UnavailableError
-from streaming.snapshots.repairs import read_to_the_end
+from streaming.snapshots.repairs import BrokerLoader, read_to_the_end
+from tests.pulsar_fields import entry
+from tests.unit.adapters.pulsar.frame_broker import Partition, serving
 from udfs.formats.internal_stats import BEFORE_ALL, Position
 
 TOPIC = "persistent://t/ns/orders"
@@ -56,6 +61,23 @@ ALL: list[Position] = [(1, 0), (1, 3), (2, 0)]
 
 def test_a_reader_comes_to_the_end_that_the_broker_names() -> None:
     assert Topic([*ALL, (2, 5)], (2, 0)).read() == len(ALL)
+
+
+def test_a_topic_is_read_from_its_own_ledgers_and_no_reader_makes_one() -> None:
+    """Of a topic that is compacted, a compacted reader gets the last message of each key only."""
+    sent: dict[Position, bytes | None] = {at: entry(b"v", partition_key="k") for at in ALL}
+    with serving(Partition(sent, ALL[-1])) as partition:
+        settings = PulsarSettings(
+            service_url=partition.url,
+            admin_url="http://127.0.0.1:1",
+            token_file="",
+            tls_trust_certs_file="",
+            timeout_seconds=5,
+        )
+        loader = BrokerLoader(settings, cast(PulsarAdmin, None))
+        loader.load(TOPIC)
+        assert list(loader.delivered(TOPIC)) == [None] * len(ALL)
+    assert partition.subscribed == [(True, False), (False, False)]
 
 
 def test_silence_before_the_end_is_none() -> None:

@@ -23,6 +23,7 @@ class Partition:
     ended: transactions (most, least, action, topic). refuses: the command of a transaction that it says no to.
     timeouts_ms: of the transactions; Pulsar's field is called txn_ttl_seconds, and a broker takes it for milliseconds.
     entries: position -> what is sent; None: passed over. last: what it says is the last, None: it refuses to say.
+    subscribed: of each reader whether it wants what compaction left, and whether a topic is to be made for it.
     is_silent_on_last: it gives no answer to that. stalls_behind: the first reader that has got this one gets nothing
     more. redirects: look-ups that are sent on first. lets_subscribe: no reader is subscribed before it is set.
     """
@@ -36,6 +37,7 @@ class Partition:
     lets_subscribe: threading.Event | None = None
     token: bytes = b""
     readers: list[Position] = field(default_factory=list)
+    subscribed: list[tuple[bool, bool]] = field(default_factory=list)
     ended: list[tuple[int, int, int, str]] = field(default_factory=list)
     refuses: int = 0
     timeouts_ms: list[int] = field(default_factory=list)
@@ -77,7 +79,7 @@ class _Connection:
             elif command.type == frames.LOOKUP:
                 self._look_up()
             elif command.type == frames.SUBSCRIBE:
-                to_send = self._subscribe(_position(command.subscribe.start_message_id))
+                to_send = self._subscribe(command.subscribe)
             elif command.type == frames.GET_LAST:
                 self._tell_last()
             elif command.type in (transactions.JOIN, transactions.NEW, transactions.ADD, transactions.END):
@@ -86,10 +88,12 @@ class _Connection:
                 self._permits += command.flow.message_permits
                 next(to_send, None)
 
-    def _subscribe(self, start: Position) -> Iterator[None]:
+    def _subscribe(self, asked: api.CommandSubscribe) -> Iterator[None]:
+        start = _position(asked.start_message_id)
         if self._partition.lets_subscribe is not None:
             self._partition.lets_subscribe.wait(60)
         self._partition.readers.append(start)
+        self._partition.subscribed.append((asked.read_compacted, asked.force_topic_creation))
         self._send(api.BaseCommand(type=frames.SUCCESS))
         return self._entries(start)
 

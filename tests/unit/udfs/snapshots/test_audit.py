@@ -85,6 +85,16 @@ def test_a_topic_that_is_well_has_no_findings() -> None:
             set(),
             id="a named number that lies at another place too",
         ),
+        pytest.param(
+            {"values": (replace(INDEX, max_read=(-1, -1)), SEGMENT)},
+            {(SnapshotClass.DANGER, SnapshotReason.NO_MAX_READ)},
+            id="an index that was written in the midst of a replay",
+        ),
+        pytest.param(
+            {"values": (replace(INDEX, max_read=(-1, -1)),), "named": (), "segments": 0, "live_ids": 0},
+            set(),
+            id="an empty index, with which a topic is replayed",
+        ),
         pytest.param({"doubled_ids": 3}, {(SnapshotClass.DANGER, SnapshotReason.DOUBLED_IDS)}, id="doubled ids"),
         pytest.param(
             {"buffer": BufferFacts("Ready", "Segment", 199)},
@@ -131,6 +141,12 @@ def test_each_fault_of_a_living_topic_is_named(
     changes: dict[str, object], expected: set[tuple[SnapshotClass, SnapshotReason]]
 ) -> None:
     assert _found(replace(WELL, **changes)) == expected  # type: ignore[arg-type]
+
+
+def test_an_index_without_a_max_read_position_is_told_as_that_very_message() -> None:
+    """A broker that replays writes several; two looks agree only where the same one still stands there."""
+    (found,) = findings_of(replace(WELL, values=(replace(INDEX, max_read=(-1, -1)), SEGMENT), is_first=False))
+    assert (found.key, found.position, found.kind) == (TOPIC, INDEX.position, SnapshotKind.INDEX)
 
 
 def test_dead_ids_of_a_single_snapshot_count_until_there_is_an_index() -> None:
