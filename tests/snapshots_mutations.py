@@ -68,7 +68,25 @@ SNAPSHOTS_LINES = (
         "            name = self._write_down(topic, index, new, Act.AGAIN)\n",
         '            name = ""\n',
     ),
-    ("an undo puts back what the repair found", REPAIR, "            if entry.is_again:\n", "            if False:\n"),
+    (
+        "an undo puts back what the repair found",
+        REPAIR,
+        "            if entry.is_again and not entry.begins:\n",
+        "            if False:\n",
+    ),
+    (
+        "an undo goes back over no repair of half a replay",
+        REPAIR,
+        "            if entry.is_again:  # and",
+        "            if False:  # and",
+    ),
+    (
+        "an undo puts back no index of half a replay",
+        REPAIR,
+        "if index.entries.rows and index.max_read == BEFORE_ALL:",
+        "if False:",
+    ),
+    ("an undo puts back no index of another topic", REPAIR, "if index.topic != topic:", "if False:"),
     (
         "an undo does not count what was never sent",
         REPAIR,

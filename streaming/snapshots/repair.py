@@ -32,7 +32,7 @@ from streaming.snapshots.parts import Sender
 from streaming.snapshots.repair_journal import Act, Entry, RepairJournal
 from streaming.snapshots.repaired import Repaired, ignorance
 from udfs.formats.errors import FormatError
-from udfs.formats.internal_stats import Position
+from udfs.formats.internal_stats import BEFORE_ALL, Position
 from udfs.paths import namespace_of
 from udfs.records import Presence
 from udfs.snapshots.audit import READY, BufferFacts, is_half_replayed
@@ -253,6 +253,13 @@ class Repairs:
             index = decode_index(old)
         except FormatError as error:
             raise SafetyError(f"{topic}: the journal's index is none ({error}), so it is not put back") from error
+        if index.topic != topic:
+            raise SafetyError(f"{topic}: the journal's index is that of {index.topic}, so it is not put back")
+        if index.entries.rows and index.max_read == BEFORE_ALL:
+            raise SafetyError(
+                f"{topic}: the index that would be put back was written in the midst of a replay: the next load would "
+                "seal every id twice. Nothing was sent"
+            )
         now = self.looks.lost_in(topic, index)
         if now > lost:
             raise SafetyError(
@@ -267,10 +274,15 @@ class Repairs:
         of an older version does not say it, and counts as 0.
         """
         for entry in self.journal.of(topic):
-            if entry.is_again:
+            if entry.is_again and not entry.begins:
                 continue  # what a broker wrote in the midst of a repair is not what that repair replaced
             if not self._was_sent(entry, now):
                 continue
+            if entry.is_again:  # and what an earlier repair replaced is older than what this one did
+                raise ConfigError(
+                    f"the journal {self.journal.folder.location} holds no repair of {topic} that can be taken back: "
+                    f"the last one ({entry.name}) replaced an index that was written in the midst of a replay"
+                )
             if entry.replaced != now:
                 return entry.name, entry.replaced, entry.lost
             if not entry.is_undo:

@@ -1,5 +1,7 @@
 """A repair is refused unless a lost segment keeps the topic from being loaded, and what it replaces can be put back."""
 
+import base64
+import json
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
@@ -651,6 +653,42 @@ def test_an_index_that_a_broker_wrote_in_the_midst_of_a_replay_of_its_own_is_rep
     assert "in the midst of a replay" in done.not_verified
     with pytest.raises(ConfigError, match="no repair"):  # nobody wants that index back
         _repairs(world, journal, ManualClock(2_000)).undo(TOPIC)
+
+
+def test_an_undo_goes_back_over_no_repair_of_half_a_replay_to_an_older_one(journal: Folder) -> None:
+    world, clock = World(), ManualClock(1_000)
+    _repairs(world, journal, clock).repair(TOPIC)
+    world.indexes.append(_written(BEFORE_ALL))
+    world.is_loaded = True
+    clock.advance(1_000)
+    _repairs(world, journal, clock).repair(TOPIC)
+    sent = len(world.sent)
+    with pytest.raises(ConfigError, match="that can be taken back"):
+        _repairs(world, journal, clock).undo(TOPIC)
+    assert len(world.sent) == sent
+
+
+def test_an_undo_puts_back_no_index_of_half_a_replay_that_an_undo_replaced(journal: Folder) -> None:
+    world, clock = World(), ManualClock(1_000)
+    _repairs(world, journal, clock).repair(TOPIC)
+    world.indexes.append(_written(BEFORE_ALL))
+    clock.advance(1_000)
+    _repairs(world, journal, clock).undo(TOPIC)
+    sent = len(world.sent)
+    clock.advance(1_000)
+    with pytest.raises(SafetyError, match="in the midst of a replay"):
+        _repairs(world, journal, clock).undo(TOPIC)
+    assert len(world.sent) == sent
+
+
+def test_an_undo_puts_back_no_index_of_another_topic(journal: Folder) -> None:
+    world, clock = World(), ManualClock(1_000)
+    name = _repairs(world, journal, clock).repair(TOPIC).journal
+    entry = json.loads(journal.read(name) or b"")
+    other = encode_index(Index(f"{TOPIC}-other", entries_of([]), (6, 0), ids_of([])))
+    journal.write(name, json.dumps({**entry, "replaced": base64.b64encode(other).decode()}).encode())
+    with pytest.raises(SafetyError, match="is that of"):
+        _repairs(world, journal, clock).undo(TOPIC)
 
 
 def test_a_repair_of_half_a_replay_that_was_cut_short_is_not_verified_by_what_the_broker_wrote_since(
