@@ -18,11 +18,13 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
+from streaming.adapters.pulsar.read import read
 from streaming.cli.main import app
 from streaming.clients import admin_for
 from streaming.config.load import CONF, load
 from streaming.config.settings import Settings
-from streaming.errors import ReaperError
+from streaming.errors import ReaperError, RefusedError
+from streaming.ports import StoredMessage
 from streaming.sandbox import clients, ledgers, topics
 from streaming.sandbox.cluster import Cluster, down, up
 from streaming.spark import jars as artifacts
@@ -297,6 +299,18 @@ def wait_until(
         assert time.monotonic() < deadline, log.read_text()[-4000:]
         time.sleep(max(0.1, time.monotonic() - looked))  # half of the time is the command's, however much a look costs
         looked = time.monotonic()
+
+
+def stored_requests(settings: Settings, topic: str) -> list[StoredMessage]:
+    """What a request topic holds: nothing where there is none, or while its partitions are being made."""
+    with admin_for(settings) as admin:
+        if not admin.partitions(topic):
+            return []
+        try:
+            last = admin.last_positions(topic)
+        except RefusedError:
+            return []
+    return list(read(settings.pulsar, last))
 
 
 def new_topic(kind: str) -> str:

@@ -22,8 +22,6 @@ from cryptography.hazmat.primitives.asymmetric import rsa
 from cryptography.x509.oid import NameOID
 
 from streaming.adapters.pulsar.admin import PulsarAdmin, PulsarAdminSettings
-from streaming.adapters.pulsar.read import read
-from streaming.clients import admin_for
 from streaming.errors import ReaperError
 from streaming.sandbox import bookie, ledgers, process, topics
 from streaming.sandbox import cluster as sandbox
@@ -31,7 +29,7 @@ from streaming.sandbox.clients import read_znodes
 from streaming.sandbox.cluster import Cluster
 from streaming.sandbox.home import Part, Spec
 from tests.contract.zookeeper_server import free_port
-from tests.integration.conftest import CONFIG, Deployment, killed_at_the_end, payload, stop, wait_until
+from tests.integration.conftest import CONFIG, Deployment, killed_at_the_end, payload, stop, stored_requests, wait_until
 from udfs.formats.managed_ledger import parse_managed_ledger
 from udfs.paths import managed_ledger_path
 from udfs.phase_one.marks import read_marks
@@ -237,9 +235,5 @@ _PATH = managed_ledger_path(WATCHED)
 
 
 def _asked_for(service: Deployment) -> set[int]:
-    settings = service.settings
-    with admin_for(settings) as admin:
-        if not admin.partitions(settings.topics.watch):
-            return set()
-        last = admin.last_positions(settings.topics.watch)
-    return {json.loads(each.payload)["ledgerId"] for each in read(settings.pulsar, last)}
+    found = stored_requests(service.settings, service.settings.topics.watch)
+    return {json.loads(each.payload)["ledgerId"] for each in found}

@@ -12,9 +12,6 @@ from pathlib import Path
 
 import pytest
 
-from streaming.adapters.pulsar.read import read
-from streaming.clients import admin_for
-from streaming.errors import RefusedError
 from streaming.phase_one.marks import deletable_ledgers
 from streaming.phase_one.watcher.publication import WATCH_ID
 from streaming.sandbox import clients, faults, ledgers, topics
@@ -29,6 +26,7 @@ from tests.integration.conftest import (
     killed_at_the_end,
     new_topic,
     stop,
+    stored_requests,
     wait_until,
 )
 from udfs.formats.managed_ledger import in_use_ids, parse_managed_ledger
@@ -42,15 +40,8 @@ WATCH = "\n[watch]\nenabled = true\npoll_seconds = 15\nunlisted_after_seconds = 
 
 def requested(service: Deployment) -> list[tuple[str, int]]:
     """Number and ledger of each request that a watcher sent."""
-    settings = service.settings
-    with admin_for(settings) as admin:
-        if not admin.partitions(settings.topics.watch):
-            return []
-        try:
-            last = admin.last_positions(settings.topics.watch)
-        except RefusedError:  # the watcher is about to make its partitions
-            return []
-    messages = [each for each in read(settings.pulsar, last) if WATCH_ID in each.properties]
+    found = stored_requests(service.settings, service.settings.topics.watch)
+    messages = [each for each in found if WATCH_ID in each.properties]
     return [(each.properties[WATCH_ID], json.loads(each.payload)["ledgerId"]) for each in messages]
 
 
@@ -285,12 +276,8 @@ def has_looked(service: Deployment) -> bool:
 
 def all_requests(service: Deployment) -> list[int]:
     """The ledgers that anybody has asked about, one for each request."""
-    settings = service.settings
-    with admin_for(settings) as admin:
-        if not admin.partitions(settings.topics.requests[0]):
-            return []
-        last = admin.last_positions(settings.topics.requests[0])
-    return [json.loads(each.payload)["ledgerId"] for each in read(settings.pulsar, last)]
+    found = stored_requests(service.settings, service.settings.topics.requests[0])
+    return [json.loads(each.payload)["ledgerId"] for each in found]
 
 
 def crash_of_watcher_and_broker(cluster: Cluster, service: Deployment, log: Path, topic: str) -> set[int]:

@@ -109,7 +109,7 @@ class Named(Protocol):
 
 
 class MadeLedgers:
-    """Looks for them. left: how many the last look left to the audit."""
+    """Looks for them. left_to_audit: how many the last look left out."""
 
     def __init__(
         self,
@@ -125,7 +125,7 @@ class MadeLedgers:
         self._named = named
         self._patience_ms = patience_ms
         self._unlisted = 0
-        self.left = 0
+        self.left_to_audit = 0
 
     def look(self, note: bytes | None, now_ms: int, asked: Set[int] = frozenset()) -> tuple[bytes, list[PendingDelete]]:
         """Return the new note, and requests for what is to be asked about; both are to be committed together.
@@ -149,7 +149,7 @@ class MadeLedgers:
         due = [each for each, found in waiting.items() if self._is_due(found, brokers, now_ms)]
         requests, is_over = self._asked(due)
         left = {each: found for each, found in waiting.items() if each not in is_over}
-        self.left = 0
+        self.left_to_audit = 0
         if len(left) > _MOST_CANDIDATES:
             left = self._most_that_count(left)
         newest_id = max([known.newest_id, *fresh])
@@ -175,9 +175,12 @@ class MadeLedgers:
             if found is not None and ledger_id not in named:
                 by_tenant[owners.get(ledger_id, "").partition("/")[0]].append(ledger_id)
         kept = set(shared(list(by_tenant.values()), _MOST_CANDIDATES))
-        self.left = sum(map(len, by_tenant.values())) - len(kept)
-        if self.left:
-            log.error("ALARM: %d ledgers that no list names are too many to wait for: the audit finds them", self.left)
+        self.left_to_audit = sum(map(len, by_tenant.values())) - len(kept)
+        if self.left_to_audit:
+            log.error(
+                "ALARM: %d ledgers that no list names are too many to wait for: the audit finds them",
+                self.left_to_audit,
+            )
         return {each: found for each, found in waiting.items() if each in kept}
 
     def _is_due(self, candidate: Candidate, brokers: frozenset[str], now_ms: int) -> bool:

@@ -24,6 +24,7 @@ from streaming.state.watched import KeptRequest, Watched
 from streaming.topics.requests import owner_key
 from udfs.formats.internal_stats import Position
 from udfs.paths import base_topic
+from udfs.phase_one.watched import name_of
 from udfs.records import PendingDelete
 from udfs.wire import decode
 
@@ -204,4 +205,5 @@ def _understood(kept: KeptRequest) -> PendingDelete:
 
 
 def _name_of(request: PendingDelete) -> LedgerName:
-    return request.ledger_id, request.offload_context.uuid if request.offload_context else ""
+    _component, ledger_id, uuid = name_of(request)
+    return ledger_id, uuid

@@ -160,7 +160,7 @@ class Watcher:
             parts.watched.save({}, asks, notes={made.NOTE: note}, at_ms=now_ms)
         self._asked.clear()
         parts.metrics.unlisted.inc(len(requests))
-        parts.metrics.unlisted_left.inc(parts.made.left)
+        parts.metrics.unlisted_left.inc(parts.made.left_to_audit)
         ended_s = self._monotonic()
         took_s = ended_s - began_s
         self._next_look_s = ended_s + max(self._poll_seconds, took_s * _PAUSE_PER_LOOK)

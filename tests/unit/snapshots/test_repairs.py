@@ -9,11 +9,10 @@ import pytest
 
 from streaming.adapters.pulsar.admin import PulsarAdmin
 from streaming.adapters.pulsar.frames import Silence
-from streaming.config.sections import PulsarSettings
 from streaming.errors import UnavailableError
 from streaming.snapshots.repairs import BrokerLoader, read_to_the_end
 from tests.pulsar_fields import entry
-from tests.unit.adapters.pulsar.frame_broker import Partition, serving
+from tests.unit.adapters.pulsar.frame_broker import Partition, serving, settings_for
 from udfs.formats.internal_stats import BEFORE_ALL, Position
 
 TOPIC = "persistent://t/ns/orders"
@@ -67,14 +66,7 @@ def test_a_topic_is_read_from_its_own_ledgers_and_no_reader_makes_one() -> None:
     """Of a topic that is compacted, a compacted reader gets the last message of each key only."""
     sent: dict[Position, bytes | None] = {at: entry(b"v", partition_key="k") for at in ALL}
     with serving(Partition(sent, ALL[-1])) as partition:
-        settings = PulsarSettings(
-            service_url=partition.url,
-            admin_url="http://127.0.0.1:1",
-            token_file="",
-            tls_trust_certs_file="",
-            timeout_seconds=5,
-        )
-        loader = BrokerLoader(settings, cast(PulsarAdmin, None))
+        loader = BrokerLoader(settings_for(partition), cast(PulsarAdmin, None))
         loader.load(TOPIC)
         assert list(loader.delivered(TOPIC)) == [None] * len(ALL)
     assert partition.subscribed == [(True, False), (False, False)]

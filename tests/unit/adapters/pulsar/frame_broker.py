@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from streaming.adapters.pulsar import frames, transactions
+from streaming.config.sections import PulsarSettings
 from udfs.formats.entry import messages_in
 from udfs.formats.internal_stats import Position
 from udfs.proto import pulsar_api_pb2 as api
@@ -42,6 +43,12 @@ class Partition:
     refuses: int = 0
     timeouts_ms: list[int] = field(default_factory=list)
     url: str = ""
+
+
+def settings_for(partition: Partition, **more: Any) -> PulsarSettings:
+    """Settings of a client that reaches it, and no admin API. more: what is not as usual."""
+    usual = {"admin_url": "http://127.0.0.1:1", "token_file": "", "tls_trust_certs_file": "", "timeout_seconds": 5}
+    return PulsarSettings(service_url=partition.url, **(usual | more))
 
 
 @contextmanager

@@ -8,10 +8,9 @@ import pytest
 from streaming.adapters.pulsar import compacted
 from streaming.adapters.pulsar.compacted import read_compacted, read_stored
 from streaming.adapters.pulsar.http import Body
-from streaming.config.sections import PulsarSettings
 from streaming.errors import UnavailableError
 from tests.pulsar_fields import entry, single
-from tests.unit.adapters.pulsar.frame_broker import Partition, serving
+from tests.unit.adapters.pulsar.frame_broker import Partition, serving, settings_for
 from udfs.formats.internal_stats import InternalStats, Position
 
 TOPIC = "persistent://t/ns/__transaction_buffer_snapshot_segments"
@@ -42,14 +41,7 @@ def _keyed(key: str) -> bytes:
 
 def _read(sent: dict[Position, bytes | None], stats: InternalStats) -> list[tuple[Position, bytes | None]]:
     with serving(Partition(sent, None)) as partition:
-        settings = PulsarSettings(
-            service_url=partition.url,
-            admin_url="http://127.0.0.1:1",
-            token_file="",
-            tls_trust_certs_file="",
-            timeout_seconds=5,
-        )
-        return [(at, found.content.key) for at, found in read_compacted(settings, Admin(stats), TOPIC)]
+        return [(at, found.content.key) for at, found in read_compacted(settings_for(partition), Admin(stats), TOPIC)]
 
 
 # what the broker sends: two entries of the compacted ledger, of ledgers that are trimmed, then what lies behind
@@ -104,10 +96,7 @@ def test_tombstones_and_schema_versions_are_told() -> None:
         (9, 1): entry(batch, num_messages_in_batch=2, schema_version=bytes(8)),
     }
     with serving(Partition(sent, None)) as partition:
-        settings = PulsarSettings(
-            service_url=partition.url, admin_url="http://127.0.0.1:1", token_file="", tls_trust_certs_file="",
-            timeout_seconds=5,
-        )  # fmt: skip
+        settings = settings_for(partition)
         admin = Admin(InternalStats(((9, 2),), {}, 0))
         found = [each.content for _at, each in read_compacted(settings, admin, TOPIC)]
     assert [(each.key, each.is_null, each.schema_version) for each in found] == [
@@ -120,10 +109,7 @@ def test_tombstones_and_schema_versions_are_told() -> None:
 def test_stored_entries_come_with_their_places_and_what_nobody_is_sent_is_told() -> None:
     sent: dict[Position, bytes | None] = {(9, 0): _keyed("a"), (9, 1): None, (9, 2): _keyed("b")}
     with serving(Partition(sent, (9, 2))) as partition:
-        settings = PulsarSettings(
-            service_url=partition.url, admin_url="http://127.0.0.1:1", token_file="", tls_trust_certs_file="",
-            timeout_seconds=5,
-        )  # fmt: skip
+        settings = settings_for(partition)
         admin = Admin(InternalStats(((9, 3),), {}, 0))
         found = list(read_stored(settings, admin, TOPIC))
         behind = list(read_stored(settings, admin, TOPIC, (9, 1)))

@@ -16,7 +16,7 @@ from streaming.adapters.pulsar.http import Body
 from streaming.config.sections import PulsarSettings
 from streaming.errors import RefusedError, UnavailableError
 from tests.pulsar_fields import entry
-from tests.unit.adapters.pulsar.frame_broker import Partition, serving
+from tests.unit.adapters.pulsar.frame_broker import Partition, serving, settings_for
 from udfs.entry_ranges import Span
 from udfs.formats.internal_stats import InternalStats, Position
 from udfs.undelivered import Undeliverable
@@ -59,17 +59,12 @@ class Shown:
         return self.stats
 
 
-def _settings(partition: Partition, **more: Any) -> PulsarSettings:
-    usual = {"admin_url": "http://127.0.0.1:1", "token_file": "", "tls_trust_certs_file": "", "timeout_seconds": 5}
-    return PulsarSettings(service_url=partition.url, **(usual | more))
-
-
 def _body(payload: bytes, **said: str) -> Body:
     return Body(200, {f"x-pulsar-{name.replace('_', '-')}": text for name, text in said.items()}, payload, True)
 
 
 def _read(partition: Partition, spans: list[Span]) -> list[Sent]:
-    return list(read_spans(_settings(partition), TOPIC, spans))
+    return list(read_spans(settings_for(partition), TOPIC, spans))
 
 
 def test_entries_come_in_order_and_what_the_broker_passes_over_is_named() -> None:
@@ -89,7 +84,9 @@ def test_a_broker_that_is_silent_or_not_there_does_not_keep_us_from_the_other() 
         port = silent.getsockname()[1]
         for others in (f"127.0.0.1:{port}", "127.0.0.1:1"):
             url = partition.url.replace("pulsar://", f"pulsar://{others},")
-            settings = PulsarSettings(**{**_settings(partition).model_dump(), "service_url": url, "timeout_seconds": 1})
+            settings = PulsarSettings(
+                **{**settings_for(partition).model_dump(), "service_url": url, "timeout_seconds": 1}
+            )
             assert [sent.data for sent in read_spans(settings, TOPIC, [Span(7, 0, 0)])] == [ORDINARY]
 
 
@@ -126,7 +123,7 @@ def test_a_broker_that_gives_no_answer_to_what_is_the_last_is_read_all_the_same(
 ) -> None:
     monkeypatch.setattr(frames, "_LAST_SECONDS", 0.2)
     with serving(Partition({**STORED, LAST: None}, None, is_silent_on_last=True)) as partition:
-        settings = _settings(partition, timeout_seconds=60)
+        settings = settings_for(partition, timeout_seconds=60)
         read = list(read_spans(settings, TOPIC, [Span(8, 1, 2)]))
         assert read == [Sent((8, 1), ORDINARY), Sent(LAST, None)]
         assert not tells_last(settings, Shown(), TOPIC)
@@ -162,7 +159,7 @@ def test_the_token_is_read_anew_for_each_connection(tmp_path: Path) -> None:
     token = tmp_path / "token"
     token.write_text("right\n")
     with serving(Partition(STORED, LAST, token=b"right")) as partition:
-        settings = _settings(partition, token_file=str(token))
+        settings = settings_for(partition, token_file=str(token))
         assert len(list(read_spans(settings, TOPIC, [Span(7, 0, 2)]))) == 3
         token.write_text("wrong")
         with pytest.raises(RefusedError, match="wrong token"):
@@ -170,7 +167,7 @@ def test_the_token_is_read_anew_for_each_connection(tmp_path: Path) -> None:
 
 
 def _another_way(partition: Partition, shown: Shown, spans: list[Span]) -> list[tuple[Position, bytes, Any]]:
-    read = another_way(_settings(partition), shown, TOPIC, spans)
+    read = another_way(settings_for(partition), shown, TOPIC, spans)
     return [(position, found.content.payload, found.why) for position, found in read]
 
 
@@ -356,14 +353,16 @@ def test_behind_a_503_only_time_tells_though_others_are_shown(place: Position) -
         with pytest.raises(UnavailableError, match=f"{entries.WITHHELD} 503"):
             _another_way(partition, shown, [Span(*place, place[1])])
         controls = Controls(shown, TOPIC, gives_up=True)
-        read = another_way(_settings(partition), shown, TOPIC, [Span(*place, place[1])], controls)
+        read = another_way(settings_for(partition), shown, TOPIC, [Span(*place, place[1])], controls)
         assert [found.why for _position, found in read] == [Undeliverable.NOT_SHOWN]
 
 
 def test_too_many_requests_never_give_an_entry_up() -> None:
     shown = Proxied({(7, 0): _body(b"other")}, stats=BEHIND_A_PROXY, status=429)
     with serving(Partition(STORED, LAST)) as partition:
-        read = another_way(_settings(partition), shown, TOPIC, [Span(7, 1, 1)], Controls(shown, TOPIC, gives_up=True))
+        read = another_way(
+            settings_for(partition), shown, TOPIC, [Span(7, 1, 1)], Controls(shown, TOPIC, gives_up=True)
+        )
         with pytest.raises(UnavailableError, match="429"):
             list(read)
 
@@ -390,7 +389,7 @@ def test_silent_entries_of_a_sender_cost_their_patience_once_and_not_for_each_of
     with serving(Partition({**STORED, **stored}, (7, 2))) as partition:
         shown = Silent(stats=InternalStats(((5, 9), (6, 9), (7, 3), (8, 400)), {}, 0))
         controls = Controls(shown, TOPIC, [ours])
-        found = [*another_way(_settings(partition), shown, TOPIC, [Span(8, 0, 399)], controls)]
+        found = [*another_way(settings_for(partition), shown, TOPIC, [Span(8, 0, 399)], controls)]
     assert len(found) == 400
     own = 5 * 3.0 + 45 * 1.0 + 350 * 0.25
     assert sum(waited) < own + 4 * 16 * (0.25 + 1.0 + 3.0), "what is asked for in their place is asked for once"
@@ -443,7 +442,9 @@ def test_where_the_broker_shows_no_other_entry_either_none_is_given_up_until_tha
         shown = Shown(stats=TWO_LEDGERS)
         with pytest.raises(UnavailableError, match=entries.NOTHING_SHOWN):
             _another_way(partition, shown, [Span(8, 1, 2)])
-        read = another_way(_settings(partition), shown, TOPIC, [Span(8, 1, 2)], Controls(shown, TOPIC, gives_up=True))
+        read = another_way(
+            settings_for(partition), shown, TOPIC, [Span(8, 1, 2)], Controls(shown, TOPIC, gives_up=True)
+        )
         assert [found.why for _position, found in read] == [Undeliverable.NOT_SHOWN] * 2
 
 

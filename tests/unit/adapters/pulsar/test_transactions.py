@@ -4,22 +4,14 @@ import pytest
 
 from streaming.adapters.pulsar import transactions
 from streaming.adapters.pulsar.transactions import commit_nothing
-from streaming.config.sections import PulsarSettings
 from streaming.errors import UnavailableError
-from tests.unit.adapters.pulsar.frame_broker import Partition, serving
+from tests.unit.adapters.pulsar.frame_broker import Partition, serving, settings_for
 
 TOPIC = "persistent://t/ns/orders"
 
 
 def _commit(partition: Partition) -> tuple[int, int]:
-    settings = PulsarSettings(
-        service_url=partition.url,
-        admin_url="http://127.0.0.1:1",
-        token_file="",
-        tls_trust_certs_file="",
-        timeout_seconds=5,
-    )
-    return commit_nothing(settings, TOPIC)
+    return commit_nothing(settings_for(partition), TOPIC)
 
 
 def test_the_transaction_is_committed_on_the_topic() -> None:
