@@ -681,7 +681,7 @@ MUTATIONS = (
     ),
     Mutation(
         "after a repair no reader gets what was taken back",
-        "streaming/snapshots/repair.py",
+        "streaming/snapshots/reading.py",
         "                if transaction is not None and transaction in known:\n",
         "                if False:\n",
     ),
@@ -735,19 +735,19 @@ MUTATIONS = (
     ),
     Mutation(
         "an undo keeps what it replaces",
-        "streaming/snapshots/repair.py",
-        "        kept = self._write_down(topic, now, old, Act.UNDO)\n",
+        "streaming/snapshots/take_back.py",
+        "        kept = self.replacing.write_down(topic, now, old, Act.UNDO)\n",
         '        kept = ""\n',
     ),
     Mutation(
         "an undo does not replace what was written while the topic was unloaded",
-        "streaming/snapshots/repair.py",
+        "streaming/snapshots/take_back.py",
         "        if now.position != seen.position:\n",
         "        if False:\n",
     ),
     Mutation(
         "an undo replaces nothing that it can't keep",
-        "streaming/snapshots/repair.py",
+        "streaming/snapshots/replacing.py",
         "        if not isinstance(index.value, Index):\n",
         "        if False:\n",
     ),

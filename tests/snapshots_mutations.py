@@ -2,15 +2,26 @@
 
 REPAIR, FIRST = "streaming/snapshots/repair.py", "streaming/snapshots/first_index.py"
 JOURNAL, REPAIRED = "streaming/snapshots/repair_journal.py", "streaming/snapshots/repaired.py"
-RULES = "udfs/snapshots/repairing.py"
+LOADING, READING = "streaming/snapshots/loading.py", "streaming/snapshots/reading.py"
+REPLACING, TAKE_BACK = "streaming/snapshots/replacing.py", "streaming/snapshots/take_back.py"
+RULES, AUDIT = "udfs/snapshots/repairing.py", "udfs/snapshots/audit.py"
 LOADER = "streaming/snapshots/repairs.py"
+GUARD, ADMIN = "streaming/snapshots/guard.py", "streaming/adapters/pulsar/admin.py"
+_UNIT = "tests/unit/snapshots"
 SNAPSHOTS_TESTS = {
-    LOADER: ("tests/unit/snapshots/test_repairs.py",),
-    REPAIR: ("tests/unit/snapshots/test_repair.py",),
-    JOURNAL: ("tests/unit/snapshots/test_repair_journal.py",),
-    REPAIRED: ("tests/unit/snapshots/test_repair.py",),
-    FIRST: ("tests/unit/snapshots/test_repair.py",),
-    RULES: ("tests/unit/snapshots/test_repair.py", "tests/unit/udfs/snapshots/test_repairing.py"),
+    LOADER: (f"{_UNIT}/test_repairs.py",),
+    REPAIR: (f"{_UNIT}/test_repair.py",),
+    LOADING: (f"{_UNIT}/test_loading.py", f"{_UNIT}/test_repair.py"),
+    READING: (f"{_UNIT}/test_reading.py",),
+    REPLACING: (f"{_UNIT}/test_replacing.py", f"{_UNIT}/test_repair.py", f"{_UNIT}/test_take_back.py"),
+    TAKE_BACK: (f"{_UNIT}/test_take_back.py", f"{_UNIT}/test_replacing.py", f"{_UNIT}/test_repair.py"),
+    JOURNAL: (f"{_UNIT}/test_repair_journal.py",),
+    REPAIRED: (f"{_UNIT}/test_repair.py",),
+    FIRST: (f"{_UNIT}/test_repair.py",),
+    GUARD: (f"{_UNIT}/test_guard.py",),
+    ADMIN: ("tests/contract/test_snapshot_admin.py",),
+    AUDIT: ("tests/unit/udfs/snapshots/test_audit.py",),
+    RULES: (f"{_UNIT}/test_repair.py", "tests/unit/udfs/snapshots/test_repairing.py"),
 }
 SNAPSHOTS_LINES = (
     (
@@ -21,7 +32,7 @@ SNAPSHOTS_LINES = (
     ),
     (
         "an undo makes no topic unloadable",
-        REPAIR,
+        TAKE_BACK,
         "        if now > lost:\n",
         "        if False:\n",
     ),
@@ -34,7 +45,7 @@ SNAPSHOTS_LINES = (
     (
         "an index without a maxReadPosition is none to go on from",
         RULES,
-        "    if rows and index is not None and index.max_read == BEFORE_ALL:\n",
+        "    if index is not None and is_half(index):\n",
         "    if False:\n",
     ),
     (
@@ -45,59 +56,58 @@ SNAPSHOTS_LINES = (
     ),
     (
         "what a broker wrote in the midst of a replay is replaced before the next load",
-        REPAIR,
-        "        self._once_more(topic, new)\n        with suppress",
-        "        with suppress",
+        LOADING,
+        "        self._once_more()\n        self.replacing.loader.unload(self.topic)  # a client may have had",
+        "        self.replacing.loader.unload(self.topic)  # a client may have had",
     ),
     (
         "a topic that a client had loaded from what was replaced is unloaded",
-        REPAIR,
-        "        with suppress(RefusedError):  # a client may have had it loaded from what its broker wrote\n"
-        "            self.loader.unload(topic)\n",
-        "",
+        LOADING,
+        "        self.replacing.loader.unload(self.topic)  # a client may have had it loaded from what its",
+        "        #",
     ),
     (
         "a repair whose broker writes nothing leaves its own index",
-        REPAIR,
-        "        if lacks:\n            self._once_more(topic, new)\n",
+        LOADING,
+        "        if lacks:\n            self._once_more()\n",
         "",
     ),
     (
         "what was replaced in the midst of a repair is in the journal",
-        REPAIR,
-        "            name = self._write_down(topic, index, new, Act.AGAIN)\n",
-        '            name = ""\n',
+        LOADING,
+        "        name = self.replacing.write_down(self.topic, index, self.new, Act.AGAIN)\n",
+        '        name = ""\n',
     ),
     (
         "an undo puts back what the repair found",
-        REPAIR,
+        TAKE_BACK,
         "            if entry.is_again and not entry.begins:\n",
         "            if False:\n",
     ),
     (
         "an undo goes back over no repair of half a replay",
-        REPAIR,
+        TAKE_BACK,
         "            if entry.is_again:  # and",
         "            if False:  # and",
     ),
     (
         "an undo puts back no index of half a replay",
-        REPAIR,
-        "if index.entries.rows and index.max_read == BEFORE_ALL:",
+        TAKE_BACK,
+        "if is_half(index):",
         "if False:",
     ),
-    ("an undo puts back no index of another topic", REPAIR, "if index.topic != topic:", "if False:"),
+    ("an undo puts back no index of another topic", TAKE_BACK, "if index.topic != topic:", "if False:"),
     (
         "an undo does not count what was never sent",
-        REPAIR,
-        "            if not self._was_sent(entry, now):\n",
+        TAKE_BACK,
+        "            if sent is Sent.NO:\n",
         "            if False:\n",
     ),
     (
         "what was sent counts though it was not marked",
-        REPAIR,
+        REPLACING,
         "        if entry.was_sent or entry.by == now:\n",
-        "        if True:\n            return entry.was_sent\n        if True:\n",
+        "        if True:\n            return Sent.YES if entry.was_sent else Sent.NO\n        if True:\n",
     ),
     (
         "what a broker wrote in the midst of a replay is not put back",
@@ -126,7 +136,7 @@ SNAPSHOTS_LINES = (
     (
         "a repair whose segments are lost is not gone on with",
         REPAIR,
-        "        return None if self.looks.lost_in(topic, _index_of(last.name, last.by)) else last\n",
+        "        return None if self.looks.lost_in(topic, index_of(last.name, last.by)) else last\n",
         "        return last\n",
     ),
     (
@@ -144,8 +154,8 @@ SNAPSHOTS_LINES = (
     (
         "a journal's file that is none hides no other one",
         JOURNAL,
-        "        except ValueError as error:\n            content = error\n",
-        "        except KeyError as error:\n            content = error\n",
+        "        except (ValueError, RecursionError):",
+        "        except (KeyError, RecursionError):",
     ),
     ("ids that were sealed twice meanwhile are told", REPAIR, "        self._not_doubled(topic)\n", ""),
     (
@@ -162,16 +172,138 @@ SNAPSHOTS_LINES = (
     ),
     (
         "an undo unloads a topic that a client had loaded meanwhile",
-        REPAIR,
-        "        with suppress(RefusedError):  # a client may have had it loaded from what was replaced meanwhile\n"
-        "            self.loader.unload(topic)\n",
+        TAKE_BACK,
+        "            self.replacing.loader.unload(topic)  # a client may have had it loaded from what was replaced "
+        "meanwhile\n",
         "",
     ),
     (
         "an undo over which a broker wrote its own index is none",
-        REPAIR,
-        "        self._refuse_written_over(topic, place)\n",
+        TAKE_BACK,
+        "            self._refuse_written_over(topic, place)\n",
         "",
     ),
     ("a republished index has no tail", RULES, "last, ids_of([]))", "last, index.tail)"),
+    (
+        "a topic is not loaded from an index of half a replay",
+        LOADING,
+        "                if more.buffer(self.topic) is None:\n                    self._replace_half()\n",
+        "",
+    ),
+    (
+        "a topic that a client had loaded from half a replay is unloaded",
+        LOADING,
+        "            self.replacing.loader.unload(self.topic)  # a client may have had it loaded from that",
+        "            #",
+    ),
+    (
+        "an index whose segments are lost by now is not published once more",
+        LOADING,
+        "        if lost := self.replacing.looks.lost_in(self.topic, decode_index(self.new)):\n",
+        "        if lost := 0:\n",
+    ),
+    (
+        "a repair that was verified is over though its broker wrote nothing",
+        REPAIR,
+        "        if not not_verified:  # also",
+        "        if not not_verified and not not_written:  # also",
+    ),
+    (
+        "a topic of indexes that does not reach back says nothing",
+        REPLACING,
+        "Sent.NO if behind[0] in ledgers else Sent.UNKNOWN",
+        "Sent.NO",
+    ),
+    (
+        "an index that lay there before was not sent by a later repair",
+        REPLACING,
+        " and read.position > behind:",
+        ":",
+    ),
+    (
+        "an undo is refused where nobody knows whether a repair was sent",
+        TAKE_BACK,
+        "            if sent is Sent.UNKNOWN:",
+        "            if False:",
+    ),
+    (
+        "who may not unload a topic does not take it for one that is not loaded",
+        ADMIN,
+        '.NOT_FOUND:\n            return False\n        self._done(answer, f"unload',
+        '.NOT_FOUND or not answer.ok:\n            return False\n        self._done(answer, f"unload',
+    ),
+    (
+        "a broker that replays a topic is not disturbed",
+        RULES,
+        " if is_replaying(facts) else",
+        " if False else",
+    ),
+    ("a replay that goes on is no alarm", AUDIT, "    if is_replaying(facts):\n", "    if False:\n"),
+    (
+        "an index of which no marker lives is none of half a replay",
+        AUDIT,
+        "    return lives and any(",
+        "    return bool(facts.named) and any(",
+    ),
+    (
+        "the guard stands before what an undo sends",
+        TAKE_BACK,
+        "        self.replacing.hold(topic, places)\n        self.replacing.loader",
+        "        self.replacing.loader",
+    ),
+    (
+        "the guard stands before what an undo sent",
+        TAKE_BACK,
+        "                self.replacing.hold(topic, places)  # the",
+        "                pass  # the",
+    ),
+    (
+        "a guard that holds moves back only as far as something is",
+        GUARD,
+        "(place for place in places if place[0] in ledgers)",
+        "places",
+    ),
+    ("a guard that holds never moves forward", GUARD, " and guarded.position >= first:", ":"),
+    (
+        "a journal's copy does not count",
+        JOURNAL,
+        "        if found := _NAME.fullmatch(name):",
+        '        if found := re.match(r"([0-9]{15,})()", name):',
+    ),
+    (
+        "two processes never write the same file of the journal",
+        JOURNAL,
+        "-{_digest(old.topic)}-{self.chance()}{_ENTRY}",
+        "{_ENTRY}",
+    ),
+    (
+        "a file without end ends nothing about other topics",
+        JOURNAL,
+        "        except (ValueError, RecursionError):",
+        "        except ValueError:",
+    ),
+    (
+        "a number without end ends nothing about other topics",
+        JOURNAL,
+        "ValueError, OverflowError, binascii.Error",
+        "ValueError, binascii.Error",
+    ),
+    (
+        "what is about the topic and can't be read ends the command",
+        JOURNAL,
+        "        if is_ours:\n            raise SafetyError",
+        "        if False:\n            raise SafetyError",
+    ),
+    (
+        "what an open transaction hides was not verified",
+        READING,
+        "        if buffer.max_read >= last:\n",
+        "        if True:\n",
+    ),
+    (
+        "segments are not published where a replay was begun",
+        REPAIR,
+        "        if remedy is Remedy.REPUBLISH and begun.by == empty_index(topic):\n",
+        "        if False:\n",
+    ),
 )

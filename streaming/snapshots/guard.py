@@ -6,7 +6,7 @@ a topic of which a named segment is gone does not load again (seen on Pulsar 4.0
 moved forward to the first segment that may be needed (udfs/snapshots/guarding.py), so that the others can be trimmed.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -92,7 +92,23 @@ class Guards:
             return each.position
         return BEFORE_ALL
 
-    def _keep(self, namespace: str, topic: str) -> Guarded:
+    def hold(self, namespace: str, places: Collection[Position]) -> None:
+        """Guard places of segments that are still there, and that no index names yet. Such a guard only moves back.
+
+        Raises UnavailableError, RefusedError, SafetyError where that fails.
+        """
+        topic = system_topic(namespace, SnapshotKind.SEGMENT)
+        if topic not in self.topics.present(namespace):
+            return
+        before, is_new = self._made(topic)
+        ledgers = dict(before.ledgers)
+        first = min((place for place in places if place[0] in ledgers), default=None)
+        guarded = Guarded(namespace, is_new, before.mark_deleted(GUARD))
+        if first is not None and guarded.position >= first:
+            self._move_back(topic, guarded, first)
+
+    def _made(self, topic: str) -> tuple[InternalStats, bool]:
+        """Make the guard where there is none; returns what the broker says then, and whether it is new."""
         admin = self.topics.admin
         before = admin.internal_stats(topic)
         is_new = not before.has_subscription(GUARD)
@@ -101,6 +117,10 @@ class Guards:
             before = admin.internal_stats(topic)
             if not before.has_subscription(GUARD):
                 raise UnavailableError(f"{topic} does not show the subscription {GUARD} that was just made")
+        return before, is_new
+
+    def _keep(self, namespace: str, topic: str) -> Guarded:
+        before, is_new = self._made(topic)
         holds = self._holds(namespace, before)
         bound = self._bound(namespace, before, holds)
         guarded = Guarded(

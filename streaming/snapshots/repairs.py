@@ -52,9 +52,9 @@ class BrokerLoader:
     settings: PulsarSettings
     admin: PulsarAdmin
 
-    def unload(self, topic: str) -> None:
-        """Let its broker close it. Raises UnavailableError, RefusedError."""
-        self.admin.unload(topic)
+    def unload(self, topic: str) -> bool:
+        """Let its broker close it; False if no broker had it loaded. Raises UnavailableError, RefusedError."""
+        return self.admin.unload(topic)
 
     def load(self, topic: str) -> None:
         """Ask for it once. Raises UnavailableError, RefusedError."""

@@ -6,17 +6,20 @@ from typing import Any
 
 import pytest
 
+from streaming.adapters.pulsar.admin import PulsarAdmin
 from streaming.adapters.pulsar.http import PulsarAdminSettings
 from streaming.adapters.pulsar.snapshots import SnapshotAdmin
-from streaming.errors import UnavailableError
+from streaming.errors import RefusedError, UnavailableError
 from tests.contract.http_stub import HttpStub, Told, http_stub
 from udfs.snapshots.audit import BufferFacts
 
 TOPIC = "persistent://t/ns/x"
 STATS = "/admin/v3/transactions/transactionBufferStats/t/ns/x"
 SETTINGS = "/admin/v2/brokers/configuration/runtime"
+UNLOAD = "/admin/v2/persistent/t/ns/x/unload"
 SEGMENTED: dict[str, Any] = {
     "state": "Ready",
+    "maxReadPosition": "13:9",
     "snapshotType": "Segment",
     "totalAbortedTransactions": 70,
     "segmentsStats": {
@@ -87,3 +90,22 @@ def test_how_often_a_broker_writes_snapshots_is_its_default_where_it_does_not_sa
 ) -> None:
     stub.tell(SETTINGS, answer)
     assert admin.snapshot_seconds() == seconds
+
+
+@pytest.mark.parametrize(("said", "max_read"), [("13:9", (13, 9)), (None, (-1, -1))])
+def test_up_to_where_readers_are_given_anything_is_told(
+    said: str | None, max_read: tuple[int, int], stub: HttpStub, admin: SnapshotAdmin
+) -> None:
+    stub.tell(f"{STATS}?segmentStats=false&lowWaterMarks=false", _told(SEGMENTED | {"maxReadPosition": said}))
+    buffer = admin.buffer(TOPIC)
+    assert buffer is not None
+    assert buffer.max_read == max_read
+
+
+def test_only_a_topic_that_no_broker_has_is_one_that_need_not_be_unloaded(stub: HttpStub) -> None:
+    """Where we may not unload it, its broker would go on with what it has in memory."""
+    with PulsarAdmin(PulsarAdminSettings(stub.url)) as admin:
+        stub.tell(UNLOAD, Told(204), _told({"reason": "Topic not found"}, 404), _told({"reason": "no"}, 403))
+        assert [admin.unload(TOPIC), admin.unload(TOPIC)] == [True, False]
+        with pytest.raises(RefusedError, match="403"):
+            admin.unload(TOPIC)

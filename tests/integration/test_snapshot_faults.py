@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Generator, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
@@ -16,13 +17,15 @@ import pytest
 from streaming.adapters.pulsar.keyed import KeyedSender
 from streaming.adapters.pulsar.snapshot_topics import system_topic
 from streaming.clients import admin_for
-from streaming.sandbox import topics
+from streaming.errors import SafetyError
+from streaming.sandbox import clients, topics
 from streaming.sandbox.cluster import Cluster
 from streaming.snapshots.parts import ensure
 from streaming.snapshots.read import snapshot_topics
 from streaming.snapshots.repairs import repairs_for
 from tests.integration.conftest import Deployment, _deployment
 from tests.integration.snapshot_scenes import (
+    PATIENCE_SECONDS,
     SEGMENTED,
     SUBSCRIPTION,
     Scene,
@@ -56,6 +59,7 @@ from udfs.snapshots.migration import Form, Message, Stored
 from udfs.snapshots.values import Read
 
 pytestmark = [pytest.mark.cluster, pytest.mark.long]
+MANY = 10_000  # entries in a thousand ledgers, which a broker reads for some seconds
 _COMMAND = (
     "import signal; signal.signal(signal.SIGINT, signal.default_int_handler); "  # a shell may have it ignored
     "from streaming.__main__ import main; main()"
@@ -207,19 +211,7 @@ def test_a_repair_that_is_interrupted_is_gone_on_with(segmented: Cluster, servic
     lose_segments(segmented, scene.space)
     topics.unload(segmented, scene.topic)
     before = latest(service, scene.space, SnapshotKind.INDEX)[scene.topic].data
-    log = tmp_path / "repair.txt"
-    command = service.command("snapshots", "repair", "--yes", "--topic", scene.topic)
-    with log.open("wb") as out:
-        process = subprocess.Popen(
-            [sys.executable, "-c", _COMMAND, *command[3:]], stdout=out, stderr=out, start_new_session=True
-        )
-    try:
-        wait_for(lambda: "has a new index" in log.read_text(), "the repair's index")
-        process.send_signal(signal.SIGINT)
-        assert process.wait(60) == 3, log.read_text()
-    finally:
-        process.kill()
-    said = log.read_text()
+    said = _cut_short(service, scene, signal.SIGINT, 3, tmp_path)
     assert "the repair was interrupted. The repair's index is published" in said
     assert "is not verified: run the same command again" in said
     assert "Traceback" not in said
@@ -240,6 +232,87 @@ def test_a_repair_that_is_interrupted_is_gone_on_with(segmented: Cluster, servic
     assert latest(service, scene.space, SnapshotKind.INDEX)[scene.topic].data == before
     topics.unload(segmented, scene.topic)
     assert repaired(service, scene.topic)["is_verified"]
+
+
+def _cut_short(service: Deployment, scene: Scene, by: signal.Signals, code: int, path: Path) -> str:
+    """Begin a repair, and end it once its index is published; returns what it said."""
+    log = path / "repair.txt"
+    command = service.command("snapshots", "repair", "--yes", "--topic", scene.topic)
+    with log.open("wb") as out:
+        process = subprocess.Popen(
+            [sys.executable, "-c", _COMMAND, *command[3:]], stdout=out, stderr=out, start_new_session=True
+        )
+    try:
+        wait_for(lambda: "has a new index" in log.read_text(), "the repair's index")
+        process.send_signal(by)
+        assert process.wait(60) == code, log.read_text()
+    finally:
+        process.kill()
+    return log.read_text()
+
+
+def _publish_half(service: Deployment, scene: Scene) -> None:
+    """Publish what a broker leaves that dies in the midst of a replay: an index of what it has sealed since the loss.
+
+    No broker does so on demand. It names what lies there of the topic's segments.
+    """
+
+    def rows() -> list[tuple[int, tuple[int, int], tuple[int, int]]]:
+        with snapshot_topics(service.settings) as found:
+            reads = [each for each in found.stored(scene.space, SnapshotKind.SEGMENT) if each.topic == scene.topic]
+        last = {each.sequence: (each.position, each.value) for each in reads if isinstance(each.value, Segment)}
+        return [(number, place, value.marker) for number, (place, value) in sorted(last.items())]
+
+    wait_for(lambda: bool(rows()), f"segments of {scene.topic}")
+    half = encode_index(Index(scene.topic, entries_of(rows()), BEFORE_ALL, ids_of([])))
+    with KeyedSender(service.settings.pulsar, system_topic(scene.space, SnapshotKind.INDEX)) as sender:
+        sender.send(scene.topic, half)
+
+
+def test_a_repair_that_was_killed_is_gone_on_with_and_its_topic_not_loaded_from_half_a_replay(
+    segmented: Cluster, service: Deployment, tmp_path: Path
+) -> None:
+    with Transactions(segmented.serving.pulsar) as own:
+        scene = made(segmented, service, own, "killed", 500)
+    wait_for(lambda: recovered(service, scene.space, scene.topic) == scene.aborted, "the last aborts")
+    lose_segments(segmented, scene.space)
+    topics.unload(segmented, scene.topic)
+    _cut_short(service, scene, signal.SIGKILL, -signal.SIGKILL, tmp_path)
+    with Transactions(segmented.serving.pulsar) as again:
+        assert reads_committed(again, scene)  # the broker replays it, whoever loads it
+    wait_for_silence(service, scene)
+    topics.unload(segmented, scene.topic)
+    _publish_half(service, scene)
+    done = repaired(service, scene.topic)
+    assert (done["went_on"], done["is_verified"], done["not_written"]) == (True, True, "")
+    restart(segmented, kill=True)
+    with Transactions(segmented.serving.pulsar) as again:
+        assert reads_committed(again, scene)
+    assert told(found := findings(service, "--namespace", scene.space), scene.topic) <= {("WASTE", "NOT_NAMED")}, found
+
+
+def test_a_repair_leaves_a_topic_to_the_broker_that_is_replaying_it(segmented: Cluster, service: Deployment) -> None:
+    with Transactions(segmented.serving.pulsar) as own:
+        scene = made(segmented, service, own, "replaying", 100)
+    clients.publish(segmented.serving.pulsar, scene.topic, (b"m" for _number in range(MANY)))
+    wait_for_silence(service, scene)
+    topics.unload(segmented, scene.topic)
+    _publish_half(service, scene)
+    with repairs_for(service.settings) as repairs, ThreadPoolExecutor(1) as pool:
+
+        def is_replaying() -> bool:
+            buffer = repairs.topics.more.buffer(scene.topic)
+            return buffer is not None and buffer.state == "Initializing"
+
+        loads = pool.submit(repairs.loader.load, scene.topic)
+        wait_for(is_replaying, "a replay")
+        with pytest.raises(SafetyError, match="its broker is replaying it: wait until it is loaded"):
+            repairs.repair(scene.topic)
+        assert repairs.topics.more.buffer(scene.topic) is not None  # nobody unloaded it
+        loads.result(timeout=PATIENCE_SECONDS)
+    said = service.call("snapshots", "repair", "--yes", "--topic", scene.topic, code=4)  # not all old ids are known
+    assert "has 100 aborted ids" in said
+    assert told(found := findings(service, "--namespace", scene.space), scene.topic) <= {("WASTE", "NOT_NAMED")}, found
 
 
 def test_an_index_that_was_written_in_the_midst_of_a_replay_is_found_and_replaced(

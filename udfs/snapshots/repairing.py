@@ -14,7 +14,7 @@ from enum import StrEnum
 from udfs.formats.internal_stats import BEFORE_ALL, Position
 from udfs.records import Presence
 from udfs.snapshots.aborts import TxnIds, ids_of
-from udfs.snapshots.audit import READY, NamedSegment, TopicFacts, is_half_replayed
+from udfs.snapshots.audit import READY, NamedSegment, TopicFacts, is_half_replayed, is_replaying
 from udfs.snapshots.codec import Index, encode_index, entries_of
 from udfs.snapshots.segments import places_of
 
@@ -54,6 +54,11 @@ def before_the_end(index: Index) -> Index:
     return Index(index.topic, entries_of(rows), last, ids_of([]))
 
 
+def is_half(index: Index) -> bool:
+    """Whether a broker wrote an index in the midst of a replay: whoever loads it seals every id of it once more."""
+    return index.entries.rows > 0 and index.max_read == BEFORE_ALL
+
+
 def unwritten(index: Index | None, sealed: Collection[Position]) -> str:
     """Return what the latest index lacks of what its broker has in memory; "" where a broker could go on from it.
 
@@ -65,7 +70,7 @@ def unwritten(index: Index | None, sealed: Collection[Position]) -> str:
     lacks = len(set(sealed) - {marker for _number, _place, marker in rows})
     if lacks:
         return f"its broker has sealed {len(sealed)} segments, and its index lacks {lacks} of them"
-    if rows and index is not None and index.max_read == BEFORE_ALL:
+    if index is not None and is_half(index):
         return f"its index names {len(rows)} segments and no maxReadPosition"
     return ""
 
@@ -132,12 +137,12 @@ def refusal_of(facts: TopicFacts, remedy: Remedy = Remedy.REPLAY) -> str:
 
     A topic whose segments hold ids twice works, and may be replayed all the same: a trim can make its broker forget
     every id. So does one whose index was written in the midst of a replay that came to no end: its next load would
-    seal every id twice.
+    seal every id twice. While its broker replays it, that end may come: to unload it would only begin anew.
     """
     if facts.in_metadata is not Presence.PRESENT:
         return facts.detail or "ZooKeeper does not have the topic, or it could not be read"
     if remedy is Remedy.REPLAY and (facts.doubled_ids or is_half_replayed(facts)):
-        return ""
+        return "its broker is replaying it: wait until it is loaded, and look again" if is_replaying(facts) else ""
     if facts.buffer is not None and facts.buffer.state == READY:
         return "the topic is loaded and its transaction buffer is ready: it works, and nothing is repaired"
     if not facts.named:

@@ -180,9 +180,13 @@ class PulsarAdmin:
         for partition in self._partition_topics(topic):
             self._done(self._http.ask("POST", f"{topic_path(partition)}/trim"), f"trim {partition}")
 
-    def unload(self, topic: str) -> None:
-        """Let the owner broker close the topic; it is loaded again when next used."""
-        self._done(self._http.ask("PUT", f"{topic_path(topic)}/unload"), f"unload {topic}")
+    def unload(self, topic: str) -> bool:
+        """Let the owner broker close the topic; it is loaded again when next used. False if it was not loaded."""
+        answer = self._http.ask("PUT", f"{topic_path(topic)}/unload")
+        if answer.status == HTTPStatus.NOT_FOUND:
+            return False
+        self._done(answer, f"unload {topic}")
+        return True
 
     def offload(self, topic: str, up_to: Position) -> None:
         """Start moving the closed ledgers before this position of one partition to tiered storage."""

@@ -48,6 +48,7 @@ class SnapshotAdmin:
                 int(body["totalAbortedTransactions"]),
                 frozenset(_position(each["persistentPosition"]) for each in segments.get("segmentStats") or ()),
                 int(segments.get("segmentsSize") or 0),
+                _position(body.get("maxReadPosition") or "-1:-1"),
             )
         except (AttributeError, KeyError, TypeError, ValueError) as error:
             raise UnavailableError(f"{topic}: stats of a form not known: {error!r}") from error

@@ -9,7 +9,7 @@ import pytest
 from streaming.adapters.pulsar.snapshot_store import GUARD
 from streaming.adapters.pulsar.snapshot_topics import SnapshotTopics, system_topic
 from streaming.clock import ManualClock
-from streaming.errors import UnavailableError
+from streaming.errors import SafetyError, UnavailableError
 from streaming.ports import Broker, MetadataStore, Znode
 from streaming.snapshots import guard as module
 from streaming.snapshots.guard import Guarded, Guards
@@ -92,11 +92,12 @@ class World:
         return [BrokerView(Presence.GONE) for _each in managed_ledgers]
 
 
+def guards_of(world: World, now_ms: int = 1_000) -> Guards:
+    return Guards(cast(SnapshotTopics, world), cast(MetadataStore, world), cast(Broker, world), ManualClock(now_ms))
+
+
 def keep(world: World, now_ms: int = 1_000) -> Guarded:
-    guards = Guards(
-        cast(SnapshotTopics, world), cast(MetadataStore, world), cast(Broker, world), ManualClock(now_ms)
-    )  # fmt: skip
-    (found,) = guards.keep([SPACE])
+    (found,) = guards_of(world, now_ms).keep([SPACE])
     return found
 
 
@@ -201,3 +202,28 @@ def test_a_guard_says_what_it_did() -> None:
         "t/ns: guard made behind 12:-1, moved from 10:-1; held by a segment; 2 segments that indexes name were "
         "trimmed before (`snapshots audit` names the topics)"
     )
+
+
+@pytest.mark.parametrize(
+    ("cursor", "places", "stands"),
+    [
+        pytest.param((12, 4), [(11, 3), (12, 1)], (11, -1), id="it goes back before the first of them"),
+        pytest.param((11, 2), [(11, 3)], (11, 2), id="it stands before it"),
+        pytest.param((10, -1), [(12, 3)], (10, -1), id="it never moves forward"),
+        pytest.param((12, 4), [(9, 3), (12, 1)], (12, -1), id="what is gone holds nothing"),
+        pytest.param((12, 4), [], (12, 4), id="there is nothing to hold"),
+        pytest.param(None, [(12, 1)], (10, -1), id="there was none"),
+    ],
+)
+def test_places_that_no_index_names_yet_are_held(
+    cursor: Position | None, places: list[Position], stands: Position
+) -> None:
+    world = World(cursor=cursor)
+    guards_of(world).hold(SPACE, places)
+    assert world.cursor == stands
+
+
+def test_a_guard_that_does_not_go_back_is_told() -> None:
+    world = World(cursor=(12, 4), overshoots=1)
+    with pytest.raises(SafetyError, match="does not move back"):
+        guards_of(world).hold(SPACE, [(11, 3)])

@@ -91,6 +91,23 @@ def test_a_topic_that_is_well_has_no_findings() -> None:
             id="an index that was written in the midst of a replay",
         ),
         pytest.param(
+            {
+                "values": (replace(INDEX, max_read=(-1, -1)), SEGMENT),
+                "buffer": BufferFacts("Initializing", "Segment", 0),
+            },
+            {(SnapshotClass.UNKNOWN, SnapshotReason.NO_MAX_READ)},
+            id="an index that is written in the midst of a replay that goes on",
+        ),
+        pytest.param(
+            {
+                "values": (replace(INDEX, max_read=(-1, -1)), replace(SEGMENT, marker=(GONE, 1))),
+                "named": (replace(NAMED, marker=(GONE, 1)),),
+                "live_ids": 0,
+            },
+            {(SnapshotClass.WASTE, SnapshotReason.DEAD_IDS)},
+            id="one that names only what no load finds again",
+        ),
+        pytest.param(
             {"values": (replace(INDEX, max_read=(-1, -1)),), "named": (), "segments": 0, "live_ids": 0},
             set(),
             id="an empty index, with which a topic is replayed",
