@@ -7,6 +7,7 @@ REPLACING, TAKE_BACK = "streaming/snapshots/replacing.py", "streaming/snapshots/
 RULES, AUDIT = "udfs/snapshots/repairing.py", "udfs/snapshots/audit.py"
 LOADER = "streaming/snapshots/repairs.py"
 GUARD, ADMIN = "streaming/snapshots/guard.py", "streaming/adapters/pulsar/admin.py"
+TRIM = "streaming/snapshots/trim.py"
 _UNIT = "tests/unit/snapshots"
 SNAPSHOTS_TESTS = {
     LOADER: (f"{_UNIT}/test_repairs.py",),
@@ -19,6 +20,7 @@ SNAPSHOTS_TESTS = {
     REPAIRED: (f"{_UNIT}/test_repair.py",),
     FIRST: (f"{_UNIT}/test_repair.py",),
     GUARD: (f"{_UNIT}/test_guard.py",),
+    TRIM: (f"{_UNIT}/test_trim.py",),
     ADMIN: ("tests/contract/test_snapshot_admin.py",),
     AUDIT: ("tests/unit/udfs/snapshots/test_audit.py",),
     RULES: (f"{_UNIT}/test_repair.py", "tests/unit/udfs/snapshots/test_repairing.py"),
@@ -57,13 +59,13 @@ SNAPSHOTS_LINES = (
     (
         "what a broker wrote in the midst of a replay is replaced before the next load",
         LOADING,
-        "        self._once_more()\n        self.replacing.loader.unload(self.topic)  # a client may have had",
-        "        self.replacing.loader.unload(self.topic)  # a client may have had",
+        "        self._once_more()\n        self.replacing.unload(self.topic)  # a client may have had",
+        "        self.replacing.unload(self.topic)  # a client may have had",
     ),
     (
         "a topic that a client had loaded from what was replaced is unloaded",
         LOADING,
-        "        self.replacing.loader.unload(self.topic)  # a client may have had it loaded from what its",
+        "        self.replacing.unload(self.topic)  # a client may have had it loaded from what its",
         "        #",
     ),
     (
@@ -173,7 +175,7 @@ SNAPSHOTS_LINES = (
     (
         "an undo unloads a topic that a client had loaded meanwhile",
         TAKE_BACK,
-        "            self.replacing.loader.unload(topic)  # a client may have had it loaded from what was replaced "
+        "            self.replacing.unload(topic)  # a client may have had it loaded from what was replaced "
         "meanwhile\n",
         "",
     ),
@@ -193,13 +195,13 @@ SNAPSHOTS_LINES = (
     (
         "a topic that a client had loaded from half a replay is unloaded",
         LOADING,
-        "            self.replacing.loader.unload(self.topic)  # a client may have had it loaded from that",
+        "            self.replacing.unload(self.topic)  # a client may have had it loaded from that",
         "            #",
     ),
     (
         "an index whose segments are lost by now is not published once more",
         LOADING,
-        "        if lost := self.replacing.looks.lost_in(self.topic, decode_index(self.new)):\n",
+        "        if lost := self.replacing.looks.lost_in(self.topic, index_of_ours):\n",
         "        if lost := 0:\n",
     ),
     (
@@ -235,7 +237,7 @@ SNAPSHOTS_LINES = (
     (
         "a broker that replays a topic is not disturbed",
         RULES,
-        " if is_replaying(facts) else",
+        " if is_replaying(facts) and not lost_of(facts) else",
         " if False else",
     ),
     ("a replay that goes on is no alarm", AUDIT, "    if is_replaying(facts):\n", "    if False:\n"),
@@ -248,14 +250,14 @@ SNAPSHOTS_LINES = (
     (
         "the guard stands before what an undo sends",
         TAKE_BACK,
-        "        self.replacing.hold(topic, places)\n        self.replacing.loader",
-        "        self.replacing.loader",
+        "        self.replacing.hold(topic, places)\n        self.replacing.unload",
+        "        self.replacing.unload",
     ),
     (
         "the guard stands before what an undo sent",
-        TAKE_BACK,
-        "                self.replacing.hold(topic, places)  # the",
-        "                pass  # the",
+        REPLACING,
+        "        finally:\n            self.hold(topic, places)\n",
+        "        finally:\n            pass\n",
     ),
     (
         "a guard that holds moves back only as far as something is",
@@ -264,6 +266,60 @@ SNAPSHOTS_LINES = (
         "places",
     ),
     ("a guard that holds never moves forward", GUARD, " and guarded.position >= first:", ":"),
+    (
+        "a replay that comes to no end, as a segment is lost, is repaired",
+        RULES,
+        "is_replaying(facts) and not lost_of(facts) else",
+        "is_replaying(facts) else",
+    ),
+    (
+        "a topic that no broker has is not unloaded, which would load it",
+        REPLACING,
+        "        if self.topics.more.buffer(topic) is not None:\n            self.loader",
+        "        if True:\n            self.loader",
+    ),
+    (
+        "segments that are published once more are guarded before an index names them",
+        REPAIR,
+        "            self._replacing.hold(topic, [place for _number, place, _marker in places_of(named)])\n",
+        "",
+    ),
+    (
+        "no index names segments that were trimmed before their guard was there",
+        REPAIR,
+        "        if lost_again:",
+        "        if False:",
+    ),
+    (
+        "an index that is published while a guard moves is not left behind",
+        GUARD,
+        "        if lowest is not None and moved >= lowest:",
+        "        if False:",
+    ),
+    (
+        "nothing is committed on a topic with an index of half a replay",
+        TRIM,
+        "    if is_half_replayed(facts):",
+        "    if False:",
+    ),
+    (
+        "nothing is committed on a topic that is replayed",
+        TRIM,
+        "    if buffer is not None and buffer.state in RECOVERING:",
+        "    if False:",
+    ),
+    (
+        "nothing is committed where markers lie behind maxReadPosition",
+        TRIM,
+        "    if any(each.marker > value.max_read and",
+        "    if False and any(each.marker > value.max_read and",
+    ),
+    (
+        "nothing is committed where the index lacks what its broker has sealed",
+        TRIM,
+        "    if why := unwritten(value, buffer.sealed if buffer is not None else ()):",
+        '    if why := "":',
+    ),
     (
         "a journal's copy does not count",
         JOURNAL,
@@ -279,8 +335,8 @@ SNAPSHOTS_LINES = (
     (
         "a file without end ends nothing about other topics",
         JOURNAL,
-        "        except (ValueError, RecursionError):",
-        "        except ValueError:",
+        "        with suppress(ValueError, RecursionError):",
+        "        with suppress(ValueError):",
     ),
     (
         "a number without end ends nothing about other topics",

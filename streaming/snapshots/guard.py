@@ -193,6 +193,10 @@ class Guards:
         if moved >= (bound.position[0], max(bound.position[1], 0)):  # entry -1: the ledger has none yet
             self.topics.more.reset_cursor(topic, GUARD, (max(now[0], 0), max(now[1], 0)))
             raise SafetyError(f"{topic}: the guard went to {moved}, behind {bound.held_by}; it was moved back")
+        # a repair or an undo may have published an index since indexes were read, of segments that none named then
+        lowest = lowest_of(self._holds(guarded.namespace, admin.internal_stats(topic)).by_topic)
+        if lowest is not None and moved >= lowest:
+            return self._move_back(topic, guarded, lowest)
         return Guarded(guarded.namespace, guarded.is_new, moved, now, bound.held_by, guarded.lost)
 
     def _move_back(self, topic: str, guarded: Guarded, lowest: Position) -> Guarded:

@@ -17,6 +17,7 @@ from streaming.snapshots.replacing import Replacing
 from udfs.snapshots.audit import READY, BufferFacts
 from udfs.snapshots.codec import Index, decode_index
 from udfs.snapshots.repairing import is_half
+from udfs.snapshots.segments import places_of
 
 _PATIENCE_MINUTES, _WAIT_SECONDS = 10, 1.0  # a broker that replays reads the whole topic
 _QUIET_SECONDS = 10.0  # what a broker may take for one segment
@@ -40,10 +41,13 @@ class Loading:
         until_ms = began_ms + _PATIENCE_MINUTES * 60_000
         while True:
             buffer = None
-            with suppress(UnavailableError, RefusedError):
+            try:
                 if more.buffer(self.topic) is None:
                     self._replace_half()
                 self.replacing.loader.load(self.topic)
+                trouble = ""
+            except (UnavailableError, RefusedError) as error:
+                trouble = f" What was asked for last: {error}"
             with suppress(UnavailableError, RefusedError):
                 buffer = more.buffer(self.topic)
             if buffer is not None and buffer.state == READY:
@@ -52,7 +56,7 @@ class Loading:
                 raise UnavailableError(
                     f"{self.topic} was given a new index and is not loaded after {_PATIENCE_MINUTES} minutes. Its "
                     "broker may still be reading the topic, then wait for it. If its log says that it failed to "
-                    f"recover, `ledger-reaper snapshots undo --topic {self.topic}` puts the old index back"
+                    f"recover, `ledger-reaper snapshots undo --topic {self.topic}` puts the old index back." + trouble
                 )
             if (now_ms := clock.now_ms()) - said_ms >= _SAY_MS:
                 said_ms = now_ms
@@ -81,9 +85,9 @@ class Loading:
         return lacks, loads
 
     def _again(self) -> None:
-        self.replacing.loader.unload(self.topic)
+        self.replacing.unload(self.topic)
         self._once_more()
-        self.replacing.loader.unload(self.topic)  # a client may have had it loaded from what its broker wrote
+        self.replacing.unload(self.topic)  # a client may have had it loaded from what its broker wrote
         self.ready()
 
     def _replace_half(self) -> None:
@@ -91,14 +95,16 @@ class Loading:
         index = self.replacing.looks.latest_index(self.topic)
         if index is not None and isinstance(index.value, Index) and is_half(index.value):
             self._once_more()
-            self.replacing.loader.unload(self.topic)  # a client may have had it loaded from that one meanwhile
+            self.replacing.unload(self.topic)  # a client may have had it loaded from that one meanwhile
 
     def _once_more(self) -> None:
         """Replace what a broker wrote in the midst of a replay: its next load would seal every id once more."""
         index = self.replacing.latest(self.topic)
         if index.data == self.new:
             return
-        if lost := self.replacing.looks.lost_in(self.topic, decode_index(self.new)):
+        index_of_ours = decode_index(self.new)
+        self.replacing.hold(self.topic, [place for _number, place, _marker in places_of(index_of_ours)])
+        if lost := self.replacing.looks.lost_in(self.topic, index_of_ours):
             raise SafetyError(
                 f"{self.topic}: {lost} segments of the repair's own index can't be read any more, so that it is not "
                 "published once more: the topic would not load with it. Repair it again, with --replay"

@@ -37,7 +37,7 @@ from streaming.snapshots.take_back import TakeBack
 from udfs.paths import namespace_of
 from udfs.records import Presence
 from udfs.snapshots.audit import NamedSegment, is_half_replayed
-from udfs.snapshots.codec import Index
+from udfs.snapshots.codec import Index, decode_index
 from udfs.snapshots.keys import SegmentKey, SnapshotKind
 from udfs.snapshots.repairing import (
     Remedy,
@@ -83,7 +83,7 @@ class Repairs:
             return self._go_on(look, begun, remedy)
         self._refuse(look, remedy)
         self._replacing.guard(topic)
-        self.loader.unload(topic)
+        self._replacing.unload(topic)
         again = self.look(topic)
         self._refuse(again, remedy)
         old = again.index
@@ -99,7 +99,7 @@ class Repairs:
             self.journal.mark_sent(name)
         with cut_short(topic, "repair", _became(topic, "is published")):
             if look.facts.doubled_ids or is_half:
-                self.loader.unload(topic)  # a client may have had it loaded from the old index meanwhile
+                self._replacing.unload(topic)  # a client may have had it loaded from the old index meanwhile
             self.say(f"{topic} has a new index; the old one is {name} in the journal")
             return self._ended(name, [look], new, is_whole=not is_half)
 
@@ -220,7 +220,17 @@ class Repairs:
                 )
                 for each in lost
             }
-        return moved_index(index, places)
+        moved = moved_index(index, places)
+        named = decode_index(moved)
+        with cut_short(topic, "repair", became):
+            self._replacing.hold(topic, [place for _number, place, _marker in places_of(named)])
+            lost_again = self.looks.lost_in(topic, named)
+        if lost_again:  # no index named them yet, so that a guard that was moved meanwhile did not keep them
+            raise SafetyError(
+                f"{topic}: {lost_again} segments that were published once more were trimmed before their guard was "
+                "there, so no index names them. Nothing has changed: run the same command again"
+            )
+        return moved
 
     def _to_be_republished(self, look: Look) -> tuple[Index, list[NamedSegment]]:
         """Return what of the index stays, and its lost segments. Raises SafetyError where only a replay can repair."""

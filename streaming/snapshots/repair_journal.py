@@ -7,7 +7,7 @@
 2. Empty files beside it say how far that came: the same with .sent, once what it announces is published; .done, once
    the repair that began with it was verified. Entries of older versions have neither, and count as sent and as ended.
 3. A file that is no entry hides no other one: it is named in the log, and passed over. One whose name says that it is
-   about the topic, and which can't be read, ends the command.
+   about the topic, and which is torn, ends the command. So does any that the store does not give us just now.
 """
 
 import base64
@@ -18,12 +18,13 @@ import logging
 import re
 import secrets
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
 from streaming.clock import Clock
-from streaming.errors import SafetyError, UnavailableError
+from streaming.errors import SafetyError
 from streaming.state.filesystem import Folder
 from udfs.formats.internal_stats import BEFORE_ALL, Position
 from udfs.snapshots.values import Read
@@ -127,13 +128,8 @@ class RepairJournal:
     def _content(self, name: str, *, is_ours: bool) -> dict[str, Any]:
         """Read a file. is_ours: its name says that it is about the topic that is asked for."""
         content: Any = None
-        try:
+        with suppress(ValueError, RecursionError):  # no JSON, or a depth of which there is no end
             content = json.loads(self.folder.read(name) or b"")
-        except (ValueError, RecursionError):  # no JSON, or a depth of which there is no end
-            pass
-        except UnavailableError:
-            if is_ours:
-                raise
         if isinstance(content, dict):
             return content
         if is_ours:

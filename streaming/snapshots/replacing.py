@@ -22,6 +22,7 @@ from udfs.formats.internal_stats import BEFORE_ALL, Position
 from udfs.paths import namespace_of
 from udfs.snapshots.codec import Index, decode_index
 from udfs.snapshots.keys import SnapshotKind
+from udfs.snapshots.segments import places_of
 from udfs.snapshots.values import Read
 
 
@@ -75,6 +76,8 @@ class Replacing:
 
     def hold(self, topic: str, places: Collection[Position]) -> None:
         """Guard these places of segments, too, which an index will name. Raises UnavailableError, RefusedError."""
+        if not places:
+            return
         try:
             self._guards.hold(namespace_of(topic), places)
         except SafetyError as error:  # nothing is wrong with the topic; it lacks a guard
@@ -94,10 +97,26 @@ class Replacing:
         lost = self.looks.lost_in(topic, old.value)
         return self.journal.write(old, new, lost, act, self._end(topic))
 
+    def unload(self, topic: str) -> None:
+        """Let its broker close a topic, where it has it loaded. Raises UnavailableError, RefusedError.
+
+        A broker that is to unload a topic which it does not have loads it first, and so from the index that is there.
+        """
+        if self.topics.more.buffer(topic) is not None:
+            self.loader.unload(topic)
+
     def send(self, topic: str, value: bytes) -> Position:
-        """Publish an index; returns its place. Whoever calls it says why that is allowed there."""
-        with self.sender(system_topic(namespace_of(topic), SnapshotKind.INDEX)) as sender:
-            return sender.send(topic, value)
+        """Publish an index; returns its place. Whoever calls it says why that is allowed there.
+
+        The guard stands before what it names afterwards: whoever calls it has held that, and as long as no index
+        named these segments, a guard that was moved meanwhile went over them. Raises UnavailableError, RefusedError.
+        """
+        places = [place for _number, place, _marker in places_of(decode_index(value))]
+        try:
+            with self.sender(system_topic(namespace_of(topic), SnapshotKind.INDEX)) as sender:
+                return sender.send(topic, value)
+        finally:
+            self.hold(topic, places)
 
     def was_sent(self, entry: Entry, now: bytes) -> Sent:
         """Whether an entry's index was published, as far as that can be told. now: the index that is there.

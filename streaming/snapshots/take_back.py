@@ -39,22 +39,19 @@ class TakeBack:
         name, old, lost = self._replaced_last(topic, seen.data)
         places = self._checked(topic, old, lost)
         self.replacing.hold(topic, places)
-        self.replacing.loader.unload(topic)
+        self.replacing.unload(topic)
         now = self.replacing.latest(topic)
         if now.position != seen.position:
             raise SafetyError(f"{topic}: somebody wrote its index meanwhile; take its clients away, and try again")
         self._checked(topic, old, lost)
         kept = self.replacing.write_down(topic, now, old, Act.UNDO)
         with cut_short(topic, "undo", _became(topic, name, kept, "is or may be published")):
-            try:
-                # allowed: what is replaced is in the journal, nobody wrote an index since it was unloaded, no more
-                # segments of the old one are lost than when it was replaced, and the guard keeps those that are there
-                place = self.replacing.send(topic, old)
-                self.replacing.journal.mark_sent(kept)
-            finally:
-                self.replacing.hold(topic, places)  # the service may have moved it on meanwhile
+            # allowed: what is replaced is in the journal, nobody wrote an index since it was unloaded, no more
+            # segments of the old one are lost than when it was replaced, and the guard keeps those that are there
+            place = self.replacing.send(topic, old)
+            self.replacing.journal.mark_sent(kept)
         with cut_short(topic, "undo", _became(topic, name, kept, "is published")):
-            self.replacing.loader.unload(topic)  # a client may have had it loaded from what was replaced meanwhile
+            self.replacing.unload(topic)  # a client may have had it loaded from what was replaced meanwhile
             self._refuse_written_over(topic, place)
         return name, kept
 

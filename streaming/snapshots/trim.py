@@ -3,7 +3,7 @@
 A broker drops such ids only while a transaction ends on their topic, and of segments whole ones only. On a topic where
 none ends any more they stay for ever. This commits an empty transaction there, which an operator has to ask for: it
 adds an entry to the topic. It is refused where that could do harm: a broker that trims segments which share ids can
-forget all ids that it has (seen on Pulsar 4.0.8).
+forget all ids that it has (seen on Pulsar 4.0.8), and one that loads the topic may seal ids twice right before.
 """
 
 import time
@@ -15,10 +15,10 @@ from streaming.snapshots.looks import Look
 from streaming.snapshots.repair import Repairs
 from udfs.paths import namespace_of
 from udfs.records import Presence
-from udfs.snapshots.audit import TopicFacts
-from udfs.snapshots.codec import Snapshot
+from udfs.snapshots.audit import RECOVERING, BufferFacts, TopicFacts, is_half_replayed
+from udfs.snapshots.codec import Index, Snapshot
 from udfs.snapshots.keys import SnapshotKind
-from udfs.snapshots.repairing import lost_of
+from udfs.snapshots.repairing import lost_of, unwritten
 
 _TRIES, _WAIT_SECONDS = 60, 1.0
 
@@ -49,7 +49,8 @@ class Trims:
         """Let its broker drop the dead ids. Raises SafetyError where that is refused, UnavailableError."""
         look = self.repairs.look(topic)
         facts, segments, ids = look.facts, dead_segments(look.facts), self._dead_ids(look)
-        if why := refusal_of(facts, segments + ids):
+        buffer = self.repairs.topics.more.buffer(topic, with_segments=True)
+        if why := refusal_of(facts, segments + ids) or doubling(look, buffer):
             raise SafetyError(f"{topic} is not trimmed: {why}")
         self.commit(topic)
         for _try in range(_TRIES):
@@ -109,4 +110,28 @@ def refusal_of(facts: TopicFacts, dead: int) -> str:
         return "segments that it needs can't be read: repair it first"
     if not dead:
         return "it has no ids that a broker would drop"
+    return ""
+
+
+def doubling(look: Look, buffer: BufferFacts | None) -> str:
+    """Return how a commit could have a broker seal ids twice, or has done so and not written it yet; "" where it can't.
+
+    A commit loads the topic. A broker that loads it from an index of half a replay, or from one that names markers
+    behind its maxReadPosition, finds these ids once more, seals them again, and forgets all ids at the trim that comes.
+    buffer: what the broker has in memory, with its segments.
+    """
+    facts, value = look.facts, look.index.value if look.index is not None else None
+    if is_half_replayed(facts):
+        return "its index was written in the midst of a replay, and the next load would seal every id twice: repair it"
+    if buffer is not None and buffer.state in RECOVERING:
+        return "its broker is replaying it: wait until it is loaded"
+    if not isinstance(value, Index):
+        return ""
+    if any(each.marker > value.max_read and each.marker[0] in facts.ledgers for each in facts.named):
+        return (
+            "its index was written while a transaction was open, and names segments behind its maxReadPosition, which "
+            "the next load would seal twice: it has to be written anew, which the end of any transaction does"
+        )
+    if why := unwritten(value, buffer.sealed if buffer is not None else ()):
+        return f"{why}: wait until it has written it"
     return ""

@@ -24,9 +24,9 @@ NEXT = {
     SnapshotReason.INDEX_LOST: "don't unload the topic; end a transaction on it, which writes the index anew",
     SnapshotReason.DOUBLED_IDS: "at a quiet time, with its clients away: `ledger-reaper snapshots repair --topic`, "
     "which has the broker read the topic again and write each id once",
-    SnapshotReason.NO_MAX_READ: "its broker wrote this in the midst of a replay and came to no end, or a repair was "
-    "cut short: at a quiet time, with its clients away, `ledger-reaper snapshots repair --topic`. Don't unload the "
-    "topic, and don't restart its broker, before that: each id would be sealed twice",
+    SnapshotReason.NO_MAX_READ: "its broker writes this in the midst of a replay: while it replays, wait. Where it "
+    "came to no end, or a repair was cut short: at a quiet time, with its clients away, `ledger-reaper snapshots "
+    "repair --topic`. Don't unload the topic, and don't restart its broker, before that: each id would be sealed twice",
     SnapshotReason.IDS_LOST: "unload the topic: when it is loaded again it reads its snapshot (aborted messages are "
     "readable until then)",
     SnapshotReason.FLAG_OFF: "set transactionBufferSegmentedSnapshotEnabled=true in all brokers and restart them",

@@ -18,6 +18,10 @@ from udfs.snapshots.audit import READY, NamedSegment, TopicFacts, is_half_replay
 from udfs.snapshots.codec import Index, encode_index, entries_of
 from udfs.snapshots.segments import places_of
 
+_REPLAYING = (
+    "its broker is replaying it: wait until it is loaded, and look again. If it never is, take its clients away, "
+    "unload it, and run this again"
+)
 Named = tuple[int, Position]
 """How an index names a segment: by its number, and by the place of its last abort marker."""
 
@@ -142,7 +146,7 @@ def refusal_of(facts: TopicFacts, remedy: Remedy = Remedy.REPLAY) -> str:
     if facts.in_metadata is not Presence.PRESENT:
         return facts.detail or "ZooKeeper does not have the topic, or it could not be read"
     if remedy is Remedy.REPLAY and (facts.doubled_ids or is_half_replayed(facts)):
-        return "its broker is replaying it: wait until it is loaded, and look again" if is_replaying(facts) else ""
+        return _REPLAYING if is_replaying(facts) and not lost_of(facts) else ""  # with a lost one it comes to no end
     if facts.buffer is not None and facts.buffer.state == READY:
         return "the topic is loaded and its transaction buffer is ready: it works, and nothing is repaired"
     if not facts.named:

@@ -130,6 +130,21 @@ def test_a_guard_behind_a_place_that_an_index_names_is_moved_back(cursor: Positi
     assert "at 12:3, which an index names" in found.in_words()
 
 
+def test_an_index_that_is_published_while_a_guard_moves_is_not_left_behind() -> None:
+    """A repair or an undo publishes it, of segments that no index named when the guard's bound was found."""
+
+    class Published(World):
+        def reset_cursor(self, topic: str, subscription: str, position: Position) -> None:
+            super().reset_cursor(topic, subscription, position)
+            self.indexes = [*self.indexes, index(B, (0, (11, 1)))]
+
+    world = Published(WELL.indexes, WELL.segments)
+    found = keep(world)
+    assert (found.position, found.error) == ((11, -1), "")
+    assert world.moves == [(12, 0), (11, 0)]
+    assert "at 11:1, which an index names" in found.in_words()
+
+
 def test_one_that_does_not_move_back_is_told() -> None:
     assert "does not move back" in keep(replace(WELL, moves=[], cursor=(13, 0), overshoots=1)).error
 

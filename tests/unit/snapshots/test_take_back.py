@@ -161,6 +161,7 @@ def test_an_undo_that_has_nothing_to_put_back_or_to_keep_is_refused(
 def test_an_index_that_is_written_while_the_topic_is_unloaded_is_not_replaced(journal: Folder) -> None:
     world = World()
     repairs(world, journal).repair(TOPIC)
+    assert world.is_loaded
     world.meanwhile = there(NEWER)
     sent = list(world.sent)
     with pytest.raises(SafetyError, match="somebody wrote its index meanwhile"):
@@ -315,7 +316,7 @@ def test_an_undo_that_is_cut_short_behind_its_index_says_that_it_is_there(journa
                 raise RefusedError("403")
             return super().unload(topic)
 
-    world, clock = Forbidding(), ManualClock(1_000)
+    world, clock = Forbidding(client=True), ManualClock(1_000)
     first = repairs(world, journal, clock).repair(TOPIC).journal
     with pytest.raises(UnavailableError, match=rf"403\. The index that {first} holds is published"):
         repairs(world, journal, clock).undo(TOPIC)

@@ -10,11 +10,11 @@ from streaming.errors import SafetyError, UnavailableError
 from streaming.snapshots.looks import Look
 from streaming.snapshots.repair import Repairs
 from streaming.snapshots.trim import Trimmed, Trims
-from udfs.formats.internal_stats import Position
+from udfs.formats.internal_stats import BEFORE_ALL, Position
 from udfs.records import Presence
-from udfs.snapshots.aborts import aborts_of
-from udfs.snapshots.audit import NamedSegment, TopicFacts
-from udfs.snapshots.codec import Snapshot
+from udfs.snapshots.aborts import aborts_of, ids_of
+from udfs.snapshots.audit import READY, BufferFacts, NamedSegment, SnapshotFacts, TopicFacts
+from udfs.snapshots.codec import Index, Snapshot, entries_of
 from udfs.snapshots.keys import SnapshotKind
 from udfs.snapshots.repairing import Told
 from udfs.snapshots.values import Read
@@ -47,10 +47,17 @@ class World:
     index: Read | None = INDEX
     committed: list[str] = field(default_factory=list)
     looks: int = 0
+    memory: BufferFacts | None = None
 
     @property
     def topics(self) -> "World":
         return self
+
+    more = topics
+
+    def buffer(self, topic: str, *, with_segments: bool = False) -> BufferFacts | None:
+        assert with_segments
+        return self.memory
 
     def look(self, topic: str) -> Look:
         self.looks += bool(self.committed)
@@ -99,6 +106,52 @@ def test_beside_an_index_a_single_snapshot_does_not_count() -> None:
 )
 def test_else_nothing_is_committed(changes: dict[str, Any], why: str) -> None:
     world = World(replace(FACTS, **changes))
+    with pytest.raises(SafetyError, match=why):
+        world.trim()
+    assert world.committed == []
+
+
+def _indexed(max_read: Position) -> dict[str, Any]:
+    """An index of a dead and a living segment, which is complete up to max_read."""
+    rows = [(each.sequence, each.place, each.marker) for each in FACTS.named[1:]]
+    value = Index(TOPIC, entries_of(rows), max_read, ids_of([]))
+    told = SnapshotFacts(SnapshotKind.INDEX, TOPIC, (1, 1), 9, max_read=max_read)
+    return {
+        "facts": replace(FACTS, named=FACTS.named[1:], values=(told,)),
+        "index": replace(INDEX, value=value),
+    }
+
+
+SEALED = BufferFacts(READY, "Segment", 3, frozenset({(GONE, 9), (LIVES, 9)}))
+
+
+@pytest.mark.parametrize("memory", [None, SEALED])
+def test_an_index_up_to_its_last_marker_is_no_hindrance(memory: BufferFacts | None) -> None:
+    world = World(**_indexed((LIVES, 9)), memory=memory)
+    assert world.trim() == Trimmed(TOPIC, 1, 0)
+
+
+@pytest.mark.parametrize(
+    ("max_read", "memory", "why"),
+    [
+        pytest.param(BEFORE_ALL, SEALED, "in the midst of a replay", id="half a replay's index"),
+        pytest.param(BEFORE_ALL, None, "in the midst of a replay", id="half a replay's index of a topic nobody has"),
+        pytest.param((LIVES, 8), None, "behind its maxReadPosition", id="a marker lies behind maxReadPosition"),
+        pytest.param((LIVES, 8), SEALED, "behind its maxReadPosition", id="so it does of a topic that is loaded"),
+        pytest.param((LIVES, 9), replace(SEALED, state="Initializing"), "wait until it is loaded", id="it replays"),
+        pytest.param(
+            (LIVES, 9),
+            replace(SEALED, sealed=SEALED.sealed | {(LIVES, 30)}),
+            "has sealed 3 segments, and its index lacks 1 of them: wait",
+            id="its broker may have sealed ids twice, and not written them yet",
+        ),
+    ],
+)
+def test_nothing_is_committed_where_a_broker_would_seal_ids_twice_right_before_it_trims(
+    max_read: Position, memory: BufferFacts | None, why: str
+) -> None:
+    """It forgot all ids then (seen on Pulsar 4.0.8)."""
+    world = World(**_indexed(max_read), memory=memory)
     with pytest.raises(SafetyError, match=why):
         world.trim()
     assert world.committed == []
