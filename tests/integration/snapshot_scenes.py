@@ -175,9 +175,12 @@ def wait_until_sealed(service: Deployment, scene: Scene) -> None:
         raise AssertionError(f"{held} of {len(scene.aborted)} ids; {index}; {buffer}") from error
 
 
-def reads_committed(transactions: Transactions, scene: Scene) -> bool:
-    """Whether a new consumer gets every committed message once, and nothing that was aborted."""
-    values = transactions.read(scene.topic, f"reader-{uuid4().hex}", 10)
+def reads_committed(transactions: Transactions, scene: Scene, patience_seconds: int = 10) -> bool:
+    """Whether a new consumer gets every committed message once, and nothing that was aborted.
+
+    patience_seconds: for how long nothing may come.
+    """
+    values = transactions.read(scene.topic, f"reader-{uuid4().hex}", patience_seconds)
     return len(committed(values)) == scene.commits == len(set(values)) == len(values)
 
 
