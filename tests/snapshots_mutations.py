@@ -156,8 +156,8 @@ SNAPSHOTS_LINES = (
     (
         "a journal's file that is none hides no other one",
         JOURNAL,
-        "        except (ValueError, RecursionError):",
-        "        except (KeyError, RecursionError):",
+        "        with suppress(ValueError, RecursionError):",
+        "        with suppress(KeyError, RecursionError):",
     ),
     ("ids that were sealed twice meanwhile are told", REPAIR, "        self._not_doubled(topic)\n", ""),
     (

@@ -456,6 +456,7 @@ def test_an_index_that_lacks_what_its_broker_has_sealed_is_replaced_before_the_n
     done = repairs(world, journal).repair(TOPIC)
     assert done.not_written == ""
     assert world.done == ["guard", "send", "unload", "send", "unload"]  # a client had it loaded from the broker's index
+    assert done.loads == 2  # that load would come to nothing
     assert [decode_index(each).entries.rows for each in world.loaded_from] == [0, 0]
 
 
