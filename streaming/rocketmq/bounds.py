@@ -28,6 +28,9 @@ def bounds_of(database: Database) -> dict[QueueKey, Bounds]:
                 known = found.get((topic, queue_id), Bounds())
                 found[topic, queue_id] = known._replace(**{word: rows.decode_bound(value)})  # type: ignore[arg-type]
         for first, last in _spans(database):
+            if min(first.offset, last.offset) < 0:
+                shown = first.topic.decode("utf-8", "replace")
+                raise ValueError(f"{shown}, queue {first.queue_id}, has the queue offset {last.offset}")
             name = (first.topic, first.queue_id)
             found[name] = found.get(name, Bounds())._replace(first=first.offset, last=last.offset)
     except ValueError as error:

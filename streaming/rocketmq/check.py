@@ -5,7 +5,7 @@ the JSON files where they are not older than the databases.
 """
 
 import bisect
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -15,7 +15,15 @@ from streaming.adapters.rocksdb.database import DEFAULT_FAMILY, Database, exists
 from streaming.clock import Clock
 from streaming.errors import ConfigError, SafetyError
 from streaming.rocketmq.bounds import Bounds, bounds_of
-from streaming.rocketmq.configuration import DATABASES, LostOffsets, lost_offsets, read_databases, read_json, rows_of
+from streaming.rocketmq.configuration import (
+    DATABASES,
+    LostOffsets,
+    lost_offsets,
+    other_database,
+    read_databases,
+    read_json,
+    rows_of,
+)
 from streaming.rocketmq.index_job import IndexJob, Numbering, QueueKey
 from streaming.rocketmq.inventory import Inventory, Queue, inventory_of
 from streaming.rocketmq.lives import of_this_life
@@ -28,6 +36,7 @@ from streaming.rocketmq.staging import is_unopened, moved_of, unfinished_rollbac
 from streaming.rocketmq.work import works_of
 from udfs.rocketmq import metadata as m
 from udfs.rocketmq import rows
+from udfs.rocketmq.commitlog import RECORD_BYTES_MIN
 from udfs.rocketmq.compare import Finding, Kind
 from udfs.rocketmq.dispatch import LMQ_PREFIX, Dispatch, DispatchRules, properties_of, units_of
 from udfs.rocketmq.parts import QueueRange, in_key_order
@@ -80,6 +89,7 @@ class Check:
         inventory = inventory_of(self.place)
         with opened(self.place.rocksdb, read_only=True) as database:
             bounds = bounds_of(database)
+            _require_sane(bounds, inventory.log)
             checkpoint = _checkpoint(database)
             inventory, earlier = of_this_life(inventory, bounds, database)
             live = _first_live(bounds, database, inventory.log.start)
@@ -156,6 +166,10 @@ def check_configuration(place: Place) -> tuple[list[Finding], list[str]]:
     """Compare the configuration's databases with the JSON files: what is wrong, and what is only newer."""
     configuration, databases = read_json(place), read_databases(place.config)
     findings, notes = list[Finding](), list[str]()
+    unknown = other_database(place)
+    if unknown:
+        text = f"{unknown} is a database that this program does not know: a broker may read it instead of the three"
+        findings.append(_config_finding(text, 1))
     for database in DATABASES:
         wanted, there = rows_of(database, configuration.tables[database]), databases[database]
         file = configuration.files[database]
@@ -220,7 +234,23 @@ def _names(names: Sequence[bytes]) -> str:
 
 def _checkpoint(database: Database) -> int | None:
     value = database.get(rows.OFFSET_FAMILY, rows.checkpoint_key())
-    return None if value is None else rows.decode_checkpoint(value)
+    try:
+        return None if value is None else rows.decode_checkpoint(value)
+    except ValueError as error:
+        raise SafetyError(f"the consume queues' database has a damaged row: {error}") from error
+
+
+def _require_sane(bounds: Mapping[QueueKey, Bounds], log: CommitLog) -> None:
+    """Raise SafetyError where a queue has rows further apart than messages can be: nobody can compare what is between.
+
+    No log that ended where this one does can ever have had more messages.
+    """
+    for (topic, queue_id), each in bounds.items():
+        if each.last - each.first > log.end // RECORD_BYTES_MIN:
+            raise SafetyError(
+                f"the consume queues' database has a damaged key: {topic.decode('utf-8', 'replace')}, queue {queue_id} "
+                f"has rows from queue offset {each.first} to {each.last}, more than the commitlog can have had messages"
+            )
 
 
 def _joined(inventory: Inventory, bounds: dict[QueueKey, Bounds], only: bytes = b"") -> list[Queue]:

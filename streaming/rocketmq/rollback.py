@@ -21,7 +21,7 @@ from streaming.clock import Clock
 from streaming.errors import SafetyError
 from streaming.rocketmq.barrier import bar, unbar
 from streaming.rocketmq.check import is_kept, topics_of
-from streaming.rocketmq.configuration import DATABASES, lost_offsets, read_databases, read_json
+from streaming.rocketmq.configuration import DATABASES, lost_offsets, other_database, read_databases, read_json
 from streaming.rocketmq.export import Exported, write_json
 from streaming.rocketmq.file_queues import complete, left_out
 from streaming.rocketmq.inventory import Queue, inventory_of, json_table
@@ -69,8 +69,9 @@ def rollback(
     """Bring the store back to file mode. A second call finishes what a first one began.
 
     Raises SafetyError where the store is another user's, beside a running broker and behind one that was killed, in the
-    middle of a backfill, where there is no RocksDB, where RocksDB lacks a message that the log has, and where JSON
-    files are newer than a database that a broker has worked with and nobody says which count.
+    middle of a backfill, where there is no RocksDB, where RocksDB lacks a message that the log has, where a database
+    lies below config/ that this program does not know, and where JSON files are newer than a database that a broker has
+    worked with, and nobody says which count.
     """
     require_owner(place)
     with broker_kept_out(place), one_writer(place):
@@ -195,6 +196,13 @@ def _prepare(place: Place, aside: Path, clock: Clock, offsets_of: m.OffsetsOf | 
     databases = [name for name in DATABASES if exists(place.config / name)]
     if not databases and not exists(place.rocksdb):
         raise SafetyError(f"{place.store} has no RocksDB: there is nothing to roll back")
+    other = other_database(place)
+    if other and offsets_of is not m.OffsetsOf.FILES:
+        raise SafetyError(
+            f"{other} is a database that this program does not know, and a broker may have its last topics, groups "
+            "and offsets there. Have the broker write them as JSON files (mqadmin rocksDBConfigToJson), stop it, "
+            "and say --offsets-of files"
+        )
     shutil.rmtree(aside, ignore_errors=True)
     opened = [name for name in databases if not is_unopened(place, name)]
     newest = [name for name in opened if _is_json_newer(place, name)]

@@ -285,6 +285,16 @@ def worked_with(root: Path, *gone: bytes, **offsets: int) -> None:
         database.flush()
 
 
+def test_a_database_that_this_program_does_not_know_is_found(tmp_path: Path) -> None:
+    small_store(tmp_path).write()
+    backfill(tmp_path)
+    (tmp_path / "config" / "metadata").mkdir()
+    (tmp_path / "config" / "metadata" / "CURRENT").write_text("MANIFEST-000004\n")
+    (finding,) = check(tmp_path).findings
+    assert finding.kind is Kind.CONFIG
+    assert "config/metadata" in finding.text
+
+
 def test_offsets_that_a_broker_has_lost_are_found(tmp_path: Path) -> None:
     small_store(tmp_path).write()
     backfill(tmp_path)
@@ -338,6 +348,24 @@ MIN = rows.min_key(b"Orders", 0)
 def spans_of(root: Path) -> dict[str, int]:
     """How many units of each queue are compared."""
     return {f"{each.topic}-{each.queue_id}": each.units for each in check(root).queues}
+
+
+@pytest.mark.parametrize("offset", [500_000, 2**62, -5])
+def test_a_damaged_key_does_not_say_how_much_there_is_to_compare(tmp_path: Path, offset: int) -> None:
+    """Whoever compared what it promises would run until the memory is full."""
+    small_store(tmp_path).write()
+    backfill(tmp_path)
+    changed(tmp_path, lambda db: db.put_all("default", [(rows.unit_key(b"Orders", 0, offset), bytes(28))]))
+    with pytest.raises(SafetyError, match=rf"Orders.*{offset}"):
+        check(tmp_path)
+
+
+def test_a_damaged_checkpoint_is_said(tmp_path: Path) -> None:
+    small_store(tmp_path).write()
+    backfill(tmp_path)
+    changed(tmp_path, lambda db: db.put_all("offset", [(rows.checkpoint_key(), b"abc")]))
+    with pytest.raises(SafetyError, match="CHECKPOINT has 3 bytes"):
+        check(tmp_path)
 
 
 def test_a_damaged_max_does_not_say_how_much_there_is_to_compare(tmp_path: Path) -> None:
