@@ -88,7 +88,7 @@ ROCKETMQ = (
     (
         "RocketMQ: no opened database is taken back",
         MOVE,
-        " and _says(place.config / name / CURRENT, sealed.currents[name])",
+        " and _says(place.config / name, sealed.currents[name])",
         "",
         "nothing_is_taken_back",
     ),
@@ -433,7 +433,7 @@ ROCKETMQ = (
     (
         "RocketMQ: a database that is new is not ours",
         STAGING,
-        "        return current.stat().st_mtime_ns == made.times[database]",
+        "        return (folder / CURRENT).stat().st_mtime_ns == made.times[database]",
         "        return True",
         "made_anew",
     ),

@@ -21,6 +21,8 @@ class Bounds(NamedTuple):
 def bounds_of(database: Database) -> dict[QueueKey, Bounds]:
     """Find all queues that the database knows, without reading their rows. Raises SafetyError for damaged keys."""
     found = dict[QueueKey, Bounds]()
+    if not database.has(rows.OFFSET_FAMILY):
+        raise SafetyError("the consume queues' database lacks the column family `offset`, so no broker has made it")
     try:
         for key, value in database.rows(rows.OFFSET_FAMILY):
             topic, word, queue_id = rows.decode_bound_key(key)

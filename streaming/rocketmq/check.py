@@ -166,14 +166,11 @@ def check_configuration(place: Place) -> tuple[list[Finding], list[str]]:
     """Compare the configuration's databases with the JSON files: what is wrong, and what is only newer."""
     configuration, databases = read_json(place), read_databases(place.config)
     findings, notes = list[Finding](), list[str]()
-    unknown = other_database(place)
-    if unknown:
-        text = f"{unknown} is a database that this program does not know: a broker may read it instead of the three"
-        findings.append(_config_finding(text, 1))
+    findings += _of_another_database(place)
     for database in DATABASES:
         wanted, there = rows_of(database, configuration.tables[database]), databases[database]
         file = configuration.files[database]
-        counter, wanted_counter = m.counter_of(there), m.counter_of(wanted) or 0
+        counter, wanted_counter = _counter(place, database, there), m.counter_of(wanted) or 0
         if counter is None or counter < wanted_counter - 1:
             text = f"the version of {database} is {counter}, and a broker would read {file} over its rows"
             findings.append(_config_finding(text, 1))
@@ -189,6 +186,20 @@ def check_configuration(place: Place) -> tuple[list[Finding], list[str]]:
     if not is_unopened(place, m.OFFSETS):
         findings += _of_offsets(lost_offsets(configuration, databases), is_converted=moved_of(place) is not None)
     return findings, notes
+
+
+def _of_another_database(place: Place) -> Iterator[Finding]:
+    unknown = other_database(place)
+    if unknown:
+        text = f"{unknown} is a database that this program does not know: a broker may read it instead of the three"
+        yield _config_finding(text, 1)
+
+
+def _counter(place: Place, database: str, there: m.ConfigRows) -> int | None:
+    try:
+        return m.counter_of(there)
+    except m.BadTableError as error:
+        raise SafetyError(f"{place.config / database}: {error}") from error
 
 
 def _of_offsets(lost: LostOffsets, *, is_converted: bool) -> Iterator[Finding]:

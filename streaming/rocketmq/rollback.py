@@ -31,11 +31,11 @@ from streaming.rocketmq.owner import require_owner
 from streaming.rocketmq.place import Place
 from streaming.rocketmq.staging import (
     CONFIG,
-    CURRENT,
     MOVED,
     QUEUES,
     ROLLBACK,
     ROLLBACK_PLAN,
+    current_of,
     fsync_folder,
     is_unopened,
     new_kept,
@@ -172,10 +172,15 @@ def _plan_of(place: Place, aside: Path) -> dict[str, Any] | None:
     prepared before is older than what they have now. Behind the barrier no broker in file mode can have gone on: it
     ends, and 5.5.0 writes the JSON files as it has read them.
     """
+    note = place.own / ROLLBACK_PLAN
     try:
-        plan: dict[str, Any] = json.loads((place.own / ROLLBACK_PLAN).read_text(encoding="utf-8"))
+        plan: dict[str, Any] = json.loads(note.read_text(encoding="utf-8"))
+        if not {"kept", "files", "stamps"} <= plan.keys():
+            raise ValueError("it names too little")
     except FileNotFoundError:
         return None
+    except (ValueError, AttributeError) as error:
+        raise SafetyError(f"{note} is not what this program writes: {error}") from error
     is_older = any(plan.get("currents", {}).get(name) != said for name, said in _currents(place).items())
     waiting = [name for name in plan["files"] if (aside / name).exists()]
     is_written = any(_stamp(place.config / name) != plan["stamps"][name] for name in waiting)
@@ -185,7 +190,7 @@ def _plan_of(place: Place, aside: Path) -> dict[str, Any] | None:
 def _currents(place: Place) -> dict[str, str]:
     """What CURRENT says in each database that is there."""
     folders = {QUEUES: place.rocksdb, **{name: place.config / name for name in DATABASES}}
-    return {name: (folder / CURRENT).read_text() for name, folder in folders.items() if exists(folder)}
+    return {name: current_of(folder) for name, folder in folders.items() if exists(folder)}
 
 
 def _stamp(path: Path) -> int:

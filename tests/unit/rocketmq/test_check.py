@@ -360,6 +360,28 @@ def test_a_damaged_key_does_not_say_how_much_there_is_to_compare(tmp_path: Path,
         check(tmp_path)
 
 
+def test_a_database_that_is_none_of_queues_is_said(tmp_path: Path) -> None:
+    small_store(tmp_path).write()
+    backfill(tmp_path)
+    for path in (tmp_path / "consumequeue").iterdir():
+        if path.is_file():
+            path.unlink()
+    with opened(tmp_path / "consumequeue") as database:
+        database.put_all("default", [(ORDERS_0, VALUE)])
+    with pytest.raises(SafetyError, match="column family `offset`"):
+        check(tmp_path)
+
+
+@pytest.mark.parametrize("value", [b"{", b"[]", b'{"counter":"x"}'])
+def test_a_damaged_version_is_said(tmp_path: Path, value: bytes) -> None:
+    small_store(tmp_path).write()
+    backfill(tmp_path)
+    with opened(tmp_path / "config" / "topics", ("kvDataVersion", "forbidden")) as database:
+        database.put_all("kvDataVersion", [(b"kvDataVersionKey", value)])
+    with pytest.raises(SafetyError, match="config/topics"):
+        check(tmp_path)
+
+
 def test_a_damaged_checkpoint_is_said(tmp_path: Path) -> None:
     small_store(tmp_path).write()
     backfill(tmp_path)
