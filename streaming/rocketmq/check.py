@@ -38,7 +38,7 @@ from udfs.rocketmq import metadata as m
 from udfs.rocketmq import rows
 from udfs.rocketmq.commitlog import RECORD_BYTES_MIN
 from udfs.rocketmq.compare import Finding, Kind
-from udfs.rocketmq.dispatch import LMQ_PREFIX, Dispatch, DispatchRules, properties_of, units_of
+from udfs.rocketmq.dispatch import LMQ_PREFIX, SCHEDULE_TOPIC, Dispatch, DispatchRules, properties_of, units_of
 from udfs.rocketmq.parts import QueueRange, in_key_order
 
 ROWS_PER_PART = 300_000
@@ -111,6 +111,11 @@ class Check:
         if topic and not queues and not compared:
             notes.append(f"topic {topic} has no queue yet: nobody has sent a message to it")
         notes += _notes_of_the_store(self.place)
+        if not self.place.conf.delay_levels and any(each.topic == SCHEDULE_TOPIC for each in findings):
+            notes.append(
+                "a unit of the schedule topic says when its message is due: where the broker has its own "
+                "messageDelayLevel, name its configuration with --broker-conf, and check again"
+            )
         if earlier:
             notes.append(f"{earlier} file queues are of topics that were made anew since: `rollback` replaces them")
         if not topic:

@@ -9,9 +9,11 @@ import pytest
 from streaming.adapters.rocksdb import counted
 from streaming.adapters.rocksdb.database import Database, opened
 from streaming.errors import ConfigError, SafetyError
-from streaming.rocketmq.check import check_configuration, without_deleted
+from streaming.rocketmq.check import Check, check_configuration, without_deleted
+from streaming.rocketmq.place import place_of
+from tests import rocketmq_store
 from tests.rocketmq_store import Message, Store, small_store
-from tests.unit.rocketmq.converted import backfill, check, place
+from tests.unit.rocketmq.converted import CLOCK, backfill, check, context, nothing, place
 from tests.unit.rocketmq.test_file_queues import changed as changed_in_rocksdb
 from udfs.rocketmq import rows
 from udfs.rocketmq.compare import Finding, Kind
@@ -380,6 +382,20 @@ def test_a_damaged_version_is_said(tmp_path: Path, value: bytes) -> None:
         database.put_all("kvDataVersion", [(b"kvDataVersionKey", value)])
     with pytest.raises(SafetyError, match="config/topics"):
         check(tmp_path)
+
+
+def test_delays_that_nobody_has_told_are_asked_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(rocketmq_store, "DELAYS_S", (1, 5, 7200))  # as messageDelayLevel=1s 5s 2h
+    small_store(tmp_path).write()
+    backfill(tmp_path)
+    result = check(tmp_path)
+    assert {each.topic.decode() for each in result.findings} == {rocketmq_store.SCHEDULE}
+    assert any("messageDelayLevel" in note and "--broker-conf" in note for note in result.notes)
+    conf = tmp_path / "broker.conf"
+    conf.write_text("messageDelayLevel=1s 5s 2h\nmappedFileSizeCommitLog=2048\nmappedFileSizeConsumeQueue=160\n")
+    told = Check(place_of(tmp_path, conf), CLOCK, nothing, rows_per_part=5).run(context())
+    assert told.findings == ()
+    assert not any("messageDelayLevel" in note for note in told.notes)
 
 
 def test_a_damaged_checkpoint_is_said(tmp_path: Path) -> None:
