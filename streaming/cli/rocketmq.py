@@ -7,7 +7,7 @@ import typer
 
 from streaming.cli.options import Json, Yes, require_answer, utc
 from streaming.clock import SystemClock
-from streaming.errors import SafetyError
+from streaming.errors import ConfigError, SafetyError
 from streaming.terminal import say, say_json
 from udfs.rocketmq.metadata import OffsetsOf
 
@@ -41,6 +41,11 @@ def _require_answer(question: str, *, yes: bool) -> None:
     require_answer(question, yes=yes, why="this touches a store, so ")
 
 
+def _require_room_for(report: Path | None) -> None:
+    if report and (report.is_dir() or not report.absolute().parent.is_dir()):
+        raise ConfigError(f"the report can't be written: {report} is a folder, or lies in none that is there")
+
+
 @app.command()
 def plan(  # noqa: PLR0913  one parameter an option: that is what typer reads
     *,
@@ -58,6 +63,7 @@ def plan(  # noqa: PLR0913  one parameter an option: that is what typer reads
     from streaming.rocketmq.report import plan_page
     from udfs.rocketmq.refusals import Code
 
+    _require_room_for(report)
     with our_errors():
         made = plan_of(place_of(store, broker_conf, lmq=lmq), broker_version)
     if report:
@@ -163,6 +169,7 @@ def check(  # noqa: PLR0913  one parameter an option: that is what typer reads
     from streaming.rocketmq.shown import check_json, check_lines
     from streaming.rocketmq.spark import local_spark
 
+    _require_room_for(report)
     place = place_of(store, broker_conf, lmq=lmq)
     with local_spark() as spark:
         result = Check(place, SystemClock(), _say).run(spark.sparkContext, topic)

@@ -21,6 +21,8 @@ class Bounds(NamedTuple):
 def bounds_of(database: Database) -> dict[QueueKey, Bounds]:
     """Find all queues that the database knows, without reading their rows. Raises SafetyError for damaged keys."""
     found = dict[QueueKey, Bounds]()
+    if not database.has(rows.OFFSET_FAMILY):
+        raise SafetyError("the consume queues' database lacks the column family `offset`, so no broker has made it")
     try:
         for key, value in database.rows(rows.OFFSET_FAMILY):
             topic, word, queue_id = rows.decode_bound_key(key)
@@ -28,6 +30,9 @@ def bounds_of(database: Database) -> dict[QueueKey, Bounds]:
                 known = found.get((topic, queue_id), Bounds())
                 found[topic, queue_id] = known._replace(**{word: rows.decode_bound(value)})  # type: ignore[arg-type]
         for first, last in _spans(database):
+            if min(first.offset, last.offset) < 0:
+                shown = first.topic.decode("utf-8", "replace")
+                raise ValueError(f"{shown}, queue {first.queue_id}, has the queue offset {last.offset}")
             name = (first.topic, first.queue_id)
             found[name] = found.get(name, Bounds())._replace(first=first.offset, last=last.offset)
     except ValueError as error:

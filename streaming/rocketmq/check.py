@@ -5,7 +5,7 @@ the JSON files where they are not older than the databases.
 """
 
 import bisect
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -15,7 +15,15 @@ from streaming.adapters.rocksdb.database import DEFAULT_FAMILY, Database, exists
 from streaming.clock import Clock
 from streaming.errors import ConfigError, SafetyError
 from streaming.rocketmq.bounds import Bounds, bounds_of
-from streaming.rocketmq.configuration import DATABASES, LostOffsets, lost_offsets, read_databases, read_json, rows_of
+from streaming.rocketmq.configuration import (
+    DATABASES,
+    LostOffsets,
+    lost_offsets,
+    other_database,
+    read_databases,
+    read_json,
+    rows_of,
+)
 from streaming.rocketmq.index_job import IndexJob, Numbering, QueueKey
 from streaming.rocketmq.inventory import Inventory, Queue, inventory_of
 from streaming.rocketmq.lives import of_this_life
@@ -28,8 +36,9 @@ from streaming.rocketmq.staging import is_unopened, moved_of, unfinished_rollbac
 from streaming.rocketmq.work import works_of
 from udfs.rocketmq import metadata as m
 from udfs.rocketmq import rows
+from udfs.rocketmq.commitlog import RECORD_BYTES_MIN
 from udfs.rocketmq.compare import Finding, Kind
-from udfs.rocketmq.dispatch import LMQ_PREFIX, Dispatch, DispatchRules, properties_of, units_of
+from udfs.rocketmq.dispatch import LMQ_PREFIX, SCHEDULE_TOPIC, Dispatch, DispatchRules, properties_of, units_of
 from udfs.rocketmq.parts import QueueRange, in_key_order
 
 ROWS_PER_PART = 300_000
@@ -80,6 +89,7 @@ class Check:
         inventory = inventory_of(self.place)
         with opened(self.place.rocksdb, read_only=True) as database:
             bounds = bounds_of(database)
+            _require_sane(bounds, inventory.log)
             checkpoint = _checkpoint(database)
             inventory, earlier = of_this_life(inventory, bounds, database)
             live = _first_live(bounds, database, inventory.log.start)
@@ -101,6 +111,11 @@ class Check:
         if topic and not queues and not compared:
             notes.append(f"topic {topic} has no queue yet: nobody has sent a message to it")
         notes += _notes_of_the_store(self.place)
+        if not self.place.conf.delay_levels and any(each.topic == SCHEDULE_TOPIC for each in findings):
+            notes.append(
+                "a unit of the schedule topic says when its message is due: where the broker has its own "
+                "messageDelayLevel, name its configuration with --broker-conf, and check again"
+            )
         if earlier:
             notes.append(f"{earlier} file queues are of topics that were made anew since: `rollback` replaces them")
         if not topic:
@@ -156,10 +171,11 @@ def check_configuration(place: Place) -> tuple[list[Finding], list[str]]:
     """Compare the configuration's databases with the JSON files: what is wrong, and what is only newer."""
     configuration, databases = read_json(place), read_databases(place.config)
     findings, notes = list[Finding](), list[str]()
+    findings += _of_another_database(place)
     for database in DATABASES:
         wanted, there = rows_of(database, configuration.tables[database]), databases[database]
         file = configuration.files[database]
-        counter, wanted_counter = m.counter_of(there), m.counter_of(wanted) or 0
+        counter, wanted_counter = _counter(place, database, there), m.counter_of(wanted) or 0
         if counter is None or counter < wanted_counter - 1:
             text = f"the version of {database} is {counter}, and a broker would read {file} over its rows"
             findings.append(_config_finding(text, 1))
@@ -175,6 +191,20 @@ def check_configuration(place: Place) -> tuple[list[Finding], list[str]]:
     if not is_unopened(place, m.OFFSETS):
         findings += _of_offsets(lost_offsets(configuration, databases), is_converted=moved_of(place) is not None)
     return findings, notes
+
+
+def _of_another_database(place: Place) -> Iterator[Finding]:
+    unknown = other_database(place)
+    if unknown:
+        text = f"{unknown} is a database that this program does not know: a broker may read it instead of the three"
+        yield _config_finding(text, 1)
+
+
+def _counter(place: Place, database: str, there: m.ConfigRows) -> int | None:
+    try:
+        return m.counter_of(there)
+    except m.BadTableError as error:
+        raise SafetyError(f"{place.config / database}: {error}") from error
 
 
 def _of_offsets(lost: LostOffsets, *, is_converted: bool) -> Iterator[Finding]:
@@ -220,7 +250,23 @@ def _names(names: Sequence[bytes]) -> str:
 
 def _checkpoint(database: Database) -> int | None:
     value = database.get(rows.OFFSET_FAMILY, rows.checkpoint_key())
-    return None if value is None else rows.decode_checkpoint(value)
+    try:
+        return None if value is None else rows.decode_checkpoint(value)
+    except ValueError as error:
+        raise SafetyError(f"the consume queues' database has a damaged row: {error}") from error
+
+
+def _require_sane(bounds: Mapping[QueueKey, Bounds], log: CommitLog) -> None:
+    """Raise SafetyError where a queue has rows further apart than messages can be: nobody can compare what is between.
+
+    No log that ended where this one does can ever have had more messages.
+    """
+    for (topic, queue_id), each in bounds.items():
+        if each.last - each.first > log.end // RECORD_BYTES_MIN:
+            raise SafetyError(
+                f"the consume queues' database has a damaged key: {topic.decode('utf-8', 'replace')}, queue {queue_id} "
+                f"has rows from queue offset {each.first} to {each.last}, more than the commitlog can have had messages"
+            )
 
 
 def _joined(inventory: Inventory, bounds: dict[QueueKey, Bounds], only: bytes = b"") -> list[Queue]:

@@ -1,5 +1,6 @@
 """A store's topics, groups and offsets: read from its JSON files or its three databases, and written as either."""
 
+import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -62,6 +63,16 @@ def write_databases(configuration: Configuration, folder: Path) -> None:
             made.put_all(m.VERSION_FAMILY, rows.version.items())
             made.put_all(m.FORBIDDEN_FAMILY, rows.forbidden.items())
             made.flush()
+
+
+def other_database(place: Place) -> str:
+    """Return the folder of a database below config/ that is none of the three; "" if there is none.
+
+    A broker keeps topics, groups and offsets there with configManagerVersion=v2 or useSingleRocksDBForAllConfigs=true,
+    and then it reads the three at its first start only, or not at all.
+    """
+    folders = (entry for entry in os.scandir(place.config) if entry.is_dir() and entry.name not in DATABASES)
+    return next((entry.path for entry in folders if exists(Path(entry.path))), "")
 
 
 def read_databases(folder: Path) -> dict[str, m.ConfigRows]:

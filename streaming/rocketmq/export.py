@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from streaming.adapters.rocksdb.database import exists
 from streaming.errors import SafetyError
-from streaming.rocketmq.configuration import DATABASES, Configuration, read_databases, rows_of, table_of
+from streaming.rocketmq.configuration import DATABASES, Configuration, other_database, read_databases, rows_of, table_of
 from streaming.rocketmq.inventory import JSON_FILES, is_name_told, offsets_name
 from streaming.rocketmq.locks import is_broker_running
 from streaming.rocketmq.owner import require_owner
@@ -33,7 +33,8 @@ class Exported(NamedTuple):
 def export(place: Place, out: Path) -> Exported:
     """Write the JSON files into a folder that has none.
 
-    Raises SafetyError beside a running broker, where no database is, and where a file is in the way.
+    Raises SafetyError beside a running broker, where no database is or one that this program does not know, and where a
+    file is in the way.
     """
     if is_broker_running(place):
         raise SafetyError(f"a broker runs on {place.store}: stop it, so that its last offsets are in the database")
@@ -47,6 +48,12 @@ def export(place: Place, out: Path) -> Exported:
     there = [name for name in DATABASES if exists(place.config / name)]
     if not there:
         raise SafetyError(f"there are no databases below {place.config}: the JSON files are all there is")
+    other = other_database(place)
+    if other:
+        raise SafetyError(
+            f"{other} is a database that this program does not know, and a broker may have its last topics, groups and "
+            "offsets there"
+        )
     return write_json(place, out, there)
 
 

@@ -5,6 +5,7 @@ Nothing is written, and no file is read whole. So an inventory of a copy, or of 
 
 import hashlib
 import os
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -80,6 +81,7 @@ class Inventory:
         return digest.hexdigest()
 
 
+_QUEUE_ID, _MOST_QUEUE_ID = re.compile("0|[1-9][0-9]*"), 2**31 - 1
 _NO_TOPICS = (LOST_AND_FOUND, BARRIER)
 JSON_FILES = (m.TOPICS_JSON, m.GROUPS_JSON, m.OFFSETS_JSON, m.LMQ_OFFSETS_JSON)
 
@@ -163,8 +165,14 @@ def _folders(consumequeue: Path) -> Iterator[tuple[str, int, Path]]:
     if not consumequeue.is_dir():
         return
     for topic in os.scandir(consumequeue):
-        for queue in os.scandir(topic.path) if topic.is_dir() and topic.name not in _NO_TOPICS else ():
-            if not (queue.is_dir() and queue.name.isdecimal()):
+        if not topic.is_dir() or topic.name in _NO_TOPICS:
+            continue
+        if os.fsencode(topic.name).decode("utf-8", "ignore") != topic.name:
+            raise SafetyError(
+                f"the name of {os.fsencode(topic.path)!r} is no UTF-8, as which a message names its topic"
+            )
+        for queue in os.scandir(topic.path):
+            if not (queue.is_dir() and _QUEUE_ID.fullmatch(queue.name) and int(queue.name) <= _MOST_QUEUE_ID):
                 raise SafetyError(f"{queue.path} is no folder of a queue")
             yield topic.name, int(queue.name), Path(queue.path)
 

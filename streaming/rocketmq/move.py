@@ -19,6 +19,7 @@ from streaming.rocketmq.staging import (
     MOVED,
     QUEUES,
     Sealed,
+    current_of,
     fsync_folder,
     moved_of,
     throw_away,
@@ -65,7 +66,7 @@ def take_back(place: Place, sealed: Sealed, rename: Rename = os.replace) -> None
     thrown = place.staging / "taken-back"
     thrown.mkdir(exist_ok=True)
     for name, inode in sealed.databases.items():
-        if _is_ours(place.config / name, inode) and _says(place.config / name / CURRENT, sealed.currents[name]):
+        if _is_ours(place.config / name, inode) and _says(place.config / name, sealed.currents[name]):
             rename(place.config / name, thrown / name)
     for name, inode in sealed.files.items():
         if not (place.rocksdb / CURRENT).exists() and _is_ours(place.rocksdb / name, inode):
@@ -111,8 +112,8 @@ def _is_ours(path: Path, inode: int) -> bool:
         return False
 
 
-def _says(path: Path, text: str) -> bool:
-    return path.exists() and path.read_text() == text
+def _says(database: Path, text: str) -> bool:
+    return (database / CURRENT).exists() and current_of(database) == text
 
 
 def _require_all_in(place: Place, sealed: Sealed) -> None:

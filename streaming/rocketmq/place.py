@@ -69,6 +69,23 @@ def place_of(store: Path | None, conf_file: Path | None, *, lmq: bool | None = N
     conf = _conf_of(conf_file)
     if lmq is not None:
         conf = conf._replace(is_lmq=lmq)
+    root = _root_of(store, conf)
+    is_named = bool(conf.store) and root.resolve() == Path(conf.store).resolve()
+    commitlog, queues = _commitlog_of(root, conf, is_named=is_named), root / "consumequeue"
+    for folder in (commitlog, root / "config"):
+        if not folder.is_dir():
+            raise ConfigError(f"{root} is no store of a RocketMQ broker: there is no folder {folder}")
+    own = root / "consumequeue_rocksdb"
+    if conf_file is None and (own / "CURRENT").exists():
+        raise ConfigError(
+            f"there is a RocksDB in {own}, where a broker has it with useSeparateStorePathForRocksdbCQ=true: name its "
+            "configuration with --broker-conf, which says whether that counts"
+        )
+    rocksdb = own if conf.has_own_rocksdb_folder else queues
+    return Place(root, commitlog, queues, rocksdb, conf, is_named)
+
+
+def _root_of(store: Path | None, conf: BrokerConf) -> Path:
     root = store or (Path(conf.store) if conf.store else None)
     if root is None:
         raise ConfigError("no store was given: name it with --store, or the broker's configuration with --broker-conf")
@@ -79,35 +96,31 @@ def place_of(store: Path | None, conf_file: Path | None, *, lmq: bool | None = N
         raise ConfigError(
             f"storePathCommitLog names several folders, which this program does not read: {conf.commitlog}"
         )
-    is_named = bool(conf.store) and root.resolve() == Path(conf.store).resolve()
-    commitlog, queues = _folders_of(root, conf, is_named=is_named)
-    for folder in (commitlog, root / "config"):
-        if not folder.is_dir():
-            raise ConfigError(f"{root} is no store of a RocketMQ broker: there is no folder {folder}")
-    rocksdb = queues.parent / "consumequeue_rocksdb" if conf.has_own_rocksdb_folder else queues
-    return Place(root, commitlog, queues, rocksdb, conf, is_named)
+    if conf.is_dledger:
+        raise ConfigError("enableDLegerCommitLog=true: such a broker's log has another form, and no RocksDB mode")
+    return root
 
 
-def _folders_of(root: Path, conf: BrokerConf, *, is_named: bool) -> tuple[Path, Path]:
-    """Find commitlog and consume queues. A configuration that names another store is not about this copy of it."""
-    commitlog, queues = root / "commitlog", root / "consumequeue"
-    if conf.store and not is_named:
-        return commitlog, queues
-    commitlog, queues = (Path(conf.commitlog or commitlog), Path(conf.consumequeue or queues))
-    for folder, said in ((commitlog, conf.commitlog), (queues, conf.consumequeue)):
-        if said and not is_named and not folder.resolve().is_relative_to(root.resolve()):
-            raise ConfigError(
-                f"the configuration names {folder}, which lies outside of {root}, and not storePathRootDir: nothing "
-                f"says whether that is the store of the same broker. Add storePathRootDir={root} if it is, and the "
-                "storePathRootDir of that broker if this is a copy of it"
-            )
-    return commitlog, queues
+def _commitlog_of(root: Path, conf: BrokerConf, *, is_named: bool) -> Path:
+    """Find the commitlog. A configuration that names another store is not about this copy of it."""
+    if not conf.commitlog or (conf.store and not is_named):
+        return root / "commitlog"
+    folder = Path(conf.commitlog)
+    if not is_named and not folder.resolve().is_relative_to(root.resolve()):
+        raise ConfigError(
+            f"the configuration names {folder}, which lies outside of {root}, and not storePathRootDir: nothing "
+            f"says whether that is the store of the same broker. Add storePathRootDir={root} if it is, and the "
+            "storePathRootDir of that broker if this is a copy of it"
+        )
+    return folder
 
 
 def _conf_of(conf_file: Path | None) -> BrokerConf:
     if conf_file is None:
         return BrokerConf()
     try:
-        return broker_conf(read_properties(conf_file.read_text(encoding="utf-8")))
-    except (OSError, UnicodeDecodeError) as error:
+        conf = broker_conf(read_properties(conf_file.read_text(encoding="utf-8")))
+        delays_of(conf.delay_levels)
+    except (OSError, ValueError) as error:
         raise ConfigError(f"the broker's configuration can't be read: {error}") from error
+    return conf

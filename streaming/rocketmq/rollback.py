@@ -21,7 +21,7 @@ from streaming.clock import Clock
 from streaming.errors import SafetyError
 from streaming.rocketmq.barrier import bar, unbar
 from streaming.rocketmq.check import is_kept, topics_of
-from streaming.rocketmq.configuration import DATABASES, lost_offsets, read_databases, read_json
+from streaming.rocketmq.configuration import DATABASES, lost_offsets, other_database, read_databases, read_json
 from streaming.rocketmq.export import Exported, write_json
 from streaming.rocketmq.file_queues import complete, left_out
 from streaming.rocketmq.inventory import Queue, inventory_of, json_table
@@ -31,11 +31,11 @@ from streaming.rocketmq.owner import require_owner
 from streaming.rocketmq.place import Place
 from streaming.rocketmq.staging import (
     CONFIG,
-    CURRENT,
     MOVED,
     QUEUES,
     ROLLBACK,
     ROLLBACK_PLAN,
+    current_of,
     fsync_folder,
     is_unopened,
     new_kept,
@@ -69,8 +69,9 @@ def rollback(
     """Bring the store back to file mode. A second call finishes what a first one began.
 
     Raises SafetyError where the store is another user's, beside a running broker and behind one that was killed, in the
-    middle of a backfill, where there is no RocksDB, where RocksDB lacks a message that the log has, and where JSON
-    files are newer than a database that a broker has worked with and nobody says which count.
+    middle of a backfill, where there is no RocksDB, where RocksDB lacks a message that the log has, where a database
+    lies below config/ that this program does not know, and where JSON files are newer than a database that a broker has
+    worked with, and nobody says which count.
     """
     require_owner(place)
     with broker_kept_out(place), one_writer(place):
@@ -171,10 +172,15 @@ def _plan_of(place: Place, aside: Path) -> dict[str, Any] | None:
     prepared before is older than what they have now. Behind the barrier no broker in file mode can have gone on: it
     ends, and 5.5.0 writes the JSON files as it has read them.
     """
+    note = place.own / ROLLBACK_PLAN
     try:
-        plan: dict[str, Any] = json.loads((place.own / ROLLBACK_PLAN).read_text(encoding="utf-8"))
+        plan: dict[str, Any] = json.loads(note.read_text(encoding="utf-8"))
+        if not {"kept", "files", "stamps"} <= plan.keys():
+            raise ValueError("it names too little")
     except FileNotFoundError:
         return None
+    except (ValueError, AttributeError) as error:
+        raise SafetyError(f"{note} is not what this program writes: {error}") from error
     is_older = any(plan.get("currents", {}).get(name) != said for name, said in _currents(place).items())
     waiting = [name for name in plan["files"] if (aside / name).exists()]
     is_written = any(_stamp(place.config / name) != plan["stamps"][name] for name in waiting)
@@ -184,7 +190,7 @@ def _plan_of(place: Place, aside: Path) -> dict[str, Any] | None:
 def _currents(place: Place) -> dict[str, str]:
     """What CURRENT says in each database that is there."""
     folders = {QUEUES: place.rocksdb, **{name: place.config / name for name in DATABASES}}
-    return {name: (folder / CURRENT).read_text() for name, folder in folders.items() if exists(folder)}
+    return {name: current_of(folder) for name, folder in folders.items() if exists(folder)}
 
 
 def _stamp(path: Path) -> int:
@@ -195,6 +201,13 @@ def _prepare(place: Place, aside: Path, clock: Clock, offsets_of: m.OffsetsOf | 
     databases = [name for name in DATABASES if exists(place.config / name)]
     if not databases and not exists(place.rocksdb):
         raise SafetyError(f"{place.store} has no RocksDB: there is nothing to roll back")
+    other = other_database(place)
+    if other and offsets_of is not m.OffsetsOf.FILES:
+        raise SafetyError(
+            f"{other} is a database that this program does not know, and a broker may have its last topics, groups "
+            "and offsets there. Have the broker write them as JSON files (mqadmin rocksDBConfigToJson), stop it, "
+            "and say --offsets-of files"
+        )
     shutil.rmtree(aside, ignore_errors=True)
     opened = [name for name in databases if not is_unopened(place, name)]
     newest = [name for name in opened if _is_json_newer(place, name)]

@@ -99,7 +99,7 @@ def seal(place: Place, started: Started, kept: str, counts: tuple[int, int, int]
         kept,
         {name: (queues / name).stat().st_ino for name in names},
         {name: (place.staging / CONFIG / name).stat().st_ino for name in DATABASES},
-        {name: (folder / CURRENT).read_text() for name, folder in folders.items()},
+        {name: current_of(folder) for name, folder in folders.items()},
         *counts,
         {name: (folder / CURRENT).stat().st_mtime_ns for name, folder in folders.items()},
     )
@@ -141,14 +141,18 @@ def is_unopened(place: Place, database: str) -> bool:
     return any(made is not None and _is_as_made(folder, database, made) for made in (moved_of(place), sealed_of(place)))
 
 
+def current_of(folder: Path) -> str:
+    """What CURRENT says in a database's folder, be it damaged or not."""
+    return (folder / CURRENT).read_text(encoding="utf-8", errors="replace")
+
+
 def _is_as_made(folder: Path, database: str, made: Sealed) -> bool:
-    current = folder / CURRENT
-    if current.read_text() != made.currents[database]:
+    if current_of(folder) != made.currents[database]:
         return False
     if made.times:
-        return current.stat().st_mtime_ns == made.times[database]
+        return (folder / CURRENT).stat().st_mtime_ns == made.times[database]
     if database == QUEUES:
-        return current.stat().st_ino == made.files[CURRENT]
+        return (folder / CURRENT).stat().st_ino == made.files[CURRENT]
     return folder.stat().st_ino == made.databases[database]
 
 
@@ -187,9 +191,12 @@ def fsync_folder(folder: Path) -> None:
 def _sealed(path: Path) -> Sealed | None:
     said = _read(path)
     try:
-        return None if said is None else Sealed(**said)  # type: ignore[arg-type]
+        made = None if said is None else Sealed(**said)  # type: ignore[arg-type]
     except TypeError as error:
         raise SafetyError(f"{path} is not what this program writes: {error}") from error
+    if made and not all(isinstance(each, dict) for each in (made.files, made.databases, made.currents, made.times)):
+        raise SafetyError(f"{path} is not what this program writes")
+    return made
 
 
 def _read(path: Path) -> dict[str, object] | None:

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 from streaming.adapters.rocksdb.database import exists
 from streaming.errors import SafetyError
-from streaming.rocketmq.configuration import DATABASES, Configuration, read_databases, read_json
+from streaming.rocketmq.configuration import DATABASES, Configuration, other_database, read_databases, read_json
 from streaming.rocketmq.disk import disk_of
 from streaming.rocketmq.inventory import Inventory, inventory_of, offsets_name
 from streaming.rocketmq.owner import wrong_user
@@ -62,7 +62,8 @@ def survey_of(place: Place, *, is_running: bool) -> Survey:
         ext_queues=_some_file(place.store / "consumequeue_ext"),
         compaction=_compaction(place) or _topics_with(configuration, "cleanup.policy", "COMPACTION"),
         config_manager=place.conf.config_manager,
-        other_databases=_other_database(place),
+        has_one_database=place.conf.has_one_database,
+        other_databases=other_database(place),
         has_rocksdb=exists(place.rocksdb),
         databases_with_rows=with_rows,
         topics=topics,
@@ -88,6 +89,10 @@ def _tried(look: Callable[[], Any], bad: list[str]) -> Any:
         bad.append(str(error))
     except FileNotFoundError as error:
         bad.append(f"{error.filename} was deleted while it was looked at, by a broker perhaps: look again")
+    except PermissionError:
+        raise
+    except OSError as error:
+        bad.append(f"{error.filename}: {error.strerror}")
     return None
 
 
@@ -95,11 +100,6 @@ def _databases_with_rows(place: Place) -> Iterator[str]:
     """Databases below config/ with rows that may be newer than the JSON: not those of ours that no broker opened."""
     rows = read_databases(place.config)
     return (name for name in DATABASES if rows[name].default and not is_unopened(place, name))
-
-
-def _other_database(place: Place) -> str:
-    folders = (entry for entry in os.scandir(place.config) if entry.is_dir() and entry.name not in DATABASES)
-    return next((entry.path for entry in folders if exists(Path(entry.path))), "")
 
 
 def _wrong_size(place: Place, inventory: Inventory) -> str:

@@ -102,6 +102,15 @@ def test_only_known_words_say_gone_and_only_complete_answers_present(
     assert bool(view.detail) is (presence is not Presence.PRESENT)
 
 
+def test_partitions_that_are_being_made_are_worth_another_try(stub: HttpStub) -> None:
+    stub.tell(STATS, _reason("Topic partitions were not yet created"))
+    admin = PulsarAdmin(PulsarAdminSettings(stub.url))
+
+    with pytest.raises(UnavailableError, match="has not made the topic's partitions yet; try again soon"):
+        admin.internal_stats("persistent://t/ns/x")
+    admin.close()
+
+
 @pytest.mark.parametrize(
     ("answer", "presence"),
     [

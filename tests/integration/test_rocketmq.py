@@ -176,10 +176,14 @@ def test_a_filter_by_tag_finds_what_follows_the_groups_offset(upgraded: World) -
 
 
 def test_a_message_that_was_put_off_comes_again_and_once(upgraded: World) -> None:
-    taken = upgraded.client.push("retrying", "Retried", 3, seconds=60)
+    put_off, (queue,) = {f"fail-{number}" for number in range(3)}, load.RETRIED
+    stood = upgraded.told.offsets["retrying"][queue]  # on a busy machine a group may not have committed all by then
+    left = [each.name for each in upgraded.told.content[queue].messages if each.offset >= stood]
 
-    assert Counter(each.read.name for each in taken) == Counter(f"fail-{number}" for number in range(3))
-    assert all(each.read.deliveries > 0 for each in taken)
+    taken = upgraded.client.push("retrying", "Retried", len(put_off) + len(left), seconds=60)
+
+    assert Counter(each.read.name for each in taken) == Counter([*put_off, *left])
+    assert {each.read.name for each in taken if each.read.deliveries > 0} == put_off
 
 
 def test_delayed_messages_arrive_once_and_not_before_their_time(upgraded: World) -> None:

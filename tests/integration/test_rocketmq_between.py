@@ -26,7 +26,10 @@ LMQ: list[Queue] = [("%LMQ%left", 0)]
 @pytest.fixture(params=["5.3.3", "5.5.0"], ids=lambda version: f"v{version}")
 def server(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[RocketMQ]:
     try:
-        yield up(tmp_path, request.param, mode=StoreMode.FILE)
+        # samples of configurations name such a folder, and no broker reads the setting
+        nowhere = {"storePathConsumeQueue": str(tmp_path / "nowhere")}
+        yield up(tmp_path, request.param, mode=StoreMode.FILE, broker_settings=nowhere)
+        assert not (tmp_path / "nowhere").exists()
     finally:
         down(tmp_path)
 

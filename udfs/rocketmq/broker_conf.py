@@ -26,12 +26,12 @@ class BrokerConf(NamedTuple):
 
     store: str = ""
     commitlog: str = ""
-    consumequeue: str = ""
     is_lmq: bool | None = None
     is_multi_dispatch: bool | None = None
     has_own_rocksdb_folder: bool = False
+    has_one_database: bool = False  # one for topics, groups and offsets (useSingleRocksDBForAllConfigs)
+    is_dledger: bool = False
     config_manager: str = ""
-    store_type: str = ""
     delay_levels: str = ""
     clean_forcibly_percent: int = CLEAN_FORCIBLY_PERCENT
     queue_file_units: int = 0  # units in a file of a queue; 0 where no configuration was read
@@ -54,16 +54,20 @@ def read_properties(text: str) -> dict[str, str]:
 
 
 def broker_conf(properties: Mapping[str, str]) -> BrokerConf:
-    """Take from a broker's properties what this program needs."""
+    """Take from a broker's properties what this program needs.
+
+    storePathConsumeQueue, which many samples name, is left out of account, as a broker does: its queues lie in
+    storePathRootDir (StorePathConfigHelper.java).
+    """
     return BrokerConf(
         store=properties.get("storePathRootDir", ""),
         commitlog=properties.get("storePathCommitLog", ""),
-        consumequeue=properties.get("storePathConsumeQueue", ""),
         is_lmq=_flag(properties, "enableLmq"),
         is_multi_dispatch=_flag(properties, "enableMultiDispatch"),
         has_own_rocksdb_folder=bool(_flag(properties, "useSeparateStorePathForRocksdbCQ")),
+        has_one_database=bool(_flag(properties, "useSingleRocksDBForAllConfigs")),
+        is_dledger=bool(_flag(properties, "enableDLegerCommitLog")),
         config_manager=properties.get("configManagerVersion", ""),
-        store_type=properties.get("storeType", ""),
         delay_levels=properties.get("messageDelayLevel", ""),
         clean_forcibly_percent=_percent(properties.get("diskSpaceCleanForciblyRatio", "")),
         queue_file_units=_units(properties.get("mappedFileSizeConsumeQueue", "")),

@@ -32,6 +32,8 @@ def parse(text: str) -> Any:
         return json.loads(quoted, object_pairs_hook=_object)
     except json.JSONDecodeError as error:
         raise BadJsonError(error.pos, error.msg) from error
+    except ValueError as error:  # a number that is too long to be one
+        raise BadJsonError(0, str(error)) from error
     except RecursionError as error:
         raise BadJsonError(0, "it is nested too deeply") from error
 

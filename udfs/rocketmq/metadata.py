@@ -143,8 +143,16 @@ def _topics_by_group(offsets: Mapping[str, Any]) -> dict[str, list[str]]:
     return topics
 
 
-def _rows(table: Mapping[str, Any]) -> Pairs:
-    return {name.encode(): compact(value).encode() for name, value in table.items()}
+def _rows(table: Mapping[Any, Any]) -> Pairs:
+    rows = {}
+    for name, value in table.items():
+        if not isinstance(name, str):
+            raise BadTableError(f"the number {name} stands where a name has to be")
+        try:
+            rows[name.encode()] = compact(value).encode()
+        except UnicodeEncodeError as error:  # half a character, as JSON can name it
+            raise BadTableError(f"{name!r} is no name, or has text that is none: {error}") from error
+    return rows
 
 
 def _table(rows: Pairs) -> dict[str, Any]:

@@ -54,6 +54,7 @@ class StoreFacts(NamedTuple):
     ext_queues: str = ""
     compaction: str = ""
     config_manager: str = ""
+    has_one_database: bool = False
     other_databases: str = ""
     has_rocksdb: bool = False
     databases_with_rows: tuple[str, ...] = ()
@@ -78,6 +79,7 @@ def refusals_of(facts: StoreFacts, *, replace: bool = False) -> list[Refusal]:
         *([Refusal(Code.ROLLBACK, facts.unfinished_rollback)] if facts.unfinished_rollback else []),
         *(Refusal(Code.BAD_BYTES, text) for text in facts.bad_bytes),
         *_of_the_forms(facts),
+        *_of_the_configuration(facts),
         *_of_what_is_there(facts, replace=replace),
         *_of_the_disk(facts),
     ]
@@ -105,14 +107,20 @@ def _of_the_forms(facts: StoreFacts) -> Iterator[Refusal]:
         yield Refusal(
             Code.COMPACTION, f"there are compacted topics, whose upgrade nobody has tried: {facts.compaction}"
         )
-    if facts.config_manager.lower() == "v2":
-        yield Refusal(Code.CONFIG_V2, "the broker's configManagerVersion is v2, which this program does not write")
-    if facts.other_databases:
-        yield Refusal(Code.CONFIG_V2, f"a database that this program does not know lies in {facts.other_databases}")
     for topic in (each for each in facts.topics if len(each) > TOPIC_BYTES_MAX):
         shown = topic.decode("utf-8", "replace")
         text = f"{shown} has {len(topic)} bytes, and a key has room for {TOPIC_BYTES_MAX}: move its consumers first"
         yield Refusal(Code.LONG_TOPIC, text)
+
+
+def _of_the_configuration(facts: StoreFacts) -> Iterator[Refusal]:
+    if facts.config_manager.lower() == "v2":
+        yield Refusal(Code.CONFIG_V2, "the broker's configManagerVersion is v2, which this program does not write")
+    if facts.has_one_database:
+        text = "useSingleRocksDBForAllConfigs=true: this program makes three databases, which such a broker looks past"
+        yield Refusal(Code.CONFIG_V2, text)
+    if facts.other_databases:
+        yield Refusal(Code.CONFIG_V2, f"a database that this program does not know lies in {facts.other_databases}")
 
 
 def _of_what_is_there(facts: StoreFacts, *, replace: bool) -> Iterator[Refusal]:

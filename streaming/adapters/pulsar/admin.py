@@ -6,7 +6,7 @@ from http import HTTPStatus
 from typing import Any, Self
 from urllib.parse import quote
 
-from streaming.adapters.pulsar.broker import AdminBroker
+from streaming.adapters.pulsar.broker import NO_PARTITION, AdminBroker
 from streaming.adapters.pulsar.http import Answer, Body, PulsarAdminSettings, PulsarHttp, topic_path
 from streaming.errors import BusyError, RefusedError, UnavailableError
 from udfs.formats.errors import FormatError
@@ -300,7 +300,10 @@ class PulsarAdmin:
         self._done(answer, f"set {name} of {topic}")
 
     def _get(self, path: str, what: str) -> Any:
-        body = self._done(self._http.get(path), what).body
+        answer = self._http.get(path)
+        if answer.status == HTTPStatus.NOT_FOUND and answer.reason == NO_PARTITION:  # the topic is, and may be new
+            raise UnavailableError(f"can't {what}: a broker has not made the topic's partitions yet; try again soon")
+        body = self._done(answer, what).body
         if body is None:
             raise UnavailableError(f"can't {what}: the answer is no JSON. Is pulsar.admin_url that of a broker?")
         return body

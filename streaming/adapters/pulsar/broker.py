@@ -15,7 +15,7 @@ from udfs.paths import checked_schema_id, decode_name, topic_of
 from udfs.records import BrokerView, Presence
 
 # Pulsar 4.0.8 says these with 404, measured; a 404 in other words may come from a proxy or mean another thing.
-_NO_PARTITION = "Topic partitions were not yet created"
+NO_PARTITION = "Topic partitions were not yet created"
 _NO_NAMESPACE = "Namespace not found"
 _NO_SCHEMA = "Schema not found"
 
@@ -73,7 +73,7 @@ def _says_gone(answer: Answer, topic: str) -> bool:
         f"Topic {topic} not found",
         f"Partitioned Topic {topic} not found",
         f"Partitioned Topic not found: {topic} has zero partitions",
-        _NO_PARTITION,
+        NO_PARTITION,
         _NO_NAMESPACE,
     )
 

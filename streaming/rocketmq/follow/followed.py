@@ -15,13 +15,14 @@ from streaming.errors import SafetyError
 from streaming.rocketmq.bounds import bounds_of
 from streaming.rocketmq.follow.tail import OvertakenError
 from streaming.rocketmq.index_job import QueueKey
-from streaming.rocketmq.inventory import Inventory
+from streaming.rocketmq.inventory import Inventory, Queue
 from streaming.rocketmq.join import offset_rows
 from streaming.rocketmq.log_files import CommitLog
 from streaming.rocketmq.place import Place
 from udfs.rocketmq import rows
 from udfs.rocketmq.dispatch import DispatchRules, properties_of, units_of
 from udfs.rocketmq.growth import End, GapError, Step, Stretch, step_of
+from udfs.rocketmq.units import Longs, Units
 
 _BEHIND_ALL = b"\xff" * 8
 
@@ -108,7 +109,7 @@ class Followed:
         self._load()
         wanted = {(queue.range.topic, queue.range.queue_id): queue for queue in inventory.queues}
         for name, queue in wanted.items():
-            self._require_alike(name, Span(queue.range.first, queue.range.end), queue.last_phy)
+            self._require_alike(name, queue)
         gone = [_all_of(name) for name in self._spans if name not in wanted]
         gone += [
             (rows.unit_key(*name, 0), rows.unit_key(*name, queue.range.first))
@@ -127,16 +128,24 @@ class Followed:
         self._ends = {name: End(each.max[1], each.max[0]) for name, each in found.items() if each.max is not None}
         self._spans = {name: Span(each.first, each.last + 1) for name, each in found.items() if each.first >= 0}
 
-    def _require_alike(self, name: QueueKey, live: Span, last_phy: int) -> None:
+    def _require_alike(self, name: QueueKey, queue: Queue) -> None:
+        live = queue.range
         if live.first == live.end:
             return
         span = self._spans.get(name, Span(0, 0))
-        row = self._row(name, live.end - 1)
-        if not (span.first <= live.first and span.end == live.end and row is not None and row[0] == last_phy):
-            topic = name[0].decode("utf-8", "replace")
+        row = self._units(name, live.end - 1)
+        if not (span.first <= live.first and span.end == live.end and row and row[0].phy[0] == queue.last_phy):
             raise SafetyError(
-                f"{topic}, queue {name[1]}: the file queue has the offsets {live.first} to {live.end - 1}, and what "
-                f"`follow` made has {span.first} to {span.end - 1}: convert the whole store anew with --restart"
+                f"{queue.name}: the file queue has the offsets {live.first} to {live.end - 1}, and what `follow` made "
+                f"has {span.first} to {span.end - 1}: convert the whole store anew with --restart"
+            )
+        # The newest unit is one that `follow` has made, if any of the queue is. In the schedule topic it says when its
+        # message is due, by delays that only the configuration tells.
+        if row[0].tags[0] != queue.files.read(live.end - 1, live.end).tags[0]:
+            raise SafetyError(
+                f"{queue.name}: the last unit, {queue.files.where(live.end - 1)}, is another one than in what `follow` "
+                "made. If the broker has a messageDelayLevel of its own, name its configuration with --broker-conf. "
+                "Convert the whole store anew with --restart"
             )
 
     def _agrees(self, log: CommitLog, checkpoint: int) -> bool:
@@ -152,11 +161,13 @@ class Followed:
         return any(self._row((each.topic, each.queue_id), each.offset) == wanted for each in names)
 
     def _row(self, name: QueueKey, offset: int) -> tuple[int, int, int] | None:
+        found = self._units(name, offset)
+        return None if found is None else (int(found[0].phy[0]), int(found[0].size[0]), int(found[1][0]))
+
+    def _units(self, name: QueueKey, offset: int) -> tuple[Units, Longs] | None:
+        """The row there, as one unit and one store time; None for nothing."""
         value = self._database.get(DEFAULT_FAMILY, rows.unit_key(*name, offset))
-        if value is None:
-            return None
-        units, times = rows.decode_values([value])
-        return int(units.phy[0]), int(units.size[0]), int(times[0])
+        return None if value is None else rows.decode_values([value])
 
     def _cut_off(self, cut: int) -> None:
         """Delete all that was made of messages that begin at the physical offset cut, or later."""

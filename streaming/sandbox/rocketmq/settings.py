@@ -34,7 +34,6 @@ def _broker(home: Home, spec: Spec) -> dict[str, object]:
         "haListenPort": spec.ports["broker_ha"],  # on every address, whatever bindAddress says
         "storePathRootDir": home.store,
         "storePathCommitLog": home.store / "commitlog",
-        "storePathConsumeQueue": home.store / "consumequeue",
         "storePathIndex": home.store / "index",
         "mappedFileSizeCommitLog": COMMIT_LOG_FILE_BYTES,
         "mappedFileSizeConsumeQueue": CONSUME_QUEUE_FILE_BYTES,

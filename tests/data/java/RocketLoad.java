@@ -25,6 +25,8 @@ import org.apache.rocketmq.client.consumer.PullStatus;
 import org.apache.rocketmq.client.consumer.listener.ConsumeConcurrentlyStatus;
 import org.apache.rocketmq.client.consumer.listener.MessageListenerConcurrently;
 import org.apache.rocketmq.client.exception.OffsetNotFoundException;
+import org.apache.rocketmq.client.hook.SendMessageContext;
+import org.apache.rocketmq.client.hook.SendMessageHook;
 import org.apache.rocketmq.client.impl.factory.MQClientInstance;
 import org.apache.rocketmq.client.producer.LocalTransactionState;
 import org.apache.rocketmq.client.producer.SendResult;
@@ -57,6 +59,9 @@ import org.apache.rocketmq.tools.admin.DefaultMQAdminExt;
  * check: the broker's own comparison of its two kinds of queues, which it writes to its log. close: every client.
  */
 public final class RocketLoad {
+    /** Stands for a slash in the names of light queues until this client, which refuses one, has looked at a message. */
+    private static final char NO_SLASH = '\u2044';
+
     private static final Gson JSON = new Gson();
     private static final Map<String, LocalTransactionState> ANSWERS = new ConcurrentHashMap<>();
     private static String nameServer;
@@ -192,10 +197,14 @@ public final class RocketLoad {
         }
         if (command.has("lmq")) {
             message.putUserProperty("odd", "ж");
-            org.apache.rocketmq.common.message.MessageAccessor.putProperty(
-                    message, MessageConst.PROPERTY_INNER_MULTI_DISPATCH, command.get("lmq").getAsString());
+            dispatch(message, command.get("lmq").getAsString().replace('/', NO_SLASH));
         }
         return message;
+    }
+
+    private static void dispatch(Message message, String queues) {
+        org.apache.rocketmq.common.message.MessageAccessor.putProperty(
+                message, MessageConst.PROPERTY_INNER_MULTI_DISPATCH, queues);
     }
 
     private static byte[] body(String name, int bytes) {
@@ -516,6 +525,24 @@ public final class RocketLoad {
             made.setInstanceName("producer-" + instances++);
             made.setVipChannelEnabled(false);
             made.setSendMsgTimeout(10_000);
+            made.getDefaultMQProducerImpl().registerSendMessageHook(new SendMessageHook() {
+                @Override
+                public String hookName() {
+                    return "slashes";
+                }
+
+                @Override
+                public void sendMessageBefore(SendMessageContext sending) {
+                    Message message = sending.getMessage();
+                    String queues = message.getProperty(MessageConst.PROPERTY_INNER_MULTI_DISPATCH);
+                    if (queues != null) {
+                        dispatch(message, queues.replace(NO_SLASH, '/'));
+                    }
+                }
+
+                @Override
+                public void sendMessageAfter(SendMessageContext sending) {}
+            });
             made.setTransactionListener(new TransactionListener() {
                 @Override
                 public LocalTransactionState executeLocalTransaction(Message message, Object end) {

@@ -90,6 +90,14 @@ def test_rollback_names_what_it_leaves_out_and_what_only_the_files_have(tmp_path
     assert r"'%LMQ%a/\x1b[2J' has 1 messages in RocksDB, and gets no file queue" in said
 
 
+@pytest.mark.parametrize("command", ["plan", "check"])
+def test_a_report_that_nobody_could_write_is_said_before_the_work(tmp_path: Path, command: str) -> None:
+    small_store(tmp_path).write()
+    for report in (tmp_path / "none" / "x.html", tmp_path):
+        with pytest.raises(ConfigError, match="report"):
+            run(command, "--store", tmp_path, "--report", report)
+
+
 def test_a_folder_that_is_no_store_is_said(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="no store"):
         run("plan", "--store", tmp_path)

@@ -9,9 +9,11 @@ import pytest
 from streaming.adapters.rocksdb import counted
 from streaming.adapters.rocksdb.database import Database, opened
 from streaming.errors import ConfigError, SafetyError
-from streaming.rocketmq.check import check_configuration, without_deleted
+from streaming.rocketmq.check import Check, check_configuration, without_deleted
+from streaming.rocketmq.place import place_of
+from tests import rocketmq_store
 from tests.rocketmq_store import Message, Store, small_store
-from tests.unit.rocketmq.converted import backfill, check, place
+from tests.unit.rocketmq.converted import CLOCK, backfill, check, context, nothing, place
 from tests.unit.rocketmq.test_file_queues import changed as changed_in_rocksdb
 from udfs.rocketmq import rows
 from udfs.rocketmq.compare import Finding, Kind
@@ -285,6 +287,16 @@ def worked_with(root: Path, *gone: bytes, **offsets: int) -> None:
         database.flush()
 
 
+def test_a_database_that_this_program_does_not_know_is_found(tmp_path: Path) -> None:
+    small_store(tmp_path).write()
+    backfill(tmp_path)
+    (tmp_path / "config" / "metadata").mkdir()
+    (tmp_path / "config" / "metadata" / "CURRENT").write_text("MANIFEST-000004\n")
+    (finding,) = check(tmp_path).findings
+    assert finding.kind is Kind.CONFIG
+    assert "config/metadata" in finding.text
+
+
 def test_offsets_that_a_broker_has_lost_are_found(tmp_path: Path) -> None:
     small_store(tmp_path).write()
     backfill(tmp_path)
@@ -338,6 +350,60 @@ MIN = rows.min_key(b"Orders", 0)
 def spans_of(root: Path) -> dict[str, int]:
     """How many units of each queue are compared."""
     return {f"{each.topic}-{each.queue_id}": each.units for each in check(root).queues}
+
+
+@pytest.mark.parametrize("offset", [500_000, 2**62, -5])
+def test_a_damaged_key_does_not_say_how_much_there_is_to_compare(tmp_path: Path, offset: int) -> None:
+    """Whoever compared what it promises would run until the memory is full."""
+    small_store(tmp_path).write()
+    backfill(tmp_path)
+    changed(tmp_path, lambda db: db.put_all("default", [(rows.unit_key(b"Orders", 0, offset), bytes(28))]))
+    with pytest.raises(SafetyError, match=rf"Orders.*{offset}"):
+        check(tmp_path)
+
+
+def test_a_database_that_is_none_of_queues_is_said(tmp_path: Path) -> None:
+    small_store(tmp_path).write()
+    backfill(tmp_path)
+    for path in (tmp_path / "consumequeue").iterdir():
+        if path.is_file():
+            path.unlink()
+    with opened(tmp_path / "consumequeue") as database:
+        database.put_all("default", [(ORDERS_0, VALUE)])
+    with pytest.raises(SafetyError, match="column family `offset`"):
+        check(tmp_path)
+
+
+@pytest.mark.parametrize("value", [b"{", b"[]", b'{"counter":"x"}'])
+def test_a_damaged_version_is_said(tmp_path: Path, value: bytes) -> None:
+    small_store(tmp_path).write()
+    backfill(tmp_path)
+    with opened(tmp_path / "config" / "topics", ("kvDataVersion", "forbidden")) as database:
+        database.put_all("kvDataVersion", [(b"kvDataVersionKey", value)])
+    with pytest.raises(SafetyError, match="config/topics"):
+        check(tmp_path)
+
+
+def test_delays_that_nobody_has_told_are_asked_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(rocketmq_store, "DELAYS_S", (1, 5, 7200))  # as messageDelayLevel=1s 5s 2h
+    small_store(tmp_path).write()
+    backfill(tmp_path)
+    result = check(tmp_path)
+    assert {each.topic.decode() for each in result.findings} == {rocketmq_store.SCHEDULE}
+    assert any("messageDelayLevel" in note and "--broker-conf" in note for note in result.notes)
+    conf = tmp_path / "broker.conf"
+    conf.write_text("messageDelayLevel=1s 5s 2h\nmappedFileSizeCommitLog=2048\nmappedFileSizeConsumeQueue=160\n")
+    told = Check(place_of(tmp_path, conf), CLOCK, nothing, rows_per_part=5).run(context())
+    assert told.findings == ()
+    assert not any("messageDelayLevel" in note for note in told.notes)
+
+
+def test_a_damaged_checkpoint_is_said(tmp_path: Path) -> None:
+    small_store(tmp_path).write()
+    backfill(tmp_path)
+    changed(tmp_path, lambda db: db.put_all("offset", [(rows.checkpoint_key(), b"abc")]))
+    with pytest.raises(SafetyError, match="CHECKPOINT has 3 bytes"):
+        check(tmp_path)
 
 
 def test_a_damaged_max_does_not_say_how_much_there_is_to_compare(tmp_path: Path) -> None:

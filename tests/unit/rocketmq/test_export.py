@@ -50,6 +50,16 @@ def test_without_databases_there_is_nothing_to_export(tmp_path: Path) -> None:
         export(place(tmp_path), tmp_path / "out")
 
 
+def test_beside_a_database_that_this_program_does_not_know_nothing_is_exported(tmp_path: Path) -> None:
+    small_store(tmp_path).write()
+    backfill(tmp_path)
+    (tmp_path / "config" / "rdb").mkdir()
+    (tmp_path / "config" / "rdb" / "CURRENT").write_text("MANIFEST-000004\n")
+    with pytest.raises(SafetyError, match="config/rdb"):
+        export(place(tmp_path), tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+
+
 def test_without_a_file_of_offsets_somebody_has_to_say_which_one_the_broker_reads(tmp_path: Path) -> None:
     small_store(tmp_path).write()
     backfill(tmp_path)

@@ -1,3 +1,4 @@
+import os
 from dataclasses import replace
 from pathlib import Path
 
@@ -30,6 +31,22 @@ def test_a_stranger_beside_the_queues_is_named(tmp_path: Path) -> None:
     small_store(tmp_path).write()
     (tmp_path / "consumequeue" / "Orders" / "x").mkdir()
     with pytest.raises(SafetyError, match="Orders/x"):
+        inventory_of(place(tmp_path))
+
+
+@pytest.mark.parametrize("name", ["00", "-1", "\u0663", str(2**31)])
+def test_a_folder_that_names_no_queue_is_named(tmp_path: Path, name: str) -> None:
+    small_store(tmp_path).write()
+    (tmp_path / "consumequeue" / "Orders" / name).mkdir()
+    with pytest.raises(SafetyError, match=f"Orders/{name} is no folder"):
+        inventory_of(place(tmp_path))
+
+
+def test_a_topic_whose_name_is_no_utf8_is_named(tmp_path: Path) -> None:
+    """A broker writes names in the encoding of its system."""
+    small_store(tmp_path).write()
+    (tmp_path / "consumequeue" / os.fsdecode(b"%LMQ%\xb6\xa9") / "0").mkdir(parents=True)
+    with pytest.raises(SafetyError, match=r"LMQ%\\xb6\\xa9' is no UTF-8"):
         inventory_of(place(tmp_path))
 
 

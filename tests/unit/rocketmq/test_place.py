@@ -16,16 +16,22 @@ def test_a_store_is_found_by_its_folder(tmp_path: Path) -> None:
 
 def test_a_store_is_found_by_its_brokers_configuration(tmp_path: Path) -> None:
     small_store(tmp_path / "s").write()
-    (tmp_path / "q").mkdir()
     conf = tmp_path / "broker.conf"
-    conf.write_text(
-        f"storePathRootDir={tmp_path}/s\nstorePathConsumeQueue={tmp_path}/q/consumequeue\nenableLmq=true\n"
-        "useSeparateStorePathForRocksdbCQ=true\n"
-    )
+    conf.write_text(f"storePathRootDir={tmp_path}/s\nenableLmq=true\nuseSeparateStorePathForRocksdbCQ=true\n")
     place = place_of(None, conf)
     assert place.store == tmp_path / "s"
-    assert place.rocksdb == tmp_path / "q" / "consumequeue_rocksdb"
+    assert place.rocksdb == tmp_path / "s" / "consumequeue_rocksdb"
     assert place.conf.is_lmq
+
+
+def test_queues_lie_where_the_broker_has_them_whatever_its_configuration_says_of_them(tmp_path: Path) -> None:
+    """Samples of configurations name storePathConsumeQueue, and no broker reads it."""
+    small_store(tmp_path / "s").write()
+    small_store(tmp_path / "old").write()
+    conf = tmp_path / "broker.conf"
+    conf.write_text(f"storePathRootDir={tmp_path}/s\nstorePathConsumeQueue={tmp_path}/old/consumequeue\n")
+    for place in (place_of(None, conf), place_of(tmp_path / "s", conf)):
+        assert place.consumequeue == place.rocksdb == tmp_path / "s" / "consumequeue"
 
 
 def test_a_copys_paths_are_its_own_and_not_those_of_the_configuration(tmp_path: Path) -> None:
@@ -33,10 +39,7 @@ def test_a_copys_paths_are_its_own_and_not_those_of_the_configuration(tmp_path: 
     small_store(tmp_path / "s").write()
     small_store(tmp_path / "copy").write()
     conf = tmp_path / "broker.conf"
-    conf.write_text(
-        f"storePathRootDir={tmp_path}/s\nstorePathCommitLog={tmp_path}/s/commitlog\n"
-        f"storePathConsumeQueue={tmp_path}/s/consumequeue\n"
-    )
+    conf.write_text(f"storePathRootDir={tmp_path}/s\nstorePathCommitLog={tmp_path}/s/commitlog\n")
     place = place_of(tmp_path / "copy", conf)
     assert {place.commitlog.parent, place.consumequeue.parent, place.config.parent} == {tmp_path / "copy"}
 
@@ -46,20 +49,30 @@ def test_a_copy_is_known_by_whatever_sign_java_knows(tmp_path: Path, sign: str) 
     small_store(tmp_path / "s").write()
     small_store(tmp_path / "copy").write()
     conf = tmp_path / "broker.conf"
-    conf.write_text(f"storePathRootDir{sign}{tmp_path}/s\nstorePathConsumeQueue={tmp_path}/s/consumequeue\n")
-    assert place_of(tmp_path / "copy", conf).consumequeue == tmp_path / "copy" / "consumequeue"
+    conf.write_text(f"storePathRootDir{sign}{tmp_path}/s\nstorePathCommitLog={tmp_path}/s/commitlog\n")
+    assert place_of(tmp_path / "copy", conf).commitlog == tmp_path / "copy" / "commitlog"
 
 
-@pytest.mark.parametrize("name", ["storePathCommitLog", "storePathConsumeQueue"])
-def test_paths_elsewhere_need_the_store_that_they_belong_to(tmp_path: Path, name: str) -> None:
+def test_a_path_elsewhere_needs_the_store_that_it_belongs_to(tmp_path: Path) -> None:
     """Where storePathRootDir is left at its default, nothing says that this is a copy."""
     small_store(tmp_path / "s").write()
     small_store(tmp_path / "copy").write()
-    conf, folder = tmp_path / "broker.conf", {"storePathCommitLog": "commitlog"}.get(name, "consumequeue")
-    conf.write_text(f"{name}={tmp_path}/s/{folder}\n")
+    conf = tmp_path / "broker.conf"
+    conf.write_text(f"storePathCommitLog={tmp_path}/s/commitlog\n")
     with pytest.raises(ConfigError, match="storePathRootDir"):
         place_of(tmp_path / "copy", conf)
-    assert place_of(tmp_path / "s", conf).consumequeue == tmp_path / "s" / "consumequeue"
+    assert place_of(tmp_path / "s", conf).commitlog == tmp_path / "s" / "commitlog"
+
+
+def test_a_database_in_a_folder_of_its_own_is_not_overlooked(tmp_path: Path) -> None:
+    small_store(tmp_path / "s").write()
+    (tmp_path / "s" / "consumequeue_rocksdb").mkdir()
+    (tmp_path / "s" / "consumequeue_rocksdb" / "CURRENT").write_text("MANIFEST-000004\n")
+    with pytest.raises(ConfigError, match="useSeparateStorePathForRocksdbCQ"):
+        place_of(tmp_path / "s", None)
+    conf = tmp_path / "broker.conf"
+    conf.write_text("listenPort=10911\n")
+    assert place_of(tmp_path / "s", conf).rocksdb == tmp_path / "s" / "consumequeue"
 
 
 def test_a_store_that_a_link_leads_to_is_no_copy(tmp_path: Path) -> None:
@@ -88,10 +101,23 @@ def test_what_is_no_store_is_said(tmp_path: Path, text: str, said: str) -> None:
         place_of(None, conf)
 
 
-def test_several_folders_of_the_log_and_an_unreadable_configuration_are_said(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        ("storePathCommitLog=/a,/b", "several folders"),
+        ("enableDLegerCommitLog=true", "enableDLegerCommitLog"),
+        ("messageDelayLevel=1s 5x", "messageDelayLevel"),
+        ("messageDelayLevel=1s s", "messageDelayLevel"),
+    ],
+)
+def test_what_this_program_does_not_read_is_said(tmp_path: Path, line: str, said: str) -> None:
+    small_store(tmp_path / "s").write()
     conf = tmp_path / "broker.conf"
-    conf.write_text(f"storePathRootDir={tmp_path}\nstorePathCommitLog=/a,/b\n")
-    with pytest.raises(ConfigError, match="several folders"):
+    conf.write_text(f"storePathRootDir={tmp_path}/s\n{line}\n")
+    with pytest.raises(ConfigError, match=said):
         place_of(None, conf)
+
+
+def test_an_unreadable_configuration_is_said(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="can't be read"):
         place_of(None, tmp_path / "none.conf")

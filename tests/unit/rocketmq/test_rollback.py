@@ -148,6 +148,41 @@ def test_a_topic_that_was_made_anew_in_file_mode_is_no_hindrance_where_no_broker
     assert not (tmp_path / "consumequeue" / "CURRENT").exists()
 
 
+def test_offsets_in_a_database_that_this_program_does_not_know_are_not_lost_unasked(tmp_path: Path) -> None:
+    """A broker that was started with another configuration manager reads ours, at most, and writes its own."""
+    small_store(tmp_path).write()
+    backfill(tmp_path)
+    (tmp_path / "config" / "metadata").mkdir()
+    (tmp_path / "config" / "metadata" / "CURRENT").write_text("MANIFEST-000004\n")
+    before = files_below(tmp_path)
+    for offsets_of in (None, OffsetsOf.ROCKSDB, OffsetsOf.BOTH):
+        with pytest.raises(SafetyError, match="--offsets-of files"):
+            rollback(place(tmp_path), CLOCK, offsets_of=offsets_of)
+        assert files_below(tmp_path) == before
+    rollback(place(tmp_path), CLOCK, offsets_of=OffsetsOf.FILES)
+    assert not (tmp_path / "consumequeue" / "CURRENT").exists()
+
+
+@pytest.mark.parametrize("text", ["{", "[]", "{}"])
+def test_a_damaged_note_of_what_was_prepared_is_said(tmp_path: Path, text: str) -> None:
+    small_store(tmp_path).write()
+    backfill(tmp_path)
+    note = tmp_path / "ledger-reaper" / "rollback" / "plan.json"
+    note.parent.mkdir()
+    note.write_text(text)
+    with pytest.raises(SafetyError, match=r"plan\.json"):
+        rollback(place(tmp_path), CLOCK)
+
+
+def test_a_current_that_is_no_text_is_said(tmp_path: Path) -> None:
+    """Whose it is can't be seen then, and the databases count as opened by a broker."""
+    small_store(tmp_path).write()
+    backfill(tmp_path)
+    (tmp_path / "config" / "topics" / "CURRENT").write_bytes(b"\xff\xfe")
+    with pytest.raises(SafetyError, match="can't be opened"):
+        rollback(place(tmp_path), CLOCK)
+
+
 def test_a_store_without_any_queue_is_rolled_back(tmp_path: Path) -> None:
     store = Store(tmp_path)
     store.units["T", 0] = []

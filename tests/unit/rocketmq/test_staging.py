@@ -1,3 +1,4 @@
+import dataclasses
 import json
 import shutil
 from pathlib import Path
@@ -40,7 +41,8 @@ def test_a_restart_begins_anew(tmp_path: Path) -> None:
 def test_a_damaged_note_is_named(tmp_path: Path) -> None:
     where = place(small_store(tmp_path).write().root)
     where.staging.mkdir(parents=True)
-    for text in ("{", '{"some": 1}'):
+    nothing = {each.name: None for each in dataclasses.fields(staging.Sealed)}
+    for text in ("{", '{"some": 1}', json.dumps(nothing)):
         (where.staging / "sealed.json").write_text(text)
         with pytest.raises(SafetyError, match=r"sealed\.json"):
             staging.sealed_of(where)

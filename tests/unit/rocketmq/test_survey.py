@@ -93,6 +93,14 @@ def test_a_file_that_a_broker_deletes_meanwhile_is_said(tmp_path: Path, monkeypa
     assert text.startswith("/x/00000000000000000000 was deleted")
 
 
+def test_a_folder_where_a_file_should_be_is_said(tmp_path: Path) -> None:
+    small_store(tmp_path).write()
+    (tmp_path / "config" / "topics.json").unlink()
+    (tmp_path / "config" / "topics.json").mkdir()
+    (text,) = survey_of(place(tmp_path), is_running=False).facts.bad_bytes
+    assert text.endswith("config/topics.json: Is a directory")
+
+
 def test_of_bytes_beside_a_running_broker_it_says_that_they_may_be_half_written(tmp_path: Path) -> None:
     small_store(tmp_path).write()
     written(tmp_path, "config/topics.json", "{")
@@ -100,6 +108,14 @@ def test_of_bytes_beside_a_running_broker_it_says_that_they_may_be_half_written(
     assert "look again" in said
     (said,) = survey_of(place(tmp_path), is_running=False).facts.bad_bytes
     assert "look again" not in said
+
+
+def test_a_broker_that_keeps_topics_groups_and_offsets_in_one_database_is_refused(tmp_path: Path) -> None:
+    small_store(tmp_path).write()
+    conf = tmp_path / "broker.conf"
+    conf.write_text(SIZES.format(2048, 160) + "useSingleRocksDBForAllConfigs=true\n")
+    facts = survey_of(place_of(tmp_path, conf), is_running=False).facts
+    assert [each.code for each in refusals_of(facts)] == [Code.CONFIG_V2]
 
 
 SIZES = "mappedFileSizeCommitLog={}\nmappedFileSizeConsumeQueue={}\n"

@@ -5,8 +5,10 @@ from typing import Any, NamedTuple
 
 import pytest
 
+from streaming.errors import SafetyError
 from streaming.rocketmq import backfill as backfill_module
 from streaming.rocketmq.follow.followed import Followed
+from tests import rocketmq_store
 from tests.rocketmq_store import Message, Store, small_store
 from tests.unit.rocketmq.converted import backfill, check, files_below
 from tests.unit.rocketmq.follow.followed_store import follow, grown, written
@@ -97,6 +99,22 @@ def test_what_a_later_run_has_begun_is_not_taken_for_what_follow_has_made(tmp_pa
     assert not backfill(tmp_path).files  # the parts are there, and are joined once more
     assert database_of(tmp_path) == expected_of(store)
     assert not (tmp_path / "ledger-reaper" / "follow").exists()
+
+
+def test_delays_that_nobody_has_told_follow_are_not_made_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A unit of the schedule topic says when its message is due; a wrong one would have it come at another time."""
+    monkeypatch.setattr(rocketmq_store, "DELAYS_S", (1, 5, 7200))  # as messageDelayLevel=1s 5s 2h
+    store = written(small_store(tmp_path))
+    follow(tmp_path)
+    written(grown(store, 20))
+    follow(tmp_path)
+    store.put(Message(rocketmq_store.SCHEDULE, 2, level=3))
+    written(grown(store, 3))
+    follow(tmp_path)
+    with pytest.raises(SafetyError, match="messageDelayLevel"):
+        backfill(tmp_path)
+    backfill(tmp_path, restart=True)
+    assert database_of(tmp_path) == expected_of(store)
 
 
 def test_half_a_database_that_was_being_thrown_away_is_not_gone_on_with(

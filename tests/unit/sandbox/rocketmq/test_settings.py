@@ -42,7 +42,7 @@ def test_asked_for_settings_win() -> None:
 def test_all_that_the_broker_keeps_lies_in_its_store() -> None:
     paths = [value for value in broker(StoreMode.FILE).values() if isinstance(value, Path)]
 
-    assert len(paths) == 4
+    assert len(paths) == 3
     assert all(path.is_relative_to(HOME.store) for path in paths)
 
 

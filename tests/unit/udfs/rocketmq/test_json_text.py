@@ -110,6 +110,11 @@ def test_what_is_no_json_is_refused_with_its_position(text: str) -> None:
     assert error.value.position <= len(text)
 
 
+def test_a_number_that_is_too_long_is_refused() -> None:
+    with pytest.raises(BadJsonError):
+        parse('{"counter":' + "9" * 5000 + "}")
+
+
 def test_a_key_that_stands_twice_is_refused() -> None:
     with pytest.raises(BadJsonError, match="twice"):
         parse('{"a@b":{0:1,0:2}}')

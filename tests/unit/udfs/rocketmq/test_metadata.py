@@ -86,6 +86,8 @@ def test_offsets_come_back_whatever_they_are(offsets: dict[str, dict[int, int]],
         {"dataVersion": VERSION, "offsetTable": {"T@g": {0: "1"}}},
         {"dataVersion": VERSION, "offsetTable": {"T@g": {0: True}}},
         {"dataVersion": {"counter": None}, "offsetTable": {}},
+        {"dataVersion": VERSION, "offsetTable": {7: {0: 1}}},
+        {"dataVersion": VERSION, "offsetTable": {"\ud800@g": {0: 1}}},
     ],
 )
 def test_a_file_that_holds_something_else_is_refused(table: Any) -> None:

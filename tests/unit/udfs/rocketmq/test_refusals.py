@@ -28,6 +28,7 @@ def test_a_healthy_store_is_not_refused() -> None:
         ({"ext_queues": "a file"}, Code.EXT_QUEUES),
         ({"compaction": "topic C"}, Code.COMPACTION),
         ({"config_manager": "V2"}, Code.CONFIG_V2),
+        ({"has_one_database": True}, Code.CONFIG_V2),
         ({"other_databases": "config/rdb"}, Code.CONFIG_V2),
         ({"has_rocksdb": True}, Code.ROCKSDB_THERE),
         ({"databases_with_rows": ("topics",)}, Code.DATABASES_THERE),
