@@ -77,7 +77,7 @@ for command in (
     app.command()(command)
 app.add_typer(dlq.app, name="dlq")
 app.add_typer(snapshots.app, name="snapshots")
-app.add_typer(rocketmq.app, name="rocketmq", hidden=True)  # until each of its stages was seen on real brokers
+app.add_typer(rocketmq.app, name="rocketmq")
 app.add_typer(sandbox.app, name="sandbox")
 app.add_typer(sandbox.app, name="cluster", hidden=True)  # the older name
 

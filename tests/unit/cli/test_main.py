@@ -30,7 +30,7 @@ def test_commands_are_listed_in_the_order_of_use_but_for_what_is_unfinished_or_a
     code, text = run("-h")
     assert code == 0
     listed = [line.split()[1] for line in text.splitlines() if line.startswith("│ ") and line[2].isalpha()]
-    assert listed == [name for name in ORDER_OF_USE if name not in ("rocketmq", "cluster")]
+    assert listed == [name for name in ORDER_OF_USE if name != "cluster"]
     assert set(get_command(app).commands) == set(ORDER_OF_USE)  # type: ignore[attr-defined]
 
 
