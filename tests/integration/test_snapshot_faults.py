@@ -466,4 +466,6 @@ def test_a_snapshot_goes_back_from_segments_to_parts_to_a_single_one(
         assert after is not None
         assert (after.snapshot_type, after.aborted) == ("Single", buffer.aborted), values
         assert sorted(values) == sorted(f"c{number}" for number in range(100, 110))
-    assert told(found_now := findings(service, "--namespace", migrated.space), migrated.topic) == set(), found_now
+    found_now = findings(service, "--namespace", migrated.space)
+    # a ledger that no subscription holds may be trimmed by now, and its ids with it
+    assert told(found_now, migrated.topic) <= {("WASTE", "DEAD_IDS")}, found_now
