@@ -250,13 +250,13 @@ SNAPSHOTS_LINES = (
     (
         "the guard stands before what an undo sends",
         TAKE_BACK,
-        "        self.replacing.hold(topic, places)\n        self.replacing.unload",
-        "        self.replacing.unload",
+        "        self.replacing.hold(topic, self._checked(topic, old, lost))\n        self.replacing.unload",
+        "        self._checked(topic, old, lost)\n        self.replacing.unload",
     ),
     (
         "the guard stands before what an undo sent",
         REPLACING,
-        "        finally:\n            self.hold(topic, places)\n",
+        "        finally:\n            self.hold(topic, index)\n",
         "        finally:\n            pass\n",
     ),
     (
@@ -281,7 +281,7 @@ SNAPSHOTS_LINES = (
     (
         "segments that are published once more are guarded before an index names them",
         REPAIR,
-        "            self._replacing.hold(topic, [place for _number, place, _marker in places_of(named)])\n",
+        "            self._replacing.hold(topic, named)\n",
         "",
     ),
     (

@@ -17,7 +17,6 @@ from streaming.snapshots.replacing import Replacing
 from udfs.snapshots.audit import READY, BufferFacts
 from udfs.snapshots.codec import Index, decode_index
 from udfs.snapshots.repairing import is_half
-from udfs.snapshots.segments import places_of
 
 _PATIENCE_MINUTES, _WAIT_SECONDS = 10, 1.0  # a broker that replays reads the whole topic
 _QUIET_SECONDS = 10.0  # what a broker may take for one segment
@@ -103,7 +102,7 @@ class Loading:
         if index.data == self.new:
             return
         index_of_ours = decode_index(self.new)
-        self.replacing.hold(self.topic, [place for _number, place, _marker in places_of(index_of_ours)])
+        self.replacing.hold(self.topic, index_of_ours)
         if lost := self.replacing.looks.lost_in(self.topic, index_of_ours):
             raise SafetyError(
                 f"{self.topic}: {lost} segments of the repair's own index can't be read any more, so that it is not "

@@ -223,7 +223,7 @@ class Repairs:
         moved = moved_index(index, places)
         named = decode_index(moved)
         with cut_short(topic, "repair", became):
-            self._replacing.hold(topic, [place for _number, place, _marker in places_of(named)])
+            self._replacing.hold(topic, named)
             lost_again = self.looks.lost_in(topic, named)
         if lost_again:  # no index named them yet, so that a guard that was moved meanwhile did not keep them
             raise SafetyError(

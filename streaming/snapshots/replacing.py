@@ -3,7 +3,7 @@
 Nothing else in this package sends to the topic of indexes, but for what `undo --removed` puts back.
 """
 
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from enum import StrEnum
@@ -74,8 +74,9 @@ class Replacing:
         """Guard what indexes name. Raises UnavailableError where there is no guard."""
         self._guards.require(namespace_of(topic))
 
-    def hold(self, topic: str, places: Collection[Position]) -> None:
-        """Guard these places of segments, too, which an index will name. Raises UnavailableError, RefusedError."""
+    def hold(self, topic: str, index: Index) -> None:
+        """Guard the segments that an index names or will name, too. Raises UnavailableError, RefusedError."""
+        places = [place for _number, place, _marker in places_of(index)]
         if not places:
             return
         try:
@@ -111,12 +112,12 @@ class Replacing:
         The guard stands before what it names afterwards: whoever calls it has held that, and as long as no index
         named these segments, a guard that was moved meanwhile went over them. Raises UnavailableError, RefusedError.
         """
-        places = [place for _number, place, _marker in places_of(decode_index(value))]
+        index = decode_index(value)
         try:
             with self.sender(system_topic(namespace_of(topic), SnapshotKind.INDEX)) as sender:
                 return sender.send(topic, value)
         finally:
-            self.hold(topic, places)
+            self.hold(topic, index)
 
     def was_sent(self, entry: Entry, now: bytes) -> Sent:
         """Whether an entry's index was published, as far as that can be told. now: the index that is there.

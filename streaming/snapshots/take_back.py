@@ -8,7 +8,6 @@
 4. An undo that is cut short says whether the old index is there, and what it replaced.
 """
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 from streaming.errors import ConfigError, SafetyError
@@ -16,9 +15,8 @@ from streaming.snapshots.repair_journal import Act
 from streaming.snapshots.replacing import Replacing, Sent, cut_short
 from udfs.formats.errors import FormatError
 from udfs.formats.internal_stats import Position
-from udfs.snapshots.codec import decode_index
+from udfs.snapshots.codec import Index, decode_index
 from udfs.snapshots.repairing import is_half
-from udfs.snapshots.segments import places_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,8 +35,7 @@ class TakeBack:
         """
         seen = self.replacing.latest(topic)
         name, old, lost = self._replaced_last(topic, seen.data)
-        places = self._checked(topic, old, lost)
-        self.replacing.hold(topic, places)
+        self.replacing.hold(topic, self._checked(topic, old, lost))
         self.replacing.unload(topic)
         now = self.replacing.latest(topic)
         if now.position != seen.position:
@@ -55,8 +52,8 @@ class TakeBack:
             self._refuse_written_over(topic, place)
         return name, kept
 
-    def _checked(self, topic: str, old: bytes, lost: int) -> Sequence[Position]:
-        """Return the places that an index names; lost: how many of its segments were when it was replaced.
+    def _checked(self, topic: str, old: bytes, lost: int) -> Index:
+        """Return the index that these bytes are; lost: how many of its segments were lost when it was replaced.
 
         Raises SafetyError where it must not be put back.
         """
@@ -77,7 +74,7 @@ class TakeBack:
                 f"{topic}: of the index that would be put back {now} segments that the topic needs can't be read by "
                 f"now, and {lost} when it was replaced: the topic would not load with it. Nothing was sent"
             )
-        return [place for _number, place, _marker in places_of(index)]
+        return index
 
     def _replaced_last(self, topic: str, now: bytes) -> tuple[str, bytes, int]:
         """Return what the last repair or undo replaced; one that broke off before it sent anything does not count.
