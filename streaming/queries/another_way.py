@@ -72,13 +72,15 @@ class ReadEntries:
             yield row, size_of(row[c.MESSAGE_KEY], row[c.PAYLOAD], row[c.MESSAGE_PROPERTIES])
 
 
-@dataclass(frozen=True, slots=True)
 class ReadRows:
     """One per service: what queries.completion calls a Read. reading: who reads when."""
 
-    spark: SparkSession
-    settings: Settings
-    reading: Reading
+    def __init__(self, spark: SparkSession, settings: Settings, reading: Reading) -> None:
+        # Adaptive execution computes what is kept while it makes a plan of it: all at once, and in nobody's slots.
+        self._spark = spark.newSession()
+        self._spark.conf.set("spark.sql.adaptive.enabled", "false")
+        self._settings = settings
+        self._reading = reading
 
     def __call__(self, query: str, wanted: Mapping[str, Sequence[Span]], /, *, gives_up: bool = False) -> DataFrame:
         """Read the messages of these entries (by partition), piece by piece, in as many slots as the query may have.
@@ -94,10 +96,10 @@ class ReadRows:
             keep = found.mapInArrow(_nothing, _NOTHING).rdd
             left = [*range(keep.getNumPartitions())]
             while left:
-                most = self.reading.most_tasks(query)
+                most = self._reading.most_tasks(query)
                 piece, left = left[:most], left[most:]
-                with self.reading.of(query, len(piece)):
-                    self.spark.sparkContext.runJob(keep, list, piece)
+                with self._reading.of(query, len(piece)):
+                    self._spark.sparkContext.runJob(keep, list, piece)
             return kept(numbered(found))
         finally:
             found.unpersist()
@@ -105,10 +107,10 @@ class ReadRows:
     def _rows_of(self, lots: Sequence[Lot], *, gives_up: bool) -> DataFrame:
         """Return the messages of these lots as rows of schemas.MESSAGE that are not numbered yet."""
         tasks = [*_tasks_of(lots)]
-        planned = self.spark.createDataFrame(
-            self.spark.sparkContext.parallelize(tasks, max(1, len(tasks))).flatMap(list), _LOT
+        planned = self._spark.createDataFrame(
+            self._spark.sparkContext.parallelize(tasks, max(1, len(tasks))).flatMap(list), _LOT
         )
-        return planned.mapInArrow(ReadEntries(self.settings, gives_up), from_arrow_schema(schemas.MESSAGE))
+        return planned.mapInArrow(ReadEntries(self._settings, gives_up), from_arrow_schema(schemas.MESSAGE))
 
 
 def _lots_of(wanted: Mapping[str, Sequence[Span]]) -> list[Lot]:

@@ -96,6 +96,14 @@ class World:
 
 
 @pytest.fixture
+def adaptive(spark: SparkSession) -> Iterator[SparkSession]:
+    """Spark as it is where the service runs: with adaptive execution."""
+    spark.conf.set("spark.sql.adaptive.enabled", "true")
+    yield spark
+    spark.conf.unset("spark.sql.adaptive.enabled")
+
+
+@pytest.fixture
 def world(spark: SparkSession, tmp_path: Path) -> World:
     file = tmp_path / "config.toml"
     file.write_text(f'[checkpoints]\ndir = "{tmp_path}/checkpoints"\n')
@@ -217,11 +225,12 @@ def test_entries_become_rows_in_the_executors_and_a_dead_letter_says_why(spark: 
 
 
 def test_whoever_reads_much_another_way_gives_his_slots_back_in_between(
-    spark: SparkSession, monkeypatch: pytest.MonkeyPatch
+    adaptive: SparkSession, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(another_way, "_ENTRIES_PER_TASK", 2)
     reading = Reading(threading.Event(), lambda: 8)
     held: list[int] = []
+    connections: list[int] = []
 
     class Watched:
         most_tasks = reading.most_tasks
@@ -230,6 +239,7 @@ def test_whoever_reads_much_another_way_gives_his_slots_back_in_between(
         def of(self, query: str, partitions: int) -> Iterator[Callable[[], bool]]:
             with reading.of(query, partitions) as others_wait:
                 held.append(partitions)
+                connections.append(len(partition.readers))
                 yield others_wait
 
     stored = {(7, number): entry(b"x") for number in range(9)}
@@ -237,11 +247,12 @@ def test_whoever_reads_much_another_way_gives_his_slots_back_in_between(
         base = load(None)
         pulsar = base.pulsar.model_copy(update={"service_url": partition.url, "admin_url": "http://127.0.0.1:1"})
         settings = base.model_copy(update={"pulsar": pulsar})
-        rows = another_way.ReadRows(spark, settings, cast("Reading", Watched()))(REQUESTS, {FIRST: [Span(7, 0, 8)]})
-        connections = len(partition.readers)
+        rows = another_way.ReadRows(adaptive, settings, cast("Reading", Watched()))(REQUESTS, {FIRST: [Span(7, 0, 8)]})
+        connections.append(len(partition.readers))
         assert [row[c.ROW] for row in rows.orderBy(c.ROW).collect()] == list(range(9))
     assert held == [2, 2, 1], "two of the four slots that reads have, and for two entries each"
-    assert connections == len(partition.readers) == 5, "each lot is read once"
+    assert connections == [0, 2, 4, 5], "each lot is read once, and in the slots that were taken for it"
+    assert len(partition.readers) == 5, "what is kept is not read again"
 
 
 def test_a_few_entries_of_several_partitions_are_waited_for_together_in_one_slot() -> None:
@@ -299,38 +310,32 @@ def test_of_rows_that_cannot_be_computed_spark_keeps_nothing(spark: SparkSession
     assert held.isEmpty()
 
 
-def test_while_entries_are_read_another_way_nobody_waits_to_let_go_of_what_he_kept(spark: SparkSession) -> None:
-    spark.conf.set("spark.sql.adaptive.enabled", "true")  # as it is where the service runs
-    try:
-        assert _lets_go_meanwhile(spark), "it waited for the end of the read"
-    finally:
-        spark.conf.unset("spark.sql.adaptive.enabled")
-
-
-def _lets_go_meanwhile(spark: SparkSession) -> bool:
-    """Whether something else is let go of before a read ends that was begun before, and that waits for its broker."""
+def test_while_entries_are_read_another_way_nobody_waits_to_let_go_of_what_he_kept(adaptive: SparkSession) -> None:
+    kept = adaptive.range(10).persist()
+    assert kept.count() == 10  # before the read: an earlier test's task may hold the other slot for some seconds
     lets_read = threading.Event()
     with serving(Partition({(7, 0): entry(b"x"), (7, 1): None}, (7, 1), lets_subscribe=lets_read)) as partition:
         base = load(None)
-        pulsar = base.pulsar.model_copy(update={"service_url": partition.url, "admin_url": "http://127.0.0.1:1"})
-        settings = base.model_copy(update={"pulsar": pulsar})
-        reading = Reading(threading.Event(), lambda: 2)
+        pulsar = {"service_url": partition.url, "admin_url": "http://127.0.0.1:1", "timeout_seconds": 60}
+        settings = base.model_copy(update={"pulsar": base.pulsar.model_copy(update=pulsar)})
+        read_rows = another_way.ReadRows(adaptive, settings, Reading(threading.Event(), lambda: 2))
         ended = threading.Event()
 
         def read() -> None:
             with pytest.raises(Exception, match="does not answer"):  # the admin API, which is asked in the end
-                another_way.ReadRows(spark, settings, reading)(REQUESTS, {FIRST: [Span(7, 0, 1)]})
+                read_rows(REQUESTS, {FIRST: [Span(7, 0, 1)]})
             ended.set()
 
-        thread = threading.Thread(target=read)
-        thread.start()
-        while not spark.sparkContext.statusTracker().getActiveJobsIds():
+        reader = threading.Thread(target=read)
+        reader.start()
+        while not partition.readers:
             assert not ended.wait(0.05)
-        kept = spark.range(10).persist()
-        assert kept.count() == 10
-        kept.unpersist()
-        is_read = bool(spark.sparkContext.statusTracker().getActiveJobsIds())
+        lets_go = threading.Thread(target=kept.unpersist)
+        lets_go.start()
+        lets_go.join(30)
+        waits = lets_go.is_alive()
         lets_read.set()
-        thread.join(60)
+        reader.join(60)
+        lets_go.join(60)
         assert ended.is_set()
-        return is_read
+        assert not waits, "it waited for the end of the read"

@@ -26,7 +26,7 @@ class Partition:
     entries: position -> what is sent; None: passed over. last: what it says is the last, None: it refuses to say.
     subscribed: of each reader whether it wants what compaction left, and whether a topic is to be made for it.
     is_silent_on_last: it gives no answer to that. stalls_behind: the first reader that has got this one gets nothing
-    more. redirects: look-ups that are sent on first. lets_subscribe: no reader is subscribed before it is set.
+    more. redirects: look-ups that are sent on first. lets_subscribe: no reader is answered before it is set.
     """
 
     entries: Mapping[Position, bytes | None]
@@ -97,10 +97,10 @@ class _Connection:
 
     def _subscribe(self, asked: api.CommandSubscribe) -> Iterator[None]:
         start = _position(asked.start_message_id)
-        if self._partition.lets_subscribe is not None:
-            self._partition.lets_subscribe.wait(60)
         self._partition.readers.append(start)
         self._partition.subscribed.append((asked.read_compacted, asked.force_topic_creation))
+        if self._partition.lets_subscribe is not None:
+            self._partition.lets_subscribe.wait(60)
         self._send(api.BaseCommand(type=frames.SUCCESS))
         return self._entries(start)
 
