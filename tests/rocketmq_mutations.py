@@ -20,7 +20,12 @@ _UNIT = "tests/unit/rocketmq"
 _FORMATS = "tests/unit/udfs/rocketmq"
 # which tests have to notice, by the file that is changed
 TESTS = {
-    MOVE: (f"{_UNIT}/test_backfill.py", f"{_UNIT}/test_rollback.py", f"{_UNIT}/test_forget.py"),
+    MOVE: (
+        f"{_UNIT}/test_move.py",
+        f"{_UNIT}/test_backfill.py",
+        f"{_UNIT}/test_rollback.py",
+        f"{_UNIT}/test_forget.py",
+    ),
     LOCKS: (f"{_UNIT}/test_locks.py",),
     PLACE: (f"{_UNIT}/test_place.py",),
     STAGING: (f"{_UNIT}/test_staging.py",),
@@ -299,8 +304,8 @@ ROCKETMQ = (
     (
         "RocketMQ: no rollback within a backfill",
         ROLLBACK,
-        "        elif sealed is not None:",
-        "        elif False:",
+        "    elif sealed is not None:\n        raise SafetyError(",
+        "    elif False:\n        raise SafetyError(",
         "has_not_ended",
     ),
     (
@@ -613,6 +618,55 @@ ROCKETMQ = (
         "if facts.has_one_database:",
         "if False:",
         "each_reason",
+    ),
+    (
+        "RocketMQ: what a killed rollback left is not followed after the next upgrade",
+        ROLLBACK,
+        "        return None if _has_databases(place) else plan\n",
+        "        return plan\n",
+        "left_behind",
+    ),
+    (
+        "RocketMQ: a plan says that it is done before a broker may start",
+        ROLLBACK,
+        "plan | {DONE: True}",
+        "plan",
+        "very_end or left_behind",
+    ),
+    (
+        "RocketMQ: a database with the same CURRENT is another one",
+        ROLLBACK,
+        "[current_of(folder), _changed(folder / CURRENT)]",
+        "[current_of(folder), 0]",
+        "same_current",
+    ),
+    (
+        "RocketMQ: a rollback ends with the options that it began with",
+        ROLLBACK,
+        "if is_read and offsets_of in (None, said):",
+        "if True:",
+        "another_option or chosen_anew",
+    ),
+    (
+        "RocketMQ: within a rollback nothing is exported",
+        EXPORT,
+        "if place.barrier.exists():",
+        "if False:",
+        "nothing_is_exported",
+    ),
+    (
+        "RocketMQ: what is taken back counts as moved in no more",
+        MOVE,
+        "(place.own / MOVED).unlink()",
+        "pass",
+        "counts_as_moved_in or ends_no_move",
+    ),
+    (
+        "RocketMQ: a broker's CURRENT ends no move of ours",
+        MOVE,
+        ".exists() and not is_left",
+        ".exists()",
+        "ends_no_move",
     ),
     (
         "RocketMQ: a database in a folder of its own is not overlooked",

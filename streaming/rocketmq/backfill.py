@@ -42,6 +42,7 @@ from streaming.rocketmq.staging import (
     seal,
     sealed_of,
     throw_away,
+    throw_away_rollback,
 )
 from streaming.rocketmq.survey import survey_of
 from streaming.rocketmq.work import works_of
@@ -85,6 +86,7 @@ class Backfill:
             self._settle()
             give_back(self.place)
             inventory, configuration = self._accepted()
+            throw_away_rollback(self.place)
             sealed = self._sealed_for(inventory.fingerprint())
             written, resumed = list[Written](), sealed is not None
             if sealed is None and self._finish_followed(spark, inventory):

@@ -14,7 +14,7 @@ from streaming.rocketmq.inventory import JSON_FILES, is_name_told, offsets_name
 from streaming.rocketmq.locks import is_broker_running
 from streaming.rocketmq.owner import require_owner
 from streaming.rocketmq.place import Place
-from streaming.rocketmq.staging import write_text
+from streaming.rocketmq.staging import unfinished_rollback, write_text
 from udfs.rocketmq import metadata as m
 from udfs.rocketmq.json_text import has_lines, pretty
 
@@ -33,11 +33,13 @@ class Exported(NamedTuple):
 def export(place: Place, out: Path) -> Exported:
     """Write the JSON files into a folder that has none.
 
-    Raises SafetyError beside a running broker, where no database is or one that this program does not know, and where a
-    file is in the way.
+    Raises SafetyError beside a running broker, within a rollback that has not ended, where no database is or one that
+    this program does not know, and where a file is in the way.
     """
     if is_broker_running(place):
         raise SafetyError(f"a broker runs on {place.store}: stop it, so that its last offsets are in the database")
+    if place.barrier.exists():
+        raise SafetyError(f"some databases may have left already: {unfinished_rollback(place)}")
     if out.resolve() == place.config.resolve():
         raise SafetyError(f"{out} is the broker's own: `rollback` writes there, and keeps what it replaces")
     taken = [name for name in JSON_FILES if (out / name).exists()]

@@ -54,7 +54,8 @@ def move_in(place: Place, sealed: Sealed, rename: Rename = os.replace) -> None:
 
 def is_moved_in(place: Place, sealed: Sealed) -> bool:
     """Whether all is in that the note names, so that only the staging folder was left behind."""
-    return moved_of(place) == sealed and (place.rocksdb / CURRENT).exists()
+    is_left = (place.staging / QUEUES / CURRENT).exists()  # then the one that is there is a broker's
+    return moved_of(place) == sealed and (place.rocksdb / CURRENT).exists() and not is_left
 
 
 def take_back(place: Place, sealed: Sealed, rename: Rename = os.replace) -> None:
@@ -63,6 +64,9 @@ def take_back(place: Place, sealed: Sealed, rename: Rename = os.replace) -> None
     Only what SEALED names with its inode is touched, and nothing that a broker may have opened: no file of the queues'
     database once a CURRENT is there, and no other database whose CURRENT says something else than we wrote.
     """
+    if moved_of(place) == sealed:  # it was written right before the last rename, which has not come
+        (place.own / MOVED).unlink()
+        fsync_folder(place.own)
     thrown = place.staging / "taken-back"
     thrown.mkdir(exist_ok=True)
     for name, inode in sealed.databases.items():

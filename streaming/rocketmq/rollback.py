@@ -31,12 +31,15 @@ from streaming.rocketmq.owner import require_owner
 from streaming.rocketmq.place import Place
 from streaming.rocketmq.staging import (
     CONFIG,
+    CURRENT,
+    DONE,
     MOVED,
     QUEUES,
     ROLLBACK,
     ROLLBACK_PLAN,
     current_of,
     fsync_folder,
+    is_done,
     is_unopened,
     new_kept,
     sealed_of,
@@ -70,23 +73,16 @@ def rollback(
 
     Raises SafetyError where the store is another user's, beside a running broker and behind one that was killed, in the
     middle of a backfill, where there is no RocksDB, where RocksDB lacks a message that the log has, where a database
-    lies below config/ that this program does not know, and where JSON files are newer than a database that a broker has
-    worked with, and nobody says which count.
+    lies below config/ that this program does not know, where JSON files are newer than a database that a broker has
+    worked with, and nobody says which count, and where a first call was given other options.
     """
     require_owner(place)
     with broker_kept_out(place), one_writer(place):
-        if (place.store / "abort").exists():
-            raise SafetyError(
-                f"{place.store}/abort is there: the broker was killed, and RocksDB may lack what it wrote last. "
-                "Start the broker once more as it was, stop it with SIGTERM, and roll back then"
-            )
-        sealed = sealed_of(place)
-        if sealed is not None and is_moved_in(place, sealed):
-            throw_away(place)
-        elif sealed is not None:
-            raise SafetyError("a backfill has not ended: run it again, or throw it away with `forget`")
+        _require_ended(place)
         aside = place.own / ROLLBACK
-        begun = _plan_of(place, aside)
+        begun = _begun(place, aside, offsets_of)
+        if begun is not None and is_done(begun):
+            return _ended(place, begun, rename)
         plan = begun or _prepare(place, aside, clock, offsets_of)
         kept = place.own / plan["kept"]
         bar(place, rename)
@@ -100,10 +96,57 @@ def rollback(
         if (place.own / MOVED).exists():
             kept.mkdir(exist_ok=True)
             rename(place.own / MOVED, kept / MOVED)
-        unbar(place, rename)
-        # Allowed here: the folder is ours, and all in it has its place now.
-        shutil.rmtree(aside)
-        return RolledBack(str(kept), plan["files"], plan.get("only_in_files", {}), plan.get("left_out", {}))
+        return _ended(place, plan, rename)
+
+
+def _ended(place: Place, plan: dict[str, Any], rename: Rename) -> RolledBack:
+    """Let the broker start again. The plan says before that it is done: nobody may follow it any more then."""
+    write_file(place.own / ROLLBACK_PLAN, plan | {DONE: True})
+    unbar(place, rename)
+    # Allowed here: the folder is ours, and all in it has its place now.
+    shutil.rmtree(place.own / ROLLBACK)
+    fsync_folder(place.own)
+    kept = str(place.own / plan["kept"])
+    return RolledBack(kept, plan["files"], plan.get("only_in_files", {}), plan.get("left_out", {}))
+
+
+def _has_databases(place: Place) -> bool:
+    return exists(place.rocksdb) or any(exists(place.config / name) for name in DATABASES)
+
+
+def _require_ended(place: Place) -> None:
+    """Raise SafetyError behind a broker that was killed, and in the middle of a backfill; tidy up behind one."""
+    if (place.store / "abort").exists():
+        raise SafetyError(
+            f"{place.store}/abort is there: the broker was killed, and RocksDB may lack what it wrote last. "
+            "Start the broker once more as it was, stop it with SIGTERM, and roll back then"
+        )
+    sealed = sealed_of(place)
+    if sealed is not None and is_moved_in(place, sealed):
+        throw_away(place)
+    elif sealed is not None:
+        raise SafetyError("a backfill has not ended: run it again, or throw it away with `forget`")
+
+
+def _begun(place: Place, aside: Path, offsets_of: m.OffsetsOf | None) -> dict[str, Any] | None:
+    """The plan to go on with; None if there is none, or one for other options by which nothing was replaced yet.
+
+    Raises SafetyError where something may have been replaced by it.
+    """
+    plan = _plan_of(place, aside)
+    if plan is None:
+        return None
+    said = plan.get("offsets_of", m.OffsetsOf.ROCKSDB)
+    other = {True: m.OFFSETS_JSON, False: m.LMQ_OFFSETS_JSON}
+    is_read = place.conf.is_lmq is None or other[place.conf.is_lmq] not in plan["files"]
+    if is_read and offsets_of in (None, said):
+        return plan
+    if not place.barrier.exists():
+        return None
+    raise SafetyError(
+        f"a rollback with --offsets-of {said} has begun that writes {', '.join(plan['files']) or 'no JSON file'}, and "
+        "it may have replaced some: end it with the options that it was begun with. All that it replaces is kept"
+    )
 
 
 def _complete(place: Place, kept: Path, rename: Rename, *, is_new: bool) -> None:
@@ -181,16 +224,19 @@ def _plan_of(place: Place, aside: Path) -> dict[str, Any] | None:
         return None
     except (ValueError, AttributeError) as error:
         raise SafetyError(f"{note} is not what this program writes: {error}") from error
+    if is_done(plan):  # what is there now was made later
+        return None if _has_databases(place) else plan
     is_older = any(plan.get("currents", {}).get(name) != said for name, said in _currents(place).items())
     waiting = [name for name in plan["files"] if (aside / name).exists()]
     is_written = any(_stamp(place.config / name) != plan["stamps"][name] for name in waiting)
     return None if is_older or (is_written and not place.barrier.exists()) else plan
 
 
-def _currents(place: Place) -> dict[str, str]:
-    """What CURRENT says in each database that is there."""
+def _currents(place: Place) -> dict[str, list[str | int]]:
+    """What CURRENT says in each database that is there, and when it was written: databases say the same again."""
     folders = {QUEUES: place.rocksdb, **{name: place.config / name for name in DATABASES}}
-    return {name: current_of(folder) for name, folder in folders.items() if exists(folder)}
+    there = {name: folder for name, folder in folders.items() if exists(folder)}
+    return {name: [current_of(folder), _changed(folder / CURRENT)] for name, folder in there.items()}
 
 
 def _stamp(path: Path) -> int:
@@ -225,6 +271,7 @@ def _prepare(place: Place, aside: Path, clock: Clock, offsets_of: m.OffsetsOf | 
     aside.mkdir(exist_ok=True)
     plan = {
         "kept": new_kept(place, clock.now_ms()),
+        "offsets_of": offsets_of or m.OffsetsOf.ROCKSDB,
         "files": made.files,
         "only_in_files": made.only_in_files,
         "left_out": left_out(place) if exists(place.rocksdb) else {},

@@ -7,6 +7,7 @@ folder that is to be moved in, with its inode, so that a later run knows what is
 import json
 import os
 import shutil
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
 from itertools import chain, count
@@ -24,6 +25,8 @@ CURRENT = "CURRENT"
 ROLLBACK = "rollback"  # what a rollback has made so far
 ROLLBACK_PLAN = f"{ROLLBACK}/plan.json"
 NEW_QUEUES = f"{ROLLBACK}/file-queues"
+DONE = "done"  # in that plan: nothing is left to do but to let the broker start
+_WAY_OUT = "Move this file somewhere else, and run the command again"
 # what rocksdict leaves in the folder of a database, and no broker needs
 _NOT_MOVED = ("LOCK", "LOG", "rocksdict-config.json")
 
@@ -123,7 +126,7 @@ def moved_of(place: Place) -> Sealed | None:
 def unfinished_rollback(place: Place) -> str:
     """Say that a rollback has begun and not ended, and what to do; "" if none has."""
     is_barred = place.barrier.exists()
-    if not ((place.own / ROLLBACK_PLAN).exists() or is_barred):
+    if not is_barred and not _has_plan(place):
         return ""
     kept_out = f" (it does not start as long as {place.barrier} is there)" if is_barred else ""
     return (
@@ -131,6 +134,27 @@ def unfinished_rollback(place: Place) -> str:
         f"{kept_out}. A broker with storeType=defaultRocksDB may go on, as long as its queues' CURRENT is in "
         f"{place.rocksdb}"
     )
+
+
+def is_done(plan: Mapping[str, object]) -> bool:
+    """Whether the rollback of this plan has done all that it had to do."""
+    return plan.get(DONE) is True
+
+
+def throw_away_rollback(place: Place) -> None:
+    """Delete what a rollback has prepared. Raises SafetyError where one has begun and has not ended."""
+    if place.barrier.exists():
+        raise SafetyError(unfinished_rollback(place))
+    # Allowed here: the folder is ours, and no file of the store was replaced by what is in it, or all were.
+    _remove(place.own / ROLLBACK)
+
+
+def _has_plan(place: Place) -> bool:
+    try:
+        plan = _read(place.own / ROLLBACK_PLAN)
+    except SafetyError:
+        return True
+    return (place.own / ROLLBACK_PLAN).exists() and not is_done(plan or {})
 
 
 def is_unopened(place: Place, database: str) -> bool:
@@ -193,9 +217,9 @@ def _sealed(path: Path) -> Sealed | None:
     try:
         made = None if said is None else Sealed(**said)  # type: ignore[arg-type]
     except TypeError as error:
-        raise SafetyError(f"{path} is not what this program writes: {error}") from error
+        raise SafetyError(f"{path} is not what this program writes: {error}. {_WAY_OUT}") from error
     if made and not all(isinstance(each, dict) for each in (made.files, made.databases, made.currents, made.times)):
-        raise SafetyError(f"{path} is not what this program writes")
+        raise SafetyError(f"{path} is not what this program writes. {_WAY_OUT}")
     return made
 
 
@@ -205,7 +229,7 @@ def _read(path: Path) -> dict[str, object] | None:
     except FileNotFoundError:
         return None
     except ValueError as error:
-        raise SafetyError(f"{path} can't be read: {error}") from error
+        raise SafetyError(f"{path} can't be read: {error}. {_WAY_OUT}") from error
     return said if isinstance(said, dict) else None
 
 

@@ -1,8 +1,51 @@
 from pathlib import Path
 
-from streaming.rocketmq.move import set_aside_databases, set_aside_queues
+import pytest
+
+from streaming.errors import SafetyError
+from streaming.rocketmq.forget import forget
+from streaming.rocketmq.move import is_moved_in, set_aside_databases, set_aside_queues
+from streaming.rocketmq.staging import moved_of, sealed_of
 from tests.rocketmq_store import small_store
 from tests.unit.rocketmq.converted import backfill, place
+from tests.unit.rocketmq.test_backfill import KilledError
+
+
+def killed_before_current(root: Path) -> None:
+    """Have a backfill die where one rename is left."""
+
+    def rename(source: Path, target: Path) -> None:
+        if target == place(root).rocksdb / "CURRENT":
+            raise KilledError
+        source.replace(target)
+
+    with pytest.raises(KilledError):
+        backfill(root, rename=rename)
+
+
+def test_what_is_taken_back_counts_as_moved_in_no_more(tmp_path: Path) -> None:
+    """Else `check` would take offsets that a direct switch has lost for ones that consumers have set back."""
+    small_store(tmp_path).write()
+    killed_before_current(tmp_path)
+    where = place(tmp_path)
+    assert moved_of(where) is not None
+    forget(where, [where.staging])
+    assert moved_of(where) is None
+
+
+def test_a_current_that_a_broker_made_ends_no_move_of_ours(tmp_path: Path) -> None:
+    small_store(tmp_path).write()
+    killed_before_current(tmp_path)
+    where = place(tmp_path)
+    (where.rocksdb / "CURRENT").write_text("MANIFEST-000001\n")
+    sealed = sealed_of(where)
+    assert sealed is not None
+    assert not is_moved_in(where, sealed)
+    with pytest.raises(SafetyError, match="--replace"):
+        backfill(tmp_path)
+    assert (where.rocksdb / "CURRENT").read_text() == "MANIFEST-000001\n"
+    forget(where, [where.staging])
+    assert (moved_of(where), where.staging.exists()) == (None, False)
 
 
 def test_current_leaves_first_so_that_no_half_database_is_ever_taken_for_one(tmp_path: Path) -> None:

@@ -9,6 +9,7 @@ import pytest
 
 from streaming.adapters.rocksdb.database import opened
 from streaming.errors import SafetyError
+from streaming.rocketmq.export import export
 from streaming.rocketmq.inventory import json_table
 from streaming.rocketmq.plan import plan_of
 from streaming.rocketmq.rollback import rollback
@@ -68,6 +69,123 @@ def test_forward_again_the_newest_offsets_are_taken(tmp_path: Path) -> None:
     assert check(tmp_path).findings == ()
     with opened(tmp_path / "config" / "consumerOffsets", read_only=True) as database:
         assert database.get("default", b"Orders@readers") == b'{"offsetTable":{0:9,1:9,2:9}}'
+
+
+def killed_at_its_end(root: Path, monkeypatch: pytest.MonkeyPatch, *, is_barred: bool) -> None:
+    """Have a rollback die behind its last rename, or right before that one, which lets the broker start again."""
+
+    def dies(path: Path, *, ignore_errors: bool = False) -> None:
+        if not ignore_errors:
+            raise KilledError
+        rmtree(path, ignore_errors=True)
+
+    def rename(source: Path, target: Path) -> None:
+        if is_barred and source == place(root).barrier:
+            raise KilledError
+        source.replace(target)
+
+    rmtree = shutil.rmtree
+    with monkeypatch.context() as patched:
+        patched.setattr("streaming.rocketmq.rollback.shutil.rmtree", dies)
+        with pytest.raises(KilledError):
+            rollback(place(root), CLOCK, rename)
+
+
+@pytest.mark.parametrize("is_barred", [False, True])
+def test_a_rollback_that_was_killed_at_its_very_end_is_ended_by_the_next_call(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_barred: bool
+) -> None:
+    small_store(tmp_path).write()
+    backfill(tmp_path)
+    worked_with(tmp_path)
+    killed_at_its_end(tmp_path, monkeypatch, is_barred=is_barred)
+    assert bool(unfinished_rollback(place(tmp_path))) == is_barred
+    result = rollback(place(tmp_path), CLOCK)
+    assert result.files == {"lmqConsumerOffset.json": 3}
+    assert (Path(result.kept) / "config" / "consumerOffsets" / "CURRENT").exists()
+    assert not place(tmp_path).barrier.exists()
+    assert not (tmp_path / "ledger-reaper" / "rollback").exists()
+
+
+@pytest.mark.parametrize("is_backfilled", [True, False])
+def test_a_plan_that_a_killed_rollback_left_behind_is_not_followed_after_the_next_upgrade(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_backfilled: bool
+) -> None:
+    """The databases of two upgrades may have the same CURRENT, and the plan would keep offsets of the first one."""
+    small_store(tmp_path).write()
+    backfill(tmp_path)
+    worked_with(tmp_path)
+    killed_at_its_end(tmp_path, monkeypatch, is_barred=False)
+    plan = tmp_path / "ledger-reaper" / "rollback" / "plan.json"
+    left = plan.read_bytes()
+    backfill(tmp_path)
+    assert not plan.parent.exists()
+    if not is_backfilled:  # a broker has made the databases by a direct switch
+        plan.parent.mkdir()
+        plan.write_bytes(left)
+    with opened(tmp_path / "config" / "consumerOffsets", ("kvDataVersion", "forbidden")) as database:
+        database.put_all("default", [(b"Orders@readers", b'{"offsetTable":{"0":11,"1":11,"2":11}}')])
+    rollback(place(tmp_path), CLOCK)
+    assert offsets_of(tmp_path)["offsetTable"]["Orders@readers"] == {0: 11, 1: 11, 2: 11}
+    assert len(list((tmp_path / "ledger-reaper").glob("kept-*"))) == 2
+
+
+def test_a_plan_is_thrown_away_where_a_database_with_the_same_current_is_another_one(tmp_path: Path) -> None:
+    small_store(tmp_path).write()
+    backfill(tmp_path)
+    worked_with(tmp_path)
+    with pytest.raises(KilledError):
+        rollback(place(tmp_path), CLOCK, dying_rename(0))
+    current = tmp_path / "config" / "consumerOffsets" / "CURRENT"
+    said = current.read_bytes()
+    with opened(tmp_path / "config" / "consumerOffsets", ("kvDataVersion", "forbidden")) as database:
+        database.put_all("default", [(b"Orders@readers", b'{"offsetTable":{"0":11,"1":11,"2":11}}')])
+    manifest = current.with_name(current.read_text().strip())
+    manifest.rename(manifest.with_name(said.decode().strip()))
+    current.write_bytes(said)
+    rollback(place(tmp_path), CLOCK)
+    assert offsets_of(tmp_path)["offsetTable"]["Orders@readers"] == {0: 11, 1: 11, 2: 11}
+
+
+def test_another_option_counts_as_long_as_nothing_was_replaced_and_is_refused_afterwards(tmp_path: Path) -> None:
+    small_store(tmp_path).write()
+    file = tmp_path / "config" / "lmqConsumerOffset.json"
+    before = file.read_bytes()
+    backfill(tmp_path)
+    worked_with(tmp_path)
+    for killed_at in (0, 3):
+        with pytest.raises(KilledError):
+            rollback(place(tmp_path), CLOCK, dying_rename(killed_at))
+        if killed_at:
+            with pytest.raises(SafetyError, match="--offsets-of rocksdb has begun that writes lmqC"):
+                rollback(place(tmp_path), CLOCK, offsets_of=OffsetsOf.FILES)
+            with pytest.raises(SafetyError, match="end it with the options that it was begun with"):
+                rollback(place(tmp_path, lmq=False), CLOCK)
+    rollback(place(tmp_path), CLOCK, offsets_of=OffsetsOf.ROCKSDB)
+    assert file.read_bytes() != before
+
+
+def test_what_counts_is_chosen_anew_where_a_rollback_has_replaced_nothing(tmp_path: Path) -> None:
+    small_store(tmp_path).write()
+    file = tmp_path / "config" / "lmqConsumerOffset.json"
+    before = file.read_bytes()
+    backfill(tmp_path)
+    worked_with(tmp_path)
+    with pytest.raises(KilledError):
+        rollback(place(tmp_path), CLOCK, dying_rename(0), OffsetsOf.ROCKSDB)
+    assert rollback(place(tmp_path), CLOCK, offsets_of=OffsetsOf.FILES).files == {}
+    assert file.read_bytes() == before
+
+
+def test_within_a_rollback_nothing_is_exported(tmp_path: Path) -> None:
+    small_store(tmp_path).write()
+    backfill(tmp_path)
+    worked_with(tmp_path)
+    with pytest.raises(KilledError):
+        rollback(place(tmp_path), CLOCK, dying_rename(3))
+    with pytest.raises(SafetyError, match="has not ended: run it again"):
+        export(place(tmp_path), tmp_path / "out")
+    assert not (tmp_path / "out").exists()
 
 
 @pytest.mark.parametrize("killed_at", range(25))
