@@ -38,6 +38,7 @@ settings.load_profile("repeatable")
 
 # `make test` runs three processes beside each other: one for each group. Tests that need a cluster wait more than they
 # work, and each cluster takes memory and half a minute to start, so there are two of them; all others need none.
+# Contract tests without a cluster have servers of their own; they run where the second cluster is, which ended first.
 # A cluster that is used again is one for all: tests kill its parts, and must not meet each other there.
 # (test_rocketmq.py and test_rocketmq_follow.py use neither, and wait as they do.)
 _ON_THE_SECOND_CLUSTER = {
@@ -53,7 +54,7 @@ _ON_THE_SECOND_CLUSTER = {
 def pytest_itemcollected(item: pytest.Item) -> None:
     """Give each test its group; pytest-xdist keeps a group in one process."""
     if item.get_closest_marker("cluster") is None:
-        group = "no-cluster"
+        group = "second-cluster" if "contract" in item.path.parts else "no-cluster"
     else:
         is_second = item.path.name in _ON_THE_SECOND_CLUSTER and REUSED_HOME not in os.environ
         group = "second-cluster" if is_second else "first-cluster"
