@@ -669,6 +669,20 @@ ROCKETMQ = (
         "ends_no_move",
     ),
     (
+        "RocketMQ: no queue's folder leads out of the store",
+        LOCKS,
+        "        if folder.is_symlink():",
+        "        if False:",
+        "leads_into_another",
+    ),
+    (
+        "RocketMQ: no queue's folder lies on another disk",
+        LOCKS,
+        "        if folder.stat().st_dev != disk:",
+        "        if False:",
+        "topic_on_another_disk",
+    ),
+    (
         "RocketMQ: a database in a folder of its own is not overlooked",
         PLACE,
         'if conf_file is None and (own / "CURRENT").exists():',

@@ -36,6 +36,7 @@ def is_broker_running(place: Place) -> bool:
 def broker_kept_out(place: Place) -> Iterator[None]:
     """Keep a broker from starting. Raises SafetyError if one runs, or where the lock may be that of another store."""
     _require_one_store(place)
+    require_own_folders(place)
     handle = os.open(place.store / "lock", os.O_RDWR | os.O_CREAT, 0o644)
     try:
         try:
@@ -59,6 +60,34 @@ def _require_one_store(place: Place) -> None:
                 f"{folder} is {folder.resolve()}, outside of {place.store}, whose lock keeps the broker out: where "
                 "both belong to one broker, name its configuration with --broker-conf, and storePathRootDir in it"
             )
+
+
+def require_own_folders(place: Place) -> None:
+    """Raise SafetyError where a topic's or a queue's folder is a link, or lies on another disk than the consume queues.
+
+    `rollback` renames files in them: behind a link they may be those of a running broker, and no rename leads to
+    another disk. Brokers make neither.
+    """
+    if not place.consumequeue.is_dir():
+        return
+    disk = place.consumequeue.stat().st_dev
+    for folder in _folders_of_queues(place):
+        if folder.is_symlink():
+            raise SafetyError(f"{folder.path} is a link: put the folder itself there, with the broker stopped")
+        if folder.stat().st_dev != disk:
+            raise SafetyError(
+                f"{folder.path} lies on another disk than {place.consumequeue}: move it there, with the broker stopped"
+            )
+
+
+def _folders_of_queues(place: Place) -> Iterator[os.DirEntry[str]]:
+    """Folders, and links to some, of topics and of their queues."""
+    with os.scandir(place.consumequeue) as topics:
+        for topic in topics:
+            if topic.is_dir():
+                yield topic
+                with os.scandir(topic.path) as queues:
+                    yield from (queue for queue in queues if queue.is_dir())
 
 
 @contextmanager

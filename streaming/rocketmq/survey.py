@@ -10,6 +10,7 @@ from streaming.errors import SafetyError
 from streaming.rocketmq.configuration import DATABASES, Configuration, other_database, read_databases, read_json
 from streaming.rocketmq.disk import disk_of
 from streaming.rocketmq.inventory import Inventory, inventory_of, offsets_name
+from streaming.rocketmq.locks import require_own_folders
 from streaming.rocketmq.owner import wrong_user
 from streaming.rocketmq.place import Place
 from streaming.rocketmq.staging import is_unopened, unfinished_rollback
@@ -37,6 +38,7 @@ class Survey(NamedTuple):
 def survey_of(place: Place, *, is_running: bool) -> Survey:
     """Look at everything that could speak against converting this store; is_running: its broker."""
     bad = list[str]()
+    _tried(lambda: require_own_folders(place), bad)
     inventory = _tried(lambda: inventory_of(place), bad)
     two = ""
     try:

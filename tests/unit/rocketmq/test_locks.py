@@ -4,14 +4,18 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from streaming.errors import BusyError, SafetyError
 from streaming.rocketmq.locks import broker_kept_out, is_broker_running, one_writer
 from streaming.rocketmq.place import place_of
+from streaming.rocketmq.plan import plan_of
+from streaming.rocketmq.rollback import rollback
 from tests.rocketmq_store import small_store
-from tests.unit.rocketmq.converted import place
+from tests.unit.rocketmq.converted import CLOCK, files_below, place
+from udfs.rocketmq.refusals import Code
 
 HOLD = """
 import fcntl, sys
@@ -57,6 +61,46 @@ def test_a_copy_whose_links_lead_into_another_store_is_not_written_to(tmp_path: 
     conf.write_text(f"storePathRootDir={tmp_path}/copy\n")
     with broker_kept_out(place_of(tmp_path / "copy", conf)):
         pass
+
+
+@pytest.mark.parametrize("folder", ["Orders", "Orders/2"])
+def test_a_copy_with_one_folder_that_leads_into_another_store_is_not_written_to(tmp_path: Path, folder: str) -> None:
+    """rollback would replace and delete files of a broker that runs and holds another lock."""
+    small_store(tmp_path / "s").write()
+    small_store(tmp_path / "copy").write()
+    link = tmp_path / "copy" / "consumequeue" / folder
+    shutil.rmtree(link)
+    link.symlink_to(tmp_path / "s" / "consumequeue" / folder)
+    with pytest.raises(SafetyError, match=f"{folder} is a link"), broker_kept_out(place(tmp_path / "copy")):
+        pass
+    before = files_below(tmp_path / "s")
+    with broker(tmp_path / "s"), pytest.raises(SafetyError, match=f"{folder} is a link"):
+        rollback(place(tmp_path / "copy"), CLOCK)
+    assert files_below(tmp_path / "s") == before
+    refused = plan_of(place(tmp_path / "copy"), "").refusals
+    assert f"{folder} is a link" in next(each.text for each in refused if each.code is Code.BAD_BYTES)
+
+
+def test_a_topic_on_another_disk_is_said_before_anything_is_written(tmp_path: Path) -> None:
+    small_store(tmp_path).write()
+    with broker_kept_out(place(tmp_path)):
+        pass
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr("streaming.rocketmq.locks._folders_of_queues", lambda _place: [Elsewhere()])
+        with pytest.raises(SafetyError, match="lies on another disk"), broker_kept_out(place(tmp_path)):
+            pass
+
+
+class Elsewhere:
+    """What os.scandir says of a folder where another disk is mounted."""
+
+    path = "consumequeue/Orders"
+
+    def is_symlink(self) -> bool:
+        return False
+
+    def stat(self) -> SimpleNamespace:
+        return SimpleNamespace(st_dev=-1)
 
 
 def test_a_store_that_no_broker_has_opened_has_no_lock(tmp_path: Path) -> None:
