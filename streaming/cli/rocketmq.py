@@ -1,5 +1,6 @@
 """`ledger-reaper rocketmq`: upgrade a RocketMQ broker's consume queues and offsets to RocksDB, in place."""
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated
 
@@ -7,7 +8,7 @@ import typer
 
 from streaming.cli.options import Json, Yes, require_answer, utc
 from streaming.clock import SystemClock
-from streaming.errors import ConfigError, SafetyError
+from streaming.errors import ConfigError, SafetyError, UnavailableError
 from streaming.terminal import say, say_json
 from udfs.rocketmq.metadata import OffsetsOf
 
@@ -46,6 +47,26 @@ def _require_room_for(report: Path | None) -> None:
         raise ConfigError(f"the report can't be written: {report} is a folder, or lies in none that is there")
 
 
+def _end(report: Path | None, page: Callable[[], str], wrong: str) -> None:
+    """Write the report and raise what is wrong, once the result was printed. No fault of the report hides what it is.
+
+    Raises SafetyError where something is wrong, and UnavailableError where only the report could not be written.
+    """
+    unwritten = ""
+    if report:
+        try:
+            report.write_text(page(), encoding="utf-8")
+        except OSError as error:
+            unwritten = (
+                f"the report could not be written, and the result is printed in full: {report}: {error.strerror}: "
+                "name another file with --report, and run the command again if you need the page"
+            )
+    if wrong:
+        raise SafetyError(f"{wrong}; {unwritten}" if unwritten else wrong)
+    if unwritten:
+        raise UnavailableError(unwritten)
+
+
 @app.command()
 def plan(  # noqa: PLR0913  one parameter an option: that is what typer reads
     *,
@@ -66,15 +87,14 @@ def plan(  # noqa: PLR0913  one parameter an option: that is what typer reads
     _require_room_for(report)
     with our_errors():
         made = plan_of(place_of(store, broker_conf, lmq=lmq), broker_version)
-    if report:
-        report.write_text(plan_page(made), encoding="utf-8")
     if json_lines:
         say_json(made.as_json())
     else:
         for line in lines(made):
             say(line)
-    if {each.code for each in made.refusals} - {Code.RUNNING}:
-        raise SafetyError("this store is not converted: " + ", ".join(sorted({each.code for each in made.refusals})))
+    codes = {each.code for each in made.refusals}
+    wrong = "this store is not converted: " + ", ".join(sorted(codes)) if codes - {Code.RUNNING} else ""
+    _end(report, lambda: plan_page(made), wrong)
 
 
 @app.command()
@@ -141,7 +161,14 @@ def follow(  # noqa: PLR0913  one parameter an option: that is what typer reads
     place = place_of(store, broker_conf, lmq=lmq)
     metrics = FollowMetrics()
     if metrics_port is not None:
-        _say(f"metrics: http://{metrics_address}:{metrics.serve(metrics_address, metrics_port)}/metrics")
+        try:
+            port = metrics.serve(metrics_address, metrics_port)
+        except OSError as error:
+            raise ConfigError(
+                f"metrics can't be served on {metrics_address}, port {metrics_port}: {error.strerror}: name a port "
+                "that is free with --metrics-port (0: any), and an address of this machine with --metrics-address"
+            ) from error
+        _say(f"metrics: http://{metrics_address}:{port}/metrics")
     work = Follow(place, SystemClock(), _say, tell=tell if json_lines else None, show=metrics.show)
     with local_spark() as spark, on_signals(lambda _number: work.is_stopping.set()):
         lag = work.run(spark, until_caught_up=until_caught_up)
@@ -173,16 +200,14 @@ def check(  # noqa: PLR0913  one parameter an option: that is what typer reads
     place = place_of(store, broker_conf, lmq=lmq)
     with local_spark() as spark:
         result = Check(place, SystemClock(), _say).run(spark.sparkContext, topic)
-    if report:
-        report.write_text(check_page(result), encoding="utf-8")
     if json_lines:
         for value in check_json(result, topic):
             say_json(value)
     else:
         for line in check_lines(result, topic):
             say(line)
-    if not result.is_well:
-        raise SafetyError(f"{len(result.findings)} findings: a broker in RocksDB mode would not serve all messages")
+    found = f"{len(result.findings)} findings: a broker in RocksDB mode would not serve all messages"
+    _end(report, lambda: check_page(result), "" if result.is_well else found)
 
 
 @app.command()

@@ -1,14 +1,17 @@
 import json
+import socket
+from contextlib import nullcontext
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from typer.testing import CliRunner
 
 from streaming.adapters.rocksdb.database import opened
 from streaming.cli.rocketmq import app
-from streaming.errors import ConfigError, SafetyError
+from streaming.errors import ConfigError, SafetyError, UnavailableError
 from tests.rocketmq_store import small_store
-from tests.unit.rocketmq.converted import backfill, files_below
+from tests.unit.rocketmq.converted import backfill, check, files_below
 from tests.unit.rocketmq.test_file_queues import with_a_row
 from tests.unit.rocketmq.test_locks import broker
 
@@ -101,3 +104,47 @@ def test_a_report_that_nobody_could_write_is_said_before_the_work(tmp_path: Path
 def test_a_folder_that_is_no_store_is_said(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="no store"):
         run("plan", "--store", tmp_path)
+
+
+def test_a_plan_is_printed_where_its_report_can_t_be_written(tmp_path: Path) -> None:
+    """/dev/full takes no byte, as a full disk does."""
+    small_store(tmp_path).write()
+    result = RUNNER.invoke(app, ["plan", "--store", str(tmp_path), "--json", "--report", "/dev/full"])
+    assert json.loads(result.stdout)["refusals"] == []
+    assert isinstance(result.exception, UnavailableError)
+    assert "the report could not be written" in str(result.exception)
+    assert "No space left" in str(result.exception)
+    (tmp_path / "abort").touch()
+    result = RUNNER.invoke(app, ["plan", "--store", str(tmp_path), "--report", "/dev/full"])
+    assert isinstance(result.exception, SafetyError)
+    assert "ABORT; the report could not be written" in str(result.exception)
+
+
+@pytest.mark.parametrize("is_well", [True, False])
+def test_a_check_is_printed_where_its_report_can_t_be_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, is_well: bool
+) -> None:
+    """Its result took hours, and findings are told by the exit code whatever becomes of the page."""
+    small_store(tmp_path).write()
+    backfill(tmp_path)
+    if not is_well:
+        with_a_row(tmp_path, b"Orders")
+    made = check(tmp_path)
+    assert made.is_well == is_well
+    monkeypatch.setattr("streaming.rocketmq.spark.local_spark", lambda: nullcontext(SimpleNamespace(sparkContext=None)))
+    monkeypatch.setattr("streaming.rocketmq.check.Check.run", lambda *_args: made)
+    result = RUNNER.invoke(app, ["check", "--store", str(tmp_path), "--json", "--report", "/dev/full"])
+    assert result.stdout
+    assert isinstance(result.exception, UnavailableError if is_well else SafetyError)
+    assert "the report could not be written" in str(result.exception)
+    result = RUNNER.invoke(app, ["check", "--store", str(tmp_path), "--report", str(tmp_path / "page.html")])
+    assert (result.exception is None) == is_well
+    assert (tmp_path / "page.html").stat().st_size
+
+
+def test_a_port_that_somebody_has_is_said(tmp_path: Path) -> None:
+    small_store(tmp_path).write()
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        with pytest.raises(ConfigError, match=f"port {port}: .*in use.*--metrics-port"):
+            run("follow", "--store", tmp_path, "--metrics-port", port)
