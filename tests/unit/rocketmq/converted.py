@@ -8,6 +8,7 @@ from pyspark import SparkContext
 from streaming.clock import Clock
 from streaming.rocketmq.backfill import Backfill, Result
 from streaming.rocketmq.check import Check, CheckResult
+from streaming.rocketmq.follow.run import Follow, Lag
 from streaming.rocketmq.place import Place, place_of
 from tests.local_rdd import LocalContext
 from tests.rocketmq_store import BASE_TIME
@@ -23,6 +24,22 @@ CLOCK: Clock = StoppedClock()
 
 def context() -> SparkContext:
     return cast("SparkContext", LocalContext())
+
+
+class TouchedError(Exception):
+    """A session was used that nobody should have come to."""
+
+
+class Untouched:
+    """Stands in for a Spark session, and starts none: whoever uses it fails."""
+
+    def __getattr__(self, name: str) -> Any:
+        raise TouchedError(name)
+
+
+def follow_untouched(root: Path) -> Lag:
+    """Call `follow`, which fails as soon as it comes to Spark."""
+    return Follow(place(root), CLOCK, nothing).run(cast("Any", Untouched()), until_caught_up=True)
 
 
 def place(root: Path, *, lmq: bool | None = None) -> Place:
@@ -47,4 +64,12 @@ def files_below(root: Path) -> dict[str, bytes]:
         str(path.relative_to(root)): path.read_bytes()
         for path in sorted(root.rglob("*"))
         if path.is_file() and "ledger-reaper" not in path.parts
+    }
+
+
+def everything_below(root: Path) -> dict[str, tuple[int, bytes]]:
+    """Every folder and file of a store, ours as well, with the time of its last change and its bytes."""
+    return {
+        str(path.relative_to(root)): (path.stat().st_mtime_ns, path.read_bytes() if path.is_file() else b"")
+        for path in sorted(root.rglob("*"))
     }

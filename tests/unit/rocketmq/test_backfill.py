@@ -214,6 +214,24 @@ def test_a_store_that_changes_while_it_is_read_is_not_converted(
     assert not (tmp_path / "consumequeue" / "CURRENT").exists()
 
 
+@pytest.mark.parametrize("lost", [0, -1], ids=["first", "last"])
+def test_a_database_that_lacks_its_first_or_last_row_is_not_moved_in(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, lost: int
+) -> None:
+    small_store(tmp_path).write()
+    before = files_below(tmp_path)
+
+    def joined(folder: Path, parts: list[Path], *words: Any) -> None:
+        assert len(parts) > 2
+        join(folder, [part for part in parts if part != parts[lost]], *words)
+
+    monkeypatch.setattr(backfill_module, "join", joined)
+    with pytest.raises(SafetyError, match="lacks its first or last row"):
+        backfill(tmp_path)
+    assert files_below(tmp_path) == before
+    assert sealed_of(place(tmp_path)) is None
+
+
 def test_finished_parts_are_not_made_again(tmp_path: Path) -> None:
     small_store(tmp_path).write()
     with pytest.raises(KilledError):

@@ -1,20 +1,33 @@
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from types import SimpleNamespace
+from typing import NamedTuple
 
 import pytest
 
 from streaming.errors import BusyError, SafetyError
+from streaming.rocketmq.follow.handover import take_over
+from streaming.rocketmq.forget import forget
 from streaming.rocketmq.locks import broker_kept_out, is_broker_running, one_writer
 from streaming.rocketmq.place import place_of
 from streaming.rocketmq.plan import plan_of
 from streaming.rocketmq.rollback import rollback
 from tests.rocketmq_store import small_store
-from tests.unit.rocketmq.converted import CLOCK, files_below, place
+from tests.unit.rocketmq.converted import (
+    CLOCK,
+    TouchedError,
+    backfill,
+    everything_below,
+    files_below,
+    follow_untouched,
+    place,
+)
+from tests.unit.rocketmq.follow.followed_store import follow
+from tests.unit.rocketmq.test_backfill import KilledError, dying_rename
 from udfs.rocketmq.refusals import Code
 
 HOLD = """
@@ -116,3 +129,65 @@ def test_there_is_one_writer_of_ours(tmp_path: Path) -> None:
         pass
     with one_writer(place(tmp_path)):
         pass
+
+
+class Command(NamedTuple):
+    """A command that writes. made: makes the store that it works on, with something for it to do."""
+
+    name: str
+    made: Callable[[Path], None]
+    run: Callable[[Path], object]
+
+
+def upgraded(root: Path) -> None:
+    small_store(root).write()
+    backfill(root)
+
+
+def half_upgraded(root: Path) -> None:
+    small_store(root).write()
+    with pytest.raises(KilledError):
+        backfill(root, rename=dying_rename(5))
+
+
+def half_handed_over(root: Path) -> None:
+    """What `follow` has made is in the staging folder of a backfill that was killed then: it has to go back."""
+    small_store(root).write()
+    follow(root)
+    place(root).staging.mkdir()
+    take_over(place(root))
+
+
+def followed_until_spark(root: Path) -> None:
+    """Nothing kept `follow` from its work, up to where it needs Spark."""
+    with pytest.raises(TouchedError):
+        follow_untouched(root)
+
+
+BACKFILL = Command("backfill", upgraded, lambda root: backfill(root, replace=True))
+ROLLBACK = Command("rollback", upgraded, lambda root: rollback(place(root), CLOCK))
+FORGET = Command("forget", half_upgraded, lambda root: forget(place(root), [place(root).staging]))
+FOLLOW = Command("follow", half_handed_over, follow_untouched)
+
+
+@pytest.mark.parametrize("command", [BACKFILL, ROLLBACK, FORGET], ids=lambda command: command.name)
+def test_no_command_writes_to_a_store_beside_its_broker(tmp_path: Path, command: Command) -> None:
+    command.made(tmp_path)
+    before = everything_below(tmp_path)
+    with broker(tmp_path), pytest.raises(SafetyError, match=r"a broker runs on .*: it holds the file lock"):
+        command.run(tmp_path)
+    assert everything_below(tmp_path) == before
+    command.run(tmp_path)  # only the broker was in its way
+    assert everything_below(tmp_path) != before
+
+
+@pytest.mark.parametrize("command", [BACKFILL, ROLLBACK, FORGET, FOLLOW], ids=lambda command: command.name)
+def test_no_command_writes_to_a_store_beside_another_one(tmp_path: Path, command: Command) -> None:
+    command.made(tmp_path)
+    with one_writer(place(tmp_path)):
+        before = everything_below(tmp_path)
+        with pytest.raises(BusyError, match="another command of this program"):
+            command.run(tmp_path)
+        assert everything_below(tmp_path) == before
+    (followed_until_spark if command is FOLLOW else command.run)(tmp_path)  # only the other one was in its way
+    assert everything_below(tmp_path) != before

@@ -10,13 +10,14 @@ from streaming.rocketmq.owner import wrong_user
 from streaming.rocketmq.plan import plan_of
 from streaming.rocketmq.rollback import rollback
 from tests.rocketmq_store import small_store
-from tests.unit.rocketmq.converted import CLOCK, backfill, place
+from tests.unit.rocketmq.converted import CLOCK, backfill, everything_below, follow_untouched, place
 from tests.unit.rocketmq.test_locks import broker
 
 COMMANDS: list[Callable[[Path], object]] = [
     lambda root: backfill(root, replace=True),
     lambda root: rollback(place(root), CLOCK),
     lambda root: export(place(root), place(root).own / "export-x"),
+    follow_untouched,
 ]
 
 
@@ -25,7 +26,7 @@ def test_the_owner_of_a_store_may_work_on_it(tmp_path: Path) -> None:
     assert wrong_user(place(tmp_path)) == ""
 
 
-@pytest.mark.parametrize("command", COMMANDS, ids=["backfill", "rollback", "export"])
+@pytest.mark.parametrize("command", COMMANDS, ids=["backfill", "rollback", "export", "follow"])
 def test_nobody_else_leaves_files_there_that_the_broker_could_not_write(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, command: Callable[[Path], object]
 ) -> None:
@@ -36,6 +37,18 @@ def test_nobody_else_leaves_files_there_that_the_broker_could_not_write(
     with pytest.raises(SafetyError, match=r"runs as the user 4\d+: the broker could not write"):
         command(tmp_path)
     assert {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*")} == before
+
+
+def test_follow_asks_whose_the_store_is_before_it_looks_at_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The look at the store would refuse it too, unless another user can't read all of it. Here it lets all pass."""
+    small_store(tmp_path).write()
+    backfill(tmp_path)
+    before = everything_below(tmp_path)
+    monkeypatch.setattr("streaming.rocketmq.follow.run.require_accepted", lambda _place: None)
+    monkeypatch.setattr(os, "geteuid", lambda: tmp_path.stat().st_uid + 4_000_000)
+    with pytest.raises(SafetyError, match=r"runs as the user 4\d+: the broker could not write"):
+        follow_untouched(tmp_path)
+    assert everything_below(tmp_path) == before
 
 
 def test_a_plan_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
