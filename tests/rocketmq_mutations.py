@@ -304,8 +304,8 @@ ROCKETMQ = (
     (
         "RocketMQ: no rollback within a backfill",
         ROLLBACK,
-        "    elif sealed is not None:\n        raise SafetyError(",
-        "    elif False:\n        raise SafetyError(",
+        "    if unfinished(place) is not None:",
+        "    if False:",
         "has_not_ended",
     ),
     (

@@ -89,8 +89,8 @@ class ReadRows:
         read. They are rows of schemas.MESSAGE, each source's numbered, and kept until unpersist.
         gives_up: entries that the broker does not show, though it shows no other one either.
         """
-        # What is kept is read without a shuffle: Spark runs one while it holds a lock, and for that lock every
-        # unpersist of every query waits.
+        # What is kept is read without a shuffle, so that each piece of it can be computed by itself; where adaptive
+        # execution is on, Spark also runs a shuffle while it holds a lock, for which every unpersist waits.
         found = self._rows_of(_lots_of(wanted), gives_up=gives_up).persist()
         try:
             keep = found.mapInArrow(_nothing, _NOTHING).rdd

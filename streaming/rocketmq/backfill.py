@@ -25,7 +25,7 @@ from streaming.rocketmq.inventory import Inventory
 from streaming.rocketmq.job import Job, Written, file_name, require_end
 from streaming.rocketmq.join import join
 from streaming.rocketmq.locks import broker_kept_out, one_writer
-from streaming.rocketmq.move import Rename, is_moved_in, move_in, take_back
+from streaming.rocketmq.move import Rename, move_in, take_back, unfinished
 from streaming.rocketmq.owner import require_owner
 from streaming.rocketmq.place import Place
 from streaming.rocketmq.progress import Say, told
@@ -41,7 +41,6 @@ from streaming.rocketmq.staging import (
     part_path,
     seal,
     sealed_of,
-    throw_away,
     throw_away_rollback,
 )
 from streaming.rocketmq.survey import survey_of
@@ -83,7 +82,7 @@ class Backfill:
             locks.enter_context(broker_kept_out(self.place))
             locks.enter_context(one_writer(self.place))
             began_ms = self.clock.now_ms()
-            self._settle()
+            unfinished(self.place)
             give_back(self.place)
             inventory, configuration = self._accepted()
             throw_away_rollback(self.place)
@@ -109,12 +108,6 @@ class Backfill:
         if refusals or survey.inventory is None or survey.configuration is None:
             raise SafetyError("\n".join(f"{each.code}: {each.text}" for each in refusals) or "the store can't be read")
         return survey.inventory, survey.configuration
-
-    def _settle(self) -> None:
-        """Remove the staging folder of a run that was cut short after its last rename: nothing is left to do of it."""
-        sealed = sealed_of(self.place)
-        if sealed is not None and is_moved_in(self.place, sealed):
-            throw_away(self.place)
 
     def _sealed_for(self, fingerprint: str) -> Sealed | None:
         """What an earlier run has made of this state of the store; what it made of another one is taken back."""

@@ -22,6 +22,7 @@ from streaming.rocketmq.staging import (
     current_of,
     fsync_folder,
     moved_of,
+    sealed_of,
     throw_away,
     write_file,
 )
@@ -56,6 +57,18 @@ def is_moved_in(place: Place, sealed: Sealed) -> bool:
     """Whether all is in that the note names, so that only the staging folder was left behind."""
     is_left = (place.staging / QUEUES / CURRENT).exists()  # then the one that is there is a broker's
     return moved_of(place) == sealed and (place.rocksdb / CURRENT).exists() and not is_left
+
+
+def unfinished(place: Place) -> Sealed | None:
+    """What a move that has not ended is to bring in; None if there is none.
+
+    The staging folder of one that was cut short after its last rename is thrown away: nothing is left to do of it.
+    """
+    sealed = sealed_of(place)
+    if sealed is not None and is_moved_in(place, sealed):
+        throw_away(place)
+        return None
+    return sealed
 
 
 def take_back(place: Place, sealed: Sealed, rename: Rename = os.replace) -> None:

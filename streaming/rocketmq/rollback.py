@@ -26,7 +26,7 @@ from streaming.rocketmq.export import Exported, write_json
 from streaming.rocketmq.file_queues import complete, left_out
 from streaming.rocketmq.inventory import Queue, inventory_of, json_table
 from streaming.rocketmq.locks import broker_kept_out, one_writer
-from streaming.rocketmq.move import Rename, is_moved_in, set_aside_databases, set_aside_queues
+from streaming.rocketmq.move import Rename, set_aside_databases, set_aside_queues, unfinished
 from streaming.rocketmq.owner import require_owner
 from streaming.rocketmq.place import Place
 from streaming.rocketmq.staging import (
@@ -42,8 +42,6 @@ from streaming.rocketmq.staging import (
     is_done,
     is_unopened,
     new_kept,
-    sealed_of,
-    throw_away,
     write_file,
 )
 from udfs.rocketmq import metadata as m
@@ -121,10 +119,7 @@ def _require_ended(place: Place) -> None:
             f"{place.store}/abort is there: the broker was killed, and RocksDB may lack what it wrote last. "
             "Start the broker once more as it was, stop it with SIGTERM, and roll back then"
         )
-    sealed = sealed_of(place)
-    if sealed is not None and is_moved_in(place, sealed):
-        throw_away(place)
-    elif sealed is not None:
+    if unfinished(place) is not None:
         raise SafetyError("a backfill has not ended: run it again, or throw it away with `forget`")
 
 
@@ -245,7 +240,7 @@ def _stamp(path: Path) -> int:
 
 def _prepare(place: Place, aside: Path, clock: Clock, offsets_of: m.OffsetsOf | None) -> dict[str, Any]:
     databases = [name for name in DATABASES if exists(place.config / name)]
-    if not databases and not exists(place.rocksdb):
+    if not _has_databases(place):
         raise SafetyError(f"{place.store} has no RocksDB: there is nothing to roll back")
     other = other_database(place)
     if other and offsets_of is not m.OffsetsOf.FILES:

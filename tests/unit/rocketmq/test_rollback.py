@@ -1,3 +1,4 @@
+import json
 import os
 import shutil
 import struct
@@ -20,13 +21,20 @@ from tests.unit.rocketmq.test_backfill import KilledError, dying_rename
 from udfs.rocketmq.metadata import OffsetsOf
 from udfs.rocketmq.refusals import Code
 
-CONSUMED = b'{"offsetTable":{"0":9,"1":9,"2":9}}'  # with quotation marks, as brokers write rows
 
-
-def worked_with(root: Path) -> None:
+def worked_with(root: Path, consumed: int = 9) -> None:
     """What a broker in RocksDB mode does to the offsets."""
+    row = json.dumps({"offsetTable": dict.fromkeys("012", consumed)}, separators=(",", ":"))
     with opened(root / "config" / "consumerOffsets", ("kvDataVersion", "forbidden")) as database:
-        database.put_all("default", [(b"Orders@readers", CONSUMED)])
+        database.put_all("default", [(b"Orders@readers", row.encode())])  # with quotation marks, as brokers write rows
+
+
+def used_store(root: Path) -> Store:
+    """A store that was upgraded, and that a broker has worked with since."""
+    store = small_store(root).write()
+    backfill(root)
+    worked_with(root)
+    return store
 
 
 def offsets_of(root: Path) -> Any:
@@ -61,9 +69,7 @@ def test_offsets_that_a_broker_has_moved_on_come_back(tmp_path: Path) -> None:
 
 
 def test_forward_again_the_newest_offsets_are_taken(tmp_path: Path) -> None:
-    small_store(tmp_path).write()
-    backfill(tmp_path)
-    worked_with(tmp_path)
+    used_store(tmp_path)
     rollback(place(tmp_path), CLOCK)
     backfill(tmp_path)
     assert check(tmp_path).findings == ()
@@ -95,9 +101,7 @@ def killed_at_its_end(root: Path, monkeypatch: pytest.MonkeyPatch, *, is_barred:
 def test_a_rollback_that_was_killed_at_its_very_end_is_ended_by_the_next_call(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_barred: bool
 ) -> None:
-    small_store(tmp_path).write()
-    backfill(tmp_path)
-    worked_with(tmp_path)
+    used_store(tmp_path)
     killed_at_its_end(tmp_path, monkeypatch, is_barred=is_barred)
     assert bool(unfinished_rollback(place(tmp_path))) == is_barred
     result = rollback(place(tmp_path), CLOCK)
@@ -112,9 +116,7 @@ def test_a_plan_that_a_killed_rollback_left_behind_is_not_followed_after_the_nex
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_backfilled: bool
 ) -> None:
     """The databases of two upgrades may have the same CURRENT, and the plan would keep offsets of the first one."""
-    small_store(tmp_path).write()
-    backfill(tmp_path)
-    worked_with(tmp_path)
+    used_store(tmp_path)
     killed_at_its_end(tmp_path, monkeypatch, is_barred=False)
     plan = tmp_path / "ledger-reaper" / "rollback" / "plan.json"
     left = plan.read_bytes()
@@ -123,23 +125,19 @@ def test_a_plan_that_a_killed_rollback_left_behind_is_not_followed_after_the_nex
     if not is_backfilled:  # a broker has made the databases by a direct switch
         plan.parent.mkdir()
         plan.write_bytes(left)
-    with opened(tmp_path / "config" / "consumerOffsets", ("kvDataVersion", "forbidden")) as database:
-        database.put_all("default", [(b"Orders@readers", b'{"offsetTable":{"0":11,"1":11,"2":11}}')])
+    worked_with(tmp_path, 11)
     rollback(place(tmp_path), CLOCK)
     assert offsets_of(tmp_path)["offsetTable"]["Orders@readers"] == {0: 11, 1: 11, 2: 11}
     assert len(list((tmp_path / "ledger-reaper").glob("kept-*"))) == 2
 
 
 def test_a_plan_is_thrown_away_where_a_database_with_the_same_current_is_another_one(tmp_path: Path) -> None:
-    small_store(tmp_path).write()
-    backfill(tmp_path)
-    worked_with(tmp_path)
+    used_store(tmp_path)
     with pytest.raises(KilledError):
         rollback(place(tmp_path), CLOCK, dying_rename(0))
     current = tmp_path / "config" / "consumerOffsets" / "CURRENT"
     said = current.read_bytes()
-    with opened(tmp_path / "config" / "consumerOffsets", ("kvDataVersion", "forbidden")) as database:
-        database.put_all("default", [(b"Orders@readers", b'{"offsetTable":{"0":11,"1":11,"2":11}}')])
+    worked_with(tmp_path, 11)
     manifest = current.with_name(current.read_text().strip())
     manifest.rename(manifest.with_name(said.decode().strip()))
     current.write_bytes(said)
@@ -148,11 +146,9 @@ def test_a_plan_is_thrown_away_where_a_database_with_the_same_current_is_another
 
 
 def test_another_option_counts_as_long_as_nothing_was_replaced_and_is_refused_afterwards(tmp_path: Path) -> None:
-    small_store(tmp_path).write()
+    used_store(tmp_path)
     file = tmp_path / "config" / "lmqConsumerOffset.json"
     before = file.read_bytes()
-    backfill(tmp_path)
-    worked_with(tmp_path)
     for killed_at in (0, 3):
         with pytest.raises(KilledError):
             rollback(place(tmp_path), CLOCK, dying_rename(killed_at))
@@ -166,11 +162,9 @@ def test_another_option_counts_as_long_as_nothing_was_replaced_and_is_refused_af
 
 
 def test_what_counts_is_chosen_anew_where_a_rollback_has_replaced_nothing(tmp_path: Path) -> None:
-    small_store(tmp_path).write()
+    used_store(tmp_path)
     file = tmp_path / "config" / "lmqConsumerOffset.json"
     before = file.read_bytes()
-    backfill(tmp_path)
-    worked_with(tmp_path)
     with pytest.raises(KilledError):
         rollback(place(tmp_path), CLOCK, dying_rename(0), OffsetsOf.ROCKSDB)
     assert rollback(place(tmp_path), CLOCK, offsets_of=OffsetsOf.FILES).files == {}
@@ -178,9 +172,7 @@ def test_what_counts_is_chosen_anew_where_a_rollback_has_replaced_nothing(tmp_pa
 
 
 def test_within_a_rollback_nothing_is_exported(tmp_path: Path) -> None:
-    small_store(tmp_path).write()
-    backfill(tmp_path)
-    worked_with(tmp_path)
+    used_store(tmp_path)
     with pytest.raises(KilledError):
         rollback(place(tmp_path), CLOCK, dying_rename(3))
     with pytest.raises(SafetyError, match="has not ended: run it again"):
@@ -190,9 +182,7 @@ def test_within_a_rollback_nothing_is_exported(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("killed_at", range(25))
 def test_a_rollback_that_is_cut_short_anywhere_ends_the_same_when_repeated(tmp_path: Path, killed_at: int) -> None:
-    store = small_store(tmp_path).write()
-    backfill(tmp_path)
-    worked_with(tmp_path)
+    store = used_store(tmp_path)
     try:
         rollback(place(tmp_path), CLOCK, dying_rename(killed_at))
     except KilledError:
@@ -213,13 +203,10 @@ def test_a_rollback_that_was_cut_short_forgets_what_it_made_once_a_broker_has_go
     tmp_path: Path, killed_at: int
 ) -> None:
     """Whoever had no room on the disk may have started the broker once more, for days."""
-    small_store(tmp_path).write()
-    backfill(tmp_path)
-    worked_with(tmp_path)
+    used_store(tmp_path)
     with pytest.raises(KilledError):
         rollback(place(tmp_path), CLOCK, dying_rename(killed_at))
-    with opened(tmp_path / "config" / "consumerOffsets", ("kvDataVersion", "forbidden")) as database:
-        database.put_all("default", [(b"Orders@readers", b'{"offsetTable":{"0":11,"1":11,"2":11}}')])
+    worked_with(tmp_path, 11)
     rollback(place(tmp_path), CLOCK)
     assert offsets_of(tmp_path)["offsetTable"]["Orders@readers"] == {0: 11, 1: 11, 2: 11}
 
@@ -229,9 +216,7 @@ def test_json_files_that_a_broker_wrote_which_could_not_start_are_replaced_unask
     tmp_path: Path, killed_at: int
 ) -> None:
     """5.5.0 does so at its end, although it has served nobody."""
-    small_store(tmp_path).write()
-    backfill(tmp_path)
-    worked_with(tmp_path)
+    used_store(tmp_path)
     with pytest.raises(KilledError):
         rollback(place(tmp_path), CLOCK, dying_rename(killed_at))
     if place(tmp_path).barrier.exists():
@@ -242,9 +227,7 @@ def test_json_files_that_a_broker_wrote_which_could_not_start_are_replaced_unask
 
 
 def test_a_rollback_that_was_cut_short_asks_once_a_broker_in_file_mode_has_gone_on(tmp_path: Path) -> None:
-    small_store(tmp_path).write()
-    backfill(tmp_path)
-    worked_with(tmp_path)
+    used_store(tmp_path)
     with pytest.raises(KilledError):
         rollback(place(tmp_path), CLOCK, dying_rename(0))
     file = tmp_path / "config" / "lmqConsumerOffset.json"
@@ -395,9 +378,7 @@ def test_behind_a_broker_that_was_killed_nothing_is_rolled_back(tmp_path: Path) 
 
 @pytest.mark.parametrize("counts", list(OffsetsOf))
 def test_json_files_that_a_broker_has_written_later_are_not_replaced_unasked(tmp_path: Path, counts: OffsetsOf) -> None:
-    small_store(tmp_path).write()
-    backfill(tmp_path)
-    worked_with(tmp_path)
+    used_store(tmp_path)
     file = tmp_path / "config" / "lmqConsumerOffset.json"
     later = time.time_ns() + 5 * 10**9
     os.utime(file, ns=(later, later))
@@ -449,9 +430,7 @@ def test_offsets_of_both_are_those_of_rocksdb_and_what_only_the_file_has(tmp_pat
 
 def test_topics_and_groups_that_only_the_files_have_are_named_where_they_come_back(tmp_path: Path) -> None:
     """Nothing says whether a topic was deleted in RocksDB mode, or is one that only a broker in file mode has made."""
-    small_store(tmp_path).write()
-    backfill(tmp_path)
-    worked_with(tmp_path)
+    used_store(tmp_path)
     for name, gone in (("topics", b"Orders"), ("subscriptionGroups", b"readers")):
         with opened(tmp_path / "config" / name, ("kvDataVersion", "forbidden")) as database:
             assert database.get("default", gone) is not None
