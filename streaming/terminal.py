@@ -55,6 +55,11 @@ def say_json_line(line: str) -> None:
     sys.stdout.write(f"{safe}\n")
 
 
+def count_of(number: int, one: str, many: str = "") -> str:
+    """Return a number with its noun: "1 line", "2 lines". many: the plural, where an s does not make it."""
+    return f"{number:,} {one if number == 1 else many or f'{one}s'}"
+
+
 def cell(text: object) -> Text:
     """A text for a table of rich's: without markup."""
     return Text(plain(text))

@@ -6,6 +6,7 @@ import threading
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
@@ -14,7 +15,7 @@ from streaming.adapters.bookkeeper.bookies import announced
 from streaming.audit import columns as a
 from streaming.audit import history
 from streaming.audit.findings import is_class
-from streaming.audit.options import AuditOptions
+from streaming.audit.options import AuditOptions, FindingFilters
 from streaming.audit.place import FINDINGS, Place, place_of
 from streaming.audit.progress import Phases
 from streaming.audit.publication import asked
@@ -36,7 +37,7 @@ from streaming.coordination.identity import instance_id_of
 from streaming.errors import SafetyError
 from streaming.spark.failures import our_errors
 from streaming.spark.session import Jars, start
-from streaming.terminal import Terminal, cell, say_json, say_json_line
+from streaming.terminal import Terminal, cell, count_of, say_json, say_json_line
 from udfs import columns as c
 from udfs.audit import FindingClass
 
@@ -83,8 +84,9 @@ class AuditRequest:
 def audit(settings: Settings, request: AuditRequest, *, watch_seconds: int = 0) -> None:
     """Run one audit, or with watch_seconds one after another until SIGTERM or SIGINT.
 
-    Raises KeyboardInterrupt when a signal cut a single audit short, SafetyError for data that was lost or a publication
-    that was refused, and ConfigError for publishing where nobody has said who else uses this BookKeeper.
+    Raises KeyboardInterrupt when a signal cut a single audit short, SafetyError for data that is missing, an incomplete
+    audit, or a publication that was refused, and ConfigError for publishing where the operator has not declared who
+    else uses this BookKeeper.
     """
     if request.publish:
         require_exclusive_bookkeeper(settings)
@@ -131,23 +133,23 @@ class AuditCommand:
             space = account(self.settings, self.place, bookies, SystemClock().now_ms())
             report = self._write(result, summary, space)
         self._show(result, selected, summary, space, report)
-        missing = summary.of(FindingClass.MISSING).count
-        if self.request.options.verify_only and missing:
-            raise SafetyError(f"data was lost: topics refer to {missing} ledgers or objects that do not exist")
+        faults = faults_for_person(result, summary, filters, report)
         if self.request.publish:
-            self._publish(result, selected)
+            faults += self._publish(result, selected)
+        if faults:
+            raise SafetyError("; ".join(faults))
 
     def _show(self, result: AuditResult, selected: DataFrame, summary: Summary, space: Space, report: str) -> None:
         if self.request.is_quiet:
             log.info("audit %s: %s; report: %s", result.audit_id, terminal.in_short(result, summary), report)
         elif self.request.as_json:
-            _print_json(selected, result)
+            _print_json(selected, result, summary, self.request.options.filters)
         else:
             terminal.show(Terminal(), result, summary, space, scope_text(self.request.options.filters))
             Terminal().print(cell(f"Report: {report}"), soft_wrap=True)
             terminal.propose(Terminal(), summary, self._commands(), publishes=self.request.publish)
-        if missing := summary.of(FindingClass.MISSING).count:
-            log.error("data was lost: topics refer to %s ledgers or objects that do not exist; see %s", missing, report)
+        if elsewhere := missing_elsewhere(result, summary):
+            log.error("%s outside the filters of this audit; run it without filters", missing_text(elsewhere))
 
     def _commands(self) -> terminal.Commands:
         config = shlex.quote(self.request.config)
@@ -187,11 +189,14 @@ class AuditCommand:
         self.place.write(REPORT, html.page(result, summary, context).encode())
         return f"{self.place.shown}/{REPORT}"
 
-    def _publish(self, result: AuditResult, selected: DataFrame) -> None:
-        """Request the deletion of the orphans; what depends on something unreadable is UNKNOWN, so not among them."""
+    def _publish(self, result: AuditResult, selected: DataFrame) -> list[str]:
+        """Request the deletion of the orphans; what depends on something unreadable is UNKNOWN, so not among them.
+
+        Return what was left out, in words.
+        """
         options, topic = self.request.options, self.settings.topics.requests[0]
         if result.certificate.errors:
-            raise SafetyError(f"the audit published nothing: {result.certificate.errors[0]}")
+            return ["the audit published nothing"]
         publication = Publication(self.settings, self.place, options, SystemClock(), self.request.repeats)
         with self._phases() as phases, phases.phase("Publishing") as phase:
             published = publication.publish(result.audit_id, selected.where(is_class(FindingClass.ORPHAN)))
@@ -199,13 +204,48 @@ class AuditCommand:
             if self.request.repeats and result.certificate.is_complete:
                 asked.forget(self.place, self._findings())
         log.info("%s", published.in_words(topic))
-        faults = result.certificate.faults_within(options.filters)
-        if faults:
-            raise SafetyError(
-                f"the audit did not publish everything: it could not read {len(faults)} parts, and left out what "
-                f"depends on them (class UNKNOWN). The first: {faults[0]}. Repair them, or choose others with --tenant "
-                "or --namespace"
-            )
+        if result.certificate.faults_within(options.filters):
+            return [
+                "the audit did not publish everything: it left out what depends on unreadable paths (class UNKNOWN). "
+                "Repair them, or choose others with --tenant or --namespace"
+            ]
+        return []
+
+
+def faults_for_person(result: AuditResult, summary: Summary, filters: FindingFilters, report: str) -> list[str]:
+    """Return why a person must look at this audit, in words: data is missing, or the audit is incomplete."""
+    faults = []
+    if missing := summary.of(FindingClass.MISSING).count:
+        faults.append(f"data is missing: {missing_text(missing)}; see {report}")
+    if unread := result.certificate.faults_within(filters):
+        faults.append(f"the audit is incomplete: {count_of(len(unread), 'fault')}. The first: {unread[0]}")
+    return faults
+
+
+def missing_text(missing: int) -> str:
+    """Say how much is missing."""
+    refer = "that does not exist" if missing == 1 else "that do not exist"
+    return f"topics refer to {count_of(missing, 'ledger or object', 'ledgers or objects')} {refer}"
+
+
+def missing_elsewhere(result: AuditResult, summary: Summary) -> int:
+    """Count what is missing in the cluster outside the filters of the summary."""
+    everywhere = result.totals.get(str(FindingClass.MISSING), {}).get("count", 0)
+    return int(everywhere) - summary.of(FindingClass.MISSING).count
+
+
+def totals_of(result: AuditResult, summary: Summary, filters: FindingFilters) -> dict[str, Any]:
+    """Return the last line of --json: what its rows add up to, and how much the whole cluster has."""
+    chosen = {
+        each: {"count": summary.of(FindingClass(each)).count, "bytes": summary.of(FindingClass(each)).size_bytes}
+        for each in result.totals
+        if each in set(map(str, FindingClass))
+    }
+    return {
+        "complete": not result.certificate.faults_within(filters),
+        "totals": {**result.totals, **chosen},
+        "missing_elsewhere": missing_elsewhere(result, summary),
+    }
 
 
 def _refuse_other_cluster(settings: Settings, result: AuditResult) -> None:
@@ -217,8 +257,8 @@ def _refuse_other_cluster(settings: Settings, result: AuditResult) -> None:
         )
 
 
-def _print_json(selected: DataFrame, result: AuditResult) -> None:
+def _print_json(selected: DataFrame, result: AuditResult, summary: Summary, filters: FindingFilters) -> None:
     lines = selected.select(F.to_json(F.struct(*_JSON_FIELDS), {"ignoreNullFields": "false"}))
     for row in lines.toLocalIterator(prefetchPartitions=True):
         say_json_line(row[0])
-    say_json({"complete": result.certificate.is_complete, "totals": result.totals})
+    say_json(totals_of(result, summary, filters))

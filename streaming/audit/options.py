@@ -10,9 +10,10 @@ from udfs.records import LedgerComponent
 
 @dataclass(frozen=True, slots=True)
 class FindingFilters:
-    """Which findings the audit shows and publishes; "" or 0 chooses all. It shows MISSING whatever they say.
+    """Which findings the audit shows, adds up and publishes; "" or 0 chooses all.
 
-    older_than_seconds counts from the ledger's last change. max_bytes chooses the oldest orphans that fit into it.
+    older_than_seconds counts from the ledger's last change, and chooses MISSING too, which has none. max_bytes chooses
+    the oldest orphans that fit into it.
     """
 
     tenant: str = ""

@@ -154,7 +154,6 @@ COVERED = {
 RUN = {
     "streaming.__main__": ("tests/integration/test_service.py", '"run", "--until-idle"'),
     "streaming.adapters.pulsar.replay": ("tests/integration/test_ops.py", '"dlq", "replay"'),
-    "streaming.audit.command": ("tests/integration/test_audit.py", '"audit"'),
     "streaming.audit.explain": ("tests/integration/test_audit.py", '"explain"'),
     "streaming.audit.stopping": ("tests/integration/test_audit_repeated.py", "signal.SIGINT"),
     "streaming.audit.walk.objects": ("tests/integration/test_audit.py", "scanOffloadedLedgers"),

@@ -344,7 +344,7 @@ def test_without_marks_ahead_only_the_audit_finds_what_leaked_when_watcher_broke
         assert not leaked & set(all_requests(service))
         assert marked(cluster, topic) == {by_hand}, "a watcher without the feature lets marks be"
         stop(running)
-    said = service.run("audit", "--recheck-seconds", "1", "--json")
+    said = service.run("audit", "--recheck-seconds", "1", "--json", code=(0, 4))  # other tests lose data
     found = [json.loads(line) for line in said.splitlines() if line.startswith("{")]
     assert leaked <= {each["ledger_id"] for each in found if each.get("class") == "ORPHAN"}
 

@@ -97,7 +97,7 @@ class Summary:
 def matching(findings: DataFrame, filters: FindingFilters) -> DataFrame:
     """Choose the findings that the filters let through, and with max_bytes only the oldest orphans that fit into it.
 
-    MISSING passes every filter: nobody should overlook a loss.
+    MISSING has no age, and passes older_than_seconds: that filter chooses what to delete.
     """
     passes = F.lit(True)
     for name, value in (
@@ -108,8 +108,9 @@ def matching(findings: DataFrame, filters: FindingFilters) -> DataFrame:
         if value:
             passes = passes & F.col(name).eqNullSafe(value)
     if filters.older_than_seconds:
-        passes = passes & (F.coalesce(F.col(a.AGE_SECONDS), F.lit(-1)) >= filters.older_than_seconds)
-    kept = findings.where(passes | is_class(FindingClass.MISSING))
+        is_old = F.coalesce(F.col(a.AGE_SECONDS), F.lit(-1)) >= filters.older_than_seconds
+        passes = passes & (is_old | is_class(FindingClass.MISSING))
+    kept = findings.where(passes)
     return _within(kept, filters.max_bytes) if filters.max_bytes else kept
 
 

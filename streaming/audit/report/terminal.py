@@ -12,7 +12,7 @@ from streaming.audit.report.summary import Sample, Summary
 from streaming.audit.report.words import CLASS_MEANING, INTRODUCTION, age_text, amount_text, size_text
 from streaming.audit.result import AuditResult
 from streaming.audit.space import WHY_ON_DISK, Space
-from streaming.terminal import Terminal, cell
+from streaming.terminal import Terminal, cell, count_of
 from udfs.audit import FindingClass
 
 _TOPICS = 40
@@ -79,7 +79,7 @@ def _head(console: Terminal, result: AuditResult, scope: str) -> None:
     console.print(head)
     console.print(INTRODUCTION, style="dim", highlight=False)
     if scope:
-        only = f"Only {scope}. What is missing, in use and listed counts for the whole cluster."
+        only = f"Only {scope}. In use, listed and complete count for the whole cluster."
         console.print(cell(only))
 
 
@@ -88,7 +88,8 @@ def _missing(console: Terminal, summary: Summary) -> None:
     if missing.count:
         size = size_text(missing.size_bytes)
         text = Text(
-            f"Topics refer to {missing.count:,} ledgers or objects ({size}) that do not exist.\n"
+            f"Topics refer to {count_of(missing.count, 'ledger or object', 'ledgers or objects')} ({size}) that "
+            f"{'does' if missing.count == 1 else 'do'} not exist.\n"
             "`ledger-reaper receipts --ledger N` shows whether the service deleted a ledger. If it did, "
             "`ledger-reaper undo --ledger N` brings it back as long as the bookies still hold its data."
         )
@@ -164,7 +165,8 @@ def show_certificate(console: Terminal, result: AuditResult) -> None:
     for error in certificate.errors:
         console.print(_marked("Incomplete", "red", error), soft_wrap=True)
     if certificate.unreadable:
-        unread = f"{len(certificate.unreadable):,} paths could not be read; what depends on them is UNKNOWN. {span}"
+        unread = count_of(len(certificate.unreadable), "path")
+        unread = f"{unread} could not be read; what depends on that is UNKNOWN. {span}"
         console.print(_marked("Incomplete", "red", unread), soft_wrap=True)
         for path, detail in certificate.unreadable[:_SAMPLES]:
             console.print(cell(f"  {path}: {detail}"), soft_wrap=True)

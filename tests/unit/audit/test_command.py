@@ -1,0 +1,47 @@
+"""An audit reports missing data and its own gaps to a person, and filters narrow rows and totals alike."""
+
+from dataclasses import replace
+
+from streaming.audit.certificate import Certificate
+from streaming.audit.command import faults_for_person, totals_of
+from streaming.audit.options import FindingFilters
+from streaming.audit.report.summary import Amount
+from tests.unit.audit.results import CERTIFICATE, RESULT, SUMMARY
+
+LOST = replace(SUMMARY, by_class=(*SUMMARY.by_class, Amount("MISSING", "NOT_FOUND", 1, 10)))
+BLOCKED: Certificate = replace(CERTIFICATE, unreadable=(("/managed-ledgers/shop/ns/persistent/t", "no right"),))
+
+
+def test_an_audit_that_is_complete_and_misses_nothing_needs_no_person() -> None:
+    assert faults_for_person(RESULT, SUMMARY, FindingFilters(), "report.html") == []
+
+
+def test_missing_data_and_an_incomplete_audit_need_a_person() -> None:
+    missing, incomplete = faults_for_person(replace(RESULT, certificate=BLOCKED), LOST, FindingFilters(), "report.html")
+    assert missing == "data is missing: topics refer to 1 ledger or object that does not exist; see report.html"
+    assert incomplete == (
+        "the audit is incomplete: 1 fault. The first: /managed-ledgers/shop/ns/persistent/t: no right"
+    )
+
+
+def test_what_could_not_be_read_outside_the_filters_is_no_fault_of_what_they_choose() -> None:
+    blocked = replace(RESULT, certificate=BLOCKED)
+    assert faults_for_person(blocked, SUMMARY, FindingFilters(tenant="public"), "report.html") == []
+    assert totals_of(blocked, SUMMARY, FindingFilters(tenant="public"))["complete"] is True
+    assert totals_of(blocked, SUMMARY, FindingFilters(tenant="shop"))["complete"] is False
+
+
+def test_totals_count_the_rows_that_the_filters_choose_and_name_what_is_missing_elsewhere() -> None:
+    everything = {"ORPHAN": {"count": 217, "bytes": 9}, "MISSING": {"count": 3, "bytes": 9}}
+    whole = replace(RESULT, totals={"ledgers": 400, "objects": 0, "in_use": 180, **everything})
+    assert totals_of(whole, LOST, FindingFilters(tenant="public")) == {
+        "complete": True,
+        "totals": {
+            "ledgers": 400,
+            "objects": 0,
+            "in_use": 180,
+            "ORPHAN": {"count": 1, "bytes": 2048},
+            "MISSING": {"count": 1, "bytes": 10},
+        },
+        "missing_elsewhere": 2,
+    }
