@@ -117,7 +117,7 @@ def _run(settings: Settings, begun: Callable[[], SparkSession], stop: threading.
         spark = _taken(begun, stop)
         try:
             spark.conf.set(ROWS_PER_BATCH, MESSAGES_PER_BATCH)
-            who = Identity(instance.rules, instance.secret, retry_partitions, dead_letter_partitions)
+            who = Identity(instance.rules, retry_partitions, dead_letter_partitions)
             service = _service(spark, settings, instance, who, stop)
             with jvm_signals(partial(_on_signal, stop)), classes.kept():
                 try:

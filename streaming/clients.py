@@ -93,13 +93,7 @@ def zookeeper_settings(settings: Settings) -> ZooKeeperSettings:
 
 def admin_settings(settings: Settings) -> PulsarAdminSettings:
     """[pulsar] as the admin client takes it."""
-    pulsar = settings.pulsar
-    return PulsarAdminSettings(
-        admin_url=pulsar.admin_url,
-        token_file=pulsar.token_file,
-        tls_ca_file=pulsar.tls_trust_certs_file,
-        timeout_seconds=pulsar.timeout_seconds,
-    )
+    return PulsarAdminSettings.of(settings.pulsar)
 
 
 def admin_for(settings: Settings) -> PulsarAdmin:

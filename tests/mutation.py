@@ -70,6 +70,48 @@ VANISHED, OFFLOADS = "udfs/vanished.py", "udfs/judge_offload.py"
 
 MUTATIONS = (
     Mutation(
+        "a token goes over TLS or to this machine",
+        "streaming/config/hosts.py",
+        'return parts.scheme in _TLS or _is_this_machine(parts.hostname or "")',
+        "return True",
+    ),
+    Mutation(
+        "a name is this machine only by its addresses",
+        "streaming/config/hosts.py",
+        "return bool(addresses) and all(_is_loopback(address) for address in addresses)",
+        "return any(_is_loopback(address) for address in addresses)",
+    ),
+    Mutation(
+        "a token follows no redirect in clear text",
+        "streaming/adapters/pulsar/http.py",
+        "        if not may_carry_token(url):",
+        "        if False:",
+    ),
+    Mutation(
+        "Pulsar's clients get a token in clear text only for brokers on this machine",
+        "streaming/adapters/pulsar/publish.py",
+        "    require_safe_token(settings)\n",
+        "",
+    ),
+    Mutation(
+        "our own clients compare a broker's name with its certificate",
+        "streaming/adapters/pulsar/http.py",
+        "context.check_hostname = check_hostname",
+        "context.check_hostname = False",
+    ),
+    Mutation(
+        "pulsar-client compares a broker's name with its certificate",
+        "streaming/adapters/pulsar/publish.py",
+        'options["tls_validate_hostname"] = settings.tls_check_hostname',
+        'options["tls_validate_hostname"] = False',
+    ),
+    Mutation(
+        "a token over pulsar+ssl needs a named authority",
+        "streaming/config/combinations.py",
+        'if pulsar.service_url.startswith("pulsar+ssl:") and not pulsar.tls_trust_certs_file:',
+        "if False:",
+    ),
+    Mutation(
         "what is in use is kept", JUDGE, "    if refers_to(case.reference, case.request.ledger_id):", "    if False:"
     ),
     Mutation("an unreadable owner is in use", JUDGE, "if case.reference.presence is Presence.UNREADABLE:", "if False:"),
@@ -1061,6 +1103,15 @@ NARROWED |= {
     "a request that nobody could read again is not kept": (WATCHER_TESTS,),
     "a state from a backup takes no stored request for its own": ("tests/unit/phase_one/watcher/test_outbox.py",),
     "the watcher's topic is read only where brokers deduplicate it": ("tests/unit/queries/test_running.py",),
+    "a token goes over TLS or to this machine": ("tests/unit/config/test_hosts.py",),
+    "a name is this machine only by its addresses": ("tests/unit/config/test_hosts.py",),
+    "a token follows no redirect in clear text": ("tests/contract/test_pulsar_http.py",),
+    "Pulsar's clients get a token in clear text only for brokers on this machine": (
+        "tests/contract/test_pulsar_http.py",
+    ),
+    "our own clients compare a broker's name with its certificate": ("tests/contract/test_pulsar_tls.py",),
+    "pulsar-client compares a broker's name with its certificate": ("tests/contract/test_pulsar_tls.py",),
+    "a token over pulsar+ssl needs a named authority": ("tests/unit/config/test_load.py",),
 }
 
 

@@ -2,8 +2,8 @@
 
 An owner counts as gone only if we saw it gone twice (udfs.judge), so the time of the first look travels with the
 request. We sign it, and a sighting that we did not sign counts as none. It is about one ledger only: an owner may go,
-come back with new ledgers, and go again. The key for the signature lies beside the epoch in ZooKeeper; whoever can read
-and write there could delete ledgers anyway.
+come back with new ledgers, and go again. The key for the signature lies beside the epoch in ZooKeeper; an attacker who
+can read and write there could delete ledgers anyway. Workers read it there, so it never travels with a task.
 """
 
 import hmac

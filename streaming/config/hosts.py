@@ -3,13 +3,18 @@
 Whoever asks begins with the host that comes first now; one that did not answer comes last from then on.
 """
 
+import socket
 from collections.abc import Callable
 from functools import cache
+from ipaddress import ip_address
 from typing import TypeVar
+from urllib.parse import urlsplit
 
 from streaming.errors import UnavailableError
 
 T = TypeVar("T")
+
+_TLS = ("https", "pulsar+ssl")
 
 
 def each_url(url: str) -> tuple[str, ...]:
@@ -17,6 +22,29 @@ def each_url(url: str) -> tuple[str, ...]:
     scheme, sign, rest = url.partition("://")
     hosts, slash, path = rest.partition("/")
     return tuple(f"{scheme}{sign}{host.strip()}{slash}{path}".rstrip("/") for host in hosts.split(",") if host.strip())
+
+
+def may_carry_token(url: str) -> bool:
+    """True if a token may be sent to this URL of one host: over TLS, or in clear text to this machine itself.
+
+    A name counts by its addresses: `127.evil.example` is not this machine, and a name without addresses is not either.
+    """
+    parts = urlsplit(url)
+    return parts.scheme in _TLS or _is_this_machine(parts.hostname or "")
+
+
+def _is_this_machine(host: str) -> bool:
+    try:
+        addresses = {str(info[4][0]) for info in socket.getaddrinfo(host, None)} if host else set()
+    except (OSError, UnicodeError):  # UnicodeError: a label that is empty or too long for DNS
+        return False
+    return bool(addresses) and all(_is_loopback(address) for address in addresses)
+
+
+def _is_loopback(address: str) -> bool:
+    parsed = ip_address(address.partition("%")[0])
+    mapped = getattr(parsed, "ipv4_mapped", None)  # Python 3.11 does not call ::ffff:127.0.0.1 a loopback address
+    return (mapped or parsed).is_loopback
 
 
 class Hosts:

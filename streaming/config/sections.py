@@ -75,6 +75,7 @@ class PulsarSettings(_Part):
     admin_url: Annotated[str, _PULSAR, Field(pattern=rf"^https?://{_HOSTS}$")]
     token_file: LocalPath
     tls_trust_certs_file: LocalPath
+    tls_check_hostname: bool
     timeout_seconds: PositiveInt
 
 

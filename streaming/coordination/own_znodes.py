@@ -5,6 +5,7 @@ made before we had credentials. We close parents first, so that nobody plants a 
 """
 
 from collections.abc import Iterator
+from secrets import token_hex
 
 from streaming.errors import ConfigError, RefusedError, UnavailableError
 from streaming.ports import MetadataStore, Unreadable, Znode
@@ -28,6 +29,23 @@ def write_own(store: MetadataStore, path: str, data: bytes) -> int | None:
     """
     store.create(path, b"", parents=True)
     return store.set_data(path, data)
+
+
+def create_key(store: MetadataStore, root: str) -> None:
+    """Create the key that signs sightings (udfs.sightings), once per cluster. Raises UnavailableError."""
+    store.create(f"{root}/{SECRET}", token_hex(32).encode(), parents=True)
+
+
+def signing_key(store: MetadataStore, root: str) -> bytes:
+    """Read the key that signs sightings. Raises UnavailableError, also where there is none.
+
+    Each worker reads it: in a task it would travel over Spark's network and lie on its disks, which Spark does not
+    encrypt unless it is told to.
+    """
+    node = read_own(store, f"{root}/{SECRET}")
+    if node is None or not node.data:  # an empty key would sign what anybody can
+        raise UnavailableError(f"{root}/{SECRET} is gone: start the service again, which creates it")
+    return node.data
 
 
 def open_to_all(store: MetadataStore, root: str) -> list[str]:

@@ -51,7 +51,6 @@ class ChunkSweep:
             chunk=chunk,
             settings=self.settings,
             rules=self.identity.rules,
-            secret=self.identity.secret,
             owners=broadcast,
             retry_partitions=self.identity.retry_partitions,
             dead_letter_partitions=self.identity.dead_letter_partitions,

@@ -5,7 +5,6 @@ import logging
 import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from secrets import token_hex
 
 from streaming.clients import Clients
 from streaming.config.policies import policy_of
@@ -18,7 +17,7 @@ from streaming.coordination.lock import InstanceLock
 from streaming.coordination.overwriting import require_no_overwriting
 from streaming.coordination.pause import Pause
 from streaming.errors import StopRequestedError, UnavailableError
-from streaming.ports import MetadataStore, TopicAdmin, Znode
+from streaming.ports import MetadataStore, TopicAdmin
 from streaming.queries.checkpoints import root_of
 from streaming.sweep.jobs import SweepRules
 
@@ -34,18 +33,16 @@ class Instance:
     epoch: Epoch
     pause: Pause
     rules: SweepRules
-    secret: bytes
 
 
 @dataclass(frozen=True, slots=True)
 class Identity:
     """Who we are on this cluster, and how many partitions the targets have.
 
-    rules hold the epoch that proves it. secret: the key that signs sightings of owners that are gone.
+    rules hold the epoch that proves it.
     """
 
     rules: SweepRules
-    secret: bytes
     retry_partitions: int
     dead_letter_partitions: int
 
@@ -110,7 +107,8 @@ def begin_instance(
             epoch=(epoch.path, epoch.version),
             policy=policy_of(settings),
         )
-        yield Instance(clients, admin, epoch, Pause(store, root), rules, _secret(store, f"{root}/{own_znodes.SECRET}"))
+        own_znodes.create_key(store, root)
+        yield Instance(clients, admin, epoch, Pause(store, root), rules)
 
 
 @contextlib.contextmanager
@@ -136,12 +134,3 @@ def _alone(store: MetadataStore, root: str, name: str, stop: threading.Event) ->
             raise
     if lost:
         raise lost[0]
-
-
-def _secret(store: MetadataStore, path: str) -> bytes:
-    """The key that signs sightings; made once per cluster."""
-    store.create(path, token_hex(32).encode(), parents=True)
-    node = store.read_many([path])[0]
-    if not isinstance(node, Znode):
-        raise UnavailableError(f"{path} can't be read")
-    return node.data

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 from pyspark.sql import DataFrame, SparkSession
 
-from streaming.adapters.pulsar.http import answering
+from streaming.adapters.pulsar.http import answering, require_safe_token
 from streaming.clients import admin_settings
 from streaming.config.settings import Settings
 
@@ -20,6 +20,7 @@ def read_stream(spark: SparkSession, settings: Settings, topics: Sequence[str], 
     it for one breaks it for all.
     """
     pulsar = settings.pulsar
+    require_safe_token(pulsar)
     options = {
         "service.url": pulsar.service_url,
         # the connector takes one broker only; when that one dies, the query fails, and its next start takes another
@@ -47,4 +48,6 @@ def read_stream(spark: SparkSession, settings: Settings, topics: Sequence[str], 
             options[f"pulsar.{side}.authParams"] = f"file://{pulsar.token_file}"
         if pulsar.tls_trust_certs_file:
             options[f"pulsar.{side}.tlsTrustCertsFilePath"] = pulsar.tls_trust_certs_file
+        # Pulsar's Java client compares no names unless it is told to
+        options[f"pulsar.{side}.tlsHostnameVerificationEnable"] = str(pulsar.tls_check_hostname).lower()
     return spark.readStream.format("pulsar").options(**options).load()

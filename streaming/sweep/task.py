@@ -20,6 +20,7 @@ from streaming.clients import Clients, clients_for
 from streaming.clock import Clock, StartedClock
 from streaming.config.policies import admission_of, delays_of
 from streaming.config.settings import Settings
+from streaming.coordination.own_znodes import signing_key
 from streaming.coordination.pause import Pause
 from streaming.in_use.loader import InUseLoader
 from streaming.ports import ObjectStore, SweepStore
@@ -57,7 +58,6 @@ class SweepTask:
     chunk: int
     settings: Settings
     rules: SweepRules
-    secret: bytes
     owners: Any
     retry_partitions: int
     dead_letter_partitions: int
@@ -183,8 +183,12 @@ class _Effects:
 
 
 def worker_for(task: SweepTask, clients: Clients, clock: Clock, *, is_dry: bool = False) -> Worker:
-    """Put a worker together. is_dry: it finds out what a sweep would do, and changes nothing."""
+    """Put a worker together. is_dry: it finds out what a sweep would do, and changes nothing.
+
+    Raises UnavailableError where ZooKeeper does not hand over the key of the sightings.
+    """
     settings = task.settings
+    secret = signing_key(clients.store, settings.zookeeper.own_root)
     loader = InUseLoader(clients.store, clients.broker if settings.safety.ask_broker else None, clock)
     effects = _no_effects(clients) if is_dry else _effects(task, clients, clock)
     sweepers: dict[LedgerType, Callable[[], GroupSweeper]] = {
@@ -198,11 +202,11 @@ def worker_for(task: SweepTask, clients: Clients, clock: Clock, *, is_dry: bool 
         delays_of(settings),
         CopyTopic(settings.topics.retry, task.retry_partitions),
         CopyTopic(settings.topics.dead_letter, task.dead_letter_partitions),
-        task.secret,
+        secret,
         clock,
     )
     reader = MessageReader(task.query, admission_of(settings), settings.service.max_request_bytes)
-    return Worker(reader, sweepers, writer, task.owners.value, task.secret, effects.limiter, task.held)
+    return Worker(reader, sweepers, writer, task.owners.value, secret, effects.limiter, task.held)
 
 
 def _effects(task: SweepTask, clients: Clients, clock: Clock) -> _Effects:

@@ -5,6 +5,7 @@ import threading
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
+from pickle import dumps
 from uuid import uuid4
 
 import pytest
@@ -213,8 +214,18 @@ def test_a_start_closes_what_is_open_before_anything_is_done(
 
     with contextlib.ExitStack() as stack:
         begun = stack.enter_context(begin_instance(load(file), clients, MemoryPulsar(), threading.Event()))
-        assert begun.secret != b"known to everybody"
+        key = own_znodes.signing_key(ours, root)
+        assert key != b"known to everybody"
+        assert key not in dumps((begun.rules, load(file)))  # what tasks get of it
         assert own_znodes.open_to_all(ours, root) == []
+
+
+@pytest.mark.parametrize("key", [None, b""])
+def test_where_there_is_no_key_no_sighting_is_signed(ours: MetadataStore, root: str, key: bytes | None) -> None:
+    if key is not None:
+        ours.create(f"{root}/secret", key, parents=True)
+    with pytest.raises(UnavailableError, match="start the service again"):
+        own_znodes.signing_key(ours, root)
 
 
 def test_the_preflight_tells_what_is_open_and_changes_nothing(

@@ -11,8 +11,10 @@ from pathlib import Path
 import pytest
 
 from streaming.adapters.pulsar.admin import AdminBroker, PulsarAdmin, PulsarAdminSettings
-from streaming.adapters.pulsar.http import PulsarHttp, answering, topic_path
+from streaming.adapters.pulsar.http import PulsarHttp, answering, require_safe_token, topic_path
+from streaming.adapters.pulsar.publish import new_client
 from streaming.config.hosts import hosts_of
+from streaming.config.sections import PulsarSettings
 from streaming.errors import ConfigError, RefusedError, UnavailableError
 from tests.contract.http_stub import HttpStub, Told, http_stub
 from udfs.records import BrokerView, Presence
@@ -189,6 +191,47 @@ def test_a_redirect_to_another_broker_keeps_token_method_body_and_query(stub: Ht
         assert asked.authorization == stub.asked[0].authorization == "Bearer abc"
 
 
+@pytest.mark.parametrize("target", ["http://broker-2.example.com:8080", "http://127.evil.example:8080"])
+def test_the_token_follows_no_redirect_to_another_machine_without_tls(
+    target: str, stub: HttpStub, tmp_path: Path
+) -> None:
+    token = tmp_path / "token"
+    token.write_text("abc")
+    stub.tell("/admin/v2/x", Told(307, headers=(("Location", f"{target}/admin/v2/x"),)))
+
+    with PulsarHttp(PulsarAdminSettings(stub.url, token_file=str(token))) as http:
+        with pytest.raises(UnavailableError, match="not reached over TLS"):
+            http.get("v2/x")
+        with pytest.raises(UnavailableError, match="not reached over TLS"):
+            http.body("v2/x", most_bytes=9, patience_seconds=1.0)
+
+
+@pytest.mark.parametrize(
+    ("brokers", "is_safe"),
+    [(["127.0.0.1:8080"], True), (["127.0.0.1:8080", "broker-2.example.com:8080"], False), (None, False)],
+)
+def test_pulsars_clients_get_a_token_in_clear_text_only_where_all_brokers_are_on_this_machine(
+    brokers: list[str] | None, is_safe: bool, stub: HttpStub, tmp_path: Path
+) -> None:
+    token = tmp_path / "token"
+    token.write_text("abc")
+    stub.tell("/admin/v2/brokers", _json(brokers))
+    pulsar = PulsarSettings(
+        service_url="pulsar://127.0.0.1:6650",
+        admin_url=stub.url,
+        token_file=str(token),
+        tls_trust_certs_file="",
+        tls_check_hostname=True,
+        timeout_seconds=1,
+    )
+
+    if is_safe:
+        require_safe_token(pulsar)
+    else:
+        with pytest.raises(ConfigError, match=r"use pulsar\+ssl"):
+            new_client(pulsar)
+
+
 def test_a_rotated_token_is_seen_by_the_next_request(stub: HttpStub, tmp_path: Path) -> None:
     token = tmp_path / "token"
     stub.tell("/admin/v2/clusters", _json(["c"]))
@@ -312,7 +355,7 @@ def test_an_entry_is_asked_of_the_next_broker_where_one_is_not_there(stub: HttpS
         pytest.param(
             PulsarAdminSettings("http://h", tls_ca_file=__file__), "tls_trust_certs_file", id="CA file is none"
         ),
-        pytest.param(PulsarAdminSettings("http://h", token_file="/no/such"), "token_file", id="no token file"),
+        pytest.param(PulsarAdminSettings("https://h", token_file="/no/such"), "token_file", id="no token file"),
     ],
 )
 def test_settings_that_cannot_work_are_named(settings: PulsarAdminSettings, text: str) -> None:

@@ -90,7 +90,12 @@ def send(transactional: Cluster) -> Iterator[Senders]:
 def _read(cluster: Cluster, topic: str) -> list[Found]:
     where = cluster.addresses
     settings = PulsarSettings(
-        service_url=where.pulsar, admin_url=where.admin, token_file="", tls_trust_certs_file="", timeout_seconds=30
+        service_url=where.pulsar,
+        admin_url=where.admin,
+        token_file="",
+        tls_trust_certs_file="",
+        tls_check_hostname=True,
+        timeout_seconds=30,
     )
     with PulsarAdmin(PulsarAdminSettings(where.admin)) as admin:
         spans = list(spans_of(admin.internal_stats(topic).ledgers, Range(BEFORE_ALL, EVERYTHING)))

@@ -9,17 +9,11 @@ import time
 import uuid
 from collections.abc import Iterator
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
 from hashlib import sha256
-from ipaddress import ip_address
 from pathlib import Path
 
 import httpx
 import pytest
-from cryptography import x509
-from cryptography.hazmat.primitives import hashes, serialization
-from cryptography.hazmat.primitives.asymmetric import rsa
-from cryptography.x509.oid import NameOID
 
 from streaming.adapters.pulsar.admin import PulsarAdmin, PulsarAdminSettings
 from streaming.errors import ReaperError
@@ -28,6 +22,7 @@ from streaming.sandbox import cluster as sandbox
 from streaming.sandbox.clients import read_znodes
 from streaming.sandbox.cluster import Cluster
 from streaming.sandbox.home import Part, Spec
+from tests.certificates import certificate
 from tests.contract.zookeeper_server import free_port
 from tests.integration.conftest import CONFIG, Deployment, killed_at_the_end, payload, stop, stored_requests, wait_until
 from udfs.formats.managed_ledger import parse_managed_ledger
@@ -48,27 +43,6 @@ def _token(role: str) -> str:
     signed = part({"alg": "HS256"}) + b"." + part({"sub": role})
     mac = base64.urlsafe_b64encode(hmac.new(KEY, signed, sha256).digest()).rstrip(b"=")
     return (signed + b"." + mac).decode()
-
-
-def _certificate(folder: Path) -> tuple[Path, Path]:
-    """(certificate, key) as PEM, self-signed for 127.0.0.1."""
-    key = rsa.generate_private_key(65537, 2048)
-    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "127.0.0.1")])
-    now = datetime.now(UTC)
-    certificate = (
-        x509.CertificateBuilder(name, name, key.public_key(), x509.random_serial_number())
-        .not_valid_before(now - timedelta(hours=1))
-        .not_valid_after(now + timedelta(days=1))
-        .add_extension(x509.SubjectAlternativeName([x509.IPAddress(ip_address("127.0.0.1"))]), critical=False)
-        .add_extension(x509.BasicConstraints(ca=True, path_length=None), critical=True)
-        .sign(key, hashes.SHA256())
-    )
-    pem, key_pem = folder / "cert.pem", folder / "key.pem"
-    pem.write_bytes(certificate.public_bytes(serialization.Encoding.PEM))
-    key_pem.write_bytes(
-        key.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
-    )
-    return pem, key_pem
 
 
 @dataclass(frozen=True)
@@ -130,7 +104,7 @@ def secured(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Secured]:
 
 def _with_tokens(running: Cluster, folder: Path, topic: str, leaked: list[int]) -> Secured:
     """Start the broker anew with authentication, authorization and TLS."""
-    ca, key = _certificate(folder)
+    ca, key = certificate(folder, "127.0.0.1")
     port, web_port = free_port(), free_port()
     settings = {
         **running.spec.broker_settings,
@@ -169,6 +143,15 @@ def _wait_healthy(running: Cluster, settings: PulsarAdminSettings) -> None:
             if time.monotonic() > deadline:
                 raise
             time.sleep(0.5)
+
+
+def test_a_broker_whose_certificate_has_another_name_gets_no_token(secured: Secured) -> None:
+    by_another_name = secured.service_url.replace("127.0.0.1", "localhost")
+    service = secured.deployment("reaper")
+    text = service.config.read_text().replace(secured.service_url, by_another_name)
+    service.config.write_text(text)
+
+    assert "does not answer" in service.run("check", code=3)
 
 
 def test_the_service_works_with_a_token_over_tls_and_tells_nobody_the_token(secured: Secured) -> None:

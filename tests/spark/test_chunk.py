@@ -69,7 +69,7 @@ class World:
 
 def _sweep(spark: SparkSession, world: World, rows: DataFrame | None = None) -> None:
     policy = Policy(min_age_ms=0, above_newest_quarantine_ms=0, absence_interval_ms=0)
-    identity = Identity(SweepRules(Layout.HIERARCHICAL, "/ledgers", ("/epoch", 1), policy), b"secret", 1, 1)
+    identity = Identity(SweepRules(Layout.HIERARCHICAL, "/ledgers", ("/epoch", 1), policy), 1, 1)
     part: Any = world
     sweep = ChunkSweep(spark, load(None), identity, part, part, part, lambda *_: None)
     sweep("requests", 7, _rows(spark) if rows is None else rows, 5)

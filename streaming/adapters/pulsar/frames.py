@@ -8,7 +8,6 @@ process for some batches and takes gigabytes for some compressed messages, and J
 """
 
 import socket
-import ssl
 import struct
 import time
 import uuid
@@ -21,7 +20,8 @@ from urllib.parse import urlsplit
 
 from google.protobuf.message import DecodeError
 
-from streaming.config.hosts import hosts_of
+from streaming.adapters.pulsar.http import tls_context
+from streaming.config.hosts import hosts_of, may_carry_token
 from streaming.config.sections import PulsarSettings
 from streaming.errors import ConfigError, RefusedError, UnavailableError
 from udfs.formats.entry import messages_in
@@ -142,6 +142,8 @@ class Connection:
     def _introduce(self) -> None:
         who = api.CommandConnect(client_version="ledger-reaper", protocol_version=_PROTOCOL_VERSION)
         if self._settings.token_file:
+            if not may_carry_token(self._url):
+                raise UnavailableError(f"{self._url} is not reached over TLS; the token is not sent there")
             who.auth_method_name, who.auth_data = "token", _token(self._settings.token_file)
         if self._proxied_to:
             who.proxy_to_broker_url = self._proxied_to
@@ -296,13 +298,7 @@ def _connected(settings: PulsarSettings, url: str) -> socket.socket:
 
 
 def _secured(settings: PulsarSettings, plain: socket.socket, host: str) -> socket.socket:
-    file = settings.tls_trust_certs_file or None
-    try:
-        context = ssl.create_default_context(cafile=file)
-    except (OSError, ssl.SSLError) as error:
-        raise ConfigError(f"pulsar.tls_trust_certs_file {file} can't be used: {error}") from error
-    # brokers advertise other names than their certificates have; Pulsar's clients do not compare them either
-    context.check_hostname = False
+    context = tls_context(settings.tls_trust_certs_file, check_hostname=settings.tls_check_hostname)
     return context.wrap_socket(plain, server_hostname=host)
 
 

@@ -1,7 +1,7 @@
 """HTTP to Pulsar's admin API: redirects followed by hand with the token kept, faults told apart, every call bounded.
 
 1. A broker that does not own a topic answers 307; HTTP clients drop Authorization when the host changes, so
-   redirects are followed here. The token never goes from https to http.
+   redirects are followed here. The token goes over TLS, or to this machine, wherever an answer redirects to.
 2. No connection, a timeout, 429 and 5xx are tried again for a while; then the outcome is unknown (UnavailableError).
 3. Where admin_url names several brokers, the next try goes to the next of them, and each is tried before we give up.
 """
@@ -18,7 +18,8 @@ from urllib.parse import quote, urljoin, urlsplit
 import httpx
 from tenacity import Retrying, retry_if_exception_type, stop_after_attempt, stop_after_delay, wait_random_exponential
 
-from streaming.config.hosts import hosts_of
+from streaming.config.hosts import hosts_of, may_carry_token
+from streaming.config.sections import PulsarSettings
 from streaming.errors import ConfigError, UnavailableError
 from udfs.paths import topic_of
 
@@ -41,8 +42,20 @@ class PulsarAdminSettings:
     admin_url: str
     token_file: str = ""
     tls_ca_file: str = ""
+    tls_check_hostname: bool = True
     timeout_seconds: float = 30.0
     concurrency: int = 8
+
+    @classmethod
+    def of(cls, pulsar: PulsarSettings) -> Self:
+        """Return them from the configuration's section."""
+        return cls(
+            admin_url=pulsar.admin_url,
+            token_file=pulsar.token_file,
+            tls_ca_file=pulsar.tls_trust_certs_file,
+            tls_check_hostname=pulsar.tls_check_hostname,
+            timeout_seconds=pulsar.timeout_seconds,
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +105,7 @@ class PulsarHttp:
         self._client = httpx.Client(
             timeout=httpx.Timeout(settings.timeout_seconds, connect=min(_CONNECT_SECONDS, settings.timeout_seconds)),
             limits=httpx.Limits(max_connections=settings.concurrency + 2),
-            verify=_tls_context(settings.tls_ca_file),
+            verify=tls_context(settings.tls_ca_file, check_hostname=settings.tls_check_hostname),
             trust_env=False,  # a proxy from the environment would see the token
         )
 
@@ -140,10 +153,10 @@ class PulsarHttp:
         timeout = httpx.Timeout(patience_seconds, connect=_CONNECT_SECONDS, pool=_CONNECT_SECONDS)
         for _ in range(_REDIRECTS):
             try:
-                with self._client.stream("GET", location, headers=self._headers(), timeout=timeout) as answer:
+                with self._client.stream("GET", location, headers=self._headers(location), timeout=timeout) as answer:
                     if answer.status_code not in _REDIRECTING:
                         return _body(answer, most_bytes)
-                    location = self._next_location(location, answer)
+                    location = urljoin(location, str(answer.headers.get("location", "")))
             except (httpx.ReadTimeout, httpx.ReadError, httpx.RemoteProtocolError, httpx.DecodingError):
                 return None  # a proxy may cut the connection where it can't pass on the headers
             except httpx.HTTPError as error:
@@ -166,27 +179,23 @@ class PulsarHttp:
                 raise FailedAnswerError(url, answer.status_code, _reason(answer))
             if answer.status_code not in _REDIRECTING:
                 return Answer(answer.status_code, _json(answer), _reason(answer))
-            location = self._next_location(location, answer)
+            location = urljoin(location, str(answer.headers.get("location", "")))
             params = {}  # the Location carries them
         raise _TransientError(f"{url} is redirected again and again; are its brokers advertised rightly?")
 
     def _send(self, method: str, url: str, params: dict[str, str], body: Any) -> httpx.Response:
         try:
-            return self._client.request(method, url, params=params or None, json=body, headers=self._headers())
+            return self._client.request(method, url, params=params or None, json=body, headers=self._headers(url))
         except httpx.HTTPError as error:
             what = f"{_host(url)} does not answer ({type(error).__name__}: {error})"
             raise _TransientError(f"{what}. Check that the broker runs and pulsar.admin_url") from error
 
-    def _next_location(self, url: str, answer: httpx.Response) -> str:
-        location = urljoin(url, str(answer.headers.get("location", "")))
-        if urlsplit(url).scheme == "https" and urlsplit(location).scheme != "https" and self._settings.token_file:
-            raise UnavailableError(f"{url} redirects to {location} without TLS; the token is not sent there")
-        return location
-
-    def _headers(self) -> dict[str, str]:
+    def _headers(self, url: str) -> dict[str, str]:
         name = self._settings.token_file
         if not name:
             return {}
+        if not may_carry_token(url):
+            raise UnavailableError(f"{_host(url)} is not reached over TLS; the token is not sent there")
         try:
             return {"Authorization": f"Bearer {Path(name).read_text().strip()}"}
         except OSError as error:
@@ -208,6 +217,23 @@ def answering(settings: PulsarAdminSettings) -> str:
         with PulsarHttp(settings) as http, suppress(UnavailableError):
             http.get("v2/clusters")
     return hosts.in_order[0]
+
+
+def require_safe_token(pulsar: PulsarSettings) -> None:
+    """Return if Pulsar's own clients can send their token: over TLS, or where every broker is on this machine.
+
+    A plain service_url on this machine may be a tunnel, and those clients then follow a look-up to the address that a
+    broker advertises. Raises ConfigError, UnavailableError.
+    """
+    if not pulsar.token_file or pulsar.service_url.startswith("pulsar+ssl:"):
+        return
+    with PulsarHttp(PulsarAdminSettings.of(pulsar)) as http:
+        brokers = http.get("v2/brokers").body
+    if not isinstance(brokers, list) or not all(may_carry_token(f"pulsar://{broker}") for broker in brokers):
+        raise ConfigError(
+            f"pulsar.service_url {pulsar.service_url} leads to brokers on other machines, to which the token would go "
+            "unencrypted: use pulsar+ssl://"
+        )
 
 
 def topic_path(topic: str) -> str:
@@ -246,10 +272,11 @@ def _reason(answer: httpx.Response) -> str:
     return f"{answer.reason_phrase} ({len(answer.content)} bytes, {answer.headers.get('content-type', 'no type')})"
 
 
-def _tls_context(ca_file: str) -> ssl.SSLContext | bool:
-    if not ca_file:
-        return True
+def tls_context(ca_file: str, *, check_hostname: bool) -> ssl.SSLContext:
+    """Return how brokers' certificates are verified; without a file by the system's authorities. Raises ConfigError."""
     try:
-        return ssl.create_default_context(cafile=ca_file)
+        context = ssl.create_default_context(cafile=ca_file or None)
+        context.check_hostname = check_hostname
+        return context
     except (OSError, ssl.SSLError) as error:
         raise ConfigError(f"pulsar.tls_trust_certs_file {ca_file} can't be used: {error}") from error

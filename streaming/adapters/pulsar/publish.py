@@ -16,6 +16,7 @@ from typing import Any
 import pulsar
 from pulsar.exceptions import ProducerFenced
 
+from streaming.adapters.pulsar.http import require_safe_token
 from streaming.config.sections import PulsarSettings
 from streaming.errors import FencedError, UnavailableError
 
@@ -63,7 +64,8 @@ def client(settings: PulsarSettings) -> Iterator[Any]:
 
 
 def new_client(settings: PulsarSettings) -> Any:
-    """A Pulsar client; the caller closes it."""
+    """A Pulsar client; the caller closes it. Raises ConfigError, UnavailableError."""
+    require_safe_token(settings)
     options: dict[str, Any] = {
         "operation_timeout_seconds": settings.timeout_seconds,
         "logger": pulsar.ConsoleLogger(pulsar.LoggerLevel.Error),
@@ -73,6 +75,7 @@ def new_client(settings: PulsarSettings) -> Any:
         options["authentication"] = pulsar.AuthenticationToken(lambda: token.read_text().strip())
     if settings.tls_trust_certs_file:
         options["tls_trust_certs_file_path"] = settings.tls_trust_certs_file
+    options["tls_validate_hostname"] = settings.tls_check_hostname
     return pulsar.Client(settings.service_url, **options)
 
 

@@ -34,7 +34,7 @@ class PulsarReader:
 
     def read_entries(self, partition: str, spans: Sequence[Span]) -> Iterator[StoredMessage]:
         """Read these entries, as the port says. Raises UnavailableError, RefusedError."""
-        with PulsarAdmin(_admin_settings(self._settings)) as admin:
+        with PulsarAdmin(PulsarAdminSettings.of(self._settings)) as admin:
             whole = [Span(ledger, 0, entries - 1) for ledger, entries in admin.internal_stats(partition).ledgers]
             stored = list(without(spans, without(spans, whole)))
             if stored:
@@ -49,7 +49,7 @@ def read(
     What was trimmed is passed over. What is no message of a client's (a marker) is not told; a message that the
     connector would not deliver is, with the bytes that there are. Raises UnavailableError, RefusedError.
     """
-    with PulsarAdmin(_admin_settings(settings)) as admin:
+    with PulsarAdmin(PulsarAdminSettings.of(settings)) as admin:
         for partition, end in last.items():
             wanted = Range((after or {}).get(partition, BEFORE_ALL), end)
             if end[1] >= 0 and not wanted.is_empty:
@@ -70,12 +70,6 @@ def check_service(settings: PulsarSettings, partition: str) -> None:
     patient = settings.model_copy(update={"timeout_seconds": min(settings.timeout_seconds, _CHECK_SECONDS)})
     with opened(patient, partition, _BEHIND_ALL):
         pass
-
-
-def _admin_settings(settings: PulsarSettings) -> PulsarAdminSettings:
-    return PulsarAdminSettings(
-        settings.admin_url, settings.token_file, settings.tls_trust_certs_file, settings.timeout_seconds
-    )
 
 
 def _read(

@@ -1,6 +1,8 @@
+import socket
+
 import pytest
 
-from streaming.config.hosts import Hosts, each_url
+from streaming.config.hosts import Hosts, each_url, may_carry_token
 from streaming.errors import UnavailableError
 
 
@@ -56,3 +58,38 @@ def test_a_single_host_stays() -> None:
     hosts.failed("http://a")
     assert hosts.in_order == ("http://a",)
     assert len(hosts) == 1
+
+
+@pytest.mark.parametrize(
+    ("url", "may"),
+    [
+        pytest.param("https://pulsar.example.com", True, id="TLS"),
+        pytest.param("pulsar+ssl://pulsar.example.com:6651", True, id="TLS to brokers"),
+        pytest.param("http://127.0.0.1:8080", True, id="this machine"),
+        pytest.param("http://[::1]:8080", True, id="this machine by IPv6"),
+        pytest.param("pulsar://[::ffff:127.0.0.1]:6650", True, id="this machine, mapped"),
+        pytest.param("pulsar://localhost:6650", True, id="this machine by name"),
+        pytest.param("pulsar://10.0.0.7:6650", False, id="another machine"),
+        pytest.param("http://127.evil.example:8080", False, id="begins like a loopback address"),
+        pytest.param("http://both.example", False, id="one address of two is another machine's"),
+        pytest.param("http://unknown.example", False, id="no address"),
+        pytest.param("http:///admin", False, id="no host"),
+        pytest.param("/admin", False, id="no URL"),
+    ],
+)
+def test_a_token_goes_over_tls_or_to_this_machine(url: str, may: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    names = {
+        "127.evil.example": ["203.0.113.9"],
+        "both.example": ["127.0.0.1", "203.0.113.9"],
+        "localhost": ["127.0.0.1"],
+    }
+    resolve = socket.getaddrinfo
+
+    def getaddrinfo(host: str, port: None) -> list[object]:
+        if host.endswith(".example") and host not in names:
+            raise socket.gaierror
+        return [info for address in names.get(host, [host]) for info in resolve(address, port)]
+
+    monkeypatch.setattr(socket, "getaddrinfo", getaddrinfo)
+
+    assert may_carry_token(url) is may

@@ -46,6 +46,21 @@ def test_the_defaults_are_safe() -> None:
             id="token in clear to the second of two",
         ),
         pytest.param(
+            '[pulsar]\ntoken_file = "t"\nservice_url = "pulsar://pulsar.example.com:6650"',
+            "use a pulsar+ssl:// service_url",
+            id="token in clear to brokers",
+        ),
+        pytest.param(
+            '[pulsar]\ntoken_file = "t"\nadmin_url = "http://127.evil.example:8080"',
+            "use an https:// admin_url",
+            id="token in clear to a name that begins like a loopback address",
+        ),
+        pytest.param(
+            '[pulsar]\ntoken_file = "t"\nservice_url = "pulsar+ssl://b"\nadmin_url = "https://b"',
+            "needs pulsar.tls_trust_certs_file",
+            id="token to any server with a public certificate",
+        ),
+        pytest.param(
             '[pulsar]\nadmin_url = "http://a:8080,http://b:8080"', "pulsar.admin_url", id="a scheme for each of two"
         ),
         pytest.param(

@@ -47,7 +47,13 @@ class Partition:
 
 def settings_for(partition: Partition, **more: Any) -> PulsarSettings:
     """Settings of a client that reaches it, and no admin API. more: what is not as usual."""
-    usual = {"admin_url": "http://127.0.0.1:1", "token_file": "", "tls_trust_certs_file": "", "timeout_seconds": 5}
+    usual = {
+        "admin_url": "http://127.0.0.1:1",
+        "token_file": "",
+        "tls_trust_certs_file": "",
+        "tls_check_hostname": True,
+        "timeout_seconds": 5,
+    }
     return PulsarSettings(service_url=partition.url, **(usual | more))
 
 

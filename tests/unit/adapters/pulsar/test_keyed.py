@@ -17,6 +17,7 @@ SETTINGS = PulsarSettings(
     admin_url="http://127.0.0.1:1",
     token_file="",
     tls_trust_certs_file="",
+    tls_check_hostname=True,
     timeout_seconds=5,
 )
 
