@@ -55,9 +55,10 @@ from streaming.queries.another_way import ReadRows
 from streaming.queries.checkpoints import refuse_changes, root_of, what_is_left
 from streaming.queries.completion import Completion
 from streaming.queries.lanes import Lanes
-from streaming.queries.names import Query
+from streaming.queries.names import Query, queries_of
 from streaming.queries.reading import Reading
 from streaming.queries.running import RunningQueries
+from streaming.queries.short_names import adopt_short_name
 from streaming.queries.streams import describe_jobs, stream
 from streaming.reconcile.markers import Markers
 from streaming.reconcile.messages import reconcile
@@ -113,6 +114,8 @@ def _run(settings: Settings, begun: Callable[[], SparkSession], stop: threading.
         require_brokers_store(instance.clients.store, instance.clients.broker, f"{settings.topics.retry}-partition-0")
         for topic in (settings.topics.retry, settings.topics.dead_letter):
             require_room_for_copies(settings.pulsar, f"{topic}-partition-0")
+        for query in queries_of(settings):
+            adopt_short_name(settings, query)
         refuse_changes(settings, instance.admin.partitions)
         spark = _taken(begun, stop)
         try:
@@ -306,6 +309,7 @@ def _work(
         Lanes(rescue, board.show, most_failures=most),
         service.reading.slow_down,
         clients.close,
+        rescue.forget,
         can_end,
     )
     pulsar, markers = Pulsar(admin, reader_for(settings)), Markers()

@@ -15,6 +15,8 @@ from pathlib import Path
 
 from tests.hosts_mutations import HOSTS
 from tests.hosts_mutations import TESTS as HOSTS_TESTS
+from tests.queries_mutations import QUERIES
+from tests.queries_mutations import TESTS as QUERIES_TESTS
 from tests.rocketmq_mutations import ROCKETMQ
 from tests.rocketmq_mutations import TESTS as ROCKETMQ_TESTS
 from tests.snapshots_mutations import SNAPSHOTS_LINES, SNAPSHOTS_TESTS
@@ -879,6 +881,7 @@ MUTATIONS = (
     ),
     *(Mutation(*each[:4]) for each in ROCKETMQ),
     *(Mutation(*each) for each in HOSTS),
+    *(Mutation(*each) for each in QUERIES),
     *(Mutation(*each) for each in SNAPSHOTS_LINES),
     Mutation(
         "a znode that can't be read names what it named",
@@ -1036,6 +1039,7 @@ MUTATIONS = (
 # lines of which the model test has nothing: the tests that have to notice
 NARROWED = {each[0]: (*ROCKETMQ_TESTS[each[1]], "-k", each[4]) for each in ROCKETMQ}
 NARROWED |= {each[0]: HOSTS_TESTS[each[1]] for each in HOSTS}
+NARROWED |= {each[0]: QUERIES_TESTS[each[1]] for each in QUERIES}
 NARROWED |= {each[0]: SNAPSHOTS_TESTS[each[1]] for each in SNAPSHOTS_LINES}
 NARROWED |= {
     "an index that is put back names only what the guard keeps": ("tests/unit/snapshots/test_put_back.py",),

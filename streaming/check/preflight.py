@@ -270,7 +270,7 @@ def _checkpoints(settings: Settings, admin: TopicAdmin) -> str:
 def _left_behind(settings: Settings, admin: TopicAdmin) -> str:
     said = left_behind(settings, queries_of(settings, matched_topics(admin, settings)), admin.partitions)
     if said:
-        raise questions.Notice("; ".join(said.values()))
+        raise questions.Notice("; ".join(said))
     return "each topic that was read is read"
 
 

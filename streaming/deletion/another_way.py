@@ -20,14 +20,17 @@ from pyspark.sql import DataFrame
 from streaming.adapters.pulsar.entries import NOTHING_SHOWN, WITHHELD
 from streaming.config.settings import Settings
 from streaming.deletion.service import LedgerDeletionService
+from streaming.errors import SafetyError
 from streaming.ports import TopicAdmin
 from streaming.queries.batches import commit, next_number, unfinished
-from streaming.queries.checkpoints import committed_positions, location_of
+from streaming.queries.checkpoints import committed_positions, location_of, partitions_of
 from streaming.queries.completion import Read, Spans, stored_spans
 from streaming.queries.lanes import Rescued
 from streaming.queries.names import Query
+from streaming.state.filesystem import shown
 from udfs.entry_ranges import Range, count_of
 from udfs.formats.internal_stats import BEFORE_ALL, Position
+from udfs.paths import base_topic
 
 log = logging.getLogger("ledger-reaper")
 
@@ -53,8 +56,12 @@ class AnotherWay:
     _withheld_since_s: dict[tuple[str, int], float] = field(default_factory=dict)  # by query and batch
 
     def __call__(self, query: Query) -> Rescued:
-        """Work off what waits for the query. Raises what LedgerDeletionService.process, Pulsar and the disk do."""
+        """Work off what waits for the query. Raises what LedgerDeletionService.process, Pulsar and the disk do.
+
+        Raises SafetyError if the checkpoint has read a topic that is not the query's.
+        """
         checkpoint = location_of(self.settings, query.name)
+        _require_own(query, checkpoint)
         self.service.begin_again(query.name)  # part of it may have receipts
         batch = unfinished(checkpoint)
         if batch is None:
@@ -63,6 +70,14 @@ class AnotherWay:
         commit(checkpoint, batch.number)
         log.info("%s: batch %s was read another way, %s entries", query.topics[0], batch.number, entries)
         return Rescued(has_news=True)
+
+    def forget(self, query: Query) -> None:
+        """The query is gone with its topic."""
+        for partition in [each for each in list(self._reached) if base_topic(each) in query.topics]:
+            self._reached.pop(partition, None)
+        for batch in [each for each in list(self._withheld_since_s) if each[0] == query.name]:
+            self._withheld_since_s.pop(batch, None)
+        self.service.forget(query.name)
 
     def _without_batch(self, query: Query, checkpoint: str) -> Rescued:
         done = committed_positions(checkpoint)
@@ -98,3 +113,12 @@ class AnotherWay:
             if any(said in str(error) for said in (NOTHING_SHOWN, WITHHELD)):
                 self._withheld_since_s[query, number] = now_s if since_s is None else since_s
             raise
+
+
+def _require_own(query: Query, checkpoint: str) -> None:
+    foreign = sorted({base_topic(partition) for partition in partitions_of(checkpoint)} - {*query.topics})
+    if foreign:
+        raise SafetyError(
+            f"{shown(checkpoint)} has read {', '.join(foreign)}, which query {query.name} does not read: nothing "
+            "is read or committed for another query"
+        )

@@ -120,6 +120,11 @@ class LedgerDeletionService:
         if query == RETRY:
             self.retries.begin_again()
 
+    def forget(self, query: str) -> None:
+        """The query, by name, is gone with its topic."""
+        self._started.discard(query)
+        self.reading.forget(query)
+
     def work_off_due(self) -> None:
         """Make one pass over the waiting retries that are due now."""
         self.retries.work_off_due(self.work_off)

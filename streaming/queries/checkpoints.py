@@ -6,7 +6,7 @@ bytes of a MessageIdData (Pulsar's message id), as signed numbers. `commits/N` e
 
 import contextlib
 import json
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 
 import pyarrow.fs as pafs
 
@@ -14,13 +14,14 @@ from streaming.config.settings import Settings
 from streaming.config.stores import located
 from streaming.errors import ConfigError, UnavailableError
 from streaming.queries.names import FURTHER, Query, checkpoint_of, queries_of
-from streaming.state.filesystem import open_filesystem
+from streaming.state.filesystem import Folder, folder_of, open_filesystem
 from udfs.formats.errors import FormatError
 from udfs.formats.internal_stats import Position
 from udfs.formats.message_id import parse_message_id
 from udfs.paths import base_topic, partition_index
 
 NOTHING_READ: Position = (-1, -1)
+MOST_LEFT_BEHIND = 20  # a read of the store and a question to a broker each
 _WAY_OUT = "checkpoints/README.md, `How to retire one`, has the way"
 
 
@@ -51,7 +52,7 @@ def partitions_of(checkpoint: str) -> set[str]:
 
 def is_unfinished(checkpoint: str) -> bool:
     """Whether the newest batch was begun and not committed; it then runs again at the next start."""
-    return _number(checkpoint, "offsets") > _number(checkpoint, "commits")
+    return newest_number(checkpoint, "offsets") > newest_number(checkpoint, "commits")
 
 
 def what_is_left(settings: Settings, queries: Iterable[Query], *, was_idle: bool, cut_short: Iterable[str] = ()) -> str:
@@ -93,27 +94,35 @@ def changes_of(settings: Settings, query: Query, partitions: Callable[[str], int
     ]
 
 
-def left_behind(
-    settings: Settings, queries: Iterable[Query], partitions: Callable[[str], int | None]
-) -> dict[str, str]:
-    """Return, for each topic that a checkpoint has read and no query reads now, a sentence for the log."""
-    used = {query.name for query in queries}
-    found = {}
-    for name in sorted(each for each in _names(root_of(settings)) if each.startswith(FURTHER)):
-        checkpoint = checkpoint_of(settings, name)
-        for topic in (
-            sorted({base_topic(each) for each in partitions_of(location_of(settings, name))})
-            if name not in used
-            else ()
-        ):
-            what = (
-                "does not exist any more, and what was unread there is gone with it"
-                if partitions(topic) is None
-                else "is not read now: it is neither in topics.requests nor taken up by topics.requests_pattern, and "
-                "what is unread there waits until it is"
-            )
-            found[topic] = f"{topic}, which {checkpoint} has read, {what}. If that is meant: {_WAY_OUT}."
+def left_behind(settings: Settings, queries: Collection[Query], partitions: Callable[[str], int | None]) -> list[str]:
+    """Return a sentence for each topic that a checkpoint has read and no query reads now.
+
+    At most MOST_LEFT_BEHIND such checkpoints are read, and the last sentence counts the others: topics that come and go
+    leave any number.
+    """
+    used, read = {query.name for query in queries}, {topic for query in queries for topic in query.topics}
+    names = sorted(name for name in _names(root_of(settings)) if name.startswith(FURTHER) and name not in used)
+    found = [
+        f"{topic}, which {checkpoint_of(settings, name)} has read, {_why_unread(partitions(topic))}. If that is meant: "
+        f"{_WAY_OUT}."
+        for name in names[:MOST_LEFT_BEHIND]
+        for topic in sorted({base_topic(each) for each in partitions_of(location_of(settings, name))} - read)
+    ]
+    if further := names[MOST_LEFT_BEHIND:]:
+        found.append(
+            f"{len(further)} more checkpoints in {settings.checkpoints.dir} belong to no query that runs, such as "
+            f"{further[0]}. If that is meant: {_WAY_OUT}."
+        )
     return found
+
+
+def _why_unread(partitions: int | None) -> str:
+    if partitions is None:
+        return "does not exist any more, and what was unread there is gone with it"
+    return (
+        "is not read now: it is neither in topics.requests nor taken up by topics.requests_pattern, and what is unread "
+        "there waits until it is"
+    )
 
 
 def refuse_changes(settings: Settings, partitions: Callable[[str], int | None]) -> None:
@@ -131,22 +140,33 @@ def _highest(partitions: Iterable[str]) -> dict[str, int]:
     return highest
 
 
+def offsets_in(checkpoint: Folder, path: str) -> dict[str, list[int]]:
+    """Return partition -> the signed bytes of its offset, as a file below offsets/ or sources/ names them.
+
+    Raises UnavailableError.
+    """
+    header_lines = 2 if path.startswith("offsets/") else 1
+    try:
+        lines = (checkpoint.read(path) or b"").decode().splitlines()
+        if len(lines) <= header_lines:
+            raise ValueError("it is missing or cut short")
+        return {partition: signed for line in lines[header_lines:] for partition, signed in json.loads(line).items()}
+    except ValueError as error:
+        raise UnavailableError(
+            f"{checkpoint.root}/{path} can't be read: {error}; checkpoints/README.md, `Damaged?`"
+        ) from error
+
+
 def _newest(checkpoint: str, kind: str) -> dict[str, list[int]]:
     """Return the offsets of the newest batch that has a file of that kind."""
-    newest = _number(checkpoint, kind)
+    newest = newest_number(checkpoint, kind)
     if newest < 0:
         return {}
-    filesystem, root = open_filesystem(checkpoint)
-    path = f"{root}/offsets/{newest}"
-    try:
-        with filesystem.open_input_stream(path) as stream:
-            lines = stream.read().decode().splitlines()
-        return {partition: signed for line in lines[2:] for partition, signed in json.loads(line).items()}
-    except (OSError, ValueError) as error:
-        raise UnavailableError(f"{path} can't be read: {error}; checkpoints/README.md, `Damaged?`") from error
+    return offsets_in(folder_of(checkpoint), f"offsets/{newest}")
 
 
-def _number(checkpoint: str, kind: str) -> int:
+def newest_number(checkpoint: str, kind: str) -> int:
+    """Return the number of the newest batch that has a file of that kind, `offsets` or `commits`; -1 without any."""
     return max((int(name) for name in _names(checkpoint, kind) if name.isdigit()), default=-1)
 
 

@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from enum import Enum, auto
 
-from streaming.errors import SafetyError, StopRequestedError, UnavailableError
+from streaming.errors import FencedError, StopRequestedError, UnavailableError
 from streaming.queries.names import Query
 from streaming.spark.failures import error_of, one_line
 from streaming.state.lanes import ParkedLane
@@ -127,7 +127,7 @@ class Lanes:
             lane.thread, result = None, lane.result
             if isinstance(result, StopRequestedError):
                 return False
-            if isinstance(result, SafetyError):
+            if isinstance(result, FencedError):  # a checkpoint's fault concerns this query alone
                 return result
             self._take(query, lane, result)
         if self._monotonic() < lane.again_s or self._is_given_up(lane):

@@ -10,6 +10,7 @@ from streaming.schemas import REQUESTS, RETRY
 
 VERSION = "v1"  # of what a checkpoint means; checkpoints/README.md says when it must change
 FURTHER = f"{REQUESTS}-"
+_SHORT = 8  # digits; queries/short_names.py says why there are more now
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,16 +24,25 @@ class Query:
 def queries_of(settings: Settings, matched: Sequence[str] = ()) -> tuple[Query, ...]:
     """Return a query for each request topic, and one for RETRY.
 
-    The first topic's query is `requests`; those of further topics carry a digest of the topic. matched: topics that
-    match topics.requests_pattern. Their queries are named in the same way, so that a topic may be listed later, or no
-    longer, and keep its checkpoint.
+    The first topic's query is `requests`; those of further topics carry the SHA-256 of the topic, so that no two
+    share a checkpoint. matched: topics that match topics.requests_pattern. Their queries are named in the same way, so
+    that a topic may be listed later, or no longer, and keep its checkpoint.
     """
     first, *further = settings.topics.requests
     return (
         Query(REQUESTS, (first,)),
-        *(Query(f"{FURTHER}{sha256(topic.encode()).hexdigest()[:8]}", (topic,)) for topic in (*further, *matched)),
+        *(Query(f"{FURTHER}{_digest(topic)}", (topic,)) for topic in (*further, *matched)),
         Query(RETRY, (settings.topics.retry,)),
     )
+
+
+def short_name_of(query: Query) -> str | None:
+    """Return how earlier versions named a further topic's query; None for the other queries."""
+    return f"{FURTHER}{_digest(query.topics[0])[:_SHORT]}" if query.name.startswith(FURTHER) else None
+
+
+def _digest(topic: str) -> str:
+    return sha256(topic.encode()).hexdigest()
 
 
 def checkpoint_of(settings: Settings, name: str) -> str:

@@ -114,6 +114,11 @@ class Reading:
         """
         self._tenants[query] = tenant
 
+    def forget(self, query: str) -> None:
+        """The query, by name, is gone with its topic."""
+        self._tenants.pop(query, None)
+        self._slow_until_s.pop(query, None)
+
     def slow_down(self, query: str) -> None:
         """This query, by name, has failed: for SLOW_S its reads share slots with those of all such queries."""
         self._slow_until_s[query] = self.monotonic() + SLOW_S

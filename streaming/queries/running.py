@@ -7,9 +7,9 @@ Such topics are the watcher's, where there is one, and those that match topics.r
 2. Every minute, these topics are looked up. A new one gets its subscription, a checkpoint and a query, each tenant's
    first one before any tenant's second; if something keeps it from being read, the log says what, and we try it again.
    If one is gone, its query ends, and the log says so.
-3. A topic that a checkpoint has read and no query reads now is named in the log.
-4. A query that ends for any other reason is parked, and the others go on (lanes.py). Only what concerns safety ends the
-   service.
+3. A topic that a checkpoint has read and no query reads now is named in the log, once a start.
+4. A query that ends for any other reason is parked, and the others go on (lanes.py); a fault of its checkpoint is such
+   a reason. Only a fault of what queries share, such as the receipts, ends the service (deletion.outages).
 5. A query that can't plan its next batch, since the broker can't say what a partition's last message is, is stopped and
    parked. The connector would wait a minute for it.
 """
@@ -19,7 +19,7 @@ import logging
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from pyspark.sql.streaming.query import StreamingQuery
@@ -31,6 +31,7 @@ from streaming.ports import TopicAdmin
 from streaming.queries.checkpoints import changes_of, left_behind
 from streaming.queries.lanes import Lanes
 from streaming.queries.names import Query, queries_of
+from streaming.queries.short_names import adopt_short_name
 from streaming.spark.failures import error_of, one_line
 from streaming.topics.matching import matched_topics
 from streaming.topics.setup import PATIENCE_SECONDS, take_up
@@ -56,7 +57,8 @@ class RunningQueries:
 
     begin: starts a query. begin_again: tells the service that a query, by name, is started once more. lanes: those that
     are parked. slow_down: is told the name of each query that has failed. let_go: gives back what the connector holds
-    for a query, by name, that has ended. tells_last: whether the broker can say what a partition's last message is.
+    for a query, by name, that has ended. forget: drops what the service remembers of a query whose topic is gone.
+    tells_last: whether the broker can say what a partition's last message is.
     most_matched: how many topics of the pattern are read. Each query is a thread and, every trigger, a handful of
     requests to brokers, and whoever may make topics could make any number of them. The watcher's topic does not count.
     """
@@ -68,6 +70,7 @@ class RunningQueries:
     lanes: Lanes
     slow_down: Callable[[str], None] = lambda _query: None
     let_go: Callable[[str], None] = lambda _query: None
+    forget: Callable[[Query], None] = lambda _query: None
     tells_last: Callable[[str], bool] = lambda _partition: True
     monotonic: Callable[[], float] = time.monotonic
     most_matched: int = 100
@@ -79,6 +82,7 @@ class RunningQueries:
     _stopped: dict[Query, "_Stopped"] = field(default_factory=dict)
     _looked_up_s: float = 0
     _logged: dict[str, str] = field(default_factory=dict)
+    _left_behind_named: bool = False
     _stopping: list[threading.Thread] = field(default_factory=list)
 
     @property
@@ -128,11 +132,19 @@ class RunningQueries:
             self._log_once(topic, f"not read: {why}")
         further = [watch] if watch in found and watch not in self._matched else []
         news = [topic for topic in (*further, *wanted[:room]) if self._take_up(topic)]
-        with _try_again_later("topics that were read before not looked at"):
-            queries = [*self._running, *_queries(self.settings, found)]
-            for topic, what in left_behind(self.settings, queries, self.admin.partitions).items():
-                self._log_once(topic, what)
+        exist = {*found, *(topic for query in self._running for topic in query.topics)}
+        self._logged = {topic: what for topic, what in self._logged.items() if topic in exist}
+        if not self._left_behind_named:
+            self._name_left_behind(found)
         return bool(news)
+
+    def _name_left_behind(self, found: Sequence[str]) -> None:
+        """Once a start: a topic that goes later is named by its own query."""
+        with _try_again_later("topics that were read before not looked at"):
+            queries = [*self._running, *_queries(self.settings, tuple(found))]
+            for what in left_behind(self.settings, queries, self.admin.partitions):
+                log.error("%s", what)
+            self._left_behind_named = True
 
     def stop(self) -> None:
         """Tell all queries to stop at once: one may be waiting for its turn after another."""
@@ -154,6 +166,9 @@ class RunningQueries:
         (query,) = _queries(self.settings, (topic,))
         try:
             faults = take_up(self.admin, self.settings, topic)
+            faults += [f"query {query.name} reads another topic" for each in self._running if each.name == query.name]
+            if not faults:
+                adopt_short_name(self.settings, query)
             faults += changes_of(self.settings, query, self.admin.partitions)
         except ReaperError as error:
             faults = [str(error)]
@@ -296,6 +311,7 @@ class RunningQueries:
         _stop(stream)
         if query not in self._running:  # its topic was made anew meanwhile, and is read
             self.let_go(query.name)
+            self.forget(query)
 
     def _log_once(self, topic: str, what: str, *, level: int = logging.ERROR) -> None:
         """Log this about a topic, unless it was the last thing that was logged about it."""

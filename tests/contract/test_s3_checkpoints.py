@@ -67,7 +67,7 @@ def test_positions_are_read_as_from_a_disk(kept: Settings, tmp_path: Path) -> No
         assert is_unfinished(location_of(kept, query)) == is_unfinished(local)
     assert committed_positions(location_of(kept, "requests")) == {f"{TOPIC}-partition-3": (1356, 4)}
     assert committed_positions(location_of(kept, "never-begun")) == {}
-    assert left_behind(kept, [], lambda _topic: 4) == {}
+    assert left_behind(kept, [], lambda _topic: 4) == []
 
 
 def test_another_topic_than_was_read_is_refused(kept: Settings) -> None:

@@ -12,7 +12,7 @@ from streaming.config.load import load
 from streaming.config.settings import Settings
 from streaming.deletion.another_way import AnotherWay
 from streaming.deletion.service import LedgerDeletionService
-from streaming.errors import UnavailableError
+from streaming.errors import SafetyError, UnavailableError
 from streaming.queries.lanes import Rescued
 from streaming.queries.names import checkpoint_of, queries_of
 from udfs.entry_ranges import Span
@@ -182,3 +182,15 @@ def test_before_the_first_batch_everything_is_worked_off(world: World) -> None:
 def test_an_empty_topic_has_no_news(world: World) -> None:
     world.pulsar.store(world.partition, (5, 0))
     assert world.rescue() == (Rescued(has_news=False), [])
+
+
+@pytest.mark.parametrize("is_committed", [False, True])
+def test_nothing_of_another_querys_topic_is_read_or_committed(world: World, is_committed: bool) -> None:
+    world.partition = "persistent://rival/reaper/d-partition-0"
+    world.pulsar.store(world.partition, (5, 4))
+    world.begin(0, 5, 3, committed=is_committed)
+    committed = world.committed
+    with pytest.raises(SafetyError, match="has read persistent://rival/reaper/d, which query requests does not read"):
+        world.rescue()
+    assert world.service.said == []
+    assert world.committed == committed

@@ -10,7 +10,13 @@ import pytest
 from streaming.config.load import load
 from streaming.config.settings import Settings
 from streaming.errors import ConfigError, UnavailableError
-from streaming.queries.checkpoints import changes, committed_positions, is_unfinished, partitions_of, refuse_changes
+from streaming.queries.checkpoints import (
+    changes,
+    committed_positions,
+    is_unfinished,
+    partitions_of,
+    refuse_changes,
+)
 
 KEPT = Path(__file__).parents[2] / "data" / "checkpoint-v1"
 TOPIC = "persistent://pulsar/system/kept"

@@ -149,12 +149,22 @@ def test_a_lane_that_comes_to_something_now_and_then_is_never_given_up() -> None
     assert world.lanes.given_up == {}
 
 
-@pytest.mark.parametrize("failure", [SafetyError("look"), FencedError("another")])
-def test_a_rescue_that_must_not_go_on_ends_the_service(failure: Exception) -> None:
-    world = World(failure)
+def test_a_rescue_that_another_instance_has_fenced_ends_the_service() -> None:
+    world = World(FencedError("another"))
     world.lanes.park(LANE, BUG)
     world.step()
-    assert isinstance(world.step(), SafetyError)
+    assert isinstance(world.step(), FencedError)
+
+
+def test_a_fault_of_the_querys_checkpoint_keeps_it_parked_and_ends_nothing() -> None:
+    world = World(SafetyError("batch 3 is not the one to commit"))
+    world.lanes.park(LANE, BUG)
+    begun = [world.until_begun()]
+    world.lanes.park(LANE, BUG)
+    begun.append(world.until_begun())
+    assert LANE in world.lanes
+    assert begun[1] - begun[0] > begun[0], "after pauses that grow"
+    assert "not the one to commit" in str(world.shown[-1])
 
 
 def test_a_rescue_that_a_stop_ended_is_no_failure() -> None:

@@ -3,17 +3,20 @@
 import json
 import threading
 from collections.abc import Callable
+from dataclasses import replace
+from hashlib import sha256
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
+from pyspark.sql.streaming.query import StreamingQuery
 
 from streaming.adapters.memory.pulsar import MemoryPulsar
 from streaming.adapters.pulsar.admin import is_busy
 from streaming.config.load import load
 from streaming.config.settings import Settings
 from streaming.errors import RefusedError, SafetyError
-from streaming.queries.checkpoints import left_behind
+from streaming.queries.checkpoints import MOST_LEFT_BEHIND, left_behind, partitions_of
 from streaming.queries.lanes import Lanes, Rescued
 from streaming.queries.names import Query, checkpoint_of, queries_of
 from streaming.queries.running import RunningQueries
@@ -87,6 +90,7 @@ class World:
         self.streams: dict[str, list[PaperStream]] = {}
         self.again: list[str] = []
         self.let_go: list[str] = []
+        self.forgotten: list[Query] = []
         self.untold: set[str] = set()
         self.rescues: list[str] = []
         self.shown: dict[str, ParkedLane] = {}
@@ -100,6 +104,7 @@ class World:
             self.again.append,
             self.lanes,
             let_go=self.let_go.append,
+            forget=self.forgotten.append,
             tells_last=lambda partition: partition not in self.untold,
             monotonic=lambda: self.now_s,
             most_matched=most_matched,
@@ -254,13 +259,41 @@ def test_a_query_that_plans_now_and_then_is_not_asked_about(make: Callable[..., 
     assert stream.isActive
 
 
-def test_a_rescue_that_finds_something_unsafe_ends_the_service(make: Callable[..., World]) -> None:
+def test_a_fault_of_one_querys_checkpoint_ends_nothing(make: Callable[..., World]) -> None:
     world = make(ACMES)
     world.rescued = SafetyError("batch 3 is not the one to commit")
     world.streams[ACMES][-1].fail(Exception("a bug"))
-    assert world.check_once() == {}
-    assert world.check_once() == {}
-    assert world.check_once() == {ACMES: world.rescued}
+    for _ in range(5):
+        assert world.check_once() == {}
+    assert [lane.why for lane in world.shown.values()] == ["batch 3 is not the one to commit"]
+    assert world.streams[FIRST][-1].isActive
+
+
+def test_two_topics_whose_digests_begin_alike_are_both_read(make: Callable[..., World]) -> None:
+    pair = tuple(f"persistent://acme/reaper/d{number}" for number in (19504, 73725))  # 32 bits of SHA-256 are equal
+    world = make(*pair)
+    assert set(world.queries.matched) == {*pair}
+    assert len({query.name for query in world.queries.running}) == len(world.queries.running)
+
+
+def test_a_topic_whose_query_name_is_taken_is_not_read(settings: Settings, caplog: pytest.LogCaptureFixture) -> None:
+    world = World(settings, pulsar(ACMES))
+    (_, taken, _) = queries_of(settings, (ACMES,))
+    world.queries = replace(
+        world.queries, _running={Query(taken.name, (RIVALS,)): cast("StreamingQuery", PaperStream())}
+    )
+    world.queries.start()
+    assert not world.queries.matched
+    assert f"query {taken.name} reads another topic" in caplog.text
+
+
+def test_a_matched_topic_goes_on_with_its_short_named_checkpoint(
+    make: Callable[..., World], settings: Settings
+) -> None:
+    _read(settings, f"requests-{sha256(ACMES.encode()).hexdigest()[:8]}", ACMES)
+    world = make(ACMES)
+    (query,) = [each for each in world.queries.running if each.topics == (ACMES,)]
+    assert partitions_of(checkpoint_of(settings, query.name)) == {f"{ACMES}-partition-0"}
 
 
 def test_a_topic_whose_query_can_not_be_begun_yet_is_looked_at_again_and_ends_nothing(
@@ -444,6 +477,7 @@ def test_a_topic_that_has_gone_is_said_to_be_and_ends_nothing_else(
         if thread.name == "end-query":
             thread.join(10)
     assert len(world.let_go) == 2
+    assert {query.topics for query in world.forgotten} == {(ACMES,), (RIVALS,)}
     assert [query.topics[0] for query in world.queries.running] == [FIRST, settings.topics.retry]
     for topic in (ACMES, RIVALS):
         assert f"{topic} is gone, and with it what was unread there" in caplog.text
@@ -499,10 +533,35 @@ def test_a_topic_that_was_read_and_is_not_read_now_is_named(
         _read(settings, name, topic)
     admin = pulsar(ACMES)
     said = left_behind(settings, queries_of(settings), admin.partitions)
-    assert sorted(said) == [ACMES, RIVALS]
-    assert "is not read now" in said[ACMES]
-    assert "does not exist any more" in said[RIVALS]
+    assert [each.partition(",")[0] for each in said] == [ACMES, RIVALS]
+    assert "is not read now" in said[0]
+    assert "does not exist any more" in said[1]
 
     world = World(settings, pulsar())
     world.queries.start()
     assert f"{RIVALS}, which {settings.checkpoints.dir}/requests-5e6f7081/v1 has read, does not exist" in caplog.text
+
+
+def test_topics_that_came_and_went_cost_no_look_up_anything(
+    settings: Settings, caplog: pytest.LogCaptureFixture
+) -> None:
+    for number in range(MOST_LEFT_BEHIND + 5):
+        _read(settings, f"requests-{number:064}", f"persistent://acme/reaper/d{number}")
+    admin = pulsar()
+    world = World(settings, admin)
+    asked = asked_of(admin, "partitions")
+    world.queries.start()
+    assert sum("/reaper/" in each for each in asked) == MOST_LEFT_BEHIND, "once a start, and not all of them"
+    assert "5 more checkpoints in" in caplog.text
+    asked.clear()
+    caplog.clear()
+    for number in range(3):
+        topic = f"persistent://acme/reaper/d{number}x"
+        make_topics(admin, topic)
+        world.check_once(60)
+        admin.delete_topic(topic, force=True)
+        world.check_once(60)
+    assert len({each for each in asked if "/reaper/" in each}) == 3, "about these alone"
+    assert [each.getMessage() for each in caplog.records if "which " in each.getMessage()] == []
+    world.check_once(60)
+    assert len(world.queries._logged) == 0
