@@ -24,8 +24,20 @@ HOSTS = (
     (
         "a commit carries its transaction",
         COMMITS,
-        "CommitProperties(app_transactions=[Transaction(app, version)])",
-        "CommitProperties()",
+        "CommitProperties(app_transactions=[Transaction(app, version)], ",
+        "CommitProperties(",
+    ),
+    (
+        "a commit whose answer was lost is recognised",
+        COMMITS,
+        "if _has_commit(table, mark, known):",
+        "if files and has(table, files):",
+    ),
+    (
+        "another run's commit is not taken for ours",
+        COMMITS,
+        "commit.get(_MARK) == mark for commit",
+        "commit.get(_MARK) for commit",
     ),
     ("a task's file is on the disk", COMMITS, "                flush(self._path)\n", "                pass\n"),
     ("a file of work that failed is not there", COMMITS, "                file.discard()\n", "                pass\n"),

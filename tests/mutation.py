@@ -22,7 +22,7 @@ from tests.rocketmq_mutations import TESTS as ROCKETMQ_TESTS
 from tests.snapshots_mutations import SNAPSHOTS_LINES, SNAPSHOTS_TESTS
 
 ROOT = Path(__file__).parent.parent
-COPIED = ("udfs", "streaming", "tests", "conf", "pyproject.toml")
+COPIED = ("udfs", "streaming", "tests", "conf", "docs", "pyproject.toml")
 # Folders, so that a test that moves, or is new, counts.
 UNIT_TESTS = tuple(
     f"tests/unit/{name}"
@@ -166,6 +166,12 @@ MUTATIONS = (
         "",
     ),
     Mutation("what shrank is not learnt", IN_USE, "and not self._is_less(key, now)", ""),
+    Mutation(
+        "a baseline is not read while it changes",
+        IN_USE,
+        "        with self._lock:\n            for key, now in named:\n",
+        "        if True:\n            for key, now in named:\n",
+    ),
     Mutation("most owners gone at once is doubted", VANISHED, "if total.gone > above and", "if False and"),
     Mutation("most of the others' owners are doubted too", VANISHED, "if others.gone > min(", "if False and min("),
     Mutation("whoever lost the most is held at least", VANISHED, "        doubted.add(worst)\n", ""),

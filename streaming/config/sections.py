@@ -11,6 +11,7 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, NonNegativeIn
 from udfs.paths import managed_ledger_name, topic_of
 from udfs.records import LedgerComponent
 from udfs.topic_pattern import TopicPattern, is_one_name, parse_pattern
+from udfs.units import MAX_CHUNK_ROWS
 from udfs.wire import MAX_PAYLOAD_BYTES
 
 _POSITION_PARTITIONS_MAX = 64
@@ -64,7 +65,7 @@ class ServiceSettings(_Part):
 
     name: Annotated[str, Field(pattern=r"^[A-Za-z0-9_-]{1,64}$")]
     trigger_seconds: PositiveInt
-    chunk_rows: Annotated[int, Field(ge=100, le=1_000_000)]
+    chunk_rows: Annotated[int, Field(ge=100, le=MAX_CHUNK_ROWS)]
     max_request_bytes: Annotated[int, Field(ge=1024, le=MAX_PAYLOAD_BYTES)]
 
 

@@ -25,8 +25,8 @@ from streaming.config.settings import Settings
 from streaming.errors import ReaperError
 from udfs import columns as c
 from udfs.retry import COPY_ID, DEFAULT_MESSAGE_BYTES, MAX_SHOWN_BYTES, fitting
+from udfs.units import MAX_ROWS_PER_CHUNK
 
-MAX_ROWS_PER_CHUNK = 1 << 20
 MAX_CHUNK = (1 << 63) // MAX_ROWS_PER_CHUNK - 1
 
 

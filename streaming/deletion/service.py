@@ -31,14 +31,13 @@ from streaming.queries.transforms import messages, slices_of
 from streaming.schemas import RETRY
 from streaming.state.receipts import Receipts
 from udfs import columns as c
+from udfs.units import CHUNK_REMAINDER, MAX_ROWS_PER_CHUNK
 
 Sweep = Callable[[str, int, DataFrame, int], None]
 """(query, batch id, rows, chunk): sweeps the rows and commits their receipts, if there are rows (chunk.ChunkSweep)."""
 
 Complete = Callable[[str, int, DataFrame], Completed]
 """(query, batch id, rows as delivered): rows with those that were not delivered (queries.completion.Completion)."""
-
-_REMAINDER = 4  # what is left of a batch joins the chunk before it, if it is no more than this part of a chunk
 
 
 def _as_delivered(_query: str, _batch_id: int, delivered: DataFrame) -> Completed:
@@ -175,7 +174,9 @@ def bounds_of(last_rows: Collection[int], chunk_rows: int) -> list[int]:
     last_rows: of each source.
     """
     counts = [last + 1 for last in last_rows]
-    total, longest, most = sum(counts), max(counts), chunk_rows + chunk_rows // _REMAINDER
+    total, longest = sum(counts), max(counts)
+    # a bound is a row number of every source, so a chunk can be larger by one row of each
+    most = min(chunk_rows + chunk_rows // CHUNK_REMAINDER, MAX_ROWS_PER_CHUNK - len(counts))
     pieces = -(-total // most)
 
     def upto(bound: int) -> int:

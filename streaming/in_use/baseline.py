@@ -6,6 +6,7 @@ says so (`ledger-reaper accept`).
 """
 
 import json
+import threading
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
@@ -33,38 +34,45 @@ class Baseline:
 
     Above owners_at_most, we forget owners of the tenants that have the most, first those that we learnt of first: no
     tenant drives out what we know of another one.
+
+    One query's thread learns from its last chunk while another query asks about its next one, so a lock covers each
+    question and each change.
     """
 
     policy: Policy
     owners_at_most: int = _OWNERS_AT_MOST
     _tenants: dict[str, dict[str, Counts]] = field(default_factory=dict)
+    _lock: threading.Lock = field(default_factory=threading.Lock, repr=False, compare=False)
 
     def of(self, keys: Iterable[str]) -> dict[str, Counts]:
         """Return the counts of these owners, as far as we know them."""
-        found = ((key, self._of(key)) for key in keys)
-        return {key: counts for key, counts in found if counts is not None}
+        with self._lock:
+            found = ((key, self._of(key)) for key in keys)
+            return {key: counts for key, counts in found if counts is not None}
 
     def learn(self, certificates: Iterable[tuple[str, str]]) -> None:
         """Learn from (key, certificate); where an owner named far fewer ledgers than before, keep the old counts."""
-        for key, text in certificates:
-            now = baseline_in(text)
-            if now is not None and not self._is_less(key, now):
-                mine = self._tenants.setdefault(tenant_of_key(key), {})
-                mine.pop(key, None)
-                mine[key] = now
-        if sum(map(len, self._tenants.values())) > self.owners_at_most:
-            self._forget_some()
+        named = [(key, baseline_in(text)) for key, text in certificates]
+        with self._lock:
+            for key, now in named:
+                if now is not None and not self._is_less(key, now):
+                    mine = self._tenants.setdefault(tenant_of_key(key), {})
+                    mine.pop(key, None)
+                    mine[key] = now
+            if sum(map(len, self._tenants.values())) > self.owners_at_most:
+                self._forget_some()
 
     def vanished(self, references: Mapping[str, Reference]) -> Doubts:
         """Say whether the sources can't be trusted: too many of the known owners are gone at once."""
         gone: defaultdict[str, list[str]] = defaultdict(list)
-        for key, each in references.items():
-            if each.presence is Presence.GONE and self._of(key) is not None:
-                gone[tenant_of_key(key)].append(key)
-        losses = {
-            tenant: Losses(len(known), len(gone[tenant]), gone[tenant][0]) if tenant in gone else Losses(len(known))
-            for tenant, known in self._tenants.items()
-        }
+        with self._lock:
+            for key, each in references.items():
+                if each.presence is Presence.GONE and self._of(key) is not None:
+                    gone[tenant_of_key(key)].append(key)
+            losses = {
+                tenant: Losses(len(known), len(gone[tenant]), gone[tenant][0]) if tenant in gone else Losses(len(known))
+                for tenant, known in self._tenants.items()
+            }
         return doubts(losses, most=self.policy.max_shrink, above=self.policy.shrink_applies_above)
 
     def forget(self, names: Iterable[str]) -> None:
@@ -73,14 +81,15 @@ class Baseline:
         names: of managed ledgers, all_of a tenant, or ALL.
         """
         looked_at = set(names)
-        if ALL in looked_at:
-            self._tenants.clear()
         tenants = {name for name in looked_at if name.endswith(_OF_TENANT)}
-        for name in tenants:
-            self._tenants.pop(name.removesuffix(_OF_TENANT), None)
-        if topics := looked_at - tenants - {ALL}:
-            topics |= {schema_id_of(name) for name in topics}
-            for known in self._tenants.values():
+        topics = looked_at - tenants - {ALL}
+        topics |= {schema_id_of(name) for name in topics}
+        with self._lock:
+            if ALL in looked_at:
+                self._tenants.clear()
+            for name in tenants:
+                self._tenants.pop(name.removesuffix(_OF_TENANT), None)
+            for known in self._tenants.values() if topics else ():
                 for key in [key for key in known if owner_of(key).name in topics]:
                     del known[key]
 

@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
+from uuid import uuid4
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -39,6 +40,7 @@ _FILE = pa.schema(
 )
 _GROUP_ROWS, _GROUP_BYTES = 50_000, 16 * 1024 * 1024
 _TRIES = 20
+_MARK = "ledgerReaperCommit"  # in a commit's information: a random text, by which its writer recognises it
 
 
 def written(
@@ -82,8 +84,9 @@ def commit(  # noqa: PLR0913, PLR0917  what to commit, and as what
     Raises FencedError where another transaction of the application was committed since the table was opened, and
     UnavailableError: then the files may have been added all the same.
     """
-    before = table.transaction_version(app)
-    properties = CommitProperties(app_transactions=[Transaction(app, version)])
+    before, known = table.transaction_version(app), table.version()
+    mark = uuid4().hex
+    properties = CommitProperties(app_transactions=[Transaction(app, version)], custom_metadata={_MARK: mark})
     try:
         for _ in range(_TRIES):
             try:
@@ -94,7 +97,7 @@ def commit(  # noqa: PLR0913, PLR0917  what to commit, and as what
                 table.update_incremental()
                 return
             table.update_incremental()
-            if files and has(table, files):  # the store refused a second try of ours, for it had taken the first
+            if _has_commit(table, mark, known):  # the store refused a second try of ours: it had accepted the first
                 return
             if (found := table.transaction_version(app)) != before:
                 raise FencedError(f"{table.table_uri} is at transaction {found} of another run; this one stops")
@@ -104,6 +107,12 @@ def commit(  # noqa: PLR0913, PLR0917  what to commit, and as what
     except Exception as error:
         raise UnavailableError(f"{table.table_uri} can't be written: {error}") from error
     raise UnavailableError(f"{table.table_uri} can't be written: {refused}") from refused
+
+
+def _has_commit(table: DeltaTable, mark: str, known: int) -> bool:
+    """Whether a commit after the version `known` carries this mark."""
+    commits = table.history(table.version() - known) if table.version() > known else ()
+    return any(commit.get(_MARK) == mark for commit in commits)
 
 
 def has(table: DeltaTable, files: Sequence[AddAction]) -> bool:

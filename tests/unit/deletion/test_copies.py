@@ -1,6 +1,8 @@
 """Copies for RETRY and DLQ as they are sent: none that is stored already, and each so that a broker stores it."""
 
 import base64
+from itertools import pairwise
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -9,15 +11,16 @@ from streaming.adapters.pulsar.publish import Copy
 from streaming.config.load import load
 from streaming.deletion.copies import (
     MAX_CHUNK,
-    MAX_ROWS_PER_CHUNK,
     _partition,
     _Publisher,
     chunk_of,
     sequence_id,
 )
-from streaming.errors import ReaperError
+from streaming.deletion.service import bounds_of
+from streaming.errors import ConfigError, ReaperError
 from udfs import columns as c
 from udfs.retry import BASE64_KEY, COPY_ID, CUT_BYTES, CUT_FROM, MAX_SHOWN_BYTES, REAL_TOPIC, REASON
+from udfs.units import MAX_CHUNK_ROWS, MAX_ROWS_PER_CHUNK
 
 SETTINGS = load(None).pulsar
 PUBLISHER = _Publisher(SETTINGS, "T", "p", {})
@@ -63,6 +66,33 @@ def test_a_sequence_id_holds_chunk_and_place_and_ascends_with_both(chunk: int, p
 def test_what_would_be_another_rows_sequence_id_is_refused(chunk: int, place: int) -> None:
     with pytest.raises(ReaperError, match=rf"chunk {chunk}, row {place} does not fit.*lower service.chunk_rows"):
         sequence_id(chunk, place)
+
+
+@pytest.mark.parametrize(
+    "last_rows",
+    [
+        pytest.param([1_199_999], id="one source"),
+        pytest.param([MAX_ROWS_PER_CHUNK - 1], id="one row too many for one chunk"),
+        pytest.param([1_048_574], id="exactly one chunk"),
+        pytest.param([104_857] * 10, id="ten sources"),
+        pytest.param([2_500] * 1_000, id="a thousand sources"),
+        pytest.param([5_000_000, 3, 700_000], id="unequal sources"),
+    ],
+)
+def test_every_place_of_the_largest_chunk_fits_a_sequence_id(last_rows: list[int]) -> None:
+    bounds = [0, *bounds_of(last_rows, MAX_CHUNK_ROWS), max(last_rows) + 1]
+    for first, end in pairwise(bounds):
+        rows = sum(max(0, min(end, last + 1) - first) for last in last_rows)
+        assert chunk_of(sequence_id(1, rows - 1)) == 1
+
+
+def test_the_configuration_refuses_larger_chunks(tmp_path: Path) -> None:
+    config = tmp_path / "config.toml"
+    config.write_text(f"[service]\nchunk_rows = {MAX_CHUNK_ROWS}\n")
+    assert load(config).service.chunk_rows == MAX_CHUNK_ROWS == 838_860
+    config.write_text(f"[service]\nchunk_rows = {MAX_CHUNK_ROWS + 1}\n")
+    with pytest.raises(ConfigError, match=r"service\.chunk_rows"):
+        load(config)
 
 
 @pytest.mark.parametrize(("number", "name"), [(-1, "t"), (0, "t-partition-0"), (12, "t-partition-12")])

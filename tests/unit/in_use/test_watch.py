@@ -1,6 +1,8 @@
 """What sources said is learnt from receipts, survives a restart, and gives way only to a person's word."""
 
-from collections.abc import Mapping
+import threading
+from collections.abc import Callable, Mapping
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -157,6 +159,47 @@ def test_a_person_accepts_all_of_a_tenant_and_no_other(scene: Scene) -> None:
     scene.accepted = {all_of("public"): NOW_MS + 1}
     assert watch.before({}, [KEY, theirs])[0] == {theirs: Counts(4, 4)}
     assert scene.watch().before({}, [KEY, theirs])[0] == {theirs: Counts(4, 4)}
+
+
+class Interrupted(dict[str, Any]):
+    """A dictionary during whose iteration, and after whose pop, another thread runs `meanwhile`."""
+
+    meanwhile: Callable[[], object]
+
+    def items(self) -> Any:
+        for each in super().items():
+            self.run_meanwhile()
+            yield each
+
+    def pop(self, *args: Any) -> Any:
+        found = super().pop(*args)
+        self.run_meanwhile()
+        return found
+
+    def run_meanwhile(self) -> None:
+        self.thread = threading.Thread(target=self.meanwhile)
+        self.thread.start()
+        self.thread.join(0.2)  # it may have to wait until we are done
+
+
+def test_one_thread_learns_of_tenants_while_another_asks_which_owners_vanished() -> None:
+    tenants = Interrupted()
+    baseline = Baseline(STRICT, _tenants=tenants)
+    baseline.learn((f"data:t{n}/ns/persistent/x", said(2, 2)) for n in range(2))
+    new = count()
+    tenants.meanwhile = lambda: baseline.learn([(f"data:new{next(new)}/ns/persistent/x", said(2, 2))])
+    assert baseline.vanished({}) == Doubts()
+    tenants.thread.join()
+
+
+def test_an_owner_has_a_baseline_at_every_moment_while_it_is_learnt_again() -> None:
+    owners = Interrupted({KEY: Counts(500, 480)})
+    baseline = Baseline(STRICT, _tenants={"public": owners})
+    seen: list[dict[str, Counts]] = []
+    owners.meanwhile = lambda: seen.append(baseline.of([KEY]))
+    baseline.learn([(KEY, said(501, 481))])
+    owners.thread.join()
+    assert seen == [{KEY: Counts(501, 481)}]
 
 
 def test_no_tenant_drives_out_what_is_known_of_another_one() -> None:

@@ -177,6 +177,23 @@ def test_a_store_that_refuses_our_second_try_since_it_took_the_first_has_our_fil
     assert numbers(path) == [1]
 
 
+def test_a_commit_without_files_is_recognised_when_the_store_refuses_its_second_try(path: Path) -> None:
+    table = AnswerLost(str(path))
+    table.failure = CommitFailedError("Concurrent transaction failed")
+    commit(table, [], SCHEMA, APP, 1)
+    assert table.transaction_version(APP) == 1
+
+
+def test_another_runs_commit_without_files_is_not_taken_for_ours(path: Path) -> None:
+    class Overtaken(Table):
+        def create_write_transaction(self, *_args: Any, **_kwargs: Any) -> None:
+            commit(Table(self.location), [], SCHEMA, APP, 1)
+            raise CommitFailedError("Concurrent transaction failed")
+
+    with pytest.raises(FencedError, match="at transaction 1 of another run"):
+        commit(Overtaken(str(path)), [], SCHEMA, APP, 1)
+
+
 def test_a_lost_answer_is_unavailable_and_the_files_are_found(path: Path) -> None:
     table, files = AnswerLost(str(path)), write(path, rows(1))
     table.failure = OSError("the store is away")

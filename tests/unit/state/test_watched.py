@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from deltalake.exceptions import CommitFailedError
 
 from streaming.errors import FencedError
 from streaming.state import watched
@@ -87,6 +88,21 @@ def test_one_that_stalled_is_refused(tmp_path: Path) -> None:
         stalled.save({TOPIC: b"1"}, at_ms=1)
     newer.save({TOPIC: b"2"}, at_ms=1)
     assert Watched(str(tmp_path)).nodes == {TOPIC: b"2"}
+
+
+class AnswersLost(Table):
+    """The store takes a commit, and refuses the client's own second try."""
+
+    def create_write_transaction(self, *args: Any, **kwargs: Any) -> None:
+        super().create_write_transaction(*args, **kwargs)
+        raise CommitFailedError("412")
+
+
+def test_a_take_over_whose_answer_was_lost_succeeds(tmp_path: Path) -> None:
+    Watched(str(tmp_path))
+    newer = Watched(str(tmp_path), lambda _state, _name: AnswersLost(str(tmp_path / "watched")))
+    newer.save({TOPIC: b"1"}, at_ms=1)
+    assert Watched(str(tmp_path)).nodes == {TOPIC: b"1"}
 
 
 class Sleeper(Table):
