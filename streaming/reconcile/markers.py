@@ -23,3 +23,7 @@ class Markers:
         """Add entries of a partition, and forget those of ledgers that are not stored any more."""
         spans = joined((*self.of(partition), *added))
         self._known[partition] = [span for span in spans if span.ledger in stored]
+
+    def keep_only(self, partitions: Collection[str]) -> None:
+        """Forget all other partitions, mostly those of deleted topics."""
+        self._known = {partition: spans for partition, spans in self._known.items() if partition in partitions}

@@ -37,10 +37,18 @@ class UnreadMemory:
         self._write(_UNREAD, {partition: each for partition, each in unread.items() if each})
 
     def accept(self, lost: Mapping[str, Sequence[int]]) -> None:
-        """Raise no alarm any more for these ledgers (partition -> ledgers)."""
-        accepted = self._accepted()
-        added = {partition: sorted({*accepted.get(partition, ()), *ledgers}) for partition, ledgers in lost.items()}
-        self._write(_ACCEPTED, {**accepted, **added})
+        """Raise no alarm any more for these ledgers (partition -> ledgers).
+
+        Earlier acceptances stay as long as the service may still remember their ledgers.
+        """
+        known, before = self._read(_UNREAD), self._accepted()
+        accepted = {
+            partition: {ledger for ledger in ledgers if str(ledger) in known.get(partition, ())}
+            for partition, ledgers in before.items()
+        }
+        for partition, ledgers in lost.items():
+            accepted.setdefault(partition, set()).update(ledgers)
+        self._write(_ACCEPTED, {partition: sorted(ledgers) for partition, ledgers in accepted.items() if ledgers})
 
     def _accepted(self) -> Mapping[str, Sequence[int]]:
         known: Mapping[str, Sequence[int]] = self._read(_ACCEPTED)

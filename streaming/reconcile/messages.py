@@ -12,7 +12,7 @@ miss one between two places and call it a gap. A topic that we can't look at is 
 """
 
 import contextlib
-from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 
@@ -23,15 +23,16 @@ from streaming.queries.checkpoints import committed_positions, location_of
 from streaming.queries.names import queries_of
 from streaming.reconcile.markers import Markers
 from streaming.reconcile.memory import Unread, UnreadMemory
-from streaming.reconcile.positions import Accounted, AccountedEntries
+from streaming.reconcile.positions import Accounted, AccountedEntries, accounted
 from streaming.reconcile.retries import not_waiting, put_off
 from streaming.state.worked_off import WorkedOff
 from udfs.entry_ranges import Span, joined, without
 from udfs.formats.internal_stats import BEFORE_ALL, Position
-from udfs.paths import base_topic, topic_of
+from udfs.paths import base_topic, tenant_of, topic_of
 from udfs.units import DAY_MS
 
 _SHOWN = 3
+MOST_LOST = 1_000  # ledgers of a tenant's deleted topics; more add nothing to the tenant's alarm
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,19 +70,25 @@ class Reconciliation:
 
     @property
     def gaps_by_kind(self) -> dict[tuple[str, str], str]:
-        """(partition, kind) -> in words."""
-        said = {
-            (one.partition, "missing"): f"{one.partition}: {len(one.missing)} messages were read and have no receipt, "
-            f"such as {_some(one.missing)}"
-            for one in self.partitions
-            if one.missing
-        }
-        said |= {
-            (one.partition, "trimmed"): f"{one.partition}: ledgers {_some(one.trimmed)} vanished with unread messages "
-            "in them (TTL, eviction?)"
-            for one in self.partitions
-            if one.trimmed
-        }
+        """(tenant, kind) -> in words; the requests that wait nowhere have no tenant here."""
+        said = {}
+        by_tenant: dict[str, list[PartitionGaps]] = {}
+        for one in self.partitions:
+            by_tenant.setdefault(tenant_of(one.partition), []).append(one)
+        for tenant, partitions in by_tenant.items():
+            if missing := [one for one in partitions if one.missing]:
+                n, first = sum(len(one.missing) for one in missing), missing[0]
+                said[tenant, "missing"] = (
+                    f"tenant {tenant}: {n} messages were read and have no receipt, such as {_some(first.missing)} of "
+                    f"{first.partition}"
+                )
+            if trimmed := [one for one in partitions if one.trimmed]:
+                n, first = sum(len(one.trimmed) for one in trimmed), trimmed[0]
+                topics = len({base_topic(one.partition) for one in trimmed})
+                said[tenant, "trimmed"] = (
+                    f"tenant {tenant}: {n} ledgers of {topics} topics vanished with unread messages in them (TTL, "
+                    f"eviction, a deleted topic?), such as {_some(first.trimmed)} of {first.partition}"
+                )
         if self.lost:
             words = f"{len(self.lost)} requests were put off and wait nowhere, such as {_some(self.lost)}"
             said["", "lost"] = words
@@ -175,6 +182,7 @@ def reconcile(
     unread |= look_now.former_partitions(before)
     if service is not None:
         memory.remember(unread)
+        service.keep_only(look_now.looked_at)
     failed = look_now.failed
     return Reconciliation(
         tuple(look_now.found), len(waiting), tuple(sorted(lost)), failed.why, is_refused=failed.is_refused
@@ -198,6 +206,7 @@ class _Look:
         self._now_ms = now_ms
         self._markers = markers
         self._worked_off = WorkedOff(settings.state_dir)
+        self._spans: dict[str, list[Span]] | None = None
         self._committed: dict[str, Position] = {}
         self._last: dict[str, Position] = {}
         self.failed = _FailedLooks(pulsar.admin)
@@ -240,31 +249,57 @@ class _Look:
                 worth_remembering[partition] = _worth_remembering(gaps, seen, old)
         return worth_remembering
 
+    @property
+    def looked_at(self) -> Collection[str]:
+        """The partitions of topics that exist."""
+        return self._last.keys()
+
     def former_partitions(self, before: Unread) -> Unread:
-        """Look at those that are remembered and not read any more; returns what of each is to be remembered."""
-        worth_remembering = {}
-        for partition in before.keys() - self._last.keys():
-            topic = base_topic(partition)
-            with self.failed.noting(topic):
-                # where the topic still exists nobody reads it now, but what was unread is there
-                if topic not in self.failed.why and self._pulsar.admin.partitions(topic) is None:
-                    old = before[partition]
-                    known = Accounted(self._settings.state_dir, partition, old).entries()
-                    lost = self._vanished(partition, old, PartitionEntries(), known)
-                    worth_remembering[partition] = {ledger: old[ledger] for ledger in lost}
-                    if lost:
-                        self.found.append(PartitionGaps(partition, 0, 0, trimmed=tuple(lost)))
+        """Look at those that are remembered and not read any more; returns what of each is to be remembered.
+
+        Of each tenant at most MOST_LOST ledgers are remembered as lost: a tenant may create and delete topics for ever.
+        """
+        by_topic: dict[str, list[str]] = {}
+        for partition in sorted(before.keys() - self._last.keys()):
+            by_topic.setdefault(base_topic(partition), []).append(partition)
+        gone = {
+            partition: before[partition]
+            for topic, partitions in by_topic.items()
+            if self._is_gone(topic)
+            for partition in partitions
+        }
+        worth_remembering: Unread = {}
+        with self.failed.noting(*by_topic):
+            known = accounted(self._settings.state_dir, gone)
+            room: dict[str, int] = {}
+            for partition, old in gone.items():
+                lost = self._vanished(partition, old, PartitionEntries(), known[partition].entries())
+                left = room.setdefault(tenant_of(partition), MOST_LOST)
+                kept = lost[:left]
+                room[tenant_of(partition)] = left - len(kept)
+                worth_remembering[partition] = {ledger: old[ledger] for ledger in kept}
+                if kept:
+                    self.found.append(PartitionGaps(partition, 0, 0, trimmed=tuple(kept)))
         return worth_remembering
+
+    def _is_gone(self, topic: str) -> bool:
+        """Whether it does not exist; a topic that exists and is not read still holds what was unread."""
+        if topic in self.failed.why:
+            return False
+        with self.failed.noting(topic):
+            return self._pulsar.admin.partitions(topic) is None
+        return False
 
     def _gaps(self, partition: str, seen: PartitionEntries, before: Mapping[int, int]) -> PartitionGaps:
         read = {ledger for ledger, entries in seen.read.items() if entries}
-        accounted = Accounted(self._settings.state_dir, partition, read | (before.keys() - seen.stored.keys()))
-        known = accounted.entries()
+        wanted = {partition: read | (before.keys() - seen.stored.keys())}
+        done = accounted(self._settings.state_dir, wanted)[partition]
+        known = done.entries()
         return PartitionGaps(
             partition,
             sum(seen.read.values()),
             sum(entries - seen.read[ledger] for ledger, entries in seen.unread.items()),
-            tuple(self._confirmed(partition, missing_of(seen, known), accounted, seen.stored)),
+            tuple(self._confirmed(partition, missing_of(seen, known), done, seen.stored)),
             tuple(self._vanished(partition, before, seen, known)),
         )
 
@@ -273,10 +308,12 @@ class _Look:
     ) -> list[int]:
         """As vanished(); what was worked off without a receipt is looked up only where something seems lost."""
         lost = vanished(before, seen, known)
-        return vanished(before, seen, known, self._worked_off.recall().get(partition, ())) if lost else lost
+        if lost and self._spans is None:
+            self._spans = self._worked_off.recall()
+        return vanished(before, seen, known, (self._spans or {}).get(partition, ())) if lost else lost
 
     def _confirmed(
-        self, partition: str, missing: Iterable[Position], accounted: Accounted, stored: Mapping[int, int]
+        self, partition: str, missing: Iterable[Position], done: Accounted, stored: Mapping[int, int]
     ) -> list[Position]:
         """Those of the entries that do hold messages without a receipt, and are as young as receipts are kept.
 
@@ -288,7 +325,7 @@ class _Look:
         if not spans:
             return []
         wanted = {(span.ledger, entry) for span in spans for entry in range(span.first, span.last + 1)}
-        messages = accounted.messages({span.ledger for span in spans})
+        messages = done.messages({span.ledger for span in spans})
         oldest_ms = self._now_ms - self._settings.state.receipts_days * DAY_MS
         confirmed: list[Position] = []
         published_ms = 0

@@ -1,6 +1,6 @@
 """Which messages of a partition have a receipt or wait for one, by position; in columns, as there may be millions."""
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 
 import numpy as np
@@ -21,25 +21,10 @@ AccountedEntries = Mapping[int, range | set[int]]  # ledger -> its entries; a ra
 
 
 class Accounted:
-    """Messages of some ledgers of a partition, as of now.
+    """Messages of some ledgers of a partition, by position. accounted() reads them."""
 
-    We read the table `waiting` before the receipts: a message leaves it only after it has its receipt.
-    """
-
-    def __init__(self, state_dir: str, partition: str, ledgers: Collection[int]) -> None:
-        self._table = nothing = pa.schema([schemas.MESSAGE.field(name) for name in _POSITION]).empty_table()
-        if not ledgers:
-            return
-        ledger = ds.field(c.POSITION_LEDGER)
-        # the bounds let Delta leave out files unread
-        wanted = (ledger >= min(ledgers)) & (ledger <= max(ledgers)) & ledger.isin(list(ledgers))
-        batches = [
-            batch
-            for name in ("waiting", "receipts")
-            if (table := opened(state_dir, name)) is not None
-            for batch in scan(table, wanted & (ds.field(c.SOURCE) == partition), _POSITION)
-        ]
-        self._table = pa.concat_tables([nothing, *(pa.table(batch).cast(nothing.schema) for batch in batches)])
+    def __init__(self, table: pa.Table) -> None:
+        self._table = table
 
     def entries(self) -> AccountedEntries:
         """Entries without a hole. A producer's batch has none if every message up to the last one found is there."""
@@ -62,6 +47,42 @@ class Accounted:
         """(ledger, entry, index in the producer's batch or -1) of each message in these ledgers."""
         of_them = pc.is_in(self._table[c.POSITION_LEDGER], pa.array(sorted(ledgers), pa.int64()))
         return set(zip(*(self._table.filter(of_them)[name].to_pylist() for name in _POSITION), strict=True))
+
+
+def accounted(state_dir: str, wanted: Mapping[str, Collection[int]]) -> dict[str, Accounted]:
+    """Read the messages of some ledgers of each partition, as of now: one scan, however many partitions.
+
+    We read the table `waiting` before the receipts: a message leaves it only after it has its receipt.
+    """
+    schema = pa.schema([schemas.MESSAGE.field(name) for name in (c.SOURCE, *_POSITION)])
+    ledgers = {ledger for each in wanted.values() for ledger in each}
+    found = schema.empty_table()
+    if ledgers:
+        ledger = ds.field(c.POSITION_LEDGER)
+        # the bounds let Delta leave out files unread
+        rows = (ledger >= min(ledgers)) & (ledger <= max(ledgers)) & ledger.isin(list(ledgers))
+        rows &= ds.field(c.SOURCE).isin(list(wanted))
+        batches = [
+            batch
+            for name in ("waiting", "receipts")
+            if (table := opened(state_dir, name)) is not None
+            for batch in scan(table, rows, schema.names)
+        ]
+        found = pa.concat_tables([found, *(pa.table(batch).cast(schema) for batch in batches)])
+    return {partition: Accounted(each) for partition, each in _by_source(found, wanted).items()}
+
+
+def _by_source(table: pa.Table, partitions: Iterable[str]) -> dict[str, pa.Table]:
+    sources = table[c.SOURCE].combine_chunks().dictionary_encode()
+    codes = sources.indices.to_numpy(zero_copy_only=False)
+    order = np.argsort(codes, kind="stable")
+    positions = table.select(_POSITION).take(order)
+    bounds = np.searchsorted(codes[order], np.arange(len(sources.dictionary) + 1))
+    found = {
+        source: positions.slice(bounds[code], bounds[code + 1] - bounds[code])
+        for code, source in enumerate(sources.dictionary.to_pylist())
+    }
+    return {partition: found.get(partition, positions.slice(0, 0)) for partition in partitions}
 
 
 def _changes(*sorted_columns: _Numbers) -> npt.NDArray[np.bool_]:

@@ -15,6 +15,7 @@ from udfs.entry_ranges import Span, joined
 
 _FILE = "worked-off.json"
 _LEDGERS = 1_000  # of a partition, the newest
+_PARTITIONS = 10_000  # topics come and go
 
 
 class WorkedOff:
@@ -34,7 +35,9 @@ class WorkedOff:
             for partition, added in spans.items():
                 merged = joined((*known.get(partition, ()), *added))
                 newest = sorted({span.ledger for span in merged})[-_LEDGERS:]
+                known.pop(partition, None)  # to the end: the partition that was noted longest ago is dropped first
                 known[partition] = [span for span in merged if span.ledger >= newest[0]] if newest else []
+            known = dict(list(known.items())[-_PARTITIONS:])
             said = {
                 partition: [(each.ledger, each.first, each.last) for each in some] for partition, some in known.items()
             }

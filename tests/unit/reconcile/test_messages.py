@@ -16,6 +16,7 @@ from streaming.ports import Pulsar, StoredMessage
 from streaming.queries.names import checkpoint_of, queries_of
 from streaming.reconcile.markers import Markers
 from streaming.reconcile.messages import (
+    MOST_LOST,
     PartitionEntries,
     PartitionGaps,
     Reconciliation,
@@ -89,7 +90,7 @@ def test_a_marker_that_was_read_another_way_went_with_its_ledger_and_nothing_was
 
 def test_every_kind_of_gap_is_said_and_shown() -> None:
     whole = PartitionGaps(SOURCE, 10, 2)
-    accounts = Reconciliation((whole, PartitionGaps("other", 3, 0, missing=((5, 1),), trimmed=(4,))), 7, ("1:2:3",))
+    accounts = Reconciliation((whole, PartitionGaps(SOURCE, 3, 0, missing=((5, 1),), trimmed=(4,))), 7, ("1:2:3",))
     assert len(accounts.gaps) == 3
     assert "5:1" in accounts.gaps[0]
     assert Reconciliation((whole,), 7).gaps == []
@@ -171,6 +172,34 @@ def test_a_ledger_that_vanished_unread_is_an_alarm_until_somebody_accepts_it(set
     assert [one.trimmed for one in _looked_at(settings, topics).partitions] == [(6,)]
     assert accept_gaps(settings, Pulsar(topics, topics), 0) == [f"{partition}: ledgers 6"]
     assert _looked_at(settings, topics).gaps == []
+
+
+def test_topics_that_were_deleted_unread_are_one_alarm_a_tenant_and_bounded(settings: Settings) -> None:
+    topics = [
+        f"persistent://{tenant}/reaper/d{n}" for tenant, count in (("acme", 30), ("rival", 1)) for n in range(count)
+    ]
+    unread = {
+        f"{topic}-partition-{number}": {str(ledger): 1 for ledger in range(number * 50, number * 50 + 50)}
+        for topic in topics
+        for number in range(2)
+    }
+    Path(settings.state.dir, "accounts.json").write_text(json.dumps(unread))
+    write_rows(Path(settings.state.dir), "receipts", [(5, 0, -1)], source=f"{topics[-1]}-partition-0")
+    memory = _stored({})
+    asked: list[str] = []
+    memory.faults.before(lambda operation, names: asked.extend(names[:1]) if operation == "partitions" else None)
+    markers = Markers()
+    for _ in range(2):
+        markers.keep(f"{topics[0]}-partition-0", [Span(1, 0, 0)], {1})
+        asked.clear()
+        accounts = reconcile(settings, Pulsar(memory, memory), 0, service=markers)
+        acme, rival = accounts.gaps
+        assert acme.startswith(f"tenant acme: {MOST_LOST} ledgers of 10 topics vanished with unread messages in them")
+        assert rival.startswith("tenant rival: 99 ledgers of 1 topics vanished")
+        assert markers.of(f"{topics[0]}-partition-0") == ()
+    assert sum("acme" in each for each in asked) == 10, "what is not remembered any more is not asked about"
+    assert len(accept_gaps(settings, Pulsar(memory, memory), 0)) == 22
+    assert _looked_at(settings, memory).gaps == []
 
 
 def test_a_gap_does_not_go_with_the_ledger_that_has_it(settings: Settings) -> None:

@@ -48,3 +48,13 @@ def test_a_damaged_file_says_nothing_and_stops_nothing(tmp_path: Path, content: 
 def test_a_disk_that_refuses_stops_nothing(tmp_path: Path) -> None:
     (tmp_path / "state").touch()
     WorkedOff(str(tmp_path / "state")).note({ONE: [Span(5, 0, 0)]})
+
+
+def test_topics_that_come_and_go_do_not_grow_the_file_for_ever(tmp_path: Path) -> None:
+    noted = WorkedOff(str(tmp_path))
+    noted.note({ONE: [Span(5, 0, 0)], OTHER: [Span(5, 0, 0)]})
+    noted.note({f"persistent://acme/reaper/d{n}-partition-0": [Span(5, 0, 0)] for n in range(9_999)})
+    noted.note({OTHER: [Span(6, 0, 0)]})
+    assert len(noted.recall()) == 10_000
+    assert ONE not in noted.recall()
+    assert noted.recall()[OTHER] == [Span(5, 0, 0), Span(6, 0, 0)]
