@@ -142,7 +142,7 @@ def loop_with_proof(client: Any, pairs: int) -> None:
 
 
 def sweep(endpoint: str, pairs: int) -> None:
-    bucket = Bucket(endpoint, "sweep", "us-east-1")
+    bucket = Bucket(endpoint, "sweep", "us-east-1", exclusive=True)
     named = {"bucket": bucket.name, "serviceEndpoint": endpoint}
     jobs = [
         Job(

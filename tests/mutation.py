@@ -312,6 +312,13 @@ MUTATIONS = (
         "if not settings.safety.exclusive_bookkeeper:",
         "if False:",
     ),
+    Mutation("the operator declared who else offloads", COORDINATION, "if not each.is_declared", "if False"),
+    Mutation(
+        "clusters may have the same name unless the operator declared otherwise",
+        "streaming/config/policies.py",
+        "bool(each.cluster_names_are_unique)",
+        "True",
+    ),
     Mutation("the brokers write to this ZooKeeper", COORDINATION, "_newest(view) in listed", "listed"),
     Mutation(
         "a compaction's cursor that is not open tells nothing",
@@ -412,6 +419,12 @@ MUTATIONS = (
         "if first.setdefault(f'{what(one)}{id(one)}', one) is not one:",
     ),
     Mutation("only who owns a ledger misses it", SWEEP, " and not one.is_anothers", ""),
+    Mutation(
+        "a cluster's name proves nothing where another may have it",
+        OFFLOADS,
+        "if not (case.exclusive or case.cluster_names_are_unique):",
+        "if False:",
+    ),
     Mutation(
         "parts of an upload prove their owner", OFFLOADS, "        return _unproven_parts(case)", "        return None"
     ),
@@ -1112,6 +1125,14 @@ NARROWED |= {
     "a bucket that is no ledger makes its cursor unreadable, and stops nobody": ("tests/unit/udfs/test_references.py",),
     "a request that nobody could read again is not kept": (WATCHER_TESTS,),
     "a state from a backup takes no stored request for its own": ("tests/unit/phase_one/watcher/test_outbox.py",),
+    "the operator declared who else offloads": ("tests/unit/coordination/test_exclusive.py",),
+    "clusters may have the same name unless the operator declared otherwise": (
+        "tests/unit/coordination/test_exclusive.py",
+    ),
+    "a cluster's name proves nothing where another may have it": (
+        "tests/unit/sweep/test_offloads.py",
+        "tests/unit/udfs/test_judge_offload.py",
+    ),
     "the watcher's topic is read only where brokers deduplicate it": ("tests/unit/queries/test_running.py",),
     "a token goes over TLS or to this machine": ("tests/unit/config/test_hosts.py",),
     "a name is this machine only by its addresses": ("tests/unit/config/test_hosts.py",),

@@ -7,7 +7,9 @@ rules apply in this order; reasons to keep the objects come first:
 1. we keep the objects of an attempt that the list names (complete or not), or whose list could not be read;
 2. if nothing is stored under the attempt's name, it is already gone;
 3. objects that say they belong to another owner or cluster are refused for good; objects that don't say it are kept;
-   parts of an unfinished upload say nothing: BookKeeper's ledger of that id, or the owner's own list, has to say it;
+   parts of an unfinished upload say nothing: BookKeeper's ledger of that id, or the owner's own list, has to say it.
+   A cluster's name is no identity: clones and releases share names. It proves something only in a bucket that the
+   operator declared to be this cluster's alone, or to be used by clusters of different names only;
 4. objects that are young, and an upload that may still go on, are kept for now;
 5. if the list suddenly names far fewer ledgers than at the last look, we keep all that it had;
 6. an owner that seems gone must be seen gone twice, far enough apart;
@@ -57,6 +59,8 @@ class OffloadCase:
 
     exclusive: no other cluster uses the bucket, so objects that name no cluster are our cluster's (of which owner, they
     have to say themselves).
+    cluster_names_are_unique: no two clusters that use the bucket have the same name, so objects that name our cluster
+    are our cluster's.
     absent_since_ms: when we ourselves first saw the owner gone; None: never.
     baseline: how many ledgers the owner's sources named at the last look that can be trusted; None: not known.
     """
@@ -65,6 +69,7 @@ class OffloadCase:
     objects: OffloadFacts
     reference: Reference
     exclusive: bool = False
+    cluster_names_are_unique: bool = False
     absent_since_ms: int | None = None
     baseline: Counts | None = None
 
@@ -128,6 +133,13 @@ def _refused(case: OffloadCase, policy: OffloadPolicy) -> Verdict | None:
 
 
 def _unproven(case: OffloadCase) -> Verdict | None:
+    if not (case.exclusive or case.cluster_names_are_unique):
+        # no later try would end otherwise: only the operator can change it, and then replay the dead letter
+        return _never(
+            Reason.PROOF_MISSING,
+            "tiered_storage.allowed declares neither exclusive = true nor cluster_names_are_unique = true for the "
+            "bucket: another cluster of the same name may own it",
+        )
     if not _said(case.objects, CLUSTER_KEY) and not case.exclusive:
         what = "objects name" if _stored(case.objects) else "unfinished upload names"
         return _later(

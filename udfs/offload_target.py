@@ -33,12 +33,13 @@ _DRIVER_KEY = "managedLedgerOffloadDriver"
 
 @dataclass(frozen=True, slots=True)
 class Bucket:
-    """A bucket we may touch. endpoint "" is AWS's own. exclusive: no other Pulsar cluster offloads there."""
+    """A bucket we may touch."""
 
-    endpoint: str
+    endpoint: str  # "": AWS's own
     name: str
     region: str
-    exclusive: bool = False
+    exclusive: bool = False  # no other Pulsar cluster offloads there
+    cluster_names_are_unique: bool = False  # every cluster that offloads there, clones included, has a name of its own
 
 
 @dataclass(frozen=True, slots=True)

@@ -32,7 +32,7 @@ from streaming.audit.stopping import run_until_signal
 from streaming.clients import clients_for
 from streaming.clock import SystemClock
 from streaming.config.settings import Settings
-from streaming.coordination.exclusive import require_exclusive_bookkeeper
+from streaming.coordination.exclusive import require_declared_buckets, require_exclusive_bookkeeper
 from streaming.coordination.identity import instance_id_of
 from streaming.errors import SafetyError
 from streaming.spark.failures import our_errors
@@ -86,10 +86,11 @@ def audit(settings: Settings, request: AuditRequest, *, watch_seconds: int = 0) 
 
     Raises KeyboardInterrupt when a signal cut a single audit short, SafetyError for data that is missing, an incomplete
     audit, or a publication that was refused, and ConfigError for publishing where the operator has not declared who
-    else uses this BookKeeper.
+    else uses this BookKeeper or a bucket.
     """
     if request.publish:
         require_exclusive_bookkeeper(settings)
+        require_declared_buckets(settings)
     place = place_of(settings, request.out)
     if request.last:
         _refuse_other_cluster(settings, remembered(place))

@@ -288,6 +288,11 @@ def _accounts(settings: Settings, pulsar: Pulsar, clock: Clock) -> str:
 def _buckets(settings: Settings) -> Iterator[Line]:
     for bucket in settings.tiered_storage.allowed:
         yield _look(
+            f"who offloads to bucket {bucket.bucket}",
+            lambda bucket=bucket: questions.who_offloads(bucket),  # type: ignore[misc]
+            "ask who runs the other Pulsar clusters that offload there; see conf/default.toml",
+        )
+        yield _look(
             f"bucket {bucket.bucket}",
             lambda bucket=bucket: questions.bucket(settings, bucket),  # type: ignore[misc]
             "see tiered_storage.allowed and credentials_file; rights needed: list, get, delete, abort uploads",

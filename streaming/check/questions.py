@@ -20,6 +20,7 @@ from streaming.clock import Clock
 from streaming.config.sections import BucketSettings
 from streaming.config.settings import Settings
 from streaming.config.stores import is_on_s3
+from streaming.coordination.exclusive import undeclared
 from streaming.coordination.lock import holder_of, lock_path
 from streaming.coordination.own_znodes import CHECK, open_to_all
 from streaming.errors import ConfigError, RefusedError, SafetyError, UnavailableError
@@ -193,6 +194,17 @@ def _utc(at_ms: int) -> str:
 def parked_topics(settings: Settings) -> list[str]:
     """Topics that are parked and not read another way either, as noted last."""
     return [lane.topic for lane in noted(settings.state_dir).values() if not lane.is_read]
+
+
+def who_offloads(wanted: BucketSettings) -> str:
+    """Return what the operator declared about the bucket. Raises ConfigError, and Notice where nothing is deleted."""
+    if missing := undeclared([] if wanted.is_declared else [wanted]):
+        raise ConfigError(missing)
+    if wanted.exclusive:
+        return "exclusive: this cluster's alone"
+    if wanted.cluster_names_are_unique:
+        return "cluster_names_are_unique: each cluster there has a name of its own"
+    raise Notice("cluster_names_are_unique = false: nothing in it is deleted, and the audit reports no orphans", do="")
 
 
 def bucket(settings: Settings, wanted: BucketSettings) -> str:

@@ -13,7 +13,8 @@ from udfs.units import DAY_MS
 def allowed_buckets(settings: Settings) -> tuple[Bucket, ...]:
     """tiered_storage.allowed, as udfs.offload_target takes it."""
     return tuple(
-        Bucket(each.endpoint, each.bucket, each.region, each.exclusive) for each in settings.tiered_storage.allowed
+        Bucket(each.endpoint, each.bucket, each.region, each.exclusive, bool(each.cluster_names_are_unique))
+        for each in settings.tiered_storage.allowed
     )
 
 

@@ -215,6 +215,12 @@ class BucketSettings(_Part):
     bucket: Annotated[str, Field(min_length=3, max_length=63)]
     region: str = "us-east-1"
     exclusive: bool = False
+    cluster_names_are_unique: bool | None = None  # None: not declared; false: nothing in the bucket is deleted
+
+    @property
+    def is_declared(self) -> bool:
+        """Whether the operator said who else offloads there."""
+        return self.exclusive or self.cluster_names_are_unique is not None
 
 
 class TieredStorageSettings(_Part):

@@ -1,13 +1,16 @@
-"""Whether BookKeeper is this Pulsar cluster's alone, and ZooKeeper what its brokers write to: asked at each start.
+"""Checks at each start that BookKeeper and the buckets are ours, and that ZooKeeper is what the brokers write to.
 
 1. A ledger's metadata names its topic, not its Pulsar cluster. Where two clusters keep ledgers in one BookKeeper, each
    takes the other's for leaked, and nothing there tells them apart: only an operator knows.
-2. Lists that no broker writes any more (left over from a move, or another cluster's) never name what is new. A topic
+2. An object names its Pulsar cluster, and clusters share names. The operator declares it for each bucket.
+3. Lists that no broker writes any more (left over from a move, or another cluster's) never name what is new. A topic
    of ours shows it: the ledger that its broker writes to stands in its list.
 """
 
 import time
+from collections.abc import Sequence
 
+from streaming.config.sections import BucketSettings
 from streaming.config.settings import Settings
 from streaming.errors import ConfigError, SafetyError, UnavailableError
 from streaming.ports import Broker, MetadataStore, Unreadable
@@ -28,6 +31,25 @@ def require_exclusive_bookkeeper(settings: Settings) -> None:
             "not tell which cluster they belong to: where brokers of another cluster have the same "
             "bookkeeperMetadataServiceUri, its ledgers look leaked. If that is so, leave it false: nothing is deleted"
         )
+
+
+def require_declared_buckets(settings: Settings) -> None:
+    """Raise ConfigError unless the operator declared for each allowed bucket who else offloads there."""
+    if missing := undeclared([each for each in settings.tiered_storage.allowed if not each.is_declared]):
+        raise ConfigError(missing)
+
+
+def undeclared(buckets: Sequence[BucketSettings]) -> str:
+    """Return which declaration the entries of these buckets need, as an error message; "" for no buckets."""
+    if not buckets:
+        return ""
+    return (
+        f"tiered_storage.allowed must declare who else offloads to {', '.join(each.bucket for each in buckets)}. "
+        "Objects name their cluster, and a clone, a second release or a stand-alone has the same name. Add to the "
+        "bucket's entry: exclusive = true if no other cluster offloads there; cluster_names_are_unique = true if every "
+        "cluster that offloads there, clones included, has a name of its own; else cluster_names_are_unique = false, "
+        "and nothing in the bucket is deleted"
+    )
 
 
 def require_brokers_store(store: MetadataStore, broker: Broker, partition: str, *, pause_s: float = _PAUSE_S) -> str:

@@ -12,7 +12,7 @@ from streaming.config.settings import Settings
 from streaming.coordination import identity, own_znodes
 from streaming.coordination.agreed_clock import AgreedClock
 from streaming.coordination.epoch import Epoch
-from streaming.coordination.exclusive import require_exclusive_bookkeeper
+from streaming.coordination.exclusive import require_declared_buckets, require_exclusive_bookkeeper
 from streaming.coordination.lock import InstanceLock
 from streaming.coordination.overwriting import require_no_overwriting
 from streaming.coordination.pause import Pause
@@ -91,6 +91,7 @@ def begin_instance(
 ) -> Iterator[Instance]:
     """Become the one instance of this name until the block ends. Raises SafetyError, ConfigError, UnavailableError."""
     require_exclusive_bookkeeper(settings)
+    require_declared_buckets(settings)
     store, root, name = clients.store, settings.zookeeper.own_root, settings.service.name
     cluster = identity.read_identity(store, settings.zookeeper.ledgers_root, ",".join(sorted(admin.clusters())), name)
     with _alone(store, root, name, stop):

@@ -34,7 +34,7 @@ dir = "{home}/state"
 dir = "{home}/checkpoints"
 
 [tiered_storage]
-allowed = [{{ endpoint = "{s3}", bucket = "{bucket}", region = "{region}" }}]
+allowed = [{{ endpoint = "{s3}", bucket = "{bucket}", region = "{region}", exclusive = true }}]
 credentials_file = "{home}/aws-credentials"
 offload_grace_seconds = 5
 

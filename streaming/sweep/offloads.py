@@ -113,6 +113,7 @@ class OffloadSweeper:
                 one.facts,
                 one.judged_on,
                 one.place.exclusive,
+                one.place.cluster_names_are_unique,
                 one.job.absent_since_ms,
                 one.job.baseline,
             )

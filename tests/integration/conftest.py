@@ -62,7 +62,7 @@ deletes_per_second = 0
 max_share_per_hour = 1.0
 {limits}
 [tiered_storage]
-allowed = [{{ endpoint = "{s3}", bucket = "{bucket}" }}]
+allowed = [{{ endpoint = "{s3}", bucket = "{bucket}", cluster_names_are_unique = true }}]
 credentials_file = "{home}/aws-credentials"
 offload_grace_seconds = 1
 [state]

@@ -78,7 +78,9 @@ class ObjectLooker:
                 job.verdict or Verdict(Outcome.RETRY, Reason.LEDGER_UNREADABLE, f"nothing was learnt of {job.name}")
             )
         since_ms = job.job.absent_since_ms
-        case = OffloadCase(job.job.request, job.objects, reference, bucket.exclusive, since_ms)
+        case = OffloadCase(
+            job.job.request, job.objects, reference, bucket.exclusive, bucket.cluster_names_are_unique, since_ms
+        )
         return looked(judge_offload(case, policy, now_ms=self.clock.now_ms()))
 
     def _offload_policy(self) -> OffloadPolicy:

@@ -48,8 +48,8 @@ from udfs.records import (
     Reason,
 )
 
-OURS = Bucket("http://s3:9000", "ours", "us-east-1")
-SECOND = Bucket("http://s3:9000", "second", "us-east-1")
+OURS = Bucket("http://s3:9000", "ours", "us-east-1", cluster_names_are_unique=True)
+SECOND = Bucket("http://s3:9000", "second", "us-east-1", cluster_names_are_unique=True)
 SIGNED = {"PulsarClusterName": "ours", "ManagedLedgerName": TOPIC}
 LIST = managed_ledger_path(TOPIC)
 OLD = "aaaaaaaa-0000-0000-0000-000000000000"
@@ -95,13 +95,19 @@ class ObjectsJournal:
 
 
 class World:
-    """One cluster, its buckets, and one instance of the service."""
+    """One cluster, its buckets, and one instance of the service.
 
-    def __init__(self, *, versioned: bool = False, exclusive: bool = False) -> None:
+    exclusive: whether its bucket is the cluster's alone. None: it is not, and all clusters there have different names.
+    """
+
+    def __init__(self, *, versioned: bool = False, exclusive: bool | None = None) -> None:
         self.bench = Bench()
         self.objects = MemoryObjects(versioned=versioned, clock=self.bench.clock)
         self.second = MemoryObjects(clock=self.bench.clock)
-        self.allowed: tuple[Bucket, ...] = (replace(OURS, exclusive=exclusive), SECOND)
+        self.allowed: tuple[Bucket, ...] = (
+            replace(OURS, exclusive=bool(exclusive), cluster_names_are_unique=exclusive is None),
+            SECOND,
+        )
         self.configuration = ToldConfiguration()
         self.journal = ObjectsJournal(self.objects)
         self.opened: list[str] = []
@@ -375,6 +381,24 @@ def test_a_foreign_clusters_objects_in_a_shared_bucket_are_never_touched(world: 
 
     assert world.told(request(uuid=foreign)) == [(Outcome.DEAD_LETTER, Reason.OTHER_CLUSTER)]
     assert name in world.objects.stored()
+
+
+def test_where_cluster_names_may_repeat_no_object_is_deleted() -> None:
+    """Another cluster of our name (a clone, a stand-alone) offloads there; its lists are not ours to read."""
+    world = World(exclusive=False)
+    theirs = "cccccccc-0000-0000-0000-000000000000"
+    only_there = "t9/ns9/persistent/only-there"
+    of_both = world.offload(6, theirs)
+    of_theirs = world.offload(8, theirs, topic=only_there)
+    world.bench.broker.topics[only_there] = BrokerView(Presence.GONE)
+    world.bench.age()
+    since_ms = world.bench.clock.now_ms()
+    world.bench.age()
+
+    told = world.told(request(6, theirs), request(8, theirs, topic=only_there), since_ms=since_ms)
+
+    assert told == [(Outcome.DEAD_LETTER, Reason.PROOF_MISSING)] * 2
+    assert {of_both, of_theirs} <= set(world.objects.stored())
 
 
 def test_an_index_that_names_no_cluster_does_not_stand_for_its_data_object() -> None:

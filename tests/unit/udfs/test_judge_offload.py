@@ -66,12 +66,26 @@ DATA_ONLY = replace(NOTHING, data=stored())
 PARTS_ONLY = replace(NOTHING, uploads=(upload(OLD_MS),), ledger=metadata(data_custom()), ledger_unread="")
 UNASKED = replace(NOTHING, uploads=(upload(OLD_MS),))
 REFERENCE = replace(reference_to(), offloads=frozenset({(5, OTHER_UUID), (8, UUID)}))
-DELETABLE = OffloadCase(REQUEST, PAIR, REFERENCE)
+DELETABLE = OffloadCase(REQUEST, PAIR, REFERENCE, cluster_names_are_unique=True)
 
 
 def verdict_of(case: OffloadCase, policy: OffloadPolicy = POLICY) -> tuple[Outcome, Reason]:
     verdict = judge_offload(case, policy, now_ms=NOW_MS)
     return verdict.outcome, verdict.reason
+
+
+@pytest.mark.parametrize("reference", [pytest.param(REFERENCE, id="listed"), pytest.param(gone(), id="owner gone")])
+@pytest.mark.parametrize("objects", [PAIR, DATA_ONLY, PARTS_ONLY], ids=["a pair", "data", "parts"])
+def test_our_clusters_name_proves_nothing_where_another_may_have_it(
+    objects: OffloadFacts, reference: Reference
+) -> None:
+    shared = replace(DELETABLE, objects=objects, reference=reference, cluster_names_are_unique=False)
+    assert verdict_of(shared) == (Outcome.DEAD_LETTER, Reason.PROOF_MISSING)
+
+
+def test_in_a_bucket_of_one_cluster_its_name_need_not_be_unique() -> None:
+    alone = replace(DELETABLE, exclusive=True, cluster_names_are_unique=False)
+    assert verdict_of(alone) == (Outcome.DELETED, Reason.UNREFERENCED)
 
 
 def test_an_old_attempt_of_a_ledger_that_is_listed_with_another_uuid_is_garbage() -> None:
