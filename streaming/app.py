@@ -89,26 +89,31 @@ _MOST_FAILURES = 4  # with --until-idle, a lane that failed more often in a row 
 _LAST_WORDS_S = 2.0  # how long a stop lets what is under way come to its end
 
 
-def run(settings: Settings, begun: Callable[[], SparkSession], *, until_idle: bool = False) -> None:
+def run(settings: Settings, begun: Callable[[], SparkSession], *, until_idle: bool = False, config: str = "") -> None:
     """Run the service until it is told to stop, or, with until_idle, until no request is waiting.
 
-    begun: waits until Spark has begun; it is called once the lock is held, and never where the start is refused before.
+    Args:
+        begun: waits until Spark has begun; it is called once the lock is held, and never where the start is refused
+            before.
+        config: the configuration file, for the log.
 
     Raises ReaperError's family: with until_idle SafetyError where all that is left waits for a person. Returns normally
     after a clean stop.
     """
     stop = threading.Event()
     try:
-        _run(settings, begun, stop, until_idle=until_idle)
+        _run(settings, begun, stop, until_idle=until_idle, config=config)
     except StopRequestedError:
         log.info("stopped before anything was begun")
 
 
-def _run(settings: Settings, begun: Callable[[], SparkSession], stop: threading.Event, *, until_idle: bool) -> None:
+def _run(
+    settings: Settings, begun: Callable[[], SparkSession], stop: threading.Event, *, until_idle: bool, config: str
+) -> None:
     with (
         on_signals(partial(_on_signal, stop)),
         faults_named(settings.checkpoints),
-        begin_instance(settings, clients_for(settings), admin_for(settings), stop) as instance,
+        begin_instance(settings, clients_for(settings), admin_for(settings), stop, config) as instance,
     ):
         retry_partitions, dead_letter_partitions = ensure_topics(instance.admin, settings, stop)
         require_brokers_store(instance.clients.store, instance.clients.broker, f"{settings.topics.retry}-partition-0")
@@ -163,14 +168,14 @@ def _service(
     blast_radius = _blast_radius(settings, store, clock)
     describe, turn, outages = partial(describe_jobs, spark), Turn(stop), Outages(stop, metrics, log.info)
     trigger_s = settings.service.trigger_seconds
-    gate = Gate(coordination, blast_radius, metrics, clock, log.info, stop, settings.state_dir, trigger_s)
+    gate = Gate(coordination, blast_radius, metrics, clock, log.warning, stop, settings.state_dir, trigger_s)
     targets = {
         settings.topics.retry: who.retry_partitions,
         settings.topics.dead_letter: who.dead_letter_partitions,
     }
     copies, epoch = PulsarCopies(settings, targets), who.rules.epoch[1]
     holds = TenantHolds(store, tenant_holds_path(settings.zookeeper.own_root, settings.service.name))
-    tenants = HeldTenants(holds, metrics, log.info)
+    tenants = HeldTenants(holds, metrics, log.warning)
     reading = Reading(stop, lambda: spark.sparkContext.defaultParallelism)
     read = ReadRows(spark, settings, reading)
     missing = MissingOnes(loader, settings.state_dir, instance.rules.layout, settings.zookeeper.ledgers_root)
@@ -313,10 +318,16 @@ def _work(
         can_end,
     )
     pulsar, markers = Pulsar(admin, reader_for(settings)), Markers()
+
+    def tell_holds() -> None:
+        service.gate.tell()
+        service.follow_up.tenants.now()
+
     upkeep = Upkeep(
         partial(tidy_up, settings, pulsar, service.receipts, service.turn, clock),
         lambda: reconcile(settings, pulsar, clock.now_ms(), matched=queries.matched, service=markers),
         service.outages.metrics,
+        tell_holds=tell_holds,
     )
     accepted = service.follow_up.watch.accepted
     person = WaitsForPerson(settings.state_dir, service.gate, retries.waiting, due, accepted, clock)

@@ -45,6 +45,7 @@ MODEL_EXAMPLES = "250"
 RUNS = "model-runs"
 MARKING_TESTS = "tests/unit/phase_one/watcher/test_marking.py"
 WATCHER_TESTS = "tests/unit/phase_one/watcher/test_watcher.py"
+PAUSE_TESTS = ("tests/contract/test_coordination.py", "tests/unit/cli/test_control.py", "-m", "not cluster")
 
 
 @dataclass(frozen=True, slots=True)
@@ -263,6 +264,36 @@ MUTATIONS = (
         DELETION,
         "        if why:\n            self._hold",
         "        if False:\n            self._hold",
+    ),
+    Mutation(
+        "a pause that another operator set is not taken over",
+        "streaming/coordination/pause.py",
+        "            if not force:",
+        "            if False:",
+    ),
+    Mutation(
+        "an operator ends only the pause that was read",
+        "streaming/coordination/pause.py",
+        "((self.path, pause.version),)",
+        "((self.path, self.read().version),)",
+    ),
+    Mutation(
+        "a pause lasts until its end by the agreed time",
+        "streaming/coordination/pause.py",
+        "or agreed_ms() < present.until_ms",
+        "or False",
+    ),
+    Mutation(
+        "a tenant that is held while another is released stays held",
+        "streaming/limits/tenants.py",
+        "self.store.set_data(self.path, data, version=version)",
+        "self.store.set_data(self.path, data)",
+    ),
+    Mutation(
+        "a resume releases the tenant that it names, and no other",
+        "streaming/limits/tenants.py",
+        "if name != tenant}",
+        "if False}",
     ),
     Mutation(
         "a mark before the first copy",
@@ -1143,6 +1174,11 @@ NARROWED |= {
     "our own clients compare a broker's name with its certificate": ("tests/contract/test_pulsar_tls.py",),
     "pulsar-client compares a broker's name with its certificate": ("tests/contract/test_pulsar_tls.py",),
     "a token over pulsar+ssl needs a named authority": ("tests/unit/config/test_load.py",),
+    "a pause that another operator set is not taken over": PAUSE_TESTS,
+    "an operator ends only the pause that was read": PAUSE_TESTS,
+    "a pause lasts until its end by the agreed time": PAUSE_TESTS,
+    "a tenant that is held while another is released stays held": ("tests/unit/limits/test_tenants.py",),
+    "a resume releases the tenant that it names, and no other": ("tests/unit/limits/test_tenants.py",),
 }
 
 

@@ -4,6 +4,7 @@ It reads what the service, its watcher and an operator have written down, and ho
 `check` does that. What can't be read is named in `unknown`, and the rest is told all the same.
 """
 
+import shlex
 from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field
@@ -18,6 +19,7 @@ from streaming.coordination.pause import Pause
 from streaming.errors import ReaperError
 from streaming.limits.breaker import Breaker, breaker_path
 from streaming.limits.tenants import TenantHolds, tenant_holds_path
+from streaming.ports import MetadataStore
 from streaming.reconcile.backlog import backlog_of
 from streaming.state import hold, lanes, receipts, waiting, watcher_note
 from streaming.state.lanes import ParkedLane
@@ -26,6 +28,7 @@ from udfs import columns as c
 from udfs.units import HOUR_MS
 
 _RESUME = "ledger-reaper resume"
+_RESUME_LIMIT = f"{_RESUME} --limit"
 T = TypeVar("T")
 
 
@@ -112,15 +115,21 @@ def look(settings: Settings, clients: CommandClients, now_ms: int) -> Now:
     return now
 
 
-def _holds(settings: Settings, clients: CommandClients) -> list[Hold]:
+def holds_of(settings: Settings, store: MetadataStore) -> list[Hold]:
+    """Return what holds the service now, each with the command that ends it. Raises UnavailableError."""
     root, name = settings.zookeeper.own_root, settings.service.name
     found = []
-    if why := Pause(clients.store, root).reason():
+    if why := Pause(store, root).reason():
         found.append(Hold("paused", why, _RESUME))
-    if why := Breaker(clients.store, breaker_path(root, name)).reason():
-        found.append(Hold("limit reached", why, _RESUME))
-    tenants = TenantHolds(clients.store, tenant_holds_path(root, name)).read()
-    found += [Hold(f"tenant {tenant} held", why, _RESUME) for tenant, why in sorted(tenants.items())]
+    if why := Breaker(store, breaker_path(root, name)).reason():
+        found.append(Hold("limit reached", why, _RESUME_LIMIT))
+    tenants = TenantHolds(store, tenant_holds_path(root, name)).read()
+    commands = {tenant: f"{_RESUME} --tenant {shlex.quote(tenant)}" for tenant in tenants}
+    return found + [Hold(f"tenant {tenant} held", tenants[tenant], commands[tenant]) for tenant in sorted(tenants)]
+
+
+def _holds(settings: Settings, clients: CommandClients) -> list[Hold]:
+    found = holds_of(settings, clients.store)
     if not found and (noted := hold.noted(settings.state_dir)[0]):
         found.append(Hold("held", f"{noted} (as the service noted last; it may have gone on since)"))
     return found

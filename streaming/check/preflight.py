@@ -143,7 +143,8 @@ def _metadata_store(settings: Settings, store: MetadataStore, clock: Clock) -> I
     yield _look(
         "blast radius",
         lambda: _tripped(store, settings),
-        "look at `ledger-reaper receipts` and at who sends the requests; then `ledger-reaper resume`",
+        "look at `ledger-reaper receipts` and at who sends the requests; then `ledger-reaper resume --limit` or, for a "
+        "tenant, `resume --tenant T`",
     )
 
 

@@ -1,11 +1,12 @@
-"""What a person says to the service: pause and resume (one flag in ZooKeeper for every instance), and accept."""
+"""What a person says to the service: pause, resume and accept, each by a znode."""
 
 from collections.abc import Sequence
 
 from streaming.clock import SystemClock
 from streaming.config.settings import Settings
+from streaming.coordination.agreed_clock import AgreedClock
 from streaming.coordination.pause import Pause
-from streaming.errors import ConfigError
+from streaming.errors import ConfigError, SafetyError
 from streaming.in_use.baseline import ALL, Accepted, accepted_path, all_of
 from streaming.limits.breaker import Breaker, breaker_path
 from streaming.limits.tenants import TenantHolds, tenant_holds_path
@@ -15,43 +16,56 @@ from streaming.topics.matching import matched_topics
 from udfs.paths import managed_ledger_name
 
 
-def pause(settings: Settings, store: MetadataStore, why: str) -> str:
-    """Set the flag; returns in words what is so now."""
-    Pause(store, settings.zookeeper.own_root).set(why)
-    return f"paused: {why}"
+def pause(settings: Settings, store: MetadataStore, why: str, *, for_ms: int | None = None, force: bool = False) -> str:
+    """Set the pause; return in words what is so now.
+
+    Raises ConfigError for an empty reason, SafetyError where a pause is set already and force is not, UnavailableError.
+    """
+    if not why.strip():
+        raise ConfigError('--why: give a reason, as in --why "broker upgrade, INC-7"; `status` and `check` show it')
+    flag = Pause(store, settings.zookeeper.own_root)
+    flag.ended(lambda: AgreedClock(store, settings.zookeeper.own_root, settings.service.name).now_ms())
+    replaced = flag.set(why, for_ms=for_ms, force=force)
+    said = f"paused: {flag.reason()}"
+    return f"{said}; it replaces the pause: {replaced.text}" if replaced else said
 
 
 def resume(settings: Settings, store: MetadataStore) -> str:
-    """Clear the flag, this instance's breaker where a limit was reached, and its held tenants.
+    """End the pause, and nothing else; return in words what is so now. Raises UnavailableError."""
+    flag = Pause(store, settings.zookeeper.own_root)
+    present = flag.read()
+    if present is None:
+        return "was not paused"
+    if not flag.end(present):
+        raise SafetyError(f"the pause was changed meanwhile, so it lasts: {flag.reason() or 'it has ended by itself'}")
+    return f"ended the pause: {present.text}"
 
-    Returns in words what is so now.
-    """
-    zookeeper = settings.zookeeper
-    breaker = Breaker(store, breaker_path(zookeeper.own_root, settings.service.name))
+
+def resume_limit(settings: Settings, store: MetadataStore) -> str:
+    """Let this instance go on although a limit was reached; return in words what is so now. Raises UnavailableError."""
+    breaker = Breaker(store, breaker_path(settings.zookeeper.own_root, settings.service.name))
     why = breaker.reason()
-    granted = breaker.clear(now_ms=SystemClock().now_ms())
-    tenants = _resume_tenants(settings, store)
-    cleared = Pause(store, zookeeper.own_root).clear()
-    if granted:
-        return f"resumed; the limit that held it: {why}{tenants}"
-    return f"resumed{tenants}" if cleared or tenants else "was not paused"
+    if breaker.clear(now_ms=SystemClock().now_ms()):
+        return f"released; the limit that held it: {why}"
+    return "no limit holds it"
 
 
-def _resume_tenants(settings: Settings, store: MetadataStore) -> str:
-    """Let go of tenants that are held; returns in words which they were.
+def resume_tenant(settings: Settings, store: MetadataStore, tenant: str) -> str:
+    """Release one held tenant; return in words what is so now. Raises UnavailableError.
 
-    What is known of their owners is forgotten first. If the command ends in between, they are held still.
+    What is known of the tenant's owners is forgotten first. If the command ends in between, the tenant is held still.
     """
     root, name = settings.zookeeper.own_root, settings.service.name
     holds = TenantHolds(store, tenant_holds_path(root, name))
     held = holds.readable()
-    if held == {}:
-        return ""
-    if held:
-        accepted = Accepted(store, accepted_path(root, name))
-        accepted.add([all_of(tenant) for tenant in held], now_ms=SystemClock().now_ms())
-    holds.clear()
-    return f"; tenants that were held: {', '.join(sorted(held)) if held else holds.path + ' did not tell which'}"
+    if held is None:
+        holds.release(tenant)
+        return f"released all tenants, because {holds.path} could not be parsed"
+    if tenant not in held:
+        return f"tenant {tenant} is not held"
+    Accepted(store, accepted_path(root, name)).add([all_of(tenant)], now_ms=SystemClock().now_ms())
+    holds.release(tenant)
+    return f"released tenant {tenant}, which was held: {held[tenant]}"
 
 
 def accept(settings: Settings, store: MetadataStore, topics: Sequence[str]) -> str:

@@ -5,32 +5,59 @@ from typing import Annotated
 import typer
 
 from streaming.cli.options import Config, settings_of
+from streaming.config.amounts import seconds_of
+from streaming.errors import ConfigError
 from streaming.terminal import say
 
 
 def pause(
     config: Config,
-    why: Annotated[
-        str, typer.Option("--why", help="Reason, shown to everybody who asks why nothing is deleted")
-    ] = "by an operator",
+    why: Annotated[str, typer.Option("--why", help="Reason, shown by status, check and the log")] = "by an operator",
+    lasts: Annotated[
+        str, typer.Option("--for", help="End the pause after this time, as in 2h", show_default="until `resume`")
+    ] = "",
+    force: Annotated[bool, typer.Option("--force", help="Replace a pause that is set already")] = False,
 ) -> None:
     """Stop every service of the cluster from deleting, within about a second.
 
-    The services go on running, and requests wait. `ledger-reaper resume` ends the pause.
+    The services go on running, and requests wait. `ledger-reaper resume` ends the pause. The exit code is 4 if a pause
+    is set already, perhaps by another operator; --force replaces it.
     """
     from streaming.cli import control
     from streaming.clients import command_clients
 
+    for_ms = seconds_of(lasts, "--for") * 1000 if lasts else None
+    if for_ms == 0:
+        raise ConfigError(f"--for {lasts}: the pause must last longer than nothing")
     settings = settings_of(config)
     with command_clients(settings) as clients:
-        say(control.pause(settings, clients.store, why))
+        say(control.pause(settings, clients.store, why, for_ms=for_ms, force=force))
 
 
-def resume(config: Config) -> None:
-    """Let every service of the cluster delete again, also after a limit of [limits] stopped this one."""
+def resume(
+    config: Config,
+    limit: Annotated[
+        bool, typer.Option("--limit", help="Let this service go on although a limit of [limits] was reached")
+    ] = False,
+    tenant: Annotated[str, typer.Option("--tenant", help="Release this tenant, which the service holds")] = "",
+) -> None:
+    """End the pause of every service of the cluster; or, by an option, release one other hold of this service.
+
+    The command releases one hold at a time, and lists the others, each with the command that ends it.
+    """
+    from streaming.check.now import holds_of
     from streaming.cli import control
     from streaming.clients import command_clients
 
+    if limit and tenant:
+        raise ConfigError("--limit and --tenant release two different holds: run `resume` once for each")
     settings = settings_of(config)
     with command_clients(settings) as clients:
-        say(control.resume(settings, clients.store))
+        if limit:
+            say(control.resume_limit(settings, clients.store))
+        elif tenant:
+            say(control.resume_tenant(settings, clients.store, tenant))
+        else:
+            say(control.resume(settings, clients.store))
+        for hold in holds_of(settings, clients.store):
+            say(f"still held, {hold.what}: {hold.why} -> {hold.do}")

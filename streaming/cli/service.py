@@ -22,7 +22,7 @@ def run(
     with begun(settings) as spark:  # while the rest of the program is loaded
         from streaming import app
 
-        app.run(settings, spark, until_idle=until_idle)
+        app.run(settings, spark, until_idle=until_idle, config=str(config))
 
 
 def jars(

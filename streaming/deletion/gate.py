@@ -5,7 +5,7 @@ It ends here when the service is to stop, or when another instance has taken ove
 
 import threading
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from streaming.clock import Clock
 from streaming.deletion.instance import Coordination
@@ -30,6 +30,8 @@ class Gate:
     look_again_s: float
     held: str = ""  # why a chunk waits here now; "" while none does
     _may_be_noted: bool = True  # by an earlier run
+    _told: str = ""  # what the log named last as holding the work
+    _guard: threading.Lock = field(default_factory=threading.Lock)
 
     def check_stop(self) -> None:
         """Raise StopRequestedError once the service is to stop."""
@@ -47,20 +49,32 @@ class Gate:
         noted = ""
         try:
             while why := self._held():
+                self._tell(why)
                 if why != noted:
-                    self.log(why)
                     self._note(why)
                 noted = self.held = why
                 if self.stop.wait(self.look_again_s):
                     raise StopRequestedError
         finally:
             self.held = ""
-        if noted:
-            self.log("resumed")
+        self._tell("")
         if self._may_be_noted:
             self._note("")
         self.refuse_if_outdated()
         self.blast_radius.go_on()
+
+    def tell(self) -> None:
+        """Log what holds the work now, and its end, though no chunk may be waiting here. Raises UnavailableError.
+
+        Any thread may call it.
+        """
+        self._tell(_in_words(self.coordination.paused(), self.blast_radius.breaker.reason()))
+
+    def _tell(self, why: str) -> None:
+        with self._guard:
+            if why != self._told:
+                self.log(why or f"resumed; it was {self._told}")
+            self._told = why
 
     def bound(self, chunk: Chunk, asked: Planned, plan: Callable[[], Plan]) -> tuple[int, ...] | None:
         """Hold a chunk while it would break a limit. Return the most deletes by task (None: as many as asked).
@@ -89,10 +103,18 @@ class Gate:
         """Why nothing is deleted now, for the log; "" where it may be."""
         limit = self.blast_radius.held()
         self.metrics.tripped(bool(limit))
-        if why := self.coordination.paused():
-            return f"paused: {why}"
-        return f"LIMIT REACHED, nothing more is deleted: {limit}. Look, then `ledger-reaper resume`." if limit else ""
+        return _in_words(self.coordination.paused(), limit)
 
     def _note(self, why: str) -> None:
         hold.note(self.state_dir, why, now_ms=self.clock.now_ms())
         self._may_be_noted = bool(why)
+
+
+def _in_words(paused: str, limit: str) -> str:
+    if paused:
+        return f"paused: {paused}"
+    return (
+        f"LIMIT REACHED, nothing more is deleted: {limit}. Find out why, then `ledger-reaper resume --limit`."
+        if limit
+        else ""
+    )

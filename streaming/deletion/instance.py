@@ -5,6 +5,7 @@ import logging
 import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from importlib.metadata import version
 
 from streaming.clients import Clients
 from streaming.config.policies import policy_of
@@ -76,20 +77,30 @@ def coordination_of(settings: Settings, instance: Instance) -> Coordination:
     def mark_published(text: str) -> None:
         store.set_data(mark, text.encode())
 
+    agreed_ms = AgreedClock(store, root, name).now_ms
+
+    def paused() -> str:
+        if ended := instance.pause.ended(agreed_ms):
+            log.warning("the pause has ended, because its time is over: %s", ended.text)
+        return instance.pause.reason()
+
     return Coordination(
         still_mine=instance.epoch.still_mine,
-        paused=instance.pause.reason,
+        paused=paused,
         published=published,
         mark_published=mark_published,
-        agreed_ms=AgreedClock(store, root, name).now_ms,
+        agreed_ms=agreed_ms,
     )
 
 
 @contextlib.contextmanager
 def begin_instance(
-    settings: Settings, clients: Clients, admin: TopicAdmin, stop: threading.Event
+    settings: Settings, clients: Clients, admin: TopicAdmin, stop: threading.Event, config: str = ""
 ) -> Iterator[Instance]:
-    """Become the one instance of this name until the block ends. Raises SafetyError, ConfigError, UnavailableError."""
+    """Become the one instance of this name until the block ends. Raises SafetyError, ConfigError, UnavailableError.
+
+    config: the configuration file, for the log.
+    """
     require_exclusive_bookkeeper(settings)
     require_declared_buckets(settings)
     store, root, name = clients.store, settings.zookeeper.own_root, settings.service.name
@@ -101,7 +112,15 @@ def begin_instance(
         if opened := own_znodes.close(store, root):
             log.warning("closed to others, who could have changed them until now: %s", ", ".join(opened))
         epoch = Epoch.bump(store, root, name)
-        log.info("epoch %s of instance %s on cluster %s", epoch.version, name, cluster.instance_id)
+        log.info(
+            "ledger-reaper %s, configuration %s: instance %s, epoch %s, Pulsar cluster %s, BookKeeper %s",
+            version("ledger-reaper"),
+            config or "of the defaults",
+            name,
+            epoch.version,
+            cluster.pulsar_cluster,
+            cluster.instance_id,
+        )
         rules = SweepRules(
             layout=identity.read_layout(store, settings.zookeeper.ledgers_root),
             ledgers_root=settings.zookeeper.ledgers_root,

@@ -16,14 +16,16 @@ from streaming.errors import UnavailableError
 from streaming.in_use.baseline import is_accepted
 from streaming.state.receipts import newest_answers
 from streaming.state.waiting import Waiting, origins
+from streaming.terminal import count_of
 from udfs import columns as c
+from udfs.paths import tenant_of
 from udfs.records import Reason
 from udfs.retry import MAX_DELAY_MS
 from udfs.units import DAY_MS
 
 _NAMED_AT_MOST = 5
 # These reasons stay until a person has looked. The word that lets such a request go on, and why it was kept:
-_ACCEPT, _RESUME = "accept --topic {}", "resume"
+_ACCEPT, _RESUME = "accept --topic {topic}", "resume --tenant {tenant}"
 _WAITS_FOR: Mapping[str, tuple[str, str]] = {
     Reason.SOURCE_SHRANK: (_ACCEPT, "their topics' lists suddenly name far fewer ledgers"),
     Reason.TENANT_HELD: (_RESUME, "most of the topics known of their tenants are gone at once"),
@@ -103,11 +105,13 @@ def _told(kept: list[_Kept]) -> str:
 
 def _told_of(reason: str, kept: list[_Kept]) -> str:
     word, why = _WAITS_FOR[reason]
-    commands = list(dict.fromkeys(f"`ledger-reaper {word.format(each.topic)}`" for each in kept))
+    commands = list(
+        dict.fromkeys(
+            f"`ledger-reaper {word.format(topic=each.topic, tenant=tenant_of(each.topic) if each.topic else '')}`"
+            for each in kept
+        )
+    )
     if len(commands) > _NAMED_AT_MOST:
         commands[_NAMED_AT_MOST:] = [f"and {len(commands) - _NAMED_AT_MOST} more; `ledger-reaper receipts` names them"]
-    requests = sum(each.requests for each in kept)
-    return (
-        f"{requests} requests are kept as {reason}, because {why}. Find out why; if that is right: "
-        f"{', '.join(commands)}"
-    )
+    requests = count_of(sum(each.requests for each in kept), "request is", "requests are")
+    return f"{requests} kept as {reason}, because {why}. Find out why; if that is right: {', '.join(commands)}"

@@ -33,7 +33,10 @@ class HeldTenants:
 
     def _show(self, held: Mapping[str, str]) -> Mapping[str, str]:
         for tenant in held.keys() - self._shown.keys():
-            self.log(f"TENANT HELD, nothing of {tenant} is deleted: {held[tenant]}. Look, then `ledger-reaper resume`.")
+            self.log(
+                f"TENANT HELD, nothing of {tenant} is deleted: {held[tenant]}. Find out why, "
+                f"then `ledger-reaper resume --tenant {tenant}`."
+            )
         for tenant in self._shown.keys() - held.keys():
             self.log(f"tenant {tenant} resumed")
         self.metrics.held_tenants(held, no_more=self._shown.keys() - held.keys())

@@ -3,6 +3,7 @@
 Accounted for is a message that was read and has its receipt or waits as a retry (streaming.reconcile).
 """
 
+import contextlib
 import logging
 import threading
 import time
@@ -12,7 +13,7 @@ from streaming.clock import Clock
 from streaming.config.settings import Settings
 from streaming.deletion.turn import Turn
 from streaming.dlq.expiry import expire
-from streaming.errors import ReaperError, StopRequestedError
+from streaming.errors import ReaperError, StopRequestedError, UnavailableError
 from streaming.metrics import Metrics
 from streaming.ports import Pulsar
 from streaming.reconcile.messages import Reconciliation
@@ -24,6 +25,7 @@ log = logging.getLogger("ledger-reaper")
 
 _TIDY_S = 3600.0
 _RECONCILE_S = 300.0
+_HOLDS_S = 5.0
 _LOOK_S = 0.2  # between two looks at stop
 
 
@@ -76,7 +78,13 @@ class BackgroundCall:
 
 
 class Upkeep:
-    """tidy: removes what is older than the configuration keeps. reconcile: looks whether all is accounted for."""
+    """The service's occasional duties.
+
+    Args:
+        tidy: removes what is older than the configuration keeps.
+        reconcile: checks whether all messages are accounted for.
+        tell_holds: logs what holds the work, and its end, though nothing may wait.
+    """
 
     def __init__(
         self,
@@ -84,17 +92,25 @@ class Upkeep:
         reconcile: Callable[[], Reconciliation],
         metrics: Metrics,
         monotonic: Callable[[], float] = time.monotonic,
+        *,
+        tell_holds: Callable[[], object] = lambda: None,
     ) -> None:
         self._tidy = tidy
+        self._tell_holds = tell_holds
         self._reconcile = reconcile
         self._metrics = metrics
         self._monotonic = monotonic
         self._gaps: dict[tuple[str, str], str] = {}
         self._tidied_s = monotonic()
+        self._told_s = monotonic() - _HOLDS_S
         self._reconciled_s = monotonic() - _RECONCILE_S  # the first look is at once: something may have gone meanwhile
 
     def do_what_is_due(self) -> None:
         """Tidy up and look, each if it is time to. To be called as often as one likes."""
+        if self._monotonic() - self._told_s >= _HOLDS_S:
+            with contextlib.suppress(UnavailableError):  # the next chunk waits for ZooKeeper, and says so
+                self._tell_holds()
+            self._told_s = self._monotonic()
         if self._monotonic() - self._reconciled_s >= _RECONCILE_S:
             self.find_gaps()
             self._reconciled_s = self._monotonic()

@@ -1,6 +1,6 @@
 """The limits in force: asks breaker, census, journal and clock, and hands what they say to udfs.blast_radius.
 
-The breaker's state lies in ZooKeeper: it survives restarts, and `ledger-reaper resume` clears it.
+The breaker's state lies in ZooKeeper: it survives restarts, and `ledger-reaper resume --limit` clears it.
 """
 
 from collections.abc import Callable, Iterable

@@ -49,7 +49,7 @@ class Breaker:
         try:
             return dict(json.loads(node.data))
         except ValueError:
-            return {"why": f"{self.path} can't be parsed; run `ledger-reaper resume` once you have looked"}
+            return {"why": f"{self.path} can't be parsed; find out why, then `ledger-reaper resume --limit`"}
 
     def _write(self, state: dict[str, Any]) -> None:
         write_own(self.store, self.path, json.dumps(state).encode())

@@ -161,7 +161,6 @@ RUN = {
     "streaming.cli.audit": ("tests/integration/test_audit.py", '"audit"'),
     "streaming.cli.backlog": ("tests/integration/test_s3_checkpoints.py", '"backlog"'),
     "streaming.cli.check": ("tests/integration/test_ops.py", '"check"'),
-    "streaming.cli.control": ("tests/integration/test_ops.py", '"pause"'),
     "streaming.cli.dlq": ("tests/integration/test_ops.py", '"dlq", "list"'),
     "streaming.cli.pause": ("tests/integration/test_ops.py", '"pause"'),
     "streaming.cli.progress": ("tests/integration/test_cluster.py", '"cluster", "up"'),

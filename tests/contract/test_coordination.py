@@ -152,14 +152,66 @@ def test_pause_says_why_who_and_since_when_until_it_is_cleared(
     pause, elsewhere = Pause(store, root, clock=ManualClock(1_700_000_000_000)), Pause(new_store(), root)
     assert elsewhere.reason() == ""
 
-    pause.set("looking into INC-1")
-    pause.set("looking into INC-2")
+    assert pause.set("looking into INC-1") is None
 
-    assert elsewhere.reason().startswith("looking into INC-2 (by ")
+    assert elsewhere.reason().startswith("looking into INC-1 (by ")
     assert "since 2023-11-14T22:13:20+00:00" in elsewhere.reason()
-    assert elsewhere.clear()
-    assert not pause.clear()
+    present = elsewhere.read()
+    assert present is not None
+    assert elsewhere.end(present)
+    assert not pause.end(present)
     assert pause.reason() == ""
+
+
+def test_a_second_pause_is_refused_and_names_the_first_unless_it_replaces_it_knowingly(
+    store: MetadataStore, root: str
+) -> None:
+    pause = Pause(store, root)
+    pause.set("broker upgrade")
+    first = pause.read()
+    assert first is not None
+
+    with pytest.raises(SafetyError, match=r"paused already: broker upgrade \(by .*--force"):
+        pause.set("restore of shop")
+    assert pause.read() == first
+    assert pause.set("restore of shop", force=True) == first
+
+    assert pause.reason().startswith("restore of shop (by ")
+    assert not pause.end(first), "whoever saw the first pause ends the first one only"
+    assert pause.reason().startswith("restore of shop (by ")
+
+
+def test_a_pause_ends_by_the_agreed_time_counted_from_the_stores_own(
+    store: MetadataStore, root: str, new_store: Stores
+) -> None:
+    pause = Pause(store, root, clock=ManualClock(1_000))  # this machine's clock is decades wrong
+    pause.set("maintenance", for_ms=7_200_000)
+    present = pause.read()
+    assert present is not None
+    assert present.until_ms is not None
+    assert ", until 2" in present.text
+
+    assert pause.ended(lambda: present.until_ms - 1) is None  # type: ignore[operator]
+    assert pause.reason() == present.text
+    assert Pause(new_store(), root).ended(lambda: present.until_ms) == present  # type: ignore[arg-type,return-value]
+    assert pause.reason() == ""
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        pytest.param(b'{"who": "a@b", "since": "2025-01-01T00:00:00+00:00", "why": "old"}', id="of an earlier version"),
+        pytest.param(b'{"who": "a", "since": "b", "why": "c", "for_ms": "soon"}', id="an end that is no number"),
+        pytest.param(b'{"who": "a", "since": "b", "why": "c", "for_ms": 1e400}', id="an end without end"),
+        pytest.param(b"[]", id="made by hand"),
+    ],
+)
+def test_a_pause_without_an_end_that_can_be_read_lasts(store: MetadataStore, root: str, data: bytes) -> None:
+    store.create(f"{root}/pause", data, parents=True)
+    pause = Pause(store, root)
+    assert pause.reason()
+    assert pause.ended(lambda: 1 << 60) is None
+    assert pause.reason()
 
 
 def test_a_pause_znode_made_by_hand_pauses(store: MetadataStore, root: str) -> None:

@@ -226,7 +226,7 @@ def held(cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Held:
         text, there = log.read_text(), bookie.list_ledgers(cluster)
         second = service.run("run", "--until-idle", code=4)
         check = service.call("check", code=4)
-        receipts, resume = service.call("receipts"), service.call("resume")
+        receipts, resume = service.call("receipts"), service.call("resume", "--limit")
         wait_until(lambda: len(service.receipts()) == 60, running, log)
         stop(running)
     held = Held(until_idle, text, set(leaked), there, second, running.pid, check, receipts, resume, service.outcomes())
@@ -246,7 +246,7 @@ def test_a_flood_above_the_limit_deletes_nothing_more_until_a_person_resumes(hel
 def test_a_run_until_idle_that_a_limit_holds_ends_and_says_who_is_waited_for(held: Held) -> None:
     said = held.until_idle.splitlines()[-1]
     assert "what is left waits for a person: LIMIT REACHED, nothing more is deleted: 60 deletes" in said
-    assert "`ledger-reaper resume`" in said
+    assert "`ledger-reaper resume --limit`" in said
 
 
 def test_a_second_instance_is_refused_and_names_the_first(held: Held) -> None:

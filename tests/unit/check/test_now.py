@@ -94,10 +94,10 @@ def test_every_hold_is_told_with_the_word_that_ends_it(world: World) -> None:
     hold.note(str(world.state), "paused: what ZooKeeper says better", now_ms=NOW_MS)
     assert [(each.what, each.do) for each in world.look().holds or ()] == [
         ("paused", "ledger-reaper resume"),
-        ("limit reached", "ledger-reaper resume"),
-        ("tenant acme held", "ledger-reaper resume"),
+        ("limit reached", "ledger-reaper resume --limit"),
+        ("tenant acme held", "ledger-reaper resume --tenant acme"),
     ]
-    assert "deletes     HELD, limit reached: 6 deletes in an hour -> ledger-reaper resume" in world.says()
+    assert "deletes     HELD, limit reached: 6 deletes in an hour -> ledger-reaper resume --limit" in world.says()
 
 
 def test_what_the_service_alone_knows_is_told_as_it_noted_it(world: World) -> None:

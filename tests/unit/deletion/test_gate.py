@@ -240,3 +240,22 @@ def test_a_stop_ends_the_wait_before_anything_is_asked(run: Callable[..., Run]) 
     later.is_mine = False
     with pytest.raises(StopRequestedError):
         later.gate.wait_until_open()
+
+
+def test_what_holds_the_work_and_its_end_are_logged_once_each_whether_or_not_a_chunk_waits(
+    run: Callable[..., Run],
+) -> None:
+    only, said, paused = run(), list[str](), ["maintenance"]
+    only.gate.log = said.append
+    only.gate.coordination = replace(only.gate.coordination, paused=lambda: paused[0])
+    only.gate.tell()
+    only.gate.stop = Operator(lambda: paused.__setitem__(0, ""))
+    only.gate.wait_until_open()
+    only.gate.tell()
+    only.radius.breaker.trip("60 deletes")
+    only.gate.tell()
+    assert said == [
+        "paused: maintenance",
+        "resumed; it was paused: maintenance",
+        "LIMIT REACHED, nothing more is deleted: 60 deletes. Find out why, then `ledger-reaper resume --limit`.",
+    ]

@@ -112,7 +112,7 @@ def test_a_tenant_that_lost_most_of_its_topics_is_held_alone_by_name_until_a_per
     assert (scene.doubts, scene.held("shop"), scene.held("bank")) == ([], 1, None)
     assert [line for line in scene.lines if "TENANT HELD, nothing of shop is deleted: 150 of the 150 owners" in line]
 
-    assert control.resume(SETTINGS, scene.store).endswith("tenants that were held: shop")
+    assert control.resume_tenant(SETTINGS, scene.store, "shop").startswith("released tenant shop")
     known = scene.owners("requests", asked(*topics("shop")))
     assert known.held == {}
     assert {each.presence for each in known.references.values()} == {Presence.GONE}

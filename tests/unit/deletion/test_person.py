@@ -74,7 +74,7 @@ def world(tmp_path: Path) -> World:
     [
         pytest.param("paused: maintenance", "paused: maintenance; `ledger-reaper resume` ends the pause", id="a pause"),
         pytest.param(
-            "LIMIT: 60 deletes. `ledger-reaper resume`.", "LIMIT: 60 deletes. `ledger-reaper resume`.", id="a limit"
+            "LIMIT: 60. `ledger-reaper resume --limit`.", "LIMIT: 60. `ledger-reaper resume --limit`.", id="a limit"
         ),
     ],
 )
@@ -95,9 +95,9 @@ def test_requests_of_a_tenant_that_is_held_wait_for_a_resume(world: World) -> No
     for topic in (TOPIC, OTHER):
         world.waits("TENANT_HELD", topic)
     assert "2 requests are kept as TENANT_HELD" in world.why()
-    assert world.why().endswith("if that is right: `ledger-reaper resume`")
+    assert world.why().endswith("if that is right: `ledger-reaper resume --tenant public`")
     world.waits(Reason.SOURCE_SHRANK)
-    assert "1 requests are kept as SOURCE_SHRANK" in world.why()
+    assert "1 request is kept as SOURCE_SHRANK" in world.why()
     assert "; and 2 requests are kept as TENANT_HELD" in world.why()
     world.accepted["public/*"] = ANSWERED_MS  # so `resume` notes it
     assert world.why() == ""

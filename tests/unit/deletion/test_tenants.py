@@ -25,11 +25,12 @@ def test_a_tenant_is_named_when_it_is_held_and_when_it_is_let_go_and_not_in_betw
     assert run.tenants.hold({"shop": "161 of 200"}) == {"shop": "161 of 200"}
     assert run.tenants.hold({"bank": "all"}) == run.tenants.now() == {"shop": "161 of 200", "bank": "all"}
     assert [run.shown("shop"), run.shown("bank")] == [1, 1]
-    holds.clear()
+    assert holds.release("shop")
+    assert holds.release("bank")
     assert run.tenants.now() == run.tenants.now() == {}
     assert [run.shown("shop"), run.shown("bank")] == [0, 0]
-    held = "TENANT HELD, nothing of {} is deleted: {}. Look, then `ledger-reaper resume`."
-    assert run.lines[:2] == [held.format("shop", "161 of 200"), held.format("bank", "all")]
+    held = "TENANT HELD, nothing of {} is deleted: {}. Find out why, then `ledger-reaper resume --tenant {}`."
+    assert run.lines[:2] == [held.format("shop", "161 of 200", "shop"), held.format("bank", "all", "bank")]
     assert sorted(run.lines[2:]) == ["tenant bank resumed", "tenant shop resumed"]
 
 

@@ -1,8 +1,12 @@
 """Held tenants stand in ZooKeeper, so that they are held after a restart too, until a person resumes."""
 
+from collections.abc import Sequence
+from typing import cast
+
 import pytest
 
 from streaming.adapters.memory.store import MemoryStore
+from streaming.adapters.memory.tree import MemoryTree
 from streaming.cli import control
 from streaming.config.load import load
 from streaming.errors import UnavailableError
@@ -33,12 +37,28 @@ def test_tenants_are_held_one_after_the_other_and_by_a_later_run(holds: TenantHo
     assert TenantHolds(holds.store, PATH).read() == {"shop": "161 of 200", "bank": "all"}
 
 
-def test_a_resume_lets_go_of_them_and_takes_their_owners_as_they_are(holds: TenantHolds) -> None:
+def test_one_tenant_is_released_and_its_owners_are_taken_as_they_are(holds: TenantHolds) -> None:
     holds.hold({"shop": "161 of 200", "bank": "all"})
-    assert control.resume(SETTINGS, holds.store) == "resumed; tenants that were held: bank, shop"
-    assert holds.read() == {}
-    assert accepted(holds).keys() == {all_of("shop"), all_of("bank")}
-    assert control.resume(SETTINGS, holds.store) == "was not paused"
+    said = control.resume_tenant(SETTINGS, holds.store, "shop")
+    assert said == "released tenant shop, which was held: 161 of 200"
+    assert holds.read() == {"bank": "all"}
+    assert accepted(holds).keys() == {all_of("shop")}
+    assert control.resume_tenant(SETTINGS, holds.store, "shop") == "tenant shop is not held"
+
+
+def test_a_tenant_that_is_held_while_another_is_released_stays_held() -> None:
+    tree = MemoryTree()
+    service, operator = TenantHolds(MemoryStore(tree), PATH), TenantHolds(MemoryStore(tree), PATH)
+    service.hold({"shop": "161 of 200"})
+    store = cast("MemoryStore", operator.store)
+
+    def hold_another(operation: str, _paths: Sequence[str]) -> None:
+        if operation == "set_data":
+            service.hold({"bank": "all"})
+
+    store.faults.before(hold_another)
+    operator.release("shop")
+    assert service.read() == {"bank": "all"}
 
 
 @pytest.mark.parametrize("said", [b"[1]", b"junk", b"\xff"])
@@ -47,9 +67,9 @@ def test_a_znode_that_can_not_be_parsed_lets_nothing_be_deleted_until_a_person_r
 ) -> None:
     holds.hold({"shop": "161 of 200"})
     holds.store.set_data(PATH, said)
-    with pytest.raises(UnavailableError, match="resume"):
+    with pytest.raises(UnavailableError, match="resume --tenant"):
         holds.read()
     with pytest.raises(UnavailableError):
         holds.hold({"bank": "all"})
-    assert "did not tell which" in control.resume(SETTINGS, holds.store)
+    assert "could not be parsed" in control.resume_tenant(SETTINGS, holds.store, "shop")
     assert holds.read() == {}
