@@ -38,6 +38,10 @@ class Place:
     def impatient(self) -> S3Objects:
         return S3Objects(replace(self.store.settings, patience_seconds=1))
 
+    def patient(self) -> S3Objects:
+        """Return a client that asks nothing twice on a slow machine, so that requests can be counted."""
+        return S3Objects(replace(self.store.settings, timeout_seconds=60, patience_seconds=120))
+
     def left(self) -> list[str]:
         return self.server.keys(self.bucket)
 
@@ -292,7 +296,7 @@ def test_an_object_too_large_to_be_an_index_is_not_taken_into_memory(place: Plac
 def test_a_thousand_keys_are_one_request(place: Place) -> None:
     keys = place.fill(2_001)
 
-    assert place.store.delete(keys) == {}
+    assert place.patient().delete(keys) == {}
 
     assert place.server.requests.count("POST") == 3
     assert place.left() == []
@@ -303,7 +307,7 @@ def test_absence_of_many_is_told_by_few_requests(place: Place) -> None:
     place.store.delete(keys[1::2])
     place.server.requests.clear()
 
-    assert place.store.existing(keys) == set(keys[0::2])
+    assert place.patient().existing(keys) == set(keys[0::2])
 
     assert len(place.server.requests) <= 8
 
