@@ -106,11 +106,14 @@ def look(settings: Settings, clients: CommandClients, now_ms: int) -> Now:
     now.watched = read("watched", lambda: watcher_note.noted(state_dir))
     now.holds = read("holds", lambda: _holds(settings, clients))
     now.parked = list(lanes.noted(state_dir).values())
-    retries = now.retries = read("retries", lambda: _retries(state_dir))
-    if retries is None:
-        now.unknown["waiting"] = now.unknown["retries"]
-    else:
-        now.waiting = read("waiting", lambda: dict(backlog_of(settings, clients.pulsar, retries.waiting)["topics"]))
+
+    def count_retries() -> int:
+        now.retries = _retries(state_dir)
+        return now.retries.waiting
+
+    now.waiting = read("waiting", lambda: dict(backlog_of(settings, clients.pulsar, count_retries)["topics"]))
+    if now.retries is None:
+        now.retries = read("retries", lambda: _retries(state_dir))
     now.last_hour = read("last_hour", lambda: _finished(state_dir, now_ms - HOUR_MS))
     return now
 

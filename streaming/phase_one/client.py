@@ -170,7 +170,10 @@ class LedgerDeletionClient:
         return self.around.look([message_id], since_ms).get(message_id)
 
     def estimated_inflight_deletion_ledger_count(self) -> int:
-        """Count the requests that wait, retries included. 0: every request has its final receipt."""
+        """Count the requests that wait, retries included: an upper bound, exact while nothing moves.
+
+        0: every request has its final receipt.
+        """
         return self.around.count()
 
     def __enter__(self) -> Self:

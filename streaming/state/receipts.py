@@ -214,6 +214,16 @@ def certificates(state_dir: str, condition: Any) -> Iterator[tuple[str, str, int
                 yield row[c.REFERENCE_KEY], row[c.SOURCES], row[f"{c.AT_MS}_max"]
 
 
+def newest_retries(state_dir: str) -> Iterator[str | None]:
+    """Reader's side: message ids of the original requests that the newest chunk put off. Raises UnavailableError."""
+    table = opened(state_dir, TABLE)
+    chunk = 0 if table is None else table.transaction_version(_app(str(table.metadata().id))) or 0
+    if table is not None and chunk:
+        condition = (ds.field(c.CHUNK) == chunk) & (ds.field(c.OUTCOME) == str(Outcome.RETRY))
+        for batch in scan(table, condition, [c.ORIGIN_MESSAGE_ID]):
+            yield from batch.column(0).to_pylist()
+
+
 def _newest_chunk(table: Table) -> int:
     """From the statistics of the table's files; 0 where there is none."""
     if not table.file_uris():

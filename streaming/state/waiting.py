@@ -206,8 +206,11 @@ class _Ready:
             )
 
 
-def outstanding(state_dir: str) -> Iterator[dict[str, Any]]:
-    """Reader's side, without Spark: position and READY_MS of what has no receipt yet. Raises UnavailableError."""
+def outstanding(state_dir: str, *more: str) -> Iterator[dict[str, Any]]:
+    """Reader's side, without Spark: position, READY_MS and `more` columns of what has no receipt yet.
+
+    Raises UnavailableError.
+    """
     table = opened(state_dir, TABLE)
     held = {_position(row) for batch in _scan(table, None, list(c.POSITION)) for row in batch.to_pylist()}
     if not held:
@@ -215,7 +218,7 @@ def outstanding(state_dir: str) -> Iterator[dict[str, Any]]:
     since = ds.field(c.POSITION_LEDGER) >= min(position[1] for position in held)
     for row in receipts.rows(state_dir, since, columns=list(c.POSITION)):
         held.discard(_position(row))
-    for batch in _scan(table, None, [*c.POSITION, c.READY_MS]):
+    for batch in _scan(table, None, [*c.POSITION, c.READY_MS, *more]):
         for row in batch.to_pylist():
             if _position(row) in held:
                 held.discard(_position(row))
