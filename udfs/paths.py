@@ -78,7 +78,6 @@ def encode_cursor(name: str) -> str:
         decode_name(name)
         encoded = name
     except ValueError:
-        _refuse_control_characters(name)
         encoded = encode_name(name)
     _check_segment(encoded)
     return encoded
@@ -257,7 +256,6 @@ def _check_entity(part: str, what: str) -> None:
 def _check_local_name(local_name: str) -> None:
     if "/" in local_name:
         raise ValueError(f"topic name {_shown(local_name)} holds a slash")
-    _refuse_control_characters(local_name)
     _check_segment(encode_name(local_name))
 
 
@@ -268,17 +266,13 @@ def _check_segment(segment: str) -> None:
     if "/" in segment:
         raise ValueError(f"{_shown(segment)} holds a slash, so it is not one encoded name")
     _check_length(segment)
-    _refuse_control_characters(segment)
+    if _CONTROL_CHARACTER.search(segment):  # Pulsar encodes those of a topic's or a subscription's name
+        raise ValueError(f"{_shown(segment)} holds a control character")
 
 
 def _check_length(name: str) -> None:
     if len(name) > MAX_NAME_LENGTH:
         raise ValueError(f"name of {len(name)} characters ({_shown(name)}); at most {MAX_NAME_LENGTH} are allowed")
-
-
-def _refuse_control_characters(name: str) -> None:
-    if _CONTROL_CHARACTER.search(name):
-        raise ValueError(f"{_shown(name)} holds a control character")
 
 
 def _checked_root(root: str) -> str:

@@ -68,7 +68,7 @@ class TopicPattern:
 
 def is_one_name(topic: str) -> bool:
     """Whether the connector takes this for the name of just this topic."""
-    return "," not in topic and topic == topic.strip()
+    return "," not in topic and topic == topic.strip() and topic.isprintable()
 
 
 def _is_whole(topic: str) -> bool:

@@ -182,8 +182,13 @@ def watcher(settings: Settings, now_ms: int) -> str:
     said = f"last look {_utc(found.at_ms)} UTC: {found.znodes} znodes known, {found.waiting} requests not sent yet"
     if now_ms - found.at_ms > _WATCHER_LATE * settings.watch.poll_seconds * 1000:
         raise Notice(f"{said}. That is long ago: what vanishes until it runs again is found by comparing then")
+    if found.unwatched:
+        names = ", ".join(found.unwatched_names)
+        said = f"{said}; {found.unwatched} names can't be watched ({names}): the audit names what they leak"
     if found.unreadable:
         raise Notice(f"{said}; {found.unreadable} znodes can't be read, and what they named counts as named")
+    if found.unwatched:
+        raise Notice(said, do="")
     return said
 
 

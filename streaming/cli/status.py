@@ -119,6 +119,7 @@ def _watcher(now: "Now") -> str:
     if (watched := now.watched) is None:
         return f"{said}; it has not looked at everything yet"
     unreadable = f"; {watched.unreadable} can't be read" if watched.unreadable else ""
+    unreadable += f"; {watched.unwatched} names can't be watched" if watched.unwatched else ""
     return (
         f"{said}; last whole look {utc(watched.at_ms)} UTC: {watched.znodes} znodes known{unreadable}, "
         f"{watched.waiting} requests not sent yet"

@@ -24,7 +24,7 @@ from streaming.phase_one.receipts import Look, Receipt, await_receipts, newest_r
 from streaming.ports import Pulsar, RequestSender
 from streaming.reconcile.backlog import backlog_of
 from streaming.topics.requests import owner_key
-from streaming.topics.setup import ensure_topics
+from streaming.topics.setup import ensure_request_topic
 from udfs.paths import topic_of
 from udfs.phase_one.metrics import SENT, sent_as
 from udfs.phase_one.requests import request_for
@@ -36,32 +36,28 @@ WAIT_SECONDS = 900.0  # longer than one reconsume_later_seconds: an owner that i
 
 @dataclass(frozen=True, slots=True)
 class Surroundings:
-    """What the client talks to; tests hand in others.
+    """What the client talks to; tests hand in others."""
 
-    ensure_topics: makes or checks the topics. open_sender: a producer on a request topic. look: the newest receipts.
-    count: how many requests wait. now_ms: this machine's clock.
-    """
-
-    ensure_topics: Callable[[], object]
-    open_sender: Callable[[str], RequestSender]
-    look: Look
-    count: Callable[[], int]
-    now_ms: Callable[[], int]
+    ensure_topic: Callable[[str], object]  # creates or checks the topic that requests are sent to
+    open_sender: Callable[[str], RequestSender]  # a producer on a request topic
+    look: Look  # the newest receipts
+    count: Callable[[], int]  # how many requests wait
+    now_ms: Callable[[], int]  # this machine's clock
 
 
 def surroundings_of(settings: Settings) -> Surroundings:
     """Return Pulsar and the state directory as the configuration names them. Nothing is opened yet."""
 
-    def ensure() -> None:
+    def ensure(topic: str) -> None:
         with admin_for(settings) as admin:
-            ensure_topics(admin, settings)
+            ensure_request_topic(admin, settings, topic)
 
     def count() -> int:
         with admin_for(settings) as admin:
             return int(backlog_of(settings, Pulsar(admin, reader_for(settings)))["messages"])
 
     return Surroundings(
-        ensure_topics=ensure,
+        ensure_topic=ensure,
         open_sender=lambda topic: PulsarRequestSender(settings.pulsar, topic),
         look=lambda ids, since_ms: newest_receipts(settings.state_dir, ids, since_ms),
         count=count,
@@ -94,9 +90,13 @@ class LedgerDeletionClient:
         self._sent = pip_186_counters(self.registry, SENT)
 
     def start(self) -> None:
-        """Make the topics if they are missing, and connect a producer. A second call does nothing."""
+        """Create the topic if it is missing, and connect a producer. A second call does nothing.
+
+        Needs rights to that topic alone; a role that may only produce needs a topic that the service reads already.
+        Raises ConfigError and RefusedError where a request could be lost there.
+        """
         if self._sender is None:
-            self.around.ensure_topics()
+            self.around.ensure_topic(self._topic)
             self._sender = self.around.open_sender(self._topic)
 
     def close(self) -> None:

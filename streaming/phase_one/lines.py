@@ -19,13 +19,14 @@ def publish_and_wait(
 ) -> tuple[PublishReport, list[Receipt]]:
     """Publish one request per non-empty line; return their final receipts, in the order of the lines.
 
-    The topics are made where they are missing. Invalid lines are in the report, and have no receipt. Raises
+    The topic is created where it is missing. Invalid lines are in the report, and have no receipt. Raises
     UnavailableError where a request was not acknowledged, or has no final receipt within the time.
     """
     report = PublishReport()
-    around.ensure_topics()
+    topic = settings.topics.requests[0]
+    around.ensure_topic(topic)
     since_ms = around.now_ms()
-    with closing(around.open_sender(settings.topics.requests[0])) as sender:
+    with closing(around.open_sender(topic)) as sender:
         messages = messages_of(lines, report, settings.service.max_request_bytes, unchecked=unchecked)
         under_way = [sender.send(message.key, message.payload) for message in messages]
         ids = [each.result() for each in under_way]

@@ -3,6 +3,7 @@
 import contextlib
 import json
 from dataclasses import asdict, dataclass
+from typing import Any
 
 from streaming.errors import UnavailableError
 from streaming.state.filesystem import folder_of
@@ -12,15 +13,14 @@ FILE = "watcher.json"
 
 @dataclass(frozen=True, slots=True)
 class WatcherNote:
-    """at_ms: when the look ended. znodes: that are known. waiting: requests that are not sent yet.
+    """What `check` and `status` show of a watcher."""
 
-    unreadable: znodes that could not be read, parsed or listed.
-    """
-
-    at_ms: int
-    znodes: int
-    waiting: int
-    unreadable: int
+    at_ms: int  # when the look ended
+    znodes: int  # that are known
+    waiting: int  # requests that are not sent yet
+    unreadable: int  # znodes that could not be read, parsed or listed
+    unwatched: int = 0  # topics, cursors and schemas that no request could name
+    unwatched_names: tuple[str, ...] = ()  # a few of them
 
 
 def note(state_dir: str, found: WatcherNote) -> None:
@@ -33,6 +33,10 @@ def noted(state_dir: str) -> WatcherNote | None:
     """What was noted last; None where nothing was, or nothing that can be read. Raises UnavailableError."""
     content = folder_of(state_dir).read(FILE)
     try:
-        return WatcherNote(**{name: int(value) for name, value in json.loads(content).items()}) if content else None
+        return WatcherNote(**{name: _parsed(value) for name, value in json.loads(content).items()}) if content else None
     except (AttributeError, TypeError, ValueError):
         return None
+
+
+def _parsed(value: object) -> Any:
+    return tuple(map(str, value)) if isinstance(value, list) else int(str(value))

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from streaming.adapters.pulsar.publish import Message, send_all
 from streaming.config.settings import Settings
 from streaming.ports import TopicAdmin
-from streaming.topics.setup import ensure_topics
+from streaming.topics.setup import ensure_request_topic
 from udfs.records import PendingDelete, Rejection
 from udfs.references import key_of
 from udfs.wire import decode
@@ -23,14 +23,15 @@ class PublishReport:
 def publish_lines(
     settings: Settings, admin: TopicAdmin, lines: Iterable[bytes], *, unchecked: bool = False
 ) -> PublishReport:
-    """Publish one request per non-empty line, making the topics if they are missing.
+    """Publish one request per non-empty line, creating the topic if it is missing.
 
-    Raises UnavailableError when any was not acknowledged, ConfigError where the topics can't be used.
+    Raises UnavailableError when any was not acknowledged, ConfigError or RefusedError where the topic can't be used.
     """
-    ensure_topics(admin, settings)  # or the broker would make an unpartitioned one at the first message
+    topic = settings.topics.requests[0]
+    ensure_request_topic(admin, settings, topic)  # or the broker would make an unpartitioned one at the first message
     report = PublishReport()
     messages = messages_of(lines, report, settings.service.max_request_bytes, unchecked=unchecked)
-    report.published = send_all(settings.pulsar, settings.topics.requests[0], messages)
+    report.published = send_all(settings.pulsar, topic, messages)
     return report
 
 

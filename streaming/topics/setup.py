@@ -10,7 +10,7 @@ from threading import Event
 from typing import Any
 
 from streaming.config.settings import Settings
-from streaming.errors import BusyError, ConfigError, StopRequestedError
+from streaming.errors import BusyError, ConfigError, RefusedError, StopRequestedError
 from streaming.ports import TopicAdmin
 from udfs.retry import LEAST_MESSAGE_BYTES
 
@@ -39,6 +39,39 @@ def ensure_topics(admin: TopicAdmin, settings: Settings, stop: Event | None = No
 def ensure_topic(admin: TopicAdmin, settings: Settings, topic: str) -> None:
     """Make or check one of them, for who uses no other. Raises ConfigError with all its faults."""
     _ensure_all(admin, settings, (topic,), Event())
+
+
+def ensure_request_topic(admin: TopicAdmin, settings: Settings, topic: str) -> None:
+    """Create the request topic that a caller sends to, or check it, with the rights that the caller has.
+
+    A role that may only produce can create and check nothing. It may send where every partition has the service's
+    subscription, for then no message is trimmed that the service has not read. Raises ConfigError, RefusedError where
+    the topic is missing or its subscription is, UnavailableError.
+    """
+    try:
+        ensure_topic(admin, settings, topic)
+    except RefusedError as refusal:
+        found = admin.partitions(topic)
+        if found is None:
+            raise RefusedError(
+                f"{topic} does not exist, and this role may not create it; have its tenant's administrator create it, "
+                f"or the operator list it in topics.requests ({refusal})"
+            ) from refusal
+        faults = _unsendable(admin, settings, topic, found)
+        if faults:
+            raise RefusedError("; ".join(faults)) from refusal
+
+
+def _unsendable(admin: TopicAdmin, settings: Settings, topic: str, partitions: int) -> list[str]:
+    """Return why a message sent to the topic could be lost."""
+    if partitions == 0:
+        return [f"{topic} is not partitioned; this service writes to fixed partitions. Use another topic name."]
+    subscription = settings.topics.subscription
+    return [
+        f"{partition} has no subscription {subscription}: `run` creates it; publish nothing before"
+        for partition in (f"{topic}-partition-{n}" for n in range(partitions))
+        if not admin.internal_stats(partition).has_subscription(subscription)
+    ]
 
 
 def _ensure_all(admin: TopicAdmin, settings: Settings, topics: Sequence[str], stop: Event) -> dict[str, int]:
@@ -177,13 +210,7 @@ def faults_of(admin: TopicAdmin, settings: Settings, topic: str) -> list[str] | 
     found = admin.partitions(topic)
     if found is None:
         return None
+    faults = _unsendable(admin, settings, topic, found)
     if found == 0:
-        return [f"{topic} is not partitioned; this service writes to fixed partitions. Use another topic name."]
-    subscription = settings.topics.subscription
-    without = [
-        partition
-        for partition in admin.last_positions(topic)
-        if not admin.internal_stats(partition).has_subscription(subscription)
-    ]
-    faults = [f"{each} has no subscription {subscription}: `run` makes it; publish nothing before" for each in without]
+        return faults
     return faults + _deviations(admin, settings, topic) + _evictions(admin, topic)

@@ -1,7 +1,7 @@
 """What is said of a topic whose broker does not do what the policy says: the policy is not believed."""
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
@@ -10,7 +10,8 @@ from streaming.adapters.memory.pulsar import MemoryPulsar
 from streaming.adapters.pulsar.admin import PulsarAdmin, PulsarAdminSettings
 from streaming.config.load import load
 from streaming.config.settings import Settings
-from streaming.topics.setup import MOST_PARTITIONS, faults_of, take_up
+from streaming.errors import RefusedError
+from streaming.topics.setup import MOST_PARTITIONS, ensure_request_topic, faults_of, take_up
 from tests.contract.http_stub import HttpStub, Told, http_stub
 
 TOPIC = "/admin/v2/persistent/acme/reaper/r-RETRY"
@@ -73,3 +74,42 @@ def test_a_topic_of_the_pattern_with_very_many_partitions_is_not_read(settings: 
     assert "65 partitions" in fault
     assert pulsar.internal_stats("persistent://acme/reaper/many-partition-0").cursors == {}, "it was not even begun"
     assert take_up(pulsar, settings, "persistent://acme/reaper/few") == []
+
+
+def _produces_only(pulsar: MemoryPulsar) -> None:
+    """Let the caller's role look topics up, and do nothing else."""
+
+    def refuse(operation: str, _names: Sequence[str]) -> None:
+        if operation not in ("partitions", "internal_stats"):
+            raise RefusedError(f"403 {operation}")
+
+    pulsar.faults.before(refuse)
+
+
+def test_a_caller_needs_rights_to_the_topic_that_it_sends_to_and_to_no_other(settings: Settings) -> None:
+    pulsar, asked, (topic,) = MemoryPulsar(), set[str](), settings.topics.requests
+    pulsar.faults.before(lambda _operation, names: asked.update(names))
+    ensure_request_topic(pulsar, settings, topic)
+    assert pulsar.topics.keys() == {topic}
+    assert all(name.startswith(topic) for name in asked), asked
+
+
+def test_a_role_that_may_only_produce_sends_where_the_service_has_its_subscription(settings: Settings) -> None:
+    pulsar, (topic,) = MemoryPulsar(), settings.topics.requests
+    ensure_request_topic(pulsar, settings, topic)
+    _produces_only(pulsar)
+    ensure_request_topic(pulsar, settings, topic)
+
+
+@pytest.mark.parametrize(
+    ("partitions", "why"), [(None, "does not exist"), (0, "is not partitioned"), (2, "has no sub")]
+)
+def test_it_sends_nowhere_where_a_message_could_be_lost(settings: Settings, partitions: int | None, why: str) -> None:
+    """No such topic; one that the service would never read; one that nobody reads yet, so that brokers may trim it."""
+    pulsar, (topic,) = MemoryPulsar(), settings.topics.requests
+    pulsar.ensure_namespace(topic)
+    if partitions is not None:
+        pulsar.create_partitioned_topic(topic, partitions) if partitions else pulsar.create_topic(topic)
+    _produces_only(pulsar)
+    with pytest.raises(RefusedError, match=why):
+        ensure_request_topic(pulsar, settings, topic)

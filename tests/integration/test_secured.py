@@ -16,7 +16,9 @@ import httpx
 import pytest
 
 from streaming.adapters.pulsar.admin import PulsarAdmin, PulsarAdminSettings
-from streaming.errors import ReaperError
+from streaming.config.load import load
+from streaming.errors import ReaperError, RefusedError
+from streaming.phase_one.client import LedgerDeletionClient
 from streaming.sandbox import bookie, ledgers, process, topics
 from streaming.sandbox import cluster as sandbox
 from streaming.sandbox.clients import read_znodes
@@ -28,11 +30,14 @@ from tests.integration.conftest import CONFIG, Deployment, killed_at_the_end, pa
 from udfs.formats.managed_ledger import parse_managed_ledger
 from udfs.paths import managed_ledger_path
 from udfs.phase_one.marks import read_marks
+from udfs.records import LedgerComponent, LedgerType
 
 pytestmark = [pytest.mark.cluster, pytest.mark.long]
 
 KEY = b"a signing key of thirty-two bytes"
 WATCHED = "persistent://public/default/watched"
+DATA = LedgerComponent.MANAGED_LEDGER
+_ACME = "persistent://acme/own/.*"
 WATCH = "\n[watch]\nenabled = true\npoll_seconds = 5\nmark_ahead = true\n"
 
 
@@ -163,6 +168,33 @@ def test_the_service_works_with_a_token_over_tls_and_tells_nobody_the_token(secu
     assert service.outcomes() == {("DELETED", "UNREFERENCED"): 10}
     assert _token("reaper") not in said
     assert KEY.decode() not in said
+
+
+def test_a_tenants_roles_send_to_its_own_topic_with_the_rights_that_they_have(secured: Secured) -> None:
+    own, later = "persistent://acme/own/deletions", "persistent://acme/own/later"
+    cluster_name = json.loads(secured.admin("GET", "clusters"))[0]
+    secured.admin("PUT", "tenants/acme", {"adminRoles": ["acme-admin"], "allowedClusters": [cluster_name]})
+    secured.admin("PUT", "namespaces/acme/own")
+    secured.admin("POST", "namespaces/acme/own/permissions/acme-producer", ["produce"])
+
+    def client(role: str, topic: str) -> LedgerDeletionClient:
+        config = secured.deployment(role).config
+        config.write_text(config.read_text().replace("[topics]", f"[topics]\nrequests_pattern = '{_ACME}'"))
+        return LedgerDeletionClient(load(config), topic=topic)
+
+    def send(role: str, topic: str) -> str:
+        with client(role, topic) as opened:
+            return opened.send_pending_delete_ledger(secured.topic, 5_000_000, None, DATA, LedgerType.LEDGER)
+
+    with pytest.raises(RefusedError, match="does not exist, and this role may not create it"):
+        send("acme-producer", own)
+    assert send("acme-admin", own)
+    assert json.loads(secured.admin("GET", "persistent/acme/own/deletions/partitions"))["partitions"] == 4
+    assert send("acme-producer", own)
+
+    secured.admin("PUT", "persistent/acme/own/later/partitions", 2)
+    with pytest.raises(RefusedError, match="has no subscription"):
+        send("acme-producer", later)
 
 
 @pytest.mark.parametrize("role", ["nobody"])

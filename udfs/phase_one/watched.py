@@ -48,6 +48,14 @@ def kind_of(path: str) -> Kind | None:
     return kinds.pop() if len(kinds) == 1 else None
 
 
+def is_nameable(path: str) -> bool:
+    """Whether a request can name the owner at a path: its kind is clear, and its name is not too long."""
+    try:
+        return kind_of(path) is not None and bool(_owner_at(path))
+    except ValueError:
+        return False
+
+
 def names_in(path: str, data: bytes) -> dict[Name, PendingDelete]:
     """Return every ledger and upload that a znode refers to, with the request that would delete it.
 

@@ -68,9 +68,12 @@ class PulsarAdmin:
         tenant, namespace = tenant_of(topic), namespace_of(topic)
         if self._http.get(f"v2/namespaces/{namespace}").ok:  # no right to make tenants is needed then
             return
-        body = {"allowedClusters": self.clusters(), "adminRoles": []}
-        self._made(self._http.ask("PUT", f"v2/tenants/{tenant}", body=body), f"make tenant {tenant}")
-        self._made(self._http.ask("PUT", f"v2/namespaces/{namespace}"), f"make namespace {namespace}")
+        answer = self._http.ask("PUT", f"v2/namespaces/{namespace}")
+        if answer.status == HTTPStatus.NOT_FOUND:  # only a superuser may create a tenant, or ask for it
+            body = {"allowedClusters": self.clusters(), "adminRoles": []}
+            self._made(self._http.ask("PUT", f"v2/tenants/{tenant}", body=body), f"create tenant {tenant}")
+            answer = self._http.ask("PUT", f"v2/namespaces/{namespace}")
+        self._made(answer, f"create namespace {namespace}")
 
     def partitions(self, topic: str) -> int | None:
         """Return the number of partitions, 0 for a topic that is not partitioned, None where there is no such topic."""

@@ -15,12 +15,14 @@ from udfs.phase_one.watched import Kind, kind_of
 
 Node = Znode | Unreadable | None
 _OWNERS_PER_READ = 500
+MOST_UNCLEAR = 1_000  # a tenant may have any number
 
 
 class ZnodeLook:
     """Reads through a store, no faster than its pace. has_stopped: asked between two reads.
 
-    unlisted: what could not be listed in the last whole look.
+    unlisted: what could not be listed in the last whole look. unclear: what that look found at paths that do not tell
+    its kind, as that of a topic in a V1 namespace called `persistent`.
     """
 
     def __init__(self, store: MetadataStore, pace: Limiter, has_stopped: Callable[[], bool]) -> None:
@@ -28,6 +30,7 @@ class ZnodeLook:
         self._pace = pace
         self._has_stopped = has_stopped
         self.unlisted: list[str] = []
+        self.unclear: list[str] = []
 
     def at(self, paths: Iterable[str]) -> Iterator[dict[str, Node]]:
         """Read those of the paths that are topics, cursors or schemas. Raises UnavailableError, StopRequestedError."""
@@ -36,7 +39,7 @@ class ZnodeLook:
 
     def everything(self, known: Collection[str]) -> Iterator[dict[str, Node]]:
         """Read all that there is, and the paths that are known and were not listed. Raises as at()."""
-        self.unlisted = []
+        self.unlisted, self.unclear = [], []
         seen: set[str] = set()
         for part in self._listed():
             seen.update(part)
@@ -52,10 +55,17 @@ class ZnodeLook:
                 yield from self._with_cursors(owners)
 
     def _with_cursors(self, owners: Sequence[str]) -> Iterator[dict[str, Node]]:
-        yield from self.at(owners)
+        yield from self.at(self._clear(owners))
         topics = [path for path in owners if kind_of(path) is Kind.TOPIC]
         names = zip(topics, self._children(topics), strict=True)
-        yield from self.at(f"{topic}/{cursor}" for topic, cursors in names for cursor in cursors)
+        yield from self.at(self._clear(f"{topic}/{cursor}" for topic, cursors in names for cursor in cursors))
+
+    def _clear(self, listed: Iterable[str]) -> Iterator[str]:
+        for path in listed:
+            if kind_of(path) is not None:
+                yield path
+            elif len(self.unclear) < MOST_UNCLEAR:
+                self.unclear.append(path)
 
     def _children(self, paths: Sequence[str]) -> list[list[str]]:
         if not paths:

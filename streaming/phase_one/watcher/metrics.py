@@ -2,6 +2,8 @@
 
 from prometheus_client import CollectorRegistry, Counter, Gauge
 
+from streaming.state.watcher_note import WatcherNote
+
 _NAME = "ledger_deletion_watch"
 
 
@@ -42,6 +44,9 @@ class WatchMetrics:
         self._znodes = gauge("znodes", "Topics, cursors and schemas that are known")
         self._waiting = gauge("requests_waiting", "Requests that are durable and not sent yet")
         self._unreadable = gauge("unreadable", "Znodes that could not be read, parsed or listed: what they named stays")
+        self._unwatched = gauge(
+            "unwatched", "Topics, cursors and schemas that no request could name; the log names them"
+        )
         self.is_watching = gauge("hints", "1 while ZooKeeper's watches are set; else only whole looks see changes")
 
     def heard(self, events: int) -> None:
@@ -61,11 +66,12 @@ class WatchMetrics:
         self._took.set(took_s)
         self._looked.set_to_current_time()
 
-    def show(self, znodes: int, waiting: int, unreadable: int) -> None:
+    def show(self, note: WatcherNote) -> None:
         """Show how much there is."""
-        self._znodes.set(znodes)
-        self._waiting.set(waiting)
-        self._unreadable.set(unreadable)
+        self._znodes.set(note.znodes)
+        self._waiting.set(note.waiting)
+        self._unreadable.set(note.unreadable)
+        self._unwatched.set(note.unwatched)
 
     def sent(self, sent: int, dropped: int) -> None:
         """Count requests that left."""

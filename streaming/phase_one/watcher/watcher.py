@@ -16,13 +16,14 @@ import time
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field
+from itertools import islice
 from threading import Event
 
 from streaming.clock import Clock
 from streaming.errors import StopRequestedError
 from streaming.phase_one.watcher import made
 from streaming.phase_one.watcher.ahead import Ahead
-from streaming.phase_one.watcher.look import Node, ZnodeLook
+from streaming.phase_one.watcher.look import MOST_UNCLEAR, Node, ZnodeLook
 from streaming.phase_one.watcher.made import MadeLedgers
 from streaming.phase_one.watcher.metrics import WatchMetrics
 from streaming.phase_one.watcher.outbox import LedgerName, Outbox
@@ -32,7 +33,7 @@ from streaming.state.watcher_note import WatcherNote
 from udfs.formats.errors import FormatError
 from udfs.paths import MANAGED_LEDGERS_ROOT
 from udfs.phase_one.kept_names import BY_CLIENTS, packed, still_named, unpacked
-from udfs.phase_one.watched import Names, name_of, names_in, vanished
+from udfs.phase_one.watched import Names, is_nameable, name_of, names_in, vanished
 from udfs.records import PendingDelete
 from udfs.wire import decode, encode
 
@@ -44,6 +45,7 @@ _PAUSE_PER_LOOK = 3  # a whole look takes a quarter of the time at most
 _SAVED_AT_ONCE = 20_000
 _BYTES_AT_ONCE = 32 << 20
 _PUBLISH_EVERY_MS = 5_000
+_MOST_NAMED, _LONGEST_SHOWN = 3, 200
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,6 +100,7 @@ class Watcher:
         self._monotonic = monotonic
         self._stamps: dict[str, bytes] = {}
         self._unparsable: set[str] = set()
+        self._unwatched: set[str] = set()
         self._asked = _asked_about(parts.watched)  # ledgers that have a request since the last whole look
         self._next_look_s = self._earliest_s = float("-inf")
         self._full_since_look: dict[str, int] = {}  # tenant -> the last look that had no room for a request of its own
@@ -117,7 +120,7 @@ class Watcher:
         self._publish()
         if self._parts.watched.fold_if_due(at_ms=self._parts.clock.now_ms()):
             self._parts.metrics.folds.inc()
-        self._parts.metrics.show(len(self._parts.watched.nodes), self._parts.outbox.waiting, len(self._unreadable()))
+        self._parts.metrics.show(self.note())
         self._parts.metrics.is_watching.set(int(changes.is_watching))
 
     def look_soon(self) -> None:
@@ -128,11 +131,27 @@ class Watcher:
         """Return what `check` shows of a watcher."""
         parts = self._parts
         return WatcherNote(
-            parts.clock.now_ms(), len(parts.watched.nodes), parts.outbox.waiting, len(self._unreadable())
+            at_ms=parts.clock.now_ms(),
+            znodes=len(parts.watched.nodes),
+            waiting=parts.outbox.waiting,
+            unreadable=len(self._unreadable()),
+            unwatched=len(self._unwatched),
+            unwatched_names=tuple(path[:_LONGEST_SHOWN] for path in sorted(self._unwatched)[:_MOST_NAMED]),
         )
 
     def _unreadable(self) -> set[str]:
-        return self._unparsable.union(self._parts.look.unlisted)
+        return self._unparsable.union(self._parts.look.unlisted) - self._unwatched
+
+    def _find_unwatched(self) -> None:
+        """Name owners that no request could name. A tenant chooses names, so they do not count as unreadable."""
+        found = set(self._parts.look.unclear)
+        found |= set(islice((path for path in self._unparsable if not is_nameable(path)), MOST_UNCLEAR))
+        if new := sorted(found - self._unwatched):
+            log.warning(
+                "%d names can't be watched, since no request could name them: %s. The audit names what they leak",
+                *(len(found), _shown(new)),
+            )
+        self._unwatched = found
 
     def _is_time(self, changes: ChangedPaths) -> bool:
         now_s = self._monotonic()
@@ -166,6 +185,7 @@ class Watcher:
         self._next_look_s = ended_s + max(self._poll_seconds, took_s * _PAUSE_PER_LOOK)
         self._earliest_s = ended_s + max(took_s, min(_LEAST_BETWEEN_LOOKS_S, self._poll_seconds))
         self.looks += 1
+        self._find_unwatched()
         parts.metrics.looked(reads, took_s)
         if parts.ahead is not None:
             parts.ahead.looked()
@@ -307,6 +327,12 @@ def _names(path: str, before: bytes | None, now: bytes | None) -> tuple[Names | 
         return None, None
     had = unpacked(path, before) if before is not None else None
     return had, unpacked(path, now) if now is not None else None
+
+
+def _shown(paths: Sequence[str]) -> str:
+    """A few of the paths, each short enough for a log line."""
+    more = f" and {len(paths) - _MOST_NAMED} more" if len(paths) > _MOST_NAMED else ""
+    return ", ".join(path[:_LONGEST_SHOWN] for path in paths[:_MOST_NAMED]) + more
 
 
 def _payload(path: str, request: PendingDelete) -> bytes | None:

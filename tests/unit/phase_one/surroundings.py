@@ -10,7 +10,7 @@ from streaming.config.settings import Settings
 from streaming.phase_one.client import Surroundings
 from streaming.phase_one.receipts import Receipt
 from streaming.ports import StoredMessage
-from streaming.topics.setup import ensure_topics
+from streaming.topics.setup import ensure_request_topic
 from tests.builders import NOW_MS
 from udfs.records import Outcome, Reason
 
@@ -26,7 +26,7 @@ class Memory:
 
     def surroundings(self) -> Surroundings:
         return Surroundings(
-            ensure_topics=lambda: ensure_topics(self.pulsar, self.settings),
+            ensure_topic=lambda topic: ensure_request_topic(self.pulsar, self.settings, topic),
             open_sender=self._open,
             look=self._look,
             count=lambda: len(self.sent()),
@@ -35,7 +35,8 @@ class Memory:
 
     def sent(self, topic: str = "") -> list[StoredMessage]:
         name = topic or self.settings.topics.requests[0]
-        return [each for part in self.pulsar.topics[name].partitions.values() for each in part.messages]
+        found = self.pulsar.topics.get(name)
+        return [each for part in found.partitions.values() for each in part.messages] if found else []
 
     def _open(self, topic: str) -> MemoryRequestSender:
         self.senders.append(MemoryRequestSender(self.pulsar, topic))

@@ -29,7 +29,7 @@ def test_a_line_that_was_not_acknowledged_is_an_error_and_the_producer_is_closed
     memory = Memory()
     memory.pulsar.faults.fail_at(30)  # after the topics are made
     around = memory.surroundings()
-    around.ensure_topics()
+    around.ensure_topic(memory.settings.topics.requests[0])
     memory.pulsar.faults.fail_at(9)
     with pytest.raises(UnavailableError):
         publish_and_wait(memory.settings, around, [encode(data_request(n)) for n in range(200)], 5)

@@ -70,6 +70,11 @@ def test_an_encoded_name_is_refused_unless_java_would_have_written_it(encoded: s
         pytest.param("persistent://t/ns/a%20b", "t/ns/persistent/a%2520b", "persistent://t/ns/a%20b", id="raw percent"),
         pytest.param("t/ns/persistent/a%2520b", "t/ns/persistent/a%2520b", "persistent://t/ns/a%20b", id="escaped %"),
         pytest.param("persistent://t/c/ns/x", "t/c/ns/persistent/x", "persistent://t/c/ns/x", id="V1"),
+        pytest.param(
+            "persistent://t/ns/a\n\tb", "t/ns/persistent/a%0A%09b", "persistent://t/ns/a\n\tb", id="newline and tab"
+        ),
+        pytest.param("t/ns/persistent/a%00b", "t/ns/persistent/a%00b", "persistent://t/ns/a\x00b", id="encoded NUL"),
+        pytest.param("persistent://t/ns/a\x85", "t/ns/persistent/a%C2%85", "persistent://t/ns/a\x85", id="C1 control"),
         pytest.param("t/c/ns/persistent/x", "t/c/ns/persistent/x", "persistent://t/c/ns/x", id="V1 managed ledger"),
         pytest.param(
             "persistent://t/ns/x-partition-3",
@@ -120,10 +125,6 @@ def test_a_topic_has_one_managed_ledger_and_one_full_name(topic: str, managed_le
         pytest.param("persistent://t/n s/x", id="space in the namespace"),
         pytest.param("persistent://tü/ns/x", id="tenant outside ASCII"),
         pytest.param("persistent://t/ns\n/x", id="newline after the namespace"),
-        pytest.param("persistent://t/ns/a\x00b", id="NUL"),
-        pytest.param("t/ns/persistent/a%00b", id="encoded NUL"),
-        pytest.param("persistent://t/ns/a\nb", id="newline"),
-        pytest.param("persistent://t/ns/a\x85b", id="C1 control"),
         pytest.param("persistent://t/ns/\ud800", id="lone surrogate"),
         pytest.param("t/ns/persistent/a b", id="not encoded"),
         pytest.param("persistent://t/ns/" + "x" * paths.MAX_NAME_LENGTH, id="too long"),
@@ -213,6 +214,7 @@ def test_a_partition_of_a_topic_without_name_has_no_schema() -> None:
         pytest.param("pulsar.repl.us-east", "pulsar.repl.us-east", id="replication cursor"),
         pytest.param("__compaction", "__compaction", id="compaction cursor"),
         pytest.param("tab%09", "tab%09", id="encoded tab, which a broker would have written"),
+        pytest.param("a\nb", "a%0Ab", id="newline"),
     ],
 )
 def test_a_cursor_is_known_by_its_encoded_name(name: str, encoded: str) -> None:
@@ -220,7 +222,7 @@ def test_a_cursor_is_known_by_its_encoded_name(name: str, encoded: str) -> None:
     assert paths.encode_cursor(encoded) == encoded
 
 
-@pytest.mark.parametrize("name", ["", ".", "..", "a\x00", "a\nb", "\ud800", "x" * 5000])
+@pytest.mark.parametrize("name", ["", ".", "..", "\ud800", "x" * 5000])
 def test_what_is_no_cursor_is_refused(name: str) -> None:
     with pytest.raises(ValueError, match=r"cannot be|control|surrogate|characters"):
         paths.encode_cursor(name)

@@ -203,7 +203,6 @@ def test_a_missing_field_is_named(name: str, missing: bool) -> None:
         pytest.param(
             DATA | {"topicName": "persistent://t/ns/\ud800"}, Reason.BAD_TOPIC_NAME, "surrogate", id="surrogate"
         ),
-        pytest.param(DATA | {"topicName": "persistent://t/ns/a\x00b"}, Reason.BAD_TOPIC_NAME, "control", id="NUL"),
         pytest.param(DATA | {"topicName": "x" * 50_000}, Reason.BAD_TOPIC_NAME, "50000", id="long topic"),
         pytest.param(DATA | {"ledgerComponent": "LOGS"}, Reason.UNKNOWN_COMPONENT, "LOGS", id="component"),
         pytest.param(

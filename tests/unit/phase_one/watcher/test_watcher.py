@@ -12,7 +12,7 @@ from streaming.phase_one.watcher.watcher import Watcher
 from streaming.ports import Znode
 from streaming.state import watched
 from streaming.state.commits import commit
-from tests.builders import CURSOR, SCHEMA, TOPIC, UUID, cursor_znode, data_request, locator_znode, put
+from tests.builders import CURSOR, SCHEMA, TOPIC, UUID, cursor_znode, data_request, list_znode, locator_znode, put
 from tests.unit.phase_one.watcher.watching import AT, CrashedError, World
 from udfs.formats.managed_ledger import (
     LedgerInfo,
@@ -22,10 +22,11 @@ from udfs.formats.managed_ledger import (
     serialize_cursor,
     serialize_managed_ledger,
 )
-from udfs.paths import cursor_path, managed_ledger_path, schema_path
+from udfs.paths import cursor_path, managed_ledger_name, managed_ledger_path, schema_path
 from udfs.records import LedgerComponent, LedgerType
 from udfs.wire import decode
 
+LONG_NAME = "a" * 4_000
 OTHER = managed_ledger_path("public/default/persistent/payments")
 
 
@@ -395,3 +396,40 @@ def test_a_look_holds_no_more_at_once_than_its_bound(world: World, monkeypatch: 
         put(world.tree, cursor_path(TOPIC, f"c{each}"), cursor_znode(each + 1000))
     watcher.turn()
     assert 0 < max(seen) < 1_500, "of hints, too"
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["new\nline\ttab", "nul\x00", "persistent", LONG_NAME, "~ ü+%2F"],
+    ids=["control characters", "NUL", "persistent", "long", "escapes"],
+)
+def test_every_name_that_a_broker_takes_is_watched(world: World, name: str) -> None:
+    topic = f"persistent://evil/h/{name}"
+    put(world.tree, managed_ledger_path(topic), list_znode(1, 2))
+    watcher = world.start()
+    watcher.turn()
+    put(world.tree, managed_ledger_path(topic), list_znode(2))
+    world.turns(watcher, 300)
+    assert world.topic.requests == [data_request(1, managed_ledger_name(topic))]
+    assert watcher.note().unwatched == 0
+
+
+def test_what_no_request_could_name_is_named_and_makes_nothing_unreadable(
+    world: World, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A name of more than 4,096 characters, and a topic whose path is also that of another topic's cursor."""
+    namespace = "/managed-ledgers/evil/h/persistent"
+    long, unclear = f"{namespace}/{'a' * 4_096}", f"{namespace}/persistent/topic-or-cursor"
+    put(world.tree, long, list_znode(1))
+    put(world.tree, f"{namespace}/persistent", b"")
+    put(world.tree, unclear, list_znode(2))
+    watcher = world.start()
+    watcher.turn()
+    note = watcher.note()
+    assert (note.unwatched, note.unreadable) == (2, 0)
+    assert note.unwatched_names == (long[:200], unclear)
+    assert unclear in caplog.text
+    assert world.parts.metrics.registry.get_sample_value("ledger_deletion_watch_unwatched") == 2
+    caplog.clear()
+    world.turns(watcher, 300)
+    assert "can't be watched" not in caplog.text, "once"
