@@ -147,8 +147,8 @@ class InstanceLock:
     def _refusal(self, holder: Holder) -> str:
         return (
             f"instance {self._name!r} already runs: pid {holder.pid} on {holder.host} since {holder.since} "
-            f"holds {self.path}. Stop it first; a second one on this cluster needs a service.name, state.dir, checkpoints "
-            "and request topics of its own."
+            f"holds {self.path}. Stop it first; a second one on this cluster needs a service.name, state.dir, "
+            "checkpoints and request topics of its own."
         )
 
 
