@@ -10,10 +10,14 @@ ReaperError                exit 1: a fault of ours
 └── SafetyError            exit 4: a person looks first: going on could delete live data, or nothing goes on by itself
     └── FencedError        another instance took over; this one must stop at once
 
+StoppedBySignalError     exit 128 + signal: a signal ended a command before its end
+
 StopRequestedError     no error: the service was asked to stop
 
 A verdict is not an error: "still in use" is a value (udfs.records.Verdict).
 """
+
+import signal
 
 
 class ReaperError(Exception):
@@ -54,6 +58,14 @@ class SafetyError(ReaperError):
     """Going on could delete what is in use."""
 
     exit_code = 4
+
+
+class StoppedBySignalError(ReaperError):
+    """SIGINT or SIGTERM ended a command; the text says what that leaves behind."""
+
+    def __init__(self, number: int, text: str) -> None:
+        super().__init__(f"stopped by {signal.Signals(number).name}: {text}")
+        self.exit_code = 128 + number
 
 
 class FencedError(SafetyError):

@@ -39,6 +39,11 @@ def say(text: object, *, err: bool = False) -> None:
     typer.echo(plain(text), err=err)
 
 
+def say_open(text: object) -> None:
+    """Print a question to standard error; the answer is typed on the same line."""
+    typer.echo(plain(text), err=True, nl=False)
+
+
 def say_lines(text: object, *, err: bool = False) -> None:
     """Print a text that may have several lines, such as an error."""
     typer.echo(plain_lines(text), err=err)

@@ -95,6 +95,26 @@ def topic_of(managed_ledger: str) -> str:
     return f"{_SCHEME}{parsed.full_namespace}/{parsed.local_name}"
 
 
+def topic_named(name: str) -> str:
+    """Return `persistent://tenant/ns/name` for a name that a person wrote or copied.
+
+    Takes what pulsar-admin takes (`persistent://tenant/ns/name`, `tenant/ns/name`, and `name` for a topic in
+    public/default), what our tables print, and managed ledgers (`tenant/ns/persistent/encoded`); partitions, and V1
+    names with their cluster, too. Requests and znodes name topics more strictly: see managed_ledger_name.
+    """
+    parts = name.split("/")
+    if "://" in name or _DOMAIN in parts[2:-1]:
+        return topic_of(name)
+    if len(parts) == 1:
+        return topic_of(f"{_SCHEME}public/default/{name}")
+    if len(parts) in (3, 4):
+        return topic_of(f"{_SCHEME}{name}")
+    raise ValueError(
+        f"{_shown(name)} is no topic: expected persistent://tenant/namespace/name, tenant/namespace/name, or a name in "
+        "public/default"
+    )
+
+
 def base_topic(topic: str) -> str:
     """Return the partitioned topic a partition belongs to, or the topic itself, as `persistent://...`."""
     parsed = _parse(topic)

@@ -1,5 +1,6 @@
 """`ledger-reaper audit`: run an audit or take the last one, show what it found, and publish that if asked to."""
 
+import contextlib
 import logging
 import shlex
 import threading
@@ -24,7 +25,7 @@ from streaming.audit.repeat.schedule import Schedule
 from streaming.audit.report import html, terminal
 from streaming.audit.report.html import ReportContext
 from streaming.audit.report.summary import Summary, matching, summarize
-from streaming.audit.report.words import scope_text
+from streaming.audit.report.words import scope_text, size_text
 from streaming.audit.result import AuditResult, remember, remembered
 from streaming.audit.run import Audit
 from streaming.audit.space import Space, account
@@ -34,7 +35,7 @@ from streaming.clock import SystemClock
 from streaming.config.settings import Settings
 from streaming.coordination.exclusive import require_declared_buckets, require_exclusive_bookkeeper
 from streaming.coordination.identity import instance_id_of
-from streaming.errors import SafetyError
+from streaming.errors import SafetyError, StoppedBySignalError
 from streaming.spark.failures import our_errors
 from streaming.spark.session import Jars, start
 from streaming.terminal import Terminal, cell, count_of, say_json, say_json_line
@@ -67,7 +68,8 @@ class AuditRequest:
 
     config: the configuration file as the operator named it, for the commands that the output proposes. is_quiet: write
     one line to the log and nothing to the terminal. repeats: one audit of many, which together request an orphan once.
-    further: another audit, of which the report shows a section too.
+    further: another audit, of which the report shows a section too. confirm: asks before a single audit publishes; it
+    is given what would be deleted in words, and raises unless the answer is yes.
     """
 
     options: AuditOptions
@@ -79,14 +81,15 @@ class AuditRequest:
     is_quiet: bool = False
     repeats: bool = False
     further: "Further | None" = None
+    confirm: Callable[[str], None] = lambda _orphans: None
 
 
 def audit(settings: Settings, request: AuditRequest, *, watch_seconds: int = 0) -> None:
     """Run one audit, or with watch_seconds one after another until SIGTERM or SIGINT.
 
-    Raises KeyboardInterrupt when a signal cut a single audit short, SafetyError for data that is missing, an incomplete
+    Raises StoppedBySignalError when a signal cut a single audit short, SafetyError for missing data, an incomplete
     audit, or a publication that was refused, and ConfigError for publishing where the operator has not declared who
-    else uses this BookKeeper or a bucket.
+    else uses this BookKeeper.
     """
     if request.publish:
         require_exclusive_bookkeeper(settings)
@@ -97,13 +100,40 @@ def audit(settings: Settings, request: AuditRequest, *, watch_seconds: int = 0) 
     spark = start(settings, Jars(), with_streams=False)
     stop = threading.Event()
     command = AuditCommand(spark, settings, request, place, stop)
-    work = Schedule(command.run, watch_seconds, 0, stop).repeat if watch_seconds else command.run
     try:
-        has_ended = run_until_signal(spark, work, stop)
+        if watch_seconds:
+            with contextlib.suppress(StoppedBySignalError):  # a repetition ends by a signal, and only so
+                run_until_signal(spark, Schedule(command.run, watch_seconds, 0, stop).repeat, stop)
+        else:
+            _run_once(command)
     finally:
         spark.stop()
-    if not has_ended and not watch_seconds:
-        raise KeyboardInterrupt
+
+
+def _run_once(command: "AuditCommand") -> None:
+    """Audit, and ask between the audit and its publication; the question is for the main thread, which gets Ctrl-C."""
+    found: list[Found] = []
+
+    def search() -> None:
+        found.append(command.search())
+
+    def publish() -> None:
+        command.conclude(found[0])
+
+    run_until_signal(command.spark, search, command.stop)
+    if command.request.publish and (orphans := found[0].summary.orphans).count:
+        command.request.confirm(f"{count_of(orphans.count, 'orphan')} ({size_text(orphans.size_bytes)})")
+    run_until_signal(command.spark, publish, command.stop, "`audit --last --publish` resumes the publication")
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """What one audit found, within the filters."""
+
+    result: AuditResult
+    selected: DataFrame
+    summary: Summary
+    report: str  # the report's place
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,10 +148,23 @@ class AuditCommand:
 
     def run(self) -> None:
         """Audit, show the findings, and publish them if that was asked for. Raises ReaperError's family."""
-        with our_errors():
-            self._run()
+        self.conclude(self.search())
 
-    def _run(self) -> None:
+    def search(self) -> Found:
+        """Audit, or take the last audit, and show the findings. Raises ReaperError's family."""
+        with our_errors():
+            return self._search()
+
+    def conclude(self, found: Found) -> None:
+        """Publish if that was asked for. Raises SafetyError if a person must look at the audit, else as search."""
+        with our_errors():
+            faults = faults_for_person(found.result, found.summary, self.request.options.filters, found.report)
+            if self.request.publish:
+                faults += self._publish(found.result, found.selected)
+            if faults:
+                raise SafetyError("; ".join(faults))
+
+    def _search(self) -> Found:
         filters = self.request.options.filters
         with self._phases() as phases:
             result = self._result(phases)
@@ -134,11 +177,7 @@ class AuditCommand:
             space = account(self.settings, self.place, bookies, SystemClock().now_ms())
             report = self._write(result, summary, space)
         self._show(result, selected, summary, space, report)
-        faults = faults_for_person(result, summary, filters, report)
-        if self.request.publish:
-            faults += self._publish(result, selected)
-        if faults:
-            raise SafetyError("; ".join(faults))
+        return Found(result, selected, summary, report)
 
     def _show(self, result: AuditResult, selected: DataFrame, summary: Summary, space: Space, report: str) -> None:
         if self.request.is_quiet:

@@ -61,8 +61,8 @@ class Finished:
 class Now:
     """All of it. at_ms: of this look. service, watcher: who holds their locks. watched: the watcher's last whole look.
 
-    waiting: messages in no finished batch, by topic, retries included. A field that is None was not to be read where
-    `unknown` names it, and is none otherwise. unknown: field -> why.
+    waiting: messages in no finished batch, by topic; with those read from RETRY where `retries` is known. A field
+    that is None was not to be read where `unknown` names it, and is none otherwise. unknown: field -> why.
     """
 
     at_ms: int
@@ -71,7 +71,7 @@ class Now:
     watcher: Holder | None = None
     watched: WatcherNote | None = None
     holds: list[Hold] | None = None
-    parked: list[ParkedLane] = field(default_factory=list)
+    parked: list[ParkedLane] | None = None
     waiting: Mapping[str, int] | None = None
     retries: Retries | None = None
     last_hour: Finished | None = None
@@ -88,8 +88,11 @@ class Now:
         return said
 
 
-def look(settings: Settings, clients: CommandClients, now_ms: int) -> Now:
-    """Look at it all. A service that can't be reached is no error here, but exit_code says it."""
+def look(settings: Settings, clients: CommandClients, now_ms: int, no_state: ReaperError | None = None) -> Now:
+    """Look at it all. A service that can't be reached is no error here, but exit_code says it.
+
+    no_state: why the state directory can't be read, if it can't.
+    """
     now = Now(now_ms, settings.service.name)
     root, name, state_dir = settings.zookeeper.own_root, settings.service.name, settings.state_dir
 
@@ -101,20 +104,30 @@ def look(settings: Settings, clients: CommandClients, now_ms: int) -> Now:
             now.exit_code = max(now.exit_code, error.exit_code)
             return None
 
+    def of_state(what: str, of: Callable[[], T]) -> T | None:
+        if no_state is None:
+            return read(what, of)
+        now.unknown[what] = str(no_state)
+        return None
+
+    if no_state is not None:
+        now.exit_code = no_state.exit_code
     now.service = read("service", lambda: holder_of(clients.store, lock_path(root, name)))
     now.watcher = read("watcher", lambda: holder_of(clients.store, lock_path(root, name + WATCH)))
-    now.watched = read("watched", lambda: watcher_note.noted(state_dir))
+    now.watched = of_state("watched", lambda: watcher_note.noted(state_dir))
     now.holds = read("holds", lambda: _holds(settings, clients))
-    now.parked = list(lanes.noted(state_dir).values())
+    now.parked = of_state("parked", lambda: list(lanes.noted(state_dir).values()))
 
     def count_retries() -> int:
+        if no_state is not None:
+            return 0
         now.retries = _retries(state_dir)
         return now.retries.waiting
 
     now.waiting = read("waiting", lambda: dict(backlog_of(settings, clients.pulsar, count_retries)["topics"]))
     if now.retries is None:
-        now.retries = read("retries", lambda: _retries(state_dir))
-    now.last_hour = read("last_hour", lambda: _finished(state_dir, now_ms - HOUR_MS))
+        now.retries = of_state("retries", lambda: _retries(state_dir))
+    now.last_hour = of_state("last_hour", lambda: _finished(state_dir, now_ms - HOUR_MS))
     return now
 
 

@@ -12,7 +12,7 @@ from streaming.terminal import say
 
 def accept(
     config: Config,
-    topic: Annotated[list[str] | None, typer.Option("--topic", help="This topic (any form of its name)")] = None,
+    topic: Annotated[list[str] | None, typer.Option("--topic", help="This topic, as in shop/prod/carts")] = None,
     *,
     all_owners: Annotated[bool, typer.Option("--all", help="Every topic")] = False,
     gaps: Annotated[

@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from streaming.cli.options import Config, Json, Yes, confirm, settings_of
+from streaming.cli.options import Config, Json, Yes, confirm, require_terminal, settings_of
 from streaming.config import amounts
 from udfs.records import LedgerComponent
 
@@ -89,8 +89,15 @@ def audit(  # noqa: PLR0913  one parameter an option: that is what typer reads
         filters=filters,
     )
     every_seconds = options.every_seconds_of(watch, last=last)
+    topic = settings.topics.requests[0]
     if publish:
-        confirm(f"Request the deletion of all orphans that are found, in {settings.topics.requests[0]}?", yes=yes)
+        require_terminal(yes=yes)
+    if publish and every_seconds:
+        confirm(f"Request the deletion of all orphans that each audit finds, in {topic}?", yes=yes)
+
+    def confirm_count(orphans: str) -> None:
+        confirm(f"Request the deletion of {orphans}, in {topic}?", yes=yes)
+
     from streaming.snapshots.command import further
 
     wanted = AuditRequest(
@@ -101,6 +108,7 @@ def audit(  # noqa: PLR0913  one parameter an option: that is what typer reads
         publish=publish,
         last=last,
         repeats=every_seconds > 0,
+        confirm=confirm_count,
         further=None if last or verify_only else further(settings, chosen),
     )
     run_audit(settings, wanted, watch_seconds=every_seconds)

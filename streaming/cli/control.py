@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 
 from streaming.clock import SystemClock
+from streaming.config.amounts import topic_from
 from streaming.config.settings import Settings
 from streaming.coordination.agreed_clock import AgreedClock
 from streaming.coordination.pause import Pause
@@ -74,10 +75,7 @@ def accept(settings: Settings, store: MetadataStore, topics: Sequence[str]) -> s
     Returns in words what is so now. Raises ConfigError for what is no topic's name.
     """
     zookeeper = settings.zookeeper
-    try:
-        names = [managed_ledger_name(topic) for topic in topics] or [ALL]
-    except ValueError as error:
-        raise ConfigError(f"--topic: {error}") from error
+    names = [managed_ledger_name(topic_from(topic, "--topic")) for topic in topics] or [ALL]
     accepted = Accepted(store, accepted_path(zookeeper.own_root, settings.service.name))
     accepted.add(names, now_ms=SystemClock().now_ms())
     return f"accepted: {', '.join(topics) or 'every owner'} as it is now; the next retry goes by that"

@@ -8,11 +8,11 @@ from typing import Annotated, Any
 import typer
 from rich.table import Table
 
-from streaming.cli.options import Config, DryRun, Json, Yes, confirm, settings_of, utc
+from streaming.cli.options import Config, DryRun, Json, Yes, confirm, require_terminal, settings_of, utc
 from streaming.clock import SystemClock
 from streaming.config.amounts import seconds_of
 from streaming.errors import ConfigError, SafetyError
-from streaming.terminal import Terminal, cell, say, say_json
+from streaming.terminal import Terminal, cell, count_of, say, say_json
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -113,9 +113,13 @@ def replay(  # noqa: PLR0913  one parameter an option: that is what typer reads
     only_finish = chosen.are_empty and not every
     if only_finish and not work.is_interrupted(settings):
         raise ConfigError(_CHOOSE)
-    if not (only_finish or ids or dry_run):
-        confirm(f"Publish {_what(chosen)} again as requests?", yes=yes)
+    asks = not (only_finish or ids or dry_run or yes)
+    if asks:
+        require_terminal(yes=yes)
     with command_clients(settings) as clients:
+        if asks:
+            would = work.replay(settings, clients, chosen, to=to, dry_run=True)
+            confirm(f"Publish {count_of(would.settled, 'dead letter')} again as requests?", yes=yes)
         report = work.replay(settings, clients, None if only_finish else chosen, to=to, dry_run=dry_run)
     _say("replayed", report, dry_run=dry_run, as_json=as_json)
 
@@ -143,19 +147,19 @@ def write_off(  # noqa: PLR0913  one parameter an option: that is what typer rea
     chosen = filters(ids or (), reason, owner, _older_than_ms(older_than))
     if chosen.are_empty and not every:
         raise ConfigError(_CHOOSE)
-    if not ids and not dry_run:
-        confirm(f"Write off {_what(chosen)}?", yes=yes)
+    asks = not (ids or dry_run or yes)
+    if asks:
+        require_terminal(yes=yes)
     with command_clients(settings) as clients:
+        if asks:
+            would = work.write_off(settings, clients, chosen, why, dry_run=True)
+            confirm(f"Write off {count_of(would.settled, 'dead letter')}?", yes=yes)
         report = work.write_off(settings, clients, chosen, why, dry_run=dry_run)
     _say("written off", report, dry_run=dry_run, as_json=as_json)
 
 
 def _older_than_ms(text: str) -> int:
     return seconds_of(text, "--older-than") * 1000 if text else 0
-
-
-def _what(chosen: Any) -> str:
-    return "all dead letters that wait" if chosen.are_empty else "all dead letters that wait and match your options"
 
 
 def _say(done: str, report: Any, *, dry_run: bool, as_json: bool) -> None:
@@ -165,8 +169,9 @@ def _say(done: str, report: Any, *, dry_run: bool, as_json: bool) -> None:
     for line in () if as_json else _summary(done, report, dry_run=dry_run):
         say(line)
     if report.stays:
+        letters = count_of(sum(report.stays.values()), "dead letter")
         raise SafetyError(
-            f"{sum(report.stays.values())} dead letters can go nowhere and stay: {'; '.join(report.stays)}. "
+            f"{letters} can go nowhere and stay: {'; '.join(report.stays)}. "
             "`dlq show` shows them, and `dlq write-off` closes them"
         )
 
@@ -174,10 +179,10 @@ def _say(done: str, report: Any, *, dry_run: bool, as_json: bool) -> None:
 def _summary(done: str, report: Any, *, dry_run: bool) -> Iterable[str]:
     would = "would be " if dry_run else ""
     if report.resumed:
-        yield f"{report.resumed} messages of an interrupted replay {would}published"
-    yield f"{report.settled} dead letters {would}{done}"
+        yield f"{count_of(report.resumed, 'message')} of an interrupted replay {would}published"
+    yield f"{count_of(report.settled, 'dead letter')} {would}{done}"
     for topic, messages in report.to.items():
-        yield f"  {messages} to {topic}"
+        yield f"  {messages:,} to {topic}"
     for state, letters in report.skipped.items():
         yield f"{letters} left alone: {state}"
     for why, letters in report.stays.items():

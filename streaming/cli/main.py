@@ -102,5 +102,5 @@ def ledger_reaper(
 
     Exit codes: 0 done; 1 a fault of this program, or a service refused something; 2 the configuration or an option is
     wrong; 3 a service can't be reached; 4 a person must look: going on could delete data that is in use, or all that
-    is left waits for a person.
+    is left waits for a person; 130 or 143 stopped by Ctrl-C or SIGTERM.
     """

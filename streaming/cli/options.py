@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from streaming.errors import ConfigError, SafetyError
+from streaming.terminal import say_open
 
 if TYPE_CHECKING:
     from streaming.config.settings import Settings
@@ -60,7 +61,7 @@ OptionalConfig = Annotated[
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON, one object a line")]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Print what the command would do, and do nothing")]
-Yes = Annotated[bool, typer.Option("--yes", help="Do not ask for confirmation; only a terminal is ever asked")]
+Yes = Annotated[bool, typer.Option("--yes", help="Answer the question with yes; needed where there is no terminal")]
 
 
 def settings_of(config: Path | None) -> "Settings":
@@ -70,22 +71,37 @@ def settings_of(config: Path | None) -> "Settings":
     return load(config)
 
 
-def confirm(question: str, *, yes: bool) -> None:
-    """Ask the person at the terminal; a script, whose standard input is no terminal, is not asked.
+def require_terminal(*, yes: bool, why: str = "") -> None:
+    """Raise ConfigError unless a question can be answered: on a terminal, or by --yes beforehand.
 
-    Raises SafetyError unless the answer is yes.
+    Commands call this first where they must work before they know what to ask. why: the reason, for the error.
     """
-    if yes or not sys.stdin.isatty():
-        return
-    if not typer.confirm(question, err=True):
-        raise SafetyError("nothing was done: the question was not answered with yes (--yes answers it beforehand)")
-
-
-def require_answer(question: str, *, yes: bool, why: str = "") -> None:
-    """Ask, unless --yes was given. Raises SafetyError where nobody can answer (why: it asks), or the answer is no."""
     if not yes and not sys.stdin.isatty():
-        raise SafetyError(f"nothing was done: {why}say --yes, or answer the question on a terminal")
-    confirm(question, yes=yes)
+        raise ConfigError(
+            f"nothing was done: {why}this command asks first, and standard input is no terminal; --yes answers the "
+            "question beforehand"
+        )
+
+
+def confirm(question: str, *, yes: bool, why: str = "") -> None:
+    """Ask the person at the terminal, unless --yes was given.
+
+    Raises ConfigError where there is no terminal, SafetyError unless the answer is yes; Ctrl-C is a KeyboardInterrupt.
+    """
+    require_terminal(yes=yes, why=why)
+    if not yes and not _answer(question):
+        raise SafetyError("nothing was done: the question was not answered with yes")
+
+
+def _answer(question: str) -> bool:
+    """Return the answer; only Enter, and the end of input, are no."""
+    while True:
+        say_open(f"{question} [y/N]: ")
+        answer = sys.stdin.readline()
+        if answer.strip().lower() in ("y", "yes"):
+            return True
+        if answer.strip().lower() in ("", "n", "no"):
+            return False
 
 
 def utc(at_ms: int) -> str:

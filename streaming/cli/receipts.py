@@ -11,7 +11,7 @@ from rich.table import Table
 
 from streaming.cli.arrow import load_datasets
 from streaming.cli.options import Config, Json, settings_of, utc
-from streaming.cli.state import require_state
+from streaming.cli.state import state_fault
 from streaming.terminal import Terminal, cell, say, say_json
 from udfs import columns as c
 from udfs.records import Outcome
@@ -25,7 +25,7 @@ def receipts(
     config: Config,
     json_lines: Json = False,
     ledger: Annotated[int | None, typer.Option("--ledger", help="Only this ledger id")] = None,
-    topic: Annotated[str | None, typer.Option("--topic", help="Only this topic (any form of its name)")] = None,
+    topic: Annotated[str | None, typer.Option("--topic", help="Only this topic, as in shop/prod/carts")] = None,
     outcome: Annotated[str | None, typer.Option("--outcome", help=f"Only this one: {', '.join(Outcome)}")] = None,
 ) -> None:
     """Show what became of requests, the oldest first."""
@@ -35,7 +35,8 @@ def receipts(
     from streaming.state.outcomes import newest_of, receipts_of
 
     settings = settings_of(config)
-    require_state(settings, config)
+    if fault := state_fault(settings, config):
+        raise fault
     if json_lines:
         for row in receipts_of(settings, ledger=ledger, topic=topic, outcome=outcome):
             say_json(row)

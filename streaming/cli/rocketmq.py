@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from streaming.cli.options import Json, Yes, require_answer, utc
+from streaming.cli.options import Json, Yes, confirm, utc
 from streaming.clock import SystemClock
 from streaming.errors import ConfigError, SafetyError, UnavailableError
 from streaming.terminal import say, say_json
@@ -39,7 +39,7 @@ def _say(text: str) -> None:
 
 
 def _require_answer(question: str, *, yes: bool) -> None:
-    require_answer(question, yes=yes, why="this touches a store, so ")
+    confirm(question, yes=yes, why="this touches a store, and ")
 
 
 def _require_room_for(report: Path | None) -> None:

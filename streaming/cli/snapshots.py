@@ -1,12 +1,13 @@
 """`ledger-reaper snapshots`: snapshots of transaction buffers, looked at and kept readable."""
 
+import sys
 from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from streaming.cli.options import Config, Json, Yes, confirm, require_answer, settings_of
+from streaming.cli.options import Config, Json, Yes, confirm, settings_of
 from streaming.errors import SafetyError, UnavailableError
 from streaming.terminal import say, say_json
 
@@ -84,7 +85,8 @@ def guard(
     from streaming.audit.options import FindingFilters
     from streaming.snapshots.guard import guard_all
 
-    confirm("Make a guard, or move it, in each namespace with segments?", yes=yes)
+    if sys.stdin.isatty():  # a guard deletes nothing, so a script that runs this regularly needs no --yes
+        confirm("Make a guard, or move it, in each namespace with segments?", yes=yes)
     count = failed = 0
     for each in guard_all(settings, FindingFilters(tenant=tenant, namespace=namespace)):
         say_json(each.as_json()) if json_lines else say(each.in_words())
@@ -134,7 +136,7 @@ def repair(
         if republish
         else f"Replace the snapshot of {topic} by an empty one, so that its broker replays the topic?"
     )
-    require_answer(question, yes=yes)
+    confirm(question, yes=yes)
     with repairs_for(settings, lambda text: say(text, err=True)) as repairs:
         done = repairs.repair(topic, Remedy.REPUBLISH if republish else Remedy.REPLAY)
     if json_lines:
@@ -175,7 +177,7 @@ def trim(
     if not chosen:
         say("nothing to do: the service deleted no data ledger of a topic in snapshots.trim_namespaces")
         return
-    require_answer(f"Commit an empty transaction on {topic or f'each of {len(chosen)} topics'}?", yes=yes)
+    confirm(f"Commit an empty transaction on {topic or f'each of {len(chosen)} topics'}?", yes=yes)
     with repairs_for(settings) as repairs:
         trims = Trims(repairs, lambda name: commit_nothing(settings.pulsar, name))
         left: list[Left] = []
@@ -208,7 +210,7 @@ def compact(
     settings = settings_of(config)
     from streaming.snapshots.repairs import compact_segments
 
-    require_answer(f"Have the segments topic of {namespace} compacted?", yes=yes)
+    confirm(f"Have the segments topic of {namespace} compacted?", yes=yes)
     taken = compact_segments(settings, namespace)
     say(f"{namespace}: {taken} tombstones are gone" if taken else f"{namespace}: no tombstone can be read")
 
@@ -235,11 +237,11 @@ def undo(
 
     topic = full_name(topic)
     if removed:
-        require_answer(f"Publish again all snapshots of {topic} that the service removed?", yes=yes)
+        confirm(f"Publish again all snapshots of {topic} that the service removed?", yes=yes)
         for each in put_back_all(settings, topic):
             say(each.in_words())
         return
-    require_answer(f"Put back the index that the last repair of {topic} replaced?", yes=yes)
+    confirm(f"Put back the index that the last repair of {topic} replaced?", yes=yes)
     with repairs_for(settings) as repairs:
         name, kept = repairs.undo(topic)
     say(f"put back what {name} holds; what was there is {kept} in the journal, and another undo puts that back")

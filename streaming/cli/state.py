@@ -4,10 +4,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from streaming.cli.options import settings_of
-from streaming.errors import ConfigError, UnavailableError
+from streaming.errors import ConfigError, ReaperError, UnavailableError
 
 if TYPE_CHECKING:
     from streaming.config.settings import Settings
+
+
+class NoStateError(UnavailableError):
+    """There is no state directory: the service has not run yet, or runs elsewhere."""
 
 
 def settings_with_state(config: Path) -> "Settings":
@@ -18,20 +22,36 @@ def settings_with_state(config: Path) -> "Settings":
 
 
 def require_state(settings: "Settings", config: Path) -> None:
-    """Raise ConfigError, which names the key, if the state directory does not exist."""
+    """Raise ConfigError, which names the key, if there is no state directory; UnavailableError if that is unknown."""
+    if isinstance(fault := state_fault(settings, config), NoStateError):
+        raise ConfigError(str(fault))
+    if fault:
+        raise fault
+
+
+def state_fault(settings: "Settings", config: Path) -> ReaperError | None:
+    """Return why the state directory can't be read; None if it is there.
+
+    That is a NoStateError where there is none, a ConfigError where a file has its name, and an UnavailableError where a
+    service does not answer.
+    """
     from pyarrow.fs import FileType
 
     from streaming.config.stores import is_on_s3
     from streaming.state.filesystem import open_filesystem
 
-    filesystem, path = open_filesystem(settings.state_dir)
     try:
+        filesystem, path = open_filesystem(settings.state_dir)
         found = filesystem.get_file_info(path).type
     except OSError as error:
-        raise UnavailableError(f"the state directory {settings.state.dir} can't be looked at: {error}") from error
-    if found is not FileType.Directory:
-        where = "" if is_on_s3(settings.state.dir) else ", on this machine"
-        raise ConfigError(
-            f"the state directory {settings.state.dir} does not exist. The key state.dir in {config} names it, "
-            f"and the service makes it at its first start: did it run with this configuration{where}?"
-        )
+        return UnavailableError(f"the state directory {settings.state.dir} can't be looked at: {error}")
+    if found is FileType.Directory:
+        return None
+    named = f"The key state.dir in {config} names it"
+    if found is not FileType.NotFound:
+        return ConfigError(f"{settings.state.dir} is a file, not a directory. {named}: name a directory")
+    where = "" if is_on_s3(settings.state.dir) else ", on this machine"
+    return NoStateError(
+        f"the state directory {settings.state.dir} does not exist. {named}, and the service creates it at its first "
+        f"start: did it run with this configuration{where}?"
+    )

@@ -8,11 +8,11 @@ import typer
 
 from streaming.cli.arrow import load_datasets
 from streaming.cli.options import Config, Json, settings_of, utc
-from streaming.cli.state import require_state
+from streaming.cli.state import state_fault
 from streaming.clock import SystemClock
 from streaming.errors import ConfigError
 from streaming.signals import on_signals
-from streaming.terminal import Terminal, cell, plain, say, say_json
+from streaming.terminal import Terminal, cell, count_of, plain, say, say_json
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -41,11 +41,11 @@ def status(
     from streaming.clients import command_clients
 
     settings = settings_of(config)
-    require_state(settings, config)
+    no_state = state_fault(settings, config)
     with command_clients(settings) as clients:
 
         def look_now() -> "Now":
-            return look(settings, clients, SystemClock().now_ms())
+            return look(settings, clients, SystemClock().now_ms(), no_state)
 
         if watch:
             show_again_and_again(look_now, every, json_lines=json_lines, is_terminal=sys.stdout.isatty())
@@ -87,6 +87,7 @@ def _print(now: "Now", *, json_lines: bool) -> None:
     if json_lines:
         say_json(now.as_json())
         return
+    say(_line("time", f"{utc(now.at_ms)} UTC"))
     for line in told(now):
         say(line)
 
@@ -97,7 +98,9 @@ def told(now: "Now") -> "Iterator[str]":
     if now.watched is not None or now.watcher is not None or "watcher" in now.unknown:
         yield _line("watcher", _watcher(now))
     yield from _holds(now)
-    for lane in now.parked:
+    if "parked" in now.unknown:
+        yield _line("topics", f"not known: {now.unknown['parked']}")
+    for lane in now.parked or ():
         how = "is read another way than by the connector" if lane.is_read else "is parked, and its requests wait"
         yield _line("topic", f"{lane.topic} {how} since {utc(lane.since_ms)} UTC: {lane.why}")
     yield from _waiting(now)
@@ -116,13 +119,15 @@ def _runs(now: "Now", what: str, holder: "Holder | None") -> str:
 
 def _watcher(now: "Now") -> str:
     said = _runs(now, "watcher", now.watcher)
+    if "watched" in now.unknown:
+        return f"{said}; its last look is not known: {now.unknown['watched']}"
     if (watched := now.watched) is None:
         return f"{said}; it has not looked at everything yet"
     unreadable = f"; {watched.unreadable} can't be read" if watched.unreadable else ""
     unreadable += f"; {watched.unwatched} names can't be watched" if watched.unwatched else ""
     return (
         f"{said}; last whole look {utc(watched.at_ms)} UTC: {watched.znodes} znodes known{unreadable}, "
-        f"{watched.waiting} requests not sent yet"
+        f"{count_of(watched.waiting, 'request')} not sent yet"
     )
 
 
@@ -139,7 +144,8 @@ def _waiting(now: "Now") -> "Iterator[str]":
     if now.waiting is None:
         yield _line("waiting", f"not known: {now.unknown['waiting']}")
     else:
-        yield _line("waiting", f"{sum(now.waiting.values())} requests, retries included")
+        included = "retries included" if now.retries is not None else "without the retries that the service has read"
+        yield _line("waiting", f"{count_of(sum(now.waiting.values()), 'request')}, {included}")
         for topic, messages in now.waiting.items():
             yield _line("", f"{messages:>7}  {topic.removeprefix('persistent://')}")
     if now.retries is None:

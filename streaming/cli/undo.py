@@ -5,12 +5,12 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from streaming.cli.options import Config, DryRun, Json, Yes, confirm, settings_of, utc
+from streaming.cli.options import Config, DryRun, Json, Yes, confirm, require_terminal, settings_of, utc
 from streaming.cli.state import require_state
 from streaming.clock import SystemClock
 from streaming.config.amounts import seconds_of
 from streaming.errors import ConfigError, RefusedError, SafetyError
-from streaming.terminal import say, say_json
+from streaming.terminal import count_of, say, say_json
 
 if TYPE_CHECKING:
     from streaming.undo.ledgers import Result, UndoReport
@@ -22,7 +22,7 @@ def undo(  # noqa: PLR0913  one parameter an option: that is what typer reads
     config: Config,
     *,
     ledger: Annotated[int | None, typer.Option("--ledger", help="This ledger")] = None,
-    topic: Annotated[str, typer.Option("--topic", help="All ledgers of this topic (any form of its name)")] = "",
+    topic: Annotated[str, typer.Option("--topic", help="All ledgers of this topic, as in shop/prod/carts")] = "",
     since: Annotated[str, typer.Option("--since", help="All ledgers deleted in this last time, as in 2h")] = "",
     objects: Annotated[
         bool, typer.Option("--objects", help="Put back objects of tiered storage, if the bucket keeps versions")
@@ -49,14 +49,24 @@ def undo(  # noqa: PLR0913  one parameter an option: that is what typer reads
         raise ConfigError("nothing was chosen: give --ledger, --topic or --since")
     settings = settings_of(config)
     require_state(settings, config)
-    if ledger is None and not dry_run:
-        confirm(f"Put back every {'object' if objects else 'ledger'} that {_chosen(topic, since)}?", yes=yes)
+    asks = ledger is None and not dry_run and not yes
+    if asks:
+        require_terminal(yes=yes)
     with command_clients(settings) as clients:
-        report = (
-            UndoReport(undo_objects(settings, wanted, dry_run=dry_run))
-            if objects
-            else undo_deletes(settings, clients.store, clients.pulsar.admin, wanted, dry_run=dry_run)
-        )
+
+        def undone(*, dry_run: bool) -> UndoReport:
+            if objects:
+                return UndoReport(undo_objects(settings, wanted, dry_run=dry_run))
+            return undo_deletes(settings, clients.store, clients.pulsar.admin, wanted, dry_run=dry_run)
+
+        if asks:
+            confirm(_question(undone(dry_run=True), topic, since, objects=objects), yes=yes)
+        report = undone(dry_run=dry_run)
+    _show(report, objects=objects, json_lines=json_lines)
+    _raise_fault(report, None if objects else ledger)
+
+
+def _show(report: "UndoReport", *, objects: bool, json_lines: bool) -> None:
     for each in report.results if json_lines else report.results[:_SHOWN]:
         if json_lines:
             say_json(asdict(each))
@@ -64,7 +74,15 @@ def undo(  # noqa: PLR0913  one parameter an option: that is what typer reads
             say(_line(each))
     for line in (advice_on_objects(report) if objects else advice(report)).splitlines():
         say(line, err=True)
-    _raise_fault(report, None if objects else ledger)
+
+
+def _question(would: "UndoReport", topic: str, since: str, *, objects: bool) -> str:
+    from streaming.undo.ledgers import Undone
+
+    back = count_of(would.count(Undone.WOULD_PUT_BACK), "object" if objects else "ledger")
+    others = len(would.results) - would.count(Undone.WOULD_PUT_BACK)
+    rest = f" ({count_of(others, 'other')} can't be put back; --dry-run lists all)" if others else ""
+    return f"Put back {back} that {_chosen(topic, since)}{rest}?"
 
 
 def _chosen(topic: str, since: str) -> str:

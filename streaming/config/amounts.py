@@ -1,8 +1,9 @@
-"""Reads durations (30m, 6h, 7d) and sizes (500G) that operators write on the command line."""
+"""Reads durations (30m, 6h, 7d), sizes (500G) and topic names that operators write on the command line."""
 
 import re
 
 from streaming.errors import ConfigError
+from udfs.paths import topic_named
 
 _SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86_400, "w": 604_800}
 _BYTES = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
@@ -24,3 +25,11 @@ def bytes_of(text: str, option: str) -> int:
     if match is None:
         raise ConfigError(f"{option} {text}: write a number of bytes, or a number and one of K, M, G and T, as in 10G")
     return int(match[1]) * _BYTES[match[2]]
+
+
+def topic_from(text: str, option: str) -> str:
+    """Read a topic in any form that pulsar-admin and our tables print, as `persistent://…`. Raises ConfigError."""
+    try:
+        return topic_named(text)
+    except ValueError as error:
+        raise ConfigError(f"{option}: {error}") from error

@@ -9,13 +9,14 @@ from typing import Any
 
 import pyarrow.dataset as ds
 
+from streaming.config.amounts import topic_from
 from streaming.config.settings import Settings
 from streaming.errors import ConfigError
 from streaming.ports import Pulsar, StoredMessage
 from streaming.state import receipts
 from streaming.state.settlements import Place, SettlementFolder, Settlements
 from udfs import columns as c
-from udfs.paths import base_topic, managed_ledger_name, namespace_of, tenant_of, topic_of
+from udfs.paths import base_topic, namespace_of, tenant_of, topic_of
 from udfs.records import PendingDelete, Reason, Rejection
 from udfs.retry import ORIGIN_MESSAGE_ID, REASON, attempt_of
 from udfs.wire import decode
@@ -235,9 +236,4 @@ def _names_of(owner: str) -> set[str]:
 
 def _full_owner(owner: str) -> str:
     """A topic in its full form; a tenant or namespace as it is."""
-    if "persistent" not in owner:
-        return owner
-    try:
-        return topic_of(managed_ledger_name(owner))
-    except ValueError as error:
-        raise ConfigError(f"--owner: {error}") from error
+    return topic_from(owner, "--owner") if owner.count("/") > 1 else owner

@@ -22,6 +22,7 @@ from streaming.adapters.pulsar.read import numbered
 from streaming.adapters.pulsar.replay import NamedProducer
 from streaming.clients import CommandClients
 from streaming.clock import Clock, SystemClock
+from streaming.config.amounts import topic_from
 from streaming.config.settings import Settings
 from streaming.coordination import identity
 from streaming.coordination.lock import InstanceLock
@@ -32,7 +33,7 @@ from streaming.ports import MetadataStore, Pulsar, TopicAdmin
 from streaming.schemas import DLQ
 from streaming.state.settlements import WAITING, PlanWriter, ReplayPlan, SettlementFolder
 from udfs import columns as c
-from udfs.paths import managed_ledger_name, tenant_of, topic_of
+from udfs.paths import tenant_of
 from udfs.records import Outcome, PendingDelete, Reason
 from udfs.references import key_of
 from udfs.replay_target import Stays
@@ -241,10 +242,7 @@ def _add(counted: dict[str, int], name: str, count: int) -> None:
 def _checked_target(settings: Settings, to: str) -> str:
     if not to:
         return ""
-    try:
-        topic = topic_of(managed_ledger_name(to))
-    except ValueError as error:
-        raise ConfigError(f"--to: {error}") from error
+    topic = topic_from(to, "--to")
     if not settings.topics.takes(topic):
         raise ConfigError(f"--to {topic} is none of topics.requests: {', '.join(settings.topics.requests)}")
     return topic

@@ -52,7 +52,7 @@ def place_of(settings: Settings, out: Path | str | None) -> Place:
 def audit(settings: Settings, request: SnapshotRequest) -> None:
     """Run one audit.
 
-    Raises KeyboardInterrupt when a signal cut it short, SafetyError as --verify-only asks for, and ConfigError where
+    Raises StoppedBySignalError when a signal cut it short, SafetyError as --verify-only asks for, and ConfigError where
     the service would refuse what --publish asks for.
     """
     if request.publish and LedgerComponent.TRANSACTION_SNAPSHOT not in settings.safety.allowed_components:
@@ -65,11 +65,9 @@ def audit(settings: Settings, request: SnapshotRequest) -> None:
     stop = threading.Event()
     command = SnapshotCommand(spark, settings, request, place, stop)
     try:
-        has_ended = run_until_signal(spark, command.run, stop)
+        run_until_signal(spark, command.run, stop)
     finally:
         spark.stop()
-    if not has_ended:
-        raise KeyboardInterrupt
 
 
 @dataclass(frozen=True, slots=True)

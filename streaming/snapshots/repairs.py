@@ -11,9 +11,10 @@ from streaming.adapters.pulsar.keyed import KeyedSender
 from streaming.adapters.pulsar.snapshot_store import SnapshotStore
 from streaming.clients import clients_for
 from streaming.clock import SystemClock
+from streaming.config.amounts import topic_from
 from streaming.config.sections import PulsarSettings
 from streaming.config.settings import Settings
-from streaming.errors import ConfigError, UnavailableError
+from streaming.errors import UnavailableError
 from streaming.snapshots.compact import compact
 from streaming.snapshots.first_index import silent
 from streaming.snapshots.guard import Guards
@@ -26,7 +27,6 @@ from streaming.state.journal import snapshot_entries
 from udfs.formats.entry import parse_entry
 from udfs.formats.errors import FormatError
 from udfs.formats.internal_stats import BEFORE_ALL, Position
-from udfs.paths import managed_ledger_name, topic_of
 
 _PATIENCE_SECONDS, _TRIES = 60.0, 2
 _BEHIND_ALL: Position = ((1 << 63) - 1, (1 << 63) - 1)
@@ -125,10 +125,7 @@ def repairs_for(settings: Settings, say: Callable[[str], object] = silent) -> It
 
 def full_name(topic: str) -> str:
     """Return a topic's full name, given in any form. Raises ConfigError."""
-    try:
-        return topic_of(managed_ledger_name(topic))
-    except ValueError as error:
-        raise ConfigError(f"--topic: {error}") from error
+    return topic_from(topic, "--topic")
 
 
 def compact_segments(settings: Settings, namespace: str) -> int:

@@ -1,6 +1,7 @@
 """What became of requests: receipts and write-offs together, as rows for the command line."""
 
 import math
+import re
 from collections import Counter
 from collections.abc import Iterator
 from functools import reduce
@@ -8,14 +9,15 @@ from itertools import chain
 from operator import and_
 from typing import Any
 
+import pyarrow.compute as pc
 import pyarrow.dataset as ds
 
+from streaming.config.amounts import topic_from
 from streaming.config.settings import Settings
 from streaming.errors import ConfigError
 from streaming.state import receipts
 from streaming.state.settlements import SettlementFolder
 from udfs import columns as c
-from udfs.paths import managed_ledger_name, topic_of
 from udfs.records import Outcome
 
 _SHOWN = (
@@ -68,10 +70,10 @@ def _condition(ledger: int | None, topic: str | None, outcome: str | None) -> ds
     if ledger is not None:
         conditions.append(ds.field(c.LEDGER_ID) == ledger)
     if topic is not None:
-        try:
-            conditions.append(ds.field(c.TOPIC_NAME) == topic_of(managed_ledger_name(topic)))
-        except ValueError as error:
-            raise ConfigError(f"--topic: {error}") from error
+        wanted = topic_from(topic, "--topic")
+        partitions = f"^{re.escape(wanted)}-partition-[0-9]+$"
+        is_partition = pc.match_substring_regex(ds.field(c.TOPIC_NAME), pattern=partitions)
+        conditions.append((ds.field(c.TOPIC_NAME) == wanted) | is_partition)
     if outcome is not None:
         if outcome not in set(Outcome):
             raise ConfigError(f"--outcome {outcome}: one of {', '.join(Outcome)}")

@@ -18,6 +18,7 @@ from typing import Any
 import pyarrow.dataset as ds
 
 from streaming.adapters.bookkeeper import bookies
+from streaming.config.amounts import topic_from
 from streaming.config.settings import Settings
 from streaming.coordination import identity
 from streaming.errors import ConfigError, ReaperError, UnavailableError
@@ -137,11 +138,8 @@ def condition_of(wanted: UndoSelection) -> ds.Expression | None:
 
 
 def _names_of(topic: str) -> set[str]:
-    try:
-        full = topic_of(managed_ledger_name(topic))
-        return {full, schema_id_of(full)}
-    except ValueError as error:
-        raise ConfigError(f"--topic: {error}") from error
+    full = topic_from(topic, "--topic")
+    return {full, schema_id_of(full)}
 
 
 def _owner_names(entry: Mapping[str, Any]) -> Iterator[str]:

@@ -6,6 +6,7 @@ A bucket without versions has lost them; the journal's copy of the index still t
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from streaming.config.amounts import topic_from
 from streaming.config.policies import allowed_buckets
 from streaming.config.settings import Settings
 from streaming.errors import ConfigError
@@ -14,7 +15,7 @@ from streaming.state import journal
 from streaming.sweep.stores import objects_for
 from streaming.undo.ledgers import Result, Undone, UndoSelection, condition_of
 from udfs.offload_target import Target, allowed_bucket, normal_endpoint
-from udfs.paths import base_topic, managed_ledger_name, topic_of
+from udfs.paths import base_topic, topic_of
 from udfs.records import StoredObject
 
 _LATER = "the object exists, in another version than was deleted: left as it is"
@@ -79,10 +80,7 @@ def _newest(entries: Iterable[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
 
 
 def _is_of(entry: Mapping[str, Any], topic: str) -> bool:
-    try:
-        wanted = topic_of(managed_ledger_name(topic))
-    except ValueError as error:
-        raise ConfigError(f"--topic: {error}") from error
+    wanted = topic_from(topic, "--topic")
     owner = topic_of(str(entry["reference_key"]).partition(":")[2])
     return wanted in (owner, base_topic(owner))
 

@@ -216,7 +216,9 @@ def test_what_lies_behind_something_unreadable_is_unknown_and_the_rest_is_publis
     with clients.zookeeper(world.cluster.addresses.zookeeper) as zookeeper:
         zookeeper.set_acls(path, NO_READ)
         try:
-            *findings, last = world.console.json("audit", *RECHECK, "--publish", "--namespace", NAMESPACE, code=4)
+            *findings, last = world.console.json(
+                "audit", *RECHECK, "--publish", "--yes", "--namespace", NAMESPACE, code=4
+            )
         finally:
             zookeeper.set_acls(path, ALL_RIGHTS)
 
@@ -226,9 +228,11 @@ def test_what_lies_behind_something_unreadable_is_unknown_and_the_rest_is_publis
 
 
 def test_published_orphans_are_worked_off_and_nothing_else_changes(world: World) -> None:
-    world.console.run("audit", *RECHECK, "--publish", "--namespace", NAMESPACE, code=4)  # LOST is missing
+    world.console.run("audit", *RECHECK, "--publish", "--yes", "--namespace", NAMESPACE, code=4)  # LOST is missing
     published = world.console.json("backlog")
-    world.console.run("audit", "--last", "--publish", "--namespace", NAMESPACE, code=4)  # the same again: no doubles
+    world.console.run(
+        "audit", "--last", "--publish", "--yes", "--namespace", NAMESPACE, code=4
+    )  # the same again: no doubles
     assert world.console.json("backlog") == published
     where = world.cluster.addresses.bookie_http
     before = look(where, 5).reclaimed_bytes

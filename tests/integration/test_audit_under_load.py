@@ -209,7 +209,9 @@ def test_nothing_in_use_is_listed_or_lost_while_brokers_go_on_and_leak(cluster: 
                     leaking.result(LEAK_SECONDS)
                     assert leaker.every > before
                     before = leaker.every
-                findings, _last = _audit(commands, *(["--publish"] * (len(found) % 2)), may_be_incomplete=is_hit)
+                findings, _last = _audit(
+                    commands, *(["--publish", "--yes"] * (len(found) % 2)), may_be_incomplete=is_hit
+                )
                 orphans = _ids(findings, "ORPHAN")
                 leaking.result(LEAK_SECONDS)
                 ever |= orphans
@@ -217,7 +219,7 @@ def test_nothing_in_use_is_listed_or_lost_while_brokers_go_on_and_leak(cluster: 
                 assert not _missing(findings)
                 assert not ever & _referred_to(cluster, (KEPT, *BUSY, *leaker.topics))
                 found.append(len(orphans & leaker.every))
-        _audit(commands, "--publish")
+        _audit(commands, "--publish", "--yes")
         service.run("run", "--until-idle", seconds=900)
         findings, _last = _audit(commands)
 

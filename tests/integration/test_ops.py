@@ -92,12 +92,12 @@ def test_dead_letters_are_worked_off_and_deletes_undone(cluster: Cluster, deploy
         publish_lines(service.settings, opened.pulsar.admin, [payload(topic, ledger_id) for ledger_id in leaked[1:]])
         assert backlog.backlog_of(service.settings, opened.pulsar)["messages"] == 2
 
-    assert "1 dead letters would be replayed" in service.call("dlq", "replay", first[0], "--to", own, "--dry-run")
+    assert "1 dead letter would be replayed" in service.call("dlq", "replay", first[0], "--to", own, "--dry-run")
     assert "nothing was done" in service.call("dlq", "replay", first[0], "9:9:9", "--to", own, code=2)
     assert "1 stay: no receipt of this service shows" in service.call("dlq", "replay", first[0], code=4)
     assert _states(service) == {"WAITING": 2}
     assert json.loads(service.call("dlq", "replay", first[0], "--to", own, "--json"))["settled"] == 1
-    assert json.loads(service.call("dlq", "write-off", "--all", "--why", "not ours", "--json"))["settled"] == 1
+    assert json.loads(service.call("dlq", "write-off", "--all", "--yes", "--why", "not ours", "--json"))["settled"] == 1
     assert _states(service) == {"REPLAYED": 1, "WRITTEN_OFF": 1}
 
     (sent,) = [each for each in _requests(service.settings) if REPLAY_OF in each.properties]
@@ -125,10 +125,10 @@ def test_dead_letters_are_worked_off_and_deletes_undone(cluster: Cluster, deploy
     assert "WOULD_PUT_BACK" in service.call("undo", "--topic", topic, "--dry-run")
     assert not any(_exists(cluster, each) for each in leaked)
     # made-up ledgers: no bookie ever had their entries, so nothing stays
-    assert "3 TOO_LATE" in service.call("undo", "--topic", topic, "--since", "1h", code=1)
+    assert "3 TOO_LATE" in service.call("undo", "--yes", "--topic", topic, "--since", "1h", code=1)
     assert not any(_exists(cluster, each) for each in leaked)
     with faults.paused(cluster, Part.BOOKIE):  # nobody answers
-        assert "3 PUT_BACK" in service.call("undo", "--topic", topic, "--since", "1h")
+        assert "3 PUT_BACK" in service.call("undo", "--yes", "--topic", topic, "--since", "1h")
     assert clients.read_znodes(cluster.addresses.zookeeper, list(before)) == before
     assert "exists" in service.call("undo", "--ledger", str(leaked[0]), code=4)
     assert "has nothing of the kind" in service.call("undo", "--ledger", "5", "--since", "1s", code=2)
@@ -154,9 +154,9 @@ def test_a_dead_letter_goes_back_to_the_topic_it_came_from_or_stays(cluster: Clu
         assert service.outcomes() == {("DEAD_LETTER", "OTHER_TENANT"): 1}
 
         assert json.loads(service.call("dlq", "replay", "--all", "--dry-run", "--json"))["to"] == {theirs: 1}
-        assert "1 stay: they came from a topic" in service.call("dlq", "replay", "--all", "--to", own, code=4)
+        assert "1 stay: they came from a topic" in service.call("dlq", "replay", "--all", "--yes", "--to", own, code=4)
         admin.delete_topic(theirs, force=True)
-        assert f"no partitioned topic {theirs}" in service.call("dlq", "replay", "--all", code=4)
+        assert f"no partitioned topic {theirs}" in service.call("dlq", "replay", "--all", "--yes", code=4)
     assert _requests(service.settings) == []
     assert _exists(cluster, foreign)
 
@@ -185,7 +185,7 @@ def test_a_replay_that_is_killed_is_finished_and_sends_each_once(
     service = _made(deploy())
     _bury(service.settings, (payload("public/default/persistent/gone", NOWHERE + each) for each in range(count)))
     own = service.settings.topics.requests[0]
-    running = service.start("dlq", "replay", "--all", "--to", own, log=tmp_path / "replay.log")
+    running = service.start("dlq", "replay", "--all", "--yes", "--to", own, log=tmp_path / "replay.log")
     while len(_requests(service.settings)) < count // 20:
         assert running.poll() is None, (tmp_path / "replay.log").read_text()
     os.killpg(running.pid, signal.SIGKILL)

@@ -79,7 +79,7 @@ def test_an_audit_keeps_its_findings_on_s3_and_publishes_from_there(cluster: Clu
     audited = service.run("audit", "--recheck-seconds", "1", "--json", *scope)
     orphans = [json.loads(line) for line in audited.splitlines() if '"class":"ORPHAN"' in line]
     assert {row["ledger_id"] for row in orphans} >= set(leaked)
-    service.run("audit", "--last", "--publish", *scope)
+    service.run("audit", "--last", "--publish", "--yes", *scope)
     service.run("run", "--until-idle")
     assert not shell.list_ledgers(cluster) & set(leaked)
     assert "ORPHAN" in service.run("explain", "--ledger", str(leaked[0]))

@@ -65,7 +65,7 @@ def _play(cluster: Cluster, checks: Checks) -> None:
 
 def _audit(cluster: Cluster, leaks: Leaks, checks: Checks) -> list[Row]:
     with step("ledger-reaper audit --publish finds what has leaked and requests its deletion"):
-        reaper("audit", "--config", str(cluster.home.config), "--out", str(_out(cluster)), "--publish")
+        reaper("audit", "--config", str(cluster.home.config), "--out", str(_out(cluster)), "--publish", "--yes")
     found = findings(_out(cluster))
     claim_findings(found, leaks, ledgers_in_use(cluster, leaks), checks)
     return found

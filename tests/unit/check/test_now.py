@@ -167,3 +167,18 @@ def test_what_can_not_be_read_is_named_and_the_rest_is_told(world: World) -> Non
 def test_a_note_of_the_watcher_that_can_not_be_read_is_no_note(world: World, said: bytes) -> None:
     (world.state / watcher_note.FILE).write_bytes(said)
     assert world.look().watched is None
+
+
+def test_without_a_state_directory_the_rest_is_told_and_what_lay_there_is_unknown(world: World) -> None:
+    Pause(world.store, ROOT).set("maintenance")
+    clients = CommandClients(world.store, lambda: Pulsar(world.pulsar, world.pulsar), MemoryBroker)
+    now = look(world.settings, clients, NOW_MS, UnavailableError("the state directory does not exist"))
+    assert set(now.unknown) == {"watched", "parked", "retries", "last_hour"}
+    assert now.exit_code == UnavailableError.exit_code
+    said = now.as_json()
+    assert [said[name] for name in sorted(now.unknown)] == [None] * 4
+    assert [each.what for each in now.holds or ()] == ["paused"]
+    assert sum((now.waiting or {}).values()) == 0
+    says = list(told(now))
+    assert "waiting     0 requests, without the retries that the service has read" in says
+    assert "last hour   not known: the state directory does not exist" in says

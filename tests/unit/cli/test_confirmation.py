@@ -1,4 +1,4 @@
-"""Commands that act on many things at once ask the person at the terminal before they speak to any service."""
+"""Commands that act on many things at once ask the person at the terminal, with the count; a script says --yes."""
 
 import os
 import pty
@@ -7,9 +7,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from typer.testing import CliRunner
 
 from streaming.cli.main import app
-from streaming.errors import SafetyError
+from streaming.errors import ConfigError, SafetyError
 
 
 @pytest.fixture
@@ -22,7 +23,7 @@ def terminal(monkeypatch: pytest.MonkeyPatch) -> Iterator[int]:
     os.close(person)
 
 
-@pytest.mark.parametrize(
+EVERY = pytest.mark.parametrize(
     "arguments",
     [
         pytest.param(["accept", "--all"], id="every topic's list"),
@@ -32,15 +33,41 @@ def terminal(monkeypatch: pytest.MonkeyPatch) -> Iterator[int]:
         pytest.param(["dlq", "replay", "--reason", "IN_USE"], id="dead letters that match, again"),
         pytest.param(["dlq", "write-off", "--all", "--why", "not ours"], id="every dead letter, never again"),
         pytest.param(["audit", "--publish"], id="every orphan"),
+        pytest.param(["audit", "--publish", "--watch", "6h"], id="every orphan, again and again"),
+        pytest.param(["snapshots", "audit", "--publish"], id="every orphan among the snapshots"),
+    ],
+)
+
+
+@EVERY
+def test_a_script_that_did_not_answer_beforehand_is_refused_before_any_service_is_asked(
+    arguments: list[str], tmp_path: Path
+) -> None:
+    result = CliRunner().invoke(app, [*arguments, "--config", str(config_at(tmp_path))])
+    assert isinstance(result.exception, ConfigError), result.output
+    assert "--yes answers the question beforehand" in str(result.exception)
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        pytest.param(["accept", "--all"], id="every topic's list"),
+        pytest.param(["audit", "--publish", "--watch", "6h"], id="every orphan, again and again"),
+        pytest.param(["snapshots", "audit", "--publish"], id="every orphan among the snapshots"),
     ],
 )
 def test_no_for_an_answer_ends_the_command(
     arguments: list[str], terminal: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    config = tmp_path / "config.toml"
-    (tmp_path / "state").mkdir()
-    config.write_text('[state]\ndir = "state"\n')
     os.write(terminal, b"n\n")
     with pytest.raises(SafetyError, match="nothing was done"):
-        app([*arguments, "--config", str(config)], standalone_mode=False)
+        app([*arguments, "--config", str(config_at(tmp_path))], standalone_mode=False)
     assert "[y/N]" in capsys.readouterr().err
+
+
+def config_at(folder: Path) -> Path:
+    """A configuration whose state directory exists."""
+    config = folder / "config.toml"
+    (folder / "state").mkdir()
+    config.write_text('[state]\ndir = "state"\n')
+    return config

@@ -70,11 +70,14 @@ def test_a_command_that_can_do_without_goes_on_without(places: Places) -> None:
 ASK = """
 import sys
 from streaming.cli.options import confirm
-from streaming.errors import SafetyError
+from streaming.errors import ReaperError
 try:
     confirm("Really?", yes="--yes" in sys.argv)
-except SafetyError:
-    sys.exit(4)
+except ReaperError as error:
+    print(error)
+    sys.exit(error.exit_code)
+except KeyboardInterrupt:
+    sys.exit(130)
 print("did it")
 """
 
@@ -106,10 +109,13 @@ def ask(*arguments: str, answer: str | None) -> tuple[int, str]:
         pytest.param([], "n\n", 4, True, id="no"),
         pytest.param([], "\n", 4, True, id="only Enter"),
         pytest.param(["--yes"], "", 0, False, id="answered beforehand"),
-        pytest.param([], None, 0, False, id="a script"),
+        pytest.param([], "perhaps\ny\n", 0, True, id="an answer that is neither is asked for again"),
+        pytest.param([], "\x04", 4, True, id="the end of input"),
+        pytest.param([], None, 2, False, id="a script that did not answer beforehand"),
+        pytest.param(["--yes"], None, 0, False, id="a script that did"),
     ],
 )
-def test_a_person_at_a_terminal_is_asked_and_nobody_else(
+def test_a_person_at_a_terminal_is_asked_and_a_script_must_answer_beforehand(
     arguments: list[str], answer: str | None, code: int, asks: bool
 ) -> None:
     ended, text = ask(*arguments, answer=answer)

@@ -11,7 +11,7 @@ import pytest
 from typer.testing import CliRunner
 
 from streaming.cli.main import app
-from streaming.errors import ConfigError
+from streaming.errors import ConfigError, UnavailableError
 from streaming.state import hold
 from streaming.state.lanes import ParkedLane, note
 from streaming.state.settlements import SettlementFolder
@@ -54,8 +54,6 @@ def ask(config: Path, *arguments: str) -> str:
 @pytest.mark.parametrize(
     "arguments",
     [
-        ["receipts"],
-        ["receipts", "--json"],
         ["undo", "--ledger", "17"],
         ["accept", "--gaps"],
     ],
@@ -73,7 +71,7 @@ def test_a_state_directory_that_does_not_exist_is_a_fault_of_the_configuration(
 def test_an_error_is_a_line_on_stderr_and_an_exit_code(config: Path) -> None:
     command = [sys.executable, "-m", "streaming", "receipts", "--config", str(config)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
-    assert (done.returncode, done.stdout) == (2, "")
+    assert (done.returncode, done.stdout) == (3, "")
     assert done.stderr.startswith("ledger-reaper: the state directory ")
 
 
@@ -114,3 +112,29 @@ def test_parked_topics_are_told_beside_the_receipts(config: Path) -> None:
         result.stderr
     )
     assert "persistent://acme/reaper/d is read another way than by the connector since" in result.stderr
+
+
+@pytest.mark.parametrize("arguments", [["receipts"], ["receipts", "--json"]], ids=" ".join)
+def test_receipts_are_unknown_where_the_service_has_not_run(config: Path, arguments: list[str]) -> None:
+    with pytest.raises(UnavailableError, match=f"{config.parent / 'state'} does not exist"):
+        ask(config, *arguments)
+
+
+@pytest.mark.parametrize("arguments", [["receipts"], ["undo", "--ledger", "17"]], ids=" ".join)
+def test_a_file_in_place_of_the_state_directory_is_called_one(config: Path, arguments: list[str]) -> None:
+    (config.parent / "state").touch()
+    with pytest.raises(ConfigError, match="state is a file, not a directory"):
+        ask(config, *arguments)
+
+
+@pytest.mark.parametrize("named", ["shop/prod/carts", "persistent://shop/prod/carts", "shop/prod/persistent/carts"])
+def test_a_topic_is_found_by_the_names_that_tables_and_pulsar_admin_print_with_its_partitions(
+    config: Path, named: str
+) -> None:
+    topics = [
+        f"persistent://shop/prod/{name}" for name in ("carts", "carts-partition-1", "carts-2", "cartsXpartition-1")
+    ]
+    for number, topic in enumerate(topics):
+        write_rows(config.parent / "state", "receipts", [(1, number, -1)], about=receipt(**{c.TOPIC_NAME: topic}))
+    shown = ask(config, "receipts", "--json", "--topic", named)
+    assert sorted(json.loads(line)[c.TOPIC_NAME] for line in shown.splitlines()) == topics[:2]

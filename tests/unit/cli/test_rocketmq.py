@@ -30,7 +30,7 @@ def run(*words: object) -> str:
 def test_a_store_is_not_touched_without_a_word(tmp_path: Path, command: str) -> None:
     small_store(tmp_path).write()
     before = files_below(tmp_path)
-    with pytest.raises(SafetyError, match="--yes"):
+    with pytest.raises(ConfigError, match="--yes"):
         run(command, "--store", tmp_path)
     assert files_below(tmp_path) == before
     assert not (tmp_path / "ledger-reaper").exists()
@@ -40,7 +40,7 @@ def test_nothing_is_forgotten_without_a_word(tmp_path: Path) -> None:
     small_store(tmp_path).write()
     backfill(tmp_path)
     run("export", "--store", tmp_path)
-    with pytest.raises(SafetyError, match="--yes"):
+    with pytest.raises(ConfigError, match="--yes"):
         run("forget", "--store", tmp_path)
     assert list((tmp_path / "ledger-reaper").glob("export-*"))
     run("forget", "--store", tmp_path, "--yes")

@@ -371,3 +371,38 @@ def test_parents_are_listed_once() -> None:
 def test_a_root_is_an_absolute_path(root: str) -> None:
     with pytest.raises(ValueError, match="znode path"):
         paths.ledger_path(Layout.HIERARCHICAL, root, 1)
+
+
+@pytest.mark.parametrize(
+    ("name", "topic"),
+    [
+        pytest.param("carts", "persistent://public/default/carts", id="pulsar-admin: in public/default"),
+        pytest.param("shop/prod/carts", "persistent://shop/prod/carts", id="pulsar-admin, and our tables"),
+        pytest.param("shop/prod/a b%2Fc", "persistent://shop/prod/a b%2Fc", id="our tables do not encode names"),
+        pytest.param("persistent://shop/prod/carts", "persistent://shop/prod/carts", id="a full name"),
+        pytest.param("shop/prod/persistent/a%2Fb", None, id="a managed ledger's decoded name has a slash"),
+        pytest.param("shop/prod/persistent/a+b", "persistent://shop/prod/a b", id="a managed ledger"),
+        pytest.param("shop/prod/persistent", "persistent://shop/prod/persistent", id="a topic named persistent"),
+        pytest.param("persistent/prod/carts", "persistent://persistent/prod/carts", id="a tenant named persistent"),
+        pytest.param("shop/prod/carts-partition-3", "persistent://shop/prod/carts-partition-3", id="a partition"),
+        pytest.param("shop/eu/prod/carts", "persistent://shop/eu/prod/carts", id="a V1 name"),
+        pytest.param("shop/eu/prod/persistent/carts", "persistent://shop/eu/prod/carts", id="a V1 managed ledger"),
+        pytest.param("shop/prod", None, id="a namespace"),
+        pytest.param("a/b/c/d/e", None, id="too many parts"),
+        pytest.param("non-persistent://shop/prod/carts", None, id="a topic without ledgers"),
+        pytest.param("", None, id="nothing"),
+    ],
+)
+def test_a_topic_may_be_named_as_pulsar_admin_and_our_tables_do(name: str, topic: str | None) -> None:
+    if topic is None:
+        with pytest.raises(ValueError):  # noqa: PT011  each message is its own
+            paths.topic_named(name)
+    else:
+        assert paths.topic_named(name) == topic
+
+
+@given(ENTITIES, ENTITIES, LOCAL_NAMES)
+def test_what_our_tables_print_names_the_topic(tenant: str, namespace: str, local: str) -> None:
+    topic = f"persistent://{tenant}/{namespace}/{local}"
+    assert paths.topic_named(topic.removeprefix("persistent://")) == topic
+    assert paths.topic_named(paths.managed_ledger_name(topic)) == topic
