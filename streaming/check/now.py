@@ -96,27 +96,21 @@ def look(settings: Settings, clients: CommandClients, now_ms: int, no_state: Rea
     now = Now(now_ms, settings.service.name)
     root, name, state_dir = settings.zookeeper.own_root, settings.service.name, settings.state_dir
 
-    def read(what: str, of: Callable[[], T]) -> T | None:
+    def read(what: str, of: Callable[[], T], fault: ReaperError | None = None) -> T | None:
         try:
+            if fault is not None:
+                raise fault
             return of()
         except ReaperError as error:
             now.unknown[what] = str(error)
             now.exit_code = max(now.exit_code, error.exit_code)
             return None
 
-    def of_state(what: str, of: Callable[[], T]) -> T | None:
-        if no_state is None:
-            return read(what, of)
-        now.unknown[what] = str(no_state)
-        return None
-
-    if no_state is not None:
-        now.exit_code = no_state.exit_code
     now.service = read("service", lambda: holder_of(clients.store, lock_path(root, name)))
     now.watcher = read("watcher", lambda: holder_of(clients.store, lock_path(root, name + WATCH)))
-    now.watched = of_state("watched", lambda: watcher_note.noted(state_dir))
+    now.watched = read("watched", lambda: watcher_note.noted(state_dir), no_state)
     now.holds = read("holds", lambda: _holds(settings, clients))
-    now.parked = of_state("parked", lambda: list(lanes.noted(state_dir).values()))
+    now.parked = read("parked", lambda: list(lanes.noted(state_dir).values()), no_state)
 
     def count_retries() -> int:
         if no_state is not None:
@@ -126,8 +120,8 @@ def look(settings: Settings, clients: CommandClients, now_ms: int, no_state: Rea
 
     now.waiting = read("waiting", lambda: dict(backlog_of(settings, clients.pulsar, count_retries)["topics"]))
     if now.retries is None:
-        now.retries = of_state("retries", lambda: _retries(state_dir))
-    now.last_hour = of_state("last_hour", lambda: _finished(state_dir, now_ms - HOUR_MS))
+        now.retries = read("retries", lambda: _retries(state_dir), no_state)
+    now.last_hour = read("last_hour", lambda: _finished(state_dir, now_ms - HOUR_MS), no_state)
     return now
 
 
