@@ -12,7 +12,7 @@ import pyarrow as pa
 from udfs import columns as c
 from udfs.entry_ranges import Place, runs_of
 from udfs.formats.internal_stats import Position
-from udfs.formats.message_id import MessagePosition, parse_message_id, serialize_message_id
+from udfs.formats.message_id import MessagePosition, parse_message_id
 from udfs.paths import tenant_of, topic_of
 from udfs.records import Rejection
 from udfs.references import key_of
@@ -32,29 +32,42 @@ _Content = tuple[bytes | None, bytes | None, Mapping[str, str | None]]
 def annotate(batches: Iterable[pa.RecordBatch], schema: pa.Schema, most_bytes: int) -> Iterator[pa.RecordBatch]:
     """Add position, due time, row number in its source and reference key to raw messages (columns RAW, in that order).
 
-    A source's messages come one after the other. most_bytes: a message whose payload is larger is no request.
+    A source's messages come one after the other, in ascending order. The connector delivers some again after it has
+    lost its connection: those are left out, before they could get into another chunk. If one was not delivered before,
+    queries/completion.py finds it missing. most_bytes: a message whose payload is larger is no request.
     """
-    row, source = -1, None
+    row, source, newest = -1, None, None
     for batch in batches:
         columns = [column.to_pylist() for column in batch.columns]
         rows = []
         for topic, message_id, publish_ms, key, payload, properties in zip(*columns, strict=True):
+            place = _place_of(parse_message_id(message_id))
+            if topic != source:
+                row, source, newest = -1, topic, None
+            if newest is not None and place <= newest:
+                continue
+            newest = place
             content = (key, payload, dict(properties or ()))
-            row, source = row if topic == source else -1, topic
             row += _rows_of(content)
-            rows.append(_annotated(topic, message_id, publish_ms, content, most_bytes) | {c.ROW: row})
+            rows.append(_annotated(topic, place, publish_ms, content, most_bytes) | {c.ROW: row})
         yield pa.RecordBatch.from_pylist(rows, schema=schema)
 
 
-def _annotated(topic: str, message_id: bytes, publish_ms: int, content: _Content, most_bytes: int) -> dict[str, Any]:
+def _place_of(position: MessagePosition) -> tuple[int, int, int]:
+    return position.ledger_id, position.entry_id, position.batch_index
+
+
+def _annotated(
+    topic: str, place: tuple[int, int, int], publish_ms: int, content: _Content, most_bytes: int
+) -> dict[str, Any]:
     key, payload, properties = content
-    position = parse_message_id(message_id)
+    ledger, entry, index = place
     request = decode(payload, most_bytes)
     return {
         c.SOURCE: topic,
-        c.POSITION_LEDGER: position.ledger_id,
-        c.POSITION_ENTRY: position.entry_id,
-        c.POSITION_BATCH: position.batch_index,
+        c.POSITION_LEDGER: ledger,
+        c.POSITION_ENTRY: entry,
+        c.POSITION_BATCH: index,
         c.PUBLISH_MS: publish_ms,
         c.DUE_MS: due_ms(publish_ms, properties),
         c.MESSAGE_KEY: key,
@@ -104,11 +117,16 @@ def found_row(source: str, position: Position, found: Found, most_bytes: int) ->
     most_bytes: as annotate takes it. The row is bounded as streaming.queries.transforms bounds the connector's.
     """
     content, said = found.content, said_of(found)
-    where = serialize_message_id(MessagePosition(*position, batch_index=found.batch_index))
     properties = {_encodable(name): _encodable(value) for name, value in content.properties.items()}
     key, kept, properties = _bounded((content.key, content.payload, properties), most_bytes)
     # what is no request is not looked into
-    row = _annotated(source, where, found.publish_ms, (key, kept if said is None else b"", properties), most_bytes)
+    row = _annotated(
+        source,
+        (*position, found.batch_index),
+        found.publish_ms,
+        (key, kept if said is None else b"", properties),
+        most_bytes,
+    )
     if said is None:
         return row
     return row | {c.PAYLOAD: kept, c.DUE_MS: 0, c.NO_REQUEST: _encodable(said)}

@@ -70,15 +70,16 @@ def _service(receipts: Receipts, chunk_rows: int) -> LedgerDeletionService:
     return service
 
 
-def _source(spark: SparkSession, entries: int) -> DataFrame:
+def _source(spark: SparkSession, entries: int, *, again: int = 0) -> DataFrame:
     """As the connector does, a Spark partition for each of the topic's.
 
+    again: so many are delivered a second time at the end.
     The rows are kept in the JVM, as the connector's are: else a task that works on several of these partitions would
     read each by a Python worker, and Spark sometimes closes the connection of such a one too early.
     """
-    parts = []
+    parts, delivered = [], [*range(entries), *range(entries - again, entries)]
     for partition in range(2):
-        source, positions = f"{TOPIC}-partition-{partition}", (MessagePosition(5, n, partition) for n in range(entries))
+        source, positions = f"{TOPIC}-partition-{partition}", (MessagePosition(5, n, partition) for n in delivered)
         rows: list[tuple[Any, ...]] = [(b"{}", b"k", source, serialize_message_id(each), AT, {}) for each in positions]
         parts.append(spark.createDataFrame(rows, SOURCE_SCHEMA).coalesce(1).localCheckpoint())
     return parts[0].union(parts[1])
@@ -102,6 +103,15 @@ def test_a_large_batch_is_cut_so_that_each_message_is_in_one_chunk(spark: SparkS
     assert [len(found) for _, found in receipts.swept] == [2, 4, 4]  # entry 0 has a receipt
     assert sorted(each for _, found in receipts.swept for each in found) == [
         (partition, n) for partition in "01" for n in range(1, 6)
+    ]
+
+
+def test_a_message_that_is_delivered_twice_is_swept_in_one_chunk(spark: SparkSession) -> None:
+    receipts = Receipts()
+    _service(receipts, chunk_rows=50).process(REQUESTS, _source(spark, 60, again=20), 0)
+    assert len(receipts.swept) > 1
+    assert sorted(each for _, found in receipts.swept for each in found) == [
+        (partition, n) for partition in "01" for n in range(1, 60)
     ]
 
 

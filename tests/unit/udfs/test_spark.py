@@ -11,7 +11,8 @@ from streaming import schemas
 from tests.unit.udfs.test_entry_ranges import delivered
 from udfs import columns as c
 from udfs.entry_ranges import Place, runs_of
-from udfs.spark import entry_runs
+from udfs.formats.message_id import MessagePosition, serialize_message_id
+from udfs.spark import RAW, annotate, entry_runs
 
 POSITIONS = pa.schema([schemas.MESSAGE.field(name) for name in (*c.POSITION, c.ROW)])
 
@@ -41,3 +42,24 @@ def test_very_many_runs_become_record_batches_of_a_bounded_size() -> None:
     batches = list(entry_runs(_batches(rows, []), schemas.RUN))
     assert [batch.num_rows for batch in batches] == [1000, 1000, 500]
     assert [*batches[2].to_pylist()[-1].values()] == ["a", 7, 4998, 4998, True, 2499]
+
+
+def _raw(places: list[Place]) -> pa.RecordBatch:
+    rows = [
+        (source, serialize_message_id(MessagePosition(ledger, entry, 0, index)), 1, b"k", b"{}", [])
+        for source, ledger, entry, index in places
+    ]
+    types = [pa.string(), pa.binary(), pa.int64(), pa.binary(), pa.binary(), pa.map_(pa.string(), pa.string())]
+    columns = [pa.array([row[n] for row in rows], kind) for n, kind in enumerate(types)]
+    return pa.RecordBatch.from_arrays(columns, names=list(RAW))
+
+
+def test_what_is_delivered_again_has_no_second_row_and_takes_no_number() -> None:
+    once = [("a", 5, n, -1) for n in range(60)] + [("a", 5, 60, 0), ("a", 5, 60, 1)]
+    again = [("a", 5, n, -1) for n in range(40, 60)] + [("a", 5, 60, n) for n in range(3)] + [("a", 6, 0, -1)]
+    other = [("b", 5, 0, -1), ("b", 5, 1, -1), ("b", 5, 0, -1), ("a", 5, 0, -1)]
+    batches = [_raw(once), _raw([*again, *other])]
+    rows = [row for batch in annotate(iter(batches), schemas.MESSAGE, 100) for row in batch.to_pylist()]
+    places = [tuple(row[name] for name in c.POSITION) for row in rows]
+    assert places == [*once, ("a", 5, 60, 2), ("a", 6, 0, -1), ("b", 5, 0, -1), ("b", 5, 1, -1), ("a", 5, 0, -1)]
+    assert [row[c.ROW] for row in rows] == [*range(64), 0, 1, 0]
