@@ -50,7 +50,7 @@ from streaming.limits.census import count_ledgers
 from streaming.limits.last_hour import deletes_since
 from streaming.limits.tenants import TenantHolds, tenant_holds_path
 from streaming.metrics import Metrics
-from streaming.ports import MetadataStore, Pulsar, TopicAdmin
+from streaming.ports import MetadataStore, Pulsar
 from streaming.queries.another_way import ReadRows
 from streaming.queries.checkpoints import refuse_changes, root_of, what_is_left
 from streaming.queries.completion import Completion
@@ -119,6 +119,7 @@ def _run(
         require_brokers_store(instance.clients.store, instance.clients.broker, f"{settings.topics.retry}-partition-0")
         for topic in (settings.topics.retry, settings.topics.dead_letter):
             require_room_for_copies(settings.pulsar, f"{topic}-partition-0")
+        instance.ownership.release_gone(instance.admin.partitions, besides=settings.topics.owned)
         for query in queries_of(settings):
             adopt_short_name(settings, query)
         refuse_changes(settings, instance.admin.partitions)
@@ -134,7 +135,7 @@ def _run(
                     raise
                 except Exception as error:
                     raise_failure("of what was left to publish", error)
-                _work(spark, settings, service, instance.admin, until_idle=until_idle)
+                _work(spark, settings, service, instance, until_idle=until_idle)
         finally:
             spark.stop()
 
@@ -158,6 +159,7 @@ def _service(
     cache = InUseCache(loader, clock, in_use.refresh_seconds * 1000, in_use.max_cache_mib * 1024 * 1024)
     receipts = Receipts(spark, settings.state_dir)
     identity.hold_state(receipts.table_id, root_of(settings))
+    instance.ownership.hold_state(receipts.table_id, settings.state_dir)
     if settings.metrics.port >= 0:
         address = settings.metrics.address
         log.info("metrics: http://%s:%s/metrics", address, metrics.serve(address, settings.metrics.port))
@@ -287,8 +289,9 @@ class _Running:
 
 
 def _work(
-    spark: SparkSession, settings: Settings, service: LedgerDeletionService, admin: TopicAdmin, *, until_idle: bool
+    spark: SparkSession, settings: Settings, service: LedgerDeletionService, instance: Instance, *, until_idle: bool
 ) -> None:
+    admin = instance.admin
     retries, stop, clock = service.retries, service.gate.stop, service.clock
     board = Board(settings.state_dir, service.outages.metrics)
     board.clear()
@@ -316,6 +319,7 @@ def _work(
         clients.close,
         rescue.forget,
         can_end,
+        ownership=instance.ownership,
     )
     pulsar, markers = Pulsar(admin, reader_for(settings)), Markers()
 

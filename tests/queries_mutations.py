@@ -3,12 +3,17 @@
 NAMES, SHORT_NAMES = "streaming/queries/names.py", "streaming/queries/short_names.py"
 RUNNING, LANES = "streaming/queries/running.py", "streaming/queries/lanes.py"
 ANOTHER_WAY = "streaming/deletion/another_way.py"
+OWNERSHIP, INSTANCE = "streaming/coordination/ownership.py", "streaming/deletion/instance.py"
+ROWS = "udfs/spark.py"
 # which tests have to notice, by the file that is changed
 TESTS = {
     NAMES: ("tests/unit/queries",),
     SHORT_NAMES: ("tests/unit/queries",),
     RUNNING: ("tests/unit/queries",),
     LANES: ("tests/unit/queries",),
+    OWNERSHIP: ("tests/contract/test_ownership.py", "-m", "not cluster"),
+    INSTANCE: ("tests/unit/deletion/test_instance.py",),
+    ROWS: ("tests/unit/udfs/test_spark.py",),
     ANOTHER_WAY: ("tests/unit/deletion/test_another_way.py",),
 }
 QUERIES = (
@@ -36,6 +41,49 @@ QUERIES = (
         SHORT_NAMES,
         'newest <= newest_number(new.location, "offsets")',
         "newest < 0",
+    ),
+    (
+        "another service's matched topic is not read",
+        RUNNING,
+        "                self.ownership.claim([topic])\n",
+        "                pass\n",
+    ),
+    (
+        "a topic is one service's",
+        OWNERSHIP,
+        "            if owner.service != self._service:\n",
+        "            if not owner.service:\n",
+    ),
+    (
+        "of two services that start at once one is refused",
+        OWNERSHIP,
+        "                    self.refuse_foreign([topic])\n",
+        "                    pass\n",
+    ),
+    (
+        "a refused service owns nothing",
+        OWNERSHIP,
+        "            self._delete(created)\n            raise\n",
+        "            raise\n",
+    ),
+    (
+        "nobody gives up another service's topic",
+        OWNERSHIP,
+        "        mine = [topic for topic, owner in self._owners([*topics]) if owner.service == self._service]\n",
+        "        mine = [topic for topic, _ in self._owners([*topics])]\n",
+    ),
+    (
+        "a service keeps its state directory",
+        OWNERSHIP,
+        'known.get("receipts") == receipts_id',
+        '"receipts" in known',
+    ),
+    ("a start claims its topics", INSTANCE, "        ownership.claim(settings.topics.owned)\n", ""),
+    (
+        "a message that is delivered again has one row",
+        ROWS,
+        "            if newest is not None and place <= newest:\n",
+        "            if newest is not None and place < (-1,):\n",
     ),
     ("another query's batch is not read another way", ANOTHER_WAY, "        _require_own(query, checkpoint)\n", ""),
 )

@@ -22,7 +22,7 @@ from streaming.coordination.pause import Pause
 from streaming.errors import ConfigError, ReaperError, RefusedError, SafetyError, UnavailableError
 from streaming.limits.breaker import Breaker, breaker_path
 from streaming.limits.tenants import TenantHolds, tenant_holds_path
-from streaming.ports import MetadataStore, Pulsar, TopicAdmin
+from streaming.ports import MetadataStore, TopicAdmin
 from streaming.queries.checkpoints import changes_of, left_behind, refuse_changes, root_of
 from streaming.queries.names import FURTHER, queries_of
 from streaming.reconcile.messages import reconcile
@@ -95,8 +95,15 @@ def _together(settings: Settings, clients: CommandClients, clock: Clock) -> Iter
         "name the topics again, or retire their checkpoints (checkpoints/README.md)",
     )
     yield _look(
+        "no other service on these topics",
+        lambda: questions.owned_topics(
+            clients.store, settings, (*settings.topics.owned, *matched_topics(pulsar.admin, settings))
+        ),
+        "two services never read one topic: docs/operating.md, `Move a topic to another service`",
+    )
+    yield _look(
         "accounts",
-        lambda: _accounts(settings, pulsar, clock),
+        lambda: _accounts(settings, clients, clock),
         "stop the service, keep state.dir, checkpoints.dir and the topics as they are, and report it; you can send a "
         "request that was lost again at any time (`ledger-reaper audit --publish` does); then "
         "`ledger-reaper accept --gaps` ends the alarm for ledgers that vanished",
@@ -253,6 +260,16 @@ def _directories(settings: Settings, store: MetadataStore | None, admin: TopicAd
                 lambda directory=directory: _of_cluster(settings, store, admin, directory),  # type: ignore[misc]
                 f"point {name}.dir at this cluster's directory, or the addresses at the directory's cluster",
             )
+    if store is not None:
+        yield _own_state(settings, store)
+
+
+def _own_state(settings: Settings, store: MetadataStore) -> Line:
+    return _look(
+        "state of this service",
+        lambda: questions.own_state(store, settings),
+        "nothing is wrong with the service: run this command where it runs, with its configuration",
+    )
 
 
 def _of_cluster(settings: Settings, store: MetadataStore, admin: TopicAdmin, directory: str) -> str:
@@ -275,10 +292,15 @@ def _left_behind(settings: Settings, admin: TopicAdmin) -> str:
     return "each topic that was read is read"
 
 
-def _accounts(settings: Settings, pulsar: Pulsar, clock: Clock) -> str:
+def _accounts(settings: Settings, clients: CommandClients, clock: Clock) -> str:
+    try:
+        questions.own_state(clients.store, settings)
+    except SafetyError:
+        raise questions.Notice("not looked at: state.dir is not this service's", do="") from None
+    pulsar = clients.pulsar
     accounts = reconcile(settings, pulsar, clock.now_ms(), matched=matched_topics(pulsar.admin, settings))
     if accounts.gaps:
-        raise ReaperError("; ".join([*accounts.gaps, *filter(None, [accounts.doubt])]))
+        raise SafetyError("; ".join([*accounts.gaps, *filter(None, [accounts.doubt])]))
     if accounts.doubt:
         raise (RefusedError if accounts.is_refused else UnavailableError)(accounts.doubt)
     if parked := questions.parked_topics(settings):

@@ -4,7 +4,7 @@ import os
 import shutil
 import subprocess
 from base64 import b64encode
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from datetime import UTC, datetime
 from hashlib import sha1
 from importlib.metadata import version
@@ -20,16 +20,20 @@ from streaming.clock import Clock
 from streaming.config.sections import BucketSettings
 from streaming.config.settings import Settings
 from streaming.config.stores import is_on_s3
+from streaming.coordination import identity
 from streaming.coordination.exclusive import undeclared
 from streaming.coordination.lock import holder_of, lock_path
 from streaming.coordination.own_znodes import CHECK, open_to_all
+from streaming.coordination.ownership import Ownership
 from streaming.errors import ConfigError, RefusedError, SafetyError, UnavailableError
 from streaming.ports import MetadataStore, TopicAdmin, Unreadable, Znode
+from streaming.queries.checkpoints import root_of
 from streaming.spark import ivy
 from streaming.spark import jars as artifacts
 from streaming.state import watcher_note
 from streaming.state.filesystem import open_filesystem, shown
 from streaming.state.lanes import noted
+from streaming.state.tables import opened
 from streaming.topics.sizes import require_room_for_copies
 from udfs.formats.acl import DELETE, acl_entries
 
@@ -145,6 +149,26 @@ def instance(store: MetadataStore, settings: Settings) -> str:
     if holder is None:
         return f"no instance {settings.service.name} runs"
     raise Notice(f"runs already: pid {holder.pid} on {holder.host} since {holder.since}")
+
+
+def owned_topics(store: MetadataStore, settings: Settings, topics: Collection[str]) -> str:
+    """Whether no other service reads these topics."""
+    ownership = Ownership(store, settings.zookeeper.own_root, settings.service.name)
+    ownership.refuse_foreign(topics)
+    mine = set(ownership.owned()) & {*topics}
+    return f"{len(mine)} of {len({*topics})} are recorded as this service's, and none as another's"
+
+
+def own_state(store: MetadataStore, settings: Settings) -> str:
+    """Whether state.dir is the one that the service of this name uses."""
+    table = opened(settings.state_dir, "receipts")
+    receipts_id = None if table is None else str(table.metadata().id)
+    ownership = Ownership(store, settings.zookeeper.own_root, settings.service.name)
+    if fault := ownership.state_fault(receipts_id):
+        raise SafetyError(fault)
+    if receipts_id is not None:
+        identity.compare_state(receipts_id, root_of(settings))
+    return f"the one that service {settings.service.name} uses" if receipts_id else "not used yet"
 
 
 def service_url(settings: Settings, admin: TopicAdmin, topics: Sequence[str]) -> str:

@@ -1,11 +1,14 @@
 """What a person says to the service: pause, resume and accept, each by a znode."""
 
-from collections.abc import Sequence
+import contextlib
+from collections.abc import Iterator, Sequence
 
 from streaming.clock import SystemClock
 from streaming.config.amounts import topic_from
 from streaming.config.settings import Settings
 from streaming.coordination.agreed_clock import AgreedClock
+from streaming.coordination.lock import InstanceLock
+from streaming.coordination.ownership import Ownership
 from streaming.coordination.pause import Pause
 from streaming.errors import ConfigError, SafetyError
 from streaming.in_use.baseline import ALL, Accepted, accepted_path, all_of
@@ -14,7 +17,7 @@ from streaming.limits.tenants import TenantHolds, tenant_holds_path
 from streaming.ports import MetadataStore, Pulsar
 from streaming.reconcile.messages import accept_gaps
 from streaming.topics.matching import matched_topics
-from udfs.paths import managed_ledger_name
+from udfs.paths import managed_ledger_name, topic_of
 
 
 def pause(settings: Settings, store: MetadataStore, why: str, *, for_ms: int | None = None, force: bool = False) -> str:
@@ -79,6 +82,38 @@ def accept(settings: Settings, store: MetadataStore, topics: Sequence[str]) -> s
     accepted = Accepted(store, accepted_path(zookeeper.own_root, settings.service.name))
     accepted.add(names, now_ms=SystemClock().now_ms())
     return f"accepted: {', '.join(topics) or 'every owner'} as it is now; the next retry goes by that"
+
+
+@contextlib.contextmanager
+def stopped(settings: Settings, store: MetadataStore) -> Iterator[None]:
+    """Keep the service from starting until the block ends. Raises SafetyError if it runs."""
+    with InstanceLock(store, settings.zookeeper.own_root, settings.service.name, on_lost=lambda: None):
+        yield
+
+
+def releasable(settings: Settings, store: MetadataStore, topics: Sequence[str]) -> list[str]:
+    """Return which of these topics (none: of all topics) the service owns. Raises ConfigError if it is none."""
+    try:
+        named = {topic_of(managed_ledger_name(topic)) for topic in topics}
+    except ValueError as error:
+        raise ConfigError(f"--topic: {error}") from error
+    owned = Ownership(store, settings.zookeeper.own_root, settings.service.name).owned()
+    found = [topic for topic in owned if topic in named or not named]
+    if not found:
+        raise ConfigError(f"service {settings.service.name} owns none of them; it owns {', '.join(owned) or 'none'}")
+    return found
+
+
+def release(settings: Settings, store: MetadataStore, topics: Sequence[str]) -> str:
+    """Give up these topics; returns in words what is so now."""
+    given_up = Ownership(store, settings.zookeeper.own_root, settings.service.name).release(topics)
+    return f"given up: {', '.join(given_up)}; another service may read them now"
+
+
+def release_state(settings: Settings, store: MetadataStore) -> str:
+    """Forget which state directory the service uses; returns in words what is so now."""
+    known = Ownership(store, settings.zookeeper.own_root, settings.service.name).release_state()
+    return "the next start chooses its state directory" if known else "no state directory was recorded"
 
 
 def accept_vanished(settings: Settings, pulsar: Pulsar) -> str:

@@ -12,6 +12,7 @@ from streaming.cli.backlog import backlog
 from streaming.cli.check import check
 from streaming.cli.pause import pause, resume
 from streaming.cli.receipts import receipts
+from streaming.cli.release import release
 from streaming.cli.request import request
 from streaming.cli.service import jars, run
 from streaming.cli.status import status
@@ -35,6 +36,7 @@ ORDER_OF_USE = (
     "accept",
     "pause",
     "resume",
+    "release",
     "jars",
     "submit-args",
     "snapshots",
@@ -71,6 +73,7 @@ for command in (
     accept,
     pause,
     resume,
+    release,
     jars,
     submit_args,
 ):

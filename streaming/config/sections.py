@@ -127,7 +127,7 @@ class TopicSettings(_Part):
     def _distinct(self) -> "TopicSettings":
         if self.requests_pattern:
             parse_pattern(self.requests_pattern)
-        names = [*self.requests, *self.deduplicated]
+        names = self.owned
         if len(set(names)) != len(names):
             raise ValueError(f"the request, retry, dead-letter and watch topics must all differ: {', '.join(names)}")
         for topic in names:
@@ -145,6 +145,11 @@ class TopicSettings(_Part):
     def deduplicated(self) -> tuple[str, str, str]:
         """The topics to which we publish each message once, which rests on the broker's deduplication."""
         return self.retry, self.dead_letter, self.watch
+
+    @property
+    def owned(self) -> tuple[str, ...]:
+        """The topics that one service alone may use; those that match requests_pattern come to them."""
+        return (*self.requests, *self.deduplicated)
 
     @property
     def pattern(self) -> TopicPattern | None:

@@ -107,17 +107,25 @@ def known_instance_id(directory: str) -> str | None:
 
 
 def hold_state(receipts_id: str, checkpoints: str) -> None:
-    """Compare the receipts with those the checkpoints were made with. Raises SafetyError, UnavailableError."""
-    folder = folder_of(checkpoints)
-    known = _read(folder, _STATE_FILE)
-    if known is None:
-        folder.write(_STATE_FILE, json.dumps({"receipts": receipts_id}).encode())
-    elif known.get("receipts") != receipts_id:
+    """Compare the receipts with those of the checkpoints, or have these remember them. Raises as compare_state."""
+    if not compare_state(receipts_id, checkpoints):
+        folder_of(checkpoints).write(_STATE_FILE, json.dumps({"receipts": receipts_id}).encode())
+
+
+def compare_state(receipts_id: str, checkpoints: str) -> bool:
+    """Compare the receipts with those that the checkpoints were created with; False if they remember none.
+
+    Raises SafetyError, UnavailableError.
+    """
+    known = _read(folder_of(checkpoints), _STATE_FILE)
+    if known is not None and known.get("receipts") != receipts_id:
         raise SafetyError(
             f"the receipts in state.dir are not those that {shown(checkpoints)} was made with: retries that waited "
-            "there would be lost. Restore state.dir; if it is gone, move the checkpoints away and start again: the "
-            "service then looks anew at all that the topics still hold (checkpoints/README.md)"
+            "there would be lost. Restore state.dir; if it is gone, move the checkpoints away, run `ledger-reaper "
+            "release --state` and start again: the service then looks anew at all that the topics still hold "
+            "(checkpoints/README.md)"
         )
+    return known is not None
 
 
 def _read(folder: Folder, name: str) -> dict[str, Any] | None:

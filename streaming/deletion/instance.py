@@ -16,6 +16,7 @@ from streaming.coordination.epoch import Epoch
 from streaming.coordination.exclusive import require_declared_buckets, require_exclusive_bookkeeper
 from streaming.coordination.lock import InstanceLock
 from streaming.coordination.overwriting import require_no_overwriting
+from streaming.coordination.ownership import Ownership
 from streaming.coordination.pause import Pause
 from streaming.errors import StopRequestedError, UnavailableError
 from streaming.ports import MetadataStore, TopicAdmin
@@ -34,6 +35,7 @@ class Instance:
     epoch: Epoch
     pause: Pause
     rules: SweepRules
+    ownership: Ownership
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,6 +113,8 @@ def begin_instance(
             identity.hold(cluster, directory)
         if opened := own_znodes.close(store, root):
             log.warning("closed to others, who could have changed them until now: %s", ", ".join(opened))
+        ownership = Ownership(store, root, name)
+        ownership.claim(settings.topics.owned)
         epoch = Epoch.bump(store, root, name)
         log.info(
             "ledger-reaper %s, configuration %s: instance %s, epoch %s, Pulsar cluster %s, BookKeeper %s",
@@ -128,7 +132,7 @@ def begin_instance(
             policy=policy_of(settings),
         )
         own_znodes.create_key(store, root)
-        yield Instance(clients, admin, epoch, Pause(store, root), rules)
+        yield Instance(clients, admin, epoch, Pause(store, root), rules, ownership)
 
 
 @contextlib.contextmanager

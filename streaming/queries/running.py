@@ -26,6 +26,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from streaming.adapters.pulsar.admin import is_busy
 from streaming.config.settings import Settings
+from streaming.coordination.ownership import Ownership
 from streaming.errors import BusyError, ReaperError
 from streaming.ports import TopicAdmin
 from streaming.queries.checkpoints import changes_of, left_behind
@@ -58,7 +59,8 @@ class RunningQueries:
     begin: starts a query. begin_again: tells the service that a query, by name, is started once more. lanes: those that
     are parked. slow_down: is told the name of each query that has failed. let_go: gives back what the connector holds
     for a query, by name, that has ended. forget: drops what the service remembers of a query whose topic is gone.
-    tells_last: whether the broker can say what a partition's last message is.
+    tells_last: whether the broker can say what a partition's last message is. ownership: keeps other services from
+    reading the topics of the pattern.
     most_matched: how many topics of the pattern are read. Each query is a thread and, every trigger, a handful of
     requests to brokers, and whoever may make topics could make any number of them. The watcher's topic does not count.
     """
@@ -72,6 +74,7 @@ class RunningQueries:
     let_go: Callable[[str], None] = lambda _query: None
     forget: Callable[[Query], None] = lambda _query: None
     tells_last: Callable[[str], bool] = lambda _partition: True
+    ownership: Ownership | None = None
     monotonic: Callable[[], float] = time.monotonic
     most_matched: int = 100
     _running: dict[Query, StreamingQuery] = field(default_factory=dict)
@@ -165,6 +168,8 @@ class RunningQueries:
     def _take_up(self, topic: str) -> bool:
         (query,) = _queries(self.settings, (topic,))
         try:
+            if self.ownership is not None:
+                self.ownership.claim([topic])
             faults = take_up(self.admin, self.settings, topic)
             faults += [f"query {query.name} reads another topic" for each in self._running if each.name == query.name]
             if not faults:
@@ -304,6 +309,9 @@ class RunningQueries:
         self._stopped.pop(query, None)
         for known in (self._busy_since_s, self._again_s, self._plans_since_s):
             known.pop(query, None)
+        if self.ownership is not None:
+            with _try_again_later(f"{topic} not given up"):
+                self.ownership.release([topic])
         self._log_once(topic, "is gone, and with it what was unread there; its receipts and its checkpoint stay")
         return True
 

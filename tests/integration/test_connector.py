@@ -224,6 +224,7 @@ def test_a_checkpoint_of_v1_is_gone_on_with_a_lost_one_begun_anew_and_a_lost_sta
     shutil.rmtree(service.settings.state.dir)
     assert "retries that waited there would be lost" in service.run("run", "--until-idle", code=4)
     shutil.rmtree(checkpoints)  # the way out that it names
+    service.call("release", "--state", "--yes")
     service.run("run", "--until-idle")
     assert len(service.final()) == 7
 

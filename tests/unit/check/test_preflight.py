@@ -1,5 +1,6 @@
 """The preflight before the first start: every line comes, and neither ZooKeeper, Pulsar nor a disk is changed."""
 
+import json
 from pathlib import Path
 
 import pytest
@@ -12,10 +13,13 @@ from streaming.clients import CommandClients
 from streaming.clock import ManualClock
 from streaming.config.load import load
 from streaming.config.settings import Settings
+from streaming.coordination.ownership import Ownership
 from streaming.errors import UnavailableError
 from streaming.limits.tenants import TenantHolds, tenant_holds_path
 from streaming.ports import Pulsar
+from streaming.state.tables import opened
 from tests.builders import NOW_MS, ROOT, put
+from tests.unit.reconcile.rows import write_rows
 
 
 class World:
@@ -90,3 +94,44 @@ def test_another_clusters_directory_is_the_worst(world: World) -> None:
     lines = world.look()
     assert "belongs to another" in lines["state of this cluster"].says
     assert worst(list(lines.values())) == 4
+
+
+def _receipts(directory: Path) -> str:
+    """Create a table of receipts there; returns its id."""
+    write_rows(directory, "receipts", [(5, 0, -1)])
+    table = opened(str(directory), "receipts")
+    assert table is not None
+    return str(table.metadata().id)
+
+
+def test_a_second_service_on_the_same_topics_is_a_problem_and_the_first_is_named(world: World) -> None:
+    root, first = world.settings.zookeeper.own_root, world.settings.topics.requests[0]
+    assert world.look()["no other service on these topics"].status is Status.OK
+    Ownership(world.store, root, "third").claim([first])
+    line = world.look()["no other service on these topics"]
+    assert (line.status, line.exit_code) == (Status.PROBLEM, 4)
+    assert f"{first} is read by service 'third'" in line.says
+
+
+def test_another_state_directory_than_the_services_is_said_to_be_one_and_no_alarm_is_raised(
+    world: World, tmp_path: Path
+) -> None:
+    ownership = Ownership(world.store, world.settings.zookeeper.own_root, world.settings.service.name)
+    ownership.hold_state(_receipts(tmp_path / "used"), "/var/lib/used")
+    topic = world.settings.topics.requests[0]
+    state = Path(world.settings.state.dir)
+    state.mkdir(parents=True)
+    (state / "accounts.json").write_text(json.dumps({f"{topic}-partition-0": {"5": 3}}))
+    for _ in range(2):  # an empty one, and one with other receipts
+        lines = world.look()
+        said = lines["state of this service"]
+        assert "this is not the state directory of service 'main', which is /var/lib/used" in said.says
+        assert said.exit_code == 4
+        assert lines["accounts"].status is Status.NOTE
+        assert worst(list(lines.values())) == 4
+        _receipts(state)
+    ownership.release_state()
+    lines = world.look()
+    assert lines["state of this service"].status is Status.OK
+    assert "vanished with unread messages" in lines["accounts"].says
+    assert lines["accounts"].exit_code == 4, "never 1, a fault of the program"

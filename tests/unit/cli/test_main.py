@@ -68,7 +68,7 @@ def test_the_shell_completes_commands() -> None:
         check=False,
         env=os.environ | asked,
     )
-    assert sorted(done.stdout.split()) == ["receipts", "request", "resume"], done.stderr
+    assert sorted(done.stdout.split()) == ["receipts", "release", "request", "resume"], done.stderr
 
 
 def test_dead_letters_are_filtered_by_reason_and_closed_with_a_why() -> None:

@@ -2,12 +2,19 @@
 
 import threading
 from collections.abc import Callable
+from contextlib import AbstractContextManager
+from pathlib import Path
 
 import pytest
 
-from streaming.adapters.memory.store import MemoryStore
-from streaming.deletion.instance import _alone
+from streaming.adapters.memory.pulsar import MemoryPulsar
+from streaming.adapters.memory.store import MemoryBroker, MemoryStore
+from streaming.adapters.memory.tree import MemoryTree
+from streaming.clients import Clients
+from streaming.config.load import load
+from streaming.deletion.instance import Instance, _alone, begin_instance
 from streaming.errors import SafetyError, StopRequestedError, UnavailableError
+from tests.builders import ROOT, put
 
 
 def _hold(store: MemoryStore, work: Callable[[threading.Event], None]) -> None:
@@ -63,3 +70,26 @@ def test_what_the_work_raised_comes_first_unless_it_only_stopped(
 
     with pytest.raises(told):
         _hold(store, work)
+
+
+def test_a_start_owns_its_topics_and_a_second_service_on_one_of_them_is_refused(tmp_path: Path) -> None:
+    tree = MemoryTree()
+    put(tree, f"{ROOT}/LAYOUT", b"2\norg.apache.bookkeeper.meta.HierarchicalLedgerManagerFactory:1")
+    put(tree, f"{ROOT}/INSTANCEID", b"id")
+
+    def started(name: str) -> AbstractContextManager[Instance]:
+        file = tmp_path / f"{name}.toml"
+        file.write_text(
+            f'[service]\nname = "{name}"\n[zookeeper]\nledgers_root = "{ROOT}"\n[safety]\nexclusive_bookkeeper = true\n'
+            f'[state]\ndir = "{tmp_path}/{name}/state"\n[checkpoints]\ndir = "{tmp_path}/{name}/checkpoints"\n'
+        )
+        clients = Clients(MemoryStore(tree), MemoryBroker())
+        return begin_instance(load(file), clients, MemoryPulsar(), threading.Event())
+
+    with started("main") as instance:
+        assert instance.ownership.owned() == sorted(load(tmp_path / "main.toml").topics.owned)
+    with pytest.raises(SafetyError, match="is read by service 'main'"), started("third"):
+        pass
+    assert not [path for path in tree.paths() if path.endswith("/third/epoch")], "it was not the one that may delete"
+    with started("main"):
+        pass

@@ -12,9 +12,11 @@ import pytest
 from pyspark.sql.streaming.query import StreamingQuery
 
 from streaming.adapters.memory.pulsar import MemoryPulsar
+from streaming.adapters.memory.store import MemoryStore
 from streaming.adapters.pulsar.admin import is_busy
 from streaming.config.load import load
 from streaming.config.settings import Settings
+from streaming.coordination.ownership import Ownership
 from streaming.errors import RefusedError, SafetyError
 from streaming.queries.checkpoints import MOST_LEFT_BEHIND, left_behind, partitions_of
 from streaming.queries.lanes import Lanes, Rescued
@@ -91,6 +93,7 @@ class World:
         self.again: list[str] = []
         self.let_go: list[str] = []
         self.forgotten: list[Query] = []
+        self.store = MemoryStore()
         self.untold: set[str] = set()
         self.rescues: list[str] = []
         self.shown: dict[str, ParkedLane] = {}
@@ -108,6 +111,7 @@ class World:
             tells_last=lambda partition: partition not in self.untold,
             monotonic=lambda: self.now_s,
             most_matched=most_matched,
+            ownership=Ownership(self.store, "/reaper", "main"),
         )
 
     def _begin(self, query: Query) -> Any:
@@ -562,6 +566,32 @@ def test_topics_that_came_and_went_cost_no_look_up_anything(
         admin.delete_topic(topic, force=True)
         world.check_once(60)
     assert len({each for each in asked if "/reaper/" in each}) == 3, "about these alone"
-    assert [each.getMessage() for each in caplog.records if "which " in each.getMessage()] == []
+    assert "which " not in "".join(each.getMessage() for each in caplog.records if each.levelname == "ERROR")
     world.check_once(60)
     assert len(world.queries._logged) == 0
+
+
+def test_a_matched_topic_of_another_service_is_not_read_until_it_is_given_up(
+    make: Callable[..., World], caplog: pytest.LogCaptureFixture
+) -> None:
+    world = make()
+    other = Ownership(world.store, "/reaper", "third")
+    other.claim([ACMES])
+    make_topics(world.admin, ACMES, RIVALS)
+    world.subscribed.clear()
+    world.check_once(60)
+    assert world.queries.matched == (RIVALS,)
+    assert world.subscribed == [RIVALS], "no subscription is created on another's topic"
+    assert f"{ACMES} is read by service 'third'" in caplog.text
+    other.release([ACMES])
+    world.check_once(60)
+    assert set(world.queries.matched) == {ACMES, RIVALS}
+
+
+def test_a_matched_topic_is_owned_until_it_is_gone(make: Callable[..., World]) -> None:
+    world = make(ACMES)
+    ours = Ownership(world.store, "/reaper", "main")
+    assert ours.owned() == [ACMES]
+    world.admin.delete_topic(ACMES, force=True)
+    world.check_once(60)
+    assert ours.owned() == []

@@ -1,0 +1,38 @@
+"""`ledger-reaper release`."""
+
+from typing import Annotated
+
+import typer
+
+from streaming.cli.options import Config, Yes, require_answer, settings_of
+from streaming.errors import ConfigError
+from streaming.terminal import say
+
+
+def release(
+    config: Config,
+    topic: Annotated[list[str] | None, typer.Option("--topic", help="This topic (any form of its name)")] = None,
+    *,
+    all_topics: Annotated[bool, typer.Option("--all", help="Every topic of this service")] = False,
+    state: Annotated[bool, typer.Option("--state", help="The state directory, which is lost for good")] = False,
+    yes: Yes = False,
+) -> None:
+    """Give up topics of this service, so that another service may read them; or forget its lost state directory.
+
+    The service must be stopped. It takes the topics of its configuration again at its next start, unless another
+    service has them by then. Several topics need --topic several times.
+    """
+    from streaming.cli import control
+    from streaming.clients import command_clients
+
+    if bool(topic) + all_topics + state != 1:
+        raise ConfigError("choose one of --topic T (which may be given several times), --all and --state")
+    settings = settings_of(config)
+    with command_clients(settings) as clients, control.stopped(settings, clients.store):
+        if state:
+            require_answer("Is the state directory lost for good?", yes=yes)
+            say(control.release_state(settings, clients.store))
+            return
+        topics = control.releasable(settings, clients.store, topic or [])
+        require_answer(f"Give up {len(topics)} topics of service {settings.service.name}?", yes=yes)
+        say(control.release(settings, clients.store, topics))

@@ -1,0 +1,64 @@
+"""Two services on the same topics, and a state directory that is not the service's, on the real cluster."""
+
+import pytest
+
+from tests.integration.conftest import Deploy, Deployment
+
+pytestmark = pytest.mark.cluster
+
+
+def _beside(first: Deployment, folder: str, *, name: str = "") -> Deployment:
+    """A service on the same topics with directories of its own; name: its own, if it has one."""
+    here = first.config.parent.with_name(folder)
+    here.mkdir()
+    service, config = first.settings.service.name, here / first.config.name
+    text = first.config.read_text().replace(str(first.config.parent), str(here))
+    config.write_text(text.replace(f'name = "{service}"', f'name = "{name or service}"', 1))
+    return Deployment(config)
+
+
+def test_a_second_service_on_the_same_topics_is_refused_until_the_first_gives_them_up(deploy: Deploy) -> None:
+    first = deploy()
+    topic, name = first.settings.topics.requests[0], first.settings.service.name
+    second = _beside(first, "second", name=f"{name}-second")
+    first.request([b"no request"])
+    first.run("run", "--until-idle")
+    assert len(first.final()) == 1
+    for command in (("check",), ("run", "--until-idle")):
+        assert f"is read by service '{name}'" in " ".join(second.run(*command, code=4).split())
+    assert second.receipts() == [], "the stopped service keeps its topics"
+    assert f"service {name}-second owns none of them" in second.call("release", "--topic", topic, "--yes", code=2)
+    assert "given up: " in first.call("release", "--all", "--yes")
+    assert "no other service on these topics" in second.run("check")
+    second.run("run", "--until-idle")
+    assert len(second.final()) == 1
+    assert f"is read by service '{name}-second'" in first.run("run", "--until-idle", code=4)
+
+
+def test_of_two_services_that_start_at_once_on_the_same_topics_one_is_refused(deploy: Deploy) -> None:
+    first = deploy()
+    second = _beside(first, "second", name=f"{first.settings.service.name}-second")
+    logs = [each.config.with_name("run.log") for each in (first, second)]
+    running = [each.start("run", "--until-idle", log=log) for each, log in zip((first, second), logs, strict=True)]
+    codes = [each.wait(240) for each in running]
+    assert sorted(codes) == [0, 4], [log.read_text() for log in logs]
+    assert "is read by service" in logs[codes.index(4)].read_text()
+
+
+def test_another_state_directory_is_said_to_be_one_and_is_no_alarm(deploy: Deploy) -> None:
+    service = deploy()
+    service.request([b"no request"])
+    service.run("run", "--until-idle")
+    elsewhere = _beside(service, "elsewhere")
+    said = " ".join(elsewhere.run("check", code=4).split())
+    assert "this is not the state directory of service" in said
+    assert f"which is {service.settings.state_dir}" in said
+    assert "stop the service, keep" not in said
+    assert "accounts: not looked at" in said
+    assert "this is not the state directory" in elsewhere.run("run", "--until-idle", code=4)
+    service.run("check")
+
+    assert "the next start chooses" in service.call("release", "--state", "--yes")
+    elsewhere.run("run", "--until-idle")
+    elsewhere.run("check")
+    assert len(elsewhere.final()) == 1
