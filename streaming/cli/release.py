@@ -4,7 +4,7 @@ from typing import Annotated
 
 import typer
 
-from streaming.cli.options import Config, Yes, require_answer, settings_of
+from streaming.cli.options import Config, Yes, confirm, settings_of
 from streaming.errors import ConfigError
 from streaming.terminal import say
 
@@ -30,9 +30,9 @@ def release(
     settings = settings_of(config)
     with command_clients(settings) as clients, control.stopped(settings, clients.store):
         if state:
-            require_answer("Is the state directory lost for good?", yes=yes)
+            confirm("Is the state directory lost for good?", yes=yes)
             say(control.release_state(settings, clients.store))
             return
         topics = control.releasable(settings, clients.store, topic or [])
-        require_answer(f"Give up {len(topics)} topics of service {settings.service.name}?", yes=yes)
+        confirm(f"Give up {len(topics)} topics of service {settings.service.name}?", yes=yes)
         say(control.release(settings, clients.store, topics))

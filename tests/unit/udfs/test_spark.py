@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from itertools import pairwise
+from typing import Any
 
 import pyarrow as pa
 from hypothesis import given
@@ -45,7 +46,7 @@ def test_very_many_runs_become_record_batches_of_a_bounded_size() -> None:
 
 
 def _raw(places: list[Place]) -> pa.RecordBatch:
-    rows = [
+    rows: list[tuple[Any, ...]] = [
         (source, serialize_message_id(MessagePosition(ledger, entry, 0, index)), 1, b"k", b"{}", [])
         for source, ledger, entry, index in places
     ]
