@@ -9,7 +9,7 @@ killed with -9, frozen until its session has expired, and away for a while. Noth
 an audit then counts what leaks without the watcher. After that the service runs for ten minutes, and a second audit
 counts what is left. The exit code is 1 if an orphan is left, if no request names a ledger that leaked, if the audits
 say that data is missing, if a topic has lost a message, or if the watcher sent a request twice. By default ledgers that
-are OPEN because their broker died are kept; here safety.open_quarantine_days is 1, and such a day has a minute.
+are OPEN wait six hours (safety.open_quiet_period); here it is a minute.
 
 --without-watcher does the same without it, and shows that the service by itself deletes none of what leaked.
 """
@@ -52,8 +52,7 @@ KEPT_TOPICS = 3  # which nobody reads
 WATCHER_HARMED = 0.7  # of the rounds
 SETTLE_SECONDS = 15
 FIRST_LOOK_SECONDS = 20  # in which the watcher takes what there is as it is
-OPEN_DAYS = "\nopen_quarantine_days = 1"
-SHORT_DAYS = "import streaming.config.policies as p; p.DAY_MS = 60_000; from streaming.__main__ import main; main()"
+QUIET_PERIOD = '\nopen_quiet_period = "1m"'
 SESSION = "\nsession_timeout_seconds = 10\ntimeout_seconds = 12\n"  # a watcher that is frozen loses it
 WATCH = """
 [watch]
@@ -168,8 +167,8 @@ class WatcherProcess:
 
 
 def started(config: Path, log: Path, *arguments: str) -> "subprocess.Popen[bytes]":
-    """Start a command in a process group of its own, with days that have a minute."""
-    command = [sys.executable, "-c", SHORT_DAYS, *arguments, "--config", str(config)]
+    """Start a command in a process group of its own."""
+    command = [sys.executable, "-m", "streaming", *arguments, "--config", str(config)]
     with log.open("ab") as out:
         return subprocess.Popen(command, stdout=out, stderr=subprocess.STDOUT, start_new_session=True)
 
@@ -277,7 +276,7 @@ def orphans_of(cluster: Cluster, names: list[str]) -> dict[int, LedgerMetadata]:
 def configured(cluster: Cluster, config: Path) -> Settings:
     """Write the configuration of the watcher and of the service; waits are cut to seconds."""
     text = merged(cluster.home.config.read_text()).replace("[zookeeper]\n", f"[zookeeper]{SESSION}")
-    text = text.replace("[safety]", f"[safety]{OPEN_DAYS}")
+    text = text.replace("[safety]", f"[safety]{QUIET_PERIOD}")
     config.write_text(text.replace("send_delay_seconds = 0", "send_delay_seconds = 5") + WATCH)
     return load(config)
 

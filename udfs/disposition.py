@@ -4,9 +4,11 @@ from dataclasses import dataclass
 from hashlib import sha256
 
 from udfs.records import Outcome, Reason, Verdict
+from udfs.retry import MAX_DELAY_MS
 
 # These reasons say nothing about the request itself, so they cost it no try: it waits for a person, for a quarantine
-# that ends by itself (a day is longer than ten tries ten minutes apart), or for an object store that is away.
+# that ends by itself (a day is longer than ten tries ten minutes apart), or for an object store that is away. Nor does
+# any other reason of which the judge knows when it ends (Verdict.wait_ms).
 _FREE_OF_CHARGE = frozenset(
     {
         Reason.SOURCE_SHRANK,
@@ -34,7 +36,7 @@ class Delays:
     """How long until the next try, in ms.
 
     base_ms: reconsume_later. cap_ms: the delay doubles from try to try up to this; 0: it does not double.
-    not_closed_ms: the shortest delay for a ledger that is not CLOSED.
+    not_closed_ms: the shortest delay for a ledger that is not CLOSED, where nobody knows how long it stays so.
     """
 
     base_ms: int
@@ -51,30 +53,33 @@ def dispose(verdict: Verdict, *, attempt: int, max_retry_delete_count: int) -> D
         return Disposition(Outcome.DEAD_LETTER, attempt)
     if verdict.outcome is not Outcome.RETRY:
         return Disposition(verdict.outcome, attempt)
-    if verdict.reason in _FREE_OF_CHARGE:
+    if verdict.reason in _FREE_OF_CHARGE or verdict.wait_ms > 0:
         return Disposition(Outcome.RETRY, attempt)
     tried = attempt + 1
     return Disposition(Outcome.DEAD_LETTER if tried > max_retry_delete_count else Outcome.RETRY, tried)
 
 
-def next_look(reason: Reason, delays: Delays, *, attempt: int, seed: str, fresh_ms: int = 0) -> tuple[int, int]:
+def next_look(verdict: Verdict, delays: Delays, *, attempt: int, seed: str, fresh_ms: int = 0) -> tuple[int, int]:
     """Return how long the next try waits, and the number of tries that the copy carries.
 
     A broker may publish a request before it takes the ledger out of its list. For that long (fresh_ms: what is left of
     it) an owner that still names the ledger costs the request no try.
     """
-    if reason is Reason.IN_USE and fresh_ms > 0:
+    if verdict.reason is Reason.IN_USE and fresh_ms > 0:
         return min(delays.base_ms, max(fresh_ms, _SHORTEST_FRESH_WAIT_MS)), attempt - 1
-    return delay_ms(reason, delays, attempt=attempt, seed=seed), attempt
+    return delay_ms(verdict, delays, attempt=attempt, seed=seed), attempt
 
 
-def delay_ms(reason: Reason, delays: Delays, *, attempt: int, seed: str) -> int:
+def delay_ms(verdict: Verdict, delays: Delays, *, attempt: int, seed: str) -> int:
     """Return how long a request that is put off for the attempt-th time waits; the same for the same seed.
 
-    A ledger that is not CLOSED changes in days, if ever. Its tries are so far apart that the last of them comes after
-    the quarantine of OPEN ledgers: then it is deleted, or reported as a dead letter.
+    Where the judge knows when the reason ends, the next try comes then: a long wait takes a receipt a week
+    (MAX_DELAY_MS), and clocks that differ a little add one at most each base_ms. Any other ledger that is not CLOSED
+    changes in days, if ever.
     """
-    if reason is Reason.NOT_CLOSED:
+    if verdict.wait_ms > 0:
+        return min(max(delays.base_ms, verdict.wait_ms), MAX_DELAY_MS)
+    if verdict.reason is Reason.NOT_CLOSED:
         return max(delays.base_ms, delays.not_closed_ms)
     if delays.cap_ms:
         return backoff_ms(max(attempt, 1), base_ms=delays.base_ms, cap_ms=delays.cap_ms, seed=seed)

@@ -5,7 +5,8 @@ rules apply in this order; reasons to keep a ledger come first:
 1. we keep a ledger whose owner refers to it, or whose owner could not be read;
 2. a ledger without a znode is already gone; a ledger whose metadata can't be parsed is kept;
 3. a ledger whose own metadata names another owner is refused for good;
-4. a ledger that is not CLOSED, or that changed a short while ago, is kept for now;
+4. a ledger that changed a short while ago is kept for now, and so is one that is not CLOSED, unless it is OPEN, no
+   broker can write it into the owner's znode any more, and it has not changed for the quiet period;
 5. if the owner suddenly names far fewer ledgers than at the last look, we keep all that it had;
 6. a ledger that a stalled broker might still write into the owner's znode is kept for a long quarantine;
 7. where no znode's version protects the delete (the owner is gone, or it is a compacted ledger), we must see the
@@ -43,9 +44,17 @@ _CLOSED_BEFORE_REFERENCED = frozenset(
 )
 
 
+# A broker creates the data ledgers of a list, and the ledgers of a cursor, one after the other, and writes each into
+# the owner's znode by a compare-and-set. Once the znode names a newer ledger, it has another version than the broker
+# that created an older one expects, so that an older one that it does not name can't get into it (docs/decisions/0038).
+_WRITTEN_IN_ORDER = frozenset({LedgerComponent.MANAGED_LEDGER, LedgerComponent.MANAGED_CURSOR})
+
+
 @dataclass(frozen=True, slots=True)
 class Policy:
-    """How patient to be; times are in milliseconds. open_quarantine_ms 0: a ledger that is OPEN is never deleted.
+    """How patient to be; times are in milliseconds.
+
+    open_quiet_ms: a ledger that is OPEN must not have changed for so long; 0: it is never deleted.
 
     absence_interval_ms: an owner counts as gone when we saw it gone twice, this far apart. absence_expires_ms: a first
     sighting older than this counts as none, because the owner may have been there in between; at least ten intervals.
@@ -56,7 +65,7 @@ class Policy:
     min_age_ms: int
     above_newest_quarantine_ms: int
     absence_interval_ms: int
-    open_quarantine_ms: int = 0
+    open_quiet_ms: int = 0
     absence_expires_ms: int = DAY_MS
     max_shrink: float = 1.0
     shrink_applies_above: int = 0
@@ -150,38 +159,51 @@ def _refused(request: PendingDelete, metadata: LedgerMetadata) -> Verdict | None
 
 
 def _kept_by_state(case: Case, metadata: LedgerMetadata, policy: Policy, unchanged_ms: int) -> Verdict | None:
-    if metadata.state is not LedgerState.CLOSED and not _is_abandoned(case, metadata, policy, unchanged_ms):
+    if metadata.state is LedgerState.OPEN and policy.open_quiet_ms > 0 and _has_moved_on(case):
+        # The quarantine counts from the same change. Waiting for both at once takes one receipt.
+        wait_ms = max(policy.open_quiet_ms, _quarantine_ms(case, policy)) - unchanged_ms
+        if wait_ms > 0:
+            why = f"the ledger is OPEN, and no broker can come to name it; last changed {unchanged_ms} ms ago"
+            return _later(Reason.NOT_CLOSED, why, wait_ms=wait_ms)
+    elif metadata.state is not LedgerState.CLOSED:
         return _later(Reason.NOT_CLOSED, f"the ledger is {metadata.state}")
     if unchanged_ms < policy.min_age_ms:
-        return _later(Reason.TOO_YOUNG, f"last changed {unchanged_ms} ms ago")
+        wait_ms = policy.min_age_ms - unchanged_ms
+        return _later(Reason.TOO_YOUNG, f"last changed {unchanged_ms} ms ago", wait_ms=wait_ms)
     return None
 
 
-def _is_abandoned(case: Case, metadata: LedgerMetadata, policy: Policy, unchanged_ms: int) -> bool:
-    """Whether an OPEN ledger's writer must have died: its owner names a newer ledger or is gone, and much time passed.
+def _has_moved_on(case: Case) -> bool:
+    """Whether the owner's znode can't come to name an OPEN ledger: it is gone, or it names a newer one in order."""
+    if case.reference.presence is Presence.GONE:
+        return True
+    return case.request.component in _WRITTEN_IN_ORDER and case.request.ledger_id < case.reference.newest_id
 
-    A ledger that a bookie is recovering (IN_RECOVERY) is never abandoned.
-    """
-    if metadata.state is not LedgerState.OPEN or policy.open_quarantine_ms <= 0:
-        return False
-    moved_on = case.reference.presence is Presence.GONE or case.request.ledger_id < case.reference.newest_id
-    return moved_on and unchanged_ms >= policy.open_quarantine_ms
+
+def _quarantine_ms(case: Case, policy: Policy) -> int:
+    """Return the quarantine of a ledger of which time alone says that no broker will name it; 0 for any other."""
+    # A topic's list is written into a znode that exists already. Older brokers create a cursor's znode together with
+    # its first ledger, so that a ledger without a cursor may be one that a broker is about to name.
+    is_gone_cursors = (
+        case.reference.presence is Presence.GONE and case.request.component is LedgerComponent.MANAGED_CURSOR
+    )
+    if is_gone_cursors or case.request.component in _CLOSED_BEFORE_REFERENCED:
+        return policy.above_newest_quarantine_ms
+    return 0
 
 
 def _kept_by_quarantine(case: Case, policy: Policy, unchanged_ms: int) -> Verdict | None:
     """Keep what a stalled broker might still write into its owner's znode, even if recovery has closed it meanwhile."""
-    if unchanged_ms >= policy.above_newest_quarantine_ms:
-        return None
     key, newest_id = case.reference.key, case.reference.newest_id
-    if is_above_newest(case.request, case.reference):
-        return _later(Reason.ABOVE_NEWEST, f"the newest ledger that {key} names is {newest_id}")
+    wait_ms = max(0, _quarantine_ms(case, policy) - unchanged_ms)
+    if is_above_newest(case.request, case.reference) and unchanged_ms < policy.above_newest_quarantine_ms:
+        return _later(Reason.ABOVE_NEWEST, f"the newest ledger that {key} names is {newest_id}", wait_ms=wait_ms)
+    if not wait_ms:
+        return None
     if case.request.component in _CLOSED_BEFORE_REFERENCED:
-        return _later(Reason.TOO_YOUNG, f"{key} may still come to name it; last changed {unchanged_ms} ms ago")
-    # A topic's list is written into a znode that exists already. A cursor's znode is created together with its first
-    # ledger, so that a ledger without a cursor may be one that a broker is about to name.
-    if case.reference.presence is Presence.GONE and case.request.component is LedgerComponent.MANAGED_CURSOR:
-        return _later(Reason.ABOVE_NEWEST, f"{key} names no ledger yet, or no more")
-    return None
+        why = f"{key} may still come to name it; last changed {unchanged_ms} ms ago"
+        return _later(Reason.TOO_YOUNG, why, wait_ms=wait_ms)
+    return _later(Reason.ABOVE_NEWEST, f"{key} names no ledger yet, or no more", wait_ms=wait_ms)
 
 
 def _by_second_look(case: Case, policy: Policy, now_ms: int) -> Verdict:
@@ -196,5 +218,5 @@ def _by_second_look(case: Case, policy: Policy, now_ms: int) -> Verdict:
     return Verdict(Outcome.DELETED, Reason.UNREFERENCED)
 
 
-def _later(reason: Reason, detail: str) -> Verdict:
-    return Verdict(Outcome.RETRY, reason, detail)
+def _later(reason: Reason, detail: str, *, wait_ms: int = 0) -> Verdict:
+    return Verdict(Outcome.RETRY, reason, detail, wait_ms)

@@ -312,3 +312,4 @@ class Verdict:
     outcome: Outcome
     reason: Reason
     detail: str = ""
+    wait_ms: int = 0  # RETRY for a reason that ends by itself: after this time; 0: not known

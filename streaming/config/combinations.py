@@ -123,10 +123,4 @@ def _delay_faults(settings: Settings) -> list[str]:
     ]
     if 0 < two_phase.reconsume_later_max_seconds < two_phase.reconsume_later_seconds:
         faults.append("two_phase.reconsume_later_max_seconds must be 0 or at least reconsume_later_seconds")
-    days, tries = settings.safety.open_quarantine_days, two_phase.max_retry_delete_count
-    if days > tries * longest_s // 86_400:
-        faults.append(
-            f"safety.open_quarantine_days {days}: two_phase.max_retry_delete_count allows {tries} tries, at most a "
-            "week apart, so the last one would come before the quarantine ends"
-        )
     return faults

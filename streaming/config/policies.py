@@ -7,7 +7,6 @@ from udfs.blast_radius import Limits
 from udfs.disposition import Delays
 from udfs.judge import Policy
 from udfs.offload_target import Bucket
-from udfs.units import DAY_MS
 
 
 def allowed_buckets(settings: Settings) -> tuple[Bucket, ...]:
@@ -25,7 +24,7 @@ def policy_of(settings: Settings) -> Policy:
         min_age_ms=safety.min_age_seconds * 1000,
         above_newest_quarantine_ms=safety.above_newest_quarantine_seconds * 1000,
         absence_interval_ms=settings.two_phase.reconsume_later_seconds * 1000,
-        open_quarantine_ms=safety.open_quarantine_days * DAY_MS,
+        open_quiet_ms=safety.open_quiet_period * 1000,
         max_shrink=safety.max_shrink,
         shrink_applies_above=safety.shrink_applies_above_ledgers,
     )
@@ -55,14 +54,10 @@ def admission_of(settings: Settings) -> Admission:
 
 
 def delays_of(settings: Settings) -> Delays:
-    """[two_phase] and [safety], as udfs.disposition takes them."""
-    two_phase, safety = settings.two_phase, settings.safety
-    # the tries must be so far apart that the last one comes after the quarantine of OPEN ledgers
-    quarantine_ms = safety.open_quarantine_days * DAY_MS // max(1, two_phase.max_retry_delete_count) + 1
+    """[two_phase], as udfs.disposition takes it."""
+    two_phase = settings.two_phase
     return Delays(
         base_ms=two_phase.reconsume_later_seconds * 1000,
         cap_ms=two_phase.reconsume_later_max_seconds * 1000,
-        not_closed_ms=max(
-            two_phase.not_closed_later_seconds * 1000, quarantine_ms if safety.open_quarantine_days else 0
-        ),
+        not_closed_ms=two_phase.not_closed_later_seconds * 1000,
     )

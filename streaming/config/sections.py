@@ -3,16 +3,30 @@
 What several sections together can't do is in streaming.config.combinations.
 """
 
+import logging
 from ipaddress import ip_address
 from typing import Annotated, Any
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, NonNegativeInt, PositiveInt, model_validator
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    NonNegativeInt,
+    PositiveInt,
+    model_validator,
+)
 
+from streaming.config.amounts import seconds_of
+from streaming.errors import ConfigError
 from udfs.paths import managed_ledger_name, topic_of
 from udfs.records import LedgerComponent
 from udfs.topic_pattern import TopicPattern, is_one_name, parse_pattern
 from udfs.units import MAX_CHUNK_ROWS
 from udfs.wire import MAX_PAYLOAD_BYTES
+
+log = logging.getLogger("ledger-reaper")
 
 _POSITION_PARTITIONS_MAX = 64
 _IS_PATH = object()
@@ -54,6 +68,20 @@ def _ip_address(text: str) -> str:
 
 
 ListenAddress = Annotated[str, AfterValidator(_ip_address)]
+
+
+def _seconds_or_never(text: Any) -> int:
+    """Read a duration; "never" and 0 are 0. A number without a unit is refused: it may be meant in days."""
+    if str(text).strip().lower() in ("0", "never"):
+        return 0
+    try:
+        return seconds_of(str(text), "the duration")
+    except ConfigError as error:
+        raise ValueError(f'{error}, or "never"') from error
+
+
+# In seconds; written as a duration such as "6h". 0: never.
+QuietPeriod = Annotated[int, BeforeValidator(_seconds_or_never)]
 
 
 class _Part(BaseModel):
@@ -180,18 +208,40 @@ class TwoPhaseSettings(_Part):
     send_delay_seconds: NonNegativeInt
 
 
+_OLD_QUIET_PERIOD = "open_quarantine_days"
+
+
 class SafetySettings(_Part):
     """[safety]."""
 
     exclusive_bookkeeper: bool
     min_age_seconds: PositiveInt
     above_newest_quarantine_seconds: PositiveInt
-    open_quarantine_days: NonNegativeInt
+    open_quiet_period: QuietPeriod
     max_shrink: Annotated[float, Field(gt=0, le=1)]
     shrink_applies_above_ledgers: NonNegativeInt
     ask_broker: bool
     allowed_namespaces: tuple[str, ...]
     allowed_components: tuple[LedgerComponent, ...]
+
+    @model_validator(mode="before")
+    @classmethod
+    def _renamed(cls, keys: Any) -> Any:
+        """Accept open_quarantine_days for one more release. Of both keys the one that keeps ledgers longer counts."""
+        if not isinstance(keys, dict) or _OLD_QUIET_PERIOD not in keys:
+            return keys
+        days = str(keys[_OLD_QUIET_PERIOD]).strip()
+        if not days.isdecimal():
+            raise ValueError(f'{_OLD_QUIET_PERIOD} is open_quiet_period now: write a duration such as "6h", or "never"')
+        old, new = int(days) * 86_400, _seconds_or_never(keys.get("open_quiet_period", "never"))
+        kept = f"{max(old, new)}s" if old and new else "never"
+        log.warning(
+            'safety.%s is safety.open_quiet_period now: write "%s" there instead of %s',
+            _OLD_QUIET_PERIOD,
+            f"{days}d" if old else "never",
+            days,
+        )
+        return {**{key: each for key, each in keys.items() if key != _OLD_QUIET_PERIOD}, "open_quiet_period": kept}
 
 
 class LimitSettings(_Part):

@@ -86,7 +86,7 @@ class ReceiptWriter:
         is_fresh = self.run.query == REQUESTS
         fresh_ms = row[c.PUBLISH_MS] + self.two_phase.send_delay_seconds * 1000 - self.clock.now_ms() if is_fresh else 0
         seed = f"{row[c.POSITION_LEDGER]}:{row[c.POSITION_ENTRY]}"
-        wait_ms, tries = next_look(swept.verdict.reason, self.delays, attempt=attempt, seed=seed, fresh_ms=fresh_ms)
+        wait_ms, tries = next_look(swept.verdict, self.delays, attempt=attempt, seed=seed, fresh_ms=fresh_ms)
         properties = retry_properties(
             message.properties,
             real_topic=base_topic(row[c.SOURCE]),

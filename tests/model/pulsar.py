@@ -3,8 +3,9 @@
 Every action ends in one of the ways that real brokers end it: done, or cut short in one of the windows W1 to W10
 that leave a ledger behind. Who refers to what is kept beside the znodes, not read from them.
 
-Assumed of the real thing: a broker stalls for less than the quarantine; a stalled broker never writes over a znode
-that was deleted and made again meanwhile (it would destroy that owner by itself).
+Assumed of the real thing: a broker stalls for less than the quarantine, but for longer than the quiet period of OPEN
+ledgers; a stalled broker never writes over a znode that was deleted and made again meanwhile (it would destroy that
+owner by itself), nor does it create a cursor's znode again that another broker created and deleted meanwhile.
 """
 
 from collections.abc import Callable, Sequence
@@ -31,7 +32,7 @@ from tests.model.storage import Storage
 from tests.world import ObservedTree, path_of
 from udfs.paths import cursor_path, managed_ledger_path, schema_path
 from udfs.records import BrokerView, Presence
-from udfs.references import COMPACTION_CURSOR, Owner, key_of
+from udfs.references import COMPACTION_CURSOR, Owner, key_of, owner_of
 
 TOPICS = (TOPIC, f"{TOPIC}-partition-0")
 CURSORS = ("billing", "audit")
@@ -84,8 +85,11 @@ class Pulsar(Storage):
         self.hidden: Owner | None = None
 
     def references(self) -> dict[int, frozenset[str]]:
-        """Who refers to which ledger: every znode as last written, every broker's memory, and whoever writes to it."""
-        found = {ledger_id: {"its writer"} for ledger_id, ledger in self.ledgers.items() if ledger.is_open}
+        """Who refers to which ledger: every znode as last written, and every broker's memory.
+
+        What a stalled broker has created is referred to once it is published. It must be there then.
+        """
+        found: dict[int, set[str]] = {}
         for path, ids in self.written.items():
             for ledger_id in ids:
                 found.setdefault(ledger_id, set()).add(path)
@@ -135,7 +139,7 @@ class Pulsar(Storage):
         self._add_ledger(name, topic, stalls=stalls)
 
     def split_brain(self, name: str) -> None:
-        """A broker loses its session and does not know: the next drops its last ledger, which it goes on writing."""
+        """A broker loses its session and does not know: the next drops its last ledger, which stays OPEN."""
         topic = self.topics.get(name)
         if topic is None or not topic.ledgers or not exists(self.tree, managed_ledger_path(name)):
             return
@@ -250,19 +254,18 @@ class Pulsar(Storage):
         path = cursor_path(name, cursor)
         if topic is None or (cursor in topic.cursors) != exists(self.tree, path):
             return
-        seen = self.seen(path)
+        seen, births = self.seen(path), self.births(path)
         made = self.make(lambda ledger_id: cursor_request(ledger_id, name, cursor), is_open=True)
 
         def publish() -> None:
             held = topic.cursors.get(cursor) or Cursor()
-            if not self.cas(path, seen, cursor_znode(made, buckets=held.buckets), {made, *held.buckets}):
-                self.close(made)
+            data, ids = cursor_znode(made, buckets=held.buckets), {made, *held.buckets}
+            if self.births(path) != births or not self.cas(path, seen, data, ids):
                 self.delete(made, lost=lost)
                 return
             current = self.topics.setdefault(name, Topic()).cursors.setdefault(cursor, held)
             old, current.ledger_id = current.ledger_id, made
-            self.close(old)
-            self.delete(old, lost=lost)
+            self.delete(old, lost=lost)  # brokers never close it
 
         self._now_or_later(made, publish, stalls=stalls)
 
@@ -273,7 +276,6 @@ class Pulsar(Storage):
             return
         old, topic.cursors[cursor].ledger_id = topic.cursors[cursor].ledger_id, -1
         self._write_cursor(name, cursor)
-        self.close(old)
         self.delete(old, lost=lost)
 
     def delete_cursor(self, name: str, cursor: str, *, lost: bool) -> None:
@@ -284,7 +286,6 @@ class Pulsar(Storage):
         held = topic.cursors.pop(cursor)
         self.remove(cursor_path(name, cursor))
         for ledger_id in (held.ledger_id, *held.buckets):
-            self.close(ledger_id)
             self.delete(ledger_id, lost=lost)
 
     def touch_cursor(self, name: str, cursor: str) -> None:
@@ -296,14 +297,18 @@ class Pulsar(Storage):
     # delayed delivery, compaction, schemas
 
     def seal_bucket(self, name: str, cursor: str, *, stalls: bool) -> None:
-        """A delayed-delivery bucket: written and CLOSED, then named in the cursor's properties, in any order (W8)."""
+        """A delayed-delivery bucket: written and CLOSED, then named in the cursor's properties, in any order (W8).
+
+        A broker may stall before it closes it.
+        """
         topic = self.topics.get(name)
         if topic is None or cursor not in topic.cursors:
             return
-        made = self.make(lambda ledger_id: bucket_request(ledger_id, name), is_open=False)
+        made = self.make(lambda ledger_id: bucket_request(ledger_id, name), is_open=True)
         held, path = topic.cursors[cursor], cursor_path(name, cursor)
 
         def publish() -> None:
+            self.close(made)
             current = self.topics.get(name)
             if current is not topic or topic.cursors.get(cursor) is not held or not exists(self.tree, path):
                 self.delete(made, lost=True)
@@ -323,12 +328,27 @@ class Pulsar(Storage):
             self._write_cursor(name, cursor)
             self.delete(ledger_id, lost=lost)
 
-    def compact(self, name: str, *, durable: bool, lost: bool) -> None:
-        """A compacted ledger, CLOSED; then memory names it; what is durable, in no znode, follows later."""
+    def compact(self, name: str, *, durable: bool, lost: bool, stalls: bool = False) -> None:
+        """A compacted ledger, written and CLOSED; then memory names it; what is durable, in no znode, follows later.
+
+        The compactor is a client of the topic's broker: however long it writes, whoever owns the topic by then takes
+        its ledger up, even if another compaction has ended meanwhile.
+        """
         topic = self.topics.get(name)
         if topic is None or not exists(self.tree, managed_ledger_path(name)):
             return
-        made = self.make(lambda ledger_id: compacted_request(ledger_id, name), is_open=False)
+        made = self.make(lambda ledger_id: compacted_request(ledger_id, name), is_open=True)
+
+        def publish() -> None:
+            self.close(made)
+            if self.topics.get(name) is not topic or not exists(self.tree, managed_ledger_path(name)):
+                self.delete(made, lost=lost)
+            else:
+                self._take_up_compacted(name, topic, made, durable=durable, lost=lost)
+
+        self._now_or_later(made, publish, stalls=stalls)
+
+    def _take_up_compacted(self, name: str, topic: Topic, made: int, *, durable: bool, lost: bool) -> None:
         self.lazy.discard(name)
         if not exists(self.tree, cursor_path(name, COMPACTION_CURSOR)):
             put(self.tree, cursor_path(name, COMPACTION_CURSOR), cursor_znode())
@@ -342,13 +362,14 @@ class Pulsar(Storage):
             self._flush(topic, lost=lost)
 
     def put_schema(self, *, stalls: bool, lost: bool) -> None:
-        """A schema's ledger: written and CLOSED, then named in the locator (W7)."""
+        """A schema's ledger: written and CLOSED, then named in the locator (W7). Stalls come before the close."""
         path = schema_path(SCHEMA)
         known = list(self.schemas.get(SCHEMA, ()))
         seen = self.seen(path)
-        made = self.make(schema_request, is_open=False)
+        made = self.make(schema_request, is_open=True)
 
         def publish() -> None:
+            self.close(made)
             if self.cas(path, seen, locator_znode(*known, made), {*known, made}):
                 self.schemas[SCHEMA] = [*known, made]
             else:
@@ -369,12 +390,22 @@ class Pulsar(Storage):
             self.stalled.pop(index % len(self.stalled)).publish()
 
     def is_garbage(self, ledger_id: int) -> bool:
-        """Whether nobody refers to a ledger that exists and is closed."""
-        return (
-            exists(self.tree, path_of(ledger_id))
-            and not self.ledgers[ledger_id].is_open
-            and ledger_id not in self.references()
-        )
+        """Whether nobody refers to a ledger that exists, and no broker can come to refer to it if it is OPEN."""
+        if not exists(self.tree, path_of(ledger_id)) or ledger_id in self.references():
+            return False
+        return not self.ledgers[ledger_id].is_open or self._has_moved_on(ledger_id)
+
+    def _has_moved_on(self, ledger_id: int) -> bool:
+        """Whether the owner of an OPEN ledger is gone, or names a newer one where brokers write them in order."""
+        request = self.ledgers[ledger_id].request
+        owner = owner_of(key_of(request))
+        path = schema_path(owner.name) if owner.kind == "schema" else managed_ledger_path(owner.name)
+        if owner.kind == "cursor":
+            path = cursor_path(owner.name, owner.cursor)
+        if not exists(self.tree, path):
+            return True
+        named = {each for each in self.written.get(path, ()) if key_of(self.ledgers[each].request) == key_of(request)}
+        return owner.kind in ("data", "cursor") and max(named, default=-1) > ledger_id
 
     def _view(self, name: str) -> BrokerView:
         if name in self.silent:
@@ -421,8 +452,7 @@ class Pulsar(Storage):
             before = self.written.get(path, frozenset())
             kept = set(ids) - topic.given_up
             if seen is None or not self.cas(path, seen, self._list(ids, topic), kept):
-                self.close(made)  # W4: the broker gives it up, and its delete may fail
-                self.delete(made, lost=True)
+                self.delete(made, lost=True)  # W4: the broker gives it up, and its delete may fail
                 return
             self.topics.setdefault(name, topic).ledgers = ids
             topic.given_up.intersection_update(ids)

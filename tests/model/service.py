@@ -14,21 +14,26 @@ from streaming.state.journal import JournalEntry
 from streaming.sweep.jobs import Job, SweepRules, Swept
 from streaming.sweep.ledgers import Sweeper
 from streaming.sweep.pace import Capped, Pace
-from tests.builders import DAY_MS, MINUTE_MS, NOW_MS, ROOT, exists, put
+from tests.builders import DAY_MS, HOUR_MS, MINUTE_MS, NOW_MS, ROOT, exists, put
 from tests.invariants import Deletion, Final
 from tests.model.pulsar import Pulsar
 from tests.world import EPOCH, MemoryJournal, ObservedTree, Removal, path_of
 from udfs.completeness import certificate
-from udfs.disposition import dispose
+from udfs.disposition import Delays, delay_ms, dispose
 from udfs.judge import Policy
 from udfs.paths import Layout, cursor_path, managed_ledger_path, schema_path
 from udfs.records import Outcome, PendingDelete, Presence, Reference
 from udfs.references import Owner, key_of, owner_of
 from udfs.sightings import OWNER_ABSENT_SINCE, absent_since_ms, signed, subject_of
 
-POLICY = Policy(min_age_ms=5 * MINUTE_MS, above_newest_quarantine_ms=DAY_MS, absence_interval_ms=10 * MINUTE_MS)
+POLICY = Policy(
+    min_age_ms=5 * MINUTE_MS,
+    above_newest_quarantine_ms=DAY_MS,
+    absence_interval_ms=10 * MINUTE_MS,
+    open_quiet_ms=6 * HOUR_MS,  # shorter than a broker may be stalled
+)
 SECRET = b"secret of the cluster"
-RECONSUME_MS = 10 * MINUTE_MS
+DELAYS = Delays(base_ms=10 * MINUTE_MS, not_closed_ms=10 * MINUTE_MS)
 MAX_RETRIES = 60  # enough that quarantine and outages of a run do not end in the dead-letter topic
 REFRESH_MS = 10 * MINUTE_MS
 
@@ -220,7 +225,7 @@ class Cluster:
                 del self.queue[message.number]
                 continue
             message.attempt = ended.attempt
-            message.due_ms = self.clock.now_ms() + RECONSUME_MS
+            message.due_ms = self.clock.now_ms() + delay_ms(result.verdict, DELAYS, attempt=ended.attempt, seed="")
             message.properties.pop(OWNER_ABSENT_SINCE, None)
             if result.absent_since_ms is not None:
                 message.properties[OWNER_ABSENT_SINCE] = signed(

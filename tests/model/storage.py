@@ -44,6 +44,10 @@ class Storage:
         """Version and birth of a znode, None where it is absent: what a later compare-and-set expects."""
         return (self.tree.read(path).version, self._births[path]) if exists(self.tree, path) else None
 
+    def births(self, path: str) -> int:
+        """How often the znode was created so far."""
+        return self._births[path]
+
     def cas(self, path: str, seen: tuple[int, int] | None, data: bytes, ids: set[int]) -> bool:
         """Write if the znode is still as it was seen."""
         if self.seen(path) != seen:
@@ -97,7 +101,7 @@ class Storage:
             self.tree.remove(path_of(ledger_id))
 
     def leak(self, ledger_ids: Set[int]) -> None:
+        """Nobody deletes these ledgers; what was OPEN stays so."""
         for ledger_id in sorted(ledger_ids - {-1}):
-            self.close(ledger_id)
             self.leaked.append(ledger_id)
             self.on_leak(ledger_id)

@@ -38,7 +38,9 @@ MODEL = settings(
     print_blob=True,
 )
 Row = dict[str, Any]
-broker_acts = st.sampled_from(sorted(ACTS.keys() - {"restore list"}))
+# An operator who lists garbage again makes it used, and one who removes the list of a loaded topic makes its broker's
+# memory the only witness of which BookKeeper copies are free.
+broker_acts = st.sampled_from(sorted(ACTS.keys() - {"restore list", "lose metadata"}))
 
 
 def _audit(cluster: Cluster, hook: Callable[[], None]) -> dict[int, FindingClass]:
@@ -109,6 +111,7 @@ def _stall(pulsar: Pulsar, data: st.DataObject) -> None:
         lambda: pulsar.roll_over(name, stalls=True),
         lambda: pulsar.switch_cursor(name, cursor, stalls=True, lost=False),
         lambda: pulsar.seal_bucket(name, cursor, stalls=True),
+        lambda: pulsar.compact(name, durable=True, lost=False, stalls=True),
         lambda: pulsar.put_schema(stalls=True, lost=False),
     ]
     for stall in data.draw(st.lists(st.sampled_from(stalls), max_size=2)):
@@ -205,7 +208,6 @@ def test_when_all_is_calm_every_piece_of_garbage_is_found(data: st.DataObject) -
     for name in data.draw(st.lists(acts, max_size=10)):
         ACTS[name](pulsar, data)
     pulsar.crash()
-    pulsar.recover_open_ledgers()
     pulsar.pass_time(2 * DAY_MS)
 
     orphans = _orphans(_audit(cluster, lambda: None))

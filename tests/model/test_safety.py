@@ -55,7 +55,7 @@ ACTS: dict[str, Act] = {
     "touch cursor": lambda p, d: p.touch_cursor(d.draw(topics), d.draw(cursors)),
     "seal bucket": lambda p, d: p.seal_bucket(d.draw(topics), d.draw(cursors), stalls=d.draw(flags)),
     "drop bucket": lambda p, d: p.drop_bucket(d.draw(topics), d.draw(cursors), lost=d.draw(flags)),
-    "compact": lambda p, d: p.compact(d.draw(topics), durable=d.draw(flags), lost=d.draw(flags)),
+    "compact": lambda p, d: p.compact(d.draw(topics), durable=d.draw(flags), lost=d.draw(flags), stalls=d.draw(flags)),
     "put schema": lambda p, d: p.put_schema(stalls=d.draw(flags), lost=d.draw(flags)),
     "delete schema": lambda p, d: p.delete_schema(lost=d.draw(flags)),
     "replicate": lambda p, d: p.replicate(d.draw(st.sampled_from(sorted(p.ledgers)))),

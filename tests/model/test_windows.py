@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import pytest
 
-from tests.builders import DAY_MS, SCHEMA, exists
+from tests.builders import DAY_MS, HOUR_MS, SCHEMA, exists
 from tests.invariants import PROMISES
 from tests.model.pulsar import CURSORS, TOPICS, Pulsar
 from tests.model.service import Cluster
@@ -43,7 +43,7 @@ def _w4(pulsar: Pulsar) -> None:
 
 
 def _w5(pulsar: Pulsar) -> None:
-    """Its creation was taken for failed; nobody ever names it, and nobody closes it."""
+    """Its creation was taken for failed; no list ever names it, and no broker closes it."""
     pulsar.roll_over(NAME, stalls=True)
     pulsar.pass_time(DAY_MS)
     _roll(pulsar, 1)
@@ -90,7 +90,8 @@ def _w10(pulsar: Pulsar) -> None:
         pytest.param(_w10, id="W10 metadata deleted by hand"),
     ],
 )
-def test_what_leaks_in_a_window_goes_and_nothing_else(leak: Callable[[Pulsar], None]) -> None:
+@pytest.mark.parametrize("recovers", [pytest.param(True, id="recovered"), pytest.param(False, id="left open")])
+def test_what_leaks_in_a_window_goes_and_nothing_else(leak: Callable[[Pulsar], None], *, recovers: bool) -> None:
     cluster = Cluster()
     pulsar = cluster.pulsar
     pulsar.create_topic(NAME, stalls=False)
@@ -100,7 +101,8 @@ def test_what_leaks_in_a_window_goes_and_nothing_else(leak: Callable[[Pulsar], N
     before = len(cluster.requests)
     cluster.take_over(0)  # of two instances the one that began last is the one that may delete
     leak(pulsar)
-    pulsar.recover_open_ledgers()
+    if recovers:
+        pulsar.recover_open_ledgers()
     asked = cluster.requests[before:]
     leaked = {each.ledger_id for each in asked if each.ledger_id not in pulsar.references()}
     assert leaked, "the window leaked nothing"
@@ -112,6 +114,82 @@ def test_what_leaks_in_a_window_goes_and_nothing_else(leak: Callable[[Pulsar], N
             promise(cluster)
 
     assert {deletion.ledger_id for deletion in cluster.deletions} == leaked
+    assert all(exists(cluster.tree, path_of(ledger_id)) for ledger_id in pulsar.references())
+
+
+def _stalled_roll_over(pulsar: Pulsar) -> None:
+    pulsar.roll_over(NAME, stalls=True)
+
+
+def _stalled_switch(pulsar: Pulsar) -> None:
+    pulsar.switch_cursor(NAME, CURSOR, stalls=True, lost=True)
+
+
+def _stalled_switch_of_a_closed_cursor(pulsar: Pulsar) -> None:
+    """The broker itself has written -1, and goes on from there."""
+    pulsar.close_cursor(NAME, CURSOR, lost=False)
+    _stalled_switch(pulsar)
+
+
+@pytest.mark.parametrize(
+    ("stall", "others", "goes"),
+    [
+        pytest.param(_stalled_roll_over, _roll, True, id="data, and its list names a newer one"),
+        pytest.param(_stalled_roll_over, lambda _: None, False, id="data, newer than its list"),
+        pytest.param(
+            _stalled_switch,
+            lambda p: p.switch_cursor(NAME, CURSOR, stalls=False, lost=False),
+            True,
+            id="cursor, and its znode names a newer one",
+        ),
+        pytest.param(_stalled_switch, lambda _: None, False, id="cursor, newer than the one that its znode names"),
+        pytest.param(
+            _stalled_switch, lambda p: p.close_cursor(NAME, CURSOR, lost=False), False, id="cursor that was closed"
+        ),
+        pytest.param(
+            _stalled_switch_of_a_closed_cursor, lambda _: None, False, id="cursor whose znode names no ledger"
+        ),
+        pytest.param(
+            lambda p: p.compact(NAME, durable=True, lost=True, stalls=True),
+            lambda p: p.compact(NAME, durable=True, lost=True),
+            False,
+            id="compacted ledger, although a newer one is in use",
+        ),
+        pytest.param(
+            lambda p: p.seal_bucket(NAME, CURSOR, stalls=True),
+            lambda p: p.seal_bucket(NAME, CURSOR, stalls=False),
+            False,
+            id="bucket, although a newer one is in use",
+        ),
+        pytest.param(
+            lambda p: (p.delete_schema(lost=False), p.put_schema(stalls=True, lost=True)),
+            lambda p: (p.put_schema(stalls=False, lost=True), p.put_schema(stalls=False, lost=True)),
+            False,
+            id="schema, although the locator names newer ones",
+        ),
+    ],
+)
+def test_an_open_ledger_of_a_stalled_broker_goes_only_if_it_can_not_be_published_when_the_broker_wakes(
+    stall: Callable[[Pulsar], object], others: Callable[[Pulsar], object], *, goes: bool
+) -> None:
+    """Created, frozen, thawed; the quiet period is over in between, the quarantine is not."""
+    cluster = Cluster()
+    pulsar = cluster.pulsar
+    pulsar.create_topic(NAME, stalls=False)
+    pulsar.open_cursor(NAME, CURSOR)
+    pulsar.switch_cursor(NAME, CURSOR, stalls=False, lost=False)
+    pulsar.put_schema(stalls=False, lost=False)
+    cluster.take_over(0)
+    stall(pulsar)
+    (stalled,) = pulsar.stalled
+    others(pulsar)
+    for _ in range(3):
+        pulsar.pass_time(7 * HOUR_MS)
+        cluster.sweep(0, cluster.due())
+        assert exists(cluster.tree, path_of(stalled.ledger_id)) != goes
+    pulsar.wake(0)
+    for promise in PROMISES:
+        promise(cluster)
     assert all(exists(cluster.tree, path_of(ledger_id)) for ledger_id in pulsar.references())
 
 

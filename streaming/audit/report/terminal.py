@@ -64,7 +64,10 @@ def propose(console: Terminal, summary: Summary, commands: Commands, *, publishe
         )
         console.print(cell(f"  {commands.publish}"), soft_wrap=True)
     if summary.of(FindingClass.OPEN).count:
-        console.print("The service deletes no OPEN ledger until safety.open_quarantine_days says when it may.")
+        console.print(
+            "Most OPEN ledgers are former ledgers of cursors, which brokers never close. The service deletes one when "
+            "its cursor or list names a newer ledger or is gone, and nothing changed for safety.open_quiet_period."
+        )
     if any(summary.of(each).count for each in FindingClass):
         console.print(
             "To see what a ledger is, and why the service would delete or keep it (put its number in place of N):"

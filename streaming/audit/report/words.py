@@ -15,7 +15,8 @@ CLASS_MEANING = {
     FindingClass.UNKNOWN: "something that decides could not be read, so it counts as in use",
     FindingClass.FOREIGN: "another application or cluster made it; the service never touches it",
     FindingClass.TOO_YOUNG: "no topic refers to it, but it is so new that its topic may still do so",
-    FindingClass.OPEN: "no topic refers to it, but somebody may still be writing to it",
+    FindingClass.OPEN: "no topic refers to it, but it is not closed, and its broker may live; most are former ledgers "
+    "of cursors, which brokers never close",
 }
 CLASS_NEXT = {
     FindingClass.ORPHAN: "`ledger-reaper audit --last --publish`: the service then checks each again and deletes it",
@@ -24,7 +25,8 @@ CLASS_NEXT = {
     FindingClass.UNKNOWN: "repair what the certificate names, then audit again",
     FindingClass.FOREIGN: "nothing",
     FindingClass.TOO_YOUNG: "wait, then audit again",
-    FindingClass.OPEN: "decide after how many days the service may delete such ledgers: safety.open_quarantine_days",
+    FindingClass.OPEN: "wait, then audit again: it becomes an orphan when its cursor or list names a newer ledger or "
+    "is gone, and its metadata has not changed for safety.open_quiet_period",
 }
 _MEANING = {
     Reason.UNREFERENCED: "It is closed and old enough, and its topic does not refer to it: the service would delete "
@@ -39,8 +41,9 @@ _MEANING = {
     Reason.UNREFERENCED_ONCE: "No topic seems to refer to it. The service would look a second time, after "
     "two_phase.reconsume_later_seconds, and delete it if that is still so.",
     Reason.LEDGER_UNREADABLE: "The service can't read its metadata: it would keep it for now.",
-    Reason.NOT_CLOSED: "Somebody may be writing to it or recovering it: the service would keep it. A ledger whose "
-    "writer died stays open for ever; safety.open_quarantine_days says after how many days the service may delete it.",
+    Reason.NOT_CLOSED: "It is not closed: the service would keep it for now. Brokers never close the ledger that a "
+    "cursor gives up. The service deletes an OPEN one when its cursor or list names a newer ledger or is gone, and its "
+    "metadata has not changed for safety.open_quiet_period.",
     Reason.TOO_YOUNG: "It is so young that its topic may still add it to its list: the service would keep it for now.",
     Reason.ABOVE_NEWEST: "It is newer than all ledgers that its topic refers to: a stalled broker may still add it to "
     "the list. The service would keep it until it is safety.above_newest_quarantine_seconds old.",

@@ -21,7 +21,7 @@ def write(folder: Path, text: str) -> Path:
 
 def test_the_defaults_are_safe() -> None:
     safety = load(None).safety
-    assert (safety.open_quarantine_days, safety.ask_broker, safety.max_shrink) == (0, True, 0.8)
+    assert (safety.open_quiet_period, safety.ask_broker, safety.max_shrink) == (6 * 3600, True, 0.8)
     topics = load(None).topics
     assert topics.requests == (SYSTEM,)
     assert topics.deduplicated == (f"{BESIDE}-RETRY", f"{BESIDE}-DLQ", f"{BESIDE}-WATCH")

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from streaming.config.load import load
-from streaming.config.policies import delays_of
+from streaming.config.policies import delays_of, policy_of
 from streaming.errors import ConfigError
 from udfs.disposition import Delays
 
@@ -20,12 +20,7 @@ DAY_MS = 86_400_000
             "[two_phase]\nreconsume_later_max_seconds = 3600", Delays(600_000, 3_600_000, DAY_MS), id="doubling"
         ),
         pytest.param(
-            "[safety]\nopen_quarantine_days = 30", Delays(600_000, 0, 3 * DAY_MS + 1), id="ten tries outlast 30 days"
-        ),
-        pytest.param(
-            "[two_phase]\nmax_retry_delete_count = 2\n[safety]\nopen_quarantine_days = 14",
-            Delays(600_000, 0, 7 * DAY_MS + 1),
-            id="the longest quarantine that two tries can outlast",
+            '[safety]\nopen_quiet_period = "30d"', Delays(600_000, 0, DAY_MS), id="the quiet period costs no try"
         ),
     ],
 )
@@ -36,15 +31,42 @@ def test_delays_are(text: str, expected: Delays, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
+    ("text", "expected_s"),
+    [
+        pytest.param("", 6 * 3600, id="by default six hours"),
+        pytest.param('open_quiet_period = "90m"', 5400, id="a duration"),
+        pytest.param('open_quiet_period = "never"', 0, id="never"),
+        pytest.param("open_quiet_period = 0", 0, id="0 is never, too"),
+        pytest.param("open_quarantine_days = 0", 0, id="the old key's 0 was never"),
+        pytest.param("open_quarantine_days = 30", 30 * 86_400, id="the old key's days"),
+        pytest.param('open_quarantine_days = 1\nopen_quiet_period = "2d"', 2 * 86_400, id="of both the longer"),
+        pytest.param('open_quarantine_days = 1\nopen_quiet_period = "never"', 0, id="never is the longest"),
+    ],
+)
+def test_the_quiet_period_of_open_ledgers_is(
+    text: str, expected_s: int, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    file = tmp_path / "config.toml"
+    file.write_text(f"[safety]\n{text}")
+    assert policy_of(load(file)).open_quiet_ms == expected_s * 1000
+    assert ("safety.open_quarantine_days is safety.open_quiet_period now" in caplog.text) == ("_days" in text)
+
+
+def test_the_old_key_may_stand_in_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LEDGER_REAPER__SAFETY__OPEN_QUARANTINE_DAYS", "2")
+    assert policy_of(load(None)).open_quiet_ms == 2 * DAY_MS
+
+
+@pytest.mark.parametrize(
     ("text", "why"),
     [
         pytest.param(
             "[two_phase]\nreconsume_later_max_seconds = 599", "reconsume_later_max_seconds must be 0", id="cap below"
         ),
         pytest.param("[two_phase]\nreconsume_later_seconds = 604801", "604800 (a week)", id="longer than is believed"),
-        pytest.param(
-            "[safety]\nopen_quarantine_days = 71", "open_quarantine_days 71", id="tries end before quarantine"
-        ),
+        pytest.param("[safety]\nopen_quiet_period = 6", "as in 6h, or", id="a quiet period without a unit"),
+        pytest.param('[safety]\nopen_quiet_period = "soon"', "as in 6h, or", id="no quiet period"),
+        pytest.param("[safety]\nopen_quarantine_days = -1", "open_quiet_period now", id="no number of days"),
     ],
 )
 def test_waits_that_can_not_work_are_refused(text: str, why: str, tmp_path: Path) -> None:

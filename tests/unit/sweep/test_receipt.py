@@ -144,3 +144,14 @@ def test_bytes_that_are_no_request_name_no_ledger_and_are_kept_as_they_came() ->
     receipt = WRITER.receipt(message(refused, payload=b"junk"), Swept(Verdict(Outcome.DEAD_LETTER, refused.reason)))
     assert c.LEDGER_ID not in receipt
     assert (receipt[c.PAYLOAD], copied(receipt)[REASON]) == (b"junk", "NOT_JSON")
+
+
+def test_a_wait_whose_end_is_known_ends_then_however_often_the_request_was_put_off() -> None:
+    """Ten tries are not used up by waiting: neither the first nor a later wait counts."""
+    waiting = Swept(Verdict(Outcome.RETRY, Reason.NOT_CLOSED, wait_ms=6 * 60 * MINUTE_MS))
+    for attempt in (0, 3):
+        put_off = replace(message(), properties={RECONSUMETIMES: str(attempt)})
+        receipt = WRITER.receipt(put_off, waiting)
+        assert (receipt[c.OUTCOME], receipt[c.ATTEMPT], receipt[c.DELAY_MS]) == ("RETRY", attempt, 360 * MINUTE_MS)
+        properties = copied(receipt)
+        assert (properties[RECONSUMETIMES], properties[DELAY_TIME]) == (str(attempt), str(360 * MINUTE_MS))

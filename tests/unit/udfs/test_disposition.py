@@ -47,6 +47,12 @@ def test_only_waiting_for_a_person_for_time_to_pass_or_for_a_store_costs_no_try(
     assert disposed == (Disposition(Outcome.RETRY, 10) if reason in FREE else Disposition(Outcome.DEAD_LETTER, 11))
 
 
+@pytest.mark.parametrize("reason", [Reason.NOT_CLOSED, Reason.IN_USE])
+def test_a_wait_whose_end_is_known_costs_no_try_whatever_its_reason(reason: Reason) -> None:
+    verdict = Verdict(Outcome.RETRY, reason, wait_ms=1)
+    assert dispose(verdict, attempt=10, max_retry_delete_count=10) == Disposition(Outcome.RETRY, 10)
+
+
 CONSTANT = Delays(base_ms=600_000, not_closed_ms=86_400_000)
 DOUBLING = Delays(base_ms=600_000, cap_ms=3_600_000)
 
@@ -65,7 +71,8 @@ DOUBLING = Delays(base_ms=600_000, cap_ms=3_600_000)
     ],
 )
 def test_the_next_look_comes_after(reason: Reason, delays: Delays, attempt: int, shortest: int, longest: int) -> None:
-    waits = {delay_ms(reason, delays, attempt=attempt, seed=f"{n}:1:0") for n in range(50)}
+    verdict = Verdict(Outcome.RETRY, reason)
+    waits = {delay_ms(verdict, delays, attempt=attempt, seed=f"{n}:1:0") for n in range(50)}
     assert shortest <= min(waits) <= max(waits) <= longest
     assert (len(waits) > 1) == (shortest < longest)
 
@@ -83,7 +90,23 @@ def test_the_next_look_comes_after(reason: Reason, delays: Delays, attempt: int,
 def test_a_fresh_request_whose_owner_still_names_the_ledger_loses_no_try(
     reason: Reason, fresh_ms: int, expected: tuple[int, int]
 ) -> None:
-    assert next_look(reason, CONSTANT, attempt=1, seed="1:1", fresh_ms=fresh_ms) == expected
+    verdict = Verdict(Outcome.RETRY, reason)
+    assert next_look(verdict, CONSTANT, attempt=1, seed="1:1", fresh_ms=fresh_ms) == expected
+
+
+@pytest.mark.parametrize("delays", [CONSTANT, DOUBLING])
+@pytest.mark.parametrize(
+    ("wait_ms", "expected"),
+    [
+        pytest.param(1, 600_000, id="almost over: not sooner than any other try"),
+        pytest.param(600_001, 600_001, id="to its end, to the millisecond"),
+        pytest.param(21_600_000, 21_600_000, id="six hours in one go, and not a day"),
+        pytest.param(30 * 86_400_000, 7 * 86_400_000, id="a month: as long as a delay is believed"),
+    ],
+)
+def test_a_wait_whose_end_is_known_is_tried_again_at_its_end(delays: Delays, wait_ms: int, expected: int) -> None:
+    verdict = Verdict(Outcome.RETRY, Reason.NOT_CLOSED, wait_ms=wait_ms)
+    assert next_look(verdict, delays, attempt=3, seed="1:1") == (expected, 3)
 
 
 def test_t3_a_ledger_in_use_is_asked_for_again_and_in_the_end_told_never_dropped() -> None:

@@ -32,6 +32,7 @@ from udfs.records import (
     PendingDelete,
     Presence,
     Reason,
+    Reference,
 )
 
 POLICY = Policy(
@@ -262,40 +263,92 @@ def test_a_sighting_of_absence_counts_for_nothing_while_the_owner_is_there() -> 
 
 
 class TestOpenLedgers:
-    QUARANTINED = replace(POLICY, open_quarantine_ms=7 * DAY_MS)
-    OPEN = facts(last_change_ms=NOW_MS - 7 * DAY_MS, state=LedgerState.OPEN)
+    QUIET_MS = 6 * HOUR_MS
+    PATIENT = replace(POLICY, open_quiet_ms=QUIET_MS)
 
-    def test_are_never_deleted_unless_a_quarantine_is_configured(self) -> None:
-        case = replace(DELETABLE, ledger=replace(self.OPEN, last_change_ms=0))
-        assert why(case) == (Outcome.RETRY, Reason.NOT_CLOSED)
+    def opened(self, request: PendingDelete, *, quiet_ms: int = QUIET_MS, **changes: object) -> Case:
+        """A ledger that is OPEN and has not changed for so long; its owner names 8 and 9, and not it."""
+        about = facts(request, last_change_ms=NOW_MS - quiet_ms, state=LedgerState.OPEN)
+        return replace(case_of(request, ledger=about), **changes)  # type: ignore[arg-type]
 
-    def test_are_deleted_after_the_quarantine_when_their_owner_names_newer_ones(self) -> None:
-        case = replace(DELETABLE, ledger=self.OPEN)
-        assert why(case, self.QUARANTINED) == (Outcome.DELETED, Reason.UNREFERENCED)
+    @pytest.mark.parametrize("request_", EVERY_COMPONENT)
+    def test_are_never_deleted_where_the_quiet_period_is_never(self, request_: PendingDelete) -> None:
+        for case in (self.opened(request_, quiet_ms=NOW_MS), self.opened(request_, quiet_ms=NOW_MS, reference=gone())):
+            verdict = judge(case, POLICY, now_ms=NOW_MS)
+            assert (verdict.outcome, verdict.reason, verdict.wait_ms) == (Outcome.RETRY, Reason.NOT_CLOSED, 0)
 
-    def test_are_deleted_after_the_quarantine_when_their_owner_is_gone_twice(self) -> None:
-        case = replace(DELETABLE, ledger=self.OPEN, reference=gone(), absent_since_ms=NOW_MS - HOUR_MS)
-        assert why(case, self.QUARANTINED) == (Outcome.DELETED, Reason.OWNER_GONE)
-        assert why(replace(case, absent_since_ms=None), self.QUARANTINED)[1] is Reason.OWNER_ABSENT_ONCE
+    @pytest.mark.parametrize("request_", [data_request(5), cursor_request(5)])
+    def test_are_deleted_after_the_quiet_period_when_their_owner_names_a_newer_one(
+        self, request_: PendingDelete
+    ) -> None:
+        assert why(self.opened(request_), self.PATIENT) == (Outcome.DELETED, Reason.UNREFERENCED)
+
+    def test_are_deleted_after_the_quiet_period_when_their_list_is_gone_twice(self) -> None:
+        case = self.opened(data_request(5), reference=gone(), absent_since_ms=NOW_MS - HOUR_MS)
+        assert why(case, self.PATIENT) == (Outcome.DELETED, Reason.OWNER_GONE)
+        assert why(replace(case, absent_since_ms=None), self.PATIENT)[1] is Reason.OWNER_ABSENT_ONCE
 
     @pytest.mark.parametrize(
-        "case",
+        "request_", [cursor_request(5), schema_request(5), compacted_request(5), bucket_request(5)]
+    )
+    def test_of_a_gone_owner_of_which_time_alone_tells_wait_for_the_quarantine_as_well(
+        self, request_: PendingDelete
+    ) -> None:
+        """Both periods count from the last change, and one wait is for both."""
+        case = self.opened(request_, reference=gone(), absent_since_ms=NOW_MS - HOUR_MS)
+        verdict = judge(case, self.PATIENT, now_ms=NOW_MS)
+        assert (verdict.reason, verdict.wait_ms) == (Reason.NOT_CLOSED, DAY_MS - self.QUIET_MS)
+        case = self.opened(request_, quiet_ms=DAY_MS, reference=gone(), absent_since_ms=NOW_MS - HOUR_MS)
+        assert why(case, self.PATIENT) == (Outcome.DELETED, Reason.OWNER_GONE)
+
+    @pytest.mark.parametrize("request_", CLOSED_BEFORE_REFERENCED)
+    def test_that_are_written_before_they_are_referred_to_stay_however_new_a_ledger_their_owner_names(
+        self, request_: PendingDelete
+    ) -> None:
+        """A compaction may write for days; a schema's locator is deleted and created; buckets are in no order."""
+        verdict = judge(self.opened(request_, quiet_ms=NOW_MS), self.PATIENT, now_ms=NOW_MS)
+        assert (verdict.reason, verdict.wait_ms) == (Reason.NOT_CLOSED, 0)
+
+    def test_say_how_long_they_still_wait(self) -> None:
+        verdict = judge(self.opened(cursor_request(5), quiet_ms=self.QUIET_MS - 1), self.PATIENT, now_ms=NOW_MS)
+        assert (verdict.outcome, verdict.reason, verdict.wait_ms) == (Outcome.RETRY, Reason.NOT_CLOSED, 1)
+
+    @pytest.mark.parametrize("request_", [data_request(5), cursor_request(5)])
+    @pytest.mark.parametrize(
+        "owner",
         [
-            pytest.param(
-                replace(DELETABLE, ledger=replace(OPEN, last_change_ms=NOW_MS - 7 * DAY_MS + 1)), id="one ms early"
-            ),
-            pytest.param(
-                replace(DELETABLE, ledger=OPEN, reference=reference(in_use=(), newest_id=4)), id="it is the newest"
-            ),
-            pytest.param(
-                replace(DELETABLE, ledger=OPEN, reference=reference(in_use=(), newest_id=5)),
-                id="the newest is it itself",
-            ),
-            pytest.param(replace(DELETABLE, ledger=facts(state=LedgerState.IN_RECOVERY)), id="somebody recovers it"),
+            pytest.param(reference(in_use=(), newest_id=4), id="it is the newest"),
+            pytest.param(reference(in_use=(), newest_id=5), id="the newest is it itself"),
+            pytest.param(reference(in_use=(), newest_id=-1), id="a cursor that was closed names none"),
         ],
     )
-    def test_are_kept_when(self, case: Case) -> None:
-        assert why(case, self.QUARANTINED) == (Outcome.RETRY, Reason.NOT_CLOSED)
+    def test_are_kept_while_a_broker_may_come_to_name_them(self, request_: PendingDelete, owner: Reference) -> None:
+        case = self.opened(request_, quiet_ms=NOW_MS, reference=owner)
+        assert why(case, self.PATIENT) == (Outcome.RETRY, Reason.NOT_CLOSED)
+
+    @pytest.mark.parametrize("owner", [reference(in_use=(8, 9)), gone()])
+    def test_in_recovery_are_kept(self, owner: Reference) -> None:
+        about = facts(last_change_ms=0, state=LedgerState.IN_RECOVERY)
+        case = replace(DELETABLE, ledger=about, reference=owner, absent_since_ms=NOW_MS - HOUR_MS)
+        assert why(case, self.PATIENT) == (Outcome.RETRY, Reason.NOT_CLOSED)
+
+
+@pytest.mark.parametrize(
+    ("request_", "owner", "age_ms", "wait_ms"),
+    [
+        pytest.param(data_request(5), reference(in_use=(8, 9)), MINUTE_MS, 4 * MINUTE_MS, id="min_age"),
+        pytest.param(schema_request(5), reference(in_use=(8, 9)), HOUR_MS, 23 * HOUR_MS, id="schema: the quarantine"),
+        pytest.param(cursor_request(5), gone(), HOUR_MS, 23 * HOUR_MS, id="gone cursor: the quarantine"),
+        pytest.param(data_request(5), reference(in_use=(4,)), HOUR_MS, 0, id="its owner may name a newer one any time"),
+        pytest.param(schema_request(5), reference(in_use=(4,)), HOUR_MS, 23 * HOUR_MS, id="which tells of no schema"),
+    ],
+)
+def test_a_verdict_says_how_long_it_holds_where_time_alone_ends_it(
+    request_: PendingDelete, owner: Reference, age_ms: int, wait_ms: int
+) -> None:
+    case = case_of(request_, last_change_ms=NOW_MS - age_ms, reference=owner)
+    verdict = judge(case, POLICY, now_ms=NOW_MS)
+    assert (verdict.outcome, verdict.wait_ms) == (Outcome.RETRY, wait_ms)
 
 
 EVERY_REASON = {
@@ -358,7 +411,7 @@ cases = st.builds(
     st.sampled_from([data_request(5), cursor_request(5), schema_request(5), compacted_request(5), bucket_request(5)]),
     st.builds(
         lambda age_ms, state: facts(last_change_ms=NOW_MS - age_ms, state=state),
-        st.sampled_from([0, 5 * MINUTE_MS, DAY_MS, 30 * DAY_MS]),
+        st.sampled_from([0, 5 * MINUTE_MS, 6 * HOUR_MS, DAY_MS, 30 * DAY_MS]),
         st.sampled_from(LedgerState),
     ),
     st.builds(
@@ -391,19 +444,23 @@ def test_of_the_drawn_facts_some_let_a_ledger_go(component: LedgerComponent, pre
     assert find(cases, goes, settings=settings(max_examples=5_000))
 
 
-@given(case=cases, open_quarantine_ms=st.sampled_from([0, 7 * DAY_MS]))
-def test_whatever_the_facts_deletion_needs_all_of_them(case: Case, open_quarantine_ms: int) -> None:
+@given(case=cases, open_quiet_ms=st.sampled_from([0, 6 * HOUR_MS, 7 * DAY_MS]))
+def test_whatever_the_facts_deletion_needs_all_of_them(case: Case, open_quiet_ms: int) -> None:
     case, about = _with_its_own_ledger(case)
     assert about.metadata is not None
     state = about.metadata.state
-    policy = replace(POLICY, open_quarantine_ms=open_quarantine_ms)
+    policy = replace(POLICY, open_quiet_ms=open_quiet_ms)
     if judge(case, policy, now_ms=NOW_MS).outcome is not Outcome.DELETED:
         return
     told, age_ms = case.reference, NOW_MS - about.last_change_ms
     assert told.presence is not Presence.UNREADABLE
     assert 5 not in told.in_use
     assert age_ms >= 5 * MINUTE_MS
-    assert state is LedgerState.CLOSED or (state is LedgerState.OPEN and 0 < open_quarantine_ms <= age_ms)
+    if state is not LedgerState.CLOSED:
+        assert state is LedgerState.OPEN
+        assert 0 < open_quiet_ms <= age_ms
+        in_order = case.request.component in (LedgerComponent.MANAGED_LEDGER, LedgerComponent.MANAGED_CURSOR)
+        assert told.presence is Presence.GONE or (in_order and told.newest_id > 5)
     assert told.presence is Presence.PRESENT or case.absent_since_ms == NOW_MS - 10 * MINUTE_MS
     assert told.newest_id >= 5 or told.presence is Presence.GONE or age_ms >= DAY_MS
 
