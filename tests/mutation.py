@@ -43,6 +43,7 @@ UNIT = (*UNIT_TESTS, "tests/contract/test_coordination.py", "-m", "not cluster a
 MODEL = "tests/model/test_safety.py"
 MODEL_EXAMPLES = "250"
 RUNS = "model-runs"
+JUDGE_TESTS = ("tests/unit/udfs/test_judge.py", "tests/model/test_windows.py")
 MARKING_TESTS = "tests/unit/phase_one/watcher/test_marking.py"
 WATCHER_TESTS = "tests/unit/phase_one/watcher/test_watcher.py"
 PAUSE_TESTS = ("tests/contract/test_coordination.py", "tests/unit/cli/test_control.py", "-m", "not cluster")
@@ -1113,6 +1114,14 @@ NARROWED |= {each[0]: HOSTS_TESTS[each[1]] for each in HOSTS}
 NARROWED |= {each[0]: QUERIES_TESTS[each[1]] for each in QUERIES}
 NARROWED |= {each[0]: SNAPSHOTS_TESTS[each[1]] for each in SNAPSHOTS_LINES}
 NARROWED |= {
+    "an OPEN ledger's owner names a newer one": JUDGE_TESTS,
+    "a newer ledger lets OPEN ones go only where they are written in order": JUDGE_TESTS,
+    "the quiet period of OPEN ledgers": JUDGE_TESTS,
+    "waiting for an OPEN ledger's quiet period costs no try": ("tests/unit/udfs/test_disposition.py",),
+    "an OPEN ledger is tried again when its quiet period is over, in a week at the latest": (
+        "tests/unit/udfs/test_disposition.py",
+    ),
+    "of two keys for OPEN ledgers the longer period counts": ("tests/unit/config/test_policies.py",),
     "an index that is put back names only what the guard keeps": ("tests/unit/snapshots/test_put_back.py",),
     "where one topic can't be trimmed the others are": ("tests/unit/cli/test_snapshots.py",),
     "a topic that was not trimmed is no success": ("tests/unit/cli/test_snapshots.py",),

@@ -290,7 +290,7 @@ def test_an_owner_that_rolls_over_and_trims_between_look_and_delete_is_read_agai
     topics.fill(cluster, topic, 6, ["s"])
     before = topics.data_ledgers(cluster, topic)
     leaked = leak(cluster, topic, 3)
-    sweeper, loader = _sweeper(settings, SystemClock())
+    sweeper, loader = sweeper_of(settings, SystemClock())
     cached = loader.load([f"data:{name}"])
 
     consume_and_trim(cluster, topic, "s", 3 * topics.ENTRIES_PER_LEDGER)
@@ -312,12 +312,11 @@ def test_an_owner_that_rolls_over_and_trims_between_look_and_delete_is_read_agai
     assert topics.read_all(cluster, topic) == messages
 
 
-def test_an_open_orphan_goes_after_its_quarantine_and_no_ledger_in_use_or_in_recovery_ever(
+def test_an_open_orphan_goes_after_its_quiet_period_and_no_ledger_in_use_or_in_recovery_ever(
     cluster: Cluster, deploy: Deploy, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The very sweep of the executors, days later: with a clock that is ahead."""
-    monkeypatch.setenv("LEDGER_REAPER__SAFETY__OPEN_QUARANTINE_DAYS", "30")
-    monkeypatch.setenv("LEDGER_REAPER__TWO_PHASE__MAX_RETRY_DELETE_COUNT", "10")
+    monkeypatch.setenv("LEDGER_REAPER__SAFETY__OPEN_QUIET_PERIOD", "30d")
     settings = deploy().settings
     topic = new_topic("open")
     name = managed_ledger_name(topic)
@@ -350,7 +349,7 @@ def test_an_open_orphan_goes_after_its_quarantine_and_no_ledger_in_use_or_in_rec
             for cursor, each in cursors.items()
         ]
         jobs = [Job(each, clock.now_ms() - 3_000) for each in (*data, *of_cursors)]
-        swept = _sweeper(settings, clock)[0].sweep(jobs, {})
+        swept = sweeper_of(settings, clock)[0].sweep(jobs, {})
         return {job.request.ledger_id: each.verdict.reason for job, each in zip(jobs, swept, strict=True)}
 
     kept = {second: Reason.NOT_CLOSED, current: Reason.IN_USE, cursors["keeper"]: Reason.IN_USE}
@@ -361,7 +360,7 @@ def test_an_open_orphan_goes_after_its_quarantine_and_no_ledger_in_use_or_in_rec
     assert not {first, cursors["leaver"]} & left
 
 
-def _sweeper(settings: Settings, clock: Clock) -> tuple[Sweeper, InUseLoader]:
+def sweeper_of(settings: Settings, clock: Clock) -> tuple[Sweeper, InUseLoader]:
     """As an executor has it, but with its journal in memory."""
     clients = clients_for(settings)
     epoch = Epoch.bump(clients.store, settings.zookeeper.own_root, settings.service.name)

@@ -65,11 +65,12 @@ class Topic:
 
 @dataclass
 class Stalled:
-    """A broker that stopped between making a ledger and publishing it."""
+    """A broker that stopped between making a ledger and publishing it. writes_on: it lives, and still writes it."""
 
     ledger_id: int
     since_ms: int
     publish: Callable[[], None]
+    writes_on: bool = False
 
 
 class Pulsar(Storage):
@@ -114,7 +115,12 @@ class Pulsar(Storage):
         for topic in self.topics.values():
             if 0 <= topic.dirty_since_ms <= now_ms - FLUSH_MS:
                 self._flush(topic, lost=True)
-        dead = [each for each in self.stalled if now_ms - each.since_ms >= STALL_LIMIT_MS]
+        dead = [
+            each
+            for each in self.stalled
+            if now_ms - each.since_ms >= STALL_LIMIT_MS
+            and not (each.writes_on and self.ledgers[each.ledger_id].is_open)  # a recovery fences its writer
+        ]
         self.stalled = [each for each in self.stalled if each not in dead]
         self.leak({each.ledger_id for each in dead})
 
@@ -331,8 +337,8 @@ class Pulsar(Storage):
     def compact(self, name: str, *, durable: bool, lost: bool, stalls: bool = False) -> None:
         """A compacted ledger, written and CLOSED; then memory names it; what is durable, in no znode, follows later.
 
-        The compactor is a client of the topic's broker: however long it writes, whoever owns the topic by then takes
-        its ledger up, even if another compaction has ended meanwhile.
+        The compactor is a client of the topic's broker, and may write for days: the broker that owns the topic by then
+        takes its ledger up, even if another compaction has ended meanwhile.
         """
         topic = self.topics.get(name)
         if topic is None or not exists(self.tree, managed_ledger_path(name)):
@@ -346,7 +352,7 @@ class Pulsar(Storage):
             else:
                 self._take_up_compacted(name, topic, made, durable=durable, lost=lost)
 
-        self._now_or_later(made, publish, stalls=stalls)
+        self._now_or_later(made, publish, stalls=stalls, writes_on=True)
 
     def _take_up_compacted(self, name: str, topic: Topic, made: int, *, durable: bool, lost: bool) -> None:
         self.lazy.discard(name)
@@ -483,9 +489,11 @@ class Pulsar(Storage):
         if old != topic.durable:
             self.delete(old, lost=lost)
 
-    def _now_or_later(self, ledger_id: int, publish: Callable[[], None], *, stalls: bool) -> None:
+    def _now_or_later(
+        self, ledger_id: int, publish: Callable[[], None], *, stalls: bool, writes_on: bool = False
+    ) -> None:
         if stalls:
-            self.stalled.append(Stalled(ledger_id, self.tree.clock.now_ms(), publish))
+            self.stalled.append(Stalled(ledger_id, self.tree.clock.now_ms(), publish, writes_on))
             self.on_leak(ledger_id)  # nobody names it: an audit takes it for an orphan
         else:
             publish()

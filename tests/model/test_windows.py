@@ -193,6 +193,22 @@ def test_an_open_ledger_of_a_stalled_broker_goes_only_if_it_can_not_be_published
     assert all(exists(cluster.tree, path_of(ledger_id)) for ledger_id in pulsar.references())
 
 
+def test_what_a_compaction_has_written_for_days_is_there_when_it_ends() -> None:
+    cluster = Cluster()
+    pulsar = cluster.pulsar
+    pulsar.create_topic(NAME, stalls=False)
+    cluster.take_over(0)
+    pulsar.compact(NAME, durable=True, lost=False, stalls=True)
+    pulsar.compact(NAME, durable=True, lost=False)
+    for _ in range(6):
+        pulsar.pass_time(DAY_MS)
+        cluster.sweep(0, cluster.due())
+    pulsar.wake(0)
+    for promise in PROMISES:
+        promise(cluster)
+    assert all(exists(cluster.tree, path_of(ledger_id)) for ledger_id in pulsar.references())
+
+
 def test_while_no_broker_tells_of_a_deleted_schema_its_ledgers_stay() -> None:
     cluster = Cluster()
     pulsar = cluster.pulsar
