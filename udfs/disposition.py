@@ -36,7 +36,7 @@ class Delays:
     """How long until the next try, in ms.
 
     base_ms: reconsume_later. cap_ms: the delay doubles from try to try up to this; 0: it does not double.
-    not_closed_ms: the shortest delay for a ledger that is not CLOSED, where nobody knows how long it stays so.
+    not_closed_ms: the shortest delay for a ledger that is not CLOSED, where the judge can't know how long it stays so.
     """
 
     base_ms: int
@@ -71,7 +71,7 @@ def next_look(verdict: Verdict, delays: Delays, *, attempt: int, seed: str, fres
 
 
 def delay_ms(verdict: Verdict, delays: Delays, *, attempt: int, seed: str) -> int:
-    """Return how long a request that is put off for the attempt-th time waits; the same for the same seed.
+    """Return how long a request waits that is delayed for the attempt-th time; the same for the same seed.
 
     Where the judge knows when the reason ends, the next try comes then: a long wait takes a receipt a week
     (MAX_DELAY_MS), and clocks that differ a little add one at most each base_ms. Any other ledger that is not CLOSED

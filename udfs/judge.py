@@ -181,7 +181,7 @@ def _has_moved_on(case: Case) -> bool:
 
 
 def _quarantine_ms(case: Case, policy: Policy) -> int:
-    """Return the quarantine of a ledger of which time alone says that no broker will name it; 0 for any other."""
+    """Return the quarantine of a ledger that time alone protects from being named late; 0 for any other."""
     # A topic's list is written into a znode that exists already. Older brokers create a cursor's znode together with
     # its first ledger, so that a ledger without a cursor may be one that a broker is about to name.
     is_gone_cursors = (
