@@ -17,6 +17,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 from streaming.adapters.pulsar.entries import tells_last
 from streaming.clients import admin_for, clients_for, reader_for
 from streaming.clock import Clock, SystemClock
+from streaming.config.listening import not_served
 from streaming.config.policies import limits_of
 from streaming.config.settings import Settings
 from streaming.coordination import identity
@@ -162,7 +163,11 @@ def _service(
     instance.ownership.hold_state(receipts.table_id, settings.state_dir)
     if settings.metrics.port >= 0:
         address = settings.metrics.address
-        log.info("metrics: http://%s:%s/metrics", address, metrics.serve(address, settings.metrics.port))
+        try:
+            port = metrics.serve(address, settings.metrics.port)
+        except OSError as error:
+            raise not_served(settings.metrics, error) from error
+        log.info("metrics: http://%s:%s/metrics", address, port)
     log.info("Spark UI: %s", spark.sparkContext.uiWebUrl or NO_UI)
     coordination = coordination_of(settings, instance)
     watch = _source_watch(settings, instance)

@@ -23,7 +23,7 @@ from streaming.in_use.loader import InUseLoader
 from streaming.ports import Unreadable
 from streaming.state import receipts
 from streaming.sweep.pace import Pace
-from streaming.terminal import Terminal, cell, say, say_json
+from streaming.terminal import Terminal, cell, count_of, say, say_json
 from udfs import columns as c
 from udfs.audit import Unclaimed, claim_of
 from udfs.judge import Case, judge, refers_to
@@ -190,7 +190,8 @@ def _lines(fields: dict[str, Any]) -> list[tuple[str, str]]:
     if "owner" in fields:
         owner = fields["owner"]
         refers = "refers to it" if owner["refers_to_it"] else "does not refer to it"
-        names = f"{owner['ledgers_in_use']} ledgers in use, newest {owner['newest_ledger']}"
+        newest = owner["newest_ledger"]
+        names = f"{count_of(owner['ledgers_in_use'], 'ledger')} in use, newest {'none' if newest < 0 else newest}"
         text = {"PRESENT": f"exists and {refers} ({names})", "GONE": "does not exist"}
         lines.append(("owner", text.get(owner["presence"], "could not be read, so the ledger counts as in use")))
         lines += [("read from", f"{read['path']} version {read['version']}") for read in owner["read_from"]]

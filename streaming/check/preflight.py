@@ -76,6 +76,22 @@ def check(settings: Settings, clients: CommandClients, clock: Clock | None = Non
     yield from _here(settings)
 
 
+def check_without_files(settings: Settings, missing: dict[str, str]) -> Iterator[Line]:
+    """One problem for each file that can't be read, and what can be checked without these files.
+
+    Clients can't be made without them, and what they would say is no fault of its own.
+    """
+    for key, fault in missing.items():
+        yield Line(
+            key, Status.PROBLEM, fault, "name a file that exists and that this user may read", ConfigError.exit_code
+        )
+    yield Line("ZooKeeper, Pulsar and buckets", Status.NOTE, f"not checked: {', '.join(missing)} can't be read")
+    for name, directory in (("state", settings.state.dir), ("checkpoints", settings.checkpoints.dir)):
+        if not is_on_s3(directory):
+            yield _directory(name, directory)
+    yield from _here(settings)
+
+
 def _together(settings: Settings, clients: CommandClients, clock: Clock) -> Iterator[Line]:
     """What takes an answer of ZooKeeper and of the brokers."""
     pulsar = clients.pulsar
@@ -145,7 +161,7 @@ def _metadata_store(settings: Settings, store: MetadataStore, clock: Clock) -> I
         lambda: questions.own_znodes(store, zookeeper.own_root),
         "the service's next start closes them; look at what `accept`, `pause` and `resume` have set until then",
     )
-    yield _look("instance", lambda: questions.instance(store, settings), "stop it, or choose another service.name")
+    yield _look("instance", lambda: questions.instance(store, settings), "see the error")
     yield _look("pause", lambda: _paused(store, settings), "`ledger-reaper resume` when whoever paused it agrees")
     yield _look(
         "blast radius",
@@ -249,11 +265,7 @@ def _directories(settings: Settings, store: MetadataStore | None, admin: TopicAd
             "see to the bucket, the section [s3], and the rights in checkpoints/README.md",
         )
     for name, directory in (("state", settings.state_dir), ("checkpoints", root_of(settings))):
-        yield _look(
-            f"{name} directory",
-            lambda directory=directory: questions.directory(directory),  # type: ignore[misc]
-            f"let this user create and remove files in {shown(directory)}, and see that there is room",
-        )
+        yield _directory(name, directory)
         if store is not None:
             yield _look(
                 f"{name} of this cluster",
@@ -269,6 +281,14 @@ def _own_state(settings: Settings, store: MetadataStore) -> Line:
         "state of this service",
         lambda: questions.own_state(store, settings),
         "nothing is wrong with the service: run this command where it runs, with its configuration",
+    )
+
+
+def _directory(name: str, directory: str) -> Line:
+    return _look(
+        f"{name} directory",
+        lambda: questions.directory(directory),
+        f"let this user create and remove files in {shown(directory)}, and see that there is room",
     )
 
 

@@ -12,12 +12,13 @@ from pathlib import Path
 from uuid import uuid4
 
 import pyarrow.fs as pafs
+from pydantic import BaseModel
 
-from streaming.adapters.pulsar.read import check_service
+from streaming.adapters.pulsar.read import check_connection, check_service
 from streaming.adapters.s3.calls import S3Settings
 from streaming.adapters.s3.objects import S3Objects
 from streaming.clock import Clock
-from streaming.config.sections import BucketSettings
+from streaming.config.sections import BucketSettings, path_keys
 from streaming.config.settings import Settings
 from streaming.config.stores import is_on_s3
 from streaming.coordination import identity
@@ -50,6 +51,21 @@ class Notice(Exception):  # noqa: N818  not an error: the answer is yes, but som
     def __init__(self, text: str, *, do: str | None = None) -> None:
         super().__init__(text)
         self.do = do
+
+
+def missing_files(settings: Settings) -> dict[str, str]:
+    """Return why each file that the configuration names can't be read, by key: tokens, certificates, credentials."""
+    found = {}
+    for name, section in settings:
+        for key in path_keys(type(section)) if isinstance(section, BaseModel) else ():
+            file = getattr(section, key)
+            if not key.endswith("_file") or not file:
+                continue
+            try:
+                Path(file).read_bytes()
+            except OSError as error:
+                found[f"{name}.{key}"] = f"{file} can't be read: {error.strerror}"
+    return found
 
 
 def identities(settings: Settings) -> set[tuple[str, str]]:
@@ -144,11 +160,11 @@ def judged_clock(ahead_ms: int, min_age_ms: int) -> str:
 
 
 def instance(store: MetadataStore, settings: Settings) -> str:
-    """Whether the service runs; that is well, but this name is taken."""
+    """Whether the service runs. Both answers are well."""
     holder = holder_of(store, lock_path(settings.zookeeper.own_root, settings.service.name))
     if holder is None:
         return f"no instance {settings.service.name} runs"
-    raise Notice(f"runs already: pid {holder.pid} on {holder.host} since {holder.since}")
+    return f"runs: pid {holder.pid} on {holder.host} since {holder.since}"
 
 
 def owned_topics(store: MetadataStore, settings: Settings, topics: Collection[str]) -> str:
@@ -182,7 +198,10 @@ def service_url(settings: Settings, admin: TopicAdmin, topics: Sequence[str]) ->
                 f"{settings.pulsar.service_url}: a reader on {partition} could be opened; the broker takes messages of "
                 f"{largest} bytes"
             )
-    raise Notice(f"{settings.pulsar.service_url} not tried: it takes a topic, and there is none yet")
+    check_connection(settings.pulsar)
+    return (
+        f"{settings.pulsar.service_url}: connected; the right to read and publish is not checked before a topic exists"
+    )
 
 
 def lanes(settings: Settings) -> str:

@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from streaming.cli.options import Config, Json, Yes, confirm, require_terminal, settings_of
+from streaming.cli.options import Config, Json, LedgerId, Yes, completes, confirm, require_terminal, settings_of
 from streaming.config import amounts
 from udfs.records import LedgerComponent
 
@@ -29,7 +29,12 @@ def audit(  # noqa: PLR0913  one parameter an option: that is what typer reads
     tenant: Annotated[str, typer.Option("--tenant", help="Only this tenant")] = "",
     namespace: Annotated[str, typer.Option("--namespace", help="Only this namespace (tenant/ns)")] = "",
     component: Annotated[
-        str, typer.Option("--component", help=f"Only this component: {', '.join(LedgerComponent)}")
+        str,
+        typer.Option(
+            "--component",
+            help=f"Only this component: {', '.join(LedgerComponent)}",
+            autocompletion=completes(LedgerComponent),
+        ),
     ] = "",
     older_than: Annotated[
         str, typer.Option("--older-than", help="Only what has not changed for this long, as in 7d")
@@ -116,7 +121,7 @@ def audit(  # noqa: PLR0913  one parameter an option: that is what typer reads
 
 def explain(
     config: Config,
-    ledger: Annotated[int, typer.Option("--ledger", help="Ledger id")],
+    ledger: LedgerId,
     json_lines: Json = False,
 ) -> None:
     """Say what a ledger is, which topic refers to it, and what the service would answer to a request to delete it."""

@@ -19,27 +19,31 @@ def check(config: Config, json_lines: Json = False) -> None:
 
     The exit code is 0 if there is no problem, else 2, 3 or 4 for the worst one.
     """
-    from streaming.check.preflight import Status, worst
+    from streaming.check.preflight import Status, check_without_files, worst
     from streaming.check.preflight import check as look
+    from streaming.check.questions import missing_files
     from streaming.clients import command_clients
     from streaming.snapshots.preflight import guard_line
 
     marks = {Status.OK: "ok      ", Status.NOTE: "note    ", Status.PROBLEM: "PROBLEM "}
-    lines = []
     settings = settings_of(config)
-    with command_clients(settings) as clients:
 
-        def all_lines() -> "Iterator[Line]":
+    def all_lines() -> "Iterator[Line]":
+        if missing := missing_files(settings):
+            yield from check_without_files(settings, missing)
+            return
+        with command_clients(settings) as clients:
             yield from look(settings, clients)
             yield guard_line(settings, clients)
 
-        for line in all_lines():
-            lines.append(line)
-            if json_lines:
-                say_json(asdict(line))
-                continue
-            say_lines(f"{marks[line.status]} {line.what}: {line.says}")
-            if line.do:
-                say_lines(f"         -> {line.do}")
+    lines = []
+    for line in all_lines():
+        lines.append(line)
+        if json_lines:
+            say_json(asdict(line))
+            continue
+        say_lines(f"{marks[line.status]} {line.what}: {line.says}")
+        if line.do:
+            say_lines(f"         -> {line.do}")
     if code := worst(lines):
         raise typer.Exit(code)

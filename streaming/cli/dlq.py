@@ -8,11 +8,12 @@ from typing import Annotated, Any
 import typer
 from rich.table import Table
 
-from streaming.cli.options import Config, DryRun, Json, Yes, confirm, require_terminal, settings_of, utc
+from streaming.cli.options import Config, DryRun, Json, Yes, completes, confirm, require_terminal, settings_of, utc
 from streaming.clock import SystemClock
 from streaming.config.amounts import seconds_of
 from streaming.errors import ConfigError, SafetyError
 from streaming.terminal import Terminal, cell, count_of, say, say_json
+from udfs import records
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -20,7 +21,15 @@ app = typer.Typer(
 )
 
 Ids = Annotated[list[str] | None, typer.Argument(help="Message ids, of dead letters or of their original requests")]
-Reason = Annotated[str, typer.Option("--reason", "--dead-reason", help="Only those that were given up for this reason")]
+Reason = Annotated[
+    str,
+    typer.Option(
+        "--reason",
+        "--dead-reason",
+        help="Only those that were given up for this reason",
+        autocompletion=completes(records.Reason),
+    ),
+]
 Owner = Annotated[str, typer.Option("--owner", help="Only this topic, namespace (tenant/ns) or tenant")]
 OlderThan = Annotated[str, typer.Option("--older-than", help="Only those given up longer ago, as in 30m, 6h, 2d")]
 Every = Annotated[bool, typer.Option("--all", help="All that wait; needed if no other option chooses")]

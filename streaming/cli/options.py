@@ -1,6 +1,7 @@
 """Options that several commands share: where the configuration is, JSON output, and the question before a big step."""
 
 import sys
+from collections.abc import Callable, Iterable
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -9,6 +10,7 @@ import typer
 
 from streaming.errors import ConfigError, SafetyError
 from streaming.terminal import say_open
+from udfs.paths import MAX_LEDGER_ID
 
 if TYPE_CHECKING:
     from streaming.config.settings import Settings
@@ -37,6 +39,18 @@ def required_config(context: typer.Context, named: Path | None) -> Path:
     return found
 
 
+def completes(values: Iterable[str]) -> Callable[[str], list[str]]:
+    """Return what lets the shell complete an option's value."""
+    return lambda incomplete: [value for value in values if value.startswith(incomplete)]
+
+
+def one_of(text: str, values: Iterable[str], option: str) -> str:
+    """Read one of the values, in capitals or not; "" stays. Raises ConfigError, which names them."""
+    if text and text.upper() not in values:
+        raise ConfigError(f"{option} {text}: one of {', '.join(values)}")
+    return text.upper()
+
+
 _NAMED = "Configuration file (TOML)"
 Config = Annotated[
     Path,
@@ -59,6 +73,8 @@ OptionalConfig = Annotated[
         help=_NAMED,
     ),
 ]
+LedgerId = Annotated[int, typer.Option("--ledger", help="Ledger id", min=0, max=MAX_LEDGER_ID)]
+OneLedger = Annotated[int | None, typer.Option("--ledger", help="Only this ledger id", min=0, max=MAX_LEDGER_ID)]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON, one object a line")]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Print what the command would do, and do nothing")]
 Yes = Annotated[bool, typer.Option("--yes", help="Answer the question with yes; needed where there is no terminal")]

@@ -10,7 +10,7 @@ from rich import box
 from rich.table import Table
 
 from streaming.cli.arrow import load_datasets
-from streaming.cli.options import Config, Json, settings_of, utc
+from streaming.cli.options import Config, Json, OneLedger, completes, one_of, settings_of, utc
 from streaming.cli.state import state_fault
 from streaming.terminal import Terminal, cell, say, say_json
 from udfs import columns as c
@@ -24,9 +24,12 @@ _WIDE = 110  # columns that a terminal needs to show the component too
 def receipts(
     config: Config,
     json_lines: Json = False,
-    ledger: Annotated[int | None, typer.Option("--ledger", help="Only this ledger id")] = None,
+    ledger: OneLedger = None,
     topic: Annotated[str | None, typer.Option("--topic", help="Only this topic, as in shop/prod/carts")] = None,
-    outcome: Annotated[str | None, typer.Option("--outcome", help=f"Only this one: {', '.join(Outcome)}")] = None,
+    outcome: Annotated[
+        str | None,
+        typer.Option("--outcome", help=f"Only this one: {', '.join(Outcome)}", autocompletion=completes(Outcome)),
+    ] = None,
 ) -> None:
     """Show what became of requests, the oldest first."""
     load_datasets()
@@ -34,6 +37,7 @@ def receipts(
     from streaming.state.hold import noted
     from streaming.state.outcomes import newest_of, receipts_of
 
+    outcome = one_of(outcome, Outcome, "--outcome") if outcome is not None else None
     settings = settings_of(config)
     if fault := state_fault(settings, config):
         raise fault

@@ -6,6 +6,7 @@ from typing import Annotated
 import typer
 
 from streaming.cli.options import Config, OptionalConfig, settings_of
+from streaming.config.listening import require_free_port
 from streaming.terminal import say
 
 
@@ -17,6 +18,7 @@ def run(
 ) -> None:
     """Run the service until it gets SIGTERM or SIGINT."""
     settings = settings_of(config)
+    require_free_port(settings.metrics)
     from streaming.queries.beginning import begun
 
     with begun(settings) as spark:  # while the rest of the program is loaded

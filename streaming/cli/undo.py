@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from streaming.cli.options import Config, DryRun, Json, Yes, confirm, require_terminal, settings_of, utc
+from streaming.cli.options import Config, DryRun, Json, OneLedger, Yes, confirm, require_terminal, settings_of, utc
 from streaming.cli.state import require_state
 from streaming.clock import SystemClock
 from streaming.config.amounts import seconds_of
@@ -21,7 +21,7 @@ _SHOWN = 100
 def undo(  # noqa: PLR0913  one parameter an option: that is what typer reads
     config: Config,
     *,
-    ledger: Annotated[int | None, typer.Option("--ledger", help="This ledger")] = None,
+    ledger: OneLedger = None,
     topic: Annotated[str, typer.Option("--topic", help="All ledgers of this topic, as in shop/prod/carts")] = "",
     since: Annotated[str, typer.Option("--since", help="All ledgers deleted in this last time, as in 2h")] = "",
     objects: Annotated[

@@ -6,17 +6,29 @@
    directory.
 """
 
+import logging
+import os
+import tomllib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from pydantic import ValidationError
-from pydantic_settings import BaseSettings, EnvSettingsSource, PydanticBaseSettingsSource, TomlConfigSettingsSource
+from pydantic_settings import (
+    BaseSettings,
+    EnvSettingsSource,
+    PydanticBaseSettingsSource,
+    SettingsError,
+    TomlConfigSettingsSource,
+)
 
 from streaming.config.combinations import faults_of
+from streaming.config.faults import faults_in_words, unknown_variables
 from streaming.config.sections import path_keys
 from streaming.config.settings import Settings
 from streaming.errors import ConfigError
+
+log = logging.getLogger("ledger-reaper")
 
 CONF = Path(__file__).parents[2] / "conf"  # beside the packages, in a checkout and in a wheel alike
 _DEFAULTS = CONF / "default.toml"
@@ -29,10 +41,15 @@ def load(path: str | Path | None) -> Settings:
     if file is not None and not file.is_file():
         raise ConfigError(f"there is no configuration at {path}: write one (conf/production.example.toml is a start)")
     source = file or _DEFAULTS
+    for told in unknown_variables(os.environ):
+        log.warning("%s", told)
     try:
         settings = Settings.model_construct(**dict(_from_sources(file)()))
     except ValidationError as error:
-        raise ConfigError(_text(source, _faults(error))) from error
+        environment, defaults = EnvSettingsSource(Settings)(), _Toml(Settings, _DEFAULTS, Path.cwd())()
+        raise ConfigError(_text(source, faults_in_words(error, environment, defaults))) from error
+    except SettingsError as error:
+        raise ConfigError(f'the environment can\'t be used: {error}; a list is JSON there, as in ["a"]') from error
     except (ValueError, OSError) as error:
         raise ConfigError(f"{source} can't be read: {error}") from error
     if faults := [*faults_of(settings), *_left_behind(settings, file)]:
@@ -91,6 +108,9 @@ class _Toml(TomlConfigSettingsSource):
     def __call__(self) -> dict[str, Any]:
         return _absolute(super().__call__(), self._folder)
 
+    def _read_file(self, file_path: Any) -> dict[str, Any]:
+        return tomllib.loads(file_path.read_bytes().decode("utf-8-sig"))  # editors of Windows write a BOM
+
 
 class _Environment(EnvSettingsSource):
     """Environment variables, whose relative paths count from the folder."""
@@ -120,14 +140,7 @@ def _is_path(value: Any) -> bool:
 _PATH_KEYS = {name: path_keys(field.annotation) for name, field in Settings.model_fields.items()}
 
 
-def _faults(error: ValidationError) -> list[str]:
-    faults = []
-    for fault in error.errors():
-        key = ".".join(str(part) for part in fault["loc"])
-        text = "unknown key" if fault["type"] == "extra_forbidden" else fault["msg"]
-        faults.append(f"{key}: {text.removeprefix('Value error, ')}")
-    return faults
-
-
 def _text(source: Path, faults: list[str]) -> str:
-    return "\n".join([f"{source} can't be used:", *(f"  {fault}" for fault in faults)])
+    is_environment = all(fault.startswith("the variable ") for fault in faults)
+    what = "the environment" if is_environment else str(source)
+    return "\n".join([f"{what} can't be used:", *(f"  {fault}" for fault in faults)])

@@ -100,8 +100,12 @@ class ServiceSettings(_Part):
 class PulsarSettings(_Part):
     """[pulsar]."""
 
-    service_url: Annotated[str, _PULSAR, Field(pattern=rf"^pulsar(\+ssl)?://{_HOSTS}$")]
-    admin_url: Annotated[str, _PULSAR, Field(pattern=rf"^https?://{_HOSTS}$")]
+    service_url: Annotated[
+        str, _PULSAR, Field(pattern=rf"^pulsar(\+ssl)?://{_HOSTS}$", examples=["pulsar+ssl://broker.example.com:6651"])
+    ]
+    admin_url: Annotated[
+        str, _PULSAR, Field(pattern=rf"^https?://{_HOSTS}$", examples=["https://broker.example.com:8443"])
+    ]
     token_file: LocalPath
     tls_trust_certs_file: LocalPath
     tls_check_hostname: bool

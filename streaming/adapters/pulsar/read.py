@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from streaming.adapters.pulsar.admin import PulsarAdmin, PulsarAdminSettings
 from streaming.adapters.pulsar.entries import another_way
-from streaming.adapters.pulsar.frames import opened
+from streaming.adapters.pulsar.frames import Connection, opened
 from streaming.config.sections import PulsarSettings
 from streaming.ports import StoredMessage
 from udfs.entry_ranges import Range, Span, spans_of, without
@@ -69,6 +69,16 @@ def check_service(settings: PulsarSettings, partition: str) -> None:
     """Return when a reader can be opened on the partition. Raises UnavailableError, RefusedError."""
     patient = settings.model_copy(update={"timeout_seconds": min(settings.timeout_seconds, _CHECK_SECONDS)})
     with opened(patient, partition, _BEHIND_ALL):
+        pass
+
+
+def check_connection(settings: PulsarSettings) -> None:
+    """Return when a host of service_url takes a connection and our credentials; no topic is needed or created.
+
+    Raises UnavailableError, RefusedError.
+    """
+    patient = settings.model_copy(update={"timeout_seconds": min(settings.timeout_seconds, _CHECK_SECONDS)})
+    with Connection(patient, settings.service_url):
         pass
 
 

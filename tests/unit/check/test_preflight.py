@@ -1,24 +1,29 @@
 """The preflight before the first start: every line comes, and neither ZooKeeper, Pulsar nor a disk is changed."""
 
 import json
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from typer.testing import CliRunner
 
 from streaming.adapters.memory.pulsar import MemoryPulsar
 from streaming.adapters.memory.store import MemoryBroker, MemoryStore
 from streaming.adapters.memory.tree import MemoryTree
 from streaming.check.preflight import Line, Status, check, worst
+from streaming.cli.main import app
 from streaming.clients import CommandClients
 from streaming.clock import ManualClock
 from streaming.config.load import load
 from streaming.config.settings import Settings
+from streaming.coordination.lock import InstanceLock
 from streaming.coordination.ownership import Ownership
 from streaming.errors import UnavailableError
 from streaming.limits.tenants import TenantHolds, tenant_holds_path
 from streaming.ports import Pulsar
 from streaming.state.tables import opened
 from tests.builders import NOW_MS, ROOT, put
+from tests.unit.adapters.pulsar.frame_broker import Partition, serving
 from tests.unit.reconcile.rows import write_rows
 
 
@@ -39,9 +44,17 @@ class World:
 
 
 @pytest.fixture
-def world(tmp_path: Path) -> World:
+def broker() -> Iterator[Partition]:
+    """What a broker says to a connection, before there is a topic."""
+    with serving(Partition({}, None)) as partition:
+        yield partition
+
+
+@pytest.fixture
+def world(tmp_path: Path, broker: Partition) -> World:
     file = tmp_path / "config.toml"
     file.write_text(
+        f'[pulsar]\nservice_url = "{broker.url}"\n'
         f'[zookeeper]\nledgers_root = "{ROOT}"\n[safety]\nexclusive_bookkeeper = true\n'
         f'[state]\ndir = "{tmp_path}/new/state"\n[checkpoints]\ndir = "{tmp_path}/new/checkpoints"\n'
     )
@@ -62,6 +75,18 @@ def test_before_the_first_start_nothing_is_made(world: World, tmp_path: Path) ->
     assert (world.tree.paths(), world.store.faults.effects) == (before, 0)
     assert (world.pulsar.topics, world.pulsar.faults.effects) == ({}, 0)
     assert [each.name for each in tmp_path.iterdir()] == ["config.toml"]
+
+
+def test_a_wrong_service_url_is_found_before_any_topic_exists(world: World) -> None:
+    line = world.look()["Pulsar service"]
+    assert line.status is Status.OK
+    assert "connected" in line.says
+    pulsar = world.settings.pulsar.model_copy(update={"service_url": "pulsar://127.0.0.1:1"})
+    world.settings = world.settings.model_copy(update={"pulsar": pulsar})
+    line = world.look()["Pulsar service"]
+    assert (line.status, line.exit_code) == (Status.PROBLEM, UnavailableError.exit_code)
+    assert "pulsar://127.0.0.1:1 does not answer" in line.says
+    assert world.pulsar.topics == {}
 
 
 def test_where_a_service_does_not_answer_the_rest_is_looked_at_all_the_same(world: World) -> None:
@@ -135,3 +160,25 @@ def test_another_state_directory_than_the_services_is_said_to_be_one_and_no_alar
     assert lines["state of this service"].status is Status.OK
     assert "vanished with unread messages" in lines["accounts"].says
     assert lines["accounts"].exit_code == 4, "never 1, a fault of the program"
+
+
+def test_files_that_can_not_be_read_are_one_problem_each_and_the_rest_is_not_checked(tmp_path: Path) -> None:
+    config = tmp_path / "config.toml"
+    config.write_text('[pulsar]\ntls_trust_certs_file = "ca.pem"\n[zookeeper]\ndigest_file = "digest"\n')
+    (tmp_path / "digest").write_text("u:p")
+    result = CliRunner().invoke(app, ["check", "--config", str(config)])
+    problems = [line for line in result.output.splitlines() if line.startswith("PROBLEM")]
+    assert problems == [
+        f"PROBLEM  pulsar.tls_trust_certs_file: {tmp_path}/ca.pem can't be read: No such file or directory"
+    ]
+    assert "ZooKeeper, Pulsar and buckets: not checked: pulsar.tls_trust_certs_file can't be read" in result.output
+    assert "state directory" in result.output
+    assert result.exit_code == 2
+
+
+def test_a_service_that_runs_is_well(world: World) -> None:
+    root, name = world.settings.zookeeper.own_root, world.settings.service.name
+    with InstanceLock(world.store, root, name, on_lost=lambda: None):
+        line = world.look()["instance"]
+    assert line.status is Status.OK
+    assert line.says.startswith("runs: pid ")

@@ -53,12 +53,21 @@ def test_the_version_is_the_packages() -> None:
     assert run("--version") == (0, f"ledger-reaper {version('ledger-reaper')}\n")
 
 
-def test_the_shell_completes_commands() -> None:
+@pytest.mark.parametrize(
+    ("line", "completed"),
+    [
+        pytest.param("ledger-reaper re", ["receipts", "release", "request", "resume"], id="commands"),
+        pytest.param("ledger-reaper receipts --outcome DE", ["DEAD_LETTER", "DELETED"], id="outcomes"),
+        pytest.param("ledger-reaper audit --component SCH", ["SCHEMA_STORAGE"], id="components"),
+        pytest.param("ledger-reaper dlq list --reason NOT_J", ["NOT_JSON"], id="reasons"),
+    ],
+)
+def test_the_shell_completes_commands_and_values(line: str, completed: list[str]) -> None:
     asked = {
         "_LEDGER_REAPER_COMPLETE": "complete_bash",
-        "COMP_WORDS": "ledger-reaper re",
-        "COMP_CWORD": "1",
-        "_TYPER_COMPLETE_ARGS": "ledger-reaper re",
+        "COMP_WORDS": line,
+        "COMP_CWORD": str(line.count(" ")),
+        "_TYPER_COMPLETE_ARGS": line,
     }
     done = subprocess.run(
         [sys.executable, "-m", "streaming"],
@@ -68,10 +77,18 @@ def test_the_shell_completes_commands() -> None:
         check=False,
         env=os.environ | asked,
     )
-    assert sorted(done.stdout.split()) == ["receipts", "release", "request", "resume"], done.stderr
+    assert sorted(done.stdout.split()) == completed, done.stderr
 
 
 def test_dead_letters_are_filtered_by_reason_and_closed_with_a_why() -> None:
     code, text = run("dlq", "write-off", "--all", "--reason", "NOT_JSON", "--config", "unread.toml")
     assert code == 2
     assert "--why" in text
+
+
+@pytest.mark.parametrize("command", ["explain", "undo", "receipts"])
+@pytest.mark.parametrize("ledger", ["-5", "9223372036854775808", "x"])
+def test_what_is_no_ledger_id_is_refused_before_anything_is_read(command: str, ledger: str) -> None:
+    code, text = run(command, "--ledger", ledger, "--config", "unread.toml")
+    assert code == 2
+    assert "--ledger" in text

@@ -1,0 +1,174 @@
+"""Says in words what is wrong in a configuration: which key, from the file or from which variable, and an example."""
+
+import difflib
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, get_args
+
+from pydantic import BaseModel, ValidationError
+from pydantic.fields import FieldInfo
+
+from streaming.config.settings import Settings
+
+PREFIX = "LEDGER_REAPER__"
+_ONE_UNDERSCORE = "LEDGER_REAPER_"
+# Variables of this program that are no keys of the configuration; those of tests and benches have these prefixes.
+_OTHERS = ("CONFIG", "JARS", "PYTHON", "IVY_SETTINGS", "PROCESS_TOKEN", "COMPLETE")
+_TESTS = ("TEST_", "MODEL_", "FUZZ_", "BENCH_", "LOAD_", "WATCH_SEEDS", "CRASH_", "ROCKETMQ_", "ROLLBACK_")
+_SHOWN = 80
+_SECRETS = "@?#"  # a value with one of these may be a URL with a password
+
+Path = tuple[int | str, ...]
+
+
+def faults_in_words(error: ValidationError, environment: Mapping[str, Any], defaults: Mapping[str, Any]) -> list[str]:
+    """Return one line for each fault.
+
+    Args:
+        environment: what came from variables, by section and key.
+        defaults: the values of conf/default.toml, by section and key; they serve as examples.
+    """
+    return [_in_words(dict(fault), environment, defaults) for fault in error.errors()]
+
+
+def unknown_variables(names: Iterable[str]) -> list[str]:
+    """Return in words which variables look like ours and mean nothing."""
+    known = [f"{PREFIX}{'__'.join(path)}".upper() for path in _keys()]
+    letters = {_letters(name): name for name in known}
+    told = []
+    for name in sorted(names):
+        rest = name.removeprefix(_ONE_UNDERSCORE)
+        if rest == name or rest.startswith(("_", *_TESTS)) or rest in _OTHERS:
+            continue
+        close = [letters[_letters(name)]] if _letters(name) in letters else difflib.get_close_matches(name, known, 1)
+        hint = f"; did you mean {close[0]}?" if close else ""
+        told.append(f"the variable {name} means nothing to this program, and is ignored{hint}")
+    return told
+
+
+def _in_words(fault: Mapping[str, Any], environment: Mapping[str, Any], defaults: Mapping[str, Any]) -> str:
+    path: Path = fault["loc"]
+    is_variable = _is_in(path, environment)
+    where = _variable(path) if is_variable else ".".join(map(str, path))
+    return f"{where}: {_what(fault, path, defaults, is_variable=is_variable)}"
+
+
+def _variable(path: Path) -> str:
+    keys = [part for part in path if isinstance(part, str)]
+    return f"the variable {PREFIX}{'__'.join(keys).upper()}"
+
+
+def _what(fault: Mapping[str, Any], path: Path, defaults: Mapping[str, Any], *, is_variable: bool) -> str:
+    kind, limits = fault["type"], fault.get("ctx") or {}
+    if kind == "extra_forbidden":
+        return f"unknown key{_did_you_mean(path, is_variable=is_variable)}"
+    if kind == "value_error":
+        return str(fault["msg"]).removeprefix("Value error, ")
+    if kind == "missing":
+        return "is missing"
+    words = next((text for start, text in _MUST_BE.items() if kind.startswith(start)), "")
+    if kind in _LIMITS:
+        words = f"must be {_LIMITS[kind]} {limits[_LIMIT_NAMES[kind]]}"
+    if kind.startswith(("model", "dict")):
+        return f"must be a table with the keys {', '.join(_siblings((*path, '')))}"
+    return f"{_shown(fault['input'])}{words or fault['msg']}{_example(path, defaults)}"
+
+
+_MUST_BE = {
+    "string_pattern": "has not the expected form",
+    "string_too_short": "must not be empty",
+    "string": "must be a text in quotes",
+    "int": "must be a whole number",
+    "float": "must be a number",
+    "bool": "must be true or false",
+    "tuple": "must be a list",
+    "list": "must be a list",
+    "too_short": "must not be an empty list",
+}
+_LIMITS = {
+    "greater_than": "above",
+    "greater_than_equal": "at least",
+    "less_than": "below",
+    "less_than_equal": "at most",
+}
+_LIMIT_NAMES = {"greater_than": "gt", "greater_than_equal": "ge", "less_than": "lt", "less_than_equal": "le"}
+
+
+def _shown(value: object) -> str:
+    text = json.dumps(value) if isinstance(value, str | int | float | bool) else ""
+    return f"{text} " if text and len(text) <= _SHOWN and not any(sign in text for sign in _SECRETS) else ""
+
+
+def _example(path: Path, defaults: Mapping[str, Any]) -> str:
+    field = _field(path)
+    examples = field.examples if field is not None else None
+    value: Any = examples[0] if examples else _at(path, defaults)
+    return f", as in {json.dumps(value)}" if value not in (None, "", [], {}) else ""
+
+
+def _did_you_mean(path: Path, *, is_variable: bool) -> str:
+    wrong = str(path[-1])
+    close = difflib.get_close_matches(wrong, _siblings(path), 1)
+    found = [(*path[:-1], close[0])] if close else [each for each in _keys() if each[-1] == wrong][:1]
+    if not found:
+        return ""
+    name = _variable(found[0]).rpartition(" ")[2] if is_variable else ".".join(map(str, found[0]))
+    return f"; did you mean {name}?"
+
+
+def _keys() -> list[tuple[str, ...]]:
+    """Every section and key."""
+    return [
+        (name, key)
+        for name, section in Settings.model_fields.items()
+        for key in _model(section.annotation).model_fields
+    ]
+
+
+def _siblings(path: Path) -> Sequence[str]:
+    """Keys that the section of the path's last part has."""
+    model: type[BaseModel] | None = Settings
+    for part in path[:-1]:
+        if isinstance(part, str):
+            field = model.model_fields.get(part) if model is not None else None
+            model = _model(field.annotation) if field is not None else None
+    return list(model.model_fields) if model is not None else []
+
+
+def _field(path: Path) -> FieldInfo | None:
+    keys = [part for part in path if isinstance(part, str)]
+    model: type[BaseModel] | None = Settings
+    field = None
+    for key in keys:
+        field = model.model_fields.get(key) if model is not None else None
+        model = _model(field.annotation) if field is not None else None
+    return field
+
+
+def _model(annotation: Any) -> Any:
+    """The section that an annotation holds: itself, or what its tuple has."""
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        return annotation
+    return next((found for each in get_args(annotation) if (found := _model(each)) is not None), None)
+
+
+def _at(path: Path, values: Mapping[str, Any]) -> Any:
+    found: Any = values
+    for part in path:
+        found = found.get(part) if isinstance(found, Mapping) else None
+    return found
+
+
+def _is_in(path: Path, values: Mapping[str, Any]) -> bool:
+    found: Any = values
+    for part in path:
+        if not isinstance(part, str) or not isinstance(found, Mapping):
+            break
+        if part not in found:
+            return False
+        found = found[part]
+    return bool(path)
+
+
+def _letters(name: str) -> str:
+    return name.replace("_", "").upper()
