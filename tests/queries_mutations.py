@@ -85,5 +85,11 @@ QUERIES = (
         "            if newest is not None and place <= newest:\n",
         "            if newest is not None and place < (-1,):\n",
     ),
+    (
+        "a directory that can't be written is refused at the start",
+        INSTANCE,
+        "        require_writable(directory)\n",
+        "        pass\n",
+    ),
     ("another query's batch is not read another way", ANOTHER_WAY, "        _require_own(query, checkpoint)\n", ""),
 )

@@ -1,5 +1,6 @@
 """The single questions of `check`. Each returns in words what is well, or raises Notice, or an error."""
 
+import contextlib
 import os
 import shutil
 import subprocess
@@ -288,6 +289,14 @@ def directory(location: str) -> str:
     if found.type is pafs.FileType.NotFound:
         raise Notice(f"{shown(location)} does not exist yet; the first start makes it", do=_WHERE_IT_WAS)
     return f"{shown(location)} exists (the right to write there was not tried)"
+
+
+def require_writable(location: str) -> None:
+    """Raise ConfigError unless a local directory can be written, or created."""
+    filesystem, root = open_filesystem(location)
+    if isinstance(filesystem, pafs.LocalFileSystem):
+        with contextlib.suppress(Notice):
+            _local_directory(Path(root))
 
 
 def _local_directory(path: Path) -> str:

@@ -93,6 +93,7 @@ class ServiceSettings(_Part):
 
     name: Annotated[str, Field(pattern=r"^[A-Za-z0-9_-]{1,64}$")]
     trigger_seconds: PositiveInt
+    reading_seconds: Annotated[int, Field(ge=5, le=3600)]
     chunk_rows: Annotated[int, Field(ge=100, le=MAX_CHUNK_ROWS)]
     max_request_bytes: Annotated[int, Field(ge=1024, le=MAX_PAYLOAD_BYTES)]
 

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from importlib.metadata import version
 
+from streaming.check.questions import require_writable
 from streaming.clients import Clients
 from streaming.config.policies import policy_of
 from streaming.config.settings import Settings
@@ -107,6 +108,8 @@ def begin_instance(
     require_declared_buckets(settings)
     store, root, name = clients.store, settings.zookeeper.own_root, settings.service.name
     cluster = identity.read_identity(store, settings.zookeeper.ledgers_root, ",".join(sorted(admin.clusters())), name)
+    for directory in (root_of(settings), settings.state_dir):
+        require_writable(directory)
     with _alone(store, root, name, stop):
         require_no_overwriting(settings)
         for directory in (root_of(settings), settings.state_dir):

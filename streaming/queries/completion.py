@@ -32,10 +32,9 @@ from udfs.spark import entry_runs
 log = logging.getLogger("ledger-reaper")
 
 _RUN = from_arrow_schema(schemas.RUN)
-_SECONDS = 30.0
 # On a cluster a task counts as running while its executor fetches this program and its jars, 0.5 GB, and until Spark
 # notices that the host is silent, two minutes by default.
-_SECONDS_ELSEWHERE = 240.0
+_MORE_SECONDS_ELSEWHERE = 210.0
 _SECONDS_PER_ENTRY = 0.005
 _SECONDS_PER_BYTE = 10e-6  # an entry may hold a thousand requests, in 10 KB or more
 # However much a batch holds: what the connector has not read by then is read another way, in slots that keep none of
@@ -108,9 +107,10 @@ class Completion:
         what = f"{query}, batch {batch_id}: reading"
         master = self.spark.sparkContext.master or ""
         with self.reading.of(query, len(batch.ranges)) as others_wait:
+            least = self.settings.service.reading_seconds
 
             def seconds() -> float:
-                return allowed_seconds(total, size, master, others_wait=others_wait())
+                return allowed_seconds(total, size, master, least, others_wait=others_wait())
 
             with limited(self.spark, seconds, what):
                 runs = delivered_runs(delivered).collect()
@@ -139,12 +139,12 @@ class Completion:
         return found[-1]
 
 
-def allowed_seconds(entries: int, size: int, master: str, *, others_wait: bool) -> float:
+def allowed_seconds(entries: int, size: int, master: str, least: float, *, others_wait: bool) -> float:
     """Return how long the connector may take to read entries that have `size` bytes together as they are stored.
 
-    others_wait: for the slots that it reads in.
+    least: for one entry. others_wait: for the slots that it reads in.
     """
-    begin = _SECONDS if is_local(master) else _SECONDS_ELSEWHERE
+    begin = least if is_local(master) else least + _MORE_SECONDS_ELSEWHERE
     most = _MOST_SECONDS_WHILE_OTHERS_WAIT if others_wait else _MOST_SECONDS
     for_bytes = min(_SECONDS_PER_BYTE * size, _MOST_SECONDS_FOR_BYTES)
     return begin + min(_SECONDS_PER_ENTRY * entries + for_bytes, most)

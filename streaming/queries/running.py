@@ -254,7 +254,9 @@ class RunningQueries:
 
     def _park(self, query: Query, why: ReaperError) -> None:
         self._busy_since_s.pop(query, None)
-        self._log_once(query.topics[0], f"is parked, and the other topics go on. Its query failed: {one_line(why)}")
+        # a warning: it mostly recovers at once, by reading without the connector; lanes.py reports where that fails too
+        what = f"is parked, and the other topics go on. Its query failed: {one_line(why)}"
+        self._log_once(query.topics[0], what, level=logging.WARNING)
         self.slow_down(query.name)
         self.let_go(query.name)
         self.lanes.park(query, why)

@@ -8,7 +8,7 @@ import sys
 import threading
 from collections.abc import Iterator, MutableMapping, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from py4j.protocol import Py4JError
 from pyspark import SparkContext
@@ -74,12 +74,23 @@ def start(settings: Settings, jars: Jars, *, with_streams: bool = True) -> Spark
     with _sigint_left_alone():
         spark = builder.getOrCreate()
     spark.sparkContext.setLogLevel("WARN")
+    log_strangers_in_one_line(spark.sparkContext)
     connector_clients.keep_in_driver(spark)
     if with_streams:
         connector_lz4.decompress_safely(spark)
     if with_streams and is_on_s3(settings.checkpoints.dir):
         _require_s3a(spark)
     return spark
+
+
+def log_strangers_in_one_line(context: SparkContext) -> None:
+    """A connection without Spark's token, a port scan perhaps, is refused; PySpark prints a traceback for each."""
+
+    def handle_error(_request: object, client_address: tuple[str, int]) -> None:
+        log.warning("refused a connection from %s to Spark's accumulators: %s", client_address[0], sys.exc_info()[1])
+
+    server: Any = context._accumulatorServer
+    server.handle_error = handle_error
 
 
 def has_ended(spark: SparkSession) -> bool:

@@ -5,6 +5,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any, cast
@@ -266,14 +267,14 @@ def test_a_few_entries_of_several_partitions_are_waited_for_together_in_one_slot
 
 
 def test_many_requests_in_few_entries_may_take_their_time_and_one_entry_may_not() -> None:
-    alone = partial(allowed_seconds, others_wait=False)
+    alone = partial(allowed_seconds, least=30, others_wait=False)
     assert alone(1_000, 10_000_000, "local[2]") >= 60, "a million requests in batches of a thousand"
     assert alone(24_000, 5_000_000, "local[2]") >= 120, "many entries"
     assert alone(7, 19_000_000, "local[8]") <= 62, "a few large ones, which compress well and cost their sender little"
     assert alone(10, 105_060, "local[2]") < 35, "twelve million messages without a byte"
     assert alone(101, 500_000_000, "local[8]") <= 150, "a batch that never ends, and holds much"
     assert alone(1, 100, "spark://head:7077") >= 180, "a host may be silent, or its executor not begun yet"
-    assert allowed_seconds(101, 500_000_000, "local[8]", others_wait=True) <= 60, "nobody waits for it longer"
+    assert allowed_seconds(101, 500_000_000, "local[8]", least=30, others_wait=True) <= 60, "nobody waits for it longer"
 
 
 def test_a_read_that_others_wait_for_is_given_up_sooner(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -281,7 +282,9 @@ def test_a_read_that_others_wait_for_is_given_up_sooner(world: World, monkeypatc
         time.sleep(100)
         yield from batches
 
-    monkeypatch.setattr(completion, "_SECONDS", 0.5)
+    settings = world.completion.settings
+    service = settings.service.model_copy(update={"reading_seconds": 0.5})
+    world.completion = replace(world.completion, settings=settings.model_copy(update={"service": service}))
     monkeypatch.setattr(completion, "_SECONDS_PER_ENTRY", 100.0)
     monkeypatch.setattr(completion, "_MOST_SECONDS_WHILE_OTHERS_WAIT", 1.0)
     waits = threading.Thread(target=world.read_beside, daemon=True)

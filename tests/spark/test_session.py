@@ -1,16 +1,20 @@
 """What starting Spark must not change: our process, and what spark-submit was given."""
 
 import os
+import socket
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
+from typing import cast
 
 import pytest
+from pyspark import SparkContext, accumulators
 
 from streaming.config.load import load
 from streaming.errors import ConfigError
 from streaming.spark.connector_lz4 import SAFE
-from streaming.spark.session import Jars, is_one_process, load_with_spark, start
+from streaming.spark.session import Jars, is_one_process, load_with_spark, log_strangers_in_one_line, start
 
 START = """
 import signal, sys
@@ -280,3 +284,19 @@ def test_our_jars_stand_behind_those_of_spark_and_of_its_user_on_the_class_path(
 )
 def test_only_executors_of_the_same_process_have_the_class_path_of_the_driver(master: str, is_one: bool) -> None:
     assert is_one_process(master) is is_one
+
+
+def test_a_stranger_at_a_port_of_sparks_is_refused_in_one_line(
+    capfd: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
+) -> None:
+    server = accumulators._start_update_server("the-token")
+    log_strangers_in_one_line(cast("SparkContext", SimpleNamespace(_accumulatorServer=server)))
+    try:
+        with socket.create_connection(("127.0.0.1", int(server.server_address[1])), timeout=10) as stranger:
+            stranger.sendall(b"GET / HTTP/1.1\r\n\r\n")
+            assert stranger.recv(1) == b"", "the connection ends"
+    finally:
+        server.shutdown()
+    assert "Traceback" not in capfd.readouterr().err
+    (line,) = [each.getMessage() for each in caplog.records]
+    assert line.startswith("refused a connection from 127.0.0.1 to Spark's accumulators: ")

@@ -1,5 +1,6 @@
 """A session that ends under the service ends it with an error; one that ends after a stop was asked for does not."""
 
+import os
 import threading
 from collections.abc import Callable
 from contextlib import AbstractContextManager
@@ -13,7 +14,7 @@ from streaming.adapters.memory.tree import MemoryTree
 from streaming.clients import Clients
 from streaming.config.load import load
 from streaming.deletion.instance import Instance, _alone, begin_instance
-from streaming.errors import SafetyError, StopRequestedError, UnavailableError
+from streaming.errors import ConfigError, SafetyError, StopRequestedError, UnavailableError
 from tests.builders import ROOT, put
 
 
@@ -72,24 +73,41 @@ def test_what_the_work_raised_comes_first_unless_it_only_stopped(
         _hold(store, work)
 
 
+def _started(tree: MemoryTree, tmp_path: Path, name: str) -> AbstractContextManager[Instance]:
+    file = tmp_path / f"{name}.toml"
+    file.write_text(
+        f'[service]\nname = "{name}"\n[zookeeper]\nledgers_root = "{ROOT}"\n[safety]\nexclusive_bookkeeper = true\n'
+        f'[state]\ndir = "{tmp_path}/{name}/state"\n[checkpoints]\ndir = "{tmp_path}/{name}/checkpoints"\n'
+    )
+    clients = Clients(MemoryStore(tree), MemoryBroker())
+    return begin_instance(load(file), clients, MemoryPulsar(), threading.Event())
+
+
 def test_a_start_owns_its_topics_and_a_second_service_on_one_of_them_is_refused(tmp_path: Path) -> None:
     tree = MemoryTree()
     put(tree, f"{ROOT}/LAYOUT", b"2\norg.apache.bookkeeper.meta.HierarchicalLedgerManagerFactory:1")
     put(tree, f"{ROOT}/INSTANCEID", b"id")
 
-    def started(name: str) -> AbstractContextManager[Instance]:
-        file = tmp_path / f"{name}.toml"
-        file.write_text(
-            f'[service]\nname = "{name}"\n[zookeeper]\nledgers_root = "{ROOT}"\n[safety]\nexclusive_bookkeeper = true\n'
-            f'[state]\ndir = "{tmp_path}/{name}/state"\n[checkpoints]\ndir = "{tmp_path}/{name}/checkpoints"\n'
-        )
-        clients = Clients(MemoryStore(tree), MemoryBroker())
-        return begin_instance(load(file), clients, MemoryPulsar(), threading.Event())
-
-    with started("main") as instance:
+    with _started(tree, tmp_path, "main") as instance:
         assert instance.ownership.owned() == sorted(load(tmp_path / "main.toml").topics.owned)
-    with pytest.raises(SafetyError, match="is read by service 'main'"), started("third"):
+    with pytest.raises(SafetyError, match="is read by service 'main'"), _started(tree, tmp_path, "third"):
         pass
     assert not [path for path in tree.paths() if path.endswith("/third/epoch")], "it was not the one that may delete"
-    with started("main"):
+    with _started(tree, tmp_path, "main"):
         pass
+
+
+def test_a_directory_that_can_not_be_written_is_refused_before_anything_else_is_done(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "main" / "state").mkdir(parents=True)
+    tree = MemoryTree()
+    put(tree, f"{ROOT}/LAYOUT", b"2\norg.apache.bookkeeper.meta.HierarchicalLedgerManagerFactory:1")
+    put(tree, f"{ROOT}/INSTANCEID", b"id")
+    before = tree.paths()
+    # tests may run as root, who may write everywhere but on a file system that is mounted read-only
+    monkeypatch.setattr(os, "access", lambda path, _mode: not str(path).endswith("state"))
+    with pytest.raises(ConfigError, match="state can't be written") as ended, _started(tree, tmp_path, "main"):
+        pass
+    assert ended.value.exit_code == 2
+    assert tree.paths() == before
