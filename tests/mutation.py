@@ -487,6 +487,31 @@ MUTATIONS = (
         "for metadata in (case.objects.metadata, case.objects.ledger):",
         "for metadata in (case.objects.metadata,):",
     ),
+    Mutation(
+        "the copy of an offloaded ledger goes only where tiered storage has the ledger",
+        JUDGE,
+        "(case.unconfirmed if is_given_up(case.reference, case.request.ledger_id) else None)",
+        "None",
+    ),
+    Mutation(
+        "an object that does not exist confirms nothing",
+        "streaming/sweep/offloaded.py",
+        "    if head is None:",
+        "    if False:",
+    ),
+    Mutation(
+        "every upload of a ledger is asked for",
+        "streaming/sweep/offloaded.py",
+        "is_whole = bool(uuids) and len(found) == len(uuids)",
+        "is_whole = True",
+    ),
+    Mutation(
+        "what brokers don't tell of a namespace concerns its own requests only",
+        "streaming/sweep/buckets.py",
+        "        except (RefusedError, UnavailableError) as error:  # it",
+        "        except RefusedError as error:  # it",
+    ),
+    Mutation("our cluster's name is not guessed", OFFLOADS, "    if policy.cluster_unread:", "    if False:"),
     Mutation("a ledger that was not read proves no upload", OFFLOADS, "    if objects.ledger_unread:", "    if False:"),
     Mutation(
         "a cached reference answers only when PRESENT",
@@ -1190,6 +1215,13 @@ NARROWED |= {
     "clusters may have the same name unless the operator declared otherwise": (
         "tests/unit/coordination/test_exclusive.py",
     ),
+    "the copy of an offloaded ledger goes only where tiered storage has the ledger": (
+        "tests/unit/sweep/test_offloaded.py",
+    ),
+    "an object that does not exist confirms nothing": ("tests/unit/sweep/test_offloaded.py",),
+    "every upload of a ledger is asked for": ("tests/unit/sweep/test_offloaded.py",),
+    "what brokers don't tell of a namespace concerns its own requests only": ("tests/unit/sweep/test_offloads.py",),
+    "our cluster's name is not guessed": ("tests/unit/sweep/test_offloads.py",),
     "a cluster's name proves nothing where another may have it": (
         "tests/unit/sweep/test_offloads.py",
         "tests/unit/udfs/test_judge_offload.py",

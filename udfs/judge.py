@@ -9,11 +9,14 @@ rules apply in this order; reasons to keep a ledger come first:
    broker can write it into the owner's znode any more, and it has not changed for the quiet period;
 5. if the owner suddenly names far fewer ledgers than at the last look, we keep all that it had;
 6. a ledger that a stalled broker might still write into the owner's znode is kept for a long quarantine;
-7. where no znode's version protects the delete (the owner is gone, or it is a compacted ledger), we must see the
+7. a ledger that its list still names as offloaded is kept unless both of its objects exist in tiered storage: the copy
+   in BookKeeper may be the last one;
+8. where no znode's version protects the delete (the owner is gone, or it is a compacted ledger), we must see the
    ledger unreferenced twice, far enough apart;
-8. then, and only then, the ledger is deleted.
+9. then, and only then, the ledger is deleted.
 """
 
+from array import array
 from bisect import bisect_left
 from dataclasses import dataclass
 
@@ -71,12 +74,17 @@ class Policy:
     shrink_applies_above: int = 0
 
 
+# What a case knows of an offloaded ledger's objects before tiered storage was asked.
+NOT_ASKED = Verdict(Outcome.RETRY, Reason.OFFLOAD_UNCONFIRMED, "tiered storage was not asked for its objects")
+
+
 @dataclass(frozen=True, slots=True)
 class Case:
     """One request with all that is known of it. ledger is None: its znode does not exist.
 
     absent_since_ms: when we ourselves first saw the owner gone (a compacted ledger: unreferenced); None: never.
     baseline: how many ledgers the owner's sources named at the last look that can be trusted; None: not known.
+    unconfirmed: why the ledger is kept if its list names it as offloaded; None: both of its objects exist.
     """
 
     request: PendingDelete
@@ -84,6 +92,7 @@ class Case:
     reference: Reference
     absent_since_ms: int | None = None
     baseline: Counts | None = None
+    unconfirmed: Verdict | None = NOT_ASKED
 
 
 def judge(case: Case, policy: Policy, *, now_ms: int) -> Verdict:
@@ -103,6 +112,7 @@ def judge(case: Case, policy: Policy, *, now_ms: int) -> Verdict:
         or _kept_by_state(case, case.ledger.metadata, policy, unchanged_ms)
         or kept_by_shrinkage(case.reference, case.baseline, policy)
         or _kept_by_quarantine(case, policy, unchanged_ms)
+        or (case.unconfirmed if is_given_up(case.reference, case.request.ledger_id) else None)
         or _by_second_look(case, policy, now_ms)
     )
 
@@ -135,8 +145,17 @@ def _counts(absent_since_ms: int, policy: Policy, now_ms: int) -> bool:
 
 def refers_to(reference: Reference, ledger_id: int) -> bool:
     """Whether the owner needs the ledger in BookKeeper (an owner may list a ledger that is in tiered storage only)."""
-    at = bisect_left(reference.in_use, ledger_id)
-    return at < len(reference.in_use) and reference.in_use[at] == ledger_id
+    return _holds(reference.in_use, ledger_id)
+
+
+def is_given_up(reference: Reference, ledger_id: int) -> bool:
+    """Whether the owner lists the ledger and needs it in tiered storage only."""
+    return _holds(reference.given_up, ledger_id)
+
+
+def _holds(ids: "array[int]", ledger_id: int) -> bool:
+    at = bisect_left(ids, ledger_id)
+    return at < len(ids) and ids[at] == ledger_id
 
 
 def _kept_by_owner(case: Case) -> Verdict | None:

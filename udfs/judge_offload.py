@@ -43,14 +43,12 @@ MANAGED_LEDGER_KEY = "managedledgername"
 
 @dataclass(frozen=True, slots=True)
 class OffloadPolicy:
-    """How patient to be, and which cluster is ours. cluster: its name, "" where it is not known.
-
-    offload_grace_ms: a broker may still complete an upload that it began less than this ago.
-    """
+    """How patient to be, and which cluster is ours."""
 
     patience: Policy
-    offload_grace_ms: int
-    cluster: str
+    offload_grace_ms: int  # a broker may still complete an upload that it began less than this ago
+    cluster: str  # its name; "": not known
+    cluster_unread: str = ""  # why the brokers did not return the name; "": they returned it, or none
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,9 +125,13 @@ def _refused(case: OffloadCase, policy: OffloadPolicy) -> Verdict | None:
             return _never(
                 Reason.OTHER_OWNER, f"it belongs to {name!r}, the request says {case.request.managed_ledger!r}"
             )
-    if _said(case.objects, CLUSTER_KEY) and not policy.cluster:
-        return _later(Reason.PROOF_MISSING, "our own cluster's name is not known: set tiered_storage.pulsar_cluster")
-    return None
+    return _of_unknown_cluster(policy) if _said(case.objects, CLUSTER_KEY) and not policy.cluster else None
+
+
+def _of_unknown_cluster(policy: OffloadPolicy) -> Verdict:
+    if policy.cluster_unread:
+        return _later(Reason.STORE_UNAVAILABLE, f"our own cluster's name is not known: {policy.cluster_unread}")
+    return _later(Reason.PROOF_MISSING, "our own cluster's name is not known: set tiered_storage.pulsar_cluster")
 
 
 def _unproven(case: OffloadCase) -> Verdict | None:

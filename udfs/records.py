@@ -81,6 +81,7 @@ class Reason(StrEnum):
     KEPT_AND_GONE = "KEPT_AND_GONE"  # we kept it as in use, and it was gone a moment later: the service stops
     OFFLOAD_IN_PROGRESS = "OFFLOAD_IN_PROGRESS"  # a broker may still be offloading it
     NOT_GUARDED = "NOT_GUARDED"  # nothing keeps the segments that topics need from being trimmed by a compaction
+    OFFLOAD_UNCONFIRMED = "OFFLOAD_UNCONFIRMED"  # its list says it was offloaded, and we did not see both objects there
     PROOF_MISSING = "PROOF_MISSING"  # nothing that we can read proves whose object it is
 
     # refused for good (DEAD_LETTER)
@@ -286,8 +287,9 @@ class Reference:
 
     key: names the owner (udfs.references.key_of). checks: (path, version) of every znode that we read and that exists;
     a delete is allowed only while all of them still have that version. in_use: ids of the ledgers that the owner needs
-    in BookKeeper, ascending, as array('q') (8 bytes each: every worker gets a copy). newest_id: the highest id that the
-    owner's znode names, -1 if it names none. offloads: (ledger id, uuid) of the uploads that it needs in tiered
+    in BookKeeper, ascending, as array('q') (8 bytes each: every worker gets a copy). given_up: ids of listed ledgers
+    that it needs in tiered storage only, likewise. newest_id: the highest id that the owner's znode names, -1 if it
+    names none. offloads: (ledger id, uuid) of the uploads that it needs in tiered
     storage. detail: what could not be read, where presence is UNREADABLE.
     """
 
@@ -300,6 +302,7 @@ class Reference:
     offloads: frozenset[tuple[int, str]] = frozenset()
     detail: str = ""
     counts: Counts = Counts()
+    given_up: "array[int]" = field(default_factory=lambda: array("q"))
 
 
 @dataclass(frozen=True, slots=True)

@@ -140,7 +140,17 @@ def _data(key: str, seen: Seen, broker: BrokerView | None, read_at_ms: int) -> R
     checks = ((seen.path, seen.version),)
     counts = Counts(len(listed.ids) + len(listed.bookkeeper_free), -1 if broker is None else len(broker.ledgers))
     offloads = frozenset(listed.offloads)
-    return Reference(key, Presence.PRESENT, read_at_ms, checks, in_use, listed.newest_id, offloads, counts=counts)
+    return Reference(
+        key,
+        Presence.PRESENT,
+        read_at_ms,
+        checks,
+        in_use,
+        listed.newest_id,
+        offloads,
+        counts=counts,
+        given_up=listed.bookkeeper_free,
+    )
 
 
 def _cursor_ids(owner: Owner, seen: Sequence[Seen], broker: BrokerView | None) -> _Named:

@@ -102,4 +102,5 @@ class InUseCache:
 def estimated_bytes(reference: Reference) -> int:
     """What a reference takes in memory, about."""
     checks = sum(_CHECK_BYTES + len(path) for path, _version in reference.checks)
-    return _ENTRY_OVERHEAD_BYTES + checks + 8 * len(reference.in_use) + _OFFLOAD_BYTES * len(reference.offloads)
+    ids = len(reference.in_use) + len(reference.given_up)
+    return _ENTRY_OVERHEAD_BYTES + checks + 8 * ids + _OFFLOAD_BYTES * len(reference.offloads)

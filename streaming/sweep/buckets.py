@@ -6,15 +6,28 @@
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
-from streaming.errors import RefusedError
+from streaming.errors import RefusedError, UnavailableError
 from streaming.in_use.loader import InUseLoader
 from streaming.ports import ObjectStore, OffloadConfiguration
 from udfs.formats.managed_ledger import ManagedLedgerInfo
+from udfs.judge import Policy
+from udfs.judge_offload import OffloadPolicy
 from udfs.offload_target import Bucket, Target, allowed_bucket, target_of
 from udfs.paths import namespace_of, topic_of
 from udfs.records import Outcome, PendingDelete, Reason, Verdict
+
+_NAMESPACES_AT_ONCE = 8  # as many as PulsarHttp has connections
+
+
+def offload_policy(configuration: OffloadConfiguration, patience: Policy, *, offload_grace_ms: int) -> OffloadPolicy:
+    """Return the rules for objects. A cluster name that brokers don't return now delays objects that name a cluster."""
+    try:
+        return OffloadPolicy(patience, offload_grace_ms, configuration.cluster_name())
+    except (UnavailableError, RefusedError) as error:
+        return OffloadPolicy(patience, offload_grace_ms, cluster="", cluster_unread=str(error))
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,13 +40,16 @@ class OffloadPlaces:
     open_store: Callable[[Bucket], ObjectStore]
 
     def places(self, requests: Sequence[PendingDelete]) -> list[Bucket | Verdict]:
-        """Find each request's bucket, in order; a Verdict where we may not touch any. Raises UnavailableError."""
+        """Find each request's bucket, in order; a Verdict where we may not touch any.
+
+        Raises UnavailableError when ZooKeeper does not answer.
+        """
         named = [_named_by(request) for request in requests]
         vague = [request for request, target in zip(requests, named, strict=True) if _is_vague(target)]
         lists = self.loader.lists({request.managed_ledger for request in vague}) if vague else {}
         from_lists = {_owner(request): _listed(request, lists) for request in vague}
         namespaces = {_namespace(request) for request in vague if _is_vague(from_lists[_owner(request)])}
-        policies = {each: self._policies(each) for each in sorted(namespaces)}
+        policies = self._policies(sorted(namespaces))
         return [
             self._judge(_first_named((target, from_lists.get(_owner(request)), policies.get(_namespace(request)))))
             for request, target in zip(requests, named, strict=True)
@@ -43,10 +59,16 @@ class OffloadPlaces:
         """Return the store of an allowed bucket."""
         return self.open_store(bucket)
 
-    def _policies(self, namespace: str) -> Target | Verdict:
+    def _policies(self, namespaces: Sequence[str]) -> dict[str, Target | Verdict]:
+        if not namespaces:
+            return {}
+        with ThreadPoolExecutor(_NAMESPACES_AT_ONCE, thread_name_prefix="policies") as pool:
+            return dict(zip(namespaces, pool.map(self._policy, namespaces), strict=True))
+
+    def _policy(self, namespace: str) -> Target | Verdict:
         try:
             return target_of("", self.configuration.offload_policies(namespace))
-        except RefusedError as error:
+        except (RefusedError, UnavailableError) as error:  # it concerns this namespace: others must not wait for it
             return Verdict(Outcome.RETRY, Reason.OWNER_UNREADABLE, str(error))
 
     def _judge(self, target: Target | Verdict) -> Bucket | Verdict:

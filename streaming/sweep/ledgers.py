@@ -3,10 +3,11 @@
 1. Everything is read in bulk, so that no ledger waits for a round trip of its own.
 2. A cached reference is read again where it can't answer safely: its owner is absent or unreadable, the ledger is newer
    than its list, it says "in use" (which may be over), or it is a compacted ledger's, which stands in no znode.
-3. The journal is durable before the first delete is sent.
-4. A delete checks the znode versions that it was judged on, and our epoch. If any has changed, nothing is deleted.
-5. We look for each ledger after its deletion, and say DELETED only if we don't find it. We look for the kept ones too.
-6. Different requests for one ledger are each judged for themselves. Where two would delete it, only the first is sent;
+3. A ledger that its list still names as offloaded goes only after tiered storage was asked for both of its objects.
+4. The journal is durable before the first delete is sent.
+5. A delete checks the znode versions that it was judged on, and our epoch. If any has changed, nothing is deleted.
+6. We look for each ledger after its deletion, and say DELETED only if we don't find it. We look for the kept ones too.
+7. Different requests for one ledger are each judged for themselves. Where two would delete it, only the first is sent;
    the other is judged again after that.
 """
 
@@ -18,9 +19,10 @@ from streaming.in_use.loader import InUseLoader
 from streaming.ports import GuardResult, GuardStatus, SweepStore, Unreadable, Znode
 from streaming.state.journal import JournalEntry
 from streaming.sweep.jobs import Job, Journal, LedgerJob, Limiter, SweepRules, Swept, one_for_each, swept_of
+from streaming.sweep.offloaded import Confirm
 from streaming.sweep.references import SweepReferences
 from streaming.sweep.transactions import Guarded, Nodes, changed, guards_of, parent_of, portions, read_node, refused
-from udfs.judge import Case, judge, refers_to
+from udfs.judge import NOT_ASKED, Case, judge, refers_to
 from udfs.ledger_facts import facts_of
 from udfs.ownership import names_another
 from udfs.paths import ledger_path
@@ -34,14 +36,22 @@ _ROUNDS = 4  # a busy owner changes its list every few seconds; more rounds only
 class Sweeper:
     """Works off groups of BookKeeper requests. One per worker process; holds no state between groups."""
 
-    def __init__(
-        self, store: SweepStore, loader: InUseLoader, journal: Journal, clock: Clock, rules: SweepRules
+    def __init__(  # noqa: PLR0913  what it acts through, and what it asks
+        self,
+        store: SweepStore,
+        loader: InUseLoader,
+        journal: Journal,
+        clock: Clock,
+        rules: SweepRules,
+        *,
+        confirm: Confirm | None = None,
     ) -> None:
         self._store = store
         self._loader = loader
         self._journal = journal
         self._clock = clock
         self._rules = rules
+        self._confirm = confirm  # None: what is offloaded is kept
 
     def sweep(
         self, jobs: Sequence[Job], cached: Mapping[str, Reference], *, limiter: Limiter | None = None
@@ -101,9 +111,24 @@ class Sweeper:
             for one in pending:
                 if one.key in doubted:
                     one.verdict = self._verdict(one, nodes[one.path], references)
+        self._confirm_offloaded([one for one in pending if one.verdict == NOT_ASKED], nodes, references)
         return [one for one in pending if one.is_to_delete and nodes[one.path] is not None]
 
-    def _verdict(self, one: LedgerJob, node: Znode | Unreadable | None, references: SweepReferences) -> Verdict:
+    def _confirm_offloaded(self, unasked: Sequence[LedgerJob], nodes: Nodes, references: SweepReferences) -> None:
+        """Ask tiered storage for all of them together, and judge them again by its answers."""
+        if not unasked or self._confirm is None:
+            return
+        answers = self._confirm([(one.job.request, references[one.key]) for one in unasked])
+        for one, answer in zip(unasked, answers, strict=True):
+            one.verdict = self._verdict(one, nodes[one.path], references, answer)
+
+    def _verdict(
+        self,
+        one: LedgerJob,
+        node: Znode | Unreadable | None,
+        references: SweepReferences,
+        unconfirmed: Verdict | None = NOT_ASKED,
+    ) -> Verdict:
         if isinstance(node, Unreadable):
             return Verdict(Outcome.RETRY, Reason.LEDGER_UNREADABLE, node.detail)
         if node is None and one.sent is not None:
@@ -114,7 +139,7 @@ class Sweeper:
             one.length_bytes = facts.metadata.length_bytes
             one.is_anothers = names_another(one.job.request, facts.metadata.custom_metadata)
         one.was_there = node is not None
-        case = Case(one.job.request, facts, one.judged_on, one.job.absent_since_ms, one.job.baseline)
+        case = Case(one.job.request, facts, one.judged_on, one.job.absent_since_ms, one.job.baseline, unconfirmed)
         return judge(case, self._rules.policy, now_ms=self._clock.now_ms())
 
     def _journaled(self, deletable: Sequence[LedgerJob], nodes: Nodes) -> list[LedgerJob]:

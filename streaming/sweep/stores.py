@@ -13,6 +13,8 @@ from streaming.in_use.loader import InUseLoader
 from streaming.sweep.buckets import OffloadPlaces
 from udfs.offload_target import Bucket
 
+# Requests for a bucket that is away come back after two_phase.reconsume_later_seconds, ten minutes by default.
+_REST_SECONDS = 300.0
 _made: dict[tuple[int, object], S3Objects | BrokerOffload] = {}
 _lock = Lock()
 
@@ -21,7 +23,8 @@ def objects_for(settings: Settings, bucket: Bucket) -> S3Objects:
     """Return this process's client of an allowed bucket; a forked child makes its own. Raises ValueError for others."""
     if bucket not in allowed_buckets(settings):
         raise ValueError(f"bucket {bucket.name} is not in tiered_storage.allowed")
-    wanted = S3Settings(bucket.endpoint, bucket.name, bucket.region, settings.tiered_storage.credentials_file)
+    credentials_file = settings.tiered_storage.credentials_file
+    wanted = S3Settings(bucket.endpoint, bucket.name, bucket.region, credentials_file, rest_seconds=_REST_SECONDS)
     with _lock:
         made = _made.get((os.getpid(), wanted))
         if not isinstance(made, S3Objects):

@@ -25,20 +25,21 @@ from streaming.coordination.pause import Pause
 from streaming.in_use.loader import InUseLoader
 from streaming.ports import ObjectStore, SweepStore
 from streaming.state.journal import ParquetJournal, SnapshotEntry
+from streaming.sweep.buckets import offload_policy
 from streaming.sweep.dry_run import DryRunObjects, DryRunStore, NoJournal
 from streaming.sweep.jobs import GroupSweeper, Job, Journal, Limiter, SweepRules, Swept
 from streaming.sweep.ledgers import Sweeper
 from streaming.sweep.lots import lots
 from streaming.sweep.messages import Message, MessageReader
 from streaming.sweep.offload_jobs import ObjectJournal, OffloadRules
+from streaming.sweep.offloaded import OffloadedCopies
 from streaming.sweep.offloads import OffloadSweeper
 from streaming.sweep.pace import Capped, Pace, Pausable
 from streaming.sweep.receipt import CopyTopic, ReceiptWriter, Run
-from streaming.sweep.stores import configuration_for, places_for
+from streaming.sweep.stores import places_for
 from udfs import columns as c
 from udfs.blast_radius import Plan
 from udfs.formats.internal_stats import Position
-from udfs.judge_offload import OffloadPolicy
 from udfs.records import Counts, LedgerType, Outcome, PendingDelete, Reason, Reference, Rejection, Verdict
 from udfs.references import key_of, tenant_of_key
 from udfs.sightings import absent_since_ms, subject_of
@@ -192,7 +193,16 @@ def worker_for(task: SweepTask, clients: Clients, clock: Clock, *, is_dry: bool 
     loader = InUseLoader(clients.store, clients.broker if settings.safety.ask_broker else None, clock)
     effects = _no_effects(clients) if is_dry else _effects(task, clients, clock)
     sweepers: dict[LedgerType, Callable[[], GroupSweeper]] = {
-        LedgerType.LEDGER: cache(lambda: Sweeper(effects.store, loader, effects.journal, clock, task.rules)),
+        LedgerType.LEDGER: cache(
+            lambda: Sweeper(
+                effects.store,
+                loader,
+                effects.journal,
+                clock,
+                task.rules,
+                confirm=OffloadedCopies(loader, places_for(settings, loader)),
+            )
+        ),
         LedgerType.OFFLOAD_LEDGER: cache(lambda: _offload_sweeper(task, loader, effects, clock)),
         LedgerType.COMPACTED_MESSAGE: cache(lambda: _snapshot_sweeper(task, loader, effects, clock)),
     }
@@ -227,12 +237,9 @@ def _no_effects(clients: Clients) -> _Effects:
 
 def _offload_sweeper(task: SweepTask, loader: InUseLoader, effects: _Effects, clock: Clock) -> OffloadSweeper:
     settings = task.settings
-    policy = OffloadPolicy(
-        patience=task.rules.policy,
-        offload_grace_ms=settings.tiered_storage.offload_grace_seconds * 1000,
-        cluster=configuration_for(settings).cluster_name(),
-    )
+    grace_ms = settings.tiered_storage.offload_grace_seconds * 1000
     places = places_for(settings, loader)
+    policy = offload_policy(places.configuration, task.rules.policy, offload_grace_ms=grace_ms)
     open_store = places.open_store
     places = replace(places, open_store=lambda bucket: effects.objects(open_store(bucket)))
     rules = OffloadRules(task.rules.epoch, policy, task.rules.layout, task.rules.ledgers_root)

@@ -1,6 +1,7 @@
 """The S3 adapter against a server that throttles, lies, breaks off, forgets its features, and comes back."""
 
 import os
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -105,6 +106,45 @@ def test_a_storm_longer_than_our_patience_is_an_unknown_outcome(place: Place, co
     assert place.left() == keys
     place.server.heal()
     assert place.store.delete(keys) == {}
+
+
+def test_a_bucket_that_stays_away_is_asked_again_only_after_a_while(place: Place) -> None:
+    """Otherwise each chunk with a request for it would wait for all our patience, and other buckets' requests too."""
+    place.fill(1)
+    store = S3Objects(replace(place.store.settings, patience_seconds=1, rest_seconds=3600))
+    place.server.stop()
+    with pytest.raises(UnavailableError):
+        store.head_many(["00000000-object"])
+    asked = store.calls.requests
+    place.server.start()
+
+    for _ in range(3):
+        with pytest.raises(UnavailableError, match="not asked again"):
+            store.head_many(["00000000-object"])
+
+    assert store.calls.requests == asked
+    store.close()
+
+
+def test_after_its_rest_a_bucket_is_asked_once_and_served_as_ever(place: Place) -> None:
+    place.fill(1)
+    store = S3Objects(replace(place.store.settings, patience_seconds=1, rest_seconds=0.001))
+    place.server.answer("InternalError", status="500 Internal Server Error", times=10_000)
+    with pytest.raises(UnavailableError):
+        store.head_many(["00000000-object"])
+    asked = store.calls.requests
+
+    time.sleep(0.01)
+    with pytest.raises(UnavailableError):
+        store.head_many(["00000000-object"])
+    assert store.calls.requests == asked + 1
+
+    place.server.heal()
+    time.sleep(0.01)
+    assert isinstance(store.head_many(["00000000-object"])[0], StoredObject)
+    place.server.answer("InternalError", status="500 Internal Server Error", times=1)
+    assert isinstance(store.head_many(["00000000-object"])[0], StoredObject)
+    store.close()
 
 
 def test_under_a_limit_the_rate_settles_and_everything_goes(place: Place) -> None:

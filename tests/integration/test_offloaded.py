@@ -135,6 +135,24 @@ def test_leaked_objects_go_and_offloaded_topics_are_read_from_the_start(
         assert topics.read_all(cluster, topic) == leaks.messages[topic]
 
 
+def test_where_an_object_was_lost_the_copy_in_bookkeeper_is_kept(cluster: Cluster, deploy: Deploy) -> None:
+    kept, deleted, retried = (new_topic(kind) for kind in ("last copy", "deleted", "retried"))
+    made = offloads.leak_offloads(cluster, kept=kept, deleted=deleted, retried=retried)
+    last, *whole = made.copies
+    lost = next(attempt for attempt in made.in_use if attempt.ledger_id == last)
+    assert store(cluster).delete(lost.keys[:1]) == {}  # as a lifecycle rule does
+    service = deploy()
+    service.request(encode(copy_request(kept, ledger_id)) for ledger_id in made.copies)
+    service.run("run", "--until-idle")
+
+    assert service.outcomes() == Counter(
+        {("DELETED", "UNREFERENCED"): len(whole), ("DEAD_LETTER", "OFFLOAD_UNCONFIRMED"): 1}
+    )
+    left = ledgers.every_ledger(cluster).keys()
+    assert last in left
+    assert not set(whole) & left
+
+
 def _run_while_s3_is_away_at_first(cluster: Cluster, service: Deployment, log: Path) -> None:
     cluster.stop(Part.S3)
     with killed_at_the_end(service.start("run", "--until-idle", log=log)) as running:

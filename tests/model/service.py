@@ -17,7 +17,7 @@ from streaming.sweep.pace import Capped, Pace
 from tests.builders import DAY_MS, HOUR_MS, MINUTE_MS, NOW_MS, ROOT, exists, put
 from tests.invariants import Deletion, Final
 from tests.model.pulsar import Pulsar
-from tests.world import EPOCH, MemoryJournal, ObservedTree, Removal, path_of
+from tests.world import EPOCH, MemoryJournal, ObservedTree, Removal, confirmed, path_of
 from udfs.completeness import certificate
 from udfs.disposition import Delays, delay_ms, dispose
 from udfs.judge import Policy
@@ -109,7 +109,7 @@ class Instance:
         loader = RecordingLoader(self.store, cluster)
         self.cache = InUseCache(loader, cluster.clock, REFRESH_MS, max_bytes=1_000_000)
         rules = SweepRules(Layout.HIERARCHICAL, ROOT, (EPOCH, self.epoch_version), POLICY)
-        self.sweeper = Sweeper(self.store, loader, self.journal, cluster.clock, rules)
+        self.sweeper = Sweeper(self.store, loader, self.journal, cluster.clock, rules, confirm=confirmed)
 
 
 class Cluster:

@@ -25,7 +25,7 @@ from tests.builders import DAY_MS, HOUR_MS, ROOT, exists
 from tests.model.pulsar import CURSORS, TOPICS, Pulsar
 from tests.model.service import POLICY, Cluster
 from tests.model.test_safety import ACTS, acts, times
-from tests.world import path_of
+from tests.world import confirmed, path_of
 from udfs import columns as c
 from udfs.audit import FindingClass
 from udfs.paths import Layout
@@ -55,7 +55,7 @@ def _audit(cluster: Cluster, hook: Callable[[], None]) -> dict[int, FindingClass
     missing = [_missing(row) for ledger_id, row in references.items() if ledger_id not in set(listed)]
     loader = InUseLoader(store, cluster.pulsar, cluster.clock)
     no_objects = cast(ObjectLooker, None)
-    looker = Looker(reader, no_objects, loader, cluster.clock, POLICY, frozenset())
+    looker = Looker(reader, no_objects, loader, cluster.clock, POLICY, frozenset(), confirmed)
     first = looker.look([row for row in suspects if not row.get(a.CLASS)] + missing, is_second=False)
     cluster.pulsar.pass_time(POLICY.absence_interval_ms)
     second = looker.look([row for row in first if row[a.CANDIDATE]], is_second=True)

@@ -2,6 +2,8 @@
 
 1. SlowDown, 5xx, timeouts and broken connections are tried again until `patience_seconds` are over; then the
    outcome is unknown (UnavailableError). boto3's own retries are off, so that there is one place that waits.
+   A bucket that stayed away so long is not asked for `rest_seconds`, and then tried once: a chunk that holds requests
+   for it must not keep other buckets' requests waiting.
 2. A missing bucket is a refusal, never a missing object. Refused credentials are read again if their file changed.
 3. Errors carry the store's code and message; neither holds a secret.
 """
@@ -84,6 +86,7 @@ class S3Settings:
     credentials_file: str = ""
     timeout_seconds: float = 30.0
     patience_seconds: float = 60.0
+    rest_seconds: float = 0.0  # how long a bucket that stayed away is not asked; 0: it is asked as ever
     concurrency: int = 16
 
 
@@ -97,28 +100,46 @@ class S3Calls:
         self._lock = Lock()
         self._client: Any = None
         self._credentials_mtime_ns = 0
+        self._rests_until_s = 0.0  # 0: the bucket answered last
 
     def call(self, action: Callable[[Any], _T], *, pace: AdaptivePace, units: int = 1) -> _T:
         """Run the action, again and again while the fault may pass.
 
         Raises AbsentError, UnavailableError, RefusedError (UnsupportedError, DeniedError).
         """
-        give_up_s = time.monotonic() + self.settings.patience_seconds
+        give_up_s = time.monotonic() + self._patience_seconds()
         wait_s, is_renewed = _FIRST_WAIT_S, False
         while True:
             pace.take(units)
             try:
-                return self._once(action)
+                answer = self._once(action)
             except (ClientError, BotoCoreError, ResponseParserError) as error:
                 if not is_renewed and _code(error) in _CREDENTIALS and self._renew():
                     is_renewed = True
                     continue
                 self._judge(error, pace)
                 if time.monotonic() + wait_s >= give_up_s:
+                    self._rest()
                     raise UnavailableError(f"{self._place()} does not answer: {_text(error)}") from error
+            else:
+                self._rests_until_s = 0.0
+                return answer
             self.retries += 1
             time.sleep(wait_s * random.uniform(0.5, 1.0))  # noqa: S311
             wait_s = min(_LONGEST_WAIT_S, wait_s * 2)
+
+    def _patience_seconds(self) -> float:
+        """Return how long a request may be tried again. Raises UnavailableError while the bucket is not asked."""
+        if not self._rests_until_s:
+            return self.settings.patience_seconds
+        left_s = self._rests_until_s - time.monotonic()
+        if left_s > 0:
+            raise UnavailableError(f"{self._place()} did not answer, and is not asked again for {left_s:.0f} s")
+        return 0.0
+
+    def _rest(self) -> None:
+        if self.settings.rest_seconds:
+            self._rests_until_s = time.monotonic() + self.settings.rest_seconds
 
     def _once(self, action: Callable[[Any], _T]) -> _T:
         self.requests += 1
@@ -134,6 +155,7 @@ class S3Calls:
             if code in _UNSUPPORTED or status == 501:
                 raise UnsupportedError(f"{self._place()} does not know this request: {_text(error)}") from error
             return
+        self._rests_until_s = 0.0  # the store is there, whatever it answers
         if code in ABSENT:
             raise AbsentError from error
         if code == "NoSuchBucket":

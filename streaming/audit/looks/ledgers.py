@@ -18,10 +18,11 @@ from streaming.clock import Clock, SystemClock
 from streaming.config.settings import Settings
 from streaming.in_use.loader import InUseLoader
 from streaming.ports import Unreadable
+from streaming.sweep.offloaded import Confirm, OffloadedCopies
 from streaming.sweep.stores import places_for
 from udfs import columns as c
 from udfs.audit import SEEN_ONCE, FindingClass, Look, affected_by, concluded, looked, missing_look, owner_paths
-from udfs.judge import Case, Policy, judge, refers_to
+from udfs.judge import NOT_ASKED, Case, Policy, judge, refers_to
 from udfs.paths import Layout
 from udfs.records import LedgerComponent, LedgerFacts, LedgerType, Outcome, Presence, Reason, Reference, Verdict
 
@@ -49,13 +50,15 @@ class LookTask:
         clock: Clock = SystemClock()
         loader = InUseLoader(clients.store, clients.broker if self.settings.safety.ask_broker else None, clock)
         grace_ms = self.settings.tiered_storage.offload_grace_seconds * 1000
+        places = places_for(self.settings, loader)
         looker = Looker(
             reader_for(self.settings, self.layout, self.reads_per_second),
-            ObjectLooker(places_for(self.settings, loader), loader, clock, self.policy, grace_ms),
+            ObjectLooker(places, loader, clock, self.policy, grace_ms),
             loader,
             clock,
             self.policy,
             frozenset(self.unreadable),
+            OffloadedCopies(loader, places),
         )
         for batch in batches:
             rows = batch.to_pylist()
@@ -74,6 +77,7 @@ class Looker:
     clock: Clock
     policy: Policy
     unreadable: frozenset[str]
+    confirm: Confirm | None = None  # None: a ledger that its list names as offloaded is UNKNOWN
 
     def look(self, rows: Sequence[dict[str, Any]], *, is_second: bool) -> list[dict[str, Any]]:
         """Return the rows with the class, reason and time of this look. Raises UnavailableError."""
@@ -86,8 +90,10 @@ class Looker:
         looks = [
             (row, _missing_compacted(row, one, compacted[row[c.REFERENCE_KEY]]), one)
             if _is_compacted_reference(row)
-            else (row, self._one(row, one, references[row[c.REFERENCE_KEY]], now_ms), one)
-            for row, one in zip(ledgers, facts, strict=True)
+            else (row, self._one(row, one, references[row[c.REFERENCE_KEY]], now_ms, unconfirmed), one)
+            for row, one, unconfirmed in zip(
+                ledgers, facts, self._unconfirmed(ledgers, facts, references, now_ms), strict=True
+            )
         ]
         if stored:
             looks += [(row, look, None) for row, look in zip(stored, self.objects.look(stored), strict=True)]
@@ -96,15 +102,42 @@ class Looker:
             for row, look, one in looks
         ]
 
+    def _unconfirmed(
+        self,
+        rows: Sequence[dict[str, Any]],
+        facts: Sequence[LedgerFacts | Unreadable | None],
+        references: Mapping[str, Reference],
+        now_ms: int,
+    ) -> list[Verdict | None]:
+        """Ask tiered storage about the ledgers whose verdict depends on it, all together; in order."""
+        unconfirmed: list[Verdict | None] = [NOT_ASKED] * len(rows)
+        if self.confirm is None:
+            return unconfirmed
+        asked = [
+            place
+            for place, (row, one) in enumerate(zip(rows, facts, strict=True))
+            if not row[a.IS_REFERENCE]
+            and self._one(row, one, references[row[c.REFERENCE_KEY]], now_ms).reason is Reason.OFFLOAD_UNCONFIRMED
+        ]
+        cases = [(request_of(rows[place]), references[rows[place][c.REFERENCE_KEY]]) for place in asked]
+        for place, answer in zip(asked, self.confirm(cases) if cases else [], strict=True):
+            unconfirmed[place] = answer
+        return unconfirmed
+
     def _one(
-        self, row: dict[str, Any], facts: LedgerFacts | Unreadable | None, reference: Reference, now_ms: int
+        self,
+        row: dict[str, Any],
+        facts: LedgerFacts | Unreadable | None,
+        reference: Reference,
+        now_ms: int,
+        unconfirmed: Verdict | None = NOT_ASKED,
     ) -> Look:
         if row[a.IS_REFERENCE]:
             return _missing(row, facts, reference)
         if isinstance(facts, Unreadable):
             return looked(Verdict(Outcome.RETRY, Reason.LEDGER_UNREADABLE, facts.detail))
         absent_since_ms = row[a.SEEN_MS] if row[c.REASON] in SEEN_ONCE else None
-        case = Case(request_of(row), facts, reference, absent_since_ms)
+        case = Case(request_of(row), facts, reference, absent_since_ms, unconfirmed=unconfirmed)
         return looked(judge(case, self.policy, now_ms=now_ms))
 
     def _believed(self, row: Mapping[str, Any], look: Look) -> Look:

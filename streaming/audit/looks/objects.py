@@ -15,7 +15,7 @@ from streaming.clock import Clock
 from streaming.errors import RefusedError, UnavailableError
 from streaming.in_use.loader import InUseLoader
 from streaming.ports import ObjectStore
-from streaming.sweep.buckets import OffloadPlaces
+from streaming.sweep.buckets import OffloadPlaces, offload_policy
 from streaming.sweep.jobs import Job
 from streaming.sweep.offload_jobs import OffloadJob, opened
 from streaming.sweep.offload_steps import look as look_at_objects
@@ -64,7 +64,7 @@ class ObjectLooker:
         except (UnavailableError, RefusedError) as error:
             return [_unknown(Reason.STORE_UNAVAILABLE, str(error))] * len(rows)
         references = self.loader.load(row[c.REFERENCE_KEY] for row in rows)
-        policy = self._offload_policy()
+        policy = offload_policy(self.places.configuration, self.policy, offload_grace_ms=self.offload_grace_ms)
         return [
             _missing(row, references[row[c.REFERENCE_KEY]], is_there=_name(row) in there)
             if row[a.IS_REFERENCE]
@@ -82,14 +82,6 @@ class ObjectLooker:
             job.job.request, job.objects, reference, bucket.exclusive, bucket.cluster_names_are_unique, since_ms
         )
         return looked(judge_offload(case, policy, now_ms=self.clock.now_ms()))
-
-    def _offload_policy(self) -> OffloadPolicy:
-        """Return the rules. Without our cluster's name, objects that name one may be another's and stay UNKNOWN."""
-        try:
-            cluster = self.places.configuration.cluster_name()
-        except (UnavailableError, RefusedError):
-            cluster = ""
-        return OffloadPolicy(self.policy, self.offload_grace_ms, cluster)
 
 
 def _existing(store: ObjectStore, rows: Sequence[_Row]) -> set[tuple[str, int]]:

@@ -48,6 +48,8 @@ _MEANING = {
     Reason.ABOVE_NEWEST: "It is newer than all ledgers that its topic refers to: a stalled broker may still add it to "
     "the list. The service would keep it until it is safety.above_newest_quarantine_seconds old.",
     Reason.OFFLOAD_IN_PROGRESS: "A broker may still complete this upload: the service would keep it for now.",
+    Reason.OFFLOAD_UNCONFIRMED: "Its list says that it was offloaded, and its objects were not found there: it may be "
+    "the last copy, and the service would keep it.",
     Reason.PROOF_MISSING: "Nothing proves which topic it belonged to: the service would keep it.",
     Reason.NOT_PULSARS: "Pulsar did not make it: the service would refuse the request for good. Ask the other users of "
     "this BookKeeper.",

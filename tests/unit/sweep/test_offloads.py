@@ -10,7 +10,7 @@ from streaming.adapters.memory.objects import MemoryObjects
 from streaming.errors import FencedError, RefusedError, UnavailableError
 from streaming.ports import ObjectStore
 from streaming.state.journal import ObjectEntry
-from streaming.sweep.buckets import OffloadPlaces
+from streaming.sweep.buckets import OffloadPlaces, offload_policy
 from streaming.sweep.dry_run import DryRunObjects
 from streaming.sweep.jobs import Job, Swept
 from streaming.sweep.offload_jobs import OffloadRules
@@ -33,9 +33,8 @@ from tests.world import EPOCH, POLICY, Bench, path_of
 from udfs.formats.managed_ledger import LedgerInfo, OffloadState
 from udfs.formats.offload_index import index_name, object_name, serialize_offload_index
 from udfs.judge import Policy
-from udfs.judge_offload import OffloadPolicy
 from udfs.offload_target import Bucket
-from udfs.paths import Layout, managed_ledger_path
+from udfs.paths import Layout, managed_ledger_path, namespace_of, topic_of
 from udfs.records import (
     BrokerView,
     Counts,
@@ -70,14 +69,19 @@ class ToldConfiguration:
     policies: dict[str, dict[str, str]] = field(default_factory=dict)
     refuses: bool = False
     asked: list[str] = field(default_factory=list)
+    away: set[str] = field(default_factory=set)  # namespaces for which brokers answer 5xx, and "cluster"
 
     def cluster_name(self) -> str:
+        if "cluster" in self.away:
+            raise UnavailableError("v2/brokers/configuration/runtime answered 502")
         return "ours"
 
     def offload_policies(self, namespace: str) -> dict[str, str]:
         self.asked.append(namespace)
         if self.refuses:
             raise RefusedError("403")
+        if namespace in self.away:
+            raise UnavailableError(f"{namespace}/offloadPolicies answered 500")
         return self.policies.get(namespace, {})
 
 
@@ -134,7 +138,7 @@ class World:
         return name
 
     def sweeper(self, patience: Policy = POLICY) -> OffloadSweeper:
-        policy = OffloadPolicy(patience, offload_grace_ms=HOUR_MS, cluster="ours")
+        policy = offload_policy(self.configuration, patience, offload_grace_ms=HOUR_MS)
         loader = self.bench.loader()
         places = OffloadPlaces(loader, self.configuration, self.allowed, self.open)
         rules = OffloadRules((EPOCH, self.bench.epoch_version), policy, Layout.HIERARCHICAL, ROOT)
@@ -607,6 +611,28 @@ def test_policies_that_are_not_told_are_not_none(world: World) -> None:
     world.configuration.refuses = True
 
     assert world.told(request(4, bucket=None)) == [(Outcome.RETRY, Reason.OWNER_UNREADABLE)]
+
+
+def test_a_namespace_whose_policies_are_not_told_costs_the_others_nothing(world: World) -> None:
+    world.configuration.away = {namespace_of(topic_of(OTHER_TOPIC))}
+    world.bench.broker.topics[OTHER_TOPIC] = BrokerView(Presence.PRESENT, (9,))
+    vague = request(77, topic=OTHER_TOPIC, bucket=None, driver="")
+
+    assert world.told(vague, request()) == [(Outcome.RETRY, Reason.OWNER_UNREADABLE), DELETED]
+    assert world.objects.stored() == IN_USE
+
+
+def test_where_our_clusters_name_is_not_told_objects_that_name_one_are_kept_for_now(world: World) -> None:
+    world.configuration.away = {"cluster"}
+
+    assert world.told(request(), request(77)) == [
+        (Outcome.RETRY, Reason.STORE_UNAVAILABLE),
+        (Outcome.ALREADY_GONE, Reason.NOT_FOUND),
+    ]
+    assert set(GARBAGE) < set(world.objects.stored())
+
+    world.configuration.away.clear()
+    assert world.told(request()) == [DELETED]
 
 
 def test_where_nobody_names_a_bucket_the_only_allowed_one_is_meant(world: World) -> None:
