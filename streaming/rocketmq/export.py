@@ -10,7 +10,7 @@ from typing import NamedTuple
 from streaming.adapters.rocksdb.database import exists
 from streaming.errors import SafetyError
 from streaming.rocketmq.configuration import DATABASES, Configuration, other_database, read_databases, rows_of, table_of
-from streaming.rocketmq.inventory import JSON_FILES, is_name_told, offsets_name
+from streaming.rocketmq.inventory import JSON_FILES, is_name_told, offsets_name, read_bounded
 from streaming.rocketmq.locks import is_broker_running
 from streaming.rocketmq.owner import require_owner
 from streaming.rocketmq.place import Place
@@ -72,7 +72,7 @@ def write_json(place: Place, out: Path, databases: list[str], more: Configuratio
         )
     names = {m.TOPICS: m.TOPICS_JSON, m.GROUPS: m.GROUPS_JSON, m.OFFSETS: offsets}
     rows = read_databases(place.config)
-    in_lines = any(has_lines(path.read_text(encoding="utf-8", errors="replace")) for path in _written(place, offsets))
+    in_lines = any(has_lines(read_bounded(path)) for path in _written(place, offsets))
     out.mkdir(parents=True, exist_ok=True)
     files, only_in_files = dict[str, int](), dict[str, list[str]]()
     for database in databases:

@@ -83,6 +83,9 @@ class Inventory:
 
 _QUEUE_ID, _MOST_QUEUE_ID = re.compile("0|[1-9][0-9]*"), 2**31 - 1
 _NO_TOPICS = (LOST_AND_FOUND, BARRIER)
+# A file of a million offsets has about 60 MB. To parse one takes ten times its size of memory.
+JSON_BYTES_MAX = 128 << 20
+_HEAD_BYTES = 64 << 10
 JSON_FILES = (m.TOPICS_JSON, m.GROUPS_JSON, m.OFFSETS_JSON, m.LMQ_OFFSETS_JSON)
 
 
@@ -113,7 +116,7 @@ def json_table(config: Path, name: str) -> tuple[dict[str, Any], str] | None:
     """
     for each in (name, f"{name}.bak"):
         path = config / each
-        text = _text(path)
+        text = read_bounded(path)
         if not text.strip():
             continue
         try:
@@ -151,11 +154,25 @@ def _is_there(config: Path, name: str) -> bool:
     return any((config / each).is_file() and (config / each).stat().st_size for each in (name, f"{name}.bak"))
 
 
-def _text(path: Path) -> str:
+def read_bounded(path: Path) -> str:
+    """Return the text of a JSON file; "" where there is none.
+
+    Raises SafetyError for a file that is too large or no UTF-8. A file that starts with no object is read no further:
+    after a power cut, a file may have its full size and hold zeros.
+    """
     try:
-        return path.read_text(encoding="utf-8")
+        with path.open("rb") as handle:
+            size = os.fstat(handle.fileno()).st_size
+            if size > JSON_BYTES_MAX:
+                raise SafetyError(f"{path} has {size} bytes, and at most {JSON_BYTES_MAX} of a JSON file are read")
+            data = handle.read(_HEAD_BYTES)
+            if data.strip() and not data.lstrip().startswith((b"{", b"[")):
+                raise SafetyError(f"{path}, character {len(data) - len(data.lstrip())}: no object starts here")
+            data += handle.read(JSON_BYTES_MAX + 1 - len(data))
     except FileNotFoundError:
         return ""
+    try:
+        return data.decode("utf-8")
     except UnicodeDecodeError as error:
         raise SafetyError(f"{path}, byte {error.start}: this is no UTF-8") from error
 

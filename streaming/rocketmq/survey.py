@@ -68,7 +68,7 @@ def survey_of(place: Place, *, is_running: bool) -> Survey:
         other_databases=other_database(place),
         has_rocksdb=exists(place.rocksdb),
         databases_with_rows=with_rows,
-        topics=topics,
+        topics=tuple(sorted({*topics, *_configured(configuration)})),
         two_offset_files=two,
         lacks_queues=inventory is not None and inventory.lacks_queues,
         has_topics=configuration is None or bool(configuration.files[m.TOPICS]),
@@ -131,6 +131,12 @@ def _some_file(folder: Path) -> str:
 def _compaction(place: Place) -> str:
     folders = (place.store / "compaction" / name for name in ("compactionLog", "compactionCq"))
     return next(filter(None, map(_some_file, folders)), "")
+
+
+def _configured(configuration: Configuration | None) -> Iterator[bytes]:
+    """Names of the topics in topics.json, which may have no queue yet."""
+    tables = configuration.tables if configuration else {}
+    return (name.encode() for name in tables.get(m.TOPICS, {}).get("topicConfigTable", {}))
 
 
 def _topics_with(configuration: Configuration | None, attribute: str, value: str) -> str:

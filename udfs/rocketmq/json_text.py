@@ -15,6 +15,7 @@ _TOKEN = re.compile(r'"(?:[^"\\]|\\.)*"|([{,]\s*)(-?\d+)(\s*:)', re.DOTALL)
 _MARK = "\x01"  # no name of a topic or group has it
 _LINE_OF_INTEGER = re.compile(r"^\t+-?\d+:", re.MULTILINE)  # strings have no line break in them
 _INTEGER = re.compile(rf"{_MARK}(-?\d+)")
+LONG_MIN, LONG_MAX = -(2**63), 2**63 - 1  # a broker does not start over a number that no Java long holds
 
 
 class BadJsonError(ValueError):
@@ -29,10 +30,10 @@ def parse(text: str) -> Any:
     """Read a text; integer keys become int. Raises BadJsonError, also for a key that stands twice in an object."""
     quoted = _TOKEN.sub(_quoted, text)
     try:
-        return json.loads(quoted, object_pairs_hook=_object)
+        return json.loads(quoted, object_pairs_hook=_object, parse_int=_long)
     except json.JSONDecodeError as error:
         raise BadJsonError(error.pos, error.msg) from error
-    except ValueError as error:  # a number that is too long to be one
+    except ValueError as error:  # of thousands of digits, which int() refuses
         raise BadJsonError(0, str(error)) from error
     except RecursionError as error:
         raise BadJsonError(0, "it is nested too deeply") from error
@@ -81,6 +82,13 @@ def _object(pairs: list[tuple[str, Any]]) -> dict[Any, Any]:
             raise BadJsonError(0, f"the key {key!r} stands twice in one object")
         made[key] = value
     return made
+
+
+def _long(digits: str) -> int:
+    value = int(digits)
+    if not LONG_MIN <= value <= LONG_MAX:
+        raise BadJsonError(0, f"the number {digits} does not fit into 64 bits")
+    return value
 
 
 def _key(key: Any) -> str:

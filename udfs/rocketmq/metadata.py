@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from enum import StrEnum
 from typing import Any, NamedTuple
 
-from udfs.rocketmq.json_text import BadJsonError, compact, parse
+from udfs.rocketmq.json_text import LONG_MAX, BadJsonError, compact, parse
 
 VERSION_FAMILY, FORBIDDEN_FAMILY = "kvDataVersion", "forbidden"
 VERSION_KEY = b"kvDataVersionKey"
@@ -19,6 +19,8 @@ TOPICS, GROUPS, OFFSETS = "topics", "subscriptionGroups", "consumerOffsets"
 TOPICS_JSON, GROUPS_JSON = "topics.json", "subscriptionGroup.json"
 OFFSETS_JSON, LMQ_OFFSETS_JSON = "consumerOffset.json", "lmqConsumerOffset.json"
 DELAY_OFFSETS_JSON = "delayOffset.json"
+
+_QUEUE_ID_MAX = 2**31 - 1
 
 Pairs = dict[bytes, bytes]
 
@@ -62,9 +64,9 @@ def offset_rows(table: Mapping[str, Any]) -> ConfigRows:
 
     An LMQ group's offset, which the JSON has in a table of its own, is an entry like the others, of queue 0.
     """
-    offsets = {name: {"offsetTable": _offsets(name, each)} for name, each in _part(table, "offsetTable").items()}
+    offsets = {name: _offset_row(name, each) for name, each in _part(table, "offsetTable").items()}
     for name, offset in _part(table, "lmqOffsetTable", needed=False).items():
-        offsets[name] = {"offsetTable": _offsets(name, {0: offset})}
+        offsets[name] = _offset_row(name, {0: offset})
     return ConfigRows(_rows(offsets), version_rows(table), {})
 
 
@@ -72,6 +74,8 @@ def version_rows(table: Mapping[str, Any]) -> Pairs:
     """Make the version row, one above that of the JSON file. Raises BadTableError."""
     version = _part(table, "dataVersion")
     counter = _whole(version.get("counter", 0), "dataVersion.counter")
+    if counter >= LONG_MAX:
+        raise BadTableError(f"dataVersion.counter is {counter}, and no broker has a higher one")
     above = {
         "counter": counter + 1,
         "stateVersion": _whole(version.get("stateVersion", 0), "dataVersion.stateVersion"),
@@ -186,6 +190,15 @@ def _offsets(name: str, offsets: Any) -> dict[int, int]:
     if not isinstance(offsets, dict) or not all(isinstance(key, int) for key in offsets):
         raise BadTableError(f"the offsets of {name!r} are no map from queue ids")
     return {key: _whole(value, f"the offset of {name!r}, queue {key}") for key, value in offsets.items()}
+
+
+def _offset_row(name: str, offsets: Any) -> dict[str, Any]:
+    """Make the row of a group's offsets. Raises BadTableError for an offset that no broker commits."""
+    row = _offsets(name, offsets)
+    for queue_id, offset in row.items():
+        if not 0 <= queue_id <= _QUEUE_ID_MAX or offset < 0:
+            raise BadTableError(f"the offset of {name!r}, queue {queue_id}, is {offset}")
+    return {"offsetTable": row}
 
 
 def _by_queue(name: str, offsets: dict[Any, Any]) -> dict[int, int]:

@@ -8,6 +8,9 @@ from udfs.rocketmq.broker_conf import CLEAN_FORCIBLY_PERCENT
 from udfs.rocketmq.rows import TOPIC_BYTES_MAX
 
 
+_SHOWN_BYTES = 60  # of a name that is too long
+
+
 class Code(StrEnum):
     """Why a store is refused."""
 
@@ -108,8 +111,8 @@ def _of_the_forms(facts: StoreFacts) -> Iterator[Refusal]:
             Code.COMPACTION, f"there are compacted topics, whose upgrade nobody has tried: {facts.compaction}"
         )
     for topic in (each for each in facts.topics if len(each) > TOPIC_BYTES_MAX):
-        shown = topic.decode("utf-8", "replace")
-        text = f"{shown} has {len(topic)} bytes, and a key has room for {TOPIC_BYTES_MAX}: move its consumers first"
+        shown = topic[:_SHOWN_BYTES].decode("utf-8", "replace")
+        text = f"topic {shown}… has {len(topic)} bytes, and a key has room for {TOPIC_BYTES_MAX}: move its consumers first"
         yield Refusal(Code.LONG_TOPIC, text)
 
 

@@ -1,4 +1,5 @@
 import os
+import tracemalloc
 from dataclasses import replace
 from pathlib import Path
 
@@ -70,7 +71,7 @@ def test_where_a_json_file_is_empty_its_bak_counts_as_for_the_broker(tmp_path: P
 
 @pytest.mark.parametrize(
     ("data", "said"),
-    [(b'{"a":', "character 5"), (b"[]", "no object"), (b'{"\xff":1}', "byte 2: this is no UTF-8")],
+    [(b'{"a":', "character 5"), (b" \0{}", "character 1: no object"), (b"[]", "no object"), (b'{"\xff":1}', "byte 2: this is no UTF-8")],
 )
 def test_damaged_json_is_named_with_its_place(tmp_path: Path, data: bytes, said: str) -> None:
     (tmp_path / "topics.json").write_bytes(data)
@@ -99,3 +100,31 @@ def test_the_folder_of_a_mounted_disk_is_no_part_of_a_store(tmp_path: Path) -> N
         (tmp_path / name / "lost+found").mkdir()
         (tmp_path / name / "lost+found" / "x").mkdir()
     assert [queue.name for queue in inventory_of(place(tmp_path)).queues] == before
+
+
+@pytest.mark.parametrize("size", [256 << 20, 3 << 30])
+def test_a_file_that_is_too_large_is_refused_without_reading_it(tmp_path: Path, size: int) -> None:
+    """An almost empty file of 256 MB took 26 s and 835 MB of memory."""
+    path = tmp_path / "topics.json"
+    path.write_text("{}")
+    os.truncate(path, size)
+    tracemalloc.start()
+    try:
+        with pytest.raises(SafetyError, match=rf"topics\.json has {size} bytes"):
+            json_table(tmp_path, "topics.json")
+        assert tracemalloc.get_traced_memory()[1] < 1 << 20
+    finally:
+        tracemalloc.stop()
+
+
+def test_a_file_of_zeros_is_not_read_to_its_end(tmp_path: Path) -> None:
+    path = tmp_path / "topics.json"
+    path.touch()
+    os.truncate(path, 100 << 20)
+    tracemalloc.start()
+    try:
+        with pytest.raises(SafetyError, match="no object starts here"):
+            json_table(tmp_path, "topics.json")
+        assert tracemalloc.get_traced_memory()[1] < 1 << 20
+    finally:
+        tracemalloc.stop()

@@ -49,6 +49,24 @@ def written(root: Path, name: str, text: str = "x") -> None:
             id="a topic of batch queues",
         ),
         pytest.param(
+            lambda root: (root / "config" / "topics.json").write_text(
+                (root / "config" / "topics.json")
+                .read_text()
+                .replace('"topicConfigTable":{', '"topicConfigTable":{"' + 300 * "n" + '":{},')
+            ),
+            [Code.LONG_TOPIC],
+            id="a long name in topics.json, of which no folder can be",
+        ),
+        pytest.param(
+            lambda root: written(
+                root,
+                "config/lmqConsumerOffset.json",
+                '{"dataVersion":{"counter":1},"offsetTable":{"Big@g1":{0:99999999999999999999999}}}',
+            ),
+            [Code.BAD_BYTES],
+            id="an offset that no Java long holds",
+        ),
+        pytest.param(
             lambda root: written(
                 root,
                 "config/topics.json",

@@ -54,7 +54,7 @@ LATER_OFFSETS = """{
 }"""
 
 VALUES = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.text(),
+    st.none() | st.booleans() | st.integers(-(2**63), 2**63 - 1) | st.text(),
     lambda inner: (
         st.lists(inner)
         | st.dictionaries(st.text().filter(lambda key: not key.startswith("\x01")), inner)
@@ -113,6 +113,18 @@ def test_what_is_no_json_is_refused_with_its_position(text: str) -> None:
 def test_a_number_that_is_too_long_is_refused() -> None:
     with pytest.raises(BadJsonError):
         parse('{"counter":' + "9" * 5000 + "}")
+
+
+@pytest.mark.parametrize("number", [2**63, -(2**63) - 1, 99999999999999999999999])
+def test_a_number_that_no_java_long_holds_is_refused(number: int) -> None:
+    """A broker with such an offset in RocksDB does not start (NumberFormatException)."""
+    with pytest.raises(BadJsonError, match=str(number)):
+        parse(f'{{"offsetTable":{{"Big@g1":{{0:{number}}}}}}}')
+
+
+@pytest.mark.parametrize("number", [2**63 - 1, -(2**63)])
+def test_the_largest_and_the_smallest_java_long_are_read(number: int) -> None:
+    assert parse(f"[{number}]") == [number]
 
 
 def test_a_key_that_stands_twice_is_refused() -> None:
