@@ -11,8 +11,9 @@ FOLLOWED, TAIL, HANDOVER, BASE, RUN = (
     f"streaming/rocketmq/follow/{name}.py" for name in ("followed", "tail", "handover", "base", "run")
 )
 PLACE, STAGING, INVENTORY = (f"streaming/rocketmq/{name}.py" for name in ("place", "staging", "inventory"))
-REFUSALS, GROWTH, LOG, COMPARE, UNITS = (
-    f"udfs/rocketmq/{name}.py" for name in ("refusals", "growth", "commitlog", "compare", "units")
+REFUSALS, GROWTH, LOG, COMPARE, UNITS, JSON_TEXT, METADATA = (
+    f"udfs/rocketmq/{name}.py"
+    for name in ("refusals", "growth", "commitlog", "compare", "units", "json_text", "metadata")
 )
 QUESTIONS, DATABASE = "streaming/cli/options.py", "streaming/adapters/rocksdb/database.py"
 COUNTED, INDEX_JOB = "streaming/adapters/rocksdb/counted.py", "streaming/rocketmq/index_job.py"
@@ -28,18 +29,20 @@ TESTS = {
     ),
     LOCKS: (f"{_UNIT}/test_locks.py",),
     PLACE: (f"{_UNIT}/test_place.py",),
-    STAGING: (f"{_UNIT}/test_staging.py",),
+    STAGING: (f"{_UNIT}/test_staging.py", f"{_UNIT}/test_backfill.py"),
+    JSON_TEXT: (f"{_FORMATS}/test_json_text.py",),
+    METADATA: (f"{_FORMATS}/test_metadata.py",),
     INVENTORY: (f"{_UNIT}/test_inventory.py",),
     BACKFILL: (f"{_UNIT}/test_backfill.py", f"{_UNIT}/test_locks.py"),
     JOB: (f"{_UNIT}/test_backfill.py",),
     JOIN: (f"{_UNIT}/test_backfill.py",),
-    SURVEY: (f"{_UNIT}/test_backfill.py",),
+    SURVEY: (f"{_UNIT}/test_backfill.py", f"{_UNIT}/test_survey.py"),
     FORGET: (f"{_UNIT}/test_forget.py", f"{_UNIT}/test_locks.py"),
     ROLLBACK: (f"{_UNIT}/test_rollback.py", f"{_UNIT}/test_file_queues.py", f"{_UNIT}/test_locks.py"),
     FILE_QUEUES: (f"{_UNIT}/test_file_queues.py", f"{_UNIT}/test_rollback.py"),
     LIVES: (f"{_UNIT}/test_file_queues.py",),
     EXPORT: (f"{_UNIT}/test_export.py", f"{_UNIT}/test_rollback.py"),
-    CHECK: (f"{_UNIT}/test_check.py",),
+    CHECK: (f"{_UNIT}/test_check.py", f"{_UNIT}/test_backfill.py"),
     INDEX_JOB: (f"{_UNIT}/test_check.py",),
     OWNER: (f"{_UNIT}/test_owner.py",),
     DISK: (f"{_UNIT}/test_disk.py",),
@@ -158,6 +161,83 @@ ROCKETMQ = (
         "    if not facts.has_topics and facts.has_messages:",
         "    if False:",
         "each_reason",
+    ),
+    (
+        "RocketMQ: offsets that the broker does not read are refused",
+        REFUSALS,
+        "    if facts.unread_offsets:",
+        "    if False:",
+        "each_reason",
+    ),
+    (
+        "RocketMQ: offsets that the broker does not read are seen",
+        SURVEY,
+        '_of_unread(unread) if unread else ""',
+        '""',
+        "that_the_broker_does_not_read",
+    ),
+    (
+        "RocketMQ: topics that topics.json does not have are refused",
+        REFUSALS,
+        "    if facts.unknown_topics:",
+        "    if False:",
+        "each_reason",
+    ),
+    (
+        "RocketMQ: topics that topics.json does not have are seen",
+        SURVEY,
+        "if not is_kept(name, known)",
+        "if False",
+        "that_only_the_queues_have",
+    ),
+    (
+        "RocketMQ: no loss but those named can be accepted",
+        REFUSALS,
+        "if not (accept_loss and each.code in LOSSES)",
+        "if not accept_loss",
+        "only_a_loss_can_be_accepted",
+    ),
+    (
+        "RocketMQ: messages that their queue does not have are refused",
+        BACKFILL,
+        "unindexed=(text_of(found),) if found else ()",
+        "unindexed=()",
+        "lacks_messages_of_the_log",
+    ),
+    (
+        "RocketMQ: parts without notes about the log are not gone on with",
+        STAGING,
+        " and (staging / COVERED).is_dir()",
+        "",
+        "without_notes",
+    ),
+    (
+        "RocketMQ: rows of other queues are no deleted topic",
+        CHECK,
+        "each.topic not in foreign and ",
+        "",
+        "copied_queue",
+    ),
+    (
+        "RocketMQ: no number that a broker can't read",
+        JSON_TEXT,
+        "    if not LONG_MIN <= value <= LONG_MAX:",
+        "    if False:",
+        "no_java_long",
+    ),
+    (
+        "RocketMQ: no offset below 0",
+        METADATA,
+        "if not 0 <= queue_id <= _QUEUE_ID_MAX or offset < 0:",
+        "if False:",
+        "holds_something_else",
+    ),
+    (
+        "RocketMQ: no JSON file beyond the memory",
+        INVENTORY,
+        "            if size > JSON_BYTES_MAX:",
+        "            if False:",
+        "too_large[268",
     ),
     ("RocketMQ: another disk is refused", REFUSALS, "    if not facts.is_one_disk:", "    if False:", "each_reason"),
     ("RocketMQ: another user is refused", OWNER, "    if owner == own:", "    if True:", "nobody_else"),

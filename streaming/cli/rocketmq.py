@@ -109,6 +109,10 @@ def backfill(  # noqa: PLR0913  one parameter an option: that is what typer read
     replace: Annotated[
         bool, typer.Option("--replace", help="Set a RocksDB aside that lies there from double writing")
     ] = False,
+    accept_loss: Annotated[
+        bool,
+        typer.Option("--accept-loss", help="Convert although offsets, or rows of queues, are lost, as `plan` lists"),
+    ] = False,
     json_lines: Json = False,
 ) -> None:
     """Convert a stopped broker's store to RocksDB. The old files stay, and nothing counts before all is whole."""
@@ -120,7 +124,8 @@ def backfill(  # noqa: PLR0913  one parameter an option: that is what typer read
     _require_answer(f"Convert the consume queues and offsets of {place.store} to RocksDB?", yes=yes)
     with local_spark() as spark:
         work = Backfill(
-            place, SystemClock(), _say, rows_per_file=rows_per_file, restart=restart, replace=replace
+            place, SystemClock(), _say, rows_per_file=rows_per_file, restart=restart, replace=replace,
+            accept_loss=accept_loss,
         )  # fmt: skip
         result = work.run(spark.sparkContext)
     if json_lines:

@@ -6,6 +6,7 @@ otherwise what it made is thrown away.
 """
 
 import os
+from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -31,6 +32,7 @@ from streaming.rocketmq.place import Place
 from streaming.rocketmq.progress import Say, told
 from streaming.rocketmq.staging import (
     CONFIG,
+    COVERED,
     PARTS,
     QUEUES,
     Sealed,
@@ -44,8 +46,10 @@ from streaming.rocketmq.staging import (
     throw_away_rollback,
 )
 from streaming.rocketmq.survey import survey_of
+from streaming.rocketmq.unindexed import Unindexed, text_of, unindexed_of
 from streaming.rocketmq.work import works_of
-from udfs.rocketmq.refusals import refusals_of
+from udfs.rocketmq import metadata as m
+from udfs.rocketmq.refusals import StoreFacts, refusals_of
 
 ROWS_PER_FILE = 300_000
 _RANGES_AT_ONCE = 8
@@ -65,7 +69,11 @@ class Result(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Backfill:
-    """One conversion. replace: a consume queues' database that is there is set aside."""
+    """One conversion.
+
+    replace: a consume queues' database that is there is set aside. accept_loss: the operator has confirmed the refusals
+    of udfs/rocketmq/refusals.py LOSSES.
+    """
 
     place: Place
     clock: Clock
@@ -73,6 +81,7 @@ class Backfill:
     rows_per_file: int = ROWS_PER_FILE
     restart: bool = False
     replace: bool = False
+    accept_loss: bool = False
     rename: Rename = os.replace
 
     def run(self, spark: SparkContext) -> Result:
@@ -94,6 +103,12 @@ class Backfill:
                 written, sealed, resumed = self._make(spark, inventory, configuration)
             self.say("moving in")
             move_in(self.place, sealed, self.rename)
+            left = inventory.unindexed_bytes
+            if left:
+                self.say(
+                    f"note: the last {left} bytes of the log are in no queue yet. The broker indexes them at its "
+                    "start; before that, `check` reports messages among them as NO_QUEUE"
+                )
             tidy_up(self.place)
             return Result(
                 sealed.queues, sealed.units, len(written), sum(each.size for each in written),
@@ -104,7 +119,7 @@ class Backfill:
         self.say("looking at the store")
         # this process holds the broker's lock itself, and would lose it if it asked
         survey = survey_of(self.place, is_running=False)
-        refusals = refusals_of(survey.facts, replace=self.replace)
+        refusals = refusals_of(survey.facts, replace=self.replace, accept_loss=self.accept_loss)
         if refusals or survey.inventory is None or survey.configuration is None:
             raise SafetyError("\n".join(f"{each.code}: {each.text}" for each in refusals) or "the store can't be read")
         return survey.inventory, survey.configuration
@@ -129,10 +144,12 @@ class Backfill:
         works = list(works_of(inventory.queues, self.rows_per_file))
         missing = [work for work in works if file_name(work.number) not in there]
         done = spark.accumulator(0)
-        job = Job(inventory.log, str(self.place.staging / PARTS), done)
+        covered = self.place.staging / COVERED
+        job = Job(inventory.log, str(self.place.staging / PARTS), done, str(covered))
         units = sum(work.rows for work in missing)
         with told(self.say, lambda: done.value // _STAGES, units, self.clock):
             written = job.run(spark, missing)
+        self._require_indexed(unindexed_of(spark, covered, inventory, _topics(configuration), rules_of(self.place)))
         self.say("joining the files")
         parts = [part_path(self.place, work.number) for work in works]
         join(self.place.staging / QUEUES, parts, inventory, inventory.checkpoint)
@@ -142,6 +159,12 @@ class Backfill:
         kept = new_kept(self.place, self.clock.now_ms())
         counts = (len(inventory.queues), inventory.units, inventory.log.end)
         return written, seal(self.place, started, kept, counts), resumed
+
+    def _require_indexed(self, found: Sequence[Unindexed]) -> None:
+        facts = StoreFacts(unindexed=(text_of(found),) if found else ())
+        refusals = refusals_of(facts, replace=self.replace, accept_loss=self.accept_loss)
+        if refusals:
+            raise SafetyError("\n".join(f"{each.code}: {each.text}" for each in refusals))
 
     def _config_folder(self) -> Path:
         folder = self.place.staging / CONFIG
@@ -175,3 +198,7 @@ class Backfill:
         take_over(self.place)
         kept = new_kept(self.place, self.clock.now_ms())
         return seal(self.place, started, kept, (len(inventory.queues), inventory.units, inventory.log.end))
+
+
+def _topics(configuration: Configuration) -> frozenset[bytes]:
+    return frozenset(name.encode() for name in configuration.tables[m.TOPICS]["topicConfigTable"])

@@ -23,6 +23,7 @@ from streaming.rocketmq.configuration import (
     read_databases,
     read_json,
     rows_of,
+    unread_offsets,
 )
 from streaming.rocketmq.index_job import IndexJob, Numbering, QueueKey
 from streaming.rocketmq.inventory import Inventory, Queue, inventory_of
@@ -38,11 +39,19 @@ from udfs.rocketmq import metadata as m
 from udfs.rocketmq import rows
 from udfs.rocketmq.commitlog import RECORD_BYTES_MIN
 from udfs.rocketmq.compare import Finding, Kind
-from udfs.rocketmq.dispatch import LMQ_PREFIX, SCHEDULE_TOPIC, Dispatch, DispatchRules, properties_of, units_of
+from udfs.rocketmq.dispatch import (
+    LMQ_PREFIX,
+    SCHEDULE_TOPIC,
+    Dispatch,
+    DispatchRules,
+    is_kept,
+    properties_of,
+    units_of,
+)
 from udfs.rocketmq.parts import QueueRange, in_key_order
 
 ROWS_PER_PART = 300_000
-_ALWAYS_KEPT = (LMQ_PREFIX, b"RMQ_SYS_", b"SCHEDULE_TOPIC", b"TRANS_CHECK_MAX_TIME_TOPIC")
+_FOREIGN = (Kind.NO_MESSAGE, Kind.FILE_NO_MESSAGE)
 
 
 class QueueState(NamedTuple):
@@ -105,9 +114,16 @@ class Check:
             raise ConfigError(f"neither queues nor commitlog nor configuration know a topic {topic}")
         findings, gone = without_deleted([*compared, *_of_bounds(queues, bounds, inventory, live, last)], topics)
         notes = [
-            f"topic {each.decode('utf-8', 'replace')} was deleted, and the commitlog has messages of it"
+            f"topic {each.decode('utf-8', 'replace')} is neither in topics.json nor in the database (deleted, "
+            "perhaps), so what its queues lack is no finding"
             for each in gone
         ]
+        unknown = sorted({name for name, _id in bounds if topics and not is_kept(name, topics)} - set(gone))
+        if unknown:
+            notes.append(
+                f"RocksDB has rows of topics that neither topics.json nor the database has: {_names(unknown)}. A "
+                "broker in RocksDB mode deletes these rows within the hour"
+            )
         if topic and not queues and not compared:
             notes.append(f"topic {topic} has no queue yet: nobody has sent a message to it")
         notes += _notes_of_the_store(self.place)
@@ -172,6 +188,7 @@ def check_configuration(place: Place) -> tuple[list[Finding], list[str]]:
     configuration, databases = read_json(place), read_databases(place.config)
     findings, notes = list[Finding](), list[str]()
     findings += _of_another_database(place)
+    findings += _of_unread_offsets(place, databases[m.OFFSETS])
     for database in DATABASES:
         wanted, there = rows_of(database, configuration.tables[database]), databases[database]
         file = configuration.files[database]
@@ -200,6 +217,15 @@ def _of_another_database(place: Place) -> Iterator[Finding]:
         yield _config_finding(text, 1)
 
 
+def _of_unread_offsets(place: Place, there: m.ConfigRows) -> Iterator[Finding]:
+    unread = unread_offsets(place)
+    lost = [name for name in unread.names if name.encode() not in there.default] if unread else []
+    if unread and lost:
+        shown = _names([name.encode() for name in lost])
+        text = f"{m.OFFSETS} has none of the offsets of {unread.file}, the only file of offsets: {shown}"
+        yield _config_finding(text, len(lost))
+
+
 def _counter(place: Place, database: str, there: m.ConfigRows) -> int | None:
     try:
         return m.counter_of(there)
@@ -226,17 +252,18 @@ def without_deleted(findings: Sequence[Finding], topics: Collection[bytes]) -> t
     """Take out the findings about topics that were deleted; returns those topics as well.
 
     A broker in RocksDB mode deletes the rows of topics that its configuration lacks, but for LMQ queues and RocketMQ's
-    own topics. Where no topics are known, none counts as deleted.
+    own topics. Where no topics are known, none counts as deleted. Neither does a topic whose units point to messages of
+    other queues: the commitlog has no message of that topic there, so its queues are damaged or copied.
     """
     if not topics:
         return list(findings), []
-    gone = {each.topic for each in findings if each.queue_id >= 0 and not is_kept(each.topic, topics)}
+    foreign = {each.topic for each in findings if each.kind in _FOREIGN}
+    gone = {
+        each.topic
+        for each in findings
+        if each.queue_id >= 0 and each.topic not in foreign and not is_kept(each.topic, topics)
+    }
     return [each for each in findings if each.topic not in gone or each.queue_id < 0], sorted(gone)
-
-
-def is_kept(topic: bytes, topics: Collection[bytes]) -> bool:
-    """Whether a broker in RocksDB mode keeps the rows of a topic: a known one, an LMQ queue, or one of its own."""
-    return topic in topics or topic.upper().startswith(_ALWAYS_KEPT)
 
 
 def _config_finding(text: str, count: int) -> Finding:

@@ -41,6 +41,30 @@ def read_json(place: Place) -> Configuration:
     return Configuration(tables, files)
 
 
+class UnreadOffsets(NamedTuple):
+    """A file of offsets that the broker does not read, where the one that it reads is missing. names: topic@group."""
+
+    file: str
+    names: tuple[str, ...]
+
+
+def unread_offsets(place: Place) -> UnreadOffsets | None:
+    """Return the offsets that nobody would read with this enableLmq; None if there are none.
+
+    Raises SafetyError as `json_table` does, and for a file that holds another table.
+    """
+    read = offsets_name(place)
+    (other,) = {m.OFFSETS_JSON, m.LMQ_OFFSETS_JSON} - {read}
+    found = json_table(place.config, other) if json_table(place.config, read) is None else None
+    if found is None:
+        return None
+    try:
+        names = tuple(sorted(key.decode() for key in rows_of(m.OFFSETS, found[0]).default))
+    except m.BadTableError as error:
+        raise SafetyError(f"{place.config / found[1]}: {error}") from error
+    return UnreadOffsets(found[1], names) if names else None
+
+
 def rows_of(database: str, table: Table) -> m.ConfigRows:
     """Make the rows of a table. Raises udfs.rocketmq.metadata.BadTableError."""
     make = {m.TOPICS: m.topic_rows, m.GROUPS: m.group_rows, m.OFFSETS: m.offset_rows}[database]

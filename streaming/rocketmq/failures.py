@@ -9,6 +9,7 @@ from streaming.spark.failures import one_line, translated
 from streaming.spark.failures import our_errors as of_tasks
 
 _FULL = "No space left on device"
+_READ_ONLY = "Read-only file system"
 _FORBIDDEN = "Permission denied"
 
 
@@ -32,6 +33,11 @@ def _ours(error: Exception) -> Exception:
     if _FULL in text or (isinstance(error, OSError) and error.errno == errno.EDQUOT):
         return UnavailableError(
             f"the disk is full ({_line(error, _FULL)}): make room, and run the command again, it goes on where it was"
+        )
+    if _READ_ONLY in text:
+        return ConfigError(
+            f"this file system is read-only ({_line(error, _READ_ONLY)}): `plan`, `check` and `export --out DIR` work "
+            "there; let the other commands work on the store itself or on a copy that can be written"
         )
     if isinstance(error, PermissionError) or _FORBIDDEN in text:
         return ConfigError(f"this user may not do that ({_line(error, _FORBIDDEN)}): run it as the broker's user")

@@ -64,6 +64,12 @@ class Inventory:
         last = max((queue.last_phy for queue in self.queues), default=-1)
         return last if last >= 0 else self.log.end
 
+    @property
+    def unindexed_bytes(self) -> int:
+        """Bytes of the log after the last message that any queue has. Raises SafetyError."""
+        record = self.log.record_at(self.checkpoint)
+        return max(self.log.end - self.checkpoint - (record.size if record else 0), 0)
+
     def fingerprint(self) -> str:
         """Return a digest of what a conversion depends on.
 

@@ -35,6 +35,7 @@ from streaming.errors import SafetyError
 from streaming.rocketmq.handed_on import HandedOn, handing_on
 from streaming.rocketmq.log_files import CommitLog, LogFile, headers_of
 from streaming.rocketmq.queue_files import QueueFiles
+from streaming.rocketmq.unindexed import note_covered
 from streaming.rocketmq.work import PartWork, Piece
 from udfs.rocketmq import commitlog as c
 from udfs.rocketmq import rows
@@ -111,12 +112,14 @@ def file_name(part: int) -> str:
 @dataclass(frozen=True, slots=True)
 class Job:
     """log: the commitlog. folder: where the files go, and meanwhile, below a name that begins with a dot, what a stage
-    hands to the next one. done: counts units, each of them once in each stage.
+    hands to the next one. done: counts units, each of them once in each stage. covered: folder for the notes about the
+    bytes of the log that units cover (streaming/rocketmq/unindexed.py); "" for none.
     """
 
     log: CommitLog
     folder: str
     done: "Accumulator[int]"
+    covered: str = ""
 
     def run(self, spark: SparkContext, works: Sequence[PartWork]) -> list[Written]:
         """Write a file for each part. Raises Spark's error, with ours in its text, where a task refuses a unit."""
@@ -171,14 +174,18 @@ class Job:
         with handing_on(self._between) as hand_on:
             for number, of_stretch in groupby(sorted(blocks, key=itemgetter(0)), key=itemgetter(0)):
                 start, file = stretches[number]
+                read = list[tuple[HandedOn, HandedOn]]()
                 for some in _groups([block for _number, block in of_stretch]):
                     positions = [block.messages.read("<u4").astype(np.int64) + (start - file.start) for block in some]
                     for block, found in zip(some, _headers(file, positions), strict=True):
                         strange = _strange(block.runs.read(_RUN), found).astype("<u4")
                         least, packed = packed_times(found.store_time)
                         handed_on = hand_on(packed), hand_on(found.size), hand_on(strange)
+                        read.append((block.messages, handed_on[1]))
                         yield block.part, PartBlock(block.runs, least, *handed_on)
                         self.done.add(len(found.size))
+                if self.covered:
+                    note_covered(Path(self.covered), start, read)
 
     def write(self, told: Iterable[tuple[int, PartWork | PartBlock]]) -> Iterator[Written]:
         """Stage 3: write the file of each part."""

@@ -20,7 +20,7 @@ from streaming.adapters.rocksdb.database import exists
 from streaming.clock import Clock
 from streaming.errors import SafetyError
 from streaming.rocketmq.barrier import bar, unbar
-from streaming.rocketmq.check import is_kept, topics_of
+from streaming.rocketmq.check import topics_of
 from streaming.rocketmq.configuration import DATABASES, lost_offsets, other_database, read_databases, read_json
 from streaming.rocketmq.export import Exported, write_json
 from streaming.rocketmq.file_queues import complete, left_out
@@ -46,7 +46,7 @@ from streaming.rocketmq.staging import (
 )
 from udfs.rocketmq import metadata as m
 from udfs.rocketmq.commitlog import Record
-from udfs.rocketmq.dispatch import DispatchRules, properties_of, units_of
+from udfs.rocketmq.dispatch import DispatchRules, is_kept, properties_of, units_of
 
 _SHOWN = 10  # names in a message
 

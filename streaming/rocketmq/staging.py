@@ -19,6 +19,7 @@ from streaming.rocketmq.job import file_name
 from streaming.rocketmq.place import Place
 
 PARTS, QUEUES, CONFIG = "parts", "consumequeue", "config"
+COVERED = "covered"  # what each run noted about the log (streaming/rocketmq/unindexed.py), before it wrote its parts
 _STARTED, _SEALED, MOVED = "started.json", "sealed.json", "moved-in.json"
 FOLLOWED = "followed.json"  # the consume queues here are those that `follow` has made
 CURRENT = "CURRENT"
@@ -63,10 +64,11 @@ def begin(place: Place, started: Started, *, restart: bool) -> bool:
     """Make the staging folder ready; True if what an earlier run made is gone on with. What fits not is thrown away."""
     staging = place.staging
     said = _read(staging / _STARTED)
-    resumed = not restart and said == asdict(started)
+    resumed = not restart and said == asdict(started) and (staging / COVERED).is_dir()
     if not resumed:
         throw_away(place)
         (staging / PARTS).mkdir(parents=True)
+        (staging / COVERED).mkdir()
         write_file(staging / _STARTED, asdict(started))
     for unfinished in (*(staging / PARTS).glob(".*"), staging / QUEUES, staging / CONFIG, staging / FOLLOWED):
         _remove(unfinished)

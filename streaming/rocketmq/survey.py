@@ -7,7 +7,15 @@ from typing import Any, NamedTuple
 
 from streaming.adapters.rocksdb.database import exists
 from streaming.errors import SafetyError
-from streaming.rocketmq.configuration import DATABASES, Configuration, other_database, read_databases, read_json
+from streaming.rocketmq.configuration import (
+    DATABASES,
+    Configuration,
+    UnreadOffsets,
+    other_database,
+    read_databases,
+    read_json,
+    unread_offsets,
+)
 from streaming.rocketmq.disk import disk_of
 from streaming.rocketmq.inventory import Inventory, inventory_of, offsets_name
 from streaming.rocketmq.locks import require_own_folders
@@ -15,10 +23,12 @@ from streaming.rocketmq.owner import wrong_user
 from streaming.rocketmq.place import Place
 from streaming.rocketmq.staging import is_unopened, unfinished_rollback
 from udfs.rocketmq import metadata as m
+from udfs.rocketmq.dispatch import is_kept
 from udfs.rocketmq.refusals import StoreFacts
 
 # bytes for each unit: 22 were seen in RocksDB (apache/rocketmq 5.3.3), and the parts lie beside it until the end
 BYTES_PER_UNIT = 45
+_SHOWN = 3  # names in a message
 MORE_BYTES = 64 << 20  # the write-ahead log and the smaller databases
 
 
@@ -46,6 +56,7 @@ def survey_of(place: Place, *, is_running: bool) -> Survey:
     except SafetyError as error:
         two = str(error)
     configuration = None if two else _tried(lambda: read_json(place), bad)
+    unread = _tried(lambda: unread_offsets(place), bad) if configuration else None
     topics = tuple(sorted({queue.range.topic for queue in inventory.queues})) if inventory else ()
     with_rows = _tried(lambda: tuple(_databases_with_rows(place)), bad) or ()
     if is_running:
@@ -70,6 +81,8 @@ def survey_of(place: Place, *, is_running: bool) -> Survey:
         databases_with_rows=with_rows,
         topics=tuple(sorted({*topics, *_configured(configuration)})),
         two_offset_files=two,
+        unread_offsets=_of_unread(unread) if unread else "",
+        unknown_topics=_unknown_topics(inventory, configuration),
         lacks_queues=inventory is not None and inventory.lacks_queues,
         has_topics=configuration is None or bool(configuration.files[m.TOPICS]),
         has_messages=bool(topics),
@@ -131,6 +144,20 @@ def _some_file(folder: Path) -> str:
 def _compaction(place: Place) -> str:
     folders = (place.store / "compaction" / name for name in ("compactionLog", "compactionCq"))
     return next(filter(None, map(_some_file, folders)), "")
+
+
+def _of_unread(unread: UnreadOffsets) -> str:
+    shown = ", ".join(unread.names[:_SHOWN]) + (", …" if len(unread.names) > _SHOWN else "")
+    return f"{unread.file} has {len(unread.names)} groups' offsets ({shown})"
+
+
+def _unknown_topics(inventory: Inventory | None, configuration: Configuration | None) -> tuple[bytes, ...]:
+    """Topics with messages that topics.json does not have, and whose rows a broker in RocksDB mode deletes."""
+    known = frozenset(_configured(configuration))
+    if inventory is None or not known:
+        return ()
+    named = {each.range.topic for each in inventory.queues if each.range.end > each.files.start}
+    return tuple(sorted(name for name in named if not is_kept(name, known)))
 
 
 def _configured(configuration: Configuration | None) -> Iterator[bytes]:

@@ -47,9 +47,10 @@ class RocketClient(JavaCommands):
         home = [f"-Duser.home={server.home.user}"]  # where the client writes its log
         super().__init__("RocketLoad.java", class_path(spec.version), arguments, home)
 
-    def topic(self, name: str, queues: int) -> list[Queue]:
-        """Make a topic; returns its queues."""
-        self.ask({"do": "topic", "name": name, "queues": queues})
+    def topic(self, name: str, queues: int, **attributes: str) -> list[Queue]:
+        """Create a topic; returns its queues. attributes: a _ is a dot in their names."""
+        named = {key.replace("_", "."): value for key, value in attributes.items()}
+        self.ask({"do": "topic", "name": name, "queues": queues, "attributes": named})
         return [(name, number) for number in range(queues)]
 
     def delete(self, name: str) -> None:

@@ -7,7 +7,7 @@
 """
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from typing import NamedTuple
 
 from udfs.rocketmq.commitlog import Record
@@ -17,6 +17,8 @@ SCHEDULE_TOPIC = b"SCHEDULE_TOPIC_XXXX"
 _NOT_MULTI = (b"%RETRY%", b"rmq_sys_", SCHEDULE_TOPIC)
 # MessageStoreConfig.messageDelayLevel
 DEFAULT_DELAYS = "1s 5s 10s 30s 1m 2m 3m 4m 5m 6m 7m 8m 9m 10m 20m 30m 1h 2h"
+# A broker in RocksDB mode keeps the rows of these, whatever topics.json says (cleanDeletedTopic).
+_ALWAYS_KEPT = (LMQ_PREFIX, b"RMQ_SYS_", b"SCHEDULE_TOPIC", b"TRANS_CHECK_MAX_TIME_TOPIC")
 _WHOLE = re.compile(rb"[+-]?[0-9]+")
 _MS = {"s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 
@@ -38,6 +40,11 @@ class DispatchRules(NamedTuple):
     delays_ms: tuple[int, ...]
     is_multi: bool
     is_file_mode: bool = False
+
+
+def is_kept(topic: bytes, topics: Collection[bytes]) -> bool:
+    """Whether a broker in RocksDB mode keeps the rows of a topic: a known one, an LMQ queue, or one of its own."""
+    return topic in topics or topic.upper().startswith(_ALWAYS_KEPT)
 
 
 def delays_of(levels: str) -> tuple[int, ...]:

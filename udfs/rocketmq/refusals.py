@@ -7,7 +7,8 @@ from typing import NamedTuple
 from udfs.rocketmq.broker_conf import CLEAN_FORCIBLY_PERCENT
 from udfs.rocketmq.rows import TOPIC_BYTES_MAX
 
-
+_SHOWN = 10  # names in a message
+_ACCEPT = ", or accept the loss with `backfill --accept-loss`"
 _SHOWN_BYTES = 60  # of a name that is too long
 
 
@@ -27,6 +28,9 @@ class Code(StrEnum):
     DATABASES_THERE = "DATABASES_THERE"  # the configuration's databases hold rows: they may be newer than the JSON
     LONG_TOPIC = "LONG_TOPIC"  # a topic's name does not fit into a key
     TWO_OFFSET_FILES = "TWO_OFFSET_FILES"  # and nobody has said which one the broker reads
+    UNREAD_OFFSETS = "UNREAD_OFFSETS"  # the only file of offsets is not the one that the broker reads
+    UNKNOWN_TOPICS = "UNKNOWN_TOPICS"  # the broker would delete the rows of topics that topics.json does not have
+    UNINDEXED = "UNINDEXED"  # the log has messages that their queues do not have: RocksDB would have holes
     NO_QUEUES = "NO_QUEUES"  # the log has messages and no queue has any: nobody would ever index them
     NO_TOPICS = "NO_TOPICS"  # without them the broker would delete the rows of all topics
     OTHER_DISK = "OTHER_DISK"  # a rename does not carry files over
@@ -63,6 +67,9 @@ class StoreFacts(NamedTuple):
     databases_with_rows: tuple[str, ...] = ()
     topics: tuple[bytes, ...] = ()
     two_offset_files: str = ""
+    unread_offsets: str = ""
+    unknown_topics: tuple[bytes, ...] = ()
+    unindexed: tuple[str, ...] = ()
     lacks_queues: bool = False
     has_topics: bool = True
     has_messages: bool = True
@@ -75,17 +82,29 @@ class StoreFacts(NamedTuple):
     clean_forcibly_percent: int = CLEAN_FORCIBLY_PERCENT
 
 
-def refusals_of(facts: StoreFacts, *, replace: bool = False) -> list[Refusal]:
-    """Return every reason not to convert this store. replace: a consume queues' database that is there may go."""
-    return [
+# What the operator may accept: the conversion is right, and something of the store is lost by it.
+LOSSES = (Code.UNREAD_OFFSETS, Code.UNKNOWN_TOPICS, Code.UNINDEXED)
+
+
+def refusals_of(facts: StoreFacts, *, replace: bool = False, accept_loss: bool = False) -> list[Refusal]:
+    """Return every reason not to convert this store.
+
+    Args:
+        facts: what was found in the store.
+        replace: a consume queues' database that is there may go.
+        accept_loss: the operator has confirmed the losses (LOSSES).
+    """
+    found = [
         *_of_the_broker(facts),
         *([Refusal(Code.ROLLBACK, facts.unfinished_rollback)] if facts.unfinished_rollback else []),
         *(Refusal(Code.BAD_BYTES, text) for text in facts.bad_bytes),
         *_of_the_forms(facts),
         *_of_the_configuration(facts),
         *_of_what_is_there(facts, replace=replace),
+        *_of_losses(facts),
         *_of_the_disk(facts),
     ]
+    return [each for each in found if not (accept_loss and each.code in LOSSES)]
 
 
 def _of_the_broker(facts: StoreFacts) -> Iterator[Refusal]:
@@ -112,7 +131,9 @@ def _of_the_forms(facts: StoreFacts) -> Iterator[Refusal]:
         )
     for topic in (each for each in facts.topics if len(each) > TOPIC_BYTES_MAX):
         shown = topic[:_SHOWN_BYTES].decode("utf-8", "replace")
-        text = f"topic {shown}… has {len(topic)} bytes, and a key has room for {TOPIC_BYTES_MAX}: move its consumers first"
+        text = (
+            f"topic {shown}… has {len(topic)} bytes, and a key has room for {TOPIC_BYTES_MAX}: move its consumers first"
+        )
         yield Refusal(Code.LONG_TOPIC, text)
 
 
@@ -154,6 +175,25 @@ def _of_what_is_there(facts: StoreFacts, *, replace: bool) -> Iterator[Refusal]:
             "config/topics.json and its .bak are missing or empty: without topics a RocksDB broker deletes the rows of "
             "all queues within the hour",
         )
+
+
+def _of_losses(facts: StoreFacts) -> Iterator[Refusal]:
+    if facts.unread_offsets:
+        yield Refusal(
+            Code.UNREAD_OFFSETS,
+            f"{facts.unread_offsets}, which the broker does not read with this enableLmq, and there is no other file "
+            f"of offsets: all these groups would start again as new ones. Correct --lmq or the configuration{_ACCEPT}",
+        )
+    if facts.unknown_topics:
+        names = ", ".join(each[:_SHOWN_BYTES].decode("utf-8", "replace") for each in facts.unknown_topics[:_SHOWN])
+        more = f" and {len(facts.unknown_topics) - _SHOWN} more" if len(facts.unknown_topics) > _SHOWN else ""
+        yield Refusal(
+            Code.UNKNOWN_TOPICS,
+            f"there are consume queues of topics that topics.json does not have: {names}{more}. A broker in RocksDB "
+            f"mode deletes their rows within the hour. Create the topics again in file mode{_ACCEPT}",
+        )
+    for text in facts.unindexed:
+        yield Refusal(Code.UNINDEXED, f"{text}{_ACCEPT}")
 
 
 def _of_the_disk(facts: StoreFacts) -> Iterator[Refusal]:

@@ -3,8 +3,9 @@
 import errno
 import os
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 from rocksdict import (
     AccessType,
@@ -23,7 +24,8 @@ from streaming.errors import SafetyError, UnavailableError
 
 DEFAULT_FAMILY = "default"
 _BATCH_ROWS = 20_000
-_NOTE = "rocksdict-config.json"  # rocksdict writes it even where it only reads; nobody else needs it
+# What RocksDB and rocksdict write even where they only read.
+_NOT_READ = ("LOCK", "LOG", "rocksdict-config.json")
 Rows = Iterable[tuple[bytes, bytes]]
 
 
@@ -128,24 +130,37 @@ def opened(
 ) -> Iterator[Database]:
     """Open a database with these column families besides `default`; where it may be written, it is made if missing.
 
-    compressed: the family `default`. Read-only it is opened with all families that it has. Raises SafetyError where it
-    can't be opened, and OSError where the disk is full.
+    compressed: the family `default`. Read-only it is opened with all families that it has, and nothing is written into
+    the folder, which may be on a read-only file system. Raises SafetyError where it can't be opened, and OSError where
+    the disk is full.
     """
-    try:
-        names = list(Rdict.list_cf(str(folder), _options())) if read_only else [DEFAULT_FAMILY, *families]
-        access = AccessType.read_only(False) if read_only else AccessType.read_write()
-        made = {name: _options(compressed=compressed and name == DEFAULT_FAMILY) for name in names}
-        is_noted = (folder / _NOTE).exists()
-        root = Rdict(str(folder), _options(), column_families=made, access_type=access)
-        if read_only and not is_noted:
-            (folder / _NOTE).unlink(missing_ok=True)
-    except Exception as error:
-        raise _opening_error(folder, error) from error
-    database = Database(root, names)
-    try:
-        yield database
-    finally:
-        database.close()
+    with _links_to(folder) if read_only else nullcontext(folder) as at:
+        try:
+            names = list(Rdict.list_cf(str(at), _options())) if read_only else [DEFAULT_FAMILY, *families]
+            access = AccessType.read_only(False) if read_only else AccessType.read_write()
+            made = {name: _options(compressed=compressed and name == DEFAULT_FAMILY) for name in names}
+            root = Rdict(str(at), _options(), column_families=made, access_type=access)
+        except Exception as error:
+            raise _opening_error(folder, str(error).replace(str(at), str(folder))) from error
+        database = Database(root, names)
+        try:
+            yield database
+        finally:
+            database.close()
+
+
+@contextmanager
+def _links_to(folder: Path) -> Iterator[Path]:
+    """A temporary folder with a link to each file of a database. What RocksDB writes while it reads goes there."""
+    with TemporaryDirectory(prefix="ledger-reaper-read-") as made:
+        try:
+            entries = list(os.scandir(folder))
+        except OSError as error:
+            raise SafetyError(f"the database in {folder} can't be opened: {error.strerror}") from error
+        for entry in entries:
+            if entry.is_file() and not entry.name.startswith(_NOT_READ):
+                os.symlink(os.path.abspath(entry.path), os.path.join(made, entry.name))  # noqa: PTH100, PTH118, PTH211
+        yield Path(made)
 
 
 def exists(folder: Path) -> bool:
@@ -188,8 +203,8 @@ def _damage(error: Exception) -> SafetyError:
     return SafetyError(f"a database is damaged: {error}")
 
 
-def _opening_error(folder: Path, error: Exception) -> Exception:
-    if os.strerror(errno.ENOSPC) in str(error):
+def _opening_error(folder: Path, said: str) -> Exception:
+    if os.strerror(errno.ENOSPC) in said:
         return OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(folder))
-    text = f"the database in {folder} can't be opened: {error}"
-    return UnavailableError(text) if "lock" in str(error).lower() else SafetyError(text)
+    text = f"the database in {folder} can't be opened: {said}"
+    return UnavailableError(text) if "lock" in said.lower() else SafetyError(text)

@@ -22,7 +22,8 @@ READY_SECONDS = 180.0
 # A broker that writes its RocksDB and its files takes up to half a minute to end, and more on a busy machine.
 GRACE_SECONDS = 120.0
 _BOOTED = "boot success"
-_JVM = ("-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-XX:-UsePerfData", "-Djava.net.preferIPv4Stack=true")
+_JVM = ("-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-XX:-UsePerfData")
+_IPV4_ONLY = "-Djava.net.preferIPv4Stack=true"
 _OPENED = ("java.base/java.nio", "java.base/sun.nio.ch", "java.base/jdk.internal.ref")
 _MEMORY = {
     Part.NAME_SERVER: ("-Xms32m", "-Xmx96m"),
@@ -127,6 +128,8 @@ class RocketMQ:
         home.log(part).unlink(missing_ok=True)  # "boot success" of an earlier start says nothing of this one
         opened = [word for each in _OPENED for word in ("--add-opens", f"{each}=ALL-UNNAMED")]
         options = [*_MEMORY[part], *_JVM, f"-Duser.home={home.user}", f"-XX:ErrorFile={home.logs}/hs_err_%p.log"]
+        if ":" not in spec.settings.get("bindAddress", ""):  # no address of IPv6
+            options.append(_IPV4_ONLY)
         exported = ["--add-exports", "java.base/jdk.internal.ref=ALL-UNNAMED"]
         command = [java(), *options, *opened, *exported, "-cp", class_path(spec.version)]
         process.start(

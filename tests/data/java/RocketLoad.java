@@ -39,6 +39,7 @@ import org.apache.rocketmq.common.message.Message;
 import org.apache.rocketmq.common.message.MessageConst;
 import org.apache.rocketmq.common.message.MessageExt;
 import org.apache.rocketmq.common.message.MessageQueue;
+import org.apache.rocketmq.common.message.MessageRequestMode;
 import org.apache.rocketmq.remoting.protocol.header.QueryConsumerOffsetRequestHeader;
 import org.apache.rocketmq.tools.admin.DefaultMQAdminExt;
 
@@ -49,13 +50,13 @@ import org.apache.rocketmq.tools.admin.DefaultMQAdminExt;
  * {@code @}; {@code {"error": "..."}} says what failed. A message is told by its name: the first word of its body. A queue
  * is [topic, id]; a message that was read is [offset, name, store time, physical offset, tag, keys, times of delivery].
  *
- * <p>topic: name, queues. delete: name.
+ * <p>topic: name, queues, attributes. delete: name.
  * send: prefix, topic, count, queue (left out: in turn), queues, bytes, tags, level, delaySeconds, lmq, batch.
  * transactions: prefix, topic, commit, rollback, unknown. resolve: how to answer the broker's checks from now on, by prefix of
  * names. dump: queues (min, max, and every message between, read by offset). ends: queues (min and max). offsets: group,
  * queues (-1: none). commit: group, queue, offset. take: group, queues, each (so many a queue at most; left out: up to
  * the end), with a lite pull consumer that commits itself. push: group, topic, tags, expect (so many names), seconds,
- * failing (what is put off until later). times: queues, stamps (offset by time). expire: delete all log files but the last.
+ * failing (what is put off until later), pop (whether the broker hands messages out: a pop consumer). times: queues, stamps (offset by time). expire: delete all log files but the last.
  * check: the broker's own comparison of its two kinds of queues, which it writes to its log. close: every client.
  */
 public final class RocketLoad {
@@ -119,7 +120,13 @@ public final class RocketLoad {
 
     private static JsonObject topic(JsonObject command) throws Exception {
         int queues = command.get("queues").getAsInt();
-        admin().createAndUpdateTopicConfig(broker, new TopicConfig(command.get("name").getAsString(), queues, queues));
+        TopicConfig config = new TopicConfig(command.get("name").getAsString(), queues, queues);
+        if (command.has("attributes")) {
+            for (Map.Entry<String, JsonElement> each : command.getAsJsonObject("attributes").entrySet()) {
+                config.getAttributes().put("+" + each.getKey(), each.getValue().getAsString());
+            }
+        }
+        admin().createAndUpdateTopicConfig(broker, config);
         return new JsonObject();
     }
 
@@ -414,6 +421,17 @@ public final class RocketLoad {
         consumer.setVipChannelEnabled(false);
         consumer.setConsumeFromWhere(ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET);
         consumer.setConsumeMessageBatchMaxSize(1);
+        boolean isPop = command.has("pop") && command.get("pop").getAsBoolean();
+        if (isPop) {
+            admin().setMessageRequestMode(
+                    broker,
+                    command.get("topic").getAsString(),
+                    consumer.getConsumerGroup(),
+                    MessageRequestMode.POP,
+                    0,
+                    10_000);
+            consumer.setClientRebalance(false);
+        }
         consumer.setConsumeThreadMin(2);
         consumer.setConsumeThreadMax(2);
         consumer.subscribe(
@@ -437,7 +455,7 @@ public final class RocketLoad {
             Thread.sleep(100);
         }
         Thread.sleep(1000); // what comes twice or in vain comes now
-        if (failing != null) { // a consumer that is shut down earlier does not send them back
+        if (failing != null && !isPop) { // a consumer that is shut down earlier does not send them back
             String topic = command.get("topic").getAsString();
             String group = consumer.getConsumerGroup();
             until("offset behind what was put off", () ->

@@ -17,6 +17,7 @@ from streaming.errors import SafetyError
 from streaming.rocketmq import backfill as backfill_module
 from streaming.rocketmq import job as job_module
 from streaming.rocketmq.backfill import Backfill
+from streaming.rocketmq.check import Check
 from streaming.rocketmq.join import join
 from streaming.rocketmq.log_files import CommitLog, LogFile
 from streaming.rocketmq.move import take_back
@@ -536,3 +537,95 @@ def test_store_times_that_lie_near_each_other_are_packed_into_four_bytes(times: 
     packed = job_module.packed_times(np.array(times, dtype=np.int64))
     assert len(packed.packed) == width * len(times)
     assert job_module.unpacked_times(packed, len(times)).tolist() == times
+
+
+def test_offsets_that_the_broker_does_not_read_are_dropped_only_with_a_word(tmp_path: Path) -> None:
+    small_store(tmp_path).write()
+    before = files_below(tmp_path)
+    without = place(tmp_path, lmq=False)
+    with pytest.raises(SafetyError, match=r"UNREAD_OFFSETS: lmqConsumerOffset\.json has 3 .*--accept-loss"):
+        Backfill(without, CLOCK, nothing).run(context())
+    assert files_below(tmp_path) == before
+    Backfill(without, CLOCK, nothing, accept_loss=True).run(context())
+    (finding,) = Check(without, CLOCK, nothing).run(context()).findings
+    assert (finding.kind, finding.count) == (Kind.CONFIG, 3)
+    assert "has none of the offsets of lmqConsumerOffset.json" in finding.text
+
+
+def test_a_copied_queue_of_a_topic_that_nothing_knows_is_refused_and_found_if_it_is_accepted(tmp_path: Path) -> None:
+    """A note said that the topic was deleted, and that the commitlog had messages of it, which it had not."""
+    small_store(tmp_path).write()
+    shutil.copytree(tmp_path / "consumequeue" / "Orders", tmp_path / "consumequeue" / "Orders2")
+    before = files_below(tmp_path)
+    with pytest.raises(SafetyError, match=r"UNKNOWN_TOPICS: .*: Orders2\. A broker"):
+        backfill(tmp_path)
+    assert files_below(tmp_path) == before
+    backfill(tmp_path, accept_loss=True)
+    result = check(tmp_path)
+    assert {(each.topic, each.kind) for each in result.findings} >= {
+        (b"Orders2", Kind.NO_MESSAGE),
+        (b"Orders2", Kind.FILE_NO_MESSAGE),
+    }
+    assert not any("deleted, perhaps" in note for note in result.notes)
+    assert any("Orders2" in note and "within the hour" in note for note in result.notes)
+
+
+@pytest.mark.parametrize("lost", ["queue", "first file", "last file"])
+def test_a_queue_that_lacks_messages_of_the_log_is_refused(tmp_path: Path, lost: str) -> None:
+    store = small_store(tmp_path)
+    store.put(Message("Sources"))  # a later message that is indexed
+    store.write()
+    folder = tmp_path / "consumequeue" / "Orders" / "0"
+    first, *_, last = sorted(folder.iterdir())
+    if lost == "queue":
+        shutil.rmtree(folder)
+    else:
+        (first if lost == "first file" else last).unlink()
+    units = len(store.units["Orders", 0])
+    messages, offset = {"queue": (units, 0), "first file": (8, 0), "last file": (units % 8, units // 8 * 8)}[lost]
+    before = files_below(tmp_path)
+    with pytest.raises(
+        SafetyError, match=f"UNINDEXED: .*Orders queue 0: {messages} messages, from queue offset {offset},"
+    ):
+        backfill(tmp_path)
+    assert files_below(tmp_path) == before
+    backfill(tmp_path, accept_loss=True)
+    assert not check(tmp_path).is_well
+
+
+def test_what_a_run_that_was_cut_short_has_read_of_the_log_counts_for_the_next_one(tmp_path: Path) -> None:
+    small_store(tmp_path).write()
+    with pytest.raises(KilledError):
+        backfill(tmp_path, rename=dying_rename(0))
+    staging = tmp_path / "ledger-reaper" / "staging"
+    (staging / "sealed.json").unlink()
+    (staging / "parts" / "part-00000001.sst").unlink()
+    assert backfill(tmp_path).resumed
+    assert check(tmp_path).findings == ()
+
+
+def test_parts_without_notes_about_the_log_are_made_again(tmp_path: Path) -> None:
+    """As an earlier version left them: what they cover is not known."""
+    small_store(tmp_path).write()
+    with pytest.raises(KilledError):
+        backfill(tmp_path, rename=dying_rename(0))
+    staging = tmp_path / "ledger-reaper" / "staging"
+    (staging / "sealed.json").unlink()
+    shutil.rmtree(staging / "covered")
+    assert not backfill(tmp_path).resumed
+
+
+@pytest.mark.parametrize("again", [0, 4])
+def test_messages_of_deleted_topics_and_of_earlier_lives_are_none_that_a_queue_lacks(
+    tmp_path: Path, again: int
+) -> None:
+    store = small_store(tmp_path)
+    for _number in range(9):
+        store.put(Message("Again"))
+    del store.units["Again", 0]
+    for _number in range(again):
+        store.put(Message("Again"))
+    store.put(Message("Orders", 0))
+    store.write()
+    backfill(tmp_path)
+    assert check(tmp_path).findings == ()

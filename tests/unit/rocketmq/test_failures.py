@@ -26,9 +26,10 @@ Driver stacktrace:"""
             "this user may not do that .*broker's user",
         ),
         (RuntimeError("IO error: While open a file: /x: Permission denied"), ConfigError, "this user may not do that"),
+        (OSError(errno.EROFS, "Read-only file system", "/x"), ConfigError, "this file system is read-only .*/x"),
         (SafetyError("as it was"), SafetyError, "as it was"),
     ],
-    ids=["disk", "quota", "disk of a task", "right", "right of RocksDB", "one of ours"],
+    ids=["disk", "quota", "disk of a task", "right", "right of RocksDB", "read-only", "one of ours"],
 )
 def test_what_an_operator_can_mend_is_said_in_a_line(raised: Exception, kind: type[Exception], said: str) -> None:
     with pytest.raises(kind, match=f"^{said}") as caught, our_errors():

@@ -1,3 +1,4 @@
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 
@@ -45,7 +46,7 @@ def written(root: Path, name: str, text: str = "x") -> None:
                 "config/topics.json",
                 '{"dataVersion":{"counter":1},"topicConfigTable":{"B":{"attributes":{"queue.type":"BatchCQ"}}}}',
             ),
-            [Code.BATCH_QUEUES],
+            [Code.BATCH_QUEUES, Code.UNKNOWN_TOPICS],
             id="a topic of batch queues",
         ),
         pytest.param(
@@ -72,7 +73,7 @@ def written(root: Path, name: str, text: str = "x") -> None:
                 "config/topics.json",
                 '{"dataVersion":{"counter":1},"topicConfigTable":{"C":{"attributes":{"cleanup.policy":"COMPACTION"}}}}',
             ),
-            [Code.COMPACTION],
+            [Code.COMPACTION, Code.UNKNOWN_TOPICS],
             id="a compacted topic",
         ),
     ],
@@ -171,3 +172,26 @@ def test_without_a_configuration_all_queue_files_have_one_size(tmp_path: Path) -
     with (tmp_path / "consumequeue" / "B" / "0" / ("0" * 20)).open("ab") as file:
         file.write(bytes(20))
     assert codes(tmp_path) == [Code.WRONG_SIZE]
+
+
+def test_topics_that_only_the_queues_have_are_seen_and_those_that_a_broker_keeps_are_not(tmp_path: Path) -> None:
+    store = small_store(tmp_path)
+    store.put(Message("RMQ_SYS_TRANS_HALF_TOPIC"))
+    store.write()
+    shutil.copytree(tmp_path / "consumequeue" / "Orders", tmp_path / "consumequeue" / "Orders2")
+    assert survey_of(place(tmp_path), is_running=False).facts.unknown_topics == (b"Orders2",)
+    written(tmp_path, "config/topics.json", '{"dataVersion":{"counter":1},"topicConfigTable":{"Orders2":{}}}')
+    facts = survey_of(place(tmp_path), is_running=False).facts
+    assert facts.unknown_topics == (b"Orders", b"Sources")
+
+
+@pytest.mark.parametrize("is_lmq", [True, False])
+def test_offsets_that_only_the_file_has_that_the_broker_does_not_read_are_seen(tmp_path: Path, is_lmq: bool) -> None:
+    small_store(tmp_path, is_lmq=is_lmq).write()
+    assert survey_of(place(tmp_path, lmq=is_lmq), is_running=False).facts.unread_offsets == ""
+    text = survey_of(place(tmp_path, lmq=not is_lmq), is_running=False).facts.unread_offsets
+    assert ("lmqConsumerOffset.json has 3" if is_lmq else "consumerOffset.json has 2") in text
+    assert "Orders@readers" in text
+    other = "consumerOffset.json" if is_lmq else "lmqConsumerOffset.json"
+    written(tmp_path, f"config/{other}", '{"dataVersion":{"counter":1},"offsetTable":{}}')
+    assert survey_of(place(tmp_path, lmq=not is_lmq), is_running=False).facts.unread_offsets == ""

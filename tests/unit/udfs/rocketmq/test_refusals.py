@@ -34,6 +34,9 @@ def test_a_healthy_store_is_not_refused() -> None:
         ({"databases_with_rows": ("topics",)}, Code.DATABASES_THERE),
         ({"topics": (b"T" * 282,)}, Code.LONG_TOPIC),
         ({"two_offset_files": "both"}, Code.TWO_OFFSET_FILES),
+        ({"unread_offsets": "a file"}, Code.UNREAD_OFFSETS),
+        ({"unknown_topics": (b"T",)}, Code.UNKNOWN_TOPICS),
+        ({"unindexed": ("a queue",)}, Code.UNINDEXED),
         ({"lacks_queues": True}, Code.NO_QUEUES),
         ({"has_topics": False}, Code.NO_TOPICS),
         ({"is_one_disk": False}, Code.OTHER_DISK),
@@ -58,6 +61,11 @@ def test_every_reason_is_said_at_once() -> None:
 def test_a_database_of_queues_may_be_replaced_and_one_of_offsets_never() -> None:
     assert codes(has_rocksdb=True, replace=True) == []
     assert codes(has_rocksdb=True, databases_with_rows=("topics",), replace=True) == [Code.DATABASES_THERE]
+
+
+def test_only_a_loss_can_be_accepted() -> None:
+    facts = StoreFacts(unread_offsets="a file", unknown_topics=(b"T",), unindexed=("a queue",), has_abort=True)
+    assert [each.code for each in refusals_of(facts, accept_loss=True)] == [Code.ABORT]
 
 
 def test_an_empty_store_needs_no_topics() -> None:
