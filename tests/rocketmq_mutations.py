@@ -237,7 +237,7 @@ ROCKETMQ = (
         INVENTORY,
         "            if size > JSON_BYTES_MAX:",
         "            if False:",
-        "too_large[268",
+        "too_large",
     ),
     ("RocketMQ: another disk is refused", REFUSALS, "    if not facts.is_one_disk:", "    if False:", "each_reason"),
     ("RocketMQ: another user is refused", OWNER, "    if owner == own:", "    if True:", "nobody_else"),
@@ -376,7 +376,7 @@ ROCKETMQ = (
     ),
     (
         "RocketMQ: no rollback behind a crash",
-        ROLLBACK,
+        EXPORT,
         'if (place.store / "abort").exists():',
         "if False:",
         "was_killed",

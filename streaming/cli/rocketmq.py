@@ -264,7 +264,7 @@ def rollback(  # noqa: PLR0913  one parameter an option: that is what typer read
     place = place_of(store, broker_conf, lmq=lmq)
     _require_answer(f"Bring {place.store} back to file mode?", yes=yes)
     with our_errors():
-        made = roll_back(place, SystemClock(), offsets_of=offsets_of)
+        made = roll_back(place, SystemClock(), offsets_of=offsets_of, say=_say)
     if json_lines:
         say_json(made._asdict())
         return

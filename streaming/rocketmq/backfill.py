@@ -18,6 +18,7 @@ from streaming.adapters.rocksdb.database import exists
 from streaming.clock import Clock
 from streaming.errors import SafetyError
 from streaming.rocketmq.configuration import Configuration, write_databases
+from streaming.rocketmq.failures import damage
 from streaming.rocketmq.follow.followed import followed_of, rules_of
 from streaming.rocketmq.follow.handover import give_back, take_over, throw_away_followed, tidy_up
 from streaming.rocketmq.follow.ranges import RangeJob, ranges_up_to_the_end
@@ -137,9 +138,10 @@ class Backfill:
     ) -> tuple[list[Written], Sealed, bool]:
         started = Started(inventory.fingerprint(), self.rows_per_file)
         resumed = begin(self.place, started, restart=self.restart)
-        for queue in inventory.queues:
-            if queue.range.first == queue.range.end:  # no task reads this queue's files
-                require_end(queue.files, queue.range.end)
+        with damage():
+            for queue in inventory.queues:
+                if queue.range.first == queue.range.end:  # no task reads this queue's files
+                    require_end(queue.files, queue.range.end)
         there = finished_parts(self.place)
         works = list(works_of(inventory.queues, self.rows_per_file))
         missing = [work for work in works if file_name(work.number) not in there]
@@ -147,7 +149,7 @@ class Backfill:
         covered = self.place.staging / COVERED
         job = Job(inventory.log, str(self.place.staging / PARTS), done, str(covered))
         units = sum(work.rows for work in missing)
-        with told(self.say, lambda: done.value // _STAGES, units, self.clock):
+        with told(self.say, lambda: done.value // _STAGES, units, self.clock), damage():
             written = job.run(spark, missing)
         self._require_indexed(unindexed_of(spark, covered, inventory, _topics(configuration), rules_of(self.place)))
         self.say("joining the files")

@@ -25,6 +25,7 @@ from streaming.rocketmq.configuration import (
     rows_of,
     unread_offsets,
 )
+from streaming.rocketmq.failures import refused
 from streaming.rocketmq.index_job import IndexJob, Numbering, QueueKey
 from streaming.rocketmq.inventory import Inventory, Queue, inventory_of
 from streaming.rocketmq.lives import of_this_life
@@ -49,6 +50,7 @@ from udfs.rocketmq.dispatch import (
     units_of,
 )
 from udfs.rocketmq.parts import QueueRange, in_key_order
+from udfs.rocketmq.refusals import Code
 
 ROWS_PER_PART = 300_000
 _FOREIGN = (Kind.NO_MESSAGE, Kind.FILE_NO_MESSAGE)
@@ -145,7 +147,7 @@ class Check:
 
     def _require_something_to_check(self) -> None:
         if is_broker_running(self.place):
-            raise SafetyError(f"a broker runs on {self.place.store}: stop it, or check a copy")
+            raise refused(Code.RUNNING, f"a broker runs on {self.place.store}: stop it, or check a copy")
         if not exists(self.place.rocksdb):
             left = unfinished_rollback(self.place)
             raise SafetyError(
@@ -204,7 +206,10 @@ def check_configuration(place: Place) -> tuple[list[Finding], list[str]]:
                 text = f"{database} lacks or differs in {_names([*lacking, *other])} of {file}"
                 findings.append(_config_finding(text, len(lacking) + len(other)))
         elif lacking or other:
-            notes.append(f"a broker has worked with {database}: it differs from {file} in {_names([*lacking, *other])}")
+            notes.append(
+                f"a broker has worked with {database} since, so {file} is older: it has {_names([*lacking, *other])} "
+                "as they were before"
+            )
     if not is_unopened(place, m.OFFSETS):
         findings += _of_offsets(lost_offsets(configuration, databases), is_converted=moved_of(place) is not None)
     return findings, notes

@@ -3,9 +3,9 @@
 import os
 from typing import NamedTuple
 
-from streaming.errors import SafetyError
+from streaming.rocketmq.failures import refused
 from streaming.rocketmq.place import Place
-from udfs.rocketmq.refusals import crowded_text, used_percent
+from udfs.rocketmq.refusals import Code, crowded_text, used_percent
 
 # A broker that is followed writes meanwhile.
 _MARGIN_PERCENT = 2
@@ -31,4 +31,4 @@ def require_room(place: Place, more_bytes: int = 0) -> None:
     disk, limit = disk_of(place), place.conf.clean_forcibly_percent - _MARGIN_PERCENT
     percent = used_percent(disk.total, disk.free - more_bytes)
     if percent > limit:
-        raise SafetyError(crowded_text(percent, limit))
+        raise refused(Code.CROWDED_DISK, crowded_text(percent, limit))

@@ -10,6 +10,7 @@ from typing import NamedTuple
 from streaming.adapters.rocksdb.database import exists
 from streaming.errors import SafetyError
 from streaming.rocketmq.configuration import DATABASES, Configuration, other_database, read_databases, rows_of, table_of
+from streaming.rocketmq.failures import refused
 from streaming.rocketmq.inventory import JSON_FILES, is_name_told, offsets_name, read_bounded
 from streaming.rocketmq.locks import is_broker_running
 from streaming.rocketmq.owner import require_owner
@@ -17,6 +18,7 @@ from streaming.rocketmq.place import Place
 from streaming.rocketmq.staging import unfinished_rollback, write_text
 from udfs.rocketmq import metadata as m
 from udfs.rocketmq.json_text import has_lines, pretty
+from udfs.rocketmq.refusals import Code
 
 
 class Exported(NamedTuple):
@@ -33,11 +35,13 @@ class Exported(NamedTuple):
 def export(place: Place, out: Path) -> Exported:
     """Write the JSON files into a folder that has none.
 
-    Raises SafetyError beside a running broker, within a rollback that has not ended, where no database is or one that
-    this program does not know, and where a file is in the way.
+    Raises SafetyError beside a running broker, after one that was killed, within a rollback that has not ended, where
+    no database is or one that this program does not know, and where a file is in the way.
     """
     if is_broker_running(place):
-        raise SafetyError(f"a broker runs on {place.store}: stop it, so that its last offsets are in the database")
+        text = f"a broker runs on {place.store}: stop it, so that its last offsets are in the database"
+        raise refused(Code.RUNNING, text)
+    require_clean_stop(place)
     if place.barrier.exists():
         raise SafetyError(f"some databases may have left already: {unfinished_rollback(place)}")
     if out.resolve() == place.config.resolve():
@@ -57,6 +61,16 @@ def export(place: Place, out: Path) -> Exported:
             "offsets there"
         )
     return write_json(place, out, there)
+
+
+def require_clean_stop(place: Place) -> None:
+    """Raise SafetyError after a broker that was killed: RocksDB may lack the offsets that it had last."""
+    if (place.store / "abort").exists():
+        raise refused(
+            Code.ABORT,
+            f"{place.store}/abort is there: the broker was killed, and RocksDB may lack what it wrote last. Start the "
+            "broker once more as it was, stop it with SIGTERM, and run this command again",
+        )
 
 
 def write_json(place: Place, out: Path, databases: list[str], more: Configuration | None = None) -> Exported:

@@ -4,9 +4,10 @@ import errno
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from streaming.errors import ConfigError, UnavailableError
+from streaming.errors import ConfigError, SafetyError, UnavailableError
 from streaming.spark.failures import one_line, translated
 from streaming.spark.failures import our_errors as of_tasks
+from udfs.rocketmq.refusals import Code
 
 _FULL = "No space left on device"
 _READ_ONLY = "Read-only file system"
@@ -18,6 +19,21 @@ def our_errors() -> Iterator[None]:
     """Turn what was raised into an error of ours, also where it comes back from a task inside a Java exception."""
     with of_tasks(_ours):
         yield
+
+
+def refused(code: Code, text: str) -> SafetyError:
+    """A refusal with the code under which docs/rocketmq.md says what to do."""
+    return SafetyError(f"{code}: {text}")
+
+
+@contextmanager
+def damage() -> Iterator[None]:
+    """Give a SafetyError, also one of a task, the code BAD_BYTES: a file holds what no healthy store has."""
+    try:
+        with our_errors():
+            yield
+    except SafetyError as error:
+        raise refused(Code.BAD_BYTES, str(error)) from error
 
 
 def is_file_gone(error: BaseException) -> bool:

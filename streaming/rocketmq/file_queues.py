@@ -15,7 +15,8 @@ into it: until the first of those renames, every queue ends where it did.
 import errno
 import os
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, nullcontext
 from itertools import count, islice
 from pathlib import Path
 from typing import NamedTuple
@@ -36,6 +37,13 @@ from udfs.rocketmq import units as u
 from udfs.rocketmq.dispatch import LMQ_PREFIX
 
 _CHUNK_ROWS = 50_000
+Show = Callable[[Callable[[], int], int], AbstractContextManager[None]]
+
+
+def _unseen(_done: Callable[[], int], _total: int) -> AbstractContextManager[None]:
+    return nullcontext()
+
+
 _NAME_BYTES = 255
 
 
@@ -54,12 +62,20 @@ class Lacking(NamedTuple):
     is_anew: bool = False
 
 
-def complete(place: Place, kept: Path, rename: Rename = os.replace, *, only_lost: bool = False) -> int:
+def complete(
+    place: Place, kept: Path, rename: Rename = os.replace, *, only_lost: bool = False, show: Show = _unseen
+) -> int:
     """Append the units, durably, and return how many they were. A second call appends what is still lacking.
 
-    kept: folder for file queues that are made anew. only_lost: queues of which a file is there stay as they are. Raises
-    SafetyError, before anything is written, where file queue and RocksDB contradict each other, where RocksDB has a
-    hole, and where a queue's name can be no folder's.
+    Args:
+        place: the store.
+        kept: folder for file queues that are made from RocksDB alone, and were there.
+        rename: moves a file in.
+        only_lost: queues of which a file is there stay as they are.
+        show: takes a function that returns how many queues are made, and how many there are to make.
+
+    Raises SafetyError, before anything is written, where file queue and RocksDB contradict each other, where RocksDB
+    has a hole, and where a queue's name can be no folder's.
     """
     made = place.own / NEW_QUEUES
     # Allowed here: the folder is ours, and holds what a call that was cut short had made and not moved in.
@@ -79,8 +95,11 @@ def complete(place: Place, kept: Path, rename: Rename = os.replace, *, only_lost
         lacking = [each for queue in changing for each in _lacking(queue, database, per_file) if _has_files(each)]
         for each in lacking:
             _require_whole(each, database)
-        for number, each in enumerate(lacking):
-            _make(made / str(number), place.consumequeue, each, database, per_file)
+        done = 0
+        with show(lambda: done, len(lacking)):
+            for number, each in enumerate(lacking):
+                _make(made / str(number), place.consumequeue, each, database, per_file)
+                done = number + 1
     for number, each in enumerate(lacking):
         _move_in(made / str(number), place.consumequeue, each, kept, rename)
     shutil.rmtree(made, ignore_errors=True)

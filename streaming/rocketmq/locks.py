@@ -12,7 +12,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from streaming.errors import BusyError, SafetyError
+from streaming.rocketmq.failures import refused
 from streaming.rocketmq.place import Place
+from udfs.rocketmq.refusals import Code
 
 # struct flock of Linux: type, whence, start, length, pid
 _FLOCK = struct.Struct("@hhqqi0q")
@@ -42,7 +44,7 @@ def broker_kept_out(place: Place) -> Iterator[None]:
         try:
             fcntl.lockf(handle, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, 0)
         except BlockingIOError as error:
-            raise SafetyError(f"a broker runs on {place.store}: it holds the file lock") from error
+            raise refused(Code.RUNNING, f"a broker runs on {place.store}: it holds the file lock") from error
         yield
     finally:
         os.close(handle)

@@ -3,8 +3,9 @@
 import os
 import pwd
 
-from streaming.errors import SafetyError
+from streaming.rocketmq.failures import refused
 from streaming.rocketmq.place import Place
+from udfs.rocketmq.refusals import Code
 
 
 def wrong_user(place: Place) -> str:
@@ -22,7 +23,7 @@ def require_owner(place: Place) -> None:
     """Raise SafetyError where this process would leave files that the broker can't write."""
     text = wrong_user(place)
     if text:
-        raise SafetyError(text)
+        raise refused(Code.WRONG_USER, text)
 
 
 def _name(uid: int) -> str:

@@ -121,6 +121,10 @@ def _conf_of(conf_file: Path | None) -> BrokerConf:
     try:
         conf = broker_conf(read_properties(conf_file.read_text(encoding="utf-8")))
         delays_of(conf.delay_levels)
-    except (OSError, ValueError) as error:
-        raise ConfigError(f"the broker's configuration can't be read: {error}") from error
+    except OSError as error:
+        raise ConfigError(
+            f"the broker's configuration can't be read: {conf_file}: {error.strerror}: name its file with --broker-conf"
+        ) from error
+    except ValueError as error:
+        raise ConfigError(f"the broker's configuration {conf_file} can't be read: {error}") from error
     return conf

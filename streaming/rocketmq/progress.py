@@ -29,8 +29,8 @@ def seconds(count: float) -> str:
 
 
 @contextmanager
-def told(say: Say, done: Callable[[], int], total: int, clock: Clock) -> Iterator[None]:
-    """Say how far it is, every other second, until the with block ends."""
+def told(say: Say, done: Callable[[], int], total: int, clock: Clock, what: str = "units") -> Iterator[None]:
+    """Say how far it is, every other second, until the with block ends. If it did not raise, say that all is done."""
     ended, began_ms = threading.Event(), clock.now_ms()
 
     def repeat() -> None:
@@ -38,7 +38,7 @@ def told(say: Say, done: Callable[[], int], total: int, clock: Clock) -> Iterato
         while not ended.wait(_EVERY_SECONDS):
             now = done()
             if now != last:
-                say(line(now, total, clock.now_ms() - began_ms))
+                say(line(now, total, clock.now_ms() - began_ms, what))
             last = now
 
     teller = threading.Thread(target=repeat, name="rocketmq-progress", daemon=True)
@@ -48,3 +48,4 @@ def told(say: Say, done: Callable[[], int], total: int, clock: Clock) -> Iterato
     finally:
         ended.set()
         teller.join()
+    say(line(total, total, clock.now_ms() - began_ms, what))

@@ -12,7 +12,8 @@ can start (streaming/rocketmq/barrier.py).
 import json
 import os
 import shutil
-from collections.abc import Collection
+from collections.abc import Callable, Collection
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -22,13 +23,14 @@ from streaming.errors import SafetyError
 from streaming.rocketmq.barrier import bar, unbar
 from streaming.rocketmq.check import topics_of
 from streaming.rocketmq.configuration import DATABASES, lost_offsets, other_database, read_databases, read_json
-from streaming.rocketmq.export import Exported, write_json
-from streaming.rocketmq.file_queues import complete, left_out
+from streaming.rocketmq.export import Exported, require_clean_stop, write_json
+from streaming.rocketmq.file_queues import Show, complete, left_out
 from streaming.rocketmq.inventory import Queue, inventory_of, json_table
 from streaming.rocketmq.locks import broker_kept_out, one_writer
 from streaming.rocketmq.move import Rename, set_aside_databases, set_aside_queues, unfinished
 from streaming.rocketmq.owner import require_owner
 from streaming.rocketmq.place import Place
+from streaming.rocketmq.progress import Say, told
 from streaming.rocketmq.staging import (
     CONFIG,
     CURRENT,
@@ -65,9 +67,13 @@ class RolledBack(NamedTuple):
 
 
 def rollback(
-    place: Place, clock: Clock, rename: Rename = os.replace, offsets_of: m.OffsetsOf | None = None
+    place: Place,
+    clock: Clock,
+    rename: Rename = os.replace,
+    offsets_of: m.OffsetsOf | None = None,
+    say: Say | None = None,
 ) -> RolledBack:
-    """Bring the store back to file mode. A second call finishes what a first one began.
+    """Bring the store back to file mode. A second call finishes what a first one began. say: gets lines of progress.
 
     Raises SafetyError where the store is another user's, beside a running broker and behind one that was killed, in the
     middle of a backfill, where there is no RocksDB, where RocksDB lacks a message that the log has, where a database
@@ -85,7 +91,7 @@ def rollback(
         kept = place.own / plan["kept"]
         bar(place, rename)
         if exists(place.rocksdb):
-            _complete(place, kept, rename, is_new=begun is None)
+            _complete(place, kept, rename, is_new=begun is None, show=_shown(say, clock))
             _require_no_gap(place, aside, _topics_afterwards(place, plan, aside))
         for name in plan["files"]:
             _replace(place, aside / name, kept, rename)
@@ -114,11 +120,7 @@ def _has_databases(place: Place) -> bool:
 
 def _require_ended(place: Place) -> None:
     """Raise SafetyError behind a broker that was killed, and in the middle of a backfill; tidy up behind one."""
-    if (place.store / "abort").exists():
-        raise SafetyError(
-            f"{place.store}/abort is there: the broker was killed, and RocksDB may lack what it wrote last. "
-            "Start the broker once more as it was, stop it with SIGTERM, and roll back then"
-        )
+    require_clean_stop(place)
     if unfinished(place) is not None:
         raise SafetyError("a backfill has not ended: run it again, or throw it away with `forget`")
 
@@ -144,13 +146,20 @@ def _begun(place: Place, aside: Path, offsets_of: m.OffsetsOf | None) -> dict[st
     )
 
 
-def _complete(place: Place, kept: Path, rename: Rename, *, is_new: bool) -> None:
+def _shown(say: Say | None, clock: Clock) -> Show:
+    def show(done: Callable[[], int], total: int) -> AbstractContextManager[None]:
+        return told(say, done, total, clock, "file queues") if say and total else nullcontext()
+
+    return show
+
+
+def _complete(place: Place, kept: Path, rename: Rename, *, is_new: bool, show: Show) -> None:
     """Complete the file queues. Where no broker has opened RocksDB, they are the newer ones, as far as they are there.
 
     is_new: no rollback had begun before, so that one that is refused has moved nothing in.
     """
     try:
-        complete(place, kept, rename, only_lost=is_unopened(place, QUEUES))
+        complete(place, kept, rename, only_lost=is_unopened(place, QUEUES), show=show)
     except SafetyError:
         if is_new:
             unbar(place)

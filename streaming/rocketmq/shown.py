@@ -44,8 +44,16 @@ def check_json(result: CheckResult, topic: str = "") -> Iterator[dict[str, Any]]
 
 
 def finding_json(finding: Finding) -> dict[str, Any]:
-    """One finding."""
-    return {"kind": str(finding.kind), "count": finding.count, "offset": finding.offset, "text": finding.text}
+    """One finding; topic and queue_id are null where it is about no queue."""
+    is_of_a_queue = finding.queue_id >= 0
+    return {
+        "kind": str(finding.kind),
+        "topic": finding.topic.decode("utf-8", "replace") if is_of_a_queue else None,
+        "queue_id": finding.queue_id if is_of_a_queue else None,
+        "count": finding.count,
+        "offset": finding.offset,
+        "text": finding.text,
+    }
 
 
 def _is_about(finding: Finding, state: QueueState) -> bool:

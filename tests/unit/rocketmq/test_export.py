@@ -88,3 +88,13 @@ def test_it_is_written_as_this_broker_writes_its_files(tmp_path: Path) -> None:
     assert '"Orders@readers":{0:' in one
     assert '"Orders@readers":{\n\t\t\t0:' in lines
     assert parse(one) == parse(lines)
+
+
+def test_after_a_broker_that_was_killed_nothing_is_exported(tmp_path: Path) -> None:
+    """RocksDB may lack its last offsets, for which `rollback` refuses such a store, too."""
+    small_store(tmp_path).write()
+    backfill(tmp_path)
+    (tmp_path / "abort").touch()
+    with pytest.raises(SafetyError, match=r"ABORT: .*/abort is there"):
+        export(place(tmp_path), tmp_path / "out")
+    assert not (tmp_path / "out").exists()

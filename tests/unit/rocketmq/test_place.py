@@ -121,3 +121,9 @@ def test_what_this_program_does_not_read_is_said(tmp_path: Path, line: str, said
 def test_an_unreadable_configuration_is_said(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="can't be read"):
         place_of(None, tmp_path / "none.conf")
+
+
+def test_a_configuration_that_is_not_there_is_said_in_words(tmp_path: Path) -> None:
+    small_store(tmp_path).write()
+    with pytest.raises(ConfigError, match=r"none\.conf: No such file or directory: name its file with --broker-conf$"):
+        place_of(tmp_path, tmp_path / "none.conf")

@@ -80,8 +80,8 @@ def test_forward_again_the_newest_offsets_are_taken(tmp_path: Path) -> None:
 def killed_at_its_end(root: Path, monkeypatch: pytest.MonkeyPatch, *, is_barred: bool) -> None:
     """Have a rollback die behind its last rename, or right before that one, which lets the broker start again."""
 
-    def dies(path: Path, *, ignore_errors: bool = False) -> None:
-        if not ignore_errors:
+    def dies(path: Path, *, ignore_errors: bool = False, **of_tempfile: object) -> None:
+        if not ignore_errors and not of_tempfile:
             raise KilledError
         rmtree(path, ignore_errors=True)
 
@@ -493,3 +493,12 @@ def test_a_message_of_a_topic_that_was_deleted_in_rocksdb_mode_may_stand_where_t
     stored_since(root, Message("Orders", 0))
     rollback(place(root), CLOCK)
     assert not (root / "consumequeue" / "CURRENT").exists()
+
+
+def test_progress_is_shown_up_to_the_end(tmp_path: Path) -> None:
+    small_store(tmp_path).write()
+    backfill(tmp_path)
+    shutil.rmtree(tmp_path / "consumequeue" / "Orders")
+    said = list[str]()
+    rollback(place(tmp_path), CLOCK, say=said.append)
+    assert said == ["100 % of 3 file queues"]

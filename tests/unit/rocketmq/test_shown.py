@@ -35,4 +35,9 @@ def test_json_has_the_queues_with_findings_and_one_line_for_all() -> None:
 def test_json_tells_of_a_queue_that_only_the_log_knows() -> None:
     nowhere = Finding(b"T", 9, Kind.NO_QUEUE, 1, 0, "file queue and database end before it")
     (total,) = check_json(WELL._replace(findings=(nowhere,)))
-    assert [each["kind"] for each in total["others"]] == ["NO_QUEUE"]
+    assert [(each["kind"], each["topic"], each["queue_id"]) for each in total["others"]] == [("NO_QUEUE", "T", 9)]
+
+
+def test_json_of_a_finding_about_no_queue_names_none() -> None:
+    *_, total = check_json(WRONG)
+    assert [(each["kind"], each["topic"], each["queue_id"]) for each in total["others"]] == [("CHECKPOINT", None, None)]
