@@ -3,7 +3,7 @@
 It reads the ledger and its owner now, by the service's own rules, and needs no Spark.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Any
 
@@ -13,6 +13,7 @@ from rich.text import Text
 from streaming.audit import columns as a
 from streaming.audit.place import FINDINGS, Place, place_of
 from streaming.audit.report.words import age_text, meaning_of, size_text
+from streaming.audit.walk.referring import Referring, referring_to
 from streaming.audit.walk.suspects import LedgerReader
 from streaming.clients import clients_for
 from streaming.clock import Clock, SystemClock
@@ -20,7 +21,7 @@ from streaming.config.policies import policy_of
 from streaming.config.settings import Settings
 from streaming.coordination.identity import read_layout
 from streaming.in_use.loader import InUseLoader
-from streaming.ports import Unreadable
+from streaming.ports import MetadataStore, Unreadable
 from streaming.state import receipts
 from streaming.sweep.pace import Pace
 from streaming.terminal import Terminal, cell, count_of, say, say_json
@@ -45,11 +46,12 @@ class Explained:
     reference: Reference | None
     verdict: Verdict
     now_ms: int
+    referring: Referring | None = None  # who refers to a ledger that does not exist
 
 
 def explain(settings: Settings, ledger_id: int, *, as_json: bool) -> None:
     """Print what the ledger is. Raises UnavailableError, ConfigError."""
-    known = look(settings, ledger_id, SystemClock())
+    known = with_referring(look(settings, ledger_id, SystemClock()), clients_for(settings).store)
     past = past_of(settings, ledger_id)
     audited = audited_as(place_of(settings, None), ledger_id)
     if as_json:
@@ -82,6 +84,20 @@ def look(settings: Settings, ledger_id: int, clock: Clock) -> Explained:
     now_ms = clock.now_ms()
     verdict = judge(Case(claim, facts, reference), policy_of(settings), now_ms=now_ms)
     return Explained(ledger_id, path, facts, claim, reference, verdict, now_ms)
+
+
+def with_referring(known: Explained, store: MetadataStore) -> Explained:
+    """Add who refers to the ledger, if it does not exist: then its data is missing. Raises UnavailableError.
+
+    An owner drops a ledger from its list before the ledger goes, so that a name read after that means a loss, unless
+    the ledger was created meanwhile.
+    """
+    if known.facts is not None:
+        return known
+    found = referring_to(store, known.ledger_id)
+    if found.owners and store.read_many([known.path])[0] is not None:
+        return known
+    return replace(known, referring=found)
 
 
 def past_of(settings: Settings, ledger_id: int) -> list[dict[str, Any]]:
@@ -131,6 +147,11 @@ def as_fields(known: Explained) -> dict[str, Any]:
             "read_from": [{"path": path, "version": version} for path, version in known.reference.checks],
             "detail": known.reference.detail,
         }
+    if known.referring is not None:
+        fields["referred_to_by"] = [
+            {c.COMPONENT: component, c.TOPIC_NAME: topic_of(owner)} for component, owner in known.referring.owners
+        ]
+        fields["not_read"] = known.referring.unreadable
     verdict = known.verdict
     said = {c.OUTCOME: str(verdict.outcome), c.REASON: str(verdict.reason), c.DETAIL: verdict.detail}
     return fields | {"request": said | {"meaning": meaning_of(verdict.reason)}}
@@ -160,6 +181,8 @@ def _print(known: Explained, past: list[dict[str, Any]]) -> None:
     console.print(Text.assemble((f"Ledger {known.ledger_id}", "bold"), cell(f"  {known.path}")))
     if known.facts is None:
         console.print("  This ledger does not exist (any more).")
+    for line in _missing(known):
+        console.print(cell(f"  {line}"))
     for label, text in _lines(fields):
         console.print(cell(f"  {label:<12} {text}"))
     colour = {Outcome.DELETED: "yellow", Outcome.RETRY: "green", Outcome.ALREADY_GONE: "dim"}.get(
@@ -173,6 +196,22 @@ def _print(known: Explained, past: list[dict[str, Any]]) -> None:
     for row in past:
         at = datetime.fromtimestamp(row[c.AT_MS] / 1000, UTC).strftime("%Y-%m-%d %H:%M:%S")
         console.print(cell(f"  receipt {at}  {row[c.OUTCOME]} {row[c.REASON]} {row[c.DETAIL] or ''}"))
+
+
+def _missing(known: Explained) -> list[str]:
+    if known.referring is None:
+        return []
+    lines = [
+        f"MISSING: {topic_of(owner)} refers to it ({component}), so data is lost"
+        for component, owner in known.referring.owners
+    ]
+    if lines:
+        lines.append(
+            f"`ledger-reaper undo --ledger {known.ledger_id}` helps if a receipt shows that the service deleted it"
+        )
+    if unread := known.referring.unreadable:
+        lines.append(f"{count_of(len(unread), 'path')} could not be read and may refer to it, as {unread[0]}")
+    return lines or ["no topic, cursor or schema in ZooKeeper refers to it"]
 
 
 def _lines(fields: dict[str, Any]) -> list[tuple[str, str]]:

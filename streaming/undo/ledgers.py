@@ -32,6 +32,7 @@ from udfs.ownership import BUCKET_TOPIC, COMPACTED_TOPIC, MANAGED_LEDGER, SCHEMA
 from udfs.paths import Layout, base_topic, ledger_id_of, managed_ledger_name, schema_id_of, topic_of
 from udfs.records import Outcome
 
+NOT_CHECKED = "not checked whether the bookies still have its entries: they can be asked only once it is back"
 NOT_READ = "no bookie that reads what is surely there answered whether its data are there"
 _READ_AT_ONCE = 500
 _BOOKIE_SECONDS = 5.0
@@ -174,7 +175,8 @@ def _put_back_all(
         for entry, node in zip(some, nodes, strict=True):
             status, detail = _fault(entry, node, settings.zookeeper.ledgers_root, layout)
             if status is Undone.PUT_BACK:
-                status, detail = (Undone.WOULD_PUT_BACK, "") if made is None else _put_back(store, entry, made)
+                # the bookies answer only for a ledger that exists, so a dry run can't ask them for its entries
+                status, detail = (Undone.WOULD_PUT_BACK, NOT_CHECKED) if made is None else _put_back(store, entry, made)
             yield _result(entry, status, detail)
 
 

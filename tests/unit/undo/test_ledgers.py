@@ -15,7 +15,17 @@ from streaming.config.load import load
 from streaming.coordination import identity
 from streaming.errors import ConfigError, SafetyError
 from streaming.state.journal import JournalEntry, ParquetJournal
-from streaming.undo.ledgers import NOT_READ, Result, Undone, UndoReport, UndoSelection, judged, newest_of, undo
+from streaming.undo.ledgers import (
+    NOT_CHECKED,
+    NOT_READ,
+    Result,
+    Undone,
+    UndoReport,
+    UndoSelection,
+    judged,
+    newest_of,
+    undo,
+)
 from tests.builders import (
     NOW_MS,
     ROOT,
@@ -137,7 +147,9 @@ def world(tmp_path: Path) -> World:
 
 
 def test_a_ledger_is_put_back_once_as_the_journal_has_it(world: World) -> None:
-    assert world.undo(dry_run=True) == [Undone.WOULD_PUT_BACK]
+    wanted = UndoSelection(ledger_id=5)
+    (would,) = undo(world.settings, world.store, world.pulsar, wanted, dry_run=True).results
+    assert (would.status, would.detail) == (Undone.WOULD_PUT_BACK, NOT_CHECKED)
     assert not exists(world.store.tree, world.path)
 
     assert world.undo() == [Undone.PUT_BACK]

@@ -1,0 +1,48 @@
+"""Which owners refer to one ledger, found without Spark and without asking a broker: the way of `explain`."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from streaming.audit import columns as a
+from streaming.audit.walk.owners import find_namespaces
+from streaming.audit.walk.references import ReferenceReader
+from streaming.ports import MetadataStore, Unreadable
+from streaming.sweep.pace import Pace
+from udfs import columns as c
+
+_OWNERS_AT_ONCE = 1000
+
+
+@dataclass(slots=True)
+class Referring:
+    """The owners found."""
+
+    owners: list[tuple[str, str]] = field(default_factory=list)  # (component, managed ledger)
+    unreadable: list[str] = field(default_factory=list)  # paths that may refer to the ledger, too
+
+
+def referring_to(store: MetadataStore, ledger_id: int) -> Referring:
+    """Read every topic, cursor and schema in ZooKeeper, and return those that name the ledger. Raises UnavailableError.
+
+    A broker may know a ledger that ZooKeeper does not name yet; nothing is asked of brokers, which would load topics.
+    """
+    found, reader = Referring(), ReferenceReader(store, Pace(0))
+    for paths in _owners(store, found.unreadable):
+        for row in reader.rows(paths):
+            if row.get(a.PATH):
+                found.unreadable.append(row[a.PATH])
+            elif row[c.LEDGER_ID] == ledger_id and row.get(a.IN_BOOKKEEPER):
+                found.owners.append((row[c.COMPONENT], row[a.MANAGED_LEDGER]))
+    return found
+
+
+def _owners(store: MetadataStore, unreadable: list[str]) -> Iterator[list[str]]:
+    namespaces = find_namespaces(store)
+    unreadable += [path for path, _detail in namespaces.problems]
+    for namespace in namespaces.paths:
+        (names,) = store.children_many([namespace])
+        if isinstance(names, Unreadable):
+            unreadable.append(namespace)
+            continue
+        for start in range(0, len(names or ()), _OWNERS_AT_ONCE):
+            yield [f"{namespace}/{name}" for name in (names or ())[start : start + _OWNERS_AT_ONCE]]

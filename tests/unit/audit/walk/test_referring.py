@@ -1,0 +1,50 @@
+"""Which owners refer to a ledger, from ZooKeeper alone; and what `explain` says of one that is missing."""
+
+from streaming.adapters.memory.store import MemoryStore
+from streaming.audit.explain import Explained, as_fields, with_referring
+from streaming.audit.walk.referring import referring_to
+from tests.builders import CURSOR, ROOT, SCHEMA, TOPIC, cursor_znode, list_znode, locator_znode, put
+from udfs.records import Outcome, Reason, Verdict
+
+TOPIC_PATH = f"/managed-ledgers/{TOPIC}"
+PATH = f"{ROOT}/00/0000/L0005"
+
+
+def gone(ledger_id: int = 5) -> Explained:
+    return Explained(ledger_id, PATH, None, None, None, Verdict(Outcome.ALREADY_GONE, Reason.NOT_FOUND), 0)
+
+
+def test_a_topic_a_cursor_and_a_schema_are_found_by_the_ledger_that_they_name(store: MemoryStore) -> None:
+    put(store.tree, TOPIC_PATH, list_znode(4, 5))
+    put(store.tree, f"{TOPIC_PATH}/{CURSOR}", cursor_znode(6))
+    put(store.tree, "/managed-ledgers/old/us-west/ns/persistent/t", list_znode(5))
+    put(store.tree, f"/schemas/{SCHEMA}", locator_znode(7))
+
+    assert referring_to(store, 5).owners == [
+        ("MANAGED_LEDGER", TOPIC),
+        ("MANAGED_LEDGER", "old/us-west/ns/persistent/t"),
+    ]
+    assert [component for component, _owner in referring_to(store, 6).owners] == ["MANAGED_CURSOR"]
+    assert [component for component, _owner in referring_to(store, 7).owners] == ["SCHEMA_STORAGE"]
+    assert referring_to(store, 8).owners == []
+
+
+def test_what_can_not_be_read_may_refer_to_it_too(store: MemoryStore) -> None:
+    put(store.tree, TOPIC_PATH, b"junk")
+    assert TOPIC_PATH in referring_to(store, 5).unreadable
+
+
+def test_a_ledger_that_its_topic_needs_and_that_does_not_exist_is_explained_as_missing(store: MemoryStore) -> None:
+    put(store.tree, TOPIC_PATH, list_znode(5))
+    fields = as_fields(with_referring(gone(), store))
+    assert fields["referred_to_by"] == [
+        {"component": "MANAGED_LEDGER", "topic": f"persistent://{TOPIC.replace('/persistent', '')}"}
+    ]
+    assert fields["not_read"] == []
+    assert as_fields(with_referring(gone(8), store))["referred_to_by"] == []
+
+
+def test_a_ledger_that_was_created_meanwhile_is_not_missing(store: MemoryStore) -> None:
+    put(store.tree, TOPIC_PATH, list_znode(5))
+    put(store.tree, PATH)
+    assert with_referring(gone(), store).referring is None
