@@ -193,7 +193,7 @@ def test_a_lost_receipt_is_an_alarm(cluster: Cluster, battered: Battered) -> Non
     table.delete(f"message_id = '{row['message_id']}'")
     try:
         position = ":".join(row["message_id"].split(":")[:2])
-        said = service.call("check", code=1)
+        said = service.call("check", code=4)
         assert f"1 messages were read and have no receipt, such as {position}" in " ".join(said.split())
         assert "ALARM" in service.run("run", "--until-idle", code=1)
     finally:
