@@ -360,4 +360,6 @@ def _look(what: str, question: Callable[[], str], do: str) -> Line:
         # not a fault of the program: whoever configures the service has to ask for rights
         return Line(what, Status.PROBLEM, str(error), do, ConfigError.exit_code)
     except ReaperError as error:
-        return Line(what, Status.PROBLEM, str(error), do, error.exit_code)
+        # 1 is no exit code of this command: a person must look at what has no code of its own
+        code = SafetyError.exit_code if error.exit_code == ReaperError.exit_code else error.exit_code
+        return Line(what, Status.PROBLEM, str(error), do, code)

@@ -18,7 +18,7 @@ from streaming.config.load import load
 from streaming.config.settings import Settings
 from streaming.coordination.lock import InstanceLock
 from streaming.coordination.ownership import Ownership
-from streaming.errors import UnavailableError
+from streaming.errors import ReaperError, SafetyError, UnavailableError
 from streaming.limits.tenants import TenantHolds, tenant_holds_path
 from streaming.ports import Pulsar
 from streaming.state.tables import opened
@@ -182,3 +182,13 @@ def test_a_service_that_runs_is_well(world: World) -> None:
         line = world.look()["instance"]
     assert line.status is Status.OK
     assert line.says.startswith("runs: pid ")
+
+
+def test_no_line_counts_as_a_fault_of_the_program(world: World) -> None:
+    def fails(_operation: str, _names: object) -> None:
+        raise ReaperError("what nothing is known of")
+
+    world.pulsar.faults.before(fails)
+    codes = {line.exit_code for line in world.look().values()}
+    assert SafetyError.exit_code in codes
+    assert ReaperError.exit_code not in codes
