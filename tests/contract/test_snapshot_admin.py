@@ -17,6 +17,7 @@ TOPIC = "persistent://t/ns/x"
 STATS = "/admin/v3/transactions/transactionBufferStats/t/ns/x"
 SETTINGS = "/admin/v2/brokers/configuration/runtime"
 UNLOAD = "/admin/v2/persistent/t/ns/x/unload"
+RETENTION = "/admin/v2/persistent/t/ns/x/retention"
 SEGMENTED: dict[str, Any] = {
     "state": "Ready",
     "maxReadPosition": "13:9",
@@ -109,3 +110,12 @@ def test_only_a_topic_that_no_broker_has_is_one_that_need_not_be_unloaded(stub: 
         assert [admin.unload(TOPIC), admin.unload(TOPIC)] == [True, False]
         with pytest.raises(RefusedError, match="403"):
             admin.unload(TOPIC)
+
+
+def test_retention_is_never_asked_for_as_applied(stub: HttpStub) -> None:
+    """A 4.0.8 broker may wait for itself for 30 s before it answers that."""
+    stub.tell(RETENTION, _told({"retentionTimeInMinutes": -1, "retentionSizeInMB": -1}), Told(204))
+    stub.tell("/admin/v2/namespaces/t/ns/retention", _told({"retentionTimeInMinutes": 5, "retentionSizeInMB": 6}))
+    with PulsarAdmin(PulsarAdminSettings(stub.url)) as admin:
+        assert [admin.retention(TOPIC), admin.retention(TOPIC)] == [(-1, -1), (5, 6)]
+    assert all("?" not in each.path for each in stub.asked)

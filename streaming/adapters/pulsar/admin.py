@@ -8,6 +8,7 @@ from urllib.parse import quote
 
 from streaming.adapters.pulsar.broker import NO_PARTITION, AdminBroker
 from streaming.adapters.pulsar.http import Answer, Body, PulsarAdminSettings, PulsarHttp, topic_path
+from streaming.adapters.pulsar.retention import Retentions
 from streaming.errors import BusyError, RefusedError, UnavailableError
 from udfs.formats.errors import FormatError
 from udfs.formats.internal_stats import InternalStats, Position, parse_internal_stats
@@ -35,6 +36,7 @@ class PulsarAdmin:
 
     def __init__(self, settings: PulsarAdminSettings) -> None:
         self._http = PulsarHttp(settings)
+        self._retentions = Retentions(self._http)
 
     def check_health(self) -> None:
         """Return when a broker can publish and read."""
@@ -205,8 +207,8 @@ class PulsarAdmin:
 
     def retention(self, topic: str) -> tuple[int, int]:
         """(minutes, megabytes) in force; -1: without limit."""
-        body = self._policy(topic, "retention")
-        return _number(body, "retentionTimeInMinutes"), _number(body, "retentionSizeInMB")
+        found = self._retentions.of(topic)
+        return found.minutes, found.megabytes
 
     def set_retention(self, topic: str, *, minutes: int, megabytes: int) -> None:
         """Keep acknowledged messages for that long; -1: without limit."""
