@@ -4,15 +4,18 @@ We read Pulsar's frames ourselves here too (frames.py): a system topic takes wha
 and some such messages end a process that reads them with pulsar-client (docs/findings-odd-messages.md).
 
 A broker does not say where a compacted reader's end is: its last message may be a tombstone that compaction has taken
-away. So we count: the compacted ledger has so many entries, and behind its horizon come the topic's own ones up to the
-last. Whoever gets less was not sent everything, which is an UnavailableError and never an end.
+away. So we count: the compacted ledger has so many entries, and after its horizon come the topic's own ones up to the
+last. A broker sends no reader a marker, or an entry whose metadata it can't parse: such entries after the last one that
+the reader got are asked for by their position (entries.py). A reader that got less than that is an UnavailableError,
+never an end.
 """
 
 from collections.abc import Iterator
+from contextlib import suppress
 
 from streaming.adapters.pulsar.controls import EntryAdmin
-from streaming.adapters.pulsar.entries import read_spans
-from streaming.adapters.pulsar.frames import FrameReader, Silence, opened
+from streaming.adapters.pulsar.entries import another_way, read_spans
+from streaming.adapters.pulsar.frames import Silence, opened
 from streaming.config.sections import PulsarSettings
 from streaming.errors import UnavailableError
 from udfs.entry_ranges import Range, spans_of
@@ -33,11 +36,20 @@ def read_compacted(settings: PulsarSettings, admin: EntryAdmin, topic: str) -> I
     if left.is_nothing:
         return
     with opened(settings, topic, BEFORE_ALL, compacted=True) as reader:
-        while not left.is_nothing:
-            position, data = _next(reader, topic, left)
-            left.take(position)
-            for found in found_in_bytes(data):
-                yield position, found
+        with suppress(Silence):
+            while not left.is_nothing and not left.is_unsent(reader.last):
+                position, data = reader.next(_PATIENCE_SECONDS)
+                left.take(position)
+                for found in found_in_bytes(data):
+                    yield position, found
+    if left.is_nothing:
+        return
+    if left.compacted > 0:
+        raise UnavailableError(f"{topic}: the broker sends nothing more, and these are left: {left}")
+    yield from another_way(settings, admin, topic, list(spans_of(stats.ledgers, Range(left.at, stats.last))))
+    after = admin.internal_stats(topic)
+    if (after.compacted, after.horizon) != (stats.compacted, stats.horizon):
+        raise UnavailableError(f"{topic} was compacted meanwhile, so its end is not known: read it again")
 
 
 def read_stored(
@@ -62,29 +74,27 @@ class _Left:
     """What a compacted reader has not got yet."""
 
     def __init__(self, stats: InternalStats) -> None:
-        self._horizon = stats.horizon
-        self._compacted = stats.compacted[1]
+        self.at = self._horizon = stats.horizon  # of the last entry after the horizon that the reader got
+        self.compacted = stats.compacted[1]
         self._last = stats.last
         self._waits_for_last = stats.entries_after(stats.horizon) > 0
 
     @property
     def is_nothing(self) -> bool:
-        return self._compacted <= 0 and not self._waits_for_last
+        return self.compacted <= 0 and not self._waits_for_last
+
+    def is_unsent(self, last: Position | None) -> bool:
+        """Whether the broker sends nothing of what is left to any reader; last: the last entry that it would send."""
+        return self.compacted <= 0 and last is not None and last <= self.at
 
     def take(self, position: Position) -> None:
         if position <= self._horizon:
-            self._compacted -= 1
+            self.compacted -= 1
         else:
-            self._compacted = 0  # it comes first; a compaction that ended meanwhile has left less of it
+            self.at = position
+            self.compacted = 0  # it comes first; a compaction that ended meanwhile has left less of it
             self._waits_for_last &= position < self._last
 
     def __str__(self) -> str:
-        behind = f", and what lies behind it up to {self._last[0]}:{self._last[1]}" if self._waits_for_last else ""
-        return f"{max(0, self._compacted)} entries of the compacted ledger{behind}"
-
-
-def _next(reader: FrameReader, topic: str, left: _Left) -> tuple[Position, bytes]:
-    try:
-        return reader.next(_PATIENCE_SECONDS)
-    except Silence:
-        raise UnavailableError(f"{topic}: the broker sends nothing more, and these are left: {left}") from None
+        after = f", and what comes after it up to {self._last[0]}:{self._last[1]}" if self._waits_for_last else ""
+        return f"{max(0, self.compacted)} entries of the compacted ledger{after}"
