@@ -71,9 +71,9 @@ def found_in(entry: Entry, standing: Standing = Standing.DELIVERED) -> Iterator[
     if entry.marker_type is not None:
         return
     if entry.is_encrypted:
-        yield _whole(entry, Undeliverable.ENCRYPTED, "the payload is encrypted, and a request must not be")
+        yield _whole(entry, Undeliverable.ENCRYPTED, "the payload is encrypted")
     elif entry.chunk is not None and entry.batch_size is None:
-        detail = f"part {entry.chunk.number + 1} of {entry.chunk.of} of a larger message; a request has no parts"
+        detail = f"part {entry.chunk.number + 1} of {entry.chunk.of} of a larger message"
         yield _whole(entry, Undeliverable.CHUNK, detail)
     else:
         yield from _messages(entry, _OF_TRANSACTIONS.get(standing))

@@ -2,14 +2,18 @@
 
 import sys
 from dataclasses import asdict
+from enum import StrEnum
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from streaming.cli.options import Config, Json, Yes, confirm, settings_of
-from streaming.errors import SafetyError, UnavailableError
+from streaming.errors import ConfigError, SafetyError, UnavailableError
 from streaming.terminal import say, say_json
+
+if TYPE_CHECKING:
+    from streaming.config.settings import Settings
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -30,7 +34,10 @@ def audit(  # noqa: PLR0913  one parameter an option: that is what typer reads
     ] = None,
     json_lines: Json = False,
     verify_only: Annotated[
-        bool, typer.Option("--verify-only", help="The exit code is 4 if a finding is MISSING or DANGER")
+        bool,
+        typer.Option(
+            "--verify-only", help="The exit code is 4 if a finding is MISSING or DANGER, or the audit is incomplete"
+        ),
     ] = False,
     tenant: Tenant = "",
     namespace: Namespace = "",
@@ -98,14 +105,36 @@ def guard(
         raise UnavailableError(f"{failed} namespaces could not be guarded; their guards are where they were")
 
 
-TopicOption = Annotated[str, typer.Option("--topic", help="Full name: persistent://tenant/ns/name")]
+class Form(StrEnum):
+    """A form of a topic's snapshot."""
+
+    PARTS = "parts"
+    SEGMENTS = "segments"
+    SINGLE = "single"
+
+
+TopicOption = Annotated[str, typer.Option("--topic", help="Full name: persistent://tenant/ns/name", show_default=False)]
+BlockedOption = Annotated[
+    str,
+    typer.Option(
+        "--namespace",
+        help="Instead of a topic: the messages of this namespace (tenant/ns) that no broker can decode",
+        show_default=False,
+    ),
+]
+
+
+def _one_of(topic: str, namespace: str) -> None:
+    if bool(topic) == bool(namespace):
+        raise ConfigError("give either --topic or --namespace")
 
 
 @app.command()
-def repair(
+def repair(  # noqa: PLR0913  one parameter an option: that is what typer reads
     config: Config,
     *,
-    topic: TopicOption,
+    topic: TopicOption = "",
+    namespace: BlockedOption = "",
     republish: Annotated[
         bool,
         typer.Option(
@@ -124,8 +153,17 @@ def repair(
     transaction comes out of it. The exit code is 4 where one does, and where that can't be told.
 
     What it waits for goes to standard error. One that was cut short, or not verified, is gone on with by the next.
+
+    With --namespace, remove the messages in the topics of indexes and single snapshots that no broker can decode
+    (LOAD_BLOCKED): no topic of the namespace loads while one is there. The command names each and asks first; their
+    bytes go to the journal, and `snapshots undo --namespace` publishes them again. A topic whose own key such a message
+    has is read again by its broker.
     """
+    _one_of(topic, namespace)
     settings = settings_of(config)
+    if namespace:
+        _repair_namespace(settings, namespace, yes=yes, json_lines=json_lines)
+        return
     from streaming.snapshots.repairs import full_name, repairs_for
     from udfs.snapshots.repairing import Remedy
 
@@ -149,6 +187,25 @@ def repair(
             f"no message of an aborted transaction; `ledger-reaper snapshots undo --topic {topic}` puts back the index "
             "that was replaced, with which the topic is as broken as it was (but no index of half a replay)"
         )
+
+
+def _repair_namespace(settings: "Settings", namespace: str, *, yes: bool, json_lines: bool) -> None:
+    from streaming.snapshots.blocking import in_words
+    from streaming.snapshots.repairs import blocking_for
+
+    with blocking_for(settings) as blocking:
+        messages = blocking.messages(namespace)
+        for each in messages:
+            say(in_words(each), err=json_lines)
+        if messages:
+            confirm(
+                f"Remove these {len(messages)} messages of {namespace}, which no broker can decode?", yes=yes
+            )
+            blocking.remove(namespace, messages)
+    if json_lines:
+        say_json({"namespace": namespace, "removed": len(messages)})
+    else:
+        say(f"{namespace}: {len(messages)} messages removed" if messages else f"{namespace}: brokers can decode all")
 
 
 @app.command()
@@ -216,12 +273,48 @@ def compact(
 
 
 @app.command()
-def undo(
+def migrate(  # noqa: PLR0913  one parameter an option: that is what typer reads
     config: Config,
     *,
-    topic: TopicOption,
+    topic: Annotated[str, typer.Argument(help="Full name: persistent://tenant/ns/name")],
+    to: Annotated[Form, typer.Option("--to", help="The form that the snapshot gets")],
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only show what would be sent")] = False,
+    json_lines: Json = False,
+    yes: Yes = False,
+) -> None:
+    """Bring a topic's snapshot into another form: several parts, segments with an index, or a single message.
+
+    Take the topic's clients away, and unload it: a topic that is loaded is refused, also right before each message. No
+    broker reads parts, and brokers read segments only where transactionBufferSegmentedSnapshotEnabled is on.
+
+    What the topic had goes to the journal first; `snapshots undo --migrated` puts it back. Afterwards the new form is
+    read, and must hold the same ids. Run the command again where it was cut short.
+    """
+    settings = settings_of(config)
+    from streaming.snapshots.repairs import full_name, migrations_for
+
+    topic = full_name(topic)
+    if not dry_run:
+        confirm(f"Migrate the snapshot of {topic} to {to}? It must have no clients meanwhile", yes=yes)
+    with migrations_for(settings) as migrations:
+        done = migrations.migrate(topic, to, is_dry=dry_run)
+    if json_lines:
+        say_json(asdict(done))
+    else:
+        say(done.in_words())
+
+
+@app.command()
+def undo(  # noqa: PLR0913  one parameter an option: that is what typer reads
+    config: Config,
+    *,
+    topic: TopicOption = "",
+    namespace: BlockedOption = "",
     removed: Annotated[
         bool, typer.Option("--removed", help="Put back the snapshots of the topic that the service removed")
+    ] = False,
+    migrated: Annotated[
+        bool, typer.Option("--migrated", help="Put back what a migration of the topic took away")
     ] = False,
     yes: Yes = False,
 ) -> None:
@@ -230,16 +323,30 @@ def undo(
     The index that is there now goes to the journal first, and another undo puts that one back.
 
     With --removed, publish again all messages about the topic that got tombstones from the service. A key that has a
-    value by now keeps it.
+    value by now keeps it. So it is with --migrated, for what a migration took away.
+
+    With --namespace, publish again what `repair --namespace` removed: no topic of the namespace loads then.
     """
+    _one_of(topic, namespace)
     settings = settings_of(config)
+    if namespace:
+        from streaming.snapshots.repairs import blocking_for
+
+        confirm(f"Publish again what no broker can decode in {namespace}, so that no topic loads?", yes=yes)
+        with blocking_for(settings) as blocking:
+            count, others = blocking.undo(namespace)
+        say(f"{namespace}: {count} messages put back")
+        for each in others:
+            say(f"{each}: has another message by now, which was left as it is")
+        return
     from streaming.snapshots.repairs import full_name, put_back_all, repairs_for
 
     topic = full_name(topic)
-    if removed:
-        confirm(f"Publish again all snapshots of {topic} that the service removed?", yes=yes)
-        for each in put_back_all(settings, topic):
-            say(each.in_words())
+    if removed or migrated:
+        who = "a migration took away" if migrated else "the service removed"
+        confirm(f"Publish again all snapshots of {topic} that {who}?", yes=yes)
+        for put_back in put_back_all(settings, topic, migrated=migrated):
+            say(put_back.in_words())
         return
     confirm(f"Put back the index that the last repair of {topic} replaced?", yes=yes)
     with repairs_for(settings) as repairs:

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from contextlib import closing
 from dataclasses import dataclass
 
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.pandas.types import from_arrow_schema
 
@@ -35,7 +35,7 @@ from streaming.snapshots.facts import NamespaceTask, SchemaTask, SegmentsTopicTa
 from streaming.snapshots.owners import OwnersTask
 from streaming.snapshots.read import ReadTask, namespaces_with_snapshots
 from udfs import columns as c
-from udfs.snapshots.audit import SnapshotClass
+from udfs.snapshots.audit import SnapshotClass, SnapshotReason
 
 _IDENTITY = (a.CLASS, c.REASON, a.NAMESPACE, c.TOPIC_NAME, s.KIND, s.KEY, s.LEDGER, s.ENTRY)
 
@@ -120,7 +120,7 @@ class SnapshotAudit:
         of_topics = join.topics(messages, owners, segments).mapInArrow(topic_task, schema)
         of_namespaces = join.namespaces(messages, segments).mapInArrow(NamespaceTask(), schema)
         of_schemas = places.mapInArrow(SchemaTask(self.settings), schema)
-        return of_topics.unionByName(of_namespaces).unionByName(of_schemas).unionByName(_foreign(messages))
+        return of_topics.unionByName(of_namespaces).unionByName(of_schemas).unionByName(message_findings(messages))
 
     def _brokers(self) -> tuple[int, bool | None]:
         """How many bytes a message may have, and whether brokers write segments; what is not told stays unknown."""
@@ -151,9 +151,27 @@ def totals(found: DataFrame) -> dict[str, dict[str, int]]:
     return classes
 
 
+def message_findings(messages: DataFrame) -> DataFrame:
+    """Return what is found of messages that no broker wrote."""
+    return _foreign(messages).unionByName(_blocking(messages))
+
+
 def _foreign(messages: DataFrame) -> DataFrame:
-    return join.foreign(messages).select(
-        F.lit(str(SnapshotClass.FOREIGN)).alias(a.CLASS),
-        F.col(s.FAULT).alias(c.REASON),
+    return _of_messages(join.foreign(messages), SnapshotClass.FOREIGN, F.col(s.FAULT))
+
+
+def _blocking(messages: DataFrame) -> DataFrame:
+    read = F.lit("no broker can decode it, and each that loads a topic of the namespace reads it: the topic is closed")
+    told = join.blocking(messages).withColumn(c.DETAIL, F.concat(read, F.lit(" ("), c.DETAIL, F.lit(")")))
+    return _of_messages(told, SnapshotClass.DANGER, F.lit(str(SnapshotReason.LOAD_BLOCKED)))
+
+
+def _of_messages(messages: DataFrame, found: SnapshotClass, reason: Column) -> DataFrame:
+    """Return findings about messages; where the key names no topic, the system topic counts as theirs."""
+    system = F.concat(F.lit("persistent://"), a.NAMESPACE, F.lit("/"), s.KIND)
+    named = messages.withColumn(c.TOPIC_NAME, F.when(F.col(c.TOPIC_NAME) == "", system).otherwise(F.col(c.TOPIC_NAME)))
+    return named.select(
+        F.lit(str(found)).alias(a.CLASS),
+        reason.alias(c.REASON),
         *(name for name in s.FINDING.names if name not in (a.CLASS, c.REASON)),
     )

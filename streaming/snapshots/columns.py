@@ -19,6 +19,7 @@ ENTRY = "entry"
 PUBLISH_MS = "publish_ms"
 IS_NULL = "is_null"
 FAULT = "fault"
+IS_BLOCKING = "is_blocking"  # no broker can decode it, so that none loads a topic for which it reads this message
 SEQUENCE = "sequence"
 IDS = "ids"
 MARKER_LEDGER = "marker_ledger"
@@ -80,6 +81,7 @@ MESSAGE = pa.schema(
         pa.field(BYTES, pa.int64()),
         pa.field(IS_NULL, pa.bool_()),
         pa.field(FAULT, pa.string()),
+        pa.field(IS_BLOCKING, pa.bool_()),
         pa.field(DETAIL, pa.string()),
         pa.field(SEQUENCE, pa.int64()),
         pa.field(IDS, pa.int64()),

@@ -9,7 +9,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from streaming.audit.command import Further
-from streaming.audit.options import AuditOptions
+from streaming.audit.options import AuditOptions, FindingFilters
 from streaming.audit.place import FINDINGS, Place
 from streaming.audit.progress import Phases
 from streaming.audit.result import AuditResult, remember
@@ -95,9 +95,8 @@ class SnapshotCommand:
             Terminal().print(cell(f"Report: {self.place.shown}/{REPORT}"), soft_wrap=True)
         if self.request.publish:
             self._publish(result)
-        grave = sum(result.totals[str(each)]["count"] for each in GRAVE)
-        if self.request.options.verify_only and grave:
-            raise SafetyError(f"{grave} findings are {' or '.join(GRAVE)}; see {self.place.shown}/{REPORT}")
+        if self.request.options.verify_only and (why := shortcoming(result, self.request.options.filters)):
+            raise SafetyError(f"{why}; see {self.place.shown}/{REPORT}")
 
     def _publish(self, result: AuditResult) -> None:
         """Request tombstones for the orphans; of a namespace that could not be read, nothing was called one."""
@@ -110,6 +109,17 @@ class SnapshotCommand:
             raise SafetyError(
                 f"the audit did not request everything: it could not read {len(faults)} parts. The first: {faults[0]}"
             )
+
+
+def shortcoming(result: AuditResult, filters: FindingFilters) -> str:
+    """Return why `--verify-only` must not pass: grave findings, or what could not be read; "" where it may."""
+    grave = sum(result.totals[str(each)]["count"] for each in GRAVE)
+    faults = result.certificate.faults_within(filters)
+    says = [f"{grave} findings are {' or '.join(GRAVE)}"] if grave else []
+    says += (
+        [f"the audit is incomplete: it could not read {len(faults)} parts. The first: {faults[0]}"] if faults else []
+    )
+    return "; ".join(says)
 
 
 def audited(

@@ -90,7 +90,7 @@ def namespaces(messages: DataFrame, segments_topics: DataFrame) -> DataFrame:
     by_place = named(values, read).groupBy(a.NAMESPACE)
     lowest = by_place.agg(
         F.min(F.when(F.col(s.IS_READABLE), F.struct(s.LEDGER, s.ENTRY))).alias(s.LOWEST),
-        F.count(F.lit(1)).alias("segments"),
+        F.count_if(F.col(s.IS_READABLE)).alias("segments"),  # those that a guard can still keep
     )
     guard = F.struct(F.col(s.GUARD_LEDGER).alias(s.LEDGER), F.col(s.GUARD_ENTRY).alias(s.ENTRY))
     is_before = F.coalesce(F.col(s.GUARD_LEDGER).isNotNull() & (guard < F.col(s.LOWEST)), F.lit(False))
@@ -99,8 +99,13 @@ def namespaces(messages: DataFrame, segments_topics: DataFrame) -> DataFrame:
 
 
 def foreign(messages: DataFrame) -> DataFrame:
-    """Return the latest messages that are no values of a broker's."""
-    return live(read_of(messages)).where(F.col(s.FAULT) != "")
+    """Return the latest messages that are no values of a broker's, but for those that block loading."""
+    return live(read_of(messages)).where((F.col(s.FAULT) != "") & ~F.col(s.IS_BLOCKING))
+
+
+def blocking(messages: DataFrame) -> DataFrame:
+    """Return the messages that keep topics from loading: brokers read also those that a later one replaces."""
+    return read_of(messages).where(F.col(s.IS_BLOCKING))
 
 
 def owners_of(messages: DataFrame) -> DataFrame:

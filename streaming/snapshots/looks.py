@@ -65,11 +65,12 @@ class Looks:
         }  # what lies there is what a broker reads
         named = tuple(NamedSegment(number, at, marker, at in stored) for at, (number, marker) in places.items())
         (node,) = self.store.read_many([managed_ledger_path(topic)])
-        presence, ledgers, _why = listed(node)
+        presence, ledgers, why = listed(node)
         facts = TopicFacts(
             topic,
             presence,
             Presence.UNREADABLE,
+            why,
             ledgers=frozenset(ledgers),
             values=() if index is None else (_index_facts(index),),
             named=named,

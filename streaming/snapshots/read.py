@@ -140,6 +140,7 @@ def row_of(namespace: str, read: Read, number: int, *, is_raw: bool) -> dict[str
         c.BYTES: read.size_bytes,
         s.IS_NULL: read.is_null,
         s.FAULT: str(read.fault or ""),
+        s.IS_BLOCKING: read.is_blocking,
         c.DETAIL: read.detail,
         s.SEQUENCE: read.sequence,
         **_content(read.value),
@@ -167,5 +168,5 @@ def _named(index: Index) -> Sequence[dict[str, int]]:
 
 
 def _problem(namespace: str, path: str, detail: str) -> pa.RecordBatch:
-    row = {a.NAMESPACE: namespace, a.PATH: path, c.DETAIL: detail}
+    row = {a.NAMESPACE: namespace, a.PATH: path, c.DETAIL: detail.removeprefix(f"{path}: ")}
     return pa.RecordBatch.from_pylist([row], schema=s.MESSAGE)

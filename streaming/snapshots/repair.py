@@ -25,6 +25,7 @@ from streaming.adapters.pulsar.snapshot_topics import SnapshotTopics, system_top
 from streaming.clock import Clock
 from streaming.errors import SafetyError
 from streaming.ports import Broker, MetadataStore
+from streaming.snapshots.blocking import blocking_in, named
 from streaming.snapshots.first_index import silent
 from streaming.snapshots.loading import Loading
 from streaming.snapshots.looks import Look, Looks
@@ -77,6 +78,7 @@ class Repairs:
 
         Raises SafetyError where it is refused, or what came out is not whole. Raises UnavailableError.
         """
+        self._refuse_blocked(topic)
         look = self.look(topic)
         begun = self._begun(look)
         if begun is not None and (refusal_of(look.facts, remedy) or is_half_replayed(look.facts)):
@@ -108,6 +110,7 @@ class Repairs:
 
         Raises ConfigError, SafetyError, UnavailableError: see TakeBack.
         """
+        self._refuse_blocked(topic)
         return TakeBack(self._replacing).undo(topic)
 
     @property
@@ -256,6 +259,18 @@ class Repairs:
             raise SafetyError(
                 f"{topic}: ids stand in several segments of its new index, as a client had it loaded from an older "
                 "one meanwhile: take its clients away, and try again. Nothing is worse than before"
+            )
+
+    def _refuse_blocked(self, topic: str) -> None:
+        """Refuse where the topic would not load whatever its index is."""
+        namespace = namespace_of(topic)
+        present = self.topics.present(namespace)
+        kinds = {kind for kind in SnapshotKind if system_topic(namespace, kind) in present}
+        if messages := blocking_in(self.topics, namespace, kinds):
+            raise SafetyError(
+                f"{topic}: no topic of {namespace} loads while brokers read messages there that they can't decode: "
+                f"{named(messages)}. Nothing was sent: `ledger-reaper snapshots repair --namespace {namespace}` "
+                "removes them"
             )
 
     def _refuse(self, look: Look, remedy: Remedy) -> None:

@@ -47,6 +47,8 @@ class Act(StrEnum):
     REPAIR_OF_HALF = "REPAIR_OF_HALF"  # of a topic whose index was written in the midst of a replay
     AGAIN = "AGAIN"  # a repair that replaces what its broker wrote in the midst of the replay
     UNDO = "UNDO"
+    MIGRATION = "MIGRATION"  # what a topic had before its snapshot got another form
+    REMOVAL = "REMOVAL"  # of a message that no broker can decode; its topic is the system topic
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +56,7 @@ class Entry:
     """One index that was replaced. by: what replaced it. position: where it stood. lost: how many of its segments were.
 
     end: the last place of the indexes topic before that; (-1, -1): an older version did not keep it.
+    key: of the message.
     is_undo: an undo replaced it. is_again: a broker wrote it in the midst of a replay, so that no undo puts it back.
     begins: a repair began with it. was_sent, is_done: it is marked so.
     """
@@ -70,6 +73,7 @@ class Entry:
     was_sent: bool
     is_done: bool
     end: Position = BEFORE_ALL
+    key: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,6 +165,7 @@ def _entry(name: str, topic: str, content: dict[str, Any], names: set[str]) -> E
             was_sent="begins" not in content or _beside(name, _SENT) in names,
             is_done=_beside(name, _DONE) in names,
             end=_position(content.get("end")),
+            key=str(content.get("key") or ""),
         )
     except (KeyError, TypeError, ValueError, OverflowError, binascii.Error) as error:  # JSON's Infinity overflows
         raise SafetyError(

@@ -1,9 +1,9 @@
 """The repairs of the configured cluster: clients, the journal in the state directory, and how a topic is loaded."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
 from streaming.adapters.pulsar.admin import PulsarAdmin
 from streaming.adapters.pulsar.frames import Silence, opened
@@ -15,9 +15,11 @@ from streaming.config.amounts import topic_from
 from streaming.config.sections import PulsarSettings
 from streaming.config.settings import Settings
 from streaming.errors import UnavailableError
+from streaming.snapshots.blocking import Blocking
 from streaming.snapshots.compact import compact
 from streaming.snapshots.first_index import silent
 from streaming.snapshots.guard import Guards
+from streaming.snapshots.migrate import Migrations
 from streaming.snapshots.put_back import PutBack, PutBacks
 from streaming.snapshots.read import snapshot_topics
 from streaming.snapshots.repair import JOURNAL, Repairs
@@ -128,6 +130,13 @@ def full_name(topic: str) -> str:
     return topic_from(topic, "--topic")
 
 
+@contextmanager
+def blocking_for(settings: Settings) -> Iterator[Blocking]:
+    """What takes away the messages that block loading; the block's end closes the connections."""
+    with snapshot_topics(settings) as topics, SnapshotStore(settings.pulsar, topics) as store:
+        yield Blocking(store, RepairJournal(folder_of(below(settings.state_dir, JOURNAL)), SystemClock()))
+
+
 def compact_segments(settings: Settings, namespace: str) -> int:
     """Take away the tombstones in a namespace's segments topic; returns how many there were.
 
@@ -139,8 +148,24 @@ def compact_segments(settings: Settings, namespace: str) -> int:
         return compact(namespace, store, guards.require)
 
 
-def put_back_all(settings: Settings, topic: str) -> Iterator[PutBack]:
-    """Publish again what the service removed of a topic's snapshots.
+@contextmanager
+def migrations_for(settings: Settings) -> Iterator[Migrations]:
+    """Migrations of the configured cluster; the block's end closes the connections."""
+    clients = clients_for(settings)
+    with snapshot_topics(settings) as topics, SnapshotStore(settings.pulsar, topics) as store:
+        guards = Guards(topics, clients.store, clients.broker, SystemClock())
+        yield Migrations(
+            topics,
+            clients.store,
+            guards,
+            lambda topic: KeyedSender(settings.pulsar, topic),
+            RepairJournal(folder_of(below(settings.state_dir, JOURNAL)), SystemClock()),
+            lambda namespace: compact(namespace, store, guards.require),
+        )
+
+
+def put_back_all(settings: Settings, topic: str, *, migrated: bool = False) -> Iterator[PutBack]:
+    """Publish again what the service removed of a topic's snapshots; migrated: what a migration took away.
 
     Raises ConfigError where the journal has nothing of it, SafetyError where that is refused, UnavailableError,
     RefusedError.
@@ -154,4 +179,8 @@ def put_back_all(settings: Settings, topic: str) -> Iterator[PutBack]:
             guards.require,
             lambda each: topics.more.buffer(each) is not None,
         )
-        yield from runs.put_back(topic, snapshot_entries(settings.state_dir))
+        journaled: Iterable[Mapping[str, Any]] = snapshot_entries(settings.state_dir)
+        if migrated:
+            with migrations_for(settings) as migrations:
+                journaled = list(migrations.journaled(topic))
+        yield from runs.put_back(topic, journaled)

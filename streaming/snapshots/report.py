@@ -26,6 +26,10 @@ SAMPLES = 200
 _SHOWN = 40
 _UNREAD = 20
 _TITLE = "Transaction-buffer snapshots"
+INCOMPLETE = (
+    "Nothing was judged in the namespaces that could not be read. Audit them again; if the same topic is named again, "
+    "see whether its broker answers (`ledger-reaper check`), and the broker's log"
+)
 _WHOLE = ("class", "reason", "messages", "bytes")
 _ORDER = {str(each): number for number, each in enumerate(SnapshotClass)}
 _STYLES = {SnapshotClass.MISSING: "bold red", SnapshotClass.DANGER: "red", SnapshotClass.ORPHAN: "yellow"}
@@ -86,6 +90,8 @@ def show(console: Terminal, result: AuditResult, groups: Sequence[Group]) -> Non
     read = ", ".join(f"{count:,} {name}" for name, count in result.certificate.listed.items())
     console.print(f"Read: {read}. Findings: {in_short(result)}.")
     show_certificate(console, result)
+    if not result.certificate.is_complete:
+        console.print(cell(INCOMPLETE), soft_wrap=True)
 
 
 def in_short(result: AuditResult) -> str:
@@ -117,6 +123,7 @@ def html_section(groups: Sequence[Group], result: AuditResult) -> str:
     note = f"<p class='dim'>The gravest {SAMPLES}; the findings folder holds all.</p>" if len(rows) == SAMPLES else ""
     unread = [f"{path}: {detail}" for path, detail in result.certificate.unreadable[:_UNREAD]]
     gaps = "".join(f"<p class='note'>Not read, so not judged: {escape(each)}</p>" for each in unread)
+    gaps += f"<p class='note'>{escape(INCOMPLETE)}</p>" if not result.certificate.is_complete else ""
     return section(_TITLE, f"<p class='dim'>{escape(INTRODUCTION)}</p>{gaps}{shown}{note}")
 
 

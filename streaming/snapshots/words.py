@@ -18,9 +18,10 @@ CLASS_MEANING = {
     SnapshotClass.TOO_YOUNG: "only the second look saw it; audit again",
 }
 NEXT = {
-    SnapshotReason.SEGMENT_LOST: "while the topic works, let its subscriptions read everything, and don't unload it or "
-    "restart its broker before: once the ledger of the abort marker is trimmed, the broker does without the segment. "
-    "Once it does not load any more: `ledger-reaper snapshots repair --topic`",
+    SnapshotReason.SEGMENT_LOST: "at a quiet time: take the topic's clients away, unload it (`pulsar-admin topics "
+    "unload`), and run `ledger-reaper snapshots repair --topic`. Until then, don't unload it or restart its broker. "
+    "Where its subscriptions can read everything, that is enough: once the ledger of the abort marker is trimmed, the "
+    "broker does without the segment",
     SnapshotReason.INDEX_LOST: "don't unload the topic; end a transaction on it, which writes the index anew",
     SnapshotReason.DOUBLED_IDS: "at a quiet time, with its clients away: `ledger-reaper snapshots repair --topic`, "
     "which has the broker read the topic again and write each id once",
@@ -35,6 +36,9 @@ NEXT = {
     SnapshotReason.NULLS_VISIBLE: "`ledger-reaper snapshots compact --namespace`. Where a topic was to be deleted: "
     "unload it, delete it then, and have the snapshots that stay behind removed (`snapshots audit --publish`)",
     SnapshotReason.NO_GUARD: "`ledger-reaper snapshots guard`",
+    SnapshotReason.LOAD_BLOCKED: "`ledger-reaper snapshots repair --namespace`, which names and removes just these "
+    "messages; until then, don't unload topics of the namespace or restart brokers. Then find out who publishes to "
+    "this system topic, and take away the right",
     SnapshotReason.OWNER_GONE: f"nothing urgent: it takes space only. {_REMOVE}",
     SnapshotReason.NOT_NAMED: f"nothing urgent: it takes space only. Where it is an orphan: {_REMOVE}",
     SnapshotReason.DEAD_IDS: "nothing: the next commit or abort on the topic drops them. Where none comes any more: "

@@ -47,10 +47,10 @@ def restart(cluster: Cluster, settings: Mapping[str, str] | None = None, *, kill
 
 
 @contextmanager
-def cluster_in(home: Path) -> Iterator[Cluster]:
-    """A cluster with transactions and single snapshots."""
+def cluster_in(home: Path, settings: Mapping[str, str] | None = None) -> Iterator[Cluster]:
+    """A cluster with transactions and single snapshots; settings: further ones of the brokers."""
     try:
-        yield up(home, broker_settings=SINGLE)
+        yield up(home, broker_settings={**SINGLE, **(settings or {})})
     finally:
         down(home)
 

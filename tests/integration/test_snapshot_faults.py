@@ -6,9 +6,8 @@ test_snapshots.py has the others; both make clusters of their own. The Java clie
 import signal
 import subprocess
 import sys
-from collections.abc import Generator, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 
@@ -16,11 +15,9 @@ import pytest
 
 from streaming.adapters.pulsar.keyed import KeyedSender
 from streaming.adapters.pulsar.snapshot_topics import system_topic
-from streaming.clients import admin_for
 from streaming.errors import SafetyError
 from streaming.sandbox import clients, topics
 from streaming.sandbox.cluster import Cluster
-from streaming.snapshots.parts import ensure
 from streaming.snapshots.read import snapshot_topics
 from streaming.snapshots.repairs import repairs_for
 from tests.integration.conftest import Deployment, _deployment
@@ -54,8 +51,8 @@ from udfs.formats.internal_stats import BEFORE_ALL
 from udfs.snapshots import migration, segments
 from udfs.snapshots.aborts import ids_of
 from udfs.snapshots.codec import Index, Segment, Snapshot, encode_index, encode_segment, entries_of
-from udfs.snapshots.keys import Capacity, SnapshotKind
-from udfs.snapshots.migration import Form, Message, Stored
+from udfs.snapshots.keys import SnapshotKind
+from udfs.snapshots.migration import Form, Stored
 from udfs.snapshots.values import Read
 
 pytestmark = [pytest.mark.cluster, pytest.mark.long]
@@ -111,25 +108,29 @@ def segmented(cluster: Cluster, migrated: Scene) -> Cluster:
 
 def migrated_to(service: Deployment, scene: Scene, kind: SnapshotKind) -> Scene:
     """Bring the snapshot of a topic that is not loaded into parts, and from there into that form."""
-    with admin_for(service.settings) as asked:
-        ensure(asked, scene.space)
-    form, stored = _form(service, scene)
-    ids = set(form.aborts.ids.pairs())
-    _send(service, scene.space, migration.to_parts(scene.topic, form, Capacity(32, 100_000), stored.keys))
-    form, stored = _form(service, scene)
-    assert form.kind is SnapshotKind.PARTS
-    assert set(form.aborts.ids.pairs()) == ids >= scene.aborted
-    if kind is SnapshotKind.SINGLE:
-        _send(service, scene.space, migration.to_single(scene.topic, form, 1_000_000, stored.keys))
-    else:
-        most = segments.ids_of_a_segment(int(SEGMENTED["transactionBufferSnapshotSegmentSize"]), scene.topic)
-        _send(service, scene.space, migration.to_segments(scene.topic, form, most, stored.keys))
-    form, _stored = _form(service, scene)
-    assert form.kind is (SnapshotKind.SINGLE if kind is SnapshotKind.SINGLE else SnapshotKind.INDEX)
+    before = _form(service, scene)
+    ids = set(before.aborts.ids.pairs())
+    assert "would go" in service.call("snapshots", "migrate", "--dry-run", "--to", "parts", scene.topic)
+    assert _form(service, scene).kind is before.kind
+    _migrate(service, scene, "parts")
+    assert _form(service, scene).kind is SnapshotKind.PARTS
+    assert set(_form(service, scene).aborts.ids.pairs()) == ids >= scene.aborted
+    _migrate(service, scene, "single" if kind is SnapshotKind.SINGLE else "segments")
+    after = _form(service, scene)
+    assert after.kind is (SnapshotKind.SINGLE if kind is SnapshotKind.SINGLE else SnapshotKind.INDEX)
+    if after.max_read == before.max_read:  # else its broker finds the others again
+        assert set(after.aborts.ids.pairs()) == ids
     return scene
 
 
-def _form(service: Deployment, scene: Scene) -> tuple[Form, Stored]:
+def _migrate(service: Deployment, scene: Scene, to: str) -> None:
+    said = service.call("snapshots", "migrate", "--yes", "--to", to, scene.topic)
+    assert f"to {to}: " in said
+    again = service.call("snapshots", "migrate", "--yes", "--to", to, scene.topic, code=4)
+    assert f"in the form {to} already" in again
+
+
+def _form(service: Deployment, scene: Scene) -> Form:
     """What a topic's snapshots say now, as a migration reads them."""
     with snapshot_topics(service.settings) as found, repairs_for(service.settings) as repairs:
         present = found.present(scene.space)
@@ -138,7 +139,7 @@ def _form(service: Deployment, scene: Scene) -> tuple[Form, Stored]:
         reads = list(found.stored(scene.space, SnapshotKind.SEGMENT)) if SnapshotKind.SEGMENT in kinds else []
         own = repairs.looks.ledgers(scene.topic)
     stored = Stored(values, {read.position: read.value for read in reads if isinstance(read.value, Segment)})
-    return migration.current(stored, scene.topic, own, (max(own), 1 << 40)), stored
+    return migration.current(stored, scene.topic, own, (max(own), 1 << 40))
 
 
 def _values(reads: Iterable[Read], topic: str) -> dict[str, bytes]:
@@ -149,27 +150,6 @@ def _values(reads: Iterable[Read], topic: str) -> dict[str, bytes]:
         elif read.topic == topic:
             values[read.key] = encode_segment(read.value) if isinstance(read.value, Segment) else read.data
     return values
-
-
-def _send(
-    service: Deployment,
-    space: str,
-    messages: Iterable[Message] | Generator[Message, tuple[int, int], None],
-) -> None:
-    """Send the messages of a migration one by one; of a segment it is told the place."""
-    with ExitStack() as stack:
-        senders: dict[SnapshotKind, KeyedSender] = {}
-        place: tuple[int, int] | None = None
-        steps = messages if isinstance(messages, Generator) else iter(messages)
-        while True:
-            try:
-                step = steps.send(place) if isinstance(steps, Generator) and place is not None else next(steps)
-            except StopIteration:
-                return
-            if step.kind not in senders:
-                opened = KeyedSender(service.settings.pulsar, system_topic(space, step.kind))
-                senders[step.kind] = stack.enter_context(opened)
-            place = senders[step.kind].send(step.key, step.value)
 
 
 def test_a_snapshot_goes_from_a_single_one_to_parts_to_segments(
@@ -184,6 +164,9 @@ def test_a_snapshot_goes_from_a_single_one_to_parts_to_segments(
         assert reads_committed(again, migrated)
     found = findings(service, "--namespace", migrated.space)
     assert told(found, migrated.topic) <= {("WASTE", "NOT_NAMED")}, found
+    said = service.call("snapshots", "migrate", "--yes", "--to", "parts", migrated.topic, code=4)
+    assert "is loaded: its broker would write its own snapshot over the new one" in said
+    assert _form(service, migrated).kind is SnapshotKind.INDEX
 
 
 @pytest.fixture(scope="module")
@@ -456,6 +439,16 @@ def test_a_snapshot_goes_back_from_segments_to_parts_to_a_single_one(
     with snapshot_topics(service.settings) as found:
         buffer = found.more.buffer(migrated.topic)
     assert buffer is not None
+    topics.unload(segmented, migrated.topic)
+    _migrate(service, migrated, "parts")
+    said = service.call("snapshots", "undo", "--yes", "--migrated", "--topic", migrated.topic)
+    assert f"{migrated.topic}: put back in {SnapshotKind.INDEX}" in said
+    with Transactions(segmented.serving.pulsar) as again:  # whose broker reads what was put back
+        assert reads_committed(again, migrated, 90)
+        with snapshot_topics(service.settings) as found:
+            put_back = found.more.buffer(migrated.topic)
+        assert put_back is not None
+        assert put_back.aborted == buffer.aborted
     topics.unload(segmented, migrated.topic)
     migrated_to(service, migrated, SnapshotKind.SINGLE)
     restart(segmented, {"transactionBufferSegmentedSnapshotEnabled": "false"}, kill=True)

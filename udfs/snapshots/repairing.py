@@ -22,6 +22,11 @@ _REPLAYING = (
     "its broker is replaying it: wait until it is loaded, and look again. If it never is, take its clients away, "
     "unload it, and run this again"
 )
+_WORKS = "the topic is loaded and its transaction buffer is ready: it works, and nothing is repaired"
+_WORKS_YET = (
+    "the topic is loaded and works, but it will not load again: take its clients away, unload it (`pulsar-admin topics "
+    "unload`), and run this again"
+)
 Named = tuple[int, Position]
 """How an index names a segment: by its number, and by the place of its last abort marker."""
 
@@ -144,11 +149,12 @@ def refusal_of(facts: TopicFacts, remedy: Remedy = Remedy.REPLAY) -> str:
     seal every id twice. While its broker replays it, that end may come: to unload it would only begin anew.
     """
     if facts.in_metadata is not Presence.PRESENT:
-        return facts.detail or "ZooKeeper does not have the topic, or it could not be read"
+        is_gone = facts.in_metadata is Presence.GONE
+        return "ZooKeeper does not have the topic" if is_gone else f"its list could not be read: {facts.detail}"
     if remedy is Remedy.REPLAY and (facts.doubled_ids or is_half_replayed(facts)):
         return _REPLAYING if is_replaying(facts) and not lost_of(facts) else ""  # with a lost one it comes to no end
     if facts.buffer is not None and facts.buffer.state == READY:
-        return "the topic is loaded and its transaction buffer is ready: it works, and nothing is repaired"
+        return _WORKS_YET if lost_of(facts) else _WORKS
     if not facts.named:
         return "it has no index that names a segment: a missing segment is not what keeps it from being loaded"
     if not lost_of(facts):

@@ -20,6 +20,7 @@ from udfs.undelivered import Found
 AnyValue: TypeAlias = Snapshot | Segment | Index
 _LONGEST_DETAIL = 300
 _KEPT = (SnapshotKind.PARTS, SnapshotKind.INDEX)
+READ_WHOLE = (SnapshotKind.INDEX, SnapshotKind.SINGLE)  # by each broker that loads a topic
 _LONGEST_KEY = 4200  # of a key that is shown: a topic's longest name, and a number in front
 
 
@@ -52,6 +53,7 @@ class Read:
     detail: str = ""
     value: AnyValue | None = None
     data: bytes = b""
+    is_blocking: bool = False  # no broker can decode it, so that none loads a topic for which it reads this message
 
 
 def read_message(
@@ -66,6 +68,7 @@ def read_message(
     about = Read(
         kind, key, topic, position, found.publish_ms, len(content.payload), sequence, is_null=content.is_null
     )  # fmt: skip
+    about = replace(about, is_blocking=_is_blocking(kind, found, is_brokers))
     if not topic:
         return replace(about, fault=Fault.ODD_KEY, detail=f"the key is no key of a {kind} of {namespace}")
     if found.why is not None:
@@ -76,6 +79,29 @@ def read_message(
         foreign = f"schema version {content.schema_version[:16].hex()} is not the brokers'"
         return replace(about, fault=Fault.FOREIGN_SCHEMA, detail=foreign)
     return _decoded(about, content.payload)
+
+
+def _is_blocking(kind: SnapshotKind, found: Found, is_brokers: Callable[[bytes], bool]) -> bool:
+    """Whether a broker that reads a message fails at it.
+
+    A broker that loads a topic reads all of the namespace's indexes, or single snapshots, and decodes each message that
+    has a key; at one that it can't decode it closes the topic (seen on Pulsar 4.0.8). It reads segments at their places
+    only.
+    """
+    content = found.content
+    if kind not in READ_WHOLE:
+        return False
+    if found.why is not None:
+        return True
+    if content.key is None or content.is_null:
+        return False
+    if content.schema_version and not is_brokers(content.schema_version):
+        return True
+    try:
+        _DECODERS[kind](content.payload)
+    except FormatError:
+        return True
+    return False
 
 
 def _decoded(about: Read, data: bytes) -> Read:

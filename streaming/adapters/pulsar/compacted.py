@@ -35,13 +35,12 @@ def read_compacted(settings: PulsarSettings, admin: EntryAdmin, topic: str) -> I
     left = _Left(stats)
     if left.is_nothing:
         return
-    with opened(settings, topic, BEFORE_ALL, compacted=True) as reader:
-        with suppress(Silence):
-            while not left.is_nothing and not left.is_unsent(reader.last):
-                position, data = reader.next(_PATIENCE_SECONDS)
-                left.take(position)
-                for found in found_in_bytes(data):
-                    yield position, found
+    with opened(settings, topic, BEFORE_ALL, compacted=True) as reader, suppress(Silence):
+        while not left.is_nothing and not left.is_unsent(reader.last):
+            position, data = reader.next(_PATIENCE_SECONDS)
+            left.take(position)
+            for found in found_in_bytes(data):
+                yield position, found
     if left.is_nothing:
         return
     if left.compacted > 0:

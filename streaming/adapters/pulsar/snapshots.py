@@ -9,9 +9,11 @@ from streaming.adapters.pulsar.http import Answer, PulsarAdminSettings, PulsarHt
 from streaming.errors import RefusedError, UnavailableError
 from udfs.formats.internal_stats import Position
 from udfs.snapshots.audit import BufferFacts
+from udfs.snapshots.segments import SEGMENT_BYTES
 
 _FLAG = "transactionBufferSegmentedSnapshotEnabled"
 _MESSAGE_BYTES = "maxMessageSize"
+_SEGMENT_BYTES = "transactionBufferSnapshotSegmentSize"
 _SNAPSHOT_MS, _DEFAULT_SNAPSHOT_MS = "transactionBufferSnapshotMinTimeInMillis", 5_000
 
 
@@ -70,6 +72,13 @@ class SnapshotAdmin:
         body = answer.body if answer.ok and isinstance(answer.body, dict) else {}
         told = str(body.get(_SNAPSHOT_MS, ""))
         return (int(told) if told.isdecimal() else _DEFAULT_SNAPSHOT_MS) / 1_000
+
+    def segment_bytes(self) -> int:
+        """Return the broker's transactionBufferSnapshotSegmentSize; its default where we may not ask."""
+        answer = self._http.get("v2/brokers/configuration/runtime")
+        body = answer.body if answer.ok and isinstance(answer.body, dict) else {}
+        told = str(body.get(_SEGMENT_BYTES, ""))
+        return int(told) if told.isdecimal() else SEGMENT_BYTES
 
     def reset_cursor(self, topic: str, subscription: str, position: Position) -> None:
         """Let a subscription without consumers begin at a position of one partition: nothing from there on is trimmed.

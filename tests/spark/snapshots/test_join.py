@@ -11,7 +11,7 @@ from pyspark.sql.pandas.types import from_arrow_schema
 from streaming.audit import columns as a
 from streaming.snapshots import columns as s
 from streaming.snapshots import join
-from streaming.snapshots.audit import agreed, totals
+from streaming.snapshots.audit import agreed, message_findings, totals
 from streaming.snapshots.facts import NamespaceTask, TopicTask, topic_facts
 from streaming.snapshots.publication import orphans_of, request_of
 from streaming.snapshots.read import row_of
@@ -193,3 +193,33 @@ def test_of_a_namespace_that_could_not_be_read_whole_nothing_is_told(spark: Spar
 
 def test_foreign_messages_are_told_without_an_owner(spark: SparkSession) -> None:
     assert [row[s.FAULT] for row in join.foreign(_world().frame(spark)).collect()] == [str(Fault.ODD_KEY)]
+
+
+def test_what_blocks_loading_is_a_danger_also_where_a_later_message_replaced_it(spark: SparkSession) -> None:
+    read = _world()
+    garbage = {"fault": Fault.ODD_KEY, "detail": "odd", "is_blocking": True}
+    read.add(Read(SnapshotKind.INDEX, "odd", "", (60, 5), 0, 2, **garbage))
+    read.add(Read(SnapshotKind.INDEX, A, A, (60, 6), 0, 2, fault=Fault.UNREADABLE, detail="cut", is_blocking=True))
+    read.index(A, (0, (70, 0), (5, 0)), at=(60, 7))
+    found = message_findings(read.frame(spark)).cache()
+    indexes = f"persistent://{SPACE}/{SnapshotKind.INDEX}"
+    told = {(row[a.CLASS], row[c.REASON], row[c.TOPIC_NAME], row[s.ENTRY]) for row in found.collect()}
+    assert told == {
+        ("DANGER", "LOAD_BLOCKED", indexes, 5),
+        ("DANGER", "LOAD_BLOCKED", A, 6),
+        ("FOREIGN", "ODD_KEY", f"persistent://{SPACE}/{SnapshotKind.SEGMENT}", 7),
+    }
+    assert orphans_of(found).collect() == []  # --publish asks for none of them
+
+
+def test_foreign_messages_of_several_system_topics_are_not_one_row(spark: SparkSession) -> None:
+    read = Messages()
+    for kind in (SnapshotKind.INDEX, SnapshotKind.SINGLE, SnapshotKind.SEGMENT):
+        read.add(Read(kind, "?", "", (70, 7), 0, 9, fault=Fault.ODD_KEY, detail="odd"))
+    groups = groups_of(message_findings(read.frame(spark)))
+    assert len({each.topic for each in groups}) == len(groups) == 3
+
+
+def test_segments_that_are_gone_are_not_counted_as_unguarded(spark: SparkSession) -> None:
+    (row,) = join.namespaces(_world().frame(spark), _segments_topic(spark, None)).collect()
+    assert row["segments"] == 2  # of the three that the index names

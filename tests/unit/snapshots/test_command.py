@@ -5,11 +5,14 @@ from typing import Any, cast
 import pytest
 from pyspark.sql import SparkSession
 
-from streaming.audit.options import AuditOptions
+from streaming.audit.certificate import Certificate
+from streaming.audit.options import AuditOptions, FindingFilters
+from streaming.audit.result import AuditResult
 from streaming.audit.stopping import StoppedError
 from streaming.config.load import load
 from streaming.errors import ConfigError, StopRequestedError, UnavailableError
 from streaming.snapshots import command
+from udfs.snapshots.audit import SnapshotClass
 
 
 def _section(monkeypatch: pytest.MonkeyPatch, folder: Path, error: Exception, stop: Event | None = None) -> str:
@@ -51,3 +54,22 @@ def test_what_a_signal_cut_short_ends_the_audit_of_ledgers_too(
     stop.set()
     with pytest.raises(type(error)):
         _section(monkeypatch, tmp_path, error, stop)
+
+
+def _result(grave: int, *unreadable: tuple[str, str]) -> AuditResult:
+    totals = {str(each): {"count": 0, "bytes": 0, "ids": 0} for each in SnapshotClass}
+    totals["DANGER"]["count"] = grave
+    return AuditResult("1", "id", 0, 1, Certificate(1, 2, {}, unreadable), totals, ())
+
+
+@pytest.mark.parametrize(
+    ("result", "why"),
+    [
+        (_result(0), ""),
+        (_result(2), "2 findings are MISSING or DANGER"),
+        (_result(0, ("persistent://t/ns/x", "silence")), "the audit is incomplete: it could not read 1 parts"),
+    ],
+)
+def test_verify_only_passes_only_where_nothing_is_grave_and_everything_was_read(result: AuditResult, why: str) -> None:
+    assert command.shortcoming(result, FindingFilters()).startswith(why)
+    assert bool(command.shortcoming(result, FindingFilters())) is bool(why)

@@ -55,9 +55,14 @@ def test_a_topic_that_does_not_load_is_replayed_behind_a_guard_and_the_old_index
 @pytest.mark.parametrize(
     ("changes", "why"),
     [
-        pytest.param({"is_loaded": True}, "it works", id="it works"),
-        pytest.param({"node": None}, "ZooKeeper does not have", id="it is gone"),
-        pytest.param({"node": Unreadable("no right")}, "could not be read", id="its ledgers are not known"),
+        pytest.param(
+            {"is_loaded": True, "segments": [segment_at(0, (9, 0)), segment_at(1, (10, 0))]}, "it works", id="it works"
+        ),
+        pytest.param({"is_loaded": True}, "take its clients away, unload it", id="it works, and will not load again"),
+        pytest.param({"node": None}, "ZooKeeper does not have the topic$", id="it is gone"),
+        pytest.param(
+            {"node": Unreadable("no right")}, "its list could not be read: no right$", id="its ledgers are not known"
+        ),
         pytest.param({"node": Znode(list_znode(6), 0, 0, 0)}, "something else", id="its marker is gone"),
         pytest.param(
             {"segments": [segment_at(0, (9, 0)), segment_at(1, (10, 0))]},
@@ -66,7 +71,9 @@ def test_a_topic_that_does_not_load_is_replayed_behind_a_guard_and_the_old_index
         ),
         pytest.param({"indexes": []}, "no index", id="it has no index"),
         pytest.param(
-            {"indexes": [read_at(SnapshotKind.INDEX, TOPIC, b"torn", (1, 1))]}, "no index", id="its index is torn"
+            {"indexes": [read_at(SnapshotKind.INDEX, TOPIC, b"torn", (1, 1))]},
+            "--namespace t/ns",
+            id="its index is torn",
         ),
         pytest.param(
             {"meanwhile": read_at(SnapshotKind.INDEX, TOPIC, OLD, (1, 2)), "is_loaded": True, "state": "Initializing"},

@@ -42,5 +42,14 @@ def test_the_terminal_shows_the_same() -> None:
     with console.capture() as captured:
         show(console, _result(), GROUPS)
     assert "SEGMENT_LOST" in captured.get()
+    assert "Audit them again" not in captured.get()
     assert "3 MISSING" in captured.get()
     assert in_short(_result()) == "3 MISSING"
+
+
+def test_an_incomplete_audit_says_what_to_do() -> None:
+    console = Terminal(width=220)
+    with console.capture() as captured:
+        show(console, _result(("persistent://t/ns/x", "silence")), [])
+    assert "Audit them again" in captured.get()
+    assert "Audit them again" in html_section([], _result(("persistent://t/ns/x", "silence")))

@@ -141,7 +141,7 @@ def test_the_last_repair_is_undone_also_where_the_clock_was_set_back(journal: Fo
 @pytest.mark.parametrize(
     ("index", "why"),
     [
-        pytest.param(b"torn", "can't be read", id="somebody wrote one that is torn"),
+        pytest.param(b"torn", "they can't decode", id="somebody wrote one that is torn"),
         pytest.param(None, "has no index now", id="it has a tombstone"),
         pytest.param(OLD, "is there already", id="it was put back"),
     ],

@@ -97,3 +97,31 @@ def test_no_byte_that_was_changed_raises_an_error(at: int, byte: int) -> None:
     read = _read(SnapshotKind.INDEX, TOPIC.encode(), changed)
     assert (read.value is None) == (read.fault is not None)
     assert read.position != BEFORE_ALL
+
+
+@pytest.mark.parametrize("kind", [SnapshotKind.INDEX, SnapshotKind.SINGLE])
+@pytest.mark.parametrize(
+    ("found", "is_blocking"),
+    [
+        pytest.param(Found(-1, Content(b"odd", b"\xff", {})), True, id="garbage with any key"),
+        pytest.param(Found(-1, Content(TOPIC.encode(), b"\xff", {})), True, id="garbage with a topic's key"),
+        pytest.param(Found(-1, Content(b"", b"\xff", {})), True, id="garbage with an empty key"),
+        pytest.param(Found(-1, Content(b"odd", b"", {})), True, id="an empty value"),
+        pytest.param(Found(-1, Content(None, b"\xff", {})), False, id="garbage without a key"),
+        pytest.param(Found(-1, Content(b"odd", b"", {}, is_null=True)), False, id="a tombstone"),
+        pytest.param(Found(-1, Content(b"odd", b"\xff", {}, schema_version=b"9")), True, id="a foreign schema"),
+        pytest.param(
+            Found(-1, Content(None, b"", {}), why=Undeliverable.ENCRYPTED, detail="it is"), True, id="encrypted"
+        ),
+    ],
+)
+def test_what_no_broker_can_decode_blocks_loading(kind: SnapshotKind, found: Found, is_blocking: bool) -> None:
+    """Each was seen on Pulsar 4.0.8: it reads all indexes, or all single snapshots, of the namespace."""
+    assert read_message(kind, "t/ns", AT, found, lambda _version: False).is_blocking is is_blocking
+    segment = read_message(SnapshotKind.SEGMENT, "t/ns", AT, found, lambda _version: False)
+    assert not segment.is_blocking  # which a broker reads at its place
+
+
+def test_a_value_under_any_key_blocks_nothing() -> None:
+    assert not _read(SnapshotKind.INDEX, b"odd", INDEX).is_blocking
+    assert not _read(SnapshotKind.INDEX, TOPIC.encode(), INDEX).is_blocking

@@ -1,0 +1,167 @@
+"""What others publish to the snapshot topics keeps topics from loading, or readers from their end: on a real broker."""
+
+import time
+from collections.abc import Iterator
+
+import pytest
+
+from streaming.adapters.pulsar.keyed import KeyedSender
+from streaming.adapters.pulsar.snapshot_topics import system_topic
+from streaming.sandbox import topics
+from streaming.sandbox.cluster import Cluster
+from streaming.snapshots.repairs import repairs_for
+from tests.integration.conftest import Deployment, _deployment
+from tests.integration.raw_producer import RawProducer
+from tests.integration.snapshot_scenes import (
+    SEGMENTED,
+    cluster_in,
+    double_ids,
+    end_left_open,
+    findings,
+    latest,
+    made,
+    reads_committed,
+    repaired,
+    told,
+    wait_for,
+    wait_for_silence,
+)
+from tests.integration.transactions import Transactions
+from tests.pulsar_fields import field
+from udfs.snapshots.audit import READY
+from udfs.snapshots.keys import SnapshotKind
+
+pytestmark = [pytest.mark.cluster, pytest.mark.long]
+ENCRYPTED = field(1, "k") + field(2, b"v")  # a message's encryption_keys
+GARBAGE = b"\xff" * 20
+_REFUSED_SECONDS = 15.0
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    with cluster_in(tmp_path_factory.mktemp("snapshot-blocked"), SEGMENTED) as made_one:
+        yield made_one
+
+
+@pytest.fixture(scope="module")
+def service(cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Deployment:
+    return _deployment(cluster, tmp_path_factory.mktemp("service"), classes="")
+
+
+def is_loaded(service: Deployment, topic: str) -> bool:
+    """Ask for a topic once, and say whether its transaction buffer is ready."""
+    with repairs_for(service.settings) as repairs:
+        try:
+            repairs.loader.load(topic)
+            buffer = repairs.topics.more.buffer(topic)
+        except Exception:
+            return False
+    return buffer is not None and buffer.state == READY
+
+
+def does_not_load(cluster: Cluster, service: Deployment, topic: str) -> bool:
+    """Unload a topic, and ask for it again and again."""
+    topics.unload(cluster, topic)
+    until_s = time.monotonic() + _REFUSED_SECONDS
+    while time.monotonic() < until_s:
+        if is_loaded(service, topic):
+            return False
+        time.sleep(1)
+    return True
+
+
+def test_what_no_broker_can_decode_is_told_and_removed_also_beside_doubled_ids(
+    cluster: Cluster, service: Deployment
+) -> None:
+    scene = double_ids(cluster, service, "blocked")
+    end_left_open(cluster, scene)
+    with Transactions(cluster.serving.pulsar) as own:
+        other = f"persistent://{scene.space}/other"
+        own.run(other, "aac")
+    wait_for_silence(service, scene)
+    indexes = system_topic(scene.space, SnapshotKind.INDEX)
+    with KeyedSender(service.settings.pulsar, indexes) as sender:
+        sender.send("no key of ours", GARBAGE)
+        sender.send(f"persistent://{scene.space}/nobody", GARBAGE)
+    with RawProducer(cluster.serving.pulsar) as raw:
+        raw.send(indexes, GARBAGE, encryption_keys=ENCRYPTED, partition_key="encrypted")
+
+    found = findings(service, "--namespace", scene.space)
+    blocked = [line for line in found if line.get("reason") == "LOAD_BLOCKED"]
+    assert {line["key"] for line in blocked} == {"no key of ours", "encrypted", f"persistent://{scene.space}/nobody"}
+    assert {line["class"] for line in blocked} == {"DANGER"}
+    assert all("snapshots repair --namespace" in line["do"] for line in blocked)
+    assert found[-1]["complete"]
+    findings(service, "--namespace", scene.space, "--verify-only", code=4)
+
+    assert does_not_load(cluster, service, scene.topic)
+    assert does_not_load(cluster, service, other)
+    began_s = time.monotonic()
+    said = service.call("snapshots", "repair", "--yes", "--topic", scene.topic, code=4)
+    assert f"snapshots repair --namespace {scene.space}` removes them" in said
+    print(f"refused after {time.monotonic() - began_s:.1f} s")  # noqa: T201  worth knowing
+
+    said = service.call("snapshots", "repair", "--yes", "--namespace", scene.space)
+    assert f"{scene.space}: 3 messages removed" in said
+    wait_for(lambda: is_loaded(service, scene.topic), f"loading of {scene.topic}")
+    wait_for(lambda: is_loaded(service, other), f"loading of {other}")
+    with Transactions(cluster.serving.pulsar) as again:
+        assert reads_committed(again, scene)
+    left = {line["reason"] for line in findings(service, "--namespace", scene.space)[:-1]}
+    assert "LOAD_BLOCKED" not in left
+    assert "DOUBLED_IDS" in left
+
+    assert f"{scene.space}: 3 messages put back" in service.call(
+        "snapshots", "undo", "--yes", "--namespace", scene.space
+    )
+    assert does_not_load(cluster, service, scene.topic)
+    service.call("snapshots", "repair", "--yes", "--namespace", scene.space)
+    wait_for(lambda: is_loaded(service, scene.topic), f"loading of {scene.topic}")
+    assert repaired(service, scene.topic)["is_verified"]
+    with Transactions(cluster.serving.pulsar) as again:
+        assert reads_committed(again, scene)
+
+
+def test_garbage_with_a_topics_own_key_has_its_broker_read_the_topic_again(
+    cluster: Cluster, service: Deployment
+) -> None:
+    with Transactions(cluster.serving.pulsar) as own:
+        scene = made(cluster, service, own, "own-key", 100)
+    wait_for_silence(service, scene)
+    with KeyedSender(service.settings.pulsar, system_topic(scene.space, SnapshotKind.INDEX)) as sender:
+        sender.send(scene.topic, GARBAGE)
+    assert does_not_load(cluster, service, scene.topic)
+    assert f"{scene.space}: 1 messages removed" in service.call(
+        "snapshots", "repair", "--yes", "--namespace", scene.space
+    )
+    wait_for(lambda: is_loaded(service, scene.topic), f"loading of {scene.topic}")
+    with Transactions(cluster.serving.pulsar) as again:
+        assert reads_committed(again, scene)
+    with repairs_for(service.settings) as repairs:
+        buffer = repairs.topics.more.buffer(scene.topic)
+    assert buffer is not None
+    assert buffer.aborted == len(scene.aborted)
+
+
+@pytest.mark.parametrize("what", ["marker", "encrypted", "undecodable"])
+def test_a_namespace_is_read_whatever_the_last_entry_of_its_segments_is(
+    what: str, cluster: Cluster, service: Deployment
+) -> None:
+    with Transactions(cluster.serving.pulsar) as own:
+        scene = made(cluster, service, own, f"last-{what}", 100)
+    wait_for_silence(service, scene)
+    with RawProducer(cluster.serving.pulsar) as raw:
+        if what == "marker":
+            raw.send(scene.segments, b"", marker_type=10)
+        elif what == "encrypted":
+            raw.send(scene.segments, GARBAGE, encryption_keys=ENCRYPTED, partition_key="encrypted")
+        else:
+            raw.send_bytes(scene.segments, b"\xff\xff\xff", GARBAGE)
+    found = findings(service, "--namespace", scene.space)
+    assert found[-1]["complete"], found
+    assert ("DANGER", "NO_GUARD") in told(found, scene.segments)
+    assert len(latest(service, scene.space, SnapshotKind.SEGMENT)) >= 2
+    assert "guard made" in service.call("snapshots", "guard", "--namespace", scene.space)
+    assert "no tombstone can be read" in service.call("snapshots", "compact", "--yes", "--namespace", scene.space)
+    assert "it works" in service.call("snapshots", "repair", "--yes", "--topic", scene.topic, code=4)
+    findings(service, "--namespace", scene.space, "--verify-only")

@@ -1,0 +1,219 @@
+"""Messages that no broker can decode are taken away, and nothing else is."""
+
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass, field, replace
+from typing import cast
+
+import pytest
+
+from streaming.adapters.pulsar.snapshot_topics import SnapshotTopics
+from streaming.clock import ManualClock
+from streaming.errors import ConfigError, RefusedError, SafetyError, UnavailableError
+from streaming.snapshots.blocking import Blocking, blocking_in
+from streaming.snapshots.repair_journal import RepairJournal
+from streaming.state.filesystem import Folder
+from tests.unit.snapshots.repair_world import OLD, SPACE, TOPIC, World, doubled, entries, repairs
+from udfs.formats.entry import Content
+from udfs.formats.internal_stats import BEFORE_ALL, Position
+from udfs.snapshots.codec import Snapshot, decode_snapshot
+from udfs.snapshots.keys import SnapshotKind
+from udfs.snapshots.repairing import empty_index
+from udfs.snapshots.values import Read, read_message
+from udfs.undelivered import Found, Undeliverable
+
+GARBAGE = b"\xff\xff"
+
+
+def _read(kind: SnapshotKind, at: Position, key: str | None, value: bytes | None) -> Read:
+    name = None if key is None else key.encode()
+    found = Found(-1, Content(name, value or b"", {}, is_null=value is None))
+    return read_message(kind, SPACE, at, found, lambda _version: True)
+
+
+@dataclass
+class Store:
+    """The two topics that brokers read as a whole. messages: of each, in order. after_read: written after the next."""
+
+    messages: dict[SnapshotKind, list[tuple[str | None, bytes | None]]]
+    sent: list[tuple[SnapshotKind, str, bytes | None]] = field(default_factory=list)
+    compacts: bool = True
+    compacted_kinds: list[SnapshotKind] = field(default_factory=list)
+    keeps: frozenset[str] = frozenset()  # keys that no compaction takes away
+    meanwhile: tuple[str, bytes] | None = None
+    reads: int = 0
+    fails_at: str = ""
+
+    def kinds(self, namespace: str) -> set[SnapshotKind]:
+        return set(self.messages)
+
+    def last(self, namespace: str, kind: SnapshotKind) -> Position:
+        return (7, len(self.messages[kind]) - 1)
+
+    def compacted(self, namespace: str, kind: SnapshotKind, with_bytes_of: Collection[str] = ()) -> Iterator[Read]:
+        self.reads += 1
+        if self.reads == 2 and self.meanwhile is not None:
+            self.messages[kind].append(self.meanwhile)
+        rows = list(self.messages[kind])
+        for number, (key, value) in enumerate(rows):
+            read = _read(kind, (7, number), key, value)
+            yield replace(read, data=value or b"") if read.key in with_bytes_of else replace(read, data=b"")
+
+    def send(self, namespace: str, kind: SnapshotKind, key: str, value: bytes | None) -> Position:
+        if key == self.fails_at:
+            raise UnavailableError("no answer")
+        self.sent.append((kind, key, value))
+        self.messages[kind].append((key, value))
+        return self.last(namespace, kind)
+
+    def compact(self, namespace: str, kind: SnapshotKind) -> bool:
+        if self.compacts:
+            self.compacted_kinds.append(kind)
+            rows = self.messages[kind]
+            last = {key: value for key, value in rows if key is not None}
+            kept = [(key, value) for key, value in rows if key in self.keeps and value == GARBAGE]
+            live: list[tuple[str | None, bytes | None]] = [
+                (key, value) for key, value in last.items() if value is not None
+            ]
+            self.messages[kind] = kept + live
+        return self.compacts
+
+
+def _store(*rows: tuple[str | None, bytes | None], kind: SnapshotKind = SnapshotKind.INDEX) -> Store:
+    return Store({kind: [(TOPIC, OLD if kind is SnapshotKind.INDEX else b"\x00"), *rows]})
+
+
+def _blocking(store: Store, journal: Folder) -> Blocking:
+    return Blocking(store, RepairJournal(journal, ManualClock(1_000)))
+
+
+def _remove(store: Store, journal: Folder) -> None:
+    blocking = _blocking(store, journal)
+    blocking.remove(SPACE, blocking.messages(SPACE))
+
+
+def test_just_the_message_is_removed_and_what_it_was_is_in_the_journal_before(journal: Folder) -> None:
+    store = _store(("no key of ours", GARBAGE), ("odd", OLD), (None, GARBAGE))
+    _remove(store, journal)
+    assert store.sent == [(SnapshotKind.INDEX, "no key of ours", None)]
+    assert store.messages[SnapshotKind.INDEX] == [(TOPIC, OLD), ("odd", OLD)]
+    assert len(entries(journal)) == 1
+
+
+@pytest.mark.parametrize("kind", [SnapshotKind.INDEX, SnapshotKind.SINGLE])
+def test_a_key_that_names_a_topic_gets_what_has_its_broker_read_the_topic_again(
+    kind: SnapshotKind, journal: Folder
+) -> None:
+    store = _store((TOPIC, GARBAGE), kind=kind)
+    _remove(store, journal)
+    ((_kind, key, value),) = store.sent
+    assert (key, value is None) == (TOPIC, False)
+    if kind is SnapshotKind.INDEX:
+        assert value == empty_index(TOPIC)
+    else:
+        found = decode_snapshot(value or b"")
+        assert isinstance(found, Snapshot)
+        assert (found.topic, found.max_read, found.aborts.rows) == (TOPIC, BEFORE_ALL, 0)
+
+
+def test_one_that_was_replaced_already_needs_a_compaction_only(journal: Folder) -> None:
+    store = _store((TOPIC, GARBAGE), (TOPIC, OLD))
+    _remove(store, journal)
+    assert (store.sent, store.compacted_kinds) == ([], [SnapshotKind.INDEX])
+    assert store.messages[SnapshotKind.INDEX] == [(TOPIC, OLD)]
+
+
+def test_what_its_broker_wrote_meanwhile_stays(journal: Folder) -> None:
+    store = _store((TOPIC, GARBAGE))
+    blocking = _blocking(store, journal)
+    shown = blocking.messages(SPACE)
+    store.meanwhile = (TOPIC, OLD)
+    blocking.remove(SPACE, shown)
+    assert store.sent == []
+
+
+def test_a_message_that_the_operator_was_not_shown_stays_and_is_told(journal: Folder) -> None:
+    store = _store(("odd", GARBAGE))
+    blocking = _blocking(store, journal)
+    shown = blocking.messages(SPACE)
+    store.messages[SnapshotKind.INDEX].append(("odd", b"other garbage"))
+    with pytest.raises(SafetyError, match="1 messages that no broker can decode are left"):
+        blocking.remove(SPACE, shown)
+    assert store.sent == []
+
+
+def test_where_nothing_blocks_nothing_is_done(journal: Folder) -> None:
+    store = _store(("odd", OLD))
+    assert _blocking(store, journal).messages(SPACE) == []
+    _blocking(store, journal).remove(SPACE, [])
+    assert (store.sent, store.compacted_kinds, entries(journal)) == ([], [], [])
+
+
+def test_a_compaction_that_does_not_end_and_a_message_that_stays_are_told(journal: Folder) -> None:
+    store = _store(("odd", GARBAGE))
+    store.compacts = False
+    with pytest.raises(UnavailableError, match="has not ended yet: run the same command again"):
+        _remove(store, journal)
+    stays = _store(("odd", GARBAGE))
+    stays.keeps = frozenset({"odd"})
+    with pytest.raises(SafetyError, match=r"are left: __transaction_buffer_snapshot_indexes 7:0 \(key 'odd'"):
+        _remove(stays, journal)
+
+
+def test_an_undo_publishes_the_bytes_again(journal: Folder) -> None:
+    store = _store(("odd", GARBAGE), (TOPIC, GARBAGE))
+    _remove(store, journal)
+    store.sent.clear()
+    assert _blocking(store, journal).undo(SPACE) == (2, [])
+    assert set(store.sent) == {(SnapshotKind.INDEX, "odd", GARBAGE), (SnapshotKind.INDEX, TOPIC, GARBAGE)}
+    assert _blocking(store, journal).undo(SPACE) == (0, [])  # they are there already
+
+
+def test_an_undo_leaves_what_a_broker_has_written_since(journal: Folder) -> None:
+    store = _store((TOPIC, GARBAGE))
+    _remove(store, journal)
+    store.messages[SnapshotKind.INDEX].append((TOPIC, OLD))
+    store.sent.clear()
+    assert _blocking(store, journal).undo(SPACE) == (0, [TOPIC])
+    assert store.sent == []
+
+
+def test_an_undo_of_nothing_says_so(journal: Folder) -> None:
+    with pytest.raises(ConfigError, match="holds no message of t/ns"):
+        _blocking(_store(), journal).undo(SPACE)
+
+
+def test_a_removal_that_broke_off_is_run_again(journal: Folder) -> None:
+    store = _store(("one", GARBAGE), ("two", GARBAGE))
+    store.fails_at = "two"
+    with pytest.raises(UnavailableError):
+        _remove(store, journal)
+    store.fails_at = ""
+    _remove(store, journal)
+    assert store.messages[SnapshotKind.INDEX] == [(TOPIC, OLD)]
+    assert _blocking(store, journal).undo(SPACE) == (2, [])
+
+
+@pytest.mark.parametrize("world", [World(), doubled()], ids=["a lost segment", "doubled ids"])
+@pytest.mark.parametrize("what", ["repair", "undo"])
+def test_a_topic_is_not_repaired_while_none_of_the_namespace_loads(world: World, what: str, journal: Folder) -> None:
+    world.indexes.insert(0, _read(SnapshotKind.INDEX, (1, 0), "odd", GARBAGE))
+    found = repairs(world, journal)
+    with pytest.raises(SafetyError, match=r"1:0 \(key 'odd'.*snapshots repair --namespace t/ns"):
+        (found.repair if what == "repair" else found.undo)(TOPIC)
+    assert world.done == []
+
+
+def test_no_topic_that_is_missing_is_read() -> None:
+    class Nothing:
+        def compacted(self, *_each: object) -> Iterator[Read]:
+            raise RefusedError("there is no such topic")
+
+    assert blocking_in(cast(SnapshotTopics, Nothing()), SPACE, {SnapshotKind.SEGMENT}) == []
+
+
+def test_an_encrypted_message_without_a_key_needs_a_compaction_only(journal: Folder) -> None:
+    found = Found(-1, Content(None, GARBAGE, {}), why=Undeliverable.ENCRYPTED, detail="the payload is encrypted")
+    read = read_message(SnapshotKind.INDEX, SPACE, (7, 1), found, lambda _version: True)
+    store = _store()
+    _blocking(store, journal).remove(SPACE, [read])
+    assert (store.sent, store.compacted_kinds) == ([], [SnapshotKind.INDEX])
