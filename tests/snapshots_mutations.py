@@ -8,10 +8,18 @@ RULES, AUDIT = "udfs/snapshots/repairing.py", "udfs/snapshots/audit.py"
 LOADER = "streaming/snapshots/repairs.py"
 GUARD, ADMIN = "streaming/snapshots/guard.py", "streaming/adapters/pulsar/admin.py"
 TRIM = "streaming/snapshots/trim.py"
+BLOCKING, MIGRATE = "streaming/snapshots/blocking.py", "streaming/snapshots/migrate.py"
+COMPACTED, VALUES = "streaming/adapters/pulsar/compacted.py", "udfs/snapshots/values.py"
+COMMAND = "streaming/snapshots/command.py"
 _UNIT = "tests/unit/snapshots"
 SNAPSHOTS_TESTS = {
     LOADER: (f"{_UNIT}/test_repairs.py",),
-    REPAIR: (f"{_UNIT}/test_repair.py",),
+    REPAIR: (f"{_UNIT}/test_repair.py", f"{_UNIT}/test_blocking.py"),
+    BLOCKING: (f"{_UNIT}/test_blocking.py",),
+    MIGRATE: (f"{_UNIT}/test_migrate.py",),
+    COMPACTED: ("tests/unit/adapters/pulsar/test_compacted.py",),
+    VALUES: ("tests/unit/udfs/snapshots/test_values.py",),
+    COMMAND: (f"{_UNIT}/test_command.py",),
     LOADING: (f"{_UNIT}/test_loading.py", f"{_UNIT}/test_repair.py"),
     READING: (f"{_UNIT}/test_reading.py",),
     REPLACING: (f"{_UNIT}/test_replacing.py", f"{_UNIT}/test_repair.py", f"{_UNIT}/test_take_back.py"),
@@ -361,5 +369,113 @@ SNAPSHOTS_LINES = (
         REPAIR,
         "        if remedy is Remedy.REPUBLISH and begun.by == empty_index(topic):\n",
         "        if False:\n",
+    ),
+    (
+        "no topic is repaired while none of its namespace loads",
+        REPAIR,
+        "        self._refuse_blocked(topic)\n        look = self.look(topic)\n",
+        "        look = self.look(topic)\n",
+    ),
+    (
+        "no undo unloads a topic while none of its namespace loads",
+        REPAIR,
+        "        self._refuse_blocked(topic)\n        return TakeBack",
+        "        return TakeBack",
+    ),
+    (
+        "a key that names a topic gets no tombstone in place of garbage",
+        BLOCKING,
+        "    if not read.topic:\n",
+        "    if True:\n",
+    ),
+    (
+        "garbage is in the journal before it is removed",
+        BLOCKING,
+        "            name = self.journal.write(about, value or _TOMBSTONE, 0, Act.REMOVAL, end)\n",
+        '            name = "1.json"\n',
+    ),
+    (
+        "garbage that the operator was not shown is not removed",
+        BLOCKING,
+        " and read.position in mine)",
+        ")",
+    ),
+    (
+        "what a broker wrote over garbage meanwhile stays",
+        BLOCKING,
+        "            if latest is None or latest.position != read.position:\n",
+        "            if latest is None:\n",
+    ),
+    (
+        "no undo puts garbage over what a broker has written since",
+        BLOCKING,
+        "                if has == entry.by:\n",
+        "                if has != entry.replaced:\n",
+    ),
+    (
+        "garbage that is left after a removal is told",
+        BLOCKING,
+        "        if left := self.messages(namespace):\n",
+        "        if left := []:\n",
+    ),
+    (
+        "a topic that is loaded meanwhile is migrated no further",
+        MIGRATE,
+        "                self._refuse_loaded(topic)\n",
+        "",
+    ),
+    (
+        "what a migration takes away is in the journal before",
+        MIGRATE,
+        "        self._write_down(topic, stored)\n",
+        "",
+    ),
+    (
+        "segments are guarded before a migration's index names them",
+        MIGRATE,
+        "                    self.guards.hold(namespace, places)\n",
+        "                    pass\n",
+    ),
+    (
+        "a migration is verified",
+        MIGRATE,
+        "            self._verify(topic, kind, wanted)\n",
+        "",
+    ),
+    (
+        "an index of half a replay is not migrated",
+        MIGRATE,
+        " and is_half(decode_index(index)):",
+        " and False:",
+    ),
+    (
+        "a value that can't be read is not migrated over",
+        MIGRATE,
+        "            if read.fault is not None:\n",
+        "            if False:\n",
+    ),
+    (
+        "an end that a compaction moved meanwhile is none",
+        COMPACTED,
+        "    if (after.compacted, after.horizon) != (stats.compacted, stats.horizon):\n",
+        "    if False:\n",
+    ),
+    (
+        "a compacted ledger that was not read whole is told",
+        COMPACTED,
+        "    if left.compacted > 0:\n",
+        "    if False:\n",
+    ),
+    (
+        "garbage with any key blocks loading",
+        VALUES,
+        "    about = replace(about, is_blocking=_is_blocking(kind, found, is_brokers))\n    if not topic:",
+        "    if not topic:",
+    ),
+    (
+        "an incomplete audit does not pass",
+        COMMAND,
+        '    return "; ".join(says)\n',
+        '    return "; ".join(says[:grave])\n',
     ),
 )

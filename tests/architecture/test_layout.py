@@ -33,6 +33,7 @@ COVERED = {
     "streaming.adapters.pulsar.offload_policies": "tests/contract/test_offload_configuration.py",
     "streaming.adapters.pulsar.producer": "tests/contract/test_request_sender.py",
     "streaming.adapters.pulsar.properties": "tests/contract/test_topic_properties.py",
+    "streaming.adapters.pulsar.retention": "tests/contract/test_trim_facts.py",
     "streaming.adapters.pulsar.trims": "tests/contract/test_trim_facts.py",
     "streaming.adapters.pulsar.publish": "tests/contract/test_publish.py",
     "streaming.adapters.pulsar.read": "tests/contract/test_topic_admin.py",
