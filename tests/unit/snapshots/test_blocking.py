@@ -32,7 +32,7 @@ def _read(kind: SnapshotKind, at: Position, key: str | None, value: bytes | None
 
 @dataclass
 class Store:
-    """The two topics that brokers read as a whole. messages: of each, in order. after_read: written after the next."""
+    """The two topics that brokers read as a whole. messages: of each, in order. meanwhile: written before that read."""
 
     messages: dict[SnapshotKind, list[tuple[str | None, bytes | None]]]
     sent: list[tuple[SnapshotKind, str, bytes | None]] = field(default_factory=list)
@@ -40,6 +40,7 @@ class Store:
     compacted_kinds: list[SnapshotKind] = field(default_factory=list)
     keeps: frozenset[str] = frozenset()  # keys that no compaction takes away
     meanwhile: tuple[str, bytes] | None = None
+    meanwhile_at: int = 2
     reads: int = 0
     fails_at: str = ""
 
@@ -51,7 +52,7 @@ class Store:
 
     def compacted(self, namespace: str, kind: SnapshotKind, with_bytes_of: Collection[str] = ()) -> Iterator[Read]:
         self.reads += 1
-        if self.reads == 2 and self.meanwhile is not None:
+        if self.reads == self.meanwhile_at and self.meanwhile is not None:
             self.messages[kind].append(self.meanwhile)
         rows = list(self.messages[kind])
         for number, (key, value) in enumerate(rows):
@@ -122,8 +123,10 @@ def test_one_that_was_replaced_already_needs_a_compaction_only(journal: Folder) 
     assert store.messages[SnapshotKind.INDEX] == [(TOPIC, OLD)]
 
 
-def test_what_its_broker_wrote_meanwhile_stays(journal: Folder) -> None:
+@pytest.mark.parametrize("at", [2, 3])
+def test_what_its_broker_wrote_meanwhile_stays(at: int, journal: Folder) -> None:
     store = _store((TOPIC, GARBAGE))
+    store.meanwhile_at = at
     blocking = _blocking(store, journal)
     shown = blocking.messages(SPACE)
     store.meanwhile = (TOPIC, OLD)
