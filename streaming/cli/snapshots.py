@@ -198,9 +198,7 @@ def _repair_namespace(settings: "Settings", namespace: str, *, yes: bool, json_l
         for each in messages:
             say(in_words(each), err=json_lines)
         if messages:
-            confirm(
-                f"Remove these {len(messages)} messages of {namespace}, which no broker can decode?", yes=yes
-            )
+            confirm(f"Remove these {len(messages)} messages of {namespace}, which no broker can decode?", yes=yes)
             blocking.remove(namespace, messages)
     if json_lines:
         say_json({"namespace": namespace, "removed": len(messages)})

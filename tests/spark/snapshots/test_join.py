@@ -197,8 +197,7 @@ def test_foreign_messages_are_told_without_an_owner(spark: SparkSession) -> None
 
 def test_what_blocks_loading_is_a_danger_also_where_a_later_message_replaced_it(spark: SparkSession) -> None:
     read = _world()
-    garbage = {"fault": Fault.ODD_KEY, "detail": "odd", "is_blocking": True}
-    read.add(Read(SnapshotKind.INDEX, "odd", "", (60, 5), 0, 2, **garbage))
+    read.add(Read(SnapshotKind.INDEX, "odd", "", (60, 5), 0, 2, fault=Fault.ODD_KEY, detail="odd", is_blocking=True))
     read.add(Read(SnapshotKind.INDEX, A, A, (60, 6), 0, 2, fault=Fault.UNREADABLE, detail="cut", is_blocking=True))
     read.index(A, (0, (70, 0), (5, 0)), at=(60, 7))
     found = message_findings(read.frame(spark)).cache()
