@@ -95,13 +95,16 @@ def _is_blocking(kind: SnapshotKind, found: Found, is_brokers: Callable[[bytes],
         return True
     if content.key is None or content.is_null:
         return False
-    if content.schema_version and not is_brokers(content.schema_version):
-        return True
+    is_foreign = bool(content.schema_version) and not is_brokers(content.schema_version)
+    return is_foreign or not _is_decoded(kind, content.payload)
+
+
+def _is_decoded(kind: SnapshotKind, data: bytes) -> bool:
     try:
-        _DECODERS[kind](content.payload)
+        _DECODERS[kind](data)
     except FormatError:
-        return True
-    return False
+        return False
+    return True
 
 
 def _decoded(about: Read, data: bytes) -> Read:
