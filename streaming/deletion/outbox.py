@@ -6,7 +6,7 @@ How far publishing got is marked outside the receipts table: a table that knows 
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Self
 
 from streaming.deletion.copies import PulsarCopies, chunk_of
@@ -82,13 +82,14 @@ class Outbox:
     epoch: int
     _published: int = -1  # the newest chunk that has gone out; not known before publish_again
     _counted: int = 0
-    _stored: dict[str, int] = field(default_factory=dict)  # copies that partitions have, and brokers have forgotten
+    _begun: int = 0  # the newest chunk of which copies may have been sent
 
     def publish_again(self) -> None:
         """At start: publish each chunk that is not known to have gone out; the broker drops the copies that it has.
 
         What is known to have gone out is not sent again: a broker forgets a producer after hours of silence, and would
-        store it twice. Raises SafetyError where more has gone out than the receipts know, StopRequestedError.
+        store it twice. For the same reason each try but a chunk's first asks brokers and topics again.
+        Raises SafetyError where more has gone out than the receipts know, StopRequestedError.
         """
         self.outages.wait_through(self.receipts.sync)
         self.outages.wait_through(self._find_out_what_is_published)
@@ -120,26 +121,35 @@ class Outbox:
         mark = Mark.parse(self.coordination.published(), table_id)
         if mark is not None:
             mark.check(newest)
-        remembered = self.copies.remembered(table_id)
-        refuse_outdated(remembered, newest)
+        refuse_outdated(self.copies.remembered(table_id), newest)
         # no chunk is begun before the one before it has gone out
-        published = max(0, newest - 1) if mark is None else mark.done
-        if published < newest and (mark is None or mark.begun > mark.done):
-            forgotten = [partition for partition, last in remembered.items() if last < 0]
-            since_ms = self.receipts.begun_ms(published + 1) - _CLOCKS_DIFFER_MS
-            self._stored = self.copies.stored(forgotten, table_id, since_ms)
-            refuse_outdated(self._stored, newest)
-        self._published = published
+        self._published = max(0, newest - 1) if mark is None else mark.done
+        self._begun = newest if mark is None else mark.begun
         self._counted = newest  # receipts and journal told the blast radius what earlier runs deleted
 
     def _publish(self, chunk: int) -> None:
         def send() -> None:
             self.gate.refuse_if_outdated()  # else a second try would take the producers from the newer instance
+            stored = self._stored(chunk) if chunk <= self._begun else {}
             self.coordination.mark_published(str(Mark(self.receipts.table_id, self._published, chunk)))
-            self.copies.send(self.receipts.of_chunk(chunk), self.receipts.table_id, self._stored)
+            self._begun = chunk
+            self.copies.send(self.receipts.of_chunk(chunk), self.receipts.table_id, stored)
 
         self.outages.wait_through(send)
         self._mark(chunk)
+
+    def _stored(self, chunk: int) -> Mapping[str, int]:
+        """The newest stored copy of each partition whose broker has forgotten the producer.
+
+        An earlier try may have sent copies, hours ago. The other brokers drop what they have.
+        """
+        table_id, newest = self.receipts.table_id, self.receipts.newest_chunk
+        remembered = self.copies.remembered(table_id)
+        refuse_outdated(remembered, newest)
+        forgotten = [partition for partition, last in remembered.items() if last < 0]
+        stored = self.copies.stored(forgotten, table_id, self.receipts.begun_ms(chunk) - _CLOCKS_DIFFER_MS)
+        refuse_outdated(stored, newest)
+        return stored
 
     def _mark(self, chunk: int) -> None:
         mark = str(Mark(self.receipts.table_id, chunk, chunk))

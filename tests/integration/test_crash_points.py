@@ -10,7 +10,7 @@ from streaming.clients import admin_for
 from streaming.sandbox import bookie, topics
 from streaming.sandbox.cluster import Cluster
 from streaming.sandbox.reckoning import reckon
-from tests.integration.conftest import Deploy, leak, new_topic, payload
+from tests.integration.conftest import Deploy, Deployment, leak, new_topic, payload
 
 pytestmark = [pytest.mark.cluster, pytest.mark.long]
 
@@ -118,15 +118,48 @@ def test_a_broker_that_has_forgotten_a_killed_publisher_stores_no_copy_twice(
     before = reckon(service.settings)
     assert before.retries + before.dead_letters > 0
 
-    # as after hours of silence: without deduplication the broker drops all that it knows of producers
+    _let_brokers_forget_producers(service)
+    service.run("run", "--until-idle")
+
+    found = reckon(service.settings)
+    assert (found.open, found.wrong) == (0, [])
+    assert found.retries > before.retries
+
+
+def test_a_publication_that_outlives_the_brokers_memory_stores_no_copy_twice(
+    cluster: Cluster, deploy: Deploy, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As over a weekend: the brokers refuse copies in the middle of a chunk, and the service waits."""
+    topic = new_topic("weekend")
+    topics.fill(cluster, topic, 3, ["s"])
+    listed = topics.data_ledgers(cluster, topic)
+    service = deploy()
+    service.run("run", "--until-idle")
+    service.request([*(payload(topic, each) for each in listed * 20), b"\xff no request"])
+    fails, log = tmp_path / "fails", tmp_path / "run.log"
+    fails.touch()
+    with monkeypatch.context() as failing:
+        failing.setenv("PYTHONPATH", os.pathsep.join([str(HOOK), os.environ.get("PYTHONPATH", "")]))
+        failing.setenv("CRASH_FAILS", str(fails))
+        failing.setenv("CRASH_AT", "after:streaming.adapters.pulsar.publish:_send#5")
+        running = service.start("run", "--until-idle", log=log)
+    topics.wait_for(lambda: "broken off by a test" in log.read_text(), "a publication that breaks off", seconds=200)
+    before = reckon(service.settings)
+    assert before.retries + before.dead_letters > 0
+    _let_brokers_forget_producers(service)
+    fails.unlink()
+    assert running.wait(300) == 0, log.read_text()[-5000:]
+
+    found = reckon(service.settings)
+    assert (found.open, found.wrong) == (0, [])
+    assert found.retries > before.retries
+
+
+def _let_brokers_forget_producers(service: Deployment) -> None:
+    """As after hours of silence: without deduplication a broker drops all that it knows of producers."""
     forgetting = (service.settings.topics.retry, service.settings.topics.dead_letter)
     with admin_for(service.settings) as admin:
         for enabled in (False, True):
             for each in forgetting:
                 admin.set_deduplication(each, enabled=enabled)
             topics.wait_for(lambda: all(admin.deduplicates(each) == enabled for each in forgetting), "deduplication")  # noqa: B023
-    service.run("run", "--until-idle")
-
-    found = reckon(service.settings)
-    assert (found.open, found.wrong) == (0, [])
-    assert found.retries > before.retries

@@ -2,6 +2,7 @@
 
 CRASH_AT names the effect (`before|after:module:Class.function`) and how often it may happen before (`#2`). CRASH_PIDS
 is a file: the service's own process writes its id there, and its executors, which are processes of their own, kill it.
+Where CRASH_FAILS names a file, the effect fails instead as long as that file exists, each time from then on.
 """
 
 import importlib
@@ -17,9 +18,16 @@ from typing import Any
 
 AT = os.environ.get("CRASH_AT", "")
 PIDS = Path(os.environ.get("CRASH_PIDS", "/dev/null"))
+FAILS = os.environ.get("CRASH_FAILS", "")
 
 
-def _kill() -> None:
+def _break_off() -> None:
+    if FAILS:
+        if Path(FAILS).exists():
+            from streaming.errors import UnavailableError
+
+            raise UnavailableError("broken off by a test")
+        return
     os.killpg(int(PIDS.read_text()), signal.SIGKILL)
     os._exit(137)
 
@@ -31,13 +39,13 @@ def _install(when: str, module: str, function: str, spared: int) -> None:
     left = [spared]
 
     def wrapped(*args: Any, **kwargs: Any) -> Any:
-        is_time = left[0] == 0
+        is_time = left[0] <= 0 if FAILS else left[0] == 0
         left[0] -= 1
         if is_time and when == "before":
-            _kill()
+            _break_off()
         result = original(*args, **kwargs)
         if is_time and when == "after":
-            _kill()
+            _break_off()
         return result
 
     setattr(owner, name, wrapped)

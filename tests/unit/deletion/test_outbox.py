@@ -1,5 +1,6 @@
 """What is committed is published, in the order of its chunks, whatever breaks off in between."""
 
+from collections.abc import Sequence
 from types import SimpleNamespace
 from typing import Any
 
@@ -228,6 +229,69 @@ def test_an_outage_of_the_broker_is_waited_for() -> None:
     service.outbox.publish_again()
     work(service, "a")
     assert world.published == [1]
+
+
+class ForgetfulBroker(World):
+    """A partition whose broker drops what it has, as long as it remembers the producer. One try sends five of ten."""
+
+    def __init__(self, failures: Sequence[Exception]) -> None:
+        super().__init__()
+        self.topic: list[int] = []
+        self.failures = list(failures)
+        self.memory = -1
+
+    def forget(self) -> None:
+        self.memory = -1
+
+    def remembered(self, _table_id: str) -> dict[str, int]:
+        return {"RETRY-0": self.memory}
+
+    def stored(self, partitions: list[str], table_id: str, since_ms: int) -> dict[str, int]:
+        self.asked.append((partitions, table_id, since_ms))
+        return {partition: max(self.topic) for partition in partitions if self.topic}
+
+    def send(self, chunk: int, _table_id: str, stored: dict[str, int]) -> None:
+        for place in range(10):
+            if place == 5 and self.failures:
+                raise self.failures.pop(0)
+            this = sequence_id(chunk, place)
+            if this > max(stored.get("RETRY-0", 0), self.memory):
+                self.topic.append(this)
+                self.memory = this
+        self.events.append(chunk)
+
+
+def test_a_publication_that_outlives_the_brokers_memory_stores_each_copy_once() -> None:
+    world = ForgetfulBroker([AWAY, AWAY])
+    service = start(world)
+    waits = iter((world.forget, world.forget))
+    service.outbox.outages.log = lambda _waiting: next(waits)()
+    service.outbox.publish_again()
+    work(service, "a")
+    work(service, "b")
+    assert world.topic == [sequence_id(chunk, place) for chunk in (1, 2) for place in range(10)]
+    assert world.asked == [(["RETRY-0"], "T", 100_000_000 - 3_600_000)] * 2
+
+
+def test_so_does_one_that_broke_off_and_that_the_next_query_resumes_days_later() -> None:
+    world = ForgetfulBroker([BROKEN])
+    service = start(world)
+    service.outbox.publish_again()
+    with pytest.raises(RuntimeError, match="cancelled"):
+        work(service, "a")
+    world.forget()
+    work(service, "b")
+    assert world.topic == [sequence_id(chunk, place) for chunk in (1, 2) for place in range(10)]
+
+
+def test_a_try_does_not_ask_where_no_copy_of_its_chunk_was_sent() -> None:
+    world = ForgetfulBroker([])
+    service = start(world)
+    service.outbox.publish_again()
+    for rows in ("a", "b"):
+        world.forget()
+        work(service, rows)
+    assert world.asked == []
 
 
 def test_who_was_replaced_does_not_take_the_producers_back() -> None:

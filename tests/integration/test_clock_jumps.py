@@ -1,0 +1,90 @@
+"""This machine's clock jumps by a year while the service runs: nothing is lost, stranded, forgotten or hurried."""
+
+import os
+from pathlib import Path
+from types import SimpleNamespace
+from typing import cast
+
+import pytest
+
+from streaming.clients import admin_for, clients_for, reader_for
+from streaming.clock import ManualClock, SystemClock
+from streaming.coordination.agreed_clock import AgreedClock
+from streaming.deletion.turn import Turn
+from streaming.deletion.upkeep import tidy_up
+from streaming.errors import UnavailableError
+from streaming.ports import Pulsar
+from streaming.sandbox import bookie, topics
+from streaming.sandbox.cluster import Cluster
+from streaming.sandbox.reckoning import reckon
+from streaming.state import journal
+from streaming.state.receipts import Receipts
+from tests.builders import DAY_MS
+from tests.integration.conftest import Deploy, Deployment, leak, new_topic, payload
+
+pytestmark = [pytest.mark.cluster, pytest.mark.long]
+
+HOOK = Path(__file__).parent.parent / "data" / "clock"
+YEAR_MS = 366 * DAY_MS
+
+
+@pytest.mark.parametrize("first_ms", [pytest.param(YEAR_MS, id="ahead first"), pytest.param(-YEAR_MS, id="back first")])
+def test_retries_wait_their_delay_however_this_machines_clock_jumps(
+    cluster: Cluster, deploy: Deploy, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, first_ms: int
+) -> None:
+    topic = new_topic("jumps")
+    topics.fill(cluster, topic, 3, ["s"])
+    listed = topics.data_ledgers(cluster, topic)
+    service, ahead, log = deploy(), tmp_path / "ahead", tmp_path / "run.log"
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(HOOK), os.environ.get("PYTHONPATH", "")]))
+    monkeypatch.setenv("CLOCK_AHEAD", str(ahead))
+    requested = 0
+    running = service.start("run", log=log)
+    try:
+        for ahead_ms in (0, first_ms, 0, -first_ms, 0):
+            ahead.write_text(str(ahead_ms))
+            # while the clock is behind, no ledger is old enough to be deleted
+            leaked = leak(cluster, topic, 5) if ahead_ms >= 0 else []
+            service.request([payload(topic, each) for each in (*leaked, *listed)])
+            requested += len(leaked) + len(listed)
+            topics.wait_for(lambda: _final(service) == requested, f"answers, {ahead_ms} ms ahead", seconds=240)  # noqa: B023
+    except UnavailableError as error:
+        pytest.fail(f"{error}\n{log.read_text(errors='replace')[-6000:]}")
+    finally:
+        running.terminate()
+        running.wait(60)
+
+    found = reckon(service.settings)
+    assert (found.requests, found.open, found.wrong) == (requested, 0, [])
+    assert set(listed) <= bookie.list_ledgers(cluster)
+
+
+def test_a_clock_that_is_a_year_ahead_expires_neither_journal_nor_receipts(
+    cluster: Cluster, deploy: Deploy, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    topic = new_topic("expiry")
+    topics.fill(cluster, topic, 1, ["s"])
+    service, ahead = deploy(), tmp_path / "ahead"
+    leaked = leak(cluster, topic, 3)
+    for ahead_ms, asked in ((YEAR_MS, leaked[:2]), (0, leaked[2:])):
+        with monkeypatch.context() as wrong:
+            wrong.setenv("PYTHONPATH", os.pathsep.join([str(HOOK), os.environ.get("PYTHONPATH", "")]))
+            wrong.setenv("CLOCK_AHEAD", str(ahead))
+            ahead.write_text(str(ahead_ms))
+            service.request([payload(topic, each) for each in asked])
+            service.run("run", "--until-idle")
+    settings, written = service.settings, len(service.receipts())
+    root, name = settings.zookeeper.own_root, settings.service.name
+    table = cast("Receipts", SimpleNamespace(sync=lambda: None))
+    with admin_for(settings) as admin:
+        for ahead_ms in (YEAR_MS, 0, -YEAR_MS):
+            machine = ManualClock(SystemClock().now_ms() + ahead_ms)
+            agreed = AgreedClock(clients_for(settings).store, root, name, clock=machine)
+            tidy_up(settings, Pulsar(admin, reader_for(settings)), table, Turn(), agreed)
+            assert sorted(row["ledger_id"] for row in journal.entries(settings.state_dir)) == sorted(leaked)
+            assert len(service.receipts()) == written
+
+
+def _final(service: Deployment) -> int:
+    """Requests with a final receipt."""
+    return len(service.final())
