@@ -12,8 +12,16 @@ from udfs.formats.managed_ledger import ManagedLedgerInfo, parse_managed_ledger
 from udfs.paths import cursor_path, managed_ledger_path
 from udfs.records import BrokerView, Presence, Reference
 from udfs.references import Owner, Seen, fixed_paths, owner_of, reference_of
+from udfs.units import MIB
 
+_FIRST_AT_ONCE, _MOST_AT_ONCE = 64, 1024  # owners or znodes of a batch
+_AIM_BYTES = 16 * MIB  # of znodes in a batch
+_MOST_BYTES = 64 * MIB  # and one batch more; a topic may have any number of subscriptions, each with properties
 _UNLISTED = "/*"  # stands for cursors of a topic that could not be listed: an error, unless the topic is absent as well
+
+
+class _TooLargeError(Exception):
+    """The znodes of a batch of owners take too much memory together."""
 
 
 class InUseLoader:
@@ -25,16 +33,36 @@ class InUseLoader:
         self._clock = clock
 
     def load(self, keys: Iterable[str]) -> dict[str, Reference]:
-        """Read all keys now; an owner that can't be read is UNREADABLE. Raises UnavailableError if none could be."""
-        owners = {key: owner_of(key) for key in dict.fromkeys(keys)}
+        """Read all keys now; an owner that can't be read is UNREADABLE. Raises UnavailableError if none could be.
+
+        Tenants choose how large znodes are, so we read and parse them in batches, whose size follows what comes back.
+        """
+        left = list(dict.fromkeys(keys))
+        found: dict[str, Reference] = {}
+        size = _FIRST_AT_ONCE
+        while left:
+            batch = left[:size]
+            try:
+                references, read_bytes = self._load({key: owner_of(key) for key in batch})
+            except _TooLargeError:  # by which no owner may spoil another one's reading
+                size = len(batch) // 2
+                continue
+            left = left[size:]
+            found |= references
+            size = _next_size(len(batch), read_bytes)
+        return found
+
+    def _load(self, owners: Mapping[str, Owner]) -> tuple[dict[str, Reference], int]:
+        """Return the references of one batch, and the size of the znodes that they were read from."""
         now_ms = self._clock.now_ms()  # taken before the reads, so that a reference never seems newer than it is
         paths = self._paths(owners)
         seen = self._seen(paths)
         views = self._views(owners, paths, seen)
-        return {
+        references = {
             key: reference_of(key, [seen[path] for path in paths[key]], views.get(key), read_at_ms=now_ms)
             for key in owners
         }
+        return references, sum(len(each.data or b"") for each in seen.values())
 
     def holding(self, checks: Iterable[tuple[str, int]]) -> set[tuple[str, int]]:
         """Return which of the (path, version) are true now; version -1: no such znode. Raises UnavailableError."""
@@ -82,11 +110,30 @@ class InUseLoader:
         wanted = list(dict.fromkeys(path for some in paths.values() for path in some))
         unlisted = [path for path in wanted if path.endswith(_UNLISTED)]
         asked = [path for path in wanted if not path.endswith(_UNLISTED)]
-        seen = {path: _seen(path, node) for path, node in zip(asked, self._store.read_many(asked), strict=True)}
+        seen = self._read(asked, is_one_owners=len(paths) == 1)
         for path in unlisted:
             topic = seen[path.removesuffix(_UNLISTED)]
             is_absent = topic.data is None and not topic.error
             seen[path] = Seen(path, error="" if is_absent else "its cursors could not be listed")
+        return seen
+
+    def _read(self, paths: Sequence[str], *, is_one_owners: bool) -> dict[str, Seen]:
+        """Read znodes. Where one owner's are too large together, its last ones can't be read; else _TooLargeError."""
+        seen: dict[str, Seen] = {}
+        in_all, at, size = 0, 0, _FIRST_AT_ONCE
+        while at < len(paths):
+            if in_all > _MOST_BYTES:
+                if not is_one_owners:
+                    raise _TooLargeError
+                error = f"the owner's znodes have more than {_MOST_BYTES // MIB} MiB"
+                return seen | {path: Seen(path, error=error) for path in paths[at:]}
+            some = paths[at : at + size]
+            at += len(some)
+            for path, node in zip(some, self._store.read_many(some), strict=True):
+                seen[path] = _seen(path, node)
+            read_bytes = sum(len(seen[path].data or b"") for path in some)
+            in_all += read_bytes
+            size = _next_size(len(some), read_bytes)
         return seen
 
     def _views(
@@ -102,6 +149,11 @@ class InUseLoader:
             if owner.kind == "schema" and seen[paths[key][0]].data is None
         }
         return _asked(topics, self._broker.views) | _asked(schemas, self._broker.schema_views)
+
+
+def _next_size(size: int, read_bytes: int) -> int:
+    """How many to read at once after a batch of this size and as many bytes; a small one does not promise much."""
+    return max(1, min(2 * size, _MOST_AT_ONCE, _AIM_BYTES * size // max(1, read_bytes)))
 
 
 def _asked(names: Mapping[str, str], ask: Callable[[Sequence[str]], list[BrokerView]]) -> dict[str, BrokerView]:

@@ -1,8 +1,13 @@
 """What an owner refers to is read whole or not at all."""
 
+from collections.abc import Sequence
+
 import pytest
 
+from streaming.adapters.memory.store import MemoryStore, MemoryTree
 from streaming.errors import UnavailableError
+from streaming.in_use.loader import _MOST_BYTES, InUseLoader
+from streaming.ports import Unreadable, Znode
 from tests.builders import (
     CURSOR,
     MINUTE_MS,
@@ -118,3 +123,64 @@ class TestLoader:
     def test_no_keys_ask_nothing(self, bench: Bench) -> None:
         assert bench.loader().load([]) == {}
         assert bench.broker.asked == []
+
+
+class Sizes(MemoryStore):
+    """Counts the bytes that are held between the first read of a batch and its last."""
+
+    def __init__(self, tree: MemoryTree) -> None:
+        super().__init__(tree)
+        self.reads: list[int] = []
+
+    def read_many(self, paths: Sequence[str]) -> list[Znode | Unreadable | None]:
+        found = super().read_many(paths)
+        self.reads.append(sum(len(node.data) for node in found if isinstance(node, Znode)))
+        return found
+
+
+LARGE = 900 * 1024
+PADDING = b"\xa2\x06" + bytes([LARGE & 127 | 128, LARGE >> 7 & 127 | 128, LARGE >> 14]) + b"y" * LARGE  # field 100
+
+
+def topic_name(number: int) -> str:
+    return f"public/default/persistent/t{number}"
+
+
+def sized(bench: Bench) -> tuple[Sizes, InUseLoader]:
+    store = Sizes(bench.tree)
+    return store, InUseLoader(store, bench.broker, bench.clock)
+
+
+def test_znodes_of_many_owners_are_read_in_batches_of_bounded_size(bench: Bench) -> None:
+    large = list_znode(1, 2) + PADDING
+    keys = [f"data:{topic_name(number)}" for number in range(300)]
+    for number in range(300):
+        bench.owner(managed_ledger_path(topic_name(number)), large if number >= 100 else list_znode(1, 2))
+        bench.broker.topics[topic_name(number)] = view(2)
+    store, loader = sized(bench)
+    loaded = loader.load(keys)
+    assert list(loaded) == keys
+    assert {(each.presence, tuple(each.in_use)) for each in loaded.values()} == {(Presence.PRESENT, (1, 2))}
+    assert max(store.reads) < 2 * _MOST_BYTES
+
+
+def test_one_topic_with_large_cursors_is_unreadable_and_spoils_no_other(bench: Bench) -> None:
+    for number in range(150):
+        bench.owner(cursor_path(TOPIC, f"s{number}"), cursor_znode(6) + PADDING)
+    bench.owner(managed_ledger_path(OTHER_TOPIC), list_znode(5))
+    bench.broker.topics[OTHER_TOPIC] = view(5)
+    store, loader = sized(bench)
+    loaded = loader.load([DATA, BUCKETS, OTHER_DATA])
+    assert [loaded[key].presence for key in (DATA, BUCKETS, OTHER_DATA)] == [
+        Presence.PRESENT,
+        Presence.UNREADABLE,
+        Presence.PRESENT,
+    ]
+    assert "more than 64 MiB" in loaded[BUCKETS].detail
+    assert max(store.reads) < 2 * _MOST_BYTES
+
+
+def test_small_znodes_are_read_many_at_once(bench: Bench) -> None:
+    store, loader = sized(bench)
+    loader.load([f"data:{topic_name(number)}" for number in range(5_000)])
+    assert len(store.reads) < 40
