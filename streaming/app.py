@@ -16,11 +16,12 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from streaming.adapters.pulsar.entries import tells_last
 from streaming.clients import admin_for, clients_for, reader_for
-from streaming.clock import Clock, SystemClock
+from streaming.clock import Clock, StartedClock
 from streaming.config.listening import not_served
 from streaming.config.policies import limits_of
 from streaming.config.settings import Settings
 from streaming.coordination import identity
+from streaming.coordination.agreed_clock import AgreedClock, PacedClock
 from streaming.coordination.exclusive import require_brokers_store
 from streaming.deletion.another_way import AnotherWay
 from streaming.deletion.board import Board
@@ -154,7 +155,9 @@ def _taken(begun: Callable[[], SparkSession], stop: threading.Event) -> SparkSes
 def _service(
     spark: SparkSession, settings: Settings, instance: Instance, who: Identity, stop: threading.Event
 ) -> LedgerDeletionService:
-    clock, metrics, store = SystemClock(), Metrics(), instance.clients.store
+    metrics, store = Metrics(), instance.clients.store
+    agreed = AgreedClock(store, settings.zookeeper.own_root, settings.service.name)
+    clock = PacedClock(agreed)
     loader = InUseLoader(store, instance.clients.broker if settings.safety.ask_broker else None, clock)
     in_use = settings.in_use
     cache = InUseCache(loader, clock, in_use.refresh_seconds * 1000, in_use.max_cache_mib * 1024 * 1024)
@@ -169,10 +172,11 @@ def _service(
             raise not_served(settings.metrics, error) from error
         log.info("metrics: http://%s:%s/metrics", address, port)
     log.info("Spark UI: %s", spark.sparkContext.uiWebUrl or NO_UI)
-    coordination = coordination_of(settings, instance)
+    coordination = coordination_of(settings, instance, agreed)
     watch = _source_watch(settings, instance)
     watch.recall(now_ms=clock.now_ms())
-    blast_radius = _blast_radius(settings, store, clock)
+    # an hour is an hour, whatever a clock does meanwhile
+    blast_radius = _blast_radius(settings, store, StartedClock(clock.now_ms()))
     describe, turn, outages = partial(describe_jobs, spark), Turn(stop), Outages(stop, metrics, log.info)
     trigger_s = settings.service.trigger_seconds
     gate = Gate(coordination, blast_radius, metrics, clock, log.warning, stop, settings.state_dir, trigger_s)
@@ -180,6 +184,7 @@ def _service(
         settings.topics.retry: who.retry_partitions,
         settings.topics.dead_letter: who.dead_letter_partitions,
     }
+    waiting = Waiting(spark, settings.state_dir, clock=clock)
     copies, epoch = PulsarCopies(settings, targets), who.rules.epoch[1]
     holds = TenantHolds(store, tenant_holds_path(settings.zookeeper.own_root, settings.service.name))
     tenants = HeldTenants(holds, metrics, log.warning)
@@ -191,7 +196,7 @@ def _service(
         sweep=ChunkSweep(spark, settings, who, receipts, OwnersInUse(cache, watch, gate, tenants), gate, describe),
         outbox=Outbox(receipts, copies, coordination, blast_radius, gate, outages, epoch),
         follow_up=FollowUp(receipts, cache, watch, missing, tenants, blast_radius.breaker, outages, metrics, log.info),
-        retries=Retries(Waiting(spark, settings.state_dir), receipts, turn, gate, outages, metrics, clock, describe),
+        retries=Retries(waiting, receipts, turn, gate, outages, metrics, clock, describe),
         gate=gate,
         outages=outages,
         turn=turn,

@@ -81,8 +81,8 @@ HOSTS = (
     (
         "a task that runs again has no plan",
         TASK,
-        "task.most_deletes[_task_number()] if is_first else 0",
-        "task.most_deletes[_task_number()]",
+        "task.most_deletes[number] if is_first else 0",
+        "task.most_deletes[number]",
     ),
     (
         "a group is paid for before it is sent",

@@ -235,7 +235,9 @@ def _crowded(limits: Limits, planned: Planned, hour: Mapping[tuple[str, str], in
 
 
 def _judged(limits: Limits, state: State, event: Judged) -> tuple[State, str | None]:
-    since_ms = state.since_ms if state.is_unfinished else event.chunk.since_ms  # else the first of its tries counts
+    since_ms = event.chunk.since_ms
+    if state.is_unfinished:
+        since_ms = min(since_ms, state.since_ms)  # of its first try; the clock may have gone back since
     after = replace(state, chunk=event.chunk, asked=event.asked, since_ms=since_ms)
     return after, _broken(limits, after, event.asked, event.now)
 
@@ -268,12 +270,15 @@ def _after(state: State, event: Recalled | Held | Resumed | Interrupted | Commit
 
 
 def _recalled(state: State, event: Recalled) -> State:
-    """What a person has looked at does not count; nor does what is older than an hour."""
-    since_ms = max(event.now_ms - HOUR_MS, event.granted_ms)
+    """What a person has looked at does not count; nor does what is older than an hour.
+
+    The person's clock may be wrong: a resume in the future proves nothing. A delete in the future was one just now.
+    """
+    since_ms = max(event.now_ms - HOUR_MS, event.granted_ms if event.granted_ms <= event.now_ms else 0)
     by_time: dict[int, Counter[tuple[str, str]]] = {}
     for at_ms, tenant, owner in event.deletes:
         if at_ms > since_ms:
-            by_time.setdefault(at_ms, Counter())[tenant, owner] += 1
+            by_time.setdefault(min(at_ms, event.now_ms), Counter())[tenant, owner] += 1
     return replace(state, deleted=tuple(by_time.items()), granted=event.granted)
 
 

@@ -45,6 +45,7 @@ class ChunkSweep:
         known = self.owners(query, asked.by_owner)
         broadcast = self.spark.sparkContext.broadcast((known.references, known.baselines))
         parallelism = self.settings.two_phase.ledger_deletion_parallelism
+        now_ms = self.gate.coordination.agreed_ms()
         task = SweepTask(
             query=kind,
             batch_id=batch_id,
@@ -55,8 +56,9 @@ class ChunkSweep:
             retry_partitions=self.identity.retry_partitions,
             dead_letter_partitions=self.identity.dead_letter_partitions,
             tasks=tasks_for(asked.total, parallelism),
-            now_ms=self.gate.coordination.agreed_ms(),
+            now_ms=now_ms,
             held=known.held,
+            journal_ahead_ms=max(0, self.gate.coordination.later_ms() - now_ms),
         )
         deletes = {owner: n for owner, n in asked.by_owner.items() if owner[0] not in known.held}
         try:
@@ -78,4 +80,7 @@ class ChunkSweep:
             self.describe(task.query, task.batch_id, "dry run: how much would be deleted")
             return planned(grouped, task)
 
-        return replace(task, most_deletes=self.gate.bound(Chunk(query, task.batch_id, task.now_ms), asked, plan))
+        by_task = self.gate.bound(Chunk(query, task.batch_id, task.now_ms), asked, plan)
+        if by_task is None:
+            return task
+        return replace(task, most_deletes=by_task, plan=self.gate.coordination.begin_plan())

@@ -11,7 +11,7 @@ from streaming.check.questions import require_writable
 from streaming.clients import Clients
 from streaming.config.policies import policy_of
 from streaming.config.settings import Settings
-from streaming.coordination import identity, own_znodes
+from streaming.coordination import identity, own_znodes, plans
 from streaming.coordination.agreed_clock import AgreedClock
 from streaming.coordination.epoch import Epoch
 from streaming.coordination.exclusive import require_declared_buckets, require_exclusive_bookkeeper
@@ -57,7 +57,8 @@ class Coordination:
 
     still_mine: whether the epoch is still ours. paused: why an operator has paused all instances; "" where none has.
     published: what mark_published wrote last, how far publishing got (an outbox.Mark). agreed_ms: the time that ages
-    are judged by.
+    are judged by. later_ms: the later of the two clocks, by which undo data is dated. begin_plan: creates
+    the znode at which the tasks of a bounded sweep ask whether they run for the first time.
     """
 
     still_mine: Callable[[], bool]
@@ -65,9 +66,11 @@ class Coordination:
     published: Callable[[], str]
     mark_published: Callable[[str], None]
     agreed_ms: Callable[[], int]
+    later_ms: Callable[[], int]
+    begin_plan: Callable[[], str]
 
 
-def coordination_of(settings: Settings, instance: Instance) -> Coordination:
+def coordination_of(settings: Settings, instance: Instance, agreed: AgreedClock) -> Coordination:
     """An instance's questions to ZooKeeper."""
     store, root, name = instance.clients.store, settings.zookeeper.own_root, settings.service.name
     mark = f"{root}/instances/{name}/published"
@@ -80,10 +83,8 @@ def coordination_of(settings: Settings, instance: Instance) -> Coordination:
     def mark_published(text: str) -> None:
         store.set_data(mark, text.encode())
 
-    agreed_ms = AgreedClock(store, root, name).now_ms
-
     def paused() -> str:
-        if ended := instance.pause.ended(agreed_ms):
+        if ended := instance.pause.ended(agreed.now_ms):
             log.warning("the pause has ended, because its time is over: %s", ended.text)
         return instance.pause.reason()
 
@@ -92,7 +93,9 @@ def coordination_of(settings: Settings, instance: Instance) -> Coordination:
         paused=paused,
         published=published,
         mark_published=mark_published,
-        agreed_ms=agreed_ms,
+        agreed_ms=agreed.now_ms,
+        later_ms=agreed.later_ms,
+        begin_plan=lambda: plans.begin_plan(store, root, name),
     )
 
 

@@ -190,6 +190,7 @@ class DueLoop:
 
     def _do_next(self, next_ms: int | None) -> None:
         now_ms = self._clock.now_ms()
+        self._pruned_ms = min(self._pruned_ms, now_ms)  # the clock may be set back
         prune_ms = self._pruned_ms + _PRUNE_MS if self._done_since else _NEVER_MS
         if prune_ms <= now_ms:  # before a pass: under a steady load something is always due
             self._pruned_ms, self._done_since = now_ms, False  # first: where it fails, retries that are due come first
@@ -207,7 +208,12 @@ class DueLoop:
             self._sleep_until(min(prune_ms, _NEVER_MS if next_ms is None else next_ms))
 
     def _sleep_until(self, until_ms: int) -> None:
-        """Sleep until then, until wake is called, or until the service stops."""
-        while not self._stop.is_set() and (left_ms := until_ms - self._clock.now_ms()) > 0:
+        """Sleep until then, until wake is called, the clock is set back, or the service stops."""
+        before_ms = self._clock.now_ms()
+        while not self._stop.is_set() and (left_ms := until_ms - before_ms) > 0:
             if self._woken.wait(min(_LOOK_S, left_ms / 1000)):
                 return
+            now_ms = self._clock.now_ms()
+            if now_ms < before_ms:
+                return
+            before_ms = now_ms

@@ -1,6 +1,8 @@
 """The undo journal: Parquet files that are written before a delete and never changed afterwards.
 
 `<state>/journal/day=YYYY-MM-DD/<query>-<batch>-<random>.parquet`; each run of a batch writes files of its own.
+The later of the driver's clock and ZooKeeper's names the day, and days expire by the earlier one: a wrong clock, ahead
+or behind, makes us keep files longer.
 What is kept of objects in tiered storage lies beside it in `<state>/object-journal`, and what is kept of snapshots'
 messages in `<state>/snapshot-journal`, in the same way.
 On a local disk file and folder are fsynced; elsewhere the store's answer to the put is the promise.
@@ -126,12 +128,14 @@ class SnapshotEntry:
 class ParquetJournal:
     """Writes entries of one task; safe to use from many tasks at once, each file has one writer."""
 
-    def __init__(self, state_dir: str, query: str, batch_id: int, clock: Clock) -> None:
+    def __init__(self, state_dir: str, query: str, batch_id: int, clock: Clock, *, ahead_ms: int = 0) -> None:
+        """ahead_ms: how far the clock by which days are named is ahead of `clock`."""
         self._filesystem, self._root = open_filesystem(state_dir)
         self._state_dir = state_dir
         self._query = query
         self._batch_id = batch_id
         self._clock = clock
+        self._ahead_ms = ahead_ms
 
     def write(self, entries: Sequence[JournalEntry]) -> None:
         """Make entries durable; returns only then. Raises UnavailableError: then nothing may be deleted."""
@@ -155,7 +159,7 @@ class ParquetJournal:
         if not rows:
             return
         now_ms = self._clock.now_ms()
-        folder = f"{self._root}/{kind}/day={_day(now_ms)}"
+        folder = f"{self._root}/{kind}/day={_day(now_ms + self._ahead_ms)}"
         name = f"{self._query}-{self._batch_id}-{uuid4().hex}.parquet"
         run = {"at_ms": now_ms, "query": self._query, "batch_id": self._batch_id}
         table = pa.Table.from_pylist([run | row for row in rows], schema=schema)

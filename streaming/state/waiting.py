@@ -3,6 +3,7 @@
 1. A batch of RETRY is written here as it comes and committed at once; what happens to it is decided here.
 2. Passes ascend in time: each takes the rows whose ready_ms lies behind the last pass and up to now. What arrives
    later than its due time is made ready behind the last pass, so a pass never looks back.
+   Where a clock was ahead at the last pass, passes start over before it; no row waits longer than any delay is.
 3. A row leaves only after its pass has its receipts. How far passes of earlier runs came is where rows have receipts:
    passes of a run leave such rows out until they are behind the last of them, whatever its clock says.
 4. Each run begins a generation, as a Delta transaction, before it reads. Every append is a later transaction of its
@@ -28,6 +29,7 @@ from streaming.state.filesystem import shown
 from streaming.state.tables import Durable, Table, complete, created, frame, opened, refuse_torn, scan, table_path, tidy
 from udfs import columns as c
 from udfs.retry import MAX_DELAY_MS, ORIGIN_MESSAGE_ID
+from udfs.units import MINUTE_MS
 
 if TYPE_CHECKING:  # whoever only counts what waits starts without Spark
     from pyspark.sql import DataFrame, SparkSession
@@ -35,6 +37,7 @@ if TYPE_CHECKING:  # whoever only counts what waits starts without Spark
 TABLE = "waiting"
 _BEFORE_ALL = -1
 _APP = "ledger-reaper-waiting"
+_SET_BACK_MS = MINUTE_MS  # a clock that is set back by less delays retries by as much
 _KEEP_HOURS = 1  # for those who count what waits; whoever works rows off does not prune meanwhile
 _APPENDS = 1 << 32  # of one generation; the transaction's version is generation * that + number
 
@@ -76,6 +79,7 @@ class Waiting:
         begun = self._begin_generation(still_mine)
         if not still_mine():  # after the commit: whoever comes later must see it, or be refused
             raise FencedError("another instance of this service has taken over the waiting retries; this one stops")
+        self._bring_back(self._clock.now_ms(), version=begun * _APPENDS)
         if self.next_ms() is not None:
             rows = self._read().select(c.READY_MS, *c.POSITION)
             done = rows.join(without_done(rows), list(c.POSITION), "left_anti").agg(F.max(c.READY_MS)).first()
@@ -111,8 +115,8 @@ class Waiting:
             self._version += 1
             messages = self.without_held(messages)
         self._in_doubt = []
-        self._refuse_other(table)
-        ready = _Ready(self._begun_ms + 1, self._clock.now_ms() + MAX_DELAY_MS)
+        self._refuse_other(table, self._version)
+        ready = _Ready(self._begun_ms + 1, self._clock.now_ms())
         files = written(messages, self.path, schemas.WAITING, ready, version=self._version + 1)
         if files:
             self._in_doubt = files
@@ -132,6 +136,9 @@ class Waiting:
         from pyspark.sql import functions as F
 
         self._require_taken_over()
+        if self._was_ahead(now_ms):
+            self._start_over()
+        self._bring_back(now_ms, version=self._version)
         until_ms = max(now_ms, self._begun_ms)
         rows = self._read().where((F.col(c.READY_MS) > self._begun_ms) & (F.col(c.READY_MS) <= until_ms))
         self._begun_ms = until_ms
@@ -152,7 +159,10 @@ class Waiting:
         """When the next pass is worth while; None: nothing waits. Raises UnavailableError."""
         table = self._opened()
         times = _scan(table, ds.field(c.READY_MS) > self.done_ms, [c.READY_MS])
-        return min((least for batch in times if (least := pc.min(batch.column(0)).as_py()) is not None), default=None)
+        least = min((least for batch in times if (least := pc.min(batch.column(0)).as_py()) is not None), default=None)
+        now_ms = self._clock.now_ms()
+        # begin() then corrects what was dated by a clock that was ahead
+        return now_ms if least is not None and (self._was_ahead(now_ms) or least > now_ms + MAX_DELAY_MS) else least
 
     def count(self) -> int:
         """How many wait."""
@@ -164,10 +174,32 @@ class Waiting:
         """Remove what passes have done, and merge small files. Raises FencedError."""
         table = self._opened()
         if table is not None and self.done_ms > _BEFORE_ALL:
-            self._refuse_other(table)
+            self._refuse_other(table, self._version)
             # Allowed here, and after any pause: only files of this very snapshot lose rows, and those have receipts.
             table.delete(f"{c.READY_MS} <= {int(self.done_ms)}")
             tidy(table, _APP, keep_hours=_KEEP_HOURS)
+            self._durable.sync()
+
+    def _was_ahead(self, now_ms: int) -> bool:
+        """Whether the clock was far ahead at the last pass: what arrives would wait until that time comes."""
+        return now_ms < self._begun_ms - _SET_BACK_MS
+
+    def _start_over(self) -> None:
+        """Remove what passes have done, and let the next one begin before the last. None may be under way."""
+        self.prune()
+        self._begun_ms = self.done_ms = _BEFORE_ALL
+
+    def _bring_back(self, now_ms: int, *, version: int) -> None:
+        """Make ready what would wait longer than any delay is: a clock was ahead when it was written, or is behind now.
+
+        version: that the table's transaction must have, else another run has it.
+        """
+        table = self._existing()
+        latest_ms = now_ms + MAX_DELAY_MS
+        if any(batch.num_rows for batch in _scan(table, ds.field(c.READY_MS) > latest_ms, [c.READY_MS])):
+            self._refuse_other(table, version)
+            ready_ms = max(now_ms, self._begun_ms + 1)
+            table.update(updates={c.READY_MS: str(ready_ms)}, predicate=f"{c.READY_MS} > {latest_ms}")
             self._durable.sync()
 
     def _require_taken_over(self) -> None:
@@ -180,10 +212,10 @@ class Waiting:
             raise SafetyError(f"the retries at {shown(self.path)} vanished while the service runs; restore them first")
         return table
 
-    def _refuse_other(self, table: Table) -> None:
-        if (found := _version_of(table)) != self._version:
+    def _refuse_other(self, table: Table, version: int) -> None:
+        if (found := _version_of(table)) != version:
             raise FencedError(
-                f"{shown(self.path)} is at transaction {found} of another run, not at {self._version}; this one stops"
+                f"{shown(self.path)} is at transaction {found} of another run, not at {version}; this one stops"
             )
 
     def _read(self) -> "DataFrame":
@@ -192,15 +224,22 @@ class Waiting:
 
 @dataclass(frozen=True, slots=True)
 class _Ready:
-    """What a task does: says from when on a message is ready. That is when it is due, but for these two bounds."""
+    """What a task does: says from when on a message is ready. That is when it is due, but for two bounds.
 
-    earliest_ms: int  # behind the pass that was begun last
-    latest_ms: int  # a sender may write any publish time, and no message of his may wait for ever
+    Any publisher's clock may be wrong, and its message must not wait for that. It was published before we read it: from
+    now on it waits its own delay at most, and never more than a week.
+    """
+
+    earliest_ms: int  # after the pass that was begun last
+    now_ms: int
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:
             due = batch.column(batch.schema.get_field_index(c.DUE_MS))
-            bounded = pc.max_element_wise(pc.min_element_wise(due, self.latest_ms), self.earliest_ms)
+            published = batch.column(batch.schema.get_field_index(c.PUBLISH_MS))
+            delay = pc.min_element_wise(pc.max_element_wise(pc.subtract(due, published), 0), MAX_DELAY_MS)
+            latest = pc.add(delay, self.now_ms)
+            bounded = pc.max_element_wise(pc.min_element_wise(due, latest), self.earliest_ms)
             yield pa.RecordBatch.from_arrays(
                 [bounded.cast(pa.int64()), *batch.columns], [c.READY_MS, *batch.schema.names]
             )

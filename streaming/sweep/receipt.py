@@ -84,7 +84,9 @@ class ReceiptWriter:
     def _retry(self, message: Message, swept: Swept, attempt: int) -> dict[str, Any]:
         row = message.row
         is_fresh = self.run.query == REQUESTS
-        fresh_ms = row[c.PUBLISH_MS] + self.two_phase.send_delay_seconds * 1000 - self.clock.now_ms() if is_fresh else 0
+        send_delay_ms = self.two_phase.send_delay_seconds * 1000
+        published_ms = min(row[c.PUBLISH_MS], self.clock.now_ms())  # a sender's clock may be ahead
+        fresh_ms = published_ms + send_delay_ms - self.clock.now_ms() if is_fresh else 0
         seed = f"{row[c.POSITION_LEDGER]}:{row[c.POSITION_ENTRY]}"
         wait_ms, tries = next_look(swept.verdict, self.delays, attempt=attempt, seed=seed, fresh_ms=fresh_ms)
         properties = retry_properties(

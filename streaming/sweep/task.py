@@ -22,6 +22,7 @@ from streaming.config.policies import admission_of, delays_of
 from streaming.config.settings import Settings
 from streaming.coordination.own_znodes import signing_key
 from streaming.coordination.pause import Pause
+from streaming.coordination.plans import is_first_run
 from streaming.in_use.loader import InUseLoader
 from streaming.ports import ObjectStore, SweepStore
 from streaming.state.journal import ParquetJournal, SnapshotEntry
@@ -51,7 +52,8 @@ class SweepTask:
 
     owners: a Spark broadcast of (references by key, baseline counts by key). now_ms: the time that ages are judged by,
     on which the driver and ZooKeeper agree; a worker's own clock may be wrong. most_deletes: by task number, how many
-    deletes were planned (None: no limit). held: why each tenant is held of which nothing may be looked at or deleted.
+    deletes were planned (None: no limit). plan: the znode at which tasks ask whether they run for the first time.
+    held: why each tenant is held of which nothing may be looked at or deleted.
     """
 
     query: str
@@ -65,7 +67,9 @@ class SweepTask:
     tasks: int
     now_ms: int
     most_deletes: tuple[int, ...] | None = None
+    plan: str = ""
     held: Mapping[str, str] = field(default_factory=dict)
+    journal_ahead_ms: int = 0  # how far the later of the two clocks is ahead of now_ms
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Sweep record batches of schemas.MESSAGE into record batches of schemas.RECEIPT."""
@@ -223,11 +227,12 @@ def _effects(task: SweepTask, clients: Clients, clock: Clock) -> _Effects:
     settings = task.settings
     limiter: Limiter = Pace(settings.limits.deletes_per_second / task.tasks)
     if task.most_deletes is not None:
-        # what an earlier attempt has deleted of the plan stands in the journal only, and the driver reads that
-        is_first = _attempt_number() == 0
-        limiter = Capped(limiter, task.most_deletes[_task_number()] if is_first else 0)
+        number = _task_number()
+        # only the journal knows what an earlier run of the task has deleted, and the driver reads that to plan again
+        is_first = is_first_run(clients.store, task.plan, number)
+        limiter = Capped(limiter, task.most_deletes[number] if is_first else 0)
     limiter = Pausable(limiter, Pause(clients.store, settings.zookeeper.own_root).reason)
-    journal = ParquetJournal(settings.state_dir, task.query, task.batch_id, clock)
+    journal = ParquetJournal(settings.state_dir, task.query, task.batch_id, clock, ahead_ms=task.journal_ahead_ms)
     return _Effects(clients.store, lambda store: store, journal, limiter)
 
 
@@ -262,12 +267,6 @@ def _snapshot_sweeper(task: SweepTask, loader: InUseLoader, effects: _Effects, c
 def _task_number() -> int:
     context = TaskContext.get()
     return context.partitionId() if context is not None else 0
-
-
-def _attempt_number() -> int:
-    """0, unless Spark runs the task again, after it has lost an executor perhaps."""
-    context = TaskContext.get()
-    return context.attemptNumber() if context is not None else 0
 
 
 def _refused(request: PendingDelete | Rejection) -> Swept:

@@ -67,7 +67,6 @@ COVERED = {
     "streaming.config.combinations": "tests/unit/config/test_load.py",
     "streaming.config.sections": "tests/contract/test_publish.py",
     "streaming.config.settings": "tests/unit/queries/test_checkpoints.py",
-    "streaming.coordination.agreed_clock": "tests/contract/test_coordination.py",
     "streaming.coordination.epoch": "tests/contract/test_coordination.py",
     "streaming.coordination.lock": "tests/contract/test_coordination.py",
     "streaming.coordination.ownership": "tests/contract/test_ownership.py",

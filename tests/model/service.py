@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 
 from streaming.adapters.memory.store import CrashError, MemoryStore
 from streaming.clock import ManualClock
+from streaming.coordination.agreed_clock import AgreedClock
 from streaming.errors import FencedError, UnavailableError
 from streaming.in_use.cache import InUseCache
 from streaming.in_use.loader import InUseLoader
@@ -106,10 +107,30 @@ class Instance:
         self.store = HidingStore(tree)
         self.journal = MemoryJournal(self.store.faults)
         self.journal.entries = cluster.journaled
+        self.ahead_ms = 0  # of this machine's clock
+        agreed = _agreed_clock(self, cluster)
         loader = RecordingLoader(self.store, cluster)
-        self.cache = InUseCache(loader, cluster.clock, REFRESH_MS, max_bytes=1_000_000)
+        self.cache = InUseCache(loader, agreed, REFRESH_MS, max_bytes=1_000_000)
         rules = SweepRules(Layout.HIERARCHICAL, ROOT, (EPOCH, self.epoch_version), POLICY)
-        self.sweeper = Sweeper(self.store, loader, self.journal, cluster.clock, rules, confirm=confirmed)
+        self.sweeper = Sweeper(self.store, loader, self.journal, agreed, rules, confirm=confirmed)
+
+
+@dataclass(frozen=True)
+class _Machine:
+    """The clock of an instance's machine, which may be wrong."""
+
+    instance: Instance
+    right: ManualClock
+
+    def now_ms(self) -> int:
+        return self.right.now_ms() + self.instance.ahead_ms
+
+
+def _agreed_clock(instance: Instance, cluster: "Cluster") -> AgreedClock:
+    """As the driver of an instance agrees on it; over a session without the faults of the sweep's."""
+    store, clock = MemoryStore(cluster.tree), _Machine(instance, cluster.clock)
+    pace = cluster.clock.now_ms
+    return AgreedClock(store, "/ledger-reaper", "model", clock=clock, monotonic_ns=lambda: pace() * 1_000_000)
 
 
 class Cluster:

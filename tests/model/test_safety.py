@@ -194,6 +194,10 @@ class Safety(RuleBasedStateMachine):
     def an_instance_is_started_anew(self, number: int) -> None:
         self.cluster.take_over(number)
 
+    @rule(number=st.integers(0, 1), ahead_ms=st.sampled_from([-366 * DAY_MS, 0, 366 * DAY_MS]))
+    def a_machines_clock_jumps(self, number: int, ahead_ms: int) -> None:
+        self.cluster.instances[number].ahead_ms = ahead_ms
+
     @rule(data=st.data())
     def something_can_not_be_read(self, data: st.DataObject) -> None:
         owners = [managed_ledger_path(TOPICS[0]), cursor_path(TOPICS[0], CURSORS[0]), schema_path(SCHEMA)]

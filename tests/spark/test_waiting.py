@@ -14,11 +14,12 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.pandas.types import from_arrow_schema
 
 from streaming import schemas
-from streaming.clock import SystemClock
+from streaming.clock import Clock, ManualClock, SystemClock
 from streaming.errors import FencedError, UnavailableError
 from streaming.state.receipts import Receipts
 from streaming.state.tables import Table, opened
 from streaming.state.waiting import Waiting, outstanding
+from tests.builders import DAY_MS, MINUTE_MS, NOW_MS
 from udfs import columns as c
 from udfs.retry import MAX_DELAY_MS
 
@@ -27,10 +28,10 @@ pytestmark = [pytest.mark.spark, pytest.mark.slow]
 SOURCE = "persistent://pulsar/system/d-RETRY-partition-0"
 
 
-def _messages(spark: SparkSession, due: dict[int, int]) -> DataFrame:
+def _messages(spark: SparkSession, due: dict[int, int], published_ms: int = 0) -> DataFrame:
     """Entry -> due ms."""
     rows: list[tuple[object, ...]] = [
-        (SOURCE, 1, entry, -1, 0, ms, 0, None, b"{}", {}, None, None, None) for entry, ms in due.items()
+        (SOURCE, 1, entry, -1, published_ms, ms, 0, None, b"{}", {}, None, None, None) for entry, ms in due.items()
     ]
     return spark.createDataFrame(rows, from_arrow_schema(schemas.MESSAGE))
 
@@ -52,9 +53,16 @@ class Disk:
         return self.instead or opened(state_dir, table)
 
 
-def _run(spark: SparkSession, state: Path, *, is_newest: bool = True, disk: Disk | None = None) -> Waiting:
+def _run(
+    spark: SparkSession,
+    state: Path,
+    *,
+    is_newest: bool = True,
+    disk: Disk | None = None,
+    clock: Clock | None = None,
+) -> Waiting:
     """A run that has begun to work with the table."""
-    waiting = Waiting(spark, str(state), (disk or Disk()).open)
+    waiting = Waiting(spark, str(state), (disk or Disk()).open, clock)
     waiting.take_over(lambda: is_newest, Receipts(spark, str(state)).without_done)
     return waiting
 
@@ -155,6 +163,82 @@ def test_a_publish_time_that_is_far_away_keeps_no_message_waiting_for_ever(
     next_ms = waiting.next_ms()
     assert next_ms is not None
     assert before_ms + MAX_DELAY_MS <= next_ms <= SystemClock().now_ms() + MAX_DELAY_MS
+
+
+YEAR_MS = 366 * DAY_MS
+
+
+@pytest.fixture
+def clock() -> ManualClock:
+    return ManualClock(NOW_MS)
+
+
+@pytest.fixture
+def timed(spark: SparkSession, tmp_path: Path, clock: ManualClock) -> Waiting:
+    return _run(spark, tmp_path, clock=clock)
+
+
+def test_after_a_pass_with_a_clock_a_year_ahead_retries_wait_no_longer_than_before(
+    spark: SparkSession, timed: Waiting, clock: ManualClock
+) -> None:
+    timed.append(_messages(spark, {1: NOW_MS - 5}))
+    clock.advance(YEAR_MS)
+    assert _entries(timed.begin(clock.now_ms())) == [1]
+    timed.append(_messages(spark, {2: NOW_MS + 600_000}, published_ms=NOW_MS))  # while the pass runs
+    timed.end()
+    clock.advance(-YEAR_MS + MINUTE_MS)
+    timed.append(_messages(spark, {3: NOW_MS + 660_000}, published_ms=NOW_MS + MINUTE_MS))
+
+    next_ms = timed.next_ms()
+    assert next_ms is not None
+    assert next_ms <= clock.now_ms()
+    assert _entries(timed.begin(clock.now_ms())) == [2, 3]
+    timed.end()
+    assert timed.next_ms() is None
+    timed.append(_messages(spark, {4: NOW_MS + 900_000}, published_ms=NOW_MS + 300_000))
+    assert timed.next_ms() == NOW_MS + MINUTE_MS + 600_000
+
+
+def test_what_a_run_with_a_clock_a_year_ahead_left_waits_a_week_at_most_after_a_restart(
+    spark: SparkSession, timed: Waiting, clock: ManualClock, tmp_path: Path
+) -> None:
+    clock.advance(YEAR_MS)
+    timed.begin(clock.now_ms())
+    timed.end()
+    timed.append(_messages(spark, {1: 600_000, 2: NOW_MS}))
+    _receipts(spark, tmp_path, 2)  # and was killed before it had pruned
+    clock.advance(-YEAR_MS)
+
+    again = _run(spark, tmp_path, clock=clock)
+
+    assert again.next_ms() == NOW_MS
+    assert again.may_have_receipts
+    due = again.begin(NOW_MS)
+    assert _entries(Receipts(spark, str(tmp_path)).without_done(due)) == [1]
+
+
+def test_a_clock_that_goes_back_a_year_strands_no_retry(
+    spark: SparkSession, timed: Waiting, clock: ManualClock
+) -> None:
+    timed.append(_messages(spark, {1: NOW_MS + 600_000}, published_ms=NOW_MS))
+    clock.advance(-YEAR_MS)
+    assert timed.next_ms() == clock.now_ms()
+    assert _entries(timed.begin(clock.now_ms())) == [1]
+    timed.end()
+    timed.append(_messages(spark, {2: NOW_MS + 600_000}, published_ms=NOW_MS))
+    assert timed.next_ms() == clock.now_ms() + 600_000
+
+
+def test_a_pass_that_broke_off_while_the_clock_was_ahead_may_find_receipts(
+    spark: SparkSession, timed: Waiting, clock: ManualClock
+) -> None:
+    timed.append(_messages(spark, {1: NOW_MS, 2: NOW_MS + 5}))
+    clock.advance(YEAR_MS)
+    timed.begin(clock.now_ms())
+    timed.give_back()
+    clock.advance(-YEAR_MS + MINUTE_MS)
+    assert timed.may_have_receipts
+    assert _entries(timed.begin(clock.now_ms())) == [1, 2]
 
 
 def test_a_table_of_an_older_version_gets_the_columns_that_it_lacks(spark: SparkSession, tmp_path: Path) -> None:

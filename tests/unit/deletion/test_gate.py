@@ -64,7 +64,15 @@ class Run:
         )
         self.stop.look = self.shown
         self.gate = service_of(
-            coordination=Coordination(lambda: self.is_mine, lambda: "", lambda: "", lambda _text: None, lambda: NOW_MS),
+            coordination=Coordination(
+                lambda: self.is_mine,
+                lambda: "",
+                lambda: "",
+                lambda _text: None,
+                lambda: NOW_MS,
+                lambda: NOW_MS,
+                lambda: "",
+            ),
             blast_radius=self.radius,
             metrics=metrics,
             clock=self.clock,

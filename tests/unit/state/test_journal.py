@@ -75,6 +75,21 @@ def test_of_a_snapshots_key_the_newest_entry_of_any_run_is_found(tmp_path: Path,
     assert journal_in(tmp_path, clock).newest_snapshots("t", ["a", "c"]) == {"a": ((7, 0), b"new")}
 
 
+@pytest.mark.parametrize(
+    ("at_ms", "ahead_ms"),
+    [
+        pytest.param(NOON_MS - 366 * DAY_MS, 366 * DAY_MS, id="the clock that counts was a year behind"),
+        pytest.param(NOON_MS, 366 * DAY_MS, id="the other clock was a year ahead"),
+    ],
+)
+def test_what_was_written_while_clocks_were_a_year_apart_does_not_expire_when_they_agree(
+    tmp_path: Path, at_ms: int, ahead_ms: int
+) -> None:
+    ParquetJournal(str(tmp_path), "requests", 4, ManualClock(at_ms), ahead_ms=ahead_ms).write([entry(5)])
+    assert expire(str(tmp_path), now_ms=NOON_MS + DAY_MS, keep_days=30) == 0
+    assert [row["ledger_id"] for row in entries(str(tmp_path), JournalQuery(since_ms=at_ms))] == [5]
+
+
 def test_nothing_to_write_leaves_no_file(tmp_path: Path, clock: ManualClock) -> None:
     journal_in(tmp_path, clock).write([])
     assert files(tmp_path) == []

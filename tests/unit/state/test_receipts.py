@@ -12,8 +12,8 @@ from deltalake import DeltaTable, write_deltalake
 
 from streaming import schemas
 from streaming.errors import FencedError, SafetyError, UnavailableError
-from streaming.state.receipts import TABLE, Receipts
-from streaming.state.tables import Durable, Table, opened
+from streaming.state.receipts import TABLE, Receipts, expire, rows
+from streaming.state.tables import Durable, Table, opened, table_path
 from streaming.state.waiting import Waiting
 from tests.tasks import Tasks
 from udfs import columns as c
@@ -197,3 +197,22 @@ def test_a_disk_that_refuses_stops_the_service(receipts: Receipts, monkeypatch: 
     monkeypatch.setattr(os, "fsync", refuse)
     with pytest.raises(SafetyError, match="may be lost, the disk says"):
         receipts.sync()
+
+
+def test_receipts_that_a_clock_dated_a_year_too_early_expire_with_their_neighbours(tmp_path: Path) -> None:
+    day_ms, year_ms = 24 * 3_600_000, 366 * 24 * 3_600_000
+    now_ms = 2 * year_ms
+    for chunk, at_ms in enumerate((now_ms - 40 * day_ms, now_ms - 2 * day_ms, now_ms - year_ms, now_ms), start=1):
+        row = dict.fromkeys(schemas.RECEIPT.names) | {c.CHUNK: chunk, c.AT_MS: at_ms}
+        table = pa.Table.from_pylist([row], schema=schemas.RECEIPT)
+        write_deltalake(table_path(str(tmp_path), TABLE), table, mode="append")
+
+    def left() -> list[int]:
+        return sorted(row[c.CHUNK] for row in rows(str(tmp_path), columns=[c.CHUNK]))
+
+    expire(str(tmp_path), now_ms - 30 * day_ms)
+    assert left() == [2, 3, 4]
+    expire(str(tmp_path), now_ms - day_ms)
+    assert left() == [4]
+    expire(str(tmp_path), now_ms + year_ms)
+    assert left() == [4], "its number is what the next chunk goes on from"

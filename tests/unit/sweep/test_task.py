@@ -12,7 +12,8 @@ from pyspark import TaskContext
 from streaming.clients import Clients
 from streaming.config.load import load
 from streaming.config.policies import policy_of
-from streaming.errors import UnavailableError
+from streaming.coordination.plans import begin_plan
+from streaming.errors import RefusedError, UnavailableError
 from streaming.schemas import REQUESTS, RETRY
 from streaming.sweep.task import SweepTask, worker_for
 from tests.builders import HOUR_MS, MINUTE_MS, TOPIC, data_request, list_znode, view
@@ -29,6 +30,7 @@ SYSTEM = "persistent://pulsar/system/__ledger_deletion"
 RIVALS = "persistent://rival/reaper/requests"
 SECRET = b"secret of the cluster"
 KEY = "/ledger-reaper/secret"
+MAIN = ("/ledger-reaper", "main")
 IN_USE, ORPHAN, ABSENT = data_request(8), data_request(5), data_request(5, "public/default/persistent/gone")
 
 
@@ -56,6 +58,7 @@ def work(
     held: Mapping[str, str] | None = None,
     is_dry: bool = False,
     most_deletes: tuple[int, ...] | None = None,
+    plan: str = "",
 ) -> dict[str, Any]:
     """One message as it comes from Spark, and its receipt."""
     config = folder / "config.toml"
@@ -73,6 +76,7 @@ def work(
         tasks=1,
         now_ms=bench.clock.now_ms(),
         most_deletes=most_deletes,
+        plan=plan,
         held=held or {},
     )
     row = {
@@ -197,19 +201,37 @@ def in_attempt(number: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(TaskContext, "_taskContext", context)
 
 
+def test_a_run_of_an_earlier_plan_deletes_nothing_of_a_later_one(
+    bench: Bench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    in_attempt(0, monkeypatch)
+    old, new = (begin_plan(bench.store, *MAIN) for _ in range(2))
+    with pytest.raises(RefusedError):
+        work(bench, tmp_path, ORPHAN, {}, most_deletes=(1, 1), plan=old)
+    assert bench.store.children_many([new.rpartition("/")[0]]) == [[new.rpartition("/")[2]]]
+    assert work(bench, tmp_path, ORPHAN, {}, most_deletes=(1, 1), plan=new)[c.OUTCOME] == "DELETED"
+
+
 def test_a_task_deletes_what_was_planned_for_it(bench: Bench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     in_attempt(0, monkeypatch)
     with pytest.raises(UnavailableError, match="planning again"):
-        work(bench, tmp_path, ORPHAN, {}, most_deletes=(1, 0))
-    assert work(bench, tmp_path, ORPHAN, {}, most_deletes=(0, 1))[c.OUTCOME] == "DELETED"
+        work(bench, tmp_path, ORPHAN, {}, most_deletes=(1, 0), plan=begin_plan(bench.store, *MAIN))
+    plan = begin_plan(bench.store, *MAIN)
+    assert work(bench, tmp_path, ORPHAN, {}, most_deletes=(0, 1), plan=plan)[c.OUTCOME] == "DELETED"
 
 
+@pytest.mark.parametrize(
+    "attempt", [pytest.param(0, id="its stage has started over"), pytest.param(1, id="it has failed")]
+)
 def test_a_task_that_spark_runs_again_has_no_plan_any_more(
-    bench: Bench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    bench: Bench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, attempt: int
 ) -> None:
-    """Its first attempt may have deleted all that was planned, and only the journal knows."""
-    in_attempt(1, monkeypatch)
+    """Its first run may have deleted all that was planned, and only the journal knows. It may even still run."""
+    plan = begin_plan(bench.store, *MAIN)
+    in_attempt(0, monkeypatch)
+    work(bench, tmp_path, IN_USE, {}, most_deletes=(1, 1), plan=plan)
+    in_attempt(attempt, monkeypatch)
     with pytest.raises(UnavailableError, match="planning again"):
-        work(bench, tmp_path, ORPHAN, {}, most_deletes=(1, 1))
-    assert work(bench, tmp_path, ORPHAN, {}, most_deletes=(1, 1), is_dry=True)[c.OUTCOME] == "DELETED"
+        work(bench, tmp_path, ORPHAN, {}, most_deletes=(1, 1), plan=plan)
+    assert work(bench, tmp_path, ORPHAN, {}, most_deletes=(1, 1), plan=plan, is_dry=True)[c.OUTCOME] == "DELETED"
     assert work(bench, tmp_path, ORPHAN, {})[c.OUTCOME] == "DELETED", "where nothing bounds the chunk, it just goes on"

@@ -118,6 +118,22 @@ def test_a_start_remembers_the_last_hour_as_far_as_nobody_has_looked_at_it(
     assert state.granted == SUBJECT
 
 
+def test_a_resume_by_a_clock_that_is_ahead_takes_no_delete_from_the_last_hour() -> None:
+    state = _after(Recalled([(NOW.ms - 1, *A)], "", NOW.ms + 366 * 24 * HOUR_MS, NOW.ms))
+    assert state.last_hour(now_ms=NOW.ms) == Counter({A: 1})
+
+
+def test_a_delete_that_is_dated_ahead_counts_for_an_hour_from_the_start() -> None:
+    state = _after(Recalled([(NOW.ms + 366 * 24 * HOUR_MS, *A)], "", 0, NOW.ms))
+    assert state.last_hour(now_ms=NOW.ms) == Counter({A: 1})
+    assert state.last_hour(now_ms=NOW.ms + HOUR_MS) == Counter()
+
+
+def test_a_clock_that_goes_back_hides_no_try_of_a_chunk_from_the_journal() -> None:
+    state = _after(_judged({A: 4}, since_ms=500), Interrupted(), _judged({A: 4}, since_ms=20), Interrupted())
+    assert _after(_judged({A: 4}, since_ms=900), state=state).since_ms == 20
+
+
 @pytest.mark.parametrize(
     ("event", "is_needed"),
     [
