@@ -4,7 +4,8 @@ from collections.abc import Sequence
 
 import pytest
 
-from streaming.adapters.memory.store import MemoryStore, MemoryTree
+from streaming.adapters.memory.store import MemoryStore
+from streaming.adapters.memory.tree import MemoryTree
 from streaming.clock import ManualClock
 from streaming.coordination.agreed_clock import AgreedClock, PacedClock
 from streaming.errors import UnavailableError

@@ -2,7 +2,8 @@
 
 import pytest
 
-from streaming.adapters.memory.store import MemoryStore, MemoryTree
+from streaming.adapters.memory.store import MemoryStore
+from streaming.adapters.memory.tree import MemoryTree
 from streaming.clock import ManualClock
 from streaming.coordination.plans import begin_plan, is_first_run
 from streaming.errors import RefusedError

@@ -4,7 +4,8 @@ from collections.abc import Sequence
 
 import pytest
 
-from streaming.adapters.memory.store import MemoryStore, MemoryTree
+from streaming.adapters.memory.store import MemoryStore
+from streaming.adapters.memory.tree import MemoryTree
 from streaming.errors import UnavailableError
 from streaming.in_use.loader import _MOST_BYTES, InUseLoader
 from streaming.ports import Unreadable, Znode
