@@ -27,6 +27,7 @@ from streaming.queries.checkpoints import changes_of, left_behind, refuse_change
 from streaming.queries.names import FURTHER, queries_of
 from streaming.reconcile.messages import reconcile
 from streaming.state.filesystem import shown
+from streaming.terminal import count_of
 from streaming.topics.matching import matched_topics
 from streaming.topics.setup import faults_of
 from udfs.paths import tenant_of
@@ -207,7 +208,7 @@ def _brokers(settings: Settings, admin: TopicAdmin) -> Iterator[Line]:
         matched.extend(matched_topics(admin, settings))
         pattern, found = settings.topics.requests_pattern, {*matched} - {settings.topics.watch}
         return (
-            f"{len(found)} topics match {pattern}"
+            f"{count_of(len(found), 'topic matches', 'topics match')} {pattern}"
             if pattern
             else "none but topics.watch is read beside topics.requests"
         )

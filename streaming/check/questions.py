@@ -36,6 +36,7 @@ from streaming.state import watcher_note
 from streaming.state.filesystem import open_filesystem, shown
 from streaming.state.lanes import noted
 from streaming.state.tables import opened
+from streaming.terminal import count_of
 from streaming.topics.sizes import require_room_for_copies
 from udfs.formats.acl import DELETE, acl_entries
 
@@ -223,7 +224,8 @@ def watcher(settings: Settings, now_ms: int) -> str:
         if settings.watch.enabled:
             raise Notice("watch.enabled: it has not looked yet; it begins with the service", do="")
         return "not in use (watch.enabled)"
-    said = f"last look {_utc(found.at_ms)} UTC: {found.znodes} znodes known, {found.waiting} requests not sent yet"
+    waiting = count_of(found.waiting, "request")
+    said = f"last look {_utc(found.at_ms)} UTC: {found.znodes} znodes known, {waiting} not sent yet"
     if now_ms - found.at_ms > _WATCHER_LATE * settings.watch.poll_seconds * 1000:
         raise Notice(f"{said}. That is long ago: what vanishes until it runs again is found by comparing then")
     if found.unwatched:

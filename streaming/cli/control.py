@@ -17,7 +17,7 @@ from streaming.limits.tenants import TenantHolds, tenant_holds_path
 from streaming.ports import MetadataStore, Pulsar
 from streaming.reconcile.messages import accept_gaps
 from streaming.topics.matching import matched_topics
-from udfs.paths import managed_ledger_name, topic_of
+from udfs.paths import managed_ledger_name
 
 
 def pause(settings: Settings, store: MetadataStore, why: str, *, for_ms: int | None = None, force: bool = False) -> str:
@@ -93,10 +93,7 @@ def stopped(settings: Settings, store: MetadataStore) -> Iterator[None]:
 
 def releasable(settings: Settings, store: MetadataStore, topics: Sequence[str]) -> list[str]:
     """Return which of these topics (none: of all topics) the service owns. Raises ConfigError if it is none."""
-    try:
-        named = {topic_of(managed_ledger_name(topic)) for topic in topics}
-    except ValueError as error:
-        raise ConfigError(f"--topic: {error}") from error
+    named = {topic_from(topic, "--topic") for topic in topics}
     owned = Ownership(store, settings.zookeeper.own_root, settings.service.name).owned()
     found = [topic for topic in owned if topic in named or not named]
     if not found:

@@ -46,8 +46,9 @@ def completes(values: Iterable[str]) -> Callable[[str], list[str]]:
 
 def one_of(text: str, values: Iterable[str], option: str) -> str:
     """Read one of the values, in capitals or not; "" stays. Raises ConfigError, which names them."""
-    if text and text.upper() not in values:
-        raise ConfigError(f"{option} {text}: one of {', '.join(values)}")
+    known = list(map(str, values))
+    if text and text.upper() not in known:
+        raise ConfigError(f"{option} {text}: one of {', '.join(known)}")
     return text.upper()
 
 

@@ -6,12 +6,12 @@ import typer
 
 from streaming.cli.options import Config, Yes, confirm, settings_of
 from streaming.errors import ConfigError
-from streaming.terminal import say
+from streaming.terminal import count_of, say
 
 
 def release(
     config: Config,
-    topic: Annotated[list[str] | None, typer.Option("--topic", help="This topic (any form of its name)")] = None,
+    topic: Annotated[list[str] | None, typer.Option("--topic", help="This topic, as in shop/prod/carts")] = None,
     *,
     all_topics: Annotated[bool, typer.Option("--all", help="Every topic of this service")] = False,
     state: Annotated[bool, typer.Option("--state", help="The state directory, which is lost for good")] = False,
@@ -34,5 +34,5 @@ def release(
             say(control.release_state(settings, clients.store))
             return
         topics = control.releasable(settings, clients.store, topic or [])
-        confirm(f"Give up {len(topics)} topics of service {settings.service.name}?", yes=yes)
+        confirm(f"Give up {count_of(len(topics), 'topic')} of service {settings.service.name}?", yes=yes)
         say(control.release(settings, clients.store, topics))

@@ -12,7 +12,7 @@ import typer
 from streaming.cli.arrow import load_datasets
 from streaming.cli.options import Config, Json, settings_of
 from streaming.errors import ConfigError, SafetyError
-from streaming.terminal import say, say_json
+from streaming.terminal import count_of, say, say_json
 
 if TYPE_CHECKING:
     from streaming.phase_one.receipts import Receipt
@@ -59,14 +59,17 @@ def request(  # noqa: PLR0913, PLR0917  one parameter an option
         else:
             with command_clients(settings) as clients:
                 report = publish_lines(settings, clients.pulsar.admin, lines, unchecked=unchecked)
-    say(f"{report.published} requests published to {settings.topics.requests[0]}", err=True)
+    say(f"{count_of(report.published, 'request')} published to {settings.topics.requests[0]}", err=True)
     dead = _shown(found, json_lines=json_lines)
     if report.invalid:
         shown = "\n".join(f"  line {number}: {why}" for number, why in report.invalid[:_SHOWN])
         more = f"\n  … and {len(report.invalid) - _SHOWN} more" if len(report.invalid) > _SHOWN else ""
-        raise ConfigError(f"{len(report.invalid)} lines are not valid requests and were not published:\n{shown}{more}")
+        lines = count_of(len(report.invalid), "line is not a valid request", "lines are not valid requests")
+        was = "was" if len(report.invalid) == 1 else "were"
+        raise ConfigError(f"{lines} and {was} not published:\n{shown}{more}")
     if dead:
-        raise SafetyError(f"{dead} requests became dead letters; `ledger-reaper dlq list` says why")
+        letters = count_of(dead, "request became a dead letter", "requests became dead letters")
+        raise SafetyError(f"{letters}; `ledger-reaper dlq list` says why")
 
 
 def _shown(found: "Sequence[Receipt]", *, json_lines: bool) -> int:

@@ -190,7 +190,7 @@ def test_requests_that_are_none_are_named_by_line_and_the_others_are_sent(deploy
     service = deploy()
     lines = [payload("public/default/persistent/t", 10**12), b"{", b'{"ledgerId": true}']
     said = service.run("request", stdin=b"\n".join(lines), code=2)
-    assert "1 requests published" in said
+    assert "1 request published" in said
     assert "line 2: NOT_JSON" in said
     assert "line 3" in said
     assert "3 requests published" in service.run("request", "--unchecked", stdin=b"\n".join(lines))

@@ -12,6 +12,7 @@ from streaming.audit.publication.plan import PublicationPlan, finish, plan_name,
 from streaming.audit.publication.send import send
 from streaming.clock import Clock
 from streaming.config.settings import Settings
+from streaming.terminal import count_of
 from udfs import columns as c
 
 
@@ -29,8 +30,8 @@ class Published:
     def in_words(self, topic: str) -> str:
         """Return one line for a log."""
         what = "already held" if self.is_repetition else "received"
-        left_out = f"; {self.before} orphans were left out, because they were requested before" if self.before else ""
-        return f"{topic} {what} {self.requests} requests{left_out}"
+        left_out = f"; left out, as requested before: {count_of(self.before, 'orphan')}" if self.before else ""
+        return f"{topic} {what} {count_of(self.requests, 'request')}{left_out}"
 
 
 @dataclass(frozen=True, slots=True)

@@ -83,7 +83,10 @@ def test_a_state_directory_without_receipts_says_that_there_are_none_yet(config:
 
 def test_the_table_has_dates_with_the_year(config: Path) -> None:
     SettlementFolder(str(config.parent / "state")).write_off(AT_MS, [[receipt()]])
-    assert " 2023-11-14 22:13:20 " in ask(config, "receipts", "--outcome", "DEAD_LETTER")
+    for outcome in ("DEAD_LETTER", "dead_letter"):
+        assert " 2023-11-14 22:13:20 " in ask(config, "receipts", "--outcome", outcome)
+    with pytest.raises(ConfigError, match="one of DELETED, "):
+        ask(config, "receipts", "--outcome", "lost")
 
 
 HOSTILE = "persistent://a/b/orders[blink]-x\x1b[2J\u202e\n2026 INFO forged"

@@ -12,7 +12,7 @@ from streaming.audit.publication.publish import Published
         pytest.param(Published(2, is_repetition=True), "T already held 2 requests", id="the same again"),
         pytest.param(
             Published(0, 5),
-            "T received 0 requests; 5 orphans were left out, because they were requested before",
+            "T received 0 requests; left out, as requested before: 5 orphans",
             id="nothing new",
         ),
     ],
