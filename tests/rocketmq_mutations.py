@@ -15,6 +15,7 @@ REFUSALS, GROWTH, LOG, COMPARE, UNITS, JSON_TEXT, METADATA = (
     f"udfs/rocketmq/{name}.py"
     for name in ("refusals", "growth", "commitlog", "compare", "units", "json_text", "metadata")
 )
+PLAN = "streaming/rocketmq/plan.py"
 QUESTIONS, DATABASE = "streaming/cli/options.py", "streaming/adapters/rocksdb/database.py"
 COUNTED, INDEX_JOB = "streaming/adapters/rocksdb/counted.py", "streaming/rocketmq/index_job.py"
 _UNIT = "tests/unit/rocketmq"
@@ -30,6 +31,7 @@ TESTS = {
     LOCKS: (f"{_UNIT}/test_locks.py",),
     PLACE: (f"{_UNIT}/test_place.py",),
     STAGING: (f"{_UNIT}/test_staging.py", f"{_UNIT}/test_backfill.py"),
+    PLAN: (f"{_UNIT}/test_plan.py",),
     JSON_TEXT: (f"{_FORMATS}/test_json_text.py",),
     METADATA: (f"{_FORMATS}/test_metadata.py",),
     INVENTORY: (f"{_UNIT}/test_inventory.py",),
@@ -238,6 +240,13 @@ ROCKETMQ = (
         "            if size > JSON_BYTES_MAX:",
         "            if False:",
         "too_large",
+    ),
+    (
+        "RocketMQ: damage that the sample of a plan shows is refused",
+        PLAN,
+        "if sample.damage else ()",
+        "if False else ()",
+        "damage_in_a_sample",
     ),
     ("RocketMQ: another disk is refused", REFUSALS, "    if not facts.is_one_disk:", "    if False:", "each_reason"),
     ("RocketMQ: another user is refused", OWNER, "    if owner == own:", "    if True:", "nobody_else"),

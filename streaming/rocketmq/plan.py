@@ -7,16 +7,15 @@ from streaming.errors import ConfigError
 from streaming.rocketmq.locks import is_broker_running
 from streaming.rocketmq.place import Place
 from streaming.rocketmq.progress import seconds
+from streaming.rocketmq.sample import Sample, sample_of
 from streaming.rocketmq.staging import unfinished_rollback
-from streaming.rocketmq.survey import Survey, survey_of
+from streaming.rocketmq.survey import LOOK_AGAIN, Survey, survey_of
 from udfs.rocketmq import metadata as m
 from udfs.rocketmq.refusals import Refusal, refusals_of
 from udfs.rocketmq.versions import Stage, stages_of, version_of, warnings_of
 
-# An estimate, on the careful side: units a second of one core, and bytes a second of a commitlog that no cache holds.
-_UNITS_PER_CORE_SECOND = 250_000
-_LOG_BYTES_PER_SECOND = 150_000_000
-_START_SECONDS = 20
+_START_SECONDS = 5  # of the JVM and its workers
+_READ_FOR_A_UNIT = 32 << 10  # bytes that the system reads of the log, at most, where a message is larger
 
 
 class Plan(NamedTuple):
@@ -48,18 +47,22 @@ class Plan(NamedTuple):
 
 
 def plan_of(place: Place, broker_version: str = "") -> Plan:
-    """Look at a store. Nothing is written, and a broker may run on it; then the numbers are an estimate.
+    """Look at a store, and try a sample of it. Nothing is written into it, and a broker may run on it.
 
     Raises ConfigError for a text that is no version.
     """
     version = version_of(broker_version)
     if broker_version and version is None:
         raise ConfigError(f"{broker_version} is no version of RocketMQ: it has three numbers, as 5.3.3 has")
-    survey = survey_of(place, is_running=is_broker_running(place))
+    is_running = is_broker_running(place)
+    survey = survey_of(place, is_running=is_running)
     inventory, tables = survey.inventory, survey.configuration.tables if survey.configuration else {}
     log_bytes = sum(file.size for file in inventory.log.files) if inventory else 0
     used_bytes = inventory.log.end - inventory.log.start if inventory else 0
     live = inventory.units if inventory else 0
+    sample = sample_of(inventory) if inventory else Sample("", 1.0, 1.0)
+    damage = (f"{sample.damage}{LOOK_AGAIN if is_running else ''}",) if sample.damage else ()
+    facts = survey.facts._replace(bad_bytes=(*survey.facts.bad_bytes, *damage))
     return Plan(
         store=str(place.store),
         topics=len(survey.facts.topics),
@@ -72,19 +75,21 @@ def plan_of(place: Place, broker_version: str = "") -> Plan:
         log_end=inventory.log.end if inventory else 0,
         disk_needed_bytes=survey.facts.bytes_needed,
         disk_free_bytes=survey.facts.bytes_free,
-        seconds_expected=expected_seconds(live, used_bytes, len(os.sched_getaffinity(0))),
+        seconds_expected=expected_seconds(live, used_bytes, len(os.sched_getaffinity(0)), sample),
         offsets_file=survey.configuration.files[m.OFFSETS] if survey.configuration else "",
         groups=len(tables[m.GROUPS].get("subscriptionGroupTable", {})) if tables else 0,
         offsets=_offsets(tables[m.OFFSETS]) if tables else 0,
-        refusals=tuple(refusals_of(survey.facts)),
+        refusals=tuple(refusals_of(facts)),
         notes=(*filter(None, [unfinished_rollback(place)]), *_notes(survey, used_bytes), *warnings_of(version)),
         stages=tuple(stages_of(version)),
     )
 
 
-def expected_seconds(units: int, log_bytes: int, cores: int) -> int:
-    """Estimate how long a backfill takes, where most of the commitlog is read from the disk once."""
-    return round(_START_SECONDS + units / (_UNITS_PER_CORE_SECOND * cores) + log_bytes / _LOG_BYTES_PER_SECOND)
+def expected_seconds(units: int, log_bytes: int, cores: int, sample: Sample) -> int:
+    """Estimate how long a backfill takes: its start, its work, and one read of the log."""
+    read = min(log_bytes, units * _READ_FOR_A_UNIT)
+    work = units / (sample.units_per_second * cores)
+    return round(_START_SECONDS + work + read / sample.log_bytes_per_second)
 
 
 def lines(plan: Plan) -> list[str]:

@@ -28,6 +28,7 @@ from udfs.rocketmq.refusals import StoreFacts
 
 # bytes for each unit: 22 were seen in RocksDB (apache/rocketmq 5.3.3), and the parts lie beside it until the end
 BYTES_PER_UNIT = 45
+LOOK_AGAIN = " (a broker runs and may have been writing just there: look again)"
 _SHOWN = 3  # names in a message
 MORE_BYTES = 64 << 20  # the write-ahead log and the smaller databases
 
@@ -60,7 +61,7 @@ def survey_of(place: Place, *, is_running: bool) -> Survey:
     topics = tuple(sorted({queue.range.topic for queue in inventory.queues})) if inventory else ()
     with_rows = _tried(lambda: tuple(_databases_with_rows(place)), bad) or ()
     if is_running:
-        bad = [f"{text} (a broker runs and may have been writing just there: look again)" for text in bad]
+        bad = [f"{text}{LOOK_AGAIN}" for text in bad]
     is_followed = exists(place.followed_queues)  # then the rows lie on the disk already
     units = inventory.units if inventory and not is_followed else 0
     disk = disk_of(place)

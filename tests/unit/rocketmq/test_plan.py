@@ -1,12 +1,16 @@
 import json
+import struct
 from pathlib import Path
 
 import pytest
 
 from streaming.errors import ConfigError
+from streaming.rocketmq.inventory import inventory_of
 from streaming.rocketmq.plan import expected_seconds, lines, plan_of
-from tests.rocketmq_store import small_store
-from tests.unit.rocketmq.converted import files_below, place
+from streaming.rocketmq.sample import Sample, sample_of
+from tests.rocketmq_store import Message, Store, small_store
+from tests.unit.rocketmq.converted import everything_below, files_below, place
+from tests.unit.rocketmq.test_backfill import damaged
 from udfs.rocketmq.refusals import Code
 
 
@@ -51,6 +55,48 @@ def test_a_bak_that_is_read_is_named(tmp_path: Path) -> None:
     assert any("topics.json.bak is read" in note for note in plan_of(place(tmp_path)).notes)
 
 
-def test_more_cores_take_less_time() -> None:
-    assert expected_seconds(100_000_000, 0, 2) < expected_seconds(100_000_000, 0, 1)
-    assert expected_seconds(0, 150_000_000_000, 8) > 1000
+@pytest.mark.parametrize(
+    ("units", "log_bytes", "cores", "expected"),
+    [
+        pytest.param(0, 0, 2, 5, id="an empty store takes the start"),
+        pytest.param(100_000_000, 0, 1, 105, id="units of one core"),
+        pytest.param(100_000_000, 0, 2, 55, id="units of two cores"),
+        pytest.param(1_000_000, 20_000_000_000, 1, 106, id="a log that the disk has to read"),
+        pytest.param(1000, 10**15, 1, 5, id="of large messages, not all is read"),
+    ],
+)
+def test_the_time_is_that_of_the_start_the_units_and_the_log(
+    units: int, log_bytes: int, cores: int, expected: int
+) -> None:
+    sample = Sample("", units_per_second=1_000_000, log_bytes_per_second=200_000_000)
+    assert expected_seconds(units, log_bytes, cores, sample) == expected
+
+
+@pytest.mark.parametrize(
+    ("name", "position", "data"),
+    [
+        ("consumequeue/Orders/0/" + "0" * 20, 20, struct.pack(">q", 2**40)),
+        ("consumequeue/Orders/0/" + "0" * 20, 28, struct.pack(">i", 99)),
+        ("commitlog/" + "0" * 20, 4, b"\0\0\0\1"),
+    ],
+    ids=["a unit after the end of the log", "a unit of another size", "a message"],
+)
+def test_damage_in_a_sample_of_each_file_is_a_refusal(tmp_path: Path, name: str, position: int, data: bytes) -> None:
+    small_store(tmp_path).write()
+    damaged(tmp_path / name, position, data)
+    before = everything_below(tmp_path)
+    (refusal,) = plan_of(place(tmp_path)).refusals
+    assert refusal.code is Code.BAD_BYTES
+    assert "byte" in refusal.text
+    assert everything_below(tmp_path) == before
+
+
+def test_a_sample_of_many_units_is_timed(tmp_path: Path) -> None:
+    store = Store(tmp_path, log_file_bytes=1 << 23, queue_file_units=30_000)
+    for _number in range(25_000):
+        store.put(Message())
+    store.write()
+    sample = sample_of(inventory_of(place(tmp_path)))
+    assert sample.damage == ""
+    assert sample.units_per_second != sample_of(inventory_of(place(tmp_path))).units_per_second
+    assert sample.log_bytes_per_second > 0
