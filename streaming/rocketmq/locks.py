@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from streaming.errors import BusyError, SafetyError
-from streaming.rocketmq.failures import refused
+from streaming.rocketmq.failures import damage, refused
 from streaming.rocketmq.place import Place
 from udfs.rocketmq.refusals import Code
 
@@ -37,8 +37,9 @@ def is_broker_running(place: Place) -> bool:
 @contextmanager
 def broker_kept_out(place: Place) -> Iterator[None]:
     """Keep a broker from starting. Raises SafetyError if one runs, or where the lock may be that of another store."""
-    _require_one_store(place)
-    require_own_folders(place)
+    with damage():
+        _require_one_store(place)
+        require_own_folders(place)
     handle = os.open(place.store / "lock", os.O_RDWR | os.O_CREAT, 0o644)
     try:
         try:

@@ -32,7 +32,7 @@ _SPREAD = 0.618  # runs of consecutive files start at different fractions of the
 
 
 class Sample(NamedTuple):
-    """What the sample showed. damage: "" for none. Rates are of one core, and of the disk where the log is."""
+    """Results of a sample. damage: "" for none. Rates are of one core, and of the disk where the log is."""
 
     damage: str
     units_per_second: float
