@@ -373,6 +373,9 @@ class Pulsar:
     reader: MessageReader
 
 
+CHANGED = "the object has another ETag now"  # as an error of ObjectStore.delete
+
+
 class ObjectStore(Protocol):
     """One bucket of tiered storage.
 
@@ -389,9 +392,14 @@ class ObjectStore(Protocol):
         """Describe objects, in order; None: does not exist."""
         ...
 
-    def delete(self, keys: Sequence[str]) -> Mapping[str, str]:
+    def compares_etags(self) -> bool:
+        """Whether delete() compares ETags. Finds it out once, with an object of its own; False where it can't."""
+        ...
+
+    def delete(self, keys: Sequence[str], etags: Mapping[str, str] | None = None) -> Mapping[str, str]:
         """Delete any number of keys; returns key -> error for those refused. An absent key is deleted already.
 
+        etags: by key. A store that compares ETags keeps an object that has another one, with the error CHANGED.
         In a bucket with versions a delete marker hides the object; its bytes stay until a lifecycle rule takes them.
         """
         ...

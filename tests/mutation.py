@@ -537,6 +537,24 @@ MUTATIONS = (
         "        except (RefusedError, UnavailableError) as error:  # it",
         "        except RefusedError as error:  # it",
     ),
+    Mutation(
+        "a delete carries the ETag of the object that was judged",
+        "streaming/sweep/offload_steps.py",
+        "if store.compares_etags() else {}",
+        "if False else {}",
+    ),
+    Mutation(
+        "an object that was stored again is not called deleted",
+        "streaming/sweep/offload_steps.py",
+        "if errors.get(key) == CHANGED and key in there:",
+        "if False:",
+    ),
+    Mutation(
+        "a store is tried before its comparison of ETags is relied on",
+        "streaming/adapters/s3/etags.py",
+        "compares = is_kept and not",
+        "compares = not",
+    ),
     Mutation("our cluster's name is not guessed", OFFLOADS, "    if policy.cluster_unread:", "    if False:"),
     Mutation("a ledger that was not read proves no upload", OFFLOADS, "    if objects.ledger_unread:", "    if False:"),
     Mutation(
@@ -1252,6 +1270,13 @@ NARROWED |= {
     "an object that does not exist confirms nothing": ("tests/unit/sweep/test_offloaded.py",),
     "every upload of a ledger is asked for": ("tests/unit/sweep/test_offloaded.py",),
     "what brokers don't tell of a namespace concerns its own requests only": ("tests/unit/sweep/test_offloads.py",),
+    "a delete carries the ETag of the object that was judged": ("tests/unit/sweep/test_offloads.py",),
+    "an object that was stored again is not called deleted": ("tests/unit/sweep/test_offloads.py",),
+    "a store is tried before its comparison of ETags is relied on": (
+        "tests/contract/test_object_store.py",
+        "-k",
+        "etag",
+    ),
     "our cluster's name is not guessed": ("tests/unit/sweep/test_offloads.py",),
     "a cluster's name proves nothing where another may have it": (
         "tests/unit/sweep/test_offloads.py",

@@ -200,7 +200,8 @@ class LedgerFacts:
 class StoredObject:
     """One object as its bucket describes it. content: None where we asked for its head only.
 
-    user_metadata: keys in lower case. version_id: "" in a bucket that never had versions.
+    user_metadata: keys in lower case. version_id: "" in a bucket that never had versions. etag: names the content, as
+    the store wrote it.
     """
 
     size_bytes: int
@@ -208,6 +209,7 @@ class StoredObject:
     user_metadata: Mapping[str, str] = field(default_factory=dict)
     version_id: str = ""
     content: bytes | None = None
+    etag: str = ""
 
 
 @dataclass(frozen=True, slots=True)

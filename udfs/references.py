@@ -12,7 +12,7 @@ Rules:
 
 from array import array
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from udfs.formats.errors import FormatError
 from udfs.formats.managed_ledger import in_use_ids, parse_cursor
@@ -140,17 +140,8 @@ def _data(key: str, seen: Seen, broker: BrokerView | None, read_at_ms: int) -> R
     checks = ((seen.path, seen.version),)
     counts = Counts(len(listed.ids) + len(listed.bookkeeper_free), -1 if broker is None else len(broker.ledgers))
     offloads = frozenset(listed.offloads)
-    return Reference(
-        key,
-        Presence.PRESENT,
-        read_at_ms,
-        checks,
-        in_use,
-        listed.newest_id,
-        offloads,
-        counts=counts,
-        given_up=listed.bookkeeper_free,
-    )
+    found = Reference(key, Presence.PRESENT, read_at_ms, checks, in_use, listed.newest_id, offloads, counts=counts)
+    return replace(found, given_up=listed.bookkeeper_free)
 
 
 def _cursor_ids(owner: Owner, seen: Sequence[Seen], broker: BrokerView | None) -> _Named:

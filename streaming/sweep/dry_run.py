@@ -3,7 +3,7 @@
 So we know how much a sweep would delete, and can compare it with the limits, before anything is deleted.
 """
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 
 from streaming.ports import GuardedDelete, GuardResult, GuardStatus, ObjectStore, SweepStore, Unreadable, Znode
 from streaming.state.journal import JournalEntry, ObjectEntry, SnapshotEntry
@@ -52,8 +52,13 @@ class DryRunObjects:
         """Read through."""
         return self._without_deleted(keys, self._store.head_many(keys))
 
-    def delete(self, keys: Sequence[str]) -> dict[str, str]:
+    def compares_etags(self) -> bool:
+        """Return False: nothing is deleted, and finding it out would store an object."""
+        return False
+
+    def delete(self, keys: Sequence[str], etags: Mapping[str, str] | None = None) -> dict[str, str]:
         """Remember; nothing is sent."""
+        del etags
         self._deleted.update(keys)
         return {}
 

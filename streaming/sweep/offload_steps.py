@@ -4,7 +4,7 @@ from collections import defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
-from streaming.ports import ObjectStore, Unreadable
+from streaming.ports import CHANGED, ObjectStore, Unreadable
 from streaming.sweep.offload_jobs import OffloadJob
 from udfs.formats.errors import FormatError
 from udfs.formats.offload_index import parse_offload_index
@@ -14,14 +14,16 @@ from udfs.records import OffloadFacts, Reason, StoredObject, UnfinishedUpload
 _NO_VERSIONS = frozenset({"", "null"})  # "null": stored before the bucket had versions, or while they were suspended
 
 
-def look(store: ObjectStore, jobs: Sequence[OffloadJob]) -> None:
+def look(store: ObjectStore, jobs: Sequence[OffloadJob], *, with_etags: bool = False) -> None:
     """Write into each job what the bucket holds under its name; give it a verdict where that can't be read.
 
     Mostly one request a job is enough, for the index. We ask for the data object only if the index does not prove all
-    that we need to know of it.
+    that we need to know of it, or with_etags: for the ETag that its delete has to carry.
     """
     indexes = store.read_many([one.index_key for one in jobs])
     facts = [_by_index(index) for index in indexes]
+    if with_etags:
+        facts = [replace(known, index_only=False) for known in facts]
     asked = [one.name for one, known in zip(jobs, facts, strict=True) if not known.index_only]
     heads = dict(zip(asked, store.head_many(asked), strict=True))
     uploads: defaultdict[str, list[UnfinishedUpload]] = defaultdict(list)
@@ -56,12 +58,22 @@ def abort_uploads(store: ObjectStore, jobs: Sequence[OffloadJob]) -> list[Offloa
 
 def delete_data(store: ObjectStore, jobs: Sequence[OffloadJob]) -> list[OffloadJob]:
     """Delete data objects, and look for them afterwards; return the jobs that may go on."""
-    return _delete(store, jobs, lambda one: one.name if one.facts.data or one.facts.index_only else "")
+    return _delete(
+        store,
+        jobs,
+        lambda one: one.name if one.facts.data or one.facts.index_only else "",
+        lambda one: one.facts.data.etag if one.facts.data else "",
+    )
 
 
 def delete_indexes(store: ObjectStore, jobs: Sequence[OffloadJob]) -> list[OffloadJob]:
     """Delete index objects, which are the proof, last, and look for them afterwards; return the jobs that are done."""
-    return _delete(store, jobs, lambda one: one.index_key if one.facts.index else "")
+    return _delete(
+        store,
+        jobs,
+        lambda one: one.index_key if one.facts.index else "",
+        lambda one: one.facts.index.etag if one.facts.index else "",
+    )
 
 
 def kept_versions(facts: OffloadFacts) -> str:
@@ -74,13 +86,22 @@ def kept_versions(facts: OffloadFacts) -> str:
     )
 
 
-def _delete(store: ObjectStore, jobs: Sequence[OffloadJob], key_of: Callable[[OffloadJob], str]) -> list[OffloadJob]:
+def _delete(
+    store: ObjectStore,
+    jobs: Sequence[OffloadJob],
+    key_of: Callable[[OffloadJob], str],
+    etag_of: Callable[[OffloadJob], str],
+) -> list[OffloadJob]:
     mine = {key_of(one): one for one in jobs if key_of(one)}
-    # Allowed here: judged deletable, durable in the journal, owners and epoch unchanged a moment ago.
-    errors = store.delete(list(mine))
-    there = store.existing([key for key in mine if key not in errors])
+    etags = {key: etag_of(one) for key, one in mine.items() if etag_of(one)} if store.compares_etags() else {}
+    # Allowed here: judged deletable, durable in the journal, owners and epoch unchanged a moment ago. Where the store
+    # compares ETags, nothing but the very object that was judged goes.
+    errors = store.delete(list(mine), etags)
+    there = store.existing([key for key in mine if errors.get(key, CHANGED) == CHANGED])
     for key, one in mine.items():
-        if key in errors:
+        if errors.get(key) == CHANGED and key in there:
+            one.later(Reason.LEDGER_CHANGED, f"{key} was stored again between our look and our delete")
+        elif key in errors and errors[key] != CHANGED:
             one.later(Reason.STORE_REFUSED, f"{key}: {errors[key]}")
         elif key in there:
             one.later(Reason.STILL_THERE, f"{key} was found after its deletion")

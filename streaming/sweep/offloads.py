@@ -7,7 +7,9 @@ S3 has no transaction that could check the owner together with the delete. Inste
    epoch's, once more; an owner that changed in between is read and judged again;
 3. we delete the data object first and the index object last. The index holds the proof of ownership, so that whoever
    finds a pair of which one half is gone can still prove whose it was;
-4. we look for each object afterwards, and say DELETED only of what we don't find.
+4. each delete carries the ETag of the object that was judged, where the store compares ETags (S3 does; others are
+   tried once with an object of our own);
+5. we look for each object afterwards, and say DELETED only of what we don't find.
 If a bucket's store fails, only the requests for that bucket come back later; the others go on.
 """
 
@@ -82,7 +84,7 @@ class OffloadSweeper:
                 one.verdict = one.verdict or failed.verdict
 
     def _sweep_portion(self, store: ObjectStore, jobs: Sequence[OffloadJob], limiter: Limiter | None) -> None:
-        _asked(lambda: look(store, jobs))
+        _asked(lambda: look(store, jobs, with_etags=store.compares_etags()))
         seen = [one for one in jobs if one.objects is not None]
         ask_bookkeeper(self._loader, self._rules, seen)
         references = self._loader.load({one.key for one in seen})

@@ -38,6 +38,7 @@ COVERED = {
     "streaming.adapters.pulsar.publish": "tests/contract/test_publish.py",
     "streaming.adapters.pulsar.read": "tests/contract/test_topic_admin.py",
     "streaming.adapters.s3.calls": "tests/contract/test_s3_faults.py",
+    "streaming.adapters.s3.etags": "tests/contract/test_object_store.py",
     "streaming.adapters.s3.objects": "tests/contract/test_object_store.py",
     "streaming.adapters.s3.pace": "tests/unit/adapters/test_s3_pace.py",
     "streaming.adapters.zookeeper.add_watch": "tests/contract/test_change_hints.py",

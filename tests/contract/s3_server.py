@@ -8,16 +8,19 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
-from xml.sax.saxutils import escape
+from xml.sax.saxutils import escape, unescape
 
 import boto3
-from moto.s3.models import s3_backends
+from moto.s3.models import FakeDeleteMarker, s3_backends
 from werkzeug.serving import BaseWSGIServer, WSGIRequestHandler, make_server
 
 from streaming.sandbox.s3_server import s3_app
 
 HOST = "127.0.0.1"
 BREAK = "break"  # as a fault's status: the connection ends without an answer
+_KEY_AND_ETAG = re.compile(r"<Key>([^<]*)</Key><ETag>([^<]*)</ETag>")
+_QUOTES = {"&quot;": '"'}
+_STATUS = {"NoSuchKey": "404 Not Found", "PreconditionFailed": "412 Precondition Failed"}
 _KEY = re.compile(rb"<Key>([^<]*)</Key>")
 
 StartResponse = Callable[..., Any]
@@ -54,12 +57,14 @@ class _Quiet(WSGIRequestHandler):
 @dataclass
 class S3Server:
     """A server and its faults. lies: bulk deletes do nothing and say OK. overwrites: a put on condition that
-    there is no such object is put all the same. stop_after: requests until it goes away."""
+    there is no such object is put all the same. compares_etags: deletes compare them, as S3's do and moto's don't.
+    stop_after: requests until it goes away."""
 
     port: int
     delay_s: float = 0.0
     lies: bool = False
     overwrites: bool = False
+    compares_etags: bool = False
     refused: dict[str, str] = field(default_factory=dict)
     keys_per_s: float = 0.0
     stop_after: int = -1
@@ -117,7 +122,7 @@ class S3Server:
             server.server_close()
 
     def heal(self) -> None:
-        self.overwrites = False
+        self.overwrites = self.compares_etags = False
         self.delay_s, self.lies, self.keys_per_s, self.stop_after = 0.0, False, 0.0, -1
         self.refused.clear()
         self._faults.clear()
@@ -135,10 +140,18 @@ class S3Server:
             raise ConnectionAbortedError
         if fault is not None:
             return _error(start_response, fault.status, fault.code)
+        if environ["REQUEST_METHOD"] == "DELETE" and (code := self._condition(environ)):
+            return _error(start_response, _STATUS[code], code)
         if bulk_delete(environ):
             return self._bulk_delete(environ, start_response)
         with self._lock:
             return list(self._app(environ, start_response))
+
+    def _condition(self, environ: dict[str, Any]) -> str:
+        """Return S3's code for a DELETE whose condition does not hold; "" where it may go on."""
+        etag = environ.pop("HTTP_IF_MATCH", "")  # moto compares it, in this request alone
+        bucket, _, key = environ["PATH_INFO"].lstrip("/").partition("/")
+        return _compared(bucket, key, etag) if etag and self.compares_etags else ""
 
     def _went_away(self) -> bool:
         if self.stop_after < 0:
@@ -164,6 +177,10 @@ class S3Server:
             self.requests.append("throttled")
             return _error(start_response, "503 Slow Down", "SlowDown")
         refused = {key: self.refused[key] for key in keys if key in self.refused}
+        if self.compares_etags:
+            bucket = environ["PATH_INFO"].strip("/")
+            judged = {unescape(key): unescape(etag, _QUOTES) for key, etag in _KEY_AND_ETAG.findall(body.decode())}
+            refused |= {key: code for key, etag in judged.items() if (code := _compared(bucket, key, etag))}
         if self.lies or refused:
             # the bucket's name is the path; keys that are not refused go one by one
             bucket = environ["PATH_INFO"].strip("/")
@@ -218,6 +235,14 @@ def _backend_of(bucket: str) -> Any:
             if bucket in backend.buckets:
                 return backend
     raise KeyError(bucket)
+
+
+def _compared(bucket: str, key: str, etag: str) -> str:
+    """Return S3's code for a delete with this ETag; "" where it may go on."""
+    stored = _backend_of(bucket).buckets[bucket].keys.get(key)
+    if stored is None or isinstance(stored, FakeDeleteMarker):
+        return "NoSuchKey"
+    return "" if stored.etag == etag else "PreconditionFailed"
 
 
 def _error(start_response: StartResponse, status: str, code: str) -> Iterable[bytes]:

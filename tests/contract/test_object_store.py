@@ -12,8 +12,8 @@ from streaming.adapters.memory.objects import MemoryObjects
 from streaming.adapters.s3.calls import S3Settings
 from streaming.adapters.s3.objects import S3Objects
 from streaming.errors import RefusedError
-from streaming.ports import ObjectStore
-from tests.contract.s3_server import S3Server, s3_running
+from streaming.ports import CHANGED, ObjectStore
+from tests.contract.s3_server import S3Server, bulk_delete, s3_running
 from udfs.records import StoredObject
 
 
@@ -219,3 +219,78 @@ def test_a_bucket_that_is_gone_is_refused_and_never_an_absent_object(
 
     with pytest.raises(RefusedError, match="bucket"):
         ask(bucket.store)
+
+
+@pytest.fixture(params=["memory", "s3", "s3, one by one"])
+def comparing(request: pytest.FixtureRequest) -> Iterator[Callable[..., Bucket]]:
+    """Return what makes a bucket whose deletes compare ETags, or ignore them."""
+    heal: list[Callable[[], object]] = []
+
+    def make(*, compares: bool, versioned: bool = False) -> Bucket:
+        if request.param == "memory":
+            made = memory_bucket(versioned=versioned)
+            made.store.compares = compares  # type: ignore[attr-defined]
+            return made
+        server: S3Server = request.getfixturevalue("s3_server")
+        server.compares_etags = compares
+        heal.append(server.heal)
+        if request.param != "s3":
+            server.answer("NotImplemented", status="501 Not Implemented", times=10_000, match=bulk_delete)
+        return s3_bucket(server, request.getfixturevalue("credentials_file"), versioned=versioned)
+
+    yield make
+    for each in heal:
+        each()
+
+
+@pytest.mark.parametrize("versioned", [False, True], ids=["one version", "versions"])
+@pytest.mark.parametrize("compares", [True, False], ids=["compares", "ignores"])
+def test_whether_deletes_compare_etags_is_found_out_and_leaves_nothing(
+    comparing: Callable[..., Bucket], compares: bool, versioned: bool
+) -> None:
+    bucket = comparing(compares=compares, versioned=versioned)
+    bucket.put("a", b"1", {})
+
+    assert bucket.store.compares_etags() is compares
+    assert bucket.store.compares_etags() is compares
+    assert [key for key, _size, _ms in bucket.store.list_keys()] == ["a"]
+
+
+def test_a_store_that_compares_keeps_what_has_another_etag(comparing: Callable[..., Bucket]) -> None:
+    bucket = comparing(compares=True)
+    for key in ("same", "another", "unjudged", "gone"):
+        bucket.put(key, b"as judged", {})
+    heads = bucket.store.head_many(["same", "another", "gone"])
+    etags = {
+        key: head.etag
+        for key, head in zip(("same", "another", "gone"), heads, strict=True)
+        if isinstance(head, StoredObject)
+    }
+    bucket.put("another", b"stored again", {})
+    bucket.store.delete(["gone"])
+
+    errors = bucket.store.delete(["same", "another", "unjudged", "gone"], etags)
+
+    assert errors == {"another": CHANGED}
+    assert bucket.store.existing(["same", "another", "unjudged", "gone"]) == {"another"}
+
+
+def test_a_store_that_ignores_etags_deletes_all_the_same(comparing: Callable[..., Bucket]) -> None:
+    bucket = comparing(compares=False)
+    bucket.put("a", b"1", {})
+
+    assert bucket.store.delete(["a"], {"a": '"another"'}) == {}
+    assert bucket.store.existing(["a"]) == set()
+
+
+def test_where_nothing_may_be_stored_deletes_carry_no_etag(s3_server: S3Server, credentials_file: str) -> None:
+    s3_server.compares_etags = True
+    bucket = s3_bucket(s3_server, credentials_file, versioned=False)
+    s3_server.answer(
+        "AccessDenied", status="403 Forbidden", times=10, match=lambda environ: environ["REQUEST_METHOD"] == "PUT"
+    )
+
+    assert bucket.store.compares_etags() is False
+    s3_server.heal()
+    assert bucket.store.compares_etags() is False, "a worker asks once"
+    assert list(bucket.store.list_keys()) == []

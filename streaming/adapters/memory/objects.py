@@ -3,6 +3,7 @@
 Faults are asked for as in MemoryStore; each delete of a key is one effect, so that a test can let a batch break off.
 """
 
+import hashlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TypeVar
@@ -10,7 +11,7 @@ from typing import TypeVar
 from streaming.adapters.memory.faults import Faults
 from streaming.clock import Clock, ManualClock
 from streaming.errors import RefusedError
-from streaming.ports import Unreadable
+from streaming.ports import CHANGED, Unreadable
 from udfs.records import StoredObject, UnfinishedUpload
 
 _T = TypeVar("_T")
@@ -27,13 +28,18 @@ class _Versions:
         return self.stack[-1] if self.stack else None
 
 
+def _etag(content: bytes) -> str:
+    return f'"{hashlib.md5(content, usedforsecurity=False).hexdigest()}"'
+
+
 class MemoryObjects:
     """A bucket. versioned: it keeps what is deleted. denied: keys without rights. lies: deletes do nothing, and say OK.
 
-    gone: the bucket was removed.
+    gone: the bucket was removed. compares: deletes compare ETags, as S3's do; MinIO ignores them.
     """
 
-    def __init__(self, *, versioned: bool = False, clock: Clock | None = None) -> None:
+    def __init__(self, *, versioned: bool = False, clock: Clock | None = None, compares: bool = False) -> None:
+        self.compares = compares
         self.faults = Faults()
         self.denied: set[str] = set()
         self.lies = False
@@ -48,7 +54,7 @@ class MemoryObjects:
         """Store an object, as an offloader does."""
         metadata = {name.lower(): value for name, value in (user_metadata or {}).items()}
         version = self._new_id("v") if self._versioned else ""
-        stored = StoredObject(len(content), self._clock.now_ms(), metadata, version, bytes(content))
+        stored = StoredObject(len(content), self._clock.now_ms(), metadata, version, bytes(content), _etag(content))
         versions = self._keys.setdefault(key, _Versions())
         versions.stack = [*versions.stack, stored] if self._versioned else [stored]
 
@@ -73,10 +79,16 @@ class MemoryObjects:
         found = [self._seen(key) for key in keys]
         return [replace(each, content=None) if isinstance(each, StoredObject) else each for each in found]
 
-    def delete(self, keys: Sequence[str]) -> dict[str, str]:
+    def compares_etags(self) -> bool:
+        """Return what the test chose."""
+        return self.compares
+
+    def delete(self, keys: Sequence[str], etags: Mapping[str, str] | None = None) -> dict[str, str]:
         """Delete keys, one effect each; returns key -> error for those refused."""
         self._step("delete", keys)
-        return self._each(keys, lambda key: key, self._drop)
+        judged = (etags or {}) if self.compares else {}
+        changed = {key: CHANGED for key in keys if key in judged and self._etag_now(key) not in (None, judged[key])}
+        return changed | self._each([key for key in keys if key not in changed], lambda key: key, self._drop)
 
     def existing(self, keys: Sequence[str]) -> set[str]:
         """Which of the keys exist now."""
@@ -109,6 +121,10 @@ class MemoryObjects:
             if stack and stack[-1] is None:
                 stack.pop()
         return set(keys).intersection(self.stored())
+
+    def _etag_now(self, key: str) -> str | None:
+        stored = self._keys[key].current if key in self._keys else None
+        return None if stored is None else stored.etag
 
     def _drop(self, key: str) -> None:
         versions = self._keys.get(key)

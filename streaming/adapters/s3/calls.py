@@ -43,10 +43,11 @@ _FIRST_WAIT_S, _LONGEST_WAIT_S = 0.05, 5.0
 THROTTLED = frozenset(
     {"SlowDown", "ServiceUnavailable", "RequestLimitExceeded", "Throttling", "ThrottlingException", "TooManyRequests"}
 )
-TRANSIENT = THROTTLED | {"InternalError", "RequestTimeout", "OperationAborted"}
+TRANSIENT = THROTTLED | {"InternalError", "RequestTimeout", "OperationAborted", "ConditionalRequestConflict"}
 ABSENT = frozenset({"NoSuchKey", "NoSuchUpload", "NoSuchVersion", "NotFound", "404"})
 _UNSUPPORTED = frozenset({"NotImplemented", "MethodNotAllowed", "501", "405"})
 _DENIED = frozenset({"AccessDenied", "AllAccessDisabled", "InvalidObjectState", "403"})
+CHANGED_CODES = frozenset({"PreconditionFailed", "412 Precondition Failed", "412"})
 _BROKEN = (ConnectionError, HTTPClientError, IncompleteReadError, ResponseParserError)
 _CREDENTIALS = frozenset(
     {
@@ -70,6 +71,10 @@ class UnsupportedError(RefusedError):
 
 class DeniedError(RefusedError):
     """No right to this one object, or it is archived; others may be allowed."""
+
+
+class ChangedError(RefusedError):
+    """The object has another ETag than was sent."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,7 +169,7 @@ class S3Calls:
             raise UnsupportedError(f"{self._place()} does not know this request: {_text(error)}") from error
         if code in _CREDENTIALS or isinstance(error, NoCredentialsError | PartialCredentialsError):
             raise RefusedError(f"{self._place()} refuses our credentials: {_text(error)}; renew them") from error
-        kind = DeniedError if code in _DENIED else RefusedError
+        kind = ChangedError if code in CHANGED_CODES else DeniedError if code in _DENIED else RefusedError
         raise kind(f"{self._place()} refuses: {_text(error)}") from error
 
     def _connected(self) -> Any:

@@ -12,16 +12,19 @@ from typing import Any, TypeVar
 
 from streaming.adapters.s3.calls import (
     ABSENT,
+    CHANGED_CODES,
     TRANSIENT,
     AbsentError,
+    ChangedError,
     DeniedError,
     S3Calls,
     S3Settings,
     UnsupportedError,
 )
+from streaming.adapters.s3.etags import compares_etags
 from streaming.adapters.s3.pace import AdaptivePace
 from streaming.errors import RefusedError, UnavailableError
-from streaming.ports import Unreadable
+from streaming.ports import CHANGED, Unreadable
 from udfs.records import StoredObject, UnfinishedUpload
 
 MAX_CONTENT_BYTES = 16 * 1024 * 1024  # an index of 800,000 blocks; more is no index and would fill the memory
@@ -47,6 +50,7 @@ class S3Objects:
         self._deleters = ThreadPoolExecutor(_DELETES_AT_ONCE, thread_name_prefix="s3-delete")
         self._deletes_in_bulk = True
         self._lock = Lock()
+        self._compares: bool | None = None  # None: not found out yet
 
     def read_many(self, keys: Sequence[str]) -> list[StoredObject | Unreadable | None]:
         """Read small objects with their content, in order; None: does not exist."""
@@ -59,11 +63,18 @@ class S3Objects:
             self._require_bucket()
         return found
 
-    def delete(self, keys: Sequence[str]) -> dict[str, str]:
+    def compares_etags(self) -> bool:
+        """Whether deletes compare ETags; found out once, by objects of our own that are removed again."""
+        with self._lock:
+            if self._compares is None:
+                self._compares = compares_etags(self)
+            return self._compares
+
+    def delete(self, keys: Sequence[str], etags: Mapping[str, str] | None = None) -> dict[str, str]:
         """Delete any number of keys; returns key -> error for those refused."""
         batches = [keys[at : at + _KEYS_PER_DELETE] for at in range(0, len(keys), _KEYS_PER_DELETE)]
         errors: dict[str, str] = {}
-        for refused in _gather(self._deleters, self._delete_batch, batches):
+        for refused in _gather(self._deleters, lambda batch: self._delete_batch(batch, etags or {}), batches):
             errors |= refused
         return errors
 
@@ -109,6 +120,19 @@ class S3Objects:
         _gather(self._readers, self._unhide, keys)
         return self.existing(keys)
 
+    def put_own(self, key: str, content: bytes) -> str:
+        """Store an object of our own, under a name that we made up; returns its ETag."""
+        named = {"Bucket": self.settings.bucket, "Key": key, "Body": content}
+        return str(self.calls.call(lambda client: client.put_object(**named), pace=self.writes)["ETag"])
+
+    def remove_own(self, key: str) -> None:
+        """Remove every version of an object of our own, and its delete markers."""
+        bucket = self.settings.bucket
+        page = self.calls.call(lambda client: client.list_object_versions(Bucket=bucket, Prefix=key), pace=self.reads)
+        for entry in (*page.get("Versions", ()), *page.get("DeleteMarkers", ())):
+            # Allowed here: we made up the name, and remove only what we have just put.
+            self._delete_version(entry["Key"], entry["VersionId"])
+
     def close(self) -> None:
         """End the threads."""
         self._readers.shutdown(cancel_futures=True)
@@ -149,17 +173,17 @@ class S3Objects:
                 f"there is no bucket {self.settings.bucket} at {where}: check tiered_storage.allowed"
             ) from error
 
-    def _delete_batch(self, keys: Sequence[str]) -> dict[str, str]:
+    def _delete_batch(self, keys: Sequence[str], etags: Mapping[str, str]) -> dict[str, str]:
         if not self._deletes_in_bulk:
-            return self._delete_one_by_one(keys)
+            return self._delete_one_by_one(keys, etags)
         errors: dict[str, str] = {}
         left = list(keys)
         for _round in range(_DELETE_ROUNDS):
             try:
-                refused = self._delete_together(left)
+                refused = self._delete_together(left, etags)
             except UnsupportedError:
                 self._deletes_in_bulk = False
-                return errors | self._delete_one_by_one(left)
+                return errors | self._delete_one_by_one(left, etags)
             errors |= {key: text for key, (code, text) in refused.items() if code not in TRANSIENT}
             left = [key for key, (code, _) in refused.items() if code in TRANSIENT]
             if not left:
@@ -167,27 +191,35 @@ class S3Objects:
             self.writes.slow_down()
         raise UnavailableError(f"bucket {self.settings.bucket}: {len(left)} keys could not be deleted: too much load")
 
-    def _delete_together(self, keys: Sequence[str]) -> dict[str, tuple[str, str]]:
+    def _delete_together(self, keys: Sequence[str], etags: Mapping[str, str]) -> dict[str, tuple[str, str]]:
         """Key -> (code, text) of those not deleted."""
 
         def delete(client: Any) -> Any:
-            named = {"Objects": [{"Key": key} for key in keys], "Quiet": True}
+            objects = [{"Key": key, "ETag": etags[key]} if key in etags else {"Key": key} for key in keys]
+            named = {"Objects": objects, "Quiet": True}
             return client.delete_objects(Bucket=self.settings.bucket, Delete=named)
 
         answer = self.calls.call(delete, pace=self.writes, units=len(keys))
         codes = {error["Key"]: (error.get("Code", ""), error.get("Message", "")) for error in answer.get("Errors", ())}
-        return {key: (code, f"{code}: {text}") for key, (code, text) in codes.items() if code not in ABSENT}
+        return {
+            key: (code, CHANGED if code in CHANGED_CODES else f"{code}: {text}")
+            for key, (code, text) in codes.items()
+            if code not in ABSENT
+        }
 
-    def _delete_one_by_one(self, keys: Sequence[str]) -> dict[str, str]:
+    def _delete_one_by_one(self, keys: Sequence[str], etags: Mapping[str, str]) -> dict[str, str]:
         """For stores without DeleteObjects, such as Google's."""
-        errors = _gather(self._readers, self._delete_one, keys)
+        errors = _gather(self._readers, lambda key: self._delete_one(key, etags.get(key)), keys)
         return {key: error for key, error in zip(keys, errors, strict=True) if error}
 
-    def _delete_one(self, key: str) -> str:
+    def _delete_one(self, key: str, etag: str | None) -> str:
+        named = {"Bucket": self.settings.bucket, "Key": key} | ({"IfMatch": etag} if etag else {})
         try:
-            self.calls.call(lambda client: client.delete_object(Bucket=self.settings.bucket, Key=key), pace=self.writes)
+            self.calls.call(lambda client: client.delete_object(**named), pace=self.writes)
         except AbsentError:
             return ""
+        except ChangedError:
+            return CHANGED
         except DeniedError as error:
             return str(error)
         return ""
@@ -274,7 +306,12 @@ def _gather(pool: ThreadPoolExecutor, work: Callable[[_T], _R], items: Sequence[
 def _stored(answer: Any, content: bytes | None = None) -> StoredObject:
     metadata = {name.lower(): value for name, value in answer.get("Metadata", {}).items()}
     return StoredObject(
-        answer["ContentLength"], _ms(answer["LastModified"]), metadata, answer.get("VersionId", ""), content
+        answer["ContentLength"],
+        _ms(answer["LastModified"]),
+        metadata,
+        answer.get("VersionId", ""),
+        content,
+        answer.get("ETag", ""),
     )
 
 

@@ -257,6 +257,26 @@ def test_an_owner_that_begins_to_refer_to_it_before_the_delete_keeps_it(world: W
     assert set(GARBAGE) < set(world.objects.stored())
 
 
+@pytest.mark.parametrize("key", GARBAGE, ids=["data", "index"])
+@pytest.mark.parametrize("compares", [True, False], ids=["S3", "a store that ignores ETags"])
+def test_an_object_that_was_stored_again_after_it_was_judged_is_kept(world: World, key: str, compares: bool) -> None:
+    world.objects.compares = compares
+    world.journal.on_write = lambda: world.objects.put(key, b"another", SIGNED)
+
+    told = world.told(request())
+
+    assert told == ([(Outcome.RETRY, Reason.LEDGER_CHANGED)] if compares else [DELETED])
+    assert (key in world.objects.stored()) is compares
+
+
+def test_where_etags_are_compared_what_was_judged_goes_and_what_is_gone_is_gone(world: World) -> None:
+    world.objects.compares = True
+    world.journal.on_write = lambda: world.objects.delete([GARBAGE[0]])
+
+    assert world.told(request()) == [DELETED]
+    assert world.objects.stored() == IN_USE
+
+
 def test_the_owner_is_read_after_the_objects(world: World) -> None:
     """Read before, its list could lack the UUID of objects that were stored after that."""
     current = LedgerInfo(5, 10, timestamp_ms=1, offload=OffloadState(OLD, complete=True))
