@@ -186,7 +186,7 @@ def well(doubled: Scene, segmented: Cluster, service: Deployment, transactions: 
 def guarded(doubled: Scene, segmented: Cluster, service: Deployment, transactions: Transactions) -> Scene:
     """What would be fault A, had it no guard."""
     scene = made(segmented, service, transactions, "guarded", 500)
-    said = service.call("snapshots", "guard", "--namespace", scene.space)
+    said = service.call("snapshots", "guard", "--yes", "--namespace", scene.space)
     assert f"{scene.space}: guard made" in said
     before = ledgers(segmented, scene.segments)
     topics.compact(segmented, scene.segments)
@@ -302,7 +302,7 @@ def test_what_others_publish_there_is_named_and_hides_nothing(
     assert ("FOREIGN", "FOREIGN_SCHEMA") in told(found, hostile.segments)
     assert ("DANGER", "NULLS_VISIBLE") in told(found, hostile.segments)
     assert told(found, hostile.topic) == {("FOREIGN", "UNREADABLE"), ("FOREIGN", "FOREIGN_SCHEMA")}
-    said = service.call("snapshots", "guard", "--namespace", hostile.space)
+    said = service.call("snapshots", "guard", "--yes", "--namespace", hostile.space)
     assert "guard made" in said
 
 
@@ -316,7 +316,7 @@ def test_a_topic_whose_segments_were_trimmed_is_found_while_it_still_works(
 def test_a_guard_keeps_what_is_named(guarded: Scene, service: Deployment, found: list[dict[str, Any]]) -> None:
     assert told(found, guarded.topic) | told(found, guarded.segments) == set()
     assert recovered(service, guarded.space, guarded.topic) == guarded.aborted
-    assert "moved" not in service.call("snapshots", "guard", "--namespace", guarded.space)
+    assert "moved" not in service.call("snapshots", "guard", "--yes", "--namespace", guarded.space)
     said = CliRunner().invoke(app, ["check", "--config", str(service.config)]).output
     assert "guards of snapshots" in said
     assert guarded.space not in said
@@ -378,7 +378,7 @@ def test_a_guard_moves_on_once_segments_are_not_needed(segmented: Cluster, servi
         few = len(guarded.aborted) // 4
         wait_for(lambda: len(recovered(service, guarded.space, guarded.topic)) < few, "dead ids to go")
         assert "no ids" in service.call("snapshots", "trim", "--yes", "--topic", guarded.topic, code=4)
-        assert "moved from" in service.call("snapshots", "guard", "--namespace", guarded.space)
+        assert "moved from" in service.call("snapshots", "guard", "--yes", "--namespace", guarded.space)
         topics.compact(segmented, guarded.segments)
         topics.trim(segmented, guarded.segments)
         wait_for(lambda: ledgers(segmented, guarded.segments)[0] > before[0], "what the guard let go")
@@ -395,8 +395,8 @@ def test_orphans_are_removed_by_the_service_and_can_be_put_back(
     with Transactions(segmented.serving.pulsar) as others:
         neighbour = topic_in(segmented, deleted.space, "neighbour")
         others.run(neighbour, "a" * 100 + "c" * 10)
-    service.call("snapshots", "guard", "--namespace", deleted.space)
-    service.call("snapshots", "guard", "--namespace", well.space)
+    service.call("snapshots", "guard", "--yes", "--namespace", deleted.space)
+    service.call("snapshots", "guard", "--yes", "--namespace", well.space)
     for space in (deleted.space, single.space):
         findings(service, "--namespace", space, "--publish", "--yes")
     kept = [*latest(service, well.space, SnapshotKind.INDEX).values()][:1]
@@ -559,7 +559,7 @@ def test_run_makes_and_moves_guards_where_it_is_configured(
     assert GUARD in topics.internal_stats(segmented, refused.segments)["cursors"]
     topics.admin(segmented, "POST", f"{topics.resource(well.segments)}/subscription/{GUARD}/skip_all")
     assert f"stands behind segments which indexes name: {well.space}" in check()
-    assert "moved from" in service.call("snapshots", "guard", "--namespace", well.space)
+    assert "moved from" in service.call("snapshots", "guard", "--yes", "--namespace", well.space)
     assert "namespaces with segments, all guarded" in check()
 
 
