@@ -285,7 +285,7 @@ def migrate(  # noqa: PLR0913  one parameter an option: that is what typer reads
     Take the topic's clients away, and unload it: a topic that is loaded is refused, also right before each message. No
     broker reads parts, and brokers read segments only where transactionBufferSegmentedSnapshotEnabled is on.
 
-    What the topic had goes to the journal first; `snapshots undo --migrated` puts it back. Afterwards the new form is
+    The journal gets the topic's snapshots first; `snapshots undo --migrated` puts them back. Afterwards the new form is
     read, and must hold the same ids. Run the command again where it was cut short.
     """
     settings = settings_of(config)
@@ -293,7 +293,7 @@ def migrate(  # noqa: PLR0913  one parameter an option: that is what typer reads
 
     topic = full_name(topic)
     if not dry_run:
-        confirm(f"Migrate the snapshot of {topic} to {to}? It must have no clients meanwhile", yes=yes)
+        confirm(f"Migrate the snapshot of {topic} to {to}? It must have no clients", yes=yes)
     with migrations_for(settings) as migrations:
         done = migrations.migrate(topic, to, is_dry=dry_run)
     if json_lines:

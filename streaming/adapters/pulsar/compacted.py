@@ -48,7 +48,7 @@ def read_compacted(settings: PulsarSettings, admin: EntryAdmin, topic: str) -> I
     yield from another_way(settings, admin, topic, list(spans_of(stats.ledgers, Range(left.at, stats.last))))
     after = admin.internal_stats(topic)
     if (after.compacted, after.horizon) != (stats.compacted, stats.horizon):
-        raise UnavailableError(f"{topic} was compacted meanwhile, so its end is not known: read it again")
+        raise UnavailableError(f"{topic} was compacted while it was read, so its end is not known: read it again")
 
 
 def read_stored(

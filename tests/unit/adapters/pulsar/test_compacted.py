@@ -119,7 +119,7 @@ def test_only_markers_behind_the_horizon_are_an_end_too() -> None:
 
 def test_an_end_that_a_compaction_moved_meanwhile_is_none() -> None:
     later = InternalStats(LEDGERS, {"__compaction": (9, 1)}, 0, compacted=(71, 3))
-    with pytest.raises(UnavailableError, match="was compacted meanwhile"):
+    with pytest.raises(UnavailableError, match="was compacted while it was read"):
         _read({**SENT, (9, 1): None}, _stats(2), {(9, 1): MARKER}, (9, 0), later)
 
 
