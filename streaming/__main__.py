@@ -1,6 +1,7 @@
 """Entry point of `ledger-reaper`, `python -m streaming` and spark-submit; the commands are in streaming/cli.
 
-Exit codes: 0 done, 1 fault of ours, 2 configuration, 3 a service is unreachable, 4 refused for safety.
+Exit codes: 0 done, 1 fault of ours, 2 configuration, 3 a service is unreachable, 4 refused for safety, 130 and 143
+stopped by SIGINT and SIGTERM.
 
 Native libraries (pyarrow, deltalake, pulsar) have threads of their own. If one of them lets go of a Python object while
 Python takes its interpreter down, the process ends with SIGABRT, although all was done and printed. So `main` ends the
@@ -9,8 +10,10 @@ process before that, and after all else that Python does at an exit.
 
 import atexit
 import os
+import signal
 import sys
 
+_STOPPED = (128 + signal.SIGINT, 128 + signal.SIGTERM)
 _ended_with: list[int] = []  # the exit code, once main knows it
 
 
@@ -43,6 +46,9 @@ def main() -> NoReturn:
         run_command()
     except SystemExit as ended:
         _ended_with.append(_number(ended.code))
+        if _ended_with[0] in _STOPPED:
+            flush()
+            os._exit(_ended_with[0])  # Python would wait for threads of pools, and one may wait for a job for ever
     except BaseException:
         _ended_with.append(1)
         raise

@@ -26,6 +26,20 @@ def fail() -> None:
 """
 
 
+STUCK = """
+import signal
+from concurrent.futures import ThreadPoolExecutor
+from threading import Event
+from streaming.cli import main as commands
+from streaming.errors import StoppedBySignalError
+
+@commands.app.command("stuck")
+def stuck() -> None:
+    ThreadPoolExecutor(1).submit(Event().wait)
+    raise StoppedBySignalError(signal.SIGTERM, "nothing was changed")
+"""
+
+
 def _ended(*arguments: str, script: str = RUN, out: int | None = subprocess.PIPE) -> tuple[int, str, str]:
     done = subprocess.run(
         [sys.executable, "-c", script, *arguments],
@@ -58,6 +72,12 @@ def test_a_fault_of_ours_ends_with_1_and_is_told(tmp_path: Path) -> None:
     ended, _out, err = _ended("fail", script=FAILING + RUN)
     assert ended == 1
     assert err.splitlines()[-1].strip() == "ValueError: a fault \\x1b[2J"
+
+
+def test_a_command_that_a_signal_stopped_waits_for_no_thread_of_a_pool() -> None:
+    ended, _out, err = _ended("stuck", script=STUCK + RUN)
+    assert ended == 143
+    assert err.splitlines()[-1] == "ledger-reaper: stopped by SIGTERM: nothing was changed"
 
 
 def test_a_command_whose_output_could_not_be_stored_has_not_done_it() -> None:
