@@ -1182,6 +1182,8 @@ NARROWED |= {each[0]: HOSTS_TESTS[each[1]] for each in HOSTS}
 NARROWED |= {each[0]: QUERIES_TESTS[each[1]] for each in QUERIES}
 NARROWED |= {each[0]: SNAPSHOTS_TESTS[each[1]] for each in SNAPSHOTS_LINES}
 NARROWED |= {
+    "only CLOSED ledgers": JUDGE_TESTS,
+    "never a ledger in recovery": JUDGE_TESTS,
     "an OPEN ledger's owner names a newer one": JUDGE_TESTS,
     "a newer ledger lets OPEN ones go only where they are written in order": JUDGE_TESTS,
     "the quiet period of OPEN ledgers": JUDGE_TESTS,
