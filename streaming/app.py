@@ -118,7 +118,9 @@ def _run(
         begin_instance(settings, clients_for(settings), admin_for(settings), stop, config) as instance,
     ):
         retry_partitions, dead_letter_partitions = ensure_topics(instance.admin, settings, stop)
-        require_brokers_store(instance.clients.store, instance.clients.broker, f"{settings.topics.retry}-partition-0")
+        partition = f"{settings.topics.retry}-partition-0"
+        instance.admin.internal_stats(partition)  # loads it, so that its broker can be compared with ZooKeeper
+        require_brokers_store(instance.clients.store, instance.clients.broker, partition)
         for topic in (settings.topics.retry, settings.topics.dead_letter):
             require_room_for_copies(settings.pulsar, f"{topic}-partition-0")
         instance.ownership.release_gone(instance.admin.partitions, besides=settings.topics.owned)

@@ -8,12 +8,13 @@ import contextlib
 import os
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from threading import Lock
 
 from streaming.adapters.pulsar.admin import PulsarAdmin
 from streaming.adapters.pulsar.broker import AdminBroker
 from streaming.adapters.pulsar.http import PulsarAdminSettings
+from streaming.adapters.pulsar.loaded import running_brokers
 from streaming.adapters.pulsar.read import PulsarReader
 from streaming.adapters.zookeeper.settings import ZooKeeperSettings
 from streaming.adapters.zookeeper.store import ZooKeeperStore, store_for
@@ -66,7 +67,7 @@ def command_clients(settings: Settings) -> Iterator[CommandClients]:
         yield CommandClients(store, open_pulsar, lambda: broker_for(settings))
 
 
-_made: dict[tuple[int, PulsarAdminSettings], Broker] = {}
+_made: dict[tuple[int, PulsarAdminSettings], AdminBroker] = {}
 _lock = Lock()
 
 
@@ -106,10 +107,12 @@ def reader_for(settings: Settings) -> MessageReader:
     return PulsarReader(settings.pulsar)
 
 
-def broker_for(settings: Settings) -> Broker:
+def broker_for(settings: Settings) -> AdminBroker:
     """The brokers as a witness, for this process; a forked child makes its own."""
     key = (os.getpid(), admin_settings(settings))
     with _lock:
         if key not in _made:
-            _made[key] = AdminBroker(key[1])
+            store = store_for(zookeeper_settings(settings))
+            use_tls = settings.pulsar.admin_url.startswith("https:")
+            _made[key] = AdminBroker(key[1], partial(running_brokers, store, use_tls=use_tls))
         return _made[key]

@@ -163,14 +163,14 @@ def refuse_ledgers(path: str) -> None:
 
 
 class Broker(Protocol):
-    """The brokers' admin API, as the second witness beside the metadata store."""
+    """The brokers' admin API, as the second witness beside the metadata store. No question loads a topic."""
 
     def views(self, managed_ledgers: Sequence[str]) -> list[BrokerView]:
-        """Ask for each topic's internalStats, in order, concurrently. Never raises: UNREADABLE is a view."""
+        """Return what brokers know of each topic, in order. Never raises: UNREADABLE is a view."""
         ...
 
     def schema_views(self, schema_ids: Sequence[str]) -> list[BrokerView]:
-        """Ask for each schema's existence and ledgers, in order. Never raises."""
+        """Ask for each schema's existence, in order. Never raises."""
         ...
 
 
@@ -348,8 +348,8 @@ class TopicProperties(Protocol):
 class TrimFacts(Protocol):
     """What decides which ledgers a topic's broker drops. Every method raises UnavailableError, RefusedError."""
 
-    def is_loaded(self, topic: str) -> bool | None:
-        """Whether a broker has the topic loaded; None where that can't be told. Asking does not load it."""
+    def is_loaded(self, topic: str) -> bool:
+        """Whether a broker has the topic loaded. Asking does not load it. UnavailableError: that can't be told."""
         ...
 
     def retention(self, topic: str) -> Retention:

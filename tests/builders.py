@@ -209,6 +209,11 @@ def view(
     return BrokerView(presence, ledgers, cursors or {}, compacted_ledger, compacted_by_cursor, detail="503")
 
 
+def unloaded() -> BrokerView:
+    """What brokers say of a topic that exists and that none has loaded."""
+    return BrokerView(Presence.PRESENT, is_loaded=False)
+
+
 def exists(tree: MemoryTree, path: str) -> bool:
     try:
         tree.read(path)

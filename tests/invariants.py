@@ -1,4 +1,4 @@
-"""The service's eight promises, each a function that fails where an observer of the cluster sees the promise broken.
+"""The service's nine promises, each a function that fails where an observer of the cluster sees the promise broken.
 
 The tests in tests/model call them after every step. The observer learns who refers to which ledger from what brokers
 wrote and hold in memory, never from the service's own parsers.
@@ -42,6 +42,28 @@ class Final:
     ledger_id: int
     outcome: Outcome
     is_absent: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Untouched:
+    """What loading a topic changes: a look at some topics.
+
+    versions: of each znode of their managed ledgers and cursors, with the number of its children. ledgers: those that
+    say that they belong to these topics. bundles: those that a broker owns.
+    """
+
+    versions: Mapping[str, tuple[int, int]]
+    ledgers: frozenset[int]
+    bundles: frozenset[str] = frozenset()
+
+
+@dataclass(frozen=True, slots=True)
+class Inspection:
+    """A look before something ran, and one after it. asked_for: the ledgers that it was to delete."""
+
+    before: Untouched
+    after: Untouched
+    asked_for: frozenset[int] = frozenset()
 
 
 class World(Protocol):
@@ -171,3 +193,17 @@ def nobody_can_stop_it(topics: Topics) -> None:
 
 
 OF_TOPICS: tuple[Callable[[Topics], None], ...] = (nobody_can_stop_it,)
+
+
+def read_only(seen: Inspection) -> None:
+    """9. What inspects topics, and what deletes the ledgers that were asked for, does nothing else to them."""
+    before, after = seen.before, seen.after
+    changed = {path for path, was in before.versions.items() if after.versions.get(path) != was}
+    assert not changed, f"were written: {sorted(changed)[:5]}"
+    assert not after.versions.keys() - before.versions.keys(), "znodes were created"
+    assert not before.ledgers - after.ledgers - seen.asked_for, "ledgers were deleted that were not asked for"
+    assert not after.ledgers - before.ledgers, "ledgers were created"
+    assert after.bundles == before.bundles, "bundles were assigned"
+
+
+OF_INSPECTIONS: tuple[Callable[[Inspection], None], ...] = (read_only,)

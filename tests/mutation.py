@@ -13,6 +13,8 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
+from tests.brokers_mutations import BROKERS
+from tests.brokers_mutations import TESTS as BROKERS_TESTS
 from tests.hosts_mutations import HOSTS
 from tests.hosts_mutations import TESTS as HOSTS_TESTS
 from tests.queries_mutations import QUERIES
@@ -1022,6 +1024,7 @@ MUTATIONS = (
     *(Mutation(*each[:4]) for each in ROCKETMQ),
     *(Mutation(*each) for each in HOSTS),
     *(Mutation(*each) for each in QUERIES),
+    *(Mutation(*each) for each in BROKERS),
     *(Mutation(*each) for each in SNAPSHOTS_LINES),
     Mutation(
         "a znode that can't be read names what it named",
@@ -1050,20 +1053,14 @@ MUTATIONS = (
     Mutation(
         "marking asks nobody about a topic that is not loaded",
         WATCHER,
-        "if is_loaded is False or (is_loaded is None and (topic in self._doubtful or tools.are_all_closed(topic))):",
-        "if False:",
+        "        if not tools.facts.is_loaded(topic):  # internalStats",
+        "        if False:  # internalStats",
     ),
     Mutation(
-        "where brokers can't say what is loaded, cursors are looked at right before a topic is asked about",
+        "marks of a topic that is not loaded wait",
         WATCHER,
-        "(topic in self._doubtful or tools.are_all_closed(topic))",
-        "topic in self._doubtful",
-    ),
-    Mutation(
-        "once a broker has ended, old signs that a topic is loaded count for nothing",
-        WATCHER,
-        "self._doubtful = {*self._ask, *self._due, *self._failing}",
-        "pass",
+        "        if not tools.facts.is_loaded(topic):\n            self._work.put",
+        "        if False:\n            self._work.put",
     ),
     Mutation(
         "a closed cursor's topic is not asked about",
@@ -1180,6 +1177,7 @@ MUTATIONS = (
 NARROWED = {each[0]: (*ROCKETMQ_TESTS[each[1]], "-k", each[4]) for each in ROCKETMQ}
 NARROWED |= {each[0]: HOSTS_TESTS[each[1]] for each in HOSTS}
 NARROWED |= {each[0]: QUERIES_TESTS[each[1]] for each in QUERIES}
+NARROWED |= {each[0]: BROKERS_TESTS[each[1]] for each in BROKERS}
 NARROWED |= {each[0]: SNAPSHOTS_TESTS[each[1]] for each in SNAPSHOTS_LINES}
 NARROWED |= {
     "only CLOSED ledgers": JUDGE_TESTS,
@@ -1235,7 +1233,7 @@ NARROWED |= {
     "a live record stands behind tombstones that are compacted": ("tests/unit/snapshots/test_compact.py",),
     "an empty transaction has a minute, in milliseconds": ("tests/unit/adapters/pulsar/test_transactions.py",),
     "marking asks nobody about a topic that is not loaded": (MARKING_TESTS,),
-    "once a broker has ended, old signs that a topic is loaded count for nothing": (MARKING_TESTS,),
+    "marks of a topic that is not loaded wait": (MARKING_TESTS,),
     "a closed cursor's topic is not asked about": (MARKING_TESTS,),
     "what has changed before the first look is no sign that a topic is loaded": (MARKING_TESTS,),
     "the newest ledger is never marked ahead": ("tests/unit/udfs/phase_one/test_ahead.py",),

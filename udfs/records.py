@@ -261,7 +261,8 @@ class BrokerView:
 
     cursors: encoded cursor name -> cursor ledger id (-1: none). compacted_ledger: the compacted ledger that the broker
     reads from (-1: none); compacted_by_cursor: the one that its cursor __compaction names, to which the broker returns
-    after a crash. Where brokers are not asked (by configuration), callers have None instead of a view.
+    after a crash. is_loaded: False where no broker has the topic loaded, and so none knows more than that it exists.
+    Where brokers are not asked (by configuration), callers have None instead of a view.
     """
 
     presence: Presence
@@ -270,6 +271,7 @@ class BrokerView:
     compacted_ledger: int = -1
     compacted_by_cursor: int = -1
     detail: str = ""
+    is_loaded: bool = True
 
 
 @dataclass(frozen=True, slots=True)

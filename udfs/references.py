@@ -3,10 +3,12 @@
 Rules:
 1. A ledger is in use if either of the two sources, ZooKeeper or the broker, says so.
 2. If a part could not be read or parsed, the whole reference is UNREADABLE, never empty.
-3. An owner is GONE only if its znode is absent and the broker, when asked, says so too.
+3. An owner is GONE only if its znode is absent and the brokers, when asked, say so too.
 4. A ledger whose list entry says "offload complete, bookkeeperDeleted" is not in use in BookKeeper, although ZooKeeper
    and the broker both list it (the broker's answer does not show bookkeeperDeleted).
-5. newest_id counts what a znode names, not what the broker knows: the broker may know a ledger before it writes it
+5. A topic that no broker has loaded is in nobody's memory: its znodes alone say what it refers to. They say so
+   completely, but for the compacted ledger, which they name only where the topic was closed in an orderly way.
+6. newest_id counts what a znode names, not what the broker knows: the broker may know a ledger before it writes it
    down. Delayed-delivery buckets have no newest id, because each cursor writes its own, in any order.
 """
 
@@ -126,7 +128,7 @@ def _present(key: str, seen: Sequence[Seen], broker: BrokerView | None, read_at_
         return _data(key, seen[0], broker, read_at_ms)
     written, remembered, newest_id = _ids_of[owner.kind](owner, seen, broker)
     ids = array("q", sorted({*written, *remembered} - {-1}))
-    counts = Counts(len(written - {-1}), -1 if broker is None else len(remembered - {-1}))
+    counts = Counts(len(written - {-1}), -1 if _is_silent(broker) else len(remembered - {-1}))
     return Reference(key, Presence.PRESENT, read_at_ms, checks, ids, newest_id, counts=counts)
 
 
@@ -138,10 +140,16 @@ def _data(key: str, seen: Seen, broker: BrokerView | None, read_at_ms: int) -> R
         if extra:
             in_use = array("q", sorted([*listed.ids, *extra]))
     checks = ((seen.path, seen.version),)
-    counts = Counts(len(listed.ids) + len(listed.bookkeeper_free), -1 if broker is None else len(broker.ledgers))
+    remembered = -1 if broker is None or _is_silent(broker) else len(broker.ledgers)
+    counts = Counts(len(listed.ids) + len(listed.bookkeeper_free), remembered)
     offloads = frozenset(listed.offloads)
     found = Reference(key, Presence.PRESENT, read_at_ms, checks, in_use, listed.newest_id, offloads, counts=counts)
     return replace(found, given_up=listed.bookkeeper_free)
+
+
+def _is_silent(broker: BrokerView | None) -> bool:
+    """Whether there is no broker's memory to compare with."""
+    return broker is None or not broker.is_loaded
 
 
 def _cursor_ids(owner: Owner, seen: Sequence[Seen], broker: BrokerView | None) -> _Named:
@@ -157,7 +165,7 @@ def _schema_ids(_owner: Owner, seen: Sequence[Seen], _broker: BrokerView | None)
 
 
 def _compacted_ids(owner: Owner, seen: Sequence[Seen], broker: BrokerView | None) -> _Named:
-    """Only the broker knows: the property that names the ledger may stand in the cursor ledger's last entry.
+    """Of a loaded topic only the broker knows: the property may be in the cursor ledger's last entry.
 
     A broker may answer before it has opened the cursor (lazyCursorRecovery); then it knows of no compacted ledger yet.
     One that was frozen may answer for a topic that another has taken over; it does not know the ledger that the other
@@ -165,6 +173,8 @@ def _compacted_ids(owner: Owner, seen: Sequence[Seen], broker: BrokerView | None
     """
     if broker is None or broker.presence is not Presence.PRESENT:
         raise FormatError(f"the compacted ledger of {owner.name} is known to its broker only, which did not tell")
+    if not broker.is_loaded:
+        return _compacted_ids_unloaded(owner, seen[1:])
     newest_id = in_use_ids(seen[0].data or b"").newest_id
     if newest_id >= 0 and newest_id not in broker.ledgers:
         raise FormatError(f"the broker of {owner.name} has not heard of ledger {newest_id}, which its list names")
@@ -174,6 +184,29 @@ def _compacted_ids(owner: Owner, seen: Sequence[Seen], broker: BrokerView | None
     remembered = {broker.compacted_ledger, broker.compacted_by_cursor}
     written = {-1, *(parse_cursor(data).properties.get(COMPACTED_LEDGER_PROPERTY, -1) for data in cursors)}
     return written, remembered, max(written | remembered)
+
+
+def _compacted_ids_unloaded(owner: Owner, cursors: Sequence[Seen]) -> _Named:
+    """The cursor's znode names it, if the cursor was closed when the topic was unloaded.
+
+    A broker that loads the topic gives the cursor a ledger before it names another compacted ledger there, and writes
+    the znode for it: so the versions in the delete's transaction guard this reference.
+    """
+    written = compacted_by_znodes([cursor.data for cursor in cursors if cursor.data is not None])
+    if written is None:
+        raise FormatError(f"the compacted ledger of {owner.name} is in a cursor ledger, and no broker has it loaded")
+    return {written}, set(), written
+
+
+def compacted_by_znodes(compaction_cursors: Sequence[bytes]) -> int | None:
+    """Return the compacted ledger of a topic that no broker has loaded; -1: none; None: its znodes do not name it.
+
+    compaction_cursors: the znode of its cursor __compaction, if there is one. Raises FormatError.
+    """
+    cursors = [parse_cursor(data) for data in compaction_cursors]
+    if any(cursor.cursors_ledger_id != -1 for cursor in cursors):
+        return None
+    return max((cursor.properties.get(COMPACTED_LEDGER_PROPERTY, -1) for cursor in cursors), default=-1)
 
 
 def _bucket_ids(_owner: Owner, seen: Sequence[Seen], _broker: BrokerView | None) -> _Named:

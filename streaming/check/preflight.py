@@ -30,7 +30,8 @@ from streaming.state.filesystem import shown
 from streaming.terminal import count_of
 from streaming.topics.matching import matched_topics
 from streaming.topics.setup import faults_of
-from udfs.paths import tenant_of
+from udfs.paths import managed_ledger_name, tenant_of
+from udfs.records import Presence
 
 
 class Status(StrEnum):
@@ -241,7 +242,11 @@ def _exclusive(settings: Settings) -> str:
 def _brokers_store(settings: Settings, clients: CommandClients) -> str:
     if not clients.pulsar.admin.partitions(settings.topics.retry):
         raise questions.Notice("not compared: there is no topic of ours yet; the first start compares", do="")
-    return require_brokers_store(clients.store, clients.broker, f"{settings.topics.retry}-partition-0")
+    partition = f"{settings.topics.retry}-partition-0"
+    (view,) = clients.broker.views([managed_ledger_name(partition)])
+    if view.presence is Presence.PRESENT and not view.is_loaded:
+        raise questions.Notice("not compared: no broker has our retry topic loaded; the next start compares", do="")
+    return require_brokers_store(clients.store, clients.broker, partition)
 
 
 def _topic(settings: Settings, admin: TopicAdmin, topic: str) -> str:

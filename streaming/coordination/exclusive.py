@@ -55,18 +55,22 @@ def undeclared(buckets: Sequence[BucketSettings]) -> str:
 def require_brokers_store(store: MetadataStore, broker: Broker, partition: str, *, pause_s: float = _PAUSE_S) -> str:
     """Return in words that the partition's newest ledger, as its broker says, stands in the list in ZooKeeper.
 
-    Raises SafetyError where it does not, UnavailableError where that can't be told.
+    The partition must be loaded. Raises SafetyError where it does not, UnavailableError where that can't be told.
     """
     name = managed_ledger_name(partition)
     for look in range(_LOOKS):
         if look:
             time.sleep(pause_s)
         (view,) = broker.views([name])
+        if not view.is_loaded:
+            continue
         listed = _listed(store, managed_ledger_path(name))
         if view.presence is Presence.UNREADABLE:
             raise UnavailableError(f"{partition}: its broker did not tell which ledgers it has: {view.detail}")
         if listed is not None and _newest(view) in listed:
             return f"ledger {_newest(view)} of {partition} stands in ZooKeeper's list"
+    if not view.is_loaded:
+        raise UnavailableError(f"{partition}: no broker has it loaded, so none tells which ledgers it has")
     raise SafetyError(
         f"{partition}: its broker writes to ledger {_newest(view)}, and ZooKeeper's list "
         f"{'does not name it' if listed is not None else 'does not exist'}. Either zookeeper.hosts (chroot?) is not "

@@ -11,7 +11,7 @@ from udfs.formats.errors import FormatError
 from udfs.formats.managed_ledger import ManagedLedgerInfo, parse_managed_ledger
 from udfs.paths import cursor_path, managed_ledger_path
 from udfs.records import BrokerView, Presence, Reference
-from udfs.references import Owner, Seen, fixed_paths, owner_of, reference_of
+from udfs.references import COMPACTION_CURSOR, Owner, Seen, compacted_by_znodes, fixed_paths, owner_of, reference_of
 from udfs.units import MIB
 
 _FIRST_AT_ONCE, _MOST_AT_ONCE = 64, 1024  # owners or znodes of a batch
@@ -82,18 +82,20 @@ class InUseLoader:
         return {name: info for name, info in found.items() if info is not None}
 
     def compacted(self, keys: Iterable[str]) -> dict[str, int | None]:
-        """Return the compacted ledger that each topic's broker reads from now; -1: none; None: no broker says.
+        """Return the compacted ledger that each topic reads from now; -1: none; None: that can't be known.
 
-        The cursor's znode may still name one that the broker has replaced and deleted. We keep such a ledger for want
-        of proof, but where it is gone no data is missing.
+        The cursor's znode of a loaded topic may still name one that the broker has replaced and deleted. We keep such a
+        ledger for want of proof, but where it is gone no data is missing.
         """
         names = {key: owner_of(key).name for key in dict.fromkeys(keys)}
         if self._broker is None:
             return dict.fromkeys(names)
         views = _asked(names, self._broker.views)
-        return {
-            key: view.compacted_ledger if view.presence is Presence.PRESENT else None for key, view in views.items()
-        }
+        paths = {key: cursor_path(name, COMPACTION_CURSOR) for key, name in names.items() if not views[key].is_loaded}
+        nodes = self._store.read_many(list(paths.values())) if paths else []
+        found = {key: view.compacted_ledger for key, view in views.items() if view.presence is Presence.PRESENT}
+        unloaded = {key: _compacted_by(node) for key, node in zip(paths, nodes, strict=True)}
+        return {key: unloaded[key] if key in unloaded else found.get(key) for key in names}
 
     def _paths(self, owners: Mapping[str, Owner]) -> dict[str, list[str]]:
         paths = {key: list(fixed_paths(owner)) for key, owner in owners.items()}
@@ -139,7 +141,7 @@ class InUseLoader:
     def _views(
         self, owners: Mapping[str, Owner], paths: Mapping[str, Sequence[str]], seen: Mapping[str, Seen]
     ) -> dict[str, BrokerView]:
-        """Ask brokers for topics, and for schemas whose locator is absent: has the broker none either?"""
+        """Ask brokers about topics, and about schemas whose locator is absent: has the broker none either?"""
         if self._broker is None:
             return {}
         topics = {key: owner.name for key, owner in owners.items() if owner.kind != "schema"}
@@ -175,6 +177,15 @@ def _version_of(node: Znode | Unreadable | None) -> int | None:
     if node is None:
         return -1
     return node.version if isinstance(node, Znode) else None
+
+
+def _compacted_by(cursor: Znode | Unreadable | None) -> int | None:
+    if isinstance(cursor, Unreadable):
+        return None
+    try:
+        return compacted_by_znodes([cursor.data] if cursor is not None else [])
+    except FormatError:
+        return None
 
 
 def _list_of(node: Znode | Unreadable | None) -> ManagedLedgerInfo | None:

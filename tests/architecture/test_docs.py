@@ -122,7 +122,9 @@ def test_every_promise_names_an_invariant_code_and_tests_that_exist() -> None:
     page = text_of(Path("docs/promises.md"))
     promises = [cells for cells in rows(page) if len(cells) == 4 and cells[0] != "promise"]
     named = {name for cells in promises for name in re.findall(r"`(\w+)`", cells[1])}
-    assert named == {promise.__name__ for promise in (*invariants.PROMISES, *invariants.OF_TOPICS)}
+    assert named == {
+        promise.__name__ for promise in (*invariants.PROMISES, *invariants.OF_TOPICS, *invariants.OF_INSPECTIONS)
+    }
     assert [cells[0] for cells in promises if not (re.search("`.+`", cells[2]) and re.search("`.+`", cells[3]))] == []
     for path, name in re.findall(r"`([\w/]+\.py)::(\w+)`", page):
         assert name in defined_in(ROOT / path), f"{path} defines no {name}"

@@ -3,12 +3,15 @@
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from uuid import uuid4
 
 import pytest
 
 from streaming.adapters.memory.store import MemoryBroker
 from streaming.adapters.pulsar.admin import AdminBroker, PulsarAdmin, PulsarAdminSettings
+from streaming.adapters.pulsar.loaded import running_brokers
+from streaming.adapters.zookeeper.store import ZooKeeperSettings, ZooKeeperStore
 from streaming.ports import Broker
 from streaming.sandbox.cluster import Cluster
 from streaming.sandbox.topics import delete_schema, post_schema_versions
@@ -57,7 +60,8 @@ def _in_memory() -> World:
 @contextmanager
 def _on_a_cluster(cluster: Cluster) -> Iterator[World]:
     settings = PulsarAdminSettings(cluster.addresses.admin)
-    broker = AdminBroker(settings)
+    store = ZooKeeperStore(ZooKeeperSettings(cluster.addresses.zookeeper))
+    broker = AdminBroker(settings, partial(running_brokers, store, use_tls=False))
     with PulsarAdmin(settings) as admin:
 
         def make(topic: str, partitions: int, subscription: str) -> None:
@@ -75,6 +79,7 @@ def _on_a_cluster(cluster: Cluster) -> Iterator[World]:
 
         yield World(broker, make, schema)
     broker.close()
+    store.close()
 
 
 def _topic(suffix: str = "") -> str:

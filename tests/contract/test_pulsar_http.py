@@ -20,8 +20,11 @@ from tests.contract.http_stub import HttpStub, Told, http_stub
 from udfs.records import BrokerView, Presence
 
 STATS = "/admin/v2/persistent/t/ns/x/internalStats"
-SCHEMA = "/admin/v2/schemas/t/ns/x/schema"
+SCHEMA = "/admin/v2/schemas/t/ns/x-partition-3/schema"
+LOADED = "/admin/v2/broker-stats/bookieops"
+LIST = "/admin/v2/persistent/t/ns"
 OWNER = "t/ns/persistent/x"
+TOPIC = "persistent://t/ns/x"
 COMPLETE = {
     "ledgers": [{"ledgerId": 4}, {"ledgerId": 9}],
     "cursors": {"a+b": {"cursorLedger": 7}, "new": {"cursorLedger": -1}},
@@ -40,11 +43,21 @@ def _json(value: object, status: int = 200) -> Told:
     return Told(status, json.dumps(value).encode())
 
 
-def _view(stub: HttpStub, timeout_seconds: float = 5.0) -> BrokerView:
-    broker = AdminBroker(PulsarAdminSettings(stub.url, timeout_seconds=timeout_seconds))
+def _loaded(*topics: str) -> Told:
+    return _json({"t/ns": {topic: {"dataLedgerOpenOp": 0} for topic in topics}})
+
+
+def _view(*stubs: HttpStub, timeout_seconds: float = 5.0) -> BrokerView:
+    """Ask for OWNER where these brokers run."""
+    settings = PulsarAdminSettings(stubs[0].url, timeout_seconds=timeout_seconds)
+    broker = AdminBroker(settings, lambda: [stub.url for stub in stubs])
     (view,) = broker.views([OWNER])
     broker.close()
     return view
+
+
+def _asked(stub: HttpStub) -> list[str]:
+    return [asked.path.partition("?")[0] for asked in stub.asked]
 
 
 def _reason(text: str, status: int = 404) -> Told:
@@ -52,6 +65,7 @@ def _reason(text: str, status: int = 404) -> Told:
 
 
 def test_internal_stats_become_a_view(stub: HttpStub) -> None:
+    stub.tell(LOADED, _loaded(TOPIC))
     stub.tell(STATS, _json(COMPLETE))
 
     assert _view(stub) == BrokerView(Presence.PRESENT, (4, 9), {"a+b": 7, "new": -1}, compacted_ledger=6)
@@ -60,16 +74,8 @@ def test_internal_stats_become_a_view(stub: HttpStub) -> None:
 @pytest.mark.parametrize(
     ("answer", "presence"),
     [
-        pytest.param(_reason("Topic persistent://t/ns/x not found"), Presence.GONE, id="topic not found"),
-        pytest.param(
-            _reason("Partitioned Topic not found: persistent://t/ns/x has zero partitions"),
-            Presence.GONE,
-            id="no partitions",
-        ),
-        pytest.param(_reason("Topic partitions were not yet created"), Presence.GONE, id="partition not made"),
-        pytest.param(_reason("Namespace not found"), Presence.GONE, id="namespace not found"),
-        pytest.param(_reason("Topic persistent://t/ns/y not found"), Presence.UNREADABLE, id="another topic not found"),
-        pytest.param(_reason("Topic persistent://t/ns/x not found", 409), Presence.UNREADABLE, id="409 in those words"),
+        pytest.param(_reason("Topic persistent://t/ns/x not found"), Presence.UNREADABLE, id="unloaded meanwhile"),
+        pytest.param(Told(307, headers=(("Location", "http://x/"),)), Presence.UNREADABLE, id="it moves"),
         pytest.param(Told(404, b"<html>Not Found</html>"), Presence.UNREADABLE, id="404 of something else"),
         pytest.param(Told(404), Presence.UNREADABLE, id="404 without a word"),
         pytest.param(_json({"reason": None}, 404), Presence.UNREADABLE, id="404 without a reason"),
@@ -93,15 +99,114 @@ def test_internal_stats_become_a_view(stub: HttpStub) -> None:
         pytest.param(_json(COMPLETE | {"compactedLedger": {}}), Presence.UNREADABLE, id="compacted ledger without id"),
     ],
 )
-def test_only_known_words_say_gone_and_only_complete_answers_present(
+def test_of_a_loaded_topic_only_a_complete_answer_says_that_it_is_present(
     stub: HttpStub, answer: Told, presence: Presence
 ) -> None:
+    stub.tell(LOADED, _loaded(TOPIC))
     stub.tell(STATS, answer)
 
     view = _view(stub)
 
     assert view.presence is presence
     assert bool(view.detail) is (presence is not Presence.PRESENT)
+
+
+@pytest.mark.parametrize(
+    ("answer", "presence"),
+    [
+        pytest.param(_json([TOPIC]), Presence.PRESENT, id="listed"),
+        pytest.param(_json(["persistent://t/ns/y"]), Presence.GONE, id="another is listed"),
+        pytest.param(_json([]), Presence.GONE, id="none is listed"),
+        pytest.param(_reason("Namespace does not exist"), Presence.GONE, id="no namespace"),
+        pytest.param(_reason("Namespace does not exist", 409), Presence.UNREADABLE, id="409 in those words"),
+        pytest.param(_reason("Something does not exist"), Presence.UNREADABLE, id="404 in other words"),
+        pytest.param(Told(404, b"<html>Not Found</html>"), Presence.UNREADABLE, id="404 of something else"),
+        pytest.param(Told(404), Presence.UNREADABLE, id="404 without a word"),
+        pytest.param(_json({"reason": None}, 404), Presence.UNREADABLE, id="404 without a reason"),
+        pytest.param(_json({}), Presence.UNREADABLE, id="not a list"),
+        pytest.param(Told(200, b"["), Presence.UNREADABLE, id="half a JSON"),
+        pytest.param(_reason("no", 403), Presence.UNREADABLE, id="not allowed"),
+    ],
+)
+def test_whether_an_unloaded_topic_exists_says_the_list_of_its_namespace_in_known_words(
+    stub: HttpStub, answer: Told, presence: Presence
+) -> None:
+    stub.tell(LOADED, _loaded("persistent://t/ns/other"))
+    stub.tell(LIST, answer)
+
+    view = _view(stub)
+
+    assert view.presence is presence
+    assert view.is_loaded is (presence is not Presence.PRESENT)
+    assert set(_asked(stub)) == {LOADED, LIST}, "nothing that would load it is asked"
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        pytest.param(_reason("no", 403), id="takes a superuser"),
+        pytest.param(Told(404), id="another version"),
+        pytest.param(Told(500), id="it fails"),
+        pytest.param(Told(307, headers=(("Location", "http://127.0.0.1:1/"),)), id="it is a proxy"),
+        pytest.param(_json([]), id="a list"),
+        pytest.param(_json({"t/ns": []}), id="lists in it"),
+        pytest.param(Told(200, b"{"), id="half a JSON"),
+    ],
+)
+def test_while_one_broker_does_not_say_what_it_has_loaded_what_no_other_has_is_unreadable(
+    stub: HttpStub, answer: Told
+) -> None:
+    with http_stub() as other:
+        stub.tell(LOADED, _loaded("persistent://t/ns/z"))
+        stub.tell(LIST, _json([TOPIC]))
+        other.tell(LOADED, answer)
+
+        assert _view(stub, other).presence is Presence.UNREADABLE
+        assert set(_asked(stub)) | set(_asked(other)) == {LOADED}
+
+
+def test_what_another_broker_has_loaded_is_asked_there_whoever_else_is_silent(stub: HttpStub) -> None:
+    with http_stub() as owner, http_stub() as silent:
+        owner.tell(LOADED, _loaded(TOPIC))
+        owner.tell(STATS, _json(COMPLETE))
+        stub.tell(LOADED, _loaded())
+        silent.tell(LOADED, Told(500))
+
+        assert _view(stub, owner, silent).ledgers == (4, 9)
+        assert _asked(owner).count(STATS) == 1
+
+
+def test_where_two_brokers_have_a_topic_loaded_neither_is_believed(stub: HttpStub) -> None:
+    with http_stub() as other:
+        for each in (stub, other):
+            each.tell(LOADED, _loaded(TOPIC))
+            each.tell(STATS, _json(COMPLETE))
+
+        assert _view(stub, other).presence is Presence.UNREADABLE
+
+
+def test_where_no_broker_runs_or_zookeeper_does_not_say_which_do_all_is_unreadable(stub: HttpStub) -> None:
+    def away() -> list[str]:
+        raise UnavailableError("ZooKeeper is away")
+
+    for running in (away, list):
+        broker = AdminBroker(PulsarAdminSettings(stub.url), running)
+        assert [view.presence for view in broker.views([OWNER])] == [Presence.UNREADABLE]
+        assert [view.presence for view in broker.schema_views(["t/ns/x"])] == [Presence.UNREADABLE]
+        broker.close()
+    assert not stub.asked
+
+
+def test_a_namespace_and_a_broker_are_asked_once_for_many_topics(stub: HttpStub) -> None:
+    stub.tell(LOADED, _loaded())
+    stub.tell(LIST, _json([f"persistent://t/ns/{number}" for number in range(500)]))
+    broker = AdminBroker(PulsarAdminSettings(stub.url), lambda: [stub.url])
+
+    views = broker.views([f"t/ns/persistent/{number}" for number in range(1_000)])
+    broker.close()
+
+    assert [view.presence for view in views] == [Presence.PRESENT] * 500 + [Presence.GONE] * 500
+    assert _asked(stub) == [LOADED, LIST]
 
 
 def test_partitions_that_are_being_made_are_worth_another_try(stub: HttpStub) -> None:
@@ -124,32 +229,45 @@ def test_partitions_that_are_being_made_are_worth_another_try(stub: HttpStub) ->
     ],
 )
 def test_a_schema_is_gone_only_in_known_words(stub: HttpStub, answer: Told, presence: Presence) -> None:
+    stub.tell(LOADED, _loaded(f"{TOPIC}-partition-3"))
     stub.tell(SCHEMA, answer)
-    broker = AdminBroker(PulsarAdminSettings(stub.url))
+    broker = AdminBroker(PulsarAdminSettings(stub.url), lambda: [stub.url])
 
     assert [view.presence for view in broker.schema_views(["t/ns/x"])] == [presence]
     broker.close()
 
 
+def test_a_schema_of_which_no_topic_is_loaded_is_in_nobodys_memory(stub: HttpStub) -> None:
+    stub.tell(LOADED, _loaded("persistent://t/ns/y"))
+    broker = AdminBroker(PulsarAdminSettings(stub.url), lambda: [stub.url])
+
+    assert [view.presence for view in broker.schema_views(["t/ns/x"])] == [Presence.GONE]
+    broker.close()
+    assert _asked(stub) == [LOADED], "to ask for it would assign a bundle"
+
+
 @pytest.mark.parametrize("status", [500, 503, 429])
 def test_a_passing_fault_is_asked_again(stub: HttpStub, status: int) -> None:
+    stub.tell(LOADED, _loaded(TOPIC))
     stub.tell(STATS, Told(status), Told(status), _json(COMPLETE))
 
     assert _view(stub).presence is Presence.PRESENT
-    assert len(stub.asked) == 3
+    assert _asked(stub).count(STATS) == 3
 
 
 def test_a_lasting_fault_is_unreadable_after_a_few_tries(stub: HttpStub) -> None:
+    stub.tell(LOADED, _loaded(TOPIC))
     stub.tell(STATS, _reason("metadata store away", 500))
 
     view = _view(stub)
 
     assert view.presence is Presence.UNREADABLE
     assert "500: metadata store away" in view.detail
-    assert len(stub.asked) == 4
+    assert _asked(stub).count(STATS) == 4
 
 
 def test_a_broker_that_does_not_answer_in_time_is_unreadable(stub: HttpStub) -> None:
+    stub.tell(LOADED, _loaded(TOPIC))
     stub.tell(STATS, Told(200, b"{}", after_seconds=30.0))
 
     view = _view(stub, timeout_seconds=0.2)
@@ -269,7 +387,7 @@ def test_a_broker_that_is_not_there_is_unavailable() -> None:
 
     with PulsarAdmin(settings) as admin, pytest.raises(UnavailableError, match=r"Check that the broker runs"):
         admin.clusters()
-    broker = AdminBroker(settings)
+    broker = AdminBroker(settings, lambda: ["http://127.0.0.1:1"])
     assert [view.presence for view in broker.views([OWNER, "no topic"])] == [Presence.UNREADABLE] * 2
     broker.close()
 

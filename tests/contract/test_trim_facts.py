@@ -14,7 +14,6 @@ from tests.builders import CURSOR, TOPIC
 from tests.contract.http_stub import HttpStub, Told, http_stub
 from udfs.phase_one.ahead import Retention
 
-BUFFER = "/admin/v3/transactions/transactionBufferStats/public/default/orders"
 OWN = "/admin/v2/persistent/public/default/orders/retention"
 NAMESPACE = "/admin/v2/namespaces/public/default/retention"
 RUNTIME = "/admin/v2/brokers/configuration/runtime"
@@ -36,6 +35,7 @@ class Real:
 
     stub: HttpStub
     adapter: PulsarTrimFacts
+    loaded: dict[str, bool | None]
 
     def asked(self) -> list[str]:
         return [each.path.partition("?")[0] for each in self.stub.asked]
@@ -44,56 +44,20 @@ class Real:
 @pytest.fixture
 def real() -> Iterator[Real]:
     with http_stub() as stub:
-        adapter = PulsarTrimFacts(PulsarAdminSettings(stub.url, timeout_seconds=1))
-        yield Real(stub, adapter)
+        loaded: dict[str, bool | None] = {}
+        adapter = PulsarTrimFacts(PulsarAdminSettings(stub.url, timeout_seconds=1), lambda topic: loaded[topic])
+        yield Real(stub, adapter, loaded)
         adapter.close()
 
 
-@pytest.mark.parametrize(
-    ("answer", "expected"),
-    [
-        (told(state="Ready"), True),
-        (Told(404, b'{"reason":"Topic not found"}'), False),
-        (Told(403, b'{"reason":"no right"}'), None),
-        (Told(412), None),
-    ],
-)
-def test_a_broker_with_transactions_says_whether_a_topic_is_loaded(
-    real: Real, answer: Told, expected: bool | None
-) -> None:
-    real.stub.tell(BUFFER, answer)
-    assert real.adapter.is_loaded(TOPIC) is expected
-    assert set(real.asked()) == {BUFFER}, "nothing that loads it was asked"
-
-
-def test_a_broker_without_transactions_cannot_say_and_is_not_asked_again(real: Real) -> None:
-    said = b'{"reason":"This Broker is not configured with transactionCoordinatorEnabled=true."}'
-    real.stub.tell(BUFFER, Told(503, said))
-    assert real.adapter.is_loaded(TOPIC) is None
-    asked = len(real.stub.asked)
-    assert real.adapter.is_loaded(TOPIC) is None
-    assert len(real.stub.asked) == asked
-
-
-@pytest.mark.parametrize(
-    "reason",
-    [
-        b'{"reason":"the topic is being loaded"}',
-        b'{"reason":"persistent://acme/ns/transactionCoordinatorEnabled is temporarily unavailable"}',
-    ],
-)
-def test_a_topic_of_the_settings_name_does_not_stop_the_question(real: Real, reason: bytes) -> None:
-    real.stub.tell(BUFFER.replace("public/default/orders", "acme/ns/transactionCoordinatorEnabled"), Told(503, reason))
-    real.stub.tell(BUFFER, Told(404))
-    with pytest.raises(UnavailableError):
-        real.adapter.is_loaded("acme/ns/persistent/transactionCoordinatorEnabled")
-    assert real.adapter.is_loaded(TOPIC) is False
-
-
-def test_a_broker_that_is_away_says_nothing(real: Real) -> None:
-    real.stub.tell(BUFFER, Told(503, b'{"reason":"starting"}'))
-    with pytest.raises(UnavailableError):
+def test_a_topic_of_which_brokers_do_not_say_whether_it_is_loaded_is_not_taken_for_loaded(real: Real) -> None:
+    for said in (True, False):
+        real.loaded[TOPIC] = said
+        assert real.adapter.is_loaded(TOPIC) is said
+    real.loaded[TOPIC] = None
+    with pytest.raises(UnavailableError, match="not all brokers say"):
         real.adapter.is_loaded(TOPIC)
+    assert real.asked() == [], "nothing that loads it was asked"
 
 
 def test_the_topics_own_retention_counts_first_then_its_namespaces_then_the_brokers(real: Real) -> None:
@@ -168,8 +132,6 @@ def test_the_fake_does_as_brokers_do() -> None:
     assert fake.is_loaded(TOPIC) is True, "internalStats loads the topic"
     with pytest.raises(RefusedError):
         fake.internal_stats("public/default/persistent/nowhere")
-    fake.tells_loaded = False
-    assert fake.is_loaded(TOPIC) is None
     fake.faults.away = True
     with pytest.raises(UnavailableError):
         fake.retention(TOPIC)

@@ -453,7 +453,8 @@ def _asking(world: World, broker: Instance, topic: str, data: Sequence[int], com
     epoch = Epoch.bump(store, settings.zookeeper.own_root, f"sweep-{topic.rpartition('-')[2]}")
     layout = identity.read_layout(store, settings.zookeeper.ledgers_root)
     rules = SweepRules(layout, settings.zookeeper.ledgers_root, (epoch.path, epoch.version), policy_of(settings))
-    witness = AdminBroker(PulsarAdminSettings(addresses(world.cluster.spec, [broker]).admin))
+    admin = addresses(world.cluster.spec, [broker]).admin
+    witness = AdminBroker(PulsarAdminSettings(admin), lambda: [admin])
     name, clock, said, ended = managed_ledger_name(topic), SystemClock(), Said(), threading.Event()
     of = {LedgerComponent.COMPACTED_LEDGER: [compacted], LedgerComponent.MANAGED_LEDGER: data}
 

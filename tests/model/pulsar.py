@@ -30,9 +30,10 @@ from tests.builders import (
 )
 from tests.model.storage import Storage
 from tests.world import ObservedTree, path_of
+from udfs.formats.managed_ledger import parse_cursor
 from udfs.paths import cursor_path, managed_ledger_path, schema_path
 from udfs.records import BrokerView, Presence
-from udfs.references import COMPACTION_CURSOR, Owner, key_of, owner_of
+from udfs.references import COMPACTED_LEDGER_PROPERTY, COMPACTION_CURSOR, Owner, key_of, owner_of
 
 TOPICS = (TOPIC, f"{TOPIC}-partition-0")
 CURSORS = ("billing", "audit")
@@ -82,6 +83,7 @@ class Pulsar(Storage):
         self.schemas: dict[str, list[int]] = {}
         self.stalled: list[Stalled] = []
         self.silent: set[str] = set()
+        self.unloaded: dict[str, object] = {}  # no broker has it loaded, or has had for long -> what it was then
         self.lazy: set[str] = set()  # topics whose broker has not opened the cursor of their compaction yet
         self.hidden: Owner | None = None
 
@@ -112,9 +114,11 @@ class Pulsar(Storage):
         self.tree.clock.advance(milliseconds)
         now_ms = self.tree.clock.now_ms()
         self.hidden = None
-        for topic in self.topics.values():
+        for name, topic in self.topics.items():
             if 0 <= topic.dirty_since_ms <= now_ms - FLUSH_MS:
-                self._flush(topic, lost=True)
+                self._flush(name, topic, lost=True)
+        # what was loaded meanwhile: only now do brokers' answers show it
+        self.unloaded = {name: was for name, was in self.unloaded.items() if was == self._state(name)}
         dead = [
             each
             for each in self.stalled
@@ -187,7 +191,9 @@ class Pulsar(Storage):
         for cursor in list(topic.cursors):
             self.delete_cursor(name, cursor, lost=lost)
         listed = self.written.get(managed_ledger_path(name), frozenset())
+        compaction_s = self.written.get(cursor_path(name, COMPACTION_CURSOR), frozenset())
         self.remove(managed_ledger_path(name))
+        self._drop_all(compaction_s, lost=lost)
         del self.topics[name]
         self.lazy.discard(name)
         mine = {*topic.ledgers, topic.compacted, topic.durable} - topic.given_up - {-1}
@@ -241,6 +247,30 @@ class Pulsar(Storage):
             for ledger_id in self._held(name):
                 self.close(ledger_id)
             self.leak(before - self._held(name))
+
+    def unload(self, name: str, *, lost: bool) -> None:
+        """Close cursors and topic in order, so that znodes alone say what it refers to; the next use loads it.
+
+        Brokers that are asked what they have loaded may go on saying "not this" until some time has passed.
+        """
+        topic, path = self.topics.get(name), managed_ledger_path(name)
+        if topic is None or not exists(self.tree, path):
+            return
+        before = self._held(name)
+        for cursor in topic.cursors:
+            self.close_cursor(name, cursor, lost=lost)
+        compaction = cursor_path(name, COMPACTION_CURSOR)
+        if exists(self.tree, compaction):
+            self._flush(name, topic, lost=lost)
+            self.tree.write(compaction, cursor_znode(properties={COMPACTED_LEDGER_PROPERTY: topic.durable}))
+            self._drop_all(self.written.pop(compaction, frozenset()), lost=lost)
+        self.lazy.discard(name)
+        topic.ledgers = sorted(self.written.get(path, frozenset()) | topic.given_up)
+        topic.cursors = {c: held for c, held in topic.cursors.items() if cursor_path(name, c) in self.written}
+        for ledger_id in self._held(name):
+            self.close(ledger_id)
+        self.leak(before - self._held(name))
+        self.unloaded[name] = self._state(name)
 
     # cursors
 
@@ -365,7 +395,7 @@ class Pulsar(Storage):
             self.on_leak(before)  # announced first, as PIP-186 has it
         topic.dirty_since_ms = self.tree.clock.now_ms()
         if durable:
-            self._flush(topic, lost=lost)
+            self._flush(name, topic, lost=lost)
 
     def put_schema(self, *, stalls: bool, lost: bool) -> None:
         """A schema's ledger: written and CLOSED, then named in the locator (W7). Stalls come before the close."""
@@ -422,12 +452,19 @@ class Pulsar(Storage):
         if topic is None:
             found = exists(self.tree, managed_ledger_path(name))
             return BrokerView(Presence.PRESENT if found else Presence.GONE)
+        if name in self.unloaded and exists(self.tree, managed_ledger_path(name)):
+            return BrokerView(Presence.PRESENT, is_loaded=False)
         cursors = {cursor: held.ledger_id for cursor, held in topic.cursors.items()}
         if name in self.lazy:
             return BrokerView(Presence.PRESENT, tuple(topic.ledgers), cursors)
         if exists(self.tree, cursor_path(name, COMPACTION_CURSOR)):
             cursors[COMPACTION_CURSOR] = -1
         return BrokerView(Presence.PRESENT, tuple(topic.ledgers), cursors, compacted_ledger=topic.compacted)
+
+    def _state(self, name: str) -> object:
+        """What changes if a broker has the topic loaded and does something with it."""
+        root = managed_ledger_path(name)
+        return repr(self.topics.get(name)), {path: self.seen(path) for path in self.written if path.startswith(root)}
 
     def _schema_view(self, name: str) -> BrokerView:
         if name in self.silent:
@@ -484,7 +521,18 @@ class Pulsar(Storage):
         self.write(path, cursor_znode(held.ledger_id, buckets=held.buckets))
         self.written[path] = frozenset({held.ledger_id, *held.buckets}) - {-1}
 
-    def _flush(self, topic: Topic, *, lost: bool) -> None:
+    def _drop_all(self, ledger_ids: frozenset[int], *, lost: bool) -> None:
+        for ledger_id in ledger_ids:
+            self.close(ledger_id)
+            self.delete(ledger_id, lost=lost)
+
+    def _flush(self, name: str, topic: Topic, *, lost: bool) -> None:
+        """The cursor's position goes into its ledger: a new one, which its znode then names, if it had none."""
+        path = cursor_path(name, COMPACTION_CURSOR)
+        if exists(self.tree, path) and parse_cursor(self.tree.read(path).data).cursors_ledger_id == -1:
+            made = self.make(lambda ledger_id: cursor_request(ledger_id, name, COMPACTION_CURSOR), is_open=True)
+            self.tree.write(path, cursor_znode(made))
+            self.written[path] = frozenset({made})
         old, topic.durable, topic.dirty_since_ms = topic.durable, topic.compacted, -1
         if old != topic.durable:
             self.delete(old, lost=lost)

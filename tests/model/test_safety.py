@@ -42,6 +42,7 @@ ACTS: dict[str, Act] = {
     "split brain": lambda p, d: p.split_brain(d.draw(topics)),
     "trim": lambda p, d: p.trim(d.draw(topics), written=d.draw(flags), lost=d.draw(flags)),
     "offload": lambda p, d: p.offload(d.draw(topics), lost=d.draw(flags)),
+    "unload": lambda p, d: p.unload(d.draw(topics), lost=d.draw(flags)),
     "delete topic": lambda p, d: p.delete_topic(d.draw(topics), lost=d.draw(flags)),
     "restore list": lambda p, d: p.restore_list(d.draw(topics)),
     "lose metadata": lambda p, d: p.lose_metadata(d.draw(topics), loaded=d.draw(flags)),

@@ -10,23 +10,22 @@ from udfs.phase_one.ahead import Retention
 
 
 class MemoryTrimFacts:
-    """tells_loaded: whether brokers have transactions, and so can say what is loaded. loaded: the topics that are.
+    """loaded: the topics that a broker has loaded.
 
     cursors: topic -> where its cursors are. faults: what shall go wrong.
     """
 
     def __init__(self) -> None:
-        self.tells_loaded = True
         self.loaded: set[str] = set()
         self.kept = Retention(0, 0)
         self.cursors: dict[str, Mapping[str, Position]] = {}
         self.open_bytes = 0
         self.faults = Faults()
 
-    def is_loaded(self, topic: str) -> bool | None:
-        """Whether the topic is loaded; None where brokers can't say."""
+    def is_loaded(self, topic: str) -> bool:
+        """Whether the topic is loaded."""
         self.faults.step("is_loaded", [topic])
-        return managed_ledger_name(topic) in self.loaded if self.tells_loaded else None
+        return managed_ledger_name(topic) in self.loaded
 
     def retention(self, topic: str) -> Retention:
         """Return what is kept, of any topic."""

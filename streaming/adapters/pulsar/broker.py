@@ -1,88 +1,301 @@
-"""The brokers' memory as second witness: a topic is GONE only where a broker says so in words known to mean it.
+"""The brokers as second witness: what one has loaded it is asked for, and of the rest, whether it exists.
 
-1. Anything else that is not a complete answer is UNREADABLE, which counts as "in use".
-2. Each partition is asked for itself: partitioned-internalStats leaves out partitions that failed.
+1. A topic that no broker has loaded is not asked for its state: that would load it (docs/decisions/0008). The same
+   question about a topic that does not exist assigns its bundle and creates the namespace's __change_events. So the
+   list of its namespace, which is asked for once, says whether a topic exists.
+2. A broker is asked only for what it has loaded itself, in threads of its own, and no redirect is followed: a broker
+   that hangs keeps no other's topics waiting, and a topic that moves meanwhile is not loaded by us.
+3. Anything that is not a complete answer is UNREADABLE, which counts as "in use". While a broker does not say what it
+   has loaded, that holds for every topic that is not known to be loaded elsewhere.
+4. Each partition is asked for itself: partitioned-internalStats leaves out partitions that failed.
+5. All questions together have a deadline, for what is loaded and then for the topics. What is not answered by then is
+   UNREADABLE.
 """
 
-from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
+import time
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
+from dataclasses import dataclass, field
 from http import HTTPStatus
+from threading import Lock
+from typing import Any, Generic, TypeVar
 
-from streaming.adapters.pulsar.http import Answer, PulsarAdminSettings, PulsarHttp, topic_path
+from streaming.adapters.pulsar.http import (
+    Answer,
+    FailedAnswerError,
+    PulsarAdminSettings,
+    PulsarHttp,
+    namespace_path,
+    topic_path,
+)
+from streaming.adapters.pulsar.loaded import KIND, LoadedAt, LoadedTopics
+from streaming.adapters.pulsar.silence import hangs, silence
 from streaming.errors import ReaperError
 from udfs.formats.internal_stats import view_of
-from udfs.paths import checked_schema_id, decode_name, topic_of
+from udfs.paths import checked_schema_id, namespace_of, schema_id_of, topic_of
 from udfs.records import BrokerView, Presence
 
 # Pulsar 4.0.8 says these with 404, measured; a 404 in other words may come from a proxy or mean another thing.
 NO_PARTITION = "Topic partitions were not yet created"
-_NO_NAMESPACE = "Namespace not found"
+_NO_NAMESPACE = "Namespace does not exist"
 _NO_SCHEMA = "Schema not found"
+_SECONDS_A_QUESTION = 0.01  # what the deadline allows for each; brokers were seen to answer 620 a second
+_PAUSES_S = (0.2, 0.5, 1.0)  # before what failed with 5xx is asked for again, after everything else
+_GRACE_S = 0.5
+_LATE = "no answer in time"
+_SEVERAL = ""  # one of them has lost the topic, and does not know
+_LISTS = "namespaces"  # the threads that ask any broker for namespaces' lists
+
+T = TypeVar("T")
+_Ask = Callable[[str, float], BrokerView]  # host, deadline; raises FailedAnswerError where trying again may help
+
+
+@dataclass(frozen=True, slots=True)
+class _Tried:
+    view: BrokerView
+    may_pass: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class _Where:
+    """hosts: topic -> the broker that has it loaded, or _SEVERAL. error: why the rest is not known; "": none has it."""
+
+    hosts: Mapping[str, str] = field(default_factory=dict)
+    error: str = ""
 
 
 class AdminBroker:
-    """Broker by the admin API. Thread-safe; opens its connections when first used."""
+    """Broker by the admin API. Thread-safe; opens its connections when first used.
 
-    def __init__(self, settings: PulsarAdminSettings) -> None:
+    running: returns the web addresses of all brokers that run now. Raises UnavailableError.
+    """
+
+    def __init__(self, settings: PulsarAdminSettings, running: Callable[[], Sequence[str]]) -> None:
+        self._settings = settings
         self._http = PulsarHttp(settings)
-        self._pool = ThreadPoolExecutor(settings.concurrency, thread_name_prefix="admin")
+        self._loaded = LoadedTopics(self._http, running)
+        self._pools: dict[str, ThreadPoolExecutor] = {}
+        self._lock = Lock()
 
     def views(self, managed_ledgers: Sequence[str]) -> list[BrokerView]:
-        """Ask for each topic's internalStats, in order, concurrently. Never raises: UNREADABLE is a view."""
-        return list(self._pool.map(self._view, managed_ledgers))
+        """Return what brokers know of each topic, in order; loads none. Never raises: UNREADABLE is a view."""
+        names = list(dict.fromkeys(managed_ledgers))
+        topics = _full_names(names)
+        where = self._where()
+        deadline = self._deadline(len(names))
+        found: dict[str, BrokerView] = {
+            name: BrokerView(Presence.UNREADABLE, detail="not a topic's name") for name in names if name not in topics
+        }
+        found |= self._existing([name for name in topics if topics[name] not in where.hosts], where, topics, deadline)
+        asks = {name: (where.hosts[topic], self._stats(topic)) for name, topic in topics.items() if name not in found}
+        found |= self._all(asks, deadline)
+        return [found[name] for name in managed_ledgers]
 
     def schema_views(self, schema_ids: Sequence[str]) -> list[BrokerView]:
         """Ask whether each schema (`tenant/ns/encoded`) exists, in order; its ledgers are not shown. Never raises.
 
-        GONE does not say that the locator is gone: a deleted schema keeps its ledgers until the topic goes.
+        A broker is asked where it has a topic of that schema loaded. GONE does not say that the locator is gone: a
+        deleted schema keeps its ledgers until the topic goes; nor does it where no topic of that schema is loaded.
         """
-        return list(self._pool.map(self._schema_view, schema_ids))
+        wanted = list(dict.fromkeys(schema_ids))
+        where = self._where()
+        deadline = self._deadline(len(wanted))
+        loaded = {schema_id: topic for topic in where.hosts for schema_id in _schema_ids(topic)} if wanted else {}
+        found: dict[str, BrokerView] = {}
+        asks: dict[str, tuple[str, _Ask]] = {}
+        for schema_id in wanted:
+            if schema_id in loaded:
+                asks[schema_id] = (where.hosts[loaded[schema_id]], self._schema(loaded[schema_id]))
+            else:
+                found[schema_id] = _of_no_loaded_topic(schema_id, where.error)
+        found |= self._all(asks, deadline)
+        return [found[schema_id] for schema_id in schema_ids]
+
+    def is_loaded(self, topic: str) -> bool | None:
+        """Whether a broker has this topic (any form of its name) loaded; None: no broker says, or not all do."""
+        where = self._where()
+        if topic_of(topic) in where.hosts:
+            return True
+        return None if where.error else False
 
     def close(self) -> None:
         """Close the connections."""
-        self._pool.shutdown(wait=False, cancel_futures=True)
+        for pool in self._pools.values():
+            pool.shutdown(wait=False, cancel_futures=True)
         self._http.close()
 
-    def _view(self, managed_ledger: str) -> BrokerView:
-        def ask() -> BrokerView:
-            answer = self._http.get(f"{topic_path(managed_ledger)}/internalStats")
-            if _says_gone(answer, topic_of(managed_ledger)):
-                return BrokerView(Presence.GONE, detail=answer.reason)
+    def _deadline(self, questions: int) -> float:
+        return time.monotonic() + self._settings.timeout_seconds + _SECONDS_A_QUESTION * questions
+
+    def _where(self) -> _Where:
+        deadline = self._deadline(0)  # of its own: a broker that hangs here leaves the others time for their answers
+        try:
+            hosts = self._loaded.running()
+        except ReaperError as error:
+            return _Where(error=str(error))
+        asked = {host: self._ask(f"{host}{KIND}", self._loaded.at, host, deadline) for host in hosts}
+        answers = {host: one.result(LoadedAt(error=one.late)) for host, one in asked.items()}
+        found: defaultdict[str, list[str]] = defaultdict(list)
+        for host, answer in answers.items():
+            for topic in answer.topics:
+                found[topic].append(host)
+        unknown = "; ".join(answer.error for answer in answers.values() if answer.error)
+        return _Where({topic: hosts[0] if len(hosts) == 1 else _SEVERAL for topic, hosts in found.items()}, unknown)
+
+    def _existing(
+        self, names: Sequence[str], where: _Where, topics: Mapping[str, str], deadline: float
+    ) -> dict[str, BrokerView]:
+        """Say of topics that no broker is known to have loaded whether they exist."""
+        if where.error:
+            return dict.fromkeys(names, BrokerView(Presence.UNREADABLE, detail=f"maybe loaded: {where.error}"))
+        spaces: defaultdict[str, list[str]] = defaultdict(list)
+        for name in names:
+            spaces[namespace_of(topics[name])].append(name)
+        asked = {each: self._ask(_LISTS, self._topics_of, each, deadline) for each in spaces}
+        found = {}
+        for namespace, one in asked.items():
+            listed = one.result(one.late)
+            for name in spaces[namespace]:
+                found[name] = _listed(topics[name], listed)
+        return found
+
+    def _topics_of(self, namespace: str, deadline: float) -> frozenset[str] | str:
+        """Return the topics of a namespace, as any broker reads them from its metadata store; a text: why not."""
+        if time.monotonic() > deadline:
+            return _LATE
+        try:
+            answer = self._http.get(namespace_path(namespace), includeSystemTopic="true")
+        except ReaperError as error:
+            return str(error)
+        if answer.status == HTTPStatus.NOT_FOUND and answer.reason == _NO_NAMESPACE:
+            return frozenset()
+        if answer.status == HTTPStatus.OK and isinstance(answer.body, list):
+            return frozenset(answer.body)
+        return f"HTTP {answer.status}: {answer.reason}"
+
+    def _all(self, asks: Mapping[str, tuple[str, _Ask]], deadline: float) -> dict[str, BrokerView]:
+        """Ask each broker for its own; last, ask again for what failed in a way that may pass: it delays no other."""
+        torn = BrokerView(Presence.UNREADABLE, detail="several brokers have it loaded")
+        found = {name: torn for name, (host, _ask) in asks.items() if host == _SEVERAL}
+        answers: dict[str, _Tried] = {}
+        for pause_s in (0.0, *_PAUSES_S):
+            time.sleep(min(pause_s, max(0.0, deadline - time.monotonic())))
+            asked = {
+                name: self._ask(host, _tried, ask, host, deadline)
+                for name, (host, ask) in asks.items()
+                if name not in found
+            }
+            answers = {name: one.result(_late(one.late)) for name, one in asked.items()}
+            found |= {name: answer.view for name, answer in answers.items() if not answer.may_pass}
+            if len(found) == len(asks) or time.monotonic() > deadline:
+                break
+        return {name: found.get(name) or answers[name].view for name in asks}
+
+    def _stats(self, topic: str) -> _Ask:
+        def ask(host: str, deadline: float) -> BrokerView:
+            # it may have waited in its row for long, and been unloaded since
+            if topic not in self._loaded.at(host, deadline).topics:
+                return BrokerView(Presence.UNREADABLE, detail=f"{host} has just unloaded it")
+            answer = self._http.get_from(host, f"{topic_path(topic)}/internalStats", deadline=deadline)
             return view_of(answer.body) if answer.status == HTTPStatus.OK else _unreadable(answer)
 
-        return _witness(ask)
+        return ask
 
-    def _schema_view(self, schema_id: str) -> BrokerView:
-        def ask() -> BrokerView:
-            tenant, namespace, encoded = checked_schema_id(schema_id).split("/")
-            topic = topic_path(f"persistent://{tenant}/{namespace}/{decode_name(encoded)}")
-            answer = self._http.get(f"{topic.replace('v2/persistent/', 'v2/schemas/', 1)}/schema")
+    def _schema(self, topic: str) -> _Ask:
+        """By the name of a topic that is loaded there: to ask by another name of the schema would assign its bundle."""
+
+        def ask(host: str, deadline: float) -> BrokerView:
+            path = f"{topic_path(topic).replace('persistent/', 'schemas/', 1)}/schema"
+            answer = self._http.get_from(host, path, deadline=deadline)
             if answer.status == HTTPStatus.NOT_FOUND and answer.reason == _NO_SCHEMA:
                 return BrokerView(Presence.GONE, detail=answer.reason)
             if answer.status == HTTPStatus.OK and isinstance(answer.body, dict) and "version" in answer.body:
                 return BrokerView(Presence.PRESENT)
             return _unreadable(answer)
 
-        return _witness(ask)
+        return ask
+
+    def _ask(self, what: str, call: Callable[..., T], *args: Any) -> "_Asked[T]":
+        """Call it in one of the threads for `what`; the last argument is the deadline."""
+        deadline: float = args[-1]
+        if not silence.is_due(what):
+            return _Asked(None, what, 0.0, hangs(what))
+        with self._lock:
+            if what not in self._pools:
+                self._pools[what] = ThreadPoolExecutor(self._settings.concurrency, thread_name_prefix="admin")
+            future = self._pools[what].submit(call, *args)
+        now_s = time.monotonic()
+        return _Asked(future, what, now_s + silence.at_most(what, deadline - now_s) + _GRACE_S, _LATE)
 
 
-def _says_gone(answer: Answer, topic: str) -> bool:
-    if answer.status != HTTPStatus.NOT_FOUND:
-        return False
-    return answer.reason in (
-        f"Topic {topic} not found",
-        f"Partitioned Topic {topic} not found",
-        f"Partitioned Topic not found: {topic} has zero partitions",
-        NO_PARTITION,
-        _NO_NAMESPACE,
-    )
+@dataclass(frozen=True, slots=True)
+class _Asked(Generic[T]):
+    """A question that is under way. future None: it was not asked. late: what to say without an answer."""
+
+    future: "Future[T] | None"
+    what: str
+    until_s: float
+    late: str
+
+    def result(self, late: T) -> T:
+        """Return the answer; `late` where there is none in time, however the broker holds the thread up."""
+        if self.future is None:
+            return late
+        try:
+            return self.future.result(max(0.0, self.until_s - time.monotonic()))
+        except TimeoutError:
+            is_being_asked = not self.future.cancel()
+            if is_being_asked and self.what != _LISTS:  # one namespace's list says nothing of the others
+                silence.timed_out(self.what)
+            return late
 
 
-def _witness(ask: Callable[[], BrokerView]) -> BrokerView:
+def _tried(ask: _Ask, host: str, deadline: float) -> _Tried:
     try:
-        return ask()
+        return _Tried(ask(host, deadline))
     except (ReaperError, ValueError) as error:
-        return BrokerView(Presence.UNREADABLE, detail=str(error))
+        view = BrokerView(Presence.UNREADABLE, detail=str(error))
+        return _Tried(view, may_pass=isinstance(error, FailedAnswerError))
+
+
+def _late(why: str) -> _Tried:
+    return _Tried(BrokerView(Presence.UNREADABLE, detail=why))
+
+
+def _full_names(managed_ledgers: Iterable[str]) -> dict[str, str]:
+    """Return managed ledger -> topic; what is not a name is left out."""
+    found = {}
+    for name in managed_ledgers:
+        with suppress(ValueError):
+            found[name] = topic_of(name)
+    return found
+
+
+def _schema_ids(topic: str) -> list[str]:
+    try:
+        return [schema_id_of(topic)]
+    except ValueError:
+        return []
+
+
+def _listed(topic: str, listed: frozenset[str] | str) -> BrokerView:
+    if isinstance(listed, str):
+        return BrokerView(Presence.UNREADABLE, detail=listed)
+    if topic in listed:
+        return BrokerView(Presence.PRESENT, is_loaded=False)
+    return BrokerView(Presence.GONE, detail=f"{topic} is not in the brokers' list of its namespace")
+
+
+def _of_no_loaded_topic(schema_id: str, error: str) -> BrokerView:
+    try:
+        checked_schema_id(schema_id)
+    except ValueError as fault:
+        return BrokerView(Presence.UNREADABLE, detail=str(fault))
+    if error:
+        return BrokerView(Presence.UNREADABLE, detail=f"maybe loaded: {error}")
+    return BrokerView(Presence.GONE, detail="no broker has a topic of it loaded")
 
 
 def _unreadable(answer: Answer) -> BrokerView:

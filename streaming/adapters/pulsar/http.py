@@ -4,10 +4,14 @@
    redirects are followed here. The token goes over TLS, or to this machine, wherever an answer redirects to.
 2. No connection, a timeout, 429 and 5xx are tried again for a while; then the outcome is unknown (UnavailableError).
 3. Where admin_url names several brokers, the next try goes to the next of them, and each is tried before we give up.
+4. A host that hangs costs little: this process remembers it (silence.py), also where a redirect led there, and the host
+   that redirected is not blamed.
 """
 
+import json
 import ssl
-from collections.abc import Mapping
+import time
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from http import HTTPStatus
@@ -16,8 +20,16 @@ from typing import Any, Self
 from urllib.parse import quote, urljoin, urlsplit
 
 import httpx
-from tenacity import Retrying, retry_if_exception_type, stop_after_attempt, stop_after_delay, wait_random_exponential
+from tenacity import (
+    RetryCallState,
+    Retrying,
+    retry_if_exception_type,
+    stop_after_attempt,
+    stop_after_delay,
+    wait_random_exponential,
+)
 
+from streaming.adapters.pulsar.silence import TRY_SECONDS, silence
 from streaming.config.hosts import hosts_of, may_carry_token
 from streaming.config.sections import PulsarSettings
 from streaming.errors import ConfigError, UnavailableError
@@ -26,6 +38,7 @@ from udfs.paths import topic_of
 _REDIRECTS = 5  # a bundle that is being moved answers with one or two
 _ATTEMPTS = 4
 _CONNECT_SECONDS = 5.0
+_KEPT_CONNECTIONS = 64
 _TRY_AGAIN = {HTTPStatus.TOO_MANY_REQUESTS, *(status for status in HTTPStatus if status >= 500)}
 _REDIRECTING = {HTTPStatus.MOVED_PERMANENTLY, HTTPStatus.FOUND, HTTPStatus.TEMPORARY_REDIRECT, 308}
 
@@ -83,15 +96,46 @@ class Body:
 
 
 class _TransientError(UnavailableError):
-    pass
+    """host: the host that failed, as `scheme://host:port`."""
+
+    def __init__(self, host: str, text: str) -> None:
+        super().__init__(text)
+        self.host = host
+
+
+class _NotAskedError(_TransientError):
+    """The host is known to hang, or no time is left for it."""
 
 
 class FailedAnswerError(_TransientError):
-    """A broker answered 429 or 5xx, again and again. reason: its own words, without the URL."""
+    """A broker answered 429 or 5xx. reason: its own words, without the URL."""
 
-    def __init__(self, url: str, status: int, reason: str) -> None:
-        super().__init__(f"{url} answered {status}: {reason}")
+    def __init__(self, host: str, url: str, status: int, reason: str) -> None:
+        super().__init__(host, f"{url} answered {status}: {reason}")
         self.reason = reason
+
+
+@dataclass(frozen=True, slots=True)
+class _Received:
+    status: int
+    phrase: str
+    headers: Mapping[str, str]  # names in small letters
+    content: bytes
+
+    def json(self) -> Any:
+        """Return the parsed body; None where it is not JSON."""
+        try:
+            return json.loads(self.content)
+        except ValueError:
+            return None
+
+    @property
+    def reason(self) -> str:
+        """The broker's own words, or what there is instead."""
+        body = self.json()
+        if isinstance(body, dict) and isinstance(body.get("reason"), str):
+            return str(body["reason"])
+        return f"{self.phrase} ({len(self.content)} bytes, {self.headers.get('content-type', 'no type')})"
 
 
 class PulsarHttp:
@@ -100,11 +144,14 @@ class PulsarHttp:
     def __init__(self, settings: PulsarAdminSettings) -> None:
         self._settings = settings
         self._hosts = hosts_of(settings.admin_url)
+        # one that was asked when hardly any time was left has not hung
+        self._least_patience = min(settings.timeout_seconds, TRY_SECONDS) / 2
         if urlsplit(settings.admin_url).scheme not in ("http", "https"):
             raise ConfigError(f"pulsar.admin_url = {settings.admin_url!r} must begin with http:// or https://")
         self._client = httpx.Client(
             timeout=httpx.Timeout(settings.timeout_seconds, connect=min(_CONNECT_SECONDS, settings.timeout_seconds)),
-            limits=httpx.Limits(max_connections=settings.concurrency + 2),
+            # a host that hangs must not use up the connections that others need; who asks bounds what is under way
+            limits=httpx.Limits(max_connections=None, max_keepalive_connections=_KEPT_CONNECTIONS),
             verify=tls_context(settings.tls_ca_file, check_hostname=settings.tls_check_hostname),
             trust_env=False,  # a proxy from the environment would see the token
         )
@@ -118,14 +165,28 @@ class PulsarHttp:
 
         A method that changes something may have done so on an earlier try: 409 then means "done".
         """
+        tried_all = stop_after_attempt(len(self._hosts))
+        by_now = stop_after_attempt(_ATTEMPTS) | stop_after_delay(self._settings.timeout_seconds)
         trying = Retrying(
             retry=retry_if_exception_type(_TransientError),
-            stop=(stop_after_attempt(_ATTEMPTS) | stop_after_delay(self._settings.timeout_seconds))
-            & stop_after_attempt(len(self._hosts)),
+            stop=lambda state: tried_all(state) and (_was_not_asked(state) or by_now(state)),
             wait=wait_random_exponential(multiplier=0.2, max=2.0),
             reraise=True,
         )
         return trying(self._on_one, method, f"admin/{path}", dict(params or {}), body)
+
+    def get_from(self, host: str, path: str, *, deadline: float, kind: str = "") -> Answer:
+        """GET /admin/<path> of this host (`http://broker:8080`) alone, once; a redirect is an answer.
+
+        deadline: of time.monotonic(). kind: that this kind of question hangs says nothing of others. Raises
+        UnavailableError: FailedAnswerError where trying again may help.
+        """
+        url = f"{host}/admin/{path}"
+        own_deadline = min(deadline, time.monotonic() + self._settings.timeout_seconds)
+        received = self._send("GET", url, {}, None, deadline=own_deadline, what=f"{host}{kind}")
+        if received.status in _TRY_AGAIN:
+            raise FailedAnswerError(_host(url), url, received.status, received.reason)
+        return Answer(received.status, received.json(), received.reason)
 
     def body(self, path: str, *, most_bytes: int, patience_seconds: float) -> Body | None:
         """GET /admin/<path> once, and read so many bytes at most; None where no answer came in time that is HTTP.
@@ -167,28 +228,56 @@ class PulsarHttp:
         host = self._hosts.in_order[0]
         try:
             return self._once(method, f"{host}/{path}", params, body)
-        except _TransientError:
-            self._hosts.failed(host)
+        except _TransientError as error:
+            # every other host redirects to the same owner
+            if error.host == _host(host):
+                self._hosts.failed(host)
             raise
 
     def _once(self, method: str, url: str, params: dict[str, str], body: Any) -> Answer:
         location = url
         for _ in range(_REDIRECTS):
-            answer = self._send(method, location, params, body)
-            if answer.status_code in _TRY_AGAIN:
-                raise FailedAnswerError(url, answer.status_code, _reason(answer))
-            if answer.status_code not in _REDIRECTING:
-                return Answer(answer.status_code, _json(answer), _reason(answer))
-            location = urljoin(location, str(answer.headers.get("location", "")))
+            deadline = time.monotonic() + self._settings.timeout_seconds
+            received = self._send(method, location, params, body, deadline=deadline)
+            if received.status in _TRY_AGAIN:
+                raise FailedAnswerError(_host(location), url, received.status, received.reason)
+            if received.status not in _REDIRECTING:
+                return Answer(received.status, received.json(), received.reason)
+            location = urljoin(location, received.headers.get("location", ""))
             params = {}  # the Location carries them
-        raise _TransientError(f"{url} is redirected again and again; are its brokers advertised rightly?")
+        text = f"{url} is redirected again and again; are its brokers advertised rightly?"
+        raise _TransientError(_host(location), text)
 
-    def _send(self, method: str, url: str, params: dict[str, str], body: Any) -> httpx.Response:
+    def _send(  # noqa: PLR0913  each is part of a request
+        self, method: str, url: str, params: dict[str, str], body: Any, *, deadline: float, what: str = ""
+    ) -> _Received:
+        """Send once, and read the whole answer before the deadline, however slowly its bytes come.
+
+        what: may hang by itself; by default the host.
+        """
+        host = _host(url)
+        what = what or host
+        own_headers = self._headers(url)
         try:
-            return self._client.request(method, url, params=params or None, json=body, headers=self._headers(url))
+            patience = silence.patience(what, max(0.0, deadline - time.monotonic()))
+        except UnavailableError as error:
+            raise _NotAskedError(host, str(error)) from error
+        try:
+            timeout = httpx.Timeout(patience, connect=min(_CONNECT_SECONDS, patience))
+            until = time.monotonic() + patience
+            with self._client.stream(
+                method, url, params=params or None, json=body, headers=own_headers, timeout=timeout
+            ) as answer:
+                content = _whole(answer.iter_bytes(), until)
+                headers = {name.lower(): text for name, text in answer.headers.items()}
+                received = _Received(answer.status_code, answer.reason_phrase, headers, content)
         except httpx.HTTPError as error:
-            what = f"{_host(url)} does not answer ({type(error).__name__}: {error})"
-            raise _TransientError(f"{what}. Check that the broker runs and pulsar.admin_url") from error
+            if isinstance(error, httpx.TimeoutException) and patience >= self._least_patience:
+                silence.timed_out(what)
+            text = f"{host} does not answer ({type(error).__name__}: {error}). Check that the broker runs"
+            raise _TransientError(host, f"{text} and pulsar.admin_url") from error
+        silence.answered(what)
+        return received
 
     def _headers(self, url: str) -> dict[str, str]:
         name = self._settings.token_file
@@ -248,6 +337,12 @@ def topic_path(topic: str) -> str:
     return f"{version}{scheme}/{'/'.join(namespace)}/{quote(name, safe='')}"
 
 
+def namespace_path(namespace: str) -> str:
+    """Return the path of the list of a namespace's topics: `v2/persistent/t/ns`, or `persistent/t/c/ns` (V1 names)."""
+    version = "v2/" if namespace.count("/") == 1 else ""
+    return f"{version}persistent/{namespace}"
+
+
 def _body(answer: httpx.Response, most_bytes: int) -> Body:
     read = bytearray()
     for part in answer.iter_bytes():
@@ -258,18 +353,17 @@ def _body(answer: httpx.Response, most_bytes: int) -> Body:
     return Body(answer.status_code, headers, bytes(read[:most_bytes]), len(read) <= most_bytes)
 
 
-def _json(answer: httpx.Response) -> Any:
-    try:
-        return answer.json()
-    except ValueError:
-        return None
+def _was_not_asked(state: RetryCallState) -> bool:
+    return state.outcome is not None and isinstance(state.outcome.exception(), _NotAskedError)
 
 
-def _reason(answer: httpx.Response) -> str:
-    body = _json(answer)
-    if isinstance(body, dict) and isinstance(body.get("reason"), str):
-        return str(body["reason"])
-    return f"{answer.reason_phrase} ({len(answer.content)} bytes, {answer.headers.get('content-type', 'no type')})"
+def _whole(parts: Iterable[bytes], until: float) -> bytes:
+    read = bytearray()
+    for part in parts:
+        read += part
+        if time.monotonic() > until:
+            raise httpx.ReadTimeout("its answer comes too slowly")
+    return bytes(read)
 
 
 def tls_context(ca_file: str, *, check_hostname: bool) -> ssl.SSLContext:

@@ -1,13 +1,12 @@
 """The port TrimFacts by the admin API of Pulsar 4.0.8.
 
-1. Only one kind of call says whether a topic is loaded and does not load it: the stats of transaction buffers. Brokers
-   without transactions answer it with 503, and then nobody can say. internalStats loads the topic.
+1. internalStats loads the topic, so the caller asks is_loaded first (loaded.py).
 2. Retention is asked for as it was set (retention.py).
 """
 
-from http import HTTPStatus
+from collections.abc import Callable
 
-from streaming.adapters.pulsar.http import FailedAnswerError, PulsarAdminSettings, PulsarHttp, topic_path
+from streaming.adapters.pulsar.http import PulsarAdminSettings, PulsarHttp, topic_path
 from streaming.adapters.pulsar.properties import refusal
 from streaming.adapters.pulsar.retention import Retentions
 from streaming.errors import UnavailableError
@@ -15,31 +14,21 @@ from udfs.formats.errors import FormatError
 from udfs.formats.internal_stats import InternalStats, parse_internal_stats
 from udfs.phase_one.ahead import Retention
 
-# how the reason of a broker without transactions begins; topics can have any name, and reasons quote names
-_NO_TRANSACTIONS = "This Broker is not configured with transactionCoordinatorEnabled"
-
 
 class PulsarTrimFacts:
-    """TrimFacts over HTTP, for one thread. The caller closes it."""
+    """TrimFacts over HTTP, for one thread. The caller closes it. ask_loaded: of a topic; None: that can't be told."""
 
-    def __init__(self, settings: PulsarAdminSettings) -> None:
+    def __init__(self, settings: PulsarAdminSettings, ask_loaded: Callable[[str], bool | None]) -> None:
         self._http = PulsarHttp(settings)
         self._retentions = Retentions(self._http)
-        self._has_transactions = True
+        self._ask_loaded = ask_loaded
 
-    def is_loaded(self, topic: str) -> bool | None:
-        """Whether a broker has the topic loaded; None: brokers have no transactions, or we may not ask."""
-        if not self._has_transactions:
-            return None
-        path = topic_path(topic).replace("v2/persistent/", "v3/transactions/transactionBufferStats/", 1)
-        try:
-            answer = self._http.get(path, segmentStats="false", lowWaterMarks="false")
-        except FailedAnswerError as error:
-            if not error.reason.startswith(_NO_TRANSACTIONS):
-                raise
-            self._has_transactions = False
-            return None
-        return {int(HTTPStatus.OK): True, int(HTTPStatus.NOT_FOUND): False}.get(answer.status)
+    def is_loaded(self, topic: str) -> bool:
+        """Whether a broker has the topic loaded. Raises UnavailableError where not every broker says what it has."""
+        is_loaded = self._ask_loaded(topic)
+        if is_loaded is None:
+            raise UnavailableError(f"whether {topic} is loaded can't be told: not all brokers say what they have")
+        return is_loaded
 
     def retention(self, topic: str) -> Retention:
         """Return what was set for the topic, else for its namespace, else for the brokers."""

@@ -4,24 +4,21 @@
 2. After a whole look it hands over which topics a broker has loaded, as their znodes tell, and which topics have marks
    of what their lists name no more.
 3. What the first whole look finds changed may be hours old. It does not count as a sign that a topic is loaded.
-4. A broker that unloads a topic has its cursors give up their ledgers. Where all have given them up, the topic may have
-   been unloaded since the look (are_all_closed).
 """
 
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
 
-from streaming.ports import SweepStore, Unreadable, Znode
+from streaming.ports import Unreadable, Znode
 from udfs.formats.compression import unwrap
 from udfs.formats.errors import FormatError
-from udfs.formats.managed_ledger import in_use_ids, parse_cursor, parse_managed_ledger
+from udfs.formats.managed_ledger import in_use_ids, parse_managed_ledger
 from udfs.paths import MANAGED_LEDGERS_ROOT
 from udfs.phase_one.ahead import Sign, no_longer_listed, sign_of
 from udfs.phase_one.marks import PREFIX, read_marks
 from udfs.phase_one.watched import Kind, Names, kind_of
 
-_AT_ONCE = 100
 _PARTS = 4  # tenant/namespace/persistent/name; brokers take no marks for V1 names, which have five
 
 
@@ -69,30 +66,6 @@ class Ahead:
             seen.loaded.clear()
         self._has_looked = True
         self._hand_over(seen)
-
-
-def are_all_closed(store: SweepStore, topic: str) -> bool:
-    """Whether the topic has cursors and none of them has a ledger, or none that can be read. Raises UnavailableError.
-
-    topic: a managed ledger's name.
-    """
-    path = f"{MANAGED_LEDGERS_ROOT}/{topic}"
-    (names,) = store.children_many([path])
-    if not isinstance(names, list):
-        return True
-    for start in range(0, len(names), _AT_ONCE):
-        some = [f"{path}/{name}" for name in names[start : start + _AT_ONCE]]
-        if any(map(_has_ledger, store.read_many(some))):
-            return False
-    return bool(names)
-
-
-def _has_ledger(cursor: Znode | Unreadable | None) -> bool:
-    if not isinstance(cursor, Znode):
-        return False
-    with suppress(FormatError, ValueError):
-        return parse_cursor(cursor.data).cursors_ledger_id >= 0
-    return False
 
 
 def _topic_at(path: str, kind: Kind | None) -> str | None:

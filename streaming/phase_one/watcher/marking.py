@@ -1,8 +1,8 @@
 """Marks what brokers are about to drop, and works marks off, in a thread of its own ([watch] mark_ahead).
 
-1. A broker is asked only about a topic that it has loaded: the topic's znodes have said so, and no cursor was closed
-   since. Where brokers can tell whether a topic is loaded, they are asked that first. Where they can't, old signs count
-   for nothing once a broker has ended its session, and the cursors are looked at right before.
+1. A broker is asked only about a topic that it has loaded. The topic's znodes show that first, and no cursor was closed
+   since; then brokers are asked whether one of them has it loaded (docs/decisions/0008). Marks of a topic that none has
+   loaded wait: to take one away would load it.
 2. So few topics a minute are asked about that brokers do not notice. A topic whose turn comes too late is left out
    until it changes again.
 3. Marks of what a list names no more are worked off after the watcher's own request has had its time; then again,
@@ -55,12 +55,11 @@ _RIGHTS = "rights"  # no topic: those have slashes
 
 @dataclass(frozen=True, slots=True)
 class Tools:
-    """What marking talks to. sessions: those of the brokers that run now. are_all_closed: ahead.py's, for a topic."""
+    """What marking talks to. sessions: those of the brokers that run; asked to see whether ZooKeeper answers."""
 
     marks: DeletableLedgers
     facts: TrimFacts
     sessions: Callable[[], frozenset[str]]
-    are_all_closed: Callable[[str], bool]
 
 
 class Marking:
@@ -80,9 +79,6 @@ class Marking:
         self._ask_again: dict[str, int] = {}  # topic -> before then the sweep is not asked for its marks again
         self._requested: dict[str, Requested] = {}  # topic -> what the sweep was asked for
         self._pause_ms: dict[str, int] = {}  # topic -> between two looks at its marks; longer while none of them goes
-        self._doubtful: set[str] = set()  # a broker has ended since these gave a sign
-        self._sessions: frozenset[str] | None = None
-        self._has_new_look = False
         self._said: set[str] = set()
 
     def take(self, seen: Seen, now_ms: int) -> None:
@@ -95,11 +91,9 @@ class Marking:
         for topic in sorted(seen.loaded - seen.closed):
             if not self._failing.sign(topic, now_ms + self._fresh_ms):
                 self._ask[topic] = now_ms + self._fresh_ms
-            self._doubtful.discard(topic)
         for topic in seen.marked:
             if topic not in self._work:
                 self._work.put(topic, now_ms + self._work_after_ms)
-        self._has_new_look = True
 
     def has_work(self, now_ms: int) -> bool:
         """Whether step() would do something now."""
@@ -107,9 +101,6 @@ class Marking:
 
     def step(self, tools: Tools, now_ms: int) -> bool:
         """Look after one topic; False where there is none. Raises UnavailableError where all should pause."""
-        if self._has_new_look:
-            self._doubt(tools.sessions())
-            self._has_new_look = False
         work, ask = self._work.next(now_ms), self._next_to_ask(now_ms)
         if work is not None and (self._works_next or ask is None):
             self._works_next = False  # in turn, so that marks that stay for long keep no others waiting
@@ -162,15 +153,8 @@ class Marking:
             del self._ask[topic]
         return self._due.next(now_ms) or self._failing.next(now_ms)
 
-    def _doubt(self, sessions: frozenset[str]) -> None:
-        if self._sessions is not None and self._sessions - sessions:
-            self._doubtful = {*self._ask, *self._due, *self._failing}
-        self._sessions = sessions
-
     def _mark(self, tools: Tools, topic: str, now_ms: int) -> None:
-        is_loaded = tools.facts.is_loaded(topic)
-        # internalStats, which may follow, loads a topic that no broker has loaded
-        if is_loaded is False or (is_loaded is None and (topic in self._doubtful or tools.are_all_closed(topic))):
+        if not tools.facts.is_loaded(topic):  # internalStats, which may follow, would load it
             self._due.drop(topic)
             return
 
@@ -202,6 +186,9 @@ class Marking:
         return about_to_drop(info.ledgers, open_bytes, cursors, retention, now_ms=now_ms, ahead_ms=self._ahead_ms)
 
     def _work_off(self, tools: Tools, topic: str, now_ms: int) -> None:
+        if not tools.facts.is_loaded(topic):
+            self._work.put(topic, now_ms + _ASK_AGAIN_MS)
+            return
         asks = now_ms >= self._ask_again.get(topic, now_ms)
         pause_ms = self._pause_ms.get(topic, _LOOK_AGAIN_MS)
         self._work.put(topic, now_ms + pause_ms)

@@ -27,7 +27,7 @@ from streaming.coordination.lock import WATCH, InstanceLock
 from streaming.errors import ConfigError, RefusedError, StopRequestedError, UnavailableError
 from streaming.in_use.loader import InUseLoader
 from streaming.phase_one.marks import deletable_ledgers_on
-from streaming.phase_one.watcher.ahead import Ahead, are_all_closed
+from streaming.phase_one.watcher.ahead import Ahead
 from streaming.phase_one.watcher.look import ZnodeLook
 from streaming.phase_one.watcher.made import MadeLedgers, broker_sessions
 from streaming.phase_one.watcher.marking import Marking, MarkingThread, Tools
@@ -171,10 +171,9 @@ def _tools_of(settings: Settings) -> Iterator[Tools]:
     with (
         command_clients(settings) as clients,
         deletable_ledgers_on(settings, clients.store) as marks,
-        contextlib.closing(PulsarTrimFacts(admin_settings(settings))) as facts,
+        contextlib.closing(PulsarTrimFacts(admin_settings(settings), broker_for(settings).is_loaded)) as facts,
     ):
-        store = clients.store
-        yield Tools(marks, facts, lambda: broker_sessions(store), lambda topic: are_all_closed(store, topic))
+        yield Tools(marks, facts, lambda: broker_sessions(clients.store))
 
 
 def _hold(

@@ -19,6 +19,7 @@ from tests.builders import (
     offloaded,
     schema_request,
     snapshot_request,
+    unloaded,
     view,
 )
 from udfs.judge import refers_to
@@ -54,6 +55,10 @@ def seen(path: str, data: bytes | None, version: int = 7) -> Seen:
 
 def with_list(data: bytes, broker: BrokerView | None = PRESENT) -> Reference:
     return refer(DATA, seen(LIST_PATH, data), broker=broker)
+
+
+def with_list_absent(broker: BrokerView) -> Reference:
+    return refer(DATA, seen(LIST_PATH, None), broker=broker)
 
 
 class TestKeys:
@@ -278,6 +283,50 @@ class TestSchema:
 
     def test_an_empty_locator_is_unreadable_not_empty(self) -> None:
         assert refer(SCHEMA_KEY, seen(LOCATOR_PATH, b""), broker=None).presence is Presence.UNREADABLE
+
+
+class TestUnloaded:
+    """No broker has the topic loaded: its znodes alone say what it refers to, and their versions guard the delete."""
+
+    def test_data_ledgers_are_those_of_the_list(self) -> None:
+        reference = with_list(list_znode(1, 3), unloaded())
+        assert (list(reference.in_use), reference.checks) == ([1, 3], ((LIST_PATH, 7),))
+        assert (reference.counts.listed, reference.counts.remembered) == (2, -1), "there is no memory to compare with"
+
+    def test_a_cursors_ledger_is_that_of_its_znode(self) -> None:
+        reference = refer(CURSOR_KEY, seen(CURSOR_PATH, cursor_znode(11), 2), broker=unloaded())
+        assert (list(reference.in_use), reference.checks) == ([11], ((CURSOR_PATH, 2),))
+
+    def test_a_topic_that_a_broker_lists_and_that_has_no_znode_for_us_is_unreadable(self) -> None:
+        assert with_list_absent(unloaded()).presence is Presence.UNREADABLE
+
+    def test_a_cursor_without_a_znode_is_gone(self) -> None:
+        reference = refer(CURSOR_KEY, seen(CURSOR_PATH, None), broker=unloaded())
+        assert reference.presence is Presence.GONE
+
+    @pytest.mark.parametrize(
+        ("cursor", "named"),
+        [
+            pytest.param(cursor_znode(-1, properties={"CompactedTopicLedger": 3}), [3], id="closed in order"),
+            pytest.param(cursor_znode(-1), [], id="closed in order, before the first compaction"),
+            pytest.param(None, [], id="it was never compacted"),
+        ],
+    )
+    def test_the_compacted_ledger_is_in_the_znode_of_a_cursor_that_was_closed_in_order(
+        self, cursor: bytes | None, named: list[int]
+    ) -> None:
+        reference = refer(
+            COMPACTED, seen(LIST_PATH, list_znode(1)), seen(COMPACTION_PATH, cursor, 2), broker=unloaded()
+        )
+        assert (reference.presence, list(reference.in_use)) == (Presence.PRESENT, named)
+        guarded = ((LIST_PATH, 7), (COMPACTION_PATH, 2)) if cursor is not None else ((LIST_PATH, 7),)
+        assert reference.checks == guarded
+
+    def test_the_compacted_ledger_is_unknown_where_the_cursor_was_not_closed(self) -> None:
+        cursor = seen(COMPACTION_PATH, cursor_znode(11, properties={"CompactedTopicLedger": 3}), 2)
+        reference = refer(COMPACTED, seen(LIST_PATH, list_znode(1)), cursor, broker=unloaded())
+        assert reference.presence is Presence.UNREADABLE
+        assert "is in a cursor ledger" in reference.detail
 
 
 class TestCompacted:

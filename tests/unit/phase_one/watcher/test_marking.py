@@ -14,7 +14,7 @@ from prometheus_client import CollectorRegistry
 from streaming.adapters.memory.trims import MemoryTrimFacts
 from streaming.errors import ForbiddenError, UnavailableError
 from streaming.phase_one.watcher import marking
-from streaming.phase_one.watcher.ahead import Ahead, Seen, are_all_closed
+from streaming.phase_one.watcher.ahead import Ahead, Seen
 from streaming.phase_one.watcher.made import BROKERS, broker_sessions
 from streaming.phase_one.watcher.marking import Marking, MarkingThread, Tools
 from streaming.phase_one.watcher.metrics import WatchMetrics
@@ -56,9 +56,7 @@ class Scene:
         self.marking = Marking(POLL_S, DELAY_S, WatchMetrics(self.registry))
         self.world.ahead = Ahead(lambda seen: self.marking.take(seen, self.now_ms))
         store = self.world.store
-        self.tools = Tools(
-            self.topic.api(), self.facts, lambda: broker_sessions(store), lambda topic: are_all_closed(store, topic)
-        )
+        self.tools = Tools(self.topic.api(), self.facts, lambda: broker_sessions(store))
         self.watcher = self.world.start()
 
     def look(self) -> None:
@@ -152,9 +150,7 @@ def test_what_is_too_early_is_marked_when_its_time_comes_and_the_cursors_are_ask
     assert scene.asked["internal_stats"] == 1
 
 
-@pytest.mark.parametrize("tells_loaded", [True, False])
-def test_a_topic_whose_cursor_was_closed_is_not_asked_about(scene: Scene, *, tells_loaded: bool) -> None:
-    scene.facts.tells_loaded = tells_loaded
+def test_a_topic_whose_cursor_was_closed_is_not_asked_about(scene: Scene) -> None:
     put(scene.world.tree, cursor_path(TOPIC, CURSOR), cursor_znode(50))
     scene.topic.lists(scene.closed(5, 50), LedgerInfo(99))
     scene.look()
@@ -165,46 +161,11 @@ def test_a_topic_whose_cursor_was_closed_is_not_asked_about(scene: Scene, *, tel
     assert (scene.marked(), scene.asked["retention"]) == (set(), 1)
 
 
-@pytest.mark.parametrize(("closed", "marked"), [(True, set[int]()), (False, {5})])
-def test_a_topic_that_was_unloaded_since_the_look_is_not_asked_about_where_brokers_cannot_say(
-    scene: Scene, *, closed: bool, marked: set[int]
-) -> None:
-    scene.facts.tells_loaded = False
-    for number in range(250):  # the look at them comes in pieces
-        put(scene.world.tree, cursor_path(TOPIC, f"idle-{number}"), cursor_znode(-1))
-    put(scene.world.tree, cursor_path(TOPIC, "zz"), cursor_znode(50))
-    scene.look()
-    scene.topic.lists(scene.closed(5, 100), LedgerInfo(99))
-    scene.watcher.look_soon()
-    scene.watcher.turn()
-    if closed:
-        put(scene.world.tree, cursor_path(TOPIC, "zz"), cursor_znode(-1))
-    assert scene.marking.step(scene.tools, scene.now_ms)
-    assert scene.marked() == marked
-    assert scene.asked["internal_stats"] == len(marked), "a broker loads a topic to answer that"
-
-
 def test_a_topic_that_its_broker_says_is_not_loaded_is_not_asked_about(scene: Scene) -> None:
     scene.facts.loaded.clear()
     scene.topic.lists(scene.closed(5, 100), LedgerInfo(99))
     scene.looks(3)
     assert (scene.marked(), scene.asked) == (set(), {"is_loaded": 1})
-
-
-@pytest.mark.parametrize(("tells_loaded", "marked"), [(True, {5}), (False, set[int]())])
-def test_when_a_broker_has_ended_old_signs_count_for_nothing(
-    scene: Scene, *, tells_loaded: bool, marked: set[int]
-) -> None:
-    scene.facts.tells_loaded = tells_loaded
-    put(scene.world.tree, f"{BROKERS}/two")
-    scene.topic.lists(scene.closed(5, 40), LedgerInfo(99))
-    scene.look()
-    scene.world.tree.remove(f"{BROKERS}/two")
-    scene.looks(20)
-    assert scene.marked() == marked
-    scene.topic.lists(scene.closed(5, 60), scene.closed(6, 0), LedgerInfo(99))  # a new sign
-    scene.look()
-    assert scene.marked() == {5}
 
 
 def test_without_retention_and_without_a_turn_in_time_nothing_is_marked(scene: Scene) -> None:
@@ -537,19 +498,17 @@ def test_of_a_topic_that_failed_and_was_closed_nobody_asks(scene: Scene) -> None
     assert not scene.has_work()
 
 
-def test_once_a_broker_has_ended_the_sign_of_a_topic_that_failed_counts_for_nothing(scene: Scene) -> None:
-    scene.topic.lists(scene.closed(5, 100), LedgerInfo(99))
-    scene.facts.tells_loaded = False
-    scene.marking.take(Seen(loaded={TOPIC}), scene.now_ms)
-    scene.facts.faults.away = True
-    assert scene.step()
-    scene.facts.faults.away = False
-    scene.world.tree.remove(f"{BROKERS}/one")
-    put(scene.world.tree, f"{BROKERS}/two")
-    scene.marking.take(Seen(), scene.now_ms)
-    scene.world.clock.advance(MINUTE_MS)
-    assert scene.step()
-    assert (scene.marked(), scene.asked["internal_stats"]) == (set(), 0)
+def test_marks_of_a_topic_that_no_broker_has_loaded_wait_until_one_has(scene: Scene) -> None:
+    scene.topic.lists(5, 99)
+    scene.topic.properties.update(TOPIC, properties_of(gone(5), "y"))
+    scene.topic.lists(99)
+    scene.facts.loaded.clear()
+    scene.looks(30)
+    assert (scene.topic.sent, scene.marked()) == ([], {5}), "to take a mark away would load the topic"
+
+    scene.facts.loaded.add(TOPIC)
+    scene.looks(30)
+    assert (scene.topic.exists(5), scene.marked()) == (False, set())
 
 
 def test_several_topics_in_a_row_that_fail_make_all_pause_and_the_next_time_twice_as_many(scene: Scene) -> None:

@@ -1,0 +1,80 @@
+"""The safety lines of questions to brokers, for tests/mutation.py: each once, with the tests that have to notice."""
+
+BROKER, LOADED = "streaming/adapters/pulsar/broker.py", "streaming/adapters/pulsar/loaded.py"
+HTTP, SILENCE = "streaming/adapters/pulsar/http.py", "streaming/adapters/pulsar/silence.py"
+REFERENCES = "udfs/references.py"
+ADMIN_TESTS, HOSTILE_TESTS = "tests/contract/test_pulsar_http.py", "tests/contract/test_hostile_broker.py"
+# which tests have to notice, by the file that is changed
+TESTS = {
+    BROKER: (ADMIN_TESTS, HOSTILE_TESTS),
+    LOADED: (ADMIN_TESTS, HOSTILE_TESTS),
+    HTTP: (ADMIN_TESTS, HOSTILE_TESTS),
+    SILENCE: ("tests/unit/adapters/pulsar/test_silence.py",),
+    REFERENCES: ("tests/unit/udfs/test_references.py",),
+}
+BROKERS = (
+    (
+        "only a topic that is loaded is asked for its state",
+        BROKER,
+        "[name for name in topics if topics[name] not in where.hosts]",
+        "[]",
+    ),
+    (
+        "while a broker does not say what it has loaded, what no other has is unreadable",
+        BROKER,
+        "        if where.error:\n            return dict.fromkeys(names, BrokerView",
+        "        if False:\n            return dict.fromkeys(names, BrokerView",
+    ),
+    ("what two brokers have loaded is unreadable", BROKER, "hosts[0] if len(hosts) == 1 else _SEVERAL", "hosts[0]"),
+    (
+        "a schema is asked for only where a topic of it is loaded",
+        BROKER,
+        "            if schema_id in loaded:\n",
+        "            if schema_id in loaded or loaded.setdefault(schema_id, next(iter(where.hosts), '')):\n",
+    ),
+    (
+        "a namespace is gone in known words only",
+        BROKER,
+        "answer.status == HTTPStatus.NOT_FOUND and answer.reason == _NO_NAMESPACE",
+        "answer.status == HTTPStatus.NOT_FOUND",
+    ),
+    ("a broker that hangs is not waited for", BROKER, "        if not silence.is_due(what):\n", "        if False:\n"),
+    (
+        "an answer that says nothing of what is loaded is not empty",
+        LOADED,
+        "        if not answer.ok or not _is_known(answer.body):\n            return LoadedAt(error=",
+        "        if not (answer.ok and _is_known(answer.body)):\n            return LoadedAt() or LoadedAt(error=",
+    ),
+    ("where no broker runs nothing is known", LOADED, "        if not hosts:\n", "        if False:\n"),
+    (
+        "a timeout is the fault of the host that hung",
+        HTTP,
+        "            if error.host == _host(host):\n",
+        "            if True:\n",
+    ),
+    (
+        "a timeout is remembered",
+        HTTP,
+        "                silence.timed_out(what)\n",
+        "                pass\n",
+    ),
+    ("an answer that comes too slowly ends", HTTP, "        if time.monotonic() > until:\n", "        if False:\n"),
+    (
+        "a host that hangs is tried seldom",
+        SILENCE,
+        "            self._next_try_s[what] = self._now_s() + _AGAIN_SECONDS\n            return",
+        "            return",
+    ),
+    (
+        "the compacted ledger of an unloaded topic is known only where its cursor was closed",
+        REFERENCES,
+        "    if any(cursor.cursors_ledger_id != -1 for cursor in cursors):\n",
+        "    if False:\n",
+    ),
+    (
+        "a topic that brokers list and that has no znode for us is unreadable",
+        REFERENCES,
+        "    if broker.presence is Presence.PRESENT and not (owner.kind",
+        "    if broker.is_loaded and broker.presence is Presence.PRESENT and not (owner.kind",
+    ),
+)

@@ -1,0 +1,202 @@
+"""A broker that answers 500s, nothing, slow bytes or redirects without end keeps no topic of another broker waiting.
+
+Nothing here is measured: the hostile broker answers only after the honest one has been asked for all of its topics, or
+never, and what is asked of it is counted. bench/hostile_broker.py measures.
+"""
+
+import json
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+import pytest
+
+from streaming.adapters.pulsar.broker import AdminBroker
+from streaming.adapters.pulsar.http import PulsarAdminSettings, PulsarHttp
+from streaming.adapters.pulsar.silence import silence
+from streaming.config.hosts import hosts_of
+from streaming.errors import UnavailableError
+from udfs.records import Presence
+
+TOPICS = 60
+CONCURRENCY = 8
+LOADED = "/admin/v2/broker-stats/bookieops"
+STATS = json.dumps({"ledgers": [], "cursors": {}, "schemaLedgers": [], "compactedLedger": {"ledgerId": -1}}).encode()
+WAIT_S = 60  # longer than any test takes
+
+Misbehave = Callable[[BaseHTTPRequestHandler, "Server"], None]
+
+
+class Server:
+    """A broker with topics of its own. misbehave: what it does with questions about them; None: it answers."""
+
+    def __init__(self, name: str, misbehave: Misbehave | None = None, *, is_silent_about_all: bool = False) -> None:
+        self.name, self.misbehave, self.is_silent_about_all = name, misbehave, is_silent_about_all
+        self.url = ""
+        self.asked = 0
+        self.counted = threading.Lock()
+        self.was_asked_for_all = threading.Event()
+        self.ended = threading.Event()
+
+    @property
+    def names(self) -> list[str]:
+        return [f"{self.name}/ns/persistent/{number}" for number in range(TOPICS)]
+
+    def answer(self, handler: BaseHTTPRequestHandler) -> None:
+        if handler.path == LOADED and not self.is_silent_about_all:
+            topics: dict[str, dict[str, int]] = {
+                f"persistent://{self.name}/ns/{number}": {} for number in range(TOPICS)
+            }
+            say(handler, 200, json.dumps({f"{self.name}/ns": topics}).encode())
+            return
+        with self.counted:
+            self.asked += 1
+            if self.asked == TOPICS:
+                self.was_asked_for_all.set()
+        if self.misbehave is None:
+            say(handler, 200, STATS)
+        else:
+            self.misbehave(handler, self)
+
+
+def say(handler: BaseHTTPRequestHandler, status: int, body: bytes, **headers: str) -> None:
+    handler.send_response(status)
+    for name, text in (("Content-Length", str(len(body))), *headers.items()):
+        handler.send_header(name, text)
+    handler.end_headers()
+    handler.wfile.write(body)
+
+
+@contextmanager
+def serving(*servers: Server) -> Iterator[None]:
+    opened = []
+    for server in servers:
+
+        class Handler(BaseHTTPRequestHandler):
+            protocol_version = "HTTP/1.1"
+            mine = server
+
+            def do_GET(self) -> None:
+                with suppress(OSError):
+                    self.mine.answer(self)
+
+            def log_message(self, format: str, *args: object) -> None:
+                pass
+
+        made = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        made.daemon_threads = True
+        server.url = f"http://127.0.0.1:{made.server_address[1]}"
+        threading.Thread(target=made.serve_forever, args=(0.05,), daemon=True).start()
+        opened.append(made)
+    silence.forget()
+    try:
+        yield
+    finally:
+        for server, made in zip(servers, opened, strict=True):
+            server.ended.set()
+            made.shutdown()
+            made.server_close()
+
+
+def fails(handler: BaseHTTPRequestHandler, _server: Server) -> None:
+    say(handler, 500, b"{}")
+
+
+def is_silent(_handler: BaseHTTPRequestHandler, server: Server) -> None:
+    server.ended.wait(WAIT_S)
+
+
+def dribbles(handler: BaseHTTPRequestHandler, server: Server) -> None:
+    """A whole header, then a body that never ends."""
+    handler.send_response(200)
+    handler.send_header("Content-Length", "1000000")
+    handler.end_headers()
+    while not server.ended.wait(0.05):
+        handler.wfile.write(b" ")
+
+
+def dribbles_headers(handler: BaseHTTPRequestHandler, server: Server) -> None:
+    handler.wfile.write(b"HTTP/1.1 200 OK\r\nX-Y: ")
+    while not server.ended.wait(0.05):
+        handler.wfile.write(b"z")
+
+
+def redirects(handler: BaseHTTPRequestHandler, server: Server) -> None:
+    say(handler, 307, b"", Location=f"{server.url}{handler.path}")
+
+
+EVERY = [pytest.param(each, id=each.__name__) for each in (fails, is_silent, dribbles, dribbles_headers, redirects)]
+
+
+def _broker(honest: Server, *others: Server, timeout_seconds: float = 1.0) -> AdminBroker:
+    settings = PulsarAdminSettings(honest.url, timeout_seconds=timeout_seconds, concurrency=CONCURRENCY)
+    return AdminBroker(settings, lambda: [honest.url, *(other.url for other in others)])
+
+
+@pytest.mark.parametrize("misbehave", EVERY)
+def test_what_a_hostile_broker_has_is_unreadable_at_a_bounded_price_and_all_else_is_read(misbehave: Misbehave) -> None:
+    honest, hostile = Server("honest"), Server("hostile", misbehave)
+    with serving(honest, hostile):
+        broker = _broker(honest, hostile)
+        mixed = [name for pair in zip(hostile.names, honest.names, strict=True) for name in pair]
+
+        views = dict(zip(mixed, broker.views(mixed), strict=True))
+
+        assert {views[name].presence for name in honest.names} == {Presence.PRESENT}
+        assert {views[name].presence for name in hostile.names} == {Presence.UNREADABLE}
+        if misbehave not in (fails, redirects):  # those cost no time
+            before = hostile.asked
+            assert before <= 2 * CONCURRENCY, "after two timeouts in a row it is not asked"
+            broker.views(mixed)
+            assert hostile.asked <= before + 1, "but for a try every ten seconds"
+        broker.close()
+
+
+def test_topics_of_an_honest_broker_are_asked_for_while_a_hostile_one_has_not_answered() -> None:
+    honest = Server("honest")
+
+    def waits(handler: BaseHTTPRequestHandler, _server: Server) -> None:
+        say(handler, 200 if honest.was_asked_for_all.wait(WAIT_S) else 500, STATS)
+
+    hostile = Server("hostile", waits)
+    with serving(honest, hostile):
+        broker = _broker(honest, hostile, timeout_seconds=WAIT_S)
+
+        views = broker.views([*hostile.names, *honest.names])
+
+        assert {view.presence for view in views} == {Presence.PRESENT}, "the hostile one answers after the honest one"
+        broker.close()
+
+
+@pytest.mark.parametrize("misbehave", EVERY)
+def test_a_broker_that_does_not_say_what_it_has_loaded_hides_only_what_no_other_has(misbehave: Misbehave) -> None:
+    honest, hostile = Server("honest"), Server("hostile", misbehave, is_silent_about_all=True)
+    with serving(honest, hostile):
+        broker = _broker(honest, hostile)
+        names = [*hostile.names, *honest.names]
+
+        for _chunk in range(3):
+            presences = [view.presence for view in broker.views(names)]
+            assert presences == [Presence.UNREADABLE] * TOPICS + [Presence.PRESENT] * TOPICS
+        assert hostile.asked <= 2 * 4, "once for all of its topics, and after two timeouts every ten seconds"
+        broker.close()
+
+
+def test_the_owner_that_hangs_is_blamed_and_not_the_broker_that_redirected_to_it() -> None:
+    owner = Server("owner", is_silent)
+
+    def to_the_owner(handler: BaseHTTPRequestHandler, _server: Server) -> None:
+        say(handler, 307, b"", Location=f"{owner.url}{handler.path}")
+
+    first, second = Server("first", to_the_owner), Server("second", to_the_owner)
+    with serving(owner, first, second):
+        url = f"{first.url},{second.url.removeprefix('http://')}"
+        with PulsarHttp(PulsarAdminSettings(url, timeout_seconds=0.3)) as http:
+            for _ in range(5):
+                with pytest.raises(UnavailableError):
+                    http.get("v2/persistent/t/ns/x/internalStats")
+
+        assert hosts_of(url).in_order == (first.url, second.url)
+        assert second.asked == 0, "it would redirect to the same owner"
+        assert owner.asked == 2, "after two timeouts in a row it is not asked"

@@ -1,0 +1,152 @@
+"""Commands that inspect load no topic, on a real cluster: promise 9.
+
+Many topics are unloaded, each with an orphan. The test creates their metadata in the form in which a broker leaves them
+when it unloads a topic. A few are real, and their retention was cut after they were unloaded: a broker that loads one
+trims it. At the end the test loads one, to show what would have changed. LEDGER_REAPER_UNLOADED is their number.
+"""
+
+import json
+import os
+import time
+import uuid
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+from streaming.clients import broker_for
+from streaming.sandbox import clients, ledgers, topics
+from streaming.sandbox.cluster import Cluster
+from tests.integration.conftest import Deploy, Deployment, killed_at_the_end, stop, wait_until
+from tests.invariants import Inspection, Untouched, read_only
+from udfs.formats.managed_ledger import (
+    LedgerInfo,
+    ManagedCursorInfo,
+    ManagedLedgerInfo,
+    serialize_cursor,
+    serialize_managed_ledger,
+)
+from udfs.paths import cursor_path, managed_ledger_name, managed_ledger_path
+from udfs.records import Presence
+
+pytestmark = [pytest.mark.cluster, pytest.mark.slow]
+
+UNLOADED = int(os.environ.get("LEDGER_REAPER_UNLOADED", "100"))
+LISTED = 3
+REAL = 3
+
+
+@dataclass(frozen=True)
+class World:
+    cluster: Cluster
+    namespaces: tuple[str, str]  # of topics with made-up metadata, and of real ones
+    topics: list[str]
+    real: list[str]
+    orphans: frozenset[int]
+
+    def untouched(self) -> Untouched:
+        """Look at everything that loading one of the topics changes."""
+        made_up, _real = self.namespaces
+        with clients.zookeeper(self.cluster.addresses.zookeeper) as client:
+            waiting = [*(managed_ledger_path(managed_ledger_name(topic)) for topic in self.real)]
+            waiting.append(f"/managed-ledgers/{made_up}")
+            versions: dict[str, tuple[int, int]] = {}
+            while waiting:
+                path = waiting.pop()
+                children = client.get_children(path)
+                versions[path] = (client.exists(path).version, len(children))
+                waiting += [f"{path}/{child}" for child in children]
+            owned = f"/namespace/{made_up}"
+            bundles = frozenset(client.get_children(owned) if client.exists(owned) else ())
+        found = ledgers.every_ledger(self.cluster)
+        owners = {each: known.custom_metadata.get("pulsar/managed-ledger", b"") for each, known in found.items()}
+        names = {managed_ledger_name(topic).encode() for topic in (*self.topics, *self.real)}
+        return Untouched(versions, frozenset(each for each, name in owners.items() if name in names), bundles)
+
+
+@pytest.fixture
+def world(cluster: Cluster) -> World:
+    namespace = f"public/unloaded-{uuid.uuid4().hex[:6]}"
+    first_id = int(time.time() * 1000) % 500_000_000 + 1_000_000_000
+    real, orphans = _real_topics(cluster, f"{namespace}-real", first_id)
+    first_id += REAL
+    topics.admin(cluster, "PUT", f"namespaces/{namespace}")
+    names = [f"persistent://{namespace}/t {number}" for number in range(UNLOADED)]
+    znodes: list[tuple[str, bytes]] = []
+    for topic in names:
+        ids = range(first_id, first_id + LISTED + 1)
+        first_id += LISTED + 1
+        orphan, listed = ids[0], ids[1:]
+        orphans.add(orphan)
+        ledgers.make_synthetic(cluster, topic, count=len(ids), first_id=orphan)
+        infos = tuple(LedgerInfo(each, topics.ENTRIES_PER_LEDGER, 640, 1) for each in listed)
+        name = managed_ledger_name(topic)
+        cursor = ManagedCursorInfo(-1, listed[-1], topics.ENTRIES_PER_LEDGER - 1)
+        znodes.append((managed_ledger_path(name), serialize_managed_ledger(ManagedLedgerInfo(infos))))
+        znodes.append((cursor_path(name, "s"), serialize_cursor(cursor)))
+    for number in (0, 1):  # the topics first, then their cursors
+        clients.create_znodes(cluster.addresses.zookeeper, znodes[number::2])
+    return World(cluster, (namespace, f"{namespace}-real"), names, real, frozenset(orphans))
+
+
+def _real_topics(cluster: Cluster, namespace: str, first_id: int) -> tuple[list[str], set[int]]:
+    """Unload topics of which all has been consumed, then cut their retention; return them, and an orphan of each."""
+    topics.admin(cluster, "PUT", f"namespaces/{namespace}")
+    forever = {"retentionTimeInMinutes": -1, "retentionSizeInMB": -1}
+    topics.admin(cluster, "POST", f"namespaces/{namespace}/retention", forever)
+    names = [f"persistent://{namespace}/real-{number}" for number in range(REAL)]
+    for number, topic in enumerate(names):
+        entries = topics.fill(cluster, topic, LISTED, ["s"])
+        topics.consume(cluster, topic, "s", entries)
+        ledgers.make_synthetic(cluster, topic, count=1, first_id=first_id + number)
+        topics.unload(cluster, topic)
+    nothing = {"retentionTimeInMinutes": 0, "retentionSizeInMB": 0}
+    topics.admin(cluster, "POST", f"namespaces/{namespace}/retention", nothing)
+    return names, set(range(first_id, first_id + REAL))
+
+
+def test_no_command_that_inspects_loads_a_topic_and_a_sweep_deletes_the_orphans_alone(
+    world: World, deploy: Deploy, tmp_path: Path
+) -> None:
+    service = deploy(extra="\n[watch]\npoll_seconds = 1\nmark_ahead = true\nunlisted_after_seconds = 1\n")
+    before = world.untouched()
+
+    service.run("audit", "--recheck-seconds", "1", "--tenant", "public")
+    read_only(Inspection(before, world.untouched()))
+
+    orphan = max(world.orphans)
+    for ledger_id in (orphan, orphan + 1):
+        explained = json.loads(service.call("explain", "--ledger", str(ledger_id), "--json"))
+        assert explained["owner"]["presence"] == Presence.PRESENT
+        assert explained["owner"]["refers_to_it"] is (ledger_id not in world.orphans)
+    service.call("check", code=0)
+    service.call("status")
+    _watch(service, tmp_path / "watch.log")
+    read_only(Inspection(before, world.untouched()))
+
+    service.run("audit", "--recheck-seconds", "1", "--tenant", "public", "--publish", "--yes")
+    service.run("run", "--until-idle", seconds=500)
+    read_only(Inspection(before, world.untouched(), world.orphans))
+    done = {row["ledger_id"] for rows in service.final().values() for row in rows if row["outcome"] == "DELETED"}
+    assert done >= world.orphans
+    every = [managed_ledger_name(topic) for topic in (*world.topics, *world.real)]
+    views = broker_for(service.settings).views(every)
+    assert {(view.presence, view.is_loaded) for view in views} == {(Presence.PRESENT, False)}
+
+    topics.internal_stats(world.cluster, world.real[0])
+    topics.wait_for(partial(_was_trimmed, before, world), f"trim of {world.real[0]}")
+
+
+def _was_trimmed(before: Untouched, world: World) -> bool:
+    now = world.untouched()
+    is_written = any(now.versions[path] != seen for path, seen in before.versions.items())
+    return is_written and bool(before.ledgers - now.ledgers - world.orphans) and bool(now.ledgers - before.ledgers)
+
+
+def _watch(service: Deployment, log: Path) -> None:
+    """Let a watcher look at everything several times."""
+    with killed_at_the_end(service.start("watch", log=log)) as running:
+        wait_until(lambda: log.read_text().count("topics") >= 1, running, log)
+        time.sleep(10)
+        stop(running)

@@ -1,0 +1,51 @@
+"""Which brokers run is in ZooKeeper; what of it can't be read or understood is never taken for a broker less."""
+
+import json
+
+import pytest
+
+from streaming.adapters.memory.store import MemoryStore
+from streaming.adapters.memory.tree import MemoryTree
+from streaming.adapters.pulsar.loaded import BROKERS, running_brokers
+from streaming.clock import ManualClock
+from streaming.errors import UnavailableError
+from tests.builders import NOW_MS, put
+
+
+@pytest.fixture
+def tree() -> MemoryTree:
+    return MemoryTree(ManualClock(NOW_MS))
+
+
+def _broker(tree: MemoryTree, name: str, **known: object) -> None:
+    put(tree, f"{BROKERS}/{name}", json.dumps(known).encode())
+
+
+def test_each_broker_is_asked_at_the_address_that_it_advertises(tree: MemoryTree) -> None:
+    _broker(tree, "b:8080", webServiceUrl="http://b:8080", webServiceUrlTls="https://b:8443/")
+    _broker(tree, "a:8080", webServiceUrl="http://a:8080", webServiceUrlTls="https://a:8443")
+
+    assert running_brokers(MemoryStore(tree), use_tls=False) == ["http://a:8080", "http://b:8080"]
+    assert running_brokers(MemoryStore(tree), use_tls=True) == ["https://a:8443", "https://b:8443"]
+
+
+def test_a_broker_without_an_address_of_that_kind_makes_all_unknown(tree: MemoryTree) -> None:
+    _broker(tree, "a:8080", webServiceUrl="http://a:8080")
+    _broker(tree, "b:8443", webServiceUrlTls="https://b:8443", webServiceUrl=None)
+
+    for use_tls in (True, False):
+        with pytest.raises(UnavailableError, match="has no http"):
+            running_brokers(MemoryStore(tree), use_tls=use_tls)
+
+
+@pytest.mark.parametrize("data", [b"", b"{", b"[]"])
+def test_a_form_that_is_not_known_makes_all_unknown(tree: MemoryTree, data: bytes) -> None:
+    put(tree, f"{BROKERS}/a:8080", data)
+
+    with pytest.raises(UnavailableError, match="form not known"):
+        running_brokers(MemoryStore(tree), use_tls=False)
+
+
+def test_a_store_that_no_broker_ever_registered_in_is_not_the_brokers(tree: MemoryTree) -> None:
+    with pytest.raises(UnavailableError, match="chroot included"):
+        running_brokers(MemoryStore(tree), use_tls=False)
