@@ -393,7 +393,7 @@ class ObjectStore(Protocol):
         ...
 
     def compares_etags(self) -> bool:
-        """Whether delete() compares ETags. Finds it out once, with an object of its own; False where it can't."""
+        """Whether delete() compares ETags. Finds it out once, with an object of its own; False where it may not."""
         ...
 
     def delete(self, keys: Sequence[str], etags: Mapping[str, str] | None = None) -> Mapping[str, str]:

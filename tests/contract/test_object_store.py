@@ -1,7 +1,7 @@
 """What every ObjectStore does; the fake is held to the behaviour of an S3 server here."""
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -11,7 +11,7 @@ import pytest
 from streaming.adapters.memory.objects import MemoryObjects
 from streaming.adapters.s3.calls import S3Settings
 from streaming.adapters.s3.objects import S3Objects
-from streaming.errors import RefusedError
+from streaming.errors import RefusedError, UnavailableError
 from streaming.ports import CHANGED, ObjectStore
 from tests.contract.s3_server import S3Server, bulk_delete, s3_running
 from udfs.records import StoredObject
@@ -294,3 +294,19 @@ def test_where_nothing_may_be_stored_deletes_carry_no_etag(s3_server: S3Server, 
     s3_server.heal()
     assert bucket.store.compares_etags() is False, "a worker asks once"
     assert list(bucket.store.list_keys()) == []
+
+
+def test_a_store_that_is_away_is_tried_again(s3_server: S3Server, credentials_file: str) -> None:
+    s3_server.compares_etags = True
+    made = s3_bucket(s3_server, credentials_file, versioned=False).store
+    assert isinstance(made, S3Objects)
+    store = S3Objects(replace(made.settings, patience_seconds=0))
+    s3_server.answer("InternalError", status="500 Internal Server Error", times=10)
+    with pytest.raises(UnavailableError):
+        store.compares_etags()
+    s3_server.heal()
+
+    s3_server.compares_etags = True
+    assert store.compares_etags() is True
+    s3_server.heal()
+    store.close()

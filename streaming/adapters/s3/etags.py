@@ -7,7 +7,7 @@ from typing import Protocol
 from uuid import uuid4
 
 from streaming.adapters.s3.calls import AbsentError
-from streaming.errors import ReaperError
+from streaming.errors import ReaperError, RefusedError
 from streaming.ports import CHANGED
 
 log = logging.getLogger("ledger-reaper")
@@ -38,7 +38,7 @@ class OwnObjects(Protocol):
 def compares_etags(bucket: OwnObjects) -> bool:
     """Delete an object of ours with a false ETag, which has to fail, and then with its own.
 
-    False too where we may not store an object, or the store does not answer: then deletes carry no ETag.
+    False too where we may not store an object: then deletes carry no ETag. Raises UnavailableError; ask again later.
     """
     key = f".ledger-reaper-{uuid4().hex}"
     try:
@@ -49,7 +49,7 @@ def compares_etags(bucket: OwnObjects) -> bool:
         finally:
             with suppress(ReaperError, AbsentError):
                 bucket.remove_own(key)
-    except (ReaperError, AbsentError) as error:
+    except (RefusedError, AbsentError) as error:
         log.info(
             "deletes in tiered storage carry no ETag, since it can't be tried whether they are compared: %s", error
         )
