@@ -16,6 +16,8 @@ from collections.abc import Collection, Container, Iterable, Iterator, Mapping, 
 from dataclasses import dataclass, field
 from itertools import pairwise
 
+import pyarrow as pa
+
 from streaming.config.settings import Settings
 from streaming.errors import ReaperError, RefusedError
 from streaming.ports import Pulsar, TopicAdmin
@@ -185,7 +187,7 @@ def reconcile(
         service.keep_only(look_now.looked_at)
     failed = look_now.failed
     return Reconciliation(
-        tuple(look_now.found), len(waiting), tuple(sorted(lost)), failed.why, is_refused=failed.is_refused
+        tuple(look_now.found), waiting.num_rows, tuple(sorted(lost)), failed.why, is_refused=failed.is_refused
     )
 
 
@@ -222,7 +224,7 @@ class _Look:
                 self._committed |= done
                 self._last |= {partition: end for each in ends for partition, end in each.items()}
 
-    def lost(self, waiting: Mapping[str, int]) -> set[str]:
+    def lost(self, waiting: pa.Table) -> set[str]:
         """Requests that were put off and wait nowhere; none where the retry topic can't be looked at."""
         retry = topic_of(self._settings.topics.retry)
         lost: set[str] = set()

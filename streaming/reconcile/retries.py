@@ -1,7 +1,10 @@
 """Does every request that was put off still wait? It has a copy in the retry topic or a row in the table `waiting`."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import chain, islice
 
+import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.dataset as ds
 
 from streaming.config.settings import Settings
@@ -14,31 +17,43 @@ from udfs.records import Outcome
 from udfs.retry import MAX_DELAY_MS, ORIGIN_MESSAGE_ID
 from udfs.units import DAY_MS
 
+_ORIGIN, _CHUNK, _CODE = "origin", "chunk", "code"
+_LATEST = pa.schema([(_ORIGIN, pa.string()), (_CODE, pa.int64())])
+_OUTCOMES = pa.array(sorted(map(str, Outcome)))
+_PARTS = 11  # one for each digit, and one for what has none
+_ROWS_AT_ONCE = 100_000
+_ORIGINS_AT_ONCE = 50_000
 
-def put_off(settings: Settings, now_ms: int) -> dict[str, int]:
-    """Requests whose newest receipt says RETRY -> the chunk of that receipt.
+
+def put_off(settings: Settings, now_ms: int) -> pa.Table:
+    """Requests whose newest receipt says RETRY: columns _ORIGIN and _CHUNK, of that receipt.
 
     We leave out the newest chunk, whose copies may still be on their way, and receipts older than a week and a day: a
     retry waits a week at most, so such a request has a newer receipt, or was an alarm a week ago.
+
+    Any number of requests may wait. They stay in Arrow, a sixth of their size as Python objects, and are counted in
+    parts.
     """
     table = opened(settings.state_dir, "receipts")
+    parts = [_LATEST.empty_table()] * _PARTS
     if table is None:
-        return {}
+        return _put_off(parts)
     since = ds.field(c.AT_MS) >= now_ms - MAX_DELAY_MS - DAY_MS
     retried = (ds.field(c.OUTCOME) == str(Outcome.RETRY)) | (ds.field(c.QUERY) == RETRY)
-    latest: dict[str, tuple[int, str]] = {}
-    columns = [c.ORIGIN_MESSAGE_ID, c.CHUNK, c.OUTCOME]
-    for batch in scan(table, since & retried, columns):
-        for origin, chunk, outcome in zip(*(column.to_pylist() for column in batch.columns), strict=True):
-            latest[origin] = max(latest.get(origin, (0, "")), (chunk, outcome))
-    newest = max((chunk for chunk, _ in latest.values()), default=0)
-    return {origin: chunk for origin, (chunk, what) in latest.items() if what == Outcome.RETRY and chunk < newest}
+    read: list[pa.RecordBatch] = []
+    for batch in scan(table, since & retried, [c.ORIGIN_MESSAGE_ID, c.CHUNK, c.OUTCOME]):
+        read.append(_coded(batch))
+        if sum(each.num_rows for each in read) >= _ROWS_AT_ONCE:
+            parts, read = _newest(parts, read), []
+    found = _put_off(_newest(parts, read))
+    pa.default_memory_pool().release_unused()
+    return found
 
 
 def not_waiting(
     settings: Settings,
     reader: MessageReader,
-    waiting: Mapping[str, int],
+    waiting: pa.Table,
     unread: Mapping[str, tuple[Position, Position]],
     now_ms: int,
 ) -> set[str]:
@@ -46,15 +61,49 @@ def not_waiting(
 
     unread: partition of the retry topic -> the position behind which its messages are unread, and that of its newest.
     """
-    if not waiting:
+    if not waiting.num_rows:
         return set()
     after = {partition: begin for partition, (begin, _end) in unread.items() if begin != BEFORE_ALL}
     last = {partition: end for partition, (begin, end) in unread.items() if begin < end}
-    missing = set(waiting)
-    missing -= {each.properties.get(ORIGIN_MESSAGE_ID, "") for each in reader.read(last, after=after)}
-    missing -= set(_held_origins(settings))
-    still = put_off(settings, now_ms) if missing else {}
-    return {origin for origin in missing if still.get(origin) == waiting[origin]}
+    in_topic = (each.properties.get(ORIGIN_MESSAGE_ID, "") for each in reader.read(last, after=after))
+    missing = waiting
+    found = chain(in_topic, _held_origins(settings))
+    while some := list(islice(found, _ORIGINS_AT_ONCE)):
+        missing = missing.filter(pc.invert(pc.is_in(missing[_ORIGIN], pa.array(some, pa.string()))))
+    if not missing.num_rows:
+        return set()
+    still = missing.join(put_off(settings, now_ms), [_ORIGIN, _CHUNK], join_type="inner")
+    return set(still[_ORIGIN].to_pylist())
+
+
+def _coded(batch: pa.RecordBatch) -> pa.RecordBatch:
+    """Origin, and chunk and outcome as one number, of which the greatest is the newest."""
+    origin, chunk, outcome = batch.columns
+    rank = pc.index_in(outcome.cast(pa.string()), _OUTCOMES).cast(pa.int64())
+    code = pc.add(pc.multiply(chunk.cast(pa.int64()), len(_OUTCOMES)), rank)
+    return pa.RecordBatch.from_arrays([origin.cast(pa.string()), code], schema=_LATEST)
+
+
+def _newest(parts: Sequence[pa.Table], read: Sequence[pa.RecordBatch]) -> list[pa.Table]:
+    """The newest of each origin, by part: a digit of the origin says which."""
+    rows = pa.Table.from_batches(read, _LATEST)
+    digit = pc.utf8_slice_codeunits(rows[_ORIGIN], -3, -2)  # of the entry's number, in ledger:entry:partition
+    part = pc.fill_null(pc.index_in(digit, pa.array(list("0123456789"))), _PARTS - 1)
+    newest = []
+    for number, latest in enumerate(parts):
+        both = pa.concat_tables([latest, rows.filter(pc.equal(part, number))])
+        grouped = both.group_by(_ORIGIN).aggregate([(_CODE, "max")])
+        newest.append(grouped.select([_ORIGIN, f"{_CODE}_max"]).rename_columns(_LATEST.names))
+    return newest
+
+
+def _put_off(parts: Sequence[pa.Table]) -> pa.Table:
+    latest = pa.concat_tables(parts)
+    chunk = pc.divide(latest[_CODE], len(_OUTCOMES))
+    rank = pc.subtract(latest[_CODE], pc.multiply(chunk, len(_OUTCOMES)))
+    is_put_off = pc.equal(rank, _OUTCOMES.index(str(Outcome.RETRY)))
+    is_older = pc.less(chunk, pc.max(chunk).as_py() or 0)
+    return pa.table({_ORIGIN: latest[_ORIGIN], _CHUNK: chunk}).filter(pc.and_(is_put_off, is_older))
 
 
 def _held_origins(settings: Settings) -> Iterator[str]:
