@@ -1,13 +1,24 @@
 """`ledger-reaper accept`."""
 
-from typing import Annotated
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from streaming.cli.options import Config, Yes, confirm, settings_of
-from streaming.cli.state import settings_with_state
+from streaming.cli.arrow import load_datasets
+from streaming.cli.options import Config, Yes, confirm, require_terminal, settings_of
+from streaming.cli.state import settings_with_state, state_fault
+from streaming.clock import SystemClock
 from streaming.errors import ConfigError
-from streaming.terminal import say
+from streaming.terminal import count_of, say
+from udfs import columns as c
+from udfs.records import Reason
+from udfs.units import DAY_MS
+
+if TYPE_CHECKING:
+    from streaming.config.settings import Settings
+
+_LATELY_MS = 7 * DAY_MS
 
 
 def accept(
@@ -35,10 +46,27 @@ def accept(
         raise ConfigError("choose one of --topic T (which may stand several times), --all and --gaps")
     settings = settings_with_state(config) if gaps else settings_of(config)
     if all_owners:
-        confirm("Accept the lists of all topics as they are now, however short they have become?", yes=yes)
+        require_terminal(yes=yes)
+        shrunk = "" if yes else f" ({_shrunk(settings, config)})"
+        confirm(f"Accept the lists of all topics as they are now, however short they have become{shrunk}?", yes=yes)
     with command_clients(settings) as clients:
         say(
             control.accept_vanished(settings, clients.pulsar)
             if gaps
             else control.accept(settings, clients.store, topic or [])
         )
+
+
+def _shrunk(settings: "Settings", config: Path) -> str:
+    """Return in words how many topics the service kept as SOURCE_SHRANK lately, for the question."""
+    load_datasets()
+    import pyarrow.dataset as ds
+
+    from streaming.state import receipts
+
+    if state_fault(settings, config):
+        return "how many did is not known without a state directory"
+    since_ms = SystemClock().now_ms() - _LATELY_MS
+    kept = (ds.field(c.REASON) == str(Reason.SOURCE_SHRANK)) & (ds.field(c.AT_MS) > since_ms)
+    topics = {row[c.TOPIC_NAME] for row in receipts.rows(settings.state_dir, kept, columns=[c.TOPIC_NAME])}
+    return f"{count_of(len(topics), 'topic')} in a week, by the receipts"

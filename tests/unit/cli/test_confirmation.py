@@ -10,7 +10,11 @@ import pytest
 from typer.testing import CliRunner
 
 from streaming.cli.main import app
+from streaming.clock import SystemClock
 from streaming.errors import ConfigError, SafetyError
+from tests.unit.reconcile.rows import write_rows
+from udfs import columns as c
+from udfs.units import DAY_MS
 
 
 @pytest.fixture
@@ -71,3 +75,17 @@ def config_at(folder: Path) -> Path:
     (folder / "state").mkdir()
     config.write_text('[state]\ndir = "state"\n')
     return config
+
+
+def test_accepting_every_list_names_how_many_shrank(
+    terminal: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    config, now_ms = config_at(tmp_path), SystemClock().now_ms()
+    for number, days in enumerate((1, 2, 9)):
+        about = {c.AT_MS: now_ms - days * DAY_MS, c.OUTCOME: "RETRY", c.REASON: "SOURCE_SHRANK"}
+        named = {c.TOPIC_NAME: f"persistent://a/b/c{number}"}
+        write_rows(tmp_path / "state", "receipts", [(1, number, -1)], about=about | named)
+    os.write(terminal, b"n\n")
+    with pytest.raises(SafetyError):
+        app(["accept", "--all", "--config", str(config)], standalone_mode=False)
+    assert "(2 topics in a week, by the receipts)?" in capsys.readouterr().err
