@@ -58,7 +58,7 @@ TESTS = {
     LOG: (f"{_FORMATS}/test_commitlog.py", f"{_UNIT}/follow/test_tail.py"),
     COMPARE: (f"{_FORMATS}/test_compare.py",),
     UNITS: (f"{_FORMATS}/test_units.py",),
-    DATABASE: ("tests/unit/adapters/rocksdb/test_database.py",),
+    DATABASE: ("tests/unit/adapters/rocksdb/test_database.py", f"{_UNIT}/test_read_only.py"),
     COUNTED: ("tests/unit/adapters/rocksdb/test_counted.py",),
     QUESTIONS: ("tests/unit/cli/test_rocketmq.py",),
 }
@@ -247,6 +247,13 @@ ROCKETMQ = (
         "if sample.damage else ()",
         "if False else ()",
         "damage_in_a_sample",
+    ),
+    (
+        "RocketMQ: a database that is only read gets no file",
+        DATABASE,
+        "_links_to(folder) if read_only else nullcontext(folder)",
+        "nullcontext(folder)",
+        "without_a_file_of_ours",
     ),
     ("RocketMQ: another disk is refused", REFUSALS, "    if not facts.is_one_disk:", "    if False:", "each_reason"),
     ("RocketMQ: another user is refused", OWNER, "    if owner == own:", "    if True:", "nobody_else"),
