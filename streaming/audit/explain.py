@@ -23,11 +23,13 @@ from streaming.coordination.identity import read_layout
 from streaming.in_use.loader import InUseLoader
 from streaming.ports import MetadataStore, Unreadable
 from streaming.state import receipts
+from streaming.sweep.offloaded import OffloadedCopies
 from streaming.sweep.pace import Pace
+from streaming.sweep.stores import places_for
 from streaming.terminal import Terminal, cell, count_of, say, say_json
 from udfs import columns as c
 from udfs.audit import Unclaimed, claim_of
-from udfs.judge import Case, judge, refers_to
+from udfs.judge import NOT_ASKED, Case, judge, refers_to
 from udfs.paths import ledger_path, topic_of
 from udfs.records import LedgerFacts, LedgerState, Outcome, PendingDelete, Reason, Reference, Verdict
 from udfs.references import key_of
@@ -82,7 +84,11 @@ def look(settings: Settings, ledger_id: int, clock: Clock) -> Explained:
     key = key_of(claim)
     reference = loader.load([key])[key]
     now_ms = clock.now_ms()
-    verdict = judge(Case(claim, facts, reference), policy_of(settings), now_ms=now_ms)
+    case, policy = Case(claim, facts, reference), policy_of(settings)
+    verdict = judge(case, policy, now_ms=now_ms)
+    if verdict == NOT_ASKED:
+        (unconfirmed,) = OffloadedCopies(loader, places_for(settings, loader))([(claim, reference)])
+        verdict = judge(replace(case, unconfirmed=unconfirmed), policy, now_ms=now_ms)
     return Explained(ledger_id, path, facts, claim, reference, verdict, now_ms)
 
 

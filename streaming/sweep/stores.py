@@ -13,8 +13,6 @@ from streaming.in_use.loader import InUseLoader
 from streaming.sweep.buckets import OffloadPlaces
 from udfs.offload_target import Bucket
 
-# Requests for a bucket that is away come back after two_phase.reconsume_later_seconds, ten minutes by default.
-_REST_SECONDS = 300.0
 _made: dict[tuple[int, object], S3Objects | BrokerOffload] = {}
 _lock = Lock()
 
@@ -24,7 +22,9 @@ def objects_for(settings: Settings, bucket: Bucket) -> S3Objects:
     if bucket not in allowed_buckets(settings):
         raise ValueError(f"bucket {bucket.name} is not in tiered_storage.allowed")
     credentials_file = settings.tiered_storage.credentials_file
-    wanted = S3Settings(bucket.endpoint, bucket.name, bucket.region, credentials_file, rest_seconds=_REST_SECONDS)
+    # requests for a bucket that is away come back after reconsume_later_seconds: by then it may be asked again
+    rest_seconds = settings.two_phase.reconsume_later_seconds / 2
+    wanted = S3Settings(bucket.endpoint, bucket.name, bucket.region, credentials_file, rest_seconds=rest_seconds)
     with _lock:
         made = _made.get((os.getpid(), wanted))
         if not isinstance(made, S3Objects):
