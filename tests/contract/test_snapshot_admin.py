@@ -119,3 +119,12 @@ def test_retention_is_never_asked_for_as_applied(stub: HttpStub) -> None:
     with PulsarAdmin(PulsarAdminSettings(stub.url)) as admin:
         assert [admin.retention(TOPIC), admin.retention(TOPIC)] == [(-1, -1), (5, 6)]
     assert all("?" not in each.path for each in stub.asked)
+
+
+@pytest.mark.parametrize(
+    ("answer", "size"),
+    [(_told({"transactionBufferSnapshotSegmentSize": "140"}), 140), (_told({}), 262_144), (Told(403), 262_144)],
+)
+def test_the_size_of_a_segment_is_the_brokers(answer: Told, size: int, stub: HttpStub, admin: SnapshotAdmin) -> None:
+    stub.tell(SETTINGS, answer)
+    assert admin.segment_bytes() == size

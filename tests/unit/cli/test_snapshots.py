@@ -1,6 +1,6 @@
 import json
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -9,11 +9,13 @@ import pytest
 from typer.testing import CliRunner
 
 from streaming.cli.snapshots import app
-from streaming.errors import ReaperError, RefusedError, SafetyError, UnavailableError
+from streaming.errors import ConfigError, ReaperError, RefusedError, SafetyError, UnavailableError
 from streaming.snapshots import repairs, trimmable
 from streaming.snapshots.repaired import Repaired
 from streaming.snapshots.trim import Trimmed, Trims
+from udfs.snapshots.keys import SnapshotKind
 from udfs.snapshots.repairing import Remedy
+from udfs.snapshots.values import Read
 
 TOPIC = "persistent://t/ns/orders"
 
@@ -110,3 +112,40 @@ def test_a_topic_with_nothing_to_trim_is_no_failure(monkeypatch: pytest.MonkeyPa
     code, said = _trim(monkeypatch, tmp_path, "a", "c")
     assert code == 0
     assert "it has no ids" in said
+
+
+@pytest.mark.parametrize("command", ["repair", "undo"])
+@pytest.mark.parametrize("options", [(), ("--topic", TOPIC, "--namespace", "t/ns")], ids=["neither", "both"])
+def test_a_repair_is_of_a_topic_or_of_a_namespace(command: str, options: tuple[str, ...], tmp_path: Path) -> None:
+    config = tmp_path / "config.toml"
+    config.write_text(f'[state]\ndir = "{tmp_path}"\n')
+    result = CliRunner().invoke(app, [command, "--yes", *options, "--config", str(config)])
+    assert isinstance(result.exception, ConfigError)
+
+
+class _Blocked:
+    """A namespace with one message that no broker can decode."""
+
+    def __init__(self) -> None:
+        self.removed: list[Read] = []
+
+    def messages(self, namespace: str) -> list[Read]:
+        return [Read(SnapshotKind.INDEX, "odd", "", (7, 1), 0, 2, detail="the key is no key")]
+
+    def remove(self, namespace: str, shown: list[Read]) -> None:
+        self.removed += shown
+
+
+@pytest.mark.parametrize(("options", "code", "removed"), [((), 2, 0), (("--yes",), 0, 1)])
+def test_what_blocks_loading_is_named_before_it_is_removed(
+    options: tuple[str, ...], code: int, removed: int, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    blocked = _Blocked()
+    monkeypatch.setattr(repairs, "blocking_for", lambda _settings: nullcontext(blocked))
+    config = tmp_path / "config.toml"
+    config.write_text(f'[state]\ndir = "{tmp_path}"\n')
+    result = CliRunner().invoke(app, ["repair", *options, "--namespace", "t/ns", "--config", str(config)])
+    error = result.exception
+    assert (error.exit_code if isinstance(error, ReaperError) else result.exit_code) == code
+    assert "__transaction_buffer_snapshot_indexes 7:1 (key 'odd': the key is no key)" in result.output
+    assert len(blocked.removed) == removed
