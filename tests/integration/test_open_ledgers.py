@@ -1,0 +1,214 @@
+"""OPEN ledgers on real brokers: what a broker is frozen over before it names its ledger."""
+
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from streaming.clock import ManualClock, SystemClock
+from streaming.sandbox import clients, faults, ledgers, topics
+from streaming.sandbox.cluster import Cluster, down, up
+from streaming.sandbox.home import Instance, Part
+from streaming.sweep.jobs import Job
+from tests.builders import HOUR_MS, cursor_request, data_request
+from tests.contract.cutting_proxy import CuttingProxy, cutting_proxy
+from tests.integration.conftest import (
+    Deployment,
+    deployment,
+    new_topic,
+)
+from tests.integration.test_faults import sweeper_of
+from tests.integration.test_watch import in_the_end, owner_of
+from udfs.formats.errors import FormatError
+from udfs.formats.managed_ledger import parse_cursor, parse_managed_ledger
+from udfs.paths import cursor_path, managed_ledger_name, managed_ledger_path
+from udfs.records import LedgerState, Outcome, PendingDelete, Reason
+
+pytestmark = [pytest.mark.cluster, pytest.mark.slow]
+
+OPEN = LedgerState.OPEN
+
+
+@dataclass(frozen=True)
+class Frozen:
+    """Freezes a broker when it is about to write a znode, and loses what it was about to write."""
+
+    cluster: Cluster
+    proxy: CuttingProxy
+
+    def at(self, topic: str, path: str, ids_in: Callable[[bytes], set[int]], act: Callable[[], object]) -> "Pending":
+        """Have the topic's broker act, until it would name a ledger in the znode that the znode does not name yet."""
+        known = ids_in(clients.read_znodes(self.cluster.addresses.zookeeper, [path])[path])
+        part, hit, created = self._owner_of(topic), threading.Event(), set[int]()
+
+        def cut(frame: bytes) -> bool:
+            ids = _ids_written(frame, path, ids_in) - known
+            if hit.is_set() or not ids:
+                return False
+            faults.pause(self.cluster, part)
+            created.update(ids)
+            hit.set()
+            return True
+
+        def acting() -> None:
+            with suppress(Exception):  # its broker is frozen on the way
+                act()
+
+        self.proxy.cut_request = cut
+        threading.Thread(target=acting, daemon=True).start()
+        assert hit.wait(120), "the broker created no ledger"
+        (ledger_id,) = created
+        return Pending(self.cluster, part, path, ledger_id)
+
+    def _owner_of(self, topic: str) -> Instance:
+        owner = owner_of(self.cluster, topic)
+        spec = self.cluster.spec
+        return next(each for each in spec.all_of(Part.BROKER) if owner.endswith(f":{spec.port(each, 'broker')}"))
+
+
+@dataclass(frozen=True)
+class Pending:
+    """A ledger that a frozen broker created, and that it has not named in its owner's znode."""
+
+    cluster: Cluster
+    part: Instance
+    path: str
+    ledger_id: int
+
+    @property
+    def exists(self) -> bool:
+        return self.ledger_id in ledgers.every_ledger(self.cluster)
+
+    def thaw(self, log: Path) -> None:
+        """Let the broker continue, and return when it has met that its session is over."""
+        read = len(log.read_text(errors="replace"))
+        faults.resume(self.cluster, self.part)
+        words = ("SessionReestablished", "version conflict", "BadVersion")
+        topics.wait_for(lambda: any(each in log.read_text(errors="replace")[read:] for each in words), "it wakes")
+        self.cluster.wait_ready(self.part)
+
+
+def _ids_written(frame: bytes, path: str, ids_in: Callable[[bytes], set[int]]) -> set[int]:
+    """Return the ledgers that a request to ZooKeeper, alone or in a batch, would name in the znode."""
+    named = len(path.encode()).to_bytes(4, "big") + path.encode()
+    at = frame.find(named)
+    if at < 0:
+        return set()
+    start = at + len(named) + 4
+    size = int.from_bytes(frame[start - 4 : start], "big")
+    if not 0 < size <= len(frame) - start:
+        return set()  # it does not write
+    try:
+        return ids_in(frame[start : start + size]) - {-1}
+    except FormatError:
+        return set()
+
+
+def _cursors_ledger(data: bytes) -> set[int]:
+    return {parse_cursor(data).cursors_ledger_id}
+
+
+def _listed(data: bytes) -> set[int]:
+    return {each.ledger_id for each in parse_managed_ledger(data).ledgers}
+
+
+@pytest.fixture(scope="module")
+def frozen(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Frozen]:
+    """Two brokers that reach ZooKeeper through a proxy."""
+    home = tmp_path_factory.mktemp("frozen")
+    made = up(home, counts={Part.BROKER: 2})
+    try:
+        with cutting_proxy(int(made.addresses.zookeeper.rpartition(":")[2])) as proxy:
+            for part in made.spec.all_of(Part.BROKER):
+                made.stop(part)
+            store = f"zk:{proxy.hosts}"
+            stores = {"metadataStoreUrl": store, "configurationMetadataStoreUrl": store}
+            up(home, broker_settings={**stores, "managedLedgerCursorMaxEntriesPerLedger": "3"})
+            yield Frozen(made, proxy)
+            down(home)
+    finally:
+        down(home)
+
+
+def judged(service: Deployment, request: PendingDelete, *, hours: int) -> tuple[Outcome, Reason]:
+    """Sweep a request as an executor does, with a clock that is ahead."""
+    clock = ManualClock(SystemClock().now_ms() + hours * HOUR_MS)
+    (swept,) = sweeper_of(service.settings, clock)[0].sweep([Job(request)], {})
+    return swept.verdict.outcome, swept.verdict.reason
+
+
+def test_a_broker_that_wakes_can_not_name_a_cursor_ledger_that_is_older_than_the_one_named_since(
+    frozen: Frozen, tmp_path: Path
+) -> None:
+    cluster, topic = frozen.cluster, new_topic("frozen")
+    service = deployment(cluster, tmp_path)
+    topics.fill(cluster, topic, 12, ["s"])
+    topics.consume(cluster, topic, "s", 1)
+    path = cursor_path(managed_ledger_name(topic), "s")
+    url = cluster.serving.pulsar
+
+    def acknowledge() -> None:
+        for _ in range(20):
+            clients.consume(url, topic, "s", 1)
+
+    pending = frozen.at(topic, path, _cursors_ledger, acknowledge)
+    request = cursor_request(pending.ledger_id, managed_ledger_name(topic), "s")
+    assert ledgers.every_ledger(cluster)[pending.ledger_id].state is OPEN
+    assert judged(service, request, hours=7)[0] is Outcome.RETRY, "no newer ledger is named yet"
+
+    in_the_end(lambda: topics.consume(cluster, topic, "s", 5))
+    named = topics.cursor_ledgers(cluster, topic)["s"]
+    assert named > pending.ledger_id
+    assert judged(service, request, hours=5) == (Outcome.RETRY, Reason.NOT_CLOSED)
+    assert judged(service, request, hours=7) == (Outcome.DELETED, Reason.UNREFERENCED)
+    pending.thaw(cluster.home.log(pending.part))
+
+    in_the_end(lambda: topics.consume(cluster, topic, "s", 5))
+    (now,) = _cursors_ledger(clients.read_znodes(cluster.addresses.zookeeper, [path])[path])
+    assert now >= named
+    assert now in ledgers.every_ledger(cluster)
+    assert not pending.exists
+
+
+def test_a_broker_that_wakes_can_not_list_a_data_ledger_that_is_older_than_one_listed_since(
+    frozen: Frozen, tmp_path: Path
+) -> None:
+    cluster, topic = frozen.cluster, new_topic("frozen")
+    service = deployment(cluster, tmp_path)
+    topics.fill(cluster, topic, 2, ["s"])
+    path, url = managed_ledger_path(managed_ledger_name(topic)), cluster.serving.pulsar
+    pending = frozen.at(topic, path, _listed, lambda: clients.publish(url, topic, topics.payloads(30, 64)))
+    request = data_request(pending.ledger_id, managed_ledger_name(topic))
+    assert ledgers.every_ledger(cluster)[pending.ledger_id].state is OPEN
+
+    in_the_end(lambda: topics.publish(cluster, topic, topics.ENTRIES_PER_LEDGER))
+    stored = topics.read_all(cluster, topic)
+    assert max(topics.data_ledgers(cluster, topic)) > pending.ledger_id
+    assert judged(service, request, hours=5) == (Outcome.RETRY, Reason.NOT_CLOSED)
+    assert judged(service, request, hours=7) == (Outcome.DELETED, Reason.UNREFERENCED)
+    pending.thaw(cluster.home.log(pending.part))
+
+    in_the_end(lambda: topics.publish(cluster, topic, 1))
+    listed = _listed(clients.read_znodes(cluster.addresses.zookeeper, [path])[path])
+    assert listed <= ledgers.every_ledger(cluster).keys()
+    assert not pending.exists
+    assert topics.read_all(cluster, topic)[: len(stored)] == stored
+
+
+def test_what_a_frozen_broker_created_for_a_cursor_that_names_no_ledger_stays(frozen: Frozen, tmp_path: Path) -> None:
+    cluster, topic = frozen.cluster, new_topic("frozen")
+    service = deployment(cluster, tmp_path)
+    topics.fill(cluster, topic, 2, ["s"])
+    path, url = cursor_path(managed_ledger_name(topic), "s"), cluster.serving.pulsar
+    pending = frozen.at(topic, path, _cursors_ledger, lambda: clients.consume(url, topic, "s", 1))
+    request = cursor_request(pending.ledger_id, managed_ledger_name(topic), "s")
+    in_the_end(lambda: topics.internal_stats(cluster, topic))  # the other broker has taken the topic over
+    assert judged(service, request, hours=30 * 24) == (Outcome.RETRY, Reason.NOT_CLOSED)
+    pending.thaw(cluster.home.log(pending.part))
+
+    in_the_end(lambda: topics.consume(cluster, topic, "s", 5))
+    (now,) = _cursors_ledger(clients.read_znodes(cluster.addresses.zookeeper, [path])[path])
+    assert now in ledgers.every_ledger(cluster)
