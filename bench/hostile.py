@@ -1,7 +1,9 @@
-"""What a hostile tenant costs the others: `python -m bench.soak --hostile [--minutes 20] [--home DIR] [--seed N]`.
+"""What a hostile tenant costs the others: `python -m bench.soak --hostile [--hanging-broker] [--minutes 20]`.
 
 Honest load runs all the time. For a quarter of --minutes nothing else happens; for --minutes a tenant then publishes,
-to its own request topic, whatever tests/integration/drawn_messages.py draws. It prints how long honest requests
+to its own request topic, whatever tests/integration/drawn_messages.py draws. With --hanging-broker the tenant's topics
+are on a second broker, which answers nothing for 20 of every 30 seconds of that time (SIGSTOP), and the tenant asks for
+ledgers of 200 topics there as well. It prints how long honest requests
 waited in both phases, and the account of bench.soak. The exit code is 1 if the service ended, if a request was lost or
 answered wrongly, if a ledger in use is gone, or if a message of the tenant's has no receipt, or two.
 """
@@ -14,6 +16,7 @@ import time
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 from pathlib import Path
 
 from bench.soak import TOPICS, Load, account, merged, rest
@@ -23,11 +26,12 @@ from streaming.clients import admin_for
 from streaming.config.load import load
 from streaming.config.settings import Settings
 from streaming.sandbox import cluster as clusters
-from streaming.sandbox import topics
+from streaming.sandbox import faults, topics
 from streaming.sandbox.cluster import Cluster
+from streaming.sandbox.home import Part
 from streaming.state import receipts
 from tests.integration.drawn_messages import REFUSED, Drawer
-from tests.integration.odd_messages import senders
+from tests.integration.odd_messages import Senders, senders
 from udfs import columns as c
 from udfs.entry_ranges import Range, spans_of
 from udfs.formats.internal_stats import BEFORE_ALL
@@ -36,16 +40,21 @@ from udfs.records import Outcome
 TENANT, PARTITIONS = "hostile", 2
 TOPIC = f"persistent://{TENANT}/reaper/requests"
 EVERYTHING = (1 << 62, 1 << 62)
+_OTHERS = 200
 _UNDER_WAY_S = 60.0  # what is sent so late may meet the stop at the end, which is none of the tenant's doing
 
 
 @dataclass
 class HostileTenant:
-    """Publishes drawn messages to its own topic, a few a second."""
+    """Publishes drawn messages to its own topic, a few a second.
+
+    others: its topics on a broker that hangs, of which it asks for ledgers.
+    """
 
     cluster: Cluster
     listed: list[int]
     seed: int
+    others: Sequence[str] = ()
     sent: Counter[str] = field(default_factory=Counter)
     refused: Counter[str] = field(default_factory=Counter)
 
@@ -61,18 +70,48 @@ class HostileTenant:
                     self.refused[drawn.kind] += 1
                     send.raw.connect_anew()
                 self.sent[drawn.kind] += 1
+                if self.others:
+                    self._ask_about_others(send, chance)
+
+    def _ask_about_others(self, send: Senders, chance: random.Random) -> None:
+        try:
+            asked = payload(chance.choice(self.others), chance.choice(self.listed))
+            send.by_python(f"{TOPIC}-partition-0", [asked], {})
+            self.sent["about a topic of the broker that hangs"] += 1
+        except REFUSED:
+            self.refused["about a topic of the broker that hangs"] += 1
 
 
-def soak_with_hostile_tenant(home: Path, *, minutes: float, seed: int) -> int:
-    """Run both phases, and print what came of them; 1: something is wrong."""
-    cluster = clusters.up(home, broker_settings={"transactionCoordinatorEnabled": "true"})
+@dataclass
+class HangingBroker:
+    """Freezes a broker for 20 of every 30 seconds: less than its session lasts, so that it keeps its topics."""
+
+    cluster: Cluster
+    times: int = 0
+
+    def run(self, stop: threading.Event) -> None:
+        broker = self.cluster.spec.all_of(Part.BROKER)[1]
+        while not stop.wait(10):
+            with faults.paused(self.cluster, broker):
+                self.times += 1
+                stop.wait(20)
+
+
+def soak_with_hostile_tenant(home: Path, *, minutes: float, seed: int, hangs: bool = False) -> int:
+    """Run both phases, and print what came of them; 1: something is wrong. hangs: with a broker that hangs."""
+    broker_settings = {"transactionCoordinatorEnabled": "true"}
+    if hangs:
+        broker_settings |= {"metadataStoreSessionTimeoutMillis": "30000", "loadBalancerSheddingEnabled": "false"}
+    cluster = clusters.up(home, broker_settings=broker_settings, counts={Part.BROKER: 2} if hangs else None)
     settings, listed = _prepare(cluster, home)
+    others = _move_the_tenant(cluster) if hangs else ()
     before = {topic: topics.read_all(cluster, topic) for topic in TOPICS}
     service = Supervisor(home / "soak.toml", home / "soak.log")
     honest = Load(cluster, settings, listed, random.Random(seed + 1))
-    tenant = HostileTenant(cluster, listed[TOPICS[0]], seed)
-    stop = threading.Event()
-    threads = [threading.Thread(target=each.run, args=(stop,)) for each in (service, honest, tenant)]
+    tenant = HostileTenant(cluster, listed[TOPICS[0]], seed, others)
+    stop, hanging = threading.Event(), HangingBroker(cluster)
+    runs = (service, honest, tenant, *((hanging,) if hangs else ()))
+    threads = [threading.Thread(target=each.run, args=(stop,)) for each in runs]
     print(f"seed {seed}, {minutes / 4:g} quiet minutes and {minutes:g} others, cluster {home}", flush=True)
     for thread in threads[:2]:
         thread.start()
@@ -80,7 +119,8 @@ def soak_with_hostile_tenant(home: Path, *, minutes: float, seed: int) -> int:
     quiet_s = time.time()
     time.sleep(minutes * 15)
     hostile_s = time.time()
-    threads[2].start()
+    for thread in threads[2:]:
+        thread.start()
     time.sleep(minutes * 60)
     ends_s = time.time()
     stop.set()
@@ -97,8 +137,22 @@ def soak_with_hostile_tenant(home: Path, *, minutes: float, seed: int) -> int:
     wrong += _unaccounted(settings)
     _say_waits("", phases, settings, honest)
     print(f"{'sent by the tenant':42} {dict(tenant.sent)}\n{'refused':42} {dict(tenant.refused)}", flush=True)
-    print(f"{'WRONG':42} {wrong}", flush=True)
+    print(f"{'times that a broker hung':42} {hanging.times}\n{'WRONG':42} {wrong}", flush=True)
     return 1 if wrong else 0
+
+
+def _move_the_tenant(cluster: Cluster) -> list[str]:
+    """Have the second broker own the tenant's topics, and the first all others; return 200 topics of the tenant."""
+    first, second = (f"127.0.0.1:{cluster.spec.port(each, 'broker_http')}" for each in cluster.spec.all_of(Part.BROKER))
+    names = [f"persistent://{TENANT}/reaper/other-{number}" for number in range(_OTHERS)]
+    for name in names:
+        topics.admin(cluster, "PUT", topics.resource(name))
+    for namespace in ("pulsar/system", "public/default", f"{TENANT}/reaper"):
+        owner = second if namespace.startswith(TENANT) else first
+        bounds = json.loads(topics.admin(cluster, "GET", f"namespaces/{namespace}/bundles"))["boundaries"]
+        for low, high in pairwise(bounds):
+            topics.admin(cluster, "PUT", f"namespaces/{namespace}/{low}_{high}/unload?destinationBroker={owner}")
+    return names
 
 
 def _say_waits(when: str, phases: Sequence[tuple[str, float, float]], settings: Settings, honest: Load) -> None:

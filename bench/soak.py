@@ -8,7 +8,8 @@ the script does one of these, at random: kill -9 the service, the broker or the 
 seconds, or stop the service. At the end it lets everything come to rest and prints an account from the topics, the
 receipts and BookKeeper's metadata. The exit code is 1 if a request was lost, doubled or answered wrongly, if a
 ledger in use is gone, or if the service ended with an exit code that it does not document. With --hostile nothing dies;
-instead a tenant publishes odd messages to its own topic (bench/hostile.py).
+instead a tenant publishes odd messages to its own topic, and with --hanging-broker the broker
+of that topic hangs most of the time (bench/hostile.py).
 """
 
 import random
@@ -224,6 +225,7 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=int(time.time()))
     parser.add_argument("--only", default="", help="only faults whose names begin like this, as in 'kill -9'")
     parser.add_argument("--hostile", action="store_true", help="nothing dies; a tenant publishes odd messages")
+    parser.add_argument("--hanging-broker", action="store_true", help="with --hostile: the tenant's broker hangs")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="soak-") as scratch:
         home = (options.home or Path(scratch)).absolute()
@@ -231,7 +233,9 @@ def main() -> int:
             if options.hostile:
                 from bench.hostile import soak_with_hostile_tenant
 
-                return soak_with_hostile_tenant(home, minutes=options.minutes, seed=options.seed)
+                return soak_with_hostile_tenant(
+                    home, minutes=options.minutes, seed=options.seed, hangs=options.hanging_broker
+                )
             return soak(home, minutes=options.minutes, every_s=options.every, seed=options.seed, only=options.only)
         finally:
             clusters.down(home)

@@ -108,6 +108,30 @@ def test_callers_learn_what_became_of_their_requests(cluster: Cluster, running: 
         topics.wait_for(lambda: client.estimated_inflight_deletion_ledger_count() == 0, "an empty backlog")
 
 
+def test_the_count_never_says_that_nothing_waits_while_a_request_does(cluster: Cluster, running: Deployment) -> None:
+    """A request for a ledger in use is tried three times; it moves from topic to topic and to the waiting retries."""
+    topic = new_topic("counted")
+    topics.fill(cluster, topic, 2, ["s"])
+    listed = topics.data_ledgers(cluster, topic)[0]
+    counts: list[int] = []
+    with LedgerDeletionClient(running.settings) as client:
+        assert client.estimated_inflight_deletion_ledger_count() == 0
+        message_id = client.begin_send(request_for(topic, listed, DATA)).result()
+
+        def is_final() -> bool:
+            counted = client.estimated_inflight_deletion_ledger_count()
+            found = client.newest_receipt(message_id, 0)
+            if found is None or found.outcome is Outcome.RETRY:  # it still waited after the count
+                counts.append(counted)
+                return False
+            return True
+
+        topics.wait_for(is_final, "the final receipt", seconds=300)
+        topics.wait_for(lambda: client.estimated_inflight_deletion_ledger_count() == 0, "an empty backlog")
+    assert len(counts) > 5
+    assert 0 not in counts
+
+
 @pytest.mark.parametrize("kind", ["a topic", "a partition", "an unloaded topic"])
 def test_marks_live_in_a_real_topics_metadata(cluster: Cluster, running: Deployment, kind: str) -> None:
     topic = new_topic("marked")

@@ -115,6 +115,18 @@ def test_a_watcher_that_missed_it_asks_all_the_same(
             kill(running)
 
 
+def test_a_topic_whose_name_holds_a_newline_is_watched(cluster: Cluster, deploy: Deploy, tmp_path: Path) -> None:
+    topic, service, log = f"{new_topic('odd')}new\nline\ttab", deploy(extra=WATCH), tmp_path / "log"
+    topics.fill(cluster, topic, 5, [WORKER])
+    with killed_at_the_end(service.start("watch", log=log)) as running:
+        wait_until((service.config.parent / "state" / "watcher.json").exists, running, log)
+        before = topics.data_ledgers(cluster, topic)
+        consume_and_trim(cluster, topic, WORKER, 3 * topics.ENTRIES_PER_LEDGER)
+        wait_until(lambda: set(before[:2]) <= asked_for(service), running, log)
+        assert json.loads((service.config.parent / "state" / "watcher.json").read_text())["unwatched"] == 0
+        stop(running)
+
+
 def test_killed_again_and_again_it_asks_for_each_once(
     cluster: Cluster, deploy: Deploy, tmp_path: Path, leaky: str
 ) -> None:
