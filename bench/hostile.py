@@ -61,7 +61,9 @@ class HostileTenant:
     def run(self, stop: threading.Event) -> None:
         chance = random.Random(self.seed)
         drawer = Drawer(chance, transactions=True)
-        with senders(self.cluster.addresses.pulsar, transactions=True) as send:
+        broker = self.cluster.spec.all_of(Part.BROKER)[-1]  # that of its topics, which raw frames have to be sent to
+        url = f"pulsar://127.0.0.1:{self.cluster.spec.port(broker, 'broker')}"
+        with senders(url, transactions=True) as send:
             while not stop.wait(chance.uniform(0, 0.5)):
                 drawn = drawer.draw(drawer.kind(), payload(TOPICS[0], chance.choice(self.listed)))
                 try:
