@@ -14,6 +14,12 @@ TESTS = {
 }
 BROKERS = (
     (
+        "retries at a broker that fails again and again keep no chunk waiting",
+        BROKER,
+        "                if not answer.may_pass or not silence.is_due(_retries(asks[name][0]))\n",
+        "                if not answer.may_pass\n",
+    ),
+    (
         "only a topic that is loaded is asked for its state",
         BROKER,
         "[name for name in topics if topics[name] not in where.hosts]",

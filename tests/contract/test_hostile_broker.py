@@ -129,7 +129,7 @@ def redirects(handler: BaseHTTPRequestHandler, server: Server) -> None:
 EVERY = [pytest.param(each, id=each.__name__) for each in (fails, is_silent, dribbles, dribbles_headers, redirects)]
 
 
-def _broker(honest: Server, *others: Server, timeout_seconds: float = 1.0) -> AdminBroker:
+def _broker(honest: Server, *others: Server, timeout_seconds: float = 4.0) -> AdminBroker:
     settings = PulsarAdminSettings(honest.url, timeout_seconds=timeout_seconds, concurrency=CONCURRENCY)
     return AdminBroker(settings, lambda: [honest.url, *(other.url for other in others)])
 
@@ -200,3 +200,25 @@ def test_the_owner_that_hangs_is_blamed_and_not_the_broker_that_redirected_to_it
         assert hosts_of(url).in_order == (first.url, second.url)
         assert second.asked == 0, "it would redirect to the same owner"
         assert owner.asked == 2, "after two timeouts in a row it is not asked"
+
+
+def test_a_broker_that_fails_again_and_again_is_asked_once_more_only_now_and_then() -> None:
+    """The third time, its topics are asked for once, and wait for no retry."""
+    hostile = Server("hostile", fails)
+    with serving(hostile):
+        broker = _broker(hostile, timeout_seconds=WAIT_S)
+        for times in (4, 4, 1):
+            hostile.asked = 0
+            assert {view.presence for view in broker.views(hostile.names)} == {Presence.UNREADABLE}
+            assert hostile.asked == times * TOPICS
+        broker.close()
+
+
+def test_a_broker_whose_retry_helped_is_asked_again_as_ever() -> None:
+    hostile = Server("hostile", lambda handler, server: say(handler, 500 if server.asked <= TOPICS else 200, STATS))
+    with serving(hostile):
+        broker = _broker(hostile, timeout_seconds=WAIT_S)
+        for _ in range(3):
+            hostile.asked = 0
+            assert {view.presence for view in broker.views(hostile.names)} == {Presence.PRESENT}
+        broker.close()

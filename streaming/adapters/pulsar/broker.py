@@ -180,6 +180,7 @@ class AdminBroker:
         torn = BrokerView(Presence.UNREADABLE, detail="several brokers have it loaded")
         found = {name: torn for name, (host, _ask) in asks.items() if host == _SEVERAL}
         answers: dict[str, _Tried] = {}
+        failed: set[str] = set()
         for pause_s in (0.0, *_PAUSES_S):
             time.sleep(min(pause_s, max(0.0, deadline - time.monotonic())))
             asked = {
@@ -188,9 +189,19 @@ class AdminBroker:
                 if name not in found
             }
             answers = {name: one.result(_late(one.late)) for name, one in asked.items()}
-            found |= {name: answer.view for name, answer in answers.items() if not answer.may_pass}
-            if len(found) == len(asks) or time.monotonic() > deadline:
+            found |= {
+                name: answer.view
+                for name, answer in answers.items()
+                if not answer.may_pass or not silence.is_due(_retries(asks[name][0]))
+            }
+            left = {host for name, (host, _ask) in asks.items() if name not in found}
+            for host in failed - left:
+                silence.answered(_retries(host))
+            failed = left
+            if not left or time.monotonic() > deadline:
                 break
+        for host in failed:
+            silence.timed_out(_retries(host))
         return {name: found.get(name) or answers[name].view for name in asks}
 
     def _stats(self, topic: str) -> _Ask:
@@ -250,6 +261,11 @@ class _Asked(Generic[T]):
             if is_being_asked and self.what != _LISTS:  # one namespace's list says nothing of the others
                 silence.timed_out(self.what)
             return late
+
+
+def _retries(host: str) -> str:
+    """Name the retries at a host for `silence`: a broker that answers 5xx for some topics costs all who ask seconds."""
+    return f"{host} (5xx)"
 
 
 def _tried(ask: _Ask, host: str, deadline: float) -> _Tried:
