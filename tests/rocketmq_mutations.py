@@ -428,7 +428,7 @@ ROCKETMQ = (
     (
         "RocketMQ: a rollback completes the file queues",
         ROLLBACK,
-        "            _complete(place, kept, rename, is_new=begun is None)\n",
+        "            _complete(place, kept, rename, is_new=begun is None, show=_shown(say, clock))\n",
         "",
         "have_every_message",
     ),
@@ -704,8 +704,8 @@ ROCKETMQ = (
     (
         "RocketMQ: check names an unknown database",
         CHECK,
-        "    if unknown:",
-        "    if False:",
+        "    unknown = other_database(place)\n",
+        "    unknown = None\n",
         "does_not_know",
     ),
     (

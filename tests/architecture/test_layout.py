@@ -111,6 +111,7 @@ COVERED = {
     "streaming.rocketmq.join": "tests/unit/rocketmq/test_backfill.py",
     "streaming.rocketmq.index_job": "tests/unit/rocketmq/test_check.py",
     "streaming.rocketmq.job": "tests/unit/rocketmq/test_backfill.py",
+    "streaming.rocketmq.sample": "tests/unit/rocketmq/test_plan.py",
     "streaming.schemas": "tests/unit/state/test_receipts.py",
     "streaming.adapters.s3.overwriting": "tests/contract/test_overwriting.py",
     "streaming.config.stores": "tests/unit/spark/test_s3a.py",

@@ -18,6 +18,7 @@ from streaming.adapters.s3.calls import S3Settings
 from streaming.adapters.s3.overwriting import refuses_to_overwrite
 from streaming.check.preflight import Line, Status, check
 from streaming.cli.main import app as cli
+from streaming.cli.state import NoStateError
 from streaming.clients import Clients, CommandClients
 from streaming.clock import SystemClock
 from streaming.config.load import load
@@ -182,7 +183,7 @@ def test_receipts_are_shown_from_s3(server: S3Server, bucket: str, tmp_path: Pat
     config = tmp_path / "config.toml"
     config.write_text(f'[state]\ndir = "s3://{bucket}/of/me"\n[s3]\nendpoint = "{server.endpoint}"\n')
     nothing = CliRunner().invoke(cli, ["receipts", "--config", str(config)])
-    assert isinstance(nothing.exception, ConfigError)
+    assert isinstance(nothing.exception, NoStateError)
     assert f"s3://{bucket}/of/me does not exist" in str(nothing.exception)
     settings = load(config)
     table = Receipts(None, settings.state_dir)  # type: ignore[arg-type]
