@@ -28,8 +28,8 @@ BROKERS = (
     (
         "while a broker does not say what it has loaded, what no other has is unreadable",
         BROKER,
-        "        if where.error:\n            return dict.fromkeys(names, BrokerView",
-        "        if False:\n            return dict.fromkeys(names, BrokerView",
+        "        if where.error:\n            return dict.fromkeys(names, _unavailable",
+        "        if False:\n            return dict.fromkeys(names, _unavailable",
     ),
     ("what two brokers have loaded is unreadable", BROKER, "hosts[0] if len(hosts) == 1 else _SEVERAL", "hosts[0]"),
     (
@@ -76,6 +76,12 @@ BROKERS = (
         REFERENCES,
         "    if any(cursor.cursors_ledger_id != -1 for cursor in cursors):\n",
         "    if False:\n",
+    ),
+    (
+        "brokers that could not be asked are no fault of the owner",
+        REFERENCES,
+        "is_unavailable=broker.is_unavailable",
+        "is_unavailable=False",
     ),
     (
         "a topic that brokers list and that has no znode for us is unreadable",

@@ -7,8 +7,8 @@ from udfs.records import Outcome, Reason, Verdict
 from udfs.retry import MAX_DELAY_MS
 
 # These reasons say nothing about the request itself, so they cost it no try: it waits for a person, for a quarantine
-# that ends by itself (a day is longer than ten tries ten minutes apart), or for an object store that is away. Nor does
-# any other reason of which the judge knows when it ends (Verdict.wait_ms).
+# that ends by itself (a day is longer than ten tries ten minutes apart), or for an object store or a broker that is
+# away. Nor does any other reason of which the judge knows when it ends (Verdict.wait_ms).
 _FREE_OF_CHARGE = frozenset(
     {
         Reason.SOURCE_SHRANK,
@@ -17,6 +17,7 @@ _FREE_OF_CHARGE = frozenset(
         Reason.ABOVE_NEWEST,
         Reason.OFFLOAD_IN_PROGRESS,
         Reason.STORE_UNAVAILABLE,
+        Reason.BROKER_UNAVAILABLE,
         Reason.NOT_GUARDED,
     }
 )

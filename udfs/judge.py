@@ -158,9 +158,15 @@ def _holds(ids: "array[int]", ledger_id: int) -> bool:
     return at < len(ids) and ids[at] == ledger_id
 
 
+def unread(reference: Reference) -> Verdict:
+    """Keep all of an owner that could not be read. Only what is wrong with the owner itself costs a try."""
+    reason = Reason.BROKER_UNAVAILABLE if reference.is_unavailable else Reason.OWNER_UNREADABLE
+    return _later(reason, reference.detail)
+
+
 def _kept_by_owner(case: Case) -> Verdict | None:
     if case.reference.presence is Presence.UNREADABLE:
-        return _later(Reason.OWNER_UNREADABLE, case.reference.detail)
+        return unread(case.reference)
     if refers_to(case.reference, case.request.ledger_id):
         return _later(Reason.IN_USE, f"{case.reference.key} refers to it")
     return None

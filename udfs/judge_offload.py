@@ -20,7 +20,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TypeGuard
 
-from udfs.judge import Policy, is_above_newest, is_second_look, kept_by_shrinkage
+from udfs.judge import Policy, is_above_newest, is_second_look, kept_by_shrinkage, unread
 from udfs.ownership import mismatch
 from udfs.records import (
     Counts,
@@ -102,7 +102,7 @@ def judge_offload(case: OffloadCase, policy: OffloadPolicy, *, now_ms: int) -> V
 
 def _kept_by_owner(case: OffloadCase) -> Verdict | None:
     if case.reference.presence is Presence.UNREADABLE:
-        return _later(Reason.OWNER_UNREADABLE, case.reference.detail)
+        return unread(case.reference)
     context = case.request.offload_context
     if context is None:
         raise ValueError(f"ledger {case.request.ledger_id}: the request names no upload")

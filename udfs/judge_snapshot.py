@@ -18,7 +18,7 @@ The owner is the topic whose aborted transactions the message tells of. Reasons 
 from dataclasses import dataclass
 from enum import StrEnum
 
-from udfs.judge import Policy, is_second_look
+from udfs.judge import Policy, is_second_look, unread
 from udfs.records import LedgerType, Outcome, PendingDelete, Presence, Reason, Reference, SnapshotContext, Verdict
 from udfs.snapshots.keys import SnapshotKind, segment_key_of
 
@@ -90,7 +90,7 @@ def needs_guard(kind: str) -> bool:
 
 def _kept_by_owner(case: SnapshotCase, context: SnapshotContext) -> Verdict | None:
     if case.reference.presence is Presence.UNREADABLE:
-        return _later(Reason.OWNER_UNREADABLE, case.reference.detail)
+        return unread(case.reference)
     if case.reference.presence is Presence.GONE:
         return None
     segment = segment_key_of(context.key)

@@ -64,7 +64,8 @@ class Reason(StrEnum):
 
     # kept for now (RETRY)
     IN_USE = "IN_USE"  # its owner refers to it
-    OWNER_UNREADABLE = "OWNER_UNREADABLE"  # the owner's znode or the broker's view could not be read: counts as in use
+    OWNER_UNREADABLE = "OWNER_UNREADABLE"  # the owner's znode, or its broker's answer, makes no sense: counts as in use
+    BROKER_UNAVAILABLE = "BROKER_UNAVAILABLE"  # the brokers could not be asked about the owner: counts as in use
     OWNER_CHANGED = "OWNER_CHANGED"  # the owner changed again and again between our look and our delete
     OWNER_ABSENT_ONCE = "OWNER_ABSENT_ONCE"  # the owner seems gone; we look again later, to be sure
     UNREFERENCED_ONCE = "UNREFERENCED_ONCE"  # no znode version protects the delete; we look again later, to be sure
@@ -262,7 +263,8 @@ class BrokerView:
     cursors: encoded cursor name -> cursor ledger id (-1: none). compacted_ledger: the compacted ledger that the broker
     reads from (-1: none); compacted_by_cursor: the one that its cursor __compaction names, to which the broker returns
     after a crash. is_loaded: False where no broker has the topic loaded, and so none knows more than that it exists.
-    Where brokers are not asked (by configuration), callers have None instead of a view.
+    is_unavailable: of an UNREADABLE view: the brokers could not be asked, which says nothing about the topic. Where
+    brokers are not asked (by configuration), callers have None instead of a view.
     """
 
     presence: Presence
@@ -272,6 +274,7 @@ class BrokerView:
     compacted_by_cursor: int = -1
     detail: str = ""
     is_loaded: bool = True
+    is_unavailable: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -294,7 +297,8 @@ class Reference:
     in BookKeeper, ascending, as array('q') (8 bytes each: every worker gets a copy). given_up: ids of listed ledgers
     that it needs in tiered storage only, likewise. newest_id: the highest id that the owner's znode names, -1 if it
     names none. offloads: (ledger id, uuid) of the uploads that it needs in tiered
-    storage. detail: what could not be read, where presence is UNREADABLE.
+    storage. detail: what could not be read, where presence is UNREADABLE; is_unavailable: that was the brokers, which
+    could not be asked.
     """
 
     key: str
@@ -307,6 +311,7 @@ class Reference:
     detail: str = ""
     counts: Counts = Counts()
     given_up: "array[int]" = field(default_factory=lambda: array("q"))
+    is_unavailable: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -103,7 +103,7 @@ def reference_of(key: str, seen: Sequence[Seen], broker: BrokerView | None, *, r
     if unreadable:
         return _unreadable(key, read_at_ms, f"{unreadable[0].path}: {unreadable[0].error}")
     if broker is not None and broker.presence is Presence.UNREADABLE:
-        return _unreadable(key, read_at_ms, f"broker: {broker.detail}")
+        return replace(_unreadable(key, read_at_ms, f"broker: {broker.detail}"), is_unavailable=broker.is_unavailable)
     if seen[0].data is None:
         return _absent(key, broker, read_at_ms)
     try:

@@ -161,7 +161,9 @@ def test_while_one_broker_does_not_say_what_it_has_loaded_what_no_other_has_is_u
         stub.tell(LIST, _json([TOPIC]))
         other.tell(LOADED, answer)
 
-        assert _view(stub, other).presence is Presence.UNREADABLE
+        view = _view(stub, other)
+
+        assert (view.presence, view.is_unavailable) == (Presence.UNREADABLE, True)
         assert set(_asked(stub)) | set(_asked(other)) == {LOADED}
 
 
@@ -182,7 +184,9 @@ def test_where_two_brokers_have_a_topic_loaded_neither_is_believed(stub: HttpStu
             each.tell(LOADED, _loaded(TOPIC))
             each.tell(STATS, _json(COMPLETE))
 
-        assert _view(stub, other).presence is Presence.UNREADABLE
+        view = _view(stub, other)
+
+        assert (view.presence, view.is_unavailable) == (Presence.UNREADABLE, False)
 
 
 def test_where_no_broker_runs_or_zookeeper_does_not_say_which_do_all_is_unreadable(stub: HttpStub) -> None:
@@ -191,8 +195,8 @@ def test_where_no_broker_runs_or_zookeeper_does_not_say_which_do_all_is_unreadab
 
     for running in (away, list):
         broker = AdminBroker(PulsarAdminSettings(stub.url), running)
-        assert [view.presence for view in broker.views([OWNER])] == [Presence.UNREADABLE]
-        assert [view.presence for view in broker.schema_views(["t/ns/x"])] == [Presence.UNREADABLE]
+        views = [*broker.views([OWNER]), *broker.schema_views(["t/ns/x"])]
+        assert [(view.presence, view.is_unavailable) for view in views] == [(Presence.UNREADABLE, True)] * 2
         broker.close()
     assert not stub.asked
 
@@ -262,6 +266,7 @@ def test_a_lasting_fault_is_unreadable_after_a_few_tries(stub: HttpStub) -> None
     view = _view(stub)
 
     assert view.presence is Presence.UNREADABLE
+    assert not view.is_unavailable, "the broker said something of this topic"
     assert "500: metadata store away" in view.detail
     assert _asked(stub).count(STATS) == 4
 
@@ -273,6 +278,7 @@ def test_a_broker_that_does_not_answer_in_time_is_unreadable(stub: HttpStub) -> 
     view = _view(stub, timeout_seconds=0.2)
 
     assert view.presence is Presence.UNREADABLE
+    assert view.is_unavailable
     assert "does not answer (ReadTimeout" in view.detail
 
 

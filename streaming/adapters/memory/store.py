@@ -203,5 +203,7 @@ class MemoryBroker:
         try:
             self.faults.step(operation, [name])
             return known.get(checked(name), BrokerView(Presence.GONE, detail=f"{name} not found"))
-        except (UnavailableError, ValueError) as error:
+        except UnavailableError as error:
+            return BrokerView(Presence.UNREADABLE, detail=str(error), is_unavailable=True)
+        except ValueError as error:
             return BrokerView(Presence.UNREADABLE, detail=str(error))

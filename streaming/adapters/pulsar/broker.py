@@ -6,7 +6,8 @@
 2. A broker is asked only for what it has loaded itself, in threads of its own, and no redirect is followed: a broker
    that hangs keeps no other's topics waiting, and a topic that moves meanwhile is not loaded by us.
 3. Anything that is not a complete answer is UNREADABLE, which counts as "in use". While a broker does not say what it
-   has loaded, that holds for every topic that is not known to be loaded elsewhere.
+   has loaded, that holds for every topic that is not known to be loaded elsewhere. Where no answer about the topic
+   came at all, the view is_unavailable: nothing is known to be wrong with the topic.
 4. Each partition is asked for itself: partitioned-internalStats leaves out partitions that failed.
 5. All questions together have a deadline, for what is loaded and then for the topics. What is not answered by then is
    UNREADABLE.
@@ -149,31 +150,33 @@ class AdminBroker:
     ) -> dict[str, BrokerView]:
         """Say of topics that no broker is known to have loaded whether they exist."""
         if where.error:
-            return dict.fromkeys(names, BrokerView(Presence.UNREADABLE, detail=f"maybe loaded: {where.error}"))
+            return dict.fromkeys(names, _unavailable(f"maybe loaded: {where.error}"))
         spaces: defaultdict[str, list[str]] = defaultdict(list)
         for name in names:
             spaces[namespace_of(topics[name])].append(name)
         asked = {each: self._ask(_LISTS, self._topics_of, each, deadline) for each in spaces}
         found = {}
         for namespace, one in asked.items():
-            listed = one.result(one.late)
+            listed = one.result(_unavailable(one.late))
             for name in spaces[namespace]:
                 found[name] = _listed(topics[name], listed)
         return found
 
-    def _topics_of(self, namespace: str, deadline: float) -> frozenset[str] | str:
-        """Return the topics of a namespace, as any broker reads them from its metadata store; a text: why not."""
+    def _topics_of(self, namespace: str, deadline: float) -> frozenset[str] | BrokerView:
+        """Return the topics of a namespace, as any broker reads them from its metadata store; a view: why not."""
         if time.monotonic() > deadline:
-            return _LATE
+            return _unavailable(_LATE)
         try:
             answer = self._http.get(namespace_path(namespace), includeSystemTopic="true")
+        except FailedAnswerError as error:
+            return BrokerView(Presence.UNREADABLE, detail=str(error))
         except ReaperError as error:
-            return str(error)
+            return _unavailable(str(error))
         if answer.status == HTTPStatus.NOT_FOUND and answer.reason == _NO_NAMESPACE:
             return frozenset()
         if answer.status == HTTPStatus.OK and isinstance(answer.body, list):
             return frozenset(answer.body)
-        return f"HTTP {answer.status}: {answer.reason}"
+        return _unreadable(answer)
 
     def _all(self, asks: Mapping[str, tuple[str, _Ask]], deadline: float) -> dict[str, BrokerView]:
         """Ask each broker for its own; last, ask again for what failed in a way that may pass: it delays no other."""
@@ -207,7 +210,10 @@ class AdminBroker:
     def _stats(self, topic: str) -> _Ask:
         def ask(host: str, deadline: float) -> BrokerView:
             # it may have waited in its row for long, and been unloaded since
-            if topic not in self._loaded.at(host, deadline).topics:
+            loaded = self._loaded.at(host, deadline)
+            if loaded.error:
+                return _unavailable(loaded.error)
+            if topic not in loaded.topics:
                 return BrokerView(Presence.UNREADABLE, detail=f"{host} has just unloaded it")
             answer = self._http.get_from(host, f"{topic_path(topic)}/internalStats", deadline=deadline)
             return view_of(answer.body) if answer.status == HTTPStatus.OK else _unreadable(answer)
@@ -272,12 +278,13 @@ def _tried(ask: _Ask, host: str, deadline: float) -> _Tried:
     try:
         return _Tried(ask(host, deadline))
     except (ReaperError, ValueError) as error:
-        view = BrokerView(Presence.UNREADABLE, detail=str(error))
+        is_answer = isinstance(error, FailedAnswerError | ValueError)
+        view = BrokerView(Presence.UNREADABLE, detail=str(error), is_unavailable=not is_answer)
         return _Tried(view, may_pass=isinstance(error, FailedAnswerError))
 
 
 def _late(why: str) -> _Tried:
-    return _Tried(BrokerView(Presence.UNREADABLE, detail=why))
+    return _Tried(_unavailable(why))
 
 
 def _full_names(managed_ledgers: Iterable[str]) -> dict[str, str]:
@@ -296,9 +303,9 @@ def _schema_ids(topic: str) -> list[str]:
         return []
 
 
-def _listed(topic: str, listed: frozenset[str] | str) -> BrokerView:
-    if isinstance(listed, str):
-        return BrokerView(Presence.UNREADABLE, detail=listed)
+def _listed(topic: str, listed: frozenset[str] | BrokerView) -> BrokerView:
+    if isinstance(listed, BrokerView):
+        return listed
     if topic in listed:
         return BrokerView(Presence.PRESENT, is_loaded=False)
     return BrokerView(Presence.GONE, detail=f"{topic} is not in the brokers' list of its namespace")
@@ -310,8 +317,12 @@ def _of_no_loaded_topic(schema_id: str, error: str) -> BrokerView:
     except ValueError as fault:
         return BrokerView(Presence.UNREADABLE, detail=str(fault))
     if error:
-        return BrokerView(Presence.UNREADABLE, detail=f"maybe loaded: {error}")
+        return _unavailable(f"maybe loaded: {error}")
     return BrokerView(Presence.GONE, detail="no broker has a topic of it loaded")
+
+
+def _unavailable(why: str) -> BrokerView:
+    return BrokerView(Presence.UNREADABLE, detail=why, is_unavailable=True)
 
 
 def _unreadable(answer: Answer) -> BrokerView:

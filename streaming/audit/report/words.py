@@ -36,6 +36,8 @@ _MEANING = {
     Reason.IN_USE: "Its topic needs it: the service would keep it, and look again later.",
     Reason.OWNER_UNREADABLE: "The service could not tell whether it is in use, which counts as in use: it would keep "
     "it for now.",
+    Reason.BROKER_UNAVAILABLE: "The brokers could not be asked whether it is in use, which counts as in use: it would "
+    "keep it until they answer.",
     Reason.OWNER_ABSENT_ONCE: "Its topic seems to be gone. The service would look a second time, after "
     "two_phase.reconsume_later_seconds, and delete it if the topic is still gone.",
     Reason.UNREFERENCED_ONCE: "No topic seems to refer to it. The service would look a second time, after "

@@ -168,5 +168,5 @@ def test_a_broker_knows_what_it_was_told_and_nothing_while_away() -> None:
     assert broker.views([OWNER, "persistent://t/ns/x"]) == [view, view]
     assert [each.presence for each in broker.views(["t/ns/persistent/y"])] == [Presence.GONE]
     broker.faults.away = True
-    assert [each.presence for each in broker.views([OWNER])] == [Presence.UNREADABLE]
+    assert [(each.presence, each.is_unavailable) for each in broker.views([OWNER])] == [(Presence.UNREADABLE, True)]
     assert [each.presence for each in broker.schema_views(["t/ns/x"])] == [Presence.UNREADABLE]

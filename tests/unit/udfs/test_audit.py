@@ -120,6 +120,7 @@ def test_a_ledger_without_an_owner_to_ask_is_never_an_orphan(
         (Verdict(Outcome.RETRY, Reason.TOO_YOUNG), FindingClass.TOO_YOUNG, False),
         (Verdict(Outcome.RETRY, Reason.ABOVE_NEWEST), FindingClass.TOO_YOUNG, False),
         (Verdict(Outcome.RETRY, Reason.OWNER_UNREADABLE), FindingClass.UNKNOWN, False),
+        (Verdict(Outcome.RETRY, Reason.BROKER_UNAVAILABLE), FindingClass.UNKNOWN, False),
         (Verdict(Outcome.RETRY, Reason.PROOF_MISSING), FindingClass.UNKNOWN, False),
         (Verdict(Outcome.DEAD_LETTER, Reason.OTHER_OWNER), FindingClass.UNKNOWN, False),
         (Verdict(Outcome.DEAD_LETTER, Reason.OTHER_CLUSTER), FindingClass.FOREIGN, False),

@@ -37,6 +37,7 @@ FREE = {
     Reason.ABOVE_NEWEST,
     Reason.OFFLOAD_IN_PROGRESS,
     Reason.STORE_UNAVAILABLE,
+    Reason.BROKER_UNAVAILABLE,
     Reason.NOT_GUARDED,
 }
 

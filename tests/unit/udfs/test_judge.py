@@ -356,6 +356,9 @@ EVERY_REASON = {
     Reason.NOT_FOUND: replace(DELETABLE, ledger=None),
     Reason.IN_USE: replace(DELETABLE, reference=reference(in_use=(5,))),
     Reason.OWNER_UNREADABLE: replace(DELETABLE, reference=reference(presence=Presence.UNREADABLE)),
+    Reason.BROKER_UNAVAILABLE: replace(
+        DELETABLE, reference=replace(reference(presence=Presence.UNREADABLE), is_unavailable=True)
+    ),
     Reason.LEDGER_UNREADABLE: replace(DELETABLE, ledger=replace(facts(), metadata=None)),
     Reason.NOT_PULSARS: replace(DELETABLE, ledger=facts(custom_metadata={})),
     Reason.OTHER_COMPONENT: replace(DELETABLE, request=cursor_request(5)),

@@ -115,6 +115,11 @@ def test_an_old_attempt_of_a_ledger_that_is_listed_with_another_uuid_is_garbage(
             (Outcome.RETRY, Reason.OWNER_UNREADABLE),
             id="owner unreadable",
         ),
+        pytest.param(
+            replace(REFERENCE, presence=Presence.UNREADABLE, offloads=frozenset(), is_unavailable=True),
+            (Outcome.RETRY, Reason.BROKER_UNAVAILABLE),
+            id="brokers could not be asked",
+        ),
     ],
 )
 def test_the_owner_decides_by_uuid(reference: Reference, expected: tuple[Outcome, Reason]) -> None:

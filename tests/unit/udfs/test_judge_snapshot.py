@@ -58,6 +58,12 @@ def test_an_owner_that_could_not_be_read_keeps_everything() -> None:
     assert judged(OF_GONE, reference=reference(presence=Presence.UNREADABLE)).reason is Reason.OWNER_UNREADABLE
 
 
+def test_brokers_that_could_not_be_asked_keep_everything() -> None:
+    away = replace(reference(presence=Presence.UNREADABLE), is_unavailable=True)
+    verdict = judged(OF_GONE, reference=away)
+    assert (verdict.outcome, verdict.reason) == (Outcome.RETRY, Reason.BROKER_UNAVAILABLE)
+
+
 @pytest.mark.parametrize(
     ("latest", "outcome", "reason"),
     [

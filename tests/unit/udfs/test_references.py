@@ -158,6 +158,21 @@ class TestUnreadable:
         assert reference.checks == ()
 
 
+class TestBrokersThatCouldNotBeAsked:
+    AWAY = BrokerView(Presence.UNREADABLE, detail="maybe loaded: b2 did not answer", is_unavailable=True)
+
+    @pytest.mark.parametrize("key", EVERY_KEY)
+    def test_are_told_apart_from_an_owner_of_which_they_said_something_odd(self, key: str) -> None:
+        absent = seen(FIRST_PATH[key], None)
+        references = [refer(key, absent, broker=broker) for broker in (self.AWAY, UNREADABLE, None, PRESENT)]
+        assert [each.is_unavailable for each in references] == [True, False, False, False]
+        assert references[0].presence is Presence.UNREADABLE
+
+    def test_excuse_no_znode_that_can_not_be_read(self) -> None:
+        reference = refer(DATA, Seen(LIST_PATH, error="too large"), broker=self.AWAY)
+        assert (reference.presence, reference.is_unavailable) == (Presence.UNREADABLE, False)
+
+
 class TestAbsent:
     @pytest.mark.parametrize("key", EVERY_KEY)
     def test_is_gone_when_znode_and_broker_agree(self, key: str) -> None:
