@@ -5,6 +5,7 @@ import subprocess
 import threading
 import time
 from collections import Counter
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -21,6 +22,7 @@ from streaming.state import journal
 from tests.integration.conftest import Deployment, config_text, leak, new_topic, payload
 from tests.integration.hosts import until
 from tests.integration.spark_hosts import Driver, SparkHosts
+from udfs.paths import managed_ledger_path
 
 log = logging.getLogger(__name__)
 
@@ -127,6 +129,7 @@ def _ran_to_its_end(driver: Driver, seconds: float) -> int:
 class Asked:
     """What was asked for: ledgers that have leaked, and ledgers in use, each of these four times."""
 
+    owners: list[str] = field(default_factory=list)
     leaked: list[int] = field(default_factory=list)
     used: list[int] = field(default_factory=list)
 
@@ -141,6 +144,7 @@ def asked(cluster: Cluster, service: Deployment, count: int) -> Asked:
     requests = []
     for number in range(OWNERS):
         owner = new_topic(f"hosts{number}")
+        made.owners.append(owner)
         topics.fill(cluster, owner, 1, ["s"])
         leaked = leak(cluster, owner, count // OWNERS)
         made.leaked += leaked
@@ -205,6 +209,48 @@ def hosts_come_and_go(field: Field, count: int, *, chunk_rows: int) -> None:
     # the third is the only one with free cores where a silent driver's executors hold those of the first
     for name in ("one", "two", "three")[: 3 if first.is_separate else 2]:
         assert spark.unpacked(name), f"no executor has run on {name}"
+
+
+LIMIT = 750  # deletes within an hour
+
+
+def a_host_dies_while_a_bounded_chunk_is_swept(field: Field) -> None:
+    """The stage of the sweep starts over, and its tasks do not get what was planned for them once more.
+
+    Half of the owners can't be read at the dry run, and can be read later: the plan is below the limit, and as much
+    again becomes deletable while it is carried out.
+    """
+    spark = field.spark
+    spark.begin(["one", "two"])
+    service = field.service(limits=f"max_deletes_per_hour = {LIMIT}", rate=20)
+    wanted = asked(field.cluster, service, 1_200)
+    assert LIMIT < len(wanted.leaked) < 2 * LIMIT
+    zookeeper = field.cluster.addresses.zookeeper
+    lists = {managed_ledger_path(owner): b"" for owner in wanted.owners[OWNERS // 2 :]}
+    lists = clients.read_znodes(zookeeper, list(lists))
+    _write(zookeeper, dict.fromkeys(lists, b"\xff no list"))
+    host = spark.add_driver("first", service.config)
+    with Gone(service) as gone:
+        driver = spark.drive(host, service.config, "run", "--until-idle", conf=HALF)
+        until(lambda: gone.now >= 40 or driver.process.poll() is not None, driver.log, 300)
+        _write(zookeeper, lists)
+        log.info("%s have gone; host two dies", gone.now)
+        spark.workers["two"].kill()
+        until(lambda: "LIMIT REACHED" in driver.log.read_text(errors="replace"), driver.log, 400)
+        time.sleep(5)  # what still runs of the first attempt
+        assert gone.now <= LIMIT, driver.log.read_text(errors="replace")[-6000:]
+        log.info("%s have gone when the limit holds the chunk", gone.now)
+        service.call("resume", "--limit", "--yes")
+        assert _ran_to_its_end(driver, 500) == 0
+    _reckoned(field, service, wanted)
+    text = driver.log.read_text(errors="replace")
+    log.info("stages started over: %s", text.count("FetchFailed"))
+
+
+def _write(hosts: str, znodes: Mapping[str, bytes]) -> None:
+    with clients.zookeeper(hosts) as client:
+        for path, data in znodes.items():
+            client.set(path, data)
 
 
 def _reckoned(field: Field, service: Deployment, wanted: Asked) -> None:

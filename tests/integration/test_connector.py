@@ -145,7 +145,7 @@ def test_a_pause_stops_a_chunk_in_the_middle_and_what_it_had_deleted_counts_in_t
         assert set(more) <= ledgers.every_ledger(cluster).keys()
     finally:
         kill(running)
-        service.run("resume")
+        service.run("resume", "--limit")
     running = service.start("run", "--until-idle", log=log)
     try:
         assert running.wait(150) == 0

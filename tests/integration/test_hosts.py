@@ -11,7 +11,7 @@ import pytest
 
 from streaming.config.load import CONF
 from streaming.sandbox.cluster import down, up
-from tests.integration.host_scenes import Field, hosts_come_and_go
+from tests.integration.host_scenes import Field, a_host_dies_while_a_bounded_chunk_is_swept, hosts_come_and_go
 from tests.integration.hosts import Hosts, folders, separate, why_not_separate
 from tests.integration.spark_hosts import SparkHosts
 
@@ -51,6 +51,11 @@ def test_hosts_are_cut_off_die_and_join_and_every_promise_holds(field_on: MakeFi
         hosts_come_and_go(field, 50_000, chunk_rows=20_000)
         for place in (CONF.parent, field.here / "etc", Path.home() / ".cache"):
             assert not field.spark.workers["three"].path(str(place)).exists(), "a worker has nothing of this machine"
+
+
+def test_a_stage_that_starts_over_has_no_second_plan(field_on: MakeField, tmp_path: Path) -> None:
+    with separate(tmp_path) if not why_not_separate() else folders(tmp_path) as hosts:
+        a_host_dies_while_a_bounded_chunk_is_swept(field_on(hosts))
 
 
 def test_the_same_with_folders_in_place_of_hosts(field_on: MakeField, tmp_path: Path) -> None:
