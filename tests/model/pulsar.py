@@ -264,6 +264,8 @@ class Pulsar(Storage):
             self._flush(name, topic, lost=lost)
             self.tree.write(compaction, cursor_znode(properties={COMPACTED_LEDGER_PROPERTY: topic.durable}))
             self._drop_all(self.written.pop(compaction, frozenset()), lost=lost)
+        else:  # an operator deleted the znodes: the broker's memory was the last that named it
+            topic.compacted = topic.durable = -1
         self.lazy.discard(name)
         topic.ledgers = sorted(self.written.get(path, frozenset()) | topic.given_up)
         topic.cursors = {c: held for c, held in topic.cursors.items() if cursor_path(name, c) in self.written}
