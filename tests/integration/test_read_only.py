@@ -67,7 +67,10 @@ class World:
 
 @pytest.fixture
 def world(cluster: Cluster) -> World:
-    namespace = f"public/unloaded-{uuid.uuid4().hex[:6]}"
+    tenant = f"unloaded-{uuid.uuid4().hex[:6]}"  # of its own: what other tests leave unreadable is none of its audits'
+    allowed = json.loads(topics.admin(cluster, "GET", "clusters"))
+    topics.admin(cluster, "PUT", f"tenants/{tenant}", {"adminRoles": [], "allowedClusters": allowed})
+    namespace = f"{tenant}/idle"
     first_id = int(time.time() * 1000) % 500_000_000 + 1_000_000_000
     real, orphans = _real_topics(cluster, f"{namespace}-real", first_id)
     first_id += REAL
@@ -109,10 +112,11 @@ def _real_topics(cluster: Cluster, namespace: str, first_id: int) -> tuple[list[
 def test_no_command_that_inspects_loads_a_topic_and_a_sweep_deletes_the_orphans_alone(
     world: World, deploy: Deploy, tmp_path: Path
 ) -> None:
+    tenant = world.namespaces[0].partition("/")[0]
     service = deploy(extra="\n[watch]\npoll_seconds = 1\nmark_ahead = true\nunlisted_after_seconds = 1\n")
     before = world.untouched()
 
-    service.run("audit", "--recheck-seconds", "1", "--tenant", "public")
+    service.run("audit", "--recheck-seconds", "1", "--tenant", tenant)
     read_only(Inspection(before, world.untouched()))
 
     orphan = max(world.orphans)
@@ -125,7 +129,7 @@ def test_no_command_that_inspects_loads_a_topic_and_a_sweep_deletes_the_orphans_
     _watch(service, tmp_path / "watch.log")
     read_only(Inspection(before, world.untouched()))
 
-    service.run("audit", "--recheck-seconds", "1", "--tenant", "public", "--publish", "--yes")
+    service.run("audit", "--recheck-seconds", "1", "--tenant", tenant, "--publish", "--yes")
     service.run("run", "--until-idle", seconds=500)
     read_only(Inspection(before, world.untouched(), world.orphans))
     done = {row["ledger_id"] for rows in service.final().values() for row in rows if row["outcome"] == "DELETED"}
