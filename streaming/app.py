@@ -177,7 +177,7 @@ def _service(
     coordination = coordination_of(settings, instance, agreed)
     watch = _source_watch(settings, instance)
     watch.recall(now_ms=clock.now_ms())
-    # an hour is an hour, whatever a clock does meanwhile
+    # an hour is an hour, whatever a clock does
     blast_radius = _blast_radius(settings, store, StartedClock(clock.now_ms()))
     describe, turn, outages = partial(describe_jobs, spark), Turn(stop), Outages(stop, metrics, log.info)
     trigger_s = settings.service.trigger_seconds

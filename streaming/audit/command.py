@@ -232,7 +232,7 @@ class AuditCommand:
     def _publish(self, result: AuditResult, selected: DataFrame) -> list[str]:
         """Request the deletion of the orphans; what depends on something unreadable is UNKNOWN, so not among them.
 
-        Return what was left out, in words.
+        Return a text about what was left out.
         """
         options, topic = self.request.options, self.settings.topics.requests[0]
         if result.certificate.errors:
@@ -253,7 +253,7 @@ class AuditCommand:
 
 
 def faults_for_person(result: AuditResult, summary: Summary, filters: FindingFilters, report: str) -> list[str]:
-    """Return why a person must look at this audit, in words: data is missing, or the audit is incomplete."""
+    """Return a text that explains why a person must check this audit: data is missing, or the audit is incomplete."""
     faults = []
     if missing := summary.of(FindingClass.MISSING).count:
         faults.append(f"data is missing: {missing_text(missing)}; see {report}")

@@ -58,7 +58,7 @@ def accept(
 
 
 def _shrunk(settings: "Settings", config: Path) -> str:
-    """Return in words how many topics the service kept as SOURCE_SHRANK lately, for the question."""
+    """Return a text with how many topics the service kept as SOURCE_SHRANK lately, for the question."""
     load_datasets()
     import pyarrow.dataset as ds
 

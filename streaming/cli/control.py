@@ -21,7 +21,7 @@ from udfs.paths import managed_ledger_name
 
 
 def pause(settings: Settings, store: MetadataStore, why: str, *, for_ms: int | None = None, force: bool = False) -> str:
-    """Set the pause; return in words what is so now.
+    """Set the pause; return a message about the new state.
 
     Raises ConfigError for an empty reason, SafetyError where a pause is set already and force is not, UnavailableError.
     """
@@ -35,18 +35,20 @@ def pause(settings: Settings, store: MetadataStore, why: str, *, for_ms: int | N
 
 
 def resume(settings: Settings, store: MetadataStore) -> str:
-    """End the pause, and nothing else; return in words what is so now. Raises UnavailableError."""
+    """End the pause, and nothing else; return a message about the new state. Raises UnavailableError."""
     flag = Pause(store, settings.zookeeper.own_root)
     present = flag.read()
     if present is None:
         return "was not paused"
     if not flag.end(present):
-        raise SafetyError(f"the pause was changed meanwhile, so it lasts: {flag.reason() or 'it has ended by itself'}")
+        raise SafetyError(
+            f"the pause changed before it could be ended, so it lasts: {flag.reason() or 'it has ended by itself'}"
+        )
     return f"ended the pause: {present.text}"
 
 
 def resume_limit(settings: Settings, store: MetadataStore) -> str:
-    """Let this instance go on although a limit was reached; return in words what is so now. Raises UnavailableError."""
+    """Let this instance resume although a limit was reached; return a message. Raises UnavailableError."""
     breaker = Breaker(store, breaker_path(settings.zookeeper.own_root, settings.service.name))
     why = breaker.reason()
     if breaker.clear(now_ms=SystemClock().now_ms()):
@@ -55,7 +57,7 @@ def resume_limit(settings: Settings, store: MetadataStore) -> str:
 
 
 def resume_tenant(settings: Settings, store: MetadataStore, tenant: str) -> str:
-    """Release one held tenant; return in words what is so now. Raises UnavailableError.
+    """Release one held tenant; return a message about the new state. Raises UnavailableError.
 
     What is known of the tenant's owners is forgotten first. If the command ends in between, the tenant is held still.
     """
@@ -102,13 +104,13 @@ def releasable(settings: Settings, store: MetadataStore, topics: Sequence[str]) 
 
 
 def release(settings: Settings, store: MetadataStore, topics: Sequence[str]) -> str:
-    """Give up these topics; returns in words what is so now."""
+    """Give up these topics; returns a message about the new state."""
     given_up = Ownership(store, settings.zookeeper.own_root, settings.service.name).release(topics)
     return f"given up: {', '.join(given_up)}; another service may read them now"
 
 
 def release_state(settings: Settings, store: MetadataStore) -> str:
-    """Forget which state directory the service uses; returns in words what is so now."""
+    """Forget which state directory the service uses; returns a message about the new state."""
     known = Ownership(store, settings.zookeeper.own_root, settings.service.name).release_state()
     return "the next start chooses its state directory" if known else "no state directory was recorded"
 

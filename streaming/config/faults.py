@@ -32,7 +32,7 @@ def faults_in_words(error: ValidationError, environment: Mapping[str, Any], defa
 
 
 def unknown_variables(names: Iterable[str]) -> list[str]:
-    """Return in words which variables look like ours and mean nothing."""
+    """Return a message that names variables of our form that mean nothing."""
     known = [f"{PREFIX}{'__'.join(path)}".upper() for path in _keys()]
     letters = {_letters(name): name for name in known}
     told = []

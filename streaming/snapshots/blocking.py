@@ -4,7 +4,7 @@ A broker that loads a topic decodes every message of the namespace's indexes, or
 topic at the first that it can't decode (seen on Pulsar 4.0.8). Compaction keeps such a message while it is the last one
 of its key, so something else has to replace it:
 1. A key that names a topic of the namespace gets an empty snapshot, with which a broker replays the topic: that loses
-   nothing, whatever the topic's broker does meanwhile. Any other key gets a tombstone; no broker ever asks for it.
+   nothing, whatever the topic's broker does. Any other key gets a tombstone; no broker ever asks for it.
 2. The bytes are in the journal before anything is sent, and only messages that the operator was shown are replaced.
 3. Then the topic is compacted, and read again to see that no such message is left.
 """

@@ -4,7 +4,7 @@
    question about a topic that does not exist assigns its bundle and creates the namespace's __change_events. So the
    list of its namespace, which is asked for once, says whether a topic exists.
 2. A broker is asked only for what it has loaded itself, in threads of its own, and no redirect is followed: a broker
-   that hangs keeps no other's topics waiting, and a topic that moves meanwhile is not loaded by us.
+   that hangs keeps no other's topics waiting, and a topic that moves is not loaded by us.
 3. Anything that is not a complete answer is UNREADABLE, which counts as "in use". While a broker does not say what it
    has loaded, that holds for every topic that is not known to be loaded elsewhere. Where no answer about the topic
    came at all, the view is_unavailable: nothing is known to be wrong with the topic.
