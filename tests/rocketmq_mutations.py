@@ -193,11 +193,11 @@ ROCKETMQ = (
         "that_only_the_queues_have",
     ),
     (
-        "RocketMQ: no loss but those named can be accepted",
+        "RocketMQ: a loss that is accepted accepts no other one",
         REFUSALS,
-        "if not (accept_loss and each.code in LOSSES)",
-        "if not accept_loss",
-        "only_a_loss_can_be_accepted",
+        "            if each.code not in accept_loss\n",
+        "            if not accept_loss\n",
+        "accepts_no_other_one",
     ),
     (
         "RocketMQ: messages that their queue does not have are refused",
@@ -488,7 +488,13 @@ ROCKETMQ = (
         "    if False:",
         "written_later",
     ),
-    ("RocketMQ: follow refuses what backfill would", RUN, "        require_accepted(self.place)\n", "", "would_refuse"),
+    (
+        "RocketMQ: follow refuses what backfill would",
+        RUN,
+        "        require_accepted(self.place, self.say)\n",
+        "",
+        "would_refuse",
+    ),
     (
         "RocketMQ: a damaged block is not the end of the rows",
         DATABASE,

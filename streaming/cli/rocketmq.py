@@ -2,15 +2,19 @@
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from streaming.cli.options import Json, Yes, confirm, utc
+from streaming.cli.options import Json, Yes, completes, confirm, one_of, require_terminal, utc
 from streaming.clock import SystemClock
 from streaming.errors import ConfigError, SafetyError, UnavailableError
 from streaming.terminal import say, say_json
 from udfs.rocketmq.metadata import OffsetsOf
+
+if TYPE_CHECKING:
+    from streaming.rocketmq.place import Place
+    from udfs.rocketmq.refusals import Code
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -38,8 +42,38 @@ def _say(text: str) -> None:
     say(text, err=True)
 
 
+_WHY_ASKED = "this touches a store, and "
+
+
 def _require_answer(question: str, *, yes: bool) -> None:
-    confirm(question, yes=yes, why="this touches a store, and ")
+    confirm(question, yes=yes, why=_WHY_ASKED)
+
+
+def _completed_losses(incomplete: str) -> list[str]:
+    from udfs.rocketmq.refusals import LOSSES  # only here: it imports numpy
+
+    return completes(LOSSES)(incomplete)
+
+
+def _losses_named(texts: list[str]) -> "list[Code]":
+    """Read --accept-loss. Raises ConfigError for what is no loss."""
+    from udfs.rocketmq.refusals import LOSSES, Code
+
+    return [Code(one_of(text or "''", LOSSES, "--accept-loss")) for text in texts]
+
+
+def _about_losses(place: "Place", codes: "list[Code]") -> str:
+    """Say what --accept-loss accepts of this store, for the question."""
+    from streaming.rocketmq.failures import our_errors
+    from streaming.rocketmq.survey import survey_of
+    from udfs.rocketmq.refusals import Code, losses_of
+
+    with our_errors():  # the broker's lock is not asked for: `backfill` takes it, and surveys the store again
+        losses = losses_of(survey_of(place, is_running=False).facts, codes) if codes else []
+    lines = [f"{each.code} is accepted: {each.text}." for each in losses]
+    if Code.UNINDEXED in codes:
+        lines.append("UNINDEXED is accepted: messages that their queue does not have are found during the conversion.")
+    return "".join(f"{line} " for line in lines)  # on one line: a question has no other ones
 
 
 def _require_room_for(report: Path | None) -> None:
@@ -110,9 +144,15 @@ def backfill(  # noqa: PLR0913  one parameter an option: that is what typer read
         bool, typer.Option("--replace", help="Set a RocksDB aside that lies there from double writing")
     ] = False,
     accept_loss: Annotated[
-        bool,
-        typer.Option("--accept-loss", help="Convert although offsets, or rows of queues, are lost, as `plan` lists"),
-    ] = False,
+        list[str] | None,
+        typer.Option(
+            "--accept-loss",
+            metavar="CODE",
+            help="Convert although this is lost, again for each: UNREAD_OFFSETS, UNKNOWN_TOPICS (`plan` shows both) or "
+            "UNINDEXED (`backfill` finds it)",
+            autocompletion=_completed_losses,
+        ),
+    ] = None,
     json_lines: Json = False,
 ) -> None:
     """Convert a stopped broker's store to RocksDB. The old files stay, and nothing counts before all is whole."""
@@ -120,17 +160,22 @@ def backfill(  # noqa: PLR0913  one parameter an option: that is what typer read
     from streaming.rocketmq.place import place_of
     from streaming.rocketmq.spark import local_spark
 
+    losses = _losses_named(accept_loss or [])
     place = place_of(store, broker_conf, lmq=lmq)
-    _require_answer(f"Convert the consume queues and offsets of {place.store} to RocksDB?", yes=yes)
+    require_terminal(yes=yes, why=_WHY_ASKED)
+    about = "" if yes else _about_losses(place, losses)
+    _require_answer(f"{about}Convert the consume queues and offsets of {place.store} to RocksDB?", yes=yes)
     with local_spark() as spark:
         work = Backfill(
             place, SystemClock(), _say, rows_per_file=rows_per_file, restart=restart, replace=replace,
-            accept_loss=accept_loss,
+            accept_loss=losses,
         )  # fmt: skip
         result = work.run(spark.sparkContext)
     if json_lines:
-        say_json(result._asdict())
+        say_json(result.as_json())
     else:
+        for each in result.losses:
+            say(f"accepted: {each.code}: {each.text}")
         say(f"done: {result.units} units of {result.queues} queues in {result.seconds:.1f} s")
         say("Start the broker with storeType=defaultRocksDB, and without rocksdbCQDoubleWriteEnable.", err=True)
 

@@ -6,11 +6,11 @@ otherwise what it made is thrown away.
 """
 
 import os
-from collections.abc import Sequence
+from collections.abc import Collection
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from pyspark import SparkContext
 
@@ -47,10 +47,10 @@ from streaming.rocketmq.staging import (
     throw_away_rollback,
 )
 from streaming.rocketmq.survey import survey_of
-from streaming.rocketmq.unindexed import Unindexed, text_of, unindexed_of
+from streaming.rocketmq.unindexed import text_of, unindexed_of
 from streaming.rocketmq.work import works_of
 from udfs.rocketmq import metadata as m
-from udfs.rocketmq.refusals import StoreFacts, refusals_of
+from udfs.rocketmq.refusals import Code, Refusal, StoreFacts, losses_of, refusals_of
 
 ROWS_PER_FILE = 300_000
 _RANGES_AT_ONCE = 8
@@ -58,7 +58,10 @@ _STAGES = 3  # a unit is counted in each
 
 
 class Result(NamedTuple):
-    """What a backfill did. resumed: it went on with what an earlier run had made."""
+    """What a backfill did.
+
+    resumed: it went on with what an earlier run had made. losses: what the store lost, as the operator had accepted.
+    """
 
     queues: int
     units: int
@@ -66,14 +69,19 @@ class Result(NamedTuple):
     bytes: int
     seconds: float
     resumed: bool
+    losses: tuple[Refusal, ...]
+
+    def as_json(self) -> dict[str, Any]:
+        """Return it as one object."""
+        return self._asdict() | {"losses": [each._asdict() for each in self.losses]}
 
 
 @dataclass(frozen=True, slots=True)
 class Backfill:
     """One conversion.
 
-    replace: a consume queues' database that is there is set aside. accept_loss: the operator has confirmed the refusals
-    of udfs/rocketmq/refusals.py LOSSES.
+    replace: a consume queues' database that is there is set aside. accept_loss: the operator has confirmed these
+    refusals, of udfs/rocketmq/refusals.py LOSSES.
     """
 
     place: Place
@@ -82,7 +90,7 @@ class Backfill:
     rows_per_file: int = ROWS_PER_FILE
     restart: bool = False
     replace: bool = False
-    accept_loss: bool = False
+    accept_loss: Collection[Code] = ()
     rename: Rename = os.replace
 
     def run(self, spark: SparkContext) -> Result:
@@ -94,14 +102,15 @@ class Backfill:
             began_ms = self.clock.now_ms()
             unfinished(self.place)
             give_back(self.place)
-            inventory, configuration = self._accepted()
+            inventory, configuration, losses = self._accepted()
             throw_away_rollback(self.place)
             sealed = self._sealed_for(inventory.fingerprint())
             written, resumed = list[Written](), sealed is not None
             if sealed is None and self._finish_followed(spark, inventory):
                 sealed, resumed = self._seal_followed(inventory, configuration), True
             if sealed is None:
-                written, sealed, resumed = self._make(spark, inventory, configuration)
+                written, sealed, resumed, unindexed = self._make(spark, inventory, configuration)
+                losses += unindexed
             self.say("moving in")
             move_in(self.place, sealed, self.rename)
             left = inventory.unindexed_bytes
@@ -113,17 +122,27 @@ class Backfill:
             tidy_up(self.place)
             return Result(
                 sealed.queues, sealed.units, len(written), sum(each.size for each in written),
-                (self.clock.now_ms() - began_ms) / 1000, resumed,
+                (self.clock.now_ms() - began_ms) / 1000, resumed, tuple(losses),
             )  # fmt: skip
 
-    def _accepted(self) -> tuple[Inventory, Configuration]:
+    def _accepted(self) -> tuple[Inventory, Configuration, list[Refusal]]:
         self.say("looking at the store")
         # this process holds the broker's lock itself, and would lose it if it asked
         survey = survey_of(self.place, is_running=False)
-        refusals = refusals_of(survey.facts, replace=self.replace, accept_loss=self.accept_loss)
-        if refusals or survey.inventory is None or survey.configuration is None:
-            raise SafetyError("\n".join(f"{each.code}: {each.text}" for each in refusals) or "the store can't be read")
-        return survey.inventory, survey.configuration
+        losses = self._losses_of(survey.facts)
+        if survey.inventory is None or survey.configuration is None:
+            raise SafetyError("the store can't be read")
+        return survey.inventory, survey.configuration, losses
+
+    def _losses_of(self, facts: StoreFacts) -> list[Refusal]:
+        """Return the losses that the operator has accepted, each with a warning. Raises SafetyError for any refusal."""
+        refusals = refusals_of(facts, replace=self.replace, accept_loss=self.accept_loss)
+        if refusals:
+            raise SafetyError("\n".join(f"{each.code}: {each.text}" for each in refusals))
+        losses = losses_of(facts, self.accept_loss)
+        for each in losses:
+            self.say(f"warning: {each.code} is accepted: {each.text}")
+        return losses
 
     def _sealed_for(self, fingerprint: str) -> Sealed | None:
         """What an earlier run has made of this state of the store; what it made of another one is taken back."""
@@ -135,7 +154,7 @@ class Backfill:
 
     def _make(
         self, spark: SparkContext, inventory: Inventory, configuration: Configuration
-    ) -> tuple[list[Written], Sealed, bool]:
+    ) -> tuple[list[Written], Sealed, bool, list[Refusal]]:
         started = Started(inventory.fingerprint(), self.rows_per_file)
         resumed = begin(self.place, started, restart=self.restart)
         with damage():
@@ -151,7 +170,8 @@ class Backfill:
         units = sum(work.rows for work in missing)
         with told(self.say, lambda: done.value // _STAGES, units, self.clock), damage():
             written = job.run(spark, missing)
-        self._require_indexed(unindexed_of(spark, covered, inventory, _topics(configuration), rules_of(self.place)))
+        found = unindexed_of(spark, covered, inventory, _topics(configuration), rules_of(self.place))
+        losses = self._losses_of(StoreFacts(unindexed=(text_of(found),) if found else ()))
         self.say("joining the files")
         parts = [part_path(self.place, work.number) for work in works]
         join(self.place.staging / QUEUES, parts, inventory, inventory.checkpoint)
@@ -160,13 +180,7 @@ class Backfill:
             raise SafetyError("the store has changed while it was read")
         kept = new_kept(self.place, self.clock.now_ms())
         counts = (len(inventory.queues), inventory.units, inventory.log.end)
-        return written, seal(self.place, started, kept, counts), resumed
-
-    def _require_indexed(self, found: Sequence[Unindexed]) -> None:
-        facts = StoreFacts(unindexed=(text_of(found),) if found else ())
-        refusals = refusals_of(facts, replace=self.replace, accept_loss=self.accept_loss)
-        if refusals:
-            raise SafetyError("\n".join(f"{each.code}: {each.text}" for each in refusals))
+        return written, seal(self.place, started, kept, counts), resumed, losses
 
     def _config_folder(self) -> Path:
         folder = self.place.staging / CONFIG

@@ -1,6 +1,6 @@
 """When a store is not converted, and why. Reasons to leave it alone are all named at once."""
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from enum import StrEnum
 from typing import NamedTuple
 
@@ -8,7 +8,6 @@ from udfs.rocketmq.broker_conf import CLEAN_FORCIBLY_PERCENT
 from udfs.rocketmq.rows import TOPIC_BYTES_MAX
 
 _SHOWN = 10  # names in a message
-_ACCEPT = ", or accept the loss with `backfill --accept-loss`"
 _SHOWN_BYTES = 60  # of a name that is too long
 
 
@@ -86,25 +85,33 @@ class StoreFacts(NamedTuple):
 LOSSES = (Code.UNREAD_OFFSETS, Code.UNKNOWN_TOPICS, Code.UNINDEXED)
 
 
-def refusals_of(facts: StoreFacts, *, replace: bool = False, accept_loss: bool = False) -> list[Refusal]:
+def refusals_of(facts: StoreFacts, *, replace: bool = False, accept_loss: Collection[Code] = ()) -> list[Refusal]:
     """Return every reason not to convert this store.
 
     Args:
         facts: what was found in the store.
         replace: a consume queues' database that is there may go.
-        accept_loss: the operator has confirmed the losses (LOSSES).
+        accept_loss: the losses (LOSSES) that the operator has confirmed. No other code counts.
     """
-    found = [
+    return [
         *_of_the_broker(facts),
         *([Refusal(Code.ROLLBACK, facts.unfinished_rollback)] if facts.unfinished_rollback else []),
         *(Refusal(Code.BAD_BYTES, text) for text in facts.bad_bytes),
         *_of_the_forms(facts),
         *_of_the_configuration(facts),
         *_of_what_is_there(facts, replace=replace),
-        *_of_losses(facts),
+        *(
+            each._replace(text=f"{each.text}, or accept the loss with `backfill --accept-loss {each.code}`")
+            for each in _of_losses(facts)
+            if each.code not in accept_loss
+        ),
         *_of_the_disk(facts),
     ]
-    return [each for each in found if not (accept_loss and each.code in LOSSES)]
+
+
+def losses_of(facts: StoreFacts, accept_loss: Collection[Code]) -> list[Refusal]:
+    """Return what this store loses by its conversion and the operator has confirmed."""
+    return [each for each in _of_losses(facts) if each.code in accept_loss]
 
 
 def _of_the_broker(facts: StoreFacts) -> Iterator[Refusal]:
@@ -182,7 +189,7 @@ def _of_losses(facts: StoreFacts) -> Iterator[Refusal]:
         yield Refusal(
             Code.UNREAD_OFFSETS,
             f"{facts.unread_offsets}, which the broker does not read with this enableLmq, and there is no other file "
-            f"of offsets: all these groups would start again as new ones. Correct --lmq or the configuration{_ACCEPT}",
+            f"of offsets: all these groups would start again as new ones. Correct --lmq or the configuration",
         )
     if facts.unknown_topics:
         names = ", ".join(each[:_SHOWN_BYTES].decode("utf-8", "replace") for each in facts.unknown_topics[:_SHOWN])
@@ -190,10 +197,10 @@ def _of_losses(facts: StoreFacts) -> Iterator[Refusal]:
         yield Refusal(
             Code.UNKNOWN_TOPICS,
             f"there are consume queues of topics that topics.json does not have: {names}{more}. A broker in RocksDB "
-            f"mode deletes their rows within the hour. Create the topics again in file mode{_ACCEPT}",
+            "mode deletes their rows within the hour. Create the topics again in file mode",
         )
     for text in facts.unindexed:
-        yield Refusal(Code.UNINDEXED, f"{text}{_ACCEPT}")
+        yield Refusal(Code.UNINDEXED, text)
 
 
 def _of_the_disk(facts: StoreFacts) -> Iterator[Refusal]:

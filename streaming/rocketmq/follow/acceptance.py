@@ -2,8 +2,9 @@
 
 from streaming.errors import SafetyError
 from streaming.rocketmq.place import Place
+from streaming.rocketmq.progress import Say
 from streaming.rocketmq.survey import survey_of
-from udfs.rocketmq.refusals import Code, refusals_of
+from udfs.rocketmq.refusals import LOSSES, Code, refusals_of
 
 # What a running broker brings with it, what it may change until then, and what `follow` looks at itself.
 _NOT_YET = {
@@ -12,8 +13,15 @@ _NOT_YET = {
 }  # fmt: skip
 
 
-def require_accepted(place: Place) -> None:
-    """Raise SafetyError for a store that `backfill` would refuse, whatever is done until then."""
+def require_accepted(place: Place, say: Say) -> None:
+    """Raise SafetyError for a store that `backfill` would refuse, whatever is done until then.
+
+    A loss is a warning only: `follow` drops nothing, and `backfill` refuses the store until the operator has corrected
+    the store or accepted the loss. Neither changes what `follow` makes.
+    """
     refusals = [each for each in refusals_of(survey_of(place, is_running=True).facts) if each.code not in _NOT_YET]
-    if refusals:
-        raise SafetyError("\n".join(f"{each.code}: {each.text}" for each in refusals))
+    wrong = [each for each in refusals if each.code not in LOSSES]
+    if wrong:
+        raise SafetyError("\n".join(f"{each.code}: {each.text}" for each in wrong))
+    for each in refusals:
+        say(f"warning: `backfill` refuses this store unless that changes: {each.code}: {each.text}")

@@ -83,7 +83,7 @@ class Follow:
         bytes that no broker writes, and where the disk gets so full that a broker would delete messages.
         """
         require_owner(self.place)
-        require_accepted(self.place)
+        require_accepted(self.place, self.say)
         with one_writer(self.place):
             give_back(self.place)
             for _again in range(_MOST_AGAIN):

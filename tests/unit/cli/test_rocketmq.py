@@ -1,4 +1,5 @@
 import json
+import shutil
 import socket
 from contextlib import nullcontext
 from pathlib import Path
@@ -34,6 +35,34 @@ def test_a_store_is_not_touched_without_a_word(tmp_path: Path, command: str) -> 
         run(command, "--store", tmp_path)
     assert files_below(tmp_path) == before
     assert not (tmp_path / "ledger-reaper").exists()
+
+
+def test_what_is_accepted_is_in_the_question(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    small_store(tmp_path).write()
+    shutil.copytree(tmp_path / "consumequeue" / "Orders", tmp_path / "consumequeue" / "Gone")
+    asked = list[str]()
+
+    def confirm(question: str, **_how: object) -> None:
+        asked.append(question)
+        raise SafetyError("no")
+
+    monkeypatch.setattr("streaming.cli.rocketmq.confirm", confirm)
+    monkeypatch.setattr("streaming.cli.rocketmq.require_terminal", lambda **_how: None)
+    words = ("backfill", "--store", tmp_path, "--accept-loss")
+    for codes in (["unknown_topics"], ["UNINDEXED"], ["UNREAD_OFFSETS", "--accept-loss", "UNINDEXED"]):
+        with pytest.raises(SafetyError, match="no"):
+            run(*words, *codes)
+    assert "UNKNOWN_TOPICS" in asked[0]
+    assert "does not have: Gone." in asked[0]
+    assert "UNINDEXED" not in asked[0]
+    assert all("Gone" not in each and "UNINDEXED" in each for each in asked[1:])
+
+
+@pytest.mark.parametrize("code", ["ABORT", "", "everything"])
+def test_what_is_no_loss_is_not_accepted(tmp_path: Path, code: str) -> None:
+    small_store(tmp_path).write()
+    with pytest.raises(ConfigError, match=r"--accept-loss.*: one of UNREAD_OFFSETS, UNKNOWN_TOPICS, UNINDEXED"):
+        run("backfill", "--yes", "--store", tmp_path, "--accept-loss", code)
 
 
 def test_nothing_is_forgotten_without_a_word(tmp_path: Path) -> None:

@@ -51,7 +51,7 @@ def nothing(_text: str) -> None:
 
 
 def backfill(root: Path, **how: Any) -> Result:
-    return Backfill(place(root), CLOCK, nothing, **({"rows_per_file": 7} | how)).run(context())
+    return Backfill(place(root), CLOCK, **({"say": nothing, "rows_per_file": 7} | how)).run(context())
 
 
 def check(root: Path, topic: str = "", rows_per_part: int = 5) -> CheckResult:

@@ -26,6 +26,7 @@ from tests.rocketmq_store import V1, V2, Message, Store, small_store
 from tests.unit.rocketmq.converted import CLOCK, backfill, check, context, files_below, nothing, place
 from udfs.rocketmq import rows
 from udfs.rocketmq.compare import Kind
+from udfs.rocketmq.refusals import LOSSES, Code
 
 
 def database_of(root: Path) -> tuple[dict[bytes, bytes], dict[bytes, bytes]]:
@@ -543,10 +544,19 @@ def test_offsets_that_the_broker_does_not_read_are_dropped_only_with_a_word(tmp_
     small_store(tmp_path).write()
     before = files_below(tmp_path)
     without = place(tmp_path, lmq=False)
-    with pytest.raises(SafetyError, match=r"UNREAD_OFFSETS: lmqConsumerOffset\.json has 3 .*--accept-loss"):
+    with pytest.raises(
+        SafetyError, match=r"UNREAD_OFFSETS: lmqConsumerOffset\.json has 3 .*--accept-loss UNREAD_OFFSETS"
+    ):
         Backfill(without, CLOCK, nothing).run(context())
     assert files_below(tmp_path) == before
-    Backfill(without, CLOCK, nothing, accept_loss=True).run(context())
+    with pytest.raises(SafetyError, match="UNREAD_OFFSETS: "):
+        Backfill(without, CLOCK, nothing, accept_loss=(Code.UNKNOWN_TOPICS, Code.UNINDEXED)).run(context())
+    told = list[str]()
+    result = Backfill(without, CLOCK, told.append, accept_loss=(Code.UNREAD_OFFSETS,)).run(context())
+    (loss,) = result.losses
+    assert loss.code == Code.UNREAD_OFFSETS
+    assert f"warning: UNREAD_OFFSETS is accepted: {loss.text}" in told
+    assert "lmqConsumerOffset.json has 3" in loss.text
     (finding,) = Check(without, CLOCK, nothing).run(context()).findings
     assert (finding.kind, finding.count) == (Kind.CONFIG, 3)
     assert "has none of the offsets of lmqConsumerOffset.json" in finding.text
@@ -560,7 +570,9 @@ def test_a_copied_queue_of_a_topic_that_nothing_knows_is_refused_and_found_if_it
     with pytest.raises(SafetyError, match=r"UNKNOWN_TOPICS: .*: Orders2\. A broker"):
         backfill(tmp_path)
     assert files_below(tmp_path) == before
-    backfill(tmp_path, accept_loss=True)
+    assert [each.code for each in backfill(tmp_path, accept_loss=(Code.UNKNOWN_TOPICS,)).losses] == [
+        Code.UNKNOWN_TOPICS
+    ]
     result = check(tmp_path)
     assert {(each.topic, each.kind) for each in result.findings} >= {
         (b"Orders2", Kind.NO_MESSAGE),
@@ -589,8 +601,19 @@ def test_a_queue_that_lacks_messages_of_the_log_is_refused(tmp_path: Path, lost:
     ):
         backfill(tmp_path)
     assert files_below(tmp_path) == before
-    backfill(tmp_path, accept_loss=True)
+    with pytest.raises(SafetyError, match="UNINDEXED: "):
+        backfill(tmp_path, accept_loss=(Code.UNREAD_OFFSETS, Code.UNKNOWN_TOPICS))
+    assert files_below(tmp_path) == before
+    told = list[str]()
+    (loss,) = backfill(tmp_path, say=told.append, accept_loss=(Code.UNINDEXED,)).losses
+    assert loss.code == Code.UNINDEXED
+    assert f"warning: UNINDEXED is accepted: {loss.text}" in told
     assert not check(tmp_path).is_well
+
+
+def test_nothing_is_lost_of_a_healthy_store_whatever_is_accepted(tmp_path: Path) -> None:
+    small_store(tmp_path).write()
+    assert backfill(tmp_path, accept_loss=LOSSES).losses == ()
 
 
 def test_what_a_run_that_was_cut_short_has_read_of_the_log_counts_for_the_next_one(tmp_path: Path) -> None:

@@ -44,7 +44,7 @@ def test_follow_asks_whose_the_store_is_before_it_looks_at_it(tmp_path: Path, mo
     small_store(tmp_path).write()
     backfill(tmp_path)
     before = everything_below(tmp_path)
-    monkeypatch.setattr("streaming.rocketmq.follow.run.require_accepted", lambda _place: None)
+    monkeypatch.setattr("streaming.rocketmq.follow.run.require_accepted", lambda *_: None)
     monkeypatch.setattr(os, "geteuid", lambda: tmp_path.stat().st_uid + 4_000_000)
     with pytest.raises(SafetyError, match=r"runs as the user 4\d+: the broker could not write"):
         follow_untouched(tmp_path)

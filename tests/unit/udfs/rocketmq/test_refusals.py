@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from udfs.rocketmq.refusals import Code, StoreFacts, refusals_of
+from udfs.rocketmq.refusals import LOSSES, Code, StoreFacts, losses_of, refusals_of
 
 
 def codes(*, replace: bool = False, **facts: Any) -> list[Code]:
@@ -65,7 +65,18 @@ def test_a_database_of_queues_may_be_replaced_and_one_of_offsets_never() -> None
 
 def test_only_a_loss_can_be_accepted() -> None:
     facts = StoreFacts(unread_offsets="a file", unknown_topics=(b"T",), unindexed=("a queue",), has_abort=True)
-    assert [each.code for each in refusals_of(facts, accept_loss=True)] == [Code.ABORT]
+    assert [each.code for each in refusals_of(facts, accept_loss=tuple(Code))] == [Code.ABORT]
+
+
+@pytest.mark.parametrize("code", LOSSES)
+def test_a_loss_that_is_accepted_accepts_no_other_one_and_is_named(code: Code) -> None:
+    facts = StoreFacts(unread_offsets="a file", unknown_topics=(b"T",), unindexed=("a queue",))
+    (loss,) = losses_of(facts, [code])
+    assert loss.code == code
+    assert "--accept-loss" not in loss.text
+    refusals = refusals_of(facts, accept_loss=[code])
+    assert [each.code for each in refusals] == [each for each in LOSSES if each != code]
+    assert all(each.text.endswith(f"`backfill --accept-loss {each.code}`") for each in refusals)
 
 
 def test_an_empty_store_needs_no_topics() -> None:
