@@ -10,6 +10,7 @@ from streaming.rocketmq.backfill import Backfill, Result
 from streaming.rocketmq.check import Check, CheckResult
 from streaming.rocketmq.follow.run import Follow, Lag
 from streaming.rocketmq.place import Place, place_of
+from streaming.rocketmq.progress import Say
 from tests.local_rdd import LocalContext
 from tests.rocketmq_store import BASE_TIME
 
@@ -50,8 +51,8 @@ def nothing(_text: str) -> None:
     """Say nothing."""
 
 
-def backfill(root: Path, **how: Any) -> Result:
-    return Backfill(place(root), CLOCK, **({"say": nothing, "rows_per_file": 7} | how)).run(context())
+def backfill(root: Path, *, say: Say = nothing, **how: Any) -> Result:
+    return Backfill(place(root), CLOCK, say, **({"rows_per_file": 7} | how)).run(context())
 
 
 def check(root: Path, topic: str = "", rows_per_part: int = 5) -> CheckResult:
