@@ -22,7 +22,7 @@ from streaming.config.policies import limits_of
 from streaming.config.settings import Settings
 from streaming.coordination import identity
 from streaming.coordination.agreed_clock import AgreedClock, PacedClock
-from streaming.coordination.exclusive import require_brokers_store
+from streaming.coordination.exclusive import require_brokers_store, require_superuser
 from streaming.deletion.another_way import AnotherWay
 from streaming.deletion.board import Board
 from streaming.deletion.chunk import ChunkSweep
@@ -120,6 +120,7 @@ def _run(
         retry_partitions, dead_letter_partitions = ensure_topics(instance.admin, settings, stop)
         partition = f"{settings.topics.retry}-partition-0"
         instance.admin.internal_stats(partition)  # loads it, so that its broker can be compared with ZooKeeper
+        require_superuser(instance.clients.broker)
         require_brokers_store(instance.clients.store, instance.clients.broker, partition)
         for topic in (settings.topics.retry, settings.topics.dead_letter):
             require_room_for_copies(settings.pulsar, f"{topic}-partition-0")

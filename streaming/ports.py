@@ -173,6 +173,13 @@ class Broker(Protocol):
         """Ask for each schema's existence, in order. Never raises."""
         ...
 
+    def require_answers(self) -> int:
+        """Ask every running broker which topics it has loaded; return how many brokers run.
+
+        Raises ForbiddenError where a broker refuses, UnavailableError where one does not answer.
+        """
+        ...
+
 
 class TopicAdmin(Protocol):
     """Pulsar's admin API: topics, their policies, and how far they have been read.

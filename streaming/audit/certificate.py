@@ -1,6 +1,6 @@
 """How complete an audit was: what it listed, as of which ZooKeeper transactions, and what it could not read."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
@@ -9,6 +9,7 @@ from streaming.audit.walk.listing import Problem
 from udfs.paths import MANAGED_LEDGERS_ROOT, SCHEMAS_ROOT
 
 MAX_PROBLEMS = 10_000  # with more unreadable paths than this, the audit believes none of what it read
+MAX_NAMESPACES = 1_000  # named with suspects that could not be judged
 _TREES = (f"{MANAGED_LEDGERS_ROOT}/", f"{SCHEMAS_ROOT}/")
 
 
@@ -84,6 +85,24 @@ def blocked_paths(problems: Sequence[Problem], errors: Sequence[str]) -> tuple[s
     if errors or len(problems) > MAX_PROBLEMS:
         return ("/",)
     return tuple(sorted({path for path, _detail in problems}))
+
+
+def unjudged(counts: Iterable[tuple[str, int, str]], problems: Sequence[Problem]) -> list[Problem]:
+    """Return a problem for each namespace with suspects whose owners did not answer, brokers included.
+
+    A namespace that the walk's problems concern is incomplete already.
+
+    Args:
+        counts: (namespace, number of such suspects, why one of them could not be judged).
+        problems: what the walk could not read.
+    """
+    found = [
+        (f"{MANAGED_LEDGERS_ROOT}/{namespace}".rstrip("/"), f"{number} not judged; one of them: {detail}")
+        for namespace, number, detail in counts
+        if not any(_concerns(path, namespace) for path, _detail in problems)
+    ]
+    # too many to name: then whatever the filters choose is incomplete
+    return found if len(found) <= MAX_NAMESPACES else [(MANAGED_LEDGERS_ROOT, f"nothing judged, as in {found[0][0]}")]
 
 
 def whole_errors(listed: Mapping[str, int], claimed: int) -> tuple[str, ...]:

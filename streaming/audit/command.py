@@ -120,7 +120,8 @@ def _run_once(command: "AuditCommand") -> None:
     def publish() -> None:
         command.conclude(found[0])
 
-    run_until_signal(command.spark, search, command.stop)
+    if late := run_until_signal(command.spark, search, command.stop):
+        raise StoppedBySignalError(late, "the audit is complete, and nothing was published")
     if command.request.publish and (orphans := found[0].summary.orphans).count:
         command.request.confirm(f"{count_of(orphans.count, 'orphan')} ({size_text(orphans.size_bytes)})")
     run_until_signal(command.spark, publish, command.stop, "`audit --last --publish` resumes the publication")

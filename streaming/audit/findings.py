@@ -7,9 +7,10 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
 from streaming.audit import columns as a
+from streaming.audit.certificate import MAX_NAMESPACES
 from streaming.audit.result import InUse
 from udfs import columns as c
-from udfs.audit import NOT_FINDINGS, FindingClass
+from udfs.audit import NOT_FINDINGS, UNREAD, FindingClass
 from udfs.records import LedgerType
 
 _MS_PER_SECOND = 1000
@@ -38,6 +39,16 @@ def findings(suspects: DataFrame, first: DataFrame, second: DataFrame) -> DataFr
     )
     ordered = named.orderBy(a.CLASS, c.REFERENCE_KEY, c.LEDGER_ID, c.UUID)
     return ordered.withColumn(a.NUMBER, F.monotonically_increasing_id()).select(*a.FINDING)
+
+
+def unjudged_by_namespace(found: DataFrame) -> list[tuple[str, int, str]]:
+    """Count the suspects whose owners could not be read, with the detail of one of them; (namespace, count, detail)."""
+    unread = found.where(is_class(FindingClass.UNKNOWN) & F.col(c.REASON).isin([str(each) for each in UNREAD]))
+    grouped = unread.groupBy(F.coalesce(a.NAMESPACE, F.lit("")).alias(a.NAMESPACE)).agg(
+        F.count(F.lit(1)).alias("n"), F.min(c.DETAIL).alias(c.DETAIL)
+    )
+    rows = grouped.orderBy(a.NAMESPACE).limit(MAX_NAMESPACES + 1).collect()
+    return [(row[a.NAMESPACE], row["n"], row[c.DETAIL] or "") for row in rows]
 
 
 def is_class(finding_class: FindingClass) -> Column:

@@ -21,8 +21,8 @@ from pyspark.sql import functions as F
 from streaming.adapters.zookeeper.session import newest_zxid
 from streaming.audit import columns as a
 from streaming.audit import join
-from streaming.audit.certificate import Completeness
-from streaming.audit.findings import findings, in_use_by_namespace, totals
+from streaming.audit.certificate import Completeness, unjudged
+from streaming.audit.findings import findings, in_use_by_namespace, totals, unjudged_by_namespace
 from streaming.audit.looks.twice import look_twice
 from streaming.audit.options import AuditOptions
 from streaming.audit.place import FINDINGS, Place
@@ -74,6 +74,7 @@ class Audit:
         stages.keep(FINDINGS, findings(suspects, first, second))
         self.place.replace(FINDINGS, f"{stages.folder}/{FINDINGS}")
         found = self.place.load(self.spark, FINDINGS)
+        tools.completeness.problems += unjudged(unjudged_by_namespace(found), tools.completeness.problems)
         return AuditResult(
             audit_id,
             instance_id_of(tools.store, self.settings.zookeeper.ledgers_root),

@@ -30,12 +30,16 @@ class StoppedError(Exception):
 
 def run_until_signal(
     spark: SparkSession, work: Callable[[], None], stop: threading.Event, left: str = _NOTHING
-) -> None:
+) -> int | None:
     """Run the work. SIGTERM and SIGINT set stop and cancel Spark's jobs.
 
+    Returns the signal that came while the work was ending, too late to stop it.
+
     Raises what the work raised; StoppedBySignalError, with what is left then, where a signal stopped the work before
-    its end. Call it in the main thread.
+    its end, or came before its start. Call it in the main thread.
     """
+    if stop.is_set():
+        raise StoppedBySignalError(signal.SIGTERM, left)  # which of the two signals it was is not known here
     failures: list[Exception] = []
     ended: list[bool] = []
     numbers: list[int] = []
@@ -55,14 +59,19 @@ def run_until_signal(
     thread = threading.Thread(target=inheritable_thread_target(run), name="audit", daemon=True)
     with on_signals(on_signal):
         thread.start()
-        while thread.is_alive() and not stop.is_set():
-            thread.join(_POLL_SECONDS)
-        if stop.is_set():
-            _cancel(spark, thread)
+        _wait(spark, thread, stop)
     if numbers and not ended:
         raise StoppedBySignalError(numbers[0], left)
     if failures and not stop.is_set():
         raise failures[0]
+    return next(iter(numbers), None)
+
+
+def _wait(spark: SparkSession, thread: threading.Thread, stop: threading.Event) -> None:
+    while thread.is_alive() and not stop.is_set():
+        thread.join(_POLL_SECONDS)
+    if stop.is_set():
+        _cancel(spark, thread)
 
 
 def _cancel(spark: SparkSession, thread: threading.Thread) -> None:

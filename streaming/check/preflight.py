@@ -16,7 +16,7 @@ from streaming.clock import Clock, SystemClock
 from streaming.config.settings import Settings
 from streaming.config.stores import is_on_s3
 from streaming.coordination import identity
-from streaming.coordination.exclusive import require_brokers_store, require_exclusive_bookkeeper
+from streaming.coordination.exclusive import SUPERUSER, require_brokers_store, require_exclusive_bookkeeper
 from streaming.coordination.overwriting import require_no_overwriting
 from streaming.coordination.pause import Pause
 from streaming.errors import ConfigError, ReaperError, RefusedError, SafetyError, UnavailableError
@@ -97,11 +97,14 @@ def check_without_files(settings: Settings, missing: dict[str, str]) -> Iterator
 def _together(settings: Settings, clients: CommandClients, clock: Clock) -> Iterator[Line]:
     """What takes an answer of ZooKeeper and of the brokers."""
     pulsar = clients.pulsar
-    yield _look(
-        "the brokers' metadata store",
-        lambda: _brokers_store(settings, clients),
-        "see zookeeper.hosts (chroot?) and pulsar.admin_url: both must be of one cluster",
-    )
+    loaded = _look("loaded topics", lambda: _loaded(clients), SUPERUSER)
+    yield loaded
+    if loaded.status is not Status.PROBLEM:  # else the brokers would not answer the next question either
+        yield _look(
+            "the brokers' metadata store",
+            lambda: _brokers_store(settings, clients),
+            "see zookeeper.hosts (chroot?) and pulsar.admin_url: both must be of one cluster",
+        )
     yield _look(
         "checkpoints as configured",
         lambda: _checkpoints(settings, pulsar.admin),
@@ -237,6 +240,10 @@ def _brokers(settings: Settings, admin: TopicAdmin) -> Iterator[Line]:
 def _exclusive(settings: Settings) -> str:
     require_exclusive_bookkeeper(settings)
     return "safety.exclusive_bookkeeper: this cluster's alone"
+
+
+def _loaded(clients: CommandClients) -> str:
+    return f"{count_of(clients.broker.require_answers(), 'broker')} asked: each says which topics it has loaded"
 
 
 def _brokers_store(settings: Settings, clients: CommandClients) -> str:

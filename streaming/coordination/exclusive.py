@@ -7,18 +7,24 @@
    of ours shows it: the ledger that its broker writes to stands in its list.
 """
 
+import logging
 import time
 from collections.abc import Sequence
 
 from streaming.config.sections import BucketSettings
 from streaming.config.settings import Settings
-from streaming.errors import ConfigError, SafetyError, UnavailableError
+from streaming.errors import ConfigError, ForbiddenError, SafetyError, UnavailableError
 from streaming.ports import Broker, MetadataStore, Unreadable
 from udfs.formats.errors import FormatError
 from udfs.formats.managed_ledger import in_use_ids
 from udfs.paths import managed_ledger_name, managed_ledger_path
 from udfs.records import BrokerView, Presence
 
+log = logging.getLogger("ledger-reaper")
+
+SUPERUSER = (
+    "give the role of pulsar.token_file the rights of a superuser, and make every broker's web address reachable"
+)
 _LOOKS = 5  # a ledger that was made between the two answers stands in the next list
 _PAUSE_S = 1.0
 
@@ -50,6 +56,19 @@ def undeclared(buckets: Sequence[BucketSettings]) -> str:
         "cluster that offloads there, clones included, has a name of its own; else cluster_names_are_unique = false, "
         "and nothing in the bucket is deleted"
     )
+
+
+def require_superuser(broker: Broker) -> None:
+    """Raise ConfigError where a broker refuses to say which topics it has loaded.
+
+    A broker that does not answer now is not refused: what it may have loaded counts as in use until it answers.
+    """
+    try:
+        broker.require_answers()
+    except ForbiddenError as error:
+        raise ConfigError(f"{error}; {SUPERUSER}") from error
+    except UnavailableError as error:
+        log.warning("not every broker says which topics it has loaded: %s; %s", error, SUPERUSER)
 
 
 def require_brokers_store(store: MetadataStore, broker: Broker, partition: str, *, pause_s: float = _PAUSE_S) -> str:

@@ -15,7 +15,7 @@ from streaming.adapters.pulsar.http import PulsarHttp, answering, require_safe_t
 from streaming.adapters.pulsar.publish import new_client
 from streaming.config.hosts import hosts_of
 from streaming.config.sections import PulsarSettings
-from streaming.errors import ConfigError, RefusedError, UnavailableError
+from streaming.errors import ConfigError, ForbiddenError, RefusedError, UnavailableError
 from tests.contract.http_stub import HttpStub, Told, http_stub
 from udfs.records import BrokerView, Presence
 
@@ -165,6 +165,26 @@ def test_while_one_broker_does_not_say_what_it_has_loaded_what_no_other_has_is_u
 
         assert (view.presence, view.is_unavailable) == (Presence.UNREADABLE, True)
         assert set(_asked(stub)) | set(_asked(other)) == {LOADED}
+
+
+@pytest.mark.parametrize(
+    ("answer", "error"),
+    [
+        pytest.param(_reason("no", 401), ForbiddenError, id="not authenticated"),
+        pytest.param(_reason("no", 403), ForbiddenError, id="takes a superuser"),
+        pytest.param(Told(404), UnavailableError, id="another version"),
+        pytest.param(Told(500), UnavailableError, id="it fails"),
+    ],
+)
+def test_each_running_broker_must_say_what_it_has_loaded(stub: HttpStub, answer: Told, error: type[Exception]) -> None:
+    with http_stub() as other:
+        stub.tell(LOADED, _loaded())
+        other.tell(LOADED, _loaded(), answer)
+        settings = PulsarAdminSettings(stub.url)
+
+        assert AdminBroker(settings, lambda: [stub.url, other.url]).require_answers() == 2
+        with pytest.raises(error, match=other.url):
+            AdminBroker(settings, lambda: [stub.url, other.url]).require_answers()
 
 
 def test_what_another_broker_has_loaded_is_asked_there_whoever_else_is_silent(stub: HttpStub) -> None:

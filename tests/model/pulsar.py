@@ -109,6 +109,10 @@ class Pulsar(Storage):
         """Answer whether there is a schema."""
         return [self._schema_view(name) for name in schema_ids]
 
+    def require_answers(self) -> int:
+        """Answer as one broker."""
+        return 1
+
     def pass_time(self, milliseconds: int) -> None:
         """Time goes on: dirty cursors are flushed, and brokers stalled for the whole limit are dead."""
         self.tree.clock.advance(milliseconds)

@@ -33,7 +33,7 @@ from streaming.adapters.pulsar.http import (
 )
 from streaming.adapters.pulsar.loaded import KIND, LoadedAt, LoadedTopics
 from streaming.adapters.pulsar.silence import hangs, silence
-from streaming.errors import ReaperError
+from streaming.errors import ForbiddenError, ReaperError, UnavailableError
 from udfs.formats.internal_stats import view_of
 from udfs.paths import checked_schema_id, namespace_of, schema_id_of, topic_of
 from udfs.records import BrokerView, Presence
@@ -121,6 +121,18 @@ class AdminBroker:
             return True
         return None if where.error else False
 
+    def require_answers(self) -> int:
+        """Ask every running broker which topics it has loaded; return how many brokers run.
+
+        Raises ForbiddenError where a broker refuses, UnavailableError where one does not answer.
+        """
+        answers = self._loaded_at(self._loaded.running(), self._deadline(0))
+        if refused := [answer.error for answer in answers.values() if answer.is_refused]:
+            raise ForbiddenError("; ".join(refused))
+        if silent := [f"{host}: {answer.error}" for host, answer in answers.items() if answer.error]:
+            raise UnavailableError("; ".join(silent))
+        return len(answers)
+
     def close(self) -> None:
         """Close the connections."""
         for pool in self._pools.values():
@@ -136,14 +148,17 @@ class AdminBroker:
             hosts = self._loaded.running()
         except ReaperError as error:
             return _Where(error=str(error))
-        asked = {host: self._ask(f"{host}{KIND}", self._loaded.at, host, deadline) for host in hosts}
-        answers = {host: one.result(LoadedAt(error=one.late)) for host, one in asked.items()}
+        answers = self._loaded_at(hosts, deadline)
         found: defaultdict[str, list[str]] = defaultdict(list)
         for host, answer in answers.items():
             for topic in answer.topics:
                 found[topic].append(host)
         unknown = "; ".join(answer.error for answer in answers.values() if answer.error)
         return _Where({topic: hosts[0] if len(hosts) == 1 else _SEVERAL for topic, hosts in found.items()}, unknown)
+
+    def _loaded_at(self, hosts: Sequence[str], deadline: float) -> dict[str, LoadedAt]:
+        asked = {host: self._ask(f"{host}{KIND}", self._loaded.at, host, deadline) for host in hosts}
+        return {host: one.result(LoadedAt(error=one.late)) for host, one in asked.items()}
 
     def _existing(
         self, names: Sequence[str], where: _Where, topics: Mapping[str, str], deadline: float

@@ -4,7 +4,14 @@ from dataclasses import replace
 
 import pytest
 
-from streaming.audit.certificate import MAX_PROBLEMS, Certificate, blocked_paths, whole_errors
+from streaming.audit.certificate import (
+    MAX_NAMESPACES,
+    MAX_PROBLEMS,
+    Certificate,
+    blocked_paths,
+    unjudged,
+    whole_errors,
+)
 from streaming.audit.options import FindingFilters
 from tests.unit.audit.results import CERTIFICATE
 
@@ -56,3 +63,21 @@ def test_a_certificate_survives_being_written_down() -> None:
 
     assert Certificate.from_json(certificate.as_json()) == certificate
     assert certificate.as_json()["complete"] is False
+
+
+def test_suspects_that_no_broker_answered_for_make_an_audit_incomplete_where_the_filters_choose_them() -> None:
+    found = unjudged([("a/b", 217, "maybe loaded: no answer in time"), ("c/d", 1, "")], [("/managed-ledgers/c", "no")])
+    certificate = replace(CERTIFICATE, unreadable=tuple(found))
+
+    assert found == [("/managed-ledgers/a/b", "217 not judged; one of them: maybe loaded: no answer in time")]
+    assert not certificate.is_complete
+    assert certificate.faults_within(FindingFilters(tenant="a"))
+    assert not certificate.faults_within(FindingFilters(tenant="c"))
+    assert unjudged([], []) == []
+
+
+@pytest.mark.parametrize("counts", [[("", 1, "")], [(f"t/{n}", 1, "") for n in range(MAX_NAMESPACES + 1)]])
+def test_what_has_no_namespace_or_too_many_concerns_every_filter(counts: list[tuple[str, int, str]]) -> None:
+    certificate = replace(CERTIFICATE, unreadable=tuple(unjudged(counts, [])))
+
+    assert len(certificate.faults_within(FindingFilters(tenant="z"))) == 1

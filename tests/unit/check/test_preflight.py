@@ -18,7 +18,7 @@ from streaming.config.load import load
 from streaming.config.settings import Settings
 from streaming.coordination.lock import InstanceLock
 from streaming.coordination.ownership import Ownership
-from streaming.errors import ReaperError, SafetyError, UnavailableError
+from streaming.errors import ConfigError, ReaperError, SafetyError, UnavailableError
 from streaming.limits.tenants import TenantHolds, tenant_holds_path
 from streaming.ports import Pulsar
 from streaming.state.tables import opened
@@ -37,9 +37,10 @@ class World:
         put(self.tree, f"{ROOT}/INSTANCEID", b"id")
         self.store = MemoryStore(self.tree)
         self.pulsar = MemoryPulsar(ManualClock(NOW_MS))
+        self.broker = MemoryBroker()
 
     def look(self) -> dict[str, Line]:
-        clients = CommandClients(self.store, lambda: Pulsar(self.pulsar, self.pulsar), MemoryBroker)
+        clients = CommandClients(self.store, lambda: Pulsar(self.pulsar, self.pulsar), lambda: self.broker)
         return {line.what: line for line in check(self.settings, clients, ManualClock(NOW_MS))}
 
 
@@ -87,6 +88,24 @@ def test_a_wrong_service_url_is_found_before_any_topic_exists(world: World) -> N
     assert (line.status, line.exit_code) == (Status.PROBLEM, UnavailableError.exit_code)
     assert "pulsar://127.0.0.1:1 does not answer" in line.says
     assert world.pulsar.topics == {}
+
+
+def test_the_rights_of_a_superuser_are_asked_for_before_the_first_start(world: World) -> None:
+    assert world.look()["loaded topics"].says == "1 broker asked: each says which topics it has loaded"
+    world.broker.is_refused = True
+    lines = world.look()
+    line = lines["loaded topics"]
+    assert (line.status, line.exit_code) == (Status.PROBLEM, ConfigError.exit_code)
+    assert line.do.startswith("give the role of pulsar.token_file the rights of a superuser")
+    assert "the brokers' metadata store" not in lines, "its advice would mislead"
+    assert worst(list(lines.values())) == ConfigError.exit_code
+
+
+def test_a_broker_that_does_not_answer_for_itself_is_found(world: World) -> None:
+    world.broker.faults.away = True
+    line = world.look()["loaded topics"]
+    assert (line.status, line.exit_code) == (Status.PROBLEM, UnavailableError.exit_code)
+    assert "make every broker's web address reachable" in line.do
 
 
 def test_where_a_service_does_not_answer_the_rest_is_looked_at_all_the_same(world: World) -> None:

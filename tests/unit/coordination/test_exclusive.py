@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from streaming.adapters.memory.store import MemoryBroker
 from streaming.audit.command import AuditRequest, audit
 from streaming.check.questions import Notice, who_offloads
 from streaming.config.load import load
@@ -14,6 +15,7 @@ from streaming.coordination.exclusive import (
     require_brokers_store,
     require_declared_buckets,
     require_exclusive_bookkeeper,
+    require_superuser,
 )
 from streaming.deletion.instance import begin_instance
 from streaming.errors import ConfigError, SafetyError, UnavailableError
@@ -128,3 +130,12 @@ def test_a_broker_that_does_not_answer_is_waited_for_by_starting_again(bench: Be
     bench.broker.topics[TOPIC] = view(presence=Presence.UNREADABLE)
     with pytest.raises(UnavailableError, match="503"):
         told(bench)
+
+
+def test_a_start_without_a_superusers_rights_ends_with_advice_and_one_beside_a_silent_broker_goes_on() -> None:
+    broker = MemoryBroker()
+    broker.faults.away = True
+    require_superuser(broker)
+    broker.is_refused = True
+    with pytest.raises(ConfigError, match=r"give the role of pulsar\.token_file the rights of a superuser"):
+        require_superuser(broker)

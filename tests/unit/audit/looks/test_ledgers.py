@@ -39,6 +39,9 @@ class OneAnswer:
     def schema_views(self, schema_ids: Sequence[str]) -> list[BrokerView]:
         return [self._view] * len(schema_ids)
 
+    def require_answers(self) -> int:
+        return 1
+
 
 @pytest.mark.parametrize(
     ("view", "expected"),

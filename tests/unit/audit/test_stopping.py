@@ -1,0 +1,66 @@
+"""A signal that comes as a step ends stops the next step, and the exit code shows it."""
+
+import os
+import signal
+import threading
+from typing import cast
+
+import pytest
+from pyspark.sql import SparkSession
+
+from streaming.audit import command as commands
+from streaming.audit import stopping
+from streaming.audit.command import AuditCommand
+from streaming.audit.stopping import run_until_signal
+from streaming.errors import StoppedBySignalError
+
+
+class Session:
+    """A session of Spark without jobs."""
+
+    sparkContext: "Session"  # noqa: N815  Spark's name
+
+    def __init__(self) -> None:
+        self.sparkContext = self
+
+    def cancelAllJobs(self) -> None:  # noqa: N802  Spark's name
+        pass
+
+    def setLogLevel(self, level: str) -> None:  # noqa: N802  Spark's name
+        pass
+
+
+SPARK = cast("SparkSession", Session())
+
+
+@pytest.fixture(autouse=True)
+def _threads_without_spark(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(stopping, "inheritable_thread_target", lambda target: target)
+
+
+def test_work_does_not_start_after_a_signal() -> None:
+    stop, done = threading.Event(), list[str]()
+    stop.set()
+    with pytest.raises(StoppedBySignalError, match="left over"):
+        run_until_signal(SPARK, lambda: done.append("work"), stop, "left over")
+    assert done == []
+
+
+@pytest.mark.parametrize(("number", "exit_code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
+def test_a_signal_as_the_search_ends_stops_the_audit_before_its_publication(
+    monkeypatch: pytest.MonkeyPatch, number: int, exit_code: int
+) -> None:
+    class Command:
+        spark, stop = SPARK, threading.Event()
+
+        def search(self) -> str:
+            os.kill(os.getpid(), number)
+            self.stop.wait()
+            return "found"
+
+        def conclude(self, found: str) -> None:
+            pytest.fail(f"published {found}")
+
+    with pytest.raises(StoppedBySignalError, match="nothing was published") as raised:
+        commands._run_once(cast("AuditCommand", Command()))
+    assert raised.value.exit_code == exit_code
