@@ -108,8 +108,8 @@ class LoadedTopics:
         except ReaperError as error:
             return LoadedAt(error=str(error))
         if answer.status in (401, 403):
-            error = f"{host} does not say which topics it has loaded: that takes a superuser's rights"
-            return LoadedAt(error=error, is_refused=True)
+            refused = f"{host} does not say which topics it has loaded: that takes a superuser's rights"
+            return LoadedAt(error=refused, is_refused=True)
         if not answer.ok or not _is_known(answer.body):
             return LoadedAt(error=f"{host} does not say which topics it has loaded: {answer.status} {answer.reason}")
         return LoadedAt(frozenset(_topics(answer.body.values())))
