@@ -22,11 +22,13 @@ from deltalake.transaction import AddAction
 from pyarrow.fs import LocalFileSystem
 
 from streaming.errors import FencedError, UnavailableError
-from streaming.state.filesystem import flush, open_filesystem, translated
+from streaming.state.filesystem import below, flush, folder_of, open_filesystem, translated
 from streaming.state.leftovers import file_name
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
+
+    from streaming.state.tables import Table
 
 Work = Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]
 
@@ -70,7 +72,7 @@ def written_here(
 
 
 def commit(  # noqa: PLR0913, PLR0917  what to commit, and as what
-    table: DeltaTable,
+    table: "Table",
     files: Sequence[AddAction],
     schema: pa.Schema,
     app: str,
@@ -109,10 +111,19 @@ def commit(  # noqa: PLR0913, PLR0917  what to commit, and as what
     raise UnavailableError(f"{table.table_uri} can't be written: {refused}") from refused
 
 
-def _has_commit(table: DeltaTable, mark: str, known: int) -> bool:
-    """Whether a commit after the version `known` carries this mark."""
-    commits = table.history(table.version() - known) if table.version() > known else ()
-    return any(commit.get(_MARK) == mark for commit in commits)
+def _has_commit(table: "Table", mark: str, known: int) -> bool:
+    """Whether a commit after the version `known` carries this mark.
+
+    table.history() would keep the GIL while it waits for the store, and so stop every other thread.
+    """
+    log = folder_of(below(table.location, "_delta_log"))
+    commits = (log.read(f"{version:020}.json") or b"" for version in range(known + 1, table.version() + 1))
+    return any(_mark(line) == mark for commit in commits for line in commit.splitlines())
+
+
+def _mark(action: bytes) -> str | None:
+    found: dict[str, Any] = json.loads(action).get("commitInfo", {})
+    return found.get(_MARK)
 
 
 def has(table: DeltaTable, files: Sequence[AddAction]) -> bool:
