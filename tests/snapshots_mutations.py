@@ -469,8 +469,32 @@ SNAPSHOTS_LINES = (
     (
         "garbage with any key blocks loading",
         VALUES,
-        "    about = replace(about, is_blocking=_is_blocking(kind, found, is_brokers))\n    if not topic:",
+        "    about = replace(about, is_blocking=_is_blocking(kind, topic, found, is_brokers))\n    if not topic:",
         "    if not topic:",
+    ),
+    (
+        "a foreign schema blocks loading",
+        VALUES,
+        "    return is_foreign and not (topic and named == topic)",
+        "    return False",
+    ),
+    (
+        "a schema that is not known is no foreign one",
+        VALUES,
+        "is_brokers(content.schema_version) is False",
+        "not is_brokers(content.schema_version)",
+    ),
+    (
+        "a value of its own topic is never called blocking",
+        VALUES,
+        "    return is_foreign and not (topic and named == topic)",
+        "    return is_foreign",
+    ),
+    (
+        "a value of its own topic is not removed, whatever it was called",
+        BLOCKING,
+        "            _refuse_value(latest)\n",
+        "",
     ),
     (
         "an incomplete audit does not pass",

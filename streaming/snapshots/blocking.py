@@ -5,7 +5,8 @@ topic at the first that it can't decode (seen on Pulsar 4.0.8). Compaction keeps
 of its key, so something else has to replace it:
 1. A key that names a topic of the namespace gets an empty snapshot, with which a broker replays the topic: that loses
    nothing, whatever the topic's broker does. Any other key gets a tombstone; no broker ever asks for it.
-2. The bytes are in the journal before anything is sent, and only messages that the operator was shown are replaced.
+2. The bytes are in the journal before anything is sent, and only messages that the operator was shown are replaced,
+   and never a value of the topic that its key names.
 3. Then the topic is compacted, and read again to see that no such message is left.
 """
 
@@ -21,7 +22,7 @@ from udfs.snapshots.aborts import aborts_of
 from udfs.snapshots.codec import Snapshot, encode_snapshot
 from udfs.snapshots.keys import SnapshotKind
 from udfs.snapshots.repairing import empty_index
-from udfs.snapshots.values import READ_WHOLE, Read
+from udfs.snapshots.values import READ_WHOLE, Fault, Read, names_its_topic
 
 MOST = 1_000  # messages of one namespace that one run takes away
 _BYTES_AT_ONCE = 64 * 1024 * 1024  # of values in memory
@@ -148,6 +149,7 @@ class Blocking:
             latest = now.get(read.key)
             if latest is None or latest.position != read.position:
                 continue  # another message replaced it meanwhile
+            _refuse_value(latest)
             value = _instead(latest)
             about = replace(latest, topic=system_topic(namespace, kind))
             name = self.journal.write(about, value or _TOMBSTONE, 0, Act.REMOVAL, end)
@@ -162,6 +164,13 @@ class Blocking:
             if read.key in latest:
                 latest[read.key] = read
         return latest
+
+
+def _refuse_value(read: Read) -> None:
+    """Raise SafetyError where a topic may live by the message, although it was called one that no broker can decode."""
+    was_delivered = read.fault is not Fault.UNREADABLE  # the bytes of an encrypted message are none
+    if was_delivered and names_its_topic(read):
+        raise SafetyError(f"{in_words(read)} is a value of its own topic, and was not removed")
 
 
 def _instead(read: Read) -> bytes | None:

@@ -57,18 +57,19 @@ class Read:
 
 
 def read_message(
-    kind: SnapshotKind, namespace: str, position: Position, found: Found, is_brokers: Callable[[bytes], bool]
+    kind: SnapshotKind, namespace: str, position: Position, found: Found, is_brokers: Callable[[bytes], bool | None]
 ) -> Read:
     """Read one message of a namespace's topic of that kind. Never raises an error for what a sender wrote.
 
-    is_brokers: whether a schema version, as it stands in a message, is the schema that brokers write this kind with.
+    is_brokers: whether a schema version, as it stands in a message, is the schema that brokers write this kind with;
+    None where no such version is known.
     """
     content = found.content
     key, topic, sequence = _key(kind, namespace, content.key)
     about = Read(
         kind, key, topic, position, found.publish_ms, len(content.payload), sequence, is_null=content.is_null
     )  # fmt: skip
-    about = replace(about, is_blocking=_is_blocking(kind, found, is_brokers))
+    about = replace(about, is_blocking=_is_blocking(kind, topic, found, is_brokers))
     if not topic:
         return replace(about, fault=Fault.ODD_KEY, detail=f"the key is no key of a {kind} of {namespace}")
     if found.why is not None:
@@ -81,12 +82,13 @@ def read_message(
     return _decoded(about, content.payload)
 
 
-def _is_blocking(kind: SnapshotKind, found: Found, is_brokers: Callable[[bytes], bool]) -> bool:
+def _is_blocking(kind: SnapshotKind, topic: str, found: Found, is_brokers: Callable[[bytes], bool | None]) -> bool:
     """Whether a broker that reads a message fails at it.
 
     A broker that loads a topic reads all of the namespace's indexes, or single snapshots, and decodes each message that
-    has a key; at one that it can't decode it closes the topic (seen on Pulsar 4.0.8). It reads segments at their places
-    only.
+    has a key; at one that it can't decode it closes the topic (seen on Pulsar 4.0.8). For a version that is not known,
+    it takes its own schema. It reads segments at their places only. A value of the key's topic is never called blocking,
+    whatever its schema: it may be what the topic lives by.
     """
     content = found.content
     if kind not in READ_WHOLE:
@@ -95,16 +97,24 @@ def _is_blocking(kind: SnapshotKind, found: Found, is_brokers: Callable[[bytes],
         return True
     if content.key is None or content.is_null:
         return False
-    is_foreign = bool(content.schema_version) and not is_brokers(content.schema_version)
-    return is_foreign or not _is_decoded(kind, content.payload)
+    named = _topic_in(kind, content.payload)
+    if named is None:
+        return True
+    is_foreign = bool(content.schema_version) and is_brokers(content.schema_version) is False
+    return is_foreign and not (topic and named == topic)
 
 
-def _is_decoded(kind: SnapshotKind, data: bytes) -> bool:
+def names_its_topic(read: Read) -> bool:
+    """Whether the bytes of a message, which were asked for, are a value of the topic that its key names."""
+    return bool(read.topic) and _topic_in(read.kind, read.data) == read.topic
+
+
+def _topic_in(kind: SnapshotKind, data: bytes) -> str | None:
+    """Return the topic that a value says it belongs to; None where the bytes are no value."""
     try:
-        _DECODERS[kind](data)
+        return _DECODERS[kind](data).topic
     except FormatError:
-        return False
-    return True
+        return None
 
 
 def _decoded(about: Read, data: bytes) -> Read:

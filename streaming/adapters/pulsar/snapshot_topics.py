@@ -65,7 +65,7 @@ class SnapshotTopics:
     ) -> Iterator[Read]:
         versions = known_versions(kind, self.more.schemas(system_topic(namespace, kind)))
         for position, found in messages:
-            read = read_message(kind, namespace, position, found, lambda version: versions.get(version, False))
+            read = read_message(kind, namespace, position, found, versions.get)
             yield replace(read, data=found.content.payload) if read.key in with_bytes_of else read
 
 

@@ -18,7 +18,7 @@ from udfs.formats.internal_stats import BEFORE_ALL, Position
 from udfs.snapshots.codec import Snapshot, decode_snapshot
 from udfs.snapshots.keys import SnapshotKind
 from udfs.snapshots.repairing import empty_index
-from udfs.snapshots.values import Read, read_message
+from udfs.snapshots.values import Fault, Read, read_message
 from udfs.undelivered import Found, Undeliverable
 
 GARBAGE = b"\xff\xff"
@@ -43,6 +43,7 @@ class Store:
     meanwhile_at: int = 2
     reads: int = 0
     fails_at: str = ""
+    reads_as: dict[Position, Read] = field(default_factory=dict)  # until the first compaction
 
     def kinds(self, namespace: str) -> set[SnapshotKind]:
         return set(self.messages)
@@ -56,7 +57,7 @@ class Store:
             self.messages[kind].append(self.meanwhile)
         rows = list(self.messages[kind])
         for number, (key, value) in enumerate(rows):
-            read = _read(kind, (7, number), key, value)
+            read = self.reads_as.get((7, number)) or _read(kind, (7, number), key, value)
             yield replace(read, data=value or b"") if read.key in with_bytes_of else replace(read, data=b"")
 
     def send(self, namespace: str, kind: SnapshotKind, key: str, value: bytes | None) -> Position:
@@ -69,6 +70,7 @@ class Store:
     def compact(self, namespace: str, kind: SnapshotKind) -> bool:
         if self.compacts:
             self.compacted_kinds.append(kind)
+            self.reads_as.clear()
             rows = self.messages[kind]
             last = {key: value for key, value in rows if key is not None}
             kept = [(key, value) for key, value in rows if key in self.keeps and value == GARBAGE]
@@ -114,6 +116,24 @@ def test_a_key_that_names_a_topic_gets_what_has_its_broker_read_the_topic_again(
         found = decode_snapshot(value or b"")
         assert isinstance(found, Snapshot)
         assert (found.topic, found.max_read, found.aborts.rows) == (TOPIC, BEFORE_ALL, 0)
+
+
+def test_a_value_of_its_own_topic_is_never_replaced_whatever_it_was_called(journal: Folder) -> None:
+    store = _store()
+    living = replace(_read(SnapshotKind.INDEX, (7, 0), TOPIC, OLD), fault=Fault.FOREIGN_SCHEMA, is_blocking=True)
+    store.reads_as[7, 0] = living
+    with pytest.raises(SafetyError, match="is a value of its own topic"):
+        _blocking(store, journal).remove(SPACE, [living])
+    assert (store.sent, entries(journal)) == ([], [])
+
+
+def test_an_encrypted_message_is_replaced_whatever_its_bytes_are(journal: Folder) -> None:
+    store = _store()
+    encrypted = Found(-1, Content(TOPIC.encode(), OLD, {}), why=Undeliverable.ENCRYPTED, detail="encrypted")
+    read = read_message(SnapshotKind.INDEX, SPACE, (7, 0), encrypted, lambda _version: True)
+    store.reads_as[7, 0] = read
+    _blocking(store, journal).remove(SPACE, [read])
+    assert store.sent == [(SnapshotKind.INDEX, TOPIC, empty_index(TOPIC))]
 
 
 def test_one_that_was_replaced_already_needs_a_compaction_only(journal: Folder) -> None:

@@ -109,7 +109,6 @@ def test_no_byte_that_was_changed_raises_an_error(at: int, byte: int) -> None:
         pytest.param(Found(-1, Content(b"odd", b"", {})), True, id="an empty value"),
         pytest.param(Found(-1, Content(None, b"\xff", {})), False, id="garbage without a key"),
         pytest.param(Found(-1, Content(b"odd", b"", {}, is_null=True)), False, id="a tombstone"),
-        pytest.param(Found(-1, Content(b"odd", b"\xff", {}, schema_version=b"9")), True, id="a foreign schema"),
         pytest.param(
             Found(-1, Content(None, b"", {}), why=Undeliverable.ENCRYPTED, detail="it is"), True, id="encrypted"
         ),
@@ -125,3 +124,23 @@ def test_what_no_broker_can_decode_blocks_loading(kind: SnapshotKind, found: Fou
 def test_a_value_under_any_key_blocks_nothing() -> None:
     assert not _read(SnapshotKind.INDEX, b"odd", INDEX).is_blocking
     assert not _read(SnapshotKind.INDEX, TOPIC.encode(), INDEX).is_blocking
+
+
+@pytest.mark.parametrize(("kind", "value"), [(SnapshotKind.INDEX, INDEX), (SnapshotKind.SINGLE, SINGLE)])
+@pytest.mark.parametrize(
+    ("key", "version", "is_blocking"),
+    [
+        pytest.param(b"odd", b"foreign", True, id="a foreign schema"),
+        pytest.param(b"odd", b"unknown", False, id="an unknown schema, for which a broker takes its own"),
+        pytest.param(TOPIC.encode(), b"foreign", False, id="a foreign schema, and a value of the topic"),
+        pytest.param(TOPIC.encode(), b"unknown", False, id="an unknown schema, and a value of the topic"),
+        pytest.param(f"{TOPIC}-2".encode(), b"foreign", True, id="a foreign schema, and a value of another topic"),
+    ],
+)
+def test_a_foreign_schema_blocks_loading_where_the_value_is_none_of_the_topic(
+    kind: SnapshotKind, value: bytes, key: bytes, version: bytes, is_blocking: bool
+) -> None:
+    found = Found(-1, Content(key, value, {}, schema_version=version))
+    read = read_message(kind, "t/ns", AT, found, {b"foreign": False}.get)
+    assert (read.is_blocking, read.value) == (is_blocking, None)
+    assert read.fault is (Fault.ODD_KEY if key == b"odd" else Fault.FOREIGN_SCHEMA)
