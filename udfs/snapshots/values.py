@@ -87,7 +87,7 @@ def _is_blocking(kind: SnapshotKind, topic: str, found: Found, is_brokers: Calla
 
     A broker that loads a topic reads all of the namespace's indexes, or single snapshots, and decodes each message that
     has a key; at one that it can't decode it closes the topic (seen on Pulsar 4.0.8). For a version that is not known,
-    it takes its own schema. It reads segments at their places only. A value of the key's topic is never called blocking,
+    it takes its own schema. It reads segments at their places. A value of the key's topic is never called blocking,
     whatever its schema: it may be what the topic lives by.
     """
     content = found.content
