@@ -292,14 +292,14 @@ MUTATIONS = (
     Mutation(
         "a pause that another operator set is not taken over",
         "streaming/coordination/pause.py",
-        "            if not force:",
+        "            if present is not None and not force:",
         "            if False:",
     ),
     Mutation(
         "an operator ends only the pause that was read",
         "streaming/coordination/pause.py",
-        "((self.path, pause.version),)",
-        "((self.path, self.read().version),)",
+        "_ENDED, version=pause.version)",
+        "_ENDED)",
     ),
     Mutation(
         "a pause lasts until its end by the agreed time",

@@ -10,7 +10,9 @@ from streaming.clock import Clock, SystemClock
 from streaming.coordination.identity import iso_time, operator_name
 from streaming.coordination.own_znodes import read_own
 from streaming.errors import SafetyError
-from streaming.ports import GuardedDelete, GuardStatus, MetadataStore, Znode
+from streaming.ports import MetadataStore, Znode
+
+_ENDED = b'{"ended":true}'
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,8 +28,9 @@ class Pause:
     """The znode <root>/pause, which every instance of the cluster reads before it deletes.
 
     A pause with an end holds a length (`for_ms`), counted from ZooKeeper's own time of the write, so that the clock of
-    the operator's machine decides nothing. Executors only ask whether the znode exists; a service's driver removes it
-    once the agreed clock has passed its end.
+    the operator's machine decides nothing. Executors use no clock; a service's driver ends the pause once the agreed
+    clock has passed its end. A pause that has ended leaves its znode, so that versions never repeat: otherwise the end
+    of one pause could end a later one.
     """
 
     def __init__(self, store: MetadataStore, root: str, *, clock: Clock | None = None) -> None:
@@ -43,12 +46,13 @@ class Pause:
         end = {} if for_ms is None else {"for_ms": for_ms}
         data = json.dumps({"who": operator_name(), "since": iso_time(self._clock), "why": why} | end).encode()
         while not self._store.create(self.path, data, parents=True):
-            present = self.read()
-            if present is None:
+            node = read_own(self._store, self.path)
+            if node is None:
                 continue
-            if not force:
+            present = self._parsed(node)
+            if present is not None and not force:
                 raise SafetyError(f"paused already: {present.text}. --force replaces that pause with yours")
-            if self._store.set_data(self.path, data, version=present.version) is not None:
+            if self._store.set_data(self.path, data, version=node.version) is not None:
                 return present
         return None
 
@@ -64,14 +68,7 @@ class Pause:
 
     def end(self, pause: PauseNote) -> bool:
         """End just this pause; False where it is gone or was replaced meanwhile. Raises as read."""
-        batch = GuardedDelete((), ((self.path, pause.version),))
-        (result,) = self._store.delete_guarded([batch])
-        if result.status is GuardStatus.DELETED:
-            return True
-        present = self.read()
-        if present is not None and present.version == pause.version:
-            raise SafetyError(f"{self.path} could not be deleted ({result.status}); the pause lasts")
-        return False
+        return self._store.set_data(self.path, _ENDED, version=pause.version) is not None
 
     def ended(self, agreed_ms: Callable[[], int]) -> PauseNote | None:
         """End the pause if its time is over, and return it; None where none has ended.
@@ -83,7 +80,9 @@ class Pause:
             return None
         return present if self.end(present) else None
 
-    def _parsed(self, node: Znode) -> PauseNote:
+    def _parsed(self, node: Znode) -> PauseNote | None:
+        if node.data == _ENDED:
+            return None
         try:
             known: dict[str, Any] = dict(json.loads(node.data))
             said = f"{known['why']} (by {known['who']}, since {known['since']}"

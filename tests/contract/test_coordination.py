@@ -214,6 +214,20 @@ def test_a_pause_without_an_end_that_can_be_read_lasts(store: MetadataStore, roo
     assert pause.reason()
 
 
+def test_the_end_of_a_pause_does_not_end_the_pause_that_came_after_it(store: MetadataStore, root: str) -> None:
+    pause = Pause(store, root)
+    pause.set("maintenance")
+    first = pause.read()
+    assert first is not None
+    assert pause.end(first)
+    assert pause.reason() == ""
+    pause.set("data is being lost")
+
+    assert not pause.end(first)
+
+    assert pause.reason().startswith("data is being lost (by ")
+
+
 def test_a_pause_znode_made_by_hand_pauses(store: MetadataStore, root: str) -> None:
     store.create(f"{root}/pause", b"", parents=True)
 
