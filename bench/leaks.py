@@ -9,7 +9,7 @@ killed with -9, frozen until its session has expired, and away for a while. Noth
 an audit then counts what leaks without the watcher. After that the service runs for ten minutes, and a second audit
 counts what is left. The exit code is 1 if an orphan is left, if no request names a ledger that leaked, if the audits
 say that data is missing, if a topic has lost a message, or if the watcher sent a request twice. By default ledgers that
-are OPEN wait six hours (safety.open_quiet_period); here it is a minute.
+are OPEN wait a day; here it is a minute (safety.open_quiet_period).
 
 --without-watcher does the same without it, and shows that the service by itself deletes none of what leaked.
 """

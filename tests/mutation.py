@@ -163,8 +163,14 @@ MUTATIONS = (
     Mutation(
         "the quiet period of OPEN ledgers",
         JUDGE,
-        "max(policy.open_quiet_ms, _quarantine_ms(case, policy))",
-        "_quarantine_ms(case, policy)",
+        "max(policy.open_quiet_ms, policy.above_newest_quarantine_ms)",
+        "policy.above_newest_quarantine_ms",
+    ),
+    Mutation(
+        "the quarantine of OPEN ledgers, whose owner's versions may come round again",
+        JUDGE,
+        "max(policy.open_quiet_ms, policy.above_newest_quarantine_ms)",
+        "policy.open_quiet_ms",
     ),
     Mutation(
         "waiting for an OPEN ledger's quiet period costs no try",

@@ -5,8 +5,8 @@ rules apply in this order; reasons to keep a ledger come first:
 1. we keep a ledger whose owner refers to it, or whose owner could not be read;
 2. a ledger without a znode is already gone; a ledger whose metadata can't be parsed is kept;
 3. a ledger whose own metadata names another owner is refused for good;
-4. a ledger that changed a short while ago is kept for now, and so is one that is not CLOSED, unless it is OPEN, no
-   broker can write it into the owner's znode any more, and it has not changed for the quiet period;
+4. a ledger that changed a short while ago is kept for now, and so is one that is not CLOSED, unless it is OPEN, its
+   owner is gone or has moved on to a newer ledger, and it has not changed for the quiet period and the quarantine;
 5. if the owner suddenly names far fewer ledgers than at the last look, we keep all that it had;
 6. a ledger that a stalled broker might still write into the owner's znode is kept for a long quarantine;
 7. a ledger that its list still names as offloaded is kept unless both of its objects exist in tiered storage: the copy
@@ -50,6 +50,8 @@ _CLOSED_BEFORE_REFERENCED = frozenset(
 # A broker creates the data ledgers of a list, and the ledgers of a cursor, one after the other, and writes each into
 # the owner's znode by a compare-and-set. Once the znode names a newer ledger, it has another version than the broker
 # that created an older one expects, so that an older one that it does not name can't get into it (docs/decisions/0038).
+# That holds for this znode. One that is created again under its name, before or after we look, counts its versions from
+# 0, so that time has to tell as well.
 _WRITTEN_IN_ORDER = frozenset({LedgerComponent.MANAGED_LEDGER, LedgerComponent.MANAGED_CURSOR})
 
 
@@ -57,7 +59,8 @@ _WRITTEN_IN_ORDER = frozenset({LedgerComponent.MANAGED_LEDGER, LedgerComponent.M
 class Policy:
     """How patient to be; times are in milliseconds.
 
-    open_quiet_ms: a ledger that is OPEN must not have changed for so long; 0: it is never deleted.
+    open_quiet_ms: a ledger that is OPEN must not have changed for so long, and not for above_newest_quarantine_ms
+    either; 0: it is never deleted.
 
     absence_interval_ms: an owner counts as gone when we saw it gone twice, this far apart. absence_expires_ms: a first
     sighting older than this counts as none, because the owner may have been there in between; at least ten intervals.
@@ -185,10 +188,10 @@ def _refused(request: PendingDelete, metadata: LedgerMetadata) -> Verdict | None
 
 def _kept_by_state(case: Case, metadata: LedgerMetadata, policy: Policy, unchanged_ms: int) -> Verdict | None:
     if metadata.state is LedgerState.OPEN and policy.open_quiet_ms > 0 and _has_moved_on(case):
-        # The quarantine counts from the same change. Waiting for both at once takes one receipt.
-        wait_ms = max(policy.open_quiet_ms, _quarantine_ms(case, policy)) - unchanged_ms
+        # Both periods count from the same change. Waiting for both at once takes one receipt.
+        wait_ms = max(policy.open_quiet_ms, policy.above_newest_quarantine_ms) - unchanged_ms
         if wait_ms > 0:
-            why = f"the ledger is OPEN, and no broker can come to name it; last changed {unchanged_ms} ms ago"
+            why = f"the ledger is OPEN, and its owner is gone or has moved on; last changed {unchanged_ms} ms ago"
             return _later(Reason.NOT_CLOSED, why, wait_ms=wait_ms)
     elif metadata.state is not LedgerState.CLOSED:
         return _later(Reason.NOT_CLOSED, f"the ledger is {metadata.state}")
@@ -199,7 +202,7 @@ def _kept_by_state(case: Case, metadata: LedgerMetadata, policy: Policy, unchang
 
 
 def _has_moved_on(case: Case) -> bool:
-    """Whether the owner's znode can't come to name an OPEN ledger: it is gone, or it names a newer one in order."""
+    """Whether the owner's znode, as it is, can't come to name an OPEN ledger: it is gone, or names a newer one."""
     if case.reference.presence is Presence.GONE:
         return True
     return case.request.component in _WRITTEN_IN_ORDER and case.request.ledger_id < case.reference.newest_id

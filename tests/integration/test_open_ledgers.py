@@ -27,7 +27,7 @@ from udfs.formats.managed_ledger import parse_cursor, parse_managed_ledger
 from udfs.paths import cursor_path, managed_ledger_name, managed_ledger_path
 from udfs.records import LedgerState, Outcome, PendingDelete, Reason
 
-pytestmark = [pytest.mark.cluster, pytest.mark.slow]
+pytestmark = [pytest.mark.cluster, pytest.mark.long]
 
 OPEN = LedgerState.OPEN
 

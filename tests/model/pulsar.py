@@ -4,8 +4,9 @@ Every action ends in one of the ways that real brokers end it: done, or cut shor
 that leave a ledger behind. Who refers to what is kept beside the znodes, not read from them.
 
 Assumed of the real thing: a broker stalls for less than the quarantine, but for longer than the quiet period of OPEN
-ledgers; a stalled broker never writes over a znode that was deleted and made again meanwhile (it would destroy that
-owner by itself), nor does it create a cursor's znode again that another broker created and deleted meanwhile.
+ledgers. It may write over a list, a cursor or a locator that was deleted and made again meanwhile, as ZooKeeper's
+versions then allow; but not so that it names a ledger of a list or cursor that was recovered (CLOSED) meanwhile.
+What else it writes there are ledgers of the former owner, which was deleted: they are left out.
 """
 
 from collections.abc import Callable, Sequence
@@ -302,7 +303,7 @@ class Pulsar(Storage):
         def publish() -> None:
             held = topic.cursors.get(cursor) or Cursor()
             data, ids = cursor_znode(made, buckets=held.buckets), {made, *held.buckets}
-            if self.births(path) != births or not self.cas(path, seen, data, ids):
+            if self._is_spared(path, births, made) or not self.cas(path, seen, data, ids):
                 self.delete(made, lost=lost)
                 return
             current = self.topics.setdefault(name, Topic()).cursors.setdefault(cursor, held)
@@ -407,13 +408,14 @@ class Pulsar(Storage):
         """A schema's ledger: written and CLOSED, then named in the locator (W7). Stalls come before the close."""
         path = schema_path(SCHEMA)
         known = list(self.schemas.get(SCHEMA, ()))
-        seen = self.seen(path)
+        seen, births = self.seen(path), self.births(path)
         made = self.make(schema_request, is_open=True)
 
         def publish() -> None:
             self.close(made)
-            if self.cas(path, seen, locator_znode(*known, made), {*known, made}):
-                self.schemas[SCHEMA] = [*known, made]
+            ids = [*known, made] if self.births(path) == births else [made]
+            if self.cas(path, seen, locator_znode(*ids), set(ids)):
+                self.schemas[SCHEMA] = ids
             else:
                 self.delete(made, lost=lost)
 
@@ -470,7 +472,8 @@ class Pulsar(Storage):
     def _state(self, name: str) -> object:
         """What changes if a broker has the topic loaded and does something with it."""
         root = managed_ledger_path(name)
-        return repr(self.topics.get(name)), {path: self.seen(path) for path in self.written if path.startswith(root)}
+        paths = [path for path in self.written if path.startswith(root)]
+        return repr(self.topics.get(name)), {path: (self.seen(path), self.births(path)) for path in paths}
 
     def _schema_view(self, name: str) -> BrokerView:
         if name in self.silent:
@@ -493,14 +496,16 @@ class Pulsar(Storage):
 
     def _add_ledger(self, name: str, topic: Topic, *, stalls: bool, dropped: frozenset[int] = frozenset()) -> None:
         path = managed_ledger_path(name)
-        seen = self.seen(path)
+        seen, births = self.seen(path), self.births(path)
         made = self.make(lambda ledger_id: data_request(ledger_id, name), is_open=True)
-        ids = [*topic.ledgers, made]
+        listed = [*topic.ledgers, made]
 
         def publish() -> None:
             before = self.written.get(path, frozenset())
+            ids = listed if self.births(path) == births else [made]
             kept = set(ids) - topic.given_up
-            if seen is None or not self.cas(path, seen, self._list(ids, topic), kept):
+            is_refused = seen is None or self._is_spared(path, births, made)
+            if is_refused or not self.cas(path, seen, self._list(ids, topic), kept):
                 self.delete(made, lost=True)  # W4: the broker gives it up, and its delete may fail
                 return
             self.topics.setdefault(name, topic).ledgers = ids
@@ -508,6 +513,10 @@ class Pulsar(Storage):
             self.leak(before - kept - dropped)
 
         self._now_or_later(made, publish, stalls=stalls)
+
+    def _is_spared(self, path: str, births: int, ledger_id: int) -> bool:
+        """Whether a stalled broker would name a ledger that was CLOSED meanwhile in a znode made again meanwhile."""
+        return self.births(path) != births and not self.ledgers[ledger_id].is_open
 
     def _list(self, ids: Sequence[int], topic: Topic) -> bytes:
         return list_znode(*[offloaded(each) if each in topic.given_up else each for each in ids])

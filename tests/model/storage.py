@@ -40,16 +40,19 @@ class Storage:
         if exists(self.tree, path_of(ledger_id)):
             self.tree.write(path_of(ledger_id), self._znode(ledger_id))
 
-    def seen(self, path: str) -> tuple[int, int] | None:
-        """Version and birth of a znode, None where it is absent: what a later compare-and-set expects."""
-        return (self.tree.read(path).version, self._births[path]) if exists(self.tree, path) else None
+    def seen(self, path: str) -> int | None:
+        """Version of a znode, None where it is absent: what a later compare-and-set expects.
+
+        It starts at 0 again where a znode is deleted and created again, as ZooKeeper's does.
+        """
+        return self.tree.read(path).version if exists(self.tree, path) else None
 
     def births(self, path: str) -> int:
         """How often the znode was created so far."""
         return self._births[path]
 
-    def cas(self, path: str, seen: tuple[int, int] | None, data: bytes, ids: set[int]) -> bool:
-        """Write if the znode is still as it was seen."""
+    def cas(self, path: str, seen: int | None, data: bytes, ids: set[int]) -> bool:
+        """Write if the znode has the version that was seen, be it another znode of that name."""
         if self.seen(path) != seen:
             return False
         self.write(path, data)

@@ -12,6 +12,7 @@ from tests.invariants import PROMISES
 from tests.model.pulsar import CURSORS, TOPICS, Pulsar
 from tests.model.service import Cluster
 from tests.world import path_of
+from udfs.paths import cursor_path, managed_ledger_path
 
 NAME, CURSOR = TOPICS[0], CURSORS[0]
 
@@ -169,10 +170,11 @@ def _stalled_switch_of_a_closed_cursor(pulsar: Pulsar) -> None:
         ),
     ],
 )
+@pytest.mark.parametrize("wakes", [True, False], ids=["wakes", "never wakes"])
 def test_an_open_ledger_of_a_stalled_broker_goes_only_if_it_can_not_be_published_when_the_broker_wakes(
-    stall: Callable[[Pulsar], object], others: Callable[[Pulsar], object], *, goes: bool
+    stall: Callable[[Pulsar], object], others: Callable[[Pulsar], object], *, goes: bool, wakes: bool
 ) -> None:
-    """Created, frozen, thawed; the quiet period is over in between, the quarantine is not."""
+    """Created, frozen; the quiet period is over, the quarantine is not. Thawed before that ends, or never."""
     cluster = Cluster()
     pulsar = cluster.pulsar
     pulsar.create_topic(NAME, stalls=False)
@@ -186,11 +188,87 @@ def test_an_open_ledger_of_a_stalled_broker_goes_only_if_it_can_not_be_published
     for _ in range(3):
         pulsar.pass_time(7 * HOUR_MS)
         cluster.sweep(0, cluster.due())
+        assert exists(cluster.tree, path_of(stalled.ledger_id))
+    if wakes:
+        pulsar.wake(0)
+    else:
+        pulsar.pass_time(7 * HOUR_MS)
+        cluster.sweep(0, cluster.due())
         assert exists(cluster.tree, path_of(stalled.ledger_id)) != goes
-    pulsar.wake(0)
     for promise in PROMISES:
         promise(cluster)
     assert all(exists(cluster.tree, path_of(ledger_id)) for ledger_id in pulsar.references())
+
+
+def _topic_again(pulsar: Pulsar) -> None:
+    pulsar.delete_topic(NAME, lost=True)
+    pulsar.create_topic(NAME, stalls=False)
+
+
+def _cursor_again(pulsar: Pulsar) -> None:
+    pulsar.delete_cursor(NAME, CURSOR, lost=True)
+    pulsar.open_cursor(NAME, CURSOR)
+
+
+@pytest.mark.parametrize("is_deleted_first", [True, False], ids=["before the sweeps", "after the sweeps"])
+@pytest.mark.parametrize(
+    ("stall", "again", "go_on", "path"),
+    [
+        pytest.param(
+            _stalled_switch,
+            _cursor_again,
+            lambda p: p.switch_cursor(NAME, CURSOR, stalls=False, lost=False),
+            cursor_path(NAME, CURSOR),
+            id="cursor",
+        ),
+        pytest.param(
+            _stalled_roll_over,
+            _topic_again,
+            lambda p: p.roll_over(NAME, stalls=False),
+            managed_ledger_path(NAME),
+            id="list",
+        ),
+    ],
+)
+def test_an_open_ledger_outlives_a_stalled_broker_although_its_owners_versions_come_round_again(
+    stall: Callable[[Pulsar], object],
+    again: Callable[[Pulsar], object],
+    go_on: Callable[[Pulsar], object],
+    path: str,
+    *,
+    is_deleted_first: bool,
+) -> None:
+    """The owner is deleted and created again, until its version is the one that the stalled broker expects."""
+    cluster = Cluster()
+    pulsar = cluster.pulsar
+    pulsar.create_topic(NAME, stalls=False)
+    pulsar.open_cursor(NAME, CURSOR)
+    go_on(pulsar)
+    pulsar.pass_time(HOUR_MS)
+    cluster.take_over(0)
+    stall(pulsar)
+    expected = cluster.tree.read(path).version
+    go_on(pulsar)
+
+    def come_round() -> None:
+        again(pulsar)
+        while cluster.tree.read(path).version < expected:
+            go_on(pulsar)
+        assert cluster.tree.read(path).version == expected
+
+    if is_deleted_first:
+        come_round()
+    for _ in range(3):
+        pulsar.pass_time(7 * HOUR_MS)
+        cluster.sweep(0, cluster.due())
+    if not is_deleted_first:
+        come_round()
+    (stalled,) = pulsar.stalled
+    pulsar.wake(0)
+    assert stalled.ledger_id in pulsar.references(), "ZooKeeper takes the write"
+    assert exists(cluster.tree, path_of(stalled.ledger_id))
+    for promise in PROMISES:
+        promise(cluster)
 
 
 def test_what_a_compaction_has_written_for_days_is_there_when_it_ends() -> None:

@@ -66,7 +66,8 @@ def propose(console: Terminal, summary: Summary, commands: Commands, *, publishe
     if summary.of(FindingClass.OPEN).count:
         console.print(
             "Most OPEN ledgers are former ledgers of cursors, which brokers never close. The service deletes one when "
-            "its cursor or list names a newer ledger or is gone, and nothing changed for safety.open_quiet_period."
+            "its cursor or list names a newer ledger or is gone, and nothing changed for safety.open_quiet_period and "
+            "for safety.above_newest_quarantine_seconds."
         )
     if any(summary.of(each).count for each in FindingClass):
         console.print(

@@ -26,7 +26,8 @@ CLASS_NEXT = {
     FindingClass.FOREIGN: "nothing",
     FindingClass.TOO_YOUNG: "wait, then audit again",
     FindingClass.OPEN: "wait, then audit again: it becomes an orphan when its cursor or list names a newer ledger or "
-    "is gone, and its metadata has not changed for safety.open_quiet_period",
+    "is gone, and its metadata has not changed for safety.open_quiet_period and for "
+    "safety.above_newest_quarantine_seconds",
 }
 _MEANING = {
     Reason.UNREFERENCED: "It is closed and old enough, and its topic does not refer to it: the service would delete "
@@ -45,7 +46,7 @@ _MEANING = {
     Reason.LEDGER_UNREADABLE: "The service can't read its metadata: it would keep it for now.",
     Reason.NOT_CLOSED: "It is not closed: the service would keep it for now. Brokers never close the ledger that a "
     "cursor gives up. The service deletes an OPEN one when its cursor or list names a newer ledger or is gone, and its "
-    "metadata has not changed for safety.open_quiet_period.",
+    "metadata has not changed for safety.open_quiet_period and for safety.above_newest_quarantine_seconds.",
     Reason.TOO_YOUNG: "It is so young that its topic may still add it to its list: the service would keep it for now.",
     Reason.ABOVE_NEWEST: "It is newer than all ledgers that its topic refers to: a stalled broker may still add it to "
     "the list. The service would keep it until it is safety.above_newest_quarantine_seconds old.",
