@@ -15,7 +15,7 @@ _ONE_UNDERSCORE = "LEDGER_REAPER_"
 # Variables of this program that are no keys of the configuration; those of tests and benches have these prefixes.
 _OTHERS = ("CONFIG", "JARS", "PYTHON", "IVY_SETTINGS", "PROCESS_TOKEN", "COMPLETE")
 _TESTS = ("TEST_", "MODEL_", "FUZZ_", "BENCH_", "LOAD_", "WATCH_SEEDS", "CRASH_", "ROCKETMQ_", "ROLLBACK_")
-_SHOWN = 80
+_SHOWN = 24  # a longer text may be a token that was given to the wrong variable
 _SECRETS = "@?#"  # a value with one of these may be a URL with a password
 
 Path = tuple[int | str, ...]

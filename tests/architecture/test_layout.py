@@ -158,7 +158,6 @@ RUN = {
     "streaming.__main__": ("tests/integration/test_service.py", '"run", "--until-idle"'),
     "streaming.adapters.pulsar.replay": ("tests/integration/test_ops.py", '"dlq", "replay"'),
     "streaming.audit.explain": ("tests/integration/test_audit.py", '"explain"'),
-    "streaming.audit.stopping": ("tests/integration/test_audit_repeated.py", "signal.SIGINT"),
     "streaming.audit.walk.objects": ("tests/integration/test_audit.py", "scanOffloadedLedgers"),
     "streaming.audit.walk.phases": ("tests/integration/test_audit.py", "report_and_findings_are_written"),
     "streaming.cli.audit": ("tests/integration/test_audit.py", '"audit"'),

@@ -212,6 +212,7 @@ def hosts_come_and_go(field: Field, count: int, *, chunk_rows: int) -> None:
 
 
 LIMIT = 750  # deletes within an hour
+_ONLY_A_PERSON_CAN_HELP = 4
 
 
 def a_host_dies_while_a_bounded_chunk_is_swept(field: Field) -> None:
@@ -240,7 +241,9 @@ def a_host_dies_while_a_bounded_chunk_is_swept(field: Field) -> None:
         time.sleep(5)  # what still runs of the first attempt
         assert gone.now <= LIMIT, driver.log.read_text(errors="replace")[-6000:]
         log.info("%s have gone when the limit holds the chunk", gone.now)
-        service.call("resume", "--limit", "--yes")
+        assert _ran_to_its_end(driver, 500) == _ONLY_A_PERSON_CAN_HELP
+        service.call("resume", "--limit")
+        driver = spark.drive(host, service.config, "run", "--until-idle", conf=HALF)
         assert _ran_to_its_end(driver, 500) == 0
     _reckoned(field, service, wanted)
     text = driver.log.read_text(errors="replace")
