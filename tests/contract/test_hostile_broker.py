@@ -222,3 +222,27 @@ def test_a_broker_whose_retry_helped_is_asked_again_as_ever() -> None:
             hostile.asked = 0
             assert {view.presence for view in broker.views(hostile.names)} == {Presence.PRESENT}
         broker.close()
+
+
+def test_lists_of_namespaces_that_hang_hide_no_topic_that_is_loaded() -> None:
+    """Two lists that are not answered silenced the broker, and with it each topic that it has loaded."""
+    server = Server("honest")
+    answer = server.answer
+
+    def hangs_for_lists(handler: BaseHTTPRequestHandler) -> None:
+        if handler.path.partition("?")[0] in ("/admin/v2/persistent/hangs/a", "/admin/v2/persistent/hangs/b"):
+            server.ended.wait(WAIT_S)
+        elif handler.path.partition("?")[0] == "/admin/v2/persistent/idle/ns":
+            say(handler, 200, b'["persistent://idle/ns/1"]')
+        else:
+            answer(handler)
+
+    server.answer = hangs_for_lists  # type: ignore[method-assign]
+    with serving(server):
+        broker = _broker(server)
+        idle, hanging = ["idle/ns/persistent/1"], ["hangs/a/persistent/1", "hangs/b/persistent/1"]
+        for _ in range(3):
+            views = broker.views([*hanging, *idle, *server.names])
+            assert {view.presence for view in views[:2]} == {Presence.UNREADABLE}
+            assert {view.presence for view in views[2:]} == {Presence.PRESENT}
+        broker.close()

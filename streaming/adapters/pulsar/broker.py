@@ -61,10 +61,9 @@ class _Tried:
 
 @dataclass(frozen=True, slots=True)
 class _Where:
-    """hosts: topic -> the broker that has it loaded, or _SEVERAL. error: why the rest is not known; "": none has it."""
-
-    hosts: Mapping[str, str] = field(default_factory=dict)
-    error: str = ""
+    hosts: Mapping[str, str] = field(default_factory=dict)  # topic -> the broker that has it loaded, or _SEVERAL
+    error: str = ""  # why the rest is not known; "": none has it
+    running: Sequence[str] = ()  # all brokers
 
 
 class AdminBroker:
@@ -91,7 +90,7 @@ class AdminBroker:
         }
         found |= self._existing([name for name in topics if topics[name] not in where.hosts], where, topics, deadline)
         asks = {name: (where.hosts[topic], self._stats(topic)) for name, topic in topics.items() if name not in found}
-        found |= self._all(asks, deadline)
+        found |= self._all(asks, self._deadline(len(asks)))  # of its own: lists that hang leave the topics their time
         return [found[name] for name in managed_ledgers]
 
     def schema_views(self, schema_ids: Sequence[str]) -> list[BrokerView]:
@@ -154,7 +153,8 @@ class AdminBroker:
             for topic in answer.topics:
                 found[topic].append(host)
         unknown = "; ".join(answer.error for answer in answers.values() if answer.error)
-        return _Where({topic: hosts[0] if len(hosts) == 1 else _SEVERAL for topic, hosts in found.items()}, unknown)
+        at = {topic: every[0] if len(every) == 1 else _SEVERAL for topic, every in found.items()}
+        return _Where(at, unknown, hosts)
 
     def _loaded_at(self, hosts: Sequence[str], deadline: float) -> dict[str, LoadedAt]:
         asked = {host: self._ask(f"{host}{KIND}", self._loaded.at, host, deadline) for host in hosts}
@@ -169,7 +169,7 @@ class AdminBroker:
         spaces: defaultdict[str, list[str]] = defaultdict(list)
         for name in names:
             spaces[namespace_of(topics[name])].append(name)
-        asked = {each: self._ask(_LISTS, self._topics_of, each, deadline) for each in spaces}
+        asked = {each: self._ask(_LISTS, self._topics_of, each, where.running, deadline) for each in spaces}
         found = {}
         for namespace, one in asked.items():
             listed = one.result(_unavailable(one.late))
@@ -177,21 +177,21 @@ class AdminBroker:
                 found[name] = _listed(topics[name], listed)
         return found
 
-    def _topics_of(self, namespace: str, deadline: float) -> frozenset[str] | BrokerView:
-        """Return the topics of a namespace, as any broker reads them from its metadata store; a view: why not."""
-        if time.monotonic() > deadline:
-            return _unavailable(_LATE)
-        try:
-            answer = self._http.get(namespace_path(namespace), includeSystemTopic="true")
-        except FailedAnswerError as error:
-            return BrokerView(Presence.UNREADABLE, detail=str(error))
-        except ReaperError as error:
-            return _unavailable(str(error))
-        if answer.status == HTTPStatus.NOT_FOUND and answer.reason == _NO_NAMESPACE:
-            return frozenset()
-        if answer.status == HTTPStatus.OK and isinstance(answer.body, list):
-            return frozenset(answer.body)
-        return _unreadable(answer)
+    def _topics_of(self, namespace: str, running: Sequence[str], deadline: float) -> frozenset[str] | BrokerView:
+        """Return the topics of a namespace, as any broker reads them from its metadata store; a view: why not.
+
+        That a namespace's list hangs says nothing of the broker that was asked.
+        """
+        path = f"{namespace_path(namespace)}?includeSystemTopic=true"
+        failed = _unavailable(_LATE)
+        for host in running:
+            try:
+                return _topics_in(self._http.get_from(host, path, deadline=deadline, kind=f"/{namespace}"))
+            except FailedAnswerError as error:
+                failed = BrokerView(Presence.UNREADABLE, detail=str(error))
+            except ReaperError as error:
+                failed = _unavailable(str(error))
+        return failed
 
     def _all(self, asks: Mapping[str, tuple[str, _Ask]], deadline: float) -> dict[str, BrokerView]:
         """Ask each broker for its own; last, ask again for what failed in a way that may pass: it delays no other."""
@@ -324,6 +324,14 @@ def _listed(topic: str, listed: frozenset[str] | BrokerView) -> BrokerView:
     if topic in listed:
         return BrokerView(Presence.PRESENT, is_loaded=False)
     return BrokerView(Presence.GONE, detail=f"{topic} is not in the brokers' list of its namespace")
+
+
+def _topics_in(answer: Answer) -> frozenset[str] | BrokerView:
+    if answer.status == HTTPStatus.NOT_FOUND and answer.reason == _NO_NAMESPACE:
+        return frozenset()
+    if answer.status == HTTPStatus.OK and isinstance(answer.body, list):
+        return frozenset(answer.body)
+    return _unreadable(answer)
 
 
 def _of_no_loaded_topic(schema_id: str, error: str) -> BrokerView:
