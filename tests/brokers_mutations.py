@@ -31,7 +31,7 @@ BROKERS = (
         "        if where.error:\n            return dict.fromkeys(names, _unavailable",
         "        if False:\n            return dict.fromkeys(names, _unavailable",
     ),
-    ("what two brokers have loaded is unreadable", BROKER, "hosts[0] if len(hosts) == 1 else _SEVERAL", "hosts[0]"),
+    ("what two brokers have loaded is unreadable", BROKER, "every[0] if len(every) == 1 else _SEVERAL", "every[0]"),
     (
         "a schema is asked for only where a topic of it is loaded",
         BROKER,
