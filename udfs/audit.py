@@ -44,8 +44,8 @@ class FindingClass(StrEnum):
 
 # The judge wants to see these twice, and at the second look it asks for the time of the first.
 SEEN_ONCE = frozenset({Reason.OWNER_ABSENT_ONCE, Reason.UNREFERENCED_ONCE})
-# An owner did not answer, a broker perhaps. A later audit may be able to judge it, so this audit is incomplete.
-UNREAD = frozenset({Reason.OWNER_UNREADABLE, Reason.BROKER_UNAVAILABLE})
+# The brokers could not be asked. A later audit may be able to judge it, so this audit is incomplete.
+UNREAD = frozenset({Reason.BROKER_UNAVAILABLE})
 NOT_FINDINGS = frozenset({FindingClass.IN_USE, FindingClass.GONE})
 
 _CLASS_OF_REASON = {

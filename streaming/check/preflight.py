@@ -329,7 +329,9 @@ def _accounts(settings: Settings, clients: CommandClients, clock: Clock) -> str:
     try:
         questions.own_state(clients.store, settings)
     except SafetyError:
-        raise questions.Notice("not looked at: state.dir is not this service's", do="") from None
+        raise questions.Notice(
+            "not looked at: state.dir is not this service's", do="name the directory of this service in state.dir"
+        ) from None
     pulsar = clients.pulsar
     accounts = reconcile(settings, pulsar, clock.now_ms(), matched=matched_topics(pulsar.admin, settings))
     if accounts.gaps:
