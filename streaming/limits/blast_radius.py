@@ -51,9 +51,13 @@ class BlastRadius:
     _counted_ms: int = -_CENSUS_EVERY_MS
 
     def recall(self, deleted: Iterable[tuple[int, str, str]]) -> None:
-        """At start: take over what was deleted within the last hour, as (at ms, tenant, owner), and a resume."""
-        granted, granted_ms = self.breaker.take_granted(), self.breaker.granted_ms()
-        self._apply(Recalled(list(deleted), granted, granted_ms, self.clock.now_ms()))
+        """At start: take over what was deleted within the last hour, as (at ms, tenant, owner), a hold and a resume.
+
+        Raises UnavailableError.
+        """
+        # A person may resume before the first chunk waits. What held at the start makes go_on look for that resume.
+        granted = "" if self.held() else self.breaker.take_granted()
+        self._apply(Recalled(list(deleted), granted, self.breaker.granted_ms(), self.clock.now_ms()))
 
     def judge(
         self, chunk: Chunk, asked: Planned, plan: Callable[[], Plan]

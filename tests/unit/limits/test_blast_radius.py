@@ -74,6 +74,22 @@ def test_what_was_deleted_before_a_restart_still_counts_unless_it_was_granted() 
     assert again.judge(CHUNK, {A: 3}, lambda: Plan({A: 3}, (3,)))[0] is None
 
 
+def test_a_resume_given_after_the_start_and_before_the_first_chunk_waits_is_used() -> None:
+    clock = ManualClock(10 * HOUR_MS)
+    limits = replace(WIDE, per_hour=10)
+    radius = _radius(limits, clock)
+    why, _ = radius.judge(CHUNK, {A: 60}, lambda: Plan({A: 60}, (60,)))
+    assert why is not None
+    radius.trip(why, CHUNK.query)
+
+    again = BlastRadius(limits, radius.breaker, lambda: 100, clock, lambda *_: {})
+    again.recall([])
+    assert again.breaker.clear(now_ms=clock.now_ms())
+    assert not again.held()
+    again.go_on()
+    assert again.judge(CHUNK, {A: 60}, lambda: Plan({A: 60}, (60,)))[0] is None
+
+
 def _allows(radius: BlastRadius, more: int, *, chunk: Chunk = CHUNK, asked: int = 10**6) -> bool:
     return radius.judge(chunk, {A: asked}, lambda: Plan({A: more}, (more,)))[0] is None
 
