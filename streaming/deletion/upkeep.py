@@ -155,7 +155,7 @@ def _tidy_state(settings: Settings, table: Receipts, turn: Turn, now_ms: int) ->
     state, state_dir = settings.state, settings.state_dir
     with turn:
         try:
-            receipts.expire(state_dir, now_ms - state.receipts_days * DAY_MS)
+            receipts.expire(state_dir, now_ms - state.receipts_days * DAY_MS, now_ms=now_ms)
             receipts.compact(state_dir)
             table.sync()
             days = journal.expire(state_dir, now_ms=now_ms, keep_days=state.journal_days)

@@ -320,15 +320,16 @@ def compact(state_dir: str) -> None:
         tidy(table, _app(str(table.metadata().id)), keep_hours=_KEEP_HOURS)
 
 
-def expire(state_dir: str, before_ms: int) -> None:
+def expire(state_dir: str, before_ms: int, *, now_ms: int) -> None:
     """Remove receipts older than that, but for the newest chunk: its number is what the next one goes on from.
 
     Chunks are numbered in the order of time. So a receipt after one that stays is as young, whatever a clock that was
-    behind wrote into it.
+    behind wrote into it; one that a clock dated later than now says nothing of those after it.
     """
     table = opened(state_dir, TABLE)
     if table is not None:
-        young = scan(table, ds.field(c.AT_MS) >= int(before_ms), [c.CHUNK])
+        is_young = (ds.field(c.AT_MS) >= int(before_ms)) & (ds.field(c.AT_MS) <= int(now_ms))
+        young = scan(table, is_young, [c.CHUNK])
         first_young = min((pc.min(batch.column(0)).as_py() for batch in young if batch.num_rows), default=None)
         end = _newest_chunk(table) if first_young is None else min(first_young, _newest_chunk(table))
         table.delete(f"{c.AT_MS} < {int(before_ms)} and {c.CHUNK} < {end}")

@@ -147,6 +147,35 @@ def test_after_its_rest_a_bucket_is_asked_once_and_served_as_ever(place: Place) 
     store.close()
 
 
+def test_after_its_rest_one_refusal_for_load_is_no_outage(place: Place) -> None:
+    place.fill(1)
+    store = S3Objects(replace(place.store.settings, patience_seconds=1, rest_seconds=0.001))
+    place.server.answer("SlowDown", times=10_000)
+    with pytest.raises(UnavailableError):
+        store.head_many(["00000000-object"])
+    place.server.heal()
+    time.sleep(0.01)
+
+    place.server.answer("SlowDown", times=1)
+    assert isinstance(store.head_many(["00000000-object"])[0], StoredObject)
+    store.close()
+
+
+def test_after_its_rest_a_bucket_that_refuses_for_load_again_and_again_rests_again(place: Place) -> None:
+    place.fill(1)
+    store = S3Objects(replace(place.store.settings, patience_seconds=1, rest_seconds=0.001))
+    place.server.answer("SlowDown", times=10_000)
+    with pytest.raises(UnavailableError):
+        store.head_many(["00000000-object"])
+    asked = store.calls.requests
+    time.sleep(0.01)
+
+    with pytest.raises(UnavailableError, match="does not answer"):
+        store.head_many(["00000000-object"])
+    assert store.calls.requests == asked + 3
+    store.close()
+
+
 def test_under_a_limit_the_rate_settles_and_everything_goes(place: Place) -> None:
     keys = place.fill(6_000)
     place.server.keys_per_s = 1_000

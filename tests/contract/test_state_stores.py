@@ -223,7 +223,7 @@ def test_receipts_are_merged_and_expire(store: Store) -> None:
     table = Receipts(NO_SPARK, store.state)
     for chunk in range(1, 6):
         _append(table, chunk, **{c.TOPIC_NAME: "persistent://t/n/x"})
-    receipts.expire(store.state, NOW_MS + 3)
+    receipts.expire(store.state, NOW_MS + 3, now_ms=NOW_MS + 100)
     receipts.compact(store.state)
     table.sync()
     _append(table, 6)

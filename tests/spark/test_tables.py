@@ -45,7 +45,7 @@ def test_receipts_of_an_older_version_go_on_with_the_next_chunk(spark: SparkSess
 def test_receipts_of_an_older_version_are_merged_and_expire(spark: SparkSession, state: str) -> None:
     receipts = Receipts(spark, state)
     receipts.append(_receipt(spark, 13), 13)  # type: ignore[arg-type]
-    receipts_table.expire(state, 1_700_000_000_005)
+    receipts_table.expire(state, 1_700_000_000_005, now_ms=1_700_000_000_100)
     receipts_table.compact(state)
     receipts.sync()
     assert sorted(row[c.CHUNK] for row in receipts.read().collect()) == list(range(5, 14))

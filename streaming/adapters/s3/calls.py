@@ -2,8 +2,8 @@
 
 1. SlowDown, 5xx, timeouts and broken connections are tried again until `patience_seconds` are over; then the
    outcome is unknown (UnavailableError). boto3's own retries are off, so that there is one place that waits.
-   A bucket that stayed away so long is not asked for `rest_seconds`, and then tried once: a chunk that holds requests
-   for it must not keep other buckets' requests waiting.
+   A bucket that stayed away so long is not asked for `rest_seconds`, and then tried once, or a few times where it
+   answers that it has too much to do: a chunk that holds requests for it must not keep other buckets' requests waiting.
 2. A missing bucket is a refusal, never a missing object. Refused credentials are read again if their file changed.
 3. Errors carry the store's code and message; neither holds a secret.
 """
@@ -39,6 +39,7 @@ _T = TypeVar("_T")
 
 _CONNECT_SECONDS = 5
 _FIRST_WAIT_S, _LONGEST_WAIT_S = 0.05, 5.0
+_MORE_WHERE_THROTTLED = 2  # tries after a rest: one refusal for load says that the bucket is there
 
 THROTTLED = frozenset(
     {"SlowDown", "ServiceUnavailable", "RequestLimitExceeded", "Throttling", "ThrottlingException", "TooManyRequests"}
@@ -113,7 +114,7 @@ class S3Calls:
         Raises AbsentError, UnavailableError, RefusedError (UnsupportedError, DeniedError).
         """
         give_up_s = time.monotonic() + self._patience_seconds()
-        wait_s, is_renewed = _FIRST_WAIT_S, False
+        wait_s, is_renewed, more = _FIRST_WAIT_S, False, _MORE_WHERE_THROTTLED
         while True:
             pace.take(units)
             try:
@@ -123,7 +124,11 @@ class S3Calls:
                     is_renewed = True
                     continue
                 self._judge(error, pace)
-                if time.monotonic() + wait_s >= give_up_s:
+                if time.monotonic() + wait_s < give_up_s:
+                    pass
+                elif more and self._rests_until_s and _is_throttled(error):
+                    more -= 1
+                else:
                     self._rest()
                     raise UnavailableError(f"{self._place()} does not answer: {_text(error)}") from error
             else:
@@ -152,10 +157,10 @@ class S3Calls:
 
     def _judge(self, error: Exception, pace: AdaptivePace) -> None:
         """Return where another try may help; raise what else it is."""
-        code, status = _code(error), _status(error)
-        if code in THROTTLED or status in (429, 503):
+        if _is_throttled(error):
             pace.slow_down()
             return
+        code, status = _code(error), _status(error)
         if code in TRANSIENT or status >= 500 or isinstance(error, _BROKEN):
             if code in _UNSUPPORTED or status == 501:
                 raise UnsupportedError(f"{self._place()} does not know this request: {_text(error)}") from error
@@ -249,6 +254,10 @@ def _status(error: Exception) -> int:
     if not isinstance(error, ClientError):
         return 0
     return int(error.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0))
+
+
+def _is_throttled(error: Exception) -> bool:
+    return _code(error) in THROTTLED or _status(error) in (429, 503)
 
 
 def _text(error: Exception) -> str:

@@ -202,17 +202,36 @@ def test_a_disk_that_refuses_stops_the_service(receipts: Receipts, monkeypatch: 
 def test_receipts_that_a_clock_dated_a_year_too_early_expire_with_their_neighbours(tmp_path: Path) -> None:
     day_ms, year_ms = 24 * 3_600_000, 366 * 24 * 3_600_000
     now_ms = 2 * year_ms
-    for chunk, at_ms in enumerate((now_ms - 40 * day_ms, now_ms - 2 * day_ms, now_ms - year_ms, now_ms), start=1):
-        row = dict.fromkeys(schemas.RECEIPT.names) | {c.CHUNK: chunk, c.AT_MS: at_ms}
-        table = pa.Table.from_pylist([row], schema=schemas.RECEIPT)
-        write_deltalake(table_path(str(tmp_path), TABLE), table, mode="append")
+    _write_at(tmp_path, now_ms - 40 * day_ms, now_ms - 2 * day_ms, now_ms - year_ms, now_ms)
 
     def left() -> list[int]:
-        return sorted(row[c.CHUNK] for row in rows(str(tmp_path), columns=[c.CHUNK]))
+        return _chunks_left(tmp_path)
 
-    expire(str(tmp_path), now_ms - 30 * day_ms)
+    expire(str(tmp_path), now_ms - 30 * day_ms, now_ms=now_ms)
     assert left() == [2, 3, 4]
-    expire(str(tmp_path), now_ms - day_ms)
+    expire(str(tmp_path), now_ms - day_ms, now_ms=now_ms)
     assert left() == [4]
-    expire(str(tmp_path), now_ms + year_ms)
+    expire(str(tmp_path), now_ms + year_ms, now_ms=now_ms + 2 * year_ms)
     assert left() == [4], "its number is what the next chunk goes on from"
+
+
+def test_a_receipt_of_the_future_keeps_no_later_one(tmp_path: Path) -> None:
+    day_ms = 24 * 3_600_000
+    now_ms = 400 * day_ms
+    _write_at(tmp_path, now_ms + 366 * day_ms, now_ms - 40 * day_ms, now_ms - 2 * day_ms, now_ms)
+
+    expire(str(tmp_path), now_ms - 30 * day_ms, now_ms=now_ms)
+
+    assert _chunks_left(tmp_path) == [1, 3, 4]
+
+
+def _write_at(state: Path, *at_ms: int) -> None:
+    """Write one receipt for each time, in chunks 1, 2, ..."""
+    for chunk, each in enumerate(at_ms, start=1):
+        row = dict.fromkeys(schemas.RECEIPT.names) | {c.CHUNK: chunk, c.AT_MS: each}
+        table = pa.Table.from_pylist([row], schema=schemas.RECEIPT)
+        write_deltalake(table_path(str(state), TABLE), table, mode="append")
+
+
+def _chunks_left(state: Path) -> list[int]:
+    return sorted(row[c.CHUNK] for row in rows(str(state), columns=[c.CHUNK]))
