@@ -78,7 +78,7 @@ MUTATIONS = (
     Mutation(
         "a token goes over TLS or to this machine",
         "streaming/config/hosts.py",
-        'return parts.scheme in _TLS or _is_this_machine(parts.hostname or "")',
+        'return is_tls(url) or _is_this_machine(urlsplit(url).hostname or "")',
         "return True",
     ),
     Mutation(
@@ -110,6 +110,12 @@ MUTATIONS = (
         "streaming/adapters/pulsar/publish.py",
         'options["tls_validate_hostname"] = settings.tls_check_hostname',
         'options["tls_validate_hostname"] = False',
+    ),
+    Mutation(
+        "over TLS the connector compares a broker's name with its certificate",
+        "streaming/queries/source.py",
+        "compares = pulsar.tls_check_hostname and is_tls(url)",
+        "compares = False",
     ),
     Mutation(
         "a token over pulsar+ssl needs a named authority",

@@ -24,13 +24,17 @@ def each_url(url: str) -> tuple[str, ...]:
     return tuple(f"{scheme}{sign}{host.strip()}{slash}{path}".rstrip("/") for host in hosts.split(",") if host.strip())
 
 
+def is_tls(url: str) -> bool:
+    """True if clients speak TLS to the hosts of this URL."""
+    return urlsplit(url).scheme in _TLS
+
+
 def may_carry_token(url: str) -> bool:
     """True if a token may be sent to this URL of one host: over TLS, or in clear text to this machine itself.
 
     A name counts by its addresses: `127.evil.example` is not this machine, and a name without addresses is not either.
     """
-    parts = urlsplit(url)
-    return parts.scheme in _TLS or _is_this_machine(parts.hostname or "")
+    return is_tls(url) or _is_this_machine(urlsplit(url).hostname or "")
 
 
 def _is_this_machine(host: str) -> bool:

@@ -7,6 +7,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from streaming.adapters.pulsar.http import answering, require_safe_token
 from streaming.clients import admin_settings
+from streaming.config.hosts import is_tls
 from streaming.config.settings import Settings
 
 _QUEUE = "1"
@@ -42,12 +43,13 @@ def read_stream(spark: SparkSession, settings: Settings, topics: Sequence[str], 
         # into one entry, which are half a gigabyte then
         "pulsar.reader.receiverQueueSize": _QUEUE,
     }
-    for side in ("client", "admin"):
+    for side, url in (("client", pulsar.service_url), ("admin", options["admin.url"])):
         if pulsar.token_file:
             options[f"pulsar.{side}.authPluginClassName"] = "org.apache.pulsar.client.impl.auth.AuthenticationToken"
             options[f"pulsar.{side}.authParams"] = f"file://{pulsar.token_file}"
         if pulsar.tls_trust_certs_file:
             options[f"pulsar.{side}.tlsTrustCertsFilePath"] = pulsar.tls_trust_certs_file
-        # Pulsar's Java client compares no names unless it is told to
-        options[f"pulsar.{side}.tlsHostnameVerificationEnable"] = str(pulsar.tls_check_hostname).lower()
+        # Pulsar's Java client compares no names unless it is told to. Told so without TLS it closes its connections
+        compares = pulsar.tls_check_hostname and is_tls(url)
+        options[f"pulsar.{side}.tlsHostnameVerificationEnable"] = str(compares).lower()
     return spark.readStream.format("pulsar").options(**options).load()

@@ -174,7 +174,6 @@ RUN = {
     "streaming.limits.census": ("tests/integration/test_service.py", "LIMIT REACHED"),
     "streaming.cli.watch": ("tests/integration/test_watch.py", '"watch"'),
     "streaming.topics.stored": ("tests/integration/test_audit_repeated.py", "publish"),
-    "streaming.queries.source": ("tests/integration/test_connector.py", '"run"'),
     "streaming.queries.streams": ("tests/integration/test_service.py", '"run"'),
     "streaming.adapters.pulsar.snapshots": ("tests/contract/test_snapshot_admin.py", "SnapshotAdmin"),
     "streaming.spark.connector_clients": ("tests/integration/test_hostile.py", 'name.startswith("reader-")'),
