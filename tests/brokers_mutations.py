@@ -68,8 +68,8 @@ BROKERS = (
     (
         "a host that hangs is tried seldom",
         SILENCE,
-        "            self._next_try_s[what] = self._now_s() + _AGAIN_SECONDS\n            return",
-        "            return",
+        "            self._next_try_s[what] = self._now_s() + _REST * try_s\n",
+        "",
     ),
     (
         "the compacted ledger of an unloaded topic is known only where its cursor was closed",

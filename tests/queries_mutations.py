@@ -45,7 +45,7 @@ QUERIES = (
     (
         "another service's matched topic is not read",
         RUNNING,
-        "                self.ownership.claim([topic])\n",
+        "                claimed = self.ownership.claim([topic])\n",
         "                pass\n",
     ),
     (

@@ -43,8 +43,10 @@ class Ownership:
         self._service = service
         self._clock = clock or SystemClock()
 
-    def claim(self, topics: Iterable[str]) -> None:
-        """Own these topics. Raises SafetyError that names the owner of one that is another service's; then none is new.
+    def claim(self, topics: Iterable[str]) -> list[str]:
+        """Own these topics; returns those that this service did not own before.
+
+        Raises SafetyError that names the owner of one that is another service's; then none is new.
 
         In ascending order, so that of several services that want the same topics one gets through.
         """
@@ -62,6 +64,7 @@ class Ownership:
         except SafetyError:
             self._delete(created)
             raise
+        return created
 
     def refuse_foreign(self, topics: Collection[str]) -> None:
         """Raise SafetyError if one of these topics is another service's."""

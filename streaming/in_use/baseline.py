@@ -9,7 +9,7 @@ import json
 import threading
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import islice
 
 from streaming.coordination.own_znodes import read_own, write_own
@@ -57,8 +57,7 @@ class Baseline:
             for key, now in named:
                 if now is not None and not self._is_less(key, now):
                     mine = self._tenants.setdefault(tenant_of_key(key), {})
-                    mine.pop(key, None)
-                    mine[key] = now
+                    mine[key] = _kept_from(mine.pop(key, None), now)
             if sum(map(len, self._tenants.values())) > self.owners_at_most:
                 self._forget_some()
 
@@ -108,6 +107,13 @@ class Baseline:
     def _is_less(self, key: str, now: Counts) -> bool:
         most, above = self.policy.max_shrink, self.policy.shrink_applies_above
         return bool(shrunk(self._of(key), now, most=most, above=above))
+
+
+def _kept_from(before: Counts | None, now: Counts) -> Counts:
+    """Return the new baseline: where no broker had the topic loaded, none was asked, and what it named before stays."""
+    if before is None or now.remembered >= 0:
+        return now
+    return replace(now, remembered=min(before.remembered, now.listed))
 
 
 @dataclass(frozen=True, slots=True)

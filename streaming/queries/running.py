@@ -167,9 +167,10 @@ class RunningQueries:
 
     def _take_up(self, topic: str) -> bool:
         (query,) = _queries(self.settings, (topic,))
+        claimed: list[str] = []
         try:
             if self.ownership is not None:
-                self.ownership.claim([topic])
+                claimed = self.ownership.claim([topic])
             faults = take_up(self.admin, self.settings, topic)
             faults += [f"query {query.name} reads another topic" for each in self._running if each.name == query.name]
             if not faults:
@@ -177,6 +178,10 @@ class RunningQueries:
             faults += changes_of(self.settings, query, self.admin.partitions)
         except ReaperError as error:
             faults = [str(error)]
+        if faults and claimed and self.ownership is not None:
+            # a tenant may create and delete topics with a fault without end; no znode stays of each
+            with contextlib.suppress(ReaperError):
+                self.ownership.release(claimed)
         if not faults:
             try:
                 self._running[query] = self.begin(query)

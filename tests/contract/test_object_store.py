@@ -296,12 +296,23 @@ def test_where_nothing_may_be_stored_deletes_carry_no_etag(s3_server: S3Server, 
     assert list(bucket.store.list_keys()) == []
 
 
-def test_a_store_that_is_away_is_tried_again(s3_server: S3Server, credentials_file: str) -> None:
+@pytest.mark.parametrize(
+    ("code", "status"),
+    [
+        ("InternalError", "500 Internal Server Error"),
+        ("ExpiredToken", "400 Bad Request"),
+        ("RequestTimeTooSkewed", "403 Forbidden"),
+        ("NoSuchBucket", "404 Not Found"),
+    ],
+)
+def test_a_store_that_is_away_or_refuses_for_a_moment_is_tried_again(
+    s3_server: S3Server, credentials_file: str, code: str, status: str
+) -> None:
     s3_server.compares_etags = True
     made = s3_bucket(s3_server, credentials_file, versioned=False).store
     assert isinstance(made, S3Objects)
     store = S3Objects(replace(made.settings, patience_seconds=0))
-    s3_server.answer("InternalError", status="500 Internal Server Error", times=10)
+    s3_server.answer(code, status=status, times=10)
     with pytest.raises(UnavailableError):
         store.compares_etags()
     s3_server.heal()

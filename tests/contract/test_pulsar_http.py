@@ -1,5 +1,6 @@
 """What the admin client makes of redirects, faults and answers that no broker of Pulsar 4.0 gives of itself."""
 
+import gzip
 import json
 import pickle
 import socket
@@ -289,6 +290,44 @@ def test_a_lasting_fault_is_unreadable_after_a_few_tries(stub: HttpStub) -> None
     assert not view.is_unavailable, "the broker said something of this topic"
     assert "500: metadata store away" in view.detail
     assert _asked(stub).count(STATS) == 4
+
+
+@pytest.mark.parametrize("status", [429, 502, 503, 504])
+def test_a_busy_broker_says_nothing_of_the_topic(stub: HttpStub, status: int) -> None:
+    stub.tell(LOADED, _loaded(TOPIC))
+    stub.tell(STATS, _reason("too many requests", status))
+
+    view = _view(stub)
+
+    assert view.presence is Presence.UNREADABLE
+    assert view.is_unavailable
+
+
+@pytest.mark.parametrize("status", [429, 502, 503, 504])
+def test_a_broker_that_is_too_busy_for_a_list_says_nothing_of_its_topics(stub: HttpStub, status: int) -> None:
+    stub.tell(LOADED, _loaded())
+    stub.tell(LIST, _reason("too many requests", status))
+
+    view = _view(stub)
+
+    assert view.presence is Presence.UNREADABLE
+    assert view.is_unavailable
+
+
+def test_an_answer_that_would_fill_the_memory_is_not_read_to_its_end(
+    stub: HttpStub, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("streaming.adapters.pulsar.http._MOST_BYTES", 1024 * 1024)
+    unpacked = json.dumps(COMPLETE | {"padding": "0" * 8 * 1024 * 1024}).encode()
+    packed = Told(200, gzip.compress(unpacked), (("Content-Type", "application/json"), ("Content-Encoding", "gzip")))
+    stub.tell(LOADED, _loaded(TOPIC))
+    for answer in (packed, Told(200, unpacked)):
+        stub.answers[STATS].clear()
+        stub.tell(STATS, answer)
+        view = _view(stub)
+        assert view.presence is Presence.UNREADABLE
+        assert not view.is_unavailable
+        assert "answered with more than 1 MiB" in view.detail
 
 
 def test_a_broker_that_does_not_answer_in_time_is_unreadable(stub: HttpStub) -> None:

@@ -25,6 +25,7 @@ from typing import Any, Generic, TypeVar
 
 from streaming.adapters.pulsar.http import (
     Answer,
+    AnswerTooLargeError,
     FailedAnswerError,
     PulsarAdminSettings,
     PulsarHttp,
@@ -188,7 +189,7 @@ class AdminBroker:
             try:
                 return _topics_in(self._http.get_from(host, path, deadline=deadline, kind=f"/{namespace}"))
             except FailedAnswerError as error:
-                failed = BrokerView(Presence.UNREADABLE, detail=str(error))
+                failed = BrokerView(Presence.UNREADABLE, detail=str(error), is_unavailable=error.is_busy)
             except ReaperError as error:
                 failed = _unavailable(str(error))
         return failed
@@ -293,7 +294,10 @@ def _tried(ask: _Ask, host: str, deadline: float) -> _Tried:
     try:
         return _Tried(ask(host, deadline))
     except (ReaperError, ValueError) as error:
-        is_answer = isinstance(error, FailedAnswerError | ValueError)
+        if isinstance(error, FailedAnswerError):
+            is_answer = not error.is_busy
+        else:
+            is_answer = isinstance(error, AnswerTooLargeError | ValueError)
         view = BrokerView(Presence.UNREADABLE, detail=str(error), is_unavailable=not is_answer)
         return _Tried(view, may_pass=isinstance(error, FailedAnswerError))
 

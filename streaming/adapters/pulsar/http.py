@@ -39,6 +39,8 @@ _REDIRECTS = 5  # a bundle that is being moved answers with one or two
 _ATTEMPTS = 4
 _CONNECT_SECONDS = 5.0
 _KEPT_CONNECTIONS = 64
+_MOST_BYTES = 64 * 1024 * 1024  # of an answer: 300,000 topics or ledgers; more would fill an executor's memory
+_BUSY = {429, 502, 503, 504}  # they say nothing of the topic that was asked about
 _TRY_AGAIN = {HTTPStatus.TOO_MANY_REQUESTS, *(status for status in HTTPStatus if status >= 500)}
 _REDIRECTING = {HTTPStatus.MOVED_PERMANENTLY, HTTPStatus.FOUND, HTTPStatus.TEMPORARY_REDIRECT, 308}
 
@@ -108,11 +110,16 @@ class _NotAskedError(_TransientError):
 
 
 class FailedAnswerError(_TransientError):
-    """A broker answered 429 or 5xx. reason: its own words, without the URL."""
+    """A broker answered 429 or 5xx. reason: its own words, without the URL. is_busy: it said nothing of the topic."""
 
     def __init__(self, host: str, url: str, status: int, reason: str) -> None:
         super().__init__(host, f"{url} answered {status}: {reason}")
         self.reason = reason
+        self.is_busy = status in _BUSY
+
+
+class AnswerTooLargeError(UnavailableError):
+    """An answer has more bytes than we read."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,6 +160,7 @@ class PulsarHttp:
             # a host that hangs must not use up the connections that others need; who asks bounds what is under way
             limits=httpx.Limits(max_connections=None, max_keepalive_connections=_KEPT_CONNECTIONS),
             verify=tls_context(settings.tls_ca_file, check_hostname=settings.tls_check_hostname),
+            headers={"Accept-Encoding": "identity"},  # a few compressed bytes could unpack to more than our memory
             trust_env=False,  # a proxy from the environment would see the token
         )
 
@@ -268,9 +276,12 @@ class PulsarHttp:
             with self._client.stream(
                 method, url, params=params or None, json=body, headers=own_headers, timeout=timeout
             ) as answer:
-                content = _whole(answer.iter_bytes(), until)
+                content = _whole(answer.iter_bytes(), until, url)
                 headers = {name.lower(): text for name, text in answer.headers.items()}
                 received = _Received(answer.status_code, answer.reason_phrase, headers, content)
+        except AnswerTooLargeError:
+            silence.answered(what)
+            raise
         except httpx.HTTPError as error:
             if isinstance(error, httpx.TimeoutException) and patience >= self._least_patience:
                 silence.timed_out(what)
@@ -357,12 +368,14 @@ def _was_not_asked(state: RetryCallState) -> bool:
     return state.outcome is not None and isinstance(state.outcome.exception(), _NotAskedError)
 
 
-def _whole(parts: Iterable[bytes], until: float) -> bytes:
+def _whole(parts: Iterable[bytes], until: float, url: str) -> bytes:
     read = bytearray()
     for part in parts:
         read += part
         if time.monotonic() > until:
             raise httpx.ReadTimeout("its answer comes too slowly")
+        if len(read) > _MOST_BYTES:
+            raise AnswerTooLargeError(f"{url} answered with more than {_MOST_BYTES // 2**20} MiB")
     return bytes(read)
 
 

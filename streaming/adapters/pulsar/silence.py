@@ -1,7 +1,9 @@
-"""What hangs: after two timeouts in a row it is not asked, but for one short try every ten seconds.
+"""What hangs: after two timeouts in a row it is not asked, but for one short try now and then.
 
 "It" is a host, or one kind of question to it. The whole process remembers it, so that a broker that hangs costs all who
-ask it the same few seconds, and not one timeout for each topic. Any answer ends it.
+ask it the same few seconds, and not one timeout for each topic. Any answer ends it. Each try in vain doubles the
+patience of the next and the time before it: a broker that answers slowly is heard again, and one that hangs for good
+costs a sixth of the time at most.
 """
 
 import time
@@ -11,8 +13,9 @@ from threading import Lock
 from streaming.errors import UnavailableError
 
 _TIMEOUTS = 2
-_AGAIN_SECONDS = 10.0
-TRY_SECONDS = 2.0  # a broker that has recovered answers well within that
+TRY_SECONDS = 2.0  # patience of the first try
+_DOUBLINGS = 4  # 32 s: more than the default of pulsar.timeout_seconds
+_REST = 5  # times the patience of a try pass before the next
 
 
 class Silence:
@@ -22,6 +25,7 @@ class Silence:
         self._now_s = now_s
         self._timeouts: dict[str, int] = {}  # of what did not answer last -> timeouts in a row
         self._next_try_s: dict[str, float] = {}
+        self._tries: dict[str, int] = {}  # since it hangs
         self._lock = Lock()
 
     def is_due(self, what: str) -> bool:
@@ -32,10 +36,10 @@ class Silence:
     def at_most(self, what: str, seconds: float) -> float:
         """Return for how long to wait for its answer, `seconds` at most."""
         with self._lock:
-            return min(seconds, TRY_SECONDS) if self._hangs(what) else seconds
+            return min(seconds, self._try_seconds(what)) if self._hangs(what) else seconds
 
     def patience(self, what: str, seconds: float) -> float:
-        """Return the same to who asks now; the next one may do so in ten seconds, unless an answer comes.
+        """Return the same to who asks now; the next one may do so after a rest, unless an answer comes.
 
         Raises UnavailableError where it hangs and is not due for another try, or where there is no time left.
         """
@@ -46,30 +50,38 @@ class Silence:
                 return seconds
             if not self._is_due(what):
                 raise UnavailableError(hangs(what))
-            self._next_try_s[what] = self._now_s() + _AGAIN_SECONDS
-            return min(seconds, TRY_SECONDS)
+            try_s = self._try_seconds(what)
+            self._next_try_s[what] = self._now_s() + _REST * try_s
+            self._tries[what] = self._tries.get(what, 0) + 1
+            return min(seconds, try_s)
 
     def timed_out(self, what: str) -> None:
         """A question was not answered in time."""
         with self._lock:
             self._timeouts[what] = self._timeouts.get(what, 0) + 1
             if self._hangs(what):
-                self._next_try_s[what] = self._now_s() + _AGAIN_SECONDS
+                rest_s = _REST * TRY_SECONDS * 2.0 ** min(max(0, self._tries.get(what, 0) - 1), _DOUBLINGS)
+                self._next_try_s[what] = self._now_s() + rest_s
 
     def answered(self, what: str) -> None:
         """A whole answer came, whatever it says."""
         with self._lock:
             self._timeouts.pop(what, None)
             self._next_try_s.pop(what, None)
+            self._tries.pop(what, None)
 
     def forget(self) -> None:
         """Forget all: tests start their servers on ports that others had before."""
         with self._lock:
             self._timeouts.clear()
             self._next_try_s.clear()
+            self._tries.clear()
 
     def _hangs(self, what: str) -> bool:
         return self._timeouts.get(what, 0) >= _TIMEOUTS
+
+    def _try_seconds(self, what: str) -> float:
+        return TRY_SECONDS * 2.0 ** min(self._tries.get(what, 0), _DOUBLINGS)
 
     def _is_due(self, what: str) -> bool:
         return not self._hangs(what) or self._now_s() >= self._next_try_s[what]
@@ -77,7 +89,7 @@ class Silence:
 
 def hangs(what: str) -> str:
     """Say so of something that is not due."""
-    return f"{what} did not answer twice in a row, and is tried again every ten seconds"
+    return f"{what} did not answer twice in a row, and is tried again now and then"
 
 
 silence = Silence()

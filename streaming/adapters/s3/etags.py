@@ -6,8 +6,8 @@ from contextlib import suppress
 from typing import Protocol
 from uuid import uuid4
 
-from streaming.adapters.s3.calls import AbsentError
-from streaming.errors import ReaperError, RefusedError
+from streaming.adapters.s3.calls import AbsentError, DeniedError, UnsupportedError
+from streaming.errors import ReaperError, RefusedError, UnavailableError
 from streaming.ports import CHANGED
 
 log = logging.getLogger("ledger-reaper")
@@ -38,7 +38,8 @@ class OwnObjects(Protocol):
 def compares_etags(bucket: OwnObjects) -> bool:
     """Delete an object of ours with a false ETag, which has to fail, and then with its own.
 
-    False too where we may not store an object: then deletes carry no ETag. Raises UnavailableError; ask again later.
+    False too where we may not store an object: then deletes carry no ETag. Raises UnavailableError, also if the
+    store refused for a reason that may pass (an expired token, a wrong clock, a missing bucket); ask again later.
     """
     key = f".ledger-reaper-{uuid4().hex}"
     try:
@@ -49,9 +50,11 @@ def compares_etags(bucket: OwnObjects) -> bool:
         finally:
             with suppress(ReaperError, AbsentError):
                 bucket.remove_own(key)
-    except (RefusedError, AbsentError) as error:
-        log.info(
+    except (DeniedError, UnsupportedError) as error:
+        log.warning(
             "deletes in tiered storage carry no ETag, since it can't be tried whether they are compared: %s", error
         )
         return False
+    except (RefusedError, AbsentError) as error:
+        raise UnavailableError(f"it can't be tried whether deletes compare ETags: {error}") from error
     return compares

@@ -202,6 +202,15 @@ def test_an_owner_has_a_baseline_at_every_moment_while_it_is_learnt_again() -> N
     assert seen == [{KEY: Counts(501, 481)}]
 
 
+def test_a_look_while_a_topic_is_unloaded_keeps_what_its_broker_named() -> None:
+    baseline = Baseline(STRICT)
+    baseline.learn([(KEY, said(501, 500))])
+    baseline.learn([(KEY, said(501, 500).replace("broker=500", "broker=-"))])
+    assert baseline.of([KEY]) == {KEY: Counts(501, 500)}
+    baseline.learn([(KEY, said(450, 450).replace("broker=450", "broker=-"))])
+    assert baseline.of([KEY]) == {KEY: Counts(450, 450)}, "as the list shrinks, so may what the broker names"
+
+
 def test_no_tenant_drives_out_what_is_known_of_another_one() -> None:
     baseline = Baseline(STRICT, owners_at_most=10)
     few = [f"data:bank/ns/persistent/t{n}" for n in range(3)]

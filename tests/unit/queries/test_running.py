@@ -24,6 +24,7 @@ from streaming.queries.names import Query, checkpoint_of, queries_of
 from streaming.queries.running import RunningQueries
 from streaming.state.lanes import ParkedLane
 from streaming.topics.matching import matched_topics
+from streaming.topics.setup import MOST_PARTITIONS
 
 FIRST = "persistent://pulsar/system/__ledger_deletion"
 PATTERN = "persistent://(acme|rival)/reaper/d.*"
@@ -595,3 +596,15 @@ def test_a_matched_topic_is_owned_until_it_is_gone(make: Callable[..., World]) -
     world.admin.delete_topic(ACMES, force=True)
     world.check_once(60)
     assert ours.owned() == []
+
+
+def test_topics_with_a_fault_that_come_and_go_leave_no_claim(settings: Settings) -> None:
+    memory = pulsar()
+    world = World(settings, memory)
+    for number in range(30):
+        topic = f"persistent://acme/reaper/short-lived-{number}"
+        memory.create_partitioned_topic(topic, MOST_PARTITIONS + 1)
+        world.queries.look_up()
+        memory.delete_topic(topic)
+    assert world.queries.ownership is not None
+    assert not [topic for topic in world.queries.ownership.owned() if "short-lived" in topic]
