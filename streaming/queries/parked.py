@@ -18,7 +18,7 @@ from enum import Enum, auto
 from streaming.errors import FencedError, StopRequestedError, UnavailableError
 from streaming.queries.names import Query
 from streaming.spark.failures import error_of, one_line
-from streaming.state.lanes import ParkedLane
+from streaming.state.parked_queries import ParkedQuery
 from udfs.formats.internal_stats import Position
 
 log = logging.getLogger("ledger-reaper")
@@ -30,7 +30,7 @@ _OUTAGE_S = 60.0  # the longest pause where a service is away: it may come back 
 
 
 @dataclass(frozen=True, slots=True)
-class Rescued:
+class FallbackResult:
     """What a rescue came to.
 
     has_news: it found messages that had no receipt, or committed a batch. may_begin: the query is worth beginning.
@@ -42,7 +42,7 @@ class Rescued:
     reached: Mapping[str, Position] = field(default_factory=dict)
 
 
-Rescue = Callable[[Query], Rescued]
+Rescue = Callable[[Query], FallbackResult]
 """Works off by another way what a query could not. Raises anything."""
 
 
@@ -62,10 +62,10 @@ class _Lane:
     next: _Next = _Next.RESCUE
     reached: Mapping[str, Position] = field(default_factory=dict)
     thread: threading.Thread | None = None
-    result: Rescued | Exception | None = None
+    result: FallbackResult | Exception | None = None
 
 
-class Lanes:
+class ParkedQueries:
     """The parked ones. For one thread, but for what rescues do.
 
     show: is told of each change, by the query's name; None: the lane is parked no more. most_failures: with more in a
@@ -75,7 +75,7 @@ class Lanes:
     def __init__(
         self,
         rescue: Rescue,
-        show: Callable[[str, ParkedLane | None], None],
+        show: Callable[[str, ParkedQuery | None], None],
         *,
         most_failures: int | None = None,
         monotonic: Callable[[], float] = time.monotonic,
@@ -98,7 +98,7 @@ class Lanes:
 
     @property
     def given_up(self) -> dict[Query, Exception]:
-        """Lanes that failed too often to be tried again, and why they failed last."""
+        """ParkedQueries that failed too often to be tried again, and why they failed last."""
         return {query: lane.why for query, lane in self._parked.items() if self._is_given_up(lane)}
 
     @property
@@ -164,9 +164,9 @@ class Lanes:
         except Exception as error:
             lane.result = error
 
-    def _take(self, query: Query, lane: _Lane, result: Rescued | Exception | None) -> None:
+    def _take(self, query: Query, lane: _Lane, result: FallbackResult | Exception | None) -> None:
         now_s = self._monotonic()
-        if isinstance(result, Rescued):
+        if isinstance(result, FallbackResult):
             lane.is_read, lane.reached = True, result.reached
             if result.has_news:
                 lane.failures = 0
@@ -185,7 +185,7 @@ class Lanes:
         return self._most_failures is not None and lane.failures > self._most_failures
 
     def _tell(self, query: Query, lane: _Lane) -> None:
-        said = ParkedLane(query.topics[0], one_line(lane.why), lane.since_ms, lane.failures, lane.is_read)
+        said = ParkedQuery(query.topics[0], one_line(lane.why), lane.since_ms, lane.failures, lane.is_read)
         self._show(query.name, said)
 
 

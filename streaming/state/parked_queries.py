@@ -15,7 +15,7 @@ _FILE = "lanes.json"
 
 
 @dataclass(frozen=True, slots=True)
-class ParkedLane:
+class ParkedQuery:
     """A lane that is parked.
 
     why: what its query failed of, in one line. failures: tries in a row that came to nothing. is_read: the lane's
@@ -29,7 +29,7 @@ class ParkedLane:
     is_read: bool = False
 
 
-def note(state_dir: str, parked: Mapping[str, ParkedLane]) -> None:
+def note(state_dir: str, parked: Mapping[str, ParkedQuery]) -> None:
     """Write down the parked lanes by the names of their queries. A note that can't be written stops nothing."""
     with contextlib.suppress(UnavailableError):
         folder = folder_of(state_dir)
@@ -39,7 +39,7 @@ def note(state_dir: str, parked: Mapping[str, ParkedLane]) -> None:
             folder.delete(_FILE)
 
 
-def noted(state_dir: str) -> dict[str, ParkedLane]:
+def noted(state_dir: str) -> dict[str, ParkedQuery]:
     """Return the parked lanes as noted last; none where there is no note, or none that can be read."""
     try:
         said = json.loads(folder_of(state_dir).read(_FILE) or b"{}")
@@ -48,8 +48,8 @@ def noted(state_dir: str) -> dict[str, ParkedLane]:
         return {}
 
 
-def _lane(said: Mapping[str, object]) -> ParkedLane:
-    return ParkedLane(
+def _lane(said: Mapping[str, object]) -> ParkedQuery:
+    return ParkedQuery(
         str(said["topic"]),
         str(said["why"]),
         int(str(said["since_ms"])),

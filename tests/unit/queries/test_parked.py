@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from streaming.errors import FencedError, SafetyError, StopRequestedError, UnavailableError
-from streaming.queries.lanes import LOOK_S, PAUSES_S, SOON_S, Lanes, Rescued
 from streaming.queries.names import Query
-from streaming.state.lanes import ParkedLane
+from streaming.queries.parked import LOOK_S, PAUSES_S, SOON_S, FallbackResult, ParkedQueries
+from streaming.state.parked_queries import ParkedQuery
 
 LANE = Query("requests-1", ("persistent://acme/reaper/d",))
 BUG, AWAY = Exception("a bug"), UnavailableError("no broker answers")
@@ -18,12 +18,12 @@ BUG, AWAY = Exception("a bug"), UnavailableError("no broker answers")
 class World:
     """A lane on a clock of its own. answers: what rescues come to, in turn; the last one again and again."""
 
-    def __init__(self, *answers: Rescued | Exception, **options: Any) -> None:
+    def __init__(self, *answers: FallbackResult | Exception, **options: Any) -> None:
         self.now_s = 0.0
         self.answers = list(answers)
         self.rescues: list[float] = []
-        self.shown: list[ParkedLane | None] = []
-        self.lanes = Lanes(
+        self.shown: list[ParkedQuery | None] = []
+        self.parked = ParkedQueries(
             self._rescue,
             lambda _name, lane: self.shown.append(lane),
             monotonic=lambda: self.now_s,
@@ -31,7 +31,7 @@ class World:
             **options,
         )
 
-    def _rescue(self, _query: Query) -> Rescued:
+    def _rescue(self, _query: Query) -> FallbackResult:
         self.rescues.append(self.now_s)
         answer = self.answers.pop(0) if len(self.answers) > 1 else self.answers[0]
         if isinstance(answer, Exception):
@@ -39,8 +39,8 @@ class World:
         return answer
 
     def step(self) -> bool | Exception:
-        made = self.lanes.step(LANE)
-        assert self.lanes.join(10)
+        made = self.parked.step(LANE)
+        assert self.parked.join(10)
         return made
 
     def until_begun(self, most_s: float = 10_000) -> float:
@@ -54,26 +54,26 @@ class World:
 
 
 def test_a_lane_is_rescued_at_once_and_its_query_begins_when_the_rescue_is_over() -> None:
-    world = World(Rescued(has_news=True))
-    world.lanes.park(LANE, BUG)
-    assert world.lanes.rests(LANE)
+    world = World(FallbackResult(has_news=True))
+    world.parked.park(LANE, BUG)
+    assert world.parked.rests(LANE)
     assert world.step() is False
     assert world.rescues == [0]
     assert world.step() is True
-    assert LANE in world.lanes
-    assert not world.lanes.rests(LANE)
-    assert world.lanes.recover(LANE)
-    assert LANE not in world.lanes
-    assert not world.lanes.recover(LANE)
+    assert LANE in world.parked
+    assert not world.parked.rests(LANE)
+    assert world.parked.recover(LANE)
+    assert LANE not in world.parked
+    assert not world.parked.recover(LANE)
     assert [lane and (lane.failures, lane.is_read) for lane in world.shown] == [(1, False), (0, True), None]
-    assert world.shown[0] == ParkedLane(LANE.topics[0], "a bug", 7, failures=1)
+    assert world.shown[0] == ParkedQuery(LANE.topics[0], "a bug", 7, failures=1)
 
 
 def test_a_query_that_fails_again_and_again_is_begun_after_pauses_while_the_rescue_works() -> None:
-    world = World(Rescued(has_news=False))
+    world = World(FallbackResult(has_news=False))
     begun = []
     for _ in range(8):
-        world.lanes.park(LANE, BUG)
+        world.parked.park(LANE, BUG)
         begun.append(world.until_begun())
     pauses = [later - earlier for earlier, later in itertools.pairwise(begun)]
     expected = [*SOON_S[1:], SOON_S[-1], SOON_S[-1]]
@@ -81,9 +81,9 @@ def test_a_query_that_fails_again_and_again_is_begun_after_pauses_while_the_resc
 
 
 def test_a_lane_in_which_every_batch_has_to_be_rescued_is_not_slowed_down() -> None:
-    world = World(Rescued(has_news=True))
+    world = World(FallbackResult(has_news=True))
     for _ in range(20):
-        world.lanes.park(LANE, BUG)
+        world.parked.park(LANE, BUG)
         world.until_begun(most_s=3)
 
 
@@ -96,7 +96,7 @@ def test_where_the_rescue_fails_too_the_query_is_begun_after_pauses_that_grow(
     world = World(failure)
     begun = []
     for _ in range(9):
-        world.lanes.park(LANE, BUG)
+        world.parked.park(LANE, BUG)
         begun.append(world.until_begun())
     pauses = [later - earlier for earlier, later in itertools.pairwise(begun)]
     assert pauses[0] <= PAUSES_S[3]
@@ -109,9 +109,9 @@ def test_where_the_rescue_fails_too_the_query_is_begun_after_pauses_that_grow(
 
 def test_while_no_batch_can_be_planned_rescues_look_for_news_and_the_query_rests() -> None:
     reached = {"persistent://acme/reaper/d-partition-0": (7, 3)}
-    waits = Rescued(has_news=False, may_begin=False, reached=reached)
-    world = World(Rescued(has_news=True, may_begin=False), *[waits] * 5, Rescued(has_news=True))
-    world.lanes.park(LANE, BUG)
+    waits = FallbackResult(has_news=False, may_begin=False, reached=reached)
+    world = World(FallbackResult(has_news=True, may_begin=False), *[waits] * 5, FallbackResult(has_news=True))
+    world.parked.park(LANE, BUG)
     world.until_begun()
     between = [later - earlier for earlier, later in zip(world.rescues, world.rescues[1:], strict=False)]
     assert len(world.rescues) == 7
@@ -120,56 +120,56 @@ def test_while_no_batch_can_be_planned_rescues_look_for_news_and_the_query_rests
 
 def test_how_far_a_lane_without_a_batch_was_worked_off_is_told() -> None:
     reached = {"persistent://acme/reaper/d-partition-0": (7, 3)}
-    world = World(Rescued(has_news=True, may_begin=False, reached=reached))
-    assert world.lanes.reached == {}
-    world.lanes.park(LANE, BUG)
+    world = World(FallbackResult(has_news=True, may_begin=False, reached=reached))
+    assert world.parked.reached == {}
+    world.parked.park(LANE, BUG)
     for _ in range(2):
         world.step()
-    assert world.lanes.reached == reached
+    assert world.parked.reached == reached
 
 
 def test_a_lane_that_failed_too_often_is_given_up_where_somebody_waits_for_the_end() -> None:
     world = World(AWAY, most_failures=4)
     for number in range(3):
-        assert world.lanes.given_up == {}
-        world.lanes.park(LANE, BUG)
+        assert world.parked.given_up == {}
+        world.parked.park(LANE, BUG)
         if number < 2:
             world.until_begun()
     for _ in range(4000):
         assert world.step() is False
         world.now_s += 0.5
-    assert list(world.lanes.given_up) == [LANE]
+    assert list(world.parked.given_up) == [LANE]
 
 
 def test_a_lane_that_comes_to_something_now_and_then_is_never_given_up() -> None:
-    world = World(Rescued(has_news=True), most_failures=4)
+    world = World(FallbackResult(has_news=True), most_failures=4)
     for _ in range(20):
-        world.lanes.park(LANE, BUG)
+        world.parked.park(LANE, BUG)
         world.until_begun()
-    assert world.lanes.given_up == {}
+    assert world.parked.given_up == {}
 
 
 def test_a_rescue_that_another_instance_has_fenced_ends_the_service() -> None:
     world = World(FencedError("another"))
-    world.lanes.park(LANE, BUG)
+    world.parked.park(LANE, BUG)
     world.step()
     assert isinstance(world.step(), FencedError)
 
 
 def test_a_fault_of_the_querys_checkpoint_keeps_it_parked_and_ends_nothing() -> None:
     world = World(SafetyError("batch 3 is not the one to commit"))
-    world.lanes.park(LANE, BUG)
+    world.parked.park(LANE, BUG)
     begun = [world.until_begun()]
-    world.lanes.park(LANE, BUG)
+    world.parked.park(LANE, BUG)
     begun.append(world.until_begun())
-    assert LANE in world.lanes
+    assert LANE in world.parked
     assert begun[1] - begun[0] > begun[0], "after pauses that grow"
     assert "not the one to commit" in str(world.shown[-1])
 
 
 def test_a_rescue_that_a_stop_ended_is_no_failure() -> None:
     world = World(StopRequestedError())
-    world.lanes.park(LANE, BUG)
+    world.parked.park(LANE, BUG)
     world.step()
     assert world.step() is False
     assert len(world.shown) == 1
@@ -178,11 +178,11 @@ def test_a_rescue_that_a_stop_ended_is_no_failure() -> None:
 def test_a_stop_waits_for_rescues_no_longer_than_it_is_told() -> None:
     ended = threading.Event()
 
-    def slow(_query: Query) -> Rescued:
+    def slow(_query: Query) -> FallbackResult:
         ended.wait(30)
-        return Rescued(has_news=False)
+        return FallbackResult(has_news=False)
 
-    lanes = Lanes(slow, lambda _name, _lane: None)
+    lanes = ParkedQueries(slow, lambda _name, _lane: None)
     lanes.park(LANE, BUG)
     lanes.step(LANE)
     assert not lanes.join(0.05)

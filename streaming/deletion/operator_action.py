@@ -43,7 +43,7 @@ class _Kept:
 
 
 @dataclass(slots=True)
-class WaitsForPerson:
+class OperatorAction:
     """One per service. accepted: reads which owners a person has looked at (`ledger-reaper accept`), and when (ms)."""
 
     state_dir: str

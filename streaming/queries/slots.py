@@ -92,7 +92,7 @@ class Slots:
 
 
 @dataclass(slots=True)
-class Reading:
+class ReadSlots:
     """One per service. slots: how many Spark has now."""
 
     stop: threading.Event

@@ -18,11 +18,11 @@ from hypothesis import strategies as st
 from streaming.adapters.memory.pulsar import MemoryPulsar
 from streaming.config.load import load
 from streaming.config.settings import Settings
-from streaming.deletion.another_way import AnotherWay
+from streaming.deletion.fallback import Fallback
 from streaming.deletion.service import LedgerDeletionService
 from streaming.queries.batches import next_number, unfinished
-from streaming.queries.lanes import Lanes
 from streaming.queries.names import Query, checkpoint_of
+from streaming.queries.parked import ParkedQueries
 from streaming.queries.running import RunningQueries
 from tests.invariants import OF_TOPICS
 from udfs.entry_ranges import Span, spans_of
@@ -115,7 +115,7 @@ class World:
         self.started: set[str] = set()
         self.streams = []
         self.kill_in = -1
-        rescue = AnotherWay(
+        rescue = Fallback(
             self.settings,
             self.pulsar,
             cast("LedgerDeletionService", self),
@@ -126,9 +126,9 @@ class World:
         def monotonic() -> float:
             return self.now_s
 
-        self.lanes = Lanes(rescue, lambda _name, _lane: None, monotonic=monotonic, now_ms=lambda: 0)
+        self.parked = ParkedQueries(rescue, lambda _name, _lane: None, monotonic=monotonic, now_ms=lambda: 0)
         self.queries = RunningQueries(
-            self.settings, self.pulsar, self._begin, self.begin_again, self.lanes, monotonic=monotonic
+            self.settings, self.pulsar, self._begin, self.begin_again, self.parked, monotonic=monotonic
         )
         self.queries.start()
 
@@ -151,13 +151,13 @@ class World:
                         stream.trigger()
                 for why in self.queries.check_once().values():
                     self.ended_by = why
-                assert self.lanes.join(10)
+                assert self.parked.join(10)
                 if self.kill_in == 0:
                     raise KilledError
             except KilledError:
                 self.start()
 
-    # what RunningQueries and AnotherWay ask of the service
+    # what RunningQueries and Fallback ask of the service
 
     def _begin(self, query: Query) -> Any:
         self.streams = [each for each in self.streams if each.query != query]

@@ -9,13 +9,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from streaming.errors import StopRequestedError
-from streaming.queries.reading import RESERVED, SLOW_S, Reading, Slots
+from streaming.queries.slots import RESERVED, SLOW_S, ReadSlots, Slots
 
 
 class Readers:
     """Threads that read, each until it is told to end. held: what each of them holds at the moment."""
 
-    def __init__(self, reading: Reading) -> None:
+    def __init__(self, reading: ReadSlots) -> None:
         self.reading = reading
         self.held: dict[str, int] = {}
         self.ends: dict[str, threading.Event] = {}
@@ -55,7 +55,7 @@ class Readers:
 
 @pytest.fixture
 def readers() -> Any:
-    made = Readers(Reading(threading.Event(), lambda: 8))
+    made = Readers(ReadSlots(threading.Event(), lambda: 8))
     yield made
     made.join()
 
@@ -82,7 +82,7 @@ def test_those_that_failed_share_a_few_slots_and_keep_nobody_else_waiting(reader
 
 
 def test_one_that_hangs_leaves_half_of_the_slots_to_others_and_it_is_known_whether_anybody_waits() -> None:
-    reading = Reading(threading.Event(), lambda: 8)
+    reading = ReadSlots(threading.Event(), lambda: 8)
     readers = Readers(reading)
     with reading.of("hangs", 16) as others_wait:
         assert not others_wait()
@@ -123,7 +123,7 @@ def test_a_tenant_with_many_topics_keeps_others_waiting_for_one_of_them_only(
 
 
 def test_a_tenants_own_reads_that_wait_for_their_share_hurry_nobody() -> None:
-    reading = Reading(threading.Event(), lambda: 8)
+    reading = ReadSlots(threading.Event(), lambda: 8)
     readers = Readers(reading)
     for query in ("one", "two"):
         reading.belongs_to(query, "tenant")
@@ -153,7 +153,7 @@ def test_reads_that_fit_run_beside_one_another_and_nobody_overtakes_a_large_one(
 
 def test_a_failure_is_forgotten_after_a_while() -> None:
     now_s = [0.0]
-    reading = Reading(threading.Event(), lambda: 8, monotonic=lambda: now_s[0])
+    reading = ReadSlots(threading.Event(), lambda: 8, monotonic=lambda: now_s[0])
     reading.slow_down("query")
     assert reading.most_tasks("query") == 1
     now_s[0] = SLOW_S - 1
@@ -164,7 +164,7 @@ def test_a_failure_is_forgotten_after_a_while() -> None:
 
 @pytest.mark.parametrize(("slots", "most"), [(1, 1), (2, 1), (4, 1), (5, 1), (6, 1), (8, 2), (32, 14)])
 def test_whatever_the_slots_a_read_has_one(slots: int, most: int) -> None:
-    reading = Reading(threading.Event(), lambda: slots)
+    reading = ReadSlots(threading.Event(), lambda: slots)
     assert reading.most_tasks("query") == most
     with reading.of("query", 16):
         pass
@@ -172,7 +172,7 @@ def test_whatever_the_slots_a_read_has_one(slots: int, most: int) -> None:
 
 @pytest.mark.parametrize(("slots", "beside"), [(4, False), (5, True)])
 def test_where_there_are_too_few_slots_those_that_failed_share_with_the_others(slots: int, beside: bool) -> None:
-    readers = Readers(Reading(threading.Event(), lambda: slots))
+    readers = Readers(ReadSlots(threading.Event(), lambda: slots))
     readers.reading.slow_down("bad")
     readers.begin("bad", 1)
     readers.settle()
@@ -182,7 +182,7 @@ def test_where_there_are_too_few_slots_those_that_failed_share_with_the_others(s
 
 
 def test_who_waits_gives_up_when_the_service_stops() -> None:
-    reading = Reading(threading.Event(), lambda: 8)
+    reading = ReadSlots(threading.Event(), lambda: 8)
     readers = Readers(reading)
     for query in ("reads", "reads too"):
         readers.begin(query, 16)

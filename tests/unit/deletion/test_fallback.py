@@ -10,11 +10,11 @@ from streaming.adapters.memory.pulsar import MemoryPulsar
 from streaming.adapters.pulsar.entries import NOTHING_SHOWN, WITHHELD
 from streaming.config.load import load
 from streaming.config.settings import Settings
-from streaming.deletion.another_way import AnotherWay
+from streaming.deletion.fallback import Fallback
 from streaming.deletion.service import LedgerDeletionService
 from streaming.errors import SafetyError, UnavailableError
-from streaming.queries.lanes import Rescued
 from streaming.queries.names import checkpoint_of, queries_of
+from streaming.queries.parked import FallbackResult
 from udfs.entry_ranges import Span
 from udfs.proto.message_id_pb2 import MessageIdData
 
@@ -56,7 +56,7 @@ class World:
         self.pulsar, self.service = MemoryPulsar(), Service()
         self.tells_last, self.shows, self.now_s = True, True, 0.0
         self.why = NOTHING_SHOWN
-        self.another_way = AnotherWay(
+        self.fallback = Fallback(
             settings,
             self.pulsar,
             cast("LedgerDeletionService", self.service),
@@ -78,9 +78,9 @@ class World:
         if committed:
             (self.checkpoint / "commits" / str(number)).write_text("v1\n{}")
 
-    def rescue(self) -> tuple[Rescued, list[tuple[Any, ...]]]:
+    def rescue(self) -> tuple[FallbackResult, list[tuple[Any, ...]]]:
         self.service.said.clear()
-        return self.another_way(self.query), self.service.said[1:]
+        return self.fallback(self.query), self.service.said[1:]
 
     @property
     def committed(self) -> list[str]:
@@ -100,7 +100,7 @@ def test_the_batch_that_was_begun_is_worked_off_and_committed(world: World) -> N
     world.begin(7, 5, 1, committed=True)
     world.begin(8, 6, 0, committed=False)
     rescued, given = world.rescue()
-    assert rescued == Rescued(has_news=True)
+    assert rescued == FallbackResult(has_news=True)
     assert given == [("requests", 8, {world.partition: [Span(5, 2, 3), Span(6, 0, 0)]})]
     assert world.committed == ["7", "8"]
     assert world.service.said[0] == ("begin again", "requests")
@@ -151,7 +151,7 @@ def test_an_outage_of_another_kind_begins_that_time_anew(world: World) -> None:
 def test_a_batch_whose_entries_are_all_gone_is_committed_without_work(world: World) -> None:
     world.pulsar.store(world.partition, (9, 0))
     world.begin(0, 5, 3, committed=False)
-    assert world.rescue() == (Rescued(has_news=True), [])
+    assert world.rescue() == (FallbackResult(has_news=True), [])
     assert world.committed == ["0"]
 
 
@@ -161,14 +161,14 @@ def test_where_no_batch_was_begun_all_that_waits_is_worked_off_once_and_nothing_
     world.tells_last = False
     reached = {world.partition: (5, 3)}
     assert world.rescue() == (
-        Rescued(has_news=True, may_begin=False, reached=reached),
+        FallbackResult(has_news=True, may_begin=False, reached=reached),
         [("requests", 4, {world.partition: [Span(5, 2, 3)]})],
     )
-    assert world.rescue() == (Rescued(has_news=False, may_begin=False, reached=reached), [])
+    assert world.rescue() == (FallbackResult(has_news=False, may_begin=False, reached=reached), [])
     world.pulsar.store(world.partition, (5, 5))
     world.tells_last = True
     assert world.rescue() == (
-        Rescued(has_news=True, may_begin=True, reached={world.partition: (5, 4)}),
+        FallbackResult(has_news=True, may_begin=True, reached={world.partition: (5, 4)}),
         [("requests", 4, {world.partition: [Span(5, 4, 4)]})],
     )
     assert world.committed == ["3"]
@@ -181,7 +181,7 @@ def test_before_the_first_batch_everything_is_worked_off(world: World) -> None:
 
 def test_an_empty_topic_has_no_news(world: World) -> None:
     world.pulsar.store(world.partition, (5, 0))
-    assert world.rescue() == (Rescued(has_news=False), [])
+    assert world.rescue() == (FallbackResult(has_news=False), [])
 
 
 @pytest.mark.parametrize("is_committed", [False, True])

@@ -8,7 +8,7 @@ from typing import Any, cast
 import pytest
 
 from streaming.clock import ManualClock
-from streaming.deletion.person import WaitsForPerson
+from streaming.deletion.operator_action import OperatorAction
 from streaming.errors import UnavailableError
 from streaming.in_use.baseline import ALL
 from tests.builders import HOUR_MS, NOW_MS, TOPIC
@@ -53,7 +53,7 @@ class World:
     def why(self, *, only_retries: bool = True) -> str:
         return self.person().why(lambda: only_retries)
 
-    def person(self) -> WaitsForPerson:
+    def person(self) -> OperatorAction:
         due = SimpleNamespace(is_asleep=lambda: self.is_asleep, passes=self.passes)
         waiting = SimpleNamespace(next_ms=lambda: NOW_MS, count=lambda: self.requests, done_ms=NOW_MS)
 
@@ -61,7 +61,7 @@ class World:
             return self.accepted
 
         parts: Any = {"gate": self.gate, "waiting": waiting, "due": due}
-        return WaitsForPerson(str(self.state), accepted=accepted, clock=ManualClock(NOW_MS), **parts)
+        return OperatorAction(str(self.state), accepted=accepted, clock=ManualClock(NOW_MS), **parts)
 
 
 @pytest.fixture

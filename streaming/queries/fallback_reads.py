@@ -12,11 +12,11 @@ from pyspark.sql.pandas.types import from_arrow_schema
 from streaming import schemas
 from streaming.adapters.pulsar.admin import PulsarAdmin
 from streaming.adapters.pulsar.controls import Controls
-from streaming.adapters.pulsar.entries import another_way
+from streaming.adapters.pulsar.entries import fallback_entries
 from streaming.clients import admin_for
 from streaming.config.settings import Settings
-from streaming.queries.reading import Reading
 from streaming.queries.side_by_side import side_by_side
+from streaming.queries.slots import ReadSlots
 from udfs import columns as c
 from udfs.entry_ranges import Span, split
 from udfs.spark import found_row, size_of
@@ -67,7 +67,7 @@ class ReadEntries:
         source, *spans = lot
         wanted = [Span(*each) for each in zip(*spans, strict=True)]
         controls = Controls(admin, source, elsewhere, self.gives_up)
-        for position, found in another_way(self.settings.pulsar, admin, source, wanted, controls):
+        for position, found in fallback_entries(self.settings.pulsar, admin, source, wanted, controls):
             row = found_row(source, position, found, most_bytes)
             yield row, size_of(row[c.MESSAGE_KEY], row[c.PAYLOAD], row[c.MESSAGE_PROPERTIES])
 
@@ -75,7 +75,7 @@ class ReadEntries:
 class ReadRows:
     """One per service: what queries.completion calls a Read. reading: who reads when."""
 
-    def __init__(self, spark: SparkSession, settings: Settings, reading: Reading) -> None:
+    def __init__(self, spark: SparkSession, settings: Settings, reading: ReadSlots) -> None:
         # Adaptive execution computes what is kept while it makes a plan of it: all at once, and in nobody's slots.
         self._spark = spark.newSession()
         self._spark.conf.set("spark.sql.adaptive.enabled", "false")

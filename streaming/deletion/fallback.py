@@ -25,8 +25,8 @@ from streaming.ports import TopicAdmin
 from streaming.queries.batches import commit, next_number, unfinished
 from streaming.queries.checkpoints import committed_positions, location_of, partitions_of
 from streaming.queries.completion import Read, Spans, stored_spans
-from streaming.queries.lanes import Rescued
 from streaming.queries.names import Query
+from streaming.queries.parked import FallbackResult
 from streaming.state.filesystem import shown
 from udfs.entry_ranges import Range, count_of
 from udfs.formats.internal_stats import BEFORE_ALL, Position
@@ -39,8 +39,8 @@ _GIVES_UP_S = 600.0
 
 
 @dataclass(slots=True)
-class AnotherWay:
-    """One per service: what queries.lanes calls a rescue.
+class Fallback:
+    """One per service: what queries.parked calls a rescue.
 
     read: reads, for a query, the messages of entries, by partition, as rows (schemas.MESSAGE). tells_last: whether the
     broker can say what a partition's last message is; else the connector can't plan a batch.
@@ -55,7 +55,7 @@ class AnotherWay:
     _reached: dict[str, Position] = field(default_factory=dict)
     _withheld_since_s: dict[tuple[str, int], float] = field(default_factory=dict)  # by query and batch
 
-    def __call__(self, query: Query) -> Rescued:
+    def __call__(self, query: Query) -> FallbackResult:
         """Work off what waits for the query. Raises what LedgerDeletionService.process, Pulsar and the disk do.
 
         Raises SafetyError if the checkpoint has read a topic that is not the query's.
@@ -69,7 +69,7 @@ class AnotherWay:
         entries = self._work_off(query.name, batch.number, stored_spans(self.admin, batch.ranges))
         commit(checkpoint, batch.number)
         log.info("%s: batch %s was read another way, %s entries", query.topics[0], batch.number, entries)
-        return Rescued(has_news=True)
+        return FallbackResult(has_news=True)
 
     def forget(self, query: Query) -> None:
         """The query is gone with its topic."""
@@ -79,7 +79,7 @@ class AnotherWay:
             self._withheld_since_s.pop(batch, None)
         self.service.forget(query.name)
 
-    def _without_batch(self, query: Query, checkpoint: str) -> Rescued:
+    def _without_batch(self, query: Query, checkpoint: str) -> FallbackResult:
         done = committed_positions(checkpoint)
         partitions = [partition for topic in query.topics for partition in self.admin.last_positions(topic)]
         begin = {each: max(done.get(each, BEFORE_ALL), self._reached.get(each, BEFORE_ALL)) for each in partitions}
@@ -90,7 +90,7 @@ class AnotherWay:
         self._reached |= {each: (some[-1].ledger, some[-1].last) for each, some in spans.items()}
         may_begin = all(self.tells_last(each) for each in partitions)
         reached = {each: self._reached[each] for each in partitions if each in self._reached}
-        return Rescued(bool(spans), may_begin=may_begin, reached=reached)
+        return FallbackResult(bool(spans), may_begin=may_begin, reached=reached)
 
     def _work_off(self, query: str, number: int, spans: Spans) -> int:
         """Work off these entries as that batch; returns how many there are."""
