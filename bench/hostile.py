@@ -21,7 +21,7 @@ from pathlib import Path
 
 from bench.soak import TOPICS, Load, account, merged, rest
 from bench.supervisor import Supervisor, payload
-from streaming.adapters.pulsar.entries import another_way
+from streaming.adapters.pulsar.entries import fallback_entries
 from streaming.clients import admin_for
 from streaming.config.load import load
 from streaming.config.settings import Settings
@@ -200,7 +200,7 @@ def _unaccounted(settings: Settings) -> list[str]:
     with admin_for(settings) as admin:
         for partition in (f"{TOPIC}-partition-{number}" for number in range(PARTITIONS)):
             spans = list(spans_of(admin.internal_stats(partition).ledgers, Range(BEFORE_ALL, EVERYTHING)))
-            for position, found in another_way(settings.pulsar, admin, partition, spans):
+            for position, found in fallback_entries(settings.pulsar, admin, partition, spans):
                 stored.add((partition, *position, found.batch_index))
     lost = sorted(stored - known.keys())
     twice = sorted(place for place, count in known.items() if count > 1)

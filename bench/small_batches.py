@@ -33,7 +33,7 @@ from streaming.adapters.memory.pulsar import MemoryPulsar
 from streaming.config.load import load
 from streaming.queries.completion import Completion
 from streaming.queries.names import checkpoint_of
-from streaming.queries.reading import Reading
+from streaming.queries.slots import ReadSlots
 from streaming.queries.transforms import messages
 from streaming.schemas import REQUESTS
 from streaming.spark.session import MESSAGES_PER_BATCH, NEEDED, ROWS_PER_BATCH
@@ -133,7 +133,7 @@ def run(scratch: Path, batches: int, each: int) -> list[Cost]:
         pulsar.create_partitioned_topic(TOPIC, len(PARTITIONS))
         for partition in PARTITIONS:
             pulsar.partition(partition).ledgers = {LEDGER: batches * each}
-        completion = Completion(spark, settings, pulsar, _refuse, Reading(threading.Event(), lambda: 2))
+        completion = Completion(spark, settings, pulsar, _refuse, ReadSlots(threading.Event(), lambda: 2))
         costs: list[Cost] = []
 
         def look(source: DataFrame, batch_id: int) -> None:

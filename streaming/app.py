@@ -23,18 +23,18 @@ from streaming.config.settings import Settings
 from streaming.coordination import identity
 from streaming.coordination.agreed_clock import AgreedClock, PacedClock
 from streaming.coordination.exclusive import require_brokers_store, require_superuser
-from streaming.deletion.another_way import AnotherWay
 from streaming.deletion.board import Board
 from streaming.deletion.chunk import ChunkSweep
 from streaming.deletion.copies import PulsarCopies
+from streaming.deletion.fallback import Fallback
 from streaming.deletion.follow_up import FollowUp
 from streaming.deletion.gate import Gate
 from streaming.deletion.idle import is_idle, only_retries_wait, stuck
 from streaming.deletion.instance import Identity, Instance, begin_instance, coordination_of
+from streaming.deletion.operator_action import OperatorAction
 from streaming.deletion.outages import Outages
 from streaming.deletion.outbox import Outbox
 from streaming.deletion.owners import OwnersInUse
-from streaming.deletion.person import WaitsForPerson
 from streaming.deletion.retries import DueLoop, Retries
 from streaming.deletion.service import LedgerDeletionService
 from streaming.deletion.tenants import HeldTenants
@@ -53,14 +53,14 @@ from streaming.limits.last_hour import deletes_since
 from streaming.limits.tenants import TenantHolds, tenant_holds_path
 from streaming.metrics import Metrics
 from streaming.ports import MetadataStore, Pulsar
-from streaming.queries.another_way import ReadRows
 from streaming.queries.checkpoints import refuse_changes, root_of, what_is_left
 from streaming.queries.completion import Completion
-from streaming.queries.lanes import Lanes
+from streaming.queries.fallback_reads import ReadRows
 from streaming.queries.names import Query, queries_of
-from streaming.queries.reading import Reading
+from streaming.queries.parked import ParkedQueries
 from streaming.queries.running import RunningQueries
 from streaming.queries.short_names import adopt_short_name
+from streaming.queries.slots import ReadSlots
 from streaming.queries.streams import describe_jobs, stream
 from streaming.reconcile.markers import Markers
 from streaming.reconcile.messages import reconcile
@@ -74,7 +74,7 @@ from streaming.spark.session import MESSAGES_PER_BATCH, ROWS_PER_BATCH, has_ende
 from streaming.spark.signals import jvm_signals
 from streaming.spark.submitted import NO_UI
 from streaming.state import journal
-from streaming.state.lanes import ParkedLane
+from streaming.state.parked_queries import ParkedQuery
 from streaming.state.receipts import Receipts
 from streaming.state.waiting import Waiting
 from streaming.state.worked_off import WorkedOff
@@ -191,7 +191,7 @@ def _service(
     copies, epoch = PulsarCopies(settings, targets), who.rules.epoch[1]
     holds = TenantHolds(store, tenant_holds_path(settings.zookeeper.own_root, settings.service.name))
     tenants = HeldTenants(holds, metrics, log.warning)
-    reading = Reading(stop, lambda: spark.sparkContext.defaultParallelism)
+    reading = ReadSlots(stop, lambda: spark.sparkContext.defaultParallelism)
     read = ReadRows(spark, settings, reading)
     missing = MissingOnes(loader, settings.state_dir, instance.rules.layout, settings.zookeeper.ledgers_root)
     return LedgerDeletionService(
@@ -258,7 +258,7 @@ class _Running:
         stop: threading.Event,
         is_idle: Callable[[], bool],
         stuck: Callable[[], Mapping[Query, Exception]],
-        left_to_person: Callable[[], str],
+        needs_operator: Callable[[], str],
     ) -> None:
         """Look after all of it until stop is set, something fails, or nothing is left that goes on by itself.
 
@@ -282,7 +282,7 @@ class _Running:
                 self.was_idle = True
                 self.background.finish(lambda: self.gaps.extend(self.upkeep.find_gaps()))
                 return
-            if (left := left_to_person()) and not self.queries.look_up():
+            if (left := needs_operator()) and not self.queries.look_up():
                 self.left = left
                 return
             self.background.begin(self.upkeep.do_what_is_due)
@@ -314,7 +314,7 @@ def _work(
     retries.on_kept = due.wake
     due.start()
     read, can_end = ReadRows(spark, settings, service.reading), partial(tells_last, settings.pulsar, admin)
-    rescue = AnotherWay(settings, admin, service, read, can_end)
+    rescue = Fallback(settings, admin, service, read, can_end)
     clients = ConnectorClients(spark)
 
     def begin(query: Query) -> StreamingQuery:
@@ -327,7 +327,7 @@ def _work(
         admin,
         begin,
         service.begin_again,
-        Lanes(rescue, board.show, most_failures=most),
+        ParkedQueries(rescue, board.show, most_failures=most),
         service.reading.slow_down,
         clients.close,
         rescue.forget,
@@ -347,7 +347,7 @@ def _work(
         tell_holds=tell_holds,
     )
     accepted = service.follow_up.watch.accepted
-    person = WaitsForPerson(settings.state_dir, service.gate, retries.waiting, due, accepted, clock)
+    person = OperatorAction(settings.state_dir, service.gate, retries.waiting, due, accepted, clock)
     running = _Running(queries, due, upkeep, BackgroundCall(stop), partial(has_ended, spark))
     try:
         queries.start()
@@ -386,7 +386,7 @@ def _show_retries(settings: Settings, board: Board, clock: Clock, why: Exception
         board.show(WAITING_RETRIES, None)
     else:
         log.error("waiting retries are parked, and the topics go on. A pass failed: %s", one_line(why))
-        board.show(WAITING_RETRIES, ParkedLane(settings.topics.retry, one_line(why), clock.now_ms(), failures))
+        board.show(WAITING_RETRIES, ParkedQuery(settings.topics.retry, one_line(why), clock.now_ms(), failures))
 
 
 def _idle_words(given_up: Mapping[Query, Exception]) -> str:

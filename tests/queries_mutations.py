@@ -1,8 +1,8 @@
 """The safety lines of queries, accounts and ownership, for tests/mutation.py: each once, with the tests that notice."""
 
 NAMES, SHORT_NAMES = "streaming/queries/names.py", "streaming/queries/short_names.py"
-RUNNING, LANES = "streaming/queries/running.py", "streaming/queries/lanes.py"
-ANOTHER_WAY = "streaming/deletion/another_way.py"
+RUNNING, LANES = "streaming/queries/running.py", "streaming/queries/parked.py"
+FALLBACK = "streaming/deletion/fallback.py"
 OWNERSHIP, INSTANCE = "streaming/coordination/ownership.py", "streaming/deletion/instance.py"
 ROWS = "udfs/spark.py"
 # which tests have to notice, by the file that is changed
@@ -14,7 +14,7 @@ TESTS = {
     OWNERSHIP: ("tests/contract/test_ownership.py", "-m", "not cluster"),
     INSTANCE: ("tests/unit/deletion/test_instance.py",),
     ROWS: ("tests/unit/udfs/test_spark.py",),
-    ANOTHER_WAY: ("tests/unit/deletion/test_another_way.py",),
+    FALLBACK: ("tests/unit/deletion/test_fallback.py",),
 }
 QUERIES = (
     ("queries are named by the whole digest", NAMES, ".hexdigest()\n", ".hexdigest()[:8]\n"),
@@ -91,5 +91,5 @@ QUERIES = (
         "        require_writable(directory)\n",
         "        pass\n",
     ),
-    ("another query's batch is not read another way", ANOTHER_WAY, "        _require_own(query, checkpoint)\n", ""),
+    ("another query's batch is not read another way", FALLBACK, "        _require_own(query, checkpoint)\n", ""),
 )

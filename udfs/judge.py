@@ -49,7 +49,7 @@ _CLOSED_BEFORE_REFERENCED = frozenset(
 
 # A broker creates the data ledgers of a list, and the ledgers of a cursor, one after the other, and writes each into
 # the owner's znode by a compare-and-set. Once the znode names a newer ledger, it has another version than the broker
-# that created an older one expects, so that an older one that it does not name can't get into it (docs/decisions/0038).
+# that created an older one expects, so that an older one that it does not name can't get into it (docs/decisions/0007).
 # That holds for this znode. One that is created again under its name, before or after we look, counts its versions from
 # 0, so that time has to tell as well.
 _WRITTEN_IN_ORDER = frozenset({LedgerComponent.MANAGED_LEDGER, LedgerComponent.MANAGED_CURSOR})

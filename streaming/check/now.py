@@ -21,8 +21,8 @@ from streaming.limits.breaker import Breaker, breaker_path
 from streaming.limits.tenants import TenantHolds, tenant_holds_path
 from streaming.ports import MetadataStore
 from streaming.reconcile.backlog import backlog_of
-from streaming.state import hold, lanes, receipts, waiting, watcher_note
-from streaming.state.lanes import ParkedLane
+from streaming.state import hold, parked_queries, receipts, waiting, watcher_note
+from streaming.state.parked_queries import ParkedQuery
 from streaming.state.watcher_note import WatcherNote
 from udfs import columns as c
 from udfs.units import HOUR_MS
@@ -71,7 +71,7 @@ class Now:
     watcher: Holder | None = None
     watched: WatcherNote | None = None
     holds: list[Hold] | None = None
-    parked: list[ParkedLane] | None = None
+    parked: list[ParkedQuery] | None = None
     waiting: Mapping[str, int] | None = None
     retries: Retries | None = None
     last_hour: Finished | None = None
@@ -110,7 +110,7 @@ def look(settings: Settings, clients: CommandClients, now_ms: int, no_state: Rea
     now.watcher = read("watcher", lambda: holder_of(clients.store, lock_path(root, name + WATCH)))
     now.watched = read("watched", lambda: watcher_note.noted(state_dir), no_state)
     now.holds = read("holds", lambda: _holds(settings, clients))
-    now.parked = read("parked", lambda: list(lanes.noted(state_dir).values()), no_state)
+    now.parked = read("parked", lambda: list(parked_queries.noted(state_dir).values()), no_state)
 
     def count_retries() -> int:
         if no_state is not None:

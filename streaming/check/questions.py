@@ -34,7 +34,7 @@ from streaming.spark import ivy
 from streaming.spark import jars as artifacts
 from streaming.state import watcher_note
 from streaming.state.filesystem import open_filesystem, shown
-from streaming.state.lanes import noted
+from streaming.state.parked_queries import noted
 from streaming.state.tables import opened
 from streaming.terminal import count_of
 from streaming.topics.sizes import require_room_for_copies

@@ -33,7 +33,7 @@ def receipts(
 ) -> None:
     """Show what became of requests, the oldest first."""
     load_datasets()
-    from streaming.state import lanes
+    from streaming.state import parked_queries
     from streaming.state.hold import noted
     from streaming.state.outcomes import newest_of, receipts_of
 
@@ -51,7 +51,7 @@ def receipts(
     why, since_ms = noted(settings.state_dir)
     if why:
         say(f"The service deletes nothing, held since {utc(since_ms)} UTC: {why}", err=True)
-    for lane in lanes.noted(settings.state_dir).values():
+    for lane in parked_queries.noted(settings.state_dir).values():
         how = "read another way than by the connector" if lane.is_read else "parked, its requests wait"
         say(f"{lane.topic} is {how} since {utc(lane.since_ms)} UTC: {lane.why}", err=True)
 

@@ -4,8 +4,8 @@ import threading
 from dataclasses import dataclass, field
 
 from streaming.metrics import Metrics
-from streaming.state import lanes
-from streaming.state.lanes import ParkedLane
+from streaming.state import parked_queries
+from streaming.state.parked_queries import ParkedQuery
 
 
 @dataclass(slots=True)
@@ -14,14 +14,14 @@ class Board:
 
     state_dir: str
     metrics: Metrics
-    _parked: dict[str, ParkedLane] = field(default_factory=dict)
+    _parked: dict[str, ParkedQuery] = field(default_factory=dict)
     _guard: threading.Lock = field(default_factory=threading.Lock)
 
     def clear(self) -> None:
         """No lane is parked: at the start, whatever was noted before, and at an end with nothing left to read."""
-        lanes.note(self.state_dir, {})
+        parked_queries.note(self.state_dir, {})
 
-    def show(self, name: str, lane: ParkedLane | None) -> None:
+    def show(self, name: str, lane: ParkedQuery | None) -> None:
         """A lane is parked, or was tried again; None: it is parked no more. name: its query's, or what else it is."""
         with self._guard:
             if lane is None:
@@ -29,4 +29,4 @@ class Board:
             else:
                 self._parked[name] = lane
             self.metrics.parked(name, is_parked=lane is not None)
-            lanes.note(self.state_dir, self._parked)
+            parked_queries.note(self.state_dir, self._parked)

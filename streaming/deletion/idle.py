@@ -15,7 +15,7 @@ from udfs.formats.internal_stats import Position
 def is_idle(settings: Settings, admin: TopicAdmin, queries: RunningQueries, due: DueLoop) -> bool:
     """Whether no query works, every message of every partition has been worked off, and no retry waits.
 
-    Lanes that are given up are left out: what waits there will wait.
+    ParkedQueries that are given up are left out: what waits there will wait.
     """
     return _is_quiet(settings, admin, queries, due, due.is_empty)
 
@@ -29,7 +29,7 @@ def _is_quiet(
     settings: Settings, admin: TopicAdmin, queries: RunningQueries, due: DueLoop, is_at_rest: Callable[[], bool]
 ) -> bool:
     passes = due.passes
-    lanes = queries.lanes
+    lanes = queries.parked
     running = {query: stream for query, stream in queries.running.items() if query not in lanes.given_up}
     works = (stream.status["isTriggerActive"] for query, stream in running.items() if not lanes.rests(query))
     if any(works) or not is_at_rest():
@@ -43,7 +43,7 @@ def _is_quiet(
 
 def stuck(settings: Settings, admin: TopicAdmin, queries: RunningQueries) -> dict[Query, Exception]:
     """Return the lanes that are given up though messages wait there, and why each failed last."""
-    lanes = queries.lanes
+    lanes = queries.parked
     return {
         query: why for query, why in lanes.given_up.items() if not _is_worked_off(settings, admin, query, lanes.reached)
     }

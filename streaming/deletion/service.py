@@ -25,7 +25,7 @@ from streaming.deletion.retries import Retries
 from streaming.deletion.turn import Turn
 from streaming.errors import SafetyError
 from streaming.queries.completion import Completed, Extent, Spans
-from streaming.queries.reading import Reading
+from streaming.queries.slots import ReadSlots
 from streaming.queries.streams import Describe
 from streaming.queries.transforms import messages, slices_of
 from streaming.schemas import RETRY
@@ -66,7 +66,7 @@ class LedgerDeletionService:
     max_request_bytes: int
     completed: Complete = _as_delivered
     note: Callable[[Spans], None] = lambda _spans: None
-    reading: Reading = field(default_factory=lambda: Reading(threading.Event(), lambda: 2))
+    reading: ReadSlots = field(default_factory=lambda: ReadSlots(threading.Event(), lambda: 2))
     _started: set[str] = field(default_factory=set)
 
     def process(self, query: str, source: DataFrame, batch_id: int) -> None:

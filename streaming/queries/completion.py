@@ -19,10 +19,10 @@ from streaming import schemas
 from streaming.config.settings import Settings
 from streaming.errors import ReaperError
 from streaming.ports import TopicAdmin
-from streaming.queries.another_way import kept, numbered
 from streaming.queries.batches import Batch, unfinished
 from streaming.queries.checkpoints import location_of
-from streaming.queries.reading import Reading
+from streaming.queries.fallback_reads import kept, numbered
+from streaming.queries.slots import ReadSlots
 from streaming.spark.job_limit import limited
 from streaming.spark.submitted import is_local
 from udfs import columns as c
@@ -48,7 +48,7 @@ Spans = Mapping[str, Sequence[Span]]  # by partition
 
 
 class Read(Protocol):
-    """Reads the messages of entries another way, and keeps them until unpersist (queries.another_way.ReadRows)."""
+    """Reads the messages of entries another way, and keeps them until unpersist (queries.fallback_reads.ReadRows)."""
 
     def __call__(self, query: str, wanted: Spans, /, *, gives_up: bool = False) -> DataFrame:
         """Return their rows; gives_up: though no other entry is shown (adapters.pulsar.entries)."""
@@ -90,7 +90,7 @@ class Completion:
     settings: Settings
     admin: TopicAdmin
     read: Read
-    reading: Reading
+    reading: ReadSlots
     patiently: Callable[[Callable[[], None]], None] = lambda step: step()
 
     def __call__(self, query: str, batch_id: int, delivered: DataFrame) -> Completed:

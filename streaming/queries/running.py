@@ -30,8 +30,8 @@ from streaming.coordination.ownership import Ownership
 from streaming.errors import BusyError, ReaperError
 from streaming.ports import TopicAdmin
 from streaming.queries.checkpoints import changes_of, left_behind
-from streaming.queries.lanes import Lanes
 from streaming.queries.names import Query, queries_of
+from streaming.queries.parked import ParkedQueries
 from streaming.queries.short_names import adopt_short_name
 from streaming.spark.failures import error_of, one_line
 from streaming.topics.matching import matched_topics
@@ -69,7 +69,7 @@ class RunningQueries:
     admin: TopicAdmin
     begin: Callable[[Query], StreamingQuery]
     begin_again: Callable[[str], None]
-    lanes: Lanes
+    parked: ParkedQueries
     slow_down: Callable[[str], None] = lambda _query: None
     let_go: Callable[[str], None] = lambda _query: None
     forget: Callable[[Query], None] = lambda _query: None
@@ -111,7 +111,7 @@ class RunningQueries:
                 self.look_up()
         failed: dict[Query, Exception] = {}
         for query, stream in list(self._running.items()):
-            if self.lanes.rests(query):
+            if self.parked.rests(query):
                 if (failure := self._try_again(query)) is not None:
                     failed[query] = failure
             elif query in self._stopped:
@@ -163,7 +163,7 @@ class RunningQueries:
         for thread in self._stopping:
             thread.join(None if until_s is None else max(until_s - time.monotonic(), 0))
         rescues_s = None if until_s is None else max(until_s - time.monotonic(), 0)
-        return self.lanes.join(rescues_s) and not any(thread.is_alive() for thread in self._stopping)
+        return self.parked.join(rescues_s) and not any(thread.is_alive() for thread in self._stopping)
 
     def _take_up(self, topic: str) -> bool:
         (query,) = _queries(self.settings, (topic,))
@@ -203,7 +203,7 @@ class RunningQueries:
             self._ended(query, stream.exception() or RuntimeError("it ended without a word"))
             return
         # only where something was wrong: Spark writes its progress as text for each look, and looks cost idling CPU
-        if (query in self._busy_since_s or query in self.lanes) and stream.lastProgress is not None:
+        if (query in self._busy_since_s or query in self.parked) and stream.lastProgress is not None:
             self._got_on(query)
         self._stop_if_it_cannot_plan(query, stream)
 
@@ -236,7 +236,7 @@ class RunningQueries:
 
     def _got_on(self, query: Query) -> None:
         was_held = self._busy_since_s.pop(query, None) is not None
-        if self.lanes.recover(query) or was_held:
+        if self.parked.recover(query) or was_held:
             self._log_once(query.topics[0], "is read again", level=logging.INFO)
 
     def _ended(self, query: Query, why: Exception) -> None:
@@ -251,7 +251,7 @@ class RunningQueries:
             with _try_again_later(f"{query.topics[0]} not looked at"):
                 if self._end_if_gone(query):
                     return
-        if is_busy(str(why)) and query not in self.lanes:
+        if is_busy(str(why)) and query not in self.parked:
             if self._is_begun_again(query):
                 return
             ours = self._is_held(query, why)
@@ -264,10 +264,10 @@ class RunningQueries:
         self._log_once(query.topics[0], what, level=logging.WARNING)
         self.slow_down(query.name)
         self.let_go(query.name)
-        self.lanes.park(query, why)
+        self.parked.park(query, why)
 
     def _try_again(self, query: Query) -> Exception | None:
-        begins = self.lanes.step(query)
+        begins = self.parked.step(query)
         if isinstance(begins, Exception):
             return begins
         if begins:
@@ -312,7 +312,7 @@ class RunningQueries:
         stream = self._running.pop(query)
         threading.Thread(target=self._end, args=(query, stream), name="end-query", daemon=True).start()
         del self._matched[topic]
-        self.lanes.forget(query)
+        self.parked.forget(query)
         self._stopped.pop(query, None)
         for known in (self._busy_since_s, self._again_s, self._plans_since_s):
             known.pop(query, None)

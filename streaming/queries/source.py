@@ -33,7 +33,7 @@ def read_stream(spark: SparkSession, settings: Settings, topics: Sequence[str], 
         "predefinedSubscription": settings.topics.subscription,
         # otherwise a read that times out is committed as if the topic had been empty
         "failOnDataLoss": "true",
-        # waited for an entry that never comes, and then the batch is read another way (decision 42)
+        # waited for an entry that never comes, and then the batch is read another way (decision 15)
         "pollTimeoutMs": "10000",
         **client,
         # gives us raw bytes, whatever schema somebody registers on the topic; JSON mode mixes up the rows' values

@@ -81,7 +81,7 @@ COVERED = {
     "streaming.ports": "tests/contract/test_metadata_store.py",
     "streaming.phase_one.watcher.look": "tests/unit/phase_one/watcher/test_watcher.py",
     "streaming.phase_one.watcher.metrics": "tests/unit/phase_one/watcher/test_watcher.py",
-    "streaming.queries.another_way": "tests/spark/test_completion.py",
+    "streaming.queries.fallback_reads": "tests/spark/test_completion.py",
     "streaming.queries.completion": "tests/spark/test_completion.py",
     "streaming.queries.names": "tests/unit/queries/test_running.py",
     "streaming.queries.transforms": "tests/spark/test_transforms.py",

@@ -21,11 +21,11 @@ from streaming.coordination import identity
 from streaming.coordination.identity import ClusterIdentity
 from streaming.errors import FencedError, UnavailableError
 from streaming.reconcile.memory import UnreadMemory
-from streaming.state import hold, journal, lanes, receipts
+from streaming.state import hold, journal, parked_queries, receipts
 from streaming.state.filesystem import below, folder_of
 from streaming.state.journal import JournalEntry, ParquetJournal
-from streaming.state.lanes import ParkedLane
 from streaming.state.outcomes import newest_of, receipts_of
+from streaming.state.parked_queries import ParkedQuery
 from streaming.state.receipts import Receipts
 from streaming.state.settlements import REPLAYED, REPLAYING, WRITTEN_OFF, PlanWriter, SettlementFolder
 from streaming.state.waiting import Waiting, outstanding
@@ -349,13 +349,13 @@ def test_plans_and_write_offs_are_whole_or_not_there(store: Store) -> None:
 def test_notes_and_accounts_are_written_over_and_taken_away(store: Store) -> None:
     hold.note(store.state, "paused", now_ms=NOW_MS)
     hold.note(store.state, "held", now_ms=NOW_MS + 1)
-    lanes.note(store.state, {"requests": ParkedLane("t", "why", NOW_MS)})
+    parked_queries.note(store.state, {"requests": ParkedQuery("t", "why", NOW_MS)})
     UnreadMemory(store.state).remember({"p": {7: 1}})
     assert hold.noted(store.state) == ("held", NOW_MS + 1)
-    assert lanes.noted(store.state) == {"requests": ParkedLane("t", "why", NOW_MS)}
+    assert parked_queries.noted(store.state) == {"requests": ParkedQuery("t", "why", NOW_MS)}
     assert UnreadMemory(store.state).recall() == {"p": {7: 1}}
     hold.note(store.state, "", now_ms=NOW_MS)
-    lanes.note(store.state, {})
+    parked_queries.note(store.state, {})
     assert hold.noted(store.state) == ("", 0)
     assert [key for key in store.files() if key in ("held.json", "lanes.json") or "unfinished" in key] == []
 

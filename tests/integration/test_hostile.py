@@ -131,7 +131,7 @@ def test_a_query_that_failed_leaves_no_reader_behind_and_one_that_cannot_plan_is
 
 
 @pytest.mark.long
-def test_a_kill_between_the_receipts_and_the_commit_of_a_batch_that_was_read_another_way_repeats_nothing(
+def test_a_kill_between_the_receipts_and_the_commit_of_a_batch_that_the_fallback_read_repeats_nothing(
     service: Deployment, send: Senders, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     first, retry = service.settings.topics.requests[0], service.settings.topics.retry

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 import pytest
 
 from streaming.adapters.pulsar.admin import PulsarAdmin, PulsarAdminSettings
-from streaming.adapters.pulsar.entries import another_way
+from streaming.adapters.pulsar.entries import fallback_entries
 from streaming.config.sections import PulsarSettings
 from streaming.errors import UnavailableError
 from streaming.sandbox import faults
@@ -99,7 +99,7 @@ def _read(cluster: Cluster, topic: str) -> list[Found]:
     )
     with PulsarAdmin(PulsarAdminSettings(where.admin)) as admin:
         spans = list(spans_of(admin.internal_stats(topic).ledgers, Range(BEFORE_ALL, EVERYTHING)))
-        return [found for _position, found in another_way(settings, admin, topic, spans)]
+        return [found for _position, found in fallback_entries(settings, admin, topic, spans)]
 
 
 @pytest.mark.parametrize("kind", ODD)

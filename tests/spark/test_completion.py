@@ -20,10 +20,10 @@ from streaming.adapters.memory.pulsar import MemoryPulsar
 from streaming.config.load import load
 from streaming.config.settings import Settings
 from streaming.errors import ReaperError
-from streaming.queries import another_way, completion
+from streaming.queries import completion, fallback_reads
 from streaming.queries.completion import Completion, allowed_seconds
 from streaming.queries.names import checkpoint_of
-from streaming.queries.reading import Reading
+from streaming.queries.slots import ReadSlots
 from streaming.schemas import REQUESTS
 from streaming.spark.job_limit import limited
 from tests.pulsar_fields import entry
@@ -63,7 +63,7 @@ class World:
         self._begin(checkpoint, 1, {FIRST: (6, 1), SECOND: (8, 0)})
         (checkpoint / "commits").mkdir()
         (checkpoint / "commits" / "0").write_text("v1\n{}")
-        self.completion = Completion(spark, settings, pulsar, self._read, Reading(threading.Event(), lambda: 2))
+        self.completion = Completion(spark, settings, pulsar, self._read, ReadSlots(threading.Event(), lambda: 2))
 
     def read_beside(self) -> None:
         """Wait for slots, as another query does, have them and give them back."""
@@ -145,7 +145,7 @@ def test_a_batch_that_was_delivered_whole_stays_as_it_is(world: World) -> None:
         pytest.param(WHOLE, {FIRST: [Span(5, 2, 3), Span(6, 0, 1)], SECOND: [Span(8, 0, 0)]}, id="everything"),
     ],
 )
-def test_what_lacks_is_read_another_way_and_counted_in(
+def test_missing_rows_are_read_by_the_fallback_and_counted_in(
     world: World, lacking: list[Place], asked: dict[str, list[Span]]
 ) -> None:
     delivered = [place for place in WHOLE if place not in lacking]
@@ -214,8 +214,8 @@ def test_entries_become_rows_in_the_executors_and_a_dead_letter_says_why(spark: 
         base = load(None)
         pulsar = base.pulsar.model_copy(update={"service_url": partition.url, "admin_url": "http://127.0.0.1:1"})
         settings = base.model_copy(update={"pulsar": pulsar})
-        reading = Reading(threading.Event(), lambda: 2)
-        rows = another_way.ReadRows(spark, settings, reading)(REQUESTS, {FIRST: [Span(7, 0, 4500)], SECOND: []})
+        reading = ReadSlots(threading.Event(), lambda: 2)
+        rows = fallback_reads.ReadRows(spark, settings, reading)(REQUESTS, {FIRST: [Span(7, 0, 4500)], SECOND: []})
         found = {row[c.POSITION_ENTRY]: row.asDict() for row in rows.collect()}
     assert sorted(found) == list(range(4501))
     assert [found[number][c.ROW] for number in range(4501)] == list(range(4501))
@@ -225,11 +225,11 @@ def test_entries_become_rows_in_the_executors_and_a_dead_letter_says_why(spark: 
     assert last[c.NO_REQUEST] == "ENCRYPTED: the payload is encrypted"
 
 
-def test_whoever_reads_much_another_way_gives_his_slots_back_in_between(
+def test_a_long_fallback_read_gives_its_slots_back_in_between(
     adaptive: SparkSession, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(another_way, "_ENTRIES_PER_TASK", 2)
-    reading = Reading(threading.Event(), lambda: 8)
+    monkeypatch.setattr(fallback_reads, "_ENTRIES_PER_TASK", 2)
+    reading = ReadSlots(threading.Event(), lambda: 8)
     held: list[int] = []
     connections: list[int] = []
 
@@ -248,7 +248,9 @@ def test_whoever_reads_much_another_way_gives_his_slots_back_in_between(
         base = load(None)
         pulsar = base.pulsar.model_copy(update={"service_url": partition.url, "admin_url": "http://127.0.0.1:1"})
         settings = base.model_copy(update={"pulsar": pulsar})
-        rows = another_way.ReadRows(adaptive, settings, cast("Reading", Watched()))(REQUESTS, {FIRST: [Span(7, 0, 8)]})
+        rows = fallback_reads.ReadRows(adaptive, settings, cast("ReadSlots", Watched()))(
+            REQUESTS, {FIRST: [Span(7, 0, 8)]}
+        )
         connections.append(len(partition.readers))
         assert [row[c.ROW] for row in rows.orderBy(c.ROW).collect()] == list(range(9))
     assert held == [2, 2, 1], "two of the four slots that reads have, and for two entries each"
@@ -257,12 +259,12 @@ def test_whoever_reads_much_another_way_gives_his_slots_back_in_between(
 
 
 def test_a_few_entries_of_several_partitions_are_waited_for_together_in_one_slot() -> None:
-    def lot(partition: str, *spans: tuple[int, int, int]) -> another_way.Lot:
+    def lot(partition: str, *spans: tuple[int, int, int]) -> fallback_reads.Lot:
         return (partition, [s[0] for s in spans], [s[1] for s in spans], [s[2] for s in spans])
 
     small = [lot(f"p{number}", (7, 0, 9)) for number in range(6)]
     large = lot("large", (7, 0, 1899), (8, 0, 99))
-    tasks = [[each[0] for each in task] for task in another_way._tasks_of([*small, large, small[0]])]
+    tasks = [[each[0] for each in task] for task in fallback_reads._tasks_of([*small, large, small[0]])]
     assert tasks == [["p0", "p1", "p2", "p3"], ["p4", "p5"], ["large"], ["p0"]]
 
 
@@ -304,16 +306,16 @@ def test_a_read_that_others_wait_for_is_given_up_sooner(world: World, monkeypatc
 def test_of_rows_that_cannot_be_computed_spark_keeps_nothing(spark: SparkSession) -> None:
     held = spark._jsparkSession.sharedState().cacheManager()
     spark.catalog.clearCache()
-    rows = another_way.kept(spark.range(3))
+    rows = fallback_reads.kept(spark.range(3))
     assert not held.isEmpty()
     rows.unpersist()
     assert held.isEmpty()
     with pytest.raises(Exception, match="no such thing"):
-        another_way.kept(spark.sql("SELECT raise_error('no such thing') AS x"))
+        fallback_reads.kept(spark.sql("SELECT raise_error('no such thing') AS x"))
     assert held.isEmpty()
 
 
-def test_while_entries_are_read_another_way_nobody_waits_to_let_go_of_what_he_kept(adaptive: SparkSession) -> None:
+def test_unpersist_does_not_wait_for_a_fallback_read(adaptive: SparkSession) -> None:
     kept = adaptive.range(10).persist()
     assert kept.count() == 10  # before the read: an earlier test's task may hold the other slot for some seconds
     lets_read = threading.Event()
@@ -321,7 +323,7 @@ def test_while_entries_are_read_another_way_nobody_waits_to_let_go_of_what_he_ke
         base = load(None)
         pulsar = {"service_url": partition.url, "admin_url": "http://127.0.0.1:1", "timeout_seconds": 60}
         settings = base.model_copy(update={"pulsar": base.pulsar.model_copy(update=pulsar)})
-        read_rows = another_way.ReadRows(adaptive, settings, Reading(threading.Event(), lambda: 2))
+        read_rows = fallback_reads.ReadRows(adaptive, settings, ReadSlots(threading.Event(), lambda: 2))
         ended = threading.Event()
 
         def read() -> None:

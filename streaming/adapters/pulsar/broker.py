@@ -1,6 +1,6 @@
 """The brokers as second witness: what one has loaded it is asked for, and of the rest, whether it exists.
 
-1. A topic that no broker has loaded is not asked for its state: that would load it (docs/decisions/0008). The same
+1. A topic that no broker has loaded is not asked for its state: that would load it (docs/decisions/0006). The same
    question about a topic that does not exist assigns its bundle and creates the namespace's __change_events. So the
    list of its namespace, which is asked for once, says whether a topic exists.
 2. A broker is asked only for what it has loaded itself, in threads of its own, and no redirect is followed: a broker

@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from contextlib import suppress
 
 from streaming.adapters.pulsar.controls import EntryAdmin
-from streaming.adapters.pulsar.entries import another_way, read_spans
+from streaming.adapters.pulsar.entries import fallback_entries, read_spans
 from streaming.adapters.pulsar.frames import Silence, opened
 from streaming.config.sections import PulsarSettings
 from streaming.errors import UnavailableError
@@ -45,7 +45,7 @@ def read_compacted(settings: PulsarSettings, admin: EntryAdmin, topic: str) -> I
         return
     if left.compacted > 0:
         raise UnavailableError(f"{topic}: the broker sends nothing more, and these are left: {left}")
-    yield from another_way(settings, admin, topic, list(spans_of(stats.ledgers, Range(left.at, stats.last))))
+    yield from fallback_entries(settings, admin, topic, list(spans_of(stats.ledgers, Range(left.at, stats.last))))
     after = admin.internal_stats(topic)
     if (after.compacted, after.horizon) != (stats.compacted, stats.horizon):
         raise UnavailableError(f"{topic} was compacted while it was read, so its end is not known: read it again")

@@ -81,7 +81,7 @@ class Sent:
     is_passed_over: bool = False
 
 
-def another_way(
+def fallback_entries(
     settings: PulsarSettings,
     admin: EntryAdmin,
     partition: str,

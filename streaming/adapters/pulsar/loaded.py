@@ -5,7 +5,7 @@
    rights of a superuser, and 200 bytes and 0.1 ms a topic. `broker-stats/topics` is up to a minute old, and `/metrics`
    has 7 kB a topic.
 2. An answer is used for a few seconds. A topic that was loaded since then is taken for one that is not: whoever deletes
-   must not rely on that (docs/decisions/0008). One that was unloaded since then may be loaded again by a question.
+   must not rely on that (docs/decisions/0006). One that was unloaded since then may be loaded again by a question.
 3. A topic that no answer names is loaded nowhere only if every broker answered.
 """
 

@@ -7,7 +7,7 @@ reads it with pulsar-client, or take gigabytes there (docs/findings-odd-messages
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from streaming.adapters.pulsar.admin import PulsarAdmin, PulsarAdminSettings
-from streaming.adapters.pulsar.entries import another_way
+from streaming.adapters.pulsar.entries import fallback_entries
 from streaming.adapters.pulsar.frames import Connection, opened
 from streaming.config.sections import PulsarSettings
 from streaming.ports import StoredMessage
@@ -85,7 +85,7 @@ def check_connection(settings: PulsarSettings) -> None:
 def _read(
     settings: PulsarSettings, admin: PulsarAdmin, partition: str, spans: Sequence[Span]
 ) -> Iterator[StoredMessage]:
-    for position, found in another_way(settings, admin, partition, spans):
+    for position, found in fallback_entries(settings, admin, partition, spans):
         yield _stored(partition, position, found)
 
 

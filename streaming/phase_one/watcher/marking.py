@@ -1,7 +1,7 @@
 """Marks what brokers are about to drop, and works marks off, in a thread of its own ([watch] mark_ahead).
 
 1. A broker is asked only about a topic that it has loaded. The topic's znodes show that first, and no cursor was closed
-   since; then brokers are asked whether one of them has it loaded (docs/decisions/0008). Marks of a topic that none has
+   since; then brokers are asked whether one of them has it loaded (docs/decisions/0006). Marks of a topic that none has
    loaded wait: to take one away would load it.
 2. So few topics a minute are asked about that brokers do not notice. A topic whose turn comes too late is left out
    until it changes again.

@@ -23,8 +23,8 @@ from streaming.errors import UnavailableError
 from streaming.limits.breaker import Breaker, breaker_path
 from streaming.limits.tenants import TenantHolds, tenant_holds_path
 from streaming.ports import Pulsar
-from streaming.state import hold, lanes, waiting, watcher_note
-from streaming.state.lanes import ParkedLane
+from streaming.state import hold, parked_queries, waiting, watcher_note
+from streaming.state.parked_queries import ParkedQuery
 from streaming.state.watcher_note import WatcherNote
 from tests.builders import NOW_MS
 from tests.unit.reconcile.rows import write_rows
@@ -106,9 +106,12 @@ def test_what_the_service_alone_knows_is_told_as_it_noted_it(world: World) -> No
 
 
 def test_topics_that_are_parked_are_told(world: World) -> None:
-    lanes.note(
+    parked_queries.note(
         str(world.state),
-        {"a": ParkedLane("persistent://a/b/c", "no\nanswer", NOW_MS), "b": ParkedLane("x", "y", NOW_MS, is_read=True)},
+        {
+            "a": ParkedQuery("persistent://a/b/c", "no\nanswer", NOW_MS),
+            "b": ParkedQuery("x", "y", NOW_MS, is_read=True),
+        },
     )
     parked = [line for line in world.says() if line.startswith("topic")]
     assert "persistent://a/b/c is parked, and its requests wait since" in parked[0]

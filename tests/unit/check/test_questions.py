@@ -20,7 +20,7 @@ from streaming.clock import ManualClock
 from streaming.config.load import load
 from streaming.errors import ConfigError, RefusedError, SafetyError, UnavailableError
 from streaming.state import watcher_note
-from streaming.state.lanes import ParkedLane, note
+from streaming.state.parked_queries import ParkedQuery, note
 from streaming.state.watcher_note import WatcherNote
 from tests.builders import DAY_MS, NOW_MS, ROOT, put
 from udfs.formats.acl import CREATE, DELETE, READ, AclEntry, acl_bytes
@@ -132,16 +132,16 @@ def test_a_directory_that_can_not_be_made_is_a_problem(tmp_path: Path) -> None:
         directory(str(tmp_path / "file"))
 
 
-def test_a_parked_topic_is_a_problem_unless_it_is_read_another_way(tmp_path: Path) -> None:
+def test_a_parked_topic_is_a_problem_unless_the_fallback_reads_it(tmp_path: Path) -> None:
     base = load(None)
     settings = base.model_copy(update={"state": base.state.model_copy(update={"dir": str(tmp_path)})})
     assert lanes(settings) == "no topic is parked"
-    read = ParkedLane("persistent://acme/reaper/d", "long overflow", NOW_MS, is_read=True)
+    read = ParkedQuery("persistent://acme/reaper/d", "long overflow", NOW_MS, is_read=True)
     note(str(tmp_path), {"requests-1": read})
     with pytest.raises(Notice, match=r"read another way meanwhile: persistent://acme/reaper/d since .* long overflow"):
         lanes(settings)
     assert parked_topics(settings) == []
-    stuck = ParkedLane("persistent://pulsar/reaper/e", "no rights", NOW_MS, failures=7)
+    stuck = ParkedQuery("persistent://pulsar/reaper/e", "no rights", NOW_MS, failures=7)
     note(str(tmp_path), {"requests-1": read, "requests-2": stuck})
     with pytest.raises(UnavailableError, match=r"parked, and tried again after growing pauses: .* no rights"):
         lanes(settings)

@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 from streaming.cli.main import app
 from streaming.errors import ConfigError, UnavailableError
 from streaming.state import hold
-from streaming.state.lanes import ParkedLane, note
+from streaming.state.parked_queries import ParkedQuery, note
 from streaming.state.settlements import SettlementFolder
 from tests.unit.reconcile.rows import write_rows
 from udfs import columns as c
@@ -108,7 +108,7 @@ def test_what_others_wrote_is_shown_as_it_is(config: Path, arguments: list[str])
 def test_parked_topics_are_told_beside_the_receipts(config: Path) -> None:
     state = config.parent / "state"
     state.mkdir()
-    waits = ParkedLane("persistent://acme/reaper/d", "no rights", AT_MS)
+    waits = ParkedQuery("persistent://acme/reaper/d", "no rights", AT_MS)
     note(str(state), {"requests-1": waits, "requests-2": replace(waits, is_read=True)})
     result = CliRunner().invoke(app, ["receipts", "--config", str(config)])
     assert "persistent://acme/reaper/d is parked, its requests wait since 2023-11-14 22:13:20 UTC: no rights" in (

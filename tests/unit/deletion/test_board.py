@@ -4,10 +4,10 @@ from pathlib import Path
 
 from streaming.deletion.board import Board
 from streaming.metrics import Metrics
-from streaming.state import lanes
-from streaming.state.lanes import ParkedLane
+from streaming.state import parked_queries
+from streaming.state.parked_queries import ParkedQuery
 
-LANE = ParkedLane("persistent://acme/reaper/d", "long overflow", 5)
+LANE = ParkedQuery("persistent://acme/reaper/d", "long overflow", 5)
 
 
 def test_a_lane_is_shown_until_it_is_read_again(tmp_path: Path) -> None:
@@ -19,14 +19,14 @@ def test_a_lane_is_shown_until_it_is_read_again(tmp_path: Path) -> None:
 
     board.show("requests", LANE)
     board.show("retry", LANE)
-    assert lanes.noted(str(tmp_path)) == {"requests": LANE, "retry": LANE}
+    assert parked_queries.noted(str(tmp_path)) == {"requests": LANE, "retry": LANE}
     board.show("requests", None)
     assert (shown("requests"), shown("retry")) == (0, 1)
-    assert lanes.noted(str(tmp_path)) == {"retry": LANE}
+    assert parked_queries.noted(str(tmp_path)) == {"retry": LANE}
     board.show("requests", None)
 
 
 def test_what_an_earlier_run_has_noted_is_cleared(tmp_path: Path) -> None:
-    lanes.note(str(tmp_path), {"requests": LANE})
+    parked_queries.note(str(tmp_path), {"requests": LANE})
     Board(str(tmp_path), Metrics()).clear()
-    assert lanes.noted(str(tmp_path)) == {}
+    assert parked_queries.noted(str(tmp_path)) == {}

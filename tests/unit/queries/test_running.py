@@ -19,10 +19,10 @@ from streaming.config.settings import Settings
 from streaming.coordination.ownership import Ownership
 from streaming.errors import RefusedError, SafetyError
 from streaming.queries.checkpoints import MOST_LEFT_BEHIND, left_behind, partitions_of
-from streaming.queries.lanes import Lanes, Rescued
 from streaming.queries.names import Query, checkpoint_of, queries_of
+from streaming.queries.parked import FallbackResult, ParkedQueries
 from streaming.queries.running import RunningQueries
-from streaming.state.lanes import ParkedLane
+from streaming.state.parked_queries import ParkedQuery
 from streaming.topics.matching import matched_topics
 from streaming.topics.setup import MOST_PARTITIONS
 
@@ -97,16 +97,16 @@ class World:
         self.store = MemoryStore()
         self.untold: set[str] = set()
         self.rescues: list[str] = []
-        self.shown: dict[str, ParkedLane] = {}
-        self.rescued: Rescued | Exception = Rescued(has_news=False)
+        self.shown: dict[str, ParkedQuery] = {}
+        self.rescued: FallbackResult | Exception = FallbackResult(has_news=False)
         self.not_begun: Exception | None = None
-        self.lanes = Lanes(self._rescue, self._show, monotonic=lambda: self.now_s, now_ms=lambda: 5)
+        self.parked = ParkedQueries(self._rescue, self._show, monotonic=lambda: self.now_s, now_ms=lambda: 5)
         self.queries = RunningQueries(
             settings,
             admin,
             self._begin,
             self.again.append,
-            self.lanes,
+            self.parked,
             let_go=self.let_go.append,
             forget=self.forgotten.append,
             tells_last=lambda partition: partition not in self.untold,
@@ -122,13 +122,13 @@ class World:
         self.streams.setdefault(query.topics[0], []).append(made)
         return made
 
-    def _rescue(self, query: Query) -> Rescued:
+    def _rescue(self, query: Query) -> FallbackResult:
         self.rescues.append(query.topics[0])
         if isinstance(self.rescued, Exception):
             raise self.rescued
         return self.rescued
 
-    def _show(self, name: str, lane: ParkedLane | None) -> None:
+    def _show(self, name: str, lane: ParkedQuery | None) -> None:
         if lane is None:
             del self.shown[name]
         else:
@@ -136,7 +136,7 @@ class World:
 
     def check_once(self, after_s: float = 0.5) -> dict[str, Exception]:
         self.now_s += after_s
-        assert self.lanes.join(10)
+        assert self.parked.join(10)
         return {query.topics[0]: why for query, why in self.queries.check_once().items()}
 
 
@@ -212,7 +212,7 @@ def test_a_query_that_fails_of_anything_else_is_parked_rescued_and_begun_again_a
     (name,) = (query.name for query in world.queries.running if query.topics == (ACMES,))
     world.streams[ACMES][-1].fail(Exception("a bug\n=== Streaming Query ===\nplan"))
     assert world.check_once() == {}
-    assert world.shown == {name: ParkedLane(ACMES, f"query {name} failed: a bug", 5, failures=1)}
+    assert world.shown == {name: ParkedQuery(ACMES, f"query {name} failed: a bug", 5, failures=1)}
     assert world.let_go == [name]
     assert f"{ACMES} is parked, and the other topics go on. Its query failed: query {name} failed: a bug" in caplog.text
     assert world.check_once() == {}

@@ -82,7 +82,7 @@ def test_a_ledger_that_went_with_unread_messages_is_noticed(
         pytest.param([Span(6, 0, 9)], [5], id="another ledger's"),
     ],
 )
-def test_a_marker_that_was_read_another_way_went_with_its_ledger_and_nothing_was_lost(
+def test_a_marker_that_the_fallback_read_went_with_its_ledger_and_nothing_was_lost(
     worked_off: list[Span], expected: list[int]
 ) -> None:
     assert vanished({5: 3}, PartitionEntries(), {5: {0, 1}}, worked_off) == expected

@@ -11,7 +11,7 @@ import pytest
 
 from streaming.adapters.pulsar import entries, frames
 from streaming.adapters.pulsar.controls import Controls
-from streaming.adapters.pulsar.entries import Sent, another_way, read_spans, tells_last
+from streaming.adapters.pulsar.entries import Sent, fallback_entries, read_spans, tells_last
 from streaming.adapters.pulsar.http import Body
 from streaming.config.sections import PulsarSettings
 from streaming.errors import RefusedError, UnavailableError
@@ -166,8 +166,8 @@ def test_the_token_is_read_anew_for_each_connection(tmp_path: Path) -> None:
             list(read_spans(settings, TOPIC, ALL))
 
 
-def _another_way(partition: Partition, shown: Shown, spans: list[Span]) -> list[tuple[Position, bytes, Any]]:
-    read = another_way(settings_for(partition), shown, TOPIC, spans)
+def _fallback_entries(partition: Partition, shown: Shown, spans: list[Span]) -> list[tuple[Position, bytes, Any]]:
+    read = fallback_entries(settings_for(partition), shown, TOPIC, spans)
     return [(position, found.content.payload, found.why) for position, found in read]
 
 
@@ -175,7 +175,7 @@ def test_what_is_passed_over_is_asked_for_by_its_position_and_a_marker_is_nothin
     aborted = {"txnid_most_bits": "1", "txnid_least_bits": "2", "txn_aborted": "true"}
     shown = Shown({(7, 1): _body(b"taken back", **aborted), (8, 0): _body(b"", marker_type="22")})
     with serving(Partition(STORED, LAST)) as partition:
-        assert _another_way(partition, shown, ALL) == [
+        assert _fallback_entries(partition, shown, ALL) == [
             ((7, 0), b"request", None),
             ((7, 1), b"taken back", Undeliverable.ABORTED_TRANSACTION),
             ((7, 2), b"request", None),
@@ -189,7 +189,7 @@ def test_an_ordinary_message_behind_an_open_transaction_goes_the_way_of_any_othe
     still_open = {"txnid_most_bits": "1", "txnid_least_bits": "2", "txn_uncommitted": "true"}
     shown = Shown({(8, 1): _body(b"open", **still_open), LAST: _body(b"request", txn_uncommitted="true")})
     with serving(Partition({**STORED, (8, 1): None, LAST: None}, (7, 2))) as partition:
-        assert _another_way(partition, shown, [Span(8, 1, 2)]) == [
+        assert _fallback_entries(partition, shown, [Span(8, 1, 2)]) == [
             ((8, 1), b"open", Undeliverable.OPEN_TRANSACTION),
             (LAST, b"request", None),
         ]
@@ -198,22 +198,22 @@ def test_an_ordinary_message_behind_an_open_transaction_goes_the_way_of_any_othe
 def test_an_entry_that_is_not_shown_is_a_dead_letter_without_bytes_while_the_broker_answers_others() -> None:
     with serving(Partition(STORED, LAST)) as partition:
         shown = Shown({(8, 0): Body(500, {}, b"", True)})
-        assert _another_way(partition, shown, [Span(7, 1, 1), Span(8, 0, 0)]) == [
+        assert _fallback_entries(partition, shown, [Span(7, 1, 1), Span(8, 0, 0)]) == [
             ((7, 1), b"", Undeliverable.NOT_SHOWN),
             ((8, 0), b"", Undeliverable.NOT_SHOWN),
         ]
         with pytest.raises(UnavailableError, match="no broker answers"):
-            _another_way(partition, Shown(is_up=False), [Span(7, 1, 1)])
+            _fallback_entries(partition, Shown(is_up=False), [Span(7, 1, 1)])
 
 
 def test_an_entry_that_nobody_was_meant_to_get_is_asked_for_once_and_one_that_may_come_twice() -> None:
     with serving(Partition({**STORED, LAST: None}, (8, 1))) as partition:
         shown = Shown({(8, 1): _body(b"request")})
-        _another_way(partition, shown, [Span(8, 0, 0)])
+        _fallback_entries(partition, shown, [Span(8, 0, 0)])
         assert shown.asked == [(8, 0)]
-        _another_way(partition, shown, [Span(8, 2, 2)])
+        _fallback_entries(partition, shown, [Span(8, 2, 2)])
         assert shown.asked == [(8, 0), LAST, LAST]
-        _another_way(partition, shown, [Span(8, 0, 2)])
+        _fallback_entries(partition, shown, [Span(8, 0, 2)])
         assert shown.asked[3:] == [(8, 0), LAST, LAST], "whatever others were not shown before"
 
 
@@ -229,7 +229,7 @@ def test_a_request_behind_an_open_transaction_is_not_lost_because_the_broker_is_
 
     with serving(Partition({**STORED, **stored}, (7, 2))) as partition:
         shown = SlowAtFirst({(8, 11): _body(b"request", txn_uncommitted="true")})
-        assert _another_way(partition, shown, [Span(8, 0, 11)])[-1] == ((8, 11), b"request", None)
+        assert _fallback_entries(partition, shown, [Span(8, 0, 11)])[-1] == ((8, 11), b"request", None)
 
 
 def test_second_looks_at_many_entries_that_are_never_shown_end_after_a_while(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -244,7 +244,7 @@ def test_second_looks_at_many_entries_that_are_never_shown_end_after_a_while(mon
 
     with serving(Partition({**STORED, **stored}, (7, 2))) as partition:
         shown = Slow()
-        assert len(_another_way(partition, shown, [Span(8, 0, 39)])) == 40
+        assert len(_fallback_entries(partition, shown, [Span(8, 0, 39)])) == 40
     assert 40 < len(shown.asked) <= 44
 
 
@@ -252,7 +252,7 @@ def test_a_sender_of_many_unreadable_entries_does_not_hold_the_others_up() -> No
     stored: dict[Position, bytes | None] = dict.fromkeys(((7, number) for number in range(50)), None)
     with serving(Partition({**stored, (7, 50): ORDINARY}, (7, 50))) as partition:
         shown = Shown()
-        found = _another_way(partition, shown, [Span(7, 0, 50)])
+        found = _fallback_entries(partition, shown, [Span(7, 0, 50)])
         assert len(found) == 51
         assert found[-1] == ((7, 50), b"request", None)
         assert len(shown.asked) == 5
@@ -262,7 +262,7 @@ def test_what_the_broker_may_still_send_is_asked_for_whatever_others_were_not_sh
     stored: dict[Position, bytes | None] = dict.fromkeys(((7, number) for number in range(8)), None)
     with serving(Partition({**stored, (7, 8): ORDINARY, (7, 9): None}, (7, 8))) as partition:
         shown = Shown({(7, 9): _body(b"request", txn_uncommitted="true")})
-        assert _another_way(partition, shown, [Span(7, 0, 9)])[-1] == ((7, 9), b"request", None)
+        assert _fallback_entries(partition, shown, [Span(7, 0, 9)])[-1] == ((7, 9), b"request", None)
 
 
 def test_what_the_broker_may_still_send_is_asked_for_a_few_at_once_and_told_in_its_order() -> None:
@@ -281,7 +281,7 @@ def test_what_the_broker_may_still_send_is_asked_for_a_few_at_once_and_told_in_i
 
     with serving(Partition({**STORED, **stored}, (7, 2))) as partition:
         shown = Slow()
-        found = _another_way(partition, shown, [Span(8, 0, 39)])
+        found = _fallback_entries(partition, shown, [Span(8, 0, 39)])
         assert [(position[1], payload) for position, payload, _why in found] == [
             (number, b"" if number % 3 else b"%d" % number) for number in range(40)
         ]
@@ -306,7 +306,7 @@ def test_an_answer_that_says_nothing_of_the_entry_gives_no_entry_up(
     shown = Shown({place: Body(status, {}, b"", True)})
     stored: dict[Position, bytes | None] = {**STORED, (8, 5): None}
     with serving(Partition(stored, LAST)) as partition, pytest.raises(error, match=str(status)):
-        _another_way(partition, shown, [Span(place[0], place[1], place[1])])
+        _fallback_entries(partition, shown, [Span(place[0], place[1], place[1])])
 
 
 BEHIND_A_PROXY = InternalStats(((7, 1), (8, 6)), {}, 0)
@@ -334,7 +334,7 @@ class Proxied(Shown):
 def test_what_a_proxy_cannot_pass_on_is_given_up_where_it_passes_another_entry_on(place: Position, status: int) -> None:
     shown = Proxied({(7, 0): _body(b"other")}, stats=BEHIND_A_PROXY, place=place, status=status)
     with serving(Partition({**STORED, (8, 5): None}, LAST)) as partition:
-        assert _another_way(partition, shown, [Span(*place, place[1])]) == [(place, b"", Undeliverable.NOT_SHOWN)]
+        assert _fallback_entries(partition, shown, [Span(*place, place[1])]) == [(place, b"", Undeliverable.NOT_SHOWN)]
 
 
 @pytest.mark.parametrize("status", [502, 503, 504])
@@ -343,7 +343,7 @@ def test_a_request_is_not_lost_because_its_topic_was_being_moved_for_a_moment(st
     for times in (1, 2):
         shown = Proxied(answers, stats=BEHIND_A_PROXY, place=(8, 5), status=status, times=times)
         with serving(Partition({**STORED, (8, 5): None}, LAST)) as partition:
-            assert _another_way(partition, shown, [Span(8, 5, 5)]) == [((8, 5), b"request", None)]
+            assert _fallback_entries(partition, shown, [Span(8, 5, 5)]) == [((8, 5), b"request", None)]
 
 
 @pytest.mark.parametrize("place", [(7, 1), (8, 5)], ids=["passed over", "it may come yet"])
@@ -351,16 +351,16 @@ def test_behind_a_503_only_time_tells_though_others_are_shown(place: Position) -
     shown = Proxied({(7, 0): _body(b"other")}, stats=BEHIND_A_PROXY, place=place, status=503)
     with serving(Partition({**STORED, (8, 5): None}, LAST)) as partition:
         with pytest.raises(UnavailableError, match=f"{entries.WITHHELD} 503"):
-            _another_way(partition, shown, [Span(*place, place[1])])
+            _fallback_entries(partition, shown, [Span(*place, place[1])])
         controls = Controls(shown, TOPIC, gives_up=True)
-        read = another_way(settings_for(partition), shown, TOPIC, [Span(*place, place[1])], controls)
+        read = fallback_entries(settings_for(partition), shown, TOPIC, [Span(*place, place[1])], controls)
         assert [found.why for _position, found in read] == [Undeliverable.NOT_SHOWN]
 
 
 def test_too_many_requests_never_give_an_entry_up() -> None:
     shown = Proxied({(7, 0): _body(b"other")}, stats=BEHIND_A_PROXY, status=429)
     with serving(Partition(STORED, LAST)) as partition:
-        read = another_way(
+        read = fallback_entries(
             settings_for(partition), shown, TOPIC, [Span(7, 1, 1)], Controls(shown, TOPIC, gives_up=True)
         )
         with pytest.raises(UnavailableError, match="429"):
@@ -389,7 +389,7 @@ def test_silent_entries_of_a_sender_cost_their_patience_once_and_not_for_each_of
     with serving(Partition({**STORED, **stored}, (7, 2))) as partition:
         shown = Silent(stats=InternalStats(((5, 9), (6, 9), (7, 3), (8, 400)), {}, 0))
         controls = Controls(shown, TOPIC, [ours])
-        found = [*another_way(settings_for(partition), shown, TOPIC, [Span(8, 0, 399)], controls)]
+        found = [*fallback_entries(settings_for(partition), shown, TOPIC, [Span(8, 0, 399)], controls)]
     assert len(found) == 400
     own = 5 * 3.0 + 45 * 1.0 + 350 * 0.25
     assert sum(waited) < own + 4 * 16 * (0.25 + 1.0 + 3.0), "what is asked for in their place is asked for once"
@@ -406,7 +406,7 @@ def test_of_a_thousand_entries_that_nobody_is_told_of_each_is_asked_for_a_moment
             return super().entry(partition, position, most_bytes, patience_seconds)
 
     with serving(Partition({**STORED, **stored}, (7, 2))) as partition:
-        _another_way(partition, Silent(), [Span(8, 0, 79)])
+        _fallback_entries(partition, Silent(), [Span(8, 0, 79)])
     assert sorted(set(patience)) == [0.25, 1, 3]
 
 
@@ -427,7 +427,7 @@ def test_what_comes_behind_entries_that_nobody_can_read_is_noticed_while_they_ar
 
     with serving(Partition(stored, (8, 999))) as broker:
         shown = Slow()
-        found = _another_way(broker, shown, [Span(8, 0, 1000)])
+        found = _fallback_entries(broker, shown, [Span(8, 0, 1000)])
     assert [position[1] for position, _payload, _why in found] == list(range(1001))
     assert found[-1] == ((8, 1000), b"request", None)
     assert len(shown.asked) < 300, "the others are passed over, and of such only a few are asked for"
@@ -441,8 +441,8 @@ def test_where_the_broker_shows_no_other_entry_either_none_is_given_up_until_tha
     with serving(Partition(stored, (8, 0))) as partition:
         shown = Shown(stats=TWO_LEDGERS)
         with pytest.raises(UnavailableError, match=entries.NOTHING_SHOWN):
-            _another_way(partition, shown, [Span(8, 1, 2)])
-        read = another_way(
+            _fallback_entries(partition, shown, [Span(8, 1, 2)])
+        read = fallback_entries(
             settings_for(partition), shown, TOPIC, [Span(8, 1, 2)], Controls(shown, TOPIC, gives_up=True)
         )
         assert [found.why for _position, found in read] == [Undeliverable.NOT_SHOWN] * 2
@@ -453,7 +453,7 @@ def test_an_entry_is_given_up_where_the_broker_shows_another_one(other: Position
     stored: dict[Position, bytes | None] = {**STORED, LAST: None}
     with serving(Partition(stored, (8, 1))) as partition:
         shown = Shown({other: _body(b"request")}, stats=TWO_LEDGERS)
-        assert _another_way(partition, shown, [Span(8, 2, 2)]) == [(LAST, b"", Undeliverable.NOT_SHOWN)]
+        assert _fallback_entries(partition, shown, [Span(8, 2, 2)]) == [(LAST, b"", Undeliverable.NOT_SHOWN)]
 
 
 @pytest.mark.parametrize("status", [404, 409, 412, 500])
@@ -462,7 +462,7 @@ def test_a_status_that_the_broker_has_for_every_entry_gives_none_up(status: int)
     with serving(Partition({**STORED, LAST: None}, (8, 1))) as partition:
         shown = Shown({(8, 1): fails, LAST: fails, (8, 0): fails, (7, 2): fails, (7, 0): fails}, stats=TWO_LEDGERS)
         with pytest.raises(UnavailableError, match=entries.NOTHING_SHOWN):
-            _another_way(partition, shown, [Span(8, 2, 2)])
+            _fallback_entries(partition, shown, [Span(8, 2, 2)])
 
 
 def test_a_request_behind_many_unreadable_entries_is_asked_for_with_patience_where_the_broker_is_slow() -> None:
@@ -481,13 +481,13 @@ def test_a_request_behind_many_unreadable_entries_is_asked_for_with_patience_whe
         shown = Slow(answers, stats=InternalStats(((7, 1), (8, 61)), {}, 0))
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(entries, "_SECOND_LOOKS_SECONDS", 0.0)
-            assert _another_way(partition, shown, [Span(8, 0, 60)])[-1] == ((8, 60), b"request", None)
+            assert _fallback_entries(partition, shown, [Span(8, 0, 60)])[-1] == ((8, 60), b"request", None)
 
 
 def test_what_is_larger_than_the_bound_is_not_taken_into_memory() -> None:
     shown = Shown({(7, 1): Body(200, {}, b"the beginning", False)})
     with serving(Partition(STORED, LAST)) as partition:
-        assert _another_way(partition, shown, [Span(7, 1, 1)]) == [((7, 1), b"", Undeliverable.NOT_SHOWN)]
+        assert _fallback_entries(partition, shown, [Span(7, 1, 1)]) == [((7, 1), b"", Undeliverable.NOT_SHOWN)]
 
 
 @pytest.mark.parametrize("of_each", [1000, (1 << 31) - 1, -1])

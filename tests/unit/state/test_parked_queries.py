@@ -1,0 +1,33 @@
+"""The note that names parked lanes: there while one is parked, gone afterwards, and never a reason to stop."""
+
+from pathlib import Path
+
+import pytest
+
+from streaming.state import parked_queries
+from streaming.state.parked_queries import ParkedQuery
+
+LANE = ParkedQuery("persistent://acme/reaper/d", "long overflow", 5, failures=2, is_read=True)
+
+
+def test_a_note_is_there_until_no_lane_is_parked(tmp_path: Path) -> None:
+    state = str(tmp_path / "state")
+    assert parked_queries.noted(state) == {}
+    parked_queries.note(state, {})
+    assert not (tmp_path / "state").exists()
+    parked_queries.note(state, {"requests-1": LANE})
+    assert parked_queries.noted(state) == {"requests-1": LANE}
+    parked_queries.note(state, {})
+    assert parked_queries.noted(state) == {}
+
+
+@pytest.mark.parametrize("content", [b"", b"{", b"[]", b'{"requests": {"why": "x"}}', b'{"requests": 1}'])
+def test_a_damaged_note_says_nothing(tmp_path: Path, content: bytes) -> None:
+    (tmp_path / "lanes.json").write_bytes(content)
+    assert parked_queries.noted(str(tmp_path)) == {}
+
+
+def test_a_note_that_can_not_be_written_stops_nothing(tmp_path: Path) -> None:
+    (tmp_path / "state").write_text("a file where a folder should be")
+    parked_queries.note(str(tmp_path / "state"), {"requests": LANE})
+    assert parked_queries.noted(str(tmp_path / "state")) == {}
