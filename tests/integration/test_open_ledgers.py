@@ -1,10 +1,12 @@
-"""OPEN ledgers on real brokers: what a broker is frozen over before it names its ledger."""
+"""OPEN ledgers on real brokers: what a broker is frozen over before it names its ledger, and leaks of cursors."""
 
+import json
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -18,8 +20,12 @@ from tests.contract.cutting_proxy import CuttingProxy, cutting_proxy
 from tests.integration.conftest import (
     Deployment,
     deployment,
+    killed_at_the_end,
     new_topic,
+    stop,
+    wait_until,
 )
+from tests.integration.console import console
 from tests.integration.test_faults import sweeper_of
 from tests.integration.test_watch import in_the_end, owner_of
 from udfs.formats.errors import FormatError
@@ -30,6 +36,8 @@ from udfs.records import LedgerState, Outcome, PendingDelete, Reason
 pytestmark = [pytest.mark.cluster, pytest.mark.long]
 
 OPEN = LedgerState.OPEN
+PATIENCE_SECONDS = 600  # of a wait that ends as soon as its condition holds
+QUIET_SECONDS = 60
 
 
 @dataclass(frozen=True)
@@ -212,3 +220,90 @@ def test_what_a_frozen_broker_created_for_a_cursor_that_names_no_ledger_stays(fr
     in_the_end(lambda: topics.consume(cluster, topic, "s", 5))
     (now,) = _cursors_ledger(clients.read_znodes(cluster.addresses.zookeeper, [path])[path])
     assert now in ledgers.every_ledger(cluster)
+
+
+def test_leaked_cursor_ledgers_are_orphans_once_they_are_quiet_and_wait_without_using_up_tries(
+    frozen: Frozen, tmp_path: Path
+) -> None:
+    """The audit's requests meet ledgers that changed again after it: they wait, and go when they are quiet."""
+    cluster, topic = frozen.cluster, new_topic("leaky")
+    service = deployment(cluster, tmp_path)
+    leaked = _leak_cursor_ledgers(cluster, topic)
+    scope, log = ("--recheck-seconds", "1", "--namespace", "public/default"), tmp_path / "run.log"
+    with console(str(service.config)) as commands:  # the default period is 6 h
+        assert leaked <= _found(commands.json("audit", *scope, code=(0, 4)), "OPEN")
+    text = service.config.read_text()
+    service.config.write_text(text.replace("[safety]", f'[safety]\nopen_quiet_period = "{QUIET_SECONDS}s"'))
+    with console(str(service.config)) as commands:
+
+        def are_orphans() -> bool:
+            return leaked <= _found(commands.json("audit", *scope, code=(0, 4)), "ORPHAN")
+
+        topics.wait_for(are_orphans, "the audit to list them as orphans", seconds=PATIENCE_SECONDS)
+        commands.run("audit", *scope, "--publish", "--yes", code=(0, 4))
+
+    service.call("pause")
+    with killed_at_the_end(service.start("run", log=log)) as running:
+        wait_until(lambda: "reading persistent" in log.read_text(), running, log, seconds=PATIENCE_SECONDS)
+        _write_again(cluster, leaked)
+        service.call("resume")
+        wait_until(lambda: leaked <= _by_ledger(service, "RETRY").keys(), running, log, seconds=PATIENCE_SECONDS)
+        assert leaked <= ledgers.every_ledger(cluster).keys()
+        wait_until(lambda: leaked <= _by_ledger(service, "DELETED").keys(), running, log, seconds=PATIENCE_SECONDS)
+        stop(running)
+
+    waited, deleted = _by_ledger(service, "RETRY"), _by_ledger(service, "DELETED")
+    for each in leaked:
+        assert {(row["reason"], row["attempt"]) for row in waited[each]} == {("NOT_CLOSED", 0)}
+        assert len(waited[each]) <= 2, "a receipt for the wait, and one more where clocks differ"
+        assert [row["attempt"] for row in deleted[each]] == [0]
+        assert deleted[each][0]["at_ms"] - waited[each][0]["at_ms"] >= QUIET_SECONDS * 1000 // 2
+    assert not leaked & ledgers.every_ledger(cluster).keys()
+    assert set(topics.cursor_ledgers(cluster, topic).values()) <= ledgers.every_ledger(cluster).keys()
+    said = service.call("undo", "--topic", topic, "--dry-run", "--json").splitlines()
+    planned = [json.loads(line) for line in said if line.startswith("{")]
+    assert leaked <= {each.get("ledger_id") for each in planned}
+    left = len(topics.read_all(cluster, topic))
+    topics.consume(cluster, topic, "s", 5)
+    assert left == 120, "what is stored stays"
+
+
+def _leak_cursor_ledgers(cluster: Cluster, topic: str) -> set[int]:
+    """Have a broker replace a cursor's ledger while it can't delete, and die. Returns the OPEN ledgers that leaked."""
+    topics.fill(cluster, topic, 12, ["s"])
+    topics.consume(cluster, topic, "s", 1)
+    had: set[int] = set()
+    with faults.crash_with_metadata_fault(cluster):
+
+        def is_leaking() -> bool:
+            topics.consume(cluster, topic, "s", 1)
+            had.update(topics.cursor_ledgers(cluster, topic).values())
+            return len(had) > 3
+
+        topics.wait_for(is_leaking, "the cursor to replace its ledgers", seconds=PATIENCE_SECONDS)
+    in_the_end(lambda: topics.consume(cluster, topic, "s", 1))
+    states = ledgers.every_ledger(cluster)
+    leaked = {each for each in ledgers.orphans(cluster, topic).cursors if states[each].state is OPEN}
+    assert len(leaked & had) >= 2, (had, leaked)
+    return leaked
+
+
+def _write_again(cluster: Cluster, ids: set[int]) -> None:
+    """Write the ledgers' metadata as they are: they have changed just now."""
+    with clients.zookeeper(cluster.addresses.zookeeper) as client:
+        for each in ids:
+            path = ledgers.path_of(each)
+            client.set(path, client.get(path)[0])
+
+
+def _found(findings: list[dict[str, Any]], finding_class: str) -> set[int]:
+    return {row["ledger_id"] for row in findings if row.get("class") == finding_class}
+
+
+def _by_ledger(service: Deployment, outcome: str) -> dict[int, list[dict[str, Any]]]:
+    """Receipts with that outcome, by ledger."""
+    found: dict[int, list[dict[str, Any]]] = {}
+    for row in service.receipts():
+        if row["outcome"] == outcome:
+            found.setdefault(row["ledger_id"], []).append(row)
+    return found
