@@ -12,7 +12,7 @@ from enum import StrEnum
 from typing import Any, Protocol
 
 from streaming.errors import SafetyError
-from udfs.entry_ranges import Span
+from udfs.entry_ranges import EntrySpan
 from udfs.formats.internal_stats import InternalStats, Position
 from udfs.formats.message_id import message_id_text
 from udfs.paths import partition_index
@@ -313,7 +313,7 @@ class MessageReader(Protocol):
         """
         ...
 
-    def read_entries(self, partition: str, spans: Sequence[Span]) -> Iterator[StoredMessage]:
+    def read_entries(self, partition: str, spans: Sequence[EntrySpan]) -> Iterator[StoredMessage]:
         """Read these entries of a partition, which ascend, and no others; what was trimmed is passed over.
 
         Raises UnavailableError when the broker stops answering.

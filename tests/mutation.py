@@ -72,7 +72,7 @@ GUARDING = "udfs/snapshots/guarding.py"
 JUDGE_SNAPSHOT, SNAPSHOTS = "udfs/judge_snapshot.py", "streaming/sweep/snapshots.py"
 WATCHER, MARKS = "streaming/phase_one/watcher", "streaming/phase_one/marks.py"
 AHEAD = "udfs/phase_one/ahead.py"
-VANISHED, OFFLOADS = "udfs/vanished.py", "udfs/judge_offload.py"
+MASS_LOSS, OFFLOADS = "udfs/mass_loss.py", "udfs/judge_offload.py"
 
 MUTATIONS = (
     Mutation(
@@ -209,10 +209,10 @@ MUTATIONS = (
         "        with self._lock:\n            for key, now in named:\n",
         "        if True:\n            for key, now in named:\n",
     ),
-    Mutation("most owners gone at once is doubted", VANISHED, "if total.gone > above and", "if False and"),
-    Mutation("most of the others' owners are doubted too", VANISHED, "if others.gone > min(", "if False and min("),
-    Mutation("whoever lost the most is held at least", VANISHED, "        doubted.add(worst)\n", ""),
-    Mutation("a tenant that lost most is doubted", VANISHED, "if each.gone > above and", "if False and"),
+    Mutation("most owners gone at once is doubted", MASS_LOSS, "if total.gone > above and", "if False and"),
+    Mutation("most of the others' owners are doubted too", MASS_LOSS, "if others.gone > min(", "if False and min("),
+    Mutation("whoever lost the most is held at least", MASS_LOSS, "        doubted.add(worst)\n", ""),
+    Mutation("a tenant that lost most is doubted", MASS_LOSS, "if each.gone > above and", "if False and"),
     Mutation(
         "a loss that may be ours stops everything",
         f"{IN_USE}/missing.py",
@@ -658,7 +658,7 @@ MUTATIONS = (
     Mutation(
         "an index that can't be read makes no segment an orphan",
         "udfs/snapshots/audit.py",
-        "    if facts.index is Standing.READABLE:\n        yield from _not_named(facts)\n",
+        "    if facts.index is IndexState.READABLE:\n        yield from _not_named(facts)\n",
         "    yield from _not_named(facts)\n",
     ),
     Mutation(

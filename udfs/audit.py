@@ -69,7 +69,7 @@ class Unclaimed:
 
 
 @dataclass(frozen=True, slots=True)
-class Look:
+class SuspectCheck:
     """One look at a suspect. is_candidate: a second look may make it an ORPHAN (or, for a reference, MISSING)."""
 
     finding_class: FindingClass
@@ -122,38 +122,42 @@ def claim_of_objects(
     )
 
 
-def looked(verdict: Verdict) -> Look:
+def looked(verdict: Verdict) -> SuspectCheck:
     """Turn the judge's verdict on a suspect into a look."""
     if verdict.outcome is Outcome.DELETED or verdict.reason in SEEN_ONCE:
-        return Look(FindingClass.ORPHAN, verdict.reason, verdict.detail, is_candidate=True)
+        return SuspectCheck(FindingClass.ORPHAN, verdict.reason, verdict.detail, is_candidate=True)
     if verdict.outcome is Outcome.ALREADY_GONE:
-        return Look(FindingClass.GONE, verdict.reason)
+        return SuspectCheck(FindingClass.GONE, verdict.reason)
     found = _CLASS_OF_REASON.get(verdict.reason, FindingClass.UNKNOWN)
-    return Look(found, verdict.reason, verdict.detail)
+    return SuspectCheck(found, verdict.reason, verdict.detail)
 
 
-def concluded(second: Look) -> Look:
+def concluded(second: SuspectCheck) -> SuspectCheck:
     """Return what we know after the second look at a candidate; one that was seen only once is UNKNOWN."""
     if second.reason in SEEN_ONCE:
-        return Look(FindingClass.UNKNOWN, second.reason, second.detail)
+        return SuspectCheck(FindingClass.UNKNOWN, second.reason, second.detail)
     return second
 
 
-def missing_look(*, is_referenced: bool | None, is_there: bool | None) -> Look:
+def missing_look(*, is_referenced: bool | None, is_there: bool | None) -> SuspectCheck:
     """Judge a reference to a ledger that the audit did not find; None: could not be read. Read the ledger first.
 
     A ledger exists before its owner's list names it, and until the list no longer does. So data was lost only if the
     list named the ledger at the first look, the ledger was not there, and the list still named it at the second look.
     """
     if is_there:
-        return Look(FindingClass.IN_USE, Reason.IN_USE)
+        return SuspectCheck(FindingClass.IN_USE, Reason.IN_USE)
     if is_there is None:
-        return Look(FindingClass.UNKNOWN, Reason.LEDGER_UNREADABLE, "referenced; whether it exists can't be told")
+        return SuspectCheck(
+            FindingClass.UNKNOWN, Reason.LEDGER_UNREADABLE, "referenced; whether it exists can't be told"
+        )
     if is_referenced is None:
-        return Look(FindingClass.UNKNOWN, Reason.OWNER_UNREADABLE, "not there; whether it is referenced can't be told")
+        return SuspectCheck(
+            FindingClass.UNKNOWN, Reason.OWNER_UNREADABLE, "not there; whether it is referenced can't be told"
+        )
     if not is_referenced:
-        return Look(FindingClass.GONE, Reason.NOT_FOUND)
-    return Look(FindingClass.MISSING, Reason.NOT_FOUND, "referenced, and it does not exist", is_candidate=True)
+        return SuspectCheck(FindingClass.GONE, Reason.NOT_FOUND)
+    return SuspectCheck(FindingClass.MISSING, Reason.NOT_FOUND, "referenced, and it does not exist", is_candidate=True)
 
 
 def owner_paths(key: str) -> tuple[str, ...]:

@@ -37,7 +37,7 @@ Planned = Mapping[tuple[str, str], int]
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class DryRunPlan:
     """What a dry run found deletable: by (tenant, owner), and by task, in the order of Spark's partitions."""
 
     by_owner: Planned
@@ -54,7 +54,7 @@ class Chunk:
 
 
 @dataclass(frozen=True, slots=True)
-class State:
+class BlastState:
     """What the limits remember. The last chunk is the one that was judged last.
 
     deleted: deletes of the last hour, as (at ms, by owner).
@@ -92,7 +92,7 @@ class State:
 
 
 @dataclass(frozen=True, slots=True)
-class Now:
+class Moment:
     """When a limit is looked at, and how many ledgers exist then."""
 
     ms: int
@@ -118,7 +118,7 @@ class Judged:
 
     chunk: Chunk
     asked: Planned
-    now: Now
+    now: Moment
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,7 +127,7 @@ class DryRun:
 
     planned: Planned
     journaled: Planned
-    now: Now
+    now: Moment
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,7 +171,7 @@ class Committed:
 Event = Recalled | Judged | DryRun | Doubted | Held | Resumed | Interrupted | Committed
 
 
-def apply(limits: Limits, state: State, event: Event) -> tuple[State, str | None]:
+def apply(limits: Limits, state: BlastState, event: Event) -> tuple[BlastState, str | None]:
     """Return the state after the event, and why deleting must not go on (None: it may)."""
     match event:
         case Judged():
@@ -189,7 +189,7 @@ def subject_of(query: str, what: str) -> str:
     return f"{query} {what}"
 
 
-def needs_journal(state: State, event: DryRun | Committed) -> bool:
+def needs_journal(state: BlastState, event: DryRun | Committed) -> bool:
     """Whether the journal has to be read for this event: only it knows what an unfinished chunk has deleted."""
     if isinstance(event, DryRun):
         return state.is_unfinished and sum(event.planned.values()) > 0
@@ -234,7 +234,7 @@ def _crowded(limits: Limits, planned: Planned, hour: Mapping[tuple[str, str], in
     return None
 
 
-def _judged(limits: Limits, state: State, event: Judged) -> tuple[State, str | None]:
+def _judged(limits: Limits, state: BlastState, event: Judged) -> tuple[BlastState, str | None]:
     since_ms = event.chunk.since_ms
     if state.is_unfinished:
         since_ms = min(since_ms, state.since_ms)  # of its first try; the clock may have gone back since
@@ -242,7 +242,7 @@ def _judged(limits: Limits, state: State, event: Judged) -> tuple[State, str | N
     return after, _broken(limits, after, event.asked, event.now)
 
 
-def _judged_by_dry_run(limits: Limits, state: State, event: DryRun) -> tuple[State, str | None]:
+def _judged_by_dry_run(limits: Limits, state: BlastState, event: DryRun) -> tuple[BlastState, str | None]:
     after = replace(state, plan_digest=_digest(event.planned))
     coming = event.planned
     if needs_journal(state, event):
@@ -251,11 +251,11 @@ def _judged_by_dry_run(limits: Limits, state: State, event: DryRun) -> tuple[Sta
     return _pass_if_granted(after, subject_of(after.chunk.query, after.plan_digest), why) if why else (after, None)
 
 
-def _pass_if_granted(state: State, subject: str, why: str) -> tuple[State, str | None]:
+def _pass_if_granted(state: BlastState, subject: str, why: str) -> tuple[BlastState, str | None]:
     return (replace(state, granted=""), None) if state.granted == subject else (state, why)
 
 
-def _after(state: State, event: Recalled | Held | Resumed | Interrupted | Committed) -> State:
+def _after(state: BlastState, event: Recalled | Held | Resumed | Interrupted | Committed) -> BlastState:
     match event:
         case Recalled():
             return _recalled(state, event)
@@ -269,7 +269,7 @@ def _after(state: State, event: Recalled | Held | Resumed | Interrupted | Commit
             return _committed(state, event)
 
 
-def _recalled(state: State, event: Recalled) -> State:
+def _recalled(state: BlastState, event: Recalled) -> BlastState:
     """What a person has looked at does not count; nor does what is older than an hour.
 
     The person's clock may be wrong: a resume in the future proves nothing. A delete in the future was one just now.
@@ -282,7 +282,7 @@ def _recalled(state: State, event: Recalled) -> State:
     return replace(state, deleted=tuple(by_time.items()), granted=event.granted)
 
 
-def _resumed(state: State, event: Resumed) -> State:
+def _resumed(state: BlastState, event: Resumed) -> BlastState:
     """A person has looked at all that was deleted up to now; the last chunk begins anew."""
     if not state.was_held:
         return state
@@ -297,7 +297,7 @@ def _resumed(state: State, event: Resumed) -> State:
     )
 
 
-def _committed(state: State, event: Committed) -> State:
+def _committed(state: BlastState, event: Committed) -> BlastState:
     counted = Counter(dict(event.deleted))
     if needs_journal(state, event):
         counted |= _at_most(event.journaled, state.asked)
@@ -313,7 +313,7 @@ def _committed(state: State, event: Committed) -> State:
     )
 
 
-def _broken(limits: Limits, state: State, coming: Planned, now: Now) -> str | None:
+def _broken(limits: Limits, state: BlastState, coming: Planned, now: Moment) -> str | None:
     hour = state.last_hour(now_ms=now.ms)
     return exceeded(limits, coming, hour, batch=state.deleted_of_batch(), existing=now.existing)
 

@@ -11,7 +11,7 @@ from operator import attrgetter, itemgetter
 
 from udfs.formats.internal_stats import InternalStats, Position
 
-Place = tuple[str, int, int, int]
+MessageAddress = tuple[str, int, int, int]
 """Of a message: partition, ledger, entry, and index in its producer's batch (-1: it was sent alone)."""
 
 
@@ -29,7 +29,7 @@ class Range:
 
 
 @dataclass(frozen=True, slots=True)
-class Span:
+class EntrySpan:
     """Entries `first` to `last` of a ledger, both of them among it."""
 
     ledger: int
@@ -41,7 +41,7 @@ class Span:
         return self.last - self.first + 1
 
 
-def spans_of(ledgers: Iterable[tuple[int, int]], wanted: Range) -> Iterator[Span]:
+def spans_of(ledgers: Iterable[tuple[int, int]], wanted: Range) -> Iterator[EntrySpan]:
     """Yield the stored entries of a range. ledgers: (id, entries), oldest first, as InternalStats has them.
 
     What was trimmed is in no ledger, and so in no span.
@@ -50,16 +50,16 @@ def spans_of(ledgers: Iterable[tuple[int, int]], wanted: Range) -> Iterator[Span
         first = wanted.after[1] + 1 if ledger == wanted.after[0] else 0
         last = min(entries - 1, wanted.upto[1]) if ledger == wanted.upto[0] else entries - 1
         if wanted.after[0] <= ledger <= wanted.upto[0] and first <= last:
-            yield Span(ledger, first, last)
+            yield EntrySpan(ledger, first, last)
 
 
-def bytes_of(spans: Iterable[Span], stats: InternalStats) -> int:
+def bytes_of(spans: Iterable[EntrySpan], stats: InternalStats) -> int:
     """Return about how many bytes the entries take in their ledgers: of a ledger's bytes, the share of its entries."""
     entries = dict(stats.ledgers)
     return sum(stats.sizes.get(span.ledger, 0) * len(span) // max(1, entries[span.ledger]) for span in spans)
 
 
-def runs_of(places: Iterable[Place]) -> Iterator[tuple[str, Span, bool]]:
+def runs_of(places: Iterable[MessageAddress]) -> Iterator[tuple[str, EntrySpan, bool]]:
     """Yield (partition, entries next to each other, whether those were delivered whole), in the order as delivered.
 
     An entry is whole where no index of its producer's batch is missing. The connector delivers in the order of
@@ -70,16 +70,16 @@ def runs_of(places: Iterable[Place]) -> Iterator[tuple[str, Span, bool]]:
     for (source, ledger, entry), goes_on in _entries(places):
         is_next = run is not None and run.ledger == ledger and run.first <= entry <= run.last + 1
         if run is not None and is_next and (partition, is_whole) == (source, goes_on):
-            run = Span(ledger, run.first, max(run.last, entry))
+            run = EntrySpan(ledger, run.first, max(run.last, entry))
             continue
         if run is not None:
             yield partition, run, is_whole
-        partition, run, is_whole = source, Span(ledger, entry, entry), goes_on
+        partition, run, is_whole = source, EntrySpan(ledger, entry, entry), goes_on
     if run is not None:
         yield partition, run, is_whole
 
 
-def _entries(places: Iterable[Place]) -> Iterator[tuple[tuple[str, int, int], bool]]:
+def _entries(places: Iterable[MessageAddress]) -> Iterator[tuple[tuple[str, int, int], bool]]:
     """Yield each entry, and whether its messages came from the first one on, without a gap."""
     for entry, messages in groupby(places, key=itemgetter(0, 1, 2)):
         newest = upto = -1  # each index up to and with `upto` was there
@@ -90,15 +90,15 @@ def _entries(places: Iterable[Place]) -> Iterator[tuple[tuple[str, int, int], bo
         yield entry, upto == newest
 
 
-def whole_of(runs: Iterable[tuple[Span, bool]]) -> Iterator[Span]:
+def whole_of(runs: Iterable[tuple[EntrySpan, bool]]) -> Iterator[EntrySpan]:
     """Yield the entries of a partition that were delivered whole, by what runs_of says of them."""
-    spans: dict[bool, list[Span]] = {True: [], False: []}
+    spans: dict[bool, list[EntrySpan]] = {True: [], False: []}
     for span, is_whole in runs:
         spans[is_whole].append(span)
     return without(spans[True], spans[False])
 
 
-def without(spans: Iterable[Span], others: Iterable[Span]) -> Iterator[Span]:
+def without(spans: Iterable[EntrySpan], others: Iterable[EntrySpan]) -> Iterator[EntrySpan]:
     """Yield the parts of a partition's spans that are in none of the others, in order of position."""
     left_out, begin = joined(others), 0
     for span in joined(spans):
@@ -109,37 +109,37 @@ def without(spans: Iterable[Span], others: Iterable[Span]) -> Iterator[Span]:
             if (each.ledger, each.first) > (span.ledger, span.last):
                 break
             if first < each.first:
-                yield Span(span.ledger, first, each.first - 1)
+                yield EntrySpan(span.ledger, first, each.first - 1)
             first = each.last + 1
         if first <= span.last:
-            yield Span(span.ledger, first, span.last)
+            yield EntrySpan(span.ledger, first, span.last)
 
 
-def joined(spans: Iterable[Span]) -> list[Span]:
+def joined(spans: Iterable[EntrySpan]) -> list[EntrySpan]:
     """Return the same entries in as few spans as there can be, in order of position."""
-    few: list[Span] = []
+    few: list[EntrySpan] = []
     for span in sorted(spans, key=attrgetter("ledger", "first")):
         if few and few[-1].ledger == span.ledger and span.first <= few[-1].last + 1:
-            few[-1] = Span(span.ledger, few[-1].first, max(few[-1].last, span.last))
+            few[-1] = EntrySpan(span.ledger, few[-1].first, max(few[-1].last, span.last))
         else:
             few.append(span)
     return few
 
 
-def count_of(spans: Sequence[Span]) -> int:
+def count_of(spans: Sequence[EntrySpan]) -> int:
     """How many entries there are in the spans."""
     return sum(len(span) for span in spans)
 
 
-def split(spans: Iterable[Span], most: int) -> Iterator[list[Span]]:
+def split(spans: Iterable[EntrySpan], most: int) -> Iterator[list[EntrySpan]]:
     """Yield the spans in groups of at most so many entries, in their order."""
-    group: list[Span] = []
+    group: list[EntrySpan] = []
     room = most
     for span in spans:
         first = span.first
         while first <= span.last:
             last = min(span.last, first + room - 1)
-            group.append(Span(span.ledger, first, last))
+            group.append(EntrySpan(span.ledger, first, last))
             room -= last - first + 1
             first = last + 1
             if not room:

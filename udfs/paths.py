@@ -33,7 +33,7 @@ _NEEDS_ENCODING = re.compile(r"[^A-Za-z0-9._*-]")
 
 
 @dataclass(frozen=True, slots=True)
-class _Topic:
+class _TopicName:
     """A topic name taken apart; local_name is decoded, full_namespace holds the cluster of V1 names."""
 
     tenant: str
@@ -245,7 +245,7 @@ def _ledger_place(layout: Layout, ledger_id: int) -> tuple[str, str]:
 
 
 @lru_cache(maxsize=1024)  # requests of one owner come one after another, and each is parsed several times
-def _parse(name: str) -> _Topic:
+def _parse(name: str) -> _TopicName:
     _check_length(name)
     scheme, separator, rest = name.partition("://")
     if separator:
@@ -265,7 +265,7 @@ def _parse(name: str) -> _Topic:
     for part in namespace:
         _check_entity(part, "tenant, cluster or namespace")
     _check_local_name(local_name)
-    return _Topic(namespace[0], namespace[-1], "/".join(namespace), local_name)
+    return _TopicName(namespace[0], namespace[-1], "/".join(namespace), local_name)
 
 
 def _check_entity(part: str, what: str) -> None:

@@ -38,7 +38,7 @@ _Named = tuple[set[int], set[int], int]  # ids that znodes name, ids that the br
 
 
 @dataclass(frozen=True, slots=True)
-class Owner:
+class KeyOwner:
     """A reference key taken apart. kind: data, cursor, schema, compacted or buckets."""
 
     kind: str
@@ -47,7 +47,7 @@ class Owner:
 
 
 @dataclass(frozen=True, slots=True)
-class Seen:
+class ZnodeRead:
     """A znode as we saw it. data is None where it does not exist; error says why it could not be read."""
 
     path: str
@@ -66,15 +66,15 @@ def key_of(request: PendingDelete) -> str:
     return f"{kind}:{request.managed_ledger}"
 
 
-def owner_of(key: str) -> Owner:
+def owner_of(key: str) -> KeyOwner:
     """Take a key apart. Raises ValueError for a key that key_of does not make."""
     kind, _, name = key.partition(":")
     if kind not in _KIND_OF.values() or not name:
         raise ValueError(f"not a reference key: {key!r}")
     if kind == "cursor":
         name, _, cursor = name.rpartition("/")
-        return Owner(kind, name, cursor)
-    return Owner(kind, name)
+        return KeyOwner(kind, name, cursor)
+    return KeyOwner(kind, name)
 
 
 def tenant_of_key(key: str) -> str:
@@ -82,7 +82,7 @@ def tenant_of_key(key: str) -> str:
     return owner_of(key).name.partition("/")[0]
 
 
-def fixed_paths(owner: Owner) -> tuple[str, ...]:
+def fixed_paths(owner: KeyOwner) -> tuple[str, ...]:
     """Return the znodes to read for this owner. Buckets need every cursor (child of the first path) as well."""
     if owner.kind == "schema":
         return (schema_path(owner.name),)
@@ -93,7 +93,7 @@ def fixed_paths(owner: Owner) -> tuple[str, ...]:
     return (managed_ledger_path(owner.name),)
 
 
-def reference_of(key: str, seen: Sequence[Seen], broker: BrokerView | None, *, read_at_ms: int) -> Reference:
+def reference_of(key: str, seen: Sequence[ZnodeRead], broker: BrokerView | None, *, read_at_ms: int) -> Reference:
     """Unite what ZooKeeper and the broker said of an owner. The first of `seen` says whether the owner exists.
 
     broker is None where there was nothing to ask it, or where the configuration says not to ask; in the latter case an
@@ -121,7 +121,7 @@ def _absent(key: str, broker: BrokerView | None, read_at_ms: int) -> Reference:
     return Reference(key, Presence.GONE, read_at_ms)
 
 
-def _present(key: str, seen: Sequence[Seen], broker: BrokerView | None, read_at_ms: int) -> Reference:
+def _present(key: str, seen: Sequence[ZnodeRead], broker: BrokerView | None, read_at_ms: int) -> Reference:
     owner = owner_of(key)
     checks = tuple((s.path, s.version) for s in seen if s.data is not None)
     if owner.kind == "data":
@@ -132,7 +132,7 @@ def _present(key: str, seen: Sequence[Seen], broker: BrokerView | None, read_at_
     return Reference(key, Presence.PRESENT, read_at_ms, checks, ids, newest_id, counts=counts)
 
 
-def _data(key: str, seen: Seen, broker: BrokerView | None, read_at_ms: int) -> Reference:
+def _data(key: str, seen: ZnodeRead, broker: BrokerView | None, read_at_ms: int) -> Reference:
     listed = in_use_ids(seen.data or b"")
     in_use = listed.ids
     if broker is not None:
@@ -152,19 +152,19 @@ def _is_silent(broker: BrokerView | None) -> bool:
     return broker is None or not broker.is_loaded
 
 
-def _cursor_ids(owner: Owner, seen: Sequence[Seen], broker: BrokerView | None) -> _Named:
+def _cursor_ids(owner: KeyOwner, seen: Sequence[ZnodeRead], broker: BrokerView | None) -> _Named:
     written = parse_cursor(seen[0].data or b"").cursors_ledger_id
     remembered = broker.cursors.get(owner.cursor, -1) if broker is not None else -1
     return {written}, {remembered}, written
 
 
-def _schema_ids(_owner: Owner, seen: Sequence[Seen], _broker: BrokerView | None) -> _Named:
+def _schema_ids(_owner: KeyOwner, seen: Sequence[ZnodeRead], _broker: BrokerView | None) -> _Named:
     """The locator alone names them: what a broker calls schemaLedgers it has read from the same znode."""
     written = ledger_ids(seen[0].data or b"")
     return set(written), set(), max(written)
 
 
-def _compacted_ids(owner: Owner, seen: Sequence[Seen], broker: BrokerView | None) -> _Named:
+def _compacted_ids(owner: KeyOwner, seen: Sequence[ZnodeRead], broker: BrokerView | None) -> _Named:
     """Of a loaded topic only the broker knows: the property may be in the cursor ledger's last entry.
 
     A broker may answer before it has opened the cursor (lazyCursorRecovery); then it knows of no compacted ledger yet.
@@ -186,7 +186,7 @@ def _compacted_ids(owner: Owner, seen: Sequence[Seen], broker: BrokerView | None
     return written, remembered, max(written | remembered)
 
 
-def _compacted_ids_unloaded(owner: Owner, cursors: Sequence[Seen]) -> _Named:
+def _compacted_ids_unloaded(owner: KeyOwner, cursors: Sequence[ZnodeRead]) -> _Named:
     """The cursor's znode names it, if the cursor was closed when the topic was unloaded.
 
     A broker that loads the topic gives the cursor a ledger before it names another compacted ledger there, and writes
@@ -209,7 +209,7 @@ def compacted_by_znodes(compaction_cursors: Sequence[bytes]) -> int | None:
     return max((cursor.properties.get(COMPACTED_LEDGER_PROPERTY, -1) for cursor in cursors), default=-1)
 
 
-def _bucket_ids(_owner: Owner, seen: Sequence[Seen], _broker: BrokerView | None) -> _Named:
+def _bucket_ids(_owner: KeyOwner, seen: Sequence[ZnodeRead], _broker: BrokerView | None) -> _Named:
     ids: set[int] = set()
     for cursor in seen[1:]:
         if cursor.data is None:

@@ -10,14 +10,14 @@ from typing import Any
 import pyarrow as pa
 
 from udfs import columns as c
-from udfs.entry_ranges import Place, runs_of
+from udfs.entry_ranges import MessageAddress, runs_of
 from udfs.formats.internal_stats import Position
 from udfs.formats.message_id import MessagePosition, parse_message_id
 from udfs.paths import tenant_of, topic_of
 from udfs.records import Rejection
 from udfs.references import key_of
 from udfs.retry import CUT_FROM, due_ms, kept_of, says_too_much
-from udfs.undelivered import Found, said_of
+from udfs.undelivered import UndeliveredMessage, said_of
 from udfs.units import ROW_BYTES
 from udfs.wire import decode
 
@@ -86,7 +86,7 @@ def entry_runs(batches: Iterable[pa.RecordBatch], schema: pa.Schema) -> Iterator
     """
     newest = 0
 
-    def places() -> Iterator[Place]:
+    def places() -> Iterator[MessageAddress]:
         nonlocal newest
         for batch in batches:
             for *place, row in zip(*(each.to_pylist() for each in batch.columns), strict=True):
@@ -111,7 +111,7 @@ def _rows_of(content: _Content) -> int:
     return 1 + size_of(key, payload, properties.items()) // ROW_BYTES
 
 
-def found_row(source: str, position: Position, found: Found, most_bytes: int) -> dict[str, Any]:
+def found_row(source: str, position: Position, found: UndeliveredMessage, most_bytes: int) -> dict[str, Any]:
     """Return the row of a message that was read another way than by the connector. Its row number is left to others.
 
     most_bytes: as annotate takes it. The row is bounded as streaming.queries.transforms bounds the connector's.

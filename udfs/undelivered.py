@@ -20,7 +20,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 
-from udfs.formats.entry import Content, Entry, Standing, contents_of, parse_entry
+from udfs.formats.entry import Content, Entry, EntryState, contents_of, parse_entry
 from udfs.formats.errors import FormatError
 from udfs.records import Reason, Rejection
 
@@ -39,13 +39,13 @@ class Undeliverable(StrEnum):
 
 
 _OF_TRANSACTIONS = {
-    Standing.ABORTED: Undeliverable.ABORTED_TRANSACTION,
-    Standing.OPEN: Undeliverable.OPEN_TRANSACTION,
+    EntryState.ABORTED: Undeliverable.ABORTED_TRANSACTION,
+    EntryState.OPEN: Undeliverable.OPEN_TRANSACTION,
 }
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class UndeliveredMessage:
     """A message of an entry. batch_index -1: it was sent alone, or stands for the whole entry.
 
     why None: it goes the way of any message. publish_ms 0: nobody knows.
@@ -66,7 +66,7 @@ class NotShown:
     properties: Mapping[str, str] = field(default_factory=dict)
 
 
-def found_in(entry: Entry, standing: Standing = Standing.DELIVERED) -> Iterator[Found]:
+def found_in(entry: Entry, standing: EntryState = EntryState.DELIVERED) -> Iterator[UndeliveredMessage]:
     """Yield every message of an entry, so that each ends in one receipt; none of a marker."""
     if entry.marker_type is not None:
         return
@@ -79,43 +79,45 @@ def found_in(entry: Entry, standing: Standing = Standing.DELIVERED) -> Iterator[
         yield from _messages(entry, _OF_TRANSACTIONS.get(standing))
 
 
-def found_in_bytes(data: bytes) -> Iterator[Found]:
+def found_in_bytes(data: bytes) -> Iterator[UndeliveredMessage]:
     """The same of an entry as it lies in its partition, whatever it is."""
     try:
         entry = parse_entry(data)
     except FormatError as error:
-        yield Found(-1, Content(None, data, {}), why=Undeliverable.UNREADABLE, detail=str(error))
+        yield UndeliveredMessage(-1, Content(None, data, {}), why=Undeliverable.UNREADABLE, detail=str(error))
         return
     yield from found_in(entry)
 
 
-def not_shown(entry: NotShown) -> Found:
+def not_shown(entry: NotShown) -> UndeliveredMessage:
     """The one that stands for an entry whose bytes nobody could be made to tell."""
-    return Found(-1, Content(None, b"", entry.properties), why=Undeliverable.NOT_SHOWN, detail=entry.reason)
+    return UndeliveredMessage(
+        -1, Content(None, b"", entry.properties), why=Undeliverable.NOT_SHOWN, detail=entry.reason
+    )
 
 
-def _messages(entry: Entry, why: Undeliverable | None) -> Iterator[Found]:
+def _messages(entry: Entry, why: Undeliverable | None) -> Iterator[UndeliveredMessage]:
     detail = "" if why is None else f"the message belongs to a transaction, {entry.transaction}, that is not committed"
     after = -1
     try:
         for index, content in contents_of(entry):
-            yield Found(index, content, entry.publish_ms, why, detail)
+            yield UndeliveredMessage(index, content, entry.publish_ms, why, detail)
             after = index + 1
     except FormatError as error:
         # behind those that could be read, and where none could, for the whole
         content = _whole_content(entry)
-        yield Found(after, content, entry.publish_ms, Undeliverable.UNREADABLE, str(error))
+        yield UndeliveredMessage(after, content, entry.publish_ms, Undeliverable.UNREADABLE, str(error))
 
 
-def _whole(entry: Entry, why: Undeliverable, detail: str) -> Found:
-    return Found(-1, _whole_content(entry), entry.publish_ms, why, detail)
+def _whole(entry: Entry, why: Undeliverable, detail: str) -> UndeliveredMessage:
+    return UndeliveredMessage(-1, _whole_content(entry), entry.publish_ms, why, detail)
 
 
 def _whole_content(entry: Entry) -> Content:
     return Content(entry.key, entry.payload, entry.properties, entry.is_null, entry.schema_version)
 
 
-def said_of(found: Found) -> str | None:
+def said_of(found: UndeliveredMessage) -> str | None:
     """Return why a message is no request, for columns.NO_REQUEST; None: it goes the way of any message."""
     return None if found.why is None else f"{found.why}: {found.detail}"[:_LONGEST]
 

@@ -15,7 +15,7 @@ from streaming.schemas import REQUESTS, RETRY
 from streaming.state.receipts import Receipts
 from streaming.sweep.admitted import AdmittedOwners, asked_in
 from streaming.sweep.task import SweepTask, planned
-from udfs.blast_radius import Chunk, Plan, Planned
+from udfs.blast_radius import Chunk, DryRunPlan, Planned
 
 
 @dataclass(slots=True)
@@ -76,7 +76,7 @@ class ChunkSweep:
     def _bound(self, query: str, task: SweepTask, grouped: DataFrame, asked: Planned) -> SweepTask:
         """The task with the most that it may delete. Waits while a limit holds it."""
 
-        def plan() -> Plan:
+        def plan() -> DryRunPlan:
             self.describe(task.query, task.batch_id, "dry run: how much would be deleted")
             return planned(grouped, task)
 

@@ -13,7 +13,7 @@ from streaming.errors import FencedError, StopRequestedError
 from streaming.limits.blast_radius import BlastRadius
 from streaming.metrics import Metrics
 from streaming.state import hold
-from udfs.blast_radius import Chunk, Plan, Planned
+from udfs.blast_radius import Chunk, DryRunPlan, Planned
 
 
 @dataclass(slots=True)
@@ -76,7 +76,7 @@ class Gate:
                 self.log(why or f"resumed; it was {self._told}")
             self._told = why
 
-    def bound(self, chunk: Chunk, asked: Planned, plan: Callable[[], Plan]) -> tuple[int, ...] | None:
+    def bound(self, chunk: Chunk, asked: Planned, plan: Callable[[], DryRunPlan]) -> tuple[int, ...] | None:
         """Hold a chunk while it would break a limit. Return the most deletes by task (None: as many as asked).
 
         asked, plan: as BlastRadius.judge takes them. Raises what wait_until_open does.

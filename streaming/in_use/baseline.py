@@ -16,10 +16,10 @@ from streaming.coordination.own_znodes import read_own, write_own
 from streaming.ports import MetadataStore
 from udfs.completeness import baseline_in, is_unread, shrunk
 from udfs.judge import Policy
+from udfs.mass_loss import Doubts, Losses, doubts
 from udfs.paths import schema_id_of
 from udfs.records import Counts, Presence, Reference
 from udfs.references import owner_of, tenant_of_key
-from udfs.vanished import Doubts, Losses, doubts
 
 ALL = "*"
 _OF_TENANT = "/*"  # after a tenant's name: all of its owners

@@ -11,7 +11,15 @@ from udfs.formats.errors import FormatError
 from udfs.formats.managed_ledger import ManagedLedgerInfo, parse_managed_ledger
 from udfs.paths import cursor_path, managed_ledger_path
 from udfs.records import BrokerView, Presence, Reference
-from udfs.references import COMPACTION_CURSOR, Owner, Seen, compacted_by_znodes, fixed_paths, owner_of, reference_of
+from udfs.references import (
+    COMPACTION_CURSOR,
+    KeyOwner,
+    ZnodeRead,
+    compacted_by_znodes,
+    fixed_paths,
+    owner_of,
+    reference_of,
+)
 from udfs.units import MIB
 
 _FIRST_AT_ONCE, _MOST_AT_ONCE = 64, 1024  # owners or znodes of a batch
@@ -52,7 +60,7 @@ class InUseLoader:
             size = _next_size(len(batch), read_bytes)
         return found
 
-    def _load(self, owners: Mapping[str, Owner]) -> tuple[dict[str, Reference], int]:
+    def _load(self, owners: Mapping[str, KeyOwner]) -> tuple[dict[str, Reference], int]:
         """Return the references of one batch, and the size of the znodes that they were read from."""
         now_ms = self._clock.now_ms()  # taken before the reads, so that a reference never seems newer than it is
         paths = self._paths(owners)
@@ -97,7 +105,7 @@ class InUseLoader:
         unloaded = {key: _compacted_by(node) for key, node in zip(paths, nodes, strict=True)}
         return {key: unloaded[key] if key in unloaded else found.get(key) for key in names}
 
-    def _paths(self, owners: Mapping[str, Owner]) -> dict[str, list[str]]:
+    def _paths(self, owners: Mapping[str, KeyOwner]) -> dict[str, list[str]]:
         paths = {key: list(fixed_paths(owner)) for key, owner in owners.items()}
         many = [key for key, owner in owners.items() if owner.kind == "buckets"]
         roots = [managed_ledger_path(owners[key].name) for key in many]
@@ -108,7 +116,7 @@ class InUseLoader:
                 paths[key].append(f"{managed_ledger_path(owners[key].name)}{_UNLISTED}")
         return paths
 
-    def _seen(self, paths: Mapping[str, Sequence[str]]) -> dict[str, Seen]:
+    def _seen(self, paths: Mapping[str, Sequence[str]]) -> dict[str, ZnodeRead]:
         wanted = list(dict.fromkeys(path for some in paths.values() for path in some))
         unlisted = [path for path in wanted if path.endswith(_UNLISTED)]
         asked = [path for path in wanted if not path.endswith(_UNLISTED)]
@@ -116,19 +124,19 @@ class InUseLoader:
         for path in unlisted:
             topic = seen[path.removesuffix(_UNLISTED)]
             is_absent = topic.data is None and not topic.error
-            seen[path] = Seen(path, error="" if is_absent else "its cursors could not be listed")
+            seen[path] = ZnodeRead(path, error="" if is_absent else "its cursors could not be listed")
         return seen
 
-    def _read(self, paths: Sequence[str], *, is_one_owners: bool) -> dict[str, Seen]:
+    def _read(self, paths: Sequence[str], *, is_one_owners: bool) -> dict[str, ZnodeRead]:
         """Read znodes. Where one owner's are too large together, its last ones can't be read; else _TooLargeError."""
-        seen: dict[str, Seen] = {}
+        seen: dict[str, ZnodeRead] = {}
         in_all, at, size = 0, 0, _FIRST_AT_ONCE
         while at < len(paths):
             if in_all > _MOST_BYTES:
                 if not is_one_owners:
                     raise _TooLargeError
                 error = f"the owner's znodes have more than {_MOST_BYTES // MIB} MiB"
-                return seen | {path: Seen(path, error=error) for path in paths[at:]}
+                return seen | {path: ZnodeRead(path, error=error) for path in paths[at:]}
             some = paths[at : at + size]
             at += len(some)
             for path, node in zip(some, self._store.read_many(some), strict=True):
@@ -139,7 +147,7 @@ class InUseLoader:
         return seen
 
     def _views(
-        self, owners: Mapping[str, Owner], paths: Mapping[str, Sequence[str]], seen: Mapping[str, Seen]
+        self, owners: Mapping[str, KeyOwner], paths: Mapping[str, Sequence[str]], seen: Mapping[str, ZnodeRead]
     ) -> dict[str, BrokerView]:
         """Ask brokers about topics, and about schemas whose locator is absent: has the broker none either?"""
         if self._broker is None:
@@ -164,12 +172,12 @@ def _asked(names: Mapping[str, str], ask: Callable[[Sequence[str]], list[BrokerV
     return {key: views[name] for key, name in names.items()}
 
 
-def _seen(path: str, node: Znode | Unreadable | None) -> Seen:
+def _seen(path: str, node: Znode | Unreadable | None) -> ZnodeRead:
     if node is None:
-        return Seen(path)
+        return ZnodeRead(path)
     if isinstance(node, Unreadable):
-        return Seen(path, error=node.detail)
-    return Seen(path, node.data, node.version)
+        return ZnodeRead(path, error=node.detail)
+    return ZnodeRead(path, node.data, node.version)
 
 
 def _version_of(node: Znode | Unreadable | None) -> int | None:

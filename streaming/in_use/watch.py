@@ -9,9 +9,9 @@ from streaming.in_use.baseline import Baseline, is_accepted, told
 from streaming.state.receipts import certificates
 from udfs import columns as c
 from udfs.completeness import baseline_in
+from udfs.mass_loss import Doubts
 from udfs.records import Counts, Reference
 from udfs.units import DAY_MS
-from udfs.vanished import Doubts
 
 _RECALL_MS = DAY_MS
 

@@ -9,21 +9,21 @@ from dataclasses import dataclass, field
 from streaming.clock import Clock
 from streaming.limits.breaker import Breaker
 from udfs.blast_radius import (
+    BlastState,
     Chunk,
     Committed,
     Doubted,
     DryRun,
+    DryRunPlan,
     Event,
     Held,
     Interrupted,
     Judged,
     Limits,
-    Now,
-    Plan,
+    Moment,
     Planned,
     Recalled,
     Resumed,
-    State,
     apply,
     needs_journal,
     subject_of,
@@ -46,7 +46,7 @@ class BlastRadius:
     census: Callable[[], int]
     clock: Clock
     journaled: Callable[[str, int, int], Planned]
-    state: State = field(default_factory=State)
+    state: BlastState = field(default_factory=BlastState)
     _existing: int = 0
     _counted_ms: int = -_CENSUS_EVERY_MS
 
@@ -60,7 +60,7 @@ class BlastRadius:
         self._apply(Recalled(list(deleted), granted, self.breaker.granted_ms(), self.clock.now_ms()))
 
     def judge(
-        self, chunk: Chunk, asked: Planned, plan: Callable[[], Plan]
+        self, chunk: Chunk, asked: Planned, plan: Callable[[], DryRunPlan]
     ) -> tuple[str | None, tuple[int, ...] | None]:
         """Return why the chunk must not be swept (None: it may), and the most deletes by task.
 
@@ -117,8 +117,8 @@ class BlastRadius:
     def _journaled(self) -> Planned:
         return self.journaled(self.state.chunk.query, self.state.chunk.batch_id, self.state.since_ms)
 
-    def _now(self) -> Now:
+    def _now(self) -> Moment:
         now_ms = self.clock.now_ms()
         if now_ms - self._counted_ms >= _CENSUS_EVERY_MS:
             self._existing, self._counted_ms = self.census(), now_ms
-        return Now(now_ms, self._existing)
+        return Moment(now_ms, self._existing)

@@ -26,7 +26,7 @@ from streaming.queries.slots import ReadSlots
 from streaming.spark.job_limit import limited
 from streaming.spark.submitted import is_local
 from udfs import columns as c
-from udfs.entry_ranges import Range, Span, bytes_of, count_of, spans_of, whole_of, without
+from udfs.entry_ranges import EntrySpan, Range, bytes_of, count_of, spans_of, whole_of, without
 from udfs.spark import entry_runs
 
 log = logging.getLogger("ledger-reaper")
@@ -44,7 +44,7 @@ _MOST_SECONDS_FOR_BYTES = 30.0
 _MOST_SECONDS = 120.0
 _MOST_SECONDS_WHILE_OTHERS_WAIT = 30.0
 
-Spans = Mapping[str, Sequence[Span]]  # by partition
+Spans = Mapping[str, Sequence[EntrySpan]]  # by partition
 
 
 class Read(Protocol):
@@ -157,7 +157,7 @@ def stored_spans(admin: TopicAdmin, ranges: Mapping[str, Range]) -> Spans:
 
 def _stored(admin: TopicAdmin, ranges: Mapping[str, Range]) -> tuple[Spans, int]:
     """Return which entries of the ranges are stored, and about how many bytes they take."""
-    found: dict[str, list[Span]] = {}
+    found: dict[str, list[EntrySpan]] = {}
     size = 0
     for partition, wanted in ranges.items():
         stats = admin.internal_stats(partition)
@@ -185,14 +185,14 @@ def _extent(runs: Iterable[Row]) -> Extent | None:
     return Extent(last_rows, min(ledgers)) if ledgers else None
 
 
-def _missing(stored: Spans, runs: Iterable[Row]) -> dict[str, list[Span]]:
+def _missing(stored: Spans, runs: Iterable[Row]) -> dict[str, list[EntrySpan]]:
     """Which stored entries were not delivered whole.
 
     runs: rows of schemas.RUN. They may reach out of what was asked for: the connector reads the last entry before it.
     """
-    read: dict[str, list[tuple[Span, bool]]] = {}
+    read: dict[str, list[tuple[EntrySpan, bool]]] = {}
     for partition, ledger, first, last, is_whole, _row in runs:
-        read.setdefault(partition, []).append((Span(ledger, first, last), is_whole))
+        read.setdefault(partition, []).append((EntrySpan(ledger, first, last), is_whole))
     missing = {
         partition: list(without(spans, whole_of(read.get(partition, ())))) for partition, spans in stored.items()
     }

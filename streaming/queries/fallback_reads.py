@@ -18,7 +18,7 @@ from streaming.config.settings import Settings
 from streaming.queries.side_by_side import side_by_side
 from streaming.queries.slots import ReadSlots
 from udfs import columns as c
-from udfs.entry_ranges import Span, split
+from udfs.entry_ranges import EntrySpan, split
 from udfs.spark import found_row, size_of
 
 _ENTRIES_PER_TASK = 2000
@@ -65,7 +65,7 @@ class ReadEntries:
         ours = (topics.dead_letter, topics.retry, *topics.requests)
         elsewhere = [f"{topic}-partition-{number}" for topic in ours for number in range(_ELSEWHERE)]
         source, *spans = lot
-        wanted = [Span(*each) for each in zip(*spans, strict=True)]
+        wanted = [EntrySpan(*each) for each in zip(*spans, strict=True)]
         controls = Controls(admin, source, elsewhere, self.gives_up)
         for position, found in fallback_entries(self.settings.pulsar, admin, source, wanted, controls):
             row = found_row(source, position, found, most_bytes)
@@ -82,7 +82,9 @@ class ReadRows:
         self._settings = settings
         self._reading = reading
 
-    def __call__(self, query: str, wanted: Mapping[str, Sequence[Span]], /, *, gives_up: bool = False) -> DataFrame:
+    def __call__(
+        self, query: str, wanted: Mapping[str, Sequence[EntrySpan]], /, *, gives_up: bool = False
+    ) -> DataFrame:
         """Read the messages of these entries (by partition), piece by piece, in as many slots as the query may have.
 
         The slots are given back behind each piece, so that others' reads come in between, however much there is to
@@ -113,7 +115,7 @@ class ReadRows:
         return planned.mapInArrow(ReadEntries(self._settings, gives_up), from_arrow_schema(schemas.MESSAGE))
 
 
-def _lots_of(wanted: Mapping[str, Sequence[Span]]) -> list[Lot]:
+def _lots_of(wanted: Mapping[str, Sequence[EntrySpan]]) -> list[Lot]:
     """Return the entries as rows of _LOT, each as much as is read at once."""
     return [
         (

@@ -6,20 +6,20 @@ once more.
 
 from collections.abc import Collection, Iterable, Sequence
 
-from udfs.entry_ranges import Span, joined
+from udfs.entry_ranges import EntrySpan, joined
 
 
 class Markers:
     """What the looks of one service have found."""
 
     def __init__(self) -> None:
-        self._known: dict[str, list[Span]] = {}
+        self._known: dict[str, list[EntrySpan]] = {}
 
-    def of(self, partition: str) -> Sequence[Span]:
+    def of(self, partition: str) -> Sequence[EntrySpan]:
         """Return the entries of a partition that need not be read again."""
         return self._known.get(partition, ())
 
-    def keep(self, partition: str, added: Iterable[Span], stored: Collection[int]) -> None:
+    def keep(self, partition: str, added: Iterable[EntrySpan], stored: Collection[int]) -> None:
         """Add entries of a partition, and forget those of ledgers that are not stored any more."""
         spans = joined((*self.of(partition), *added))
         self._known[partition] = [span for span in spans if span.ledger in stored]

@@ -28,7 +28,7 @@ from streaming.reconcile.memory import Unread, UnreadMemory
 from streaming.reconcile.positions import Accounted, AccountedEntries, accounted
 from streaming.reconcile.retries import not_waiting, put_off
 from streaming.state.worked_off import WorkedOff
-from udfs.entry_ranges import Span, joined, without
+from udfs.entry_ranges import EntrySpan, joined, without
 from udfs.formats.internal_stats import BEFORE_ALL, Position
 from udfs.paths import base_topic, tenant_of, topic_of
 from udfs.units import DAY_MS
@@ -145,13 +145,13 @@ def _lacking(known: range | set[int], upto: int) -> Iterable[int]:
 
 
 def vanished(
-    before: Mapping[int, int], seen: PartitionEntries, known: AccountedEntries, worked_off: Iterable[Span] = ()
+    before: Mapping[int, int], seen: PartitionEntries, known: AccountedEntries, worked_off: Iterable[EntrySpan] = ()
 ) -> list[int]:
     """Ledgers that held unread entries at the last look, are gone now, and were not read meanwhile.
 
     worked_off: entries that need no receipt, since all of them were looked at and no message was among the others.
     """
-    gone = (Span(ledger, 0, entries - 1) for ledger, entries in before.items() if ledger not in seen.stored)
+    gone = (EntrySpan(ledger, 0, entries - 1) for ledger, entries in before.items() if ledger not in seen.stored)
     lost = {
         span.ledger
         for span in without(gone, worked_off)
@@ -208,7 +208,7 @@ class _Look:
         self._now_ms = now_ms
         self._markers = markers
         self._worked_off = WorkedOff(settings.state_dir)
-        self._spans: dict[str, list[Span]] | None = None
+        self._spans: dict[str, list[EntrySpan]] | None = None
         self._committed: dict[str, Position] = {}
         self._last: dict[str, Position] = {}
         self.failed = _FailedLooks(pulsar.admin)
@@ -323,7 +323,7 @@ class _Look:
         one before each is read along, for where nobody can tell when a message was published, it is as old as that.
         """
         known = self._markers.of(partition)
-        spans = list(without((Span(ledger, entry, entry) for ledger, entry in missing), known))
+        spans = list(without((EntrySpan(ledger, entry, entry) for ledger, entry in missing), known))
         if not spans:
             return []
         wanted = {(span.ledger, entry) for span in spans for entry in range(span.first, span.last + 1)}
@@ -339,7 +339,7 @@ class _Look:
                 wanted.discard(here)
                 if self._holds_other(partition, here, messages):
                     confirmed.append(here)
-        self._markers.keep(partition, without(spans, (Span(*each, each[1]) for each in confirmed)), stored)
+        self._markers.keep(partition, without(spans, (EntrySpan(*each, each[1]) for each in confirmed)), stored)
         return confirmed
 
     def _holds_other(self, partition: str, here: Position, messages: Container[tuple[int, int, int]]) -> bool:
@@ -348,17 +348,17 @@ class _Look:
         Of many entries that the broker sends to nobody we ask for a few only, and the others count as messages, markers
         among them (adapters.pulsar.entries).
         """
-        found = self._pulsar.reader.read_entries(partition, [Span(*here, here[1])])
+        found = self._pulsar.reader.read_entries(partition, [EntrySpan(*here, here[1])])
         return any((*here, message.batch_index) not in messages for message in found)
 
 
-def _with_those_before(spans: Iterable[Span], stored: Mapping[int, int]) -> list[Span]:
+def _with_those_before(spans: Iterable[EntrySpan], stored: Mapping[int, int]) -> list[EntrySpan]:
     """Add to spans the entry before each. stored: ledger -> entries."""
     filled = sorted(ledger for ledger, entries in stored.items() if entries)
-    last_of = {behind: Span(ledger, stored[ledger] - 1, stored[ledger] - 1) for ledger, behind in pairwise(filled)}
-    wider: list[Span] = []
+    last_of = {behind: EntrySpan(ledger, stored[ledger] - 1, stored[ledger] - 1) for ledger, behind in pairwise(filled)}
+    wider: list[EntrySpan] = []
     for span in spans:
-        wider.append(Span(span.ledger, max(span.first - 1, 0), span.last))
+        wider.append(EntrySpan(span.ledger, max(span.first - 1, 0), span.last))
         if span.first == 0 and span.ledger in last_of:
             wider.append(last_of[span.ledger])
     return joined(wider)

@@ -40,7 +40,7 @@ def bounds_of(database: Database) -> dict[QueueKey, Bounds]:
     return found
 
 
-def _spans(database: Database) -> Iterator[tuple[rows.Row, rows.Row]]:
+def _spans(database: Database) -> Iterator[tuple[rows.RowKey, rows.RowKey]]:
     """First and last row of each queue, by leaping from queue to queue."""
     key = b""
     while (first := next(database.rows(DEFAULT_FAMILY, key), None)) is not None:

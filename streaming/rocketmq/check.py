@@ -39,7 +39,7 @@ from streaming.rocketmq.work import works_of
 from udfs.rocketmq import metadata as m
 from udfs.rocketmq import rows
 from udfs.rocketmq.commitlog import RECORD_BYTES_MIN
-from udfs.rocketmq.compare import Finding, Kind
+from udfs.rocketmq.compare import Finding, FindingKind
 from udfs.rocketmq.dispatch import (
     LMQ_PREFIX,
     SCHEDULE_TOPIC,
@@ -53,7 +53,7 @@ from udfs.rocketmq.parts import QueueRange, in_key_order
 from udfs.rocketmq.refusals import Code
 
 ROWS_PER_PART = 300_000
-_FOREIGN = (Kind.NO_MESSAGE, Kind.FILE_NO_MESSAGE)
+_FOREIGN = (FindingKind.NO_MESSAGE, FindingKind.FILE_NO_MESSAGE)
 
 
 class QueueState(NamedTuple):
@@ -182,7 +182,7 @@ def _is_left_out(finding: Finding, bounds: dict[QueueKey, Bounds]) -> bool:
     """
     is_path = finding.topic.startswith(LMQ_PREFIX) and b"/" in finding.topic
     first = bounds.get((finding.topic, finding.queue_id), Bounds()).first
-    return is_path and finding.kind is Kind.NO_QUEUE and (first < 0 or finding.offset < first)
+    return is_path and finding.kind is FindingKind.NO_QUEUE and (first < 0 or finding.offset < first)
 
 
 def check_configuration(place: Place) -> tuple[list[Finding], list[str]]:
@@ -272,7 +272,7 @@ def without_deleted(findings: Sequence[Finding], topics: Collection[bytes]) -> t
 
 
 def _config_finding(text: str, count: int) -> Finding:
-    return Finding(b"", -1, Kind.CONFIG, count, -1, text)
+    return Finding(b"", -1, FindingKind.CONFIG, count, -1, text)
 
 
 def _names(names: Sequence[bytes]) -> str:
@@ -410,15 +410,15 @@ def _of_bounds(
         # without rows, all messages of a queue have expired, and the file queue may have ended long ago
         if said < wanted or (bound.last >= 0 and said != wanted):
             text = f"the max row gives the next message the offset {said}, and it has to be {wanted}"
-            yield Finding(*name, Kind.MAX, 1, wanted, text)
+            yield Finding(*name, FindingKind.MAX, 1, wanted, text)
         elif bound.max is not None and name in last and bound.max[0] != last[name]:
             # a broker takes all messages of a queue for expired whose max row names a place before the log
             text = f"the max row says that the last message begins at {bound.max[0]}, and it begins at {last[name]}"
-            yield Finding(*name, Kind.MAX, 1, said - 1, text)
+            yield Finding(*name, FindingKind.MAX, 1, said - 1, text)
         if bound.min is not None and name in live and _is_wrong_min(bound.min, live[name], inventory.log.start):
             phy, offset = live[name]
             text = f"the min row says {bound.min[1]} at {bound.min[0]}, and the first message is {offset} at {phy}"
-            yield Finding(*name, Kind.MIN, 1, offset, text)
+            yield Finding(*name, FindingKind.MIN, 1, offset, text)
 
 
 def _is_wrong_min(said: tuple[int, int], live: tuple[int, int], log_start: int) -> bool:
@@ -439,10 +439,10 @@ def _notes_of_the_store(place: Place) -> Iterator[str]:
 
 def _of_checkpoint(checkpoint: int | None, log_end: int) -> Iterator[Finding]:
     if checkpoint is None:
-        yield Finding(b"", -1, Kind.CHECKPOINT, 1, -1, "the database has no CHECKPOINT")
+        yield Finding(b"", -1, FindingKind.CHECKPOINT, 1, -1, "the database has no CHECKPOINT")
     elif checkpoint > log_end:
         text = f"CHECKPOINT is {checkpoint}, behind the end of the commitlog, {log_end}"
-        yield Finding(b"", -1, Kind.CHECKPOINT, 1, checkpoint, text)
+        yield Finding(b"", -1, FindingKind.CHECKPOINT, 1, checkpoint, text)
 
 
 def _notes(queues: Sequence[Queue], inventory: Inventory, checkpoint: int | None) -> Iterator[str]:

@@ -19,7 +19,7 @@ from streaming.rocketmq.work import PartWork, Piece
 from udfs.rocketmq import commitlog as c
 from udfs.rocketmq import rows
 from udfs.rocketmq import units as u
-from udfs.rocketmq.compare import Finding, Kind, Run, compare
+from udfs.rocketmq.compare import Finding, FindingKind, UnitRun, compare
 from udfs.rocketmq.dispatch import Dispatch, DispatchRules, properties_of, tags_code, units_of
 
 _FLUSHED_UNITS = 50_000
@@ -99,9 +99,9 @@ class IndexJob:
             yield from _packed(held)
             for (topic, queue_id), (count, offset, phy) in lost.items():
                 text = f"file queue and database end before it; the first such message begins at {phy}"
-                yield 0, Finding(topic, queue_id, Kind.NO_QUEUE, count, offset, text)
+                yield 0, Finding(topic, queue_id, FindingKind.NO_QUEUE, count, offset, text)
 
-    def _take(self, record: c.Record, held: Held, lost: dict[QueueKey, tuple[int, int, int]]) -> None:
+    def _take(self, record: c.CommitLogRecord, held: Held, lost: dict[QueueKey, tuple[int, int, int]]) -> None:
         properties = properties_of(record.properties)
         tags = tags_code(record, properties, self.rules.delays_ms)
         for unit in units_of(record, properties, self.rules):
@@ -141,7 +141,7 @@ class IndexJob:
             places = from_log["place"]
             some = from_log[bisect.bisect_left(places, begin) : bisect.bisect_left(places, end)]
             some = some[np.diff(some["place"], append=np.int64(-1)) != 0]
-            log = Run(
+            log = UnitRun(
                 some["place"].astype(np.int64) - begin + piece.first,
                 some["phy"].astype(np.int64), some["size"].astype(np.int32), some["tags"].astype(np.int64),
                 some["time"].astype(np.int64),
@@ -157,16 +157,16 @@ def _packed(held: Held) -> Iterator[tuple[int, bytes]]:
         yield part, np.array(held.pop(part), dtype=_UNIT).tobytes()
 
 
-def _of_files(piece: Piece, log_start: int) -> Run:
+def _of_files(piece: Piece, log_start: int) -> UnitRun:
     """The units that the file queue has of a piece, as far as their messages are there."""
     first, end = max(piece.first, piece.files.start), min(piece.end, piece.files.limit)
     found = piece.files.read(first, end) if first < end else piece.files.read(0, 0)
     offsets = np.arange(first, first + found.rows, dtype=np.int64)
     live = u.is_written(found) & u.is_live(found, log_start)
-    return Run(offsets[live], found.phy[live], found.size[live], found.tags[live], None)
+    return UnitRun(offsets[live], found.phy[live], found.size[live], found.tags[live], None)
 
 
-def _of_database(piece: Piece, database: Database, log_start: int) -> Run:
+def _of_database(piece: Piece, database: Database, log_start: int) -> UnitRun:
     """The rows that the database has of a piece, as far as their messages are there."""
     prefix = rows.queue_prefix(piece.topic, piece.queue_id)
     first, end = (rows.unit_key(piece.topic, piece.queue_id, each) for each in (piece.first, piece.end))
@@ -181,7 +181,7 @@ def _of_database(piece: Piece, database: Database, log_start: int) -> Run:
         raise SafetyError(f"the database has a damaged row of {topic}, queue {piece.queue_id}: {error}") from error
     _require_found_by_key(piece, database, keys[::_LOOKED_UP] + keys[-1:], values[::_LOOKED_UP] + values[-1:])
     live = units.phy >= log_start
-    return Run(offsets[live], units.phy[live], units.size[live], units.tags[live], times[live])
+    return UnitRun(offsets[live], units.phy[live], units.size[live], units.tags[live], times[live])
 
 
 def _require_found_by_key(piece: Piece, database: Database, keys: list[bytes], values: list[bytes]) -> None:

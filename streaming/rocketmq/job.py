@@ -303,7 +303,7 @@ def _groups(blocks: Sequence[LogBlock]) -> Iterator[list[LogBlock]]:
         yield group
 
 
-def _headers(file: LogFile, blocks: Sequence[Longs]) -> list[c.Headers]:
+def _headers(file: LogFile, blocks: Sequence[Longs]) -> list[c.RecordHeaders]:
     """Read what stands at these bytes of a commitlog file, in the order in which each block has them.
 
     Raises SafetyError, which names file and byte, where no record begins.
@@ -329,7 +329,7 @@ def _order(positions: Longs) -> NDArray[np.intp] | None:
     return np.argsort(positions, kind="stable") if bool((positions[1:] < positions[:-1]).any()) else None
 
 
-def _strange(runs: NDArray[Any], found: c.Headers) -> Longs:
+def _strange(runs: NDArray[Any], found: c.RecordHeaders) -> Longs:
     """Return the places of units whose messages name another queue, or another queue offset."""
     places, within = _spread(runs)
     queue_ids = np.repeat(runs["queue_id"], runs["count"])

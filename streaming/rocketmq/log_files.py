@@ -62,7 +62,7 @@ class CommitLog(NamedTuple):
             return None
         return self.files[number]
 
-    def record_at(self, phy: int) -> c.Record | None:
+    def record_at(self, phy: int) -> c.CommitLogRecord | None:
         """Read one record; None where there is none. Raises SafetyError at bytes that are no record."""
         file = self.file_at(phy)
         if file is None or phy >= self.end:
@@ -125,7 +125,7 @@ def _has_indexed(file: LogFile) -> bool:
             raise SafetyError(f"{file.path}, byte {error.position}: {error.text}") from error
 
 
-def headers_of(file: LogFile, positions: Sequence[Longs]) -> list[c.Headers]:
+def headers_of(file: LogFile, positions: Sequence[Longs]) -> list[c.RecordHeaders]:
     """Read what stands at the beginning of records, for several ascending runs of positions, in one pass over the file.
 
     Where records begin close to each other the file is read in stretches, in which all runs find theirs: a mapped file
@@ -160,7 +160,7 @@ def _filled(buffer: NDArray[np.uint8], handle: io.FileIO, at: int) -> NDArray[np
     return buffer[:count]
 
 
-def _headers_at(file: LogFile, log: NDArray[np.uint8], positions: Longs, start: int) -> c.Headers:
+def _headers_at(file: LogFile, log: NDArray[np.uint8], positions: Longs, start: int) -> c.RecordHeaders:
     try:
         return c.headers_at(log, positions)
     except c.BadRecordError as error:

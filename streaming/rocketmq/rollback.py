@@ -47,7 +47,7 @@ from streaming.rocketmq.staging import (
     write_file,
 )
 from udfs.rocketmq import metadata as m
-from udfs.rocketmq.commitlog import Record
+from udfs.rocketmq.commitlog import CommitLogRecord
 from udfs.rocketmq.dispatch import DispatchRules, is_kept, properties_of, units_of
 
 _SHOWN = 10  # names in a message
@@ -198,7 +198,7 @@ def _require_no_gap(place: Place, aside: Path, topics: Collection[bytes]) -> Non
         )
 
 
-def _is_read(record: Record, topics: Collection[bytes]) -> bool:
+def _is_read(record: CommitLogRecord, topics: Collection[bytes]) -> bool:
     """Whether a message is in a queue that somebody may read. Where no topics are known, none counts as deleted."""
     rules = DispatchRules((), is_multi=True, is_file_mode=True)
     units = units_of(record, properties_of(record.properties), rules)

@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 from streaming.rocketmq.inventory import Queue
 from streaming.rocketmq.queue_files import QueueFiles
-from udfs.rocketmq.parts import Part, parts_of
+from udfs.rocketmq.parts import SstPart, parts_of
 
 
 class Piece(NamedTuple):
@@ -38,7 +38,7 @@ def works_of(queues: Sequence[Queue], rows_per_part: int, *, are_ended: bool = T
         yield PartWork(part.number, part.rows, tuple(_pieces(queues, part, are_ended=are_ended)))
 
 
-def _pieces(queues: Sequence[Queue], part: Part, *, are_ended: bool) -> Iterator[Piece]:
+def _pieces(queues: Sequence[Queue], part: SstPart, *, are_ended: bool) -> Iterator[Piece]:
     for segment in part.segments:
         queue = queues[segment.number]
         is_last = are_ended and segment.end == queue.range.end

@@ -22,7 +22,7 @@ from udfs.snapshots.aborts import aborts_of
 from udfs.snapshots.codec import Snapshot, encode_snapshot
 from udfs.snapshots.keys import SnapshotKind
 from udfs.snapshots.repairing import empty_index
-from udfs.snapshots.values import READ_WHOLE, Fault, Read, names_its_topic
+from udfs.snapshots.values import READ_WHOLE, Fault, ReadValue, names_its_topic
 
 MOST = 1_000  # messages of one namespace that one run takes away
 _BYTES_AT_ONCE = 64 * 1024 * 1024  # of values in memory
@@ -33,7 +33,7 @@ _TOMBSTONE = b""  # in the journal; no value of a snapshot is empty
 class Compacted(Protocol):
     """What is read of a namespace's snapshot topics."""
 
-    def compacted(self, namespace: str, kind: SnapshotKind, with_bytes_of: Collection[str] = ()) -> Iterator[Read]:
+    def compacted(self, namespace: str, kind: SnapshotKind, with_bytes_of: Collection[str] = ()) -> Iterator[ReadValue]:
         """Yield what a compacted reader gets: of a key, the last message counts."""
         ...
 
@@ -58,9 +58,9 @@ class Store(Compacted, Protocol):
         ...
 
 
-def blocking_in(topics: Compacted, namespace: str, kinds: Collection[SnapshotKind]) -> list[Read]:
+def blocking_in(topics: Compacted, namespace: str, kinds: Collection[SnapshotKind]) -> list[ReadValue]:
     """Return the messages that no broker can decode, up to MOST of them. Raises UnavailableError, RefusedError."""
-    found: list[Read] = []
+    found: list[ReadValue] = []
     for kind in READ_WHOLE:
         for read in topics.compacted(namespace, kind) if kind in kinds else ():
             if read.is_blocking and len(found) < MOST:
@@ -68,13 +68,13 @@ def blocking_in(topics: Compacted, namespace: str, kinds: Collection[SnapshotKin
     return found
 
 
-def named(messages: Sequence[Read]) -> str:
+def named(messages: Sequence[ReadValue]) -> str:
     """Name some of the messages."""
     more = f" and {len(messages) - _NAMED} more" if len(messages) > _NAMED else ""
     return ", ".join(map(in_words, messages[:_NAMED])) + more
 
 
-def in_words(read: Read) -> str:
+def in_words(read: ReadValue) -> str:
     """Name one message: its topic, position and key, and why no broker can decode it."""
     return f"{read.kind} {read.position[0]}:{read.position[1]} (key {read.key!r}: {read.detail})"
 
@@ -86,11 +86,11 @@ class Blocking:
     store: Store
     journal: RepairJournal
 
-    def messages(self, namespace: str) -> list[Read]:
+    def messages(self, namespace: str) -> list[ReadValue]:
         """Return what blocks loading. Raises UnavailableError, RefusedError."""
         return blocking_in(self.store, namespace, self.store.kinds(namespace))
 
-    def remove(self, namespace: str, shown: Sequence[Read]) -> None:
+    def remove(self, namespace: str, shown: Sequence[ReadValue]) -> None:
         """Take these messages away.
 
         Raises SafetyError where some can't be taken away, UnavailableError: run it again.
@@ -136,13 +136,15 @@ class Blocking:
             raise ConfigError(f"the journal {self.journal.folder.location} holds no message of {namespace}")
         return count, others
 
-    def _last_of_their_keys(self, namespace: str, kind: SnapshotKind, mine: Mapping[Position, Read]) -> Iterator[Read]:
+    def _last_of_their_keys(
+        self, namespace: str, kind: SnapshotKind, mine: Mapping[Position, ReadValue]
+    ) -> Iterator[ReadValue]:
         """Yield those that compaction keeps: the last ones of their keys."""
         keys = {read.key for read in mine.values()}
         last = {read.key: read for read in self.store.compacted(namespace, kind) if read.key in keys}
         return (read for read in last.values() if read.key and read.is_blocking and read.position in mine)
 
-    def _replace(self, namespace: str, kind: SnapshotKind, chunk: Sequence[Read]) -> None:
+    def _replace(self, namespace: str, kind: SnapshotKind, chunk: Sequence[ReadValue]) -> None:
         now = self._latest(namespace, kind, [read.key for read in chunk])
         end = self.store.last(namespace, kind)
         for read in chunk:
@@ -157,23 +159,23 @@ class Blocking:
             self.store.send(namespace, kind, read.key, value)
             self.journal.mark_sent(name)
 
-    def _latest(self, namespace: str, kind: SnapshotKind, keys: Collection[str]) -> dict[str, Read | None]:
+    def _latest(self, namespace: str, kind: SnapshotKind, keys: Collection[str]) -> dict[str, ReadValue | None]:
         """Return the latest message of each key, with its bytes; None where it has none."""
-        latest: dict[str, Read | None] = dict.fromkeys(keys)
+        latest: dict[str, ReadValue | None] = dict.fromkeys(keys)
         for read in self.store.compacted(namespace, kind, latest) if latest else ():
             if read.key in latest:
                 latest[read.key] = read
         return latest
 
 
-def _refuse_value(read: Read) -> None:
+def _refuse_value(read: ReadValue) -> None:
     """Raise SafetyError where a topic may live by the message, although it was called one that no broker can decode."""
     was_delivered = read.fault is not Fault.UNREADABLE  # the bytes of an encrypted message are none
     if was_delivered and names_its_topic(read):
         raise SafetyError(f"{in_words(read)} is a value of its own topic, and was not removed")
 
 
-def _instead(read: Read) -> bytes | None:
+def _instead(read: ReadValue) -> bytes | None:
     """Return what a key gets; None: a tombstone."""
     if not read.topic:
         return None
@@ -182,8 +184,8 @@ def _instead(read: Read) -> bytes | None:
     return encode_snapshot(Snapshot(read.topic, BEFORE_ALL, aborts_of([])))
 
 
-def _chunks(reads: Iterator[Read]) -> Iterator[list[Read]]:
-    chunk: list[Read] = []
+def _chunks(reads: Iterator[ReadValue]) -> Iterator[list[ReadValue]]:
+    chunk: list[ReadValue] = []
     size = 0
     for read in reads:
         chunk.append(read)

@@ -12,7 +12,7 @@ from streaming.errors import SafetyError, UnavailableError
 from udfs.formats.internal_stats import Position
 from udfs.snapshots.keys import SnapshotKind
 from udfs.snapshots.segments import keeper_of
-from udfs.snapshots.values import Read
+from udfs.snapshots.values import ReadValue
 
 
 class SegmentsTopics(Protocol):
@@ -22,7 +22,7 @@ class SegmentsTopics(Protocol):
         """Return which of the snapshot topics the namespace has."""
         ...
 
-    def compacted(self, namespace: str, kind: SnapshotKind) -> Iterator[Read]:
+    def compacted(self, namespace: str, kind: SnapshotKind) -> Iterator[ReadValue]:
         """Yield what a compacted reader gets."""
         ...
 

@@ -26,11 +26,11 @@ from udfs.paths import managed_ledger_path
 from udfs.records import Presence
 from udfs.snapshots.audit import (
     BufferFacts,
+    IndexState,
     NamedSegment,
     NamespaceFacts,
     SnapshotFacts,
     SnapshotFinding,
-    Standing,
     TopicFacts,
     findings_of,
     namespace_findings_of,
@@ -148,7 +148,7 @@ def topic_facts(row: Mapping[str, Any], most_bytes: int, *, is_segmented: bool |
         segment_ledgers=frozenset(row[s.SEGMENT_LEDGERS] or ()),
         values=values,
         is_first=row[s.PART] == 0,
-        index=Standing(row[s.INDEX] or Standing.NONE),
+        index=IndexState(row[s.INDEX] or IndexState.NONE),
         segments=row["segments"] or 0,
         named=tuple(_named(each) for each in row[s.NAMED] or ()),
         live_ids=row[s.LIVE_IDS] or 0 if row[s.INDEX] else in_single,

@@ -16,7 +16,7 @@ from streaming.errors import RefusedError, UnavailableError
 from udfs.snapshots.audit import READY, BufferFacts
 from udfs.snapshots.codec import Index
 from udfs.snapshots.repairing import unwritten
-from udfs.snapshots.values import Read
+from udfs.snapshots.values import ReadValue
 
 LOADS, FEW_SEGMENTS = 8, 50
 _PATIENCE_MS, _SAY_MS, _WAIT_SECONDS = 600_000, 30_000, 1.0
@@ -35,7 +35,7 @@ class FirstIndex:
     is told in words what is waited for.
     """
 
-    index: Callable[[], Read | None]
+    index: Callable[[], ReadValue | None]
     buffer: Callable[[], BufferFacts | None]
     again: Callable[[], object]
     quiet_seconds: float
@@ -85,7 +85,7 @@ class FirstIndex:
             self.sleep(_WAIT_SECONDS)
 
 
-def _lack(buffer: BufferFacts | None, read: Read | None) -> str:
+def _lack(buffer: BufferFacts | None, read: ReadValue | None) -> str:
     if buffer is None or buffer.state != READY:
         return "its broker does not have it loaded any more"
     return unwritten(read.value if read is not None and isinstance(read.value, Index) else None, buffer.sealed)

@@ -24,7 +24,7 @@ from udfs.paths import managed_ledger_name, managed_ledger_path
 from udfs.records import Presence
 from udfs.snapshots.guarding import Bound, Holds, index_bound, is_perhaps_needed, lowest_of, segment_bound
 from udfs.snapshots.keys import SnapshotKind
-from udfs.snapshots.values import Read
+from udfs.snapshots.values import ReadValue
 
 MOST_CANDIDATES = 50_000  # segments before every named place that may be needed; with more, the guard stays
 _AT_ONCE = 500
@@ -145,7 +145,7 @@ class Guards:
         now_ms = self.clock.now_ms()
         gone = self._gone(holds.by_topic)
         bound = index_bound(holds.by_topic, gone, stats.last, now_ms)
-        candidates: list[Read] = []
+        candidates: list[ReadValue] = []
         for read in self.topics.stored(namespace, SnapshotKind.SEGMENT, stats.mark_deleted(GUARD)):
             if read.position >= bound.position:
                 break
@@ -163,7 +163,7 @@ class Guards:
                 latest[read.key] = None if read.is_null else read.position
         return segment_bound(bound, candidates, latest)
 
-    def _without_gone(self, candidates: Sequence[Read], now_ms: int) -> list[Read]:
+    def _without_gone(self, candidates: Sequence[ReadValue], now_ms: int) -> list[ReadValue]:
         gone = self._gone({read.topic for read in candidates})
         return [read for read in candidates if is_perhaps_needed(read, {}, gone, now_ms)]
 

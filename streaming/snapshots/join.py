@@ -10,7 +10,7 @@ from pyspark.sql import functions as F
 from streaming.audit import columns as a
 from streaming.snapshots import columns as s
 from udfs import columns as c
-from udfs.snapshots.audit import Standing
+from udfs.snapshots.audit import IndexState
 from udfs.snapshots.keys import KEEPER, SnapshotKind
 
 VALUES_AT_ONCE = 5_000
@@ -134,7 +134,7 @@ def _dead_ids(values: DataFrame, lives: Column) -> DataFrame:
 
 
 def _standing() -> Column:
-    return F.when(F.col(s.FAULT) == "", str(Standing.READABLE)).otherwise(str(Standing.FAULTY))
+    return F.when(F.col(s.FAULT) == "", str(IndexState.READABLE)).otherwise(str(IndexState.FAULTY))
 
 
 def _is(kind: SnapshotKind) -> Column:

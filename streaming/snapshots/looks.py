@@ -17,7 +17,7 @@ from udfs.snapshots.codec import Index, Segment, decode_segment, encode_segment
 from udfs.snapshots.keys import SnapshotKind
 from udfs.snapshots.repairing import Named, Told, told_of
 from udfs.snapshots.segments import places_of
-from udfs.snapshots.values import Read
+from udfs.snapshots.values import ReadValue
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +29,7 @@ class Look:
     """
 
     facts: TopicFacts
-    index: Read | None
+    index: ReadValue | None
     told: Told
     values: Mapping[Named, bytes]
 
@@ -52,7 +52,7 @@ class Looks:
         """Read what decides about a topic. Raises UnavailableError, RefusedError."""
         return self.look_from(topic, self.latest_index(topic))
 
-    def look_from(self, topic: str, index: Read | None) -> Look:
+    def look_from(self, topic: str, index: ReadValue | None) -> Look:
         """The same, as if that were its latest index. Raises UnavailableError, RefusedError."""
         namespace = namespace_of(topic)
         value = index.value if index is not None else None
@@ -100,9 +100,9 @@ class Looks:
         ledgers = self.ledgers(topic) if places else frozenset()
         return sum(place not in stored and marker[0] in ledgers for place, (_number, marker) in places.items())
 
-    def latest_index(self, topic: str) -> Read | None:
+    def latest_index(self, topic: str) -> ReadValue | None:
         """Return a topic's latest index, whatever it is; None where it has none or a tombstone."""
-        found: Read | None = None
+        found: ReadValue | None = None
         for read in self.topics.compacted(namespace_of(topic), SnapshotKind.INDEX):
             if read.topic == topic:
                 found = None if read.is_null else read
@@ -135,7 +135,7 @@ class Looks:
         return {(number, value.marker): value for number, value in latest.items() if (number, value.marker) in wanted}
 
 
-def _index_facts(read: Read) -> SnapshotFacts:
+def _index_facts(read: ReadValue) -> SnapshotFacts:
     max_read = read.value.max_read if isinstance(read.value, Index) else None
     return SnapshotFacts(SnapshotKind.INDEX, read.key, read.position, read.size_bytes, max_read=max_read)
 

@@ -29,9 +29,9 @@ from udfs.snapshots import migration, segments
 from udfs.snapshots.aborts import Aborts
 from udfs.snapshots.codec import Segment, decode_index, encode_segment
 from udfs.snapshots.keys import Capacity, SnapshotKind
-from udfs.snapshots.migration import Form, Message, Stored
+from udfs.snapshots.migration import SnapshotMessage, Stored, StoredForm
 from udfs.snapshots.repairing import is_half
-from udfs.snapshots.values import Read
+from udfs.snapshots.values import ReadValue
 
 FORMS = {"parts": SnapshotKind.PARTS, "segments": SnapshotKind.INDEX, "single": SnapshotKind.SINGLE}
 _NAMES = {kind: name for name, kind in FORMS.items()}
@@ -159,7 +159,7 @@ class Migrations:
 
     def _values(self, topic: str, kind: SnapshotKind) -> dict[str, bytes]:
         """Return the latest value of each key. Raises SafetyError where one can't be read."""
-        latest: dict[str, Read] = {}
+        latest: dict[str, ReadValue] = {}
         for read in self.topics.compacted(namespace_of(topic), kind, (topic,)):
             if read.topic == topic:
                 latest.pop(read.key, None)
@@ -173,7 +173,7 @@ class Migrations:
             for key, read in latest.items()
         }
 
-    def _form(self, topic: str, stored: Stored) -> Form:
+    def _form(self, topic: str, stored: Stored) -> StoredForm:
         """Return the form that counts. Raises SafetyError where it must not be migrated."""
         ledgers = Looks(self.topics, self.store).ledgers(topic)
         if not ledgers:
@@ -188,8 +188,8 @@ class Migrations:
         return form
 
     def _messages(
-        self, topic: str, old: Form, kind: SnapshotKind, most_bytes: int, stored: Stored
-    ) -> Generator[Message, Position, None]:
+        self, topic: str, old: StoredForm, kind: SnapshotKind, most_bytes: int, stored: Stored
+    ) -> Generator[SnapshotMessage, Position, None]:
         if kind is SnapshotKind.INDEX:
             ids = segments.ids_of_a_segment(self.topics.more.segment_bytes(), topic)
             yield from migration.to_segments(topic, old, ids, stored.keys)
@@ -201,14 +201,14 @@ class Migrations:
             for message in migration.to_parts(topic, old, capacity, stored.keys):
                 yield message
 
-    def _count(self, messages: Generator[Message, Position, None]) -> Counter[tuple[SnapshotKind, bool]]:
+    def _count(self, messages: Generator[SnapshotMessage, Position, None]) -> Counter[tuple[SnapshotKind, bool]]:
         counted: Counter[tuple[SnapshotKind, bool]] = Counter()
         for message in _steps(messages, lambda _message: BEFORE_ALL):
             counted[message.kind, message.value is None] += 1
         return counted
 
     def _send(
-        self, topic: str, kind: SnapshotKind, stored: Stored, messages: Generator[Message, Position, None]
+        self, topic: str, kind: SnapshotKind, stored: Stored, messages: Generator[SnapshotMessage, Position, None]
     ) -> Counter[tuple[SnapshotKind, bool]]:
         namespace = namespace_of(topic)
         first = next(messages)  # refused before anything is sent, where a single snapshot would be too large
@@ -219,7 +219,7 @@ class Migrations:
         with ExitStack() as stack:
             senders: dict[SnapshotKind, Sender] = {}
 
-            def send(message: Message) -> Position:
+            def send(message: SnapshotMessage) -> Position:
                 if message.kind not in senders:
                     senders[message.kind] = stack.enter_context(self.sender(system_topic(namespace, message.kind)))
                 if message.kind is SnapshotKind.INDEX and message.value is not None:
@@ -251,7 +251,7 @@ class Migrations:
     def _write_down(self, topic: str, stored: Stored) -> None:
         for kind in _BROKERS:
             for key, value in stored.latest.get(kind, {}).items():
-                about = Read(kind, f"{kind}/{key}", _name(topic), BEFORE_ALL, 0, len(value), data=value)
+                about = ReadValue(kind, f"{kind}/{key}", _name(topic), BEFORE_ALL, 0, len(value), data=value)
                 self.journal.write(about, b"", 0, Act.MIGRATION, BEFORE_ALL)
 
     def _verify(self, topic: str, kind: SnapshotKind, wanted: Aborts) -> None:
@@ -265,8 +265,10 @@ class Migrations:
 
 
 def _steps(
-    messages: Generator[Message, Position, None], send: Callable[[Message], Position], first: Message | None = None
-) -> Iterator[Message]:
+    messages: Generator[SnapshotMessage, Position, None],
+    send: Callable[[SnapshotMessage], Position],
+    first: SnapshotMessage | None = None,
+) -> Iterator[SnapshotMessage]:
     """Send the messages one by one, and yield each; the generator is given the position of each."""
     try:
         message = next(messages) if first is None else first
@@ -288,7 +290,7 @@ def _left_over(stored: Stored, kind: SnapshotKind) -> bool:
     return any(stored.latest.get(each) for each in others[kind])
 
 
-def _before(form: Form) -> Aborts:
+def _before(form: StoredForm) -> Aborts:
     """Return the ids up to the maxReadPosition: what comes after it, a broker that loads segments finds again."""
     ledger, entry = form.max_read
     stays = (form.aborts.ledger < ledger) | ((form.aborts.ledger == ledger) & (form.aborts.entry <= entry))

@@ -18,7 +18,7 @@ from udfs.snapshots import parts
 from udfs.snapshots.aborts import Aborts
 from udfs.snapshots.keys import Capacity, SnapshotKind
 from udfs.snapshots.parts import Recovered
-from udfs.snapshots.values import Read
+from udfs.snapshots.values import ReadValue
 
 COMPACT_ABOVE_BYTES = 64 * 1024 * 1024
 MOST_BYTES = 1024 * 1024 * 1024  # of one topic's parts; ten million ids take a tenth of it
@@ -55,7 +55,7 @@ class PartsTopic:
     """One namespace's topic of parts. read: yields its messages as a compacted reader gets them."""
 
     topic: str
-    read: Callable[[], Iterator[Read]]
+    read: Callable[[], Iterator[ReadValue]]
 
     def write(self, sender: Sender, owner: str, aborts: Aborts, max_read: Position, capacity: Capacity) -> None:
         """Store a snapshot of the topic `owner`. Cut short anywhere, it is written again from its beginning.
@@ -101,7 +101,7 @@ class _Latest:
         self.values: dict[str, bytes] = {}
         self._size = 0
 
-    def take(self, read: Read) -> None:
+    def take(self, read: ReadValue) -> None:
         self._size -= len(self.values.pop(read.key, b""))
         if read.is_null:
             return

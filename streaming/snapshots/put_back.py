@@ -26,7 +26,7 @@ from udfs.snapshots.codec import Index, Segment, decode_index, decode_segment, e
 from udfs.snapshots.keys import SegmentKey, SnapshotKind
 from udfs.snapshots.repairing import Named, before_the_end, moved_index
 from udfs.snapshots.segments import places_of
-from udfs.snapshots.values import Read
+from udfs.snapshots.values import ReadValue
 
 Values: TypeAlias = Mapping[tuple[SnapshotKind, str], bytes]
 _NAMED = 10
@@ -36,11 +36,11 @@ _IN_ORDER = (SnapshotKind.SEGMENT, SnapshotKind.SINGLE, SnapshotKind.INDEX)
 class Compacted(Protocol):
     """What is read of a namespace's snapshot topics. Both raise UnavailableError, RefusedError."""
 
-    def compacted(self, namespace: str, kind: SnapshotKind) -> Iterator[Read]:
+    def compacted(self, namespace: str, kind: SnapshotKind) -> Iterator[ReadValue]:
         """Yield what a compacted reader gets: of a key, the last message counts."""
         ...
 
-    def stored(self, namespace: str, kind: SnapshotKind) -> Iterator[Read]:
+    def stored(self, namespace: str, kind: SnapshotKind) -> Iterator[ReadValue]:
         """Yield what lies in the topic's own ledgers."""
         ...
 

@@ -28,7 +28,7 @@ from udfs.paths import MANAGED_LEDGERS_ROOT, managed_ledger_path
 from udfs.snapshots.codec import Index, Segment, Snapshot
 from udfs.snapshots.keys import SnapshotKind
 from udfs.snapshots.segments import places_of
-from udfs.snapshots.values import Read
+from udfs.snapshots.values import ReadValue
 
 IN_ORDER = (SnapshotKind.INDEX, SnapshotKind.SINGLE, SnapshotKind.SEGMENT)
 _ROWS = 500
@@ -112,7 +112,7 @@ class _Rows:
         self._held: list[dict[str, Any]] = []
         self._bytes = 0
 
-    def add(self, read: Read, *, is_raw: bool) -> Iterator[pa.RecordBatch]:
+    def add(self, read: ReadValue, *, is_raw: bool) -> Iterator[pa.RecordBatch]:
         self._number += 1
         self._held.append(row_of(self._namespace, read, self._number, is_raw=is_raw))
         self._bytes += read.size_bytes
@@ -125,7 +125,7 @@ class _Rows:
         self._held, self._bytes = [], 0
 
 
-def row_of(namespace: str, read: Read, number: int, *, is_raw: bool) -> dict[str, Any]:
+def row_of(namespace: str, read: ReadValue, number: int, *, is_raw: bool) -> dict[str, Any]:
     """Return a message as columns.MESSAGE."""
     return {
         a.NAMESPACE: namespace,

@@ -50,7 +50,7 @@ from udfs.snapshots.repairing import (
     refusal_of,
 )
 from udfs.snapshots.segments import places_of
-from udfs.snapshots.values import Read
+from udfs.snapshots.values import ReadValue
 
 JOURNAL = "snapshots-journal"
 _NAMED = 10
@@ -154,7 +154,7 @@ class Repairs:
                 f"snapshots undo --topic {topic}` takes it back"
             )
         self._replacing.guard(topic)
-        replaced = Read(
+        replaced = ReadValue(
             SnapshotKind.INDEX,
             topic,
             topic,

@@ -27,7 +27,7 @@ from streaming.clock import Clock
 from streaming.errors import SafetyError
 from streaming.state.filesystem import Folder
 from udfs.formats.internal_stats import BEFORE_ALL, Position
-from udfs.snapshots.values import Read
+from udfs.snapshots.values import ReadValue
 
 log = logging.getLogger("ledger-reaper")
 
@@ -87,7 +87,7 @@ class RepairJournal:
     clock: Clock
     chance: Callable[[], str] = _chance
 
-    def write(self, old: Read, new: bytes, lost: int, act: Act, end: Position) -> str:
+    def write(self, old: ReadValue, new: bytes, lost: int, act: Act, end: Position) -> str:
         """Keep what is about to be replaced; returns the entry's name once it is on disk.
 
         end: the last place of the indexes topic; what is sent then lies behind it.

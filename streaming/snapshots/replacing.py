@@ -23,7 +23,7 @@ from udfs.paths import namespace_of
 from udfs.snapshots.codec import Index, decode_index
 from udfs.snapshots.keys import SnapshotKind
 from udfs.snapshots.segments import places_of
-from udfs.snapshots.values import Read
+from udfs.snapshots.values import ReadValue
 
 
 class TopicLoader(Protocol):
@@ -84,7 +84,7 @@ class Replacing:
         except SafetyError as error:  # nothing is wrong with the topic; it lacks a guard
             raise UnavailableError(f"no guard for {topic}: {error}") from error
 
-    def latest(self, topic: str) -> Read:
+    def latest(self, topic: str) -> ReadValue:
         """Return the index that is there now. Raises SafetyError where it can't be kept in the journal."""
         index = self.looks.latest_index(topic)
         if index is None:
@@ -93,7 +93,7 @@ class Replacing:
             raise SafetyError(f"{topic}: its index can't be read ({index.fault}), so it is not replaced")
         return index
 
-    def write_down(self, topic: str, old: Read, new: bytes, act: Act) -> str:
+    def write_down(self, topic: str, old: ReadValue, new: bytes, act: Act) -> str:
         """Keep what is about to be replaced; returns the entry's name once it is on disk."""
         lost = self.looks.lost_in(topic, old.value)
         return self.journal.write(old, new, lost, act, self._end(topic))

@@ -11,7 +11,7 @@ from contextlib import suppress
 
 from streaming.errors import UnavailableError
 from streaming.state.filesystem import folder_of
-from udfs.entry_ranges import Span, joined
+from udfs.entry_ranges import EntrySpan, joined
 
 _FILE = "worked-off.json"
 _LEDGERS = 1_000  # of a partition, the newest
@@ -25,7 +25,7 @@ class WorkedOff:
         self._folder = folder_of(state_dir)
         self._one_at_a_time = threading.Lock()
 
-    def note(self, spans: Mapping[str, Sequence[Span]]) -> None:
+    def note(self, spans: Mapping[str, Sequence[EntrySpan]]) -> None:
         """Write down, by partition, which entries have been worked off, after they have their receipts.
 
         A note that can't be written stops nothing: without it, an alarm may be raised for nothing.
@@ -43,10 +43,10 @@ class WorkedOff:
             }
             self._folder.write(_FILE, json.dumps(said).encode())
 
-    def recall(self) -> dict[str, list[Span]]:
+    def recall(self) -> dict[str, list[EntrySpan]]:
         """Return what was noted, by partition; nothing where there is no file, or none that can be read."""
         try:
             said = json.loads(self._folder.read(_FILE) or b"{}")
-            return {str(partition): [Span(*map(int, each)) for each in some] for partition, some in said.items()}
+            return {str(partition): [EntrySpan(*map(int, each)) for each in some] for partition, some in said.items()}
         except (UnavailableError, ValueError, TypeError, AttributeError):
             return {}

@@ -11,7 +11,7 @@ from streaming.config.settings import Settings
 from streaming.sweep.snapshots import Snapshots
 from udfs.formats.internal_stats import BEFORE_ALL, Position
 from udfs.snapshots.keys import SnapshotKind, segment_key_of
-from udfs.snapshots.values import Read
+from udfs.snapshots.values import ReadValue
 
 
 @contextmanager
@@ -30,7 +30,7 @@ class DryRunSnapshots:
 
     def __init__(self, topics: Snapshots) -> None:
         self._topics = topics
-        self._sent: dict[tuple[str, SnapshotKind], list[Read]] = {}
+        self._sent: dict[tuple[str, SnapshotKind], list[ReadValue]] = {}
         self._compacted: dict[tuple[str, SnapshotKind], set[str]] = {}
 
     def kinds(self, namespace: str) -> set[SnapshotKind]:
@@ -41,7 +41,7 @@ class DryRunSnapshots:
         """Ask the cluster."""
         return self._topics.last(namespace, kind)
 
-    def compacted(self, namespace: str, kind: SnapshotKind, with_bytes_of: Collection[str] = ()) -> Iterator[Read]:
+    def compacted(self, namespace: str, kind: SnapshotKind, with_bytes_of: Collection[str] = ()) -> Iterator[ReadValue]:
         """Read from the cluster, then what was remembered."""
         gone = self._compacted.get((namespace, kind), set())
         for read in self._topics.compacted(namespace, kind, with_bytes_of):
@@ -53,7 +53,7 @@ class DryRunSnapshots:
 
     def stored(
         self, namespace: str, kind: SnapshotKind, after: Position = BEFORE_ALL, with_bytes_of: Collection[str] = ()
-    ) -> Iterator[Read]:
+    ) -> Iterator[ReadValue]:
         """Return what was remembered: a dry run changes nothing that it could have to put back."""
         del after, with_bytes_of
         return iter(self._sent.get((namespace, kind), ()))
@@ -68,7 +68,7 @@ class DryRunSnapshots:
         place = ((1 << 62), len(sent))
         segment = segment_key_of(key)
         topic = segment.topic if segment else key
-        sent.append(Read(kind, key, topic, place, 0, len(value or b""), is_null=value is None))
+        sent.append(ReadValue(kind, key, topic, place, 0, len(value or b""), is_null=value is None))
         return place
 
     def compact(self, namespace: str, kind: SnapshotKind) -> bool:

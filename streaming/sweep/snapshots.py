@@ -34,7 +34,7 @@ from udfs.references import key_of
 from udfs.snapshots.codec import Index
 from udfs.snapshots.keys import SnapshotKind, segment_key_of
 from udfs.snapshots.segments import keeper_of, places_of
-from udfs.snapshots.values import Read
+from udfs.snapshots.values import ReadValue
 
 log = logging.getLogger("ledger-reaper")
 
@@ -59,13 +59,13 @@ class Snapshots(Protocol):
         """Return the place of the topic's newest entry."""
         ...
 
-    def compacted(self, namespace: str, kind: SnapshotKind, with_bytes_of: Collection[str] = ()) -> Iterator[Read]:
+    def compacted(self, namespace: str, kind: SnapshotKind, with_bytes_of: Collection[str] = ()) -> Iterator[ReadValue]:
         """Yield what a compacted reader gets: of a key, the last message counts."""
         ...
 
     def stored(
         self, namespace: str, kind: SnapshotKind, after: Position = BEFORE_ALL, with_bytes_of: Collection[str] = ()
-    ) -> Iterator[Read]:
+    ) -> Iterator[ReadValue]:
         """Yield what lies behind a place in the topic's own ledgers."""
         ...
 
@@ -356,11 +356,11 @@ class _Namespace:
         with _failures():
             return self.topics.send(self.name, kind, key, value)
 
-    def written_since(self, kind: SnapshotKind, look: "_Look", keys: Collection[str]) -> list[Read]:
+    def written_since(self, kind: SnapshotKind, look: "_Look", keys: Collection[str]) -> list[ReadValue]:
         """Return the messages with these keys that came since the look."""
         return self.written_behind(kind, look.last[kind], keys)
 
-    def written_behind(self, kind: SnapshotKind, place: Position, keys: Collection[str]) -> list[Read]:
+    def written_behind(self, kind: SnapshotKind, place: Position, keys: Collection[str]) -> list[ReadValue]:
         """Return the messages with these keys behind a place, as far as the topic still has them."""
         with _failures():
             return [read for read in self.topics.stored(self.name, kind, place, keys) if read.key in keys]
@@ -400,7 +400,7 @@ class _Look:
     """What one look saw: the last entry of each topic before it, and what matters of the messages."""
 
     last: dict[SnapshotKind, Position] = field(default_factory=dict)
-    latest: dict[tuple[SnapshotKind, str], Read] = field(default_factory=dict)
+    latest: dict[tuple[SnapshotKind, str], ReadValue] = field(default_factory=dict)
     segments: dict[str, set[str]] = field(default_factory=dict)
     indexes: dict[str, IndexFacts] = field(default_factory=dict)
     is_guarded: bool = False
@@ -411,7 +411,7 @@ class _Look:
         latest = self.latest.get((kind, key))
         return kind in self.last and (latest is None or latest.is_null)
 
-    def take(self, read: Read, keys: Collection[str], owners: Collection[str]) -> None:
+    def take(self, read: ReadValue, keys: Collection[str], owners: Collection[str]) -> None:
         """Take the next message of a topic; of a key, the last one counts."""
         self.nulls += read.kind is SnapshotKind.SEGMENT and read.is_null
         if read.key in keys:
@@ -430,7 +430,7 @@ class _Look:
 class _Since:
     """What came since a look. named: (owner, number) and (owner, place) of segments that indexes came to name."""
 
-    written: Sequence[Read]
+    written: Sequence[ReadValue]
     named: set[tuple[str, object]]
 
 
@@ -471,11 +471,11 @@ def _opened(job: Job) -> SnapshotJob:
     return SnapshotJob(job, key_of(job.request), context=context)
 
 
-def _facts(read: Read) -> MessageFacts:
+def _facts(read: ReadValue) -> MessageFacts:
     return MessageFacts(read.position, read.publish_ms, read.is_null, str(read.fault or ""))
 
 
-def _index(read: Read) -> IndexFacts:
+def _index(read: ReadValue) -> IndexFacts:
     if read.is_null:
         return IndexFacts()
     if not isinstance(read.value, Index):

@@ -39,7 +39,7 @@ from streaming.sweep.pace import Capped, Pace, Pausable
 from streaming.sweep.receipt import CopyTopic, ReceiptWriter, Run
 from streaming.sweep.stores import places_for
 from udfs import columns as c
-from udfs.blast_radius import Plan
+from udfs.blast_radius import DryRunPlan
 from udfs.formats.internal_stats import Position
 from udfs.records import Counts, LedgerType, Outcome, PendingDelete, Reason, Reference, Rejection, Verdict
 from udfs.references import key_of, tenant_of_key
@@ -101,7 +101,7 @@ class PlanTask:
         )
 
 
-def planned(grouped: DataFrame, task: SweepTask) -> Plan:
+def planned(grouped: DataFrame, task: SweepTask) -> DryRunPlan:
     """Run the plan over rows that are grouped as the sweep will have them: task numbers are the same."""
     counts = grouped.mapInArrow(PlanTask(task), from_arrow_schema(schemas.PLAN)).collect()
     by_owner: Counter[tuple[str, str]] = Counter()
@@ -109,7 +109,7 @@ def planned(grouped: DataFrame, task: SweepTask) -> Plan:
     for row in counts:
         by_owner[row[c.TENANT], row[c.REFERENCE_KEY]] += row[c.DELETES]
         by_task[row[c.TASK]] += row[c.DELETES]
-    return Plan(by_owner, tuple(by_task))
+    return DryRunPlan(by_owner, tuple(by_task))
 
 
 @dataclass(frozen=True, slots=True)

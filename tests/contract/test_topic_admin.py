@@ -15,7 +15,7 @@ from streaming.adapters.pulsar.read import PulsarReader
 from streaming.config.load import load
 from streaming.errors import RefusedError
 from streaming.ports import MessageReader, TopicAdmin
-from udfs.entry_ranges import Span
+from udfs.entry_ranges import EntrySpan
 from udfs.paths import namespace_of
 
 NAMESPACE = "public/default"
@@ -204,7 +204,7 @@ def test_stored_messages_are_counted_found_by_time_and_read_between_two_position
     assert [each.payload for each in world.reader.read({partition: first})] == [b"0"]
     assert list(world.reader.read(last, after=last)) == []
     ledger = first[0]
-    some = [Span(ledger - 1, 0, 5), Span(ledger, 0, 0), Span(ledger, 2, 9)]
+    some = [EntrySpan(ledger - 1, 0, 5), EntrySpan(ledger, 0, 0), EntrySpan(ledger, 2, 9)]
     assert [each.payload for each in world.reader.read_entries(partition, some)] == [b"0", b"2"]
     assert list(world.reader.read_entries(partition, some[:1])) == [], "a ledger that is not there"
     assert admin.position_at(partition, messages[0].publish_ms) <= first

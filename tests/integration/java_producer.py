@@ -9,7 +9,7 @@ from typing import Any
 
 from streaming.sandbox.distribution import pulsar_home
 from tests.integration.java_commands import JavaCommands, JavaError
-from udfs.entry_ranges import Place
+from udfs.entry_ranges import MessageAddress
 
 __all__ = ["JavaError", "JavaProducer", "message", "messages"]
 
@@ -22,7 +22,7 @@ class JavaProducer(JavaCommands):
 
     def __init__(self, service_url: str, *, transactions: bool = False) -> None:
         arguments = [service_url, *(["transactions"] if transactions else [])]
-        self.acknowledged: list[Place] = []
+        self.acknowledged: list[MessageAddress] = []
         super().__init__("OddMessages.java", f"{pulsar_home()}/lib/*", arguments)
 
     def send(

@@ -18,7 +18,7 @@ import pulsar
 from tests.integration.java_producer import JavaProducer, message, messages
 from tests.integration.raw_producer import RawProducer
 from tests.pulsar_fields import key_value, metadata, single
-from udfs.entry_ranges import Place
+from udfs.entry_ranges import MessageAddress
 
 LARGEST_LONG = (1 << 63) - 1
 MIB = 1 << 20
@@ -31,10 +31,10 @@ class Senders:
     python: Any
     raw: RawProducer
     java: JavaProducer
-    _by_python: list[Place] = field(default_factory=list)
+    _by_python: list[MessageAddress] = field(default_factory=list)
 
     @property
-    def acknowledged(self) -> set[Place]:
+    def acknowledged(self) -> set[MessageAddress]:
         """Where all lies that brokers said they have stored; index -1: alone, or an entry of whatever messages.
 
         A broker that dropped a message as a duplicate acknowledges it too, and names no place.

@@ -8,7 +8,7 @@ from typing import Self
 from urllib.parse import urlsplit
 
 from tests.pulsar_fields import Fields, Value, field, framed, metadata, named
-from udfs.entry_ranges import Place
+from udfs.entry_ranges import MessageAddress
 from udfs.formats.internal_stats import Position
 
 _SEND = {
@@ -36,7 +36,7 @@ class RawProducer:
     """A connection to a broker with producers on it, one a topic. A context manager; from one thread."""
 
     def __init__(self, service_url: str) -> None:
-        self.acknowledged: list[Place] = []
+        self.acknowledged: list[MessageAddress] = []
         where = urlsplit(service_url)
         self._address = (where.hostname or "127.0.0.1", where.port or 6650)
         self._producers: dict[str, int] = {}

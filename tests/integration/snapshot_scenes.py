@@ -21,7 +21,7 @@ from udfs.records import LedgerComponent
 from udfs.snapshots import segments
 from udfs.snapshots.codec import Index, Segment
 from udfs.snapshots.keys import SnapshotKind
-from udfs.snapshots.values import Read
+from udfs.snapshots.values import ReadValue
 
 SINGLE = {
     "transactionCoordinatorEnabled": "true",
@@ -111,7 +111,7 @@ def wait_for(condition: Callable[[], bool], what: str) -> None:
     topics.wait_for(condition, what, seconds=PATIENCE_SECONDS)
 
 
-def latest(service: Deployment, space: str, kind: SnapshotKind) -> dict[str, Read]:
+def latest(service: Deployment, space: str, kind: SnapshotKind) -> dict[str, ReadValue]:
     with snapshot_topics(service.settings) as found:
         return {read.key: read for read in found.compacted(space, kind)}
 

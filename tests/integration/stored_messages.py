@@ -10,12 +10,12 @@ from streaming.adapters.pulsar.admin import PulsarAdmin
 from streaming.adapters.pulsar.entries import Sent, read_spans
 from streaming.clients import admin_for
 from streaming.config.settings import Settings
-from udfs.entry_ranges import Place, Range, Span, spans_of
+from udfs.entry_ranges import EntrySpan, MessageAddress, Range, spans_of
 from udfs.formats.entry import MAX_UNCOMPRESSED_BYTES
 from udfs.formats.entry_answer import entry_of
 from udfs.formats.internal_stats import BEFORE_ALL
 from udfs.retry import COPY_ID
-from udfs.undelivered import Found, found_in, found_in_bytes
+from udfs.undelivered import UndeliveredMessage, found_in, found_in_bytes
 
 _EVERYTHING = (1 << 62, 1 << 62)
 _PATIENCE_S = 4.0
@@ -34,11 +34,11 @@ class StoredMessages:
     """
 
     settings: Settings
-    found: dict[Place, str | None] = field(default_factory=dict)
+    found: dict[MessageAddress, str | None] = field(default_factory=dict)
     untold: set[Entry] = field(default_factory=set)
     _upto: dict[str, tuple[int, int]] = field(default_factory=dict)
 
-    def of(self, partitions: list[str]) -> dict[Place, str | None]:
+    def of(self, partitions: list[str]) -> dict[MessageAddress, str | None]:
         """Return the messages of these partitions, with those that came since they were read last."""
         with admin_for(self.settings) as admin:
             for partition in partitions:
@@ -52,7 +52,7 @@ class StoredMessages:
             for partition, *position in sorted(entries & self.untold):
                 self._keep(admin, partition, Sent((position[0], position[1]), None))
 
-    def told_of(self, place: Place) -> str:
+    def told_of(self, place: MessageAddress) -> str:
         """Say what is known of a place's entry: the messages that we found in it, and what the broker tells of it."""
         entry = place[:3]
         found = sorted(each[3] for each in self.found if each[:3] == entry)
@@ -71,7 +71,7 @@ class StoredMessages:
             each.result()
         self._upto[partition] = (spans[-1].ledger, spans[-1].last)
 
-    def _sent(self, partition: str, spans: list[Span]) -> Iterator[Sent]:
+    def _sent(self, partition: str, spans: list[EntrySpan]) -> Iterator[Sent]:
         return read_spans(self.settings.pulsar, partition, spans)
 
     def _keep(self, admin: PulsarAdmin, partition: str, sent: Sent) -> None:
@@ -83,7 +83,7 @@ class StoredMessages:
         self.untold.discard(entry)
         self.found |= {(*entry, each.batch_index): _copy_id(each) for each in messages}
 
-    def _messages(self, admin: PulsarAdmin, partition: str, sent: Sent) -> list[Found] | None:
+    def _messages(self, admin: PulsarAdmin, partition: str, sent: Sent) -> list[UndeliveredMessage] | None:
         if sent.data is not None:
             return list(found_in_bytes(sent.data))
         answer = admin.entry(partition, sent.position, MAX_UNCOMPRESSED_BYTES, _PATIENCE_S)
@@ -93,6 +93,6 @@ class StoredMessages:
         return list(found_in(entry, standing))
 
 
-def _copy_id(found: Found) -> str | None:
+def _copy_id(found: UndeliveredMessage) -> str | None:
     written = found.content.properties.get(COPY_ID, "")
     return written if re.fullmatch(r"[0-9a-f-]{36}/\d+", written) else None

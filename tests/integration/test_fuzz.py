@@ -32,7 +32,7 @@ from tests.integration.drawn_messages import REFUSED, Drawer
 from tests.integration.odd_messages import Senders, senders
 from tests.integration.stored_messages import StoredMessages
 from udfs import columns as c
-from udfs.entry_ranges import Place
+from udfs.entry_ranges import MessageAddress
 from udfs.records import Outcome, Reason
 
 SECONDS, SEED, KINDS = (os.environ.get(f"LEDGER_REAPER_FUZZ_{name}", "") for name in ("SECONDS", "SEED", "KINDS"))
@@ -71,7 +71,7 @@ class Arena:
     stored: StoredMessages
     further: list[str]
     kept: set[int] = field(default_factory=set)
-    acknowledged: set[Place] = field(default_factory=set)
+    acknowledged: set[MessageAddress] = field(default_factory=set)
     asked: dict[int, tuple[str, float]] = field(default_factory=dict)
     told: list[str] = field(default_factory=list)
     refused: Counter[str] = field(default_factory=Counter)
@@ -306,12 +306,12 @@ def _until_none(
         raise
 
 
-def _stored(arena: Arena, *topics: str) -> dict[Place, str | None]:
+def _stored(arena: Arena, *topics: str) -> dict[MessageAddress, str | None]:
     """Every message of the topics; those that are copies with the name of the copy."""
     return arena.stored.of([partition for topic in topics for partition in _partitions(arena, topic)])
 
 
-def _answered(arena: Arena) -> Counter[Place]:
+def _answered(arena: Arena) -> Counter[MessageAddress]:
     rows = receipts.rows(arena.service.settings.state.dir, columns=list(c.POSITION))
     return Counter(
         (row[c.SOURCE], row[c.POSITION_LEDGER], row[c.POSITION_ENTRY], row[c.POSITION_BATCH]) for row in rows
@@ -331,7 +331,7 @@ def _not_shown(arena: Arena) -> set[tuple[str, int, int]]:
     }
 
 
-def _unanswered(arena: Arena) -> list[Place]:
+def _unanswered(arena: Arena) -> list[MessageAddress]:
     """Messages without a receipt, on the topics whose messages have one; -1 also for an entry that nobody was told."""
     known, whole = _answered(arena), _not_shown(arena)
     has_one = {place[:3] for place in known}
@@ -389,7 +389,7 @@ def _look_at(arena: Arena) -> None:
     _tell_waits(arena)
 
 
-def _is_whole(place: Place, known: Counter[Place], entries: set[tuple[str, int, int]]) -> bool:
+def _is_whole(place: MessageAddress, known: Counter[MessageAddress], entries: set[tuple[str, int, int]]) -> bool:
     """Whether there is a receipt for a place as a whole: of its entry, or, where it is one, of any message in it."""
     return place[:3] in entries if place[3] < 0 else (*place[:3], -1) in known
 

@@ -21,7 +21,7 @@ from tests.integration.conftest import payload
 from tests.integration.odd_messages import ODD, Senders, senders
 from udfs.entry_ranges import Range, spans_of
 from udfs.formats.internal_stats import BEFORE_ALL
-from udfs.undelivered import Found, Undeliverable
+from udfs.undelivered import Undeliverable, UndeliveredMessage
 
 pytestmark = [pytest.mark.cluster, pytest.mark.long]
 
@@ -87,7 +87,7 @@ def send(transactional: Cluster) -> Iterator[Senders]:
         yield opened
 
 
-def _read(cluster: Cluster, topic: str) -> list[Found]:
+def _read(cluster: Cluster, topic: str) -> list[UndeliveredMessage]:
     where = cluster.addresses
     settings = PulsarSettings(
         service_url=where.pulsar,

@@ -52,8 +52,8 @@ from udfs.snapshots import migration, segments
 from udfs.snapshots.aborts import ids_of
 from udfs.snapshots.codec import Index, Segment, Snapshot, encode_index, encode_segment, entries_of
 from udfs.snapshots.keys import SnapshotKind
-from udfs.snapshots.migration import Form, Stored
-from udfs.snapshots.values import Read
+from udfs.snapshots.migration import Stored, StoredForm
+from udfs.snapshots.values import ReadValue
 
 pytestmark = [pytest.mark.cluster, pytest.mark.long]
 MANY = 10_000  # entries in a thousand ledgers, which a broker reads for some seconds
@@ -130,7 +130,7 @@ def _migrate(service: Deployment, scene: Scene, to: str) -> None:
     assert f"in the form {to} already" in again
 
 
-def _form(service: Deployment, scene: Scene) -> Form:
+def _form(service: Deployment, scene: Scene) -> StoredForm:
     """What a topic's snapshots say now, as a migration reads them."""
     with snapshot_topics(service.settings) as found, repairs_for(service.settings) as repairs:
         present = found.present(scene.space)
@@ -142,7 +142,7 @@ def _form(service: Deployment, scene: Scene) -> Form:
     return migration.current(stored, scene.topic, own, (max(own), 1 << 40))
 
 
-def _values(reads: Iterable[Read], topic: str) -> dict[str, bytes]:
+def _values(reads: Iterable[ReadValue], topic: str) -> dict[str, bytes]:
     values: dict[str, bytes] = {}
     for read in reads:
         if read.is_null:

@@ -34,7 +34,7 @@ from tests.world import ObservedTree, path_of
 from udfs.formats.managed_ledger import parse_cursor
 from udfs.paths import cursor_path, managed_ledger_path, schema_path
 from udfs.records import BrokerView, Presence
-from udfs.references import COMPACTED_LEDGER_PROPERTY, COMPACTION_CURSOR, Owner, key_of, owner_of
+from udfs.references import COMPACTED_LEDGER_PROPERTY, COMPACTION_CURSOR, KeyOwner, key_of, owner_of
 
 TOPICS = (TOPIC, f"{TOPIC}-partition-0")
 CURSORS = ("billing", "audit")
@@ -86,7 +86,7 @@ class Pulsar(Storage):
         self.silent: set[str] = set()
         self.unloaded: dict[str, object] = {}  # no broker has it loaded, or has had for long -> what it was then
         self.lazy: set[str] = set()  # topics whose broker has not opened the cursor of their compaction yet
-        self.hidden: Owner | None = None
+        self.hidden: KeyOwner | None = None
 
     def references(self) -> dict[int, frozenset[str]]:
         """Who refers to which ledger: every znode as last written, and every broker's memory.

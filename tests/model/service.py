@@ -24,7 +24,7 @@ from udfs.disposition import Delays, delay_ms, dispose
 from udfs.judge import Policy
 from udfs.paths import Layout, cursor_path, managed_ledger_path, schema_path
 from udfs.records import Outcome, PendingDelete, Presence, Reference
-from udfs.references import Owner, key_of, owner_of
+from udfs.references import KeyOwner, key_of, owner_of
 from udfs.sightings import OWNER_ABSENT_SINCE, absent_since_ms, signed, subject_of
 
 POLICY = Policy(
@@ -294,7 +294,7 @@ def _job(message: Message) -> Job:
     return Job(message.request, absent_since_ms(SECRET, subject, message.properties))
 
 
-def _paths_of(owner: Owner) -> list[str]:
+def _paths_of(owner: KeyOwner) -> list[str]:
     if owner.kind == "schema":
         return [schema_path(owner.name)]
     if owner.kind == "cursor":

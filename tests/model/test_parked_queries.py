@@ -25,7 +25,7 @@ from streaming.queries.names import Query, checkpoint_of
 from streaming.queries.parked import ParkedQueries
 from streaming.queries.running import RunningQueries
 from tests.invariants import OF_TOPICS
-from udfs.entry_ranges import Span, spans_of
+from udfs.entry_ranges import EntrySpan, spans_of
 from udfs.formats.internal_stats import Position
 from udfs.proto.message_id_pb2 import MessageIdData
 
@@ -187,7 +187,7 @@ class World:
         if self.fail_in == 0:
             raise RuntimeError("a bug")
 
-    def _found(self, _query: str, spans: Mapping[str, Sequence[Span]], /, *, gives_up: bool = False) -> "Rows":
+    def _found(self, _query: str, spans: Mapping[str, Sequence[EntrySpan]], /, *, gives_up: bool = False) -> "Rows":
         assert not gives_up
         return Rows(
             (partition, span.ledger, number)

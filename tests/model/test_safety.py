@@ -21,7 +21,7 @@ from tests.model.service import CALMLY, WITHOUT_TRACE, Cluster, Way
 from tests.world import path_of
 from udfs.paths import cursor_path, managed_ledger_path, schema_path
 from udfs.records import LedgerComponent, LedgerType, Outcome, PendingDelete
-from udfs.references import Owner
+from udfs.references import KeyOwner
 from udfs.sightings import OWNER_ABSENT_SINCE
 
 EXAMPLES = int(os.environ.get("LEDGER_REAPER_MODEL_EXAMPLES", "60"))
@@ -212,7 +212,7 @@ class Safety(RuleBasedStateMachine):
         """Once in a run, shorter than the interval between two looks, an owner seems gone that is there."""
         self.erred = True
         pulsar = self.cluster.pulsar
-        pulsar.hidden = Owner("cursor", topic, CURSORS[0]) if of_cursor else Owner("data", topic)
+        pulsar.hidden = KeyOwner("cursor", topic, CURSORS[0]) if of_cursor else KeyOwner("data", topic)
         earlier = {OWNER_ABSENT_SINCE: f"{self.cluster.clock.now_ms() - 11 * MINUTE_MS}:{'0' * 64}"}
         for ledger_id in pulsar.references():
             self.cluster.publish(pulsar.ledgers[ledger_id].request, earlier if forged else None)

@@ -21,11 +21,11 @@ from udfs.formats.internal_stats import BEFORE_ALL, Position
 from udfs.snapshots.aborts import Aborts, aborts_of, joined
 from udfs.snapshots.codec import Snapshot, decode_snapshot, encode_snapshot
 from udfs.snapshots.keys import Capacity, PartKey, part_key_of
-from udfs.snapshots.parts import Recovered, Step, counting_of, pieces, recover, split, write
+from udfs.snapshots.parts import PartMessage, Recovered, counting_of, pieces, recover, split, write
 
 TOPIC = "persistent://t/ns/orders"
 Row = tuple[int, int, int, int]
-Write = Callable[["World"], Iterator[Step]]
+Write = Callable[["World"], Iterator[PartMessage]]
 Recover = Callable[["World"], Recovered]
 
 
@@ -45,7 +45,7 @@ class World:
     rows: list[Row] = field(default_factory=list)
     first_ledger: int = 0
     ledger: int = 0
-    log: list[Step] = field(default_factory=list)
+    log: list[PartMessage] = field(default_factory=list)
     was_whole: bool = False
     written: int = 0
     others: set[str] = field(default_factory=set)
@@ -74,13 +74,13 @@ class World:
         """A broker writes the single snapshot of a topic whose name is like one of the issue's keys."""
         key = f"{TOPIC}-{number}"
         self.others.add(key)
-        self.log.append(Step(key, encode_snapshot(Snapshot(key, (1, 1), aborts_of([])))))
+        self.log.append(PartMessage(key, encode_snapshot(Snapshot(key, (1, 1), aborts_of([])))))
 
     def compact(self) -> None:
-        self.log = [Step(key, value) for key, value in self.latest.items()]
+        self.log = [PartMessage(key, value) for key, value in self.latest.items()]
 
 
-def written(world: World) -> Iterator[Step]:
+def written(world: World) -> Iterator[PartMessage]:
     known = recovered(world)
     replayed = [row for row in world.living if row[2:] > known.max_read]
     ids = {row[:2] for row in known.aborts.tuples()}
@@ -200,34 +200,34 @@ def _run_all(draws: list[list[Event]], writing: Write, recovering: Recover, shar
         run(events, writing, recovering, shared)
 
 
-def _end_first(world: World) -> Iterator[Step]:
+def _end_first(world: World) -> Iterator[PartMessage]:
     steps = list(written(world))
     yield from sorted(steps, key=lambda step: "-end-" not in step.key)
 
 
-def _newest_first(world: World) -> Iterator[Step]:
+def _newest_first(world: World) -> Iterator[PartMessage]:
     steps = list(written(world))
     values = [step for step in steps if step.value is not None]
     yield from [*values[-2::-1], values[-1], *(step for step in steps if step.value is None)]
 
 
-def _tombstones_first(world: World) -> Iterator[Step]:
+def _tombstones_first(world: World) -> Iterator[PartMessage]:
     yield from sorted(written(world), key=lambda step: step.value is not None)
 
 
-def _no_tombstones(world: World) -> Iterator[Step]:
+def _no_tombstones(world: World) -> Iterator[PartMessage]:
     yield from (step for step in written(world) if step.value is not None)
 
 
-def _shrinking(world: World) -> Iterator[Step]:
+def _shrinking(world: World) -> Iterator[PartMessage]:
     """Parts of whatever size under the keys of one generation."""
     for step in written(world):
         key = part_key_of(step.key)
         assert key is not None
-        yield Step(str(PartKey(1, Capacity(1, 10_000), key.number, TOPIC)), step.value)
+        yield PartMessage(str(PartKey(1, Capacity(1, 10_000), key.number, TOPIC)), step.value)
 
 
-def _evenly(world: World) -> Iterator[Step]:
+def _evenly(world: World) -> Iterator[PartMessage]:
     """As many parts as before, each as large as the others."""
     steps = list(written(world))
     values = [decode_snapshot(step.value) for step in steps if step.value is not None]
@@ -240,16 +240,16 @@ def _evenly(world: World) -> Iterator[Step]:
             yield step
         else:
             part = replace(values[number], aborts=aborts.between(number * size, (number + 1) * size))
-            yield Step(step.key, encode_snapshot(part))
+            yield PartMessage(step.key, encode_snapshot(part))
 
 
-def _resumed(world: World) -> Iterator[Step]:
+def _resumed(world: World) -> Iterator[PartMessage]:
     """Parts that are there already are taken for ours, as if the last writer had been about to write the same."""
     present = world.latest
     yield from (step for step in written(world) if step.value is None or "-end-" in step.key or step.key not in present)
 
 
-def _tombstones_by_number(world: World) -> Iterator[Step]:
+def _tombstones_by_number(world: World) -> Iterator[PartMessage]:
     """Only those parts that the writer remembers, instead of the keys that are read."""
     for step in written(world):
         key = part_key_of(step.key)
@@ -258,21 +258,21 @@ def _tombstones_by_number(world: World) -> Iterator[Step]:
             yield step
 
 
-def _old_generations_first(world: World) -> Iterator[Step]:
+def _old_generations_first(world: World) -> Iterator[PartMessage]:
     steps = list(written(world))
     (generation,) = {key.generation for step in steps if step.value and (key := part_key_of(step.key))}
     old = [step for step in steps if (key := part_key_of(step.key)) and key.generation != generation]
     yield from [*old, *(step for step in steps if step not in old)]
 
 
-def _part_is_complete_somewhere(world: World) -> Iterator[Step]:
+def _part_is_complete_somewhere(world: World) -> Iterator[PartMessage]:
     for step in written(world):
         key = part_key_of(step.key)
         if step.value is None or key is None or key.number is None:
             yield step
         else:
             part = decode_snapshot(step.value)
-            yield Step(step.key, encode_snapshot(replace(part, max_read=world.end)))
+            yield PartMessage(step.key, encode_snapshot(replace(part, max_read=world.end)))
 
 
 def _highest_max_read(world: World) -> Recovered:

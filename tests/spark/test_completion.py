@@ -29,7 +29,7 @@ from streaming.spark.job_limit import limited
 from tests.pulsar_fields import entry
 from tests.unit.adapters.pulsar.frame_broker import Partition, serving
 from udfs import columns as c
-from udfs.entry_ranges import Span
+from udfs.entry_ranges import EntrySpan
 from udfs.proto.message_id_pb2 import MessageIdData
 
 pytestmark = pytest.mark.spark
@@ -52,7 +52,7 @@ class World:
 
     def __init__(self, spark: SparkSession, settings: Settings) -> None:
         self.spark = spark
-        self.asked: dict[str, list[Span]] = {}
+        self.asked: dict[str, list[EntrySpan]] = {}
         pulsar = MemoryPulsar()
         pulsar.known_namespaces.add("pulsar/system")
         pulsar.create_partitioned_topic(TOPIC, 2)
@@ -78,7 +78,7 @@ class World:
         }
         (checkpoint / "offsets" / str(number)).write_text(f"v1\n{{}}\n{json.dumps(offsets)}")
 
-    def _read(self, _query: str, spans: Mapping[str, Sequence[Span]], /, *, gives_up: bool = False) -> DataFrame:
+    def _read(self, _query: str, spans: Mapping[str, Sequence[EntrySpan]], /, *, gives_up: bool = False) -> DataFrame:
         assert not gives_up
         self.asked = {partition: list(each) for partition, each in spans.items()}
         entries = {
@@ -137,21 +137,23 @@ def test_a_batch_that_was_delivered_whole_stays_as_it_is(world: World) -> None:
 @pytest.mark.parametrize(
     ("lacking", "asked"),
     [
-        pytest.param([WHOLE[0]], {FIRST: [Span(5, 2, 2)]}, id="the first of a ledger"),
-        pytest.param([WHOLE[5]], {FIRST: [Span(6, 1, 1)]}, id="the last of a range"),
-        pytest.param([WHOLE[1]], {FIRST: [Span(5, 3, 3)]}, id="the first message of a producer's batch"),
-        pytest.param([WHOLE[2]], {FIRST: [Span(5, 3, 3)]}, id="a message within a producer's batch"),
-        pytest.param([WHOLE[6]], {SECOND: [Span(8, 0, 0)]}, id="all of a partition"),
-        pytest.param(WHOLE, {FIRST: [Span(5, 2, 3), Span(6, 0, 1)], SECOND: [Span(8, 0, 0)]}, id="everything"),
+        pytest.param([WHOLE[0]], {FIRST: [EntrySpan(5, 2, 2)]}, id="the first of a ledger"),
+        pytest.param([WHOLE[5]], {FIRST: [EntrySpan(6, 1, 1)]}, id="the last of a range"),
+        pytest.param([WHOLE[1]], {FIRST: [EntrySpan(5, 3, 3)]}, id="the first message of a producer's batch"),
+        pytest.param([WHOLE[2]], {FIRST: [EntrySpan(5, 3, 3)]}, id="a message within a producer's batch"),
+        pytest.param([WHOLE[6]], {SECOND: [EntrySpan(8, 0, 0)]}, id="all of a partition"),
+        pytest.param(
+            WHOLE, {FIRST: [EntrySpan(5, 2, 3), EntrySpan(6, 0, 1)], SECOND: [EntrySpan(8, 0, 0)]}, id="everything"
+        ),
     ],
 )
 def test_missing_rows_are_read_by_the_fallback_and_counted_in(
-    world: World, lacking: list[Place], asked: dict[str, list[Span]]
+    world: World, lacking: list[Place], asked: dict[str, list[EntrySpan]]
 ) -> None:
     delivered = [place for place in WHOLE if place not in lacking]
     found = world.complete(*delivered)
     assert world.asked == asked
-    assert world.worked_off == {FIRST: [Span(5, 2, 3), Span(6, 0, 1)], SECOND: [Span(8, 0, 0)]}
+    assert world.worked_off == {FIRST: [EntrySpan(5, 2, 3), EntrySpan(6, 0, 1)], SECOND: [EntrySpan(8, 0, 0)]}
     assert [row[:4] for row in found] == WHOLE
     assert [row[4] for row in found if row[0] == FIRST] == list(range(6))
 
@@ -159,7 +161,7 @@ def test_missing_rows_are_read_by_the_fallback_and_counted_in(
 def test_an_entry_whose_messages_come_apart_may_be_read_once_more_and_none_of_them_is_doubled(world: World) -> None:
     apart = [*WHOLE[:2], WHOLE[4], *WHOLE[2:4], *WHOLE[5:]]
     found = world.complete(*apart)
-    assert world.asked == {FIRST: [Span(5, 3, 3)]}
+    assert world.asked == {FIRST: [EntrySpan(5, 3, 3)]}
     assert [row[:4] for row in found] == WHOLE
 
 
@@ -177,7 +179,7 @@ def test_the_look_at_a_batch_is_one_spark_job_of_one_stage_however_many_entries_
 
 def test_what_was_delivered_from_outside_of_the_range_stands_for_nothing(world: World) -> None:
     world.complete(*WHOLE[1:], (FIRST, 5, 1, -1), (FIRST, 6, 2, -1))
-    assert world.asked == {FIRST: [Span(5, 2, 2)]}
+    assert world.asked == {FIRST: [EntrySpan(5, 2, 2)]}
 
 
 def test_a_batch_that_the_checkpoint_does_not_know_is_not_taken_for_whole(world: World) -> None:
@@ -215,7 +217,7 @@ def test_entries_become_rows_in_the_executors_and_a_dead_letter_says_why(spark: 
         pulsar = base.pulsar.model_copy(update={"service_url": partition.url, "admin_url": "http://127.0.0.1:1"})
         settings = base.model_copy(update={"pulsar": pulsar})
         reading = ReadSlots(threading.Event(), lambda: 2)
-        rows = fallback_reads.ReadRows(spark, settings, reading)(REQUESTS, {FIRST: [Span(7, 0, 4500)], SECOND: []})
+        rows = fallback_reads.ReadRows(spark, settings, reading)(REQUESTS, {FIRST: [EntrySpan(7, 0, 4500)], SECOND: []})
         found = {row[c.POSITION_ENTRY]: row.asDict() for row in rows.collect()}
     assert sorted(found) == list(range(4501))
     assert [found[number][c.ROW] for number in range(4501)] == list(range(4501))
@@ -249,7 +251,7 @@ def test_a_long_fallback_read_gives_its_slots_back_in_between(
         pulsar = base.pulsar.model_copy(update={"service_url": partition.url, "admin_url": "http://127.0.0.1:1"})
         settings = base.model_copy(update={"pulsar": pulsar})
         rows = fallback_reads.ReadRows(adaptive, settings, cast("ReadSlots", Watched()))(
-            REQUESTS, {FIRST: [Span(7, 0, 8)]}
+            REQUESTS, {FIRST: [EntrySpan(7, 0, 8)]}
         )
         connections.append(len(partition.readers))
         assert [row[c.ROW] for row in rows.orderBy(c.ROW).collect()] == list(range(9))
@@ -328,7 +330,7 @@ def test_unpersist_does_not_wait_for_a_fallback_read(adaptive: SparkSession) -> 
 
         def read() -> None:
             with pytest.raises(Exception, match="does not answer"):  # the admin API, which is asked in the end
-                read_rows(REQUESTS, {FIRST: [Span(7, 0, 1)]})
+                read_rows(REQUESTS, {FIRST: [EntrySpan(7, 0, 1)]})
             ended.set()
 
         reader = threading.Thread(target=read)

@@ -37,7 +37,7 @@ _COMPRESSIONS = {1: Compression.LZ4, 2: Compression.ZLIB, 3: Compression.ZSTD, 4
 _Parsed = TypeVar("_Parsed", MessageMetadata, SingleMessageMetadata)
 
 
-class Standing(StrEnum):
+class EntryState(StrEnum):
     """How the broker holds an entry. DELIVERED: whoever reads the topic gets it."""
 
     DELIVERED = "DELIVERED"
@@ -62,7 +62,7 @@ class Content:
 
 
 @dataclass(frozen=True, slots=True)
-class Chunk:
+class ChunkPart:
     """Which part of a larger message an entry is: the first is number 0. All parts carry the same uuid."""
 
     uuid: bytes
@@ -86,7 +86,7 @@ class Entry:
     batch_size: int | None
     is_encrypted: bool
     marker_type: int | None
-    chunk: Chunk | None
+    chunk: ChunkPart | None
     transaction: tuple[int, int] | None
     is_null: bool = False
     schema_version: bytes = b""
@@ -225,10 +225,10 @@ def _texts(properties: Iterable[KeyValue]) -> dict[str, str]:
     return {each.key.decode("utf-8", "replace"): each.value.decode("utf-8", "replace") for each in properties}
 
 
-def _chunk(metadata: MessageMetadata) -> Chunk | None:
+def _chunk(metadata: MessageMetadata) -> ChunkPart | None:
     if not metadata.HasField("chunk_id") or metadata.num_chunks_from_msg == 1:
         return None
-    return Chunk(metadata.uuid, metadata.chunk_id, metadata.num_chunks_from_msg)
+    return ChunkPart(metadata.uuid, metadata.chunk_id, metadata.num_chunks_from_msg)
 
 
 def _within_years(unsigned_ms: int) -> int:

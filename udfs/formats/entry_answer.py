@@ -11,12 +11,12 @@ from collections.abc import Mapping
 from datetime import datetime
 
 from udfs.formats.compression import Compression
-from udfs.formats.entry import LATEST_MS, Chunk, Entry, Standing
+from udfs.formats.entry import LATEST_MS, ChunkPart, Entry, EntryState
 
 _PREFIX = "x-pulsar-"
 
 
-def entry_of(headers: Mapping[str, str], body: bytes) -> tuple[Entry, Standing]:
+def entry_of(headers: Mapping[str, str], body: bytes) -> tuple[Entry, EntryState]:
     """Read a broker's answer; a header with nonsense in it counts as none. headers: by their names in small letters."""
     said = {name.removeprefix(_PREFIX): text for name, text in headers.items() if name.startswith(_PREFIX)}
     most, least = _number(said.get("txnid-most-bits")), _number(said.get("txnid-least-bits"))
@@ -35,10 +35,10 @@ def entry_of(headers: Mapping[str, str], body: bytes) -> tuple[Entry, Standing]:
     )
     if entry.transaction is None:
         # "uncommitted" is said of everything behind the first message of an open transaction
-        return entry, Standing.DELIVERED
+        return entry, EntryState.DELIVERED
     if said.get("txn-aborted") == "true":
-        return entry, Standing.ABORTED
-    return entry, Standing.OPEN if said.get("txn-uncommitted") == "true" else Standing.DELIVERED
+        return entry, EntryState.ABORTED
+    return entry, EntryState.OPEN if said.get("txn-uncommitted") == "true" else EntryState.DELIVERED
 
 
 def _key(said: Mapping[str, str]) -> bytes | None:
@@ -61,11 +61,11 @@ def _properties(text: str) -> dict[str, str]:
     return {str(name): str(value) for name, value in named.items()} if isinstance(named, dict) else {}
 
 
-def _chunk(said: Mapping[str, str]) -> Chunk | None:
+def _chunk(said: Mapping[str, str]) -> ChunkPart | None:
     number, of = _number(said.get("chunk-id")), _number(said.get("num-chunks-from-msg"))
     if number is None or of is None or of == 1:
         return None
-    return Chunk(said.get("uuid", "").encode(), number, of)
+    return ChunkPart(said.get("uuid", "").encode(), number, of)
 
 
 def _number(text: str | None) -> int | None:

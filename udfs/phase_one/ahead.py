@@ -18,7 +18,7 @@ from udfs.formats.internal_stats import Position
 from udfs.formats.managed_ledger import LedgerInfo, ManagedLedgerInfo
 from udfs.phase_one.marks import MarkedTopic, Marks
 from udfs.phase_one.requests import uploads_in
-from udfs.phase_one.watched import Kind, Names
+from udfs.phase_one.watched import Names, ZnodeKind
 from udfs.records import LedgerComponent, LedgerType
 from udfs.units import MIB, MINUTE_MS
 
@@ -53,16 +53,16 @@ class Sign(StrEnum):
     CLOSED = "closed"
 
 
-def sign_of(kind: Kind, before: Names | None, after: Names) -> Sign | None:
+def sign_of(kind: ZnodeKind, before: Names | None, after: Names) -> Sign | None:
     """Say what changed names tell; None: nothing. before None: there was no such znode.
 
     LOADED: only a broker that has the topic loaded makes a list, writes one with other ledgers, or has a cursor begin a
     ledger. CLOSED: a cursor has given up its ledger, as every cursor does that had one when its broker unloads the
     topic.
     """
-    if kind is Kind.TOPIC:
+    if kind is ZnodeKind.TOPIC:
         return Sign.LOADED if before is None or before.keys() != after.keys() else None
-    if kind is not Kind.CURSOR or before is None:
+    if kind is not ZnodeKind.CURSOR or before is None:
         return None
     earlier, now = _cursor_ledgers(before), _cursor_ledgers(after)
     if now - earlier:

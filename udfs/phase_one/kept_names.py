@@ -12,7 +12,7 @@ from itertools import chain, islice
 from uuid import UUID
 
 from udfs.formats.errors import FormatError
-from udfs.phase_one.watched import Found, Name, Names, named
+from udfs.phase_one.watched import Name, NamedThing, Names, named
 from udfs.records import LedgerComponent, OffloadContext, PendingDelete
 
 # those that a znode can name, in the order in which they are kept
@@ -82,7 +82,7 @@ def _passed_over(ids: Iterator[int], count: int) -> tuple[int, ...]:
     return ()
 
 
-def _found(data: bytes) -> Iterator[Found]:
+def _found(data: bytes) -> Iterator[NamedThing]:
     *counts, uploads = _HEAD.unpack_from(data)
     ids = iter(_ids(data, sum(counts)))
     for component, count in zip(_COMPONENTS, counts, strict=True):

@@ -21,10 +21,10 @@ _DOMAIN = "persistent"
 
 Name = tuple[LedgerComponent, int, str]  # component, ledger id, UUID of the upload; "": in BookKeeper
 Names = Mapping[Name, PendingDelete]
-Found = tuple[LedgerComponent, int, OffloadContext | None]
+NamedThing = tuple[LedgerComponent, int, OffloadContext | None]
 
 
-class Kind(StrEnum):
+class ZnodeKind(StrEnum):
     """What a znode is that refers to ledgers."""
 
     TOPIC = "topic"
@@ -32,17 +32,17 @@ class Kind(StrEnum):
     SCHEMA = "schema"
 
 
-def kind_of(path: str) -> Kind | None:
+def kind_of(path: str) -> ZnodeKind | None:
     """Return what stands at a path; None where nothing that refers to ledgers does, or where that can't be told."""
     if path.startswith(f"{SCHEMAS_ROOT}/"):
-        return Kind.SCHEMA if path.count("/") == 4 else None
+        return ZnodeKind.SCHEMA if path.count("/") == 4 else None
     parts = path.removeprefix(f"{MANAGED_LEDGERS_ROOT}/").split("/")
     if not path.startswith(f"{MANAGED_LEDGERS_ROOT}/"):
         return None
     kinds = {
         kind
         for domain_at in (2, 3)  # tenant/ns/persistent/…, and tenant/cluster/ns/persistent/… of V1 names
-        for behind, kind in ((2, Kind.TOPIC), (3, Kind.CURSOR))
+        for behind, kind in ((2, ZnodeKind.TOPIC), (3, ZnodeKind.CURSOR))
         if len(parts) == domain_at + behind and parts[domain_at] == _DOMAIN
     }
     return kinds.pop() if len(kinds) == 1 else None
@@ -62,16 +62,16 @@ def names_in(path: str, data: bytes) -> dict[Name, PendingDelete]:
     Raises FormatError where the content, and ValueError where the path, is not what Pulsar writes.
     """
     kind = kind_of(path)
-    if kind is Kind.SCHEMA:
+    if kind is ZnodeKind.SCHEMA:
         return named(path, ((LedgerComponent.SCHEMA_STORAGE, each, None) for each in ledger_ids(data)))
-    if kind is Kind.TOPIC:
+    if kind is ZnodeKind.TOPIC:
         return named(path, _topic(data))
-    if kind is Kind.CURSOR:
+    if kind is ZnodeKind.CURSOR:
         return named(path, _cursor(path.rpartition("/")[2], data))
     raise ValueError(f"{path[:200]!a} is no topic, cursor or schema")
 
 
-def named(path: str, found: Iterable[Found]) -> dict[Name, PendingDelete]:
+def named(path: str, found: Iterable[NamedThing]) -> dict[Name, PendingDelete]:
     """Return the request for each thing that the znode at a path refers to. Raises ValueError as names_in does."""
     owner, cursor, schema_id = _owner_at(path)
     names: dict[Name, PendingDelete] = {}
@@ -105,20 +105,20 @@ def _owner_at(path: str) -> tuple[str, str | None, str | None]:
         tenant, namespace, encoded = schema_id.split("/")
         return managed_ledger_name(f"{tenant}/{namespace}/{_DOMAIN}/{encoded}"), None, schema_id
     name = path.removeprefix(f"{MANAGED_LEDGERS_ROOT}/")
-    if kind_of(path) is Kind.CURSOR:
+    if kind_of(path) is ZnodeKind.CURSOR:
         topic, _, cursor = name.rpartition("/")
         return managed_ledger_name(topic), cursor, None
     return managed_ledger_name(name), None, None
 
 
-def _topic(data: bytes) -> Iterable[Found]:
+def _topic(data: bytes) -> Iterable[NamedThing]:
     for ledger_id in in_use_ids(data).ids:
         yield LedgerComponent.MANAGED_LEDGER, ledger_id, None
     for (ledger_id, _uuid), context in uploads_in(parse_managed_ledger(data)).items():
         yield LedgerComponent.MANAGED_LEDGER, ledger_id, context
 
 
-def _cursor(cursor: str, data: bytes) -> Iterable[Found]:
+def _cursor(cursor: str, data: bytes) -> Iterable[NamedThing]:
     info = parse_cursor(data)
     if info.cursors_ledger_id >= 0:
         yield LedgerComponent.MANAGED_CURSOR, info.cursors_ledger_id, None

@@ -38,7 +38,7 @@ class BadRecordError(ValueError):
         self.position, self.text = position, text
 
 
-class Headers(NamedTuple):
+class RecordHeaders(NamedTuple):
     """Columns of what stands at the beginning of records, in native byte order."""
 
     size: Ints
@@ -48,14 +48,14 @@ class Headers(NamedTuple):
     phy: Longs
     store_time: Longs
 
-    def put(self, where: slice, headers: "Headers") -> None:
+    def put(self, where: slice, headers: "RecordHeaders") -> None:
         """Replace those in these places."""
         columns: Iterator[tuple[NDArray[Any], NDArray[Any]]] = zip(self, headers, strict=True)
         for column, values in columns:
             column[where] = values
 
 
-class Record(NamedTuple):
+class CommitLogRecord(NamedTuple):
     """One message of the commitlog. properties: the raw bytes (`properties_of` reads them)."""
 
     phy: int
@@ -73,14 +73,14 @@ class Record(NamedTuple):
         return self.sys_flag & TRANSACTION in _INDEXED
 
 
-def no_headers(count: int) -> Headers:
+def no_headers(count: int) -> RecordHeaders:
     """Make room for so many headers, which `put` fills."""
     size, magic, queue_id = (np.empty(count, np.int32) for _column in range(3))
     queue_offset, phy, store_time = (np.empty(count, np.int64) for _column in range(3))
-    return Headers(size, magic, queue_id, queue_offset, phy, store_time)
+    return RecordHeaders(size, magic, queue_id, queue_offset, phy, store_time)
 
 
-def headers_at(log: NDArray[np.uint8], positions: Longs) -> Headers:
+def headers_at(log: NDArray[np.uint8], positions: Longs) -> RecordHeaders:
     """Read the beginnings of the records at these bytes of a commitlog file, without a loop.
 
     Raises BadRecordError for the first position at which no record begins.
@@ -97,7 +97,7 @@ def headers_at(log: NDArray[np.uint8], positions: Longs) -> Headers:
     is_v6 = (raw["sys_flag"].astype(np.int32) & BORN_HOST_V6) != 0
     time_at = positions + np.where(is_v6, 68, 56)
     times = _at_any_byte(log, np.dtype(">i8"))[time_at].astype(np.int64)
-    return Headers(
+    return RecordHeaders(
         raw["size"].astype(np.int32), magic, raw["queue_id"].astype(np.int32),
         raw["queue_offset"].astype(np.int64), raw["phy"].astype(np.int64), times,
     )  # fmt: skip
@@ -108,7 +108,7 @@ def _at_any_byte(log: NDArray[np.uint8], what: np.dtype[Any]) -> NDArray[Any]:
     return np.ndarray(shape=(log.shape[0] - what.itemsize + 1,), dtype=what, buffer=log.data, strides=(1,))
 
 
-def walk(log: memoryview, start: int, position: int = 0) -> Iterator[Record]:
+def walk(log: memoryview, start: int, position: int = 0) -> Iterator[CommitLogRecord]:
     """Yield the records of a commitlog file that begins at the physical offset start, from this byte of it on.
 
     It ends at a blank, at zeros, and at the end of the file; `end_of` says where. Raises BadRecordError at bytes that
@@ -180,7 +180,7 @@ def _has_begun(log: memoryview, position: int) -> bool:
     return size > 0 and magic in (MAGIC_V1, MAGIC_V2, MAGIC_BLANK)
 
 
-def record_at(log: memoryview, start: int, position: int) -> Record | None:
+def record_at(log: memoryview, start: int, position: int) -> CommitLogRecord | None:
     """Return the record at this byte; None at a blank, at zeros or at the end. Raises BadRecordError at other bytes."""
     if position + 8 > len(log):
         return None
@@ -204,7 +204,7 @@ def record_at(log: memoryview, start: int, position: int) -> Record | None:
     at += topic_bytes + 2
     if body < 0 or topic_bytes < 0 or property_bytes < 0 or at + property_bytes > end:
         raise BadRecordError(position, f"the parts of a record of {size} bytes do not fit into it")
-    return Record(
+    return CommitLogRecord(
         phy, size, queue_id, queue_offset, sys_flag, store_time, topic, bytes(log[at : at + property_bytes])
     )  # fmt: skip
 

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from udfs.rocketmq.units import Ints, Longs
 
 
-class Kind(StrEnum):
+class FindingKind(StrEnum):
     """What is wrong with a queue."""
 
     MISSING = "MISSING"  # the database lacks units whose messages are there
@@ -37,13 +37,13 @@ class Finding(NamedTuple):
 
     topic: bytes
     queue_id: int
-    kind: Kind
+    kind: FindingKind
     count: int  # type: ignore[assignment]  # no caller counts values in it
     offset: int
     text: str
 
 
-class Run(NamedTuple):
+class UnitRun(NamedTuple):
     """Units by queue offset, ascending. time: None where the source has no store times."""
 
     offset: Longs
@@ -56,29 +56,33 @@ class Run(NamedTuple):
 Span = tuple[bytes, int, int, int]
 
 
-def compare(span: Span, *, queue: Run, database: Run, log: Run) -> Iterator[Finding]:
+def compare(span: Span, *, queue: UnitRun, database: UnitRun, log: UnitRun) -> Iterator[Finding]:
     """Yield what is wrong with the units of a span: topic, queue id, first queue offset, the one behind the last."""
     found = _Span(*span)
     in_log, in_queue, in_database = found.where(log), found.where(queue), found.where(database)
-    yield from found.told(Kind.MISSING, in_log.there & ~in_database.there, "the database lacks it")
+    yield from found.told(FindingKind.MISSING, in_log.there & ~in_database.there, "the database lacks it")
     yield from found.told(
-        Kind.NO_MESSAGE, in_database.there & ~in_log.there, "the database has a row, and the commitlog no such message"
+        FindingKind.NO_MESSAGE,
+        in_database.there & ~in_log.there,
+        "the database has a row, and the commitlog no such message",
     )
-    yield from found.told(Kind.DIFFERENT, in_log.differs(in_database), "the row is not that of the message")
+    yield from found.told(FindingKind.DIFFERENT, in_log.differs(in_database), "the row is not that of the message")
     yield from found.told(
-        Kind.TIME, in_log.time_differs(in_database), "the row has another store time than the message"
+        FindingKind.TIME, in_log.time_differs(in_database), "the row has another store time than the message"
     )
     ends = found.first + int(np.flatnonzero(in_queue.there)[-1]) + 1 if bool(in_queue.there.any()) else found.first
     before_end = np.arange(found.first, found.end) < ends
     yield from found.told(
-        Kind.FILE_MISSING, in_log.there & ~in_queue.there & before_end, "the file queue lacks it, and goes on behind it"
+        FindingKind.FILE_MISSING,
+        in_log.there & ~in_queue.there & before_end,
+        "the file queue lacks it, and goes on behind it",
     )
     yield from found.told(
-        Kind.FILE_NO_MESSAGE,
+        FindingKind.FILE_NO_MESSAGE,
         in_queue.there & ~in_log.there,
         "the file queue has a unit, and the commitlog no such message",
     )
-    yield from found.told(Kind.FILE_DIFFERENT, in_log.differs(in_queue), "the unit is not that of the message")
+    yield from found.told(FindingKind.FILE_DIFFERENT, in_log.differs(in_queue), "the unit is not that of the message")
 
 
 class _Placed(NamedTuple):
@@ -102,7 +106,7 @@ class _Span(NamedTuple):
     first: int
     end: int
 
-    def where(self, run: Run) -> _Placed:
+    def where(self, run: UnitRun) -> _Placed:
         """Spread a run over the span."""
         count, places = self.end - self.first, run.offset - self.first
         there = np.zeros(count, dtype=np.bool_)
@@ -116,7 +120,7 @@ class _Span(NamedTuple):
         time = None if run.time is None else spread(run.time)
         return _Placed(there, spread(run.phy), spread(run.size).astype(np.int32), spread(run.tags), time)
 
-    def told(self, kind: Kind, wrong: NDArray[np.bool_], text: str) -> Iterator[Finding]:
+    def told(self, kind: FindingKind, wrong: NDArray[np.bool_], text: str) -> Iterator[Finding]:
         count = int(wrong.sum())
         if count:
             offset = self.first + int(np.argmax(wrong))

@@ -10,7 +10,7 @@ import re
 from collections.abc import Collection, Iterator, Mapping
 from typing import NamedTuple
 
-from udfs.rocketmq.commitlog import Record
+from udfs.rocketmq.commitlog import CommitLogRecord
 
 LMQ_PREFIX = b"%LMQ%"
 SCHEDULE_TOPIC = b"SCHEDULE_TOPIC_XXXX"
@@ -70,7 +70,7 @@ def java_hash(text: str) -> int:
     return value - 2**32 if value >= 2**31 else value
 
 
-def tags_code(record: Record, properties: Mapping[bytes, bytes], delays_ms: tuple[int, ...]) -> int:
+def tags_code(record: CommitLogRecord, properties: Mapping[bytes, bytes], delays_ms: tuple[int, ...]) -> int:
     """Return the tags code of a record's units."""
     level_text = properties.get(b"DELAY")
     if record.topic == SCHEDULE_TOPIC and level_text is not None:
@@ -81,7 +81,7 @@ def tags_code(record: Record, properties: Mapping[bytes, bytes], delays_ms: tupl
     return java_hash(tag.decode("utf-8", "replace")) if tag else 0
 
 
-def units_of(record: Record, properties: Mapping[bytes, bytes], rules: DispatchRules) -> Iterator[Dispatch]:
+def units_of(record: CommitLogRecord, properties: Mapping[bytes, bytes], rules: DispatchRules) -> Iterator[Dispatch]:
     """Yield the units that a record makes. Of a list of further queues that it can't read, a broker takes none more."""
     if not record.is_indexed:
         return

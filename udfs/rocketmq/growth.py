@@ -22,7 +22,7 @@ class GapError(ValueError):
     """Units are missing between what is known of a queue and what follows."""
 
 
-class Entry(NamedTuple):
+class RecordUnit(NamedTuple):
     """One unit of a record. offset: in the queue. phy, size: where the message begins, and its bytes."""
 
     topic: bytes
@@ -51,7 +51,7 @@ class End(NamedTuple):
     phy: int
 
 
-class Step(NamedTuple):
+class QueueGrowth(NamedTuple):
     """What is to be written. clears: all rows of the queue go first."""
 
     clears: bool
@@ -59,9 +59,9 @@ class Step(NamedTuple):
     end: End
 
 
-def stretches_of(entries: Iterable[Entry]) -> Iterator[Stretch]:
+def stretches_of(entries: Iterable[RecordUnit]) -> Iterator[Stretch]:
     """Put units, which come in the order of the commitlog, together by queue. Those of one queue keep their order."""
-    held = dict[tuple[bytes, int], list[Entry]]()
+    held = dict[tuple[bytes, int], list[RecordUnit]]()
     for entry in entries:
         queue = held.setdefault((entry.topic, entry.queue_id), [])
         if queue and queue[-1].offset + 1 != entry.offset:
@@ -72,7 +72,7 @@ def stretches_of(entries: Iterable[Entry]) -> Iterator[Stretch]:
         yield _packed(queue)
 
 
-def step_of(known: End | None, stretch: Stretch) -> Step | None:
+def step_of(known: End | None, stretch: Stretch) -> QueueGrowth | None:
     """Say what a stretch adds to what is known of its queue; None if nothing. Raises GapError."""
     start = 0 if known is None else int(np.searchsorted(stretch.units.phy, known.phy, side="right"))
     rows = stretch.units.rows
@@ -87,10 +87,10 @@ def step_of(known: End | None, stretch: Stretch) -> Step | None:
         )
     rest = stretch._replace(first=first, units=stretch.units.between(start, rows), times=stretch.times[start:])
     clears = known is not None and first <= known.offset
-    return Step(clears, rest, End(stretch.first + rows - 1, int(stretch.units.phy[-1])))
+    return QueueGrowth(clears, rest, End(stretch.first + rows - 1, int(stretch.units.phy[-1])))
 
 
-def _packed(entries: list[Entry]) -> Stretch:
+def _packed(entries: list[RecordUnit]) -> Stretch:
     first = entries[0]
     phy, tags, times = (
         np.array([getattr(each, name) for each in entries], dtype=np.int64) for name in ("phy", "tags", "time")

@@ -21,7 +21,7 @@ class QueueRange(NamedTuple):
     end: int
 
 
-class Segment(NamedTuple):
+class QueueSegment(NamedTuple):
     """Units of one queue that are in one part. place: how many units of the part stand before them."""
 
     number: int
@@ -30,11 +30,11 @@ class Segment(NamedTuple):
     place: int
 
 
-class Part(NamedTuple):
+class SstPart(NamedTuple):
     """A run of units in the order of their keys."""
 
     number: int
-    segments: tuple[Segment, ...]
+    segments: tuple[QueueSegment, ...]
 
     @property
     def rows(self) -> int:
@@ -47,18 +47,18 @@ def in_key_order(queues: Iterable[QueueRange]) -> list[QueueRange]:
     return sorted(queues, key=lambda each: queue_prefix(each.topic, each.queue_id))
 
 
-def parts_of(queues: Sequence[QueueRange], rows_per_part: int) -> Iterator[Part]:
+def parts_of(queues: Sequence[QueueRange], rows_per_part: int) -> Iterator[SstPart]:
     """Yield parts of at most so many rows, of queues in key order. A queue without live units is in none."""
-    number, held, rows = 0, list[Segment](), 0
+    number, held, rows = 0, list[QueueSegment](), 0
     for queue in queues:
         first = queue.first
         while first < queue.end:
             end = min(queue.end, first + rows_per_part - rows)
-            held.append(Segment(queue.number, first, end, rows))
+            held.append(QueueSegment(queue.number, first, end, rows))
             rows += end - first
             first = end
             if rows == rows_per_part:
-                yield Part(number, tuple(held))
+                yield SstPart(number, tuple(held))
                 number, held, rows = number + 1, [], 0
     if held:
-        yield Part(number, tuple(held))
+        yield SstPart(number, tuple(held))

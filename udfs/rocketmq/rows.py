@@ -28,7 +28,7 @@ TOPIC_BYTES_MAX = 281
 _VALUE = np.dtype([("phy", ">i8"), ("size", ">i4"), ("tags", ">i8"), ("time", ">i8")])
 
 
-class Row(NamedTuple):
+class RowKey(NamedTuple):
     """What a key of the column family `default` says."""
 
     topic: bytes
@@ -75,7 +75,7 @@ def listed(values: NDArray[np.void]) -> list[bytes]:
     return found
 
 
-def decode_key(key: bytes) -> Row:
+def decode_key(key: bytes) -> RowKey:
     """Read a key of the column family `default`. Raises ValueError if it is none."""
     if len(key) < 19:
         raise ValueError(f"a key of {len(key)} bytes is too short")
@@ -85,7 +85,7 @@ def decode_key(key: bytes) -> Row:
     queue_id, offset = struct.unpack(">i1xq", key[length + 6 :])
     if (key[4:5], key[length + 5 : length + 6], key[length + 10 : length + 11]) != (SEPARATOR,) * 3:
         raise ValueError("a key's parts are not held apart by 0x01")
-    return Row(key[5 : length + 5], queue_id, offset)
+    return RowKey(key[5 : length + 5], queue_id, offset)
 
 
 def key_offsets(keys: list[bytes], prefix: bytes) -> Longs:

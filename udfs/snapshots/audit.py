@@ -106,7 +106,7 @@ class BufferFacts:
     max_read: Position = field(default=BEFORE_ALL, compare=False)  # it moves with every message
 
 
-class Standing(StrEnum):
+class IndexState(StrEnum):
     """Whether a topic has an index. FAULTY: the latest one is no value of a broker's."""
 
     NONE = "NONE"
@@ -133,7 +133,7 @@ class TopicFacts:
     segment_ledgers: frozenset[int] = frozenset()
     values: tuple[SnapshotFacts, ...] = ()
     is_first: bool = True
-    index: Standing = Standing.NONE
+    index: IndexState = IndexState.NONE
     segments: int = 0
     named: tuple[NamedSegment, ...] = ()
     live_ids: int = 0
@@ -230,16 +230,16 @@ def _of_values(facts: TopicFacts) -> Iterator[SnapshotFinding]:
     yield from _near_limit(facts)
     yield from _dead_ids(facts)
     yield from _no_max_read(facts)
-    if facts.index is Standing.READABLE:
+    if facts.index is IndexState.READABLE:
         yield from _not_named(facts)
 
 
 def _of_topic(facts: TopicFacts) -> Iterator[SnapshotFinding]:
     yield from _ids_lost(facts)
-    if facts.index is Standing.READABLE:
+    if facts.index is IndexState.READABLE:
         yield from _lost_segments(facts)
         yield from _dangers(facts)
-    elif facts.index is Standing.FAULTY:
+    elif facts.index is IndexState.FAULTY:
         detail = "its index is no value of a broker's, so nobody can tell which segments it names"
         yield SnapshotFinding(SnapshotClass.UNKNOWN, SnapshotReason.INDEX_UNREADABLE, facts.topic, detail)
     elif facts.segments:
@@ -309,7 +309,7 @@ def _dead_ids(facts: TopicFacts) -> Iterator[SnapshotFinding]:
         if value.position in places and value.marker[0] not in facts.ledgers:
             yield _dead(facts, value, value.ids, value.size_bytes)
     for value in facts.of(SnapshotKind.SINGLE):
-        if value.dead_ids and facts.index is Standing.NONE:
+        if value.dead_ids and facts.index is IndexState.NONE:
             yield _dead(facts, value, value.dead_ids, value.size_bytes * value.dead_ids // max(1, value.ids))
 
 

@@ -17,7 +17,7 @@ from udfs.formats.internal_stats import Position
 from udfs.snapshots.codec import Index
 from udfs.snapshots.keys import is_keeper
 from udfs.snapshots.segments import places_of
-from udfs.snapshots.values import Read
+from udfs.snapshots.values import ReadValue
 from udfs.units import DAY_MS
 
 HOLD_GONE_MS = 7 * DAY_MS
@@ -52,7 +52,7 @@ class Holds:
     ledgers: frozenset[int]
     by_topic: dict[str, IndexHold] = field(default_factory=dict)
 
-    def take(self, read: Read) -> None:
+    def take(self, read: ReadValue) -> None:
         """Take the next message of the indexes topic."""
         if not read.topic:
             return  # a key that no topic has: no broker ever reads it
@@ -63,7 +63,7 @@ class Holds:
         else:
             self.by_topic[read.topic] = IndexHold(None, publish_ms=read.publish_ms, fault=str(read.fault))
 
-    def _hold(self, read: Read, index: Index) -> IndexHold:
+    def _hold(self, read: ReadValue, index: Index) -> IndexHold:
         rows = list(places_of(index))
         there = [place for _sequence, place, _marker in rows if place[0] in self.ledgers]
         last = max((sequence for sequence, _place, _marker in rows), default=-1)
@@ -94,7 +94,7 @@ def index_bound(holds: Mapping[str, IndexHold], gone: frozenset[str], end: Posit
     return bound
 
 
-def is_perhaps_needed(segment: Read, holds: Mapping[str, IndexHold], gone: frozenset[str], now_ms: int) -> bool:
+def is_perhaps_needed(segment: ReadValue, holds: Mapping[str, IndexHold], gone: frozenset[str], now_ms: int) -> bool:
     """Whether a segment before every named place may be named yet, as far as its own message says.
 
     What is no value of a broker's is never named. Whether it was tombstoned meanwhile, the caller looks.
@@ -107,7 +107,7 @@ def is_perhaps_needed(segment: Read, holds: Mapping[str, IndexHold], gone: froze
     return hold is None or segment.sequence > hold.last
 
 
-def segment_bound(bound: Bound, candidates: Iterable[Read], latest: Mapping[str, Position | None]) -> Bound:
+def segment_bound(bound: Bound, candidates: Iterable[ReadValue], latest: Mapping[str, Position | None]) -> Bound:
     """Return the bound with the first candidate before it whose key's latest message lies there.
 
     latest: key -> place of its latest message; None: that is a tombstone. A key that is not there was compacted away.

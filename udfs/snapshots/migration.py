@@ -30,7 +30,7 @@ from udfs.snapshots.codec import (
 from udfs.snapshots.keys import Capacity, SegmentKey, SnapshotKind, segment_key_of
 
 
-class Message(NamedTuple):
+class SnapshotMessage(NamedTuple):
     """One message to send to the compacted topic of that kind. value None: a tombstone."""
 
     kind: SnapshotKind
@@ -54,7 +54,7 @@ class Stored:
         return {kind: tuple(values) for kind, values in self.latest.items()}
 
 
-class Form(NamedTuple):
+class StoredForm(NamedTuple):
     """Which form of a topic's snapshot counts, and what it says; kind None: there is none."""
 
     kind: SnapshotKind | None
@@ -62,14 +62,14 @@ class Form(NamedTuple):
     aborts: Aborts
 
 
-def current(stored: Stored, topic: str, ledgers: Collection[int], newest: Position) -> Form:
+def current(stored: Stored, topic: str, ledgers: Collection[int], newest: Position) -> StoredForm:
     """Return what counts for a topic; newest: place of its newest entry, as segments.recover wants it.
 
     Raises FormatError where the form that counts can't be read, or is an index that has ids twice.
     """
     in_parts = parts.recover(stored.latest.get(SnapshotKind.PARTS, {}), topic, ledgers)
     if in_parts.generation:
-        return Form(SnapshotKind.PARTS, in_parts.max_read, in_parts.aborts)
+        return StoredForm(SnapshotKind.PARTS, in_parts.max_read, in_parts.aborts)
     index = stored.latest.get(SnapshotKind.INDEX, {}).get(topic)
     if index is not None:
         read = decode_index(index)
@@ -77,24 +77,24 @@ def current(stored: Stored, topic: str, ledgers: Collection[int], newest: Positi
         named = [stored.segments_at[place].ids.rows for _number, place, _marker in segments.places_of(read)]
         if found.rows < sum(named) + read.tail.rows:  # then where an id's marker lies can't be told
             raise FormatError(f"ids stand twice in the index of {topic} and its segments: repair it first")
-        return Form(SnapshotKind.INDEX, read.max_read, trimmed(found, ledgers))
+        return StoredForm(SnapshotKind.INDEX, read.max_read, trimmed(found, ledgers))
     single = stored.latest.get(SnapshotKind.SINGLE, {}).get(topic)
     if single is not None:
         snapshot = decode_snapshot(single)
-        return Form(SnapshotKind.SINGLE, snapshot.max_read, trimmed(snapshot.aborts, ledgers))
-    return Form(None, parts.NOTHING.max_read, parts.NOTHING.aborts)
+        return StoredForm(SnapshotKind.SINGLE, snapshot.max_read, trimmed(snapshot.aborts, ledgers))
+    return StoredForm(None, parts.NOTHING.max_read, parts.NOTHING.aborts)
 
 
-def to_parts(topic: str, form: Form, capacity: Capacity, keys: Keys) -> Iterator[Message]:
+def to_parts(topic: str, form: StoredForm, capacity: Capacity, keys: Keys) -> Iterator[SnapshotMessage]:
     """Yield the messages that store `form` in parts and then take the others away, in this order and one by one."""
     for step in parts.write(topic, form.aborts, form.max_read, capacity, keys.get(SnapshotKind.PARTS, ())):
-        yield Message(SnapshotKind.PARTS, step.key, step.value)
+        yield SnapshotMessage(SnapshotKind.PARTS, step.key, step.value)
     yield from _retired_segments(topic, keys)
     if topic in keys.get(SnapshotKind.SINGLE, ()):
-        yield Message(SnapshotKind.SINGLE, topic, None)
+        yield SnapshotMessage(SnapshotKind.SINGLE, topic, None)
 
 
-def to_single(topic: str, form: Form, most_bytes: int, keys: Keys) -> Iterator[Message]:
+def to_single(topic: str, form: StoredForm, most_bytes: int, keys: Keys) -> Iterator[SnapshotMessage]:
     """Yield the messages that store `form` as one single snapshot and then take the others away, in this order.
 
     Raises FormatError where it would be larger than most_bytes; nothing was yielded then.
@@ -102,19 +102,19 @@ def to_single(topic: str, form: Form, most_bytes: int, keys: Keys) -> Iterator[M
     value = encode_snapshot(Snapshot(topic, form.max_read, form.aborts))
     if len(value) > most_bytes:
         raise FormatError(f"{form.aborts.rows} aborted ids of {topic} take {len(value)} bytes, more than {most_bytes}")
-    yield Message(SnapshotKind.SINGLE, topic, value)
+    yield SnapshotMessage(SnapshotKind.SINGLE, topic, value)
     yield from _retired_segments(topic, keys)
     yield from _retired_parts(topic, keys)
 
 
-def to_segments(topic: str, form: Form, ids: int, keys: Keys) -> Generator[Message, Position, None]:
+def to_segments(topic: str, form: StoredForm, ids: int, keys: Keys) -> Generator[SnapshotMessage, Position, None]:
     """Yield the messages that store `form` in segments of so many ids; whoever sends one answers with its place."""
     yield from to_segments_of(topic, (form.aborts,), form.max_read, ids, keys)
 
 
 def to_segments_of(
     topic: str, pieces: Iterable[Aborts], max_read: Position, ids: int, keys: Keys
-) -> Generator[Message, Position, None]:
+) -> Generator[SnapshotMessage, Position, None]:
     """Yield the messages that store these ids in segments; whoever sends one answers with its place.
 
     pieces: in the order of their markers (parts.pieces); one of them is in memory at a time. The new segments get
@@ -135,11 +135,11 @@ def to_segments_of(
             tail = ended.value
             break
         named = str(SegmentKey(segment.sequence, topic))
-        place = yield Message(SnapshotKind.SEGMENT, named, encode_segment(segment))
+        place = yield SnapshotMessage(SnapshotKind.SEGMENT, named, encode_segment(segment))
         rows.append((segment.sequence, place, segment.marker))
-    yield Message(SnapshotKind.INDEX, topic, encode_index(Index(topic, entries_of(rows), cut.max_read, tail)))
+    yield SnapshotMessage(SnapshotKind.INDEX, topic, encode_index(Index(topic, entries_of(rows), cut.max_read, tail)))
     for key in old:
-        yield Message(SnapshotKind.SEGMENT, str(key), None)
+        yield SnapshotMessage(SnapshotKind.SEGMENT, str(key), None)
     yield from _retired_parts(topic, keys)
 
 
@@ -170,15 +170,15 @@ class _Cut:
         return self._last if self._is_cut else self._max_read
 
 
-def _retired_segments(topic: str, keys: Keys) -> Iterator[Message]:
+def _retired_segments(topic: str, keys: Keys) -> Iterator[SnapshotMessage]:
     """The index goes first: a broker can't load a topic whose index names what is no longer there."""
     if topic in keys.get(SnapshotKind.INDEX, ()):
-        yield Message(SnapshotKind.INDEX, topic, None)
+        yield SnapshotMessage(SnapshotKind.INDEX, topic, None)
     found: Iterable[SegmentKey | None] = map(segment_key_of, keys.get(SnapshotKind.SEGMENT, ()))
     for key in sorted(key for key in found if key and key.topic == topic):
-        yield Message(SnapshotKind.SEGMENT, str(key), None)
+        yield SnapshotMessage(SnapshotKind.SEGMENT, str(key), None)
 
 
-def _retired_parts(topic: str, keys: Keys) -> Iterator[Message]:
+def _retired_parts(topic: str, keys: Keys) -> Iterator[SnapshotMessage]:
     for step in parts.retire(topic, keys.get(SnapshotKind.PARTS, ())):
-        yield Message(SnapshotKind.PARTS, step.key, step.value)
+        yield SnapshotMessage(SnapshotKind.PARTS, step.key, step.value)

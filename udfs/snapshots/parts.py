@@ -28,7 +28,7 @@ from udfs.snapshots.keys import Capacity, PartKey, part_key_of
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class PartMessage:
     """One message to send, once the one before it was acknowledged. value None: a tombstone."""
 
     key: str
@@ -70,7 +70,7 @@ def split(aborts: Aborts, capacity: Capacity) -> Iterator[Aborts]:
 
 def write(
     topic: str, aborts: Aborts, max_read: Position, capacity: Capacity, present: Collection[str]
-) -> Iterator[Step]:
+) -> Iterator[PartMessage]:
     """Yield the messages that store a snapshot, to be sent in this order and one by one; each is made when asked for.
 
     aborts: ids in the order of their markers. present: the keys that have a value in the topic now, those of other
@@ -85,15 +85,17 @@ def write(
         if before is not None:
             number += 1
             key = PartKey(generation, capacity, number, topic)
-            yield Step(str(key), encode_snapshot(Snapshot(topic, BEFORE_ALL, before)))
+            yield PartMessage(str(key), encode_snapshot(Snapshot(topic, BEFORE_ALL, before)))
         before = piece
     end = PartKey(generation, capacity, None, topic)
-    yield Step(str(end), encode_snapshot(Snapshot(topic, max_read, before if before is not None else aborts_of([]))))
+    yield PartMessage(
+        str(end), encode_snapshot(Snapshot(topic, max_read, before if before is not None else aborts_of([])))
+    )
     stale = [key for key in known if key.generation != generation or (key.number or 0) > number]
     yield from _tombstones(stale)
 
 
-def retire(topic: str, present: Iterable[str]) -> Iterator[Step]:
+def retire(topic: str, present: Iterable[str]) -> Iterator[PartMessage]:
     """Yield the tombstones of all that a topic has in parts, for when another form has taken over, or the topic went.
 
     Each `end` goes before any part: a snapshot that is no longer whole must not be taken for one.
@@ -163,6 +165,6 @@ def _generation(known: Collection[PartKey], capacity: Capacity) -> int:
     return newest if sizes == {capacity} else newest + 1
 
 
-def _tombstones(stale: Iterable[PartKey]) -> Iterator[Step]:
+def _tombstones(stale: Iterable[PartKey]) -> Iterator[PartMessage]:
     for key in sorted(stale, key=lambda key: (key.number is not None, key.generation, -(key.number or 0))):
-        yield Step(str(key), None)
+        yield PartMessage(str(key), None)

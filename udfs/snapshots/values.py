@@ -15,7 +15,7 @@ from udfs.formats.internal_stats import Position
 from udfs.paths import namespace_of
 from udfs.snapshots.codec import Index, Segment, Snapshot, decode_index, decode_segment, decode_snapshot
 from udfs.snapshots.keys import SnapshotKind, is_topic, part_key_of, segment_key_of
-from udfs.undelivered import Found
+from udfs.undelivered import UndeliveredMessage
 
 AnyValue: TypeAlias = Snapshot | Segment | Index
 _LONGEST_DETAIL = 300
@@ -34,7 +34,7 @@ class Fault(StrEnum):
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Read:
+class ReadValue:
     """One message. topic: the owner that its key names; "" where the key is none. value None: a fault or a tombstone.
 
     sequence: the number in a segment's key; -1 for other kinds. size_bytes: of the value, decompressed. data: its
@@ -57,8 +57,12 @@ class Read:
 
 
 def read_message(
-    kind: SnapshotKind, namespace: str, position: Position, found: Found, is_brokers: Callable[[bytes], bool | None]
-) -> Read:
+    kind: SnapshotKind,
+    namespace: str,
+    position: Position,
+    found: UndeliveredMessage,
+    is_brokers: Callable[[bytes], bool | None],
+) -> ReadValue:
     """Read one message of a namespace's topic of that kind. Never raises an error for what a sender wrote.
 
     is_brokers: whether a schema version, as it stands in a message, is the schema that brokers write this kind with;
@@ -66,7 +70,7 @@ def read_message(
     """
     content = found.content
     key, topic, sequence = _key(kind, namespace, content.key)
-    about = Read(
+    about = ReadValue(
         kind, key, topic, position, found.publish_ms, len(content.payload), sequence, is_null=content.is_null
     )  # fmt: skip
     about = replace(about, is_blocking=_is_blocking(kind, topic, found, is_brokers))
@@ -82,7 +86,9 @@ def read_message(
     return _decoded(about, content.payload)
 
 
-def _is_blocking(kind: SnapshotKind, topic: str, found: Found, is_brokers: Callable[[bytes], bool | None]) -> bool:
+def _is_blocking(
+    kind: SnapshotKind, topic: str, found: UndeliveredMessage, is_brokers: Callable[[bytes], bool | None]
+) -> bool:
     """Whether a broker that reads a message fails at it.
 
     A broker that loads a topic reads all of the namespace's indexes, or single snapshots, and decodes each message that
@@ -104,7 +110,7 @@ def _is_blocking(kind: SnapshotKind, topic: str, found: Found, is_brokers: Calla
     return is_foreign and not (topic and named == topic)
 
 
-def names_its_topic(read: Read) -> bool:
+def names_its_topic(read: ReadValue) -> bool:
     """Whether the bytes of a message, which were asked for, are a value of the topic that its key names."""
     return bool(read.topic) and _topic_in(read.kind, read.data) == read.topic
 
@@ -117,7 +123,7 @@ def _topic_in(kind: SnapshotKind, data: bytes) -> str | None:
         return None
 
 
-def _decoded(about: Read, data: bytes) -> Read:
+def _decoded(about: ReadValue, data: bytes) -> ReadValue:
     try:
         value = _DECODERS[about.kind](data)
     except FormatError as error:

@@ -14,7 +14,7 @@ from streaming.adapters.memory.faults import Faults
 from streaming.clock import Clock, ManualClock
 from streaming.errors import BusyError, RefusedError
 from streaming.ports import StoredMessage
-from udfs.entry_ranges import Span
+from udfs.entry_ranges import EntrySpan
 from udfs.formats.internal_stats import BEFORE_ALL, InternalStats, Position
 from udfs.paths import base_topic, encode_name, namespace_of, topic_of
 
@@ -243,7 +243,7 @@ class MemoryPulsar:
                 if begin < (message.ledger_id, message.entry_id) <= end:
                     yield message
 
-    def read_entries(self, partition: str, spans: Sequence[Span]) -> Iterator[StoredMessage]:
+    def read_entries(self, partition: str, spans: Sequence[EntrySpan]) -> Iterator[StoredMessage]:
         """Read these entries of a partition, and no others."""
         self._step("read_entries", partition)
         for message in self.partition(partition).messages:

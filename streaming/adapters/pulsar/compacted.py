@@ -20,12 +20,14 @@ from streaming.config.sections import PulsarSettings
 from streaming.errors import UnavailableError
 from udfs.entry_ranges import Range, spans_of
 from udfs.formats.internal_stats import BEFORE_ALL, InternalStats, Position
-from udfs.undelivered import Found, NotShown, found_in_bytes, not_shown
+from udfs.undelivered import NotShown, UndeliveredMessage, found_in_bytes, not_shown
 
 _PATIENCE_SECONDS = 10.0
 
 
-def read_compacted(settings: PulsarSettings, admin: EntryAdmin, topic: str) -> Iterator[tuple[Position, Found]]:
+def read_compacted(
+    settings: PulsarSettings, admin: EntryAdmin, topic: str
+) -> Iterator[tuple[Position, UndeliveredMessage]]:
     """Yield a compacted topic's messages as a compacted reader gets them; one entry is in memory at a time.
 
     A key may come several times, then its last message counts. A message without a value is a tombstone. Raises
@@ -53,7 +55,7 @@ def read_compacted(settings: PulsarSettings, admin: EntryAdmin, topic: str) -> I
 
 def read_stored(
     settings: PulsarSettings, admin: EntryAdmin, topic: str, after: Position = BEFORE_ALL
-) -> Iterator[tuple[Position, Found]]:
+) -> Iterator[tuple[Position, UndeliveredMessage]]:
     """Yield the messages that lie behind a position in a topic's own ledgers, at the places where a broker reads them.
 
     An entry that the broker sends to nobody comes as one that was not shown. Raises UnavailableError, RefusedError.

@@ -29,11 +29,11 @@ from streaming.adapters.pulsar.frames import FrameReader, Silence, opened
 from streaming.adapters.pulsar.http import Body
 from streaming.config.sections import PulsarSettings
 from streaming.errors import RefusedError, UnavailableError
-from udfs.entry_ranges import Span
+from udfs.entry_ranges import EntrySpan
 from udfs.formats.entry import MAX_UNCOMPRESSED_BYTES
 from udfs.formats.entry_answer import entry_of
 from udfs.formats.internal_stats import BEFORE_ALL, InternalStats, Position
-from udfs.undelivered import Found, NotShown, found_in, found_in_bytes, not_shown
+from udfs.undelivered import NotShown, UndeliveredMessage, found_in, found_in_bytes, not_shown
 
 # A position that the reader has not come to yet: the broker is slow, or sends nothing more.
 _PATIENCE_SECONDS = 3.0
@@ -85,9 +85,9 @@ def fallback_entries(
     settings: PulsarSettings,
     admin: EntryAdmin,
     partition: str,
-    spans: Sequence[Span],
+    spans: Sequence[EntrySpan],
     controls: Controls | None = None,
-) -> Iterator[tuple[Position, Found]]:
+) -> Iterator[tuple[Position, UndeliveredMessage]]:
     """Yield every message of these entries, in their order; a few entries are in memory at a time.
 
     controls: tells whether the broker shows entries at all; where it shows none, that is an UnavailableError with the
@@ -124,7 +124,7 @@ def _answered(
     yield from taken(0)
 
 
-def _found(sent: Sent, answer: Body | NotShown | None) -> Iterator[Found]:
+def _found(sent: Sent, answer: Body | NotShown | None) -> Iterator[UndeliveredMessage]:
     if isinstance(answer, NotShown):
         yield not_shown(answer)
     elif answer is not None:
@@ -134,7 +134,7 @@ def _found(sent: Sent, answer: Body | NotShown | None) -> Iterator[Found]:
         yield from found_in_bytes(sent.data)
 
 
-def read_spans(settings: PulsarSettings, partition: str, spans: Sequence[Span]) -> Iterator[Sent]:
+def read_spans(settings: PulsarSettings, partition: str, spans: Sequence[EntrySpan]) -> Iterator[Sent]:
     """Read the entries of spans, which ascend, as the broker sends them. Raises UnavailableError, RefusedError.
 
     What the broker sends nothing of is told as it is, and every few seconds we look whether something has come behind
@@ -184,7 +184,7 @@ def _read_on(reader: FrameReader, wanted: "_Wanted") -> Generator[Sent, None, bo
 class _Wanted:
     """Positions of spans, one after the other; now: the one that is next, None behind the last."""
 
-    def __init__(self, spans: Sequence[Span]) -> None:
+    def __init__(self, spans: Sequence[EntrySpan]) -> None:
         self._positions = ((span.ledger, entry) for span in spans for entry in range(span.first, span.last + 1))
         self.now: Position | None = next(self._positions, None)
 

@@ -11,9 +11,9 @@ from streaming.adapters.pulsar.entries import fallback_entries
 from streaming.adapters.pulsar.frames import Connection, opened
 from streaming.config.sections import PulsarSettings
 from streaming.ports import StoredMessage
-from udfs.entry_ranges import Range, Span, spans_of, without
+from udfs.entry_ranges import EntrySpan, Range, spans_of, without
 from udfs.formats.internal_stats import BEFORE_ALL, Position
-from udfs.undelivered import Found
+from udfs.undelivered import UndeliveredMessage
 
 _CHECK_SECONDS = 10
 _LONGEST_NUMBER = 19  # digits of a 63-bit number; int() raises an error for thousands of them
@@ -32,10 +32,10 @@ class PulsarReader:
         """Read each partition in `last` up to that position, as the port says. Raises UnavailableError."""
         return read(self._settings, last, after=after)
 
-    def read_entries(self, partition: str, spans: Sequence[Span]) -> Iterator[StoredMessage]:
+    def read_entries(self, partition: str, spans: Sequence[EntrySpan]) -> Iterator[StoredMessage]:
         """Read these entries, as the port says. Raises UnavailableError, RefusedError."""
         with PulsarAdmin(PulsarAdminSettings.of(self._settings)) as admin:
-            whole = [Span(ledger, 0, entries - 1) for ledger, entries in admin.internal_stats(partition).ledgers]
+            whole = [EntrySpan(ledger, 0, entries - 1) for ledger, entries in admin.internal_stats(partition).ledgers]
             stored = list(without(spans, without(spans, whole)))
             if stored:
                 yield from _read(self._settings, admin, partition, stored)
@@ -83,13 +83,13 @@ def check_connection(settings: PulsarSettings) -> None:
 
 
 def _read(
-    settings: PulsarSettings, admin: PulsarAdmin, partition: str, spans: Sequence[Span]
+    settings: PulsarSettings, admin: PulsarAdmin, partition: str, spans: Sequence[EntrySpan]
 ) -> Iterator[StoredMessage]:
     for position, found in fallback_entries(settings, admin, partition, spans):
         yield _stored(partition, position, found)
 
 
-def _stored(partition: str, position: Position, found: Found) -> StoredMessage:
+def _stored(partition: str, position: Position, found: UndeliveredMessage) -> StoredMessage:
     content = found.content
     key = (content.key or b"").decode("utf-8", "replace")
     return StoredMessage(

@@ -17,7 +17,7 @@ from streaming.errors import RefusedError
 from udfs.formats.internal_stats import BEFORE_ALL, Position
 from udfs.snapshots.guarding import Holds, lowest_of
 from udfs.snapshots.keys import SnapshotKind
-from udfs.snapshots.values import Read
+from udfs.snapshots.values import ReadValue
 
 GUARD = "ledger-reaper-guard"  # the durable subscription that keeps segments from being trimmed
 NO_LIMIT = (-1, -1)  # retention of everything
@@ -55,13 +55,13 @@ class SnapshotStore:
         """Return the place of the topic's newest entry."""
         return self._topics.admin.internal_stats(system_topic(namespace, kind)).last
 
-    def compacted(self, namespace: str, kind: SnapshotKind, with_bytes_of: Collection[str] = ()) -> Iterator[Read]:
+    def compacted(self, namespace: str, kind: SnapshotKind, with_bytes_of: Collection[str] = ()) -> Iterator[ReadValue]:
         """Yield what a compacted reader gets: of a key, the last message counts."""
         return self._topics.compacted(namespace, kind, with_bytes_of)
 
     def stored(
         self, namespace: str, kind: SnapshotKind, after: Position = BEFORE_ALL, with_bytes_of: Collection[str] = ()
-    ) -> Iterator[Read]:
+    ) -> Iterator[ReadValue]:
         """Yield what lies behind a place in the topic's own ledgers."""
         return self._topics.stored(namespace, kind, after, with_bytes_of)
 

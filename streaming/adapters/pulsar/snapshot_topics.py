@@ -10,8 +10,8 @@ from streaming.config.sections import PulsarSettings
 from udfs.formats.internal_stats import BEFORE_ALL, Position
 from udfs.snapshots.keys import SnapshotKind
 from udfs.snapshots.schemas import is_brokers
-from udfs.snapshots.values import Read, read_message
-from udfs.undelivered import Found, Undeliverable
+from udfs.snapshots.values import ReadValue, read_message
+from udfs.undelivered import Undeliverable, UndeliveredMessage
 
 
 def system_topic(namespace: str, kind: SnapshotKind) -> str:
@@ -34,7 +34,7 @@ class SnapshotTopics:
         """All topics of a namespace."""
         return set(self.admin.topics(namespace))
 
-    def compacted(self, namespace: str, kind: SnapshotKind, with_bytes_of: Collection[str] = ()) -> Iterator[Read]:
+    def compacted(self, namespace: str, kind: SnapshotKind, with_bytes_of: Collection[str] = ()) -> Iterator[ReadValue]:
         """Yield what a compacted reader gets: of a key, the last message counts."""
         topic = system_topic(namespace, kind)
         return self._reads(namespace, kind, read_compacted(self._settings, self.admin, topic), with_bytes_of)
@@ -45,7 +45,7 @@ class SnapshotTopics:
         kind: SnapshotKind,
         after: Position = BEFORE_ALL,
         with_bytes_of: Collection[str] = (),
-    ) -> Iterator[Read]:
+    ) -> Iterator[ReadValue]:
         """Yield what lies behind a position in the topic's own ledgers, where a broker that recovers reads it.
 
         A broker takes a segment's entry for the value itself: in one that is compressed, or a batch, it can't read any.
@@ -60,16 +60,16 @@ class SnapshotTopics:
         self,
         namespace: str,
         kind: SnapshotKind,
-        messages: Iterator[tuple[Position, Found]],
+        messages: Iterator[tuple[Position, UndeliveredMessage]],
         with_bytes_of: Collection[str] = (),
-    ) -> Iterator[Read]:
+    ) -> Iterator[ReadValue]:
         versions = known_versions(kind, self.more.schemas(system_topic(namespace, kind)))
         for position, found in messages:
             read = read_message(kind, namespace, position, found, versions.get)
             yield replace(read, data=found.content.payload) if read.key in with_bytes_of else read
 
 
-def as_brokers_read(found: Found) -> Found:
+def as_brokers_read(found: UndeliveredMessage) -> UndeliveredMessage:
     """Return a message at its place as a broker that reads a segment there finds it."""
     if found.why is not None or found.content.is_null or found.content.is_plain:
         return found

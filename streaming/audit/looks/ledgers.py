@@ -21,7 +21,7 @@ from streaming.ports import Unreadable
 from streaming.sweep.offloaded import Confirm, OffloadedCopies
 from streaming.sweep.stores import places_for
 from udfs import columns as c
-from udfs.audit import SEEN_ONCE, FindingClass, Look, affected_by, concluded, looked, missing_look, owner_paths
+from udfs.audit import SEEN_ONCE, FindingClass, SuspectCheck, affected_by, concluded, looked, missing_look, owner_paths
 from udfs.judge import NOT_ASKED, Case, Policy, judge, refers_to
 from udfs.paths import Layout
 from udfs.records import LedgerComponent, LedgerFacts, LedgerType, Outcome, Presence, Reason, Reference, Verdict
@@ -131,7 +131,7 @@ class Looker:
         reference: Reference,
         now_ms: int,
         unconfirmed: Verdict | None = NOT_ASKED,
-    ) -> Look:
+    ) -> SuspectCheck:
         if row[a.IS_REFERENCE]:
             return _missing(row, facts, reference)
         if isinstance(facts, Unreadable):
@@ -140,21 +140,23 @@ class Looker:
         case = Case(request_of(row), facts, reference, absent_since_ms, unconfirmed=unconfirmed)
         return looked(judge(case, self.policy, now_ms=now_ms))
 
-    def _believed(self, row: Mapping[str, Any], look: Look) -> Look:
+    def _believed(self, row: Mapping[str, Any], look: SuspectCheck) -> SuspectCheck:
         """Call a candidate UNKNOWN if the walk could not read a path of its owner, whatever this look saw."""
         if not look.is_candidate or not self.unreadable:
             return look
         blocking = affected_by(owner_paths(row[c.REFERENCE_KEY]), self.unreadable)
         if blocking is None:
             return look
-        return Look(FindingClass.UNKNOWN, Reason.OWNER_UNREADABLE, f"{blocking} could not be read")
+        return SuspectCheck(FindingClass.UNKNOWN, Reason.OWNER_UNREADABLE, f"{blocking} could not be read")
 
 
 def _is_compacted_reference(row: Mapping[str, Any]) -> bool:
     return bool(row[a.IS_REFERENCE]) and row[c.COMPONENT] == LedgerComponent.COMPACTED_LEDGER
 
 
-def _missing_compacted(row: Mapping[str, Any], facts: LedgerFacts | Unreadable | None, broker_s: int | None) -> Look:
+def _missing_compacted(
+    row: Mapping[str, Any], facts: LedgerFacts | Unreadable | None, broker_s: int | None
+) -> SuspectCheck:
     """Ask only the broker whether it needs the ledger: the cursor's znode goes on naming ledgers that are long gone."""
     return missing_look(
         is_referenced=None if broker_s is None else broker_s == row[c.LEDGER_ID],
@@ -162,7 +164,7 @@ def _missing_compacted(row: Mapping[str, Any], facts: LedgerFacts | Unreadable |
     )
 
 
-def _missing(row: Mapping[str, Any], facts: LedgerFacts | Unreadable | None, reference: Reference) -> Look:
+def _missing(row: Mapping[str, Any], facts: LedgerFacts | Unreadable | None, reference: Reference) -> SuspectCheck:
     is_referenced = None
     if reference.presence is not Presence.UNREADABLE:
         is_referenced = refers_to(reference, row[c.LEDGER_ID])
@@ -171,7 +173,9 @@ def _missing(row: Mapping[str, Any], facts: LedgerFacts | Unreadable | None, ref
     )
 
 
-def _marked(row: Mapping[str, Any], look: Look, facts: LedgerFacts | Unreadable | None, now_ms: int) -> dict[str, Any]:
+def _marked(
+    row: Mapping[str, Any], look: SuspectCheck, facts: LedgerFacts | Unreadable | None, now_ms: int
+) -> dict[str, Any]:
     changed = {a.LAST_CHANGE_MS: facts.last_change_ms} if isinstance(facts, LedgerFacts) else {}
     return {
         **row,

@@ -20,7 +20,7 @@ from streaming.sweep.jobs import Job
 from streaming.sweep.offload_jobs import OffloadJob, opened
 from streaming.sweep.offload_steps import look as look_at_objects
 from udfs import columns as c
-from udfs.audit import SEEN_ONCE, FindingClass, Look, looked, missing_look
+from udfs.audit import SEEN_ONCE, FindingClass, SuspectCheck, looked, missing_look
 from udfs.formats.offload_index import index_name, object_name
 from udfs.judge import Policy
 from udfs.judge_offload import OffloadCase, OffloadPolicy, judge_offload
@@ -40,19 +40,19 @@ class ObjectLooker:
     policy: Policy
     offload_grace_ms: int
 
-    def look(self, rows: Sequence[_Row]) -> list[Look]:
+    def look(self, rows: Sequence[_Row]) -> list[SuspectCheck]:
         """Return one look for each row, in order. What an object store does not answer is UNKNOWN.
 
         Raises UnavailableError when ZooKeeper does not answer.
         """
-        looks: dict[int, Look] = {}
+        looks: dict[int, SuspectCheck] = {}
         for label in dict.fromkeys(str(row[a.STORE]) for row in rows):
             places = [place for place, row in enumerate(rows) if row[a.STORE] == label]
             found = self._of_bucket(label, [rows[place] for place in places])
             looks |= dict(zip(places, found, strict=True))
         return [looks[place] for place in range(len(rows))]
 
-    def _of_bucket(self, label: str, rows: Sequence[_Row]) -> list[Look]:
+    def _of_bucket(self, label: str, rows: Sequence[_Row]) -> list[SuspectCheck]:
         bucket = next((each for each in self.places.allowed if store_label(each.endpoint, each.name) == label), None)
         if bucket is None:
             return [_unknown(Reason.STORE_NOT_ALLOWED, f"tiered_storage.allowed does not name {label}")] * len(rows)
@@ -72,7 +72,7 @@ class ObjectLooker:
             for row in rows
         ]
 
-    def _judged(self, job: OffloadJob, reference: Reference, bucket: Bucket, policy: OffloadPolicy) -> Look:
+    def _judged(self, job: OffloadJob, reference: Reference, bucket: Bucket, policy: OffloadPolicy) -> SuspectCheck:
         if job.objects is None:
             return looked(
                 job.verdict or Verdict(Outcome.RETRY, Reason.LEDGER_UNREADABLE, f"nothing was learnt of {job.name}")
@@ -91,7 +91,7 @@ def _existing(store: ObjectStore, rows: Sequence[_Row]) -> set[tuple[str, int]]:
     return {_name(row) for row in rows if {object_name(*_name(row)), index_name(*_name(row))} <= there}
 
 
-def _missing(row: _Row, reference: Reference, *, is_there: bool) -> Look:
+def _missing(row: _Row, reference: Reference, *, is_there: bool) -> SuspectCheck:
     is_referenced = None
     if reference.presence is not Presence.UNREADABLE:
         is_referenced = (row[c.LEDGER_ID], row[c.UUID]) in reference.offloads
@@ -110,5 +110,5 @@ def _name(row: _Row) -> tuple[str, int]:
     return row[c.UUID], row[c.LEDGER_ID]
 
 
-def _unknown(reason: Reason, detail: str) -> Look:
+def _unknown(reason: Reason, detail: str) -> SuspectCheck:
     return looked(Verdict(Outcome.RETRY, reason, detail))

@@ -21,7 +21,7 @@ from udfs.formats.managed_ledger import LedgerInfo, OffloadState, parse_cursor, 
 from udfs.offload_target import normal_endpoint, target_of
 from udfs.paths import MANAGED_LEDGERS_ROOT, SCHEMAS_ROOT, checked_schema_id, managed_ledger_name, namespace_of
 from udfs.records import LedgerComponent, Presence
-from udfs.references import COMPACTED_LEDGER_PROPERTY, COMPACTION_CURSOR, Seen, reference_of
+from udfs.references import COMPACTED_LEDGER_PROPERTY, COMPACTION_CURSOR, ZnodeRead, reference_of
 
 _OWNERS_PER_READ = 500
 
@@ -127,7 +127,7 @@ class _Labels:
 
 
 def _in_use_rows(
-    key: str, seen: Sequence[Seen], component: LedgerComponent, owner: _Labels, *, sizes: Mapping[int, int]
+    key: str, seen: Sequence[ZnodeRead], component: LedgerComponent, owner: _Labels, *, sizes: Mapping[int, int]
 ) -> Iterator[dict[str, Any]]:
     if seen[0].data is None and not seen[0].error:
         return
@@ -141,7 +141,7 @@ def _in_use_rows(
         yield _row(key, component, owner, ledger_id) | {a.IN_BOOKKEEPER: True, c.BYTES: sizes.get(ledger_id, 0)}
 
 
-def _compacted_rows(key: str, cursor: Seen | None, owner: _Labels) -> Iterator[dict[str, Any]]:
+def _compacted_rows(key: str, cursor: ZnodeRead | None, owner: _Labels) -> Iterator[dict[str, Any]]:
     """Return the compacted ledger where the cursor's znode names it; where it does not, the looks ask the broker."""
     if cursor is None or not cursor.data:
         return
@@ -203,9 +203,9 @@ def _problem(path: str, detail: str) -> dict[str, Any]:
     return {a.PATH: path, c.DETAIL: detail}
 
 
-def _seen(path: str, node: _Node) -> Seen:
+def _seen(path: str, node: _Node) -> ZnodeRead:
     if node is None:
-        return Seen(path)
+        return ZnodeRead(path)
     if isinstance(node, Unreadable):
-        return Seen(path, error=node.detail)
-    return Seen(path, node.data, node.version)
+        return ZnodeRead(path, error=node.detail)
+    return ZnodeRead(path, node.data, node.version)

@@ -17,7 +17,7 @@ from udfs.formats.managed_ledger import in_use_ids, parse_managed_ledger
 from udfs.paths import MANAGED_LEDGERS_ROOT
 from udfs.phase_one.ahead import Sign, no_longer_listed, sign_of
 from udfs.phase_one.marks import PREFIX, read_marks
-from udfs.phase_one.watched import Kind, Names, kind_of
+from udfs.phase_one.watched import Names, ZnodeKind, kind_of
 
 _PARTS = 4  # tenant/namespace/persistent/name; brokers take no marks for V1 names, which have five
 
@@ -54,7 +54,7 @@ class Ahead:
             self._seen.loaded.add(topic)
         elif sign is Sign.CLOSED:
             self._seen.closed.add(topic)
-        if kind is Kind.TOPIC and isinstance(node, Znode):
+        if kind is ZnodeKind.TOPIC and isinstance(node, Znode):
             with suppress(FormatError, ValueError):
                 if _has_marks_to_work_off(node.data):
                     self._seen.marked.add(topic)
@@ -68,11 +68,11 @@ class Ahead:
         self._hand_over(seen)
 
 
-def _topic_at(path: str, kind: Kind | None) -> str | None:
+def _topic_at(path: str, kind: ZnodeKind | None) -> str | None:
     name = path.removeprefix(f"{MANAGED_LEDGERS_ROOT}/")
-    if kind is Kind.CURSOR:
+    if kind is ZnodeKind.CURSOR:
         name = name.rpartition("/")[0]
-    return name if kind in (Kind.TOPIC, Kind.CURSOR) and name.count("/") == _PARTS - 1 else None
+    return name if kind in (ZnodeKind.TOPIC, ZnodeKind.CURSOR) and name.count("/") == _PARTS - 1 else None
 
 
 def _has_marks_to_work_off(data: bytes) -> bool:

@@ -11,7 +11,7 @@ from streaming.audit.walk.owners import find_namespaces
 from streaming.errors import StopRequestedError
 from streaming.ports import MetadataStore, Unreadable, Znode
 from streaming.sweep.jobs import Limiter
-from udfs.phase_one.watched import Kind, kind_of
+from udfs.phase_one.watched import ZnodeKind, kind_of
 
 Node = Znode | Unreadable | None
 _OWNERS_PER_READ = 500
@@ -56,7 +56,7 @@ class ZnodeLook:
 
     def _with_cursors(self, owners: Sequence[str]) -> Iterator[dict[str, Node]]:
         yield from self.at(self._clear(owners))
-        topics = [path for path in owners if kind_of(path) is Kind.TOPIC]
+        topics = [path for path in owners if kind_of(path) is ZnodeKind.TOPIC]
         names = zip(topics, self._children(topics), strict=True)
         yield from self.at(self._clear(f"{topic}/{cursor}" for topic, cursors in names for cursor in cursors))
 

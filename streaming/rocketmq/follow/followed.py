@@ -21,7 +21,7 @@ from streaming.rocketmq.log_files import CommitLog
 from streaming.rocketmq.place import Place
 from udfs.rocketmq import rows
 from udfs.rocketmq.dispatch import DispatchRules, properties_of, units_of
-from udfs.rocketmq.growth import End, GapError, Step, Stretch, step_of
+from udfs.rocketmq.growth import End, GapError, QueueGrowth, Stretch, step_of
 from udfs.rocketmq.units import Longs, Units
 
 _BEHIND_ALL = b"\xff" * 8
@@ -217,7 +217,7 @@ def _all_of(name: QueueKey) -> tuple[bytes, bytes]:
     return prefix, prefix + _BEHIND_ALL
 
 
-def _keep(parts: list[Stretch], cleared: set[QueueKey], name: QueueKey, step: Step) -> None:
+def _keep(parts: list[Stretch], cleared: set[QueueKey], name: QueueKey, step: QueueGrowth) -> None:
     if step.clears:
         cleared.add(name)
         parts.clear()

@@ -10,7 +10,7 @@ from streaming.rocketmq.follow.tail import RANGE_BYTES, LogRange
 from streaming.rocketmq.log_files import CommitLog, LogFile, mapped
 from udfs.rocketmq import commitlog as c
 from udfs.rocketmq.dispatch import DispatchRules, properties_of, tags_code, units_of
-from udfs.rocketmq.growth import Entry, Stretch, stretches_of
+from udfs.rocketmq.growth import RecordUnit, Stretch, stretches_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +44,7 @@ class RangeJob:
             except ValueError as error:
                 raise SafetyError(f"{file.path}: a record's properties can't be read: {error}") from error
 
-    def _entries(self, view: memoryview, each: LogRange) -> Iterator[Entry]:
+    def _entries(self, view: memoryview, each: LogRange) -> Iterator[RecordUnit]:
         position = each.start - each.file.start
         while each.file.start + position < each.end:
             record = c.record_at(view, each.file.start, position)
@@ -54,7 +54,7 @@ class RangeJob:
             properties = properties_of(record.properties)
             tags = tags_code(record, properties, self.rules.delays_ms)
             for unit in units_of(record, properties, self.rules):
-                yield Entry(*unit, record.phy, record.size, tags, record.store_time)
+                yield RecordUnit(*unit, record.phy, record.size, tags, record.store_time)
         if each.file.start + position != each.end:
             raise c.BadRecordError(position, f"a record ends here, and one had ended at {each.end}")
 

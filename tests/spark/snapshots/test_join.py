@@ -23,7 +23,7 @@ from udfs.snapshots.aborts import aborts_of, ids_of
 from udfs.snapshots.audit import SnapshotClass
 from udfs.snapshots.codec import Index, Segment, Snapshot, entries_of
 from udfs.snapshots.keys import SnapshotKind, keeper_topic
-from udfs.snapshots.values import Fault, Read
+from udfs.snapshots.values import Fault, ReadValue
 from udfs.wire import decode, encode
 
 SPACE = "t/ns"
@@ -56,18 +56,18 @@ class Messages:
         max_read: Position = (1, 1),
     ) -> None:
         value = Index(topic, entries_of(rows), max_read, ids_of([]))
-        self.add(Read(SnapshotKind.INDEX, topic, topic, at, 0, 100, value=value))
+        self.add(ReadValue(SnapshotKind.INDEX, topic, topic, at, 0, 100, value=value))
 
     def segment(
         self, topic: str, number: int, place: Position, ids: Sequence[tuple[int, int]], *, stored: bool = True
     ) -> None:
         value = Segment(topic, number, (5, number), ids_of(ids))
-        read = Read(SnapshotKind.SEGMENT, f"multiple-{number}-{topic}", topic, place, 0, 600, number, value=value)
+        read = ReadValue(SnapshotKind.SEGMENT, f"multiple-{number}-{topic}", topic, place, 0, 600, number, value=value)
         self.add(read)
         if stored:
             self.add(read, is_raw=True)
 
-    def add(self, read: Read, *, is_raw: bool = False) -> None:
+    def add(self, read: ReadValue, *, is_raw: bool = False) -> None:
         self.rows.append(FULL | row_of(SPACE, read, len(self.rows), is_raw=is_raw))
 
     def frame(self, spark: SparkSession) -> DataFrame:
@@ -110,9 +110,9 @@ def _world() -> Messages:
     read.segment(A, 3, (70, 3), [(1, 5)])  # not named
     read.segment(keeper_topic(SPACE), 0, (70, 9), [(0, 0)])  # our own record behind tombstones
     value = Snapshot(SINGLE, (5, 5), aborts_of([(1, 1, 4, 0), (1, 2, 5, 0), (1, 3, 5, 1)]))
-    read.add(Read(SnapshotKind.SINGLE, SINGLE, SINGLE, (50, 0), 0, 300, value=value))
-    read.add(Read(SnapshotKind.SEGMENT, "?", "", (70, 7), 0, 9, fault=Fault.ODD_KEY, detail="odd"))
-    read.add(Read(SnapshotKind.SEGMENT, f"multiple-8-{A}", A, (70, 8), 0, 0, 8, is_null=True))
+    read.add(ReadValue(SnapshotKind.SINGLE, SINGLE, SINGLE, (50, 0), 0, 300, value=value))
+    read.add(ReadValue(SnapshotKind.SEGMENT, "?", "", (70, 7), 0, 9, fault=Fault.ODD_KEY, detail="odd"))
+    read.add(ReadValue(SnapshotKind.SEGMENT, f"multiple-8-{A}", A, (70, 8), 0, 0, 8, is_null=True))
     return read
 
 
@@ -197,8 +197,10 @@ def test_foreign_messages_are_told_without_an_owner(spark: SparkSession) -> None
 
 def test_what_blocks_loading_is_a_danger_also_where_a_later_message_replaced_it(spark: SparkSession) -> None:
     read = _world()
-    read.add(Read(SnapshotKind.INDEX, "odd", "", (60, 5), 0, 2, fault=Fault.ODD_KEY, detail="odd", is_blocking=True))
-    read.add(Read(SnapshotKind.INDEX, A, A, (60, 6), 0, 2, fault=Fault.UNREADABLE, detail="cut", is_blocking=True))
+    read.add(
+        ReadValue(SnapshotKind.INDEX, "odd", "", (60, 5), 0, 2, fault=Fault.ODD_KEY, detail="odd", is_blocking=True)
+    )
+    read.add(ReadValue(SnapshotKind.INDEX, A, A, (60, 6), 0, 2, fault=Fault.UNREADABLE, detail="cut", is_blocking=True))
     read.index(A, (0, (70, 0), (5, 0)), at=(60, 7))
     found = message_findings(read.frame(spark)).cache()
     indexes = f"persistent://{SPACE}/{SnapshotKind.INDEX}"
@@ -214,7 +216,7 @@ def test_what_blocks_loading_is_a_danger_also_where_a_later_message_replaced_it(
 def test_foreign_messages_of_several_system_topics_are_not_one_row(spark: SparkSession) -> None:
     read = Messages()
     for kind in (SnapshotKind.INDEX, SnapshotKind.SINGLE, SnapshotKind.SEGMENT):
-        read.add(Read(kind, "?", "", (70, 7), 0, 9, fault=Fault.ODD_KEY, detail="odd"))
+        read.add(ReadValue(kind, "?", "", (70, 7), 0, 9, fault=Fault.ODD_KEY, detail="odd"))
     groups = groups_of(message_findings(read.frame(spark)))
     assert len({each.topic for each in groups}) == len(groups) == 3
 

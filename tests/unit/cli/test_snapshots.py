@@ -15,7 +15,7 @@ from streaming.snapshots.repaired import Repaired
 from streaming.snapshots.trim import Trimmed, Trims
 from udfs.snapshots.keys import SnapshotKind
 from udfs.snapshots.repairing import Remedy
-from udfs.snapshots.values import Read
+from udfs.snapshots.values import ReadValue
 
 TOPIC = "persistent://t/ns/orders"
 
@@ -127,12 +127,12 @@ class _Blocked:
     """A namespace with one message that no broker can decode."""
 
     def __init__(self) -> None:
-        self.removed: list[Read] = []
+        self.removed: list[ReadValue] = []
 
-    def messages(self, namespace: str) -> list[Read]:
-        return [Read(SnapshotKind.INDEX, "odd", "", (7, 1), 0, 2, detail="the key is no key")]
+    def messages(self, namespace: str) -> list[ReadValue]:
+        return [ReadValue(SnapshotKind.INDEX, "odd", "", (7, 1), 0, 2, detail="the key is no key")]
 
-    def remove(self, namespace: str, shown: list[Read]) -> None:
+    def remove(self, namespace: str, shown: list[ReadValue]) -> None:
         self.removed += shown
 
 

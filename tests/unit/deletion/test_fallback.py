@@ -15,7 +15,7 @@ from streaming.deletion.service import LedgerDeletionService
 from streaming.errors import SafetyError, UnavailableError
 from streaming.queries.names import checkpoint_of, queries_of
 from streaming.queries.parked import FallbackResult
-from udfs.entry_ranges import Span
+from udfs.entry_ranges import EntrySpan
 from udfs.proto.message_id_pb2 import MessageIdData
 
 
@@ -41,7 +41,7 @@ class Service:
             raise self.failure
 
 
-class Rows(dict[str, list[Span]]):
+class Rows(dict[str, list[EntrySpan]]):
     """Stands for a DataFrame."""
 
     def unpersist(self) -> None: ...
@@ -101,7 +101,7 @@ def test_the_batch_that_was_begun_is_worked_off_and_committed(world: World) -> N
     world.begin(8, 6, 0, committed=False)
     rescued, given = world.rescue()
     assert rescued == FallbackResult(has_news=True)
-    assert given == [("requests", 8, {world.partition: [Span(5, 2, 3), Span(6, 0, 0)]})]
+    assert given == [("requests", 8, {world.partition: [EntrySpan(5, 2, 3), EntrySpan(6, 0, 0)]})]
     assert world.committed == ["7", "8"]
     assert world.service.said[0] == ("begin again", "requests")
 
@@ -115,9 +115,9 @@ def test_nothing_is_committed_where_working_it_off_fails(world: World) -> None:
     assert world.committed == []
     assert world.service.noted == [], "it is noted as worked off only after it has its receipts"
     world.service.failure = None
-    assert world.rescue()[1] == [("requests", 0, {world.partition: [Span(5, 0, 3)]})]
+    assert world.rescue()[1] == [("requests", 0, {world.partition: [EntrySpan(5, 0, 3)]})]
     assert world.committed == ["0"]
-    assert world.service.noted == [{world.partition: [Span(5, 0, 3)]}]
+    assert world.service.noted == [{world.partition: [EntrySpan(5, 0, 3)]}]
 
 
 @pytest.mark.parametrize("why", [NOTHING_SHOWN, f"{WITHHELD} 503"])
@@ -162,21 +162,21 @@ def test_where_no_batch_was_begun_all_that_waits_is_worked_off_once_and_nothing_
     reached = {world.partition: (5, 3)}
     assert world.rescue() == (
         FallbackResult(has_news=True, may_begin=False, reached=reached),
-        [("requests", 4, {world.partition: [Span(5, 2, 3)]})],
+        [("requests", 4, {world.partition: [EntrySpan(5, 2, 3)]})],
     )
     assert world.rescue() == (FallbackResult(has_news=False, may_begin=False, reached=reached), [])
     world.pulsar.store(world.partition, (5, 5))
     world.tells_last = True
     assert world.rescue() == (
         FallbackResult(has_news=True, may_begin=True, reached={world.partition: (5, 4)}),
-        [("requests", 4, {world.partition: [Span(5, 4, 4)]})],
+        [("requests", 4, {world.partition: [EntrySpan(5, 4, 4)]})],
     )
     assert world.committed == ["3"]
 
 
 def test_before_the_first_batch_everything_is_worked_off(world: World) -> None:
     world.pulsar.store(world.partition, (5, 2))
-    assert world.rescue()[1] == [("requests", 0, {world.partition: [Span(5, 0, 1)]})]
+    assert world.rescue()[1] == [("requests", 0, {world.partition: [EntrySpan(5, 0, 1)]})]
 
 
 def test_an_empty_topic_has_no_news(world: World) -> None:

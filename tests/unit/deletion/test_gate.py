@@ -17,7 +17,7 @@ from streaming.limits.breaker import Breaker
 from streaming.metrics import Metrics
 from streaming.state import hold
 from tests.services import service_of
-from udfs.blast_radius import Chunk, Limits, Plan, Planned
+from udfs.blast_radius import Chunk, DryRunPlan, Limits, Planned
 from udfs.units import HOUR_MS
 
 LIMITS = Limits(
@@ -83,7 +83,7 @@ class Run:
     def chunk(self, query: str, planned: Planned) -> tuple[int, ...] | None:
         """Judge a chunk as its sweep does; returns how much each task may delete."""
         self.gate.wait_until_open()
-        return self.gate.bound(Chunk(query, 7, NOW_MS), planned, lambda: Plan(planned, (sum(planned.values()),)))
+        return self.gate.bound(Chunk(query, 7, NOW_MS), planned, lambda: DryRunPlan(planned, (sum(planned.values()),)))
 
 
 @pytest.fixture

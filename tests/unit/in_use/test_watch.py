@@ -20,9 +20,9 @@ from tests.world import Bench
 from udfs import columns as c
 from udfs.completeness import certificate
 from udfs.judge import Policy
+from udfs.mass_loss import Doubts
 from udfs.paths import managed_ledger_path
 from udfs.records import Counts
-from udfs.vanished import Doubts
 
 STRICT = Policy(1, 1, 1, max_shrink=0.8, shrink_applies_above=100)
 KEY, OTHER = f"data:{TOPIC}", f"data:{OTHER_TOPIC}"

@@ -6,7 +6,7 @@ from streaming.adapters.memory.store import MemoryStore
 from streaming.clock import ManualClock
 from streaming.limits.blast_radius import BlastRadius
 from streaming.limits.breaker import Breaker
-from udfs.blast_radius import Chunk, Limits, Plan
+from udfs.blast_radius import Chunk, DryRunPlan, Limits
 from udfs.units import HOUR_MS
 
 WIDE = Limits(
@@ -36,7 +36,7 @@ def _resume(radius: BlastRadius) -> None:
 def test_requests_that_can_do_no_harm_need_no_dry_run() -> None:
     radius = _radius(replace(WIDE, per_batch=10), ManualClock(HOUR_MS))
 
-    def never() -> Plan:
+    def never() -> DryRunPlan:
         raise AssertionError("a dry run was made")
 
     assert radius.judge(CHUNK, {A: 10}, never) == (None, None)
@@ -44,18 +44,18 @@ def test_requests_that_can_do_no_harm_need_no_dry_run() -> None:
 
 def test_a_flood_of_requests_is_judged_by_what_it_would_delete_and_bound_to_that() -> None:
     radius = _radius(replace(WIDE, per_batch=10), ManualClock(HOUR_MS))
-    assert radius.judge(CHUNK, {A: 10**6}, lambda: Plan({A: 2}, (2, 0))) == (None, (2, 0))
-    why, _ = radius.judge(CHUNK, {A: 10**6}, lambda: Plan({A: 11}, (11, 0)))
+    assert radius.judge(CHUNK, {A: 10**6}, lambda: DryRunPlan({A: 2}, (2, 0))) == (None, (2, 0))
+    why, _ = radius.judge(CHUNK, {A: 10**6}, lambda: DryRunPlan({A: 11}, (11, 0)))
     assert why is not None
 
 
 def test_chunks_of_one_batch_add_up_until_a_person_grants_more() -> None:
     radius = _radius(replace(WIDE, per_batch=10), ManualClock(HOUR_MS))
-    assert radius.judge(CHUNK, {A: 6}, lambda: Plan({A: 6}, (6,)))[0] is None
+    assert radius.judge(CHUNK, {A: 6}, lambda: DryRunPlan({A: 6}, (6,)))[0] is None
     radius.count({A: 6}, is_doubtful=False)
-    assert radius.judge(CHUNK, {A: 6}, lambda: Plan({A: 6}, (6,)))[0] is not None
+    assert radius.judge(CHUNK, {A: 6}, lambda: DryRunPlan({A: 6}, (6,)))[0] is not None
     _resume(radius)
-    assert radius.judge(CHUNK, {A: 6}, lambda: Plan({A: 6}, (6,)))[0] is None
+    assert radius.judge(CHUNK, {A: 6}, lambda: DryRunPlan({A: 6}, (6,)))[0] is None
 
 
 def test_what_was_deleted_before_a_restart_still_counts_unless_it_was_granted() -> None:
@@ -63,7 +63,7 @@ def test_what_was_deleted_before_a_restart_still_counts_unless_it_was_granted() 
     limits = replace(WIDE, per_hour=10)
     radius = _radius(limits, clock)
     radius.recall([(clock.now_ms() - 1000, *A)] * 8)
-    assert radius.judge(CHUNK, {A: 3}, lambda: Plan({A: 3}, (3,)))[0] is not None
+    assert radius.judge(CHUNK, {A: 3}, lambda: DryRunPlan({A: 3}, (3,)))[0] is not None
 
     radius.breaker.trip("too much")
     assert radius.breaker.reason() == "too much"
@@ -71,14 +71,14 @@ def test_what_was_deleted_before_a_restart_still_counts_unless_it_was_granted() 
     assert radius.breaker.reason() == ""
     again = BlastRadius(limits, radius.breaker, lambda: 100, clock, lambda *_: {})
     again.recall([(clock.now_ms() - 1000, *A)] * 8)
-    assert again.judge(CHUNK, {A: 3}, lambda: Plan({A: 3}, (3,)))[0] is None
+    assert again.judge(CHUNK, {A: 3}, lambda: DryRunPlan({A: 3}, (3,)))[0] is None
 
 
 def test_a_resume_given_after_the_start_and_before_the_first_chunk_waits_is_used() -> None:
     clock = ManualClock(10 * HOUR_MS)
     limits = replace(WIDE, per_hour=10)
     radius = _radius(limits, clock)
-    why, _ = radius.judge(CHUNK, {A: 60}, lambda: Plan({A: 60}, (60,)))
+    why, _ = radius.judge(CHUNK, {A: 60}, lambda: DryRunPlan({A: 60}, (60,)))
     assert why is not None
     radius.trip(why, CHUNK.query)
 
@@ -87,11 +87,11 @@ def test_a_resume_given_after_the_start_and_before_the_first_chunk_waits_is_used
     assert again.breaker.clear(now_ms=clock.now_ms())
     assert not again.held()
     again.go_on()
-    assert again.judge(CHUNK, {A: 60}, lambda: Plan({A: 60}, (60,)))[0] is None
+    assert again.judge(CHUNK, {A: 60}, lambda: DryRunPlan({A: 60}, (60,)))[0] is None
 
 
 def _allows(radius: BlastRadius, more: int, *, chunk: Chunk = CHUNK, asked: int = 10**6) -> bool:
-    return radius.judge(chunk, {A: asked}, lambda: Plan({A: more}, (more,)))[0] is None
+    return radius.judge(chunk, {A: asked}, lambda: DryRunPlan({A: more}, (more,)))[0] is None
 
 
 def test_what_a_chunk_deleted_before_it_broke_off_counts_when_it_is_tried_again_and_afterwards() -> None:
@@ -120,7 +120,7 @@ def test_owners_that_were_worked_off_before_a_chunk_broke_off_are_not_counted_tw
     radius = _radius(replace(WIDE, per_hour=9), ManualClock(HOUR_MS), {A: 5})
     asked = {A: 5, B: 10}
     for _ in range(2):
-        assert radius.judge(CHUNK, asked, lambda: Plan({A: 5}, (5,)))[0] is None
+        assert radius.judge(CHUNK, asked, lambda: DryRunPlan({A: 5}, (5,)))[0] is None
         radius.interrupted()
     radius.count({A: 5}, is_doubtful=False)
     assert radius.state.last_hour(now_ms=HOUR_MS) == {A: 5}

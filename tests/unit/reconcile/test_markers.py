@@ -1,15 +1,15 @@
 """What looks have found to hold no message without a receipt is kept, as long as its ledger is stored."""
 
 from streaming.reconcile.markers import Markers
-from udfs.entry_ranges import Span
+from udfs.entry_ranges import EntrySpan
 
 
 def test_what_is_known_is_kept_until_its_ledger_is_gone() -> None:
     markers = Markers()
     assert list(markers.of("p")) == []
-    markers.keep("p", [Span(5, 2, 2), Span(5, 0, 1)], {5, 6})
-    markers.keep("p", [Span(6, 0, 0)], {5, 6})
-    assert markers.of("p") == [Span(5, 0, 2), Span(6, 0, 0)]
+    markers.keep("p", [EntrySpan(5, 2, 2), EntrySpan(5, 0, 1)], {5, 6})
+    markers.keep("p", [EntrySpan(6, 0, 0)], {5, 6})
+    assert markers.of("p") == [EntrySpan(5, 0, 2), EntrySpan(6, 0, 0)]
     assert list(markers.of("q")) == []
     markers.keep("p", [], {6, 7})
-    assert markers.of("p") == [Span(6, 0, 0)]
+    assert markers.of("p") == [EntrySpan(6, 0, 0)]

@@ -28,7 +28,7 @@ from streaming.reconcile.messages import (
 )
 from streaming.schemas import REQUESTS
 from tests.unit.reconcile.rows import SOURCE, write_rows
-from udfs.entry_ranges import Span
+from udfs.entry_ranges import EntrySpan
 from udfs.formats.internal_stats import Position
 
 
@@ -76,14 +76,14 @@ def test_a_ledger_that_went_with_unread_messages_is_noticed(
 @pytest.mark.parametrize(
     ("worked_off", "expected"),
     [
-        pytest.param([Span(5, 2, 2)], [], id="the one without receipt"),
-        pytest.param([Span(5, 0, 1), Span(5, 2, 2)], [], id="all of them, in two batches"),
-        pytest.param([Span(5, 0, 1)], [5], id="others of the ledger"),
-        pytest.param([Span(6, 0, 9)], [5], id="another ledger's"),
+        pytest.param([EntrySpan(5, 2, 2)], [], id="the one without receipt"),
+        pytest.param([EntrySpan(5, 0, 1), EntrySpan(5, 2, 2)], [], id="all of them, in two batches"),
+        pytest.param([EntrySpan(5, 0, 1)], [5], id="others of the ledger"),
+        pytest.param([EntrySpan(6, 0, 9)], [5], id="another ledger's"),
     ],
 )
 def test_a_marker_that_the_fallback_read_went_with_its_ledger_and_nothing_was_lost(
-    worked_off: list[Span], expected: list[int]
+    worked_off: list[EntrySpan], expected: list[int]
 ) -> None:
     assert vanished({5: 3}, PartitionEntries(), {5: {0, 1}}, worked_off) == expected
 
@@ -190,7 +190,7 @@ def test_topics_that_were_deleted_unread_are_one_alarm_a_tenant_and_bounded(sett
     memory.faults.before(lambda operation, names: asked.extend(names[:1]) if operation == "partitions" else None)
     markers = Markers()
     for _ in range(2):
-        markers.keep(f"{topics[0]}-partition-0", [Span(1, 0, 0)], {1})
+        markers.keep(f"{topics[0]}-partition-0", [EntrySpan(1, 0, 0)], {1})
         asked.clear()
         accounts = reconcile(settings, Pulsar(memory, memory), 0, service=markers)
         acme, rival = accounts.gaps
@@ -250,9 +250,9 @@ def test_what_is_a_message_only_where_many_entries_are_read_is_no_gap(settings: 
         ) -> Iterator[StoredMessage]:
             raise NotImplementedError
 
-        def read_entries(self, partition: str, spans: Sequence[Span]) -> Iterator[StoredMessage]:
+        def read_entries(self, partition: str, spans: Sequence[EntrySpan]) -> Iterator[StoredMessage]:
             for entry in (entry for span in spans for entry in range(span.first, span.last + 1)):
-                if entry != 1 or spans != [Span(5, 1, 1)]:
+                if entry != 1 or spans != [EntrySpan(5, 1, 1)]:
                     yield StoredMessage(partition, 5, entry, -1, 1, "", b"", {})
 
     assert [one.missing for one in reconcile(settings, Pulsar(topics, Reader()), 0).partitions] == [((5, 2),)]
@@ -265,7 +265,7 @@ def test_what_holds_no_message_is_read_once_and_what_has_its_receipt_not_at_all(
     _commit(settings, partition, 6, 1)
     topics = _stored({topic: [(4, 9), (5, 6), (6, 2)]})  # all without a receipt are markers, but the last
     topics.partition(partition).messages.append(StoredMessage(partition, 6, 1, -1, 1, "", b"", {}))
-    asked: list[Span] = []
+    asked: list[EntrySpan] = []
 
     class Reader:
         def read(
@@ -273,19 +273,27 @@ def test_what_holds_no_message_is_read_once_and_what_has_its_receipt_not_at_all(
         ) -> Iterator[StoredMessage]:
             raise NotImplementedError
 
-        def read_entries(self, partition: str, spans: Sequence[Span]) -> Iterator[StoredMessage]:
+        def read_entries(self, partition: str, spans: Sequence[EntrySpan]) -> Iterator[StoredMessage]:
             asked.extend(spans)
             return topics.read_entries(partition, spans)
 
     markers, pulsar = Markers(), Pulsar(topics, Reader())
     looks = [reconcile(settings, pulsar, 0, service=markers).partitions[0].missing]
-    assert asked == [Span(4, 0, 8), Span(5, 0, 1), Span(5, 3, 5), Span(6, 0, 1), Span(6, 1, 1)], "with those before"
+    assert asked == [
+        EntrySpan(4, 0, 8),
+        EntrySpan(5, 0, 1),
+        EntrySpan(5, 3, 5),
+        EntrySpan(6, 0, 1),
+        EntrySpan(6, 1, 1),
+    ], "with those before"
     del asked[:]
     topics.partition(partition).ledgers = {5: 6, 6: 3}
     looks += [reconcile(settings, pulsar, 0, service=markers).partitions[0].missing for _ in range(2)]
-    assert asked == [Span(6, 0, 1), Span(6, 1, 1)] * 2, "a gap is looked at again"
+    assert asked == [EntrySpan(6, 0, 1), EntrySpan(6, 1, 1)] * 2, "a gap is looked at again"
     assert looks == [((6, 1),)] * 3
-    assert markers.of(partition) == [Span(5, 1, 1), Span(5, 4, 5), Span(6, 0, 0)], "and what is gone is forgotten"
+    assert markers.of(partition) == [EntrySpan(5, 1, 1), EntrySpan(5, 4, 5), EntrySpan(6, 0, 0)], (
+        "and what is gone is forgotten"
+    )
 
 
 def test_the_first_entry_of_a_ledger_is_as_old_as_the_last_of_the_ledger_before_it(settings: Settings) -> None:

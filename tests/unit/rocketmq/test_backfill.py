@@ -25,7 +25,7 @@ from streaming.rocketmq.staging import MOVED, sealed_of
 from tests.rocketmq_store import V1, V2, Message, Store, small_store
 from tests.unit.rocketmq.converted import CLOCK, backfill, check, context, files_below, nothing, place
 from udfs.rocketmq import rows
-from udfs.rocketmq.compare import Kind
+from udfs.rocketmq.compare import FindingKind
 from udfs.rocketmq.refusals import LOSSES, Code
 
 
@@ -388,7 +388,7 @@ def test_what_the_queues_of_a_stopped_broker_lack_is_left_to_its_next_start(tmp_
     backfill(tmp_path)
     _units, bounds = database_of(tmp_path)
     assert rows.decode_checkpoint(bounds[rows.checkpoint_key()]) == last
-    assert {each.kind for each in check(tmp_path).findings} == {Kind.NO_QUEUE}
+    assert {each.kind for each in check(tmp_path).findings} == {FindingKind.NO_QUEUE}
 
 
 @pytest.mark.parametrize(("parts", "tasks"), [(1, 1), (3, 3), (4, 4), (30, 4), (33, 5), (334, 42), (99_999, 2000)])
@@ -558,7 +558,7 @@ def test_offsets_that_the_broker_does_not_read_are_dropped_only_with_a_word(tmp_
     assert f"warning: UNREAD_OFFSETS is accepted: {loss.text}" in told
     assert "lmqConsumerOffset.json has 3" in loss.text
     (finding,) = Check(without, CLOCK, nothing).run(context()).findings
-    assert (finding.kind, finding.count) == (Kind.CONFIG, 3)
+    assert (finding.kind, finding.count) == (FindingKind.CONFIG, 3)
     assert "has none of the offsets of lmqConsumerOffset.json" in finding.text
 
 
@@ -575,8 +575,8 @@ def test_a_copied_queue_of_a_topic_that_nothing_knows_is_refused_and_found_if_it
     ]
     result = check(tmp_path)
     assert {(each.topic, each.kind) for each in result.findings} >= {
-        (b"Orders2", Kind.NO_MESSAGE),
-        (b"Orders2", Kind.FILE_NO_MESSAGE),
+        (b"Orders2", FindingKind.NO_MESSAGE),
+        (b"Orders2", FindingKind.FILE_NO_MESSAGE),
     }
     assert not any("deleted, perhaps" in note for note in result.notes)
     assert any("Orders2" in note and "within the hour" in note for note in result.notes)

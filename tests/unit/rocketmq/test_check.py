@@ -16,7 +16,7 @@ from tests.rocketmq_store import Message, Store, small_store
 from tests.unit.rocketmq.converted import CLOCK, backfill, check, context, nothing, place
 from tests.unit.rocketmq.test_file_queues import changed as changed_in_rocksdb
 from udfs.rocketmq import rows
-from udfs.rocketmq.compare import Finding, Kind
+from udfs.rocketmq.compare import Finding, FindingKind
 
 
 def changed(root: Path, change: Callable[[Database], object]) -> None:
@@ -33,43 +33,45 @@ MAX = rows.max_key(b"Orders", 0)
 @pytest.mark.parametrize(
     ("change", "kinds"),
     [
-        pytest.param(lambda db: db.delete("default", ORDERS_0), [Kind.MISSING], id="a row is missing"),
+        pytest.param(lambda db: db.delete("default", ORDERS_0), [FindingKind.MISSING], id="a row is missing"),
         pytest.param(
             lambda db: db.put_all("default", [(ORDERS_0, db.get("default", ORDERS_0)[:20] + VALUE[20:])]),
-            [Kind.TIME],
+            [FindingKind.TIME],
             id="another store time",
         ),
         pytest.param(
             lambda db: db.put_all("default", [(ORDERS_0, VALUE[:12] + db.get("default", ORDERS_0)[12:])]),
-            [Kind.DIFFERENT],
+            [FindingKind.DIFFERENT],
             id="another place",
         ),
         pytest.param(
             lambda db: db.put_all("default", [(rows.unit_key(b"Orders", 0, 99), VALUE)]),
-            [Kind.NO_MESSAGE, Kind.MAX],
+            [FindingKind.NO_MESSAGE, FindingKind.MAX],
             id="a row without a message",
         ),
-        pytest.param(lambda db: db.delete("offset", rows.max_key(b"Orders", 0)), [Kind.MAX], id="no max"),
+        pytest.param(lambda db: db.delete("offset", rows.max_key(b"Orders", 0)), [FindingKind.MAX], id="no max"),
         pytest.param(
             lambda db: db.put_all("offset", [(rows.max_key(b"Orders", 0), rows.bound_value(0, 500))]),
-            [Kind.MAX],
+            [FindingKind.MAX],
             id="a max that would leave a hole",
         ),
         pytest.param(
             lambda db: db.put_all("offset", [(MAX, rows.bound_value(0, rows.decode_bound(db.get("offset", MAX))[1]))]),
-            [Kind.MAX],
+            [FindingKind.MAX],
             id="a max at another place: all would count as expired once the log begins behind it",
         ),
         pytest.param(
             lambda db: db.put_all("offset", [(rows.min_key(b"Orders", 0), rows.bound_value(0, 2))]),
-            [Kind.MIN],
+            [FindingKind.MIN],
             id="a min behind the first message",
         ),
         pytest.param(lambda db: db.delete("offset", rows.min_key(b"Orders", 0)), [], id="no min: the broker finds it"),
-        pytest.param(lambda db: db.delete("offset", rows.checkpoint_key()), [Kind.CHECKPOINT], id="no CHECKPOINT"),
+        pytest.param(
+            lambda db: db.delete("offset", rows.checkpoint_key()), [FindingKind.CHECKPOINT], id="no CHECKPOINT"
+        ),
         pytest.param(
             lambda db: db.put_all("offset", [(rows.checkpoint_key(), rows.checkpoint_value(2**40))]),
-            [Kind.CHECKPOINT],
+            [FindingKind.CHECKPOINT],
             id="CHECKPOINT behind the log",
         ),
         pytest.param(
@@ -79,7 +81,7 @@ MAX = rows.max_key(b"Orders", 0)
         ),
     ],
 )
-def test_what_is_wrong_is_found(tmp_path: Path, change: Callable[[Database], object], kinds: list[Kind]) -> None:
+def test_what_is_wrong_is_found(tmp_path: Path, change: Callable[[Database], object], kinds: list[FindingKind]) -> None:
     small_store(tmp_path).write()
     backfill(tmp_path)
     changed(tmp_path, change)
@@ -100,8 +102,8 @@ def test_a_message_that_nobody_has_indexed_is_found(tmp_path: Path) -> None:
         (tmp_path / "s" / "commitlog" / file.name).write_bytes(file.read_bytes())
     result = check(tmp_path / "s")
     assert [(each.topic, each.queue_id, each.kind, each.count) for each in result.findings] == [
-        (b"Orders", 0, Kind.NO_QUEUE, 1),
-        (b"Orders", 9, Kind.NO_QUEUE, 1),
+        (b"Orders", 0, FindingKind.NO_QUEUE, 1),
+        (b"Orders", 9, FindingKind.NO_QUEUE, 1),
     ]
     assert "index" in result.notes[0]
 
@@ -112,7 +114,7 @@ def test_a_store_without_any_queue_is_not_well_while_its_log_has_messages(tmp_pa
     shutil.rmtree(tmp_path / "consumequeue")
     (tmp_path / "consumequeue").mkdir()
     changed(tmp_path, lambda _db: None)
-    found = {(each.topic, each.queue_id) for each in check(tmp_path).findings if each.kind is Kind.NO_QUEUE}
+    found = {(each.topic, each.queue_id) for each in check(tmp_path).findings if each.kind is FindingKind.NO_QUEUE}
     assert found >= {(b"Orders", 0), (b"Orders", 1), (b"Orders", 2), (b"Sources", 0)}
 
 
@@ -136,7 +138,7 @@ def test_messages_of_a_topic_that_was_made_anew_count_from_its_new_beginning(tmp
     assert check(tmp_path).findings == ()
 
     changed(tmp_path, lambda db: db.delete("default", rows.unit_key(b"Again", 0, 0)))
-    assert Kind.MISSING in {each.kind for each in check(tmp_path).findings}
+    assert FindingKind.MISSING in {each.kind for each in check(tmp_path).findings}
 
 
 def test_messages_of_a_deleted_topic_are_a_note(tmp_path: Path) -> None:
@@ -152,17 +154,17 @@ def test_messages_of_a_deleted_topic_are_a_note(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("topic", [b"%LMQ%left", b"RMQ_SYS_TRANS_HALF_TOPIC", b"rmq_sys_wheel_timer", b"Orders"])
 def test_a_topic_whose_rows_the_broker_keeps_does_not_count_as_deleted(topic: bytes) -> None:
-    finding = Finding(topic, 0, Kind.MISSING, 1, 0, "")
+    finding = Finding(topic, 0, FindingKind.MISSING, 1, 0, "")
     assert without_deleted([finding], {b"Orders"}) == ([finding], [])
 
 
 def test_where_no_topic_is_known_none_counts_as_deleted() -> None:
-    finding = Finding(b"T", 0, Kind.MISSING, 1, 0, "")
+    finding = Finding(b"T", 0, FindingKind.MISSING, 1, 0, "")
     assert without_deleted([finding], set()) == ([finding], [])
 
 
 def test_what_is_about_no_queue_stays() -> None:
-    finding = Finding(b"", -1, Kind.CHECKPOINT, 1, -1, "")
+    finding = Finding(b"", -1, FindingKind.CHECKPOINT, 1, -1, "")
     assert without_deleted([finding], {b"Orders"}) == ([finding], [])
 
 
@@ -212,7 +214,7 @@ def test_json_that_a_broker_would_read_over_the_rows_is_found(tmp_path: Path) ->
     store.counter += 3
     store.write_config()
     findings, _notes = check_configuration(place(tmp_path))
-    assert {each.kind for each in findings} == {Kind.CONFIG}
+    assert {each.kind for each in findings} == {FindingKind.CONFIG}
     assert len(findings) == 3
 
 
@@ -235,7 +237,7 @@ def test_messages_without_any_queue_are_found(tmp_path: Path) -> None:
     other.write()
     for file in (tmp_path / "other" / "commitlog").iterdir():
         (tmp_path / "commitlog" / file.name).write_bytes(file.read_bytes())
-    assert [each.kind for each in check(tmp_path).findings] == [Kind.NO_QUEUE]
+    assert [each.kind for each in check(tmp_path).findings] == [FindingKind.NO_QUEUE]
 
 
 def test_a_file_queue_of_a_topic_that_was_made_anew_in_rocksdb_is_no_finding(tmp_path: Path) -> None:
@@ -293,7 +295,7 @@ def test_a_database_that_this_program_does_not_know_is_found(tmp_path: Path) -> 
     (tmp_path / "config" / "metadata").mkdir()
     (tmp_path / "config" / "metadata" / "CURRENT").write_text("MANIFEST-000004\n")
     (finding,) = check(tmp_path).findings
-    assert finding.kind is Kind.CONFIG
+    assert finding.kind is FindingKind.CONFIG
     assert "config/metadata" in finding.text
 
 
@@ -302,7 +304,7 @@ def test_offsets_that_a_broker_has_lost_are_found(tmp_path: Path) -> None:
     backfill(tmp_path)
     worked_with(tmp_path, b"Orders@readers", b"%LMQ%left@%LMQ%readers")
     findings, _notes = check_configuration(place(tmp_path))
-    assert [(each.kind, each.count) for each in findings] == [(Kind.CONFIG, 4)]
+    assert [(each.kind, each.count) for each in findings] == [(FindingKind.CONFIG, 4)]
     assert "Orders@readers, queue 0" in findings[0].text
 
 
@@ -334,7 +336,7 @@ def test_a_min_that_is_not_the_first_message_is_found_without_file_queues_too(
     live = store.live("Orders", 0)
     for offset, phy in ((live[0][0] + 3, live[3][1]), (live[0][0] + 1, live[0][1]), (live[0][0] + 1, 0)):
         changed(tmp_path, lambda db, to=(phy, offset): db.put_all("offset", [(MIN, rows.bound_value(*to))]))  # type: ignore[misc]
-        assert [each.kind for each in check(tmp_path).findings] == [Kind.MIN]
+        assert [each.kind for each in check(tmp_path).findings] == [FindingKind.MIN]
     # a queue that had no message when it was converted: its min row has the log's beginning, and a broker serves that
     first_of_log = min(store.live("Orders", queue_id)[0][1] for queue_id in range(3))
     changed(tmp_path, lambda db: db.put_all("offset", [(MIN, rows.bound_value(first_of_log, live[0][0]))]))
@@ -417,7 +419,7 @@ def test_a_damaged_max_does_not_say_how_much_there_is_to_compare(tmp_path: Path)
             ),
         )
         result = check(tmp_path)
-        assert [each.kind for each in result.findings] == [Kind.MAX]
+        assert [each.kind for each in result.findings] == [FindingKind.MAX]
         assert spans_of(tmp_path)["Orders-0"] == len(store.units["Orders", 0])
 
 
@@ -428,8 +430,10 @@ def test_what_the_end_of_rocksdb_lacks_is_found_where_no_file_queue_has_it(tmp_p
     count = len(store.units["Sources", 0])
     for offset in range(count - 3, count):
         changed(tmp_path, lambda db, at=offset: db.delete("default", rows.unit_key(b"Sources", 0, at)))  # type: ignore[misc]
-    found = [(each.topic, each.kind, each.count) for each in check(tmp_path).findings if each.kind is not Kind.MAX]
-    assert found == [(b"Sources", Kind.MISSING, 3)]
+    found = [
+        (each.topic, each.kind, each.count) for each in check(tmp_path).findings if each.kind is not FindingKind.MAX
+    ]
+    assert found == [(b"Sources", FindingKind.MISSING, 3)]
 
 
 def test_a_light_queue_that_began_in_rocksdb_mode_is_compared(tmp_path: Path) -> None:

@@ -104,7 +104,7 @@ def test_a_later_stretch_names_the_byte_of_its_file(tmp_path: Path, monkeypatch:
         headers_of(file, [np.array([0, last + 1])])
 
 
-def _records(file: LogFile) -> list[c.Record]:
+def _records(file: LogFile) -> list[c.CommitLogRecord]:
     return list(c.walk(memoryview(Path(file.path).read_bytes()), file.start))
 
 

@@ -1,10 +1,10 @@
 from streaming.rocketmq.check import CheckResult, QueueState
 from streaming.rocketmq.shown import check_json, check_lines
-from udfs.rocketmq.compare import Finding, Kind
+from udfs.rocketmq.compare import Finding, FindingKind
 
 QUEUES = (QueueState("T", 0, 0, 5, 5, 5), QueueState("T", 1, 2, 7, 6, 5))
-MISSING = Finding(b"T", 1, Kind.MISSING, 3, 4, "the database lacks it")
-CHECKPOINT = Finding(b"", -1, Kind.CHECKPOINT, 1, -1, "the database has no CHECKPOINT")
+MISSING = Finding(b"T", 1, FindingKind.MISSING, 3, 4, "the database lacks it")
+CHECKPOINT = Finding(b"", -1, FindingKind.CHECKPOINT, 1, -1, "the database has no CHECKPOINT")
 WELL = CheckResult(QUEUES, (), ("a note",), 100, 100)
 WRONG = CheckResult(QUEUES, (MISSING, CHECKPOINT), (), 0, 100)
 
@@ -33,7 +33,7 @@ def test_json_has_the_queues_with_findings_and_one_line_for_all() -> None:
 
 
 def test_json_tells_of_a_queue_that_only_the_log_knows() -> None:
-    nowhere = Finding(b"T", 9, Kind.NO_QUEUE, 1, 0, "file queue and database end before it")
+    nowhere = Finding(b"T", 9, FindingKind.NO_QUEUE, 1, 0, "file queue and database end before it")
     (total,) = check_json(WELL._replace(findings=(nowhere,)))
     assert [(each["kind"], each["topic"], each["queue_id"]) for each in total["others"]] == [("NO_QUEUE", "T", 9)]
 

@@ -9,7 +9,7 @@ from udfs.formats.internal_stats import BEFORE_ALL, InternalStats, Position
 from udfs.records import BrokerView, Presence
 from udfs.snapshots.audit import BufferFacts
 from udfs.snapshots.keys import SnapshotKind
-from udfs.snapshots.values import Read
+from udfs.snapshots.values import ReadValue
 
 Node = Znode | Unreadable | None
 
@@ -65,7 +65,7 @@ class Admin:
 class Topics:
     """Snapshot topics. fails: the kind whose reading breaks off behind its messages."""
 
-    messages: Mapping[SnapshotKind, Sequence[Read]]
+    messages: Mapping[SnapshotKind, Sequence[ReadValue]]
     fails: SnapshotKind | None = None
     names: set[str] | None = None
     admin: Admin = field(default_factory=Admin)
@@ -75,10 +75,10 @@ class Topics:
             raise UnavailableError("no broker answers")
         return self.names
 
-    def compacted(self, namespace: str, kind: SnapshotKind) -> Iterator[Read]:
+    def compacted(self, namespace: str, kind: SnapshotKind) -> Iterator[ReadValue]:
         yield from self.messages.get(kind, ())
         if kind is self.fails:
             raise UnavailableError("it broke off")
 
-    def stored(self, namespace: str, kind: SnapshotKind, after: Position = BEFORE_ALL) -> Iterator[Read]:
+    def stored(self, namespace: str, kind: SnapshotKind, after: Position = BEFORE_ALL) -> Iterator[ReadValue]:
         return iter(self.messages.get(kind, ()))

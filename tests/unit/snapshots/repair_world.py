@@ -23,8 +23,8 @@ from udfs.snapshots.audit import BufferFacts
 from udfs.snapshots.codec import Index, Segment, encode_index, encode_segment, entries_of
 from udfs.snapshots.keys import SnapshotKind
 from udfs.snapshots.segments import places_of
-from udfs.snapshots.values import Read, read_message
-from udfs.undelivered import Found
+from udfs.snapshots.values import ReadValue, read_message
+from udfs.undelivered import UndeliveredMessage
 
 SPACE = "t/ns"
 TOPIC = f"persistent://{SPACE}/orders"
@@ -37,12 +37,14 @@ MARKERS = {0: (5, 1), 1: (5, 9)}
 DOUBLED = [(1, 2), (1, 3)]
 
 
-def read_at(kind: SnapshotKind, key: str, value: bytes | None, at: Position) -> Read:
-    found = Found(-1, Content(key.encode(), value or b"", {}, is_null=value is None))
+def read_at(kind: SnapshotKind, key: str, value: bytes | None, at: Position) -> ReadValue:
+    found = UndeliveredMessage(-1, Content(key.encode(), value or b"", {}, is_null=value is None))
     return read_message(kind, SPACE, at, found, lambda _version: True)
 
 
-def segment_at(number: int, at: Position, ids: Sequence[tuple[int, int]] = (), marker: Position | None = None) -> Read:
+def segment_at(
+    number: int, at: Position, ids: Sequence[tuple[int, int]] = (), marker: Position | None = None
+) -> ReadValue:
     value = encode_segment(Segment(TOPIC, number, marker or MARKERS[number], ids_of(ids or IDS[number])))
     return read_at(SnapshotKind.SEGMENT, f"multiple-{number}-{TOPIC}", value, at)
 
@@ -52,8 +54,8 @@ class World:
     """A broker with one topic whose first segment was trimmed: it loads once its index is empty."""
 
     node: Znode | Unreadable | None = field(default_factory=lambda: Znode(list_znode(5), 0, 0, 0))
-    indexes: list[Read] = field(default_factory=lambda: [read_at(SnapshotKind.INDEX, TOPIC, OLD, (1, 1))])
-    segments: Sequence[Read] = field(default_factory=lambda: [segment_at(1, (10, 0))])
+    indexes: list[ReadValue] = field(default_factory=lambda: [read_at(SnapshotKind.INDEX, TOPIC, OLD, (1, 1))])
+    segments: Sequence[ReadValue] = field(default_factory=lambda: [segment_at(1, (10, 0))])
     cursor: Position | None = None
     is_loaded: bool = False
     replayed: int = 3
@@ -62,11 +64,13 @@ class World:
     trimmed: int = 0  # so many ledgers of the topic of indexes
     forbids: bool = False
     done: list[str] = field(default_factory=list)
-    meanwhile: Read | None = None
-    compacts: dict[int, Read] = field(default_factory=lambda: {0: segment_at(0, (9, 0)), 1: segment_at(1, (10, 0))})
+    meanwhile: ReadValue | None = None
+    compacts: dict[int, ReadValue] = field(
+        default_factory=lambda: {0: segment_at(0, (9, 0)), 1: segment_at(1, (10, 0))}
+    )
     gets: list[tuple[int, int] | None] = field(default_factory=lambda: [None, (1, 9)])
     ends: bool = True
-    overwritten: Read | None = None
+    overwritten: ReadValue | None = None
     loads: bool = True
     breaks: bool = False
     trims: bool = False
@@ -78,7 +82,7 @@ class World:
     loaded_from: list[bytes] = field(default_factory=list)
     cursors: list[Position | None] = field(default_factory=list)  # where the guard stood at each index that was sent
     sealed: frozenset[Position] = frozenset()
-    writes: list[Read | None] = field(default_factory=list)  # what the broker writes at each load
+    writes: list[ReadValue | None] = field(default_factory=list)  # what the broker writes at each load
 
     @property
     def admin(self) -> "World":
@@ -89,12 +93,12 @@ class World:
     def present(self, namespace: str) -> set[str]:
         return {INDEXES, SEGMENTS}
 
-    def compacted(self, namespace: str, kind: SnapshotKind) -> Iterator[Read]:
+    def compacted(self, namespace: str, kind: SnapshotKind) -> Iterator[ReadValue]:
         if kind is SnapshotKind.INDEX:
             return iter(list(self.indexes))
         return iter(list(self.compacts.values()))  # the compacted ledger still has the trimmed one
 
-    def stored(self, namespace: str, kind: SnapshotKind, after: Position = BEFORE_ALL) -> Iterator[Read]:
+    def stored(self, namespace: str, kind: SnapshotKind, after: Position = BEFORE_ALL) -> Iterator[ReadValue]:
         if kind is SnapshotKind.INDEX:
             return iter(list(self.indexes))
         return (read for read in self.segments if read.position > after)
@@ -214,7 +218,7 @@ def repairs(world: World, journal: Folder, clock: ManualClock | None = None) -> 
 NEWER = encode_index(Index(TOPIC, entries_of([(0, (12, 0), (5, 9))]), (6, 0), ids_of([(1, 9)])))
 
 
-def there(index: bytes | None) -> Read:
+def there(index: bytes | None) -> ReadValue:
     return read_at(SnapshotKind.INDEX, TOPIC, index, (1, 80))
 
 
@@ -253,7 +257,7 @@ class Interrupted(World):
         yield from super().delivered(topic)
 
 
-def interrupted(at: str, *writes: Read | None) -> Interrupted:
+def interrupted(at: str, *writes: ReadValue | None) -> Interrupted:
     world = Interrupted(sealed=frozenset({MARKER}) if writes else frozenset(), writes=list(writes))
     world.at = at
     return world
@@ -262,11 +266,11 @@ def interrupted(at: str, *writes: Read | None) -> Interrupted:
 PLACE, MARKER = (10, 0), (5, 9)
 
 
-def written(max_read: Position = (6, 0), at: Position = (1, 90)) -> Read:
+def written(max_read: Position = (6, 0), at: Position = (1, 90)) -> ReadValue:
     """What a broker writes that has replayed the topic and sealed one segment."""
     value = encode_index(Index(TOPIC, entries_of([(1, PLACE, MARKER)]), max_read, ids_of([])))
     return read_at(SnapshotKind.INDEX, TOPIC, value, at)
 
 
-def replayed(*writes: Read | None) -> World:
+def replayed(*writes: ReadValue | None) -> World:
     return World(sealed=frozenset({MARKER}), writes=list(writes))

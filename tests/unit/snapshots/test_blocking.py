@@ -18,15 +18,15 @@ from udfs.formats.internal_stats import BEFORE_ALL, Position
 from udfs.snapshots.codec import Snapshot, decode_snapshot
 from udfs.snapshots.keys import SnapshotKind
 from udfs.snapshots.repairing import empty_index
-from udfs.snapshots.values import Fault, Read, read_message
-from udfs.undelivered import Found, Undeliverable
+from udfs.snapshots.values import Fault, ReadValue, read_message
+from udfs.undelivered import Undeliverable, UndeliveredMessage
 
 GARBAGE = b"\xff\xff"
 
 
-def _read(kind: SnapshotKind, at: Position, key: str | None, value: bytes | None) -> Read:
+def _read(kind: SnapshotKind, at: Position, key: str | None, value: bytes | None) -> ReadValue:
     name = None if key is None else key.encode()
-    found = Found(-1, Content(name, value or b"", {}, is_null=value is None))
+    found = UndeliveredMessage(-1, Content(name, value or b"", {}, is_null=value is None))
     return read_message(kind, SPACE, at, found, lambda _version: True)
 
 
@@ -43,7 +43,7 @@ class Store:
     meanwhile_at: int = 2
     reads: int = 0
     fails_at: str = ""
-    reads_as: dict[Position, Read] = field(default_factory=dict)  # until the first compaction
+    reads_as: dict[Position, ReadValue] = field(default_factory=dict)  # until the first compaction
 
     def kinds(self, namespace: str) -> set[SnapshotKind]:
         return set(self.messages)
@@ -51,7 +51,7 @@ class Store:
     def last(self, namespace: str, kind: SnapshotKind) -> Position:
         return (7, len(self.messages[kind]) - 1)
 
-    def compacted(self, namespace: str, kind: SnapshotKind, with_bytes_of: Collection[str] = ()) -> Iterator[Read]:
+    def compacted(self, namespace: str, kind: SnapshotKind, with_bytes_of: Collection[str] = ()) -> Iterator[ReadValue]:
         self.reads += 1
         if self.reads == self.meanwhile_at and self.meanwhile is not None:
             self.messages[kind].append(self.meanwhile)
@@ -129,7 +129,9 @@ def test_a_value_of_its_own_topic_is_never_replaced_whatever_it_was_called(journ
 
 def test_an_encrypted_message_is_replaced_whatever_its_bytes_are(journal: Folder) -> None:
     store = _store()
-    encrypted = Found(-1, Content(TOPIC.encode(), OLD, {}), why=Undeliverable.ENCRYPTED, detail="encrypted")
+    encrypted = UndeliveredMessage(
+        -1, Content(TOPIC.encode(), OLD, {}), why=Undeliverable.ENCRYPTED, detail="encrypted"
+    )
     read = read_message(SnapshotKind.INDEX, SPACE, (7, 0), encrypted, lambda _version: True)
     store.reads_as[7, 0] = read
     _blocking(store, journal).remove(SPACE, [read])
@@ -228,14 +230,16 @@ def test_a_topic_is_not_repaired_while_none_of_the_namespace_loads(world: World,
 
 def test_no_topic_that_is_missing_is_read() -> None:
     class Nothing:
-        def compacted(self, *_each: object) -> Iterator[Read]:
+        def compacted(self, *_each: object) -> Iterator[ReadValue]:
             raise RefusedError("there is no such topic")
 
     assert blocking_in(cast(SnapshotTopics, Nothing()), SPACE, {SnapshotKind.SEGMENT}) == []
 
 
 def test_an_encrypted_message_without_a_key_needs_a_compaction_only(journal: Folder) -> None:
-    found = Found(-1, Content(None, GARBAGE, {}), why=Undeliverable.ENCRYPTED, detail="the payload is encrypted")
+    found = UndeliveredMessage(
+        -1, Content(None, GARBAGE, {}), why=Undeliverable.ENCRYPTED, detail="the payload is encrypted"
+    )
     read = read_message(SnapshotKind.INDEX, SPACE, (7, 1), found, lambda _version: True)
     store = _store()
     _blocking(store, journal).remove(SPACE, [read])

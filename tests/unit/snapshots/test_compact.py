@@ -10,7 +10,7 @@ from streaming.snapshots.compact import compact
 from udfs.formats.internal_stats import Position
 from udfs.snapshots.codec import decode_segment
 from udfs.snapshots.keys import SegmentKey, SnapshotKind, is_keeper, segment_key_of
-from udfs.snapshots.values import Read
+from udfs.snapshots.values import ReadValue
 
 SPACE = "t/ns"
 TOPIC = f"persistent://{SPACE}/orders"
@@ -30,10 +30,10 @@ class World:
     def kinds(self, namespace: str) -> set[SnapshotKind]:
         return {SnapshotKind.SEGMENT} if self.has_topic else {SnapshotKind.SINGLE}
 
-    def compacted(self, namespace: str, kind: SnapshotKind) -> Iterator[Read]:
+    def compacted(self, namespace: str, kind: SnapshotKind) -> Iterator[ReadValue]:
         for number in range(self.nulls + 1):
             key = str(SegmentKey(number, TOPIC))
-            yield Read(kind, key, TOPIC, (7, number), 0, 0, is_null=number < self.nulls)
+            yield ReadValue(kind, key, TOPIC, (7, number), 0, 0, is_null=number < self.nulls)
 
     def send(self, namespace: str, kind: SnapshotKind, key: str, value: bytes | None) -> Position:
         self.did.append("send")

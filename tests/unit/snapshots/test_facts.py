@@ -20,7 +20,7 @@ from udfs.paths import managed_ledger_path
 from udfs.snapshots.aborts import ids_of
 from udfs.snapshots.codec import Index, entries_of
 from udfs.snapshots.keys import SnapshotKind
-from udfs.snapshots.values import Read
+from udfs.snapshots.values import ReadValue
 
 SPACE = "t/ns"
 TOPIC = f"persistent://{SPACE}/orders"
@@ -57,15 +57,15 @@ def test_what_nobody_can_tell_counts_as_not_guarded() -> None:
     assert torn[s.SEGMENT_LEDGERS] == []
 
 
-def _line(admin: Admin, tree: Store, *indexes: Read, fails: bool = False) -> Line:
+def _line(admin: Admin, tree: Store, *indexes: ReadValue, fails: bool = False) -> Line:
     kind = SnapshotKind.INDEX
     topics = Topics({kind: indexes}, kind if fails else None, {SEGMENTS, system_topic(SPACE, kind)}, admin)
     return line_of(cast(MetadataStore, tree), cast(SnapshotTopics, topics))
 
 
-def _index(place: Position) -> Read:
+def _index(place: Position) -> ReadValue:
     value = Index(TOPIC, entries_of([(0, place, (1, 1))]), (1, 1), ids_of([]))
-    return Read(SnapshotKind.INDEX, TOPIC, TOPIC, (1, 1), 0, 9, value=value)
+    return ReadValue(SnapshotKind.INDEX, TOPIC, TOPIC, (1, 1), 0, 9, value=value)
 
 
 @pytest.mark.parametrize(

@@ -14,8 +14,8 @@ from udfs.snapshots.aborts import ids_of
 from udfs.snapshots.audit import BufferFacts
 from udfs.snapshots.codec import Index, encode_index, entries_of
 from udfs.snapshots.keys import SnapshotKind
-from udfs.snapshots.values import Read, read_message
-from udfs.undelivered import Found
+from udfs.snapshots.values import ReadValue, read_message
+from udfs.undelivered import UndeliveredMessage
 
 TOPIC = "persistent://t/ns/orders"
 QUIET_SECONDS, STEP_MS = 20, 1_000
@@ -23,10 +23,10 @@ TWO = frozenset({(5, 1), (5, 9)})
 LOADED = BufferFacts("Ready", "Segment", 4, TWO, 0)
 
 
-def _index(*markers: Position, entry: int = 0, data: bytes | None = None) -> Read:
+def _index(*markers: Position, entry: int = 0, data: bytes | None = None) -> ReadValue:
     rows = [(number, (9, number), marker) for number, marker in enumerate(markers)]
     value = encode_index(Index(TOPIC, entries_of(rows), (6, 0), ids_of([]))) if data is None else data
-    found = Found(-1, Content(TOPIC.encode(), value, {}))
+    found = UndeliveredMessage(-1, Content(TOPIC.encode(), value, {}))
     return read_message(SnapshotKind.INDEX, "t/ns", (1, entry), found, lambda _version: True)
 
 
@@ -34,7 +34,7 @@ def _index(*markers: Position, entry: int = 0, data: bytes | None = None) -> Rea
 class World:
     """A broker that has this to say at each look; the last one stays."""
 
-    says: Sequence[tuple[BufferFacts | None, Read | None]]
+    says: Sequence[tuple[BufferFacts | None, ReadValue | None]]
     clock: ManualClock = field(default_factory=lambda: ManualClock(1_000))
     looks: int = 0
     loads: int = 1
@@ -42,7 +42,7 @@ class World:
     def buffer(self) -> BufferFacts | None:
         return self.says[min(self.looks, len(self.says) - 1)][0]
 
-    def index(self) -> Read | None:
+    def index(self) -> ReadValue | None:
         self.looks += 1
         return self.says[min(self.looks, len(self.says)) - 1][1]
 
@@ -93,7 +93,7 @@ def test_silence_ends_with_another_load() -> None:
 def test_whatever_changes_is_no_silence(is_written: bool) -> None:
     """It writes a segment, or an index that does not name all, every 19 seconds."""
 
-    def said(look: int) -> tuple[BufferFacts, Read]:
+    def said(look: int) -> tuple[BufferFacts, ReadValue]:
         change = look // 19
         return replace(LOADED, written=change * is_written), _index((5, 1), entry=change * (not is_written))
 

@@ -19,30 +19,30 @@ from udfs.snapshots.aborts import ids_of
 from udfs.snapshots.codec import Index, Segment, entries_of
 from udfs.snapshots.guarding import HOLD_GONE_MS
 from udfs.snapshots.keys import SnapshotKind
-from udfs.snapshots.values import Fault, Read
+from udfs.snapshots.values import Fault, ReadValue
 
 SPACE = "t/ns"
 SEGMENTS = system_topic(SPACE, SnapshotKind.SEGMENT)
 A, B = "persistent://t/ns/a", "persistent://t/ns/b"
 
 
-def index(topic: str, *rows: tuple[int, Position]) -> Read:
+def index(topic: str, *rows: tuple[int, Position]) -> ReadValue:
     value = Index(topic, entries_of([(number, place, (1, 1)) for number, place in rows]), (1, 1), ids_of([]))
-    return Read(SnapshotKind.INDEX, topic, topic, (1, 1), 0, 9, value=value)
+    return ReadValue(SnapshotKind.INDEX, topic, topic, (1, 1), 0, 9, value=value)
 
 
-def segment(topic: str, number: int, place: Position) -> Read:
+def segment(topic: str, number: int, place: Position) -> ReadValue:
     value = Segment(topic, number, (1, 1), ids_of([(1, 1)]))
-    return Read(SnapshotKind.SEGMENT, f"multiple-{number}-{topic}", topic, place, 0, 9, number, value=value)
+    return ReadValue(SnapshotKind.SEGMENT, f"multiple-{number}-{topic}", topic, place, 0, 9, number, value=value)
 
 
 @dataclass
 class World:
     """One namespace. Every part of a broker that a guard needs, in memory."""
 
-    indexes: Sequence[Read] = ()
-    segments: Sequence[Read] = ()
-    latest: Sequence[Read] | None = None
+    indexes: Sequence[ReadValue] = ()
+    segments: Sequence[ReadValue] = ()
+    latest: Sequence[ReadValue] | None = None
     cursor: Position | None = None
     living: frozenset[str] = frozenset({A, B})
     overshoots: int = 0
@@ -62,12 +62,12 @@ class World:
             raise UnavailableError("no broker answers")
         return {SEGMENTS}
 
-    def compacted(self, namespace: str, kind: SnapshotKind) -> Iterator[Read]:
+    def compacted(self, namespace: str, kind: SnapshotKind) -> Iterator[ReadValue]:
         if kind is SnapshotKind.INDEX:
             return iter(self.indexes)
         return iter(self.segments if self.latest is None else self.latest)
 
-    def stored(self, namespace: str, kind: SnapshotKind, after: Position = BEFORE_ALL) -> Iterator[Read]:
+    def stored(self, namespace: str, kind: SnapshotKind, after: Position = BEFORE_ALL) -> Iterator[ReadValue]:
         return (read for read in self.segments if read.position > after)
 
     # PulsarAdmin and SnapshotAdmin

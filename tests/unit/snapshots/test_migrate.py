@@ -34,7 +34,7 @@ from udfs.snapshots.codec import (
     entries_of,
 )
 from udfs.snapshots.keys import SnapshotKind
-from udfs.snapshots.values import Read
+from udfs.snapshots.values import ReadValue
 
 ALL = {*IDS[0], *IDS[1], TAIL}
 SINGLE = encode_snapshot(Snapshot(TOPIC, (5, 20), aborts_of([(*each, 5, n) for n, each in enumerate(sorted(ALL))])))
@@ -47,7 +47,7 @@ class Broker:
     loads_at: before so many messages were sent. fails_at: the same, of a broker that does not answer.
     """
 
-    topics: dict[SnapshotKind, list[Read]]
+    topics: dict[SnapshotKind, list[ReadValue]]
     most_bytes: int = 100_000
     segment_bytes_: int = 8 + len(TOPIC) + 6  # two ids
     is_segmented: bool | None = True
@@ -67,12 +67,12 @@ class Broker:
     def present(self, namespace: str) -> set[str]:
         return {system_topic(namespace, kind) for kind in self.topics}
 
-    def compacted(self, namespace: str, kind: SnapshotKind, with_bytes_of: Collection[str] = ()) -> Iterator[Read]:
+    def compacted(self, namespace: str, kind: SnapshotKind, with_bytes_of: Collection[str] = ()) -> Iterator[ReadValue]:
         for read in list(self.topics[kind]):
             is_single = isinstance(read.value, Snapshot) and read.key in with_bytes_of
             yield replace(read, data=_encoded(read)) if is_single else read
 
-    def stored(self, namespace: str, kind: SnapshotKind, after: Position = BEFORE_ALL) -> Iterator[Read]:
+    def stored(self, namespace: str, kind: SnapshotKind, after: Position = BEFORE_ALL) -> Iterator[ReadValue]:
         return iter(list(self.topics[kind]))
 
     def buffer(self, topic: str) -> BufferFacts | None:
@@ -122,7 +122,7 @@ class Broker:
 
     def kinds(self) -> set[SnapshotKind]:
         """Which forms hold a value of the topic."""
-        latest: dict[tuple[SnapshotKind, str], Read] = {}
+        latest: dict[tuple[SnapshotKind, str], ReadValue] = {}
         for kind, reads in self.topics.items():
             latest |= {(kind, read.key): read for read in reads}
         return {kind for (kind, _key), read in latest.items() if not read.is_null}
@@ -179,7 +179,7 @@ def test_each_form_becomes_each_other_with_the_same_ids(
     assert entries(journal)
 
 
-def _encoded(read: Read) -> bytes:
+def _encoded(read: ReadValue) -> bytes:
     assert isinstance(read.value, Snapshot)
     return encode_snapshot(read.value)
 

@@ -13,8 +13,8 @@ from udfs.formats.errors import FormatError
 from udfs.formats.internal_stats import InternalStats, Position
 from udfs.snapshots.aborts import Aborts, aborts_of
 from udfs.snapshots.keys import Capacity, SnapshotKind
-from udfs.snapshots.values import Read, read_message
-from udfs.undelivered import Found
+from udfs.snapshots.values import ReadValue, read_message
+from udfs.undelivered import UndeliveredMessage
 
 OWNER, OTHER = "persistent://t/ns/orders", "persistent://t/ns/others"
 CAPACITY = Capacity(3, 1_000)
@@ -35,9 +35,9 @@ class Stored:
         self.messages.append((key, value))
         return 1, len(self.messages)
 
-    def read(self) -> Iterator[Read]:
+    def read(self) -> Iterator[ReadValue]:
         for number, (key, value) in enumerate(self.messages):
-            found = Found(-1, Content(key.encode(), value or b"", {}, is_null=value is None))
+            found = UndeliveredMessage(-1, Content(key.encode(), value or b"", {}, is_null=value is None))
             yield read_message(SnapshotKind.PARTS, "t/ns", (1, number), found, lambda _version: True)
 
     @property

@@ -18,8 +18,8 @@ from udfs.snapshots.aborts import ids_of
 from udfs.snapshots.codec import Index, Segment, decode_index, encode_index, encode_segment, entries_of
 from udfs.snapshots.keys import SegmentKey, SnapshotKind
 from udfs.snapshots.segments import places_of
-from udfs.snapshots.values import Read, read_message
-from udfs.undelivered import Found
+from udfs.snapshots.values import ReadValue, read_message
+from udfs.undelivered import UndeliveredMessage
 
 SPACE = "t/ns"
 TOPIC = f"persistent://{SPACE}/orders"
@@ -54,8 +54,8 @@ JOURNAL = [
 class World:
     """Topics whose keys have tombstones; what is sent gets places in ledger 9. breaks_at: the send that fails."""
 
-    live: list[Read] = field(default_factory=list)
-    raw: list[Read] = field(default_factory=list)
+    live: list[ReadValue] = field(default_factory=list)
+    raw: list[ReadValue] = field(default_factory=list)
     sent: list[tuple[str, bytes | None]] = field(default_factory=list)
     breaks_at: int = -1
     loaded: list[bool] = field(default_factory=list)
@@ -64,10 +64,10 @@ class World:
     guarded_behind: Position = (-1, -1)
     guard_comes_first: bool = True
 
-    def compacted(self, namespace: str, kind: SnapshotKind) -> Iterator[Read]:
+    def compacted(self, namespace: str, kind: SnapshotKind) -> Iterator[ReadValue]:
         return (read for read in self.live if read.kind is kind)
 
-    def stored(self, namespace: str, kind: SnapshotKind) -> Iterator[Read]:
+    def stored(self, namespace: str, kind: SnapshotKind) -> Iterator[ReadValue]:
         return (read for read in self.raw if read.kind is kind)
 
     def sender(self, topic: str) -> AbstractContextManager[Sender]:
@@ -106,12 +106,12 @@ class World:
         return [place for _number, place, _marker in places_of(decode_index(value or b""))]
 
 
-def _read(kind: SnapshotKind, key: str, at: Position, value: bytes | None) -> Read:
-    found = Found(-1, Content(key.encode(), value or b"", {}, is_null=value is None))
+def _read(kind: SnapshotKind, key: str, at: Position, value: bytes | None) -> ReadValue:
+    found = UndeliveredMessage(-1, Content(key.encode(), value or b"", {}, is_null=value is None))
     return read_message(kind, SPACE, at, found, lambda _version: True)
 
 
-def _segment(number: int, at: Position, value: bytes | None) -> Read:
+def _segment(number: int, at: Position, value: bytes | None) -> ReadValue:
     return _read(SnapshotKind.SEGMENT, segment(number), at, value)
 
 
@@ -208,7 +208,7 @@ def test_a_newer_segment_of_that_number_does_not_stand_for_the_one_that_the_inde
 
 def test_an_index_is_not_sent_where_a_segment_that_was_sent_is_not_found_again() -> None:
     class Forgetful(World):
-        def stored(self, namespace: str, kind: SnapshotKind) -> Iterator[Read]:
+        def stored(self, namespace: str, kind: SnapshotKind) -> Iterator[ReadValue]:
             return iter([])
 
     world = Forgetful()

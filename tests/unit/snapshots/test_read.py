@@ -19,22 +19,22 @@ from udfs.snapshots.aborts import aborts_of, ids_of
 from udfs.snapshots.codec import Index, Segment, Snapshot, entries_of
 from udfs.snapshots.keys import SnapshotKind
 from udfs.snapshots.schemas import SCHEMAS
-from udfs.snapshots.values import Fault, Read
-from udfs.undelivered import Found, Undeliverable
+from udfs.snapshots.values import Fault, ReadValue
+from udfs.undelivered import Undeliverable, UndeliveredMessage
 
 SPACE = "t/ns"
 TOPIC = f"persistent://{SPACE}/orders"
 ALL = {system_topic(SPACE, kind) for kind in SnapshotKind}
 
 
-def _value(kind: SnapshotKind, value: Any, key: str = TOPIC, number: int = -1) -> Read:
-    return Read(kind, key, TOPIC, (7, 1), 5, 9, number, value=value)
+def _value(kind: SnapshotKind, value: Any, key: str = TOPIC, number: int = -1) -> ReadValue:
+    return ReadValue(kind, key, TOPIC, (7, 1), 5, 9, number, value=value)
 
 
 INDEX = _value(SnapshotKind.INDEX, Index(TOPIC, entries_of([(0, (7, 1), (2, 2))]), (2, 3), ids_of([(1, 1)])))
 SEGMENT = _value(SnapshotKind.SEGMENT, Segment(TOPIC, 0, (2, 2), ids_of([(1, 1), (1, 2)])), f"multiple-0-{TOPIC}", 0)
 SINGLE = _value(SnapshotKind.SINGLE, Snapshot(TOPIC, (2, 3), aborts_of([(1, 1, 2, 0), (1, 2, 2, 1), (1, 3, 4, 0)])))
-TORN = Read(SnapshotKind.SINGLE, "?", "", (7, 2), 5, 9, fault=Fault.UNREADABLE, detail="torn")
+TORN = ReadValue(SnapshotKind.SINGLE, "?", "", (7, 2), 5, 9, fault=Fault.UNREADABLE, detail="torn")
 MESSAGES = {SnapshotKind.INDEX: [INDEX], SnapshotKind.SEGMENT: [SEGMENT], SnapshotKind.SINGLE: [SINGLE, TORN]}
 
 
@@ -93,7 +93,7 @@ def test_only_the_brokers_schema_is_known() -> None:
     ],
 )
 def test_a_broker_can_read_a_segment_only_where_it_lies_as_it_is(content: Content, why: Undeliverable | None) -> None:
-    assert as_brokers_read(Found(-1, content)).why is why
+    assert as_brokers_read(UndeliveredMessage(-1, content)).why is why
 
 
 @pytest.mark.parametrize(

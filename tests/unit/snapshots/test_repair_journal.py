@@ -14,7 +14,7 @@ from streaming.snapshots.repair_journal import Act, RepairJournal
 from streaming.state.filesystem import Folder, folder_of
 from udfs.formats.internal_stats import BEFORE_ALL
 from udfs.snapshots.keys import SnapshotKind
-from udfs.snapshots.values import Read
+from udfs.snapshots.values import ReadValue
 
 TOPIC, OTHER = "persistent://t/ns/orders", "persistent://t/ns/other"
 ABOUT_TOPIC, ABOUT_OTHER = "60d01e33", "86450543"
@@ -22,7 +22,7 @@ END = (3, 8)
 
 
 def _write(journal: RepairJournal, data: bytes, topic: str = TOPIC, act: Act = Act.REPAIR) -> str:
-    old = Read(SnapshotKind.INDEX, topic, topic, (1, 7), 0, len(data), data=data)
+    old = ReadValue(SnapshotKind.INDEX, topic, topic, (1, 7), 0, len(data), data=data)
     return journal.write(old, b"new", 3, act, END)
 
 

@@ -29,7 +29,7 @@ from udfs.formats.internal_stats import BEFORE_ALL, Position
 from udfs.snapshots.aborts import ids_of
 from udfs.snapshots.codec import Index, encode_index, entries_of
 from udfs.snapshots.keys import SnapshotKind
-from udfs.snapshots.values import Read
+from udfs.snapshots.values import ReadValue
 
 
 def test_an_undo_without_a_repair_is_refused(journal: Folder) -> None:
@@ -56,7 +56,7 @@ class Connected(World):
     """A client of the topic is connected all the time, and has it loaded again as soon as it was unloaded."""
 
     memory: bytes = b""
-    writes_over: Read | None = None
+    writes_over: ReadValue | None = None
 
     def unload(self, topic: str) -> bool:
         self.done.append("unload")

@@ -17,11 +17,11 @@ from udfs.snapshots.audit import READY, BufferFacts, NamedSegment, SnapshotFacts
 from udfs.snapshots.codec import Index, Snapshot, entries_of
 from udfs.snapshots.keys import SnapshotKind
 from udfs.snapshots.repairing import Told
-from udfs.snapshots.values import Read
+from udfs.snapshots.values import ReadValue
 
 TOPIC = "persistent://t/ns/orders"
 LIVES, GONE = 5, 4
-INDEX = Read(SnapshotKind.INDEX, TOPIC, TOPIC, (1, 1), 1, 1)
+INDEX = ReadValue(SnapshotKind.INDEX, TOPIC, TOPIC, (1, 1), 1, 1)
 
 
 def _segment(number: int, marker: int, *, is_readable: bool = True) -> NamedSegment:
@@ -44,7 +44,7 @@ class World:
     facts: TopicFacts = FACTS
     single: tuple[int, ...] = ()
     drops_at: int = 2
-    index: Read | None = INDEX
+    index: ReadValue | None = INDEX
     committed: list[str] = field(default_factory=list)
     looks: int = 0
     memory: BufferFacts | None = None
@@ -68,11 +68,11 @@ class World:
                 self.single = tuple(each for each in self.single if each in self.facts.ledgers)
         return Look(self.facts, self.index, Told(frozenset(), frozenset(), ()), {})
 
-    def compacted(self, namespace: str, kind: SnapshotKind) -> Iterator[Read]:
+    def compacted(self, namespace: str, kind: SnapshotKind) -> Iterator[ReadValue]:
         assert kind is SnapshotKind.SINGLE
         at: Position = (1, 1)
         value = Snapshot(TOPIC, at, aborts_of([(0, number, ledger, 0) for number, ledger in enumerate(self.single)]))
-        return iter([Read(kind, TOPIC, TOPIC, at, 1, 1, value=value)] if self.single else [])
+        return iter([ReadValue(kind, TOPIC, TOPIC, at, 1, 1, value=value)] if self.single else [])
 
     def trim(self) -> Trimmed:
         return Trims(cast(Repairs, self), self.committed.append, lambda _seconds: None).trim(TOPIC)

@@ -21,8 +21,8 @@ from udfs.records import Outcome, PendingDelete, Reason, SnapshotContext
 from udfs.snapshots.aborts import aborts_of, ids_of
 from udfs.snapshots.codec import Index, Segment, Snapshot, encode_index, encode_segment, encode_snapshot, entries_of
 from udfs.snapshots.keys import SegmentKey, SnapshotKind, is_keeper
-from udfs.snapshots.values import Read, read_message
-from udfs.undelivered import Found
+from udfs.snapshots.values import ReadValue, read_message
+from udfs.undelivered import UndeliveredMessage
 
 SPACE = "public/default"
 OWNER = topic_of(TOPIC)
@@ -43,7 +43,7 @@ class Compacted:
     """A namespace's topics. on_send, on_sent: what else happens right before and behind a message that is stored."""
 
     publish_ms: int
-    messages: dict[SnapshotKind, list[Read]] = field(default_factory=lambda: {SINGLE: [], SEGMENT: [], INDEX: []})
+    messages: dict[SnapshotKind, list[ReadValue]] = field(default_factory=lambda: {SINGLE: [], SEGMENT: [], INDEX: []})
     guarded: bool = True
     down: bool = False
     sent: list[tuple[SnapshotKind, str, bytes | None]] = field(default_factory=list)
@@ -58,7 +58,7 @@ class Compacted:
     def add(self, kind: SnapshotKind, key: str, value: bytes | None) -> Position:
         place = (100, len(self.messages[kind]))
         content = Content(key.encode(), value or b"", {}, is_null=value is None)
-        found = Found(-1, content, self.publish_ms)
+        found = UndeliveredMessage(-1, content, self.publish_ms)
         read = read_message(kind, SPACE, place, found, lambda _version: True)
         self.messages[kind].append(replace(read, data=value or b""))
         return place
@@ -77,7 +77,7 @@ class Compacted:
     def last(self, namespace: str, kind: SnapshotKind) -> Position:
         return self.messages[kind][-1].position
 
-    def compacted(self, namespace: str, kind: SnapshotKind, with_bytes_of: Collection[str] = ()) -> Iterator[Read]:
+    def compacted(self, namespace: str, kind: SnapshotKind, with_bytes_of: Collection[str] = ()) -> Iterator[ReadValue]:
         done = self.horizon.get(kind, 0)
         before, behind = self.messages[kind][:done], self.messages[kind][done:]
         latest = {read.key: read for read in before}
@@ -85,7 +85,7 @@ class Compacted:
 
     def stored(
         self, namespace: str, kind: SnapshotKind, after: Position = BEFORE_ALL, with_bytes_of: Collection[str] = ()
-    ) -> Iterator[Read]:
+    ) -> Iterator[ReadValue]:
         self.fails("stored")
         return iter([read for read in self.messages[kind] if read.position > after])
 

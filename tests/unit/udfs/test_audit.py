@@ -23,7 +23,7 @@ from tests.builders import (
 from udfs.audit import (
     NOT_FINDINGS,
     FindingClass,
-    Look,
+    SuspectCheck,
     Unclaimed,
     affected_by,
     claim_of,
@@ -158,8 +158,8 @@ def test_only_a_reference_that_stands_without_its_ledger_is_missing(
 
 
 def test_what_was_seen_once_only_is_unknown_after_the_second_look() -> None:
-    assert concluded(Look(FindingClass.ORPHAN, Reason.OWNER_ABSENT_ONCE)).finding_class is FindingClass.UNKNOWN
-    assert concluded(Look(FindingClass.ORPHAN, Reason.UNREFERENCED)).finding_class is FindingClass.ORPHAN
+    assert concluded(SuspectCheck(FindingClass.ORPHAN, Reason.OWNER_ABSENT_ONCE)).finding_class is FindingClass.UNKNOWN
+    assert concluded(SuspectCheck(FindingClass.ORPHAN, Reason.UNREFERENCED)).finding_class is FindingClass.ORPHAN
 
 
 @pytest.mark.parametrize(

@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from udfs.blast_radius import (
+    BlastState,
     Chunk,
     Committed,
     Doubted,
@@ -17,11 +18,10 @@ from udfs.blast_radius import (
     Interrupted,
     Judged,
     Limits,
-    Now,
+    Moment,
     Planned,
     Recalled,
     Resumed,
-    State,
     apply,
     exceeded,
     needs_journal,
@@ -74,12 +74,12 @@ def test_what_deletes_nothing_breaks_no_limit_however_much_went_before() -> None
     assert exceeded(replace(WIDE, per_hour=10), {A: 0}, {B: 50}, batch=0, existing=100) is None
 
 
-NOW = Now(10 * HOUR_MS, existing=1_000)
+NOW = Moment(10 * HOUR_MS, existing=1_000)
 SUBJECT = "requests 9 of 10 owners"
 
 
-def _after(*events: Event, limits: Limits = WIDE, state: State | None = None) -> State:
-    state = state or State()
+def _after(*events: Event, limits: Limits = WIDE, state: BlastState | None = None) -> BlastState:
+    state = state or BlastState()
     for event in events:
         state, _why = apply(limits, state, event)
     return state
@@ -151,7 +151,7 @@ def test_the_journal_is_needed_after_an_interruption_and_not_before(
 
 
 def test_the_journal_is_needed_where_a_task_may_have_run_twice() -> None:
-    assert needs_journal(State(), _committed({}, is_doubtful=True))
+    assert needs_journal(BlastState(), _committed({}, is_doubtful=True))
 
 
 @pytest.mark.parametrize(
@@ -230,7 +230,7 @@ def test_no_history_deletes_more_than_the_limits_allow_before_a_person_looks(
     chunks: list[list[tuple[Planned, bool]]], per_batch: int, per_hour: int
 ) -> None:
     """Each chunk has tries; each try deletes all that it plans, and breaks off or not before its receipts."""
-    limits, state = replace(WIDE, per_batch=per_batch, per_hour=per_hour), State()
+    limits, state = replace(WIDE, per_batch=per_batch, per_hour=per_hour), BlastState()
     deleted: Counter[tuple[str, str]] = Counter()
     for tries in chunks:
         journaled: Counter[tuple[str, str]] = Counter()

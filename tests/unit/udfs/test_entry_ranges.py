@@ -7,7 +7,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from udfs.entry_ranges import Place, Range, Span, bytes_of, count_of, runs_of, spans_of, split, whole_of, without
+from udfs.entry_ranges import (
+    EntrySpan,
+    MessageAddress,
+    Range,
+    bytes_of,
+    count_of,
+    runs_of,
+    spans_of,
+    split,
+    whole_of,
+    without,
+)
 from udfs.formats.internal_stats import BEFORE_ALL, InternalStats
 
 LEDGERS = [(3, 2), (5, 0), (8, 3)]
@@ -16,18 +27,22 @@ LEDGERS = [(3, 2), (5, 0), (8, 3)]
 @pytest.mark.parametrize(
     ("wanted", "expected"),
     [
-        pytest.param(Range(BEFORE_ALL, (8, 2)), [Span(3, 0, 1), Span(8, 0, 2)], id="everything"),
-        pytest.param(Range((3, 0), (8, 1)), [Span(3, 1, 1), Span(8, 0, 1)], id="from within to within"),
-        pytest.param(Range((3, 1), (8, 0)), [Span(8, 0, 0)], id="behind a ledger's last"),
-        pytest.param(Range((8, 1), (8, 2)), [Span(8, 2, 2)], id="within a ledger"),
+        pytest.param(Range(BEFORE_ALL, (8, 2)), [EntrySpan(3, 0, 1), EntrySpan(8, 0, 2)], id="everything"),
+        pytest.param(Range((3, 0), (8, 1)), [EntrySpan(3, 1, 1), EntrySpan(8, 0, 1)], id="from within to within"),
+        pytest.param(Range((3, 1), (8, 0)), [EntrySpan(8, 0, 0)], id="behind a ledger's last"),
+        pytest.param(Range((8, 1), (8, 2)), [EntrySpan(8, 2, 2)], id="within a ledger"),
         pytest.param(Range((8, 2), (8, 2)), [], id="nothing"),
-        pytest.param(Range((2, 9), (3, 0)), [Span(3, 0, 0)], id="from a ledger that was trimmed"),
-        pytest.param(Range(BEFORE_ALL, (8, -1)), [Span(3, 0, 1)], id="to before a ledger's first"),
-        pytest.param(Range(BEFORE_ALL, (9, 5)), [Span(3, 0, 1), Span(8, 0, 2)], id="to a ledger that is not listed"),
+        pytest.param(Range((2, 9), (3, 0)), [EntrySpan(3, 0, 0)], id="from a ledger that was trimmed"),
+        pytest.param(Range(BEFORE_ALL, (8, -1)), [EntrySpan(3, 0, 1)], id="to before a ledger's first"),
+        pytest.param(
+            Range(BEFORE_ALL, (9, 5)), [EntrySpan(3, 0, 1), EntrySpan(8, 0, 2)], id="to a ledger that is not listed"
+        ),
         pytest.param(Range(BEFORE_ALL, BEFORE_ALL), [], id="to before everything"),
     ],
 )
-def test_a_range_holds_what_is_stored_behind_its_begin_and_up_to_its_end(wanted: Range, expected: list[Span]) -> None:
+def test_a_range_holds_what_is_stored_behind_its_begin_and_up_to_its_end(
+    wanted: Range, expected: list[EntrySpan]
+) -> None:
     assert list(spans_of(LEDGERS, wanted)) == expected
 
 
@@ -42,16 +57,16 @@ def test_a_range_is_empty_where_its_end_is_not_behind_its_begin(
 
 
 SPANS = st.lists(
-    st.builds(lambda ledger, at, more: Span(ledger, at, at + more), *(st.integers(0, most) for most in (1, 30, 9)))
+    st.builds(lambda ledger, at, more: EntrySpan(ledger, at, at + more), *(st.integers(0, most) for most in (1, 30, 9)))
 )
 
 
-def entries_of(spans: Iterable[Span]) -> list[tuple[int, int]]:
+def entries_of(spans: Iterable[EntrySpan]) -> list[tuple[int, int]]:
     return [(span.ledger, entry) for span in spans for entry in range(span.first, span.last + 1)]
 
 
 @given(SPANS, SPANS)
-def test_what_is_missing_and_what_was_read_are_the_spans(spans: list[Span], read: list[Span]) -> None:
+def test_what_is_missing_and_what_was_read_are_the_spans(spans: list[EntrySpan], read: list[EntrySpan]) -> None:
     parts = list(without(spans, read))
     missing = entries_of(parts)
     assert missing == sorted(set(entries_of(spans)) - set(entries_of(read)))
@@ -60,22 +75,22 @@ def test_what_is_missing_and_what_was_read_are_the_spans(spans: list[Span], read
 
 
 def test_spans_are_split_into_groups_of_a_size_and_nothing_is_left_out() -> None:
-    spans = [Span(5, 0, 4), Span(6, 2, 2), Span(7, 0, 9)]
+    spans = [EntrySpan(5, 0, 4), EntrySpan(6, 2, 2), EntrySpan(7, 0, 9)]
     groups = list(split(spans, 4))
     assert groups == [
-        [Span(5, 0, 3)],
-        [Span(5, 4, 4), Span(6, 2, 2), Span(7, 0, 1)],
-        [Span(7, 2, 5)],
-        [Span(7, 6, 9)],
+        [EntrySpan(5, 0, 3)],
+        [EntrySpan(5, 4, 4), EntrySpan(6, 2, 2), EntrySpan(7, 0, 1)],
+        [EntrySpan(7, 2, 5)],
+        [EntrySpan(7, 6, 9)],
     ]
     assert list(split([], 4)) == []
     assert list(split(spans, 100)) == [spans]
 
 
 @st.composite
-def delivered(draw: st.DrawFn) -> list[Place]:
+def delivered(draw: st.DrawFn) -> list[MessageAddress]:
     """Messages in the order of their positions: entries and indices lack, and what came before may come again."""
-    rows: list[Place] = []
+    rows: list[MessageAddress] = []
     for partition in draw(st.lists(st.sampled_from("ab"), unique=True)):
         for ledger in sorted(draw(st.sets(st.integers(1, 3)))):
             for entry in sorted(draw(st.sets(st.integers(0, 6)))):
@@ -91,7 +106,7 @@ def delivered(draw: st.DrawFn) -> list[Place]:
     return rows
 
 
-def is_whole(rows: Iterable[Place]) -> set[tuple[str, int, int]]:
+def is_whole(rows: Iterable[MessageAddress]) -> set[tuple[str, int, int]]:
     """The model: entries of which every index up to the newest is there."""
     indices: dict[tuple[str, int, int], set[int]] = {}
     for row in rows:
@@ -99,7 +114,7 @@ def is_whole(rows: Iterable[Place]) -> set[tuple[str, int, int]]:
     return {entry for entry, some in indices.items() if some >= set(range(max(some) + 1))}
 
 
-def found_whole(rows: Iterable[Place]) -> set[tuple[str, int, int]]:
+def found_whole(rows: Iterable[MessageAddress]) -> set[tuple[str, int, int]]:
     runs = list(runs_of(rows))
     return {
         (partition, *entry)
@@ -109,12 +124,14 @@ def found_whole(rows: Iterable[Place]) -> set[tuple[str, int, int]]:
 
 
 @given(delivered())
-def test_whatever_comes_again_the_runs_name_the_entries_that_were_delivered_whole(rows: list[Place]) -> None:
+def test_whatever_comes_again_the_runs_name_the_entries_that_were_delivered_whole(rows: list[MessageAddress]) -> None:
     assert found_whole(rows) == is_whole(rows)
 
 
 @given(delivered(), st.randoms(use_true_random=False))
-def test_whatever_order_messages_come_in_no_entry_is_taken_for_whole_that_is_not(rows: list[Place], order: Any) -> None:
+def test_whatever_order_messages_come_in_no_entry_is_taken_for_whole_that_is_not(
+    rows: list[MessageAddress], order: Any
+) -> None:
     order.shuffle(rows)
     assert found_whole(rows) <= is_whole(rows)
 
@@ -137,5 +154,5 @@ def test_runs_grow_with_ledgers_and_gaps_however_many_messages_there_are(lacking
 
 def test_of_a_ledger_that_is_read_in_part_its_share_of_the_bytes_counts() -> None:
     stats = InternalStats(((5, 10), (6, 4)), {}, 0, {5: 1000, 6: 80})
-    assert bytes_of([Span(5, 8, 9), Span(6, 0, 3)], stats) == 280
-    assert bytes_of([Span(5, 8, 9)], InternalStats(((5, 10),), {}, 0)) == 0
+    assert bytes_of([EntrySpan(5, 8, 9), EntrySpan(6, 0, 3)], stats) == 280
+    assert bytes_of([EntrySpan(5, 8, 9)], InternalStats(((5, 10),), {}, 0)) == 0

@@ -25,7 +25,7 @@ from tests.builders import (
 from udfs.judge import refers_to
 from udfs.paths import cursor_path, managed_ledger_path, schema_path
 from udfs.records import BrokerView, PendingDelete, Presence, Reference
-from udfs.references import Owner, Seen, fixed_paths, key_of, owner_of, reference_of
+from udfs.references import KeyOwner, ZnodeRead, fixed_paths, key_of, owner_of, reference_of
 
 DATA, CURSOR_KEY, SCHEMA_KEY, COMPACTED, BUCKETS = (
     f"data:{TOPIC}",
@@ -45,12 +45,12 @@ GONE, PRESENT, UNREADABLE = (
 )
 
 
-def refer(key: str, *seen: Seen, broker: BrokerView | None = PRESENT) -> Reference:
+def refer(key: str, *seen: ZnodeRead, broker: BrokerView | None = PRESENT) -> Reference:
     return reference_of(key, seen, broker, read_at_ms=NOW_MS)
 
 
-def seen(path: str, data: bytes | None, version: int = 7) -> Seen:
-    return Seen(path, data, version) if data is not None else Seen(path)
+def seen(path: str, data: bytes | None, version: int = 7) -> ZnodeRead:
+    return ZnodeRead(path, data, version) if data is not None else ZnodeRead(path)
 
 
 def with_list(data: bytes, broker: BrokerView | None = PRESENT) -> Reference:
@@ -65,18 +65,18 @@ class TestKeys:
     @pytest.mark.parametrize(
         ("request_", "key", "owner"),
         [
-            pytest.param(data_request(), DATA, Owner("data", TOPIC), id="data"),
-            pytest.param(cursor_request(), CURSOR_KEY, Owner("cursor", TOPIC, CURSOR), id="cursor"),
+            pytest.param(data_request(), DATA, KeyOwner("data", TOPIC), id="data"),
+            pytest.param(cursor_request(), CURSOR_KEY, KeyOwner("cursor", TOPIC, CURSOR), id="cursor"),
             pytest.param(
-                cursor_request(cursor="a%2Fb"), f"cursor:{TOPIC}/a%2Fb", Owner("cursor", TOPIC, "a%2Fb"), id="slash"
+                cursor_request(cursor="a%2Fb"), f"cursor:{TOPIC}/a%2Fb", KeyOwner("cursor", TOPIC, "a%2Fb"), id="slash"
             ),
-            pytest.param(schema_request(), SCHEMA_KEY, Owner("schema", SCHEMA), id="schema"),
-            pytest.param(compacted_request(), COMPACTED, Owner("compacted", TOPIC), id="compacted"),
-            pytest.param(bucket_request(), BUCKETS, Owner("buckets", TOPIC), id="buckets"),
+            pytest.param(schema_request(), SCHEMA_KEY, KeyOwner("schema", SCHEMA), id="schema"),
+            pytest.param(compacted_request(), COMPACTED, KeyOwner("compacted", TOPIC), id="compacted"),
+            pytest.param(bucket_request(), BUCKETS, KeyOwner("buckets", TOPIC), id="buckets"),
         ],
     )
     def test_a_request_has_one_key_and_the_key_leads_to_its_owner(
-        self, request_: PendingDelete, key: str, owner: Owner
+        self, request_: PendingDelete, key: str, owner: KeyOwner
     ) -> None:
         assert key_of(request_) == key
         assert owner_of(key) == owner
@@ -114,13 +114,13 @@ class TestKeys:
 class TestUnreadable:
     @pytest.mark.parametrize("key", EVERY_KEY)
     def test_a_znode_that_could_not_be_read(self, key: str) -> None:
-        reference = refer(key, Seen(FIRST_PATH[key], error="too large"))
+        reference = refer(key, ZnodeRead(FIRST_PATH[key], error="too large"))
         assert reference.presence is Presence.UNREADABLE
         assert "too large" in reference.detail
 
     @pytest.mark.parametrize("key", EVERY_KEY)
     def test_a_second_znode_that_could_not_be_read(self, key: str) -> None:
-        first, second = seen(FIRST_PATH[key], list_znode(1)), Seen(CURSOR_PATH, error="no right to read it")
+        first, second = seen(FIRST_PATH[key], list_znode(1)), ZnodeRead(CURSOR_PATH, error="no right to read it")
         assert refer(key, first, second).presence is Presence.UNREADABLE
 
     @pytest.mark.parametrize("key", EVERY_KEY)
@@ -153,7 +153,7 @@ class TestUnreadable:
         assert reference.presence is Presence.UNREADABLE
 
     def test_names_no_ids_at_all_so_nobody_can_take_it_for_an_empty_list(self) -> None:
-        reference = refer(DATA, Seen(LIST_PATH, error="too large"))
+        reference = refer(DATA, ZnodeRead(LIST_PATH, error="too large"))
         assert not reference.in_use
         assert reference.checks == ()
 
@@ -169,7 +169,7 @@ class TestBrokersThatCouldNotBeAsked:
         assert references[0].presence is Presence.UNREADABLE
 
     def test_excuse_no_znode_that_can_not_be_read(self) -> None:
-        reference = refer(DATA, Seen(LIST_PATH, error="too large"), broker=self.AWAY)
+        reference = refer(DATA, ZnodeRead(LIST_PATH, error="too large"), broker=self.AWAY)
         assert (reference.presence, reference.is_unavailable) == (Presence.UNREADABLE, False)
 
 

@@ -11,14 +11,14 @@ from hypothesis import strategies as st
 from streaming import schemas
 from tests.unit.udfs.test_entry_ranges import delivered
 from udfs import columns as c
-from udfs.entry_ranges import Place, runs_of
+from udfs.entry_ranges import MessageAddress, runs_of
 from udfs.formats.message_id import MessagePosition, serialize_message_id
 from udfs.spark import RAW, annotate, entry_runs
 
 POSITIONS = pa.schema([schemas.MESSAGE.field(name) for name in (*c.POSITION, c.ROW)])
 
 
-def _batches(rows: list[Place], cuts: list[int]) -> Iterator[pa.RecordBatch]:
+def _batches(rows: list[MessageAddress], cuts: list[int]) -> Iterator[pa.RecordBatch]:
     named = [dict(zip(POSITIONS.names, (*row, number), strict=True)) for number, row in enumerate(rows)]
     whole = pa.Table.from_pylist(named, schema=POSITIONS)
     whole = whole.combine_chunks()
@@ -29,7 +29,7 @@ def _batches(rows: list[Place], cuts: list[int]) -> Iterator[pa.RecordBatch]:
 
 
 @given(delivered(), st.lists(st.integers(0, 200), max_size=6))
-def test_runs_of_entries_go_on_over_the_ends_of_record_batches(rows: list[Place], cuts: list[int]) -> None:
+def test_runs_of_entries_go_on_over_the_ends_of_record_batches(rows: list[MessageAddress], cuts: list[int]) -> None:
     found = [row for batch in entry_runs(_batches(rows, cuts), schemas.RUN) for row in batch.to_pylist()]
     assert [tuple(row.values())[:-1] for row in found] == [
         (source, run.ledger, run.first, run.last, ok) for source, run, ok in runs_of(rows)
@@ -45,7 +45,7 @@ def test_very_many_runs_become_record_batches_of_a_bounded_size() -> None:
     assert [*batches[2].to_pylist()[-1].values()] == ["a", 7, 4998, 4998, True, 2499]
 
 
-def _raw(places: list[Place]) -> pa.RecordBatch:
+def _raw(places: list[MessageAddress]) -> pa.RecordBatch:
     rows: list[tuple[Any, ...]] = [
         (source, serialize_message_id(MessagePosition(ledger, entry, 0, index)), 1, b"k", b"{}", [])
         for source, ledger, entry, index in places

@@ -5,14 +5,14 @@ import pytest
 from tests.builders import data_request
 from tests.pulsar_fields import entry, framed, key_value, single
 from udfs import columns as c
-from udfs.formats.entry import Content, Standing, parse_entry
+from udfs.formats.entry import Content, EntryState, parse_entry
 from udfs.records import Reason, Rejection
 from udfs.retry import CUT_FROM, MAX_ABOUT_BYTES
 from udfs.spark import found_row
 from udfs.undelivered import (
-    Found,
     NotShown,
     Undeliverable,
+    UndeliveredMessage,
     found_in,
     found_in_bytes,
     not_shown,
@@ -27,7 +27,7 @@ SENT_MS = 1_700_000_000_000
 IN_TRANSACTION = {"txnid_most_bits": 1, "txnid_least_bits": 2}
 
 
-def _why(found: Found) -> tuple[int, bytes, Undeliverable | None]:
+def _why(found: UndeliveredMessage) -> tuple[int, bytes, Undeliverable | None]:
     return found.batch_index, found.content.payload, found.why
 
 
@@ -93,20 +93,20 @@ def test_what_an_entry_holds(written: bytes, expected: list[tuple[int, bytes, Un
 @pytest.mark.parametrize(
     ("standing", "why"),
     [
-        pytest.param(Standing.DELIVERED, None, id="committed"),
-        pytest.param(Standing.ABORTED, Undeliverable.ABORTED_TRANSACTION, id="aborted"),
-        pytest.param(Standing.OPEN, Undeliverable.OPEN_TRANSACTION, id="open"),
+        pytest.param(EntryState.DELIVERED, None, id="committed"),
+        pytest.param(EntryState.ABORTED, Undeliverable.ABORTED_TRANSACTION, id="aborted"),
+        pytest.param(EntryState.OPEN, Undeliverable.OPEN_TRANSACTION, id="open"),
     ],
 )
 def test_messages_of_a_transaction_are_requests_once_it_is_committed(
-    standing: Standing, why: Undeliverable | None
+    standing: EntryState, why: Undeliverable | None
 ) -> None:
     written = parse_entry(entry(single(REQUEST) * 2, num_messages_in_batch=2, **IN_TRANSACTION))
     assert [_why(found) for found in found_in(written, standing)] == [(0, REQUEST, why), (1, REQUEST, why)]
 
 
-@pytest.mark.parametrize("standing", Standing)
-def test_a_transactions_marker_is_nothing_however_it_ended(standing: Standing) -> None:
+@pytest.mark.parametrize("standing", EntryState)
+def test_a_transactions_marker_is_nothing_however_it_ended(standing: EntryState) -> None:
     assert not list(found_in(parse_entry(entry(b"", marker_type=22, **IN_TRANSACTION)), standing))
 
 
@@ -126,15 +126,15 @@ def test_an_entry_that_nobody_shows_is_one_message_without_bytes() -> None:
 
 @pytest.mark.parametrize("why", Undeliverable)
 def test_why_it_is_no_request_can_be_written_down_and_read_as_a_reason(why: Undeliverable) -> None:
-    said = said_of(Found(-1, PLAIN, why=why, detail="a: b"))
+    said = said_of(UndeliveredMessage(-1, PLAIN, why=why, detail="a: b"))
     assert said is not None
     assert rejection_of(said) == Rejection(Reason(why.value), "a: b")
-    assert said_of(Found(-1, PLAIN)) is None
+    assert said_of(UndeliveredMessage(-1, PLAIN)) is None
 
 
 def test_a_message_becomes_a_row_that_is_bounded_and_that_every_table_can_hold() -> None:
     large = Content(b"k", b"x" * (3 << 20), {"a": "\ud800", "b": "c"})
-    found = Found(2, large, SENT_MS, Undeliverable.CHUNK, "why")
+    found = UndeliveredMessage(2, large, SENT_MS, Undeliverable.CHUNK, "why")
     row = found_row("persistent://t/ns/x-partition-0", (5, 6), found, 4_096)
     assert [row[name] for name in c.POSITION] == ["persistent://t/ns/x-partition-0", 5, 6, 2]
     assert (row[c.PUBLISH_MS], row[c.DUE_MS], row[c.NO_REQUEST]) == (SENT_MS, 0, "CHUNK: why")
@@ -144,13 +144,15 @@ def test_a_message_becomes_a_row_that_is_bounded_and_that_every_table_can_hold()
 
 def test_what_is_larger_than_a_request_may_be_is_none_whatever_is_left_of_it() -> None:
     asked = encode(data_request(5))
-    row = found_row("persistent://t/ns/x", (5, 6), Found(-1, Content(None, asked + b" " * 9, {}), SENT_MS), len(asked))
+    row = found_row(
+        "persistent://t/ns/x", (5, 6), UndeliveredMessage(-1, Content(None, asked + b" " * 9, {}), SENT_MS), len(asked)
+    )
     assert (row[c.REFERENCE_KEY], len(row[c.PAYLOAD])) == (None, len(asked) + 1)
 
 
 @pytest.mark.parametrize(("key", "kept"), [(b"k", b"k"), (b"k" * (MAX_ABOUT_BYTES + 1), None)], ids=["small", "large"])
 def test_what_is_said_about_a_message_is_bounded_too(key: bytes, kept: bytes | None) -> None:
-    row = found_row("persistent://t/ns/x", (5, 6), Found(-1, Content(key, b"", {"a": "b"}), SENT_MS), 9)
+    row = found_row("persistent://t/ns/x", (5, 6), UndeliveredMessage(-1, Content(key, b"", {"a": "b"}), SENT_MS), 9)
     assert row[c.MESSAGE_KEY] == kept
     assert row[c.MESSAGE_PROPERTIES] == ([("a", "b")] if kept else [])
 
@@ -158,7 +160,9 @@ def test_what_is_said_about_a_message_is_bounded_too(key: bytes, kept: bytes | N
 def test_what_only_looks_like_a_request_has_no_owner_that_would_be_read_for_it() -> None:
     asked = encode(data_request(5))
     rows = [
-        found_row("persistent://t/ns/x", (5, 6), Found(-1, Content(None, asked, {}), SENT_MS, why), len(asked))
+        found_row(
+            "persistent://t/ns/x", (5, 6), UndeliveredMessage(-1, Content(None, asked, {}), SENT_MS, why), len(asked)
+        )
         for why in (None, Undeliverable.OPEN_TRANSACTION)
     ]
     assert [row[c.REFERENCE_KEY] is None for row in rows] == [False, True]

@@ -17,7 +17,7 @@ from streaming.config.sections import PulsarSettings
 from streaming.errors import RefusedError, UnavailableError
 from tests.pulsar_fields import entry
 from tests.unit.adapters.pulsar.frame_broker import Partition, serving, settings_for
-from udfs.entry_ranges import Span
+from udfs.entry_ranges import EntrySpan
 from udfs.formats.internal_stats import InternalStats, Position
 from udfs.undelivered import Undeliverable
 
@@ -32,7 +32,7 @@ STORED: Mapping[Position, bytes | None] = {
     (8, 1): ORDINARY,
     LAST: ORDINARY,
 }
-ALL = [Span(7, 0, 2), Span(8, 0, 2)]
+ALL = [EntrySpan(7, 0, 2), EntrySpan(8, 0, 2)]
 
 
 @dataclass
@@ -63,7 +63,7 @@ def _body(payload: bytes, **said: str) -> Body:
     return Body(200, {f"x-pulsar-{name.replace('_', '-')}": text for name, text in said.items()}, payload, True)
 
 
-def _read(partition: Partition, spans: list[Span]) -> list[Sent]:
+def _read(partition: Partition, spans: list[EntrySpan]) -> list[Sent]:
     return list(read_spans(settings_for(partition), TOPIC, spans))
 
 
@@ -87,12 +87,12 @@ def test_a_broker_that_is_silent_or_not_there_does_not_keep_us_from_the_other() 
             settings = PulsarSettings(
                 **{**settings_for(partition).model_dump(), "service_url": url, "timeout_seconds": 1}
             )
-            assert [sent.data for sent in read_spans(settings, TOPIC, [Span(7, 0, 0)])] == [ORDINARY]
+            assert [sent.data for sent in read_spans(settings, TOPIC, [EntrySpan(7, 0, 0)])] == [ORDINARY]
 
 
 def test_only_the_wanted_entries_are_told_and_a_reader_begins_just_before_them() -> None:
     with serving(Partition(STORED, LAST)) as partition:
-        assert _read(partition, [Span(7, 1, 1), Span(8, 2, 2)]) == [
+        assert _read(partition, [EntrySpan(7, 1, 1), EntrySpan(8, 2, 2)]) == [
             Sent((7, 1), None, is_passed_over=True),
             Sent(LAST, ORDINARY),
         ]
@@ -102,20 +102,20 @@ def test_only_the_wanted_entries_are_told_and_a_reader_begins_just_before_them()
 def test_a_few_entries_in_between_are_read_along_and_many_are_not() -> None:
     stored = {(7, number): ORDINARY for number in range(3000)}
     with serving(Partition(stored, (7, 2999))) as partition:
-        wanted = [Span(7, 0, 0), Span(7, 900, 900), Span(7, 2500, 2501)]
+        wanted = [EntrySpan(7, 0, 0), EntrySpan(7, 900, 900), EntrySpan(7, 2500, 2501)]
         assert [sent.position for sent in _read(partition, wanted)] == [(7, 0), (7, 900), (7, 2500), (7, 2501)]
         assert partition.readers == [(7, -1), (7, 2499)]
 
 
 def test_behind_the_last_that_the_broker_would_send_nothing_is_waited_for() -> None:
     with serving(Partition({**STORED, LAST: None, (8, 3): None}, (8, 1))) as partition:
-        assert _read(partition, [Span(8, 1, 3)]) == [Sent((8, 1), ORDINARY), Sent(LAST, None), Sent((8, 3), None)]
+        assert _read(partition, [EntrySpan(8, 1, 3)]) == [Sent((8, 1), ORDINARY), Sent(LAST, None), Sent((8, 3), None)]
 
 
 @pytest.mark.parametrize("last", [LAST, None], ids=["it names one that never comes", "it can't tell the last"])
 def test_what_does_not_come_is_given_up_after_a_while(last: Position | None) -> None:
     with serving(Partition({**STORED, LAST: None}, last)) as partition:
-        assert _read(partition, [Span(8, 1, 2)]) == [Sent((8, 1), ORDINARY), Sent(LAST, None)]
+        assert _read(partition, [EntrySpan(8, 1, 2)]) == [Sent((8, 1), ORDINARY), Sent(LAST, None)]
 
 
 def test_a_broker_that_gives_no_answer_to_what_is_the_last_is_read_all_the_same(
@@ -124,14 +124,14 @@ def test_a_broker_that_gives_no_answer_to_what_is_the_last_is_read_all_the_same(
     monkeypatch.setattr(frames, "_LAST_SECONDS", 0.2)
     with serving(Partition({**STORED, LAST: None}, None, is_silent_on_last=True)) as partition:
         settings = settings_for(partition, timeout_seconds=60)
-        read = list(read_spans(settings, TOPIC, [Span(8, 1, 2)]))
+        read = list(read_spans(settings, TOPIC, [EntrySpan(8, 1, 2)]))
         assert read == [Sent((8, 1), ORDINARY), Sent(LAST, None)]
         assert not tells_last(settings, Shown(), TOPIC)
 
 
 def test_a_reader_that_is_sent_nothing_more_is_begun_anew_behind_what_it_got() -> None:
     with serving(Partition(STORED, LAST, stalls_behind=(8, 1))) as partition:
-        assert _read(partition, [Span(8, 0, 2)])[-1] == Sent(LAST, ORDINARY)
+        assert _read(partition, [EntrySpan(8, 0, 2)])[-1] == Sent(LAST, ORDINARY)
         assert partition.readers == [(8, -1), (8, 1)]
 
 
@@ -149,7 +149,7 @@ def test_a_broker_that_is_not_there_is_an_outage() -> None:
 
 def test_look_ups_are_followed_from_broker_to_broker_and_not_for_ever() -> None:
     with serving(Partition(STORED, LAST, redirects=2)) as partition:
-        assert len(_read(partition, [Span(7, 0, 2)])) == 3
+        assert len(_read(partition, [EntrySpan(7, 0, 2)])) == 3
         partition.redirects = 99
         with pytest.raises(UnavailableError, match="again and again"):
             _read(partition, ALL)
@@ -160,13 +160,13 @@ def test_the_token_is_read_anew_for_each_connection(tmp_path: Path) -> None:
     token.write_text("right\n")
     with serving(Partition(STORED, LAST, token=b"right")) as partition:
         settings = settings_for(partition, token_file=str(token))
-        assert len(list(read_spans(settings, TOPIC, [Span(7, 0, 2)]))) == 3
+        assert len(list(read_spans(settings, TOPIC, [EntrySpan(7, 0, 2)]))) == 3
         token.write_text("wrong")
         with pytest.raises(RefusedError, match="wrong token"):
             list(read_spans(settings, TOPIC, ALL))
 
 
-def _fallback_entries(partition: Partition, shown: Shown, spans: list[Span]) -> list[tuple[Position, bytes, Any]]:
+def _fallback_entries(partition: Partition, shown: Shown, spans: list[EntrySpan]) -> list[tuple[Position, bytes, Any]]:
     read = fallback_entries(settings_for(partition), shown, TOPIC, spans)
     return [(position, found.content.payload, found.why) for position, found in read]
 
@@ -189,7 +189,7 @@ def test_an_ordinary_message_behind_an_open_transaction_goes_the_way_of_any_othe
     still_open = {"txnid_most_bits": "1", "txnid_least_bits": "2", "txn_uncommitted": "true"}
     shown = Shown({(8, 1): _body(b"open", **still_open), LAST: _body(b"request", txn_uncommitted="true")})
     with serving(Partition({**STORED, (8, 1): None, LAST: None}, (7, 2))) as partition:
-        assert _fallback_entries(partition, shown, [Span(8, 1, 2)]) == [
+        assert _fallback_entries(partition, shown, [EntrySpan(8, 1, 2)]) == [
             ((8, 1), b"open", Undeliverable.OPEN_TRANSACTION),
             (LAST, b"request", None),
         ]
@@ -198,22 +198,22 @@ def test_an_ordinary_message_behind_an_open_transaction_goes_the_way_of_any_othe
 def test_an_entry_that_is_not_shown_is_a_dead_letter_without_bytes_while_the_broker_answers_others() -> None:
     with serving(Partition(STORED, LAST)) as partition:
         shown = Shown({(8, 0): Body(500, {}, b"", True)})
-        assert _fallback_entries(partition, shown, [Span(7, 1, 1), Span(8, 0, 0)]) == [
+        assert _fallback_entries(partition, shown, [EntrySpan(7, 1, 1), EntrySpan(8, 0, 0)]) == [
             ((7, 1), b"", Undeliverable.NOT_SHOWN),
             ((8, 0), b"", Undeliverable.NOT_SHOWN),
         ]
         with pytest.raises(UnavailableError, match="no broker answers"):
-            _fallback_entries(partition, Shown(is_up=False), [Span(7, 1, 1)])
+            _fallback_entries(partition, Shown(is_up=False), [EntrySpan(7, 1, 1)])
 
 
 def test_an_entry_that_nobody_was_meant_to_get_is_asked_for_once_and_one_that_may_come_twice() -> None:
     with serving(Partition({**STORED, LAST: None}, (8, 1))) as partition:
         shown = Shown({(8, 1): _body(b"request")})
-        _fallback_entries(partition, shown, [Span(8, 0, 0)])
+        _fallback_entries(partition, shown, [EntrySpan(8, 0, 0)])
         assert shown.asked == [(8, 0)]
-        _fallback_entries(partition, shown, [Span(8, 2, 2)])
+        _fallback_entries(partition, shown, [EntrySpan(8, 2, 2)])
         assert shown.asked == [(8, 0), LAST, LAST]
-        _fallback_entries(partition, shown, [Span(8, 0, 2)])
+        _fallback_entries(partition, shown, [EntrySpan(8, 0, 2)])
         assert shown.asked[3:] == [(8, 0), LAST, LAST], "whatever others were not shown before"
 
 
@@ -229,7 +229,7 @@ def test_a_request_behind_an_open_transaction_is_not_lost_because_the_broker_is_
 
     with serving(Partition({**STORED, **stored}, (7, 2))) as partition:
         shown = SlowAtFirst({(8, 11): _body(b"request", txn_uncommitted="true")})
-        assert _fallback_entries(partition, shown, [Span(8, 0, 11)])[-1] == ((8, 11), b"request", None)
+        assert _fallback_entries(partition, shown, [EntrySpan(8, 0, 11)])[-1] == ((8, 11), b"request", None)
 
 
 def test_second_looks_at_many_entries_that_are_never_shown_end_after_a_while(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -244,7 +244,7 @@ def test_second_looks_at_many_entries_that_are_never_shown_end_after_a_while(mon
 
     with serving(Partition({**STORED, **stored}, (7, 2))) as partition:
         shown = Slow()
-        assert len(_fallback_entries(partition, shown, [Span(8, 0, 39)])) == 40
+        assert len(_fallback_entries(partition, shown, [EntrySpan(8, 0, 39)])) == 40
     assert 40 < len(shown.asked) <= 44
 
 
@@ -252,7 +252,7 @@ def test_a_sender_of_many_unreadable_entries_does_not_hold_the_others_up() -> No
     stored: dict[Position, bytes | None] = dict.fromkeys(((7, number) for number in range(50)), None)
     with serving(Partition({**stored, (7, 50): ORDINARY}, (7, 50))) as partition:
         shown = Shown()
-        found = _fallback_entries(partition, shown, [Span(7, 0, 50)])
+        found = _fallback_entries(partition, shown, [EntrySpan(7, 0, 50)])
         assert len(found) == 51
         assert found[-1] == ((7, 50), b"request", None)
         assert len(shown.asked) == 5
@@ -262,7 +262,7 @@ def test_what_the_broker_may_still_send_is_asked_for_whatever_others_were_not_sh
     stored: dict[Position, bytes | None] = dict.fromkeys(((7, number) for number in range(8)), None)
     with serving(Partition({**stored, (7, 8): ORDINARY, (7, 9): None}, (7, 8))) as partition:
         shown = Shown({(7, 9): _body(b"request", txn_uncommitted="true")})
-        assert _fallback_entries(partition, shown, [Span(7, 0, 9)])[-1] == ((7, 9), b"request", None)
+        assert _fallback_entries(partition, shown, [EntrySpan(7, 0, 9)])[-1] == ((7, 9), b"request", None)
 
 
 def test_what_the_broker_may_still_send_is_asked_for_a_few_at_once_and_told_in_its_order() -> None:
@@ -281,7 +281,7 @@ def test_what_the_broker_may_still_send_is_asked_for_a_few_at_once_and_told_in_i
 
     with serving(Partition({**STORED, **stored}, (7, 2))) as partition:
         shown = Slow()
-        found = _fallback_entries(partition, shown, [Span(8, 0, 39)])
+        found = _fallback_entries(partition, shown, [EntrySpan(8, 0, 39)])
         assert [(position[1], payload) for position, payload, _why in found] == [
             (number, b"" if number % 3 else b"%d" % number) for number in range(40)
         ]
@@ -306,7 +306,7 @@ def test_an_answer_that_says_nothing_of_the_entry_gives_no_entry_up(
     shown = Shown({place: Body(status, {}, b"", True)})
     stored: dict[Position, bytes | None] = {**STORED, (8, 5): None}
     with serving(Partition(stored, LAST)) as partition, pytest.raises(error, match=str(status)):
-        _fallback_entries(partition, shown, [Span(place[0], place[1], place[1])])
+        _fallback_entries(partition, shown, [EntrySpan(place[0], place[1], place[1])])
 
 
 BEHIND_A_PROXY = InternalStats(((7, 1), (8, 6)), {}, 0)
@@ -334,7 +334,9 @@ class Proxied(Shown):
 def test_what_a_proxy_cannot_pass_on_is_given_up_where_it_passes_another_entry_on(place: Position, status: int) -> None:
     shown = Proxied({(7, 0): _body(b"other")}, stats=BEHIND_A_PROXY, place=place, status=status)
     with serving(Partition({**STORED, (8, 5): None}, LAST)) as partition:
-        assert _fallback_entries(partition, shown, [Span(*place, place[1])]) == [(place, b"", Undeliverable.NOT_SHOWN)]
+        assert _fallback_entries(partition, shown, [EntrySpan(*place, place[1])]) == [
+            (place, b"", Undeliverable.NOT_SHOWN)
+        ]
 
 
 @pytest.mark.parametrize("status", [502, 503, 504])
@@ -343,7 +345,7 @@ def test_a_request_is_not_lost_because_its_topic_was_being_moved_for_a_moment(st
     for times in (1, 2):
         shown = Proxied(answers, stats=BEHIND_A_PROXY, place=(8, 5), status=status, times=times)
         with serving(Partition({**STORED, (8, 5): None}, LAST)) as partition:
-            assert _fallback_entries(partition, shown, [Span(8, 5, 5)]) == [((8, 5), b"request", None)]
+            assert _fallback_entries(partition, shown, [EntrySpan(8, 5, 5)]) == [((8, 5), b"request", None)]
 
 
 @pytest.mark.parametrize("place", [(7, 1), (8, 5)], ids=["passed over", "it may come yet"])
@@ -351,9 +353,9 @@ def test_behind_a_503_only_time_tells_though_others_are_shown(place: Position) -
     shown = Proxied({(7, 0): _body(b"other")}, stats=BEHIND_A_PROXY, place=place, status=503)
     with serving(Partition({**STORED, (8, 5): None}, LAST)) as partition:
         with pytest.raises(UnavailableError, match=f"{entries.WITHHELD} 503"):
-            _fallback_entries(partition, shown, [Span(*place, place[1])])
+            _fallback_entries(partition, shown, [EntrySpan(*place, place[1])])
         controls = Controls(shown, TOPIC, gives_up=True)
-        read = fallback_entries(settings_for(partition), shown, TOPIC, [Span(*place, place[1])], controls)
+        read = fallback_entries(settings_for(partition), shown, TOPIC, [EntrySpan(*place, place[1])], controls)
         assert [found.why for _position, found in read] == [Undeliverable.NOT_SHOWN]
 
 
@@ -361,7 +363,7 @@ def test_too_many_requests_never_give_an_entry_up() -> None:
     shown = Proxied({(7, 0): _body(b"other")}, stats=BEHIND_A_PROXY, status=429)
     with serving(Partition(STORED, LAST)) as partition:
         read = fallback_entries(
-            settings_for(partition), shown, TOPIC, [Span(7, 1, 1)], Controls(shown, TOPIC, gives_up=True)
+            settings_for(partition), shown, TOPIC, [EntrySpan(7, 1, 1)], Controls(shown, TOPIC, gives_up=True)
         )
         with pytest.raises(UnavailableError, match="429"):
             list(read)
@@ -389,7 +391,7 @@ def test_silent_entries_of_a_sender_cost_their_patience_once_and_not_for_each_of
     with serving(Partition({**STORED, **stored}, (7, 2))) as partition:
         shown = Silent(stats=InternalStats(((5, 9), (6, 9), (7, 3), (8, 400)), {}, 0))
         controls = Controls(shown, TOPIC, [ours])
-        found = [*fallback_entries(settings_for(partition), shown, TOPIC, [Span(8, 0, 399)], controls)]
+        found = [*fallback_entries(settings_for(partition), shown, TOPIC, [EntrySpan(8, 0, 399)], controls)]
     assert len(found) == 400
     own = 5 * 3.0 + 45 * 1.0 + 350 * 0.25
     assert sum(waited) < own + 4 * 16 * (0.25 + 1.0 + 3.0), "what is asked for in their place is asked for once"
@@ -406,7 +408,7 @@ def test_of_a_thousand_entries_that_nobody_is_told_of_each_is_asked_for_a_moment
             return super().entry(partition, position, most_bytes, patience_seconds)
 
     with serving(Partition({**STORED, **stored}, (7, 2))) as partition:
-        _fallback_entries(partition, Silent(), [Span(8, 0, 79)])
+        _fallback_entries(partition, Silent(), [EntrySpan(8, 0, 79)])
     assert sorted(set(patience)) == [0.25, 1, 3]
 
 
@@ -427,7 +429,7 @@ def test_what_comes_behind_entries_that_nobody_can_read_is_noticed_while_they_ar
 
     with serving(Partition(stored, (8, 999))) as broker:
         shown = Slow()
-        found = _fallback_entries(broker, shown, [Span(8, 0, 1000)])
+        found = _fallback_entries(broker, shown, [EntrySpan(8, 0, 1000)])
     assert [position[1] for position, _payload, _why in found] == list(range(1001))
     assert found[-1] == ((8, 1000), b"request", None)
     assert len(shown.asked) < 300, "the others are passed over, and of such only a few are asked for"
@@ -441,9 +443,9 @@ def test_where_the_broker_shows_no_other_entry_either_none_is_given_up_until_tha
     with serving(Partition(stored, (8, 0))) as partition:
         shown = Shown(stats=TWO_LEDGERS)
         with pytest.raises(UnavailableError, match=entries.NOTHING_SHOWN):
-            _fallback_entries(partition, shown, [Span(8, 1, 2)])
+            _fallback_entries(partition, shown, [EntrySpan(8, 1, 2)])
         read = fallback_entries(
-            settings_for(partition), shown, TOPIC, [Span(8, 1, 2)], Controls(shown, TOPIC, gives_up=True)
+            settings_for(partition), shown, TOPIC, [EntrySpan(8, 1, 2)], Controls(shown, TOPIC, gives_up=True)
         )
         assert [found.why for _position, found in read] == [Undeliverable.NOT_SHOWN] * 2
 
@@ -453,7 +455,7 @@ def test_an_entry_is_given_up_where_the_broker_shows_another_one(other: Position
     stored: dict[Position, bytes | None] = {**STORED, LAST: None}
     with serving(Partition(stored, (8, 1))) as partition:
         shown = Shown({other: _body(b"request")}, stats=TWO_LEDGERS)
-        assert _fallback_entries(partition, shown, [Span(8, 2, 2)]) == [(LAST, b"", Undeliverable.NOT_SHOWN)]
+        assert _fallback_entries(partition, shown, [EntrySpan(8, 2, 2)]) == [(LAST, b"", Undeliverable.NOT_SHOWN)]
 
 
 @pytest.mark.parametrize("status", [404, 409, 412, 500])
@@ -462,7 +464,7 @@ def test_a_status_that_the_broker_has_for_every_entry_gives_none_up(status: int)
     with serving(Partition({**STORED, LAST: None}, (8, 1))) as partition:
         shown = Shown({(8, 1): fails, LAST: fails, (8, 0): fails, (7, 2): fails, (7, 0): fails}, stats=TWO_LEDGERS)
         with pytest.raises(UnavailableError, match=entries.NOTHING_SHOWN):
-            _fallback_entries(partition, shown, [Span(8, 2, 2)])
+            _fallback_entries(partition, shown, [EntrySpan(8, 2, 2)])
 
 
 def test_a_request_behind_many_unreadable_entries_is_asked_for_with_patience_where_the_broker_is_slow() -> None:
@@ -481,13 +483,13 @@ def test_a_request_behind_many_unreadable_entries_is_asked_for_with_patience_whe
         shown = Slow(answers, stats=InternalStats(((7, 1), (8, 61)), {}, 0))
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(entries, "_SECOND_LOOKS_SECONDS", 0.0)
-            assert _fallback_entries(partition, shown, [Span(8, 0, 60)])[-1] == ((8, 60), b"request", None)
+            assert _fallback_entries(partition, shown, [EntrySpan(8, 0, 60)])[-1] == ((8, 60), b"request", None)
 
 
 def test_what_is_larger_than_the_bound_is_not_taken_into_memory() -> None:
     shown = Shown({(7, 1): Body(200, {}, b"the beginning", False)})
     with serving(Partition(STORED, LAST)) as partition:
-        assert _fallback_entries(partition, shown, [Span(7, 1, 1)]) == [((7, 1), b"", Undeliverable.NOT_SHOWN)]
+        assert _fallback_entries(partition, shown, [EntrySpan(7, 1, 1)]) == [((7, 1), b"", Undeliverable.NOT_SHOWN)]
 
 
 @pytest.mark.parametrize("of_each", [1000, (1 << 31) - 1, -1])
@@ -495,13 +497,13 @@ def test_batches_use_up_what_a_reader_allowed_by_their_messages_and_are_read_on_
     large = entry(b"batch", num_messages_in_batch=of_each)
     stored = {(7, number): large for number in range(20)}
     with serving(Partition(stored, (7, 19))) as partition:
-        assert [sent.data for sent in _read(partition, [Span(7, 0, 19)])] == [large] * 20
+        assert [sent.data for sent in _read(partition, [EntrySpan(7, 0, 19)])] == [large] * 20
         assert len(partition.readers) == 1
 
 
 def test_a_partition_of_many_ledgers_is_read_on_one_connection() -> None:
     stored = {(ledger, number): ORDINARY for ledger in range(1, 30) for number in range(3)}
     with serving(Partition(stored, (29, 2))) as partition:
-        spans = [Span(ledger, 0, 2) for ledger in range(1, 30)]
+        spans = [EntrySpan(ledger, 0, 2) for ledger in range(1, 30)]
         assert len(_read(partition, spans)) == 87
         assert len(partition.readers) == 1

@@ -14,7 +14,7 @@ from udfs.formats.internal_stats import InternalStats, Position
 from udfs.snapshots.aborts import ids_of
 from udfs.snapshots.codec import Index, entries_of
 from udfs.snapshots.keys import SnapshotKind
-from udfs.snapshots.values import Read
+from udfs.snapshots.values import ReadValue
 
 SPACE = "t/ns"
 OWNER = "persistent://t/ns/orders"
@@ -41,12 +41,12 @@ class World:
     def present(self, namespace: str) -> set[str]:
         return {SEGMENTS} if self.named is None else {SEGMENTS, system_topic(namespace, SnapshotKind.INDEX)}
 
-    def compacted(self, namespace: str, kind: SnapshotKind) -> Iterator[Read]:
+    def compacted(self, namespace: str, kind: SnapshotKind) -> Iterator[ReadValue]:
         assert kind is SnapshotKind.INDEX
         assert self.named is not None
         rows = entries_of([(0, self.named, (1, 1))])
         value = Index(OWNER, rows, (1, 1), ids_of([]))
-        yield Read(kind, OWNER, OWNER, (3, 0), 0, 9, value=value)
+        yield ReadValue(kind, OWNER, OWNER, (3, 0), 0, 9, value=value)
 
     def retention(self, topic: str) -> tuple[int, int]:
         return self.kept

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from tests.pulsar_fields import entry, framed, key_value, metadata, single
 from udfs.formats.compression import Compression
-from udfs.formats.entry import LATEST_MS, MAX_UNCOMPRESSED_BYTES, Chunk, Content, contents_of, parse_entry
+from udfs.formats.entry import LATEST_MS, MAX_UNCOMPRESSED_BYTES, ChunkPart, Content, contents_of, parse_entry
 from udfs.formats.errors import FormatError
 
 REQUEST = b'{"ledgerId": 7}'
@@ -219,7 +219,12 @@ def test_what_a_sender_says_of_an_entry_is_told() -> None:
             txnid_least_bits=6,
         )
     )
-    assert (said.is_encrypted, said.marker_type, said.chunk, said.transaction) == (True, 22, Chunk(b"u", 1, 3), (5, 6))
+    assert (said.is_encrypted, said.marker_type, said.chunk, said.transaction) == (
+        True,
+        22,
+        ChunkPart(b"u", 1, 3),
+        (5, 6),
+    )
     plain = parse_entry(entry(REQUEST))
     assert (plain.is_encrypted, plain.marker_type, plain.chunk, plain.transaction) == (False, None, None, None)
     assert parse_entry(entry(REQUEST, chunk_id=0, num_chunks_from_msg=1)).chunk is None, "whole in one part"

@@ -4,14 +4,14 @@ from dataclasses import replace
 
 import pytest
 
-from udfs.formats.entry import Standing
+from udfs.formats.entry import EntryState
 from udfs.formats.entry_answer import entry_of
-from udfs.undelivered import Found, Undeliverable, found_in
+from udfs.undelivered import Undeliverable, UndeliveredMessage, found_in
 
 REQUEST = b'{"ledgerId": 7}'
 
 
-def _why(found: Found) -> tuple[int, bytes, Undeliverable | None]:
+def _why(found: UndeliveredMessage) -> tuple[int, bytes, Undeliverable | None]:
     return found.batch_index, found.content.payload, found.why
 
 
@@ -33,7 +33,7 @@ TRANSACTION = {"x-pulsar-txnid-least-bits": "0", "x-pulsar-txnid-most-bits": "3"
 
 def test_an_entry_that_the_admin_api_shows_is_read_from_its_headers() -> None:
     shown, standing = entry_of(SHOWN, REQUEST)
-    assert standing is Standing.DELIVERED
+    assert standing is EntryState.DELIVERED
     assert (shown.publish_ms, shown.key, shown.properties, shown.payload) == (
         1_795_356_724_649,
         b"k",
@@ -46,13 +46,13 @@ def test_an_entry_that_the_admin_api_shows_is_read_from_its_headers() -> None:
 @pytest.mark.parametrize(
     ("said", "standing"),
     [
-        pytest.param(TRANSACTION | {"x-pulsar-txn-aborted": "true"}, Standing.ABORTED, id="aborted"),
-        pytest.param(TRANSACTION | {"x-pulsar-txn-uncommitted": "true"}, Standing.OPEN, id="open"),
-        pytest.param(TRANSACTION | {"x-pulsar-txn-aborted": "false"}, Standing.DELIVERED, id="committed"),
-        pytest.param({"x-pulsar-txn-uncommitted": "true"}, Standing.DELIVERED, id="of none, behind an open one"),
+        pytest.param(TRANSACTION | {"x-pulsar-txn-aborted": "true"}, EntryState.ABORTED, id="aborted"),
+        pytest.param(TRANSACTION | {"x-pulsar-txn-uncommitted": "true"}, EntryState.OPEN, id="open"),
+        pytest.param(TRANSACTION | {"x-pulsar-txn-aborted": "false"}, EntryState.DELIVERED, id="committed"),
+        pytest.param({"x-pulsar-txn-uncommitted": "true"}, EntryState.DELIVERED, id="of none, behind an open one"),
     ],
 )
-def test_how_a_transaction_ended_is_read_from_the_headers(said: dict[str, str], standing: Standing) -> None:
+def test_how_a_transaction_ended_is_read_from_the_headers(said: dict[str, str], standing: EntryState) -> None:
     assert entry_of(SHOWN | said, REQUEST)[1] is standing
 
 

@@ -26,7 +26,7 @@ from udfs.formats.managed_ledger import (
 )
 from udfs.formats.schema_locator import serialize_schema_locator
 from udfs.paths import cursor_path, managed_ledger_path, schema_path
-from udfs.phase_one.watched import Kind, kind_of, names_in, vanished
+from udfs.phase_one.watched import ZnodeKind, kind_of, names_in, vanished
 from udfs.records import LedgerComponent, LedgerType, OffloadContext, PendingDelete
 from udfs.wire import decode, encode
 
@@ -122,18 +122,18 @@ def test_what_cannot_be_parsed_is_an_error_and_nothing_has_vanished(path: str) -
 @pytest.mark.parametrize(
     ("path", "kind"),
     [
-        ("/managed-ledgers/t/ns/persistent/x", Kind.TOPIC),
-        ("/managed-ledgers/t/ns/persistent/x/s", Kind.CURSOR),
-        ("/managed-ledgers/t/c/ns/persistent/x", Kind.TOPIC),
-        ("/managed-ledgers/t/c/ns/persistent/x/s", Kind.CURSOR),
-        ("/managed-ledgers/t/persistent/persistent/x", Kind.TOPIC),
+        ("/managed-ledgers/t/ns/persistent/x", ZnodeKind.TOPIC),
+        ("/managed-ledgers/t/ns/persistent/x/s", ZnodeKind.CURSOR),
+        ("/managed-ledgers/t/c/ns/persistent/x", ZnodeKind.TOPIC),
+        ("/managed-ledgers/t/c/ns/persistent/x/s", ZnodeKind.CURSOR),
+        ("/managed-ledgers/t/persistent/persistent/x", ZnodeKind.TOPIC),
         ("/managed-ledgers/t/c/persistent/persistent/x", None),  # a topic of V1, or a cursor
         ("/managed-ledgers/t/ns/persistent", None),
         ("/managed-ledgers/t/ns", None),
-        ("/schemas/t/ns/x", Kind.SCHEMA),
+        ("/schemas/t/ns/x", ZnodeKind.SCHEMA),
         ("/schemas/t/ns", None),
         ("/ledgers/00/0000/L0001", None),
     ],
 )
-def test_a_path_says_what_stands_there_or_nothing(path: str, kind: Kind | None) -> None:
+def test_a_path_says_what_stands_there_or_nothing(path: str, kind: ZnodeKind | None) -> None:
     assert kind_of(path) is kind

@@ -2,18 +2,18 @@ import pytest
 
 from tests.rocketmq_store import java_hash as known_hash
 from udfs.rocketmq import dispatch as d
-from udfs.rocketmq.commitlog import Record
+from udfs.rocketmq.commitlog import CommitLogRecord
 
 DELAYS = d.delays_of(d.DEFAULT_DELAYS)
 MULTI = d.DispatchRules(DELAYS, is_multi=True)
 LMQ = b"INNER_MULTI_DISPATCH\x01%LMQ%a,other\x02INNER_MULTI_QUEUE_OFFSET\x017,9\x02"
 
 
-def record(topic: bytes = b"T", properties: bytes = b"", sys_flag: int = 0) -> Record:
-    return Record(100, 200, 3, 4, sys_flag, 5_000, topic, properties)
+def record(topic: bytes = b"T", properties: bytes = b"", sys_flag: int = 0) -> CommitLogRecord:
+    return CommitLogRecord(100, 200, 3, 4, sys_flag, 5_000, topic, properties)
 
 
-def units(one: Record, rules: d.DispatchRules = MULTI) -> list[tuple[bytes, int, int]]:
+def units(one: CommitLogRecord, rules: d.DispatchRules = MULTI) -> list[tuple[bytes, int, int]]:
     return [tuple(each) for each in d.units_of(one, d.properties_of(one.properties), rules)]  # type: ignore[misc]
 
 

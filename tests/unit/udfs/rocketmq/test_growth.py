@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from udfs.rocketmq.growth import End, Entry, GapError, Stretch, step_of, stretches_of
+from udfs.rocketmq.growth import End, GapError, RecordUnit, Stretch, step_of, stretches_of
 from udfs.rocketmq.units import Units
 
 
@@ -12,9 +12,9 @@ def stretch(first: int, *phy: int) -> Stretch:
 
 def test_units_of_a_queue_are_put_together_until_its_offsets_jump() -> None:
     entries = [
-        Entry(b"A", 0, offset, phy, 100, 5, 9)
+        RecordUnit(b"A", 0, offset, phy, 100, 5, 9)
         for phy, offset in enumerate((3, 4, 0, 1))  # the queue was made anew in between
-    ] + [Entry(b"B", 0, 7, 4, 100, 5, 9)]
+    ] + [RecordUnit(b"B", 0, 7, 4, 100, 5, 9)]
     found = {(each.topic, each.first): each.units.phy.tolist() for each in stretches_of(entries)}
     assert found == {(b"A", 3): [0, 1], (b"A", 0): [2, 3], (b"B", 7): [4]}
 

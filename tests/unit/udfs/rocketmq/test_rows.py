@@ -28,7 +28,7 @@ def one_unit() -> Units:
 def test_the_key_of_a_unit() -> None:
     assert rows.unit_key(b"abc", 7, 0x102) == KEY
     assert rows.unit_keys(rows.queue_prefix(b"abc", 7), 0x101, 2)[1] == KEY
-    assert rows.decode_key(KEY) == rows.Row(b"abc", 7, 0x102)
+    assert rows.decode_key(KEY) == rows.RowKey(b"abc", 7, 0x102)
 
 
 def test_the_value_of_a_unit() -> None:

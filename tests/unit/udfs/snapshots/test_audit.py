@@ -7,12 +7,12 @@ import pytest
 from udfs.records import Presence
 from udfs.snapshots.audit import (
     BufferFacts,
+    IndexState,
     NamedSegment,
     NamespaceFacts,
     SnapshotClass,
     SnapshotFacts,
     SnapshotReason,
-    Standing,
     TopicFacts,
     findings_of,
     namespace_findings_of,
@@ -33,7 +33,7 @@ WELL = TopicFacts(
     ledgers=frozenset({LIVES}),
     segment_ledgers=frozenset({70}),
     values=(INDEX, SEGMENT),
-    index=Standing.READABLE,
+    index=IndexState.READABLE,
     segments=1,
     named=(NAMED,),
     live_ids=200,
@@ -41,7 +41,7 @@ WELL = TopicFacts(
     most_bytes=5_000,
     is_segmented=True,
 )
-ONLY_SINGLE = replace(WELL, values=(SINGLE,), index=Standing.NONE, segments=0, named=(), live_ids=30)
+ONLY_SINGLE = replace(WELL, values=(SINGLE,), index=IndexState.NONE, segments=0, named=(), live_ids=30)
 
 
 def _found(facts: TopicFacts) -> set[tuple[SnapshotClass, SnapshotReason]]:
@@ -143,12 +143,12 @@ def test_a_topic_that_is_well_has_no_findings() -> None:
             id="a segment whose marker is gone",
         ),
         pytest.param(
-            {"values": (SEGMENT,), "index": Standing.NONE, "named": (), "live_ids": 0},
+            {"values": (SEGMENT,), "index": IndexState.NONE, "named": (), "live_ids": 0},
             {(SnapshotClass.DANGER, SnapshotReason.INDEX_LOST)},
             id="segments without an index",
         ),
         pytest.param(
-            {"values": (SEGMENT,), "index": Standing.FAULTY, "named": (), "live_ids": 0},
+            {"values": (SEGMENT,), "index": IndexState.FAULTY, "named": (), "live_ids": 0},
             {(SnapshotClass.UNKNOWN, SnapshotReason.INDEX_UNREADABLE)},
             id="segments and an index that nobody can read",
         ),

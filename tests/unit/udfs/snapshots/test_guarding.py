@@ -14,7 +14,7 @@ from udfs.snapshots.guarding import (
     segment_bound,
 )
 from udfs.snapshots.keys import SnapshotKind, keeper_topic
-from udfs.snapshots.values import Fault, Read
+from udfs.snapshots.values import Fault, ReadValue
 
 A, B = "persistent://t/ns/a", "persistent://t/ns/b"
 END = (20, 5)
@@ -23,21 +23,21 @@ NOBODY: frozenset[str] = frozenset()
 LEDGERS = frozenset({10, 11, 12, 20})
 
 
-def _index(topic: str, *rows: tuple[int, tuple[int, int]], fault: Fault | None = None, null: bool = False) -> Read:
+def _index(topic: str, *rows: tuple[int, tuple[int, int]], fault: Fault | None = None, null: bool = False) -> ReadValue:
     value = Index(topic, entries_of([(number, place, (1, 1)) for number, place in rows]), (1, 1), ids_of([]))
     is_value = fault is None and not null
-    return Read(
+    return ReadValue(
         SnapshotKind.INDEX, topic, topic, (1, 1), 1_000, 9, -1, null, fault, "", value if is_value else None
     )  # fmt: skip
 
 
-def _segment(topic: str, number: int, place: tuple[int, int], publish_ms: int = 1_000) -> Read:
+def _segment(topic: str, number: int, place: tuple[int, int], publish_ms: int = 1_000) -> ReadValue:
     value = Segment(topic, number, (1, 1), ids_of([(1, 1)]))
     key = f"multiple-{number}-{topic}"
-    return Read(SnapshotKind.SEGMENT, key, topic, place, publish_ms, 9, number, value=value)
+    return ReadValue(SnapshotKind.SEGMENT, key, topic, place, publish_ms, 9, number, value=value)
 
 
-def _holds(*reads: Read) -> Holds:
+def _holds(*reads: ReadValue) -> Holds:
     holds = Holds(LEDGERS)
     for read in reads:
         holds.take(read)
@@ -74,7 +74,7 @@ def test_an_index_that_nobody_can_read_holds_everything(fault: Fault) -> None:
 
 
 def test_a_key_that_no_topic_has_holds_nothing() -> None:
-    odd = Read(SnapshotKind.INDEX, "?", "", (1, 1), 1, 1, fault=Fault.ODD_KEY)
+    odd = ReadValue(SnapshotKind.INDEX, "?", "", (1, 1), 1, 1, fault=Fault.ODD_KEY)
     assert _holds(odd).by_topic == {}
 
 
@@ -94,12 +94,12 @@ def test_what_a_topic_that_is_gone_names_is_held_for_days() -> None:
         pytest.param(_segment(keeper_topic("t/ns"), 0, (10, 0)), {}, False, id="our own record behind tombstones"),
         pytest.param(_segment(A, 0, (10, 0)), {A: IndexHold(None)}, True, id="an index that names nothing"),
         pytest.param(
-            Read(SnapshotKind.SEGMENT, "k", A, (10, 0), 1, 1, 9, fault=Fault.UNREADABLE), {}, False, id="no value"
+            ReadValue(SnapshotKind.SEGMENT, "k", A, (10, 0), 1, 1, 9, fault=Fault.UNREADABLE), {}, False, id="no value"
         ),
     ],
 )
 def test_a_segment_that_an_index_may_still_name_is_needed(
-    segment: Read, holds: dict[str, IndexHold], expected: bool
+    segment: ReadValue, holds: dict[str, IndexHold], expected: bool
 ) -> None:
     assert is_perhaps_needed(segment, holds, NOBODY, NOW) is expected
 

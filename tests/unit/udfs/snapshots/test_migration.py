@@ -10,7 +10,7 @@ from udfs.formats.internal_stats import Position
 from udfs.snapshots.aborts import aborts_of
 from udfs.snapshots.codec import Segment, decode_index, decode_segment, encode_index
 from udfs.snapshots.keys import Capacity, SnapshotKind
-from udfs.snapshots.migration import Form, Message, Stored, current, to_parts, to_segments, to_single
+from udfs.snapshots.migration import SnapshotMessage, Stored, StoredForm, current, to_parts, to_segments, to_single
 
 TOPIC = "persistent://t/ns/orders"
 OTHER = "persistent://t/ns/orders-1"
@@ -26,7 +26,7 @@ class Topics:
         self.at: dict[Position, Segment] = {}
         self._sent = 0
 
-    def send(self, message: Message) -> Position:
+    def send(self, message: SnapshotMessage) -> Position:
         self._sent += 1
         if message.value is None:
             self.latest[message.kind].pop(message.key)
@@ -36,7 +36,7 @@ class Topics:
                 self.at[50, self._sent] = decode_segment(message.value)
         return 50, self._sent
 
-    def run(self, messages: Iterator[Message], most: int = 1000) -> int:
+    def run(self, messages: Iterator[SnapshotMessage], most: int = 1000) -> int:
         """Send so many at most; returns how many there were."""
         sent = 0
         place: Position | None = None
@@ -56,10 +56,10 @@ class Topics:
     def stored(self) -> Stored:
         return Stored(self.latest, self.at)
 
-    def form(self) -> Form:
+    def form(self) -> StoredForm:
         return current(self.stored, TOPIC, LEDGERS, NEWEST)
 
-    def move(self, kind: SnapshotKind, form: Form) -> Iterator[Message]:
+    def move(self, kind: SnapshotKind, form: StoredForm) -> Iterator[SnapshotMessage]:
         keys = self.stored.keys
         if kind is SnapshotKind.PARTS:
             return to_parts(TOPIC, form, Capacity(2, 1000), keys)
@@ -78,7 +78,7 @@ def test_a_migration_cut_short_anywhere_loses_nothing_and_can_be_begun_again(
 ) -> None:
     def begun() -> Topics:
         topics = Topics()
-        first = Form(None, (6, 4), ABORTS)
+        first = StoredForm(None, (6, 4), ABORTS)
         topics.run(topics.move(source, first))
         assert topics.form().kind is source
         return topics
@@ -96,7 +96,7 @@ def test_a_migration_cut_short_anywhere_loses_nothing_and_can_be_begun_again(
         _loses_nothing(after)
 
 
-def _loses_nothing(form: Form) -> None:
+def _loses_nothing(form: StoredForm) -> None:
     """Every id is there, or found again behind maxReadPosition; an index has no id that is found again."""
     ids = set(form.aborts.ids.pairs())
     behind = {(most, least) for most, least, *marker in ABORTS.tuples() if tuple(marker) > form.max_read}
@@ -107,7 +107,7 @@ def _loses_nothing(form: Form) -> None:
 
 def test_an_index_that_has_ids_twice_is_not_migrated() -> None:
     topics = Topics()
-    topics.run(topics.move(SnapshotKind.INDEX, Form(None, (8, 0), ABORTS)))
+    topics.run(topics.move(SnapshotKind.INDEX, StoredForm(None, (8, 0), ABORTS)))
     index = decode_index(topics.latest[SnapshotKind.INDEX][TOPIC])
     topics.latest[SnapshotKind.INDEX][TOPIC] = encode_index(replace(index, tail=ABORTS.between(0, 1).ids))
     with pytest.raises(FormatError, match="twice"):
@@ -116,21 +116,21 @@ def test_an_index_that_has_ids_twice_is_not_migrated() -> None:
 
 def test_of_settled_ids_nothing_is_cut() -> None:
     topics = Topics()
-    topics.run(topics.move(SnapshotKind.INDEX, Form(None, (8, 0), ABORTS)))
+    topics.run(topics.move(SnapshotKind.INDEX, StoredForm(None, (8, 0), ABORTS)))
     found = topics.form()
     assert (found.aborts.rows, found.max_read) == (ABORTS.rows, (8, 0))
 
 
 def test_where_all_lies_behind_max_read_position_the_topic_is_replayed() -> None:
     topics = Topics()
-    topics.run(topics.move(SnapshotKind.INDEX, Form(None, (4, 0), ABORTS)))
+    topics.run(topics.move(SnapshotKind.INDEX, StoredForm(None, (4, 0), ABORTS)))
     found = topics.form()
     assert (found.aborts.rows, found.max_read) == (0, (-1, -1))
 
 
 def test_nothing_of_the_old_form_stays_but_the_single_one_beside_an_index() -> None:
     topics = Topics()
-    topics.run(topics.move(SnapshotKind.SINGLE, Form(None, (6, 4), ABORTS)))
+    topics.run(topics.move(SnapshotKind.SINGLE, StoredForm(None, (6, 4), ABORTS)))
     for kind in (SnapshotKind.INDEX, SnapshotKind.PARTS, SnapshotKind.SINGLE):
         topics.run(topics.move(kind, topics.form()))
     assert {kind: set(values) for kind, values in topics.latest.items() if values} == {SnapshotKind.SINGLE: {TOPIC}}
@@ -138,7 +138,7 @@ def test_nothing_of_the_old_form_stays_but_the_single_one_beside_an_index() -> N
 
 def test_a_single_snapshot_that_no_message_holds_is_refused_before_anything_is_sent() -> None:
     with pytest.raises(FormatError, match="more than 30"):
-        next(to_single(TOPIC, Form(None, (6, 4), ABORTS), 30, {}))
+        next(to_single(TOPIC, StoredForm(None, (6, 4), ABORTS), 30, {}))
 
 
 def test_no_snapshot_is_none() -> None:
@@ -147,6 +147,6 @@ def test_no_snapshot_is_none() -> None:
 
 def test_a_topic_with_a_name_like_a_part_keeps_its_own() -> None:
     topics = Topics()
-    topics.run(to_single(OTHER, Form(None, (6, 4), ABORTS), 1000, {}))
-    topics.run(topics.move(SnapshotKind.PARTS, Form(None, (6, 4), ABORTS)))
+    topics.run(to_single(OTHER, StoredForm(None, (6, 4), ABORTS), 1000, {}))
+    topics.run(topics.move(SnapshotKind.PARTS, StoredForm(None, (6, 4), ABORTS)))
     assert OTHER in topics.latest[SnapshotKind.SINGLE]

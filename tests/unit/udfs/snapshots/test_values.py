@@ -17,8 +17,8 @@ from udfs.snapshots.codec import (
     entries_of,
 )
 from udfs.snapshots.keys import SnapshotKind
-from udfs.snapshots.values import Fault, Read, read_message
-from udfs.undelivered import Found, Undeliverable
+from udfs.snapshots.values import Fault, ReadValue, read_message
+from udfs.undelivered import Undeliverable, UndeliveredMessage
 
 TOPIC = "persistent://t/ns/orders"
 AT = (7, 3)
@@ -30,8 +30,8 @@ KEY = f"multiple-4-{TOPIC}".encode()
 
 def _read(
     kind: SnapshotKind, key: bytes | None, payload: bytes, *, is_null: bool = False, version: bytes = b""
-) -> Read:
-    found = Found(-1, Content(key, payload, {}, is_null, version), 1000)
+) -> ReadValue:
+    found = UndeliveredMessage(-1, Content(key, payload, {}, is_null, version), 1000)
     return read_message(kind, "t/ns", AT, found, lambda said: said == bytes(8))
 
 
@@ -79,7 +79,7 @@ def test_a_tombstone_is_neither_a_value_nor_a_fault() -> None:
 
 
 def test_what_the_broker_did_not_deliver_is_unreadable() -> None:
-    found = Found(-1, Content(KEY, SEGMENT, {}), why=Undeliverable.ENCRYPTED, detail="encrypted")
+    found = UndeliveredMessage(-1, Content(KEY, SEGMENT, {}), why=Undeliverable.ENCRYPTED, detail="encrypted")
     read = read_message(SnapshotKind.SEGMENT, "t/ns", AT, found, lambda _version: True)
     assert (read.fault, read.value, read.detail) == (Fault.UNREADABLE, None, "encrypted")
 
@@ -103,18 +103,24 @@ def test_no_byte_that_was_changed_raises_an_error(at: int, byte: int) -> None:
 @pytest.mark.parametrize(
     ("found", "is_blocking"),
     [
-        pytest.param(Found(-1, Content(b"odd", b"\xff", {})), True, id="garbage with any key"),
-        pytest.param(Found(-1, Content(TOPIC.encode(), b"\xff", {})), True, id="garbage with a topic's key"),
-        pytest.param(Found(-1, Content(b"", b"\xff", {})), True, id="garbage with an empty key"),
-        pytest.param(Found(-1, Content(b"odd", b"", {})), True, id="an empty value"),
-        pytest.param(Found(-1, Content(None, b"\xff", {})), False, id="garbage without a key"),
-        pytest.param(Found(-1, Content(b"odd", b"", {}, is_null=True)), False, id="a tombstone"),
+        pytest.param(UndeliveredMessage(-1, Content(b"odd", b"\xff", {})), True, id="garbage with any key"),
         pytest.param(
-            Found(-1, Content(None, b"", {}), why=Undeliverable.ENCRYPTED, detail="it is"), True, id="encrypted"
+            UndeliveredMessage(-1, Content(TOPIC.encode(), b"\xff", {})), True, id="garbage with a topic's key"
+        ),
+        pytest.param(UndeliveredMessage(-1, Content(b"", b"\xff", {})), True, id="garbage with an empty key"),
+        pytest.param(UndeliveredMessage(-1, Content(b"odd", b"", {})), True, id="an empty value"),
+        pytest.param(UndeliveredMessage(-1, Content(None, b"\xff", {})), False, id="garbage without a key"),
+        pytest.param(UndeliveredMessage(-1, Content(b"odd", b"", {}, is_null=True)), False, id="a tombstone"),
+        pytest.param(
+            UndeliveredMessage(-1, Content(None, b"", {}), why=Undeliverable.ENCRYPTED, detail="it is"),
+            True,
+            id="encrypted",
         ),
     ],
 )
-def test_what_no_broker_can_decode_blocks_loading(kind: SnapshotKind, found: Found, is_blocking: bool) -> None:
+def test_what_no_broker_can_decode_blocks_loading(
+    kind: SnapshotKind, found: UndeliveredMessage, is_blocking: bool
+) -> None:
     """Each was seen on Pulsar 4.0.8: it reads all indexes, or all single snapshots, of the namespace."""
     assert read_message(kind, "t/ns", AT, found, lambda _version: False).is_blocking is is_blocking
     segment = read_message(SnapshotKind.SEGMENT, "t/ns", AT, found, lambda _version: False)
@@ -140,7 +146,7 @@ def test_a_value_under_any_key_blocks_nothing() -> None:
 def test_a_foreign_schema_blocks_loading_where_the_value_is_none_of_the_topic(
     kind: SnapshotKind, value: bytes, key: bytes, version: bytes, is_blocking: bool
 ) -> None:
-    found = Found(-1, Content(key, value, {}, schema_version=version))
+    found = UndeliveredMessage(-1, Content(key, value, {}, schema_version=version))
     read = read_message(kind, "t/ns", AT, found, {b"foreign": False}.get)
     assert (read.is_blocking, read.value) == (is_blocking, None)
     assert read.fault is (Fault.ODD_KEY if key == b"odd" else Fault.FOREIGN_SCHEMA)

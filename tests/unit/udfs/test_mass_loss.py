@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from udfs.vanished import Doubts, Losses, doubts
+from udfs.mass_loss import Doubts, Losses, doubts
 
 MOST, ABOVE = 0.8, 100
 EVERYTHING = "everything"
