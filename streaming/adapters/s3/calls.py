@@ -114,7 +114,8 @@ class S3Calls:
         Raises AbsentError, UnavailableError, RefusedError (UnsupportedError, DeniedError).
         """
         give_up_s = time.monotonic() + self._patience_seconds()
-        wait_s, is_renewed, more = _FIRST_WAIT_S, False, _MORE_WHERE_THROTTLED
+        more = _MORE_WHERE_THROTTLED if self._rests_until_s else 0
+        wait_s, is_renewed = _FIRST_WAIT_S, False
         while True:
             pace.take(units)
             try:
@@ -126,7 +127,7 @@ class S3Calls:
                 self._judge(error, pace)
                 if time.monotonic() + wait_s < give_up_s:
                     pass
-                elif more and self._rests_until_s and _is_throttled(error):
+                elif more and _is_throttled(error):
                     more -= 1
                 else:
                     self._rest()
