@@ -68,7 +68,7 @@ BROKERS = (
     (
         "a host that hangs is tried seldom",
         SILENCE,
-        "            self._next_try_s[what] = self._now_s() + _REST * try_s\n",
+        "            hanging.next_try_s = self._now_s() + _REST * patience_s\n",
         "",
     ),
     (

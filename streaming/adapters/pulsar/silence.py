@@ -8,6 +8,7 @@ costs a sixth of the time at most.
 
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from threading import Lock
 
 from streaming.errors import UnavailableError
@@ -18,25 +19,34 @@ _DOUBLINGS = 4  # 32 s: more than the default of pulsar.timeout_seconds
 _REST = 5  # times the patience of a try pass before the next
 
 
+@dataclass(slots=True)
+class _Hanging:
+    """What is known of something that did not answer last."""
+
+    timeouts: int = 0  # in a row
+    tries: int = 0  # granted since then
+    next_try_s: float = 0.0
+
+
 class Silence:
     """What is known of hosts that timed out. Thread-safe. now_s: a clock that never goes back."""
 
     def __init__(self, now_s: Callable[[], float] = time.monotonic) -> None:
         self._now_s = now_s
-        self._timeouts: dict[str, int] = {}  # of what did not answer last -> timeouts in a row
-        self._next_try_s: dict[str, float] = {}
-        self._tries: dict[str, int] = {}  # since it hangs
+        self._known: dict[str, _Hanging] = {}
         self._lock = Lock()
 
     def is_due(self, what: str) -> bool:
         """Whether it may be asked now."""
         with self._lock:
-            return self._is_due(what)
+            hanging = self._hanging(what)
+            return hanging is None or self._now_s() >= hanging.next_try_s
 
     def at_most(self, what: str, seconds: float) -> float:
         """Return for how long to wait for its answer, `seconds` at most."""
         with self._lock:
-            return min(seconds, self._try_seconds(what)) if self._hangs(what) else seconds
+            hanging = self._hanging(what)
+            return seconds if hanging is None else min(seconds, _patience_s(hanging.tries))
 
     def patience(self, what: str, seconds: float) -> float:
         """Return the same to who asks now; the next one may do so after a rest, unless an answer comes.
@@ -46,45 +56,42 @@ class Silence:
         if seconds <= 0:
             raise UnavailableError(f"{what} was not asked: the time for all questions was over")
         with self._lock:
-            if not self._hangs(what):
+            hanging = self._hanging(what)
+            if hanging is None:
                 return seconds
-            if not self._is_due(what):
+            if self._now_s() < hanging.next_try_s:
                 raise UnavailableError(hangs(what))
-            try_s = self._try_seconds(what)
-            self._next_try_s[what] = self._now_s() + _REST * try_s
-            self._tries[what] = self._tries.get(what, 0) + 1
-            return min(seconds, try_s)
+            patience_s = _patience_s(hanging.tries)
+            hanging.next_try_s = self._now_s() + _REST * patience_s
+            hanging.tries += 1
+            return min(seconds, patience_s)
 
     def timed_out(self, what: str) -> None:
         """A question was not answered in time."""
         with self._lock:
-            self._timeouts[what] = self._timeouts.get(what, 0) + 1
-            if self._hangs(what):
-                rest_s = _REST * TRY_SECONDS * 2.0 ** min(max(0, self._tries.get(what, 0) - 1), _DOUBLINGS)
-                self._next_try_s[what] = self._now_s() + rest_s
+            known = self._known.setdefault(what, _Hanging())
+            known.timeouts += 1
+            if self._hanging(what) is not None:
+                known.next_try_s = self._now_s() + _REST * _patience_s(max(0, known.tries - 1))
 
     def answered(self, what: str) -> None:
         """A whole answer came, whatever it says."""
         with self._lock:
-            self._timeouts.pop(what, None)
-            self._next_try_s.pop(what, None)
-            self._tries.pop(what, None)
+            self._known.pop(what, None)
 
     def forget(self) -> None:
         """Forget all: tests start their servers on ports that others had before."""
         with self._lock:
-            self._timeouts.clear()
-            self._next_try_s.clear()
-            self._tries.clear()
+            self._known.clear()
 
-    def _hangs(self, what: str) -> bool:
-        return self._timeouts.get(what, 0) >= _TIMEOUTS
+    def _hanging(self, what: str) -> _Hanging | None:
+        known = self._known.get(what)
+        return known if known is not None and known.timeouts >= _TIMEOUTS else None
 
-    def _try_seconds(self, what: str) -> float:
-        return TRY_SECONDS * 2.0 ** min(self._tries.get(what, 0), _DOUBLINGS)
 
-    def _is_due(self, what: str) -> bool:
-        return not self._hangs(what) or self._now_s() >= self._next_try_s[what]
+def _patience_s(tries: int) -> float:
+    """Return how long the next try may take after so many in vain."""
+    return TRY_SECONDS * 2.0 ** min(tries, _DOUBLINGS)
 
 
 def hangs(what: str) -> str:
