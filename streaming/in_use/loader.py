@@ -140,7 +140,7 @@ class InUseLoader:
             some = paths[at : at + size]
             at += len(some)
             for path, node in zip(some, self._store.read_many(some), strict=True):
-                seen[path] = _seen(path, node)
+                seen[path] = znode_read(path, node)
             read_bytes = sum(len(seen[path].data or b"") for path in some)
             in_all += read_bytes
             size = _next_size(len(some), read_bytes)
@@ -172,7 +172,8 @@ def _asked(names: Mapping[str, str], ask: Callable[[Sequence[str]], list[BrokerV
     return {key: views[name] for key, name in names.items()}
 
 
-def _seen(path: str, node: Znode | Unreadable | None) -> ZnodeRead:
+def znode_read(path: str, node: Znode | Unreadable | None) -> ZnodeRead:
+    """Return what was read at a path as udfs.references takes it."""
     if node is None:
         return ZnodeRead(path)
     if isinstance(node, Unreadable):

@@ -13,6 +13,7 @@ import pyarrow as pa
 from streaming.audit import columns as a
 from streaming.clients import clients_for
 from streaming.config.settings import Settings
+from streaming.in_use.loader import znode_read
 from streaming.ports import MetadataStore, Unreadable, Znode
 from streaming.sweep.pace import Pace
 from udfs import columns as c
@@ -90,7 +91,9 @@ def _schema_rows(path: str, node: _Node) -> Iterator[dict[str, Any]]:
         return
     tenant, namespace, encoded = schema_id.split("/")
     owner = _Labels(f"{tenant}/{namespace}/persistent/{encoded}", f"{tenant}/{namespace}")
-    yield from _in_use_rows(f"schema:{schema_id}", [_seen(path, node)], LedgerComponent.SCHEMA_STORAGE, owner, sizes={})
+    yield from _in_use_rows(
+        f"schema:{schema_id}", [znode_read(path, node)], LedgerComponent.SCHEMA_STORAGE, owner, sizes={}
+    )
 
 
 def _topic_rows(path: str, node: _Node, cursors: Mapping[str, _Node]) -> Iterator[dict[str, Any]]:
@@ -102,12 +105,12 @@ def _topic_rows(path: str, node: _Node, cursors: Mapping[str, _Node]) -> Iterato
     except ValueError as error:
         yield _problem(path, str(error))
         return
-    top = _seen(path, node)
+    top = znode_read(path, node)
     ledgers = _ledgers(node)
     sizes = {ledger.ledger_id: ledger.size_bytes for ledger in ledgers}
     yield from _in_use_rows(f"data:{name}", [top], LedgerComponent.MANAGED_LEDGER, owner, sizes=sizes)
     yield from _offload_rows(f"data:{name}", ledgers, owner)
-    seen = {cursor: _seen(f"{path}/{cursor}", found) for cursor, found in cursors.items()}
+    seen = {cursor: znode_read(f"{path}/{cursor}", found) for cursor, found in cursors.items()}
     for cursor, one in seen.items():
         if one.data is not None or one.error:
             key = f"cursor:{name}/{cursor}"
@@ -201,11 +204,3 @@ def _row(key: str, component: LedgerComponent, owner: _Labels, ledger_id: int) -
 
 def _problem(path: str, detail: str) -> dict[str, Any]:
     return {a.PATH: path, c.DETAIL: detail}
-
-
-def _seen(path: str, node: _Node) -> ZnodeRead:
-    if node is None:
-        return ZnodeRead(path)
-    if isinstance(node, Unreadable):
-        return ZnodeRead(path, error=node.detail)
-    return ZnodeRead(path, node.data, node.version)
