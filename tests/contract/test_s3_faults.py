@@ -126,12 +126,18 @@ def test_a_bucket_that_stays_away_is_asked_again_only_after_a_while(place: Place
     store.close()
 
 
-def test_after_its_rest_a_bucket_is_asked_once_and_served_as_ever(place: Place) -> None:
+def _given_up(place: Place, code: str, status: str = "503 Slow Down") -> S3Objects:
+    """Return a store of one object that answered with this code for too long, and that rests a millisecond."""
     place.fill(1)
     store = S3Objects(replace(place.store.settings, patience_seconds=1, rest_seconds=0.001))
-    place.server.answer("InternalError", status="500 Internal Server Error", times=10_000)
+    place.server.answer(code, status=status, times=10_000)
     with pytest.raises(UnavailableError):
         store.head_many(["00000000-object"])
+    return store
+
+
+def test_after_its_rest_a_bucket_is_asked_once_and_served_as_ever(place: Place) -> None:
+    store = _given_up(place, "InternalError", status="500 Internal Server Error")
     asked = store.calls.requests
 
     time.sleep(0.01)
@@ -148,11 +154,7 @@ def test_after_its_rest_a_bucket_is_asked_once_and_served_as_ever(place: Place) 
 
 
 def test_after_its_rest_one_refusal_for_load_is_no_outage(place: Place) -> None:
-    place.fill(1)
-    store = S3Objects(replace(place.store.settings, patience_seconds=1, rest_seconds=0.001))
-    place.server.answer("SlowDown", times=10_000)
-    with pytest.raises(UnavailableError):
-        store.head_many(["00000000-object"])
+    store = _given_up(place, "SlowDown")
     place.server.heal()
     time.sleep(0.01)
 
@@ -162,11 +164,7 @@ def test_after_its_rest_one_refusal_for_load_is_no_outage(place: Place) -> None:
 
 
 def test_after_its_rest_a_bucket_that_refuses_for_load_again_and_again_rests_again(place: Place) -> None:
-    place.fill(1)
-    store = S3Objects(replace(place.store.settings, patience_seconds=1, rest_seconds=0.001))
-    place.server.answer("SlowDown", times=10_000)
-    with pytest.raises(UnavailableError):
-        store.head_many(["00000000-object"])
+    store = _given_up(place, "SlowDown")
     asked = store.calls.requests
     time.sleep(0.01)
 

@@ -27,7 +27,7 @@ from tests.integration.conftest import (
 )
 from tests.integration.console import console
 from tests.integration.test_faults import sweeper_of
-from tests.integration.test_watch import in_the_end, owner_of
+from tests.integration.test_watch import PATIENCE_SECONDS, in_the_end, owner_of
 from udfs.formats.errors import FormatError
 from udfs.formats.managed_ledger import parse_cursor, parse_managed_ledger
 from udfs.paths import cursor_path, managed_ledger_name, managed_ledger_path
@@ -36,7 +36,6 @@ from udfs.records import LedgerState, Outcome, PendingDelete, Reason
 pytestmark = [pytest.mark.cluster, pytest.mark.long]
 
 OPEN = LedgerState.OPEN
-PATIENCE_SECONDS = 600  # of a wait that ends as soon as its condition holds
 QUIET_SECONDS = 60
 
 
