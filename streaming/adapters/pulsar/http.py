@@ -34,12 +34,13 @@ from streaming.config.hosts import hosts_of, may_carry_token
 from streaming.config.sections import PulsarSettings
 from streaming.errors import ConfigError, UnavailableError
 from udfs.paths import topic_of
+from udfs.units import MIB
 
 _REDIRECTS = 5  # a bundle that is being moved answers with one or two
 _ATTEMPTS = 4
 _CONNECT_SECONDS = 5.0
 _KEPT_CONNECTIONS = 64
-_MOST_BYTES = 64 * 1024 * 1024  # of an answer: 300,000 topics or ledgers; more would fill an executor's memory
+_MOST_BYTES = 64 * MIB  # of an answer: 300,000 topics or ledgers; more would fill an executor's memory
 _BUSY = {429, 502, 503, 504}  # they say nothing of the topic that was asked about
 _TRY_AGAIN = {HTTPStatus.TOO_MANY_REQUESTS, *(status for status in HTTPStatus if status >= 500)}
 _REDIRECTING = {HTTPStatus.MOVED_PERMANENTLY, HTTPStatus.FOUND, HTTPStatus.TEMPORARY_REDIRECT, 308}
@@ -375,7 +376,7 @@ def _whole(parts: Iterable[bytes], until: float, url: str) -> bytes:
         if time.monotonic() > until:
             raise httpx.ReadTimeout("its answer comes too slowly")
         if len(read) > _MOST_BYTES:
-            raise AnswerTooLargeError(f"{url} answered with more than {_MOST_BYTES // 2**20} MiB")
+            raise AnswerTooLargeError(f"{url} answered with more than {_MOST_BYTES // MIB} MiB")
     return bytes(read)
 
 

@@ -1,7 +1,7 @@
 """One bucket's client: made once, shared by threads, with every answer sorted into absent, refused or unknown.
 
 1. SlowDown, 5xx, timeouts and broken connections are tried again until `patience_seconds` are over; then the
-   outcome is unknown (UnavailableError). boto3's own retries are off, so that there is one place that waits.
+   outcome is unknown (UnavailableError). boto3's own retries are off, so that only this module waits.
    A bucket that stayed away so long is not asked for `rest_seconds`, and then tried once, or a few times where it
    answers that it has too much to do: a chunk that holds requests for it must not keep other buckets' requests waiting.
 2. A missing bucket is a refusal, never a missing object. Refused credentials are read again if their file changed.
@@ -125,13 +125,11 @@ class S3Calls:
                     is_renewed = True
                     continue
                 self._judge(error, pace)
-                if time.monotonic() + wait_s < give_up_s:
-                    pass
-                elif more and _is_throttled(error):
+                if time.monotonic() + wait_s >= give_up_s:
+                    if not (more and _is_throttled(error)):
+                        self._rest()
+                        raise UnavailableError(f"{self._place()} does not answer: {_text(error)}") from error
                     more -= 1
-                else:
-                    self._rest()
-                    raise UnavailableError(f"{self._place()} does not answer: {_text(error)}") from error
             else:
                 self._rests_until_s = 0.0
                 return answer
