@@ -13,9 +13,9 @@ from udfs.formats.internal_stats import Position
 
 
 def is_idle(settings: Settings, admin: TopicAdmin, queries: RunningQueries, due: DueLoop) -> bool:
-    """Whether no query works, every message of every partition has been worked off, and no retry waits.
+    """Return True if no query works, every message of every partition has been processed, and no retry waits.
 
-    ParkedQueries that are given up are left out: what waits there will wait.
+    Parked queries that are given up are left out: their messages stay where they are.
     """
     return _is_quiet(settings, admin, queries, due, due.is_empty)
 

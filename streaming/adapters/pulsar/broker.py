@@ -9,8 +9,8 @@
    has loaded, that holds for every topic that is not known to be loaded elsewhere. Where no answer about the topic
    came at all, the view is_unavailable: nothing is known to be wrong with the topic.
 4. Each partition is asked for itself: partitioned-internalStats leaves out partitions that failed.
-5. All questions together have a deadline, for what is loaded and then for the topics. What is not answered by then is
-   UNREADABLE.
+5. All questions together have a deadline, for what is loaded and then for the topics. A topic without an
+   answer by then is UNREADABLE.
 """
 
 import time

@@ -1,10 +1,10 @@
-"""Which topics brokers have loaded, without loading any.
+"""Asks brokers which topics they have loaded, without loading any.
 
 1. ZooKeeper names the brokers that run (/loadbalance/brokers, with every load manager). Each answers for itself, from
    its memory at that moment: `broker-stats/bookieops` of 4.0.8 walks through the topics that are loaded. It takes the
    rights of a superuser, and 200 bytes and 0.1 ms a topic. `broker-stats/topics` is up to a minute old, and `/metrics`
    has 7 kB a topic.
-2. An answer is used for a few seconds. A topic that was loaded since then is taken for one that is not: whoever deletes
+2. An answer is used for a few seconds. A topic that was loaded since then is taken for one that is not: a deletion
    must not rely on that (docs/decisions/0006). One that was unloaded since then may be loaded again by a question.
 3. A topic that no answer names is loaded nowhere only if every broker answered.
 """
