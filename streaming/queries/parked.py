@@ -98,7 +98,7 @@ class ParkedQueries:
 
     @property
     def given_up(self) -> dict[Query, Exception]:
-        """ParkedQueries that failed too often to be tried again, and why they failed last."""
+        """Queries that failed too often to be tried again, and why they failed last."""
         return {query: lane.why for query, lane in self._parked.items() if self._is_given_up(lane)}
 
     @property
