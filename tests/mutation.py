@@ -1,6 +1,6 @@
-"""Break each safety line once, in a copy of the tree, and see which tests notice: `python -m tests.mutation [words]`.
+"""Remove each safety line once, in a copy of the tree, and show which test notices: `python -m tests.mutation [words]`.
 
-Not collected by pytest. Prints the table of tests/BROKEN_ON_PURPOSE.md; ends with 1 if a mutation survives.
+Not collected by pytest. Ends with 1 if no test notices one of the lines.
 """
 
 import os
@@ -9,7 +9,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
-import time
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -41,10 +41,10 @@ UNIT_TESTS = tuple(
         "adapters/pulsar",
     )
 )
-UNIT = (*UNIT_TESTS, "tests/contract/test_coordination.py", "-m", "not cluster and not slow")
+UNIT_MARKS = ("-m", "not cluster and not slow")
+UNIT = (*UNIT_TESTS, "tests/contract/test_coordination.py", *UNIT_MARKS)
 MODEL = "tests/model/test_safety.py"
 MODEL_EXAMPLES = "250"
-RUNS = "model-runs"
 JUDGE_TESTS = ("tests/unit/udfs/test_judge.py", "tests/model/test_windows.py")
 MARKING_TESTS = "tests/unit/phase_one/watcher/test_marking.py"
 WATCHER_TESTS = "tests/unit/phase_one/watcher/test_watcher.py"
@@ -1313,23 +1313,27 @@ NARROWED |= {
 
 
 def main(words: list[str]) -> int:
-    """Run the mutations whose line holds one of the words (all without words)."""
+    """Run the mutations whose line contains one of the words (all without words), and return 1 if a mutation survives.
+
+    Each mutation is tried against the tests nearest to its file first, then against all unit tests, then against the
+    model; the first failure ends it. Two selections of tests prove nothing unless they pass on the unchanged tree, so
+    that is checked before anything else.
+    """
     chosen = [m for m in MUTATIONS if not words or any(word in m.line for word in words)]
-    _say("| safety line | file | unit tests that fail | the model notices after |")
-    _say("|---|---|---|---|")
-    survivors = 0
-    for mutation in chosen:
-        with tempfile.TemporaryDirectory() as folder:
-            where = Path(folder)
-            file = _copy_mutated(mutation, where)
-            narrowed = NARROWED.get(mutation.line)
-            failed, _ = _failures(where, (*narrowed, "--maxfail=3") if narrowed else UNIT)
-            noticed, took_s = ([], 0.0) if narrowed else _failures(where, (MODEL, "-x"))
-            runs = where / RUNS
-            after = runs.read_text() if runs.exists() else "?"
-        survivors += not failed and not noticed
-        model = f"{after} runs, {took_s:.0f} s" if noticed else "-"
-        _say(f"| {mutation.line} | `{file}` | {_summary(failed)} | {model} |")
+    with tempfile.TemporaryDirectory() as folder:
+        _copy(Path(folder))
+        nearest = {test for mutation in chosen for test in _nearest(mutation) if test.startswith("tests/")}
+        if failed := _failures(Path(folder), (*sorted(nearest), *UNIT_MARKS)):
+            raise SystemExit(f"these tests fail on the unchanged tree: {', '.join(failed)}")
+    _say("| safety line | file | noticed by |")
+    _say("|---|---|---|")
+    survivors = []
+    with ThreadPoolExecutor(os.cpu_count()) as pool:
+        for mutation, (file, noticed) in zip(chosen, pool.map(_try, chosen), strict=True):
+            _say(f"| {mutation.line} | `{file}` | {noticed or 'NO TEST'} |")
+            if not noticed:
+                survivors.append(mutation.line)
+    _say(f"{len(chosen) - len(survivors)} of {len(chosen)} lines are noticed")
     return 1 if survivors else 0
 
 
@@ -1338,14 +1342,40 @@ def _say(line: str) -> None:
     sys.stdout.flush()
 
 
-def _copy_mutated(mutation: Mutation, where: Path) -> Path:
-    """Return the file that was changed."""
+def _try(mutation: Mutation) -> tuple[Path, str]:
+    """Return the file that was changed, and the first tests that noticed (empty if none did)."""
+    with tempfile.TemporaryDirectory() as folder:
+        where = Path(folder)
+        file = _copy_mutated(mutation, where)
+        for tests in filter(None, (_nearest(mutation), UNIT, (MODEL,))):
+            if failed := _failures(where, (*tests, "-x")):
+                return file, f"`{failed[0].partition('[')[0].rpartition('::')[2]}`"
+    return file, ""
+
+
+def _nearest(mutation: Mutation) -> tuple[str, ...]:
+    """Return the tests that are named for the line, or else those that mirror its file."""
+    if mutation.line in NARROWED:
+        return NARROWED[mutation.line]
+    where = Path(mutation.where)
+    inside = where.relative_to("streaming") if where.is_relative_to("streaming") else where
+    name = inside.parent / f"test_{inside.name}" if inside.suffix else inside
+    mirror = Path("tests/unit") / name
+    return (str(mirror), *UNIT_MARKS) if (ROOT / mirror).exists() else ()
+
+
+def _copy(where: Path) -> None:
     for name in COPIED:
         source = ROOT / name
         if source.is_dir():
             shutil.copytree(source, where / name, ignore=shutil.ignore_patterns("__pycache__"))
         else:
             shutil.copy(source, where / name)
+
+
+def _copy_mutated(mutation: Mutation, where: Path) -> Path:
+    """Return the file that was changed."""
+    _copy(where)
     found = found_in(mutation, where)
     if len(found) != 1:
         raise SystemExit(f"{mutation.line}: occurs {len(found)} times in {mutation.where}")
@@ -1354,38 +1384,24 @@ def _copy_mutated(mutation: Mutation, where: Path) -> Path:
 
 
 def found_in(mutation: Mutation, root: Path) -> list[Path]:
-    """Return the file that holds the line, once for each time that it occurs."""
-    place = root / mutation.where
-    files = sorted(place.rglob("*.py")) if place.is_dir() else [place]
+    """Return the file that contains the line, once for each occurrence."""
+    path = root / mutation.where
+    files = sorted(path.rglob("*.py")) if path.is_dir() else [path]
     return [file for file in files for _ in range(file.read_text().count(mutation.before))]
 
 
-def _failures(where: Path, what: tuple[str, ...]) -> tuple[list[str], float]:
-    started = time.monotonic()
+def _failures(where: Path, what: tuple[str, ...]) -> list[str]:
     done = subprocess.run(
         [sys.executable, "-m", "pytest", "-q", "--no-header", "-p", "no:cacheprovider", "--timeout=900", *what],
         cwd=where,
-        env={
-            **os.environ,
-            "LEDGER_REAPER_MODEL_RUNS": str(where / RUNS),
-            "LEDGER_REAPER_MODEL_EXAMPLES": MODEL_EXAMPLES,
-            "LEDGER_REAPER_MODEL_SHRINK": "no",
-        },
+        env={**os.environ, "LEDGER_REAPER_MODEL_EXAMPLES": MODEL_EXAMPLES, "LEDGER_REAPER_MODEL_SHRINK": "no"},
         capture_output=True,
         text=True,
         check=False,
     )
     if done.returncode not in (0, 1):
-        return [f"pytest ended with {done.returncode}"], time.monotonic() - started
-    return re.findall(r"^FAILED \S+?::(.+?)(?: - .*)?$", done.stdout, re.MULTILINE), time.monotonic() - started
-
-
-def _summary(failed: list[str]) -> str:
-    names = list(dict.fromkeys(re.sub(r"\[.*", "", name) for name in failed))
-    if not names:
-        return "-"
-    more = f" and {len(names) - 1} more" if len(names) > 1 else ""
-    return f"{len(failed)}: `{names[0].rpartition('::')[2]}`{more}"
+        return [f"pytest ended with {done.returncode}"]
+    return re.findall(r"^(?:FAILED|ERROR) \S+?::(.+?)(?: - .*)?$", done.stdout, re.MULTILINE)
 
 
 if __name__ == "__main__":

@@ -1,14 +1,12 @@
 """Brokers, operators, faults, forgers and two instances of the service, in any order; all promises after every step.
 
 LEDGER_REAPER_MODEL_EXAMPLES sets how many runs (of up to STEPS steps) are tried; a failure prints the shortest run
-found and a line to repeat it. LEDGER_REAPER_MODEL_SHRINK=no prints the first one found. LEDGER_REAPER_MODEL_RUNS names
-a file for the number of runs begun; a failing one is run twice more.
+found and a line to repeat it. LEDGER_REAPER_MODEL_SHRINK=no prints the first one found.
 """
 
 import os
 from collections.abc import Callable
 from dataclasses import replace
-from pathlib import Path
 
 from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
@@ -26,7 +24,6 @@ from udfs.sightings import OWNER_ABSENT_SINCE
 
 EXAMPLES = int(os.environ.get("LEDGER_REAPER_MODEL_EXAMPLES", "60"))
 STEPS = 40
-RUNS = os.environ.get("LEDGER_REAPER_MODEL_RUNS")
 PHASES = [phase for phase in Phase if phase is not Phase.shrink or os.environ.get("LEDGER_REAPER_MODEL_SHRINK") != "no"]
 
 topics = st.sampled_from(TOPICS)
@@ -70,15 +67,10 @@ acts = st.sampled_from(sorted(ACTS))
 class Safety(RuleBasedStateMachine):
     """The world; every rule is something that somebody does."""
 
-    runs = 0
-
     def __init__(self) -> None:
         super().__init__()
         self.cluster = Cluster()
         self.erred = False
-        Safety.runs += 1
-        if RUNS:
-            Path(RUNS).write_text(str(Safety.runs))
 
     @initialize()
     def a_cluster_with_history(self) -> None:
