@@ -129,7 +129,14 @@ def entry(request: PendingDelete) -> JournalEntry:
     )
     data = serialize_v3(LedgerMetadata(LedgerState.CLOSED, length, last, made_ms, custom), bookies=BOOKIES)
     path = ledger_path(Layout.HIERARCHICAL, "/ledgers", request.ledger_id)
-    return JournalEntry(request.ledger_id, path, data, 2, acl_bytes(OPEN), reference(key_of(request)))
+    return JournalEntry(
+        ledger_id=request.ledger_id,
+        path=path,
+        data=data,
+        version=2,
+        acl=acl_bytes(OPEN),
+        reference=reference(key_of(request)),
+    )
 
 
 def lots(rows: Sequence[PendingDelete], size: int) -> Iterator[range]:

@@ -225,7 +225,7 @@ def _blast_radius(settings: Settings, store: MetadataStore, clock: Clock) -> Bla
     state_dir = settings.state_dir
 
     def journaled(query: str, batch_id: int, since_ms: int) -> Planned:
-        return journal.begun(state_dir, RETRY if query == RETRY else REQUESTS, batch_id, since_ms=since_ms)
+        return journal.started(state_dir, RETRY if query == RETRY else REQUESTS, batch_id, since_ms=since_ms)
 
     def census() -> int:
         return count_ledgers(store, zookeeper.ledgers_root)
@@ -386,7 +386,10 @@ def _show_retries(settings: Settings, board: Board, clock: Clock, why: Exception
         board.show(WAITING_RETRIES, None)
     else:
         log.error("waiting retries are parked, and the topics go on. A pass failed: %s", one_line(why))
-        board.show(WAITING_RETRIES, ParkedQuery(settings.topics.retry, one_line(why), clock.now_ms(), failures))
+        board.show(
+            WAITING_RETRIES,
+            ParkedQuery(topic=settings.topics.retry, why=one_line(why), since_ms=clock.now_ms(), failures=failures),
+        )
 
 
 def _idle_words(given_up: Mapping[Query, Exception]) -> str:

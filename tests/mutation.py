@@ -66,6 +66,7 @@ JUDGE, REFERENCES, OWNERSHIP, SIGHTINGS = (
 )
 BLAST_RADIUS, DELETION = "udfs/blast_radius.py", "streaming/deletion"
 SWEEP, IN_USE, COORDINATION, LIMITS = (f"streaming/{name}" for name in ("sweep", "in_use", "coordination", "limits"))
+FILESYSTEM = "streaming/state/filesystem.py"
 JOURNAL, REPLAY_TARGET = "streaming/state/journal.py", "udfs/replay_target.py"
 PUT_BACK = "streaming/snapshots/put_back.py"
 GUARDING = "udfs/snapshots/guarding.py"
@@ -342,7 +343,7 @@ MUTATIONS = (
     Mutation(
         "copies that brokers forgot are looked for",
         DELETION,
-        "stored = self.copies.stored(forgotten, table_id, self.receipts.begun_ms(chunk) - _CLOCKS_DIFFER_MS)",
+        "stored = self.copies.stored(forgotten, table_id, self.receipts.started_ms(chunk) - _CLOCKS_DIFFER_MS)",
         "stored: dict[str, int] = {}",
     ),
     Mutation(
@@ -633,8 +634,9 @@ MUTATIONS = (
         "        self._journal.write_objects([_entry(one, references[one.key]) for one in deletable])\n",
         "",
     ),
-    Mutation("the journal is on disk", JOURNAL, "                os.fsync(file.fileno())\n", ""),
-    Mutation("the journal's folders are on disk", JOURNAL, "            flush(changed)", "            del changed"),
+    Mutation("the journal is on disk", FILESYSTEM, "            self._flush(unfinished)", "            pass"),
+    Mutation("the journal's folders are on disk", FILESYSTEM, "                self._flush(folder)\n", ""),
+    Mutation("the state's own folder is on disk", FILESYSTEM, "            self._flush(self.root)\n", ""),
     Mutation("a replay overwrites nothing", JOURNAL, "-{uuid4().hex}.parquet", ".parquet"),
     Mutation(
         "only a receipt proves where a dead letter came from",
@@ -1137,7 +1139,7 @@ MUTATIONS = (
     Mutation(
         "the requests of one tenant that wait are bounded",
         WATCHER,
-        "if cost > min(self.room_of(tenant) - self.taken[tenant], self.room):",
+        "if cost > min(self.quota_left_of(tenant) - self.taken[tenant], self.quota_left):",
         "if False:",
     ),
     Mutation(

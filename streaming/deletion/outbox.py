@@ -147,7 +147,7 @@ class Outbox:
         remembered = self.copies.remembered(table_id)
         refuse_outdated(remembered, newest)
         forgotten = [partition for partition, last in remembered.items() if last < 0]
-        stored = self.copies.stored(forgotten, table_id, self.receipts.begun_ms(chunk) - _CLOCKS_DIFFER_MS)
+        stored = self.copies.stored(forgotten, table_id, self.receipts.started_ms(chunk) - _CLOCKS_DIFFER_MS)
         refuse_outdated(stored, newest)
         return stored
 

@@ -83,7 +83,7 @@ class Retries:
         with self.turn:
             self.outages.wait_through(self._take_over)
             is_doubtful = self.waiting.may_have_receipts
-            due = self.waiting.begin(self.clock.now_ms())
+            due = self.waiting.start_pass(self.clock.now_ms())
         self._passes += 1
         try:
             rows = (self.receipts.without_done(due) if is_doubtful else due).persist()
@@ -92,9 +92,9 @@ class Retries:
             finally:
                 rows.unpersist()
         except BaseException:
-            self.waiting.give_back()
+            self.waiting.abandon_pass()
             raise
-        self.waiting.end()
+        self.waiting.end_pass()
         self._show_how_many_wait()
 
     def prune(self) -> None:

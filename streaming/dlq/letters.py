@@ -14,7 +14,7 @@ from streaming.config.settings import Settings
 from streaming.errors import ConfigError
 from streaming.ports import Pulsar, StoredMessage
 from streaming.state import receipts
-from streaming.state.settlements import Place, SettlementFolder, Settlements
+from streaming.state.settlements import Position, SettlementFolder, Settlements
 from udfs import columns as c
 from udfs.paths import base_topic, namespace_of, tenant_of, topic_of
 from udfs.records import PendingDelete, Reason, Rejection
@@ -44,7 +44,7 @@ class DeadLetter:
     request: PendingDelete | Rejection
 
     @property
-    def place(self) -> Place:
+    def place(self) -> Position:
         """Where it stands, as columns.POSITION."""
         at = self.message
         return at.partition, at.ledger_id, at.entry_id, at.batch_index

@@ -185,7 +185,13 @@ class ParkedQueries:
         return self._most_failures is not None and lane.failures > self._most_failures
 
     def _tell(self, query: Query, lane: _Lane) -> None:
-        said = ParkedQuery(query.topics[0], one_line(lane.why), lane.since_ms, lane.failures, lane.is_read)
+        said = ParkedQuery(
+            topic=query.topics[0],
+            why=one_line(lane.why),
+            since_ms=lane.since_ms,
+            failures=lane.failures,
+            is_read=lane.is_read,
+        )
         self._show(query.name, said)
 
 

@@ -1,68 +1,62 @@
-"""Which ledgers of a partition held unread messages at the last look, and which lost ones a person has accepted.
+"""Which ledgers of a partition had unread messages at the last check, and which lost ledgers an operator has accepted.
 
-Two files in state.dir: the service writes `accounts.json`, and `ledger-reaper accept --gaps` writes
-`accounts-accepted.json`.
+The service writes `accounts.json`, and `ledger-reaper accept --gaps` writes `accounts-accepted.json`.
 """
 
-import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from streaming.errors import UnavailableError
-from streaming.state.filesystem import folder_of
+from streaming.state.notes import Note
 
-_UNREAD = "accounts.json"
-_ACCEPTED = "accounts-accepted.json"
+Unread = dict[str, dict[int, int]]  # partition -> ledger -> number of its entries
+Ledgers = dict[str, set[int]]  # by partition
 
-Unread = dict[str, dict[int, int]]  # partition -> ledger -> its entries
+
+def _unread(note: Any) -> Unread:
+    return {
+        partition: {int(ledger): entries for ledger, entries in ledgers.items()} for partition, ledgers in note.items()
+    }
+
+
+_UNREAD: Note[Unread] = Note("accounts.json", encode=lambda unread: unread, decode=_unread)
+_ACCEPTED: Note[Ledgers] = Note(
+    "accounts-accepted.json",
+    encode=lambda accepted: {partition: sorted(ledgers) for partition, ledgers in accepted.items()},
+    decode=lambda note: {partition: set(ledgers) for partition, ledgers in note.items()},
+)
 
 
 class UnreadMemory:
-    """The two files of one state directory. Every method raises UnavailableError where it can't read or write."""
+    """The two notes of one state directory. Every method raises UnavailableError if it can't read or write."""
 
     def __init__(self, state_dir: str) -> None:
-        self._folder = folder_of(state_dir)
+        self._state_dir = state_dir
 
     def recall(self) -> Unread:
-        """What was unread at the last look, without the ledgers that a person has accepted since."""
-        accepted = self._accepted()
-        known: Mapping[str, Mapping[str, int]] = self._read(_UNREAD)
+        """Return what was unread at the last check, without the ledgers that an operator has accepted since."""
+        accepted = _ACCEPTED.read(self._state_dir) or {}
+        unread = _UNREAD.read(self._state_dir) or {}
         return {
-            partition: {int(ledger): n for ledger, n in each.items() if int(ledger) not in accepted.get(partition, ())}
-            for partition, each in known.items()
+            partition: {
+                ledger: entries for ledger, entries in ledgers.items() if ledger not in accepted.get(partition, ())
+            }
+            for partition, ledgers in unread.items()
         }
 
     def remember(self, unread: Unread) -> None:
-        """Keep what is unread now for the next look."""
-        self._write(_UNREAD, {partition: each for partition, each in unread.items() if each})
+        """Keep what is unread now for the next check."""
+        _UNREAD.write(self._state_dir, {partition: ledgers for partition, ledgers in unread.items() if ledgers})
 
     def accept(self, lost: Mapping[str, Sequence[int]]) -> None:
-        """Raise no alarm any more for these ledgers (partition -> ledgers).
+        """Stop raising the alarm for these ledgers (partition -> ledgers).
 
-        Earlier acceptances stay as long as the service may still remember their ledgers.
+        Earlier acceptances are kept as long as the service may remember their ledgers.
         """
-        known, before = self._read(_UNREAD), self._accepted()
+        unread = _UNREAD.read(self._state_dir) or {}
         accepted = {
-            partition: {ledger for ledger in ledgers if str(ledger) in known.get(partition, ())}
-            for partition, ledgers in before.items()
+            partition: ledgers.intersection(unread.get(partition, ()))
+            for partition, ledgers in (_ACCEPTED.read(self._state_dir) or {}).items()
         }
         for partition, ledgers in lost.items():
             accepted.setdefault(partition, set()).update(ledgers)
-        self._write(_ACCEPTED, {partition: sorted(ledgers) for partition, ledgers in accepted.items() if ledgers})
-
-    def _accepted(self) -> Mapping[str, Sequence[int]]:
-        known: Mapping[str, Sequence[int]] = self._read(_ACCEPTED)
-        return known
-
-    def _read(self, name: str) -> Any:
-        content = self._folder.read(name)
-        if content is None:
-            return {}
-        try:
-            return json.loads(content)
-        except ValueError as error:
-            path = f"{self._folder.root}/{name}"
-            raise UnavailableError(f"{path} can't be read: {error}; remove it to begin anew") from error
-
-    def _write(self, name: str, known: Mapping[str, Any]) -> None:
-        self._folder.write(name, json.dumps(known).encode())
+        _ACCEPTED.write(self._state_dir, {partition: ledgers for partition, ledgers in accepted.items() if ledgers})

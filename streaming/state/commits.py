@@ -1,9 +1,9 @@
-"""How rows get into a Delta table: tasks write Parquet files, and the driver commits all of them, or none.
+"""Commits to a Delta table: tasks write Parquet files, and the driver commits all of them, or none.
 
-1. A file that no commit names is in no table: of a task that broke off, or that ran twice, nothing is ever read.
-2. A commit carries a transaction (application, version). The store takes it only if no other transaction of the
-   application was committed since the table was opened: so a batch is stored once, and of two writers one goes on.
-3. A task flushes its file to the disk before it says that it has written it; other stores promise that with close().
+1. The table contains only the files that a commit names: output of a failed or repeated task is never read.
+2. A commit carries a transaction (application, version). The store accepts it only if no other transaction of the
+   application was committed since the table was opened. So a batch is stored once, and of two writers one continues.
+3. A task flushes its file to the disk before it reports the file; other stores promise durability with close().
 """
 
 import contextlib
@@ -37,23 +37,23 @@ _FILE = pa.schema(
         pa.field("path", pa.string()),  # below the table's folder
         pa.field("size", pa.int64()),
         pa.field("modified_ms", pa.int64()),
-        pa.field("stats", pa.string()),  # JSON, as Delta's protocol has it ("Per-file Statistics")
+        pa.field("stats", pa.string()),  # JSON in the form of Delta's protocol ("Per-file Statistics")
     ]
 )
 _GROUP_ROWS, _GROUP_BYTES = 50_000, 16 * 1024 * 1024
 _TRIES = 20
-_MARK = "ledgerReaperCommit"  # in a commit's information: a random text, by which its writer recognises it
+_COMMIT_ID = "ledgerReaperCommit"  # in a commit's information: a random text by which its writer recognises it
 
 
 def written(
     rows: "DataFrame", path: str, schema: pa.Schema, work: Work | None = None, *, version: int | None = None
 ) -> list[AddAction]:
-    """Run a job: write to a table's folder what `work` makes of the rows (default: the rows), a file a task at most.
+    """Run a job that writes the output of `work` (default: the rows) to a table's folder, at most one file per task.
 
-    version: of the transaction that commit() will be told; files that it never comes to are removed one day.
+    The rows are in the table only after commit(). Raises what `work` raises; UnavailableError if a task can't write.
 
-    Nothing of it is in the table before commit(). Raises what the work does, and UnavailableError from a task that
-    can't write.
+    Args:
+        version: the transaction version that commit() will get; upkeep removes the files if that commit never happens.
     """
     from pyspark.sql.pandas.types import from_arrow_schema
 
@@ -64,9 +64,9 @@ def written(
 def written_here(
     batches: Iterable[pa.RecordBatch], path: str, schema: pa.Schema, *, version: int | None = None
 ) -> list[AddAction]:
-    """Write rows to a table's folder in this process, without Spark: one file, or none where there are no rows.
+    """Write rows to a table's folder in this process, without Spark: one file, or none if there are no rows.
 
-    version: as of written(). Nothing of it is in the table before commit(). Raises UnavailableError.
+    The rows are in the table only after commit(). `version` is that of written(). Raises UnavailableError.
     """
     return [_added(row) for files in _Writer(path, schema, None, version)(batches) for row in files.to_pylist()]
 
@@ -79,16 +79,17 @@ def commit(  # noqa: PLR0913, PLR0917  what to commit, and as what
     version: int,
     mode: Literal["append", "overwrite"] = "append",
 ) -> None:
-    """Add files to a table in one transaction of an application; the table is then as of this commit.
+    """Add files to a table in one transaction of an application, and update `table` to that commit.
 
-    mode overwrite: these files take the place of all that the table has.
+    Raises FencedError if another transaction of the application was committed since the table was opened, and
+    UnavailableError, after which the files may still have been added.
 
-    Raises FencedError where another transaction of the application was committed since the table was opened, and
-    UnavailableError: then the files may have been added all the same.
+    Args:
+        mode: "overwrite" replaces all files of the table.
     """
-    before, known = table.transaction_version(app), table.version()
-    mark = uuid4().hex
-    properties = CommitProperties(app_transactions=[Transaction(app, version)], custom_metadata={_MARK: mark})
+    transaction_before, version_before = table.transaction_version(app), table.version()
+    commit_id = uuid4().hex
+    properties = CommitProperties(app_transactions=[Transaction(app, version)], custom_metadata={_COMMIT_ID: commit_id})
     try:
         for _ in range(_TRIES):
             try:
@@ -99,11 +100,11 @@ def commit(  # noqa: PLR0913, PLR0917  what to commit, and as what
                 table.update_incremental()
                 return
             table.update_incremental()
-            if _has_commit(table, mark, known):  # the store refused a second try of ours: it had accepted the first
+            if _has_commit(table, commit_id, version_before):  # the store accepted our first try and refused the second
                 return
-            if (found := table.transaction_version(app)) != before:
-                raise FencedError(f"{table.table_uri} is at transaction {found} of another run; this one stops")
-            # somebody has merged files or removed old rows, which changes nothing for us
+            if (current := table.transaction_version(app)) != transaction_before:
+                raise FencedError(f"{table.table_uri} is at transaction {current} of another run; this run stops")
+            # the other commit merged files or removed old rows, which does not affect ours
     except FencedError:
         raise
     except Exception as error:
@@ -111,23 +112,20 @@ def commit(  # noqa: PLR0913, PLR0917  what to commit, and as what
     raise UnavailableError(f"{table.table_uri} can't be written: {refused}") from refused
 
 
-def _has_commit(table: "Table", mark: str, known: int) -> bool:
-    """Whether a commit after the version `known` carries this mark.
-
-    table.history() would keep the GIL while it waits for the store, and so stop every other thread.
-    """
+def _has_commit(table: "Table", commit_id: str, version_before: int) -> bool:
+    # table.history() would hold the GIL while it waits for the store, and so stop every other thread
     log = folder_of(below(table.location, "_delta_log"))
-    commits = (log.read(f"{version:020}.json") or b"" for version in range(known + 1, table.version() + 1))
-    return any(_mark(line) == mark for commit in commits for line in commit.splitlines())
+    commits = (log.read(f"{version:020}.json") or b"" for version in range(version_before + 1, table.version() + 1))
+    return any(_commit_id(line) == commit_id for commit in commits for line in commit.splitlines())
 
 
-def _mark(action: bytes) -> str | None:
-    found: dict[str, Any] = json.loads(action).get("commitInfo", {})
-    return found.get(_MARK)
+def _commit_id(action: bytes) -> str | None:
+    information: dict[str, Any] = json.loads(action).get("commitInfo", {})
+    return information.get(_COMMIT_ID)
 
 
 def has(table: DeltaTable, files: Sequence[AddAction]) -> bool:
-    """Whether a table, as it was opened, has all these files."""
+    """Whether the table had all these files when it was opened."""
     paths = set(table.get_add_actions().column("path").to_pylist())
     return all(file.path in paths for file in files)
 
@@ -138,7 +136,7 @@ def _added(row: Any) -> AddAction:
 
 @dataclass(frozen=True, slots=True)
 class _Writer:
-    """What a task does. Yields a record batch of _FILE with one row, or nothing where there are no rows to write."""
+    """The work of a task. Yields a record batch of _FILE with one row, or nothing if there are no rows to write."""
 
     path: str
     schema: pa.Schema
@@ -161,7 +159,7 @@ class _Writer:
 
 
 class _File:
-    """A Parquet file that is being written. Every method raises UnavailableError where the store refuses."""
+    """A Parquet file being written. Every method raises UnavailableError if the store refuses."""
 
     def __init__(self, folder: str, schema: pa.Schema, version: int | None) -> None:
         self._filesystem, root = open_filesystem(folder)
@@ -174,12 +172,12 @@ class _File:
             self._writer = pq.ParquetWriter(self._out, schema, compression="zstd", **collector)
 
     def write(self, group: pa.Table) -> None:
-        """Write rows, as a row group of their own."""
+        """Write the rows as one row group."""
         with translated(self._path, "written"):
             self._writer.write_table(group, row_group_size=group.num_rows)
 
     def close(self) -> dict[str, object]:
-        """Return a row of _FILE, when the store has the whole file."""
+        """Return a row of _FILE after the store has the whole file."""
         with translated(self._path, "written"):
             self._writer.close()
             size = self._out.tell()
@@ -190,20 +188,20 @@ class _File:
         return {"path": self._name, "size": size, "modified_ms": time.time_ns() // 1_000_000, "stats": stats}
 
     def discard(self) -> None:
-        """Delete what there is of the file, if the store lets us; in the table it is not in any case."""
-        with contextlib.suppress(OSError, pa.ArrowException):
+        """Delete the incomplete file."""
+        with contextlib.suppress(OSError, pa.ArrowException):  # no commit names the file, so it may also stay
             self._out.close()
             self._filesystem.delete_file(self._path)
 
 
 def _groups(batches: Iterable[pa.RecordBatch], schema: pa.Schema) -> Iterator[pa.Table]:
-    """Bring the rows together to row groups; a batch that is larger than a group stays as it is."""
+    """Combine batches into row groups; a batch larger than a group stays whole."""
     held: list[pa.RecordBatch] = []
     for batch in batches:
         if not batch.num_rows:
             continue
         held.append(batch)
-        if sum(each.num_rows for each in held) >= _GROUP_ROWS or sum(each.nbytes for each in held) >= _GROUP_BYTES:
+        if sum(part.num_rows for part in held) >= _GROUP_ROWS or sum(part.nbytes for part in held) >= _GROUP_BYTES:
             yield _table(held, schema)
             held = []
     if held:
@@ -215,7 +213,7 @@ def _table(batches: Sequence[pa.RecordBatch], schema: pa.Schema) -> pa.Table:
 
 
 def _statistics(metadata: pq.FileMetaData) -> dict[str, object]:
-    """Delta's statistics of a file: least and greatest value of its numbers, by which readers leave files shut."""
+    """Return Delta's statistics of a file: the bounds of each integer column, by which readers can skip the file."""
     groups = [metadata.row_group(number) for number in range(metadata.num_row_groups)]
     least: dict[str, int] = {}
     greatest: dict[str, int] = {}
@@ -224,11 +222,11 @@ def _statistics(metadata: pq.FileMetaData) -> dict[str, object]:
         column = metadata.schema.column(at)
         if column.path != column.name or column.physical_type not in ("INT32", "INT64"):
             continue
-        each = [group.column(at).statistics for group in groups]
-        if not all(found is not None and found.has_null_count for found in each):
+        statistics = [group.column(at).statistics for group in groups]
+        if not all(group is not None and group.has_null_count for group in statistics):
             continue
-        nulls[column.name] = sum(found.null_count for found in each)
-        if limits := [found for found in each if found.has_min_max]:
-            least[column.name] = min(found.min for found in limits)
-            greatest[column.name] = max(found.max for found in limits)
+        nulls[column.name] = sum(group.null_count for group in statistics)
+        if limits := [group for group in statistics if group.has_min_max]:
+            least[column.name] = min(group.min for group in limits)
+            greatest[column.name] = max(group.max for group in limits)
     return {"numRecords": metadata.num_rows, "minValues": least, "maxValues": greatest, "nullCount": nulls}

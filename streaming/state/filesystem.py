@@ -1,9 +1,6 @@
-"""Where state lies, a local path or a URI, and how a file gets there: written aside, then renamed.
+"""Files of the state directory, a local path or a URI: each is written under a temporary name, then renamed.
 
-A reader, and a start after a crash, finds the new file whole, or the old one, or none.
-On a local disk we flush the file before it gets its name, and the folder after; other stores promise that with close().
-On S3 a file gets its name by a copy, which is there whole or not at all. We don't write to the name itself: whoever
-closes the stream of a file that broke off would put what there is of it. S3 knows no folders, so we make none there.
+So a reader, and a start after a crash, finds the complete new file, the old one, or none.
 """
 
 import contextlib
@@ -24,9 +21,9 @@ _UNFINISHED = ".unfinished"
 
 @dataclass(frozen=True, slots=True)
 class Folder:
-    """A directory, local or of any store that pyarrow knows. Names may have folders of their own: `plans/1.json`.
+    """A directory, local or of any store that pyarrow supports. Names may contain subfolders: `plans/1.json`.
 
-    Every method raises UnavailableError where the directory can't be read or written.
+    Every method raises UnavailableError if the directory can't be read or written.
     """
 
     location: str
@@ -35,31 +32,45 @@ class Folder:
 
     @contextlib.contextmanager
     def new_file(self, name: str) -> Iterator[str]:
-        """Yield a path to write to; the file gets its name, over an older one, when the block ends without an error."""
+        """Yield a path to write to. If the block ends without an error, the file replaces any older one at `name`."""
         path = f"{self.root}/{name}"
         folder, _, file_name = path.rpartition("/")
+        # On S3 closing the stream of an incomplete file would store it, so it must not have the final name yet.
         unfinished = f"{folder}/.{file_name}{_UNFINISHED}"
         try:
             make_folder(self.filesystem, folder)
             yield unfinished
-            self._flush(unfinished)
-            self.filesystem.move(unfinished, path)
-            for changed in dict.fromkeys((folder, self.root)):  # a folder that is new is an entry of the one above it
-                self._flush(changed)
+            self._flush(unfinished)  # before the rename, so that no name ever refers to a file that is not on the disk
+            self.filesystem.move(unfinished, path)  # on S3 a copy, which is complete or missing
+            while len(folder) > len(self.root):  # a new folder is an entry of its parent
+                self._flush(folder)
+                folder = folder.rpartition("/")[0]
+            self._flush(self.root)
         except BaseException as error:
-            with contextlib.suppress(OSError):
+            with contextlib.suppress(OSError):  # the caller may retry, and on a full disk these files would pile up
                 self.filesystem.delete_file(unfinished)
-            if isinstance(error, OSError | pa.ArrowInvalid):
+            if isinstance(error, OSError | pa.ArrowException):
                 raise UnavailableError(f"{path} can't be written: {error}") from error
             raise
 
-    def write(self, name: str, content: bytes) -> None:
-        """Write a file, in place of an older one."""
+    def write(self, name: str, content: bytes | pa.Buffer) -> None:
+        """Write a file; it replaces an older one."""
         with self.new_file(name) as path, self.filesystem.open_output_stream(path) as out:
             out.write(content)
 
+    def write_new(self, name: str, content: pa.Buffer) -> None:
+        """Write a file whose name is new. A store other than a disk gets it in one put, without a rename."""
+        if isinstance(self.filesystem, pafs.LocalFileSystem):
+            self.write(name, content)
+            return
+        path = f"{self.root}/{name}"
+        with translated(path, "written"):
+            make_folder(self.filesystem, path.rpartition("/")[0])
+            with self.filesystem.open_output_stream(path) as out:
+                out.write(content)
+
     def read(self, name: str) -> bytes | None:
-        """Read a file; None where there is none."""
+        """Read a file; None if there is none."""
         path = f"{self.root}/{name}"
         with translated(path, "read"):
             if self.filesystem.get_file_info(path).type is pafs.FileType.NotFound:
@@ -68,7 +79,7 @@ class Folder:
                 return bytes(stream.read())
 
     def delete(self, name: str) -> bool:
-        """Delete a file; False where there was none."""
+        """Delete a file; False if there was none."""
         path = f"{self.root}/{name}"
         with translated(path, "deleted"):
             if self.filesystem.get_file_info(path).type is pafs.FileType.NotFound:
@@ -77,46 +88,46 @@ class Folder:
             return True
 
     def names(self, folder: str = "") -> list[str]:
-        """Names of the files in a folder below this one, or here; those being written are left out."""
+        """Return the names of the files in this folder or a subfolder, without those still being written."""
         return [name for name in self._names(folder, pafs.FileType.File) if not name.endswith(_UNFINISHED)]
 
     def folders(self, folder: str = "") -> list[str]:
-        """Names of the directories in a folder below this one, or here."""
+        """Return the names of the directories in this folder or a subfolder."""
         return self._names(folder, pafs.FileType.Directory)
 
     def _names(self, folder: str, kind: pafs.FileType) -> list[str]:
         path = f"{self.root}/{folder}".rstrip("/")
         with translated(path, "listed"):
-            found = self.filesystem.get_file_info(pafs.FileSelector(path, allow_not_found=True))
-        return sorted(info.base_name for info in found if info.type is kind)
+            entries = self.filesystem.get_file_info(pafs.FileSelector(path, allow_not_found=True))
+        return sorted(entry.base_name for entry in entries if entry.type is kind)
 
     def _flush(self, path: str) -> None:
-        if isinstance(self.filesystem, pafs.LocalFileSystem):
+        if isinstance(self.filesystem, pafs.LocalFileSystem):  # other stores promise durability with close()
             flush(path)
 
 
 def folder_of(location: str) -> Folder:
-    """The folder at a local path or a URI; it need not exist. Raises UnavailableError."""
+    """Return the folder at a local path or a URI; it need not exist. Raises UnavailableError."""
     filesystem, root = open_filesystem(location)
     return Folder(location.rstrip("/"), filesystem, root.rstrip("/"))
 
 
 def below(location: str, name: str) -> str:
-    """A location below another one; the options of a URI go with it."""
+    """Return the location of `name` in the folder at `location`, with the options of a URI."""
     if "://" not in location:
         return str(Path(location, name).absolute())
-    place, mark, options = location.partition("?")
-    return f"{place.rstrip('/')}/{quote(name, safe='/=')}{mark}{options}"
+    uri, question_mark, options = location.partition("?")
+    return f"{uri.rstrip('/')}/{quote(name, safe='/=')}{question_mark}{options}"
 
 
 def make_folder(filesystem: pafs.FileSystem, path: str) -> None:
-    """Make a folder and those above it, if the store knows folders. Raises OSError."""
-    if not isinstance(filesystem, pafs.S3FileSystem):
+    """Create a folder and its parents. Raises OSError."""
+    if not isinstance(filesystem, pafs.S3FileSystem):  # S3 has no folders
         filesystem.create_dir(path, recursive=True)
 
 
 def open_filesystem(location: str) -> tuple[pafs.FileSystem, str]:
-    """Filesystem and path of a local path or a URI (file://, hdfs://, s3://). Raises UnavailableError."""
+    """Return the filesystem and path of a local path or a URI (file://, hdfs://, s3://). Raises UnavailableError."""
     try:
         if "://" in location:
             return _of_uri(location)
@@ -126,12 +137,12 @@ def open_filesystem(location: str) -> tuple[pafs.FileSystem, str]:
 
 
 def shown(location: str) -> str:
-    """A location for people: without the options of a URI."""
+    """Return a location for display, without the options of a URI."""
     return location.partition("?")[0] if "://" in location else location
 
 
 def flush(path: str) -> None:
-    """Return when the disk holds a local file, or the names in a local folder. Raises OSError."""
+    """Return after a local file, or the names in a local folder, are on the disk. Raises OSError."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
@@ -141,16 +152,16 @@ def flush(path: str) -> None:
 
 @contextlib.contextmanager
 def translated(path: str, what: str) -> Iterator[None]:
-    """Raise UnavailableError, `<path> can't be <what>`, for what a store or pyarrow raises in the block."""
+    """Turn errors of a store or pyarrow in the block into UnavailableError: `<path> can't be <what>`."""
     try:
         yield
     except (OSError, pa.ArrowException) as error:
         raise UnavailableError(f"{path} can't be {what}: {error}") from error
 
 
-@lru_cache(maxsize=32)  # a client of an object store is worth keeping: the positions are asked for twice a second
+@lru_cache(maxsize=32)  # a new client of an object store is slow, and the positions are read twice a second
 def _of_uri(location: str) -> tuple[pafs.FileSystem, str]:
-    # a small file is one put then, and not the beginning, the one part and the end of an upload
+    # with this option a small file takes one put, not the three requests of a multipart upload
     delayed = "&allow_delayed_open=true" if location.startswith("s3://") and "?" in location else ""
     filesystem, path = pafs.FileSystem.from_uri(location + delayed)
     return filesystem, path

@@ -1,28 +1,19 @@
-"""Why nothing is deleted at the moment, in a file beside the receipts: for a reader who can't ask ZooKeeper."""
+"""The note of why nothing is deleted at the moment, for readers that can't reach ZooKeeper."""
 
-import contextlib
-import json
+from streaming.state.notes import Note
 
-from streaming.errors import UnavailableError
-from streaming.state.filesystem import folder_of
-
-_FILE = "held.json"
+_NOTE: Note[tuple[str, int]] = Note(
+    "held.json",
+    encode=lambda hold: {"why": hold[0], "since_ms": hold[1]},
+    decode=lambda hold: (str(hold["why"]), int(hold["since_ms"])),
+)
 
 
 def note(state_dir: str, why: str, *, now_ms: int) -> None:
-    """Write why and since when; "" takes the note away. A note that can't be written stops nothing."""
-    with contextlib.suppress(UnavailableError):
-        folder = folder_of(state_dir)
-        if why:
-            folder.write(_FILE, json.dumps({"why": why, "since_ms": now_ms}).encode())
-        else:
-            folder.delete(_FILE)
+    """Write why and since when; "" deletes the note. A failure to write is ignored."""
+    _NOTE.try_write(state_dir, (why, now_ms) if why else None)
 
 
 def noted(state_dir: str) -> tuple[str, int]:
-    """(why, since ms) as noted last; ("", 0) where there is no note, or none that can be read."""
-    try:
-        said = json.loads(folder_of(state_dir).read(_FILE) or b"{}")
-        return str(said["why"]), int(said["since_ms"])
-    except (UnavailableError, ValueError, KeyError, TypeError):
-        return "", 0
+    """Return (why, since ms) of the newest note; ("", 0) if there is none or it can't be read."""
+    return _NOTE.try_read(state_dir) or ("", 0)

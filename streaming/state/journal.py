@@ -1,19 +1,15 @@
 """The undo journal: Parquet files that are written before a delete and never changed afterwards.
 
-`<state>/journal/day=YYYY-MM-DD/<query>-<batch>-<random>.parquet`; each run of a batch writes files of its own.
-The later of the driver's clock and ZooKeeper's names the day, and days expire by the earlier one: a wrong clock, ahead
-or behind, makes us keep files longer.
-What is kept of objects in tiered storage lies beside it in `<state>/object-journal`, and what is kept of snapshots'
-messages in `<state>/snapshot-journal`, in the same way.
-On a local disk file and folder are fsynced; elsewhere the store's answer to the put is the promise.
+`<state>/journal/day=YYYY-MM-DD/<query>-<batch>-<random>.parquet`; each run of a batch writes its own files.
+`<state>/object-journal` has the same layout for objects in tiered storage, `<state>/snapshot-journal` for messages of
+snapshot topics. The later of the driver's and ZooKeeper's clock names the day, and days expire by the earlier clock: a
+wrong clock, fast or slow, makes us keep files longer.
 """
 
-import os
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
@@ -24,7 +20,7 @@ import pyarrow.parquet as pq
 
 from streaming.clock import Clock
 from streaming.errors import UnavailableError
-from streaming.state.filesystem import flush, make_folder, open_filesystem
+from streaming.state.filesystem import folder_of, open_filesystem
 from udfs.offload_target import Bucket
 from udfs.records import Reference
 from udfs.references import tenant_of_key
@@ -45,7 +41,6 @@ SCHEMA = pa.schema(
         pa.field("checks", pa.list_(pa.string())),
     ]
 )
-# objects: "<key>@<version id>", nothing after the last @ in a bucket without versions
 OBJECT_SCHEMA = pa.schema(
     [
         pa.field("at_ms", pa.int64()),
@@ -55,6 +50,7 @@ OBJECT_SCHEMA = pa.schema(
         pa.field("uuid", pa.string()),
         pa.field("endpoint", pa.string()),
         pa.field("bucket", pa.string()),
+        # "<key>@<version id>", nothing after the last @ in a bucket without versions
         pa.field("objects", pa.list_(pa.string())),
         pa.field("index", pa.binary()),
         pa.field("user_metadata", pa.map_(pa.string(), pa.string())),
@@ -63,17 +59,16 @@ OBJECT_SCHEMA = pa.schema(
         pa.field("checks", pa.list_(pa.string())),
     ]
 )
-# messages of snapshot topics; topic: the compacted topic's full name; uuid: what receipts call the message
 SNAPSHOT_SCHEMA = pa.schema(
     [
         pa.field("at_ms", pa.int64()),
         pa.field("query", pa.string()),
         pa.field("batch_id", pa.int64()),
-        pa.field("topic", pa.string()),
+        pa.field("topic", pa.string()),  # full name of the compacted topic
         pa.field("key", pa.string()),
         pa.field("ledger_id", pa.int64()),
         pa.field("entry_id", pa.int64()),
-        pa.field("uuid", pa.string()),
+        pa.field("uuid", pa.string()),  # the message's id in receipts
         pa.field("value", pa.binary()),
         pa.field("reference_key", pa.string()),
         pa.field("presence", pa.string()),
@@ -84,9 +79,9 @@ _LEDGERS, _OBJECTS, _SNAPSHOTS = "journal", "object-journal", "snapshot-journal"
 _SCHEMAS = {_LEDGERS: SCHEMA, _OBJECTS: OBJECT_SCHEMA, _SNAPSHOTS: SNAPSHOT_SCHEMA}
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class JournalEntry:
-    """What is needed to undo one delete: the znode as it was, and the word that allowed it to go."""
+    """A ledger's znode before its delete, with the proof that allowed the delete."""
 
     ledger_id: int
     path: str
@@ -96,25 +91,25 @@ class JournalEntry:
     reference: Reference
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ObjectEntry:
-    """What is kept of an offload attempt before its objects go. objects: (key, version id; "" in a bucket without).
+    """An offload attempt before its objects are deleted.
 
-    Undo needs a bucket with versions; without, the index (where there was one) still tells what the data were.
+    Undo needs a bucket with versions; without versions, the index, if there was one, still describes the data.
     """
 
     ledger_id: int
     uuid: str
     bucket: Bucket
-    objects: tuple[tuple[str, str], ...]
+    objects: tuple[tuple[str, str], ...]  # (key, version id), the id "" in a bucket without versions
     index: bytes | None
     user_metadata: Mapping[str, str]
     reference: Reference
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class SnapshotEntry:
-    """What is kept of a snapshot's message before its key gets a tombstone: all that is needed to publish it again."""
+    """A snapshot's message before its key gets a tombstone: all that is needed to publish it again."""
 
     topic: str
     key: str
@@ -126,11 +121,19 @@ class SnapshotEntry:
 
 
 class ParquetJournal:
-    """Writes entries of one task; safe to use from many tasks at once, each file has one writer."""
+    """Writes the entries of one task. Many tasks may write at once, because each file has one writer."""
 
     def __init__(self, state_dir: str, query: str, batch_id: int, clock: Clock, *, ahead_ms: int = 0) -> None:
-        """ahead_ms: how far the clock by which days are named is ahead of `clock`."""
-        self._filesystem, self._root = open_filesystem(state_dir)
+        """Open the journal.
+
+        Args:
+            state_dir: the state directory, a local path or a URI.
+            query: names the files, with batch_id.
+            batch_id: names the files, with query.
+            clock: the driver's.
+            ahead_ms: how far the clock that names the days is ahead of `clock`.
+        """
+        self._folder = folder_of(state_dir)
         self._state_dir = state_dir
         self._query = query
         self._batch_id = batch_id
@@ -138,19 +141,19 @@ class ParquetJournal:
         self._ahead_ms = ahead_ms
 
     def write(self, entries: Sequence[JournalEntry]) -> None:
-        """Make entries durable; returns only then. Raises UnavailableError: then nothing may be deleted."""
+        """Return after the entries are durable. If it raises UnavailableError, nothing may be deleted."""
         self._write(_LEDGERS, [_ledger_row(entry) for entry in entries], SCHEMA)
 
     def write_objects(self, entries: Sequence[ObjectEntry]) -> None:
-        """Make entries of objects durable, as write does."""
+        """Make entries of objects durable, like write()."""
         self._write(_OBJECTS, [_object_row(entry) for entry in entries], OBJECT_SCHEMA)
 
     def write_snapshots(self, entries: Sequence[SnapshotEntry]) -> None:
-        """Make entries of snapshots' messages durable, as write does."""
+        """Make entries of snapshots' messages durable, like write()."""
         self._write(_SNAPSHOTS, [_snapshot_row(entry) for entry in entries], SNAPSHOT_SCHEMA)
 
     def newest_snapshots(self, topic: str, keys: Collection[str]) -> dict[str, tuple[tuple[int, int], bytes]]:
-        """Return key -> (place, bytes) of what was last written of these keys, by any run. Raises UnavailableError."""
+        """Return the newest entry of each key, by any run: key -> (position, value). Raises UnavailableError."""
         where = (ds.field("topic") == topic) & ds.field("key").isin(list(keys))
         rows = sorted(snapshot_entries(self._state_dir, JournalQuery(where=where)), key=lambda row: row["at_ms"])
         return {row["key"]: ((row["ledger_id"], row["entry_id"]), row["value"]) for row in rows}
@@ -159,35 +162,16 @@ class ParquetJournal:
         if not rows:
             return
         now_ms = self._clock.now_ms()
-        folder = f"{self._root}/{kind}/day={_day(now_ms + self._ahead_ms)}"
+        folder = f"{kind}/day={_day(now_ms + self._ahead_ms)}"
         name = f"{self._query}-{self._batch_id}-{uuid4().hex}.parquet"
         run = {"at_ms": now_ms, "query": self._query, "batch_id": self._batch_id}
         table = pa.Table.from_pylist([run | row for row in rows], schema=schema)
         try:
-            make_folder(self._filesystem, folder)
-            self._store(table, folder, name)
-        except (OSError, pa.ArrowException) as error:
-            raise UnavailableError(f"the journal in {folder} can't be written, nothing is deleted: {error}") from error
-
-    def _store(self, table: pa.Table, folder: str, name: str) -> None:
-        if not isinstance(self._filesystem, pafs.LocalFileSystem):
-            content = pa.BufferOutputStream()  # first all of it: closing a stream puts what there is, were it a half
+            content = pa.BufferOutputStream()
             pq.write_table(table, content, compression="zstd")
-            with self._filesystem.open_output_stream(f"{folder}/{name}") as out:
-                out.write(content.getvalue())
-            return
-        unfinished = Path(folder, f".{name}.unfinished")
-        try:
-            with unfinished.open("wb") as file:
-                pq.write_table(table, file, compression="zstd")
-                file.flush()
-                os.fsync(file.fileno())
-            unfinished.rename(Path(folder, name))
-        except OSError:
-            unfinished.unlink(missing_ok=True)  # a full disk is tried again and again
-            raise
-        for changed in (folder, str(Path(folder).parent), self._root):  # a new day's folder is an entry of its parent
-            flush(changed)
+            self._folder.write_new(f"{folder}/{name}", content.getvalue())
+        except (UnavailableError, pa.ArrowException) as error:
+            raise UnavailableError(f"the journal can't be written, nothing is deleted: {error}") from error
 
 
 def _ledger_row(entry: JournalEntry) -> dict[str, object]:
@@ -236,62 +220,62 @@ def _basis(reference: Reference) -> dict[str, object]:
 
 @dataclass(frozen=True, slots=True)
 class JournalQuery:
-    """Which rows of the journal: since when (days before are not even listed), what meets `where`, which columns.
+    """Which rows and columns of the journal to read."""
 
-    batch: (query, batch id) whose files alone are read.
-    """
-
-    since_ms: int = 0
+    since_ms: int = 0  # earlier days are not even listed
     where: ds.Expression | None = None
     columns: tuple[str, ...] | None = None
-    batch: tuple[str, int] | None = None
+    batch: tuple[str, int] | None = None  # read only the files of this (query, batch id)
 
 
 _ALL = JournalQuery()
 
 
-def entries(state_dir: str, wanted: JournalQuery = _ALL) -> Iterator[dict[str, Any]]:
-    """Journal rows (SCHEMA's columns), oldest file first; none where nothing was journaled. Raises UnavailableError."""
-    for batch in _batches(state_dir, _LEDGERS, wanted):
-        yield from batch.to_pylist()
-
-
-def object_entries(state_dir: str, wanted: JournalQuery = _ALL) -> Iterator[dict[str, Any]]:
-    """Rows of the objects' journal (OBJECT_SCHEMA's columns), as entries does."""
-    for batch in _batches(state_dir, _OBJECTS, wanted):
-        yield from batch.to_pylist()
-
-
-def snapshot_entries(state_dir: str, wanted: JournalQuery = _ALL) -> Iterator[dict[str, Any]]:
-    """Rows of the snapshots' journal (SNAPSHOT_SCHEMA's columns), as entries does."""
-    for batch in _batches(state_dir, _SNAPSHOTS, wanted):
-        yield from batch.to_pylist()
-
-
-def begun(state_dir: str, query: str, batch_id: int, *, since_ms: int) -> Counter[tuple[str, str]]:
-    """What a batch has written down since then to delete it, by (tenant, reference key); each ledger or upload once.
+def entries(state_dir: str, query: JournalQuery = _ALL) -> Iterator[dict[str, Any]]:
+    """Yield rows of the ledgers' journal (columns of SCHEMA), oldest day first; none without a journal.
 
     Raises UnavailableError.
     """
-    counted: Counter[tuple[str, str]] = Counter()
+    for batch in _batches(state_dir, _LEDGERS, query):
+        yield from batch.to_pylist()
+
+
+def object_entries(state_dir: str, query: JournalQuery = _ALL) -> Iterator[dict[str, Any]]:
+    """Yield rows of the objects' journal (columns of OBJECT_SCHEMA), like entries()."""
+    for batch in _batches(state_dir, _OBJECTS, query):
+        yield from batch.to_pylist()
+
+
+def snapshot_entries(state_dir: str, query: JournalQuery = _ALL) -> Iterator[dict[str, Any]]:
+    """Yield rows of the snapshots' journal (columns of SNAPSHOT_SCHEMA), like entries()."""
+    for batch in _batches(state_dir, _SNAPSHOTS, query):
+        yield from batch.to_pylist()
+
+
+def started(state_dir: str, query: str, batch_id: int, *, since_ms: int) -> Counter[tuple[str, str]]:
+    """Count the deletes that a batch has journaled since then, by (tenant, reference key).
+
+    Each ledger or upload counts once. Raises UnavailableError.
+    """
+    counts: Counter[tuple[str, str]] = Counter()
     exactly = ("ledger_id", "uuid")
     for kind, identity in ((_LEDGERS, ("path",)), (_OBJECTS, exactly), (_SNAPSHOTS, exactly)):
         columns = ("reference_key", *identity)
         batches = list(_batches(state_dir, kind, JournalQuery(since_ms, columns=columns, batch=(query, batch_id))))
         if batches:
-            each = pa.Table.from_batches(batches).group_by(list(columns)).aggregate([])
-            counted.update((tenant_of_key(key), key) for key in each["reference_key"].to_pylist())
-    return counted
+            distinct = pa.Table.from_batches(batches).group_by(list(columns)).aggregate([])
+            counts.update((tenant_of_key(key), key) for key in distinct["reference_key"].to_pylist())
+    return counts
 
 
-def _batches(state_dir: str, kind: str, wanted: JournalQuery) -> Iterator[pa.RecordBatch]:
+def _batches(state_dir: str, kind: str, query: JournalQuery) -> Iterator[pa.RecordBatch]:
     filesystem, root = open_filesystem(state_dir)
-    where = ds.field("at_ms") >= wanted.since_ms
-    if wanted.where is not None:
-        where &= wanted.where
-    columns = None if wanted.columns is None else list(wanted.columns)
+    where = ds.field("at_ms") >= query.since_ms
+    if query.where is not None:
+        where &= query.where
+    columns = None if query.columns is None else list(query.columns)
     try:
-        files = _files(filesystem, f"{root}/{kind}", wanted)
+        files = _files(filesystem, f"{root}/{kind}", query)
         if files:
             dataset = ds.dataset(files, schema=_SCHEMAS[kind], format="parquet", filesystem=filesystem)
             yield from (batch for batch in dataset.to_batches(filter=where, columns=columns) if batch.num_rows)
@@ -299,9 +283,9 @@ def _batches(state_dir: str, kind: str, wanted: JournalQuery) -> Iterator[pa.Rec
         raise UnavailableError(f"the journal in {root}/{kind} can't be read: {error}") from error
 
 
-def _files(filesystem: pafs.FileSystem, folder: str, wanted: JournalQuery) -> list[str]:
-    prefix = "" if wanted.batch is None else f"{wanted.batch[0]}-{wanted.batch[1]}-"
-    oldest = f"day={_day(wanted.since_ms)}"
+def _files(filesystem: pafs.FileSystem, folder: str, query: JournalQuery) -> list[str]:
+    prefix = "" if query.batch is None else f"{query.batch[0]}-{query.batch[1]}-"
+    oldest = f"day={_day(query.since_ms)}"
     days = filesystem.get_file_info(pafs.FileSelector(folder, allow_not_found=True))
     return sorted(
         info.path
@@ -317,7 +301,7 @@ def _day(at_ms: int) -> str:
 
 
 def expire(state_dir: str, *, now_ms: int, keep_days: int) -> int:
-    """Remove whole days older than keep_days; returns how many days' folders went."""
+    """Delete whole days older than keep_days, and return how many folders of days were deleted."""
     filesystem, root = open_filesystem(state_dir)
     oldest = _day(now_ms - keep_days * DAY_MS)
     old = []

@@ -1,14 +1,14 @@
-"""Files in a table's folder that nobody needs any more, and how they are told from those that somebody does.
+"""Removes files from a table's folder that no version of the table can need any more.
 
-A process may be suspended at any line, for days, and go on where it stood. So nothing here depends on how old a file
-is, or on what the newest version of the table is: a file goes only where no later commit can ever need it.
+A process may be suspended at any line, for days, and then continue. So no rule here depends on the age of a file, or on
+which version of the table is the newest: a file is deleted only if no later commit can ever need it.
 
-1. What the log says was removed stays removed in every later version. It goes some hours later, so that whoever still
-   reads an earlier version finds it.
-2. What was never committed: tasks' files carry in their names the version of the transaction that they were written
-   for. Once the table has that transaction, or a later one, no store takes a commit of it (streaming/state/commits.py).
-   So a file of it that the table lacks then is in no later version.
-3. All other files are kept, for example what deltalake had written when merging broke off.
+1. A file that the log lists as removed stays removed in every later version. It is deleted some hours later, so that
+   readers of an earlier version still find it.
+2. A file that was never committed: a file's name contains the version of the transaction for which its task wrote it.
+   Once the table has that transaction, or a later one, no store accepts a commit of it (streaming/state/commits.py).
+   So a file of that transaction that the table does not have then is in no later version.
+3. All other files are kept, for example those that deltalake wrote before a merge was interrupted.
 """
 
 import re
@@ -24,32 +24,35 @@ _AT_ONCE = 16
 
 
 def file_name(version: int | None) -> str:
-    """A name for a new file, to be committed with this version of the application's transaction, if with any."""
+    """Return a name for a new file, to be committed with this version of the application's transaction, if any."""
     return f"part-{uuid4().hex}.parquet" if version is None else f"part-{version}-{uuid4().hex}.parquet"
 
 
 def remove_leftovers(table: DeltaTable, location: str, app: str, *, keep_hours: int) -> None:
-    """Remove what the log says was removed so long ago, and files that were written for commits that nobody made.
+    """Delete files that the log lists as removed for keep_hours, and files written for commits that never happened.
 
-    The table may be as of any time. app: the application whose versions file_name was told. Raises UnavailableError.
+    The table may be as of any version. Raises UnavailableError.
+
+    Args:
+        app: the application whose transaction versions file_name() got.
     """
     settled = table.transaction_version(app) or 0
     kept_for_readers = _removed(table, 0).difference(replaced := _removed(table, keep_hours))
-    known = kept_for_readers.union(table.get_add_actions().column("path").to_pylist())
+    needed = kept_for_readers.union(table.get_add_actions().column("path").to_pylist())
 
     def can_be_needed(name: str) -> bool:
-        if name in known:
+        if name in needed:
             return True
-        found = _OF_A_TRANSACTION.fullmatch(name)
-        return name not in replaced and (found is None or int(found[1]) > settled)
+        transaction = _OF_A_TRANSACTION.fullmatch(name)
+        return name not in replaced and (transaction is None or int(transaction[1]) > settled)
 
     folder = folder_of(location)
-    going = [name for name in folder.names() if not can_be_needed(name)]
-    with ThreadPoolExecutor(_AT_ONCE) as pool:  # each waits for the store
-        # Allowed here: these are in no version from this one on, whatever others have committed since.
-        list(pool.map(folder.delete, going))
+    leftovers = [name for name in folder.names() if not can_be_needed(name)]
+    with ThreadPoolExecutor(_AT_ONCE) as pool:  # each thread waits for the store
+        # Allowed here: neither this version nor a later one has these files, whatever other runs have committed since.
+        list(pool.map(folder.delete, leftovers))
 
 
 def _removed(table: DeltaTable, before_hours: int) -> set[str]:
-    """What the log says was removed, that long ago at least. Only the log is asked, and not the folder."""
+    # full=False: deltalake reads the log only, and does not list the folder
     return set(table.vacuum(retention_hours=before_hours, dry_run=True, enforce_retention_duration=False, full=False))

@@ -1,4 +1,4 @@
-"""What became of requests: receipts and write-offs together, as rows for the command line."""
+"""Outcomes of requests for the command line: receipts and write-offs together."""
 
 import math
 import re
@@ -40,29 +40,29 @@ _SHOWN = (
 def receipts_of(
     settings: Settings, *, ledger: int | None = None, topic: str | None = None, outcome: str | None = None
 ) -> Iterator[dict[str, Any]]:
-    """Receipts that meet all that was asked, oldest chunk first, write-offs last.
+    """Receipts that match every filter, oldest chunk first, write-offs last.
 
-    Raises ConfigError for an unknown outcome or name.
+    Raises ConfigError for an unknown outcome or an invalid topic name.
     """
     condition = _condition(ledger, topic, outcome)
     columns = [*_SHOWN, c.CHUNK]
-    found = receipts.rows(settings.state_dir, condition, columns=columns)
+    by_service = receipts.rows(settings.state_dir, condition, columns=columns)
     by_hand = SettlementFolder(settings.state_dir).written_off(condition, columns=columns)
-    for row in sorted(chain(found, by_hand), key=lambda row: (row[c.CHUNK] or math.inf, row[c.AT_MS])):
+    for row in sorted(chain(by_service, by_hand), key=lambda row: (row[c.CHUNK] or math.inf, row[c.AT_MS])):
         yield {name: row[name] for name in _SHOWN}
 
 
 def newest_of(
     settings: Settings, most: int, *, ledger: int | None = None, topic: str | None = None, outcome: str | None = None
 ) -> tuple[Counter[tuple[str, str]], list[dict[str, Any]]]:
-    """How many receipts there are of each (outcome, reason), and the last rows of receipts_of."""
+    """Count the receipts by (outcome, reason), and return the last `most` rows of receipts_of()."""
     condition = _condition(ledger, topic, outcome)
     columns = [*_SHOWN, c.CHUNK]
-    counted, found = receipts.newest(settings.state_dir, condition, columns=columns, most=most)
+    counts, by_service = receipts.newest(settings.state_dir, condition, columns=columns, most=most)
     by_hand = list(SettlementFolder(settings.state_dir).written_off(condition, columns=columns))
-    counted.update((row[c.OUTCOME], row[c.REASON]) for row in by_hand)
-    rows = [*found, *sorted(by_hand, key=lambda row: int(row[c.AT_MS]))]
-    return counted, [{name: row[name] for name in _SHOWN} for row in rows[-most:]]
+    counts.update((row[c.OUTCOME], row[c.REASON]) for row in by_hand)
+    rows = [*by_service, *sorted(by_hand, key=lambda row: int(row[c.AT_MS]))]
+    return counts, [{name: row[name] for name in _SHOWN} for row in rows[-most:]]
 
 
 def _condition(ledger: int | None, topic: str | None, outcome: str | None) -> ds.Expression | None:
@@ -70,10 +70,10 @@ def _condition(ledger: int | None, topic: str | None, outcome: str | None) -> ds
     if ledger is not None:
         conditions.append(ds.field(c.LEDGER_ID) == ledger)
     if topic is not None:
-        wanted = topic_from(topic, "--topic")
-        partitions = f"^{re.escape(wanted)}-partition-[0-9]+$"
+        name = topic_from(topic, "--topic")
+        partitions = f"^{re.escape(name)}-partition-[0-9]+$"
         is_partition = pc.match_substring_regex(ds.field(c.TOPIC_NAME), pattern=partitions)
-        conditions.append((ds.field(c.TOPIC_NAME) == wanted) | is_partition)
+        conditions.append((ds.field(c.TOPIC_NAME) == name) | is_partition)
     if outcome is not None:
         if outcome not in set(Outcome):
             raise ConfigError(f"--outcome {outcome}: one of {', '.join(Outcome)}")

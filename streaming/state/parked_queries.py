@@ -1,58 +1,49 @@
-"""Which lanes are parked and why, in a file beside the receipts: for `check` and `receipts`, which are other processes.
+"""The note of which queries are parked and why, for `check` and `receipts`, which are other processes."""
 
-A lane is one query with its topic. It is parked where its query has failed, until the query reads again.
-"""
-
-import contextlib
-import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
+from typing import Any
 
-from streaming.errors import UnavailableError
-from streaming.state.filesystem import folder_of
-
-_FILE = "lanes.json"
+from streaming.state.notes import Note
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ParkedQuery:
-    """A lane that is parked.
-
-    why: what its query failed of, in one line. failures: tries in a row that came to nothing. is_read: the lane's
-    messages are worked off all the same, by another way than the connector.
-    """
+    """A query that failed and does not read its topic again yet."""
 
     topic: str
-    why: str
+    why: str  # the failure, in one line
     since_ms: int
-    failures: int = 0
-    is_read: bool = False
+    failures: int = 0  # failed tries in a row
+    is_read: bool = False  # whether the fallback processes the topic's messages
+
+
+def _decode(parked: Any) -> dict[str, ParkedQuery]:
+    return {str(name): _query(fields) for name, fields in parked.items()}
+
+
+def _query(fields: Mapping[str, object]) -> ParkedQuery:
+    return ParkedQuery(
+        topic=str(fields["topic"]),
+        why=str(fields["why"]),
+        since_ms=int(str(fields["since_ms"])),
+        failures=int(str(fields["failures"])),
+        is_read=fields["is_read"] is True,
+    )
+
+
+_NOTE: Note[Mapping[str, ParkedQuery]] = Note(
+    "lanes.json",
+    encode=lambda parked: {name: asdict(query) for name, query in parked.items()},
+    decode=_decode,
+)
 
 
 def note(state_dir: str, parked: Mapping[str, ParkedQuery]) -> None:
-    """Write down the parked lanes by the names of their queries. A note that can't be written stops nothing."""
-    with contextlib.suppress(UnavailableError):
-        folder = folder_of(state_dir)
-        if parked:
-            folder.write(_FILE, json.dumps({name: asdict(lane) for name, lane in parked.items()}).encode())
-        else:
-            folder.delete(_FILE)
+    """Write the parked queries by name; none deletes the note. A failure to write is ignored."""
+    _NOTE.try_write(state_dir, parked or None)
 
 
-def noted(state_dir: str) -> dict[str, ParkedQuery]:
-    """Return the parked lanes as noted last; none where there is no note, or none that can be read."""
-    try:
-        said = json.loads(folder_of(state_dir).read(_FILE) or b"{}")
-        return {str(name): _lane(lane) for name, lane in said.items()}
-    except (UnavailableError, ValueError, KeyError, TypeError, AttributeError):
-        return {}
-
-
-def _lane(said: Mapping[str, object]) -> ParkedQuery:
-    return ParkedQuery(
-        str(said["topic"]),
-        str(said["why"]),
-        int(str(said["since_ms"])),
-        int(str(said["failures"])),
-        said["is_read"] is True,
-    )
+def noted(state_dir: str) -> Mapping[str, ParkedQuery]:
+    """Return the parked queries of the newest note; none if there is no note or it can't be read."""
+    return _NOTE.try_read(state_dir) or {}

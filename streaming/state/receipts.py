@@ -1,7 +1,7 @@
-"""The receipts: a Delta table that says what became of every request, and is the outbox of what is to be published.
+"""The receipts: a Delta table with the outcome of every request, which is also the outbox of copies to publish.
 
-One chunk of work is one Delta commit, numbered by us, ascending over the life of the table. What RETRY and DLQ
-are sent is read back from the commit, never from the computation: a copy exists only if its receipt does.
+One chunk of work is one Delta commit. We number chunks, ascending over the life of the table. Copies for RETRY and DLQ
+are read back from the commit, never taken from the computation: a copy exists only if its receipt does.
 """
 
 from collections import Counter
@@ -23,7 +23,7 @@ from streaming.state.tables import Durable, Table, complete, created, frame, ope
 from udfs import columns as c
 from udfs.records import Outcome
 
-if TYPE_CHECKING:  # whoever only reads receipts starts without Spark
+if TYPE_CHECKING:  # commands that only read receipts start without Spark
     from pyspark.sql import DataFrame, SparkSession
 
 TABLE = "receipts"
@@ -33,33 +33,30 @@ _KEEP_HOURS = 48
 
 @dataclass(frozen=True, slots=True)
 class ChunkSummary:
-    """What a chunk came to: copies by target topic; bytes of deleted ledgers.
+    """Result of a chunk."""
 
-    by_type: (ledger type, outcome, reason) -> how many; the type is None where the message was no request.
-    """
-
-    by_type: Mapping[tuple[str | None, str, str], int]
-    copies: Mapping[str, int]
-    deleted_bytes: int
+    by_type: Mapping[tuple[str | None, str, str], int]  # (ledger type or None for a non-request, outcome, reason)
+    copies: Mapping[str, int]  # by target topic
+    deleted_bytes: int  # of deleted ledgers
     has_refreshed: bool
     epochs: frozenset[int]
 
     @property
     def outcomes(self) -> Counter[tuple[str, str]]:
-        """(outcome, reason) -> how many."""
-        found: Counter[tuple[str, str]] = Counter()
+        """Number of requests by (outcome, reason)."""
+        counts: Counter[tuple[str, str]] = Counter()
         for (_ledger_type, outcome, reason), count in self.by_type.items():
-            found[outcome, reason] += count
-        return found
+            counts[outcome, reason] += count
+        return counts
 
     @property
     def total(self) -> int:
-        """Requests in the chunk."""
+        """Number of requests in the chunk."""
         return sum(self.by_type.values())
 
 
 class Receipts:
-    """Writer's side of the table. One per service; not shared between services."""
+    """The writer's side of the table. One per service; services do not share a table."""
 
     def __init__(
         self, spark: "SparkSession", state_dir: str, open_table: Callable[[str, str], Table | None] = opened
@@ -77,21 +74,21 @@ class Receipts:
         self.sync = Durable(self.path).sync
 
     def read(self, condition: ds.Expression | None = None) -> "DataFrame":
-        """All receipts, as of now; where there is a condition, of all files that may have some that meet it."""
+        """Return all receipts as of now; with a condition, only those of files that may have rows that meet it."""
         return frame(self._spark, self._existing(), schemas.RECEIPT, condition)
 
     def of_chunk(self, chunk: int) -> "DataFrame":
-        """The receipts of one chunk."""
+        """Return the receipts of one chunk."""
         from pyspark.sql import functions as F
 
         return self.read(ds.field(c.CHUNK) == chunk).where(F.col(c.CHUNK) == chunk)
 
     def append(self, rows: "DataFrame", chunk: int, work: Work | None = None) -> None:
-        """Write a chunk: the receipts that `work` makes of rows in the tasks (default: rows are the receipts).
+        """Write a chunk: the receipts that `work` returns for `rows` in the tasks (default: `rows` are the receipts).
 
-        A second call with the same number does and adds nothing: the chunk is the version of the table's transaction.
-        Raises what the work does, and FencedError where another run has written in the meantime. It may be stored
-        where an error is raised: catch_up.
+        The chunk is the version of the table's transaction, so a second call with the same number does nothing.
+        Raises what `work` raises, and FencedError if another run has written since the table was opened. The chunk may
+        be stored although an error is raised; catch_up() finds out.
         """
         table, app = self._existing(), _app(self.table_id)
         if (table.transaction_version(app) or 0) < chunk:
@@ -102,7 +99,7 @@ class Receipts:
         self._is_in_doubt = False
 
     def catch_up(self) -> None:
-        """After an append that failed: have newest_chunk say whether it was stored, and only the answer was lost."""
+        """After a failed append(), set newest_chunk to that chunk if it was stored and only the answer was lost."""
         if self._is_in_doubt:
             if self.has(self.newest_chunk + 1):
                 self.newest_chunk += 1
@@ -113,7 +110,7 @@ class Receipts:
         return any(True for _ in self._batches(chunk, [c.CHUNK]))
 
     def summary(self, chunk: int) -> ChunkSummary:
-        """Count a chunk by outcome and reason, record batch by record batch."""
+        """Count a chunk's receipts, one record batch at a time."""
         copies: Counter[str] = Counter()
         deleted_bytes = 0
         has_refreshed = False
@@ -128,63 +125,68 @@ class Receipts:
                 copies[row[c.TARGET]] += row[_COUNT]
             if row[c.OUTCOME] == Outcome.DELETED:
                 deleted_bytes += row[f"{c.BYTES}_sum"] or 0
-        return ChunkSummary(by_type, copies, deleted_bytes, has_refreshed, frozenset(epochs))
+        return ChunkSummary(
+            by_type=by_type,
+            copies=copies,
+            deleted_bytes=deleted_bytes,
+            has_refreshed=has_refreshed,
+            epochs=frozenset(epochs),
+        )
 
     def _batches(self, chunk: int, columns: list[str]) -> Iterator[pa.RecordBatch]:
-        """One chunk's rows; Delta's statistics name the few files that hold them, so no Spark job is needed."""
+        # Delta's statistics name the few files that contain the chunk, so no Spark job is needed
         for batch in scan(self._existing(), ds.field(c.CHUNK) == chunk, columns):
             if batch.num_rows:
                 yield batch
 
     def _counted(self, chunk: int, keys: list[str], summed: str = "") -> Iterator[dict[str, Any]]:
-        """Count one chunk's rows by keys (_COUNT), and sum a column up; a group comes once for each record batch.
-
-        Arrow counts them: made into rows of Python's, 50,000 receipts keep everybody waiting.
-        """
-        wanted: list[Any] = [([], _COUNT), *([(summed, "sum")] if summed else ())]
+        """Count one chunk's rows by `keys` (_COUNT) and sum a column; a group appears once for each record batch."""
+        # Arrow counts: converting 50,000 receipts to Python rows would stall every query
+        aggregations: list[Any] = [([], _COUNT), *([(summed, "sum")] if summed else ())]
         for batch in self._batches(chunk, [*keys, *([summed] if summed else ())]):
-            yield from pa.Table.from_batches([batch]).group_by(keys).aggregate(wanted).to_pylist()
+            yield from pa.Table.from_batches([batch]).group_by(keys).aggregate(aggregations).to_pylist()
 
-    def begun_ms(self, chunk: int) -> int:
-        """When a committed chunk was begun, in ms since 1970."""
+    def started_ms(self, chunk: int) -> int:
+        """Return when a committed chunk was started, in ms since 1970."""
         return int(min(pc.min(batch.column(0)).as_py() for batch in self._batches(chunk, [c.AT_MS])))
 
     def refreshed_keys(self, chunk: int, limit: int) -> list[str]:
-        """Reference keys whose cached set an executor found stale; at most `limit`."""
+        """Return at most `limit` reference keys whose cached set an executor found stale."""
         keys: dict[str, None] = {}
         for batch in self._batches(chunk, [c.REFERENCE_KEY, c.REFRESHED]):
             keys |= dict.fromkeys(row[c.REFERENCE_KEY] for row in batch.to_pylist() if row[c.REFRESHED])
         return list(keys)[:limit]
 
     def deleted_by_owner(self, chunk: int) -> Counter[tuple[str, str]]:
-        """How many a chunk deleted, by (tenant, owner)."""
-        counted: Counter[tuple[str, str]] = Counter()
+        """Count a chunk's deletes by (tenant, owner)."""
+        counts: Counter[tuple[str, str]] = Counter()
         for row in self._counted(chunk, [c.OUTCOME, c.TENANT, c.REFERENCE_KEY]):
             if row[c.OUTCOME] == Outcome.DELETED:
-                counted[row[c.TENANT], row[c.REFERENCE_KEY]] += row[_COUNT]
-        return counted
+                counts[row[c.TENANT], row[c.REFERENCE_KEY]] += row[_COUNT]
+        return counts
 
     def without_done(self, messages: "DataFrame", oldest: int | None = None) -> "DataFrame":
-        """Leave out messages that have a receipt: after a crash, part of a batch may be worked off already.
+        """Leave out messages that have a receipt: after a crash, part of a batch may have been processed already.
 
-        A receipt of a whole entry (its index is -1) is one for each message in it: what the broker told nothing of at
-        first, it may send later.
-
-        oldest: a ledger before which there is no message, if one is known.
+        Args:
+            messages: rows with columns.POSITION.
+            oldest: a ledger before which there is no message, if known.
         """
         from pyspark.sql import functions as F
 
         if oldest is None:
-            found = messages.agg(F.min(c.POSITION_LEDGER)).first()
-            if found is None or found[0] is None:
+            least = messages.agg(F.min(c.POSITION_LEDGER)).first()
+            if least is None or least[0] is None:
                 return messages
-            oldest = found[0]
+            oldest = least[0]
         newer = ds.field(c.POSITION_LEDGER) >= oldest
         if not any(True for _ in rows(self._state_dir, newer, columns=[c.POSITION_LEDGER])):
             return messages
         done = self.read(newer).where(F.col(c.POSITION_LEDGER) >= oldest).select(*c.POSITION).distinct()
         entry = (c.SOURCE, c.POSITION_LEDGER, c.POSITION_ENTRY)
         index = F.col(f"done.{c.POSITION_BATCH}")
+        # A receipt with index -1 is for a whole entry, and so for each of its messages: the broker may send messages
+        # later of an entry for which it sent none at first.
         is_done = F.col(f"message.{c.POSITION_BATCH}").eqNullSafe(index) | (index == -1)
         for name in entry:
             is_done &= F.col(f"message.{name}") == F.col(f"done.{name}")
@@ -198,12 +200,11 @@ class Receipts:
 
 
 def _app(table_id: str) -> str:
-    """Whose transactions the chunks are."""
-    return f"ledger-reaper-{table_id}"
+    return f"ledger-reaper-{table_id}"  # the application whose transactions the chunks are
 
 
 def certificates(state_dir: str, condition: Any) -> Iterator[tuple[str, str, int]]:
-    """(reference key, certificate of its sources, newest at_ms) of receipts that meet a condition; some come twice."""
+    """Yield (reference key, certificate of its sources, newest at_ms) of receipts that meet a condition; may repeat."""
     table = opened(state_dir, TABLE)
     if table is None or not _present(table, [c.SOURCES]):
         return
@@ -215,7 +216,7 @@ def certificates(state_dir: str, condition: Any) -> Iterator[tuple[str, str, int
 
 
 def newest_retries(state_dir: str) -> Iterator[str | None]:
-    """Reader's side: message ids of the original requests that the newest chunk put off. Raises UnavailableError."""
+    """Yield message ids of the original requests that the newest chunk will retry. Raises UnavailableError."""
     table = opened(state_dir, TABLE)
     chunk = 0 if table is None else table.transaction_version(_app(str(table.metadata().id))) or 0
     if table is not None and chunk:
@@ -225,38 +226,37 @@ def newest_retries(state_dir: str) -> Iterator[str | None]:
 
 
 def _newest_chunk(table: Table) -> int:
-    """From the statistics of the table's files; 0 where there is none."""
     if not table.file_uris():
         return 0
     return max((pc.max(batch.column(0)).as_py() or 0 for batch in scan(table, columns=[c.CHUNK])), default=0)
 
 
 def rows(state_dir: str, condition: Any = None, *, columns: list[str] | None = None) -> Iterator[dict[str, Any]]:
-    """Reader's side, without Spark: rows that meet a pyarrow.dataset expression. Raises UnavailableError.
+    """Yield the rows that meet a pyarrow.dataset expression, without Spark. Raises UnavailableError.
 
-    A column that the table of an older version lacks is None.
+    A column that the table of an older version does not have is None.
     """
     table = opened(state_dir, TABLE)
     if table is None:
         return
     present = None if columns is None else _present(table, columns)
-    lacking = dict.fromkeys(set(columns or ()).difference(present or ()))
+    missing = dict.fromkeys(set(columns or ()).difference(present or ()))
     for batch in scan(table, condition, present):
-        yield from ({**row, **lacking} for row in batch.to_pylist()) if lacking else batch.to_pylist()
+        yield from ({**row, **missing} for row in batch.to_pylist()) if missing else batch.to_pylist()
 
 
 def _present(table: Table, columns: Collection[str]) -> list[str]:
-    """Those of the columns that the table has; one of an older version lacks some."""
-    known = {field.name for field in table.schema().fields}
-    return [name for name in columns if name in known]
+    """Return the columns that the table has; a table of an older version does not have all."""
+    present = {field.name for field in table.schema().fields}
+    return [name for name in columns if name in present]
 
 
 def newest(
     state_dir: str, condition: Any, *, columns: list[str], most: int
 ) -> tuple[Counter[tuple[str, str]], list[dict[str, Any]]]:
-    """Count by (outcome, reason) the rows that meet a condition; and the newest of them, the oldest first.
+    """Count the rows that meet a condition by (outcome, reason), and return the newest `most` of them, oldest first.
 
-    The rest is never made into rows of Python's. Raises UnavailableError.
+    Only those are converted to Python rows. Raises UnavailableError.
     """
     outcomes: Counter[tuple[str, str]] = Counter()
     chunks: Counter[int] = Counter()
@@ -272,17 +272,17 @@ def newest(
     oldest = next((chunk for chunk, since in enough if since >= most), min(chunks, default=0))
     recent = ds.field(c.CHUNK) >= oldest
     present = _present(table, columns)
-    found = pa.Table.from_batches(
+    candidates = pa.Table.from_batches(
         scan(table, recent if condition is None else condition & recent, present),
         pa.schema([schemas.RECEIPT.field(name) for name in present]),
     )
-    order = pc.sort_indices(found, sort_keys=[(c.CHUNK, "ascending"), (c.AT_MS, "ascending")])
+    order = pc.sort_indices(candidates, sort_keys=[(c.CHUNK, "ascending"), (c.AT_MS, "ascending")])
     blank = dict.fromkeys(columns)
-    return outcomes, [blank | row for row in found.take(order[-most:]).to_pylist()]
+    return outcomes, [blank | row for row in candidates.take(order[-most:]).to_pylist()]
 
 
 def counted(state_dir: str, condition: Any) -> Iterator[dict[str, Any]]:
-    """Yield rows {outcome, count, newest_ms} of receipts that meet a condition; one outcome may come several times.
+    """Yield rows {outcome, count, newest_ms} of receipts that meet a condition; outcomes may repeat.
 
     Raises UnavailableError.
     """
@@ -294,19 +294,19 @@ def counted(state_dir: str, condition: Any) -> Iterator[dict[str, Any]]:
 
 
 def newest_answers(state_dir: str, origins: Collection[str], since_ms: int) -> dict[str, dict[str, Any]]:
-    """What was answered last, since then, to each request (by its original message id). Raises UnavailableError."""
-    wanted = ds.field(c.ORIGIN_MESSAGE_ID).isin(sorted(origins)) & (ds.field(c.AT_MS) >= since_ms)
+    """Return the newest receipt since then of each request, by its original message id. Raises UnavailableError."""
+    condition = ds.field(c.ORIGIN_MESSAGE_ID).isin(sorted(origins)) & (ds.field(c.AT_MS) >= since_ms)
     columns = [c.ORIGIN_MESSAGE_ID, c.CHUNK, c.AT_MS, c.OUTCOME, c.REASON, c.REFERENCE_KEY, c.TOPIC_NAME]
     newest: dict[str, dict[str, Any]] = {}
-    for row in rows(state_dir, wanted, columns=columns):
-        known = newest.get(row[c.ORIGIN_MESSAGE_ID])
-        if known is None or row[c.CHUNK] >= known[c.CHUNK]:
+    for row in rows(state_dir, condition, columns=columns):
+        newest_yet = newest.get(row[c.ORIGIN_MESSAGE_ID])
+        if newest_yet is None or row[c.CHUNK] >= newest_yet[c.CHUNK]:
             newest[row[c.ORIGIN_MESSAGE_ID]] = row
     return newest
 
 
 def total(state_dir: str, condition: Any, column: str) -> int:
-    """Sum of a column over the rows that meet the condition, without Spark; nothing is 0. Raises UnavailableError."""
+    """Sum a column over the rows that meet the condition; 0 without rows. Raises UnavailableError."""
     table = opened(state_dir, TABLE)
     if table is None:
         return 0
@@ -314,20 +314,18 @@ def total(state_dir: str, condition: Any, column: str) -> int:
 
 
 def compact(state_dir: str) -> None:
-    """Merge small files and drop those that no reader of the last two days can need."""
+    """Merge small files, and delete files that no reader of the last two days can need."""
     table = opened(state_dir, TABLE)
     if table is not None:
         tidy(table, _app(str(table.metadata().id)), keep_hours=_KEEP_HOURS)
 
 
 def expire(state_dir: str, before_ms: int, *, now_ms: int) -> None:
-    """Remove receipts older than that, but for the newest chunk: its number is what the next one goes on from.
-
-    Chunks are numbered in the order of time. So a receipt after one that stays is as young, whatever a clock that was
-    behind wrote into it; one that a clock dated later than now says nothing of those after it.
-    """
+    """Remove receipts older than before_ms, except the newest chunk: its number determines the next one's."""
     table = opened(state_dir, TABLE)
     if table is not None:
+        # Chunks are numbered in the order of time, so a receipt after a young one is young too, whatever time a slow
+        # clock wrote into it. A receipt dated later than now by a fast clock proves nothing about those after it.
         is_young = (ds.field(c.AT_MS) >= int(before_ms)) & (ds.field(c.AT_MS) <= int(now_ms))
         young = scan(table, is_young, [c.CHUNK])
         first_young = min((pc.min(batch.column(0)).as_py() for batch in young if batch.num_rows), default=None)

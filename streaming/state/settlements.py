@@ -1,11 +1,11 @@
-"""What was done about dead letters, on disk beside the receipts: write-offs, and replays as plans that get finished.
+"""Write-offs and replays of dead letters, in the folder `<state>/dead-letters`.
 
-They lie in the folder `<state>/dead-letters`. A file appears whole under its name, or not at all, and never changes.
-1. `write-off-<ms>-<random>.parquet` holds receipts (schemas.RECEIPT). The file's existence is the write-off.
-2. `replay-<ms>-<random>.parquet` holds every message of one replay as we will publish it, and where its topic ended
-   before we sent the first. Once it exists, the replay goes through, in a later run if this one is cut short.
-3. `replay-<ms>-<random>.done.parquet` holds the message id of each. Where it is absent, the replay was interrupted.
-They are not in the receipts' table because that has one writer, the service, which relies on being the only one.
+A file appears complete under its name, or not at all, and never changes.
+1. `write-off-<ms>-<random>.parquet` contains receipts (schemas.RECEIPT). The file's existence is the write-off.
+2. `replay-<ms>-<random>.parquet` is a plan: every message of one replay as we will publish it, and the end of its topic
+   before we sent the first. Once the plan exists, the replay is completed, by a later run if this run is interrupted.
+3. `replay-<ms>-<random>.done.parquet` contains the message id of each. While it is missing, the replay is incomplete.
+They are not in the receipts' table, because the service must be the only writer of that table.
 """
 
 import contextlib
@@ -27,7 +27,7 @@ from udfs import columns as c
 FOLDER = "dead-letters"
 WAITING, REPLAYING, REPLAYED, WRITTEN_OFF = "WAITING", "REPLAYING", "REPLAYED", "WRITTEN_OFF"
 
-Place = tuple[str, int, int, int]  # columns.POSITION
+Position = tuple[str, int, int, int]  # columns.POSITION
 
 _AFTER = b"after"
 _TARGET = b"target"
@@ -48,26 +48,26 @@ _PUBLISHED = pa.schema([pa.field(c.ROW, pa.int64()), pa.field(c.ORIGIN_MESSAGE_I
 
 @dataclass(frozen=True, slots=True)
 class ReplayPlan:
-    """A replay to `target`. after: partition of it -> (ledger, entry) that was its newest before the first send."""
+    """A replay of dead letters to a topic."""
 
     run: str
     target: str
-    after: Mapping[str, tuple[int, int]]
+    after: Mapping[str, tuple[int, int]]  # partition of target -> (ledger, entry) of its newest entry before we sent
 
 
 @dataclass(slots=True)
 class Settlements:
-    """State of every dead letter that somebody replayed or wrote off; about 300 bytes each."""
+    """State of every dead letter that was replayed or written off."""
 
-    states: dict[Place, str] = field(default_factory=dict)
+    states: dict[Position, str] = field(default_factory=dict)  # about 300 bytes each
 
-    def of(self, place: Place) -> str:
-        """WAITING, REPLAYING (interrupted), REPLAYED or WRITTEN_OFF."""
-        return self.states.get(place, WAITING)
+    def of(self, position: Position) -> str:
+        """Return WAITING, REPLAYING (interrupted), REPLAYED or WRITTEN_OFF."""
+        return self.states.get(position, WAITING)
 
 
 class SettlementFolder:
-    """The folder of one state directory. Every method raises UnavailableError when it can't be read or written."""
+    """The folder of one state directory. Every method raises UnavailableError if it can't be read or written."""
 
     def __init__(self, state_dir: str) -> None:
         self._folder = folder_of(state_dir)
@@ -83,13 +83,13 @@ class SettlementFolder:
             yield PlanWriter(ReplayPlan(run, target, dict(after)), writer)
 
     def unfinished(self) -> list[ReplayPlan]:
-        """Plans that were begun and not finished, oldest first."""
+        """Return plans that were started and not finished, oldest first."""
         names = self._names()
         plans = [name for name in names if name.startswith("replay-") and not name.endswith(_DONE)]
         return [self._read_plan(name) for name in plans if name.replace(".parquet", _DONE) not in names]
 
     def rows(self, plan: ReplayPlan) -> Iterator[dict[str, Any]]:
-        """The plan's messages, in order."""
+        """Yield the plan's messages, in order."""
         with (
             _translated(self._path),
             pq.ParquetFile(f"{self._path}/{plan.run}.parquet", filesystem=self._filesystem) as f,
@@ -98,23 +98,23 @@ class SettlementFolder:
                 yield from batch.to_pylist()
 
     def finish(self, plan: ReplayPlan, published: Mapping[int, str]) -> None:
-        """Note that row number -> message id were published, which is all of the plan."""
+        """Record that the whole plan was published: row number -> message id."""
         rows = sorted(published.items())
         table = pa.table([[row for row, _ in rows], [text for _, text in rows]], schema=_PUBLISHED)
         with self._new(f"{plan.run}{_DONE}", _PUBLISHED) as writer:
             writer.write_table(table)
 
     def write_off(self, at_ms: int, receipts: Iterable[list[dict[str, Any]]]) -> int:
-        """Write lots of receipts as one file, all or none; returns how many there were."""
+        """Write batches of receipts as one file, all or none, and return how many receipts there were."""
         count = 0
         with self._new(f"write-off-{at_ms}-{uuid4().hex}.parquet", schemas.RECEIPT) as writer:
-            for lot in receipts:
-                writer.write_table(pa.Table.from_pylist(lot, schema=schemas.RECEIPT))
-                count += len(lot)
+            for batch in receipts:
+                writer.write_table(pa.Table.from_pylist(batch, schema=schemas.RECEIPT))
+                count += len(batch)
         return count
 
     def written_off(self, condition: Any = None, *, columns: list[str] | None = None) -> Iterator[dict[str, Any]]:
-        """Receipts of write-offs that meet a pyarrow.dataset expression."""
+        """Yield receipts of write-offs that meet a pyarrow.dataset expression."""
         files = [f"{self._path}/{name}" for name in self._names() if name.startswith("write-off-")]
         if files:
             with _translated(self._path):
@@ -123,7 +123,7 @@ class SettlementFolder:
                     yield from batch.to_pylist()
 
     def expire(self, before_ms: int) -> int:
-        """Remove write-offs and finished replays older than that; returns how many. The plan goes before its .done."""
+        """Delete write-offs and finished replays older than before_ms, and return how many."""
         names = set(self._names())
         old = [
             name
@@ -132,28 +132,29 @@ class SettlementFolder:
             and (name.startswith("write-off-") or name.endswith(_DONE) or name.replace(".parquet", _DONE) in names)
         ]
         with _translated(self._path):
+            # a plan before its .done: a plan whose .done is gone would count as interrupted, and be sent again
             for name in sorted(old, key=lambda name: name.endswith(_DONE)):
                 self._filesystem.delete_file(f"{self._path}/{name}")
         return sum(not name.endswith(_DONE) for name in old)
 
     def settled(self) -> Settlements:
-        """What was done about each dead letter."""
-        known = Settlements()
+        """Return the state of each dead letter that was replayed or written off."""
+        settlements = Settlements()
         for name in self._names():
             if not name.endswith(_DONE):
-                known.states |= dict.fromkeys(self._places(name), self._state(name))
-        return known
+                settlements.states |= dict.fromkeys(self._positions(name), self._state(name))
+        return settlements
 
-    def published_as(self, place: Place) -> list[tuple[str, str]]:
-        """(run, message id in the request topic) of each finished replay of a dead letter."""
-        found = []
+    def published_as(self, position: Position) -> list[tuple[str, str]]:
+        """Return (run, message id in the request topic) of each finished replay of a dead letter."""
+        replays = []
         for name in self._names():
             if name.endswith(_DONE):
                 plan = name.replace(_DONE, ".parquet")
-                rows = [number for number, each in enumerate(self._places(plan)) if each == place]
+                rows = [row for row, in_plan in enumerate(self._positions(plan)) if in_plan == position]
                 for row in rows:
-                    found.append((plan.removesuffix(".parquet"), self._published(name)[row]))
-        return found
+                    replays.append((plan.removesuffix(".parquet"), self._published(name)[row]))
+        return replays
 
     def _published(self, name: str) -> dict[int, str]:
         with _translated(self._path):
@@ -165,7 +166,7 @@ class SettlementFolder:
             return WRITTEN_OFF
         return REPLAYED if name.replace(".parquet", _DONE) in self._names() else REPLAYING
 
-    def _places(self, name: str) -> Iterator[Place]:
+    def _positions(self, name: str) -> Iterator[Position]:
         with _translated(self._path), pq.ParquetFile(f"{self._path}/{name}", filesystem=self._filesystem) as f:
             for batch in f.iter_batches(columns=list(c.POSITION)):
                 yield from zip(*(batch.column(name).to_pylist() for name in c.POSITION), strict=True)
@@ -197,13 +198,13 @@ class PlanWriter:
     count: int = 0
 
     def add(self, rows: list[dict[str, Any]]) -> None:
-        """Add a lot. Keys: columns.POSITION, message_key, payload, message_properties (pairs)."""
+        """Add messages with the keys columns.POSITION, message_key, payload, message_properties (pairs)."""
         self._writer.write_table(pa.Table.from_pylist(rows, schema=self._writer.schema))
         self.count += len(rows)
 
 
 def _at_ms(name: str) -> int:
-    """When the file was begun, by its name."""
+    """Return when the file was started, by its name."""
     return int(name.removeprefix("write-off-").removeprefix("replay-").partition("-")[0])
 
 

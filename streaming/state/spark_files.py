@@ -1,6 +1,6 @@
-"""Parquet files for Spark: on a disk Spark reads them itself, on an object store our tasks do, by pyarrow.
+"""Reads Parquet files into Spark. Spark itself reads files on a disk; files on an object store are read by pyarrow.
 
-So Spark needs no client of its own for the store, and reads it with the options with which everything else is written.
+So Spark needs no client for the store, and the same options of the location serve for reading and writing.
 """
 
 import re
@@ -17,11 +17,11 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 _GLOB = re.compile(r"[]{}*?\\[]")  # what Spark takes for a pattern in a path
-_ROWS = 5_000  # that a task holds at once, beside what is read ahead
+_ROWS = 5_000  # held by a task at once, in addition to the rows read ahead
 
 
 def read_files(spark: "SparkSession", location: str, paths: Sequence[str], schema: pa.Schema) -> "DataFrame":
-    """Rows of Parquet files of one store. paths: as pyarrow names them there. Columns that a file lacks are null."""
+    """Rows of the Parquet files at these paths (pyarrow's) of one store. Columns that a file does not have are null."""
     from pyspark.sql.pandas.types import from_arrow_schema
 
     kind = from_arrow_schema(schema)
@@ -34,7 +34,7 @@ def read_files(spark: "SparkSession", location: str, paths: Sequence[str], schem
 
 @dataclass(frozen=True, slots=True)
 class _Reader:
-    """What a task does: reads the files whose paths it gets."""
+    """The work of a task: reads the files at the paths it gets."""
 
     location: str
     schema: pa.Schema

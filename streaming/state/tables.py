@@ -1,4 +1,4 @@
-"""Delta tables of the state directory: where they are, opened without Spark, kept through a power loss."""
+"""Delta tables of the state directory: opened without Spark, read by pyarrow, and durable through a power loss."""
 
 import errno
 import json
@@ -34,17 +34,18 @@ _NAMES = re.compile(r"\w+")
 _LEAST = "min."  # deltalake: a column of a file's statistics
 _AHEAD = {"fragment_readahead": 8, "batch_readahead": 4}
 _FOOTERS_AT_ONCE = 16
-# An object store is asked for the columns of a file at once: what lies between them is sooner read than asked around.
+# From an object store we read the columns of a file in one request: reading the gaps between them costs less than
+# further requests.
 _FROM_AFAR = ds.ParquetFileFormat(
     default_fragment_scan_options=ds.ParquetFragmentScanOptions(
         pre_buffer=True, cache_options=pa.CacheOptions(hole_size_limit=1024 * 1024, range_size_limit=32 * 1024 * 1024)
     )
 )
-_NOT_FLUSHED = 3  # so many commits may come between two flushes, when a table is tidied up
+_NOT_FLUSHED = 3  # tidy() makes at most this many commits between two flushes
 
 
 class Table(DeltaTable):
-    """A table that knows its whole location: `table_uri` lacks the store's options."""
+    """A table that knows its whole location: `table_uri` does not contain the store's options."""
 
     def __init__(self, location: str) -> None:
         told(location)
@@ -55,7 +56,7 @@ class Table(DeltaTable):
 def created(
     location: str, schema: pa.Schema, name: str, configuration: Mapping[str, str | None] | None = None
 ) -> Table:
-    """Make a table where there is none, and open it. configuration: Delta's properties. Raises UnavailableError."""
+    """Create a table, and open it. `configuration` holds Delta's table properties. Raises UnavailableError."""
     told(location)
     try:
         DeltaTable.create(
@@ -63,16 +64,16 @@ def created(
         )
         return Table(location)
     except Exception as error:
-        raise UnavailableError(f"{shown(location)} can't be made: {error}") from error
+        raise UnavailableError(f"{shown(location)} can't be created: {error}") from error
 
 
 def table_path(state_dir: str, table: str) -> str:
-    """Path or URI of a table."""
+    """Return the path or URI of a table."""
     return below(state_dir, table)
 
 
 def opened(state_dir: str, table: str) -> Table | None:
-    """The table as of now; None where there is none. Raises UnavailableError, and SafetyError where it is torn."""
+    """Open the table as of now; None if there is none. Raises UnavailableError, and SafetyError if it is torn."""
     path = table_path(state_dir, table)
     try:
         return Table(path)
@@ -84,16 +85,14 @@ def opened(state_dir: str, table: str) -> Table | None:
 
 
 def scan(table: Table, condition: ds.Expression | None = None, columns: list[str] | None = None) -> Batches:
-    """Read the rows that meet a condition, all or some columns of them; files whose statistics rule them out stay shut.
-
-    Where deltalake deletes or compacts, it stores text as string_view, and pyarrow compares that with no string: such
-    a file is read without the condition, and its rows are left out here.
-    """
+    """Read the rows that meet a condition, with all columns or some; files ruled out by statistics are not opened."""
     dataset = _dataset(table)
-    plain, rewritten = _sorted_out(list(dataset.get_fragments(filter=condition)), condition)
+    plain, rewritten = _split_by_text_type(list(dataset.get_fragments(filter=condition)), condition)
     if plain:
         files = ds.FileSystemDataset(plain, dataset.schema, dataset.format, dataset.filesystem)
         yield from files.to_batches(filter=condition, columns=columns, **_AHEAD)
+    # When deltalake deletes or compacts, it stores text as string_view, which pyarrow can't compare with a string. Such
+    # a file is read without the condition, and its rows are filtered here.
     for fragment in rewritten:
         named = [name for name in dataset.schema.names if name in _NAMES.findall(str(condition))]
         read = None if columns is None else list(dict.fromkeys([*columns, *named]))
@@ -102,25 +101,25 @@ def scan(table: Table, condition: ds.Expression | None = None, columns: list[str
             yield from (kept if columns is None else kept.select(columns)).to_batches()
 
 
-def _sorted_out(files: Sequence[Any], condition: ds.Expression | None) -> tuple[Sequence[Any], Sequence[Any]]:
+def _split_by_text_type(files: Sequence[Any], condition: ds.Expression | None) -> tuple[Sequence[Any], Sequence[Any]]:
     """Return the files that can be read with the condition, and those that have to be read without it."""
     if condition is None or not files:
         return files, ()
-    with ThreadPoolExecutor(min(_FOOTERS_AT_ONCE, len(files))) as pool:  # each waits for the store
+    with ThreadPoolExecutor(min(_FOOTERS_AT_ONCE, len(files))) as pool:  # each thread waits for the store
         kinds = list(pool.map(lambda file: any(map(_is_view, file.physical_schema.types)), files))
     plain = [file for file, is_view in zip(files, kinds, strict=True) if not is_view]
     return plain, [file for file, is_view in zip(files, kinds, strict=True) if is_view]
 
 
 def _dataset(table: Table) -> ds.FileSystemDataset:
-    """A table's files. What their statistics say of whole numbers goes with them, and nothing else.
+    """The table's files, with their statistics of integer columns only.
 
-    deltalake's own dataset says of a text column whose least value is not known that no row has a text
-    (docs/findings.md), and a topic's receipts would be gone.
+    deltalake's own dataset claims that no row has a text if the least value of a text column is unknown
+    (docs/findings.md), so that a topic's receipts would seem to be missing.
     """
     filesystem, root = open_filesystem(table.location)
     kind = ds.ParquetFileFormat() if isinstance(filesystem, LocalFileSystem) else _FROM_AFAR
-    # pa.table() would do the same, and load pandas to see whether it gets something of that
+    # pa.table() would do the same, and load pandas to check the type of its argument
     files = pa.RecordBatchReader.from_stream(table.get_add_actions(flatten=True)).read_all()
     numbers = [
         name.removeprefix(_LEAST)
@@ -131,7 +130,7 @@ def _dataset(table: Table) -> ds.FileSystemDataset:
         kind.make_fragment(
             f"{root}/{file['path']}",
             filesystem,
-            partition_expression=_known_of(file, numbers),
+            partition_expression=_bounds(file, numbers),
             file_size=file["size_bytes"],
         )
         for file in files.to_pylist()
@@ -139,14 +138,14 @@ def _dataset(table: Table) -> ds.FileSystemDataset:
     return ds.FileSystemDataset(fragments, pa.schema(table.schema()), kind, filesystem)
 
 
-def _known_of(file: dict[str, Any], numbers: Sequence[str]) -> ds.Expression:
-    """What holds for every row of a file, as its statistics say."""
-    known = ds.scalar(True)
+def _bounds(file: dict[str, Any], numbers: Sequence[str]) -> ds.Expression:
+    """Return a condition that every row of a file meets according to the file's statistics."""
+    bounds = ds.scalar(True)
     for name in numbers:
         least, greatest = file[_LEAST + name], file[f"max.{name}"]
         if least is not None and greatest is not None and file.get(f"null_count.{name}") == 0:
-            known &= (ds.field(name) >= least) & (ds.field(name) <= greatest)
-    return known
+            bounds &= (ds.field(name) >= least) & (ds.field(name) <= greatest)
+    return bounds
 
 
 def _is_view(kind: pa.DataType) -> bool:
@@ -154,16 +153,17 @@ def _is_view(kind: pa.DataType) -> bool:
 
 
 def complete(table: DeltaTable, schema: pa.Schema) -> None:
-    """Give a table of an older version the columns that it lacks; its old rows have null there."""
-    known = {field.name for field in table.schema().fields}
-    if lacking := [field for field in Schema.from_arrow(schema).fields if field.name not in known]:
-        table.alter.add_columns(lacking)
+    """Add the columns that a table of an older version does not have; its old rows have null there."""
+    present = {field.name for field in table.schema().fields}
+    if missing := [field for field in Schema.from_arrow(schema).fields if field.name not in present]:
+        table.alter.add_columns(missing)
 
 
 def tidy(table: Table, app: str, *, keep_hours: int) -> None:
-    """Merge small files, and remove what nobody needs any more; what was merged so many hours ago counts as that.
+    """Merge small files, and remove those that no reader needs: keep_hours after they were merged or removed.
 
-    app: the application whose transactions the table's files were written for (streaming/state/leftovers.py).
+    Args:
+        app: the application for whose transactions the table's files were written (streaming/state/leftovers.py).
     """
     table.optimize.compact()
     remove_leftovers(table, table.location, app, keep_hours=keep_hours)
@@ -173,19 +173,19 @@ def tidy(table: Table, app: str, *, keep_hours: int) -> None:
 def frame(
     spark: "SparkSession", table: Table, schema: pa.Schema, condition: ds.Expression | None = None
 ) -> "DataFrame":
-    """A table's rows as of when it was opened, for Spark; some that do not meet the condition may be among them.
+    """Return the rows for Spark, as of the opening of the table; some may not meet the condition.
 
-    The condition leaves out whole files, by their statistics. Spark reads plain Parquet and needs no Delta for that.
+    The condition only skips whole files, by their statistics. Spark reads plain Parquet here and needs no Delta.
     """
-    found = _dataset(table).get_fragments(filter=condition)
-    return read_files(spark, table.location, [fragment.path for fragment in found], schema)
+    fragments = _dataset(table).get_fragments(filter=condition)
+    return read_files(spark, table.location, [fragment.path for fragment in fragments], schema)
 
 
 def refuse_torn(path: str) -> None:
-    """Raise SafetyError where one of a table's newest commits, or what was added, is not whole; asked at a start.
+    """Raise SafetyError if one of a table's newest commits, or a file that the newest added, is incomplete.
 
-    A power loss takes what is not on the disk yet (Durable); it leaves files empty, cut short or full of zeros.
-    An object store has a file whole or not at all.
+    For a start. A power loss takes what is not on the disk yet (Durable), and leaves files empty, truncated or full of
+    zeros. An object store has a whole file or none.
     """
     if "://" in path:
         return
@@ -197,7 +197,7 @@ def refuse_torn(path: str) -> None:
         torn = len(commits) - 1
     files = [str(file) for commit in commits[torn:] for file in (commit, _checksum(commit)) if file.exists()]
     raise SafetyError(
-        f"the newest commit of {path} is cut short, most likely by a power loss. It was not on the disk yet, so "
+        f"the newest commit of {path} is truncated, most likely by a power loss. It was not on the disk yet, so "
         f"nothing of it is published and its messages will be read again. Move {', '.join(files)} away and start again"
     )
 
@@ -219,7 +219,7 @@ def _is_parquet(file: Path, size: int) -> bool:
 
 
 def _added(commit: Path) -> Iterator[tuple[Path, int]]:
-    """The data files that a commit added, and their sizes in bytes. Raises ValueError where it can't be read."""
+    """Yield the data files that a commit added, with their sizes in bytes. Raises ValueError if it can't be parsed."""
     for line in commit.read_text().splitlines():
         added = json.loads(line).get("add")
         if added:
@@ -227,19 +227,19 @@ def _added(commit: Path) -> Iterator[tuple[Path, int]]:
 
 
 class Durable:
-    """Has the disk hold what was committed to a table: deltalake does not wait for that. One per writer.
+    """Flushes a table's commits to the disk, because deltalake does not wait for the disk. One per writer.
 
-    An object store holds what it has answered; nothing is left to do there.
+    An object store has durably stored what it has acknowledged, so nothing is flushed there.
     """
 
     def __init__(self, path: str) -> None:
         self._is_disk = "://" not in path
         self._path = Path(path)
-        # the newest commit may be that of a run that was killed
+        # start with the newest commit, which may be that of a run that was killed before it flushed
         self._next = DeltaTable(path).version() if self._is_disk else 0
 
     def sync(self) -> None:
-        """Return when a power loss can't take what is committed by now. Raises SafetyError where the disk refuses."""
+        """Return after all commits so far would survive a power loss. Raises SafetyError if the disk refuses."""
         if not self._is_disk:
             return
         log = self._path / "_delta_log"
@@ -254,22 +254,21 @@ class Durable:
 
 
 def _checksum(file: Path) -> Path:
-    """Hadoop's; where there is one it must be right."""
-    return file.with_name(f".{file.name}.crc")
+    return file.with_name(f".{file.name}.crc")  # Hadoop's; Hadoop refuses a file whose checksum is wrong
 
 
 def _flush(path: Path) -> None:
     try:
         opened_file = os.open(path, os.O_RDONLY)
-    except FileNotFoundError:  # no checkpoint, no checksum; or merged into another and removed since
+    except FileNotFoundError:  # the table has no checkpoint or checksum, or the file was merged and removed since
         return
     try:
         os.fsync(opened_file)
     except OSError as error:
-        # asking again would be answered yes, whatever was lost; some file systems know no flushing of folders
+        # never retried: a second fsync would succeed whatever was lost; EINVAL: this file system can't flush folders
         if error.errno != errno.EINVAL or not path.is_dir():
             raise SafetyError(
-                f"{path} may be lost, the disk says: {error}. See to the disk, then start again"
+                f"{path} may be lost, the disk reports: {error}. Repair the disk, then start again"
             ) from error
     finally:
         os.close(opened_file)

@@ -1,13 +1,13 @@
-"""Retries that are not due yet: a Delta table beside the receipts, so that none waits for another's delay.
+"""Retries that are not due yet: a Delta table beside the receipts, so that no retry waits for the delay of another.
 
-1. A batch of RETRY is written here as it comes and committed at once; what happens to it is decided here.
-2. Passes ascend in time: each takes the rows whose ready_ms lies behind the last pass and up to now. What arrives
-   later than its due time is made ready behind the last pass, so a pass never looks back.
-   Where a clock was ahead at the last pass, passes start over before it; no row waits longer than any delay is.
-3. A row leaves only after its pass has its receipts. How far passes of earlier runs came is where rows have receipts:
-   passes of a run leave such rows out until they are behind the last of them, whatever its clock says.
-4. Each run begins a generation, as a Delta transaction, before it reads. Every append is a later transaction of its
-   generation, so that a run which stalled can neither add rows behind a newer one's passes nor remove that one's.
+1. A batch of RETRY is written here at once, before any of its messages is processed.
+2. Passes ascend in time: each takes the rows whose ready_ms is after the last pass and not after now. A message that
+   arrives after its due time gets a ready_ms after the last pass, so a pass never goes back in time.
+   If the clock was fast at the last pass, passes start over from before it; no row waits longer than the longest delay.
+3. A row is removed only after its pass has its receipts. Rows with receipts show how far earlier runs got. A new run
+   skips such rows until it has passed the last of them, whatever its clock shows.
+4. Each run starts a generation, as a Delta transaction, before it reads. Every append is a later transaction of its
+   generation, so that a run that stalled can neither add rows before a newer run's passes nor remove that run's rows.
 """
 
 from collections.abc import Callable, Iterator
@@ -31,19 +31,19 @@ from udfs import columns as c
 from udfs.retry import MAX_DELAY_MS, ORIGIN_MESSAGE_ID
 from udfs.units import MINUTE_MS
 
-if TYPE_CHECKING:  # whoever only counts what waits starts without Spark
+if TYPE_CHECKING:  # commands that only count waiting retries start without Spark
     from pyspark.sql import DataFrame, SparkSession
 
 TABLE = "waiting"
 _BEFORE_ALL = -1
 _APP = "ledger-reaper-waiting"
-_SET_BACK_MS = MINUTE_MS  # a clock that is set back by less delays retries by as much
-_KEEP_HOURS = 1  # for those who count what waits; whoever works rows off does not prune meanwhile
-_APPENDS = 1 << 32  # of one generation; the transaction's version is generation * that + number
+_SET_BACK_MS = MINUTE_MS  # a clock set back by less only delays retries by that much
+_KEEP_HOURS = 1  # for commands that count waiting rows; no pass is under way during prune()
+_APPENDS = 1 << 32  # of one generation; the transaction's version is generation * _APPENDS + number
 
 
 class Waiting:
-    """Writer's side of the table. One per service; append, begin and prune must not overlap (the service's turn)."""
+    """The writer's side of the table. One per service; append(), start_pass() and prune() must not overlap."""
 
     def __init__(
         self,
@@ -62,52 +62,54 @@ class Waiting:
             created(self.path, schemas.WAITING, "ledger-reaper waiting retries")
         else:
             complete(table, schemas.WAITING)
-        self._begun_ms = self.done_ms = self._receipts_until_ms = _BEFORE_ALL
+        self._pass_ms = self.done_ms = self._receipts_until_ms = _BEFORE_ALL
         self._version = 0
-        self._in_doubt: list[AddAction] = []  # of an append whose answer did not come
+        self._in_doubt: list[AddAction] = []  # files of an append whose outcome is unknown
         self._durable = Durable(self.path)
 
     def take_over(self, still_mine: Callable[[], bool], without_done: "Callable[[DataFrame], DataFrame]") -> None:
-        """Begin a generation; once a run, before anything else. Raises FencedError where a newer run has.
+        """Start a generation; once per run, before anything else. Raises FencedError if a newer run has started one.
 
-        still_mine: whether this is the newest run. without_done: leaves out messages that have a receipt.
+        Args:
+            still_mine: whether this is the newest run.
+            without_done: leaves out messages that have a receipt.
         """
         if self._version:
             return
         from pyspark.sql import functions as F
 
-        begun = self._begin_generation(still_mine)
-        if not still_mine():  # after the commit: whoever comes later must see it, or be refused
+        generation = self._start_generation(still_mine)
+        if not still_mine():  # after the commit, so that a later run either sees the commit or is refused
             raise FencedError("another instance of this service has taken over the waiting retries; this one stops")
-        self._bring_back(self._clock.now_ms(), version=begun * _APPENDS)
+        self._bound_delays(self._clock.now_ms(), version=generation * _APPENDS)
         if self.next_ms() is not None:
             rows = self._read().select(c.READY_MS, *c.POSITION)
             done = rows.join(without_done(rows), list(c.POSITION), "left_anti").agg(F.max(c.READY_MS)).first()
             self._receipts_until_ms = _BEFORE_ALL if done is None or done[0] is None else int(done[0])
-        self._version = begun * _APPENDS
+        self._version = generation * _APPENDS
 
-    def _begin_generation(self, still_mine: Callable[[], bool]) -> int:
+    def _start_generation(self, still_mine: Callable[[], bool]) -> int:
         while True:
             table = self._existing()
-            begun = _version_of(table) // _APPENDS + 1
+            generation = _version_of(table) // _APPENDS + 1
             try:
-                commit(table, [], schemas.WAITING, _APP, begun * _APPENDS)
+                commit(table, [], schemas.WAITING, _APP, generation * _APPENDS)
             except FencedError:
                 if not still_mine():
                     raise
             else:
                 self._durable.sync()
-                return begun
+                return generation
 
     @property
     def may_have_receipts(self) -> bool:
-        """Whether earlier runs may have worked off rows of the next pass."""
-        return self._begun_ms < self._receipts_until_ms
+        """Whether earlier runs may have processed rows of the next pass."""
+        return self._pass_ms < self._receipts_until_ms
 
     def append(self, messages: "DataFrame") -> None:
         """Keep messages (schemas.MESSAGE) until they are due; all, or none. Raises FencedError.
 
-        UnavailableError: they may be kept all the same; a second try with them, or with some of them, adds none twice.
+        After UnavailableError they may be stored; a second call with all or some of them adds none twice.
         """
         self._require_taken_over()
         table = self._existing()
@@ -116,7 +118,7 @@ class Waiting:
             messages = self.without_held(messages)
         self._in_doubt = []
         self._refuse_other(table, self._version)
-        ready = _Ready(self._begun_ms + 1, self._clock.now_ms())
+        ready = _Ready(self._pass_ms + 1, self._clock.now_ms())
         files = written(messages, self.path, schemas.WAITING, ready, version=self._version + 1)
         if files:
             self._in_doubt = files
@@ -126,85 +128,90 @@ class Waiting:
         self._durable.sync()
 
     def without_held(self, messages: "DataFrame") -> "DataFrame":
-        """Leave out messages that wait here already, or did so: a batch may come twice."""
+        """Leave out messages that the table has: a batch may come twice."""
         held = self._read().select(*c.POSITION).distinct()
         return messages.join(held, list(c.POSITION), "left_anti")
 
-    def begin(self, now_ms: int) -> "DataFrame":
-        """Begin a pass: what is due and in no earlier pass of this run, each source's rows numbered by due time."""
+    def start_pass(self, now_ms: int) -> "DataFrame":
+        """Start a pass and return its rows: those due and in no earlier pass of this run, numbered per source."""
         from pyspark.sql import Window
         from pyspark.sql import functions as F
 
         self._require_taken_over()
         if self._was_ahead(now_ms):
             self._start_over()
-        self._bring_back(now_ms, version=self._version)
-        until_ms = max(now_ms, self._begun_ms)
-        rows = self._read().where((F.col(c.READY_MS) > self._begun_ms) & (F.col(c.READY_MS) <= until_ms))
-        self._begun_ms = until_ms
+        self._bound_delays(now_ms, version=self._version)
+        until_ms = max(now_ms, self._pass_ms)
+        rows = self._read().where((F.col(c.READY_MS) > self._pass_ms) & (F.col(c.READY_MS) <= until_ms))
+        self._pass_ms = until_ms
         order = Window.partitionBy(c.SOURCE).orderBy(c.READY_MS, *c.POSITION).rowsBetween(Window.unboundedPreceding, 0)
-        # row numbers of many batches repeat; chunks are cut by them
+        # chunks are cut by row numbers, and those of different batches repeat
         return rows.withColumn(c.ROW, F.sum(F.expr(schemas.ROWS)).over(order) - F.lit(1)).drop(c.READY_MS)
 
-    def end(self) -> None:
-        """The pass that was begun last has its receipts."""
-        self.done_ms = self._begun_ms
+    def end_pass(self) -> None:
+        """Record that all rows of the pass have receipts."""
+        self.done_ms = self._pass_ms
 
-    def give_back(self) -> None:
-        """The pass that was begun last broke off: its rows are in the next one, and some may have their receipts."""
-        self._receipts_until_ms = max(self._receipts_until_ms, self._begun_ms)
-        self._begun_ms = self.done_ms
+    def abandon_pass(self) -> None:
+        """Return the rows of a failed pass to the next pass. Some of them may have receipts."""
+        self._receipts_until_ms = max(self._receipts_until_ms, self._pass_ms)
+        self._pass_ms = self.done_ms
 
     def next_ms(self) -> int | None:
-        """When the next pass is worth while; None: nothing waits. Raises UnavailableError."""
+        """Return when the next row will be due; None if no row waits. Raises UnavailableError."""
         table = self._opened()
         times = _scan(table, ds.field(c.READY_MS) > self.done_ms, [c.READY_MS])
         least = min((least for batch in times if (least := pc.min(batch.column(0)).as_py()) is not None), default=None)
         now_ms = self._clock.now_ms()
-        # begin() then corrects what was dated by a clock that was ahead
+        # if a fast clock dated the rows, the next pass is due now, because start_pass() corrects them
         return now_ms if least is not None and (self._was_ahead(now_ms) or least > now_ms + MAX_DELAY_MS) else least
 
     def count(self) -> int:
-        """How many wait."""
+        """Return how many retries wait."""
         table = self._opened()
         waiting = ds.field(c.READY_MS) > self.done_ms
         return sum(batch.num_rows for batch in _scan(table, waiting, [c.READY_MS]))
 
     def prune(self) -> None:
-        """Remove what passes have done, and merge small files. Raises FencedError."""
+        """Remove the rows of completed passes, and merge small files. Raises FencedError."""
         table = self._opened()
         if table is not None and self.done_ms > _BEFORE_ALL:
             self._refuse_other(table, self._version)
-            # Allowed here, and after any pause: only files of this very snapshot lose rows, and those have receipts.
+            # Allowed here, and after any pause: only files of this snapshot lose rows, and those rows have receipts.
             table.delete(f"{c.READY_MS} <= {int(self.done_ms)}")
             tidy(table, _APP, keep_hours=_KEEP_HOURS)
             self._durable.sync()
 
     def _was_ahead(self, now_ms: int) -> bool:
-        """Whether the clock was far ahead at the last pass: what arrives would wait until that time comes."""
-        return now_ms < self._begun_ms - _SET_BACK_MS
+        """Whether the clock was far ahead at the last pass, so that new messages would wait until that time."""
+        return now_ms < self._pass_ms - _SET_BACK_MS
 
     def _start_over(self) -> None:
-        """Remove what passes have done, and let the next one begin before the last. None may be under way."""
+        """Remove the rows of completed passes, and let the next pass start from the beginning of time.
+
+        No pass may be under way.
+        """
         self.prune()
-        self._begun_ms = self.done_ms = _BEFORE_ALL
+        self._pass_ms = self.done_ms = _BEFORE_ALL
 
-    def _bring_back(self, now_ms: int, *, version: int) -> None:
-        """Make ready what would wait longer than any delay is: a clock was ahead when it was written, or is behind now.
+    def _bound_delays(self, now_ms: int, *, version: int) -> None:
+        """Make rows due that would wait longer than the longest delay: a clock was fast at the write, or is slow now.
 
-        version: that the table's transaction must have, else another run has it.
+        Args:
+            now_ms: the time, in ms since 1970.
+            version: of the table's transaction; another version belongs to another run, which is refused.
         """
         table = self._existing()
         latest_ms = now_ms + MAX_DELAY_MS
         if any(batch.num_rows for batch in _scan(table, ds.field(c.READY_MS) > latest_ms, [c.READY_MS])):
             self._refuse_other(table, version)
-            ready_ms = max(now_ms, self._begun_ms + 1)
+            ready_ms = max(now_ms, self._pass_ms + 1)
             table.update(updates={c.READY_MS: str(ready_ms)}, predicate=f"{c.READY_MS} > {latest_ms}")
             self._durable.sync()
 
     def _require_taken_over(self) -> None:
         if not self._version:
-            raise AssertionError("take_over comes first")
+            raise AssertionError("take_over() was not called")
 
     def _existing(self) -> Table:
         table = self._opened()
@@ -213,9 +220,9 @@ class Waiting:
         return table
 
     def _refuse_other(self, table: Table, version: int) -> None:
-        if (found := _version_of(table)) != version:
+        if (current := _version_of(table)) != version:
             raise FencedError(
-                f"{shown(self.path)} is at transaction {found} of another run, not at {version}; this one stops"
+                f"{shown(self.path)} is at transaction {current} of another run, not at {version}; this run stops"
             )
 
     def _read(self) -> "DataFrame":
@@ -224,13 +231,13 @@ class Waiting:
 
 @dataclass(frozen=True, slots=True)
 class _Ready:
-    """What a task does: says from when on a message is ready. That is when it is due, but for two bounds.
+    """The work of a task: adds READY_MS, from which time on a message is in a pass: when it is due, within two bounds.
 
-    Any publisher's clock may be wrong, and its message must not wait for that. It was published before we read it: from
-    now on it waits its own delay at most, and never more than a week.
+    A publisher's clock may be wrong, and must not delay its message. The message was published before we read it, so
+    from now on it waits at most its own delay, and at most MAX_DELAY_MS.
     """
 
-    earliest_ms: int  # after the pass that was begun last
+    earliest_ms: int  # after the pass that was started last
     now_ms: int
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -246,10 +253,7 @@ class _Ready:
 
 
 def outstanding(state_dir: str, *more: str) -> Iterator[dict[str, Any]]:
-    """Reader's side, without Spark: position, READY_MS and `more` columns of what has no receipt yet.
-
-    Raises UnavailableError.
-    """
+    """Yield position, READY_MS and the columns `more` of retries without a receipt. Raises UnavailableError."""
     table = opened(state_dir, TABLE)
     held = {_position(row) for batch in _scan(table, None, list(c.POSITION)) for row in batch.to_pylist()}
     if not held:
@@ -265,9 +269,9 @@ def outstanding(state_dir: str, *more: str) -> Iterator[dict[str, Any]]:
 
 
 def origins(state_dir: str, done_ms: int) -> Iterator[list[str]]:
-    """Reader's side: message ids of the original requests of what is ready after done_ms, some at a time.
+    """Yield, in batches, the original requests' message ids of rows due after done_ms; "" if a message names none.
 
-    "" where a message names none. Raises UnavailableError.
+    Raises UnavailableError.
     """
     table = opened(state_dir, TABLE)
     for batch in _scan(table, ds.field(c.READY_MS) > done_ms, [c.MESSAGE_PROPERTIES]):

@@ -1,12 +1,12 @@
-"""What the watcher knows: a Delta table of what each znode names, and of the requests that it has not published yet.
+"""The watcher's Delta table: the names in each znode, and the requests that it has not published yet.
 
-1. A commit holds what znodes name now, and the requests for what they name no more: both are durable, or neither is.
-   So a crash loses no request and makes none twice.
-2. Of a path's rows, the one of the latest commit counts. From time to time all that counts is written anew, in place
-   of the whole table, so that it stays small.
-3. What waits is bounded, in all and for each tenant (room): who can have names vanish by the million must not take the
-   watcher's memory, nor keep others waiting for long.
-4. Each opening begins a transaction of its own: a watcher that stalled, and goes on later, is refused.
+1. A commit contains the names that are in the znodes now, and the requests for the names that are gone: both are
+   durable, or neither. So a crash loses no request and creates none twice.
+2. The row of a path's latest commit is valid. From time to time the valid rows replace the whole table, which keeps it
+   small.
+3. The unpublished requests are bounded, in all and for each tenant (quota): a tenant that deletes millions of names
+   must not exhaust the watcher's memory, nor keep the requests of others waiting for long.
+4. Each opening starts a transaction: a watcher that stalled, and continues later, is refused.
 """
 
 from collections import Counter
@@ -28,45 +28,43 @@ _APP = "ledger-reaper-watched"
 _COMMITS_BEFORE_FOLD = 300
 _ROWS_PER_BATCH = 20_000
 _KEEP_HOURS = 1
-_BYTES_BEFORE_FOLD = 64 << 20  # of requests: the next start reads those, too, that were published long since
+_BYTES_BEFORE_FOLD = 64 << 20  # of requests: a start also reads those that were published since the last fold
 _MOST_WAITING_BYTES = 256 << 20
 _MOST_WAITING_BYTES_OF_TENANT = 16 << 20
-_BYTES_EACH = 400  # what a request takes in memory beside its payload
-# a commit a second leaves 3,600 files of the log behind, and not a month's
+_BYTES_EACH = 400  # of memory that a request takes in addition to its payload
+# with a commit a second, at most 3,600 log files are kept, instead of those of a month
 _SETTINGS: dict[str, str | None] = {"delta.logRetentionDuration": "interval 1 hours"}
 
 
 @dataclass(frozen=True, slots=True)
 class KeptRequest:
-    """A request that is durable and not published yet. payload: its JSON. at_ms: when its ledger was missed."""
+    """A request that is durable and not published yet."""
 
     number: int
     path: str
-    payload: bytes
-    at_ms: int
+    payload: bytes  # JSON
+    at_ms: int  # when the watcher noticed that the name was gone
 
     @property
     def cost(self) -> int:
-        """Bytes in memory, roughly."""
+        """Approximate bytes of memory."""
         return cost_of(self.payload)
 
 
 def cost_of(payload: bytes) -> int:
-    """Return how many bytes of memory a request takes while it waits, roughly."""
+    """Return approximately how many bytes of memory a request takes while it waits."""
     return len(payload) + _BYTES_EACH
 
 
 def tenant_of(path: str) -> str:
-    """Return the tenant of a topic's, cursor's or schema's znode; "" for what is no znode's path."""
+    """Return the tenant of a topic's, cursor's or schema's znode; "" if `path` is no such znode's."""
     return path.split("/", 3)[2] if path.count("/") > 2 and path.startswith("/") else ""
 
 
 class Watched:
     """The table, and its content in memory. One per watcher; not thread-safe.
 
-    nodes: path -> what it names, bytes of udfs.phase_one.kept_names. notes: the watcher's own notes, by name.
-    requests: by number, ascending. is_new: there was no table, so nothing was known. After an error, open it anew:
-    what was being committed may be stored.
+    After an error, open it again: the commit may be stored.
     """
 
     def __init__(self, state_dir: str, open_table: Callable[[str, str], Table | None] = opened) -> None:
@@ -74,11 +72,11 @@ class Watched:
         self.path = table_path(state_dir, TABLE)
         refuse_torn(self.path)
         table = open_table(state_dir, TABLE)
-        self.is_new = table is None
+        self.is_new = table is None  # so nothing was known
         self._table = table or created(self.path, schemas.WATCHED, "ledger-reaper watched znodes", _SETTINGS)
-        self.nodes: dict[str, bytes] = {}
-        self.notes: dict[str, bytes] = {}
-        self.requests: dict[int, KeptRequest] = {}
+        self.nodes: dict[str, bytes] = {}  # path -> the names in the znode, as udfs.phase_one.kept_names encodes them
+        self.notes: dict[str, bytes] = {}  # the watcher's notes, by name
+        self.requests: dict[int, KeptRequest] = {}  # by number, ascending
         self._waiting: Counter[str] = Counter()  # tenant -> bytes of its requests
         self._request_bytes = 0  # in the table since the last fold
         self._commits = self._read()
@@ -89,17 +87,17 @@ class Watched:
         self._durable.sync()
 
     def forget_through(self, number: int) -> None:
-        """Take requests up to this number for published; later ones get higher numbers."""
-        for each in [each for each in self.requests if each <= number]:
-            self._count(self.requests.pop(each), -1)
+        """Drop requests up to this number, which are published. Later requests get higher numbers."""
+        for published in [kept for kept in self.requests if kept <= number]:
+            self._count(self.requests.pop(published), -1)
         self._next_number = max(self._next_number, number + 1)
 
-    def room_of(self, tenant: str) -> int:
+    def quota_left_of(self, tenant: str) -> int:
         """Return how many bytes of requests (cost_of) may still be added for a tenant."""
         return _MOST_WAITING_BYTES_OF_TENANT - self._waiting[tenant]
 
-    def room(self) -> int:
-        """Return how many may still be added in all."""
+    def quota_left(self) -> int:
+        """Return how many bytes of requests may still be added in all."""
         return _MOST_WAITING_BYTES - self._waiting.total()
 
     def save(
@@ -110,9 +108,13 @@ class Watched:
         notes: Mapping[str, bytes] | None = None,
         at_ms: int,
     ) -> None:
-        """Commit what has changed; None: the znode is gone. requests: (path, payload) each.
+        """Commit changes. Raises UnavailableError (open the table again: they may be stored), FencedError, SafetyError.
 
-        Raises UnavailableError (it may be stored: open the table anew), FencedError, SafetyError.
+        Args:
+            nodes: path -> names; None if the znode is gone.
+            requests: (path, payload) of each new request.
+            notes: the notes that changed.
+            at_ms: the time, in ms since 1970.
         """
         added = [
             KeptRequest(self._next_number + at, path, payload, at_ms) for at, (path, payload) in enumerate(requests)
@@ -136,7 +138,7 @@ class Watched:
         self._next_number += len(added)
 
     def fold_if_due(self, *, at_ms: int) -> bool:
-        """Write all that counts anew, if there were many commits since the last time. Raises as save()."""
+        """Replace the table by its valid rows, if there were many commits since the last time. Raises like save()."""
         if self._commits < _COMMITS_BEFORE_FOLD and self._request_bytes < _BYTES_BEFORE_FOLD:
             return False
         version = self._version + 1
@@ -146,7 +148,7 @@ class Watched:
         )
         commit(self._table, self._files(rows, version), schemas.WATCHED, _APP, version, "overwrite")
         self._version, self._commits = version, 0
-        self._request_bytes = 0  # what still waits is written at each fold, and must not call for the next one
+        self._request_bytes = 0  # each fold writes the waiting requests again, which must not trigger the next fold
         self._durable.sync()
         self._table.create_checkpoint()
         remove_leftovers(self._table, self.path, _APP, keep_hours=_KEEP_HOURS)
@@ -162,9 +164,9 @@ class Watched:
         return written_here(_batches(iter(rows)), self.path, schemas.WATCHED, version=version)
 
     def _read(self) -> int:
-        """Read the table; returns how many commits its rows come from."""
+        """Read the table, and return how many commits its rows come from."""
         newest: dict[str, int] = {}
-        paths: dict[str, str] = {}  # a path may be 4,000 characters long, and have a thousand requests
+        paths: dict[str, str] = {}  # shared, because a path may have 4,000 characters and a thousand requests
         chunks: set[int] = set()
         for row in _rows(self._table):
             chunk, path = row[c.CHUNK], row[c.WATCHED_PATH]
@@ -200,8 +202,8 @@ def _rows(table: Table) -> Iterator[dict[str, Any]]:
 
 
 def _batches(rows: Iterator[dict[str, Any]]) -> Iterator[pa.RecordBatch]:
-    while part := list(islice(rows, _ROWS_PER_BATCH)):
-        yield pa.RecordBatch.from_pylist(part, schema=schemas.WATCHED)
+    while batch := list(islice(rows, _ROWS_PER_BATCH)):
+        yield pa.RecordBatch.from_pylist(batch, schema=schemas.WATCHED)
 
 
 def _row(version: int, at_ms: int, path: str, kept: bytes | None) -> dict[str, Any]:

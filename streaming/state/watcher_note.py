@@ -1,42 +1,44 @@
-"""What the watcher found at its last whole look, in a file beside the receipts, so that `check` can tell."""
+"""The note of what the watcher counted in its last complete scan, for `check` and `status`."""
 
-import contextlib
-import json
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from streaming.errors import UnavailableError
-from streaming.state.filesystem import folder_of
+from streaming.state.notes import DamagedNoteError, Note
 
 FILE = "watcher.json"
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class WatcherNote:
     """What `check` and `status` show of a watcher."""
 
-    at_ms: int  # when the look ended
-    znodes: int  # that are known
-    waiting: int  # requests that are not sent yet
+    at_ms: int  # end of the scan
+    znodes: int  # that the watcher knows
+    waiting: int  # requests not sent yet
     unreadable: int  # znodes that could not be read, parsed or listed
     unwatched: int = 0  # topics, cursors and schemas that no request could name
     unwatched_names: tuple[str, ...] = ()  # a few of them
 
 
-def note(state_dir: str, found: WatcherNote) -> None:
-    """Write it down. A note that can't be written stops nothing."""
-    with contextlib.suppress(UnavailableError):
-        folder_of(state_dir).write(FILE, json.dumps(asdict(found)).encode())
+def _value(value: object) -> Any:
+    return tuple(map(str, value)) if isinstance(value, list) else int(str(value))
+
+
+_NOTE: Note[WatcherNote] = Note(
+    FILE,
+    encode=asdict,
+    decode=lambda fields: WatcherNote(**{name: _value(value) for name, value in fields.items()}),
+)
+
+
+def note(state_dir: str, scan: WatcherNote) -> None:
+    """Write the note. A failure to write is ignored."""
+    _NOTE.try_write(state_dir, scan)
 
 
 def noted(state_dir: str) -> WatcherNote | None:
-    """What was noted last; None where nothing was, or nothing that can be read. Raises UnavailableError."""
-    content = folder_of(state_dir).read(FILE)
+    """Return the newest note; None if there is none or it can't be parsed. Raises UnavailableError."""
     try:
-        return WatcherNote(**{name: _parsed(value) for name, value in json.loads(content).items()}) if content else None
-    except (AttributeError, TypeError, ValueError):
+        return _NOTE.read(state_dir)
+    except DamagedNoteError:
         return None
-
-
-def _parsed(value: object) -> Any:
-    return tuple(map(str, value)) if isinstance(value, list) else int(str(value))

@@ -154,7 +154,16 @@ class Sweeper:
                 one.later(Reason.STORE_REFUSED, f"could not be undone: {error}")
                 continue
             ready.append(one)
-            entries.append(JournalEntry(one.job.request.ledger_id, one.path, node.data, node.version, acl, one.basis()))
+            entries.append(
+                JournalEntry(
+                    ledger_id=one.job.request.ledger_id,
+                    path=one.path,
+                    data=node.data,
+                    version=node.version,
+                    acl=acl,
+                    reference=one.basis(),
+                )
+            )
         if entries:
             self._journal.write(entries)
         return ready

@@ -490,4 +490,13 @@ def _entry(namespace: str, one: SnapshotJob) -> SnapshotEntry:
         raise AssertionError(f"{one.message} was not judged")
     topic = system_topic(namespace, one.kind)
     part = one.job.request.part or ""
-    return SnapshotEntry(topic, one.context.key, *one.place, part, one.data, one.judged_on)
+    ledger_id, entry_id = one.place
+    return SnapshotEntry(
+        topic=topic,
+        key=one.context.key,
+        ledger_id=ledger_id,
+        entry_id=entry_id,
+        uuid=part,
+        value=one.data,
+        reference=one.judged_on,
+    )

@@ -274,7 +274,7 @@ def test_waiting_retries_are_kept_once_by_the_newest_run_only(state: str) -> Non
     assert (first.next_ms(), first.count(), _entries(outstanding(state))) == (10, 2, [1, 2])
 
     second = Waiting(NO_SPARK, state)
-    second._begin_generation(lambda: True)
+    second._start_generation(lambda: True)
     with pytest.raises(FencedError):
         first.append(_messages({3: 10}))
     assert _entries(outstanding(state)) == [1, 2]
@@ -285,7 +285,14 @@ def test_the_journal_is_read_back_and_expires_by_days(store: Store) -> None:
 
     def entry(ledger_id: int) -> JournalEntry:
         owner = reference(checks=(("/managed-ledgers/public/default/persistent/orders", 7),))
-        return JournalEntry(ledger_id, f"/ledgers/00/0000/L{ledger_id:04}", b"\x00znode\xff", 3, b"acl", owner)
+        return JournalEntry(
+            ledger_id=ledger_id,
+            path=f"/ledgers/00/0000/L{ledger_id:04}",
+            data=b"\x00znode\xff",
+            version=3,
+            acl=b"acl",
+            reference=owner,
+        )
 
     ParquetJournal(store.state, "requests", 4, clock).write([entry(5), entry(6)])
     clock.advance(2 * DAY_MS)
@@ -294,7 +301,7 @@ def test_the_journal_is_read_back_and_expires_by_days(store: Store) -> None:
     assert [(row["ledger_id"], row["data"]) for row in journal.entries(store.state)] == [
         (5, b"\x00znode\xff"), (6, b"\x00znode\xff"), (7, b"\x00znode\xff")
     ]  # fmt: skip
-    assert journal.begun(store.state, "requests", 4, since_ms=0).total() == 2
+    assert journal.started(store.state, "requests", 4, since_ms=0).total() == 2
     assert journal.expire(store.state, now_ms=clock.now_ms(), keep_days=1) == 1
     assert [row["ledger_id"] for row in journal.entries(store.state)] == [7]
 
@@ -306,7 +313,11 @@ def test_nothing_is_promised_where_the_journal_was_not_put(store: Store, server:
     try:
         with pytest.raises(UnavailableError, match="nothing is deleted"):
             ParquetJournal(store.state, "requests", 4, ManualClock(NOW_MS)).write(
-                [JournalEntry(5, "/ledgers/00/0000/L0005", b"", 3, b"", reference())]
+                [
+                    JournalEntry(
+                        ledger_id=5, path="/ledgers/00/0000/L0005", data=b"", version=3, acl=b"", reference=reference()
+                    )
+                ]
             )
     finally:
         server.heal()
@@ -349,10 +360,10 @@ def test_plans_and_write_offs_are_whole_or_not_there(store: Store) -> None:
 def test_notes_and_accounts_are_written_over_and_taken_away(store: Store) -> None:
     hold.note(store.state, "paused", now_ms=NOW_MS)
     hold.note(store.state, "held", now_ms=NOW_MS + 1)
-    parked_queries.note(store.state, {"requests": ParkedQuery("t", "why", NOW_MS)})
+    parked_queries.note(store.state, {"requests": ParkedQuery(topic="t", why="why", since_ms=NOW_MS)})
     UnreadMemory(store.state).remember({"p": {7: 1}})
     assert hold.noted(store.state) == ("held", NOW_MS + 1)
-    assert parked_queries.noted(store.state) == {"requests": ParkedQuery("t", "why", NOW_MS)}
+    assert parked_queries.noted(store.state) == {"requests": ParkedQuery(topic="t", why="why", since_ms=NOW_MS)}
     assert UnreadMemory(store.state).recall() == {"p": {7: 1}}
     hold.note(store.state, "", now_ms=NOW_MS)
     parked_queries.note(store.state, {})

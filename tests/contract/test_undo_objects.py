@@ -53,7 +53,15 @@ class World:
         return load(config)
 
     def journal(self) -> None:
-        entry = ObjectEntry(5, UUID, self.bucket, tuple(self.versions.items()), b"index", {}, gone())
+        entry = ObjectEntry(
+            ledger_id=5,
+            uuid=UUID,
+            bucket=self.bucket,
+            objects=tuple(self.versions.items()),
+            index=b"index",
+            user_metadata={},
+            reference=gone(),
+        )
         ParquetJournal(str(self.folder / "state"), "requests", 1, SystemClock()).write_objects([entry])
 
     def delete(self) -> None:

@@ -238,7 +238,9 @@ def _delete_journaled(cluster: Cluster, settings: Settings, ledger_id: int) -> N
     """What the service does to a ledger, without asking whether it may."""
     path = ledgers.path_of(ledger_id)
     data = clients.read_znodes(cluster.addresses.zookeeper, [path])[path]
-    entry = JournalEntry(ledger_id, path, data, 0, acl_bytes(OPEN), reference())
+    entry = JournalEntry(
+        ledger_id=ledger_id, path=path, data=data, version=0, acl=acl_bytes(OPEN), reference=reference()
+    )
     ParquetJournal(settings.state.dir, "requests", 1, SystemClock()).write([entry])
     clients.delete_znode(cluster.addresses.zookeeper, path)
 

@@ -45,7 +45,7 @@ class Receipts:
         return rows.where(F.col(c.POSITION_ENTRY) > 0)
 
     def summary(self, _chunk: int) -> ChunkSummary:
-        return ChunkSummary({}, {}, 0, has_refreshed=False, epochs=frozenset({EPOCH}))
+        return ChunkSummary(by_type={}, copies={}, deleted_bytes=0, has_refreshed=False, epochs=frozenset({EPOCH}))
 
     def sync(self) -> None: ...
 

@@ -59,11 +59,11 @@ def test_retries_wait_and_leave_once_they_are_done(spark: SparkSession, on_s3: s
     waiting.take_over(lambda: True, table.without_done)
     waiting.append(_messages(spark, {1: 10, 2: 600_000}))
     waiting.append(_messages(spark, {3: 20}))
-    rows = waiting.begin(100)
+    rows = waiting.start_pass(100)
     assert _entries(rows) == [1, 3]
     assert [(bytes(row[c.PAYLOAD]), row[c.MESSAGE_PROPERTIES]) for row in rows.collect()] == [(b"\0{}", {"a": "b"})] * 2
     table.append(_receipts_of(spark, 1, 1, 3), 1)
-    waiting.end()
+    waiting.end_pass()
     waiting.prune()
     assert _entries(outstanding(on_s3)) == [2]
 
@@ -71,7 +71,7 @@ def test_retries_wait_and_leave_once_they_are_done(spark: SparkSession, on_s3: s
     after.take_over(lambda: True, table.without_done)
     with pytest.raises(FencedError):
         waiting.append(_messages(spark, {4: 10}))
-    assert _entries(after.begin(600_000)) == [2]
+    assert _entries(after.start_pass(600_000)) == [2]
 
 
 def test_what_a_task_can_not_read_fails_the_job(spark: SparkSession, on_s3: str, s3_server: S3Server) -> None:

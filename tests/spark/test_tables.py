@@ -57,10 +57,10 @@ def test_receipts_of_an_older_version_are_merged_and_expire(spark: SparkSession,
 def test_retries_of_an_older_version_still_wait_and_more_can_be_kept(spark: SparkSession, state: str) -> None:
     waiting = Waiting(spark, state)
     waiting.take_over(lambda: True, Receipts(spark, state).without_done)
-    rows = waiting.begin(1_700_000_000_010).collect()
+    rows = waiting.start_pass(1_700_000_000_010).collect()
     assert sorted(row[c.POSITION_ENTRY] for row in rows) == [0, 1, 2, 100, 101, 102]
     assert {bytes(row[c.PAYLOAD]) for row in rows} == {b"{}"}
-    waiting.end()
+    waiting.end_pass()
     (first,) = spark.createDataFrame(rows[:1], from_arrow_schema(schemas.MESSAGE)).collect()
     later = first.asDict() | {c.POSITION_ENTRY: 77, c.DUE_MS: 1_700_000_000_100}
     waiting.append(spark.createDataFrame([tuple(later.values())], from_arrow_schema(schemas.MESSAGE)))

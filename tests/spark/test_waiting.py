@@ -87,41 +87,41 @@ def test_a_shorter_delay_that_came_later_is_due_first(spark: SparkSession, waiti
     waiting.append(_messages(spark, {2: 5_000}))
 
     assert waiting.next_ms() == 5_000
-    assert _entries(waiting.begin(4_999)) == []
-    assert _entries(waiting.begin(5_000)) == [2]
-    waiting.end()
+    assert _entries(waiting.start_pass(4_999)) == []
+    assert _entries(waiting.start_pass(5_000)) == [2]
+    waiting.end_pass()
     assert waiting.next_ms() == 600_000
     assert waiting.count() == 1
 
 
 def test_what_arrives_after_its_due_time_is_in_the_next_pass(spark: SparkSession, waiting: Waiting) -> None:
     waiting.append(_messages(spark, {1: 10}))
-    assert _entries(waiting.begin(100)) == [1]
+    assert _entries(waiting.start_pass(100)) == [1]
     waiting.append(_messages(spark, {2: 10, 3: 100}))  # while the pass runs
-    waiting.end()
+    waiting.end_pass()
 
     assert waiting.next_ms() == 101
-    assert _entries(waiting.begin(101)) == [2, 3]
-    waiting.end()
+    assert _entries(waiting.start_pass(101)) == [2, 3]
+    waiting.end_pass()
     assert waiting.next_ms() is None
 
 
 def test_a_clock_that_goes_back_neither_loses_nor_repeats(spark: SparkSession, waiting: Waiting) -> None:
     waiting.append(_messages(spark, {1: 10}))
-    assert _entries(waiting.begin(100)) == [1]
-    waiting.end()
+    assert _entries(waiting.start_pass(100)) == [1]
+    waiting.end_pass()
     waiting.append(_messages(spark, {2: 20}))
 
-    assert _entries(waiting.begin(50)) == []
-    waiting.end()
-    assert _entries(waiting.begin(101)) == [2]
+    assert _entries(waiting.start_pass(50)) == []
+    waiting.end_pass()
+    assert _entries(waiting.start_pass(101)) == [2]
 
 
 def test_rows_of_many_batches_are_numbered_anew_by_due_time(spark: SparkSession, waiting: Waiting) -> None:
     for entry, ms in ((1, 30), (2, 20), (3, 10)):
         waiting.append(_messages(spark, {entry: ms}))
 
-    rows = {row[c.POSITION_ENTRY]: row[c.ROW] for row in waiting.begin(100).collect()}
+    rows = {row[c.POSITION_ENTRY]: row[c.ROW] for row in waiting.start_pass(100).collect()}
 
     assert rows == {3: 0, 2: 1, 1: 2}
 
@@ -135,9 +135,9 @@ def test_pruning_takes_only_what_a_pass_has_done(spark: SparkSession, waiting: W
     waiting.append(_messages(spark, {1: 10, 2: 20, 3: 30}))
     waiting.prune()
     assert _entries(outstanding(str(tmp_path))) == [1, 2, 3]
-    waiting.begin(10)
-    waiting.end()
-    waiting.begin(20)
+    waiting.start_pass(10)
+    waiting.end_pass()
+    waiting.start_pass(20)
     waiting.prune()
 
     assert _entries(outstanding(str(tmp_path))) == [2, 3]
@@ -145,14 +145,14 @@ def test_pruning_takes_only_what_a_pass_has_done(spark: SparkSession, waiting: W
 
 def test_a_pass_that_broke_off_is_made_again_and_may_find_receipts(spark: SparkSession, waiting: Waiting) -> None:
     waiting.append(_messages(spark, {1: 10, 2: 20}))
-    waiting.begin(10)
-    waiting.end()
+    waiting.start_pass(10)
+    waiting.end_pass()
     assert not waiting.may_have_receipts
-    assert _entries(waiting.begin(20)) == [2]
-    waiting.give_back()
+    assert _entries(waiting.start_pass(20)) == [2]
+    waiting.abandon_pass()
     assert waiting.may_have_receipts
     assert waiting.next_ms() == 20
-    assert _entries(waiting.begin(21)) == [2]
+    assert _entries(waiting.start_pass(21)) == [2]
 
 
 def test_a_publish_time_that_is_far_away_keeps_no_message_waiting_for_ever(
@@ -183,17 +183,17 @@ def test_after_a_pass_with_a_clock_a_year_ahead_retries_wait_no_longer_than_befo
 ) -> None:
     timed.append(_messages(spark, {1: NOW_MS - 5}))
     clock.advance(YEAR_MS)
-    assert _entries(timed.begin(clock.now_ms())) == [1]
+    assert _entries(timed.start_pass(clock.now_ms())) == [1]
     timed.append(_messages(spark, {2: NOW_MS + 600_000}, published_ms=NOW_MS))  # while the pass runs
-    timed.end()
+    timed.end_pass()
     clock.advance(-YEAR_MS + MINUTE_MS)
     timed.append(_messages(spark, {3: NOW_MS + 660_000}, published_ms=NOW_MS + MINUTE_MS))
 
     next_ms = timed.next_ms()
     assert next_ms is not None
     assert next_ms <= clock.now_ms()
-    assert _entries(timed.begin(clock.now_ms())) == [2, 3]
-    timed.end()
+    assert _entries(timed.start_pass(clock.now_ms())) == [2, 3]
+    timed.end_pass()
     assert timed.next_ms() is None
     timed.append(_messages(spark, {4: NOW_MS + 900_000}, published_ms=NOW_MS + 300_000))
     assert timed.next_ms() == NOW_MS + MINUTE_MS + 600_000
@@ -203,8 +203,8 @@ def test_what_a_run_with_a_clock_a_year_ahead_left_waits_a_week_at_most_after_a_
     spark: SparkSession, timed: Waiting, clock: ManualClock, tmp_path: Path
 ) -> None:
     clock.advance(YEAR_MS)
-    timed.begin(clock.now_ms())
-    timed.end()
+    timed.start_pass(clock.now_ms())
+    timed.end_pass()
     timed.append(_messages(spark, {1: 600_000, 2: NOW_MS}))
     _receipts(spark, tmp_path, 2)  # and was killed before it had pruned
     clock.advance(-YEAR_MS)
@@ -213,7 +213,7 @@ def test_what_a_run_with_a_clock_a_year_ahead_left_waits_a_week_at_most_after_a_
 
     assert again.next_ms() == NOW_MS
     assert again.may_have_receipts
-    due = again.begin(NOW_MS)
+    due = again.start_pass(NOW_MS)
     assert _entries(Receipts(spark, str(tmp_path)).without_done(due)) == [1]
 
 
@@ -223,8 +223,8 @@ def test_a_clock_that_goes_back_a_year_strands_no_retry(
     timed.append(_messages(spark, {1: NOW_MS + 600_000}, published_ms=NOW_MS))
     clock.advance(-YEAR_MS)
     assert timed.next_ms() == clock.now_ms()
-    assert _entries(timed.begin(clock.now_ms())) == [1]
-    timed.end()
+    assert _entries(timed.start_pass(clock.now_ms())) == [1]
+    timed.end_pass()
     timed.append(_messages(spark, {2: NOW_MS + 600_000}, published_ms=NOW_MS))
     assert timed.next_ms() == clock.now_ms() + 600_000
 
@@ -234,11 +234,11 @@ def test_a_pass_that_broke_off_while_the_clock_was_ahead_may_find_receipts(
 ) -> None:
     timed.append(_messages(spark, {1: NOW_MS, 2: NOW_MS + 5}))
     clock.advance(YEAR_MS)
-    timed.begin(clock.now_ms())
-    timed.give_back()
+    timed.start_pass(clock.now_ms())
+    timed.abandon_pass()
     clock.advance(-YEAR_MS + MINUTE_MS)
     assert timed.may_have_receipts
-    assert _entries(timed.begin(clock.now_ms())) == [1, 2]
+    assert _entries(timed.start_pass(clock.now_ms())) == [1, 2]
 
 
 def test_a_table_of_an_older_version_gets_the_columns_that_it_lacks(spark: SparkSession, tmp_path: Path) -> None:
@@ -246,7 +246,7 @@ def test_a_table_of_an_older_version_gets_the_columns_that_it_lacks(spark: Spark
     DeltaTable.create(str(tmp_path / "waiting"), older)
     waiting = _run(spark, tmp_path)
     waiting.append(_messages(spark, {1: 10}))
-    assert [row[c.NO_REQUEST] for row in waiting.begin(10).collect()] == [None]
+    assert [row[c.NO_REQUEST] for row in waiting.start_pass(10).collect()] == [None]
 
 
 def test_after_a_restart_what_has_a_receipt_waits_no_more(
@@ -258,7 +258,7 @@ def test_after_a_restart_what_has_a_receipt_waits_no_more(
     again = _run(spark, tmp_path)
 
     assert again.may_have_receipts
-    assert _entries(receipts.without_done(again.begin(100))) == [2]
+    assert _entries(receipts.without_done(again.start_pass(100))) == [2]
     assert _entries(outstanding(str(tmp_path))) == [2]
 
 
@@ -276,9 +276,9 @@ def test_receipts_ahead_of_a_clock_that_is_behind_count_until_passes_are_behind_
     taken = []
     for now_ms in (100, 4_999, 5_000, 9_000):
         is_doubtful = again.may_have_receipts
-        due = again.begin(now_ms)
+        due = again.start_pass(now_ms)
         taken.append((is_doubtful, _entries(receipts.without_done(due) if is_doubtful else due)))
-        again.end()
+        again.end_pass()
 
     assert taken == [(True, []), (True, []), (True, []), (False, [3])]
 
@@ -288,23 +288,23 @@ def test_a_run_that_stalled_can_not_add_rows_behind_a_newer_ones_passes(
 ) -> None:
     waiting.append(_messages(spark, {0: 10}))
     new = _run(spark, tmp_path)
-    assert _entries(new.begin(1_000)) == [0]
-    new.end()
+    assert _entries(new.start_pass(1_000)) == [0]
+    new.end_pass()
 
     with pytest.raises(FencedError):
         waiting.append(_messages(spark, {1: 500, 2: 600}))
 
     new.append(new.without_held(_messages(spark, {1: 500, 2: 600})))
     assert new.count() == 2
-    assert _entries(new.begin(2_000)) == [1, 2]
+    assert _entries(new.start_pass(2_000)) == [1, 2]
 
 
 def test_a_run_that_stalled_removes_nothing_of_a_newer_ones(
     spark: SparkSession, waiting: Waiting, tmp_path: Path
 ) -> None:
     waiting.append(_messages(spark, {0: 10}))
-    waiting.begin(1_000)
-    waiting.end()
+    waiting.start_pass(1_000)
+    waiting.end_pass()
     new = _run(spark, tmp_path)
     new.append(_messages(spark, {1: 500}))
 
@@ -349,16 +349,16 @@ def test_a_run_that_is_suspended_for_days_while_it_prunes_removes_nothing_of_a_n
 ) -> None:
     waiting = _run(spark, tmp_path, disk=(disk := Disk()))
     waiting.append(_messages(spark, {0: 10, 1: 2_000}))
-    waiting.begin(1_000)
-    waiting.end()
+    waiting.start_pass(1_000)
+    waiting.end_pass()
     newer: list[Waiting] = []
 
     def taken_over() -> None:
         _receipts(spark, tmp_path, 0)
         newer.append(_run(spark, tmp_path))
         newer[0].append(_messages(spark, {2: 500}))
-        newer[0].begin(1_000)
-        newer[0].end()
+        newer[0].start_pass(1_000)
+        newer[0].end_pass()
         newer[0].prune()
         newer[0].append(_messages(spark, {3: 500}))
         for each in tmp_path.glob("waiting/*.parquet"):
@@ -373,7 +373,7 @@ def test_a_run_that_is_suspended_for_days_while_it_prunes_removes_nothing_of_a_n
     assert sleeper.meanwhile is None
     assert _entries(outstanding(str(tmp_path))) == [1, 3]
     newer[0].append(_messages(spark, {4: 600}))
-    assert _entries(newer[0].begin(2_000)) == [1, 3, 4]
+    assert _entries(newer[0].start_pass(2_000)) == [1, 3, 4]
 
 
 def test_of_two_runs_that_take_over_only_the_newer_goes_on(
@@ -383,13 +383,13 @@ def test_of_two_runs_that_take_over_only_the_newer_goes_on(
         _run(spark, tmp_path, is_newest=False)
     new = _run(spark, tmp_path)
     new.append(_messages(spark, {1: 10}))
-    new.begin(10)
-    new.end()
+    new.start_pass(10)
+    new.end_pass()
     new.prune()  # which writes a checkpoint of the table
 
     with pytest.raises(FencedError):
         waiting.append(_messages(spark, {2: 20}))
-    assert _entries(_run(spark, tmp_path).begin(100)) == []
+    assert _entries(_run(spark, tmp_path).start_pass(100)) == []
 
 
 def test_an_append_whose_answer_was_lost_is_stored_once(spark: SparkSession, tmp_path: Path) -> None:

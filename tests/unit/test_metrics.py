@@ -21,9 +21,9 @@ def value(metrics: Metrics, name: str, **labels: str) -> float | None:
 
 def test_a_chunk_counts_by_outcome_copy_and_bytes(metrics: Metrics) -> None:
     chunk = ChunkSummary(
-        {("LEDGER", "DELETED", "UNREFERENCED"): 2, ("LEDGER", "RETRY", "IN_USE"): 1},
-        {"t-RETRY": 1},
-        3_000,
+        by_type={("LEDGER", "DELETED", "UNREFERENCED"): 2, ("LEDGER", "RETRY", "IN_USE"): 1},
+        copies={"t-RETRY": 1},
+        deleted_bytes=3_000,
         has_refreshed=False,
         epochs=frozenset(),
     )
@@ -43,7 +43,9 @@ def test_seven_of_pip_186s_metrics_are_counted_by_the_kind_of_ledger(metrics: Me
         ("LEDGER", "DEAD_LETTER", "IN_USE"): 1,
         (None, "DEAD_LETTER", "NOT_JSON"): 4,
     }
-    metrics.count("requests", ChunkSummary(by_type, {}, 0, has_refreshed=False, epochs=frozenset()))
+    metrics.count(
+        "requests", ChunkSummary(by_type=by_type, copies={}, deleted_bytes=0, has_refreshed=False, epochs=frozenset())
+    )
     assert value(metrics, "messages_received_total") == value(metrics, "messages_acked_total") == 10
     assert (value(metrics, "ledgers_deleted_total"), value(metrics, "offload_ledgers_deleted_total")) == (2, 0)
     assert value(metrics, "ledgers_delete_failed_total") == 0

@@ -197,7 +197,7 @@ class Watcher:
 
     def _see(self, nodes: Mapping[str, Node], now_ms: int) -> None:
         """Compare znodes with what is known of them, and commit what is new together with the requests."""
-        news = _News(self._parts.watched.room_of, self._parts.watched.room())
+        news = _News(self._parts.watched.quota_left_of, self._parts.watched.quota_left())
         for path, node in nodes.items():
             if self._stop.is_set():
                 raise StopRequestedError
@@ -265,8 +265,8 @@ class _News:
     asked: ledgers that have a request now, made of a name that a broker chose.
     """
 
-    room_of: Callable[[str], int]
-    room: int
+    quota_left_of: Callable[[str], int]
+    quota_left: int
     changed: dict[str, bytes | None] = field(default_factory=dict)
     stamps: dict[str, bytes] = field(default_factory=dict)
     requests: list[tuple[str, bytes]] = field(default_factory=list)
@@ -281,10 +281,10 @@ class _News:
             if payload is None:
                 continue
             cost = cost_of(payload)
-            if cost > min(self.room_of(tenant) - self.taken[tenant], self.room):
+            if cost > min(self.quota_left_of(tenant) - self.taken[tenant], self.quota_left):
                 return gone[at:]
             self.taken[tenant] += cost
-            self.room -= cost
+            self.quota_left -= cost
             self.requests.append((path, payload))
             if _was_a_brokers(request):
                 self.asked.add(request.ledger_id)

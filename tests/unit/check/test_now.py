@@ -76,7 +76,7 @@ def test_a_service_that_never_ran(world: World) -> None:
 
 def test_what_runs_is_told_with_its_process(world: World) -> None:
     with world.running(), world.running(NAME + WATCH):
-        watcher_note.note(str(world.state), WatcherNote(NOW_MS, 12, 3, 1))
+        watcher_note.note(str(world.state), WatcherNote(at_ms=NOW_MS, znodes=12, waiting=3, unreadable=1))
         now = world.look()
         assert now.service is not None
         service, watcher = world.says()[:2]
@@ -109,8 +109,8 @@ def test_topics_that_are_parked_are_told(world: World) -> None:
     parked_queries.note(
         str(world.state),
         {
-            "a": ParkedQuery("persistent://a/b/c", "no\nanswer", NOW_MS),
-            "b": ParkedQuery("x", "y", NOW_MS, is_read=True),
+            "a": ParkedQuery(topic="persistent://a/b/c", why="no\nanswer", since_ms=NOW_MS),
+            "b": ParkedQuery(topic="x", why="y", since_ms=NOW_MS, is_read=True),
         },
     )
     parked = [line for line in world.says() if line.startswith("topic")]

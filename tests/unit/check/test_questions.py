@@ -136,12 +136,12 @@ def test_a_parked_topic_is_a_problem_unless_the_fallback_reads_it(tmp_path: Path
     base = load(None)
     settings = base.model_copy(update={"state": base.state.model_copy(update={"dir": str(tmp_path)})})
     assert lanes(settings) == "no topic is parked"
-    read = ParkedQuery("persistent://acme/reaper/d", "long overflow", NOW_MS, is_read=True)
+    read = ParkedQuery(topic="persistent://acme/reaper/d", why="long overflow", since_ms=NOW_MS, is_read=True)
     note(str(tmp_path), {"requests-1": read})
     with pytest.raises(Notice, match=r"read another way meanwhile: persistent://acme/reaper/d since .* long overflow"):
         lanes(settings)
     assert parked_topics(settings) == []
-    stuck = ParkedQuery("persistent://pulsar/reaper/e", "no rights", NOW_MS, failures=7)
+    stuck = ParkedQuery(topic="persistent://pulsar/reaper/e", why="no rights", since_ms=NOW_MS, failures=7)
     note(str(tmp_path), {"requests-1": read, "requests-2": stuck})
     with pytest.raises(UnavailableError, match=r"parked, and tried again after growing pauses: .* no rights"):
         lanes(settings)
@@ -156,11 +156,11 @@ def test_the_watchers_last_look_is_told_and_whether_it_is_old_or_lacks_something
     assert watcher(settings, NOW_MS) == "not in use (watch.enabled)"
     with pytest.raises(Notice, match="has not looked yet"):
         watcher(enabled, NOW_MS)
-    watcher_note.note(str(tmp_path), WatcherNote(NOW_MS, 7, 3, 0))
+    watcher_note.note(str(tmp_path), WatcherNote(at_ms=NOW_MS, znodes=7, waiting=3, unreadable=0))
     assert "7 znodes known, 3 requests not sent yet" in watcher(settings, NOW_MS + 900_000)
     with pytest.raises(Notice, match="long ago"):
         watcher(enabled, NOW_MS + 900_001)
-    watcher_note.note(str(tmp_path), WatcherNote(NOW_MS, 7, 3, 2))
+    watcher_note.note(str(tmp_path), WatcherNote(at_ms=NOW_MS, znodes=7, waiting=3, unreadable=2))
     with pytest.raises(Notice, match="2 znodes can't be read"):
         watcher(enabled, NOW_MS)
     (tmp_path / watcher_note.FILE).write_text("{")

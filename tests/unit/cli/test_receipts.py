@@ -108,7 +108,7 @@ def test_what_others_wrote_is_shown_as_it_is(config: Path, arguments: list[str])
 def test_parked_topics_are_told_beside_the_receipts(config: Path) -> None:
     state = config.parent / "state"
     state.mkdir()
-    waits = ParkedQuery("persistent://acme/reaper/d", "no rights", AT_MS)
+    waits = ParkedQuery(topic="persistent://acme/reaper/d", why="no rights", since_ms=AT_MS)
     note(str(state), {"requests-1": waits, "requests-2": replace(waits, is_read=True)})
     result = CliRunner().invoke(app, ["receipts", "--config", str(config)])
     assert "persistent://acme/reaper/d is parked, its requests wait since 2023-11-14 22:13:20 UTC: no rights" in (

@@ -26,7 +26,7 @@ def busy() -> Now:
         AT_MS,
         "main",
         service=HOLDER,
-        watched=WatcherNote(AT_MS, 7, 2, 0),
+        watched=WatcherNote(at_ms=AT_MS, znodes=7, waiting=2, unreadable=0),
         holds=[Hold("paused", "maintenance", "ledger-reaper resume")],
         waiting={"persistent://a/b/c": 5, "persistent://a/b/c-RETRY": 2},
         retries=Retries(2, AT_MS + 1000),

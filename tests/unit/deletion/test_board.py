@@ -7,7 +7,7 @@ from streaming.metrics import Metrics
 from streaming.state import parked_queries
 from streaming.state.parked_queries import ParkedQuery
 
-LANE = ParkedQuery("persistent://acme/reaper/d", "long overflow", 5)
+LANE = ParkedQuery(topic="persistent://acme/reaper/d", why="long overflow", since_ms=5)
 
 
 def test_a_lane_is_shown_until_it_is_read_again(tmp_path: Path) -> None:

@@ -55,7 +55,7 @@ def _summary(outcomes: dict[tuple[str, str], int], *, has_refreshed: bool = Fals
     by_type: dict[tuple[str | None, str, str], int] = {
         ("LEDGER", outcome, reason): n for (outcome, reason), n in outcomes.items()
     }
-    return ChunkSummary(by_type, {}, 0, has_refreshed, frozenset({1}))
+    return ChunkSummary(by_type=by_type, copies={}, deleted_bytes=0, has_refreshed=has_refreshed, epochs=frozenset({1}))
 
 
 def test_one_tenants_loss_that_is_not_ours_holds_that_tenant_and_stops_nobody_else() -> None:

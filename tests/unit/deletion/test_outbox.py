@@ -68,7 +68,9 @@ class World:
         by_type: dict[tuple[str | None, str, str], int] = {
             ("LEDGER", outcome, reason): n for (outcome, reason), n in self.outcomes.items()
         }
-        return ChunkSummary(by_type, self.copies, 0, has_refreshed=False, epochs=frozenset({self.epoch}))
+        return ChunkSummary(
+            by_type=by_type, copies=self.copies, deleted_bytes=0, has_refreshed=False, epochs=frozenset({self.epoch})
+        )
 
     def deleted_by_owner(self, chunk: int) -> int:
         return chunk
@@ -77,7 +79,7 @@ class World:
         self.counted.append(deleted)
         self.doubted += [deleted] if is_doubtful else []
 
-    def begun_ms(self, chunk: int) -> int:
+    def started_ms(self, chunk: int) -> int:
         return 100_000_000 * chunk
 
     def remembered(self, table_id: str) -> dict[str, int]:

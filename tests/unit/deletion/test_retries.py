@@ -45,14 +45,14 @@ class _Waiting:
             self.appends_fail -= 1
             raise UnavailableError("the disk is away")
 
-    def begin(self, _now_ms: int) -> _Rows:
+    def start_pass(self, _now_ms: int) -> _Rows:
         self.said.append("begin")
         return self.due
 
-    def end(self) -> None:
+    def end_pass(self) -> None:
         self.said.append("end")
 
-    def give_back(self) -> None:
+    def abandon_pass(self) -> None:
         self.said.append("give back")
 
     def count(self) -> int:

@@ -66,7 +66,9 @@ class Scene:
         del self.bench.broker.topics[TOPIC]
 
     def journal(self, ledger_id: int) -> None:
-        entry = JournalEntry(ledger_id, path_of(ledger_id), b"", 0, b"", reference())
+        entry = JournalEntry(
+            ledger_id=ledger_id, path=path_of(ledger_id), data=b"", version=0, acl=b"", reference=reference()
+        )
         ParquetJournal(str(self.state), "requests", 1, self.clock).write([entry])
 
     def look(self, *, chunk: int = 1, pauses: Pauses | None = None) -> Missing:
@@ -163,7 +165,15 @@ def test_objects_go_by_their_own_journal(scene: Scene, *, is_ours: bool) -> None
     scene.name(TOPIC, offloaded(8, uuid=UUID), 9)
     write(scene.state, receipt(2, **_about(KEY, 8) | {c.LEDGER_TYPE: "OFFLOAD_LEDGER", c.UUID: UUID}))
     scene.journal(8)  # its copy in BookKeeper
-    entry = ObjectEntry(8, UUID if is_ours else "another", Bucket("", "", "b"), (), None, {}, reference())
+    entry = ObjectEntry(
+        ledger_id=8,
+        uuid=UUID if is_ours else "another",
+        bucket=Bucket("", "", "b"),
+        objects=(),
+        index=None,
+        user_metadata={},
+        reference=reference(),
+    )
     ParquetJournal(str(scene.state), "requests", 1, scene.clock).write_objects([entry])
     told = f"OFFLOAD_LEDGER 8 of {KEY}"
     assert scene.look(chunk=2) == Missing({"public": [told]}, [told] if is_ours else [])

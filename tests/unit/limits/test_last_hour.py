@@ -6,14 +6,16 @@ from streaming.adapters.memory.store import MemoryStore
 from streaming.adapters.memory.tree import MemoryTree
 from streaming.clock import ManualClock
 from streaming.limits.last_hour import deletes_since
-from streaming.state.journal import JournalEntry, ParquetJournal, begun
+from streaming.state.journal import JournalEntry, ParquetJournal, started
 from tests.builders import DAY_MS, HOUR_MS, NOW_MS, put, reference
 
 KEY = "data:public/default/persistent/orders"
 
 
 def _entry(ledger_id: int) -> JournalEntry:
-    return JournalEntry(ledger_id, f"/ledgers/L{ledger_id:04}", b"", 0, b"", reference())
+    return JournalEntry(
+        ledger_id=ledger_id, path=f"/ledgers/L{ledger_id:04}", data=b"", version=0, acl=b"", reference=reference()
+    )
 
 
 def _journal(folder: Path, clock: ManualClock, batch_id: int = 1) -> ParquetJournal:
@@ -42,6 +44,6 @@ def test_what_a_batch_has_begun_counts_each_ledger_once_by_owner(tmp_path: Path)
     clock.advance(DAY_MS)
     _journal(tmp_path, clock).write([_entry(3), _entry(4)])
     _journal(tmp_path, clock, batch_id=11).write([_entry(5)])
-    assert begun(str(tmp_path), "requests", 1, since_ms=NOW_MS) == {("public", KEY): 3}
-    assert begun(str(tmp_path), "requests", 2, since_ms=NOW_MS) == {}
-    assert begun(str(tmp_path / "nothing"), "requests", 1, since_ms=NOW_MS) == {}
+    assert started(str(tmp_path), "requests", 1, since_ms=NOW_MS) == {("public", KEY): 3}
+    assert started(str(tmp_path), "requests", 2, since_ms=NOW_MS) == {}
+    assert started(str(tmp_path / "nothing"), "requests", 1, since_ms=NOW_MS) == {}

@@ -66,7 +66,7 @@ def test_a_lane_is_rescued_at_once_and_its_query_begins_when_the_rescue_is_over(
     assert LANE not in world.parked
     assert not world.parked.recover(LANE)
     assert [lane and (lane.failures, lane.is_read) for lane in world.shown] == [(1, False), (0, True), None]
-    assert world.shown[0] == ParkedQuery(LANE.topics[0], "a bug", 7, failures=1)
+    assert world.shown[0] == ParkedQuery(topic=LANE.topics[0], why="a bug", since_ms=7, failures=1)
 
 
 def test_a_query_that_fails_again_and_again_is_begun_after_pauses_while_the_rescue_works() -> None:

@@ -212,7 +212,7 @@ def test_a_query_that_fails_of_anything_else_is_parked_rescued_and_begun_again_a
     (name,) = (query.name for query in world.queries.running if query.topics == (ACMES,))
     world.streams[ACMES][-1].fail(Exception("a bug\n=== Streaming Query ===\nplan"))
     assert world.check_once() == {}
-    assert world.shown == {name: ParkedQuery(ACMES, f"query {name} failed: a bug", 5, failures=1)}
+    assert world.shown == {name: ParkedQuery(topic=ACMES, why=f"query {name} failed: a bug", since_ms=5, failures=1)}
     assert world.let_go == [name]
     assert f"{ACMES} is parked, and the other topics go on. Its query failed: query {name} failed: a bug" in caplog.text
     assert world.check_once() == {}

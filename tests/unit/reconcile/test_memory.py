@@ -25,5 +25,5 @@ def test_what_was_unread_is_recalled_until_its_loss_is_accepted(tmp_path: Path) 
 @pytest.mark.parametrize("name", ["accounts.json", "accounts-accepted.json"])
 def test_a_damaged_file_is_named_and_nothing_is_concluded(tmp_path: Path, name: str) -> None:
     (tmp_path / name).write_text("{")
-    with pytest.raises(UnavailableError, match=f"{name} can't be read.*remove it to begin anew"):
+    with pytest.raises(UnavailableError, match=f"{name} can't be read.*remove it to start over"):
         UnreadMemory(str(tmp_path)).recall()

@@ -19,7 +19,14 @@ NOON_MS = int(datetime(2026, 3, 1, 12, tzinfo=UTC).timestamp() * 1000)
 
 def entry(ledger_id: int = 5) -> JournalEntry:
     owner = reference(checks=(("/managed-ledgers/public/default/persistent/orders", 7),))
-    return JournalEntry(ledger_id, f"/ledgers/00/0000/L{ledger_id:04}", b"\x00znode\xff", 3, b"acl", owner)
+    return JournalEntry(
+        ledger_id=ledger_id,
+        path=f"/ledgers/00/0000/L{ledger_id:04}",
+        data=b"\x00znode\xff",
+        version=3,
+        acl=b"acl",
+        reference=owner,
+    )
 
 
 @pytest.fixture
@@ -64,7 +71,13 @@ def test_a_ledger_is_found_among_many(tmp_path: Path, clock: ManualClock) -> Non
 def test_of_a_snapshots_key_the_newest_entry_of_any_run_is_found(tmp_path: Path, clock: ManualClock) -> None:
     def written(key: str, place: int, value: bytes, topic: str = "t") -> None:
         journal = journal_in(tmp_path, clock, query="another" if place else "requests")
-        journal.write_snapshots([SnapshotEntry(topic, key, 7, place, "", value, reference())])
+        journal.write_snapshots(
+            [
+                SnapshotEntry(
+                    topic=topic, key=key, ledger_id=7, entry_id=place, uuid="", value=value, reference=reference()
+                )
+            ]
+        )
         clock.advance(HOUR_MS)
 
     assert journal_in(tmp_path, clock).newest_snapshots("t", ["a"]) == {}

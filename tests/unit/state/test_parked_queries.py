@@ -7,7 +7,7 @@ import pytest
 from streaming.state import parked_queries
 from streaming.state.parked_queries import ParkedQuery
 
-LANE = ParkedQuery("persistent://acme/reaper/d", "long overflow", 5, failures=2, is_read=True)
+LANE = ParkedQuery(topic="persistent://acme/reaper/d", why="long overflow", since_ms=5, failures=2, is_read=True)
 
 
 def test_a_note_is_there_until_no_lane_is_parked(tmp_path: Path) -> None:

@@ -143,7 +143,7 @@ def test_the_newest_commit_of_an_earlier_run_is_flushed_too(
     "damage",
     [
         pytest.param(lambda whole: b"", id="empty"),
-        pytest.param(lambda whole: whole[: len(whole) // 2], id="cut short"),
+        pytest.param(lambda whole: whole[: len(whole) // 2], id="truncated"),
         pytest.param(lambda whole: bytes(len(whole)), id="zeros"),
     ],
 )
@@ -162,7 +162,7 @@ def test_a_commit_that_a_power_loss_tore_is_named_and_the_others_stay(
     torn = {"commit": newest, "commit before": log / f"{1:020}.json", "data": data}[of]
     torn.write_bytes(damage(torn.read_bytes()))
 
-    with pytest.raises(SafetyError, match="cut short, most likely by a power loss") as refused:
+    with pytest.raises(SafetyError, match="truncated, most likely by a power loss") as refused:
         Receipts(None, str(tmp_path))  # type: ignore[arg-type]
 
     named = [newest, checksum] if of != "commit before" else [torn, newest, checksum]
@@ -176,7 +176,7 @@ def test_data_that_a_power_loss_took_is_missed_at_the_start(receipts: Receipts, 
     append(receipts, 1)
     (data,) = (tmp_path / "receipts").glob("*.parquet")
     data.unlink()
-    with pytest.raises(SafetyError, match="cut short"):
+    with pytest.raises(SafetyError, match="truncated"):
         Receipts(None, str(tmp_path))  # type: ignore[arg-type]
 
 
@@ -186,7 +186,7 @@ def test_waiting_retries_that_a_power_loss_tore_are_missed_at_the_start(tmp_path
     write_deltalake(table, pa.Table.from_pylist([row], schema=schemas.WAITING), mode="append")
     (data,) = table.glob("*.parquet")
     data.write_bytes(bytes(data.stat().st_size))
-    with pytest.raises(SafetyError, match="cut short"):
+    with pytest.raises(SafetyError, match="truncated"):
         Waiting(None, str(tmp_path))  # type: ignore[arg-type]
 
 
@@ -195,7 +195,7 @@ def test_a_disk_that_refuses_stops_the_service(receipts: Receipts, monkeypatch: 
         raise OSError(errno.EIO, "Input/output error")
 
     monkeypatch.setattr(os, "fsync", refuse)
-    with pytest.raises(SafetyError, match="may be lost, the disk says"):
+    with pytest.raises(SafetyError, match="may be lost, the disk reports"):
         receipts.sync()
 
 

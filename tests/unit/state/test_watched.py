@@ -144,9 +144,13 @@ def test_what_may_still_wait_is_counted_for_each_tenant_and_in_all(
     table = Watched(str(tmp_path))
     table.save({}, [(TOPIC, b"x" * 100), ("/schemas/t/n/a", b"x" * 100), ("unlisted ledger 5", b"x" * 100)], at_ms=1)
     for now in (table, Watched(str(tmp_path))):
-        assert (now.room_of("t"), now.room_of("other"), now.room()) == (2_000 - 2 * each, 2_000, 3_000 - 3 * each)
+        assert (now.quota_left_of("t"), now.quota_left_of("other"), now.quota_left()) == (
+            2_000 - 2 * each,
+            2_000,
+            3_000 - 3 * each,
+        )
         now.forget_through(0)
-        assert (now.room_of("t"), now.room()) == (2_000 - each, 3_000 - 2 * each)
+        assert (now.quota_left_of("t"), now.quota_left()) == (2_000 - each, 3_000 - 2 * each)
 
 
 def test_many_bytes_of_requests_are_written_anew_early_and_published_ones_are_not_read_again(

@@ -132,7 +132,9 @@ class World:
         self.pulsar = MemoryPulsar()
         put(self.store.tree, f"{ROOT}/LAYOUT", b"2\norg.apache.bookkeeper.meta.HierarchicalLedgerManagerFactory:1")
         put(self.store.tree, f"{ROOT}/INSTANCEID", b"id")
-        entry = JournalEntry(5, self.path, self.data, 0, self.acl, reference())
+        entry = JournalEntry(
+            ledger_id=5, path=self.path, data=self.data, version=0, acl=self.acl, reference=reference()
+        )
         ParquetJournal(str(state), "requests", 1, ManualClock(NOW_MS)).write([entry])
 
     def undo(self, *, dry_run: bool = False) -> list[Undone]:
