@@ -6,7 +6,7 @@ from prometheus_client import CollectorRegistry, Counter, Gauge
 
 from streaming.in_use.cache import InUseCache
 from streaming.prometheus import serve
-from streaming.reconcile.messages import Reconciliation
+from streaming.reconcile.gaps import Reconciliation
 from streaming.state.receipts import ChunkSummary
 from udfs.phase_one.metrics import HELP, SENT, Metric, counted_as
 
@@ -123,7 +123,7 @@ class Metrics:
             "ledgers": sum(len(one.trimmed) for one in accounts.partitions),
             "requests": len(accounts.lost),
         }
-        if accounts.unseen:
+        if accounts.unchecked:
             gaps = {what: max(n, self._gaps.get(what, 0)) for what, n in gaps.items()}
         else:
             self._looked.set_to_current_time()

@@ -16,7 +16,7 @@ from streaming.dlq.expiry import expire
 from streaming.errors import ReaperError, StopRequestedError, UnavailableError
 from streaming.metrics import Metrics
 from streaming.ports import Pulsar
-from streaming.reconcile.messages import Reconciliation
+from streaming.reconcile.gaps import Reconciliation
 from streaming.state import journal, receipts
 from streaming.state.receipts import Receipts
 from udfs.units import DAY_MS

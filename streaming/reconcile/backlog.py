@@ -1,16 +1,16 @@
-"""How many requests wait. We count by position: the connector's cursor trails what it has read by at least one entry.
+"""Counts waiting requests, by position: the connector's cursor is at least one entry behind what it has read.
 
-1. The newest committed batch says up to where requests are worked off, so those of a batch under way still wait.
-2. Before the first batch of a partition, all that its subscription has not acknowledged waits.
-3. An entry may hold a producer's whole batch. We read few entries to count their messages; of many entries we read the
-   first and take the others to be like them.
-4. What was read from RETRY and is not due yet waits too, and so does a retry whose receipt is committed and whose copy
+1. Requests after the newest committed batch wait, including those of a batch under way.
+2. Before the first batch of a partition, all messages that its subscription has not acknowledged wait.
+3. An entry may contain a producer's whole batch. We read few entries to count their messages; of many entries we read
+   the first ones, and extrapolate.
+4. Messages read from RETRY that are not due yet wait too, and so does a retry whose receipt is committed and whose copy
    is not in RETRY yet.
 
-Requests move while we count. Each is in its next place before it leaves the last one, so we read in the order that
-counts a moving request twice, never not at all: first how far batches are committed, then the retries that wait, then
-the newest chunk of receipts, and the ends of the topics last. The sum is an upper bound, and exact while nothing moves;
-only where a partition has over 1,000 unread entries of several messages each is it an estimate (point 3).
+Requests move while we count. Each request is in the next store before it leaves the last one, so we read in an order
+that may count a moving request twice and never omits it: first the committed positions, then the retries that wait,
+then the newest chunk of receipts, and the ends of the topics last. The sum is an upper bound, and exact while nothing
+moves; it is an estimate only if a partition has over 1,000 unread entries of several messages each (point 3).
 """
 
 from collections import Counter
@@ -27,7 +27,7 @@ from udfs import columns as c
 from udfs.formats.internal_stats import BEFORE_ALL, Position
 from udfs.retry import ORIGIN_MESSAGE_ID
 
-_ENTRIES_READ = 1000  # of a partition; an entry has up to 128 KiB where its producer batches
+_ENTRIES_READ = 1000  # of a partition; an entry has up to 128 KiB if its producer batches
 
 
 def backlog_of(settings: Settings, pulsar: Pulsar, count_retries: Callable[[], int] | None = None) -> dict[str, Any]:
@@ -40,38 +40,40 @@ def backlog_of(settings: Settings, pulsar: Pulsar, count_retries: Callable[[], i
     """
     queries = queries_of(settings, matched_topics(pulsar.admin, settings))
     topics = [topic for query in queries for topic in query.topics]
-    done: dict[str, Position] = {}
+    committed: dict[str, Position] = {}
     for query in queries:
-        done |= committed_positions(location_of(settings, query.name))
-    before_first = {topic: _acknowledged(settings, pulsar, topic, done) for topic in topics}
+        committed |= committed_positions(location_of(settings, query.name))
+    before_first = {topic: _acknowledged(settings, pulsar, topic, committed) for topic in topics}
     retries = count_retries() if count_retries else sum(1 for _ in waiting.outstanding(settings.state_dir))
     retries += _unpublished(settings.state_dir)
-    counted = {topic: _waiting(pulsar, topic, done | before_first[topic]) for topic in topics}
-    counted[settings.topics.retry] += retries
-    return {"messages": sum(counted.values()), "topics": counted}
+    counts = {topic: _waiting(pulsar, topic, committed | before_first[topic]) for topic in topics}
+    counts[settings.topics.retry] += retries
+    return {"messages": sum(counts.values()), "topics": counts}
 
 
-def _acknowledged(settings: Settings, pulsar: Pulsar, topic: str, done: Mapping[str, Position]) -> dict[str, Position]:
-    """Return up to where the subscription has acknowledged each partition that no committed batch has read."""
+def _acknowledged(
+    settings: Settings, pulsar: Pulsar, topic: str, committed: Mapping[str, Position]
+) -> dict[str, Position]:
+    """Return the subscription's acknowledged position of each partition that no committed batch has read."""
     partitions = [f"{topic}-partition-{n}" for n in range(pulsar.admin.partitions(topic) or 0)]
     return {
         partition: pulsar.admin.internal_stats(partition).mark_deleted(settings.topics.subscription)
         for partition in partitions
-        if partition not in done
+        if partition not in committed
     }
 
 
 def _unpublished(state_dir: str) -> int:
-    """Retries of the newest chunk that do not wait yet: no chunk starts before the one before it was published."""
-    put_off = Counter(receipts.newest_retries(state_dir))
-    if put_off:
+    """Count the retries of the newest chunk that do not wait yet; earlier chunks were published before it started."""
+    retries = Counter(receipts.newest_retries(state_dir))
+    if retries:
         for row in waiting.outstanding(state_dir, c.MESSAGE_PROPERTIES):
-            put_off[dict(row[c.MESSAGE_PROPERTIES] or ()).get(ORIGIN_MESSAGE_ID)] -= 1
-    return sum(n for n in put_off.values() if n > 0)
+            retries[dict(row[c.MESSAGE_PROPERTIES] or ()).get(ORIGIN_MESSAGE_ID)] -= 1
+    return sum(n for n in retries.values() if n > 0)
 
 
 def _waiting(pulsar: Pulsar, topic: str, done: Mapping[str, Position]) -> int:
-    """Count the messages of a topic after these positions; of a partition that was created since, all."""
+    """Count the messages of a topic after these positions, and all messages of partitions without a position."""
     if pulsar.admin.partitions(topic) is None:
         return 0
     messages = 0
@@ -84,15 +86,15 @@ def _waiting(pulsar: Pulsar, topic: str, done: Mapping[str, Position]) -> int:
 
 
 def _messages(reader: MessageReader, partition: str, entries: int, after: Position, newest: Position) -> int:
-    """Messages in that many entries, which lie behind a position up to another."""
-    seen = 0
+    """Count, or estimate, the messages of so many entries after one position and up to another."""
+    entries_read = 0
     messages = 0
     last: Position = (-1, -1)
     for message in reader.read({partition: newest}, after={partition: after}):
-        here = (message.ledger_id, message.entry_id)
-        seen += here != last
-        if seen > _ENTRIES_READ:
+        position = (message.ledger_id, message.entry_id)
+        entries_read += position != last
+        if entries_read > _ENTRIES_READ:
             return max(entries, messages * entries // _ENTRIES_READ)
         messages += 1
-        last = here
+        last = position
     return messages

@@ -1,4 +1,4 @@
-"""Does every request that was put off still wait? It has a copy in the retry topic or a row in the table `waiting`."""
+"""Checks that every delayed request still waits: as a copy in the retry topic, or as a row in the table `waiting`."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import chain, islice
@@ -20,64 +20,69 @@ from udfs.units import DAY_MS
 _ORIGIN, _CHUNK, _CODE = "origin", "chunk", "code"
 _LATEST = pa.schema([(_ORIGIN, pa.string()), (_CODE, pa.int64())])
 _OUTCOMES = pa.array(sorted(map(str, Outcome)))
-_PARTS = 11  # one for each digit, and one for what has none
+_PARTS = 11  # one for each digit, and one for origins without a digit
 _ROWS_AT_ONCE = 100_000
 _ORIGINS_AT_ONCE = 50_000
 
 
-def put_off(settings: Settings, now_ms: int) -> pa.Table:
-    """Requests whose newest receipt says RETRY: columns _ORIGIN and _CHUNK, of that receipt.
+def delayed_requests(settings: Settings, now_ms: int) -> pa.Table:
+    """Return the requests whose newest receipt is RETRY, as columns _ORIGIN and _CHUNK of that receipt.
 
-    We leave out the newest chunk, whose copies may still be on their way, and receipts older than a week and a day: a
-    retry waits a week at most, so such a request has a newer receipt, or was an alarm a week ago.
-
-    Any number of requests may wait. They stay in Arrow, a sixth of their size as Python objects, and are counted in
-    parts.
+    The result omits the newest chunk, whose copies may not be published yet, and receipts older than a week and a day:
+    a retry waits at most a week, so such a request has a newer receipt, or was an alarm a week ago.
     """
+    # Any number of requests may wait. They stay in Arrow, at a sixth of the size of Python objects, and are grouped in
+    # parts.
     table = opened(settings.state_dir, "receipts")
     parts = [_LATEST.empty_table()] * _PARTS
     if table is None:
-        return _put_off(parts)
+        return _delayed(parts)
     since = ds.field(c.AT_MS) >= now_ms - MAX_DELAY_MS - DAY_MS
     retried = (ds.field(c.OUTCOME) == str(Outcome.RETRY)) | (ds.field(c.QUERY) == RETRY)
     read: list[pa.RecordBatch] = []
     for batch in scan(table, since & retried, [c.ORIGIN_MESSAGE_ID, c.CHUNK, c.OUTCOME]):
         read.append(_coded(batch))
-        if sum(each.num_rows for each in read) >= _ROWS_AT_ONCE:
+        if sum(coded.num_rows for coded in read) >= _ROWS_AT_ONCE:
             parts, read = _newest(parts, read), []
-    found = _put_off(_newest(parts, read))
+    delayed = _delayed(_newest(parts, read))
     pa.default_memory_pool().release_unused()
-    return found
+    return delayed
 
 
-def not_waiting(
+def lost_requests(
     settings: Settings,
     reader: MessageReader,
-    waiting: pa.Table,
+    delayed: pa.Table,
     unread: Mapping[str, tuple[Position, Position]],
     now_ms: int,
 ) -> set[str]:
-    """Requests of `waiting` (as put_off gave them) that wait nowhere and were not worked off since.
+    """Return the requests of `delayed` that wait nowhere and were not processed since.
 
-    unread: partition of the retry topic -> the position behind which its messages are unread, and that of its newest.
+    Args:
+        settings: of the service.
+        reader: reads the retry topic.
+        delayed: an earlier result of delayed_requests().
+        unread: partition of the retry topic -> position after which its messages are unread, position of its newest.
+        now_ms: the time, in ms since 1970.
     """
-    if not waiting.num_rows:
+    if not delayed.num_rows:
         return set()
-    after = {partition: begin for partition, (begin, _end) in unread.items() if begin != BEFORE_ALL}
-    last = {partition: end for partition, (begin, end) in unread.items() if begin < end}
-    in_topic = (each.properties.get(ORIGIN_MESSAGE_ID, "") for each in reader.read(last, after=after))
-    missing = waiting
-    found = chain(in_topic, _held_origins(settings))
-    while some := list(islice(found, _ORIGINS_AT_ONCE)):
-        missing = missing.filter(pc.invert(pc.is_in(missing[_ORIGIN], pa.array(some, pa.string()))))
+    after = {partition: start for partition, (start, _end) in unread.items() if start != BEFORE_ALL}
+    last = {partition: end for partition, (start, end) in unread.items() if start < end}
+    in_topic = (message.properties.get(ORIGIN_MESSAGE_ID, "") for message in reader.read(last, after=after))
+    missing = delayed
+    waiting = chain(in_topic, _origins_in_table(settings))
+    while origins := list(islice(waiting, _ORIGINS_AT_ONCE)):
+        missing = missing.filter(pc.invert(pc.is_in(missing[_ORIGIN], pa.array(origins, pa.string()))))
     if not missing.num_rows:
         return set()
-    still = missing.join(put_off(settings, now_ms), [_ORIGIN, _CHUNK], join_type="inner")
-    return set(still[_ORIGIN].to_pylist())
+    # a request that got a newer receipt while we read is not lost
+    still_delayed = missing.join(delayed_requests(settings, now_ms), [_ORIGIN, _CHUNK], join_type="inner")
+    return set(still_delayed[_ORIGIN].to_pylist())
 
 
 def _coded(batch: pa.RecordBatch) -> pa.RecordBatch:
-    """Origin, and chunk and outcome as one number, of which the greatest is the newest."""
+    """Return the origin, and chunk and outcome as one number; the greatest number is the newest."""
     origin, chunk, outcome = batch.columns
     rank = pc.index_in(outcome.cast(pa.string()), _OUTCOMES).cast(pa.int64())
     code = pc.add(pc.multiply(chunk.cast(pa.int64()), len(_OUTCOMES)), rank)
@@ -85,7 +90,7 @@ def _coded(batch: pa.RecordBatch) -> pa.RecordBatch:
 
 
 def _newest(parts: Sequence[pa.Table], read: Sequence[pa.RecordBatch]) -> list[pa.Table]:
-    """The newest of each origin, by part: a digit of the origin says which."""
+    """Return the newest row of each origin, by part; a digit of the origin determines its part."""
     rows = pa.Table.from_batches(read, _LATEST)
     digit = pc.utf8_slice_codeunits(rows[_ORIGIN], -3, -2)  # of the entry's number, in ledger:entry:partition
     part = pc.fill_null(pc.index_in(digit, pa.array(list("0123456789"))), _PARTS - 1)
@@ -97,16 +102,16 @@ def _newest(parts: Sequence[pa.Table], read: Sequence[pa.RecordBatch]) -> list[p
     return newest
 
 
-def _put_off(parts: Sequence[pa.Table]) -> pa.Table:
+def _delayed(parts: Sequence[pa.Table]) -> pa.Table:
     latest = pa.concat_tables(parts)
     chunk = pc.divide(latest[_CODE], len(_OUTCOMES))
     rank = pc.subtract(latest[_CODE], pc.multiply(chunk, len(_OUTCOMES)))
-    is_put_off = pc.equal(rank, _OUTCOMES.index(str(Outcome.RETRY)))
+    is_delayed = pc.equal(rank, _OUTCOMES.index(str(Outcome.RETRY)))
     is_older = pc.less(chunk, pc.max(chunk).as_py() or 0)
-    return pa.table({_ORIGIN: latest[_ORIGIN], _CHUNK: chunk}).filter(pc.and_(is_put_off, is_older))
+    return pa.table({_ORIGIN: latest[_ORIGIN], _CHUNK: chunk}).filter(pc.and_(is_delayed, is_older))
 
 
-def _held_origins(settings: Settings) -> Iterator[str]:
+def _origins_in_table(settings: Settings) -> Iterator[str]:
     table = opened(settings.state_dir, "waiting")
     if table is not None:
         for batch in scan(table, columns=[c.MESSAGE_PROPERTIES]):

@@ -129,6 +129,7 @@ COVERED = {
     "streaming.snapshots.words": "tests/unit/snapshots/test_report.py",
     "streaming.snapshots.looks": "tests/unit/snapshots/test_repair.py",
     "streaming.audit.report.parts": "tests/unit/audit/report/test_html.py",
+    "streaming.reconcile.confirmation": "tests/unit/reconcile/test_messages.py",
     "streaming.state.spark_files": "tests/spark/test_state_on_s3.py",
     "streaming.state.outcomes": "tests/integration/test_service.py",
     "streaming.state.watcher_note": "tests/unit/check/test_questions.py",

@@ -6,7 +6,7 @@ from urllib.request import urlopen
 import pytest
 
 from streaming.metrics import Metrics
-from streaming.reconcile.messages import PartitionGaps, Reconciliation
+from streaming.reconcile.gaps import PartitionGaps, Reconciliation
 from streaming.state.receipts import ChunkSummary
 
 
@@ -55,18 +55,18 @@ def test_seven_of_pip_186s_metrics_are_counted_by_the_kind_of_ledger(metrics: Me
 
 
 def test_what_is_unaccounted_for_is_lowered_by_a_look_that_read_everything_only(metrics: Metrics) -> None:
-    gaps = PartitionGaps("t-partition-0", 9, 0, missing=((1, 2), (1, 3)), trimmed=(7,))
-    metrics.unaccounted(Reconciliation((gaps,), 1, lost=("request",)))
-    metrics.unaccounted(Reconciliation((), 0, unseen={"t-partition-0": "no answer"}))
+    gaps = PartitionGaps(partition="t-partition-0", read=9, unread=0, missing=((1, 2), (1, 3)), trimmed=(7,))
+    metrics.unaccounted(Reconciliation(partitions=(gaps,), delayed=1, lost=("request",)))
+    metrics.unaccounted(Reconciliation(partitions=(), delayed=0, unchecked={"t-partition-0": "no answer"}))
     assert [value(metrics, "unaccounted", what=what) for what in ("messages", "ledgers", "requests")] == [2, 1, 1]
-    metrics.unaccounted(Reconciliation((), 0))
+    metrics.unaccounted(Reconciliation(partitions=(), delayed=0))
     assert [value(metrics, "unaccounted", what=what) for what in ("messages", "ledgers", "requests")] == [0, 0, 0]
 
 
 def test_when_everything_was_last_read_is_shown(metrics: Metrics) -> None:
-    metrics.unaccounted(Reconciliation((), 0, unseen={"t": "no answer"}))
+    metrics.unaccounted(Reconciliation(partitions=(), delayed=0, unchecked={"t": "no answer"}))
     assert value(metrics, "accounts_looked_at_seconds") == 0
-    metrics.unaccounted(Reconciliation((), 0))
+    metrics.unaccounted(Reconciliation(partitions=(), delayed=0))
     assert (value(metrics, "accounts_looked_at_seconds") or 0) > 0
 
 

@@ -14,87 +14,17 @@ from streaming.errors import UnavailableError
 from streaming.metrics import Metrics
 from streaming.ports import Pulsar, StoredMessage
 from streaming.queries.names import checkpoint_of, queries_of
+from streaming.reconcile.gaps import PartitionGaps, Reconciliation
 from streaming.reconcile.markers import Markers
 from streaming.reconcile.messages import (
     MOST_LOST,
-    PartitionEntries,
-    PartitionGaps,
-    Reconciliation,
     accept_gaps,
-    look,
-    missing_of,
     reconcile,
-    vanished,
 )
 from streaming.schemas import REQUESTS
 from tests.unit.reconcile.rows import SOURCE, write_rows
 from udfs.entry_ranges import EntrySpan
 from udfs.formats.internal_stats import Position
-
-
-@pytest.mark.parametrize(
-    ("committed", "read", "unread"),
-    [
-        pytest.param((-1, -1), {5: 0, 6: 0}, {5: 3, 6: 2}, id="nothing read yet"),
-        pytest.param((5, 1), {5: 2, 6: 0}, {5: 3, 6: 2}, id="within the first ledger"),
-        pytest.param((5, 2), {5: 3, 6: 0}, {6: 2}, id="at its end"),
-        pytest.param((6, -1), {5: 3, 6: 0}, {6: 2}, id="before the second"),
-        pytest.param((6, 1), {5: 3, 6: 2}, {}, id="everything"),
-        pytest.param((7, 0), {5: 3, 6: 2}, {}, id="behind everything"),
-    ],
-)
-def test_read_is_what_lies_up_to_the_committed_position(
-    committed: tuple[int, int], read: dict[int, int], unread: dict[int, int]
-) -> None:
-    seen = look([(5, 3), (6, 2)], committed)
-    assert (seen.read, seen.unread) == (read, unread)
-
-
-def test_an_entry_without_receipt_is_missing_wherever_it_stands() -> None:
-    seen = look([(5, 3), (6, 2)], (6, 0))
-    assert missing_of(seen, {5: {0, 1, 2}, 6: {0}}) == []
-    assert missing_of(seen, {5: {0, 2}, 6: {0}}) == [(5, 1)]
-    assert missing_of(seen, {5: {0, 1, 2}, 6: {1}}) == [(6, 0)]
-    assert missing_of(seen, {}) == [(5, 0), (5, 1), (5, 2), (6, 0)]
-
-
-@pytest.mark.parametrize(
-    ("seen", "known", "expected"),
-    [
-        pytest.param(PartitionEntries(stored={5: 3}), {}, [], id="still stored"),
-        pytest.param(PartitionEntries(stored={6: 1}), {5: {0, 1, 2}}, [], id="read before it was trimmed"),
-        pytest.param(PartitionEntries(stored={6: 1}), {5: {0, 1}}, [5], id="trimmed with one message unread"),
-        pytest.param(PartitionEntries(), {}, [5], id="the topic is empty"),
-    ],
-)
-def test_a_ledger_that_went_with_unread_messages_is_noticed(
-    seen: PartitionEntries, known: dict[int, set[int]], expected: list[int]
-) -> None:
-    assert vanished({5: 3}, seen, known) == expected
-
-
-@pytest.mark.parametrize(
-    ("worked_off", "expected"),
-    [
-        pytest.param([EntrySpan(5, 2, 2)], [], id="the one without receipt"),
-        pytest.param([EntrySpan(5, 0, 1), EntrySpan(5, 2, 2)], [], id="all of them, in two batches"),
-        pytest.param([EntrySpan(5, 0, 1)], [5], id="others of the ledger"),
-        pytest.param([EntrySpan(6, 0, 9)], [5], id="another ledger's"),
-    ],
-)
-def test_a_marker_that_the_fallback_read_went_with_its_ledger_and_nothing_was_lost(
-    worked_off: list[EntrySpan], expected: list[int]
-) -> None:
-    assert vanished({5: 3}, PartitionEntries(), {5: {0, 1}}, worked_off) == expected
-
-
-def test_every_kind_of_gap_is_said_and_shown() -> None:
-    whole = PartitionGaps(SOURCE, 10, 2)
-    accounts = Reconciliation((whole, PartitionGaps(SOURCE, 3, 0, missing=((5, 1),), trimmed=(4,))), 7, ("1:2:3",))
-    assert len(accounts.gaps) == 3
-    assert "5:1" in accounts.gaps[0]
-    assert Reconciliation((whole,), 7).gaps == []
-    assert "10 entries read" in Reconciliation((whole,), 7).text
 
 
 @pytest.fixture
@@ -330,7 +260,7 @@ def test_a_topic_that_can_not_be_looked_at_hides_no_gap_of_another(settings: Set
     accounts = _looked_at(settings, topics)
 
     assert [(one.partition, one.trimmed) for one in accounts.partitions] == [(f"{good}-partition-0", (5,))]
-    assert list(accounts.unseen) == [f"{bad}-partition-0"]
+    assert list(accounts.unchecked) == [f"{bad}-partition-0"]
     assert "the bundle is being moved" in accounts.doubt
     assert _remembered(settings) == before
 
@@ -343,7 +273,7 @@ def test_checkpoints_that_can_not_be_read_are_no_gap_and_nothing_is_forgotten(se
 
     accounts = _looked_at(settings, _stored({topic: [(6, 0)]}))
 
-    assert set(accounts.unseen) == {*settings.topics.requests, settings.topics.retry}
+    assert set(accounts.unchecked) == {*settings.topics.requests, settings.topics.retry}
     assert accounts.gaps == []
     assert _remembered(settings) == {f"{topic}-partition-0": {"5": 3}}
 
@@ -360,7 +290,7 @@ class _Look:
         self.looks = 0
         self.tidied = 0
         self.now_s = 0.0
-        self.answer: Reconciliation | Exception = Reconciliation((), 0)
+        self.answer: Reconciliation | Exception = Reconciliation(partitions=(), delayed=0)
 
     def accounts(self) -> Reconciliation:
         self.looks += 1
@@ -390,11 +320,13 @@ def test_a_gap_is_an_alarm_and_a_look_that_fails_is_none(caplog: pytest.LogCaptu
     seen.answer = UnavailableError("the broker is away")
     assert care.find_gaps() == []
     assert "ALARM" not in caplog.text
-    seen.answer = Reconciliation((PartitionGaps(SOURCE, 3, 0, missing=((5, 1),)),), 0)
+    seen.answer = Reconciliation(
+        partitions=(PartitionGaps(partition=SOURCE, read=3, unread=0, missing=((5, 1),)),), delayed=0
+    )
     assert len(care.find_gaps()) == 1
     assert "ALARM" in caplog.text
     assert metrics.registry.get_sample_value("ledger_deletion_unaccounted", {"what": "messages"}) == 1
-    seen.answer = Reconciliation((), 0)
+    seen.answer = Reconciliation(partitions=(), delayed=0)
     care.find_gaps()
     assert metrics.registry.get_sample_value("ledger_deletion_unaccounted", {"what": "messages"}) == 0
 
@@ -402,11 +334,15 @@ def test_a_gap_is_an_alarm_and_a_look_that_fails_is_none(caplog: pytest.LogCaptu
 def test_a_run_ends_with_every_gap_that_it_saw() -> None:
     seen = _Look()
     care = Upkeep(seen.tidy, seen.accounts, Metrics(), monotonic=lambda: seen.now_s)
-    seen.answer = Reconciliation((PartitionGaps(SOURCE, 3, 0, missing=((5, 1),)),), 0)
+    seen.answer = Reconciliation(
+        partitions=(PartitionGaps(partition=SOURCE, read=3, unread=0, missing=((5, 1),)),), delayed=0
+    )
     care.do_what_is_due()
-    seen.answer = Reconciliation((PartitionGaps(SOURCE, 3, 0, missing=((5, 1), (5, 2))),), 0)
+    seen.answer = Reconciliation(
+        partitions=(PartitionGaps(partition=SOURCE, read=3, unread=0, missing=((5, 1), (5, 2))),), delayed=0
+    )
     care.find_gaps()
-    seen.answer = Reconciliation((), 0, ("1:2:3",))
+    seen.answer = Reconciliation(partitions=(), delayed=0, lost=("1:2:3",))
     assert len(care.find_gaps()) == 2
     seen.answer = UnavailableError("the broker is away")
     assert len(care.find_gaps()) == 2
@@ -418,10 +354,16 @@ def test_a_look_that_was_not_whole_takes_no_alarm_away_and_does_not_count_as_one
     def shown(name: str, **labels: str) -> float | None:
         return metrics.registry.get_sample_value(name, labels)
 
-    metrics.unaccounted(Reconciliation((PartitionGaps(SOURCE, 3, 0, trimmed=(5,)),), 0, unseen={"another": "away"}))
-    metrics.unaccounted(Reconciliation((), 0, unseen={SOURCE: "away"}))
+    metrics.unaccounted(
+        Reconciliation(
+            partitions=(PartitionGaps(partition=SOURCE, read=3, unread=0, trimmed=(5,)),),
+            delayed=0,
+            unchecked={"another": "away"},
+        )
+    )
+    metrics.unaccounted(Reconciliation(partitions=(), delayed=0, unchecked={SOURCE: "away"}))
     assert shown("ledger_deletion_unaccounted", what="ledgers") == 1
     assert shown("ledger_deletion_accounts_looked_at_seconds") == 0
-    metrics.unaccounted(Reconciliation((), 0))
+    metrics.unaccounted(Reconciliation(partitions=(), delayed=0))
     assert shown("ledger_deletion_unaccounted", what="ledgers") == 0
     assert shown("ledger_deletion_accounts_looked_at_seconds")

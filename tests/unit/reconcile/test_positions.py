@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from streaming.reconcile.messages import look, missing_of
+from streaming.reconcile.entries import missing_of, split_at
 from streaming.reconcile.positions import accounted
 from tests.unit.reconcile.rows import SOURCE, write_rows
 
@@ -28,7 +28,7 @@ def test_only_ledgers_that_are_compared_are_read_and_one_without_a_hole_is_a_ran
 
     assert done.entries() == {5: range(3), 8: {0, 1, 2, 5}}
     assert done.messages([4, 5]) == {(5, entry, -1) for entry in range(3)}
-    assert missing_of(look([(5, 4), (8, 6)], (8, 5)), done.entries()) == [(5, 3), (8, 3), (8, 4)]
+    assert missing_of(split_at((8, 5), [(5, 4), (8, 6)]), done.entries()) == [(5, 3), (8, 3), (8, 4)]
 
 
 def test_nothing_is_accounted_for_where_nothing_was_done(tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ import pytest
 from streaming.adapters.memory.pulsar import MemoryPulsar
 from streaming.config.load import load
 from streaming.config.settings import Settings
-from streaming.reconcile.retries import not_waiting, put_off
+from streaming.reconcile.retries import delayed_requests, lost_requests
 from tests.builders import DAY_MS, NOW_MS
 from tests.unit.reconcile.rows import write_rows
 from udfs import columns as c
@@ -35,7 +35,7 @@ def _receipt(
 
 
 def test_put_off_is_whose_newest_receipt_says_retry_but_for_the_newest_chunks(settings: Settings) -> None:
-    assert put_off(settings, NOW_MS).num_rows == 0
+    assert delayed_requests(settings, NOW_MS).num_rows == 0
     _receipt(settings, "waits", 1, Outcome.RETRY)
     _receipt(settings, "done", 1, Outcome.RETRY)
     _receipt(settings, "again", 1, Outcome.RETRY)
@@ -43,7 +43,7 @@ def test_put_off_is_whose_newest_receipt_says_retry_but_for_the_newest_chunks(se
     _receipt(settings, "done", 2, Outcome.DELETED, query="retry")
     _receipt(settings, "again", 3, Outcome.RETRY, query="retry")
     _receipt(settings, "newest", 4, Outcome.RETRY)
-    found = put_off(settings, NOW_MS).to_pylist()
+    found = delayed_requests(settings, NOW_MS).to_pylist()
     assert {row["origin"]: row["chunk"] for row in found} == {"waits": 1, "again": 3}
 
 
@@ -58,12 +58,12 @@ def test_what_waits_in_no_place_is_lost(settings: Settings) -> None:
     _receipt(settings, "newest", 9, Outcome.RETRY)
     held = {c.MESSAGE_PROPERTIES: [(ORIGIN_MESSAGE_ID, "held")]}
     write_rows(Path(settings.state.dir), "waiting", [(7, 9, -1)], about=held)
-    waiting = put_off(settings, NOW_MS)
+    waiting = delayed_requests(settings, NOW_MS)
     _receipt(settings, "worked off", 2, Outcome.DELETED, query="retry")
 
     unread = {partition: ((7, 0), (7, 1))}
 
-    assert not_waiting(settings, pulsar, waiting, unread, NOW_MS) == {"read", "lost"}
-    assert not_waiting(settings, pulsar, waiting, {partition: ((-1, -1), (7, 1))}, NOW_MS) == {"lost"}
-    assert not_waiting(settings, pulsar, waiting, {partition: ((7, 1), (7, 1))}, NOW_MS) == {"read", "unread", "lost"}
-    assert not_waiting(settings, pulsar, waiting.slice(0, 0), unread, NOW_MS) == set()
+    assert lost_requests(settings, pulsar, waiting, unread, NOW_MS) == {"read", "lost"}
+    assert lost_requests(settings, pulsar, waiting, {partition: ((-1, -1), (7, 1))}, NOW_MS) == {"lost"}
+    assert lost_requests(settings, pulsar, waiting, {partition: ((7, 1), (7, 1))}, NOW_MS) == {"read", "unread", "lost"}
+    assert lost_requests(settings, pulsar, waiting.slice(0, 0), unread, NOW_MS) == set()
