@@ -2,6 +2,7 @@
 
 BROKER, LOADED = "streaming/adapters/pulsar/broker.py", "streaming/adapters/pulsar/loaded.py"
 HTTP, SILENCE = "streaming/adapters/pulsar/http.py", "streaming/adapters/pulsar/silence.py"
+THREADS = "streaming/adapters/pulsar/threads.py"
 REFERENCES = "udfs/references.py"
 ADMIN_TESTS, HOSTILE_TESTS = "tests/contract/test_pulsar_http.py", "tests/contract/test_hostile_broker.py"
 # which tests have to notice, by the file that is changed
@@ -9,6 +10,7 @@ TESTS = {
     BROKER: (ADMIN_TESTS, HOSTILE_TESTS),
     LOADED: (ADMIN_TESTS, HOSTILE_TESTS),
     HTTP: (ADMIN_TESTS, HOSTILE_TESTS),
+    THREADS: ("tests/unit/adapters/pulsar/test_threads.py", HOSTILE_TESTS),
     SILENCE: ("tests/unit/adapters/pulsar/test_silence.py",),
     REFERENCES: ("tests/unit/udfs/test_references.py",),
 }
@@ -44,14 +46,79 @@ BROKERS = (
         "answer.status == HTTPStatus.NOT_FOUND and answer.reason == _NO_NAMESPACE",
         "answer.status == HTTPStatus.NOT_FOUND",
     ),
-    ("a broker that hangs is not waited for", BROKER, "        if not silence.is_due(what):\n", "        if False:\n"),
+    (
+        "a broker that hangs is not waited for",
+        BROKER,
+        "            if silence.is_due(what):\n",
+        "            if True:\n",
+    ),
+    (
+        "tenants share the threads for a broker fairly",
+        THREADS,
+        "min(self._left, key=self._under_way.__getitem__)",
+        "next(iter(self._left))",
+    ),
+    (
+        "topics of one tenant that hang silence no broker",
+        HTTP,
+        '        tenant = "" if what else _tenant(url)\n',
+        '        tenant = ""\n',
+    ),
+    (
+        "a broker hangs only where questions about two tenants timed out",
+        SILENCE,
+        "_TENANTS = 2 ",
+        "_TENANTS = 1 ",
+    ),
+    (
+        "a broker that hangs for all tenants is not asked for each of them",
+        SILENCE,
+        "_TENANTS = 2 ",
+        "_TENANTS = 1_000_000 ",
+    ),
+    (
+        "who has silenced a broker does not use up the try of the others",
+        SILENCE,
+        "        return has_silenced_it or self._hanging(",
+        "        return self._hanging(",
+    ),
+    (
+        "all slow tenants of a broker share one try",
+        SILENCE,
+        "        return _slow(what) if",
+        "        return _of(what, tenant) if",
+    ),
+    (
+        "once a broker answers, all that waited for the outcome is asked",
+        BROKER,
+        "            if not asked or time.monotonic() > deadline:\n",
+        "            if True:\n",
+    ),
     (
         "an answer that says nothing of what is loaded is not empty",
         LOADED,
         "        if not answer.ok or not _is_known(answer.body):\n            return LoadedAt(error=",
         "        if not (answer.ok and _is_known(answer.body)):\n            return LoadedAt() or LoadedAt(error=",
     ),
-    ("where no broker runs nothing is known", LOADED, "        if not hosts:\n", "        if False:\n"),
+    (
+        "what two brokers at one address have loaded is not known",
+        LOADED,
+        "        if host in self._shared:\n",
+        "        if False:\n",
+    ),
+    (
+        "topic lists that hang silence no broker",
+        BROKER,
+        ', deadline=deadline, kind=f"/{namespace}"))',
+        ", deadline=deadline))",
+    ),
+    (
+        "a thread that a topic list holds up silences no other list",
+        THREADS,
+        "            if is_being_asked and not self.hides:",
+        "            if is_being_asked:",
+    ),
+    ("where no broker runs nothing is known", LOADED, "        if not advertised:\n", "        if False:\n"),
     (
         "a timeout is the fault of the host that hung",
         HTTP,
@@ -61,7 +128,7 @@ BROKERS = (
     (
         "a timeout is remembered",
         HTTP,
-        "                silence.timed_out(what)\n",
+        '                silence.timed_out(what, "" if isinstance(error, httpx.ConnectTimeout) else tenant)\n',
         "                pass\n",
     ),
     ("an answer that comes too slowly ends", HTTP, "        if time.monotonic() > until:\n", "        if False:\n"),

@@ -6,7 +6,7 @@ never, and what is asked of it is counted. bench/hostile_broker.py measures.
 
 import json
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
@@ -29,10 +29,21 @@ Misbehave = Callable[[BaseHTTPRequestHandler, "Server"], None]
 
 
 class Server:
-    """A broker with topics of its own. misbehave: what it does with questions about them; None: it answers."""
+    """A broker with topics of its own. misbehave: what it does with questions about them; None: it answers.
 
-    def __init__(self, name: str, misbehave: Misbehave | None = None, *, is_silent_about_all: bool = False) -> None:
+    tenants: those of its topics, besides one that has the server's name.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        misbehave: Misbehave | None = None,
+        *,
+        tenants: Sequence[str] = (),
+        is_silent_about_all: bool = False,
+    ) -> None:
         self.name, self.misbehave, self.is_silent_about_all = name, misbehave, is_silent_about_all
+        self.tenants = (name, *tenants)
         self.url = ""
         self.asked = 0
         self.counted = threading.Lock()
@@ -41,14 +52,18 @@ class Server:
 
     @property
     def names(self) -> list[str]:
-        return [f"{self.name}/ns/persistent/{number}" for number in range(TOPICS)]
+        return self.of(self.name)
+
+    def of(self, tenant: str) -> list[str]:
+        return [f"{tenant}/ns/persistent/{number}" for number in range(TOPICS)]
 
     def answer(self, handler: BaseHTTPRequestHandler) -> None:
         if handler.path == LOADED and not self.is_silent_about_all:
-            topics: dict[str, dict[str, int]] = {
-                f"persistent://{self.name}/ns/{number}": {} for number in range(TOPICS)
+            loaded: dict[str, dict[str, dict[str, int]]] = {
+                f"{tenant}/ns": {f"persistent://{tenant}/ns/{number}": {} for number in range(TOPICS)}
+                for tenant in self.tenants
             }
-            say(handler, 200, json.dumps({f"{self.name}/ns": topics}).encode())
+            say(handler, 200, json.dumps(loaded).encode())
             return
         with self.counted:
             self.asked += 1
@@ -224,13 +239,66 @@ def test_a_broker_whose_retry_helped_is_asked_again_as_ever() -> None:
         broker.close()
 
 
+def _is_silent_about(*tenants: str) -> Misbehave:
+    def misbehave(handler: BaseHTTPRequestHandler, server: Server) -> None:
+        if handler.path.removeprefix("/admin/v2/persistent/").startswith(tuple(f"{tenant}/" for tenant in tenants)):
+            server.ended.wait(WAIT_S)
+        else:
+            say(handler, 200, STATS)
+
+    return misbehave
+
+
+@pytest.mark.parametrize("noisy", [("noisy",), ("noisy", "loud")], ids=["one", "two"])
+def test_tenants_whose_topics_hang_hide_no_topic_of_another_tenant(noisy: tuple[str, ...]) -> None:
+    """Eight topics that hung took all threads for their broker, and then silenced it."""
+    server = Server("honest", _is_silent_about(*noisy), tenants=noisy)
+    with serving(server):
+        broker = _broker(server, timeout_seconds=2.0)
+        hanging = [name for tenant in noisy for name in server.of(tenant)]
+        for chunk in ([*hanging, *server.names], [*server.names, *hanging], hanging, [*hanging, *server.names]):
+            views = dict(zip(chunk, broker.views(chunk), strict=True))
+            assert {views[name].presence for name in hanging} == {Presence.UNREADABLE}
+            assert {views[name].presence for name in server.names if name in views} <= {Presence.PRESENT}
+        broker.close()
+
+
+def test_one_answer_brings_back_a_broker_that_tenants_had_silenced_while_they_were_alone() -> None:
+    server = Server("honest", _is_silent_about("noisy", "loud"), tenants=("noisy", "loud"))
+    with serving(server):
+        broker = _broker(server, timeout_seconds=2.0)
+        hanging = [*server.of("noisy"), *server.of("loud")]
+        broker.views([name for pair in zip(server.of("noisy"), server.of("loud"), strict=True) for name in pair])
+
+        views = broker.views([*hanging, *server.names])
+
+        assert {view.presence for view in views[: len(hanging)]} == {Presence.UNREADABLE}
+        assert {view.presence for view in views[len(hanging) :]} == {Presence.PRESENT}
+        broker.close()
+
+
+def test_a_broker_that_hangs_for_all_tenants_costs_no_timeout_for_each_of_them() -> None:
+    tenants = [f"tenant-{number}" for number in range(TOPICS)]
+    server = Server("first", is_silent, tenants=tenants)
+    with serving(server):
+        broker = _broker(server, timeout_seconds=2.0)
+        names = [server.of(tenant)[0] for tenant in tenants]
+        assert {view.presence for view in broker.views(names)} == {Presence.UNREADABLE}
+        before = server.asked
+        assert before <= 2 * CONCURRENCY, "after timeouts of two tenants it is not asked"
+        for _chunk in range(3):
+            assert {view.presence for view in broker.views(names)} == {Presence.UNREADABLE}
+        assert server.asked <= before + 2, "but for a try for slow tenants and one for the others, every ten seconds"
+        broker.close()
+
+
 def test_lists_of_namespaces_that_hang_hide_no_topic_that_is_loaded() -> None:
     """Two lists that are not answered silenced the broker, and with it each topic that it has loaded."""
     server = Server("honest")
     answer = server.answer
 
     def hangs_for_lists(handler: BaseHTTPRequestHandler) -> None:
-        if handler.path.partition("?")[0] in ("/admin/v2/persistent/hangs/a", "/admin/v2/persistent/hangs/b"):
+        if handler.path.partition("?")[0] in ("/admin/v2/persistent/hangs/a", "/admin/v2/persistent/b-hangs/b"):
             server.ended.wait(WAIT_S)
         elif handler.path.partition("?")[0] == "/admin/v2/persistent/idle/ns":
             say(handler, 200, b'["persistent://idle/ns/1"]')
@@ -240,9 +308,28 @@ def test_lists_of_namespaces_that_hang_hide_no_topic_that_is_loaded() -> None:
     server.answer = hangs_for_lists  # type: ignore[method-assign]
     with serving(server):
         broker = _broker(server)
-        idle, hanging = ["idle/ns/persistent/1"], ["hangs/a/persistent/1", "hangs/b/persistent/1"]
+        idle, hanging = ["idle/ns/persistent/1"], ["hangs/a/persistent/1", "b-hangs/b/persistent/1"]
         for _ in range(3):
             views = broker.views([*hanging, *idle, *server.names])
             assert {view.presence for view in views[:2]} == {Presence.UNREADABLE}
             assert {view.presence for view in views[2:]} == {Presence.PRESENT}
+        broker.close()
+
+
+def test_threads_for_brokers_that_run_no_more_end() -> None:
+    """Brokers come and go with other addresses, in containers for example."""
+    servers = [Server(f"tenant-{number}") for number in range(3)]
+    with serving(*servers):
+        running: list[str] = []
+        broker = AdminBroker(PulsarAdminSettings(servers[0].url, concurrency=1), lambda: running)
+        before, of_a_broker = set(threading.enumerate()), []
+        for server in servers:
+            running[:] = [server.url]
+            assert {view.presence for view in broker.views(server.names)} == {Presence.PRESENT}
+            of_a_broker.append({each for each in threading.enumerate() if each.name.startswith("admin")} - before)
+            before |= of_a_broker[-1]
+        assert all(of_a_broker), "each has threads of its own"
+        for thread in of_a_broker[0] | of_a_broker[1]:
+            thread.join(WAIT_S)
+            assert not thread.is_alive()
         broker.close()

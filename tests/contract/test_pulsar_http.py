@@ -210,6 +210,22 @@ def test_where_two_brokers_have_a_topic_loaded_neither_is_believed(stub: HttpStu
         assert (view.presence, view.is_unavailable) == (Presence.UNREADABLE, False)
 
 
+def test_of_two_brokers_at_one_address_none_is_believed(stub: HttpStub) -> None:
+    """What the one that answers has not loaded, the other may have loaded."""
+    stub.tell(LOADED, _loaded())
+    stub.tell(LIST, _json([]))
+    broker = AdminBroker(PulsarAdminSettings(stub.url), lambda: [stub.url, stub.url])
+
+    (view,) = broker.views([OWNER])
+
+    assert (view.presence, view.is_unavailable) == (Presence.UNREADABLE, True)
+    assert "several brokers advertise" in view.detail
+    assert broker.is_loaded(OWNER) is None
+    with pytest.raises(UnavailableError, match="several brokers advertise"):
+        broker.require_answers()
+    broker.close()
+
+
 def test_where_no_broker_runs_or_zookeeper_does_not_say_which_do_all_is_unreadable(stub: HttpStub) -> None:
     def away() -> list[str]:
         raise UnavailableError("ZooKeeper is away")
@@ -312,6 +328,17 @@ def test_a_broker_that_is_too_busy_for_a_list_says_nothing_of_its_topics(stub: H
 
     assert view.presence is Presence.UNREADABLE
     assert view.is_unavailable
+
+
+def test_a_list_that_is_too_large_is_no_fault_of_a_topic(stub: HttpStub, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("streaming.adapters.pulsar.http._MOST_BYTES", 1024)
+    stub.tell(LOADED, _loaded())
+    stub.tell(LIST, _json(["0" * 4096]))
+
+    view = _view(stub)
+
+    assert (view.presence, view.is_unavailable) == (Presence.UNREADABLE, True)
+    assert "answered with more than" in view.detail
 
 
 def test_an_answer_that_would_fill_the_memory_is_not_read_to_its_end(

@@ -11,22 +11,24 @@
 4. Each partition is asked for itself: partitioned-internalStats leaves out partitions that failed.
 5. All questions together have a deadline, for what is loaded and then for the topics. A topic without an
    answer by then is UNREADABLE.
+6. Tenants share the threads for a broker fairly, and what hangs is known for each tenant (silence.py): no tenant can
+   have the topics of another wait.
 """
 
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import partial
 from http import HTTPStatus
-from threading import Lock
-from typing import Any, Generic, TypeVar
+from typing import TypeVar
 
 from streaming.adapters.pulsar.http import (
     Answer,
     AnswerTooLargeError,
     FailedAnswerError,
+    NotAskedError,
     PulsarAdminSettings,
     PulsarHttp,
     namespace_path,
@@ -34,6 +36,7 @@ from streaming.adapters.pulsar.http import (
 )
 from streaming.adapters.pulsar.loaded import KIND, LoadedAt, LoadedTopics
 from streaming.adapters.pulsar.silence import hangs, silence
+from streaming.adapters.pulsar.threads import Asked, AskingThreads
 from streaming.errors import ForbiddenError, ReaperError, UnavailableError
 from udfs.formats.internal_stats import view_of
 from udfs.paths import checked_schema_id, namespace_of, schema_id_of, topic_of
@@ -45,7 +48,6 @@ _NO_NAMESPACE = "Namespace does not exist"
 _NO_SCHEMA = "Schema not found"
 _SECONDS_A_QUESTION = 0.01  # what the deadline allows for each; brokers were seen to answer 620 a second
 _PAUSES_S = (0.2, 0.5, 1.0)  # before what failed with 5xx is asked for again, after everything else
-_GRACE_S = 0.5
 _LATE = "no answer in time"
 _SEVERAL = ""  # one of them has lost the topic, and does not know
 _LISTS = "namespaces"  # the threads that ask any broker for namespaces' lists
@@ -58,6 +60,7 @@ _Ask = Callable[[str, float], BrokerView]  # host, deadline; raises FailedAnswer
 class _Tried:
     view: BrokerView
     may_pass: bool = False
+    was_asked: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,8 +80,7 @@ class AdminBroker:
         self._settings = settings
         self._http = PulsarHttp(settings)
         self._loaded = LoadedTopics(self._http, running)
-        self._pools: dict[str, ThreadPoolExecutor] = {}
-        self._lock = Lock()
+        self._threads = AskingThreads(settings.concurrency)
 
     def views(self, managed_ledgers: Sequence[str]) -> list[BrokerView]:
         """Return what brokers know of each topic, in order; loads none. Never raises: UNREADABLE is a view."""
@@ -126,7 +128,7 @@ class AdminBroker:
 
         Raises ForbiddenError where a broker refuses, UnavailableError where one does not answer.
         """
-        answers = self._loaded_at(self._loaded.running(), self._deadline(0))
+        answers = self._loaded_at(self._running(), self._deadline(0))
         if refused := [answer.error for answer in answers.values() if answer.is_refused]:
             raise ForbiddenError("; ".join(refused))
         if silent := [f"{host}: {answer.error}" for host, answer in answers.items() if answer.error]:
@@ -135,17 +137,21 @@ class AdminBroker:
 
     def close(self) -> None:
         """Close the connections."""
-        for pool in self._pools.values():
-            pool.shutdown(wait=False, cancel_futures=True)
+        self._threads.close()
         self._http.close()
 
     def _deadline(self, questions: int) -> float:
         return time.monotonic() + self._settings.timeout_seconds + _SECONDS_A_QUESTION * questions
 
+    def _running(self) -> list[str]:
+        hosts = self._loaded.running()
+        self._threads.end_all_but((_LISTS, *hosts, *(f"{host}{KIND}" for host in hosts)))
+        return hosts
+
     def _where(self) -> _Where:
         deadline = self._deadline(0)  # of its own: a broker that hangs here leaves the others time for their answers
         try:
-            hosts = self._loaded.running()
+            hosts = self._running()
         except ReaperError as error:
             return _Where(error=str(error))
         answers = self._loaded_at(hosts, deadline)
@@ -158,8 +164,17 @@ class AdminBroker:
         return _Where(at, unknown, hosts)
 
     def _loaded_at(self, hosts: Sequence[str], deadline: float) -> dict[str, LoadedAt]:
-        asked = {host: self._ask(f"{host}{KIND}", self._loaded.at, host, deadline) for host in hosts}
-        return {host: one.result(LoadedAt(error=one.late)) for host, one in asked.items()}
+        found: dict[str, LoadedAt] = {}
+        asked: dict[str, Asked[LoadedAt]] = {}
+        for host in hosts:
+            what = f"{host}{KIND}"
+            if silence.is_due(what):
+                asked[host] = self._threads.ask(what, {host: ("", partial(self._loaded.at, host, deadline))}, deadline)[
+                    host
+                ]
+            else:
+                found[host] = LoadedAt(error=hangs(what))
+        return found | {host: one.result(LoadedAt(error=_LATE)) for host, one in asked.items()}
 
     def _existing(
         self, names: Sequence[str], where: _Where, topics: Mapping[str, str], deadline: float
@@ -170,10 +185,11 @@ class AdminBroker:
         spaces: defaultdict[str, list[str]] = defaultdict(list)
         for name in names:
             spaces[namespace_of(topics[name])].append(name)
-        asked = {each: self._ask(_LISTS, self._topics_of, each, where.running, deadline) for each in spaces}
+        calls = {each: (_tenant(each), partial(self._topics_of, each, where.running, deadline)) for each in spaces}
         found = {}
-        for namespace, one in asked.items():
-            listed = one.result(_unavailable(one.late))
+        # one namespace's list says nothing of the others
+        for namespace, one in self._threads.ask(_LISTS, calls, deadline, hides=True).items():
+            listed = one.result(_unavailable(_LATE))
             for name in spaces[namespace]:
                 found[name] = _listed(topics[name], listed)
         return found
@@ -188,10 +204,8 @@ class AdminBroker:
         for host in running:
             try:
                 return _topics_in(self._http.get_from(host, path, deadline=deadline, kind=f"/{namespace}"))
-            except FailedAnswerError as error:
-                failed = BrokerView(Presence.UNREADABLE, detail=str(error), is_unavailable=error.is_busy)
             except ReaperError as error:
-                failed = _unavailable(str(error))
+                failed = _failed(error, is_of_one_topic=False)
         return failed
 
     def _all(self, asks: Mapping[str, tuple[str, _Ask]], deadline: float) -> dict[str, BrokerView]:
@@ -202,12 +216,7 @@ class AdminBroker:
         failed: set[str] = set()
         for pause_s in (0.0, *_PAUSES_S):
             time.sleep(min(pause_s, max(0.0, deadline - time.monotonic())))
-            asked = {
-                name: self._ask(host, _tried, ask, host, deadline)
-                for name, (host, ask) in asks.items()
-                if name not in found
-            }
-            answers = {name: one.result(_late(one.late)) for name, one in asked.items()}
+            answers = self._each({name: asks[name] for name in asks if name not in found}, deadline)
             found |= {
                 name: answer.view
                 for name, answer in answers.items()
@@ -250,39 +259,40 @@ class AdminBroker:
 
         return ask
 
-    def _ask(self, what: str, call: Callable[..., T], *args: Any) -> "_Asked[T]":
-        """Call it in one of the threads for `what`; the last argument is the deadline."""
-        deadline: float = args[-1]
-        if not silence.is_due(what):
-            return _Asked(None, what, 0.0, hangs(what))
-        with self._lock:
-            if what not in self._pools:
-                self._pools[what] = ThreadPoolExecutor(self._settings.concurrency, thread_name_prefix="admin")
-            future = self._pools[what].submit(call, *args)
-        now_s = time.monotonic()
-        return _Asked(future, what, now_s + silence.at_most(what, deadline - now_s) + _GRACE_S, _LATE)
+    def _each(self, asks: Mapping[str, tuple[str, _Ask]], deadline: float) -> dict[str, _Tried]:
+        """Ask once about each. Where something hangs, its one try comes first: after an answer the rest is asked."""
+        answers: dict[str, _Tried] = {}
+        while left := [name for name in asks if name not in answers or not answers[name].was_asked]:
+            asked = self._asked(left, asks, deadline)
+            answers |= {name: one.result(_late(_LATE)) for name, one in asked.items()}
+            if not asked or time.monotonic() > deadline:
+                return {name: answers.get(name) or _late(hangs(asks[name][0])) for name in asks}
+        return answers
+
+    def _asked(
+        self, names: Iterable[str], asks: Mapping[str, tuple[str, _Ask]], deadline: float
+    ) -> dict[str, Asked[_Tried]]:
+        """Ask about these, but for what is not due, and for what has to wait for the outcome of a try."""
+        trying: set[str] = set()
+        calls: defaultdict[str, dict[str, tuple[str, Callable[[], _Tried]]]] = defaultdict(dict)
+        for name in names:
+            host, ask = asks[name]
+            tenant = _tenant(name)
+            tries = silence.tries(host, tenant)
+            if tries in trying or not silence.is_due(host, tenant):
+                continue
+            if tries:
+                trying.add(tries)
+            calls[host][name] = (tenant, partial(_tried, ask, host, deadline))
+        asked: dict[str, Asked[_Tried]] = {}
+        for host, of_host in calls.items():
+            asked |= self._threads.ask(host, of_host, deadline)
+        return asked
 
 
-@dataclass(frozen=True, slots=True)
-class _Asked(Generic[T]):
-    """A question that is under way. future None: it was not asked. late: what to say without an answer."""
-
-    future: "Future[T] | None"
-    what: str
-    until_s: float
-    late: str
-
-    def result(self, late: T) -> T:
-        """Return the answer; `late` where there is none in time, however the broker holds the thread up."""
-        if self.future is None:
-            return late
-        try:
-            return self.future.result(max(0.0, self.until_s - time.monotonic()))
-        except TimeoutError:
-            is_being_asked = not self.future.cancel()
-            if is_being_asked and self.what != _LISTS:  # one namespace's list says nothing of the others
-                silence.timed_out(self.what)
-            return late
+def _tenant(name: str) -> str:
+    """Return the tenant of a managed ledger, a schema's id or a namespace."""
+    return name.partition("/")[0]
 
 
 def _retries(host: str) -> str:
@@ -294,12 +304,17 @@ def _tried(ask: _Ask, host: str, deadline: float) -> _Tried:
     try:
         return _Tried(ask(host, deadline))
     except (ReaperError, ValueError) as error:
-        if isinstance(error, FailedAnswerError):
-            is_answer = not error.is_busy
-        else:
-            is_answer = isinstance(error, AnswerTooLargeError | ValueError)
-        view = BrokerView(Presence.UNREADABLE, detail=str(error), is_unavailable=not is_answer)
-        return _Tried(view, may_pass=isinstance(error, FailedAnswerError))
+        view = _failed(error, is_of_one_topic=True)
+        return _Tried(view, isinstance(error, FailedAnswerError), was_asked=not isinstance(error, NotAskedError))
+
+
+def _failed(error: ReaperError | ValueError, *, is_of_one_topic: bool) -> BrokerView:
+    """Return what an error shows of a topic: it is unavailable where the fault need not be the topic's own."""
+    if isinstance(error, FailedAnswerError):
+        is_answer = not error.is_busy
+    else:  # a list is too large through the other topics of the namespace
+        is_answer = is_of_one_topic and isinstance(error, AnswerTooLargeError | ValueError)
+    return BrokerView(Presence.UNREADABLE, detail=str(error), is_unavailable=not is_answer)
 
 
 def _late(why: str) -> _Tried:

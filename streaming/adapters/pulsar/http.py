@@ -9,6 +9,7 @@
 """
 
 import json
+import re
 import ssl
 import time
 from collections.abc import Iterable, Mapping
@@ -43,6 +44,7 @@ _KEPT_CONNECTIONS = 64
 _MOST_BYTES = 64 * MIB  # of an answer: 300,000 topics or ledgers; more would fill an executor's memory
 _BUSY = {429, 502, 503, 504}  # they say nothing of the topic that was asked about
 _TRY_AGAIN = {HTTPStatus.TOO_MANY_REQUESTS, *(status for status in HTTPStatus if status >= 500)}
+_OF_A_TENANT = re.compile(r"/admin/(?:v[23]/)?(?:(?:non-)?persistent|namespaces|schemas|transactions/\w+)/([^/]+)/")
 _REDIRECTING = {HTTPStatus.MOVED_PERMANENTLY, HTTPStatus.FOUND, HTTPStatus.TEMPORARY_REDIRECT, 308}
 
 
@@ -106,7 +108,7 @@ class _TransientError(UnavailableError):
         self.host = host
 
 
-class _NotAskedError(_TransientError):
+class NotAskedError(_TransientError):
     """The host is known to hang, or no time is left for it."""
 
 
@@ -192,7 +194,7 @@ class PulsarHttp:
         """
         url = f"{host}/admin/{path}"
         own_deadline = min(deadline, time.monotonic() + self._settings.timeout_seconds)
-        received = self._send("GET", url, {}, None, deadline=own_deadline, what=f"{host}{kind}")
+        received = self._send("GET", url, {}, None, deadline=own_deadline, what=kind and f"{host}{kind}")
         if received.status in _TRY_AGAIN:
             raise FailedAnswerError(_host(url), url, received.status, received.reason)
         return Answer(received.status, received.json(), received.reason)
@@ -262,15 +264,16 @@ class PulsarHttp:
     ) -> _Received:
         """Send once, and read the whole answer before the deadline, however slowly its bytes come.
 
-        what: may hang by itself; by default the host.
+        what: may hang by itself; by default the host, for the tenant that the path names.
         """
         host = _host(url)
+        tenant = "" if what else _tenant(url)
         what = what or host
         own_headers = self._headers(url)
         try:
-            patience = silence.patience(what, max(0.0, deadline - time.monotonic()))
+            patience = silence.patience(what, max(0.0, deadline - time.monotonic()), tenant)
         except UnavailableError as error:
-            raise _NotAskedError(host, str(error)) from error
+            raise NotAskedError(host, str(error)) from error
         try:
             timeout = httpx.Timeout(patience, connect=min(_CONNECT_SECONDS, patience))
             until = time.monotonic() + patience
@@ -281,14 +284,15 @@ class PulsarHttp:
                 headers = {name.lower(): text for name, text in answer.headers.items()}
                 received = _Received(answer.status_code, answer.reason_phrase, headers, content)
         except AnswerTooLargeError:
-            silence.answered(what)
+            silence.answered(what, tenant)
             raise
         except httpx.HTTPError as error:
             if isinstance(error, httpx.TimeoutException) and patience >= self._least_patience:
-                silence.timed_out(what)
+                # no tenant has influence on how long it takes to connect
+                silence.timed_out(what, "" if isinstance(error, httpx.ConnectTimeout) else tenant)
             text = f"{host} does not answer ({type(error).__name__}: {error}). Check that the broker runs"
             raise _TransientError(host, f"{text} and pulsar.admin_url") from error
-        silence.answered(what)
+        silence.answered(what, tenant)
         return received
 
     def _headers(self, url: str) -> dict[str, str]:
@@ -306,6 +310,12 @@ class PulsarHttp:
 def _host(url: str) -> str:
     parts = urlsplit(url)
     return f"{parts.scheme}://{parts.netloc}"
+
+
+def _tenant(url: str) -> str:
+    """Return the tenant that may have the answer delayed; "" where it depends on no tenant."""
+    found = _OF_A_TENANT.match(urlsplit(url).path)
+    return found[1] if found else ""
 
 
 def answering(settings: PulsarAdminSettings) -> str:
@@ -366,7 +376,7 @@ def _body(answer: httpx.Response, most_bytes: int) -> Body:
 
 
 def _was_not_asked(state: RetryCallState) -> bool:
-    return state.outcome is not None and isinstance(state.outcome.exception(), _NotAskedError)
+    return state.outcome is not None and isinstance(state.outcome.exception(), NotAskedError)
 
 
 def _whole(parts: Iterable[bytes], until: float, url: str) -> bytes:

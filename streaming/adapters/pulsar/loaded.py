@@ -6,11 +6,13 @@
    has 7 kB a topic.
 2. An answer is used for a few seconds. A topic that was loaded since then is taken for one that is not: a deletion
    must not rely on that (docs/decisions/0006). One that was unloaded since then may be loaded again by a question.
-3. A topic that no answer names is loaded nowhere only if every broker answered.
+3. A topic that no answer names is loaded nowhere only if every broker answered. Of brokers that advertise one address
+   (a load balancer's, say) any of them answers, so what they have loaded is not known.
 """
 
 import json
 import time
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from threading import Lock
@@ -73,22 +75,28 @@ class LoadedTopics:
         self._http = http
         self._running = running
         self._known: dict[str, _Known] = {}
+        self._shared: frozenset[str] = frozenset()  # addresses of several brokers
         self._lock = Lock()
 
     def running(self) -> list[str]:
         """Return the URLs of the brokers that run now. Raises UnavailableError where there are none."""
-        hosts = list(dict.fromkeys(self._running()))
-        if not hosts:
+        advertised = Counter(self._running())
+        if not advertised:
             raise UnavailableError(f"no broker runs: {BROKERS} in ZooKeeper is empty")
         with self._lock:
-            self._known = {host: self._known.get(host) or _Known() for host in hosts}
-        return hosts
+            for host in self._known.keys() - advertised.keys():
+                silence.drop(host)
+            self._known = {host: self._known.get(host) or _Known() for host in advertised}
+            self._shared = frozenset(host for host, brokers in advertised.items() if brokers > 1)
+        return list(advertised)
 
     def at(self, host: str, deadline: float) -> LoadedAt:
         """Return what one broker has loaded, as it said a few seconds ago at most. Never raises.
 
         deadline: of time.monotonic().
         """
+        if host in self._shared:
+            return LoadedAt(error=f"several brokers advertise {host}: which topics each has loaded is not known")
         with self._lock:
             known = self._known.setdefault(host, _Known())
         wait_s = silence.at_most(f"{host}{KIND}", max(0.0, deadline - time.monotonic()))

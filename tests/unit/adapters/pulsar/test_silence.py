@@ -95,3 +95,97 @@ def test_a_host_that_answers_slowly_gets_more_patience_with_each_try_and_rests_l
     silence.timed_out(HOST)
     clock.now_s += 10.0
     assert silence.patience(HOST, 30.0) == TRY_SECONDS
+
+
+def _slow(silence: Silence, *tenants: str) -> None:
+    for tenant in (*tenants, *tenants):
+        silence.timed_out(HOST, tenant)
+
+
+def test_a_tenant_whose_questions_hang_silences_no_host(silence: Silence, clock: Clock) -> None:
+    for _ in range(8):
+        silence.timed_out(HOST, "noisy")
+
+    assert not silence.is_due(HOST, "noisy")
+    assert silence.patience(HOST, 30.0, "honest") == 30.0
+    assert silence.patience(HOST, 30.0) == 30.0
+    clock.now_s += 10.0
+    assert silence.patience(HOST, 30.0, "noisy") == TRY_SECONDS
+
+
+def test_a_host_that_hangs_for_two_tenants_is_tried_at_once_for_a_third_and_then_rests(
+    silence: Silence, clock: Clock
+) -> None:
+    silence.timed_out(HOST, "a")
+    silence.timed_out(HOST, "b")
+
+    assert not silence.is_due(HOST, "a"), "it must not use up the try of the others"
+    assert silence.patience(HOST, 30.0, "c") == TRY_SECONDS
+    for tenant in ("a", "b", "c", "d"):
+        assert not silence.is_due(HOST, tenant)
+    silence.timed_out(HOST, "c")
+    clock.now_s += 10.0
+    assert silence.patience(HOST, 30.0, "d") == 2 * TRY_SECONDS
+
+
+def test_an_answer_to_a_third_tenant_ends_it_for_all_but_the_slow_ones(silence: Silence) -> None:
+    _slow(silence, "a", "b")
+    silence.patience(HOST, 30.0, "c")
+
+    silence.answered(HOST, "c")
+
+    assert silence.patience(HOST, 30.0, "d") == 30.0
+    assert not silence.is_due(HOST, "a")
+    assert not silence.is_due(HOST, "b")
+
+
+def test_all_slow_tenants_of_a_host_share_one_try(silence: Silence, clock: Clock) -> None:
+    _slow(silence, "a", "b", "c")
+    clock.now_s += 10.0
+
+    assert silence.tries(HOST, "a") == silence.tries(HOST, "b") != ""
+    assert silence.patience(HOST, 30.0, "a") == TRY_SECONDS
+    assert not silence.is_due(HOST, "b")
+
+
+def test_a_slow_tenant_that_gets_an_answer_is_slow_no_more_and_the_next_one_is_tried(
+    silence: Silence, clock: Clock
+) -> None:
+    _slow(silence, "a", "b")
+    clock.now_s += 10.0
+    silence.patience(HOST, 30.0, "a")
+
+    silence.answered(HOST, "a")
+
+    assert silence.patience(HOST, 30.0, "a") == 30.0
+    assert silence.patience(HOST, 30.0, "b") == TRY_SECONDS
+
+
+def test_slow_tenants_do_not_silence_a_host_that_has_answered_since(silence: Silence) -> None:
+    _slow(silence, "a", "b")
+    silence.answered(HOST, "c")
+
+    _slow(silence, "a", "b")
+
+    assert silence.patience(HOST, 30.0, "c") == 30.0
+
+
+def test_two_timeouts_while_no_tenant_is_asked_about_silence_a_host_for_all(silence: Silence) -> None:
+    silence.timed_out(HOST)
+    silence.timed_out(HOST)
+
+    assert not silence.is_due(HOST, "honest")
+
+
+def test_a_host_that_runs_no_more_is_forgotten_and_no_other(silence: Silence) -> None:
+    for what in (HOST, f"{HOST}0", f"{HOST}/admin", f"{HOST} (5xx)"):
+        silence.timed_out(what)
+        silence.timed_out(what)
+    _slow(silence, "a")
+
+    silence.drop(HOST)
+
+    for what in (HOST, f"{HOST}/admin", f"{HOST} (5xx)"):
+        assert silence.is_due(what)
+    assert silence.patience(HOST, 30.0, "a") == 30.0
+    assert not silence.is_due(f"{HOST}0")
