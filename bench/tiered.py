@@ -176,7 +176,7 @@ def sweeper(bucket: Bucket, state: str, pairs: int, credentials: str) -> Offload
     loader = InUseLoader(MemoryStore(tree), None, clock)
     policy = OffloadPolicy(Policy(0, 0, 0), offload_grace_ms=0, cluster="bench")
     store = S3Objects(S3Settings(bucket.endpoint, bucket.name, credentials_file=credentials))
-    places = OffloadPlaces(loader, NoConfiguration(), (bucket,), lambda _bucket: store)
+    places = OffloadPlaces(loader, NoConfiguration(), (bucket,), lambda _bucket: store, patience_seconds=60.0)
     journal = ParquetJournal(state, "bench", 0, clock)
     rules = OffloadRules((EPOCH, 0), policy, Layout.HIERARCHICAL, LEDGERS_ROOT)
     return OffloadSweeper(places, loader, journal, clock, rules)

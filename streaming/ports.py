@@ -445,6 +445,6 @@ class OffloadConfiguration(Protocol):
     def offload_policies(self, namespace: str) -> Mapping[str, str]:
         """Offload policies of `tenant/ns`; empty where it has none or does not exist.
 
-        Raises UnavailableError, RefusedError.
+        Raises UnavailableError where brokers do not answer, RefusedError where they do not return these policies.
         """
         ...

@@ -547,10 +547,22 @@ MUTATIONS = (
         "is_whole = True",
     ),
     Mutation(
+        "the policies of all namespaces share one deadline",
+        "streaming/sweep/buckets.py",
+        "            wait(asked.values(), self.patience_seconds)\n",
+        "            wait(asked.values())\n",
+    ),
+    Mutation(
+        "no end waits for policies that hang",
+        "streaming/sweep/buckets.py",
+        "pool.shutdown(wait=False, cancel_futures=True)",
+        "pool.shutdown(cancel_futures=True)",
+    ),
+    Mutation(
         "what brokers don't tell of a namespace concerns its own requests only",
         "streaming/sweep/buckets.py",
-        "        except (RefusedError, UnavailableError) as error:  # it",
-        "        except RefusedError as error:  # it",
+        "        except UnavailableError as error:\n            return Verdict(Outcome.RETRY",
+        "        except NotImplementedError as error:\n            return Verdict(Outcome.RETRY",
     ),
     Mutation(
         "a delete carries the ETag of the object that was judged",
@@ -1194,6 +1206,8 @@ NARROWED |= {each[0]: QUERIES_TESTS[each[1]] for each in QUERIES}
 NARROWED |= {each[0]: BROKERS_TESTS[each[1]] for each in BROKERS}
 NARROWED |= {each[0]: SNAPSHOTS_TESTS[each[1]] for each in SNAPSHOTS_LINES}
 NARROWED |= {
+    "the policies of all namespaces share one deadline": ("tests/unit/sweep/test_offloads.py",),
+    "no end waits for policies that hang": ("tests/unit/sweep/test_offloads.py",),
     "only CLOSED ledgers": JUDGE_TESTS,
     "never a ledger in recovery": JUDGE_TESTS,
     "an OPEN ledger's owner names a newer one": JUDGE_TESTS,

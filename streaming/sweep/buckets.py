@@ -6,7 +6,7 @@
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, wait
 from dataclasses import dataclass
 
 from streaming.errors import RefusedError, UnavailableError
@@ -32,12 +32,16 @@ def offload_policy(configuration: OffloadConfiguration, patience: Policy, *, off
 
 @dataclass(frozen=True, slots=True)
 class OffloadPlaces:
-    """The buckets of a worker process. open_store: returns the client of an allowed bucket."""
+    """The buckets of a worker process.
+
+    open_store: returns the client of an allowed bucket. patience_seconds: for the policies of all namespaces together.
+    """
 
     loader: InUseLoader
     configuration: OffloadConfiguration
     allowed: tuple[Bucket, ...]
     open_store: Callable[[Bucket], ObjectStore]
+    patience_seconds: float
 
     def places(self, requests: Sequence[PendingDelete]) -> list[Bucket | Verdict]:
         """Find each request's bucket, in order; a Verdict where we may not touch any.
@@ -62,14 +66,22 @@ class OffloadPlaces:
     def _policies(self, namespaces: Sequence[str]) -> dict[str, Target | Verdict]:
         if not namespaces:
             return {}
-        with ThreadPoolExecutor(_NAMESPACES_AT_ONCE, thread_name_prefix="policies") as pool:
-            return dict(zip(namespaces, pool.map(self._policy, namespaces), strict=True))
+        pool = ThreadPoolExecutor(_NAMESPACES_AT_ONCE, thread_name_prefix="policies")
+        try:
+            asked = {namespace: pool.submit(self._policy, namespace) for namespace in namespaces}
+            wait(asked.values(), self.patience_seconds)
+            late = Verdict(Outcome.RETRY, Reason.BROKER_UNAVAILABLE, "no offload policies in time")
+            return {namespace: one.result() if one.done() else late for namespace, one in asked.items()}
+        finally:
+            pool.shutdown(wait=False, cancel_futures=True)  # a question that hangs must not make all requests wait
 
     def _policy(self, namespace: str) -> Target | Verdict:
         try:
             return target_of("", self.configuration.offload_policies(namespace))
-        except (RefusedError, UnavailableError) as error:  # it concerns this namespace: others must not wait for it
+        except RefusedError as error:  # it concerns this namespace: others must not wait for it
             return Verdict(Outcome.RETRY, Reason.OWNER_UNREADABLE, str(error))
+        except UnavailableError as error:
+            return Verdict(Outcome.RETRY, Reason.BROKER_UNAVAILABLE, str(error))
 
     def _judge(self, target: Target | Verdict) -> Bucket | Verdict:
         if isinstance(target, Verdict):

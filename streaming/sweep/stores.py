@@ -47,5 +47,9 @@ def configuration_for(settings: Settings) -> BrokerOffload:
 def places_for(settings: Settings, loader: InUseLoader) -> OffloadPlaces:
     """Return what finds and opens buckets for an OffloadSweeper."""
     return OffloadPlaces(
-        loader, configuration_for(settings), allowed_buckets(settings), lambda bucket: objects_for(settings, bucket)
+        loader,
+        configuration_for(settings),
+        allowed_buckets(settings),
+        lambda bucket: objects_for(settings, bucket),
+        settings.pulsar.timeout_seconds,
     )

@@ -103,6 +103,13 @@ def test_policies_that_may_not_be_read_are_refused_and_not_none(stub: HttpStub, 
         brokers.offload_policies("tenant/ns")
 
 
+def test_policies_for_which_a_broker_fails_are_the_namespaces_own_fault(stub: HttpStub, brokers: BrokerOffload) -> None:
+    stub.tell(POLICIES, Told(500))
+
+    with pytest.raises(RefusedError, match="tenant/ns"):
+        brokers.offload_policies("tenant/ns")
+
+
 def test_a_broker_that_does_not_answer_is_unknown(stub: HttpStub, brokers: BrokerOffload) -> None:
     stub.tell(POLICIES, Told(503))
     stub.tell(RUNTIME, Told(503))

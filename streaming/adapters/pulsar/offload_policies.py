@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from http import HTTPStatus
 from typing import Any
 
-from streaming.adapters.pulsar.http import PulsarAdminSettings, PulsarHttp
+from streaming.adapters.pulsar.http import FailedAnswerError, PulsarAdminSettings, PulsarHttp
 from streaming.errors import RefusedError
 
 _SPACE_OF_V2 = 2  # tenant/namespace; V1 names, with a cluster between the two, have no such policies
@@ -31,7 +31,13 @@ class BrokerOffload:
         """Offload policies of `tenant/ns`; empty where it has none or does not exist. Raises as the port says."""
         if len(namespace.split("/")) != _SPACE_OF_V2:
             return {}
-        answer = self._http.get(f"v2/namespaces/{namespace}/offloadPolicies")
+        try:
+            answer = self._http.get(f"v2/namespaces/{namespace}/offloadPolicies")
+        except FailedAnswerError as error:
+            if error.is_busy:
+                raise
+            # the broker is there, and fails for this namespace: its policies may be damaged for good
+            raise RefusedError(str(error)) from error
         if answer.status == HTTPStatus.NOT_FOUND:
             return {}
         if not answer.ok:

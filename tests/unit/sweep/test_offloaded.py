@@ -77,7 +77,7 @@ class World:
 
     def told(self, *ledger_ids: int) -> list[tuple[Outcome, Reason]]:
         bench, loader = self.bench, self.bench.loader()
-        places = OffloadPlaces(loader, Silent(), (NAMED,), self.open)
+        places = OffloadPlaces(loader, Silent(), (NAMED,), self.open, 60.0)
         confirm = OffloadedCopies(loader, places)
         sweeper = Sweeper(bench.store, loader, bench.journal, bench.clock, bench.rules(), confirm=confirm)
         swept = sweeper.sweep([Job(data_request(each)) for each in ledger_ids], {})

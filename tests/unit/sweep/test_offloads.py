@@ -1,5 +1,6 @@
 """A sweep of objects in memory: what it promises, whatever fails, whoever interferes, wherever it dies."""
 
+import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 
@@ -70,6 +71,9 @@ class ToldConfiguration:
     refuses: bool = False
     asked: list[str] = field(default_factory=list)
     away: set[str] = field(default_factory=set)  # namespaces for which brokers answer 5xx, and "cluster"
+    hanging: set[str] = field(default_factory=set)  # namespaces for which they do not answer before the end
+    ended: threading.Event = field(default_factory=threading.Event)
+    given_up: threading.Event = field(default_factory=threading.Event)
 
     def cluster_name(self) -> str:
         if "cluster" in self.away:
@@ -81,7 +85,9 @@ class ToldConfiguration:
         if self.refuses:
             raise RefusedError("403")
         if namespace in self.away:
-            raise UnavailableError(f"{namespace}/offloadPolicies answered 500")
+            raise UnavailableError(f"{namespace}/offloadPolicies answered 503")
+        if namespace in self.hanging and not self.ended.wait(10):
+            self.given_up.set()
         return self.policies.get(namespace, {})
 
 
@@ -113,6 +119,7 @@ class World:
             SECOND,
         )
         self.configuration = ToldConfiguration()
+        self.patience_seconds = 60.0
         self.journal = ObjectsJournal(self.objects)
         self.opened: list[str] = []
         self.wrap: Callable[[ObjectStore], ObjectStore] | None = None
@@ -140,7 +147,7 @@ class World:
     def sweeper(self, patience: Policy = POLICY) -> OffloadSweeper:
         policy = offload_policy(self.configuration, patience, offload_grace_ms=HOUR_MS)
         loader = self.bench.loader()
-        places = OffloadPlaces(loader, self.configuration, self.allowed, self.open)
+        places = OffloadPlaces(loader, self.configuration, self.allowed, self.open, self.patience_seconds)
         rules = OffloadRules((EPOCH, self.bench.epoch_version), policy, Layout.HIERARCHICAL, ROOT)
         return OffloadSweeper(places, loader, self.journal, self.bench.clock, rules)
 
@@ -638,7 +645,21 @@ def test_a_namespace_whose_policies_are_not_told_costs_the_others_nothing(world:
     world.bench.broker.topics[OTHER_TOPIC] = BrokerView(Presence.PRESENT, (9,))
     vague = request(77, topic=OTHER_TOPIC, bucket=None, driver="")
 
-    assert world.told(vague, request()) == [(Outcome.RETRY, Reason.OWNER_UNREADABLE), DELETED]
+    assert world.told(vague, request()) == [(Outcome.RETRY, Reason.BROKER_UNAVAILABLE), DELETED]
+
+
+def test_all_namespaces_whose_policies_hang_share_one_deadline_and_hold_up_no_end(world: World) -> None:
+    spaces = [f"hanging/ns-{number}" for number in range(20)]
+    world.configuration.hanging = set(spaces)
+    world.patience_seconds = 0.2
+    vague = [request(77, topic=f"{space}/persistent/x", bucket=None, driver="") for space in spaces]
+
+    told = world.told(*vague, request())
+
+    assert told == [(Outcome.RETRY, Reason.BROKER_UNAVAILABLE)] * 20 + [DELETED]
+    assert not world.configuration.given_up.is_set(), "it has not waited for the threads"
+    assert len(world.configuration.asked) <= 8
+    world.configuration.ended.set()
     assert world.objects.stored() == IN_USE
 
 
