@@ -1,6 +1,6 @@
-"""The limits in force: asks breaker, census, journal and clock, and hands what they say to udfs.blast_radius.
+"""Applies the limits: passes facts from breaker, census, journal and clock to the state machine udfs.blast_radius.
 
-The breaker's state lies in ZooKeeper: it survives restarts, and `ledger-reaper resume --limit` clears it.
+The breaker's state is in ZooKeeper: it survives restarts, and `ledger-reaper resume --limit` clears it.
 """
 
 from collections.abc import Callable, Iterable
@@ -30,42 +30,41 @@ from udfs.blast_radius import (
 )
 from udfs.units import HOUR_MS
 
-_CENSUS_EVERY_MS = HOUR_MS  # a share of what exists does not move faster than that
+_CENSUS_EVERY_MS = HOUR_MS  # limits that are a share of the existing ledgers do not change faster
 
 
 @dataclass(slots=True)
 class BlastRadius:
-    """One per service, asked by one thread at a time.
-
-    census(): how many ledgers exist. journaled(query, batch id, since ms): what that batch has written to the journal
-    since then, in order to delete it, by owner; each ledger or object once.
-    """
+    """One per service, used by one thread at a time."""
 
     limits: Limits
     breaker: Breaker
-    census: Callable[[], int]
+    census: Callable[[], int]  # counts the ledgers that exist
     clock: Clock
+    # (query, batch id, since ms) -> journaled deletes of the batch since then, by owner; each ledger or object once
     journaled: Callable[[str, int, int], Planned]
     state: BlastState = field(default_factory=BlastState)
     _existing: int = 0
     _counted_ms: int = -_CENSUS_EVERY_MS
 
     def recall(self, deleted: Iterable[tuple[int, str, str]]) -> None:
-        """At start: take over what was deleted within the last hour, as (at ms, tenant, owner), a hold and a resume.
+        """At a start, restore the deletes of the last hour, as (at ms, tenant, owner), a hold, and a resume.
 
         Raises UnavailableError.
         """
-        # A person may resume before the first chunk waits. What held at the start makes go_on look for that resume.
+        # An operator may resume before the first chunk waits. A hold at the start makes go_on() read that resume.
         granted = "" if self.held() else self.breaker.take_granted()
         self._apply(Recalled(list(deleted), granted, self.breaker.granted_ms(), self.clock.now_ms()))
 
     def judge(
         self, chunk: Chunk, asked: Planned, plan: Callable[[], DryRunPlan]
     ) -> tuple[str | None, tuple[int, ...] | None]:
-        """Return why the chunk must not be swept (None: it may), and the most deletes by task.
+        """Return why the chunk must not be swept (None: it may), and the most deletes by task (None: no bound needed).
 
-        asked: deletes that its requests ask for. plan makes a dry run, and is called only where those are too many;
-        where they are not, they bound the chunk themselves (None).
+        Args:
+            chunk: the chunk.
+            asked: the deletes that its requests ask for. If they are within the limits, they bound the chunk.
+            plan: makes a dry run; called only if those are too many.
         """
         if not self._apply(Judged(chunk, asked, self._now())):
             return None, None
@@ -76,34 +75,42 @@ class BlastRadius:
         return self._apply(dry_run), exact.by_task
 
     def doubt(self, query: str, why: str) -> str | None:
-        """Return why a chunk with doubted in-use sets must not be swept; None where a person resumed just that."""
+        """Return why a chunk with doubted in-use sets must not be swept; None if an operator resumed exactly that."""
         return self._apply(Doubted(query, why))
 
     def trip(self, why: str, query: str, doubt: str = "") -> None:
-        """Stop deleting until a person has looked at this doubt about a query's chunk ("": at what it would delete)."""
+        """Stop deleting until an operator resumes, after a check of the doubt about a query's chunk.
+
+        Args:
+            why: shown to the operator.
+            query: the query.
+            doubt: the doubt; "" for the deletes that the chunk would make.
+        """
         self.breaker.trip(why, subject_of(query, doubt or self.state.plan_digest))
         self._apply(Held())
 
     def held(self) -> str:
-        """Return why nothing is deleted until a person resumes; "" where nothing holds. Raises UnavailableError."""
+        """Return why nothing is deleted until an operator resumes; "" if there is no hold. Raises UnavailableError."""
         why = self.breaker.reason()
         if why:
             self._apply(Held())
         return why
 
     def go_on(self) -> None:
-        """Nothing holds the work. If something did, a person has looked and resumed."""
-        if self.state.was_held:
+        """Continue without a hold."""
+        if self.state.was_held:  # so an operator has resumed
             self._apply(Resumed(self.breaker.take_granted()))
 
     def interrupted(self) -> None:
-        """The sweep of the chunk that was judged last broke off; that chunk will be judged again."""
+        """Record that the sweep of the chunk judged last was interrupted; the chunk will be judged again."""
         self._apply(Interrupted())
 
     def count(self, deleted: Planned, *, is_doubtful: bool) -> None:
-        """Remember what the chunk that was judged last deleted. Raises UnavailableError: nothing was remembered.
+        """Count the deletes of the chunk judged last. Raises UnavailableError, after which nothing was counted.
 
-        is_doubtful: more may have been deleted than that, by a task that was run twice.
+        Args:
+            deleted: the deletes, by owner.
+            is_doubtful: a task that ran twice may have deleted more.
         """
         committed = Committed(deleted, is_doubtful, {}, self.clock.now_ms())
         if needs_journal(self.state, committed):

@@ -1,4 +1,4 @@
-"""The breaker: a znode that stops deleting until a person resumes, and says why. It survives restarts."""
+"""The breaker: a znode that stops all deletes until an operator resumes. It survives restarts."""
 
 import json
 from dataclasses import dataclass
@@ -16,19 +16,19 @@ class Breaker:
     path: str
 
     def reason(self) -> str:
-        """Return why it tripped; "" where it has not. Raises UnavailableError where that is not known."""
+        """Return why the breaker tripped; "" if it has not. Raises UnavailableError if that is unknown."""
         return str(self._read().get("why", ""))
 
     def granted_ms(self) -> int:
-        """Return when a person resumed last; 0: never."""
+        """Return when an operator last resumed; 0: never."""
         return int(self._read().get("granted_ms", 0))
 
     def trip(self, why: str, about: str = "") -> None:
-        """Stop deleting until a person resumes. about: what the resume will let pass (blast_radius.subject_of)."""
+        """Stop deleting until an operator resumes, who will allow the subject `about` (blast_radius.subject_of)."""
         self._write({"why": why, "about": about, "granted_ms": self.granted_ms()})
 
     def clear(self, *, now_ms: int) -> bool:
-        """Note that a person has looked and resumes; False if it had not tripped."""
+        """Record an operator's resume; False if the breaker had not tripped."""
         state = self._read()
         had_tripped = bool(state.get("why"))
         if had_tripped:
@@ -36,7 +36,7 @@ class Breaker:
         return had_tripped
 
     def take_granted(self) -> str:
-        """Return what a person's resume lets pass, and forget it; "" where nothing is left."""
+        """Return the subject that an operator's resume allowed, and delete it; "" if there is none."""
         granted = str(self._read().get("granted", ""))
         if granted:
             self._write({"granted_ms": self.granted_ms()})
@@ -56,5 +56,5 @@ class Breaker:
 
 
 def breaker_path(own_root: str, name: str) -> str:
-    """Return where an instance's breaker is."""
+    """Return the path of an instance's breaker."""
     return f"{own_root}/instances/{name}/breaker"

@@ -1,4 +1,4 @@
-"""Counts the ledgers that exist: it lists their names, parent by parent, and reads none of them."""
+"""Counts the ledgers that exist, by listing their names parent by parent; it reads no ledger."""
 
 from streaming.errors import UnavailableError
 from streaming.ports import MetadataStore
@@ -8,7 +8,7 @@ _LEVELS = {Layout.HIERARCHICAL: (2, 4), Layout.LONG_HIERARCHICAL: (3, 4, 4, 4)}
 
 
 def count_ledgers(store: MetadataStore, root: str) -> int:
-    """Count the ledgers of either layout below the root. Raises UnavailableError where a parent can't be listed."""
+    """Count the ledgers of both layouts below the root. Raises UnavailableError if a parent can't be listed."""
     return sum(_count(store, root, widths) for widths in _LEVELS.values())
 
 
@@ -25,8 +25,10 @@ def _count(store: MetadataStore, root: str, widths: tuple[int, ...]) -> int:
 
 
 def _names(store: MetadataStore, parents: list[str]) -> list[list[str]]:
-    found = store.children_many(parents) if parents else []
-    unreadable = [parent for parent, names in zip(parents, found, strict=True) if names and not isinstance(names, list)]
+    children = store.children_many(parents) if parents else []
+    unreadable = [
+        parent for parent, names in zip(parents, children, strict=True) if names and not isinstance(names, list)
+    ]
     if unreadable:
         raise UnavailableError(f"{unreadable[0]} can't be listed: its ledgers can't be counted")
-    return [names if isinstance(names, list) else [] for names in found]
+    return [names if isinstance(names, list) else [] for names in children]

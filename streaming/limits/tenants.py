@@ -1,4 +1,4 @@
-"""Tenants that are held: nothing of theirs is deleted until a person resumes. A znode says which, and why."""
+"""The znode of held tenants, with reasons: no ledger of theirs is deleted until an operator resumes."""
 
 import json
 from collections.abc import Callable, Mapping
@@ -17,20 +17,20 @@ class TenantHolds:
     path: str
 
     def read(self) -> dict[str, str]:
-        """Return why each held tenant is held. Raises UnavailableError where that is not known."""
-        return self._known(self.readable())
+        """Return why each held tenant is held. Raises UnavailableError if that is unknown."""
+        return self._parsed(self.readable())
 
     def readable(self) -> dict[str, str] | None:
-        """Return why each held tenant is held; None where the znode can't be parsed. Raises UnavailableError."""
+        """Return why each held tenant is held; None if the znode can't be parsed. Raises UnavailableError."""
         return self._read()[0]
 
     def hold(self, tenants: Mapping[str, str]) -> dict[str, str]:
-        """Hold these tenants as well, for these reasons; returns all that are held. Raises UnavailableError."""
-        _before, after = self._change(lambda held: self._known(held) | dict(tenants))
+        """Add these tenants and reasons, and return all held tenants. Raises UnavailableError."""
+        _before, after = self._change(lambda held: self._parsed(held) | dict(tenants))
         return after
 
     def release(self, tenant: str) -> bool:
-        """Hold this tenant no longer: a person has looked. False where it was not held. Raises UnavailableError.
+        """Release a tenant for an operator; False if it was not held. Raises UnavailableError.
 
         A znode that can't be parsed is cleared.
         """
@@ -40,7 +40,7 @@ class TenantHolds:
     def _change(
         self, changed: Callable[[dict[str, str] | None], dict[str, str]]
     ) -> tuple[dict[str, str] | None, dict[str, str]]:
-        """Rewrite what is held, and return it before and after. What others write in between is not lost."""
+        """Rewrite the held tenants, and return them before and after. A concurrent change is not lost."""
         while True:
             before, version = self._read()
             after = changed(before)
@@ -54,17 +54,17 @@ class TenantHolds:
                 return before, after
 
     def _read(self) -> tuple[dict[str, str] | None, int | None]:
-        """Return what is held (None: it can't be parsed), and the znode's version (None: there is no znode)."""
+        """Return the held tenants (None: can't be parsed), and the znode's version (None: there is no znode)."""
         node = read_own(self.store, self.path)
         if node is None:
             return {}, None
         try:
-            said = json.loads(node.data) if node.data else {}
-            return {str(tenant): str(why) for tenant, why in said.items()}, node.version
+            held = json.loads(node.data) if node.data else {}
+            return {str(tenant): str(why) for tenant, why in held.items()}, node.version
         except (ValueError, AttributeError):
             return None, node.version
 
-    def _known(self, held: dict[str, str] | None) -> dict[str, str]:
+    def _parsed(self, held: dict[str, str] | None) -> dict[str, str]:
         if held is None:
             raise UnavailableError(
                 f"{self.path} can't be parsed, so nothing is deleted; find out why, then "
@@ -74,5 +74,5 @@ class TenantHolds:
 
 
 def tenant_holds_path(own_root: str, name: str) -> str:
-    """Return where an instance's held tenants are."""
+    """Return the path of an instance's held tenants."""
     return f"{own_root}/instances/{name}/held-tenants"

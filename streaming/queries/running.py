@@ -35,7 +35,7 @@ from streaming.queries.parked import ParkedQueries
 from streaming.queries.short_names import adopt_short_name
 from streaming.spark.failures import error_of, one_line
 from streaming.topics.matching import matched_topics
-from streaming.topics.setup import PATIENCE_SECONDS, take_up
+from streaming.topics.setup import PATIENCE_SECONDS, subscribe_to
 from udfs.paths import tenant_of
 
 log = logging.getLogger("ledger-reaper")
@@ -171,7 +171,7 @@ class RunningQueries:
         try:
             if self.ownership is not None:
                 claimed = self.ownership.claim([topic])
-            faults = take_up(self.admin, self.settings, topic)
+            faults = subscribe_to(self.admin, self.settings, topic)
             faults += [f"query {query.name} reads another topic" for each in self._running if each.name == query.name]
             if not faults:
                 adopt_short_name(self.settings, query)

@@ -1,9 +1,9 @@
-"""Counts waiting requests, by position: the connector's cursor is at least one entry behind what it has read.
+"""Counts waiting requests, by position, because the connector's cursor trails its reads by at least an entry.
 
 1. Requests after the newest committed batch wait, including those of a batch under way.
 2. Before the first batch of a partition, all messages that its subscription has not acknowledged wait.
 3. An entry may contain a producer's whole batch. We read few entries to count their messages; of many entries we read
-   the first ones, and extrapolate.
+   the first few, and extrapolate.
 4. Messages read from RETRY that are not due yet wait too, and so does a retry whose receipt is committed and whose copy
    is not in RETRY yet.
 

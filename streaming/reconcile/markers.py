@@ -9,7 +9,7 @@ from udfs.entry_ranges import EntrySpan, joined
 
 
 class Markers:
-    """The entries that one service's checks have found."""
+    """The markers that a service's checks have found."""
 
     def __init__(self) -> None:
         self._spans: dict[str, list[EntrySpan]] = {}

@@ -1,4 +1,4 @@
-"""Which ledgers of a partition had unread messages at the last check, and which lost ledgers an operator has accepted.
+"""Remembers ledgers with unread messages for the next check, and the lost ledgers that an operator has accepted.
 
 The service writes `accounts.json`, and `ledger-reaper accept --gaps` writes `accounts-accepted.json`.
 """
@@ -27,7 +27,7 @@ _ACCEPTED: Note[Ledgers] = Note(
 
 
 class UnreadMemory:
-    """The two notes of one state directory. Every method raises UnavailableError if it can't read or write."""
+    """The two notes of a state directory. Every method raises UnavailableError if it can't read or write."""
 
     def __init__(self, state_dir: str) -> None:
         self._state_dir = state_dir

@@ -50,7 +50,7 @@ def reconcile(
         settings: of the service.
         pulsar: reads topics and their positions.
         now_ms: the time, in ms since 1970.
-        matched: request topics in addition to the listed ones.
+        matched: request topics that match the pattern, and are not listed.
         service: what the service's earlier checks found, which need not be read again. This check adds to it, and
             remembers what is unread now for the next check. None: a command checks, and remembers nothing.
     """
@@ -84,7 +84,7 @@ def accept_gaps(settings: Settings, pulsar: Pulsar, now_ms: int, *, matched: Seq
 
 
 class _Check:
-    """One reconciliation, partition by partition."""
+    """A reconciliation, partition by partition."""
 
     def __init__(self, settings: Settings, pulsar: Pulsar, now_ms: int, markers: Markers) -> None:
         self._settings = settings
@@ -206,7 +206,7 @@ class _Check:
 
 
 class _Failures:
-    """What could not be checked. The check continues as long as a broker answers at all."""
+    """Topics and partitions that could not be checked. The check continues as long as a broker answers at all."""
 
     def __init__(self, admin: TopicAdmin) -> None:
         self._admin = admin

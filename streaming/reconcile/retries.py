@@ -20,7 +20,7 @@ from udfs.units import DAY_MS
 _ORIGIN, _CHUNK, _CODE = "origin", "chunk", "code"
 _LATEST = pa.schema([(_ORIGIN, pa.string()), (_CODE, pa.int64())])
 _OUTCOMES = pa.array(sorted(map(str, Outcome)))
-_PARTS = 11  # one for each digit, and one for origins without a digit
+_PARTS = 11  # ten digits, and origins without a digit
 _ROWS_AT_ONCE = 100_000
 _ORIGINS_AT_ONCE = 50_000
 

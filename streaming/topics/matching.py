@@ -1,7 +1,4 @@
-"""Which request topics there are now beside the listed ones: the watcher's, and those that match requests_pattern.
-
-We ask the admin API only about namespaces that can hold any.
-"""
+"""Finds the existing request topics that are not listed: the watcher's, and those that match requests_pattern."""
 
 from streaming.config.settings import Settings
 from streaming.errors import RefusedError
@@ -10,21 +7,21 @@ from udfs.topic_pattern import TopicPattern
 
 
 def matched_topics(admin: TopicAdmin, settings: Settings) -> tuple[str, ...]:
-    """Partitioned topics that match and are not listed in topics.requests, by name. Raises what TopicAdmin does.
+    """Return topics.watch if it exists, and after it the partitioned topics that match and are not listed, by name.
 
-    topics.watch is the first of them where it exists: a watcher makes it, beside the service or by itself.
+    A watcher creates topics.watch, whether it runs in the service or by itself. Raises what TopicAdmin raises.
     """
     topics, pattern = settings.topics, settings.topics.pattern
     watch = _watch(admin, settings)
     if pattern is None:
         return watch
-    found = {
+    matching = {
         topic
         for namespace in _namespaces(admin, pattern)
         for topic in admin.partitioned_topics(namespace)
         if topics.takes(topic) and topic not in (*topics.requests, topics.watch)
     }
-    return (*watch, *sorted(found))
+    return (*watch, *sorted(matching))
 
 
 def _watch(admin: TopicAdmin, settings: Settings) -> tuple[str, ...]:
@@ -33,11 +30,11 @@ def _watch(admin: TopicAdmin, settings: Settings) -> tuple[str, ...]:
     except RefusedError:
         if settings.watch.enabled:
             raise
-        return ()  # where nobody watches, the service needs no right there
+        return ()  # without a watcher, the service needs no right to that topic
 
 
 def _namespaces(admin: TopicAdmin, pattern: TopicPattern) -> list[str]:
-    """We don't ask for what the pattern names itself: so the service needs fewer rights."""
+    # A tenant or namespace that the pattern names is not listed, so that the service needs fewer rights.
     tenants = admin.tenants() if pattern.only_tenant is None else [pattern.only_tenant]
     return [
         namespace

@@ -1,4 +1,4 @@
-"""Publishes requests: checks each before it sends it, and sends one owner's requests always to one partition."""
+"""Publishes requests: validates each before it is sent, and sends all requests of an owner to the same partition."""
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
@@ -14,10 +14,10 @@ from udfs.wire import decode
 
 @dataclass(slots=True)
 class PublishReport:
-    """How many were published, and which lines were not: (line number from 1, why)."""
+    """Result of publishing lines."""
 
     published: int = 0
-    invalid: list[tuple[int, str]] = field(default_factory=list)
+    invalid: list[tuple[int, str]] = field(default_factory=list)  # (line number from 1, why it was not published)
 
 
 def publish_lines(
@@ -25,10 +25,10 @@ def publish_lines(
 ) -> PublishReport:
     """Publish one request per non-empty line, creating the topic if it is missing.
 
-    Raises UnavailableError when any was not acknowledged, ConfigError or RefusedError where the topic can't be used.
+    Raises UnavailableError if any was not acknowledged, ConfigError or RefusedError if the topic can't be used.
     """
     topic = settings.topics.requests[0]
-    ensure_request_topic(admin, settings, topic)  # or the broker would make an unpartitioned one at the first message
+    ensure_request_topic(admin, settings, topic)  # else the broker would create an unpartitioned topic for the message
     report = PublishReport()
     messages = messages_of(lines, report, settings.service.max_request_bytes, unchecked=unchecked)
     report.published = send_all(settings.pulsar, topic, messages)
@@ -36,14 +36,14 @@ def publish_lines(
 
 
 def owner_key(request: PendingDelete) -> bytes:
-    """The message key: keeps one owner's requests in one partition, and so in one task."""
+    """Return the message key, which keeps an owner's requests in the same partition, and so in the same task."""
     return key_of(request).encode()
 
 
 def messages_of(
     lines: Iterable[bytes], report: PublishReport, most_bytes: int, *, unchecked: bool = False
 ) -> Iterator[Message]:
-    """Return the message for each non-empty line; a line that is no valid request is noted in the report instead."""
+    """Yield a message for each non-empty line; a line that is no valid request goes into the report instead."""
     for number, line in enumerate(lines, start=1):
         payload = line.rstrip(b"\r\n")
         if not payload.strip():

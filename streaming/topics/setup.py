@@ -1,7 +1,4 @@
-"""The deletion topics: we make those that are missing, check the others, and never change one silently.
-
-We make the subscription before anybody can publish: else the broker could trim messages that nobody has read.
-"""
+"""Creates missing deletion topics and checks existing ones, whose policies it never changes silently."""
 
 import logging
 import time
@@ -16,17 +13,15 @@ from udfs.retry import LEAST_MESSAGE_BYTES
 
 log = logging.getLogger("ledger-reaper")
 
-PATIENCE_SECONDS = (
-    90  # brokers notice within 30 to 60 s that a client is gone without a word (keepAliveIntervalSeconds)
-)
-_LOOK_SECONDS = 0.2
-MOST_PARTITIONS = 64  # of a topic that only matches the pattern; its owner chose the number
+PATIENCE_SECONDS = 90  # brokers detect a vanished client within 30 to 60 s (keepAliveIntervalSeconds)
+_POLL_SECONDS = 0.2
+MOST_PARTITIONS = 64  # of a topic that only matches the pattern, whose number a tenant chose
 
 
 def ensure_topics(admin: TopicAdmin, settings: Settings, stop: Event | None = None) -> tuple[int, int]:
-    """Make or check all topics; returns the partitions of RETRY and of the DLQ. Raises ConfigError with all faults.
+    """Create or check all topics, and return the numbers of partitions of RETRY and of the DLQ.
 
-    Raises StopRequestedError where stop is set while a subscription is waited for.
+    Raises ConfigError with all faults, and StopRequestedError if stop is set while it waits for a subscription.
     """
     topics = settings.topics
     watch = (topics.watch,) if settings.watch.enabled else ()
@@ -37,27 +32,27 @@ def ensure_topics(admin: TopicAdmin, settings: Settings, stop: Event | None = No
 
 
 def ensure_topic(admin: TopicAdmin, settings: Settings, topic: str) -> None:
-    """Make or check one of them, for who uses no other. Raises ConfigError with all its faults."""
+    """Create or check a single topic. Raises ConfigError with all its faults."""
     _ensure_all(admin, settings, (topic,), Event())
 
 
 def ensure_request_topic(admin: TopicAdmin, settings: Settings, topic: str) -> None:
-    """Create the request topic that a caller sends to, or check it, with the rights that the caller has.
+    """Create or check the request topic to which a caller sends, with the caller's rights.
 
-    A role that may only produce can create and check nothing. It may send where every partition has the service's
-    subscription, for then no message is trimmed that the service has not read. Raises ConfigError, RefusedError where
-    the topic is missing or its subscription is, UnavailableError.
+    A role that may only produce can neither create nor check topics. It may send if every partition has the service's
+    subscription, because then no message is trimmed that the service has not read. Raises ConfigError,
+    UnavailableError, and RefusedError if the topic or its subscription is missing.
     """
     try:
         ensure_topic(admin, settings, topic)
     except RefusedError as refusal:
-        found = admin.partitions(topic)
-        if found is None:
+        partitions = admin.partitions(topic)
+        if partitions is None:
             raise RefusedError(
                 f"{topic} does not exist, and this role may not create it; have its tenant's administrator create it, "
                 f"or the operator list it in topics.requests ({refusal})"
             ) from refusal
-        faults = _unsendable(admin, settings, topic, found)
+        faults = _unsendable(admin, settings, topic, partitions)
         if faults:
             raise RefusedError("; ".join(faults)) from refusal
 
@@ -86,59 +81,63 @@ def _ensure_all(admin: TopicAdmin, settings: Settings, topics: Sequence[str], st
 
 
 def _ensure(admin: TopicAdmin, settings: Settings, topic: str, faults: list[str], stop: Event) -> int:
-    wanted = settings.two_phase.ledger_deletion_parallelism
-    found = admin.partitions(topic)
-    if found is None:
-        admin.create_partitioned_topic(topic, wanted)
+    configured = settings.two_phase.ledger_deletion_parallelism
+    partitions = admin.partitions(topic)
+    if partitions is None:
+        admin.create_partitioned_topic(topic, configured)
+        # Before the first message can be published: the broker could trim messages that no subscription keeps.
         _subscribe(admin, settings, topic, stop)
         _set_policies(admin, settings, topic)
-        log.info("made %s with %s partitions", topic, wanted)
+        log.info("created %s with %s partitions", topic, configured)
         faults += _deviations(admin, settings, topic)
-        return wanted
-    if found == 0:
+        return configured
+    if partitions == 0:
         faults.append(f"{topic} is not partitioned; this service writes to fixed partitions. Use another topic name.")
         return 0
-    if found != wanted:
+    if partitions != configured:
         log.warning(
-            "%s has %s partitions, two_phase.ledger_deletion_parallelism says %s; left as it is", topic, found, wanted
+            "%s has %s partitions and two_phase.ledger_deletion_parallelism is %s; the topic stays as it is",
+            topic,
+            partitions,
+            configured,
         )
     _subscribe(admin, settings, topic, stop)
     deviations = _deviations(admin, settings, topic)
     if deviations and all(entry < 0 for _, entry in admin.last_positions(topic).values()):
-        # nobody has published yet: a start made the topic and was killed before it set the policies
+        # the topic is empty: a start created it and was killed before it set the policies
         _set_policies(admin, settings, topic)
         log.info("set the policies of %s, which is empty", topic)
         deviations = _deviations(admin, settings, topic)
     faults += deviations + _evictions(admin, topic)
-    return found
+    return partitions
 
 
 def _subscribe(admin: TopicAdmin, settings: Settings, topic: str, stop: Event) -> None:
-    """Make the subscription. A run that was killed may still hold it for a while. Raises BusyError in the end."""
-    give_up_s = time.monotonic() + PATIENCE_SECONDS
-    is_told = False
+    """Create the subscription. Raises BusyError if another client holds it for longer than PATIENCE_SECONDS."""
+    give_up_s = time.monotonic() + PATIENCE_SECONDS  # the connection of a killed run may still hold it for a while
+    is_logged = False
     while True:
         try:
             return admin.ensure_subscription(topic, settings.topics.subscription)
         except BusyError as error:
             if time.monotonic() > give_up_s:
                 raise
-            if not is_told:
-                log.info("waiting for it, %s s at most: %s", PATIENCE_SECONDS, error)
-            is_told = True
-            if stop.wait(_LOOK_SECONDS):
+            if not is_logged:
+                log.info("waiting for at most %s s: %s", PATIENCE_SECONDS, error)
+            is_logged = True
+            if stop.wait(_POLL_SECONDS):
                 raise StopRequestedError from error
 
 
-def take_up(admin: TopicAdmin, settings: Settings, topic: str) -> list[str]:
-    """Give an existing topic that matches the pattern its subscription; returns what keeps it from being read."""
-    found = admin.partitions(topic)
-    if not found:
-        return [f"{topic} is gone" if found is None else f"{topic} is not partitioned"]
-    if found > MOST_PARTITIONS:
+def subscribe_to(admin: TopicAdmin, settings: Settings, topic: str) -> list[str]:
+    """Create the subscription of a topic that matches the pattern, and return why the topic can't be read, if so."""
+    partitions = admin.partitions(topic)
+    if not partitions:
+        return [f"{topic} is gone" if partitions is None else f"{topic} is not partitioned"]
+    if partitions > MOST_PARTITIONS:
         return [
-            f"{topic} has {found} partitions, and a topic of the pattern may have {MOST_PARTITIONS}: all others would "
-            "wait while each of them is looked at. List it in topics.requests, or ask for fewer."
+            f"{topic} has {partitions} partitions, and a topic of the pattern may have {MOST_PARTITIONS}: all other "
+            "topics would wait while each of them is checked. List it in topics.requests, or ask for fewer."
         ]
     admin.ensure_subscription(topic, settings.topics.subscription)
     return _deviations(admin, settings, topic) + _evictions(admin, topic)
@@ -156,7 +155,7 @@ def _set_policies(admin: TopicAdmin, settings: Settings, topic: str) -> None:
 
 
 def _deviations(admin: TopicAdmin, settings: Settings, topic: str) -> list[str]:
-    """Policies of an existing topic with which messages would be lost or doubled."""
+    """Return a message for each policy of an existing topic by which messages would be lost or duplicated."""
     faults = []
     if admin.message_ttl(topic):
         faults.append(f"{topic} has a message TTL: unread requests would expire. Remove the TTL.")
@@ -164,29 +163,30 @@ def _deviations(admin: TopicAdmin, settings: Settings, topic: str) -> list[str]:
         most = admin.max_message_bytes(topic)
         if 0 < most < LEAST_MESSAGE_BYTES:
             faults.append(
-                f"{topic} takes messages of {most} bytes at most, and copies need {LEAST_MESSAGE_BYTES}: no copy would "
-                "get in. Raise the topic's maxMessageSize, or remove it."
+                f"{topic} accepts messages of at most {most} bytes, and copies need {LEAST_MESSAGE_BYTES}: it would "
+                "refuse every copy. Raise the topic's maxMessageSize, or remove it."
             )
     if _needs_deduplication(settings, topic):
         if not admin.deduplication(topic):
             faults.append(
-                f"{topic} has no deduplication: what we publish could be doubled. Enable it (deduplicationEnabled)."
+                f"{topic} has no deduplication: messages of this service could be duplicated. Enable it "
+                "(deduplicationEnabled)."
             )
         elif not _deduplicates_soon(admin, settings, topic):
             faults.append(
-                f"{topic} is not deduplicated, though its policy says so: what we publish could be doubled. "
-                "Look at deduplicationStatus of its partitions' stats, or name another topic."
+                f"{topic} is not deduplicated although its policy enables it: messages of this service could be "
+                "duplicated. Check deduplicationStatus in the stats of its partitions, or use another topic."
             )
     return faults
 
 
 def _deduplicates_soon(admin: TopicAdmin, settings: Settings, topic: str) -> bool:
-    """A policy that was just set, or a topic that was just loaded, takes a moment."""
+    # the broker applies a policy that was just set, and loads a topic, with some delay
     give_up_s = time.monotonic() + settings.pulsar.timeout_seconds
     while not admin.deduplicates(topic):
         if time.monotonic() > give_up_s:
             return False
-        time.sleep(_LOOK_SECONDS)
+        time.sleep(_POLL_SECONDS)
     return True
 
 
@@ -197,7 +197,7 @@ def _evictions(admin: TopicAdmin, topic: str) -> list[str]:
 
 
 def _evicts(quotas: Mapping[str, Any]) -> bool:
-    """Whether a quota that has a limit throws away what is over it."""
+    """Whether a quota with a limit discards messages above it."""
     return any(
         quota.get("policy") == "consumer_backlog_eviction"
         and (int(quota.get("limitSize", -1)) > 0 or int(quota.get("limitTime", -1)) > 0)
@@ -206,11 +206,11 @@ def _evicts(quotas: Mapping[str, Any]) -> bool:
 
 
 def faults_of(admin: TopicAdmin, settings: Settings, topic: str) -> list[str] | None:
-    """What is wrong with a topic; changes nothing. None where there is no such topic: the first start makes it."""
-    found = admin.partitions(topic)
-    if found is None:
+    """Return the topic's faults, and change nothing. None if there is no such topic: the first start creates it."""
+    partitions = admin.partitions(topic)
+    if partitions is None:
         return None
-    faults = _unsendable(admin, settings, topic, found)
-    if found == 0:
+    faults = _unsendable(admin, settings, topic, partitions)
+    if partitions == 0:
         return faults
     return faults + _deviations(admin, settings, topic) + _evictions(admin, topic)

@@ -137,7 +137,7 @@ def test_a_broker_that_takes_too_little_for_any_copy_stops_the_start(
     if is_enough:
         assert require_room_for_copies(settings, TOPIC) == takes_bytes
     else:
-        with pytest.raises(ConfigError, match=r"takes messages of 16383 bytes .* raise maxMessageSize"):
+        with pytest.raises(ConfigError, match=r"accepts messages of at most 16383 bytes .* raise maxMessageSize"):
             require_room_for_copies(settings, TOPIC)
 
 

@@ -11,7 +11,7 @@ from streaming.adapters.pulsar.admin import PulsarAdmin, PulsarAdminSettings
 from streaming.config.load import load
 from streaming.config.settings import Settings
 from streaming.errors import RefusedError
-from streaming.topics.setup import MOST_PARTITIONS, ensure_request_topic, faults_of, take_up
+from streaming.topics.setup import MOST_PARTITIONS, ensure_request_topic, faults_of, subscribe_to
 from tests.contract.http_stub import HttpStub, Told, http_stub
 
 TOPIC = "/admin/v2/persistent/acme/reaper/r-RETRY"
@@ -70,10 +70,10 @@ def test_a_topic_of_the_pattern_with_very_many_partitions_is_not_read(settings: 
     pulsar.known_namespaces.add("acme/reaper")
     for name, partitions in (("many", MOST_PARTITIONS + 1), ("few", MOST_PARTITIONS)):
         pulsar.create_partitioned_topic(f"persistent://acme/reaper/{name}", partitions)
-    (fault,) = take_up(pulsar, settings, "persistent://acme/reaper/many")
+    (fault,) = subscribe_to(pulsar, settings, "persistent://acme/reaper/many")
     assert "65 partitions" in fault
     assert pulsar.internal_stats("persistent://acme/reaper/many-partition-0").cursors == {}, "it was not even begun"
-    assert take_up(pulsar, settings, "persistent://acme/reaper/few") == []
+    assert subscribe_to(pulsar, settings, "persistent://acme/reaper/few") == []
 
 
 def _produces_only(pulsar: MemoryPulsar) -> None:
