@@ -26,6 +26,7 @@ from streaming.coordination.exclusive import require_brokers_store, require_supe
 from streaming.deletion.board import Board
 from streaming.deletion.chunk import ChunkSweep
 from streaming.deletion.copies import PulsarCopies
+from streaming.deletion.fair_lock import FairLock
 from streaming.deletion.fallback import Fallback
 from streaming.deletion.follow_up import FollowUp
 from streaming.deletion.gate import Gate
@@ -38,7 +39,6 @@ from streaming.deletion.owners import OwnersInUse
 from streaming.deletion.retries import DueLoop, Retries
 from streaming.deletion.service import LedgerDeletionService
 from streaming.deletion.tenants import HeldTenants
-from streaming.deletion.turn import Turn
 from streaming.deletion.upkeep import BackgroundCall, Upkeep, tidy_up
 from streaming.errors import ReaperError, SafetyError, StopRequestedError, UnavailableError
 from streaming.in_use.baseline import Accepted, Baseline, accepted_path
@@ -180,7 +180,7 @@ def _service(
     watch.recall(now_ms=clock.now_ms())
     # an hour is an hour, whatever a clock does
     blast_radius = _blast_radius(settings, store, StartedClock(clock.now_ms()))
-    describe, turn, outages = partial(describe_jobs, spark), Turn(stop), Outages(stop, metrics, log.info)
+    describe, lock, outages = partial(describe_jobs, spark), FairLock(stop), Outages(stop, metrics, log.info)
     trigger_s = settings.service.trigger_seconds
     gate = Gate(coordination, blast_radius, metrics, clock, log.warning, stop, settings.state_dir, trigger_s)
     targets = {
@@ -191,25 +191,25 @@ def _service(
     copies, epoch = PulsarCopies(settings, targets), who.rules.epoch[1]
     holds = TenantHolds(store, tenant_holds_path(settings.zookeeper.own_root, settings.service.name))
     tenants = HeldTenants(holds, metrics, log.warning)
-    reading = ReadSlots(stop, lambda: spark.sparkContext.defaultParallelism)
-    read = ReadRows(spark, settings, reading)
+    slots = ReadSlots(stop, lambda: spark.sparkContext.defaultParallelism)
+    read = ReadRows(spark, settings, slots)
     missing = MissingOnes(loader, settings.state_dir, instance.rules.layout, settings.zookeeper.ledgers_root)
     return LedgerDeletionService(
         receipts,
         sweep=ChunkSweep(spark, settings, who, receipts, OwnersInUse(cache, watch, gate, tenants), gate, describe),
         outbox=Outbox(receipts, copies, coordination, blast_radius, gate, outages, epoch),
         follow_up=FollowUp(receipts, cache, watch, missing, tenants, blast_radius.breaker, outages, metrics, log.info),
-        retries=Retries(waiting, receipts, turn, gate, outages, metrics, clock, describe),
+        retries=Retries(waiting, receipts, lock, gate, outages, metrics, clock, describe),
         gate=gate,
         outages=outages,
-        turn=turn,
+        lock=lock,
         clock=clock,
         describe=describe,
         chunk_rows=settings.service.chunk_rows,
         max_request_bytes=settings.service.max_request_bytes,
-        completed=Completion(spark, settings, instance.admin, read, reading, outages.wait_through),
+        completed=Completion(spark, settings, instance.admin, read, slots, outages.wait_through),
         note=WorkedOff(settings.state_dir).note,
-        reading=reading,
+        slots=slots,
     )
 
 
@@ -309,26 +309,26 @@ def _work(
     board = Board(settings.state_dir, service.outages.metrics)
     board.clear()
     most = _MOST_FAILURES if until_idle else None
-    due = DueLoop(retries.waiting, service.work_off_due, retries.prune, clock, stop)
+    due = DueLoop(retries.waiting, service.process_due, retries.prune, clock, stop)
     due.most_failures, due.show = most, partial(_show_retries, settings, board, clock)
     retries.on_kept = due.wake
     due.start()
-    read, can_end = ReadRows(spark, settings, service.reading), partial(tells_last, settings.pulsar, admin)
+    read, can_end = ReadRows(spark, settings, service.slots), partial(tells_last, settings.pulsar, admin)
     rescue = Fallback(settings, admin, service, read, can_end)
     clients = ConnectorClients(spark)
 
     def begin(query: Query) -> StreamingQuery:
         if query.topics[0] not in (*settings.topics.requests, settings.topics.retry, settings.topics.watch):
-            service.reading.belongs_to(query.name, tenant_of(query.topics[0]))
+            service.slots.belongs_to(query.name, tenant_of(query.topics[0]))
         return stream(spark, settings, query, service.process, clients.new(query.name)).start()
 
     queries = RunningQueries(
         settings,
         admin,
         begin,
-        service.begin_again,
+        service.restart,
         ParkedQueries(rescue, board.show, most_failures=most),
-        service.reading.slow_down,
+        service.slots.slow_down,
         clients.close,
         rescue.forget,
         can_end,
@@ -336,15 +336,15 @@ def _work(
     )
     pulsar, markers = Pulsar(admin, reader_for(settings)), Markers()
 
-    def tell_holds() -> None:
-        service.gate.tell()
+    def log_holds() -> None:
+        service.gate.log_hold()
         service.follow_up.tenants.now()
 
     upkeep = Upkeep(
-        partial(tidy_up, settings, pulsar, service.receipts, service.turn, clock),
+        partial(tidy_up, settings, pulsar, service.receipts, service.lock, clock),
         lambda: reconcile(settings, pulsar, clock.now_ms(), matched=queries.matched, service=markers),
         service.outages.metrics,
-        tell_holds=tell_holds,
+        log_holds=log_holds,
     )
     accepted = service.follow_up.watch.accepted
     person = OperatorAction(settings.state_dir, service.gate, retries.waiting, due, accepted, clock)

@@ -91,5 +91,5 @@ QUERIES = (
         "        require_writable(directory)\n",
         "        pass\n",
     ),
-    ("another query's batch is not read another way", FALLBACK, "        _require_own(query, checkpoint)\n", ""),
+    ("another query's batch is not read by the fallback", FALLBACK, "        _require_own(query, checkpoint)\n", ""),
 )

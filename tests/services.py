@@ -5,13 +5,13 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 from streaming.clock import ManualClock
+from streaming.deletion.fair_lock import FairLock
 from streaming.deletion.follow_up import FollowUp
 from streaming.deletion.gate import Gate
 from streaming.deletion.outages import Outages
 from streaming.deletion.outbox import Outbox
 from streaming.deletion.retries import Retries
 from streaming.deletion.service import LedgerDeletionService
-from streaming.deletion.turn import Turn
 from streaming.in_use.cache import InUseCache
 from streaming.in_use.loader import InUseLoader
 from streaming.metrics import Metrics
@@ -52,9 +52,9 @@ def service_of(**named: Any) -> LedgerDeletionService:
         lambda _text: None,
         parts.stop,
         parts.state_dir,
-        look_again_s=1,
+        poll_s=1,
     )
-    turn, describe = Turn(parts.stop), lambda *_: None
+    lock, describe = FairLock(parts.stop), lambda *_: None
     return LedgerDeletionService(
         parts.receipts,
         sweep=parts.sweep,
@@ -70,10 +70,10 @@ def service_of(**named: Any) -> LedgerDeletionService:
             parts.metrics,
             lambda _text: None,
         ),
-        retries=Retries(parts.waiting, parts.receipts, turn, gate, outages, parts.metrics, parts.clock, describe),
+        retries=Retries(parts.waiting, parts.receipts, lock, gate, outages, parts.metrics, parts.clock, describe),
         gate=gate,
         outages=outages,
-        turn=turn,
+        lock=lock,
         clock=parts.clock,
         describe=describe,
         chunk_rows=1_000,

@@ -19,9 +19,9 @@ def run(
     """Run the service until it gets SIGTERM or SIGINT."""
     settings = settings_of(config)
     require_free_port(settings.metrics)
-    from streaming.queries.beginning import begun
+    from streaming.queries.early_start import starting_spark
 
-    with begun(settings) as spark:  # while the rest of the program is loaded
+    with starting_spark(settings) as spark:  # while the rest of the program is loaded
         from streaming import app
 
         app.run(settings, spark, until_idle=until_idle, config=str(config))

@@ -1,4 +1,4 @@
-"""Shows which lanes are parked, to whoever watches: a metric, and a note in state.dir for other processes."""
+"""Shows which queries are parked: in a metric, and in a note in state.dir for other processes."""
 
 import threading
 from dataclasses import dataclass, field
@@ -10,7 +10,7 @@ from streaming.state.parked_queries import ParkedQuery
 
 @dataclass(slots=True)
 class Board:
-    """One per service; for any thread."""
+    """One per service; any thread may call it."""
 
     state_dir: str
     metrics: Metrics
@@ -18,15 +18,15 @@ class Board:
     _guard: threading.Lock = field(default_factory=threading.Lock)
 
     def clear(self) -> None:
-        """No lane is parked: at the start, whatever was noted before, and at an end with nothing left to read."""
+        """Note that no query is parked: at the start, and at an end with nothing left to read."""
         parked_queries.note(self.state_dir, {})
 
-    def show(self, name: str, lane: ParkedQuery | None) -> None:
-        """A lane is parked, or was tried again; None: it is parked no more. name: its query's, or what else it is."""
+    def show(self, name: str, parked: ParkedQuery | None) -> None:
+        """Show that a query (or the waiting retries), by name, is parked; None: it is no longer parked."""
         with self._guard:
-            if lane is None:
+            if parked is None:
                 self._parked.pop(name, None)
             else:
-                self._parked[name] = lane
-            self.metrics.parked(name, is_parked=lane is not None)
+                self._parked[name] = parked
+            self.metrics.parked(name, is_parked=parked is not None)
             parked_queries.note(self.state_dir, self._parked)

@@ -1,4 +1,4 @@
-"""Sweeps one chunk: asks who is in use, bounds it by the limits, sweeps in the executors, and commits the receipts."""
+"""Sweeps a chunk: reads what is in use, applies the limits, sweeps in the executors, and commits the receipts."""
 
 from dataclasses import dataclass, replace
 
@@ -20,7 +20,7 @@ from udfs.blast_radius import Chunk, DryRunPlan, Planned
 
 @dataclass(slots=True)
 class ChunkSweep:
-    """One per service; only whoever has the turn may call it."""
+    """One per service; the caller must hold the fair lock."""
 
     spark: SparkSession
     settings: Settings
@@ -31,12 +31,12 @@ class ChunkSweep:
     describe: Describe
 
     def __call__(self, query: str, batch_id: int, rows: DataFrame, chunk: int) -> None:
-        """Sweep rows of a query's batch, and commit their receipts as this chunk; nothing where there are no rows.
+        """Sweep rows of a query's batch, and commit their receipts as this chunk; do nothing without rows.
 
-        Raises what Gate.wait_until_open and the executors do; the receipts may be stored all the same.
+        Raises what Gate.wait_until_open and the executors do; the receipts may be stored even so.
         """
         self.gate.wait_until_open()
-        self.describe(query, batch_id, "which owners are asked about")
+        self.describe(query, batch_id, "finding the owners of the requests")
         kind = RETRY if query == RETRY else REQUESTS
         most_bytes = self.settings.service.max_request_bytes
         asked = asked_in(rows, AdmittedOwners(kind, admission_of(self.settings), most_bytes))
@@ -74,7 +74,7 @@ class ChunkSweep:
             broadcast.destroy()
 
     def _bound(self, query: str, task: SweepTask, grouped: DataFrame, asked: Planned) -> SweepTask:
-        """The task with the most that it may delete. Waits while a limit holds it."""
+        """Return the task with the most that it may delete. Waits while a limit holds the chunk."""
 
         def plan() -> DryRunPlan:
             self.describe(task.query, task.batch_id, "dry run: how much would be deleted")

@@ -1,11 +1,11 @@
-"""Copies of messages for RETRY and DLQ, on the brokers: sends them exactly once, and finds out which are there.
+"""Sends copies of messages to RETRY and DLQ exactly once, and finds out which copies the brokers have.
 
-Sequence id = chunk number * 2^20 + place in the chunk. Chunk numbers ascend over the life of the receipts table and the
-rows of a chunk have one order, so a second try sends the same ids and the broker drops those that it has. (The source
-position would not do: retries fall due in another order than they were written.) The producer's name carries the
+Sequence id = chunk number * 2^20 + index in the chunk. Chunk numbers ascend over the life of the receipts table and the
+rows of a chunk have a fixed order, so a second try sends the same ids and the broker drops those that it has. (Source
+positions would not work: retries fall due in another order than they were written.) The producer's name contains the
 table's id, so that another table starts another count.
-What a copy contains and when it is due: streaming/sweep/receipt.py, udfs/retry.py and udfs/disposition.py.
-A broker forgets a producer after hours of silence; then the COPY_ID of the stored copies tells which are there.
+Contents and due times of copies: streaming/sweep/receipt.py, udfs/retry.py and udfs/disposition.py.
+A broker forgets a producer after hours of silence; then the COPY_ID of the stored copies shows which exist.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -30,29 +30,29 @@ from udfs.units import MAX_ROWS_PER_CHUNK
 MAX_CHUNK = (1 << 63) // MAX_ROWS_PER_CHUNK - 1
 
 
-def sequence_id(chunk: int, place: int) -> int:
-    """Pack chunk (1 …) and place in it (0 …) into 63 bits. Raises ReaperError for what does not fit."""
-    if not 1 <= chunk <= MAX_CHUNK or not 0 <= place < MAX_ROWS_PER_CHUNK:
-        raise ReaperError(f"chunk {chunk}, row {place} does not fit a sequence id; lower service.chunk_rows")
-    return chunk * MAX_ROWS_PER_CHUNK + place
+def sequence_id(chunk: int, index: int) -> int:
+    """Pack a chunk (1 …) and an index in it (0 …) into 63 bits. Raises ReaperError if they do not fit."""
+    if not 1 <= chunk <= MAX_CHUNK or not 0 <= index < MAX_ROWS_PER_CHUNK:
+        raise ReaperError(f"chunk {chunk}, row {index} does not fit a sequence id; lower service.chunk_rows")
+    return chunk * MAX_ROWS_PER_CHUNK + index
 
 
 def chunk_of(sequence_id: int) -> int:
-    """The chunk of a copy with this sequence id."""
+    """Return the chunk of a copy with this sequence id."""
     return sequence_id // MAX_ROWS_PER_CHUNK
 
 
 @dataclass(frozen=True, slots=True)
 class PulsarCopies:
-    """The copies in the target topics. targets: topic -> how many partitions it has, 0: not partitioned."""
+    """The copies in the target topics."""
 
     settings: Settings
-    targets: Mapping[str, int]
+    targets: Mapping[str, int]  # topic -> its number of partitions; 0: not partitioned
 
     def send(self, receipts: DataFrame, table_id: str, stored: Mapping[str, int]) -> None:
         """Send the copy of every receipt that has one to its target partition. Raises what the executors raise.
 
-        stored: partition -> sequence id of the newest copy that is there already; no copy up to that one is sent.
+        stored: partition -> sequence id of its newest stored copy; copies up to this id are not sent.
         """
         (
             receipts.where(F.col(c.TARGET).isNotNull())
@@ -71,15 +71,15 @@ class PulsarCopies:
         )
 
     def _limits(self) -> dict[str, int]:
-        """Topic -> how many bytes its own policy lets a message have, where it has one."""
+        """Return, for each topic whose own policy limits the size of messages, that size in bytes."""
         with admin_for(self.settings) as admin:
             return {topic: most for topic in self.targets if (most := admin.max_message_bytes(topic))}
 
     def remembered(self, table_id: str) -> dict[str, int]:
-        """Partition -> sequence id of the newest copy that its broker remembers; -1 where it remembers none.
+        """Return, by partition, the sequence id of the newest copy that its broker remembers; -1 if it remembers none.
 
-        Takes the producers from any other instance. To be asked before the first copy is sent, not afterwards: the
-        client sends again by itself what has no answer yet, and its own second try then looks like a duplicate.
+        Takes the producers from any other instance. Call it before the first copy is sent: the client resends
+        unacknowledged copies by itself, and afterwards its own second try would be taken for a duplicate.
         """
         names = [
             (_partition(topic, number), f"{self._producer_prefix(table_id)}-{number}")
@@ -89,20 +89,20 @@ class PulsarCopies:
         return last_sequence_ids(self.settings.pulsar, dict(names))
 
     def stored(self, partitions: Iterable[str], table_id: str, since_ms: int) -> dict[str, int]:
-        """Partition -> sequence id of the newest of the table's copies that was published since then.
+        """Return, by partition, the sequence id of the newest of the table's copies published since `since_ms`.
 
-        Partitions without one are left out. Copies are stored in the order of their sequence ids, so all earlier ones
-        are there too. Raises UnavailableError, RefusedError.
+        Partitions without such a copy are omitted. Copies are stored in the order of their sequence ids, so all earlier
+        copies are stored too. Raises UnavailableError, RefusedError.
         """
-        found: dict[str, int] = {}
+        newest: dict[str, int] = {}
         with admin_for(self.settings) as admin:
             for partition in partitions:
                 ledger_id, entry_id = admin.position_at(partition, since_ms)
                 after = {partition: (ledger_id, entry_id - 1)}
                 messages = read(self.settings.pulsar, admin.last_positions(partition), after=after)
                 for number, _message in numbered(messages, COPY_ID, table_id):
-                    found[partition] = max(found.get(partition, 0), number)
-        return found
+                    newest[partition] = max(newest.get(partition, 0), number)
+        return newest
 
     def _producer_prefix(self, table_id: str) -> str:
         return f"ledger-reaper-{self.settings.service.name}-{table_id}"
@@ -114,7 +114,7 @@ def _partition(topic: str, number: int) -> str:
 
 @dataclass(frozen=True, slots=True)
 class _Publisher:
-    """What an executor does with the receipts of one or more target partitions, in order."""
+    """Publishes, in an executor, the copies of the receipts of one or more target partitions, in order."""
 
     settings: PulsarSettings
     table_id: str
@@ -131,13 +131,15 @@ class _Publisher:
             publish(self.settings, partition, f"{self.producer_prefix}-{number}", copies)
 
     def _most_bytes(self, topic: str, partition: str) -> int:
-        """How large a copy may be. We ask each time: what is configured may change, and a copy that is too large would
-        be refused again and again while nothing else is worked off.
+        """Return how large a copy may be.
+
+        The broker is asked each time, because its configuration may change: a copy that is too large would be refused
+        again and again and block all other requests.
         """
         return min(largest_message(self.settings, partition), self.limits.get(topic) or DEFAULT_MESSAGE_BYTES)
 
     def _most_shown(self, topic: str) -> int | None:
-        """What is put off has to be read again, whatever others write into RETRY before it."""
+        # a delayed request must be readable later, with any messages that others write into RETRY before it
         return MAX_SHOWN_BYTES if topic == self.retry_topic else None
 
     def _copies(
@@ -148,9 +150,9 @@ class _Publisher:
         most_shown: int | None = None,
     ) -> Iterator[Copy]:
         last = self.stored.get(partition, 0)
-        for place, row in enumerate(rows):
-            this = sequence_id(row[c.CHUNK], place)
-            if this <= last:
+        for index, row in enumerate(rows):
+            number = sequence_id(row[c.CHUNK], index)
+            if number <= last:
                 continue
             payload, key, properties = fitting(
                 bytes(row[c.PAYLOAD] or b""),
@@ -159,4 +161,4 @@ class _Publisher:
                 most_bytes,
                 most_shown=most_shown,
             )
-            yield Copy(this, key, payload, properties | {COPY_ID: f"{self.table_id}/{this}"}, row[c.DELAY_MS] or 0)
+            yield Copy(number, key, payload, properties | {COPY_ID: f"{self.table_id}/{number}"}, row[c.DELAY_MS] or 0)

@@ -1,9 +1,10 @@
-"""What follows from a chunk's receipts: metrics, a log line, what the sources of in-use sets said; and the alarm.
+"""Evaluates a chunk's receipts: updates metrics, log, cache and baselines, and raises the alarm.
 
-The alarm: a ledger that we kept because it was in use, and that is gone all the same, was deleted by somebody. Where
-that may be us, or concerns more than one tenant, nobody goes on before a person has looked. Where it is one tenant's
-alone and we had not meant to delete it, that tenant is held: it may have deleted a topic with its broker still at it,
-and nobody may stop the others' requests by what he does to his own topics.
+The alarm: a ledger that was kept because it was in use, and that is gone even so, was deleted by another program or by
+this service. If this service may have deleted it, or if more than one tenant lost ledgers, the service stops until the
+operator has checked. If only one tenant lost ledgers, and this service had not planned to delete them, that tenant is
+held: it may have deleted a topic while its broker was still deleting ledgers, and no tenant may block the requests of
+others by what it does to its own topics.
 """
 
 from collections.abc import Callable, Sequence
@@ -22,8 +23,8 @@ from udfs.records import Reason
 from udfs.topic_pattern import PULSARS_TENANTS
 
 _FORGET_AT_ONCE = 10_000
-_LOST = "KEPT_AND_GONE: "  # begins the reason of a tenant that is held for this
-_SHOWN = 200  # characters of an example, which may be thousands long and would stand in every receipt
+_LOST = "KEPT_AND_GONE: "  # prefix of the reason why a tenant is held for this
+_SHOWN = 200  # characters of an example; it may be thousands of characters long, and every receipt would contain it
 
 
 @dataclass(slots=True)
@@ -48,7 +49,7 @@ class FollowUp:
         self.log(f"{query}: chunk {chunk}: {summary.total} requests, {took}: {parts}")
 
     def look_after(self, chunk: int, summary: ChunkSummary) -> None:
-        """Learn from the receipts of a published chunk. Raises SafetyError where we may have deleted what is in use."""
+        """Evaluate the receipts of a published chunk. Raises SafetyError if ledgers in use may have been deleted."""
         if summary.has_refreshed:
             self.cache.forget(self.receipts.refreshed_keys(chunk, _FORGET_AT_ONCE))
         self.watch.after(chunk)
@@ -59,20 +60,23 @@ class FollowUp:
         missing = self.missing.of(chunk, self.outages.stop)
         if not missing.tenants:
             return
-        if missing.is_one_tenants and missing.tenants.keys() == self._lost_one(missing):
-            self.tenants.hold({tenant: f"{_LOST}{_told(lost, chunk)}" for tenant, lost in missing.tenants.items()})
+        if missing.is_one_tenants and missing.tenants.keys() == self._tenants_with_losses(missing):
+            self.tenants.hold({tenant: f"{_LOST}{_summary(lost, chunk)}" for tenant, lost in missing.tenants.items()})
             return
-        why = _told(missing.ours or [each for lost in missing.tenants.values() for each in lost], chunk)
+        why = _summary(missing.ours or [ledger for lost in missing.tenants.values() for ledger in lost], chunk)
         self.breaker.trip(why)
-        failure = SafetyError(f"{why}. Find out who deletes; `ledger-reaper undo` puts back what we did")
+        failure = SafetyError(f"{why}. Find out which program deletes; `ledger-reaper undo` restores what we deleted")
         self.outages.fail(failure)
         raise failure
 
-    def _lost_one(self, missing: Missing) -> set[str]:
-        """Return the tenants that have lost something since a person resumed last, Pulsar's own counting as another."""
+    def _tenants_with_losses(self, missing: Missing) -> set[str]:
+        """Return the tenants that lost ledgers since the operator last resumed, without Pulsar's own tenants.
+
+        So a loss of Pulsar's own tenants is never a single tenant's loss.
+        """
         held = {tenant for tenant, why in self.tenants.now().items() if why.startswith(_LOST)}
         return (held | missing.tenants.keys()) - PULSARS_TENANTS
 
 
-def _told(lost: Sequence[str], chunk: int) -> str:
+def _summary(lost: Sequence[str], chunk: int) -> str:
     return f"{len(lost)} kept and in use, and yet gone, for example {lost[0][:_SHOWN]} (chunk {chunk})"

@@ -1,6 +1,6 @@
-"""Whether the work may go on now: it waits here while it is paused or held by a limit.
+"""Blocks the work while it is paused or a limit holds it.
 
-It ends here when the service is to stop, or when another instance has taken over.
+Raises when the service is to stop, or when another instance has taken over.
 """
 
 import threading
@@ -18,7 +18,7 @@ from udfs.blast_radius import Chunk, DryRunPlan, Planned
 
 @dataclass(slots=True)
 class Gate:
-    """One per service. While nothing is deleted, a note in state_dir says why; `ledger-reaper receipts` shows it."""
+    """One per service. While nothing is deleted, a note in state_dir names the reason for `ledger-reaper receipts`."""
 
     coordination: Coordination
     blast_radius: BlastRadius
@@ -27,10 +27,10 @@ class Gate:
     log: Callable[[str], None]
     stop: threading.Event
     state_dir: str
-    look_again_s: float
-    held: str = ""  # why a chunk waits here now; "" while none does
-    _may_be_noted: bool = True  # by an earlier run
-    _told: str = ""  # what the log named last as holding the work
+    poll_s: float
+    held: str = ""  # why a chunk waits here now; "" while no chunk waits
+    _may_be_noted: bool = True  # an earlier run may have left a note
+    _logged: str = ""  # the hold that the log named last
     _guard: threading.Lock = field(default_factory=threading.Lock)
 
     def check_stop(self) -> None:
@@ -39,45 +39,45 @@ class Gate:
             raise StopRequestedError
 
     def refuse_if_outdated(self) -> None:
-        """Raise FencedError where another instance has the epoch."""
+        """Raise FencedError if another instance has the epoch."""
         if not self.coordination.still_mine():
             raise FencedError("another instance of this service has taken over; this one stops")
 
     def wait_until_open(self) -> None:
-        """Return once nothing speaks against deleting. Raises StopRequestedError, FencedError, UnavailableError."""
+        """Return once deleting is allowed. Raises StopRequestedError, FencedError, UnavailableError."""
         self.check_stop()
         noted = ""
         try:
             while why := self._held():
-                self._tell(why)
+                self._log(why)
                 if why != noted:
                     self._note(why)
                 noted = self.held = why
-                if self.stop.wait(self.look_again_s):
+                if self.stop.wait(self.poll_s):
                     raise StopRequestedError
         finally:
             self.held = ""
-        self._tell("")
+        self._log("")
         if self._may_be_noted:
             self._note("")
         self.refuse_if_outdated()
         self.blast_radius.go_on()
 
-    def tell(self) -> None:
-        """Log what holds the work now, and its end, though no chunk may be waiting here. Raises UnavailableError.
+    def log_hold(self) -> None:
+        """Log what holds the work now, and when the hold ends, even if no chunk waits here. Raises UnavailableError.
 
         Any thread may call it.
         """
-        self._tell(_in_words(self.coordination.paused(), self.blast_radius.breaker.reason()))
+        self._log(_reason(self.coordination.paused(), self.blast_radius.breaker.reason()))
 
-    def _tell(self, why: str) -> None:
+    def _log(self, why: str) -> None:
         with self._guard:
-            if why != self._told:
-                self.log(why or f"resumed; it was {self._told}")
-            self._told = why
+            if why != self._logged:
+                self.log(why or f"resumed; it was {self._logged}")
+            self._logged = why
 
     def bound(self, chunk: Chunk, asked: Planned, plan: Callable[[], DryRunPlan]) -> tuple[int, ...] | None:
-        """Hold a chunk while it would break a limit. Return the most deletes by task (None: as many as asked).
+        """Hold a chunk while it would break a limit. Return the most deletes by task (None: as many as requested).
 
         asked, plan: as BlastRadius.judge takes them. Raises what wait_until_open does.
         """
@@ -87,7 +87,7 @@ class Gate:
         return by_task
 
     def hold_if_doubted(self, query: str, doubt: str) -> None:
-        """Hold a query's chunk whose in-use sets are doubted, unless a person has resumed just this doubt.
+        """Hold a query's chunk whose in-use sets are doubted, unless the operator has resumed exactly this doubt.
 
         Raises what wait_until_open does.
         """
@@ -100,17 +100,17 @@ class Gate:
         self.wait_until_open()
 
     def _held(self) -> str:
-        """Why nothing is deleted now, for the log; "" where it may be."""
+        """Return for the log why nothing may be deleted now; "" if deleting is allowed."""
         limit = self.blast_radius.held()
         self.metrics.tripped(bool(limit))
-        return _in_words(self.coordination.paused(), limit)
+        return _reason(self.coordination.paused(), limit)
 
     def _note(self, why: str) -> None:
         hold.note(self.state_dir, why, now_ms=self.clock.now_ms())
         self._may_be_noted = bool(why)
 
 
-def _in_words(paused: str, limit: str) -> str:
+def _reason(paused: str, limit: str) -> str:
     if paused:
         return f"paused: {paused}"
     return (

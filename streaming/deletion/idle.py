@@ -1,4 +1,7 @@
-"""Whether any request waits. Positions tell, not Pulsar's backlog counts: the connector's cursor is always behind."""
+"""Checks whether any request waits.
+
+It compares positions, because Pulsar's backlog counts never reach zero: the connector's cursor always lags.
+"""
 
 from collections.abc import Callable, Mapping
 
@@ -15,13 +18,13 @@ from udfs.formats.internal_stats import Position
 def is_idle(settings: Settings, admin: TopicAdmin, queries: RunningQueries, due: DueLoop) -> bool:
     """Return True if no query works, every message of every partition has been processed, and no retry waits.
 
-    Parked queries that are given up are left out: their messages stay where they are.
+    Queries that are given up are left out; their messages stay in their topics.
     """
     return _is_quiet(settings, admin, queries, due, due.is_empty)
 
 
 def only_retries_wait(settings: Settings, admin: TopicAdmin, queries: RunningQueries, due: DueLoop) -> bool:
-    """The same, but for retries that are not due yet."""
+    """Return True if is_idle would, apart from retries that are not due yet."""
     return _is_quiet(settings, admin, queries, due, due.is_asleep)
 
 
@@ -29,32 +32,34 @@ def _is_quiet(
     settings: Settings, admin: TopicAdmin, queries: RunningQueries, due: DueLoop, is_at_rest: Callable[[], bool]
 ) -> bool:
     passes = due.passes
-    lanes = queries.parked
-    running = {query: stream for query, stream in queries.running.items() if query not in lanes.given_up}
-    works = (stream.status["isTriggerActive"] for query, stream in running.items() if not lanes.rests(query))
+    parked = queries.parked
+    running = {query: stream for query, stream in queries.running.items() if query not in parked.given_up}
+    works = (stream.status["isTriggerActive"] for query, stream in running.items() if not parked.rests(query))
     if any(works) or not is_at_rest():
         return False
-    # RETRY is looked at last: a batch of requests is committed after its copies for RETRY were sent
+    # RETRY is checked last: a batch of requests is committed after its copies for RETRY were sent
     retry_last = sorted(running, key=lambda query: query.name == RETRY)
-    if not all(_is_worked_off(settings, admin, query, lanes.reached) for query in retry_last):
+    if not all(_is_processed(settings, admin, query, parked.reached) for query in retry_last):
         return False
-    return is_at_rest() and due.passes == passes  # a pass meanwhile may have sent to RETRY again
+    return is_at_rest() and due.passes == passes  # a pass during these checks may have sent to RETRY again
 
 
 def stuck(settings: Settings, admin: TopicAdmin, queries: RunningQueries) -> dict[Query, Exception]:
-    """Return the lanes that are given up though messages wait there, and why each failed last."""
-    lanes = queries.parked
+    """Return the queries that are given up although messages wait for them, and why each failed last."""
+    parked = queries.parked
     return {
-        query: why for query, why in lanes.given_up.items() if not _is_worked_off(settings, admin, query, lanes.reached)
+        query: why
+        for query, why in parked.given_up.items()
+        if not _is_processed(settings, admin, query, parked.reached)
     }
 
 
-def _is_worked_off(settings: Settings, admin: TopicAdmin, query: Query, reached: Mapping[str, Position]) -> bool:
-    done = committed_positions(location_of(settings, query.name))
+def _is_processed(settings: Settings, admin: TopicAdmin, query: Query, reached: Mapping[str, Position]) -> bool:
+    committed = committed_positions(location_of(settings, query.name))
     for topic in query.topics:
-        newest_of = admin.last_positions(topic) if admin.partitions(topic) else {}  # nothing waits in what is gone
+        newest_of = admin.last_positions(topic) if admin.partitions(topic) else {}  # nothing waits in a deleted topic
         for partition, newest in newest_of.items():
-            worked_off = max(done.get(partition, NOTHING_READ), reached.get(partition, NOTHING_READ))
-            if newest[1] >= 0 and worked_off < newest:
+            processed = max(committed.get(partition, NOTHING_READ), reached.get(partition, NOTHING_READ))
+            if newest[1] >= 0 and processed < newest:
                 return False
     return True

@@ -1,4 +1,4 @@
-"""Becoming the one instance that may delete, and what this instance knows of itself and asks ZooKeeper."""
+"""Makes this process the one instance that may delete, and holds its identity and its questions to ZooKeeper."""
 
 import contextlib
 import logging
@@ -29,7 +29,7 @@ log = logging.getLogger("ledger-reaper")
 
 @dataclass(slots=True)
 class Instance:
-    """What makes this process the one that may delete: its epoch, and the clients that speak for it."""
+    """The one instance that may delete: its epoch, and the clients that act for it."""
 
     clients: Clients
     admin: TopicAdmin
@@ -41,37 +41,28 @@ class Instance:
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """Who we are on this cluster, and how many partitions the targets have.
+    """This instance's rules on this cluster, and the numbers of partitions of the target topics."""
 
-    rules hold the epoch that proves it.
-    """
-
-    rules: SweepRules
+    rules: SweepRules  # with the epoch that proves that this instance may delete
     retry_partitions: int
     dead_letter_partitions: int
 
 
 @dataclass(frozen=True, slots=True)
 class Coordination:
-    """Questions to ZooKeeper around each chunk; each raises UnavailableError when ZooKeeper does not answer.
+    """Questions to ZooKeeper around each chunk; each raises UnavailableError when ZooKeeper does not answer."""
 
-    still_mine: whether the epoch is still ours. paused: why an operator has paused all instances; "" where none has.
-    published: what mark_published wrote last, how far publishing got (an outbox.Mark). agreed_ms: the time that ages
-    are judged by. later_ms: the later of the two clocks, by which undo data is dated. begin_plan: creates
-    the znode at which the tasks of a bounded sweep ask whether they run for the first time.
-    """
-
-    still_mine: Callable[[], bool]
-    paused: Callable[[], str]
-    published: Callable[[], str]
+    still_mine: Callable[[], bool]  # whether this instance still has the epoch
+    paused: Callable[[], str]  # why an operator has paused all instances; "" if not paused
+    published: Callable[[], str]  # the text that mark_published wrote last (an outbox.Mark)
     mark_published: Callable[[str], None]
-    agreed_ms: Callable[[], int]
-    later_ms: Callable[[], int]
-    begin_plan: Callable[[], str]
+    agreed_ms: Callable[[], int]  # the time by which ages are judged
+    later_ms: Callable[[], int]  # the later of the two clocks, which dates undo data
+    begin_plan: Callable[[], str]  # creates the znode by which a bounded sweep's tasks detect that they run again
 
 
 def coordination_of(settings: Settings, instance: Instance, agreed: AgreedClock) -> Coordination:
-    """An instance's questions to ZooKeeper."""
+    """Return an instance's questions to ZooKeeper."""
     store, root, name = instance.clients.store, settings.zookeeper.own_root, settings.service.name
     mark = f"{root}/instances/{name}/published"
     store.create(mark, b"", parents=True)
@@ -85,7 +76,7 @@ def coordination_of(settings: Settings, instance: Instance, agreed: AgreedClock)
 
     def paused() -> str:
         if ended := instance.pause.ended(agreed.now_ms):
-            log.warning("the pause has ended, because its time is over: %s", ended.text)
+            log.warning("the pause has expired: %s", ended.text)
         return instance.pause.reason()
 
     return Coordination(
@@ -118,14 +109,14 @@ def begin_instance(
         for directory in (root_of(settings), settings.state_dir):
             identity.hold(cluster, directory)
         if opened := own_znodes.close(store, root):
-            log.warning("closed to others, who could have changed them until now: %s", ", ".join(opened))
+            log.warning("closed znodes that other clients could have changed until now: %s", ", ".join(opened))
         ownership = Ownership(store, root, name)
         ownership.claim(settings.topics.owned)
         epoch = Epoch.bump(store, root, name)
         log.info(
             "ledger-reaper %s, configuration %s: instance %s, epoch %s, Pulsar cluster %s, BookKeeper %s",
             version("ledger-reaper"),
-            config or "of the defaults",
+            config or "from the defaults",
             name,
             epoch.version,
             cluster.pulsar_cluster,
@@ -143,16 +134,16 @@ def begin_instance(
 
 @contextlib.contextmanager
 def _alone(store: MetadataStore, root: str, name: str, stop: threading.Event) -> Iterator[None]:
-    """Hold the instance's lock. If its ZooKeeper session ends, stop is set, and UnavailableError is raised in the end.
+    """Hold the instance's lock. If its ZooKeeper session ends, set stop, and raise UnavailableError after the block.
 
-    A session that ends after stop was set is no failure. What the block itself raises comes first, but for
+    A session that ends after stop was set is no failure. The block's own exception takes precedence, except
     StopRequestedError.
     """
     lost: list[UnavailableError] = []
 
     def end() -> None:
         if not stop.is_set():
-            lost.append(UnavailableError("the ZooKeeper session that the lock lives by is over; start again"))
+            lost.append(UnavailableError("the ZooKeeper session that holds the lock has ended; start again"))
             log.error("stopping: %s", lost[0])
             stop.set()
 

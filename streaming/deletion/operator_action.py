@@ -1,8 +1,9 @@
-"""What waits for a person: where nothing else is left, `run --until-idle` ends, and says what waits and for which word.
+"""Finds requests that only the operator can unblock, so that `run --until-idle` exits and names the command for it.
 
-1. A chunk that is held at the gate (a pause, a limit, doubt about the sources) keeps the turn, so all else waits too.
-2. A request that was put off as SOURCE_SHRANK or TENANT_HELD comes back as such until a person has looked. Once the
-   person has, the next retry goes by that, so we wait for it.
+1. A chunk that is held at the gate (a pause, a limit, doubt about the sources) keeps the fair lock, so all other work
+   waits too.
+2. A request that was delayed as SOURCE_SHRANK or TENANT_HELD is delayed again until the operator has decided. After
+   the decision the next retry follows it, so the service waits for that retry.
 """
 
 from collections.abc import Callable, Mapping
@@ -24,41 +25,41 @@ from udfs.retry import MAX_DELAY_MS
 from udfs.units import DAY_MS
 
 _NAMED_AT_MOST = 5
-# These reasons stay until a person has looked. The word that lets such a request go on, and why it was kept:
+# These reasons stay until the operator has decided: the command that unblocks such a request, and why it was kept.
 _ACCEPT, _RESUME = "accept --topic {topic}", "resume --tenant {tenant}"
 _WAITS_FOR: Mapping[str, tuple[str, str]] = {
     Reason.SOURCE_SHRANK: (_ACCEPT, "their topics' lists suddenly name far fewer ledgers"),
-    Reason.TENANT_HELD: (_RESUME, "most of the topics known of their tenants are gone at once"),
+    Reason.TENANT_HELD: (_RESUME, "most of the known topics of their tenants are gone at once"),
 }
 
 
 @dataclass(slots=True)
 class _Kept:
-    """Requests of one owner that were kept for one reason. at_ms: of the oldest of these answers."""
+    """Requests of one owner that were kept for one reason."""
 
     reason: str
     topic: str
-    at_ms: int
-    requests: int = 1
+    at_ms: int  # of the oldest of these answers
+    requests: int = 0
 
 
 @dataclass(slots=True)
 class OperatorAction:
-    """One per service. accepted: reads which owners a person has looked at (`ledger-reaper accept`), and when (ms)."""
+    """One per service."""
 
     state_dir: str
     gate: Gate
     waiting: Waiting
     due: DueLoop
-    accepted: Callable[[], Mapping[str, int]]
+    accepted: Callable[[], Mapping[str, int]]  # owner -> when (ms) the operator accepted it (`ledger-reaper accept`)
     clock: Clock
-    _looked_at: tuple[Any, ...] = ()
+    _checked: tuple[Any, ...] = ()
     _kept: Mapping[tuple[str, str], _Kept] = field(default_factory=dict)
 
     def why(self, only_retries_wait: Callable[[], bool]) -> str:
-        """Return what a person has to do before anything goes on; "" where something goes on by itself.
+        """Return what the operator must do before any work continues; "" if some work continues by itself.
 
-        only_retries_wait: whether nothing is left but retries that are not due. Where nobody can tell, we wait on.
+        only_retries_wait: whether nothing is left but retries that are not due. If that is unknown, the answer is "".
         """
         if held := self.gate.held:
             return held if "ledger-reaper resume" in held else f"{held}; `ledger-reaper resume` ends the pause"
@@ -67,51 +68,51 @@ class OperatorAction:
             accepted = self.accepted() if kept and only_retries_wait() else None
         except UnavailableError:
             return ""
-        if accepted is None or any(is_accepted(key, each.at_ms, accepted) for (key, _reason), each in kept.items()):
+        if accepted is None or any(is_accepted(key, owner.at_ms, accepted) for (key, _reason), owner in kept.items()):
             return ""
-        return _told(sorted(kept.values(), key=lambda each: (each.reason, each.topic)))
+        return _instructions(sorted(kept.values(), key=lambda owner: (owner.reason, owner.topic)))
 
     def _kept_by_owner(self) -> Mapping[tuple[str, str], _Kept]:
-        """By owner and reason, the requests that a person keeps waiting; none where any waits otherwise, or is due."""
+        """Return, by owner and reason, requests that wait for the operator; empty if any waits otherwise or is due."""
         if not self.due.is_asleep():
             return {}
-        looked_at = (self.due.passes, self.waiting.next_ms(), self.waiting.count())
-        if looked_at != self._looked_at:  # nothing else changes what was answered last
-            self._kept, self._looked_at = self._look(), looked_at
+        state = (self.due.passes, self.waiting.next_ms(), self.waiting.count())
+        if state != self._checked:  # the newest answers change only together with these
+            self._kept, self._checked = self._read_kept(), state
         return self._kept
 
-    def _look(self) -> dict[tuple[str, str], _Kept]:
-        found: dict[tuple[str, str], _Kept] = {}
+    def _read_kept(self) -> dict[tuple[str, str], _Kept]:
+        kept: dict[tuple[str, str], _Kept] = {}
         since_ms = self.clock.now_ms() - MAX_DELAY_MS - DAY_MS  # no retry waits longer than a week
-        for some in origins(self.state_dir, self.waiting.done_ms):
-            answers = newest_answers(self.state_dir, set(some), since_ms)
-            for origin in some:
+        for batch in origins(self.state_dir, self.waiting.done_ms):
+            answers = newest_answers(self.state_dir, set(batch), since_ms)
+            for origin in batch:
                 answer = answers.get(origin, {})
                 if answer.get(c.REASON) not in _WAITS_FOR:
                     return {}
                 key, at_ms = (answer[c.REFERENCE_KEY], answer[c.REASON]), answer[c.AT_MS]
-                known = found.setdefault(key, _Kept(answer[c.REASON], answer[c.TOPIC_NAME] or "", at_ms, requests=0))
-                known.requests += 1
-                known.at_ms = min(known.at_ms, at_ms)
-        return found
+                owner = kept.setdefault(key, _Kept(answer[c.REASON], answer[c.TOPIC_NAME] or "", at_ms))
+                owner.requests += 1
+                owner.at_ms = min(owner.at_ms, at_ms)
+        return kept
 
 
-def _told(kept: list[_Kept]) -> str:
+def _instructions(kept: list[_Kept]) -> str:
     return "; and ".join(
-        _told_of(reason, [each for each in kept if each.reason == reason])
-        for reason in dict.fromkeys(each.reason for each in kept)
+        _instruction(reason, [owner for owner in kept if owner.reason == reason])
+        for reason in dict.fromkeys(owner.reason for owner in kept)
     )
 
 
-def _told_of(reason: str, kept: list[_Kept]) -> str:
-    word, why = _WAITS_FOR[reason]
+def _instruction(reason: str, kept: list[_Kept]) -> str:
+    command, why = _WAITS_FOR[reason]
     commands = list(
         dict.fromkeys(
-            f"`ledger-reaper {word.format(topic=each.topic, tenant=tenant_of(each.topic) if each.topic else '')}`"
-            for each in kept
+            f"`ledger-reaper {command.format(topic=owner.topic, tenant=tenant_of(owner.topic) if owner.topic else '')}`"
+            for owner in kept
         )
     )
     if len(commands) > _NAMED_AT_MOST:
         commands[_NAMED_AT_MOST:] = [f"and {len(commands) - _NAMED_AT_MOST} more; `ledger-reaper receipts` names them"]
-    requests = count_of(sum(each.requests for each in kept), "request is", "requests are")
+    requests = count_of(sum(owner.requests for owner in kept), "request is", "requests are")
     return f"{requests} kept as {reason}, because {why}. Find out why; if that is right: {', '.join(commands)}"

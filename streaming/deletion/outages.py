@@ -1,4 +1,4 @@
-"""Waits while ZooKeeper, a broker or a disk is away, and remembers the failures that must end the service."""
+"""Waits while ZooKeeper, a broker or a disk is unavailable, and records the failures that must end the service."""
 
 import threading
 from collections.abc import Callable, Sequence
@@ -8,27 +8,25 @@ from streaming.errors import SafetyError, StopRequestedError, UnavailableError, 
 from streaming.metrics import Metrics
 from streaming.spark.failures import translated
 
-_MOST_LOSSES = 3  # Spark tries a task four times itself; more is likelier the work's own doing
+_MOST_LOSSES = 3  # Spark tries a task four times itself; more losses are probably caused by the work
 
 
 @dataclass(slots=True)
 class Outages:
-    """waits_s: pauses between the tries of a step; the last one is used for all further tries.
-
-    fatal: failures after which a person has to look. They set stop, and the service ends with the first of them.
-    """
+    """One per service; any thread may call it."""
 
     stop: threading.Event
     metrics: Metrics
     log: Callable[[str], None]
-    waits_s: Sequence[float] = (1, 2, 5, 10, 30)
+    waits_s: Sequence[float] = (1, 2, 5, 10, 30)  # pauses between the tries of a step; the last one repeats
+    # failures that need the operator: they set stop, and the service exits with the first of them
     fatal: list[Exception] = field(default_factory=list)
 
     def wait_through(self, step: Callable[[], None]) -> None:
-        """Try a step until no service is away. A step may be tried again though a part of it was done.
+        """Repeat a step until no service is unavailable. A repeated step may already have been done in part.
 
-        Raises StopRequestedError when the service is to stop meanwhile, and any other failure of the step at once.
-        Where a step loses its executors each time, others wait behind it: then the loss is such a failure.
+        Raises StopRequestedError when the service is to stop, and any other failure of the step at once. A step that
+        loses its executors _MOST_LOSSES times in a row fails too, because it blocks all other work.
         """
         waits = iter(self.waits_s)
         wait_s, losses = 0.0, 0
@@ -49,7 +47,7 @@ class Outages:
                     raise StopRequestedError from error
 
     def fail(self, failure: Exception) -> None:
-        """Stop the service if going on could delete live data."""
+        """Stop the service if continuing could delete live data."""
         if isinstance(failure, SafetyError) and failure not in self.fatal:
             self.fatal.append(failure)
             self.stop.set()

@@ -1,7 +1,7 @@
-"""The receipts as an outbox: each committed chunk is counted, then its copies for RETRY and DLQ are published.
+"""Uses the receipts as an outbox: counts each committed chunk, then publishes its copies for RETRY and DLQ.
 
-No chunk is begun before the one before it has been published; `settle` sees to what an interrupted one left undone.
-How far publishing got is marked outside the receipts table: a table that knows less than the mark has lost commits.
+No chunk starts before the previous chunk was published; after an interruption, `finish` completes the open chunk.
+A mark outside the receipts table records how far publishing got: a table that contains less has lost commits.
 """
 
 import re
@@ -18,46 +18,46 @@ from streaming.limits.blast_radius import BlastRadius
 from streaming.state.receipts import ChunkSummary, Receipts
 from udfs.records import Outcome
 
-_CLOCKS_DIFFER_MS = 3600 * 1000  # at most: the clock of a killed run's machine, and ZooKeeper's
+_CLOCKS_DIFFER_MS = 3600 * 1000  # at most, between the clocks of a killed run's machine and of ZooKeeper
 _MARK = re.compile(r"([^:]+):(\d+)(?::(\d+))?")
 _OUTDATED = (
     "An older state.dir was restored, or a power loss took its last commits; new copies for RETRY and DLQ would be "
     "dropped as duplicates. Restore the newer state.dir; if it is gone, move state.dir and the checkpoints away and "
-    "start again: all that the topics still hold is then looked at anew (checkpoints/README.md)"
+    "start again: everything that the topics still contain is then processed again (checkpoints/README.md)"
 )
 
 
 @dataclass(frozen=True, slots=True)
 class Mark:
-    """How far publishing got: chunks of a table up to `done` have gone out, and those up to `begun` may have."""
+    """Records how far publishing got."""
 
     table_id: str
-    done: int
-    begun: int
+    done: int  # chunks up to this number have been published
+    started: int  # chunks up to this number may have been published
 
     @classmethod
     def parse(cls, text: str, table_id: str) -> Self | None:
-        """The mark of that table; None where there is none."""
-        found = _MARK.fullmatch(text)
-        if found is None or found[1] != table_id:
+        """Return the mark if it belongs to that table, else None."""
+        match = _MARK.fullmatch(text)
+        if match is None or match[1] != table_id:
             return None
-        return cls(table_id, int(found[2]), max(int(found[2]), int(found[3] or 0)))
+        return cls(table_id, int(match[2]), max(int(match[2]), int(match[3] or 0)))
 
     def __str__(self) -> str:
-        """`<table>:<done>`, and `:<begun>` where that is further."""
-        return f"{self.table_id}:{self.done}" + (f":{self.begun}" if self.begun > self.done else "")
+        """Return `<table>:<done>`, followed by `:<started>` if that is greater."""
+        return f"{self.table_id}:{self.done}" + (f":{self.started}" if self.started > self.done else "")
 
     def check(self, newest_chunk: int) -> None:
-        """Raise SafetyError where the table knows less than was published from it."""
-        if self.begun > newest_chunk:
+        """Raise SafetyError if the table contains less than was published from it."""
+        if self.started > newest_chunk:
             raise SafetyError(
-                f"the receipts in state.dir end with chunk {newest_chunk}, and chunk {self.begun} has been published. "
-                f"{_OUTDATED}"
+                f"the receipts in state.dir end with chunk {newest_chunk}, and chunk {self.started} has been "
+                f"published. {_OUTDATED}"
             )
 
 
 def refuse_outdated(copies: Mapping[str, int], newest_chunk: int) -> None:
-    """Raise SafetyError where a partition has copies of chunks that the table does not know.
+    """Raise SafetyError if a partition has copies of chunks that the table does not contain.
 
     copies: partition -> sequence id of its newest copy.
     """
@@ -71,7 +71,7 @@ def refuse_outdated(copies: Mapping[str, int], newest_chunk: int) -> None:
 
 @dataclass(slots=True)
 class Outbox:
-    """One per service; only whoever has the turn may call it. epoch: the version that proves that we are the one."""
+    """One per service; the caller must hold the fair lock."""
 
     receipts: Receipts
     copies: PulsarCopies
@@ -79,17 +79,17 @@ class Outbox:
     blast_radius: BlastRadius
     gate: Gate
     outages: Outages
-    epoch: int
-    _published: int = -1  # the newest chunk that has gone out; not known before publish_again
+    epoch: int  # the version that proves that this instance may delete
+    _published: int = -1  # the newest published chunk; unknown before publish_again
     _counted: int = 0
-    _begun: int = 0  # the newest chunk of which copies may have been sent
+    _started: int = 0  # the newest chunk whose copies may have been sent
 
     def publish_again(self) -> None:
-        """At start: publish each chunk that is not known to have gone out; the broker drops the copies that it has.
+        """At start: publish each chunk that is not known to be published; the broker drops copies that it has.
 
-        What is known to have gone out is not sent again: a broker forgets a producer after hours of silence, and would
-        store it twice. For the same reason each try but a chunk's first asks brokers and topics again.
-        Raises SafetyError where more has gone out than the receipts know, StopRequestedError.
+        Published chunks are not sent again: a broker forgets a producer after hours of silence, and would then store
+        the copies twice. For the same reason each try except a chunk's first asks brokers and topics again.
+        Raises SafetyError if more was published than the receipts contain, StopRequestedError.
         """
         self.outages.wait_through(self.receipts.sync)
         self.outages.wait_through(self._find_out_what_is_published)
@@ -98,13 +98,13 @@ class Outbox:
 
     @property
     def oldest_unfinished(self) -> int:
-        """The first committed chunk that has not been published; 0 where all have been."""
+        """The first committed chunk that has not been published; 0 if all have been."""
         if self._published < 0:
             raise AssertionError("a chunk before publish_again")
         return self._published + 1 if self._published < self.receipts.newest_chunk else 0
 
     def finish(self, chunk: int) -> ChunkSummary:
-        """Count and publish a committed chunk. Where this breaks off, whoever has the next turn calls it again."""
+        """Count and publish a committed chunk. After an interruption, the next holder of the fair lock repeats it."""
         summary = self._own(chunk)
         self.outages.wait_through(self.receipts.sync)
         if self._counted < chunk:
@@ -122,26 +122,26 @@ class Outbox:
         if mark is not None:
             mark.check(newest)
         refuse_outdated(self.copies.remembered(table_id), newest)
-        # no chunk is begun before the one before it has gone out
+        # no chunk starts before the previous chunk was published
         self._published = max(0, newest - 1) if mark is None else mark.done
-        self._begun = newest if mark is None else mark.begun
-        self._counted = newest  # receipts and journal told the blast radius what earlier runs deleted
+        self._started = newest if mark is None else mark.started
+        self._counted = newest  # the blast radius has read earlier runs' deletes from receipts and journal
 
     def _publish(self, chunk: int) -> None:
         def send() -> None:
             self.gate.refuse_if_outdated()  # else a second try would take the producers from the newer instance
-            stored = self._stored(chunk) if chunk <= self._begun else {}
+            stored = self._stored(chunk) if chunk <= self._started else {}
             self.coordination.mark_published(str(Mark(self.receipts.table_id, self._published, chunk)))
-            self._begun = chunk
+            self._started = chunk
             self.copies.send(self.receipts.of_chunk(chunk), self.receipts.table_id, stored)
 
         self.outages.wait_through(send)
         self._mark(chunk)
 
     def _stored(self, chunk: int) -> Mapping[str, int]:
-        """The newest stored copy of each partition whose broker has forgotten the producer.
+        """Return the newest stored copy of each partition whose broker has forgotten the producer.
 
-        An earlier try may have sent copies, hours ago. The other brokers drop what they have.
+        An earlier try may have sent copies hours ago. The other brokers drop the copies that they have.
         """
         table_id, newest = self.receipts.table_id, self.receipts.newest_chunk
         remembered = self.copies.remembered(table_id)
@@ -157,7 +157,7 @@ class Outbox:
         self._published = chunk
 
     def _own(self, chunk: int) -> ChunkSummary:
-        """The summary of a chunk that we committed. If another run wrote it, one of us is outdated: this one stops."""
+        """Return the summary of this run's chunk. Raises FencedError if another run wrote it: one of the two is outdated."""
         summary = self.receipts.summary(chunk)
         if summary.epochs != {self.epoch}:
             failure = FencedError(f"chunk {chunk} of the receipts was written by another run; this one stops")
@@ -166,7 +166,7 @@ class Outbox:
         return summary
 
     def _count(self, chunk: int, summary: ChunkSummary) -> None:
-        """Tell the blast radius, before another chunk is judged."""
-        # a task that ran twice finds ALREADY_GONE what it has deleted itself
+        """Count the chunk in the blast radius, before another chunk is judged."""
+        # a task that ran twice reports its own deletes as ALREADY_GONE
         is_doubtful = any(outcome == Outcome.ALREADY_GONE for outcome, _ in summary.outcomes)
         self.blast_radius.count(self.receipts.deleted_by_owner(chunk), is_doubtful=is_doubtful)

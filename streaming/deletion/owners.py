@@ -1,8 +1,8 @@
-"""What a chunk has to know of owners before it is swept: which tenants are held, and what the others' owners refer to.
+"""Reads what a chunk needs about owners before it is swept: which tenants are held, and what other owners refer to.
 
-1. We read nothing of an owner before a request for it was admitted (streaming.sweep.admitted).
-2. Where so many owners are gone at once that the sources are doubted, the chunk waits for a person. Where only one
-   tenant's are, that tenant is held, and the others' requests go on.
+1. Nothing of an owner is read before a request for it was admitted (streaming.sweep.admitted).
+2. If so many owners are gone at once that the sources are doubted, the chunk waits for the operator. If all of them
+   belong to one tenant, that tenant is held, and the requests of others continue.
 """
 
 from collections.abc import Iterable, Mapping
@@ -16,21 +16,21 @@ from streaming.in_use.cache import InUseCache
 from streaming.in_use.watch import SourceWatch
 from udfs.records import Counts, Reference
 
-_KEYS_PER_CHUNK = 100_000  # owners whose sets travel with a broadcast; executors read the rest themselves
+_KEYS_PER_CHUNK = 100_000  # owners whose sets are broadcast; executors read the rest themselves
 
 
 @dataclass(frozen=True, slots=True)
 class KnownOwners:
-    """held: why each held tenant is held. references, baselines: of the others' owners, by reference key."""
+    """Held tenants, and the in-use sets of other tenants' owners."""
 
-    held: Mapping[str, str]
-    references: Mapping[str, Reference]
-    baselines: Mapping[str, Counts]
+    held: Mapping[str, str]  # tenant -> why it is held
+    references: Mapping[str, Reference]  # by reference key
+    baselines: Mapping[str, Counts]  # by reference key
 
 
 @dataclass(slots=True)
 class OwnersInUse:
-    """One per service; only whoever has the turn may call it."""
+    """One per service; the caller must hold the fair lock."""
 
     cache: InUseCache
     watch: SourceWatch
@@ -38,7 +38,7 @@ class OwnersInUse:
     tenants: HeldTenants
 
     def __call__(self, query: str, admitted: Iterable[tuple[str, str]]) -> KnownOwners:
-        """Read what is needed for a query's chunk with admitted requests for these (tenant, reference key).
+        """Read what a query's chunk needs that has admitted requests for these (tenant, reference key).
 
         Raises what Gate.wait_until_open does.
         """

@@ -1,8 +1,8 @@
-"""Retries: messages of RETRY are kept until they are due, and then worked off like a batch of requests.
+"""Keeps messages of RETRY until they are due, then processes them like a batch of requests.
 
-`Retries` writes them to the waiting table and makes passes over those that are due. `DueLoop` says when: a thread of
-its own, which sleeps until the next one is due. Spark would not: it calls a query only when something new arrives, and
-what has waited long enough is nothing new.
+`Retries` writes them to the waiting table and runs passes over those that are due. `DueLoop` schedules the passes in a
+thread that sleeps until the next retry is due. Spark can't schedule them: it calls a query only for new messages, and a
+retry that falls due is not new.
 """
 
 import logging
@@ -13,9 +13,9 @@ from dataclasses import dataclass
 from pyspark.sql import DataFrame
 
 from streaming.clock import Clock
+from streaming.deletion.fair_lock import FairLock
 from streaming.deletion.gate import Gate
 from streaming.deletion.outages import Outages
-from streaming.deletion.turn import Turn
 from streaming.errors import SafetyError, StopRequestedError
 from streaming.metrics import Metrics
 from streaming.queries.streams import Describe
@@ -26,34 +26,34 @@ from streaming.state.waiting import Waiting
 
 log = logging.getLogger("ledger-reaper")
 
-_LOOK_S = 0.5  # between two looks at stop; what arrives cuts a sleep short
+_POLL_S = 0.5  # between two checks of stop; new retries wake the loop at once
 _PRUNE_MS = 600_000
 _NEVER_MS = 1 << 62
-_PAUSES_S = (5.0, 15.0, 30.0, 60.0, 120.0, 300.0, 600.0)  # after passes that failed
+_PAUSES_S = (5.0, 15.0, 30.0, 60.0, 120.0, 300.0, 600.0)  # after failed passes
 
 
 @dataclass(slots=True)
 class Retries:
-    """One per service. on_kept is called when a batch has been kept."""
+    """One per service."""
 
     waiting: Waiting
     receipts: Receipts
-    turn: Turn
+    lock: FairLock
     gate: Gate
     outages: Outages
     metrics: Metrics
     clock: Clock
     describe: Describe
-    on_kept: Callable[[], None] = lambda: None
+    on_kept: Callable[[], None] = lambda: None  # called when a batch has been written to the waiting table
     _passes: int = 0
-    _may_repeat: bool = True  # the next batch may have come to an earlier run, or to a query that ended
+    _may_repeat: bool = True  # an earlier run, or a query that ended, may have received the next batch
 
-    def begin_again(self) -> None:
-        """The query of RETRY is started once more: its first batch may be one that is kept already."""
+    def restart(self) -> None:
+        """Expect that the first batch of the restarted query of RETRY may be in the waiting table already."""
         self._may_repeat = True
 
     def keep(self, rows: DataFrame, batch_id: int) -> None:
-        """Write a batch of RETRY to the waiting table, but for what is there already or has a receipt.
+        """Write a batch of RETRY to the waiting table, except messages that it contains or that have a receipt.
 
         Raises StopRequestedError, FencedError.
         """
@@ -65,22 +65,22 @@ class Retries:
             self.gate.refuse_if_outdated()
             self._take_over()
             fresh = self.waiting.without_held(self.receipts.without_done(rows)) if may_repeat else rows
-            may_repeat = True  # should it be tried again: this try may have been stored, and only its answer lost
+            may_repeat = True  # for another try: this one may have been stored although its answer was lost
             self.waiting.append(fresh)
 
-        with self.turn:
+        with self.lock:
             self.describe(RETRY, batch_id, "keeping messages until they are due")
             self.outages.wait_through(append)
         self._may_repeat = False
         self._show_how_many_wait()
         self.on_kept()
 
-    def work_off_due(self, work_off: Callable[[str, int, DataFrame], None]) -> None:
-        """Make one pass: hand the retries that are due now to work_off(query, number of the pass, rows).
+    def process_due(self, process: Callable[[str, int, DataFrame], None]) -> None:
+        """Run a pass: give the retries that are due now to process(query, number of the pass, rows).
 
-        Where it raises, the next pass has the same retries, but for those that have a receipt by then.
+        If it raises, the next pass has the same retries, except those that have a receipt by then.
         """
-        with self.turn:
+        with self.lock:
             self.outages.wait_through(self._take_over)
             is_doubtful = self.waiting.may_have_receipts
             due = self.waiting.start_pass(self.clock.now_ms())
@@ -88,7 +88,7 @@ class Retries:
         try:
             rows = (self.receipts.without_done(due) if is_doubtful else due).persist()
             try:
-                work_off(RETRY, self._passes, rows)
+                process(RETRY, self._passes, rows)
             finally:
                 rows.unpersist()
         except BaseException:
@@ -98,8 +98,8 @@ class Retries:
         self._show_how_many_wait()
 
     def prune(self) -> None:
-        """Remove from the waiting table what is worked off."""
-        with self.turn:
+        """Remove processed retries from the waiting table."""
+        with self.lock:
             self.waiting.prune()
 
     def _take_over(self) -> None:
@@ -110,23 +110,22 @@ class Retries:
 
 
 class DueLoop:
-    """Runs passes over the waiting retries. work_off() makes one pass, and prune() removes what is worked off.
+    """Runs passes over the waiting retries in a thread.
 
-    A pass that fails is made again after a pause, and pauses grow; one that fails once stop is set was cut short by it.
-    show(why, failures): is told of failures; why None: it goes on. most_failures: with more of them in a row the loop
-    ends; None: only where safety is concerned.
+    A failed pass is repeated after a pause, and pauses grow. A pass that fails after stop was set was cut short by it.
     """
 
     def __init__(
         self,
         waiting: Waiting,
-        work_off: Callable[[], None],
+        process_due: Callable[[], None],
         prune: Callable[[], None],
         clock: Clock,
         stop: threading.Event,
     ) -> None:
+        """Take a function that runs a pass, and one that removes processed retries."""
         self._waiting = waiting
-        self._work_off = work_off
+        self._process_due = process_due
         self._prune = prune
         self._clock = clock
         self._stop = stop
@@ -136,24 +135,25 @@ class DueLoop:
         self._pruned_ms = clock.now_ms()
         self._done_since = False
         self._failures = 0
+        # called with the reason and the number of failures in a row; None: passes succeed again
         self.show: Callable[[Exception | None, int], None] = lambda _why, _failures: None
+        # more failures in a row end the loop; None: only a SafetyError or a stop does
         self.most_failures: int | None = None
         self.passes = 0
         self.failure: Exception | None = None
-        self.was_cut_short = False
-        """Whether a stop broke a pass off: the next run makes it again."""
+        self.was_cut_short = False  # whether a stop interrupted a pass, which the next run repeats
 
     def start(self) -> None:
-        """Begin. The loop ends when stop is set, or where it must not go on; `failure` says why."""
+        """Start the loop. It ends when stop is set, or when it must not continue; `failure` is the reason."""
         self._thread.start()
 
     def join(self, timeout_s: float) -> bool:
-        """Wait for the end, after stop was set; False where a pass still runs."""
+        """Wait for the end, after stop was set; False if a pass still runs."""
         self._thread.join(timeout_s)
         return not self._thread.is_alive()
 
     def wake(self) -> None:
-        """Look again now when the next retry is due: something new waits."""
+        """Check again now when the next retry is due, because new retries wait."""
         self._woken.set()
 
     @property
@@ -162,11 +162,11 @@ class DueLoop:
         return self._thread.is_alive()
 
     def is_empty(self) -> bool:
-        """Whether no retry waits, and none is being worked off. Raises UnavailableError."""
+        """Whether no retry waits and no pass runs. Raises UnavailableError."""
         return not self._is_busy and self._waiting.next_ms() is None
 
     def is_asleep(self) -> bool:
-        """Whether no retry is due, and none is being worked off. Raises UnavailableError."""
+        """Whether no retry is due and no pass runs. Raises UnavailableError."""
         next_ms = self._waiting.next_ms()
         return not self._is_busy and (next_ms is None or next_ms > self._clock.now_ms())
 
@@ -178,7 +178,7 @@ class DueLoop:
             except Exception as error:
                 self.was_cut_short = self._stop.is_set()
                 if self.was_cut_short and not isinstance(error, SafetyError | StopRequestedError):
-                    log.info("a pass over waiting retries was broken off by the stop: %s", one_line(error))
+                    log.info("the stop interrupted a pass over waiting retries: %s", one_line(error))
                     return
                 self._failures += 1
                 is_too_much = self.most_failures is not None and self._failures > self.most_failures
@@ -192,13 +192,13 @@ class DueLoop:
         now_ms = self._clock.now_ms()
         self._pruned_ms = min(self._pruned_ms, now_ms)  # the clock may be set back
         prune_ms = self._pruned_ms + _PRUNE_MS if self._done_since else _NEVER_MS
-        if prune_ms <= now_ms:  # before a pass: under a steady load something is always due
-            self._pruned_ms, self._done_since = now_ms, False  # first: where it fails, retries that are due come first
+        if prune_ms <= now_ms:  # before a pass: under a steady load retries are always due
+            self._pruned_ms, self._done_since = now_ms, False  # first: if pruning fails, due retries come next
             self._prune()
         elif next_ms is not None and next_ms <= now_ms:
             self._is_busy = True
             self.passes += 1
-            self._work_off()
+            self._process_due()
             self._done_since = True
             if self._failures:
                 self._failures = 0
@@ -208,10 +208,10 @@ class DueLoop:
             self._sleep_until(min(prune_ms, _NEVER_MS if next_ms is None else next_ms))
 
     def _sleep_until(self, until_ms: int) -> None:
-        """Sleep until then, until wake is called, the clock is set back, or the service stops."""
+        """Sleep until then, or until wake is called, the clock is set back, or the service stops."""
         before_ms = self._clock.now_ms()
         while not self._stop.is_set() and (left_ms := until_ms - before_ms) > 0:
-            if self._woken.wait(min(_LOOK_S, left_ms / 1000)):
+            if self._woken.wait(min(_POLL_S, left_ms / 1000)):
                 return
             now_ms = self._clock.now_ms()
             if now_ms < before_ms:

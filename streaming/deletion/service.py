@@ -1,11 +1,12 @@
-"""LedgerDeletionService: works off batches of requests, chunk by chunk, so that none is lost and none is done twice.
+"""Processes batches of requests, chunk by chunk, so that no request is lost and none is processed twice.
 
-1. A chunk is swept in the executors (chunk.py), which ends in one commit of receipts. It is then counted and published
-   (outbox.py), and only then the next one is begun: chunk numbers are the order of what is published.
-2. Chunks of all queries run one after the other, in the order in which the queries asked for their turn (turn.py).
-3. A service that is away is waited for (outages.py); no request's tries are used up meanwhile.
-4. A batch of RETRY is kept until its messages are due (retries.py), and then worked off in the same way.
-5. What the connector did not deliver of a batch is read another way first (queries/completion.py).
+1. A chunk is swept in the executors (chunk.py), and the sweep ends with a single commit of receipts. Then the chunk is
+   counted and published (outbox.py), and only then the next chunk starts: copies are published in the order of chunk
+   numbers.
+2. Chunks of all queries run one after the other; the queries share a fair lock (fair_lock.py).
+3. While a service is unavailable, processing waits (outages.py) and uses up no request's tries.
+4. A batch of RETRY is kept until its messages are due (retries.py), and then processed in the same way.
+5. First the fallback reads what the connector did not deliver of a batch (queries/completion.py).
 """
 
 import threading
@@ -17,27 +18,27 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from streaming.clock import Clock
+from streaming.deletion.fair_lock import FairLock
 from streaming.deletion.follow_up import FollowUp
 from streaming.deletion.gate import Gate
 from streaming.deletion.outages import Outages
 from streaming.deletion.outbox import Outbox
 from streaming.deletion.retries import Retries
-from streaming.deletion.turn import Turn
 from streaming.errors import SafetyError
 from streaming.queries.completion import Completed, Extent, Spans
 from streaming.queries.slots import ReadSlots
 from streaming.queries.streams import Describe
-from streaming.queries.transforms import messages, slices_of
+from streaming.queries.transforms import chunks_of, messages
 from streaming.schemas import RETRY
 from streaming.state.receipts import Receipts
 from udfs import columns as c
 from udfs.units import CHUNK_REMAINDER, MAX_ROWS_PER_CHUNK
 
 Sweep = Callable[[str, int, DataFrame, int], None]
-"""(query, batch id, rows, chunk): sweeps the rows and commits their receipts, if there are rows (chunk.ChunkSweep)."""
+"""Takes query, batch id, rows, chunk; sweeps the rows and commits their receipts, if there are rows (ChunkSweep)."""
 
 Complete = Callable[[str, int, DataFrame], Completed]
-"""(query, batch id, rows as delivered): rows with those that were not delivered (queries.completion.Completion)."""
+"""Takes query, batch id, delivered rows; returns them with those that were not delivered (completion.Completion)."""
 
 
 def _as_delivered(_query: str, _batch_id: int, delivered: DataFrame) -> Completed:
@@ -46,11 +47,7 @@ def _as_delivered(_query: str, _batch_id: int, delivered: DataFrame) -> Complete
 
 @dataclass(slots=True)
 class LedgerDeletionService:
-    """One per application. process() is what foreachBatch calls.
-
-    note: is told of entries, by partition, that were worked off in a batch of which some were read another way.
-    reading: who reads when, and in how many tasks.
-    """
+    """One per application. Spark's foreachBatch calls process()."""
 
     receipts: Receipts
     sweep: Sweep
@@ -59,21 +56,21 @@ class LedgerDeletionService:
     retries: Retries
     gate: Gate
     outages: Outages
-    turn: Turn
+    lock: FairLock
     clock: Clock
     describe: Describe
     chunk_rows: int
     max_request_bytes: int
     completed: Complete = _as_delivered
-    note: Callable[[Spans], None] = lambda _spans: None
-    reading: ReadSlots = field(default_factory=lambda: ReadSlots(threading.Event(), lambda: 2))
+    note: Callable[[Spans], None] = lambda _spans: None  # called with the entries of a batch that the fallback read
+    slots: ReadSlots = field(default_factory=lambda: ReadSlots(threading.Event(), lambda: 2))
     _started: set[str] = field(default_factory=set)
 
     def process(self, query: str, source: DataFrame, batch_id: int) -> None:
-        """Work off one batch of one query. Raises StopRequestedError to keep Spark from committing it."""
+        """Process a batch of a query. Raises StopRequestedError to keep Spark from committing it."""
         self.gate.check_stop()
         self.describe(query, batch_id, "reading messages")
-        delivered = messages(source, self.max_request_bytes, self.reading.most_tasks(query)).persist()
+        delivered = messages(source, self.max_request_bytes, self.slots.most_tasks(query)).persist()
         rows = delivered
         try:
             completed = self.completed(query, batch_id, delivered)
@@ -87,10 +84,9 @@ class LedgerDeletionService:
                 rows.unpersist()
 
     def take(self, query: str, rows: DataFrame, batch_id: int, extent: Extent | None = None) -> None:
-        """Do so with the messages of a batch (schemas.MESSAGE), whichever way they were read. Raises as process.
+        """Process the rows of one batch (schemas.MESSAGE), however they were read. Raises what process does.
 
-        The caller keeps the rows: they are looked at several times. What concerns safety ends the service here: what a
-        query failed of is told as a text, in which a sender's words may stand.
+        The caller persists the rows, because they are read several times.
         """
         self.gate.check_stop()
         try:
@@ -99,58 +95,60 @@ class LedgerDeletionService:
             else:
                 self._take_requests(query, rows, batch_id, extent)
         except SafetyError as error:
+            # here, because Spark reports a query's failure as text, and that text may quote a sender
             self.outages.fail(error)
             raise
 
     def _take_requests(self, query: str, rows: DataFrame, batch_id: int, extent: Extent | None) -> None:
         if query in self._started:
-            self.work_off(query, batch_id, rows, extent)
+            self.process_rows(query, batch_id, rows, extent)
             return
         left = self.receipts.without_done(rows, None if extent is None else extent.oldest_ledger).persist()
         try:
-            self.work_off(query, batch_id, left, extent)
+            self.process_rows(query, batch_id, left, extent)
             self._started.add(query)
         finally:
             left.unpersist()
 
-    def begin_again(self, query: str) -> None:
-        """A query is started once more: as at a start, messages of its first batch may have receipts already."""
+    def restart(self, query: str) -> None:
+        """Expect, as at a start, that messages of the restarted query's first batch may have receipts already."""
         self._started.discard(query)
         if query == RETRY:
-            self.retries.begin_again()
+            self.retries.restart()
 
     def forget(self, query: str) -> None:
-        """The query, by name, is gone with its topic."""
+        """Drop what is known about a query, by name, whose topic is gone."""
         self._started.discard(query)
-        self.reading.forget(query)
+        self.slots.forget(query)
 
-    def work_off_due(self) -> None:
-        """Make one pass over the waiting retries that are due now."""
-        self.retries.work_off_due(self.work_off)
+    def process_due(self) -> None:
+        """Run a pass over the waiting retries that are due now."""
+        self.retries.process_due(self.process_rows)
 
-    def work_off(self, query: str, batch_id: int, rows: DataFrame, extent: Extent | None = None) -> None:
-        """Work off messages (schemas.MESSAGE) in chunks of chunk_rows, or of one message of each source partition.
+    def process_rows(self, query: str, batch_id: int, rows: DataFrame, extent: Extent | None = None) -> None:
+        """Process messages (schemas.MESSAGE) in chunks of chunk_rows, or of one message of each source partition.
 
-        A large message counts as several rows (units.ROW_BYTES), so a chunk is bounded in bytes too. extent: of these
-        rows, or of more.
+        A large message counts as several rows (units.ROW_BYTES), so a chunk is bounded in bytes too.
+
+        extent: bounds of these rows, or of a batch that contains them.
         """
         last_rows = _last_rows(rows) if extent is None else extent.last_rows
-        for piece in slices_of(rows, bounds_of(last_rows.values(), self.chunk_rows)) if last_rows else ():
-            self._chunk(query, batch_id, piece)
+        for chunk in chunks_of(rows, bounds_of(last_rows.values(), self.chunk_rows)) if last_rows else ():
+            self._chunk(query, batch_id, chunk)
 
     def _chunk(self, query: str, batch_id: int, rows: DataFrame) -> None:
-        with self.turn:
+        with self.lock:
             self._finish_interrupted()
             started_ms = self.clock.now_ms()
             chunk = self.receipts.newest_chunk + 1
 
             def commit() -> None:
-                self.receipts.catch_up()  # an earlier try may have committed, and only its answer was lost
+                self.receipts.catch_up()  # an earlier try may have committed although its answer was lost
                 if self.receipts.newest_chunk < chunk:
                     self.sweep(query, batch_id, rows, chunk)
 
             self.outages.wait_through(commit)
-            if self.receipts.newest_chunk < chunk:  # there are no such rows
+            if self.receipts.newest_chunk < chunk:  # the chunk has no rows
                 return
             swept_ms = self.clock.now_ms()
             self.describe(query, batch_id, "publishing copies")
@@ -161,7 +159,7 @@ class LedgerDeletionService:
         self.follow_up.look_after(chunk, summary)
 
     def _finish_interrupted(self) -> None:
-        """Finish the chunks of queries that broke off after their commit, so that no chunk overtakes another."""
+        """Finish the chunks of queries that were interrupted after their commit, so that no chunk overtakes another."""
         self.gate.check_stop()
         self.outages.wait_through(self.receipts.catch_up)
         while chunk := self.outbox.oldest_unfinished:
@@ -169,21 +167,21 @@ class LedgerDeletionService:
 
 
 def bounds_of(last_rows: Collection[int], chunk_rows: int) -> list[int]:
-    """Return by which row numbers a batch is divided into chunks that are about the same size; none: it is one chunk.
+    """Return the row numbers that divide a batch into chunks of about the same size; empty if it fits into one chunk.
 
-    last_rows: of each source.
+    last_rows: the greatest row number of each source.
     """
     counts = [last + 1 for last in last_rows]
     total, longest = sum(counts), max(counts)
-    # a bound is a row number of every source, so a chunk can be larger by one row of each
+    # a bound is a row number of every source, so a chunk can be larger by one row per source
     most = min(chunk_rows + chunk_rows // CHUNK_REMAINDER, MAX_ROWS_PER_CHUNK - len(counts))
-    pieces = -(-total // most)
+    chunks = -(-total // most)
 
-    def upto(bound: int) -> int:
+    def rows_below(bound: int) -> int:
         return sum(min(count, bound) for count in counts)
 
-    wanted = (total * number // pieces for number in range(1, pieces))
-    bounds = dict.fromkeys(bisect_left(range(longest), rows, key=upto) for rows in wanted)
+    sizes = (total * number // chunks for number in range(1, chunks))
+    bounds = dict.fromkeys(bisect_left(range(longest), size, key=rows_below) for size in sizes)
     return [bound for bound in bounds if 0 < bound < longest]
 
 

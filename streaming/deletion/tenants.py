@@ -1,4 +1,4 @@
-"""The tenants that are held while the service works, shown in the log and as a metric."""
+"""Keeps track of the tenants that are held, and shows them in the log and in a metric."""
 
 import threading
 from collections.abc import Callable, Mapping
@@ -10,7 +10,7 @@ from streaming.metrics import Metrics
 
 @dataclass(slots=True)
 class HeldTenants:
-    """One per service, asked by whoever has the turn, and after a chunk; several threads may ask at once.
+    """One per service, asked before and after each chunk; several threads may ask at once.
 
     Raises UnavailableError when ZooKeeper does not answer.
     """
@@ -27,7 +27,7 @@ class HeldTenants:
             return self._show(self.holds.read())
 
     def hold(self, doubted: Mapping[str, str]) -> Mapping[str, str]:
-        """Hold these tenants as well, until a person resumes; returns all that are held."""
+        """Hold these tenants as well, until the operator resumes them; return all held tenants."""
         with self._guard:
             return self._show(self.holds.hold(doubted) if doubted else self.holds.read())
 

@@ -1,6 +1,6 @@
-"""What the service does now and then beside its work: it tidies up, and looks whether every message is accounted for.
+"""Runs the service's periodic duties: it removes old data, and checks whether every message is accounted for.
 
-Accounted for is a message that was read and has its receipt or waits as a retry (streaming.reconcile).
+A message is accounted for if it was read and has a receipt or waits as a retry (streaming.reconcile).
 """
 
 import contextlib
@@ -11,7 +11,7 @@ from collections.abc import Callable
 
 from streaming.clock import Clock
 from streaming.config.settings import Settings
-from streaming.deletion.turn import Turn
+from streaming.deletion.fair_lock import FairLock
 from streaming.dlq.expiry import expire
 from streaming.errors import ReaperError, StopRequestedError, UnavailableError
 from streaming.metrics import Metrics
@@ -26,13 +26,13 @@ log = logging.getLogger("ledger-reaper")
 _TIDY_S = 3600.0
 _RECONCILE_S = 300.0
 _HOLDS_S = 5.0
-_LOOK_S = 0.2  # between two looks at stop
+_POLL_S = 0.2  # between two checks of stop
 
 
 class BackgroundCall:
     """Runs calls in a second thread, one after the other, so that a stop need not wait for them.
 
-    Only one thread may use it. What a call raises is raised once, by begin, finish or check.
+    Only one thread may use it. begin, finish or check raise an exception of a call, once.
     """
 
     def __init__(self, stop: threading.Event) -> None:
@@ -41,7 +41,7 @@ class BackgroundCall:
         self._failure: Exception | None = None
 
     def begin(self, call: Callable[[], object]) -> bool:
-        """Begin a call; False where another one still runs, and this one was not begun."""
+        """Start a call; False if another call still runs, and this one was not started."""
         if not self.join(0):
             return False
         self.check()
@@ -50,10 +50,10 @@ class BackgroundCall:
         return True
 
     def finish(self, call: Callable[[], object]) -> None:
-        """Wait for the call that still runs, then run this one; return at its end, or when stop is set."""
+        """Wait for the call that still runs, then run this call; return at its end, or when stop is set."""
         while not self._stop.is_set() and not self.begin(call):
-            self.join(_LOOK_S)
-        while not self._stop.is_set() and not self.join(_LOOK_S):
+            self.join(_POLL_S)
+        while not self._stop.is_set() and not self.join(_POLL_S):
             pass
         self.check()
 
@@ -64,7 +64,7 @@ class BackgroundCall:
             raise failure
 
     def join(self, timeout_s: float) -> bool:
-        """Wait for the call that runs; False where it still does."""
+        """Wait for the running call; False if it still runs."""
         if self._thread is None:
             return True
         self._thread.join(timeout_s)
@@ -78,12 +78,12 @@ class BackgroundCall:
 
 
 class Upkeep:
-    """The service's occasional duties.
+    """The service's periodic duties.
 
     Args:
-        tidy: removes what is older than the configuration keeps.
+        tidy: removes data that is older than the configuration keeps it.
         reconcile: checks whether all messages are accounted for.
-        tell_holds: logs what holds the work, and its end, though nothing may wait.
+        log_holds: logs what holds the work, and when a hold ends, even if nothing waits.
     """
 
     def __init__(
@@ -93,24 +93,24 @@ class Upkeep:
         metrics: Metrics,
         monotonic: Callable[[], float] = time.monotonic,
         *,
-        tell_holds: Callable[[], object] = lambda: None,
+        log_holds: Callable[[], object] = lambda: None,
     ) -> None:
         self._tidy = tidy
-        self._tell_holds = tell_holds
+        self._log_holds = log_holds
         self._reconcile = reconcile
         self._metrics = metrics
         self._monotonic = monotonic
         self._gaps: dict[tuple[str, str], str] = {}
         self._tidied_s = monotonic()
-        self._told_s = monotonic() - _HOLDS_S
-        self._reconciled_s = monotonic() - _RECONCILE_S  # the first look is at once: something may have gone meanwhile
+        self._logged_s = monotonic() - _HOLDS_S
+        self._reconciled_s = monotonic() - _RECONCILE_S  # check at once: messages may have gone since the last run
 
     def do_what_is_due(self) -> None:
-        """Tidy up and look, each if it is time to. To be called as often as one likes."""
-        if self._monotonic() - self._told_s >= _HOLDS_S:
-            with contextlib.suppress(UnavailableError):  # the next chunk waits for ZooKeeper, and says so
-                self._tell_holds()
-            self._told_s = self._monotonic()
+        """Run each duty that is due. It may be called at any rate."""
+        if self._monotonic() - self._logged_s >= _HOLDS_S:
+            with contextlib.suppress(UnavailableError):  # the next chunk waits for ZooKeeper and logs that
+                self._log_holds()
+            self._logged_s = self._monotonic()
         if self._monotonic() - self._reconciled_s >= _RECONCILE_S:
             self.find_gaps()
             self._reconciled_s = self._monotonic()
@@ -119,31 +119,32 @@ class Upkeep:
             self._tidied_s = self._monotonic()
 
     def find_gaps(self) -> list[str]:
-        """Look now, and raise the alarm for what is not accounted for. Returns the gaps of this and all earlier looks.
+        """Check now, and raise the alarm for gaps. Returns the gaps of this and all earlier checks.
 
-        A look that fails finds no gap, and is repeated.
+        A check that fails finds no gap, and is repeated.
         """
         try:
-            found = self._reconcile()
+            result = self._reconcile()
         except ReaperError as error:
-            log.warning("accounts not looked at, again later: %s", error)
+            log.warning("accounts not checked, again later: %s", error)
             return list(self._gaps.values())
-        self._metrics.unaccounted(found)
-        if found.doubt:
-            log.warning("accounts not wholly looked at, again later: %s", found.doubt)
-        for gap in found.gaps:
-            log.error("ALARM, not accounted for: %s. Stop the service, keep its state, and look at `check`.", gap)
-        self._gaps |= found.gaps_by_kind
+        self._metrics.unaccounted(result)
+        if result.doubt:
+            log.warning("accounts checked only in part, again later: %s", result.doubt)
+        for gap in result.gaps:
+            log.error("ALARM, not accounted for: %s. Stop the service, keep its state, and run `check`.", gap)
+        self._gaps |= result.gaps_by_kind
         return list(self._gaps.values())
 
 
-def tidy_up(settings: Settings, pulsar: Pulsar, table: Receipts, turn: Turn, clock: Clock) -> None:
-    """Merge the receipts' small files, and drop receipts, journal and dead letters that are older than we keep them.
+def tidy_up(settings: Settings, pulsar: Pulsar, table: Receipts, lock: FairLock, clock: Clock) -> None:
+    """Merge the receipts' small files, and delete receipts, journal and dead letters past their configured age.
 
-    Between two chunks. What fails is logged and done the next time: tidying up must never stop the work.
+    It runs between two chunks. Failures are logged, and the next call repeats the step: upkeep must never stop the
+    work.
     """
     try:
-        _tidy_state(settings, table, turn, clock.now_ms())
+        _tidy_state(settings, table, lock, clock.now_ms())
         expire(settings, pulsar, clock.now_ms())
     except ReaperError as error:
         log.warning("dead letters not expired, again later: %s", error)
@@ -151,9 +152,9 @@ def tidy_up(settings: Settings, pulsar: Pulsar, table: Receipts, turn: Turn, clo
         return
 
 
-def _tidy_state(settings: Settings, table: Receipts, turn: Turn, now_ms: int) -> None:
+def _tidy_state(settings: Settings, table: Receipts, lock: FairLock, now_ms: int) -> None:
     state, state_dir = settings.state, settings.state_dir
-    with turn:
+    with lock:
         try:
             receipts.expire(state_dir, now_ms - state.receipts_days * DAY_MS, now_ms=now_ms)
             receipts.compact(state_dir)

@@ -1,8 +1,8 @@
-"""The batch that a query has begun and not committed: what it was to read, and how to commit it without Spark.
+"""Reads the batch that a query has started but not committed, and commits it without Spark.
 
-Spark writes `offsets/N` before it reads batch N, and `commits/N` once the batch is done. A query that starts runs the
-batch again that has the first and not the second. So whoever has worked batch N off by another way writes `commits/N`
-as Spark does, and starts the query again, which then goes on with N + 1. The query must not run meanwhile.
+Spark writes `offsets/N` before it reads batch N, and `commits/N` once the batch is done; a query that starts repeats a
+batch that has only the first file. After the fallback has processed batch N, it writes `commits/N` as Spark does, and
+the restarted query continues with N + 1. The query must not run at the same time.
 """
 
 import json
@@ -24,22 +24,22 @@ _VERSION = "v1"
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """A batch's number, and what it was to read of each partition (full name); of the others it was nothing."""
+    """A batch of a query, as its checkpoint describes it."""
 
     number: int
-    ranges: Mapping[str, Range]
+    ranges: Mapping[str, Range]  # by full name of the partition; without partitions that the batch does not read
 
 
 def unfinished(checkpoint: str) -> Batch | None:
-    """Return the batch that was begun and not committed; None where there is none. Raises UnavailableError."""
+    """Return the batch that was started but not committed, or None. Raises UnavailableError."""
     folder = folder_of(checkpoint)
     number = _newest(folder, "offsets")
     if number <= _newest(folder, "commits"):
         return None
-    before, upto = _positions(folder, number - 1) if number else {}, _positions(folder, number)
-    # a partition that the batch before did not know is read from its beginning
-    ranges = {partition: Range(before.get(partition, BEFORE_ALL), end) for partition, end in upto.items()}
-    return Batch(number, {partition: each for partition, each in ranges.items() if not each.is_empty})
+    starts, ends = _positions(folder, number - 1) if number else {}, _positions(folder, number)
+    # a partition that the previous batch does not name is read from its first entry
+    ranges = {partition: Range(starts.get(partition, BEFORE_ALL), end) for partition, end in ends.items()}
+    return Batch(number, {partition: entries for partition, entries in ranges.items() if not entries.is_empty})
 
 
 def next_number(checkpoint: str) -> int:
@@ -49,43 +49,43 @@ def next_number(checkpoint: str) -> int:
 
 
 def commit(checkpoint: str, number: int) -> None:
-    """Write down that a batch is done. Writing it again changes nothing.
+    """Record that a batch is done. A second call changes nothing.
 
-    Raises SafetyError where it is not the batch that was begun last, UnavailableError.
+    Raises SafetyError if it is not the batch that was started last, UnavailableError.
     """
     folder = folder_of(checkpoint)
-    begun, done = _newest(folder, "offsets"), _newest(folder, "commits")
-    if number != begun or done not in (number - 1, number):
+    started, committed = _newest(folder, "offsets"), _newest(folder, "commits")
+    if number != started or committed not in (number - 1, number):
         raise SafetyError(
-            f"{shown(checkpoint)}: batch {number} is not the one to commit: {begun} was begun last, and {done} "
-            "committed last"
+            f"{shown(checkpoint)}: batch {number} is not the one to commit: {started} was started last, and "
+            f"{committed} committed last"
         )
-    if done < number:
-        folder.delete(f"commits/.{number}.crc")  # a checksum of what Spark had begun to write would not be ours
+    if committed < number:
+        folder.delete(f"commits/.{number}.crc")  # Spark's checksum of a file that it did not complete would not match
         folder.write(f"commits/{number}", _COMMIT)
 
 
 def _positions(folder: Folder, number: int) -> dict[str, Position]:
-    """Partition -> up to where a batch reads."""
+    """Return, by partition, the last position that a batch reads."""
     path = f"{shown(folder.location)}/offsets/{number}"
-    written = folder.read(f"offsets/{number}")
-    if written is None:
-        raise UnavailableError(f"{path} is not there; checkpoints/README.md, `Damaged?`")
+    content = folder.read(f"offsets/{number}")
+    if content is None:
+        raise UnavailableError(f"{path} does not exist; checkpoints/README.md, `Damaged?`")
     try:
-        version, _spark, *sources = written.decode().splitlines()
-        named = {partition: signed for line in sources for partition, signed in json.loads(line).items()}
+        version, _spark, *sources = content.decode().splitlines()
+        offsets = {partition: signed for line in sources for partition, signed in json.loads(line).items()}
         if version != _VERSION:
             raise ValueError(f"its version is {version!r}")
-        return {partition: _position(bytes(byte & 0xFF for byte in signed)) for partition, signed in named.items()}
+        return {partition: _position(bytes(byte & 0xFF for byte in signed)) for partition, signed in offsets.items()}
     except (ValueError, TypeError, AttributeError, DecodeError) as error:
         raise UnavailableError(f"{path} can't be read: {error}; checkpoints/README.md, `Damaged?`") from error
 
 
-def _position(written: bytes) -> Position:
-    """Read an offset, which may also be "earliest" (before all), or stand before the first entry of a ledger."""
-    message_id = MessageIdData.FromString(written)
+def _position(offset: bytes) -> Position:
+    """Parse an offset, which may also be "earliest" (before all), or the position before a ledger's first entry."""
+    message_id = MessageIdData.FromString(offset)
     if not message_id.IsInitialized():
-        raise ValueError(f"offset {written.hex()} is no message id")
+        raise ValueError(f"offset {offset.hex()} is no message id")
     return _signed(message_id.ledgerId), _signed(message_id.entryId)
 
 

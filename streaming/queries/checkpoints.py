@@ -1,6 +1,6 @@
-"""What Spark's checkpoints say about our queries: how far each partition was read, and whether its topic is the same.
+"""Reads Spark's checkpoints of our queries: how far each partition was read, and whether its topic is the same.
 
-`<folder>/offsets/N` holds a version line, a line of Spark's own, and one JSON object for each source: partition -> the
+`<folder>/offsets/N` contains a version line, a line of Spark's own, and a JSON object for each source: partition -> the
 bytes of a MessageIdData (Pulsar's message id), as signed numbers. `commits/N` exists once batch N is done.
 """
 
@@ -21,17 +21,17 @@ from udfs.formats.message_id import parse_message_id
 from udfs.paths import base_topic, partition_index
 
 NOTHING_READ: Position = (-1, -1)
-MOST_LEFT_BEHIND = 20  # a read of the store and a question to a broker each
-_WAY_OUT = "checkpoints/README.md, `How to retire one`, has the way"
+MOST_LEFT_BEHIND = 20  # each takes a read of the store and a request to a broker
+_WAY_OUT = "see checkpoints/README.md, `How to retire one`"
 
 
 def root_of(settings: Settings) -> str:
-    """Return checkpoints.dir as open_filesystem takes it."""
+    """Return checkpoints.dir in the form that open_filesystem takes."""
     return located(settings.s3, settings.checkpoints.dir)
 
 
 def location_of(settings: Settings, query: str) -> str:
-    """Return a query's checkpoint as the functions here take it; names.checkpoint_of returns it as Spark takes it."""
+    """Return a query's checkpoint in the form that the functions here take (names.checkpoint_of: Spark's form)."""
     return located(settings.s3, checkpoint_of(settings, query))
 
 
@@ -39,58 +39,63 @@ def committed_positions(checkpoint: str) -> dict[str, Position]:
     """Return by partition the last (ledger, entry) that the newest committed batch read; empty before the first."""
     positions: dict[str, Position] = {}
     for partition, signed in _newest(checkpoint, "commits").items():
-        with contextlib.suppress(FormatError):  # "earliest": nothing of this partition was read yet
+        with contextlib.suppress(FormatError):  # "earliest": this partition was not read yet
             message_id = parse_message_id(bytes(byte & 0xFF for byte in signed))
             positions[partition] = (message_id.ledger_id, message_id.entry_id)
     return positions
 
 
 def partitions_of(checkpoint: str) -> set[str]:
-    """Return the partitions that the newest batch looked at, whether it is done or not."""
+    """Return the partitions of the newest batch, whether it is done or not."""
     return set(_newest(checkpoint, "offsets"))
 
 
 def is_unfinished(checkpoint: str) -> bool:
-    """Whether the newest batch was begun and not committed; it then runs again at the next start."""
+    """Whether the newest batch was started but not committed; it then runs again at the next start."""
     return newest_number(checkpoint, "offsets") > newest_number(checkpoint, "commits")
 
 
 def what_is_left(settings: Settings, queries: Iterable[Query], *, was_idle: bool, cut_short: Iterable[str] = ()) -> str:
-    """Tell what will run again at the next start, for the log. was_idle: no request was waiting any more.
+    """Describe for the log what will run again at the next start.
 
-    cut_short: names of what else was begun and has not ended.
+    Args:
+        was_idle: whether no request was waiting any more.
+        cut_short: names of other work that was started and has not ended.
     """
     try:
-        unfinished = [each.name for each in queries if is_unfinished(location_of(settings, each.name))]
+        unfinished = [query.name for query in queries if is_unfinished(location_of(settings, query.name))]
         unfinished += cut_short
     except UnavailableError as error:  # must not hide why the service stopped
         return f"whether all was finished could not be read: {error}"
     if not unfinished:
         return "all finished"
     names = ", ".join(unfinished)
-    # where no request was waiting, such a batch is mostly an empty first one
-    return f"all finished; a batch begun since runs again: {names}" if was_idle else f"abandoned, to run again: {names}"
+    # if no request was waiting, such a batch is usually an empty first batch
+    return f"all finished; a batch started since runs again: {names}" if was_idle else f"abandoned, runs again: {names}"
 
 
 def changes(settings: Settings, partitions: Callable[[str], int | None]) -> list[str]:
-    """Name what has changed since a checkpoint was written, and what to do. partitions: how many a topic has."""
+    """Name what has changed since the checkpoints were written, and what to do.
+
+    partitions: returns how many partitions a topic has, None if it does not exist.
+    """
     return [fault for query in queries_of(settings) for fault in changes_of(settings, query, partitions)]
 
 
 def changes_of(settings: Settings, query: Query, partitions: Callable[[str], int | None]) -> list[str]:
-    """Do so for one query's checkpoint."""
+    """Name what has changed since one query's checkpoint was written, and what to do."""
     checkpoint = checkpoint_of(settings, query.name)
     read = partitions_of(location_of(settings, query.name))
     faults = [
         f"{checkpoint} has read {topic}, which is not its topic now ({', '.join(query.topics)}): what is unread "
-        f"there would stay unread. Name it in [topics] as before, or begin a new checkpoint: {_WAY_OUT}."
-        for topic in sorted({base_topic(each) for each in read} - set(query.topics))
+        f"there would stay unread. Name it in [topics] as before, or start a new checkpoint: {_WAY_OUT}."
+        for topic in sorted({base_topic(partition) for partition in read} - set(query.topics))
     ]
     return faults + [
-        f"{checkpoint} has read partition {number} of {topic}, which has {found or 'no'} partitions now: the topic "
-        f"was deleted and made anew. Begin a new checkpoint: {_WAY_OUT}."
+        f"{checkpoint} has read partition {number} of {topic}, which has {count or 'no'} partitions now: the topic "
+        f"was deleted and created again. Start a new checkpoint: {_WAY_OUT}."
         for topic, number in _highest(read).items()
-        if topic in query.topics and (found := partitions(topic) or 0) <= number
+        if topic in query.topics and (count := partitions(topic) or 0) <= number
     ]
 
 
@@ -102,34 +107,34 @@ def left_behind(settings: Settings, queries: Collection[Query], partitions: Call
     """
     used, read = {query.name for query in queries}, {topic for query in queries for topic in query.topics}
     names = sorted(name for name in _names(root_of(settings)) if name.startswith(FURTHER) and name not in used)
-    found = [
-        f"{topic}, which {checkpoint_of(settings, name)} has read, {_why_unread(partitions(topic))}. If that is meant: "
-        f"{_WAY_OUT}."
+    sentences = [
+        f"{topic}, which {checkpoint_of(settings, name)} has read, {_why_unread(partitions(topic))}. If that is "
+        f"intended: {_WAY_OUT}."
         for name in names[:MOST_LEFT_BEHIND]
-        for topic in sorted({base_topic(each) for each in partitions_of(location_of(settings, name))} - read)
+        for topic in sorted({base_topic(partition) for partition in partitions_of(location_of(settings, name))} - read)
     ]
     if further := names[MOST_LEFT_BEHIND:]:
-        found.append(
+        sentences.append(
             f"{len(further)} more checkpoints in {settings.checkpoints.dir} belong to no query that runs, such as "
-            f"{further[0]}. If that is meant: {_WAY_OUT}."
+            f"{further[0]}. If that is intended: {_WAY_OUT}."
         )
-    return found
+    return sentences
 
 
 def _why_unread(partitions: int | None) -> str:
     if partitions is None:
-        return "does not exist any more, and what was unread there is gone with it"
+        return "no longer exists, and its unread messages are gone with it"
     return (
-        "is not read now: it is neither in topics.requests nor taken up by topics.requests_pattern, and what is unread "
-        "there waits until it is"
+        "is not read now: it is neither in topics.requests nor read because of topics.requests_pattern, and its unread "
+        "messages wait until it is"
     )
 
 
 def refuse_changes(settings: Settings, partitions: Callable[[str], int | None]) -> None:
-    """Raise ConfigError where a topic is not the one that a checkpoint has read. Added partitions are read whole."""
+    """Raise ConfigError if a topic is not the one that its checkpoint has read. Added partitions are read whole."""
     faults = changes(settings, partitions)
     if faults:
-        raise ConfigError("the checkpoints can't be gone on with:\n  " + "\n  ".join(faults))
+        raise ConfigError("the checkpoints do not fit the topics:\n  " + "\n  ".join(faults))
 
 
 def _highest(partitions: Iterable[str]) -> dict[str, int]:
@@ -141,7 +146,7 @@ def _highest(partitions: Iterable[str]) -> dict[str, int]:
 
 
 def offsets_in(checkpoint: Folder, path: str) -> dict[str, list[int]]:
-    """Return partition -> the signed bytes of its offset, as a file below offsets/ or sources/ names them.
+    """Return partition -> the signed bytes of its offset, from a file below offsets/ or sources/.
 
     Raises UnavailableError.
     """

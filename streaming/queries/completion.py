@@ -1,9 +1,9 @@
-"""Whether the connector delivered every entry of a batch; what it passed over in silence is read another way.
+"""Checks whether the connector delivered every entry of a batch; the fallback reads entries that it skipped silently.
 
-1. We ask which entries were delivered whole, as runs, and compare with what the broker stores of the range. An entry is
-   whole where no index of its producer's batch is missing.
-2. Of an entry that was delivered in part, only those messages are added that were not delivered.
-3. Reading has a limit, for the connector reads some batches without an end.
+1. The runs of entries that were delivered whole are compared with what the broker stores of the range. An entry is
+   whole if no index of its producer's batch is missing.
+2. If an entry was delivered in part, only its missing messages are added.
+3. Reading has a time limit, because the connector never finishes some batches.
 """
 
 import logging
@@ -34,12 +34,12 @@ log = logging.getLogger("ledger-reaper")
 _RUN = from_arrow_schema(schemas.RUN)
 # On a cluster a task counts as running while its executor fetches this program and its jars, 0.5 GB, and until Spark
 # notices that the host is silent, two minutes by default.
-_MORE_SECONDS_ELSEWHERE = 210.0
+_MORE_SECONDS_ON_A_CLUSTER = 210.0
 _SECONDS_PER_ENTRY = 0.005
-_SECONDS_PER_BYTE = 10e-6  # an entry may hold a thousand requests, in 10 KB or more
-# However much a batch holds: what the connector has not read by then is read another way, in slots that keep none of
-# those waiting whose query has not failed. Bytes are cheap for their sender where they compress well, and requests of
-# others lie behind them in the same topic. Where others wait for its slots, a read that hangs ends within a minute.
+_SECONDS_PER_BYTE = 10e-6  # an entry may contain a thousand requests, in 10 KB or more
+# Limits for batches of any size: the fallback reads what the connector has not read by then, in slots that block no
+# query that has not failed. Bytes that compress well are cheap for their sender, and requests of others follow them in
+# the same topic. If other queries wait for its slots, a read that hangs ends within a minute.
 _MOST_SECONDS_FOR_BYTES = 30.0
 _MOST_SECONDS = 120.0
 _MOST_SECONDS_WHILE_OTHERS_WAIT = 30.0
@@ -48,65 +48,59 @@ Spans = Mapping[str, Sequence[EntrySpan]]  # by partition
 
 
 class Read(Protocol):
-    """Reads the messages of entries another way, and keeps them until unpersist (queries.fallback_reads.ReadRows)."""
+    """Reads entries without the connector (queries.fallback_reads.ReadRows)."""
 
-    def __call__(self, query: str, wanted: Spans, /, *, gives_up: bool = False) -> DataFrame:
-        """Return their rows; gives_up: though no other entry is shown (adapters.pulsar.entries)."""
+    def __call__(self, query: str, spans: Spans, /, *, gives_up: bool = False) -> DataFrame:
+        """Return the rows of the entries' messages, kept until unpersist.
+
+        gives_up: give up unreadable entries even if the broker shows no other entry (adapters.pulsar.entries).
+        """
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class Extent:
-    """How much a batch holds at most.
+    """Bounds of a batch."""
 
-    last_rows: by source, a number that none of its rows is above (columns.ROW). oldest_ledger: none of its messages is
-    in a ledger before that one.
-    """
-
-    last_rows: Mapping[str, int]
-    oldest_ledger: int
+    last_rows: Mapping[str, int]  # by source: no row of it has a greater number (columns.ROW)
+    oldest_ledger: int  # no message of the batch is in an older ledger
 
 
 @dataclass(frozen=True, slots=True)
 class Completed:
-    """A batch of which nothing lacks. rows: schemas.MESSAGE. extent: where it is known.
+    """A complete batch."""
 
-    worked_off: the batch's entries, where some were read another way: not each of them holds a message.
-    """
-
-    rows: DataFrame
-    extent: Extent | None = None
+    rows: DataFrame  # schemas.MESSAGE
+    extent: Extent | None = None  # if it is known
+    # the batch's entries, if the fallback read some of them: those entries need not contain a message
     worked_off: Spans = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
 class Completion:
-    """One per service. read: reads, for a query, the messages of entries, by partition, as rows (schemas.MESSAGE).
-
-    reading: who reads when. patiently: runs a step that asks Pulsar's admin API, again and again while that is away.
-    """
+    """Adds to a batch the rows that the connector did not deliver. One per service."""
 
     spark: SparkSession
     settings: Settings
     admin: TopicAdmin
     read: Read
-    reading: ReadSlots
-    patiently: Callable[[Callable[[], None]], None] = lambda step: step()
+    slots: ReadSlots
+    patiently: Callable[[Callable[[], None]], None] = lambda step: step()  # repeats a step while Pulsar is unavailable
 
     def __call__(self, query: str, batch_id: int, delivered: DataFrame) -> Completed:
-        """Return a batch's rows with those that were not delivered; `delivered` itself if none lacks.
+        """Return a batch's rows with those that were not delivered; `delivered` itself if no row is missing.
 
-        Rows other than `delivered` are to be unpersisted. Runs the reading. Raises UnavailableError, RefusedError, and
-        what the connector raises.
+        The caller unpersists rows other than `delivered`. The call runs the read. Raises UnavailableError,
+        RefusedError, and what the connector raises.
         """
         batch = unfinished(location_of(self.settings, query))
         if batch is None or batch.number != batch_id:
-            raise ReaperError(f"{query}: the checkpoint does not say what batch {batch_id} is to read: {batch}")
+            raise ReaperError(f"{query}: the checkpoint does not name the range of batch {batch_id}: {batch}")
         stored, size = self._stored(batch)
-        total = sum(count_of(each) for each in stored.values())
+        total = sum(count_of(spans) for spans in stored.values())
         what = f"{query}, batch {batch_id}: reading"
         master = self.spark.sparkContext.master or ""
-        with self.reading.of(query, len(batch.ranges)) as others_wait:
+        with self.slots.of(query, len(batch.ranges)) as others_wait:
             least = self.settings.service.reading_seconds
 
             def seconds() -> float:
@@ -117,37 +111,39 @@ class Completion:
         missing = _missing(stored, runs)
         if not missing:
             return Completed(delivered, _extent(runs))
-        lacking = sum(count_of(each) for each in missing.values())
         log.info(
-            "%s, batch %s: the connector did not deliver %s of %s entries; they are read another way",
+            "%s, batch %s: the connector did not deliver %s of %s entries; the fallback reads them",
             query,
             batch_id,
-            lacking,
+            sum(count_of(spans) for spans in missing.values()),
             total,
         )
         read = self.read(query, missing)
         try:
-            lacked = read.join(delivered.select(*c.POSITION), list(c.POSITION), "left_anti")
-            rows = kept(numbered(delivered.unionByName(lacked)))
+            undelivered = read.join(delivered.select(*c.POSITION), list(c.POSITION), "left_anti")
+            rows = kept(numbered(delivered.unionByName(undelivered)))
         finally:
             read.unpersist()
         return Completed(rows, worked_off=stored)
 
     def _stored(self, batch: Batch) -> tuple[Spans, int]:
-        found: list[tuple[Spans, int]] = []
-        self.patiently(lambda: found.append(_stored(self.admin, batch.ranges)))
-        return found[-1]
+        results: list[tuple[Spans, int]] = []
+        self.patiently(lambda: results.append(_stored(self.admin, batch.ranges)))
+        return results[-1]
 
 
 def allowed_seconds(entries: int, size: int, master: str, least: float, *, others_wait: bool) -> float:
-    """Return how long the connector may take to read entries that have `size` bytes together as they are stored.
+    """Return how long the connector may take to read entries.
 
-    least: for one entry. others_wait: for the slots that it reads in.
+    Args:
+        size: bytes of the entries together, as they are stored.
+        least: seconds for one entry.
+        others_wait: whether other queries wait for the slots of this read.
     """
-    begin = least if is_local(master) else least + _MORE_SECONDS_ELSEWHERE
+    base = least if is_local(master) else least + _MORE_SECONDS_ON_A_CLUSTER
     most = _MOST_SECONDS_WHILE_OTHERS_WAIT if others_wait else _MOST_SECONDS
     for_bytes = min(_SECONDS_PER_BYTE * size, _MOST_SECONDS_FOR_BYTES)
-    return begin + min(_SECONDS_PER_ENTRY * entries + for_bytes, most)
+    return base + min(_SECONDS_PER_ENTRY * entries + for_bytes, most)
 
 
 def stored_spans(admin: TopicAdmin, ranges: Mapping[str, Range]) -> Spans:
@@ -157,21 +153,21 @@ def stored_spans(admin: TopicAdmin, ranges: Mapping[str, Range]) -> Spans:
 
 def _stored(admin: TopicAdmin, ranges: Mapping[str, Range]) -> tuple[Spans, int]:
     """Return which entries of the ranges are stored, and about how many bytes they take."""
-    found: dict[str, list[EntrySpan]] = {}
+    stored: dict[str, list[EntrySpan]] = {}
     size = 0
-    for partition, wanted in ranges.items():
+    for partition, entries in ranges.items():
         stats = admin.internal_stats(partition)
-        if spans := list(spans_of(stats.ledgers, wanted)):
-            found[partition] = spans
+        if spans := list(spans_of(stats.ledgers, entries)):
+            stored[partition] = spans
             size += bytes_of(spans, stats)
-    return found, size
+    return stored, size
 
 
 def delivered_runs(delivered: DataFrame) -> DataFrame:
-    """The entries that were delivered, as runs (schemas.RUN).
+    """Return the delivered entries as runs (schemas.RUN).
 
-    One task reads a partition, in order of position, so nothing has to be shuffled. The plan is the same for every
-    batch: Spark compiles code for it once.
+    A partition is read by a single task, in order of position, so no shuffle is needed. The plan is the same for every
+    batch, so Spark compiles code for it once.
     """
     return delivered.select(*c.POSITION, c.ROW).mapInArrow(partial(entry_runs, schema=schemas.RUN), _RUN)
 
@@ -186,14 +182,14 @@ def _extent(runs: Iterable[Row]) -> Extent | None:
 
 
 def _missing(stored: Spans, runs: Iterable[Row]) -> dict[str, list[EntrySpan]]:
-    """Which stored entries were not delivered whole.
+    """Return the stored entries that were not delivered whole.
 
-    runs: rows of schemas.RUN. They may reach out of what was asked for: the connector reads the last entry before it.
+    runs: rows of schemas.RUN. They may exceed the batch's range: the connector also reads the last entry before it.
     """
-    read: dict[str, list[tuple[EntrySpan, bool]]] = {}
+    delivered: dict[str, list[tuple[EntrySpan, bool]]] = {}
     for partition, ledger, first, last, is_whole, _row in runs:
-        read.setdefault(partition, []).append((EntrySpan(ledger, first, last), is_whole))
+        delivered.setdefault(partition, []).append((EntrySpan(ledger, first, last), is_whole))
     missing = {
-        partition: list(without(spans, whole_of(read.get(partition, ())))) for partition, spans in stored.items()
+        partition: list(without(spans, whole_of(delivered.get(partition, ())))) for partition, spans in stored.items()
     }
     return {partition: spans for partition, spans in missing.items() if spans}

@@ -1,4 +1,4 @@
-"""Rows of messages that are read another way than by the connector: in the executors, a few thousand entries a task."""
+"""Reads messages without the connector, in the executors, a few thousand entries per task."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -22,21 +22,21 @@ from udfs.entry_ranges import EntrySpan, split
 from udfs.spark import found_row, size_of
 
 _ENTRIES_PER_TASK = 2000
-_LOTS_PER_TASK = 4
-# of a record batch; a worker and the JVM hold a few of them at once
+_READS_PER_TASK = 4
+# limits of a record batch; a worker and the JVM hold a few of them at once
 _MOST_ROWS = 1000
 _MOST_BYTES = 8 * 1024 * 1024
-_ELSEWHERE = 2  # partitions of each of our topics whose entries tell whether the broker shows any
-_NOTHING = "nothing int"
-_LOT = f"{c.SOURCE} string, ledgers array<long>, firsts array<long>, lasts array<long>"
+_CONTROL_PARTITIONS = 2  # of each of our topics; their entries show whether the broker shows any entry
+_NO_ROWS = "nothing int"
+_READ = f"{c.SOURCE} string, ledgers array<long>, firsts array<long>, lasts array<long>"
 
-Lot = tuple[str, list[int], list[int], list[int]]
-"""Entries of a partition: of each span the ledger, the first and the last one."""
+PartitionRead = tuple[str, list[int], list[int], list[int]]
+"""Entries of a partition that are read in sequence: each span's ledger, first and last entry."""
 
 
 @dataclass(frozen=True, slots=True)
 class ReadEntries:
-    """What an executor does with tasks: it reads their entries, and yields a row (schemas.MESSAGE) for each message."""
+    """Reads the entries of a task in an executor, and yields a row (schemas.MESSAGE) for each message."""
 
     settings: Settings
     gives_up: bool = False
@@ -55,68 +55,68 @@ class ReadEntries:
 
     def _rows(self, batches: Iterable[pa.RecordBatch]) -> Iterator[tuple[dict[str, Any], int]]:
         with admin_for(self.settings) as admin:
-            lots = [
-                lot for batch in batches for lot in zip(*(column.to_pylist() for column in batch.columns), strict=True)
+            reads = [
+                read
+                for batch in batches
+                for read in zip(*(column.to_pylist() for column in batch.columns), strict=True)
             ]
-            yield from side_by_side([self._of(admin, lot) for lot in lots])
+            yield from side_by_side([self._of(admin, read) for read in reads])
 
-    def _of(self, admin: PulsarAdmin, lot: Lot) -> Iterator[tuple[dict[str, Any], int]]:
+    def _of(self, admin: PulsarAdmin, read: PartitionRead) -> Iterator[tuple[dict[str, Any], int]]:
         most_bytes, topics = self.settings.service.max_request_bytes, self.settings.topics
         ours = (topics.dead_letter, topics.retry, *topics.requests)
-        elsewhere = [f"{topic}-partition-{number}" for topic in ours for number in range(_ELSEWHERE)]
-        source, *spans = lot
-        wanted = [EntrySpan(*each) for each in zip(*spans, strict=True)]
-        controls = Controls(admin, source, elsewhere, self.gives_up)
-        for position, found in fallback_entries(self.settings.pulsar, admin, source, wanted, controls):
-            row = found_row(source, position, found, most_bytes)
+        others = [f"{topic}-partition-{number}" for topic in ours for number in range(_CONTROL_PARTITIONS)]
+        source, *columns = read
+        spans = [EntrySpan(*span) for span in zip(*columns, strict=True)]
+        controls = Controls(admin, source, others, self.gives_up)
+        for position, message in fallback_entries(self.settings.pulsar, admin, source, spans, controls):
+            row = found_row(source, position, message, most_bytes)
             yield row, size_of(row[c.MESSAGE_KEY], row[c.PAYLOAD], row[c.MESSAGE_PROPERTIES])
 
 
 class ReadRows:
-    """One per service: what queries.completion calls a Read. reading: who reads when."""
+    """Reads entries for queries.completion and deletion.fallback; a queries.completion.Read. One per service."""
 
-    def __init__(self, spark: SparkSession, settings: Settings, reading: ReadSlots) -> None:
-        # Adaptive execution computes what is kept while it makes a plan of it: all at once, and in nobody's slots.
+    def __init__(self, spark: SparkSession, settings: Settings, slots: ReadSlots) -> None:
+        # Adaptive execution would compute persisted rows while it plans: all at once, and outside the query's slots.
         self._spark = spark.newSession()
         self._spark.conf.set("spark.sql.adaptive.enabled", "false")
         self._settings = settings
-        self._reading = reading
+        self._slots = slots
 
-    def __call__(
-        self, query: str, wanted: Mapping[str, Sequence[EntrySpan]], /, *, gives_up: bool = False
-    ) -> DataFrame:
-        """Read the messages of these entries (by partition), piece by piece, in as many slots as the query may have.
+    def __call__(self, query: str, spans: Mapping[str, Sequence[EntrySpan]], /, *, gives_up: bool = False) -> DataFrame:
+        """Read these entries (by partition) in successive jobs, each in as many slots as the query may have.
 
-        The slots are given back behind each piece, so that others' reads come in between, however much there is to
-        read. They are rows of schemas.MESSAGE, each source's numbered, and kept until unpersist.
-        gives_up: entries that the broker does not show, though it shows no other one either.
+        The slots are released after each job, so that other queries' reads can run in between, however much there is to
+        read. Returns rows of schemas.MESSAGE, numbered per source, and kept until unpersist.
+        gives_up: give up entries that the broker does not show, even if it shows no other entry either.
         """
-        # What is kept is read without a shuffle, so that each piece of it can be computed by itself; where adaptive
-        # execution is on, Spark also runs a shuffle while it holds a lock, for which every unpersist waits.
-        found = self._rows_of(_lots_of(wanted), gives_up=gives_up).persist()
+        # Rows are persisted before the shuffle, so that each task can be computed by itself; with adaptive execution
+        # Spark would also run a shuffle while it holds a lock for which every unpersist waits.
+        rows = self._rows_of(_reads_of(spans), gives_up=gives_up).persist()
         try:
-            keep = found.mapInArrow(_nothing, _NOTHING).rdd
+            keep = rows.mapInArrow(_no_rows, _NO_ROWS).rdd
             left = [*range(keep.getNumPartitions())]
             while left:
-                most = self._reading.most_tasks(query)
-                piece, left = left[:most], left[most:]
-                with self._reading.of(query, len(piece)):
-                    self._spark.sparkContext.runJob(keep, list, piece)
-            return kept(numbered(found))
+                most = self._slots.most_tasks(query)
+                tasks, left = left[:most], left[most:]
+                with self._slots.of(query, len(tasks)):
+                    self._spark.sparkContext.runJob(keep, list, tasks)
+            return kept(numbered(rows))
         finally:
-            found.unpersist()
+            rows.unpersist()
 
-    def _rows_of(self, lots: Sequence[Lot], *, gives_up: bool) -> DataFrame:
-        """Return the messages of these lots as rows of schemas.MESSAGE that are not numbered yet."""
-        tasks = [*_tasks_of(lots)]
+    def _rows_of(self, reads: Sequence[PartitionRead], *, gives_up: bool) -> DataFrame:
+        """Return the messages of these reads as rows of schemas.MESSAGE, not numbered yet."""
+        tasks = [*_tasks_of(reads)]
         planned = self._spark.createDataFrame(
-            self._spark.sparkContext.parallelize(tasks, max(1, len(tasks))).flatMap(list), _LOT
+            self._spark.sparkContext.parallelize(tasks, max(1, len(tasks))).flatMap(list), _READ
         )
         return planned.mapInArrow(ReadEntries(self._settings, gives_up), from_arrow_schema(schemas.MESSAGE))
 
 
-def _lots_of(wanted: Mapping[str, Sequence[EntrySpan]]) -> list[Lot]:
-    """Return the entries as rows of _LOT, each as much as is read at once."""
+def _reads_of(entries: Mapping[str, Sequence[EntrySpan]]) -> list[PartitionRead]:
+    """Return the entries as rows of _READ, each with at most _ENTRIES_PER_TASK entries."""
     return [
         (
             partition,
@@ -124,38 +124,38 @@ def _lots_of(wanted: Mapping[str, Sequence[EntrySpan]]) -> list[Lot]:
             [span.first for span in spans],
             [span.last for span in spans],
         )
-        for partition, each in wanted.items()
-        for spans in split(each, _ENTRIES_PER_TASK)
+        for partition, partition_spans in entries.items()
+        for spans in split(partition_spans, _ENTRIES_PER_TASK)
     ]
 
 
-def _tasks_of(lots: Iterable[Lot]) -> Iterator[list[Lot]]:
-    """Yield which lots a task reads side by side: together they have no more entries than one may have.
+def _tasks_of(reads: Iterable[PartitionRead]) -> Iterator[list[PartitionRead]]:
+    """Yield the reads that a task runs in parallel; together they have at most _ENTRIES_PER_TASK entries.
 
-    Most of the time passes while brokers are waited for, so small lots of several partitions take no longer than one.
+    Most of the time is spent waiting for brokers, so small reads of several partitions take no longer than one read.
     """
-    task: list[Lot] = []
+    task: list[PartitionRead] = []
     size = 0
-    for lot in lots:
-        entries = sum(last - first + 1 for first, last in zip(lot[2], lot[3], strict=True))
-        if task and (size + entries > _ENTRIES_PER_TASK or len(task) >= _LOTS_PER_TASK):
+    for read in reads:
+        entries = sum(last - first + 1 for first, last in zip(read[2], read[3], strict=True))
+        if task and (size + entries > _ENTRIES_PER_TASK or len(task) >= _READS_PER_TASK):
             yield task
             task, size = [], 0
-        task.append(lot)
+        task.append(read)
         size += entries
     if task:
         yield task
 
 
-def _nothing(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Take all rows, so that Spark computes and keeps them, and yield none."""
+def _no_rows(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """Consume all rows, so that Spark computes and persists them, and yield none."""
     for _batch in batches:
         pass
     return iter(())
 
 
 def kept(rows: DataFrame) -> DataFrame:
-    """Compute the rows now and keep them until unpersist; where that fails, Spark keeps nothing of them."""
+    """Compute the rows now and persist them until unpersist; if that fails, Spark keeps none of them."""
     rows = rows.persist()
     try:
         rows.count()
@@ -166,7 +166,7 @@ def kept(rows: DataFrame) -> DataFrame:
 
 
 def numbered(rows: DataFrame) -> DataFrame:
-    """Number each source's rows by their positions, a large one as several rows (schemas.ROWS), as udfs.spark does."""
-    upto = Window.partitionBy(c.SOURCE).orderBy(*c.POSITION).rowsBetween(Window.unboundedPreceding, Window.currentRow)
-    numbers = (F.sum(F.expr(schemas.ROWS)).over(upto) - F.lit(1)).cast("long")
+    """Number each source's rows by position, counting a large row as several (schemas.ROWS), as udfs.spark does."""
+    so_far = Window.partitionBy(c.SOURCE).orderBy(*c.POSITION).rowsBetween(Window.unboundedPreceding, Window.currentRow)
+    numbers = (F.sum(F.expr(schemas.ROWS)).over(so_far) - F.lit(1)).cast("long")
     return rows.withColumn(c.ROW, numbers).select(*schemas.MESSAGE.names)

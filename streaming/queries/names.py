@@ -1,4 +1,4 @@
-"""Which streaming queries there are, what they are called, and where the checkpoint of each lies."""
+"""Lists the streaming queries of a configuration, with their names and the paths of their checkpoints."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -8,25 +8,27 @@ from streaming.config.settings import Settings
 from streaming.config.stores import is_on_s3
 from streaming.schemas import REQUESTS, RETRY
 
-VERSION = "v1"  # of what a checkpoint means; checkpoints/README.md says when it must change
+VERSION = "v1"  # of the meaning of a checkpoint; checkpoints/README.md lists what changes it
 FURTHER = f"{REQUESTS}-"
-_SHORT = 8  # digits; queries/short_names.py says why there are more now
+_SHORT = 8  # digits; queries/short_names.py explains why there are more now
 
 
 @dataclass(frozen=True, slots=True)
 class Query:
-    """name: names its checkpoint's folder and stands in the Spark UI; it stays the same while its topics do."""
+    """A streaming query and the topics that it reads."""
 
-    name: str
+    name: str  # of its checkpoint's folder, and in Spark's UI; it stays the same as long as the topics do
     topics: tuple[str, ...]
 
 
 def queries_of(settings: Settings, matched: Sequence[str] = ()) -> tuple[Query, ...]:
-    """Return a query for each request topic, and one for RETRY.
+    """Return a query for each request topic, and a query for RETRY.
 
-    The first topic's query is `requests`; those of further topics carry the SHA-256 of the topic, so that no two
-    share a checkpoint. matched: topics that match topics.requests_pattern. Their queries are named in the same way, so
-    that a topic may be listed later, or no longer, and keep its checkpoint.
+    The first topic's query is `requests`; the names of further queries contain the SHA-256 of their topic, so that no
+    two share a checkpoint.
+
+    matched: topics that match topics.requests_pattern. Their queries are named in the same way, so that a topic keeps
+    its checkpoint when it is added to the list or removed from it.
     """
     first, *further = settings.topics.requests
     return (
@@ -37,7 +39,7 @@ def queries_of(settings: Settings, matched: Sequence[str] = ()) -> tuple[Query, 
 
 
 def short_name_of(query: Query) -> str | None:
-    """Return how earlier versions named a further topic's query; None for the other queries."""
+    """Return the name that earlier versions gave to a further topic's query; None for the other queries."""
     return f"{FURTHER}{_digest(query.topics[0])[:_SHORT]}" if query.name.startswith(FURTHER) else None
 
 
@@ -46,7 +48,7 @@ def _digest(topic: str) -> str:
 
 
 def checkpoint_of(settings: Settings, name: str) -> str:
-    """Return where a query's checkpoint is, as Spark takes it."""
+    """Return the path of a query's checkpoint in the form that Spark takes."""
     folder = settings.checkpoints.dir.rstrip("/")
     if is_on_s3(folder):
         folder = f"s3a://{folder.partition('://')[2]}"

@@ -33,12 +33,12 @@ _OUTAGE_S = 60.0  # the longest pause where a service is away: it may come back 
 class FallbackResult:
     """What a rescue came to.
 
-    has_news: it found messages that had no receipt, or committed a batch. may_begin: the query is worth beginning.
+    has_news: it found messages that had no receipt, or committed a batch. may_start: the query is worth beginning.
     reached: partition -> up to where all messages have receipts though no batch is committed.
     """
 
     has_news: bool
-    may_begin: bool = True
+    may_start: bool = True
     reached: Mapping[str, Position] = field(default_factory=dict)
 
 
@@ -170,8 +170,8 @@ class ParkedQueries:
             lane.is_read, lane.reached = True, result.reached
             if result.has_news:
                 lane.failures = 0
-            lane.next = _Next.BEGIN if result.may_begin else _Next.RESCUE
-            lane.again_s = now_s if result.may_begin else now_s + LOOK_S
+            lane.next = _Next.BEGIN if result.may_start else _Next.RESCUE
+            lane.again_s = now_s if result.may_start else now_s + LOOK_S
         else:
             lane.why = error_of(query.name, result) if result is not None else lane.why
             lane.is_read, lane.next = False, _Next.BEGIN

@@ -14,7 +14,7 @@ from udfs.paths import base_topic
 
 log = logging.getLogger("ledger-reaper")
 
-_FIRST = "sources/0/0"  # where the connector started to read; Spark has it as long as the checkpoint
+_FIRST = "sources/0/0"  # the position where the connector started; Spark keeps it as long as the checkpoint
 
 
 def adopt_short_name(settings: Settings, query: Query) -> bool:

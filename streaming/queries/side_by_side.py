@@ -1,4 +1,4 @@
-"""Iterators that wait for others, each in a thread of its own, so that their waiting comes to that of the slowest."""
+"""Runs iterators in parallel, each in its own thread, so that together they wait only as long as the slowest."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from queue import Empty, Full, Queue
@@ -7,8 +7,8 @@ from typing import TypeVar
 
 _T = TypeVar("_T")
 
-_IN_MEMORY = 100  # items that nobody has taken yet
-_LOOK_S = 0.1
+_IN_MEMORY = 100  # items that the caller has not taken yet
+_POLL_S = 0.1
 
 
 class _End:
@@ -17,23 +17,25 @@ class _End:
 
 
 def side_by_side(sources: Sequence[Iterable[_T]]) -> Iterator[_T]:
-    """Yield what all of them yield, as it comes, each one's items in its order. Raises the first error of any.
+    """Yield the items of all sources as they arrive, each source's items in order. Raises the first error of any.
 
-    Whoever takes no more, or is raised an error, leaves no thread behind but those that wait for their next item.
+    When the caller stops iterating, or after an error, only threads that wait for their next item keep running.
     """
     if len(sources) == 1:
         yield from sources[0]
         return
     items: Queue[_T | _End] = Queue(_IN_MEMORY)
     closed = Event()
-    threads = [Thread(target=_take, args=(each, items, closed), name="side-by-side", daemon=True) for each in sources]
+    threads = [
+        Thread(target=_take, args=(source, items, closed), name="side-by-side", daemon=True) for source in sources
+    ]
     for thread in threads:
         thread.start()
     left = len(threads)
     try:
         while left:
             try:
-                item = items.get(timeout=_LOOK_S)
+                item = items.get(timeout=_POLL_S)
             except Empty:
                 continue
             if not isinstance(item, _End):
@@ -58,10 +60,10 @@ def _take(source: Iterable[_T], items: "Queue[_T | _End]", closed: Event) -> Non
 
 
 def _put(item: "_T | _End", items: "Queue[_T | _End]", closed: Event) -> bool:
-    """Whether it was taken: not where nobody takes anything any more."""
+    """Put an item into the queue; False if the caller takes no more items."""
     while not closed.is_set():
         try:
-            items.put(item, timeout=_LOOK_S)
+            items.put(item, timeout=_POLL_S)
         except Full:
             continue
         return True

@@ -1,11 +1,11 @@
-"""Who reads when: reads are bounded, so that a read that hangs never holds the slots that chunks are worked off in.
+"""Limits how many of Spark's slots reads occupy, so that a read that hangs never blocks the sweeping of chunks.
 
-A slot is what Spark runs a task in; `local[8]` has eight. The connector waits for an entry that it will never be given,
-for half a minute and more, and all that time a slot is held.
-1. Reads as a whole get RESERVED slots less than there are, and topics whose query has failed lately share two of those.
+Spark runs a task in a slot; `local[8]` has eight. The connector waits half a minute and more for an entry that it will
+never get, and occupies a slot all that time.
+1. Reads together get RESERVED slots fewer than there are; topics whose query has failed recently share two of those.
 2. No read gets more than half of the slots that it shares with others, nor do all reads of a tenant's topics together.
-3. Whose reads hold fewer slots has his turn first, and then whose last turn was longest ago. So whoever publishes what
-   the connector fails on, to however many topics, keeps others waiting for one of his reads and not for all.
+3. The query or tenant that holds the fewest slots goes first; ties go to the one served least recently. So a tenant
+   that publishes messages on which the connector fails, to any number of topics, delays others by a single read.
 """
 
 import threading
@@ -17,86 +17,86 @@ from dataclasses import dataclass, field
 
 from streaming.errors import StopRequestedError
 
-RESERVED = 2  # for chunks
+RESERVED = 2  # for the sweeps of chunks
 SLOW_S = 600.0
-_SLOW = 2  # for topics whose query has failed lately
-_LOOK_S = 0.2  # between two looks at stop
+_SLOW = 2  # for topics whose query has failed recently
+_POLL_S = 0.2  # between two checks of stop
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Waiter:
-    whose: str
-    wanted: int
+    holder: str
+    count: int
     most: int
-    has_them: threading.Event = field(default_factory=threading.Event)
+    granted: threading.Event = field(default_factory=threading.Event)
 
 
 class Slots:
-    """A number of slots, handed out first to whoever holds fewest, then to whose last turn was longest ago."""
+    """A pool of slots, granted to the holder of the fewest first, and on a tie to the one served least recently."""
 
     def __init__(self, stop: threading.Event) -> None:
         self._stop = stop
         self._guard = threading.Lock()
         self._waiting: list[_Waiter] = []
         self._held: Counter[str] = Counter()
-        self._last: dict[str, int] = {}  # the number of the turn that somebody had last
+        self._last: dict[str, int] = {}  # holder -> the number of the newest grant to it
 
     def is_waited_for(self, *, besides: str) -> bool:
-        """Whether somebody else waits for slots, and not only because he has his share of them."""
+        """Whether another holder waits for slots, and not only because it already has its share of them."""
         with self._guard:
-            return any(each.whose != besides and self._may_have_more(each) for each in self._waiting)
+            return any(waiter.holder != besides and self._may_have_more(waiter) for waiter in self._waiting)
 
     @contextmanager
-    def taken(self, wanted: int, most: int, whose: str) -> Iterator[None]:
-        """Hold `wanted` slots of `most`; whoever wants more than there are has them when nobody holds any.
+    def taken(self, count: int, most: int, holder: str) -> Iterator[None]:
+        """Hold `count` slots of `most`; a count above `most` is granted when no slot is held.
 
-        Raises StopRequestedError once stop is set while it waits.
+        Raises StopRequestedError if stop is set during the wait.
         """
-        mine = _Waiter(whose, wanted, most)
+        waiter = _Waiter(holder, count, most)
         with self._guard:
-            self._waiting.append(mine)
-            self._hand_out()
-        while not mine.has_them.wait(_LOOK_S):
-            if self._stop.is_set() and self._leaves(mine):
+            self._waiting.append(waiter)
+            self._grant()
+        while not waiter.granted.wait(_POLL_S):
+            if self._stop.is_set() and self._leaves(waiter):
                 raise StopRequestedError
         try:
             yield
         finally:
             with self._guard:
-                self._held[whose] -= wanted
-                self._hand_out()
+                self._held[holder] -= count
+                self._grant()
 
-    def _may_have_more(self, one: _Waiter) -> bool:
-        held = self._held[one.whose]
-        return not held or held + one.wanted <= _half(one.most)
+    def _may_have_more(self, waiter: _Waiter) -> bool:
+        held = self._held[waiter.holder]
+        return not held or held + waiter.count <= _half(waiter.most)
 
-    def _hand_out(self) -> None:
-        while waiting := [each for each in self._waiting if self._may_have_more(each)]:
-            first = min(waiting, key=lambda each: (self._held[each.whose], self._last.get(each.whose, 0)))
+    def _grant(self) -> None:
+        while waiting := [waiter for waiter in self._waiting if self._may_have_more(waiter)]:
+            first = min(waiting, key=lambda waiter: (self._held[waiter.holder], self._last.get(waiter.holder, 0)))
             taken = self._held.total()
-            if taken and taken + first.wanted > first.most:
+            if taken and taken + first.count > first.most:
                 return
             self._waiting.remove(first)
-            self._held[first.whose] += first.wanted
-            self._last[first.whose] = max(self._last.values(), default=0) + 1
-            first.has_them.set()
+            self._held[first.holder] += first.count
+            self._last[first.holder] = max(self._last.values(), default=0) + 1
+            first.granted.set()
 
-    def _leaves(self, mine: _Waiter) -> bool:
-        """Whether it waits no more; False where it was handed its slots in this moment."""
+    def _leaves(self, waiter: _Waiter) -> bool:
+        """Stop waiting; False if the slots have just been granted."""
         with self._guard:
-            if mine.has_them.is_set():
+            if waiter.granted.is_set():
                 return False
-            self._waiting.remove(mine)
-            self._hand_out()
+            self._waiting.remove(waiter)
+            self._grant()
             return True
 
 
 @dataclass(slots=True)
 class ReadSlots:
-    """One per service. slots: how many Spark has now."""
+    """Shares Spark's slots among the reads of all queries, which are known by name. One per service."""
 
     stop: threading.Event
-    slots: Callable[[], int]
+    slots: Callable[[], int]  # returns how many slots Spark has now
     monotonic: Callable[[], float] = time.monotonic
     _usual: Slots = field(init=False)
     _slow: Slots = field(init=False)
@@ -104,27 +104,27 @@ class ReadSlots:
     _tenants: dict[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        """Nobody reads yet."""
+        """Start with all slots free."""
         self._usual, self._slow = Slots(self.stop), Slots(self.stop)
 
     def belongs_to(self, query: str, tenant: str) -> None:
-        """The query, by name, reads a topic of this tenant's; all such share. A query of which nobody said so is alone.
+        """Count the query's reads towards its tenant's share. A query without a tenant has a share of its own.
 
-        Whose a listed topic is does not matter: everybody publishes there.
+        Listed topics belong to no tenant, because any tenant may publish to them.
         """
         self._tenants[query] = tenant
 
     def forget(self, query: str) -> None:
-        """The query, by name, is gone with its topic."""
+        """Drop what is known about a query whose topic is gone."""
         self._tenants.pop(query, None)
         self._slow_until_s.pop(query, None)
 
     def slow_down(self, query: str) -> None:
-        """This query, by name, has failed: for SLOW_S its reads share slots with those of all such queries."""
+        """Have a query that has failed share the slots of all such queries, for SLOW_S."""
         self._slow_until_s[query] = self.monotonic() + SLOW_S
 
     def most_tasks(self, query: str) -> int:
-        """Return in how many tasks a query's read may run at once."""
+        """Return how many tasks of a query's read may run at once."""
         _slots, most = self._shared_by(query)
         return _half(most)
 
@@ -132,15 +132,15 @@ class ReadSlots:
     def of(self, query: str, partitions: int) -> Iterator[Callable[[], bool]]:
         """Wait for the slots that a read of so many partitions may take, and hold them. Raises StopRequestedError.
 
-        Yields what says whether others wait for the slots that it shares with them.
+        Yields a function that returns whether others wait for the slots that the read shares with them.
         """
         slots, most = self._shared_by(query)
-        whose = f"tenant {self._tenants[query]}" if query in self._tenants else f"query {query}"
-        with slots.taken(max(1, min(partitions, _half(most))), most, whose):
-            yield lambda: slots.is_waited_for(besides=whose)
+        holder = f"tenant {self._tenants[query]}" if query in self._tenants else f"query {query}"
+        with slots.taken(max(1, min(partitions, _half(most))), most, holder):
+            yield lambda: slots.is_waited_for(besides=holder)
 
     def _shared_by(self, query: str) -> tuple[Slots, int]:
-        """Return the slots that the query shares with others of its kind, and how many those are."""
+        """Return the pool of slots that the query shares with others of its kind, and its size."""
         is_slow = self._slow_until_s.get(query, float("-inf")) > self.monotonic()
         if is_slow and self.slots() > RESERVED + _SLOW:
             return self._slow, _SLOW

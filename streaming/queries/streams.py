@@ -1,7 +1,7 @@
-"""The streaming queries, unstarted: one for each request topic and one for RETRY, each with its own checkpoint.
+"""Builds the streaming queries, unstarted: one per request topic and one for RETRY, each with its own checkpoint.
 
-Each topic has a query of its own so that a batch of a million requests of one topic does not keep ten requests of
-another waiting: the queries take turns, chunk by chunk.
+Each topic has a query of its own, so that a batch of a million requests of one topic does not delay ten requests of
+another: the queries' chunks alternate.
 """
 
 from collections.abc import Callable, Mapping
@@ -36,7 +36,7 @@ def stream(
 
 
 def describe_jobs(spark: SparkSession, query: str, batch_id: int, what: str) -> None:
-    """Set what the Spark UI shows beside the jobs that this thread starts from now on."""
+    """Set the description that Spark's UI shows for the jobs that this thread starts from now on."""
     spark.sparkContext.setJobDescription(f"{query}, batch {batch_id}: {what}")
 
 

@@ -1,4 +1,4 @@
-"""Functions from DataFrame to DataFrame. They need no session and no clock, and run nothing."""
+"""Functions from DataFrame to DataFrame. They need no session and no clock, and start no Spark job."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
@@ -18,14 +18,14 @@ _ROWS_PER_TASK = 500  # below that, a second Python worker costs more than it br
 
 
 def messages(source: DataFrame, most_bytes: int, most_tasks: int) -> DataFrame:
-    """Turn the connector's rows into schemas.MESSAGE: position, due time, and what could refer to the ledger.
+    """FairLock the connector's rows into schemas.MESSAGE: position, due time, and what could refer to the ledger.
 
     They are read in most_tasks tasks at most, source partition for source partition.
 
-    Of a message that is no request because its payload has more than most_bytes, only most_bytes + 1 are kept, and
-    CUT_FROM says how many there were. This is done in the JVM, row by row as the connector hands them over, so that
-    nothing behind it (a record batch for Python, a chunk, a receipt) ever holds many megabytes of one message: a sender
-    gets them in for a few kilobytes, compressed. Key and properties are bounded as those of a copy are.
+    A payload of more than most_bytes is no request: it is cut to most_bytes + 1, and the property CUT_FROM contains its
+    size. The JVM cuts row by row, as the connector delivers them, so that no later stage (a record batch for Python, a
+    chunk, a receipt) ever holds many megabytes of one message, which cost a sender only a few compressed kilobytes.
+    Key and properties are bounded like those of a copy.
     """
     payload, key, properties = F.col(c.VALUE).cast("binary"), F.col(c.KEY).cast("binary"), F.col(c.PROPERTIES)
     is_cut, has_much_about = _bytes(payload) > most_bytes + 1, _bytes_about(key, properties) > MAX_ABOUT_BYTES
@@ -50,8 +50,8 @@ def _bytes(column: Column) -> Column:
 
 
 def _bytes_about(key: Column, properties: Column) -> Column:
-    def added(total: Column, each: Column) -> Column:
-        return total + _bytes(each["key"]) + _bytes(each["value"])
+    def added(total: Column, entry: Column) -> Column:
+        return total + _bytes(entry["key"]) + _bytes(entry["value"])
 
     return _bytes(key) + F.coalesce(F.aggregate(F.map_entries(properties), F.lit(0), added), F.lit(0))
 
@@ -70,21 +70,21 @@ def _millis(timestamp: Column) -> Column:
     return F.unix_millis(timestamp)
 
 
-def slices_of(rows: DataFrame, bounds: Sequence[int]) -> Iterator[DataFrame]:
-    """Divide the messages by their row numbers within their source partitions: a slice up to each bound, and the rest.
+def chunks_of(rows: DataFrame, bounds: Sequence[int]) -> Iterator[DataFrame]:
+    """Divide messages by their row numbers within their source partitions: a chunk up to each bound, and the rest.
 
-    Each message is in one of them, whatever the bounds are.
+    With any bounds, each message is in exactly one chunk.
     """
     for start, stop in pairwise([None, *bounds, None]):
-        part = rows if start is None else rows.where(F.col(c.ROW) >= start)
-        yield part if stop is None else part.where(F.col(c.ROW) < stop)
+        chunk = rows if start is None else rows.where(F.col(c.ROW) >= start)
+        yield chunk if stop is None else chunk.where(F.col(c.ROW) < stop)
 
 
 def grouped_by_owner(rows: DataFrame, *, total: int, parallelism: int) -> DataFrame:
-    """Bring one owner's requests into one partition, next to each other; small work gets few partitions."""
+    """Bring one owner's requests into one partition, next to each other; few requests get few partitions."""
     tasks = tasks_for(total, parallelism)
-    spread = F.coalesce(F.col(c.REFERENCE_KEY), F.col(c.SOURCE))
-    return rows.repartition(tasks, spread).sortWithinPartitions(c.REFERENCE_KEY, *c.POSITION)
+    owner = F.coalesce(F.col(c.REFERENCE_KEY), F.col(c.SOURCE))
+    return rows.repartition(tasks, owner).sortWithinPartitions(c.REFERENCE_KEY, *c.POSITION)
 
 
 def tasks_for(total: int, parallelism: int) -> int:

@@ -10,7 +10,7 @@ import pytest
 from streaming.clients import admin_for, clients_for, reader_for
 from streaming.clock import ManualClock, SystemClock
 from streaming.coordination.agreed_clock import AgreedClock
-from streaming.deletion.turn import Turn
+from streaming.deletion.fair_lock import FairLock
 from streaming.deletion.upkeep import tidy_up
 from streaming.errors import UnavailableError
 from streaming.ports import Pulsar
@@ -80,7 +80,7 @@ def test_a_clock_that_is_a_year_ahead_expires_neither_journal_nor_receipts(
         for ahead_ms in (YEAR_MS, 0, -YEAR_MS):
             machine = ManualClock(SystemClock().now_ms() + ahead_ms)
             agreed = AgreedClock(clients_for(settings).store, root, name, clock=machine)
-            tidy_up(settings, Pulsar(admin, reader_for(settings)), table, Turn(), agreed)
+            tidy_up(settings, Pulsar(admin, reader_for(settings)), table, FairLock(), agreed)
             assert sorted(row["ledger_id"] for row in journal.entries(settings.state_dir)) == sorted(leaked)
             assert len(service.receipts()) == written
 

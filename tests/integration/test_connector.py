@@ -283,4 +283,4 @@ def test_messages_that_go_unread_and_topics_that_vanish_are_alarms(cluster: Clus
     with admin_for(service.settings) as admin:
         admin.delete_topic(first, force=True)
         admin.create_partitioned_topic(first, 1)
-    assert "was deleted and made anew" in service.run("run", "--until-idle", code=2)
+    assert "was deleted and created again" in service.run("run", "--until-idle", code=2)

@@ -79,7 +79,7 @@ def test_kill_9_and_a_restart_from_s3_lose_and_double_nothing(
 
     first = service.settings.topics.requests[0]
     monkeypatch.setenv("LEDGER_REAPER__TOPICS__REQUESTS", json.dumps([f"{first}-other"]))
-    assert "the checkpoints can't be gone on with" in service.run("run", "--until-idle", code=2)
+    assert "the checkpoints do not fit the topics" in service.run("run", "--until-idle", code=2)
 
 
 def test_no_key_is_seen_in_the_spark_ui_the_log_or_a_command_line(

@@ -66,7 +66,7 @@ def test_a_signal_in_mid_batch_stops_between_two_effects_and_says_what_runs_agai
     said = log.read_text()
     assert code == 0, said[-4000:]
     assert f"{way.number.name}: stopping" in said
-    assert "stopped; abandoned, to run again: requests" in said
+    assert "stopped; abandoned, runs again: requests" in said
     assert "Traceback" not in said, said[-6000:]
     assert 0 < len(service.final()) < LEDGERS
 

@@ -67,7 +67,7 @@ class World:
 
     def read_beside(self) -> None:
         """Wait for slots, as another query does, have them and give them back."""
-        with self.completion.reading.of("another", 1):
+        with self.completion.slots.of("another", 1):
             return
 
     def _begin(self, checkpoint: Path, number: int, upto: Mapping[str, tuple[int, int]]) -> None:
@@ -261,7 +261,7 @@ def test_a_long_fallback_read_gives_its_slots_back_in_between(
 
 
 def test_a_few_entries_of_several_partitions_are_waited_for_together_in_one_slot() -> None:
-    def lot(partition: str, *spans: tuple[int, int, int]) -> fallback_reads.Lot:
+    def lot(partition: str, *spans: tuple[int, int, int]) -> fallback_reads.PartitionRead:
         return (partition, [s[0] for s in spans], [s[1] for s in spans], [s[2] for s in spans])
 
     small = [lot(f"p{number}", (7, 0, 9)) for number in range(6)]

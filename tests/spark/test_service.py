@@ -90,7 +90,7 @@ def test_a_small_batch_is_one_chunk_and_its_first_leaves_out_what_has_a_receipt(
     service = _service(receipts, chunk_rows=10)
     for batch_id in range(2):
         service.process(REQUESTS, _source(spark, 2), batch_id)
-    service.begin_again(REQUESTS)
+    service.restart(REQUESTS)
     service.process(REQUESTS, _source(spark, 1), 2)
     assert receipts.swept == [(1, [("0", 1), ("1", 1)]), (2, [("0", 0), ("0", 1), ("1", 0), ("1", 1)])]
     assert receipts.asked == 2

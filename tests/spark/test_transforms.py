@@ -10,7 +10,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.pandas.types import from_arrow_schema
 
 from streaming import schemas
-from streaming.queries.transforms import grouped_by_owner, messages, slices_of, tasks_for
+from streaming.queries.transforms import chunks_of, grouped_by_owner, messages, tasks_for
 from udfs import columns as c
 from udfs.formats.message_id import MessagePosition, serialize_message_id
 from udfs.retry import CUT_FROM, MAX_ABOUT_BYTES, REAL_TOPIC, REASON, RECONSUMETIMES
@@ -131,11 +131,11 @@ def test_partitions_that_one_task_reads_are_numbered_each_for_itself(spark: Spar
     assert [row for *_, row in found] == [0, 1, 2] * 4
 
 
-def test_slices_of_a_batch_leave_nothing_out_and_take_nothing_twice(spark: SparkSession) -> None:
+def test_chunks_of_a_batch_leave_nothing_out_and_take_nothing_twice(spark: SparkSession) -> None:
     rows = spark.createDataFrame([(n,) for n in range(10)], f"{c.ROW} long")
-    slices = [[row[0] for row in each.collect()] for each in slices_of(rows, [3, 6])]
-    assert slices == [[0, 1, 2], [3, 4, 5], [6, 7, 8, 9]]
-    assert [each.count() for each in slices_of(rows, [])] == [10]
+    chunks = [[row[0] for row in each.collect()] for each in chunks_of(rows, [3, 6])]
+    assert chunks == [[0, 1, 2], [3, 4, 5], [6, 7, 8, 9]]
+    assert [each.count() for each in chunks_of(rows, [])] == [10]
 
 
 def test_one_owners_requests_are_neighbours_in_one_partition(spark: SparkSession) -> None:

@@ -27,8 +27,8 @@ class Service:
         self.noted: list[Any] = []
         self.failure: Exception | None = None
 
-    def begin_again(self, query: str) -> None:
-        self.said.append(("begin again", query))
+    def restart(self, query: str) -> None:
+        self.said.append(("restart", query))
 
     def describe(self, *_: object) -> None: ...
 
@@ -103,7 +103,7 @@ def test_the_batch_that_was_begun_is_worked_off_and_committed(world: World) -> N
     assert rescued == FallbackResult(has_news=True)
     assert given == [("requests", 8, {world.partition: [EntrySpan(5, 2, 3), EntrySpan(6, 0, 0)]})]
     assert world.committed == ["7", "8"]
-    assert world.service.said[0] == ("begin again", "requests")
+    assert world.service.said[0] == ("restart", "requests")
 
 
 def test_nothing_is_committed_where_working_it_off_fails(world: World) -> None:
@@ -161,14 +161,14 @@ def test_where_no_batch_was_begun_all_that_waits_is_worked_off_once_and_nothing_
     world.tells_last = False
     reached = {world.partition: (5, 3)}
     assert world.rescue() == (
-        FallbackResult(has_news=True, may_begin=False, reached=reached),
+        FallbackResult(has_news=True, may_start=False, reached=reached),
         [("requests", 4, {world.partition: [EntrySpan(5, 2, 3)]})],
     )
-    assert world.rescue() == (FallbackResult(has_news=False, may_begin=False, reached=reached), [])
+    assert world.rescue() == (FallbackResult(has_news=False, may_start=False, reached=reached), [])
     world.pulsar.store(world.partition, (5, 5))
     world.tells_last = True
     assert world.rescue() == (
-        FallbackResult(has_news=True, may_begin=True, reached={world.partition: (5, 4)}),
+        FallbackResult(has_news=True, may_start=True, reached={world.partition: (5, 4)}),
         [("requests", 4, {world.partition: [EntrySpan(5, 4, 4)]})],
     )
     assert world.committed == ["3"]

@@ -256,12 +256,12 @@ def test_what_holds_the_work_and_its_end_are_logged_once_each_whether_or_not_a_c
     only, said, paused = run(), list[str](), ["maintenance"]
     only.gate.log = said.append
     only.gate.coordination = replace(only.gate.coordination, paused=lambda: paused[0])
-    only.gate.tell()
+    only.gate.log_hold()
     only.gate.stop = Operator(lambda: paused.__setitem__(0, ""))
     only.gate.wait_until_open()
-    only.gate.tell()
+    only.gate.log_hold()
     only.radius.breaker.trip("60 deletes")
-    only.gate.tell()
+    only.gate.log_hold()
     assert said == [
         "paused: maintenance",
         "resumed; it was paused: maintenance",

@@ -35,9 +35,9 @@ def test_a_session_that_ends_under_the_service_is_told_at_once_and_is_no_clean_s
         assert stop.is_set()
         told.append(caplog.text)
 
-    with pytest.raises(UnavailableError, match="session that the lock lives by is over; start again"):
+    with pytest.raises(UnavailableError, match="session that holds the lock has ended; start again"):
         _hold(store, work)
-    assert "session that the lock lives by is over" in told[0]
+    assert "session that holds the lock has ended" in told[0]
 
 
 @pytest.mark.parametrize("ending", [MemoryStore.expire_session, MemoryStore.close])

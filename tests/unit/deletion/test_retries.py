@@ -81,7 +81,7 @@ def test_a_run_takes_the_table_over_before_it_reads_and_before_it_writes() -> No
     retries = _retries(waiting)
     retries.keep(cast("Any", _Rows([1, 2, 3])), 0)
     retries.keep(cast("Any", _Rows([1, 2, 3])), 1)
-    retries.work_off_due(_WorkOff())
+    retries.process_due(_WorkOff())
     assert waiting.said == ["take over", [1], "take over", [1, 2, 3], "take over", "begin", "end"]
 
 
@@ -121,7 +121,7 @@ def test_what_earlier_runs_may_have_worked_off_is_left_out(*, may_have_receipts:
     waiting.may_have_receipts = may_have_receipts
     retries = _retries(waiting)
     work_off = _WorkOff()
-    retries.work_off_due(work_off)
+    retries.process_due(work_off)
     assert work_off.seen == [expected]
 
 
@@ -129,7 +129,7 @@ def test_a_query_that_is_begun_again_keeps_nothing_twice() -> None:
     waiting = _Waiting()
     retries = _retries(waiting)
     retries.keep(cast("Any", _Rows([1])), 0)
-    retries.begin_again()
+    retries.restart()
     retries.keep(cast("Any", _Rows([1, 2, 3])), 0)
     assert [each for each in waiting.said if isinstance(each, list)] == [[1], [1]]
 
@@ -207,7 +207,7 @@ def test_a_pass_that_breaks_off_is_made_again_with_the_same_retries() -> None:
         raise ValueError("no disk")
 
     with pytest.raises(ValueError, match="no disk"):
-        retries.work_off_due(fails)
+        retries.process_due(fails)
     assert waiting.said == ["take over", "begin", "give back"]
 
 

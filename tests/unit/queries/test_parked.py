@@ -109,8 +109,8 @@ def test_where_the_rescue_fails_too_the_query_is_begun_after_pauses_that_grow(
 
 def test_while_no_batch_can_be_planned_rescues_look_for_news_and_the_query_rests() -> None:
     reached = {"persistent://acme/reaper/d-partition-0": (7, 3)}
-    waits = FallbackResult(has_news=False, may_begin=False, reached=reached)
-    world = World(FallbackResult(has_news=True, may_begin=False), *[waits] * 5, FallbackResult(has_news=True))
+    waits = FallbackResult(has_news=False, may_start=False, reached=reached)
+    world = World(FallbackResult(has_news=True, may_start=False), *[waits] * 5, FallbackResult(has_news=True))
     world.parked.park(LANE, BUG)
     world.until_begun()
     between = [later - earlier for earlier, later in zip(world.rescues, world.rescues[1:], strict=False)]
@@ -120,7 +120,7 @@ def test_while_no_batch_can_be_planned_rescues_look_for_news_and_the_query_rests
 
 def test_how_far_a_lane_without_a_batch_was_worked_off_is_told() -> None:
     reached = {"persistent://acme/reaper/d-partition-0": (7, 3)}
-    world = World(FallbackResult(has_news=True, may_begin=False, reached=reached))
+    world = World(FallbackResult(has_news=True, may_start=False, reached=reached))
     assert world.parked.reached == {}
     world.parked.park(LANE, BUG)
     for _ in range(2):

@@ -1,7 +1,7 @@
-"""Whose turn it is: chunks of all queries run one after the other, in the order in which the queries asked.
+"""A fair lock: chunks of all queries run one after the other, in the order in which the queries asked for it.
 
-A plain lock would go to whoever is awake, which is the query that has just let it go: a topic with a million requests
-would keep another's ten waiting. A query that waits for its turn ends at once when the service is to stop.
+A plain lock would go to the thread that runs, which is the query that has just released it: a topic with a million
+requests would delay another's ten. A query that waits for the lock ends at once when the service is to stop.
 """
 
 import threading
@@ -10,11 +10,11 @@ from typing import Self
 
 from streaming.errors import StopRequestedError
 
-_LOOK_S = 0.2  # between two looks at stop
+_POLL_S = 0.2  # between two checks of stop
 
 
-class Turn:
-    """A lock that is handed over in the order of asking, until stop is set. Not reentrant."""
+class FairLock:
+    """A lock that is granted in the order of the requests for it, until stop is set. Not reentrant."""
 
     def __init__(self, stop: threading.Event | None = None) -> None:
         self._stop = stop or threading.Event()
@@ -23,23 +23,23 @@ class Turn:
         self._taken = False
 
     def __enter__(self) -> Self:
-        """Wait for the turn. Raises StopRequestedError once stop is set."""
+        """Wait for the lock. Raises StopRequestedError once stop is set."""
         if self._stop.is_set():
             raise StopRequestedError
         with self._guard:
             if not self._taken:
                 self._taken = True
                 return self
-            mine = threading.Event()
-            self._waiting.append(mine)
-        while not mine.wait(_LOOK_S):
+            granted = threading.Event()
+            self._waiting.append(granted)
+        while not granted.wait(_POLL_S):
             if self._stop.is_set():
-                self._leave(mine)
+                self._leave(granted)
                 raise StopRequestedError
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Let the next one go on."""
+        """Hand the lock over to the thread that has waited longest."""
         with self._guard:
             self._hand_over()
 
@@ -49,9 +49,9 @@ class Turn:
         else:
             self._taken = False
 
-    def _leave(self, mine: threading.Event) -> None:
+    def _leave(self, granted: threading.Event) -> None:
         with self._guard:
-            if mine.is_set():  # handed over in this moment
+            if granted.is_set():  # the lock has just been handed over
                 self._hand_over()
             else:
-                self._waiting.remove(mine)
+                self._waiting.remove(granted)

@@ -4,12 +4,12 @@ import threading
 
 import pytest
 
-from streaming.deletion.turn import Turn
+from streaming.deletion.fair_lock import FairLock
 from streaming.errors import StopRequestedError
 
 
 def test_who_has_just_had_a_turn_waits_for_those_who_asked_before() -> None:
-    turn, order, asked = Turn(), [], threading.Event()
+    turn, order, asked = FairLock(), [], threading.Event()
 
     def other() -> None:
         asked.set()
@@ -30,7 +30,7 @@ def test_who_has_just_had_a_turn_waits_for_those_who_asked_before() -> None:
 
 
 def test_one_at_a_time_and_everybody_in_the_end() -> None:
-    turn, inside, most, count = Turn(), [0], [0], [0]
+    turn, inside, most, count = FairLock(), [0], [0], [0]
 
     def work() -> None:
         for _ in range(200):
@@ -49,7 +49,7 @@ def test_one_at_a_time_and_everybody_in_the_end() -> None:
 
 
 def test_an_error_gives_the_turn_back() -> None:
-    turn = Turn()
+    turn = FairLock()
     try:
         with turn:
             raise ValueError
@@ -61,7 +61,7 @@ def test_an_error_gives_the_turn_back() -> None:
 
 def test_who_waits_gives_up_when_the_service_stops_and_leaves_the_turn_to_whoever_has_it() -> None:
     stop = threading.Event()
-    turn, ended = Turn(stop), []
+    turn, ended = FairLock(stop), []
 
     def wait() -> None:
         try:
@@ -85,7 +85,7 @@ def test_who_waits_gives_up_when_the_service_stops_and_leaves_the_turn_to_whoeve
 
 
 def test_a_turn_that_is_handed_to_one_who_gives_up_goes_to_the_next() -> None:
-    turn, late, next_one = Turn(), threading.Event(), threading.Event()
+    turn, late, next_one = FairLock(), threading.Event(), threading.Event()
     turn.__enter__()
     turn._waiting.extend([late, next_one])
     turn.__exit__()
@@ -98,7 +98,7 @@ def test_a_turn_that_is_handed_to_one_who_gives_up_goes_to_the_next() -> None:
 
 def test_nobody_begins_after_a_stop() -> None:
     stop = threading.Event()
-    turn = Turn(stop)
+    turn = FairLock(stop)
     stop.set()
     with pytest.raises(StopRequestedError), turn:
         pass

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 import pytest
 
 from streaming.errors import ConfigError, SafetyError
-from streaming.queries.beginning import beside
+from streaming.queries.early_start import in_parallel
 
 
 @dataclass
@@ -35,7 +35,7 @@ class Slow:
 def test_spark_begins_while_the_block_does_something_else_and_whoever_took_it_stops_it() -> None:
     slow = Slow()
 
-    with beside(slow) as take:
+    with in_parallel(slow) as take:
         assert slow.begins.wait(10)
         slow.may_end.set()
         assert take() is slow.session
@@ -53,7 +53,7 @@ def test_a_start_that_is_refused_meanwhile_says_why_and_leaves_no_session_behind
             assert not slow.session.stopped.is_set()
 
     def refused() -> None:
-        with beside(begin):
+        with in_parallel(begin):
             assert slow.begins.wait(10)
             threading.Timer(0.1, slow.may_end.set).start()  # it is not there yet when the block ends
             raise SafetyError("already runs")
@@ -70,7 +70,7 @@ def _fails() -> PaperSession:
 
 def test_what_keeps_spark_from_beginning_is_raised_where_it_is_asked_for() -> None:
     def asks() -> None:
-        with beside(_fails) as take:
+        with in_parallel(_fails) as take:
             rest.append("goes on until then")
             take()
 
@@ -82,5 +82,5 @@ def test_what_keeps_spark_from_beginning_is_raised_where_it_is_asked_for() -> No
 
 
 def test_where_both_fail_the_rest_of_the_start_says_why() -> None:
-    with pytest.raises(SafetyError, match="already runs"), beside(_fails):
+    with pytest.raises(SafetyError, match="already runs"), in_parallel(_fails):
         raise SafetyError("already runs")

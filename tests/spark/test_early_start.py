@@ -3,7 +3,7 @@
 import pytest
 from pyspark.sql import SparkSession
 
-from streaming.queries.beginning import read_nothing
+from streaming.queries.early_start import read_empty_batch
 
 pytestmark = pytest.mark.spark
 
@@ -11,6 +11,6 @@ pytestmark = pytest.mark.spark
 def test_before_the_first_batch_nothing_is_read_and_nothing_kept(spark: SparkSession) -> None:
     kept = spark.sparkContext._jsc.getPersistentRDDs().size()
 
-    assert read_nothing(spark, 1000) == []
+    assert read_empty_batch(spark, 1000) == []
 
     assert spark.sparkContext._jsc.getPersistentRDDs().size() == kept
