@@ -157,7 +157,7 @@ class Outbox:
         self._published = chunk
 
     def _own(self, chunk: int) -> ChunkSummary:
-        """Return the summary of this run's chunk. Raises FencedError if another run wrote it: one of the two is outdated."""
+        """Return the summary of this run's chunk. Raises FencedError if another run wrote it: one of both is outdated."""
         summary = self.receipts.summary(chunk)
         if summary.epochs != {self.epoch}:
             failure = FencedError(f"chunk {chunk} of the receipts was written by another run; this one stops")
