@@ -1,7 +1,7 @@
-"""Who opens and closes our clients.
+"""Opens and closes all clients.
 
-1. Executors keep theirs: a worker process is used from batch to batch, and so are its clients (clients_for).
-2. A command opens its own and closes them when it ends (command_clients).
+1. Executors keep their clients from batch to batch, as Spark keeps its worker processes (clients_for).
+2. A command opens its own clients and closes them when it ends (command_clients).
 """
 
 import contextlib
@@ -24,16 +24,16 @@ from streaming.ports import Broker, MessageReader, MetadataStore, Pulsar
 
 @dataclass(frozen=True, slots=True)
 class Clients:
-    """What a sweep in an executor talks to."""
+    """The clients of a sweep in an executor."""
 
     store: MetadataStore
     broker: Broker
 
 
 class CommandClients:
-    """What one command talks to. The store connects when it is first used; the others are made when first used.
+    """The clients of a command. The store connects at its first use; the others are created at their first use.
 
-    So a command that needs ZooKeeper alone, such as `pause`, works whatever is wrong with Pulsar or its settings.
+    So a command that needs only ZooKeeper, such as `pause`, works with any fault in Pulsar or its settings.
     """
 
     def __init__(
@@ -45,7 +45,7 @@ class CommandClients:
 
     @cached_property
     def pulsar(self) -> Pulsar:
-        """Admin API and reader. Raises ConfigError for settings that no client can be made of."""
+        """Admin API and reader. Raises ConfigError for settings with which no client can be created."""
         return self._open_pulsar()
 
     @cached_property
@@ -56,7 +56,7 @@ class CommandClients:
 
 @contextlib.contextmanager
 def command_clients(settings: Settings) -> Iterator[CommandClients]:
-    """The clients of one command, closed when the block ends."""
+    """Yield the clients of a command, and close them when the block ends."""
     with contextlib.ExitStack() as stack:
 
         def open_pulsar() -> Pulsar:
@@ -67,17 +67,17 @@ def command_clients(settings: Settings) -> Iterator[CommandClients]:
         yield CommandClients(store, open_pulsar, lambda: broker_for(settings))
 
 
-_made: dict[tuple[int, PulsarAdminSettings], AdminBroker] = {}
+_brokers: dict[tuple[int, PulsarAdminSettings], AdminBroker] = {}  # by process, since a fork must not share sockets
 _lock = Lock()
 
 
 def clients_for(settings: Settings) -> Clients:
-    """The clients of this process for these settings; a forked child makes its own."""
+    """Return the clients of this process for these settings; a forked child creates its own."""
     return Clients(store_for(zookeeper_settings(settings)), broker_for(settings))
 
 
 def zookeeper_settings(settings: Settings) -> ZooKeeperSettings:
-    """[zookeeper] as the adapter takes it."""
+    """Return [zookeeper] in the form that the adapter takes."""
     zookeeper = settings.zookeeper
     return ZooKeeperSettings(
         hosts=zookeeper.hosts,
@@ -93,26 +93,26 @@ def zookeeper_settings(settings: Settings) -> ZooKeeperSettings:
 
 
 def admin_settings(settings: Settings) -> PulsarAdminSettings:
-    """[pulsar] as the admin client takes it."""
+    """Return [pulsar] in the form that the admin client takes."""
     return PulsarAdminSettings.of(settings.pulsar)
 
 
 def admin_for(settings: Settings) -> PulsarAdmin:
-    """A client for administration; the caller closes it."""
+    """Return a client of the admin API; the caller closes it."""
     return PulsarAdmin(admin_settings(settings))
 
 
 def reader_for(settings: Settings) -> MessageReader:
-    """A reader of stored messages; each of its reads connects for itself."""
+    """Return a reader of stored messages; each of its reads opens its own connection."""
     return PulsarReader(settings.pulsar)
 
 
 def broker_for(settings: Settings) -> AdminBroker:
-    """The brokers as a witness, for this process; a forked child makes its own."""
+    """Return the brokers as a witness, for this process; a forked child creates its own."""
     key = (os.getpid(), admin_settings(settings))
     with _lock:
-        if key not in _made:
+        if key not in _brokers:
             store = store_for(zookeeper_settings(settings))
             use_tls = settings.pulsar.admin_url.startswith("https:")
-            _made[key] = AdminBroker(key[1], partial(running_brokers, store, use_tls=use_tls))
-        return _made[key]
+            _brokers[key] = AdminBroker(key[1], partial(running_brokers, store, use_tls=use_tls))
+        return _brokers[key]

@@ -75,8 +75,8 @@ HOSTS = (
     (
         "an option of Java that shows a secret is refused",
         SUBMISSION,
-        "    if any(not _SAYS_WHERE.fullmatch(found",
-        "    if any(False and not _SAYS_WHERE.fullmatch(found",
+        "    if any(not _NAMES_A_FILE.fullmatch(match",
+        "    if any(False and not _NAMES_A_FILE.fullmatch(match",
     ),
     (
         "a task that runs again has no plan",

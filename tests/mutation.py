@@ -115,8 +115,8 @@ MUTATIONS = (
     Mutation(
         "over TLS the connector compares a broker's name with its certificate",
         "streaming/queries/source.py",
-        "compares = pulsar.tls_check_hostname and is_tls(url)",
-        "compares = False",
+        "verifies = pulsar.tls_check_hostname and is_tls(url)",
+        "verifies = False",
     ),
     Mutation(
         "a token over pulsar+ssl needs a named authority",
@@ -338,7 +338,7 @@ MUTATIONS = (
         "self.coordination.mark_published(str(Mark(self.receipts.table_id, self._published, chunk)))",
         "pass",
     ),
-    Mutation("receipts that know less than their mark", DELETION, "if self.begun > newest_chunk:", "if False:"),
+    Mutation("receipts that know less than their mark", DELETION, "if self.started > newest_chunk:", "if False:"),
     Mutation("receipts that know less than a partition", DELETION, "if chunk_of(last) > newest_chunk:", "if False:"),
     Mutation(
         "copies that brokers forgot are looked for",
@@ -349,14 +349,16 @@ MUTATIONS = (
     Mutation(
         "each retry of a publication asks what is stored",
         f"{DELETION}/outbox.py",
-        "            self._begun = chunk\n",
+        "            self._started = chunk\n",
         "            pass\n",
     ),
-    Mutation("a stored copy is not sent again", DELETION, "            if this <= last:\n", "            if False:\n"),
+    Mutation(
+        "a stored copy is not sent again", DELETION, "            if number <= last:\n", "            if False:\n"
+    ),
     Mutation(
         "a sequence id is one row's alone",
         DELETION,
-        " or not 0 <= place < MAX_ROWS_PER_CHUNK:",
+        " or not 0 <= index < MAX_ROWS_PER_CHUNK:",
         ":",
     ),
     Mutation("another run's chunk stops this one", DELETION, "if summary.epochs != {self.epoch}:", "if False:"),

@@ -1,11 +1,11 @@
-"""Pulsar clients that the connector keeps in this JVM: one for each start of a query, closed once that has ended.
+"""Gives each start of a query its own Pulsar client in this JVM, and closes that client after the query has ended.
 
-1. The connector closes its readers only behind a batch that it has read to its end. Each that a failed batch leaves
-   behind connects again, at once and for ever, to the entry that broke its connection, and breaks it for all readers of
-   its client: so a topic that failed a few times could never be read by the connector again.
-2. Clients are told apart by an option that changes nothing (queries/source.py), for the connector keeps one client for
-   each set of options.
-3. In executors of their own, the clients that nobody asks for are closed after CACHED_IN_EXECUTORS.
+1. The connector closes its readers only after a batch that it has read completely. A reader that a failed batch leaves
+   open reconnects, at once and for ever, to the entry that broke its connection, and breaks the connection of all
+   readers of its client: the connector could never again read a topic that failed a few times.
+2. An option without effect distinguishes the clients (queries/source.py), because the connector keeps a client for each
+   set of options.
+3. Separate executors close clients that are not used for CACHED_IN_EXECUTORS.
 """
 
 import contextlib
@@ -29,13 +29,13 @@ _CACHE = "org.apache.spark.sql.pulsar.CachedPulsarClient$"
 
 
 def keep_in_driver(spark: SparkSession) -> None:
-    """Have this JVM keep the connector's clients until they are closed; executors were told otherwise already."""
+    """Have this JVM keep the connector's clients until they are closed; executors already have another limit."""
     _jvm(spark).org.apache.spark.SparkEnv.get().conf().set(TIMEOUT, _CACHED_IN_DRIVER)
 
 
 @dataclass(slots=True)
 class ConnectorClients:
-    """One per service. Threads may share it."""
+    """One per service; any thread may call it. Queries are known by name."""
 
     spark: SparkSession
     _numbers: "itertools.count[int]" = field(default_factory=lambda: itertools.count(_DAY_S))
@@ -43,14 +43,14 @@ class ConnectorClients:
     _guard: threading.Lock = field(default_factory=threading.Lock)
 
     def new(self, query: str) -> dict[str, str]:
-        """Return options that give a query, by name, a client of its own; its former one is closed."""
+        """Return options that give a query its own client; its former client is closed."""
         self.close(query)
         with self._guard:
             number = self._open[query] = next(self._numbers)
         return {f"pulsar.client.{_OPTION}": str(number)}
 
     def close(self, query: str) -> None:
-        """Close the client of a query that has ended, by name, in a thread: the broker may be slow at it."""
+        """Close the client of a query that has ended, in a thread, because the broker may answer slowly."""
         with self._guard:
             number = self._open.pop(query, None)
         if number is not None:
@@ -64,7 +64,7 @@ class ConnectorClients:
 
 
 def _clients(spark: SparkSession) -> Any:
-    """The connector's own cache: it has no method that closes the client of some options."""
+    """Return the connector's own cache, because the connector has no method that closes the client of given options."""
     jvm = _jvm(spark)
     gateway: Any = spark.sparkContext._gateway
     none = gateway.new_array(jvm.java.lang.Object, 0)

@@ -1,10 +1,10 @@
-"""Has the connector decompress LZ4 in Java: the native library reads where a sender's wrong bytes lead it.
+"""Has the connector decompress LZ4 in Java, because the native library reads out of bounds for invalid input.
 
-The fuzzer found it: one message, and the JVM ended with SIGSEGV in LZ4_decompress_fast, and the service with it. That
-function of the library is not told where its input ends. The Pulsar client takes the fastest implementation that
-lz4-java has, once, when its class is loaded. So we load the class while the implementation that checks every access
-stands in the native one's place. Spark takes the native one afterwards. Executors of their own are not reached: one
-that ends so costs its task, and the batch is read another way.
+The fuzzer found it: a single message ended the JVM, and so the service, with SIGSEGV in LZ4_decompress_fast, a function
+that does not get the end of its input. The Pulsar client takes the fastest implementation that lz4-java has, once, when
+its class is loaded. So the class is loaded here while the implementation that checks every access replaces the native
+one. Spark uses the native one afterwards. This does not reach separate executors: such an end costs an executor its
+task, and the fallback reads the batch.
 """
 
 import logging
@@ -21,24 +21,24 @@ SAFE = "net.jpountz.lz4.LZ4JavaSafeFastDecompressor"
 
 
 def decompress_safely(spark: SparkSession) -> None:
-    """To be called before the connector has read anything; the log warns where that did not do."""
+    """Select the safe implementation, before the connector reads its first message; log a warning if that fails."""
     try:
-        _load_with_safe_one(spark)
-        found = decompressor_of(spark)
+        _load_with_safe_implementation(spark)
+        decompressor = decompressor_of(spark)
     except Py4JError as error:
-        found = str(error).splitlines()[0]
-    if found != SAFE:
-        log.warning("an LZ4 message with wrong bytes may end this JVM: the connector decompresses with %s", found)
+        decompressor = str(error).splitlines()[0]
+    if decompressor != SAFE:
+        log.warning("an invalid LZ4 message may end this JVM: the connector decompresses with %s", decompressor)
 
 
 def decompressor_of(spark: SparkSession) -> str:
-    """Return the class by which the connector decompresses LZ4."""
+    """Return the name of the class with which the connector decompresses LZ4."""
     field = _class(spark, _CODEC).getDeclaredField("decompressor")
     field.setAccessible(True)
     return str(field.get(None).getClass().getName())
 
 
-def _load_with_safe_one(spark: SparkSession) -> None:
+def _load_with_safe_implementation(spark: SparkSession) -> None:
     factory = _class(spark, _FACTORY)
     native = factory.getDeclaredField("NATIVE_INSTANCE")
     native.setAccessible(True)

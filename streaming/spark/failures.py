@@ -1,4 +1,4 @@
-"""Turns errors that reach us as text inside a Java exception back into this program's own errors."""
+"""Turns errors that arrive as text inside a Java exception back into this program's own errors."""
 
 import re
 from collections.abc import Callable, Iterator
@@ -17,7 +17,7 @@ from streaming.errors import (
 # in Spark's text of a failed query, positions and plan follow the cause after this
 _QUERY_AND_PLAN = "=== Streaming Query ==="
 _LOST_TASK = re.compile(r"Lost task \S+ in stage \S+ \(TID \d+\) \([^)]*\): (.*)")
-# Spark has begun the work anew several times already, elsewhere, before it says one of these
+# Spark has already restarted the work several times, on other hosts, before it reports one of these
 _LOST_EXECUTOR = re.compile(r"ExecutorLostFailure \(executor \S+ exited .*")
 _LOST_RESULTS = re.compile(
     r"Job aborted due to stage failure: (\w+Stage \d+ \(.*has failed the maximum allowable number of times.*"
@@ -29,24 +29,24 @@ _PULSAR_AWAY = re.compile(
 )
 
 
-# what Java and Python write before an error's text; of several the last one says what happened
+# what Java and Python write before an error's text; if there are several, the last one is the cause
 _NAMED = re.compile(r"^(?:Caused by: |: )?([\w.$]+(?:Error|Exception)\b.*)", re.MULTILINE)
 _LONGEST_LINE = 500
 
 
 def raise_failure(query: str, failure: Exception | None) -> None:
-    """Raise what a query ended with as one of this program's errors, in one line; nothing if it was only stopped."""
+    """Raise a query's failure as one of this program's errors, in one line; do nothing if it was only stopped."""
     if failure and not was_stopped(failure):
         raise error_of(query, failure)
 
 
 def was_stopped(failure: Exception) -> bool:
-    """Whether a query ended because the service was told to stop."""
+    """Whether a query ended because the service is to stop."""
     return isinstance(failure, StopRequestedError) or "StopRequestedError" in str(failure)
 
 
 def error_of(query: str, failure: Exception) -> ReaperError:
-    """Return what a query ended with as one of this program's errors."""
+    """Return a query's failure as one of this program's errors."""
     ours = translated(failure)
     if isinstance(ours, ReaperError):
         return ours
@@ -59,39 +59,39 @@ def error_of(query: str, failure: Exception) -> ReaperError:
 
 
 def one_line(failure: Exception) -> str:
-    """Return why a query failed, without traceback and plan: for a log, a file, a table.
+    """Return why a query failed, without traceback and plan, for a log, a file or a table.
 
-    What senders wrote may stand in it, so only what can be printed is left.
+    The text may quote senders, so unprintable characters are replaced.
     """
     cause = str(failure).partition(_QUERY_AND_PLAN)[0].strip()
-    task, named = _LOST_TASK.search(cause), _NAMED.findall(cause)
-    said = task[1] if task else named[-1] if named else cause.partition("\n")[0] or type(failure).__name__
-    return "".join(each if each.isprintable() else " " for each in said)[:_LONGEST_LINE].strip()
+    task, errors = _LOST_TASK.search(cause), _NAMED.findall(cause)
+    line = task[1] if task else errors[-1] if errors else cause.partition("\n")[0] or type(failure).__name__
+    return "".join(char if char.isprintable() else " " for char in line)[:_LONGEST_LINE].strip()
 
 
-# A traceback names the error at the beginning of a line. In the middle of one stand the words of senders, who may name
-# a topic like an error of ours.
+# A traceback names the error at the start of a line. Elsewhere in a line the text may quote a sender, who may name a
+# topic like an error of this program.
 _OURS = re.compile(r"^\s*(streaming(?:\.\w+)+)\.(\w+Error): (.*)", re.MULTILINE)
 
 
 def translated(error: Exception) -> Exception:
-    """Return the error of ours that an executor raised, if the text of this error names one; else the error itself."""
+    """Return this program's error that an executor raised, if the error's text names it; else the error itself."""
     if isinstance(error, UnavailableError | SafetyError | StopRequestedError):
         return error
     for module, name, text in _OURS.findall(str(error)):
         kind = _named(module, name)
-        for known in (FencedError, SafetyError, UnavailableError):
-            if isinstance(kind, type) and issubclass(kind, known):
-                return known(text)
+        for family in (FencedError, SafetyError, UnavailableError):
+            if isinstance(kind, type) and issubclass(kind, family):
+                return family(text)
     lost = _lost(str(error).partition(_QUERY_AND_PLAN)[0])
     return WorkersLostError(f"Spark lost executors: {lost}") if lost else error
 
 
 @contextmanager
 def our_errors(ours_of: Callable[[Exception], Exception] = translated) -> Iterator[None]:
-    """Raise the error of ours that an executor raised, which comes back inside a Java exception, in that one's place.
+    """Raise this program's error that an executor raised, in place of the Java exception that contains its text.
 
-    ours_of: what to raise for an error that is none of ours; the error itself stays as it is.
+    ours_of: returns the error to raise in place of another program's error; if it returns that error, it is raised.
     """
     try:
         yield
@@ -105,7 +105,7 @@ def our_errors(ours_of: Callable[[Exception], Exception] = translated) -> Iterat
 
 
 def _lost(text: str) -> str:
-    """What Spark says of executors that it lost; "" where that is not why a job failed."""
+    """Return Spark's text about executors that it lost; "" if the job failed for another reason."""
     task = _LOST_TASK.search(text)
     if task:
         return task[1] if _LOST_EXECUTOR.match(task[1]) else ""
@@ -114,7 +114,7 @@ def _lost(text: str) -> str:
 
 
 def _named(module: str, name: str) -> object:
-    """The class that a text names; None where there is none, for a text may name what it likes."""
+    """Return the class that a text names; None if there is none, since the text may be a sender's."""
     try:
         return getattr(import_module(module), name, None)
     except ImportError:

@@ -1,7 +1,7 @@
 """Fetches files of a Maven-style repository with the Ivy that PySpark ships, and checks their SHA-512.
 
-Ivy knows its default repository, so no host is named here. All files go to one cache folder that all processes share; a
-file gets its final name only after its checksum has proved right.
+Ivy has a default repository, so no host is named here. All processes share one cache folder; a file gets its final name
+only after its checksum was verified.
 """
 
 import fcntl
@@ -21,14 +21,14 @@ from platformdirs import user_cache_path
 from streaming.errors import ConfigError, ReaperError, UnavailableError
 
 FETCH_TIMEOUT_SECONDS = 1800
-_NAMED = 4  # of more files than these, people are told the number
+_NAMED = 4  # above this, the log gives the number of files, not their names
 # This variable names a file of Ivy settings, for sites that fetch through a mirror.
 IVY_SETTINGS_VARIABLE = "LEDGER_REAPER_IVY_SETTINGS"
 # Without POMs: reading the parents of Pulsar's POM takes longer than fetching 300 MB, and we want no dependencies.
 IVY_SETTINGS = """<ivysettings><settings defaultResolver="public"/><resolvers>
 <ibiblio name="public" m2compatible="true" usepoms="false"/>
 </resolvers></ivysettings>"""
-# Takes what is being done, the bytes done so far, and all bytes (0 if not known).
+# Takes the name of the step, its bytes so far, and its total bytes (0 if not known).
 Progress = Callable[[str, int, int], None]
 
 
@@ -52,7 +52,7 @@ class Artifact:
 
 
 def default_cache() -> Path:
-    """The user's cache folder for this program (XDG_CACHE_HOME is honoured); not created here."""
+    """Return the user's cache folder for this program (it honours XDG_CACHE_HOME); it may not exist."""
     return user_cache_path("ledger-reaper")
 
 
@@ -78,7 +78,7 @@ def are_fetched(artifacts: Sequence[Artifact], *, cache: Path | None = None) -> 
 
 @contextmanager
 def locked(path: Path) -> Iterator[None]:
-    """Wait for an exclusive lock on a file, and hold it. The lock ends with the process, however it ends."""
+    """Wait for an exclusive lock on a file, and hold it. The lock ends with the process, even if it is killed."""
     path.parent.mkdir(parents=True, exist_ok=True)
     with path.open("w") as handle:
         fcntl.flock(handle, fcntl.LOCK_EX)
@@ -97,7 +97,7 @@ def verify(path: Path, artifact: Artifact) -> None:
 
 
 def sha512_of(path: Path) -> str:
-    """The SHA-512 of a file, in hexadecimal."""
+    """Return the SHA-512 of a file, in hexadecimal."""
     with path.open("rb") as handle:
         return hashlib.file_digest(handle, "sha512").hexdigest()
 
@@ -113,11 +113,11 @@ def _fetch(artifacts: Sequence[Artifact], folder: Path, progress: Progress | Non
         (work / "settings.xml").write_text(IVY_SETTINGS, encoding="utf-8")
         _run_ivy(work, artifacts, progress)
         for artifact in artifacts:
-            got = work / "out" / artifact.file_name
-            if not got.is_file():
+            file = work / "out" / artifact.file_name
+            if not file.is_file():
                 raise UnavailableError(f"{artifact.file_name} could not be fetched:\n{_last_lines(work / 'ivy.log')}")
-            verify(got, artifact)
-            got.replace(folder / artifact.file_name)
+            verify(file, artifact)
+            file.replace(folder / artifact.file_name)
 
 
 def _run_ivy(work: Path, artifacts: Sequence[Artifact], progress: Progress | None) -> None:
@@ -152,7 +152,7 @@ def _watch(process: subprocess.Popen[bytes], tick: Callable[[], None]) -> None:
 
 
 def ivy_file(artifacts: Sequence[Artifact]) -> str:
-    """An ivy.xml that asks for exactly these files and none of their dependencies."""
+    """Return an ivy.xml that requests exactly these files and none of their dependencies."""
     return "\n".join(
         [
             '<ivy-module version="2.0" xmlns:m="http://ant.apache.org/ivy/maven">',
@@ -186,7 +186,7 @@ def _size(folder: Path) -> int:
         for name in names:
             try:
                 total += (Path(root) / name).stat().st_size
-            except FileNotFoundError:  # Ivy renames its part files while we look
+            except FileNotFoundError:  # Ivy has just renamed a partial file
                 continue
     return total
 
@@ -209,9 +209,9 @@ def _ivy_jar() -> Path:
 
 
 def java() -> str:
-    """Path of the Java to use. Raises ConfigError if there is none."""
+    """Return the path of the Java to use. Raises ConfigError if there is none."""
     home = os.environ.get("JAVA_HOME")
-    found = str(Path(home) / "bin" / "java") if home else shutil.which("java")
-    if not found or not Path(found).exists():
+    path = str(Path(home) / "bin" / "java") if home else shutil.which("java")
+    if not path or not Path(path).exists():
         raise ConfigError("no Java found: install Java 17 and put `java` on PATH or set JAVA_HOME")
-    return found
+    return path

@@ -1,6 +1,6 @@
-"""The Java archives that the program needs, each with its SHA-512.
+"""Lists the Java archives that the program needs, each with its SHA-512, and finds them.
 
-They come from the folder that LEDGER_REAPER_JARS names, if it names one; otherwise streaming.spark.ivy fetches them.
+They come from the folder in the variable LEDGER_REAPER_JARS, if it is set; otherwise streaming.spark.ivy fetches them.
 """
 
 import os
@@ -11,7 +11,7 @@ from pathlib import Path
 from streaming.errors import ConfigError
 from streaming.spark.ivy import Artifact, Progress, are_fetched, fetch, sha512_of
 
-# This variable names a folder that has them all (`ledger-reaper jars --to` makes one): then nothing is fetched.
+# This variable names a folder with all archives (`ledger-reaper jars --to` creates it): then nothing is fetched.
 FOLDER_VARIABLE = "LEDGER_REAPER_JARS"
 SUMS = "SHA512SUMS"
 
@@ -51,7 +51,7 @@ S3A = (
 
 
 def jars(*, progress: Progress | None = None, provided: Path | None = None) -> list[Path]:
-    """The connector's jar for the installed Spark. Raises what connector() and found() raise."""
+    """Return the connector's jar for the installed Spark. Raises what connector() and found() raise."""
     return found([connector(_installed_spark())], progress=progress, provided=provided)
 
 
@@ -61,7 +61,7 @@ def are_here(others: Sequence[Artifact] = ()) -> bool:
 
 
 def folder() -> Path | None:
-    """The folder that FOLDER_VARIABLE names; None if it names none."""
+    """Return the folder that FOLDER_VARIABLE names; None if it is not set."""
     named = os.environ.get(FOLDER_VARIABLE)
     return Path(named).absolute() if named else None
 
@@ -69,26 +69,26 @@ def folder() -> Path | None:
 def found(
     artifacts: Sequence[Artifact], *, progress: Progress | None = None, provided: Path | None = None
 ) -> list[Path]:
-    """The paths of these artifacts: in the folder that FOLDER_VARIABLE names, in `provided`, or fetched into the cache.
+    """Return the artifacts' paths: in the folder that FOLDER_VARIABLE names, in `provided`, or fetched into the cache.
 
-    Raises ConfigError if such a folder lacks one or has another file than the one that was tested, UnavailableError if
-    they can't be fetched.
+    Raises ConfigError if a file is missing in such a folder or is not the tested file, UnavailableError if the files
+    can't be fetched.
     """
-    there = folder() or provided
-    if there is None:
+    source = folder() or provided
+    if source is None:
         return fetch(artifacts, progress=progress)
-    paths = [there / artifact.file_name for artifact in artifacts]
+    paths = [source / artifact.file_name for artifact in artifacts]
     for path, artifact in zip(paths, artifacts, strict=True):
         if not path.is_file() or sha512_of(path) != artifact.sha512:
             raise ConfigError(
-                f"{there} has no {path.name} as this version needs it: make the folder with `ledger-reaper jars --to`, "
-                f"or name none in {FOLDER_VARIABLE}"
+                f"{source} does not have the {path.name} that this version needs: create the folder with "
+                f"`ledger-reaper jars --to`, or unset {FOLDER_VARIABLE}"
             )
     return paths
 
 
 def copied(into: Path, progress: Progress | None = None) -> list[Path]:
-    """Copy all archives that any configuration needs into a folder, beside a file of their SHA-512."""
+    """Copy all archives that any configuration needs into a folder, together with a file of their SHA-512."""
     artifacts = [connector(_installed_spark()), *S3A]
     into.mkdir(parents=True, exist_ok=True)
     copies = [Path(shutil.copy(path, into)) for path in found(artifacts, progress=progress)]
@@ -98,11 +98,11 @@ def copied(into: Path, progress: Progress | None = None) -> list[Path]:
 
 
 def connector(spark_version: str) -> Artifact:
-    """The connector that was built for this Spark version. Raises ConfigError if there is none."""
+    """Return the connector that was built for this Spark version. Raises ConfigError if there is none."""
     minor = ".".join(spark_version.split(".")[:2])
     if minor not in CONNECTORS:
-        known = ", ".join(sorted(CONNECTORS))
-        raise ConfigError(f"no Pulsar connector is known for Spark {spark_version}: install PySpark {known}")
+        supported = ", ".join(sorted(CONNECTORS))
+        raise ConfigError(f"no Pulsar connector is known for Spark {spark_version}: install PySpark {supported}")
     return CONNECTORS[minor]
 
 

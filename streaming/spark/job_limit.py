@@ -1,8 +1,8 @@
-"""A limit to how long Spark jobs may run: the connector reads some batches without an end.
+"""Limits how long Spark jobs may run, because the connector never finishes some batches.
 
-Only the time counts in which one of their tasks runs: jobs wait for others' tasks to end, and that is nobody's fault.
-What such a batch holds may also fill the JVM's memory. Then the JVM answers slowly, or with an error, and the limit has
-to hold all the same: it is what gives the memory back.
+Only time during which a task of the jobs runs counts, because jobs also wait for the tasks of other jobs. The content
+of such a batch may fill the JVM's memory. Then the JVM answers slowly or with an error, and the limit must work even
+so: only the end of the jobs frees the memory.
 """
 
 import contextlib
@@ -16,15 +16,16 @@ from pyspark.sql import SparkSession
 from streaming.errors import ReaperError
 
 _GROUP = "spark.jobGroup.id"
-_LOOK_S = 0.5
+_POLL_S = 0.5
 
 
 @contextlib.contextmanager
 def limited(spark: SparkSession, seconds: Callable[[], float], what: str) -> Iterator[None]:
-    """Cancel the jobs that this thread runs in the block once they have run so long; then raise ReaperError.
+    """Cancel the jobs that this thread runs in the block after seconds() of running; then raise ReaperError.
 
-    seconds: is asked again and again, for the limit may change. The error is no UnavailableError: to wait and try again
-    would take as long once more.
+    The error is no UnavailableError, because another try would take as long again.
+
+    seconds: is called repeatedly, because the limit may change.
     """
     context = spark.sparkContext
     group = context.getLocalProperty(_GROUP)  # a streaming query's jobs have one, by which its stop cancels them
@@ -57,12 +58,12 @@ class _Watch:
         self.thread = threading.Thread(target=self._run, name="job-limit", daemon=True)
 
     def _run(self) -> None:
-        looked_s = time.monotonic()
-        while not self.ended.wait(_LOOK_S):
+        checked_s = time.monotonic()
+        while not self.ended.wait(_POLL_S):
             is_running = self._may_be_running()
-            since_s, looked_s = looked_s, time.monotonic()
+            since_s, checked_s = checked_s, time.monotonic()
             if is_running:
-                self._ran_s += looked_s - since_s
+                self._ran_s += checked_s - since_s
             if not self.is_over:
                 self.limit_s = self._seconds()
             if self._ran_s >= self.limit_s:
@@ -73,14 +74,14 @@ class _Watch:
     def _is_cancelled(self) -> bool:
         try:
             self._context.cancelJobGroup(self._group)
-        except Exception:  # a JVM without memory fails of anything; we ask again
+        except Exception:  # a JVM without memory may fail at anything; the next check tries again
             return False
         return True
 
     def _may_be_running(self) -> bool:
         try:
             return self._is_running()
-        except Exception:  # the same; nobody but such a job keeps it from telling
+        except Exception:  # only a job that fills the memory makes this call fail, so it is running
             return True
 
     def _is_running(self) -> bool:

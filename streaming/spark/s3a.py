@@ -1,10 +1,11 @@
-"""Checkpoints on an object store: how Spark reaches it, by Hadoop's S3A. We ourselves go by streaming.config.stores.
+"""Configures Spark for checkpoints on an object store, through Hadoop's S3A (our own access: streaming.config.stores).
 
-1. Spark gets the endpoint and the region that we use, whatever the environment says, and looks for credentials where
-   AWS's own tools do: in variables, profile files, the machine's role. A configuration never holds credentials.
-2. Spark writes each file under another name and then renames it, which S3A does by copying one object: the file is
-   whole or absent, and a failed write fails the batch. AbortableStreamBasedCheckpointFileManager, which was made for
-   S3, only logs that a file could not be written, and the batch goes on as if it had been.
+1. Spark gets the endpoint and the region of the configuration, even if the environment contains others, and reads
+   credentials where AWS's own tools do: variables, profile files, the machine's role. A configuration never contains
+   credentials.
+2. Spark writes each file under another name and then renames it, which S3A does by copying a single object: the file is
+   complete or absent, and a failed write fails the batch. AbortableStreamBasedCheckpointFileManager, which was written
+   for S3, only logs that a file could not be written, and the batch continues as if it had been.
 """
 
 import os
@@ -20,12 +21,12 @@ from streaming.errors import ConfigError, SafetyError, UnavailableError
 FILESYSTEM = "org.apache.hadoop.fs.s3a.S3AFileSystem"
 _HADOOP = "spark.hadoop.fs.s3a."
 _OF_SDK = re.compile(r"[^\n]*com\.amazonaws\.[^\n]{0,300}")
-# AWS's Java SDK 1, which S3A uses, has a name of its own for what everybody else calls AWS_SHARED_CREDENTIALS_FILE.
+# AWS's Java SDK 1, which S3A uses, has its own name for the variable AWS_SHARED_CREDENTIALS_FILE of all other tools.
 _PROFILES, _JAVA_PROFILES = "AWS_SHARED_CREDENTIALS_FILE", "AWS_CREDENTIAL_PROFILES_FILE"
 
 
 def spark_conf(settings: Settings) -> dict[str, str]:
-    """Spark's options for checkpoints on an object store; none if they are on a disk. They hold no secret."""
+    """Return Spark's options for checkpoints on an object store; empty if they are on a disk. None is a secret."""
     if not is_on_s3(settings.checkpoints.dir):
         return {}
     manager = "org.apache.spark.sql.execution.streaming.FileSystemBasedCheckpointFileManager"
@@ -42,17 +43,17 @@ def spark_conf(settings: Settings) -> dict[str, str]:
 
 @contextmanager
 def faults_named(checkpoints: CheckpointSettings) -> Iterator[None]:
-    """Raise UnavailableError if a Java exception of Spark says in its text that the store failed."""
+    """Raise UnavailableError in place of a Java exception of Spark whose text reports that the store failed."""
     try:
         yield
     except Exception as error:
-        found = _OF_SDK.search(str(error)) if is_on_s3(checkpoints.dir) else None
-        if found is None or isinstance(error, UnavailableError | SafetyError | ConfigError):
+        fault = _OF_SDK.search(str(error)) if is_on_s3(checkpoints.dir) else None
+        if fault is None or isinstance(error, UnavailableError | SafetyError | ConfigError):
             raise
-        raise UnavailableError(f"the checkpoints at {checkpoints.dir} can't be read or written: {found[0]}") from error
+        raise UnavailableError(f"the checkpoints at {checkpoints.dir} can't be read or written: {fault[0]}") from error
 
 
 def name_profiles_for_java(environment: MutableMapping[str, str] = os.environ) -> None:
-    """Name the profile file of pyarrow and boto3 to the JVM that is started next."""
+    """Have the JVM that is started next use the profile file of pyarrow and boto3."""
     if _PROFILES in environment:
         environment.setdefault(_JAVA_PROFILES, environment[_PROFILES])

@@ -1,4 +1,4 @@
-"""Folders for Spark's temporary files: one for each process, removed at its end or, if it is killed, by the next one.
+"""Creates a folder for Spark's temporary files per process; the process, or the next one after a kill, removes it.
 
 Spark and its native libraries remove their files only if the JVM ends by itself, so a service that is killed now and
 then would fill /tmp.
@@ -18,18 +18,18 @@ from pathlib import Path
 from streaming.errors import ConfigError
 
 log = logging.getLogger("ledger-reaper")
-_OURS = re.compile(r"ledger-reaper-\d+-[0-9a-f]{8}")  # others may use the same root
+_OURS = re.compile(r"ledger-reaper-\d+-[0-9a-f]{8}")  # other programs may use the same root
 
 
 def claim(root: Path) -> Path:
-    """Make a folder in root for this process, and remove folders of processes that have ended.
+    """Create a folder in root for this process, and remove folders of processes that have ended.
 
-    A process holds a lock on its folder; the lock ends with the process, however it ends. Raises ConfigError if root
-    can't be written.
+    A process holds a lock on its folder; the lock ends with the process, even if it is killed. Raises ConfigError if
+    root can't be written.
     """
     try:
         root.mkdir(parents=True, exist_ok=True)
-        with _locked(root, wait=True):  # so that nobody removes our folder before we have locked it
+        with _locked(root, wait=True):  # so that no other process removes the folder before it is locked
             folder = root / f"ledger-reaper-{os.getpid()}-{secrets.token_hex(4)}"
             folder.mkdir()
             _lock(folder, wait=False)  # the lock stays until the process ends

@@ -1,4 +1,4 @@
-"""Starts Spark, in a JVM of our own or in the one that spark-submit has started."""
+"""Starts Spark, in a JVM of its own or in the JVM that spark-submit has started."""
 
 import contextlib
 import logging
@@ -25,41 +25,43 @@ log = logging.getLogger("ledger-reaper")
 
 _CLASS_PATH = "SPARK_DIST_CLASSPATH"  # Spark puts this at the end of the class path
 
-# Rows that the JVM hands to Python at once.
+# The number of rows that the JVM sends to Python at once.
 ROWS_PER_BATCH = "spark.sql.execution.arrow.maxRecordsPerBatch"
-# The same for messages, whose sender chooses their size: a row has up to service.max_request_bytes of payload and
+# Its value for messages, whose sender chooses their size: a row has up to service.max_request_bytes of payload and
 # udfs.retry.MAX_ABOUT_BYTES of key and properties. With the defaults these are 32 MiB, in the JVM and in the worker.
 MESSAGES_PER_BATCH = "100"
 
-# Our jobs rely on these wherever they run; conf/spark-defaults.conf has the same for spark-submit.
+# Every job relies on these; conf/spark-defaults.conf has the same for spark-submit.
 NEEDED = {
     "spark.sql.session.timeZone": "UTC",
     "spark.sql.shuffle.partitions": "4",
     ROWS_PER_BATCH: "5000",
     "spark.scheduler.mode": "FAIR",
-    "spark.speculation": "false",  # a second copy of a deleting task would only get in its own way
-    # kept batches that go to the disk; a sender's megabytes that were compressed stay as small as they came
+    "spark.speculation": "false",  # a second copy of a deleting task would only conflict with the first
+    # persisted batches that spill to disk: a sender's compressed megabytes stay as small as they arrived
     "spark.rdd.compress": "true",
     connector_clients.TIMEOUT: connector_clients.CACHED_IN_EXECUTORS,
     "spark.sql.streaming.metricsEnabled": "true",
     "spark.metrics.namespace": "ledger_reaper",
     "spark.ui.showConsoleProgress": "false",
-    "spark.ui.killEnabled": "false",  # whoever opens the UI may look at jobs, and end none
+    "spark.ui.killEnabled": "false",  # the UI's users may view jobs, but not end them
 }
 
 
 class Jars(NamedTuple):
-    """everywhere: jars for driver and executors. driver: jars for the driver only, which Spark need not copy."""
+    """The jars of a Spark application."""
 
-    everywhere: Sequence[Path] = ()
-    driver: Sequence[Path] = ()
+    everywhere: Sequence[Path] = ()  # for driver and executors
+    driver: Sequence[Path] = ()  # for the driver only; Spark need not copy them
 
 
 def start(settings: Settings, jars: Jars, *, with_streams: bool = True) -> SparkSession:
-    """Start Spark in this process, with jars_for(settings); without streams, and their checkpoints, no jars are needed.
+    """Start Spark in this process.
 
     Raises ConfigError if spark-submit was started without a jar that the checkpoints need, or with an option that
-    contradicts what our jobs rely on.
+    contradicts what the jobs rely on.
+
+    jars: the result of jars_for(settings); without streams no jars are needed.
     """
     # Python workers must run this Python, not any python3 on the PATH
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
@@ -71,10 +73,10 @@ def start(settings: Settings, jars: Jars, *, with_streams: bool = True) -> Spark
     builder = SparkSession.builder.appName(f"ledger-reaper {settings.service.name}")
     for key, value in conf.items():
         builder = builder.config(key, value)
-    with _sigint_left_alone():
+    with _sigint_kept():
         spark = builder.getOrCreate()
     spark.sparkContext.setLogLevel("WARN")
-    log_strangers_in_one_line(spark.sparkContext)
+    log_refusals_in_one_line(spark.sparkContext)
     connector_clients.keep_in_driver(spark)
     if with_streams:
         connector_lz4.decompress_safely(spark)
@@ -83,8 +85,8 @@ def start(settings: Settings, jars: Jars, *, with_streams: bool = True) -> Spark
     return spark
 
 
-def log_strangers_in_one_line(context: SparkContext) -> None:
-    """A connection without Spark's token, a port scan perhaps, is refused; PySpark prints a traceback for each."""
+def log_refusals_in_one_line(context: SparkContext) -> None:
+    """Log refused connections without Spark's token, such as port scans, without PySpark's traceback."""
 
     def handle_error(_request: object, client_address: tuple[str, int]) -> None:
         log.warning("refused a connection from %s to Spark's accumulators: %s", client_address[0], sys.exc_info()[1])
@@ -94,20 +96,20 @@ def log_strangers_in_one_line(context: SparkContext) -> None:
 
 
 def has_ended(spark: SparkSession) -> bool:
-    """Whether Spark has ended: its master can end an application, and the session can do nothing more then."""
+    """Whether Spark has ended, as its master may end an application; the session is of no more use then."""
     context = spark.sparkContext._jsc
     return context is None or bool(context.sc().isStopped())
 
 
 def _own_conf(settings: Settings, jars: Jars, *, with_streams: bool) -> dict[str, str]:
-    """What a JVM of our own is started with. Raises ConfigError for a master whose workers are on other machines."""
+    """Return the options of our own JVM. Raises ConfigError for a master whose workers are on other machines."""
     if not submitted.is_local(settings.spark.master):
         raise ConfigError(
             f"spark.master is {settings.spark.master}: on a cluster spark-submit starts this command, and "
             "`ledger-reaper submit-args` prints the line"
         )
     local_dir = _local_dir(settings)
-    # the variable, since Spark warns of spark.local.dir at each start
+    # the variable, because Spark logs a warning about spark.local.dir at each start
     os.environ["SPARK_LOCAL_DIRS"] = str(local_dir)
     java_options = (
         "-Xss8m",
@@ -120,7 +122,7 @@ def _own_conf(settings: Settings, jars: Jars, *, with_streams: bool) -> dict[str
     submitted.listen_on(settings.spark.ui_address, os.environ)
     conf = {
         "spark.master": settings.spark.master,
-        # not under spark-submit: workers elsewhere may get this package only with their first task
+        # not under spark-submit: workers on other hosts may get this package only with their first task
         "spark.python.daemon.module": "streaming.spark.worker_daemon",
         "spark.driver.memory": settings.spark.driver_memory,
         "spark.driver.extraJavaOptions": " ".join(java_options),
@@ -139,22 +141,22 @@ def _own_conf(settings: Settings, jars: Jars, *, with_streams: bool) -> dict[str
 
 
 def is_one_process(master: str) -> bool:
-    """Whether the driver's JVM has the executors inside."""
+    """Whether the executors run in the driver's JVM."""
     return submitted.is_local(master) and not master.startswith("local-cluster")
 
 
 def load_with_spark(jars: Sequence[Path], environment: MutableMapping[str, str]) -> None:
-    """Have the JVM that is started with this environment load these jars as it loads Spark's own, and behind them.
+    """Have the JVM that is started with this environment load these jars as it loads Spark's own, after them.
 
-    As spark.jars they would be copied twice, and no class of theirs would be in the archive.
+    As spark.jars they would be copied twice, and none of their classes would be in the archive (classes.py).
     """
-    there = environment.get(_CLASS_PATH, "").split(":")
-    environment[_CLASS_PATH] = ":".join(filter(None, dict.fromkeys((*there, *map(str, jars)))))
+    entries = environment.get(_CLASS_PATH, "").split(":")
+    environment[_CLASS_PATH] = ":".join(filter(None, dict.fromkeys((*entries, *map(str, jars)))))
 
 
 @contextlib.contextmanager
-def _sigint_left_alone() -> Iterator[None]:
-    """Keep our SIGINT handler: a new SparkContext sets one that raises KeyboardInterrupt in the main thread."""
+def _sigint_kept() -> Iterator[None]:
+    """Keep our SIGINT handler: a new SparkContext sets a handler that raises KeyboardInterrupt in the main thread."""
     handler = signal.getsignal(signal.SIGINT)
     try:
         yield
@@ -181,10 +183,10 @@ def _require_s3a(spark: SparkSession) -> None:
 
 
 def end_jvm(exit_code: int) -> None:
-    """End spark-submit's JVM together with this process: the connector's threads would keep it alive for ever.
+    """End spark-submit's JVM together with this process; otherwise the connector's threads keep it alive for ever.
 
-    On YARN the JVM that has the driver inside ends by itself once this process has ended. An application whose JVM ends
-    sooner has failed there, and is run again.
+    On YARN the JVM that contains the driver ends by itself after this process. If it ended sooner, YARN would treat the
+    application as failed and run it again.
     """
     gateway = SparkContext._gateway
     if gateway is None:
@@ -196,7 +198,7 @@ def end_jvm(exit_code: int) -> None:
 
 
 def jars_for(settings: Settings) -> Jars:
-    """The jars that the service needs, fetched if missing; none under spark-submit, which has got them by --jars."""
+    """Return the jars that the service needs, fetched if missing; none under spark-submit, which has them by --jars."""
     return Jars() if submitted.is_submitted() else fetched_jars(settings)
 
 
@@ -214,7 +216,7 @@ def _for_checkpoints(settings: Settings) -> Sequence[ivy.Artifact]:
 
 
 def fetched_jars(settings: Settings, provided: Path | None = None) -> Jars:
-    """The connector, and S3A for checkpoints on S3: of a folder that has them, or fetched into the user's cache."""
+    """Return the connector, and S3A for checkpoints on S3, from a folder that has them or fetched into the cache."""
     from streaming.spark import jars as artifacts
 
     progress = fetches_logged()
@@ -223,7 +225,7 @@ def fetched_jars(settings: Settings, provided: Path | None = None) -> Jars:
 
 
 def fetches_logged() -> ivy.Progress:
-    """Progress that logs each fetch when it begins."""
+    """Return a Progress that logs each fetch when it starts."""
     logged: set[str] = set()
 
     def log_once(what: str, _done: int, total: int) -> None:

@@ -1,10 +1,10 @@
-"""What to give to spark-submit, for a configuration: on one machine, or on a cluster with what `make dist` builds.
+"""Builds the command line of spark-submit for a configuration: on one machine, or on a cluster with `make dist`.
 
-1. Workers have Spark, Python 3.11 and Java. All else of ours comes with the archive (or is in the image), and no task
-   needs anything of the driver's disk.
+1. Workers have Spark, Python 3.11 and Java. The archive (or the image) contains everything else, and no task needs any
+   file of the driver's disk.
 2. A secret is never part of the line, and never a property of Spark, which its UI shows. Executors read secrets where
-   the driver does: in the files that the configuration names, which every host must have at the same place.
-3. Nothing here says on which address the driver listens, but for a local master, unless the caller does.
+   the driver does: in the files that the configuration names, which every host must have at the same path.
+3. Nothing here sets the address on which the driver listens, except for a local master, unless the caller does.
 """
 
 import os
@@ -25,7 +25,7 @@ from streaming.errors import ConfigError
 from streaming.spark.submitted import EVERYWHERE, is_local
 from streaming.spark.worker_daemon import __name__ as _DAEMON
 
-ENVIRONMENT = "environment.tar.gz"  # deploy/dist.sh makes it
+ENVIRONMENT = "environment.tar.gz"  # deploy/dist.sh creates it
 IMAGE_HOME = "/opt/ledger-reaper"  # where deploy/Dockerfile installs
 _UNPACKED = "environment"
 _APPLICATION = Path(__file__).parents[1] / "__main__.py"
@@ -34,8 +34,8 @@ _KUBERNETES = "k8s://"
 _WORDS = r"(?:secret|password|passwd|token|credential|access[._]?key)"
 _LOOKS_SECRET = re.compile(_WORDS, re.IGNORECASE)
 _SETS_A_SECRET = re.compile(rf"(?P<name>{_WORDS}[\w.-]*)=", re.IGNORECASE)  # in options of Java, or of its agents
-# These say where a secret is, or what Kubernetes calls it, and hold none.
-_SAYS_WHERE = re.compile(
+# These contain the path of a secret, or its name in Kubernetes, but no secret.
+_NAMES_A_FILE = re.compile(
     r".*(?:File|\.file|_FILE)"
     r"|spark\.kubernetes\.(?:driver|executor)\.(?:secrets|secretKeyRef)\..+"
     r"|spark\.kubernetes\.container\.image\.pullSecrets"
@@ -45,23 +45,18 @@ _PROFILES = ("AWS_SHARED_CREDENTIALS_FILE", "AWS_CREDENTIAL_PROFILES_FILE")
 
 @dataclass(frozen=True, slots=True)
 class Submission:
-    """What the caller chose; settings and config belong together.
-
-    dist: the folder that deploy/dist.sh built. image: a container image, for Kubernetes; it has all that dist has.
-    secret: the secret of Kubernetes whose keys are the files of secret_files(). driver_host: the address at which
-    executors reach the driver; Spark finds one by itself where it is empty. conf: further properties of Spark.
-    """
+    """The caller's choices."""
 
     settings: Settings
-    config: Path
+    config: Path  # the file of the settings
     jars: Sequence[Path]
     master: str
     deploy_mode: str = "client"
-    dist: Path = Path("dist")
-    image: str = ""
-    secret: str = ""
-    driver_host: str = ""
-    conf: Sequence[str] = ()
+    dist: Path = Path("dist")  # the folder that deploy/dist.sh built
+    image: str = ""  # a container image with everything that dist contains, for Kubernetes
+    secret: str = ""  # the Kubernetes secret whose keys are the files of secret_files()
+    driver_host: str = ""  # the address at which executors reach the driver; "": Spark's choice
+    conf: Sequence[str] = ()  # further properties of Spark
     command: Sequence[str] = ("run",)
 
     @property
@@ -71,19 +66,19 @@ class Submission:
 
     @property
     def in_cluster(self) -> bool:
-        """Whether the driver, too, runs on a host of the cluster."""
+        """Whether the driver also runs on a host of the cluster."""
         return self.deploy_mode == "cluster"
 
 
 def secret_files(settings: Settings) -> list[str]:
-    """The files with credentials and certificates that driver and executors read."""
+    """Return the files with credentials and certificates that driver and executors read."""
     sections = (getattr(settings, name) for name in type(settings).model_fields)
     values = (getattr(section, key) for section in sections for key in path_keys(type(section)) if "_file" in key)
     return [value for value in values if value]
 
 
 def needs(wanted: Submission) -> Iterator[str]:
-    """What hosts must have that neither the line nor the folder of `make dist` brings, as sentences."""
+    """Yield sentences about what hosts need besides the command line and the folder of `make dist`."""
     if wanted.is_local:
         return
     settings = wanted.settings
@@ -92,15 +87,15 @@ def needs(wanted: Submission) -> Iterator[str]:
     if wanted.in_cluster and not is_on_s3(settings.checkpoints.dir):
         yield f"Every host where the driver may run needs checkpoints.dir, the same one: {settings.checkpoints.dir}"
     if is_on_s3(settings.state.dir) or is_on_s3(settings.checkpoints.dir):
-        yield "Every host needs credentials for S3 where AWS's tools look: in its environment, or in a file"
+        yield "Every host needs credentials for S3 where AWS's tools read them: in its environment, or in a file"
     for path in [] if wanted.secret else secret_files(settings):
         yield f"Every host needs this file: {path}"
 
 
 def arguments(wanted: Submission, environment: Mapping[str, str] = os.environ) -> list[str]:
-    """The command line. Raises ConfigError for what can't work, or would show a secret."""
+    """Return the command line. Raises ConfigError for options that can't work or would show a secret."""
     if faults := list(_faults(wanted, environment)):
-        raise ConfigError("\n".join(["there is no such line:", *(f"  {fault}" for fault in faults)]))
+        raise ConfigError("\n".join(["no command line for these options:", *(f"  {fault}" for fault in faults)]))
     application = f"local://{_in_image(_APPLICATION)}" if wanted.image and wanted.in_cluster else str(_APPLICATION)
     config = wanted.config.name if wanted.in_cluster else str(wanted.config.absolute())
     return [
@@ -113,7 +108,7 @@ def arguments(wanted: Submission, environment: Mapping[str, str] = os.environ) -
         *("--driver-java-options", _java_options(wanted)),
         *_files(wanted),
         *(part for key, value in _conf(wanted, environment).items() for part in ("--conf", f"{key}={value}")),
-        *(part for each in wanted.conf for part in ("--conf", each)),
+        *(part for setting in wanted.conf for part in ("--conf", setting)),
         application,
         *wanted.command,
         *("--config", config),
@@ -122,7 +117,7 @@ def arguments(wanted: Submission, environment: Mapping[str, str] = os.environ) -
 
 def _faults(wanted: Submission, environment: Mapping[str, str]) -> Iterator[str]:
     if wanted.deploy_mode not in ("client", "cluster"):
-        yield f"a deploy mode is client or cluster, not {wanted.deploy_mode}"
+        yield f"the deploy mode is client or cluster, not {wanted.deploy_mode}"
     if wanted.in_cluster and (wanted.is_local or wanted.master.startswith("spark://")):
         yield f"Spark has no deploy mode cluster for Python on {wanted.master}"
     needs_none = wanted.is_local or wanted.image or wanted.master.startswith(_KUBERNETES)
@@ -130,75 +125,75 @@ def _faults(wanted: Submission, environment: Mapping[str, str]) -> Iterator[str]
         yield f"{wanted.dist} has no {ENVIRONMENT} for the workers: build it with `make dist`, and name it with --dist"
     yield from _faults_of_kubernetes(wanted)
     yield from _faults_of_a_value("spark.java_options", wanted.settings.spark.java_options)
-    for each in wanted.conf:
-        yield from _faults_of_a_property(*each.split("=", 1))
+    for setting in wanted.conf:
+        yield from _faults_of_a_property(*setting.split("=", 1))
     if wanted.in_cluster:
-        yield from _faults_of_a_distant_driver(wanted.config, environment)
+        yield from _faults_of_a_remote_driver(wanted.config, environment)
 
 
 def _faults_of_kubernetes(wanted: Submission) -> Iterator[str]:
     if wanted.master.startswith(_KUBERNETES):
         if not wanted.image:
             yield "Kubernetes needs a container image: --image"
-        if wanted.secret and len({Path(each).parent for each in secret_files(wanted.settings)}) != 1:
+        if wanted.secret and len({Path(file).parent for file in secret_files(wanted.settings)}) != 1:
             yield "--secret needs the configuration to name files for its secrets, all in one folder"
     elif wanted.image or wanted.secret:
-        yield f"--image and --secret are for Kubernetes, and not for {wanted.master}"
+        yield f"--image and --secret are for Kubernetes, not for {wanted.master}"
 
 
 def _faults_of_a_property(key: str, value: str = "") -> Iterator[str]:
     if not value:
-        name = re.split(r"[\s:]", key)[0]  # what follows may be the value
-        yield f"--conf takes key=value, and not {name}"
-    elif _SAYS_WHERE.fullmatch(key):
+        name = re.split(r"[\s:]", key)[0]  # the rest may be the value
+        yield f"--conf takes key=value, not {name}"
+    elif _NAMES_A_FILE.fullmatch(key):
         return
     elif _LOOKS_SECRET.search(key):
         yield (
-            f"{key}: whoever opens Spark's UI or lists processes would see its value; put it into a file that every "
-            "host has, or into a secret of Kubernetes (--secret, or spark.kubernetes.executor.secretKeyRef.VARIABLE)"
+            f"{key}: Spark's UI and lists of processes would show its value; put it into a file that every host has, "
+            "or into a secret of Kubernetes (--secret, or spark.kubernetes.executor.secretKeyRef.VARIABLE)"
         )
     else:
         yield from _faults_of_a_value(key, value)
 
 
 def _faults_of_a_value(key: str, value: str) -> Iterator[str]:
-    if any(not _SAYS_WHERE.fullmatch(found["name"]) for found in _SETS_A_SECRET.finditer(value)):
+    if any(not _NAMES_A_FILE.fullmatch(match["name"]) for match in _SETS_A_SECRET.finditer(value)):
         yield (
-            f"{key}: whoever opens Spark's UI or lists processes would see what looks like a secret in its value: keep "
-            "such options of Java in a file that every host has, and write @ and its path in their place"
+            f"{key}: Spark's UI and lists of processes would show an apparent secret in its value: keep such options "
+            "of Java in a file that every host has, and write @ and its path instead"
         )
 
 
-def _faults_of_a_distant_driver(config: Path, environment: Mapping[str, str]) -> Iterator[str]:
-    own, defaults = (tomllib.loads(each.read_text(encoding="utf-8")) for each in (config, CONF / "default.toml"))
+def _faults_of_a_remote_driver(config: Path, environment: Mapping[str, str]) -> Iterator[str]:
+    own, defaults = (tomllib.loads(file.read_text(encoding="utf-8")) for file in (config, CONF / "default.toml"))
     for name, field in Settings.model_fields.items():
         for key in path_keys(field.annotation):
             value = {**defaults[name], **own.get(name, {})}[key]
             if value and "://" not in value and not Path(value).is_absolute():
-                yield f"{name}.{key} {value}: the driver starts in a folder that goes with it; write the full path"
+                yield f"{name}.{key} {value}: the driver starts in a temporary folder; write the full path"
     for name in sorted(environment):
         if name.startswith("LEDGER_REAPER__"):
-            yield f"{name}: a driver in the cluster does not get this variable; write it into the configuration"
+            yield f"{name}: a driver in the cluster does not get this variable; set it in the configuration"
 
 
 def _variables(wanted: Submission, environment: Mapping[str, str]) -> list[str]:
-    """The environment of spark-submit's own JVM: where its UI listens, and its scratch folder."""
-    found = {}
+    """Return the environment of spark-submit's own JVM: the address of its UI, and its scratch folder."""
+    variables = {}
     spark = wanted.settings.spark
-    # Spark takes this address for the driver's, too, unless it is told the driver's
+    # Spark also uses this address for the driver, unless it gets the driver's
     if spark.ui_address not in EVERYWHERE and (wanted.is_local or wanted.driver_host):
-        found["SPARK_LOCAL_IP"] = spark.ui_address
+        variables["SPARK_LOCAL_IP"] = spark.ui_address
     if spark.local_dir:
-        found["SPARK_LOCAL_DIRS"] = spark.local_dir
+        variables["SPARK_LOCAL_DIRS"] = spark.local_dir
     if is_on_s3(wanted.settings.checkpoints.dir) and _PROFILES[0] in environment:
-        found[_PROFILES[1]] = environment[_PROFILES[0]]
-    if wanted.in_cluster or not found:
+        variables[_PROFILES[1]] = environment[_PROFILES[0]]
+    if wanted.in_cluster or not variables:
         return []
-    return ["env", *(f"{key}={value}" for key, value in found.items())]
+    return ["env", *(f"{key}={value}" for key, value in variables.items())]
 
 
 def _spark_submit(environment: Mapping[str, str]) -> str:
-    # not the one in the environment's own bin: it asks whatever python3 is on the PATH where Spark is
+    # not the program in the environment's own bin: that asks any python3 on the PATH where Spark is
     home = environment.get("SPARK_HOME") or Path(pyspark.__file__).parent
     return str(Path(home) / "bin" / "spark-submit")
 
@@ -207,7 +202,7 @@ def _java_options(wanted: Submission) -> str:
     log = _LOG if wanted.in_cluster and not wanted.image else str(CONF / _LOG)
     log = _in_image(Path(log)) if wanted.in_cluster and wanted.image else log
     options = ("-Xss8m", f'"-Dlog4j2.configurationFile={log}"', "-XX:-UsePerfData", wanted.settings.spark.java_options)
-    return " ".join(each for each in options if each)
+    return " ".join(option for option in options if option)
 
 
 def _files(wanted: Submission) -> Iterator[str]:
@@ -244,6 +239,6 @@ def _conf(wanted: Submission, environment: Mapping[str, str]) -> dict[str, str]:
 
 
 def _in_image(path: Path) -> str:
-    """Where a file of this installation is in the image."""
+    """Return the path in the image of a file of this installation."""
     packages = CONF.parent
     return f"{IMAGE_HOME}/venv/lib/python3.11/site-packages/{path.relative_to(packages)}"

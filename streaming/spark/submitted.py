@@ -2,8 +2,8 @@
 
 1. A key that spark-submit was given (--conf, --master, a properties file) keeps the value that it was given.
 2. If that value contradicts ours for a key in FIXED, the start is refused with the reason.
-3. Only the environment of the JVM says where Spark's UI listens (SPARK_LOCAL_IP; every address without it).
-   spark-submit has started the JVM already. So if its environment does not say it, there is no UI.
+3. Only the environment of the JVM sets the address of Spark's UI (SPARK_LOCAL_IP; every address without it).
+   spark-submit has started the JVM already, so there is no UI unless its environment contains the variable.
 """
 
 import os
@@ -23,14 +23,15 @@ NO_UI = "none; spark-submit needs SPARK_LOCAL_IP in its environment, the address
 _LOCAL_IP, _PUBLIC_NAME = "SPARK_LOCAL_IP", "SPARK_PUBLIC_DNS"
 _S3A = "spark.hadoop.fs.s3a."
 _OF_BUCKET = re.compile(rf"{re.escape(_S3A)}bucket\..+\.endpoint(\.region)?")
+_OTHER_STORE = "Spark would keep its checkpoints in another store than the one from which they are read"
 # Keys that must have our value, and what would happen otherwise.
 FIXED = {
     "spark.speculation": "Spark would run second copies of tasks that delete",
-    "spark.sql.session.timeZone": "times would be read in another zone than they were written in",
-    "spark.pulsar.client.cache.timeout": "the connector would close clients in use, or keep broken ones",
+    "spark.sql.session.timeZone": "times would be read in another time zone than they were written in",
+    "spark.pulsar.client.cache.timeout": "the connector would close clients in use, or keep broken clients",
     "spark.sql.streaming.checkpointFileManagerClass": "a checkpoint that could not be written to S3 could go unnoticed",
-    f"{_S3A}endpoint": "Spark would keep its checkpoints in another store than the one that we read them from",
-    f"{_S3A}endpoint.region": "Spark would keep its checkpoints in another store than the one that we read them from",
+    f"{_S3A}endpoint": _OTHER_STORE,
+    f"{_S3A}endpoint.region": _OTHER_STORE,
 }
 
 
@@ -40,17 +41,20 @@ def is_submitted() -> bool:
 
 
 def is_local(master: str) -> bool:
-    """Whether a master has its executors on the driver's own machine."""
+    """Whether a master runs its executors on the driver's own machine."""
     return master.startswith("local")
 
 
 def is_yarns(property_of: Callable[[str], str | None]) -> bool:
-    """Whether the driver's JVM, of which this tells a system property, is YARN's: its application master."""
+    """Whether the driver's JVM is YARN's application master.
+
+    property_of: returns a system property of that JVM.
+    """
     return property_of("spark.master") == "yarn" and property_of("spark.submit.deployMode") == "cluster"
 
 
 def given() -> dict[str, str]:
-    """What spark-submit was given, from --conf, other options and properties files alike."""
+    """Return the properties that spark-submit was given by --conf, other options and properties files."""
     from pyspark import SparkConf, SparkContext
 
     SparkContext._ensure_initialized()
@@ -58,9 +62,9 @@ def given() -> dict[str, str]:
 
 
 def listen_on(address: str, environment: MutableMapping[str, str]) -> None:
-    """Have a JVM that is started with this environment listen there with Spark's UI.
+    """Have Spark's UI listen on this address, in a JVM that is started with this environment.
 
-    Its URL names this address, unless the environment names another one for it (SPARK_PUBLIC_DNS).
+    The UI's URL contains this address, unless the environment has another for it (SPARK_PUBLIC_DNS).
     """
     environment.pop(_LOCAL_IP, None)
     if address not in EVERYWHERE:
@@ -69,28 +73,27 @@ def listen_on(address: str, environment: MutableMapping[str, str]) -> None:
 
 
 def chosen(spark: "SparkSettings", environment: Mapping[str, str]) -> dict[str, str]:
-    """The part of [spark] that a JVM which runs already, with this environment, can still take."""
+    """Return the part of [spark] that a running JVM with this environment can still take."""
     if spark.ui_address in EVERYWHERE or environment.get(_LOCAL_IP):
         return {"spark.ui.port": str(spark.ui_port)}
     return {"spark.ui.port": str(spark.ui_port), "spark.ui.enabled": "false"}
 
 
 def completed(ours: Mapping[str, str], given: Mapping[str, str]) -> dict[str, str]:
-    """What to set beside what spark-submit was given. Raises ConfigError, naming every contradiction to FIXED."""
-    wrong = [
+    """Return the options to set besides those that spark-submit was given.
+
+    Raises ConfigError, naming every contradiction to FIXED.
+    """
+    faults = [
         f"  {key}={given[key]}, and not {ours[key]}: {why}"
         for key, why in FIXED.items()
         if key in ours and key in given and given[key].lower() != ours[key].lower()
     ]
-    # Hadoop lets an option of one bucket go before the same option of all buckets
-    wrong += [
-        f"  {key}: Spark would keep its checkpoints in another store than the one that we read them from"
-        for key in given
-        if f"{_S3A}endpoint" in ours and _OF_BUCKET.fullmatch(key)
-    ]
-    if wrong:
-        raise ConfigError("\n".join(["spark-submit was given options with which it is not safe to run:", *wrong]))
+    # in Hadoop an option of one bucket takes precedence over the same option of all buckets
+    faults += [f"  {key}: {_OTHER_STORE}" for key in given if f"{_S3A}endpoint" in ours and _OF_BUCKET.fullmatch(key)]
+    if faults:
+        raise ConfigError("\n".join(["spark-submit was given options with which it is not safe to run:", *faults]))
     driver = {}
-    if is_local(given.get("spark.master", "")):  # executors on other machines have to reach the driver
+    if is_local(given.get("spark.master", "")):  # executors on other machines must be able to reach the driver
         driver = {"spark.driver.host": LOOPBACK, "spark.driver.bindAddress": LOOPBACK}
     return {key: value for key, value in {**ours, **driver}.items() if key not in given}

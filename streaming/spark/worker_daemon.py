@@ -1,10 +1,10 @@
-"""Starts Spark's Python workers: with the modules loaded that all of them need, and without Spark's archives.
+"""Starts Spark's Python workers with the modules loaded that all of them need, and without Spark's archives.
 
-A worker is a fork of this process. What is loaded before the fork is loaded once, and not by each worker again, which
-costs 0.9 s of CPU.
+A worker is a fork of this process. Modules are loaded once before the fork; in each worker, loading them would cost
+0.9 s of CPU.
 
 Each task clears Python's import caches, and reading the 4,000 names of Spark's core jar and pyspark.zip again costs
-0.2 s of CPU before the first row. Where PySpark is installed, neither archive is needed.
+0.2 s of CPU before the first row. If PySpark is installed, neither archive is needed.
 """
 
 import contextlib
@@ -17,7 +17,7 @@ from importlib.machinery import PathFinder
 
 _GC = (50_000, 50, 100)  # Python's own are (700, 10, 10)
 _ARCHIVES = (".jar", ".zip")
-# None of them may start a thread of Python's when it is loaded: threads do not survive a fork.
+# None of them may start a Python thread when it is loaded: threads do not survive a fork.
 LIBRARIES = (
     "pandas",
     "pyarrow.dataset",
@@ -27,7 +27,7 @@ LIBRARIES = (
     "httpx",
     "google.protobuf.message",
     "pydantic",
-    # and of ours, what the tasks of a batch need
+    # and our own modules that the tasks of a batch need
     "streaming.queries.transforms",
     "streaming.state.commits",
     "streaming.sweep.task",
@@ -35,13 +35,13 @@ LIBRARIES = (
 
 
 def without_archives(path: Sequence[str]) -> list[str]:
-    """The search path without archives if PySpark is found without them, else the whole path."""
+    """Return the search path without archives if PySpark is found without them, else the whole path."""
     folders = [entry for entry in path if not entry.endswith(_ARCHIVES)]
     return folders if PathFinder.find_spec("pyspark", folders) is not None else list(path)
 
 
 def load_libraries() -> None:
-    """Load what can be loaded of LIBRARIES."""
+    """Load those of LIBRARIES that are installed."""
     for name in LIBRARIES:
         with contextlib.suppress(ImportError):
             importlib.import_module(name)
@@ -51,8 +51,8 @@ if __name__ == "__main__":
     sys.path[:] = without_archives(sys.path)
     sys.path_importer_cache.clear()
     load_libraries()
-    # What is loaded stays. And a task holds thousands of rows, none of them in a cycle: to look through them for cycles
-    # again and again takes a quarter of its time.
+    # Loaded modules stay. A task holds thousands of rows, none of them in a cycle; searching them for cycles again and
+    # again would take a quarter of its time.
     gc.freeze()
     gc.set_threshold(*_GC)
     runpy.run_module("pyspark.daemon", run_name="__main__")

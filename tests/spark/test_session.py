@@ -14,7 +14,7 @@ from pyspark import SparkContext, accumulators
 from streaming.config.load import load
 from streaming.errors import ConfigError
 from streaming.spark.connector_lz4 import SAFE
-from streaming.spark.session import Jars, is_one_process, load_with_spark, log_strangers_in_one_line, start
+from streaming.spark.session import Jars, is_one_process, load_with_spark, log_refusals_in_one_line, start
 
 START = """
 import signal, sys
@@ -290,7 +290,7 @@ def test_a_stranger_at_a_port_of_sparks_is_refused_in_one_line(
     capfd: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
 ) -> None:
     server = accumulators._start_update_server("the-token")
-    log_strangers_in_one_line(cast("SparkContext", SimpleNamespace(_accumulatorServer=server)))
+    log_refusals_in_one_line(cast("SparkContext", SimpleNamespace(_accumulatorServer=server)))
     try:
         with socket.create_connection(("127.0.0.1", int(server.server_address[1])), timeout=10) as stranger:
             stranger.sendall(b"GET / HTTP/1.1\r\n\r\n")

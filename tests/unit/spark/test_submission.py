@@ -99,7 +99,7 @@ def test_on_kubernetes_all_comes_from_the_image_and_secrets_are_mounted_where_th
 )
 def test_a_property_that_would_show_a_secret_is_refused_without_being_shown(tmp_path: Path, given: str) -> None:
     key, _, _ = given.partition("=")
-    with pytest.raises(ConfigError, match=f"{key}: whoever opens Spark's UI") as refused:
+    with pytest.raises(ConfigError, match=f"{key}: Spark's UI and lists of processes") as refused:
         arguments(wanted(tmp_path, STANDALONE, conf=[f"{key}=hidden-value"]), {})
     assert "hidden-value" not in str(refused.value)
 
@@ -125,7 +125,7 @@ def test_a_secret_among_the_options_of_java_is_refused_without_being_shown(
 
 @pytest.mark.parametrize("given", ["spark.ssl.keyPassword hidden-value", "spark.ssl.keyPassword:hidden-value"])
 def test_what_is_no_property_at_all_is_not_shown_either(tmp_path: Path, given: str) -> None:
-    with pytest.raises(ConfigError, match=r"--conf takes key=value, and not spark\.ssl\.keyPassword") as refused:
+    with pytest.raises(ConfigError, match=r"--conf takes key=value, not spark\.ssl\.keyPassword") as refused:
         arguments(wanted(tmp_path, STANDALONE, conf=[given]), {})
     assert "hidden-value" not in str(refused.value)
 
@@ -172,7 +172,7 @@ def test_the_files_that_every_host_needs_are_those_that_the_configuration_names(
         ("local[2]", {"deploy_mode": "cluster"}, "no deploy mode cluster for Python"),
         (YARN, {"deploy_mode": "both"}, "client or cluster"),
         (YARN, {"image": "reaper:1"}, "are for Kubernetes"),
-        (KUBERNETES, {"dist": Path("nowhere")}, r"line:\n  Kubernetes needs a container image: --image$"),
+        (KUBERNETES, {"dist": Path("nowhere")}, r"options:\n  Kubernetes needs a container image: --image$"),
         (STANDALONE, {"conf": ["spark.executor.memory"]}, "key=value"),
     ],
 )
@@ -203,7 +203,7 @@ def test_state_on_s3_needs_credentials_and_no_folder(tmp_path: Path) -> None:
         '[pulsar]\nadmin_url = "https://pulsar"\n'
     )
     told = said(Submission(load(config), config, [JAR], YARN, deploy_mode="cluster"))
-    assert told == "Every host needs credentials for S3 where AWS's tools look: in its environment, or in a file"
+    assert told == "Every host needs credentials for S3 where AWS's tools read them: in its environment, or in a file"
 
 
 def test_secrets_in_two_folders_can_not_be_one_mounted_secret(tmp_path: Path) -> None:
