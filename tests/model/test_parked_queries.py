@@ -128,7 +128,7 @@ class World:
 
         self.parked = ParkedQueries(rescue, lambda _name, _lane: None, monotonic=monotonic, now_ms=lambda: 0)
         self.queries = RunningQueries(
-            self.settings, self.pulsar, self._begin, self.begin_again, self.parked, monotonic=monotonic
+            self.settings, self.pulsar, self._begin, self.restart, self.parked, monotonic=monotonic
         )
         self.queries.start()
 
@@ -164,7 +164,7 @@ class World:
         self.streams.append(Stream(query, self))
         return self.streams[-1]
 
-    def begin_again(self, query: str) -> None:
+    def restart(self, query: str) -> None:
         self.started.discard(query)
 
     def describe(self, *_: object) -> None: ...
