@@ -412,7 +412,7 @@ MUTATIONS = (
     Mutation(
         "clusters may have the same name unless the operator declared otherwise",
         "streaming/config/policies.py",
-        "bool(each.cluster_names_are_unique)",
+        "bool(entry.cluster_names_are_unique)",
         "True",
     ),
     Mutation("the brokers write to this ZooKeeper", COORDINATION, "_newest(view) in listed", "listed"),

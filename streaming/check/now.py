@@ -1,7 +1,7 @@
-"""What `status` tells of this moment: what runs, what waits, and what holds it.
+"""The facts that `status` shows: running processes, waiting requests, and holds.
 
-It reads what the service, its watcher and an operator have written down, and how far the topics are. It judges nothing:
-`check` does that. What can't be read is named in `unknown`, and the rest is told all the same.
+It reads the records of the service, its watcher and operators, and the positions of the topics. It judges nothing:
+`check` does that. `unknown` names facts that can't be read, and the others are shown.
 """
 
 import shlex
@@ -34,75 +34,75 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class Hold:
-    """Why nothing is deleted, or nothing of some. do: the command that ends it, "" where it ends by itself."""
+    """A reason why nothing, or nothing of a tenant, is deleted."""
 
     what: str
     why: str
-    do: str = ""
+    do: str = ""  # the command that ends the hold; "" if it ends by itself
 
 
 @dataclass(frozen=True, slots=True)
 class Retries:
-    """How many retries wait, and when the next one is due (ms since 1970; None: none waits)."""
+    """The waiting retries."""
 
     waiting: int
-    next_ms: int | None
+    next_ms: int | None  # when the next retry is due, in ms since 1970; None: none waits
 
 
 @dataclass(frozen=True, slots=True)
 class Finished:
-    """Receipts of the last hour by outcome, and when the newest of them was written (ms since 1970; None: none)."""
+    """Receipts of the last hour."""
 
     outcomes: Mapping[str, int]
-    newest_ms: int | None
+    newest_ms: int | None  # when the newest receipt was written, in ms since 1970; None: no receipt
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, kw_only=True)
 class Now:
-    """All of it. at_ms: of this look. service, watcher: who holds their locks. watched: the watcher's last whole look.
-
-    waiting: messages in no finished batch, by topic; with those read from RETRY where `retries` is known. A field
-    that is None was not to be read where `unknown` names it, and is none otherwise. unknown: field -> why.
-    """
+    """All facts. A field that is None could not be read if `unknown` names it; otherwise there is nothing to show."""
 
     at_ms: int
     name: str
-    service: Holder | None = None
-    watcher: Holder | None = None
-    watched: WatcherNote | None = None
+    service: Holder | None = None  # holder of the service's lock
+    watcher: Holder | None = None  # holder of the watcher's lock
+    watched: WatcherNote | None = None  # the watcher's last complete scan
     holds: list[Hold] | None = None
     parked: list[ParkedQuery] | None = None
-    waiting: Mapping[str, int] | None = None
+    waiting: Mapping[str, int] | None = None  # topic -> unprocessed messages, including `retries` if they are known
     retries: Retries | None = None
     last_hour: Finished | None = None
-    unknown: dict[str, str] = field(default_factory=dict)
+    unknown: dict[str, str] = field(default_factory=dict)  # field -> why it could not be read
     exit_code: int = 0
 
     def as_json(self) -> dict[str, Any]:
-        """Return it as `--json` prints it."""
-        said = asdict(self)
-        del said["exit_code"]
-        for who in ("service", "watcher"):
-            if said[who] is not None:
-                del said[who]["token"]
-        return said
+        """Return the object that `--json` prints."""
+        fields = asdict(self)
+        del fields["exit_code"]
+        for holder in ("service", "watcher"):
+            if fields[holder] is not None:
+                del fields[holder]["token"]
+        return fields
 
 
-def look(settings: Settings, clients: CommandClients, now_ms: int, no_state: ReaperError | None = None) -> Now:
-    """Look at it all. A service that can't be reached is no error here, but exit_code says it.
+def read_now(settings: Settings, clients: CommandClients, now_ms: int, no_state: ReaperError | None = None) -> Now:
+    """Read all facts. A server that can't be reached is no error here, but sets exit_code.
 
-    no_state: why the state directory can't be read, if it can't.
+    Args:
+        settings: of the service.
+        clients: of the command.
+        now_ms: the time, in ms since 1970.
+        no_state: why the state directory can't be read, if so.
     """
-    now = Now(now_ms, settings.service.name)
+    now = Now(at_ms=now_ms, name=settings.service.name)
     root, name, state_dir = settings.zookeeper.own_root, settings.service.name, settings.state_dir
 
-    def read(what: str, of: Callable[[], T], fault: ReaperError | None = None) -> T | None:
+    def read(fact: str, of: Callable[[], T], fault: ReaperError | None = None) -> T | None:
         try:
             if fault is not None:
                 raise fault
             return of()
         except ReaperError as error:
-            now.unknown[what] = str(error)
+            now.unknown[fact] = str(error)
             now.exit_code = max(now.exit_code, error.exit_code)
             return None
 
@@ -126,27 +126,27 @@ def look(settings: Settings, clients: CommandClients, now_ms: int, no_state: Rea
 
 
 def holds_of(settings: Settings, store: MetadataStore) -> list[Hold]:
-    """Return what holds the service now, each with the command that ends it. Raises UnavailableError."""
+    """Return the holds of the service, each with the command that ends it. Raises UnavailableError."""
     root, name = settings.zookeeper.own_root, settings.service.name
-    found = []
+    holds = []
     if why := Pause(store, root).reason():
-        found.append(Hold("paused", why, _RESUME))
+        holds.append(Hold("paused", why, _RESUME))
     if why := Breaker(store, breaker_path(root, name)).reason():
-        found.append(Hold("limit reached", why, _RESUME_LIMIT))
+        holds.append(Hold("limit reached", why, _RESUME_LIMIT))
     tenants = TenantHolds(store, tenant_holds_path(root, name)).read()
     commands = {tenant: f"{_RESUME} --tenant {shlex.quote(tenant)}" for tenant in tenants}
-    return found + [Hold(f"tenant {tenant} held", tenants[tenant], commands[tenant]) for tenant in sorted(tenants)]
+    return holds + [Hold(f"tenant {tenant} held", tenants[tenant], commands[tenant]) for tenant in sorted(tenants)]
 
 
 def _holds(settings: Settings, clients: CommandClients) -> list[Hold]:
-    found = holds_of(settings, clients.store)
-    if not found and (noted := hold.noted(settings.state_dir)[0]):
-        found.append(Hold("held", f"{noted} (as the service noted last; it may have gone on since)"))
-    return found
+    holds = holds_of(settings, clients.store)
+    if not holds and (noted := hold.noted(settings.state_dir)[0]):
+        holds.append(Hold("held", f"{noted} (the service's last note; it may have continued since)"))
+    return holds
 
 
 def _retries(state_dir: str) -> Retries:
-    due = [int(row[c.READY_MS]) for row in waiting.outstanding(state_dir)]  # bounded, whatever the sender wrote
+    due = [int(row[c.READY_MS]) for row in waiting.outstanding(state_dir)]  # bounded, whatever delay the sender gave
     return Retries(len(due), min(due, default=None))
 
 

@@ -1,8 +1,8 @@
-"""Preflight: look at everything the service needs before it needs it, and say what to do about what is wrong.
+"""Preflight: checks everything that the service needs before a start, with advice for each problem.
 
-It makes nothing that stays: one ephemeral znode below our own root shows that we may make znodes there, and ZooKeeper's
-time; it goes again at once. So does one object below state.dir on S3, which shows whether the store refuses to
-overwrite. Where our own root or a directory does not exist yet, it says so and leaves it at that.
+It leaves nothing behind. An ephemeral znode below our own root shows our right to create znodes, and ZooKeeper's time;
+an object below state.dir on S3 shows whether the store refuses to overwrite. Both are deleted at once. It does not
+create our own root or a directory; it only reports that they don't exist yet.
 """
 
 from collections.abc import Callable, Iterator
@@ -35,26 +35,26 @@ from udfs.records import Presence
 
 
 class Status(StrEnum):
-    """How a line counts."""
+    """The status of a line."""
 
     OK = "OK"
-    NOTE = "NOTE"  # works, but somebody should know
+    NOTE = "NOTE"  # works, but the operator should know
     PROBLEM = "PROBLEM"
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Line:
-    """One thing we looked at. do: what to do about it. exit_code: what the command would end with for this alone."""
+    """The result of a check."""
 
     what: str
     status: Status
     says: str
-    do: str = ""
-    exit_code: int = 0
+    do: str = ""  # advice
+    exit_code: int = 0  # of the command, if this were the only line
 
 
 def check(settings: Settings, clients: CommandClients, clock: Clock | None = None) -> Iterator[Line]:
-    """Look at everything, one line after the other. Raises ConfigError only for settings no client can be made of."""
+    """Check everything, line by line. Raises ConfigError only for settings from which no client can be created."""
     clock = clock or SystemClock()
     store, pulsar = clients.store, clients.pulsar
     answered = True
@@ -64,30 +64,35 @@ def check(settings: Settings, clients: CommandClients, clock: Clock | None = Non
     yield from _directories(settings, store if answered else None, pulsar.admin)
     if answered:
         yield from _together(settings, clients, clock)
-    yield _look(
+    yield _line(
         "lanes",
         lambda: questions.lanes(settings),
-        "see the log and what publishes to the topic; the service tries again by itself, and the other topics go on",
+        "see the log, and check the topic's producers; the service retries by itself, and reads the other topics",
     )
-    yield _look(
+    yield _line(
         "watcher",
         lambda: questions.watcher(settings, clock.now_ms()),
-        "see the log of the service, or of `ledger-reaper watch`: it says what the watcher waits for",
+        "see the log of the service, or of `ledger-reaper watch`: it shows what the watcher waits for",
     )
     yield from _buckets(settings)
     yield from _here(settings)
 
 
 def check_without_files(settings: Settings, missing: dict[str, str]) -> Iterator[Line]:
-    """One problem for each file that can't be read, and what can be checked without these files.
-
-    Clients can't be made without them, and what they would say is no fault of its own.
-    """
+    """Yield a problem for each file that can't be read, and the checks that need no client, and so no file."""
     for key, fault in missing.items():
         yield Line(
-            key, Status.PROBLEM, fault, "name a file that exists and that this user may read", ConfigError.exit_code
+            what=key,
+            status=Status.PROBLEM,
+            says=fault,
+            do="name a file that exists and that this user may read",
+            exit_code=ConfigError.exit_code,
         )
-    yield Line("ZooKeeper, Pulsar and buckets", Status.NOTE, f"not checked: {', '.join(missing)} can't be read")
+    yield Line(
+        what="ZooKeeper, Pulsar and buckets",
+        status=Status.NOTE,
+        says=f"not checked: {', '.join(missing)} can't be read",
+    )
     for name, directory in (("state", settings.state.dir), ("checkpoints", settings.checkpoints.dir)):
         if not is_on_s3(directory):
             yield _directory(name, directory)
@@ -95,34 +100,34 @@ def check_without_files(settings: Settings, missing: dict[str, str]) -> Iterator
 
 
 def _together(settings: Settings, clients: CommandClients, clock: Clock) -> Iterator[Line]:
-    """What takes an answer of ZooKeeper and of the brokers."""
+    """Run the checks that need answers of ZooKeeper and of the brokers."""
     pulsar = clients.pulsar
-    loaded = _look("loaded topics", lambda: _loaded(clients), SUPERUSER)
+    loaded = _line("loaded topics", lambda: _loaded(clients), SUPERUSER)
     yield loaded
     if loaded.status is not Status.PROBLEM:  # else the brokers would not answer the next question either
-        yield _look(
+        yield _line(
             "the brokers' metadata store",
             lambda: _brokers_store(settings, clients),
             "see zookeeper.hosts (chroot?) and pulsar.admin_url: both must be of one cluster",
         )
-    yield _look(
+    yield _line(
         "checkpoints as configured",
         lambda: _checkpoints(settings, pulsar.admin),
         "name the topics as before, or retire the checkpoint (checkpoints/README.md)",
     )
-    yield _look(
+    yield _line(
         "no topic left behind",
         lambda: _left_behind(settings, pulsar.admin),
         "name the topics again, or retire their checkpoints (checkpoints/README.md)",
     )
-    yield _look(
+    yield _line(
         "no other service on these topics",
         lambda: questions.owned_topics(
             clients.store, settings, (*settings.topics.owned, *matched_topics(pulsar.admin, settings))
         ),
         "two services never read one topic: docs/operating.md, `Move a topic to another service`",
     )
-    yield _look(
+    yield _line(
         "accounts",
         lambda: _accounts(settings, clients, clock),
         "stop the service, keep state.dir, checkpoints.dir and the topics as they are, and report it; you can send a "
@@ -132,13 +137,13 @@ def _together(settings: Settings, clients: CommandClients, clock: Clock) -> Iter
 
 
 def worst(lines: list[Line]) -> int:
-    """Exit code of the whole: 4 before 3 before 2."""
+    """Return the exit code for all lines: 4 before 3 before 2."""
     return max((line.exit_code for line in lines), default=0)
 
 
 def _metadata_store(settings: Settings, store: MetadataStore, clock: Clock) -> Iterator[Line]:
     zookeeper = settings.zookeeper
-    layout = _look(
+    layout = _line(
         "ZooKeeper and ledger layout",
         lambda: f"{zookeeper.hosts}: {identity.read_layout(store, zookeeper.ledgers_root)}",
         "see zookeeper.hosts (chroot?), ledgers_root and the credentials; other layouts than these are not supported",
@@ -146,32 +151,34 @@ def _metadata_store(settings: Settings, store: MetadataStore, clock: Clock) -> I
     yield layout
     if layout.status is Status.PROBLEM:
         return
-    yield _look(
+    yield _line(
         "whose BookKeeper it is",
         lambda: _exclusive(settings),
-        "ask who runs the other Pulsar clusters here; see conf/default.toml",
+        "ask the operators of the other Pulsar clusters here; see conf/default.toml",
     )
-    yield _look(
+    yield _line(
         "right to delete ledgers",
         lambda: questions.delete_right(store, zookeeper.ledgers_root, questions.identities(settings)),
         "give the identity of zookeeper.digest_file (or SASL) the DELETE right on the ledgers' parent znodes",
     )
-    yield _look(
+    yield _line(
         "own root writable, clocks agree",
         lambda: questions.own_root_and_clock(store, settings, clock),
         f"let this service create znodes below {zookeeper.own_root}; let NTP set the clocks",
     )
-    yield _look(
+    yield _line(
         "own znodes",
         lambda: questions.own_znodes(store, zookeeper.own_root),
-        "the service's next start closes them; look at what `accept`, `pause` and `resume` have set until then",
+        "the service's next start closes them; until then check the effects of `accept`, `pause` and `resume`",
     )
-    yield _look("instance", lambda: questions.instance(store, settings), "see the error")
-    yield _look("pause", lambda: _paused(store, settings), "`ledger-reaper resume` when whoever paused it agrees")
-    yield _look(
+    yield _line("instance", lambda: questions.instance(store, settings), "see the error")
+    yield _line(
+        "pause", lambda: _paused(store, settings), "`ledger-reaper resume`, if the operator who paused it agrees"
+    )
+    yield _line(
         "blast radius",
         lambda: _tripped(store, settings),
-        "look at `ledger-reaper receipts` and at who sends the requests; then `ledger-reaper resume --limit` or, for a "
+        "check `ledger-reaper receipts` and the senders of the requests; then `ledger-reaper resume --limit` or, for a "
         "tenant, `resume --tenant T`",
     )
 
@@ -201,36 +208,36 @@ def _brokers(settings: Settings, admin: TopicAdmin) -> Iterator[Line]:
         admin.check_health()
         return f"{pulsar.admin_url}: clusters {', '.join(sorted(admin.clusters()))}"
 
-    answers = _look("Pulsar admin", healthy, "see pulsar.admin_url, token_file and tls_trust_certs_file")
+    answers = _line("Pulsar admin", healthy, "see pulsar.admin_url, token_file and tls_trust_certs_file")
     yield answers
     if answers.status is Status.PROBLEM:
         return
     topics = (*settings.topics.requests, settings.topics.retry, settings.topics.dead_letter)
     matched: list[str] = []
 
-    def look_up() -> str:
+    def match() -> str:
         matched.extend(matched_topics(admin, settings))
-        pattern, found = settings.topics.requests_pattern, {*matched} - {settings.topics.watch}
+        pattern, matching = settings.topics.requests_pattern, {*matched} - {settings.topics.watch}
         return (
-            f"{count_of(len(found), 'topic matches', 'topics match')} {pattern}"
+            f"{count_of(len(matching), 'topic matches', 'topics match')} {pattern}"
             if pattern
-            else "none but topics.watch is read beside topics.requests"
+            else "only topics.watch is read in addition to topics.requests"
         )
 
-    yield _look(
+    yield _line(
         "further topics",
-        look_up,
+        match,
         "let this service look up topics.watch, and list what topics.requests_pattern may match",
     )
     watch = (settings.topics.watch,) if settings.watch.enabled else ()
     topics = tuple(dict.fromkeys((*topics, *watch, *matched)))
     for topic in topics:
-        yield _look(
+        yield _line(
             f"topic {topic}",
             lambda topic=topic: _topic(settings, admin, topic),  # type: ignore[misc]
-            "change the topic's policies as said (bin/pulsar-admin topicPolicies), or name another topic in [topics]",
+            "change these policies of the topic (bin/pulsar-admin topicPolicies), or name another topic in [topics]",
         )
-    yield _look(
+    yield _line(
         "Pulsar service",
         lambda: questions.service_url(settings, admin, topics),
         "see pulsar.service_url, token_file, and the role's right to consume from and produce to the topics",
@@ -239,16 +246,16 @@ def _brokers(settings: Settings, admin: TopicAdmin) -> Iterator[Line]:
 
 def _exclusive(settings: Settings) -> str:
     require_exclusive_bookkeeper(settings)
-    return "safety.exclusive_bookkeeper: this cluster's alone"
+    return "safety.exclusive_bookkeeper: only this cluster uses it"
 
 
 def _loaded(clients: CommandClients) -> str:
-    return f"{count_of(clients.broker.require_answers(), 'broker')} asked: each says which topics it has loaded"
+    return f"{count_of(clients.broker.require_answers(), 'broker')} asked: each reports its loaded topics"
 
 
 def _brokers_store(settings: Settings, clients: CommandClients) -> str:
     if not clients.pulsar.admin.partitions(settings.topics.retry):
-        raise questions.Notice("not compared: there is no topic of ours yet; the first start compares", do="")
+        raise questions.Notice("not compared: the retry topic does not exist yet; the first start compares", do="")
     partition = f"{settings.topics.retry}-partition-0"
     (view,) = clients.broker.views([managed_ledger_name(partition)])
     if view.presence is Presence.PRESENT and not view.is_loaded:
@@ -259,28 +266,28 @@ def _brokers_store(settings: Settings, clients: CommandClients) -> str:
 def _topic(settings: Settings, admin: TopicAdmin, topic: str) -> str:
     faults = faults_of(admin, settings, topic)
     if faults is None:
-        raise questions.Notice("does not exist yet; the first start makes it, and its subscription with it", do="")
+        raise questions.Notice("does not exist yet; the first start creates it with its subscription", do="")
     if faults:
         raise ConfigError("; ".join(faults))
     tenant = tenant_of(topic)
     is_bound = settings.topics.takes(topic) and tenant not in settings.topics.trusted_tenants
-    speaks_for = f", speaks for tenant {tenant} only (topics.trusted_tenants)" if is_bound else ""
+    speaks_for = f", accepted for tenant {tenant} only (topics.trusted_tenants)" if is_bound else ""
     partitions, subscription = admin.partitions(topic), settings.topics.subscription
     return f"{partitions} partitions, subscription {subscription}, policies as needed{speaks_for}"
 
 
 def _directories(settings: Settings, store: MetadataStore | None, admin: TopicAdmin) -> Iterator[Line]:
-    """store None: while a service does not answer, nobody can tell which cluster the directories belong to."""
+    """Check the directories; store None: not their cluster, because a server does not answer."""
     if is_on_s3(settings.state.dir):
-        yield _look(
+        yield _line(
             "state on S3",
             lambda: require_no_overwriting(settings),
-            "see to the bucket, the section [s3], and the rights in checkpoints/README.md",
+            "check the bucket, the section [s3], and the rights in checkpoints/README.md",
         )
     for name, directory in (("state", settings.state_dir), ("checkpoints", root_of(settings))):
         yield _directory(name, directory)
         if store is not None:
-            yield _look(
+            yield _line(
                 f"{name} of this cluster",
                 lambda directory=directory: _of_cluster(settings, store, admin, directory),  # type: ignore[misc]
                 f"point {name}.dir at this cluster's directory, or the addresses at the directory's cluster",
@@ -290,7 +297,7 @@ def _directories(settings: Settings, store: MetadataStore | None, admin: TopicAd
 
 
 def _own_state(settings: Settings, store: MetadataStore) -> Line:
-    return _look(
+    return _line(
         "state of this service",
         lambda: questions.own_state(store, settings),
         "nothing is wrong with the service: run this command where it runs, with its configuration",
@@ -298,31 +305,32 @@ def _own_state(settings: Settings, store: MetadataStore) -> Line:
 
 
 def _directory(name: str, directory: str) -> Line:
-    return _look(
+    return _line(
         f"{name} directory",
         lambda: questions.directory(directory),
-        f"let this user create and remove files in {shown(directory)}, and see that there is room",
+        f"let this user create and remove files in {shown(directory)}, and provide free space",
     )
 
 
 def _of_cluster(settings: Settings, store: MetadataStore, admin: TopicAdmin, directory: str) -> str:
-    is_known = identity.compare(identity.of_cluster(settings, store, admin), directory)
-    return "the cluster it was begun with" if is_known else "not used yet"
+    is_in_use = identity.compare(identity.of_cluster(settings, store, admin), directory)
+    return "the cluster of its first start" if is_in_use else "not used yet"
 
 
 def _checkpoints(settings: Settings, admin: TopicAdmin) -> str:
     refuse_changes(settings, admin.partitions)
-    matched = [each for each in queries_of(settings, matched_topics(admin, settings)) if each.name.startswith(FURTHER)]
+    queries = queries_of(settings, matched_topics(admin, settings))
+    matched = [query for query in queries if query.name.startswith(FURTHER)]
     if faults := [fault for query in matched for fault in changes_of(settings, query, admin.partitions)]:
         raise ConfigError("; ".join(faults))
-    return "they can be gone on with"
+    return "compatible with this configuration"
 
 
 def _left_behind(settings: Settings, admin: TopicAdmin) -> str:
-    said = left_behind(settings, queries_of(settings, matched_topics(admin, settings)), admin.partitions)
-    if said:
-        raise questions.Notice("; ".join(said))
-    return "each topic that was read is read"
+    messages = left_behind(settings, queries_of(settings, matched_topics(admin, settings)), admin.partitions)
+    if messages:
+        raise questions.Notice("; ".join(messages))
+    return "each topic that was read is still read"
 
 
 def _accounts(settings: Settings, clients: CommandClients, clock: Clock) -> str:
@@ -330,7 +338,7 @@ def _accounts(settings: Settings, clients: CommandClients, clock: Clock) -> str:
         questions.own_state(clients.store, settings)
     except SafetyError:
         raise questions.Notice(
-            "not looked at: state.dir is not this service's", do="name the directory of this service in state.dir"
+            "not checked: state.dir is not this service's", do="name the directory of this service in state.dir"
         ) from None
     pulsar = clients.pulsar
     accounts = reconcile(settings, pulsar, clock.now_ms(), matched=matched_topics(pulsar.admin, settings))
@@ -339,18 +347,18 @@ def _accounts(settings: Settings, clients: CommandClients, clock: Clock) -> str:
     if accounts.doubt:
         raise (RefusedError if accounts.is_refused else UnavailableError)(accounts.doubt)
     if parked := questions.parked_topics(settings):
-        raise questions.Notice(f"{accounts.text}; unread too is what waits in parked lanes: {', '.join(parked)}", do="")
+        raise questions.Notice(f"{accounts.text}; parked topics have unread messages too: {', '.join(parked)}", do="")
     return accounts.text
 
 
 def _buckets(settings: Settings) -> Iterator[Line]:
     for bucket in settings.tiered_storage.allowed:
-        yield _look(
+        yield _line(
             f"who offloads to bucket {bucket.bucket}",
             lambda bucket=bucket: questions.who_offloads(bucket),  # type: ignore[misc]
-            "ask who runs the other Pulsar clusters that offload there; see conf/default.toml",
+            "ask the operators of the other Pulsar clusters that offload there; see conf/default.toml",
         )
-        yield _look(
+        yield _line(
             f"bucket {bucket.bucket}",
             lambda bucket=bucket: questions.bucket(settings, bucket),  # type: ignore[misc]
             "see tiered_storage.allowed and credentials_file; rights needed: list, get, delete, abort uploads",
@@ -358,23 +366,24 @@ def _buckets(settings: Settings) -> Iterator[Line]:
 
 
 def _here(settings: Settings) -> Iterator[Line]:
-    yield _look("Java", questions.java_version, "install Java 17; put it on PATH or set JAVA_HOME")
-    yield _look(
+    yield _line("Java", questions.java_version, "install Java 17; put it on PATH or set JAVA_HOME")
+    yield _line(
         "jars",
         lambda: questions.jars(settings),
-        "`ledger-reaper jars --config F` fetches them; on a machine without network copy them",
+        "`ledger-reaper jars --config F` fetches them; on a machine without network, copy them",
     )
 
 
-def _look(what: str, question: Callable[[], str], do: str) -> Line:
+def _line(what: str, question: Callable[[], str], do: str) -> Line:
     try:
-        return Line(what, Status.OK, question())
+        return Line(what=what, status=Status.OK, says=question())
     except questions.Notice as notice:
-        return Line(what, Status.NOTE, str(notice), do if notice.do is None else notice.do)
+        advice = do if notice.do is None else notice.do
+        return Line(what=what, status=Status.NOTE, says=str(notice), do=advice)
     except RefusedError as error:
-        # not a fault of the program: whoever configures the service has to ask for rights
-        return Line(what, Status.PROBLEM, str(error), do, ConfigError.exit_code)
+        # the operator has to get the right
+        return Line(what=what, status=Status.PROBLEM, says=str(error), do=do, exit_code=ConfigError.exit_code)
     except ReaperError as error:
-        # 1 is no exit code of this command: a person must look at what has no code of its own
+        # 1 is no exit code of this command; an error without a code of its own needs an operator's check
         code = SafetyError.exit_code if error.exit_code == ReaperError.exit_code else error.exit_code
-        return Line(what, Status.PROBLEM, str(error), do, code)
+        return Line(what=what, status=Status.PROBLEM, says=str(error), do=do, exit_code=code)

@@ -1,4 +1,4 @@
-"""The single questions of `check`. Each returns in words what is well, or raises Notice, or an error."""
+"""The questions of `check`. Each returns a message if all is well, or raises Notice or an error."""
 
 import contextlib
 import os
@@ -41,23 +41,24 @@ from streaming.topics.sizes import require_room_for_copies
 from udfs.formats.acl import DELETE, acl_entries
 
 _FREE_BYTES = 1 << 30
-_WATCHER_LATE = 15  # looks that are missing; a look that takes long is followed by a longer pause
-_WHERE_IT_WAS = "if the service has run before, the configuration named another directory then: name that one"
-_SKEW_MS = 5_000  # NTP keeps clocks within milliseconds; the rest is what an answer takes
-_DEEPEST = 6  # levels of the long-hierarchical layout, and one
+_WATCHER_LATE = 15  # missed scans; generous, because the pause after a slow scan is longer
+_WHERE_IT_WAS = "if the service has run before, its configuration named another directory: name that directory"
+_SKEW_MS = 5_000  # NTP keeps clocks within milliseconds; the rest allows for slow answers
+_DEEPEST = 6  # levels of the long-hierarchical layout, plus the root
 
 
-class Notice(Exception):  # noqa: N818  not an error: the answer is yes, but somebody should know something
-    """What the operator should know, though nothing is wrong. do: replaces the question's own advice ("": none)."""
+class Notice(Exception):  # noqa: N818  not an error: all is well, but the operator should know something
+    """A message for the operator although nothing is wrong."""
 
     def __init__(self, text: str, *, do: str | None = None) -> None:
+        """Create the notice; `do` replaces the advice for the question ("": no advice)."""
         super().__init__(text)
         self.do = do
 
 
 def missing_files(settings: Settings) -> dict[str, str]:
-    """Return why each file that the configuration names can't be read, by key: tokens, certificates, credentials."""
-    found = {}
+    """Return key -> why the file can't be read, for the files of tokens, certificates and credentials."""
+    faults = {}
     for name, section in settings:
         for key in path_keys(type(section)) if isinstance(section, BaseModel) else ():
             file = getattr(section, key)
@@ -66,13 +67,13 @@ def missing_files(settings: Settings) -> dict[str, str]:
             try:
                 Path(file).read_bytes()
             except OSError as error:
-                found[f"{name}.{key}"] = f"{file} can't be read: {error.strerror}"
-    return found
+                faults[f"{name}.{key}"] = f"{file} can't be read: {error.strerror}"
+    return faults
 
 
 def identities(settings: Settings) -> set[tuple[str, str]]:
-    """As whom ZooKeeper may know us: (scheme, id)."""
-    known = {("world", "anyone")}
+    """Return our identities in ZooKeeper's ACLs: (scheme, id)."""
+    ours = {("world", "anyone")}
     name = settings.zookeeper.digest_file
     if name:
         try:
@@ -81,20 +82,20 @@ def identities(settings: Settings) -> set[tuple[str, str]]:
             raise ConfigError(f"zookeeper.digest_file {name} can't be read: {error.strerror}") from error
         user = credentials.partition(":")[0]
         hashed = b64encode(sha1(credentials.encode(), usedforsecurity=False).digest()).decode()
-        known |= {("sasl", user)} if settings.zookeeper.sasl_mechanism else {("digest", f"{user}:{hashed}")}
-    return known
+        ours |= {("sasl", user)} if settings.zookeeper.sasl_mechanism else {("digest", f"{user}:{hashed}")}
+    return ours
 
 
-def delete_right(store: MetadataStore, ledgers_root: str, known: set[tuple[str, str]]) -> str:
-    """Whether the ACL of a ledger's parent lets us delete; BookKeeper gives all of them the cluster's one ACL."""
+def delete_right(store: MetadataStore, ledgers_root: str, ours: set[tuple[str, str]]) -> str:
+    """Check that the ACL of a ledger's parent lets us delete; BookKeeper uses the same ACL for all parents."""
     parent = _parent_of_a_ledger(store, ledgers_root)
     if parent is None:
-        raise Notice(f"no ledger below {ledgers_root} yet, so no right to look at")
+        raise Notice(f"no ledger below {ledgers_root} yet, so no right to check")
     acl = store.acl_of(parent)
     if acl is None:
-        raise Notice(f"{parent} has just gone; ask again")
+        raise Notice(f"{parent} has just been deleted; run the check again")
     entries = acl_entries(acl)
-    if any(entry.perms & DELETE and (entry.scheme, entry.id) in known for entry in entries):
+    if any(entry.perms & DELETE and (entry.scheme, entry.id) in ours for entry in entries):
         return f"granted by the ACL of {parent}"
     others = sorted({entry.scheme for entry in entries if entry.perms & DELETE} - {"world", "digest"})
     if others:
@@ -118,13 +119,13 @@ def _parent_of_a_ledger(store: MetadataStore, path: str) -> str | None:
 
 
 def own_root_and_clock(store: MetadataStore, settings: Settings, clock: Clock) -> str:
-    """Make an ephemeral znode of our own: that shows the right to, and ZooKeeper's time. No parent is made for it."""
+    """Check the right to create znodes, and ZooKeeper's time, by an ephemeral znode; creates no parent for it."""
     root = settings.zookeeper.own_root
     if store.read_many([root])[0] is None:
         raise Notice(
-            f"{root} does not exist yet; the first start makes it. Whether we may make znodes there, and whether the "
-            "clocks agree, can't be told before",
-            do="if the service has run before, zookeeper.hosts (chroot?) or own_root named another place then",
+            f"{root} does not exist yet; the first start creates it. The right to create znodes there, and the clocks, "
+            "can't be checked before",
+            do="if the service has run before, zookeeper.hosts (chroot?) or own_root was different then",
         )
     path = f"{root}/{CHECK}{uuid4().hex}"
     before_ms = clock.now_ms()
@@ -135,34 +136,34 @@ def own_root_and_clock(store: MetadataStore, settings: Settings, clock: Clock) -
         store.delete(path)
     if not isinstance(node, Znode):
         raise UnavailableError(f"{path} could not be read back")
-    ahead_ms = before_ms - node.ctime_ms
-    behind_ms = node.ctime_ms - clock.now_ms()
-    return judged_clock(max(ahead_ms, 0) or -max(behind_ms, 0), settings.safety.min_age_seconds * 1000)
+    fast_ms = before_ms - node.ctime_ms
+    slow_ms = node.ctime_ms - clock.now_ms()
+    return judged_clock(max(fast_ms, 0) or -max(slow_ms, 0), settings.safety.min_age_seconds * 1000)
 
 
 def own_znodes(store: MetadataStore, root: str) -> str:
-    """Whether our znodes are ours alone."""
+    """Check that only we may change our znodes."""
     if not store.is_identified:
-        return "no credentials are configured: whoever reaches ZooKeeper may change them"
+        return "no credentials are configured: every client of ZooKeeper may change them"
     if opened := open_to_all(store, root):
         raise Notice(f"{len(opened)} can be changed, or the key read, by anyone: {', '.join(opened[:3])}")
     return "closed to others"
 
 
 def judged_clock(ahead_ms: int, min_age_ms: int) -> str:
-    """Say what a clock so far ahead of ZooKeeper's (negative: behind) means."""
+    """Judge a clock that is so far ahead of ZooKeeper's, or slower if negative."""
     if ahead_ms >= min_age_ms:
         raise SafetyError(
-            f"this machine's clock is {ahead_ms / 1000:g} s ahead of ZooKeeper's: ledgers would look older than "
-            "safety.min_age_seconds that are not"
+            f"this machine's clock is {ahead_ms / 1000:g} s ahead of ZooKeeper's: young ledgers would seem older than "
+            "safety.min_age_seconds"
         )
     if abs(ahead_ms) > _SKEW_MS:
         raise ConfigError(f"this machine's clock and ZooKeeper's differ by {abs(ahead_ms) / 1000:g} s")
-    return f"znodes can be made; clocks differ by less than {_SKEW_MS // 1000} s"
+    return f"znodes can be created; clocks differ by less than {_SKEW_MS // 1000} s"
 
 
 def instance(store: MetadataStore, settings: Settings) -> str:
-    """Whether the service runs. Both answers are well."""
+    """Return whether the service runs; neither answer is a problem."""
     holder = holder_of(store, lock_path(settings.zookeeper.own_root, settings.service.name))
     if holder is None:
         return f"no instance {settings.service.name} runs"
@@ -170,15 +171,15 @@ def instance(store: MetadataStore, settings: Settings) -> str:
 
 
 def owned_topics(store: MetadataStore, settings: Settings, topics: Collection[str]) -> str:
-    """Whether no other service reads these topics."""
+    """Check that no other service reads these topics."""
     ownership = Ownership(store, settings.zookeeper.own_root, settings.service.name)
     ownership.refuse_foreign(topics)
-    mine = set(ownership.owned()) & {*topics}
-    return f"{len(mine)} of {len({*topics})} are recorded as this service's, and none as another's"
+    owned = set(ownership.owned()) & {*topics}
+    return f"{len(owned)} of {len({*topics})} are recorded as this service's, and none as another's"
 
 
 def own_state(store: MetadataStore, settings: Settings) -> str:
-    """Whether state.dir is the one that the service of this name uses."""
+    """Check that state.dir is the directory that the service of this name uses."""
     table = opened(settings.state_dir, "receipts")
     receipts_id = None if table is None else str(table.metadata().id)
     ownership = Ownership(store, settings.zookeeper.own_root, settings.service.name)
@@ -186,19 +187,19 @@ def own_state(store: MetadataStore, settings: Settings) -> str:
         raise SafetyError(fault)
     if receipts_id is not None:
         identity.compare_state(receipts_id, root_of(settings))
-    return f"the one that service {settings.service.name} uses" if receipts_id else "not used yet"
+    return f"the directory that service {settings.service.name} uses" if receipts_id else "not used yet"
 
 
 def service_url(settings: Settings, admin: TopicAdmin, topics: Sequence[str]) -> str:
-    """Whether the binary protocol works, by opening a reader on the first topic there is."""
+    """Check the binary protocol, with a reader on the first topic that exists."""
     for topic in topics:
         if admin.partitions(topic):
             partition = next(iter(admin.last_positions(topic)))
             check_service(settings.pulsar, partition)
             largest = require_room_for_copies(settings.pulsar, partition)
             return (
-                f"{settings.pulsar.service_url}: a reader on {partition} could be opened; the broker takes messages of "
-                f"{largest} bytes"
+                f"{settings.pulsar.service_url}: a reader on {partition} could be opened; the broker accepts messages "
+                f"of at most {largest} bytes"
             )
     check_connection(settings.pulsar)
     return (
@@ -207,35 +208,35 @@ def service_url(settings: Settings, admin: TopicAdmin, topics: Sequence[str]) ->
 
 
 def lanes(settings: Settings) -> str:
-    """Whether each query reads its topic, as the service has noted it last."""
+    """Check that each query reads its topic, according to the service's last note."""
     parked = noted(settings.state_dir)
     if not parked:
         return "no topic is parked"
-    said = "; ".join(f"{lane.topic} since {_utc(lane.since_ms)} UTC: {lane.why}" for lane in parked.values())
-    if all(lane.is_read for lane in parked.values()):
-        raise Notice(f"the connector can't read these topics; they are read another way meanwhile: {said}", do="")
-    raise UnavailableError(f"parked, and tried again after growing pauses: {said}")
+    topics = "; ".join(f"{query.topic} since {_utc(query.since_ms)} UTC: {query.why}" for query in parked.values())
+    if all(query.is_read for query in parked.values()):
+        raise Notice(f"the connector can't read these topics; the fallback reads them: {topics}", do="")
+    raise UnavailableError(f"parked, and tried again after growing pauses: {topics}")
 
 
 def watcher(settings: Settings, now_ms: int) -> str:
-    """What the watcher noted at its last whole look, and whether that is long ago."""
-    found = watcher_note.noted(settings.state_dir)
-    if found is None:
+    """Return the watcher's counts at its last complete scan, unless that is long ago."""
+    scan = watcher_note.noted(settings.state_dir)
+    if scan is None:
         if settings.watch.enabled:
-            raise Notice("watch.enabled: it has not looked yet; it begins with the service", do="")
+            raise Notice("watch.enabled: no scan yet; the watcher starts with the service", do="")
         return "not in use (watch.enabled)"
-    waiting = count_of(found.waiting, "request")
-    said = f"last look {_utc(found.at_ms)} UTC: {found.znodes} znodes known, {waiting} not sent yet"
-    if now_ms - found.at_ms > _WATCHER_LATE * settings.watch.poll_seconds * 1000:
-        raise Notice(f"{said}. That is long ago: what vanishes until it runs again is found by comparing then")
-    if found.unwatched:
-        names = ", ".join(found.unwatched_names)
-        said = f"{said}; {found.unwatched} names can't be watched ({names}): the audit names what they leak"
-    if found.unreadable:
-        raise Notice(f"{said}; {found.unreadable} znodes can't be read, and what they named counts as named")
-    if found.unwatched:
-        raise Notice(said, do="")
-    return said
+    waiting = count_of(scan.waiting, "request")
+    counts = f"last scan {_utc(scan.at_ms)} UTC: {scan.znodes} znodes known, {waiting} not sent yet"
+    if now_ms - scan.at_ms > _WATCHER_LATE * settings.watch.poll_seconds * 1000:
+        raise Notice(f"{counts}. That is long ago: the watcher's next scan will find the names that vanish until then")
+    if scan.unwatched:
+        names = ", ".join(scan.unwatched_names)
+        counts = f"{counts}; {scan.unwatched} names can't be watched ({names}): the audit names what they leak"
+    if scan.unreadable:
+        raise Notice(f"{counts}; {scan.unreadable} znodes can't be read, and the names in them count as present")
+    if scan.unwatched:
+        raise Notice(counts, do="")
+    return counts
 
 
 def _utc(at_ms: int) -> str:
@@ -243,53 +244,53 @@ def _utc(at_ms: int) -> str:
 
 
 def parked_topics(settings: Settings) -> list[str]:
-    """Topics that are parked and not read another way either, as noted last."""
-    return [lane.topic for lane in noted(settings.state_dir).values() if not lane.is_read]
+    """Return the parked topics that the fallback does not read either, according to the last note."""
+    return [query.topic for query in noted(settings.state_dir).values() if not query.is_read]
 
 
-def who_offloads(wanted: BucketSettings) -> str:
-    """Return what the operator declared about the bucket. Raises ConfigError, and Notice where nothing is deleted."""
-    if missing := undeclared([] if wanted.is_declared else [wanted]):
+def who_offloads(configured: BucketSettings) -> str:
+    """Return the operator's declaration about a bucket. Raises ConfigError, and Notice if nothing in it is deleted."""
+    if missing := undeclared([] if configured.is_declared else [configured]):
         raise ConfigError(missing)
-    if wanted.exclusive:
-        return "exclusive: this cluster's alone"
-    if wanted.cluster_names_are_unique:
-        return "cluster_names_are_unique: each cluster there has a name of its own"
+    if configured.exclusive:
+        return "exclusive: only this cluster uses it"
+    if configured.cluster_names_are_unique:
+        return "cluster_names_are_unique: the clusters that use it have different names"
     raise Notice("cluster_names_are_unique = false: nothing in it is deleted, and the audit reports no orphans", do="")
 
 
-def bucket(settings: Settings, wanted: BucketSettings) -> str:
-    """Whether the bucket answers our credentials. Deleting is not tried: it would change a bucket with versions."""
-    reached = S3Settings(
-        wanted.endpoint,
-        wanted.bucket,
-        wanted.region,
+def bucket(settings: Settings, configured: BucketSettings) -> str:
+    """Check that the bucket accepts our credentials. Does not try to delete, which changes a bucket with versions."""
+    s3 = S3Settings(
+        configured.endpoint,
+        configured.bucket,
+        configured.region,
         settings.tiered_storage.credentials_file,
         timeout_seconds=10,
         patience_seconds=10,
     )
-    objects = S3Objects(reached)
+    objects = S3Objects(s3)
     try:
         first = next(iter(objects.list_keys()), None)
     finally:
         objects.close()
-    found = "it is empty" if first is None else "objects can be listed"
-    return f"{wanted.endpoint or 'AWS'}: {found} (the right to delete was not tried)"
+    content = "it is empty" if first is None else "objects can be listed"
+    return f"{configured.endpoint or 'AWS'}: {content} (the right to delete was not tried)"
 
 
 def directory(location: str) -> str:
-    """Whether we may write there, and whether there is room. Nothing is made: the first start makes what is missing."""
+    """Check the right to write, and free space. Creates nothing: the first start creates a missing directory."""
     filesystem, root = open_filesystem(location)
     try:
         if isinstance(filesystem, pafs.LocalFileSystem):
             return _local_directory(Path(root))
-        bucket, found = filesystem.get_file_info([root.partition("/")[0] or "/", root])
+        bucket, folder = filesystem.get_file_info([root.partition("/")[0] or "/", root])
     except OSError as error:
-        raise ConfigError(f"{shown(location)} can't be looked at: {error}") from error
+        raise ConfigError(f"{shown(location)} can't be checked: {error}") from error
     if bucket.type is pafs.FileType.NotFound:
-        raise ConfigError(f"{shown(location)}: there is no bucket {bucket.path}, and the service makes none")
-    if found.type is pafs.FileType.NotFound:
-        raise Notice(f"{shown(location)} does not exist yet; the first start makes it", do=_WHERE_IT_WAS)
+        raise ConfigError(f"{shown(location)}: there is no bucket {bucket.path}, and the service creates none")
+    if folder.type is pafs.FileType.NotFound:
+        raise Notice(f"{shown(location)} does not exist yet; the first start creates it", do=_WHERE_IT_WAS)
     return f"{shown(location)} exists (the right to write there was not tried)"
 
 
@@ -303,10 +304,10 @@ def require_writable(location: str) -> None:
 
 def _local_directory(path: Path) -> str:
     if not path.exists():
-        above = next(each for each in path.parents if each.exists())
+        above = next(parent for parent in path.parents if parent.exists())
         if not _is_writable(above):
-            raise ConfigError(f"{path} does not exist yet, and the first start can't make it: no right to in {above}")
-        raise Notice(f"{path} does not exist yet; the first start makes it. {above} can be written", do=_WHERE_IT_WAS)
+            raise ConfigError(f"{path} does not exist yet, and the first start can't create it: no right in {above}")
+        raise Notice(f"{path} does not exist yet; the first start creates it. {above} can be written", do=_WHERE_IT_WAS)
     if not _is_writable(path):
         raise ConfigError(f"{path} can't be written")
     free = shutil.disk_usage(path).free
@@ -320,26 +321,26 @@ def _is_writable(folder: Path) -> bool:
 
 
 def java_version() -> str:
-    """Which Java Spark would run on."""
+    """Return the version of Java that Spark would use."""
     command = ivy.java()
     done = subprocess.run([command, "-version"], capture_output=True, text=True, timeout=30, check=False)
     first = (done.stderr or done.stdout).strip().partition("\n")[0]
     if done.returncode or '"17.' not in first:
-        raise Notice(f"{command}: {first or 'does not run'}; Java 17 is what was tested")
+        raise Notice(f"{command}: {first or 'does not run'}; only Java 17 is tested")
     return first
 
 
 def jars(settings: Settings) -> str:
-    """Whether the connector and, for checkpoints on S3, S3A are there, without fetching them."""
-    wanted = [artifacts.connector(version("pyspark"))]
-    wanted += artifacts.S3A if is_on_s3(settings.checkpoints.dir) else ()
+    """Check that the connector and, for checkpoints on S3, S3A exist, without fetching them."""
+    needed = [artifacts.connector(version("pyspark"))]
+    needed += artifacts.S3A if is_on_s3(settings.checkpoints.dir) else ()
     if folder := artifacts.folder():
-        artifacts.found(wanted)
-        return f"{len(wanted)} in {folder}"
+        artifacts.found(needed)
+        return f"{len(needed)} in {folder}"
     folder = ivy.default_cache()
-    missing = [each for each in wanted if not (folder / each.file_name).is_file()]
+    missing = [jar for jar in needed if not (folder / jar.file_name).is_file()]
     if missing:
-        names = ", ".join(each.file_name for each in missing)
-        size = sum(each.size_bytes for each in missing) >> 20
+        names = ", ".join(jar.file_name for jar in missing)
+        size = sum(jar.size_bytes for jar in missing) >> 20
         raise Notice(f"{names} ({size} MiB) will be fetched into {folder} at the first start")
-    return f"{len(wanted)} in {folder}"
+    return f"{len(needed)} in {folder}"

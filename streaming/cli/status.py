@@ -37,7 +37,7 @@ def status(
     if not _LEAST_EVERY_S <= every <= _MOST_EVERY_S:
         raise ConfigError(f"--every {every:g}: {_LEAST_EVERY_S:g} to {_MOST_EVERY_S:g} seconds")
     load_datasets()
-    from streaming.check.now import look
+    from streaming.check.now import read_now
     from streaming.clients import command_clients
 
     settings = settings_of(config)
@@ -45,7 +45,7 @@ def status(
     with command_clients(settings) as clients:
 
         def look_now() -> "Now":
-            return look(settings, clients, SystemClock().now_ms(), no_state)
+            return read_now(settings, clients, SystemClock().now_ms(), no_state)
 
         if watch:
             show_again_and_again(look_now, every, json_lines=json_lines, is_terminal=sys.stdout.isatty())

@@ -45,7 +45,7 @@ def undo(  # noqa: PLR0913  one parameter an option: that is what typer reads
 
     since_ms = SystemClock().now_ms() - seconds_of(since, "--since") * 1000 if since else 0
     wanted = UndoSelection(ledger, topic, since_ms)
-    if wanted.is_nothing:
+    if wanted.is_empty:
         raise ConfigError("nothing was chosen: give --ledger, --topic or --since")
     settings = settings_of(config)
     require_state(settings, config)

@@ -1,4 +1,4 @@
-"""Keys that are right one by one and cannot work together: every such fault, in the operator's words."""
+"""Checks of keys that are valid alone and can't work together; each fault is a message for the operator."""
 
 import re
 from collections.abc import Iterator
@@ -16,7 +16,7 @@ _OF_PULSAR = ("/managed-ledgers", "/schemas", "/admin", "/loadbalance", "/namesp
 
 
 def faults_of(settings: Settings) -> list[str]:
-    """Every combination of keys that can't work; empty if there is none."""
+    """Return a message for each combination of keys that can't work."""
     return [
         *_zookeeper_faults(settings.zookeeper),
         *_directory_faults(settings.state.dir, settings.checkpoints.dir),
@@ -30,7 +30,7 @@ def faults_of(settings: Settings) -> list[str]:
 def _zookeeper_faults(zookeeper: ZooKeeperSettings) -> Iterator[str]:
     roots = (zookeeper.ledgers_root, *_OF_PULSAR)
     if any(zookeeper.own_root == root or zookeeper.own_root.startswith(root + "/") for root in roots):
-        yield f"zookeeper.own_root {zookeeper.own_root} lies below a root of Pulsar or BookKeeper: name another znode"
+        yield f"zookeeper.own_root {zookeeper.own_root} is below a root of Pulsar or BookKeeper: name another znode"
     if zookeeper.timeout_seconds < zookeeper.session_timeout_seconds:
         yield (
             f"zookeeper.timeout_seconds ({zookeeper.timeout_seconds}) is less than session_timeout_seconds "
@@ -47,19 +47,19 @@ def _token_faults(pulsar: PulsarSettings) -> Iterator[str]:
         ("admin_url", pulsar.admin_url, "an https://"),
         ("service_url", pulsar.service_url, "a pulsar+ssl://"),
     ):
-        if not all(may_carry_token(each) for each in each_url(url)):
+        if not all(may_carry_token(host_url) for host_url in each_url(url)):
             yield f"pulsar.token_file: the token would go over the network unencrypted; use {secure} {key}"
     # the connector's Java client compares the name only after it has sent the token (docs/findings.md)
     if pulsar.service_url.startswith("pulsar+ssl:") and not pulsar.tls_trust_certs_file:
         yield (
             "pulsar.token_file: a token over pulsar+ssl:// needs pulsar.tls_trust_certs_file, a file with the "
-            "authority that signed the brokers' certificates: else a server with a certificate of any public "
+            "authority that signed the brokers' certificates: otherwise a server with a certificate of any public "
             "authority can get the token"
         )
 
 
 def _bare(location: str) -> str:
-    """A location as an error may show it: without the parts of a URI that may hold a secret."""
+    """Return a location without the parts of a URI that may contain a secret."""
     return re.split(r"[?#]", re.sub(r"://.*@", "://…@", location))[0] if "://" in location else location
 
 
@@ -70,8 +70,8 @@ def _directory_faults(state: str, checkpoints: str) -> list[str]:
     for key, location in (("state.dir", state), ("checkpoints.dir", checkpoints)):
         if _PASSWORD.search(location) or ("://" in location and any(sign in location for sign in "?#")):
             faults.append(
-                f"{key} {_bare(location)} has a password, query or fragment (…:…@, ?, #), which logs would show: name "
-                "the place only; credentials come from the store's own configuration"
+                f"{key} {_bare(location)} has a password, query or fragment (…:…@, ?, #), which logs would show: give "
+                "the address only; credentials come from the store's own configuration"
             )
         if location.startswith(_OBJECT_STORES) and not _S3_DIRECTORY.fullmatch(location):
             faults.append(
@@ -83,12 +83,12 @@ def _directory_faults(state: str, checkpoints: str) -> list[str]:
 
 
 def _plain(location: str) -> str:
-    """A location to compare: s3:// and s3a:// are two names of one place."""
+    # s3:// and s3a:// name the same directory
     return re.sub(r"^s3a://", "s3://", location).rstrip("/")
 
 
 def _tenant_faults(topics: TopicSettings) -> list[str]:
-    """A tenant that may only ask for its own ledgers must not be able to write retries of other tenants' requests."""
+    """Refuse retries in an untrusted tenant's topic: that tenant could write retries of other tenants' requests."""
     trusted = set(topics.trusted_tenants)
     tenants = {tenant_of(topic) for topic in topics.requests}
     if topics.pattern is not None:
@@ -104,18 +104,18 @@ def _tenant_faults(topics: TopicSettings) -> list[str]:
 
 
 def watch_faults(topics: TopicSettings) -> list[str]:
-    """Return why no watcher can publish to topics.watch: it speaks for every tenant."""
+    """Return why a watcher, which publishes requests for all tenants, can't publish to topics.watch."""
     tenant = tenant_of(topics.watch)
     if tenant in topics.trusted_tenants:
         return []
     return [
         f"topics.watch {topics.watch} belongs to tenant {tenant}, which is not in topics.trusted_tenants, and the "
-        "watcher asks for ledgers of all tenants: name a topic in a trusted tenant's namespace"
+        "watcher publishes requests for ledgers of all tenants: name a topic in a trusted tenant's namespace"
     ]
 
 
 def _delay_faults(settings: Settings) -> list[str]:
-    """The service does not believe a retry whose delay is longer than MAX_DELAY_MS, since anybody could forge it."""
+    # the service shortens longer delays of retries, because a sender can forge a delay
     two_phase, longest_s = settings.two_phase, MAX_DELAY_MS // 1000
     waits = ("reconsume_later_seconds", "reconsume_later_max_seconds", "not_closed_later_seconds")
     faults = [

@@ -1,4 +1,4 @@
-"""Says in words what is wrong in a configuration: which key, from the file or from which variable, and an example."""
+"""Messages for faults of a configuration: the key, its source (the file or a variable), and an example."""
 
 import difflib
 import json
@@ -12,45 +12,47 @@ from streaming.config.settings import Settings
 
 PREFIX = "LEDGER_REAPER__"
 _ONE_UNDERSCORE = "LEDGER_REAPER_"
-# Variables of this program that are no keys of the configuration; those of tests and benches have these prefixes.
+# Variables of this program that are no configuration keys, and the prefixes of those of tests and benchmarks.
 _OTHERS = ("CONFIG", "JARS", "PYTHON", "IVY_SETTINGS", "PROCESS_TOKEN", "COMPLETE")
 _TESTS = ("TEST_", "MODEL_", "FUZZ_", "BENCH_", "LOAD_", "WATCH_SEEDS", "CRASH_", "ROCKETMQ_", "ROLLBACK_")
-_SHOWN = 24  # a longer text may be a token that was given to the wrong variable
+_SHOWN = 24  # a longer text may be a token in the wrong variable
 _SECRETS = "@?#"  # a value with one of these may be a URL with a password
 
 Path = tuple[int | str, ...]
 
 
-def faults_in_words(error: ValidationError, environment: Mapping[str, Any], defaults: Mapping[str, Any]) -> list[str]:
-    """Return one line for each fault.
+def messages_of(error: ValidationError, environment: Mapping[str, Any], defaults: Mapping[str, Any]) -> list[str]:
+    """Return a message for each fault.
 
     Args:
-        environment: what came from variables, by section and key.
+        error: the faults.
+        environment: the values of variables, by section and key.
         defaults: the values of conf/default.toml, by section and key; they serve as examples.
     """
-    return [_in_words(dict(fault), environment, defaults) for fault in error.errors()]
+    return [_message(dict(fault), environment, defaults) for fault in error.errors()]
 
 
 def unknown_variables(names: Iterable[str]) -> list[str]:
-    """Return a message that names variables of our form that mean nothing."""
-    known = [f"{PREFIX}{'__'.join(path)}".upper() for path in _keys()]
-    letters = {_letters(name): name for name in known}
-    told = []
+    """Return a message for each variable that has our form and is no configuration key."""
+    variables = [f"{PREFIX}{'__'.join(path)}".upper() for path in _keys()]
+    letters = {_letters(name): name for name in variables}
+    messages = []
     for name in sorted(names):
         rest = name.removeprefix(_ONE_UNDERSCORE)
         if rest == name or rest.startswith(("_", *_TESTS)) or rest in _OTHERS:
             continue
-        close = [letters[_letters(name)]] if _letters(name) in letters else difflib.get_close_matches(name, known, 1)
+        same = letters.get(_letters(name))
+        close = [same] if same is not None else difflib.get_close_matches(name, variables, 1)
         hint = f"; did you mean {close[0]}?" if close else ""
-        told.append(f"the variable {name} means nothing to this program, and is ignored{hint}")
-    return told
+        messages.append(f"the variable {name} is no configuration key, and is ignored{hint}")
+    return messages
 
 
-def _in_words(fault: Mapping[str, Any], environment: Mapping[str, Any], defaults: Mapping[str, Any]) -> str:
+def _message(fault: Mapping[str, Any], environment: Mapping[str, Any], defaults: Mapping[str, Any]) -> str:
     path: Path = fault["loc"]
     is_variable = _is_in(path, environment)
     where = _variable(path) if is_variable else ".".join(map(str, path))
-    return f"{where}: {_what(fault, path, defaults, is_variable=is_variable)}"
+    return f"{where}: {_reason(fault, path, defaults, is_variable=is_variable)}"
 
 
 def _variable(path: Path) -> str:
@@ -58,7 +60,7 @@ def _variable(path: Path) -> str:
     return f"the variable {PREFIX}{'__'.join(keys).upper()}"
 
 
-def _what(fault: Mapping[str, Any], path: Path, defaults: Mapping[str, Any], *, is_variable: bool) -> str:
+def _reason(fault: Mapping[str, Any], path: Path, defaults: Mapping[str, Any], *, is_variable: bool) -> str:
     kind, limits = fault["type"], fault.get("ctx") or {}
     if kind == "extra_forbidden":
         return f"unknown key{_did_you_mean(path, is_variable=is_variable)}"
@@ -66,16 +68,16 @@ def _what(fault: Mapping[str, Any], path: Path, defaults: Mapping[str, Any], *, 
         return str(fault["msg"]).removeprefix("Value error, ")
     if kind == "missing":
         return "is missing"
-    words = next((text for start, text in _MUST_BE.items() if kind.startswith(start)), "")
+    text = next((text for start, text in _MUST_BE.items() if kind.startswith(start)), "")
     if kind in _LIMITS:
-        words = f"must be {_LIMITS[kind]} {limits[_LIMIT_NAMES[kind]]}"
+        text = f"must be {_LIMITS[kind]} {limits[_LIMIT_NAMES[kind]]}"
     if kind.startswith(("model", "dict")):
         return f"must be a table with the keys {', '.join(_siblings((*path, '')))}"
-    return f"{_shown(fault['input'])}{words or fault['msg']}{_example(path, defaults)}"
+    return f"{_shown(fault['input'])}{text or fault['msg']}{_example(path, defaults)}"
 
 
 _MUST_BE = {
-    "string_pattern": "has not the expected form",
+    "string_pattern": "does not have the expected form",
     "string_too_short": "must not be empty",
     "string": "must be a text in quotes",
     "int": "must be a whole number",
@@ -109,15 +111,15 @@ def _example(path: Path, defaults: Mapping[str, Any]) -> str:
 def _did_you_mean(path: Path, *, is_variable: bool) -> str:
     wrong = str(path[-1])
     close = difflib.get_close_matches(wrong, _siblings(path), 1)
-    found = [(*path[:-1], close[0])] if close else [each for each in _keys() if each[-1] == wrong][:1]
-    if not found:
+    similar = [(*path[:-1], close[0])] if close else [key for key in _keys() if key[-1] == wrong][:1]
+    if not similar:
         return ""
-    name = _variable(found[0]).rpartition(" ")[2] if is_variable else ".".join(map(str, found[0]))
+    name = _variable(similar[0]).rpartition(" ")[2] if is_variable else ".".join(map(str, similar[0]))
     return f"; did you mean {name}?"
 
 
 def _keys() -> list[tuple[str, ...]]:
-    """Every section and key."""
+    """Return (section, key) of every key."""
     return [
         (name, key)
         for name, section in Settings.model_fields.items()
@@ -126,7 +128,7 @@ def _keys() -> list[tuple[str, ...]]:
 
 
 def _siblings(path: Path) -> Sequence[str]:
-    """Keys that the section of the path's last part has."""
+    """Return the keys of the section that contains the path's last part."""
     model: type[BaseModel] | None = Settings
     for part in path[:-1]:
         if isinstance(part, str):
@@ -146,27 +148,27 @@ def _field(path: Path) -> FieldInfo | None:
 
 
 def _model(annotation: Any) -> Any:
-    """The section that an annotation holds: itself, or what its tuple has."""
+    """Return the section class in an annotation: the annotation itself, or the element of its tuple."""
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
         return annotation
-    return next((found for each in get_args(annotation) if (found := _model(each)) is not None), None)
+    return next((model for part in get_args(annotation) if (model := _model(part)) is not None), None)
 
 
 def _at(path: Path, values: Mapping[str, Any]) -> Any:
-    found: Any = values
+    value: Any = values
     for part in path:
-        found = found.get(part) if isinstance(found, Mapping) else None
-    return found
+        value = value.get(part) if isinstance(value, Mapping) else None
+    return value
 
 
 def _is_in(path: Path, values: Mapping[str, Any]) -> bool:
-    found: Any = values
+    value: Any = values
     for part in path:
-        if not isinstance(part, str) or not isinstance(found, Mapping):
+        if not isinstance(part, str) or not isinstance(value, Mapping):
             break
-        if part not in found:
+        if part not in value:
             return False
-        found = found[part]
+        value = value[part]
     return bool(path)
 
 

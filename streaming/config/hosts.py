@@ -1,6 +1,6 @@
-"""A URL may name several hosts of one service, as Pulsar's own clients take it: `http://a:8080,b:8080`.
+"""URLs with several hosts of the same service, in the form of Pulsar's clients: `http://a:8080,b:8080`.
 
-Whoever asks begins with the host that comes first now; one that did not answer comes last from then on.
+Requests go to the first host of the current order; a host that did not answer moves to the end.
 """
 
 import socket
@@ -18,7 +18,7 @@ _TLS = ("https", "pulsar+ssl")
 
 
 def each_url(url: str) -> tuple[str, ...]:
-    """Return a URL for each host, in order, without a slash at its end."""
+    """Return a URL for each host, in order, without a slash at the end."""
     scheme, sign, rest = url.partition("://")
     hosts, slash, path = rest.partition("/")
     return tuple(f"{scheme}{sign}{host.strip()}{slash}{path}".rstrip("/") for host in hosts.split(",") if host.strip())
@@ -30,9 +30,9 @@ def is_tls(url: str) -> bool:
 
 
 def may_carry_token(url: str) -> bool:
-    """True if a token may be sent to this URL of one host: over TLS, or in clear text to this machine itself.
+    """True if a token may be sent to this URL of a single host: over TLS, or unencrypted to this machine itself.
 
-    A name counts by its addresses: `127.evil.example` is not this machine, and a name without addresses is not either.
+    The addresses of a name decide: neither `127.evil.example` nor a name without addresses is this machine.
     """
     return is_tls(url) or _is_this_machine(urlsplit(url).hostname or "")
 
@@ -47,12 +47,12 @@ def _is_this_machine(host: str) -> bool:
 
 def _is_loopback(address: str) -> bool:
     parsed = ip_address(address.partition("%")[0])
-    mapped = getattr(parsed, "ipv4_mapped", None)  # Python 3.11 does not call ::ffff:127.0.0.1 a loopback address
+    mapped = getattr(parsed, "ipv4_mapped", None)  # in Python 3.11 ::ffff:127.0.0.1 is not a loopback address
     return (mapped or parsed).is_loopback
 
 
 class Hosts:
-    """The hosts of a URL as URLs. Threads may share it."""
+    """The hosts of a URL as URLs. Threads may share an instance."""
 
     def __init__(self, url: str) -> None:
         self._urls = each_url(url) or (url,)
@@ -62,11 +62,11 @@ class Hosts:
 
     @property
     def in_order(self) -> tuple[str, ...]:
-        """All of them, that first which is to be asked first."""
+        """All hosts; the first is the next to use."""
         return self._urls
 
     def first_answer(self, ask: Callable[[str], T]) -> T:
-        """Ask one host after the other until one answers. Raises UnavailableError, as the last one did."""
+        """Call `ask` for each host until a host answers. Raises the UnavailableError of the last host."""
         failure = UnavailableError("no host was asked")
         for url in self.in_order:
             try:
@@ -77,11 +77,11 @@ class Hosts:
         raise failure
 
     def failed(self, url: str) -> None:
-        """One did not answer: ask it last from now on."""
-        self._urls = (*(each for each in self._urls if each != url), url)
+        """Move a host that did not answer to the end."""
+        self._urls = (*(other for other in self._urls if other != url), url)
 
 
 @cache
 def hosts_of(url: str) -> Hosts:
-    """Return what this process knows of a URL's hosts."""
+    """Return the hosts of a URL, shared by this process."""
     return Hosts(url)

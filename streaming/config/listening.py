@@ -1,4 +1,4 @@
-"""Whether the configured port for metrics can be taken, found out before anything else starts."""
+"""Checks that the configured port for metrics is free, before anything else starts."""
 
 import socket
 
@@ -7,9 +7,9 @@ from streaming.errors import ConfigError
 
 
 def require_free_port(metrics: MetricsSettings) -> None:
-    """Raise ConfigError where metrics could not be served: the port is in use, or the address is not this machine's.
+    """Raise ConfigError if metrics can't be served: the port is in use, or the address is not this machine's.
 
-    The probe binds the port as the server will, and releases it at once.
+    The probe binds the port like the server, and releases it at once.
     """
     if metrics.port < 0:
         return
@@ -24,7 +24,7 @@ def require_free_port(metrics: MetricsSettings) -> None:
 
 
 def not_served(metrics: MetricsSettings, error: OSError) -> ConfigError:
-    """Return the error to raise where the server of metrics can't listen."""
+    """Return the error for a metrics server that can't listen."""
     return ConfigError(
         f"metrics can't be served on {metrics.address}, port {metrics.port}: {error.strerror}. Set metrics.port to a "
         "free port (-1: no metrics) and metrics.address to an address of this machine; `ledger-reaper status` shows "

@@ -1,9 +1,9 @@
-"""Reads the configuration and names every fault at once.
+"""Reads the configuration and reports every fault at once.
 
 1. conf/default.toml has every key; the operator's file overrides it, and the environment overrides both.
-2. A relative path in the operator's file, or in a default, counts from the folder of that file, so that every command
-   finds the same directories wherever it is started. In the environment, and without a file, it counts from the working
-   directory.
+2. A relative path in the operator's file, or in a default, is relative to the folder of the operator's file, so that
+   every command uses the same directories, wherever it is started. In the environment, and without a file, it is
+   relative to the working directory.
 """
 
 import logging
@@ -23,44 +23,44 @@ from pydantic_settings import (
 )
 
 from streaming.config.combinations import faults_of
-from streaming.config.faults import faults_in_words, unknown_variables
+from streaming.config.faults import messages_of, unknown_variables
 from streaming.config.sections import path_keys
 from streaming.config.settings import Settings
 from streaming.errors import ConfigError
 
 log = logging.getLogger("ledger-reaper")
 
-CONF = Path(__file__).parents[2] / "conf"  # beside the packages, in a checkout and in a wheel alike
+CONF = Path(__file__).parents[2] / "conf"  # next to the packages, both in a checkout and in a wheel
 _DEFAULTS = CONF / "default.toml"
 _USED = "cluster.json"  # a start leaves this file in each of its directories (coordination/identity.py)
 
 
 def load(path: str | Path | None) -> Settings:
-    """Read default.toml, then the file, then the environment. Raises ConfigError naming every fault."""
+    """Read default.toml, then the file, then the environment. Raises ConfigError with every fault."""
     file = None if path is None else Path(path).absolute()
     if file is not None and not file.is_file():
         raise ConfigError(f"there is no configuration at {path}: write one (conf/production.example.toml is a start)")
     source = file or _DEFAULTS
-    for told in unknown_variables(os.environ):
-        log.warning("%s", told)
+    for message in unknown_variables(os.environ):
+        log.warning("%s", message)
     try:
         settings = Settings.model_construct(**dict(_from_sources(file)()))
     except ValidationError as error:
         environment, defaults = EnvSettingsSource(Settings)(), _Toml(Settings, _DEFAULTS, Path.cwd())()
-        raise ConfigError(_text(source, faults_in_words(error, environment, defaults))) from error
+        raise ConfigError(_text(source, messages_of(error, environment, defaults))) from error
     except SettingsError as error:
         raise ConfigError(f'the environment can\'t be used: {error}; a list is JSON there, as in ["a"]') from error
     except (ValueError, OSError) as error:
         raise ConfigError(f"{source} can't be read: {error}") from error
-    if faults := [*faults_of(settings), *_left_behind(settings, file)]:
+    if faults := [*faults_of(settings), *_moved_directories(settings, file)]:
         raise ConfigError(_text(source, faults))
     return settings
 
 
-def _left_behind(settings: Settings, file: Path | None) -> list[str]:
-    """Directories of an earlier version, for which a relative path counted from the working directory.
+def _moved_directories(settings: Settings, file: Path | None) -> list[str]:
+    """Refuse a new directory if the working directory has an old one: earlier versions resolved paths from there.
 
-    A start with empty directories would forget what the earlier runs believed, deleted and put off.
+    A start with empty directories would forget what the earlier runs have accepted, deleted and delayed.
     """
     if file is None:
         return []
@@ -70,9 +70,9 @@ def _left_behind(settings: Settings, file: Path | None) -> list[str]:
         old = Path.cwd() / new.relative_to(folder) if new.is_relative_to(folder) else new
         if old != new and (old / _USED).is_file() and not new.exists():
             faults.append(
-                f"{key}: a relative path counts from the folder of the configuration file, which gives {new}. That "
-                f"directory does not exist, while {old} belongs to an earlier run: name the right one with its full "
-                "path, or make the new one yourself if you want to begin anew"
+                f"{key}: a relative path is relative to the folder of the configuration file, which gives {new}. That "
+                f"directory does not exist, while {old} belongs to an earlier run: give the full path of the right "
+                "directory, or create the new one yourself to start from scratch"
             )
     return faults
 
@@ -93,13 +93,13 @@ def _from_sources(file: Path | None) -> type[Settings]:
         ) -> tuple[PydanticBaseSettingsSource, ...]:
             del init_settings, env_settings, dotenv_settings, file_secret_settings
             files = [file, _DEFAULTS] if file is not None else [_DEFAULTS]
-            return (_Environment(settings_cls, here), *(_Toml(settings_cls, each, folder) for each in files))
+            return (_Environment(settings_cls, here), *(_Toml(settings_cls, toml, folder) for toml in files))
 
     return _FromSources
 
 
 class _Toml(TomlConfigSettingsSource):
-    """A file whose relative paths count from the folder."""
+    """A file whose paths are relative to `folder`."""
 
     def __init__(self, settings_cls: type[BaseSettings], file: Path, folder: Path) -> None:
         super().__init__(settings_cls, file)
@@ -113,7 +113,7 @@ class _Toml(TomlConfigSettingsSource):
 
 
 class _Environment(EnvSettingsSource):
-    """Environment variables, whose relative paths count from the folder."""
+    """Environment variables whose paths are relative to `folder`."""
 
     def __init__(self, settings_cls: type[BaseSettings], folder: Path) -> None:
         super().__init__(settings_cls)
@@ -124,13 +124,13 @@ class _Environment(EnvSettingsSource):
 
 
 def _absolute(values: Mapping[str, Any], folder: Path) -> dict[str, Any]:
-    """The same values with every relative path below the folder; URIs and empty values stay as they are."""
-    found = dict(values)
+    """Return the values with absolute paths; URIs and empty values are unchanged."""
+    absolute = dict(values)
     for section, keys in _PATH_KEYS.items():
-        if isinstance(part := found.get(section), Mapping):
+        if isinstance(part := absolute.get(section), Mapping):
             below = {key: str(folder / part[key]) for key in keys if _is_path(part.get(key))}
-            found[section] = {**part, **below}
-    return found
+            absolute[section] = {**part, **below}
+    return absolute
 
 
 def _is_path(value: Any) -> bool:
@@ -142,5 +142,5 @@ _PATH_KEYS = {name: path_keys(field.annotation) for name, field in Settings.mode
 
 def _text(source: Path, faults: list[str]) -> str:
     is_environment = all(fault.startswith("the variable ") for fault in faults)
-    what = "the environment" if is_environment else str(source)
-    return "\n".join([f"{what} can't be used:", *(f"  {fault}" for fault in faults)])
+    name = "the environment" if is_environment else str(source)
+    return "\n".join([f"{name} can't be used:", *(f"  {fault}" for fault in faults)])

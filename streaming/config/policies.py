@@ -1,4 +1,4 @@
-"""Sections of the configuration, translated into what the rules of udfs take."""
+"""Translates sections of the configuration into the parameters of the rules in udfs."""
 
 from streaming.config.sections import LimitSettings
 from streaming.config.settings import Settings
@@ -10,15 +10,15 @@ from udfs.offload_target import Bucket
 
 
 def allowed_buckets(settings: Settings) -> tuple[Bucket, ...]:
-    """tiered_storage.allowed, as udfs.offload_target takes it."""
+    """Translate tiered_storage.allowed for udfs.offload_target."""
     return tuple(
-        Bucket(each.endpoint, each.bucket, each.region, each.exclusive, bool(each.cluster_names_are_unique))
-        for each in settings.tiered_storage.allowed
+        Bucket(entry.endpoint, entry.bucket, entry.region, entry.exclusive, bool(entry.cluster_names_are_unique))
+        for entry in settings.tiered_storage.allowed
     )
 
 
 def policy_of(settings: Settings) -> Policy:
-    """[safety] and [two_phase], as udfs.judge takes them."""
+    """Translate [safety] and [two_phase] for udfs.judge."""
     safety = settings.safety
     return Policy(
         min_age_ms=safety.min_age_seconds * 1000,
@@ -31,7 +31,7 @@ def policy_of(settings: Settings) -> Policy:
 
 
 def limits_of(settings: LimitSettings) -> Limits:
-    """[limits], as udfs.blast_radius takes it."""
+    """Translate [limits] for udfs.blast_radius."""
     return Limits(
         per_batch=settings.max_deletes_per_batch,
         per_hour=settings.max_deletes_per_hour,
@@ -43,7 +43,7 @@ def limits_of(settings: LimitSettings) -> Limits:
 
 
 def admission_of(settings: Settings) -> Admission:
-    """[topics] and [safety], as udfs.admission takes them."""
+    """Translate [topics] and [safety] for udfs.admission."""
     return Admission(
         request_topics=frozenset({*settings.topics.requests, settings.topics.watch}),
         trusted_tenants=frozenset(settings.topics.trusted_tenants),
@@ -54,7 +54,7 @@ def admission_of(settings: Settings) -> Admission:
 
 
 def delays_of(settings: Settings) -> Delays:
-    """[two_phase], as udfs.disposition takes it."""
+    """Translate [two_phase] for udfs.disposition."""
     two_phase = settings.two_phase
     return Delays(
         base_ms=two_phase.reconsume_later_seconds * 1000,

@@ -1,6 +1,6 @@
-"""The sections of the configuration, each frozen and checked by itself; conf/default.toml explains every key.
+"""The sections of the configuration, each frozen and validated; conf/default.toml explains every key.
 
-What several sections together can't do is in streaming.config.combinations.
+streaming.config.combinations checks keys of several sections together.
 """
 
 import logging
@@ -30,17 +30,17 @@ log = logging.getLogger("ledger-reaper")
 
 _POSITION_PARTITIONS_MAX = 64
 _IS_PATH = object()
-# A path of this machine. A relative one counts from the folder of the file in which it stands.
+# A path of this machine; streaming.config.load makes it absolute.
 LocalPath = Annotated[str, _IS_PATH]
 
 
 def path_keys(section: Any) -> tuple[str, ...]:
-    """The keys of a section that are paths of this machine."""
+    """Return the keys of a section that are paths of this machine."""
     return tuple(name for name, field in section.model_fields.items() if _IS_PATH in field.metadata)
 
 
 def _holds_no_secret(credentials: str) -> AfterValidator:
-    """Refuse a URL with credentials, since logs, receipts and dead letters show it. credentials: where they belong."""
+    """Refuse a URL with credentials, because logs, receipts and dead letters show it; they belong in `credentials`."""
 
     def checked(url: str) -> str:
         if any(sign in url for sign in "@?#"):
@@ -58,12 +58,12 @@ _BUCKET = _holds_no_secret("the file of tiered_storage.credentials_file")
 _AWS = _holds_no_secret("AWS's standard chain (environment, profile or role)")
 
 
-# One host or several, with commas between; the scheme stands once, before the first.
+# Hosts separated by commas; the scheme is before the first host only.
 _HOSTS = "[^/]+(/([^/].*)?)?"
 
 
 def _ip_address(text: str) -> str:
-    """An address of this machine, as a number: a name could come to mean another one."""
+    # only a number, because a name may later resolve to another address
     return str(ip_address(text))
 
 
@@ -71,7 +71,7 @@ ListenAddress = Annotated[str, AfterValidator(_ip_address)]
 
 
 def _seconds_or_never(text: Any) -> int:
-    """Read a duration; "never" and 0 are 0. A number without a unit is refused: it may be meant in days."""
+    """Parse a duration; "never" and 0 are 0. A number without a unit is refused, because it may be meant in days."""
     if str(text).strip().lower() in ("0", "never"):
         return 0
     try:
@@ -134,7 +134,7 @@ OWN_NAMESPACE = "pulsar/ledger-deletion"
 
 
 class TopicSettings(_Part):
-    """[topics]. After loading, retry, dead_letter and watch are filled in; all names have the form `persistent://…`."""
+    """[topics]. Loading fills in retry, dead_letter and watch; all names then have the form `persistent://…`."""
 
     requests: Annotated[tuple[str, ...], Field(min_length=1)]
     requests_pattern: str
@@ -148,13 +148,13 @@ class TopicSettings(_Part):
     @model_validator(mode="before")
     @classmethod
     def _full_names(cls, values: dict[str, Any]) -> dict[str, Any]:
-        named = dict(values)
-        requests = [topic_of(managed_ledger_name(topic)) for topic in named.get("requests") or ()]
-        named["requests"] = tuple(requests)
+        full = dict(values)
+        requests = [topic_of(managed_ledger_name(topic)) for topic in full.get("requests") or ()]
+        full["requests"] = tuple(requests)
         for key, suffix in (("retry", "-RETRY"), ("dead_letter", "-DLQ"), ("watch", "-WATCH")):
-            topic = named.get(key) or (_beside(requests[0]) + suffix if requests else "")
-            named[key] = topic_of(managed_ledger_name(topic)) if topic else ""
-        return named
+            topic = full.get(key) or (_outside_system(requests[0]) + suffix if requests else "")
+            full[key] = topic_of(managed_ledger_name(topic)) if topic else ""
+        return full
 
     @model_validator(mode="after")
     def _distinct(self) -> "TopicSettings":
@@ -169,36 +169,36 @@ class TopicSettings(_Part):
         for topic in self.deduplicated:
             if topic.startswith(f"persistent://{SYSTEM_NAMESPACE}/"):
                 raise ValueError(
-                    f"{topic}: brokers never deduplicate topics of {SYSTEM_NAMESPACE}, so this one could hold "
+                    f"{topic}: brokers never deduplicate topics of {SYSTEM_NAMESPACE}, so it could contain "
                     "messages twice; name topics.retry, topics.dead_letter and topics.watch in another namespace"
                 )
         return self
 
     @property
     def deduplicated(self) -> tuple[str, str, str]:
-        """The topics to which we publish each message once, which rests on the broker's deduplication."""
+        """The topics to which we publish each message exactly once, which needs the broker's deduplication."""
         return self.retry, self.dead_letter, self.watch
 
     @property
     def owned(self) -> tuple[str, ...]:
-        """The topics that one service alone may use; those that match requests_pattern come to them."""
+        """The topics that only this service may use, without those that match requests_pattern."""
         return (*self.requests, *self.deduplicated)
 
     @property
     def pattern(self) -> TopicPattern | None:
-        """requests_pattern, parsed; None if none is configured."""
+        """The parsed requests_pattern; None if there is none."""
         return parse_pattern(self.requests_pattern) if self.requests_pattern else None
 
     def takes(self, topic: str) -> bool:
-        """Whether a topic (full name), existing or not, is listed in requests, watch, or matches requests_pattern."""
+        """Whether a topic (full name, existing or not) is in requests, is watch, or matches requests_pattern."""
         pattern = self.pattern
         return topic in (*self.requests, self.watch) or (
             pattern is not None and topic not in (self.retry, self.dead_letter) and pattern.matches(topic)
         )
 
 
-def _beside(request_topic: str) -> str:
-    """The topic's name in our namespace if it is in pulsar/system: brokers never deduplicate topics there."""
+def _outside_system(request_topic: str) -> str:
+    # brokers never deduplicate topics in pulsar/system
     return request_topic.replace(f"://{SYSTEM_NAMESPACE}/", f"://{OWN_NAMESPACE}/", 1)
 
 
@@ -232,7 +232,7 @@ class SafetySettings(_Part):
     @model_validator(mode="before")
     @classmethod
     def _renamed(cls, keys: Any) -> Any:
-        """Accept open_quarantine_days for one more release. Of both keys the one that keeps ledgers longer counts."""
+        """Accept open_quarantine_days for another release. If both keys are set, the longer period counts."""
         if not isinstance(keys, dict) or _OLD_QUIET_PERIOD not in keys:
             return keys
         days = str(keys[_OLD_QUIET_PERIOD]).strip()
@@ -246,7 +246,7 @@ class SafetySettings(_Part):
             f"{days}d" if old else "never",
             days,
         )
-        return {**{key: each for key, each in keys.items() if key != _OLD_QUIET_PERIOD}, "open_quiet_period": kept}
+        return {**{key: value for key, value in keys.items() if key != _OLD_QUIET_PERIOD}, "open_quiet_period": kept}
 
 
 class LimitSettings(_Part):
@@ -269,7 +269,7 @@ class InUseSettings(_Part):
 
 
 class BucketSettings(_Part):
-    """One entry of tiered_storage.allowed."""
+    """An entry of tiered_storage.allowed."""
 
     endpoint: Annotated[str, _BUCKET, Field(pattern=r"^(https?://[^/@?#]+(/[^@?#]*)?)?$")] = ""
     bucket: Annotated[str, Field(min_length=3, max_length=63)]
@@ -279,7 +279,7 @@ class BucketSettings(_Part):
 
     @property
     def is_declared(self) -> bool:
-        """Whether the operator said who else offloads there."""
+        """Whether the operator declared who else offloads there."""
         return self.exclusive or self.cluster_names_are_unique is not None
 
 
@@ -336,12 +336,12 @@ class CheckpointSettings(_Part):
         moved = [key for key in ("endpoint", "region") if isinstance(keys, dict) and key in keys]
         if moved:
             names = " and ".join(f"s3.{key}" for key in moved)
-            raise ValueError(f"{' and '.join(moved)} stand in the section [s3] now: write {names} instead")
+            raise ValueError(f"{' and '.join(moved)} moved to the section [s3]: write {names} instead")
         return keys
 
 
 class StoreSettings(_Part):
-    """[s3]: the store of everything that lies on S3. An empty endpoint is AWS's own."""
+    """[s3]: the store of state and checkpoints on S3. An empty endpoint is AWS's."""
 
     endpoint: Annotated[str, _AWS, Field(pattern=r"^(https?://[^/@?#]+)?$")]
     region: Annotated[str, Field(pattern=r"^[a-z0-9-]+$")]

@@ -1,6 +1,6 @@
 """The whole configuration as one frozen value; conf/default.toml explains every key.
 
-It holds no secret: secrets are in files or in the environment of the libraries that use them.
+It contains no secret: secrets are in files or in the environment of the libraries that use them.
 """
 
 from pydantic_settings import BaseSettings, SettingsConfigDict
@@ -28,7 +28,7 @@ from streaming.config.stores import located
 
 
 class Settings(BaseSettings):
-    """A field for each section. streaming.config.load makes it, and refuses combinations that can't work."""
+    """A field for each section. streaming.config.load creates it, and refuses combinations that can't work."""
 
     model_config = SettingsConfigDict(
         frozen=True,
@@ -59,5 +59,5 @@ class Settings(BaseSettings):
 
     @property
     def state_dir(self) -> str:
-        """Where state lies, in the form that streaming.state takes; state.dir is what the operator wrote."""
+        """The location of the state, in the form for streaming.state; state.dir is the operator's text."""
         return located(self.s3, self.state.dir)

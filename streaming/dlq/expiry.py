@@ -1,7 +1,6 @@
-"""Dead letters that nobody works off: we keep them for state.dead_letters_days, then give them up.
+"""Expires unsettled dead letters after state.dead_letters_days.
 
-The topic drops a letter when our subscription has passed it and its retention is over. We forget what was done about
-letters only after the letters themselves: else a person could replay a letter that has been replayed.
+The topic drops a letter once our subscription has passed it and its retention is over.
 """
 
 from collections.abc import Iterator
@@ -14,18 +13,19 @@ _DAY_S = 24 * 3600
 
 
 def expire(settings: Settings, pulsar: Pulsar, now_ms: int) -> int:
-    """Give up what is older than state.dead_letters_days; returns how many replays and write-offs were forgotten.
+    """Expire letters older than state.dead_letters_days; returns how many records of replays and write-offs expired.
 
     Raises UnavailableError, RefusedError.
     """
     seconds = settings.state.dead_letters_days * _DAY_S
     pulsar.admin.expire_messages(settings.topics.dead_letter, settings.topics.subscription, older_than_seconds=seconds)
+    # Records outlive their letters: without its record, a letter that was replayed could be replayed again.
     before_ms = min([now_ms - seconds * 1000, *_oldest_ms(settings, pulsar)])
     return SettlementFolder(settings.state_dir).expire(before_ms)
 
 
 def _oldest_ms(settings: Settings, pulsar: Pulsar) -> Iterator[int]:
-    """When the oldest letter that is still stored was published, for each partition that has one."""
+    """Yield when the oldest stored letter of each partition was published, if it has one."""
     for partition, last in pulsar.admin.last_positions(settings.topics.dead_letter).items():
         first = next(pulsar.reader.read({partition: last}), None)
         if first is not None:

@@ -1,6 +1,6 @@
-"""Dead letters as an operator sees them: decoded, filtered, grouped, with what was done about them.
+"""Dead letters for the operator: decoded, filtered, grouped, with their state.
 
-Everything in a dead letter may be forged, its reason too. So we only show it, and conclude nothing from it.
+All content of a dead letter may be forged, including its reason. So we only show it, and base no decision on it.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -21,11 +21,11 @@ from udfs.records import PendingDelete, Reason, Rejection
 from udfs.retry import ORIGIN_MESSAGE_ID, REASON, attempt_of
 from udfs.wire import decode
 
-NO_REASON = "(none)"  # somebody else's dead-letter policy put it there
+NO_REASON = "(none)"  # the dead-letter policy of another consumer published it
 OTHER_REASON = "(other)"
 OTHER_OWNERS = "(other owners)"
 NO_OWNER = "-"
-_GROUPS = 10_000  # owners are whatever requests name, invented ones too
+_GROUPS = 10_000  # bounded, because requests may name any number of invented owners
 
 # upper bounds in milliseconds
 AGES: tuple[tuple[str, int], ...] = (
@@ -38,30 +38,29 @@ AGES: tuple[tuple[str, int], ...] = (
 
 @dataclass(frozen=True, slots=True)
 class DeadLetter:
-    """One message of the dead-letter topic, decoded as far as it can be."""
+    """A message of the dead-letter topic, decoded as far as possible."""
 
     message: StoredMessage
     request: PendingDelete | Rejection
 
     @property
-    def place(self) -> Position:
-        """Where it stands, as columns.POSITION."""
-        at = self.message
-        return at.partition, at.ledger_id, at.entry_id, at.batch_index
+    def position(self) -> Position:
+        """Its columns.POSITION."""
+        return self.message.partition, self.message.ledger_id, self.message.entry_id, self.message.batch_index
 
     @property
     def id(self) -> str:
-        """Its own message id, as Java prints it."""
+        """Its message id, in Java's form."""
         return self.message.id
 
     @property
     def origin(self) -> str:
-        """Message id of the original request, as the letter says; its own where it says nothing."""
+        """Message id of the original request according to the letter's property; without it, the letter's own id."""
         return self.message.properties.get(ORIGIN_MESSAGE_ID) or self.id
 
     @property
     def reason(self) -> str:
-        """Name of a Reason, NO_REASON or OTHER_REASON."""
+        """The name of a Reason, NO_REASON or OTHER_REASON."""
         text = self.message.properties.get(REASON)
         if text is None:
             return NO_REASON
@@ -70,34 +69,31 @@ class DeadLetter:
 
     @property
     def owner(self) -> str:
-        """The topic it asks for (`persistent://…`), NO_OWNER where it is no request."""
+        """The topic that the request names (`persistent://…`); NO_OWNER if it is no request."""
         return topic_of(self.request.managed_ledger) if isinstance(self.request, PendingDelete) else NO_OWNER
 
     @property
     def attempt(self) -> int:
-        """How often it was tried."""
+        """How often the request was tried."""
         return attempt_of(self.message.properties)
 
 
 @dataclass(frozen=True, slots=True)
 class DeadLetterFilters:
-    """Which dead letters are meant. Empty fields leave none out.
+    """Selects dead letters that match every field that is not empty."""
 
-    ids: message ids, the dead letter's own or the original's. owner: a topic, `tenant/ns` or tenant.
-    """
-
-    ids: frozenset[str] = frozenset()
+    ids: frozenset[str] = frozenset()  # message ids, of the dead letter or of the original request
     reason: str = ""
-    owner: str = ""
+    owner: str = ""  # a topic, `tenant/ns` or tenant
     older_than_ms: int = 0
 
     @property
     def are_empty(self) -> bool:
-        """Whether every dead letter is meant."""
+        """Whether they select every dead letter."""
         return self == DeadLetterFilters()
 
-    def mean(self, letter: DeadLetter, now_ms: int) -> bool:
-        """Whether this one is meant."""
+    def match(self, letter: DeadLetter, now_ms: int) -> bool:
+        """Whether they select this letter."""
         return (
             (not self.ids or bool({letter.id, letter.origin} & self.ids))
             and self.reason in ("", letter.reason)
@@ -108,7 +104,7 @@ class DeadLetterFilters:
 
 @dataclass(slots=True)
 class Group:
-    """Dead letters alike in state, reason, owner and age. Times in ms."""
+    """Dead letters with the same state, reason, owner and age."""
 
     state: str
     reason: str
@@ -121,69 +117,69 @@ class Group:
 
 @dataclass(slots=True)
 class Groups:
-    """Adds dead letters up. With `most` groups, owners that are not among them are added up as one."""
+    """Counts dead letters by group. After `most` groups, further owners are counted as OTHER_OWNERS."""
 
     now_ms: int
     most: int = _GROUPS
-    known: dict[tuple[str, str, str, str], Group] = field(default_factory=dict)
+    groups: dict[tuple[str, str, str, str], Group] = field(default_factory=dict)
 
     def add(self, letter: DeadLetter, state: str) -> None:
-        """Count one."""
+        """Count a letter."""
         published_ms = letter.message.publish_ms
         age = age_of(self.now_ms - published_ms)
         key = (state, letter.reason, letter.owner, age)
-        if key not in self.known and len(self.known) >= self.most:
+        if key not in self.groups and len(self.groups) >= self.most:
             key = (state, letter.reason, OTHER_OWNERS, age)
-        group = self.known.setdefault(key, Group(*key))
+        group = self.groups.setdefault(key, Group(*key))
         group.messages += 1
         group.oldest_ms = min(group.oldest_ms, published_ms)
         group.newest_ms = max(group.newest_ms, published_ms)
 
     def sorted(self) -> list[Group]:
-        """By state, then the largest first."""
-        return sorted(self.known.values(), key=lambda group: (group.state, -group.messages, group.reason, group.owner))
+        """Return the groups by state, and the largest first."""
+        return sorted(self.groups.values(), key=lambda group: (group.state, -group.messages, group.reason, group.owner))
 
 
 def age_of(age_ms: int) -> str:
-    """Name the age class."""
+    """Return the name of the age class."""
     return next(name for name, below_ms in AGES if age_ms < below_ms)
 
 
 def filters(ids: Iterable[str], reason: str, owner: str, older_than_ms: int) -> DeadLetterFilters:
-    """Build Filters from what an operator typed. Raises ConfigError."""
+    """Return filters for the options of a command. Raises ConfigError."""
     if reason and reason not in {*Reason, NO_REASON, OTHER_REASON}:
-        raise ConfigError(f"reason {reason}: no such reason; `ledger-reaper dlq list` shows those there are")
+        raise ConfigError(f"reason {reason}: no such reason; `ledger-reaper dlq list` shows the existing ones")
     return DeadLetterFilters(frozenset(ids), reason, _full_owner(owner), older_than_ms)
 
 
 def dead_letters(settings: Settings, pulsar: Pulsar) -> Iterator[DeadLetter]:
-    """Every dead letter that is stored now, oldest first in each partition. Raises UnavailableError, ConfigError."""
+    """Yield every stored dead letter, oldest first in each partition. Raises UnavailableError, ConfigError."""
     topic = settings.topics.dead_letter
     if pulsar.admin.partitions(topic) is None:
-        raise ConfigError(f"there is no {topic}: the service makes it at its first start")
+        raise ConfigError(f"there is no {topic}: the service creates it at its first start")
     for message in pulsar.reader.read(pulsar.admin.last_positions(topic)):
         yield DeadLetter(message, decode(message.payload, settings.service.max_request_bytes))
 
 
 def selected(
-    settings: Settings, pulsar: Pulsar, chosen: DeadLetterFilters, now_ms: int, known: Settlements
+    settings: Settings, pulsar: Pulsar, chosen: DeadLetterFilters, now_ms: int, settlements: Settlements
 ) -> Iterator[tuple[DeadLetter, str]]:
-    """The dead letters that are meant, with the state of each."""
+    """Yield the selected dead letters, with the state of each."""
     for letter in dead_letters(settings, pulsar):
-        if chosen.mean(letter, now_ms):
-            yield letter, known.of(letter.place)
+        if chosen.match(letter, now_ms):
+            yield letter, settlements.of(letter.position)
 
 
 def groups(settings: Settings, pulsar: Pulsar, chosen: DeadLetterFilters, now_ms: int) -> list[Group]:
-    """What `dlq list` shows."""
-    counted = Groups(now_ms)
+    """Return the groups that `dlq list` shows."""
+    counts = Groups(now_ms)
     for letter, state in selected(settings, pulsar, chosen, now_ms, SettlementFolder(settings.state_dir).settled()):
-        counted.add(letter, state)
-    return counted.sorted()
+        counts.add(letter, state)
+    return counts.sorted()
 
 
 def described(settings: Settings, letter: DeadLetter, state: str) -> dict[str, Any]:
-    """What `dlq show` tells of one: decoded, raw, and its history from receipts."""
+    """Return the JSON of `dlq show`: the letter decoded, raw, and its history from receipts."""
     message = letter.message
     folder = SettlementFolder(settings.state_dir)
     condition = ds.field(c.ORIGIN_MESSAGE_ID) == letter.origin
@@ -204,7 +200,7 @@ def described(settings: Settings, letter: DeadLetter, state: str) -> dict[str, A
         "payload_utf8": message.payload.decode("utf-8", "replace"),
         "payload_hex": message.payload.hex(),
         "history": [_history_fields(row) for row in sorted(history, key=lambda row: int(row[c.AT_MS]))],
-        "replayed_as": [{"run": run, "message_id": text} for run, text in folder.published_as(letter.place)],
+        "replayed_as": [{"run": run, "message_id": text} for run, text in folder.published_as(letter.position)],
     }
 
 
@@ -235,5 +231,4 @@ def _names_of(owner: str) -> set[str]:
 
 
 def _full_owner(owner: str) -> str:
-    """A topic in its full form; a tenant or namespace as it is."""
-    return topic_from(owner, "--owner") if owner.count("/") > 1 else owner
+    return topic_from(owner, "--owner") if owner.count("/") > 1 else owner  # a tenant or namespace stays as it is

@@ -1,4 +1,4 @@
-"""Where dead letters came from, as our receipts prove it, and so where each may be published again."""
+"""Finds the request topic to which a dead letter may be published again: receipts prove where it came from."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -18,15 +18,15 @@ from udfs.retry import REAL_TOPIC, fitting
 
 @dataclass(slots=True)
 class Origins:
-    """to: the request topic that a person named, "" for none."""
+    """Chooses the targets of a replay."""
 
     settings: Settings
     admin: TopicAdmin
-    to: str = ""
-    _there: dict[str, bool] = field(default_factory=dict)
+    to: str = ""  # the request topic that the operator named, if any
+    _exists: dict[str, bool] = field(default_factory=dict)
 
     def targets(self, letters: Sequence[DeadLetter]) -> Iterator[tuple[DeadLetter, str | Stays]]:
-        """Return each letter with the topic to publish it to, or why it stays. Raises UnavailableError."""
+        """Yield each letter with the topic to which it may be published, or why it stays. Raises UnavailableError."""
         proven = self._proven(letters)
         for letter in letters:
             origin = Origin(
@@ -43,25 +43,25 @@ class Origins:
             )
 
     def _proven(self, letters: Sequence[DeadLetter]) -> Mapping[str, frozenset[str]]:
-        """By letter, the request topics that receipts name. A receipt proves what has its origin and its payload."""
-        wanted = (ds.field(c.OUTCOME) == str(Outcome.DEAD_LETTER)) & ds.field(c.ORIGIN_MESSAGE_ID).isin(
+        """Return letter id -> request topics. A receipt is proof for a letter with the same origin and payload."""
+        condition = (ds.field(c.OUTCOME) == str(Outcome.DEAD_LETTER)) & ds.field(c.ORIGIN_MESSAGE_ID).isin(
             sorted({letter.origin for letter in letters})
         )
         by_request: dict[tuple[str, bytes], set[str]] = {}
         columns = [c.ORIGIN_MESSAGE_ID, c.TARGET, c.PAYLOAD, c.MESSAGE_PROPERTIES]
-        for row in receipts.rows(self.settings.state_dir, wanted, columns=columns):
+        for row in receipts.rows(self.settings.state_dir, condition, columns=columns):
             if row[c.TARGET] == self.settings.topics.dead_letter:
                 by_request.setdefault((row[c.ORIGIN_MESSAGE_ID], _sent(row)), set()).add(_real_topic(row))
         return {letter.id: frozenset(by_request.get((letter.origin, letter.message.payload), ())) for letter in letters}
 
     def _is_there(self, topic: str) -> bool:
-        if topic not in self._there:
-            self._there[topic] = bool(self.admin.partitions(topic))
-        return self._there[topic]
+        if topic not in self._exists:
+            self._exists[topic] = bool(self.admin.partitions(topic))
+        return self._exists[topic]
 
 
 def _sent(row: Mapping[str, Any]) -> bytes:
-    """The payload as the dead letter has it."""
+    """Return the payload that the dead letter got, which may be truncated."""
     return fitting(bytes(row[c.PAYLOAD] or b""), b"", {})[0]
 
 

@@ -1,12 +1,12 @@
-"""Makes dead letters requests again, each exactly once, or writes them off, each with a reason.
+"""Publishes dead letters as requests again, each exactly once, or writes them off, each with a reason.
 
-1. We write a plan before we send the first message: it holds every message, and where the topics ended then.
-2. A message carries its plan and its number in it (REPLAY_ID). If a run is cut short, the next one takes the producer's
-   name, waits until nothing is under way to the topic any more, looks up what was stored since, and sends the rest.
-   We don't rely on the broker's deduplication: it is off on request topics, and it forgets producers after hours.
-3. A letter goes back to the request topic that it came from, as our receipts prove it, or to one that a person names.
-   It never gets more rights than it had (udfs.replay_target). What can go nowhere stays, and the report says why.
-4. Attempts, delay, origin and sightings start anew; REPLAY_OF and REPLAY_ORIGIN tell where a message came from.
+1. We write a plan before we send the first message: it contains every message, and the ends of the topics at that time.
+2. A property of each message contains its plan and number (REPLAY_ID). After an interruption, the next run takes the
+   producer's name, waits until no message is on its way to the topic, reads what was stored since, and sends the rest.
+   The broker's deduplication is no help: it is off on request topics, and it forgets producers after hours.
+3. A letter goes to the request topic that it came from according to our receipts, or to a topic that the operator
+   names. It never gets more rights than it had (udfs.replay_target). Other letters stay, and the report gives reasons.
+4. Attempts, delay, origin and sightings start over; REPLAY_OF and REPLAY_ORIGIN name the message's origin.
 """
 
 import contextlib
@@ -41,25 +41,22 @@ from udfs.retry import as_original
 
 log = logging.getLogger("ledger-reaper")
 
-REPLAY_ID = "REPLAY_ID"  # <plan>/<number in it>
+REPLAY_ID = "REPLAY_ID"  # <plan>/<number in the plan>
 REPLAY_OF = "REPLAY_OF"  # message id of the dead letter
 REPLAY_ORIGIN = "REPLAY_ORIGIN"  # message id of the request that became the dead letter
 
-_LOT = 200  # dead letters at once; each may hold up to a message's largest size
+_BATCH = 200  # dead letters in memory at once; each may have the largest size of a message
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, kw_only=True)
 class ReplayReport:
-    """What a run did, or would do. to: request topic -> messages. skipped: state -> letters that it left alone.
+    """Counts of what a run did, or would do."""
 
-    resumed: messages of an interrupted replay that it published. stays: why -> letters that may be published nowhere.
-    """
-
-    settled: int = 0
-    resumed: int = 0
-    to: dict[str, int] = field(default_factory=dict)
-    skipped: dict[str, int] = field(default_factory=dict)
-    stays: dict[str, int] = field(default_factory=dict)
+    settled: int = 0  # letters that were replayed or written off
+    resumed: int = 0  # messages of an interrupted replay that were published
+    to: dict[str, int] = field(default_factory=dict)  # request topic -> messages
+    skipped: dict[str, int] = field(default_factory=dict)  # state -> letters that were settled already
+    stays: dict[str, int] = field(default_factory=dict)  # why -> letters that may be published nowhere
 
 
 def replay(
@@ -70,10 +67,10 @@ def replay(
     to: str = "",
     dry_run: bool = False,
 ) -> ReplayReport:
-    """Publish the chosen dead letters that wait as new requests; chosen None: only finish what was interrupted.
+    """Publish the chosen dead letters that wait as new requests; None: only finish an interrupted replay.
 
-    Raises SafetyError when another run is under way or the state belongs to another cluster, UnavailableError when
-    the broker did not acknowledge all of them: a second call goes on where this one ended.
+    Raises SafetyError if another run is under way or the state belongs to another cluster, UnavailableError if the
+    broker did not acknowledge all messages: a second call resumes.
     """
     work = _Work(settings, clients.pulsar, _checked_target(settings, to), SystemClock())
     if dry_run:
@@ -89,23 +86,23 @@ def replay(
 def write_off(
     settings: Settings, clients: CommandClients, chosen: DeadLetterFilters, why: str, *, dry_run: bool = False
 ) -> ReplayReport:
-    """Close the chosen dead letters that wait, all or none of them, with a receipt each. Raises as replay does."""
+    """Close the chosen dead letters that wait, all or none of them, with a receipt each. Raises like replay()."""
     if not why.strip():
-        raise ConfigError("--why: say why you write these letters off; the receipts will tell it")
+        raise ConfigError("--why: give a reason for the write-off; the receipts will contain it")
     work = _Work(settings, clients.pulsar, "", SystemClock())
     if dry_run:
-        work.report.settled = sum(len(lot) for lot in work.lots(chosen))
+        work.report.settled = sum(len(batch) for batch in work.batches(chosen))
         return work.report
     with _alone(settings, clients.store, clients.pulsar.admin):
-        lots = work.lots(chosen)
-        first = next(lots, None)
+        batches = work.batches(chosen)
+        first = next(batches, None)
         if first is not None:
-            work.write_off(first, lots, f"{why.strip()} (by {getpass.getuser()})")
+            work.write_off(first, batches, f"{why.strip()} (by {getpass.getuser()})")
         return work.report
 
 
 def is_interrupted(settings: Settings) -> bool:
-    """Whether a replay was begun and not finished."""
+    """Whether a replay was started and not finished."""
     return bool(SettlementFolder(settings.state_dir).unfinished())
 
 
@@ -119,28 +116,28 @@ class _Work:
         self.report = ReplayReport()
 
     def would_replay(self, chosen: DeadLetterFilters | None) -> ReplayReport:
-        """Count what replay would publish; of an interrupted one, what its topic does not hold yet."""
+        """Count the messages that replay() would publish, including the missing ones of an interrupted replay."""
         for plan in self._interrupted():
             stored = self._stored(plan)
             missing = sum(number not in stored for number, _row in enumerate(self._folder.rows(plan)))
             self.report.resumed += missing
             _add(self.report.to, plan.target, missing)
-        for lot in self.lots(chosen) if chosen is not None else ():
-            for target, _letter in self._targets(lot):
+        for batch in self.batches(chosen) if chosen is not None else ():
+            for target, _letter in self._targets(batch):
                 self.report.settled += 1
                 _add(self.report.to, target, 1)
         return self.report
 
-    def lots(self, chosen: DeadLetterFilters) -> Iterator[list[DeadLetter]]:
-        """The chosen letters that wait, some at a time; counts the others in the report.
+    def batches(self, chosen: DeadLetterFilters) -> Iterator[list[DeadLetter]]:
+        """Yield the chosen letters that wait, in batches, and count the others in the report.
 
-        Raises ConfigError in the end if an id is no dead letter's: what is made of the lots must not stand then.
+        Raises ConfigError at the end if no dead letter has one of the ids: then the caller must discard its results.
         """
         missing = set(chosen.ids)
-        known = self._folder.settled()
-        waiting = self._waiting(selected(self._settings, self._pulsar, chosen, self._clock.now_ms(), known), missing)
-        while lot := list(islice(waiting, _LOT)):
-            yield lot
+        settled = self._folder.settled()
+        waiting = self._waiting(selected(self._settings, self._pulsar, chosen, self._clock.now_ms(), settled), missing)
+        while batch := list(islice(waiting, _BATCH)):
+            yield batch
         if missing:
             raise ConfigError(f"no dead letter has the id {', '.join(sorted(missing))}; nothing was done")
 
@@ -153,20 +150,20 @@ class _Work:
                 _add(self.report.skipped, state, 1)
 
     def plans(self, chosen: DeadLetterFilters) -> list[ReplayPlan]:
-        """Write a durable plan for each request topic that is published to."""
+        """Write a durable plan for each target topic."""
         now_ms = self._clock.now_ms()
         with contextlib.ExitStack() as stack:
             writers: dict[str, PlanWriter] = {}
-            for lot in self.lots(chosen):
+            for batch in self.batches(chosen):
                 rows: dict[str, list[dict[str, Any]]] = {}
-                for target, letter in self._targets(lot):
+                for target, letter in self._targets(batch):
                     if target not in writers:
                         writer = self._folder.plan(now_ms, target, self._pulsar.admin.last_positions(target))
                         writers[target] = stack.enter_context(writer)
                     number = writers[target].count + len(rows.setdefault(target, []))
                     rows[target].append(_plan_row(letter, f"{writers[target].plan.run}/{number}"))
-                for target, some in rows.items():
-                    writers[target].add(some)
+                for target, target_rows in rows.items():
+                    writers[target].add(target_rows)
         return [writer.plan for writer in writers.values()]
 
     def finish_interrupted(self, stop: threading.Event) -> None:
@@ -181,7 +178,7 @@ class _Work:
             yield plan
 
     def publish(self, plan: ReplayPlan, stop: threading.Event, *, is_fresh: bool) -> int:
-        """Publish what is not published of a plan; returns how many that were. Raises UnavailableError."""
+        """Publish the unpublished messages of a plan, and return how many there were. Raises UnavailableError."""
         name = f"ledger-reaper-{self._settings.service.name}-replay"
         with NamedProducer(self._settings.pulsar, plan.target, name) as producer:
             stored: dict[int, str] = {}
@@ -190,7 +187,7 @@ class _Work:
                 stored = self._stored(plan)
             for number, row in enumerate(self._folder.rows(plan)):
                 if stop.is_set():
-                    raise SafetyError("the lock was lost while replaying; run the command again, it goes on from here")
+                    raise SafetyError("the lock was lost while replaying; run the command again to resume")
                 if number not in stored:
                     properties = dict(row[c.MESSAGE_PROPERTIES])
                     producer.send(number, row[c.MESSAGE_KEY] or "", row[c.PAYLOAD] or b"", properties)
@@ -202,14 +199,14 @@ class _Work:
         return len(sent)
 
     def _stored(self, plan: ReplayPlan) -> dict[int, str]:
-        """What an interrupted run got published: number in the plan -> message id."""
+        """Return the messages that an interrupted run published: number in the plan -> message id."""
         _warn_if_trimmed(plan, self._pulsar.admin)
         messages = self._pulsar.reader.read(self._pulsar.admin.last_positions(plan.target), after=plan.after)
         return {number: message.id for number, message in numbered(messages, REPLAY_ID, plan.run)}
 
-    def _targets(self, lot: list[DeadLetter]) -> Iterator[tuple[str, DeadLetter]]:
-        """Each letter that may be published, with the topic; counts the others in the report."""
-        for letter, target in self._origins.targets(lot):
+    def _targets(self, batch: list[DeadLetter]) -> Iterator[tuple[str, DeadLetter]]:
+        """Yield the target and the letter of each that may be published; count the others in the report."""
+        for letter, target in self._origins.targets(batch):
             if isinstance(target, Stays):
                 _add(self.report.stays, target.why, 1)
             else:
@@ -220,23 +217,23 @@ class _Work:
 
         def rows() -> Iterator[list[dict[str, Any]]]:
             yield [_receipt(letter, why, now_ms) for letter in first]
-            for lot in rest:
-                yield [_receipt(letter, why, now_ms) for letter in lot]
+            for batch in rest:
+                yield [_receipt(letter, why, now_ms) for letter in batch]
 
         self.report.settled = self._folder.write_off(now_ms, rows())
 
 
 @contextlib.contextmanager
 def _alone(settings: Settings, store: MetadataStore, admin: TopicAdmin) -> Iterator[threading.Event]:
-    """Hold the lock that lets one replay or write-off of a service run at a time; lose it, and the event is set."""
+    """Hold the lock that lets only one replay or write-off of a service run; sets the event if the lock is lost."""
     stop = threading.Event()
     with InstanceLock(store, settings.zookeeper.own_root, f"{settings.service.name}.dlq", on_lost=stop.set):
         identity.compare(identity.of_cluster(settings, store, admin), settings.state_dir)
         yield stop
 
 
-def _add(counted: dict[str, int], name: str, count: int) -> None:
-    counted[name] = counted.get(name, 0) + count
+def _add(counts: dict[str, int], name: str, count: int) -> None:
+    counts[name] = counts.get(name, 0) + count
 
 
 def _checked_target(settings: Settings, to: str) -> str:
@@ -252,7 +249,7 @@ def _plan_row(letter: DeadLetter, replay_id: str) -> dict[str, Any]:
     kept = as_original(letter.message.properties)
     kept |= {REPLAY_ID: replay_id, REPLAY_OF: letter.id, REPLAY_ORIGIN: letter.origin}
     return {
-        **dict(zip(c.POSITION, letter.place, strict=True)),
+        **dict(zip(c.POSITION, letter.position, strict=True)),
         c.MESSAGE_KEY: letter.message.key,
         c.PAYLOAD: letter.message.payload,
         c.MESSAGE_PROPERTIES: list(kept.items()),
@@ -265,7 +262,7 @@ def _receipt(letter: DeadLetter, why: str, now_ms: int) -> dict[str, Any]:
         c.CHUNK: 0,  # the service counts its chunks from 1
         c.AT_MS: now_ms,
         c.QUERY: DLQ,
-        **dict(zip(c.POSITION, letter.place, strict=True)),
+        **dict(zip(c.POSITION, letter.position, strict=True)),
         c.ORIGIN_MESSAGE_ID: letter.origin,
         c.OUTCOME: str(Outcome.DEAD_LETTER),
         c.REASON: str(Reason.WRITTEN_OFF),
@@ -287,12 +284,14 @@ def _receipt(letter: DeadLetter, why: str, now_ms: int) -> dict[str, Any]:
 
 
 def _pending_adds(admin: TopicAdmin, topic: str) -> int:
-    return sum(admin.internal_stats(each).pending_adds for each in admin.last_positions(topic))
+    return sum(admin.internal_stats(partition).pending_adds for partition in admin.last_positions(topic))
 
 
 def _warn_if_trimmed(plan: ReplayPlan, admin: TopicAdmin) -> None:
-    """We can't look up what was worked off and then trimmed: we send it again, which does no harm to a request."""
+    # Messages that were processed and then trimmed can't be found. They are sent again, which is harmless for requests.
     for partition, (ledger_id, _entry) in plan.after.items():
-        oldest = min((each for each, _entries in admin.internal_stats(partition).ledgers), default=-1)
+        oldest = min((stored for stored, _entries in admin.internal_stats(partition).ledgers), default=-1)
         if oldest > ledger_id:
-            log.warning("%s no longer holds all that %s may have published: some may come twice", partition, plan.run)
+            log.warning(
+                "%s no longer has all messages that %s may have published: some may come twice", partition, plan.run
+            )

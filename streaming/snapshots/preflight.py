@@ -29,7 +29,12 @@ def guard_line(settings: Settings, clients: CommandClients) -> Line:
         with snapshot_topics(settings) as topics:
             return line_of(clients.store, topics)
     except ReaperError as error:
-        return Line(_WHAT, Status.NOTE, f"not known: {error}", "repair what the lines above say, then check again")
+        return Line(
+            what=_WHAT,
+            status=Status.NOTE,
+            says=f"not known: {error}",
+            do="solve the problems above, then check again",
+        )
 
 
 def line_of(store: MetadataStore, topics: SnapshotTopics) -> Line:
@@ -56,10 +61,16 @@ def line_of(store: MetadataStore, topics: SnapshotTopics) -> Line:
     says += [f"{problems[0][0]}: {problems[0][1]}"] if problems else []
     if without or late:
         do = "`ledger-reaper snapshots guard`, or set snapshots.guard_every_seconds: else topics may not load again"
-        return Line(_WHAT, Status.NOTE, "; ".join(says), do)
+        return Line(what=_WHAT, status=Status.NOTE, says="; ".join(says), do=do)
     if problems:
-        return Line(_WHAT, Status.NOTE, says[0], "let this service list the topics and read their indexes")
-    return Line(_WHAT, Status.OK, f"{len(rows)} namespaces with segments, all guarded" if rows else "no segments")
+        return Line(
+            what=_WHAT, status=Status.NOTE, says=says[0], do="let this service list the topics and read their indexes"
+        )
+    return Line(
+        what=_WHAT,
+        status=Status.OK,
+        says=f"{len(rows)} namespaces with segments, all guarded" if rows else "no segments",
+    )
 
 
 def _some(names: Sequence[str]) -> str:

@@ -1,7 +1,7 @@
-"""Entries that are surely there: what a bookie must be able to read before we believe that it can't read another one.
+"""Control entries, which certainly exist: a bookie must read them before we believe that it can't read another entry.
 
-A bookie answers alike (500) where a ledger has no such entry and where it can read no ledger at all, since BookKeeper
-asks its HTTP server for a password, say. So it is asked for entries of our own topics too.
+A bookie answers 500 both if a ledger has no such entry and if the bookie can't read any ledger, for example because
+BookKeeper requires a password. So we also request entries of our own topics.
 """
 
 from itertools import islice
@@ -10,21 +10,21 @@ from streaming.config.settings import Settings
 from streaming.errors import ReaperError
 from streaming.ports import TopicAdmin
 
-_AT_MOST = 8  # of different topics and partitions: one may lie in tiered storage, or be trimmed in this moment
+_AT_MOST = 8  # of several topics and partitions, because a ledger may be in tiered storage, or be trimmed right now
 _OF_A_PARTITION = 2
-_ENTRIES = 2  # while a ledger is written, nobody can be sure to read its last entry
+_ENTRIES = 2  # while a ledger is being written, its last entry may not be readable
 
 
 def control_entries(settings: Settings, admin: TopicAdmin) -> list[tuple[int, int]]:
-    """Return (ledger, 0) for some ledgers of our own topics; none where no broker tells of any."""
+    """Return (ledger, 0) for some ledgers of our own topics; none if no broker reports any."""
     topics = settings.topics
-    found: list[tuple[int, int]] = []
+    entries: list[tuple[int, int]] = []
     for topic in (*topics.deduplicated, *topics.requests):
         for partition in _partitions(admin, topic):
-            if len(found) >= _AT_MOST:
-                return found[:_AT_MOST]
-            found += islice(_of(admin, partition), _OF_A_PARTITION)
-    return found[:_AT_MOST]
+            if len(entries) >= _AT_MOST:
+                return entries[:_AT_MOST]
+            entries += islice(_of(admin, partition), _OF_A_PARTITION)
+    return entries[:_AT_MOST]
 
 
 def _partitions(admin: TopicAdmin, topic: str) -> list[str]:
@@ -35,7 +35,7 @@ def _partitions(admin: TopicAdmin, topic: str) -> list[str]:
 
 
 def _of(admin: TopicAdmin, partition: str) -> list[tuple[int, int]]:
-    """Newest first: those are in BookKeeper, if any are."""
+    # newest first, because the oldest ledgers may be in tiered storage only
     try:
         ledgers = admin.internal_stats(partition).ledgers
     except ReaperError:

@@ -1,11 +1,11 @@
-"""Puts the metadata of deleted ledgers back, byte by byte as the journal has it, and never over one that exists.
+"""Restores the metadata of deleted ledgers, with the exact bytes of the journal, and never over an existing znode.
 
-A delete takes the metadata only; the bookies notice at their next garbage collection and then drop the entries.
-Nothing in ZooKeeper tells whether that has happened, so we put the metadata back and have the bookies read the ledger's
-first and last entry. Where none answers, the command tells the operator how to look.
-If no bookie can read them, and each that the metadata names is there, the metadata points to nothing: we take it away
-again. If one is away, it may still hold the entries, and would drop them without the metadata: so that stays. Nor do we
-believe a bookie that can't read what is surely there, either (streaming.undo.control).
+A delete removes the metadata only; the bookies notice at their next garbage collection and then drop the entries.
+Nothing in ZooKeeper shows whether that has happened, so we restore the metadata and let the bookies read the ledger's
+first and last entry. If no bookie answers, the command shows the operator how to check.
+If no bookie can read them, and every bookie that the metadata names is registered, the metadata is useless, and we
+remove it again. If a bookie is away, it may still have the entries, and would drop them without the metadata: then the
+metadata stays. We don't believe a bookie that can't read control entries (streaming.undo.control).
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -32,31 +32,31 @@ from udfs.ownership import BUCKET_TOPIC, COMPACTED_TOPIC, MANAGED_LEDGER, SCHEMA
 from udfs.paths import Layout, base_topic, ledger_id_of, managed_ledger_name, schema_id_of, topic_of
 from udfs.records import Outcome
 
-NOT_CHECKED = "not checked whether the bookies still have its entries: they can be asked only once it is back"
-NOT_READ = "no bookie that reads what is surely there answered whether its data are there"
+NOT_CHECKED = "not checked whether the bookies still have its entries: they can be read only after it is back"
+NOT_READ = "no bookie that can read control entries answered whether its entries exist"
 _READ_AT_ONCE = 500
 _BOOKIE_SECONDS = 5.0
 
 
 class Undone(StrEnum):
-    """What became of one ledger's metadata."""
+    """The outcome for one ledger's metadata."""
 
-    PUT_BACK = "PUT_BACK"  # and read back: same bytes, same ACL; detail says what is known of the data
-    TOO_LATE = "TOO_LATE"  # no bookie has its entries any more: we took the metadata away again, as detail says
-    UNREADABLE = "UNREADABLE"  # the metadata is back; no bookie can read its entries, but not all bookies are there
+    PUT_BACK = "PUT_BACK"  # and read back: same bytes, same ACL; the detail describes the state of the entries
+    TOO_LATE = "TOO_LATE"  # no bookie has its entries any more, so we removed the metadata again, see the detail
+    UNREADABLE = "UNREADABLE"  # the metadata is back; no bookie can read its entries, but some bookies are away
     WOULD_PUT_BACK = "WOULD_PUT_BACK"  # dry run
-    EXISTS = "EXISTS"  # never deleted, put back already, or made again: we leave it as it is
-    FAILED = "FAILED"  # detail says why
+    EXISTS = "EXISTS"  # never deleted, put back already, or created again: we leave it unchanged
+    FAILED = "FAILED"  # the detail is the reason
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Result:
-    """One ledger. deleted_ms: when the journal was written, just before the delete."""
+    """The result for one ledger or object."""
 
     ledger_id: int
     path: str
     owner: str
-    deleted_ms: int
+    deleted_ms: int  # when the journal was written, just before the delete
     status: Undone
     last_entry_id: int = -1
     detail: str = ""
@@ -64,77 +64,74 @@ class Result:
 
 @dataclass(slots=True)
 class UndoReport:
-    """What a run did. waiting: ids of ledgers that a waiting request still asks us to delete."""
+    """The results of a run."""
 
     results: list[Result] = field(default_factory=list)
-    waiting: list[int] = field(default_factory=list)
+    waiting: list[int] = field(default_factory=list)  # ledgers that a waiting request would delete again
 
     def count(self, status: Undone) -> int:
-        """How many ended so."""
-        return sum(1 for each in self.results if each.status is status)
+        """Count the results with this status."""
+        return sum(1 for result in self.results if result.status is status)
 
 
 @dataclass(frozen=True, slots=True)
 class UndoSelection:
-    """Which deletes to undo: those that meet every field that is set.
-
-    topic: any form of its name; a partitioned topic means all its partitions.
-    """
+    """Selects the deletes that match every field that is set."""
 
     ledger_id: int | None = None
-    topic: str = ""
+    topic: str = ""  # any form of its name; a partitioned topic selects all its partitions
     since_ms: int = 0
 
     @property
-    def is_nothing(self) -> bool:
-        """Whether nothing was chosen."""
+    def is_empty(self) -> bool:
+        """Whether no field is set."""
         return self == UndoSelection()
 
 
 def undo(
-    settings: Settings, store: MetadataStore, admin: TopicAdmin, wanted: UndoSelection, *, dry_run: bool = False
+    settings: Settings, store: MetadataStore, admin: TopicAdmin, selection: UndoSelection, *, dry_run: bool = False
 ) -> UndoReport:
-    """Put back what was chosen. Raises ConfigError when the journal has none of it, UnavailableError, SafetyError.
+    """Restore the selected ledgers. Raises ConfigError if none is in the journal, UnavailableError, SafetyError.
 
-    A ledger that exists is left alone, so a second call does nothing more.
+    A ledger that exists is left unchanged, so a second call does nothing more.
     """
     identity.compare(identity.of_cluster(settings, store, admin), settings.state_dir)
     layout = identity.read_layout(store, settings.zookeeper.ledgers_root)
     entries = newest_of(
-        journal.entries(settings.state_dir, journal.JournalQuery(where=condition_of(wanted))), wanted.topic
+        journal.entries(settings.state_dir, journal.JournalQuery(where=condition_of(selection))), selection.topic
     )
     if not entries:
         raise ConfigError(
-            f"the journal in {settings.state.dir} has nothing of the kind: it keeps {settings.state.journal_days} "
-            "days, and only what this service deleted"
+            f"the journal in {settings.state.dir} has no such ledger: it keeps {settings.state.journal_days} "
+            "days, and only deletes of this service"
         )
-    made: dict[str, Znode] = {}
-    results = list(_put_back_all(store, settings, layout, entries, None if dry_run else made))
-    report = UndoReport(_with_data(store, settings, admin, results, made))
-    report.waiting = _still_asked_for(settings, report)
+    created: dict[str, Znode] = {}
+    results = list(_put_back_all(store, settings, layout, entries, None if dry_run else created))
+    report = UndoReport(_checked(store, settings, admin, results, created))
+    report.waiting = _waiting_ledgers(settings, report)
     return report
 
 
 def newest_of(entries: Iterable[Mapping[str, Any]], topic: str = "") -> list[Mapping[str, Any]]:
-    """One journal entry a path, the newest, of the topic if one is named; by ledger id."""
+    """Return the newest journal entry of each path, of the topic if one is named, by ledger id."""
     newest: dict[str, Mapping[str, Any]] = {}
     names = _names_of(topic) if topic else None
     for entry in entries:
         if names is not None and not names & set(_owner_names(entry)):
             continue
-        known = newest.get(entry["path"])
-        if known is None or entry["at_ms"] >= known["at_ms"]:
+        newest_yet = newest.get(entry["path"])
+        if newest_yet is None or entry["at_ms"] >= newest_yet["at_ms"]:
             newest[entry["path"]] = entry
     return sorted(newest.values(), key=lambda entry: int(entry["ledger_id"]))
 
 
-def condition_of(wanted: UndoSelection) -> ds.Expression | None:
-    """The journal's rows that may be meant. It has no column for the topic: the metadata in each row names it."""
+def condition_of(selection: UndoSelection) -> ds.Expression | None:
+    """Return a condition on the journal's rows, without the topic, which only the metadata in each row names."""
     conditions = []
-    if wanted.ledger_id is not None:
-        conditions.append(ds.field("ledger_id") == wanted.ledger_id)
-    if wanted.since_ms:
-        conditions.append(ds.field("at_ms") >= wanted.since_ms)
+    if selection.ledger_id is not None:
+        conditions.append(ds.field("ledger_id") == selection.ledger_id)
+    if selection.since_ms:
+        conditions.append(ds.field("at_ms") >= selection.since_ms)
     return reduce(and_, conditions) if conditions else None
 
 
@@ -144,7 +141,7 @@ def _names_of(topic: str) -> set[str]:
 
 
 def _owner_names(entry: Mapping[str, Any]) -> Iterator[str]:
-    """Names of the owner, as the ledger itself gives them: topic, its base topic, or schema id."""
+    """Yield the owner's names according to the ledger's metadata: topic and its base topic, or schema id."""
     try:
         custom = parse_ledger_metadata(bytes(entry["data"])).custom_metadata
     except FormatError:
@@ -166,26 +163,28 @@ def _put_back_all(
     settings: Settings,
     layout: Layout,
     entries: list[Mapping[str, Any]],
-    made: dict[str, Znode] | None,
+    created: dict[str, Znode] | None,
 ) -> Iterator[Result]:
-    """Put back what can be. made: gets each znode that this made, by its path; None: a dry run."""
+    """Restore each ledger if nothing prevents it, and add each new znode to `created`; None: a dry run."""
     for start in range(0, len(entries), _READ_AT_ONCE):
-        some = entries[start : start + _READ_AT_ONCE]
-        nodes = store.read_many([entry["path"] for entry in some])
-        for entry, node in zip(some, nodes, strict=True):
+        batch = entries[start : start + _READ_AT_ONCE]
+        nodes = store.read_many([entry["path"] for entry in batch])
+        for entry, node in zip(batch, nodes, strict=True):
             status, detail = _fault(entry, node, settings.zookeeper.ledgers_root, layout)
             if status is Undone.PUT_BACK:
-                # the bookies answer only for a ledger that exists, so a dry run can't ask them for its entries
-                status, detail = (Undone.WOULD_PUT_BACK, NOT_CHECKED) if made is None else _put_back(store, entry, made)
+                # a dry run can't check the entries, because bookies read only ledgers that exist
+                status, detail = (
+                    (Undone.WOULD_PUT_BACK, NOT_CHECKED) if created is None else _put_back(store, entry, created)
+                )
             yield _result(entry, status, detail)
 
 
 def _fault(entry: Mapping[str, Any], node: Znode | Unreadable | None, root: str, layout: Layout) -> tuple[Undone, str]:
-    """Return PUT_BACK where no reason stands against it, else the reason."""
+    """Return PUT_BACK if nothing prevents it, else the status and the reason."""
     if isinstance(node, Unreadable):
         return Undone.FAILED, f"{entry['path']} can't be read: {node.detail}"
     if node is not None:
-        same = "as it was" if node.data == entry["data"] else "with other metadata than the journal's"
+        same = "unchanged" if node.data == entry["data"] else "with other metadata than the journal's"
         return Undone.EXISTS, f"the ledger exists, {same}; nothing to put back"
     if ledger_id_of(layout, root, str(entry["path"])) != entry["ledger_id"]:
         return Undone.FAILED, f"{entry['path']} is not where this cluster keeps ledger {entry['ledger_id']}"
@@ -196,22 +195,22 @@ def _fault(entry: Mapping[str, Any], node: Znode | Unreadable | None, root: str,
     return Undone.PUT_BACK, ""
 
 
-def _put_back(store: MetadataStore, entry: Mapping[str, Any], known: dict[str, Znode]) -> tuple[Undone, str]:
-    """Create (never overwrite) and read back."""
+def _put_back(store: MetadataStore, entry: Mapping[str, Any], created: dict[str, Znode]) -> tuple[Undone, str]:
+    """Create the znode (never overwrite it) and read it back."""
     path, data, acl = str(entry["path"]), bytes(entry["data"]), bytes(entry["acl"])
     try:
-        made = store.create(path, data, acl=acl, parents=True)
+        is_ours = store.create(path, data, acl=acl, parents=True)
         node = store.read_many([path])[0]
-        found_acl = store.acl_of(path)
+        acl_now = store.acl_of(path)
     except UnavailableError:
         raise
     except (ReaperError, ValueError) as error:
         return Undone.FAILED, str(error)
-    if not isinstance(node, Znode) or node.data != data or found_acl != acl:
-        return Undone.FAILED, f"{path} does not read back as the journal has it: look at it before anything else"
-    if not made:
-        return Undone.EXISTS, "somebody else put it back meanwhile"
-    known[path] = node
+    if not isinstance(node, Znode) or node.data != data or acl_now != acl:
+        return Undone.FAILED, f"{path} does not have the journal's content after its creation: check it first"
+    if not is_ours:
+        return Undone.EXISTS, "another client put it back at the same time"
+    created[path] = node
     return Undone.PUT_BACK, ""
 
 
@@ -222,40 +221,48 @@ def _result(entry: Mapping[str, Any], status: Undone, detail: str) -> Result:
         last_entry_id = -1
     owner = next(_owner_names(entry), "")
     return Result(
-        int(entry["ledger_id"]), str(entry["path"]), owner, int(entry["at_ms"]), status, last_entry_id, detail
+        ledger_id=int(entry["ledger_id"]),
+        path=str(entry["path"]),
+        owner=owner,
+        deleted_ms=int(entry["at_ms"]),
+        status=status,
+        last_entry_id=last_entry_id,
+        detail=detail,
     )
 
 
-def _with_data(
+def _checked(
     store: MetadataStore,
     settings: Settings,
     admin: TopicAdmin,
     results: Sequence[Result],
-    made: Mapping[str, Znode],
+    created: Mapping[str, Znode],
 ) -> list[Result]:
-    """Look for the data of what was put back, and take back what points to nothing."""
-    back = [each for each in results if each.status is Undone.PUT_BACK and each.last_entry_id >= 0]
+    """Check the entries of restored ledgers, and remove metadata whose entries are gone."""
+    back = [result for result in results if result.status is Undone.PUT_BACK and result.last_entry_id >= 0]
     if not back:
         return list(results)
-    there = bookies.registered(store, settings.zookeeper.ledgers_root)
+    registered = bookies.registered(store, settings.zookeeper.ledgers_root)
     control = partial(control_entries, settings, admin)
-    found = dict(zip((each.path for each in back), _readable(there, back, control), strict=True))
-    # a second look, since a bookie that is busy answers as one that has lost the entries
-    gone = [each for each in back if found[each.path] is False]
-    found |= zip((each.path for each in gone), _readable(there, gone, control), strict=True)
-    looked = {each.path: judged(each, found[each.path], _away(made[each.path], there)) for each in back}
-    for path, result in looked.items():
+    readable = dict(zip((result.path for result in back), _readable(registered, back, control), strict=True))
+    # a second check, because a busy bookie answers like a bookie that has lost the entries
+    gone = [result for result in back if readable[result.path] is False]
+    readable |= zip((result.path for result in gone), _readable(registered, gone, control), strict=True)
+    checked = {
+        result.path: judged(result, readable[result.path], _away(created[result.path], registered)) for result in back
+    }
+    for path, result in checked.items():
         if result.status is Undone.TOO_LATE:
-            looked[path] = replace(result, detail=f"{result.detail}; {_take_back(store, path, made[path])}")
-    return [looked.get(each.path, each) for each in results]
+            checked[path] = replace(result, detail=f"{result.detail}; {_remove_again(store, path, created[path])}")
+    return [checked.get(result.path, result) for result in results]
 
 
 def _readable(
-    there: Mapping[str, str], results: Sequence[Result], control: Callable[[], Sequence[tuple[int, int]]]
+    registered: Mapping[str, str], results: Sequence[Result], control: Callable[[], Sequence[tuple[int, int]]]
 ) -> list[bool | None]:
-    """Whether the first or the last entry of each can be read; None: nobody knows."""
-    urls = tuple(dict.fromkeys(address for address in there.values() if address))
-    entries = [(each.ledger_id, entry) for each in results for entry in (0, each.last_entry_id)]
+    """Return for each ledger whether its first or last entry can be read; None: unknown."""
+    urls = tuple(dict.fromkeys(address for address in registered.values() if address))
+    entries = [(result.ledger_id, entry) for result in results for entry in (0, result.last_entry_id)]
     answers = bookies.readable(urls, entries, control, _BOOKIE_SECONDS)
     return [_any_of(*both) for both in zip(answers[::2], answers[1::2], strict=True)]
 
@@ -264,40 +271,46 @@ def _any_of(first: bool | None, last: bool | None) -> bool | None:
     return True if first or last else None if first is None or last is None else False
 
 
-def _away(node: Znode, there: Mapping[str, str]) -> list[str]:
-    """Bookies that the ledger's metadata name, and that are not there now."""
-    return sorted(bookies_of(node.data) - there.keys())
+def _away(node: Znode, registered: Mapping[str, str]) -> list[str]:
+    """Return the bookies that the ledger's metadata names and that are not registered now."""
+    return sorted(bookies_of(node.data) - registered.keys())
 
 
-def judged(result: Result, is_there: bool | None, away: Sequence[str] = ()) -> Result:
-    """Say what is known of the data. is_there None: nobody knows. away: its bookies that are not there."""
-    if is_there is None:
+def judged(result: Result, is_readable: bool | None, away: Sequence[str] = ()) -> Result:
+    """Return the result after a check of the ledger's entries.
+
+    Args:
+        result: of the ledger.
+        is_readable: whether a bookie can read its entries; None: unknown.
+        away: its bookies that are not registered.
+    """
+    if is_readable is None:
         return replace(result, detail=NOT_READ)
-    if is_there:
+    if is_readable:
         return replace(result, detail="its entries were read from the bookies")
     if away:
-        detail = f"no bookie can read its entries now, and {', '.join(away)}, which may hold them, is not there"
+        detail = f"no bookie can read its entries now, and {', '.join(away)}, which may have them, is away"
         return replace(result, status=Undone.UNREADABLE, detail=detail)
     return replace(result, status=Undone.TOO_LATE, detail="no bookie can read its entries")
 
 
-def _take_back(store: MetadataStore, path: str, made: Znode) -> str:
-    """Take away a ledger's znode that we made, unless somebody has changed it since; return in words what is so now."""
+def _remove_again(store: MetadataStore, path: str, created: Znode) -> str:
+    """Delete a znode that we created, unless it was changed since, and return a message about its state."""
     node = store.read_many([path])[0]
     if node is None:
-        return "somebody took its metadata away meanwhile"
-    if node != made:
-        return "somebody has changed its metadata since we put it back, so it stays"
-    # Allowed here: this run made the znode a moment ago, with this version, and no bookie has what it points to.
-    (result,) = store.delete_guarded([GuardedDelete((), ((path, made.version),))])
+        return "another client has removed its metadata since"
+    if node != created:
+        return "another client has changed its metadata since we put it back, so it stays"
+    # Allowed here: this run created the znode a moment ago, with this version, and no bookie has the ledger's entries.
+    (result,) = store.delete_guarded([GuardedDelete((), ((path, created.version),))])
     if result.status in (GuardStatus.DELETED, GuardStatus.GONE):
-        return "its metadata was taken away again"
-    return f"its metadata could not be taken away again ({result.status}): it points to nothing"
+        return "its metadata was removed again"
+    return f"its metadata could not be removed again ({result.status}): it has no entries"
 
 
-def _still_asked_for(settings: Settings, report: UndoReport) -> list[int]:
-    """Ledgers with a request that has no final receipt: it would delete them again."""
-    ids = [each.ledger_id for each in report.results]
+def _waiting_ledgers(settings: Settings, report: UndoReport) -> list[int]:
+    """Return the ledgers with a request that has no final receipt, and would delete them again."""
+    ids = [result.ledger_id for result in report.results]
     columns = [c.LEDGER_ID, c.ORIGIN_MESSAGE_ID, c.OUTCOME]
     open_requests: set[tuple[int, str]] = set()
     final: set[tuple[int, str]] = set()

@@ -1,6 +1,6 @@
-"""Brings deleted objects of tiered storage back where their bucket keeps versions: we take the delete marker away.
+"""Restores deleted objects of tiered storage by removing the delete marker, if their bucket keeps versions.
 
-A bucket without versions has lost them; the journal's copy of the index still tells what the object held.
+A bucket without versions has lost them; the journal's copy of the index still describes the object's content.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -18,27 +18,27 @@ from udfs.offload_target import Target, allowed_bucket, normal_endpoint
 from udfs.paths import base_topic, topic_of
 from udfs.records import StoredObject
 
-_LATER = "the object exists, in another version than was deleted: left as it is"
-_NO_VERSIONS = "the bucket kept no version of it: what was deleted is lost; the journal has its index"
+_LATER = "the object exists in another version than the deleted one: unchanged"
+_NO_VERSIONS = "the bucket kept no version of it: the object is lost; the journal has its index"
 
 
-def undo_objects(settings: Settings, wanted: UndoSelection, *, dry_run: bool = False) -> list[Result]:
-    """Bring the chosen objects back, one result an object. A second call does nothing more.
+def undo_objects(settings: Settings, selection: UndoSelection, *, dry_run: bool = False) -> list[Result]:
+    """Restore the selected objects, and return a result for each. A second call does nothing more.
 
-    Raises ConfigError when the journal has none of it, UnavailableError, RefusedError.
+    Raises ConfigError if the journal has no such object, UnavailableError, RefusedError.
     """
     entries = [
         entry
-        for entry in journal.object_entries(settings.state_dir, journal.JournalQuery(where=condition_of(wanted)))
-        if not wanted.topic or _is_of(entry, wanted.topic)
+        for entry in journal.object_entries(settings.state_dir, journal.JournalQuery(where=condition_of(selection)))
+        if not selection.topic or _is_of(entry, selection.topic)
     ]
     if not entries:
         days = settings.state.journal_days
-        raise ConfigError(f"the journal in {settings.state.dir} has no objects of the kind: it keeps {days} days")
-    return [result for entry in _newest(entries) for result in _shown_again(settings, entry, dry_run=dry_run)]
+        raise ConfigError(f"the journal in {settings.state.dir} has no such object: it keeps {days} days")
+    return [result for entry in _newest(entries) for result in _restored(settings, entry, dry_run=dry_run)]
 
 
-def _shown_again(settings: Settings, entry: Mapping[str, Any], *, dry_run: bool) -> list[Result]:
+def _restored(settings: Settings, entry: Mapping[str, Any], *, dry_run: bool) -> list[Result]:
     versions = dict(named.rsplit("@", 1) for named in entry["objects"])
     bucket = allowed_bucket(Target("", normal_endpoint(entry["endpoint"]), entry["bucket"]), allowed_buckets(settings))
     if bucket is None:
@@ -80,12 +80,17 @@ def _newest(entries: Iterable[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
 
 
 def _is_of(entry: Mapping[str, Any], topic: str) -> bool:
-    wanted = topic_from(topic, "--topic")
     owner = topic_of(str(entry["reference_key"]).partition(":")[2])
-    return wanted in (owner, base_topic(owner))
+    return topic_from(topic, "--topic") in (owner, base_topic(owner))
 
 
 def _result(entry: Mapping[str, Any], key: str, status: Undone, detail: str) -> Result:
     owner = topic_of(str(entry["reference_key"]).partition(":")[2])
-    where = f"{entry['endpoint'] or 's3:/'}/{entry['bucket']}/{key}"
-    return Result(int(entry["ledger_id"]), where, owner, int(entry["at_ms"]), status, detail=detail)
+    return Result(
+        ledger_id=int(entry["ledger_id"]),
+        path=f"{entry['endpoint'] or 's3:/'}/{entry['bucket']}/{key}",
+        owner=owner,
+        deleted_ms=int(entry["at_ms"]),
+        status=status,
+        detail=detail,
+    )

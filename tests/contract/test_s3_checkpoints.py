@@ -94,7 +94,7 @@ def test_a_cluster_and_its_receipts_are_remembered(settings: Settings) -> None:
 
 def test_the_preflight_leaves_nothing_behind(server: S3Server, settings: Settings) -> None:
     bucket = settings.checkpoints.dir.split("/")[2]
-    with pytest.raises(preflight.Notice, match="mine does not exist yet; the first start makes it"):
+    with pytest.raises(preflight.Notice, match="mine does not exist yet; the first start creates it"):
         preflight.directory(root_of(settings))
     assert list(server.keys(bucket)) == []
     identity.hold(HERE, root_of(settings))

@@ -58,7 +58,7 @@ def test_an_undo_that_comes_too_late_leaves_nothing_behind_and_may_be_repeated(w
     for _again in range(2):
         result = _undo(world)
         assert result.status is Undone.TOO_LATE
-        assert "its metadata was taken away again" in result.detail
+        assert "its metadata was removed again" in result.detail
         assert not exists(world.store.tree, world.path)
 
 
@@ -180,7 +180,7 @@ def test_metadata_that_somebody_changed_meanwhile_stay(world: World, bookie: Htt
     world.store.faults.before(lambda operation, _: _change(world) if operation == "delete_guarded" else None)
     result = _undo(world)
     assert result.status is Undone.TOO_LATE
-    assert "could not be taken away again (CHANGED)" in result.detail
+    assert "could not be removed again (CHANGED)" in result.detail
     assert world.store.tree.read(world.path).data == b"another's"
 
 
@@ -194,7 +194,7 @@ def test_metadata_that_somebody_made_anew_meanwhile_stay(world: World, bookie: H
             put(world.store.tree, world.path, b"another's")
 
     world.store.faults.before(make_anew)
-    assert "somebody has changed its metadata" in _undo(world).detail
+    assert "another client has changed its metadata" in _undo(world).detail
     assert exists(world.store.tree, world.path)
 
 

@@ -131,7 +131,7 @@ def test_dead_letters_are_worked_off_and_deletes_undone(cluster: Cluster, deploy
         assert "3 PUT_BACK" in service.call("undo", "--yes", "--topic", topic, "--since", "1h")
     assert clients.read_znodes(cluster.addresses.zookeeper, list(before)) == before
     assert "exists" in service.call("undo", "--ledger", str(leaked[0]), code=4)
-    assert "has nothing of the kind" in service.call("undo", "--ledger", "5", "--since", "1s", code=2)
+    assert "has no such ledger" in service.call("undo", "--ledger", "5", "--since", "1s", code=2)
 
 
 def test_a_dead_letter_goes_back_to_the_topic_it_came_from_or_stays(cluster: Cluster, deploy: Deploy) -> None:

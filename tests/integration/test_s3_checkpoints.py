@@ -70,8 +70,8 @@ def test_kill_9_and_a_restart_from_s3_lose_and_double_nothing(
 
     said = " ".join(service.run("check").split())
     assert "checkpoints directory: s3://checkpoints-" in said
-    assert "checkpoints as configured: they can be gone on with" in said
-    assert "checkpoints of this cluster: the cluster it was begun with" in said
+    assert "checkpoints as configured: compatible with this configuration" in said
+    assert "checkpoints of this cluster: the cluster of its first start" in said
     assert "entries read and accounted for" in said
     assert json.loads(service.run("backlog", "--json").splitlines()[-1])["messages"] == 0
     assert {"cluster.json", "state.json"} <= {Path(key).name for key in _keys(service)}

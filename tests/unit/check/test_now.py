@@ -11,7 +11,7 @@ import pytest
 from streaming.adapters.memory.pulsar import MemoryPulsar
 from streaming.adapters.memory.store import MemoryBroker, MemoryStore
 from streaming.adapters.memory.tree import MemoryTree
-from streaming.check.now import Hold, Now, look
+from streaming.check.now import Hold, Now, read_now
 from streaming.cli.status import told
 from streaming.clients import CommandClients
 from streaming.clock import ManualClock
@@ -41,12 +41,12 @@ class World:
         self.store = MemoryStore(self.tree)
         self.pulsar = MemoryPulsar(ManualClock(NOW_MS))
 
-    def look(self) -> Now:
+    def read_now(self) -> Now:
         clients = CommandClients(self.store, lambda: Pulsar(self.pulsar, self.pulsar), MemoryBroker)
-        return look(self.settings, clients, NOW_MS)
+        return read_now(self.settings, clients, NOW_MS)
 
     def says(self) -> list[str]:
-        return list(told(self.look()))
+        return list(told(self.read_now()))
 
     @contextmanager
     def running(self, name: str = NAME) -> Iterator[None]:
@@ -71,13 +71,13 @@ def test_a_service_that_never_ran(world: World) -> None:
         "                  0  pulsar/ledger-deletion/__ledger_deletion-RETRY",
         "last hour   no receipt",
     ]
-    assert world.look().exit_code == 0
+    assert world.read_now().exit_code == 0
 
 
 def test_what_runs_is_told_with_its_process(world: World) -> None:
     with world.running(), world.running(NAME + WATCH):
         watcher_note.note(str(world.state), WatcherNote(at_ms=NOW_MS, znodes=12, waiting=3, unreadable=1))
-        now = world.look()
+        now = world.read_now()
         assert now.service is not None
         service, watcher = world.says()[:2]
     assert service == f"service     main runs: pid {now.service.pid} on {now.service.host} since {now.service.since}"
@@ -92,7 +92,7 @@ def test_every_hold_is_told_with_the_word_that_ends_it(world: World) -> None:
     Breaker(world.store, breaker_path(ROOT, NAME)).trip("6 deletes in an hour")
     TenantHolds(world.store, tenant_holds_path(ROOT, NAME)).hold({"acme": "9 of 9 topics are gone"})
     hold.note(str(world.state), "paused: what ZooKeeper says better", now_ms=NOW_MS)
-    assert [(each.what, each.do) for each in world.look().holds or ()] == [
+    assert [(each.what, each.do) for each in world.read_now().holds or ()] == [
         ("paused", "ledger-reaper resume"),
         ("limit reached", "ledger-reaper resume --limit"),
         ("tenant acme held", "ledger-reaper resume --tenant acme"),
@@ -102,7 +102,7 @@ def test_every_hold_is_told_with_the_word_that_ends_it(world: World) -> None:
 
 def test_what_the_service_alone_knows_is_told_as_it_noted_it(world: World) -> None:
     hold.note(str(world.state), "a doubt", now_ms=NOW_MS)
-    assert world.look().holds == [Hold("held", "a doubt (as the service noted last; it may have gone on since)")]
+    assert world.read_now().holds == [Hold("held", "a doubt (the service's last note; it may have continued since)")]
 
 
 def test_topics_that_are_parked_are_told(world: World) -> None:
@@ -128,7 +128,7 @@ def test_what_waits_is_counted_and_retries_say_when(world: World, monkeypatch: p
     write_rows(world.state, "waiting", [(1, 3, -1)], about={c.DUE_MS: -(1 << 62), c.READY_MS: NOW_MS + 1_000})
     scan = Mock(wraps=waiting.outstanding)
     monkeypatch.setattr(waiting, "outstanding", scan)
-    now = world.look()
+    now = world.read_now()
     assert scan.call_count == 1, "it may be a long one"
     assert now.waiting == {world.settings.topics.requests[0]: 3, world.settings.topics.retry: 3}
     assert now.retries is not None
@@ -144,7 +144,7 @@ def test_the_last_hours_receipts_are_counted_both_sides_of_the_hour(world: World
         (NOW_MS - HOUR_MS - 1, "DEAD_LETTER"),
     ):
         write_rows(world.state, "receipts", [(1, 1, -1)], about={c.AT_MS: at_ms, c.OUTCOME: outcome})
-    now = world.look()
+    now = world.read_now()
     assert now.last_hour is not None
     assert (now.last_hour.outcomes, now.last_hour.newest_ms) == ({"DELETED": 2, "RETRY": 1}, NOW_MS - 5)
     assert world.says()[-1].startswith("last hour   2 DELETED, 1 RETRY; the newest at ")
@@ -152,13 +152,13 @@ def test_the_last_hours_receipts_are_counted_both_sides_of_the_hour(world: World
 
 def test_what_can_not_be_read_is_named_and_the_rest_is_told(world: World) -> None:
     world.pulsar.faults.away = True
-    now = world.look()
+    now = world.read_now()
     assert (set(now.unknown), now.exit_code) == ({"waiting"}, UnavailableError.exit_code)
     says = list(told(now))
     assert "service     main does not run" in says
     assert any(line.startswith("waiting     not known: ") for line in says)
     world.store.faults.away = True
-    now = world.look()
+    now = world.read_now()
     assert {"service", "watcher", "holds", "waiting"} <= set(now.unknown)
     assert now.service is None
     assert "service     main not known: " in next(iter(told(now))), "unknown is not the same as not running"
@@ -169,13 +169,13 @@ def test_what_can_not_be_read_is_named_and_the_rest_is_told(world: World) -> Non
 )
 def test_a_note_of_the_watcher_that_can_not_be_read_is_no_note(world: World, said: bytes) -> None:
     (world.state / watcher_note.FILE).write_bytes(said)
-    assert world.look().watched is None
+    assert world.read_now().watched is None
 
 
 def test_without_a_state_directory_the_rest_is_told_and_what_lay_there_is_unknown(world: World) -> None:
     Pause(world.store, ROOT).set("maintenance")
     clients = CommandClients(world.store, lambda: Pulsar(world.pulsar, world.pulsar), MemoryBroker)
-    now = look(world.settings, clients, NOW_MS, UnavailableError("the state directory does not exist"))
+    now = read_now(world.settings, clients, NOW_MS, UnavailableError("the state directory does not exist"))
     assert set(now.unknown) == {"watched", "parked", "retries", "last_hour"}
     assert now.exit_code == UnavailableError.exit_code
     said = now.as_json()

@@ -70,7 +70,7 @@ def test_before_the_first_start_nothing_is_made(world: World, tmp_path: Path) ->
     assert [line for line in lines.values() if line.status is Status.PROBLEM] == []
     for what in ("own root writable, clocks agree", "state directory", "checkpoints directory"):
         assert lines[what].status is Status.NOTE
-        assert "does not exist yet; the first start makes it" in lines[what].says
+        assert "does not exist yet; the first start creates it" in lines[what].says
         assert "if the service has run before" in lines[what].do
     assert lines["state of this cluster"].says == "not used yet"
     assert (world.tree.paths(), world.store.faults.effects) == (before, 0)
@@ -91,7 +91,7 @@ def test_a_wrong_service_url_is_found_before_any_topic_exists(world: World) -> N
 
 
 def test_the_rights_of_a_superuser_are_asked_for_before_the_first_start(world: World) -> None:
-    assert world.look()["loaded topics"].says == "1 broker asked: each says which topics it has loaded"
+    assert world.look()["loaded topics"].says == "1 broker asked: each reports its loaded topics"
     world.broker.is_refused = True
     lines = world.look()
     line = lines["loaded topics"]

@@ -86,13 +86,13 @@ def test_the_clocks_are_compared_by_a_znode_that_is_gone_at_once(ahead_ms: int) 
         with pytest.raises(ConfigError, match="differ by 60 s"):
             own_root_and_clock(MemoryStore(tree), settings, clock)
     else:
-        assert "znodes can be made" in own_root_and_clock(MemoryStore(tree), settings, clock)
+        assert "znodes can be created" in own_root_and_clock(MemoryStore(tree), settings, clock)
     assert tree.paths() == before
 
 
 def test_where_our_own_root_is_not_there_it_is_said_and_not_made() -> None:
     store = MemoryStore(MemoryTree())
-    with pytest.raises(Notice, match="does not exist yet; the first start makes it"):
+    with pytest.raises(Notice, match="does not exist yet; the first start creates it"):
         own_root_and_clock(store, load(None), ManualClock())
     assert (store.tree.paths(), store.faults.effects) == (["/"], 0)
 
@@ -117,7 +117,7 @@ def test_a_directory_that_is_there_is_looked_at_and_left_as_it_is(tmp_path: Path
 def test_a_directory_that_is_not_there_is_said_to_be_so_and_not_made(tmp_path: Path, uri: bool) -> None:
     wanted = tmp_path / "a" / "b"
     with pytest.raises(
-        Notice, match=f"does not exist yet; the first start makes it. {tmp_path} can be written"
+        Notice, match=f"does not exist yet; the first start creates it. {tmp_path} can be written"
     ) as told:
         directory(wanted.as_uri() if uri else str(wanted))
     assert "if the service has run before" in str(told.value.do)
@@ -126,7 +126,7 @@ def test_a_directory_that_is_not_there_is_said_to_be_so_and_not_made(tmp_path: P
 
 def test_a_directory_that_can_not_be_made_is_a_problem(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("x")
-    with pytest.raises(ConfigError, match="can't make it"):
+    with pytest.raises(ConfigError, match="can't create it"):
         directory(str(tmp_path / "file" / "state"))
     with pytest.raises(ConfigError, match="can't be written"):
         directory(str(tmp_path / "file"))
@@ -138,7 +138,7 @@ def test_a_parked_topic_is_a_problem_unless_the_fallback_reads_it(tmp_path: Path
     assert lanes(settings) == "no topic is parked"
     read = ParkedQuery(topic="persistent://acme/reaper/d", why="long overflow", since_ms=NOW_MS, is_read=True)
     note(str(tmp_path), {"requests-1": read})
-    with pytest.raises(Notice, match=r"read another way meanwhile: persistent://acme/reaper/d since .* long overflow"):
+    with pytest.raises(Notice, match=r"the fallback reads them: persistent://acme/reaper/d since .* long overflow"):
         lanes(settings)
     assert parked_topics(settings) == []
     stuck = ParkedQuery(topic="persistent://pulsar/reaper/e", why="no rights", since_ms=NOW_MS, failures=7)
@@ -154,7 +154,7 @@ def test_the_watchers_last_look_is_told_and_whether_it_is_old_or_lacks_something
     settings = base.model_copy(update={"state": state})
     enabled = settings.model_copy(update={"watch": base.watch.model_copy(update={"enabled": True})})
     assert watcher(settings, NOW_MS) == "not in use (watch.enabled)"
-    with pytest.raises(Notice, match="has not looked yet"):
+    with pytest.raises(Notice, match="no scan yet"):
         watcher(enabled, NOW_MS)
     watcher_note.note(str(tmp_path), WatcherNote(at_ms=NOW_MS, znodes=7, waiting=3, unreadable=0))
     assert "7 znodes known, 3 requests not sent yet" in watcher(settings, NOW_MS + 900_000)

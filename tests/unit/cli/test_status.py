@@ -23,8 +23,8 @@ HOLDER = Holder("host-1", 4711, "2023-11-14T22:00:00Z", "secret")
 
 def busy() -> Now:
     return Now(
-        AT_MS,
-        "main",
+        at_ms=AT_MS,
+        name="main",
         service=HOLDER,
         watched=WatcherNote(at_ms=AT_MS, znodes=7, waiting=2, unreadable=0),
         holds=[Hold("paused", "maintenance", "ledger-reaper resume")],
@@ -49,7 +49,7 @@ def test_a_person_reads_one_line_for_each_thing() -> None:
 
 def test_what_is_unknown_is_never_told_as_none() -> None:
     names = ("service", "watcher", "holds", "parked", "waiting", "retries", "last_hour")
-    lines = list(status.told(Now(AT_MS, "main", unknown=dict.fromkeys(names, "no answer"))))
+    lines = list(status.told(Now(at_ms=AT_MS, name="main", unknown=dict.fromkeys(names, "no answer"))))
     assert [line.partition("not known: ")[2] for line in lines] == [
         "no answer",
         "no answer; it has not looked at everything yet",

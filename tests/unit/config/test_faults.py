@@ -22,7 +22,7 @@ def refusal(folder: Path, text: str) -> str:
     [
         pytest.param(
             '[pulsar]\nservice_url = "broker:6650"',
-            'pulsar.service_url: "broker:6650" has not the expected form, as in "pulsar+ssl://broker.example.com:6651"',
+            'pulsar.service_url: "broker:6650" does not have the expected form, as in "pulsar+ssl://broker.example.com:6651"',
             id="a URL",
         ),
         pytest.param(
@@ -98,7 +98,7 @@ def test_variables_that_mean_nothing_are_named_and_those_of_others_are_not(
     monkeypatch.setenv("LEDGER_REAPER_PULSAR_SERVICE_URL", "pulsar://b:6650")
     load(None)
     assert (
-        "the variable LEDGER_REAPER_PULSAR_SERVICE_URL means nothing to this program, and is ignored; did you mean "
+        "the variable LEDGER_REAPER_PULSAR_SERVICE_URL is no configuration key, and is ignored; did you mean "
         "LEDGER_REAPER__PULSAR__SERVICE_URL?" in caplog.text
     )
 

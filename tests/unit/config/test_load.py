@@ -35,7 +35,7 @@ def test_the_defaults_are_safe() -> None:
             "would cost the session",
             id="an answer may take longer than the session lives",
         ),
-        pytest.param('[zookeeper]\nown_root = "/ledgers/x"', "lies below a root", id="our znodes among ledgers"),
+        pytest.param('[zookeeper]\nown_root = "/ledgers/x"', "is below a root", id="our znodes among ledgers"),
         pytest.param('[zookeeper]\nsasl_mechanism = "DIGEST-MD5"', "needs zookeeper.digest_file", id="sasl, no secret"),
         pytest.param(
             '[pulsar]\ntoken_file = "t"\nadmin_url = "http://pulsar.example.com"', "unencrypted", id="token in clear"

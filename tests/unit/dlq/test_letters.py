@@ -55,13 +55,13 @@ def test_a_reason_is_one_of_ours_or_says_that_it_is_not(properties: dict[str, st
 )
 def test_filters_mean_a_letter_when_all_of_them_do(chosen: DeadLetterFilters, is_meant: bool) -> None:
     letter = _letter(properties={"REASON": "IN_USE", "ORIGIN_MESSAGE_ID": "1:1:1"}, age_ms=HOUR_MS)
-    assert chosen.mean(letter, NOW_MS) is is_meant
+    assert chosen.match(letter, NOW_MS) is is_meant
 
 
 def test_an_owner_never_means_what_is_no_request() -> None:
     letter = _letter(payload=b"\xff")
     assert letter.owner == NO_OWNER
-    assert not DeadLetterFilters(owner="public").mean(letter, NOW_MS)
+    assert not DeadLetterFilters(owner="public").match(letter, NOW_MS)
 
 
 def test_filters_take_a_topic_in_any_form_and_refuse_what_is_no_reason() -> None:
@@ -96,4 +96,4 @@ def test_groups_do_not_grow_with_invented_owners() -> None:
         groups.add(_letter(payload=encode(data_request(topic=f"t/ns/persistent/x{number}"))), WAITING)
     most = groups.sorted()[0]
     assert (most.owner, most.messages) == (OTHER_OWNERS, 3)
-    assert len(groups.known) == 3
+    assert len(groups.groups) == 3

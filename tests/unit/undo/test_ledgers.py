@@ -101,14 +101,16 @@ def test_a_topic_that_is_none_is_refused() -> None:
     [
         pytest.param(True, (), Undone.PUT_BACK, "read from the bookies", id="in time"),
         pytest.param(False, (), Undone.TOO_LATE, "no bookie can read", id="too late"),
-        pytest.param(False, ("b1", "b2"), Undone.UNREADABLE, "b1, b2, which may hold them", id="a bookie is away"),
+        pytest.param(False, ("b1", "b2"), Undone.UNREADABLE, "b1, b2, which may have them", id="a bookie is away"),
         pytest.param(None, (), Undone.PUT_BACK, NOT_READ, id="nobody knows"),
     ],
 )
 def test_an_undo_says_what_is_known_of_the_data(
     is_there: bool | None, away: tuple[str, ...], status: Undone, told: str
 ) -> None:
-    result = Result(5, f"{ROOT}/00/0000/L0005", "orders", 1, Undone.PUT_BACK, last_entry_id=9)
+    result = Result(
+        ledger_id=5, path=f"{ROOT}/00/0000/L0005", owner="orders", deleted_ms=1, status=Undone.PUT_BACK, last_entry_id=9
+    )
     found = judged(result, is_there, away)
     assert found.status is status
     assert told in found.detail
@@ -176,5 +178,5 @@ def test_nothing_is_put_back_into_another_cluster(world: World) -> None:
 
 
 def test_what_the_journal_does_not_have_is_told(world: World) -> None:
-    with pytest.raises(ConfigError, match="has nothing of the kind"):
+    with pytest.raises(ConfigError, match="has no such ledger"):
         undo(world.settings, world.store, MemoryPulsar(), UndoSelection(ledger_id=6))
