@@ -10,7 +10,7 @@ GUARD, ADMIN = "streaming/snapshots/guard.py", "streaming/adapters/pulsar/admin.
 TRIM = "streaming/snapshots/trim.py"
 BLOCKING, MIGRATE = "streaming/snapshots/blocking.py", "streaming/snapshots/migrate.py"
 COMPACTED, VALUES = "streaming/adapters/pulsar/compacted.py", "udfs/snapshots/values.py"
-COMMAND = "streaming/snapshots/command.py"
+COMMAND, LEDGERS_COMMAND = "streaming/snapshots/command.py", "streaming/audit/command.py"
 _UNIT = "tests/unit/snapshots"
 SNAPSHOTS_TESTS = {
     LOADER: (f"{_UNIT}/test_repairs.py",),
@@ -20,6 +20,7 @@ SNAPSHOTS_TESTS = {
     COMPACTED: ("tests/unit/adapters/pulsar/test_compacted.py",),
     VALUES: ("tests/unit/udfs/snapshots/test_values.py",),
     COMMAND: (f"{_UNIT}/test_command.py",),
+    LEDGERS_COMMAND: ("tests/unit/audit/test_command.py",),
     LOADING: (f"{_UNIT}/test_loading.py", f"{_UNIT}/test_repair.py"),
     READING: (f"{_UNIT}/test_reading.py",),
     REPLACING: (f"{_UNIT}/test_replacing.py", f"{_UNIT}/test_repair.py", f"{_UNIT}/test_take_back.py"),
@@ -499,7 +500,25 @@ SNAPSHOTS_LINES = (
     (
         "an incomplete audit does not pass",
         COMMAND,
-        '    return "; ".join(says)\n',
-        '    return "; ".join(says[:grave])\n',
+        "    if unread:\n",
+        "    if False:\n",
+    ),
+    (
+        "an audit with a grave finding does not pass",
+        COMMAND,
+        "            if faults:\n",
+        "            if faults and self.request.options.verify_only:\n",
+    ),
+    (
+        "an audit of ledgers does not pass where snapshots are in danger",
+        LEDGERS_COMMAND,
+        "            faults += found.further.faults\n",
+        "",
+    ),
+    (
+        "the last audit of snapshots does not pass for what it did not cover",
+        COMMAND,
+        '    if not f"{chosen}/".startswith(covered and f"{covered}/"):\n',
+        "    if False:\n",
     ),
 )

@@ -57,8 +57,7 @@ class Certificate:
 
         A path outside the trees of topics and schemas may hide anybody's.
         """
-        chosen = filters.namespace or filters.tenant
-        paths = [f"{path}: {detail}" for path, detail in self.unreadable if _concerns(path, chosen)]
+        paths = [f"{path}: {detail}" for path, detail in self.unreadable if _concerns(path, filters.scope)]
         return (*self.errors, *paths)
 
 

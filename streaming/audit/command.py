@@ -29,7 +29,7 @@ from streaming.audit.report.words import scope_text, size_text
 from streaming.audit.result import AuditResult, remember, remembered
 from streaming.audit.run import Audit
 from streaming.audit.space import Space, account
-from streaming.audit.stopping import run_until_signal
+from streaming.audit.stopping import run_once, run_until_signal
 from streaming.clients import clients_for
 from streaming.clock import SystemClock
 from streaming.config.settings import Settings
@@ -58,8 +58,16 @@ _JSON_FIELDS = (
 )
 
 
-# Runs another audit on the session, until the event is set, and returns a section for the report (HTML).
-Further = Callable[[SparkSession, threading.Event], str]
+@dataclass(frozen=True, slots=True)
+class Section:
+    """What another audit contributes. html: its section of the report. faults: why a person must check it."""
+
+    html: str = ""
+    faults: tuple[str, ...] = ()
+
+
+# Runs another audit on the session, until the event is set.
+Further = Callable[[SparkSession, threading.Event], Section]
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,26 +113,9 @@ def audit(settings: Settings, request: AuditRequest, *, watch_seconds: int = 0) 
             with contextlib.suppress(StoppedBySignalError):  # a repetition ends by a signal, and only so
                 run_until_signal(spark, Schedule(command.run, watch_seconds, 0, stop).repeat, stop)
         else:
-            _run_once(command)
+            run_once(command, "`audit --last --publish` resumes the publication")
     finally:
         spark.stop()
-
-
-def _run_once(command: "AuditCommand") -> None:
-    """Audit, and ask between the audit and its publication; the question is for the main thread, which gets Ctrl-C."""
-    found: list[Found] = []
-
-    def search() -> None:
-        found.append(command.search())
-
-    def publish() -> None:
-        command.conclude(found[0])
-
-    if late := run_until_signal(command.spark, search, command.stop):
-        raise StoppedBySignalError(late, "the audit is complete, and nothing was published")
-    if command.request.publish and (orphans := found[0].summary.orphans).count:
-        command.request.confirm(f"{count_of(orphans.count, 'orphan')} ({size_text(orphans.size_bytes)})")
-    run_until_signal(command.spark, publish, command.stop, "`audit --last --publish` resumes the publication")
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,6 +126,7 @@ class Found:
     selected: DataFrame
     summary: Summary
     report: str  # the report's place
+    further: Section
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,10 +148,16 @@ class AuditCommand:
         with our_errors():
             return self._search()
 
+    def ask(self, found: Found) -> None:
+        """Ask before orphans are published. Raises unless the answer is yes."""
+        if self.request.publish and (orphans := found.summary.orphans).count:
+            self.request.confirm(f"{count_of(orphans.count, 'orphan')} ({size_text(orphans.size_bytes)})")
+
     def conclude(self, found: Found) -> None:
         """Publish if that was asked for. Raises SafetyError if a person must look at the audit, else as search."""
         with our_errors():
             faults = faults_for_person(found.result, found.summary, self.request.options.filters, found.report)
+            faults += found.further.faults
             if self.request.publish:
                 faults += self._publish(found.result, found.selected)
             if faults:
@@ -176,9 +174,9 @@ class AuditCommand:
                 clients_for(self.settings).store, self.settings.zookeeper.ledgers_root
             )
             space = account(self.settings, self.place, bookies, SystemClock().now_ms())
-            report = self._write(result, summary, space)
+            report, further = self._write(result, summary, space)
         self._show(result, selected, summary, space, report)
-        return Found(result, selected, summary, report)
+        return Found(result, selected, summary, report, further)
 
     def _show(self, result: AuditResult, selected: DataFrame, summary: Summary, space: Space, report: str) -> None:
         if self.request.is_quiet:
@@ -212,7 +210,7 @@ class AuditCommand:
             return remembered(self.place)
         return Audit(self.spark, self.settings, self.request.options, self.place, phases, SystemClock()).run()
 
-    def _write(self, result: AuditResult, summary: Summary, space: Space) -> str:
+    def _write(self, result: AuditResult, summary: Summary, space: Space) -> tuple[str, Section]:
         filters = self.request.options.filters
         newest = history.PastAudit(
             result.started_ms,
@@ -225,10 +223,10 @@ class AuditCommand:
         counts = filters.are_empty and not self.request.last and not self.request.options.verify_only
         past = history.add(self.place, newest) if counts else history.read(self.place)
         remember(self.place, result, filters)
-        further = self.request.further(self.spark, self.stop) if self.request.further else ""
-        context = ReportContext(tuple(past), space, scope_text(filters), further)
+        further = self.request.further(self.spark, self.stop) if self.request.further else Section()
+        context = ReportContext(tuple(past), space, scope_text(filters), further.html)
         self.place.write(REPORT, html.page(result, summary, context).encode())
-        return f"{self.place.shown}/{REPORT}"
+        return f"{self.place.shown}/{REPORT}", further
 
     def _publish(self, result: AuditResult, selected: DataFrame) -> list[str]:
         """Request the deletion of the orphans; what depends on something unreadable is UNKNOWN, so not among them.

@@ -35,6 +35,11 @@ class FindingFilters:
         return "".join(f" {option} {shlex.quote(value)}" for option, value in chosen.items() if value)
 
     @property
+    def scope(self) -> str:
+        """The namespace or tenant that they choose; "" is everything."""
+        return self.namespace or self.tenant
+
+    @property
     def are_empty(self) -> bool:
         """Whether they choose everything."""
         return self == FindingFilters()

@@ -57,11 +57,8 @@ def remember(place: Place, result: AuditResult, filters: FindingFilters) -> None
 
 def remembered(place: Place) -> AuditResult:
     """Read the last audit's summary.json. Raises ConfigError where there is none, UnavailableError."""
-    content = place.read(FILE)
-    if content is None:
-        raise ConfigError(f"{place.shown} holds no audit yet: run `ledger-reaper audit` without --last first")
+    fields = _fields(place)
     try:
-        fields = json.loads(content)
         return AuditResult(
             fields["audit_id"],
             fields["instance_id"],
@@ -72,4 +69,27 @@ def remembered(place: Place) -> AuditResult:
             tuple(InUse(**each) for each in fields["in_use"]),
         )
     except (ValueError, KeyError, TypeError) as error:
-        raise ConfigError(f"{place.shown}/{FILE} is damaged ({error}): run `ledger-reaper audit` again") from error
+        raise _damaged(place, error) from error
+
+
+def remembered_filters(place: Place) -> FindingFilters:
+    """Read by which filters the report beside summary.json was restricted. Raises as remembered."""
+    fields = _fields(place)
+    try:
+        return FindingFilters(**fields["filters"])
+    except (KeyError, TypeError) as error:
+        raise _damaged(place, error) from error
+
+
+def _fields(place: Place) -> dict[str, Any]:
+    content = place.read(FILE)
+    if content is None:
+        raise ConfigError(f"{place.shown} holds no audit yet: run `ledger-reaper audit` without --last first")
+    try:
+        return dict(json.loads(content))
+    except (ValueError, TypeError) as error:
+        raise _damaged(place, error) from error
+
+
+def _damaged(place: Place, error: Exception) -> ConfigError:
+    return ConfigError(f"{place.shown}/{FILE} is damaged ({error}): run `ledger-reaper audit` again")

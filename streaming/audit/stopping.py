@@ -10,6 +10,7 @@ import signal
 import threading
 import time
 from collections.abc import Callable
+from typing import Protocol, TypeVar
 
 from pyspark import inheritable_thread_target
 from pyspark.sql import SparkSession
@@ -21,11 +22,45 @@ log = logging.getLogger("ledger-reaper")
 
 _POLL_SECONDS = 0.2
 _NOTHING = "nothing was changed"
+_F = TypeVar("_F")
 _LEAVE_SECONDS = 20.0  # for what runs between two Spark jobs; whatever takes longer ends when Spark is stopped next
 
 
 class StoppedError(Exception):
     """Somebody asked the audit to stop before its end, so there are no new findings."""
+
+
+class Steps(Protocol[_F]):
+    """An audit in three steps."""
+
+    @property
+    def spark(self) -> SparkSession:
+        """Return the session that the audit works on."""
+
+    @property
+    def stop(self) -> threading.Event:
+        """Return what ends the audit before its end."""
+
+    def search(self) -> _F:
+        """Search, and show what was found."""
+
+    def ask(self, found: _F) -> None:
+        """Ask whether to publish. Raises unless the answer is yes."""
+
+    def conclude(self, found: _F) -> None:
+        """Publish, and raise SafetyError if a person must check what was found."""
+
+
+def run_once(audit: Steps[_F], left: str) -> None:
+    """Run all steps. The question is for the main thread, which gets Ctrl-C.
+
+    left: what a signal leaves that comes while the audit is published. Raises as run_until_signal.
+    """
+    found: list[_F] = []
+    if late := run_until_signal(audit.spark, lambda: found.append(audit.search()), audit.stop):
+        raise StoppedBySignalError(late, "the audit is complete, and nothing was published")
+    audit.ask(found[0])
+    run_until_signal(audit.spark, lambda: audit.conclude(found[0]), audit.stop, left)
 
 
 def run_until_signal(

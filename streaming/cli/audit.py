@@ -23,9 +23,7 @@ def audit(  # noqa: PLR0913  one parameter an option: that is what typer reads
     last: Annotated[
         bool, typer.Option("--last", help="Use the findings of the last audit in --out instead of searching again")
     ] = False,
-    verify_only: Annotated[
-        bool, typer.Option("--verify-only", help="Only search for missing data; the exit code is 4 if there is any")
-    ] = False,
+    verify_only: Annotated[bool, typer.Option("--verify-only", help="Only search for missing data")] = False,
     tenant: Annotated[str, typer.Option("--tenant", help="Only this tenant")] = "",
     namespace: Annotated[str, typer.Option("--namespace", help="Only this namespace (tenant/ns)")] = "",
     component: Annotated[
@@ -70,7 +68,9 @@ def audit(  # noqa: PLR0913  one parameter an option: that is what typer reads
 ) -> None:
     """Find orphans (storage that no topic uses any more) and missing data (storage that a topic needs and has lost).
 
-    Nothing is deleted. With --publish, the audit sends a deletion request for each orphan to the request topic, and the
+    Nothing is deleted. The exit code is 4 if data is missing, snapshots are in danger, or the audit is incomplete.
+
+    With --publish, the audit sends a deletion request for each orphan to the request topic, and the
     service checks each request once more before it deletes anything.
     """
     settings = settings_of(config)
@@ -105,6 +105,7 @@ def audit(  # noqa: PLR0913  one parameter an option: that is what typer reads
 
     from streaming.snapshots.command import further
 
+    takes_snapshots = filters.component in (None, LedgerComponent.TRANSACTION_SNAPSHOT)
     wanted = AuditRequest(
         chosen,
         str(config),
@@ -114,7 +115,7 @@ def audit(  # noqa: PLR0913  one parameter an option: that is what typer reads
         last=last,
         repeats=every_seconds > 0,
         confirm=confirm_count,
-        further=None if last or verify_only else further(settings, chosen),
+        further=further(settings, chosen, last=last) if takes_snapshots else None,
     )
     run_audit(settings, wanted, watch_seconds=every_seconds)
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from streaming.cli.options import Config, Json, Yes, confirm, settings_of
+from streaming.cli.options import Config, Json, Yes, confirm, require_terminal, settings_of
 from streaming.errors import ConfigError, SafetyError, UnavailableError
 from streaming.terminal import say, say_json
 
@@ -33,12 +33,7 @@ def audit(  # noqa: PLR0913  one parameter an option: that is what typer reads
         typer.Option("--out", help="Folder of report.html and findings", show_default="<state.dir>/snapshots"),
     ] = None,
     json_lines: Json = False,
-    verify_only: Annotated[
-        bool,
-        typer.Option(
-            "--verify-only", help="The exit code is 4 if a finding is MISSING or DANGER, or the audit is incomplete"
-        ),
-    ] = False,
+    verify_only: Annotated[bool, typer.Option("--verify-only", help="Show only what is MISSING or DANGER")] = False,
     tenant: Tenant = "",
     namespace: Namespace = "",
     recheck_seconds: Annotated[
@@ -55,12 +50,18 @@ def audit(  # noqa: PLR0913  one parameter an option: that is what typer reads
 ) -> None:
     """Find topics that will not load again, aborted messages that may be read, and snapshots of deleted topics.
 
-    Nothing is changed. With --publish, the audit sends a request for each orphan to the request topic; the service
+    Nothing is changed. The exit code is 4 if a finding is MISSING or DANGER, or the audit is incomplete.
+
+    With --publish, the audit sends a request for each orphan to the request topic; the service
     looks at each twice more, keeps its bytes in the journal, and then publishes a tombstone for its key.
     """
     settings = settings_of(config)
     if publish:
-        confirm(f"Request the removal of all orphans that are found, in {settings.topics.requests[0]}?", yes=yes)
+        require_terminal(yes=yes)
+
+    def confirm_count(orphans: str) -> None:
+        confirm(f"Request the removal of {orphans}, in {settings.topics.requests[0]}?", yes=yes)
+
     from streaming.audit.options import AuditOptions, FindingFilters
     from streaming.snapshots.command import SnapshotRequest
     from streaming.snapshots.command import audit as run_audit
@@ -70,7 +71,7 @@ def audit(  # noqa: PLR0913  one parameter an option: that is what typer reads
         verify_only=verify_only,
         filters=FindingFilters(tenant=tenant, namespace=namespace),
     )
-    run_audit(settings, SnapshotRequest(options, out, as_json=json_lines, publish=publish))
+    run_audit(settings, SnapshotRequest(options, out, json_lines, publish, confirm_count))
 
 
 @app.command()

@@ -37,6 +37,7 @@ from streaming.snapshots.read import ReadTask, namespaces_with_snapshots
 from udfs import columns as c
 from udfs.snapshots.audit import SnapshotClass, SnapshotReason
 
+GRAVE = (SnapshotClass.MISSING, SnapshotClass.DANGER)
 _IDENTITY = (a.CLASS, c.REASON, a.NAMESPACE, c.TOPIC_NAME, s.KIND, s.KEY, s.LEDGER, s.ENTRY)
 
 
@@ -72,6 +73,8 @@ class SnapshotAudit:
         if suspicious:
             self.phases.wait(SECOND_LOOK_WAITS, self.options.recheck_seconds)
             found = agreed(first, self._look(tools, sorted(suspicious), "Second look", 2))
+        if self.options.verify_only:
+            found = found.where(F.col(a.CLASS).isin([str(each) for each in GRAVE]))
         zxid_end = newest_zxid(zookeeper_settings(self.settings))
         stages.keep(FINDINGS, found.orderBy(*_IDENTITY))
         self.place.replace(FINDINGS, f"{stages.folder}/{FINDINGS}")

@@ -2,45 +2,51 @@
 
 import logging
 import threading
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from streaming.audit.command import Further
+from streaming.audit import columns as a
+from streaming.audit.command import Further, Section
 from streaming.audit.options import AuditOptions, FindingFilters
 from streaming.audit.place import FINDINGS, Place
 from streaming.audit.progress import Phases
-from streaming.audit.result import AuditResult, remember
-from streaming.audit.stopping import run_until_signal
+from streaming.audit.result import FILE as SUMMARY
+from streaming.audit.result import AuditResult, remember, remembered, remembered_filters
+from streaming.audit.stopping import run_once
 from streaming.clock import SystemClock
 from streaming.config.settings import Settings
 from streaming.errors import ConfigError, SafetyError, StopRequestedError
 from streaming.snapshots import report
-from streaming.snapshots.audit import SnapshotAudit
-from streaming.snapshots.publication import publish
+from streaming.snapshots.audit import GRAVE, SnapshotAudit, totals
+from streaming.snapshots.publication import orphans_of, publish
 from streaming.spark.failures import one_line, our_errors, translated
 from streaming.spark.session import Jars, start
 from streaming.state.filesystem import below, folder_of
-from streaming.terminal import Terminal, cell, say_json, say_json_line
+from streaming.terminal import Terminal, cell, count_of, say_json, say_json_line
 from udfs.records import LedgerComponent
-from udfs.snapshots.audit import SnapshotClass
 
 log = logging.getLogger("ledger-reaper")
 
 REPORT = "report.html"
-GRAVE = (SnapshotClass.MISSING, SnapshotClass.DANGER)
 
 
 @dataclass(frozen=True, slots=True)
 class SnapshotRequest:
-    """What the operator asked for."""
+    """What the operator asked for.
+
+    confirm: asks before orphans are published; it is given what would be removed in words, and raises unless the answer
+    is yes.
+    """
 
     options: AuditOptions
     out: Path | None = None
     as_json: bool = False
     publish: bool = False
+    confirm: Callable[[str], None] = lambda _orphans: None
 
 
 def place_of(settings: Settings, out: Path | str | None) -> Place:
@@ -52,8 +58,8 @@ def place_of(settings: Settings, out: Path | str | None) -> Place:
 def audit(settings: Settings, request: SnapshotRequest) -> None:
     """Run one audit.
 
-    Raises StoppedBySignalError when a signal cut it short, SafetyError as --verify-only asks for, and ConfigError where
-    the service would refuse what --publish asks for.
+    Raises StoppedBySignalError when a signal cut it short, SafetyError if a person must look at the audit or not all
+    was published, and ConfigError where the service would refuse what --publish asks for.
     """
     if request.publish and LedgerComponent.TRANSACTION_SNAPSHOT not in settings.safety.allowed_components:
         raise ConfigError(
@@ -65,7 +71,7 @@ def audit(settings: Settings, request: SnapshotRequest) -> None:
     stop = threading.Event()
     command = SnapshotCommand(spark, settings, request, place, stop)
     try:
-        run_until_signal(spark, command.run, stop)
+        run_once(command, "the next `snapshots audit --publish` requests the rest")
     finally:
         spark.stop()
 
@@ -80,46 +86,60 @@ class SnapshotCommand:
     place: Place
     stop: threading.Event
 
-    def run(self) -> None:
+    def search(self) -> AuditResult:
         """Audit, and show the findings. Raises ReaperError's family."""
         with our_errors():
-            self._run()
+            result, groups = audited(self.spark, self.settings, self.request.options, self.place, self.stop)
+            self.place.write(REPORT, report.page(result, groups).encode())
+            if self.request.as_json:
+                _print_json(self._findings(), result)
+            else:
+                report.show(Terminal(), result, groups)
+                Terminal().print(cell(f"Report: {self.place.shown}/{REPORT}"), soft_wrap=True)
+            return result
 
-    def _run(self) -> None:
-        result, groups = audited(self.spark, self.settings, self.request.options, self.place, self.stop)
-        self.place.write(REPORT, report.page(result, groups).encode())
-        if self.request.as_json:
-            _print_json(self.place.load(self.spark, FINDINGS), result)
-        else:
-            report.show(Terminal(), result, groups)
-            Terminal().print(cell(f"Report: {self.place.shown}/{REPORT}"), soft_wrap=True)
-        if self.request.publish:
-            self._publish(result)
-        if self.request.options.verify_only and (why := shortcoming(result, self.request.options.filters)):
-            raise SafetyError(f"{why}; see {self.place.shown}/{REPORT}")
+    def ask(self, _result: AuditResult) -> None:
+        """Ask before orphans are published. Raises unless the answer is yes."""
+        if self.request.publish and (count := orphans_of(self._findings()).count()):
+            self.request.confirm(count_of(count, "orphan"))
 
-    def _publish(self, result: AuditResult) -> None:
-        """Request tombstones for the orphans; of a namespace that could not be read, nothing was called one."""
+    def conclude(self, result: AuditResult) -> None:
+        """Publish if that was asked for. Raises SafetyError if a person must look at the audit, else as search."""
+        with our_errors():
+            faults = [
+                f"{each}; see {self.place.shown}/{REPORT}"
+                for each in shortcomings(result, self.request.options.filters)
+            ]
+            if self.request.publish:
+                faults += self._publish(result)
+            if faults:
+                raise SafetyError("; ".join(faults))
+
+    def _findings(self) -> DataFrame:
+        return self.place.load(self.spark, FINDINGS)
+
+    def _publish(self, result: AuditResult) -> list[str]:
+        """Request tombstones for the orphans; of a namespace that could not be read, nothing was called one.
+
+        Return a text about what was left out.
+        """
         if result.certificate.errors:
-            raise SafetyError(f"the audit requested nothing: {result.certificate.errors[0]}")
-        sent = publish(self.settings, self.place.load(self.spark, FINDINGS))
-        log.info("%s received %d requests", self.settings.topics.requests[0], sent)
-        faults = result.certificate.faults_within(self.request.options.filters)
-        if faults:
-            raise SafetyError(
-                f"the audit did not request everything: it could not read {len(faults)} parts. The first: {faults[0]}"
-            )
+            return ["the audit requested nothing"]
+        sent = publish(self.settings, self._findings())
+        log.info("%s received %s", self.settings.topics.requests[0], count_of(sent, "request"))
+        if result.certificate.faults_within(self.request.options.filters):
+            return ["the audit requested nothing in the namespaces that it could not read"]
+        return []
 
 
-def shortcoming(result: AuditResult, filters: FindingFilters) -> str:
-    """Return why `--verify-only` must not pass: grave findings, or what could not be read; "" where it may."""
+def shortcomings(result: AuditResult, filters: FindingFilters) -> list[str]:
+    """Return why a person must check this audit: grave findings, and what could not be read."""
     grave = sum(result.totals[str(each)]["count"] for each in GRAVE)
-    faults = result.certificate.faults_within(filters)
-    says = [f"{grave} findings are {' or '.join(GRAVE)}"] if grave else []
-    says += (
-        [f"the audit is incomplete: it could not read {len(faults)} parts. The first: {faults[0]}"] if faults else []
-    )
-    return "; ".join(says)
+    unread = result.certificate.faults_within(filters)
+    faults = [f"{count_of(grave, 'finding')} of {' or '.join(GRAVE)}"] if grave else []
+    if unread:
+        faults.append(f"the audit is incomplete: {count_of(len(unread), 'fault')}. The first: {unread[0]}")
+    return faults
 
 
 def audited(
@@ -133,24 +153,45 @@ def audited(
             return result, report.groups_of(place.load(spark, FINDINGS))
 
 
-def further(settings: Settings, options: AuditOptions) -> Further:
-    """Return the audit of snapshots as a part of that of ledgers; its findings lie where `snapshots audit` has them."""
+def last_audit(spark: SparkSession, place: Place, filters: FindingFilters) -> tuple[AuditResult, list[report.Group]]:
+    """Return the last audit as audited() does, restricted to the filters. Raises ConfigError if it covered less."""
+    covered, chosen = remembered_filters(place).scope, filters.scope
+    if not f"{chosen}/".startswith(covered and f"{covered}/"):
+        raise ConfigError(f"the last audit of them covered {covered} only")
+    result, found = remembered(place), place.load(spark, FINDINGS)
+    if chosen:
+        found = found.where(F.concat(a.NAMESPACE, F.lit("/")).startswith(f"{chosen}/"))
+    return replace(result, totals={**result.totals, **totals(found)}), report.groups_of(found)
 
-    def section(spark: SparkSession, stop: threading.Event) -> str:
+
+def further(settings: Settings, options: AuditOptions, *, last: bool = False) -> Further:
+    """Return the audit of snapshots as a part of that of ledgers; its findings lie where `snapshots audit` has them.
+
+    last: use the last one there instead of another audit; without any, there is nothing to add.
+    """
+
+    def section(spark: SparkSession, stop: threading.Event) -> Section:
         try:
-            result, groups = audited(spark, settings, options, place_of(settings, None), stop)
+            place = place_of(settings, None)
+            if last and place.read(SUMMARY) is None:
+                return Section()
+            if last:
+                result, groups = last_audit(spark, place, options.filters)
+            else:
+                result, groups = audited(spark, settings, options, place, stop)
         except StopRequestedError:
             raise
         except Exception as error:
             if stop.is_set():  # it was told to stop, and so was the audit of ledgers
                 raise
             # whatever else it is, the audit of ledgers must come to its end
-            said = one_line(translated(error))
-            log.warning("snapshots were not looked at: %s", said)
-            return report.failed_section(said)
+            why = one_line(translated(error))
+            log.warning("snapshots were not looked at: %s", why)
+            return Section(report.failed_section(why), (f"snapshots were not audited: {why}",))
         if groups:
             log.warning("snapshots: %s; `ledger-reaper snapshots audit` shows them", report.in_short(result))
-        return report.html_section(groups, result)
+        faults = tuple(f"snapshots: {each}" for each in shortcomings(result, options.filters))
+        return Section(report.html_section(groups, result), faults)
 
     return section
 

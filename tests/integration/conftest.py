@@ -78,6 +78,10 @@ port = 0
 """
 
 
+# The exit code that a command must have, one of several, or the one that its output calls for.
+Code = int | tuple[int, ...] | Callable[[str], int]
+
+
 @dataclass(frozen=True)
 class Deployment:
     """A configuration and the command line over it."""
@@ -91,7 +95,7 @@ class Deployment:
     def command(self, *arguments: str) -> list[str]:
         return [sys.executable, "-m", "streaming", *arguments, "--config", str(self.config)]
 
-    def run(self, *arguments: str, stdin: bytes = b"", code: int | tuple[int, ...] = 0, seconds: float = 240) -> str:
+    def run(self, *arguments: str, stdin: bytes = b"", code: Code = 0, seconds: float = 240) -> str:
         """Run a command to its end; returns what it printed on both streams. Fails unless it ends with (one) `code`."""
         return _run(self.command(*arguments), code, seconds, input=stdin, env=_with_classes())
 
@@ -169,12 +173,13 @@ def _submitting() -> dict[str, Any]:
     return {"cwd": CONF.parent, "env": os.environ | environment}
 
 
-def _run(command: list[str], code: int | tuple[int, ...], seconds: float, **how: Any) -> str:
+def _run(command: list[str], code: Code, seconds: float, **how: Any) -> str:
     done = subprocess.run(
         command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=seconds, check=False, **how
     )
     text: str = done.stdout.decode(errors="replace")
-    assert done.returncode in (code if isinstance(code, tuple) else (code,)), text[-4000:]
+    expected = code(text) if callable(code) else code
+    assert done.returncode in (expected if isinstance(expected, tuple) else (expected,)), text[-4000:]
     return text
 
 

@@ -85,10 +85,20 @@ def lose_segments(cluster: Cluster, space: str) -> None:
     topics.wait_for(lambda: ledgers(cluster, topic)[0] != before[0], f"trimming of {topic}", seconds=120)
 
 
-def findings(service: Deployment, *arguments: str, code: int = 0) -> list[dict[str, Any]]:
-    """The lines of `snapshots audit --json`; the last one is what it came to."""
-    text = service.run("snapshots", "audit", "--json", "--recheck-seconds", "1", *arguments, code=code, seconds=600)
+def findings(service: Deployment, *arguments: str) -> list[dict[str, Any]]:
+    """The lines of `snapshots audit --json`, whose exit code must fit them; the last one is what it came to."""
+    words = ("snapshots", "audit", "--json", "--recheck-seconds", "1", *arguments)
+    return _lines(service.run(*words, code=_code_of, seconds=600))
+
+
+def _lines(text: str) -> list[dict[str, Any]]:
     return [json.loads(line) for line in text.splitlines() if line.startswith("{")]
+
+
+def _code_of(text: str) -> int:
+    lines = _lines(text)
+    is_grave = any(line.get("class") in ("MISSING", "DANGER") for line in lines)
+    return 4 if not lines or is_grave or not lines[-1]["complete"] else 0
 
 
 def committed(values: list[str]) -> list[str]:

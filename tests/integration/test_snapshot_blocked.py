@@ -86,7 +86,7 @@ def test_what_no_broker_can_decode_is_told_and_removed_also_beside_doubled_ids(
     with RawProducer(cluster.serving.pulsar) as raw:
         raw.send(indexes, GARBAGE, encryption_keys=ENCRYPTED, partition_key="encrypted")
 
-    found = findings(service, "--namespace", scene.space, "--verify-only", code=4)
+    found = findings(service, "--namespace", scene.space, "--verify-only")
     blocked = [line for line in found if line.get("reason") == "LOAD_BLOCKED"]
     assert {line["key"] for line in blocked} == {"no key of ours", "encrypted", f"persistent://{scene.space}/nobody"}
     assert {line["class"] for line in blocked} == {"DANGER"}

@@ -333,8 +333,14 @@ def test_after_a_kill_the_guarded_topic_is_whole_and_the_other_does_not_load(
             assert reads_committed(again, lost)
 
 
-def test_verify_only_ends_with_4_where_a_topic_does_not_load(lost: Scene, service: Deployment) -> None:
-    found = findings(service, "--namespace", lost.space, "--verify-only", code=4)
+def test_every_audit_ends_with_4_where_a_topic_does_not_load(lost: Scene, service: Deployment) -> None:
+    audit = ("audit", "--recheck-seconds", "1", "--namespace", lost.space)
+    for options in ((), ("--verify-only",), ("--last",)):
+        text = service.run(*audit, *options, code=4, seconds=600)
+        assert "snapshots: 1 finding of MISSING or DANGER" in text, options
+    assert "snapshots: " not in service.run(*audit, "--last", "--component", "MANAGED_LEDGER", seconds=600)
+    found = findings(service, "--namespace", lost.space, "--verify-only")
+    assert {line["class"] for line in found[:-1]} <= {"MISSING", "DANGER"}
     assert ("MISSING", "SEGMENT_LOST") in told(found, lost.topic)
 
 
@@ -618,7 +624,7 @@ def test_topics_of_which_the_service_deleted_ledgers_are_trimmed_where_that_is_a
 
 
 def test_an_audit_of_ledgers_shows_them_too(service: Deployment, tmp_path: Path, doubled: Scene) -> None:
-    service.run("audit", "--recheck-seconds", "1", "--out", str(tmp_path / "report"), code=(0, 4), seconds=600)
+    service.run("audit", "--recheck-seconds", "1", "--out", str(tmp_path / "report"), code=4, seconds=600)
     report = (tmp_path / "report" / "report.html").read_text()
     assert "Transaction-buffer snapshots" in report
     assert "They were not looked at" not in report

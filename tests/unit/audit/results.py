@@ -1,8 +1,10 @@
 """One audit's result, small, for the tests of what shows and remembers it."""
 
 from pathlib import Path
+from typing import cast
 
 import pyarrow.fs as pafs
+from pyspark.sql import SparkSession
 
 from streaming.audit.certificate import Certificate
 from streaming.audit.place import Place
@@ -38,3 +40,24 @@ LOST = Sample(
 def place_at(folder: Path) -> Place:
     """An empty place to write reports to."""
     return Place(str(folder), pafs.LocalFileSystem(), str(folder))
+
+
+class Session:
+    """A session of Spark without jobs."""
+
+    sparkContext: "Session"  # noqa: N815  Spark's name
+
+    def __init__(self) -> None:
+        self.sparkContext = self
+
+    def cancelAllJobs(self) -> None:  # noqa: N802  Spark's name
+        pass
+
+    def setLogLevel(self, level: str) -> None:  # noqa: N802  Spark's name
+        pass
+
+    def stop(self) -> None:
+        pass
+
+
+SPARK = cast("SparkSession", Session())

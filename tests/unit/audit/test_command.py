@@ -1,12 +1,21 @@
 """An audit reports missing data and its own gaps to a person, and filters narrow rows and totals alike."""
 
 from dataclasses import replace
+from threading import Event
+from typing import cast
+
+import pytest
+from pyspark.sql import DataFrame
 
 from streaming.audit.certificate import Certificate
-from streaming.audit.command import faults_for_person, totals_of
-from streaming.audit.options import FindingFilters
-from streaming.audit.report.summary import Amount
-from tests.unit.audit.results import CERTIFICATE, RESULT, SUMMARY
+from streaming.audit.command import AuditCommand, AuditRequest, Found, Section, faults_for_person, totals_of
+from streaming.audit.options import AuditOptions, FindingFilters
+from streaming.audit.place import Place
+from streaming.audit.report.summary import Amount, Summary
+from streaming.audit.result import AuditResult
+from streaming.config.settings import Settings
+from streaming.errors import SafetyError
+from tests.unit.audit.results import CERTIFICATE, RESULT, SPARK, SUMMARY
 
 LOST = replace(SUMMARY, by_class=(*SUMMARY.by_class, Amount("MISSING", "NOT_FOUND", 1, 10)))
 BLOCKED: Certificate = replace(CERTIFICATE, unreadable=(("/managed-ledgers/shop/ns/persistent/t", "no right"),))
@@ -45,3 +54,17 @@ def test_totals_count_the_rows_that_the_filters_choose_and_name_what_is_missing_
         },
         "missing_elsewhere": 2,
     }
+
+
+def _concludes(result: AuditResult, summary: Summary, section: Section) -> None:
+    request = AuditRequest(AuditOptions(0), "F")
+    command = AuditCommand(SPARK, cast("Settings", None), request, cast("Place", None), Event())
+    command.conclude(Found(result, cast("DataFrame", None), summary, "report.html", section))
+
+
+def test_an_audit_ends_with_4_for_the_faults_of_snapshots_too() -> None:
+    _concludes(RESULT, SUMMARY, Section("a section"))
+    with pytest.raises(SafetyError, match=r"^snapshots: 1 finding of MISSING or DANGER$"):
+        _concludes(RESULT, SUMMARY, Section("a section", ("snapshots: 1 finding of MISSING or DANGER",)))
+    with pytest.raises(SafetyError, match=r"^data is missing: .*; snapshots were not audited$"):
+        _concludes(RESULT, LOST, Section(faults=("snapshots were not audited",)))

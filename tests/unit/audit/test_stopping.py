@@ -3,34 +3,13 @@
 import os
 import signal
 import threading
-from typing import cast
 
 import pytest
-from pyspark.sql import SparkSession
 
-from streaming.audit import command as commands
 from streaming.audit import stopping
-from streaming.audit.command import AuditCommand
-from streaming.audit.stopping import run_until_signal
+from streaming.audit.stopping import run_once, run_until_signal
 from streaming.errors import StoppedBySignalError
-
-
-class Session:
-    """A session of Spark without jobs."""
-
-    sparkContext: "Session"  # noqa: N815  Spark's name
-
-    def __init__(self) -> None:
-        self.sparkContext = self
-
-    def cancelAllJobs(self) -> None:  # noqa: N802  Spark's name
-        pass
-
-    def setLogLevel(self, level: str) -> None:  # noqa: N802  Spark's name
-        pass
-
-
-SPARK = cast("SparkSession", Session())
+from tests.unit.audit.results import SPARK
 
 
 @pytest.fixture(autouse=True)
@@ -47,9 +26,7 @@ def test_work_does_not_start_after_a_signal() -> None:
 
 
 @pytest.mark.parametrize(("number", "exit_code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
-def test_a_signal_as_the_search_ends_stops_the_audit_before_its_publication(
-    monkeypatch: pytest.MonkeyPatch, number: int, exit_code: int
-) -> None:
+def test_a_signal_as_the_search_ends_stops_the_audit_before_its_publication(number: int, exit_code: int) -> None:
     class Command:
         spark, stop = SPARK, threading.Event()
 
@@ -58,9 +35,12 @@ def test_a_signal_as_the_search_ends_stops_the_audit_before_its_publication(
             self.stop.wait()
             return "found"
 
+        def ask(self, found: str) -> None:
+            pytest.fail(f"asked about {found}")
+
         def conclude(self, found: str) -> None:
             pytest.fail(f"published {found}")
 
     with pytest.raises(StoppedBySignalError, match="nothing was published") as raised:
-        commands._run_once(cast("AuditCommand", Command()))
+        run_once(Command(), "left over")
     assert raised.value.exit_code == exit_code

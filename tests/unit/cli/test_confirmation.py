@@ -57,7 +57,6 @@ def test_a_script_that_did_not_answer_beforehand_is_refused_before_any_service_i
     [
         pytest.param(["accept", "--all"], id="every topic's list"),
         pytest.param(["audit", "--publish", "--watch", "6h"], id="every orphan, again and again"),
-        pytest.param(["snapshots", "audit", "--publish"], id="every orphan among the snapshots"),
     ],
 )
 def test_no_for_an_answer_ends_the_command(
