@@ -1,13 +1,18 @@
 """`ledger-reaper run` and `jars`."""
 
+import contextlib
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from streaming.cli.options import Config, OptionalConfig, settings_of
 from streaming.config.listening import require_free_port
+from streaming.errors import ConfigError, UnavailableError
 from streaming.terminal import say
+
+if TYPE_CHECKING:
+    from streaming.config.settings import Settings
 
 
 def run(
@@ -18,13 +23,27 @@ def run(
 ) -> None:
     """Run the service until it gets SIGTERM or SIGINT."""
     settings = settings_of(config)
-    require_free_port(settings.metrics)
+    require_port(settings, settings.service.name)
     from streaming.queries.early_start import starting_spark
 
     with starting_spark(settings) as spark:  # while the rest of the program is loaded
         from streaming import app
 
         app.run(settings, spark, until_idle=until_idle, config=str(config))
+
+
+def require_port(settings: "Settings", lock: str) -> None:
+    """Raise ConfigError where metrics could not be served; SafetyError if that is because the lock's holder runs."""
+    try:
+        require_free_port(settings.metrics)
+    except ConfigError:
+        from streaming.clients import command_clients
+        from streaming.coordination.lock import refuse_second
+
+        # without an answer of ZooKeeper, the port is what is known
+        with contextlib.suppress(UnavailableError), command_clients(settings) as clients:
+            refuse_second(clients.store, settings.zookeeper.own_root, lock)
+        raise
 
 
 def jars(

@@ -1,7 +1,7 @@
 """`ledger-reaper watch`."""
 
 from streaming.cli.options import Config, settings_of
-from streaming.config.listening import require_free_port
+from streaming.cli.service import require_port
 
 
 def watch(config: Config) -> None:
@@ -10,7 +10,9 @@ def watch(config: Config) -> None:
     Nothing is deleted here: a running service judges the requests.
     """
     settings = settings_of(config)
-    require_free_port(settings.metrics)
+    from streaming.coordination.lock import WATCH
+
+    require_port(settings, settings.service.name + WATCH)
     from streaming.cli.arrow import load_datasets
 
     load_datasets()

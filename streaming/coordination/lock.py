@@ -114,7 +114,7 @@ class InstanceLock:
             if holder.token == mine.token:  # a create whose answer was lost had worked
                 break
             if holder.is_alive() or waited >= self.patience_s:
-                raise SafetyError(self._refusal(holder))
+                raise _refusal(self._name, self.path, holder)
             if not waited:
                 log.info(
                     "pid %s on %s has held the lock since %s; if it has died, its session ends soon. Waiting %s s",
@@ -144,12 +144,24 @@ class InstanceLock:
     def _holder(self) -> Holder | None:
         return holder_of(self._store, self.path)
 
-    def _refusal(self, holder: Holder) -> str:
-        return (
-            f"instance {self._name!r} already runs: pid {holder.pid} on {holder.host} since {holder.since} "
-            f"holds {self.path}. Stop it first; a second one on this cluster needs a service.name, state.dir, "
-            "checkpoints and request topics of its own."
-        )
+
+def refuse_second(store: MetadataStore, root: str, name: str) -> None:
+    """Raise SafetyError, which names the holder, if another instance has the lock and is not surely dead.
+
+    For a start that fails before it asks for the lock, perhaps because that instance runs. Raises UnavailableError.
+    """
+    path = lock_path(root, name)
+    holder = holder_of(store, path)
+    if holder is not None and (holder.host != socket.gethostname() or holder.is_alive()):
+        raise _refusal(name, path, holder)
+
+
+def _refusal(name: str, path: str, holder: Holder) -> SafetyError:
+    return SafetyError(
+        f"instance {name!r} already runs: pid {holder.pid} on {holder.host} since {holder.since} "
+        f"holds {path}. Stop it first; a second one on this cluster needs a service.name, state.dir, "
+        "checkpoints and request topics of its own."
+    )
 
 
 def _seconds(since: str) -> float:

@@ -1,5 +1,6 @@
 """Lock, epoch and pause on the fake and on the real store alike."""
 
+import contextlib
 import json
 import os
 import socket
@@ -12,7 +13,7 @@ import pytest
 from streaming.clock import ManualClock, StartedClock, SystemClock
 from streaming.coordination.agreed_clock import AgreedClock
 from streaming.coordination.epoch import Epoch
-from streaming.coordination.lock import InstanceLock
+from streaming.coordination.lock import InstanceLock, refuse_second
 from streaming.coordination.pause import Pause
 from streaming.errors import SafetyError, StopRequestedError
 from streaming.ports import GuardedDelete, GuardResult, GuardStatus, MetadataStore
@@ -89,6 +90,26 @@ def test_a_lock_whose_holder_may_be_dead_is_waited_for_and_then_refused(
 
     with pytest.raises(SafetyError, match="already runs: pid"):
         lock.__enter__()
+
+
+def test_a_start_that_fails_before_it_asks_for_the_lock_learns_whether_another_runs(
+    store: MetadataStore, new_store: Stores, root: str
+) -> None:
+    refuse_second(new_store(), root, "main")
+    with InstanceLock(store, root, "main", on_lost=_never):
+        with pytest.raises(SafetyError, match=rf"'main' already runs: pid {os.getpid()} on"):
+            refuse_second(new_store(), root, "main")
+        refuse_second(new_store(), root, "other")
+    refuse_second(new_store(), root, "main")
+
+
+@pytest.mark.parametrize(("holder", "is_refused"), [({}, False), ({"host": "elsewhere"}, True)])
+def test_a_lock_refuses_beforehand_unless_its_holder_is_surely_dead(
+    store: MetadataStore, root: str, holder: dict[str, object], *, is_refused: bool
+) -> None:
+    _held_by(store, root, **holder)
+    with pytest.raises(SafetyError) if is_refused else contextlib.nullcontext():
+        refuse_second(store, root, "main")
 
 
 @pytest.mark.parametrize("holder", MAYBE_DEAD)

@@ -3,6 +3,8 @@
 Two runs are looked at by many tests: one that works off a request of every kind, and one that a limit holds.
 """
 
+import re
+import uuid
 from collections import Counter
 from collections.abc import Collection
 from dataclasses import dataclass
@@ -205,6 +207,8 @@ class Held:
     leaked: set[int]
     while_held: set[int]
     second_start: str
+    second_on_its_port: str
+    other_on_its_port: str
     pid: int
     check: str
     receipts: str
@@ -225,11 +229,14 @@ def held(cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Held:
         wait_until(lambda: "LIMIT REACHED" in log.read_text(), running, log)
         text, there = log.read_text(), bookie.list_ledgers(cluster)
         second = service.run("run", "--until-idle", code=4)
+        same = _on_the_port_of(service, text)
+        on_port, other = same.run("run", code=4), _named_otherwise(same).run("run", code=2)
         check = service.call("check", code=4)
         receipts, resume = service.call("receipts"), service.call("resume", "--limit")
         wait_until(lambda: len(service.receipts()) == 60, running, log)
         stop(running)
-    held = Held(until_idle, text, set(leaked), there, second, running.pid, check, receipts, resume, service.outcomes())
+    said = (second, on_port, other, running.pid, check, receipts, resume)
+    held = Held(until_idle, text, set(leaked), there, *said, service.outcomes())
     service.run("run", "--until-idle")
     return held
 
@@ -249,5 +256,28 @@ def test_a_run_until_idle_that_a_limit_holds_ends_and_says_who_is_waited_for(hel
     assert "`ledger-reaper resume --limit`" in said
 
 
+def _on_the_port_of(service: Deployment, log: str) -> Deployment:
+    """The same service, with the port for metrics that its first instance has."""
+    (port,) = re.findall(r"metrics: http://127\.0\.0\.1:(\d+)/", log)
+    return _changed(service, "[metrics]\nport = 0", f"[metrics]\nport = {port}")
+
+
+def _named_otherwise(service: Deployment) -> Deployment:
+    return _changed(service, f'name = "{service.settings.service.name}"', 'name = "another"')
+
+
+def _changed(service: Deployment, old: str, new: str) -> Deployment:
+    text = service.config.read_text()
+    assert text.count(old) == 1
+    config = service.config.with_name(f"{uuid.uuid4().hex}.toml")
+    config.write_text(text.replace(old, new))
+    return Deployment(config)
+
+
 def test_a_second_instance_is_refused_and_names_the_first(held: Held) -> None:
     assert f"pid {held.pid}" in held.second_start
+
+
+def test_a_port_that_is_taken_by_the_first_instance_is_not_blamed(held: Held) -> None:
+    assert f"already runs: pid {held.pid} on" in held.second_on_its_port
+    assert "metrics can't be served" in held.other_on_its_port

@@ -1,27 +1,41 @@
 """A port that is in use is found out before anything starts, and told in one line."""
 
+import os
 import socket
+from contextlib import nullcontext
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from typer.testing import CliRunner
 
+from streaming import clients
+from streaming.adapters.memory.store import MemoryStore
 from streaming.cli.main import app
 from streaming.config.listening import require_free_port
 from streaming.config.sections import MetricsSettings
-from streaming.errors import ConfigError
+from streaming.coordination.lock import WATCH, InstanceLock
+from streaming.errors import ConfigError, SafetyError
 
 
-@pytest.mark.parametrize("command", ["run", "watch"])
-def test_a_port_that_is_in_use_ends_the_start_in_one_line(tmp_path: Path, command: str) -> None:
+@pytest.mark.parametrize(("command", "lock"), [("run", "main"), ("watch", f"main{WATCH}")])
+def test_a_port_that_is_in_use_ends_the_start_in_one_line_that_names_the_instance_if_it_runs(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, command: str, lock: str
+) -> None:
+    store = MemoryStore()
+    monkeypatch.setattr(clients, "command_clients", lambda _settings: nullcontext(SimpleNamespace(store=store)))
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         config = tmp_path / "config.toml"
-        config.write_text(f'[metrics]\nport = {port}\n[zookeeper]\nhosts = "127.0.0.1:1"\n')
+        config.write_text(f"[metrics]\nport = {port}\n")
         result = CliRunner().invoke(app, [command, "--config", str(config)])
+        with InstanceLock(store, "/ledger-reaper", lock, on_lost=lambda: None):
+            while_it_runs = CliRunner().invoke(app, [command, "--config", str(config)])
     assert isinstance(result.exception, ConfigError), result.output
     assert f"metrics can't be served on 127.0.0.1, port {port}: Address already in use" in str(result.exception)
     assert "\n" not in str(result.exception)
+    assert isinstance(while_it_runs.exception, SafetyError), while_it_runs.output
+    assert f"instance '{lock}' already runs: pid {os.getpid()} on" in str(while_it_runs.exception)
 
 
 def test_an_address_of_another_machine_is_refused() -> None:
