@@ -23,6 +23,7 @@ from streaming.coordination.identity import read_layout
 from streaming.in_use.loader import InUseLoader
 from streaming.ports import MetadataStore, Unreadable
 from streaming.state import receipts
+from streaming.sweep.jobs import Limiter
 from streaming.sweep.offloaded import OffloadedCopies
 from streaming.sweep.pace import Pace
 from streaming.sweep.stores import places_for
@@ -51,9 +52,10 @@ class Explained:
     referring: Referring | None = None  # who refers to a ledger that does not exist
 
 
-def explain(settings: Settings, ledger_id: int, *, as_json: bool) -> None:
+def explain(settings: Settings, ledger_id: int, *, as_json: bool, reads_per_second: float) -> None:
     """Print what the ledger is. Raises UnavailableError, ConfigError."""
-    known = with_referring(look(settings, ledger_id, SystemClock()), clients_for(settings).store)
+    store = clients_for(settings).store
+    known = with_referring(look(settings, ledger_id, SystemClock()), store, Pace(reads_per_second))
     past = past_of(settings, ledger_id)
     audited = audited_as(place_of(settings, None), ledger_id)
     if as_json:
@@ -92,7 +94,7 @@ def look(settings: Settings, ledger_id: int, clock: Clock) -> Explained:
     return Explained(ledger_id, path, facts, claim, reference, verdict, now_ms)
 
 
-def with_referring(known: Explained, store: MetadataStore) -> Explained:
+def with_referring(known: Explained, store: MetadataStore, pace: Limiter) -> Explained:
     """Add who refers to the ledger, if it does not exist: then its data is missing. Raises UnavailableError.
 
     An owner drops a ledger from its list before the ledger goes, so that a name read after that means a loss, unless
@@ -100,7 +102,7 @@ def with_referring(known: Explained, store: MetadataStore) -> Explained:
     """
     if known.facts is not None:
         return known
-    found = referring_to(store, known.ledger_id)
+    found = referring_to(store, known.ledger_id, pace)
     if found.owners and store.read_many([known.path])[0] is not None:
         return known
     return replace(known, referring=found)

@@ -10,6 +10,8 @@ from streaming.audit.walk.listing import Problem
 from streaming.clients import clients_for
 from streaming.config.settings import Settings
 from streaming.ports import MetadataStore, Unreadable
+from streaming.sweep.jobs import Limiter
+from streaming.sweep.pace import Pace
 from udfs.columns import DETAIL
 from udfs.paths import MANAGED_LEDGERS_ROOT, SCHEMAS_ROOT
 
@@ -25,13 +27,13 @@ class Namespaces:
     problems: tuple[Problem, ...]
 
 
-def find_namespaces(store: MetadataStore) -> Namespaces:
+def find_namespaces(store: MetadataStore, pace: Limiter | None = None) -> Namespaces:
     """Walk down to the znodes that hold topics (`tenant[/cluster]/ns/persistent`) and schemas (`tenant/ns`).
 
-    Raises UnavailableError.
+    pace: of the znodes that are listed; none is no limit. Raises UnavailableError.
     """
     problems: list[Problem] = []
-    walk = _Walk(store, problems)
+    walk = _Walk(store, problems, pace or Pace(0))
     second = walk.below(
         walk.below([MANAGED_LEDGERS_ROOT])
     )  # tenant/namespace; tenant/cluster where topics have V1 names
@@ -71,9 +73,11 @@ def _places(paths: list[str], detail: str | None) -> pa.RecordBatch:
 class _Walk:
     store: MetadataStore
     problems: list[Problem]
+    pace: Limiter
 
     def below(self, folders: Sequence[str]) -> list[str]:
         found: list[str] = []
+        self.pace.wait_for(len(folders))
         for folder, children in zip(folders, self.store.children_many(folders), strict=True):
             if isinstance(children, Unreadable):
                 self.problems.append((folder, children.detail))

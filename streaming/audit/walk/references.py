@@ -15,6 +15,7 @@ from streaming.clients import clients_for
 from streaming.config.settings import Settings
 from streaming.in_use.loader import znode_read
 from streaming.ports import MetadataStore, Unreadable, Znode
+from streaming.sweep.jobs import Limiter
 from streaming.sweep.pace import Pace
 from udfs import columns as c
 from udfs.formats.errors import FormatError
@@ -52,7 +53,7 @@ class ReferenceTask:
 class ReferenceReader:
     """Reads topics with their cursors, and schemas, many at a time."""
 
-    def __init__(self, store: MetadataStore, pace: Pace) -> None:
+    def __init__(self, store: MetadataStore, pace: Limiter) -> None:
         self._store = store
         self._pace = pace
 
@@ -71,6 +72,7 @@ class ReferenceReader:
 
     def _children(self, topics: Sequence[str], rows: list[dict[str, Any]]) -> dict[str, list[str]]:
         found: dict[str, list[str]] = {}
+        self._pace.wait_for(len(topics))
         for path, names in zip(topics, self._store.children_many(topics), strict=True):
             found[path] = names if isinstance(names, list) else []
             if isinstance(names, Unreadable):

@@ -7,7 +7,7 @@ from streaming.audit import columns as a
 from streaming.audit.walk.owners import find_namespaces
 from streaming.audit.walk.references import ReferenceReader
 from streaming.ports import MetadataStore, Unreadable
-from streaming.sweep.pace import Pace
+from streaming.sweep.jobs import Limiter
 from udfs import columns as c
 
 _OWNERS_AT_ONCE = 1000
@@ -21,13 +21,15 @@ class Referring:
     unreadable: list[str] = field(default_factory=list)  # paths that may refer to the ledger, too
 
 
-def referring_to(store: MetadataStore, ledger_id: int) -> Referring:
+def referring_to(store: MetadataStore, ledger_id: int, pace: Limiter) -> Referring:
     """Read every topic, cursor and schema in ZooKeeper, and return those that name the ledger. Raises UnavailableError.
+
+    pace: of the znodes that are read or listed, since a question must not slow ZooKeeper down for brokers.
 
     A broker may know a ledger that ZooKeeper does not name yet; nothing is asked of brokers, which would load topics.
     """
-    found, reader = Referring(), ReferenceReader(store, Pace(0))
-    for paths in _owners(store, found.unreadable):
+    found, reader = Referring(), ReferenceReader(store, pace)
+    for paths in _owners(store, found.unreadable, pace):
         for row in reader.rows(paths):
             if row.get(a.PATH):
                 found.unreadable.append(row[a.PATH])
@@ -36,10 +38,11 @@ def referring_to(store: MetadataStore, ledger_id: int) -> Referring:
     return found
 
 
-def _owners(store: MetadataStore, unreadable: list[str]) -> Iterator[list[str]]:
-    namespaces = find_namespaces(store)
+def _owners(store: MetadataStore, unreadable: list[str], pace: Limiter) -> Iterator[list[str]]:
+    namespaces = find_namespaces(store, pace)
     unreadable += [path for path, _detail in namespaces.problems]
     for namespace in namespaces.paths:
+        pace.wait_for(1)
         (names,) = store.children_many([namespace])
         if isinstance(names, Unreadable):
             unreadable.append(namespace)
